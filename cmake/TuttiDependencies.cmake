@@ -1,0 +1,70 @@
+# The libraries that Tutti stands on. Each becomes one imported target; nothing else in the tree looks for a library.
+include(CheckCXXSourceCompiles)
+
+# --- LibTorch: Debian's, a downloaded libtorch, or the one inside a PyTorch installation (CMAKE_PREFIX_PATH).
+# TorchConfig.cmake is not used: that of a CUDA build insists on a CUDA toolkit, which we never compile against.
+find_path(TUTTI_TORCH_INCLUDE torch/torch.h PATH_SUFFIXES torch/csrc/api/include
+          include/torch/csrc/api/include REQUIRED)
+find_path(TUTTI_TORCH_ROOT_INCLUDE ATen/ATen.h PATH_SUFFIXES include REQUIRED)
+find_library(TUTTI_TORCH_CPU_LIBRARY torch_cpu REQUIRED)
+find_library(TUTTI_C10_LIBRARY c10 REQUIRED)
+get_filename_component(tutti_torch_lib_dir ${TUTTI_TORCH_CPU_LIBRARY} DIRECTORY)
+find_library(TUTTI_TORCH_CUDA_LIBRARY torch_cuda PATHS ${tutti_torch_lib_dir} NO_DEFAULT_PATH)
+
+file(STRINGS ${TUTTI_TORCH_INCLUDE}/torch/version.h tutti_torch_version REGEX "TORCH_VERSION_(MAJOR|MINOR|PATCH) [0-9]+")
+string(REGEX REPLACE "[^0-9;]" "" tutti_torch_version "${tutti_torch_version}")
+string(REPLACE ";" "." TUTTI_TORCH_VERSION "${tutti_torch_version}")
+
+add_library(tutti_torch INTERFACE)
+target_include_directories(tutti_torch SYSTEM INTERFACE ${TUTTI_TORCH_ROOT_INCLUDE} ${TUTTI_TORCH_INCLUDE})
+target_link_libraries(tutti_torch INTERFACE ${TUTTI_TORCH_CPU_LIBRARY} ${TUTTI_C10_LIBRARY})
+target_compile_definitions(tutti_torch INTERFACE FMT_HEADER_ONLY)
+if(TUTTI_TORCH_CUDA_LIBRARY AND TUTTI_WITH_CUDA)
+  # Nothing refers to it by name: it registers its kernels when it is loaded.
+  target_link_libraries(tutti_torch INTERFACE -Wl,--no-as-needed ${TUTTI_TORCH_CUDA_LIBRARY} -Wl,--as-needed)
+endif()
+message(STATUS "LibTorch ${TUTTI_TORCH_VERSION}: ${TUTTI_TORCH_CPU_LIBRARY}")
+
+# --- Header-only: fmt, CLI11, nlohmann-json.
+foreach(dependency "fmt/core.h" "CLI/CLI.hpp" "nlohmann/json.hpp")
+  string(MAKE_C_IDENTIFIER "TUTTI_INCLUDE_${dependency}" variable)
+  find_path(${variable} ${dependency} REQUIRED)
+  list(APPEND tutti_header_dirs ${${variable}})
+endforeach()
+list(REMOVE_DUPLICATES tutti_header_dirs)
+add_library(tutti_headers INTERFACE)
+target_include_directories(tutti_headers SYSTEM INTERFACE ${tutti_header_dirs})
+target_compile_definitions(tutti_headers INTERFACE FMT_HEADER_ONLY)
+
+find_package(Threads REQUIRED)
+
+# --- Optional parts: a source file or its stub, never an #ifdef (DESIGN 5).
+function(tutti_optional name found)
+  if(TUTTI_WITH_${name} STREQUAL "OFF")
+    set(use OFF)
+  elseif(found)
+    set(use ON)
+  elseif(TUTTI_WITH_${name} STREQUAL "ON")
+    message(FATAL_ERROR "TUTTI_WITH_${name}=ON, but it was not found. Install it (packages.txt) or set AUTO.")
+  else()
+    set(use OFF)
+  endif()
+  set(TUTTI_HAVE_${name} ${use} PARENT_SCOPE)
+  message(STATUS "${name}: ${use}")
+endfunction()
+
+find_package(ZLIB QUIET)
+tutti_optional(ZLIB "${ZLIB_FOUND}")
+
+if(TUTTI_TESTS)
+  find_package(GTest QUIET)
+  if(NOT GTest_FOUND)
+    # Where no package is at hand, the sources of Debian's googletest package do (scripts/bring-along).
+    find_path(TUTTI_GTEST_SOURCE googletest/include/gtest/gtest.h PATH_SUFFIXES src/googletest REQUIRED)
+    set(INSTALL_GTEST OFF)
+    add_subdirectory(${TUTTI_GTEST_SOURCE} ${CMAKE_BINARY_DIR}/googletest EXCLUDE_FROM_ALL)
+    if(NOT TARGET GTest::gmock)
+      add_library(GTest::gmock ALIAS gmock)
+    endif()
+  endif()
+endif()

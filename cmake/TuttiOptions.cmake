@@ -1,0 +1,40 @@
+# What can be switched, and the flags that every target is compiled with.
+
+option(TUTTI_TESTS "Build the tests" ON)
+option(TUTTI_BENCH "Build the benchmarks" ON)
+option(TUTTI_WERROR "Warnings are errors (CI switches it on)" OFF)
+set(TUTTI_SANITIZE "" CACHE STRING "Sanitizers, as -fsanitize= takes them: 'address,undefined' or 'thread'")
+# AUTO uses the part where it is found, ON stops the configure where it is not, OFF leaves it out.
+set(TUTTI_WITH_ZLIB AUTO CACHE STRING "Read .gz files: AUTO, ON or OFF")
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
+endif()
+# -g1 keeps function names and lines for perf and for sanitizer reports at a third of the size.
+set(CMAKE_CXX_FLAGS_RELEASE "-O2 -g1")
+set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O1 -g1 -fno-omit-frame-pointer")
+
+# Contraction would let the compiler fuse a*b+c where it likes; where bits must agree it may not (DESIGN 3).
+add_compile_options(-Wall -Wextra -ffp-contract=off)
+if(TUTTI_WERROR)
+  add_compile_options(-Werror)
+endif()
+if(TUTTI_SANITIZE)
+  add_compile_options(-fsanitize=${TUTTI_SANITIZE} -fno-sanitize-recover=all)
+  add_link_options(-fsanitize=${TUTTI_SANITIZE})
+endif()
+
+find_program(TUTTI_CCACHE ccache)
+if(TUTTI_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  # A precompiled header carries its time and its macros; ccache has to be told that this is fine.
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros
+      CCACHE_PCH_EXTSUM=1 ${TUTTI_CCACHE})
+endif()
+if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+  add_compile_options(-fpch-preprocess)
+endif()

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+
+namespace tutti {
+
+// A set of environment variables as a value. main() takes the process's once; everything below it is handed one, so
+// that tests can hand it another.
+class Environment {
+ public:
+  Environment() = default;
+  explicit Environment(std::map<std::string, std::string> variables) : variables_(std::move(variables)) {}
+
+  // The variables of this process. The only place where Tutti reads them.
+  static Environment of_process();
+
+  std::optional<std::string> get(const std::string& name) const;
+  bool has(const std::string& name) const { return variables_.contains(name); }
+  const std::map<std::string, std::string>& variables() const { return variables_; }
+
+ private:
+  std::map<std::string, std::string> variables_;
+};
+
+}  // namespace tutti

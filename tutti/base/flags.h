@@ -1,0 +1,79 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tutti/base/environment.h"
+
+namespace tutti {
+
+// The flags that every program has, as plain values (DESIGN 6). A program may change the defaults before they are parsed.
+struct Flags {
+  // What is trained, and how far.
+  std::string strategy;  // "" chooses: single alone, ps-async with servers, else allreduce
+  int64_t lanes = 0;     // 0: one a worker
+  int64_t batch = 32;    // examples per lane and step
+  int64_t steps = 0;     // global steps; 0: as many as `epochs` says
+  int64_t epochs = 0;    // 0 with steps 0: one epoch
+  int64_t seed = 1;
+  std::string precision = "fp32";  // or "bf16"
+
+  // Where it runs.
+  std::string device = "auto";  // "cpu", "cuda", "cuda:1", "/gpu:0"; auto: the GPU of the local rank, or the CPU
+  int64_t threads = 0;          // 0: cores / local workers
+
+  // What is read and written.
+  std::string data;
+  std::string logdir;                     // "": nothing is written at all
+  std::string resume = "auto";            // "never", "must"
+  std::string checkpoint_every = "600s";  // steps ("500") or seconds ("600s"); "0": only the last
+  std::string report;
+  std::string log_level = "info";
+  std::string config;
+
+  // Clusters made by hand.
+  std::string cluster_spec;
+  std::string job_name;
+  std::optional<int64_t> task_index;
+};
+
+// Declared flags and the places where their values come from: command line, TUTTI_* variable, --config FILE.json,
+// default, in this order. An unknown name in any of the three is an InvalidArgument that suggests the nearest.
+// The values are references held by the caller, who keeps them alive until parse() has returned.
+class FlagSet {
+ public:
+  // `about` is the first paragraph of --help.
+  explicit FlagSet(std::string about);
+  ~FlagSet();
+  FlagSet(const FlagSet&) = delete;
+  FlagSet& operator=(const FlagSet&) = delete;
+
+  // What is added from here on is listed under this heading.
+  void group(const std::string& heading);
+
+  // `names`: "--lanes", or several for one value: "--task_index,--task_id". The first gives the variable
+  // (TUTTI_TASK_INDEX) and the key of the config file ("task_index"; '-' and '_' are the same everywhere).
+  void add(const std::string& names, std::string& value, const std::string& help);
+  void add(const std::string& names, int64_t& value, const std::string& help);
+  void add(const std::string& names, double& value, const std::string& help);
+  void add(const std::string& names, bool& value, const std::string& help);  // --name and --no-name
+  void add(const std::string& names, std::optional<int64_t>& value, const std::string& help);
+  // One of `choices`; anything else is an error that lists them and suggests the nearest.
+  void add_choice(const std::string& names, std::string& value, const std::vector<std::string>& choices,
+                  const std::string& help);
+
+  // Fills the values. Returns what is to be printed instead of running: the text of --help or --version, else nothing.
+  [[nodiscard]] std::optional<std::string> parse(int argc, const char* const* argv, const Environment& environment);
+
+ private:
+  struct Impl;  // keeps CLI11 out of this header
+  std::unique_ptr<Impl> impl_;
+};
+
+// Adds every member of Flags, in groups, with its help.
+void add_standard_flags(FlagSet& set, Flags& flags);
+
+}  // namespace tutti

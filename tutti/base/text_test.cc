@@ -1,0 +1,43 @@
+#include "tutti/base/text.h"
+
+#include <gtest/gtest.h>
+
+namespace tutti {
+namespace {
+
+const std::vector<std::string> kFlags = {"lanes", "batch", "steps", "epochs", "seed"};
+
+TEST(Text, suggests_the_name_that_was_meant) {
+  EXPECT_EQ(nearest("lane", kFlags), "lanes");
+  EXPECT_EQ(nearest("bacth", kFlags), "batch");
+  EXPECT_EQ(did_you_mean("stesp", kFlags), "; did you mean 'steps'?");
+}
+
+TEST(Text, suggests_nothing_where_nothing_is_near) {
+  EXPECT_EQ(nearest("wibble", kFlags), std::nullopt);
+  EXPECT_EQ(did_you_mean("", kFlags), "");
+}
+
+TEST(Text, parses_whole_numbers_only) {
+  EXPECT_EQ(parse_int("-12"), -12);
+  EXPECT_EQ(parse_int("12x"), std::nullopt);
+  EXPECT_EQ(parse_int(""), std::nullopt);
+  EXPECT_EQ(parse_int(" 12"), std::nullopt);
+  EXPECT_EQ(parse_int("99999999999999999999"), std::nullopt);
+  EXPECT_EQ(parse_double("1e-4"), 1e-4);
+  EXPECT_EQ(parse_double("1e-4 "), std::nullopt);
+}
+
+TEST(Text, splits_and_keeps_empty_pieces) {
+  EXPECT_EQ(split("a,b,,c", ','), (std::vector<std::string>{"a", "b", "", "c"}));
+  EXPECT_EQ(split("", ','), std::vector<std::string>{""});
+}
+
+TEST(Text, writes_bytes_for_people) {
+  EXPECT_EQ(human_bytes(17), "17 B");
+  EXPECT_EQ(human_bytes(1536), "1.5 KiB");
+  EXPECT_EQ(human_bytes(uint64_t{3} << 30), "3.0 GiB");
+}
+
+}  // namespace
+}  // namespace tutti

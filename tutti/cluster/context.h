@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include <c10/core/Device.h>
+
+#include "tutti/base/environment.h"
+#include "tutti/base/flags.h"
+#include "tutti/base/log.h"
+#include "tutti/cluster/identity.h"
+
+namespace tutti {
+
+// Who this process is, where it runs and what it was asked to do: built once in main and passed on, never global.
+// Immutable but for the membership; cheap to read from any thread.
+class Context {
+ public:
+  // Finds the device and the number of threads; `identity` comes from discover().
+  Context(Flags flags, Identity identity);
+
+  int rank() const { return identity_.membership.rank; }
+  int world() const { return identity_.membership.world; }
+  int local_rank() const { return identity_.membership.local_rank; }
+  int local_world() const { return identity_.membership.local_world; }
+  bool is_chief() const { return identity_.is_chief; }
+  const Task& task() const { return identity_.task; }
+  const ClusterSpec& cluster() const { return identity_.cluster; }
+  const Identity& identity() const { return identity_; }
+
+  const Flags& flags() const { return flags_; }
+  const Log& log() const { return log_; }
+  // One GPU per local rank, or the CPU; what --device says goes first.
+  c10::Device device() const { return device_; }
+  // Threads inside one kernel: --threads, else cores / local workers. Fixed, since kernels may sum in another order.
+  int threads() const { return threads_; }
+  // The number of lanes: --lanes, else one a worker.
+  int64_t lanes() const { return flags_.lanes > 0 ? flags_.lanes : world(); }
+
+ private:
+  Flags flags_;
+  Identity identity_;
+  Log log_;
+  c10::Device device_;
+  int threads_;
+};
+
+}  // namespace tutti
