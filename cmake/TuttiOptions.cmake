@@ -10,7 +10,6 @@ set(TUTTI_WITH_ZLIB AUTO CACHE STRING "Read .gz files: AUTO, ON or OFF")
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
-set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
 if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
@@ -20,7 +19,9 @@ set(CMAKE_CXX_FLAGS_RELEASE "-O2 -g1")
 set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O1 -g1 -fno-omit-frame-pointer")
 
 # Contraction would let the compiler fuse a*b+c where it likes; where bits must agree it may not (DESIGN 3).
-add_compile_options(-Wall -Wextra -ffp-contract=off)
+add_compile_options(-ffp-contract=off)
+# -fPIC for all alike: the precompiled header serves libraries and programs.
+add_compile_options(-Wall -Wextra -fPIC)
 if(TUTTI_WERROR)
   add_compile_options(-Werror)
 endif()

@@ -37,10 +37,12 @@ void fail_errno(int error_number, std::string_view what) {
   switch (error_number) {
     case ENOSPC:
     case EDQUOT:
+    case EFBIG:
     case ENOMEM:
     case EMFILE:
     case ENFILE:
     case EAGAIN: fail(ErrorKind::Overloaded, "{}: {}", what, errno_text(error_number));
+    case EIO: fail(ErrorKind::DataLoss, "{}: {}", what, errno_text(error_number));
     default: fail(ErrorKind::InvalidArgument, "{}: {}", what, errno_text(error_number));
   }
 }

@@ -1,11 +1,9 @@
 #include "tutti/base/log.h"
 
-#include <unistd.h>
-
-#include <array>
 #include <chrono>
 #include <ctime>
 #include <string>
+#include <unistd.h>
 
 #include <fmt/format.h>
 
@@ -15,12 +13,11 @@
 namespace tutti {
 namespace {
 
-constexpr std::array<const char*, 5> kNames = {"debug", "info", "warning", "error", "off"};
-
 std::string time_of_day() {
   const auto now = std::chrono::system_clock::now();
   const std::time_t seconds = std::chrono::system_clock::to_time_t(now);
-  const auto millis = std::chrono::duration_cast<std::chrono::milliseconds>(now.time_since_epoch()).count() % 1000;
+  const auto millis =
+      std::chrono::duration_cast<std::chrono::milliseconds>(now.time_since_epoch()).count() % 1000;
   std::tm local{};
   localtime_r(&seconds, &local);
   return fmt::format("{:02}:{:02}:{:02}.{:03}", local.tm_hour, local.tm_min, local.tm_sec, millis);
@@ -28,8 +25,13 @@ std::string time_of_day() {
 
 }  // namespace
 
+const std::vector<std::string>& log_level_names() {
+  static const std::vector<std::string> names = {"debug", "info", "warning", "error", "off"};
+  return names;
+}
+
 LogLevel parse_log_level(std::string_view text) {
-  const std::vector<std::string> names(kNames.begin(), kNames.end());
+  const std::vector<std::string>& names = log_level_names();
   for (size_t i = 0; i < names.size(); ++i) {
     if (names[i] == text) return static_cast<LogLevel>(i);
   }
@@ -39,9 +41,13 @@ LogLevel parse_log_level(std::string_view text) {
 
 void Log::write(LogLevel level, std::string_view text) const {
   const std::string who = task_.empty() ? "" : task_ + " ";
-  const std::string kind = level == LogLevel::Info ? "" : fmt::format("{}: ", kNames[static_cast<size_t>(level)]);
-  const std::string line = fmt::format("{} {}{}{}\n", time_of_day(), who, kind, text);
-  // One write a line, so that lines of several processes do not mix. A log that cannot be written is no reason to stop.
+  const std::string kind =
+      level == LogLevel::Info ? "" : fmt::format("{}: ", log_level_names()[static_cast<size_t>(level)]);
+  // A live line may stand where this one goes; what remains of it would read as part of this one.
+  const char* clear = ::isatty(STDERR_FILENO) == 1 ? "\r\x1b[K" : "";
+  const std::string line = fmt::format("{}{} {}{}{}\n", clear, time_of_day(), who, kind, text);
+  // One write a line, so that lines of several processes do not mix. A log that cannot be written is no
+  // reason to stop.
   [[maybe_unused]] const auto written = ::write(STDERR_FILENO, line.data(), line.size());
 }
 

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include <fmt/core.h>
 
@@ -9,14 +11,19 @@ namespace tutti {
 
 enum class LogLevel { Debug, Info, Warning, Error, Off };
 
-// "debug", "info", "warning", "error" or "off"; anything else is an InvalidArgument that suggests the nearest.
+// "debug", "info", "warning", "error", "off".
+const std::vector<std::string>& log_level_names();
+
+// One of these names; anything else is an InvalidArgument that suggests the nearest.
 LogLevel parse_log_level(std::string_view text);
 
-// Lines for people, on stderr, one write a line: "12:03:41.250 worker/2 warning: text". Thread-safe; a value, handed
-// down with the Context, never global. The live line of the progress hook is told to step aside by `before_line`.
+// Lines for people, on stderr, one write a line: "12:03:41.250 worker/2 warning: text". Thread-safe; a value,
+// handed down with the Context, never global. The live line of the progress hook is told to step aside by
+// `before_line`.
 class Log {
  public:
-  explicit Log(LogLevel level = LogLevel::Info, std::string task = "") : level_(level), task_(std::move(task)) {}
+  explicit Log(LogLevel level = LogLevel::Info, std::string task = "")
+      : level_(level), task_(std::move(task)) {}
 
   bool enabled(LogLevel level) const { return level >= level_; }
   void write(LogLevel level, std::string_view text) const;

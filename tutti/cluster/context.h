@@ -12,8 +12,8 @@
 
 namespace tutti {
 
-// Who this process is, where it runs and what it was asked to do: built once in main and passed on, never global.
-// Immutable but for the membership; cheap to read from any thread.
+// Who this process is, where it runs and what it was asked to do: built once in main and passed on, never
+// global. Immutable but for the membership; cheap to read from any thread.
 class Context {
  public:
   // Finds the device and the number of threads; `identity` comes from discover().
@@ -32,7 +32,8 @@ class Context {
   const Log& log() const { return log_; }
   // One GPU per local rank, or the CPU; what --device says goes first.
   c10::Device device() const { return device_; }
-  // Threads inside one kernel: --threads, else cores / local workers. Fixed, since kernels may sum in another order.
+  // Threads inside one kernel: --threads, else share_of_cores(). Fixed, since kernels may sum in another
+  // order. Nothing is set by building a Context: tutti::run() does that.
   int threads() const { return threads_; }
   // The number of lanes: --lanes, else one a worker.
   int64_t lanes() const { return flags_.lanes > 0 ? flags_.lanes : world(); }

@@ -19,7 +19,8 @@ struct Task {
   bool operator==(const Task&) const = default;
 };
 
-// Where a worker stands among the workers, as of one numbered agreement on who is alive. Ranks and worlds change with it.
+// Where a worker stands among the workers, as of one numbered agreement on who is alive. Ranks and worlds
+// change with it.
 struct Membership {
   uint64_t epoch = 0;
   int rank = 0;
@@ -28,19 +29,22 @@ struct Membership {
   int local_world = 1;
 };
 
-// What discovery finds out.
+// What discovery finds out. For servers and evaluators, which stand outside the row of workers, see roles.h.
 struct Identity {
   Task task;
   Membership membership;
-  ClusterSpec cluster;         // empty where the launcher names no addresses (MPI, Slurm)
-  bool is_chief = true;        // rank 0
-  bool is_evaluator = false;   // stands outside the cluster: rank 0 of its own world of one
+  ClusterSpec cluster;                 // empty where the launcher names no addresses (MPI, Slurm)
+  bool is_chief = true;                // rank 0
+  bool is_evaluator = false;           // stands outside the cluster: rank 0 of its own world of one
   std::string source = "one process";  // which discovery answered, for `tutti doctor` and for error messages
-  std::string master_address;  // host:port where rank 0 can be met, where the launcher gives one
+  std::string
+      master_address;  // HOST:PORT of rank 0, or its host alone (Slurm), or "" where the launcher names none
 };
 
-// Asks, in this order: flags, TF_CONFIG, torchrun, Open MPI, MPICH/PMI, PMIx, Slurm; else one process. The first that
-// has anything to say decides; where what it says is incomplete or contradicts itself, an InvalidArgument quotes it.
+// Asks, in this order: flags, TF_CONFIG, torchrun, Open MPI, MPICH/PMI, PMIx, Slurm; else one process. The
+// first that has anything to say decides; where what it says is incomplete or contradicts itself, an
+// InvalidArgument quotes it. Ranks come from the launcher, or from the cluster: chief (or master) first, then
+// the workers. See discovery/.
 Identity discover(const Flags& flags, const Environment& environment);
 
 }  // namespace tutti

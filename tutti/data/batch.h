@@ -10,8 +10,8 @@
 
 namespace tutti {
 
-// Named tensors with one row an example. The first is the model's input where nothing else is said. A value; copying
-// copies handles. May be empty of examples (size() == 0), and is then never given to a loss.
+// Named tensors with one row an example. The first is the model's input where nothing else is said. A value;
+// copying copies handles. May be empty of examples (size() == 0), and is then never given to a loss.
 class Batch {
  public:
   using Tensors = std::vector<std::pair<std::string, torch::Tensor>>;
@@ -29,7 +29,7 @@ class Batch {
   // Examples.
   int64_t size() const;
 
-  // The same batch on another device. On the way to a GPU the copy is asynchronous where the memory is pinned.
+  // The same batch on another device. To a GPU, the copy is asynchronous where the memory is pinned.
   Batch to(torch::Device device) const;
   Batch pinned() const;
 

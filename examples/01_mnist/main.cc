@@ -1,0 +1,43 @@
+// A convolutional network on handwritten digits. See README.md beside this file.
+#include <tutti/tutti.h>
+
+#include <torch/torch.h>
+
+namespace nn = torch::nn;
+using torch::max_pool2d;
+using torch::relu;
+
+struct Net : nn::Module {
+  torch::Tensor forward(torch::Tensor x) {
+    x = max_pool2d(relu(conv1(x)), 2);
+    x = max_pool2d(relu(conv2(x)), 2);
+    return pred(relu(dense(x.flatten(1))));
+  }
+  nn::Conv2d conv1 = register_module("conv1", nn::Conv2d(nn::Conv2dOptions(1, 32, 5).padding(2)));
+  nn::Conv2d conv2 = register_module("conv2", nn::Conv2d(nn::Conv2dOptions(32, 64, 5).padding(2)));
+  nn::Linear dense = register_module("dense", nn::Linear(7 * 7 * 64, 500));
+  nn::Linear pred = register_module("pred", nn::Linear(500, 10));
+};
+
+int main(int argc, char** argv) {
+  tutti::Program program;
+  program.about = "Trains a convolutional network on MNIST, or on drawn digits where --data is empty.";
+  program.defaults.batch = 50;
+  program.defaults.steps = 5000;
+  double rate = 1e-4;
+  program.add_flags = [&](tutti::FlagSet& flags) { flags.add("--rate", rate, "learning rate of Adam"); };
+
+  return tutti::run(argc, argv, program, [&](tutti::Context& ctx) {
+    const auto digits = tutti::data::mnist(ctx.flags().data);
+    const auto net = std::make_shared<Net>();
+    tutti::Trainer trainer(ctx, net, torch::optim::AdamOptions(rate),
+                           [](Net& n, const tutti::Batch& batch) -> tutti::LossOutput {
+                             const auto prediction = n.forward(batch["image"]);
+                             return {torch::cross_entropy_loss(prediction, batch["label"]), prediction};
+                           });
+    trainer.add_hook(tutti::hooks::batch_metrics({tutti::metrics::accuracy("label")}, 100));
+    trainer.fit(digits.train().shuffle());
+    const auto test = trainer.evaluate(digits.test(), {tutti::metrics::accuracy("label")});
+    if (ctx.is_chief()) fmt::print("test accuracy {:.4f} after {} steps\n", test.at("accuracy"), trainer.step());
+  });
+}

@@ -1,0 +1,119 @@
+// `tutti inspect` and `tutti doctor`, as their users meet them.
+#include <filesystem>
+#include <fstream>
+
+#include <gmock/gmock.h>
+#include <torch/torch.h>
+
+#include "tests/tool.h"
+#include "tutti/store/checkpoint.h"
+#include "tutti/store/safetensors.h"
+
+namespace tutti::testing {
+namespace {
+
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+store::Checkpoint small_checkpoint(int64_t step) {
+  store::Checkpoint checkpoint;
+  checkpoint.step = step;
+  checkpoint.weights = {{"conv.weight", torch::tensor({{1.0F, 2.0F, 3.0F}, {-4.0F, 5.0F, 5.0F}})},
+                        {"conv.bias", torch::zeros({0})},
+                        {"count", torch::tensor(7, torch::kLong)}};
+  checkpoint.optimizer = {{"exp_avg/conv.weight", torch::tensor({0.5F, std::nanf(""), INFINITY})}};
+  checkpoint.state = {{"lanes", 4}, {"seed", 1}};
+  return checkpoint;
+}
+
+ProgramResult inspect(const std::string& path) {
+  return run_program({program_path("tutti"), "inspect", path});
+}
+
+void flip_a_bit(const std::string& path) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(-1, std::ios::end);
+  const char last = static_cast<char>(file.get());
+  file.seekp(-1, std::ios::end);
+  file.put(static_cast<char>(last ^ 1));
+}
+
+TEST(Inspect, shows_names_types_shapes_and_values_of_the_newest) {
+  const TestFolder logdir;
+  store::CheckpointDir(logdir.path()).save(small_checkpoint(10));
+  store::CheckpointDir(logdir.path()).save(small_checkpoint(20));
+  const auto result = inspect(logdir.path() + "/");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("checkpoints of step 10, 20"));
+  EXPECT_THAT(result.out, HasSubstr("after step 20"));
+  EXPECT_THAT(result.out, HasSubstr("lanes: 4"));
+  EXPECT_THAT(result.out, HasSubstr("is right"));
+  EXPECT_THAT(result.out, ContainsRegex("conv.weight +float +2x3 +24 B +-4 +2 +5\n"));
+  EXPECT_THAT(result.out, ContainsRegex("conv.bias +float +0 +0 B empty\n"));
+  EXPECT_THAT(result.out, ContainsRegex("count +long +scalar +8 B +7 +7 +7\n"));
+  EXPECT_THAT(result.out, ContainsRegex("exp_avg/conv.weight .* 2 of 3 values are not finite"));
+}
+
+TEST(Inspect, takes_one_checkpoint_and_one_file) {
+  const TestFolder logdir;
+  store::CheckpointDir(logdir.path()).save(small_checkpoint(10));
+  EXPECT_THAT(inspect(logdir / "ckpt-10").out, HasSubstr("after step 10"));
+  EXPECT_THAT(inspect(logdir / "latest").out, HasSubstr("after step 10"));
+  const auto file = inspect(logdir / "ckpt-10/weights.safetensors");
+  EXPECT_EQ(file.exit_code, 0) << file.err;
+  EXPECT_THAT(file.out, HasSubstr("conv.weight"));
+  EXPECT_THAT(file.out, HasSubstr("no checksum"));
+}
+
+TEST(Inspect, finds_a_flipped_bit) {
+  const TestFolder logdir;
+  store::CheckpointDir(logdir.path()).save(small_checkpoint(10));
+  flip_a_bit(logdir / "ckpt-10/weights.safetensors");
+  const auto result = inspect(logdir / "ckpt-10");
+  EXPECT_EQ(result.exit_code, 12);
+  EXPECT_THAT(result.err, HasSubstr("weights.safetensors"));
+  EXPECT_THAT(result.err, HasSubstr("checksum"));
+}
+
+TEST(Inspect, shows_the_newest_whole_one_and_names_the_broken) {
+  const TestFolder logdir;
+  store::CheckpointDir(logdir.path()).save(small_checkpoint(10));
+  store::CheckpointDir(logdir.path()).save(small_checkpoint(20));
+  flip_a_bit(logdir / "ckpt-20/optimizer.safetensors");
+  const auto result = inspect(logdir.path());
+  EXPECT_EQ(result.exit_code, 12);
+  EXPECT_THAT(result.out, HasSubstr("after step 10"));
+  EXPECT_THAT(result.err, HasSubstr("broken: checkpoint of step 20"));
+}
+
+TEST(Inspect, says_what_is_missing) {
+  const TestFolder empty;
+  EXPECT_EQ(inspect(empty.path()).exit_code, 2);
+  EXPECT_THAT(inspect(empty.path()).err, HasSubstr("holds no checkpoint"));
+  EXPECT_THAT(inspect(empty / "nowhere").err, HasSubstr("no such file or folder"));
+  std::ofstream(empty / "notes.txt") << "not tensors";
+  EXPECT_EQ(inspect(empty / "notes.txt").exit_code, 12);
+  std::filesystem::create_directory(empty / "ckpt-5");
+  EXPECT_NE(inspect(empty / "ckpt-5").exit_code, 0);
+}
+
+TEST(Doctor, looks_at_everything_and_knows_the_blas) {
+  const auto result = run_program({program_path("tutti"), "doctor"});
+  for (const char* about :
+       {"Tutti", "LibTorch", "BLAS", "cores", "GPUs", "memory", "shared memory", "ports", "identity"}) {
+    EXPECT_THAT(result.out, HasSubstr(about));
+  }
+  EXPECT_THAT(result.out, Not(HasSubstr("reference BLAS")));
+  EXPECT_EQ(result.exit_code, result.out.find("\nbad ") == std::string::npos ? 0 : 1) << result.out;
+}
+
+TEST(Doctor, calls_a_contradictory_identity_bad) {
+  const auto result = run_program({program_path("tutti"), "doctor"}, {"TF_CONFIG={\"cluster\": 5"});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.out, HasSubstr("bad   identity"));
+  EXPECT_THAT(result.out, HasSubstr("TF_CONFIG"));
+}
+
+}  // namespace
+}  // namespace tutti::testing

@@ -1,0 +1,340 @@
+// `tutti run`, as its users meet it: real processes, real signals.
+#include <algorithm>
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <regex>
+#include <set>
+#include <signal.h>
+#include <sstream>
+#include <unistd.h>
+
+#include <gmock/gmock.h>
+
+#include "tests/tool.h"
+
+namespace tutti::testing {
+namespace {
+
+using ::testing::Each;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::MatchesRegex;
+using ::testing::Not;
+using ::testing::StartsWith;
+using ::testing::UnorderedElementsAre;
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::istringstream stream(text);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
+}
+
+// `tutti run FLAGS -- sh -c SCRIPT`, with a variable of this test's own in every process.
+class Run : public ::testing::Test {
+ protected:
+  std::vector<std::string> command(std::vector<std::string> flags, const std::string& script) const {
+    std::vector<std::string> whole = {program_path("tutti"), "run"};
+    whole.insert(whole.end(), flags.begin(), flags.end());
+    whole.insert(whole.end(), {"--", "sh", "-c", script});
+    return whole;
+  }
+  ProgramResult run(const std::vector<std::string>& flags, const std::string& script,
+                    std::vector<std::string> environment = {}) const {
+    environment.push_back(mark_);
+    return run_program(command(flags, script), environment);
+  }
+  bool nobody_is_left() const {
+    return eventually([this] { return processes_with(mark_).empty(); });
+  }
+
+  TestFolder folder_;
+  const std::string mark_ = "MARK_OF_THIS_TEST=" + folder_.path();
+};
+
+TEST_F(Run, tells_each_worker_who_it_is) {
+  const auto result = run({"-n", "3"}, "echo $TUTTI_JOB_NAME $TUTTI_TASK_INDEX $TUTTI_CLUSTER_SPEC");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  std::set<std::string> clusters;
+  std::vector<std::string> who;
+  for (const std::string& line : lines_of(result.out)) {
+    std::istringstream words(line);
+    std::string prefix, job, index, cluster;
+    words >> prefix >> job >> index >> cluster;
+    who.push_back(prefix + " " + job + " " + index);
+    clusters.insert(cluster);
+  }
+  EXPECT_THAT(who, UnorderedElementsAre("[worker/0] worker 0", "[worker/1] worker 1", "[worker/2] worker 2"));
+  ASSERT_EQ(clusters.size(), 1U);
+  const std::string port = "127\\.0\\.0\\.1:[0-9]+";
+  EXPECT_TRUE(std::regex_match(*clusters.begin(), std::regex("worker\\|" + port + ";" + port + ";" + port)))
+      << *clusters.begin();
+}
+
+TEST_F(Run, one_worker_writes_to_the_terminal_itself) {
+  const auto result = run({}, "printf 'no newline'; printf '\\r50 %%' >&2");
+  EXPECT_EQ(result.out, "no newline");
+  EXPECT_EQ(result.err, "\r50 %");
+}
+
+TEST_F(Run, shares_out_the_cores_unless_there_are_too_few) {
+  const auto result =
+      run({"-n", "2"}, "grep Cpus_allowed_list /proc/self/status; echo threads $OMP_NUM_THREADS");
+  std::set<std::string> cores;
+  for (const std::string& line : lines_of(result.out)) {
+    if (line.find("Cpus_allowed_list") != std::string::npos) cores.insert(line.substr(line.find('\t')));
+  }
+  EXPECT_EQ(cores.size(), sysconf(_SC_NPROCESSORS_ONLN) > 1 ? 2U : 1U) << result.out;
+  const auto crowd = run({"-n", "500"}, "true");
+  EXPECT_EQ(crowd.exit_code, 0) << crowd.err;
+}
+
+TEST_F(Run, leaves_the_number_of_threads_that_was_asked_for) {
+  const auto result = run({"-n", "2"}, "echo $OMP_NUM_THREADS", {"OMP_NUM_THREADS=3"});
+  EXPECT_THAT(lines_of(result.out), UnorderedElementsAre("[worker/0] 3", "[worker/1] 3"));
+}
+
+TEST_F(Run, never_mixes_lines_of_two_workers) {
+  // Halves of lines, slowly, to both streams.
+  const std::string script =
+      "for i in $(seq 200); do printf 'half of %s.' $TUTTI_TASK_INDEX; printf 'other half of %s\\n' "
+      "$TUTTI_TASK_INDEX; "
+      "printf 'E%s' $TUTTI_TASK_INDEX >&2; printf 'e%s\\n' $TUTTI_TASK_INDEX >&2; done";
+  const auto result = run({"-n", "3"}, script);
+  const std::regex out_line("\\[worker/([0-9])\\] half of \\1\\.other half of \\1");
+  const std::regex err_line("\\[worker/([0-9])\\] E\\1e\\1");
+  for (const std::string& line : lines_of(result.out)) EXPECT_TRUE(std::regex_match(line, out_line)) << line;
+  for (const std::string& line : lines_of(result.err)) EXPECT_TRUE(std::regex_match(line, err_line)) << line;
+  EXPECT_EQ(lines_of(result.out).size(), 600U);
+  EXPECT_EQ(lines_of(result.err).size(), 600U);
+}
+
+TEST_F(Run, passes_on_long_lines_and_last_ones_without_a_newline) {
+  const auto result = run({"-n", "2"}, "head -c 300000 /dev/zero | tr '\\0' x; echo; printf end");
+  const auto lines = lines_of(result.out);
+  ASSERT_EQ(lines.size(), 4U);
+  EXPECT_EQ(std::count_if(lines.begin(), lines.end(), [](const auto& line) { return line.size() == 300011; }),
+            2);
+  EXPECT_THAT(lines, ::testing::IsSupersetOf({"[worker/0] end", "[worker/1] end"}));
+}
+
+TEST_F(Run, many_workers_that_print_much_lose_nothing) {
+  const auto result = run({"-n", "4"}, "seq 50000");
+  EXPECT_EQ(lines_of(result.out).size(), 200000U);
+}
+
+class RunKilled : public Run, public ::testing::WithParamInterface<const char*> {};
+
+TEST_P(RunKilled, names_the_task_and_the_signal_and_ends_the_others) {
+  const std::string signal = GetParam();
+  const std::string script =
+      "if [ $TUTTI_TASK_INDEX = 1 ]; then echo last words; kill -" + signal + " $$; fi; sleep 1000";
+  const auto start = std::chrono::steady_clock::now();
+  const auto result = run({"-n", "3"}, script);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
+  EXPECT_THAT(result.err, HasSubstr("worker/1 (pid "));
+  EXPECT_THAT(result.err, HasSubstr("was killed by SIG" + signal));
+  EXPECT_THAT(result.err, HasSubstr("  | last words"));
+  EXPECT_THAT(result.err, HasSubstr("ending the 2 others"));
+  EXPECT_THAT(result.err, Not(HasSubstr("worker/0 (pid")));
+  const std::map<std::string, int> codes = {
+      {"KILL", 137}, {"SEGV", 139}, {"TERM", 143}, {"ABRT", 134}, {"BUS", 135}};
+  EXPECT_EQ(result.exit_code, codes.at(signal));
+  EXPECT_TRUE(nobody_is_left());
+}
+
+INSTANTIATE_TEST_SUITE_P(BySignal, RunKilled, ::testing::Values("KILL", "SEGV", "TERM", "ABRT", "BUS"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST_F(Run, says_what_tuttis_exit_codes_mean) {
+  const auto result = run({"-n", "2"}, "[ $TUTTI_TASK_INDEX = 0 ] || exit 11; sleep 1000");
+  EXPECT_EQ(result.exit_code, 11);
+  EXPECT_THAT(result.err, HasSubstr("worker/1"));
+  EXPECT_THAT(result.err, HasSubstr("ended with exit code 11 (Timeout)"));
+}
+
+TEST_F(Run, shows_the_last_ten_lines_of_both_streams) {
+  const auto result =
+      run({"-n", "2"}, "[ $TUTTI_TASK_INDEX = 1 ] && { seq 1 20; echo why >&2; exit 1; }; sleep 1000");
+  EXPECT_THAT(result.err, HasSubstr("its last lines:\n  | "));
+  EXPECT_THAT(result.err, HasSubstr("  | 20\n"));
+  EXPECT_THAT(result.err, HasSubstr("  | why\n"));
+  EXPECT_THAT(result.err, Not(HasSubstr("  | 5\n")));
+}
+
+TEST_F(Run, kills_what_will_not_end) {
+  const auto result = run({"-n", "2"},
+                          "trap '' TERM INT HUP; [ $TUTTI_TASK_INDEX = 1 ] && { sleep 1; exit 3; }; "
+                          "while :; do sleep 1; done");
+  EXPECT_EQ(result.exit_code, 3);
+  EXPECT_TRUE(nobody_is_left());
+}
+
+TEST_F(Run, leaves_no_grandchild_behind_after_a_failure) {
+  // In the same group, in the background, and gone to a session of its own.
+  const auto result = run({"-n", "2"},
+                          "sleep 1000 & setsid sleep 1000 & (setsid sh -c 'trap \"\" TERM; sleep 1000' &); "
+                          "[ $TUTTI_TASK_INDEX = 1 ] && exit 5; wait");
+  EXPECT_EQ(result.exit_code, 5);
+  EXPECT_THAT(processes_with(mark_), IsEmpty());
+}
+
+TEST_F(Run, leaves_no_grandchild_behind_after_success) {
+  const auto result = run({}, "(setsid sleep 1000 >/dev/null 2>&1 &)");
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_THAT(processes_with(mark_), IsEmpty());
+}
+
+TEST_F(Run, a_daemon_that_holds_the_pipes_does_not_hold_up_the_end) {
+  const auto result = run({"-n", "2"}, "setsid sleep 1000 & echo done");
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_THAT(lines_of(result.out), UnorderedElementsAre("[worker/0] done", "[worker/1] done"));
+  EXPECT_THAT(processes_with(mark_), IsEmpty());
+}
+
+class RunInterrupted : public Run, public ::testing::WithParamInterface<int> {};
+
+TEST_P(RunInterrupted, passes_the_signal_on_and_lets_the_tasks_end_well) {
+  RunningProgram program(command({"-n", "2"},
+                                 "trap 'echo saving; exit 0' INT TERM HUP; echo ready; "
+                                 "while :; do sleep 0.05; done"),
+                         {mark_});
+  program.wait_for_output("[worker/0] ready");
+  program.wait_for_output("[worker/1] ready");
+  kill(program.pid(), GetParam());
+  EXPECT_EQ(program.wait(), 0) << program.err();
+  EXPECT_THAT(program.out(), HasSubstr("[worker/0] saving"));
+  EXPECT_THAT(program.out(), HasSubstr("[worker/1] saving"));
+  EXPECT_TRUE(nobody_is_left());
+}
+
+INSTANTIATE_TEST_SUITE_P(BySignal, RunInterrupted, ::testing::Values(SIGINT, SIGTERM, SIGHUP),
+                         [](const auto& info) { return std::string(sigabbrev_np(info.param)); });
+
+TEST_F(Run, the_tasks_get_one_signal_and_no_second) {
+  RunningProgram program(command({"-n", "1"},
+                                 "trap 'echo got one' INT; echo ready; i=0; "
+                                 "while [ $i -lt 20 ]; do sleep 0.05; i=$((i+1)); done"),
+                         {mark_});
+  program.wait_for_output("ready");
+  kill(program.pid(), SIGINT);
+  program.wait();
+  EXPECT_EQ(program.out(), "ready\ngot one\n");
+}
+
+TEST_F(Run, a_second_signal_kills) {
+  RunningProgram program(command({"-n", "2"}, "trap 'echo no' INT; echo ready; while :; do sleep 0.05; done"),
+                         {mark_});
+  program.wait_for_output("[worker/0] ready");
+  program.wait_for_output("[worker/1] ready");
+  kill(program.pid(), SIGINT);
+  program.wait_for_output("[worker/0] no");
+  program.wait_for_output("[worker/1] no");
+  kill(program.pid(), SIGINT);
+  EXPECT_EQ(program.wait(), 137);
+  EXPECT_TRUE(nobody_is_left());
+}
+
+TEST_F(Run, an_interrupted_job_is_not_restarted) {
+  RunningProgram program(command({"-n", "2", "--restarts", "3"}, "echo ready; sleep 1000"), {mark_});
+  program.wait_for_output("[worker/0] ready");
+  program.wait_for_output("[worker/1] ready");
+  kill(program.pid(), SIGTERM);
+  EXPECT_EQ(program.wait(), 143);
+  EXPECT_THAT(program.err(), Not(HasSubstr("restart")));
+}
+
+TEST_F(Run, nobody_survives_the_launchers_sudden_death) {
+  RunningProgram program(
+      command({"-n", "2"},
+              "(setsid sleep 1000 &) ; sleep 1000 & trap '' TERM HUP; echo ready; wait; sleep 1000"),
+      {mark_});
+  program.wait_for_output("[worker/0] ready");
+  program.wait_for_output("[worker/1] ready");
+  kill(program.pid(), SIGKILL);
+  EXPECT_TRUE(nobody_is_left());
+  EXPECT_EQ(program.wait(), 137);
+}
+
+TEST_F(Run, ends_when_nobody_reads_any_more) {
+  const auto result =
+      run_program({"sh", "-c", program_path("tutti") + " run -n 2 -- sh -c 'yes' | head -n 2"}, {mark_});
+  EXPECT_EQ(lines_of(result.out).size(), 2U);
+  EXPECT_TRUE(nobody_is_left());
+}
+
+TEST_F(Run, restarts_the_whole_group_until_it_succeeds) {
+  // Each start leaves a line; worker 1 fails twice.
+  const std::string log = folder_ / "starts";
+  const std::string script = "echo $TUTTI_TASK_INDEX $TUTTI_CLUSTER_SPEC >>" + log +
+                             "; if [ $TUTTI_TASK_INDEX = 1 ] && [ $(grep -c ^1 " + log +
+                             ") -lt 3 ]; then exit 9; fi; [ $TUTTI_TASK_INDEX = 1 ] || sleep 0.3; echo fine";
+  const auto result = run({"-n", "2", "--restarts", "5"}, script);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("restart 1 of 5"));
+  EXPECT_THAT(result.err, HasSubstr("restart 2 of 5"));
+  EXPECT_THAT(result.err, Not(HasSubstr("restart 3 of 5")));
+}
+
+TEST_F(Run, gives_up_after_the_last_restart) {
+  const auto result = run({"--restarts", "2"}, "echo start; exit 7");
+  EXPECT_EQ(result.exit_code, 7);
+  EXPECT_EQ(lines_of(result.out).size(), 3U);
+}
+
+TEST_F(Run, a_program_that_is_not_there_is_one_readable_line) {
+  for (const char* workers : {"1", "3"}) {
+    const auto result = run_program(
+        {program_path("tutti"), "run", "-n", workers, "--restarts", "2", "--", "no-such-program"});
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_THAT(result.err, StartsWith("no-such-program: no such program"));
+    EXPECT_EQ(lines_of(result.err).size(), 1U);
+  }
+}
+
+TEST_F(Run, a_file_that_is_no_program_is_one_readable_line) {
+  const std::string file = folder_ / "plain.txt";
+  std::ofstream(file) << "text";
+  const auto result = run_program({program_path("tutti"), "run", "--", file});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, HasSubstr("chmod +x"));
+}
+
+TEST_F(Run, flags_behind_the_program_are_the_programs) {
+  const std::string tutti = program_path("tutti");
+  EXPECT_EQ(run_program({tutti, "run", "-n", "1", "--", "echo", "-n", "2", "--", "x"}).out, "2 -- x");
+  EXPECT_EQ(run_program({tutti, "run", "echo", "a", "--", "b"}).out, "a -- b\n");
+}
+
+TEST_F(Run, refuses_what_it_does_not_understand) {
+  const std::string tutti = program_path("tutti");
+  for (const std::vector<std::string>& flags : std::vector<std::vector<std::string>>{
+           {"-n", "0"}, {"-n", "x"}, {"-n"}, {"--restarts", "-1"}, {"--restart", "1"}, {}}) {
+    std::vector<std::string> command = {tutti, "run"};
+    command.insert(command.end(), flags.begin(), flags.end());
+    if (!flags.empty()) command.insert(command.end(), {"--", "true"});
+    const auto result = run_program(command);
+    EXPECT_EQ(result.exit_code, 2) << ::testing::PrintToString(flags);
+    EXPECT_EQ(lines_of(result.err).size(), 1U) << result.err;
+  }
+  EXPECT_THAT(run_program({tutti, "run", "--restart", "1", "--", "true"}).err,
+              HasSubstr("did you mean '--restarts'?"));
+}
+
+TEST(Tutti, suggests_the_command_that_was_meant) {
+  const auto result = run_program({program_path("tutti"), "inspekt"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, HasSubstr("did you mean 'inspect'?"));
+}
+
+TEST(Tutti, helps_and_tells_its_version) {
+  const std::string tutti = program_path("tutti");
+  EXPECT_THAT(run_program({tutti, "help"}).out, HasSubstr("usage: tutti COMMAND"));
+  EXPECT_EQ(run_program({tutti}).exit_code, 2);
+  EXPECT_THAT(run_program({tutti, "run", "--help"}).out, HasSubstr("--restarts"));
+  EXPECT_THAT(run_program({tutti, "--version"}).out, StartsWith("tutti "));
+}
+
+}  // namespace
+}  // namespace tutti::testing

@@ -1,0 +1,157 @@
+#include "tests/tool.h"
+
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <fcntl.h>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <poll.h>
+#include <signal.h>
+#include <stdexcept>
+#include <sys/wait.h>
+#include <thread>
+#include <unistd.h>
+
+#include <gtest/gtest.h>
+
+namespace tutti::testing {
+namespace {
+
+using std::chrono::steady_clock;
+
+constexpr std::chrono::seconds kPatience{60};
+
+std::array<int, 2> make_pipe() {
+  std::array<int, 2> ends{};
+  if (pipe2(ends.data(), O_CLOEXEC) != 0) throw std::runtime_error("pipe2");
+  return ends;
+}
+
+void append_from(int& descriptor, std::string& text) {
+  std::array<char, 1 << 16> buffer;
+  const ssize_t count = read(descriptor, buffer.data(), buffer.size());
+  if (count > 0) {
+    text.append(buffer.data(), static_cast<size_t>(count));
+  } else if (count == 0) {
+    close(descriptor);
+    descriptor = -1;
+  }
+}
+
+}  // namespace
+
+RunningProgram::RunningProgram(const std::vector<std::string>& command,
+                               const std::vector<std::string>& environment) {
+  const std::array<int, 2> out = make_pipe();
+  const std::array<int, 2> err = make_pipe();
+  std::vector<char*> arguments;
+  for (const std::string& argument : command) arguments.push_back(const_cast<char*>(argument.c_str()));
+  arguments.push_back(nullptr);
+  pid_ = fork();
+  if (pid_ == 0) {
+    setpgid(0, 0);
+    dup2(out[1], STDOUT_FILENO);
+    dup2(err[1], STDERR_FILENO);
+    for (const std::string& variable : environment) putenv(const_cast<char*>(variable.c_str()));
+    execvp(arguments[0], arguments.data());
+    _exit(127);
+  }
+  close(out[1]);
+  close(err[1]);
+  out_pipe_ = out[0];
+  err_pipe_ = err[0];
+}
+
+RunningProgram::~RunningProgram() {
+  if (!exit_code_) {
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
+  for (const int descriptor : {out_pipe_, err_pipe_}) {
+    if (descriptor >= 0) close(descriptor);
+  }
+}
+
+// False at the end of both streams, and after a minute of silence.
+bool RunningProgram::read_some() {
+  std::array<pollfd, 2> events = {
+      {{out_pipe_, POLLIN, 0}, {err_pipe_, POLLIN, 0}}};  // poll() skips what is closed (-1)
+  if (out_pipe_ < 0 && err_pipe_ < 0) return false;
+  const auto patience = std::chrono::duration_cast<std::chrono::milliseconds>(kPatience);
+  if (poll(events.data(), events.size(), static_cast<int>(patience.count())) == 0) {
+    ADD_FAILURE() << "nothing more was printed for a minute after:\n" << out_ << err_;
+    return false;
+  }
+  if (events[0].revents != 0) append_from(out_pipe_, out_);
+  if (events[1].revents != 0) append_from(err_pipe_, err_);
+  return true;
+}
+
+void RunningProgram::wait_for_output(const std::string& text) {
+  while (out_.find(text) == std::string::npos) {
+    if (!read_some()) {
+      ADD_FAILURE() << "'" << text << "' was never printed, but:\n" << out_ << err_;
+      return;
+    }
+  }
+}
+
+int RunningProgram::wait() {
+  while (read_some()) {
+  }
+  int status = 0;
+  while (waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
+  }
+  exit_code_ = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+  return *exit_code_;
+}
+
+ProgramResult run_program(const std::vector<std::string>& command,
+                          const std::vector<std::string>& environment) {
+  RunningProgram program(command, environment);
+  const int exit_code = program.wait();
+  return {exit_code, program.out(), program.err()};
+}
+
+std::string program_path(const std::string& name) {
+  const char* folder = std::getenv("TUTTI_TEST_BIN");
+  if (folder == nullptr) throw std::runtime_error("TUTTI_TEST_BIN is not set: run it through ctest");
+  return std::string(folder) + "/" + name;
+}
+
+bool eventually(const std::function<bool()>& condition) {
+  const auto limit = steady_clock::now() + kPatience;
+  while (!condition()) {
+    if (steady_clock::now() > limit) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return true;
+}
+
+std::vector<pid_t> processes_with(const std::string& variable) {
+  std::vector<pid_t> found;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc", ignored)) {
+    const std::string name = entry.path().filename();
+    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+    std::ifstream file(entry.path() / "environ", std::ios::binary);
+    const std::string environment{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+    if (environment.find(variable) != std::string::npos) found.push_back(std::stoi(name));
+  }
+  return found;
+}
+
+TestFolder::TestFolder() {
+  std::string name = (std::filesystem::temp_directory_path() / "tutti-test-XXXXXX").string();
+  if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp");
+  path_ = name;
+}
+
+TestFolder::~TestFolder() {
+  std::error_code ignored;
+  std::filesystem::remove_all(path_, ignored);
+}
+
+}  // namespace tutti::testing

@@ -1,0 +1,74 @@
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <string>
+#include <sys/types.h>
+#include <vector>
+
+namespace tutti::testing {
+
+// A program under test with its output in memory: what a user at a terminal would see.
+class RunningProgram {
+ public:
+  // `environment`: "NAME=value" beside what this process has.
+  explicit RunningProgram(const std::vector<std::string>& command,
+                          const std::vector<std::string>& environment = {});
+  ~RunningProgram();  // kills it, where it still runs
+  RunningProgram(const RunningProgram&) = delete;
+  RunningProgram& operator=(const RunningProgram&) = delete;
+
+  pid_t pid() const { return pid_; }
+  // Reads until standard output holds `text`. Fails the test after a minute.
+  void wait_for_output(const std::string& text);
+  // Reads to the end. The exit code, or 128 + signal.
+  int wait();
+
+  const std::string& out() const { return out_; }
+  const std::string& err() const { return err_; }
+
+ private:
+  bool read_some();
+
+  pid_t pid_ = -1;
+  int out_pipe_ = -1;
+  int err_pipe_ = -1;
+  std::string out_;
+  std::string err_;
+  std::optional<int> exit_code_;
+};
+
+struct ProgramResult {
+  int exit_code = 0;
+  std::string out;
+  std::string err;
+};
+
+ProgramResult run_program(const std::vector<std::string>& command,
+                          const std::vector<std::string>& environment = {});
+
+// The path of a program in build/bin.
+std::string program_path(const std::string& name);
+
+// True as soon as `condition` holds, false after a minute.
+bool eventually(const std::function<bool()>& condition);
+
+// The living processes (no zombies) whose environment holds the variable "NAME=value".
+std::vector<pid_t> processes_with(const std::string& variable);
+
+// A fresh folder, removed at the end.
+class TestFolder {
+ public:
+  TestFolder();
+  ~TestFolder();
+  TestFolder(const TestFolder&) = delete;
+  TestFolder& operator=(const TestFolder&) = delete;
+  const std::string& path() const { return path_; }
+  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+
+ private:
+  std::string path_;
+};
+
+}  // namespace tutti::testing

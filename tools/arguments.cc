@@ -1,0 +1,62 @@
+#include "tools/arguments.h"
+
+#include <algorithm>
+
+#include <fmt/core.h>
+
+#include "tutti/base/error.h"
+#include "tutti/base/text.h"
+
+namespace tutti {
+namespace {
+
+std::vector<std::string> flags_of(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+    for (const std::string& name : option->get_snames()) names.push_back("-" + name);
+  }
+  return names;
+}
+
+std::string suggestion(const CLI::App& app, const std::vector<std::string>& arguments) {
+  const std::vector<std::string> known = flags_of(app);
+  for (const std::string& argument : arguments) {
+    const std::string name = argument.substr(0, argument.find('='));
+    const bool is_flag = name.starts_with('-') && name != "-";
+    if (is_flag && std::find(known.begin(), known.end(), name) == known.end())
+      return did_you_mean(name, known);
+  }
+  return "";
+}
+
+}  // namespace
+
+bool parse_arguments(CLI::App& app, const std::vector<std::string>& arguments) {
+  try {
+    // CLI11 takes them from the back.
+    std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
+    app.parse(reversed);
+    return true;
+  } catch (const CLI::CallForHelp&) {
+    fmt::print("{}", app.help());
+    return false;
+  } catch (const CLI::ParseError& error) {
+    fail(ErrorKind::InvalidArgument, "{}: {}{}; see {} --help", app.get_name(), error.what(),
+         suggestion(app, arguments), app.get_name());
+  }
+}
+
+int run_guarded(int argc, char** argv, const std::function<int(const std::vector<std::string>&)>& work) {
+  try {
+    return work({argv + 1, argv + argc});
+  } catch (const Error& error) {
+    fmt::print(stderr, "{}\n", error.what());
+    return exit_code(error.kind());
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "tutti: {}\n", error.what());
+    return exit_code(ErrorKind::Bug);
+  }
+}
+
+}  // namespace tutti

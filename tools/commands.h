@@ -1,0 +1,20 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tutti/base/environment.h"
+
+namespace tutti {
+
+// The subcommands of `tutti`, a file each. Each gets what follows its name, and returns the exit code.
+using CommandFunction = int(const std::vector<std::string>& arguments, const Environment& environment);
+
+CommandFunction run_command;
+CommandFunction version_command;
+
+// These need LibTorch, which takes a second to load, and live in a program of their own beside `tutti`.
+CommandFunction inspect_command;
+CommandFunction doctor_command;
+
+}  // namespace tutti

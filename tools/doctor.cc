@@ -1,0 +1,159 @@
+#include <array>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include "tools/arguments.h"
+#include "tools/commands.h"
+#include "tools/machine.h"
+#include "tutti/base/error.h"
+#include "tutti/base/flags.h"
+#include "tutti/base/text.h"
+#include "tutti/base/version.h"
+#include "tutti/cluster/device.h"
+#include "tutti/cluster/identity.h"
+
+namespace tutti {
+namespace {
+
+using Level = Finding::Level;
+
+// Empty where the file is not there; /proc and /sys differ between kernels and containers.
+std::string text_of(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+std::string cpu_model(const std::string& cpuinfo) {
+  const size_t at = cpuinfo.find("model name");
+  const size_t colon = cpuinfo.find(": ", at);
+  if (at == std::string::npos || colon == std::string::npos) return "unknown";
+  return cpuinfo.substr(colon + 2, cpuinfo.find('\n', colon) - colon - 2);
+}
+
+// The value of a line "MemTotal:   12345 kB", in bytes.
+uint64_t memory_line(const std::string& meminfo, const std::string& name) {
+  const size_t at = meminfo.find(name + ":");
+  if (at == std::string::npos) return 0;
+  return std::strtoull(meminfo.c_str() + at + name.size() + 1, nullptr, 10) * 1024;
+}
+
+Finding memory() {
+  const std::string meminfo = text_of("/proc/meminfo");
+  uint64_t total = memory_line(meminfo, "MemTotal");
+  uint64_t available = memory_line(meminfo, "MemAvailable");
+  std::string limit_text = text_of("/sys/fs/cgroup/memory.max");
+  if (limit_text.ends_with('\n')) limit_text.pop_back();
+  if (const auto limit = parse_int(limit_text); limit && static_cast<uint64_t>(*limit) < total) {
+    const auto used =
+        static_cast<uint64_t>(std::strtoull(text_of("/sys/fs/cgroup/memory.current").c_str(), nullptr, 10));
+    total = static_cast<uint64_t>(*limit);
+    available = std::min(available, total - std::min(used, total));
+  }
+  return check_memory(available, total);
+}
+
+Finding shared_memory() {
+  struct statvfs status {};
+  if (statvfs("/dev/shm", &status) != 0) return check_shared_memory(0, 0);
+  return check_shared_memory(status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize);
+}
+
+// The driver lists each GPU in a folder.
+int driver_gpus() {
+  std::error_code error;
+  const std::filesystem::directory_iterator gpus("/proc/driver/nvidia/gpus", error);
+  return error ? 0 : static_cast<int>(std::distance(begin(gpus), end(gpus)));
+}
+
+Finding gpus() {
+  const bool cuda_built = at::hasCUDA();
+  return check_gpus(driver_gpus(), cuda_built ? count_gpus() : 0,
+                    cuda_built ? CudaBuild::Yes : CudaBuild::No);
+}
+
+Finding open_files() {
+  rlimit limit{};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  return check_open_files(limit.rlim_cur);
+}
+
+// Who a program started like this one would be.
+Finding identity(const Environment& environment) {
+  try {
+    Flags flags;
+    FlagSet set("");
+    add_standard_flags(set, flags);
+    const std::array arguments = {"tutti doctor"};
+    [[maybe_unused]] const auto nothing = set.parse(1, arguments.data(), environment);
+    const Identity found = discover(flags, environment);
+    return {Level::Ok, "identity",
+            fmt::format("{}, rank {} of {} ({})", found.task.short_name(), found.membership.rank,
+                        found.membership.world, found.source),
+            ""};
+  } catch (const Error& error) {
+    return {Level::Bad, "identity", error.what(), "correct or unset these variables"};
+  }
+}
+
+Finding blas() {
+  // The first product loads whatever is loaded late.
+  torch::mm(torch::ones({8, 8}), torch::ones({8, 8}));
+  return check_blas(text_of("/proc/self/maps"), at::hasMKL() ? BuiltInBlas::Mkl : BuiltInBlas::No);
+}
+
+std::vector<Finding> examine(const Environment& environment) {
+  const std::string cpuinfo = text_of("/proc/cpuinfo");
+  return {
+      {Level::Ok, "Tutti", std::string(version()), ""},
+      {Level::Ok, "LibTorch", TORCH_VERSION, ""},
+      {Level::Ok, "compiler", __VERSION__, ""},
+      blas(),
+      {Level::Ok, "CPU", cpu_model(cpuinfo), ""},
+      check_vector_units(cpuinfo),
+      check_cores(count_cores(), static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN))),
+      gpus(),
+      memory(),
+      shared_memory(),
+      check_port_range(text_of("/proc/sys/net/ipv4/ip_local_port_range")),
+      open_files(),
+      identity(environment),
+  };
+}
+
+const char* label_of(Level level) {
+  switch (level) {
+    case Level::Ok:
+      return "ok";
+    case Level::Warning:
+      return "warn";
+    case Level::Bad:
+      return "bad";
+  }
+  return "bad";
+}
+
+}  // namespace
+
+int doctor_command(const std::vector<std::string>& arguments, const Environment& environment) {
+  CLI::App app(
+      "Looks at this machine: what is fine, what is not, and what to do about it. Fails where something is "
+      "bad.",
+      "tutti doctor");
+  if (!parse_arguments(app, arguments)) return 0;
+  bool bad = false;
+  for (const Finding& finding : examine(environment)) {
+    fmt::print("{:<4}  {:<13}  {}\n", label_of(finding.level), finding.about, finding.found);
+    if (!finding.advice.empty()) fmt::print("{:<21}to do: {}\n", "", finding.advice);
+    bad = bad || finding.level == Level::Bad;
+  }
+  return bad ? 1 : 0;
+}
+
+}  // namespace tutti

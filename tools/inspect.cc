@@ -1,0 +1,126 @@
+#include <filesystem>
+#include <limits>
+
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include "tools/arguments.h"
+#include "tools/commands.h"
+#include "tutti/base/error.h"
+#include "tutti/base/text.h"
+#include "tutti/store/checkpoint.h"
+#include "tutti/store/checkpoint_folder.h"
+#include "tutti/store/safetensors.h"
+
+namespace tutti {
+namespace {
+
+namespace fs = std::filesystem;
+using store::NamedTensor;
+
+// "float", "long": PyTorch's names.
+std::string type_name(torch::ScalarType type) {
+  std::string name = c10::toString(type);
+  for (char& letter : name) letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
+  return name;
+}
+
+std::string shape_of(const torch::Tensor& tensor) {
+  return tensor.dim() == 0 ? "scalar" : fmt::format("{}", fmt::join(tensor.sizes(), "x"));
+}
+
+// Minimum, mean and maximum; a tensor that holds anything not finite says so instead.
+std::string values_of(const torch::Tensor& tensor) {
+  if (tensor.numel() == 0) return "empty";
+  const torch::Tensor values = tensor.to(torch::kDouble);
+  const auto odd = values.numel() - values.isfinite().sum().item<int64_t>();
+  if (odd > 0) return fmt::format("{} of {} values are not finite", odd, values.numel());
+  return fmt::format("{:>11.4g} {:>11.4g} {:>11.4g}", values.min().item<double>(),
+                     values.mean().item<double>(), values.max().item<double>());
+}
+
+void print_table(std::string_view heading, const std::vector<NamedTensor>& tensors) {
+  size_t width = 4;
+  size_t shape_width = 5;
+  int64_t elements = 0;
+  uint64_t bytes = 0;
+  for (const auto& [name, tensor] : tensors) {
+    width = std::max(width, name.size());
+    shape_width = std::max(shape_width, shape_of(tensor).size());
+    elements += tensor.numel();
+    bytes += tensor.nbytes();
+  }
+  fmt::print("\n{}: {} tensors, {} values, {}\n", heading, tensors.size(), elements, human_bytes(bytes));
+  if (tensors.empty()) return;
+  fmt::print("  {:<{}} {:<8} {:<{}} {:>10} {:>11} {:>11} {:>11}\n", "name", width, "type", "shape",
+             shape_width, "bytes", "min", "mean", "max");
+  for (const auto& [name, tensor] : tensors) {
+    fmt::print("  {:<{}} {:<8} {:<{}} {:>10} {}\n", name, width, type_name(tensor.scalar_type()),
+               shape_of(tensor), shape_width, human_bytes(tensor.nbytes()), values_of(tensor));
+  }
+}
+
+// One line a key; what is long is cut.
+void print_state(const nlohmann::json& state) {
+  constexpr size_t kLongest = 100;
+  for (const auto& [key, value] : state.items()) {
+    const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+    fmt::print("  {}: {}{}\n", key, text.substr(0, kLongest), text.size() > kLongest ? " ..." : "");
+  }
+}
+
+void print_checkpoint(const std::string& folder, const store::Checkpoint& checkpoint) {
+  const store::Manifest manifest = store::read_folder_manifest(folder);
+  fmt::print("{}: a checkpoint after step {}, written by Tutti {} with LibTorch {}\n", folder,
+             checkpoint.step, manifest.tutti_version, manifest.libtorch_version);
+  for (const store::ManifestFile& file : manifest.files) {
+    fmt::print("  {}: {}, checksum {:08x} is right\n", file.name, human_bytes(file.bytes), file.checksum);
+  }
+  fmt::print("  weights_sha256: {}\n", store::weights_sha256(checkpoint.weights));
+  print_state(checkpoint.state);
+  print_table("weights", checkpoint.weights);
+  print_table("optimizer", checkpoint.optimizer);
+}
+
+int inspect_file(const std::string& path) {
+  const store::SafetensorsFile file(path);
+  fmt::print("{}: its header is right; a file alone has no checksum for the values\n", path);
+  for (const auto& [key, value] : file.metadata()) fmt::print("  {}: {}\n", key, value);
+  print_table("tensors", file.read_all());
+  return 0;
+}
+
+// The newest whole one. Broken ones are named, and make the exit code that of lost data.
+int inspect_logdir(const std::string& logdir) {
+  const store::CheckpointDir directory(logdir);
+  const store::CheckpointDir::Loaded loaded = directory.load_latest();
+  if (!loaded.checkpoint) {
+    fail(ErrorKind::InvalidArgument, "{}: holds no checkpoint (ckpt-<step>)", logdir);
+  }
+  fmt::print("{}: checkpoints of step {}\n", logdir, fmt::join(directory.steps(), ", "));
+  print_checkpoint(fmt::format("{}/ckpt-{}", logdir, loaded.checkpoint->step), *loaded.checkpoint);
+  for (const std::string& broken : loaded.skipped) fmt::print(stderr, "broken: {}\n", broken);
+  return loaded.skipped.empty() ? 0 : exit_code(ErrorKind::DataLoss);
+}
+
+}  // namespace
+
+int inspect_command(const std::vector<std::string>& arguments, const Environment&) {
+  CLI::App app("Shows what is in a checkpoint, and verifies every byte of it.", "tutti inspect");
+  std::string path;
+  app.add_option("CHECKPOINT", path, "A folder ckpt-<step>, a --logdir (its newest), or a .safetensors file")
+      ->required();
+  if (!parse_arguments(app, arguments)) return 0;
+  while (path.size() > 1 && path.ends_with('/')) path.pop_back();
+
+  std::error_code ignored;
+  if (fs::is_regular_file(path, ignored)) return inspect_file(path);
+  if (!fs::is_directory(path, ignored)) fail(ErrorKind::InvalidArgument, "{}: no such file or folder", path);
+  const bool is_checkpoint = fs::exists(path + "/" + store::kManifestName, ignored) ||
+                             fs::path(path).filename().string().starts_with("ckpt-");
+  if (!is_checkpoint) return inspect_logdir(path);
+  print_checkpoint(path, store::load_checkpoint(path));
+  return 0;
+}
+
+}  // namespace tutti

@@ -1,0 +1,137 @@
+#include "tools/launch/child.h"
+
+#include <array>
+#include <cerrno>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tutti/base/error.h"
+
+namespace tutti {
+namespace {
+
+struct Pipe {
+  FileDescriptor read_end;
+  FileDescriptor write_end;
+};
+
+Pipe open_pipe() {
+  std::array<int, 2> ends{};
+  if (pipe2(ends.data(), O_CLOEXEC) != 0) fail_errno(errno, "opening a pipe to a task");
+  return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
+}
+
+std::vector<char*> pointers(const std::vector<std::string>& texts) {
+  std::vector<char*> result;
+  result.reserve(texts.size() + 1);
+  for (const std::string& text : texts) result.push_back(const_cast<char*>(text.c_str()));
+  result.push_back(nullptr);
+  return result;
+}
+
+// Everything that the child needs between fork and exec, where it may not allocate.
+struct Launch {
+  std::vector<char*> command;
+  std::vector<char*> environment;
+  cpu_set_t cores;
+  bool pinned = false;
+  int out = -1;
+  int err = -1;
+  int complaint = -1;  // errno goes here when the program cannot be executed
+  pid_t launcher = -1;
+};
+
+void restore_signals() {
+  // Handlers end with exec by themselves; the mask does not, nor does "ignore".
+  sigset_t none;
+  sigemptyset(&none);
+  sigprocmask(SIG_SETMASK, &none, nullptr);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE}) ::signal(signal, SIG_DFL);
+}
+
+[[noreturn]] void become(const Launch& launch) {
+  setsid();
+  restore_signals();
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != launch.launcher) _exit(1);  // it died before the line above
+  if (launch.pinned) sched_setaffinity(0, sizeof launch.cores, &launch.cores);
+  if (launch.out >= 0) {
+    const int null = open("/dev/null", O_RDONLY);
+    dup2(null, STDIN_FILENO);
+    dup2(launch.out, STDOUT_FILENO);
+    dup2(launch.err, STDERR_FILENO);
+    close(null);
+  }
+  execvpe(launch.command[0], launch.command.data(), launch.environment.data());
+  const int error = errno;
+  [[maybe_unused]] const ssize_t written = write(launch.complaint, &error, sizeof error);
+  _exit(127);
+}
+
+[[noreturn]] void fail_to_execute(const std::string& program, int error) {
+  if (error == ENOENT) {
+    fail(ErrorKind::InvalidArgument,
+         "{}: no such program; give its path (./dev build puts programs into build/bin), or build it first",
+         program);
+  }
+  if (error == EACCES) {
+    fail(ErrorKind::InvalidArgument, "{}: not a program that may be executed; see its permissions (chmod +x)",
+         program);
+  }
+  fail_errno(error, "executing " + program);
+}
+
+// Waits until the program runs: exec closes the pipe. Anything in it is errno.
+void await_exec(const Pipe& complaint, const std::string& program, pid_t pid) {
+  int error = 0;
+  ssize_t count = 0;
+  do {
+    count = read(complaint.read_end.get(), &error, sizeof error);
+  } while (count < 0 && errno == EINTR);
+  if (count != sizeof error) return;
+  while (waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
+  }
+  fail_to_execute(program, error);
+}
+
+void set_non_blocking(const FileDescriptor& descriptor) {
+  if (fcntl(descriptor.get(), F_SETFL, O_NONBLOCK) != 0) fail_errno(errno, "making a pipe non-blocking");
+}
+
+}  // namespace
+
+Child start_child(const std::vector<std::string>& command, const ChildOptions& options) {
+  Launch launch;
+  launch.command = pointers(command);
+  launch.environment = pointers(options.environment);
+  CPU_ZERO(&launch.cores);
+  for (const int core : options.cores) CPU_SET(core, &launch.cores);
+  launch.pinned = !options.cores.empty();
+  launch.launcher = getpid();
+
+  Pipe complaint = open_pipe();
+  launch.complaint = complaint.write_end.get();
+  Pipe out;
+  Pipe err;
+  if (options.output == ChildOutput::Capture) {
+    out = open_pipe();
+    err = open_pipe();
+    launch.out = out.write_end.get();
+    launch.err = err.write_end.get();
+    set_non_blocking(out.read_end);
+    set_non_blocking(err.read_end);
+  }
+
+  const pid_t pid = fork();
+  if (pid < 0) fail_errno(errno, "starting a process for " + command[0]);
+  if (pid == 0) become(launch);
+  complaint.write_end = FileDescriptor();
+  await_exec(complaint, command[0], pid);
+  return {pid, std::move(out.read_end), std::move(err.read_end)};
+}
+
+}  // namespace tutti

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tools/launch/job_mark.h"
+#include "tools/launch/member.h"
+#include "tools/launch/signal_pipe.h"
+#include "tutti/base/environment.h"
+
+namespace tutti {
+
+struct GroupOptions {
+  int workers = 1;
+  std::chrono::milliseconds failure_grace{2000};  // from SIGTERM to SIGKILL after a task has failed
+  std::chrono::milliseconds interrupt_grace{
+      10000};  // the same after a signal from the user: time for a checkpoint
+};
+
+// How a whole group ended: the first failure's exit code, or 0.
+struct GroupResult {
+  int exit_code = 0;
+  bool interrupted = false;  // by a signal to this process
+};
+
+// The processes of one job on this machine, from start to end. They are all gone when run() returns or
+// throws, and so is whatever they started.
+class Group {
+ public:
+  Group(std::vector<std::string> command, const Environment& environment, const GroupOptions& options,
+        SignalPipe& signals, const JobMark& mark);
+  ~Group();
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+
+  GroupResult run();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  void start_all();
+  ChildOptions options_for(int index, const std::string& cluster) const;
+  void wait_for_all();
+  void wait_for_events();
+  void take_signals();
+  void interrupt(int signal);
+  void lose_output();
+  void reap();
+  void report(const Member& member);
+  void stop(int signal, std::chrono::milliseconds grace);
+  void end_strays();
+  bool anyone_running() const;
+  void signal_all(int signal) const;
+
+  const std::vector<std::string> command_;
+  const std::map<std::string, std::string> environment_;
+  const GroupOptions options_;
+  SignalPipe& signals_;
+  const JobMark& mark_;
+
+  std::vector<Member> members_;
+  std::optional<Clock::time_point> kill_at_;  // set once the group is being stopped
+  GroupResult result_;
+};
+
+}  // namespace tutti

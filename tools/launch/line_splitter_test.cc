@@ -1,0 +1,84 @@
+#include "tools/launch/line_splitter.h"
+
+#include <vector>
+
+#include <gmock/gmock.h>
+
+namespace tutti {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+// Some time after the clock's beginning, as a real clock's.
+constexpr LineSplitter::Time kStart{std::chrono::hours(5)};
+
+struct Lines {
+  LineSplitter splitter;
+  std::vector<std::string> lines;
+
+  LineSplitter::Take take() {
+    return [this](std::string_view line) { lines.emplace_back(line); };
+  }
+  void feed(std::string_view bytes, LineSplitter::Time now = kStart) { splitter.feed(bytes, now, take()); }
+  void finish() { splitter.finish(take()); }
+};
+
+TEST(LineSplitter, holds_back_a_line_until_it_is_whole) {
+  Lines lines;
+  lines.feed("first\nsec");
+  EXPECT_THAT(lines.lines, ElementsAre("first"));
+  lines.feed("ond\n\nthird");
+  EXPECT_THAT(lines.lines, ElementsAre("first", "second", ""));
+  lines.finish();
+  EXPECT_THAT(lines.lines, ElementsAre("first", "second", "", "third"));
+}
+
+TEST(LineSplitter, takes_carriage_return_and_newline_for_one_end) {
+  Lines lines;
+  lines.feed("one\r");
+  lines.feed("\ntwo\r\n");
+  lines.finish();
+  EXPECT_THAT(lines.lines, ElementsAre("one", "two"));
+}
+
+TEST(LineSplitter, shows_a_live_line_once_a_second_and_its_last_state) {
+  Lines lines;
+  lines.feed("\r10 %\r20 %\r30 %");
+  EXPECT_THAT(lines.lines, ElementsAre("10 %"));
+  lines.feed("\r40 %", kStart + milliseconds(999));
+  EXPECT_THAT(lines.lines, ElementsAre("10 %"));
+  lines.feed("\r50 %", kStart + milliseconds(1000));
+  EXPECT_THAT(lines.lines, ElementsAre("10 %", "40 %"));
+  lines.feed("\r100 %\n", kStart + milliseconds(1001));
+  EXPECT_THAT(lines.lines, ElementsAre("10 %", "40 %", "100 %"));
+}
+
+TEST(LineSplitter, an_empty_stream_and_lone_returns_give_no_line) {
+  Lines lines;
+  lines.feed("");
+  lines.feed("\r\r\r");
+  lines.finish();
+  EXPECT_THAT(lines.lines, IsEmpty());
+}
+
+TEST(LineSplitter, cuts_an_endless_line_into_pieces_and_loses_nothing) {
+  Lines lines;
+  const std::string endless(3 * LineSplitter::kLongestLine + 7, 'x');
+  lines.feed(endless);
+  lines.finish();
+  ASSERT_EQ(lines.lines.size(), 4U);
+  EXPECT_EQ(lines.lines[0].size(), LineSplitter::kLongestLine);
+  EXPECT_EQ(lines.lines[3].size(), 7U);
+}
+
+TEST(LineSplitter, keeps_bytes_that_are_no_text) {
+  Lines lines;
+  const std::string odd("\0\xff\x1b[31m", 7);
+  lines.feed(odd + "\n");
+  EXPECT_THAT(lines.lines, ElementsAre(odd));
+}
+
+}  // namespace
+}  // namespace tutti

@@ -1,0 +1,48 @@
+#include "tools/launch/outcome.h"
+
+#include <string.h>
+#include <sys/wait.h>
+
+#include <fmt/core.h>
+
+#include "tutti/base/error.h"
+
+namespace tutti {
+namespace {
+
+// The kinds whose exit codes are Tutti's own; 2 and 1 are everybody's.
+constexpr ErrorKind kKinds[] = {
+    ErrorKind::InvalidArgument, ErrorKind::PeerLost,      ErrorKind::Timeout, ErrorKind::DataLoss,
+    ErrorKind::Overloaded,      ErrorKind::Unimplemented, ErrorKind::Bug};
+
+std::string kind_of(int code) {
+  for (const ErrorKind kind : kKinds) {
+    if (exit_code(kind) == code) return fmt::format(" ({})", to_string(kind));
+  }
+  return "";
+}
+
+}  // namespace
+
+bool Outcome::success() const { return WIFEXITED(status_) && WEXITSTATUS(status_) == 0; }
+
+bool Outcome::killed() const { return WIFSIGNALED(status_); }
+
+int Outcome::signal() const { return WTERMSIG(status_); }
+
+int Outcome::exit_code() const { return killed() ? 128 + signal() : WEXITSTATUS(status_); }
+
+std::string Outcome::describe() const {
+  if (!killed()) return fmt::format("ended with exit code {}{}", exit_code(), kind_of(exit_code()));
+  const char* name = sigabbrev_np(signal());
+  if (name == nullptr) return fmt::format("was killed by signal {}", signal());
+  return fmt::format("was killed by SIG{} ({})", name, sigdescr_np(signal()));
+}
+
+int Outcome::weight() const {
+  if (success()) return 0;
+  if (killed()) return 3;
+  return exit_code() == tutti::exit_code(ErrorKind::PeerLost) ? 1 : 2;
+}
+
+}  // namespace tutti

@@ -1,0 +1,116 @@
+#include "tools/machine.h"
+
+#include <algorithm>
+#include <array>
+#include <sstream>
+
+#include <fmt/format.h>
+
+#include "tutti/base/text.h"
+
+namespace tutti {
+namespace {
+
+using Level = Finding::Level;
+
+constexpr uint64_t kMebibyte = uint64_t{1} << 20;
+constexpr uint64_t kGibibyte = uint64_t{1} << 30;
+
+// The path of the first mapped file whose path contains `part`, or nothing.
+std::string mapped_path(std::string_view maps, std::string_view part) {
+  std::istringstream lines{std::string(maps)};
+  for (std::string line; std::getline(lines, line);) {
+    const size_t at = line.find('/');
+    if (at != std::string::npos && line.find(part, at) != std::string::npos) return line.substr(at);
+  }
+  return "";
+}
+
+}  // namespace
+
+Finding check_blas(std::string_view maps, BuiltInBlas built_in) {
+  if (built_in == BuiltInBlas::Mkl) return {Level::Ok, "BLAS", "MKL, inside LibTorch", ""};
+  for (const auto& [part, name] : {std::pair{"openblas", "OpenBLAS"}, {"mkl_rt", "MKL"}, {"blis", "BLIS"}}) {
+    const std::string path = mapped_path(maps, part);
+    if (!path.empty()) return {Level::Ok, "BLAS", fmt::format("{} ({})", name, path), ""};
+  }
+  const std::string path = mapped_path(maps, "libblas.so");
+  if (path.empty()) return {Level::Ok, "BLAS", "inside LibTorch", ""};
+  return {Level::Bad, "BLAS",
+          fmt::format("the reference BLAS, many times slower than it has to be ({})", path),
+          "apt-get install libopenblas0-pthread"};
+}
+
+Finding check_vector_units(std::string_view cpuinfo) {
+  const size_t at = cpuinfo.find("\nflags");
+  const std::string_view line =
+      at == std::string_view::npos ? "" : cpuinfo.substr(at + 1).substr(0, cpuinfo.find('\n', at + 1) - at);
+  std::istringstream words{std::string(line)};
+  std::vector<std::string> found;
+  constexpr std::array kKnown = {"avx2", "avx512f", "avx512_bf16", "amx_bf16"};
+  for (std::string word; words >> word;) {
+    if (std::find(kKnown.begin(), kKnown.end(), word) != kKnown.end()) found.push_back(word);
+  }
+  if (found.empty()) {
+    return {Level::Warning, "vector units", "neither AVX2 nor AVX-512",
+            "expect a fraction of a current CPU's speed"};
+  }
+  const bool amx = std::find(found.begin(), found.end(), "amx_bf16") != found.end();
+  const std::string hint = amx ? "; --precision bf16 uses AMX" : "";
+  return {Level::Ok, "vector units", fmt::format("{}{}", fmt::join(found, ", "), hint), ""};
+}
+
+Finding check_cores(int usable, int online) {
+  if (usable == online) return {Level::Ok, "cores", fmt::format("{}", online), ""};
+  return {Level::Warning, "cores", fmt::format("{} of {}", usable, online),
+          "a container, a launcher or taskset keeps this process from the others; see taskset -p $$"};
+}
+
+Finding check_memory(uint64_t available, uint64_t total) {
+  const std::string found = fmt::format("{} free of {}", human_bytes(available), human_bytes(total));
+  if (available >= 2 * kGibibyte) return {Level::Ok, "memory", found, ""};
+  return {Level::Warning, "memory", found,
+          "a build wants 1.5 GiB a job: end other programs, or build with -j 1"};
+}
+
+Finding check_shared_memory(uint64_t free, uint64_t total) {
+  if (total == 0) {
+    return {Level::Bad, "shared memory", "/dev/shm is missing", "mount -t tmpfs tmpfs /dev/shm"};
+  }
+  const std::string found = fmt::format("{} free of {} in /dev/shm", human_bytes(free), human_bytes(total));
+  if (free >= 512 * kMebibyte) return {Level::Ok, "shared memory", found, ""};
+  return {Level::Warning, "shared memory", found,
+          "gradients of workers on one host lie there: docker run --shm-size=8g, or mount -o remount,size=8G "
+          "/dev/shm"};
+}
+
+Finding check_gpus(int devices, int usable, CudaBuild cuda_build) {
+  if (devices == 0) return {Level::Ok, "GPUs", "none", ""};
+  if (cuda_build == CudaBuild::No) {
+    return {Level::Warning, "GPUs", fmt::format("{}, but this LibTorch is built without CUDA", devices),
+            "build against one with CUDA: export CMAKE_PREFIX_PATH=/where/it/is; ./dev build gpu"};
+  }
+  if (usable < devices) {
+    return {Level::Bad, "GPUs", fmt::format("{}, of which LibTorch can use {}", devices, usable),
+            "compare the driver (nvidia-smi) with LibTorch's CUDA, and look at CUDA_VISIBLE_DEVICES"};
+  }
+  return {Level::Ok, "GPUs", fmt::format("{}", usable), ""};
+}
+
+Finding check_port_range(std::string_view range) {
+  std::istringstream text{std::string(range)};
+  int first = 0;
+  int last = -1;
+  text >> first >> last;
+  const int count = last - first + 1;
+  const std::string found = fmt::format("{} to {} are given out to programs", first, last);
+  if (count >= 1000) return {Level::Ok, "ports", found, ""};
+  return {Level::Warning, "ports", found, "sysctl -w net.ipv4.ip_local_port_range='32768 60999'"};
+}
+
+Finding check_open_files(uint64_t limit) {
+  if (limit >= 1024) return {Level::Ok, "open files", fmt::format("up to {}", limit), ""};
+  return {Level::Warning, "open files", fmt::format("up to {}", limit), "ulimit -n 4096"};
+}
+
+}  // namespace tutti

@@ -1,0 +1,22 @@
+#include <fmt/core.h>
+
+#include "tools/arguments.h"
+#include "tools/commands.h"
+#include "tutti/base/error.h"
+
+namespace tutti {
+namespace {
+
+int dispatch(const std::vector<std::string>& arguments) {
+  const std::string name = arguments.empty() ? "" : arguments.front();
+  const std::vector<std::string> rest(arguments.begin() + (arguments.empty() ? 0 : 1), arguments.end());
+  const Environment environment = Environment::of_process();
+  if (name == "inspect") return inspect_command(rest, environment);
+  if (name == "doctor") return doctor_command(rest, environment);
+  fail(ErrorKind::InvalidArgument, "tutti-torch: started by `tutti inspect` and `tutti doctor`, not by hand");
+}
+
+}  // namespace
+}  // namespace tutti
+
+int main(int argc, char** argv) { return tutti::run_guarded(argc, argv, tutti::dispatch); }

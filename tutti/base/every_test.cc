@@ -1,0 +1,39 @@
+#include "tutti/base/every.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tutti/base/error.h"
+
+namespace tutti {
+namespace {
+
+TEST(Every, reads_steps_and_seconds) {
+  EXPECT_EQ(parse_every("500"), (Every{.steps = 500}));
+  EXPECT_EQ(parse_every("600s"), (Every{.seconds = 600}));
+  EXPECT_EQ(parse_every("0.5s"), (Every{.seconds = 0.5}));
+  EXPECT_EQ(parse_every("9223372036854775807").steps, INT64_MAX);
+}
+
+TEST(Every, zero_is_never) {
+  EXPECT_TRUE(parse_every("0").never());
+  EXPECT_TRUE(parse_every("0s").never());
+  EXPECT_FALSE(parse_every("1").never());
+  EXPECT_FALSE(parse_every("1s").never());
+}
+
+TEST(Every, quotes_what_it_cannot_read) {
+  for (const char* text :
+       {"", "s", "x", "-1", "-1s", "5 s", "5m", "1.5", "nans", "infs", "9223372036854775808", "5ss"}) {
+    try {
+      parse_every(text);
+      ADD_FAILURE() << text;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::InvalidArgument);
+      EXPECT_THAT(error.what(), testing::HasSubstr("'" + std::string(text) + "'"));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tutti

@@ -1,0 +1,61 @@
+#include "tutti/base/flag.h"
+
+#include <algorithm>
+#include <cctype>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "tutti/base/error.h"
+#include "tutti/base/text.h"
+
+namespace tutti {
+namespace {
+
+// Whether the file's value has the type that the flag takes. A text may be written as a number:
+// "checkpoint_every": 500.
+bool fits(const Json& value, Flag::Takes takes) {
+  switch (takes) {
+    case Flag::Takes::Text:
+      return value.is_string() || value.is_number();
+    case Flag::Takes::Whole:
+      return value.is_number_integer();
+    case Flag::Takes::Number:
+      return value.is_number();
+    case Flag::Takes::Switch:
+      return value.is_boolean();
+  }
+  return false;
+}
+
+}  // namespace
+
+std::string canonical_flag_name(std::string_view name) {
+  std::string canonical(name);
+  std::replace(canonical.begin(), canonical.end(), '-', '_');
+  return canonical;
+}
+
+std::string Flag::variable() const {
+  std::string name = "TUTTI_";
+  for (const char c : key()) name += static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  return name;
+}
+
+void Flag::take(const std::string& text, FlagSource from, std::string_view where) {
+  const bool good = (!holds || holds(text)) && assign(text);
+  if (!good) {
+    fail(ErrorKind::InvalidArgument, "{}: '{}' (from {}) is not {}{}", flag_name(), text, where, expects,
+         did_you_mean(text, choices));
+  }
+  source = from;
+}
+
+void Flag::take(const Json& value, std::string_view where) {
+  if (!fits(value, takes)) {
+    fail(ErrorKind::InvalidArgument, "{}: {} (from {}) is not {}", flag_name(), value.dump(), where, expects);
+  }
+  take(value.is_string() ? value.get<std::string>() : value.dump(), FlagSource::File, where);
+}
+
+}  // namespace tutti

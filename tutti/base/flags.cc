@@ -1,0 +1,284 @@
+#include "tutti/base/flags.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <utility>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "tutti/base/check.h"
+#include "tutti/base/error.h"
+#include "tutti/base/file.h"
+#include "tutti/base/flag.h"
+#include "tutti/base/text.h"
+#include "tutti/base/version.h"
+
+namespace tutti {
+namespace {
+
+constexpr std::string_view kPrefix = "TUTTI_";
+constexpr std::string_view kTestPrefix = "TUTTI_TEST_";
+
+std::string lower(std::string_view text) {
+  std::string lowered(text);
+  std::transform(lowered.begin(), lowered.end(), lowered.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return lowered;
+}
+
+std::optional<bool> parse_switch(const std::string& text) {
+  const std::string word = lower(text);
+  if (word == "true" || word == "1" || word == "yes" || word == "on") return true;
+  if (word == "false" || word == "0" || word == "no" || word == "off") return false;
+  return std::nullopt;
+}
+
+// Stores what `parse` makes of a text, where it makes something of it.
+template <class Value, class Parse>
+std::function<bool(const std::string&)> assign_to(Value& value, Parse parse) {
+  return [&value, parse](const std::string& text) {
+    const auto parsed = parse(text);
+    if (parsed) value = *parsed;
+    return parsed.has_value();
+  };
+}
+
+std::optional<double> parse_finite(const std::string& text) {
+  const auto number = parse_double(text);
+  return number && std::isfinite(*number) ? number : std::nullopt;
+}
+
+bool share_a_name(const Flag& one, const Flag& other) {
+  const auto any_in = [](const std::vector<std::string>& names, const std::vector<std::string>& others) {
+    return std::find_first_of(names.begin(), names.end(), others.begin(), others.end()) != names.end();
+  };
+  return any_in(one.names, other.names) || any_in(one.short_names, other.short_names);
+}
+
+std::string program_name(int argc, const char* const* argv) {
+  const std::string path = argc > 0 && argv[0] != nullptr ? argv[0] : "program";
+  return path.substr(path.rfind('/') + 1);
+}
+
+}  // namespace
+
+struct FlagSet::Impl {
+  std::string about;
+  std::string heading = "Flags";
+  std::vector<Flag> flags;
+  std::vector<std::pair<std::string, std::string>> exclusive;
+  bool help = false;
+  bool version = false;
+
+  Flag& declare(const std::string& names, const std::string& help_text);
+  Flag* find(const std::string& key);
+  Flag& declared(const std::string& name);
+  std::vector<std::string> keys() const;
+
+  std::optional<std::string> config_path(const FlagTexts& given, const Environment& environment);
+  void take_file(const std::string& path);
+  void take_variables(const Environment& environment);
+  void take_command_line(const FlagTexts& given);
+  void settle(Flag& one, Flag& other);
+};
+
+Flag& FlagSet::Impl::declare(const std::string& names, const std::string& help_text) {
+  Flag flag;
+  for (const std::string& name : split(names, ',')) {
+    TUTTI_CHECK(name.starts_with('-') && name.size() > 1, "flag '{}' in '{}'", name, names);
+    const bool is_long = name.starts_with("--");
+    (is_long ? flag.names : flag.short_names).push_back(canonical_flag_name(name.substr(is_long ? 2 : 1)));
+    flag.display += (flag.display.empty() ? "" : ", ") + name;
+  }
+  TUTTI_CHECK(!flag.names.empty(), "flag '{}' has no long name", names);
+  for (const Flag& other : flags)
+    TUTTI_CHECK(!share_a_name(flag, other), "flag '{}' was added already", names);
+  flag.heading = heading;
+  flag.help = help_text;
+  return flags.emplace_back(std::move(flag));
+}
+
+Flag* FlagSet::Impl::find(const std::string& key) {
+  const auto found =
+      std::find_if(flags.begin(), flags.end(), [&](const Flag& flag) { return flag.key() == key; });
+  return found == flags.end() ? nullptr : &*found;
+}
+
+Flag& FlagSet::Impl::declared(const std::string& name) {
+  Flag* flag = find(canonical_flag_name(name.substr(name.find_first_not_of('-'))));
+  TUTTI_CHECK(flag != nullptr, "no flag '{}' was added", name);
+  return *flag;
+}
+
+std::vector<std::string> FlagSet::Impl::keys() const {
+  std::vector<std::string> keys;
+  for (const Flag& flag : flags) {
+    if (!flag.command_line_only) keys.push_back(flag.key());
+  }
+  return keys;
+}
+
+std::optional<std::string> FlagSet::Impl::config_path(const FlagTexts& given,
+                                                      const Environment& environment) {
+  const Flag* config = find("config");
+  if (config == nullptr) return std::nullopt;
+  auto path = environment.get(config->variable());
+  for (const auto& [index, text] : given) {
+    if (&flags[index] == config) path = text;
+  }
+  if (!path) path = config->show();
+  return path->empty() ? std::nullopt : path;
+}
+
+void FlagSet::Impl::take_file(const std::string& path) {
+  const Json file = parse_json(read_file(path), path);
+  if (!file.is_object()) {
+    fail(ErrorKind::InvalidArgument, "{}: holds {}, not an object of flags and values", path,
+         json_type_name(file));
+  }
+  for (const auto& [name, value] : file.items()) {
+    Flag* flag = find(canonical_flag_name(name));
+    if (flag == nullptr || flag->command_line_only) {
+      fail(ErrorKind::InvalidArgument, "{}: unknown key '{}'{}", path, name,
+           did_you_mean(canonical_flag_name(name), keys()));
+    }
+    if (flag->key() == "config")
+      fail(ErrorKind::InvalidArgument, "{}: a config file cannot name another", path);
+    flag->take(value, fmt::format("{}, key '{}'", path, name));
+  }
+}
+
+void FlagSet::Impl::take_variables(const Environment& environment) {
+  for (const auto& [name, text] : environment.variables()) {
+    if (!name.starts_with(kPrefix) || name.starts_with(kTestPrefix)) continue;
+    const auto found = std::find_if(flags.begin(), flags.end(), [&name = name](const Flag& flag) {
+      return flag.variable() == name && !flag.command_line_only;
+    });
+    if (found != flags.end()) {
+      found->take(text, FlagSource::Variable, "variable " + name);
+    } else {
+      const auto meant = nearest(lower(name.substr(kPrefix.size())), keys());
+      fail(ErrorKind::InvalidArgument, "unknown variable {}{}; unset it, or see --help for what there is",
+           name, meant ? fmt::format("; did you mean '{}'?", find(*meant)->variable()) : "");
+    }
+  }
+}
+
+void FlagSet::Impl::take_command_line(const FlagTexts& given) {
+  for (const auto& [index, text] : given) {
+    flags[index].take(text, FlagSource::CommandLine, "the command line");
+  }
+}
+
+void FlagSet::Impl::settle(Flag& one, Flag& other) {
+  if (one.show() == "0" || other.show() == "0") return;
+  if (one.source == other.source) {
+    fail(ErrorKind::InvalidArgument, "{} {} and {} {} contradict each other: give one of them",
+         one.flag_name(), one.show(), other.flag_name(), other.show());
+  }
+  (one.source < other.source ? one : other).assign("0");
+}
+
+FlagSet::FlagSet(std::string about) : impl_(std::make_unique<Impl>()) {
+  impl_->about = std::move(about);
+  group("Help");
+  add("--help,-h", impl_->help, "print this and end");
+  impl_->flags.back().command_line_only = true;
+  add("--version", impl_->version, "print the version and end");
+  impl_->flags.back().command_line_only = true;
+  group("Flags");
+}
+
+FlagSet::~FlagSet() = default;
+
+void FlagSet::group(const std::string& heading) { impl_->heading = heading; }
+
+void FlagSet::add(const std::string& names, std::string& value, const std::string& help) {
+  Flag& flag = impl_->declare(names, help);
+  flag.expects = "a text";
+  flag.assign = assign_to(value, [](const std::string& text) { return std::optional(text); });
+  flag.show = [&value] { return value; };
+}
+
+void FlagSet::add(const std::string& names, int64_t& value, const std::string& help) {
+  Flag& flag = impl_->declare(names, help);
+  flag.takes = Flag::Takes::Whole;
+  flag.expects = "a whole number";
+  flag.assign = assign_to(value, [](const std::string& text) { return parse_int(text); });
+  flag.show = [&value] { return std::to_string(value); };
+}
+
+void FlagSet::add(const std::string& names, double& value, const std::string& help) {
+  Flag& flag = impl_->declare(names, help);
+  flag.takes = Flag::Takes::Number;
+  flag.expects = "a number";
+  flag.assign = assign_to(value, parse_finite);
+  flag.show = [&value] { return fmt::format("{}", value); };
+}
+
+void FlagSet::add(const std::string& names, bool& value, const std::string& help) {
+  Flag& flag = impl_->declare(names, help);
+  flag.takes = Flag::Takes::Switch;
+  flag.expects = "true or false";
+  flag.assign = assign_to(value, parse_switch);
+  flag.show = [&value] { return std::string(value ? "true" : "false"); };
+}
+
+void FlagSet::add(const std::string& names, std::optional<int64_t>& value, const std::string& help) {
+  Flag& flag = impl_->declare(names, help);
+  flag.takes = Flag::Takes::Whole;
+  flag.expects = "a whole number";
+  flag.assign = assign_to(value, [](const std::string& text) { return parse_int(text); });
+  flag.show = [&value] { return value ? std::to_string(*value) : ""; };
+}
+
+void FlagSet::add_choice(const std::string& names, std::string& value,
+                         const std::vector<std::string>& choices, const std::string& help) {
+  add(names, value, help);
+  Flag& flag = impl_->flags.back();
+  flag.choices = choices;
+  flag.expects = fmt::format("one of {}", fmt::join(choices, ", "));
+  flag.holds = [choices](const std::string& text) {
+    return std::find(choices.begin(), choices.end(), text) != choices.end();
+  };
+}
+
+void FlagSet::require(const std::string& name, const std::string& expects,
+                      std::function<bool(const std::string&)> holds) {
+  Flag& flag = impl_->declared(name);
+  flag.expects = expects;
+  flag.holds = std::move(holds);
+}
+
+void FlagSet::at_least(const std::string& name, int64_t least) {
+  require(name, fmt::format("a whole number of {} or more", least), [least](const std::string& text) {
+    const auto number = parse_int(text);
+    return number && *number >= least;
+  });
+}
+
+void FlagSet::exclusive(const std::string& one, const std::string& other) {
+  impl_->exclusive.emplace_back(one, other);
+}
+
+std::optional<std::string> FlagSet::parse(int argc, const char* const* argv, const Environment& environment) {
+  const FlagTexts given = read_command_line(impl_->flags, argc, argv);
+  const std::string program = program_name(argc, argv);
+  for (const auto& [index, text] : given) {
+    const Flag& flag = impl_->flags[index];
+    if (!flag.command_line_only) continue;
+    if (flag.key() == "version") return fmt::format("{} (Tutti {})\n", program, version());
+    return flags_help(program, impl_->about, impl_->flags);
+  }
+  for (Flag& flag : impl_->flags) flag.source = FlagSource::Default;
+  if (const auto path = impl_->config_path(given, environment)) impl_->take_file(*path);
+  impl_->take_variables(environment);
+  impl_->take_command_line(given);
+  for (const auto& [one, other] : impl_->exclusive)
+    impl_->settle(impl_->declared(one), impl_->declared(other));
+  return std::nullopt;
+}
+
+}  // namespace tutti

@@ -1,0 +1,455 @@
+#include "tutti/base/flags.h"
+
+#include <cmath>
+#include <fstream>
+#include <limits>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tutti/base/test_errors.h"
+#include "tutti/base/test_folder.h"
+#include "tutti/base/text.h"
+
+namespace tutti {
+namespace {
+
+using testing::AllOf;
+using testing::EndsWith;
+using testing::HasSubstr;
+using testing::Not;
+
+using Variables = std::map<std::string, std::string>;
+
+std::optional<std::string> parse(FlagSet& set, std::vector<const char*> arguments,
+                                 const Variables& variables = {}) {
+  arguments.insert(arguments.begin(), "/usr/bin/prog");
+  return set.parse(static_cast<int>(arguments.size()), arguments.data(), Environment(variables));
+}
+
+// What the standard flags are after these arguments and variables.
+Flags standard(const std::vector<const char*>& arguments, const Variables& variables = {}, Flags flags = {}) {
+  FlagSet set("A program.");
+  add_standard_flags(set, flags);
+  EXPECT_EQ(parse(set, arguments, variables), std::nullopt);
+  return flags;
+}
+
+template <class Matcher>
+void expect_refused(const Matcher& text, const std::vector<const char*>& arguments,
+                    const Variables& variables = {}) {
+  expect_error(ErrorKind::InvalidArgument, text, [&] { standard(arguments, variables); });
+}
+
+// A config file, and the arguments that name it.
+class ConfigFile {
+ public:
+  explicit ConfigFile(const std::string& text) : path_(folder_ / "run.json") { std::ofstream(path_) << text; }
+  const char* path() const { return path_.c_str(); }
+
+ private:
+  TestFolder folder_;
+  std::string path_;
+};
+
+Flags from_file(const std::string& text, std::vector<const char*> arguments = {},
+                const Variables& variables = {}) {
+  const ConfigFile file(text);
+  arguments.insert(arguments.begin(), {"--config", file.path()});
+  return standard(arguments, variables);
+}
+
+template <class Matcher>
+void expect_file_refused(const Matcher& text, const std::string& file) {
+  expect_error(ErrorKind::InvalidArgument, AllOf(HasSubstr("run.json"), text), [&] { from_file(file); });
+}
+
+TEST(Flags, are_their_defaults_where_nothing_is_said) {
+  const Flags flags = standard({});
+  EXPECT_EQ(flags.batch, 32);
+  EXPECT_EQ(flags.precision, "fp32");
+  EXPECT_EQ(flags.task_index, std::nullopt);
+}
+
+TEST(Flags, come_from_the_command_line) {
+  const Flags flags =
+      standard({"--lanes", "4", "--batch=50", "--strategy", "ps-async", "--seed=-7", "--data", "/d x"});
+  EXPECT_EQ(flags.lanes, 4);
+  EXPECT_EQ(flags.batch, 50);
+  EXPECT_EQ(flags.strategy, "ps-async");
+  EXPECT_EQ(flags.seed, -7);
+  EXPECT_EQ(flags.data, "/d x");
+}
+
+TEST(Flags, take_hyphens_and_underscores_for_one) {
+  for (const char* name : {"--cluster_spec", "--cluster-spec"})
+    EXPECT_EQ(standard({name, "a|b:1"}).cluster_spec, "a|b:1");
+  for (const char* name : {"--checkpoint-every", "--checkpoint_every"}) {
+    EXPECT_EQ(standard({name, "5"}).checkpoint_every, "5");
+    EXPECT_EQ(standard({(std::string(name) + "=7s").c_str()}).checkpoint_every, "7s");
+  }
+  EXPECT_EQ(standard({"--task-id", "3"}).task_index, 3);
+  EXPECT_EQ(standard({"--task_index", "3"}).task_index, 3);
+}
+
+TEST(Flags, leave_values_as_they_are) {
+  EXPECT_EQ(standard({"--data=--a-b=c-d"}).data, "--a-b=c-d");
+  EXPECT_EQ(standard({"--data", "--no-such-flag"}).data, "--no-such-flag");
+  EXPECT_EQ(standard({"--data", "[1]"}).data, "[1]");
+  EXPECT_EQ(standard({"--data", "'x' \"y\" \\ \n %s {} \xc3\xa9"}).data, "'x' \"y\" \\ \n %s {} \xc3\xa9");
+  EXPECT_EQ(standard({"--cluster_spec", R"({"worker":["h:1"]})"}).cluster_spec, R"({"worker":["h:1"]})");
+  EXPECT_EQ(standard({"--data", "-"}).data, "-");
+  EXPECT_EQ(standard({"--data", "-5"}).data, "-5");
+  EXPECT_EQ(standard({"--data", "--"}).data, "--");
+  EXPECT_EQ(standard({"--data=a=b=c"}).data, "a=b=c");
+  const std::string huge(1 << 20, 'x');
+  EXPECT_EQ(standard({"--data", huge.c_str()}).data, huge);
+}
+
+TEST(Flags, can_be_empty) {
+  Flags defaults;
+  defaults.logdir = "/tmp/x";
+  EXPECT_EQ(standard({"--logdir", ""}, {}, defaults).logdir, "");
+  EXPECT_EQ(standard({"--logdir="}, {}, defaults).logdir, "");
+  EXPECT_EQ(standard({"--logdir=", "--steps", "3"}, {}, defaults).steps, 3);
+  EXPECT_EQ(standard({}, {{"TUTTI_LOGDIR", ""}}, defaults).logdir, "");
+}
+
+TEST(Flags, take_negative_numbers) {
+  EXPECT_EQ(standard({"--seed", "-3"}).seed, -3);
+  double rate = 0;
+  FlagSet set("x");
+  set.add("--rate", rate, "r");
+  parse(set, {"--rate", "-.5"});
+  EXPECT_EQ(rate, -0.5);
+  parse(set, {"--rate=-1e-3"});
+  EXPECT_EQ(rate, -1e-3);
+}
+
+TEST(Flags, the_last_of_a_repeated_flag_counts) {
+  EXPECT_EQ(standard({"--lanes", "2", "--lanes=3", "--lanes", "4"}).lanes, 4);
+  EXPECT_EQ(standard({"--task_id", "1", "--task_index", "2"}).task_index, 2);
+}
+
+TEST(Flags, every_value_of_a_repeated_flag_is_checked) {
+  expect_refused(HasSubstr("'x'"), {"--lanes", "x", "--lanes", "4"});
+}
+
+TEST(Flags, the_command_line_goes_before_variables_before_the_file_before_defaults) {
+  const std::string file = R"({"lanes": 1, "batch": 1, "steps": 1})";
+  const Flags flags = from_file(file, {"--lanes", "3"}, {{"TUTTI_LANES", "2"}, {"TUTTI_BATCH", "2"}});
+  EXPECT_EQ(flags.lanes, 3);
+  EXPECT_EQ(flags.batch, 2);
+  EXPECT_EQ(flags.steps, 1);
+  EXPECT_EQ(flags.seed, 1);
+}
+
+TEST(Flags, an_unknown_flag_is_refused_with_the_nearest) {
+  expect_refused(AllOf(HasSubstr("unknown flag '--lane'"), HasSubstr("did you mean '--lanes'?")),
+                 {"--lane", "3"});
+  expect_refused(HasSubstr("did you mean '--checkpoint-every'?"), {"--checkpoint-evry=5"});
+  expect_refused(HasSubstr("did you mean '--task_id'?"), {"--taskid=5"});
+  expect_refused(HasSubstr("did you mean '--lanes'?"), {"-lanes", "3"});
+  expect_refused(AllOf(HasSubstr("'--wibble-wobble'"), Not(HasSubstr("mean"))), {"--wibble-wobble"});
+  expect_refused(HasSubstr("'-x'"), {"-x"});
+  expect_refused(HasSubstr("'---lanes'"), {"---lanes", "3"});
+  expect_refused(HasSubstr("'--=3'"), {"--=3"});
+  expect_refused(HasSubstr("'--LANES'"), {"--LANES", "3"});
+}
+
+TEST(Flags, what_belongs_to_no_flag_is_refused) {
+  expect_refused(HasSubstr("'train'"), {"train"});
+  expect_refused(HasSubstr("'4'"), {"--lanes", "3", "4"});
+  expect_refused(HasSubstr("''"), {""});
+  expect_refused(HasSubstr("'--lanes'"), {"--", "--lanes", "3"});
+  EXPECT_EQ(standard({"--lanes", "3", "--"}).lanes, 3);
+}
+
+TEST(Flags, a_flag_without_its_value_is_refused) {
+  expect_refused(AllOf(HasSubstr("--lanes needs a value"), HasSubstr("the command line ends")), {"--lanes"});
+  expect_refused(HasSubstr("--log-level needs a value"), {"--batch", "2", "--log_level"});
+  expect_refused(AllOf(HasSubstr("--logdir needs a value"), HasSubstr("'--steps' follows")),
+                 {"--logdir", "--steps", "5"});
+}
+
+TEST(Flags, a_value_that_cannot_be_read_is_quoted_with_its_origin) {
+  expect_refused(
+      AllOf(HasSubstr("--lanes: 'four'"), HasSubstr("the command line"), HasSubstr("a whole number")),
+      {"--lanes", "four"});
+  expect_refused(AllOf(HasSubstr("--lanes: '4.5'"), HasSubstr("variable TUTTI_LANES")), {},
+                 {{"TUTTI_LANES", "4.5"}});
+  expect_file_refused(AllOf(HasSubstr("--lanes: \"4\""), HasSubstr("run.json, key 'lanes'")),
+                      R"({"lanes": "4"})");
+  for (const char* text : {"", " 4", "4 ", "0x4", "1e3", "+4", "99999999999999999999", "4,5", "inf"}) {
+    expect_refused(HasSubstr("'" + std::string(text) + "'"), {"--seed", text});
+  }
+}
+
+TEST(Flags, a_bad_value_is_an_error_also_where_another_overrides_it) {
+  expect_refused(HasSubstr("TUTTI_LANES"), {"--lanes", "4"}, {{"TUTTI_LANES", "x"}});
+}
+
+TEST(Flags, choices_suggest_the_nearest) {
+  expect_refused(AllOf(HasSubstr("--precision: 'fp16'"), HasSubstr("one of fp32, bf16"),
+                       HasSubstr("did you mean 'bf16'?")),
+                 {"--precision", "fp16"});
+  expect_refused(HasSubstr("did you mean 'allreduce'?"), {"--strategy", "all-reduce"});
+  expect_refused(HasSubstr("one of auto, never, must"), {"--resume", "Auto"});
+  expect_refused(HasSubstr("did you mean 'warning'?"), {"--log-level", "warn ing"});
+  expect_refused(HasSubstr("TUTTI_STRATEGY"), {}, {{"TUTTI_STRATEGY", ""}});
+}
+
+TEST(Flags, standard_ones_have_limits) {
+  expect_refused(HasSubstr("a whole number of 0 or more"), {"--lanes", "-1"});
+  expect_refused(HasSubstr("a whole number of 1 or more"), {"--batch", "0"});
+  expect_refused(HasSubstr("--steps: '-5'"), {"--steps=-5"});
+  expect_refused(HasSubstr("--epochs"), {"--epochs", "-5"});
+  expect_refused(HasSubstr("--threads"), {"--threads", "-5"});
+  expect_refused(HasSubstr("--task_index"), {"--task_id", "-1"});
+  expect_refused(HasSubstr("--batch: 'x'"), {"--batch", "x"});
+  expect_refused(HasSubstr("steps (500) or of seconds (600s)"), {"--checkpoint-every", "10m"});
+  EXPECT_EQ(standard({"--checkpoint-every", "0"}).checkpoint_every, "0");
+  EXPECT_EQ(standard({"--seed", "-9223372036854775808"}).seed, std::numeric_limits<int64_t>::min());
+}
+
+TEST(Flags, steps_and_epochs_exclude_each_other) {
+  expect_refused(AllOf(HasSubstr("--steps 5"), HasSubstr("--epochs 2"), HasSubstr("contradict")),
+                 {"--steps", "5", "--epochs", "2"});
+  EXPECT_EQ(standard({"--steps", "5", "--epochs", "0"}).steps, 5);
+}
+
+TEST(Flags, steps_on_the_command_line_replace_epochs_from_elsewhere) {
+  Flags defaults;
+  defaults.epochs = 3;
+  const Flags over_default = standard({"--steps", "5"}, {}, defaults);
+  EXPECT_EQ(over_default.steps, 5);
+  EXPECT_EQ(over_default.epochs, 0);
+  const Flags over_file = from_file(R"({"steps": 9})", {"--epochs", "2"});
+  EXPECT_EQ(over_file.steps, 0);
+  EXPECT_EQ(over_file.epochs, 2);
+  const Flags over_variable = standard({"--steps", "5"}, {{"TUTTI_EPOCHS", "7"}});
+  EXPECT_EQ(over_variable.epochs, 0);
+  // A 0 is no opinion, and replaces nothing.
+  EXPECT_EQ(standard({"--steps", "0"}, {}, defaults).epochs, 3);
+}
+
+TEST(Flags, an_unknown_variable_is_refused_with_the_nearest) {
+  expect_refused(AllOf(HasSubstr("unknown variable TUTTI_LANE;"), HasSubstr("did you mean 'TUTTI_LANES'?")),
+                 {}, {{"TUTTI_LANE", "3"}});
+  expect_refused(HasSubstr("did you mean 'TUTTI_TASK_INDEX'?"), {}, {{"TUTTI_TASK_INDX", "3"}});
+  expect_refused(HasSubstr("did you mean 'TUTTI_LANES'?"), {}, {{"TUTTI_lanes", "3"}});
+  expect_refused(HasSubstr("TUTTI_HELP"), {}, {{"TUTTI_HELP", "1"}});
+  expect_refused(HasSubstr("TUTTI_"), {}, {{"TUTTI_", "1"}});
+}
+
+TEST(Flags, variables_of_others_are_left_alone) {
+  EXPECT_EQ(
+      standard({}, {{"TUTTI_TEST_BIN", "x"}, {"TUTTI", "x"}, {"_TUTTI_JOB", "x"}, {"LANES", "9"}}).lanes, 0);
+}
+
+TEST(Flags, the_file_takes_every_type) {
+  const Flags flags = from_file(
+      R"({"lanes": 4, "log-level": "debug", "checkpoint_every": 500, "data": "", "task-index": 0, "seed": -3})");
+  EXPECT_EQ(flags.lanes, 4);
+  EXPECT_EQ(flags.log_level, "debug");
+  EXPECT_EQ(flags.checkpoint_every, "500");
+  EXPECT_EQ(flags.task_index, 0);
+  EXPECT_EQ(flags.seed, -3);
+}
+
+TEST(Flags, the_file_can_come_from_a_variable) {
+  const ConfigFile file(R"({"lanes": 5})");
+  EXPECT_EQ(standard({}, {{"TUTTI_CONFIG", file.path()}}).lanes, 5);
+  const ConfigFile other(R"({"lanes": 6})");
+  const Flags flags = standard({"--config", other.path()}, {{"TUTTI_CONFIG", file.path()}});
+  EXPECT_EQ(flags.lanes, 6);
+  EXPECT_EQ(flags.config, other.path());
+  EXPECT_EQ(standard({"--config", ""}, {{"TUTTI_CONFIG", file.path()}}).lanes, 0);
+}
+
+TEST(Flags, the_file_cannot_name_another) {
+  expect_file_refused(HasSubstr("cannot name another"), R"({"config": "x.json"})");
+}
+
+TEST(Flags, an_unknown_key_is_refused_with_the_nearest) {
+  expect_file_refused(AllOf(HasSubstr("unknown key 'lane'"), HasSubstr("did you mean 'lanes'?")),
+                      R"({"lane": 1})");
+  expect_file_refused(HasSubstr("unknown key 'help'"), R"({"help": true})");
+  expect_file_refused(HasSubstr("unknown key ''"), R"({"": true})");
+  expect_file_refused(HasSubstr("unknown key '--lanes'"), R"({"--lanes": 1})");
+}
+
+TEST(Flags, wrong_types_and_broken_files_are_refused) {
+  expect_file_refused(HasSubstr("true (from"), R"({"device": true})");
+  expect_file_refused(HasSubstr("null"), R"({"device": null})");
+  expect_file_refused(HasSubstr("[1]"), R"({"lanes": [1]})");
+  expect_file_refused(HasSubstr("1.5"), R"({"lanes": 1.5})");
+  expect_file_refused(HasSubstr("18446744073709551615"), R"({"seed": 18446744073709551615})");
+  expect_file_refused(HasSubstr("'-1'"), R"({"lanes": -1})");
+  expect_file_refused(HasSubstr("not an object"), "[1, 2]");
+  expect_file_refused(HasSubstr("line 1"), R"({"lanes": )");
+  expect_file_refused(HasSubstr("line 1"), "");
+  expect_file_refused(HasSubstr("stands twice"), R"({"lanes": 1, "lanes": 2})");
+  expect_file_refused(HasSubstr("lanes"), R"({"task_index": 1, "lanes": {"a": 1}})");
+}
+
+TEST(Flags, one_flag_written_twice_in_the_file_counts_by_its_last) {
+  EXPECT_EQ(from_file(R"({"log-level": "debug", "log_level": "error"})").log_level, "error");
+}
+
+TEST(Flags, a_file_that_is_not_there_is_named) {
+  const TestFolder folder;
+  expect_refused(HasSubstr("none.json"), {"--config", (folder / "none.json").c_str()});
+  expect_refused(HasSubstr(folder.path()), {"--config", folder.path().c_str()});
+}
+
+class Switches : public testing::Test {
+ protected:
+  Switches() : set_("Switches.") {
+    set_.add("--verbose,-v", verbose_, "say more");
+    set_.add("--use-color", color_, "in color");
+    set_.add("--name", name_, "a name");
+    set_.add("--config", config_, "a file");
+  }
+  void parse_all(const std::vector<const char*>& arguments, const Variables& variables = {}) {
+    ASSERT_EQ(parse(set_, arguments, variables), std::nullopt);
+  }
+  FlagSet set_;
+  bool verbose_ = false;
+  bool color_ = true;
+  std::string name_;
+  std::string config_;
+};
+
+TEST_F(Switches, have_a_positive_and_a_negative_form) {
+  parse_all({"--verbose", "--no-use-color"});
+  EXPECT_TRUE(verbose_);
+  EXPECT_FALSE(color_);
+  parse_all({"--no_verbose", "--use_color"});
+  EXPECT_FALSE(verbose_);
+  EXPECT_TRUE(color_);
+  parse_all({"-v"});
+  EXPECT_TRUE(verbose_);
+  parse_all({"--verbose", "--no-verbose"});
+  EXPECT_FALSE(verbose_);
+}
+
+TEST_F(Switches, take_a_value_behind_an_equals_sign_only) {
+  parse_all({"--verbose=true", "--use-color=off"});
+  EXPECT_TRUE(verbose_);
+  EXPECT_FALSE(color_);
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("'true'"), [&] { parse_all({"--verbose", "true"}); });
+  expect_error(ErrorKind::InvalidArgument, AllOf(HasSubstr("'maybe'"), HasSubstr("true or false")),
+               [&] { parse_all({"--verbose=maybe"}); });
+  expect_error(ErrorKind::InvalidArgument, testing::_, [&] { parse_all({"--no-verbose=maybe"}); });
+}
+
+TEST_F(Switches, come_from_variables_and_files) {
+  for (const char* yes : {"1", "true", "TRUE", "yes", "on"}) {
+    verbose_ = false;
+    parse_all({}, {{"TUTTI_VERBOSE", yes}});
+    EXPECT_TRUE(verbose_) << yes;
+  }
+  for (const char* no : {"0", "false", "No", "off"}) {
+    parse_all({}, {{"TUTTI_USE_COLOR", no}});
+    EXPECT_FALSE(color_) << no;
+  }
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("'2'"), [&] {
+    parse_all({}, {{"TUTTI_VERBOSE", "2"}});
+  });
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("''"), [&] { parse_all({}, {{"TUTTI_VERBOSE", ""}}); });
+  const ConfigFile file(R"({"verbose": true, "use-color": false})");
+  verbose_ = false;
+  color_ = true;
+  parse_all({"--config", file.path()});
+  EXPECT_TRUE(verbose_);
+  EXPECT_FALSE(color_);
+  const ConfigFile wrong(R"({"verbose": 1})");
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("true or false"), [&] {
+    parse_all({"--config", wrong.path()});
+  });
+}
+
+TEST_F(Switches, an_unknown_negative_form_is_suggested_too) {
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("did you mean '--no-verbose'?"),
+               [&] { parse_all({"--no-verbos"}); });
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("'--no-name'"), [&] { parse_all({"--no-name"}); });
+}
+
+TEST(Flags, numbers_are_finite) {
+  double rate = 0;
+  FlagSet set("x");
+  set.add("--rate", rate, "r");
+  parse(set, {"--rate", "1e-4"});
+  EXPECT_EQ(rate, 1e-4);
+  for (const char* text : {"nan", "inf", "-inf", "1e999", "", "0,5"}) {
+    expect_error(ErrorKind::InvalidArgument, HasSubstr("a number"), [&] { parse(set, {"--rate", text}); });
+  }
+}
+
+TEST(Flags, help_lists_every_flag_in_its_group_with_its_default) {
+  Flags flags;
+  flags.batch = 77;
+  FlagSet set("Draws digits.");
+  add_standard_flags(set, flags);
+  bool color = true;
+  set.group("Mine");
+  set.add("--color", color, "in color");
+  for (const char* ask : {"--help", "-h"}) {
+    const std::string help = parse(set, {"--lanes", "3", ask}).value_or("");
+    EXPECT_THAT(help, testing::StartsWith("Draws digits.\n\nUsage: prog [FLAGS]\n"));
+    for (const char* text :
+         {"--strategy single|allreduce|ps-sync|ps-async|in-graph", "--batch N", "(default: 77)",
+          "--task_index, --task_id N", "\nClusters made by hand:\n", "\nMine:\n", "--color, --no-color",
+          "(default: true)", "--version", "(default: 600s)"}) {
+      EXPECT_THAT(help, HasSubstr(text));
+    }
+    for (const std::string& line : split(help, '\n')) EXPECT_LE(line.size(), 110U) << line;
+  }
+  EXPECT_EQ(flags.lanes, 0) << "help sets nothing";
+}
+
+TEST(Flags, help_comes_before_mistakes_in_variables_and_files) {
+  Flags flags;
+  FlagSet set("x");
+  add_standard_flags(set, flags);
+  EXPECT_TRUE(parse(set, {"--help", "--config", "/none"}, {{"TUTTI_WRONG", "1"}}).has_value());
+}
+
+TEST(Flags, version_names_the_program) {
+  FlagSet set("x");
+  EXPECT_THAT(parse(set, {"--version"}).value_or(""), AllOf(HasSubstr("prog (Tutti "), EndsWith(")\n")));
+}
+
+TEST(Flags, a_program_without_arguments_parses) {
+  Flags flags;
+  FlagSet set("x");
+  add_standard_flags(set, flags);
+  EXPECT_EQ(set.parse(0, nullptr, Environment()), std::nullopt);
+}
+
+TEST(Flags, own_requirements_are_kept) {
+  std::string even = "2";
+  FlagSet set("x");
+  set.add("--even", even, "a number");
+  set.require("--even", "an even number",
+              [](const std::string& text) { return parse_int(text).value_or(1) % 2 == 0; });
+  EXPECT_EQ(parse(set, {"--even", "4"}), std::nullopt);
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("'5' (from the command line) is not an even number"),
+               [&] {
+                 parse(set, {"--even", "5"});
+               });
+}
+
+TEST(Flags, a_flag_declared_twice_is_a_bug) {
+  std::string one;
+  FlagSet set("x");
+  set.add("--a-b,--alias", one, "first");
+  expect_error(ErrorKind::Bug, HasSubstr("--a_b"), [&] { set.add("--a_b", one, "second"); });
+  expect_error(ErrorKind::Bug, HasSubstr("--alias"), [&] { set.add("--alias", one, "second"); });
+  expect_error(ErrorKind::Bug, HasSubstr("plain"), [&] { set.add("plain", one, "second"); });
+  expect_error(ErrorKind::Bug, HasSubstr("--none"), [&] { set.at_least("--none", 1); });
+}
+
+}  // namespace
+}  // namespace tutti

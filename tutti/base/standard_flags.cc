@@ -1,0 +1,88 @@
+#include "tutti/base/error.h"
+#include "tutti/base/every.h"
+#include "tutti/base/flags.h"
+#include "tutti/base/log.h"
+
+namespace tutti {
+namespace {
+
+bool is_every(const std::string& text) {
+  try {
+    parse_every(text);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+void add_training_flags(FlagSet& set, Flags& flags) {
+  set.group("What is trained, and how far");
+  set.add_choice(
+      "--strategy", flags.strategy, {"single", "allreduce", "ps-sync", "ps-async", "in-graph"},
+      "how a step is made; by itself single alone, ps-async where there are servers, else allreduce");
+  set.add("--lanes", flags.lanes,
+          "shares of every global batch, which fix the result to the bit; 0: one a worker");
+  set.at_least("--lanes", 0);
+  set.add("--batch", flags.batch, "examples per lane and step");
+  set.at_least("--batch", 1);
+  set.add("--steps", flags.steps, "global steps; 0: as many as --epochs says");
+  set.at_least("--steps", 0);
+  set.add("--epochs", flags.epochs, "times every example is seen; 0 with --steps 0: once");
+  set.at_least("--epochs", 0);
+  set.exclusive("--steps", "--epochs");
+  set.add("--seed", flags.seed, "of weights, data order and dropout");
+  set.add_choice("--precision", flags.precision, {"fp32", "bf16"},
+                 "of forward and backward; weights stay fp32");
+  set.add_choice("--layout", flags.layout, {"auto", "contiguous", "channels-last"},
+                 "of images and convolution kernels; auto is channels-last where the model has such kernels");
+  set.add("--nan-guard", flags.nan_guard,
+          "end when the loss is no longer a number, and say what went bad first");
+}
+
+void add_place_flags(FlagSet& set, Flags& flags) {
+  set.group("Where it runs");
+  set.add(
+      "--device", flags.device,
+      "auto, cpu, cuda, cuda:N or /gpu:N; auto is the GPU of the local rank, or the CPU where there is none");
+  set.add("--threads", flags.threads, "threads inside one kernel; 0: cores / workers on this machine");
+  set.at_least("--threads", 0);
+}
+
+void add_file_flags(FlagSet& set, Flags& flags) {
+  set.group("What is read and written");
+  set.add("--data", flags.data, "where the examples are");
+  set.add("--logdir", flags.logdir, "folder of checkpoints and event files; '' writes nothing at all");
+  set.add_choice("--resume", flags.resume, {"auto", "never", "must"},
+                 "from the newest checkpoint in --logdir: where there is one, not at all, or fail without");
+  set.add("--checkpoint-every", flags.checkpoint_every, "steps (500) or seconds (600s); 0: only at the end");
+  set.require("--checkpoint-every", "a number of steps (500) or of seconds (600s)", is_every);
+  set.add("--keep", flags.keep, "newest checkpoints that are kept; 0: all");
+  set.at_least("--keep", 0);
+  set.add("--summary-every", flags.summary_every, "steps between two entries in the event file; 0: none");
+  set.at_least("--summary-every", 0);
+  set.add("--profile-steps", flags.profile_steps,
+          "write a Chrome trace of these steps into --logdir: 10..12 are the steps 10 and 11");
+  set.add("--report", flags.report, "JSON file with speed, loss, metrics and the hash of the weights");
+  set.add_choice("--log-level", flags.log_level, log_level_names(), "the least that is worth a line");
+  set.add("--config", flags.config, "JSON file with values for any of these flags");
+}
+
+void add_cluster_flags(FlagSet& set, Flags& flags) {
+  set.group("Clusters made by hand");
+  set.add("--cluster_spec", flags.cluster_spec,
+          "every task's address: 'ps|h:2222,worker|h:2223;h:2224', or JSON");
+  set.add("--job_name", flags.job_name, "the job of this task: ps, worker, chief, ...");
+  set.add("--task_index,--task_id", flags.task_index, "the index of this task in its job, from 0");
+  set.at_least("--task_index", 0);
+}
+
+}  // namespace
+
+void add_standard_flags(FlagSet& set, Flags& flags) {
+  add_training_flags(set, flags);
+  add_place_flags(set, flags);
+  add_file_flags(set, flags);
+  add_cluster_flags(set, flags);
+}
+
+}  // namespace tutti

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <unistd.h>
+
+#include "tutti/base/error.h"
+
+namespace tutti {
+
+// For tests: a fresh folder that is removed with everything in it.
+class TestFolder {
+ public:
+  TestFolder() : path_((std::filesystem::temp_directory_path() / "tutti-test-XXXXXX").string()) {
+    if (::mkdtemp(path_.data()) == nullptr)
+      fail(ErrorKind::InvalidArgument, "no folder for a test: {}", path_);
+  }
+  ~TestFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TestFolder(const TestFolder&) = delete;
+  TestFolder& operator=(const TestFolder&) = delete;
+
+  const std::string& path() const { return path_; }
+  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+
+ private:
+  std::string path_;
+};
+
+}  // namespace tutti

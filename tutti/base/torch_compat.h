@@ -1,0 +1,75 @@
+#pragma once
+
+// What differs between LibTorch 1.13 and 2.x, and nothing else. Tried versions: docs/libtorch.md.
+
+#include <optional>
+#include <sstream>
+#include <string>
+#include <type_traits>
+
+#include <ATen/autocast_mode.h>
+#include <torch/optim.h>
+#include <torch/version.h>
+
+#define TUTTI_TORCH_AT_LEAST(major, minor) \
+  (TORCH_VERSION_MAJOR > (major) || (TORCH_VERSION_MAJOR == (major) && TORCH_VERSION_MINOR >= (minor)))
+
+namespace tutti::compat {
+
+// The key of a parameter in torch::optim::Optimizer::state(): first the address as text, later the address itself.
+template <class Optimizer>
+auto optimizer_state_key(Optimizer& optimizer, const torch::Tensor& parameter) {
+  using Key = typename std::decay_t<decltype(optimizer.state())>::key_type;
+  if constexpr (std::is_same_v<Key, std::string>) {
+    std::ostringstream text;
+    text << parameter.unsafeGetTensorImpl();
+    return text.str();
+  } else {
+    return static_cast<Key>(parameter.unsafeGetTensorImpl());
+  }
+}
+
+// Autocast of one device type, off again (and its cache dropped) at the end of the scope. Without a type, nothing.
+class AutocastScope {
+ public:
+  AutocastScope(torch::DeviceType device, std::optional<torch::ScalarType> lower)
+      : device_(device), enabled_(lower.has_value()) {
+    if (!enabled_) return;
+    const torch::ScalarType type = *lower;
+#if TUTTI_TORCH_AT_LEAST(2, 4)
+    at::autocast::set_autocast_dtype(device_, type);
+    at::autocast::set_autocast_enabled(device_, true);
+#else
+    if (device_ == torch::kCUDA) {
+      at::autocast::set_autocast_gpu_dtype(type);
+      at::autocast::set_enabled(true);
+    } else {
+      at::autocast::set_autocast_cpu_dtype(type);
+      at::autocast::set_cpu_enabled(true);
+    }
+#endif
+  }
+
+  ~AutocastScope() {
+    if (!enabled_) return;
+    at::autocast::clear_cache();
+#if TUTTI_TORCH_AT_LEAST(2, 4)
+    at::autocast::set_autocast_enabled(device_, false);
+#else
+    if (device_ == torch::kCUDA) {
+      at::autocast::set_enabled(false);
+    } else {
+      at::autocast::set_cpu_enabled(false);
+    }
+#endif
+  }
+
+  AutocastScope(const AutocastScope&) = delete;
+  AutocastScope& operator=(const AutocastScope&) = delete;
+
+ private:
+  torch::DeviceType device_;
+  bool enabled_;
+};
+
+}  // namespace tutti::compat

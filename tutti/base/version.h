@@ -1,0 +1,12 @@
+#pragma once
+
+#include <string_view>
+
+namespace tutti {
+
+// CMakeLists.txt reads it from this line.
+inline constexpr std::string_view kVersion = "0.1.0";
+
+constexpr std::string_view version() { return kVersion; }
+
+}  // namespace tutti

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace tutti {
+
+// "host:2222" or "[::1]:2222" in its parts.
+struct Address {
+  std::string host;  // in lower case, without brackets
+  int port = 0;
+
+  bool operator==(const Address&) const = default;
+};
+
+// InvalidArgument that quotes the text and says what is wrong with it.
+Address parse_address(std::string_view text);
+
+// The other way round: brackets around an IPv6 address.
+std::string to_string(const Address& address);
+
+}  // namespace tutti

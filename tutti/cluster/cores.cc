@@ -1,0 +1,27 @@
+#include "tutti/cluster/cores.h"
+
+#include <algorithm>
+#include <sched.h>
+#include <thread>
+#include <unistd.h>
+
+namespace tutti {
+namespace {
+
+// Cores that a process may run on; 0 is this one.
+int cores_of(pid_t process) {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  if (sched_getaffinity(process, sizeof(cores), &cores) == 0) return std::max(1, CPU_COUNT(&cores));
+  // Another user's parent, or more cores than a cpu_set_t has room for.
+  return process == 0 ? std::max(1, static_cast<int>(std::thread::hardware_concurrency())) : cores_of(0);
+}
+
+}  // namespace
+
+int share_of_cores(int local_world) {
+  const int together = cores_of(getppid());
+  return std::clamp(together / std::max(1, local_world), 1, cores_of(0));
+}
+
+}  // namespace tutti

@@ -1,0 +1,156 @@
+#include "tutti/cluster/device_spec.h"
+
+#include <algorithm>
+#include <cctype>
+#include <vector>
+
+#include <climits>
+#include <fmt/format.h>
+
+#include "tutti/base/error.h"
+#include "tutti/base/text.h"
+
+namespace tutti {
+namespace {
+
+bool is_identifier(std::string_view text) {
+  return !text.empty() && std::isalpha(static_cast<unsigned char>(text[0])) != 0 &&
+         std::all_of(text.begin(), text.end(),
+                     [](unsigned char c) { return std::isalnum(c) != 0 || c == '_'; });
+}
+
+std::string upper(std::string_view text) {
+  std::string raised(text);
+  std::transform(raised.begin(), raised.end(), raised.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
+  return raised;
+}
+
+// Reads the pieces between the slashes, one after the other, into a spec.
+class Parser {
+ public:
+  explicit Parser(std::string_view whole) : whole_(whole) {}
+
+  DeviceSpec parse() {
+    if (whole_.empty() || whole_ == "/") return spec_;
+    if (whole_[0] != '/') {
+      fail(ErrorKind::InvalidArgument,
+           "device '{}' does not begin with '/', as '/job:worker/task:0' and '/gpu:0' do", whole_);
+    }
+    for (const std::string& piece : split(whole_.substr(1), '/')) read(piece);
+    return spec_;
+  }
+
+ private:
+  void read(const std::string& piece) {
+    const std::vector<std::string> parts = split(piece, ':');
+    const std::string& key = parts[0];
+    if (key == "job" || key == "replica" || key == "task") {
+      if (parts.size() != 2) bad(piece, "is not NAME:VALUE");
+      read_field(piece, key, parts[1]);
+    } else if (key == "device") {
+      if (parts.size() < 2 || parts.size() > 3) bad(piece, "is not device:TYPE:INDEX");
+      read_device(piece, parts[1], parts.size() == 3 ? parts[2] : "*");
+    } else if (upper(key) == "CPU" || upper(key) == "GPU") {
+      if (parts.size() > 2) bad(piece, "is not TYPE:INDEX");
+      read_device(piece, key, parts.size() == 2 ? parts[1] : "*");
+    } else {
+      static const std::vector<std::string> known = {"job", "replica", "task", "device", "cpu", "gpu"};
+      bad(piece,
+          "names no field (" + fmt::format("{}", fmt::join(known, ", ")) + ")" + did_you_mean(key, known));
+    }
+  }
+
+  void read_field(const std::string& piece, const std::string& key, const std::string& value) {
+    take_once(piece, key);
+    if (key == "job") {
+      if (value != "*" && !is_identifier(value)) bad(piece, "is no job name");
+      if (value != "*") spec_.job = value;
+    } else {
+      (key == "task" ? spec_.task : spec_.replica) = read_index(piece, value);
+    }
+  }
+
+  void read_device(const std::string& piece, const std::string& type, const std::string& index) {
+    take_once(piece, "device");
+    if (type != "*" && !is_identifier(type)) bad(piece, "has no device type");
+    if (type != "*") spec_.device_type = upper(type);
+    spec_.device_index = read_index(piece, index);
+  }
+
+  std::optional<int> read_index(const std::string& piece, const std::string& text) {
+    if (text == "*") return std::nullopt;
+    const auto number = parse_int(text);
+    if (!number || *number < 0 || *number > INT_MAX) bad(piece, "needs a number or '*' after its last ':'");
+    return static_cast<int>(*number);
+  }
+
+  void take_once(const std::string& piece, const std::string& field) {
+    if (std::find(seen_.begin(), seen_.end(), field) != seen_.end())
+      bad(piece, "gives the " + field + " a second time");
+    seen_.push_back(field);
+  }
+
+  [[noreturn]] void bad(const std::string& piece, const std::string& why) const {
+    fail(ErrorKind::InvalidArgument, "device '{}': '{}' {}", whole_, piece, why);
+  }
+
+  std::string_view whole_;
+  DeviceSpec spec_;
+  std::vector<std::string> seen_;
+};
+
+template <class Value>
+bool agree(const std::optional<Value>& a, const std::optional<Value>& b) {
+  return !a || !b || *a == *b;
+}
+
+template <class Value>
+bool covers(const std::optional<Value>& pattern, const std::optional<Value>& value) {
+  return !pattern || pattern == value;
+}
+
+template <class Value>
+void override_with(std::optional<Value>& field, const std::optional<Value>& inner) {
+  if (inner) field = inner;
+}
+
+}  // namespace
+
+DeviceSpec DeviceSpec::parse(std::string_view text) { return Parser(text).parse(); }
+
+std::string DeviceSpec::to_string() const {
+  std::string text;
+  if (job) text += "/job:" + *job;
+  if (replica) text += fmt::format("/replica:{}", *replica);
+  if (task) text += fmt::format("/task:{}", *task);
+  if (device_type || device_index) {
+    text += fmt::format("/device:{}:{}", device_type.value_or("*"),
+                        device_index ? std::to_string(*device_index) : "*");
+  }
+  return text.empty() ? "/" : text;
+}
+
+DeviceSpec merge(const DeviceSpec& outer, const DeviceSpec& inner) {
+  DeviceSpec merged = outer;
+  override_with(merged.job, inner.job);
+  override_with(merged.replica, inner.replica);
+  override_with(merged.task, inner.task);
+  if (!agree(outer.device_type, inner.device_type)) merged.device_index.reset();
+  override_with(merged.device_type, inner.device_type);
+  override_with(merged.device_index, inner.device_index);
+  return merged;
+}
+
+bool matches(const DeviceSpec& pattern, const DeviceSpec& device) {
+  return covers(pattern.job, device.job) && covers(pattern.replica, device.replica) &&
+         covers(pattern.task, device.task) && covers(pattern.device_type, device.device_type) &&
+         covers(pattern.device_index, device.device_index);
+}
+
+bool is_compatible(const DeviceSpec& a, const DeviceSpec& b) {
+  return agree(a.job, b.job) && agree(a.replica, b.replica) && agree(a.task, b.task) &&
+         agree(a.device_type, b.device_type) && agree(a.device_index, b.device_index);
+}
+
+}  // namespace tutti

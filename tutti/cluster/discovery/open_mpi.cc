@@ -1,0 +1,15 @@
+#include "tutti/cluster/discovery/discovery.h"
+#include "tutti/cluster/discovery/launcher_variables.h"
+
+namespace tutti::discovery {
+
+std::optional<Identity> from_open_mpi(const Environment& environment) {
+  constexpr const char* kSource = "Open MPI";
+  const StandingNames names = {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+                               "OMPI_COMM_WORLD_LOCAL_SIZE"};
+  const LauncherVariables variables(environment, kSource);
+  if (variables.first_set({names.rank, names.world}).empty()) return std::nullopt;
+  return launched_worker(read_standing(variables, names), kSource);
+}
+
+}  // namespace tutti::discovery

@@ -1,0 +1,29 @@
+#include "tutti/cluster/discovery/discovery.h"
+#include "tutti/cluster/discovery/launcher_variables.h"
+#include "tutti/cluster/discovery/slurm.h"
+
+namespace tutti::discovery {
+namespace {
+
+constexpr const char* kSource = "MPICH (PMI)";
+
+StandingNames names_in(const LauncherVariables& variables) {
+  // The first pair is Hydra's (MPICH, Intel MPI), the second that of Cray's launcher.
+  const bool hydra = !variables.first_set({"MPI_LOCALRANKID", "MPI_LOCALNRANKS"}).empty();
+  return {"PMI_RANK", "PMI_SIZE", hydra ? "MPI_LOCALRANKID" : "PMI_LOCAL_RANK",
+          hydra ? "MPI_LOCALNRANKS" : "PMI_LOCAL_SIZE"};
+}
+
+}  // namespace
+
+std::optional<Identity> from_pmi(const Environment& environment) {
+  const LauncherVariables variables(environment, kSource);
+  if (variables.first_set({"PMI_RANK", "PMI_SIZE"}).empty()) return std::nullopt;
+  const StandingNames names = names_in(variables);
+  if (variables.first_set({names.local_rank, names.local_world}).empty() && is_slurm_task(environment)) {
+    return from_slurm_as(environment, variables, names.rank);
+  }
+  return launched_worker(read_standing(variables, names), kSource);
+}
+
+}  // namespace tutti::discovery

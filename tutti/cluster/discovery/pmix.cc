@@ -1,0 +1,15 @@
+#include "tutti/cluster/discovery/discovery.h"
+#include "tutti/cluster/discovery/launcher_variables.h"
+#include "tutti/cluster/discovery/slurm.h"
+
+namespace tutti::discovery {
+
+std::optional<Identity> from_pmix(const Environment& environment) {
+  const LauncherVariables variables(environment, "PMIx");
+  if (!variables.has("PMIX_RANK")) return std::nullopt;
+  if (is_slurm_task(environment)) return from_slurm_as(environment, variables, "PMIX_RANK");
+  variables.fail_with(variables.quote("PMIX_RANK") +
+                      " is set, but PMIx keeps the number of tasks to itself and no other launcher says it");
+}
+
+}  // namespace tutti::discovery

@@ -1,0 +1,106 @@
+#include "tutti/cluster/discovery/slurm.h"
+
+#include "tutti/base/error.h"
+#include "tutti/base/text.h"
+#include "tutti/cluster/discovery/discovery.h"
+#include "tutti/cluster/discovery/host_list.h"
+
+namespace tutti::discovery {
+namespace {
+
+constexpr const char* kSource = "Slurm";
+
+// Steps that are no steps: from here on the numbers stand for the batch script, the shell of salloc and the
+// like.
+constexpr int64_t kFirstSpecialStep = 0xfffffff0;
+
+// The newer name of the step's variable, the older one, else that of the job, which inside a step says the
+// same.
+std::string step_name(const LauncherVariables& variables, const std::string& name) {
+  const std::string found = variables.first_set({"SLURM_STEP_" + name, "SLURM_" + name});
+  return found.empty() ? "SLURM_STEP_" + name : found;
+}
+
+std::string world_name(const LauncherVariables& variables) {
+  const std::string found = variables.first_set({"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS"});
+  return found.empty() ? "SLURM_STEP_NUM_TASKS" : found;
+}
+
+// Tasks on this node, of a list that must add up to the whole world.
+int tasks_on_this_node(const LauncherVariables& variables, const Membership& membership,
+                       const std::string& name) {
+  const auto text = variables.text(name);
+  if (!text) variables.fail_with("SLURM_PROCID is set, but " + name + " is not");
+  const int node = variables.number_with("SLURM_NODEID", "SLURM_PROCID");
+  const auto runs = parse_tasks_per_node(*text);
+  if (!runs) variables.fail_with(variables.quote(name) + " is not a list such as 2(x3),1");
+  int64_t tasks = 0;
+  int64_t nodes = 0;
+  int here = 0;
+  for (const auto& run : *runs) {
+    if (node >= nodes && node < nodes + run.nodes) here = run.tasks;
+    nodes += run.nodes;
+    tasks += int64_t{run.nodes} * run.tasks;
+  }
+  if (node >= nodes)
+    variables.fail_with(variables.quote("SLURM_NODEID") + " is not in " + variables.quote(name));
+  if (tasks != membership.world) {
+    variables.fail_with(variables.quote(name) + " does not add up to " +
+                        variables.quote(world_name(variables)));
+  }
+  return here;
+}
+
+// The host of rank 0: the first of the step, which is where srun puts it unless it was told otherwise.
+std::string first_host(const LauncherVariables& variables) {
+  const std::string name = step_name(variables, "NODELIST");
+  const auto list = variables.text(name);
+  if (!list) return "";
+  try {
+    return expand_host_list(*list).front();
+  } catch (const Error& error) {
+    variables.fail_with(name + ": " + error.what());
+  }
+}
+
+Membership standing(const LauncherVariables& variables) {
+  const std::string tasks_name = step_name(variables, "TASKS_PER_NODE");
+  const StandingNames names = {"SLURM_PROCID", world_name(variables), "SLURM_LOCALID", tasks_name};
+  Membership membership;
+  membership.rank = variables.number_with(names.rank, names.rank);
+  membership.world = variables.number_with(names.world, names.rank);
+  membership.local_rank = variables.number_with(names.local_rank, names.rank);
+  membership.local_world = tasks_on_this_node(variables, membership, tasks_name);
+  check_standing(variables, names, membership);
+  return membership;
+}
+
+}  // namespace
+
+bool is_slurm_task(const Environment& environment) {
+  const auto step =
+      environment.has("SLURM_STEP_ID") ? environment.get("SLURM_STEP_ID") : environment.get("SLURM_STEPID");
+  if (!step || !environment.has("SLURM_PROCID")) return false;
+  const auto number = parse_int(*step);
+  return !number || *number < kFirstSpecialStep;
+}
+
+std::optional<Identity> from_slurm(const Environment& environment) {
+  if (!is_slurm_task(environment)) return std::nullopt;
+  const LauncherVariables variables(environment, kSource);
+  Identity identity = launched_worker(standing(variables), kSource);
+  identity.master_address = first_host(variables);
+  return identity;
+}
+
+Identity from_slurm_as(const Environment& environment, const LauncherVariables& variables,
+                       const std::string& rank_name) {
+  Identity identity = *from_slurm(environment);
+  if (variables.number_with(rank_name, rank_name) != identity.membership.rank) {
+    variables.fail_with(variables.quote(rank_name) + " and " + variables.quote("SLURM_PROCID") +
+                        " contradict each other");
+  }
+  return identity;
+}
+
+}  // namespace tutti::discovery

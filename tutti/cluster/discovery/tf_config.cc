@@ -1,0 +1,97 @@
+#include <climits>
+#include <nlohmann/json.hpp>
+
+#include "tutti/base/error.h"
+#include "tutti/base/json.h"
+#include "tutti/base/text.h"
+#include "tutti/cluster/discovery/discovery.h"
+#include "tutti/cluster/roles.h"
+
+namespace tutti::discovery {
+namespace {
+
+constexpr const char* kSource = "TF_CONFIG";
+
+template <class... Args>
+[[noreturn]] void refuse(fmt::format_string<Args...> text, Args&&... args) {
+  fail(ErrorKind::InvalidArgument, "{}: {}", kSource, fmt::format(text, std::forward<Args>(args)...));
+}
+
+// An object under `key`, empty where there is none.
+Json object_at(const Json& root, const char* key) {
+  const auto found = root.find(key);
+  if (found == root.end() || found->is_null()) return Json::object();
+  if (!found->is_object())
+    refuse("\"{}\" is {}, not an object: {}", key, json_type_name(*found), found->dump());
+  return *found;
+}
+
+ClusterSpec cluster_in(const Json& root) {
+  try {
+    return ClusterSpec::from_json(object_at(root, "cluster").dump());
+  } catch (const Error& error) {
+    refuse("{}", error.what());
+  }
+}
+
+int index_in(const Json& task) {
+  const auto found = task.find("index");
+  if (found == task.end()) refuse("\"task\" has no \"index\": {}", task.dump());
+  // Some operators write the index as a text.
+  const auto index = parse_int(found->is_string() ? found->get<std::string>() : found->dump());
+  if (!index || *index < 0 || *index > INT_MAX) refuse("\"index\" {} is no index of a task", found->dump());
+  return static_cast<int>(*index);
+}
+
+Task task_in(const Json& root) {
+  const Json task = object_at(root, "task");
+  const auto type = task.find("type");
+  if (type == task.end()) refuse("there is a \"cluster\", but \"task\" has no \"type\": {}", task.dump());
+  if (!type->is_string()) refuse("\"type\" {} is no job name", type->dump());
+  return {.job = type->get<std::string>(), .index = index_in(task)};
+}
+
+void check_chief(const ClusterSpec& cluster) {
+  if (cluster.has_job("chief") && cluster.has_job("master")) {
+    refuse("\"cluster\" has a chief and a master, which is the same under its older name: keep one");
+  }
+  for (const char* job : {"chief", "master"}) {
+    if (cluster.has_job(job) && cluster.num_tasks(job) != 1) {
+      refuse("\"cluster\" has {} tasks in the job '{}': there can be one", cluster.num_tasks(job), job);
+    }
+  }
+}
+
+// Without a cluster there is one process, and "task" can only say so.
+std::optional<Identity> alone(const Json& root) {
+  if (object_at(root, "task").empty()) return std::nullopt;
+  const Task task = task_in(root);
+  if (task.job == "evaluator") return identity_in(ClusterSpec(), task, kSource);
+  if (task.index != 0 || is_server_job(task.job)) {
+    refuse("this is task {}, but there is no \"cluster\" that says where the others are", task.short_name());
+  }
+  Identity identity;
+  identity.task = task;
+  identity.source = kSource;
+  return identity;
+}
+
+}  // namespace
+
+std::optional<Identity> from_tf_config(const Environment& environment) {
+  const auto text = environment.get(kSource);
+  if (!text || text->empty()) return std::nullopt;
+  const Json root = parse_json(*text, kSource);
+  if (!root.is_object()) refuse("is {}, not an object: {}", json_type_name(root), *text);
+  const ClusterSpec cluster = cluster_in(root);
+  if (cluster.empty()) return alone(root);
+  check_chief(cluster);
+  try {
+    return identity_in(cluster, task_in(root), kSource);
+  } catch (const Error& error) {
+    if (std::string_view(error.what()).starts_with(kSource)) throw;
+    refuse("{}", error.what());
+  }
+}
+
+}  // namespace tutti::discovery

@@ -1,0 +1,58 @@
+// Drawn digits have to be worth learning: too hard for a linear model, and soon learnt by a small
+// convolutional network.
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "tutti/data/batch_queue.h"
+#include "tutti/data/mnist.h"
+
+namespace tutti::data {
+namespace {
+
+namespace nn = torch::nn;
+
+double accuracy(nn::Sequential& model, const Feed& feed) {
+  const torch::NoGradGuard no_grad;
+  const Sampler sampler(feed.size(), {.order = feed.order(), .batch = 500});
+  BatchQueue queue(feed, sampler, {.end_step = sampler.steps_per_epoch()});
+  int64_t right = 0;
+  while (const auto batch = queue.next()) {
+    right += model->forward((*batch)["image"]).argmax(1).eq((*batch)["label"]).sum().item<int64_t>();
+  }
+  return static_cast<double>(right) / static_cast<double>(feed.size());
+}
+
+void train(nn::Sequential& model, const Feed& feed, int64_t batch_size, int64_t steps) {
+  torch::optim::Adam optimizer(model->parameters(), torch::optim::AdamOptions(1e-3));
+  BatchQueue queue(feed, Sampler(feed.size(), {.order = feed.order(), .batch = batch_size}),
+                   {.end_step = steps});
+  while (const auto batch = queue.next()) {
+    optimizer.zero_grad();
+    nn::functional::cross_entropy(model->forward((*batch)["image"]), (*batch)["label"]).backward();
+    optimizer.step();
+  }
+}
+
+TEST(DrawnDigitsSlow, are_too_hard_for_a_linear_model) {
+  torch::manual_seed(1);
+  const Digits digits = mnist("");
+  nn::Sequential linear(nn::Flatten(), nn::Linear(784, 10));
+  train(linear, digits.train().shuffle(), 100, 15 * 600);
+  const double reached = accuracy(linear, digits.test());
+  RecordProperty("accuracy", std::to_string(reached));
+  EXPECT_GT(reached, 0.70);
+  EXPECT_LT(reached, 0.90);
+}
+
+TEST(DrawnDigitsSlow, are_soon_learnt_by_a_convolutional_network) {
+  torch::manual_seed(1);
+  const Digits digits = mnist("");
+  nn::Sequential network(nn::Conv2d(nn::Conv2dOptions(1, 32, 5).padding(2)), nn::ReLU(), nn::MaxPool2d(2),
+                         nn::Conv2d(nn::Conv2dOptions(32, 64, 5).padding(2)), nn::ReLU(), nn::MaxPool2d(2),
+                         nn::Flatten(), nn::Linear(3136, 500), nn::ReLU(), nn::Linear(500, 10));
+  train(network, digits.train().shuffle(), 50, 600);
+  EXPECT_GT(accuracy(network, digits.test().take(5000)), 0.97);
+}
+
+}  // namespace
+}  // namespace tutti::data

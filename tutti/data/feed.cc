@@ -1,0 +1,89 @@
+#include "tutti/data/feed.h"
+
+#include <algorithm>
+#include <new>
+#include <string>
+
+#include "tutti/base/error.h"
+
+namespace tutti::data {
+namespace {
+
+// "example 7" or "50 examples, the first of them 7".
+std::string name_examples(std::span<const int64_t> examples) {
+  if (examples.size() == 1) return fmt::format("example {}", examples.front());
+  return fmt::format("{} examples, the first of them {}", examples.size(), examples.front());
+}
+
+// Runs `work`; what is thrown by foreign code becomes an Error that says what was being done.
+template <class Work>
+Batch as_error(ErrorKind kind, const char* doing, std::span<const int64_t> examples, const Work& work) {
+  try {
+    return work();
+  } catch (const Error&) {
+    throw;
+  } catch (const std::bad_alloc&) {
+    fail(ErrorKind::Overloaded, "feed: out of memory while {} {}", doing, name_examples(examples));
+  } catch (const std::exception& error) {
+    fail(kind, "feed: {} {} failed: {}", doing, name_examples(examples), error.what());
+  }
+}
+
+void check_rows(const char* who, const Batch& batch, std::span<const int64_t> examples) {
+  if (batch.size() == static_cast<int64_t>(examples.size())) return;
+  fail(ErrorKind::InvalidArgument, "feed: {} gave {} rows for {}; it has to give one for each", who,
+       batch.size(), name_examples(examples));
+}
+
+}  // namespace
+
+Feed::Feed(std::shared_ptr<const Source> source) : source_(std::move(source)) {
+  if (source_ == nullptr) fail(ErrorKind::InvalidArgument, "feed: there is no source");
+  size_ = source_->size();
+}
+
+Feed Feed::shuffle() const {
+  Feed feed = *this;
+  feed.order_ = Order::Shuffled;
+  return feed;
+}
+
+Feed Feed::map(Transform transform) const {
+  if (!transform) fail(ErrorKind::InvalidArgument, "feed: map() was given an empty function");
+  Feed feed = *this;
+  feed.transforms_.push_back(std::move(transform));
+  return feed;
+}
+
+Feed Feed::take(int64_t count) const {
+  if (count < 0) fail(ErrorKind::InvalidArgument, "feed: take({}) was asked for; 0 is the fewest", count);
+  Feed feed = *this;
+  feed.size_ = std::min(feed.size_, count);
+  return feed;
+}
+
+Feed Feed::with(const FeedOptions& options) const {
+  if (options.threads < 1 || options.ahead < 1 || options.timeout.count() < 0) {
+    fail(ErrorKind::InvalidArgument,
+         "feed: {} threads, {} batches ahead, a timeout of {} ms; threads and batches start at 1, the "
+         "timeout at 0",
+         options.threads, options.ahead, options.timeout.count());
+  }
+  Feed feed = *this;
+  feed.options_ = options;
+  return feed;
+}
+
+Batch Feed::read(std::span<const int64_t> examples) const {
+  if (examples.empty()) return {};
+  Batch batch = as_error(ErrorKind::DataLoss, "reading", examples, [&] { return source_->read(examples); });
+  check_rows("the source", batch, examples);
+  for (const Transform& transform : transforms_) {
+    batch = as_error(ErrorKind::InvalidArgument, "transforming", examples,
+                     [&] { return transform(std::move(batch)); });
+    check_rows("a transform", batch, examples);
+  }
+  return batch;
+}
+
+}  // namespace tutti::data

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "tutti/data/batch.h"
+#include "tutti/data/sampler.h"
+#include "tutti/data/source.h"
+
+namespace tutti::data {
+
+struct FeedOptions {
+  int threads = 1;    // that read and transform ahead of the training loop
+  int64_t ahead = 4;  // batches at most that are ready, or being made, before they are asked for
+  std::chrono::milliseconds timeout = std::chrono::seconds(60);  // that a wait for a batch may take
+};
+
+// A source and how its examples are to be seen. A value: each of its verbs returns another feed and leaves
+// this one as it is; copies share the source. A BatchQueue sets it in motion.
+class Feed {
+ public:
+  using Transform = std::function<Batch(Batch)>;
+
+  explicit Feed(std::shared_ptr<const Source> source);
+
+  // In random order, another one every epoch.
+  Feed shuffle() const;
+
+  // Every batch goes through `transform`, after those given before. It runs on the reading threads, on
+  // several batches at once where there are several threads, and keeps the number of examples.
+  Feed map(Transform transform) const;
+
+  // The first `count` examples of the source, or all where there are fewer.
+  Feed take(int64_t count) const;
+
+  Feed with(const FeedOptions& options) const;
+
+  // Examples.
+  int64_t size() const { return size_; }
+  Order order() const { return order_; }
+  const Source& source() const { return *source_; }
+  const FeedOptions& options() const { return options_; }
+
+  // These examples, read and transformed on the calling thread. Thread-safe where the transforms are. What
+  // goes wrong in a reader or a transform comes out as an Error.
+  Batch read(std::span<const int64_t> examples) const;
+
+ private:
+  std::shared_ptr<const Source> source_;
+  std::vector<Transform> transforms_;
+  FeedOptions options_;
+  Order order_ = Order::Sequential;
+  int64_t size_ = 0;
+};
+
+}  // namespace tutti::data

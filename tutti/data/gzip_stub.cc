@@ -1,0 +1,13 @@
+#include "tutti/base/error.h"
+#include "tutti/data/gzip.h"
+
+namespace tutti::data {
+
+std::unique_ptr<ByteReader> gunzip(std::unique_ptr<ByteReader>, const std::string& path) {
+  fail(ErrorKind::Unimplemented,
+       "{}: it is gzip-compressed, and this build has no zlib. Decompress it, or build with "
+       "TUTTI_WITH_ZLIB=ON",
+       path);
+}
+
+}  // namespace tutti::data

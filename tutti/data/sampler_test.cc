@@ -1,0 +1,163 @@
+#include "tutti/data/sampler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <set>
+
+#include "tutti/data/expect_error.h"
+
+namespace tutti::data {
+namespace {
+
+std::vector<int64_t> seen_by(const Sampler& sampler, int64_t step, int64_t lane) {
+  std::vector<int64_t> examples = {-7, -7};  // examples() has to replace what was there
+  sampler.examples(step, lane, examples);
+  return examples;
+}
+
+std::vector<int64_t> epoch_of_all_lanes(const Sampler& sampler, int64_t epoch) {
+  std::vector<int64_t> all;
+  for (int64_t step = 0; step < sampler.steps_per_epoch(); ++step) {
+    for (int64_t lane = 0; lane < sampler.options().lanes; ++lane) {
+      const auto part = seen_by(sampler, epoch * sampler.steps_per_epoch() + step, lane);
+      EXPECT_LE(static_cast<int64_t>(part.size()), sampler.options().batch);
+      all.insert(all.end(), part.begin(), part.end());
+    }
+  }
+  return all;
+}
+
+void expect_every_example_once(int64_t size, const SamplerOptions& options) {
+  const Sampler sampler(size, options);
+  for (const int64_t epoch : {0, 1, 5}) {
+    auto all = epoch_of_all_lanes(sampler, epoch);
+    std::sort(all.begin(), all.end());
+    std::vector<int64_t> expected(static_cast<size_t>(size));
+    std::iota(expected.begin(), expected.end(), 0);
+    EXPECT_EQ(all, expected) << size << " examples, " << options.lanes << " lanes of " << options.batch;
+  }
+}
+
+TEST(Sampler, deals_out_every_example_once_an_epoch) {
+  for (const int64_t size : {1, 2, 3, 7, 8, 49, 50, 51, 100, 257}) {
+    for (const int64_t lanes : {1, 2, 3, 4, 8}) {
+      for (const int64_t batch : {1, 2, 5, 50, 1000}) {
+        expect_every_example_once(size, {.order = Order::Shuffled, .lanes = lanes, .batch = batch});
+        expect_every_example_once(size, {.order = Order::Sequential, .lanes = lanes, .batch = batch});
+      }
+    }
+  }
+}
+
+TEST(Sampler, has_no_steps_where_there_are_no_examples) {
+  const Sampler sampler(0, {.lanes = 2, .batch = 3});
+  EXPECT_EQ(sampler.steps_per_epoch(), 0);
+  error_of(ErrorKind::Bug, [&] { seen_by(sampler, 0, 0); });
+}
+
+TEST(Sampler, counts_a_short_last_step) {
+  EXPECT_EQ(Sampler(60000, {.lanes = 1, .batch = 50}).steps_per_epoch(), 1200);
+  EXPECT_EQ(Sampler(60001, {.lanes = 1, .batch = 50}).steps_per_epoch(), 1201);
+  EXPECT_EQ(Sampler(1, {.lanes = 8, .batch = 50}).steps_per_epoch(), 1);
+  const Sampler sampler(5, {.order = Order::Sequential, .lanes = 4, .batch = 2});
+  EXPECT_EQ(seen_by(sampler, 0, 1), (std::vector<int64_t>{2, 3}));
+  EXPECT_EQ(seen_by(sampler, 0, 2), (std::vector<int64_t>{4}));
+  EXPECT_TRUE(seen_by(sampler, 0, 3).empty());
+}
+
+TEST(Sampler, numbers_epochs_by_the_global_step) {
+  const Sampler sampler(100, {.lanes = 2, .batch = 25});
+  EXPECT_EQ(sampler.epoch_of(0), 0);
+  EXPECT_EQ(sampler.epoch_of(1), 0);
+  EXPECT_EQ(sampler.epoch_of(2), 1);
+  EXPECT_EQ(sampler.epoch_of(2'000'000'001), 1'000'000'000);
+}
+
+TEST(Sampler, shows_the_same_order_however_many_lanes_share_it) {
+  const auto alone = epoch_of_all_lanes(Sampler(1003, {.lanes = 1, .batch = 24}), 2);
+  for (const int64_t lanes : {2, 3, 4, 8, 24}) {
+    EXPECT_EQ(epoch_of_all_lanes(Sampler(1003, {.lanes = lanes, .batch = 24 / lanes}), 2), alone) << lanes;
+  }
+}
+
+TEST(Sampler, is_the_same_function_wherever_it_is_resumed) {
+  const SamplerOptions options = {.seed = 9, .lanes = 3, .batch = 4};
+  const Sampler first(1000, options);
+  std::vector<std::vector<int64_t>> seen;
+  for (int64_t step = 0; step < 300; ++step) seen.push_back(seen_by(first, step, 1));
+  for (int64_t step = 299; step >= 0; --step) {
+    EXPECT_EQ(seen_by(Sampler(1000, options), step, 1), seen[static_cast<size_t>(step)]);
+  }
+}
+
+double correlation(const std::vector<int64_t>& a, const std::vector<int64_t>& b) {
+  const double mean = static_cast<double>(a.size() - 1) / 2.0;
+  double product = 0.0;
+  double square = 0.0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    product += (a[i] - mean) * (b[i] - mean);
+    square += (a[i] - mean) * (a[i] - mean);
+  }
+  return product / square;
+}
+
+TEST(Sampler, shuffles_every_epoch_and_seed_anew) {
+  constexpr int64_t kSize = 10000;
+  const double bound = 5.0 / std::sqrt(kSize);
+  auto last = epoch_of_all_lanes(Sampler(kSize, {.seed = 1, .batch = 100}), 0);
+  for (int64_t epoch = 1; epoch < 20; ++epoch) {
+    const auto next = epoch_of_all_lanes(Sampler(kSize, {.seed = 1, .batch = 100}), epoch);
+    EXPECT_LT(std::abs(correlation(last, next)), bound) << "epoch " << epoch;
+    // Seed 1 + e must not look like seed 1 a few epochs on.
+    const auto other = epoch_of_all_lanes(Sampler(kSize, {.seed = 1 + epoch, .batch = 100}), 0);
+    EXPECT_LT(std::abs(correlation(next, other)), bound) << "epoch " << epoch;
+    last = next;
+  }
+}
+
+TEST(Sampler, keeps_a_sequential_order_every_epoch) {
+  const Sampler sampler(10, {.order = Order::Sequential, .seed = 3, .batch = 4});
+  EXPECT_EQ(epoch_of_all_lanes(sampler, 0), epoch_of_all_lanes(sampler, 7));
+  EXPECT_EQ(epoch_of_all_lanes(sampler, 7), (std::vector<int64_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}));
+}
+
+TEST(Sampler, costs_nothing_for_billions) {
+  constexpr int64_t kSize = 1'000'000'000'000;
+  const Sampler sampler(kSize, {.lanes = 7, .batch = 100});
+  EXPECT_EQ(sampler.steps_per_epoch(), 1'428'571'429);
+  std::set<int64_t> seen;
+  const int64_t last = sampler.steps_per_epoch() - 1;
+  for (const int64_t step : {int64_t{0}, last / 2, last}) {
+    for (int64_t lane = 0; lane < 7; ++lane) {
+      for (const int64_t example : seen_by(sampler, step, lane)) {
+        EXPECT_TRUE(example >= 0 && example < kSize);
+        EXPECT_TRUE(seen.insert(example).second);
+      }
+    }
+  }
+  EXPECT_EQ(seen.size(), 700U + 700U + 400U);
+}
+
+TEST(Sampler, goes_to_the_end_of_its_range) {
+  constexpr int64_t kMost = int64_t{1} << 62;
+  const Sampler one_step(kMost, {.lanes = int64_t{1} << 31, .batch = int64_t{1} << 31});
+  EXPECT_EQ(one_step.steps_per_epoch(), 1);
+  const Sampler steps(kMost, {.order = Order::Sequential, .lanes = 2, .batch = 1});
+  EXPECT_EQ(seen_by(steps, steps.steps_per_epoch() - 1, 1), (std::vector<int64_t>{kMost - 1}));
+}
+
+TEST(Sampler, refuses_what_makes_no_sense) {
+  error_of(ErrorKind::InvalidArgument, [] { Sampler(-1); });
+  error_of(ErrorKind::InvalidArgument, [] { Sampler(INT64_MAX); });
+  error_of(ErrorKind::InvalidArgument, [] { Sampler(1, {.lanes = 0}); });
+  error_of(ErrorKind::InvalidArgument, [] { Sampler(1, {.batch = -5}); });
+  error_of(ErrorKind::InvalidArgument, [] { Sampler(1, {.lanes = INT64_MAX, .batch = 2}); });
+  const Sampler sampler(10, {.lanes = 2});
+  error_of(ErrorKind::Bug, [&] { seen_by(sampler, -1, 0); });
+  error_of(ErrorKind::Bug, [&] { seen_by(sampler, 0, 2); });
+  error_of(ErrorKind::Bug, [&] { seen_by(sampler, 0, -1); });
+}
+
+}  // namespace
+}  // namespace tutti::data

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "tutti/data/batch.h"
+
+namespace tutti::data {
+
+// A collection of examples, read in any order. Const after construction, so that many threads may read at
+// once.
+class Source {
+ public:
+  virtual ~Source() = default;
+
+  // Examples, numbered from 0.
+  virtual int64_t size() const = 0;
+
+  // The rows of these examples, in this order, in memory of their own. Thread-safe. Fails with an Error that
+  // names the file and the record.
+  virtual Batch read(std::span<const int64_t> examples) const = 0;
+};
+
+// A source over tensors in memory, one row an example. The tensors are shared, not copied: leave them
+// unchanged.
+std::shared_ptr<const Source> from_tensors(Batch::Tensors tensors);
+
+// For implementations of read(): an example outside [0, size) is a Bug of the caller that names `what`.
+void check_examples(std::span<const int64_t> examples, int64_t size, std::string_view what);
+
+}  // namespace tutti::data

@@ -1,0 +1,265 @@
+#include "tutti/metrics/metrics.h"
+
+#include <cmath>
+#include <random>
+
+#include <torch/torch.h>
+
+#include "tutti/base/test_errors.h"
+
+namespace tutti::metrics {
+namespace {
+
+using testing::HasSubstr;
+
+Batch labels(const torch::Tensor& tensor) { return Batch({{"label", tensor}}); }
+
+// By the definition: of every pair of a positive and a negative, does the positive score higher?
+std::optional<double> auc_by_pairs(const std::vector<double>& scores, const std::vector<int64_t>& classes) {
+  double right = 0;
+  double pairs = 0;
+  for (size_t p = 0; p < scores.size(); ++p) {
+    for (size_t n = 0; n < scores.size(); ++n) {
+      if (classes[p] != 1 || classes[n] != 0) continue;
+      pairs += 1;
+      right += scores[p] > scores[n] ? 1 : scores[p] == scores[n] ? 0.5 : 0;
+    }
+  }
+  if (pairs == 0) return std::nullopt;
+  return right / pairs;
+}
+
+struct Scored {
+  std::vector<double> scores;
+  std::vector<int64_t> classes;
+
+  torch::Tensor score_tensor(size_t begin, size_t end) const {
+    return torch::tensor(std::vector<double>(scores.begin() + begin, scores.begin() + end), torch::kDouble);
+  }
+  Batch batch(size_t begin, size_t end) const {
+    return labels(torch::tensor(std::vector<int64_t>(classes.begin() + begin, classes.begin() + end)));
+  }
+};
+
+// Scores of few different values, so that there are many ties.
+Scored draw(uint32_t seed, size_t count, int distinct) {
+  std::mt19937 random(seed);
+  Scored drawn;
+  for (size_t i = 0; i < count; ++i) {
+    drawn.classes.push_back(std::bernoulli_distribution(0.3)(random) ? 1 : 0);
+    const int score = std::uniform_int_distribution<int>(0, distinct)(random);
+    drawn.scores.push_back(0.37 * (score + static_cast<int>(drawn.classes.back()) * distinct / 4));
+  }
+  return drawn;
+}
+
+TEST(Metric, fits_into_a_braced_list) {
+  const List list = {accuracy("label"), auc("label"), mse("label"), rmse("label")};
+  std::vector<std::string> names;
+  for (const MetricPtr& metric : list) names.push_back(metric->name());
+  EXPECT_THAT(names, testing::ElementsAre("accuracy", "auc", "mse", "rmse"));
+}
+
+TEST(Metric, has_no_value_before_an_example) {
+  for (const MetricPtr& metric : List{accuracy("label"), auc("label"), mse("label"), rmse("label")}) {
+    EXPECT_EQ(metric->value(), std::nullopt) << metric->name();
+    metric->update(torch::zeros({0}), labels(torch::zeros({0})));
+    EXPECT_EQ(metric->value(), std::nullopt) << metric->name();
+    metric->merge(metric->clone()->counters());
+    EXPECT_EQ(metric->value(), std::nullopt) << metric->name();
+  }
+}
+
+TEST(Metric, forgets_when_reset_and_starts_anew_when_cloned) {
+  for (const MetricPtr& metric : List{accuracy("label"), auc("label"), mse("label")}) {
+    metric->update(torch::tensor({0.1, 0.9}), labels(torch::tensor({1, 0})));
+    const auto value = metric->value();
+    ASSERT_TRUE(value);
+    const auto clone = metric->clone();
+    EXPECT_EQ(clone->name(), metric->name());
+    EXPECT_EQ(clone->value(), std::nullopt);
+    EXPECT_EQ(metric->value(), value);
+    metric->reset();
+    EXPECT_EQ(metric->value(), std::nullopt);
+    clone->update(torch::tensor({0.1, 0.9}), labels(torch::tensor({1, 0})));
+    EXPECT_EQ(clone->value(), value);
+  }
+}
+
+TEST(Metric, names_the_label_that_is_missing) {
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("class"), [] {
+    accuracy("class")->update(torch::zeros({1, 2}), labels(torch::zeros({1})));
+  });
+}
+
+TEST(Accuracy, is_the_share_of_right_answers) {
+  const auto metric = accuracy("label");
+  metric->update(torch::tensor({{0.1, 0.7, 0.2}, {3.0, 1.0, 2.0}}), labels(torch::tensor({1, 2})));
+  EXPECT_EQ(metric->value(), 0.5);
+  metric->update(torch::tensor({{0.0, 0.0, 1.0}, {0.0, 0.0, 1.0}}), labels(torch::tensor({{2}, {2}})));
+  EXPECT_EQ(metric->value(), 0.75);
+}
+
+TEST(Accuracy, answers_one_column_by_a_threshold) {
+  const auto logits = accuracy("label");
+  logits->update(torch::tensor({{-1.0}, {2.0}, {0.0}, {0.1}}), labels(torch::tensor({0.0, 1.0, 0.0, 0.0})));
+  EXPECT_EQ(logits->value(), 0.75);
+  const auto probabilities = accuracy("label", {.threshold = 0.5});
+  probabilities->update(torch::tensor({0.4, 0.6}), labels(torch::tensor({0, 1}, torch::kInt)));
+  EXPECT_EQ(probabilities->value(), 1.0);
+}
+
+TEST(Accuracy, counts_every_place_of_a_picture) {
+  const auto metric = accuracy("label");
+  torch::Tensor prediction = torch::zeros({2, 3, 4, 4});
+  prediction.select(1, 2).fill_(1);
+  torch::Tensor classes = torch::full({2, 4, 4}, 2, torch::kLong);
+  classes[0][0].fill_(1);
+  metric->update(prediction, labels(classes));
+  EXPECT_EQ(metric->value(), 28.0 / 32);
+}
+
+TEST(Accuracy, refuses_shapes_that_do_not_go_together) {
+  const auto metric = accuracy("label");
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("[2, 3] do not go with 'label' of shape [3]"), [&] {
+    metric->update(torch::zeros({2, 3}), labels(torch::zeros({3})));
+  });
+  EXPECT_EQ(metric->value(), std::nullopt);
+}
+
+TEST(SquaredError, is_a_mean_in_double_precision) {
+  const auto squared = mse("label");
+  const auto root = rmse("label");
+  for (const MetricPtr& metric : {squared, root}) {
+    metric->update(torch::tensor({{1.0F}, {2.0F}}), labels(torch::tensor({2.0F, 4.0F})));
+    metric->update(torch::tensor({0.0F}), labels(torch::tensor({2.0F})));
+  }
+  EXPECT_EQ(squared->value(), 3.0);
+  EXPECT_EQ(root->value(), std::sqrt(3.0));
+  EXPECT_THROW(squared->update(torch::zeros({2, 2}), labels(torch::zeros({2}))), Error);
+}
+
+TEST(Mean, counts_a_value_of_the_batch_for_each_example) {
+  const auto metric =
+      mean("loss", [](const torch::Tensor& prediction, const Batch&) { return prediction.mean(); });
+  metric->update(torch::tensor({1.0}), labels(torch::zeros({1})));
+  metric->update(torch::tensor({4.0, 4.0, 4.0}), labels(torch::zeros({3})));
+  EXPECT_EQ(metric->name(), "loss");
+  EXPECT_EQ(metric->value(), 13.0 / 4);
+}
+
+TEST(Mean, takes_a_value_of_each_example) {
+  const auto metric = mean("score", [](const torch::Tensor& prediction, const Batch&) { return prediction; });
+  metric->update(torch::tensor({1.0, 2.0, 6.0}), labels(torch::zeros({3})));
+  EXPECT_EQ(metric->value(), 3.0);
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("shape [2]"),
+               [&] { metric->update(torch::zeros({2}), labels(torch::zeros({3}))); });
+}
+
+TEST(Mean, keeps_no_graph) {
+  const auto metric =
+      mean("loss", [](const torch::Tensor& prediction, const Batch&) { return prediction.sum(); });
+  metric->update(torch::ones({2}, torch::requires_grad()), labels(torch::zeros({2})));
+  EXPECT_EQ(metric->value(), 2.0);
+}
+
+TEST(RunningMeans, merge_as_if_one_had_seen_all) {
+  const torch::Tensor prediction = torch::randn({30, 5});
+  const torch::Tensor classes = torch::randint(0, 5, {30}, torch::kLong);
+  const auto whole = accuracy("label");
+  whole->update(prediction, labels(classes));
+  const auto merged = accuracy("label");
+  for (int64_t part = 0; part < 3; ++part) {
+    const auto worker = merged->clone();
+    worker->update(prediction.narrow(0, 10 * part, 10), labels(classes.narrow(0, 10 * part, 10)));
+    merged->merge(worker->counters());
+  }
+  EXPECT_EQ(merged->value(), whole->value());
+  EXPECT_THROW(merged->merge(std::vector<double>{1}), Error);
+}
+
+TEST(Auc, agrees_with_its_definition_ties_included) {
+  for (uint32_t seed = 0; seed < 20; ++seed) {
+    const Scored drawn = draw(seed, 1 + 20 * seed, 1 + static_cast<int>(seed) * 3);
+    const auto metric = auc("label");
+    metric->update(drawn.score_tensor(0, drawn.scores.size()), drawn.batch(0, drawn.scores.size()));
+    const auto expected = auc_by_pairs(drawn.scores, drawn.classes);
+    ASSERT_EQ(metric->value().has_value(), expected.has_value()) << seed;
+    if (expected) EXPECT_NEAR(*metric->value(), *expected, 1e-14) << seed;
+  }
+}
+
+// The example of scikit-learn's documentation of roc_auc_score.
+TEST(Auc, agrees_with_a_published_example) {
+  const auto metric = auc("label");
+  metric->update(torch::tensor({0.1, 0.4, 0.35, 0.8}), labels(torch::tensor({0, 0, 1, 1})));
+  EXPECT_EQ(metric->value(), 0.75);
+}
+
+TEST(Auc, is_the_same_to_the_bit_however_the_examples_are_spread) {
+  const Scored drawn = draw(7, 1000, 40);
+  const auto whole = auc("label");
+  whole->update(drawn.score_tensor(0, 1000), drawn.batch(0, 1000));
+  for (const size_t workers : {2U, 3U, 7U}) {
+    const auto merged = auc("label");
+    for (size_t worker = workers; worker-- > 0;) {
+      const auto own = merged->clone();
+      const size_t begin = 1000 * worker / workers;
+      const size_t end = 1000 * (worker + 1) / workers;
+      own->update(drawn.score_tensor(begin, end), drawn.batch(begin, end));
+      merged->merge(own->counters());
+    }
+    EXPECT_EQ(merged->value(), whole->value());
+    EXPECT_EQ(merged->counters(), whole->counters());
+  }
+}
+
+TEST(Auc, stays_small_where_scores_repeat) {
+  const auto metric = auc("label");
+  const torch::Tensor scores = torch::arange(100000, torch::kDouble).remainder(10);
+  const torch::Tensor classes = torch::arange(100000, torch::kLong).remainder(2);
+  for (int i = 0; i < 25; ++i) metric->update(scores, labels(classes));
+  EXPECT_EQ(metric->counters().size(), 30U);
+  EXPECT_NEAR(*metric->value(), 0.6, 1e-12);  // the odd scores are the positives: 15 of 25 pairs
+}
+
+TEST(Auc, takes_scores_and_pairs_of_logits) {
+  const torch::Tensor logits = torch::randn({50, 2}, torch::kDouble);
+  const torch::Tensor classes = torch::randint(0, 2, {50}, torch::kLong);
+  const auto pairs = auc("label");
+  pairs->update(logits, labels(classes));
+  const auto column = auc("label");
+  column->update((logits.select(1, 1) - logits.select(1, 0)).unsqueeze(1), labels(classes.to(torch::kFloat)));
+  EXPECT_EQ(pairs->value(), column->value());
+}
+
+TEST(Auc, has_no_value_without_both_classes) {
+  const auto metric = auc("label");
+  metric->update(torch::tensor({0.1, 0.2}), labels(torch::tensor({1, 1})));
+  EXPECT_EQ(metric->value(), std::nullopt);
+  metric->update(torch::tensor({0.15}), labels(torch::tensor({0})));
+  EXPECT_EQ(metric->value(), 0.5);
+}
+
+TEST(Auc, ranks_infinite_scores_and_both_zeros) {
+  const auto metric = auc("label");
+  metric->update(torch::tensor({-INFINITY, -0.0F, 0.0F, INFINITY}), labels(torch::tensor({0, 0, 1, 1})));
+  EXPECT_EQ(metric->value(), 0.875);
+}
+
+TEST(Auc, refuses_what_has_no_rank) {
+  const auto metric = auc("label");
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("1 of 2 scores are NaN"), [&] {
+    metric->update(torch::tensor({0.0, std::nan("")}), labels(torch::tensor({0, 1})));
+  });
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("one 0 or 1 for each of 2"), [&] {
+    metric->update(torch::zeros({2}), labels(torch::tensor({0, 2})));
+  });
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("[2, 3]"), [&] {
+    metric->update(torch::zeros({2, 3}), labels(torch::tensor({0, 1})));
+  });
+  EXPECT_EQ(metric->value(), std::nullopt);
+}
+
+}  // namespace
+}  // namespace tutti::metrics

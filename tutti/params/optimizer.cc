@@ -1,0 +1,262 @@
+#include "tutti/params/optimizer.h"
+
+#include <algorithm>
+#include <type_traits>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+#include <torch/torch.h>
+
+#include "tutti/base/error.h"
+#include "tutti/base/torch_compat.h"
+
+namespace tutti {
+namespace {
+
+using torch::optim::AdagradOptions;
+using torch::optim::AdagradParamState;
+using torch::optim::AdamOptions;
+using torch::optim::AdamParamState;
+using torch::optim::AdamWOptions;
+using torch::optim::AdamWParamState;
+using torch::optim::RMSpropOptions;
+using torch::optim::RMSpropParamState;
+using torch::optim::SGDOptions;
+using torch::optim::SGDParamState;
+
+// What is particular to each optimiser: its class, its name, and the vectors that it keeps under these options.
+struct SlotView {
+  const char* name;
+  torch::Tensor* tensor;
+};
+using SlotViews = std::vector<SlotView>;
+
+template <class Options>
+struct Kind;
+
+template <class State, class Options>
+SlotViews adam_slots(State& state, const Options& options) {
+  SlotViews slots = {{"exp_avg", &state.exp_avg()}, {"exp_avg_sq", &state.exp_avg_sq()}};
+  if (options.amsgrad()) slots.push_back({"max_exp_avg_sq", &state.max_exp_avg_sq()});
+  return slots;
+}
+
+template <class Options>
+Json adam_json(const Options& o) {
+  return {{"lr", o.lr()},   {"betas", {std::get<0>(o.betas()), std::get<1>(o.betas())}},
+          {"eps", o.eps()}, {"weight_decay", o.weight_decay()},
+          {"amsgrad", o.amsgrad()}};
+}
+
+template <>
+struct Kind<AdamOptions> {
+  using Optimizer = torch::optim::Adam;
+  using State = AdamParamState;
+  static constexpr const char* kName = "adam";
+  static SlotViews slots(State& state, const AdamOptions& options) { return adam_slots(state, options); }
+  static void set_step(State& state, int64_t step) { state.step(step); }
+  static Json json(const AdamOptions& options) { return adam_json(options); }
+};
+
+template <>
+struct Kind<AdamWOptions> {
+  using Optimizer = torch::optim::AdamW;
+  using State = AdamWParamState;
+  static constexpr const char* kName = "adamw";
+  static SlotViews slots(State& state, const AdamWOptions& options) { return adam_slots(state, options); }
+  static void set_step(State& state, int64_t step) { state.step(step); }
+  static Json json(const AdamWOptions& options) { return adam_json(options); }
+};
+
+template <>
+struct Kind<SGDOptions> {
+  using Optimizer = torch::optim::SGD;
+  using State = SGDParamState;
+  static constexpr const char* kName = "sgd";
+  static SlotViews slots(State& state, const SGDOptions& options) {
+    if (options.momentum() == 0) return {};
+    return {{"momentum_buffer", &state.momentum_buffer()}};
+  }
+  static void set_step(State&, int64_t) {}
+  static Json json(const SGDOptions& o) {
+    return {{"lr", o.lr()},
+            {"momentum", o.momentum()},
+            {"dampening", o.dampening()},
+            {"weight_decay", o.weight_decay()},
+            {"nesterov", o.nesterov()}};
+  }
+};
+
+template <>
+struct Kind<AdagradOptions> {
+  using Optimizer = torch::optim::Adagrad;
+  using State = AdagradParamState;
+  static constexpr const char* kName = "adagrad";
+  static SlotViews slots(State& state, const AdagradOptions&) { return {{"sum", &state.sum()}}; }
+  static void set_step(State& state, int64_t step) { state.step(step); }
+  static Json json(const AdagradOptions& o) {
+    return {{"lr", o.lr()},
+            {"lr_decay", o.lr_decay()},
+            {"weight_decay", o.weight_decay()},
+            {"initial_accumulator_value", o.initial_accumulator_value()},
+            {"eps", o.eps()}};
+  }
+};
+
+template <>
+struct Kind<RMSpropOptions> {
+  using Optimizer = torch::optim::RMSprop;
+  using State = RMSpropParamState;
+  static constexpr const char* kName = "rmsprop";
+  static SlotViews slots(State& state, const RMSpropOptions& options) {
+    SlotViews slots = {{"square_avg", &state.square_avg()}};
+    if (options.momentum() > 0) slots.push_back({"momentum_buffer", &state.momentum_buffer()});
+    if (options.centered()) slots.push_back({"grad_avg", &state.grad_avg()});
+    return slots;
+  }
+  static void set_step(State& state, int64_t step) { state.step(step); }
+  static Json json(const RMSpropOptions& o) {
+    return {{"lr", o.lr()},
+            {"alpha", o.alpha()},
+            {"eps", o.eps()},
+            {"weight_decay", o.weight_decay()},
+            {"momentum", o.momentum()},
+            {"centered", o.centered()}};
+  }
+};
+
+// Calls use(options, Kind<Options>()) with the alternative that is there.
+template <class Use>
+decltype(auto) with_kind(const OptimizerOptions& options, Use use) {
+  return std::visit([&](const auto& o) -> decltype(auto) { return use(o, Kind<std::decay_t<decltype(o)>>()); }, options);
+}
+
+int64_t slice_elements(const torch::Tensor& values) {
+  // On a GPU every slice would be a kernel launch, and its caches are not ours to fill.
+  if (!values.device().is_cpu()) return std::max<int64_t>(1, values.numel());
+  return Optimizer::kSliceElements * at::get_num_threads();
+}
+
+// The state of a slice as its class; `make` puts a fresh one there first.
+template <class State>
+State& state_of(torch::optim::Optimizer& optimizer, const torch::Tensor& values) {
+  return static_cast<State&>(*optimizer.state().at(compat::optimizer_state_key(optimizer, values)));
+}
+
+template <class State>
+State& make_state(torch::optim::Optimizer& optimizer, const torch::Tensor& values) {
+  optimizer.state()[compat::optimizer_state_key(optimizer, values)] = std::make_unique<State>();
+  return state_of<State>(optimizer, values);
+}
+
+// Plain SGD remembers nothing, and then has no state object either.
+template <class Kind, class Options>
+bool has_slots(Kind kind, const Options& options) {
+  typename Kind::State state;
+  return !kind.slots(state, options).empty();
+}
+
+const Optimizer::Slot& find_slot(std::span<const Optimizer::Slot> slots, std::string_view name, size_t stretch,
+                                 int64_t elements) {
+  const auto found = std::find_if(slots.begin(), slots.end(), [&](const Optimizer::Slot& slot) {
+    return slot.name == name && slot.stretch == stretch;
+  });
+  if (found == slots.end()) {
+    fail(ErrorKind::InvalidArgument, "the optimiser's slot {} is missing; was the checkpoint made by another optimiser?",
+         name);
+  }
+  if (found->vector.numel() != elements) {
+    fail(ErrorKind::InvalidArgument, "the optimiser's slot {} has {} elements, {} are needed", name,
+         found->vector.numel(), elements);
+  }
+  return *found;
+}
+
+}  // namespace
+
+Optimizer::Optimizer(std::vector<ValuesAndGrads> stretches, const OptimizerOptions& options)
+    : stretches_(std::move(stretches)), options_(options) {
+  const torch::NoGradGuard no_grad;
+  std::vector<torch::Tensor> parameters;
+  for (size_t i = 0; i < stretches_.size(); ++i) {
+    const auto& [values, grads] = stretches_[i];
+    const int64_t step = slice_elements(values);
+    for (int64_t offset = 0; offset < values.numel(); offset += step) {
+      const int64_t length = std::min(step, values.numel() - offset);
+      torch::Tensor slice = values.narrow(0, offset, length).detach().requires_grad_(true);
+      slice.mutable_grad() = grads.narrow(0, offset, length);
+      slices_.push_back({i, offset, slice});
+      parameters.push_back(slice);
+    }
+  }
+  optimizer_ = with_kind(options_, [&](const auto& o, auto kind) -> std::unique_ptr<torch::optim::Optimizer> {
+    return std::make_unique<typename decltype(kind)::Optimizer>(parameters, o);
+  });
+}
+
+Optimizer::~Optimizer() = default;
+
+void Optimizer::step() {
+  optimizer_->step();
+  ++steps_;
+}
+
+std::string Optimizer::name() const {
+  return with_kind(options_, [](const auto&, auto kind) -> std::string { return decltype(kind)::kName; });
+}
+
+double Optimizer::learning_rate() const { return optimizer_->param_groups().front().options().get_lr(); }
+
+void Optimizer::set_learning_rate(double rate) {
+  for (auto& group : optimizer_->param_groups()) group.options().set_lr(rate);
+}
+
+std::vector<Optimizer::Slot> Optimizer::slots() const {
+  std::vector<Slot> slots;
+  if (steps_ == 0) return slots;
+  const torch::NoGradGuard no_grad;
+  const auto slot_at = [&](const char* name, size_t stretch) -> Slot& {
+    for (Slot& slot : slots) {
+      if (slot.name == name && slot.stretch == stretch) return slot;
+    }
+    return slots.emplace_back(Slot{name, stretch, torch::empty_like(stretches_[stretch].values)});
+  };
+  with_kind(options_, [&](const auto& options, auto kind) {
+    if (!has_slots(kind, options)) return;
+    for (const Slice& slice : slices_) {
+      auto& state = state_of<typename decltype(kind)::State>(*optimizer_, slice.values);
+      for (const SlotView& view : kind.slots(state, options)) {
+        slot_at(view.name, slice.stretch).vector.narrow(0, slice.offset, slice.values.numel()).copy_(*view.tensor);
+      }
+    }
+  });
+  return slots;
+}
+
+void Optimizer::restore(int64_t steps, std::span<const Slot> slots) {
+  steps_ = steps;
+  if (steps == 0) return;
+  const torch::NoGradGuard no_grad;
+  with_kind(options_, [&](const auto& options, auto kind) {
+    if (!has_slots(kind, options)) return;
+    for (const Slice& slice : slices_) {
+      auto& state = make_state<typename decltype(kind)::State>(*optimizer_, slice.values);
+      kind.set_step(state, steps);
+      for (const SlotView& view : kind.slots(state, options)) {
+        const Slot& slot = find_slot(slots, view.name, slice.stretch, stretches_[slice.stretch].values.numel());
+        *view.tensor = slot.vector.narrow(0, slice.offset, slice.values.numel()).to(slice.values.options()).clone();
+        view.tensor->set_requires_grad(false);
+      }
+    }
+  });
+}
+
+Json to_json(const OptimizerOptions& options) {
+  return with_kind(options, [](const auto& o, auto kind) {
+    Json json = {{"name", decltype(kind)::kName}};
+    json.update(kind.json(o));
+    return json;
+  });
+}
+
+}  // namespace tutti

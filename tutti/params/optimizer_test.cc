@@ -1,0 +1,135 @@
+#include "tutti/params/optimizer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+#include <torch/torch.h>
+
+#include "tutti/base/error.h"
+
+namespace tutti {
+namespace {
+
+struct Case {
+  const char* name;
+  OptimizerOptions options;
+  std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<torch::Tensor>)> plain;
+};
+
+template <class Plain, class Options>
+Case make_case(const char* name, const Options& options) {
+  return {name, options, [options](std::vector<torch::Tensor> parameters) {
+            return std::make_unique<Plain>(std::move(parameters), options);
+          }};
+}
+
+std::vector<Case> cases() {
+  using namespace torch::optim;  // NOLINT(google-build-using-namespace): a table of its classes
+  return {
+      make_case<SGD>("sgd", SGDOptions(0.1)),
+      make_case<SGD>("momentum", SGDOptions(0.1).momentum(0.9).dampening(0.1).weight_decay(1e-3)),
+      make_case<SGD>("nesterov", SGDOptions(0.1).momentum(0.9).nesterov(true)),
+      make_case<Adam>("adam", AdamOptions(1e-2).weight_decay(1e-3)),
+      make_case<Adam>("amsgrad", AdamOptions(1e-2).amsgrad(true)),
+      make_case<AdamW>("adamw", AdamWOptions(1e-2)),
+      make_case<Adagrad>("adagrad", AdagradOptions(0.1).lr_decay(0.01)),
+      make_case<RMSprop>("rmsprop", RMSpropOptions(1e-2).momentum(0.5).centered(true)),
+  };
+}
+
+class OptimizerTest : public testing::TestWithParam<Case> {};
+
+torch::Tensor gradient(int64_t elements, int step) {
+  torch::manual_seed(100 + step);
+  return torch::randn({elements});
+}
+
+// Odd cuts: slices that end in the middle of every vector register.
+TEST_P(OptimizerTest, gives_the_bits_of_torch_optim_on_the_whole_vector) {
+  const int64_t elements = 3 * Optimizer::kSliceElements + 12347;
+  torch::manual_seed(1);
+  const torch::Tensor start = torch::randn({elements});
+
+  torch::Tensor whole = start.clone().requires_grad_(true);
+  whole.mutable_grad() = torch::zeros({elements});
+  const auto plain = GetParam().plain({whole});
+
+  const torch::Tensor values = start.clone();
+  const torch::Tensor grads = torch::zeros({elements});
+  Optimizer sliced({{values.narrow(0, 0, 77777), grads.narrow(0, 0, 77777)},
+                    {values.narrow(0, 77777, elements - 77777), grads.narrow(0, 77777, elements - 77777)}},
+                   GetParam().options);
+
+  for (int step = 0; step < 5; ++step) {
+    const torch::Tensor g = gradient(elements, step);
+    whole.mutable_grad().copy_(g);
+    grads.copy_(g);
+    plain->step();
+    sliced.step();
+    ASSERT_TRUE(values.equal(whole.detach())) << GetParam().name << " at step " << step;
+  }
+}
+
+TEST_P(OptimizerTest, continues_from_its_slots_as_if_it_had_never_stopped) {
+  const int64_t elements = Optimizer::kSliceElements + 777;
+  torch::Tensor values = torch::ones({elements});
+  const torch::Tensor grads = torch::zeros({elements});
+  Optimizer first({{values, grads}}, GetParam().options);
+  for (int step = 0; step < 3; ++step) {
+    grads.copy_(gradient(elements, step));
+    first.step();
+  }
+  const auto slots = first.slots();
+  const torch::Tensor resumed = values.clone();
+  Optimizer second({{resumed, grads}}, GetParam().options);
+  second.restore(first.steps(), slots);
+  for (int step = 3; step < 6; ++step) {
+    grads.copy_(gradient(elements, step));
+    first.step();
+    second.step();
+  }
+  EXPECT_TRUE(values.equal(resumed)) << GetParam().name;
+  EXPECT_EQ(second.steps(), 6);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, OptimizerTest, testing::ValuesIn(cases()),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST(Optimizer, has_no_slots_before_the_first_step) {
+  const torch::Tensor values = torch::ones({3});
+  Optimizer optimizer({{values, torch::zeros({3})}}, torch::optim::AdamOptions(1e-3));
+  EXPECT_TRUE(optimizer.slots().empty());
+  optimizer.restore(0, {});
+  EXPECT_EQ(optimizer.steps(), 0);
+}
+
+TEST(Optimizer, slots_of_another_optimiser_are_refused) {
+  const torch::Tensor values = torch::ones({3});
+  Optimizer adam({{values, torch::zeros({3})}}, torch::optim::AdamOptions(1e-3));
+  adam.step();
+  Optimizer adagrad({{values, torch::zeros({3})}}, torch::optim::AdagradOptions(1e-3));
+  EXPECT_THROW(adagrad.restore(1, adam.slots()), Error);
+  Optimizer longer({{torch::ones({4}), torch::zeros({4})}}, torch::optim::AdamOptions(1e-3));
+  EXPECT_THROW(longer.restore(1, adam.slots()), Error);
+}
+
+TEST(Optimizer, learning_rate_can_be_set_between_steps) {
+  const torch::Tensor values = torch::zeros({3});
+  const torch::Tensor grads = torch::ones({3});
+  Optimizer optimizer({{values, grads}}, torch::optim::SGDOptions(0.5));
+  EXPECT_EQ(optimizer.learning_rate(), 0.5);
+  optimizer.step();
+  optimizer.set_learning_rate(0.25);
+  optimizer.step();
+  EXPECT_EQ(values[0].item<float>(), -0.75F);
+}
+
+TEST(Optimizer, options_can_be_written_down) {
+  const Json json = to_json(torch::optim::AdamOptions(1e-3).amsgrad(true));
+  EXPECT_EQ(json.at("name"), "adam");
+  EXPECT_EQ(json.at("lr"), 1e-3);
+  EXPECT_EQ(json.at("amsgrad"), true);
+}
+
+}  // namespace
+}  // namespace tutti

@@ -1,0 +1,250 @@
+#include "tutti/params/parameters.h"
+
+#include <algorithm>
+#include <cstring>
+#include <unordered_map>
+
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include "tutti/base/error.h"
+#include "tutti/base/sha256.h"
+
+namespace tutti {
+namespace {
+
+constexpr int64_t kCacheLine = 64;
+
+struct Named {
+  std::string name;
+  torch::Tensor tensor;
+};
+
+// Each tensor once, under its first name; the other names become aliases.
+std::vector<Named> once_each(const torch::OrderedDict<std::string, torch::Tensor>& named,
+                             std::map<std::string, std::string>& aliases) {
+  std::vector<Named> tensors;
+  std::unordered_map<const void*, std::string> first_name;
+  for (const auto& item : named) {
+    const auto [known, is_new] = first_name.emplace(item.value().unsafeGetTensorImpl(), item.key());
+    if (is_new) {
+      tensors.push_back({item.key(), item.value()});
+    } else {
+      aliases.emplace(item.key(), known->second);
+    }
+  }
+  return tensors;
+}
+
+struct Span {
+  const std::byte* begin;
+  const std::byte* end;
+  const std::string* name;
+};
+
+Span memory_of(const Named& named) {
+  int64_t last = 0;
+  for (int64_t d = 0; d < named.tensor.dim(); ++d) last += (named.tensor.size(d) - 1) * named.tensor.stride(d);
+  const auto* begin = static_cast<const std::byte*>(named.tensor.data_ptr());
+  return {begin, begin + (last + 1) * static_cast<int64_t>(named.tensor.element_size()), &named.name};
+}
+
+// Two tensors in one place would be torn apart when they are moved into the vector; to be shared they must be the same.
+void require_disjoint(const std::vector<Named>& tensors) {
+  std::vector<Span> spans;
+  for (const Named& named : tensors) {
+    if (named.tensor.numel() > 0) spans.push_back(memory_of(named));
+  }
+  std::sort(spans.begin(), spans.end(), [](const Span& a, const Span& b) { return a.begin < b.begin; });
+  for (size_t i = 1; i < spans.size(); ++i) {
+    if (spans[i].begin < spans[i - 1].end) {
+      fail(ErrorKind::InvalidArgument,
+           "the parameters {} and {} overlap in memory but are two tensors; to share one, register the same tensor under "
+           "both names",
+           *spans[i - 1].name, *spans[i].name);
+    }
+  }
+}
+
+void require_trainable(const std::vector<Named>& tensors, torch::Device device) {
+  for (const Named& named : tensors) {
+    if (named.tensor.layout() != torch::kStrided) {
+      fail(ErrorKind::InvalidArgument, "the parameter {} is sparse; only dense parameters can be trained", named.name);
+    }
+    if (named.tensor.device() != device) {
+      fail(ErrorKind::InvalidArgument, "the parameter {} is on {}, others are on {}; move the whole module to one device",
+           named.name, named.tensor.device().str(), device.str());
+    }
+  }
+}
+
+torch::Tensor view_at(const torch::Tensor& vector, int64_t offset, const torch::Tensor& like, Layout layout) {
+  const torch::Tensor piece = vector.narrow(0, offset, like.numel());
+  if (layout == Layout::ChannelsLast && like.dim() == 4) {
+    return piece.view({like.size(0), like.size(2), like.size(3), like.size(1)}).permute({0, 3, 1, 2});
+  }
+  return piece.view(like.sizes());
+}
+
+// Gives every tensor a place in the vector of its type; returns the length of each vector, by type in order of appearance.
+struct Vector {
+  torch::ScalarType type;
+  int64_t elements = 0;
+};
+
+std::vector<Vector> assign_places(std::vector<Parameters::View>& views) {
+  std::vector<Vector> vectors;
+  for (Parameters::View& view : views) {
+    const torch::ScalarType type = view.tensor.scalar_type();
+    auto vector = std::find_if(vectors.begin(), vectors.end(), [&](const Vector& v) { return v.type == type; });
+    if (vector == vectors.end()) vector = vectors.insert(vectors.end(), {type});
+    const int64_t line = std::max<int64_t>(1, kCacheLine / static_cast<int64_t>(view.tensor.element_size()));
+    view.block = static_cast<size_t>(vector - vectors.begin());
+    view.offset = vector->elements;
+    vector->elements += (view.tensor.numel() + line - 1) / line * line;
+  }
+  return vectors;
+}
+
+torch::Tensor allocate(const ParametersOptions& options, int64_t elements, const torch::TensorOptions& tensor_options) {
+  if (!options.allocate) return torch::zeros({elements}, tensor_options);
+  torch::Tensor vector = options.allocate(elements, tensor_options);
+  if (vector.dim() != 1 || vector.numel() != elements || vector.scalar_type() != tensor_options.dtype()) {
+    fail(ErrorKind::InvalidArgument, "the allocator gave {} where a vector of {} elements was asked for", describe(vector),
+         elements);
+  }
+  return vector;
+}
+
+}  // namespace
+
+Parameters::Parameters(torch::nn::Module& module, const ParametersOptions& options) : layout_(options.layout) {
+  const std::vector<Named> parameters = once_each(module.named_parameters(), aliases_);
+  require_disjoint(parameters);
+  for (const Named& named : parameters) {
+    View view{named.name, named.tensor, {}, 0, 0};
+    (named.tensor.requires_grad() ? trained_ : frozen_).push_back(std::move(view));
+  }
+  for (const Named& named : once_each(module.named_buffers(), aliases_)) {
+    if (named.tensor.defined()) buffers_.push_back({named.name, named.tensor, {}, 0, 0});
+  }
+  if (trained_.empty()) {
+    fail(ErrorKind::InvalidArgument,
+         "the module has no parameter to train ({} frozen): register its submodules and leave requires_grad on",
+         frozen_.size());
+  }
+  require_trainable(parameters, trained_.front().tensor.device());
+  const torch::NoGradGuard no_grad;
+  place_trained(options);
+  place_buffers(options);
+}
+
+void Parameters::place_trained(const ParametersOptions& options) {
+  const torch::Device device = trained_.front().tensor.device();
+  for (const Vector& vector : assign_places(trained_)) {
+    const auto tensor_options = torch::TensorOptions().dtype(vector.type).device(device);
+    blocks_.push_back({allocate(options, vector.elements, tensor_options),
+                       allocate(options, vector.elements, tensor_options)});
+  }
+  for (View& view : trained_) {
+    const torch::Tensor value = view_of(view, blocks_[view.block].values);
+    value.copy_(view.tensor);
+    view.tensor.set_data(value);
+    view.grad = view_of(view, blocks_[view.block].grads);
+    view.tensor.mutable_grad() = view.grad;
+  }
+}
+
+void Parameters::place_buffers(const ParametersOptions& options) {
+  std::vector<View> floating;
+  for (const View& buffer : buffers_) {
+    if (buffer.tensor.is_floating_point()) floating.push_back(buffer);
+  }
+  for (const Vector& vector : assign_places(floating)) {
+    buffer_vectors_.push_back(
+        allocate(options, vector.elements, torch::TensorOptions().dtype(vector.type).device(device())));
+  }
+  for (View& buffer : floating) {
+    const torch::Tensor value = view_at(buffer_vectors_[buffer.block], buffer.offset, buffer.tensor, Layout::Contiguous);
+    value.copy_(buffer.tensor);
+    buffer.tensor.set_data(value);
+  }
+}
+
+const torch::Tensor& Parameters::values() const {
+  if (blocks_.size() != 1) {
+    fail(ErrorKind::InvalidArgument, "the parameters are of {} types and so in {} vectors; use blocks()", blocks_.size(),
+         blocks_.size());
+  }
+  return blocks_.front().values;
+}
+
+const torch::Tensor& Parameters::grads() const {
+  values();
+  return blocks_.front().grads;
+}
+
+torch::Tensor Parameters::view_of(const View& view, const torch::Tensor& vector) const {
+  return view_at(vector, view.offset, view.tensor, layout_);
+}
+
+int64_t Parameters::size() const {
+  int64_t elements = 0;
+  for (const View& view : trained_) elements += view.tensor.numel();
+  return elements;
+}
+
+void Parameters::zero_grads() {
+  const torch::NoGradGuard no_grad;
+  for (Block& block : blocks_) block.grads.zero_();
+}
+
+void Parameters::collect_grads() {
+  const torch::NoGradGuard no_grad;
+  for (View& view : trained_) {
+    torch::Tensor& grad = view.tensor.mutable_grad();
+    if (grad.defined() && grad.is_same(view.grad)) continue;
+    if (!grad.defined()) {
+      view.grad.zero_();
+    } else if (grad.data_ptr() != view.grad.data_ptr()) {
+      view.grad.copy_(grad.is_sparse() ? grad.to_dense() : grad);
+    }
+    grad = view.grad;
+  }
+}
+
+std::string Parameters::sha256() const {
+  std::vector<const View*> by_name;
+  for (const View& view : trained_) by_name.push_back(&view);
+  std::sort(by_name.begin(), by_name.end(), [](const View* a, const View* b) { return a->name < b->name; });
+  Sha256 hash;
+  for (const View* view : by_name) {
+    const torch::Tensor bytes = view->tensor.detach().to(torch::kCPU).contiguous();
+    hash.update({static_cast<const std::byte*>(bytes.data_ptr()), bytes.nbytes()});
+  }
+  return hash.hex();
+}
+
+std::vector<std::string> Parameters::plan() const {
+  std::vector<std::string> lines;
+  for (const View& view : trained_) lines.push_back(fmt::format("{} {}", view.name, describe(view.tensor)));
+  return lines;
+}
+
+std::string describe(const torch::Tensor& tensor) {
+  std::string type = c10::toString(tensor.scalar_type());
+  switch (tensor.scalar_type()) {
+    case torch::kFloat32: type = "float32"; break;
+    case torch::kFloat64: type = "float64"; break;
+    case torch::kBFloat16: type = "bfloat16"; break;
+    case torch::kFloat16: type = "float16"; break;
+    case torch::kInt64: type = "int64"; break;
+    case torch::kInt32: type = "int32"; break;
+    case torch::kUInt8: type = "uint8"; break;
+    case torch::kBool: type = "bool"; break;
+    default: break;
+  }
+  return fmt::format("{}[{}]", type, fmt::join(tensor.sizes(), ","));
+}
+
+}  // namespace tutti

@@ -1,0 +1,75 @@
+#include "tutti/params/tree_sum.h"
+
+#include <utility>
+
+#include "tutti/base/check.h"
+
+namespace tutti {
+
+TreeSum::TreeSum(Vectors vectors, LaneRange block, int64_t lanes)
+    : vectors_(std::move(vectors)), block_(block), lanes_(lanes), next_lane_(block.begin) {
+  TUTTI_CHECK(0 <= block.begin && block.begin <= block.end && block.end <= lanes, "lanes {} to {} of {}", block.begin,
+              block.end, lanes);
+}
+
+void TreeSum::add() { push({0, next_lane_, vectors_}); }
+
+void TreeSum::skip() { push({0, next_lane_, std::nullopt}); }
+
+// Climbs while the sibling on the left is waiting, or while there is none on the right.
+void TreeSum::push(Subtree node) {
+  TUTTI_CHECK(next_lane_ < block_.end, "lane {} of a block that ends at {}", next_lane_, block_.end);
+  const torch::NoGradGuard no_grad;
+  for (;;) {
+    const bool only_child = node.index % 2 == 0 && node.index + 1 == nodes_at(node.level);
+    if (nodes_at(node.level) == 1) break;
+    if (!only_child) {
+      const bool sibling_waits = node.index % 2 == 1 && !waiting_.empty() && waiting_.back().level == node.level &&
+                                 waiting_.back().index == node.index - 1;
+      if (!sibling_waits) break;
+      Subtree left = std::move(waiting_.back());
+      waiting_.pop_back();
+      if (left.values && node.values) {
+        // Addition commutes to the bit, so that the right one may take the left one in.
+        for (size_t i = 0; i < vectors_.size(); ++i) (*node.values)[i].add_((*left.values)[i]);
+        spare_.push_back(std::move(*left.values));
+      } else if (left.values) {
+        node.values = std::move(left.values);
+      }
+    }
+    ++node.level;
+    node.index /= 2;
+  }
+  ++next_lane_;
+  const bool in_vectors = node.values && !vectors_.empty() && (*node.values)[0].is_same(vectors_[0]);
+  if (in_vectors && next_lane_ < block_.end) node.values = copy_of_vectors();
+  waiting_.push_back(std::move(node));
+}
+
+TreeSum::Vectors TreeSum::copy_of_vectors() {
+  Vectors copy;
+  if (!spare_.empty()) {
+    copy = std::move(spare_.back());
+    spare_.pop_back();
+    for (size_t i = 0; i < vectors_.size(); ++i) copy[i].copy_(vectors_[i]);
+  } else {
+    for (const torch::Tensor& vector : vectors_) copy.push_back(vector.clone());
+  }
+  return copy;
+}
+
+std::vector<TreeSum::Subtree> TreeSum::finish() {
+  TUTTI_CHECK(next_lane_ == block_.end, "lane {} of a block that ends at {}", next_lane_, block_.end);
+  next_lane_ = block_.begin;
+  std::vector<Subtree> sums = std::exchange(waiting_, {});
+  if (sums.empty() || !sums.back().values) return sums;
+  Vectors& last = *sums.back().values;
+  if (!vectors_.empty() && !last[0].is_same(vectors_[0])) {
+    const torch::NoGradGuard no_grad;
+    for (size_t i = 0; i < vectors_.size(); ++i) vectors_[i].copy_(last[i]);
+    spare_.push_back(std::exchange(last, vectors_));
+  }
+  return sums;
+}
+
+}  // namespace tutti

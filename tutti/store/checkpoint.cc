@@ -1,0 +1,194 @@
+#include "tutti/store/checkpoint.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+#include "tutti/base/error.h"
+#include "tutti/base/file.h"
+#include "tutti/base/text.h"
+#include "tutti/store/checkpoint_folder.h"
+#include "tutti/store/temporary_folder.h"
+
+namespace tutti::store {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kPrefix = "ckpt-";
+// The name of a checkpoint that is being replaced, from when it steps aside until the new one is in its
+// place.
+constexpr std::string_view kReplaced = ".replaced";
+constexpr const char* kLatest = "latest";
+
+std::string folder_name(int64_t step) { return fmt::format("{}{}", kPrefix, step); }
+
+// One folder ckpt-<step> or ckpt-<step>.replaced, whatever is in it.
+struct Folder {
+  int64_t step = 0;
+  std::string path;
+  bool replaced = false;
+  int64_t sequence = -1;  // -1: not to be had, the manifest is broken
+};
+
+std::optional<Folder> parse_folder(const fs::directory_entry& entry) {
+  const std::string full_name = entry.path().filename().string();
+  std::string_view name = full_name;
+  const bool replaced = name.ends_with(kReplaced);
+  if (replaced) name.remove_suffix(kReplaced.size());
+  std::error_code ignored;
+  if (!name.starts_with(kPrefix) || !entry.is_directory(ignored)) return std::nullopt;
+  const auto step = parse_int(name.substr(kPrefix.size()));
+  // "ckpt-007" and "ckpt--1" are not ours.
+  if (!step || *step < 0 || folder_name(*step) != name) return std::nullopt;
+  return Folder{.step = *step, .path = entry.path().string(), .replaced = replaced};
+}
+
+int64_t sequence_of(const std::string& folder) {
+  try {
+    return read_folder_manifest(folder).sequence;
+  } catch (const Error&) {
+    return -1;
+  }
+}
+
+std::vector<Folder> list_folders(const std::string& logdir) {
+  std::vector<Folder> folders;
+  std::error_code error;
+  for (fs::directory_iterator entry(logdir, error), end; !error && entry != end; entry.increment(error)) {
+    if (auto folder = parse_folder(*entry)) folders.push_back(std::move(*folder));
+  }
+  if (error && error != std::errc::no_such_file_or_directory) {
+    fail_errno(error.value(), fmt::format("looking for checkpoints in {}", logdir));
+  }
+  return folders;
+}
+
+// The one saved last first, and at the end those whose manifest is broken.
+std::vector<Folder> newest_first(const std::string& logdir) {
+  std::vector<Folder> folders = list_folders(logdir);
+  for (Folder& folder : folders) folder.sequence = sequence_of(folder.path);
+  std::sort(folders.begin(), folders.end(), [](const Folder& a, const Folder& b) {
+    return std::tuple(a.sequence, a.step, b.replaced) > std::tuple(b.sequence, b.step, a.replaced);
+  });
+  return folders;
+}
+
+void publish(TemporaryFolder& written, const std::string& logdir, int64_t step) {
+  const std::string target = logdir + "/" + folder_name(step);
+  const std::string aside = target + std::string(kReplaced);
+  if (path_exists(target)) {
+    // Where both are there, an earlier save came to its end but for this removal.
+    if (path_exists(aside)) remove_folder(logdir, aside);
+    rename_path(target, aside);
+  }
+  written.rename_to(target);
+  sync_directory(logdir);
+  if (path_exists(aside)) remove_folder(logdir, aside);
+}
+
+void point_latest_to(const std::string& logdir, int64_t step) {
+  const TemporaryFolder temporary(logdir);
+  const std::string link = temporary.path() + "/" + kLatest;
+  // Relative, so that the directory can be moved.
+  if (::symlink(folder_name(step).c_str(), link.c_str()) != 0) {
+    fail_errno(errno, fmt::format("making the link {}", link));
+  }
+  rename_path(link, logdir + "/" + kLatest);
+  sync_directory(logdir);
+}
+
+void remove_beyond(const std::string& logdir, int keep) {
+  if (keep <= 0) return;
+  const std::vector<Folder> folders = newest_first(logdir);
+  for (size_t i = static_cast<size_t>(keep); i < folders.size(); ++i) remove_folder(logdir, folders[i].path);
+}
+
+// A folder of CheckpointDir, whose name says its step.
+Checkpoint read_folder(const Folder& folder) {
+  Checkpoint checkpoint = read_checkpoint_folder(folder.path);
+  if (checkpoint.step != folder.step) {
+    fail(ErrorKind::DataLoss, "{}: is the checkpoint of step {}", folder.path, checkpoint.step);
+  }
+  return checkpoint;
+}
+
+}  // namespace
+
+CheckpointDir::CheckpointDir(std::string logdir, const CheckpointDirOptions& options)
+    : logdir_(std::move(logdir)), options_(options) {
+  if (logdir_.empty()) fail(ErrorKind::InvalidArgument, "checkpoints need a directory: give --logdir");
+}
+
+void CheckpointDir::save(const Checkpoint& checkpoint) {
+  if (checkpoint.step < 0) fail(ErrorKind::InvalidArgument, "a checkpoint of step {}", checkpoint.step);
+  try {
+    make_directories(logdir_);
+    remove_leftovers(logdir_);
+    int64_t sequence = 0;
+    for (const Folder& folder : list_folders(logdir_))
+      sequence = std::max(sequence, sequence_of(folder.path) + 1);
+    TemporaryFolder temporary(logdir_);
+    write_checkpoint_folder(temporary.path(), checkpoint, sequence);
+    publish(temporary, logdir_, checkpoint.step);
+    point_latest_to(logdir_, checkpoint.step);
+    remove_beyond(logdir_, options_.keep);
+  } catch (const Error& error) {
+    throw Error(error.kind(),
+                fmt::format("saving the checkpoint of step {} failed: {}", checkpoint.step, error.what()));
+  }
+}
+
+std::vector<int64_t> CheckpointDir::steps() const {
+  std::set<int64_t> steps;
+  for (const Folder& folder : list_folders(logdir_)) steps.insert(folder.step);
+  return {steps.begin(), steps.end()};
+}
+
+CheckpointDir::Loaded CheckpointDir::load_latest() const {
+  std::vector<Folder> folders = newest_first(logdir_);
+  // Those with a broken manifest first: nobody knows when they were saved, and they have to be told of.
+  std::stable_partition(folders.begin(), folders.end(),
+                        [](const Folder& folder) { return folder.sequence < 0; });
+  Loaded loaded;
+  for (const Folder& folder : folders) {
+    try {
+      loaded.checkpoint = read_folder(folder);
+      return loaded;
+    } catch (const Error& error) {
+      // Only what is damaged is passed over. Memory that ran out or a newer format would go unnoticed.
+      if (error.kind() != ErrorKind::DataLoss) throw;
+      loaded.skipped.push_back(fmt::format("checkpoint of step {}: {}", folder.step, error.what()));
+    }
+  }
+  if (!loaded.skipped.empty()) {
+    fail(ErrorKind::DataLoss,
+         "{}: none of its {} checkpoints is whole ({}). Restore one, or start anew with --resume never",
+         logdir_, loaded.skipped.size(), fmt::join(loaded.skipped, "; "));
+  }
+  return loaded;
+}
+
+Checkpoint CheckpointDir::load(int64_t step) const {
+  std::optional<Folder> found;
+  for (Folder& folder : list_folders(logdir_)) {
+    if (folder.step == step && (!found || !folder.replaced)) found = std::move(folder);
+  }
+  if (!found) {
+    fail(ErrorKind::InvalidArgument, "{}: no checkpoint of step {}; there are those of step {}", logdir_,
+         step, fmt::join(steps(), ", "));
+  }
+  return read_folder(*found);
+}
+
+Checkpoint load_checkpoint(const std::string& folder) {
+  if (!path_exists(folder + "/" + kManifestName)) {
+    fail(ErrorKind::InvalidArgument, "{} is no checkpoint: it holds no {}", folder, kManifestName);
+  }
+  return read_checkpoint_folder(folder);
+}
+
+}  // namespace tutti::store

@@ -1,0 +1,383 @@
+#include "tutti/store/checkpoint.h"
+
+#include <csignal>
+#include <filesystem>
+#include <set>
+#include <sys/resource.h>
+
+#include "tutti/base/file.h"
+#include "tutti/base/test_errors.h"
+#include "tutti/base/test_folder.h"
+#include "tutti/base/version.h"
+#include "tutti/store/manifest.h"
+#include "tutti/store/safetensors.h"
+#include "tutti/store/test_checkpoint.h"
+#include "tutti/store/test_oracle.h"
+
+namespace tutti::store {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+std::set<std::string> names_in(const std::string& folder) {
+  std::set<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder)) names.insert(entry.path().filename().string());
+  return names;
+}
+
+void flip_bit(const std::string& path, size_t bit) {
+  std::string text = read_file(path);
+  ASSERT_LT(bit / 8, text.size());
+  text[bit / 8] = static_cast<char>(text[bit / 8] ^ (1 << (bit % 8)));
+  replace_file(path, text);
+}
+
+// Steps 1 and 2 are there, 2 is the newest.
+class Damaged : public testing::Test {
+ protected:
+  Damaged() {
+    directory_.save(checkpoint_of(1));
+    directory_.save(checkpoint_of(2));
+  }
+
+  void expect_the_older_one_is_used(const std::string& reason) const {
+    const auto loaded = directory_.load_latest();
+    ASSERT_TRUE(loaded.checkpoint);
+    EXPECT_EQ(loaded.checkpoint->step, 1);
+    EXPECT_EQ(checked_mark(*loaded.checkpoint), 0);
+    EXPECT_THAT(loaded.skipped, ElementsAre(AllOf(HasSubstr("step 2"), HasSubstr(reason))));
+    expect_error(ErrorKind::DataLoss, HasSubstr(reason), [&] { static_cast<void>(directory_.load(2)); });
+  }
+
+  TestFolder folder_;
+  CheckpointDir directory_{folder_.path()};
+};
+
+TEST(Checkpoint, comes_back_as_it_was_saved) {
+  const TestFolder folder;
+  CheckpointDir directory(folder / "runs/one");
+  Checkpoint saved = checkpoint_of(7, 3);
+  saved.state["cursor"] = {{"epoch", 2}, {"seed", ~uint64_t{0}}, {"rate", 0.1 + 0.2}};
+  directory.save(saved);
+  const auto loaded = directory.load_latest();
+  ASSERT_TRUE(loaded.checkpoint);
+  EXPECT_EQ(loaded.checkpoint->step, 7);
+  EXPECT_EQ(checked_mark(*loaded.checkpoint), 3);
+  EXPECT_EQ(loaded.checkpoint->state, saved.state);
+  EXPECT_EQ(weights_sha256(loaded.checkpoint->weights), weights_sha256(saved.weights));
+  EXPECT_THAT(loaded.skipped, IsEmpty());
+}
+
+TEST(Checkpoint, may_be_without_optimizer_and_state) {
+  const TestFolder folder;
+  CheckpointDir directory(folder.path());
+  directory.save({.step = 0, .weights = {{"w", torch::ones({2})}}, .optimizer = {}, .state = {}});
+  EXPECT_EQ(directory.load(0).weights.size(), 1U);
+  EXPECT_TRUE(directory.load(0).optimizer.empty());
+}
+
+TEST(Checkpoint, holds_what_the_design_promises) {
+  const TestFolder folder;
+  CheckpointDir(folder.path()).save(checkpoint_of(7));
+  EXPECT_EQ(names_in(folder.path()), (std::set<std::string>{"ckpt-7", "latest"}));
+  EXPECT_EQ(names_in(folder / "ckpt-7"),
+            (std::set<std::string>{"weights.safetensors", "optimizer.safetensors", "manifest.json"}));
+  const auto manifest = nlohmann::json::parse(read_file(folder / "ckpt-7/manifest.json"));
+  EXPECT_EQ(manifest["step"], 7);
+  EXPECT_EQ(manifest["state"]["lanes"], 4);
+  EXPECT_EQ(manifest["tutti_version"], std::string(version()));
+  EXPECT_EQ(manifest["libtorch_version"], TORCH_VERSION);
+  EXPECT_EQ(manifest["files"].size(), 2U);
+  EXPECT_TRUE(SafetensorsFile(folder / "latest/weights.safetensors").has("conv1.weight"));
+}
+
+TEST(Checkpoint, latest_points_to_the_one_saved_last_and_moves_with_the_directory) {
+  const TestFolder folder;
+  CheckpointDir directory(folder / "run");
+  directory.save(checkpoint_of(1));
+  directory.save(checkpoint_of(2));
+  EXPECT_EQ(fs::read_symlink(folder / "run/latest"), "ckpt-2");
+  fs::rename(folder / "run", folder / "moved");
+  EXPECT_EQ(load_checkpoint(folder / "moved/latest").step, 2);
+}
+
+TEST(Checkpoint, keeps_the_newest_only) {
+  const TestFolder folder;
+  CheckpointDir directory(folder.path(), {.keep = 2});
+  for (const int64_t step : {1, 5, 10, 100}) directory.save(checkpoint_of(step));
+  EXPECT_THAT(directory.steps(), ElementsAre(10, 100));
+  CheckpointDir all(folder.path(), {.keep = 0});
+  for (const int64_t step : {101, 102, 103, 104, 105, 106}) all.save(checkpoint_of(step));
+  EXPECT_EQ(all.steps().size(), 8U);
+}
+
+// A run that is started anew in an old directory: its first checkpoint must not give way to those of the old
+// run.
+TEST(Checkpoint, newest_is_the_one_saved_last_even_with_a_lower_step) {
+  const TestFolder folder;
+  CheckpointDir directory(folder.path(), {.keep = 3});
+  for (const int64_t step : {1000, 2000, 3000}) directory.save(checkpoint_of(step));
+  directory.save(checkpoint_of(10));
+  EXPECT_THAT(directory.steps(), ElementsAre(10, 2000, 3000));
+  EXPECT_EQ(directory.load_latest().checkpoint->step, 10);
+}
+
+TEST(Checkpoint, replaces_one_of_the_same_step) {
+  const TestFolder folder;
+  CheckpointDir directory(folder.path());
+  directory.save(checkpoint_of(1));
+  directory.save(checkpoint_of(2, 1));
+  directory.save(checkpoint_of(2, 2));
+  EXPECT_EQ(checked_mark(directory.load(2)), 2);
+  EXPECT_EQ(names_in(folder.path()), (std::set<std::string>{"ckpt-1", "ckpt-2", "latest"}));
+}
+
+// What a kill leaves between the two renames of a replacement.
+TEST(Checkpoint, uses_one_that_was_stepping_aside) {
+  const TestFolder folder;
+  CheckpointDir directory(folder.path());
+  directory.save(checkpoint_of(2, 1));
+  fs::rename(folder / "ckpt-2", folder / "ckpt-2.replaced");
+  EXPECT_EQ(checked_mark(*directory.load_latest().checkpoint), 1);
+  EXPECT_EQ(checked_mark(directory.load(2)), 1);
+  EXPECT_THAT(directory.steps(), ElementsAre(2));
+  directory.save(checkpoint_of(2, 2));
+  EXPECT_EQ(checked_mark(directory.load(2)), 2);
+  EXPECT_EQ(names_in(folder.path()), (std::set<std::string>{"ckpt-2", "latest"}));
+}
+
+TEST(Checkpoint, finds_none_where_there_is_none) {
+  const TestFolder folder;
+  const CheckpointDir missing(folder / "missing");
+  EXPECT_FALSE(missing.load_latest().checkpoint);
+  EXPECT_THAT(missing.steps(), IsEmpty());
+  EXPECT_FALSE(fs::exists(folder / "missing"));
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("no checkpoint of step 3"),
+               [&] { (void)missing.load(3); });
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("--logdir"), [] { const CheckpointDir none(""); });
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("holds no manifest.json"),
+               [&] { (void)load_checkpoint(folder.path()); });
+}
+
+TEST(Checkpoint, leaves_other_things_alone) {
+  const TestFolder folder;
+  for (const char* name : {"ckpt-", "ckpt-x", "ckpt-007", "ckpt--1", "ckpt-99999999999999999999", "notes"}) {
+    fs::create_directory(folder / name);
+  }
+  replace_file(folder / "ckpt-5", "a file");
+  replace_file(folder / "events.out.tfevents.1.host.2", "");
+  const auto before = names_in(folder.path());
+  CheckpointDir directory(folder.path(), {.keep = 1});
+  directory.save(checkpoint_of(1));
+  directory.save(checkpoint_of(2));
+  auto expected = before;
+  expected.insert({"ckpt-2", "latest"});
+  EXPECT_EQ(names_in(folder.path()), expected);
+  EXPECT_THAT(directory.steps(), ElementsAre(2));
+}
+
+TEST(Checkpoint, does_not_need_the_link) {
+  const TestFolder folder;
+  CheckpointDir directory(folder.path());
+  directory.save(checkpoint_of(1));
+  for (const char* target : {"ckpt-99", "latest", "/nowhere"}) {
+    fs::remove(folder / "latest");
+    fs::create_symlink(target, folder / "latest");
+    EXPECT_EQ(directory.load_latest().checkpoint->step, 1) << target;
+  }
+  fs::remove(folder / "latest");
+  EXPECT_EQ(directory.load_latest().checkpoint->step, 1);
+  directory.save(checkpoint_of(2));
+  EXPECT_EQ(fs::read_symlink(folder / "latest"), "ckpt-2");
+}
+
+TEST(Checkpoint, removes_what_dead_writers_left) {
+  const TestFolder folder;
+  CheckpointDir directory(folder.path());
+  fs::create_directories(folder / ".tutti-temporary-1-0/deep");
+  replace_file(folder / ".tutti-temporary-1-0/weights.safetensors", "half");
+  directory.save(checkpoint_of(1));
+  EXPECT_EQ(names_in(folder.path()), (std::set<std::string>{"ckpt-1", "latest"}));
+}
+
+TEST(Checkpoint, refuses_what_it_could_not_give_back) {
+  const TestFolder folder;
+  CheckpointDir directory(folder.path());
+  directory.save(checkpoint_of(1));
+  Checkpoint twice = checkpoint_of(2);
+  twice.optimizer.push_back(twice.optimizer.front());
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("step 2"), [&] { directory.save(twice); });
+  Checkpoint garbled = checkpoint_of(2);
+  garbled.state["text"] = "\xff";
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("UTF-8"), [&] { directory.save(garbled); });
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("-1"), [&] { directory.save(checkpoint_of(-1)); });
+  EXPECT_EQ(names_in(folder.path()), (std::set<std::string>{"ckpt-1", "latest"}));
+}
+
+TEST(Checkpoint, says_which_path_is_in_the_way) {
+  const TestFolder folder;
+  replace_file(folder / "file", "");
+  CheckpointDir below(folder / "file/run");
+  expect_error(ErrorKind::InvalidArgument, HasSubstr(folder / "file/run"),
+               [&] { below.save(checkpoint_of(1)); });
+  CheckpointDir itself(folder / "file");
+  expect_error(ErrorKind::InvalidArgument, HasSubstr(folder / "file"),
+               [&] { itself.save(checkpoint_of(1)); });
+}
+
+TEST(Checkpoint, is_overloaded_and_untouched_where_no_byte_more_fits) {
+  const TestFolder folder;
+  CheckpointDir directory(folder.path());
+  directory.save(checkpoint_of(1));
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  for (const rlim_t bytes : {0, 1, 8, 100, 500, 600}) {
+    const rlimit narrow{.rlim_cur = bytes, .rlim_max = before.rlim_max};
+    ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &narrow), 0);
+    expect_error(ErrorKind::Overloaded, HasSubstr("saving the checkpoint of step 2 failed"),
+                 [&] { directory.save(checkpoint_of(2)); });
+    ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+    EXPECT_EQ(names_in(folder.path()), (std::set<std::string>{"ckpt-1", "latest"}));
+  }
+  std::signal(SIGXFSZ, handler);
+  EXPECT_EQ(checked_mark(*directory.load_latest().checkpoint), 0);
+}
+
+TEST_F(Damaged, by_a_flipped_bit_anywhere) {
+  for (const char* name : {"weights.safetensors", "optimizer.safetensors", "manifest.json"}) {
+    const std::string path = folder_ / "ckpt-2" + "/" + name;
+    const size_t bits = 8 * fs::file_size(path);
+    // 11 and 8 have no common divisor, so that every bit of a byte has its turn.
+    for (size_t bit = 0; bit < bits; bit += 11) {
+      flip_bit(path, bit);
+      expect_the_older_one_is_used(name);
+      flip_bit(path, bit);
+    }
+  }
+  EXPECT_EQ(directory_.load_latest().checkpoint->step, 2);
+}
+
+TEST_F(Damaged, by_a_file_cut_short_or_grown) {
+  for (const char* name : {"weights.safetensors", "optimizer.safetensors", "manifest.json"}) {
+    const std::string path = folder_ / "ckpt-2" + "/" + name;
+    const std::string whole = read_file(path);
+    for (const size_t length : {size_t{0}, size_t{1}, size_t{7}, whole.size() / 2, whole.size() - 1}) {
+      replace_file(path, whole.substr(0, length));
+      expect_the_older_one_is_used(name);
+    }
+    replace_file(path, whole + "x");
+    expect_the_older_one_is_used(name);
+    replace_file(path, whole);
+  }
+}
+
+TEST_F(Damaged, by_a_missing_file_or_something_else_in_its_place) {
+  for (const char* name : {"weights.safetensors", "optimizer.safetensors", "manifest.json"}) {
+    const std::string path = folder_ / "ckpt-2" + "/" + name;
+    fs::rename(path, folder_ / "kept");
+    expect_the_older_one_is_used(name);
+    fs::create_directory(path);
+    expect_the_older_one_is_used(name);
+    fs::remove(path);
+    fs::rename(folder_ / "kept", path);
+  }
+}
+
+TEST_F(Damaged, by_files_of_another_checkpoint) {
+  fs::copy(folder_ / "ckpt-1/weights.safetensors", folder_ / "ckpt-2/weights.safetensors",
+           fs::copy_options::overwrite_existing);
+  expect_the_older_one_is_used("checksum");
+}
+
+TEST_F(Damaged, by_a_name_that_says_another_step) {
+  directory_.save(checkpoint_of(3));
+  fs::remove_all(folder_ / "ckpt-2");
+  fs::rename(folder_ / "ckpt-3", folder_ / "ckpt-2");
+  expect_the_older_one_is_used("is the checkpoint of step 3");
+  EXPECT_EQ(load_checkpoint(folder_ / "ckpt-2").step, 3);
+}
+
+TEST_F(Damaged, all_of_them) {
+  flip_bit(folder_ / "ckpt-1/manifest.json", 700);
+  flip_bit(folder_ / "ckpt-2/weights.safetensors", 700);
+  expect_error(ErrorKind::DataLoss,
+               AllOf(HasSubstr("none of its 2"), HasSubstr("ckpt-1"), HasSubstr("ckpt-2")),
+               [&] { (void)directory_.load_latest(); });
+}
+
+TEST_F(Damaged, ones_are_replaced_and_do_not_count) {
+  for (const char* path : {"ckpt-1/manifest.json", "ckpt-2/manifest.json"}) flip_bit(folder_ / path, 700);
+  CheckpointDir narrow(folder_.path(), {.keep = 1});
+  narrow.save(checkpoint_of(1, 9));
+  EXPECT_EQ(checked_mark(*narrow.load_latest().checkpoint), 9);
+  EXPECT_THAT(narrow.steps(), ElementsAre(1));
+}
+
+class WrittenByHand : public testing::Test {
+ protected:
+  WrittenByHand() {
+    CheckpointDir(folder_.path()).save(checkpoint_of(1));
+    manifest_ = read_manifest(path_);
+  }
+  void expect_refused(ErrorKind kind, const std::string& text) {
+    write_manifest(path_, manifest_);
+    expect_error(kind, HasSubstr(text), [&] { (void)load_checkpoint(folder_ / "ckpt-1"); });
+  }
+
+  TestFolder folder_;
+  std::string path_ = folder_ / "ckpt-1/manifest.json";
+  Manifest manifest_;
+};
+
+TEST_F(WrittenByHand, a_manifest_cannot_lead_out_of_its_folder) {
+  for (const char* name : {"../ckpt-1/weights.safetensors", "/etc/passwd", "..", ""}) {
+    manifest_.files[0].name = name;
+    expect_refused(ErrorKind::DataLoss, "no name of a file in this folder");
+  }
+}
+
+TEST_F(WrittenByHand, a_tensor_may_not_be_in_two_files) {
+  fs::copy(folder_ / "ckpt-1/weights.safetensors", folder_ / "ckpt-1/more.safetensors");
+  ManifestFile more = manifest_.files[0];
+  more.name = "more.safetensors";
+  manifest_.files.push_back(more);
+  expect_refused(ErrorKind::DataLoss, "is in another file of the checkpoint too");
+}
+
+TEST_F(WrittenByHand, a_part_may_be_in_several_files) {
+  const WrittenFile written =
+      write_safetensors(folder_ / "ckpt-1/rows.safetensors", {{"rows", torch::ones({2})}});
+  manifest_.files.push_back({"rows.safetensors", kWeightsPart, written.bytes, written.checksum});
+  write_manifest(path_, manifest_);
+  EXPECT_EQ(load_checkpoint(folder_ / "ckpt-1").weights.size(), 3U);
+}
+
+TEST_F(WrittenByHand, a_newer_form_is_no_damage) {
+  manifest_.files[0].part = "embeddings";
+  expect_refused(ErrorKind::Unimplemented, "embeddings");
+  expect_error(ErrorKind::Unimplemented, HasSubstr("embeddings"),
+               [&] { (void)CheckpointDir(folder_.path()).load_latest(); });
+}
+
+TEST(Checkpoint, is_read_by_the_python_package) {
+  TUTTI_NEEDS_ORACLES();
+  const TestFolder folder;
+  CheckpointDir(folder.path()).save(checkpoint_of(2, 0, 8));
+  const nlohmann::json values = std::vector<double>(8, 2000);
+  const nlohmann::json expected = {
+      {"metadata", {{"format", "pt"}, {"step", "2"}}},
+      {"tensors",
+       {{"conv1.weight", {{"dtype", "F32"}, {"shape", {1, 8}}, {"values", values}}},
+        {"norm.count", {{"dtype", "I64"}, {"shape", nlohmann::json::array()}, {"values", {2000}}}}}}};
+  const auto answer =
+      ask_oracle("check_safetensors.py", {folder / "latest/weights.safetensors", expected.dump()});
+  EXPECT_EQ(answer.status, 0) << answer.output;
+}
+
+}  // namespace
+}  // namespace tutti::store

@@ -1,0 +1,201 @@
+#include "tutti/store/event_file.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <fcntl.h>
+#include <filesystem>
+#include <limits>
+#include <unistd.h>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "tutti/base/error.h"
+#include "tutti/base/text.h"
+#include "tutti/store/event_encoding.h"
+
+namespace tutti::store {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kPrefix = "events.out.tfevents.";
+
+// The numbers of the fields of TensorBoard's messages that are written here.
+enum EventField { kWallTime = 1, kStep = 2, kFileVersion = 3, kSummary = 5, kSessionLog = 7 };
+enum SessionLogField { kStatus = 1 };
+enum SummaryField { kValue = 1 };
+enum ValueField { kTag = 1, kSimpleValue = 2, kHistogram = 5, kTensor = 8, kMetadata = 9 };
+enum HistogramField {
+  kMin = 1,
+  kMax = 2,
+  kCount = 3,
+  kSum = 4,
+  kSumOfSquares = 5,
+  kLimits = 6,
+  kBuckets = 7
+};
+enum TensorField { kType = 1, kStrings = 8 };
+enum MetadataField { kPlugin = 1 };
+enum PluginField { kPluginName = 1 };
+
+constexpr int64_t kSessionStart = 1;  // SessionLog.START
+constexpr int64_t kStringType = 7;    // DT_STRING
+constexpr int64_t kHistogramBuckets = 64;
+
+double seconds_since_1970() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  if (::gethostname(name.data(), name.size() - 1) != 0 || name[0] == '\0') return "localhost";
+  return name.data();
+}
+
+// TensorBoard reads the files of a directory in the order of their names: one that is begun in the same
+// second as another, or after the clock was set back, takes the second after it.
+int64_t second_for_name(const std::string& logdir) {
+  constexpr int64_t kDay = 86400;
+  const auto now = static_cast<int64_t>(seconds_since_1970());
+  int64_t second = now;
+  std::error_code error;
+  for (fs::directory_iterator entry(logdir, error), end; !error && entry != end; entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    if (!name.starts_with(kPrefix)) continue;
+    const auto theirs = parse_int(split(name.substr(kPrefix.size()), '.').front());
+    if (theirs && *theirs < now + kDay) second = std::max(second, *theirs + 1);
+  }
+  return second;
+}
+
+ProtoMessage event_at(int64_t step) {
+  ProtoMessage event;
+  event.real(kWallTime, seconds_since_1970()).integer(kStep, step);
+  return event;
+}
+
+std::string summary_event(int64_t step, const ProtoMessage& value) {
+  return event_at(step).message(kSummary, ProtoMessage().message(kValue, value)).bytes();
+}
+
+// --- Histograms
+
+struct Moments {
+  double least = std::numeric_limits<double>::infinity();
+  double greatest = -std::numeric_limits<double>::infinity();
+  double count = 0;
+  double sum = 0;
+  double sum_of_squares = 0;
+};
+
+// The finite elements in double precision, a piece at a time: a copy of all of them might not fit beside the
+// model.
+template <class Use>
+void for_finite_pieces(const torch::Tensor& values, const Use& use) {
+  constexpr int64_t kPiece = 1 << 22;
+  const torch::Tensor flat = values.detach().reshape(-1);
+  for (int64_t at = 0; at < flat.numel(); at += kPiece) {
+    const torch::Tensor piece = flat.narrow(0, at, std::min(kPiece, flat.numel() - at)).to(torch::kDouble);
+    const torch::Tensor finite = piece.masked_select(torch::isfinite(piece));
+    if (finite.numel() > 0) use(finite);
+  }
+}
+
+Moments moments_of(const torch::Tensor& values) {
+  Moments moments;
+  for_finite_pieces(values, [&moments](const torch::Tensor& piece) {
+    moments.least = std::min(moments.least, piece.min().item<double>());
+    moments.greatest = std::max(moments.greatest, piece.max().item<double>());
+    moments.count += static_cast<double>(piece.numel());
+    moments.sum += piece.sum().item<double>();
+    moments.sum_of_squares += piece.square().sum().item<double>();
+  });
+  return moments;
+}
+
+std::vector<double> count_buckets(const torch::Tensor& values, const Moments& moments) {
+  torch::Tensor counts = torch::zeros(kHistogramBuckets, torch::kDouble);
+  for_finite_pieces(values, [&](const torch::Tensor& piece) {
+    counts += torch::histc(piece, kHistogramBuckets, moments.least, moments.greatest).cpu();
+  });
+  return {counts.data_ptr<double>(), counts.data_ptr<double>() + counts.numel()};
+}
+
+ProtoMessage histogram_message(const torch::Tensor& values, const Moments& moments) {
+  std::vector<double> limits = {moments.greatest};
+  std::vector<double> counts = {moments.count};
+  const double width = (moments.greatest - moments.least) / kHistogramBuckets;
+  // All equal, or so far apart that the width is beyond a double: one bucket.
+  if (width > 0 && std::isfinite(width)) {
+    counts = count_buckets(values, moments);
+    limits.clear();
+    for (int64_t i = 1; i < kHistogramBuckets; ++i)
+      limits.push_back(moments.least + static_cast<double>(i) * width);
+    limits.push_back(moments.greatest);
+  }
+  ProtoMessage message;
+  message.real(kMin, moments.least).real(kMax, moments.greatest).real(kCount, moments.count);
+  message.real(kSum, moments.sum).real(kSumOfSquares, moments.sum_of_squares);
+  message.packed_reals(kLimits, limits).packed_reals(kBuckets, counts);
+  return message;
+}
+
+}  // namespace
+
+EventWriter::EventWriter(const std::string& logdir, const EventWriterOptions& options)
+    : options_(options), last_flush_(std::chrono::steady_clock::now()) {
+  make_directories(logdir);
+  path_ = fmt::format("{}/{}{}.{}.{}", logdir, kPrefix, second_for_name(logdir), host_name(), ::getpid());
+  fd_ = FileDescriptor(path_, O_WRONLY | O_CREAT | O_EXCL);
+  append(ProtoMessage().real(kWallTime, seconds_since_1970()).text(kFileVersion, "brain.Event:2").bytes());
+  if (options_.resumed_after) {
+    const auto start = ProtoMessage().integer(kStatus, kSessionStart);
+    append(event_at(*options_.resumed_after + 1).message(kSessionLog, start).bytes());
+  }
+  flush();
+}
+
+EventWriter::~EventWriter() {
+  try {
+    flush();
+  } catch (const Error&) {
+    // Told to whoever calls flush(); there is nobody here to tell.
+    return;
+  }
+}
+
+void EventWriter::scalar(const std::string& tag, int64_t step, double value) {
+  append(summary_event(step, ProtoMessage().text(kTag, tag).single(kSimpleValue, static_cast<float>(value))));
+}
+
+void EventWriter::histogram(const std::string& tag, int64_t step, const torch::Tensor& values) {
+  const Moments moments = moments_of(values);
+  if (moments.count == 0) return;
+  append(summary_event(
+      step, ProtoMessage().text(kTag, tag).message(kHistogram, histogram_message(values, moments))));
+}
+
+void EventWriter::text(const std::string& tag, int64_t step, const std::string& markdown) {
+  const auto plugin = ProtoMessage().message(kPlugin, ProtoMessage().text(kPluginName, "text"));
+  const auto tensor = ProtoMessage().integer(kType, kStringType).text(kStrings, markdown);
+  append(summary_event(step,
+                       ProtoMessage().text(kTag, tag).message(kTensor, tensor).message(kMetadata, plugin)));
+}
+
+void EventWriter::append(const std::string& event) {
+  held_ += frame_record(event);
+  const bool late = std::chrono::steady_clock::now() - last_flush_ >= options_.flush_every;
+  if (late || held_.size() >= options_.flush_bytes) flush();
+}
+
+void EventWriter::flush() {
+  last_flush_ = std::chrono::steady_clock::now();
+  // At its own place: what a failed attempt left of a record is overwritten by the next.
+  write_at(fd_, path_, written_, as_bytes(held_));
+  written_ += held_.size();
+  held_.clear();
+}
+
+}  // namespace tutti::store

@@ -1,0 +1,202 @@
+#include "tutti/store/event_file.h"
+
+#include <cmath>
+#include <csignal>
+#include <filesystem>
+#include <sys/resource.h>
+
+#include <nlohmann/json.hpp>
+#include <torch/torch.h>
+
+#include "tutti/base/test_errors.h"
+#include "tutti/base/test_folder.h"
+#include "tutti/store/event_encoding.h"
+#include "tutti/store/test_oracle.h"
+
+namespace tutti::store {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using testing::HasSubstr;
+
+json seen_by_tensorboard(const std::string& logdir) {
+  const auto answer = ask_oracle("check_events.py", {logdir});
+  EXPECT_EQ(answer.status, 0) << answer.output;
+  // TensorBoard writes warnings before the answer, which is the last line.
+  const size_t last = answer.output.rfind('\n', answer.output.size() - 2);
+  return json::parse(answer.output.substr(last == std::string::npos ? 0 : last + 1), nullptr, false);
+}
+
+size_t files_in(const std::string& folder) {
+  return static_cast<size_t>(std::distance(fs::directory_iterator(folder), fs::directory_iterator()));
+}
+
+// The bytes of the messages, from protobuf's description of its encoding.
+TEST(ProtoMessage, encodes_as_the_format_says) {
+  EXPECT_EQ(ProtoMessage().integer(1, 150).bytes(), "\x08\x96\x01");
+  EXPECT_EQ(ProtoMessage().text(2, "testing").bytes(), "\x12\x07testing");
+  EXPECT_EQ(ProtoMessage().message(3, ProtoMessage().integer(1, 150)).bytes(), "\x1a\x03\x08\x96\x01");
+  EXPECT_EQ(ProtoMessage().integer(1, -1).bytes(), "\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01");
+  EXPECT_EQ(ProtoMessage().integer(16, 0).bytes(), std::string("\x80\x01\x00", 3));
+  EXPECT_EQ(ProtoMessage().real(1, 1.0).bytes(), std::string("\x09\0\0\0\0\0\0\xf0\x3f", 9));
+  EXPECT_EQ(ProtoMessage().single(2, 1.0F).bytes(), std::string("\x15\0\0\x80\x3f", 5));
+  const std::vector<double> values = {1.0, 2.0};
+  EXPECT_EQ(ProtoMessage().packed_reals(6, values).bytes(),
+            std::string("\x32\x10\0\0\0\0\0\0\xf0\x3f\0\0\0\0\0\0\0\x40", 18));
+}
+
+TEST(EventWriter, names_the_file_as_tensorboard_expects) {
+  const TestFolder folder;
+  const EventWriter writer(folder / "runs/one");
+  EXPECT_THAT(fs::path(writer.path()).filename().string(),
+              testing::MatchesRegex("events\\.out\\.tfevents\\.[0-9]+\\..+\\.[0-9]+"));
+  EXPECT_EQ(fs::path(writer.path()).parent_path(), folder / "runs/one");
+}
+
+TEST(EventWriter, takes_a_later_name_than_all_before_it) {
+  const TestFolder folder;
+  replace_file(folder / "events.out.tfevents.99999999999999999.host.1", "from the far future, not believed");
+  replace_file(folder / "events.out.tfevents.x.host.1", "");
+  std::string before;
+  for (int i = 0; i < 5; ++i) {
+    const EventWriter writer(folder.path());
+    EXPECT_GT(writer.path(), before);
+    before = writer.path();
+  }
+  EXPECT_LT(before, folder / "events.out.tfevents.9");
+  EXPECT_EQ(files_in(folder.path()), 7U);
+}
+
+TEST(EventWriter, holds_back_until_flushed) {
+  const TestFolder folder;
+  EventWriter writer(folder.path(),
+                     {.resumed_after = {}, .flush_every = std::chrono::hours(1), .flush_bytes = 200});
+  const auto begin = fs::file_size(writer.path());
+  EXPECT_GT(begin, 0U);
+  writer.scalar("loss", 1, 0.5);
+  EXPECT_EQ(fs::file_size(writer.path()), begin);
+  writer.flush();
+  const auto flushed = fs::file_size(writer.path());
+  EXPECT_GT(flushed, begin);
+  writer.text("note", 1, std::string(300, 'x'));
+  EXPECT_GT(fs::file_size(writer.path()), flushed + 300);
+}
+
+TEST(EventWriter, flushes_at_once_where_asked_to_and_at_the_end) {
+  const TestFolder folder;
+  std::string path;
+  uintmax_t before = 0;
+  {
+    EventWriter writer(folder.path(), {.resumed_after = {}, .flush_every = {}, .flush_bytes = 1 << 20});
+    path = writer.path();
+    before = fs::file_size(path);
+    writer.scalar("loss", 1, 0.5);
+    EXPECT_GT(fs::file_size(path), before);
+  }
+  {
+    EventWriter writer(folder.path());
+    path = writer.path();
+    before = fs::file_size(path);
+    writer.scalar("loss", 1, 0.5);
+  }
+  EXPECT_GT(fs::file_size(path), before);
+}
+
+TEST(EventWriter, tells_of_a_full_disk_and_loses_nothing_once_there_is_room) {
+  const TestFolder whole_folder;
+  const TestFolder folder;
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  std::string path;
+  {
+    EventWriter writer(folder.path());
+    path = writer.path();
+    for (int step = 0; step < 100; ++step) writer.scalar("loss", step, step);
+    const rlimit narrow{.rlim_cur = 1001, .rlim_max = before.rlim_max};
+    ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &narrow), 0);
+    expect_error(ErrorKind::Overloaded, HasSubstr("byte 1001"), [&] { writer.flush(); });
+    ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+    writer.flush();
+  }
+  std::signal(SIGXFSZ, handler);
+  TUTTI_NEEDS_ORACLES();
+  EXPECT_EQ(seen_by_tensorboard(folder.path())["scalars"]["loss"].size(), 100U);
+}
+
+TEST(EventWriter, names_the_path_that_cannot_be_used) {
+  const TestFolder folder;
+  replace_file(folder / "file", "");
+  expect_error(ErrorKind::InvalidArgument, HasSubstr(folder / "file"),
+               [&] { EventWriter writer(folder / "file"); });
+}
+
+TEST(EventWriter, is_read_by_tensorboard) {
+  TUTTI_NEEDS_ORACLES();
+  const TestFolder folder;
+  {
+    EventWriter writer(folder.path());
+    for (const int64_t step : {int64_t{0}, int64_t{1}, int64_t{300}, int64_t{1} << 40}) {
+      writer.scalar("train/loss", step, 0.5 * static_cast<double>(step % 7));
+    }
+    writer.scalar("a \"quoted\" näme", 3, -1e30);
+    writer.text("flags", 0, "`--lanes 4`\n\nmore");
+  }
+  const json seen = seen_by_tensorboard(folder.path());
+  EXPECT_EQ(seen["versions"], json({"brain.Event:2"}));
+  EXPECT_EQ(seen["starts"], json::array());
+  EXPECT_EQ(seen["scalars"]["train/loss"], json({{0, 0.0}, {1, 0.5}, {300, 3.0}, {int64_t{1} << 40, 1.0}}));
+  EXPECT_EQ(seen["scalars"]["a \"quoted\" näme"], json::array({{3, static_cast<double>(-1e30F)}}));
+  EXPECT_EQ(seen["texts"]["flags"], json::array({json::array({0, {"`--lanes 4`\n\nmore"}})}));
+}
+
+TEST(EventWriter, marks_a_resume_so_that_dead_steps_are_forgotten) {
+  TUTTI_NEEDS_ORACLES();
+  const TestFolder folder;
+  {
+    EventWriter writer(folder.path());
+    for (int64_t step = 1; step <= 5; ++step) writer.scalar("loss", step, 1);
+  }
+  {
+    EventWriter writer(folder.path(), {.resumed_after = 3});
+    for (int64_t step = 4; step <= 6; ++step) writer.scalar("loss", step, 2);
+  }
+  const json seen = seen_by_tensorboard(folder.path());
+  EXPECT_EQ(seen["starts"], json({4}));
+  EXPECT_EQ(seen["scalars"]["loss"], json({{1, 1.0}, {2, 1.0}, {3, 1.0}, {4, 2.0}, {5, 2.0}, {6, 2.0}}));
+}
+
+TEST(EventWriter, gives_tensorboard_the_histogram_that_numbers_have) {
+  TUTTI_NEEDS_ORACLES();
+  const TestFolder folder;
+  const torch::Tensor values = torch::arange(6400, torch::kFloat).reshape({80, 80}).t();
+  {
+    EventWriter writer(folder.path());
+    writer.histogram("even", 1, values);
+    writer.histogram("odd", 1, torch::tensor({-1.0, 0.25, 3.0, std::nan(""), static_cast<double>(INFINITY)}));
+    writer.histogram("equal", 1, torch::full({10}, 2.5, torch::kBFloat16));
+    writer.histogram("whole", 1, torch::tensor({1, 2, 3}, torch::kLong));
+    writer.histogram("none", 1, torch::full({3}, std::nan("")));
+    writer.histogram("none", 1, torch::ones({0}));
+    writer.histogram("far apart", 1, torch::tensor({-1.7e308, 1.7e308}, torch::kDouble));
+  }
+  const json seen = seen_by_tensorboard(folder.path())["histograms"];
+  const auto total = [&](const char* tag) {
+    double sum = 0;
+    for (const auto& bucket : seen[tag][0][1]) sum += bucket[2].get<double>();
+    return sum;
+  };
+  for (const auto& bucket : seen["even"][0][1]) EXPECT_EQ(bucket[2], 100) << bucket;
+  EXPECT_EQ(seen["even"][0][1].size(), 64U);
+  EXPECT_EQ(total("odd"), 3);
+  EXPECT_EQ(total("equal"), 10);
+  EXPECT_EQ(total("whole"), 3);
+  EXPECT_EQ(total("far apart"), 2);
+  EXPECT_EQ(seen["odd"][0][1].front()[0], -1.0);
+  EXPECT_EQ(seen["odd"][0][1].back()[1], 3.0);
+  EXPECT_FALSE(seen.contains("none"));
+}
+
+}  // namespace
+}  // namespace tutti::store

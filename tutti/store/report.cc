@@ -1,0 +1,48 @@
+#include "tutti/store/report.h"
+
+#include <cmath>
+
+#include "tutti/base/error.h"
+#include "tutti/base/file.h"
+
+namespace tutti::store {
+namespace {
+
+using nlohmann::ordered_json;
+
+ordered_json number_or_null(std::optional<double> value) {
+  if (!value || !std::isfinite(*value)) return nullptr;
+  return *value;
+}
+
+}  // namespace
+
+ordered_json to_json(const Report& report) {
+  ordered_json metrics = ordered_json::object();
+  for (const auto& [name, value] : report.metrics) metrics[name] = number_or_null(value);
+  ordered_json json = {{"strategy", report.strategy},
+                       {"world", report.world},
+                       {"lanes", report.lanes},
+                       {"steps", report.steps},
+                       {"examples", report.examples},
+                       {"seconds", number_or_null(report.seconds)},
+                       {"examples_per_second", number_or_null(report.examples_per_second)},
+                       {"loss", number_or_null(report.loss)},
+                       {"metrics", metrics},
+                       {"weights_sha256", report.weights_sha256},
+                       {"restarts", report.restarts},
+                       {"lost_steps", report.lost_steps},
+                       {"tutti_version", report.tutti_version},
+                       {"libtorch_version", report.libtorch_version},
+                       {"precision", report.precision},
+                       {"device", report.device}};
+  if (report.device_seconds) json["device_seconds"] = number_or_null(report.device_seconds);
+  return json;
+}
+
+void write_report(const std::string& path, const Report& report) {
+  // A text that is no UTF-8 (a device or version from outside) must not cost the report.
+  replace_file(path, to_json(report).dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n");
+}
+
+}  // namespace tutti::store

@@ -1,0 +1,285 @@
+#include "tutti/store/safetensors.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <optional>
+#include <set>
+#include <string_view>
+
+#include <c10/core/ScalarType.h>
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "tutti/base/error.h"
+#include "tutti/base/text.h"
+
+namespace tutti::store {
+namespace {
+
+using nlohmann::json;
+
+constexpr uint64_t kLengthBytes = 8;
+constexpr uint64_t kLongestHeader = 100'000'000;  // the limit of the safetensors package
+constexpr const char* kMetadata = "__metadata__";
+
+struct TypeName {
+  std::string_view name;
+  torch::ScalarType type;
+};
+
+constexpr std::array<TypeName, 10> kTypes = {{{"F64", torch::kDouble},
+                                              {"F32", torch::kFloat},
+                                              {"F16", torch::kHalf},
+                                              {"BF16", torch::kBFloat16},
+                                              {"I64", torch::kLong},
+                                              {"I32", torch::kInt},
+                                              {"I16", torch::kShort},
+                                              {"I8", torch::kChar},
+                                              {"U8", torch::kByte},
+                                              {"BOOL", torch::kBool}}};
+
+std::optional<std::string_view> name_of(torch::ScalarType type) {
+  for (const TypeName& known : kTypes) {
+    if (known.type == type) return known.name;
+  }
+  return std::nullopt;
+}
+
+std::optional<torch::ScalarType> type_of(std::string_view name) {
+  for (const TypeName& known : kTypes) {
+    if (known.name == name) return known.type;
+  }
+  return std::nullopt;
+}
+
+// --- Writing
+
+void check_writable(const std::string& path, const std::vector<NamedTensor>& tensors) {
+  std::set<std::string> names;
+  for (const auto& [name, tensor] : tensors) {
+    if (name == kMetadata || !names.insert(name).second) {
+      fail(ErrorKind::InvalidArgument,
+           "{}: two tensors are named '{}', or the format keeps that name for itself", path, name);
+    }
+    if (!tensor.defined() || tensor.layout() != torch::kStrided || tensor.is_meta()) {
+      fail(ErrorKind::InvalidArgument, "{}: tensor '{}' has no dense elements to write", path, name);
+    }
+    if (!name_of(tensor.scalar_type())) {
+      fail(ErrorKind::InvalidArgument, "{}: tensor '{}' is of type {}, which safetensors files do not know",
+           path, name, c10::toString(tensor.scalar_type()));
+    }
+  }
+}
+
+// By falling size of the elements: then every tensor begins at a multiple of its own.
+std::vector<NamedTensor> in_file_order(std::vector<NamedTensor> tensors) {
+  std::stable_sort(tensors.begin(), tensors.end(), [](const NamedTensor& a, const NamedTensor& b) {
+    return a.tensor.element_size() > b.tensor.element_size();
+  });
+  return tensors;
+}
+
+std::string header_of(const std::string& path, const std::vector<NamedTensor>& tensors,
+                      const std::map<std::string, std::string>& metadata) {
+  nlohmann::ordered_json header = nlohmann::ordered_json::object();
+  if (!metadata.empty()) header[kMetadata] = metadata;
+  uint64_t begin = 0;
+  for (const auto& [name, tensor] : tensors) {
+    const uint64_t end = begin + tensor.nbytes();
+    header[name] = {{"dtype", *name_of(tensor.scalar_type())},
+                    {"shape", tensor.sizes().vec()},
+                    {"data_offsets", {begin, end}}};
+    begin = end;
+  }
+  try {
+    std::string text = header.dump();
+    text.resize((text.size() + kLengthBytes - 1) / kLengthBytes * kLengthBytes, ' ');
+    return text;
+  } catch (const nlohmann::json::exception& error) {
+    fail(ErrorKind::InvalidArgument, "{}: a name or a piece of metadata is no UTF-8: {}", path, error.what());
+  }
+}
+
+std::array<std::byte, kLengthBytes> little_endian(uint64_t value) {
+  std::array<std::byte, kLengthBytes> bytes{};
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(value >> (8 * i));
+  return bytes;
+}
+
+// --- Reading
+
+uint64_t read_header_length(const FileReader& file) {
+  if (file.size() < kLengthBytes) {
+    fail(ErrorKind::DataLoss, "{}: has {} bytes, too few for a safetensors file", file.path(), file.size());
+  }
+  std::array<std::byte, kLengthBytes> bytes{};
+  file.read_at(0, bytes);
+  uint64_t length = 0;
+  for (size_t i = 0; i < bytes.size(); ++i) length |= static_cast<uint64_t>(bytes[i]) << (8 * i);
+  if (length > kLongestHeader || length > file.size() - kLengthBytes) {
+    fail(ErrorKind::DataLoss, "{}: bytes 0 to 7 promise a header of {} bytes, but the file has {}",
+         file.path(), length, file.size());
+  }
+  return length;
+}
+
+// nlohmann keeps the last of two equal keys without a word; a file that holds two contradicts itself.
+json parse_header(const std::string& path, const std::string& text) {
+  std::set<std::string> seen;
+  const auto reject_repeated = [&](int depth, json::parse_event_t event, json& value) {
+    if (event == json::parse_event_t::key && depth == 1 && !seen.insert(value.get<std::string>()).second) {
+      fail(ErrorKind::DataLoss, "{}: the header names '{}' twice", path, value.get<std::string>());
+    }
+    return true;
+  };
+  try {
+    json header = json::parse(text, reject_repeated);
+    if (!header.is_object()) fail(ErrorKind::DataLoss, "{}: the header is no JSON object", path);
+    return header;
+  } catch (const json::exception& error) {
+    fail(ErrorKind::DataLoss, "{}: the header is no JSON (counted from byte {}): {}", path, kLengthBytes,
+         error.what());
+  }
+}
+
+std::map<std::string, std::string> parse_metadata(const std::string& path, const json& value) {
+  try {
+    return value.get<std::map<std::string, std::string>>();
+  } catch (const json::exception&) {
+    fail(ErrorKind::DataLoss, "{}: {} is no table of texts", path, kMetadata);
+  }
+}
+
+bool is_sizes(const json& value) {
+  constexpr auto kGreatest = static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
+  return value.is_array() && std::all_of(value.begin(), value.end(), [](const json& size) {
+           return size.is_number_unsigned() && size.get<uint64_t>() <= kGreatest;
+         });
+}
+
+// The bytes that type and shape ask for; nothing where they, or the strides of an empty tensor, are beyond a
+// number.
+std::optional<uint64_t> bytes_needed(torch::ScalarType type, const std::vector<int64_t>& shape) {
+  auto bytes = static_cast<int64_t>(c10::elementSize(type));
+  bool empty = false;
+  for (const int64_t size : shape) {
+    empty = empty || size == 0;
+    if (__builtin_mul_overflow(bytes, std::max<int64_t>(size, 1), &bytes)) return std::nullopt;
+  }
+  return empty ? 0 : static_cast<uint64_t>(bytes);
+}
+
+TensorInfo parse_tensor(const std::string& path, const std::string& name, const json& value,
+                        uint64_t data_begin, uint64_t file_size) {
+  const bool well_formed = value.is_object() && value.contains("dtype") && value["dtype"].is_string() &&
+                           value.contains("shape") && is_sizes(value["shape"]) &&
+                           value.contains("data_offsets") && is_sizes(value["data_offsets"]) &&
+                           value["data_offsets"].size() == 2;
+  if (!well_formed) {
+    fail(ErrorKind::DataLoss,
+         "{}: the header's entry for tensor '{}' needs dtype, shape and two data_offsets", path, name);
+  }
+  const auto type_name = value["dtype"].get<std::string>();
+  const auto type = type_of(type_name);
+  if (!type)
+    fail(ErrorKind::Unimplemented, "{}: tensor '{}' is of the unknown type '{}'", path, name, type_name);
+
+  TensorInfo info{.name = name, .type = *type, .shape = value["shape"].get<std::vector<int64_t>>()};
+  const auto begin = value["data_offsets"][0].get<uint64_t>();
+  const auto end = value["data_offsets"][1].get<uint64_t>();
+  if (begin > end || end > file_size - data_begin) {
+    fail(ErrorKind::DataLoss, "{}: tensor '{}' should lie in bytes {} to {} of the {} that follow the header",
+         path, name, begin, end, file_size - data_begin);
+  }
+  if (bytes_needed(*type, info.shape) != end - begin) {
+    fail(ErrorKind::DataLoss,
+         "{}: tensor '{}' of type {} and shape [{}] does not take the {} bytes that it has", path, name,
+         type_name, fmt::join(info.shape, ", "), end - begin);
+  }
+  info.begin = data_begin + begin;
+  info.bytes = end - begin;
+  return info;
+}
+
+// Sorted by place, each tensor has to begin where the one before it ends, and the last one to end the file.
+void check_filled(const std::string& path, const std::vector<TensorInfo>& tensors, uint64_t data_begin,
+                  uint64_t file_size) {
+  uint64_t at = data_begin;
+  for (const TensorInfo& info : tensors) {
+    if (info.begin != at) {
+      fail(ErrorKind::DataLoss, "{}: tensor '{}' begins at byte {}, but the one before it ends at byte {}",
+           path, info.name, info.begin, at);
+    }
+    at += info.bytes;
+  }
+  if (at != file_size) fail(ErrorKind::DataLoss, "{}: no tensor owns bytes {} to {}", path, at, file_size);
+}
+
+}  // namespace
+
+WrittenFile write_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors,
+                              const std::map<std::string, std::string>& metadata) {
+  check_writable(path, tensors);
+  const std::vector<NamedTensor> ordered = in_file_order(tensors);
+  const std::string header = header_of(path, ordered, metadata);
+  FileWriter writer(path);
+  writer.write(little_endian(header.size()));
+  writer.write(header);
+  for (const NamedTensor& named : ordered) {
+    for_each_piece(named.tensor, [&writer](std::span<const std::byte> piece) { writer.write(piece); });
+  }
+  writer.finish();
+  return {.bytes = writer.bytes(), .checksum = writer.checksum()};
+}
+
+SafetensorsFile::SafetensorsFile(const std::string& path) : file_(path) {
+  const uint64_t header_length = read_header_length(file_);
+  std::string text(header_length, '\0');
+  file_.read_at(kLengthBytes, std::as_writable_bytes(std::span(text)));
+  const uint64_t data_begin = kLengthBytes + header_length;
+  for (const auto& [name, value] : parse_header(path, text).items()) {
+    if (name == kMetadata) {
+      metadata_ = parse_metadata(path, value);
+    } else {
+      tensors_.push_back(parse_tensor(path, name, value, data_begin, file_.size()));
+    }
+  }
+  std::sort(tensors_.begin(), tensors_.end(), [](const TensorInfo& a, const TensorInfo& b) {
+    return std::pair(a.begin, a.bytes) < std::pair(b.begin, b.bytes);
+  });
+  check_filled(path, tensors_, data_begin, file_.size());
+  for (size_t i = 0; i < tensors_.size(); ++i) index_.emplace(tensors_[i].name, i);
+}
+
+torch::Tensor SafetensorsFile::read(const std::string& name) const {
+  const auto found = index_.find(name);
+  if (found == index_.end()) {
+    std::vector<std::string> names;
+    for (const TensorInfo& info : tensors_) names.push_back(info.name);
+    fail(ErrorKind::InvalidArgument, "{}: has no tensor '{}'{}", file_.path(), name,
+         did_you_mean(name, names));
+  }
+  return read(tensors_[found->second]);
+}
+
+torch::Tensor SafetensorsFile::read(const TensorInfo& info) const {
+  torch::Tensor tensor = torch::empty(info.shape, info.type);
+  const std::span bytes(static_cast<std::byte*>(tensor.data_ptr()), static_cast<size_t>(info.bytes));
+  file_.read_at(info.begin, bytes);
+  // Any other byte in a bool is undefined behaviour wherever it is used.
+  if (info.type == torch::kBool &&
+      std::any_of(bytes.begin(), bytes.end(), [](std::byte b) { return b > std::byte{1}; })) {
+    fail(ErrorKind::DataLoss, "{}: tensor '{}' is BOOL but holds a byte that is neither 0 nor 1",
+         file_.path(), info.name);
+  }
+  return tensor;
+}
+
+std::vector<NamedTensor> SafetensorsFile::read_all() const {
+  std::vector<NamedTensor> all;
+  for (const TensorInfo& info : tensors_) all.push_back({info.name, read(info)});
+  return all;
+}
+
+}  // namespace tutti::store

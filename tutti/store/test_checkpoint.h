@@ -1,0 +1,41 @@
+#pragma once
+
+#include <string>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "tutti/store/checkpoint.h"
+
+namespace tutti::store {
+
+// For tests: a checkpoint in which every number says its step (and `mark`), so that a mixture of two shows.
+inline Checkpoint checkpoint_of(int64_t step, int64_t mark = 0, int64_t elements = 64) {
+  const auto value = static_cast<double>(step * 1000 + mark);
+  Checkpoint checkpoint;
+  checkpoint.step = step;
+  checkpoint.weights = {{"conv1.weight", torch::full({elements / 8, 8}, value)},
+                        {"norm.count", torch::full({}, value, torch::kLong)}};
+  checkpoint.optimizer = {{"exp_avg/conv1.weight", torch::full({elements / 8, 8}, value)},
+                          {"exp_avg_sq/conv1.weight", torch::full({elements / 8, 8}, value)}};
+  checkpoint.state = {{"value", value}, {"lanes", 4}};
+  return checkpoint;
+}
+
+// The mark of a checkpoint made by checkpoint_of(); a failure where its pieces do not belong together.
+inline int64_t checked_mark(const Checkpoint& checkpoint) {
+  const double value = checkpoint.state.at("value").get<double>();
+  EXPECT_EQ(checkpoint.weights.size(), 2U);
+  EXPECT_EQ(checkpoint.optimizer.size(), 2U);
+  for (const auto* part : {&checkpoint.weights, &checkpoint.optimizer}) {
+    for (const NamedTensor& named : *part) {
+      EXPECT_TRUE(named.tensor.to(torch::kDouble).eq(value).all().item<bool>()) << named.name;
+    }
+  }
+  const auto mark = static_cast<int64_t>(value) - checkpoint.step * 1000;
+  EXPECT_GE(mark, 0);
+  EXPECT_LT(mark, 1000);
+  return mark;
+}
+
+}  // namespace tutti::store

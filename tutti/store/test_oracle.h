@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdio>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tutti/base/environment.h"
+
+namespace tutti::store {
+
+// For tests: an independent reader of what Tutti writes, a script in tests/oracles run by the Python that
+// scripts/test-python made and that TUTTI_TEST_PYTHON names.
+struct OracleAnswer {
+  int status = 0;
+  std::string output;  // stdout and stderr
+};
+
+inline bool has_oracles() { return Environment::of_process().has("TUTTI_TEST_PYTHON"); }
+
+inline std::string shell_quoted(const std::string& text) {
+  std::string quoted = "'";
+  for (const char c : text) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return quoted + "'";
+}
+
+inline OracleAnswer ask_oracle(const std::string& script, const std::vector<std::string>& arguments) {
+  std::string command = shell_quoted(*Environment::of_process().get("TUTTI_TEST_PYTHON"));
+  command += " " + shell_quoted(std::string(TUTTI_ORACLES) + "/" + script);
+  for (const std::string& argument : arguments) command += " " + shell_quoted(argument);
+  OracleAnswer answer;
+  std::FILE* pipe = ::popen((command + " 2>&1").c_str(), "r");
+  if (pipe == nullptr) return {.status = -1, .output = "popen failed"};
+  char buffer[4096];
+  while (const size_t got = std::fread(buffer, 1, sizeof(buffer), pipe)) answer.output.append(buffer, got);
+  answer.status = ::pclose(pipe);
+  return answer;
+}
+
+}  // namespace tutti::store
+
+// At the top of a test that needs an oracle.
+#define TUTTI_NEEDS_ORACLES()         \
+  if (!::tutti::store::has_oracles()) \
+  GTEST_SKIP()                        \
+      << "TUTTI_TEST_PYTHON is not set: not compared with the independent reader. See scripts/test-python"

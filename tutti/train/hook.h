@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "tutti/cluster/context.h"
+#include "tutti/data/batch.h"
+#include "tutti/store/event_file.h"
+#include "tutti/train/replica.h"
+#include "tutti/train/strategy.h"
+
+namespace tutti {
+
+// A training that is under way, as its hooks see it.
+struct Run {
+  const Context& context;
+  Replica& replica;
+  int64_t first_step = 0;  // where this run started or went on
+  int64_t step = 0;        // steps done
+  int64_t end_step = 0;    // it ends when so many are done
+  // Of the chief, where there is a log directory; else none.
+  store::EventWriter* events = nullptr;
+  // Writes a checkpoint of the steps done; does nothing where none are written.
+  std::function<void()> save_checkpoint = {};
+  // Set by a hook, it ends the training after this step, as if it had come to its end.
+  std::optional<std::string> stop_reason = {};
+};
+
+// Something that is done beside the steps. The trainer owns its hooks and calls them, all on its thread, in the order in
+// which they were added; what one of them throws ends the training. Each method does nothing unless it is overridden.
+class Hook {
+ public:
+  virtual ~Hook() = default;
+
+  // Before anything is restored.
+  virtual void begin(Run&) {}
+  // The parameters are there, fresh or restored.
+  virtual void after_start(Run&) {}
+  // Step number run.step is about to be made.
+  virtual void before_step(Run&) {}
+  // A lane of this worker has its gradients; the parameters are still those of before the step.
+  virtual void after_lane(Run&, int64_t /*lane*/, const Batch&, const LossOutput&) {}
+  // The step is done, and counted in run.step.
+  virtual void after_step(Run&, const StepResult&) {}
+  // The last step is done.
+  virtual void end(Run&) {}
+  // The training ends with an error; no end() follows. May not throw.
+  virtual void on_error(Run&, const std::exception&) noexcept {}
+};
+
+}  // namespace tutti

@@ -1,0 +1,45 @@
+#include "tutti/train/hooks/checkpoint.h"
+
+#include <chrono>
+
+namespace tutti::hooks {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+class Checkpoint final : public Hook {
+ public:
+  explicit Checkpoint(Every every) : every_(every) {}
+
+  void after_start(Run& run) override {
+    last_time_ = Clock::now();
+    last_step_ = run.step;
+  }
+
+  void after_step(Run& run, const StepResult&) override {
+    const bool by_steps = every_.steps > 0 && run.step % every_.steps == 0;
+    const bool by_time = every_.seconds > 0 && Clock::now() - last_time_ >= std::chrono::duration<double>(every_.seconds);
+    if (by_steps || by_time) save(run);
+  }
+
+  void end(Run& run) override {
+    if (run.step != last_step_) save(run);
+  }
+
+ private:
+  void save(Run& run) {
+    run.save_checkpoint();
+    last_time_ = Clock::now();
+    last_step_ = run.step;
+  }
+
+  const Every every_;
+  Clock::time_point last_time_;
+  int64_t last_step_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Hook> checkpoint(Every every) { return std::make_unique<Checkpoint>(every); }
+
+}  // namespace tutti::hooks

@@ -1,0 +1,56 @@
+#include "tutti/train/hooks/nan_guard.h"
+
+#include <cmath>
+#include <optional>
+#include <string>
+
+#include <torch/torch.h>
+
+#include "tutti/base/error.h"
+
+namespace tutti::hooks {
+namespace {
+
+constexpr int64_t kStepsBetweenLooksAtGpu = 25;
+
+std::optional<std::string> bad(const std::string& what, const torch::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.is_floating_point()) return std::nullopt;
+  const auto wrong = tensor.numel() - torch::isfinite(tensor).sum().item<int64_t>();
+  if (wrong == 0) return std::nullopt;
+  return fmt::format("{} ({} of {} numbers are not finite)", what, wrong, tensor.numel());
+}
+
+// In the order in which the numbers flow.
+std::string first_bad(const Run& run, const Batch& batch, const LossOutput& output) {
+  const Parameters& parameters = run.replica.parameters();
+  for (const auto& [name, tensor] : batch.tensors()) {
+    if (auto found = bad(fmt::format("'{}' of the batch", name), tensor)) return *found;
+  }
+  for (const auto& view : parameters.trained()) {
+    if (auto found = bad("parameter " + view.name, view.tensor)) return *found;
+  }
+  for (const auto& view : parameters.buffers()) {
+    if (auto found = bad("buffer " + view.name, view.tensor)) return *found;
+  }
+  if (auto found = bad("the predictions", output.prediction)) return *found;
+  return "the loss itself: all it was computed from is finite";
+}
+
+class NanGuard final : public Hook {
+ public:
+  void after_lane(Run& run, int64_t lane, const Batch& batch, const LossOutput& output) override {
+    if (!output.loss.is_cpu() && run.step % kStepsBetweenLooksAtGpu != 0) return;
+    const auto loss = output.loss.item<double>();
+    if (std::isfinite(loss)) return;
+    fail(ErrorKind::InvalidArgument,
+         "the loss is {} at step {}, lane {}; the first that went bad is {}. Try a lower learning rate, or look at the "
+         "data; --no-nan-guard goes on all the same",
+         loss, run.step, lane, first_bad(run, batch, output));
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Hook> nan_guard() { return std::make_unique<NanGuard>(); }
+
+}  // namespace tutti::hooks

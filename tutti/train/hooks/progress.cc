@@ -1,0 +1,89 @@
+#include "tutti/train/hooks/progress.h"
+
+#include <unistd.h>
+
+#include <cmath>
+#include <string>
+
+#include <fmt/format.h>
+
+namespace tutti::hooks {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::milliseconds kLiveEvery{250};
+constexpr std::chrono::seconds kPlainEvery{10};
+
+// "1,234,567"; of what is counted here, nothing is negative.
+std::string grouped(int64_t number) {
+  if (number < 1000) return std::to_string(number);
+  return fmt::format("{},{:03}", grouped(number / 1000), number % 1000);
+}
+
+std::string duration(double seconds) {
+  const auto whole = static_cast<int64_t>(std::ceil(seconds));
+  const int64_t hours = whole / 3600;
+  return hours > 0 ? fmt::format("{}:{:02}:{:02}", hours, whole / 60 % 60, whole % 60)
+                   : fmt::format("{}:{:02}", whole / 60, whole % 60);
+}
+
+class Progress final : public Hook {
+ public:
+  Progress() : live_(::isatty(STDERR_FILENO) == 1) {}
+
+  void after_start(Run&) override { window_start_ = Clock::now(); }
+
+  void after_step(Run& run, const StepResult& result) override {
+    window_examples_ += result.examples;
+    ++window_steps_;
+    const auto now = Clock::now();
+    const bool due = now - window_start_ >= (live_ ? Clock::duration(kLiveEvery) : Clock::duration(kPlainEvery));
+    if ((!due && run.step != run.end_step) || !run.context.is_chief()) return;
+    show(run, result, std::chrono::duration<double>(now - window_start_).count());
+    window_start_ = now;
+    window_examples_ = 0;
+    window_steps_ = 0;
+  }
+
+  void end(Run&) override { leave_line(); }
+  void on_error(Run&, const std::exception&) noexcept override { leave_line(); }
+
+ private:
+  void show(const Run& run, const StepResult& result, double seconds) {
+    const double steps_per_second = static_cast<double>(window_steps_) / seconds;
+    const double left = static_cast<double>(run.end_step - run.step) / steps_per_second;
+    const std::string loss = result.examples > 0 ? fmt::format("{:.4f}", result.loss()) : "none";
+    const std::string line = fmt::format(
+        "step {}/{}  loss {}  {} examples/s  {} left", grouped(run.step), grouped(run.end_step), loss,
+        grouped(static_cast<int64_t>(static_cast<double>(window_examples_) / seconds)), duration(left));
+    if (!live_) {
+      run.context.log().info("{}", line);
+    } else if (run.context.log().enabled(LogLevel::Info)) {
+      put("\r\x1b[K" + line);
+      line_stands_ = true;
+    }
+  }
+
+  void leave_line() {
+    if (line_stands_) put("\n");
+    line_stands_ = false;
+  }
+
+  static void put(const std::string& text) {
+    // A screen that cannot be written to is no reason to stop.
+    [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
+  }
+
+  const bool live_;
+  bool line_stands_ = false;
+  Clock::time_point window_start_;
+  int64_t window_examples_ = 0;
+  int64_t window_steps_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Hook> progress() { return std::make_unique<Progress>(); }
+
+}  // namespace tutti::hooks

@@ -1,0 +1,120 @@
+#include "tutti/train/replica.h"
+
+#include <optional>
+#include <utility>
+
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include "tutti/base/error.h"
+#include "tutti/base/torch_compat.h"
+#include "tutti/params/lanes.h"
+
+namespace tutti {
+namespace {
+
+Model on_device(Model model, torch::Device device) {
+  if (!model.module || !model.loss) fail(ErrorKind::InvalidArgument, "a model needs a module and a loss function");
+  model.module->to(device);
+  return model;
+}
+
+std::vector<ValuesAndGrads> stretches(const Parameters& parameters) {
+  std::vector<ValuesAndGrads> result;
+  for (const Parameters::Block& block : parameters.blocks()) result.push_back({block.values, block.grads});
+  return result;
+}
+
+compat::AutocastScope autocast(const ReplicaOptions& options) {
+  const bool lower = options.precision == Precision::BFloat16;
+  return {options.device.type(), lower ? std::optional(torch::kBFloat16) : std::nullopt};
+}
+
+bool is_image(const torch::Tensor& tensor) { return tensor.dim() == 4 && tensor.is_floating_point(); }
+
+void require_mean(const torch::Tensor& loss) {
+  if (!loss.defined() || loss.numel() != 1) {
+    fail(ErrorKind::InvalidArgument, "the loss function returned {}, but the mean over the batch is one number",
+         loss.defined() ? describe(loss) : "nothing");
+  }
+  if (!loss.requires_grad()) {
+    fail(ErrorKind::InvalidArgument, "the loss does not depend on any parameter that is trained");
+  }
+}
+
+// In evaluation mode for the time of the scope.
+class EvaluationScope {
+ public:
+  explicit EvaluationScope(torch::nn::Module& module) : module_(module), was_training_(module.is_training()) {
+    if (was_training_) module_.eval();
+  }
+  ~EvaluationScope() {
+    if (was_training_) module_.train();
+  }
+  EvaluationScope(const EvaluationScope&) = delete;
+  EvaluationScope& operator=(const EvaluationScope&) = delete;
+
+ private:
+  torch::nn::Module& module_;
+  bool was_training_;
+};
+
+}  // namespace
+
+Replica::Replica(Model model, const OptimizerOptions& optimizer, const ReplicaOptions& options)
+    : model_(on_device(std::move(model), options.device)),
+      options_(options),
+      optimizer_options_(optimizer),
+      parameters_(*model_.module, {.allocate = {}, .layout = options.layout}),
+      optimizer_(stretches(parameters_), optimizer) {}
+
+LossOutput Replica::run_lane(int64_t step, int64_t lane, const Batch& batch, double weight) {
+  torch::manual_seed(lane_seed(options_.seed, step, lane));
+  LossOutput output = [&] {
+    const auto scope = autocast(options_);
+    return model_.loss(batch);
+  }();
+  require_mean(output.loss);
+  output.loss.backward(torch::full_like(output.loss, weight));
+  parameters_.collect_grads();
+  output.loss = output.loss.detach();
+  if (output.prediction.defined()) output.prediction = output.prediction.detach();
+  return output;
+}
+
+torch::Tensor Replica::predict(const Batch& batch) {
+  if (!model_.predict) {
+    fail(ErrorKind::InvalidArgument,
+         "nobody said how the model predicts: give its class a forward(torch::Tensor), or set Model::predict");
+  }
+  const torch::NoGradGuard no_grad;
+  const EvaluationScope evaluation(*model_.module);
+  const auto scope = autocast(options_);
+  const torch::Tensor prediction = model_.predict(batch);
+  return prediction.is_floating_point() ? prediction.to(torch::kFloat32) : prediction;
+}
+
+Batch Replica::prepare(const Batch& batch) const {
+  const Batch moved = options_.device.is_cpu() ? batch : batch.to(options_.device);
+  if (options_.layout != Layout::ChannelsLast) return moved;
+  Batch::Tensors tensors = moved.tensors();
+  for (auto& [name, tensor] : tensors) {
+    if (is_image(tensor)) tensor = tensor.contiguous(torch::MemoryFormat::ChannelsLast);
+  }
+  return Batch(std::move(tensors));
+}
+
+Precision parse_precision(const std::string& text) {
+  if (text == "fp32") return Precision::Float32;
+  if (text == "bf16") return Precision::BFloat16;
+  fail(ErrorKind::InvalidArgument, "--precision {}: use fp32 or bf16", text);
+}
+
+Layout fastest_layout(const torch::nn::Module& module) {
+  for (const torch::Tensor& parameter : module.parameters()) {
+    if (parameter.dim() == 4) return Layout::ChannelsLast;
+  }
+  return Layout::Contiguous;
+}
+
+}  // namespace tutti

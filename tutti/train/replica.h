@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include <torch/types.h>
+
+#include "tutti/data/batch.h"
+#include "tutti/params/optimizer.h"
+#include "tutti/params/parameters.h"
+#include "tutti/train/model.h"
+
+namespace tutti {
+
+enum class Precision { Float32, BFloat16 };
+
+struct ReplicaOptions {
+  Precision precision = Precision::Float32;
+  Layout layout = Layout::Contiguous;
+  int64_t seed = 1;
+  torch::Device device = torch::kCPU;
+};
+
+// One copy of the model with its flat parameters and optimiser: what a strategy drives. Not thread-safe.
+class Replica {
+ public:
+  // Moves the module to the device and its parameters into the vectors.
+  Replica(Model model, const OptimizerOptions& optimizer, const ReplicaOptions& options);
+
+  // Forward and backward of one lane's batch: the gradient of the mean loss times `weight` adds up in the gradient
+  // vectors. What is random in it depends on seed, lane and step alone. The batch must have examples.
+  LossOutput run_lane(int64_t step, int64_t lane, const Batch& batch, double weight);
+
+  // Predictions in evaluation mode, without gradients, in float32.
+  torch::Tensor predict(const Batch& batch);
+
+  // The batch as the model takes it: on the device, images in the layout.
+  Batch prepare(const Batch& batch) const;
+
+  torch::nn::Module& module() { return *model_.module; }
+  Parameters& parameters() { return parameters_; }
+  const Parameters& parameters() const { return parameters_; }
+  Optimizer& optimizer() { return optimizer_; }
+  const Optimizer& optimizer() const { return optimizer_; }
+  const OptimizerOptions& optimizer_options() const { return optimizer_options_; }
+  const ReplicaOptions& options() const { return options_; }
+
+ private:
+  Model model_;
+  ReplicaOptions options_;
+  OptimizerOptions optimizer_options_;
+  Parameters parameters_;
+  Optimizer optimizer_;
+};
+
+Precision parse_precision(const std::string& text);
+
+// Channels-last where the module has convolutions over images: their kernels are then faster (docs/benchmarks.md).
+Layout fastest_layout(const torch::nn::Module& module);
+
+}  // namespace tutti

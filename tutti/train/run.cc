@@ -1,0 +1,91 @@
+#include "tutti/train/run.h"
+
+#include <malloc.h>
+#include <unistd.h>
+
+#include <exception>
+#include <string_view>
+
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include "tutti/base/environment.h"
+#include "tutti/base/error.h"
+#include "tutti/cluster/identity.h"
+#include "tutti/train/session.h"
+
+namespace tutti {
+namespace {
+
+constexpr int kUnknownError = 1;
+constexpr int kSignalBase = 128;
+
+// Every step allocates and frees the same tensors. By default glibc gives blocks of this size back to the system each
+// time, and the kernel clears their pages anew: a seventh of a step of a small network (docs/benchmarks.md).
+void keep_freed_memory() {
+#ifdef __GLIBC__
+  mallopt(M_MMAP_THRESHOLD, 32 << 20);
+  mallopt(M_TRIM_THRESHOLD, 512 << 20);
+  mallopt(M_TOP_PAD, 64 << 20);
+#endif
+}
+
+void say(std::string_view text) {
+  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
+}
+
+// LibTorch's errors carry a stack of frames; their first line is what a person wants to read.
+std::string first_line(std::string_view text) { return std::string(text.substr(0, text.find('\n'))); }
+
+// --steps and --epochs say the same thing in two ways: the one that was given replaces the program's default of the other.
+void keep_the_one_given(Flags& flags, const Flags& defaults) {
+  if (flags.steps != defaults.steps) {
+    flags.epochs = 0;
+  } else if (flags.epochs != defaults.epochs) {
+    flags.steps = 0;
+  }
+}
+
+int run_program(int argc, char** argv, const Program& program, const std::function<void(Context&)>& body) {
+  Flags flags = program.defaults;
+  FlagSet set(program.about);
+  if (program.add_flags) program.add_flags(set);
+  add_standard_flags(set, flags);
+  const Environment environment = Environment::of_process();
+  if (const auto text = set.parse(argc, argv, environment)) {
+    fmt::print("{}", *text);
+    return 0;
+  }
+  keep_the_one_given(flags, program.defaults);
+  Context context(flags, discover(flags, environment));
+  at::set_num_threads(context.threads());
+  torch::manual_seed(flags.seed);
+  body(context);
+  return 0;
+}
+
+}  // namespace
+
+int run(int argc, char** argv, const std::function<void(Context&)>& body) { return run(argc, argv, Program{}, body); }
+
+int run(int argc, char** argv, const Program& program, const std::function<void(Context&)>& body) {
+  keep_freed_memory();
+  try {
+    return run_program(argc, argv, program, body);
+  } catch (const Interrupted& interrupted) {
+    say(fmt::format("{}\n", interrupted.what()));
+    return kSignalBase + interrupted.signal();
+  } catch (const Error& error) {
+    say(fmt::format("{}: {}\n", to_string(error.kind()), error.what()));
+    return exit_code(error.kind());
+  } catch (const std::bad_alloc&) {
+    say("Overloaded: out of memory; use a smaller --batch, or a machine with more\n");
+    return exit_code(ErrorKind::Overloaded);
+  } catch (const std::exception& error) {
+    say(fmt::format("error: {}\n", first_line(error.what())));
+    return kUnknownError;
+  }
+}
+
+}  // namespace tutti

@@ -1,0 +1,56 @@
+#include "tutti/train/schedule.h"
+
+#include <cmath>
+
+#include <gtest/gtest.h>
+
+#include "tutti/base/error.h"
+
+namespace tutti::schedules {
+namespace {
+
+TEST(Schedule, constant_is_the_same_at_every_step) {
+  const Schedule rate = constant(0.1);
+  EXPECT_EQ(rate(0), 0.1);
+  EXPECT_EQ(rate(1000000), 0.1);
+}
+
+TEST(Schedule, steps_fall_by_the_factor_from_each_step_on) {
+  const Schedule rate = steps(1, {10, 20}, 0.5);
+  EXPECT_EQ(rate(9), 1);
+  EXPECT_EQ(rate(10), 0.5);
+  EXPECT_EQ(rate(19), 0.5);
+  EXPECT_EQ(rate(20), 0.25);
+  EXPECT_THROW(steps(1, {20, 10}), Error);
+}
+
+TEST(Schedule, cosine_goes_from_rate_to_last_and_stays) {
+  const Schedule rate = cosine(1, 100, 0.2);
+  EXPECT_DOUBLE_EQ(rate(0), 1);
+  EXPECT_NEAR(rate(50), 0.6, 1e-12);
+  EXPECT_NEAR(rate(25), 0.2 + 0.8 * 0.5 * (1 + std::sqrt(0.5)), 1e-12);
+  EXPECT_DOUBLE_EQ(rate(100), 0.2);
+  EXPECT_DOUBLE_EQ(rate(500), 0.2);
+  EXPECT_THROW(cosine(1, 0), Error);
+}
+
+TEST(Schedule, warm_up_meets_what_follows) {
+  const Schedule rate = warm_up(0.1, 10, constant(1.1));
+  EXPECT_DOUBLE_EQ(rate(0), 0.1);
+  EXPECT_DOUBLE_EQ(rate(5), 0.6);
+  EXPECT_DOUBLE_EQ(rate(10), 1.1);
+  EXPECT_DOUBLE_EQ(warm_up(0.1, 0, constant(1.1))(0), 1.1);
+}
+
+// The figures of the paper: 8,192 images take 0.1 * 32 = 3.2, a constant amount more each step.
+TEST(Schedule, large_batch_scales_the_rate_with_the_batch_and_warms_up) {
+  const Schedule rate = large_batch({.batch = 8192, .warm_up_steps = 780}, [](double r) { return steps(r, {4680}); });
+  EXPECT_DOUBLE_EQ(rate(0), 0.1);
+  EXPECT_NEAR(rate(1) - rate(0), (3.2 - 0.1) / 780, 1e-12);
+  EXPECT_DOUBLE_EQ(rate(780), 3.2);
+  EXPECT_NEAR(rate(4680), 0.32, 1e-12);
+  EXPECT_THROW(large_batch({.batch = 0}), Error);
+}
+
+}  // namespace
+}  // namespace tutti::schedules

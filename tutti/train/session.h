@@ -1,0 +1,67 @@
+#pragma once
+
+#include <exception>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "tutti/cluster/context.h"
+#include "tutti/store/checkpoint.h"
+#include "tutti/store/event_file.h"
+#include "tutti/train/replica.h"
+
+namespace tutti {
+
+// Training was ended by a signal, in good order: checkpoint and report are written. Not an Error: nothing went wrong.
+class Interrupted final : public std::exception {
+ public:
+  Interrupted(int signal_number, std::string text) : signal_(signal_number), text_(std::move(text)) {}
+  int signal() const { return signal_; }
+  const char* what() const noexcept override { return text_.c_str(); }
+
+ private:
+  int signal_;
+  std::string text_;
+};
+
+// Where a run stands, beyond its parameters: what has to be known to go on exactly.
+struct Progress {
+  int64_t step = 0;      // steps done
+  int64_t fit = 0;       // which call of fit() they belong to, from 0
+  int64_t fit_begin = 0; // the step at which it began
+  int64_t examples = 0;
+  int64_t restarts = 0;  // how often the run was resumed
+};
+
+// What a run leaves behind and finds again: checkpoints and event files in the log directory. Decides between a fresh
+// start and a resumed one as --resume says. Only the chief writes; without a log directory nothing is written at all.
+class Session {
+ public:
+  // The replica outlives the session.
+  Session(const Context& context, Replica& replica);
+  ~Session();
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  // Restores the newest whole checkpoint into the replica, if there is one and --resume wants it.
+  Progress start();
+  void save(const Progress& progress);
+  store::EventWriter* events() { return events_.get(); }
+
+  // Fixed for the whole run: what the flags say, else what the checkpoint says, else one a worker. After start().
+  int64_t lanes() const { return lanes_; }
+
+ private:
+  Progress resume(const store::Checkpoint& checkpoint);
+  void require_same(const nlohmann::json& state, const char* name, const nlohmann::json& now) const;
+  nlohmann::json settings() const;
+  void open_events(const std::optional<int64_t>& resumed_after);
+
+  const Context& context_;
+  Replica& replica_;
+  std::optional<store::CheckpointDir> checkpoints_;
+  std::unique_ptr<store::EventWriter> events_;
+  int64_t lanes_ = 1;
+};
+
+}  // namespace tutti

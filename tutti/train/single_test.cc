@@ -1,0 +1,190 @@
+#include "tutti/train/strategies/single.h"
+
+#include <gtest/gtest.h>
+
+#include "tutti/params/lanes.h"
+#include "tutti/train/test_training.h"
+
+namespace tutti {
+namespace {
+
+data::BatchQueue make_queue(const data::Feed& feed, int64_t lanes, int64_t batch, int64_t steps) {
+  const data::Sampler sampler(feed.size(), {.lanes = lanes, .batch = batch});
+  return data::BatchQueue(feed, sampler, {.end_step = steps, .end_lane = lanes});
+}
+
+void ignore(int64_t, const Batch&, const LossOutput&) {}
+
+// A step as the design's section 3 says it, without any of our classes for lanes and trees.
+void reference_step(TestNet& net, const std::vector<Batch>& lanes, int64_t step, torch::optim::Optimizer& optimizer) {
+  std::vector<torch::Tensor> state_before;
+  for (const auto& buffer : net.buffers()) state_before.push_back(buffer.clone());
+  std::vector<std::vector<torch::Tensor>> gradients;
+  std::vector<std::vector<torch::Tensor>> buffers;
+  double examples = 0;
+  for (size_t lane = 0; lane < lanes.size(); ++lane) {
+    if (lanes[lane].size() == 0) continue;
+    auto all = net.buffers();
+    for (size_t i = 0; i < all.size(); ++i) all[i].copy_(state_before[i]);
+    for (auto& parameter : net.parameters()) parameter.mutable_grad() = torch::Tensor();
+    torch::manual_seed(lane_seed(1, step, static_cast<int64_t>(lane)));
+    (test_loss(net, lanes[lane]).loss * static_cast<double>(lanes[lane].size())).backward();
+    gradients.emplace_back();
+    for (const auto& parameter : net.parameters()) gradients.back().push_back(parameter.grad().clone());
+    buffers.emplace_back();
+    for (const auto& buffer : net.buffers()) buffers.back().push_back(buffer.clone());
+    examples += static_cast<double>(lanes[lane].size());
+  }
+  // Neighbours are added, then neighbours of neighbours; an odd one waits.
+  const auto tree = [](std::vector<std::vector<torch::Tensor>> level) {
+    while (level.size() > 1) {
+      std::vector<std::vector<torch::Tensor>> above;
+      for (size_t i = 0; i < level.size(); i += 2) {
+        if (i + 1 < level.size()) {
+          for (size_t k = 0; k < level[i].size(); ++k) level[i][k] = level[i][k] + level[i + 1][k];
+        }
+        above.push_back(level[i]);
+      }
+      level = above;
+    }
+    return level.front();
+  };
+  const size_t with_data = gradients.size();
+  const auto gradient = tree(gradients);
+  const torch::NoGradGuard no_grad;
+  auto parameters = net.parameters();
+  for (size_t i = 0; i < parameters.size(); ++i) parameters[i].mutable_grad() = gradient[i] / examples;
+  const auto buffer_sums = tree(buffers);
+  auto all = net.buffers();
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (all[i].is_floating_point()) all[i].copy_(buffer_sums[i] / static_cast<double>(with_data));
+  }
+  optimizer.step();
+}
+
+TEST(Single, makes_the_step_that_the_design_describes) {
+  constexpr int64_t kSteps = 6;
+  for (const int64_t lanes : {2, 3, 5, 8}) {
+    const data::Feed feed = test_feed(90).shuffle();
+    auto expected = test_net();
+    torch::optim::Adam plain(expected->parameters(), torch::optim::AdamOptions(1e-2));
+    Replica replica(make_model(test_net(), test_loss), torch::optim::AdamOptions(1e-2), {});
+    Single single(replica, lanes);
+    data::BatchQueue queue = make_queue(feed, lanes, 3, kSteps);
+    data::BatchQueue same = make_queue(feed, lanes, 3, kSteps);
+    for (int64_t step = 0; step < kSteps; ++step) {
+      single.step(step, queue, ignore);
+      std::vector<Batch> batches;
+      for (int64_t lane = 0; lane < lanes; ++lane) batches.push_back(*same.next());
+      reference_step(*expected, batches, step, plain);
+      for (const auto& view : replica.parameters().trained()) {
+        ASSERT_TRUE(view.tensor.equal(expected->named_parameters()[view.name])) << view.name << ", " << lanes << " lanes";
+      }
+      for (const auto& view : replica.parameters().buffers()) {
+        ASSERT_TRUE(view.tensor.equal(expected->named_buffers()[view.name])) << view.name << ", " << lanes << " lanes";
+      }
+    }
+  }
+}
+
+TEST(Single, one_lane_is_an_ordinary_training_loop) {
+  const data::Feed feed = test_feed(90).shuffle();
+  auto expected = test_net();
+  torch::optim::SGD plain(expected->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  Replica replica(make_model(test_net(), test_loss), torch::optim::SGDOptions(0.1).momentum(0.9), {});
+  Single single(replica, 1);
+  data::BatchQueue queue = make_queue(feed, 1, 4, 30);
+  data::BatchQueue same = make_queue(feed, 1, 4, 30);
+  for (int64_t step = 0; step < 30; ++step) {
+    const StepResult result = single.step(step, queue, ignore);
+    const Batch batch = *same.next();
+    torch::manual_seed(lane_seed(1, step, 0));
+    plain.zero_grad();
+    const torch::Tensor loss = test_loss(*expected, batch).loss;
+    loss.backward();
+    plain.step();
+    EXPECT_EQ(result.examples, batch.size());
+    EXPECT_NEAR(result.loss(), loss.item<double>(), 1e-6);
+  }
+  for (const auto& view : replica.parameters().trained()) {
+    EXPECT_TRUE(view.tensor.equal(expected->named_parameters()[view.name])) << view.name;
+  }
+}
+
+// 5 examples in lanes of 2: the last lane of the last step has one, the others none.
+TEST(Single, lanes_without_examples_count_for_nothing) {
+  const data::Feed feed = test_feed(5);
+  Replica replica(make_model(test_net(), test_loss), torch::optim::AdamOptions(1e-2), {});
+  Single single(replica, 4);
+  data::BatchQueue queue = make_queue(feed, 4, 2, 1);
+  std::vector<int64_t> seen;
+  const StepResult result = single.step(0, queue, [&](int64_t lane, const Batch& batch, const LossOutput&) {
+    seen.push_back(lane * 10 + batch.size());
+  });
+  EXPECT_EQ(result.examples, 5);
+  EXPECT_EQ(seen, (std::vector<int64_t>{2, 12, 21}));
+  EXPECT_TRUE(std::isfinite(result.loss()));
+}
+
+TEST(Single, a_step_that_fails_in_an_observer_leaves_the_parameters_alone) {
+  Replica replica(make_model(test_net(), test_loss), torch::optim::AdamOptions(1e-2), {});
+  const std::string before = replica.parameters().sha256();
+  for (const int64_t lanes : {1, 2}) {
+    Single single(replica, lanes);
+    const data::Feed feed = test_feed(50);
+    data::BatchQueue queue = make_queue(feed, lanes, 2, 3);
+    EXPECT_THROW(single.step(0, queue, [](int64_t, const Batch&, const LossOutput&) { throw std::runtime_error("no"); }),
+                 std::runtime_error);
+    EXPECT_EQ(replica.parameters().sha256(), before);
+  }
+}
+
+TEST(Replica, a_loss_that_is_no_mean_is_an_error_that_shows_its_shape) {
+  Replica replica(make_model(test_net(), [](TestNet& net, const Batch& b) { return net.forward(b["image"]); }),
+                  torch::optim::AdamOptions(1e-2), {});
+  const Batch batch = test_feed(4).read(std::vector<int64_t>{0, 1});
+  try {
+    replica.run_lane(0, 0, batch, 1);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("float32[2,4]"), std::string::npos) << error.what();
+  }
+}
+
+TEST(Replica, predicts_in_evaluation_mode_and_goes_back_to_training) {
+  auto net = test_net();
+  Replica replica(make_model(net, test_loss), torch::optim::AdamOptions(1e-2), {});
+  const Batch batch = test_feed(8).read(std::vector<int64_t>{0, 1, 2});
+  const torch::Tensor first = replica.predict(batch);
+  EXPECT_TRUE(first.equal(replica.predict(batch)));
+  EXPECT_TRUE(net->is_training());
+  EXPECT_FALSE(first.requires_grad());
+}
+
+TEST(Replica, images_lie_as_the_layout_says) {
+  ReplicaOptions options;
+  options.layout = Layout::ChannelsLast;
+  Replica replica(make_model(test_net(), test_loss), torch::optim::AdamOptions(1e-2), options);
+  const Batch batch(Batch::Tensors{{"image", torch::rand({2, 3, 4, 4})}, {"label", torch::zeros({2}, torch::kInt64)}});
+  EXPECT_TRUE(replica.prepare(batch)["image"].is_contiguous(torch::MemoryFormat::ChannelsLast));
+  EXPECT_TRUE(replica.prepare(batch)["image"].equal(batch["image"]));
+}
+
+TEST(Replica, learns_in_bfloat16_with_weights_in_float32) {
+  ReplicaOptions options;
+  options.precision = Precision::BFloat16;
+  Replica replica(make_model(test_net(), test_loss), torch::optim::AdamOptions(1e-2), options);
+  Single single(replica, 1);
+  data::BatchQueue queue = make_queue(test_feed(100).shuffle(), 1, 20, 100);
+  double first = 0;
+  double last = 0;
+  for (int64_t step = 0; step < 100; ++step) {
+    last = single.step(step, queue, ignore).loss();
+    if (step == 0) first = last;
+  }
+  EXPECT_LT(last, first / 2);
+  EXPECT_EQ(replica.parameters().values().scalar_type(), torch::kFloat32);
+}
+
+}  // namespace
+}  // namespace tutti

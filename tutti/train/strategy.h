@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include <torch/types.h>
+
+#include "tutti/data/batch_queue.h"
+#include "tutti/train/model.h"
+
+namespace tutti {
+
+struct StepResult {
+  int64_t examples = 0;
+  // The sum of all examples' losses: one float64, still on the device. Undefined where no lane had data.
+  torch::Tensor loss_sum;
+
+  // Mean loss of the step's examples; waits for the device.
+  double loss() const { return loss_sum.item<double>() / static_cast<double>(examples); }
+};
+
+// Called for every lane of this worker, in order, before the step changes anything.
+using LaneObserver = std::function<void(int64_t lane, const Batch& batch, const LossOutput& output)>;
+
+// How a step is made of the lanes' gradients: alone, by all-reduce, by parameter servers, or by a driving client.
+class Strategy {
+ public:
+  virtual ~Strategy() = default;
+  virtual std::string name() const = 0;
+  // Makes step number `step` (from 0): takes this worker's lanes from the queue, in order, and updates the parameters.
+  // A step that fails has not changed them.
+  virtual StepResult step(int64_t step, data::BatchQueue& queue, const LaneObserver& observe) = 0;
+};
+
+}  // namespace tutti

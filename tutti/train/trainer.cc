@@ -1,0 +1,230 @@
+#include "tutti/train/trainer.h"
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+
+#include <fmt/format.h>
+#include <string.h>
+#include <torch/torch.h>
+
+#include "tutti/base/every.h"
+#include "tutti/base/version.h"
+#include "tutti/train/hooks/checkpoint.h"
+#include "tutti/train/hooks/nan_guard.h"
+#include "tutti/train/hooks/profile.h"
+#include "tutti/train/hooks/progress.h"
+#include "tutti/train/hooks/summaries.h"
+#include "tutti/train/stop_signals.h"
+#include "tutti/train/strategies/single.h"
+
+namespace tutti {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+Layout layout_of(const std::string& text, const Model& model) {
+  if (text == "contiguous") return Layout::Contiguous;
+  if (text == "channels-last") return Layout::ChannelsLast;
+  return fastest_layout(*model.module);
+}
+
+ReplicaOptions replica_options(const Context& context, const Model& model) {
+  return {.precision = parse_precision(context.flags().precision),
+          .layout = layout_of(context.flags().layout, model),
+          .seed = context.flags().seed,
+          .device = context.device()};
+}
+
+std::string strategy_name(const Context& context) {
+  if (!context.flags().strategy.empty()) return context.flags().strategy;
+  if (context.cluster().has_job("ps")) return "ps-async";
+  return context.world() == 1 ? "single" : "allreduce";
+}
+
+}  // namespace
+
+Trainer::Trainer(const Context& context, Model model, const OptimizerOptions& optimizer, const TrainerOptions& options)
+    : context_(context),
+      options_(options),
+      replica_(model, optimizer, replica_options(context, model)),
+      session_(context, replica_),
+      hooks_(hooks_of_flags()) {}
+
+Trainer::~Trainer() = default;
+
+void Trainer::add_hook(std::unique_ptr<Hook> hook) { hooks_.push_back(std::move(hook)); }
+
+std::unique_ptr<Strategy> Trainer::make_strategy() {
+  const std::string name = strategy_name(context_);
+  if (name == "single") return std::make_unique<Single>(replica_, session_.lanes());
+  fail(ErrorKind::Unimplemented, "strategy {} (world {}, found through {}) is not in this version; --strategy single is",
+       name, context_.world(), context_.identity().source);
+}
+
+std::vector<std::unique_ptr<Hook>> Trainer::hooks_of_flags() const {
+  const Flags& flags = context_.flags();
+  std::vector<std::unique_ptr<Hook>> hooks;
+  if (flags.nan_guard) hooks.push_back(hooks::nan_guard());
+  hooks.push_back(hooks::progress());
+  if (flags.logdir.empty()) return hooks;
+  hooks.push_back(hooks::summaries({.every = flags.summary_every}));
+  if (!flags.profile_steps.empty()) {
+    hooks.push_back(hooks::profile(hooks::parse_step_range(flags.profile_steps),
+                                   (std::filesystem::path(flags.logdir) / "trace.json").string()));
+  }
+  hooks.push_back(hooks::checkpoint(parse_every(flags.checkpoint_every)));
+  return hooks;
+}
+
+template <class Call>
+void Trainer::for_each_hook(Call call) {
+  for (const auto& hook : hooks_) call(*hook);
+}
+
+void Trainer::start() {
+  progress_ = session_.start();
+  strategy_ = make_strategy();
+}
+
+int64_t Trainer::end_step(const data::Sampler& sampler, const FitOptions& options) const {
+  const Flags& flags = context_.flags();
+  const bool own = options.steps > 0 || options.epochs > 0;
+  const int64_t steps = own ? options.steps : flags.steps;
+  const int64_t epochs = own ? options.epochs : flags.epochs;
+  return progress_.fit_begin + (steps > 0 ? steps : std::max<int64_t>(1, epochs) * sampler.steps_per_epoch());
+}
+
+Run Trainer::make_run(int64_t end_step) {
+  Run run{.context = context_, .replica = replica_};
+  run.first_step = run.step = progress_.step;
+  run.end_step = end_step;
+  run.events = session_.events();
+  run.save_checkpoint = [this] { session_.save(progress_); };
+  return run;
+}
+
+void Trainer::fit(const data::Feed& feed, const FitOptions& options) {
+  if (feed.size() == 0) fail(ErrorKind::InvalidArgument, "the feed has no examples to train on");
+  if (!strategy_) start();
+  const int64_t this_fit = next_fit_++;
+  if (this_fit < progress_.fit) return;  // finished before the run was resumed
+  if (this_fit > progress_.fit) {
+    progress_.fit = this_fit;
+    progress_.fit_begin = progress_.step;
+  }
+  const data::Sampler sampler(feed.size(), {.order = feed.order(),
+                                            .seed = context_.flags().seed,
+                                            .lanes = session_.lanes(),
+                                            .batch = context_.flags().batch});
+  Run run = make_run(end_step(sampler, options));
+  const auto begin = Clock::now();
+  const int64_t examples_before = progress_.examples;
+  try {
+    for_each_hook([&](Hook& hook) { hook.begin(run); });
+    run_steps(run, feed, sampler);
+  } catch (const Interrupted&) {
+    fill_report(seconds_since(begin), progress_.examples - examples_before);
+    throw;
+  } catch (const std::exception& error) {
+    for_each_hook([&](Hook& hook) { hook.on_error(run, error); });
+    throw;
+  }
+  fill_report(seconds_since(begin), progress_.examples - examples_before);
+}
+
+void Trainer::run_steps(Run& run, const data::Feed& feed, const data::Sampler& sampler) {
+  const StopSignals signals;
+  for_each_hook([&](Hook& hook) { hook.after_start(run); });
+  // The feed counts its steps from the beginning of this fit.
+  data::BatchQueue queue(feed, sampler,
+                         {.first_step = run.step - progress_.fit_begin,
+                          .end_step = std::max(run.step, run.end_step) - progress_.fit_begin,
+                          .first_lane = 0,
+                          .end_lane = session_.lanes(),
+                          .device = replica_.options().device});
+  while (run.step < run.end_step && !run.stop_reason && !signals.received()) one_step(run, queue);
+  for_each_hook([&](Hook& hook) { hook.end(run); });
+  if (const auto number = signals.received(); number && run.step < run.end_step) {
+    const std::string kept = context_.flags().logdir.empty() ? "nothing was saved, since there is no --logdir"
+                                                             : "saved; start it again to go on";
+    throw Interrupted(*number, fmt::format("stopped by {} after step {} of {}: {}", strsignal(*number), run.step,
+                                           run.end_step, kept));
+  }
+  if (run.stop_reason) context_.log().info("stopped after step {}: {}", run.step, *run.stop_reason);
+}
+
+void Trainer::one_step(Run& run, data::BatchQueue& queue) {
+  if (options_.learning_rate) replica_.optimizer().set_learning_rate(options_.learning_rate(run.step));
+  for_each_hook([&](Hook& hook) { hook.before_step(run); });
+  last_step_ = strategy_->step(run.step, queue, [&](int64_t lane, const Batch& batch, const LossOutput& output) {
+    for_each_hook([&](Hook& hook) { hook.after_lane(run, lane, batch, output); });
+  });
+  progress_.step = ++run.step;
+  progress_.examples += last_step_.examples;
+  for_each_hook([&](Hook& hook) { hook.after_step(run, last_step_); });
+}
+
+void Trainer::fill_report(double seconds, int64_t examples) {
+  report_.strategy = strategy_->name();
+  report_.world = context_.world();
+  report_.lanes = session_.lanes();
+  report_.steps = progress_.step;
+  report_.examples = progress_.examples;
+  report_.seconds += seconds;
+  report_.examples_per_second = seconds > 0 ? static_cast<double>(examples) / seconds : 0;
+  if (last_step_.examples > 0) report_.loss = last_step_.loss();
+  report_.weights_sha256 = replica_.parameters().sha256();
+  report_.restarts = progress_.restarts;
+  report_.tutti_version = version();
+  report_.libtorch_version = TORCH_VERSION;
+  report_.precision = context_.flags().precision;
+  report_.device = replica_.options().device.str();
+  write_report();
+}
+
+void Trainer::write_report() const {
+  if (!context_.flags().report.empty() && context_.is_chief()) store::write_report(context_.flags().report, report_);
+}
+
+template <class Body>
+void Trainer::for_each_batch(const data::Feed& feed, int64_t batch, Body body) {
+  const data::Sampler sampler(feed.size(), {.order = data::Order::Sequential, .lanes = 1, .batch = batch});
+  data::BatchQueue queue(feed, sampler, {.end_step = sampler.steps_per_epoch(), .device = replica_.options().device});
+  while (auto next = queue.next()) body(replica_.prepare(*next));
+}
+
+std::map<std::string, double> Trainer::evaluate(const data::Feed& feed, const metrics::List& list,
+                                                const EvaluateOptions& options) {
+  const auto begin = Clock::now();
+  for (const auto& metric : list) metric->reset();
+  for_each_batch(feed, options.batch, [&](const Batch& batch) {
+    const torch::Tensor prediction = replica_.predict(batch);
+    for (const auto& metric : list) metric->update(prediction, batch);
+  });
+  std::map<std::string, double> values;
+  std::string text;
+  for (const auto& metric : list) {
+    const auto value = metric->value();
+    report_.metrics[metric->name()] = value;
+    text += fmt::format("  {} {}", metric->name(), value ? fmt::format("{:.4f}", *value) : "none");
+    if (!value) continue;
+    values[metric->name()] = *value;
+    if (session_.events() != nullptr) session_.events()->scalar("test_" + metric->name(), progress_.step, *value);
+  }
+  if (session_.events() != nullptr) session_.events()->flush();
+  context_.log().info("evaluated {} examples in {:.1f} s:{}", feed.size(), seconds_since(begin), text);
+  write_report();
+  return values;
+}
+
+torch::Tensor Trainer::predict(const data::Feed& feed, const EvaluateOptions& options) {
+  std::vector<torch::Tensor> rows;
+  for_each_batch(feed, options.batch, [&](const Batch& batch) { rows.push_back(replica_.predict(batch).cpu()); });
+  if (rows.empty()) return {};
+  return torch::cat(rows);
+}
+
+}  // namespace tutti

@@ -1,0 +1,99 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tutti/cluster/context.h"
+#include "tutti/data/feed.h"
+#include "tutti/metrics/metric.h"
+#include "tutti/store/report.h"
+#include "tutti/train/hook.h"
+#include "tutti/train/model.h"
+#include "tutti/train/replica.h"
+#include "tutti/train/schedule.h"
+#include "tutti/train/session.h"
+#include "tutti/train/strategy.h"
+
+namespace tutti {
+
+struct TrainerOptions {
+  Schedule learning_rate;  // empty: the optimiser's own rate, constant
+};
+
+struct FitOptions {
+  int64_t steps = 0;   // 0: as --steps and --epochs say
+  int64_t epochs = 0;  // of this feed
+};
+
+struct EvaluateOptions {
+  int64_t batch = 500;
+};
+
+// Trains one model as the flags say: strategy, lanes, precision, how far, checkpoints, report. Created once a program;
+// fit() may be called several times, with several feeds, one after the other. Not thread-safe.
+class Trainer {
+ public:
+  // `loss(net, batch)` returns the mean loss over the batch, or {loss, predictions}. The optimiser is named by its options:
+  //   Trainer trainer(ctx, net, torch::optim::AdamOptions(1e-4), [](Net& net, const Batch& b) { return ...; });
+  template <class Net, class Loss>
+  Trainer(const Context& context, const Net& net, const OptimizerOptions& optimizer, Loss loss,
+          const TrainerOptions& options = {})
+      : Trainer(context, make_model(net, std::move(loss)), optimizer, options) {}
+  Trainer(const Context& context, Model model, const OptimizerOptions& optimizer, const TrainerOptions& options = {});
+  ~Trainer();
+  Trainer(const Trainer&) = delete;
+  Trainer& operator=(const Trainer&) = delete;
+
+  // Called after those that the flags ask for. Keeps it.
+  void add_hook(std::unique_ptr<Hook> hook);
+
+  // Trains up to the step that options or flags say. A run that is resumed goes on with the example after the last one
+  // that is in its weights; a fit() that was finished before returns at once. After SIGTERM or SIGINT it finishes the step,
+  // saves a checkpoint and throws Interrupted.
+  void fit(const data::Feed& feed, const FitOptions& options = {});
+
+  // The metrics' values over the whole feed, in evaluation mode, by name; they also go into report and event file.
+  std::map<std::string, double> evaluate(const data::Feed& feed, const metrics::List& list,
+                                         const EvaluateOptions& options = {});
+  // The predictions for all examples of the feed, one row each, in its order.
+  torch::Tensor predict(const data::Feed& feed, const EvaluateOptions& options = {});
+
+  Parameters& parameters() { return replica_.parameters(); }
+  Optimizer& optimizer() { return replica_.optimizer(); }
+  // Steps done.
+  int64_t step() const { return progress_.step; }
+  const store::Report& report() const { return report_; }
+
+ private:
+  void start();
+  std::unique_ptr<Strategy> make_strategy();
+  std::vector<std::unique_ptr<Hook>> hooks_of_flags() const;
+  int64_t end_step(const data::Sampler& sampler, const FitOptions& options) const;
+  Run make_run(int64_t end_step);
+  void run_steps(Run& run, const data::Feed& feed, const data::Sampler& sampler);
+  void one_step(Run& run, data::BatchQueue& queue);
+  void fill_report(double seconds, int64_t examples);
+  void write_report() const;
+  template <class Body>
+  void for_each_batch(const data::Feed& feed, int64_t batch, Body body);
+  template <class Call>
+  void for_each_hook(Call call);
+
+  const Context& context_;
+  const TrainerOptions options_;
+  Replica replica_;
+  Session session_;
+  std::unique_ptr<Strategy> strategy_;  // once started
+  std::vector<std::unique_ptr<Hook>> hooks_;
+  Progress progress_;
+  int64_t next_fit_ = 0;
+  StepResult last_step_;
+  store::Report report_;
+};
+
+}  // namespace tutti
