@@ -11,6 +11,7 @@
 
 #include "tools/arguments.h"
 #include "tools/commands.h"
+#include "tools/launch/cores.h"
 #include "tools/machine.h"
 #include "tutti/base/error.h"
 #include "tutti/base/flags.h"
@@ -117,7 +118,7 @@ std::vector<Finding> examine(const Environment& environment) {
       blas(),
       {Level::Ok, "CPU", cpu_model(cpuinfo), ""},
       check_vector_units(cpuinfo),
-      check_cores(count_cores(), static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN))),
+      check_cores(static_cast<int>(usable_cores().size()), static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN))),
       gpus(),
       memory(),
       shared_memory(),

@@ -185,7 +185,9 @@ TEST(Auc, agrees_with_its_definition_ties_included) {
     metric->update(drawn.score_tensor(0, drawn.scores.size()), drawn.batch(0, drawn.scores.size()));
     const auto expected = auc_by_pairs(drawn.scores, drawn.classes);
     ASSERT_EQ(metric->value().has_value(), expected.has_value()) << seed;
-    if (expected) EXPECT_NEAR(*metric->value(), *expected, 1e-14) << seed;
+    if (expected) {
+      EXPECT_NEAR(*metric->value(), *expected, 1e-14) << seed;
+    }
   }
 }
 

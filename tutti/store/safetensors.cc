@@ -238,7 +238,8 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : file_(path) {
   std::string text(header_length, '\0');
   file_.read_at(kLengthBytes, std::as_writable_bytes(std::span(text)));
   const uint64_t data_begin = kLengthBytes + header_length;
-  for (const auto& [name, value] : parse_header(path, text).items()) {
+  const json header = parse_header(path, text);
+  for (const auto& [name, value] : header.items()) {
     if (name == kMetadata) {
       metadata_ = parse_metadata(path, value);
     } else {

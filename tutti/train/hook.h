@@ -15,7 +15,7 @@
 namespace tutti {
 
 // A training that is under way, as its hooks see it.
-struct Run {
+struct Training {
   const Context& context;
   Replica& replica;
   int64_t first_step = 0;  // where this run started or went on
@@ -36,19 +36,19 @@ class Hook {
   virtual ~Hook() = default;
 
   // Before anything is restored.
-  virtual void begin(Run&) {}
+  virtual void begin(Training&) {}
   // The parameters are there, fresh or restored.
-  virtual void after_start(Run&) {}
-  // Step number run.step is about to be made.
-  virtual void before_step(Run&) {}
+  virtual void after_start(Training&) {}
+  // Step number training.step is about to be made.
+  virtual void before_step(Training&) {}
   // A lane of this worker has its gradients; the parameters are still those of before the step.
-  virtual void after_lane(Run&, int64_t /*lane*/, const Batch&, const LossOutput&) {}
-  // The step is done, and counted in run.step.
-  virtual void after_step(Run&, const StepResult&) {}
+  virtual void after_lane(Training&, int64_t /*lane*/, const Batch&, const LossOutput&) {}
+  // The step is done, and counted in training.step.
+  virtual void after_step(Training&, const StepResult&) {}
   // The last step is done.
-  virtual void end(Run&) {}
+  virtual void end(Training&) {}
   // The training ends with an error; no end() follows. May not throw.
-  virtual void on_error(Run&, const std::exception&) noexcept {}
+  virtual void on_error(Training&, const std::exception&) noexcept {}
 };
 
 }  // namespace tutti

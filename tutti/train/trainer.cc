@@ -97,13 +97,13 @@ int64_t Trainer::end_step(const data::Sampler& sampler, const FitOptions& option
   return progress_.fit_begin + (steps > 0 ? steps : std::max<int64_t>(1, epochs) * sampler.steps_per_epoch());
 }
 
-Run Trainer::make_run(int64_t end_step) {
-  Run run{.context = context_, .replica = replica_};
-  run.first_step = run.step = progress_.step;
-  run.end_step = end_step;
-  run.events = session_.events();
-  run.save_checkpoint = [this] { session_.save(progress_); };
-  return run;
+Training Trainer::make_training(int64_t end_step) {
+  Training training{.context = context_, .replica = replica_};
+  training.first_step = training.step = progress_.step;
+  training.end_step = end_step;
+  training.events = session_.events();
+  training.save_checkpoint = [this] { session_.save(progress_); };
+  return training;
 }
 
 void Trainer::fit(const data::Feed& feed, const FitOptions& options) {
@@ -119,52 +119,52 @@ void Trainer::fit(const data::Feed& feed, const FitOptions& options) {
                                             .seed = context_.flags().seed,
                                             .lanes = session_.lanes(),
                                             .batch = context_.flags().batch});
-  Run run = make_run(end_step(sampler, options));
+  Training training = make_training(end_step(sampler, options));
   const auto begin = Clock::now();
   const int64_t examples_before = progress_.examples;
   try {
-    for_each_hook([&](Hook& hook) { hook.begin(run); });
-    run_steps(run, feed, sampler);
+    for_each_hook([&](Hook& hook) { hook.begin(training); });
+    run_steps(training, feed, sampler);
   } catch (const Interrupted&) {
     fill_report(seconds_since(begin), progress_.examples - examples_before);
     throw;
   } catch (const std::exception& error) {
-    for_each_hook([&](Hook& hook) { hook.on_error(run, error); });
+    for_each_hook([&](Hook& hook) { hook.on_error(training, error); });
     throw;
   }
   fill_report(seconds_since(begin), progress_.examples - examples_before);
 }
 
-void Trainer::run_steps(Run& run, const data::Feed& feed, const data::Sampler& sampler) {
+void Trainer::run_steps(Training& training, const data::Feed& feed, const data::Sampler& sampler) {
   const StopSignals signals;
-  for_each_hook([&](Hook& hook) { hook.after_start(run); });
+  for_each_hook([&](Hook& hook) { hook.after_start(training); });
   // The feed counts its steps from the beginning of this fit.
   data::BatchQueue queue(feed, sampler,
-                         {.first_step = run.step - progress_.fit_begin,
-                          .end_step = std::max(run.step, run.end_step) - progress_.fit_begin,
+                         {.first_step = training.step - progress_.fit_begin,
+                          .end_step = std::max(training.step, training.end_step) - progress_.fit_begin,
                           .first_lane = 0,
                           .end_lane = session_.lanes(),
                           .device = replica_.options().device});
-  while (run.step < run.end_step && !run.stop_reason && !signals.received()) one_step(run, queue);
-  for_each_hook([&](Hook& hook) { hook.end(run); });
-  if (const auto number = signals.received(); number && run.step < run.end_step) {
+  while (training.step < training.end_step && !training.stop_reason && !signals.received()) one_step(training, queue);
+  for_each_hook([&](Hook& hook) { hook.end(training); });
+  if (const auto number = signals.received(); number && training.step < training.end_step) {
     const std::string kept = context_.flags().logdir.empty() ? "nothing was saved, since there is no --logdir"
                                                              : "saved; start it again to go on";
-    throw Interrupted(*number, fmt::format("stopped by {} after step {} of {}: {}", strsignal(*number), run.step,
-                                           run.end_step, kept));
+    throw Interrupted(*number, fmt::format("stopped by {} after step {} of {}: {}", strsignal(*number), training.step,
+                                           training.end_step, kept));
   }
-  if (run.stop_reason) context_.log().info("stopped after step {}: {}", run.step, *run.stop_reason);
+  if (training.stop_reason) context_.log().info("stopped after step {}: {}", training.step, *training.stop_reason);
 }
 
-void Trainer::one_step(Run& run, data::BatchQueue& queue) {
-  if (options_.learning_rate) replica_.optimizer().set_learning_rate(options_.learning_rate(run.step));
-  for_each_hook([&](Hook& hook) { hook.before_step(run); });
-  last_step_ = strategy_->step(run.step, queue, [&](int64_t lane, const Batch& batch, const LossOutput& output) {
-    for_each_hook([&](Hook& hook) { hook.after_lane(run, lane, batch, output); });
+void Trainer::one_step(Training& training, data::BatchQueue& queue) {
+  if (options_.learning_rate) replica_.optimizer().set_learning_rate(options_.learning_rate(training.step));
+  for_each_hook([&](Hook& hook) { hook.before_step(training); });
+  last_step_ = strategy_->step(training.step, queue, [&](int64_t lane, const Batch& batch, const LossOutput& output) {
+    for_each_hook([&](Hook& hook) { hook.after_lane(training, lane, batch, output); });
   });
-  progress_.step = ++run.step;
+  progress_.step = ++training.step;
   progress_.examples += last_step_.examples;
-  for_each_hook([&](Hook& hook) { hook.after_step(run, last_step_); });
+  for_each_hook([&](Hook& hook) { hook.after_step(training, last_step_); });
 }
 
 void Trainer::fill_report(double seconds, int64_t examples) {

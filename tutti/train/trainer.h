@@ -74,9 +74,9 @@ class Trainer {
   std::unique_ptr<Strategy> make_strategy();
   std::vector<std::unique_ptr<Hook>> hooks_of_flags() const;
   int64_t end_step(const data::Sampler& sampler, const FitOptions& options) const;
-  Run make_run(int64_t end_step);
-  void run_steps(Run& run, const data::Feed& feed, const data::Sampler& sampler);
-  void one_step(Run& run, data::BatchQueue& queue);
+  Training make_training(int64_t end_step);
+  void run_steps(Training& training, const data::Feed& feed, const data::Sampler& sampler);
+  void one_step(Training& training, data::BatchQueue& queue);
   void fill_report(double seconds, int64_t examples);
   void write_report() const;
   template <class Body>

@@ -11,26 +11,26 @@ class Checkpoint final : public Hook {
  public:
   explicit Checkpoint(Every every) : every_(every) {}
 
-  void after_start(Run& run) override {
+  void after_start(Training& training) override {
     last_time_ = Clock::now();
-    last_step_ = run.step;
+    last_step_ = training.step;
   }
 
-  void after_step(Run& run, const StepResult&) override {
-    const bool by_steps = every_.steps > 0 && run.step % every_.steps == 0;
+  void after_step(Training& training, const StepResult&) override {
+    const bool by_steps = every_.steps > 0 && training.step % every_.steps == 0;
     const bool by_time = every_.seconds > 0 && Clock::now() - last_time_ >= std::chrono::duration<double>(every_.seconds);
-    if (by_steps || by_time) save(run);
+    if (by_steps || by_time) save(training);
   }
 
-  void end(Run& run) override {
-    if (run.step != last_step_) save(run);
+  void end(Training& training) override {
+    if (training.step != last_step_) save(training);
   }
 
  private:
-  void save(Run& run) {
-    run.save_checkpoint();
+  void save(Training& training) {
+    training.save_checkpoint();
     last_time_ = Clock::now();
-    last_step_ = run.step;
+    last_step_ = training.step;
   }
 
   const Every every_;

@@ -21,8 +21,8 @@ std::optional<std::string> bad(const std::string& what, const torch::Tensor& ten
 }
 
 // In the order in which the numbers flow.
-std::string first_bad(const Run& run, const Batch& batch, const LossOutput& output) {
-  const Parameters& parameters = run.replica.parameters();
+std::string first_bad(const Training& training, const Batch& batch, const LossOutput& output) {
+  const Parameters& parameters = training.replica.parameters();
   for (const auto& [name, tensor] : batch.tensors()) {
     if (auto found = bad(fmt::format("'{}' of the batch", name), tensor)) return *found;
   }
@@ -38,14 +38,14 @@ std::string first_bad(const Run& run, const Batch& batch, const LossOutput& outp
 
 class NanGuard final : public Hook {
  public:
-  void after_lane(Run& run, int64_t lane, const Batch& batch, const LossOutput& output) override {
-    if (!output.loss.is_cpu() && run.step % kStepsBetweenLooksAtGpu != 0) return;
+  void after_lane(Training& training, int64_t lane, const Batch& batch, const LossOutput& output) override {
+    if (!output.loss.is_cpu() && training.step % kStepsBetweenLooksAtGpu != 0) return;
     const auto loss = output.loss.item<double>();
     if (std::isfinite(loss)) return;
     fail(ErrorKind::InvalidArgument,
          "the loss is {} at step {}, lane {}; the first that went bad is {}. Try a lower learning rate, or look at the "
          "data; --no-nan-guard goes on all the same",
-         loss, run.step, lane, first_bad(run, batch, output));
+         loss, training.step, lane, first_bad(training, batch, output));
   }
 };
 

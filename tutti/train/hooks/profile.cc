@@ -15,29 +15,29 @@ class Profile final : public Hook {
  public:
   Profile(StepRange steps, std::string file) : steps_(steps), file_(std::move(file)) {}
 
-  void before_step(Run& run) override {
-    if (run.step != steps_.begin) return;
+  void before_step(Training& training) override {
+    if (training.step != steps_.begin) return;
     out_.open(file_);
     if (!out_) fail(ErrorKind::InvalidArgument, "the trace {} cannot be written; give another --logdir", file_);
     recording_ = std::make_unique<torch::autograd::profiler::RecordProfile>(out_);
   }
 
-  void after_step(Run& run, const StepResult&) override {
-    if (recording_ && run.step >= steps_.end) finish(run);
+  void after_step(Training& training, const StepResult&) override {
+    if (recording_ && training.step >= steps_.end) finish(training);
   }
 
-  void end(Run& run) override {
-    if (recording_) finish(run);
+  void end(Training& training) override {
+    if (recording_) finish(training);
   }
 
-  void on_error(Run&, const std::exception&) noexcept override { recording_.reset(); }
+  void on_error(Training&, const std::exception&) noexcept override { recording_.reset(); }
 
  private:
-  void finish(const Run& run) {
+  void finish(const Training& training) {
     recording_.reset();  // writes
     out_.close();
-    run.context.log().info("trace of the steps {} to {} in {}: open it in ui.perfetto.dev or chrome://tracing",
-                           steps_.begin, run.step - 1, file_);
+    training.context.log().info("trace of the steps {} to {} in {}: open it in ui.perfetto.dev or chrome://tracing",
+                           steps_.begin, training.step - 1, file_);
   }
 
   const StepRange steps_;

@@ -32,34 +32,34 @@ class Progress final : public Hook {
  public:
   Progress() : live_(::isatty(STDERR_FILENO) == 1) {}
 
-  void after_start(Run&) override { window_start_ = Clock::now(); }
+  void after_start(Training&) override { window_start_ = Clock::now(); }
 
-  void after_step(Run& run, const StepResult& result) override {
+  void after_step(Training& training, const StepResult& result) override {
     window_examples_ += result.examples;
     ++window_steps_;
     const auto now = Clock::now();
     const bool due = now - window_start_ >= (live_ ? Clock::duration(kLiveEvery) : Clock::duration(kPlainEvery));
-    if ((!due && run.step != run.end_step) || !run.context.is_chief()) return;
-    show(run, result, std::chrono::duration<double>(now - window_start_).count());
+    if ((!due && training.step != training.end_step) || !training.context.is_chief()) return;
+    show(training, result, std::chrono::duration<double>(now - window_start_).count());
     window_start_ = now;
     window_examples_ = 0;
     window_steps_ = 0;
   }
 
-  void end(Run&) override { leave_line(); }
-  void on_error(Run&, const std::exception&) noexcept override { leave_line(); }
+  void end(Training&) override { leave_line(); }
+  void on_error(Training&, const std::exception&) noexcept override { leave_line(); }
 
  private:
-  void show(const Run& run, const StepResult& result, double seconds) {
+  void show(const Training& training, const StepResult& result, double seconds) {
     const double steps_per_second = static_cast<double>(window_steps_) / seconds;
-    const double left = static_cast<double>(run.end_step - run.step) / steps_per_second;
+    const double left = static_cast<double>(training.end_step - training.step) / steps_per_second;
     const std::string loss = result.examples > 0 ? fmt::format("{:.4f}", result.loss()) : "none";
     const std::string line = fmt::format(
-        "step {}/{}  loss {}  {} examples/s  {} left", grouped(run.step), grouped(run.end_step), loss,
+        "step {}/{}  loss {}  {} examples/s  {} left", grouped(training.step), grouped(training.end_step), loss,
         grouped(static_cast<int64_t>(static_cast<double>(window_examples_) / seconds)), duration(left));
     if (!live_) {
-      run.context.log().info("{}", line);
-    } else if (run.context.log().enabled(LogLevel::Info)) {
+      training.context.log().info("{}", line);
+    } else if (training.context.log().enabled(LogLevel::Info)) {
       put("\r\x1b[K" + line);
       line_stands_ = true;
     }

@@ -12,30 +12,30 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-bool due(const Run& run, int64_t every) { return every > 0 && (run.step % every == 0 || run.step == run.end_step); }
+bool due(const Training& training, int64_t every) { return every > 0 && (training.step % every == 0 || training.step == training.end_step); }
 
 class Summaries final : public Hook {
  public:
   explicit Summaries(const SummariesOptions& options) : options_(options) {}
 
-  void after_start(Run&) override { window_start_ = Clock::now(); }
+  void after_start(Training&) override { window_start_ = Clock::now(); }
 
-  void after_step(Run& run, const StepResult& result) override {
+  void after_step(Training& training, const StepResult& result) override {
     window_examples_ += result.examples;
-    if (run.events == nullptr) return;
-    if (due(run, options_.every)) write_scalars(run, result);
-    if (due(run, options_.histograms_every)) {
-      for (const auto& view : run.replica.parameters().trained()) run.events->histogram(view.name, run.step, view.tensor);
+    if (training.events == nullptr) return;
+    if (due(training, options_.every)) write_scalars(training, result);
+    if (due(training, options_.histograms_every)) {
+      for (const auto& view : training.replica.parameters().trained()) training.events->histogram(view.name, training.step, view.tensor);
     }
   }
 
  private:
-  void write_scalars(Run& run, const StepResult& result) {
+  void write_scalars(Training& training, const StepResult& result) {
     const auto now = Clock::now();
     const double seconds = std::chrono::duration<double>(now - window_start_).count();
-    if (result.examples > 0) run.events->scalar("loss", run.step, result.loss());
-    run.events->scalar("learning_rate", run.step, run.replica.optimizer().learning_rate());
-    run.events->scalar("examples_per_second", run.step, static_cast<double>(window_examples_) / seconds);
+    if (result.examples > 0) training.events->scalar("loss", training.step, result.loss());
+    training.events->scalar("learning_rate", training.step, training.replica.optimizer().learning_rate());
+    training.events->scalar("examples_per_second", training.step, static_cast<double>(window_examples_) / seconds);
     window_start_ = now;
     window_examples_ = 0;
   }
@@ -49,8 +49,8 @@ class BatchMetrics final : public Hook {
  public:
   BatchMetrics(metrics::List list, int64_t every) : list_(std::move(list)), every_(every) {}
 
-  void after_lane(Run& run, int64_t, const Batch& batch, const LossOutput& output) override {
-    if (!due_after(run)) return;
+  void after_lane(Training& training, int64_t, const Batch& batch, const LossOutput& output) override {
+    if (!due_after(training)) return;
     if (!output.prediction.defined()) {
       fail(ErrorKind::InvalidArgument,
            "metrics of the training batches need predictions: let the loss function return {{loss, prediction}}");
@@ -58,24 +58,24 @@ class BatchMetrics final : public Hook {
     for (const auto& metric : list_) metric->update(output.prediction, batch);
   }
 
-  void after_step(Run& run, const StepResult&) override {
-    if (!due(run, every_)) return;
+  void after_step(Training& training, const StepResult&) override {
+    if (!due(training, every_)) return;
     std::string text;
     for (const auto& metric : list_) {
       if (const auto value = metric->value()) {
         text += fmt::format("  {} (batch) {:.4f}", metric->name(), *value);
-        if (run.events != nullptr) run.events->scalar("batch_" + metric->name(), run.step, *value);
+        if (training.events != nullptr) training.events->scalar("batch_" + metric->name(), training.step, *value);
       }
       metric->reset();
     }
-    run.context.log().info("step {}{}", run.step, text);
+    training.context.log().info("step {}{}", training.step, text);
   }
 
  private:
   // Whether the step that is being made will be due when it is done.
-  bool due_after(const Run& run) const {
-    const int64_t done = run.step + 1;
-    return every_ > 0 && (done % every_ == 0 || done == run.end_step);
+  bool due_after(const Training& training) const {
+    const int64_t done = training.step + 1;
+    return every_ > 0 && (done % every_ == 0 || done == training.end_step);
   }
 
   const metrics::List list_;

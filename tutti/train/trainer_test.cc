@@ -1,0 +1,367 @@
+#include "tutti/train/trainer.h"
+
+#include <filesystem>
+#include <fstream>
+
+#include <nlohmann/json.hpp>
+
+#include "tutti/base/test_errors.h"
+#include "tutti/base/test_folder.h"
+#include "tutti/metrics/metrics.h"
+#include "tutti/train/hooks/summaries.h"
+#include "tutti/train/test_training.h"
+
+namespace tutti {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+const OptimizerOptions kAdam = torch::optim::AdamOptions(1e-2);
+
+// Calls what it was given after every step.
+class AfterStep final : public Hook {
+ public:
+  explicit AfterStep(std::function<void(Training&)> body) : body_(std::move(body)) {}
+  void after_step(Training& training, const StepResult&) override { body_(training); }
+
+ private:
+  std::function<void(Training&)> body_;
+};
+
+// Trains to `steps`, or dies in an exception after `crash_after` steps; returns the hash of the weights.
+std::string train(Flags flags, int64_t steps, std::optional<int64_t> crash_after = {}) {
+  flags.steps = steps;
+  const Context context = test_context(flags);
+  Trainer trainer(context, test_net(), kAdam, test_loss);
+  trainer.add_hook(std::make_unique<AfterStep>([&](Training& training) {
+    if (training.step == crash_after) throw std::runtime_error("crash");
+  }));
+  try {
+    trainer.fit(test_feed().shuffle());
+  } catch (const std::runtime_error& error) {
+    if (!crash_after) throw;
+  }
+  return trainer.parameters().sha256();
+}
+
+TEST(Trainer, learns) {
+  Flags flags = test_flags();
+  flags.steps = 150;
+  const Context context = test_context(flags);
+  Trainer trainer(context, test_net(), kAdam, test_loss);
+  trainer.fit(test_feed().shuffle());
+  const auto values = trainer.evaluate(test_feed(), {metrics::accuracy("label")}, {.batch = 7});
+  EXPECT_GT(values.at("accuracy"), 0.95);
+  EXPECT_EQ(trainer.report().metrics.at("accuracy"), values.at("accuracy"));
+}
+
+TEST(Trainer, gives_the_same_bits_twice_and_others_for_another_seed) {
+  Flags flags = test_flags();
+  const std::string once = train(flags, 40);
+  EXPECT_EQ(train(flags, 40), once);
+  flags.seed = 2;
+  EXPECT_NE(train(flags, 40), once);
+}
+
+TEST(Trainer, lanes_are_part_of_the_result) {
+  Flags flags = test_flags();
+  flags.lanes = 2;
+  const std::string two = train(flags, 20);
+  flags.lanes = 4;
+  EXPECT_NE(train(flags, 20), two);
+}
+
+// Through the middle of an epoch, with dropout, batch norm and lanes without examples in the last step of each epoch.
+TEST(Trainer, resumes_with_the_same_bits) {
+  for (const int64_t lanes : {1, 3}) {
+    TestFolder folder;
+    Flags flags = test_flags();
+    flags.lanes = lanes;
+    const std::string straight = train(flags, 40);
+    flags.logdir = folder / "run";
+    flags.checkpoint_every = "10";
+    train(flags, 40, 17);
+    EXPECT_EQ(train(flags, 40), straight) << lanes << " lanes";
+  }
+}
+
+TEST(Trainer, a_run_that_has_ended_goes_on_when_more_steps_are_asked_for) {
+  TestFolder folder;
+  Flags flags = test_flags();
+  const std::string straight = train(flags, 30);
+  flags.logdir = folder / "run";
+  train(flags, 20);
+  EXPECT_EQ(train(flags, 30), straight);
+  EXPECT_EQ(train(flags, 30), straight);  // nothing left to do
+}
+
+TEST(Trainer, resume_never_starts_anew_and_must_needs_a_checkpoint) {
+  TestFolder folder;
+  Flags flags = test_flags();
+  const std::string ten = train(flags, 10);
+  flags.logdir = folder / "run";
+  flags.resume = "must";
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("no checkpoint"), [&] { train(flags, 10); });
+  flags.resume = "auto";
+  train(flags, 20);
+  flags.resume = "never";
+  EXPECT_EQ(train(flags, 10), ten);
+}
+
+TEST(Trainer, a_run_with_other_settings_is_refused_by_name) {
+  TestFolder folder;
+  Flags flags = test_flags();
+  flags.logdir = folder / "run";
+  train(flags, 5);
+  Flags other = flags;
+  other.lanes = 2;
+  expect_error(ErrorKind::InvalidArgument, AllOf(HasSubstr("--lanes 1, not 2"), HasSubstr("--resume never")),
+               [&] { train(other, 10); });
+  other = flags;
+  other.batch = 5;
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("--batch 4, not 5"), [&] { train(other, 10); });
+}
+
+TEST(Trainer, lanes_that_nobody_asked_for_are_those_of_the_run) {
+  TestFolder folder;
+  Flags flags = test_flags();
+  flags.lanes = 3;
+  const std::string straight = train(flags, 20);
+  flags.logdir = folder / "run";
+  train(flags, 10);
+  flags.lanes = 0;
+  EXPECT_EQ(train(flags, 20), straight);
+}
+
+struct OtherNet : torch::nn::Module {
+  torch::Tensor forward(torch::Tensor x) { return head(conv(x).flatten(1)); }
+  torch::nn::Conv2d conv = register_module("conv", torch::nn::Conv2d(torch::nn::Conv2dOptions(1, 5, 3)));
+  torch::nn::Linear head = register_module("head", torch::nn::Linear(5 * 16, 4));
+  torch::nn::Linear more = register_module("more", torch::nn::Linear(2, 2));
+};
+
+TEST(Trainer, a_checkpoint_of_another_model_is_shown_as_a_diff) {
+  TestFolder folder;
+  Flags flags = test_flags();
+  flags.logdir = folder / "run";
+  train(flags, 5);
+  flags.steps = 10;
+  const Context context = test_context(flags);
+  Trainer trainer(context, std::make_shared<OtherNet>(), kAdam, [](OtherNet& net, const Batch& batch) {
+    return torch::cross_entropy_loss(net.forward(batch["image"]), batch["label"]);
+  });
+  const std::string before = trainer.parameters().sha256();
+  expect_error(ErrorKind::InvalidArgument,
+               AllOf(HasSubstr("! conv.weight float32[3,1,3,3] in the checkpoint, float32[5,1,3,3] in the model"),
+                     HasSubstr("+ more.weight float32[2,2]"), HasSubstr("- norm.weight float32[3]"),
+                     HasSubstr("--resume never")),
+               [&] { trainer.fit(test_feed()); });
+  EXPECT_EQ(trainer.parameters().sha256(), before);
+}
+
+TEST(Trainer, a_checkpoint_of_another_optimiser_is_refused_by_name) {
+  TestFolder folder;
+  Flags flags = test_flags();
+  flags.logdir = folder / "run";
+  train(flags, 5);
+  const Context context = test_context(flags);
+  Trainer trainer(context, test_net(), torch::optim::AdagradOptions(0.1), test_loss);
+  expect_error(ErrorKind::InvalidArgument, AllOf(HasSubstr("adam"), HasSubstr("adagrad")),
+               [&] { trainer.fit(test_feed()); });
+}
+
+TEST(Trainer, a_broken_newest_checkpoint_falls_back_to_the_one_before) {
+  TestFolder folder;
+  Flags flags = test_flags();
+  const std::string straight = train(flags, 20);
+  flags.logdir = folder / "run";
+  flags.checkpoint_every = "5";
+  train(flags, 15);
+  std::filesystem::resize_file(folder / "run/ckpt-15/weights.safetensors", 100);
+  EXPECT_EQ(train(flags, 20), straight);
+}
+
+TEST(Trainer, checkpoint_every_0_writes_only_the_last) {
+  TestFolder folder;
+  Flags flags = test_flags();
+  flags.logdir = folder / "run";
+  train(flags, 12);
+  EXPECT_EQ(store::CheckpointDir(folder / "run").steps(), std::vector<int64_t>{12});
+}
+
+TEST(Trainer, several_fits_follow_one_another_and_resume_in_the_right_one) {
+  const auto both = [](Flags flags, std::optional<int64_t> crash_after) {
+    const Context context = test_context(flags);
+    Trainer trainer(context, test_net(), kAdam, test_loss);
+    trainer.add_hook(std::make_unique<AfterStep>([&](Training& training) {
+      if (training.step == crash_after) throw std::runtime_error("crash");
+    }));
+    try {
+      trainer.fit(test_feed(40).shuffle(), {.epochs = 1});
+      trainer.fit(test_feed(60).shuffle(), {.steps = 12});
+    } catch (const std::runtime_error&) {
+    }
+    return std::pair(trainer.step(), trainer.parameters().sha256());
+  };
+  Flags flags = test_flags();
+  const auto straight = both(flags, {});
+  EXPECT_EQ(straight.first, 10 + 12);
+  for (const int64_t crash : {7, 10, 17}) {
+    TestFolder folder;
+    flags.logdir = folder / "run";
+    flags.checkpoint_every = "3";
+    both(flags, crash);
+    EXPECT_EQ(both(flags, {}), straight) << crash;
+  }
+}
+
+TEST(Trainer, a_loss_that_is_no_number_names_what_went_bad_first) {
+  Flags flags = test_flags();
+  flags.steps = 10;
+  const Context context = test_context(flags);
+  torch::Tensor image = torch::rand({20, 1, 6, 6});
+  image[13][0][2][2] = std::nanf("");
+  const data::Feed feed(data::from_tensors({{"image", image}, {"label", torch::zeros({20}, torch::kInt64)}}));
+  Trainer trainer(context, test_net(), kAdam, test_loss);
+  expect_error(ErrorKind::InvalidArgument, AllOf(HasSubstr("step 3"), HasSubstr("'image' of the batch (1 of 144")),
+               [&] { trainer.fit(feed); });
+  Trainer other(context, test_net(), kAdam, test_loss);
+  other.parameters().values()[5].fill_(std::nanf(""));
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("parameter conv.weight"), [&] { other.fit(test_feed()); });
+}
+
+TEST(Trainer, hooks_are_called_in_order) {
+  class Recorder final : public Hook {
+   public:
+    explicit Recorder(std::string& calls) : calls_(calls) {}
+    void begin(Training&) override { calls_ += "begin "; }
+    void after_start(Training&) override { calls_ += "start "; }
+    void before_step(Training& training) override { calls_ += std::to_string(training.step) + "< "; }
+    void after_lane(Training&, int64_t lane, const Batch&, const LossOutput&) override { calls_ += std::to_string(lane) + " "; }
+    void after_step(Training& training, const StepResult&) override { calls_ += ">" + std::to_string(training.step) + " "; }
+    void end(Training&) override { calls_ += "end"; }
+    void on_error(Training&, const std::exception& error) noexcept override { calls_ += error.what(); }
+
+   private:
+    std::string& calls_;
+  };
+  Flags flags = test_flags();
+  flags.lanes = 2;
+  flags.steps = 2;
+  const Context context = test_context(flags);
+  std::string calls;
+  Trainer trainer(context, test_net(), kAdam, test_loss);
+  trainer.add_hook(std::make_unique<Recorder>(calls));
+  trainer.fit(test_feed());
+  EXPECT_EQ(calls, "begin start 0< 0 1 >1 1< 0 1 >2 end");
+  calls.clear();
+  trainer.add_hook(std::make_unique<AfterStep>([](Training&) { throw std::runtime_error("oh"); }));
+  EXPECT_THROW(trainer.fit(test_feed()), std::runtime_error);
+  EXPECT_EQ(calls, "begin start 2< 0 1 >3 oh");
+}
+
+TEST(Trainer, a_hook_can_end_the_training) {
+  Flags flags = test_flags();
+  flags.steps = 100;
+  const Context context = test_context(flags);
+  Trainer trainer(context, test_net(), kAdam, test_loss);
+  trainer.add_hook(std::make_unique<AfterStep>([](Training& training) {
+    if (training.step == 7) training.stop_reason = "enough";
+  }));
+  trainer.fit(test_feed());
+  EXPECT_EQ(trainer.step(), 7);
+}
+
+TEST(Trainer, follows_the_schedule) {
+  Flags flags = test_flags();
+  flags.steps = 3;
+  const Context context = test_context(flags);
+  TrainerOptions options;
+  options.learning_rate = [](int64_t step) { return 0.5 + static_cast<double>(step); };
+  Trainer trainer(context, test_net(), kAdam, test_loss, options);
+  std::vector<double> rates;
+  trainer.add_hook(std::make_unique<AfterStep>([&](Training& training) { rates.push_back(training.replica.optimizer().learning_rate()); }));
+  trainer.fit(test_feed());
+  EXPECT_EQ(rates, (std::vector<double>{0.5, 1.5, 2.5}));
+}
+
+TEST(Trainer, predicts_one_row_an_example_in_the_feeds_order) {
+  const Context context = test_context(test_flags());
+  Trainer trainer(context, test_net(), kAdam, test_loss);
+  const torch::Tensor rows = trainer.predict(test_feed(23), {.batch = 5});
+  ASSERT_EQ(rows.sizes(), (std::vector<int64_t>{23, 4}));
+  EXPECT_TRUE(rows.narrow(0, 20, 3).allclose(trainer.predict(test_feed(23), {.batch = 23}).narrow(0, 20, 3)));
+}
+
+TEST(Trainer, an_empty_feed_is_an_error_to_train_on_and_nothing_to_evaluate) {
+  const Context context = test_context(test_flags());
+  Trainer trainer(context, test_net(), kAdam, test_loss);
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("no examples"), [&] { trainer.fit(test_feed().take(0)); });
+  EXPECT_TRUE(trainer.evaluate(test_feed().take(0), {metrics::accuracy("label")}).empty());
+}
+
+TEST(Trainer, a_reader_that_fails_ends_the_training_with_its_error) {
+  const Context context = test_context(test_flags());
+  Trainer trainer(context, test_net(), kAdam, test_loss);
+  const data::Feed feed = test_feed().map([](Batch batch) -> Batch {
+    if (batch["label"][0].item<int64_t>() == 3) fail(ErrorKind::DataLoss, "digits.idx: record 7 is cut short");
+    return batch;
+  });
+  expect_error(ErrorKind::DataLoss, HasSubstr("digits.idx: record 7"), [&] { trainer.fit(feed.shuffle()); });
+}
+
+TEST(Trainer, strategies_of_later_versions_say_so) {
+  Flags flags = test_flags();
+  flags.strategy = "allreduce";
+  const Context context = test_context(flags);
+  Trainer trainer(context, test_net(), kAdam, test_loss);
+  expect_error(ErrorKind::Unimplemented, HasSubstr("allreduce"), [&] { trainer.fit(test_feed()); });
+}
+
+TEST(Trainer, report_says_what_was_done) {
+  TestFolder folder;
+  Flags flags = test_flags();
+  flags.steps = 6;
+  flags.report = folder / "report.json";
+  const Context context = test_context(flags);
+  Trainer trainer(context, test_net(), kAdam, test_loss);
+  trainer.fit(test_feed());
+  trainer.evaluate(test_feed(), {metrics::accuracy("label")});
+  std::ifstream in(flags.report);
+  const auto report = nlohmann::json::parse(in);
+  EXPECT_EQ(report.at("strategy"), "single");
+  EXPECT_EQ(report.at("steps"), 6);
+  EXPECT_EQ(report.at("examples"), 24);
+  EXPECT_EQ(report.at("weights_sha256"), trainer.parameters().sha256());
+  EXPECT_TRUE(report.at("metrics").contains("accuracy"));
+  EXPECT_GT(report.at("examples_per_second").get<double>(), 0);
+}
+
+TEST(Trainer, profiles_the_steps_that_were_asked_for) {
+  TestFolder folder;
+  Flags flags = test_flags();
+  flags.steps = 6;
+  flags.logdir = folder / "run";
+  flags.profile_steps = "2..4";
+  const Context context = test_context(flags);
+  Trainer trainer(context, test_net(), kAdam, test_loss);
+  trainer.fit(test_feed());
+  std::ifstream in(folder / "run/trace.json");
+  const auto trace = nlohmann::json::parse(in);
+  EXPECT_GT(trace.size(), 20U);
+  EXPECT_NE(trace.dump().find("conv"), std::string::npos);
+}
+
+TEST(Trainer, metrics_of_the_batches_need_predictions) {
+  Flags flags = test_flags();
+  flags.steps = 4;
+  const Context context = test_context(flags);
+  Trainer trainer(context, test_net(), kAdam,
+                  [](TestNet& net, const Batch& batch) { return test_loss(net, batch).loss; });
+  trainer.add_hook(hooks::batch_metrics({metrics::accuracy("label")}, 2));
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("{loss, prediction}"), [&] { trainer.fit(test_feed()); });
+}
+
+}  // namespace
+}  // namespace tutti
