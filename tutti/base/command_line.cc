@@ -70,10 +70,11 @@ CLI::Option* declare(CLI::App& app, const Flag& flag) {
     if (flag.takes == Flag::Takes::Switch) names.push_back("--no-" + flag.flag_name().substr(2));
   }
   const std::string name = argument.substr(0, argument.find('='));
+  const auto word = name.find_first_not_of('-');
   // "-lanes" and "--lanes" differ in dashes only: compare the words.
-  const auto word = name.substr(std::min(name.size(), name.find_first_not_of('-')));
-  fail(ErrorKind::InvalidArgument, "unknown flag '{}'{} (--help lists them all)", name,
-       did_you_mean("--" + word, names));
+  const std::string hint = word == std::string::npos ? "" : did_you_mean("--" + name.substr(word), names);
+  fail(ErrorKind::InvalidArgument, "unknown flag '{}'{} (--help lists them all)",
+       word == std::string::npos ? argument : name, hint);
 }
 
 // What CLI11 left over is a mistake, but for a "--" that ends the names of flags.
@@ -128,7 +129,6 @@ FlagTexts read_command_line(const std::vector<Flag>& flags, int argc, const char
   } catch (const std::invalid_argument& error) {
     explain(flags, arguments, error);
   }
-  check_nothing_left(flags, app.remaining());
   FlagTexts texts;
   for (size_t i = 0; i < flags.size(); ++i) {
     for (const std::string& text : options[i]->results()) {
@@ -136,6 +136,7 @@ FlagTexts read_command_line(const std::vector<Flag>& flags, int argc, const char
       texts.emplace_back(i, text);
     }
   }
+  check_nothing_left(flags, app.remaining());
   return texts;
 }
 

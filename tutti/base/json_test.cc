@@ -19,7 +19,7 @@ TEST(JsonText, keeps_the_order_of_keys) {
 TEST(JsonText, names_the_source_and_the_place_of_a_mistake) {
   expect_error(
       ErrorKind::InvalidArgument,
-      AllOf(HasSubstr("run.json is not JSON"), HasSubstr("line 2, column 8"), Not(HasSubstr("exception"))),
+      AllOf(HasSubstr("run.json is not JSON"), HasSubstr("line 2, column 7"), Not(HasSubstr("exception"))),
       [] { parse_json("{\"a\": 1,\n \"b\": x}", "run.json"); });
   for (const char* text :
        {"", "{", "{\"a\": 1,}", "[1 2]", "nul", "{} {}", "\"\xff\"", "{'a': 1}", "\xef\xbb"}) {

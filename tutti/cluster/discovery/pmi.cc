@@ -21,7 +21,7 @@ std::optional<Identity> from_pmi(const Environment& environment) {
   if (variables.first_set({"PMI_RANK", "PMI_SIZE"}).empty()) return std::nullopt;
   const StandingNames names = names_in(variables);
   if (variables.first_set({names.local_rank, names.local_world}).empty() && is_slurm_task(environment)) {
-    return from_slurm_as(environment, variables, names.rank);
+    return from_slurm_as(environment, variables, names);
   }
   return launched_worker(read_standing(variables, names), kSource);
 }

@@ -94,12 +94,15 @@ std::optional<Identity> from_slurm(const Environment& environment) {
 }
 
 Identity from_slurm_as(const Environment& environment, const LauncherVariables& variables,
-                       const std::string& rank_name) {
+                       const StandingNames& names) {
   Identity identity = *from_slurm(environment);
-  if (variables.number_with(rank_name, rank_name) != identity.membership.rank) {
-    variables.fail_with(variables.quote(rank_name) + " and " + variables.quote("SLURM_PROCID") +
+  const auto agree = [&](const std::string& name, int value, const std::string& slurm_name) {
+    if (variables.number(name).value_or(value) == value) return;
+    variables.fail_with(variables.quote(name) + " and " + variables.quote(slurm_name) +
                         " contradict each other");
-  }
+  };
+  agree(names.rank, identity.membership.rank, "SLURM_PROCID");
+  agree(names.world, identity.membership.world, world_name(variables));
   return identity;
 }
 

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace bench {
+
+// What one process measured of itself; it prints the two numbers on its last line.
+struct Measured {
+  double images_per_second = 0;
+  double peak_mebibytes = 0;
+};
+
+// One of the things that are compared: a command that measures itself.
+struct Side {
+  std::string name;
+  std::vector<std::string> command;
+};
+
+// Pins this process, and the threads it will have, to one core.
+void pin_to_one_core();
+
+// "1234.5 210.3": images per second, and the peak of this process's memory so far.
+void print_measured(double images_per_second);
+
+// Runs every side `rounds` times, in turn, so that whatever else the machine does hits all of them alike. A side whose
+// command cannot be run is left out of the result.
+std::map<std::string, std::vector<Measured>> measure(const std::vector<Side>& sides, int rounds);
+
+double median(std::vector<double> values);
+
+}  // namespace bench

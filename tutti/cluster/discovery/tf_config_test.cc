@@ -1,0 +1,127 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tutti/base/test_errors.h"
+#include "tutti/cluster/discovery/discovery.h"
+#include "tutti/cluster/discovery/launched.h"
+
+namespace tutti::discovery {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+std::optional<Identity> found_in(const std::string& text) {
+  return from_tf_config(Environment({{"TF_CONFIG", text}}));
+}
+
+// A cluster as a training operator writes it, for one task.
+std::string config_of(const std::string& task) {
+  return R"({"cluster": {"chief": ["job-chief-0.ns.svc:2222"], "ps": ["job-ps-0.ns.svc:2222", "job-ps-1.ns.svc:2222"],
+             "worker": ["job-worker-0.ns.svc:2222", "job-worker-1.ns.svc:2222"]},
+             "task": )" +
+         task + R"(, "environment": "cloud"})";
+}
+
+template <class Matcher>
+void expect_refused(const Matcher& text, const std::string& config) {
+  expect_error(ErrorKind::InvalidArgument, AllOf(HasSubstr("TF_CONFIG"), text), [&] { found_in(config); });
+}
+
+TEST(FromTfConfig, says_nothing_where_it_holds_nothing) {
+  EXPECT_FALSE(from_tf_config(Environment()));
+  for (const char* text :
+       {"", "{}", R"({"cluster": {}})", R"({"cluster": null, "task": {}})", R"({"model_dir": "x"})"}) {
+    EXPECT_FALSE(found_in(text)) << text;
+  }
+}
+
+TEST(FromTfConfig, ranks_the_chief_first_then_the_workers) {
+  const auto chief = found_in(config_of(R"({"type": "chief", "index": 0})"));
+  ASSERT_TRUE(chief);
+  expect_standing(*chief, 0, 3, 0, 1);
+  EXPECT_EQ(chief->master_address, "job-chief-0.ns.svc:2222");
+  EXPECT_EQ(chief->source, "TF_CONFIG");
+  expect_standing(*found_in(config_of(R"({"type": "worker", "index": 1})")), 2, 3, 0, 1);
+}
+
+TEST(FromTfConfig, knows_the_chief_under_its_older_name) {
+  const auto worker = found_in(
+      R"({"cluster": {"worker": ["a:1"], "master": ["b:1"]}, "task": {"type": "worker", "index": 0}})");
+  expect_standing(*worker, 1, 2, 0, 1);
+}
+
+TEST(FromTfConfig, without_a_chief_worker_0_leads) {
+  const std::string cluster =
+      R"({"cluster": {"worker": ["h:1", "h:2"]}, "task": {"type": "worker", "index": )";
+  expect_standing(*found_in(cluster + "0}}"), 0, 2, 0, 2);
+  expect_standing(*found_in(cluster + "1}}"), 1, 2, 1, 2);
+}
+
+TEST(FromTfConfig, a_server_is_no_worker) {
+  const auto server = found_in(config_of(R"({"type": "ps", "index": 1})"));
+  EXPECT_EQ(server->membership.rank, 1);
+  EXPECT_EQ(server->membership.world, 3);
+  EXPECT_FALSE(server->is_chief);
+}
+
+TEST(FromTfConfig, the_evaluator_stands_outside) {
+  const auto evaluator = found_in(config_of(R"({"type": "evaluator", "index": 0})"));
+  EXPECT_TRUE(evaluator->is_evaluator);
+  EXPECT_FALSE(evaluator->is_chief);
+  EXPECT_TRUE(evaluator->cluster.empty());
+  EXPECT_EQ(evaluator->membership.world, 1);
+  EXPECT_TRUE(found_in(R"({"task": {"type": "evaluator", "index": 0}})")->is_evaluator);
+}
+
+TEST(FromTfConfig, takes_an_index_that_is_written_as_text) {
+  EXPECT_EQ(found_in(config_of(R"({"type": "worker", "index": "1"})"))->task, (Task{"worker", 1}));
+}
+
+TEST(FromTfConfig, takes_a_cluster_of_some_tasks) {
+  const auto worker = found_in(
+      R"({"cluster": {"chief": ["c:1"], "worker": {"1": "w:1"}}, "task": {"type": "worker", "index": 1}})");
+  expect_standing(*worker, 2, 3, 0, 1);
+}
+
+TEST(FromTfConfig, a_task_without_a_cluster_is_alone) {
+  const auto alone = found_in(R"({"task": {"type": "worker", "index": 0}})");
+  expect_standing(*alone, 0, 1, 0, 1);
+  EXPECT_TRUE(alone->cluster.empty());
+  expect_refused(HasSubstr("worker/1"), R"({"task": {"type": "worker", "index": 1}})");
+  expect_refused(HasSubstr("ps/0"), R"({"task": {"type": "ps", "index": 0}})");
+}
+
+TEST(FromTfConfig, there_is_one_chief_at_most) {
+  expect_refused(HasSubstr("2 tasks in the job 'chief'"),
+                 R"({"cluster": {"chief": ["a:1", "b:1"]}, "task": {"type": "chief", "index": 0}})");
+  expect_refused(
+      HasSubstr("a chief and a master"),
+      R"({"cluster": {"chief": ["a:1"], "master": ["b:1"]}, "task": {"type": "chief", "index": 0}})");
+}
+
+TEST(FromTfConfig, what_is_missing_or_wrong_is_quoted) {
+  expect_refused(HasSubstr("line 1"), R"({"cluster": {"worker": ["a:1")");
+  expect_refused(HasSubstr("a list"), "[]");
+  expect_refused(HasSubstr("\"cluster\" is a list"), R"({"cluster": []})");
+  expect_refused(HasSubstr("\"task\" is a text"), R"({"cluster": {"worker": ["a:1"]}, "task": "worker"})");
+  expect_refused(HasSubstr("no \"type\""), R"({"cluster": {"worker": ["a:1"]}})");
+  expect_refused(HasSubstr("no \"index\""), config_of(R"({"type": "worker"})"));
+  expect_refused(HasSubstr("5 is no job name"), config_of(R"({"type": 5, "index": 0})"));
+  expect_refused(HasSubstr("-1"), config_of(R"({"type": "worker", "index": -1})"));
+  expect_refused(HasSubstr("\"x\""), config_of(R"({"type": "worker", "index": "x"})"));
+  expect_refused(HasSubstr("0.5"), config_of(R"({"type": "worker", "index": 0.5})"));
+  expect_refused(HasSubstr("no task 2"), config_of(R"({"type": "worker", "index": 2})"));
+  expect_refused(HasSubstr("did you mean 'worker'?"), config_of(R"({"type": "wroker", "index": 0})"));
+  expect_refused(HasSubstr("'a'"),
+                 R"({"cluster": {"worker": ["a"]}, "task": {"type": "worker", "index": 0}})");
+  expect_refused(HasSubstr("stands twice"), R"({"task": {}, "task": {}})");
+}
+
+TEST(FromTfConfig, two_tasks_with_one_address_are_refused) {
+  expect_refused(HasSubstr("one address"),
+                 R"({"cluster": {"worker": ["a:1", "a:1"]}, "task": {"type": "worker", "index": 0}})");
+}
+
+}  // namespace
+}  // namespace tutti::discovery
