@@ -143,15 +143,4 @@ std::vector<pid_t> processes_with(const std::string& variable) {
   return found;
 }
 
-TestFolder::TestFolder() {
-  std::string name = (std::filesystem::temp_directory_path() / "tutti-test-XXXXXX").string();
-  if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp");
-  path_ = name;
-}
-
-TestFolder::~TestFolder() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
-}
-
 }  // namespace tutti::testing

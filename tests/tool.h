@@ -7,6 +7,8 @@
 #include <sys/types.h>
 #include <vector>
 
+#include "tutti/base/test_folder.h"
+
 namespace tutti::testing {
 
 // A program under test with its output in memory: what a user at a terminal would see.
@@ -56,19 +58,5 @@ bool eventually(const std::function<bool()>& condition);
 
 // The living processes (no zombies) whose environment holds the variable "NAME=value".
 std::vector<pid_t> processes_with(const std::string& variable);
-
-// A fresh folder, removed at the end.
-class TestFolder {
- public:
-  TestFolder();
-  ~TestFolder();
-  TestFolder(const TestFolder&) = delete;
-  TestFolder& operator=(const TestFolder&) = delete;
-  const std::string& path() const { return path_; }
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
-};
 
 }  // namespace tutti::testing

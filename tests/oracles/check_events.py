@@ -10,7 +10,10 @@ import json
 import os
 import sys
 
-from tensorboard.backend.event_processing.event_accumulator import STORE_EVERYTHING_SIZE_GUIDANCE, EventAccumulator
+from tensorboard.backend.event_processing.plugin_event_accumulator import (
+    STORE_EVERYTHING_SIZE_GUIDANCE,
+    EventAccumulator,
+)
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader, LegacyEventFileLoader
 from tensorboard.util import tensor_util
 

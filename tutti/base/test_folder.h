@@ -12,7 +12,10 @@ namespace tutti {
 // For tests: a fresh folder that is removed with everything in it.
 class TestFolder {
  public:
-  TestFolder() : path_((std::filesystem::temp_directory_path() / "tutti-test-XXXXXX").string()) {
+  // In memory (where the system has a place for that) a test that writes very often does not wait for the
+  // disk.
+  enum class Place { Disk, Memory };
+  explicit TestFolder(Place place = Place::Disk) : path_(parent_of(place) + "/tutti-test-XXXXXX") {
     if (::mkdtemp(path_.data()) == nullptr)
       fail(ErrorKind::InvalidArgument, "no folder for a test: {}", path_);
   }
@@ -27,6 +30,11 @@ class TestFolder {
   std::string operator/(const std::string& name) const { return path_ + "/" + name; }
 
  private:
+  static std::string parent_of(Place place) {
+    const bool memory = place == Place::Memory && ::access("/dev/shm", W_OK | X_OK) == 0;
+    return memory ? "/dev/shm" : std::filesystem::temp_directory_path().string();
+  }
+
   std::string path_;
 };
 

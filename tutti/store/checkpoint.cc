@@ -77,17 +77,21 @@ std::vector<Folder> newest_first(const std::string& logdir) {
   return folders;
 }
 
+// A kill may leave both the old and the new one of a replacement; the new one was whole before it got its
+// name.
+void remove_replaced(const std::string& logdir) {
+  for (const Folder& folder : list_folders(logdir)) {
+    if (folder.replaced && path_exists(logdir + "/" + folder_name(folder.step)))
+      remove_folder(logdir, folder.path);
+  }
+}
+
 void publish(TemporaryFolder& written, const std::string& logdir, int64_t step) {
   const std::string target = logdir + "/" + folder_name(step);
-  const std::string aside = target + std::string(kReplaced);
-  if (path_exists(target)) {
-    // Where both are there, an earlier save came to its end but for this removal.
-    if (path_exists(aside)) remove_folder(logdir, aside);
-    rename_path(target, aside);
-  }
+  if (path_exists(target)) rename_path(target, target + std::string(kReplaced));
   written.rename_to(target);
   sync_directory(logdir);
-  if (path_exists(aside)) remove_folder(logdir, aside);
+  remove_replaced(logdir);
 }
 
 void point_latest_to(const std::string& logdir, int64_t step) {
@@ -128,6 +132,7 @@ void CheckpointDir::save(const Checkpoint& checkpoint) {
   try {
     make_directories(logdir_);
     remove_leftovers(logdir_);
+    remove_replaced(logdir_);
     int64_t sequence = 0;
     for (const Folder& folder : list_folders(logdir_))
       sequence = std::max(sequence, sequence_of(folder.path) + 1);

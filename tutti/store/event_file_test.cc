@@ -143,7 +143,7 @@ TEST(EventWriter, is_read_by_tensorboard) {
     writer.scalar("a \"quoted\" näme", 3, -1e30);
     writer.text("flags", 0, "`--lanes 4`\n\nmore");
   }
-  const json seen = seen_by_tensorboard(folder.path());
+  json seen = seen_by_tensorboard(folder.path());
   EXPECT_EQ(seen["versions"], json({"brain.Event:2"}));
   EXPECT_EQ(seen["starts"], json::array());
   EXPECT_EQ(seen["scalars"]["train/loss"], json({{0, 0.0}, {1, 0.5}, {300, 3.0}, {int64_t{1} << 40, 1.0}}));
@@ -162,7 +162,7 @@ TEST(EventWriter, marks_a_resume_so_that_dead_steps_are_forgotten) {
     EventWriter writer(folder.path(), {.resumed_after = 3});
     for (int64_t step = 4; step <= 6; ++step) writer.scalar("loss", step, 2);
   }
-  const json seen = seen_by_tensorboard(folder.path());
+  json seen = seen_by_tensorboard(folder.path());
   EXPECT_EQ(seen["starts"], json({4}));
   EXPECT_EQ(seen["scalars"]["loss"], json({{1, 1.0}, {2, 1.0}, {3, 1.0}, {4, 2.0}, {5, 2.0}, {6, 2.0}}));
 }
@@ -181,7 +181,7 @@ TEST(EventWriter, gives_tensorboard_the_histogram_that_numbers_have) {
     writer.histogram("none", 1, torch::ones({0}));
     writer.histogram("far apart", 1, torch::tensor({-1.7e308, 1.7e308}, torch::kDouble));
   }
-  const json seen = seen_by_tensorboard(folder.path())["histograms"];
+  json seen = seen_by_tensorboard(folder.path())["histograms"];
   const auto total = [&](const char* tag) {
     double sum = 0;
     for (const auto& bucket : seen[tag][0][1]) sum += bucket[2].get<double>();

@@ -36,12 +36,12 @@ class LauncherVariables {
   std::string_view launcher_;
 };
 
-// The names of the variables in which a launcher says where a task stands.
+// The names of the variables in which a launcher says where a task stands; "" for one that it does not have.
 struct StandingNames {
-  std::string rank;
-  std::string world;
-  std::string local_rank;
-  std::string local_world;
+  std::string rank = "";
+  std::string world = "";
+  std::string local_rank = "";
+  std::string local_world = "";
 };
 
 // All four, checked against each other.

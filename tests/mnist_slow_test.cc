@@ -1,0 +1,36 @@
+// What the example has to reach, on both kinds of digits.
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tests/tool.h"
+
+namespace tutti::testing {
+namespace {
+
+double accuracy(const TestFolder& folder, const std::vector<std::string>& flags) {
+  std::vector<std::string> command = {program_path("mnist"), "--report", folder / "report.json"};
+  command.insert(command.end(), flags.begin(), flags.end());
+  const auto result = run_program(command);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  std::ifstream in(folder / "report.json");
+  return nlohmann::json::parse(in).at("metrics").at("accuracy").get<double>();
+}
+
+TEST(MnistSlow, reads_97_percent_of_the_drawn_digits_within_the_demo) {
+  const TestFolder folder;
+  EXPECT_GE(accuracy(folder, {"--steps", "1000", "--rate", "1e-3"}), 0.97);
+}
+
+TEST(MnistSlow, reads_99_percent_of_the_real_digits_within_5000_steps) {
+  const char* real = std::getenv("TUTTI_TEST_MNIST");
+  if (real == nullptr || !std::filesystem::exists(real)) GTEST_SKIP() << "no real MNIST: TUTTI_TEST_MNIST names no folder";
+  const TestFolder folder;
+  EXPECT_GE(accuracy(folder, {"--steps", "5000", "--data", real}), 0.99);
+}
+
+}  // namespace
+}  // namespace tutti::testing

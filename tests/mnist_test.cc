@@ -1,0 +1,140 @@
+// The first example as its users run it: a process that is stopped, killed, started again and asked for nonsense.
+#include <signal.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tests/tool.h"
+
+namespace tutti::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::vector<std::string> mnist(const std::vector<std::string>& flags) {
+  std::vector<std::string> command = {program_path("mnist"), "--threads", "1", "--seed", "3"};
+  command.insert(command.end(), flags.begin(), flags.end());
+  return command;
+}
+
+nlohmann::json report_of(const std::string& path) {
+  std::ifstream in(path);
+  return nlohmann::json::parse(in);
+}
+
+std::string straight_hash(const TestFolder& folder, const std::string& steps) {
+  const auto result = run_program(mnist({"--steps", steps, "--report", folder / "straight.json"}));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  return report_of(folder / "straight.json").at("weights_sha256");
+}
+
+TEST(Mnist, resumes_with_the_same_bits_after_kill_9) {
+  const TestFolder folder;
+  const std::string logdir = folder / "run";
+  {
+    RunningProgram first(mnist({"--steps", "100000", "--logdir", logdir, "--checkpoint-every", "10"}));
+    ASSERT_TRUE(eventually([&] { return std::filesystem::exists(logdir + "/ckpt-10"); }));
+    kill(first.pid(), SIGKILL);
+    EXPECT_EQ(first.wait(), 128 + SIGKILL);
+  }
+  const auto second = run_program(mnist({"--steps", "20", "--logdir", logdir, "--report", folder / "report.json"}));
+  EXPECT_EQ(second.exit_code, 0) << second.err;
+  EXPECT_THAT(second.err, HasSubstr("going on from"));
+  const auto report = report_of(folder / "report.json");
+  // It may have come further than ten steps before it died; then the run ends where it was.
+  const auto steps = report.at("steps").get<int64_t>();
+  EXPECT_EQ(report.at("restarts"), 1);
+  EXPECT_EQ(report.at("weights_sha256"), straight_hash(folder, std::to_string(steps)));
+}
+
+TEST(Mnist, sigterm_leaves_a_checkpoint_from_which_the_same_bits_follow) {
+  const TestFolder folder;
+  const std::string logdir = folder / "run";
+  int64_t stopped_at = 0;
+  {
+    // A checkpoint every step, so that there is one to be seen; what counts is the one that SIGTERM asks for.
+    RunningProgram first(mnist({"--steps", "100000", "--logdir", logdir, "--checkpoint-every", "1"}));
+    ASSERT_TRUE(eventually([&] { return std::filesystem::exists(logdir + "/ckpt-2"); }));
+    kill(first.pid(), SIGTERM);
+    EXPECT_EQ(first.wait(), 128 + SIGTERM);
+    EXPECT_THAT(first.err(), HasSubstr("stopped by Terminated after step"));
+    EXPECT_THAT(first.err(), HasSubstr("start it again to go on"));
+    const auto at = first.err().find("after step ") + 11;
+    stopped_at = std::stoll(first.err().substr(at));
+  }
+  const std::string end = std::to_string(stopped_at + 5);
+  const auto second = run_program(mnist({"--steps", end, "--logdir", logdir, "--report", folder / "report.json"}));
+  EXPECT_EQ(second.exit_code, 0) << second.err;
+  EXPECT_THAT(second.err, HasSubstr("ckpt-" + std::to_string(stopped_at)));
+  EXPECT_EQ(report_of(folder / "report.json").at("weights_sha256"), straight_hash(folder, end));
+}
+
+TEST(Mnist, the_bits_of_eight_lanes_do_not_depend_on_where_it_was_resumed) {
+  const TestFolder folder;
+  const auto straight = run_program(mnist({"--lanes", "8", "--batch", "4", "--steps", "6", "--report", folder / "a.json"}));
+  EXPECT_EQ(straight.exit_code, 0) << straight.err;
+  for (const char* steps : {"2", "5", "6"}) {
+    const auto part = run_program(mnist({"--lanes", "8", "--batch", "4", "--steps", steps, "--logdir", folder / "run",
+                                         "--report", folder / "b.json"}));
+    EXPECT_EQ(part.exit_code, 0) << part.err;
+  }
+  EXPECT_EQ(report_of(folder / "a.json").at("weights_sha256"), report_of(folder / "b.json").at("weights_sha256"));
+}
+
+struct Nonsense {
+  std::vector<std::string> flags;
+  int exit_code;
+  std::string says;
+};
+
+TEST(Mnist, answers_nonsense_with_one_line_that_helps) {
+  const TestFolder folder;
+  std::ofstream(folder / "file") << "x";
+  std::filesystem::create_directory(folder / "empty");
+  const std::vector<Nonsense> all = {
+      {{"--bacth", "4"}, 2, "did you mean '--batch'"},
+      {{"--precision", "fp8"}, 2, "fp32"},
+      {{"--batch", "0"}, 2, "--batch"},
+      {{"--data", folder / "empty"}, 2, "train-images"},
+      {{"--logdir", folder / "file/run", "--steps", "1"}, 2, "file"},
+      {{"--resume", "must", "--logdir", folder / "none"}, 2, "no checkpoint"},
+      {{"--profile-steps", "5..2", "--logdir", folder / "p"}, 2, "10..12"},
+      {{"--device", "cuda:7"}, 2, "cuda"},
+      {{"--job_name", "worker"}, 2, "cluster_spec"},
+  };
+  for (const Nonsense& nonsense : all) {
+    const auto result = run_program(mnist(nonsense.flags));
+    EXPECT_EQ(result.exit_code, nonsense.exit_code) << result.err;
+    EXPECT_THAT(result.err, HasSubstr(nonsense.says));
+    EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+  }
+  const auto variable = run_program(mnist({"--steps", "1"}), {"TUTTI_LANS=2"});
+  EXPECT_EQ(variable.exit_code, 2);
+  EXPECT_THAT(variable.err, HasSubstr("TUTTI_LANES"));
+}
+
+TEST(Mnist, flag_goes_before_environment_before_file) {
+  const TestFolder folder;
+  std::ofstream(folder / "run.json") << R"({"steps": 3, "batch": 7, "seed": 5})";
+  const auto result = run_program({program_path("mnist"), "--config", folder / "run.json", "--steps", "1", "--threads", "1",
+                                   "--report", folder / "report.json"},
+                                  {"TUTTI_BATCH=9"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  const auto report = report_of(folder / "report.json");
+  EXPECT_EQ(report.at("steps"), 1);
+  EXPECT_EQ(report.at("examples"), 9);
+}
+
+TEST(Mnist, help_lists_every_flag_and_exits_well) {
+  const auto result = run_program(mnist({"--help"}));
+  EXPECT_EQ(result.exit_code, 0);
+  for (const char* flag : {"--lanes", "--resume", "--cluster_spec", "--rate"}) EXPECT_THAT(result.out, HasSubstr(flag));
+}
+
+}  // namespace
+}  // namespace tutti::testing
