@@ -1,5 +1,5 @@
 # The libraries that Tutti stands on. Each becomes one imported target; nothing else in the tree looks for a library.
-include(CheckCXXSourceCompiles)
+include(CheckCXXSourceRuns)
 
 # --- LibTorch: Debian's, a downloaded libtorch, or the one inside a PyTorch installation (CMAKE_PREFIX_PATH).
 # TorchConfig.cmake is not used: that of a CUDA build insists on a CUDA toolkit, which we never compile against.
@@ -19,10 +19,6 @@ add_library(tutti_torch INTERFACE)
 target_include_directories(tutti_torch SYSTEM INTERFACE ${TUTTI_TORCH_ROOT_INCLUDE} ${TUTTI_TORCH_INCLUDE})
 target_link_libraries(tutti_torch INTERFACE ${TUTTI_TORCH_CPU_LIBRARY} ${TUTTI_C10_LIBRARY})
 target_compile_definitions(tutti_torch INTERFACE FMT_HEADER_ONLY)
-if(TUTTI_TORCH_CUDA_LIBRARY AND TUTTI_WITH_CUDA)
-  # Nothing refers to it by name: it registers its kernels when it is loaded.
-  target_link_libraries(tutti_torch INTERFACE -Wl,--no-as-needed ${TUTTI_TORCH_CUDA_LIBRARY} -Wl,--as-needed)
-endif()
 message(STATUS "LibTorch ${TUTTI_TORCH_VERSION}: ${TUTTI_TORCH_CPU_LIBRARY}")
 
 # --- Header-only: fmt, CLI11, nlohmann-json.
@@ -52,6 +48,18 @@ function(tutti_optional name found)
   set(TUTTI_HAVE_${name} ${use} PARENT_SCOPE)
   message(STATUS "${name}: ${use}")
 endfunction()
+
+# LibTorch's CUDA half is used where it can be loaded: its own libraries may be missing beside it.
+if(TUTTI_TORCH_CUDA_LIBRARY)
+  set(CMAKE_REQUIRED_LIBRARIES -Wl,--no-as-needed ${TUTTI_TORCH_CUDA_LIBRARY} -Wl,--as-needed tutti_torch)
+  check_cxx_source_runs("int main() { return 0; }" TUTTI_TORCH_CUDA_LOADS)
+  unset(CMAKE_REQUIRED_LIBRARIES)
+endif()
+tutti_optional(CUDA "${TUTTI_TORCH_CUDA_LOADS}")
+if(TUTTI_HAVE_CUDA)
+  # Nothing refers to it by name: it registers its kernels when it is loaded.
+  target_link_libraries(tutti_torch INTERFACE -Wl,--no-as-needed ${TUTTI_TORCH_CUDA_LIBRARY} -Wl,--as-needed)
+endif()
 
 find_package(ZLIB QUIET)
 tutti_optional(ZLIB "${ZLIB_FOUND}")

@@ -5,6 +5,7 @@ option(TUTTI_BENCH "Build the benchmarks" ON)
 option(TUTTI_WERROR "Warnings are errors (CI switches it on)" OFF)
 set(TUTTI_SANITIZE "" CACHE STRING "Sanitizers, as -fsanitize= takes them: 'address,undefined' or 'thread'")
 # AUTO uses the part where it is found, ON stops the configure where it is not, OFF leaves it out.
+set(TUTTI_WITH_CUDA AUTO CACHE STRING "LibTorch's CUDA half: AUTO, ON or OFF")
 set(TUTTI_WITH_ZLIB AUTO CACHE STRING "Read .gz files: AUTO, ON or OFF")
 
 set(CMAKE_CXX_STANDARD 20)

@@ -16,10 +16,8 @@
 namespace tutti::testing {
 namespace {
 
-using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using ::testing::MatchesRegex;
 using ::testing::Not;
 using ::testing::StartsWith;
 using ::testing::UnorderedElementsAre;
@@ -62,7 +60,7 @@ TEST_F(Run, tells_each_worker_who_it_is) {
     std::istringstream words(line);
     std::string prefix, job, index, cluster;
     words >> prefix >> job >> index >> cluster;
-    who.push_back(prefix + " " + job + " " + index);
+    who.push_back((prefix += " " + job) += " " + index);
     clusters.insert(cluster);
   }
   EXPECT_THAT(who, UnorderedElementsAre("[worker/0] worker 0", "[worker/1] worker 1", "[worker/2] worker 2"));

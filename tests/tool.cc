@@ -47,6 +47,7 @@ RunningProgram::RunningProgram(const std::vector<std::string>& command,
   const std::array<int, 2> out = make_pipe();
   const std::array<int, 2> err = make_pipe();
   std::vector<char*> arguments;
+  arguments.reserve(command.size() + 1);
   for (const std::string& argument : command) arguments.push_back(const_cast<char*>(argument.c_str()));
   arguments.push_back(nullptr);
   pid_ = fork();

@@ -30,8 +30,8 @@ class TestFolder {
   std::string operator/(const std::string& name) const { return path_ + "/" + name; }
 
  private:
-  static std::string parent_of(Place place) {
-    const bool memory = place == Place::Memory && ::access("/dev/shm", W_OK | X_OK) == 0;
+  static std::string parent() {
+    const bool memory = ::access("/dev/shm", W_OK | X_OK) == 0;
     return memory ? "/dev/shm" : std::filesystem::temp_directory_path().string();
   }
 

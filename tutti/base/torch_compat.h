@@ -8,6 +8,8 @@
 #include <type_traits>
 
 #include <ATen/autocast_mode.h>
+#include <c10/core/Event.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/optim.h>
 #include <torch/version.h>
 
@@ -70,6 +72,31 @@ class AutocastScope {
  private:
   torch::DeviceType device_;
   bool enabled_;
+};
+
+// A moment on a device's current stream. Its time can be read since 2.4; before, all there is to know is that it cannot.
+class TimedEvent {
+ public:
+  explicit TimedEvent(torch::Device device)
+#if TUTTI_TORCH_AT_LEAST(2, 4)
+      : event_(device.type(), c10::EventFlag::BACKEND_DEFAULT) {
+    event_.record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+  }
+  bool passed() const { return event_.query(); }
+  void wait() const { event_.synchronize(); }
+  // Both have to have passed.
+  std::optional<double> milliseconds_until(const TimedEvent& later) const { return event_.elapsedTime(later.event_); }
+
+ private:
+  c10::Event event_;
+#else
+  {
+    static_cast<void>(device);
+  }
+  bool passed() const { return true; }
+  void wait() const {}
+  std::optional<double> milliseconds_until(const TimedEvent&) const { return std::nullopt; }
+#endif
 };
 
 }  // namespace tutti::compat

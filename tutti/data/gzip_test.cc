@@ -77,7 +77,6 @@ TEST_F(Gzip, notices_flipped_bits) {
   const std::string whole = zipped(idx_of(500, noise(500)));
   // From the compressed data, after bits that mean nothing, to the checksum and the size.
   for (size_t at = 11; at < whole.size(); at += 3) {
-       at += 3) {  // from the compressed data on, to the checksum and the size
     std::string flipped = whole;
     flipped[at] = static_cast<char>(flipped[at] ^ 0x10);
     EXPECT_THAT(loss(flipped), HasSubstr("file.gz: ")) << at;

@@ -53,7 +53,7 @@ class Damaged : public testing::Test {
     expect_error(ErrorKind::DataLoss, HasSubstr(reason), [&] { static_cast<void>(directory_.load(2)); });
   }
 
-  TestFolder folder_{TestFolder::Place::Memory};
+  TestFolder folder_;
   CheckpointDir directory_{folder_.path()};
 };
 
@@ -329,7 +329,7 @@ class WrittenByHand : public testing::Test {
     expect_error(kind, HasSubstr(text), [&] { (void)load_checkpoint(folder_ / "ckpt-1"); });
   }
 
-  TestFolder folder_{TestFolder::Place::Memory};
+  TestFolder folder_;
   std::string path_ = folder_ / "ckpt-1/manifest.json";
   Manifest manifest_;
 };

@@ -76,7 +76,7 @@ Outcome save_and_kill(CheckpointDir& directory, const Checkpoint& checkpoint, in
 void expect_whole_after_every_kill(const Checkpoint& first, const Checkpoint& second, int keep) {
   std::set<int64_t> seen;
   for (int stop = 0;; ++stop) {
-    const TestFolder folder(TestFolder::Place::Memory);
+    const TestFolder folder;
     CheckpointDir directory(folder.path(), {.keep = keep});
     directory.save(first);
     const Outcome outcome = save_and_kill(directory, second, stop);
@@ -115,7 +115,7 @@ TEST(Crash, a_kill_while_a_checkpoint_is_replaced_leaves_a_whole_one) {
 
 // Many writers in a row, each going on in what the one before left.
 TEST(Crash, kills_at_random_times_lose_no_finished_checkpoint) {
-  const TestFolder folder(TestFolder::Place::Memory);
+  const TestFolder folder;
   CheckpointDir directory(folder.path(), {.keep = 2});
   std::mt19937 random(1);
   for (int round = 0; round < 25; ++round) {
@@ -167,7 +167,7 @@ void with_own_file_system(const std::string& path, const std::string& options,
 }
 
 TEST(Crash, a_full_disk_is_told_and_leaves_what_was_there) {
-  const TestFolder folder(TestFolder::Place::Memory);
+  const TestFolder folder;
   with_own_file_system(folder.path(), "size=256k", [&] {
     CheckpointDir directory(folder.path());
     directory.save(checkpoint_of(1));
@@ -181,7 +181,7 @@ TEST(Crash, a_full_disk_is_told_and_leaves_what_was_there) {
 }
 
 TEST(Crash, a_read_only_directory_is_told_and_read) {
-  const TestFolder folder(TestFolder::Place::Memory);
+  const TestFolder folder;
   with_own_file_system(folder.path(), "size=256k", [&] {
     CheckpointDir directory(folder.path());
     directory.save(checkpoint_of(1));

@@ -168,7 +168,7 @@ TEST(Safetensors, suggests_the_tensor_that_was_meant) {
 }
 
 TEST(Safetensors, notices_a_file_cut_short_at_every_length) {
-  const TestFolder folder(TestFolder::Place::Memory);
+  const TestFolder folder;
   write_safetensors(folder / "file", {{"a", torch::ones({5})}, {"b", torch::ones({3}, torch::kLong)}});
   const std::string whole = read_file(folder / "file");
   for (size_t length = 0; length < whole.size(); ++length) {
@@ -183,7 +183,7 @@ TEST(Safetensors, notices_a_file_cut_short_at_every_length) {
 
 // Any byte of the header changed: another name or an error, but nothing worse. The sanitizers watch.
 TEST(Safetensors, survives_every_flipped_bit_of_the_header) {
-  const TestFolder folder(TestFolder::Place::Memory);
+  const TestFolder folder;
   write_safetensors(folder / "file", {{"a", torch::ones({5})}, {"b", torch::ones({3}, torch::kBool)}},
                     {{"k", "v"}});
   const std::string whole = read_file(folder / "file");

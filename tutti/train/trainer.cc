@@ -51,7 +51,8 @@ Trainer::Trainer(const Context& context, Model model, const OptimizerOptions& op
       options_(options),
       replica_(model, optimizer, replica_options(context, model)),
       session_(context, replica_),
-      hooks_(hooks_of_flags()) {}
+      hooks_(hooks_of_flags()),
+      device_clock_(context.device()) {}
 
 Trainer::~Trainer() = default;
 
@@ -159,9 +160,11 @@ void Trainer::run_steps(Training& training, const data::Feed& feed, const data::
 void Trainer::one_step(Training& training, data::BatchQueue& queue) {
   if (options_.learning_rate) replica_.optimizer().set_learning_rate(options_.learning_rate(training.step));
   for_each_hook([&](Hook& hook) { hook.before_step(training); });
+  device_clock_.begin_step();
   last_step_ = strategy_->step(training.step, queue, [&](int64_t lane, const Batch& batch, const LossOutput& output) {
     for_each_hook([&](Hook& hook) { hook.after_lane(training, lane, batch, output); });
   });
+  device_clock_.end_step();
   progress_.step = ++training.step;
   progress_.examples += last_step_.examples;
   for_each_hook([&](Hook& hook) { hook.after_step(training, last_step_); });
@@ -182,6 +185,7 @@ void Trainer::fill_report(double seconds, int64_t examples) {
   report_.libtorch_version = TORCH_VERSION;
   report_.precision = context_.flags().precision;
   report_.device = replica_.options().device.str();
+  report_.device_seconds = device_clock_.seconds();
   write_report();
 }
 

@@ -12,6 +12,7 @@
 #include "tutti/data/feed.h"
 #include "tutti/metrics/metric.h"
 #include "tutti/store/report.h"
+#include "tutti/train/device_clock.h"
 #include "tutti/train/hook.h"
 #include "tutti/train/model.h"
 #include "tutti/train/replica.h"
@@ -93,6 +94,7 @@ class Trainer {
   Progress progress_;
   int64_t next_fit_ = 0;
   StepResult last_step_;
+  DeviceClock device_clock_;
   store::Report report_;
 };
 

@@ -44,7 +44,7 @@ TEST(FromPmix, says_that_the_world_is_not_in_the_variables) {
 
 TEST(FromPmix, says_nothing_without_a_rank) {
   EXPECT_FALSE(from_pmix(Environment()));
-  EXPECT_FALSE(from_pmix(Environment({{"PMIX_MCA_pcompress_base_silence_warning", "1"}})));
+  EXPECT_FALSE(from_pmix(Environment(Variables{{"PMIX_MCA_pcompress_base_silence_warning", "1"}})));
 }
 
 TEST(FromPmix, a_rank_that_slurm_does_not_share_is_refused) {

@@ -1,0 +1,64 @@
+// The same program on a GPU. Built wherever LibTorch knows CUDA; skips loudly where no device is.
+#include <gtest/gtest.h>
+#include <torch/cuda.h>
+
+#include "tutti/base/test_folder.h"
+#include "tutti/metrics/metrics.h"
+#include "tutti/train/test_training.h"
+#include "tutti/train/trainer.h"
+
+namespace tutti {
+namespace {
+
+class Gpu : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!torch::cuda::is_available()) GTEST_SKIP() << "NO GPU HERE: nothing of this file was run";
+  }
+
+  static Flags flags() {
+    Flags flags = test_flags();
+    flags.device = "cuda";
+    flags.steps = 60;
+    return flags;
+  }
+};
+
+TEST_F(Gpu, keeps_parameters_gradients_and_optimiser_on_the_device) {
+  const Context context = test_context(flags());
+  Trainer trainer(context, test_net(), torch::optim::AdamOptions(1e-2), test_loss);
+  trainer.fit(test_feed().shuffle());
+  EXPECT_TRUE(trainer.parameters().values().is_cuda());
+  EXPECT_TRUE(trainer.parameters().grads().is_cuda());
+  for (const auto& slot : trainer.optimizer().slots()) EXPECT_TRUE(slot.vector.is_cuda()) << slot.name;
+  ASSERT_TRUE(trainer.report().device_seconds.has_value());
+  EXPECT_GT(*trainer.report().device_seconds, 0);
+}
+
+TEST_F(Gpu, learns_what_the_cpu_learns) {
+  const Context context = test_context(flags());
+  Trainer trainer(context, test_net(), torch::optim::AdamOptions(1e-2), test_loss);
+  trainer.fit(test_feed().shuffle());
+  EXPECT_GT(trainer.evaluate(test_feed(), {metrics::accuracy("label")}).at("accuracy"), 0.9);
+}
+
+TEST_F(Gpu, resumes_from_a_checkpoint_that_a_cpu_can_read) {
+  TestFolder folder;
+  Flags on_gpu = flags();
+  on_gpu.logdir = folder / "run";
+  {
+    const Context context = test_context(on_gpu);
+    Trainer trainer(context, test_net(), torch::optim::AdamOptions(1e-2), test_loss);
+    trainer.fit(test_feed().shuffle());
+  }
+  Flags on_cpu = on_gpu;
+  on_cpu.device = "cpu";
+  on_cpu.steps = 61;
+  const Context context = test_context(on_cpu);
+  Trainer trainer(context, test_net(), torch::optim::AdamOptions(1e-2), test_loss);
+  trainer.fit(test_feed().shuffle());
+  EXPECT_EQ(trainer.step(), 61);
+}
+
+}  // namespace
+}  // namespace tutti

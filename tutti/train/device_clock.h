@@ -1,0 +1,32 @@
+#pragma once
+
+#include <deque>
+#include <optional>
+#include <utility>
+
+#include <torch/types.h>
+
+#include "tutti/base/torch_compat.h"
+
+namespace tutti {
+
+// The time that steps take on a GPU, without waiting for it. On a CPU it measures nothing. Not thread-safe.
+class DeviceClock {
+ public:
+  explicit DeviceClock(torch::Device device) : device_(device) {}
+
+  void begin_step();
+  void end_step();
+  // All steps so far; waits for the last. Nothing where there is no GPU, or its time cannot be read.
+  std::optional<double> seconds();
+
+ private:
+  void add_passed();
+
+  const torch::Device device_;
+  std::optional<compat::TimedEvent> begin_;
+  std::deque<std::pair<compat::TimedEvent, compat::TimedEvent>> under_way_;
+  std::optional<double> milliseconds_;
+};
+
+}  // namespace tutti
