@@ -27,7 +27,8 @@ TEST(MnistSlow, reads_97_percent_of_the_drawn_digits_within_the_demo) {
 
 TEST(MnistSlow, reads_99_percent_of_the_real_digits_within_5000_steps) {
   const char* real = std::getenv("TUTTI_TEST_MNIST");
-  if (real == nullptr || !std::filesystem::exists(real)) GTEST_SKIP() << "no real MNIST: TUTTI_TEST_MNIST names no folder";
+  if (real == nullptr || !std::filesystem::exists(real))
+    GTEST_SKIP() << "no real MNIST: TUTTI_TEST_MNIST names no folder";
   const TestFolder folder;
   EXPECT_GE(accuracy(folder, {"--steps", "5000", "--data", real}), 0.99);
 }

@@ -1,9 +1,9 @@
-// The first example as its users run it: a process that is stopped, killed, started again and asked for nonsense.
-#include <signal.h>
-#include <sys/stat.h>
-
+// The first example as its users run it: a process that is stopped, killed, started again and asked for
+// nonsense.
 #include <filesystem>
 #include <fstream>
+#include <signal.h>
+#include <sys/stat.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -42,7 +42,8 @@ TEST(Mnist, resumes_with_the_same_bits_after_kill_9) {
     kill(first.pid(), SIGKILL);
     EXPECT_EQ(first.wait(), 128 + SIGKILL);
   }
-  const auto second = run_program(mnist({"--steps", "20", "--logdir", logdir, "--report", folder / "report.json"}));
+  const auto second =
+      run_program(mnist({"--steps", "20", "--logdir", logdir, "--report", folder / "report.json"}));
   EXPECT_EQ(second.exit_code, 0) << second.err;
   EXPECT_THAT(second.err, HasSubstr("going on from"));
   const auto report = report_of(folder / "report.json");
@@ -68,7 +69,8 @@ TEST(Mnist, sigterm_leaves_a_checkpoint_from_which_the_same_bits_follow) {
     stopped_at = std::stoll(first.err().substr(at));
   }
   const std::string end = std::to_string(stopped_at + 5);
-  const auto second = run_program(mnist({"--steps", end, "--logdir", logdir, "--report", folder / "report.json"}));
+  const auto second =
+      run_program(mnist({"--steps", end, "--logdir", logdir, "--report", folder / "report.json"}));
   EXPECT_EQ(second.exit_code, 0) << second.err;
   EXPECT_THAT(second.err, HasSubstr("ckpt-" + std::to_string(stopped_at)));
   EXPECT_EQ(report_of(folder / "report.json").at("weights_sha256"), straight_hash(folder, end));
@@ -76,14 +78,16 @@ TEST(Mnist, sigterm_leaves_a_checkpoint_from_which_the_same_bits_follow) {
 
 TEST(Mnist, the_bits_of_eight_lanes_do_not_depend_on_where_it_was_resumed) {
   const TestFolder folder;
-  const auto straight = run_program(mnist({"--lanes", "8", "--batch", "4", "--steps", "6", "--report", folder / "a.json"}));
+  const auto straight =
+      run_program(mnist({"--lanes", "8", "--batch", "4", "--steps", "6", "--report", folder / "a.json"}));
   EXPECT_EQ(straight.exit_code, 0) << straight.err;
   for (const char* steps : {"2", "5", "6"}) {
-    const auto part = run_program(mnist({"--lanes", "8", "--batch", "4", "--steps", steps, "--logdir", folder / "run",
-                                         "--report", folder / "b.json"}));
+    const auto part = run_program(mnist({"--lanes", "8", "--batch", "4", "--steps", steps, "--logdir",
+                                         folder / "run", "--report", folder / "b.json"}));
     EXPECT_EQ(part.exit_code, 0) << part.err;
   }
-  EXPECT_EQ(report_of(folder / "a.json").at("weights_sha256"), report_of(folder / "b.json").at("weights_sha256"));
+  EXPECT_EQ(report_of(folder / "a.json").at("weights_sha256"),
+            report_of(folder / "b.json").at("weights_sha256"));
 }
 
 struct Nonsense {
@@ -121,8 +125,8 @@ TEST(Mnist, answers_nonsense_with_one_line_that_helps) {
 TEST(Mnist, flag_goes_before_environment_before_file) {
   const TestFolder folder;
   std::ofstream(folder / "run.json") << R"({"steps": 3, "batch": 7, "seed": 5})";
-  const auto result = run_program({program_path("mnist"), "--config", folder / "run.json", "--steps", "1", "--threads", "1",
-                                   "--report", folder / "report.json"},
+  const auto result = run_program({program_path("mnist"), "--config", folder / "run.json", "--steps", "1",
+                                   "--threads", "1", "--report", folder / "report.json"},
                                   {"TUTTI_BATCH=9"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
   const auto report = report_of(folder / "report.json");
@@ -133,7 +137,8 @@ TEST(Mnist, flag_goes_before_environment_before_file) {
 TEST(Mnist, help_lists_every_flag_and_exits_well) {
   const auto result = run_program(mnist({"--help"}));
   EXPECT_EQ(result.exit_code, 0);
-  for (const char* flag : {"--lanes", "--resume", "--cluster_spec", "--rate"}) EXPECT_THAT(result.out, HasSubstr(flag));
+  for (const char* flag : {"--lanes", "--resume", "--cluster_spec", "--rate"})
+    EXPECT_THAT(result.out, HasSubstr(flag));
 }
 
 }  // namespace

@@ -9,13 +9,11 @@
 
 namespace tutti {
 
-// For tests: a fresh folder that is removed with everything in it.
+// For tests: a fresh folder that is removed with everything in it. In memory where the system has a place for
+// that: files that are synced thousands of times over would wait minutes for a disk.
 class TestFolder {
  public:
-  // In memory (where the system has a place for that) a test that writes very often does not wait for the
-  // disk.
-  enum class Place { Disk, Memory };
-  explicit TestFolder(Place place = Place::Disk) : path_(parent_of(place) + "/tutti-test-XXXXXX") {
+  TestFolder() : path_(parent() + "/tutti-test-XXXXXX") {
     if (::mkdtemp(path_.data()) == nullptr)
       fail(ErrorKind::InvalidArgument, "no folder for a test: {}", path_);
   }

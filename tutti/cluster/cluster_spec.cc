@@ -95,7 +95,8 @@ ClusterSpec::Tasks tasks_of(const Json& value, const std::string& job) {
     for (const Json& address : value) tasks.emplace(tasks.size(), address_text(address, job));
   } else if (value.is_object()) {
     for (const auto& [key, address] : value.items()) {
-      if (!tasks.emplace(task_index(key, job), address_text(address, job)).second) {
+      const int index = task_index(key, job);
+      if (!tasks.emplace(index, address_text(address, job)).second) {
         fail(ErrorKind::InvalidArgument, "cluster: job '{}' has task {} twice", job, key);
       }
     }

@@ -34,8 +34,8 @@ void Canvas::line(Point a, Point b) {
   }
 }
 
-std::array<float, kDigitSide * kDigitSide> Canvas::ink(float radius, float softness) const {
-  std::array<float, kDigitSide * kDigitSide> ink;
+std::array<float, kDigitSize> Canvas::ink(float radius, float softness) const {
+  std::array<float, kDigitSize> ink;
   const float outside = radius + softness;
   const float scale = 0.5F / softness;
   for (size_t i = 0; i < ink.size(); ++i) {

@@ -1,13 +1,15 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 
 namespace tutti::data {
 
 // Pixels of a digit, row by row, 0 paper and 255 ink.
 constexpr int kDigitSide = 28;
-using DigitPixels = std::array<uint8_t, kDigitSide * kDigitSide>;
+constexpr size_t kDigitSize = size_t{kDigitSide} * kDigitSide;
+using DigitPixels = std::array<uint8_t, kDigitSize>;
 
 struct Point {
   float x;
@@ -26,12 +28,12 @@ class Canvas {
 
   // The ink of a pen with this radius and an edge this soft (both in pixels, radius + softness <= kReach): 0
   // to 1.
-  std::array<float, kDigitSide * kDigitSide> ink(float radius, float softness) const;
+  std::array<float, kDigitSize> ink(float radius, float softness) const;
 
   static constexpr float kReach = 2.75F;
 
  private:
-  std::array<float, kDigitSide * kDigitSide> squared_distance_;
+  std::array<float, kDigitSize> squared_distance_;
 };
 
 }  // namespace tutti::data

@@ -13,9 +13,8 @@ DigitBatch::DigitBatch(int64_t size)
       next_label_(static_cast<int64_t*>(labels_.data_ptr())) {}
 
 void DigitBatch::add(const uint8_t* pixels, int64_t label) {
-  constexpr int kPixels = kDigitSide * kDigitSide;
-  for (int i = 0; i < kPixels; ++i) next_pixel_[i] = static_cast<float>(pixels[i]) / 255.0F;
-  next_pixel_ += kPixels;
+  for (size_t i = 0; i < kDigitSize; ++i) next_pixel_[i] = static_cast<float>(pixels[i]) / 255.0F;
+  next_pixel_ += kDigitSize;
   *next_label_++ = label;
 }
 

@@ -7,8 +7,7 @@
 namespace tutti::data {
 namespace {
 
-constexpr auto Corner = Knot::Corner;
-constexpr auto Lift = Knot::Lift;
+using enum Knot::Kind;
 
 constexpr Knot kZeroRound[] = {{.50F, .05F}, {.27F, .17F}, {.17F, .50F}, {.27F, .83F}, {.50F, .95F},
                                {.73F, .83F}, {.83F, .50F}, {.73F, .17F}, {.50F, .05F}};

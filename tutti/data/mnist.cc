@@ -30,7 +30,7 @@ class ByteDigits final : public Source {
     const auto* labels = static_cast<const uint8_t*>(labels_.data_ptr());
     DigitBatch batch(static_cast<int64_t>(examples.size()));
     for (const int64_t example : examples) {
-      batch.add(pixels + example * kDigitSide * kDigitSide, labels[example]);
+      batch.add(pixels + static_cast<size_t>(example) * kDigitSize, labels[example]);
     }
     return batch.finish();
   }

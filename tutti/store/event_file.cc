@@ -150,10 +150,11 @@ EventWriter::EventWriter(const std::string& logdir, const EventWriterOptions& op
   path_ = fmt::format("{}/{}{}.{}.{}", logdir, kPrefix, second_for_name(logdir), host_name(), ::getpid());
   fd_ = FileDescriptor(path_, O_WRONLY | O_CREAT | O_EXCL);
   append(ProtoMessage().real(kWallTime, seconds_since_1970()).text(kFileVersion, "brain.Event:2").bytes());
-  if (options_.resumed_after) {
-    const auto start = ProtoMessage().integer(kStatus, kSessionStart);
-    append(event_at(*options_.resumed_after + 1).message(kSessionLog, start).bytes());
-  }
+  // In every file: TensorBoard takes only the second start in a directory for a restart, and forgets what it
+  // has read of this step and later ones.
+  const auto start = ProtoMessage().integer(kStatus, kSessionStart);
+  append(
+      event_at(options_.resumed_after ? *options_.resumed_after + 1 : 0).message(kSessionLog, start).bytes());
   flush();
 }
 

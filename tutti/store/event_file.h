@@ -13,7 +13,8 @@
 namespace tutti::store {
 
 struct EventWriterOptions {
-  // The run goes on after this step: TensorBoard forgets what earlier files say about later steps.
+  // The run goes on after this step; nothing: it begins. TensorBoard forgets what earlier files in the
+  // directory say about later steps.
   std::optional<int64_t> resumed_after;
   std::chrono::milliseconds flush_every{30000};
   size_t flush_bytes = 1 << 20;

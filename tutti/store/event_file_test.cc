@@ -145,7 +145,7 @@ TEST(EventWriter, is_read_by_tensorboard) {
   }
   json seen = seen_by_tensorboard(folder.path());
   EXPECT_EQ(seen["versions"], json({"brain.Event:2"}));
-  EXPECT_EQ(seen["starts"], json::array());
+  EXPECT_EQ(seen["starts"], json({0}));
   EXPECT_EQ(seen["scalars"]["train/loss"], json({{0, 0.0}, {1, 0.5}, {300, 3.0}, {int64_t{1} << 40, 1.0}}));
   EXPECT_EQ(seen["scalars"]["a \"quoted\" näme"], json::array({{3, static_cast<double>(-1e30F)}}));
   EXPECT_EQ(seen["texts"]["flags"], json::array({json::array({0, {"`--lanes 4`\n\nmore"}})}));
@@ -163,8 +163,31 @@ TEST(EventWriter, marks_a_resume_so_that_dead_steps_are_forgotten) {
     for (int64_t step = 4; step <= 6; ++step) writer.scalar("loss", step, 2);
   }
   json seen = seen_by_tensorboard(folder.path());
-  EXPECT_EQ(seen["starts"], json({4}));
+  EXPECT_EQ(seen["starts"], json({0, 4}));
   EXPECT_EQ(seen["scalars"]["loss"], json({{1, 1.0}, {2, 1.0}, {3, 1.0}, {4, 2.0}, {5, 2.0}, {6, 2.0}}));
+}
+
+TEST(EventWriter, makes_tensorboard_forget_a_run_that_is_started_anew) {
+  TUTTI_NEEDS_ORACLES();
+  const TestFolder folder;
+  {
+    EventWriter writer(folder.path());
+    for (int64_t step = 0; step <= 5; ++step) writer.scalar("loss", step, 1);
+  }
+  {
+    EventWriter writer(folder.path());
+    writer.scalar("loss", 1, 2);
+  }
+  EXPECT_EQ(seen_by_tensorboard(folder.path())["scalars"]["loss"], json::array({{1, 2.0}}));
+}
+
+TEST(EventWriter, takes_a_histogram_wider_than_a_double) {
+  const TestFolder folder;
+  EventWriter writer(folder.path());
+  writer.histogram("far apart", 1, torch::tensor({-1.7e308, 1.7e308}, torch::kDouble));
+  writer.histogram("close", 1, torch::tensor({1.0, std::nextafter(1.0, 2.0), 5e-324}, torch::kDouble));
+  writer.flush();
+  EXPECT_GT(fs::file_size(writer.path()), 200U);
 }
 
 TEST(EventWriter, gives_tensorboard_the_histogram_that_numbers_have) {
@@ -179,7 +202,7 @@ TEST(EventWriter, gives_tensorboard_the_histogram_that_numbers_have) {
     writer.histogram("whole", 1, torch::tensor({1, 2, 3}, torch::kLong));
     writer.histogram("none", 1, torch::full({3}, std::nan("")));
     writer.histogram("none", 1, torch::ones({0}));
-    writer.histogram("far apart", 1, torch::tensor({-1.7e308, 1.7e308}, torch::kDouble));
+    writer.histogram("far apart", 1, torch::tensor({-3e38F, 3e38F}));
   }
   json seen = seen_by_tensorboard(folder.path())["histograms"];
   const auto total = [&](const char* tag) {
