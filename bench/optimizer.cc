@@ -6,7 +6,8 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <torch/torch.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include "bench/sides.h"
 #include "tutti/params/optimizer.h"

@@ -1,44 +1,62 @@
 # One folder, one library: tutti_library(), tutti_test(), tutti_program().
 
-# Compiling torch/torch.h takes ten seconds; it is done once, and everything that includes it starts from there.
-add_library(tutti_torch_pch OBJECT ${CMAKE_CURRENT_LIST_DIR}/pch.cc)
-target_link_libraries(tutti_torch_pch PUBLIC tutti_torch tutti_headers)
-target_precompile_headers(tutti_torch_pch PRIVATE <torch/torch.h> <fmt/format.h>)
-
-function(tutti_use_torch target)
-  target_link_libraries(${target} PUBLIC tutti_torch)
-  target_precompile_headers(${target} REUSE_FROM tutti_torch_pch)
+# What is slow to compile is compiled once, in precompiled headers: tensors alone for the library (TORCH), all of
+# torch/torch.h where networks are built (TORCH_NN; GCC instantiates its templates again in every file, which takes
+# four seconds), and the test framework where there is no tensor at all.
+function(tutti_precompile name)
+  add_library(tutti_pch_${name} OBJECT ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/pch.cc)
+  target_link_libraries(tutti_pch_${name} PUBLIC tutti_headers)
+  target_precompile_headers(tutti_pch_${name} PRIVATE ${ARGN})
 endfunction()
 
-# tutti_library(NAME [TORCH] SOURCES ... [DEPENDS ...]): the library tutti_NAME of the room NAME.
+set(tutti_tensor_headers <torch/types.h> <torch/utils.h> <torch/nn/module.h> <torch/nn/pimpl.h> <fmt/format.h>
+    <nlohmann/json.hpp>)
+tutti_precompile(torch ${tutti_tensor_headers})
+tutti_precompile(torch_nn <torch/torch.h> <fmt/format.h> <nlohmann/json.hpp>)
+target_link_libraries(tutti_pch_torch PUBLIC tutti_torch)
+target_link_libraries(tutti_pch_torch_nn PUBLIC tutti_torch)
+if(TUTTI_TESTS)
+  tutti_precompile(tests <gmock/gmock.h> <fmt/format.h> <nlohmann/json.hpp>)
+  target_link_libraries(tutti_pch_tests PUBLIC GTest::gmock GTest::gtest Threads::Threads)
+endif()
+
+# Gives the target what `arg_TORCH` or `arg_TORCH_NN` of its declaration asks for.
+macro(tutti_use_torch target)
+  if(arg_TORCH OR arg_TORCH_NN)
+    target_link_libraries(${target} PUBLIC tutti_torch)
+    if(arg_TORCH_NN)
+      target_precompile_headers(${target} REUSE_FROM tutti_pch_torch_nn)
+    else()
+      target_precompile_headers(${target} REUSE_FROM tutti_pch_torch)
+    endif()
+  endif()
+endmacro()
+
+# tutti_library(NAME [TORCH|TORCH_NN] SOURCES ... [DEPENDS ...]): the library tutti_NAME of the room NAME.
 function(tutti_library name)
-  cmake_parse_arguments(arg "TORCH" "" "SOURCES;DEPENDS" ${ARGN})
+  cmake_parse_arguments(arg "TORCH;TORCH_NN" "" "SOURCES;DEPENDS" ${ARGN})
   set(target tutti_${name})
   add_library(${target} STATIC ${arg_SOURCES})
   target_include_directories(${target} PUBLIC ${PROJECT_SOURCE_DIR})
   target_link_libraries(${target} PUBLIC tutti_headers Threads::Threads ${arg_DEPENDS})
-  if(arg_TORCH)
-    tutti_use_torch(${target})
-  endif()
+  tutti_use_torch(${target})
 endfunction()
 
-# tutti_program(NAME [TORCH] SOURCES ... [DEPENDS ...]): a binary in bin/.
+# tutti_program(NAME [TORCH|TORCH_NN] SOURCES ... [DEPENDS ...]): a binary in bin/.
 function(tutti_program name)
-  cmake_parse_arguments(arg "TORCH" "" "SOURCES;DEPENDS" ${ARGN})
+  cmake_parse_arguments(arg "TORCH;TORCH_NN" "" "SOURCES;DEPENDS" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(${name} PRIVATE tutti_headers ${arg_DEPENDS})
-  if(arg_TORCH)
-    tutti_use_torch(${name})
-  endif()
+  tutti_use_torch(${name})
 endfunction()
 
-# tutti_test(NAME [TORCH] [LABEL fast|slow|gpu] [TIMEOUT s] SOURCES ... [DEPENDS ...] [ENVIRONMENT ...]): one ctest entry.
+# tutti_test(NAME [TORCH|TORCH_NN] [LABEL fast|slow|gpu] [TIMEOUT s] SOURCES ... [DEPENDS ...] [ENVIRONMENT ...]): one ctest entry.
 function(tutti_test name)
   if(NOT TUTTI_TESTS)
     return()
   endif()
-  cmake_parse_arguments(arg "TORCH" "LABEL;TIMEOUT" "SOURCES;DEPENDS;ENVIRONMENT" ${ARGN})
+  cmake_parse_arguments(arg "TORCH;TORCH_NN" "LABEL;TIMEOUT" "SOURCES;DEPENDS;ENVIRONMENT" ${ARGN})
   if(NOT arg_LABEL)
     set(arg_LABEL fast)
   endif()
@@ -49,8 +67,9 @@ function(tutti_test name)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/test)
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(${name} PRIVATE tutti_headers ${arg_DEPENDS} GTest::gmock GTest::gtest GTest::gtest_main)
-  if(arg_TORCH)
-    tutti_use_torch(${name})
+  tutti_use_torch(${name})
+  if(NOT arg_TORCH AND NOT arg_TORCH_NN)
+    target_precompile_headers(${name} REUSE_FROM tutti_pch_tests)
   endif()
   add_test(NAME ${name} COMMAND ${name})
   # Kernels sum in an order that depends on the number of threads; tests say themselves when they want more than one.

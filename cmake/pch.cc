@@ -1,1 +1,1 @@
-// Only here to own the precompiled header.
+// Only here to own a precompiled header.

@@ -3,7 +3,8 @@
 #include <fstream>
 
 #include <gmock/gmock.h>
-#include <torch/torch.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include "tests/tool.h"
 #include "tutti/store/checkpoint.h"

@@ -2,7 +2,8 @@
 #include <limits>
 
 #include <fmt/format.h>
-#include <torch/torch.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include "tools/arguments.h"
 #include "tools/commands.h"

@@ -120,6 +120,7 @@ FlagTexts read_command_line(const std::vector<Flag>& flags, int argc, const char
   app.set_help_flag();
   app.allow_extras();
   std::vector<CLI::Option*> options;
+  options.reserve(flags.size());
   for (const Flag& flag : flags) options.push_back(declare(app, flag));
   const std::vector<std::string> arguments = canonical_arguments(flags, argc, argv);
   try {

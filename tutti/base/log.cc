@@ -26,8 +26,8 @@ std::string time_of_day() {
 }  // namespace
 
 const std::vector<std::string>& log_level_names() {
-  static const std::vector<std::string> names = {"debug", "info", "warning", "error", "off"};
-  return names;
+  static const std::vector<std::string> kNames = {"debug", "info", "warning", "error", "off"};
+  return kNames;
 }
 
 LogLevel parse_log_level(std::string_view text) {

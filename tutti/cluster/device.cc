@@ -6,7 +6,7 @@
 #include <thread>
 
 #include <fmt/format.h>
-#include <torch/torch.h>
+#include <torch/cuda.h>
 
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"

@@ -55,9 +55,9 @@ class Parser {
       if (parts.size() > 2) bad(piece, "is not TYPE:INDEX");
       read_device(piece, key, parts.size() == 2 ? parts[1] : "*");
     } else {
-      static const std::vector<std::string> known = {"job", "replica", "task", "device", "cpu", "gpu"};
+      static const std::vector<std::string> kKnown = {"job", "replica", "task", "device", "cpu", "gpu"};
       bad(piece,
-          "names no field (" + fmt::format("{}", fmt::join(known, ", ")) + ")" + did_you_mean(key, known));
+          "names no field (" + fmt::format("{}", fmt::join(kKnown, ", ")) + ")" + did_you_mean(key, kKnown));
     }
   }
 

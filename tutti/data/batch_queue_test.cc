@@ -6,7 +6,8 @@
 #include <limits>
 #include <stdexcept>
 
-#include <torch/torch.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include "tutti/data/expect_error.h"
 

@@ -1,6 +1,7 @@
 #include "tutti/data/batch.h"
 
-#include <torch/torch.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include "tutti/data/expect_error.h"
 

@@ -4,7 +4,8 @@
 #include <numeric>
 #include <set>
 
-#include <torch/torch.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include "tutti/data/digit_shapes.h"
 #include "tutti/data/expect_error.h"

@@ -1,6 +1,7 @@
 #include "tutti/data/gzip.h"
 
-#include <torch/torch.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 #include <zlib.h>
 
 #include "tutti/data/expect_error.h"

@@ -1,6 +1,7 @@
 #include "tutti/data/idx.h"
 
-#include <torch/torch.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include "tutti/data/expect_error.h"
 #include "tutti/data/test_folder.h"

@@ -3,7 +3,8 @@
 #include <cmath>
 #include <random>
 
-#include <torch/torch.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include "tutti/base/test_errors.h"
 

@@ -5,7 +5,8 @@
 #include <utility>
 
 #include <nlohmann/json.hpp>
-#include <torch/torch.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include "tutti/base/error.h"
 #include "tutti/base/torch_compat.h"

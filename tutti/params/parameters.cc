@@ -5,7 +5,8 @@
 #include <unordered_map>
 
 #include <fmt/format.h>
-#include <torch/torch.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include "tutti/base/error.h"
 #include "tutti/base/sha256.h"

@@ -1,3 +1,5 @@
+#include <torch/version.h>
+
 #include "tutti/store/checkpoint.h"
 
 #include <csignal>

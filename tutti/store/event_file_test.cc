@@ -6,7 +6,8 @@
 #include <sys/resource.h>
 
 #include <nlohmann/json.hpp>
-#include <torch/torch.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include "tutti/base/test_errors.h"
 #include "tutti/base/test_folder.h"

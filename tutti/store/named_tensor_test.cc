@@ -1,7 +1,8 @@
 #include "tutti/store/named_tensor.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include "tutti/base/file.h"
 #include "tutti/base/sha256.h"

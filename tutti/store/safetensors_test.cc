@@ -4,7 +4,8 @@
 #include <filesystem>
 
 #include <nlohmann/json.hpp>
-#include <torch/torch.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include "tutti/base/test_errors.h"
 #include "tutti/base/test_folder.h"

@@ -4,7 +4,8 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <torch/torch.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include "tutti/base/error.h"
 #include "tutti/base/torch_compat.h"

@@ -8,7 +8,8 @@
 
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
-#include <torch/torch.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include "tutti/base/environment.h"
 #include "tutti/base/error.h"

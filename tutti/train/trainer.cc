@@ -6,7 +6,8 @@
 
 #include <fmt/format.h>
 #include <string.h>
-#include <torch/torch.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include "tutti/base/every.h"
 #include "tutti/base/version.h"

@@ -4,7 +4,8 @@
 #include <optional>
 #include <string>
 
-#include <torch/torch.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include "tutti/base/error.h"
 

@@ -1,6 +1,7 @@
 #include "tutti/train/strategies/single.h"
 
-#include <torch/torch.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include "tutti/base/check.h"
 
