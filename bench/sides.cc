@@ -1,15 +1,14 @@
 #include "bench/sides.h"
 
-#include <sched.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <iostream>
 #include <memory>
 #include <optional>
+#include <sched.h>
 #include <sstream>
+#include <sys/resource.h>
+#include <sys/wait.h>
 
 #include <fmt/format.h>
 

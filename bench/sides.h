@@ -25,8 +25,8 @@ void pin_to_one_core();
 // "1234.5 210.3": images per second, and the peak of this process's memory so far.
 void print_measured(double images_per_second);
 
-// Runs every side `rounds` times, in turn, so that whatever else the machine does hits all of them alike. A side whose
-// command cannot be run is left out of the result.
+// Runs every side `rounds` times, in turn, so that whatever else the machine does hits all of them alike. A
+// side whose command cannot be run is left out of the result.
 std::map<std::string, std::vector<Measured>> measure(const std::vector<Side>& sides, int rounds);
 
 double median(std::vector<double> values);

@@ -1,13 +1,13 @@
-// The MNIST network trained by the Trainer, by a loop written by hand against LibTorch, and by PyTorch from Python: one
-// core each, in turn, in one run. Prints Markdown.
+// The MNIST network trained by the Trainer, by a loop written by hand against LibTorch, and by PyTorch from
+// Python: one core each, in turn, in one run. Prints Markdown.
 //   bench_train_step                         all sides
 //   bench_train_step --side trainer-fp32     one side, for the parent or a profiler
 #include <chrono>
 #include <filesystem>
+#include <malloc.h>
 #include <string>
 
 #include <fmt/format.h>
-#include <malloc.h>
 #include <torch/torch.h>
 
 #include "bench/mnist_net.h"
@@ -53,8 +53,10 @@ class ClockHook final : public tutti::Hook {
 
 // As a user writes it, with everything that is on by default: feed, hooks, guard, progress.
 int trainer(const std::string& precision) {
-  std::vector<std::string> words = {"bench", "--threads", "1", "--precision", precision, "--log-level", "error"};
+  std::vector<std::string> words = {"bench",   "--threads",   "1",    "--precision",
+                                    precision, "--log-level", "error"};
   std::vector<char*> arguments;
+  arguments.reserve(words.size());
   for (std::string& word : words) arguments.push_back(word.data());
   tutti::Program program;
   program.defaults.batch = kBatch;
@@ -136,7 +138,8 @@ int run_side(const std::string& side) {
 
 std::vector<bench::Side> sides(const std::string& self) {
   std::vector<bench::Side> all;
-  for (const char* side : {"trainer-fp32", "loop-fp32", "tuned-fp32", "trainer-bf16", "loop-bf16", "tuned-bf16"}) {
+  for (const char* side :
+       {"trainer-fp32", "loop-fp32", "tuned-fp32", "trainer-bf16", "loop-bf16", "tuned-bf16"}) {
     all.push_back({side, {self, "--side", side}});
   }
   const std::string peer = (std::filesystem::path(__FILE__).parent_path() / "peers/train_step.py").string();
@@ -160,7 +163,8 @@ void print_report(const std::map<std::string, std::vector<bench::Measured>>& all
     memory[name] = bench::median(peaks);
   }
   fmt::print(
-      "## Training step\n\nThe MNIST network (conv 5x5x32, conv 5x5x64, 500, 10), Adam, batches of {}, one core each; median "
+      "## Training step\n\nThe MNIST network (conv 5x5x32, conv 5x5x64, 500, 10), Adam, batches of {}, one "
+      "core each; median "
       "of {} rounds in turn of {} steps (`./dev bench train_step`).\n\n",
       kBatch, kRounds, kSteps);
   fmt::print("| | images/s | peak memory, MiB |\n|---|---|---|\n");
@@ -188,9 +192,11 @@ void print_report(const std::map<std::string, std::vector<bench::Measured>>& all
   fmt::print("| Trainer / tuned loop by hand, fp32 | {} | |\n", ratio(speed, "trainer-fp32", "tuned-fp32"));
   fmt::print("| Trainer / tuned loop by hand, bf16 | {} | |\n", ratio(speed, "trainer-bf16", "tuned-bf16"));
   fmt::print("| Trainer / PyTorch, fp32 | {} | 1.15 |\n", ratio(speed, "trainer-fp32", "pytorch-fp32"));
-  fmt::print("| Trainer bf16 / PyTorch fp32 | {} | 2 (with AMX) |\n", ratio(speed, "trainer-bf16", "pytorch-fp32"));
+  fmt::print("| Trainer bf16 / PyTorch fp32 | {} | 2 (with AMX) |\n",
+             ratio(speed, "trainer-bf16", "pytorch-fp32"));
   fmt::print("| Trainer / PyTorch, bf16 | {} | |\n", ratio(speed, "trainer-bf16", "pytorch-bf16"));
-  fmt::print("| memory, Trainer / loop by hand, fp32 | {} | 1.1 |\n", ratio(memory, "trainer-fp32", "loop-fp32"));
+  fmt::print("| memory, Trainer / loop by hand, fp32 | {} | 1.1 |\n",
+             ratio(memory, "trainer-fp32", "loop-fp32"));
 }
 
 }  // namespace

@@ -38,6 +38,7 @@ int main(int argc, char** argv) {
     trainer.add_hook(tutti::hooks::batch_metrics({tutti::metrics::accuracy("label")}, 100));
     trainer.fit(digits.train().shuffle());
     const auto test = trainer.evaluate(digits.test(), {tutti::metrics::accuracy("label")});
-    if (ctx.is_chief()) fmt::print("test accuracy {:.4f} after {} steps\n", test.at("accuracy"), trainer.step());
+    if (ctx.is_chief())
+      fmt::print("test accuracy {:.4f} after {} steps\n", test.at("accuracy"), trainer.step());
   });
 }

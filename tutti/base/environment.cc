@@ -1,8 +1,7 @@
 #include "tutti/base/environment.h"
 
-#include <unistd.h>
-
 #include <string_view>
+#include <unistd.h>
 
 namespace tutti {
 

@@ -6,8 +6,8 @@
 
 namespace tutti {
 
-// A set of environment variables as a value. main() takes the process's once; everything below it is handed one, so
-// that tests can hand it another.
+// A set of environment variables as a value. main() takes the process's once; everything below it is handed
+// one, so that tests can hand it another.
 class Environment {
  public:
   Environment() = default;

@@ -18,7 +18,8 @@
 
 namespace tutti::compat {
 
-// The key of a parameter in torch::optim::Optimizer::state(): first the address as text, later the address itself.
+// The key of a parameter in torch::optim::Optimizer::state(): first the address as text, later the address
+// itself.
 template <class Optimizer>
 auto optimizer_state_key(Optimizer& optimizer, const torch::Tensor& parameter) {
   using Key = typename std::decay_t<decltype(optimizer.state())>::key_type;
@@ -31,7 +32,8 @@ auto optimizer_state_key(Optimizer& optimizer, const torch::Tensor& parameter) {
   }
 }
 
-// Autocast of one device type, off again (and its cache dropped) at the end of the scope. Without a type, nothing.
+// Autocast of one device type, off again (and its cache dropped) at the end of the scope. Without a type,
+// nothing.
 class AutocastScope {
  public:
   AutocastScope(torch::DeviceType device, std::optional<torch::ScalarType> lower)
@@ -74,7 +76,8 @@ class AutocastScope {
   bool enabled_;
 };
 
-// A moment on a device's current stream. Its time can be read since 2.4; before, all there is to know is that it cannot.
+// A moment on a device's current stream. Its time can be read since 2.4; before, all there is to know is that
+// it cannot.
 class TimedEvent {
  public:
   explicit TimedEvent(torch::Device device)
@@ -85,7 +88,9 @@ class TimedEvent {
   bool passed() const { return event_.query(); }
   void wait() const { event_.synchronize(); }
   // Both have to have passed.
-  std::optional<double> milliseconds_until(const TimedEvent& later) const { return event_.elapsedTime(later.event_); }
+  std::optional<double> milliseconds_until(const TimedEvent& later) const {
+    return event_.elapsedTime(later.event_);
+  }
 
  private:
   c10::Event event_;

@@ -28,7 +28,8 @@ LaneRange lanes_of(int rank, int world, int64_t lanes) {
 }
 
 uint64_t lane_seed(int64_t seed, int64_t step, int64_t lane) {
-  return mix(mix(mix(static_cast<uint64_t>(seed)) + static_cast<uint64_t>(step)) + static_cast<uint64_t>(lane));
+  return mix(mix(mix(static_cast<uint64_t>(seed)) + static_cast<uint64_t>(step)) +
+             static_cast<uint64_t>(lane));
 }
 
 }  // namespace tutti

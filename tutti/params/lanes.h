@@ -17,8 +17,8 @@ struct LaneRange {
 // More workers than lanes leave some without any. InvalidArgument unless 0 <= rank < world and lanes > 0.
 LaneRange lanes_of(int rank, int world, int64_t lanes);
 
-// The seed of everything random in one lane's forward at one step (dropout): a pure function, so that it needs no state
-// and resumes anywhere.
+// The seed of everything random in one lane's forward at one step (dropout): a pure function, so that it
+// needs no state and resumes anywhere.
 uint64_t lane_seed(int64_t seed, int64_t step, int64_t lane);
 
 }  // namespace tutti

@@ -25,7 +25,8 @@ using torch::optim::RMSpropParamState;
 using torch::optim::SGDOptions;
 using torch::optim::SGDParamState;
 
-// What is particular to each optimiser: its class, its name, and the vectors that it keeps under these options.
+// What is particular to each optimiser: its class, its name, and the vectors that it keeps under these
+// options.
 struct SlotView {
   const char* name;
   torch::Tensor* tensor;
@@ -44,8 +45,10 @@ SlotViews adam_slots(State& state, const Options& options) {
 
 template <class Options>
 Json adam_json(const Options& o) {
-  return {{"lr", o.lr()},   {"betas", {std::get<0>(o.betas()), std::get<1>(o.betas())}},
-          {"eps", o.eps()}, {"weight_decay", o.weight_decay()},
+  return {{"lr", o.lr()},
+          {"betas", {std::get<0>(o.betas()), std::get<1>(o.betas())}},
+          {"eps", o.eps()},
+          {"weight_decay", o.weight_decay()},
           {"amsgrad", o.amsgrad()}};
 }
 
@@ -129,7 +132,8 @@ struct Kind<RMSpropOptions> {
 // Calls use(options, Kind<Options>()) with the alternative that is there.
 template <class Use>
 decltype(auto) with_kind(const OptimizerOptions& options, Use use) {
-  return std::visit([&](const auto& o) -> decltype(auto) { return use(o, Kind<std::decay_t<decltype(o)>>()); }, options);
+  return std::visit(
+      [&](const auto& o) -> decltype(auto) { return use(o, Kind<std::decay_t<decltype(o)>>()); }, options);
 }
 
 int64_t slice_elements(const torch::Tensor& values) {
@@ -157,14 +161,14 @@ bool has_slots(Kind kind, const Options& options) {
   return !kind.slots(state, options).empty();
 }
 
-const Optimizer::Slot& find_slot(std::span<const Optimizer::Slot> slots, std::string_view name, size_t stretch,
-                                 int64_t elements) {
+const Optimizer::Slot& find_slot(std::span<const Optimizer::Slot> slots, std::string_view name,
+                                 size_t stretch, int64_t elements) {
   const auto found = std::find_if(slots.begin(), slots.end(), [&](const Optimizer::Slot& slot) {
     return slot.name == name && slot.stretch == stretch;
   });
   if (found == slots.end()) {
-    fail(ErrorKind::InvalidArgument, "the optimiser's slot {} is missing; was the checkpoint made by another optimiser?",
-         name);
+    fail(ErrorKind::InvalidArgument,
+         "the optimiser's slot {} is missing; was the checkpoint made by another optimiser?", name);
   }
   if (found->vector.numel() != elements) {
     fail(ErrorKind::InvalidArgument, "the optimiser's slot {} has {} elements, {} are needed", name,
@@ -227,7 +231,9 @@ std::vector<Optimizer::Slot> Optimizer::slots() const {
     for (const Slice& slice : slices_) {
       auto& state = state_of<typename decltype(kind)::State>(*optimizer_, slice.values);
       for (const SlotView& view : kind.slots(state, options)) {
-        slot_at(view.name, slice.stretch).vector.narrow(0, slice.offset, slice.values.numel()).copy_(*view.tensor);
+        slot_at(view.name, slice.stretch)
+            .vector.narrow(0, slice.offset, slice.values.numel())
+            .copy_(*view.tensor);
       }
     }
   });
@@ -244,8 +250,10 @@ void Optimizer::restore(int64_t steps, std::span<const Slot> slots) {
       auto& state = make_state<typename decltype(kind)::State>(*optimizer_, slice.values);
       kind.set_step(state, steps);
       for (const SlotView& view : kind.slots(state, options)) {
-        const Slot& slot = find_slot(slots, view.name, slice.stretch, stretches_[slice.stretch].values.numel());
-        *view.tensor = slot.vector.narrow(0, slice.offset, slice.values.numel()).to(slice.values.options()).clone();
+        const Slot& slot =
+            find_slot(slots, view.name, slice.stretch, stretches_[slice.stretch].values.numel());
+        *view.tensor =
+            slot.vector.narrow(0, slice.offset, slice.values.numel()).to(slice.values.options()).clone();
         view.tensor->set_requires_grad(false);
       }
     }

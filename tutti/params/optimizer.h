@@ -17,10 +17,11 @@
 
 namespace tutti {
 
-// Any of these is a choice of optimiser: Trainer(..., torch::optim::AdamOptions(1e-4), ...). All of them work element by
-// element, so that any slice of a vector can be updated on its own, with the same bits.
-using OptimizerOptions = std::variant<torch::optim::SGDOptions, torch::optim::AdamOptions, torch::optim::AdamWOptions,
-                                      torch::optim::AdagradOptions, torch::optim::RMSpropOptions>;
+// Any of these is a choice of optimiser: Trainer(..., torch::optim::AdamOptions(1e-4), ...). All of them work
+// element by element, so that any slice of a vector can be updated on its own, with the same bits.
+using OptimizerOptions =
+    std::variant<torch::optim::SGDOptions, torch::optim::AdamOptions, torch::optim::AdamWOptions,
+                 torch::optim::AdagradOptions, torch::optim::RMSpropOptions>;
 
 // One stretch of values with its gradients, both one-dimensional and of one length.
 struct ValuesAndGrads {
@@ -28,12 +29,13 @@ struct ValuesAndGrads {
   torch::Tensor grads;
 };
 
-// torch::optim on flat vectors. It is run on slices of the vectors that fit into the cache: torch::optim makes several
-// passes over a tensor (ten for Adam), and in this way all but one of them stay in the cache (bench/optimizer.cc).
-// Updates the values in place and leaves the gradients alone. Not thread-safe.
+// torch::optim on flat vectors. It is run on slices of the vectors that fit into the cache: torch::optim
+// makes several passes over a tensor (ten for Adam), and in this way all but one of them stay in the cache
+// (bench/optimizer.cc). Updates the values in place and leaves the gradients alone. Not thread-safe.
 class Optimizer {
  public:
-  // One vector of the optimiser's memory, such as "exp_avg": as long as the values of the stretch it belongs to.
+  // One vector of the optimiser's memory, such as "exp_avg": as long as the values of the stretch it belongs
+  // to.
   struct Slot {
     std::string name;
     size_t stretch;
@@ -56,8 +58,8 @@ class Optimizer {
 
   // Copies of the slots that there are: none before the first step.
   std::vector<Slot> slots() const;
-  // Continues from slots() of an optimiser of the same kind over the same values, after `steps` steps. Slots that are
-  // missing or of another length are an InvalidArgument.
+  // Continues from slots() of an optimiser of the same kind over the same values, after `steps` steps. Slots
+  // that are missing or of another length are an InvalidArgument.
   void restore(int64_t steps, std::span<const Slot> slots);
 
   // How many elements are updated at a time, on the CPU and with one thread.

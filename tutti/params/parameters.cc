@@ -45,12 +45,14 @@ struct Span {
 
 Span memory_of(const Named& named) {
   int64_t last = 0;
-  for (int64_t d = 0; d < named.tensor.dim(); ++d) last += (named.tensor.size(d) - 1) * named.tensor.stride(d);
+  for (int64_t d = 0; d < named.tensor.dim(); ++d)
+    last += (named.tensor.size(d) - 1) * named.tensor.stride(d);
   const auto* begin = static_cast<const std::byte*>(named.tensor.data_ptr());
   return {begin, begin + (last + 1) * static_cast<int64_t>(named.tensor.element_size()), &named.name};
 }
 
-// Two tensors in one place would be torn apart when they are moved into the vector; to be shared they must be the same.
+// Two tensors in one place would be torn apart when they are moved into the vector; to be shared they must be
+// the same.
 void require_disjoint(const std::vector<Named>& tensors) {
   std::vector<Span> spans;
   for (const Named& named : tensors) {
@@ -60,7 +62,8 @@ void require_disjoint(const std::vector<Named>& tensors) {
   for (size_t i = 1; i < spans.size(); ++i) {
     if (spans[i].begin < spans[i - 1].end) {
       fail(ErrorKind::InvalidArgument,
-           "the parameters {} and {} overlap in memory but are two tensors; to share one, register the same tensor under "
+           "the parameters {} and {} overlap in memory but are two tensors; to share one, register the same "
+           "tensor under "
            "both names",
            *spans[i - 1].name, *spans[i].name);
     }
@@ -70,11 +73,13 @@ void require_disjoint(const std::vector<Named>& tensors) {
 void require_trainable(const std::vector<Named>& tensors, torch::Device device) {
   for (const Named& named : tensors) {
     if (named.tensor.layout() != torch::kStrided) {
-      fail(ErrorKind::InvalidArgument, "the parameter {} is sparse; only dense parameters can be trained", named.name);
+      fail(ErrorKind::InvalidArgument, "the parameter {} is sparse; only dense parameters can be trained",
+           named.name);
     }
     if (named.tensor.device() != device) {
-      fail(ErrorKind::InvalidArgument, "the parameter {} is on {}, others are on {}; move the whole module to one device",
-           named.name, named.tensor.device().str(), device.str());
+      fail(ErrorKind::InvalidArgument,
+           "the parameter {} is on {}, others are on {}; move the whole module to one device", named.name,
+           named.tensor.device().str(), device.str());
     }
   }
 }
@@ -87,7 +92,8 @@ torch::Tensor view_at(const torch::Tensor& vector, int64_t offset, const torch::
   return piece.view(like.sizes());
 }
 
-// Gives every tensor a place in the vector of its type; returns the length of each vector, by type in order of appearance.
+// Gives every tensor a place in the vector of its type; returns the length of each vector, by type in order
+// of appearance.
 struct Vector {
   torch::ScalarType type;
   int64_t elements = 0;
@@ -97,7 +103,8 @@ std::vector<Vector> assign_places(std::vector<Parameters::View>& views) {
   std::vector<Vector> vectors;
   for (Parameters::View& view : views) {
     const torch::ScalarType type = view.tensor.scalar_type();
-    auto vector = std::find_if(vectors.begin(), vectors.end(), [&](const Vector& v) { return v.type == type; });
+    auto vector =
+        std::find_if(vectors.begin(), vectors.end(), [&](const Vector& v) { return v.type == type; });
     if (vector == vectors.end()) vector = vectors.insert(vectors.end(), {type});
     const int64_t line = std::max<int64_t>(1, kCacheLine / static_cast<int64_t>(view.tensor.element_size()));
     view.block = static_cast<size_t>(vector - vectors.begin());
@@ -107,19 +114,21 @@ std::vector<Vector> assign_places(std::vector<Parameters::View>& views) {
   return vectors;
 }
 
-torch::Tensor allocate(const ParametersOptions& options, int64_t elements, const torch::TensorOptions& tensor_options) {
+torch::Tensor allocate(const ParametersOptions& options, int64_t elements,
+                       const torch::TensorOptions& tensor_options) {
   if (!options.allocate) return torch::zeros({elements}, tensor_options);
   torch::Tensor vector = options.allocate(elements, tensor_options);
   if (vector.dim() != 1 || vector.numel() != elements || vector.scalar_type() != tensor_options.dtype()) {
-    fail(ErrorKind::InvalidArgument, "the allocator gave {} where a vector of {} elements was asked for", describe(vector),
-         elements);
+    fail(ErrorKind::InvalidArgument, "the allocator gave {} where a vector of {} elements was asked for",
+         describe(vector), elements);
   }
   return vector;
 }
 
 }  // namespace
 
-Parameters::Parameters(torch::nn::Module& module, const ParametersOptions& options) : layout_(options.layout) {
+Parameters::Parameters(torch::nn::Module& module, const ParametersOptions& options)
+    : layout_(options.layout) {
   const std::vector<Named> parameters = once_each(module.named_parameters(), aliases_);
   require_disjoint(parameters);
   for (const Named& named : parameters) {
@@ -131,7 +140,8 @@ Parameters::Parameters(torch::nn::Module& module, const ParametersOptions& optio
   }
   if (trained_.empty()) {
     fail(ErrorKind::InvalidArgument,
-         "the module has no parameter to train ({} frozen): register its submodules and leave requires_grad on",
+         "the module has no parameter to train ({} frozen): register its submodules and leave requires_grad "
+         "on",
          frozen_.size());
   }
   require_trainable(parameters, trained_.front().tensor.device());
@@ -166,7 +176,8 @@ void Parameters::place_buffers(const ParametersOptions& options) {
         allocate(options, vector.elements, torch::TensorOptions().dtype(vector.type).device(device())));
   }
   for (View& buffer : floating) {
-    const torch::Tensor value = view_at(buffer_vectors_[buffer.block], buffer.offset, buffer.tensor, Layout::Contiguous);
+    const torch::Tensor value =
+        view_at(buffer_vectors_[buffer.block], buffer.offset, buffer.tensor, Layout::Contiguous);
     value.copy_(buffer.tensor);
     buffer.tensor.set_data(value);
   }
@@ -174,8 +185,8 @@ void Parameters::place_buffers(const ParametersOptions& options) {
 
 const torch::Tensor& Parameters::values() const {
   if (blocks_.size() != 1) {
-    fail(ErrorKind::InvalidArgument, "the parameters are of {} types and so in {} vectors; use blocks()", blocks_.size(),
-         blocks_.size());
+    fail(ErrorKind::InvalidArgument, "the parameters are of {} types and so in {} vectors; use blocks()",
+         blocks_.size(), blocks_.size());
   }
   return blocks_.front().values;
 }
@@ -235,15 +246,32 @@ std::vector<std::string> Parameters::plan() const {
 std::string describe(const torch::Tensor& tensor) {
   std::string type = c10::toString(tensor.scalar_type());
   switch (tensor.scalar_type()) {
-    case torch::kFloat32: type = "float32"; break;
-    case torch::kFloat64: type = "float64"; break;
-    case torch::kBFloat16: type = "bfloat16"; break;
-    case torch::kFloat16: type = "float16"; break;
-    case torch::kInt64: type = "int64"; break;
-    case torch::kInt32: type = "int32"; break;
-    case torch::kUInt8: type = "uint8"; break;
-    case torch::kBool: type = "bool"; break;
-    default: break;
+    case torch::kFloat32:
+      type = "float32";
+      break;
+    case torch::kFloat64:
+      type = "float64";
+      break;
+    case torch::kBFloat16:
+      type = "bfloat16";
+      break;
+    case torch::kFloat16:
+      type = "float16";
+      break;
+    case torch::kInt64:
+      type = "int64";
+      break;
+    case torch::kInt32:
+      type = "int32";
+      break;
+    case torch::kUInt8:
+      type = "uint8";
+      break;
+    case torch::kBool:
+      type = "bool";
+      break;
+    default:
+      break;
   }
   return fmt::format("{}[{}]", type, fmt::join(tensor.sizes(), ","));
 }

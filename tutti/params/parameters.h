@@ -14,27 +14,31 @@ namespace tutti {
 
 enum class Layout {
   Contiguous,
-  ChannelsLast,  // four-dimensional parameters lie with their channels innermost; names, shapes and values are the same
+  ChannelsLast,  // four-dimensional parameters lie with their channels innermost; names, shapes and values
+                 // are the same
 };
 
 struct ParametersOptions {
-  // Where the vectors live. Gets the number of elements, type and device; returns a one-dimensional tensor of zeros.
-  // The default is LibTorch's own allocator.
+  // Where the vectors live. Gets the number of elements, type and device; returns a one-dimensional tensor of
+  // zeros. The default is LibTorch's own allocator.
   std::function<torch::Tensor(int64_t elements, const torch::TensorOptions& options)> allocate;
   Layout layout = Layout::Contiguous;
 };
 
-// The trainable parameters of a module as one flat vector of values and one of gradients, each tensor a named view into
-// them, in the order in which the module created them. A module with parameters of several types has one pair of vectors
-// a type. Each view starts on a cache line; the gaps between views are zero and stay zero.
+// The trainable parameters of a module as one flat vector of values and one of gradients, each tensor a named
+// view into them, in the order in which the module created them. A module with parameters of several types
+// has one pair of vectors a type. Each view starts on a cache line; the gaps between views are zero and stay
+// zero.
 //
-// The constructor moves the module's tensors into the vectors; the module goes on working as before, and autograd adds up
-// into the gradient views. What is not trained stays beside the vectors: frozen parameters, which are left where they are,
-// and buffers, of which those of a floating type are moved into vectors of their own, so that they can be saved, summed
-// and restored as one. A tensor that is registered under several names is stored once, under its first name.
+// The constructor moves the module's tensors into the vectors; the module goes on working as before, and
+// autograd adds up into the gradient views. What is not trained stays beside the vectors: frozen parameters,
+// which are left where they are, and buffers, of which those of a floating type are moved into vectors of
+// their own, so that they can be saved, summed and restored as one. A tensor that is registered under several
+// names is stored once, under its first name.
 //
-// Holds the module's tensors, not the module. Thread-compatible. InvalidArgument: nothing to train, sparse parameters,
-// parameters on several devices, or two parameters that overlap in memory without being the same one.
+// Holds the module's tensors, not the module. Thread-compatible. InvalidArgument: nothing to train, sparse
+// parameters, parameters on several devices, or two parameters that overlap in memory without being the same
+// one.
 class Parameters {
  public:
   struct View {
@@ -65,7 +69,8 @@ class Parameters {
   // Of the floating buffers, one vector a type.
   std::span<const torch::Tensor> buffer_vectors() const { return buffer_vectors_; }
 
-  // What `vector`, as long as the values of the view's block, holds for this parameter: of an optimiser's slot, say.
+  // What `vector`, as long as the values of the view's block, holds for this parameter: of an optimiser's
+  // slot, say.
   torch::Tensor view_of(const View& view, const torch::Tensor& vector) const;
 
   torch::Device device() const { return blocks_.front().values.device(); }
@@ -73,8 +78,8 @@ class Parameters {
   int64_t size() const;
 
   void zero_grads();
-  // Puts gradients back that the program or autograd has replaced by tensors of its own; one that it has dropped is zero.
-  // To be called between the backward pass and whatever reads the gradient vectors.
+  // Puts gradients back that the program or autograd has replaced by tensors of its own; one that it has
+  // dropped is zero. To be called between the backward pass and whatever reads the gradient vectors.
   void collect_grads();
 
   // SHA-256 over the bytes of the trained parameters, each in its logical order, in the order of their names.

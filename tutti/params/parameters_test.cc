@@ -101,8 +101,8 @@ TEST(Parameters, a_sparse_gradient_adds_up_in_the_vector) {
   Parameters parameters(*table);
   table(torch::tensor({1, 1, 3})).sum().backward();
   parameters.collect_grads();
-  EXPECT_TRUE(parameters.trained()[0].grad.equal(torch::tensor({{0., 0.}, {2., 2.}, {0., 0.}, {1., 1.}, {0., 0.}},
-                                                               torch::kFloat32)));
+  EXPECT_TRUE(parameters.trained()[0].grad.equal(
+      torch::tensor({{0., 0.}, {2., 2.}, {0., 0.}, {1., 1.}, {0., 0.}}, torch::kFloat32)));
 }
 
 TEST(Parameters, frozen_ones_stay_beside_the_vector) {
@@ -142,7 +142,8 @@ TEST(Parameters, two_tensors_in_one_place_are_an_error_that_names_both) {
   const torch::Tensor memory = torch::zeros({10});
   net.register_parameter("first", memory.narrow(0, 0, 6));
   net.register_parameter("second", memory.narrow(0, 5, 5));
-  EXPECT_THAT(error_of([&] { Parameters parameters(net); }), testing::AllOf(HasSubstr("first"), HasSubstr("second")));
+  EXPECT_THAT(error_of([&] { Parameters parameters(net); }),
+              testing::AllOf(HasSubstr("first"), HasSubstr("second")));
 }
 
 TEST(Parameters, types_have_a_vector_each) {
@@ -218,7 +219,9 @@ TEST(Parameters, live_where_the_allocator_says) {
 TEST(Parameters, an_allocator_that_gives_too_little_is_refused) {
   Net net;
   ParametersOptions options;
-  options.allocate = [](int64_t, const torch::TensorOptions& tensor_options) { return torch::zeros({1}, tensor_options); };
+  options.allocate = [](int64_t, const torch::TensorOptions& tensor_options) {
+    return torch::zeros({1}, tensor_options);
+  };
   EXPECT_THAT(error_of([&] { Parameters parameters(net, options); }), HasSubstr("allocator"));
 }
 

@@ -8,8 +8,8 @@ namespace tutti {
 
 TreeSum::TreeSum(Vectors vectors, LaneRange block, int64_t lanes)
     : vectors_(std::move(vectors)), block_(block), lanes_(lanes), next_lane_(block.begin) {
-  TUTTI_CHECK(0 <= block.begin && block.begin <= block.end && block.end <= lanes, "lanes {} to {} of {}", block.begin,
-              block.end, lanes);
+  TUTTI_CHECK(0 <= block.begin && block.begin <= block.end && block.end <= lanes, "lanes {} to {} of {}",
+              block.begin, block.end, lanes);
 }
 
 void TreeSum::add() { push({0, next_lane_, vectors_}); }
@@ -24,7 +24,8 @@ void TreeSum::push(Subtree node) {
     const bool only_child = node.index % 2 == 0 && node.index + 1 == nodes_at(node.level);
     if (nodes_at(node.level) == 1) break;
     if (!only_child) {
-      const bool sibling_waits = node.index % 2 == 1 && !waiting_.empty() && waiting_.back().level == node.level &&
+      const bool sibling_waits = node.index % 2 == 1 && !waiting_.empty() &&
+                                 waiting_.back().level == node.level &&
                                  waiting_.back().index == node.index - 1;
       if (!sibling_waits) break;
       Subtree left = std::move(waiting_.back());

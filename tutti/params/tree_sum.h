@@ -12,13 +12,15 @@ namespace tutti {
 
 // Adds what the lanes of a step give, always in the same order: along one binary tree over the lane index.
 //
-// Node (level, i) of the tree covers those of the lanes [i << level, (i + 1) << level) that exist, and is the sum of its
-// two children; a child that covers no lane, or only lanes without data, is left out, so that it is exactly neutral.
-// A worker adds the lanes of its block in order. What is a whole subtree waits on a stack, like the digits of a binary
-// counter, until its sibling is there too: at most log2(lanes) + 1 sums at a time, and none for one lane.
+// Node (level, i) of the tree covers those of the lanes [i << level, (i + 1) << level) that exist, and is the
+// sum of its two children; a child that covers no lane, or only lanes without data, is left out, so that it
+// is exactly neutral. A worker adds the lanes of its block in order. What is a whole subtree waits on a
+// stack, like the digits of a binary counter, until its sibling is there too: at most log2(lanes) + 1 sums at
+// a time, and none for one lane.
 //
-// The vectors of a lane are whatever is to be summed: gradients, buffers, loss and example count. All lanes write into
-// the same ones; add() takes away what has to wait, and the last sum is left in them. Not thread-safe.
+// The vectors of a lane are whatever is to be summed: gradients, buffers, loss and example count. All lanes
+// write into the same ones; add() takes away what has to wait, and the last sum is left in them. Not
+// thread-safe.
 class TreeSum {
  public:
   using Vectors = std::vector<torch::Tensor>;
@@ -38,8 +40,8 @@ class TreeSum {
   // The next lane had no data.
   void skip();
 
-  // What the block sums up to, in lane order: one subtree, the root, where the block is all lanes. The values of the last
-  // one are the vectors themselves. Ready for the next step's lanes afterwards.
+  // What the block sums up to, in lane order: one subtree, the root, where the block is all lanes. The values
+  // of the last one are the vectors themselves. Ready for the next step's lanes afterwards.
   std::vector<Subtree> finish();
 
  private:

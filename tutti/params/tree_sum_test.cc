@@ -35,7 +35,8 @@ int root_level(int64_t lanes) {
 std::vector<Leaf> leaves_of(int64_t lanes, uint64_t without_data) {
   std::vector<Leaf> leaves;
   for (int64_t lane = 0; lane < lanes; ++lane) {
-    const float value = std::sin(static_cast<float>(lane) + 1) * std::pow(10.0F, static_cast<float>(lane % 7));
+    const float value =
+        std::sin(static_cast<float>(lane) + 1) * std::pow(10.0F, static_cast<float>(lane % 7));
     leaves.push_back((without_data >> lane) & 1 ? Leaf() : Leaf(value));
   }
   return leaves;

@@ -1,11 +1,11 @@
-#include <torch/version.h>
-
 #include "tutti/store/checkpoint.h"
 
 #include <csignal>
 #include <filesystem>
 #include <set>
 #include <sys/resource.h>
+
+#include <torch/version.h>
 
 #include "tutti/base/file.h"
 #include "tutti/base/test_errors.h"

@@ -16,7 +16,8 @@ void DeviceClock::end_step() {
 void DeviceClock::add_passed() {
   while (!under_way_.empty() && under_way_.front().second.passed()) {
     const auto& [begin, end] = under_way_.front();
-    if (const auto passed = begin.milliseconds_until(end)) milliseconds_ = milliseconds_.value_or(0) + *passed;
+    if (const auto passed = begin.milliseconds_until(end))
+      milliseconds_ = milliseconds_.value_or(0) + *passed;
     under_way_.pop_front();
   }
 }

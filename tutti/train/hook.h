@@ -29,8 +29,9 @@ struct Training {
   std::optional<std::string> stop_reason = {};
 };
 
-// Something that is done beside the steps. The trainer owns its hooks and calls them, all on its thread, in the order in
-// which they were added; what one of them throws ends the training. Each method does nothing unless it is overridden.
+// Something that is done beside the steps. The trainer owns its hooks and calls them, all on its thread, in
+// the order in which they were added; what one of them throws ends the training. Each method does nothing
+// unless it is overridden.
 class Hook {
  public:
   virtual ~Hook() = default;

@@ -13,8 +13,8 @@
 
 namespace tutti {
 
-// What a loss function returns: the mean over the batch's examples, and the predictions if it likes, so that metrics of
-// the training batches cost nothing. A tensor alone will do.
+// What a loss function returns: the mean over the batch's examples, and the predictions if it likes, so that
+// metrics of the training batches cost nothing. A tensor alone will do.
 struct LossOutput {
   LossOutput(torch::Tensor mean_loss) : loss(std::move(mean_loss)) {}  // NOLINT(google-explicit-constructor)
   LossOutput(torch::Tensor mean_loss, torch::Tensor predictions)

@@ -15,7 +15,8 @@ namespace tutti {
 namespace {
 
 Model on_device(Model model, torch::Device device) {
-  if (!model.module || !model.loss) fail(ErrorKind::InvalidArgument, "a model needs a module and a loss function");
+  if (!model.module || !model.loss)
+    fail(ErrorKind::InvalidArgument, "a model needs a module and a loss function");
   model.module->to(device);
   return model;
 }
@@ -35,7 +36,8 @@ bool is_image(const torch::Tensor& tensor) { return tensor.dim() == 4 && tensor.
 
 void require_mean(const torch::Tensor& loss) {
   if (!loss.defined() || loss.numel() != 1) {
-    fail(ErrorKind::InvalidArgument, "the loss function returned {}, but the mean over the batch is one number",
+    fail(ErrorKind::InvalidArgument,
+         "the loss function returned {}, but the mean over the batch is one number",
          loss.defined() ? describe(loss) : "nothing");
   }
   if (!loss.requires_grad()) {
@@ -85,8 +87,9 @@ LossOutput Replica::run_lane(int64_t step, int64_t lane, const Batch& batch, dou
 
 torch::Tensor Replica::predict(const Batch& batch) {
   if (!model_.predict) {
-    fail(ErrorKind::InvalidArgument,
-         "nobody said how the model predicts: give its class a forward(torch::Tensor), or set Model::predict");
+    fail(
+        ErrorKind::InvalidArgument,
+        "nobody said how the model predicts: give its class a forward(torch::Tensor), or set Model::predict");
   }
   const torch::NoGradGuard no_grad;
   const EvaluationScope evaluation(*model_.module);

@@ -27,8 +27,9 @@ class Replica {
   // Moves the module to the device and its parameters into the vectors.
   Replica(Model model, const OptimizerOptions& optimizer, const ReplicaOptions& options);
 
-  // Forward and backward of one lane's batch: the gradient of the mean loss times `weight` adds up in the gradient
-  // vectors. What is random in it depends on seed, lane and step alone. The batch must have examples.
+  // Forward and backward of one lane's batch: the gradient of the mean loss times `weight` adds up in the
+  // gradient vectors. What is random in it depends on seed, lane and step alone. The batch must have
+  // examples.
   LossOutput run_lane(int64_t step, int64_t lane, const Batch& batch, double weight);
 
   // Predictions in evaluation mode, without gradients, in float32.
@@ -55,7 +56,8 @@ class Replica {
 
 Precision parse_precision(const std::string& text);
 
-// Channels-last where the module has convolutions over images: their kernels are then faster (docs/benchmarks.md).
+// Channels-last where the module has convolutions over images: their kernels are then faster
+// (docs/benchmarks.md).
 Layout fastest_layout(const torch::nn::Module& module);
 
 }  // namespace tutti

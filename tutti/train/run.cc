@@ -1,10 +1,9 @@
 #include "tutti/train/run.h"
 
-#include <malloc.h>
-#include <unistd.h>
-
 #include <exception>
+#include <malloc.h>
 #include <string_view>
+#include <unistd.h>
 
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
@@ -22,8 +21,9 @@ namespace {
 constexpr int kUnknownError = 1;
 constexpr int kSignalBase = 128;
 
-// Every step allocates and frees the same tensors. By default glibc gives blocks of this size back to the system each
-// time, and the kernel clears their pages anew: a seventh of a step of a small network (docs/benchmarks.md).
+// Every step allocates and frees the same tensors. By default glibc gives blocks of this size back to the
+// system each time, and the kernel clears their pages anew: a seventh of a step of a small network
+// (docs/benchmarks.md).
 void keep_freed_memory() {
 #ifdef __GLIBC__
   mallopt(M_MMAP_THRESHOLD, 32 << 20);
@@ -39,7 +39,8 @@ void say(std::string_view text) {
 // LibTorch's errors carry a stack of frames; their first line is what a person wants to read.
 std::string first_line(std::string_view text) { return std::string(text.substr(0, text.find('\n'))); }
 
-// --steps and --epochs say the same thing in two ways: the one that was given replaces the program's default of the other.
+// --steps and --epochs say the same thing in two ways: the one that was given replaces the program's default
+// of the other.
 void keep_the_one_given(Flags& flags, const Flags& defaults) {
   if (flags.steps != defaults.steps) {
     flags.epochs = 0;
@@ -68,7 +69,9 @@ int run_program(int argc, char** argv, const Program& program, const std::functi
 
 }  // namespace
 
-int run(int argc, char** argv, const std::function<void(Context&)>& body) { return run(argc, argv, Program{}, body); }
+int run(int argc, char** argv, const std::function<void(Context&)>& body) {
+  return run(argc, argv, Program{}, body);
+}
 
 int run(int argc, char** argv, const Program& program, const std::function<void(Context&)>& body) {
   keep_freed_memory();

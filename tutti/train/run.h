@@ -15,8 +15,9 @@ struct Program {
   std::function<void(FlagSet&)> add_flags;  // flags of its own; the values they fill outlive run()
 };
 
-// The whole of a main(): reads flags and environment, finds out which task this is, and calls `body` with the Context. An
-// error ends as one readable line on stderr and as the exit code of its kind (docs/operations.md). Returns the exit code.
+// The whole of a main(): reads flags and environment, finds out which task this is, and calls `body` with the
+// Context. An error ends as one readable line on stderr and as the exit code of its kind
+// (docs/operations.md). Returns the exit code.
 int run(int argc, char** argv, const std::function<void(Context&)>& body);
 int run(int argc, char** argv, const Program& program, const std::function<void(Context&)>& body);
 

@@ -24,7 +24,8 @@ Schedule steps(double rate, std::vector<int64_t> at, double factor) {
 }
 
 Schedule cosine(double rate, int64_t length, double last) {
-  if (length < 1) fail(ErrorKind::InvalidArgument, "a cosine schedule over {} steps: it needs one at least", length);
+  if (length < 1)
+    fail(ErrorKind::InvalidArgument, "a cosine schedule over {} steps: it needs one at least", length);
   return [rate, length, last](int64_t step) {
     const double progress = std::min(1.0, static_cast<double>(step) / static_cast<double>(length));
     return last + (rate - last) * 0.5 * (1 + std::cos(std::numbers::pi * progress));
@@ -42,8 +43,9 @@ Schedule warm_up(double first, int64_t length, Schedule then) {
 
 Schedule large_batch(const LargeBatchOptions& options, const std::function<Schedule(double rate)>& shape) {
   if (options.batch < 1 || options.base_batch < 1) {
-    fail(ErrorKind::InvalidArgument, "a schedule for a batch of {} with a base batch of {}: both have to be positive",
-         options.batch, options.base_batch);
+    fail(ErrorKind::InvalidArgument,
+         "a schedule for a batch of {} with a base batch of {}: both have to be positive", options.batch,
+         options.base_batch);
   }
   const double scale = static_cast<double>(options.batch) / static_cast<double>(options.base_batch);
   return warm_up(options.base_rate, options.warm_up_steps, shape(options.base_rate * scale));

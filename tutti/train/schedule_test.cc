@@ -44,7 +44,8 @@ TEST(Schedule, warm_up_meets_what_follows) {
 
 // The figures of the paper: 8,192 images take 0.1 * 32 = 3.2, a constant amount more each step.
 TEST(Schedule, large_batch_scales_the_rate_with_the_batch_and_warms_up) {
-  const Schedule rate = large_batch({.batch = 8192, .warm_up_steps = 780}, [](double r) { return steps(r, {4680}); });
+  const Schedule rate =
+      large_batch({.batch = 8192, .warm_up_steps = 780}, [](double r) { return steps(r, {4680}); });
   EXPECT_DOUBLE_EQ(rate(0), 0.1);
   EXPECT_NEAR(rate(1) - rate(0), (3.2 - 0.1) / 780, 1e-12);
   EXPECT_DOUBLE_EQ(rate(780), 3.2);

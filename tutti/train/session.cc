@@ -8,14 +8,17 @@
 namespace tutti {
 namespace {
 
-std::string newest(const std::string& logdir, int64_t step) { return fmt::format("{}/ckpt-{}", logdir, step); }
+std::string newest(const std::string& logdir, int64_t step) {
+  return fmt::format("{}/ckpt-{}", logdir, step);
+}
 
 }  // namespace
 
 Session::Session(const Context& context, Replica& replica)
     : context_(context), replica_(replica), lanes_(context.lanes()) {
   if (!context.flags().logdir.empty()) {
-    checkpoints_.emplace(context.flags().logdir, store::CheckpointDirOptions{static_cast<int>(context.flags().keep)});
+    checkpoints_.emplace(context.flags().logdir,
+                         store::CheckpointDirOptions{static_cast<int>(context.flags().keep)});
   }
 }
 
@@ -30,7 +33,8 @@ Progress Session::start() {
     found = std::move(loaded.checkpoint);
   }
   if (!found && mode == "must") {
-    fail(ErrorKind::InvalidArgument, "--resume must: there is no checkpoint in '{}'", context_.flags().logdir);
+    fail(ErrorKind::InvalidArgument, "--resume must: there is no checkpoint in '{}'",
+         context_.flags().logdir);
   }
   const Progress progress = found ? resume(*found) : Progress{};
   open_events(found ? std::optional(found->step) : std::nullopt);
@@ -44,8 +48,9 @@ Progress Session::resume(const store::Checkpoint& checkpoint) {
   const nlohmann::json now_set = settings();
   for (const auto& [name, now] : now_set.items()) require_same(state, name.c_str(), now);
   if (state.value("threads", context_.threads()) != context_.threads()) {
-    context_.log().warning("{} was made with --threads {}, now it is {}: kernels may add in another order, and the bits differ",
-                           where, state.value("threads", 0), context_.threads());
+    context_.log().warning(
+        "{} was made with --threads {}, now it is {}: kernels may add in another order, and the bits differ",
+        where, state.value("threads", 0), context_.threads());
   }
   restore(replica_, checkpoint, where);
   context_.log().info("going on from {}", where);
@@ -56,7 +61,8 @@ Progress Session::resume(const store::Checkpoint& checkpoint) {
           .restarts = state.value("restarts", int64_t{0}) + 1};
 }
 
-// What decides which examples a step sees and how it adds: a run that goes on with other values is another run.
+// What decides which examples a step sees and how it adds: a run that goes on with other values is another
+// run.
 nlohmann::json Session::settings() const {
   return {{"lanes", lanes_},
           {"batch", context_.flags().batch},
@@ -67,7 +73,8 @@ nlohmann::json Session::settings() const {
 void Session::require_same(const nlohmann::json& state, const char* name, const nlohmann::json& now) const {
   if (!state.contains(name) || state.at(name) == now) return;
   fail(ErrorKind::InvalidArgument,
-       "the run in {} has --{} {}, not {}; give the same to go on with it, or another --logdir or --resume never to start "
+       "the run in {} has --{} {}, not {}; give the same to go on with it, or another --logdir or --resume "
+       "never to start "
        "anew",
        checkpoints_->logdir(), name, state.at(name).dump(), now.dump());
 }

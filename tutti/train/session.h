@@ -12,7 +12,8 @@
 
 namespace tutti {
 
-// Training was ended by a signal, in good order: checkpoint and report are written. Not an Error: nothing went wrong.
+// Training was ended by a signal, in good order: checkpoint and report are written. Not an Error: nothing
+// went wrong.
 class Interrupted final : public std::exception {
  public:
   Interrupted(int signal_number, std::string text) : signal_(signal_number), text_(std::move(text)) {}
@@ -26,15 +27,16 @@ class Interrupted final : public std::exception {
 
 // Where a run stands, beyond its parameters: what has to be known to go on exactly.
 struct Progress {
-  int64_t step = 0;      // steps done
-  int64_t fit = 0;       // which call of fit() they belong to, from 0
-  int64_t fit_begin = 0; // the step at which it began
+  int64_t step = 0;       // steps done
+  int64_t fit = 0;        // which call of fit() they belong to, from 0
+  int64_t fit_begin = 0;  // the step at which it began
   int64_t examples = 0;
   int64_t restarts = 0;  // how often the run was resumed
 };
 
-// What a run leaves behind and finds again: checkpoints and event files in the log directory. Decides between a fresh
-// start and a resumed one as --resume says. Only the chief writes; without a log directory nothing is written at all.
+// What a run leaves behind and finds again: checkpoints and event files in the log directory. Decides between
+// a fresh start and a resumed one as --resume says. Only the chief writes; without a log directory nothing is
+// written at all.
 class Session {
  public:
   // The replica outlives the session.
@@ -48,7 +50,8 @@ class Session {
   void save(const Progress& progress);
   store::EventWriter* events() { return events_.get(); }
 
-  // Fixed for the whole run: what the flags say, else what the checkpoint says, else one a worker. After start().
+  // Fixed for the whole run: what the flags say, else what the checkpoint says, else one a worker. After
+  // start().
   int64_t lanes() const { return lanes_; }
 
  private:

@@ -16,7 +16,8 @@ data::BatchQueue make_queue(const data::Feed& feed, int64_t lanes, int64_t batch
 void ignore(int64_t, const Batch&, const LossOutput&) {}
 
 // A step as the design's section 3 says it, without any of our classes for lanes and trees.
-void reference_step(TestNet& net, const std::vector<Batch>& lanes, int64_t step, torch::optim::Optimizer& optimizer) {
+void reference_step(TestNet& net, const std::vector<Batch>& lanes, int64_t step,
+                    torch::optim::Optimizer& optimizer) {
   std::vector<torch::Tensor> state_before;
   for (const auto& buffer : net.buffers()) state_before.push_back(buffer.clone());
   std::vector<std::vector<torch::Tensor>> gradients;
@@ -78,10 +79,12 @@ TEST(Single, makes_the_step_that_the_design_describes) {
       for (int64_t lane = 0; lane < lanes; ++lane) batches.push_back(*same.next());
       reference_step(*expected, batches, step, plain);
       for (const auto& view : replica.parameters().trained()) {
-        ASSERT_TRUE(view.tensor.equal(expected->named_parameters()[view.name])) << view.name << ", " << lanes << " lanes";
+        ASSERT_TRUE(view.tensor.equal(expected->named_parameters()[view.name]))
+            << view.name << ", " << lanes << " lanes";
       }
       for (const auto& view : replica.parameters().buffers()) {
-        ASSERT_TRUE(view.tensor.equal(expected->named_buffers()[view.name])) << view.name << ", " << lanes << " lanes";
+        ASSERT_TRUE(view.tensor.equal(expected->named_buffers()[view.name]))
+            << view.name << ", " << lanes << " lanes";
       }
     }
   }
@@ -133,15 +136,18 @@ TEST(Single, a_step_that_fails_in_an_observer_leaves_the_parameters_alone) {
     Single single(replica, lanes);
     const data::Feed feed = test_feed(50);
     data::BatchQueue queue = make_queue(feed, lanes, 2, 3);
-    EXPECT_THROW(single.step(0, queue, [](int64_t, const Batch&, const LossOutput&) { throw std::runtime_error("no"); }),
-                 std::runtime_error);
+    EXPECT_THROW(
+        single.step(0, queue,
+                    [](int64_t, const Batch&, const LossOutput&) { throw std::runtime_error("no"); }),
+        std::runtime_error);
     EXPECT_EQ(replica.parameters().sha256(), before);
   }
 }
 
 TEST(Replica, a_loss_that_is_no_mean_is_an_error_that_shows_its_shape) {
-  Replica replica(make_model(test_net(), [](TestNet& net, const Batch& b) { return net.forward(b["image"]); }),
-                  torch::optim::AdamOptions(1e-2), {});
+  Replica replica(
+      make_model(test_net(), [](TestNet& net, const Batch& b) { return net.forward(b["image"]); }),
+      torch::optim::AdamOptions(1e-2), {});
   const Batch batch = test_feed(4).read(std::vector<int64_t>{0, 1});
   try {
     replica.run_lane(0, 0, batch, 1);
@@ -165,7 +171,8 @@ TEST(Replica, images_lie_as_the_layout_says) {
   ReplicaOptions options;
   options.layout = Layout::ChannelsLast;
   Replica replica(make_model(test_net(), test_loss), torch::optim::AdamOptions(1e-2), options);
-  const Batch batch(Batch::Tensors{{"image", torch::rand({2, 3, 4, 4})}, {"label", torch::zeros({2}, torch::kInt64)}});
+  const Batch batch(
+      Batch::Tensors{{"image", torch::rand({2, 3, 4, 4})}, {"label", torch::zeros({2}, torch::kInt64)}});
   EXPECT_TRUE(replica.prepare(batch)["image"].is_contiguous(torch::MemoryFormat::ChannelsLast));
   EXPECT_TRUE(replica.prepare(batch)["image"].equal(batch["image"]));
 }

@@ -41,8 +41,8 @@ std::vector<std::string> differences(const Parameters& parameters, Tensors saved
       continue;
     }
     if (describe(found->second) != describe(view->tensor)) {
-      lines.push_back(fmt::format("! {} {} in the checkpoint, {} in the model", view->name, describe(found->second),
-                                  describe(view->tensor)));
+      lines.push_back(fmt::format("! {} {} in the checkpoint, {} in the model", view->name,
+                                  describe(found->second), describe(view->tensor)));
     }
     saved.erase(found);
   }
@@ -57,16 +57,20 @@ void require_same_model(const Parameters& parameters, const Tensors& saved, cons
   lines.resize(lines.size() - more);
   if (more > 0) lines.push_back(fmt::format("and {} more", more));
   fail(ErrorKind::InvalidArgument,
-       "{} is of another model (- only in the checkpoint, + only in the model, ! differs):\n  {}\nTo start anew, give "
+       "{} is of another model (- only in the checkpoint, + only in the model, ! differs):\n  {}\nTo start "
+       "anew, give "
        "another --logdir or --resume never",
        where, fmt::join(lines, "\n  "));
 }
 
-void require_same_optimizer(const Replica& replica, const store::Checkpoint& checkpoint, const std::string& where) {
-  const auto saved = checkpoint.state.value("optimizer", nlohmann::json::object()).value("name", std::string());
+void require_same_optimizer(const Replica& replica, const store::Checkpoint& checkpoint,
+                            const std::string& where) {
+  const auto saved =
+      checkpoint.state.value("optimizer", nlohmann::json::object()).value("name", std::string());
   if (saved == replica.optimizer().name()) return;
   fail(ErrorKind::InvalidArgument,
-       "{} was made with the optimiser {}, the program now uses {}; to start anew, give another --logdir or --resume never",
+       "{} was made with the optimiser {}, the program now uses {}; to start anew, give another --logdir or "
+       "--resume never",
        where, saved, replica.optimizer().name());
 }
 
@@ -77,7 +81,8 @@ std::vector<Optimizer::Slot> slots_of(const Parameters& parameters, const Tensor
     for (auto& slot : slots) {
       if (slot.name == name && slot.stretch == block) return slot;
     }
-    return slots.emplace_back(Optimizer::Slot{name, block, torch::zeros_like(parameters.blocks()[block].values)});
+    return slots.emplace_back(
+        Optimizer::Slot{name, block, torch::zeros_like(parameters.blocks()[block].values)});
   };
   for (const auto& [full_name, tensor] : saved) {
     const auto slash = full_name.find('/');
@@ -95,7 +100,8 @@ std::vector<Optimizer::Slot> slots_of(const Parameters& parameters, const Tensor
 store::Checkpoint snapshot(const Replica& replica) {
   const Parameters& parameters = replica.parameters();
   store::Checkpoint checkpoint;
-  for (const auto* view : all_views(parameters)) checkpoint.weights.push_back({view->name, view->tensor.detach()});
+  for (const auto* view : all_views(parameters))
+    checkpoint.weights.push_back({view->name, view->tensor.detach()});
   for (const auto& slot : replica.optimizer().slots()) {
     for (const auto& view : parameters.trained()) {
       if (view.block != slot.stretch) continue;

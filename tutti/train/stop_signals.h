@@ -1,13 +1,13 @@
 #pragma once
 
 #include <optional>
-
 #include <signal.h>
 
 namespace tutti {
 
-// While it lives, SIGTERM and SIGINT no longer end the process but are noted here, so that the step under way can be
-// finished and a checkpoint written. A second one ends the process as usual. One at a time in a process.
+// While it lives, SIGTERM and SIGINT no longer end the process but are noted here, so that the step under way
+// can be finished and a checkpoint written. A second one ends the process as usual. One at a time in a
+// process.
 class StopSignals {
  public:
   StopSignals();

@@ -23,13 +23,14 @@ struct StepResult {
 // Called for every lane of this worker, in order, before the step changes anything.
 using LaneObserver = std::function<void(int64_t lane, const Batch& batch, const LossOutput& output)>;
 
-// How a step is made of the lanes' gradients: alone, by all-reduce, by parameter servers, or by a driving client.
+// How a step is made of the lanes' gradients: alone, by all-reduce, by parameter servers, or by a driving
+// client.
 class Strategy {
  public:
   virtual ~Strategy() = default;
   virtual std::string name() const = 0;
-  // Makes step number `step` (from 0): takes this worker's lanes from the queue, in order, and updates the parameters.
-  // A step that fails has not changed them.
+  // Makes step number `step` (from 0): takes this worker's lanes from the queue, in order, and updates the
+  // parameters. A step that fails has not changed them.
   virtual StepResult step(int64_t step, data::BatchQueue& queue, const LaneObserver& observe) = 0;
 };
 

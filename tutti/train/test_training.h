@@ -12,7 +12,8 @@
 
 namespace tutti {
 
-// What the tests of this room train: a small network with everything that makes it hard to get the same bits twice.
+// What the tests of this room train: a small network with everything that makes it hard to get the same bits
+// twice.
 struct TestNet : torch::nn::Module {
   torch::Tensor forward(torch::Tensor x) {
     x = torch::relu(norm(conv(x)));

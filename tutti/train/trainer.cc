@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <string.h>
 
 #include <fmt/format.h>
-#include <string.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 
@@ -24,7 +24,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 Layout layout_of(const std::string& text, const Model& model) {
   if (text == "contiguous") return Layout::Contiguous;
@@ -47,7 +49,8 @@ std::string strategy_name(const Context& context) {
 
 }  // namespace
 
-Trainer::Trainer(const Context& context, Model model, const OptimizerOptions& optimizer, const TrainerOptions& options)
+Trainer::Trainer(const Context& context, Model model, const OptimizerOptions& optimizer,
+                 const TrainerOptions& options)
     : context_(context),
       options_(options),
       replica_(model, optimizer, replica_options(context, model)),
@@ -62,8 +65,9 @@ void Trainer::add_hook(std::unique_ptr<Hook> hook) { hooks_.push_back(std::move(
 std::unique_ptr<Strategy> Trainer::make_strategy() {
   const std::string name = strategy_name(context_);
   if (name == "single") return std::make_unique<Single>(replica_, session_.lanes());
-  fail(ErrorKind::Unimplemented, "strategy {} (world {}, found through {}) is not in this version; --strategy single is",
-       name, context_.world(), context_.identity().source);
+  fail(ErrorKind::Unimplemented,
+       "strategy {} (world {}, found through {}) is not in this version; --strategy single is", name,
+       context_.world(), context_.identity().source);
 }
 
 std::vector<std::unique_ptr<Hook>> Trainer::hooks_of_flags() const {
@@ -147,24 +151,27 @@ void Trainer::run_steps(Training& training, const data::Feed& feed, const data::
                           .first_lane = 0,
                           .end_lane = session_.lanes(),
                           .device = replica_.options().device});
-  while (training.step < training.end_step && !training.stop_reason && !signals.received()) one_step(training, queue);
+  while (training.step < training.end_step && !training.stop_reason && !signals.received())
+    one_step(training, queue);
   for_each_hook([&](Hook& hook) { hook.end(training); });
   if (const auto number = signals.received(); number && training.step < training.end_step) {
     const std::string kept = context_.flags().logdir.empty() ? "nothing was saved, since there is no --logdir"
                                                              : "saved; start it again to go on";
-    throw Interrupted(*number, fmt::format("stopped by {} after step {} of {}: {}", strsignal(*number), training.step,
-                                           training.end_step, kept));
+    throw Interrupted(*number, fmt::format("stopped by {} after step {} of {}: {}", strsignal(*number),
+                                           training.step, training.end_step, kept));
   }
-  if (training.stop_reason) context_.log().info("stopped after step {}: {}", training.step, *training.stop_reason);
+  if (training.stop_reason)
+    context_.log().info("stopped after step {}: {}", training.step, *training.stop_reason);
 }
 
 void Trainer::one_step(Training& training, data::BatchQueue& queue) {
   if (options_.learning_rate) replica_.optimizer().set_learning_rate(options_.learning_rate(training.step));
   for_each_hook([&](Hook& hook) { hook.before_step(training); });
   device_clock_.begin_step();
-  last_step_ = strategy_->step(training.step, queue, [&](int64_t lane, const Batch& batch, const LossOutput& output) {
-    for_each_hook([&](Hook& hook) { hook.after_lane(training, lane, batch, output); });
-  });
+  last_step_ =
+      strategy_->step(training.step, queue, [&](int64_t lane, const Batch& batch, const LossOutput& output) {
+        for_each_hook([&](Hook& hook) { hook.after_lane(training, lane, batch, output); });
+      });
   device_clock_.end_step();
   progress_.step = ++training.step;
   progress_.examples += last_step_.examples;
@@ -191,13 +198,15 @@ void Trainer::fill_report(double seconds, int64_t examples) {
 }
 
 void Trainer::write_report() const {
-  if (!context_.flags().report.empty() && context_.is_chief()) store::write_report(context_.flags().report, report_);
+  if (!context_.flags().report.empty() && context_.is_chief())
+    store::write_report(context_.flags().report, report_);
 }
 
 template <class Body>
 void Trainer::for_each_batch(const data::Feed& feed, int64_t batch, Body body) {
   const data::Sampler sampler(feed.size(), {.order = data::Order::Sequential, .lanes = 1, .batch = batch});
-  data::BatchQueue queue(feed, sampler, {.end_step = sampler.steps_per_epoch(), .device = replica_.options().device});
+  data::BatchQueue queue(feed, sampler,
+                         {.end_step = sampler.steps_per_epoch(), .device = replica_.options().device});
   while (auto next = queue.next()) body(replica_.prepare(*next));
 }
 
@@ -217,7 +226,8 @@ std::map<std::string, double> Trainer::evaluate(const data::Feed& feed, const me
     text += fmt::format("  {} {}", metric->name(), value ? fmt::format("{:.4f}", *value) : "none");
     if (!value) continue;
     values[metric->name()] = *value;
-    if (session_.events() != nullptr) session_.events()->scalar("test_" + metric->name(), progress_.step, *value);
+    if (session_.events() != nullptr)
+      session_.events()->scalar("test_" + metric->name(), progress_.step, *value);
   }
   if (session_.events() != nullptr) session_.events()->flush();
   context_.log().info("evaluated {} examples in {:.1f} s:{}", feed.size(), seconds_since(begin), text);
@@ -227,7 +237,8 @@ std::map<std::string, double> Trainer::evaluate(const data::Feed& feed, const me
 
 torch::Tensor Trainer::predict(const data::Feed& feed, const EvaluateOptions& options) {
   std::vector<torch::Tensor> rows;
-  for_each_batch(feed, options.batch, [&](const Batch& batch) { rows.push_back(replica_.predict(batch).cpu()); });
+  for_each_batch(feed, options.batch,
+                 [&](const Batch& batch) { rows.push_back(replica_.predict(batch).cpu()); });
   if (rows.empty()) return {};
   return torch::cat(rows);
 }

@@ -35,17 +35,20 @@ struct EvaluateOptions {
   int64_t batch = 500;
 };
 
-// Trains one model as the flags say: strategy, lanes, precision, how far, checkpoints, report. Created once a program;
-// fit() may be called several times, with several feeds, one after the other. Not thread-safe.
+// Trains one model as the flags say: strategy, lanes, precision, how far, checkpoints, report. Created once a
+// program; fit() may be called several times, with several feeds, one after the other. Not thread-safe.
 class Trainer {
  public:
-  // `loss(net, batch)` returns the mean loss over the batch, or {loss, predictions}. The optimiser is named by its options:
-  //   Trainer trainer(ctx, net, torch::optim::AdamOptions(1e-4), [](Net& net, const Batch& b) { return ...; });
+  // `loss(net, batch)` returns the mean loss over the batch, or {loss, predictions}. The optimiser is named
+  // by its options:
+  //   Trainer trainer(ctx, net, torch::optim::AdamOptions(1e-4), [](Net& net, const Batch& b) { return ...;
+  //   });
   template <class Net, class Loss>
   Trainer(const Context& context, const Net& net, const OptimizerOptions& optimizer, Loss loss,
           const TrainerOptions& options = {})
       : Trainer(context, make_model(net, std::move(loss)), optimizer, options) {}
-  Trainer(const Context& context, Model model, const OptimizerOptions& optimizer, const TrainerOptions& options = {});
+  Trainer(const Context& context, Model model, const OptimizerOptions& optimizer,
+          const TrainerOptions& options = {});
   ~Trainer();
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
@@ -53,12 +56,13 @@ class Trainer {
   // Called after those that the flags ask for. Keeps it.
   void add_hook(std::unique_ptr<Hook> hook);
 
-  // Trains up to the step that options or flags say. A run that is resumed goes on with the example after the last one
-  // that is in its weights; a fit() that was finished before returns at once. After SIGTERM or SIGINT it finishes the step,
-  // saves a checkpoint and throws Interrupted.
+  // Trains up to the step that options or flags say. A run that is resumed goes on with the example after the
+  // last one that is in its weights; a fit() that was finished before returns at once. After SIGTERM or
+  // SIGINT it finishes the step, saves a checkpoint and throws Interrupted.
   void fit(const data::Feed& feed, const FitOptions& options = {});
 
-  // The metrics' values over the whole feed, in evaluation mode, by name; they also go into report and event file.
+  // The metrics' values over the whole feed, in evaluation mode, by name; they also go into report and event
+  // file.
   std::map<std::string, double> evaluate(const data::Feed& feed, const metrics::List& list,
                                          const EvaluateOptions& options = {});
   // The predictions for all examples of the feed, one row each, in its order.

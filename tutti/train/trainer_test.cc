@@ -72,7 +72,8 @@ TEST(Trainer, lanes_are_part_of_the_result) {
   EXPECT_NE(train(flags, 20), two);
 }
 
-// Through the middle of an epoch, with dropout, batch norm and lanes without examples in the last step of each epoch.
+// Through the middle of an epoch, with dropout, batch norm and lanes without examples in the last step of
+// each epoch.
 TEST(Trainer, resumes_with_the_same_bits) {
   for (const int64_t lanes : {1, 3}) {
     TestFolder folder;
@@ -152,11 +153,12 @@ TEST(Trainer, a_checkpoint_of_another_model_is_shown_as_a_diff) {
     return torch::cross_entropy_loss(net.forward(batch["image"]), batch["label"]);
   });
   const std::string before = trainer.parameters().sha256();
-  expect_error(ErrorKind::InvalidArgument,
-               AllOf(HasSubstr("! conv.weight float32[3,1,3,3] in the checkpoint, float32[5,1,3,3] in the model"),
-                     HasSubstr("+ more.weight float32[2,2]"), HasSubstr("- norm.weight float32[3]"),
-                     HasSubstr("--resume never")),
-               [&] { trainer.fit(test_feed()); });
+  expect_error(
+      ErrorKind::InvalidArgument,
+      AllOf(HasSubstr("! conv.weight float32[3,1,3,3] in the checkpoint, float32[5,1,3,3] in the model"),
+            HasSubstr("+ more.weight float32[2,2]"), HasSubstr("- norm.weight float32[3]"),
+            HasSubstr("--resume never")),
+      [&] { trainer.fit(test_feed()); });
   EXPECT_EQ(trainer.parameters().sha256(), before);
 }
 
@@ -224,11 +226,13 @@ TEST(Trainer, a_loss_that_is_no_number_names_what_went_bad_first) {
   image[13][0][2][2] = std::nanf("");
   const data::Feed feed(data::from_tensors({{"image", image}, {"label", torch::zeros({20}, torch::kInt64)}}));
   Trainer trainer(context, test_net(), kAdam, test_loss);
-  expect_error(ErrorKind::InvalidArgument, AllOf(HasSubstr("step 3"), HasSubstr("'image' of the batch (1 of 144")),
+  expect_error(ErrorKind::InvalidArgument,
+               AllOf(HasSubstr("step 3"), HasSubstr("'image' of the batch (1 of 144")),
                [&] { trainer.fit(feed); });
   Trainer other(context, test_net(), kAdam, test_loss);
   other.parameters().values()[5].fill_(std::nanf(""));
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("parameter conv.weight"), [&] { other.fit(test_feed()); });
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("parameter conv.weight"),
+               [&] { other.fit(test_feed()); });
 }
 
 TEST(Trainer, hooks_are_called_in_order) {
@@ -238,8 +242,12 @@ TEST(Trainer, hooks_are_called_in_order) {
     void begin(Training&) override { calls_ += "begin "; }
     void after_start(Training&) override { calls_ += "start "; }
     void before_step(Training& training) override { calls_ += std::to_string(training.step) + "< "; }
-    void after_lane(Training&, int64_t lane, const Batch&, const LossOutput&) override { calls_ += std::to_string(lane) + " "; }
-    void after_step(Training& training, const StepResult&) override { calls_ += ">" + std::to_string(training.step) + " "; }
+    void after_lane(Training&, int64_t lane, const Batch&, const LossOutput&) override {
+      calls_ += std::to_string(lane) + " ";
+    }
+    void after_step(Training& training, const StepResult&) override {
+      calls_ += ">" + std::to_string(training.step) + " ";
+    }
     void end(Training&) override { calls_ += "end"; }
     void on_error(Training&, const std::exception& error) noexcept override { calls_ += error.what(); }
 
@@ -281,7 +289,8 @@ TEST(Trainer, follows_the_schedule) {
   options.learning_rate = [](int64_t step) { return 0.5 + static_cast<double>(step); };
   Trainer trainer(context, test_net(), kAdam, test_loss, options);
   std::vector<double> rates;
-  trainer.add_hook(std::make_unique<AfterStep>([&](Training& training) { rates.push_back(training.replica.optimizer().learning_rate()); }));
+  trainer.add_hook(std::make_unique<AfterStep>(
+      [&](Training& training) { rates.push_back(training.replica.optimizer().learning_rate()); }));
   trainer.fit(test_feed());
   EXPECT_EQ(rates, (std::vector<double>{0.5, 1.5, 2.5}));
 }
@@ -297,7 +306,8 @@ TEST(Trainer, predicts_one_row_an_example_in_the_feeds_order) {
 TEST(Trainer, an_empty_feed_is_an_error_to_train_on_and_nothing_to_evaluate) {
   const Context context = test_context(test_flags());
   Trainer trainer(context, test_net(), kAdam, test_loss);
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("no examples"), [&] { trainer.fit(test_feed().take(0)); });
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("no examples"),
+               [&] { trainer.fit(test_feed().take(0)); });
   EXPECT_TRUE(trainer.evaluate(test_feed().take(0), {metrics::accuracy("label")}).empty());
 }
 
@@ -305,7 +315,8 @@ TEST(Trainer, a_reader_that_fails_ends_the_training_with_its_error) {
   const Context context = test_context(test_flags());
   Trainer trainer(context, test_net(), kAdam, test_loss);
   const data::Feed feed = test_feed().map([](Batch batch) -> Batch {
-    if (batch["label"][0].item<int64_t>() == 3) fail(ErrorKind::DataLoss, "digits.idx: record 7 is cut short");
+    if (batch["label"][0].item<int64_t>() == 3)
+      fail(ErrorKind::DataLoss, "digits.idx: record 7 is cut short");
     return batch;
   });
   expect_error(ErrorKind::DataLoss, HasSubstr("digits.idx: record 7"), [&] { trainer.fit(feed.shuffle()); });
@@ -360,7 +371,8 @@ TEST(Trainer, metrics_of_the_batches_need_predictions) {
   Trainer trainer(context, test_net(), kAdam,
                   [](TestNet& net, const Batch& batch) { return test_loss(net, batch).loss; });
   trainer.add_hook(hooks::batch_metrics({metrics::accuracy("label")}, 2));
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("{loss, prediction}"), [&] { trainer.fit(test_feed()); });
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("{loss, prediction}"),
+               [&] { trainer.fit(test_feed()); });
 }
 
 }  // namespace

@@ -18,7 +18,8 @@ class Checkpoint final : public Hook {
 
   void after_step(Training& training, const StepResult&) override {
     const bool by_steps = every_.steps > 0 && training.step % every_.steps == 0;
-    const bool by_time = every_.seconds > 0 && Clock::now() - last_time_ >= std::chrono::duration<double>(every_.seconds);
+    const bool by_time =
+        every_.seconds > 0 && Clock::now() - last_time_ >= std::chrono::duration<double>(every_.seconds);
     if (by_steps || by_time) save(training);
   }
 

@@ -44,7 +44,8 @@ class NanGuard final : public Hook {
     const auto loss = output.loss.item<double>();
     if (std::isfinite(loss)) return;
     fail(ErrorKind::InvalidArgument,
-         "the loss is {} at step {}, lane {}; the first that went bad is {}. Try a lower learning rate, or look at the "
+         "the loss is {} at step {}, lane {}; the first that went bad is {}. Try a lower learning rate, or "
+         "look at the "
          "data; --no-nan-guard goes on all the same",
          loss, training.step, lane, first_bad(training, batch, output));
   }

@@ -18,7 +18,8 @@ class Profile final : public Hook {
   void before_step(Training& training) override {
     if (training.step != steps_.begin) return;
     out_.open(file_);
-    if (!out_) fail(ErrorKind::InvalidArgument, "the trace {} cannot be written; give another --logdir", file_);
+    if (!out_)
+      fail(ErrorKind::InvalidArgument, "the trace {} cannot be written; give another --logdir", file_);
     recording_ = std::make_unique<torch::autograd::profiler::RecordProfile>(out_);
   }
 
@@ -36,8 +37,9 @@ class Profile final : public Hook {
   void finish(const Training& training) {
     recording_.reset();  // writes
     out_.close();
-    training.context.log().info("trace of the steps {} to {} in {}: open it in ui.perfetto.dev or chrome://tracing",
-                           steps_.begin, training.step - 1, file_);
+    training.context.log().info(
+        "trace of the steps {} to {} in {}: open it in ui.perfetto.dev or chrome://tracing", steps_.begin,
+        training.step - 1, file_);
   }
 
   const StepRange steps_;
@@ -54,7 +56,8 @@ StepRange parse_step_range(const std::string& text) {
   const auto end = dots == std::string::npos ? begin : parse_int(text.substr(dots + 2));
   if (begin && end && dots == std::string::npos && *begin >= 0) return {*begin, *begin + 1};
   if (!begin || !end || *begin < 0 || *end <= *begin) {
-    fail(ErrorKind::InvalidArgument, "'{}' are no steps: write 10 for step 10, 10..12 for the steps 10 and 11", text);
+    fail(ErrorKind::InvalidArgument,
+         "'{}' are no steps: write 10 for step 10, 10..12 for the steps 10 and 11", text);
   }
   return {*begin, *end};
 }

@@ -1,9 +1,8 @@
 #include "tutti/train/hooks/progress.h"
 
-#include <unistd.h>
-
 #include <cmath>
 #include <string>
+#include <unistd.h>
 
 #include <fmt/format.h>
 
@@ -38,7 +37,8 @@ class Progress final : public Hook {
     window_examples_ += result.examples;
     ++window_steps_;
     const auto now = Clock::now();
-    const bool due = now - window_start_ >= (live_ ? Clock::duration(kLiveEvery) : Clock::duration(kPlainEvery));
+    const bool due =
+        now - window_start_ >= (live_ ? Clock::duration(kLiveEvery) : Clock::duration(kPlainEvery));
     if ((!due && training.step != training.end_step) || !training.context.is_chief()) return;
     show(training, result, std::chrono::duration<double>(now - window_start_).count());
     window_start_ = now;
@@ -55,8 +55,8 @@ class Progress final : public Hook {
     const double left = static_cast<double>(training.end_step - training.step) / steps_per_second;
     const std::string loss = result.examples > 0 ? fmt::format("{:.4f}", result.loss()) : "none";
     const std::string line = fmt::format(
-        "step {}/{}  loss {}  {} examples/s  {} left", grouped(training.step), grouped(training.end_step), loss,
-        grouped(static_cast<int64_t>(static_cast<double>(window_examples_) / seconds)), duration(left));
+        "step {}/{}  loss {}  {} examples/s  {} left", grouped(training.step), grouped(training.end_step),
+        loss, grouped(static_cast<int64_t>(static_cast<double>(window_examples_) / seconds)), duration(left));
     if (!live_) {
       training.context.log().info("{}", line);
     } else if (training.context.log().enabled(LogLevel::Info)) {

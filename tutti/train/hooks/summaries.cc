@@ -12,7 +12,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-bool due(const Training& training, int64_t every) { return every > 0 && (training.step % every == 0 || training.step == training.end_step); }
+bool due(const Training& training, int64_t every) {
+  return every > 0 && (training.step % every == 0 || training.step == training.end_step);
+}
 
 class Summaries final : public Hook {
  public:
@@ -25,7 +27,8 @@ class Summaries final : public Hook {
     if (training.events == nullptr) return;
     if (due(training, options_.every)) write_scalars(training, result);
     if (due(training, options_.histograms_every)) {
-      for (const auto& view : training.replica.parameters().trained()) training.events->histogram(view.name, training.step, view.tensor);
+      for (const auto& view : training.replica.parameters().trained())
+        training.events->histogram(view.name, training.step, view.tensor);
     }
   }
 
@@ -35,7 +38,8 @@ class Summaries final : public Hook {
     const double seconds = std::chrono::duration<double>(now - window_start_).count();
     if (result.examples > 0) training.events->scalar("loss", training.step, result.loss());
     training.events->scalar("learning_rate", training.step, training.replica.optimizer().learning_rate());
-    training.events->scalar("examples_per_second", training.step, static_cast<double>(window_examples_) / seconds);
+    training.events->scalar("examples_per_second", training.step,
+                            static_cast<double>(window_examples_) / seconds);
     window_start_ = now;
     window_examples_ = 0;
   }
@@ -53,7 +57,8 @@ class BatchMetrics final : public Hook {
     if (!due_after(training)) return;
     if (!output.prediction.defined()) {
       fail(ErrorKind::InvalidArgument,
-           "metrics of the training batches need predictions: let the loss function return {{loss, prediction}}");
+           "metrics of the training batches need predictions: let the loss function return {{loss, "
+           "prediction}}");
     }
     for (const auto& metric : list_) metric->update(output.prediction, batch);
   }
@@ -64,7 +69,8 @@ class BatchMetrics final : public Hook {
     for (const auto& metric : list_) {
       if (const auto value = metric->value()) {
         text += fmt::format("  {} (batch) {:.4f}", metric->name(), *value);
-        if (training.events != nullptr) training.events->scalar("batch_" + metric->name(), training.step, *value);
+        if (training.events != nullptr)
+          training.events->scalar("batch_" + metric->name(), training.step, *value);
       }
       metric->reset();
     }
@@ -84,7 +90,9 @@ class BatchMetrics final : public Hook {
 
 }  // namespace
 
-std::unique_ptr<Hook> summaries(const SummariesOptions& options) { return std::make_unique<Summaries>(options); }
+std::unique_ptr<Hook> summaries(const SummariesOptions& options) {
+  return std::make_unique<Summaries>(options);
+}
 
 std::unique_ptr<Hook> batch_metrics(metrics::List list, int64_t every) {
   return std::make_unique<BatchMetrics>(std::move(list), every);

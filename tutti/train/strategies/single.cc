@@ -8,8 +8,8 @@
 namespace tutti {
 namespace {
 
-// Floating buffers are averaged over the lanes; the others, such as a count of batches, are those of the last lane, and
-// the same after each, since every lane starts from what was there before the step.
+// Floating buffers are averaged over the lanes; the others, such as a count of batches, are those of the last
+// lane, and the same after each, since every lane starts from what was there before the step.
 std::vector<torch::Tensor> buffers_of(const Parameters& parameters) {
   std::vector<torch::Tensor> buffers(parameters.buffer_vectors().begin(), parameters.buffer_vectors().end());
   for (const auto& view : parameters.buffers()) {
@@ -34,7 +34,8 @@ Single::Single(Replica& replica, int64_t lanes)
     : replica_(replica),
       lanes_(lanes),
       buffers_(buffers_of(replica.parameters())),
-      loss_sum_(torch::zeros({}, torch::TensorOptions().dtype(torch::kFloat64).device(replica.options().device))),
+      loss_sum_(
+          torch::zeros({}, torch::TensorOptions().dtype(torch::kFloat64).device(replica.options().device))),
       sum_(summed(), {0, lanes}, lanes) {
   if (lanes_ == 1) return;
   for (const torch::Tensor& buffer : buffers_) before_.push_back(torch::empty_like(buffer));
@@ -82,7 +83,8 @@ StepResult Single::step_of_many_lanes(int64_t step, data::BatchQueue& queue, con
   sum_.finish();
   if (lanes_with_data == 0) return result;
   const torch::NoGradGuard no_grad;
-  for (const auto& block : replica_.parameters().blocks()) block.grads.div_(static_cast<double>(result.examples));
+  for (const auto& block : replica_.parameters().blocks())
+    block.grads.div_(static_cast<double>(result.examples));
   for (const torch::Tensor& vector : replica_.parameters().buffer_vectors()) vector.div_(lanes_with_data);
   result.loss_sum = loss_sum_.clone();
   return result;
