@@ -11,7 +11,12 @@ find_library(TUTTI_C10_LIBRARY c10 REQUIRED)
 get_filename_component(tutti_torch_lib_dir ${TUTTI_TORCH_CPU_LIBRARY} DIRECTORY)
 find_library(TUTTI_TORCH_CUDA_LIBRARY torch_cuda PATHS ${tutti_torch_lib_dir} NO_DEFAULT_PATH)
 
-file(STRINGS ${TUTTI_TORCH_INCLUDE}/torch/version.h tutti_torch_version REGEX "TORCH_VERSION_(MAJOR|MINOR|PATCH) [0-9]+")
+# The numbers stand in torch/version.h, later in a header that it includes.
+find_file(TUTTI_TORCH_VERSION_HEADER torch/headeronly/version.h PATHS ${TUTTI_TORCH_ROOT_INCLUDE} NO_DEFAULT_PATH)
+if(NOT TUTTI_TORCH_VERSION_HEADER)
+  set(TUTTI_TORCH_VERSION_HEADER ${TUTTI_TORCH_INCLUDE}/torch/version.h)
+endif()
+file(STRINGS ${TUTTI_TORCH_VERSION_HEADER} tutti_torch_version REGEX "TORCH_VERSION_(MAJOR|MINOR|PATCH) [0-9]+")
 string(REGEX REPLACE "[^0-9;]" "" tutti_torch_version "${tutti_torch_version}")
 string(REPLACE ";" "." TUTTI_TORCH_VERSION "${tutti_torch_version}")
 
@@ -68,7 +73,8 @@ if(TUTTI_TESTS)
   find_package(GTest QUIET)
   if(NOT GTest_FOUND)
     # Where no package is at hand, the sources of Debian's googletest package do (scripts/bring-along).
-    find_path(TUTTI_GTEST_SOURCE googletest/include/gtest/gtest.h PATH_SUFFIXES src/googletest REQUIRED)
+    find_path(TUTTI_GTEST_SOURCE googletest/include/gtest/gtest.h HINTS ${CMAKE_PREFIX_PATH}
+              PATH_SUFFIXES src/googletest REQUIRED)
     set(INSTALL_GTEST OFF)
     add_subdirectory(${TUTTI_GTEST_SOURCE} ${CMAKE_BINARY_DIR}/googletest EXCLUDE_FROM_ALL)
     if(NOT TARGET GTest::gmock)

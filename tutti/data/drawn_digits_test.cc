@@ -7,8 +7,8 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
+#include "tutti/base/test_errors.h"
 #include "tutti/data/digit_shapes.h"
-#include "tutti/data/expect_error.h"
 
 namespace tutti::data {
 namespace {

@@ -5,7 +5,7 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
-#include "tutti/data/expect_error.h"
+#include "tutti/base/test_errors.h"
 
 namespace tutti::data {
 namespace {

@@ -1,6 +1,6 @@
-#include "tutti/data/expect_error.h"
+#include "tutti/base/test_errors.h"
+#include "tutti/base/test_folder.h"
 #include "tutti/data/idx.h"
-#include "tutti/data/test_folder.h"
 
 namespace tutti::data {
 namespace {

@@ -5,8 +5,8 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
-#include "tutti/data/expect_error.h"
-#include "tutti/data/test_folder.h"
+#include "tutti/base/test_errors.h"
+#include "tutti/base/test_folder.h"
 
 namespace tutti::data {
 namespace {

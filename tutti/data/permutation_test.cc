@@ -6,7 +6,7 @@
 #include <set>
 #include <vector>
 
-#include "tutti/data/expect_error.h"
+#include "tutti/base/test_errors.h"
 
 namespace tutti::data {
 namespace {

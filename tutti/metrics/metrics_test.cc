@@ -49,7 +49,8 @@ Scored draw(uint32_t seed, size_t count, int distinct) {
   for (size_t i = 0; i < count; ++i) {
     drawn.classes.push_back(std::bernoulli_distribution(0.3)(random) ? 1 : 0);
     const int score = std::uniform_int_distribution<int>(0, distinct)(random);
-    drawn.scores.push_back(0.37 * (score + static_cast<int>(drawn.classes.back()) * distinct / 4));
+    const int shift = drawn.classes.back() == 1 ? distinct / 4 : 0;
+    drawn.scores.push_back(0.37 * (score + shift));
   }
   return drawn;
 }

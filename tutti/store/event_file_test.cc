@@ -146,7 +146,7 @@ TEST(EventWriter, is_read_by_tensorboard) {
   }
   json seen = seen_by_tensorboard(folder.path());
   EXPECT_EQ(seen["versions"], json({"brain.Event:2"}));
-  EXPECT_EQ(seen["starts"], json({0}));
+  EXPECT_EQ(seen["starts"], json::array({0}));
   EXPECT_EQ(seen["scalars"]["train/loss"], json({{0, 0.0}, {1, 0.5}, {300, 3.0}, {int64_t{1} << 40, 1.0}}));
   EXPECT_EQ(seen["scalars"]["a \"quoted\" näme"], json::array({{3, static_cast<double>(-1e30F)}}));
   EXPECT_EQ(seen["texts"]["flags"], json::array({json::array({0, {"`--lanes 4`\n\nmore"}})}));

@@ -1,5 +1,7 @@
 #include "tutti/train/device_clock.h"
 
+#include <utility>
+
 namespace tutti {
 
 void DeviceClock::begin_step() {
@@ -8,8 +10,7 @@ void DeviceClock::begin_step() {
 
 void DeviceClock::end_step() {
   if (!begin_) return;
-  under_way_.emplace_back(std::move(*begin_), compat::TimedEvent(device_));
-  begin_.reset();
+  under_way_.emplace_back(*std::exchange(begin_, std::nullopt), compat::TimedEvent(device_));
   add_passed();
 }
 

@@ -39,16 +39,6 @@ void say(std::string_view text) {
 // LibTorch's errors carry a stack of frames; their first line is what a person wants to read.
 std::string first_line(std::string_view text) { return std::string(text.substr(0, text.find('\n'))); }
 
-// --steps and --epochs say the same thing in two ways: the one that was given replaces the program's default
-// of the other.
-void keep_the_one_given(Flags& flags, const Flags& defaults) {
-  if (flags.steps != defaults.steps) {
-    flags.epochs = 0;
-  } else if (flags.epochs != defaults.epochs) {
-    flags.steps = 0;
-  }
-}
-
 int run_program(int argc, char** argv, const Program& program, const std::function<void(Context&)>& body) {
   Flags flags = program.defaults;
   FlagSet set(program.about);
@@ -59,7 +49,6 @@ int run_program(int argc, char** argv, const Program& program, const std::functi
     fmt::print("{}", *text);
     return 0;
   }
-  keep_the_one_given(flags, program.defaults);
   Context context(flags, discover(flags, environment));
   at::set_num_threads(context.threads());
   torch::manual_seed(flags.seed);

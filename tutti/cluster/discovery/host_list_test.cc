@@ -8,7 +8,6 @@
 namespace tutti::discovery {
 namespace {
 
-using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
