@@ -23,7 +23,7 @@ using Clock = std::chrono::steady_clock;
 constexpr int64_t kBatch = 50;
 constexpr int64_t kWarmUp = 20;
 constexpr int64_t kSteps = 120;
-constexpr int kRounds = 7;
+constexpr int kRounds = 3;
 
 // Speed over the steps after the warm-up.
 class StepClock {

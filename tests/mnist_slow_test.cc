@@ -30,7 +30,7 @@ TEST(MnistSlow, reads_99_percent_of_the_real_digits_within_5000_steps) {
   if (real == nullptr || !std::filesystem::exists(real))
     GTEST_SKIP() << "no real MNIST: TUTTI_TEST_MNIST names no folder";
   const TestFolder folder;
-  EXPECT_GE(accuracy(folder, {"--steps", "5000", "--data", real}), 0.99);
+  EXPECT_GE(accuracy(folder, {"--steps", "5000", "--threads", "1", "--data", real}), 0.99);
 }
 
 }  // namespace
