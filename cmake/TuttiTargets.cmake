@@ -75,6 +75,10 @@ function(tutti_test name)
   # Kernels sum in an order that depends on the number of threads; tests say themselves when they want more than one.
   set_tests_properties(${name} PROPERTIES LABELS ${arg_LABEL} TIMEOUT ${arg_TIMEOUT}
     ENVIRONMENT "OMP_NUM_THREADS=1;TUTTI_TEST_BIN=${CMAKE_BINARY_DIR}/bin;${arg_ENVIRONMENT}")
+  if(arg_LABEL STREQUAL slow)
+    # They train for minutes: beside another, the kernels' threads would wait for one another.
+    set_tests_properties(${name} PROPERTIES RUN_SERIAL ON)
+  endif()
 endfunction()
 
 if(TUTTI_TESTS)

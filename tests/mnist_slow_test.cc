@@ -22,7 +22,7 @@ double accuracy(const TestFolder& folder, const std::vector<std::string>& flags)
 
 TEST(MnistSlow, reads_97_percent_of_the_drawn_digits_within_the_demo) {
   const TestFolder folder;
-  EXPECT_GE(accuracy(folder, {"--steps", "1000", "--rate", "1e-3"}), 0.97);
+  EXPECT_GE(accuracy(folder, {"--steps", "1000", "--threads", "1", "--rate", "1e-3"}), 0.97);
 }
 
 TEST(MnistSlow, reads_99_percent_of_the_real_digits_within_5000_steps) {
