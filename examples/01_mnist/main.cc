@@ -8,16 +8,6 @@ using torch::max_pool2d;
 using torch::relu;
 
 struct Net : nn::Module {
-  // Glorot's initialisation, as the chapter's layers have it.
-  Net() {
-    for (auto& item : named_parameters()) {
-      if (item.value().dim() > 1) {
-        nn::init::xavier_uniform_(item.value());
-      } else {
-        nn::init::zeros_(item.value());
-      }
-    }
-  }
   torch::Tensor forward(torch::Tensor x) {
     x = max_pool2d(relu(conv1(x)), 2);
     x = max_pool2d(relu(conv2(x)), 2);
