@@ -77,7 +77,6 @@ void print_checkpoint(const std::string& folder, const store::Checkpoint& checkp
   for (const store::ManifestFile& file : manifest.files) {
     fmt::print("  {}: {}, checksum {:08x} is right\n", file.name, human_bytes(file.bytes), file.checksum);
   }
-  fmt::print("  weights_sha256: {}\n", store::weights_sha256(checkpoint.weights));
   print_state(checkpoint.state);
   print_table("weights", checkpoint.weights);
   print_table("optimizer", checkpoint.optimizer);
