@@ -20,7 +20,7 @@ struct NamedTensor {
 // that is not contiguous, is copied one piece at a time; the others are not copied.
 void for_each_piece(const torch::Tensor& tensor, const std::function<void(std::span<const std::byte>)>& take);
 
-// The report's weights_sha256: over the bytes of all tensors, in the order of their names.
+// SHA-256 over the bytes of all tensors, in the order of their names: to compare two sets to the bit.
 std::string weights_sha256(std::vector<NamedTensor> tensors);
 
 }  // namespace tutti::store

@@ -21,7 +21,7 @@ struct Report {
   double examples_per_second = 0;
   std::optional<double> loss;
   std::map<std::string, std::optional<double>> metrics;
-  std::string weights_sha256;  // see store::weights_sha256
+  std::string weights_sha256;  // over the trained parameters alone
   int64_t restarts = 0;
   int64_t lost_steps = 0;
   std::string tutti_version;
