@@ -1,0 +1,347 @@
+#include "tutti/comm/collectives.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include <fmt/format.h>
+#include <torch/utils.h>
+
+#include "tutti/base/check.h"
+#include "tutti/comm/reduce.h"
+
+namespace tutti::comm {
+namespace {
+
+// Larger ones are broadcast in slices, so that the root does not have to send everything to everybody.
+constexpr int64_t kSmallBroadcast = 64 << 10;
+
+Bytes bytes_of(const torch::Tensor& tensor) {
+  return {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes()};
+}
+
+// A tensor as one run of bytes on the CPU: itself where it is that, else a copy.
+torch::Tensor flat(const torch::Tensor& tensor) { return tensor.to(torch::kCPU).contiguous().view(-1); }
+
+// The same without the values: room to receive into.
+torch::Tensor flat_room(const torch::Tensor& tensor) {
+  if (tensor.is_cpu() && tensor.is_contiguous()) return tensor.view(-1);
+  return torch::empty({tensor.numel()}, tensor.options().device(torch::kCPU));
+}
+
+// Where `room` is a copy, the values go where they belong.
+void put_back(const torch::Tensor& tensor, const torch::Tensor& room) {
+  if (room.data_ptr() != tensor.data_ptr()) tensor.copy_(room.view(tensor.sizes()));
+}
+
+// The equal parts of a flat tensor.
+std::vector<torch::Tensor> parts_of(const torch::Tensor& tensor, int parts) {
+  std::vector<torch::Tensor> views;
+  const int64_t each = tensor.numel() / parts;
+  for (int r = 0; r < parts; ++r) views.push_back(tensor.narrow(0, r * each, each));
+  return views;
+}
+
+std::vector<torch::Tensor> slices_of(const torch::Tensor& tensor, int world) {
+  std::vector<torch::Tensor> views;
+  for (int r = 0; r < world; ++r) {
+    const Slice slice = slice_of(tensor.numel(), r, world);
+    views.push_back(tensor.narrow(0, slice.begin, slice.end - slice.begin));
+  }
+  return views;
+}
+
+void require_fit(const torch::Tensor& whole, const torch::Tensor& part, int parts) {
+  if (whole.scalar_type() == part.scalar_type() && whole.numel() == part.numel() * parts) return;
+  fail(ErrorKind::InvalidArgument, "{} {} elements do not make {} parts of {} {} elements", whole.numel(),
+       c10::toString(whole.scalar_type()), parts, part.numel(), c10::toString(part.scalar_type()));
+}
+
+void require_one_each(const std::vector<torch::Tensor>& tensors, int world) {
+  if (tensors.size() != static_cast<size_t>(world))
+    fail(ErrorKind::InvalidArgument, "{} tensors for {} ranks: one for each is needed", tensors.size(), world);
+}
+
+void reduce_tensors(const std::vector<torch::Tensor>& inputs, const torch::Tensor& output, ReduceOp op) {
+  std::vector<const std::byte*> from;
+  for (const torch::Tensor& input : inputs) from.push_back(static_cast<const std::byte*>(input.data_ptr()));
+  auto* to = static_cast<std::byte*>(output.data_ptr());
+  comm::reduce(from, {&to, 1}, {output.scalar_type(), op, output.numel()});
+}
+
+}  // namespace
+
+Collectives::Collectives(std::unique_ptr<Transport> transport, std::chrono::milliseconds timeout)
+    : transport_(std::move(transport)),
+      in_place_(dynamic_cast<InPlace*>(transport_.get())),
+      rank_(transport_->rank()),
+      world_(transport_->world()),
+      timeout_(timeout) {}
+
+void Collectives::require_rank(int rank) const {
+  if (rank < 0 || rank >= world_)
+    fail(ErrorKind::InvalidArgument, "there is no rank {}; there are {}", rank, world_);
+}
+
+void Collectives::throw_if_broken() {
+  const std::lock_guard lock(mutex_);
+  if (broken_) throw Error(*broken_);
+}
+
+template <class Body>
+void Collectives::guarded(const char* name, const Options& options, const Body& body) {
+  throw_if_broken();
+  try {
+    const torch::NoGradGuard no_grad;
+    body(operation_of(name, options, timeout_));
+  } catch (const Error& error) {
+    const std::lock_guard lock(mutex_);
+    if (!broken_) broken_ = error;
+    throw;
+  }
+}
+
+template <class Body>
+Work Collectives::perform(const char* name, const Options& options, Body body) {
+  if (options.run == Run::Behind) {
+    behind_ = true;
+    return queue_.run([this, name, options, body = std::move(body)] { guarded(name, options, body); });
+  }
+  if (behind_) queue_.drain();
+  behind_ = false;
+  guarded(name, options, body);
+  return {};
+}
+
+// Own parts never leave the rank.
+void Collectives::exchange(const Tensors& inputs, const Tensors& outputs, const Operation& operation) {
+  std::vector<ConstBytes> sends;
+  std::vector<Bytes> recvs;
+  for (const torch::Tensor& input : inputs) sends.push_back(bytes_of(input));
+  for (const torch::Tensor& output : outputs) recvs.push_back(bytes_of(output));
+  const size_t me = static_cast<size_t>(rank_);
+  if (sends[me].data() != recvs[me].data() && !sends[me].empty())
+    std::memmove(recvs[me].data(), sends[me].data(), sends[me].size());
+  if (world_ > 1) transport_->exchange(sends, recvs, operation);
+}
+
+void Collectives::reduce_everywhere(const torch::Tensor& tensor, ReduceOp op, const Operation& operation) {
+  if (in_place_ != nullptr) {
+    in_place_->all_reduce(static_cast<std::byte*>(tensor.data_ptr()), {tensor.scalar_type(), op, tensor.numel()},
+                          operation);
+    return;
+  }
+  const Tensors slices = slices_of(tensor, world_);
+  const torch::Tensor& mine = slices[static_cast<size_t>(rank_)];
+  Tensors theirs;
+  for (int r = 0; r < world_; ++r) theirs.push_back(r == rank_ ? mine : torch::empty_like(mine));
+  exchange(slices, theirs, operation);
+  reduce_tensors(theirs, mine, op);
+  exchange(Tensors(static_cast<size_t>(world_), mine), slices, operation);
+}
+
+Work Collectives::all_reduce(const torch::Tensor& tensor, ReduceOp op, const Options& options) {
+  require_reducible(tensor.scalar_type(), op);
+  if (world_ == 1) return {};
+  return perform("all_reduce", options, [this, tensor, op](const Operation& operation) {
+    const torch::Tensor values = flat(tensor);
+    reduce_everywhere(values, op, operation);
+    put_back(tensor, values);
+  });
+}
+
+Work Collectives::reduce_scatter(const torch::Tensor& output, const torch::Tensor& input, ReduceOp op,
+                                 const Options& options) {
+  require_reducible(input.scalar_type(), op);
+  require_fit(input, output, world_);
+  return perform("reduce_scatter", options, [this, output, input, op](const Operation& operation) {
+    const torch::Tensor room = flat_room(output);
+    Tensors theirs;
+    for (int r = 0; r < world_; ++r) theirs.push_back(torch::empty({room.numel()}, room.options()));
+    exchange(parts_of(flat(input), world_), theirs, operation);
+    reduce_tensors(theirs, room, op);
+    put_back(output, room);
+  });
+}
+
+Work Collectives::all_gather(const torch::Tensor& output, const torch::Tensor& input, const Options& options) {
+  require_fit(output, input, world_);
+  return perform("all_gather", options, [this, output, input](const Operation& operation) {
+    const torch::Tensor room = flat_room(output);
+    exchange(Tensors(static_cast<size_t>(world_), flat(input)), parts_of(room, world_), operation);
+    put_back(output, room);
+  });
+}
+
+Work Collectives::all_gather_uneven(const Tensors& outputs, const torch::Tensor& input, const Options& options) {
+  require_one_each(outputs, world_);
+  require_fit(outputs[static_cast<size_t>(rank_)], input, 1);
+  return perform("all_gather_uneven", options, [this, outputs, input](const Operation& operation) {
+    Tensors rooms;
+    for (const torch::Tensor& output : outputs) rooms.push_back(flat_room(output));
+    exchange(Tensors(static_cast<size_t>(world_), flat(input)), rooms, operation);
+    for (size_t r = 0; r < rooms.size(); ++r) put_back(outputs[r], rooms[r]);
+  });
+}
+
+Work Collectives::all_to_all(const torch::Tensor& output, const torch::Tensor& input, const Options& options) {
+  require_fit(output, input, 1);
+  if (input.numel() % world_ != 0)
+    fail(ErrorKind::InvalidArgument, "{} elements do not make {} equal parts", input.numel(), world_);
+  return perform("all_to_all", options, [this, output, input](const Operation& operation) {
+    const torch::Tensor room = flat_room(output);
+    exchange(parts_of(flat(input), world_), parts_of(room, world_), operation);
+    put_back(output, room);
+  });
+}
+
+Work Collectives::all_to_all_uneven(const Tensors& outputs, const Tensors& inputs, const Options& options) {
+  require_one_each(outputs, world_);
+  require_one_each(inputs, world_);
+  const size_t me = static_cast<size_t>(rank_);
+  require_fit(outputs[me], inputs[me], 1);
+  return perform("all_to_all_uneven", options, [this, outputs, inputs](const Operation& operation) {
+    Tensors rooms;
+    Tensors values;
+    for (const torch::Tensor& output : outputs) rooms.push_back(flat_room(output));
+    for (const torch::Tensor& input : inputs) values.push_back(flat(input));
+    exchange(values, rooms, operation);
+    for (size_t r = 0; r < rooms.size(); ++r) put_back(outputs[r], rooms[r]);
+  });
+}
+
+void Collectives::send_everywhere(const torch::Tensor& values, int root, const Operation& operation) {
+  const size_t ranks = static_cast<size_t>(world_);
+  const torch::Tensor none = values.narrow(0, 0, 0);
+  Tensors nothing(ranks, none);
+  if (static_cast<int64_t>(values.nbytes()) <= kSmallBroadcast) {
+    Tensors outputs = nothing;
+    outputs[static_cast<size_t>(root)] = values;
+    exchange(rank_ == root ? Tensors(ranks, values) : nothing, outputs, operation);
+    return;
+  }
+  const Tensors slices = slices_of(values, world_);
+  const torch::Tensor& mine = slices[static_cast<size_t>(rank_)];
+  Tensors from_root = nothing;
+  from_root[static_cast<size_t>(root)] = mine;
+  exchange(rank_ == root ? slices : nothing, from_root, operation);
+  exchange(Tensors(ranks, mine), slices, operation);
+}
+
+Work Collectives::broadcast(const torch::Tensor& tensor, int root, const Options& options) {
+  require_rank(root);
+  if (world_ == 1) return {};
+  return perform("broadcast", options, [this, tensor, root](const Operation& operation) {
+    const torch::Tensor values = rank_ == root ? flat(tensor) : flat_room(tensor);
+    send_everywhere(values, root, operation);
+    if (rank_ != root) put_back(tensor, values);
+  });
+}
+
+Work Collectives::gather(const torch::Tensor& output, const torch::Tensor& input, int root,
+                         const Options& options) {
+  require_rank(root);
+  if (rank_ == root) require_fit(output, input, world_);
+  return perform("gather", options, [this, output, input, root](const Operation& operation) {
+    const torch::Tensor values = flat(input);
+    Tensors sends(static_cast<size_t>(world_), values.narrow(0, 0, 0));
+    Tensors recvs = sends;
+    sends[static_cast<size_t>(root)] = values;
+    const torch::Tensor room = rank_ == root ? flat_room(output) : torch::Tensor();
+    if (rank_ == root) recvs = parts_of(room, world_);
+    exchange(sends, recvs, operation);
+    if (rank_ == root) put_back(output, room);
+  });
+}
+
+Work Collectives::scatter(const torch::Tensor& output, const torch::Tensor& input, int root,
+                          const Options& options) {
+  require_rank(root);
+  if (rank_ == root) require_fit(input, output, world_);
+  return perform("scatter", options, [this, output, input, root](const Operation& operation) {
+    const torch::Tensor room = flat_room(output);
+    Tensors recvs(static_cast<size_t>(world_), room.narrow(0, 0, 0));
+    Tensors sends = recvs;
+    recvs[static_cast<size_t>(root)] = room;
+    if (rank_ == root) sends = parts_of(flat(input), world_);
+    exchange(sends, recvs, operation);
+    put_back(output, room);
+  });
+}
+
+Work Collectives::between_two(const char* name, const torch::Tensor& tensor, int peer, bool sending,
+                              const Options& options) {
+  require_rank(peer);
+  if (peer == rank_) fail(ErrorKind::InvalidArgument, "rank {} sends to itself", rank_);
+  return messages_[{peer, sending}].run([this, name, tensor, peer, sending, options] {
+    guarded(name, options, [&](const Operation& operation) {
+      if (sending) {
+        transport_->send(bytes_of(flat(tensor)), peer, operation);
+      } else {
+        const torch::Tensor room = flat_room(tensor);
+        transport_->recv(bytes_of(room), peer, operation);
+        put_back(tensor, room);
+      }
+    });
+  });
+}
+
+Work Collectives::send(const torch::Tensor& tensor, int to, const Options& options) {
+  return between_two("send", tensor, to, true, options);
+}
+
+Work Collectives::recv(const torch::Tensor& tensor, int from, const Options& options) {
+  return between_two("recv", tensor, from, false, options);
+}
+
+Work Collectives::barrier(const Options& options) {
+  if (world_ == 1) return {};
+  return perform("barrier", options, [this](const Operation& operation) {
+    if (in_place_ != nullptr) {
+      in_place_->sync(operation);
+      return;
+    }
+    const torch::Tensor here = torch::zeros({world_}, torch::kUInt8);
+    exchange(parts_of(here, world_), parts_of(torch::empty_like(here), world_), operation);
+  });
+}
+
+SharedVectors* Collectives::shared() { return in_place_ != nullptr ? this : nullptr; }
+
+torch::Tensor Collectives::allocate(int64_t elements, torch::ScalarType type) {
+  SharedBlock block;
+  // Never nothing: an empty vector has a place too.
+  const size_t size = std::max<size_t>(1, static_cast<size_t>(elements) * c10::elementSize(type));
+  perform("allocate", {}, [&](const Operation& operation) { block = in_place_->allocate(size, operation); });
+  return torch::from_blob(block.parts[static_cast<size_t>(rank_)], {elements},
+                          [memory = block.memory](void*) {}, torch::TensorOptions().dtype(type));
+}
+
+Collectives::Tensors Collectives::everyones(const torch::Tensor& mine) {
+  const auto parts = in_place_->everyones(static_cast<const std::byte*>(mine.data_ptr()), mine.nbytes());
+  if (parts.empty())
+    fail(ErrorKind::InvalidArgument, "a tensor of {} elements is not (part of) a shared vector", mine.numel());
+  Tensors tensors;
+  for (std::byte* part : parts)
+    tensors.push_back(torch::from_blob(part, mine.sizes(), mine.strides(), mine.options()));
+  tensors[static_cast<size_t>(rank_)] = mine;
+  return tensors;
+}
+
+void Collectives::sync(const Options& options) {
+  perform("sync", options, [this](const Operation& operation) { in_place_->sync(operation); });
+}
+
+std::unique_ptr<Communicator> Collectives::split(int colour) {
+  torch::Tensor colours = torch::empty({world_}, torch::kInt64);
+  all_gather(colours, torch::full({1}, colour, torch::kInt64), {}).wait();
+  const int number = splits_++;
+  if (colour < 0) return nullptr;
+  std::vector<int> ranks;
+  for (int r = 0; r < world_; ++r) {
+    if (colours[r].item<int64_t>() == colour) ranks.push_back(r);
+  }
+  return std::make_unique<Collectives>(transport_->split(ranks, fmt::format("split{}/{}", number, colour)),
+                                       timeout_);
+}
+
+}  // namespace tutti::comm

@@ -1,0 +1,83 @@
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tutti/base/error.h"
+#include "tutti/comm/communicator.h"
+#include "tutti/comm/executor.h"
+#include "tutti/comm/transport.h"
+
+namespace tutti::comm {
+
+// All operations over whatever moves the bytes. Sums are made here: every rank gets one slice from all others, adds
+// it along the tree, and hands it out again, which moves no more than a ring does.
+class Collectives final : public Communicator, private SharedVectors {
+ public:
+  Collectives(std::unique_ptr<Transport> transport, std::chrono::milliseconds timeout);
+
+  std::string name() const override { return transport_->name(); }
+  int rank() const override { return rank_; }
+  int world() const override { return world_; }
+
+  Work all_reduce(const torch::Tensor& tensor, ReduceOp op, const Options& options) override;
+  Work reduce_scatter(const torch::Tensor& output, const torch::Tensor& input, ReduceOp op,
+                      const Options& options) override;
+  Work all_gather(const torch::Tensor& output, const torch::Tensor& input, const Options& options) override;
+  Work all_gather_uneven(const std::vector<torch::Tensor>& outputs, const torch::Tensor& input,
+                         const Options& options) override;
+  Work all_to_all(const torch::Tensor& output, const torch::Tensor& input, const Options& options) override;
+  Work all_to_all_uneven(const std::vector<torch::Tensor>& outputs, const std::vector<torch::Tensor>& inputs,
+                         const Options& options) override;
+  Work broadcast(const torch::Tensor& tensor, int root, const Options& options) override;
+  Work gather(const torch::Tensor& output, const torch::Tensor& input, int root, const Options& options) override;
+  Work scatter(const torch::Tensor& output, const torch::Tensor& input, int root,
+               const Options& options) override;
+  Work send(const torch::Tensor& tensor, int to, const Options& options) override;
+  Work recv(const torch::Tensor& tensor, int from, const Options& options) override;
+  Work barrier(const Options& options) override;
+  SharedVectors* shared() override;
+  std::unique_ptr<Communicator> split(int colour) override;
+
+ private:
+  using Tensors = std::vector<torch::Tensor>;
+
+  torch::Tensor allocate(int64_t elements, torch::ScalarType type) override;
+  Tensors everyones(const torch::Tensor& mine) override;
+  void sync(const Options& options) override;
+
+  template <class Body>
+  Work perform(const char* name, const Options& options, Body body);
+  template <class Body>
+  void guarded(const char* name, const Options& options, const Body& body);
+  Work between_two(const char* name, const torch::Tensor& tensor, int peer, bool sending, const Options& options);
+  void throw_if_broken();
+  void exchange(const Tensors& inputs, const Tensors& outputs, const Operation& operation);
+  void reduce_everywhere(const torch::Tensor& flat, ReduceOp op, const Operation& operation);
+  void send_everywhere(const torch::Tensor& flat, int root, const Operation& operation);
+  void require_rank(int rank) const;
+
+  const std::unique_ptr<Transport> transport_;
+  InPlace* const in_place_;  // the transport, where it is one
+  const int rank_;
+  const int world_;
+  const std::chrono::milliseconds timeout_;
+  int splits_ = 0;
+  bool behind_ = false;  // some operation may still be in queue_
+
+  std::mutex mutex_;
+  std::optional<Error> broken_;  // guarded by mutex_
+
+  // Last, so that they end first.
+  Executor queue_;
+  std::map<std::pair<int, bool>, Executor> messages_;  // by peer, and whether to it
+};
+
+}  // namespace tutti::comm

@@ -1,0 +1,133 @@
+#include <string>
+#include <tuple>
+
+#include <gtest/gtest.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include "tutti/comm/conformance.h"
+#include "tutti/comm/test_ranks.h"
+
+namespace tutti::comm {
+namespace {
+
+using testing::errors_of_ranks;
+using testing::with_ranks;
+
+class Conformance : public ::testing::TestWithParam<std::tuple<std::string, int>> {
+ protected:
+  std::string backend() const { return std::get<0>(GetParam()); }
+  int world() const { return std::get<1>(GetParam()); }
+  void on_all_ranks(const std::function<void(Communicator&)>& body) { with_ranks(backend(), world(), body); }
+};
+
+TEST_P(Conformance, reduces) { on_all_ranks(check_reductions); }
+TEST_P(Conformance, moves) { on_all_ranks(check_movements); }
+TEST_P(Conformance, takes_strided_and_empty_tensors) { on_all_ranks(check_strided_and_empty); }
+TEST_P(Conformance, sends_and_receives) { on_all_ranks(check_messages); }
+TEST_P(Conformance, keeps_the_order_of_what_runs_behind) { on_all_ranks(check_order_behind); }
+TEST_P(Conformance, splits) { on_all_ranks(check_split); }
+TEST_P(Conformance, refuses_bad_arguments) { on_all_ranks(check_bad_arguments); }
+
+INSTANTIATE_TEST_SUITE_P(Backends, Conformance,
+                         ::testing::Combine(::testing::Values("inproc", "shm"),
+                                            ::testing::Values(1, 2, 3, 4, 5, 8)),
+                         [](const auto& info) {
+                           return std::get<0>(info.param) + "_" + std::to_string(std::get<1>(info.param));
+                         });
+
+class ConformanceOfTwo : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(ConformanceOfTwo, reduces_64_megabytes) { with_ranks(GetParam(), 2, check_large); }
+
+// The tree written down the other way, from the top.
+torch::Tensor tree_sum(const std::vector<torch::Tensor>& inputs, size_t begin, size_t width) {
+  if (width == 1) return inputs[begin];
+  const size_t half = width / 2;
+  if (begin + half >= inputs.size()) return tree_sum(inputs, begin, half);
+  return tree_sum(inputs, begin, half) + tree_sum(inputs, begin + half, half);
+}
+
+TEST_P(ConformanceOfTwo, adds_along_the_tree) {
+  for (const int world : {2, 3, 5, 7, 8}) {
+    for (const int64_t size : {100, 50000, 700001}) {
+      std::vector<torch::Tensor> inputs;
+      for (int r = 0; r < world; ++r) inputs.push_back(torch::randn({size}));
+      const torch::Tensor expected = tree_sum(inputs, 0, 8);
+      with_ranks(GetParam(), world, [&](Communicator& comm) {
+        const torch::Tensor mine = inputs[static_cast<size_t>(comm.rank())].clone();
+        comm.all_reduce(mine, ReduceOp::Sum).wait();
+        EXPECT_TRUE(torch::equal(mine, expected)) << world << " ranks, " << size;
+      });
+    }
+  }
+}
+
+TEST_P(ConformanceOfTwo, names_a_rank_that_does_not_come) {
+  const auto errors =
+      errors_of_ranks(GetParam(), 3, std::chrono::milliseconds(300), [](Communicator& comm) {
+        comm.barrier({.what = "the start"});
+        if (comm.rank() == 1) {
+          // Neither comes nor leaves, until the others have given up.
+          EXPECT_THROW(comm.recv(torch::zeros({1}), 0, {.timeout = std::chrono::seconds(30)}).wait(), Error);
+          return;
+        }
+        comm.all_reduce(torch::zeros({100}), ReduceOp::Sum, {.what = "gradients", .step = 118}).wait();
+      });
+  EXPECT_EQ(errors[0], errors[2]);
+  for (const char* part : {"all_reduce of gradients", "step 118", "worker/1", "barrier of the start"})
+    EXPECT_NE(errors[0].find(part), std::string::npos) << errors[0];
+}
+
+TEST_P(ConformanceOfTwo, names_a_rank_that_has_left) {
+  const auto errors = errors_of_ranks(GetParam(), 3, std::chrono::seconds(60), [](Communicator& comm) {
+    if (comm.rank() == 2) return;
+    comm.all_reduce(torch::zeros({100}), ReduceOp::Sum).wait();
+  });
+  EXPECT_EQ(errors[0], errors[1]);
+  EXPECT_NE(errors[0].find("worker/2"), std::string::npos) << errors[0];
+}
+
+TEST_P(ConformanceOfTwo, names_two_ranks_that_do_different_things) {
+  const auto errors = errors_of_ranks(GetParam(), 3, std::chrono::seconds(60), [](Communicator& comm) {
+    if (comm.rank() == 1) {
+      comm.barrier();
+    } else {
+      comm.all_reduce(torch::zeros({100}), ReduceOp::Sum).wait();
+    }
+  });
+  for (const std::string& error : errors) {
+    EXPECT_EQ(error, errors[0]);
+    for (const char* part : {"worker/0", "all_reduce (100 Float)", "worker/1", "barrier"})
+      EXPECT_NE(error.find(part), std::string::npos) << error;
+  }
+}
+
+TEST_P(ConformanceOfTwo, reduces_shared_vectors_where_they_lie) {
+  for (const int world : {1, 2, 3, 8}) {
+    with_ranks(GetParam(), world, [&](Communicator& comm) {
+      ASSERT_NE(comm.shared(), nullptr);
+      const torch::Tensor vector = comm.shared()->allocate(100003, torch::kFloat);
+      EXPECT_TRUE(torch::equal(vector, torch::zeros_like(vector)));
+      const torch::Tensor part = vector.narrow(0, 1, 100001);
+      part.fill_(comm.rank() + 1);
+      comm.all_reduce(part, ReduceOp::Average).wait();
+      EXPECT_TRUE(torch::allclose(part, torch::full_like(part, (world + 1) / 2.0)));
+      EXPECT_EQ(vector[0].item<float>(), 0);
+      comm.shared()->sync();
+      vector.fill_(comm.rank());
+      comm.shared()->sync();
+      const auto all = comm.shared()->everyones(part);
+      for (int r = 0; r < world; ++r)
+        EXPECT_TRUE(torch::equal(all[static_cast<size_t>(r)], torch::full_like(part, r)));
+      comm.shared()->sync();
+      EXPECT_THROW(comm.shared()->everyones(torch::zeros({3})), Error);
+    });
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, ConformanceOfTwo, ::testing::Values("inproc", "shm"),
+                         [](const auto& info) { return info.param; });
+
+}  // namespace
+}  // namespace tutti::comm

@@ -1,0 +1,49 @@
+#include "tutti/comm/executor.h"
+
+#include <utility>
+
+namespace tutti::comm {
+
+Executor::~Executor() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+Work Executor::run(std::function<void()> operation) {
+  std::packaged_task<void()> task(std::move(operation));
+  const std::shared_future<void> result = task.get_future().share();
+  {
+    const std::lock_guard lock(mutex_);
+    if (!thread_.joinable()) thread_ = std::thread([this] { carry_out(); });
+    waiting_.push_back(std::move(task));
+  }
+  changed_.notify_all();
+  return Work(result);
+}
+
+void Executor::drain() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return waiting_.empty() && !busy_; });
+}
+
+void Executor::carry_out() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [this] { return !waiting_.empty() || stopping_; });
+    if (waiting_.empty()) return;
+    std::packaged_task<void()> task = std::move(waiting_.front());
+    waiting_.pop_front();
+    busy_ = true;
+    lock.unlock();
+    task();
+    lock.lock();
+    busy_ = false;
+    changed_.notify_all();
+  }
+}
+
+}  // namespace tutti::comm

@@ -1,0 +1,98 @@
+#include "tutti/comm/inproc/inproc.h"
+
+#include <map>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "tutti/comm/shared/shared_memory.h"
+#include "tutti/comm/shared/shared_transport.h"
+
+namespace tutti::comm {
+namespace {
+
+struct FreeAligned {
+  void operator()(std::byte* bytes) const { ::operator delete(bytes, std::align_val_t{64}); }
+};
+
+SharedBlock make_block(size_t ranks, size_t size) {
+  const size_t each = (size + 63) / 64 * 64;
+  auto* memory = static_cast<std::byte*>(::operator new(ranks * each + 64, std::align_val_t{64}));
+  SharedBlock block;
+  block.memory = std::shared_ptr<std::byte>(memory, FreeAligned());
+  std::fill_n(memory, ranks * each, std::byte{0});
+  for (size_t r = 0; r < ranks; ++r) block.parts.push_back(memory + r * each);
+  block.size = size;
+  return block;
+}
+
+// What the threads of a group share: whoever calls first makes the block, or the smaller group.
+class Hub {
+ public:
+  explicit Hub(std::vector<std::string> who) : who_(std::move(who)) {}
+
+  const std::vector<std::string>& who() const { return who_; }
+
+  SharedBlock block(size_t number, size_t size) {
+    const std::lock_guard lock(mutex_);
+    if (number == blocks_.size()) blocks_.push_back(make_block(who_.size(), size));
+    return blocks_.at(number);
+  }
+
+  std::shared_ptr<Hub> group(const std::vector<int>& ranks, const std::string& name) {
+    const std::lock_guard lock(mutex_);
+    std::shared_ptr<Hub>& hub = groups_[name];
+    if (!hub) {
+      std::vector<std::string> who;
+      for (const int rank : ranks) who.push_back(who_[static_cast<size_t>(rank)]);
+      hub = std::make_shared<Hub>(std::move(who));
+    }
+    return hub;
+  }
+
+ private:
+  const std::vector<std::string> who_;
+  std::mutex mutex_;
+  std::vector<SharedBlock> blocks_;                     // guarded by mutex_
+  std::map<std::string, std::shared_ptr<Hub>> groups_;  // guarded by mutex_
+};
+
+class InprocMemory final : public SharedMemory {
+ public:
+  InprocMemory(std::shared_ptr<Hub> hub, int rank) : hub_(std::move(hub)), rank_(rank) {}
+
+  std::string name() const override { return "inproc"; }
+  int rank() const override { return rank_; }
+  int world() const override { return static_cast<int>(hub_->who().size()); }
+  const std::string& who(int rank) const override { return hub_->who()[static_cast<size_t>(rank)]; }
+  SharedBlock allocate(size_t size, const Operation&) override { return hub_->block(next_block_++, size); }
+  // Threads end by leaving the group, which it sees itself.
+  std::optional<int> lost_rank() override { return std::nullopt; }
+
+  std::unique_ptr<SharedMemory> split(const std::vector<int>& ranks, const std::string& name) override {
+    int rank = 0;
+    while (ranks[static_cast<size_t>(rank)] != rank_) ++rank;
+    return std::make_unique<InprocMemory>(hub_->group(ranks, name), rank);
+  }
+
+ private:
+  const std::shared_ptr<Hub> hub_;
+  const int rank_;
+  size_t next_block_ = 0;
+};
+
+}  // namespace
+
+std::vector<std::unique_ptr<Transport>> inproc_transports(int world, std::chrono::milliseconds timeout) {
+  std::vector<std::string> who;
+  for (int r = 0; r < world; ++r) who.push_back(fmt::format("worker/{} (a thread)", r));
+  const auto hub = std::make_shared<Hub>(std::move(who));
+  std::vector<std::unique_ptr<Transport>> transports;
+  for (int r = 0; r < world; ++r)
+    transports.push_back(std::make_unique<SharedTransport>(std::make_unique<InprocMemory>(hub, r), timeout));
+  return transports;
+}
+
+}  // namespace tutti::comm

@@ -1,0 +1,19 @@
+#include <fmt/format.h>
+
+#include "tutti/comm/transport.h"
+
+namespace tutti::comm {
+
+Operation operation_of(const char* name, const Options& options, std::chrono::milliseconds usual) {
+  const auto timeout = options.timeout.count() > 0 ? options.timeout : usual;
+  return {name, options.what, options.step, std::chrono::steady_clock::now() + timeout, timeout};
+}
+
+std::string describe(const Operation& operation) {
+  std::string text = operation.name;
+  if (*operation.what != '\0') text += fmt::format(" of {}", operation.what);
+  if (operation.step >= 0) text += fmt::format(" at step {}", operation.step);
+  return text;
+}
+
+}  // namespace tutti::comm

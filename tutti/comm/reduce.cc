@@ -1,0 +1,252 @@
+#include "tutti/comm/reduce.h"
+
+#include <algorithm>
+#include <cstring>
+#include <type_traits>
+#include <vector>
+
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
+
+#include "tutti/base/check.h"
+#include "tutti/base/error.h"
+
+namespace tutti::comm {
+namespace {
+
+// So many elements at a time: what is being combined stays in the first-level cache.
+constexpr int64_t kBlock = 1024;
+
+struct Sum {
+  template <class T>
+  static T apply(T a, T b) {
+    return static_cast<T>(a + b);
+  }
+};
+struct Product {
+  template <class T>
+  static T apply(T a, T b) {
+    return static_cast<T>(a * b);
+  }
+};
+// Not a number wins, as in torch::amin.
+struct Min {
+  template <class T>
+  static T apply(T a, T b) {
+    return (b < a || b != b) ? b : a;
+  }
+};
+struct Max {
+  template <class T>
+  static T apply(T a, T b) {
+    return (b > a || b != b) ? b : a;
+  }
+};
+
+// Whole numbers are added as unsigned ones, which may overflow.
+template <class T>
+struct Arithmetic {
+  using Type = T;
+};
+template <>
+struct Arithmetic<int32_t> {
+  using Type = uint32_t;
+};
+template <>
+struct Arithmetic<int64_t> {
+  using Type = uint64_t;
+};
+template <>
+struct Arithmetic<c10::Half> {
+  using Type = float;
+};
+template <>
+struct Arithmetic<c10::BFloat16> {
+  using Type = float;
+};
+
+// For comparisons the sign counts.
+template <class T, class Op>
+using Type = std::conditional_t<(std::is_same_v<Op, Sum> || std::is_same_v<Op, Product>) || sizeof(T) == 2,
+                                typename Arithmetic<T>::Type, T>;
+
+template <class Op, class A>
+void combine(A* to, const A* a, const A* b, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) to[i] = Op::apply(a[i], b[i]);
+}
+
+template <class T, class A>
+void store(std::byte* to, const A* from, int64_t count) {
+  if constexpr (sizeof(T) == sizeof(A)) {
+    std::memcpy(to, from, static_cast<size_t>(count) * sizeof(T));
+  } else {
+    for (int64_t i = 0; i < count; ++i) reinterpret_cast<T*>(to)[i] = static_cast<T>(from[i]);
+  }
+}
+
+// The elements as they are, or converted into `scratch`.
+template <class T, class A>
+const A* load(const std::byte* from, int64_t count, A* scratch) {
+  const auto* elements = reinterpret_cast<const T*>(from);
+  if constexpr (sizeof(T) == sizeof(A)) {
+    return reinterpret_cast<const A*>(elements);
+  } else {
+    for (int64_t i = 0; i < count; ++i) scratch[i] = static_cast<A>(elements[i]);
+    return scratch;
+  }
+}
+
+size_t depth_of(const Program& program) {
+  size_t depth = 0;
+  size_t most = 0;
+  for (const int code : program) {
+    depth = code == kCombine ? depth - 1 : depth + 1;
+    most = std::max(most, depth);
+  }
+  return most;
+}
+
+template <class T, class Op>
+void reduce_as(std::span<const std::byte* const> inputs, std::span<std::byte* const> outputs,
+               const Reduction& reduction, const Program& program) {
+  using A = Type<T, Op>;
+  const size_t depth = depth_of(program);
+  std::vector<A> scratch(depth * kBlock);
+  std::vector<const A*> stack(depth);
+  for (int64_t offset = 0; offset < reduction.count; offset += kBlock) {
+    const int64_t count = std::min(kBlock, reduction.count - offset);
+    const int64_t at = offset * static_cast<int64_t>(sizeof(T));
+    size_t top = 0;
+    for (const int code : program) {
+      if (code == kCombine) {
+        --top;
+        A* result = &scratch[(top - 1) * kBlock];
+        combine<Op>(result, stack[top - 1], stack[top], count);
+        stack[top - 1] = result;
+      } else {
+        stack[top] = load<T>(inputs[static_cast<size_t>(code)] + at, count, &scratch[top * kBlock]);
+        ++top;
+      }
+    }
+    const A* result = stack[0];
+    if constexpr (std::is_floating_point_v<A>) {
+      if (reduction.op == ReduceOp::Average) {
+        const A parts = static_cast<A>(inputs.size());
+        for (int64_t i = 0; i < count; ++i) scratch[static_cast<size_t>(i)] = result[i] / parts;
+        result = scratch.data();
+      }
+    }
+    for (std::byte* output : outputs) store<T>(output + at, result, count);
+  }
+}
+
+template <class T>
+void reduce_with(std::span<const std::byte* const> inputs, std::span<std::byte* const> outputs,
+                 const Reduction& reduction, const Program& program) {
+  switch (reduction.op) {
+    case ReduceOp::Sum:
+    case ReduceOp::Average:
+      return reduce_as<T, Sum>(inputs, outputs, reduction, program);
+    case ReduceOp::Min:
+      return reduce_as<T, Min>(inputs, outputs, reduction, program);
+    case ReduceOp::Max:
+      return reduce_as<T, Max>(inputs, outputs, reduction, program);
+    case ReduceOp::Product:
+      return reduce_as<T, Product>(inputs, outputs, reduction, program);
+  }
+}
+
+}  // namespace
+
+Slice slice_of(int64_t count, int rank, int world) {
+  constexpr int64_t kUnit = 64;
+  const int64_t units = (count + kUnit - 1) / kUnit;
+  const int64_t begin = units * rank / world * kUnit;
+  const int64_t end = units * (rank + 1) / world * kUnit;
+  return {std::min(begin, count), std::min(end, count)};
+}
+
+void require_reducible(c10::ScalarType type, ReduceOp op) {
+  switch (type) {
+    case c10::ScalarType::Float:
+    case c10::ScalarType::Double:
+    case c10::ScalarType::Half:
+    case c10::ScalarType::BFloat16:
+      return;
+    case c10::ScalarType::Int:
+    case c10::ScalarType::Long:
+    case c10::ScalarType::Byte:
+    case c10::ScalarType::Bool:
+      if (op == ReduceOp::Average)
+        fail(ErrorKind::InvalidArgument, "the average of {} tensors is not of their type; sum them", c10::toString(type));
+      return;
+    default:
+      fail(ErrorKind::InvalidArgument,
+           "tensors of type {} cannot be reduced; float32, float64, bfloat16, float16, int32, int64, uint8 and bool can",
+           c10::toString(type));
+  }
+}
+
+// Climbs while the sibling on the left is waiting, or while there is none on the right.
+Program program_of(std::span<const Node> nodes, int64_t leaves) {
+  const auto nodes_at = [leaves](int level) { return (leaves + (int64_t{1} << level) - 1) >> level; };
+  Program program;
+  std::vector<Node> waiting;
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    Node node = nodes[i];
+    if (node.present) program.push_back(static_cast<int>(i));
+    while (nodes_at(node.level) > 1) {
+      const bool only_child = node.index % 2 == 0 && node.index + 1 == nodes_at(node.level);
+      if (!only_child) {
+        const bool sibling_waits = !waiting.empty() && node.index % 2 == 1 && waiting.back().level == node.level &&
+                                   waiting.back().index == node.index - 1;
+        if (!sibling_waits) break;
+        if (node.present && waiting.back().present) program.push_back(kCombine);
+        node.present = node.present || waiting.back().present;
+        waiting.pop_back();
+      }
+      node = {node.level + 1, node.index / 2, node.present};
+    }
+    waiting.push_back(node);
+  }
+  TUTTI_CHECK(waiting.size() == 1, "{} nodes do not make the tree over {} leaves", nodes.size(), leaves);
+  return program;
+}
+
+void reduce(std::span<const std::byte* const> inputs, std::span<std::byte* const> outputs,
+            const Reduction& reduction, const Program& program) {
+  TUTTI_CHECK(!program.empty(), "nothing to reduce");
+  switch (reduction.type) {
+    case c10::ScalarType::Float:
+      return reduce_with<float>(inputs, outputs, reduction, program);
+    case c10::ScalarType::Double:
+      return reduce_with<double>(inputs, outputs, reduction, program);
+    case c10::ScalarType::Half:
+      return reduce_with<c10::Half>(inputs, outputs, reduction, program);
+    case c10::ScalarType::BFloat16:
+      return reduce_with<c10::BFloat16>(inputs, outputs, reduction, program);
+    case c10::ScalarType::Int:
+      return reduce_with<int32_t>(inputs, outputs, reduction, program);
+    case c10::ScalarType::Long:
+      return reduce_with<int64_t>(inputs, outputs, reduction, program);
+    case c10::ScalarType::Byte:
+      return reduce_with<uint8_t>(inputs, outputs, reduction, program);
+    case c10::ScalarType::Bool: {
+      // 0 or 1: the larger is "any", the smaller is "all".
+      Reduction bits = reduction;
+      bits.op = reduction.op == ReduceOp::Sum || reduction.op == ReduceOp::Max ? ReduceOp::Max : ReduceOp::Min;
+      return reduce_with<uint8_t>(inputs, outputs, bits, program);
+    }
+    default:
+      require_reducible(reduction.type, reduction.op);
+  }
+}
+
+void reduce(std::span<const std::byte* const> inputs, std::span<std::byte* const> outputs,
+            const Reduction& reduction) {
+  std::vector<Node> nodes;
+  for (size_t i = 0; i < inputs.size(); ++i) nodes.push_back({0, static_cast<int64_t>(i), true});
+  reduce(inputs, outputs, reduction, program_of(nodes, static_cast<int64_t>(inputs.size())));
+}
+
+}  // namespace tutti::comm

@@ -1,0 +1,82 @@
+#include "tutti/comm/rendezvous.h"
+
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "tutti/base/error.h"
+
+namespace tutti::comm {
+namespace {
+
+class LocalRendezvous final : public Rendezvous {
+ public:
+  void set(const std::string& key, const std::string& value) override {
+    {
+      const std::lock_guard lock(mutex_);
+      values_[key] = value;
+    }
+    changed_.notify_all();
+  }
+
+  std::string get(const std::string& key, std::chrono::milliseconds timeout) override {
+    std::unique_lock lock(mutex_);
+    if (!changed_.wait_for(lock, timeout, [&] { return values_.contains(key); }))
+      fail(ErrorKind::Timeout, "nobody has set {} within {:g} s", key, std::chrono::duration<double>(timeout).count());
+    return values_[key];
+  }
+
+  std::optional<std::string> peek(const std::string& key) override {
+    const std::lock_guard lock(mutex_);
+    const auto found = values_.find(key);
+    if (found == values_.end()) return std::nullopt;
+    return found->second;
+  }
+
+  std::string set_once(const std::string& key, const std::string& value) override {
+    std::string there;
+    {
+      const std::lock_guard lock(mutex_);
+      there = values_.emplace(key, value).first->second;
+    }
+    changed_.notify_all();
+    return there;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<std::string, std::string> values_;  // guarded by mutex_
+};
+
+class PrefixedRendezvous final : public Rendezvous {
+ public:
+  PrefixedRendezvous(std::shared_ptr<Rendezvous> table, std::string prefix)
+      : table_(std::move(table)), prefix_(std::move(prefix)) {}
+
+  void set(const std::string& key, const std::string& value) override { table_->set(prefix_ + key, value); }
+  std::string get(const std::string& key, std::chrono::milliseconds timeout) override {
+    return table_->get(prefix_ + key, timeout);
+  }
+  std::optional<std::string> peek(const std::string& key) override { return table_->peek(prefix_ + key); }
+  std::string set_once(const std::string& key, const std::string& value) override {
+    return table_->set_once(prefix_ + key, value);
+  }
+
+ private:
+  const std::shared_ptr<Rendezvous> table_;
+  const std::string prefix_;
+};
+
+}  // namespace
+
+std::shared_ptr<Rendezvous> local_rendezvous() { return std::make_shared<LocalRendezvous>(); }
+
+std::shared_ptr<Rendezvous> with_prefix(std::shared_ptr<Rendezvous> table, const std::string& prefix) {
+  return std::make_shared<PrefixedRendezvous>(std::move(table), prefix);
+}
+
+}  // namespace tutti::comm

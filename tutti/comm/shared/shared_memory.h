@@ -1,0 +1,30 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tutti/comm/transport.h"
+
+namespace tutti::comm {
+
+// Where ranks get memory from that all of them see. Thread-compatible.
+class SharedMemory {
+ public:
+  virtual ~SharedMemory() = default;
+  virtual std::string name() const = 0;
+  virtual int rank() const = 0;
+  virtual int world() const = 0;
+  // For people: "worker/3 (pid 1234)".
+  virtual const std::string& who(int rank) const = 0;
+
+  // Zeros. Every rank calls it, with one size.
+  virtual SharedBlock allocate(size_t size, const Operation& operation) = 0;
+  // A rank that has ended, as far as the system knows.
+  virtual std::optional<int> lost_rank() = 0;
+
+  virtual std::unique_ptr<SharedMemory> split(const std::vector<int>& ranks, const std::string& name) = 0;
+};
+
+}  // namespace tutti::comm

@@ -1,0 +1,370 @@
+#include "tutti/comm/shared/shared_transport.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <exception>
+#include <fmt/format.h>
+
+#include "tutti/base/check.h"
+#include "tutti/base/error.h"
+
+namespace tutti::comm {
+namespace {
+
+// Half of a staging buffer: larger ones fall out of the cache, smaller ones meet more often.
+constexpr size_t kStagingHalf = size_t{1} << 20;
+// Up to here every rank adds everything itself, which takes one meeting instead of two.
+constexpr size_t kSmall = size_t{16} << 10;
+constexpr size_t kMailboxBytes = size_t{64} << 10;
+constexpr size_t kCauseBytes = 2000;
+constexpr uint32_t kNone = 0;
+constexpr uint32_t kBeingWritten = 1;
+constexpr uint32_t kWritten = 2;
+
+size_t aligned(size_t size) { return (size + 63) / 64 * 64; }
+
+// A cell of the exchange begins with the size of the whole message.
+constexpr size_t kCellHead = 64;
+
+void put_in_cell(std::byte* cell, ConstBytes message, size_t done, size_t room) {
+  const uint64_t size = message.size();
+  std::memcpy(cell, &size, sizeof(size));
+  std::memcpy(cell + kCellHead, message.data() + done, std::min(room, message.size() - done));
+}
+
+uint64_t size_in_cell(const std::byte* cell) {
+  uint64_t size = 0;
+  std::memcpy(&size, cell, sizeof(size));
+  return size;
+}
+
+// False where the message is of another size.
+bool take_from_cell(const std::byte* cell, Bytes message, size_t done, size_t room) {
+  if (size_in_cell(cell) != message.size()) return false;
+  std::memcpy(message.data() + done, cell + kCellHead, std::min(room, message.size() - done));
+  return true;
+}
+
+template <size_t N>
+void copy_text(char (&to)[N], const char* from) {
+  std::strncpy(to, from, N - 1);
+  to[N - 1] = '\0';
+}
+
+}  // namespace
+
+// What a rank is about to do.
+struct Post {
+  char name[24];
+  char what[56];
+  int64_t step;
+  // What all have to agree on; -1 where there is no reduction.
+  int32_t type;
+  int32_t op;
+  int64_t count;
+  // Where the data is; -1 for outside of all blocks.
+  int64_t block;
+  uint64_t offset;
+  bool more;  // exchange: there will be another round
+
+  std::string text() const {
+    std::string text = name;
+    if (what[0] != '\0') text += fmt::format(" of {}", static_cast<const char*>(what));
+    if (count >= 0) text += fmt::format(" ({} {})", count, c10::toString(static_cast<c10::ScalarType>(type)));
+    if (step >= 0) text += fmt::format(" at step {}", step);
+    return text;
+  }
+  bool fits(const Post& other) const {
+    return std::strcmp(name, other.name) == 0 && type == other.type && op == other.op && count == other.count;
+  }
+};
+
+struct ControlSlot {
+  Signal meetings;  // how many this rank has come to
+  Post posts[2];
+  std::atomic<uint32_t> left;  // the rank has closed its end
+  // Of rank 0 alone: why the group has failed.
+  std::atomic<uint32_t> failed;
+  uint32_t kind;
+  char cause[kCauseBytes];
+};
+
+// Messages from one rank to another, one piece at a time: the sender fills the box, the receiver empties it.
+struct Mailbox {
+  Signal filled;
+  Signal emptied;
+  uint64_t message_size;
+  std::byte bytes[kMailboxBytes];
+};
+
+SharedTransport::SharedTransport(std::unique_ptr<SharedMemory> memory, std::chrono::milliseconds timeout)
+    : memory_(std::move(memory)),
+      rank_(memory_->rank()),
+      world_(memory_->world()),
+      timeout_(timeout),
+      wait_options_(wait_options(world_)) {
+  const size_t ranks = static_cast<size_t>(world_);
+  const size_t size = aligned(sizeof(ControlSlot)) + ranks * sizeof(Mailbox) + 2 * kStagingHalf;
+  control_ = memory_->allocate(size, operation_of("connect", {}, timeout_));
+}
+
+SharedTransport::~SharedTransport() { slot(rank_).left.store(1, std::memory_order_release); }
+
+ControlSlot& SharedTransport::slot(int rank) const {
+  return *reinterpret_cast<ControlSlot*>(control_.parts[static_cast<size_t>(rank)]);
+}
+
+// In the receiver's part.
+Mailbox& SharedTransport::mailbox(int from, int to) const {
+  std::byte* boxes = control_.parts[static_cast<size_t>(to)] + aligned(sizeof(ControlSlot));
+  return reinterpret_cast<Mailbox*>(boxes)[from];
+}
+
+// The other half than last time. All have read that one before they come to the first meeting of this use, and so
+// before it is used again.
+std::vector<std::byte*> SharedTransport::next_staging() {
+  const size_t from_end = (staging_uses_++ % 2 + 1) * kStagingHalf;
+  std::vector<std::byte*> halves = control_.parts;
+  for (std::byte*& half : halves) half += control_.size - from_end;
+  return halves;
+}
+
+Post SharedTransport::make_post(const Operation& operation) const {
+  Post post{};
+  copy_text(post.name, operation.name);
+  copy_text(post.what, operation.what);
+  post.step = operation.step;
+  post.type = post.op = -1;
+  post.count = post.block = -1;
+  return post;
+}
+
+// A rank may be one meeting ahead of another that still reads its last post, and never two.
+void SharedTransport::meet(const Post& post, const Operation& operation) {
+  ControlSlot& mine = slot(rank_);
+  mine.posts[(meetings_ + 1) % 2] = post;
+  ++meetings_;
+  mine.meetings.advance();
+  for (int r = 0; r < world_; ++r) {
+    if (r != rank_)
+      wait(slot(r).meetings, meetings_, wait_options_, [&] { look_up(r, operation); });
+  }
+  require_same_operation(operation);
+}
+
+const Post& SharedTransport::post_of(int rank) const {
+  return slot(rank).posts[meetings_ % 2];
+}
+
+void SharedTransport::require_same_operation(const Operation&) {
+  for (int r = 1; r < world_; ++r) {
+    if (post_of(r).fits(post_of(0))) continue;
+    fail_together(ErrorKind::InvalidArgument,
+                  fmt::format("{} calls {} while {} calls {}: every rank has to call the same operations in the "
+                              "same order, with the same sizes",
+                              memory_->who(0), post_of(0).text(), memory_->who(r), post_of(r).text()));
+  }
+}
+
+void SharedTransport::throw_if_failed() {
+  const ControlSlot& first = slot(0);
+  if (first.failed.load(std::memory_order_acquire) == kWritten)
+    throw Error(static_cast<ErrorKind>(first.kind), first.cause);
+}
+
+void SharedTransport::fail_together(ErrorKind kind, const std::string& text) {
+  ControlSlot& first = slot(0);
+  uint32_t none = kNone;
+  if (first.failed.compare_exchange_strong(none, kBeingWritten)) {
+    first.kind = static_cast<uint32_t>(kind);
+    copy_text(first.cause, text.c_str());
+    first.failed.store(kWritten, std::memory_order_release);
+  }
+  // Whoever is writing is done at once, unless it was killed just there: then our own text will do.
+  for (int i = 0; i < 1000; ++i) throw_if_failed();
+  fail(kind, "{}", text);
+}
+
+void SharedTransport::look_up(int waiting_for, const Operation& operation) {
+  throw_if_failed();
+  const auto lost = memory_->lost_rank();
+  const bool left = slot(waiting_for).left.load(std::memory_order_acquire) != 0;
+  if (lost || left) {
+    const int rank = lost.value_or(waiting_for);
+    fail_together(ErrorKind::PeerLost,
+                  fmt::format("{} failed: {} is gone; it was last seen in {}. Its own output says why", describe(operation),
+                              memory_->who(rank), slot(rank).posts[slot(rank).meetings.count % 2].text()));
+  }
+  if (std::chrono::steady_clock::now() > operation.deadline)
+    fail_together(ErrorKind::Timeout, fmt::format("{} failed: {}. Raise --timeout, or look at what it is doing",
+                                                  describe(operation), missing(operation)));
+}
+
+std::string SharedTransport::missing(const Operation& operation) const {
+  std::string text;
+  for (int r = 0; r < world_; ++r) {
+    const uint32_t seen = slot(r).meetings.count.load(std::memory_order_acquire);
+    if (static_cast<int32_t>(seen - meetings_) >= 0) continue;
+    const std::string last = seen == 0 ? "it has not done anything yet"
+                                       : fmt::format("it was last seen in {}", slot(r).posts[seen % 2].text());
+    text += fmt::format("{}nothing from {} for {:g} s, {}", text.empty() ? "" : "; ", memory_->who(r),
+                        std::chrono::duration<double>(operation.timeout).count(), last);
+  }
+  return text.empty() ? "the other side of a message did not come" : text;
+}
+
+void SharedTransport::sync(const Operation& operation) { meet(make_post(operation), operation); }
+
+// Each rank's staging half has a cell for every receiver.
+void SharedTransport::exchange(std::span<const ConstBytes> sends, std::span<const Bytes> recvs,
+                               const Operation& operation) {
+  const size_t ranks = static_cast<size_t>(world_);
+  const size_t stride = kStagingHalf / ranks / 64 * 64;
+  const size_t cell = stride - kCellHead;
+  size_t longest = 0;
+  for (size_t r = 0; r < ranks; ++r) longest = std::max({longest, sends[r].size(), recvs[r].size()});
+  const size_t me = static_cast<size_t>(rank_);
+  for (size_t done = 0;; done += cell) {
+    const std::vector<std::byte*> halves = next_staging();
+    for (size_t r = 0; r < ranks; ++r) {
+      if (r == me || sends[r].size() <= done) continue;
+      put_in_cell(halves[me] + r * stride, sends[r], done, cell);
+    }
+    Post post = make_post(operation);
+    post.more = longest > done + cell;
+    meet(post, operation);
+    bool more = false;
+    for (size_t r = 0; r < ranks; ++r) {
+      more = more || post_of(static_cast<int>(r)).more;
+      if (r == me || recvs[r].size() <= done) continue;
+      if (!take_from_cell(halves[r] + me * stride, recvs[r], done, cell))
+        fail_other_size(recvs[r].size(), static_cast<int>(r), size_in_cell(halves[r] + me * stride));
+    }
+    if (!more) return;
+  }
+}
+
+void SharedTransport::fail_other_size(size_t expected, int from, size_t sent) {
+  fail_together(ErrorKind::InvalidArgument, fmt::format("{} expects {} bytes from {}, which sends {}", memory_->who(rank_),
+                                                        expected, memory_->who(from), sent));
+}
+
+void SharedTransport::send(ConstBytes bytes, int to, const Operation& operation) {
+  Mailbox& box = mailbox(rank_, to);
+  for (size_t done = 0; done < bytes.size(); done += kMailboxBytes) {
+    wait(box.emptied, box.filled.count.load(std::memory_order_relaxed), wait_options_,
+         [&] { look_up(to, operation); });
+    const size_t size = std::min(kMailboxBytes, bytes.size() - done);
+    box.message_size = bytes.size();
+    std::memcpy(box.bytes, bytes.data() + done, size);
+    box.filled.advance();
+  }
+}
+
+void SharedTransport::recv(Bytes bytes, int from, const Operation& operation) {
+  Mailbox& box = mailbox(from, rank_);
+  for (size_t done = 0; done < bytes.size(); done += kMailboxBytes) {
+    wait(box.filled, box.emptied.count.load(std::memory_order_relaxed) + 1, wait_options_,
+         [&] { look_up(from, operation); });
+    if (box.message_size != bytes.size()) fail_other_size(bytes.size(), from, box.message_size);
+    std::memcpy(bytes.data() + done, box.bytes, std::min(kMailboxBytes, bytes.size() - done));
+    box.emptied.advance();
+  }
+}
+
+std::unique_ptr<Transport> SharedTransport::split(const std::vector<int>& ranks, const std::string& name) {
+  return std::make_unique<SharedTransport>(memory_->split(ranks, name), timeout_);
+}
+
+SharedBlock SharedTransport::allocate(size_t size, const Operation& operation) {
+  SharedBlock block = memory_->allocate(size, operation);
+  blocks_.push_back(block);
+  sync(operation);
+  return block;
+}
+
+SharedTransport::Place SharedTransport::place_of(const std::byte* data, size_t size) const {
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    const std::byte* begin = blocks_[i].parts[static_cast<size_t>(rank_)];
+    if (data >= begin && data + size <= begin + blocks_[i].size)
+      return {static_cast<int64_t>(i), static_cast<uint64_t>(data - begin)};
+  }
+  return {-1, 0};
+}
+
+std::vector<std::byte*> SharedTransport::everyones(const std::byte* mine, size_t size) const {
+  const Place place = place_of(mine, size);
+  if (place.block < 0) return {};
+  std::vector<std::byte*> parts = blocks_[static_cast<size_t>(place.block)].parts;
+  for (std::byte*& part : parts) part += place.offset;
+  return parts;
+}
+
+void SharedTransport::all_reduce(std::byte* data, const Reduction& reduction, const Operation& operation) {
+  const size_t size = static_cast<size_t>(reduction.count) * c10::elementSize(reduction.type);
+  const Place place = place_of(data, size);
+  Post post = make_post(operation);
+  post.type = static_cast<int32_t>(reduction.type);
+  post.op = static_cast<int32_t>(reduction.op);
+  post.count = reduction.count;
+  post.block = place.block;
+  post.offset = place.offset;
+  if (size <= kSmall) {
+    const std::vector<std::byte*> halves = next_staging();
+    std::memcpy(halves[static_cast<size_t>(rank_)], data, size);
+    const std::vector<const std::byte*> inputs(halves.begin(), halves.end());
+    meet(post, operation);
+    comm::reduce(inputs, {&data, 1}, reduction);
+    return;
+  }
+  meet(post, operation);
+  bool in_place = true;
+  for (int r = 0; r < world_; ++r) {
+    const Post& other = post_of(r);
+    in_place = in_place && other.block >= 0 && other.block == post_of(0).block && other.offset == post_of(0).offset;
+  }
+  if (in_place) {
+    reduce_in_place(blocks_[static_cast<size_t>(place.block)], place.offset, reduction, operation);
+  } else {
+    reduce_staged(data, reduction, operation);
+  }
+}
+
+void SharedTransport::reduce_in_place(const SharedBlock& block, size_t offset, const Reduction& reduction,
+                                      const Operation& operation) {
+  const Slice slice = slice_of(reduction.count, rank_, world_);
+  std::vector<std::byte*> parts = block.parts;
+  for (std::byte*& part : parts)
+    part += offset + static_cast<size_t>(slice.begin) * c10::elementSize(reduction.type);
+  const std::vector<const std::byte*> inputs(parts.begin(), parts.end());
+  comm::reduce(inputs, parts, {reduction.type, reduction.op, slice.end - slice.begin});
+  sync(operation);
+}
+
+// Chunk by chunk: everybody copies in, each adds its slice into its own staging buffer, everybody copies out.
+void SharedTransport::reduce_staged(std::byte* data, const Reduction& reduction, const Operation& operation) {
+  const size_t element = c10::elementSize(reduction.type);
+  const auto chunk = static_cast<int64_t>(kStagingHalf / element);
+  for (int64_t done = 0; done < reduction.count; done += chunk) {
+    const int64_t count = std::min(chunk, reduction.count - done);
+    std::byte* here = data + static_cast<size_t>(done) * element;
+    const std::vector<std::byte*> parts = next_staging();
+    std::memcpy(parts[static_cast<size_t>(rank_)], here, static_cast<size_t>(count) * element);
+    sync(operation);
+    const Slice slice = slice_of(count, rank_, world_);
+    std::vector<const std::byte*> inputs;
+    for (const std::byte* part : parts) inputs.push_back(part + static_cast<size_t>(slice.begin) * element);
+    std::byte* out = parts[static_cast<size_t>(rank_)] + static_cast<size_t>(slice.begin) * element;
+    comm::reduce(inputs, {&out, 1}, {reduction.type, reduction.op, slice.end - slice.begin});
+    sync(operation);
+    for (int r = 0; r < world_; ++r) {
+      const Slice theirs = slice_of(count, r, world_);
+      const size_t begin = static_cast<size_t>(theirs.begin) * element;
+      std::memcpy(here + begin, parts[static_cast<size_t>(r)] + begin,
+                  static_cast<size_t>(theirs.end - theirs.begin) * element);
+    }
+  }
+}
+
+}  // namespace tutti::comm

@@ -1,0 +1,82 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "tutti/base/error.h"
+#include "tutti/comm/reduce.h"
+#include "tutti/comm/shared/shared_memory.h"
+#include "tutti/comm/shared/signal.h"
+#include "tutti/comm/transport.h"
+
+namespace tutti::comm {
+
+// What is at the head of every rank's part of the control block, and of every mailbox in it.
+struct ControlSlot;
+struct Mailbox;
+struct Post;
+
+// Ranks that see one another's memory. They meet at sync points: a rank says what it is about to do in a post,
+// counts its signal up, and waits until the signals of all others have come as far. Between two sync points
+// each writes only what the others do not look at.
+//
+// Vectors from allocate() are reduced where they lie: each rank adds one slice from all ranks' memory and writes the
+// sum back to all. Anything else goes through staging buffers, one a rank, of two halves, so that one half can be
+// filled while others still read the other.
+//
+// Whoever finds that the group has failed writes why into the control block, once; all others read it there.
+class SharedTransport final : public Transport, public InPlace {
+ public:
+  SharedTransport(std::unique_ptr<SharedMemory> memory, std::chrono::milliseconds timeout);
+  ~SharedTransport() override;
+
+  std::string name() const override { return memory_->name(); }
+  int rank() const override { return rank_; }
+  int world() const override { return world_; }
+  void exchange(std::span<const ConstBytes> sends, std::span<const Bytes> recvs,
+                const Operation& operation) override;
+  void send(ConstBytes bytes, int to, const Operation& operation) override;
+  void recv(Bytes bytes, int from, const Operation& operation) override;
+  std::unique_ptr<Transport> split(const std::vector<int>& ranks, const std::string& name) override;
+
+  SharedBlock allocate(size_t size, const Operation& operation) override;
+  std::vector<std::byte*> everyones(const std::byte* mine, size_t size) const override;
+  void sync(const Operation& operation) override;
+  void all_reduce(std::byte* data, const Reduction& reduction, const Operation& operation) override;
+
+ private:
+  struct Place {
+    int64_t block;  // -1: in none
+    uint64_t offset;
+  };
+
+  ControlSlot& slot(int rank) const;
+  Mailbox& mailbox(int from, int to) const;
+  std::vector<std::byte*> next_staging();
+  Post make_post(const Operation& operation) const;
+  void meet(const Post& post, const Operation& operation);
+  const Post& post_of(int rank) const;
+  void require_same_operation(const Operation& operation);
+  void look_up(int waiting_for, const Operation& operation);
+  [[noreturn]] void fail_together(ErrorKind kind, const std::string& text);
+  [[noreturn]] void fail_other_size(size_t expected, int from, size_t sent);
+  void throw_if_failed();
+  std::string missing(const Operation& operation) const;
+  Place place_of(const std::byte* data, size_t size) const;
+  void reduce_in_place(const SharedBlock& block, size_t offset, const Reduction& reduction,
+                       const Operation& operation);
+  void reduce_staged(std::byte* data, const Reduction& reduction, const Operation& operation);
+
+  const std::unique_ptr<SharedMemory> memory_;
+  const int rank_;
+  const int world_;
+  const std::chrono::milliseconds timeout_;
+  const WaitOptions wait_options_;
+  SharedBlock control_;
+  std::vector<SharedBlock> blocks_;  // that allocate() gave
+  uint32_t meetings_ = 0;
+  uint32_t staging_uses_ = 0;
+};
+
+}  // namespace tutti::comm

@@ -1,0 +1,65 @@
+#include "tutti/comm/shared/signal.h"
+
+#include <ctime>
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace tutti::comm {
+namespace {
+
+void pause_core() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// Not the private kind: the word may lie in memory that processes share.
+void futex_wait(std::atomic<uint32_t>& word, uint32_t seen, std::chrono::milliseconds at_most) {
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(at_most);
+  const std::chrono::nanoseconds rest = at_most - seconds;
+  const timespec limit{seconds.count(), rest.count()};
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAIT, seen, &limit, nullptr, 0);
+}
+
+void futex_wake_all(std::atomic<uint32_t>& word) {
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE, INT32_MAX, nullptr, nullptr, 0);
+}
+
+int cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+}  // namespace
+
+// Either the sleeper sees the new count, or it is seen here and woken: both sides write before they read.
+void Signal::advance() {
+  count.fetch_add(1, std::memory_order_seq_cst);
+  if (sleepers.load(std::memory_order_seq_cst) > 0) futex_wake_all(count);
+}
+
+void wait(Signal& signal, uint32_t target, const WaitOptions& options, const std::function<void()>& look_up) {
+  for (int i = 0; i < options.spins; ++i) {
+    if (signal.reached(target)) return;
+    pause_core();
+  }
+  while (!signal.reached(target)) {
+    signal.sleepers.fetch_add(1, std::memory_order_seq_cst);
+    const uint32_t seen = signal.count.load(std::memory_order_seq_cst);
+    if (static_cast<int32_t>(seen - target) < 0) futex_wait(signal.count, seen, options.look_up);
+    signal.sleepers.fetch_sub(1, std::memory_order_seq_cst);
+    if (!signal.reached(target)) look_up();
+  }
+}
+
+WaitOptions wait_options(int ranks_on_host) {
+  // About twenty microseconds: more than a switch of threads costs, less than anybody notices.
+  return {.spins = ranks_on_host <= cores() ? 1000 : 0};
+}
+
+}  // namespace tutti::comm

@@ -1,0 +1,75 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tutti/comm/communicator.h"
+#include "tutti/comm/reduce.h"
+
+namespace tutti::comm {
+
+// What is being done, and until when.
+struct Operation {
+  const char* name;  // "all_reduce"
+  const char* what;
+  int64_t step;
+  std::chrono::steady_clock::time_point deadline;
+  std::chrono::milliseconds timeout;
+};
+
+// One that began now, within its own timeout or else `usual`.
+Operation operation_of(const char* name, const Options& options, std::chrono::milliseconds usual);
+
+// "all_reduce of gradients at step 118".
+std::string describe(const Operation& operation);
+
+using Bytes = std::span<std::byte>;
+using ConstBytes = std::span<const std::byte>;
+
+// What a backend is made of: it moves bytes between ranks. Everything else, arithmetic, types, layouts and
+// order, is the same for all of them (collectives.h). Errors are those of Communicator, without the name of the
+// operation. exchange() is called by one thread at a time; send() and recv() by others, one for each peer and
+// direction, meanwhile.
+class Transport {
+ public:
+  virtual ~Transport() = default;
+  virtual std::string name() const = 0;
+  virtual int rank() const = 0;
+  virtual int world() const = 0;
+
+  // sends[r] goes to rank r, and recvs[r] comes from it, for all ranks at once. What goes to a rank is as long
+  // as what it expects; nothing at all is fine. This rank's own pair is left alone.
+  virtual void exchange(std::span<const ConstBytes> sends, std::span<const Bytes> recvs,
+                        const Operation& operation) = 0;
+  virtual void send(ConstBytes bytes, int to, const Operation& operation) = 0;
+  virtual void recv(Bytes bytes, int from, const Operation& operation) = 0;
+
+  // The group of these ranks of ours, this one among them, in this order. `name` is not used twice.
+  virtual std::unique_ptr<Transport> split(const std::vector<int>& ranks, const std::string& name) = 0;
+};
+
+// Memory of one size at every rank, seen by all.
+struct SharedBlock {
+  std::vector<std::byte*> parts;  // by rank
+  size_t size = 0;
+  std::shared_ptr<void> memory;  // for as long as somebody holds it
+};
+
+// What a transport does besides whose ranks see one another's memory.
+class InPlace {
+ public:
+  virtual ~InPlace() = default;
+  // Zeros. Every rank calls it, with one size.
+  virtual SharedBlock allocate(size_t size, const Operation& operation) = 0;
+  // Where the ranks' counterparts of these bytes are; none if allocate() did not give them.
+  virtual std::vector<std::byte*> everyones(const std::byte* mine, size_t size) const = 0;
+  virtual void sync(const Operation& operation) = 0;
+  virtual void all_reduce(std::byte* data, const Reduction& reduction, const Operation& operation) = 0;
+};
+
+}  // namespace tutti::comm
