@@ -30,7 +30,7 @@ TEST_P(Conformance, splits) { on_all_ranks(check_split); }
 TEST_P(Conformance, refuses_bad_arguments) { on_all_ranks(check_bad_arguments); }
 
 INSTANTIATE_TEST_SUITE_P(Backends, Conformance,
-                         ::testing::Combine(::testing::Values("inproc", "shm"),
+                         ::testing::Combine(::testing::Values("inproc", "plain", "shm"),
                                             ::testing::Values(1, 2, 3, 4, 5, 8)),
                          [](const auto& info) {
                            return std::get<0>(info.param) + "_" + std::to_string(std::get<1>(info.param));
@@ -126,7 +126,7 @@ TEST_P(ConformanceOfTwo, reduces_shared_vectors_where_they_lie) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, ConformanceOfTwo, ::testing::Values("inproc", "shm"),
+INSTANTIATE_TEST_SUITE_P(Backends, ConformanceOfTwo, ::testing::Values("inproc", "plain", "shm"),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

@@ -5,8 +5,6 @@
 #include <mutex>
 #include <utility>
 
-#include <fmt/format.h>
-
 #include "tutti/base/error.h"
 
 namespace tutti::comm {
@@ -15,35 +13,30 @@ namespace {
 class LocalRendezvous final : public Rendezvous {
  public:
   void set(const std::string& key, const std::string& value) override {
-    {
-      const std::lock_guard lock(mutex_);
-      values_[key] = value;
-    }
+    const std::lock_guard lock(mutex_);
+    values_[key] = value;
     changed_.notify_all();
   }
 
   std::string get(const std::string& key, std::chrono::milliseconds timeout) override {
     std::unique_lock lock(mutex_);
     if (!changed_.wait_for(lock, timeout, [&] { return values_.contains(key); }))
-      fail(ErrorKind::Timeout, "nobody has set {} within {:g} s", key, std::chrono::duration<double>(timeout).count());
+      fail(ErrorKind::Timeout, "nobody has set '{}' for {:g} s: look at the other ranks, or raise --timeout", key,
+           std::chrono::duration<double>(timeout).count());
     return values_[key];
   }
 
   std::optional<std::string> peek(const std::string& key) override {
     const std::lock_guard lock(mutex_);
     const auto found = values_.find(key);
-    if (found == values_.end()) return std::nullopt;
-    return found->second;
+    return found == values_.end() ? std::nullopt : std::optional(found->second);
   }
 
   std::string set_once(const std::string& key, const std::string& value) override {
-    std::string there;
-    {
-      const std::lock_guard lock(mutex_);
-      there = values_.emplace(key, value).first->second;
-    }
-    changed_.notify_all();
-    return there;
+    const std::lock_guard lock(mutex_);
+    const auto [place, added] = values_.emplace(key, value);
+    if (added) changed_.notify_all();
+    return place->second;
   }
 
  private:
@@ -67,6 +60,7 @@ class PrefixedRendezvous final : public Rendezvous {
   }
 
  private:
+  // Shared: other prefixes lead to the same table.
   const std::shared_ptr<Rendezvous> table_;
   const std::string prefix_;
 };

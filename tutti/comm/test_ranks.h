@@ -20,11 +20,37 @@ namespace tutti::comm::testing {
 // Makes the transport of one rank of a world.
 using MakeTransport = std::function<std::unique_ptr<Transport>(int rank)>;
 
+// Moves bytes as another transport does and hides what else that one can do: for the algorithms of those that can do no
+// more.
+class PlainTransport final : public Transport {
+ public:
+  explicit PlainTransport(std::unique_ptr<Transport> inner) : inner_(std::move(inner)) {}
+  std::string name() const override { return "plain"; }
+  int rank() const override { return inner_->rank(); }
+  int world() const override { return inner_->world(); }
+  void exchange(std::span<const ConstBytes> sends, std::span<const Bytes> recvs,
+                const Operation& operation) override {
+    inner_->exchange(sends, recvs, operation);
+  }
+  void send(ConstBytes bytes, int to, const Operation& operation) override { inner_->send(bytes, to, operation); }
+  void recv(Bytes bytes, int from, const Operation& operation) override { inner_->recv(bytes, from, operation); }
+  std::unique_ptr<Transport> split(const std::vector<int>& ranks, const std::string& name) override {
+    return std::make_unique<PlainTransport>(inner_->split(ranks, name));
+  }
+
+ private:
+  std::unique_ptr<Transport> inner_;
+};
+
 // For a world of threads of this process. The rendezvous lives as long as the result.
 inline MakeTransport make_transports(const std::string& backend, int world, std::chrono::milliseconds timeout) {
-  if (backend == "inproc") {
+  if (backend == "inproc" || backend == "plain") {
     auto all = std::make_shared<std::vector<std::unique_ptr<Transport>>>(inproc_transports(world, timeout));
-    return [all](int rank) { return std::move(all->at(static_cast<size_t>(rank))); };
+    return [all, backend](int rank) -> std::unique_ptr<Transport> {
+      auto transport = std::move(all->at(static_cast<size_t>(rank)));
+      if (backend == "inproc") return transport;
+      return std::make_unique<PlainTransport>(std::move(transport));
+    };
   }
   const auto table = local_rendezvous();
   return [table, world, timeout](int rank) {

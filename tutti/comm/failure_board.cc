@@ -1,0 +1,264 @@
+#include "tutti/comm/failure_board.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace tutti::comm {
+namespace {
+
+constexpr const char* kFailure = "failure";
+
+double seconds(std::chrono::milliseconds time) { return std::chrono::duration<double>(time).count(); }
+
+std::string name_of(const std::vector<std::string>& who, int rank) {
+  return who.empty() ? fmt::format("rank {}", rank) : who[static_cast<size_t>(rank)];
+}
+
+// The kind's number, a space, the text.
+std::string to_value(const Error& error) {
+  return fmt::format("{} {}", static_cast<int>(error.kind()), error.what());
+}
+
+Error to_error(const std::string& value) {
+  const size_t space = value.find(' ');
+  return {static_cast<ErrorKind>(std::stoi(value)), value.substr(space + 1)};
+}
+
+std::string last_seen(bool waiting, const std::string& text) {
+  if (text.empty()) return "it has not done anything yet";
+  return fmt::format("it {} {}", waiting ? "waits in" : "was last seen in", text);
+}
+
+}  // namespace
+
+std::vector<std::string> roll_call(Rendezvous& table, const BoardOptions& options, const std::string& word,
+                                   std::chrono::milliseconds timeout) {
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  const auto key = [](int rank) { return fmt::format("here/{}", rank); };
+  table.set(key(options.rank), word);
+  std::vector<std::string> words(static_cast<size_t>(options.world));
+  std::string missing;
+  for (int r = 0; r < options.world; ++r) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+    try {
+      words[static_cast<size_t>(r)] = table.get(key(r), std::max(left, std::chrono::milliseconds(0)));
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::Timeout) throw;
+      missing += fmt::format("{}{}", missing.empty() ? "" : ", ", name_of(options.who, r));
+    }
+  }
+  if (!missing.empty())
+    fail(ErrorKind::Timeout, "connect failed: nothing from {} for {:g} s. Is it running? Look at its output, or raise --timeout",
+         missing, seconds(timeout));
+  return words;
+}
+
+FailureBoard::FailureBoard(std::shared_ptr<Rendezvous> table, BoardOptions options,
+                           std::function<void()> abandon)
+    : table_(std::move(table)), options_(std::move(options)), abandon_(std::move(abandon)) {
+  thread_ = std::thread([this] { keep_watch(); });
+}
+
+FailureBoard::~FailureBoard() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+std::string FailureBoard::who(int rank) const { return name_of(options_.who, rank); }
+
+FailureBoard::Watch FailureBoard::watch(const Operation& operation, Party party, std::vector<int> peers) {
+  const std::lock_guard lock(mutex_);
+  if (failure_) throw *failure_;
+  const bool of_all = party == Party::All;
+  if (of_all) ++number_;
+  Entry entry{operation, operation.what, of_all, number_, std::move(peers), Clock::now()};
+  const auto place = entries_.insert(entries_.end(), std::move(entry));
+  place->operation.what = place->what.c_str();
+  // The thread looks up often enough for all but short timeouts.
+  if (operation.timeout < 4 * options_.look_up) changed_.notify_all();
+  return {*this, place};
+}
+
+FailureBoard::Watch::~Watch() {
+  const std::lock_guard lock(board_.mutex_);
+  board_.last_done_ = describe(entry_->operation);
+  board_.entries_.erase(entry_);
+}
+
+void FailureBoard::Watch::arrived(int rank) {
+  const std::lock_guard lock(board_.mutex_);
+  std::erase(entry_->missing, rank);
+}
+
+void FailureBoard::throw_if_failed() {
+  const std::lock_guard lock(mutex_);
+  if (failure_) throw *failure_;
+}
+
+void FailureBoard::lost(const Watch& watch, int rank, const std::string& why) {
+  throw_if_failed();
+  std::string operation;
+  {
+    const std::lock_guard lock(mutex_);
+    operation = describe(watch.entry_->operation);
+  }
+  std::string seen;
+  try {
+    const auto word = word_of(rank).value_or(Word{});
+    seen = "; " + last_seen(word.waiting, word.text);
+  } catch (const Error&) {
+    // The table is gone too: then there is no more to say.
+  }
+  report(ErrorKind::PeerLost, fmt::format("{} failed: {} is gone{}{}. Its own output says why", operation, who(rank),
+                                          why.empty() ? "" : fmt::format(" ({})", why), seen));
+}
+
+void FailureBoard::report(ErrorKind kind, const std::string& text) {
+  fail_together(kind, text);
+  throw_if_failed();
+  throw Error(kind, text);
+}
+
+void FailureBoard::fail_together(ErrorKind kind, const std::string& text) {
+  const std::lock_guard reporting(reporting_);
+  {
+    const std::lock_guard lock(mutex_);
+    if (failure_) return;
+  }
+  Error error(kind, text);
+  try {
+    error = to_error(table_->set_once(kFailure, to_value(error)));
+  } catch (const Error&) {
+    // Nobody can be told; each rank has to come to it by itself.
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    failure_ = error;
+  }
+  abandon_();
+}
+
+void FailureBoard::keep_watch() {
+  std::unique_lock lock(mutex_);
+  while (!stopping_ && !failure_) {
+    // Woken for an operation with a short timeout, it only thinks again about when to look.
+    if (changed_.wait_until(lock, next_look()) == std::cv_status::timeout && !stopping_) look(lock);
+  }
+}
+
+bool FailureBoard::talks_long(const Entry& entry) const {
+  return Clock::now() - entry.began >= std::min(options_.last_words, entry.operation.timeout / 4);
+}
+
+FailureBoard::Clock::time_point FailureBoard::next_look() const {
+  Clock::time_point next = looks_at_;
+  for (const Entry& entry : entries_) {
+    next = std::min(next, entry.operation.deadline);
+    if (!talks_long(entry)) next = std::min(next, entry.began + entry.operation.timeout / 4);
+  }
+  return next;
+}
+
+// Not told by operations that are over soon: what was done last tells more than what has just begun.
+std::string FailureBoard::own_word() const {
+  const Entry* longest = nullptr;
+  for (const Entry& entry : entries_) {
+    // Where it waits for all and for one other besides, the others want to hear of the former.
+    if (talks_long(entry) && (longest == nullptr || (entry.of_all && !longest->of_all))) longest = &entry;
+  }
+  if (longest != nullptr)
+    return fmt::format("W {} {}", longest->of_all ? longest->number : 0, describe(longest->operation));
+  return last_done_.empty() ? "" : fmt::format("D {} {}", number_, last_done_);
+}
+
+void FailureBoard::look(std::unique_lock<std::mutex>& lock) {
+  const auto now = Clock::now();
+  looks_at_ = now + options_.look_up;
+  const auto late = std::find_if(entries_.begin(), entries_.end(),
+                                 [&](const Entry& entry) { return now >= entry.operation.deadline; });
+  if (late != entries_.end()) {
+    const Entry entry = *late;
+    lock.unlock();
+    time_out(entry);
+    lock.lock();
+    return;
+  }
+  std::string word = own_word();
+  const bool soon = word.starts_with('W') || now - told_at_ >= options_.last_words;
+  if (word == told_ || !soon) {
+    word.clear();
+  } else {
+    told_ = word;
+    told_at_ = now;
+  }
+  std::string waiting;
+  if (!entries_.empty() && (now - entries_.front().began >= options_.look_up || talks_long(entries_.front())))
+    waiting = describe(entries_.front().operation);
+  lock.unlock();
+  look_at_table(word, waiting);
+  lock.lock();
+}
+
+void FailureBoard::look_at_table(const std::string& word, const std::string& waiting) {
+  try {
+    if (!word.empty()) table_->set(fmt::format("last/{}", options_.rank), word);
+    if (waiting.empty()) return;
+    if (const auto failure = table_->peek(kFailure)) {
+      const Error error = to_error(*failure);
+      fail_together(error.kind(), error.what());
+    }
+  } catch (const Error& error) {
+    // A table that is slow may come back; where it is gone, its rank is, and nobody would hear of a failure.
+    if (!waiting.empty() && error.kind() == ErrorKind::PeerLost)
+      fail_together(ErrorKind::PeerLost, fmt::format("{} failed: {}", waiting, error.what()));
+  }
+}
+
+std::optional<FailureBoard::Word> FailureBoard::word_of(int rank) {
+  const auto value = table_->peek(fmt::format("last/{}", rank));
+  if (!value) return std::nullopt;
+  const size_t text = value->find(' ', 2) + 1;
+  return Word{value->front() == 'W', std::stoll(value->substr(2)), value->substr(text)};
+}
+
+void FailureBoard::time_out(const Entry& entry) {
+  std::vector<std::optional<Word>> words;
+  std::string table;
+  try {
+    for (const int rank : entry.missing) words.push_back(word_of(rank));
+  } catch (const Error& error) {
+    table = fmt::format(". {}", error.what());
+    words.clear();
+  }
+  words.resize(entry.missing.size());
+  std::string text;
+  for (const size_t i : to_blame(entry, words)) {
+    const Word word = words[i].value_or(Word{});
+    text += fmt::format("{}nothing from {} for {:g} s", text.empty() ? "" : "; ", who(entry.missing[i]),
+                        seconds(entry.operation.timeout));
+    if (table.empty()) text += ", " + last_seen(word.waiting, word.text);
+  }
+  if (text.empty()) text = fmt::format("it was not done within {:g} s", seconds(entry.operation.timeout));
+  fail_together(ErrorKind::Timeout, fmt::format("{} failed: {}{}. Raise --timeout, or look at what it is doing",
+                                                describe(entry.operation), text, table));
+}
+
+// Who has not come: those of whom something is missing and who do not themselves wait in this operation for others.
+std::vector<size_t> FailureBoard::to_blame(const Entry& entry, const std::vector<std::optional<Word>>& words) {
+  std::vector<size_t> all;
+  std::vector<size_t> guilty;
+  for (size_t i = 0; i < words.size(); ++i) {
+    all.push_back(i);
+    const bool waits_too = entry.of_all && words[i] && words[i]->waiting && words[i]->number >= entry.number;
+    if (!waits_too) guilty.push_back(i);
+  }
+  return guilty.empty() ? all : guilty;
+}
+
+}  // namespace tutti::comm

@@ -1,0 +1,12 @@
+#include "tutti/base/error.h"
+#include "tutti/comm/gloo/gloo.h"
+
+namespace tutti::comm {
+
+std::unique_ptr<Transport> gloo_transport(std::shared_ptr<Rendezvous>, const GlooOptions&) {
+  fail(ErrorKind::Unimplemented,
+       "this build has no Gloo: LibTorch does not bring its headers along. Install them (libgloo-dev) and build again with "
+       "-DTUTTI_WITH_GLOO=ON");
+}
+
+}  // namespace tutti::comm
