@@ -69,6 +69,26 @@ endif()
 find_package(ZLIB QUIET)
 tutti_optional(ZLIB "${ZLIB_FOUND}")
 
+# Gloo is inside LibTorch, its headers are not. They are only read: nothing is linked.
+find_path(TUTTI_GLOO_INCLUDE gloo/context.h PATH_SUFFIXES include)
+tutti_optional(GLOO "${TUTTI_GLOO_INCLUDE}")
+if(TUTTI_HAVE_GLOO)
+  add_library(tutti_gloo INTERFACE)
+  target_include_directories(tutti_gloo SYSTEM INTERFACE ${TUTTI_GLOO_INCLUDE})
+endif()
+
+if(NOT TUTTI_WITH_MPI STREQUAL "OFF")
+  # By its C interface: that of C++ would link bindings that nobody uses.
+  enable_language(C)
+  find_package(MPI QUIET COMPONENTS C)
+endif()
+tutti_optional(MPI "${MPI_C_FOUND}")
+if(TUTTI_HAVE_MPI)
+  add_library(tutti_mpi INTERFACE)
+  target_link_libraries(tutti_mpi INTERFACE MPI::MPI_C)
+  target_compile_definitions(tutti_mpi INTERFACE OMPI_SKIP_MPICXX MPICH_SKIP_MPICXX)
+endif()
+
 if(TUTTI_TESTS)
   find_package(GTest QUIET)
   if(NOT GTest_FOUND)

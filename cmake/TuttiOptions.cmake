@@ -7,6 +7,8 @@ set(TUTTI_SANITIZE "" CACHE STRING "Sanitizers, as -fsanitize= takes them: 'addr
 # AUTO uses the part where it is found, ON stops the configure where it is not, OFF leaves it out.
 set(TUTTI_WITH_CUDA AUTO CACHE STRING "LibTorch's CUDA half: AUTO, ON or OFF")
 set(TUTTI_WITH_ZLIB AUTO CACHE STRING "Read .gz files: AUTO, ON or OFF")
+set(TUTTI_WITH_GLOO AUTO CACHE STRING "TCP between machines, by the Gloo inside LibTorch: AUTO, ON or OFF")
+set(TUTTI_WITH_MPI AUTO CACHE STRING "Open MPI between machines: AUTO, ON or OFF")
 
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)

@@ -1,4 +1,6 @@
-// What the example has to reach on drawn digits.
+// What the example has to reach, on drawn digits and, where TUTTI_TEST_MNIST names their folder, on the real
+// ones.
+#include <cstdlib>
 #include <fstream>
 
 #include <gtest/gtest.h>
@@ -21,6 +23,14 @@ double accuracy(const TestFolder& folder, const std::vector<std::string>& flags)
 TEST(MnistSlow, reads_97_percent_of_the_drawn_digits_within_the_demo) {
   const TestFolder folder;
   EXPECT_GE(accuracy(folder, {"--steps", "1000", "--threads", "1", "--rate", "1e-3"}), 0.97);
+}
+
+TEST(MnistSlow, reads_99_percent_of_the_real_digits_within_5000_steps) {
+  const char* data = std::getenv("TUTTI_TEST_MNIST");
+  if (data == nullptr) GTEST_SKIP() << "TUTTI_TEST_MNIST does not name a folder with the real MNIST";
+  const TestFolder folder;
+  for (const char* seed : {"1", "2"})
+    EXPECT_GE(accuracy(folder, {"--data", data, "--threads", "1", "--seed", seed}), 0.990) << "seed " << seed;
 }
 
 }  // namespace

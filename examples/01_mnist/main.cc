@@ -9,6 +9,7 @@ using torch::relu;
 
 struct Net : nn::Module {
   torch::Tensor forward(torch::Tensor x) {
+    x = (x - 0.1307) / 0.3081;  // mean and deviation of MNIST's pixels
     x = max_pool2d(relu(conv1(x)), 2);
     x = max_pool2d(relu(conv2(x)), 2);
     return pred(relu(dense(x.flatten(1))));
@@ -30,11 +31,14 @@ int main(int argc, char** argv) {
   return tutti::run(argc, argv, program, [&](tutti::Context& ctx) {
     const auto digits = tutti::data::mnist(ctx.flags().data);
     const auto net = std::make_shared<Net>();
+    const auto steps = ctx.flags().steps;  // 0 with --epochs
+    const auto schedule = tutti::schedules::decay(rate, steps * 7 / 10, steps);
     tutti::Trainer trainer(ctx, net, torch::optim::AdamOptions(rate),
                            [](Net& n, const tutti::Batch& batch) -> tutti::LossOutput {
                              const auto prediction = n.forward(batch["image"]);
                              return {torch::cross_entropy_loss(prediction, batch["label"]), prediction};
-                           });
+                           },
+                           {.learning_rate = steps > 0 ? schedule : tutti::schedules::constant(rate)});
     trainer.add_hook(tutti::hooks::batch_metrics({tutti::metrics::accuracy("label")}, 100));
     trainer.fit(digits.train().shuffle());
     const auto test = trainer.evaluate(digits.test(), {tutti::metrics::accuracy("label")});

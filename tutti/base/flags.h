@@ -30,6 +30,10 @@ struct Flags {
       "auto";           // "cpu", "cuda", "cuda:1", "/gpu:0"; auto: the GPU of the local rank, or the CPU
   int64_t threads = 0;  // 0: cores / local workers
 
+  // How the workers talk.
+  std::string comm = "auto";  // "shm", "gloo", "mpi"; auto: shm on one host, gloo on several
+  double timeout = 60;        // seconds that anything may wait for another task
+
   // What is read and written.
   std::string data;
   std::string logdir;                     // "": nothing is written at all

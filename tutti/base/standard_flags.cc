@@ -1,3 +1,5 @@
+#include <cstdlib>
+
 #include "tutti/base/error.h"
 #include "tutti/base/every.h"
 #include "tutti/base/flags.h"
@@ -48,6 +50,16 @@ void add_place_flags(FlagSet& set, Flags& flags) {
   set.at_least("--threads", 0);
 }
 
+bool is_positive(const std::string& text) { return std::strtod(text.c_str(), nullptr) > 0; }
+
+void add_comm_flags(FlagSet& set, Flags& flags) {
+  set.group("How the workers talk");
+  set.add_choice("--comm", flags.comm, {"auto", "shm", "gloo", "mpi"},
+                 "what carries the gradients; auto is shared memory on one host, Gloo's TCP on several");
+  set.add("--timeout", flags.timeout, "seconds to wait for another task before giving up and naming it");
+  set.require("--timeout", "a number of seconds above 0", is_positive);
+}
+
 void add_file_flags(FlagSet& set, Flags& flags) {
   set.group("What is read and written");
   set.add("--data", flags.data, "where the examples are");
@@ -81,6 +93,7 @@ void add_cluster_flags(FlagSet& set, Flags& flags) {
 void add_standard_flags(FlagSet& set, Flags& flags) {
   add_training_flags(set, flags);
   add_place_flags(set, flags);
+  add_comm_flags(set, flags);
   add_file_flags(set, flags);
   add_cluster_flags(set, flags);
 }

@@ -38,7 +38,8 @@ struct Identity {
   bool is_evaluator = false;           // stands outside the cluster: rank 0 of its own world of one
   std::string source = "one process";  // which discovery answered, for `tutti doctor` and for error messages
   std::string
-      master_address;  // HOST:PORT of rank 0, or its host alone (Slurm), or "" where the launcher names none
+      master_address;  // HOST:PORT of rank 0, or its host alone (PMIx), or "" where the launcher names none
+  bool launcher_serves = false;  // somebody else than rank 0 listens there already, with a c10d TCPStore
 };
 
 // Asks, in this order: flags, TF_CONFIG, torchrun, Open MPI, MPICH/PMI, PMIx, Slurm; else one process. The

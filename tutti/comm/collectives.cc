@@ -58,7 +58,8 @@ void require_fit(const torch::Tensor& whole, const torch::Tensor& part, int part
 
 void require_one_each(const std::vector<torch::Tensor>& tensors, int world) {
   if (tensors.size() != static_cast<size_t>(world))
-    fail(ErrorKind::InvalidArgument, "{} tensors for {} ranks: one for each is needed", tensors.size(), world);
+    fail(ErrorKind::InvalidArgument, "{} tensors for {} ranks: one for each is needed", tensors.size(),
+         world);
 }
 
 void reduce_tensors(const std::vector<torch::Tensor>& inputs, const torch::Tensor& output, ReduceOp op) {
@@ -126,8 +127,8 @@ void Collectives::exchange(const Tensors& inputs, const Tensors& outputs, const 
 
 void Collectives::reduce_everywhere(const torch::Tensor& tensor, ReduceOp op, const Operation& operation) {
   if (in_place_ != nullptr) {
-    in_place_->all_reduce(static_cast<std::byte*>(tensor.data_ptr()), {tensor.scalar_type(), op, tensor.numel()},
-                          operation);
+    in_place_->all_reduce(static_cast<std::byte*>(tensor.data_ptr()),
+                          {tensor.scalar_type(), op, tensor.numel()}, operation);
     return;
   }
   const Tensors slices = slices_of(tensor, world_);
@@ -163,7 +164,8 @@ Work Collectives::reduce_scatter(const torch::Tensor& output, const torch::Tenso
   });
 }
 
-Work Collectives::all_gather(const torch::Tensor& output, const torch::Tensor& input, const Options& options) {
+Work Collectives::all_gather(const torch::Tensor& output, const torch::Tensor& input,
+                             const Options& options) {
   require_fit(output, input, world_);
   return perform("all_gather", options, [this, output, input](const Operation& operation) {
     const torch::Tensor room = flat_room(output);
@@ -172,7 +174,8 @@ Work Collectives::all_gather(const torch::Tensor& output, const torch::Tensor& i
   });
 }
 
-Work Collectives::all_gather_uneven(const Tensors& outputs, const torch::Tensor& input, const Options& options) {
+Work Collectives::all_gather_uneven(const Tensors& outputs, const torch::Tensor& input,
+                                    const Options& options) {
   require_one_each(outputs, world_);
   require_fit(outputs[static_cast<size_t>(rank_)], input, 1);
   return perform("all_gather_uneven", options, [this, outputs, input](const Operation& operation) {
@@ -183,7 +186,8 @@ Work Collectives::all_gather_uneven(const Tensors& outputs, const torch::Tensor&
   });
 }
 
-Work Collectives::all_to_all(const torch::Tensor& output, const torch::Tensor& input, const Options& options) {
+Work Collectives::all_to_all(const torch::Tensor& output, const torch::Tensor& input,
+                             const Options& options) {
   require_fit(output, input, 1);
   if (input.numel() % world_ != 0)
     fail(ErrorKind::InvalidArgument, "{} elements do not make {} equal parts", input.numel(), world_);
@@ -312,14 +316,16 @@ torch::Tensor Collectives::allocate(int64_t elements, torch::ScalarType type) {
   // Never nothing: an empty vector has a place too.
   const size_t size = std::max<size_t>(1, static_cast<size_t>(elements) * c10::elementSize(type));
   perform("allocate", {}, [&](const Operation& operation) { block = in_place_->allocate(size, operation); });
-  return torch::from_blob(block.parts[static_cast<size_t>(rank_)], {elements},
-                          [memory = block.memory](void*) {}, torch::TensorOptions().dtype(type));
+  return torch::from_blob(
+      block.parts[static_cast<size_t>(rank_)], {elements}, [memory = block.memory](void*) {},
+      torch::TensorOptions().dtype(type));
 }
 
 Collectives::Tensors Collectives::everyones(const torch::Tensor& mine) {
   const auto parts = in_place_->everyones(static_cast<const std::byte*>(mine.data_ptr()), mine.nbytes());
   if (parts.empty())
-    fail(ErrorKind::InvalidArgument, "a tensor of {} elements is not (part of) a shared vector", mine.numel());
+    fail(ErrorKind::InvalidArgument, "a tensor of {} elements is not (part of) a shared vector",
+         mine.numel());
   Tensors tensors;
   for (std::byte* part : parts)
     tensors.push_back(torch::from_blob(part, mine.sizes(), mine.strides(), mine.options()));

@@ -17,8 +17,8 @@
 
 namespace tutti::comm {
 
-// All operations over whatever moves the bytes. Sums are made here: every rank gets one slice from all others, adds
-// it along the tree, and hands it out again, which moves no more than a ring does.
+// All operations over whatever moves the bytes. Sums are made here: every rank gets one slice from all
+// others, adds it along the tree, and hands it out again, which moves no more than a ring does.
 class Collectives final : public Communicator, private SharedVectors {
  public:
   Collectives(std::unique_ptr<Transport> transport, std::chrono::milliseconds timeout);
@@ -37,7 +37,8 @@ class Collectives final : public Communicator, private SharedVectors {
   Work all_to_all_uneven(const std::vector<torch::Tensor>& outputs, const std::vector<torch::Tensor>& inputs,
                          const Options& options) override;
   Work broadcast(const torch::Tensor& tensor, int root, const Options& options) override;
-  Work gather(const torch::Tensor& output, const torch::Tensor& input, int root, const Options& options) override;
+  Work gather(const torch::Tensor& output, const torch::Tensor& input, int root,
+              const Options& options) override;
   Work scatter(const torch::Tensor& output, const torch::Tensor& input, int root,
                const Options& options) override;
   Work send(const torch::Tensor& tensor, int to, const Options& options) override;
@@ -57,7 +58,8 @@ class Collectives final : public Communicator, private SharedVectors {
   Work perform(const char* name, const Options& options, Body body);
   template <class Body>
   void guarded(const char* name, const Options& options, const Body& body);
-  Work between_two(const char* name, const torch::Tensor& tensor, int peer, bool sending, const Options& options);
+  Work between_two(const char* name, const torch::Tensor& tensor, int peer, bool sending,
+                   const Options& options);
   void throw_if_broken();
   void exchange(const Tensors& inputs, const Tensors& outputs, const Operation& operation);
   void reduce_everywhere(const torch::Tensor& flat, ReduceOp op, const Operation& operation);

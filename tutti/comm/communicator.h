@@ -41,10 +41,10 @@ class SharedVectors {
   virtual void sync(const Options& options = {}) = 0;
 };
 
-// A group of ranks that move tensors among themselves. Every rank calls the same operations in the same order;
-// only send and recv are between two. They are carried out in that order, one after the other. Tensors may be
-// strided or empty, on the CPU or on a GPU, of float32/64, bfloat16, float16, int32/64, uint8 or bool; types
-// and sizes have to fit across the ranks.
+// A group of ranks that move tensors among themselves. Every rank calls the same operations in the same
+// order; only send and recv are between two. They are carried out in that order, one after the other. Tensors
+// may be strided or empty, on the CPU or on a GPU, of float32/64, bfloat16, float16, int32/64, uint8 or bool;
+// types and sizes have to fit across the ranks.
 //
 // What can be seen at once is an InvalidArgument and changes nothing. A rank that is late is a Timeout, one
 // that is gone a PeerLost; both name it, all ranks get the same text, and the communicator is broken from

@@ -26,7 +26,8 @@ torch::Tensor values(int rank, int64_t size, torch::ScalarType type, int64_t lar
 }
 
 void expect_equal(const torch::Tensor& actual, const torch::Tensor& expected, const std::string& what) {
-  if (actual.sizes() != expected.sizes() || !torch::equal(actual.to(torch::kDouble), expected.to(torch::kDouble)))
+  if (actual.sizes() != expected.sizes() ||
+      !torch::equal(actual.to(torch::kDouble), expected.to(torch::kDouble)))
     fail(ErrorKind::Bug, "{}: other values than expected", what);
 }
 

@@ -4,8 +4,8 @@
 
 namespace tutti::comm {
 
-// What every backend has to do, whoever its ranks are. Each rank calls these with its own communicator; what is wrong
-// is a gtest failure in one process, and an Error in every other test program.
+// What every backend has to do, whoever its ranks are. Each rank calls these with its own communicator; what
+// is wrong is a gtest failure in one process, and an Error in every other test program.
 void check_reductions(Communicator& comm);
 void check_movements(Communicator& comm);
 void check_strided_and_empty(Communicator& comm);

@@ -1,3 +1,5 @@
+#include "tutti/comm/conformance.h"
+
 #include <string>
 #include <tuple>
 
@@ -5,7 +7,6 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
-#include "tutti/comm/conformance.h"
 #include "tutti/comm/test_ranks.h"
 
 namespace tutti::comm {
@@ -64,16 +65,15 @@ TEST_P(ConformanceOfTwo, adds_along_the_tree) {
 }
 
 TEST_P(ConformanceOfTwo, names_a_rank_that_does_not_come) {
-  const auto errors =
-      errors_of_ranks(GetParam(), 3, std::chrono::milliseconds(300), [](Communicator& comm) {
-        comm.barrier({.what = "the start"});
-        if (comm.rank() == 1) {
-          // Neither comes nor leaves, until the others have given up.
-          EXPECT_THROW(comm.recv(torch::zeros({1}), 0, {.timeout = std::chrono::seconds(30)}).wait(), Error);
-          return;
-        }
-        comm.all_reduce(torch::zeros({100}), ReduceOp::Sum, {.what = "gradients", .step = 118}).wait();
-      });
+  const auto errors = errors_of_ranks(GetParam(), 3, std::chrono::milliseconds(300), [](Communicator& comm) {
+    comm.barrier({.what = "the start"});
+    if (comm.rank() == 1) {
+      // Neither comes nor leaves, until the others have given up.
+      EXPECT_THROW(comm.recv(torch::zeros({1}), 0, {.timeout = std::chrono::seconds(30)}).wait(), Error);
+      return;
+    }
+    comm.all_reduce(torch::zeros({100}), ReduceOp::Sum, {.what = "gradients", .step = 118}).wait();
+  });
   EXPECT_EQ(errors[0], errors[2]);
   for (const char* part : {"all_reduce of gradients", "step 118", "worker/1", "barrier of the start"})
     EXPECT_NE(errors[0].find(part), std::string::npos) << errors[0];

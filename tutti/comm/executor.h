@@ -11,8 +11,8 @@
 
 namespace tutti::comm {
 
-// A thread that carries out operations in the order in which they are given to it. It starts with the first; the
-// destructor lets it finish what it has. Thread-safe.
+// A thread that carries out operations in the order in which they are given to it. It starts with the first;
+// the destructor lets it finish what it has. Thread-safe.
 class Executor {
  public:
   Executor() = default;

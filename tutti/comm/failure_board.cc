@@ -41,7 +41,8 @@ std::vector<std::string> roll_call(Rendezvous& table, const BoardOptions& option
   std::vector<std::string> words(static_cast<size_t>(options.world));
   std::string missing;
   for (int r = 0; r < options.world; ++r) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+    const auto left =
+        std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
     try {
       words[static_cast<size_t>(r)] = table.get(key(r), std::max(left, std::chrono::milliseconds(0)));
     } catch (const Error& error) {
@@ -50,7 +51,8 @@ std::vector<std::string> roll_call(Rendezvous& table, const BoardOptions& option
     }
   }
   if (!missing.empty())
-    fail(ErrorKind::Timeout, "connect failed: nothing from {} for {:g} s. Is it running? Look at its output, or raise --timeout",
+    fail(ErrorKind::Timeout,
+         "connect failed: nothing from {} for {:g} s. Is it running? Look at its output, or raise --timeout",
          missing, seconds(timeout));
   return words;
 }
@@ -72,14 +74,29 @@ FailureBoard::~FailureBoard() {
 
 std::string FailureBoard::who(int rank) const { return name_of(options_.who, rank); }
 
+// After a pause the others may have given up on this rank; what they sent before would still let it go on for
+// a while.
+void FailureBoard::look_after_pause() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!entries_.empty() || Clock::now() - done_at_ < options_.last_words) return;
+  }
+  try {
+    adopt_failure();
+  } catch (const Error&) {
+    // The operation itself will find out.
+  }
+}
+
 FailureBoard::Watch FailureBoard::watch(const Operation& operation, Party party, std::vector<int> peers) {
+  look_after_pause();
   const std::lock_guard lock(mutex_);
   if (failure_) throw *failure_;
   const bool of_all = party == Party::All;
   if (of_all) ++number_;
-  Entry entry{operation, operation.what, of_all, number_, std::move(peers), Clock::now()};
-  const auto place = entries_.insert(entries_.end(), std::move(entry));
-  place->operation.what = place->what.c_str();
+  const auto place =
+      entries_.insert(entries_.end(), {describe(operation), operation.timeout, operation.deadline, of_all,
+                                       number_, std::move(peers), Clock::now()});
   // The thread looks up often enough for all but short timeouts.
   if (operation.timeout < 4 * options_.look_up) changed_.notify_all();
   return {*this, place};
@@ -87,7 +104,8 @@ FailureBoard::Watch FailureBoard::watch(const Operation& operation, Party party,
 
 FailureBoard::Watch::~Watch() {
   const std::lock_guard lock(board_.mutex_);
-  board_.last_done_ = describe(entry_->operation);
+  board_.done_at_ = Clock::now();
+  board_.last_done_ = std::move(entry_->operation);
   board_.entries_.erase(entry_);
 }
 
@@ -106,7 +124,7 @@ void FailureBoard::lost(const Watch& watch, int rank, const std::string& why) {
   std::string operation;
   {
     const std::lock_guard lock(mutex_);
-    operation = describe(watch.entry_->operation);
+    operation = watch.entry_->operation;
   }
   std::string seen;
   try {
@@ -115,8 +133,8 @@ void FailureBoard::lost(const Watch& watch, int rank, const std::string& why) {
   } catch (const Error&) {
     // The table is gone too: then there is no more to say.
   }
-  report(ErrorKind::PeerLost, fmt::format("{} failed: {} is gone{}{}. Its own output says why", operation, who(rank),
-                                          why.empty() ? "" : fmt::format(" ({})", why), seen));
+  report(ErrorKind::PeerLost, fmt::format("{} failed: {} is gone{}{}. Its own output says why", operation,
+                                          who(rank), why.empty() ? "" : fmt::format(" ({})", why), seen));
 }
 
 void FailureBoard::report(ErrorKind kind, const std::string& text) {
@@ -153,14 +171,14 @@ void FailureBoard::keep_watch() {
 }
 
 bool FailureBoard::talks_long(const Entry& entry) const {
-  return Clock::now() - entry.began >= std::min(options_.last_words, entry.operation.timeout / 4);
+  return Clock::now() - entry.began >= std::min(options_.last_words, entry.timeout / 4);
 }
 
 FailureBoard::Clock::time_point FailureBoard::next_look() const {
   Clock::time_point next = looks_at_;
   for (const Entry& entry : entries_) {
-    next = std::min(next, entry.operation.deadline);
-    if (!talks_long(entry)) next = std::min(next, entry.began + entry.operation.timeout / 4);
+    next = std::min(next, entry.deadline);
+    if (!talks_long(entry)) next = std::min(next, entry.began + entry.timeout / 4);
   }
   return next;
 }
@@ -173,7 +191,7 @@ std::string FailureBoard::own_word() const {
     if (talks_long(entry) && (longest == nullptr || (entry.of_all && !longest->of_all))) longest = &entry;
   }
   if (longest != nullptr)
-    return fmt::format("W {} {}", longest->of_all ? longest->number : 0, describe(longest->operation));
+    return fmt::format("W {} {}", longest->of_all ? longest->number : 0, longest->operation);
   return last_done_.empty() ? "" : fmt::format("D {} {}", number_, last_done_);
 }
 
@@ -181,7 +199,7 @@ void FailureBoard::look(std::unique_lock<std::mutex>& lock) {
   const auto now = Clock::now();
   looks_at_ = now + options_.look_up;
   const auto late = std::find_if(entries_.begin(), entries_.end(),
-                                 [&](const Entry& entry) { return now >= entry.operation.deadline; });
+                                 [&](const Entry& entry) { return now >= entry.deadline; });
   if (late != entries_.end()) {
     const Entry entry = *late;
     lock.unlock();
@@ -199,20 +217,23 @@ void FailureBoard::look(std::unique_lock<std::mutex>& lock) {
   }
   std::string waiting;
   if (!entries_.empty() && (now - entries_.front().began >= options_.look_up || talks_long(entries_.front())))
-    waiting = describe(entries_.front().operation);
+    waiting = entries_.front().operation;
   lock.unlock();
   look_at_table(word, waiting);
   lock.lock();
 }
 
+void FailureBoard::adopt_failure() {
+  if (const auto failure = table_->peek(kFailure)) {
+    const Error error = to_error(*failure);
+    fail_together(error.kind(), error.what());
+  }
+}
+
 void FailureBoard::look_at_table(const std::string& word, const std::string& waiting) {
   try {
     if (!word.empty()) table_->set(fmt::format("last/{}", options_.rank), word);
-    if (waiting.empty()) return;
-    if (const auto failure = table_->peek(kFailure)) {
-      const Error error = to_error(*failure);
-      fail_together(error.kind(), error.what());
-    }
+    if (!waiting.empty()) adopt_failure();
   } catch (const Error& error) {
     // A table that is slow may come back; where it is gone, its rank is, and nobody would hear of a failure.
     if (!waiting.empty() && error.kind() == ErrorKind::PeerLost)
@@ -241,16 +262,19 @@ void FailureBoard::time_out(const Entry& entry) {
   for (const size_t i : to_blame(entry, words)) {
     const Word word = words[i].value_or(Word{});
     text += fmt::format("{}nothing from {} for {:g} s", text.empty() ? "" : "; ", who(entry.missing[i]),
-                        seconds(entry.operation.timeout));
+                        seconds(entry.timeout));
     if (table.empty()) text += ", " + last_seen(word.waiting, word.text);
   }
-  if (text.empty()) text = fmt::format("it was not done within {:g} s", seconds(entry.operation.timeout));
-  fail_together(ErrorKind::Timeout, fmt::format("{} failed: {}{}. Raise --timeout, or look at what it is doing",
-                                                describe(entry.operation), text, table));
+  if (text.empty()) text = fmt::format("it was not done within {:g} s", seconds(entry.timeout));
+  fail_together(ErrorKind::Timeout,
+                fmt::format("{} failed: {}{}. Raise --timeout, or look at what it is doing", entry.operation,
+                            text, table));
 }
 
-// Who has not come: those of whom something is missing and who do not themselves wait in this operation for others.
-std::vector<size_t> FailureBoard::to_blame(const Entry& entry, const std::vector<std::optional<Word>>& words) {
+// Who has not come: those of whom something is missing and who do not themselves wait in this operation for
+// others.
+std::vector<size_t> FailureBoard::to_blame(const Entry& entry,
+                                           const std::vector<std::optional<Word>>& words) {
   std::vector<size_t> all;
   std::vector<size_t> guilty;
   for (size_t i = 0; i < words.size(); ++i) {

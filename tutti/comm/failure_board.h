@@ -24,8 +24,8 @@ struct BoardOptions {
   std::vector<std::string> who = {};  // by rank, for people; empty: "rank 3"
   // A rank that waits looks this often whether another has failed, ...
   std::chrono::milliseconds look_up{200};
-  // ... says so on the board when it has waited this long (or a quarter of its timeout), and says no more often
-  // what else it has done.
+  // ... says so on the board when it has waited this long (or a quarter of its timeout), and says no more
+  // often what else it has done.
   std::chrono::milliseconds last_words{1000};
 };
 
@@ -33,14 +33,16 @@ struct BoardOptions {
 std::vector<std::string> roll_call(Rendezvous& table, const BoardOptions& options, const std::string& word,
                                    std::chrono::milliseconds timeout);
 
-// How ranks that have no memory in common fail together: with one text, which names whoever is to blame. It is told
-// of every operation. A thread of its own leaves word of what this rank does, keeps the deadlines, and looks
-// whether another rank has failed. The first failure that comes to the table is everybody's.
+// How ranks that have no memory in common fail together: with one text, which names whoever is to blame. It
+// is told of every operation. A thread of its own leaves word of what this rank does, keeps the deadlines,
+// and looks whether another rank has failed. The first failure that comes to the table is everybody's.
 //
-// The table has to be there for as long as operations are under way: where it is gone, so is the group. Thread-safe.
+// The table has to be there for as long as operations are under way: where it is gone, so is the group.
+// Thread-safe.
 class FailureBoard {
  public:
-  // `abandon` makes all operations that are under way give up. Called once, in any thread, when failure() is set.
+  // `abandon` makes all operations that are under way give up. Called once, in any thread, when failure() is
+  // set.
   FailureBoard(std::shared_ptr<Rendezvous> table, BoardOptions options, std::function<void()> abandon);
   ~FailureBoard();
   FailureBoard(const FailureBoard&) = delete;
@@ -48,8 +50,9 @@ class FailureBoard {
 
  private:
   struct Entry {
-    Operation operation;
-    std::string what;  // operation.what may end before the entry does
+    std::string operation;  // as describe() says it: what it points to may end before the entry does
+    std::chrono::milliseconds timeout;
+    std::chrono::steady_clock::time_point deadline;
     bool of_all;
     int64_t number;            // of operations of all ranks that have begun
     std::vector<int> missing;  // peers of which nothing has come yet
@@ -78,8 +81,8 @@ class FailureBoard {
   // Throws where the group has failed already.
   Watch watch(const Operation& operation, Party party, std::vector<int> peers);
 
-  // Throws the failure of all ranks: the one that is known, or else that this rank is gone. `why` is what the network
-  // says about it, or nothing.
+  // Throws the failure of all ranks: the one that is known, or else that this rank is gone. `why` is what the
+  // network says about it, or nothing.
   [[noreturn]] void lost(const Watch& watch, int rank, const std::string& why);
   // The same with a text of one's own.
   [[noreturn]] void report(ErrorKind kind, const std::string& text);
@@ -93,11 +96,13 @@ class FailureBoard {
     std::string text;
   };
 
+  void look_after_pause();
   void keep_watch();
   Clock::time_point next_look() const;
   void look(std::unique_lock<std::mutex>& lock);
   bool talks_long(const Entry& entry) const;
   std::string own_word() const;
+  void adopt_failure();
   void look_at_table(const std::string& word, const std::string& waiting);
   void time_out(const Entry& entry);
   void fail_together(ErrorKind kind, const std::string& text);
@@ -115,6 +120,7 @@ class FailureBoard {
   std::condition_variable changed_;
   std::list<Entry> entries_;  // all below: guarded by mutex_
   std::string last_done_;
+  Clock::time_point done_at_;
   int64_t number_ = 0;
   std::string told_;  // the word on the table
   Clock::time_point told_at_;

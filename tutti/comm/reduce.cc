@@ -178,11 +178,13 @@ void require_reducible(c10::ScalarType type, ReduceOp op) {
     case c10::ScalarType::Byte:
     case c10::ScalarType::Bool:
       if (op == ReduceOp::Average)
-        fail(ErrorKind::InvalidArgument, "the average of {} tensors is not of their type; sum them", c10::toString(type));
+        fail(ErrorKind::InvalidArgument, "the average of {} tensors is not of their type; sum them",
+             c10::toString(type));
       return;
     default:
       fail(ErrorKind::InvalidArgument,
-           "tensors of type {} cannot be reduced; float32, float64, bfloat16, float16, int32, int64, uint8 and bool can",
+           "tensors of type {} cannot be reduced; float32, float64, bfloat16, float16, int32, int64, uint8 "
+           "and bool can",
            c10::toString(type));
   }
 }
@@ -198,7 +200,8 @@ Program program_of(std::span<const Node> nodes, int64_t leaves) {
     while (nodes_at(node.level) > 1) {
       const bool only_child = node.index % 2 == 0 && node.index + 1 == nodes_at(node.level);
       if (!only_child) {
-        const bool sibling_waits = !waiting.empty() && node.index % 2 == 1 && waiting.back().level == node.level &&
+        const bool sibling_waits = !waiting.empty() && node.index % 2 == 1 &&
+                                   waiting.back().level == node.level &&
                                    waiting.back().index == node.index - 1;
         if (!sibling_waits) break;
         if (node.present && waiting.back().present) program.push_back(kCombine);
@@ -234,7 +237,8 @@ void reduce(std::span<const std::byte* const> inputs, std::span<std::byte* const
     case c10::ScalarType::Bool: {
       // 0 or 1: the larger is "any", the smaller is "all".
       Reduction bits = reduction;
-      bits.op = reduction.op == ReduceOp::Sum || reduction.op == ReduceOp::Max ? ReduceOp::Max : ReduceOp::Min;
+      bits.op =
+          reduction.op == ReduceOp::Sum || reduction.op == ReduceOp::Max ? ReduceOp::Max : ReduceOp::Min;
       return reduce_with<uint8_t>(inputs, outputs, bits, program);
     }
     default:

@@ -28,8 +28,8 @@ Slice slice_of(int64_t count, int rank, int world);
 // Whether there is such a thing: not the average of whole numbers. Else InvalidArgument.
 void require_reducible(c10::ScalarType type, ReduceOp op);
 
-// In which order inputs are combined, as for a machine with a stack: a number is the input that is put on it, kCombine
-// replaces the two on top by what they make.
+// In which order inputs are combined, as for a machine with a stack: a number is the input that is put on it,
+// kCombine replaces the two on top by what they make.
 using Program = std::vector<int>;
 constexpr int kCombine = -1;
 
@@ -40,12 +40,13 @@ struct Node {
   bool present;
 };
 
-// Combines the nodes, which are in the order of their leaves and cover all of them, as TreeSum does. Node i is input i.
-// Nothing where none is present.
+// Combines the nodes, which are in the order of their leaves and cover all of them, as TreeSum does. Node i
+// is input i. Nothing where none is present.
 Program program_of(std::span<const Node> nodes, int64_t leaves);
 
-// Combines `inputs` element by element, and writes the result to every one of `outputs`, which may be among the inputs.
-// Half precision is added in float32 and rounded once. Plain loops, with the same bits on every machine.
+// Combines `inputs` element by element, and writes the result to every one of `outputs`, which may be among
+// the inputs. Half precision is added in float32 and rounded once. Plain loops, with the same bits on every
+// machine.
 void reduce(std::span<const std::byte* const> inputs, std::span<std::byte* const> outputs,
             const Reduction& reduction, const Program& program);
 // All inputs, along the tree over their index.

@@ -21,8 +21,8 @@ class LocalRendezvous final : public Rendezvous {
   std::string get(const std::string& key, std::chrono::milliseconds timeout) override {
     std::unique_lock lock(mutex_);
     if (!changed_.wait_for(lock, timeout, [&] { return values_.contains(key); }))
-      fail(ErrorKind::Timeout, "nobody has set '{}' for {:g} s: look at the other ranks, or raise --timeout", key,
-           std::chrono::duration<double>(timeout).count());
+      fail(ErrorKind::Timeout, "nobody has set '{}' for {:g} s: look at the other ranks, or raise --timeout",
+           key, std::chrono::duration<double>(timeout).count());
     return values_[key];
   }
 

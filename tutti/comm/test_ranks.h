@@ -20,8 +20,8 @@ namespace tutti::comm::testing {
 // Makes the transport of one rank of a world.
 using MakeTransport = std::function<std::unique_ptr<Transport>(int rank)>;
 
-// Moves bytes as another transport does and hides what else that one can do: for the algorithms of those that can do no
-// more.
+// Moves bytes as another transport does and hides what else that one can do: for the algorithms of those that
+// can do no more.
 class PlainTransport final : public Transport {
  public:
   explicit PlainTransport(std::unique_ptr<Transport> inner) : inner_(std::move(inner)) {}
@@ -32,8 +32,12 @@ class PlainTransport final : public Transport {
                 const Operation& operation) override {
     inner_->exchange(sends, recvs, operation);
   }
-  void send(ConstBytes bytes, int to, const Operation& operation) override { inner_->send(bytes, to, operation); }
-  void recv(Bytes bytes, int from, const Operation& operation) override { inner_->recv(bytes, from, operation); }
+  void send(ConstBytes bytes, int to, const Operation& operation) override {
+    inner_->send(bytes, to, operation);
+  }
+  void recv(Bytes bytes, int from, const Operation& operation) override {
+    inner_->recv(bytes, from, operation);
+  }
   std::unique_ptr<Transport> split(const std::vector<int>& ranks, const std::string& name) override {
     return std::make_unique<PlainTransport>(inner_->split(ranks, name));
   }
@@ -43,7 +47,8 @@ class PlainTransport final : public Transport {
 };
 
 // For a world of threads of this process. The rendezvous lives as long as the result.
-inline MakeTransport make_transports(const std::string& backend, int world, std::chrono::milliseconds timeout) {
+inline MakeTransport make_transports(const std::string& backend, int world,
+                                     std::chrono::milliseconds timeout) {
   if (backend == "inproc" || backend == "plain") {
     auto all = std::make_shared<std::vector<std::unique_ptr<Transport>>>(inproc_transports(world, timeout));
     return [all, backend](int rank) -> std::unique_ptr<Transport> {
@@ -79,9 +84,11 @@ inline std::vector<std::string> errors_of_ranks(const std::string& backend, int 
   return errors;
 }
 
-inline void with_ranks(const std::string& backend, int world, const std::function<void(Communicator&)>& body) {
+inline void with_ranks(const std::string& backend, int world,
+                       const std::function<void(Communicator&)>& body) {
   const auto errors = errors_of_ranks(backend, world, std::chrono::seconds(60), body);
-  for (int rank = 0; rank < world; ++rank) EXPECT_EQ(errors[static_cast<size_t>(rank)], "") << "rank " << rank;
+  for (int rank = 0; rank < world; ++rank)
+    EXPECT_EQ(errors[static_cast<size_t>(rank)], "") << "rank " << rank;
 }
 
 }  // namespace tutti::comm::testing

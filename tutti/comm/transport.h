@@ -32,9 +32,9 @@ using Bytes = std::span<std::byte>;
 using ConstBytes = std::span<const std::byte>;
 
 // What a backend is made of: it moves bytes between ranks. Everything else, arithmetic, types, layouts and
-// order, is the same for all of them (collectives.h). Errors are those of Communicator, without the name of the
-// operation. exchange() is called by one thread at a time; send() and recv() by others, one for each peer and
-// direction, meanwhile.
+// order, is the same for all of them (collectives.h). Errors are those of Communicator, without the name of
+// the operation. exchange() is called by one thread at a time; send() and recv() by others, one for each peer
+// and direction, meanwhile.
 class Transport {
  public:
   virtual ~Transport() = default;
@@ -42,8 +42,8 @@ class Transport {
   virtual int rank() const = 0;
   virtual int world() const = 0;
 
-  // sends[r] goes to rank r, and recvs[r] comes from it, for all ranks at once. What goes to a rank is as long
-  // as what it expects; nothing at all is fine. This rank's own pair is left alone.
+  // sends[r] goes to rank r, and recvs[r] comes from it, for all ranks at once. What goes to a rank is as
+  // long as what it expects; nothing at all is fine. This rank's own pair is left alone.
   virtual void exchange(std::span<const ConstBytes> sends, std::span<const Bytes> recvs,
                         const Operation& operation) = 0;
   virtual void send(ConstBytes bytes, int to, const Operation& operation) = 0;

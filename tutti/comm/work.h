@@ -7,7 +7,8 @@
 namespace tutti::comm {
 
 // An operation that may still be under way. A value; safe to wait for from several threads. It need not be
-// waited for: the operation is carried out all the same, but then its failure is heard of only at the next one.
+// waited for: the operation is carried out all the same, but then its failure is heard of only at the next
+// one.
 class Work {
  public:
   // One that is done.

@@ -26,7 +26,7 @@ const BatchQueueOptions& checked(const BatchQueueOptions& o, const Feed& feed, c
     fail(ErrorKind::InvalidArgument, "batch queue: the steps {} to {} are no range", o.first_step,
          o.end_step);
   }
-  if (o.first_lane < 0 || o.end_lane <= o.first_lane || o.end_lane > sampler.options().lanes) {
+  if (o.first_lane < 0 || o.end_lane < o.first_lane || o.end_lane > sampler.options().lanes) {
     fail(ErrorKind::InvalidArgument, "batch queue: the lanes {} to {} are no range of the sampler's {}",
          o.first_lane, o.end_lane, sampler.options().lanes);
   }

@@ -19,7 +19,7 @@ struct BatchQueueOptions {
   int64_t first_step = 0;
   int64_t end_step = 0;  // one past the last
   int64_t first_lane = 0;
-  int64_t end_lane = 1;                // one past the last
+  int64_t end_lane = 1;                // one past the last; with none, the queue is at its end at once
   torch::Device device = torch::kCPU;  // where the batches will go: pinned on the way to a GPU
 };
 

@@ -249,10 +249,16 @@ TEST(BatchQueue, refuses_what_makes_no_sense) {
   refuses(sampler, {.first_step = -1, .end_step = 3});
   refuses(sampler, {.first_step = 4, .end_step = 3});
   refuses(sampler, {.end_step = 3, .first_lane = -1});
-  refuses(sampler, {.end_step = 3, .first_lane = 1, .end_lane = 1});
+  refuses(sampler, {.end_step = 3, .first_lane = 2, .end_lane = 1});
   refuses(sampler, {.end_step = 3, .end_lane = 3});
   EXPECT_THAT(refuses(Sampler(11), {.end_step = 3}), HasSubstr("11 examples, but the feed has 10"));
   EXPECT_THAT(refuses(Sampler(0), {.end_step = 3}), HasSubstr("no examples"));
+}
+
+TEST(BatchQueue, without_lanes_is_at_its_end_at_once) {
+  const Feed feed(std::make_shared<GatedSource>(10));
+  BatchQueue queue(feed, Sampler(10, {.lanes = 2}), {.end_step = 3, .first_lane = 2, .end_lane = 2});
+  EXPECT_FALSE(queue.next());
 }
 
 }  // namespace

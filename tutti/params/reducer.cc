@@ -30,7 +30,7 @@ std::byte* bytes_at(const torch::Tensor& vector, int64_t element) {
 
 Reducer::Reducer(comm::Communicator& comm, TreeSum::Vectors vectors, torch::Tensor numbers, int64_t lanes)
     : comm_(comm),
-      shared_(comm.world() > 1 ? comm.shared() : nullptr),
+      shared_(comm.world() > 1 && vectors.front().is_cpu() ? comm.shared() : nullptr),
       vectors_(std::move(vectors)),
       numbers_(std::move(numbers)),
       lanes_(lanes),
@@ -130,8 +130,9 @@ Reducer::Outcome Reducer::read_words(const Tensors& words, int64_t step) {
   for (int rank = 0; rank < comm_.world(); ++rank) {
     const auto* word = static_cast<const double*>(words[static_cast<size_t>(rank)].data_ptr());
     if (static_cast<int64_t>(word[0]) != step) {
-      fail(ErrorKind::InvalidArgument, "rank {} is at step {}, rank {} at step {}: every worker has to make the same steps",
-           comm_.rank(), step, rank, static_cast<int64_t>(word[0]));
+      fail(ErrorKind::InvalidArgument,
+           "rank {} is at step {}, rank {} at step {}: every worker has to make the same steps", comm_.rank(),
+           step, rank, static_cast<int64_t>(word[0]));
     }
     outcome.stop = std::max(outcome.stop, static_cast<int64_t>(word[1]));
   }
@@ -185,13 +186,16 @@ void Reducer::add_by_exchange(size_t vector, int64_t step, const std::vector<Tre
     slices.push_back(mine.narrow(0, slice.begin, slice.end - slice.begin));
     Tensors parts;
     for (const TreeSum::Subtree& subtree : subtrees) {
-      if (subtree.values) parts.push_back((*subtree.values)[vector].narrow(0, slice.begin, slice.end - slice.begin));
+      if (subtree.values)
+        parts.push_back((*subtree.values)[vector].narrow(0, slice.begin, slice.end - slice.begin));
     }
-    sends.push_back(parts.empty() ? mine.narrow(0, 0, 0) : parts.size() == 1 ? parts.front() : torch::cat(parts));
+    sends.push_back(parts.empty()       ? mine.narrow(0, 0, 0)
+                    : parts.size() == 1 ? parts.front()
+                                        : torch::cat(parts));
     const auto theirs = std::count_if(nodes_.begin(), nodes_.end(), [&](const comm::Node& node) {
       return node.present && sources_[static_cast<size_t>(&node - nodes_.data())].rank == rank;
     });
-    recvs.push_back(torch::empty({theirs * own_size}, mine.options()));
+    recvs.push_back(torch::empty({theirs * own_size}, mine.options().device(torch::kCPU)));
   }
   comm_.all_to_all_uneven(recvs, sends, {.what = "gradients", .step = step});
   std::vector<int64_t> next(static_cast<size_t>(comm_.world()), 0);
@@ -199,7 +203,8 @@ void Reducer::add_by_exchange(size_t vector, int64_t step, const std::vector<Tre
     const auto rank = static_cast<size_t>(sources_[s].rank);
     inputs.push_back(nodes_[s].present ? bytes_at(recvs[rank], own_size * next[rank]++) : nullptr);
   }
-  const torch::Tensor& sum = slices[static_cast<size_t>(comm_.rank())];
+  const torch::Tensor& own_slice = slices[static_cast<size_t>(comm_.rank())];
+  const torch::Tensor sum = mine.is_cpu() ? own_slice : torch::empty({own_size}, recvs.front().options());
   std::byte* output = bytes_at(sum, 0);
   comm::reduce(inputs, {&output, 1}, {mine.scalar_type(), comm::ReduceOp::Sum, own_size}, program_);
   comm_.all_gather_uneven(slices, sum, {.what = "the sum of gradients", .step = step});

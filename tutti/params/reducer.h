@@ -11,22 +11,24 @@
 
 namespace tutti {
 
-// Adds what the lanes of a step give, over all workers: TreeSum for the lanes of this one, and the upper part of the
-// same tree across them. So the sums have the same bits whoever has which lanes, and whatever carries them.
+// Adds what the lanes of a step give, over all workers: TreeSum for the lanes of this one, and the upper part
+// of the same tree across them. So the sums have the same bits whoever has which lanes, and whatever carries
+// them.
 //
-// Each worker adds one slice of every vector and hands it to all. Where the workers share memory (the vectors, then,
-// come from SharedVectors), it reads the others' slices where they lie and writes the sum back there.
+// Each worker adds one slice of every vector and hands it to all. Where the workers share memory (the
+// vectors, then, come from SharedVectors), it reads the others' slices where they lie and writes the sum back
+// there.
 //
-// Beside the vectors there are a few float64 numbers, such as the loss and the count of examples, which every worker
-// adds for itself. Not thread-safe.
+// Beside the vectors there are a few float64 numbers, such as the loss and the count of examples, which every
+// worker adds for itself. Not thread-safe.
 class Reducer {
  public:
   // What every worker knows after a step.
   struct Outcome {
-    bool any_data = false;       // else the vectors hold nothing
-    bool data_everywhere = true; // every worker with lanes had data in one of them
-    int first_with_data = 0;     // the lowest rank that had
-    int64_t stop = 0;            // the largest that any worker gave
+    bool any_data = false;        // else the vectors hold nothing
+    bool data_everywhere = true;  // every worker with lanes had data in one of them
+    int first_with_data = 0;      // the lowest rank that had
+    int64_t stop = 0;             // the largest that any worker gave
   };
 
   // The communicator outlives the reducer. Every worker makes one, with vectors of the same sizes.
@@ -37,17 +39,18 @@ class Reducer {
   void add() { sum_.add(); }
   void skip() { sum_.skip(); }
 
-  // After the last lane of this worker. The sums of all lanes are then in the vectors and numbers of every worker.
-  // All have to be at the same step, else InvalidArgument.
+  // After the last lane of this worker. The sums of all lanes are then in the vectors and numbers of every
+  // worker. All have to be at the same step, else InvalidArgument.
   Outcome finish(int64_t step, int64_t stop);
 
  private:
   using Tensors = std::vector<torch::Tensor>;
-  // What a worker sends of itself before the sums are made: step, stop, and of each of its subtrees whether there is
-  // anything in it, and its numbers.
+  // What a worker sends of itself before the sums are made: step, stop, and of each of its subtrees whether
+  // there is anything in it, and its numbers.
   static constexpr int64_t kHead = 2;
 
-  // The inputs that one vector has, all workers' subtrees in lane order; or the slice of them that is added here.
+  // The inputs that one vector has, all workers' subtrees in lane order; or the slice of them that is added
+  // here.
   struct Source {
     int rank;
     size_t subtree;  // of that rank

@@ -24,7 +24,8 @@ constexpr int64_t kSize = 5003;
 std::optional<torch::Tensor> lane_values(int64_t lane, int64_t step, uint64_t without_data) {
   if ((without_data >> lane) & 1) return std::nullopt;
   const torch::Tensor index = torch::arange(kSize, torch::kFloat);
-  return torch::sin(index * 0.37 + static_cast<double>(lane * 5 + step)) * std::pow(10.0, static_cast<double>(lane % 7));
+  return torch::sin(index * 0.37 + static_cast<double>(lane * 5 + step)) *
+         std::pow(10.0, static_cast<double>(lane % 7));
 }
 
 // From the top, by the definition alone.
@@ -70,7 +71,8 @@ void reduce_and_compare(comm::Communicator& comm, int64_t lanes, uint64_t withou
     const auto expected = reference(leaves, 0, width);
     ASSERT_EQ(outcome.any_data, expected.has_value());
     if (!expected) continue;
-    EXPECT_TRUE(torch::equal(vector, *expected)) << comm.world() << " workers, " << lanes << " lanes, step " << step;
+    EXPECT_TRUE(torch::equal(vector, *expected))
+        << comm.world() << " workers, " << lanes << " lanes, step " << step;
     EXPECT_TRUE(torch::equal(small, expected->narrow(0, 0, 1)));
     double sum = 0;
     double count = 0;
@@ -96,7 +98,8 @@ TEST_P(ReducerOver, gives_the_same_bits_whoever_has_the_lanes) {
 TEST_P(ReducerOver, leaves_out_lanes_without_data) {
   for (const int world : {1, 2, 3, 8}) {
     for (const uint64_t without_data : {0x01U, 0x80U, 0x0fU, 0xf0U, 0x55U, 0xfeU, 0xffU})
-      with_ranks(GetParam(), world, [&](comm::Communicator& comm) { reduce_and_compare(comm, 8, without_data); });
+      with_ranks(GetParam(), world,
+                 [&](comm::Communicator& comm) { reduce_and_compare(comm, 8, without_data); });
   }
 }
 

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "tutti/cluster/context.h"
+#include "tutti/comm/communicator.h"
 #include "tutti/data/batch.h"
 #include "tutti/store/event_file.h"
 #include "tutti/train/replica.h"
@@ -18,14 +19,16 @@ namespace tutti {
 struct Training {
   const Context& context;
   Replica& replica;
-  int64_t first_step = 0;  // where this run started or went on
-  int64_t step = 0;        // steps done
-  int64_t end_step = 0;    // it ends when so many are done
+  comm::Communicator& comm;  // of all workers: a hook that uses it does so on each of them
+  int64_t first_step = 0;    // where this run started or went on
+  int64_t step = 0;          // steps done
+  int64_t end_step = 0;      // it ends when so many are done
   // Of the chief, where there is a log directory; else none.
   store::EventWriter* events = nullptr;
   // Writes a checkpoint of the steps done; does nothing where none are written.
   std::function<void()> save_checkpoint = {};
-  // Set by a hook, it ends the training after this step, as if it had come to its end.
+  // Set by a hook, it ends the training after this step, as if it had come to its end; with several workers
+  // after the next one, when all have heard of it.
   std::optional<std::string> stop_reason = {};
 };
 

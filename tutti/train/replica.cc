@@ -1,5 +1,6 @@
 #include "tutti/train/replica.h"
 
+#include <mutex>
 #include <optional>
 #include <utility>
 
@@ -30,6 +31,12 @@ std::vector<ValuesAndGrads> stretches(const Parameters& parameters) {
 compat::AutocastScope autocast(const ReplicaOptions& options) {
   const bool lower = options.precision == Precision::BFloat16;
   return {options.device.type(), lower ? std::optional(torch::kBFloat16) : std::nullopt};
+}
+
+// LibTorch has one generator for the whole process: replicas in several threads take turns with it.
+std::mutex& generator_mutex() {
+  static std::mutex mutex;
+  return mutex;
 }
 
 bool is_image(const torch::Tensor& tensor) { return tensor.dim() == 4 && tensor.is_floating_point(); }
@@ -68,12 +75,13 @@ Replica::Replica(Model model, const OptimizerOptions& optimizer, const ReplicaOp
     : model_(on_device(std::move(model), options.device)),
       options_(options),
       optimizer_options_(optimizer),
-      parameters_(*model_.module, {.allocate = {}, .layout = options.layout}),
+      parameters_(*model_.module, {.allocate = options.allocate, .layout = options.layout}),
       optimizer_(stretches(parameters_), optimizer) {}
 
 LossOutput Replica::run_lane(int64_t step, int64_t lane, const Batch& batch, double weight) {
-  torch::manual_seed(lane_seed(options_.seed, step, lane));
   LossOutput output = [&] {
+    const std::lock_guard lock(generator_mutex());
+    torch::manual_seed(lane_seed(options_.seed, step, lane));
     const auto scope = autocast(options_);
     return model_.loss(batch);
   }();

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include <torch/types.h>
@@ -19,6 +20,8 @@ struct ReplicaOptions {
   Layout layout = Layout::Contiguous;
   int64_t seed = 1;
   torch::Device device = torch::kCPU;
+  // Where the parameters' vectors live (ParametersOptions).
+  std::function<torch::Tensor(int64_t elements, const torch::TensorOptions& options)> allocate = {};
 };
 
 // One copy of the model with its flat parameters and optimiser: what a strategy drives. Not thread-safe.

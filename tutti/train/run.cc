@@ -1,5 +1,6 @@
 #include "tutti/train/run.h"
 
+#include <dlfcn.h>
 #include <exception>
 #include <malloc.h>
 #include <string_view>
@@ -32,6 +33,14 @@ void keep_freed_memory() {
 #endif
 }
 
+// LibTorch sets the threads of OpenMP and MKL alone; OpenBLAS, where it is the BLAS, has a pool of its own.
+void set_threads(int threads) {
+  at::set_num_threads(threads);
+  using SetThreads = void (*)(int);
+  if (const auto set = reinterpret_cast<SetThreads>(dlsym(RTLD_DEFAULT, "openblas_set_num_threads")))
+    set(threads);
+}
+
 void say(std::string_view text) {
   [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
 }
@@ -50,7 +59,7 @@ int run_program(int argc, char** argv, const Program& program, const std::functi
     return 0;
   }
   Context context(flags, discover(flags, environment));
-  at::set_num_threads(context.threads());
+  set_threads(context.threads());
   torch::manual_seed(flags.seed);
   body(context);
   return 0;

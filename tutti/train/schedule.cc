@@ -23,6 +23,16 @@ Schedule steps(double rate, std::vector<int64_t> at, double factor) {
   };
 }
 
+Schedule decay(double rate, int64_t from, int64_t to) {
+  if (from < 0 || to < from)
+    fail(ErrorKind::InvalidArgument, "a learning rate cannot fall from step {} to step {}", from, to);
+  return [rate, from, to](int64_t step) {
+    if (step < from) return rate;
+    if (step >= to) return 0.0;
+    return rate * static_cast<double>(to - step) / static_cast<double>(to - from);
+  };
+}
+
 Schedule cosine(double rate, int64_t length, double last) {
   if (length < 1)
     fail(ErrorKind::InvalidArgument, "a cosine schedule over {} steps: it needs one at least", length);

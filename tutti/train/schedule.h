@@ -16,6 +16,9 @@ Schedule constant(double rate);
 // `rate` at first, and times `factor` from each of the steps on.
 Schedule steps(double rate, std::vector<int64_t> at, double factor = 0.1);
 
+// `rate` at first; from step `from` on in a straight line to 0 at step `to`.
+Schedule decay(double rate, int64_t from, int64_t to);
+
 // Half a cosine from `rate` at step 0 to `last` at step `length`, and `last` from there on (Loshchilov and
 // Hutter 2017).
 Schedule cosine(double rate, int64_t length, double last = 0);

@@ -24,6 +24,16 @@ TEST(Schedule, steps_fall_by_the_factor_from_each_step_on) {
   EXPECT_THROW(steps(1, {20, 10}), Error);
 }
 
+TEST(Schedule, decay_falls_in_a_straight_line_at_the_end) {
+  const Schedule rate = decay(2, 70, 100);
+  EXPECT_EQ(rate(69), 2);
+  EXPECT_EQ(rate(70), 2);
+  EXPECT_DOUBLE_EQ(rate(85), 1);
+  EXPECT_EQ(rate(100), 0);
+  EXPECT_EQ(decay(2, 5, 5)(4), 2);
+  EXPECT_THROW(decay(2, 5, 4), Error);
+}
+
 TEST(Schedule, cosine_goes_from_rate_to_last_and_stays) {
   const Schedule rate = cosine(1, 100, 0.2);
   EXPECT_DOUBLE_EQ(rate(0), 1);

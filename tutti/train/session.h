@@ -45,10 +45,14 @@ class Session {
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  // Restores the newest whole checkpoint into the replica, if there is one and --resume wants it.
-  Progress start();
   void save(const Progress& progress);
   store::EventWriter* events() { return events_.get(); }
+
+  // The chief alone: restores the newest whole checkpoint into the replica, if there is one and --resume
+  // wants it.
+  Progress start();
+  // The others: with what the chief has found.
+  void follow(int64_t lanes) { lanes_ = lanes; }
 
   // Fixed for the whole run: what the flags say, else what the checkpoint says, else one a worker. After
   // start().

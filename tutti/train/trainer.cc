@@ -11,13 +11,15 @@
 
 #include "tutti/base/every.h"
 #include "tutti/base/version.h"
+#include "tutti/comm/connect.h"
 #include "tutti/train/hooks/checkpoint.h"
 #include "tutti/train/hooks/nan_guard.h"
 #include "tutti/train/hooks/profile.h"
 #include "tutti/train/hooks/progress.h"
 #include "tutti/train/hooks/summaries.h"
 #include "tutti/train/stop_signals.h"
-#include "tutti/train/strategies/single.h"
+#include "tutti/train/strategies/synchronous.h"
+#include "tutti/train/together.h"
 
 namespace tutti {
 namespace {
@@ -34,11 +36,22 @@ Layout layout_of(const std::string& text, const Model& model) {
   return fastest_layout(*model.module);
 }
 
-ReplicaOptions replica_options(const Context& context, const Model& model) {
+// Where the workers of one host share memory, vectors that they reduce have to be in it.
+std::function<torch::Tensor(int64_t, const torch::TensorOptions&)> allocator(comm::Communicator& comm,
+                                                                             torch::Device device) {
+  comm::SharedVectors* shared = comm.world() > 1 && device.is_cpu() ? comm.shared() : nullptr;
+  if (shared == nullptr) return {};
+  return [shared](int64_t elements, const torch::TensorOptions& options) {
+    return shared->allocate(elements, options.dtype().toScalarType());
+  };
+}
+
+ReplicaOptions replica_options(const Context& context, const Model& model, comm::Communicator& comm) {
   return {.precision = parse_precision(context.flags().precision),
           .layout = layout_of(context.flags().layout, model),
           .seed = context.flags().seed,
-          .device = context.device()};
+          .device = context.device(),
+          .allocate = allocator(comm, context.device())};
 }
 
 std::string strategy_name(const Context& context) {
@@ -47,13 +60,22 @@ std::string strategy_name(const Context& context) {
   return context.world() == 1 ? "single" : "allreduce";
 }
 
+// Why this worker wants to stop: 0 it does not, 1 a hook said so, above that 1 and the number of a signal.
+constexpr int64_t kHookSaidSo = 1;
+
+int64_t wish_to_stop(const Training& training, const StopSignals& signals) {
+  if (const auto number = signals.received()) return kHookSaidSo + *number;
+  return training.stop_reason ? kHookSaidSo : 0;
+}
+
 }  // namespace
 
 Trainer::Trainer(const Context& context, Model model, const OptimizerOptions& optimizer,
                  const TrainerOptions& options)
     : context_(context),
       options_(options),
-      replica_(model, optimizer, replica_options(context, model)),
+      comm_(options.communicator ? options.communicator : comm::connect(context)),
+      replica_(model, optimizer, replica_options(context, model, *comm_)),
       session_(context, replica_),
       hooks_(hooks_of_flags()),
       device_clock_(context.device()) {}
@@ -64,9 +86,15 @@ void Trainer::add_hook(std::unique_ptr<Hook> hook) { hooks_.push_back(std::move(
 
 std::unique_ptr<Strategy> Trainer::make_strategy() {
   const std::string name = strategy_name(context_);
-  if (name == "single") return std::make_unique<Single>(replica_, session_.lanes());
+  if (name == "single" && comm_->world() > 1) {
+    fail(ErrorKind::InvalidArgument,
+         "--strategy single is for one process, but there are {} workers (found through {})", comm_->world(),
+         context_.identity().source);
+  }
+  if (name == "single" || name == "allreduce")
+    return std::make_unique<Synchronous>(replica_, *comm_, session_.lanes());
   fail(ErrorKind::Unimplemented,
-       "strategy {} (world {}, found through {}) is not in this version; --strategy single is", name,
+       "strategy {} (world {}, found through {}) is not in this version; single and allreduce are", name,
        context_.world(), context_.identity().source);
 }
 
@@ -91,8 +119,22 @@ void Trainer::for_each_hook(Call call) {
 }
 
 void Trainer::start() {
-  progress_ = session_.start();
+  if (comm_->rank() == 0) progress_ = session_.start();
+  if (comm_->world() > 1) start_together();
   strategy_ = make_strategy();
+}
+
+// Rank 0 alone has read the checkpoint: the others may be on machines without it.
+void Trainer::start_together() {
+  std::vector<std::string> plan = plan_of(replica_);
+  plan.push_back(fmt::format("batch {}", context_.flags().batch));
+  require_same_plan(*comm_, plan);
+  std::vector<int64_t> numbers = {progress_.step,     progress_.fit,      progress_.fit_begin,
+                                  progress_.examples, progress_.restarts, session_.lanes()};
+  copy_from_first(*comm_, numbers);
+  progress_ = {numbers[0], numbers[1], numbers[2], numbers[3], numbers[4]};
+  session_.follow(numbers[5]);
+  copy_from_first(*comm_, replica_);
 }
 
 int64_t Trainer::end_step(const data::Sampler& sampler, const FitOptions& options) const {
@@ -104,7 +146,7 @@ int64_t Trainer::end_step(const data::Sampler& sampler, const FitOptions& option
 }
 
 Training Trainer::make_training(int64_t end_step) {
-  Training training{.context = context_, .replica = replica_};
+  Training training{.context = context_, .replica = replica_, .comm = *comm_};
   training.first_step = training.step = progress_.step;
   training.end_step = end_step;
   training.events = session_.events();
@@ -148,28 +190,35 @@ void Trainer::run_steps(Training& training, const data::Feed& feed, const data::
   data::BatchQueue queue(feed, sampler,
                          {.first_step = training.step - progress_.fit_begin,
                           .end_step = std::max(training.step, training.end_step) - progress_.fit_begin,
-                          .first_lane = 0,
-                          .end_lane = session_.lanes(),
+                          .first_lane = strategy_->lanes().begin,
+                          .end_lane = strategy_->lanes().end,
                           .device = replica_.options().device});
-  while (training.step < training.end_step && !training.stop_reason && !signals.received())
-    one_step(training, queue);
+  last_step_.stop = 0;
+  int64_t stop = wish_to_stop(training, signals);
+  while (training.step < training.end_step && !(stop != 0 && comm_->world() == 1)) {
+    one_step(training, queue, stop);
+    if (last_step_.stop != 0) break;
+    stop = wish_to_stop(training, signals);
+  }
   for_each_hook([&](Hook& hook) { hook.end(training); });
-  if (const auto number = signals.received(); number && training.step < training.end_step) {
+  const int64_t agreed = comm_->world() == 1 ? stop : last_step_.stop;
+  if (const auto number = static_cast<int>(agreed - kHookSaidSo);
+      number > 0 && training.step < training.end_step) {
     const std::string kept = context_.flags().logdir.empty() ? "nothing was saved, since there is no --logdir"
                                                              : "saved; start it again to go on";
-    throw Interrupted(*number, fmt::format("stopped by {} after step {} of {}: {}", strsignal(*number),
-                                           training.step, training.end_step, kept));
+    throw Interrupted(number, fmt::format("stopped by {} after step {} of {}: {}", strsignal(number),
+                                          training.step, training.end_step, kept));
   }
   if (training.stop_reason)
     context_.log().info("stopped after step {}: {}", training.step, *training.stop_reason);
 }
 
-void Trainer::one_step(Training& training, data::BatchQueue& queue) {
+void Trainer::one_step(Training& training, data::BatchQueue& queue, int64_t stop) {
   if (options_.learning_rate) replica_.optimizer().set_learning_rate(options_.learning_rate(training.step));
   for_each_hook([&](Hook& hook) { hook.before_step(training); });
   device_clock_.begin_step();
-  last_step_ =
-      strategy_->step(training.step, queue, [&](int64_t lane, const Batch& batch, const LossOutput& output) {
+  last_step_ = strategy_->step(
+      training.step, stop, queue, [&](int64_t lane, const Batch& batch, const LossOutput& output) {
         for_each_hook([&](Hook& hook) { hook.after_lane(training, lane, batch, output); });
       });
   device_clock_.end_step();
@@ -180,7 +229,7 @@ void Trainer::one_step(Training& training, data::BatchQueue& queue) {
 
 void Trainer::fill_report(double seconds, int64_t examples) {
   report_.strategy = strategy_->name();
-  report_.world = context_.world();
+  report_.world = comm_->world();
   report_.lanes = session_.lanes();
   report_.steps = progress_.step;
   report_.examples = progress_.examples;
@@ -203,24 +252,33 @@ void Trainer::write_report() const {
 }
 
 template <class Body>
-void Trainer::for_each_batch(const data::Feed& feed, int64_t batch, Body body) {
-  const data::Sampler sampler(feed.size(), {.order = data::Order::Sequential, .lanes = 1, .batch = batch});
+void Trainer::for_each_batch(const data::Feed& feed, int64_t batch, Share share, Body body) {
+  const bool all = share == Share::All;
+  const int64_t lane = all ? 0 : comm_->rank();
+  const data::Sampler sampler(
+      feed.size(), {.order = data::Order::Sequential, .lanes = all ? 1 : comm_->world(), .batch = batch});
   data::BatchQueue queue(feed, sampler,
-                         {.end_step = sampler.steps_per_epoch(), .device = replica_.options().device});
-  while (auto next = queue.next()) body(replica_.prepare(*next));
+                         {.end_step = sampler.steps_per_epoch(),
+                          .first_lane = lane,
+                          .end_lane = lane + 1,
+                          .device = replica_.options().device});
+  while (auto next = queue.next()) {
+    if (next->size() > 0) body(replica_.prepare(*next));
+  }
 }
 
 std::map<std::string, double> Trainer::evaluate(const data::Feed& feed, const metrics::List& list,
                                                 const EvaluateOptions& options) {
   const auto begin = Clock::now();
   for (const auto& metric : list) metric->reset();
-  for_each_batch(feed, options.batch, [&](const Batch& batch) {
+  for_each_batch(feed, options.batch, Share::Ours, [&](const Batch& batch) {
     const torch::Tensor prediction = replica_.predict(batch);
     for (const auto& metric : list) metric->update(prediction, batch);
   });
   std::map<std::string, double> values;
   std::string text;
   for (const auto& metric : list) {
+    merge(*comm_, *metric);
     const auto value = metric->value();
     report_.metrics[metric->name()] = value;
     text += fmt::format("  {} {}", metric->name(), value ? fmt::format("{:.4f}", *value) : "none");
@@ -230,14 +288,15 @@ std::map<std::string, double> Trainer::evaluate(const data::Feed& feed, const me
       session_.events()->scalar("test_" + metric->name(), progress_.step, *value);
   }
   if (session_.events() != nullptr) session_.events()->flush();
-  context_.log().info("evaluated {} examples in {:.1f} s:{}", feed.size(), seconds_since(begin), text);
+  if (context_.is_chief())
+    context_.log().info("evaluated {} examples in {:.1f} s:{}", feed.size(), seconds_since(begin), text);
   write_report();
   return values;
 }
 
 torch::Tensor Trainer::predict(const data::Feed& feed, const EvaluateOptions& options) {
   std::vector<torch::Tensor> rows;
-  for_each_batch(feed, options.batch,
+  for_each_batch(feed, options.batch, Share::All,
                  [&](const Batch& batch) { rows.push_back(replica_.predict(batch).cpu()); });
   if (rows.empty()) return {};
   return torch::cat(rows);

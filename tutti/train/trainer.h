@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tutti/cluster/context.h"
+#include "tutti/comm/communicator.h"
 #include "tutti/data/feed.h"
 #include "tutti/metrics/metric.h"
 #include "tutti/store/report.h"
@@ -23,7 +24,9 @@
 namespace tutti {
 
 struct TrainerOptions {
-  Schedule learning_rate;  // empty: the optimiser's own rate, constant
+  Schedule learning_rate = {};  // empty: the optimiser's own rate, constant
+  // Empty: connected as the flags and the launcher say.
+  std::shared_ptr<comm::Communicator> communicator = {};
 };
 
 struct FitOptions {
@@ -75,22 +78,27 @@ class Trainer {
   const store::Report& report() const { return report_; }
 
  private:
+  // Of the batches: all, or those of this worker.
+  enum class Share { All, Ours };
+
   void start();
   std::unique_ptr<Strategy> make_strategy();
   std::vector<std::unique_ptr<Hook>> hooks_of_flags() const;
   int64_t end_step(const data::Sampler& sampler, const FitOptions& options) const;
   Training make_training(int64_t end_step);
   void run_steps(Training& training, const data::Feed& feed, const data::Sampler& sampler);
-  void one_step(Training& training, data::BatchQueue& queue);
+  void one_step(Training& training, data::BatchQueue& queue, int64_t stop);
   void fill_report(double seconds, int64_t examples);
   void write_report() const;
+  void start_together();
   template <class Body>
-  void for_each_batch(const data::Feed& feed, int64_t batch, Body body);
+  void for_each_batch(const data::Feed& feed, int64_t batch, Share share, Body body);
   template <class Call>
   void for_each_hook(Call call);
 
   const Context& context_;
   const TrainerOptions options_;
+  const std::shared_ptr<comm::Communicator> comm_;
   Replica replica_;
   Session session_;
   std::unique_ptr<Strategy> strategy_;  // once started

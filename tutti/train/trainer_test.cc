@@ -324,10 +324,10 @@ TEST(Trainer, a_reader_that_fails_ends_the_training_with_its_error) {
 
 TEST(Trainer, strategies_of_later_versions_say_so) {
   Flags flags = test_flags();
-  flags.strategy = "allreduce";
+  flags.strategy = "ps-sync";
   const Context context = test_context(flags);
   Trainer trainer(context, test_net(), kAdam, test_loss);
-  expect_error(ErrorKind::Unimplemented, HasSubstr("allreduce"), [&] { trainer.fit(test_feed()); });
+  expect_error(ErrorKind::Unimplemented, HasSubstr("ps-sync"), [&] { trainer.fit(test_feed()); });
 }
 
 TEST(Trainer, report_says_what_was_done) {

@@ -2,6 +2,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
+#include "tutti/cluster/address.h"
 #include "tutti/cluster/discovery/discovery.h"
 #include "tutti/cluster/discovery/host_list.h"
 
@@ -63,6 +64,18 @@ std::string first_host(const LauncherVariables& variables) {
   }
 }
 
+// Srun names no port. Every task can work out the same one, and steps that run at one time mostly have
+// different ones.
+std::string meeting_place(const LauncherVariables& variables) {
+  const std::string host = first_host(variables);
+  const auto job = variables.number(variables.first_set({"SLURM_JOB_ID", "SLURM_JOBID"}));
+  if (host.empty() || !job) return host;
+  const int step = variables.number(variables.first_set({"SLURM_STEP_ID", "SLURM_STEPID"})).value_or(0);
+  constexpr int64_t kFirstPort = 20000;
+  constexpr int64_t kPorts = 10000;
+  return to_string(Address{host, static_cast<int>(kFirstPort + (int64_t{*job} * 37 + step) % kPorts)});
+}
+
 Membership standing(const LauncherVariables& variables) {
   const std::string tasks_name = step_name(variables, "TASKS_PER_NODE");
   const StandingNames names = {"SLURM_PROCID", world_name(variables), "SLURM_LOCALID", tasks_name};
@@ -89,7 +102,7 @@ std::optional<Identity> from_slurm(const Environment& environment) {
   if (!is_slurm_task(environment)) return std::nullopt;
   const LauncherVariables variables(environment, kSource);
   Identity identity = launched_worker(standing(variables), kSource);
-  identity.master_address = first_host(variables);
+  identity.master_address = meeting_place(variables);
   return identity;
 }
 

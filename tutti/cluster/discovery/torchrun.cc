@@ -52,6 +52,7 @@ std::optional<Identity> from_torchrun(const Environment& environment) {
   if (!variables.has(kNames.rank) && another_launcher_gives_the_rank(variables)) return std::nullopt;
   Identity identity = launched_worker(standing(variables), kSource);
   identity.master_address = master_address(variables);
+  identity.launcher_serves = variables.text("TORCHELASTIC_USE_AGENT_STORE") == "True";
   return identity;
 }
 

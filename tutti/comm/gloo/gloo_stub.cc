@@ -5,7 +5,8 @@ namespace tutti::comm {
 
 std::unique_ptr<Transport> gloo_transport(std::shared_ptr<Rendezvous>, const GlooOptions&) {
   fail(ErrorKind::Unimplemented,
-       "this build has no Gloo: LibTorch does not bring its headers along. Install them (libgloo-dev) and build again with "
+       "this build has no Gloo: LibTorch does not bring its headers along. Install them (libgloo-dev) and "
+       "build again with "
        "-DTUTTI_WITH_GLOO=ON");
 }
 

@@ -37,8 +37,9 @@ milliseconds until(Clock::time_point deadline) {
 
 double seconds(milliseconds time) { return std::chrono::duration<double>(time).count(); }
 
-// Carries out one call after the other in a thread of its own: c10d waits for an answer without end, and a server may
-// have been stopped. A call that does so keeps the thread, which is then left behind with all that it uses.
+// Carries out one call after the other in a thread of its own: c10d waits for an answer without end, and a
+// server may have been stopped. A call that does so keeps the thread, which is then left behind with all that
+// it uses.
 class Line {
  public:
   Line() : shared_(std::make_shared<Shared>()), thread_([shared = shared_] { shared->carry_out(); }) {}
@@ -103,12 +104,11 @@ class Line {
   std::thread thread_;
 };
 
-// Values have a sign in front, so that none is empty: c10d's compareSet replaces what equals the expected value, and
-// takes a key that is missing for an empty one.
+// Values have a sign in front, so that none is empty: c10d's compareSet replaces what equals the expected
+// value, and takes a key that is missing for an empty one.
 std::vector<uint8_t> to_bytes(const std::string& value) {
-  std::vector<uint8_t> bytes{'='};
-  bytes.insert(bytes.end(), value.begin(), value.end());
-  return bytes;
+  const std::string marked = "=" + value;
+  return {marked.begin(), marked.end()};
 }
 
 std::string to_text(const std::vector<uint8_t>& bytes) { return {bytes.begin() + 1, bytes.end()}; }
@@ -139,7 +139,8 @@ class TcpRendezvous final : public Rendezvous {
     for (milliseconds pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
       if (auto value = peek(key)) return *value;
       if (Clock::now() >= deadline)
-        fail(ErrorKind::Timeout, "nobody has set '{}' in the table at {} for {:g} s: look at the other ranks, or raise --timeout",
+        fail(ErrorKind::Timeout,
+             "nobody has set '{}' in the table at {} for {:g} s: look at the other ranks, or raise --timeout",
              key, address_, seconds(timeout));
       std::this_thread::sleep_for(std::min(pause, until(deadline)));
     }
@@ -160,13 +161,15 @@ class TcpRendezvous final : public Rendezvous {
     } catch (const std::exception&) {
       // All that c10d throws here is that the connection is gone.
       fail(ErrorKind::PeerLost,
-           "the table of the ranks at {} is gone: the process that holds it (rank 0 of the job) has ended. Its own "
+           "the table of the ranks at {} is gone: the process that holds it (rank 0 of the job) has ended. "
+           "Its own "
            "output says why",
            address_);
     }
     if (!answer)
       fail(ErrorKind::Timeout,
-           "the table of the ranks at {} has not answered for {:g} s: look at what the process that holds it (rank 0 "
+           "the table of the ranks at {} has not answered for {:g} s: look at what the process that holds it "
+           "(rank 0 "
            "of the job) is doing",
            address_, seconds(kPatience));
     return std::move(*answer);
@@ -181,7 +184,8 @@ class TcpRendezvous final : public Rendezvous {
 class Socket {
  public:
   explicit Socket(const addrinfo& address)
-      : fd_(::socket(address.ai_family, address.ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, address.ai_protocol)) {}
+      : fd_(::socket(address.ai_family, address.ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK,
+                     address.ai_protocol)) {}
   ~Socket() {
     if (fd_ >= 0) ::close(fd_);
   }
@@ -222,8 +226,8 @@ std::string numeric(const addrinfo& address) {
   return text;
 }
 
-// The address at which somebody listens, as soon as that is so. c10d would try as well, but complains to stderr of every
-// attempt, and does not say in the end whether the name or the port was wrong.
+// The address at which somebody listens, as soon as that is so. c10d would try as well, but complains to
+// stderr of every attempt, and does not say in the end whether the name or the port was wrong.
 std::string await_server(const std::string& host, uint16_t port, milliseconds timeout) {
   const auto deadline = Clock::now() + timeout;
   std::string why;
@@ -236,7 +240,8 @@ std::string await_server(const std::string& host, uint16_t port, milliseconds ti
     }
     if (Clock::now() >= deadline)
       fail(ErrorKind::Timeout,
-           "nobody answers at {}:{} for {:g} s ({}). Check that rank 0 is running, that this is its host, and that no "
+           "nobody answers at {}:{} for {:g} s ({}). Check that rank 0 is running, that this is its host, "
+           "and that no "
            "firewall stands between; or raise --timeout",
            host, port, seconds(timeout), why);
     std::this_thread::sleep_for(std::min(pause, until(deadline)));
@@ -263,7 +268,8 @@ ServedRendezvous serve_table(uint16_t port, milliseconds timeout) {
     const std::string text = error.what();
     if (text.find("already in use") != std::string::npos)
       fail(ErrorKind::Overloaded,
-           "port {} of this machine is taken: another job may be running here. Choose another, or end it", port);
+           "port {} of this machine is taken: another job may be running here. Choose another, or end it",
+           port);
     fail(ErrorKind::InvalidArgument, "cannot serve the table of the ranks at port {}: {}", port,
          text.substr(0, text.find('\n')));
   }
@@ -283,7 +289,8 @@ std::shared_ptr<Rendezvous> tcp_rendezvous(const std::string& host, uint16_t por
     throw;
   } catch (const std::exception&) {
     fail(ErrorKind::PeerLost,
-         "the table of the ranks at {}:{} was there and is gone: rank 0 has ended. Its own output says why", host, port);
+         "the table of the ranks at {}:{} was there and is gone: rank 0 has ended. Its own output says why",
+         host, port);
   }
 }
 

@@ -14,8 +14,8 @@ enum class Serve {
   Elsewhere,  // another does
 };
 
-// A table at HOST:PORT that ranks on any machine reach (c10d's TCPStore). It ends with the object of the process that
-// serves it; all others then get a PeerLost. One that does not answer is a Timeout. Thread-safe.
+// A table at HOST:PORT that ranks on any machine reach (c10d's TCPStore). It ends with the object of the
+// process that serves it; all others then get a PeerLost. One that does not answer is a Timeout. Thread-safe.
 //
 // Returns when the table is there: a Timeout if it does not come in time. A port that is taken is Overloaded.
 std::shared_ptr<Rendezvous> tcp_rendezvous(const std::string& host, uint16_t port, Serve serve,

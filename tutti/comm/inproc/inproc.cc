@@ -14,12 +14,12 @@ namespace tutti::comm {
 namespace {
 
 struct FreeAligned {
-  void operator()(std::byte* bytes) const { ::operator delete(bytes, std::align_val_t{64}); }
+  void operator()(std::byte* bytes) const { ::operator delete (bytes, std::align_val_t{64}); }
 };
 
 SharedBlock make_block(size_t ranks, size_t size) {
   const size_t each = (size + 63) / 64 * 64;
-  auto* memory = static_cast<std::byte*>(::operator new(ranks * each + 64, std::align_val_t{64}));
+  auto* memory = static_cast<std::byte*>(::operator new (ranks* each + 64, std::align_val_t{64}));
   SharedBlock block;
   block.memory = std::shared_ptr<std::byte>(memory, FreeAligned());
   std::fill_n(memory, ranks * each, std::byte{0});

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstring>
 #include <exception>
+
 #include <fmt/format.h>
 
 #include "tutti/base/check.h"
@@ -121,8 +122,8 @@ Mailbox& SharedTransport::mailbox(int from, int to) const {
   return reinterpret_cast<Mailbox*>(boxes)[from];
 }
 
-// The other half than last time. All have read that one before they come to the first meeting of this use, and so
-// before it is used again.
+// The other half than last time. All have read that one before they come to the first meeting of this use,
+// and so before it is used again.
 std::vector<std::byte*> SharedTransport::next_staging() {
   const size_t from_end = (staging_uses_++ % 2 + 1) * kStagingHalf;
   std::vector<std::byte*> halves = control_.parts;
@@ -147,23 +148,21 @@ void SharedTransport::meet(const Post& post, const Operation& operation) {
   ++meetings_;
   mine.meetings.advance();
   for (int r = 0; r < world_; ++r) {
-    if (r != rank_)
-      wait(slot(r).meetings, meetings_, wait_options_, [&] { look_up(r, operation); });
+    if (r != rank_) wait(slot(r).meetings, meetings_, wait_options_, [&] { look_up(r, operation); });
   }
   require_same_operation(operation);
 }
 
-const Post& SharedTransport::post_of(int rank) const {
-  return slot(rank).posts[meetings_ % 2];
-}
+const Post& SharedTransport::post_of(int rank) const { return slot(rank).posts[meetings_ % 2]; }
 
 void SharedTransport::require_same_operation(const Operation&) {
   for (int r = 1; r < world_; ++r) {
     if (post_of(r).fits(post_of(0))) continue;
-    fail_together(ErrorKind::InvalidArgument,
-                  fmt::format("{} calls {} while {} calls {}: every rank has to call the same operations in the "
-                              "same order, with the same sizes",
-                              memory_->who(0), post_of(0).text(), memory_->who(r), post_of(r).text()));
+    fail_together(
+        ErrorKind::InvalidArgument,
+        fmt::format("{} calls {} while {} calls {}: every rank has to call the same operations in the "
+                    "same order, with the same sizes",
+                    memory_->who(0), post_of(0).text(), memory_->who(r), post_of(r).text()));
   }
 }
 
@@ -193,12 +192,14 @@ void SharedTransport::look_up(int waiting_for, const Operation& operation) {
   if (lost || left) {
     const int rank = lost.value_or(waiting_for);
     fail_together(ErrorKind::PeerLost,
-                  fmt::format("{} failed: {} is gone; it was last seen in {}. Its own output says why", describe(operation),
-                              memory_->who(rank), slot(rank).posts[slot(rank).meetings.count % 2].text()));
+                  fmt::format("{} failed: {} is gone; it was last seen in {}. Its own output says why",
+                              describe(operation), memory_->who(rank),
+                              slot(rank).posts[slot(rank).meetings.count % 2].text()));
   }
   if (std::chrono::steady_clock::now() > operation.deadline)
-    fail_together(ErrorKind::Timeout, fmt::format("{} failed: {}. Raise --timeout, or look at what it is doing",
-                                                  describe(operation), missing(operation)));
+    fail_together(ErrorKind::Timeout,
+                  fmt::format("{} failed: {}. Raise --timeout, or look at what it is doing",
+                              describe(operation), missing(operation)));
 }
 
 std::string SharedTransport::missing(const Operation& operation) const {
@@ -206,8 +207,9 @@ std::string SharedTransport::missing(const Operation& operation) const {
   for (int r = 0; r < world_; ++r) {
     const uint32_t seen = slot(r).meetings.count.load(std::memory_order_acquire);
     if (static_cast<int32_t>(seen - meetings_) >= 0) continue;
-    const std::string last = seen == 0 ? "it has not done anything yet"
-                                       : fmt::format("it was last seen in {}", slot(r).posts[seen % 2].text());
+    const std::string last = seen == 0
+                                 ? "it has not done anything yet"
+                                 : fmt::format("it was last seen in {}", slot(r).posts[seen % 2].text());
     text += fmt::format("{}nothing from {} for {:g} s, {}", text.empty() ? "" : "; ", memory_->who(r),
                         std::chrono::duration<double>(operation.timeout).count(), last);
   }
@@ -246,8 +248,9 @@ void SharedTransport::exchange(std::span<const ConstBytes> sends, std::span<cons
 }
 
 void SharedTransport::fail_other_size(size_t expected, int from, size_t sent) {
-  fail_together(ErrorKind::InvalidArgument, fmt::format("{} expects {} bytes from {}, which sends {}", memory_->who(rank_),
-                                                        expected, memory_->who(from), sent));
+  fail_together(ErrorKind::InvalidArgument,
+                fmt::format("{} expects {} bytes from {}, which sends {}", memory_->who(rank_), expected,
+                            memory_->who(from), sent));
 }
 
 void SharedTransport::send(ConstBytes bytes, int to, const Operation& operation) {
@@ -322,7 +325,8 @@ void SharedTransport::all_reduce(std::byte* data, const Reduction& reduction, co
   bool in_place = true;
   for (int r = 0; r < world_; ++r) {
     const Post& other = post_of(r);
-    in_place = in_place && other.block >= 0 && other.block == post_of(0).block && other.offset == post_of(0).offset;
+    in_place =
+        in_place && other.block >= 0 && other.block == post_of(0).block && other.offset == post_of(0).offset;
   }
   if (in_place) {
     reduce_in_place(blocks_[static_cast<size_t>(place.block)], place.offset, reduction, operation);

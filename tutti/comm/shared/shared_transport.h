@@ -17,13 +17,13 @@ struct ControlSlot;
 struct Mailbox;
 struct Post;
 
-// Ranks that see one another's memory. They meet at sync points: a rank says what it is about to do in a post,
-// counts its signal up, and waits until the signals of all others have come as far. Between two sync points
-// each writes only what the others do not look at.
+// Ranks that see one another's memory. They meet at sync points: a rank says what it is about to do in a
+// post, counts its signal up, and waits until the signals of all others have come as far. Between two sync
+// points each writes only what the others do not look at.
 //
-// Vectors from allocate() are reduced where they lie: each rank adds one slice from all ranks' memory and writes the
-// sum back to all. Anything else goes through staging buffers, one a rank, of two halves, so that one half can be
-// filled while others still read the other.
+// Vectors from allocate() are reduced where they lie: each rank adds one slice from all ranks' memory and
+// writes the sum back to all. Anything else goes through staging buffers, one a rank, of two halves, so that
+// one half can be filled while others still read the other.
 //
 // Whoever finds that the group has failed writes why into the control block, once; all others read it there.
 class SharedTransport final : public Transport, public InPlace {

@@ -25,8 +25,8 @@ struct WaitOptions {
   std::chrono::milliseconds look_up{20};
 };
 
-// Returns when the signal has reached the count. While it sleeps, `look_up` is called every now and then, and may
-// throw.
+// Returns when the signal has reached the count. While it sleeps, `look_up` is called every now and then, and
+// may throw.
 void wait(Signal& signal, uint32_t target, const WaitOptions& options, const std::function<void()>& look_up);
 
 // How long it pays to spin: not at all where ranks outnumber the cores.

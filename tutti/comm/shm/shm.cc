@@ -134,13 +134,14 @@ class ShmMemory final : public SharedMemory {
     const Json json =
         Json::parse(rendezvous_->get(key(fmt::format("block/{}", number), rank), operation.timeout));
     if (json.at("size").get<size_t>() != size) {
-      fail(ErrorKind::InvalidArgument, "{} allocates {} bytes where {} allocates {}", who(options_.rank), size,
-           who(rank), json.at("size").get<size_t>());
+      fail(ErrorKind::InvalidArgument, "{} allocates {} bytes where {} allocates {}", who(options_.rank),
+           size, who(rank), json.at("size").get<size_t>());
     }
     const std::string path =
         fmt::format("/proc/{}/fd/{}", peers_[static_cast<size_t>(rank)].pid, json.at("fd").get<int>());
     FileDescriptor memory(open(path.c_str(), O_RDWR | O_CLOEXEC));
-    if (memory.get() < 0) fail_errno(errno, fmt::format("opening the shared memory of {} ({})", who(rank), path));
+    if (memory.get() < 0)
+      fail_errno(errno, fmt::format("opening the shared memory of {} ({})", who(rank), path));
     if (inode_of(memory, path) != json.at("inode").get<ino_t>())
       fail(ErrorKind::PeerLost, "{} has ended: {} is no longer its shared memory", who(rank), path);
     return memory;

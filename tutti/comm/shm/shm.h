@@ -16,10 +16,10 @@ struct ShmOptions {
   std::chrono::milliseconds timeout{60000};
 };
 
-// Ranks that are processes of one user on one host. Their memory is anonymous (memfd): it has no name that could be
-// guessed, nothing of it is in /dev/shm, no limit of a container's /dev/shm applies, and it is gone with the last
-// process. The others get at it through /proc/PID/fd, which the system grants to the same user alone. Every rank
-// calls it; they meet at the rendezvous.
+// Ranks that are processes of one user on one host. Their memory is anonymous (memfd): it has no name that
+// could be guessed, nothing of it is in /dev/shm, no limit of a container's /dev/shm applies, and it is gone
+// with the last process. The others get at it through /proc/PID/fd, which the system grants to the same user
+// alone. Every rank calls it; they meet at the rendezvous.
 std::unique_ptr<Transport> shm_transport(std::shared_ptr<Rendezvous> rendezvous, const ShmOptions& options);
 
 // The same for processes that are on one host and see one another's /proc, and for no others.

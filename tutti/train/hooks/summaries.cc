@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "tutti/base/error.h"
+#include "tutti/train/together.h"
 
 namespace tutti::hooks {
 namespace {
@@ -67,6 +68,7 @@ class BatchMetrics final : public Hook {
     if (!due(training, every_)) return;
     std::string text;
     for (const auto& metric : list_) {
+      merge(training.comm, *metric);
       if (const auto value = metric->value()) {
         text += fmt::format("  {} (batch) {:.4f}", metric->name(), *value);
         if (training.events != nullptr)
@@ -74,7 +76,7 @@ class BatchMetrics final : public Hook {
       }
       metric->reset();
     }
-    training.context.log().info("step {}{}", training.step, text);
+    if (training.context.is_chief()) training.context.log().info("step {}{}", training.step, text);
   }
 
  private:

@@ -1,7 +1,8 @@
-#include "tutti/train/strategies/single.h"
+#include "tutti/train/strategies/synchronous.h"
 
 #include <gtest/gtest.h>
 
+#include "tutti/comm/test_ranks.h"
 #include "tutti/params/lanes.h"
 #include "tutti/train/test_training.h"
 
@@ -11,6 +12,11 @@ namespace {
 data::BatchQueue make_queue(const data::Feed& feed, int64_t lanes, int64_t batch, int64_t steps) {
   const data::Sampler sampler(feed.size(), {.lanes = lanes, .batch = batch});
   return data::BatchQueue(feed, sampler, {.end_step = steps, .end_lane = lanes});
+}
+
+std::shared_ptr<comm::Communicator> alone() {
+  const std::chrono::seconds timeout(60);
+  return std::make_shared<comm::Collectives>(std::move(comm::inproc_transports(1, timeout).front()), timeout);
 }
 
 void ignore(int64_t, const Batch&, const LossOutput&) {}
@@ -63,18 +69,19 @@ void reference_step(TestNet& net, const std::vector<Batch>& lanes, int64_t step,
   optimizer.step();
 }
 
-TEST(Single, makes_the_step_that_the_design_describes) {
+TEST(Synchronous, makes_the_step_that_the_design_describes) {
   constexpr int64_t kSteps = 6;
   for (const int64_t lanes : {2, 3, 5, 8}) {
     const data::Feed feed = test_feed(90).shuffle();
     auto expected = test_net();
     torch::optim::Adam plain(expected->parameters(), torch::optim::AdamOptions(1e-2));
     Replica replica(make_model(test_net(), test_loss), torch::optim::AdamOptions(1e-2), {});
-    Single single(replica, lanes);
+    const auto comm = alone();
+    Synchronous single(replica, *comm, lanes);
     data::BatchQueue queue = make_queue(feed, lanes, 3, kSteps);
     data::BatchQueue same = make_queue(feed, lanes, 3, kSteps);
     for (int64_t step = 0; step < kSteps; ++step) {
-      single.step(step, queue, ignore);
+      single.step(step, 0, queue, ignore);
       std::vector<Batch> batches;
       for (int64_t lane = 0; lane < lanes; ++lane) batches.push_back(*same.next());
       reference_step(*expected, batches, step, plain);
@@ -90,16 +97,17 @@ TEST(Single, makes_the_step_that_the_design_describes) {
   }
 }
 
-TEST(Single, one_lane_is_an_ordinary_training_loop) {
+TEST(Synchronous, one_lane_is_an_ordinary_training_loop) {
   const data::Feed feed = test_feed(90).shuffle();
   auto expected = test_net();
   torch::optim::SGD plain(expected->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
   Replica replica(make_model(test_net(), test_loss), torch::optim::SGDOptions(0.1).momentum(0.9), {});
-  Single single(replica, 1);
+  const auto comm = alone();
+  Synchronous single(replica, *comm, 1);
   data::BatchQueue queue = make_queue(feed, 1, 4, 30);
   data::BatchQueue same = make_queue(feed, 1, 4, 30);
   for (int64_t step = 0; step < 30; ++step) {
-    const StepResult result = single.step(step, queue, ignore);
+    const StepResult result = single.step(step, 0, queue, ignore);
     const Batch batch = *same.next();
     torch::manual_seed(lane_seed(1, step, 0));
     plain.zero_grad();
@@ -115,34 +123,86 @@ TEST(Single, one_lane_is_an_ordinary_training_loop) {
 }
 
 // 5 examples in lanes of 2: the last lane of the last step has one, the others none.
-TEST(Single, lanes_without_examples_count_for_nothing) {
+TEST(Synchronous, lanes_without_examples_count_for_nothing) {
   const data::Feed feed = test_feed(5);
   Replica replica(make_model(test_net(), test_loss), torch::optim::AdamOptions(1e-2), {});
-  Single single(replica, 4);
+  const auto comm = alone();
+  Synchronous single(replica, *comm, 4);
   data::BatchQueue queue = make_queue(feed, 4, 2, 1);
   std::vector<int64_t> seen;
-  const StepResult result = single.step(0, queue, [&](int64_t lane, const Batch& batch, const LossOutput&) {
-    seen.push_back(lane * 10 + batch.size());
-  });
+  const StepResult result = single.step(
+      0, 0, queue,
+      [&](int64_t lane, const Batch& batch, const LossOutput&) { seen.push_back(lane * 10 + batch.size()); });
   EXPECT_EQ(result.examples, 5);
   EXPECT_EQ(seen, (std::vector<int64_t>{2, 12, 21}));
   EXPECT_TRUE(std::isfinite(result.loss()));
 }
 
-TEST(Single, a_step_that_fails_in_an_observer_leaves_the_parameters_alone) {
+TEST(Synchronous, a_step_that_fails_in_an_observer_leaves_the_parameters_alone) {
   Replica replica(make_model(test_net(), test_loss), torch::optim::AdamOptions(1e-2), {});
   const std::string before = replica.parameters().sha256();
   for (const int64_t lanes : {1, 2}) {
-    Single single(replica, lanes);
+    const auto comm = alone();
+    Synchronous single(replica, *comm, lanes);
     const data::Feed feed = test_feed(50);
     data::BatchQueue queue = make_queue(feed, lanes, 2, 3);
     EXPECT_THROW(
-        single.step(0, queue,
+        single.step(0, 0, queue,
                     [](int64_t, const Batch&, const LossOutput&) { throw std::runtime_error("no"); }),
         std::runtime_error);
     EXPECT_EQ(replica.parameters().sha256(), before);
   }
 }
+
+// Ten steps of eight lanes by the ranks of `backend`; the hash of what each ends with. Some lanes have no
+// data.
+std::vector<std::string> hashes_after_steps(const std::string& backend, int world, int64_t examples) {
+  constexpr int64_t kLanes = 8;
+  constexpr int64_t kSteps = 10;
+  const data::Feed feed = test_feed(examples).shuffle();
+  std::vector<std::shared_ptr<TestNet>> nets;
+  for (int rank = 0; rank < world; ++rank) nets.push_back(test_net());
+  std::vector<std::string> hashes(static_cast<size_t>(world));
+  comm::testing::with_ranks(backend, world, [&](comm::Communicator& comm) {
+    const auto me = static_cast<size_t>(comm.rank());
+    ReplicaOptions options;
+    if (comm.shared() != nullptr) {
+      options.allocate = [&](int64_t elements, const torch::TensorOptions& type) {
+        return comm.shared()->allocate(elements, type.dtype().toScalarType());
+      };
+    }
+    Replica replica(make_model(nets[me], test_loss), torch::optim::AdamOptions(1e-2), options);
+    Synchronous strategy(replica, comm, kLanes);
+    const data::Sampler sampler(feed.size(), {.lanes = kLanes, .batch = 3});
+    data::BatchQueue queue(
+        feed, sampler,
+        {.end_step = kSteps, .first_lane = strategy.lanes().begin, .end_lane = strategy.lanes().end});
+    for (int64_t step = 0; step < kSteps; ++step) {
+      const StepResult result = strategy.step(step, comm.rank() == 0 ? step : 0, queue, ignore);
+      EXPECT_EQ(result.stop, step);
+    }
+    hashes[me] = replica.parameters().sha256();
+    for (const auto& view : replica.parameters().buffers())
+      hashes[me] += view.name + std::to_string(view.tensor.to(torch::kDouble).sum().item<double>());
+  });
+  return hashes;
+}
+
+class SynchronousOver : public ::testing::TestWithParam<std::string> {};
+
+// A whole epoch of 100 examples is 4 steps of 24 and one of 4; of 7 examples every step is short.
+TEST_P(SynchronousOver, gives_the_same_bits_at_every_world) {
+  for (const int64_t examples : {100, 7}) {
+    const std::string expected = hashes_after_steps("inproc", 1, examples)[0];
+    for (const int world : {2, 3, 4, 8, 9}) {
+      for (const std::string& hash : hashes_after_steps(GetParam(), world, examples))
+        EXPECT_EQ(hash, expected) << world << " ranks, " << examples << " examples";
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, SynchronousOver, ::testing::Values("inproc", "plain", "shm"),
+                         [](const auto& info) { return info.param; });
 
 TEST(Replica, a_loss_that_is_no_mean_is_an_error_that_shows_its_shape) {
   Replica replica(
@@ -181,12 +241,13 @@ TEST(Replica, learns_in_bfloat16_with_weights_in_float32) {
   ReplicaOptions options;
   options.precision = Precision::BFloat16;
   Replica replica(make_model(test_net(), test_loss), torch::optim::AdamOptions(1e-2), options);
-  Single single(replica, 1);
+  const auto comm = alone();
+  Synchronous single(replica, *comm, 1);
   data::BatchQueue queue = make_queue(test_feed(100).shuffle(), 1, 20, 100);
   double first = 0;
   double last = 0;
   for (int64_t step = 0; step < 100; ++step) {
-    last = single.step(step, queue, ignore).loss();
+    last = single.step(step, 0, queue, ignore).loss();
     if (step == 0) first = last;
   }
   EXPECT_LT(last, first / 2);

@@ -1,0 +1,145 @@
+#include "tutti/comm/connect.h"
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "tutti/base/error.h"
+#include "tutti/cluster/address.h"
+#include "tutti/comm/collectives.h"
+#include "tutti/comm/gloo/gloo.h"
+#include "tutti/comm/gloo/tcp_rendezvous.h"
+#include "tutti/comm/inproc/inproc.h"
+#include "tutti/comm/mpi/mpi.h"
+#include "tutti/comm/own_addresses.h"
+#include "tutti/comm/rendezvous.h"
+#include "tutti/comm/shm/shm.h"
+
+namespace tutti::comm {
+namespace {
+
+using std::chrono::milliseconds;
+
+// What a worker knows of all of them before they are connected.
+struct Meeting {
+  std::shared_ptr<Rendezvous> table;
+  std::string master_host;
+  std::vector<std::string> who;  // "worker/2 on node7"
+  bool one_host = true;
+};
+
+milliseconds timeout_of(const Context& context) {
+  return std::chrono::duration_cast<milliseconds>(std::chrono::duration<double>(context.flags().timeout));
+}
+
+Meeting meet_at_address(const Context& context) {
+  const Identity& identity = context.identity();
+  const Address address = parse_address(identity.master_address);
+  const Serve serve = context.rank() == 0 && !identity.launcher_serves ? Serve::Here : Serve::Elsewhere;
+  return {tcp_rendezvous(address.host, static_cast<uint16_t>(address.port), serve, timeout_of(context)),
+          address.host,
+          {},
+          true};
+}
+
+// Rank 0 says through MPI where it listens. A host has several addresses: the others take the first that
+// answers.
+Meeting meet_through_mpi(const Context& context) {
+  mpi_initialise();
+  std::shared_ptr<Rendezvous> table;
+  std::string text;
+  const bool one_host = context.local_world() == context.world();
+  if (context.rank() == 0) {
+    ServedRendezvous served = serve_tcp_rendezvous(timeout_of(context));
+    table = std::move(served.table);
+    for (const std::string& host : one_host ? std::vector<std::string>{"127.0.0.1"} : own_addresses())
+      text += to_string(Address{host, served.port}) + " ";
+  }
+  text = mpi_broadcast_text(text, 0);
+  std::string refused;
+  for (size_t begin = 0, end = 0; (end = text.find(' ', begin)) != std::string::npos; begin = end + 1) {
+    const Address address = parse_address(text.substr(begin, end - begin));
+    if (table) return {table, address.host, {}, true};
+    try {
+      const auto port = static_cast<uint16_t>(address.port);
+      return {tcp_rendezvous(address.host, port, Serve::Elsewhere, timeout_of(context) / 4),
+              address.host,
+              {},
+              true};
+    } catch (const Error& error) {
+      refused = error.what();
+    }
+  }
+  fail(ErrorKind::Timeout, "rank 0 does not answer at any of its addresses ({}): {}", text, refused);
+}
+
+Meeting meet(const Context& context) {
+  Meeting meeting;
+  if (context.identity().master_address.find(':') != std::string::npos) {
+    meeting = meet_at_address(context);
+  } else if (context.identity().source == "Open MPI") {
+    meeting = meet_through_mpi(context);
+  } else {
+    fail(ErrorKind::InvalidArgument,
+         "there are {} workers (found through {}), but nothing says where they meet: give --cluster_spec "
+         "with every "
+         "worker's HOST:PORT, or start them with tutti run, Open MPI's mpirun, srun or torchrun",
+         context.world(), context.identity().source);
+  }
+  const std::string host = host_identity();
+  meeting.table->set(fmt::format("worker/{}", context.rank()),
+                     fmt::format("{} {} on {}", host, context.task().short_name(), host_name()));
+  for (int rank = 0; rank < context.world(); ++rank) {
+    const std::string text = meeting.table->get(fmt::format("worker/{}", rank), timeout_of(context));
+    const size_t space = text.find(' ');
+    meeting.one_host = meeting.one_host && text.substr(0, space) == host;
+    meeting.who.push_back(text.substr(space + 1));
+  }
+  return meeting;
+}
+
+std::string backend_for(const Context& context, const Meeting& meeting) {
+  const std::string& asked = context.flags().comm;
+  if (asked == "shm" && !meeting.one_host)
+    fail(ErrorKind::InvalidArgument,
+         "--comm shm, but the workers are on several hosts: use auto, gloo or mpi");
+  if (asked != "auto") return asked;
+  return meeting.one_host ? "shm" : "gloo";
+}
+
+std::unique_ptr<Transport> make_transport(const Context& context, const Meeting& meeting) {
+  const std::string backend = backend_for(context, meeting);
+  const auto table = with_prefix(meeting.table, backend + "/");
+  const milliseconds timeout = timeout_of(context);
+  if (backend == "shm") {
+    return shm_transport(
+        table, {context.rank(), context.world(), meeting.who[static_cast<size_t>(context.rank())], timeout});
+  }
+  if (backend == "gloo") {
+    return gloo_transport(table, {context.rank(), context.world(), meeting.who,
+                                  meeting.one_host ? "" : meeting.master_host, timeout});
+  }
+  mpi_initialise();
+  return mpi_transport(table, {meeting.who, timeout});
+}
+
+}  // namespace
+
+std::shared_ptr<Communicator> connect(const Context& context) {
+  const milliseconds timeout = timeout_of(context);
+  if (context.world() == 1)
+    return std::make_shared<Collectives>(std::move(inproc_transports(1, timeout).front()), timeout);
+  const Meeting meeting = meet(context);
+  auto comm = std::make_shared<Collectives>(make_transport(context, meeting), timeout);
+  if (context.is_chief()) {
+    context.log().info("{} workers connected over {} ({})", comm->world(), comm->name(),
+                       meeting.one_host ? "on one host" : "on several hosts");
+  }
+  return comm;
+}
+
+}  // namespace tutti::comm

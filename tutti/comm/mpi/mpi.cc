@@ -1,0 +1,353 @@
+#include "tutti/comm/mpi/mpi.h"
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <map>
+#include <mpi.h>
+#include <mutex>
+#include <optional>
+#include <sched.h>
+#include <source_location>
+#include <thread>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "tutti/base/check.h"
+#include "tutti/base/error.h"
+#include "tutti/comm/failure_board.h"
+
+namespace tutti::comm {
+namespace {
+
+// MPI counts in int.
+constexpr size_t kPiece = size_t{1} << 30;
+
+void check(int code, std::source_location place = std::source_location::current()) {
+  if (code == MPI_SUCCESS) return;
+  char text[MPI_MAX_ERROR_STRING] = "";
+  int size = 0;
+  MPI_Error_string(code, text, &size);
+  fail(ErrorKind::PeerLost, "MPI says '{}' (mpi.cc:{})", text, place.line());
+}
+
+// MPI itself, of which a process has one; hence the only static object here.
+class Library {
+ public:
+  static Library& get() {
+    static Library library;
+    return library;
+  }
+
+  // To be held around every call, where MPI may be used by one thread at a time alone.
+  std::unique_lock<std::mutex> lock() {
+    return one_thread_ ? std::unique_lock(mutex_) : std::unique_lock<std::mutex>();
+  }
+  void never_finalise() { finalise_ = false; }
+
+  Library(const Library&) = delete;
+  Library& operator=(const Library&) = delete;
+
+ private:
+  Library() {
+    int there = 0;
+    check(MPI_Initialized(&there));
+    int level = MPI_THREAD_SINGLE;
+    if (there != 0) {
+      check(MPI_Query_thread(&level));
+    } else {
+      check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &level));
+      finalise_ = true;
+    }
+    one_thread_ = level < MPI_THREAD_MULTIPLE;
+    check(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
+  }
+
+  ~Library() {
+    int done = 1;
+    MPI_Finalized(&done);
+    if (finalise_ && done == 0) MPI_Finalize();
+  }
+
+  std::mutex mutex_;
+  bool one_thread_ = false;
+  std::atomic<bool> finalise_{false};
+};
+
+class Group {
+ public:
+  explicit Group(MPI_Comm group) : group_(group) {}
+  Group(Group&& other) noexcept : group_(std::exchange(other.group_, MPI_COMM_NULL)) {}
+  Group(const Group&) = delete;
+  ~Group() {
+    // With a message under way, freeing would wait for it.
+    if (group_ == MPI_COMM_NULL || broken_) return;
+    const auto lock = Library::get().lock();
+    MPI_Comm_free(&group_);
+  }
+
+  MPI_Comm get() const { return group_; }
+  void broken() { broken_ = true; }
+
+ private:
+  MPI_Comm group_;
+  std::atomic<bool> broken_{false};
+};
+
+Group group_of(MPI_Comm world, const std::vector<int>& ranks, int tag) {
+  const auto lock = Library::get().lock();
+  MPI_Group all = MPI_GROUP_NULL;
+  MPI_Group some = MPI_GROUP_NULL;
+  MPI_Comm group = MPI_COMM_NULL;
+  check(MPI_Comm_group(world, &all));
+  check(MPI_Group_incl(all, static_cast<int>(ranks.size()), ranks.data(), &some));
+  check(MPI_Comm_create_group(world, some, tag, &group));
+  check(MPI_Group_free(&some));
+  check(MPI_Group_free(&all));
+  check(MPI_Comm_set_errhandler(group, MPI_ERRORS_RETURN));
+  return Group(group);
+}
+
+int rank_in(MPI_Comm group) {
+  int rank = 0;
+  check(MPI_Comm_rank(group, &rank));
+  return rank;
+}
+
+std::vector<int> ranks_of(MPI_Comm group) {
+  int world = 0;
+  check(MPI_Comm_size(group, &world));
+  std::vector<int> ranks(static_cast<size_t>(world));
+  for (int r = 0; r < world; ++r) ranks[static_cast<size_t>(r)] = r;
+  return ranks;
+}
+
+// What a thread does that waits for others: first nothing, so that short messages are fast; then it lets
+// others run, since ranks may outnumber the cores; then it sleeps.
+class Patience {
+ public:
+  void wait() {
+    ++waited_;
+    if (waited_ < 100) return;
+    if (waited_ < 2000) {
+      sched_yield();
+    } else {
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+  }
+  void forget() { waited_ = 0; }
+
+ private:
+  int waited_ = 0;
+};
+
+// Messages under way, in pieces.
+class Messages {
+ public:
+  explicit Messages(MPI_Comm group) : group_(group) {}
+
+  void send(ConstBytes bytes, int to) {
+    post(bytes.size(), to, [&](size_t done, int size, MPI_Request* request) {
+      return MPI_Isend(bytes.data() + done, size, MPI_BYTE, to, 0, group_, request);
+    });
+  }
+  void recv(Bytes bytes, int from) {
+    post(bytes.size(), from, [&](size_t done, int size, MPI_Request* request) {
+      return MPI_Irecv(bytes.data() + done, size, MPI_BYTE, from, 0, group_, request);
+    });
+  }
+
+  // Returns when all are done; tells the watch of each peer with which nothing is left. False: told to give
+  // up.
+  bool finish(FailureBoard::Watch& watch, const std::atomic<bool>& give_up) {
+    std::vector<int> done(requests_.size());
+    Patience patience;
+    for (size_t left = requests_.size(); left > 0;) {
+      const int count = test(done);
+      if (count == 0) {
+        if (give_up) return false;
+        patience.wait();
+        continue;
+      }
+      patience.forget();
+      left -= static_cast<size_t>(count);
+      for (int i = 0; i < count; ++i) {
+        const int peer = peers_[static_cast<size_t>(done[static_cast<size_t>(i)])];
+        if (--open_[peer] == 0) watch.arrived(peer);
+      }
+    }
+    return true;
+  }
+
+  // What can still be taken back is. MPI keeps no promise about a send that the other side never takes; after
+  // a failure the job ends.
+  void cancel() {
+    const auto lock = Library::get().lock();
+    for (MPI_Request& request : requests_) {
+      if (request == MPI_REQUEST_NULL) continue;
+      MPI_Cancel(&request);
+      MPI_Request_free(&request);
+    }
+  }
+
+ private:
+  template <class Post>
+  void post(size_t size, int peer, const Post& one) {
+    for (size_t done = 0; done < size; done += kPiece) {
+      const auto lock = Library::get().lock();
+      MPI_Request request = MPI_REQUEST_NULL;
+      check(one(done, static_cast<int>(std::min(kPiece, size - done)), &request));
+      requests_.push_back(request);
+      peers_.push_back(peer);
+      ++open_[peer];
+    }
+  }
+
+  int test(std::vector<int>& done) {
+    const auto lock = Library::get().lock();
+    int count = 0;
+    check(MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count, done.data(),
+                       MPI_STATUSES_IGNORE));
+    TUTTI_CHECK(count != MPI_UNDEFINED, "{} requests", requests_.size());
+    return count;
+  }
+
+  const MPI_Comm group_;
+  std::vector<MPI_Request> requests_;
+  std::vector<int> peers_;   // of each request
+  std::map<int, int> open_;  // requests by peer
+};
+
+class MpiTransport final : public Transport {
+ public:
+  // The groups have the same ranks; messages in one never meet those in the other.
+  MpiTransport(std::shared_ptr<Rendezvous> table, MpiOptions options, Group exchanges, Group messages)
+      : table_(std::move(table)),
+        options_(std::move(options)),
+        exchanges_(std::move(exchanges)),
+        messages_(std::move(messages)),
+        rank_(rank_in(exchanges_.get())),
+        world_(static_cast<int>(ranks_of(exchanges_.get()).size())) {
+    if (world_ == 1) return;
+    board_ = std::make_unique<FailureBoard>(with_prefix(table_, "board/"),
+                                            BoardOptions{.rank = rank_, .world = world_, .who = options_.who},
+                                            [this] { give_up(); });
+  }
+
+  // Where an exception passes by, this rank ends before its time, and the others will not finalise with it.
+  ~MpiTransport() override {
+    if (std::uncaught_exceptions() > 0) Library::get().never_finalise();
+  }
+
+  std::string name() const override { return "mpi"; }
+  int rank() const override { return rank_; }
+  int world() const override { return world_; }
+
+  void exchange(std::span<const ConstBytes> sends, std::span<const Bytes> recvs,
+                const Operation& operation) override {
+    std::vector<int> talking;
+    for (int r = 0; r < world_; ++r) {
+      const auto i = static_cast<size_t>(r);
+      if (r != rank_ && !(sends[i].empty() && recvs[i].empty())) talking.push_back(r);
+    }
+    if (talking.empty()) return;
+    Messages messages(exchanges_.get());
+    attempt(operation, FailureBoard::Party::All, talking, messages, [&] {
+      for (const int r : talking) messages.recv(recvs[static_cast<size_t>(r)], r);
+      for (const int r : talking) messages.send(sends[static_cast<size_t>(r)], r);
+    });
+  }
+
+  void send(ConstBytes bytes, int to, const Operation& operation) override {
+    if (bytes.empty()) return;
+    Messages messages(messages_.get());
+    attempt(operation, FailureBoard::Party::Two, {to}, messages, [&] { messages.send(bytes, to); });
+  }
+
+  void recv(Bytes bytes, int from, const Operation& operation) override {
+    if (bytes.empty()) return;
+    Messages messages(messages_.get());
+    attempt(operation, FailureBoard::Party::Two, {from}, messages, [&] { messages.recv(bytes, from); });
+  }
+
+  std::unique_ptr<Transport> split(const std::vector<int>& ranks, const std::string& name) override;
+
+ private:
+  void give_up() {
+    // Messages may stay under way.
+    exchanges_.broken();
+    messages_.broken();
+    Library::get().never_finalise();
+    given_up_ = true;
+  }
+
+  template <class Post>
+  void attempt(const Operation& operation, FailureBoard::Party party, const std::vector<int>& peers,
+               Messages& messages, const Post& post) {
+    auto watch = board_->watch(operation, party, peers);
+    try {
+      post();
+      if (messages.finish(watch, given_up_)) return;
+    } catch (const Error& error) {
+      messages.cancel();
+      board_->report(error.kind(), fmt::format("{} failed: {}", describe(operation), error.what()));
+    }
+    messages.cancel();
+    board_->throw_if_failed();
+  }
+
+  const std::shared_ptr<Rendezvous> table_;  // shared with its other parts
+  const MpiOptions options_;
+  Group exchanges_;
+  Group messages_;
+  const int rank_;
+  const int world_;
+  std::atomic<bool> given_up_{false};
+  std::unique_ptr<FailureBoard> board_;  // last, so that it ends first
+};
+
+// Everybody has to be here before MPI is asked for a group, which waits for all of them and knows no timeout.
+std::unique_ptr<Transport> make_transport(std::shared_ptr<Rendezvous> table, MpiOptions options,
+                                          MPI_Comm world, const std::vector<int>& ranks, int rank) {
+  roll_call(*table, {.rank = rank, .world = static_cast<int>(ranks.size()), .who = options.who}, "",
+            options.timeout);
+  Group exchanges = group_of(world, ranks, 0);
+  Group messages = group_of(world, ranks, 1);
+  return std::make_unique<MpiTransport>(std::move(table), std::move(options), std::move(exchanges),
+                                        std::move(messages));
+}
+
+std::unique_ptr<Transport> MpiTransport::split(const std::vector<int>& ranks, const std::string& name) {
+  MpiOptions options = options_;
+  options.who.clear();
+  for (const int r : ranks)
+    options.who.push_back(options_.who.empty() ? fmt::format("rank {}", r)
+                                               : options_.who[static_cast<size_t>(r)]);
+  const auto me = std::find(ranks.begin(), ranks.end(), rank_);
+  TUTTI_CHECK(me != ranks.end(), "rank {}", rank_);
+  return make_transport(with_prefix(table_, name + "/"), std::move(options), exchanges_.get(), ranks,
+                        static_cast<int>(me - ranks.begin()));
+}
+
+}  // namespace
+
+void mpi_initialise() { Library::get(); }
+
+std::string mpi_broadcast_text(const std::string& text, int root) {
+  const auto lock = Library::get().lock();
+  std::string result = text;
+  uint64_t size = text.size();
+  check(MPI_Bcast(&size, 1, MPI_UINT64_T, root, MPI_COMM_WORLD));
+  result.resize(size);
+  check(MPI_Bcast(result.data(), static_cast<int>(size), MPI_CHAR, root, MPI_COMM_WORLD));
+  return result;
+}
+
+std::unique_ptr<Transport> mpi_transport(std::shared_ptr<Rendezvous> table, const MpiOptions& options) {
+  mpi_initialise();
+  return make_transport(std::move(table), options, MPI_COMM_WORLD, ranks_of(MPI_COMM_WORLD),
+                        rank_in(MPI_COMM_WORLD));
+}
+
+}  // namespace tutti::comm

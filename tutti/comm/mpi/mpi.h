@@ -1,0 +1,32 @@
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tutti/comm/rendezvous.h"
+#include "tutti/comm/transport.h"
+
+namespace tutti::comm {
+
+struct MpiOptions {
+  std::vector<std::string> who = {};         // by rank, for error messages; empty: "rank 3"
+  std::chrono::milliseconds timeout{60000};  // for everybody to come
+};
+
+// Once a process, before all else here; harmless when MPI has been initialised already. MPI is finalised when
+// the process exits, if it was initialised here and nothing failed: after a failure that would wait for ranks
+// that do not come, and mpirun ends them all when one leaves without it.
+void mpi_initialise();
+
+// The root's text, at every rank of the job.
+std::string mpi_broadcast_text(const std::string& text, int root);
+
+// All ranks that mpirun started, over MPI's two-sided messages. The table serves nothing else (with_prefix),
+// and has to last as long as the transport.
+//
+// Without MPI at build time all three are Unimplemented.
+std::unique_ptr<Transport> mpi_transport(std::shared_ptr<Rendezvous> table, const MpiOptions& options);
+
+}  // namespace tutti::comm

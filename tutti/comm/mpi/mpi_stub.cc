@@ -1,0 +1,20 @@
+#include "tutti/base/error.h"
+#include "tutti/comm/mpi/mpi.h"
+
+namespace tutti::comm {
+namespace {
+
+[[noreturn]] void missing() {
+  fail(ErrorKind::Unimplemented,
+       "this build has no MPI. Install it (libopenmpi-dev, openmpi-bin) and build again with "
+       "-DTUTTI_WITH_MPI=ON, or "
+       "take another way between the ranks");
+}
+
+}  // namespace
+
+void mpi_initialise() { missing(); }
+std::string mpi_broadcast_text(const std::string&, int) { missing(); }
+std::unique_ptr<Transport> mpi_transport(std::shared_ptr<Rendezvous>, const MpiOptions&) { missing(); }
+
+}  // namespace tutti::comm

@@ -1,0 +1,142 @@
+// Two programs in one. As a test it starts itself under mpirun, with worlds of 1 to 4; there it is one of the
+// ranks, and tests as such.
+
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tutti/base/test_errors.h"
+#include "tutti/comm/gloo/tcp_rendezvous.h"
+#include "tutti/comm/mpi/mpi.h"
+#include "tutti/comm/test_messages.h"
+
+namespace tutti::comm {
+namespace {
+
+using std::chrono::milliseconds;
+using ::testing::HasSubstr;
+using testing::kLong;
+using testing::meet;
+using testing::operation;
+
+// --- as a rank
+
+// Rank 0 serves the table and tells all others where.
+std::shared_ptr<Rendezvous> table_of_ranks() {
+  static const auto table = [] {
+    mpi_initialise();
+    const bool serves = std::string(std::getenv("OMPI_COMM_WORLD_RANK")) == "0";
+    ServedRendezvous served;
+    if (serves) served = serve_tcp_rendezvous(kLong);
+    const std::string port = mpi_broadcast_text(std::to_string(served.port), 0);
+    if (serves) return served.table;
+    return tcp_rendezvous("127.0.0.1", static_cast<uint16_t>(std::stoi(port)), Serve::Elsewhere, kLong);
+  }();
+  return table;
+}
+
+std::unique_ptr<Transport> mpi(const std::string& name) {
+  return mpi_transport(with_prefix(table_of_ranks(), name + "/"), {.timeout = kLong});
+}
+
+TEST(Rank, exchange_moves_messages_of_any_size) { testing::exchange_messages_of_any_size(*mpi("exchange")); }
+
+TEST(Rank, messages_between_two_keep_their_order_beside_exchanges) {
+  testing::send_and_recv_beside_exchanges(*mpi("messages"));
+}
+
+TEST(Rank, splits_into_smaller_groups) {
+  const auto all = mpi("split");
+  std::vector<int> ranks;
+  for (int r = all->world() - 1; r >= 0; --r) {
+    if (r % 2 == all->rank() % 2) ranks.push_back(r);
+  }
+  const auto half = all->split(ranks, fmt::format("half/{}", all->rank() % 2));
+  ASSERT_EQ(half->world(), static_cast<int>(ranks.size()));
+  EXPECT_EQ(ranks[static_cast<size_t>(half->rank())], all->rank());
+  meet(*half, operation("exchange"));
+  meet(*all, operation("exchange"));
+}
+
+// The last rank comes when the others have given up.
+TEST(LateRank, is_named_by_all) {
+  const auto transport = mpi("late");
+  meet(*transport, operation("barrier"));
+  const int last = transport->world() - 1;
+  const bool late = transport->rank() == last;
+  const auto table = with_prefix(table_of_ranks(), "test/");
+  if (late) table->get("over", kLong);
+  const auto text = fmt::format("all_reduce failed: nothing from rank {} for 0.3 s", last);
+  expect_error(ErrorKind::Timeout, HasSubstr(text), [&] {
+    meet(*transport, operation("all_reduce", milliseconds(300)));
+    // Small messages of those that have given up still lie there; so the late one sees it at the second at
+    // the latest.
+    meet(*transport, operation("all_reduce", milliseconds(300)));
+  });
+  fmt::print("{}\n", HasFailure() ? "not named" : "named by all");
+  std::fflush(stdout);
+  // mpirun ends all when the first one leaves, and the table ends with rank 0.
+  table->set("over", "");
+  table->set(fmt::format("done/{}", transport->rank()), "");
+  for (int r = 0; r <= last; ++r) table->get(fmt::format("done/{}", r), kLong);
+}
+
+// --- as a test
+
+struct Ended {
+  int status;
+  std::string output;
+};
+
+Ended under_mpirun(int world, const std::string& filter) {
+  const std::string command = fmt::format(
+      "mpirun --allow-run-as-root --oversubscribe --bind-to none -np {} {} --gtest_color=no "
+      "--gtest_filter='{}' 2>&1",
+      world, std::filesystem::read_symlink("/proc/self/exe").string(), filter);
+  Ended ended{};
+  FILE* pipe = ::popen(command.c_str(), "r");
+  std::array<char, 4096> piece{};
+  while (const size_t size = std::fread(piece.data(), 1, piece.size(), pipe))
+    ended.output.append(piece.data(), size);
+  ended.status = ::pclose(pipe);
+  return ended;
+}
+
+class Mpirun : public ::testing::TestWithParam<int> {
+ protected:
+  void SetUp() override {
+    if (std::system("command -v mpirun >/dev/null 2>&1") != 0)
+      GTEST_SKIP() << "NOTHING IS TESTED HERE: there is no mpirun (apt-get install openmpi-bin)";
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Mpi, Mpirun, ::testing::Values(1, 2, 3, 4));
+
+TEST_P(Mpirun, ranks_agree) {
+  const Ended ended = under_mpirun(GetParam(), "Rank.*");
+  EXPECT_EQ(ended.status, 0) << ended.output;
+  EXPECT_THAT(ended.output, HasSubstr("[  PASSED  ] 3 tests"));
+}
+
+TEST_P(Mpirun, a_late_rank_is_named_by_all) {
+  if (GetParam() == 1) return;
+  // The exit code is mpirun's complaint that nobody has finalised.
+  const Ended ended = under_mpirun(GetParam(), "LateRank.*");
+  size_t named = 0;
+  for (size_t at = 0; (at = ended.output.find("named by all", at)) != std::string::npos; ++at) ++named;
+  EXPECT_EQ(named, static_cast<size_t>(GetParam())) << ended.output;
+}
+
+}  // namespace
+}  // namespace tutti::comm
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  const bool is_rank = std::getenv("OMPI_COMM_WORLD_RANK") != nullptr;
+  if (!is_rank) GTEST_FLAG_SET(filter, "*Mpirun*");
+  return RUN_ALL_TESTS();
+}
