@@ -134,7 +134,13 @@ std::shared_ptr<Communicator> connect(const Context& context) {
   if (context.world() == 1)
     return std::make_shared<Collectives>(std::move(inproc_transports(1, timeout).front()), timeout);
   const Meeting meeting = meet(context);
-  auto comm = std::make_shared<Collectives>(make_transport(context, meeting), timeout);
+  auto transport = make_transport(context, meeting);
+  if (transport->world() != context.world()) {
+    fail(ErrorKind::InvalidArgument,
+         "--comm {}: there are {} workers (found through {}), but {} of them under it; start them with mpirun",
+         transport->name(), context.world(), context.identity().source, transport->world());
+  }
+  auto comm = std::make_shared<Collectives>(std::move(transport), timeout);
   if (context.is_chief()) {
     context.log().info("{} workers connected over {} ({})", comm->world(), comm->name(),
                        meeting.one_host ? "on one host" : "on several hosts");

@@ -114,10 +114,10 @@ std::vector<Vector> assign_places(std::vector<Parameters::View>& views) {
   return vectors;
 }
 
-torch::Tensor allocate(const ParametersOptions& options, int64_t elements,
-                       const torch::TensorOptions& tensor_options) {
-  if (!options.allocate) return torch::zeros({elements}, tensor_options);
-  torch::Tensor vector = options.allocate(elements, tensor_options);
+torch::Tensor make_vector(const Allocate& allocate, int64_t elements,
+                          const torch::TensorOptions& tensor_options) {
+  if (!allocate) return torch::zeros({elements}, tensor_options);
+  torch::Tensor vector = allocate(elements, tensor_options);
   if (vector.dim() != 1 || vector.numel() != elements || vector.scalar_type() != tensor_options.dtype()) {
     fail(ErrorKind::InvalidArgument, "the allocator gave {} where a vector of {} elements was asked for",
          describe(vector), elements);
@@ -146,16 +146,23 @@ Parameters::Parameters(torch::nn::Module& module, const ParametersOptions& optio
   }
   require_trainable(parameters, trained_.front().tensor.device());
   const torch::NoGradGuard no_grad;
-  place_trained(options);
-  place_buffers(options);
+  place_trained(options.allocate);
+  place_buffers(options.allocate);
 }
 
-void Parameters::place_trained(const ParametersOptions& options) {
+void Parameters::move(const Allocate& allocate) {
+  const torch::NoGradGuard no_grad;
+  place_trained(allocate);
+  place_buffers(allocate);
+}
+
+void Parameters::place_trained(const Allocate& allocate) {
+  blocks_.clear();
   const torch::Device device = trained_.front().tensor.device();
   for (const Vector& vector : assign_places(trained_)) {
     const auto tensor_options = torch::TensorOptions().dtype(vector.type).device(device);
-    blocks_.push_back({allocate(options, vector.elements, tensor_options),
-                       allocate(options, vector.elements, tensor_options)});
+    blocks_.push_back({make_vector(allocate, vector.elements, tensor_options),
+                       make_vector(allocate, vector.elements, tensor_options)});
   }
   for (View& view : trained_) {
     const torch::Tensor value = view_of(view, blocks_[view.block].values);
@@ -166,14 +173,16 @@ void Parameters::place_trained(const ParametersOptions& options) {
   }
 }
 
-void Parameters::place_buffers(const ParametersOptions& options) {
+void Parameters::place_buffers(const Allocate& allocate) {
+  const torch::Device device = this->device();
+  buffer_vectors_.clear();
   std::vector<View> floating;
   for (const View& buffer : buffers_) {
     if (buffer.tensor.is_floating_point()) floating.push_back(buffer);
   }
   for (const Vector& vector : assign_places(floating)) {
     buffer_vectors_.push_back(
-        allocate(options, vector.elements, torch::TensorOptions().dtype(vector.type).device(device())));
+        make_vector(allocate, vector.elements, torch::TensorOptions().dtype(vector.type).device(device)));
   }
   for (View& buffer : floating) {
     const torch::Tensor value =

@@ -18,10 +18,12 @@ enum class Layout {
                  // are the same
 };
 
+// Gets the number of elements, type and device; returns a one-dimensional tensor of zeros.
+using Allocate = std::function<torch::Tensor(int64_t elements, const torch::TensorOptions& options)>;
+
 struct ParametersOptions {
-  // Where the vectors live. Gets the number of elements, type and device; returns a one-dimensional tensor of
-  // zeros. The default is LibTorch's own allocator.
-  std::function<torch::Tensor(int64_t elements, const torch::TensorOptions& options)> allocate;
+  // Where the vectors live. The default is LibTorch's own allocator.
+  Allocate allocate;
   Layout layout = Layout::Contiguous;
 };
 
@@ -77,6 +79,9 @@ class Parameters {
   // Elements of all trained parameters, gaps not counted.
   int64_t size() const;
 
+  // Moves the vectors to other memory, values and all. Nobody may hold on to them, or to views into them, from before.
+  void move(const Allocate& allocate);
+
   void zero_grads();
   // Puts gradients back that the program or autograd has replaced by tensors of its own; one that it has
   // dropped is zero. To be called between the backward pass and whatever reads the gradient vectors.
@@ -88,8 +93,8 @@ class Parameters {
   std::vector<std::string> plan() const;
 
  private:
-  void place_trained(const ParametersOptions& options);
-  void place_buffers(const ParametersOptions& options);
+  void place_trained(const Allocate& allocate);
+  void place_buffers(const Allocate& allocate);
 
   Layout layout_;
   std::vector<View> trained_;

@@ -21,7 +21,7 @@ struct ReplicaOptions {
   int64_t seed = 1;
   torch::Device device = torch::kCPU;
   // Where the parameters' vectors live (ParametersOptions).
-  std::function<torch::Tensor(int64_t elements, const torch::TensorOptions& options)> allocate = {};
+  Allocate allocate = {};
 };
 
 // One copy of the model with its flat parameters and optimiser: what a strategy drives. Not thread-safe.

@@ -156,7 +156,8 @@ TEST(Synchronous, a_step_that_fails_in_an_observer_leaves_the_parameters_alone) 
 
 // Ten steps of eight lanes by the ranks of `backend`; the hash of what each ends with. Some lanes have no
 // data.
-std::vector<std::string> hashes_after_steps(const std::string& backend, int world, int64_t examples) {
+std::vector<std::string> hashes_after_steps(const std::string& backend, int world, int64_t examples,
+                                            double clip_norm = 0) {
   constexpr int64_t kLanes = 8;
   constexpr int64_t kSteps = 10;
   const data::Feed feed = test_feed(examples).shuffle();
@@ -166,13 +167,9 @@ std::vector<std::string> hashes_after_steps(const std::string& backend, int worl
   comm::testing::with_ranks(backend, world, [&](comm::Communicator& comm) {
     const auto me = static_cast<size_t>(comm.rank());
     ReplicaOptions options;
-    if (comm.shared() != nullptr) {
-      options.allocate = [&](int64_t elements, const torch::TensorOptions& type) {
-        return comm.shared()->allocate(elements, type.dtype().toScalarType());
-      };
-    }
+    options.allocate = shared_allocator(comm, torch::kCPU);
     Replica replica(make_model(nets[me], test_loss), torch::optim::AdamOptions(1e-2), options);
-    Synchronous strategy(replica, comm, kLanes);
+    Synchronous strategy(replica, comm, kLanes, {clip_norm});
     const data::Sampler sampler(feed.size(), {.lanes = kLanes, .batch = 3});
     data::BatchQueue queue(
         feed, sampler,
@@ -198,6 +195,15 @@ TEST_P(SynchronousOver, gives_the_same_bits_at_every_world) {
       for (const std::string& hash : hashes_after_steps(GetParam(), world, examples))
         EXPECT_EQ(hash, expected) << world << " ranks, " << examples << " examples";
     }
+  }
+}
+
+TEST_P(SynchronousOver, clips_the_gradient_of_all_workers_alike) {
+  const std::string unclipped = hashes_after_steps("inproc", 1, 100)[0];
+  const std::string expected = hashes_after_steps("inproc", 1, 100, 0.5)[0];
+  EXPECT_NE(expected, unclipped);
+  for (const int world : {2, 3}) {
+    for (const std::string& hash : hashes_after_steps(GetParam(), world, 100, 0.5)) EXPECT_EQ(hash, expected);
   }
 }
 

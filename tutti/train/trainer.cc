@@ -12,6 +12,7 @@
 #include "tutti/base/every.h"
 #include "tutti/base/version.h"
 #include "tutti/comm/connect.h"
+#include "tutti/params/agreement.h"
 #include "tutti/train/hooks/checkpoint.h"
 #include "tutti/train/hooks/nan_guard.h"
 #include "tutti/train/hooks/profile.h"
@@ -36,22 +37,12 @@ Layout layout_of(const std::string& text, const Model& model) {
   return fastest_layout(*model.module);
 }
 
-// Where the workers of one host share memory, vectors that they reduce have to be in it.
-std::function<torch::Tensor(int64_t, const torch::TensorOptions&)> allocator(comm::Communicator& comm,
-                                                                             torch::Device device) {
-  comm::SharedVectors* shared = comm.world() > 1 && device.is_cpu() ? comm.shared() : nullptr;
-  if (shared == nullptr) return {};
-  return [shared](int64_t elements, const torch::TensorOptions& options) {
-    return shared->allocate(elements, options.dtype().toScalarType());
-  };
-}
-
 ReplicaOptions replica_options(const Context& context, const Model& model, comm::Communicator& comm) {
   return {.precision = parse_precision(context.flags().precision),
           .layout = layout_of(context.flags().layout, model),
           .seed = context.flags().seed,
           .device = context.device(),
-          .allocate = allocator(comm, context.device())};
+          .allocate = shared_allocator(comm, context.device())};
 }
 
 std::string strategy_name(const Context& context) {
@@ -92,7 +83,7 @@ std::unique_ptr<Strategy> Trainer::make_strategy() {
          context_.identity().source);
   }
   if (name == "single" || name == "allreduce")
-    return std::make_unique<Synchronous>(replica_, *comm_, session_.lanes());
+    return std::make_unique<Synchronous>(replica_, *comm_, session_.lanes(), SynchronousOptions{options_.clip_norm});
   fail(ErrorKind::Unimplemented,
        "strategy {} (world {}, found through {}) is not in this version; single and allreduce are", name,
        context_.world(), context_.identity().source);
@@ -126,15 +117,22 @@ void Trainer::start() {
 
 // Rank 0 alone has read the checkpoint: the others may be on machines without it.
 void Trainer::start_together() {
-  std::vector<std::string> plan = plan_of(replica_);
-  plan.push_back(fmt::format("batch {}", context_.flags().batch));
+  const Flags& flags = context_.flags();
+  std::vector<std::string> plan = plan_of(replica_.parameters(), replica_.optimizer_options());
+  plan.push_back(fmt::format("batch {}", flags.batch));
+  plan.push_back(fmt::format("seed {}", flags.seed));
+  plan.push_back(fmt::format("precision {}", flags.precision));
+  plan.push_back(fmt::format("layout {}", flags.layout));
   require_same_plan(*comm_, plan);
-  std::vector<int64_t> numbers = {progress_.step,     progress_.fit,      progress_.fit_begin,
-                                  progress_.examples, progress_.restarts, session_.lanes()};
-  copy_from_first(*comm_, numbers);
-  progress_ = {numbers[0], numbers[1], numbers[2], numbers[3], numbers[4]};
-  session_.follow(numbers[5]);
-  copy_from_first(*comm_, replica_);
+  const torch::Tensor numbers =
+      torch::tensor({progress_.step, progress_.fit, progress_.fit_begin, progress_.examples, progress_.restarts,
+                     session_.lanes()},
+                    torch::kInt64);
+  comm_->broadcast(numbers, 0, {.what = "the progress"});
+  const auto* n = static_cast<const int64_t*>(numbers.data_ptr());
+  progress_ = {n[0], n[1], n[2], n[3], n[4]};
+  session_.follow(n[5]);
+  broadcast(*comm_, replica_.parameters(), replica_.optimizer(), 0);
 }
 
 int64_t Trainer::end_step(const data::Sampler& sampler, const FitOptions& options) const {

@@ -16,9 +16,9 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "tutti/base/error.h"
+#include "tutti/comm/gloo/c10d_compat.h"
 
 namespace tutti::comm {
 namespace {
@@ -256,7 +256,9 @@ c10::intrusive_ptr<c10d::TCPStore> open_store(const std::string& host, uint16_t 
   options.waitWorkers = false;
   // c10d counts in whole seconds.
   options.timeout = std::max(timeout, milliseconds(1000));
-  return c10::make_intrusive<c10d::TCPStore>(host, options);
+  auto store = c10::make_intrusive<c10d::TCPStore>(host, options);
+  compat::await_callback_connection(*store);
+  return store;
 }
 
 ServedRendezvous serve_table(uint16_t port, milliseconds timeout) {

@@ -1,0 +1,70 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "tutti/cluster/context.h"
+#include "tutti/comm/communicator.h"
+#include "tutti/params/gradient_mean.h"
+#include "tutti/params/optimizer.h"
+#include "tutti/params/parameters.h"
+
+namespace tutti {
+
+struct DistributedOptimizerOptions {
+  int64_t lanes = 0;     // 0: --lanes, else one a worker
+  double clip_norm = 0;  // the largest norm of the mean gradient; 0: any
+  // Empty: connected as the flags and the launcher say.
+  std::shared_ptr<comm::Communicator> communicator = {};
+};
+
+// An optimiser for a training loop of one's own, on as many workers as there are:
+//   tutti::Parameters params(*net);
+//   tutti::DistributedOptimizer opt(ctx, params, torch::optim::AdagradOptions(0.01));
+//   opt.broadcast_from(0);
+//   for (...) { opt.zero_grad(); loss.backward(); opt.step(); }
+// Nothing is sent before step(), so that several backward passes between zero_grad() and step() add up. Every worker
+// calls step() equally often; one that has no data left gives 0 examples. With one lane a worker the result depends on
+// the number of workers, as it does everywhere. For the same bits at any, fix --lanes and make each lane of the
+// worker by itself:
+//   for (int64_t lane = opt.lanes().begin; lane < opt.lanes().end; ++lane) {
+//     opt.zero_grad(); loss_of(lane).backward(); opt.add_lane();
+//   }
+//   opt.step();
+// Not thread-safe.
+class DistributedOptimizer {
+ public:
+  // Context and parameters outlive this. Where the workers share memory, the parameters are moved into it. Every worker
+  // makes one, with the same parameters and options: else InvalidArgument says what differs.
+  DistributedOptimizer(const Context& context, Parameters& parameters, const OptimizerOptions& optimizer,
+                       const DistributedOptimizerOptions& options = {});
+
+  // Parameters, buffers and the optimiser's state as `root` has them.
+  void broadcast_from(int root);
+
+  void zero_grad();
+  // The gradients are those of the mean over so many examples. Equal counts may be left out: then all weigh the same.
+  void add_lane(int64_t examples = 1);
+  // Averages the gradients over the examples of all workers and makes one update with them. Adds the lane first, where
+  // the worker has one alone and add_lane() was not called. Returns the examples of all; 0, and no update, where nobody
+  // had any.
+  int64_t step(int64_t examples = 1);
+
+  LaneRange lanes() const { return mean_->lanes(); }
+  int64_t steps() const { return steps_; }
+  Optimizer& optimizer() { return optimizer_; }
+  comm::Communicator& communicator() { return *comm_; }
+
+ private:
+  Parameters& parameters_;
+  const DistributedOptimizerOptions options_;
+  const std::shared_ptr<comm::Communicator> comm_;
+  const OptimizerOptions optimizer_options_;
+  Optimizer optimizer_;
+  std::optional<GradientMean> mean_;
+  int64_t lanes_added_ = 0;
+  int64_t steps_ = 0;
+};
+
+}  // namespace tutti
