@@ -64,8 +64,9 @@ void broadcast_state(comm::Communicator& comm, Optimizer& optimizer, int root) {
                          {"size", slot.vector.numel()},
                          {"type", static_cast<int>(slot.vector.scalar_type())}});
   // Only the root has anything to say.
-  const std::string text = text_of(gather_all(
-      comm, comm.rank() == root ? bytes_of(described.dump()) : bytes_of(""), "the optimiser's state")[static_cast<size_t>(root)]);
+  const std::string text =
+      text_of(gather_all(comm, comm.rank() == root ? bytes_of(described.dump()) : bytes_of(""),
+                         "the optimiser's state")[static_cast<size_t>(root)]);
   const torch::Tensor steps = torch::full({1}, optimizer.steps(), torch::kInt64);
   comm.broadcast(steps, root, {.what = "the optimiser's state"}).wait();
   std::vector<Optimizer::Slot> slots = mine;
@@ -112,8 +113,10 @@ void broadcast(comm::Communicator& comm, Parameters& parameters, Optimizer& opti
   const torch::NoGradGuard no_grad;
   for (const auto& block : parameters.blocks())
     comm.broadcast(block.values, root, {.what = "the parameters"}).wait();
-  for (const auto& view : parameters.frozen()) comm.broadcast(view.tensor, root, {.what = "the parameters"}).wait();
-  for (const auto& view : parameters.buffers()) comm.broadcast(view.tensor, root, {.what = "the buffers"}).wait();
+  for (const auto& view : parameters.frozen())
+    comm.broadcast(view.tensor, root, {.what = "the parameters"}).wait();
+  for (const auto& view : parameters.buffers())
+    comm.broadcast(view.tensor, root, {.what = "the buffers"}).wait();
   broadcast_state(comm, optimizer, root);
 }
 

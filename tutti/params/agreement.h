@@ -9,7 +9,8 @@
 
 namespace tutti {
 
-// What has to be the same on every worker for their steps to fit: version, optimiser, parameters and buffers, a line each.
+// What has to be the same on every worker for their steps to fit: version, optimiser, parameters and buffers,
+// a line each.
 std::vector<std::string> plan_of(const Parameters& parameters, const OptimizerOptions& optimizer);
 
 // Compares every worker's plan with that of rank 0. The first line that differs, and who has it, is the

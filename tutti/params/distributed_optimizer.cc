@@ -37,7 +37,6 @@ DistributedOptimizer::DistributedOptimizer(const Context& context, Parameters& p
     : parameters_(parameters),
       options_(options),
       comm_(options.communicator ? options.communicator : comm::connect(context)),
-      optimizer_options_(optimizer),
       optimizer_(stretches(in_shared_memory(parameters, *comm_)), optimizer) {
   const int64_t lanes = lanes_for(context, options, comm_->world());
   std::vector<std::string> plan = plan_of(parameters, optimizer);
@@ -53,8 +52,9 @@ void DistributedOptimizer::zero_grad() { mean_->begin_lane(); }
 
 void DistributedOptimizer::add_lane(int64_t examples) {
   if (lanes_added_ == lanes().size()) {
-    fail(ErrorKind::InvalidArgument, "this worker has {} of the lanes ({} to {}), and all of them were added: step()",
-         lanes().size(), lanes().begin, lanes().end);
+    fail(ErrorKind::InvalidArgument,
+         "this worker has {} of the lanes ({} to {}), and all of them were added: step()", lanes().size(),
+         lanes().begin, lanes().end);
   }
   ++lanes_added_;
   if (examples < 1) {
@@ -73,8 +73,9 @@ void DistributedOptimizer::add_lane(int64_t examples) {
 int64_t DistributedOptimizer::step(int64_t examples) {
   if (lanes_added_ == 0 && lanes().size() == 1) add_lane(examples);
   if (lanes_added_ != lanes().size()) {
-    fail(ErrorKind::InvalidArgument, "step() after {} of the {} lanes of this worker: call add_lane() for each",
-         lanes_added_, lanes().size());
+    fail(ErrorKind::InvalidArgument,
+         "step() after {} of the {} lanes of this worker: call add_lane() for each", lanes_added_,
+         lanes().size());
   }
   lanes_added_ = 0;
   const GradientMean::Result result = mean_->finish(steps_++);

@@ -24,10 +24,10 @@ struct DistributedOptimizerOptions {
 //   tutti::DistributedOptimizer opt(ctx, params, torch::optim::AdagradOptions(0.01));
 //   opt.broadcast_from(0);
 //   for (...) { opt.zero_grad(); loss.backward(); opt.step(); }
-// Nothing is sent before step(), so that several backward passes between zero_grad() and step() add up. Every worker
-// calls step() equally often; one that has no data left gives 0 examples. With one lane a worker the result depends on
-// the number of workers, as it does everywhere. For the same bits at any, fix --lanes and make each lane of the
-// worker by itself:
+// Nothing is sent before step(), so that several backward passes between zero_grad() and step() add up. Every
+// worker calls step() equally often; one that has no data left gives 0 examples. With one lane a worker the
+// result depends on the number of workers, as it does everywhere. For the same bits at any, fix --lanes and
+// make each lane of the worker by itself:
 //   for (int64_t lane = opt.lanes().begin; lane < opt.lanes().end; ++lane) {
 //     opt.zero_grad(); loss_of(lane).backward(); opt.add_lane();
 //   }
@@ -35,8 +35,8 @@ struct DistributedOptimizerOptions {
 // Not thread-safe.
 class DistributedOptimizer {
  public:
-  // Context and parameters outlive this. Where the workers share memory, the parameters are moved into it. Every worker
-  // makes one, with the same parameters and options: else InvalidArgument says what differs.
+  // Context and parameters outlive this. Where the workers share memory, the parameters are moved into it.
+  // Every worker makes one, with the same parameters and options: else InvalidArgument says what differs.
   DistributedOptimizer(const Context& context, Parameters& parameters, const OptimizerOptions& optimizer,
                        const DistributedOptimizerOptions& options = {});
 
@@ -44,11 +44,12 @@ class DistributedOptimizer {
   void broadcast_from(int root);
 
   void zero_grad();
-  // The gradients are those of the mean over so many examples. Equal counts may be left out: then all weigh the same.
+  // The gradients are those of the mean over so many examples. Equal counts may be left out: then all weigh
+  // the same.
   void add_lane(int64_t examples = 1);
-  // Averages the gradients over the examples of all workers and makes one update with them. Adds the lane first, where
-  // the worker has one alone and add_lane() was not called. Returns the examples of all; 0, and no update, where nobody
-  // had any.
+  // Averages the gradients over the examples of all workers and makes one update with them. Adds the lane
+  // first, where the worker has one alone and add_lane() was not called. Returns the examples of all; 0, and
+  // no update, where nobody had any.
   int64_t step(int64_t examples = 1);
 
   LaneRange lanes() const { return mean_->lanes(); }
@@ -60,7 +61,6 @@ class DistributedOptimizer {
   Parameters& parameters_;
   const DistributedOptimizerOptions options_;
   const std::shared_ptr<comm::Communicator> comm_;
-  const OptimizerOptions optimizer_options_;
   Optimizer optimizer_;
   std::optional<GradientMean> mean_;
   int64_t lanes_added_ = 0;

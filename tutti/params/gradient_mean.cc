@@ -11,8 +11,8 @@ namespace {
 
 enum Number { kLoss, kExamples, kLanes, kNumbers };
 
-// Those that are not of a floating type, such as a count of batches: nothing is added to them. They are those of the
-// last lane, and the same after each, since every lane starts from what was there before the step.
+// Those that are not of a floating type, such as a count of batches: nothing is added to them. They are those
+// of the last lane, and the same after each, since every lane starts from what was there before the step.
 std::vector<torch::Tensor> counters_of(const Parameters& parameters) {
   std::vector<torch::Tensor> counters;
   for (const auto& view : parameters.buffers()) {
@@ -41,7 +41,8 @@ GradientMean::GradientMean(Parameters& parameters, comm::Communicator& comm, int
       comm_(comm),
       one_lane_(lanes == 1 && comm.world() == 1),
       buffers_(buffers_of(parameters)),
-      numbers_(torch::zeros({kNumbers}, torch::TensorOptions().dtype(torch::kFloat64).device(parameters.device()))),
+      numbers_(torch::zeros({kNumbers},
+                            torch::TensorOptions().dtype(torch::kFloat64).device(parameters.device()))),
       reducer_(comm, summed(parameters), numbers_, lanes) {
   if (lanes == 1) return;
   for (const torch::Tensor& buffer : buffers_) before_.push_back(torch::empty_like(buffer));
@@ -79,7 +80,8 @@ GradientMean::Result GradientMean::finish(int64_t step, int64_t stop) {
 
 void GradientMean::divide(const torch::Tensor& numbers) {
   for (const auto& block : parameters_.blocks()) block.grads.div_(numbers[kExamples].item<double>());
-  for (const torch::Tensor& vector : parameters_.buffer_vectors()) vector.div_(numbers[kLanes].item<double>());
+  for (const torch::Tensor& vector : parameters_.buffer_vectors())
+    vector.div_(numbers[kLanes].item<double>());
 }
 
 // A worker that had no data has not counted.

@@ -51,6 +51,8 @@ class Optimizer {
 
   // "adam", "sgd", ...
   std::string name() const;
+  // As given; a learning rate that was set later is not in them.
+  const OptimizerOptions& options() const { return options_; }
   double learning_rate() const;
   void set_learning_rate(double rate);
   // How often step() was called, restored ones included.

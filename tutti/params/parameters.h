@@ -79,7 +79,8 @@ class Parameters {
   // Elements of all trained parameters, gaps not counted.
   int64_t size() const;
 
-  // Moves the vectors to other memory, values and all. Nobody may hold on to them, or to views into them, from before.
+  // Moves the vectors to other memory, values and all. Nobody may hold on to them, or to views into them,
+  // from before.
   void move(const Allocate& allocate);
 
   void zero_grads();

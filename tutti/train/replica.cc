@@ -74,7 +74,6 @@ class EvaluationScope {
 Replica::Replica(Model model, const OptimizerOptions& optimizer, const ReplicaOptions& options)
     : model_(on_device(std::move(model), options.device)),
       options_(options),
-      optimizer_options_(optimizer),
       parameters_(*model_.module, {.allocate = options.allocate, .layout = options.layout}),
       optimizer_(stretches(parameters_), optimizer) {}
 

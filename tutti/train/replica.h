@@ -46,13 +46,11 @@ class Replica {
   const Parameters& parameters() const { return parameters_; }
   Optimizer& optimizer() { return optimizer_; }
   const Optimizer& optimizer() const { return optimizer_; }
-  const OptimizerOptions& optimizer_options() const { return optimizer_options_; }
   const ReplicaOptions& options() const { return options_; }
 
  private:
   Model model_;
   ReplicaOptions options_;
-  OptimizerOptions optimizer_options_;
   Parameters parameters_;
   Optimizer optimizer_;
 };

@@ -52,7 +52,7 @@ Progress Session::resume(const store::Checkpoint& checkpoint) {
         "{} was made with --threads {}, now it is {}: kernels may add in another order, and the bits differ",
         where, state.value("threads", 0), context_.threads());
   }
-  restore(replica_, checkpoint, where);
+  restore(replica_.parameters(), replica_.optimizer(), checkpoint, where);
   context_.log().info("going on from {}", where);
   return {.step = checkpoint.step,
           .fit = state.value("fit", int64_t{0}),
@@ -89,7 +89,7 @@ void Session::open_events(const std::optional<int64_t>& resumed_after) {
 void Session::save(const Progress& progress) {
   if (!checkpoints_ || !context_.is_chief()) return;
   if (events_) events_->flush();
-  store::Checkpoint checkpoint = snapshot(replica_);
+  store::Checkpoint checkpoint = snapshot(replica_.parameters(), replica_.optimizer());
   checkpoint.step = progress.step;
   checkpoint.state.update(settings());
   checkpoint.state["threads"] = context_.threads();

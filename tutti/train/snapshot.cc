@@ -63,15 +63,15 @@ void require_same_model(const Parameters& parameters, const Tensors& saved, cons
        where, fmt::join(lines, "\n  "));
 }
 
-void require_same_optimizer(const Replica& replica, const store::Checkpoint& checkpoint,
+void require_same_optimizer(const Optimizer& optimizer, const store::Checkpoint& checkpoint,
                             const std::string& where) {
   const auto saved =
       checkpoint.state.value("optimizer", nlohmann::json::object()).value("name", std::string());
-  if (saved == replica.optimizer().name()) return;
+  if (saved == optimizer.name()) return;
   fail(ErrorKind::InvalidArgument,
        "{} was made with the optimiser {}, the program now uses {}; to start anew, give another --logdir or "
        "--resume never",
-       where, saved, replica.optimizer().name());
+       where, saved, optimizer.name());
 }
 
 // The optimiser's vectors put together again from their pieces by name.
@@ -97,31 +97,30 @@ std::vector<Optimizer::Slot> slots_of(const Parameters& parameters, const Tensor
 
 }  // namespace
 
-store::Checkpoint snapshot(const Replica& replica) {
-  const Parameters& parameters = replica.parameters();
+store::Checkpoint snapshot(const Parameters& parameters, const Optimizer& optimizer) {
   store::Checkpoint checkpoint;
   for (const auto* view : all_views(parameters))
     checkpoint.weights.push_back({view->name, view->tensor.detach()});
-  for (const auto& slot : replica.optimizer().slots()) {
+  for (const auto& slot : optimizer.slots()) {
     for (const auto& view : parameters.trained()) {
       if (view.block != slot.stretch) continue;
       checkpoint.optimizer.push_back({slot.name + "/" + view.name, parameters.view_of(view, slot.vector)});
     }
   }
-  checkpoint.state["optimizer"] = nlohmann::json(to_json(replica.optimizer_options()));
-  checkpoint.state["optimizer"]["steps"] = replica.optimizer().steps();
+  checkpoint.state["optimizer"] = nlohmann::json(to_json(optimizer.options()));
+  checkpoint.state["optimizer"]["steps"] = optimizer.steps();
   checkpoint.state["weights_sha256"] = parameters.sha256();
   return checkpoint;
 }
 
-void restore(Replica& replica, const store::Checkpoint& checkpoint, const std::string& where) {
-  const Parameters& parameters = replica.parameters();
+void restore(Parameters& parameters, Optimizer& optimizer, const store::Checkpoint& checkpoint,
+             const std::string& where) {
   const Tensors weights = by_name(checkpoint.weights);
   require_same_model(parameters, weights, where);
-  require_same_optimizer(replica, checkpoint, where);
+  require_same_optimizer(optimizer, checkpoint, where);
   const torch::NoGradGuard no_grad;
-  replica.optimizer().restore(checkpoint.state.at("optimizer").value("steps", int64_t{0}),
-                              slots_of(parameters, by_name(checkpoint.optimizer)));
+  optimizer.restore(checkpoint.state.at("optimizer").value("steps", int64_t{0}),
+                    slots_of(parameters, by_name(checkpoint.optimizer)));
   for (const auto* view : all_views(parameters)) {
     torch::Tensor tensor = view->tensor.detach();
     tensor.copy_(weights.at(view->name));

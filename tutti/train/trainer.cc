@@ -83,7 +83,8 @@ std::unique_ptr<Strategy> Trainer::make_strategy() {
          context_.identity().source);
   }
   if (name == "single" || name == "allreduce")
-    return std::make_unique<Synchronous>(replica_, *comm_, session_.lanes(), SynchronousOptions{options_.clip_norm});
+    return std::make_unique<Synchronous>(replica_, *comm_, session_.lanes(),
+                                         SynchronousOptions{options_.clip_norm});
   fail(ErrorKind::Unimplemented,
        "strategy {} (world {}, found through {}) is not in this version; single and allreduce are", name,
        context_.world(), context_.identity().source);
@@ -118,16 +119,15 @@ void Trainer::start() {
 // Rank 0 alone has read the checkpoint: the others may be on machines without it.
 void Trainer::start_together() {
   const Flags& flags = context_.flags();
-  std::vector<std::string> plan = plan_of(replica_.parameters(), replica_.optimizer_options());
+  std::vector<std::string> plan = plan_of(replica_.parameters(), replica_.optimizer().options());
   plan.push_back(fmt::format("batch {}", flags.batch));
   plan.push_back(fmt::format("seed {}", flags.seed));
   plan.push_back(fmt::format("precision {}", flags.precision));
   plan.push_back(fmt::format("layout {}", flags.layout));
   require_same_plan(*comm_, plan);
-  const torch::Tensor numbers =
-      torch::tensor({progress_.step, progress_.fit, progress_.fit_begin, progress_.examples, progress_.restarts,
-                     session_.lanes()},
-                    torch::kInt64);
+  const torch::Tensor numbers = torch::tensor({progress_.step, progress_.fit, progress_.fit_begin,
+                                               progress_.examples, progress_.restarts, session_.lanes()},
+                                              torch::kInt64);
   comm_->broadcast(numbers, 0, {.what = "the progress"});
   const auto* n = static_cast<const int64_t*>(numbers.data_ptr());
   progress_ = {n[0], n[1], n[2], n[3], n[4]};

@@ -25,7 +25,7 @@ namespace tutti {
 
 struct TrainerOptions {
   Schedule learning_rate = {};  // empty: the optimiser's own rate, constant
-  double clip_norm = 0;  // the largest norm of the mean gradient of a step; 0: any
+  double clip_norm = 0;         // the largest norm of the mean gradient of a step; 0: any
   // Empty: connected as the flags and the launcher say.
   std::shared_ptr<comm::Communicator> communicator = {};
 };

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+
+#include "tutti/base/every.h"
+#include "tutti/cluster/context.h"
+#include "tutti/params/distributed_optimizer.h"
+#include "tutti/params/parameters.h"
+#include "tutti/store/checkpoint.h"
+
+namespace tutti {
+
+// Checkpoints of a training loop of one's own: in --logdir, as --resume, --checkpoint-every and --keep say;
+// without
+// --logdir none. The chief reads and writes them, so that the other workers need not see its files. They are
+// what the trainer writes, too. All references outlive this.
+class LoopCheckpoints {
+ public:
+  LoopCheckpoints(const Context& context, Parameters& parameters, DistributedOptimizer& optimizer);
+
+  // Restores the newest whole one, on every worker; returns the steps that are done, 0 where there is none.
+  // Every worker calls it, in place of broadcast_from(0).
+  int64_t resume();
+  // So many steps are done: saves where it is due.
+  void after_step(int64_t steps);
+  void save(int64_t steps);
+
+ private:
+  int64_t load();
+
+  const Context& context_;
+  Parameters& parameters_;
+  DistributedOptimizer& optimizer_;
+  const Every every_;
+  std::optional<store::CheckpointDir> folder_;
+  std::chrono::steady_clock::time_point last_time_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace tutti
