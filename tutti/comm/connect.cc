@@ -10,6 +10,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/cluster/address.h"
+#include "tutti/cluster/roles.h"
 #include "tutti/comm/collectives.h"
 #include "tutti/comm/gloo/gloo.h"
 #include "tutti/comm/gloo/tcp_rendezvous.h"
@@ -77,6 +78,26 @@ Meeting meet_through_mpi(const Context& context) {
   fail(ErrorKind::Timeout, "rank 0 does not answer at any of its addresses ({}): {}", text, refused);
 }
 
+// What the task of a rank is called, as far as anybody knows.
+std::string name_of(int rank, const Context& context) {
+  const std::vector<Task> workers = workers_of(context.cluster());
+  if (static_cast<size_t>(rank) >= workers.size()) return fmt::format("rank {}", rank);
+  const Task& task = workers[static_cast<size_t>(rank)];
+  return fmt::format("{} ({})", task.short_name(), context.cluster().address(task.job, task.index));
+}
+
+std::string word_of(int rank, const Context& context, Rendezvous& table) {
+  try {
+    return table.get(fmt::format("worker/{}", rank), timeout_of(context));
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::Timeout) throw;
+    fail(ErrorKind::Timeout,
+         "{} has not come within {:g} s: look whether it was started and at its own output, or raise "
+         "--timeout",
+         name_of(rank, context), context.flags().timeout);
+  }
+}
+
 Meeting meet(const Context& context) {
   Meeting meeting;
   if (context.identity().master_address.find(':') != std::string::npos) {
@@ -94,7 +115,7 @@ Meeting meet(const Context& context) {
   meeting.table->set(fmt::format("worker/{}", context.rank()),
                      fmt::format("{} {} on {}", host, context.task().short_name(), host_name()));
   for (int rank = 0; rank < context.world(); ++rank) {
-    const std::string text = meeting.table->get(fmt::format("worker/{}", rank), timeout_of(context));
+    const std::string text = word_of(rank, context, *meeting.table);
     const size_t space = text.find(' ');
     meeting.one_host = meeting.one_host && text.substr(0, space) == host;
     meeting.who.push_back(text.substr(space + 1));
@@ -136,9 +157,10 @@ std::shared_ptr<Communicator> connect(const Context& context) {
   const Meeting meeting = meet(context);
   auto transport = make_transport(context, meeting);
   if (transport->world() != context.world()) {
-    fail(ErrorKind::InvalidArgument,
-         "--comm {}: there are {} workers (found through {}), but {} of them under it; start them with mpirun",
-         transport->name(), context.world(), context.identity().source, transport->world());
+    fail(
+        ErrorKind::InvalidArgument,
+        "--comm {}: there are {} workers (found through {}), but {} of them under it; start them with mpirun",
+        transport->name(), context.world(), context.identity().source, transport->world());
   }
   auto comm = std::make_shared<Collectives>(std::move(transport), timeout);
   if (context.is_chief()) {

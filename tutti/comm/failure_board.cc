@@ -170,7 +170,7 @@ void FailureBoard::keep_watch() {
   }
 }
 
-bool FailureBoard::talks_long(const Entry& entry) const {
+bool FailureBoard::waits_long(const Entry& entry) const {
   return Clock::now() - entry.began >= std::min(options_.last_words, entry.timeout / 4);
 }
 
@@ -178,7 +178,7 @@ FailureBoard::Clock::time_point FailureBoard::next_look() const {
   Clock::time_point next = looks_at_;
   for (const Entry& entry : entries_) {
     next = std::min(next, entry.deadline);
-    if (!talks_long(entry)) next = std::min(next, entry.began + entry.timeout / 4);
+    if (!waits_long(entry)) next = std::min(next, entry.began + entry.timeout / 4);
   }
   return next;
 }
@@ -188,7 +188,7 @@ std::string FailureBoard::own_word() const {
   const Entry* longest = nullptr;
   for (const Entry& entry : entries_) {
     // Where it waits for all and for one other besides, the others want to hear of the former.
-    if (talks_long(entry) && (longest == nullptr || (entry.of_all && !longest->of_all))) longest = &entry;
+    if (waits_long(entry) && (longest == nullptr || (entry.of_all && !longest->of_all))) longest = &entry;
   }
   if (longest != nullptr)
     return fmt::format("W {} {}", longest->of_all ? longest->number : 0, longest->operation);
@@ -216,7 +216,7 @@ void FailureBoard::look(std::unique_lock<std::mutex>& lock) {
     told_at_ = now;
   }
   std::string waiting;
-  if (!entries_.empty() && (now - entries_.front().began >= options_.look_up || talks_long(entries_.front())))
+  if (!entries_.empty() && (now - entries_.front().began >= options_.look_up || waits_long(entries_.front())))
     waiting = entries_.front().operation;
   lock.unlock();
   look_at_table(word, waiting);

@@ -41,8 +41,8 @@ std::vector<std::string> roll_call(Rendezvous& table, const BoardOptions& option
 // Thread-safe.
 class FailureBoard {
  public:
-  // `abandon` makes all operations that are under way give up. Called once, in any thread, when failure() is
-  // set.
+  // `abandon` makes all operations that are under way give up. Called once, in any thread, when the
+  // failure is known.
   FailureBoard(std::shared_ptr<Rendezvous> table, BoardOptions options, std::function<void()> abandon);
   ~FailureBoard();
   FailureBoard(const FailureBoard&) = delete;
@@ -100,7 +100,7 @@ class FailureBoard {
   void keep_watch();
   Clock::time_point next_look() const;
   void look(std::unique_lock<std::mutex>& lock);
-  bool talks_long(const Entry& entry) const;
+  bool waits_long(const Entry& entry) const;
   std::string own_word() const;
   void adopt_failure();
   void look_at_table(const std::string& word, const std::string& waiting);

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <atomic>
 #include <csignal>
 #include <latch>
 #include <set>
@@ -80,7 +79,12 @@ class Child {
   }
   Child(const Child&) = delete;
   Child& operator=(const Child&) = delete;
-  void send(int signal) const { ::kill(pid_, signal); }
+  void kill() const { ::kill(pid_, SIGKILL); }
+  // Returns when it has stopped.
+  void stop() const {
+    ::kill(pid_, SIGSTOP);
+    ::waitpid(pid_, nullptr, WUNTRACED);
+  }
 
  private:
   const pid_t pid_;
@@ -207,7 +211,7 @@ TEST(TcpRendezvous, says_that_the_server_does_not_answer) {
   });
   const auto client = tcp_rendezvous("127.0.0.1", port, Serve::Elsewhere, kLong);
   EXPECT_EQ(client->set_once("a", "1"), "1");
-  server.send(SIGSTOP);
+  server.stop();
   expect_error(
       ErrorKind::Timeout,
       HasSubstr(fmt::format("the table of the ranks at 127.0.0.1:{} has not answered for 5 s", port)),
@@ -501,7 +505,7 @@ TEST(Gloo, a_process_that_is_killed_is_noticed_at_once) {
   const auto server = tcp_rendezvous("127.0.0.1", port, Serve::Here, kLong);
   const auto transport = as_rank(0);
   const auto begin = Clock::now();
-  two.send(SIGKILL);
+  two.kill();
   // The child may not have been through the barrier yet.
   expect_error(ErrorKind::PeerLost, HasSubstr("failed: worker/2 (host 2) is gone"),
                [&] { meet(*transport, operation("all_reduce")); });
@@ -520,7 +524,7 @@ TEST(Gloo, says_that_the_rank_with_the_table_is_gone) {
   const auto table = tcp_rendezvous("127.0.0.1", port, Serve::Elsewhere, kLong);
   const auto transport = gloo(table, 1, 2);
   meet(*transport, operation("barrier"));
-  zero.send(SIGKILL);
+  zero.kill();
   expect_error(ErrorKind::PeerLost, HasSubstr("all_reduce failed: worker/0 (host 0) is gone"),
                [&] { meet(*transport, operation("all_reduce")); });
 }
@@ -536,7 +540,7 @@ TEST(Gloo, a_process_that_is_stopped_is_named_when_the_time_is_over) {
   const auto table = tcp_rendezvous("127.0.0.1", port, Serve::Here, kLong);
   const auto transport = gloo(table, 0, 2);
   meet(*transport, operation("barrier", kLong, 117));
-  one.send(SIGSTOP);
+  one.stop();
   expect_error(ErrorKind::Timeout,
                HasSubstr("all_reduce at step 118 failed: nothing from worker/1 (host 1) for 0.5 s"),
                [&] { meet(*transport, operation("all_reduce", milliseconds(500), 118)); });

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <algorithm>
+#include <fstream>
+#include <string>
+#include <unistd.h>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tests/tool.h"
+
+namespace tutti::testing {
+
+inline std::string together_program() { return program_path("../test/together_program"); }
+
+inline nlohmann::json json_of(const std::string& path) {
+  std::ifstream in(path);
+  return nlohmann::json::parse(in);
+}
+
+// The command that trains with so many workers, over what `comm` says.
+inline std::vector<std::string> training(int workers, const std::vector<std::string>& flags) {
+  std::vector<std::string> command;
+  if (workers > 1) command = {program_path("tutti"), "run", "-n", std::to_string(workers), "--"};
+  command.insert(command.end(), {together_program(), "--threads", "1"});
+  command.insert(command.end(), flags.begin(), flags.end());
+  return command;
+}
+
+inline std::string hash_of(const std::vector<std::string>& command, const TestFolder& folder) {
+  std::vector<std::string> with_report = command;
+  const std::string report = folder / "report.json";
+  with_report.insert(with_report.end(), {"--report", report});
+  const ProgramResult result = run_program(with_report);
+  EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
+  return result.exit_code == 0 ? json_of(report).at("weights_sha256").get<std::string>() : "";
+}
+
+}  // namespace tutti::testing

@@ -1,0 +1,79 @@
+// What together_test starts: a small training with everything that makes it hard to get the same bits.
+#include <cstdio>
+#include <tutti/tutti.h>
+
+#include <torch/torch.h>
+
+namespace {
+
+namespace nn = torch::nn;
+
+// The network of the first example, with dropout.
+struct Cnn : nn::Module {
+  torch::Tensor forward(torch::Tensor x) {
+    x = torch::max_pool2d(torch::relu(conv1(x)), 2);
+    x = torch::max_pool2d(torch::relu(conv2(x)), 2);
+    return pred(dropout(torch::relu(dense(x.flatten(1)))));
+  }
+  nn::Conv2d conv1 = register_module("conv1", nn::Conv2d(nn::Conv2dOptions(1, 32, 5).padding(2)));
+  nn::Conv2d conv2 = register_module("conv2", nn::Conv2d(nn::Conv2dOptions(32, 64, 5).padding(2)));
+  nn::Linear dense = register_module("dense", nn::Linear(7 * 7 * 64, 500));
+  nn::Dropout dropout = register_module("dropout", nn::Dropout(0.5));
+  nn::Linear pred = register_module("pred", nn::Linear(500, 10));
+};
+
+struct Normed : nn::Module {
+  torch::Tensor forward(torch::Tensor x) {
+    x = torch::max_pool2d(torch::relu(norm(conv(x))), 4);
+    return pred(dropout(x.flatten(1)));
+  }
+  nn::Conv2d conv = register_module("conv", nn::Conv2d(nn::Conv2dOptions(1, 3, 3).padding(1)));
+  nn::BatchNorm2d norm = register_module("norm", nn::BatchNorm2d(3));
+  nn::Dropout dropout = register_module("dropout", nn::Dropout(0.3));
+  nn::Linear pred = register_module("pred", nn::Linear(3 * 7 * 7, 10));
+};
+
+// 5,575 parameters.
+struct Odd : nn::Module {
+  torch::Tensor forward(torch::Tensor x) { return pred(torch::tanh(dense(x.flatten(1)))); }
+  nn::Linear dense = register_module("dense", nn::Linear(28 * 28, 7));
+  nn::Linear pred = register_module("pred", nn::Linear(7, 10));
+};
+
+class SaySteps final : public tutti::Hook {
+ public:
+  void after_step(tutti::Training& training, const tutti::StepResult&) override {
+    if (!training.context.is_chief() || training.step - training.first_step != 3) return;
+    std::puts("under way");
+    std::fflush(stdout);
+  }
+};
+
+template <class Net>
+void train(tutti::Context& ctx, double clip_norm) {
+  const auto digits = tutti::data::mnist("");
+  tutti::Trainer trainer(ctx, std::make_shared<Net>(), torch::optim::AdamOptions(1e-3),
+                         [](Net& net, const tutti::Batch& batch) {
+                           return torch::cross_entropy_loss(net.forward(batch["image"]), batch["label"]);
+                         },
+                         {.clip_norm = clip_norm});
+  trainer.add_hook(std::make_unique<SaySteps>());
+  trainer.fit(digits.train().shuffle());
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::string net = "odd";
+  double clip_norm = 0;
+  tutti::Program program;
+  program.add_flags = [&](tutti::FlagSet& flags) {
+    flags.add_choice("--net", net, {"cnn", "normed", "odd"}, "which network");
+    flags.add("--clip-norm", clip_norm, "largest norm of the gradient; 0: any");
+  };
+  return tutti::run(argc, argv, program, [&](tutti::Context& ctx) {
+    if (net == "cnn") train<Cnn>(ctx, clip_norm);
+    if (net == "normed") train<Normed>(ctx, clip_norm);
+    if (net == "odd") train<Odd>(ctx, clip_norm);
+  });
+}

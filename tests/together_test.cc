@@ -1,0 +1,143 @@
+// Several workers as their users run them: processes that agree to the bit, and that are killed, stopped,
+// told to stop, or never come.
+#include "tests/together.h"
+
+#include <filesystem>
+#include <signal.h>
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include "tools/launch/ports.h"
+#include "tutti/base/error.h"
+
+namespace tutti::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+using Flags = std::vector<std::string>;
+
+Flags with(Flags flags, const Flags& more) {
+  flags.insert(flags.end(), more.begin(), more.end());
+  return flags;
+}
+
+TEST(Together, every_world_and_backend_gives_the_same_bits) {
+  const TestFolder folder;
+  for (const Flags& net : {Flags{"--net", "normed", "--clip-norm", "0.5"}, Flags{"--net", "odd"}}) {
+    const Flags flags = with(net, {"--lanes", "8", "--batch", "3", "--steps", "50"});
+    const std::string alone = hash_of(training(1, flags), folder);
+    for (const int workers : {2, 3, 4, 8})
+      EXPECT_EQ(hash_of(training(workers, flags), folder), alone) << net[1] << " by " << workers;
+    for (const int workers : {2, 3})
+      EXPECT_EQ(hash_of(training(workers, with(flags, {"--comm", "gloo"})), folder), alone)
+          << net[1] << " by gloo";
+  }
+}
+
+// A run of three workers that does not end by itself, every process of it marked.
+class LongRun {
+ public:
+  explicit LongRun(const Flags& flags)
+      : mark_(fmt::format("TUTTI_TEST_MARK={}-{}", getpid(), counter_++)),
+        run_(training(3, with({"--lanes", "3", "--batch", "2", "--steps", "10000000"}, flags)), {mark_}) {
+    run_.wait_for_output("under way");
+  }
+
+  pid_t worker(int index) const {
+    const auto marked = processes_with(mark_);
+    for (const pid_t pid : processes_with("TUTTI_TASK_INDEX=" + std::to_string(index))) {
+      if (std::find(marked.begin(), marked.end(), pid) != marked.end()) return pid;
+    }
+    ADD_FAILURE() << "there is no worker " << index;
+    return 0;
+  }
+  RunningProgram& run() { return run_; }
+  bool all_gone() const {
+    return eventually([&] { return processes_with(mark_).empty(); });
+  }
+
+ private:
+  static inline int counter_ = 0;
+  const std::string mark_;
+  RunningProgram run_;
+};
+
+// What each worker says last, without its name before it.
+std::vector<std::string> texts_after(const std::string& output, const std::string& start) {
+  std::vector<std::string> texts;
+  for (size_t at = 0; (at = output.find("] " + start, at)) != std::string::npos; ++at)
+    texts.push_back(output.substr(at, output.find('\n', at) - at));
+  return texts;
+}
+
+TEST(Together, a_killed_worker_is_named_by_all_others_and_nobody_is_left) {
+  for (const char* comm : {"shm", "gloo"}) {
+    LongRun run({"--comm", comm});
+    kill(run.worker(1), SIGKILL);
+    EXPECT_EQ(run.run().wait(), 128 + SIGKILL);
+    EXPECT_TRUE(run.all_gone());
+    EXPECT_THAT(run.run().err(), HasSubstr("worker/1"));
+    const auto texts = texts_after(run.run().err(), "PeerLost");
+    ASSERT_FALSE(texts.empty()) << run.run().err();
+    for (const std::string& text : texts) {
+      EXPECT_EQ(text, texts[0]);
+      EXPECT_THAT(text, HasSubstr("worker/1"));
+      EXPECT_THAT(text, HasSubstr("step"));
+    }
+  }
+}
+
+TEST(Together, a_stopped_worker_is_named_when_the_time_is_up) {
+  LongRun run({"--timeout", "2"});
+  kill(run.worker(2), SIGSTOP);
+  EXPECT_NE(run.run().wait(), 0);
+  EXPECT_TRUE(run.all_gone());
+  const auto texts = texts_after(run.run().err(), "Timeout");
+  ASSERT_FALSE(texts.empty()) << run.run().err();
+  for (const std::string& text : texts) {
+    EXPECT_EQ(text, texts[0]);
+    EXPECT_THAT(text, HasSubstr("worker/2"));
+    EXPECT_THAT(text, HasSubstr("for 2 s"));
+  }
+}
+
+TEST(Together, a_worker_that_never_comes_is_named) {
+  const std::vector<int> ports = free_ports(2);
+  const std::string spec = fmt::format("worker|127.0.0.1:{};127.0.0.1:{}", ports[0], ports[1]);
+  for (const int present : {0, 1}) {
+    const auto result = run_program({together_program(), "--cluster_spec", spec, "--job_name", "worker",
+                                     "--task_index", std::to_string(present), "--timeout", "1"});
+    EXPECT_EQ(result.exit_code, exit_code(ErrorKind::Timeout)) << result.err;
+    EXPECT_THAT(result.err, HasSubstr(std::to_string(ports[1 - static_cast<size_t>(present)])));
+  }
+}
+
+TEST(Together, sigterm_stops_all_after_one_step_and_any_number_goes_on_from_there) {
+  const TestFolder folder;
+  const std::string logdir = folder / "run";
+  const Flags flags = {"--net", "normed", "--logdir", logdir};
+  {
+    LongRun run(flags);
+    kill(run.run().pid(), SIGTERM);
+    EXPECT_EQ(run.run().wait(), 128 + SIGTERM);
+    EXPECT_TRUE(run.all_gone());
+    EXPECT_THAT(run.run().err(), HasSubstr("saved; start it again to go on"));
+  }
+  const int64_t stopped_at = json_of(logdir + "/latest/manifest.json").at("step").get<int64_t>();
+  const std::string steps = std::to_string(stopped_at + 20);
+  const Flags same = {"--net", "normed", "--lanes", "3", "--batch", "2", "--steps", steps};
+  const std::string straight = hash_of(training(1, same), folder);
+  EXPECT_EQ(hash_of(training(2, with(same, {"--logdir", logdir})), folder), straight);
+}
+
+TEST(Together, workers_with_different_flags_do_not_start) {
+  RunningProgram run({program_path("tutti"), "run", "-n", "2", "--", "sh", "-c",
+                      "exec " + together_program() + " --steps 5 --batch $((2 + TUTTI_TASK_INDEX))"});
+  EXPECT_NE(run.wait(), 0);
+  EXPECT_THAT(run.err(), HasSubstr("rank 0 has 'batch 2', rank 1 has 'batch 3'"));
+}
+
+}  // namespace
+}  // namespace tutti::testing
