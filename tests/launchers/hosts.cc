@@ -1,0 +1,72 @@
+#include "tests/launchers/hosts.h"
+
+#include <unistd.h>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "tests/launchers/training.h"
+
+namespace tutti::testing {
+namespace {
+
+constexpr const char* kCable = "cable";
+
+std::vector<std::string> first_process(const std::string& name) {
+  const std::string script =
+      fmt::format("hostname {} && ip link set lo up && echo ready && exec sleep infinity", name);
+  return {"setpriv", "--pdeathsig", "KILL",         "unshare", "--net", "--pid", "--mount-proc",
+          "--uts",   "--fork",      "--kill-child", "sh",      "-c",    script};
+}
+
+}  // namespace
+
+Host::Host(const std::string& name)
+    : mark_(fmt::format("HOST_OF_TEST={}/{}", name, getpid())), holder_(first_process(name), {mark_}) {
+  holder_.wait_for_output("ready\n");
+  for (const pid_t pid : processes_with(mark_)) {
+    if (pid != holder_.pid()) first_process_ = pid;
+  }
+  EXPECT_GT(first_process_, 0);
+}
+
+std::vector<std::string> Host::here() const {
+  return {"nsenter", "--target", std::to_string(first_process_), "--net", "--pid", "--mount", "--uts", "--"};
+}
+
+void Host::run(const std::vector<std::string>& command) const {
+  std::vector<std::string> words = here();
+  words.insert(words.end(), command.begin(), command.end());
+  const ProgramResult result = run_program(words);
+  EXPECT_EQ(result.exit_code, 0) << fmt::format("{}", fmt::join(command, " ")) << ": " << result.err;
+}
+
+TwoHosts::TwoHosts() {
+  const ProgramResult laid =
+      run_program({"nsenter", "--target", std::to_string(east_.pid()), "--net", "ip", "link", "add", kCable,
+                   "type", "veth", "peer", "name", kCable, "netns", std::to_string(west_.pid())});
+  EXPECT_EQ(laid.exit_code, 0) << laid.err;
+  for (const Host* host : {&east_, &west_}) {
+    const char* address = host == &east_ ? kEastAddress : kWestAddress;
+    host->run({"ip", "addr", "add", fmt::format("{}/24", address), "dev", kCable});
+    host->run({"ip", "link", "set", kCable, "up"});
+    host->run({"tc", "qdisc", "add", "dev", kCable, "root", "tbf", "rate", "1gbit", "burst", "1mb", "latency",
+               "50ms"});
+  }
+}
+
+void TwoHosts::cut() const { west_.run({"ip", "link", "set", kCable, "down"}); }
+
+std::string TwoHosts::why_not() {
+  if (geteuid() != 0) return "this needs root";
+  for (const char* program : {"ip", "tc"}) {
+    if (!is_installed(program)) return fmt::format("there is no {} (apt-get install iproute2)", program);
+  }
+  for (const char* program : {"unshare", "nsenter", "setpriv"}) {
+    if (!is_installed(program)) return fmt::format("there is no {} (apt-get install util-linux)", program);
+  }
+  const ProgramResult trial = run_program({"unshare", "--net", "--pid", "--fork", "--mount-proc", "true"});
+  return trial.exit_code == 0 ? "" : "namespaces are not allowed here: " + trial.err;
+}
+
+}  // namespace tutti::testing

@@ -1,0 +1,79 @@
+// Training by hand: every task is told who it is, by TF_CONFIG or by flags.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tests/launchers/training.h"
+#include "tools/launch/ports.h"
+
+namespace tutti::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+class ByHand : public ::testing::Test {
+ protected:
+  ByHand() {
+    for (const int port : free_ports(4)) addresses_.push_back(fmt::format("127.0.0.1:{}", port));
+  }
+
+  // "chief" or "worker/N" of a cluster of one chief and three workers.
+  std::string tf_config(const std::string& job, int index) const {
+    const nlohmann::json config = {
+        {"cluster", {{"chief", {addresses_[0]}}, {"worker", {addresses_[1], addresses_[2], addresses_[3]}}}},
+        {"task", {{"type", job}, {"index", index}}}};
+    return "TF_CONFIG=" + config.dump();
+  }
+  void start_as(const std::string& job, int index, const std::vector<std::string>& flags = {}) {
+    tasks_.push_back(std::make_unique<RunningProgram>(training_.command({}, flags),
+                                                      training_.environment({tf_config(job, index)})));
+  }
+
+  const Training training_;
+  std::vector<std::string> addresses_;
+  std::vector<std::unique_ptr<RunningProgram>> tasks_;
+};
+
+TEST_F(ByHand, a_chief_and_three_workers_end_with_the_bits_of_one) {
+  // The one that all wait for comes last.
+  for (const int index : {2, 1, 0}) start_as("worker", index);
+  start_as("chief", 0);
+  const auto results = wait_for_all(tasks_);
+  for (const ProgramResult& result : results) EXPECT_EQ(result.exit_code, 0) << result.err;
+  training_.expect_the_bits_of_one(results.back(), 4);
+  EXPECT_THAT(results.back().err, HasSubstr("chief/0 4 workers connected over shm"));
+}
+
+TEST_F(ByHand, flags_do_the_same) {
+  const std::string cluster = fmt::format("worker|{}", fmt::join(addresses_, ";"));
+  for (const char* index : {"3", "2", "1", "0"}) {
+    const auto command = training_.command({}, {"--cluster_spec", cluster, "--task_index", index});
+    tasks_.push_back(std::make_unique<RunningProgram>(command, training_.environment()));
+  }
+  const auto results = wait_for_all(tasks_);
+  for (const ProgramResult& result : results) EXPECT_EQ(result.exit_code, 0) << result.err;
+  training_.expect_the_bits_of_one(results.back(), 4);
+}
+
+TEST_F(ByHand, a_worker_that_never_starts_is_named_by_all) {
+  start_as("worker", 0, {"--timeout", "3"});
+  start_as("worker", 1, {"--timeout", "3"});
+  start_as("chief", 0, {"--timeout", "3"});
+  for (const ProgramResult& result : wait_for_all(tasks_)) {
+    EXPECT_NE(result.exit_code, 0);
+    EXPECT_THAT(result.err, HasSubstr(fmt::format("Timeout: worker/2 ({})", addresses_[3])));
+  }
+}
+
+TEST_F(ByHand, a_chief_that_never_starts_is_named_by_all) {
+  for (const int index : {0, 1, 2}) start_as("worker", index, {"--timeout", "3"});
+  for (const ProgramResult& result : wait_for_all(tasks_)) {
+    EXPECT_NE(result.exit_code, 0);
+    EXPECT_THAT(result.err, HasSubstr("Timeout: nobody answers at " + addresses_[0]));
+    EXPECT_THAT(result.err, HasSubstr("rank 0"));
+  }
+}
+
+}  // namespace
+}  // namespace tutti::testing

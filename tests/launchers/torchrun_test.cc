@@ -1,0 +1,98 @@
+// Training under PyTorch's torchrun, which holds the table in which its workers meet itself (its agent's
+// store), or has rank 0 hold it.
+#include <csignal>
+#include <cstdlib>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/launchers/training.h"
+#include "tools/launch/ports.h"
+
+namespace tutti::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::vector<std::vector<std::string>> places_of_torchrun() {
+  std::vector<std::vector<std::string>> places;
+  if (const char* python = std::getenv("TUTTI_TEST_PYTHON"))
+    places.push_back({python, "-m", "torch.distributed.run"});
+  if (is_installed("torchrun")) places.push_back({"torchrun"});
+  for (const char* python : {"python3", "/usr/bin/python3"})
+    places.push_back({python, "-m", "torch.distributed.run"});
+  return places;
+}
+
+// The first that runs, or nothing.
+std::vector<std::string> find_torchrun() {
+  for (std::vector<std::string> words : places_of_torchrun()) {
+    words.emplace_back("--help");
+    const bool runs = run_program(words).exit_code == 0;
+    words.pop_back();
+    if (runs) return words;
+  }
+  return {};
+}
+
+class Torchrun : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() { found_ = find_torchrun(); }
+  void SetUp() override {
+    if (found_.empty())
+      GTEST_SKIP() << "NOTHING IS TESTED HERE: there is no torchrun (apt-get install python3-torch)";
+  }
+
+  // Where its agent holds the table.
+  static std::vector<std::string> with_its_store() {
+    return {"--master_port", std::to_string(free_ports(1).front())};
+  }
+
+  static std::vector<std::string> torchrun(const std::vector<std::string>& flags = {}) {
+    std::vector<std::string> words = found_;
+    // Names with _ are the ones that all versions know. -r and -t, for a rank that does not exist, say in
+    // another way what is the default anyhow: 1.13 stumbles over that under Python 3.11.
+    words.insert(words.end(), {"--no_python", "--nproc_per_node", "4", "-r", "9:1", "-t", "9:1"});
+    words.insert(words.end(), flags.begin(), flags.end());
+    return words;
+  }
+
+  const Training training_;
+
+ private:
+  static inline std::vector<std::string> found_;
+};
+
+TEST_F(Torchrun, four_workers_that_meet_at_its_own_store_end_with_the_bits_of_one) {
+  const auto result = run_program(training_.command(torchrun(with_its_store())), training_.environment());
+  training_.expect_the_bits_of_one(result, 4);
+}
+
+TEST_F(Torchrun, four_workers_found_by_c10d_end_with_the_bits_of_one) {
+  const std::vector<std::string> c10d = {"--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0"};
+  for (const std::string comm : {"shm", "gloo"}) {
+    const auto result =
+        run_program(training_.command(torchrun(c10d), {"--comm", comm}), training_.environment());
+    training_.expect_the_bits_of_one(result, 4);
+    EXPECT_THAT(result.err, HasSubstr("4 workers connected over " + comm));
+  }
+}
+
+// Its store has all that was left there before.
+TEST_F(Torchrun, starts_all_again_when_one_is_killed) {
+  const std::vector<std::string> flags = {
+      "--steps", "30", "--logdir", training_.folder() / "run", "--checkpoint-every", "1"};
+  std::vector<std::string> restarting = with_its_store();
+  restarting.insert(restarting.end(), {"--max_restarts", "1", "--monitor_interval", "0.1"});
+  RunningProgram run(training_.command(torchrun(restarting), flags), training_.environment());
+  ASSERT_TRUE(eventually([&] { return training_.has_come_to(2); }));
+  const pid_t victim = training_.process_with("LOCAL_RANK=2");
+  ASSERT_GT(victim, 0) << "it was faster than this test";
+  kill(victim, SIGKILL);
+  const int exit_code = run.wait();
+  EXPECT_EQ(training_.report().at("restarts"), 1);
+  training_.expect_the_bits_of_one({exit_code, run.out(), run.err()}, 4, {"--steps", "30"});
+}
+
+}  // namespace
+}  // namespace tutti::testing

@@ -1,0 +1,70 @@
+// Training on two hosts with two workers each.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/launchers/hosts.h"
+#include "tests/launchers/training.h"
+
+namespace tutti::testing {
+namespace {
+
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+
+class OnTwoHosts : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string reason = TwoHosts::why_not(); !reason.empty())
+      GTEST_SKIP() << "NOTHING IS TESTED HERE: " << reason;
+    hosts_ = std::make_unique<TwoHosts>();
+  }
+
+  const Host& host_of(int index) const { return index < 2 ? hosts_->east() : hosts_->west(); }
+
+  static std::vector<std::string> flags(int index, const std::vector<std::string>& more) {
+    const std::string cluster = fmt::format("worker|{0}:4001;{0}:4002;{1}:4001;{1}:4002",
+                                            TwoHosts::kEastAddress, TwoHosts::kWestAddress);
+    std::vector<std::string> all = {"--cluster_spec", cluster, "--task_index", std::to_string(index)};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+  void start(const std::vector<std::string>& command) {
+    tasks_.push_back(std::make_unique<RunningProgram>(command, training_.environment()));
+  }
+
+  const Training training_;
+  std::unique_ptr<TwoHosts> hosts_;
+  std::vector<std::unique_ptr<RunningProgram>> tasks_;
+};
+
+TEST_F(OnTwoHosts, four_workers_end_with_the_bits_of_one_and_choose_gloo) {
+  for (const int index : {3, 2, 1, 0}) start(training_.command(host_of(index).here(), flags(index, {})));
+  const auto results = wait_for_all(tasks_);
+  for (const ProgramResult& result : results) EXPECT_EQ(result.exit_code, 0) << result.err;
+  training_.expect_the_bits_of_one(results.back(), 4);
+  EXPECT_THAT(results.back().err, HasSubstr("4 workers connected over gloo (on several hosts)"));
+}
+
+TEST_F(OnTwoHosts, shared_memory_between_them_is_refused) {
+  for (const int index : {3, 2, 1, 0})
+    start(training_.command(host_of(index).here(), flags(index, {"--comm", "shm"})));
+  for (const ProgramResult& result : wait_for_all(tasks_)) {
+    EXPECT_NE(result.exit_code, 0);
+    EXPECT_THAT(result.err, HasSubstr("the workers are on several hosts"));
+  }
+}
+
+TEST_F(OnTwoHosts, a_cut_cable_ends_all_and_each_says_whom_it_misses) {
+  for (const int index : {0, 1, 2, 3})
+    start(training_.endless_command(host_of(index).here(), flags(index, {"--timeout", "3"})));
+  ASSERT_TRUE(eventually([&] { return training_.has_come_to(2); }));
+  hosts_->cut();
+  const auto results = wait_for_all(tasks_);
+  for (const ProgramResult& result : results) EXPECT_NE(result.exit_code, 0);
+  for (const ProgramResult& result : results) fmt::print("-----\n{}", result.err);
+  EXPECT_TRUE(training_.processes().empty());
+}
+
+}  // namespace
+}  // namespace tutti::testing
