@@ -20,6 +20,7 @@
 #include "bench/sides.h"
 #include "tutti/cluster/context.h"
 #include "tutti/comm/connect.h"
+#include "tutti/comm/reduce.h"
 
 namespace {
 
@@ -51,14 +52,14 @@ std::shared_ptr<tutti::comm::Communicator> connect(const std::string& backend) {
 
 // As many bytes as an all-reduce in place moves, and nobody to wait for: adds two private stretches into
 // both.
-std::function<void()> streaming(int64_t elements, int world) {
+std::function<void()> streaming(int64_t elements) {
   const torch::Tensor a = torch::ones({elements / 2});
   const torch::Tensor b = torch::ones({elements / 2});
-  return [a, b, elements, world] {
-    auto* p = static_cast<float*>(a.data_ptr());
-    auto* q = static_cast<float*>(b.data_ptr());
-    const int64_t share = elements / world * world / 2;
-    for (int64_t i = 0; i < share; ++i) p[i] = q[i] = p[i] + q[i];
+  return [a, b, program = tutti::comm::tree_program(2)] {
+    const std::vector<std::byte*> parts = {static_cast<std::byte*>(a.data_ptr()),
+                                           static_cast<std::byte*>(b.data_ptr())};
+    const std::vector<const std::byte*> inputs(parts.begin(), parts.end());
+    tutti::comm::reduce(inputs, parts, {torch::kFloat, tutti::comm::ReduceOp::Sum, a.numel()}, program);
   };
 }
 
@@ -79,7 +80,7 @@ std::vector<Side> sides_of(const Size& size,
   }
   for (const auto& [name, all_reduce] : peers)
     sides.push_back({name, [own, all_reduce = all_reduce]() mutable { all_reduce(own); }});
-  if (shm.world() == 2) sides.push_back({"memory alone", streaming(size.elements, shm.world())});
+  if (shm.world() == 2) sides.push_back({"memory alone", streaming(size.elements)});
   return sides;
 }
 

@@ -41,6 +41,8 @@ void Host::run(const std::vector<std::string>& command) const {
   EXPECT_EQ(result.exit_code, 0) << fmt::format("{}", fmt::join(command, " ")) << ": " << result.err;
 }
 
+void Host::unplug() const { run({"ip", "link", "set", kCable, "down"}); }
+
 TwoHosts::TwoHosts() {
   const ProgramResult laid =
       run_program({"nsenter", "--target", std::to_string(east_.pid()), "--net", "ip", "link", "add", kCable,
@@ -54,8 +56,6 @@ TwoHosts::TwoHosts() {
                "50ms"});
   }
 }
-
-void TwoHosts::cut() const { west_.run({"ip", "link", "set", kCable, "down"}); }
 
 std::string TwoHosts::why_not() {
   if (geteuid() != 0) return "this needs root";

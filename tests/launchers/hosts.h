@@ -18,6 +18,8 @@ class Host {
   std::vector<std::string> here() const;
   // Runs to the end; fails the test where that is not well.
   void run(const std::vector<std::string>& command) const;
+  // Takes down its end of the cable (see TwoHosts).
+  void unplug() const;
   // The pid of the first process, as seen from outside.
   pid_t pid() const { return first_process_; }
 
@@ -37,9 +39,6 @@ class TwoHosts {
 
   const Host& east() const { return east_; }
   const Host& west() const { return west_; }
-  // From then on nothing gets through, and nobody is told.
-  void cut() const;
-
   // Why there can be none here, or "".
   static std::string why_not();
 

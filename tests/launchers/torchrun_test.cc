@@ -90,6 +90,7 @@ TEST_F(Torchrun, starts_all_again_when_one_is_killed) {
   ASSERT_GT(victim, 0) << "it was faster than this test";
   kill(victim, SIGKILL);
   const int exit_code = run.wait();
+  ASSERT_EQ(exit_code, 0) << run.err();
   EXPECT_EQ(training_.report().at("restarts"), 1);
   training_.expect_the_bits_of_one({exit_code, run.out(), run.err()}, 4, {"--steps", "30"});
 }

@@ -55,11 +55,15 @@ TEST_F(OnTwoHosts, shared_memory_between_them_is_refused) {
   }
 }
 
-TEST_F(OnTwoHosts, a_cut_cable_ends_all_and_each_says_whom_it_misses) {
+class CutCable : public OnTwoHosts, public ::testing::WithParamInterface<std::string> {};
+INSTANTIATE_TEST_SUITE_P(OnTwoHosts, CutCable, ::testing::Values("east", "west"),
+                         [](const auto& info) { return info.param; });
+
+TEST_P(CutCable, ends_all_and_each_says_whom_it_misses) {
   for (const int index : {0, 1, 2, 3})
     start(training_.endless_command(host_of(index).here(), flags(index, {"--timeout", "3"})));
   ASSERT_TRUE(eventually([&] { return training_.has_come_to(2); }));
-  hosts_->cut();
+  (GetParam() == "east" ? hosts_->east() : hosts_->west()).unplug();
   const auto results = wait_for_all(tasks_);
   for (const ProgramResult& result : results) EXPECT_NE(result.exit_code, 0);
   for (const ProgramResult& result : results) fmt::print("-----\n{}", result.err);

@@ -40,6 +40,7 @@ struct Identity {
   std::string
       master_address;  // HOST:PORT of rank 0, or its host alone (PMIx), or "" where the launcher names none
   bool launcher_serves = false;  // somebody else than rank 0 listens there already, with a c10d TCPStore
+  int attempt = 0;  // how often the launcher has started all of them before: what it serves outlives them
 };
 
 // Asks, in this order: flags, TF_CONFIG, torchrun, Open MPI, MPICH/PMI, PMIx, Slurm; else one process. The

@@ -19,12 +19,14 @@ Bytes bytes_of(const torch::Tensor& tensor) {
   return {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes()};
 }
 
+bool is_plain(const torch::Tensor& tensor) { return tensor.is_cpu() && tensor.is_contiguous(); }
+
 // A tensor as one run of bytes on the CPU: itself where it is that, else a copy.
 torch::Tensor flat(const torch::Tensor& tensor) { return tensor.to(torch::kCPU).contiguous().view(-1); }
 
 // The same without the values: room to receive into.
 torch::Tensor flat_room(const torch::Tensor& tensor) {
-  if (tensor.is_cpu() && tensor.is_contiguous()) return tensor.view(-1);
+  if (is_plain(tensor)) return tensor.view(-1);
   return torch::empty({tensor.numel()}, tensor.options().device(torch::kCPU));
 }
 
@@ -66,7 +68,7 @@ void reduce_tensors(const std::vector<torch::Tensor>& inputs, const torch::Tenso
   std::vector<const std::byte*> from;
   for (const torch::Tensor& input : inputs) from.push_back(static_cast<const std::byte*>(input.data_ptr()));
   auto* to = static_cast<std::byte*>(output.data_ptr());
-  comm::reduce(from, {&to, 1}, {output.scalar_type(), op, output.numel()});
+  comm::reduce(from, {&to, 1}, {output.scalar_type(), op, output.numel()}, tree_program(from.size()));
 }
 
 }  // namespace
@@ -125,12 +127,12 @@ void Collectives::exchange(const Tensors& inputs, const Tensors& outputs, const 
   if (world_ > 1) transport_->exchange(sends, recvs, operation);
 }
 
-void Collectives::reduce_everywhere(const torch::Tensor& tensor, ReduceOp op, const Operation& operation) {
-  if (in_place_ != nullptr) {
-    in_place_->all_reduce(static_cast<std::byte*>(tensor.data_ptr()),
-                          {tensor.scalar_type(), op, tensor.numel()}, operation);
-    return;
-  }
+void Collectives::reduce_in_memory(const torch::Tensor& tensor, ReduceOp op, const Operation& operation) {
+  in_place_->all_reduce(static_cast<std::byte*>(tensor.data_ptr()),
+                        {tensor.scalar_type(), op, tensor.numel()}, operation);
+}
+
+void Collectives::reduce_by_exchange(const torch::Tensor& tensor, ReduceOp op, const Operation& operation) {
   const Tensors slices = slices_of(tensor, world_);
   const torch::Tensor& mine = slices[static_cast<size_t>(rank_)];
   Tensors theirs;
@@ -144,8 +146,14 @@ Work Collectives::all_reduce(const torch::Tensor& tensor, ReduceOp op, const Opt
   require_reducible(tensor.scalar_type(), op);
   if (world_ == 1) return {};
   return perform("all_reduce", options, [this, tensor, op](const Operation& operation) {
+    // Without a view: of a few kilobytes, making one would cost as much as all else.
+    if (in_place_ != nullptr && is_plain(tensor)) {
+      reduce_in_memory(tensor, op, operation);
+      return;
+    }
     const torch::Tensor values = flat(tensor);
-    reduce_everywhere(values, op, operation);
+    in_place_ != nullptr ? reduce_in_memory(values, op, operation)
+                         : reduce_by_exchange(values, op, operation);
     put_back(tensor, values);
   });
 }

@@ -62,7 +62,8 @@ class Collectives final : public Communicator, private SharedVectors {
                    const Options& options);
   void throw_if_broken();
   void exchange(const Tensors& inputs, const Tensors& outputs, const Operation& operation);
-  void reduce_everywhere(const torch::Tensor& flat, ReduceOp op, const Operation& operation);
+  void reduce_in_memory(const torch::Tensor& tensor, ReduceOp op, const Operation& operation);
+  void reduce_by_exchange(const torch::Tensor& flat, ReduceOp op, const Operation& operation);
   void send_everywhere(const torch::Tensor& flat, int root, const Operation& operation);
   void require_rank(int rank) const;
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -24,6 +25,11 @@ namespace tutti::comm {
 namespace {
 
 using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+constexpr const char* kMissing = "missing";
+constexpr milliseconds kPause{10};
+constexpr milliseconds kFarewell{2000};
 
 // What a worker knows of all of them before they are connected.
 struct Meeting {
@@ -41,10 +47,11 @@ Meeting meet_at_address(const Context& context) {
   const Identity& identity = context.identity();
   const Address address = parse_address(identity.master_address);
   const Serve serve = context.rank() == 0 && !identity.launcher_serves ? Serve::Here : Serve::Elsewhere;
-  return {tcp_rendezvous(address.host, static_cast<uint16_t>(address.port), serve, timeout_of(context)),
-          address.host,
-          {},
-          true};
+  auto table = tcp_rendezvous(address.host, static_cast<uint16_t>(address.port), serve, timeout_of(context));
+  // What an earlier attempt has left there is none of ours.
+  if (identity.launcher_serves)
+    table = with_prefix(std::move(table), fmt::format("tutti/attempt/{}/", identity.attempt));
+  return {std::move(table), address.host, {}, true};
 }
 
 // Rank 0 says through MPI where it listens. A host has several addresses: the others take the first that
@@ -83,44 +90,63 @@ std::string name_of(int rank, const Context& context) {
   const std::vector<Task> workers = workers_of(context.cluster());
   if (static_cast<size_t>(rank) >= workers.size()) return fmt::format("rank {}", rank);
   const Task& task = workers[static_cast<size_t>(rank)];
-  return fmt::format("{} ({})", task.short_name(), context.cluster().address(task.job, task.index));
+  const auto& addresses = context.cluster().tasks(task.job);
+  const auto address = addresses.find(task.index);  // not there where this one was not told of it
+  return address == addresses.end() ? task.short_name()
+                                    : fmt::format("{} ({})", task.short_name(), address->second);
 }
 
-std::string word_of(int rank, const Context& context, Rendezvous& table) {
-  try {
-    return table.get(fmt::format("worker/{}", rank), timeout_of(context));
-  } catch (const Error& error) {
-    if (error.kind() != ErrorKind::Timeout) throw;
-    fail(ErrorKind::Timeout,
-         "{} has not come within {:g} s: look whether it was started and at its own output, or raise "
-         "--timeout",
-         name_of(rank, context), context.flags().timeout);
+// Whoever has waited in vain leaves word of that, and all give up with one text.
+std::string word_of(int rank, const Context& context, Rendezvous& table, Clock::time_point deadline) {
+  while (true) {
+    if (const auto word = table.peek(fmt::format("worker/{}", rank))) return *word;
+    if (const auto missing = table.peek(kMissing)) fail(ErrorKind::Timeout, "{}", *missing);
+    if (Clock::now() >= deadline) break;
+    std::this_thread::sleep_for(kPause);
   }
+  const std::string text = fmt::format(
+      "{} has not come within {:g} s: look whether it was started and at its own output, or raise --timeout",
+      name_of(rank, context), context.flags().timeout);
+  fail(ErrorKind::Timeout, "{}", table.set_once(kMissing, text));
 }
 
-Meeting meet(const Context& context) {
-  Meeting meeting;
-  if (context.identity().master_address.find(':') != std::string::npos) {
-    meeting = meet_at_address(context);
-  } else if (context.identity().source == "Open MPI") {
-    meeting = meet_through_mpi(context);
-  } else {
-    fail(ErrorKind::InvalidArgument,
-         "there are {} workers (found through {}), but nothing says where they meet: give --cluster_spec "
-         "with every "
-         "worker's HOST:PORT, or start them with tutti run, Open MPI's mpirun, srun or torchrun",
-         context.world(), context.identity().source);
-  }
+Meeting go_to_meeting(const Context& context) {
+  if (context.identity().master_address.find(':') != std::string::npos) return meet_at_address(context);
+  if (context.identity().source == "Open MPI") return meet_through_mpi(context);
+  fail(ErrorKind::InvalidArgument,
+       "there are {} workers (found through {}), but nothing says where they meet: give --cluster_spec with "
+       "every worker's HOST:PORT, or start them with tutti run, Open MPI's mpirun, srun or torchrun",
+       context.world(), context.identity().source);
+}
+
+void meet_all(const Context& context, Meeting& meeting) {
+  const auto deadline = Clock::now() + timeout_of(context);
   const std::string host = host_identity();
   meeting.table->set(fmt::format("worker/{}", context.rank()),
                      fmt::format("{} {} on {}", host, context.task().short_name(), host_name()));
   for (int rank = 0; rank < context.world(); ++rank) {
-    const std::string text = word_of(rank, context, *meeting.table);
+    const std::string text = word_of(rank, context, *meeting.table, deadline);
     const size_t space = text.find(' ');
     meeting.one_host = meeting.one_host && text.substr(0, space) == host;
     meeting.who.push_back(text.substr(space + 1));
   }
-  return meeting;
+}
+
+// With rank 0 its table ends, if it has one: those that have come should first read there why they cannot go
+// on.
+void leave(const Context& context, Rendezvous& table) {
+  const auto deadline = Clock::now() + kFarewell;
+  const auto key = [](int rank) { return fmt::format("left/{}", rank); };
+  try {
+    table.set(key(context.rank()), "");
+    for (int rank = 1; context.rank() == 0 && rank < context.world(); ++rank) {
+      if (!table.peek(fmt::format("worker/{}", rank))) continue;
+      const auto left = std::chrono::ceil<milliseconds>(deadline - Clock::now());
+      table.get(key(rank), std::max(left, milliseconds(0)));
+    }
+  } catch (const Error&) {
+    // Then they read it in this one's output.
+  }
 }
 
 std::string backend_for(const Context& context, const Meeting& meeting) {
@@ -148,19 +174,28 @@ std::unique_ptr<Transport> make_transport(const Context& context, const Meeting&
   return mpi_transport(table, {meeting.who, timeout});
 }
 
+void require_all(const Transport& transport, const Context& context) {
+  if (transport.world() == context.world()) return;
+  fail(ErrorKind::InvalidArgument,
+       "--comm {}: there are {} workers (found through {}), but {} of them under it; start them with mpirun",
+       transport.name(), context.world(), context.identity().source, transport.world());
+}
+
 }  // namespace
 
 std::shared_ptr<Communicator> connect(const Context& context) {
   const milliseconds timeout = timeout_of(context);
   if (context.world() == 1)
     return std::make_shared<Collectives>(std::move(inproc_transports(1, timeout).front()), timeout);
-  const Meeting meeting = meet(context);
-  auto transport = make_transport(context, meeting);
-  if (transport->world() != context.world()) {
-    fail(
-        ErrorKind::InvalidArgument,
-        "--comm {}: there are {} workers (found through {}), but {} of them under it; start them with mpirun",
-        transport->name(), context.world(), context.identity().source, transport->world());
+  Meeting meeting = go_to_meeting(context);
+  std::unique_ptr<Transport> transport;
+  try {
+    meet_all(context, meeting);
+    transport = make_transport(context, meeting);
+    require_all(*transport, context);
+  } catch (const Error&) {
+    leave(context, *meeting.table);
+    throw;
   }
   auto comm = std::make_shared<Collectives>(std::move(transport), timeout);
   if (context.is_chief()) {

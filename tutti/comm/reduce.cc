@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 #include <type_traits>
 #include <vector>
 
@@ -111,8 +112,9 @@ void reduce_as(std::span<const std::byte* const> inputs, std::span<std::byte* co
                const Reduction& reduction, const Program& program) {
   using A = Type<T, Op>;
   const size_t depth = depth_of(program);
-  std::vector<A> scratch(depth * kBlock);
-  std::vector<const A*> stack(depth);
+  // Small reductions are made so often that clearing the scratch would show.
+  const auto scratch = std::make_unique_for_overwrite<A[]>(depth * kBlock);
+  const auto stack = std::make_unique_for_overwrite<const A*[]>(depth);
   for (int64_t offset = 0; offset < reduction.count; offset += kBlock) {
     const int64_t count = std::min(kBlock, reduction.count - offset);
     const int64_t at = offset * static_cast<int64_t>(sizeof(T));
@@ -133,7 +135,7 @@ void reduce_as(std::span<const std::byte* const> inputs, std::span<std::byte* co
       if (reduction.op == ReduceOp::Average) {
         const A parts = static_cast<A>(inputs.size());
         for (int64_t i = 0; i < count; ++i) scratch[static_cast<size_t>(i)] = result[i] / parts;
-        result = scratch.data();
+        result = scratch.get();
       }
     }
     for (std::byte* output : outputs) store<T>(output + at, result, count);
@@ -246,11 +248,10 @@ void reduce(std::span<const std::byte* const> inputs, std::span<std::byte* const
   }
 }
 
-void reduce(std::span<const std::byte* const> inputs, std::span<std::byte* const> outputs,
-            const Reduction& reduction) {
+Program tree_program(size_t inputs) {
   std::vector<Node> nodes;
-  for (size_t i = 0; i < inputs.size(); ++i) nodes.push_back({0, static_cast<int64_t>(i), true});
-  reduce(inputs, outputs, reduction, program_of(nodes, static_cast<int64_t>(inputs.size())));
+  for (size_t i = 0; i < inputs; ++i) nodes.push_back({0, static_cast<int64_t>(i), true});
+  return program_of(nodes, static_cast<int64_t>(inputs));
 }
 
 }  // namespace tutti::comm

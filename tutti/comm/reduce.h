@@ -44,13 +44,12 @@ struct Node {
 // is input i. Nothing where none is present.
 Program program_of(std::span<const Node> nodes, int64_t leaves);
 
+// All of so many inputs along the tree over their index.
+Program tree_program(size_t inputs);
+
 // Combines `inputs` element by element, and writes the result to every one of `outputs`, which may be among
 // the inputs. Half precision is added in float32 and rounded once. Plain loops, with the same bits on every
 // machine.
 void reduce(std::span<const std::byte* const> inputs, std::span<std::byte* const> outputs,
             const Reduction& reduction, const Program& program);
-// All inputs, along the tree over their index.
-void reduce(std::span<const std::byte* const> inputs, std::span<std::byte* const> outputs,
-            const Reduction& reduction);
-
 }  // namespace tutti::comm

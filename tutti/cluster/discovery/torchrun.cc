@@ -53,6 +53,7 @@ std::optional<Identity> from_torchrun(const Environment& environment) {
   Identity identity = launched_worker(standing(variables), kSource);
   identity.master_address = master_address(variables);
   identity.launcher_serves = variables.text("TORCHELASTIC_USE_AGENT_STORE") == "True";
+  identity.attempt = variables.number("TORCHELASTIC_RESTART_COUNT").value_or(0);
   return identity;
 }
 

@@ -46,6 +46,11 @@ TEST(FromTorchrun, reads_its_variables) {
   EXPECT_TRUE(found->cluster.empty());
 }
 
+TEST(FromTorchrun, tells_its_attempts_apart) {
+  EXPECT_EQ(from_torchrun(Environment(kTask))->attempt, 0);
+  EXPECT_EQ(from_torchrun(with(kTask, {{"TORCHELASTIC_RESTART_COUNT", "2"}}))->attempt, 2);
+}
+
 TEST(FromTorchrun, says_nothing_without_rank_and_world) {
   EXPECT_FALSE(from_torchrun(Environment()));
   EXPECT_FALSE(from_torchrun(Environment({{"MASTER_ADDR", "h"}, {"MASTER_PORT", "1"}, {"LOCAL_RANK", "0"}})));

@@ -47,6 +47,18 @@ bool take_from_cell(const std::byte* cell, Bytes message, size_t done, size_t ro
   return true;
 }
 
+// FNV-1a over what all ranks have to agree on.
+uint64_t key_of(const char* name, const Reduction* reduction) {
+  uint64_t key = 14695981039346656037ULL;
+  const auto mix = [&key](uint64_t value) { key = (key ^ value) * 1099511628211ULL; };
+  for (; *name != '\0'; ++name) mix(static_cast<unsigned char>(*name));
+  if (reduction == nullptr) return key;
+  mix(static_cast<uint64_t>(reduction->type));
+  mix(static_cast<uint64_t>(reduction->op));
+  mix(static_cast<uint64_t>(reduction->count));
+  return key;
+}
+
 template <size_t N>
 void copy_text(char (&to)[N], const char* from) {
   std::strncpy(to, from, N - 1);
@@ -55,19 +67,22 @@ void copy_text(char (&to)[N], const char* from) {
 
 }  // namespace
 
-// What a rank is about to do.
-struct Post {
+// What a rank is about to do, as all others need it: it lies beside the rank's signal, in the same cache
+// line.
+struct Brief {
+  uint64_t key;     // the same for the same operation
+  uint64_t offset;  // where the data is, in
+  int32_t block;    // one of the blocks; -1 for elsewhere
+  bool more;        // exchange: there will be another round
+};
+
+// The same for people. Nobody looks at it before something has gone wrong.
+struct Words {
   char name[24];
   char what[56];
   int64_t step;
-  // What all have to agree on; -1 where there is no reduction.
+  int64_t count;  // -1 where nothing is reduced
   int32_t type;
-  int32_t op;
-  int64_t count;
-  // Where the data is; -1 for outside of all blocks.
-  int64_t block;
-  uint64_t offset;
-  bool more;  // exchange: there will be another round
 
   std::string text() const {
     std::string text = name;
@@ -76,14 +91,17 @@ struct Post {
     if (step >= 0) text += fmt::format(" at step {}", step);
     return text;
   }
-  bool fits(const Post& other) const {
-    return std::strcmp(name, other.name) == 0 && type == other.type && op == other.op && count == other.count;
-  }
+};
+
+struct Post {
+  Brief brief;
+  Words words;
 };
 
 struct ControlSlot {
-  Signal meetings;  // how many this rank has come to
-  Post posts[2];
+  alignas(64) Signal meetings;  // how many this rank has come to
+  Brief briefs[2];
+  alignas(64) Words words[2];
   std::atomic<uint32_t> left;  // the rank has closed its end
   // Of rank 0 alone: why the group has failed.
   std::atomic<uint32_t> failed;
@@ -93,8 +111,8 @@ struct ControlSlot {
 
 // Messages from one rank to another, one piece at a time: the sender fills the box, the receiver empties it.
 struct Mailbox {
-  Signal filled;
-  Signal emptied;
+  alignas(64) Signal filled;
+  alignas(64) Signal emptied;
   uint64_t message_size;
   std::byte bytes[kMailboxBytes];
 };
@@ -104,7 +122,8 @@ SharedTransport::SharedTransport(std::unique_ptr<SharedMemory> memory, std::chro
       rank_(memory_->rank()),
       world_(memory_->world()),
       timeout_(timeout),
-      wait_options_(wait_options(world_)) {
+      wait_options_(wait_options(world_)),
+      tree_(tree_program(static_cast<size_t>(world_))) {
   const size_t ranks = static_cast<size_t>(world_);
   const size_t size = aligned(sizeof(ControlSlot)) + ranks * sizeof(Mailbox) + 2 * kStagingHalf;
   control_ = memory_->allocate(size, operation_of("connect", {}, timeout_));
@@ -131,20 +150,23 @@ std::vector<std::byte*> SharedTransport::next_staging() {
   return halves;
 }
 
-Post SharedTransport::make_post(const Operation& operation) const {
+Post SharedTransport::make_post(const Operation& operation, const Reduction* reduction) const {
   Post post{};
-  copy_text(post.name, operation.name);
-  copy_text(post.what, operation.what);
-  post.step = operation.step;
-  post.type = post.op = -1;
-  post.count = post.block = -1;
+  copy_text(post.words.name, operation.name);
+  copy_text(post.words.what, operation.what);
+  post.words.step = operation.step;
+  post.words.count = reduction == nullptr ? -1 : reduction->count;
+  post.words.type = reduction == nullptr ? 0 : static_cast<int32_t>(reduction->type);
+  post.brief.key = key_of(operation.name, reduction);
+  post.brief.block = -1;
   return post;
 }
 
 // A rank may be one meeting ahead of another that still reads its last post, and never two.
 void SharedTransport::meet(const Post& post, const Operation& operation) {
   ControlSlot& mine = slot(rank_);
-  mine.posts[(meetings_ + 1) % 2] = post;
+  mine.briefs[(meetings_ + 1) % 2] = post.brief;
+  mine.words[(meetings_ + 1) % 2] = post.words;
   ++meetings_;
   mine.meetings.advance();
   for (int r = 0; r < world_; ++r) {
@@ -153,16 +175,17 @@ void SharedTransport::meet(const Post& post, const Operation& operation) {
   require_same_operation(operation);
 }
 
-const Post& SharedTransport::post_of(int rank) const { return slot(rank).posts[meetings_ % 2]; }
+const Brief& SharedTransport::brief_of(int rank) const { return slot(rank).briefs[meetings_ % 2]; }
 
 void SharedTransport::require_same_operation(const Operation&) {
   for (int r = 1; r < world_; ++r) {
-    if (post_of(r).fits(post_of(0))) continue;
+    if (brief_of(r).key == brief_of(0).key) continue;
     fail_together(
         ErrorKind::InvalidArgument,
         fmt::format("{} calls {} while {} calls {}: every rank has to call the same operations in the "
                     "same order, with the same sizes",
-                    memory_->who(0), post_of(0).text(), memory_->who(r), post_of(r).text()));
+                    memory_->who(0), slot(0).words[meetings_ % 2].text(), memory_->who(r),
+                    slot(r).words[meetings_ % 2].text()));
   }
 }
 
@@ -194,7 +217,7 @@ void SharedTransport::look_up(int waiting_for, const Operation& operation) {
     fail_together(ErrorKind::PeerLost,
                   fmt::format("{} failed: {} is gone; it was last seen in {}. Its own output says why",
                               describe(operation), memory_->who(rank),
-                              slot(rank).posts[slot(rank).meetings.count % 2].text()));
+                              slot(rank).words[slot(rank).meetings.count % 2].text()));
   }
   if (std::chrono::steady_clock::now() > operation.deadline)
     fail_together(ErrorKind::Timeout,
@@ -209,14 +232,14 @@ std::string SharedTransport::missing(const Operation& operation) const {
     if (static_cast<int32_t>(seen - meetings_) >= 0) continue;
     const std::string last = seen == 0
                                  ? "it has not done anything yet"
-                                 : fmt::format("it was last seen in {}", slot(r).posts[seen % 2].text());
+                                 : fmt::format("it was last seen in {}", slot(r).words[seen % 2].text());
     text += fmt::format("{}nothing from {} for {:g} s, {}", text.empty() ? "" : "; ", memory_->who(r),
                         std::chrono::duration<double>(operation.timeout).count(), last);
   }
   return text.empty() ? "the other side of a message did not come" : text;
 }
 
-void SharedTransport::sync(const Operation& operation) { meet(make_post(operation), operation); }
+void SharedTransport::sync(const Operation& operation) { meet(make_post(operation, nullptr), operation); }
 
 // Each rank's staging half has a cell for every receiver.
 void SharedTransport::exchange(std::span<const ConstBytes> sends, std::span<const Bytes> recvs,
@@ -233,12 +256,12 @@ void SharedTransport::exchange(std::span<const ConstBytes> sends, std::span<cons
       if (r == me || sends[r].size() <= done) continue;
       put_in_cell(halves[me] + r * stride, sends[r], done, cell);
     }
-    Post post = make_post(operation);
-    post.more = longest > done + cell;
+    Post post = make_post(operation, nullptr);
+    post.brief.more = longest > done + cell;
     meet(post, operation);
     bool more = false;
     for (size_t r = 0; r < ranks; ++r) {
-      more = more || post_of(static_cast<int>(r)).more;
+      more = more || brief_of(static_cast<int>(r)).more;
       if (r == me || recvs[r].size() <= done) continue;
       if (!take_from_cell(halves[r] + me * stride, recvs[r], done, cell))
         fail_other_size(recvs[r].size(), static_cast<int>(r), size_in_cell(halves[r] + me * stride));
@@ -291,7 +314,7 @@ SharedTransport::Place SharedTransport::place_of(const std::byte* data, size_t s
   for (size_t i = 0; i < blocks_.size(); ++i) {
     const std::byte* begin = blocks_[i].parts[static_cast<size_t>(rank_)];
     if (data >= begin && data + size <= begin + blocks_[i].size)
-      return {static_cast<int64_t>(i), static_cast<uint64_t>(data - begin)};
+      return {static_cast<int32_t>(i), static_cast<uint64_t>(data - begin)};
   }
   return {-1, 0};
 }
@@ -307,26 +330,23 @@ std::vector<std::byte*> SharedTransport::everyones(const std::byte* mine, size_t
 void SharedTransport::all_reduce(std::byte* data, const Reduction& reduction, const Operation& operation) {
   const size_t size = static_cast<size_t>(reduction.count) * c10::elementSize(reduction.type);
   const Place place = place_of(data, size);
-  Post post = make_post(operation);
-  post.type = static_cast<int32_t>(reduction.type);
-  post.op = static_cast<int32_t>(reduction.op);
-  post.count = reduction.count;
-  post.block = place.block;
-  post.offset = place.offset;
+  Post post = make_post(operation, &reduction);
+  post.brief.block = place.block;
+  post.brief.offset = place.offset;
   if (size <= kSmall) {
     const std::vector<std::byte*> halves = next_staging();
     std::memcpy(halves[static_cast<size_t>(rank_)], data, size);
     const std::vector<const std::byte*> inputs(halves.begin(), halves.end());
     meet(post, operation);
-    comm::reduce(inputs, {&data, 1}, reduction);
+    comm::reduce(inputs, {&data, 1}, reduction, tree_);
     return;
   }
   meet(post, operation);
   bool in_place = true;
   for (int r = 0; r < world_; ++r) {
-    const Post& other = post_of(r);
-    in_place =
-        in_place && other.block >= 0 && other.block == post_of(0).block && other.offset == post_of(0).offset;
+    const Brief& other = brief_of(r);
+    in_place = in_place && other.block >= 0 && other.block == brief_of(0).block &&
+               other.offset == brief_of(0).offset;
   }
   if (in_place) {
     reduce_in_place(blocks_[static_cast<size_t>(place.block)], place.offset, reduction, operation);
@@ -342,7 +362,7 @@ void SharedTransport::reduce_in_place(const SharedBlock& block, size_t offset, c
   for (std::byte*& part : parts)
     part += offset + static_cast<size_t>(slice.begin) * c10::elementSize(reduction.type);
   const std::vector<const std::byte*> inputs(parts.begin(), parts.end());
-  comm::reduce(inputs, parts, {reduction.type, reduction.op, slice.end - slice.begin});
+  comm::reduce(inputs, parts, {reduction.type, reduction.op, slice.end - slice.begin}, tree_);
   sync(operation);
 }
 
@@ -360,7 +380,7 @@ void SharedTransport::reduce_staged(std::byte* data, const Reduction& reduction,
     std::vector<const std::byte*> inputs;
     for (const std::byte* part : parts) inputs.push_back(part + static_cast<size_t>(slice.begin) * element);
     std::byte* out = parts[static_cast<size_t>(rank_)] + static_cast<size_t>(slice.begin) * element;
-    comm::reduce(inputs, {&out, 1}, {reduction.type, reduction.op, slice.end - slice.begin});
+    comm::reduce(inputs, {&out, 1}, {reduction.type, reduction.op, slice.end - slice.begin}, tree_);
     sync(operation);
     for (int r = 0; r < world_; ++r) {
       const Slice theirs = slice_of(count, r, world_);

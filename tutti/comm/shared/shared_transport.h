@@ -15,6 +15,7 @@ namespace tutti::comm {
 // What is at the head of every rank's part of the control block, and of every mailbox in it.
 struct ControlSlot;
 struct Mailbox;
+struct Brief;
 struct Post;
 
 // Ranks that see one another's memory. They meet at sync points: a rank says what it is about to do in a
@@ -47,16 +48,16 @@ class SharedTransport final : public Transport, public InPlace {
 
  private:
   struct Place {
-    int64_t block;  // -1: in none
+    int32_t block;  // -1: in none
     uint64_t offset;
   };
 
   ControlSlot& slot(int rank) const;
   Mailbox& mailbox(int from, int to) const;
   std::vector<std::byte*> next_staging();
-  Post make_post(const Operation& operation) const;
+  Post make_post(const Operation& operation, const Reduction* reduction) const;
   void meet(const Post& post, const Operation& operation);
-  const Post& post_of(int rank) const;
+  const Brief& brief_of(int rank) const;
   void require_same_operation(const Operation& operation);
   void look_up(int waiting_for, const Operation& operation);
   [[noreturn]] void fail_together(ErrorKind kind, const std::string& text);
@@ -73,6 +74,7 @@ class SharedTransport final : public Transport, public InPlace {
   const int world_;
   const std::chrono::milliseconds timeout_;
   const WaitOptions wait_options_;
+  const Program tree_;
   SharedBlock control_;
   std::vector<SharedBlock> blocks_;  // that allocate() gave
   uint32_t meetings_ = 0;

@@ -43,18 +43,17 @@ void Signal::advance() {
   if (sleepers.load(std::memory_order_seq_cst) > 0) futex_wake_all(count);
 }
 
-void wait(Signal& signal, uint32_t target, const WaitOptions& options, const std::function<void()>& look_up) {
+bool wait_a_little(Signal& signal, uint32_t target, const WaitOptions& options) {
   for (int i = 0; i < options.spins; ++i) {
-    if (signal.reached(target)) return;
+    if (signal.reached(target)) return true;
     pause_core();
   }
-  while (!signal.reached(target)) {
-    signal.sleepers.fetch_add(1, std::memory_order_seq_cst);
-    const uint32_t seen = signal.count.load(std::memory_order_seq_cst);
-    if (static_cast<int32_t>(seen - target) < 0) futex_wait(signal.count, seen, options.look_up);
-    signal.sleepers.fetch_sub(1, std::memory_order_seq_cst);
-    if (!signal.reached(target)) look_up();
-  }
+  if (signal.reached(target)) return true;
+  signal.sleepers.fetch_add(1, std::memory_order_seq_cst);
+  const uint32_t seen = signal.count.load(std::memory_order_seq_cst);
+  if (static_cast<int32_t>(seen - target) < 0) futex_wait(signal.count, seen, options.look_up);
+  signal.sleepers.fetch_sub(1, std::memory_order_seq_cst);
+  return signal.reached(target);
 }
 
 WaitOptions wait_options(int ranks_on_host) {

@@ -3,13 +3,13 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <functional>
 
 namespace tutti::comm {
 
 // A counter in memory that ranks share, which goes up and can be waited for. Lies where it is put: no
-// constructor but zeros.
-struct alignas(64) Signal {
+// constructor but zeros. What is looked at together with it may lie beside it, in one cache line; nothing
+// else should.
+struct Signal {
   std::atomic<uint32_t> count;
   std::atomic<uint32_t> sleepers;
 
@@ -25,9 +25,16 @@ struct WaitOptions {
   std::chrono::milliseconds look_up{20};
 };
 
-// Returns when the signal has reached the count. While it sleeps, `look_up` is called every now and then, and
-// may throw.
-void wait(Signal& signal, uint32_t target, const WaitOptions& options, const std::function<void()>& look_up);
+// Looks for a while whether the signal has reached the count, then sleeps in the kernel until it changes, but
+// not for long; returns whether it has.
+bool wait_a_little(Signal& signal, uint32_t target, const WaitOptions& options);
+
+// Returns when the signal has reached the count. While it does not come, `look_up` is called every now and
+// then, and may throw.
+template <class LookUp>
+void wait(Signal& signal, uint32_t target, const WaitOptions& options, const LookUp& look_up) {
+  while (!wait_a_little(signal, target, options)) look_up();
+}
 
 // How long it pays to spin: not at all where ranks outnumber the cores.
 WaitOptions wait_options(int ranks_on_host);
