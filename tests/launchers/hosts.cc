@@ -31,7 +31,11 @@ Host::Host(const std::string& name)
 }
 
 std::vector<std::string> Host::here() const {
-  return {"nsenter", "--target", std::to_string(first_process_), "--net", "--pid", "--mount", "--uts", "--"};
+  return {"nsenter", "--target", std::to_string(first_process_), "--net", "--uts", "--pid", "--mount", "--"};
+}
+
+std::vector<std::string> Host::network_here() const {
+  return {"nsenter", "--target", std::to_string(first_process_), "--net", "--uts", "--"};
 }
 
 void Host::run(const std::vector<std::string>& command) const {
@@ -44,9 +48,10 @@ void Host::run(const std::vector<std::string>& command) const {
 void Host::unplug() const { run({"ip", "link", "set", kCable, "down"}); }
 
 TwoHosts::TwoHosts() {
-  const ProgramResult laid =
-      run_program({"nsenter", "--target", std::to_string(east_.pid()), "--net", "ip", "link", "add", kCable,
-                   "type", "veth", "peer", "name", kCable, "netns", std::to_string(west_.pid())});
+  std::vector<std::string> lay = east_.network_here();
+  lay.insert(lay.end(), {"ip", "link", "add", kCable, "type", "veth", "peer", "name", kCable, "netns",
+                         std::to_string(west_.pid())});
+  const ProgramResult laid = run_program(lay);
   EXPECT_EQ(laid.exit_code, 0) << laid.err;
   for (const Host* host : {&east_, &west_}) {
     const char* address = host == &east_ ? kEastAddress : kWestAddress;

@@ -16,6 +16,8 @@ class Host {
 
   // The words that go in front of a command.
   std::vector<std::string> here() const;
+  // The same for what has only the network and the name of this host.
+  std::vector<std::string> network_here() const;
   // Runs to the end; fails the test where that is not well.
   void run(const std::vector<std::string>& command) const;
   // Takes down its end of the cable (see TwoHosts).

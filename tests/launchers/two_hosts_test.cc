@@ -1,4 +1,6 @@
 // Training on two hosts with two workers each.
+#include <filesystem>
+
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -55,6 +57,27 @@ TEST_F(OnTwoHosts, shared_memory_between_them_is_refused) {
   }
 }
 
+// Its agent, which is usually ssh, is `nsenter` here: the first argument is the host, the rest a shell's. It
+// has to see the processes of all hosts, and so does what started it.
+TEST_F(OnTwoHosts, mpirun_over_both_ends_with_the_bits_of_one) {
+  if (!is_installed("mpirun"))
+    GTEST_SKIP() << "NOTHING IS TESTED HERE: there is no mpirun (apt-get install openmpi-bin)";
+  const std::string script =
+      fmt::format("#!/bin/sh\nshift\nexec {} sh -c \"$*\"\n", fmt::join(hosts_->west().here(), " "));
+  const std::string agent = training_.folder().write("agent", script);
+  std::filesystem::permissions(agent, std::filesystem::perms(0700));
+  std::vector<std::string> mpirun = hosts_->east().network_here();
+  mpirun.insert(mpirun.end(), {"mpirun", "--allow-run-as-root", "--bind-to", "none", "--mca", "plm_rsh_agent",
+                               agent, "-np", "4", "-H"});
+  mpirun.push_back(fmt::format("{}:2,{}:2", TwoHosts::kEastAddress, TwoHosts::kWestAddress));
+  for (const std::string comm : {"auto", "mpi"}) {
+    const auto result = run_program(training_.command(mpirun, {"--comm", comm}), training_.environment());
+    training_.expect_the_bits_of_one(result, 4);
+    EXPECT_THAT(result.err,
+                HasSubstr(comm == "mpi" ? "over mpi (on several hosts)" : "over gloo (on several hosts)"));
+  }
+}
+
 class CutCable : public OnTwoHosts, public ::testing::WithParamInterface<std::string> {};
 INSTANTIATE_TEST_SUITE_P(OnTwoHosts, CutCable, ::testing::Values("east", "west"),
                          [](const auto& info) { return info.param; });
@@ -66,7 +89,16 @@ TEST_P(CutCable, ends_all_and_each_says_whom_it_misses) {
   (GetParam() == "east" ? hosts_->east() : hosts_->west()).unplug();
   const auto results = wait_for_all(tasks_);
   for (const ProgramResult& result : results) EXPECT_NE(result.exit_code, 0);
-  for (const ProgramResult& result : results) fmt::print("-----\n{}", result.err);
+  for (const int index : {0, 1}) {
+    EXPECT_THAT(results[index].err, HasSubstr("for 3 s"));
+    EXPECT_THAT(results[index].err, AnyOf(HasSubstr("worker/2 on west"), HasSubstr("worker/3 on west")));
+  }
+  // Those two are also cut off from the table at rank 0, so that they may not come to say what they wait for.
+  const std::string table = fmt::format("the table of the ranks at {}:4001", TwoHosts::kEastAddress);
+  for (const int index : {2, 3}) {
+    EXPECT_THAT(results[index].err,
+                AnyOf(HasSubstr(table), HasSubstr("worker/0 on east"), HasSubstr("worker/1 on east")));
+  }
   EXPECT_TRUE(training_.processes().empty());
 }
 

@@ -138,6 +138,14 @@ void reduce_as(std::span<const std::byte* const> inputs, std::span<std::byte* co
         result = scratch.get();
       }
     }
+    if constexpr (std::is_floating_point_v<A>) {
+      if (reduction.divisor != 0) {
+        const A divisor = static_cast<A>(reduction.divisor);
+        for (int64_t i = 0; i < count; ++i)
+          scratch[static_cast<size_t>(i)] = static_cast<A>(static_cast<T>(result[i])) / divisor;
+        result = scratch.get();
+      }
+    }
     for (std::byte* output : outputs) store<T>(output + at, result, count);
   }
 }

@@ -16,6 +16,8 @@ struct Reduction {
   c10::ScalarType type;
   ReduceOp op;
   int64_t count;
+  // What the result, when it has been rounded to its type, is divided by; 0: by nothing. For floating types.
+  double divisor = 0;
 };
 
 // The part of `count` elements that one of `world` ranks looks after; ends on cache lines.

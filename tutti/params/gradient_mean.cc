@@ -69,19 +69,15 @@ void GradientMean::skip() { reducer_.skip(); }
 
 GradientMean::Result GradientMean::finish(int64_t step, int64_t stop) {
   first_lane_ = true;
-  const Reducer::Outcome outcome = reducer_.finish(step, stop);
+  const size_t gradients = parameters_.blocks().size();
+  const auto count = [gradients](size_t vector, const torch::Tensor& numbers) {
+    return numbers[vector < gradients ? kExamples : kLanes].item<double>();
+  };
+  const Reducer::Outcome outcome = reducer_.finish(step, stop, one_lane_ ? Reducer::Divisor() : count);
   if (!outcome.any_data) return {.stop = outcome.stop};
   share_counters(outcome);
   const torch::NoGradGuard no_grad;
-  const torch::Tensor numbers = numbers_.to(torch::kCPU);
-  if (!one_lane_) divide(numbers);
-  return {numbers[kExamples].item<int64_t>(), numbers_[kLoss].clone(), outcome.stop};
-}
-
-void GradientMean::divide(const torch::Tensor& numbers) {
-  for (const auto& block : parameters_.blocks()) block.grads.div_(numbers[kExamples].item<double>());
-  for (const torch::Tensor& vector : parameters_.buffer_vectors())
-    vector.div_(numbers[kLanes].item<double>());
+  return {numbers_[kExamples].item<int64_t>(), numbers_[kLoss].clone(), outcome.stop};
 }
 
 // A worker that had no data has not counted.

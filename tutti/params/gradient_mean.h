@@ -40,7 +40,6 @@ class GradientMean {
   Result finish(int64_t step, int64_t stop = 0);
 
  private:
-  void divide(const torch::Tensor& numbers);
   void share_counters(const Reducer::Outcome& outcome);
 
   Parameters& parameters_;

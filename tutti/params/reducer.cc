@@ -72,26 +72,32 @@ int64_t Reducer::word_size() const {
   return kHead + static_cast<int64_t>(most_subtrees_) * (1 + numbers_.numel());
 }
 
-Reducer::Outcome Reducer::finish(int64_t step, int64_t stop) {
+Reducer::Outcome Reducer::finish(int64_t step, int64_t stop, const Divisor& divisor) {
   const std::vector<TreeSum::Subtree> subtrees = sum_.finish();
-  if (comm_.world() == 1) return {.any_data = subtrees.front().values.has_value(), .stop = stop};
   const torch::NoGradGuard no_grad;
+  if (comm_.world() == 1) {
+    const bool any_data = subtrees.front().values.has_value();
+    if (any_data && divisor) divide(divisor);
+    return {.any_data = any_data, .stop = stop};
+  }
   write_word(step, stop, subtrees);
   if (shared_ != nullptr) keep_extras(subtrees);
   const Tensors words = exchange_words(step);
   const Outcome outcome = read_words(words, step);
   if (outcome.any_data) {
-    add_numbers(words);
+    const torch::Tensor numbers = add_numbers(words);
     for (size_t v = 0; v < vectors_.size(); ++v) {
-      if (shared_ != nullptr) {
-        add_in_place(v);
-      } else {
-        add_by_exchange(v, step, subtrees);
-      }
+      const double by = divisor ? divisor(v, numbers) : 0;
+      shared_ != nullptr ? add_in_place(v, by) : add_by_exchange(v, by, step, subtrees);
     }
   }
   if (shared_ != nullptr) shared_->sync({.what = "the sum of gradients", .step = step});
   return outcome;
+}
+
+void Reducer::divide(const Divisor& divisor) {
+  const torch::Tensor numbers = numbers_.to(torch::kCPU);
+  for (size_t v = 0; v < vectors_.size(); ++v) vectors_[v].div_(divisor(v, numbers));
 }
 
 void Reducer::write_word(int64_t step, int64_t stop, const std::vector<TreeSum::Subtree>& subtrees) {
@@ -150,7 +156,7 @@ Reducer::Outcome Reducer::read_words(const Tensors& words, int64_t step) {
   return outcome;
 }
 
-void Reducer::add_numbers(const Tensors& words) {
+torch::Tensor Reducer::add_numbers(const Tensors& words) {
   std::vector<const std::byte*> inputs;
   for (const Source& source : sources_) {
     const int64_t at = kHead + static_cast<int64_t>(source.subtree) * (1 + numbers_.numel()) + 1;
@@ -160,20 +166,23 @@ void Reducer::add_numbers(const Tensors& words) {
   std::byte* output = bytes_at(sum, 0);
   comm::reduce(inputs, {&output, 1}, {torch::kDouble, comm::ReduceOp::Sum, numbers_.numel()}, program_);
   numbers_.copy_(sum);
+  return sum;
 }
 
-void Reducer::add_in_place(size_t vector) {
+void Reducer::add_in_place(size_t vector, double divisor) {
   const torch::Tensor& mine = vectors_[vector];
   const comm::Slice slice = comm::slice_of(mine.numel(), comm_.rank(), comm_.world());
   std::vector<const std::byte*> inputs;
   std::vector<std::byte*> outputs;
   for (const torch::Tensor& input : inputs_[vector]) inputs.push_back(bytes_at(input, slice.begin));
   for (const torch::Tensor& output : outputs_[vector]) outputs.push_back(bytes_at(output, slice.begin));
-  comm::reduce(inputs, outputs, {mine.scalar_type(), comm::ReduceOp::Sum, slice.end - slice.begin}, program_);
+  comm::reduce(inputs, outputs, {mine.scalar_type(), comm::ReduceOp::Sum, slice.end - slice.begin, divisor},
+               program_);
 }
 
 // Every worker gets its slice of everybody's subtrees, one behind the other, and gives the sum back to all.
-void Reducer::add_by_exchange(size_t vector, int64_t step, const std::vector<TreeSum::Subtree>& subtrees) {
+void Reducer::add_by_exchange(size_t vector, double divisor, int64_t step,
+                              const std::vector<TreeSum::Subtree>& subtrees) {
   const torch::Tensor& mine = vectors_[vector];
   Tensors sends;
   Tensors slices;
@@ -206,7 +215,7 @@ void Reducer::add_by_exchange(size_t vector, int64_t step, const std::vector<Tre
   const torch::Tensor& own_slice = slices[static_cast<size_t>(comm_.rank())];
   const torch::Tensor sum = mine.is_cpu() ? own_slice : torch::empty({own_size}, recvs.front().options());
   std::byte* output = bytes_at(sum, 0);
-  comm::reduce(inputs, {&output, 1}, {mine.scalar_type(), comm::ReduceOp::Sum, own_size}, program_);
+  comm::reduce(inputs, {&output, 1}, {mine.scalar_type(), comm::ReduceOp::Sum, own_size, divisor}, program_);
   comm_.all_gather_uneven(slices, sum, {.what = "the sum of gradients", .step = step});
 }
 

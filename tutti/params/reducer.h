@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include <torch/types.h>
@@ -41,7 +42,9 @@ class Reducer {
 
   // After the last lane of this worker. The sums of all lanes are then in the vectors and numbers of every
   // worker. All have to be at the same step, else InvalidArgument.
-  Outcome finish(int64_t step, int64_t stop);
+  // Each vector is divided by what `divisor` says, once the numbers are known; by nothing where it is empty.
+  using Divisor = std::function<double(size_t vector, const torch::Tensor& numbers)>;
+  Outcome finish(int64_t step, int64_t stop, const Divisor& divisor = {});
 
  private:
   using Tensors = std::vector<torch::Tensor>;
@@ -60,9 +63,11 @@ class Reducer {
   void write_word(int64_t step, int64_t stop, const std::vector<TreeSum::Subtree>& subtrees);
   Tensors exchange_words(int64_t step);
   Outcome read_words(const Tensors& words, int64_t step);
-  void add_numbers(const Tensors& words);
-  void add_in_place(size_t vector);
-  void add_by_exchange(size_t vector, int64_t step, const std::vector<TreeSum::Subtree>& subtrees);
+  torch::Tensor add_numbers(const Tensors& words);
+  void divide(const Divisor& divisor);
+  void add_in_place(size_t vector, double divisor);
+  void add_by_exchange(size_t vector, double divisor, int64_t step,
+                       const std::vector<TreeSum::Subtree>& subtrees);
   int64_t word_size() const;
 
   comm::Communicator& comm_;
