@@ -47,7 +47,7 @@ void Host::run(const std::vector<std::string>& command) const {
 
 void Host::unplug() const { run({"ip", "link", "set", kCable, "down"}); }
 
-TwoHosts::TwoHosts() {
+TwoHosts::TwoHosts(const std::string& rate) {
   std::vector<std::string> lay = east_.network_here();
   lay.insert(lay.end(), {"ip", "link", "add", kCable, "type", "veth", "peer", "name", kCable, "netns",
                          std::to_string(west_.pid())});
@@ -57,7 +57,7 @@ TwoHosts::TwoHosts() {
     const char* address = host == &east_ ? kEastAddress : kWestAddress;
     host->run({"ip", "addr", "add", fmt::format("{}/24", address), "dev", kCable});
     host->run({"ip", "link", "set", kCable, "up"});
-    host->run({"tc", "qdisc", "add", "dev", kCable, "root", "tbf", "rate", "1gbit", "burst", "1mb", "latency",
+    host->run({"tc", "qdisc", "add", "dev", kCable, "root", "tbf", "rate", rate, "burst", "1mb", "latency",
                "50ms"});
   }
 }

@@ -31,13 +31,13 @@ class Host {
   pid_t first_process_ = -1;
 };
 
-// Two of them with a cable in between that carries 1 Gbit/s each way. Ports are free: nobody else is there.
+// Two of them with a cable in between, that carries so much each way. Ports are free: nobody else is there.
 class TwoHosts {
  public:
   static constexpr const char* kEastAddress = "10.77.0.1";
   static constexpr const char* kWestAddress = "10.77.0.2";
 
-  TwoHosts();
+  explicit TwoHosts(const std::string& rate = "1gbit");
 
   const Host& east() const { return east_; }
   const Host& west() const { return west_; }

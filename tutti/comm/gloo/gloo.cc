@@ -4,9 +4,11 @@
 #include <arpa/inet.h>
 #include <csignal>
 #include <ctime>
+#include <list>
 #include <mutex>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <stdexcept>
 #include <sys/socket.h>
 #include <unistd.h>
 #include <utility>
@@ -196,6 +198,7 @@ class GlooTransport final : public Transport {
   void hang_up();
   Pending post_send(ConstBytes bytes, int to, int tag);
   Pending post_recv(Bytes bytes, int from, int tag);
+  void await(const Pending& pending, milliseconds patience);
   template <class Body>
   void attempt(const Operation& operation, Party party, const std::vector<int>& peers, const Body& body);
 
@@ -205,7 +208,10 @@ class GlooTransport final : public Transport {
   std::mutex posting_;
   c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;  // guarded by posting_, after construction
   std::vector<Pending> lifelines_;                    // one for each peer: receive what never comes
-  std::unique_ptr<FailureBoard> board_;               // last, so that it ends first
+  std::mutex waiting_;
+  std::list<Pending> awaited_;           // guarded by waiting_; what has failed stays
+  bool hung_up_ = false;                 // guarded by waiting_
+  std::unique_ptr<FailureBoard> board_;  // last, so that it ends first
 };
 
 std::vector<int> GlooTransport::peers() const {
@@ -253,6 +259,22 @@ void GlooTransport::hang_up() {
       // That it times out is the point; or its peer has hung up before.
     }
   }
+  // Gloo tells nobody who waits for a message of which a part has gone or come.
+  const std::lock_guard lock(waiting_);
+  hung_up_ = true;
+  for (const Pending& pending : awaited_) pending->abort();
+}
+
+// Throws where it fails, or is given up.
+void GlooTransport::await(const Pending& pending, milliseconds patience) {
+  std::unique_lock lock(waiting_);
+  if (hung_up_) throw std::runtime_error("closed by peer");
+  const auto place = awaited_.insert(awaited_.end(), pending);
+  lock.unlock();
+  const bool done = pending->wait(patience);
+  lock.lock();
+  awaited_.erase(place);
+  if (!done) throw std::runtime_error("closed by peer");
 }
 
 Pending GlooTransport::post_send(ConstBytes bytes, int to, int tag) {
@@ -299,8 +321,8 @@ void GlooTransport::exchange(std::span<const ConstBytes> sends, std::span<const 
     for (const int r : talking) {
       peer = r;
       const auto patience = until(operation.deadline) + kGlooIsLater;
-      if (const Pending& pending = at(in, r)) pending->wait(patience);
-      if (const Pending& pending = at(out, r)) pending->wait(patience);
+      if (const Pending& pending = at(in, r)) await(pending, patience);
+      if (const Pending& pending = at(out, r)) await(pending, patience);
       watch.arrived(r);
     }
   });
@@ -309,14 +331,14 @@ void GlooTransport::exchange(std::span<const ConstBytes> sends, std::span<const 
 void GlooTransport::send(ConstBytes bytes, int to, const Operation& operation) {
   if (bytes.empty()) return;
   attempt(operation, Party::Two, {to}, [&](FailureBoard::Watch&, int) {
-    post_send(bytes, to, kMessageTag)->wait(until(operation.deadline) + kGlooIsLater);
+    await(post_send(bytes, to, kMessageTag), until(operation.deadline) + kGlooIsLater);
   });
 }
 
 void GlooTransport::recv(Bytes bytes, int from, const Operation& operation) {
   if (bytes.empty()) return;
   attempt(operation, Party::Two, {from}, [&](FailureBoard::Watch&, int) {
-    post_recv(bytes, from, kMessageTag)->wait(until(operation.deadline) + kGlooIsLater);
+    await(post_recv(bytes, from, kMessageTag), until(operation.deadline) + kGlooIsLater);
   });
 }
 
