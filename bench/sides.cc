@@ -15,7 +15,12 @@
 namespace bench {
 namespace {
 
-std::string quoted(const std::string& text) { return "'" + text + "'"; }
+// For the shell.
+std::string quoted(const std::string& text) {
+  std::string result = "'";
+  for (const char c : text) result += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return result + "'";
+}
 
 std::optional<Measured> run(const Side& side) {
   std::string command;

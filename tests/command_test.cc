@@ -101,8 +101,8 @@ TEST(Inspect, says_what_is_missing) {
 
 TEST(Doctor, looks_at_everything_and_knows_the_blas) {
   const auto result = run_program({program_path("tutti"), "doctor"});
-  for (const char* about :
-       {"Tutti", "LibTorch", "BLAS", "cores", "GPUs", "memory", "shared memory", "ports", "identity"}) {
+  for (const char* about : {"Tutti", "LibTorch", "BLAS", "cores", "GPUs", "memory", "on one host",
+                            "between hosts", "ports", "identity"}) {
     EXPECT_THAT(result.out, HasSubstr(about));
   }
   EXPECT_THAT(result.out, Not(HasSubstr("reference BLAS")));

@@ -30,7 +30,9 @@ TEST(MnistSlow, reads_99_percent_of_the_real_digits_within_5000_steps) {
   if (data == nullptr) GTEST_SKIP() << "TUTTI_TEST_MNIST does not name a folder with the real MNIST";
   const TestFolder folder;
   for (const char* seed : {"1", "2"})
-    EXPECT_GE(accuracy(folder, {"--data", data, "--threads", "1", "--seed", seed}), 0.990) << "seed " << seed;
+    EXPECT_GE(accuracy(folder, {"--data", data, "--threads", "1", "--seed", seed, "--decay-steps", "5000"}),
+              0.990)
+        << "seed " << seed;
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // What together_test starts: a small training with everything that makes it hard to get the same bits.
 #include <cstdio>
+#include <stdexcept>
 #include <tutti/tutti.h>
 
 #include <torch/torch.h>
@@ -49,14 +50,33 @@ class SaySteps final : public tutti::Hook {
   }
 };
 
+// An error of the program's own, on one worker.
+class FailOnOne final : public tutti::Hook {
+ public:
+  explicit FailOnOne(int64_t at) : at_(at) {}
+  void before_step(tutti::Training& training) override {
+    if (training.context.rank() == 1 && training.step == at_) throw std::runtime_error("the disk is on fire");
+  }
+
+ private:
+  const int64_t at_;
+};
+
+struct Options {
+  std::string net = "odd";
+  double clip_norm = 0;
+  int64_t fail_at = -1;
+};
+
 template <class Net>
-void train(tutti::Context& ctx, double clip_norm) {
+void train(tutti::Context& ctx, const Options& options) {
   const auto digits = tutti::data::mnist("");
   tutti::Trainer trainer(ctx, std::make_shared<Net>(), torch::optim::AdamOptions(1e-3),
                          [](Net& net, const tutti::Batch& batch) {
                            return torch::cross_entropy_loss(net.forward(batch["image"]), batch["label"]);
                          },
-                         {.clip_norm = clip_norm});
+                         {.clip_norm = options.clip_norm});
+  trainer.add_hook(std::make_unique<FailOnOne>(options.fail_at));
   trainer.add_hook(std::make_unique<SaySteps>());
   trainer.fit(digits.train().shuffle());
 }
@@ -64,16 +84,16 @@ void train(tutti::Context& ctx, double clip_norm) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::string net = "odd";
-  double clip_norm = 0;
+  Options options;
   tutti::Program program;
   program.add_flags = [&](tutti::FlagSet& flags) {
-    flags.add_choice("--net", net, {"cnn", "normed", "odd"}, "which network");
-    flags.add("--clip-norm", clip_norm, "largest norm of the gradient; 0: any");
+    flags.add_choice("--net", options.net, {"cnn", "normed", "odd"}, "which network");
+    flags.add("--clip-norm", options.clip_norm, "largest norm of the gradient; 0: any");
+    flags.add("--fail-at", options.fail_at, "the step at which rank 1 fails");
   };
   return tutti::run(argc, argv, program, [&](tutti::Context& ctx) {
-    if (net == "cnn") train<Cnn>(ctx, clip_norm);
-    if (net == "normed") train<Normed>(ctx, clip_norm);
-    if (net == "odd") train<Odd>(ctx, clip_norm);
+    if (options.net == "cnn") train<Cnn>(ctx, options);
+    if (options.net == "normed") train<Normed>(ctx, options);
+    if (options.net == "odd") train<Odd>(ctx, options);
   });
 }

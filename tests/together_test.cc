@@ -8,8 +8,8 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
-#include "tools/launch/ports.h"
 #include "tutti/base/error.h"
+#include "tutti/base/ports.h"
 
 namespace tutti::testing {
 namespace {
@@ -40,7 +40,7 @@ TEST(Together, every_world_and_backend_gives_the_same_bits) {
 class LongRun {
  public:
   explicit LongRun(const Flags& flags)
-      : mark_(fmt::format("TUTTI_TEST_MARK={}-{}", getpid(), counter_++)),
+      : mark_(fmt::format("TUTTI_TEST_MARK={}-{}", getpid(), next_number())),
         run_(training(3, with({"--lanes", "3", "--batch", "2", "--steps", "10000000"}, flags)), {mark_}) {
     run_.wait_for_output("under way");
   }
@@ -59,7 +59,11 @@ class LongRun {
   }
 
  private:
-  static inline int counter_ = 0;
+  static int next_number() {
+    static int number = 0;
+    return number++;
+  }
+
   const std::string mark_;
   RunningProgram run_;
 };
@@ -86,6 +90,18 @@ TEST(Together, a_killed_worker_is_named_by_all_others_and_nobody_is_left) {
       EXPECT_THAT(text, HasSubstr("worker/1"));
       EXPECT_THAT(text, HasSubstr("step"));
     }
+  }
+}
+
+TEST(Together, the_error_of_one_worker_is_what_all_others_report) {
+  for (const char* comm : {"shm", "gloo"}) {
+    const auto result =
+        run_program(training(3, {"--steps", "100", "--batch", "2", "--fail-at", "5", "--comm", comm}));
+    EXPECT_NE(result.exit_code, 0);
+    EXPECT_THAT(result.err, HasSubstr("] error: the disk is on fire"));
+    const auto texts = texts_after(result.err, "PeerLost");
+    for (const std::string& text : texts)
+      EXPECT_THAT(text, HasSubstr("worker/1 gave up at step 5: the disk is on fire"));
   }
 }
 

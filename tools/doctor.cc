@@ -3,7 +3,6 @@
 #include <fstream>
 #include <iterator>
 #include <sys/resource.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <fmt/format.h>
@@ -19,6 +18,9 @@
 #include "tutti/base/version.h"
 #include "tutti/cluster/device.h"
 #include "tutti/cluster/identity.h"
+#include "tutti/comm/gloo/gloo.h"
+#include "tutti/comm/mpi/mpi.h"
+#include "tutti/comm/shm/shm.h"
 
 namespace tutti {
 namespace {
@@ -61,9 +63,12 @@ Finding memory() {
 }
 
 Finding shared_memory() {
-  struct statvfs status {};
-  if (statvfs("/dev/shm", &status) != 0) return check_shared_memory(0, 0);
-  return check_shared_memory(status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize);
+  try {
+    comm::check_shared_memory();
+    return check_shared_memory("");
+  } catch (const Error& error) {
+    return check_shared_memory(error.what());
+  }
 }
 
 // The driver lists each GPU in a folder.
@@ -122,6 +127,7 @@ std::vector<Finding> examine(const Environment& environment) {
       gpus(),
       memory(),
       shared_memory(),
+      check_network(comm::gloo_built(), comm::mpi_built()),
       check_port_range(text_of("/proc/sys/net/ipv4/ip_local_port_range")),
       open_files(),
       identity(environment),

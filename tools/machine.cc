@@ -13,7 +13,6 @@ namespace {
 
 using Level = Finding::Level;
 
-constexpr uint64_t kMebibyte = uint64_t{1} << 20;
 constexpr uint64_t kGibibyte = uint64_t{1} << 30;
 
 // The path of the first mapped file whose path contains `part`, or nothing.
@@ -73,15 +72,18 @@ Finding check_memory(uint64_t available, uint64_t total) {
           "a build wants 1.5 GiB a job: end other programs, or build with -j 1"};
 }
 
-Finding check_shared_memory(uint64_t free, uint64_t total) {
-  if (total == 0) {
-    return {Level::Bad, "shared memory", "/dev/shm is missing", "mount -t tmpfs tmpfs /dev/shm"};
-  }
-  const std::string found = fmt::format("{} free of {} in /dev/shm", human_bytes(free), human_bytes(total));
-  if (free >= 512 * kMebibyte) return {Level::Ok, "shared memory", found, ""};
-  return {Level::Warning, "shared memory", found,
-          "gradients of workers on one host lie there: docker run --shm-size=8g, or mount -o remount,size=8G "
-          "/dev/shm"};
+Finding check_shared_memory(const std::string& problem) {
+  if (problem.empty())
+    return {Level::Ok, "on one host", "workers share memory (--comm shm; nothing of it lies in /dev/shm)",
+            ""};
+  return {Level::Warning, "on one host", fmt::format("workers cannot share memory: {}", problem),
+          "mount /proc, or use --comm gloo"};
+}
+
+Finding check_network(bool gloo, bool mpi) {
+  const std::string found = fmt::format("Gloo's TCP {}, MPI {}", gloo ? "yes" : "no", mpi ? "yes" : "no");
+  if (gloo) return {Level::Ok, "between hosts", found + "; Gloo unless --comm says otherwise", ""};
+  return {Level::Warning, "between hosts", found, "install libgloo-dev and build again"};
 }
 
 Finding check_gpus(int devices, int usable, CudaBuild cuda_build) {

@@ -25,7 +25,10 @@ Finding check_vector_units(std::string_view cpuinfo);
 
 Finding check_cores(int usable, int online);
 Finding check_memory(uint64_t available, uint64_t total);
-Finding check_shared_memory(uint64_t free, uint64_t total);
+// `problem`: why workers of one host cannot share memory; "" where they can.
+Finding check_shared_memory(const std::string& problem);
+// What carries gradients between hosts.
+Finding check_network(bool gloo, bool mpi);
 // `devices`: GPUs whose driver is loaded; `usable`: those that LibTorch can use; `cuda_built`: whether it
 // could at all.
 enum class CudaBuild { No, Yes };

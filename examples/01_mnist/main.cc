@@ -26,19 +26,24 @@ int main(int argc, char** argv) {
   program.defaults.batch = 50;
   program.defaults.steps = 5000;
   double rate = 1e-4;
-  program.add_flags = [&](tutti::FlagSet& flags) { flags.add("--rate", rate, "learning rate of Adam"); };
+  int64_t decay_steps = 0;
+  program.add_flags = [&](tutti::FlagSet& flags) {
+    flags.add("--rate", rate, "learning rate of Adam");
+    flags.add("--decay-steps", decay_steps,
+              "it falls to 0 in the last three tenths of so many steps; 0: constant");
+  };
 
   return tutti::run(argc, argv, program, [&](tutti::Context& ctx) {
     const auto digits = tutti::data::mnist(ctx.flags().data);
     const auto net = std::make_shared<Net>();
-    const auto steps = ctx.flags().steps;  // 0 with --epochs
-    const auto schedule = tutti::schedules::decay(rate, steps * 7 / 10, steps);
+    const auto schedule = decay_steps > 0 ? tutti::schedules::decay(rate, decay_steps * 7 / 10, decay_steps)
+                                          : tutti::schedules::constant(rate);
     tutti::Trainer trainer(ctx, net, torch::optim::AdamOptions(rate),
                            [](Net& n, const tutti::Batch& batch) -> tutti::LossOutput {
                              const auto prediction = n.forward(batch["image"]);
                              return {torch::cross_entropy_loss(prediction, batch["label"]), prediction};
                            },
-                           {.learning_rate = steps > 0 ? schedule : tutti::schedules::constant(rate)});
+                           {.learning_rate = schedule});
     trainer.add_hook(tutti::hooks::batch_metrics({tutti::metrics::accuracy("label")}, 100));
     trainer.fit(digits.train().shuffle());
     const auto test = trainer.evaluate(digits.test(), {tutti::metrics::accuracy("label")});

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/launchers/training.h"
-#include "tools/launch/ports.h"
+#include "tutti/base/ports.h"
 
 namespace tutti::testing {
 namespace {

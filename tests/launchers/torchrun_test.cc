@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/launchers/training.h"
-#include "tools/launch/ports.h"
+#include "tutti/base/ports.h"
 
 namespace tutti::testing {
 namespace {

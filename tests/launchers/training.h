@@ -49,8 +49,7 @@ class Training {
   const std::string mark_;
 };
 
-// Ends them in the reverse order in which they were started, so that one after another has nothing more to
-// wait for.
+// Reads all of them to the end, one after the other.
 std::vector<ProgramResult> wait_for_all(const std::vector<std::unique_ptr<RunningProgram>>& programs);
 
 // Whether PATH leads to a program of this name.

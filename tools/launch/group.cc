@@ -10,7 +10,7 @@
 #include <fmt/format.h>
 
 #include "tools/launch/cores.h"
-#include "tools/launch/ports.h"
+#include "tutti/base/ports.h"
 
 namespace tutti {
 namespace {

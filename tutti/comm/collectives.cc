@@ -345,6 +345,19 @@ void Collectives::sync(const Options& options) {
   perform("sync", options, [this](const Operation& operation) { in_place_->sync(operation); });
 }
 
+void Collectives::abandon(const std::string& why) noexcept {
+  try {
+    {
+      const std::lock_guard lock(mutex_);
+      if (broken_) return;
+      broken_ = Error(ErrorKind::PeerLost, why);
+    }
+    if (world_ > 1) transport_->abandon(why);
+  } catch (const std::exception&) {
+    // The others will find out by themselves that this rank is gone.
+  }
+}
+
 std::unique_ptr<Communicator> Collectives::split(int colour) {
   torch::Tensor colours = torch::empty({world_}, torch::kInt64);
   all_gather(colours, torch::full({1}, colour, torch::kInt64), {}).wait();

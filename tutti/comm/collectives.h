@@ -45,6 +45,7 @@ class Collectives final : public Communicator, private SharedVectors {
   Work recv(const torch::Tensor& tensor, int from, const Options& options) override;
   Work barrier(const Options& options) override;
   SharedVectors* shared() override;
+  void abandon(const std::string& why) noexcept override;
   std::unique_ptr<Communicator> split(int colour) override;
 
  private:

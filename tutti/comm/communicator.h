@@ -91,6 +91,10 @@ class Communicator {
   // nullptr where the ranks do not share memory.
   virtual SharedVectors* shared() = 0;
 
+  // This rank goes no further, and why: all others hear of it in place of a peer that is gone. Does not throw
+  // and does not wait; what is called afterwards throws.
+  virtual void abandon(const std::string& why) noexcept = 0;
+
   // Ranks that give the same colour form a group, in the order of their ranks here. Colour -1: none, and
   // nullptr. Every rank calls it.
   virtual std::unique_ptr<Communicator> split(int colour) = 0;

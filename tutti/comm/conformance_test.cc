@@ -90,6 +90,14 @@ TEST_P(ConformanceOfTwo, names_a_rank_that_has_left) {
   EXPECT_NE(errors[0].find("worker/2"), std::string::npos) << errors[0];
 }
 
+TEST_P(ConformanceOfTwo, says_why_a_rank_gave_up) {
+  const auto errors = errors_of_ranks(GetParam(), 3, std::chrono::seconds(60), [](Communicator& comm) {
+    if (comm.rank() == 1) comm.abandon("worker/1 gave up: the data ended");
+    comm.all_reduce(torch::zeros({100}), ReduceOp::Sum).wait();
+  });
+  for (const std::string& error : errors) EXPECT_EQ(error, "worker/1 gave up: the data ended");
+}
+
 TEST_P(ConformanceOfTwo, names_two_ranks_that_do_different_things) {
   const auto errors = errors_of_ranks(GetParam(), 3, std::chrono::seconds(60), [](Communicator& comm) {
     if (comm.rank() == 1) {

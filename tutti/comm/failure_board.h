@@ -86,6 +86,8 @@ class FailureBoard {
   [[noreturn]] void lost(const Watch& watch, int rank, const std::string& why);
   // The same with a text of one's own.
   [[noreturn]] void report(ErrorKind kind, const std::string& text);
+  // What all others fail with, unless they have failed already. Does not throw it.
+  void give_up(const std::string& text) { fail_together(ErrorKind::PeerLost, text); }
   void throw_if_failed();
 
  private:

@@ -38,6 +38,7 @@ class PlainTransport final : public Transport {
   void recv(Bytes bytes, int from, const Operation& operation) override {
     inner_->recv(bytes, from, operation);
   }
+  void abandon(const std::string& text) override { inner_->abandon(text); }
   std::unique_ptr<Transport> split(const std::vector<int>& ranks, const std::string& name) override {
     return std::make_unique<PlainTransport>(inner_->split(ranks, name));
   }

@@ -49,6 +49,9 @@ class Transport {
   virtual void send(ConstBytes bytes, int to, const Operation& operation) = 0;
   virtual void recv(Bytes bytes, int from, const Operation& operation) = 0;
 
+  // What every rank throws from now on, unless the group has failed before.
+  virtual void abandon(const std::string& text) = 0;
+
   // The group of these ranks of ours, this one among them, in this order. `name` is not used twice.
   virtual std::unique_ptr<Transport> split(const std::vector<int>& ranks, const std::string& name) = 0;
 };

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "tutti/base/sha256.h"
-
 namespace tutti::store {
 namespace {
 
@@ -36,16 +34,6 @@ void for_each_piece(const torch::Tensor& tensor,
                     const std::function<void(std::span<const std::byte>)>& take) {
   // A negated view shows other numbers than its memory holds.
   copy_pieces(tensor.detach().resolve_neg(), take);
-}
-
-std::string weights_sha256(std::vector<NamedTensor> tensors) {
-  std::sort(tensors.begin(), tensors.end(),
-            [](const NamedTensor& a, const NamedTensor& b) { return a.name < b.name; });
-  Sha256 hash;
-  for (const NamedTensor& named : tensors) {
-    for_each_piece(named.tensor, [&hash](std::span<const std::byte> piece) { hash.update(piece); });
-  }
-  return hash.hex();
 }
 
 }  // namespace tutti::store

@@ -4,7 +4,6 @@
 #include <functional>
 #include <span>
 #include <string>
-#include <vector>
 
 #include <torch/types.h>
 
@@ -19,8 +18,5 @@ struct NamedTensor {
 // Gives the elements of a tensor, in row-major order, to `take` piece by piece. A tensor on a GPU, or one
 // that is not contiguous, is copied one piece at a time; the others are not copied.
 void for_each_piece(const torch::Tensor& tensor, const std::function<void(std::span<const std::byte>)>& take);
-
-// SHA-256 over the bytes of all tensors, in the order of their names: to compare two sets to the bit.
-std::string weights_sha256(std::vector<NamedTensor> tensors);
 
 }  // namespace tutti::store

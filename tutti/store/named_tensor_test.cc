@@ -4,8 +4,6 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
-#include "tutti/base/file.h"
-#include "tutti/base/sha256.h"
 
 namespace tutti::store {
 namespace {
@@ -38,16 +36,6 @@ TEST(ForEachPiece, cuts_large_views_without_losing_an_element) {
             memory_of(tensor.reshape({2'500'000, 2}).t().contiguous()));
   const torch::Tensor within_one = tensor.reshape({1, 2'500'000, 2}).transpose(1, 2);
   EXPECT_EQ(collected(within_one), memory_of(within_one.contiguous()));
-}
-
-TEST(WeightsSha256, is_over_the_bytes_in_the_order_of_the_names) {
-  const torch::Tensor first = torch::randn({3});
-  const torch::Tensor second = torch::randn({2, 2});
-  Sha256 expected;
-  expected.update(as_bytes(memory_of(first) + memory_of(second)));
-  EXPECT_EQ(weights_sha256({{"a", first}, {"b", second}}), expected.hex());
-  EXPECT_EQ(weights_sha256({{"b", second}, {"a", first}}), expected.hex());
-  EXPECT_NE(weights_sha256({{"b", first}, {"a", second}}), expected.hex());
 }
 
 }  // namespace

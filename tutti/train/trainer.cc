@@ -176,6 +176,8 @@ void Trainer::fit(const data::Feed& feed, const FitOptions& options) {
     throw;
   } catch (const std::exception& error) {
     for_each_hook([&](Hook& hook) { hook.on_error(training, error); });
+    comm_->abandon(
+        fmt::format("{} gave up at step {}: {}", context_.task().short_name(), training.step, error.what()));
     throw;
   }
   fill_report(seconds_since(begin), progress_.examples - examples_before);

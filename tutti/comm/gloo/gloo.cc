@@ -185,6 +185,7 @@ class GlooTransport final : public Transport {
                 const Operation& operation) override;
   void send(ConstBytes bytes, int to, const Operation& operation) override;
   void recv(Bytes bytes, int from, const Operation& operation) override;
+  void abandon(const std::string& text) override { board_->give_up(text); }
   std::unique_ptr<Transport> split(const std::vector<int>& ranks, const std::string& name) override;
 
  private:
@@ -356,6 +357,8 @@ std::unique_ptr<Transport> GlooTransport::split(const std::vector<int>& ranks, c
 }
 
 }  // namespace
+
+bool gloo_built() { return true; }
 
 std::unique_ptr<Transport> gloo_transport(std::shared_ptr<Rendezvous> table, const GlooOptions& options) {
   return std::make_unique<GlooTransport>(std::move(table), options);

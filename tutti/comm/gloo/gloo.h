@@ -20,6 +20,9 @@ struct GlooOptions {
   std::chrono::milliseconds timeout{60000};  // for connecting
 };
 
+// Whether this build can do it.
+bool gloo_built();
+
 // TCP, over the Gloo inside LibTorch. Every rank calls it with a table of its own making, or one part of a
 // table that serves nothing else (with_prefix); it has to last as long as the transport. Returns when all
 // ranks are connected; whoever has not come is named in the Timeout. Without Gloo's headers at build time:

@@ -3,6 +3,8 @@
 
 namespace tutti::comm {
 
+bool gloo_built() { return false; }
+
 std::unique_ptr<Transport> gloo_transport(std::shared_ptr<Rendezvous>, const GlooOptions&) {
   fail(ErrorKind::Unimplemented,
        "this build has no Gloo: LibTorch does not bring its headers along. Install them (libgloo-dev) and "

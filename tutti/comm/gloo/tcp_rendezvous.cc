@@ -160,10 +160,11 @@ class TcpRendezvous final : public Rendezvous {
       answer = line_.call<Result>(std::move(question), kPatience);
     } catch (const std::exception&) {
       // All that c10d throws here is that the connection is gone.
-      fail(ErrorKind::PeerLost,
-           "the table of the ranks at {} is gone: the process that holds it (rank 0 of the job) has ended, or "
-           "cannot be reached any more. Its own output says why",
-           address_);
+      fail(
+          ErrorKind::PeerLost,
+          "the table of the ranks at {} is gone: the process that holds it (rank 0 of the job) has ended, or "
+          "cannot be reached any more. Its own output says why",
+          address_);
     }
     if (!answer)
       fail(ErrorKind::Timeout,

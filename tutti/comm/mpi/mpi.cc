@@ -8,7 +8,6 @@
 #include <mutex>
 #include <optional>
 #include <sched.h>
-#include <source_location>
 #include <thread>
 #include <utility>
 
@@ -24,12 +23,12 @@ namespace {
 // MPI counts in int.
 constexpr size_t kPiece = size_t{1} << 30;
 
-void check(int code, std::source_location place = std::source_location::current()) {
+void check(int code, int line = __builtin_LINE()) {
   if (code == MPI_SUCCESS) return;
   char text[MPI_MAX_ERROR_STRING] = "";
   int size = 0;
   MPI_Error_string(code, text, &size);
-  fail(ErrorKind::PeerLost, "MPI says '{}' (mpi.cc:{})", text, place.line());
+  fail(ErrorKind::PeerLost, "MPI says '{}' (mpi.cc:{})", text, line);
 }
 
 // MPI itself, of which a process has one; hence the only static object here.
@@ -271,6 +270,7 @@ class MpiTransport final : public Transport {
     attempt(operation, FailureBoard::Party::Two, {from}, messages, [&] { messages.recv(bytes, from); });
   }
 
+  void abandon(const std::string& text) override { board_->give_up(text); }
   std::unique_ptr<Transport> split(const std::vector<int>& ranks, const std::string& name) override;
 
  private:
@@ -331,6 +331,8 @@ std::unique_ptr<Transport> MpiTransport::split(const std::vector<int>& ranks, co
 }
 
 }  // namespace
+
+bool mpi_built() { return true; }
 
 void mpi_initialise() { Library::get(); }
 

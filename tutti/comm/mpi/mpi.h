@@ -15,6 +15,9 @@ struct MpiOptions {
   std::chrono::milliseconds timeout{60000};  // for everybody to come
 };
 
+// Whether this build can do it.
+bool mpi_built();
+
 // Once a process, before all else here; harmless when MPI has been initialised already. MPI is finalised when
 // the process exits, if it was initialised here and nothing failed: after a failure that would wait for ranks
 // that do not come, and mpirun ends them all when one leaves without it.

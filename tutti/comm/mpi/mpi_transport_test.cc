@@ -28,7 +28,7 @@ using testing::operation;
 
 // Rank 0 serves the table and tells all others where.
 std::shared_ptr<Rendezvous> table_of_ranks() {
-  static const auto table = [] {
+  static const auto kTable = [] {
     mpi_initialise();
     const bool serves = std::string(std::getenv("OMPI_COMM_WORLD_RANK")) == "0";
     ServedRendezvous served;
@@ -37,7 +37,7 @@ std::shared_ptr<Rendezvous> table_of_ranks() {
     if (serves) return served.table;
     return tcp_rendezvous("127.0.0.1", static_cast<uint16_t>(std::stoi(port)), Serve::Elsewhere, kLong);
   }();
-  return table;
+  return kTable;
 }
 
 std::unique_ptr<Transport> mpi(const std::string& name) {

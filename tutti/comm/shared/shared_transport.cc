@@ -195,14 +195,20 @@ void SharedTransport::throw_if_failed() {
     throw Error(static_cast<ErrorKind>(first.kind), first.cause);
 }
 
-void SharedTransport::fail_together(ErrorKind kind, const std::string& text) {
+// The first that comes stays.
+void SharedTransport::leave_word(ErrorKind kind, const std::string& text) {
   ControlSlot& first = slot(0);
   uint32_t none = kNone;
-  if (first.failed.compare_exchange_strong(none, kBeingWritten)) {
-    first.kind = static_cast<uint32_t>(kind);
-    copy_text(first.cause, text.c_str());
-    first.failed.store(kWritten, std::memory_order_release);
-  }
+  if (!first.failed.compare_exchange_strong(none, kBeingWritten)) return;
+  first.kind = static_cast<uint32_t>(kind);
+  copy_text(first.cause, text.c_str());
+  first.failed.store(kWritten, std::memory_order_release);
+}
+
+void SharedTransport::abandon(const std::string& text) { leave_word(ErrorKind::PeerLost, text); }
+
+void SharedTransport::fail_together(ErrorKind kind, const std::string& text) {
+  leave_word(kind, text);
   // Whoever is writing is done at once, unless it was killed just there: then our own text will do.
   for (int i = 0; i < 1000; ++i) throw_if_failed();
   fail(kind, "{}", text);

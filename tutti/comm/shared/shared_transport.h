@@ -39,6 +39,7 @@ class SharedTransport final : public Transport, public InPlace {
                 const Operation& operation) override;
   void send(ConstBytes bytes, int to, const Operation& operation) override;
   void recv(Bytes bytes, int from, const Operation& operation) override;
+  void abandon(const std::string& text) override;
   std::unique_ptr<Transport> split(const std::vector<int>& ranks, const std::string& name) override;
 
   SharedBlock allocate(size_t size, const Operation& operation) override;
@@ -60,6 +61,7 @@ class SharedTransport final : public Transport, public InPlace {
   const Brief& brief_of(int rank) const;
   void require_same_operation(const Operation& operation);
   void look_up(int waiting_for, const Operation& operation);
+  void leave_word(ErrorKind kind, const std::string& text);
   [[noreturn]] void fail_together(ErrorKind kind, const std::string& text);
   [[noreturn]] void fail_other_size(size_t expected, int from, size_t sent);
   void throw_if_failed();

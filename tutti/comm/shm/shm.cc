@@ -11,6 +11,7 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
@@ -158,6 +159,13 @@ class ShmMemory final : public SharedMemory {
 std::unique_ptr<Transport> shm_transport(std::shared_ptr<Rendezvous> rendezvous, const ShmOptions& options) {
   return std::make_unique<SharedTransport>(std::make_unique<ShmMemory>(std::move(rendezvous), options),
                                            options.timeout);
+}
+
+void check_shared_memory() {
+  const FileDescriptor memory = make_memory(4096);
+  const std::string path = fmt::format("/proc/{}/fd/{}", getpid(), memory.get());
+  const FileDescriptor again(open(path.c_str(), O_RDWR | O_CLOEXEC));
+  if (again.get() < 0) fail_errno(errno, fmt::format("opening {}", path));
 }
 
 std::string host_identity() {

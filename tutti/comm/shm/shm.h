@@ -22,6 +22,9 @@ struct ShmOptions {
 // alone. Every rank calls it; they meet at the rendezvous.
 std::unique_ptr<Transport> shm_transport(std::shared_ptr<Rendezvous> rendezvous, const ShmOptions& options);
 
+// Throws where this system does not let processes share memory in this way.
+void check_shared_memory();
+
 // The same for processes that are on one host and see one another's /proc, and for no others.
 std::string host_identity();
 

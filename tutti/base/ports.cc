@@ -1,4 +1,4 @@
-#include "tools/launch/ports.h"
+#include "tutti/base/ports.h"
 
 #include <arpa/inet.h>
 #include <cerrno>
