@@ -11,7 +11,7 @@
 
 namespace {
 
-constexpr int kRounds = 5;
+constexpr int kRounds = 3;
 
 // Prints the sum of what the reports say, and no memory.
 constexpr const char* kSumOfReports =

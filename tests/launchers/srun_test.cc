@@ -112,24 +112,24 @@ std::string why_not() {
 class Srun : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
-    if (why_not().empty()) slurm_ = std::make_unique<Slurm>();
+    if (why_not().empty()) slurm = std::make_unique<Slurm>();
   }
-  static void TearDownTestSuite() { slurm_.reset(); }
+  static void TearDownTestSuite() { slurm.reset(); }
   void SetUp() override {
     if (const std::string reason = why_not(); !reason.empty())
       GTEST_SKIP() << "NOTHING IS TESTED HERE: " << reason;
-    ASSERT_TRUE(slurm_->comes_up());
+    ASSERT_TRUE(slurm->comes_up());
   }
 
   ProgramResult srun(const std::vector<std::string>& launcher_flags,
                      const std::vector<std::string>& flags = {}) const {
     std::vector<std::string> words = {"srun", "-n", "4"};
     words.insert(words.end(), launcher_flags.begin(), launcher_flags.end());
-    return run_program(training_.command(words, flags), training_.environment({slurm_->environment()}));
+    return run_program(training_.command(words, flags), training_.environment({slurm->environment()}));
   }
 
   const Training training_;
-  static inline std::unique_ptr<Slurm> slurm_;
+  static inline std::unique_ptr<Slurm> slurm;
 };
 
 TEST_F(Srun, four_tasks_end_with_the_bits_of_one) {
@@ -148,7 +148,7 @@ TEST_F(Srun, so_do_tasks_that_are_told_by_pmi2) { training_.expect_the_bits_of_o
 
 TEST_F(Srun, ends_all_when_a_task_is_killed) {
   RunningProgram run(training_.endless_command({"srun", "-n", "4"}),
-                     training_.environment({slurm_->environment()}));
+                     training_.environment({slurm->environment()}));
   ASSERT_TRUE(eventually([&] { return training_.has_come_to(2); }));
   const pid_t victim = training_.process_with("SLURM_PROCID=2");
   ASSERT_GT(victim, 0);

@@ -37,9 +37,9 @@ std::vector<std::string> find_torchrun() {
 
 class Torchrun : public ::testing::Test {
  protected:
-  static void SetUpTestSuite() { found_ = find_torchrun(); }
+  static void SetUpTestSuite() { found = find_torchrun(); }
   void SetUp() override {
-    if (found_.empty())
+    if (found.empty())
       GTEST_SKIP() << "NOTHING IS TESTED HERE: there is no torchrun (apt-get install python3-torch)";
   }
 
@@ -49,7 +49,7 @@ class Torchrun : public ::testing::Test {
   }
 
   static std::vector<std::string> torchrun(const std::vector<std::string>& flags = {}) {
-    std::vector<std::string> words = found_;
+    std::vector<std::string> words = found;
     // Names with _ are the ones that all versions know. -r and -t, for a rank that does not exist, say in
     // another way what is the default anyhow: 1.13 stumbles over that under Python 3.11.
     words.insert(words.end(), {"--no_python", "--nproc_per_node", "4", "-r", "9:1", "-t", "9:1"});
@@ -60,7 +60,7 @@ class Torchrun : public ::testing::Test {
   const Training training_;
 
  private:
-  static inline std::vector<std::string> found_;
+  static inline std::vector<std::string> found;
 };
 
 TEST_F(Torchrun, four_workers_that_meet_at_its_own_store_end_with_the_bits_of_one) {

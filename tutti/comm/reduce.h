@@ -33,7 +33,7 @@ void require_reducible(c10::ScalarType type, ReduceOp op);
 // In which order inputs are combined, as for a machine with a stack: a number is the input that is put on it,
 // kCombine replaces the two on top by what they make.
 using Program = std::vector<int>;
-constexpr int kCombine = -1;
+inline constexpr int kCombine = -1;
 
 // Nodes of TreeSum's tree over `leaves` lanes, and whether there is anything in them.
 struct Node {

@@ -4,7 +4,6 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
-
 namespace tutti::store {
 namespace {
 

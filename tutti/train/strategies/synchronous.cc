@@ -20,7 +20,8 @@ Synchronous::Synchronous(Replica& replica, comm::Communicator& comm, int64_t lan
                          const SynchronousOptions& options)
     : replica_(replica), comm_(comm), options_(options), mean_(replica.parameters(), comm, lanes) {}
 
-StepResult Synchronous::step(int64_t step, int64_t stop, data::BatchQueue& queue, const LaneObserver& observe) {
+StepResult Synchronous::step(int64_t step, int64_t stop, data::BatchQueue& queue,
+                             const LaneObserver& observe) {
   for (int64_t lane = lanes().begin; lane < lanes().end; ++lane) {
     const Batch batch = replica_.prepare(take(queue, step));
     if (batch.size() > 0) {

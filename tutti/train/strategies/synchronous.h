@@ -13,12 +13,13 @@ struct SynchronousOptions {
   double clip_norm = 0;  // the largest norm of the mean gradient; 0: any
 };
 
-// Every worker does its lanes, one after the other, adds up what they give together with all others, and makes the same
-// update as they: "allreduce", or "single" where there is one worker.
+// Every worker does its lanes, one after the other, adds up what they give together with all others, and
+// makes the same update as they: "allreduce", or "single" where there is one worker.
 class Synchronous final : public Strategy {
  public:
   // Replica and communicator outlive the strategy.
-  Synchronous(Replica& replica, comm::Communicator& comm, int64_t lanes, const SynchronousOptions& options = {});
+  Synchronous(Replica& replica, comm::Communicator& comm, int64_t lanes,
+              const SynchronousOptions& options = {});
 
   std::string name() const override { return comm_.world() == 1 ? "single" : "allreduce"; }
   LaneRange lanes() const override { return mean_.lanes(); }
