@@ -17,4 +17,10 @@ Every parse_every(std::string_view text) {
   fail(ErrorKind::InvalidArgument, "'{}' is not a number of steps (500) or of seconds (600s)", text);
 }
 
+bool Due::at(int64_t step) const {
+  if (every_.steps > 0) return step % every_.steps == 0;
+  return every_.seconds > 0 &&
+         std::chrono::steady_clock::now() - last_ >= std::chrono::duration<double>(every_.seconds);
+}
+
 }  // namespace tutti

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <string_view>
 
@@ -18,5 +19,20 @@ struct Every {
 // "500" is steps, "600s" and "0.5s" are seconds, "0" is never. Anything else is an InvalidArgument that
 // quotes it.
 Every parse_every(std::string_view text);
+
+// Whether it is time again.
+class Due {
+ public:
+  explicit Due(const Every& every) : every_(every) {}
+
+  // So many steps are done.
+  bool at(int64_t step) const;
+  // It was done now.
+  void restart() { last_ = std::chrono::steady_clock::now(); }
+
+ private:
+  const Every every_;
+  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+};
 
 }  // namespace tutti

@@ -35,5 +35,16 @@ TEST(Every, quotes_what_it_cannot_read) {
   }
 }
 
+TEST(Due, counts_steps_or_seconds) {
+  EXPECT_TRUE(Due({.steps = 5, .seconds = 0}).at(10));
+  EXPECT_FALSE(Due({.steps = 5, .seconds = 0}).at(11));
+  EXPECT_FALSE(Due({}).at(10));
+  EXPECT_FALSE(Due({.steps = 0, .seconds = 3600}).at(10));
+  Due always({.steps = 0, .seconds = 1e-9});
+  EXPECT_TRUE(always.at(1));
+  always.restart();
+  EXPECT_TRUE(always.at(1));
+}
+
 }  // namespace
 }  // namespace tutti

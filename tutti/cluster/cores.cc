@@ -24,4 +24,6 @@ int share_of_cores(int local_world) {
   return std::clamp(together / std::max(1, local_world), 1, cores_of(0));
 }
 
+bool have_a_core_each(int local_world) { return cores_of(getppid()) >= local_world; }
+
 }  // namespace tutti

@@ -8,4 +8,7 @@ namespace tutti {
 // taskset and containers count. At least 1.
 int share_of_cores(int local_world);
 
+// Whether `local_world` tasks that share this host need not share a core, by the same reckoning.
+bool have_a_core_each(int local_world);
+
 }  // namespace tutti

@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 #include <torch/utils.h>
 
-#include "tutti/base/check.h"
+#include "tutti/base/type_name.h"
 #include "tutti/comm/reduce.h"
 
 namespace tutti::comm {
@@ -55,7 +55,7 @@ std::vector<torch::Tensor> slices_of(const torch::Tensor& tensor, int world) {
 void require_fit(const torch::Tensor& whole, const torch::Tensor& part, int parts) {
   if (whole.scalar_type() == part.scalar_type() && whole.numel() == part.numel() * parts) return;
   fail(ErrorKind::InvalidArgument, "{} {} elements do not make {} parts of {} {} elements", whole.numel(),
-       c10::toString(whole.scalar_type()), parts, part.numel(), c10::toString(part.scalar_type()));
+       type_name(whole.scalar_type()), parts, part.numel(), type_name(part.scalar_type()));
 }
 
 void require_one_each(const std::vector<torch::Tensor>& tensors, int world) {

@@ -23,7 +23,7 @@ enum class Run {
 struct Options {
   std::chrono::milliseconds timeout{0};  // 0: the communicator's
   Run run = Run::Here;
-  // For error messages and the timeline: what is moved, and in which step. The text outlives the operation.
+  // For error messages: what is moved, and in which step. The text outlives the operation.
   const char* what = "";
   int64_t step = -1;
 };

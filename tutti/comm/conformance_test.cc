@@ -108,7 +108,7 @@ TEST_P(ConformanceOfTwo, names_two_ranks_that_do_different_things) {
   });
   for (const std::string& error : errors) {
     EXPECT_EQ(error, errors[0]);
-    for (const char* part : {"worker/0", "all_reduce (100 Float)", "worker/1", "barrier"})
+    for (const char* part : {"worker/0", "all_reduce (100 float32)", "worker/1", "barrier"})
       EXPECT_NE(error.find(part), std::string::npos) << error;
   }
 }

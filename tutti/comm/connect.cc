@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -13,6 +12,7 @@
 #include "tutti/cluster/address.h"
 #include "tutti/cluster/roles.h"
 #include "tutti/comm/collectives.h"
+#include "tutti/comm/failure_board.h"
 #include "tutti/comm/gloo/gloo.h"
 #include "tutti/comm/gloo/tcp_rendezvous.h"
 #include "tutti/comm/inproc/inproc.h"
@@ -27,8 +27,6 @@ namespace {
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-constexpr const char* kMissing = "missing";
-constexpr milliseconds kPause{10};
 constexpr milliseconds kFarewell{2000};
 
 // What a worker knows of all of them before they are connected.
@@ -96,20 +94,6 @@ std::string name_of(int rank, const Context& context) {
                                     : fmt::format("{} ({})", task.short_name(), address->second);
 }
 
-// Whoever has waited in vain leaves word of that, and all give up with one text.
-std::string word_of(int rank, const Context& context, Rendezvous& table, Clock::time_point deadline) {
-  while (true) {
-    if (const auto word = table.peek(fmt::format("worker/{}", rank))) return *word;
-    if (const auto missing = table.peek(kMissing)) fail(ErrorKind::Timeout, "{}", *missing);
-    if (Clock::now() >= deadline) break;
-    std::this_thread::sleep_for(kPause);
-  }
-  const std::string text = fmt::format(
-      "{} has not come within {:g} s: look whether it was started and at its own output, or raise --timeout",
-      name_of(rank, context), context.flags().timeout);
-  fail(ErrorKind::Timeout, "{}", table.set_once(kMissing, text));
-}
-
 Meeting go_to_meeting(const Context& context) {
   if (context.identity().master_address.find(':') != std::string::npos) return meet_at_address(context);
   if (context.identity().source == "Open MPI") return meet_through_mpi(context);
@@ -120,15 +104,16 @@ Meeting go_to_meeting(const Context& context) {
 }
 
 void meet_all(const Context& context, Meeting& meeting) {
-  const auto deadline = Clock::now() + timeout_of(context);
+  BoardOptions options{.rank = context.rank(), .world = context.world()};
+  for (int rank = 0; rank < context.world(); ++rank) options.who.push_back(name_of(rank, context));
   const std::string host = host_identity();
-  meeting.table->set(fmt::format("worker/{}", context.rank()),
-                     fmt::format("{} {} on {}", host, context.task().short_name(), host_name()));
-  for (int rank = 0; rank < context.world(); ++rank) {
-    const std::string text = word_of(rank, context, *meeting.table, deadline);
-    const size_t space = text.find(' ');
-    meeting.one_host = meeting.one_host && text.substr(0, space) == host;
-    meeting.who.push_back(text.substr(space + 1));
+  const auto words =
+      roll_call(*meeting.table, options, fmt::format("{} {} on {}", host, context.task().short_name(), host_name()),
+                timeout_of(context));
+  for (const std::string& word : words) {
+    const size_t space = word.find(' ');
+    meeting.one_host = meeting.one_host && word.substr(0, space) == host;
+    meeting.who.push_back(word.substr(space + 1));
   }
 }
 
@@ -140,7 +125,7 @@ void leave(const Context& context, Rendezvous& table) {
   try {
     table.set(key(context.rank()), "");
     for (int rank = 1; context.rank() == 0 && rank < context.world(); ++rank) {
-      if (!table.peek(fmt::format("worker/{}", rank))) continue;
+      if (!table.peek(fmt::format("here/{}", rank))) continue;
       const auto left = std::chrono::ceil<milliseconds>(deadline - Clock::now());
       table.get(key(rank), std::max(left, milliseconds(0)));
     }

@@ -9,6 +9,8 @@ namespace tutti::comm {
 namespace {
 
 constexpr const char* kFailure = "failure";
+constexpr const char* kMissing = "missing";
+constexpr std::chrono::milliseconds kPause{10};
 
 double seconds(std::chrono::milliseconds time) { return std::chrono::duration<double>(time).count(); }
 
@@ -38,23 +40,31 @@ std::vector<std::string> roll_call(Rendezvous& table, const BoardOptions& option
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   const auto key = [](int rank) { return fmt::format("here/{}", rank); };
   table.set(key(options.rank), word);
-  std::vector<std::string> words(static_cast<size_t>(options.world));
-  std::string missing;
-  for (int r = 0; r < options.world; ++r) {
-    const auto left =
-        std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
-    try {
-      words[static_cast<size_t>(r)] = table.get(key(r), std::max(left, std::chrono::milliseconds(0)));
-    } catch (const Error& error) {
-      if (error.kind() != ErrorKind::Timeout) throw;
-      missing += fmt::format("{}{}", missing.empty() ? "" : ", ", name_of(options.who, r));
+  std::vector<std::string> words;
+  while (static_cast<int>(words.size()) < options.world) {
+    if (auto theirs = table.peek(key(static_cast<int>(words.size())))) {
+      words.push_back(*std::move(theirs));
+      continue;
     }
+    if (const auto missing = table.peek(kMissing)) fail(ErrorKind::Timeout, "{}", *missing);
+    if (std::chrono::steady_clock::now() >= deadline) break;
+    std::this_thread::sleep_for(kPause);
   }
-  if (!missing.empty())
-    fail(ErrorKind::Timeout,
-         "connect failed: nothing from {} for {:g} s. Is it running? Look at its output, or raise --timeout",
-         missing, seconds(timeout));
-  return words;
+  if (static_cast<int>(words.size()) == options.world) return words;
+  std::string missing = name_of(options.who, static_cast<int>(words.size()));
+  for (int r = static_cast<int>(words.size()) + 1; r < options.world; ++r) {
+    if (!table.peek(key(r))) missing += ", " + name_of(options.who, r);
+  }
+  const std::string text = fmt::format(
+      "connect failed: nothing from {} for {:g} s. Is it running? Look at its output, or raise --timeout", missing,
+      seconds(timeout));
+  fail(ErrorKind::Timeout, "{}", table.set_once(kMissing, text));
+}
+
+std::vector<std::string> names_of(const std::vector<std::string>& who, const std::vector<int>& ranks) {
+  std::vector<std::string> names;
+  for (const int rank : ranks) names.push_back(name_of(who, rank));
+  return names;
 }
 
 FailureBoard::FailureBoard(std::shared_ptr<Rendezvous> table, BoardOptions options,

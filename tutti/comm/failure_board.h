@@ -29,9 +29,13 @@ struct BoardOptions {
   std::chrono::milliseconds last_words{1000};
 };
 
-// Every rank leaves a word and gets those of all. Whoever has not come in time is named in the Timeout.
+// Every rank leaves a word and gets those of all. Whoever has not come in time is named in the Timeout, with one text
+// for all who have.
 std::vector<std::string> roll_call(Rendezvous& table, const BoardOptions& options, const std::string& word,
                                    std::chrono::milliseconds timeout);
+
+// What these ranks are called.
+std::vector<std::string> names_of(const std::vector<std::string>& who, const std::vector<int>& ranks);
 
 // How ranks that have no memory in common fail together: with one text, which names whoever is to blame. It
 // is told of every operation. A thread of its own leaves word of what this rank does, keeps the deadlines,

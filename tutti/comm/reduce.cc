@@ -11,6 +11,7 @@
 
 #include "tutti/base/check.h"
 #include "tutti/base/error.h"
+#include "tutti/base/type_name.h"
 
 namespace tutti::comm {
 namespace {
@@ -189,36 +190,31 @@ void require_reducible(c10::ScalarType type, ReduceOp op) {
     case c10::ScalarType::Bool:
       if (op == ReduceOp::Average)
         fail(ErrorKind::InvalidArgument, "the average of {} tensors is not of their type; sum them",
-             c10::toString(type));
+             type_name(type));
       return;
     default:
       fail(ErrorKind::InvalidArgument,
            "tensors of type {} cannot be reduced; float32, float64, bfloat16, float16, int32, int64, uint8 "
            "and bool can",
-           c10::toString(type));
+           type_name(type));
   }
 }
 
-// Climbs while the sibling on the left is waiting, or while there is none on the right.
 Program program_of(std::span<const Node> nodes, int64_t leaves) {
-  const auto nodes_at = [leaves](int level) { return (leaves + (int64_t{1} << level) - 1) >> level; };
   Program program;
   std::vector<Node> waiting;
   for (size_t i = 0; i < nodes.size(); ++i) {
     Node node = nodes[i];
     if (node.present) program.push_back(static_cast<int>(i));
-    while (nodes_at(node.level) > 1) {
-      const bool only_child = node.index % 2 == 0 && node.index + 1 == nodes_at(node.level);
-      if (!only_child) {
-        const bool sibling_waits = !waiting.empty() && node.index % 2 == 1 &&
-                                   waiting.back().level == node.level &&
-                                   waiting.back().index == node.index - 1;
-        if (!sibling_waits) break;
+    for (;;) {
+      const Move move = next_move(node.place, waiting.empty() ? nullptr : &waiting.back().place, leaves);
+      if (move == Move::Stay) break;
+      if (move == Move::JoinAndRise) {
         if (node.present && waiting.back().present) program.push_back(kCombine);
         node.present = node.present || waiting.back().present;
         waiting.pop_back();
       }
-      node = {node.level + 1, node.index / 2, node.present};
+      node.place = parent_of(node.place);
     }
     waiting.push_back(node);
   }
@@ -258,7 +254,7 @@ void reduce(std::span<const std::byte* const> inputs, std::span<std::byte* const
 
 Program tree_program(size_t inputs) {
   std::vector<Node> nodes;
-  for (size_t i = 0; i < inputs; ++i) nodes.push_back({0, static_cast<int64_t>(i), true});
+  for (size_t i = 0; i < inputs; ++i) nodes.push_back({{0, static_cast<int64_t>(i)}, true});
   return program_of(nodes, static_cast<int64_t>(inputs));
 }
 

@@ -8,6 +8,7 @@
 #include <c10/core/ScalarType.h>
 
 #include "tutti/comm/communicator.h"
+#include "tutti/comm/tree.h"
 
 namespace tutti::comm {
 
@@ -35,14 +36,13 @@ void require_reducible(c10::ScalarType type, ReduceOp op);
 using Program = std::vector<int>;
 inline constexpr int kCombine = -1;
 
-// Nodes of TreeSum's tree over `leaves` lanes, and whether there is anything in them.
+// A node of the tree, and whether there is anything in it.
 struct Node {
-  int level;
-  int64_t index;
+  TreeNode place;
   bool present;
 };
 
-// Combines the nodes, which are in the order of their leaves and cover all of them, as TreeSum does. Node i
+// Combines the nodes, which are in the order of their leaves and cover all of them, along the tree. Node i
 // is input i. Nothing where none is present.
 Program program_of(std::span<const Node> nodes, int64_t leaves);
 
@@ -54,4 +54,5 @@ Program tree_program(size_t inputs);
 // machine.
 void reduce(std::span<const std::byte* const> inputs, std::span<std::byte* const> outputs,
             const Reduction& reduction, const Program& program);
+
 }  // namespace tutti::comm

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "tutti/base/error.h"
+#include "tutti/base/type_name.h"
 #include "tutti/data/canvas.h"
 #include "tutti/data/digit_batch.h"
 #include "tutti/data/drawn_digits.h"
@@ -62,7 +63,7 @@ torch::Tensor read_images(const std::string& path) {
   if (images.scalar_type() != torch::kUInt8 || images.dim() != 3) {
     fail(ErrorKind::DataLoss,
          "{}: bytes 2 and 3 promise {} dimensions of {}; images have 3 of unsigned bytes", path, images.dim(),
-         torch::toString(images.scalar_type()));
+         type_name(images.scalar_type()));
   }
   if (images.size(1) != kDigitSide || images.size(2) != kDigitSide) {
     fail(ErrorKind::DataLoss, "{}: bytes 8 to 15 promise images of {}x{} pixels; digits have {}x{}", path,
@@ -76,7 +77,7 @@ torch::Tensor read_labels(const std::string& path) {
   if (labels.scalar_type() != torch::kUInt8 || labels.dim() != 1) {
     fail(ErrorKind::DataLoss,
          "{}: bytes 2 and 3 promise {} dimensions of {}; labels have 1 of unsigned bytes", path, labels.dim(),
-         torch::toString(labels.scalar_type()));
+         type_name(labels.scalar_type()));
   }
   constexpr int64_t kHeaderBytes = 8;
   const auto* values = static_cast<const uint8_t*>(labels.data_ptr());

@@ -90,6 +90,7 @@ std::vector<std::string> plan_of(const Parameters& parameters, const OptimizerOp
   for (const std::string& line : parameters.plan()) plan.push_back(line);
   for (const auto& view : parameters.buffers())
     plan.push_back(fmt::format("buffer {} {}", view.name, describe(view.tensor)));
+  plan.push_back(fmt::format("modules on all workers together {}", parameters.communicator_users().size()));
   return plan;
 }
 

@@ -8,15 +8,10 @@
 #include "tutti/base/error.h"
 #include "tutti/comm/connect.h"
 #include "tutti/params/agreement.h"
+#include "tutti/params/module_group.h"
 
 namespace tutti {
 namespace {
-
-std::vector<ValuesAndGrads> stretches(const Parameters& parameters) {
-  std::vector<ValuesAndGrads> result;
-  for (const Parameters::Block& block : parameters.blocks()) result.push_back({block.values, block.grads});
-  return result;
-}
 
 // The vectors are moved before anybody holds on to them.
 Parameters& in_shared_memory(Parameters& parameters, comm::Communicator& comm) {
@@ -37,13 +32,14 @@ DistributedOptimizer::DistributedOptimizer(const Context& context, Parameters& p
     : parameters_(parameters),
       options_(options),
       comm_(options.communicator ? options.communicator : comm::connect(context)),
-      optimizer_(stretches(in_shared_memory(parameters, *comm_)), optimizer) {
-  const int64_t lanes = lanes_for(context, options, comm_->world());
+      all_lanes_(lanes_for(context, options, comm_->world())),
+      optimizer_(in_shared_memory(parameters, *comm_).blocks(), optimizer) {
   std::vector<std::string> plan = plan_of(parameters, optimizer);
-  plan.push_back(fmt::format("lanes {}", lanes));
+  plan.push_back(fmt::format("lanes {}", all_lanes_));
   plan.push_back(fmt::format("clip_norm {}", options.clip_norm));
   require_same_plan(*comm_, plan);
-  mean_.emplace(parameters, *comm_, lanes);
+  give_group(parameters, *comm_, all_lanes_);
+  mean_.emplace(parameters, *comm_, all_lanes_);
 }
 
 void DistributedOptimizer::broadcast_from(int root) { broadcast(*comm_, parameters_, optimizer_, root); }
@@ -78,7 +74,7 @@ int64_t DistributedOptimizer::step(int64_t examples) {
          lanes().size());
   }
   lanes_added_ = 0;
-  const GradientMean::Result result = mean_->finish(steps_++);
+  const GradientMean::Result result = mean_->finish(steps());
   if (result.examples == 0) return 0;
   if (options_.clip_norm > 0) clip_norm(parameters_, options_.clip_norm);
   optimizer_.step();

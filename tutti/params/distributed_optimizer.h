@@ -52,8 +52,11 @@ class DistributedOptimizer {
   // no update, where nobody had any.
   int64_t step(int64_t examples = 1);
 
+  // Those of this worker.
   LaneRange lanes() const { return mean_->lanes(); }
-  int64_t steps() const { return steps_; }
+  int64_t all_lanes() const { return all_lanes_; }
+  // Updates made, restored ones included.
+  int64_t steps() const { return optimizer_.steps(); }
   Optimizer& optimizer() { return optimizer_; }
   comm::Communicator& communicator() { return *comm_; }
 
@@ -61,10 +64,10 @@ class DistributedOptimizer {
   Parameters& parameters_;
   const DistributedOptimizerOptions options_;
   const std::shared_ptr<comm::Communicator> comm_;
+  const int64_t all_lanes_;
   Optimizer optimizer_;
   std::optional<GradientMean> mean_;
   int64_t lanes_added_ = 0;
-  int64_t steps_ = 0;
 };
 
 }  // namespace tutti

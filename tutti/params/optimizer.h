@@ -14,6 +14,7 @@
 #include <torch/optim/sgd.h>
 
 #include "tutti/base/json.h"
+#include "tutti/params/parameters.h"
 
 namespace tutti {
 
@@ -22,12 +23,6 @@ namespace tutti {
 using OptimizerOptions =
     std::variant<torch::optim::SGDOptions, torch::optim::AdamOptions, torch::optim::AdamWOptions,
                  torch::optim::AdagradOptions, torch::optim::RMSpropOptions>;
-
-// One stretch of values with its gradients, both one-dimensional and of one length.
-struct ValuesAndGrads {
-  torch::Tensor values;
-  torch::Tensor grads;
-};
 
 // torch::optim on flat vectors. It is run on slices of the vectors that fit into the cache: torch::optim
 // makes several passes over a tensor (ten for Adam), and in this way all but one of them stay in the cache

@@ -10,6 +10,8 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/sha256.h"
+#include "tutti/base/type_name.h"
+#include "tutti/comm/uses_communicator.h"
 
 namespace tutti {
 namespace {
@@ -125,10 +127,22 @@ torch::Tensor make_vector(const Allocate& allocate, int64_t elements,
   return vector;
 }
 
+// The module itself too, where somebody holds it by a pointer that can be shared.
+std::vector<std::shared_ptr<comm::UsesCommunicator>> users_in(torch::nn::Module& module) {
+  auto all = module.modules(/*include_self=*/false);
+  if (const auto self = module.weak_from_this().lock()) all.push_back(self);
+  std::vector<std::shared_ptr<comm::UsesCommunicator>> users;
+  for (const auto& each : all) {
+    auto user = std::dynamic_pointer_cast<comm::UsesCommunicator>(each);
+    if (user && std::find(users.begin(), users.end(), user) == users.end()) users.push_back(std::move(user));
+  }
+  return users;
+}
+
 }  // namespace
 
 Parameters::Parameters(torch::nn::Module& module, const ParametersOptions& options)
-    : layout_(options.layout) {
+    : layout_(options.layout), communicator_users_(users_in(module)) {
   const std::vector<Named> parameters = once_each(module.named_parameters(), aliases_);
   require_disjoint(parameters);
   for (const Named& named : parameters) {
@@ -217,7 +231,7 @@ int64_t Parameters::size() const {
 
 void Parameters::zero_grads() {
   const torch::NoGradGuard no_grad;
-  for (Block& block : blocks_) block.grads.zero_();
+  for (ValuesAndGrads& block : blocks_) block.grads.zero_();
 }
 
 void Parameters::collect_grads() {
@@ -253,36 +267,7 @@ std::vector<std::string> Parameters::plan() const {
 }
 
 std::string describe(const torch::Tensor& tensor) {
-  std::string type = c10::toString(tensor.scalar_type());
-  switch (tensor.scalar_type()) {
-    case torch::kFloat32:
-      type = "float32";
-      break;
-    case torch::kFloat64:
-      type = "float64";
-      break;
-    case torch::kBFloat16:
-      type = "bfloat16";
-      break;
-    case torch::kFloat16:
-      type = "float16";
-      break;
-    case torch::kInt64:
-      type = "int64";
-      break;
-    case torch::kInt32:
-      type = "int32";
-      break;
-    case torch::kUInt8:
-      type = "uint8";
-      break;
-    case torch::kBool:
-      type = "bool";
-      break;
-    default:
-      break;
-  }
-  return fmt::format("{}[{}]", type, fmt::join(tensor.sizes(), ","));
+  return fmt::format("{}[{}]", type_name(tensor.scalar_type()), fmt::join(tensor.sizes(), ","));
 }
 
 }  // namespace tutti

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -10,7 +11,17 @@
 #include <torch/nn/module.h>
 #include <torch/types.h>
 
+namespace tutti::comm {
+class UsesCommunicator;
+}
+
 namespace tutti {
+
+// One stretch of values with its gradients, both one-dimensional and of one length.
+struct ValuesAndGrads {
+  torch::Tensor values;
+  torch::Tensor grads;
+};
 
 enum class Layout {
   Contiguous,
@@ -38,7 +49,7 @@ struct ParametersOptions {
 // their own, so that they can be saved, summed and restored as one. A tensor that is registered under several
 // names is stored once, under its first name.
 //
-// Holds the module's tensors, not the module. Thread-compatible. InvalidArgument: nothing to train, sparse
+// Holds the module's tensors, not the module, and those submodules that work on all workers together. Thread-compatible. InvalidArgument: nothing to train, sparse
 // parameters, parameters on several devices, or two parameters that overlap in memory without being the same
 // one.
 class Parameters {
@@ -51,11 +62,6 @@ class Parameters {
     int64_t offset = 0;    // the first element in them
   };
 
-  struct Block {
-    torch::Tensor values;
-    torch::Tensor grads;
-  };
-
   explicit Parameters(torch::nn::Module& module, const ParametersOptions& options = {});
 
   std::span<const View> trained() const { return trained_; }
@@ -64,12 +70,17 @@ class Parameters {
   // Second and further names of tensors stored once: name -> the first name.
   const std::map<std::string, std::string>& aliases() const { return aliases_; }
 
-  std::span<const Block> blocks() const { return blocks_; }
+  const std::vector<ValuesAndGrads>& blocks() const { return blocks_; }
   // The one vector, where all trained parameters have one type; else InvalidArgument.
   const torch::Tensor& values() const;
   const torch::Tensor& grads() const;
   // Of the floating buffers, one vector a type.
   std::span<const torch::Tensor> buffer_vectors() const { return buffer_vectors_; }
+
+  // Submodules that want a communicator; each once.
+  std::span<const std::shared_ptr<comm::UsesCommunicator>> communicator_users() const {
+    return communicator_users_;
+  }
 
   // What `vector`, as long as the values of the view's block, holds for this parameter: of an optimiser's
   // slot, say.
@@ -102,8 +113,9 @@ class Parameters {
   std::vector<View> frozen_;
   std::vector<View> buffers_;
   std::map<std::string, std::string> aliases_;
-  std::vector<Block> blocks_;
+  std::vector<ValuesAndGrads> blocks_;
   std::vector<torch::Tensor> buffer_vectors_;
+  std::vector<std::shared_ptr<comm::UsesCommunicator>> communicator_users_;
 };
 
 // "float32[32,1,5,5]".

@@ -39,7 +39,7 @@ Reducer::Reducer(comm::Communicator& comm, TreeSum::Vectors vectors, torch::Tens
   for (int rank = 0; rank < comm.world(); ++rank) {
     const auto subtrees = subtrees_of(lanes_of(rank, comm.world(), lanes), lanes);
     for (size_t i = 0; i < subtrees.size(); ++i) {
-      nodes_.push_back({subtrees[i].level, subtrees[i].index, true});
+      nodes_.push_back({subtrees[i].place, true});
       sources_.push_back({rank, i});
     }
     most_subtrees_ = std::max(most_subtrees_, subtrees.size());

@@ -12,22 +12,17 @@ TreeSum::TreeSum(Vectors vectors, LaneRange block, int64_t lanes)
               block.begin, block.end, lanes);
 }
 
-void TreeSum::add() { push({0, next_lane_, vectors_}); }
+void TreeSum::add() { push({{0, next_lane_}, vectors_}); }
 
-void TreeSum::skip() { push({0, next_lane_, std::nullopt}); }
+void TreeSum::skip() { push({{0, next_lane_}, std::nullopt}); }
 
-// Climbs while the sibling on the left is waiting, or while there is none on the right.
 void TreeSum::push(Subtree node) {
   TUTTI_CHECK(next_lane_ < block_.end, "lane {} of a block that ends at {}", next_lane_, block_.end);
   const torch::NoGradGuard no_grad;
   for (;;) {
-    const bool only_child = node.index % 2 == 0 && node.index + 1 == nodes_at(node.level);
-    if (nodes_at(node.level) == 1) break;
-    if (!only_child) {
-      const bool sibling_waits = node.index % 2 == 1 && !waiting_.empty() &&
-                                 waiting_.back().level == node.level &&
-                                 waiting_.back().index == node.index - 1;
-      if (!sibling_waits) break;
+    const auto move = next_move(node.place, waiting_.empty() ? nullptr : &waiting_.back().place, lanes_);
+    if (move == comm::Move::Stay) break;
+    if (move == comm::Move::JoinAndRise) {
       Subtree left = std::move(waiting_.back());
       waiting_.pop_back();
       if (left.values && node.values) {
@@ -38,8 +33,7 @@ void TreeSum::push(Subtree node) {
         node.values = std::move(left.values);
       }
     }
-    ++node.level;
-    node.index /= 2;
+    node.place = parent_of(node.place);
   }
   ++next_lane_;
   const bool in_vectors = node.values && !vectors_.empty() && (*node.values)[0].is_same(vectors_[0]);

@@ -6,15 +6,13 @@
 
 #include <torch/types.h>
 
+#include "tutti/comm/tree.h"
 #include "tutti/params/lanes.h"
 
 namespace tutti {
 
-// Adds what the lanes of a step give, always in the same order: along one binary tree over the lane index.
-//
-// Node (level, i) of the tree covers those of the lanes [i << level, (i + 1) << level) that exist, and is the
-// sum of its two children; a child that covers no lane, or only lanes without data, is left out, so that it
-// is exactly neutral. A worker adds the lanes of its block in order. What is a whole subtree waits on a
+// Adds what the lanes of a step give, always in the same order: along the tree (comm/tree.h) over the lane
+// index. A child that covers only lanes without data is left out, so that it is exactly neutral. A worker adds the lanes of its block in order. What is a whole subtree waits on a
 // stack, like the digits of a binary counter, until its sibling is there too: at most log2(lanes) + 1 sums at
 // a time, and none for one lane.
 //
@@ -27,8 +25,7 @@ class TreeSum {
 
   // A sum that this worker holds. Without `values` none of its lanes had data.
   struct Subtree {
-    int level;
-    int64_t index;
+    comm::TreeNode place;
     std::optional<Vectors> values;
   };
 
@@ -47,7 +44,6 @@ class TreeSum {
  private:
   void push(Subtree node);
   Vectors copy_of_vectors();
-  int64_t nodes_at(int level) const { return (lanes_ + (int64_t{1} << level) - 1) >> level; }
 
   const Vectors vectors_;
   const LaneRange block_;

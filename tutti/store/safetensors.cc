@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
+#include "tutti/base/type_name.h"
 #include "tutti/base/text.h"
 
 namespace tutti::store {
@@ -67,7 +68,7 @@ void check_writable(const std::string& path, const std::vector<NamedTensor>& ten
     }
     if (!name_of(tensor.scalar_type())) {
       fail(ErrorKind::InvalidArgument, "{}: tensor '{}' is of type {}, which safetensors files do not know",
-           path, name, c10::toString(tensor.scalar_type()));
+           path, name, type_name(tensor.scalar_type()));
     }
   }
 }

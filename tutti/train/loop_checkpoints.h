@@ -1,6 +1,5 @@
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <optional>
 
@@ -8,20 +7,19 @@
 #include "tutti/cluster/context.h"
 #include "tutti/params/distributed_optimizer.h"
 #include "tutti/params/parameters.h"
-#include "tutti/store/checkpoint.h"
+#include "tutti/train/run_folder.h"
 
 namespace tutti {
 
-// Checkpoints of a training loop of one's own: in --logdir, as --resume, --checkpoint-every and --keep say;
-// without
-// --logdir none. The chief reads and writes them, so that the other workers need not see its files. They are
-// what the trainer writes, too. All references outlive this.
+// Checkpoints of a training loop of one's own: in --logdir, as --resume, --checkpoint-every and --keep say; without
+// --logdir none. The chief reads and writes them, so that the other workers need not see its files. They are what the
+// trainer writes, too. All references outlive this.
 class LoopCheckpoints {
  public:
   LoopCheckpoints(const Context& context, Parameters& parameters, DistributedOptimizer& optimizer);
 
-  // Restores the newest whole one, on every worker; returns the steps that are done, 0 where there is none.
-  // Every worker calls it, in place of broadcast_from(0).
+  // Restores the newest whole one, on every worker; returns the steps that are done, 0 where there is none. Every worker
+  // calls it, in place of broadcast_from(0).
   int64_t resume();
   // So many steps are done: saves where it is due.
   void after_step(int64_t steps);
@@ -33,9 +31,8 @@ class LoopCheckpoints {
   const Context& context_;
   Parameters& parameters_;
   DistributedOptimizer& optimizer_;
-  const Every every_;
-  std::optional<store::CheckpointDir> folder_;
-  std::chrono::steady_clock::time_point last_time_ = std::chrono::steady_clock::now();
+  Due due_;
+  std::optional<RunFolder> folder_;  // of the chief
 };
 
 }  // namespace tutti

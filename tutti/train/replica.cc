@@ -22,12 +22,6 @@ Model on_device(Model model, torch::Device device) {
   return model;
 }
 
-std::vector<ValuesAndGrads> stretches(const Parameters& parameters) {
-  std::vector<ValuesAndGrads> result;
-  for (const Parameters::Block& block : parameters.blocks()) result.push_back({block.values, block.grads});
-  return result;
-}
-
 compat::AutocastScope autocast(const ReplicaOptions& options) {
   const bool lower = options.precision == Precision::BFloat16;
   return {options.device.type(), lower ? std::optional(torch::kBFloat16) : std::nullopt};
@@ -75,7 +69,7 @@ Replica::Replica(Model model, const OptimizerOptions& optimizer, const ReplicaOp
     : model_(on_device(std::move(model), options.device)),
       options_(options),
       parameters_(*model_.module, {.allocate = options.allocate, .layout = options.layout}),
-      optimizer_(stretches(parameters_), optimizer) {}
+      optimizer_(parameters_.blocks(), optimizer) {}
 
 LossOutput Replica::run_lane(int64_t step, int64_t lane, const Batch& batch, double weight) {
   LossOutput output = [&] {

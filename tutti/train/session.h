@@ -6,9 +6,9 @@
 #include <string>
 
 #include "tutti/cluster/context.h"
-#include "tutti/store/checkpoint.h"
 #include "tutti/store/event_file.h"
 #include "tutti/train/replica.h"
+#include "tutti/train/run_folder.h"
 
 namespace tutti {
 
@@ -59,14 +59,12 @@ class Session {
   int64_t lanes() const { return lanes_; }
 
  private:
-  Progress resume(const store::Checkpoint& checkpoint);
-  void require_same(const nlohmann::json& state, const char* name, const nlohmann::json& now) const;
-  nlohmann::json settings() const;
+  Progress resume(const RunFolder::Found& found);
   void open_events(const std::optional<int64_t>& resumed_after);
 
   const Context& context_;
   Replica& replica_;
-  std::optional<store::CheckpointDir> checkpoints_;
+  RunFolder folder_;
   std::unique_ptr<store::EventWriter> events_;
   int64_t lanes_ = 1;
 };

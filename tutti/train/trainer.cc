@@ -13,6 +13,7 @@
 #include "tutti/base/version.h"
 #include "tutti/comm/connect.h"
 #include "tutti/params/agreement.h"
+#include "tutti/params/module_group.h"
 #include "tutti/train/hooks/checkpoint.h"
 #include "tutti/train/hooks/nan_guard.h"
 #include "tutti/train/hooks/profile.h"
@@ -132,6 +133,7 @@ void Trainer::start_together() {
   const auto* n = static_cast<const int64_t*>(numbers.data_ptr());
   progress_ = {n[0], n[1], n[2], n[3], n[4]};
   session_.follow(n[5]);
+  module_group_ = give_group(replica_.parameters(), *comm_, session_.lanes());
   broadcast(*comm_, replica_.parameters(), replica_.optimizer(), 0);
 }
 
@@ -152,6 +154,21 @@ Training Trainer::make_training(int64_t end_step) {
   return training;
 }
 
+// A lane without examples is left out, which modules that work on all workers together cannot be. Every
+// worker sees it before the first step, and not when an epoch ends.
+void Trainer::require_data_in_every_lane(const Training& training, const data::Sampler& sampler) const {
+  const int64_t per_epoch = sampler.steps_per_epoch();
+  const int64_t first = training.step - progress_.fit_begin;
+  const int64_t short_step = first + (per_epoch - 1 - first % per_epoch);
+  std::vector<int64_t> examples;
+  sampler.examples(per_epoch - 1, session_.lanes() - 1, examples);
+  if (!module_group_ || !examples.empty() || short_step >= training.end_step - progress_.fit_begin) return;
+  fail(ErrorKind::InvalidArgument,
+       "SyncBatchNorm needs examples in every lane, but the last step of an epoch does not fill {} lanes of {} "
+       "({} examples in all). Leave it out with --drop-remainder, or choose another --batch",
+       session_.lanes(), sampler.options().batch, sampler.size());
+}
+
 void Trainer::fit(const data::Feed& feed, const FitOptions& options) {
   if (feed.size() == 0) fail(ErrorKind::InvalidArgument, "the feed has no examples to train on");
   if (!strategy_) start();
@@ -166,6 +183,7 @@ void Trainer::fit(const data::Feed& feed, const FitOptions& options) {
                                             .lanes = session_.lanes(),
                                             .batch = context_.flags().batch});
   Training training = make_training(end_step(sampler, options));
+  require_data_in_every_lane(training, sampler);
   const auto begin = Clock::now();
   const int64_t examples_before = progress_.examples;
   try {
@@ -176,8 +194,10 @@ void Trainer::fit(const data::Feed& feed, const FitOptions& options) {
     throw;
   } catch (const std::exception& error) {
     for_each_hook([&](Hook& hook) { hook.on_error(training, error); });
-    comm_->abandon(
-        fmt::format("{} gave up at step {}: {}", context_.task().short_name(), training.step, error.what()));
+    const std::string why =
+        fmt::format("{} gave up at step {}: {}", context_.task().short_name(), training.step, error.what());
+    comm_->abandon(why);
+    if (module_group_) module_group_->abandon(why);
     throw;
   }
   fill_report(seconds_since(begin), progress_.examples - examples_before);

@@ -87,6 +87,7 @@ class Trainer {
   std::vector<std::unique_ptr<Hook>> hooks_of_flags() const;
   int64_t end_step(const data::Sampler& sampler, const FitOptions& options) const;
   Training make_training(int64_t end_step);
+  void require_data_in_every_lane(const Training& training, const data::Sampler& sampler) const;
   void run_steps(Training& training, const data::Feed& feed, const data::Sampler& sampler);
   void one_step(Training& training, data::BatchQueue& queue, int64_t stop);
   void fill_report(double seconds, int64_t examples);
@@ -102,6 +103,7 @@ class Trainer {
   const std::shared_ptr<comm::Communicator> comm_;
   Replica replica_;
   Session session_;
+  std::shared_ptr<comm::Communicator> module_group_;  // once started, where some module wants one
   std::unique_ptr<Strategy> strategy_;  // once started
   std::vector<std::unique_ptr<Hook>> hooks_;
   Progress progress_;

@@ -345,14 +345,11 @@ void GlooTransport::recv(Bytes bytes, int from, const Operation& operation) {
 
 std::unique_ptr<Transport> GlooTransport::split(const std::vector<int>& ranks, const std::string& name) {
   GlooOptions options = options_;
-  options.who.clear();
   const auto me = std::find(ranks.begin(), ranks.end(), options_.rank);
   TUTTI_CHECK(me != ranks.end(), "rank {}", options_.rank);
   options.rank = static_cast<int>(me - ranks.begin());
   options.world = static_cast<int>(ranks.size());
-  for (const int r : ranks)
-    options.who.push_back(options_.who.empty() ? fmt::format("rank {}", r)
-                                               : options_.who[static_cast<size_t>(r)]);
+  options.who = names_of(options_.who, ranks);
   return std::make_unique<GlooTransport>(with_prefix(table_, name + "/"), options);
 }
 

@@ -69,7 +69,7 @@ class InprocMemory final : public SharedMemory {
   const std::string& who(int rank) const override { return hub_->who()[static_cast<size_t>(rank)]; }
   SharedBlock allocate(size_t size, const Operation&) override { return hub_->block(next_block_++, size); }
   // Threads end by leaving the group, which it sees itself.
-  std::optional<int> lost_rank() override { return std::nullopt; }
+  bool has_ended(int) override { return false; }
 
   std::unique_ptr<SharedMemory> split(const std::vector<int>& ranks, const std::string& name) override {
     int rank = 0;

@@ -320,10 +320,7 @@ std::unique_ptr<Transport> make_transport(std::shared_ptr<Rendezvous> table, Mpi
 
 std::unique_ptr<Transport> MpiTransport::split(const std::vector<int>& ranks, const std::string& name) {
   MpiOptions options = options_;
-  options.who.clear();
-  for (const int r : ranks)
-    options.who.push_back(options_.who.empty() ? fmt::format("rank {}", r)
-                                               : options_.who[static_cast<size_t>(r)]);
+  options.who = names_of(options_.who, ranks);
   const auto me = std::find(ranks.begin(), ranks.end(), rank_);
   TUTTI_CHECK(me != ranks.end(), "rank {}", rank_);
   return make_transport(with_prefix(table_, name + "/"), std::move(options), exchanges_.get(), ranks,

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,8 +20,8 @@ class SharedMemory {
 
   // Zeros. Every rank calls it, with one size.
   virtual SharedBlock allocate(size_t size, const Operation& operation) = 0;
-  // A rank that has ended, as far as the system knows.
-  virtual std::optional<int> lost_rank() = 0;
+  // As far as the system knows.
+  virtual bool has_ended(int rank) = 0;
 
   virtual std::unique_ptr<SharedMemory> split(const std::vector<int>& ranks, const std::string& name) = 0;
 };

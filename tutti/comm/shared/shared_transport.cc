@@ -9,6 +9,8 @@
 
 #include "tutti/base/check.h"
 #include "tutti/base/error.h"
+#include "tutti/base/type_name.h"
+#include "tutti/cluster/cores.h"
 
 namespace tutti::comm {
 namespace {
@@ -31,7 +33,7 @@ constexpr size_t kCellHead = 64;
 void put_in_cell(std::byte* cell, ConstBytes message, size_t done, size_t room) {
   const uint64_t size = message.size();
   std::memcpy(cell, &size, sizeof(size));
-  std::memcpy(cell + kCellHead, message.data() + done, std::min(room, message.size() - done));
+  if (size > done) std::memcpy(cell + kCellHead, message.data() + done, std::min(room, size - done));
 }
 
 uint64_t size_in_cell(const std::byte* cell) {
@@ -43,7 +45,8 @@ uint64_t size_in_cell(const std::byte* cell) {
 // False where the message is of another size.
 bool take_from_cell(const std::byte* cell, Bytes message, size_t done, size_t room) {
   if (size_in_cell(cell) != message.size()) return false;
-  std::memcpy(message.data() + done, cell + kCellHead, std::min(room, message.size() - done));
+  if (message.size() > done)
+    std::memcpy(message.data() + done, cell + kCellHead, std::min(room, message.size() - done));
   return true;
 }
 
@@ -87,7 +90,7 @@ struct Words {
   std::string text() const {
     std::string text = name;
     if (what[0] != '\0') text += fmt::format(" of {}", static_cast<const char*>(what));
-    if (count >= 0) text += fmt::format(" ({} {})", count, c10::toString(static_cast<c10::ScalarType>(type)));
+    if (count >= 0) text += fmt::format(" ({} {})", count, type_name(static_cast<c10::ScalarType>(type)));
     if (step >= 0) text += fmt::format(" at step {}", step);
     return text;
   }
@@ -122,7 +125,7 @@ SharedTransport::SharedTransport(std::unique_ptr<SharedMemory> memory, std::chro
       rank_(memory_->rank()),
       world_(memory_->world()),
       timeout_(timeout),
-      wait_options_(wait_options(world_)),
+      wait_options_(wait_options(have_a_core_each(world_))),
       tree_(tree_program(static_cast<size_t>(world_))) {
   const size_t ranks = static_cast<size_t>(world_);
   const size_t size = aligned(sizeof(ControlSlot)) + ranks * sizeof(Mailbox) + 2 * kStagingHalf;
@@ -170,14 +173,22 @@ void SharedTransport::meet(const Post& post, const Operation& operation) {
   ++meetings_;
   mine.meetings.advance();
   for (int r = 0; r < world_; ++r) {
-    if (r != rank_) wait(slot(r).meetings, meetings_, wait_options_, [&] { look_up(r, operation); });
+    if (r != rank_) wait(slot(r).meetings, meetings_, wait_options_, [&] { look_up(behind(), operation); });
   }
-  require_same_operation(operation);
+  require_same_operation();
+}
+
+std::vector<int> SharedTransport::behind() const {
+  std::vector<int> ranks;
+  for (int r = 0; r < world_; ++r) {
+    if (!slot(r).meetings.reached(meetings_)) ranks.push_back(r);
+  }
+  return ranks;
 }
 
 const Brief& SharedTransport::brief_of(int rank) const { return slot(rank).briefs[meetings_ % 2]; }
 
-void SharedTransport::require_same_operation(const Operation&) {
+void SharedTransport::require_same_operation() {
   for (int r = 1; r < world_; ++r) {
     if (brief_of(r).key == brief_of(0).key) continue;
     fail_together(
@@ -214,35 +225,29 @@ void SharedTransport::fail_together(ErrorKind kind, const std::string& text) {
   fail(kind, "{}", text);
 }
 
-void SharedTransport::look_up(int waiting_for, const Operation& operation) {
-  throw_if_failed();
-  const auto lost = memory_->lost_rank();
-  const bool left = slot(waiting_for).left.load(std::memory_order_acquire) != 0;
-  if (lost || left) {
-    const int rank = lost.value_or(waiting_for);
-    fail_together(ErrorKind::PeerLost,
-                  fmt::format("{} failed: {} is gone; it was last seen in {}. Its own output says why",
-                              describe(operation), memory_->who(rank),
-                              slot(rank).words[slot(rank).meetings.count % 2].text()));
-  }
-  if (std::chrono::steady_clock::now() > operation.deadline)
-    fail_together(ErrorKind::Timeout,
-                  fmt::format("{} failed: {}. Raise --timeout, or look at what it is doing",
-                              describe(operation), missing(operation)));
+// What a rank was about to do when it was last heard of. Reading it while the rank goes on would show a mixture; but it
+// is late.
+std::string SharedTransport::last_seen(int rank) const {
+  const uint32_t meetings = slot(rank).meetings.count.load(std::memory_order_acquire);
+  if (meetings == 0) return "it has not done anything yet";
+  return fmt::format("it was last seen in {}", slot(rank).words[meetings % 2].text());
 }
 
-std::string SharedTransport::missing(const Operation& operation) const {
-  std::string text;
-  for (int r = 0; r < world_; ++r) {
-    const uint32_t seen = slot(r).meetings.count.load(std::memory_order_acquire);
-    if (static_cast<int32_t>(seen - meetings_) >= 0) continue;
-    const std::string last = seen == 0
-                                 ? "it has not done anything yet"
-                                 : fmt::format("it was last seen in {}", slot(r).words[seen % 2].text());
-    text += fmt::format("{}nothing from {} for {:g} s, {}", text.empty() ? "" : "; ", memory_->who(r),
-                        std::chrono::duration<double>(operation.timeout).count(), last);
+void SharedTransport::look_up(const std::vector<int>& late, const Operation& operation) {
+  throw_if_failed();
+  for (const int r : late) {
+    if (!memory_->has_ended(r) && slot(r).left.load(std::memory_order_acquire) == 0) continue;
+    fail_together(ErrorKind::PeerLost, fmt::format("{} failed: {} is gone; {}. Its own output says why",
+                                                   describe(operation), memory_->who(r), last_seen(r)));
   }
-  return text.empty() ? "the other side of a message did not come" : text;
+  if (late.empty() || std::chrono::steady_clock::now() <= operation.deadline) return;
+  std::string missing;
+  for (const int r : late) {
+    missing += fmt::format("{}nothing from {} for {:g} s, {}", missing.empty() ? "" : "; ", memory_->who(r),
+                           std::chrono::duration<double>(operation.timeout).count(), last_seen(r));
+  }
+  fail_together(ErrorKind::Timeout,
+                fmt::format("{} failed: {}. Raise --timeout, or look at what it is doing", describe(operation), missing));
 }
 
 void SharedTransport::sync(const Operation& operation) { meet(make_post(operation, nullptr), operation); }
@@ -259,8 +264,7 @@ void SharedTransport::exchange(std::span<const ConstBytes> sends, std::span<cons
   for (size_t done = 0;; done += cell) {
     const std::vector<std::byte*> halves = next_staging();
     for (size_t r = 0; r < ranks; ++r) {
-      if (r == me || sends[r].size() <= done) continue;
-      put_in_cell(halves[me] + r * stride, sends[r], done, cell);
+      if (r != me) put_in_cell(halves[me] + r * stride, sends[r], done, cell);
     }
     Post post = make_post(operation, nullptr);
     post.brief.more = longest > done + cell;
@@ -268,8 +272,7 @@ void SharedTransport::exchange(std::span<const ConstBytes> sends, std::span<cons
     bool more = false;
     for (size_t r = 0; r < ranks; ++r) {
       more = more || brief_of(static_cast<int>(r)).more;
-      if (r == me || recvs[r].size() <= done) continue;
-      if (!take_from_cell(halves[r] + me * stride, recvs[r], done, cell))
+      if (r != me && !take_from_cell(halves[r] + me * stride, recvs[r], done, cell))
         fail_other_size(recvs[r].size(), static_cast<int>(r), size_in_cell(halves[r] + me * stride));
     }
     if (!more) return;
@@ -286,7 +289,7 @@ void SharedTransport::send(ConstBytes bytes, int to, const Operation& operation)
   Mailbox& box = mailbox(rank_, to);
   for (size_t done = 0; done < bytes.size(); done += kMailboxBytes) {
     wait(box.emptied, box.filled.count.load(std::memory_order_relaxed), wait_options_,
-         [&] { look_up(to, operation); });
+         [&] { look_up({to}, operation); });
     const size_t size = std::min(kMailboxBytes, bytes.size() - done);
     box.message_size = bytes.size();
     std::memcpy(box.bytes, bytes.data() + done, size);
@@ -298,7 +301,7 @@ void SharedTransport::recv(Bytes bytes, int from, const Operation& operation) {
   Mailbox& box = mailbox(from, rank_);
   for (size_t done = 0; done < bytes.size(); done += kMailboxBytes) {
     wait(box.filled, box.emptied.count.load(std::memory_order_relaxed) + 1, wait_options_,
-         [&] { look_up(from, operation); });
+         [&] { look_up({from}, operation); });
     if (box.message_size != bytes.size()) fail_other_size(bytes.size(), from, box.message_size);
     std::memcpy(bytes.data() + done, box.bytes, std::min(kMailboxBytes, bytes.size() - done));
     box.emptied.advance();

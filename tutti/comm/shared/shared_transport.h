@@ -59,13 +59,14 @@ class SharedTransport final : public Transport, public InPlace {
   Post make_post(const Operation& operation, const Reduction* reduction) const;
   void meet(const Post& post, const Operation& operation);
   const Brief& brief_of(int rank) const;
-  void require_same_operation(const Operation& operation);
-  void look_up(int waiting_for, const Operation& operation);
+  void require_same_operation();
+  std::vector<int> behind() const;
+  std::string last_seen(int rank) const;
+  void look_up(const std::vector<int>& late, const Operation& operation);
   void leave_word(ErrorKind kind, const std::string& text);
   [[noreturn]] void fail_together(ErrorKind kind, const std::string& text);
   [[noreturn]] void fail_other_size(size_t expected, int from, size_t sent);
   void throw_if_failed();
-  std::string missing(const Operation& operation) const;
   Place place_of(const std::byte* data, size_t size) const;
   void reduce_in_place(const SharedBlock& block, size_t offset, const Reduction& reduction,
                        const Operation& operation);

@@ -2,7 +2,6 @@
 
 #include <ctime>
 #include <linux/futex.h>
-#include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -29,12 +28,6 @@ void futex_wake_all(std::atomic<uint32_t>& word) {
   syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE, INT32_MAX, nullptr, nullptr, 0);
 }
 
-int cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
-}
-
 }  // namespace
 
 // Either the sleeper sees the new count, or it is seen here and woken: both sides write before they read.
@@ -56,9 +49,9 @@ bool wait_a_little(Signal& signal, uint32_t target, const WaitOptions& options) 
   return signal.reached(target);
 }
 
-WaitOptions wait_options(int ranks_on_host) {
+WaitOptions wait_options(bool a_core_each) {
   // About twenty microseconds: more than a switch of threads costs, less than anybody notices.
-  return {.spins = ranks_on_host <= cores() ? 1000 : 0};
+  return {.spins = a_core_each ? 1000 : 0};
 }
 
 }  // namespace tutti::comm

@@ -36,7 +36,7 @@ void wait(Signal& signal, uint32_t target, const WaitOptions& options, const Loo
   while (!wait_a_little(signal, target, options)) look_up();
 }
 
-// How long it pays to spin: not at all where ranks outnumber the cores.
-WaitOptions wait_options(int ranks_on_host);
+// How long it pays to spin: not at all where ranks share a core.
+WaitOptions wait_options(bool a_core_each);
 
 }  // namespace tutti::comm

@@ -98,12 +98,9 @@ class ShmMemory final : public SharedMemory {
     return {mappings->parts(), size, mappings};
   }
 
-  std::optional<int> lost_rank() override {
-    for (int r = 0; r < options_.world; ++r) {
-      pollfd end{peers_[static_cast<size_t>(r)].handle.get(), POLLIN, 0};
-      if (end.fd >= 0 && poll(&end, 1, 0) > 0) return r;
-    }
-    return std::nullopt;
+  bool has_ended(int rank) override {
+    pollfd end{peers_[static_cast<size_t>(rank)].handle.get(), POLLIN, 0};
+    return end.fd >= 0 && poll(&end, 1, 0) > 0;
   }
 
   std::unique_ptr<SharedMemory> split(const std::vector<int>& ranks, const std::string& name) override {

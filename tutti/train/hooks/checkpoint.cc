@@ -1,26 +1,19 @@
 #include "tutti/train/hooks/checkpoint.h"
 
-#include <chrono>
-
 namespace tutti::hooks {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 class Checkpoint final : public Hook {
  public:
-  explicit Checkpoint(Every every) : every_(every) {}
+  explicit Checkpoint(const Every& every) : due_(every) {}
 
   void after_start(Training& training) override {
-    last_time_ = Clock::now();
+    due_.restart();
     last_step_ = training.step;
   }
 
   void after_step(Training& training, const StepResult&) override {
-    const bool by_steps = every_.steps > 0 && training.step % every_.steps == 0;
-    const bool by_time =
-        every_.seconds > 0 && Clock::now() - last_time_ >= std::chrono::duration<double>(every_.seconds);
-    if (by_steps || by_time) save(training);
+    if (due_.at(training.step)) save(training);
   }
 
   void end(Training& training) override {
@@ -30,12 +23,11 @@ class Checkpoint final : public Hook {
  private:
   void save(Training& training) {
     training.save_checkpoint();
-    last_time_ = Clock::now();
+    due_.restart();
     last_step_ = training.step;
   }
 
-  const Every every_;
-  Clock::time_point last_time_;
+  Due due_;
   int64_t last_step_ = 0;
 };
 
