@@ -32,6 +32,11 @@ std::vector<std::string> lines_of(const std::string& text) {
 // `tutti run FLAGS -- sh -c SCRIPT`, with a variable of this test's own in every process.
 class Run : public ::testing::Test {
  protected:
+  Run() {
+    // This machine's GPUs, and what may have started this test, play no part in it.
+    setenv("CUDA_VISIBLE_DEVICES", "", 1);
+    unsetenv("TF_CONFIG");
+  }
   std::vector<std::string> command(std::vector<std::string> flags, const std::string& script) const {
     std::vector<std::string> whole = {program_path("tutti"), "run"};
     whole.insert(whole.end(), flags.begin(), flags.end());
@@ -120,6 +125,108 @@ TEST_F(Run, passes_on_long_lines_and_last_ones_without_a_newline) {
 TEST_F(Run, many_workers_that_print_much_lose_nothing) {
   const auto result = run({"-n", "4"}, "seq 50000");
   EXPECT_EQ(lines_of(result.out).size(), 200000U);
+}
+
+TEST_F(Run, starts_a_worker_for_every_GPU_and_shows_each_its_own) {
+  const std::vector<std::pair<std::string, std::vector<std::string>>> lists = {
+      {"0,1", {"[worker/0] 0", "[worker/1] 1"}},
+      {"3,1,2", {"[worker/0] 3", "[worker/1] 1", "[worker/2] 2"}},
+      {"0,1,-1,2", {"[worker/0] 0", "[worker/1] 1"}},
+      {"GPU-8932f937,GPU-0c1f", {"[worker/0] GPU-8932f937", "[worker/1] GPU-0c1f"}},
+      {"2", {"2"}},
+      {"-1", {"-1"}},
+      {"", {""}}};
+  for (const auto& [list, lines] : lists) {
+    const auto result = run({}, "echo $CUDA_VISIBLE_DEVICES", {"CUDA_VISIBLE_DEVICES=" + list});
+    EXPECT_EQ(result.exit_code, 0);
+    EXPECT_THAT(lines_of(result.out), ::testing::UnorderedElementsAreArray(lines)) << list;
+    EXPECT_EQ(result.err, "");
+  }
+}
+
+TEST_F(Run, believes_what_the_container_was_given) {
+  unsetenv("CUDA_VISIBLE_DEVICES");
+  const std::string script = "echo ${CUDA_VISIBLE_DEVICES-unset}";
+  EXPECT_THAT(lines_of(run({}, script, {"NVIDIA_VISIBLE_DEVICES=4,6"}).out),
+              UnorderedElementsAre("[worker/0] 0", "[worker/1] 1"));
+  EXPECT_THAT(lines_of(run({}, script, {"NVIDIA_VISIBLE_DEVICES=MIG-a,MIG-b"}).out),
+              UnorderedElementsAre("[worker/0] MIG-a", "[worker/1] MIG-b"));
+  EXPECT_EQ(run({}, script, {"NVIDIA_VISIBLE_DEVICES=none"}).out, "unset\n");
+}
+
+TEST_F(Run, says_once_that_workers_and_GPUs_are_not_as_many) {
+  const auto crowd = run({"-n", "3"}, "echo $CUDA_VISIBLE_DEVICES", {"CUDA_VISIBLE_DEVICES=4,5"});
+  EXPECT_THAT(lines_of(crowd.out), UnorderedElementsAre("[worker/0] 4", "[worker/1] 5", "[worker/2] 4"));
+  EXPECT_THAT(crowd.err, HasSubstr("warning: 3 workers on 2 GPUs"));
+  EXPECT_EQ(lines_of(crowd.err).size(), 1U) << crowd.err;
+  const std::vector<std::string> four = {"CUDA_VISIBLE_DEVICES=4,5,6,7", "TUTTI_LOG_LEVEL=info"};
+  const auto few = run({"-n", "1"}, "echo $CUDA_VISIBLE_DEVICES", four);
+  EXPECT_EQ(few.out, "4\n");
+  EXPECT_THAT(few.err, HasSubstr("1 worker on 4 GPUs"));
+  const auto quiet = run({"-n", "1"}, "true", {"CUDA_VISIBLE_DEVICES=4,5,6,7", "TUTTI_LOG_LEVEL=error"});
+  EXPECT_EQ(quiet.err, "");
+}
+
+TEST_F(Run, refuses_a_GPU_that_is_named_twice) {
+  const auto result = run({}, "true", {"CUDA_VISIBLE_DEVICES=0,1,0"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, HasSubstr("CUDA_VISIBLE_DEVICES='0,1,0' names GPU '0' twice"));
+}
+
+// With a program of this name that only tells how it was called.
+class RunOnHosts : public Run {
+ protected:
+  RunOnHosts() {
+    const std::string mpirun = folder_.write("mpirun", "#!/bin/sh\necho mpirun \"$@\"; exec env\n");
+    std::filesystem::permissions(mpirun, std::filesystem::perms(0700));
+  }
+  ProgramResult run_on(const std::string& hosts, std::vector<std::string> flags = {},
+                       std::vector<std::string> environment = {}) const {
+    flags.insert(flags.begin(), {"-H", hosts});
+    environment.push_back("PATH=" + folder_.path() + ":/usr/bin:/bin");
+    return run(flags, "echo never", std::move(environment));
+  }
+};
+
+TEST_F(RunOnHosts, becomes_mpirun_with_the_sum_of_the_slots) {
+  const auto result = run_on("a:2,b:3");
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_THAT(result.out, StartsWith("mpirun -np 5 -H a:2,b:3 --bind-to none"));
+  EXPECT_THAT(lines_of(result.out)[0], ::testing::EndsWith("sh -c echo never"));
+  EXPECT_THAT(result.err, HasSubstr("tutti run mpirun -np 5 -H a:2,b:3"));
+  EXPECT_THAT(result.err, HasSubstr("sh -c 'echo never'\n"));
+  EXPECT_THAT(run_on("a:2,b:3", {"-n", "4"}).out, StartsWith("mpirun -np 4 -H a:2,b:3"));
+  EXPECT_EQ(run_on("a", {}, {"TUTTI_LOG_LEVEL=warning"}).err, "");
+}
+
+TEST_F(RunOnHosts, takes_our_variables_along_but_nobodys_identity) {
+  const auto result = run_on("a", {}, {"TUTTI_LANES=8", "TUTTI_JOB_NAME=worker", "TUTTI_TASK_INDEX=1"});
+  EXPECT_THAT(lines_of(result.out)[0], HasSubstr("-x TUTTI_LANES"));
+  EXPECT_THAT(result.out, HasSubstr("\nTUTTI_LANES=8\n"));
+  EXPECT_THAT(result.out, Not(HasSubstr("TUTTI_JOB_NAME")));
+  EXPECT_THAT(result.out, Not(HasSubstr("TUTTI_TASK_INDEX")));
+}
+
+TEST_F(RunOnHosts, refuses_what_it_does_not_understand_and_quotes_it) {
+  const auto refused = [&](const std::string& text, const ProgramResult& result) {
+    EXPECT_EQ(result.exit_code, 2) << result.out;
+    EXPECT_EQ(result.out, "");
+    EXPECT_THAT(result.err, HasSubstr(text));
+    EXPECT_EQ(lines_of(result.err).size(), 1U) << result.err;
+  };
+  refused("empty piece", run_on(""));
+  refused("'x' in 'b:x'", run_on("a:2,b:x"));
+  refused("'a' twice", run_on("a:2,a:2"));
+  refused("5 workers", run_on("a:2,b:2", {"-n", "5"}));
+  refused("--restarts 1", run_on("a:2", {"--restarts", "1"}));
+  refused("TF_CONFIG", run_on("a:2", {}, {"TF_CONFIG={\"cluster\": {}}"}));
+}
+
+TEST_F(RunOnHosts, says_where_to_get_mpirun_where_there_is_none) {
+  std::filesystem::remove(folder_ / "mpirun");
+  const auto result = run({"-H", "a:2"}, "true", {"PATH=" + folder_.path()});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, HasSubstr("apt-get install openmpi-bin"));
 }
 
 class RunKilled : public Run, public ::testing::WithParamInterface<const char*> {};
@@ -307,8 +414,15 @@ TEST_F(Run, flags_behind_the_program_are_the_programs) {
 
 TEST_F(Run, refuses_what_it_does_not_understand) {
   const std::string tutti = program_path("tutti");
-  for (const std::vector<std::string>& flags : std::vector<std::vector<std::string>>{
-           {"-n", "0"}, {"-n", "x"}, {"-n"}, {"--restarts", "-1"}, {"--restart", "1"}, {}}) {
+  for (const std::vector<std::string>& flags : std::vector<std::vector<std::string>>{{"-n", "0"},
+                                                                                     {"-n", "x"},
+                                                                                     {"-n"},
+                                                                                     {"--restarts", "-1"},
+                                                                                     {"--restart", "1"},
+                                                                                     {"-H"},
+                                                                                     {"--start-timeout", "0"},
+                                                                                     {"--start-timeout", "x"},
+                                                                                     {}}) {
     std::vector<std::string> command = {tutti, "run"};
     command.insert(command.end(), flags.begin(), flags.end());
     if (!flags.empty()) command.insert(command.end(), {"--", "true"});

@@ -90,8 +90,8 @@ bool RunningProgram::read_some() {
   return true;
 }
 
-void RunningProgram::wait_for_output(const std::string& text) {
-  while (out_.find(text) == std::string::npos) {
+void RunningProgram::wait_for(const std::string& text, const std::string& stream) {
+  while (stream.find(text) == std::string::npos) {
     if (!read_some()) {
       ADD_FAILURE() << "'" << text << "' was never printed, but:\n" << out_ << err_;
       return;

@@ -23,7 +23,9 @@ class RunningProgram {
 
   pid_t pid() const { return pid_; }
   // Reads until standard output holds `text`. Fails the test after a minute.
-  void wait_for_output(const std::string& text);
+  void wait_for_output(const std::string& text) { wait_for(text, out_); }
+  // The same of standard error.
+  void wait_for_error(const std::string& text) { wait_for(text, err_); }
   // Reads to the end. The exit code, or 128 + signal.
   int wait();
 
@@ -31,6 +33,7 @@ class RunningProgram {
   const std::string& err() const { return err_; }
 
  private:
+  void wait_for(const std::string& text, const std::string& stream);
   bool read_some();
 
   pid_t pid_ = -1;

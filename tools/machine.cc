@@ -82,7 +82,14 @@ Finding check_shared_memory(const std::string& problem) {
 
 Finding check_network(bool gloo, bool mpi) {
   const std::string found = fmt::format("Gloo's TCP {}, MPI {}", gloo ? "yes" : "no", mpi ? "yes" : "no");
-  if (gloo) return {Level::Ok, "between hosts", found + "; Gloo unless --comm says otherwise", ""};
+  if (gloo) {
+    return {
+        Level::Ok, "between hosts",
+        found +
+            "; workers add in shared memory inside each host first, then over Gloo (--comm shm+gloo) unless "
+            "--comm says otherwise",
+        ""};
+  }
   return {Level::Warning, "between hosts", found, "install libgloo-dev and build again"};
 }
 

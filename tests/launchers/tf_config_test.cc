@@ -45,6 +45,22 @@ TEST_F(ByHand, a_chief_and_three_workers_end_with_the_bits_of_one) {
   EXPECT_THAT(results.back().err, HasSubstr("chief/0 4 workers connected over shm"));
 }
 
+TEST_F(ByHand, launchers_that_add_workers_of_their_own_do_the_same) {
+  // The chief's launcher first holds the port at which the chief then listens.
+  const nlohmann::json cluster = {{"chief", {addresses_[0]}}, {"worker", {addresses_[1]}}};
+  for (const char* job : {"worker", "chief"}) {
+    const nlohmann::json config = {{"cluster", cluster}, {"task", {{"type", job}, {"index", 0}}}};
+    const std::vector<std::string> launcher = {program_path("tutti"), "run", "-n", "2", "--"};
+    tasks_.push_back(std::make_unique<RunningProgram>(
+        training_.command(launcher),
+        training_.environment({"TF_CONFIG=" + config.dump(), "CUDA_VISIBLE_DEVICES="})));
+  }
+  const auto results = wait_for_all(tasks_);
+  for (const ProgramResult& result : results) EXPECT_EQ(result.exit_code, 0) << result.err;
+  training_.expect_the_bits_of_one(results.back(), 4);
+  EXPECT_THAT(results.back().err, HasSubstr("chief/0 4 workers connected over shm"));
+}
+
 TEST_F(ByHand, flags_do_the_same) {
   const std::string cluster = fmt::format("worker|{}", fmt::join(addresses_, ";"));
   for (const char* index : {"3", "2", "1", "0"}) {
@@ -62,7 +78,8 @@ TEST_F(ByHand, a_worker_that_never_starts_is_named_by_all) {
   start_as("chief", 0, {"--timeout", "3"});
   for (const ProgramResult& result : wait_for_all(tasks_)) {
     EXPECT_NE(result.exit_code, 0);
-    EXPECT_THAT(result.err, HasSubstr(fmt::format("Timeout: worker/2 ({})", addresses_[3])));
+    EXPECT_THAT(result.err,
+                HasSubstr(fmt::format("Timeout: connect failed: nothing from worker/2 ({})", addresses_[3])));
   }
 }
 

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "tests/launchers/hosts.h"
 #include "tests/launchers/training.h"
@@ -41,12 +42,12 @@ class OnTwoHosts : public ::testing::Test {
   std::vector<std::unique_ptr<RunningProgram>> tasks_;
 };
 
-TEST_F(OnTwoHosts, four_workers_end_with_the_bits_of_one_and_choose_gloo) {
+TEST_F(OnTwoHosts, four_workers_end_with_the_bits_of_one_and_choose_memory_inside_a_host_and_gloo_between) {
   for (const int index : {3, 2, 1, 0}) start(training_.command(host_of(index).here(), flags(index, {})));
   const auto results = wait_for_all(tasks_);
   for (const ProgramResult& result : results) EXPECT_EQ(result.exit_code, 0) << result.err;
   training_.expect_the_bits_of_one(results.back(), 4);
-  EXPECT_THAT(results.back().err, HasSubstr("4 workers connected over gloo (on several hosts)"));
+  EXPECT_THAT(results.back().err, HasSubstr("4 workers connected over shm+gloo (on several hosts)"));
 }
 
 TEST_F(OnTwoHosts, shared_memory_between_them_is_refused) {
@@ -58,25 +59,69 @@ TEST_F(OnTwoHosts, shared_memory_between_them_is_refused) {
   }
 }
 
-// Its agent, which is usually ssh, is `nsenter` here: the first argument is the host, the rest a shell's. It
-// has to see the processes of all hosts, and so does what started it.
-TEST_F(OnTwoHosts, mpirun_over_both_ends_with_the_bits_of_one) {
-  if (!is_installed("mpirun"))
-    GTEST_SKIP() << "NOTHING IS TESTED HERE: there is no mpirun (apt-get install openmpi-bin)";
-  const std::string script =
-      fmt::format("#!/bin/sh\nshift\nexec {} sh -c \"$*\"\n", fmt::join(hosts_->west().here(), " "));
-  const std::string agent = training_.folder().write("agent", script);
-  std::filesystem::permissions(agent, std::filesystem::perms(0700));
+// TF_CONFIG names the two, and nobody but their launchers knows how many workers each has.
+TEST_F(OnTwoHosts, launchers_add_their_own_workers_and_end_with_the_bits_of_one) {
+  const nlohmann::json cluster = {
+      {"worker",
+       {fmt::format("{}:4001", TwoHosts::kEastAddress), fmt::format("{}:4001", TwoHosts::kWestAddress)}}};
+  for (const int index : {1, 0}) {
+    const nlohmann::json config = {{"cluster", cluster}, {"task", {{"type", "worker"}, {"index", index}}}};
+    std::vector<std::string> launcher = (index == 0 ? hosts_->east() : hosts_->west()).here();
+    launcher.insert(launcher.end(), {program_path("tutti"), "run", "-n", index == 0 ? "3" : "1", "--"});
+    tasks_.push_back(std::make_unique<RunningProgram>(
+        training_.command(launcher),
+        training_.environment({"TF_CONFIG=" + config.dump(), "CUDA_VISIBLE_DEVICES="})));
+  }
+  const auto results = wait_for_all(tasks_);
+  for (const ProgramResult& result : results) EXPECT_EQ(result.exit_code, 0) << result.err;
+  training_.expect_the_bits_of_one(results.back(), 4);
+  EXPECT_THAT(results.back().err, HasSubstr("4 workers connected over shm+gloo (on several hosts)"));
+}
+
+class MpirunOnTwoHosts : public OnTwoHosts {
+ protected:
+  void SetUp() override {
+    OnTwoHosts::SetUp();
+    if (!IsSkipped() && !is_installed("mpirun"))
+      GTEST_SKIP() << "NOTHING IS TESTED HERE: there is no mpirun (apt-get install openmpi-bin)";
+  }
+
+  // Its agent, which is usually ssh, is `nsenter` here: the first argument is the host, the rest a shell's.
+  // It has to see the processes of all hosts, and so does what started it.
+  std::string agent() const {
+    const std::string script =
+        fmt::format("#!/bin/sh\nshift\nexec {} sh -c \"$*\"\n", fmt::join(hosts_->west().here(), " "));
+    std::string path = training_.folder().write("agent", script);
+    std::filesystem::permissions(path, std::filesystem::perms(0700));
+    return path;
+  }
+  static std::string both() {
+    return fmt::format("{}:2,{}:2", TwoHosts::kEastAddress, TwoHosts::kWestAddress);
+  }
+};
+
+TEST_F(MpirunOnTwoHosts, ends_with_the_bits_of_one) {
   std::vector<std::string> mpirun = hosts_->east().network_here();
   mpirun.insert(mpirun.end(), {"mpirun", "--allow-run-as-root", "--bind-to", "none", "--mca", "plm_rsh_agent",
-                               agent, "-np", "4", "-H"});
-  mpirun.push_back(fmt::format("{}:2,{}:2", TwoHosts::kEastAddress, TwoHosts::kWestAddress));
-  for (const std::string comm : {"auto", "mpi"}) {
+                               agent(), "-np", "4", "-H", both()});
+  for (const std::string comm : {"auto", "gloo", "mpi", "shm+mpi"}) {
     const auto result = run_program(training_.command(mpirun, {"--comm", comm}), training_.environment());
     training_.expect_the_bits_of_one(result, 4);
     EXPECT_THAT(result.err,
-                HasSubstr(comm == "mpi" ? "over mpi (on several hosts)" : "over gloo (on several hosts)"));
+                HasSubstr(fmt::format("over {} (on several hosts)", comm == "auto" ? "shm+gloo" : comm)));
   }
+}
+
+TEST_F(MpirunOnTwoHosts, is_what_tutti_run_hands_them_to) {
+  std::vector<std::string> launcher = hosts_->east().network_here();
+  launcher.insert(launcher.end(), {program_path("tutti"), "run", "-H", both(), "--"});
+  // The other host learns of the variable too: all have to agree on the seed.
+  const auto result = run_program(
+      training_.command(launcher),
+      training_.environment({"OMPI_MCA_plm_rsh_agent=" + agent(), "TUTTI_SEED=5", "TUTTI_JOB_NAME=worker"}));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("mpirun -np 4 -H " + both()));
+  training_.expect_the_bits_of_one(result, 4, {"--seed", "5"});
 }
 
 // Most of the time, a cable as slow as this has a message on it.

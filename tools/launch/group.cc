@@ -10,7 +10,6 @@
 #include <fmt/format.h>
 
 #include "tools/launch/cores.h"
-#include "tutti/base/ports.h"
 
 namespace tutti {
 namespace {
@@ -30,20 +29,13 @@ std::string signal_name(int signal) {
   return name == nullptr ? fmt::format("signal {}", signal) : fmt::format("SIG{}", name);
 }
 
-// "worker|127.0.0.1:4711;127.0.0.1:4712".
-std::string cluster_of(int workers) {
-  std::string spec = "worker|";
-  for (const int port : free_ports(workers)) spec += fmt::format("127.0.0.1:{};", port);
-  spec.pop_back();
-  return spec;
-}
-
 }  // namespace
 
-Group::Group(std::vector<std::string> command, const Environment& environment, const GroupOptions& options,
-             SignalPipe& signals, const JobMark& mark)
+Group::Group(std::vector<std::string> command, const Environment& environment, std::vector<TaskPlan> tasks,
+             SignalPipe& signals, const JobMark& mark, const GroupOptions& options)
     : command_(std::move(command)),
       environment_(environment.variables()),
+      tasks_(std::move(tasks)),
       options_(options),
       signals_(signals),
       mark_(mark) {}
@@ -65,22 +57,17 @@ GroupResult Group::run() {
 }
 
 void Group::start_all() {
-  const std::string cluster = cluster_of(options_.workers);
-  for (int index = 0; index < options_.workers; ++index) {
-    members_.emplace_back(fmt::format("worker/{}", index),
-                          start_child(command_, options_for(index, cluster)));
-  }
+  for (size_t index = 0; index < tasks_.size(); ++index)
+    members_.emplace_back(tasks_[index].name, start_child(command_, options_for(index)));
 }
 
-ChildOptions Group::options_for(int index, const std::string& cluster) const {
+ChildOptions Group::options_for(size_t index) const {
   ChildOptions child;
   std::map<std::string, std::string> variables = environment_;
-  variables["TUTTI_CLUSTER_SPEC"] = cluster;
-  variables["TUTTI_JOB_NAME"] = "worker";
-  variables["TUTTI_TASK_INDEX"] = std::to_string(index);
-  if (options_.workers > 1) {
+  for (const auto& [name, value] : tasks_[index].variables) variables[name] = value;
+  if (tasks_.size() > 1) {
     child.output = ChildOutput::Capture;
-    child.cores = share_of(usable_cores(), index, options_.workers);
+    child.cores = share_of(usable_cores(), static_cast<int>(index), static_cast<int>(tasks_.size()));
     // For programs that are not Tutti's; those find their cores by themselves.
     variables.emplace("OMP_NUM_THREADS", std::to_string(std::max<size_t>(1, child.cores.size())));
   }

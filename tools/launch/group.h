@@ -13,8 +13,13 @@
 
 namespace tutti {
 
+// A process that is to be one task: what it is called, and the variables that tell it so.
+struct TaskPlan {
+  std::string name;  // "worker/2"
+  std::map<std::string, std::string> variables;
+};
+
 struct GroupOptions {
-  int workers = 1;
   std::chrono::milliseconds failure_grace{2000};  // from SIGTERM to SIGKILL after a task has failed
   std::chrono::milliseconds interrupt_grace{
       10000};  // the same after a signal from the user: time for a checkpoint
@@ -30,8 +35,8 @@ struct GroupResult {
 // throws, and so is whatever they started.
 class Group {
  public:
-  Group(std::vector<std::string> command, const Environment& environment, const GroupOptions& options,
-        SignalPipe& signals, const JobMark& mark);
+  Group(std::vector<std::string> command, const Environment& environment, std::vector<TaskPlan> tasks,
+        SignalPipe& signals, const JobMark& mark, const GroupOptions& options = {});
   ~Group();
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
@@ -42,7 +47,7 @@ class Group {
   using Clock = std::chrono::steady_clock;
 
   void start_all();
-  ChildOptions options_for(int index, const std::string& cluster) const;
+  ChildOptions options_for(size_t index) const;
   void wait_for_all();
   void wait_for_events();
   void take_signals();
@@ -57,6 +62,7 @@ class Group {
 
   const std::vector<std::string> command_;
   const std::map<std::string, std::string> environment_;
+  const std::vector<TaskPlan> tasks_;
   const GroupOptions options_;
   SignalPipe& signals_;
   const JobMark& mark_;

@@ -7,24 +7,31 @@
 #include <fmt/format.h>
 
 #include "tools/launch/group.h"
+#include "tools/launch/planner.h"
 
 namespace tutti {
 
 int launch(const std::vector<std::string>& command, const Environment& environment,
            const LaunchOptions& options) {
+  const Log log = launcher_log(environment);
+  const Planner planner(environment, options, log);
   // Grandchildren whose parent ends become ours, so that none is left as a zombie either.
   prctl(PR_SET_CHILD_SUBREAPER, 1);
   SignalPipe signals({SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGCHLD});
   const JobMark mark;
   const Guardian guardian(mark);
-  GroupOptions group_options;
-  group_options.workers = options.workers;
   for (int restart = 0;; ++restart) {
-    const GroupResult result = Group(command, environment, group_options, signals, mark).run();
+    Plan plan = planner.plan(signals);
+    if (plan.signal) return 128 + *plan.signal;
+    const GroupResult result = Group(command, environment, std::move(plan.tasks), signals, mark).run();
     if (result.exit_code == 0 || result.interrupted || restart == options.restarts) return result.exit_code;
     const std::string text = fmt::format("tutti run: restart {} of {}\n", restart + 1, options.restarts);
     write_all(STDERR_FILENO, text);
   }
+}
+
+Log launcher_log(const Environment& environment) {
+  return Log(parse_log_level(environment.get("TUTTI_LOG_LEVEL").value_or("info")), "tutti run");
 }
 
 }  // namespace tutti

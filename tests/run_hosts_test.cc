@@ -1,0 +1,409 @@
+// `tutti run` on several hosts, which TF_CONFIG names; here they are launchers side by side.
+#include <array>
+#include <fstream>
+#include <netinet/in.h>
+#include <signal.h>
+#include <sstream>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <nlohmann/json.hpp>
+
+#include "tests/tool.h"
+#include "tutti/base/file.h"
+#include "tutti/base/ports.h"
+
+namespace tutti::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::UnorderedElementsAre;
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::istringstream stream(text);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
+}
+
+sockaddr_in loopback(int port) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  return address;
+}
+
+// Somebody who is no launcher, or a launcher that does not do as it should.
+class Stranger {
+ public:
+  // Comes as soon as somebody listens.
+  explicit Stranger(int port) {
+    const sockaddr_in address = loopback(port);
+    EXPECT_TRUE(eventually([&] {
+      socket_ = FileDescriptor(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+      return connect(socket_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+    }));
+  }
+  explicit Stranger(FileDescriptor socket) : socket_(std::move(socket)) {}
+
+  // False where the other end has closed.
+  bool say(const std::string& bytes) {
+    return send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) ==
+           static_cast<ssize_t>(bytes.size());
+  }
+  void stop_speaking() { shutdown(socket_.get(), SHUT_WR); }
+  // All that comes until the other end closes.
+  std::string hear() {
+    std::string heard;
+    std::array<char, 4096> buffer;
+    ssize_t count = 0;
+    while ((count = recv(socket_.get(), buffer.data(), buffer.size(), 0)) > 0)
+      heard.append(buffer.data(), static_cast<size_t>(count));
+    return heard;
+  }
+
+ private:
+  FileDescriptor socket_;
+};
+
+// Listens in the place of the first launcher.
+class StrangeHost {
+ public:
+  explicit StrangeHost(int port) : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    const int yes = 1;
+    setsockopt(socket_.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+    const sockaddr_in address = loopback(port);
+    EXPECT_EQ(bind(socket_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+    EXPECT_EQ(listen(socket_.get(), 10), 0);
+  }
+  Stranger accept() { return Stranger(FileDescriptor(::accept(socket_.get(), nullptr, nullptr))); }
+
+ private:
+  FileDescriptor socket_;
+};
+
+class RunHosts : public ::testing::Test {
+ protected:
+  RunHosts() : ports_(free_ports(4)) { unsetenv("NVIDIA_VISIBLE_DEVICES"); }
+  ~RunHosts() override {
+    programs_.clear();
+    EXPECT_TRUE(eventually([this] { return processes_with(mark_).empty(); }));
+  }
+
+  std::string address(int host) const {
+    return fmt::format("127.0.0.1:{}", ports_[static_cast<size_t>(host)]);
+  }
+  // Of so many workers.
+  nlohmann::json cluster_of(int hosts) const {
+    nlohmann::json workers = nlohmann::json::array();
+    for (int host = 0; host < hosts; ++host) workers.push_back(address(host));
+    return {{"worker", workers}};
+  }
+  struct Start {
+    std::string gpus = "";  // CUDA_VISIBLE_DEVICES
+    std::vector<std::string> flags = {};
+    std::string script = "echo $TUTTI_TASK_INDEX $TUTTI_CLUSTER_SPEC";
+  };
+  RunningProgram& start(const nlohmann::json& cluster, const std::string& job, int index, const Start& how) {
+    const nlohmann::json config = {{"cluster", cluster}, {"task", {{"type", job}, {"index", index}}}};
+    std::vector<std::string> command = {program_path("tutti"), "run"};
+    command.insert(command.end(), how.flags.begin(), how.flags.end());
+    command.insert(command.end(), {"--", "sh", "-c", how.script});
+    programs_.push_back(std::make_unique<RunningProgram>(
+        command, std::vector<std::string>{mark_, "TF_CONFIG=" + config.dump(),
+                                          "CUDA_VISIBLE_DEVICES=" + how.gpus, "TUTTI_LOG_LEVEL=debug"}));
+    return *programs_.back();
+  }
+  RunningProgram& start(int hosts, int index, const Start& how) {
+    return start(cluster_of(hosts), "worker", index, how);
+  }
+  RunningProgram& start(int hosts, int index) { return start(hosts, index, Start{}); }
+
+  const TestFolder folder_;
+  const std::string mark_ = "MARK_OF_THIS_TEST=" + folder_.path();
+  const std::vector<int> ports_;
+  std::vector<std::unique_ptr<RunningProgram>> programs_;
+};
+
+TEST_F(RunHosts, each_adds_its_own_devices) {
+  const Start two{.gpus = "0,1"};
+  const Start none{.gpus = ""};
+  const Start one{.gpus = "7"};
+  // The first, for which the others wait, comes last.
+  RunningProgram& third = start(3, 2, one);
+  RunningProgram& second = start(3, 1, none);
+  RunningProgram& first = start(3, 0, two);
+  for (RunningProgram* program : {&first, &second, &third}) EXPECT_EQ(program->wait(), 0) << program->err();
+  // The second worker of the first host gets the next port that nobody has.
+  const std::vector<std::string> lines = lines_of(first.out());
+  ASSERT_EQ(lines.size(), 2U) << first.out();
+  const std::string cluster = lines[0].substr(lines[0].rfind(' '));
+  EXPECT_THAT(cluster, ::testing::StartsWith(" worker|" + address(0) + ";127.0.0.1:"));
+  EXPECT_THAT(cluster, ::testing::EndsWith(";" + address(1) + ";" + address(2)));
+  EXPECT_THAT(lines, UnorderedElementsAre("[worker/0] 0" + cluster, "[worker/1] 1" + cluster));
+  EXPECT_EQ(second.out(), "2" + cluster + "\n");
+  EXPECT_EQ(third.out(), "3" + cluster + "\n");
+}
+
+TEST_F(RunHosts, show_each_worker_its_own_GPU_and_TF_CONFIG) {
+  const std::string script = "echo \"$CUDA_VISIBLE_DEVICES $TF_CONFIG\"";
+  RunningProgram& first = start(2, 0, {.gpus = "5", .script = script});
+  RunningProgram& second = start(2, 1, {.gpus = "3,2", .script = script});
+  EXPECT_EQ(first.wait(), 0);
+  EXPECT_EQ(second.wait(), 0);
+  std::map<std::string, nlohmann::json> config;  // by GPU
+  for (const std::string& line : lines_of(second.out())) {
+    const size_t brace = line.find('{');
+    config[line.substr(0, brace)] = nlohmann::json::parse(line.substr(brace));
+  }
+  ASSERT_EQ(config.size(), 2U) << second.out();
+  EXPECT_EQ(config.at("[worker/1] 3 ").at("task"), nlohmann::json({{"type", "worker"}, {"index", 1}}));
+  EXPECT_EQ(config.at("[worker/2] 2 ").at("task"), nlohmann::json({{"type", "worker"}, {"index", 2}}));
+  const nlohmann::json of_first = nlohmann::json::parse(first.out().substr(2));
+  EXPECT_EQ(of_first.at("cluster").at("worker").size(), 3U);
+  EXPECT_EQ(of_first.at("cluster"), config.at("[worker/2] 2 ").at("cluster"));
+}
+
+TEST_F(RunHosts, start_as_many_as_n_says) {
+  RunningProgram& first = start(2, 0, {.gpus = "0,1,2", .flags = {"-n", "1"}});
+  RunningProgram& second = start(2, 1, {.gpus = "", .flags = {"-n", "2"}});
+  EXPECT_EQ(first.wait(), 0);
+  EXPECT_EQ(second.wait(), 0);
+  EXPECT_EQ(lines_of(first.out()).size(), 1U);
+  EXPECT_EQ(lines_of(second.out()).size(), 2U);
+}
+
+TEST_F(RunHosts, one_host_alone_waits_for_nobody) {
+  RunningProgram& only = start(1, 0, {.gpus = "0,1", .flags = {"--start-timeout", "0.001"}});
+  EXPECT_EQ(only.wait(), 0) << only.err();
+  EXPECT_EQ(lines_of(only.out()).size(), 2U);
+  EXPECT_THAT(only.out(), HasSubstr("worker|" + address(0) + ";127.0.0.1:"));
+}
+
+TEST_F(RunHosts, servers_are_one_process_and_evaluators_wait_for_nobody) {
+  const nlohmann::json cluster = {{"chief", {address(0)}}, {"ps", {address(1)}}};
+  const Start how{.gpus = "0,1", .script = "echo $TUTTI_JOB_NAME $CUDA_VISIBLE_DEVICES $TUTTI_CLUSTER_SPEC"};
+  RunningProgram& evaluator = start(cluster, "evaluator", 0, how);
+  EXPECT_EQ(evaluator.wait(), 0) << evaluator.err();
+  EXPECT_EQ(evaluator.out(), "0,1\n");
+  RunningProgram& server = start(cluster, "ps", 0, how);
+  RunningProgram& chief = start(cluster, "chief", 0, how);
+  EXPECT_EQ(server.wait(), 0) << server.err();
+  EXPECT_EQ(chief.wait(), 0) << chief.err();
+  EXPECT_THAT(server.out(), ::testing::StartsWith("ps 0,1 chief|" + address(0) + ",worker|127.0.0.1:"));
+  EXPECT_THAT(chief.out(), HasSubstr("[chief/0] chief 0 "));
+  EXPECT_THAT(chief.out(), HasSubstr("[worker/0] worker 1 "));
+  for (const char* job : {"ps", "evaluator"}) {
+    RunningProgram& crowd = start(cluster, job, 0, {.flags = {"-n", "2"}});
+    EXPECT_EQ(crowd.wait(), 2);
+    EXPECT_THAT(crowd.err(), HasSubstr("-n 2, but TF_CONFIG says"));
+  }
+}
+
+TEST_F(RunHosts, a_launcher_that_never_comes_is_named_by_all) {
+  const Start how{.flags = {"--start-timeout", "1"}, .script = "echo never"};
+  RunningProgram& first = start(4, 0, how);
+  RunningProgram& third = start(4, 2, how);
+  for (RunningProgram* program : {&first, &third}) {
+    EXPECT_EQ(program->wait(), 11);
+    EXPECT_THAT(program->err(), HasSubstr("worker/1 (" + address(1) + ")"));
+    EXPECT_THAT(program->err(), HasSubstr("worker/3 (" + address(3) + ") missing"));
+    EXPECT_THAT(program->err(), Not(HasSubstr("worker/2 (" + address(2) + ") missing")));
+    EXPECT_THAT(program->err(), HasSubstr("--start-timeout"));
+    EXPECT_EQ(program->out(), "");
+  }
+}
+
+TEST_F(RunHosts, a_first_launcher_that_never_comes_is_named) {
+  RunningProgram& second = start(2, 1, {.flags = {"--start-timeout", "0.5"}});
+  EXPECT_EQ(second.wait(), 11);
+  EXPECT_THAT(second.err(), HasSubstr("worker/0 (" + address(0) + ")"));
+  EXPECT_THAT(second.err(), HasSubstr("Connection refused"));
+}
+
+TEST_F(RunHosts, one_whose_time_is_up_sooner_hears_who_is_late) {
+  start(3, 0);
+  RunningProgram& second = start(3, 1, {.flags = {"--start-timeout", "1"}});
+  EXPECT_EQ(second.wait(), 11);
+  EXPECT_THAT(second.err(), HasSubstr("worker/2 (" + address(2) + ") missing"));
+}
+
+TEST_F(RunHosts, a_launcher_that_is_killed_may_come_again) {
+  RunningProgram& first = start(3, 0);
+  RunningProgram& second = start(3, 1);
+  first.wait_for_error("worker/1 (" + address(1) + ") has come");
+  kill(second.pid(), SIGKILL);
+  EXPECT_EQ(second.wait(), 137);
+  RunningProgram& third = start(3, 2);
+  first.wait_for_error("worker/2 (" + address(2) + ") has come");
+  RunningProgram& again = start(3, 1, {.gpus = "0,1"});
+  for (RunningProgram* program : {&first, &again, &third}) EXPECT_EQ(program->wait(), 0) << program->err();
+  EXPECT_EQ(lines_of(again.out()).size(), 2U);
+}
+
+TEST_F(RunHosts, the_first_launcher_may_come_again_too) {
+  RunningProgram& former = start(2, 0, {.gpus = "0,1,2"});
+  const std::string script = "echo $TUTTI_TASK_INDEX";
+  RunningProgram& strange = start(3, 1);  // keeps nobody waiting: it is sent away
+  former.wait_for_error("sends away");
+  EXPECT_EQ(strange.wait(), 2);
+  kill(former.pid(), SIGKILL);
+  EXPECT_EQ(former.wait(), 137);
+  RunningProgram& second = start(2, 1, {.script = script});
+  RunningProgram& first = start(2, 0, {.script = script});
+  EXPECT_EQ(first.wait(), 0) << first.err();
+  EXPECT_EQ(second.wait(), 0) << second.err();
+  EXPECT_EQ(second.out(), "1\n");
+}
+
+TEST_F(RunHosts, guests_outlive_the_first_launchers_sudden_death) {
+  RunningProgram& former = start(3, 0);
+  RunningProgram& second = start(3, 1);
+  former.wait_for_error("worker/1 (" + address(1) + ") has come");
+  kill(former.pid(), SIGKILL);
+  EXPECT_EQ(former.wait(), 137);
+  RunningProgram& first = start(3, 0);
+  RunningProgram& third = start(3, 2);
+  for (RunningProgram* program : {&first, &second, &third}) EXPECT_EQ(program->wait(), 0) << program->err();
+}
+
+TEST_F(RunHosts, a_signal_ends_the_wait) {
+  RunningProgram& first = start(3, 0);
+  RunningProgram& second = start(3, 1);
+  RunningProgram& alone = start(nlohmann::json{{"worker", {address(3), address(2)}}}, "worker", 1, {});
+  alone.wait_for_error("waits up to");
+  kill(alone.pid(), SIGTERM);
+  EXPECT_EQ(alone.wait(), 143);
+  first.wait_for_error("worker/1 (" + address(1) + ") has come");
+  kill(second.pid(), SIGINT);
+  EXPECT_EQ(second.wait(), 130);
+  kill(first.pid(), SIGINT);
+  EXPECT_EQ(first.wait(), 130);
+  EXPECT_EQ(first.out() + second.out() + alone.out(), "");
+}
+
+TEST_F(RunHosts, two_with_one_index_are_told_so) {
+  RunningProgram& first = start(3, 0);
+  RunningProgram& second = start(3, 1);
+  first.wait_for_error("worker/1 (" + address(1) + ") has come");
+  RunningProgram& twin = start(3, 1);
+  EXPECT_EQ(twin.wait(), 2);
+  EXPECT_THAT(twin.err(), HasSubstr("worker/1 (" + address(1) + ") is here already"));
+  EXPECT_EQ(twin.out(), "");
+  RunningProgram& third = start(3, 2);
+  for (RunningProgram* program : {&first, &second, &third}) EXPECT_EQ(program->wait(), 0) << program->err();
+}
+
+TEST_F(RunHosts, two_with_index_0_on_one_machine_are_told_so) {
+  RunningProgram& first = start(2, 0);
+  first.wait_for_error("waits up to");
+  const Stranger listens(ports_[0]);
+  RunningProgram& twin = start(2, 0);
+  EXPECT_EQ(twin.wait(), 2);
+  EXPECT_THAT(twin.err(), HasSubstr(fmt::format("port {} is in use", ports_[0])));
+  RunningProgram& second = start(2, 1);
+  EXPECT_EQ(first.wait(), 0) << first.err();
+  EXPECT_EQ(second.wait(), 0) << second.err();
+}
+
+TEST_F(RunHosts, one_of_another_cluster_is_sent_away) {
+  RunningProgram& first = start(2, 0);
+  RunningProgram& other = start(nlohmann::json{{"worker", {address(0), address(2)}}}, "worker", 1, {});
+  EXPECT_EQ(other.wait(), 2);
+  EXPECT_THAT(other.err(), HasSubstr("its TF_CONFIG does not name the hosts that worker/0"));
+  RunningProgram& second = start(2, 1);
+  EXPECT_EQ(first.wait(), 0) << first.err();
+  EXPECT_EQ(second.wait(), 0) << second.err();
+}
+
+TEST_F(RunHosts, strangers_at_the_port_keep_nobody_from_meeting) {
+  RunningProgram& first = start(2, 0);
+  std::vector<std::unique_ptr<Stranger>> silent;
+  for (int i = 0; i < 200; ++i) silent.push_back(std::make_unique<Stranger>(ports_[0]));
+  // Each of these is shown the door.
+  for (const std::string& bytes : std::vector<std::string>{
+           "GET / HTTP/1.1\r\n\r\n", std::string(3, '\0') + "\n",
+           "tutti-run/2 1 2 3 " + std::string(64, 'a') + "\n",
+           "tutti-run/1 1 999999 3 " + std::string(64, 'a') + "\n",
+           "tutti-run/1 77 1 3 " + std::string(64, 'a') + "\n", std::string(1'000'000, 'x')}) {
+    Stranger stranger(ports_[0]);
+    stranger.say(bytes);
+    EXPECT_EQ(stranger.hear(), "") << bytes.substr(0, 40);
+  }
+  Stranger guesses(ports_[0]);
+  guesses.say("tutti-run/1 1 1 1000 " + std::string(64, 'a') + "\n");
+  EXPECT_THAT(guesses.hear(), ::testing::StartsWith("no "));
+  Stranger cut_off(ports_[0]);
+  cut_off.say("tutti-run/1 1 ");
+  RunningProgram& second = start(2, 1);
+  EXPECT_EQ(first.wait(), 0) << first.err();
+  EXPECT_EQ(second.wait(), 0) << second.err();
+}
+
+TEST_F(RunHosts, what_a_stranger_said_is_quoted_where_somebody_is_missing) {
+  RunningProgram& first = start(2, 0, {.flags = {"--start-timeout", "2"}});
+  Stranger stranger(ports_[0]);
+  stranger.say("HELO\x1b[2J\n");
+  EXPECT_EQ(first.wait(), 11);
+  EXPECT_THAT(first.err(), HasSubstr("no launcher's word: 'HELO?[2J'"));
+}
+
+TEST_F(RunHosts, a_host_that_lies_is_not_believed) {
+  const Start how{.gpus = "0,1", .flags = {"--start-timeout", "0.5"}, .script = "echo never"};
+  for (const std::string& lie :
+       std::vector<std::string>{"all 1\n", "all 1 1\n", "all 1 2 1\n", "all 0 2\n", "all 1 2",
+                                "HTTP/1.1 400\r\n", std::string(2'000'000, 'x'), ""}) {
+    auto host = std::make_unique<StrangeHost>(ports_[0]);
+    RunningProgram& second = start(2, 1, how);
+    Stranger guest = host->accept();
+    host.reset();
+    guest.say(lie);
+    guest.stop_speaking();
+    EXPECT_EQ(second.wait(), 11) << lie.substr(0, 40);
+    EXPECT_THAT(second.err(), HasSubstr("worker/0 (" + address(0) + ")"));
+    EXPECT_EQ(second.out(), "");
+  }
+}
+
+TEST_F(RunHosts, a_host_that_says_nothing_is_not_waited_for_any_longer) {
+  StrangeHost host(ports_[0]);
+  RunningProgram& second = start(2, 1, {.flags = {"--start-timeout", "0.5"}});
+  Stranger guest = host.accept();
+  EXPECT_EQ(second.wait(), 11);
+  EXPECT_THAT(second.err(), HasSubstr("somebody listens there, but says nothing"));
+}
+
+TEST_F(RunHosts, meet_again_for_a_restart) {
+  // On each host the first start fails, and what is left of it is gone when the second begins.
+  const std::string counter = folder_ / "starts-$TUTTI_TASK_INDEX";
+  const Start how{.flags = {"--restarts", "1"},
+                  .script = "echo x >>" + counter + "; [ $(wc -l <" + counter + ") = 2 ] && echo fine"};
+  RunningProgram& first = start(2, 0, how);
+  RunningProgram& second = start(2, 1, how);
+  for (RunningProgram* program : {&first, &second}) {
+    EXPECT_EQ(program->wait(), 0) << program->err();
+    EXPECT_EQ(program->out(), "fine\n");
+    EXPECT_THAT(program->err(), HasSubstr("restart 1 of 1"));
+  }
+}
+
+TEST_F(RunHosts, that_do_not_fit_are_refused_at_once) {
+  const auto refused = [&](const nlohmann::json& cluster, const std::string& text) {
+    RunningProgram& program = start(cluster, "worker", 0, {});
+    EXPECT_EQ(program.wait(), 2);
+    EXPECT_THAT(program.err(), HasSubstr("TF_CONFIG"));
+    EXPECT_THAT(program.err(), HasSubstr(text));
+    EXPECT_EQ(lines_of(program.err()).size(), 1U) << program.err();
+  };
+  refused({{"worker", {"a:0", "b:1"}}}, "'a:0', needs a port");
+  refused({{"worker", {"a"}}}, "'a'");
+  refused({{"worker", {"a:1", "a:1"}}}, "'a:1'");
+  refused({{"worker", {{"0", "a:1"}, {"2", "b:1"}}}}, "leaves out worker/1");
+}
+
+}  // namespace
+}  // namespace tutti::testing

@@ -1,0 +1,101 @@
+#include "tools/launch/gpus.h"
+
+#include <algorithm>
+#include <cctype>
+#include <optional>
+#include <string_view>
+
+#include "tutti/base/error.h"
+#include "tutti/base/text.h"
+
+namespace tutti {
+namespace {
+
+constexpr const char* kCuda = "CUDA_VISIBLE_DEVICES";
+constexpr const char* kContainer = "NVIDIA_VISIBLE_DEVICES";
+
+bool is_digit(unsigned char byte) { return std::isdigit(byte) != 0; }
+
+bool is_number(std::string_view text) {
+  return !text.empty() && std::all_of(text.begin(), text.end(), is_digit);
+}
+
+// A GPU's or a MIG instance's own name, which it has inside a container too.
+bool is_uuid(std::string_view text) { return text.starts_with("GPU-") || text.starts_with("MIG-"); }
+
+std::string_view trimmed(std::string_view text) {
+  const size_t begin = text.find_first_not_of(" \t");
+  if (begin == std::string_view::npos) return "";
+  return text.substr(begin, text.find_last_not_of(" \t") - begin + 1);
+}
+
+// Device nodes, not the driver's folder in /proc: that one also lists GPUs which a container may not use.
+size_t count_devices(const std::filesystem::path& root) {
+  std::error_code error;
+  size_t count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(root / "dev", error)) {
+    const std::string name = entry.path().filename();
+    if (name.starts_with("nvidia") && is_number(std::string_view(name).substr(6))) ++count;
+  }
+  return count;
+}
+
+std::vector<std::string> first_indices(size_t count) {
+  std::vector<std::string> indices;
+  for (size_t index = 0; index < count; ++index) indices.push_back(std::to_string(index));
+  return indices;
+}
+
+// One entry of CUDA's list in its plainest form: "2" for " 02", since CUDA reads as many digits as there are.
+// Nothing for what is no GPU of this machine, as far as that is known (`devices` is not 0).
+std::optional<std::string> cuda_entry(std::string_view entry, size_t devices) {
+  if (is_uuid(entry)) return std::string(entry);
+  const auto end = std::find_if_not(entry.begin(), entry.end(), is_digit);
+  const auto index = parse_int(std::string_view(entry.data(), static_cast<size_t>(end - entry.begin())));
+  if (!index || (devices > 0 && static_cast<size_t>(*index) >= devices)) return std::nullopt;
+  return std::to_string(*index);
+}
+
+std::vector<std::string> cuda_list(const std::string& text, size_t devices) {
+  std::vector<std::string> gpus;
+  for (const std::string& piece : split(text, ',')) {
+    const auto gpu = cuda_entry(trimmed(piece), devices);
+    // What the first entry is, index or UUID, the others have to be as well.
+    if (!gpu || (!gpus.empty() && is_uuid(*gpu) != is_uuid(gpus.front()))) break;
+    if (std::find(gpus.begin(), gpus.end(), *gpu) != gpus.end()) {
+      fail(ErrorKind::InvalidArgument,
+           "{}='{}' names GPU '{}' twice, and CUDA then shows none at all: name each once, and start more "
+           "workers than GPUs with -n",
+           kCuda, text, *gpu);
+    }
+    gpus.push_back(*gpu);
+  }
+  return gpus;
+}
+
+// Nothing where the text leaves the question to what is in /dev: also "void", by which the container runtime
+// is told to keep out of it (another one, CDI, has put the devices there then), and what only it understands.
+std::optional<std::vector<std::string>> container_list(const std::string& text) {
+  if (text == "none") return std::vector<std::string>();
+  std::vector<std::string> given;
+  for (const std::string& piece : split(text, ',')) {
+    const std::string entry(trimmed(piece));
+    if (!is_number(entry) && !is_uuid(entry)) return std::nullopt;
+    if (std::find(given.begin(), given.end(), entry) == given.end()) given.push_back(entry);
+  }
+  const bool uuids = std::all_of(given.begin(), given.end(), is_uuid);
+  return uuids ? given : first_indices(given.size());
+}
+
+}  // namespace
+
+std::vector<std::string> visible_gpus(const Environment& environment, const std::filesystem::path& root) {
+  const size_t devices = count_devices(root);
+  if (const auto text = environment.get(kCuda)) return cuda_list(*text, devices);
+  if (const auto text = environment.get(kContainer)) {
+    if (const auto given = container_list(*text)) return *given;
+  }
+  return first_indices(devices);
+}
+
+}  // namespace tutti

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <chrono>
+#include <deque>
+#include <optional>
+#include <poll.h>
+#include <string>
+#include <vector>
+
+#include "tools/launch/hosts.h"
+#include "tools/launch/line_socket.h"
+#include "tools/launch/meeting.h"
+#include "tools/launch/meeting_words.h"
+#include "tools/launch/signal_pipe.h"
+
+namespace tutti {
+
+// The launcher of the first host, to whom all others come. Holds the port as long as it lives.
+class MeetingHost {
+ public:
+  MeetingHost(const Hosts& hosts, int workers, std::chrono::milliseconds timeout, SignalPipe& signals,
+              const Log& log);
+
+  MeetingResult run();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  // Somebody who has connected; a launcher once it has said its hello.
+  struct Guest {
+    LineSocket socket;
+    std::optional<Hello> hello;
+    Clock::time_point deadline;  // for a hello, and then for an answer
+  };
+
+  bool all_here() const;
+  void wait_for_events();
+  void accept_guests();
+  void listen_to(Guest& guest);
+  void take_hello(Guest& guest, const std::string& line);
+  std::string why_not(const Hello& hello) const;
+  void dismiss_late(Guest& guest);
+  void forget_closed();
+  MeetingResult tell_all();
+  void see_off();
+  [[noreturn]] void give_up();
+  std::string missing() const;
+
+  const Hosts& hosts_;
+  const int workers_;
+  const std::chrono::milliseconds timeout_;
+  const Clock::time_point deadline_ = Clock::now() + timeout_;
+  SignalPipe& signals_;
+  const Log& log_;
+  FileDescriptor listener_;
+
+  std::deque<Guest> guests_;  // in the order in which they came
+  std::string stranger_;      // what came last that was no launcher's, for the error
+};
+
+}  // namespace tutti
