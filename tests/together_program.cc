@@ -34,6 +34,17 @@ struct Normed : nn::Module {
   nn::Linear pred = register_module("pred", nn::Linear(3 * 7 * 7, 10));
 };
 
+// The same result from one worker as from several, but for rounding: no dropout, and statistics over the
+// whole batch.
+struct Synced : nn::Module {
+  torch::Tensor forward(torch::Tensor x) {
+    return pred(torch::max_pool2d(torch::relu(norm(conv(x))), 4).flatten(1));
+  }
+  nn::Conv2d conv = register_module("conv", nn::Conv2d(nn::Conv2dOptions(1, 3, 3).padding(1)));
+  tutti::nn::SyncBatchNorm norm = register_module("norm", tutti::nn::SyncBatchNorm(3));
+  nn::Linear pred = register_module("pred", nn::Linear(3 * 7 * 7, 10));
+};
+
 // 5,575 parameters.
 struct Odd : nn::Module {
   torch::Tensor forward(torch::Tensor x) { return pred(torch::tanh(dense(x.flatten(1)))); }
@@ -87,7 +98,7 @@ int main(int argc, char** argv) {
   Options options;
   tutti::Program program;
   program.add_flags = [&](tutti::FlagSet& flags) {
-    flags.add_choice("--net", options.net, {"cnn", "normed", "odd"}, "which network");
+    flags.add_choice("--net", options.net, {"cnn", "normed", "odd", "synced"}, "which network");
     flags.add("--clip-norm", options.clip_norm, "largest norm of the gradient; 0: any");
     flags.add("--fail-at", options.fail_at, "the step at which rank 1 fails");
   };
@@ -95,5 +106,6 @@ int main(int argc, char** argv) {
     if (options.net == "cnn") train<Cnn>(ctx, options);
     if (options.net == "normed") train<Normed>(ctx, options);
     if (options.net == "odd") train<Odd>(ctx, options);
+    if (options.net == "synced") train<Synced>(ctx, options);
   });
 }

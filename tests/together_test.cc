@@ -155,5 +155,39 @@ TEST(Together, workers_with_different_flags_do_not_start) {
   EXPECT_THAT(run.err(), HasSubstr("rank 0 has 'batch 2', rank 1 has 'batch 3'"));
 }
 
+// One lane of 6 examples, or three of 2: the batch is the same, and so are its mean and variance.
+TEST(Together, synchronised_batch_norm_trains_as_one_worker_on_the_whole_batch) {
+  const TestFolder folder;
+  const auto loss = [&](int workers, const Flags& flags) {
+    const std::string report = folder / "report.json";
+    const auto result =
+        run_program(training(workers, with({"--net", "synced", "--steps", "30", "--report", report}, flags)));
+    EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
+    return result.exit_code == 0 ? json_of(report).at("loss").get<double>() : -1;
+  };
+  const double alone = loss(1, {"--batch", "6"});
+  for (const char* comm : {"shm", "gloo"})
+    EXPECT_NEAR(loss(3, {"--batch", "2", "--comm", comm}), alone, 1e-4 * alone) << comm;
+  // Were the statistics those of each lane alone, it would be another.
+  EXPECT_GT(std::abs(loss(1, {"--batch", "2", "--lanes", "3"}) - alone), 1e-2 * alone);
+}
+
+TEST(Together, synchronised_batch_norm_says_what_it_needs) {
+  const auto uneven = run_program(training(2, {"--net", "synced", "--lanes", "3", "--steps", "1"}));
+  EXPECT_EQ(uneven.exit_code, exit_code(ErrorKind::InvalidArgument));
+  EXPECT_THAT(uneven.err, HasSubstr("3 lanes are shared by 2 workers"));
+  const auto short_step =
+      run_program(training(3, {"--net", "synced", "--batch", "7", "--epochs", "1", "--no-drop-remainder"}));
+  EXPECT_EQ(short_step.exit_code, exit_code(ErrorKind::InvalidArgument));
+  EXPECT_THAT(short_step.err, HasSubstr("SyncBatchNorm needs examples in every lane"));
+  EXPECT_THAT(short_step.err, HasSubstr("--drop-remainder"));
+  const auto gave_up = run_program(training(
+      3, {"--net", "synced", "--steps", "100", "--batch", "2", "--fail-at", "5", "--timeout", "30"}));
+  const auto texts = texts_after(gave_up.err, "PeerLost");
+  ASSERT_FALSE(texts.empty()) << gave_up.err;
+  for (const std::string& text : texts)
+    EXPECT_THAT(text, HasSubstr("worker/1 gave up at step 5: the disk is on fire"));
+}
+
 }  // namespace
 }  // namespace tutti::testing

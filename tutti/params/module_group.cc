@@ -1,0 +1,25 @@
+#include "tutti/params/module_group.h"
+
+#include "tutti/base/error.h"
+#include "tutti/comm/uses_communicator.h"
+
+namespace tutti {
+
+std::shared_ptr<comm::Communicator> give_group(const Parameters& parameters, comm::Communicator& comm,
+                                               int64_t lanes) {
+  if (parameters.communicator_users().empty() || comm.world() == 1) return nullptr;
+  const int64_t world = comm.world();
+  if (lanes % world != 0) {
+    fail(
+        ErrorKind::InvalidArgument,
+        "the model has modules that work on all workers together (SyncBatchNorm), so that every worker needs "
+        "as many lanes as the others, but {} lanes are shared by {} workers. Use --lanes {}, or a number of "
+        "workers that divides {}",
+        lanes, world, (lanes / world + 1) * world, lanes);
+  }
+  const std::shared_ptr<comm::Communicator> group = comm.split(0);
+  for (const auto& user : parameters.communicator_users()) user->use(group);
+  return group;
+}
+
+}  // namespace tutti

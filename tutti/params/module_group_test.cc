@@ -1,0 +1,73 @@
+#include "tutti/params/module_group.h"
+
+#include <gmock/gmock.h>
+#include <torch/torch.h>
+
+#include "tutti/base/error.h"
+#include "tutti/comm/test_ranks.h"
+#include "tutti/comm/uses_communicator.h"
+
+namespace tutti {
+namespace {
+
+using comm::testing::errors_of_ranks;
+using comm::testing::with_ranks;
+using ::testing::HasSubstr;
+
+struct SocialImpl : torch::nn::Module, comm::UsesCommunicator {
+  void use(std::shared_ptr<comm::Communicator> given) override { group = std::move(given); }
+  torch::Tensor forward(const torch::Tensor& x) { return x * weight; }
+  torch::Tensor weight = register_parameter("weight", torch::ones({1}));
+  std::shared_ptr<comm::Communicator> group;
+};
+TORCH_MODULE(Social);
+
+TEST(ModuleGroup, all_that_want_one_get_the_same_group_of_all_workers) {
+  with_ranks("inproc", 3, [](comm::Communicator& comm) {
+    Social shared;
+    Social other;
+    torch::nn::ModuleList net(torch::nn::Sequential(shared), torch::nn::Linear(1, 1), shared, other);
+    const Parameters parameters(*net);
+    EXPECT_EQ(parameters.communicator_users().size(), 2U);
+    const auto group = give_group(parameters, comm, 6);
+    ASSERT_TRUE(group);
+    EXPECT_EQ(shared->group, group);
+    EXPECT_EQ(other->group, group);
+    EXPECT_NE(group.get(), &comm);
+    EXPECT_EQ(group->rank(), comm.rank());
+    EXPECT_EQ(group->world(), 3);
+  });
+}
+
+TEST(ModuleGroup, a_module_may_be_the_whole_model) {
+  Social net;
+  EXPECT_EQ(Parameters(*net).communicator_users().size(), 1U);
+}
+
+TEST(ModuleGroup, nobody_waits_for_others_where_nothing_is_wanted) {
+  with_ranks("inproc", 2, [](comm::Communicator& comm) {
+    torch::nn::Linear plain(1, 1);
+    // The others would be missed, were anything sent.
+    if (comm.rank() != 0) return;
+    EXPECT_FALSE(give_group(Parameters(*plain), comm, 3));
+  });
+  with_ranks("inproc", 1, [](comm::Communicator& comm) {
+    Social net;
+    EXPECT_FALSE(give_group(Parameters(*net), comm, 3));
+    EXPECT_FALSE(net->group);
+  });
+}
+
+TEST(ModuleGroup, lanes_that_cannot_be_shared_equally_are_an_error_with_both_numbers) {
+  const auto errors = errors_of_ranks("inproc", 3, std::chrono::seconds(60), [](comm::Communicator& comm) {
+    Social net;
+    give_group(Parameters(*net), comm, 4);
+  });
+  for (const std::string& error : errors) {
+    EXPECT_THAT(error, HasSubstr("4 lanes are shared by 3 workers"));
+    EXPECT_THAT(error, HasSubstr("--lanes 6"));
+  }
+}
+
+}  // namespace
+}  // namespace tutti
