@@ -29,12 +29,17 @@ bench::Side shell(const std::string& name, const std::string& script, const std:
 std::vector<bench::Side> sides(const std::string& bin) {
   const std::string peer = (std::filesystem::path(__FILE__).parent_path() / "peers/ddp.py").string();
   const std::string sum = kSumOfReports;
-  return {shell("two workers", "$BIN/tutti run -n 2 -- " + training("a") + "; " + sum, bin),
-          shell("two workers over Gloo",
-                "TUTTI_COMM=gloo $BIN/tutti run -n 2 -- " + training("a") + "; " + sum, bin),
-          shell("two independent processes",
-                "taskset -c 0 " + training("a") + " & taskset -c 1 " + training("b") + "; wait; " + sum, bin),
-          {"PyTorch DDP over Gloo", {"/usr/bin/python3", peer, "2"}}};
+  return {
+      shell("two workers", "$BIN/tutti run -n 2 -- " + training("a") + "; " + sum, bin),
+      shell("two workers, --reduce fast",
+            "TUTTI_REDUCE=fast $BIN/tutti run -n 2 -- " + training("a") + "; " + sum, bin),
+      shell("two workers over Gloo", "TUTTI_COMM=gloo $BIN/tutti run -n 2 -- " + training("a") + "; " + sum,
+            bin),
+      shell("two workers over Gloo, --reduce fast",
+            "TUTTI_COMM=gloo TUTTI_REDUCE=fast $BIN/tutti run -n 2 -- " + training("a") + "; " + sum, bin),
+      shell("two independent processes",
+            "taskset -c 0 " + training("a") + " & taskset -c 1 " + training("b") + "; wait; " + sum, bin),
+      {"PyTorch DDP over Gloo", {"/usr/bin/python3", peer, "2"}}};
 }
 
 }  // namespace

@@ -30,7 +30,7 @@ TEST_F(Gpu, keeps_parameters_gradients_and_optimiser_on_the_device) {
   trainer.fit(test_feed().shuffle());
   EXPECT_TRUE(trainer.parameters().values().is_cuda());
   EXPECT_TRUE(trainer.parameters().grads().is_cuda());
-  for (const auto& slot : trainer.optimizer().slots()) EXPECT_TRUE(slot.vector.is_cuda()) << slot.name;
+  for (const auto& slot : trainer.optimizer().state().slots) EXPECT_TRUE(slot.vector.is_cuda()) << slot.name;
   ASSERT_TRUE(trainer.report().device_seconds.has_value());
   EXPECT_GT(*trainer.report().device_seconds, 0);
 }

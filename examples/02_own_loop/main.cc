@@ -20,8 +20,10 @@ int main(int argc, char** argv) {
     tutti::DistributedOptimizer opt(ctx, params, torch::optim::AdagradOptions(0.01));  // (2)
     tutti::LoopCheckpoints checkpoints(ctx, params, opt);                              // (3)
 
-    const tutti::data::Sampler sampler(
-        feed.size(), {.seed = ctx.flags().seed, .lanes = ctx.lanes(), .batch = ctx.flags().batch});
+    const tutti::data::Sampler sampler(feed.size(), {.seed = ctx.flags().seed,
+                                                     .lanes = opt.all_lanes(),
+                                                     .batch = ctx.flags().batch,
+                                                     .drop_remainder = true});
     std::vector<int64_t> examples;
     int64_t step = checkpoints.resume();  // (4)
     for (; step < ctx.flags().steps; checkpoints.after_step(++step)) {
@@ -31,8 +33,7 @@ int main(int argc, char** argv) {
         const tutti::Batch batch = feed.read(examples);
         opt.zero_grad();
         const auto loss = torch::cross_entropy_loss(net->forward(batch["image"]), batch["label"]);
-        loss.backward();
-        opt.add_lane(batch.size());
+        opt.backward(loss, batch.size());
         loss_here = loss.item<double>();
       }
       opt.step();

@@ -59,7 +59,7 @@ BatchQueue::~BatchQueue() { stop_readers(); }
 void BatchQueue::start_readers() {
   const int64_t useful = std::min({static_cast<int64_t>(feed_.options().threads), ahead_, tickets_});
   try {
-    for (int64_t i = 0; i < useful; ++i) readers_.emplace_back([this] { read_batches(); });
+    for (int64_t i = 0; i < useful; ++i) readers_.emplace_back([this, i] { read_batches(i); });
   } catch (const std::system_error& error) {
     stop_readers();
     fail(ErrorKind::Overloaded, "batch queue: starting {} reading threads: {}", useful, error.what());
@@ -75,7 +75,8 @@ void BatchQueue::stop_readers() {
   for (std::thread& reader : readers_) reader.join();
 }
 
-void BatchQueue::read_batches() {
+void BatchQueue::read_batches(int64_t reader) {
+  if (options_.timeline != nullptr) options_.timeline->name_thread(fmt::format("reader {}", reader));
   const at::NoGradGuard no_grad;
   std::unique_lock lock(mutex_);
   for (;;) {
@@ -95,6 +96,8 @@ void BatchQueue::read_batches() {
 }
 
 BatchQueue::Slot BatchQueue::make(int64_t ticket) const {
+  const SpanScope span(options_.timeline, Activity::Read, "read a batch",
+                       options_.step_in_timeline + step_of(ticket));
   Slot slot;
   try {
     std::vector<int64_t> examples;
@@ -130,6 +133,8 @@ std::optional<Batch> BatchQueue::next() {
 
 void BatchQueue::wait_for(int64_t ticket, std::unique_lock<std::mutex>& lock) {
   ++waits_;
+  const SpanScope span(options_.timeline, Activity::Queue, "wait for a batch",
+                       options_.step_in_timeline + step_of(ticket));
   const auto deadline = std::chrono::steady_clock::now() + std::min(feed_.options().timeout, kLongestWait);
   if (!batch_ready_.wait_until(lock, deadline, [&] { return slot_of(ticket).ready(); })) fail_late(ticket);
 }

@@ -10,6 +10,7 @@
 #include <torch/types.h>
 
 #include "tutti/base/error.h"
+#include "tutti/base/timeline.h"
 #include "tutti/data/feed.h"
 #include "tutti/data/sampler.h"
 
@@ -21,6 +22,8 @@ struct BatchQueueOptions {
   int64_t first_lane = 0;
   int64_t end_lane = 1;                // one past the last; with none, the queue is at its end at once
   torch::Device device = torch::kCPU;  // where the batches will go: pinned on the way to a GPU
+  Timeline* timeline = nullptr;        // where waiting and reading are noted down; outlives the queue
+  int64_t step_in_timeline = 0;        // of step 0
 };
 
 // A feed in motion: threads that read batches ahead of the training loop. Batches are made out of order, by
@@ -60,7 +63,7 @@ class BatchQueue {
 
   void start_readers();
   void stop_readers();
-  void read_batches();
+  void read_batches(int64_t reader);
   Slot make(int64_t ticket) const;
   void wait_for(int64_t ticket, std::unique_lock<std::mutex>& lock);
   [[noreturn]] void fail_late(int64_t ticket) const;

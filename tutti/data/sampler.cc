@@ -35,7 +35,7 @@ Sampler::Sampler(int64_t examples, const SamplerOptions& options) : size_(exampl
     fail(ErrorKind::InvalidArgument, "sampler: {} examples; 0 to 2^62 are possible", examples);
   }
   const int64_t per_step = examples_per_step(options);
-  steps_per_epoch_ = examples / per_step + (examples % per_step != 0 ? 1 : 0);
+  steps_per_epoch_ = examples / per_step + (examples % per_step != 0 && !options.drop_remainder ? 1 : 0);
 }
 
 int64_t Sampler::epoch_of(int64_t step) const {

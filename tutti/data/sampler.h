@@ -12,6 +12,8 @@ struct SamplerOptions {
   int64_t seed = 1;
   int64_t lanes = 1;
   int64_t batch = 1;  // examples per lane and step
+  // Leaves out what does not fill a step of all lanes: other examples in each epoch where they are shuffled.
+  bool drop_remainder = false;
 };
 
 // Which examples a lane sees at a step: a pure function of the options, the step and the lane. It holds no
@@ -26,7 +28,7 @@ class Sampler {
   // Examples from 0 to 2^62, at least one lane and a batch of one; else InvalidArgument.
   Sampler(int64_t examples, const SamplerOptions& options = {});
 
-  // Steps that an epoch takes; its last may be short. 0 where there are no examples.
+  // Steps that an epoch takes; its last may be short. 0 where there are not enough examples for one.
   int64_t steps_per_epoch() const { return steps_per_epoch_; }
 
   // The epoch that the global step (from 0) belongs to. There must be examples.

@@ -40,6 +40,31 @@ std::string line_or_nothing(const std::vector<std::string>& lines, size_t i) {
   return i < lines.size() ? fmt::format("'{}'", lines[i]) : "nothing more";
 }
 
+// What there is of slots, without what is in them.
+Json outline_of(const Optimizer::State& state) {
+  Json outline = {{"steps", state.steps}, {"slots", Json::array()}};
+  for (const Optimizer::Slot& slot : state.slots)
+    outline["slots"].push_back({{"name", slot.name},
+                                {"block", slot.block},
+                                {"offset", slot.offset},
+                                {"size", slot.vector.numel()},
+                                {"type", static_cast<int>(slot.vector.scalar_type())}});
+  return outline;
+}
+
+Optimizer::State empty_state(const Json& outline) {
+  Optimizer::State state{.steps = outline.at("steps").get<int64_t>(), .slots = {}};
+  for (const Json& slot : outline.at("slots")) {
+    const auto type = static_cast<torch::ScalarType>(slot.at("type").get<int>());
+    state.slots.push_back({slot.at("name").get<std::string>(), slot.at("block").get<size_t>(),
+                           slot.at("offset").get<int64_t>(),
+                           torch::empty({slot.at("size").get<int64_t>()}, type)});
+  }
+  return state;
+}
+
+constexpr const char* kState = "the optimiser's state";
+
 }  // namespace
 
 std::vector<torch::Tensor> gather_all(comm::Communicator& comm, const torch::Tensor& mine, const char* what) {
@@ -51,38 +76,6 @@ std::vector<torch::Tensor> gather_all(comm::Communicator& comm, const torch::Ten
   comm.all_gather_uneven(all, mine, {.what = what}).wait();
   return all;
 }
-
-namespace {
-
-void broadcast_state(comm::Communicator& comm, Optimizer& optimizer, int root) {
-  const std::vector<Optimizer::Slot> mine =
-      comm.rank() == root ? optimizer.slots() : std::vector<Optimizer::Slot>{};
-  Json described = Json::array();
-  for (const Optimizer::Slot& slot : mine)
-    described.push_back({{"name", slot.name},
-                         {"stretch", slot.stretch},
-                         {"size", slot.vector.numel()},
-                         {"type", static_cast<int>(slot.vector.scalar_type())}});
-  // Only the root has anything to say.
-  const std::string text =
-      text_of(gather_all(comm, comm.rank() == root ? bytes_of(described.dump()) : bytes_of(""),
-                         "the optimiser's state")[static_cast<size_t>(root)]);
-  const torch::Tensor steps = torch::full({1}, optimizer.steps(), torch::kInt64);
-  comm.broadcast(steps, root, {.what = "the optimiser's state"}).wait();
-  std::vector<Optimizer::Slot> slots = mine;
-  const Json list = Json::parse(text);
-  for (size_t i = 0; i < list.size(); ++i) {
-    if (comm.rank() != root) {
-      const auto type = static_cast<torch::ScalarType>(list[i].at("type").get<int>());
-      slots.push_back({list[i].at("name").get<std::string>(), list[i].at("stretch").get<size_t>(),
-                       torch::empty({list[i].at("size").get<int64_t>()}, type)});
-    }
-    comm.broadcast(slots[i].vector, root, {.what = "the optimiser's state"}).wait();
-  }
-  if (comm.rank() != root && steps.item<int64_t>() > 0) optimizer.restore(steps.item<int64_t>(), slots);
-}
-
-}  // namespace
 
 std::vector<std::string> plan_of(const Parameters& parameters, const OptimizerOptions& optimizer) {
   std::vector<std::string> plan = {fmt::format("tutti {}", version()),
@@ -109,7 +102,7 @@ void require_same_plan(comm::Communicator& comm, const std::vector<std::string>&
   }
 }
 
-void broadcast(comm::Communicator& comm, Parameters& parameters, Optimizer& optimizer, int root) {
+void broadcast(comm::Communicator& comm, Parameters& parameters, int root) {
   if (comm.world() == 1) return;
   const torch::NoGradGuard no_grad;
   for (const auto& block : parameters.blocks())
@@ -118,7 +111,47 @@ void broadcast(comm::Communicator& comm, Parameters& parameters, Optimizer& opti
     comm.broadcast(view.tensor, root, {.what = "the parameters"}).wait();
   for (const auto& view : parameters.buffers())
     comm.broadcast(view.tensor, root, {.what = "the buffers"}).wait();
-  broadcast_state(comm, optimizer, root);
+}
+
+Optimizer::State broadcast(comm::Communicator& comm, const Optimizer::State& state, int root) {
+  if (comm.world() == 1) return state;
+  const bool mine = comm.rank() == root;
+  const auto outlines = gather_all(comm, bytes_of(mine ? outline_of(state).dump() : ""), kState);
+  const Optimizer::State result =
+      mine ? state : empty_state(Json::parse(text_of(outlines[static_cast<size_t>(root)])));
+  for (const Optimizer::Slot& slot : result.slots) comm.broadcast(slot.vector, root, {.what = kState}).wait();
+  return result;
+}
+
+Optimizer::State gather_state(comm::Communicator& comm, const Parameters& parameters,
+                              const Optimizer& optimizer) {
+  const torch::NoGradGuard no_grad;
+  const Optimizer::State mine = optimizer.state();
+  const auto outlines = gather_all(comm, bytes_of(outline_of(mine).dump()), kState);
+  if (comm.rank() != 0) {
+    for (const Optimizer::Slot& slot : mine.slots) comm.send(slot.vector, 0, {.what = kState}).wait();
+    return {};
+  }
+  Optimizer::State whole{.steps = mine.steps, .slots = {}};
+  const auto put = [&](const Optimizer::Slot& part) {
+    auto slot = std::find_if(whole.slots.begin(), whole.slots.end(), [&](const Optimizer::Slot& other) {
+      return other.name == part.name && other.block == part.block;
+    });
+    if (slot == whole.slots.end()) {
+      const torch::Tensor vector = torch::zeros_like(parameters.blocks()[part.block].values);
+      slot = whole.slots.insert(slot, {part.name, part.block, 0, vector});
+    }
+    slot->vector.narrow(0, part.offset, part.vector.numel()).copy_(part.vector);
+  };
+  for (const Optimizer::Slot& slot : mine.slots) put(slot);
+  for (int rank = 1; rank < comm.world(); ++rank) {
+    const Optimizer::State theirs = empty_state(Json::parse(text_of(outlines[static_cast<size_t>(rank)])));
+    for (const Optimizer::Slot& slot : theirs.slots) {
+      comm.recv(slot.vector, rank, {.what = kState}).wait();
+      put(slot);
+    }
+  }
+  return whole;
 }
 
 }  // namespace tutti

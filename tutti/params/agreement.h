@@ -17,8 +17,15 @@ std::vector<std::string> plan_of(const Parameters& parameters, const OptimizerOp
 // InvalidArgument that all of them throw.
 void require_same_plan(comm::Communicator& comm, const std::vector<std::string>& plan);
 
-// Values, buffers and the state of the optimiser as `root` has them.
-void broadcast(comm::Communicator& comm, Parameters& parameters, Optimizer& optimizer, int root);
+// Values and buffers as `root` has them.
+void broadcast(comm::Communicator& comm, Parameters& parameters, int root);
+// What `root` has; what the others give does not count.
+Optimizer::State broadcast(comm::Communicator& comm, const Optimizer::State& state, int root);
+
+// The whole state at rank 0, and nothing elsewhere, where each worker's optimiser has its own part of the
+// parameters.
+Optimizer::State gather_state(comm::Communicator& comm, const Parameters& parameters,
+                              const Optimizer& optimizer);
 
 // One-dimensional tensors of one type, as long as each worker likes, by rank.
 std::vector<torch::Tensor> gather_all(comm::Communicator& comm, const torch::Tensor& mine, const char* what);

@@ -15,6 +15,8 @@ namespace tutti {
 struct DistributedOptimizerOptions {
   int64_t lanes = 0;     // 0: --lanes, else one a worker
   double clip_norm = 0;  // the largest norm of the mean gradient; 0: any
+  // Empty: as the flags say.
+  std::optional<ReducerOptions> reducer = {};
   // Empty: connected as the flags and the launcher say.
   std::shared_ptr<comm::Communicator> communicator = {};
 };
@@ -24,10 +26,11 @@ struct DistributedOptimizerOptions {
 //   tutti::DistributedOptimizer opt(ctx, params, torch::optim::AdagradOptions(0.01));
 //   opt.broadcast_from(0);
 //   for (...) { opt.zero_grad(); loss.backward(); opt.step(); }
-// Nothing is sent before step(), so that several backward passes between zero_grad() and step() add up. Every
-// worker calls step() equally often; one that has no data left gives 0 examples. With one lane a worker the
-// result depends on the number of workers, as it does everywhere. For the same bits at any, fix --lanes and
-// make each lane of the worker by itself:
+// Nothing is sent before step(), so that several backward passes between zero_grad() and step() add up. Where
+// there is one, opt.backward(loss) in its place sends what is ready while the pass goes on. Every worker
+// calls step() equally often: while (opt.goes_on(there_is_data)); one that has no data left gives 0 examples.
+// With one lane a worker the result depends on the number of workers, as it does everywhere. For the same
+// bits at any, fix --lanes and make each lane of the worker by itself:
 //   for (int64_t lane = opt.lanes().begin; lane < opt.lanes().end; ++lane) {
 //     opt.zero_grad(); loss_of(lane).backward(); opt.add_lane();
 //   }
@@ -40,10 +43,20 @@ class DistributedOptimizer {
   DistributedOptimizer(const Context& context, Parameters& parameters, const OptimizerOptions& optimizer,
                        const DistributedOptimizerOptions& options = {});
 
-  // Parameters, buffers and the optimiser's state as `root` has them.
+  // Parameters, buffers and, unless each worker has its own part of it, the optimiser's state as `root` has
+  // them.
   void broadcast_from(int root);
+  // The whole state of the optimiser, at rank 0, nothing elsewhere; and back, from there to all.
+  Optimizer::State gather_state();
+  void restore(const Optimizer::State& state);
+
+  // Whether another step is to be made, when this worker still has data or has none: with --drop-remainder as
+  // long as all have, else as long as any has. Every worker asks.
+  bool goes_on(bool has_data);
 
   void zero_grad();
+  // The one backward pass of a lane, of its mean loss over so many examples, and add_lane().
+  void backward(const torch::Tensor& loss, int64_t examples = 1);
   // The gradients are those of the mean over so many examples. Equal counts may be left out: then all weigh
   // the same.
   void add_lane(int64_t examples = 1);
@@ -55,14 +68,20 @@ class DistributedOptimizer {
   // Those of this worker.
   LaneRange lanes() const { return mean_->lanes(); }
   int64_t all_lanes() const { return all_lanes_; }
+  // Each worker has its own part of the optimiser's state.
+  bool is_sharded() const { return reducer_options_.scatter; }
   // Updates made, restored ones included.
   int64_t steps() const { return optimizer_.steps(); }
   Optimizer& optimizer() { return optimizer_; }
   comm::Communicator& communicator() { return *comm_; }
 
  private:
+  void count_lane();
+
   Parameters& parameters_;
   const DistributedOptimizerOptions options_;
+  const ReducerOptions reducer_options_;
+  const bool drop_remainder_;
   const std::shared_ptr<comm::Communicator> comm_;
   const int64_t all_lanes_;
   Optimizer optimizer_;

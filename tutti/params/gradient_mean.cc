@@ -1,10 +1,13 @@
 #include "tutti/params/gradient_mean.h"
 
-#include <cmath>
+#include <algorithm>
 
 #include <torch/utils.h>
 
 #include "tutti/base/check.h"
+#include "tutti/base/error.h"
+#include "tutti/comm/hosts.h"
+#include "tutti/params/clip_norm.h"
 
 namespace tutti {
 namespace {
@@ -27,25 +30,57 @@ std::vector<torch::Tensor> buffers_of(const Parameters& parameters) {
   return buffers;
 }
 
-TreeSum::Vectors summed(const Parameters& parameters) {
-  TreeSum::Vectors vectors;
-  for (const auto& block : parameters.blocks()) vectors.push_back(block.grads);
-  for (const torch::Tensor& vector : parameters.buffer_vectors()) vectors.push_back(vector);
-  return vectors;
+// float64 vectors in the place of those of the floating buffers; these themselves with one lane, where there
+// is nothing to add.
+std::vector<torch::Tensor> exact_sums(const Parameters& parameters, comm::Communicator& comm, bool one_lane) {
+  std::vector<torch::Tensor> sums;
+  const Allocate allocate = shared_allocator(comm, parameters.device());
+  for (const torch::Tensor& vector : parameters.buffer_vectors()) {
+    const auto options = vector.options().dtype(torch::kFloat64);
+    const bool as_it_is = one_lane || vector.scalar_type() == torch::kFloat64;
+    sums.push_back(as_it_is   ? vector
+                   : allocate ? allocate(vector.numel(), options)
+                              : torch::zeros({vector.numel()}, options));
+  }
+  return sums;
+}
+
+Buckets summed(const Parameters& parameters, const std::vector<torch::Tensor>& exact) {
+  Buckets buckets = buckets_of(parameters);
+  std::copy(exact.begin(), exact.end(), buckets.vectors.end() - static_cast<int64_t>(exact.size()));
+  return buckets;
+}
+
+Reducer::Divisor count_of(bool one_lane) {
+  if (one_lane) return {};
+  return [](const Bucket& bucket, const torch::Tensor& numbers) {
+    return numbers[bucket.gradients ? kExamples : kLanes].item<double>();
+  };
 }
 
 }  // namespace
 
-GradientMean::GradientMean(Parameters& parameters, comm::Communicator& comm, int64_t lanes)
+GradientMean::GradientMean(Parameters& parameters, comm::Communicator& comm, int64_t lanes,
+                           const ReducerOptions& options)
     : parameters_(parameters),
       comm_(comm),
       one_lane_(lanes == 1 && comm.world() == 1),
+      scatter_(options.scatter && comm.world() > 1),
       buffers_(buffers_of(parameters)),
+      exact_(exact_sums(parameters, comm, one_lane_)),
       numbers_(torch::zeros({kNumbers},
                             torch::TensorOptions().dtype(torch::kFloat64).device(parameters.device()))),
-      reducer_(comm, summed(parameters), numbers_, lanes) {
-  if (lanes == 1) return;
-  for (const torch::Tensor& buffer : buffers_) before_.push_back(torch::empty_like(buffer));
+      reducer_(comm, summed(parameters, exact_), numbers_, lanes, count_of(one_lane_), options) {
+  if (lanes > 1) {
+    for (const torch::Tensor& buffer : buffers_) before_.push_back(torch::empty_like(buffer));
+  }
+  if (reducer_.overlaps()) watch_.emplace(parameters, [this](size_t parameter) { on_gradient(parameter); });
+}
+
+void GradientMean::begin_step(int64_t step, const Wishes& wishes) {
+  first_lane_ = true;
+  step_ = step;
+  reducer_.begin(step, wishes);
 }
 
 void GradientMean::begin_lane() {
@@ -56,32 +91,67 @@ void GradientMean::begin_lane() {
   first_lane_ = false;
 }
 
-void GradientMean::add(const torch::Tensor& loss, int64_t examples) {
+void GradientMean::begin_backward(const torch::Tensor& loss, int64_t examples) {
   TUTTI_CHECK(examples > 0, "{} examples", examples);
   const torch::NoGradGuard no_grad;
-  numbers_[kLoss].copy_(loss.to(torch::kFloat64) * static_cast<double>(examples));
+  numbers_[kLoss].copy_(loss.detach().to(torch::kFloat64) * static_cast<double>(examples));
   numbers_[kExamples].fill_(examples);
   numbers_[kLanes].fill_(1);
+  if (!watch_ || !reducer_.open()) return;
+  heard_.assign(parameters_.trained().size(), false);
+  missing_.assign(reducer_.buckets().all.size(), 0);
+  for (const size_t bucket : reducer_.buckets().of_parameter) ++missing_[bucket];
+  watching_ = true;
+}
+
+void GradientMean::on_gradient(size_t parameter) {
+  if (!watching_) return;
+  if (heard_[parameter]) {
+    fail(ErrorKind::InvalidArgument,
+         "the gradient of {} came twice in one lane: make one backward pass over the sum of the losses",
+         parameters_.trained()[parameter].name);
+  }
+  heard_[parameter] = true;
+  parameters_.collect_grad(parameter);
+  const size_t bucket = reducer_.buckets().of_parameter[parameter];
+  const torch::NoGradGuard no_grad;
+  if (--missing_[bucket] == 0) reducer_.ready(bucket);
+}
+
+void GradientMean::add() {
+  watching_ = false;
+  parameters_.collect_grads();
+  const torch::NoGradGuard no_grad;
+  for (size_t i = 0; i < exact_.size(); ++i) exact_[i].copy_(parameters_.buffer_vectors()[i]);
   reducer_.add();
 }
 
 void GradientMean::skip() { reducer_.skip(); }
 
-GradientMean::Result GradientMean::finish(int64_t step, int64_t stop) {
-  first_lane_ = true;
-  const size_t gradients = parameters_.blocks().size();
-  const auto count = [gradients](size_t vector, const torch::Tensor& numbers) {
-    return numbers[vector < gradients ? kExamples : kLanes].item<double>();
-  };
-  const Reducer::Outcome outcome = reducer_.finish(step, stop, one_lane_ ? Reducer::Divisor() : count);
-  if (!outcome.any_data) return {.stop = outcome.stop};
+GradientMean::Result GradientMean::finish() {
+  const ReduceOutcome outcome = reducer_.finish();
+  if (!outcome.any_data) return {.wishes = outcome.wishes};
   share_counters(outcome);
   const torch::NoGradGuard no_grad;
-  return {numbers_[kExamples].item<int64_t>(), numbers_[kLoss].clone(), outcome.stop};
+  for (size_t i = 0; i < exact_.size(); ++i) parameters_.buffer_vectors()[i].copy_(exact_[i]);
+  return {numbers_[kExamples].item<int64_t>(), numbers_[kLoss].clone(), outcome.wishes};
+}
+
+double GradientMean::clip_norm(double largest) {
+  return scatter_ ? clip_norm_scattered(comm_, reducer_.buckets(), largest, step_)
+                  : tutti::clip_norm(reducer_.buckets(), largest);
+}
+
+void GradientMean::share_update() {
+  if (!scatter_) return;
+  const torch::NoGradGuard no_grad;
+  std::vector<torch::Tensor> values;
+  for (const Stretch& block : parameters_.blocks()) values.push_back(block.values);
+  reducer_.spread(values);
 }
 
 // A worker that had no data has not counted.
-void GradientMean::share_counters(const Reducer::Outcome& outcome) {
+void GradientMean::share_counters(const ReduceOutcome& outcome) {
   if (outcome.data_everywhere) return;
   for (const torch::Tensor& counter : counters_of(parameters_))
     comm_.broadcast(counter, outcome.first_with_data, {.what = "a buffer"});
@@ -89,26 +159,11 @@ void GradientMean::share_counters(const Reducer::Outcome& outcome) {
 
 Allocate shared_allocator(comm::Communicator& comm, torch::Device device) {
   comm::SharedVectors* shared = comm.world() > 1 && device.is_cpu() ? comm.shared() : nullptr;
+  if (shared == nullptr && device.is_cpu() && comm.hosts() != nullptr) shared = comm.hosts()->inside.shared();
   if (shared == nullptr) return {};
   return [shared](int64_t elements, const torch::TensorOptions& options) {
     return shared->allocate(elements, options.dtype().toScalarType());
   };
-}
-
-double clip_norm(Parameters& parameters, double largest) {
-  const torch::NoGradGuard no_grad;
-  double squares = 0;
-  for (const auto& block : parameters.blocks()) {
-    const double norm = block.grads.norm(2, torch::kFloat64).item<double>();
-    squares += norm * norm;
-  }
-  const double norm = std::sqrt(squares);
-  // The small number is what torch::nn::utils::clip_grad_norm_ adds, too.
-  const double factor = largest / (norm + 1e-6);
-  if (factor < 1) {
-    for (const auto& block : parameters.blocks()) block.grads.mul_(factor);
-  }
-  return norm;
 }
 
 }  // namespace tutti

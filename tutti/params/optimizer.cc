@@ -161,35 +161,38 @@ bool has_slots(Kind kind, const Options& options) {
   return !kind.slots(state, options).empty();
 }
 
-const Optimizer::Slot& find_slot(std::span<const Optimizer::Slot> slots, std::string_view name,
-                                 size_t stretch, int64_t elements) {
-  const auto found = std::find_if(slots.begin(), slots.end(), [&](const Optimizer::Slot& slot) {
-    return slot.name == name && slot.stretch == stretch;
-  });
-  if (found == slots.end()) {
+// What the slots hold for `elements` elements of a block from `offset` on.
+torch::Tensor find_slot(std::span<const Optimizer::Slot> slots, std::string_view name, size_t block,
+                        int64_t offset, int64_t elements) {
+  bool is_there = false;
+  for (const Optimizer::Slot& slot : slots) {
+    if (slot.name != name || slot.block != block) continue;
+    is_there = true;
+    if (slot.offset <= offset && offset + elements <= slot.offset + slot.vector.numel())
+      return slot.vector.narrow(0, offset - slot.offset, elements);
+  }
+  if (is_there) {
     fail(ErrorKind::InvalidArgument,
-         "the optimiser's slot {} is missing; was the checkpoint made by another optimiser?", name);
+         "the optimiser's slot {} has not the {} elements from {} on that are needed", name, elements,
+         offset);
   }
-  if (found->vector.numel() != elements) {
-    fail(ErrorKind::InvalidArgument, "the optimiser's slot {} has {} elements, {} are needed", name,
-         found->vector.numel(), elements);
-  }
-  return *found;
+  fail(ErrorKind::InvalidArgument,
+       "the optimiser's slot {} is missing; was the checkpoint made by another optimiser?", name);
 }
 
 }  // namespace
 
-Optimizer::Optimizer(std::vector<ValuesAndGrads> stretches, const OptimizerOptions& options)
+Optimizer::Optimizer(std::vector<Stretch> stretches, const OptimizerOptions& options)
     : stretches_(std::move(stretches)), options_(options) {
   const torch::NoGradGuard no_grad;
   std::vector<torch::Tensor> parameters;
   for (size_t i = 0; i < stretches_.size(); ++i) {
-    const auto& [values, grads] = stretches_[i];
+    const torch::Tensor& values = stretches_[i].values;
     const int64_t step = slice_elements(values);
     for (int64_t offset = 0; offset < values.numel(); offset += step) {
       const int64_t length = std::min(step, values.numel() - offset);
       torch::Tensor slice = values.narrow(0, offset, length).detach().requires_grad_(true);
-      slice.mutable_grad() = grads.narrow(0, offset, length);
+      slice.mutable_grad() = stretches_[i].grads.narrow(0, offset, length);
       slices_.push_back({i, offset, slice});
       parameters.push_back(slice);
     }
@@ -220,18 +223,18 @@ std::vector<Optimizer::Slot> Optimizer::slots() const {
   std::vector<Slot> slots;
   if (steps_ == 0) return slots;
   const torch::NoGradGuard no_grad;
-  const auto slot_at = [&](const char* name, size_t stretch) -> Slot& {
+  const auto slot_at = [&](const char* name, const Stretch& stretch) -> Slot& {
     for (Slot& slot : slots) {
-      if (slot.name == name && slot.stretch == stretch) return slot;
+      if (slot.name == name && slot.block == stretch.block && slot.offset == stretch.offset) return slot;
     }
-    return slots.emplace_back(Slot{name, stretch, torch::empty_like(stretches_[stretch].values)});
+    return slots.emplace_back(Slot{name, stretch.block, stretch.offset, torch::empty_like(stretch.values)});
   };
   with_kind(options_, [&](const auto& options, auto kind) {
     if (!has_slots(kind, options)) return;
     for (const Slice& slice : slices_) {
       auto& state = state_of<typename decltype(kind)::State>(*optimizer_, slice.values);
       for (const SlotView& view : kind.slots(state, options)) {
-        slot_at(view.name, slice.stretch)
+        slot_at(view.name, stretches_[slice.stretch])
             .vector.narrow(0, slice.offset, slice.values.numel())
             .copy_(*view.tensor);
       }
@@ -240,20 +243,21 @@ std::vector<Optimizer::Slot> Optimizer::slots() const {
   return slots;
 }
 
-void Optimizer::restore(int64_t steps, std::span<const Slot> slots) {
-  steps_ = steps;
-  if (steps == 0) return;
+void Optimizer::restore(const State& restored) {
+  steps_ = restored.steps;
+  if (steps_ == 0) return;
   const torch::NoGradGuard no_grad;
   with_kind(options_, [&](const auto& options, auto kind) {
     if (!has_slots(kind, options)) return;
     for (const Slice& slice : slices_) {
       auto& state = make_state<typename decltype(kind)::State>(*optimizer_, slice.values);
-      kind.set_step(state, steps);
+      kind.set_step(state, steps_);
       for (const SlotView& view : kind.slots(state, options)) {
-        const Slot& slot =
-            find_slot(slots, view.name, slice.stretch, stretches_[slice.stretch].values.numel());
-        *view.tensor =
-            slot.vector.narrow(0, slice.offset, slice.values.numel()).to(slice.values.options()).clone();
+        const Stretch& stretch = stretches_[slice.stretch];
+        *view.tensor = find_slot(restored.slots, view.name, stretch.block, stretch.offset + slice.offset,
+                                 slice.values.numel())
+                           .to(slice.values.options())
+                           .clone();
         view.tensor->set_requires_grad(false);
       }
     }

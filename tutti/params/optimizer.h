@@ -29,15 +29,22 @@ using OptimizerOptions =
 // (bench/optimizer.cc). Updates the values in place and leaves the gradients alone. Not thread-safe.
 class Optimizer {
  public:
-  // One vector of the optimiser's memory, such as "exp_avg": as long as the values of the stretch it belongs
-  // to.
+  // A part of one of the vectors that the optimiser keeps, such as "exp_avg".
   struct Slot {
     std::string name;
-    size_t stretch;
+    size_t block;    // of the parameters that it belongs to
+    int64_t offset;  // where in it the part begins
     torch::Tensor vector;
   };
 
-  Optimizer(std::vector<ValuesAndGrads> stretches, const OptimizerOptions& options);
+  // All that it has learnt.
+  struct State {
+    int64_t steps = 0;
+    std::vector<Slot> slots;
+  };
+
+  // Of all parameters, or of a part of them.
+  Optimizer(std::vector<Stretch> stretches, const OptimizerOptions& options);
   ~Optimizer();
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
@@ -53,23 +60,25 @@ class Optimizer {
   // How often step() was called, restored ones included.
   int64_t steps() const { return steps_; }
 
-  // Copies of the slots that there are: none before the first step.
-  std::vector<Slot> slots() const;
-  // Continues from slots() of an optimiser of the same kind over the same values, after `steps` steps. Slots
-  // that are missing or of another length are an InvalidArgument.
-  void restore(int64_t steps, std::span<const Slot> slots);
+  // A copy: of each slot a part for every stretch, none before the first step.
+  State state() const { return {steps_, slots()}; }
+  // Continues where an optimiser of the same kind was, over these stretches or more. Where no slot covers a
+  // stretch it is an InvalidArgument.
+  void restore(const State& state);
 
   // How many elements are updated at a time, on the CPU and with one thread.
   static constexpr int64_t kSliceElements = 65536;
 
  private:
+  std::vector<Slot> slots() const;
+
   struct Slice {
     size_t stretch;
     int64_t offset;
     torch::Tensor values;
   };
 
-  std::vector<ValuesAndGrads> stretches_;
+  std::vector<Stretch> stretches_;
   OptimizerOptions options_;
   std::vector<Slice> slices_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;

@@ -80,10 +80,10 @@ TEST_P(OptimizerTest, continues_from_its_slots_as_if_it_had_never_stopped) {
     grads.copy_(gradient(elements, step));
     first.step();
   }
-  const auto slots = first.slots();
+  const auto state = first.state();
   const torch::Tensor resumed = values.clone();
   Optimizer second({{resumed, grads}}, GetParam().options);
-  second.restore(first.steps(), slots);
+  second.restore(state);
   for (int step = 3; step < 6; ++step) {
     grads.copy_(gradient(elements, step));
     first.step();
@@ -99,8 +99,8 @@ INSTANTIATE_TEST_SUITE_P(All, OptimizerTest, testing::ValuesIn(cases()),
 TEST(Optimizer, has_no_slots_before_the_first_step) {
   const torch::Tensor values = torch::ones({3});
   Optimizer optimizer({{values, torch::zeros({3})}}, torch::optim::AdamOptions(1e-3));
-  EXPECT_TRUE(optimizer.slots().empty());
-  optimizer.restore(0, {});
+  EXPECT_TRUE(optimizer.state().slots.empty());
+  optimizer.restore({});
   EXPECT_EQ(optimizer.steps(), 0);
 }
 
@@ -109,9 +109,9 @@ TEST(Optimizer, slots_of_another_optimiser_are_refused) {
   Optimizer adam({{values, torch::zeros({3})}}, torch::optim::AdamOptions(1e-3));
   adam.step();
   Optimizer adagrad({{values, torch::zeros({3})}}, torch::optim::AdagradOptions(1e-3));
-  EXPECT_THROW(adagrad.restore(1, adam.slots()), Error);
+  EXPECT_THROW(adagrad.restore(adam.state()), Error);
   Optimizer longer({{torch::ones({4}), torch::zeros({4})}}, torch::optim::AdamOptions(1e-3));
-  EXPECT_THROW(longer.restore(1, adam.slots()), Error);
+  EXPECT_THROW(longer.restore(adam.state()), Error);
 }
 
 TEST(Optimizer, learning_rate_can_be_set_between_steps) {

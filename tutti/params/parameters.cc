@@ -176,7 +176,7 @@ void Parameters::place_trained(const Allocate& allocate) {
   for (const Vector& vector : assign_places(trained_)) {
     const auto tensor_options = torch::TensorOptions().dtype(vector.type).device(device);
     blocks_.push_back({make_vector(allocate, vector.elements, tensor_options),
-                       make_vector(allocate, vector.elements, tensor_options)});
+                       make_vector(allocate, vector.elements, tensor_options), blocks_.size(), 0});
   }
   for (View& view : trained_) {
     const torch::Tensor value = view_of(view, blocks_[view.block].values);
@@ -231,21 +231,24 @@ int64_t Parameters::size() const {
 
 void Parameters::zero_grads() {
   const torch::NoGradGuard no_grad;
-  for (ValuesAndGrads& block : blocks_) block.grads.zero_();
+  for (Stretch& block : blocks_) block.grads.zero_();
 }
 
 void Parameters::collect_grads() {
+  for (size_t i = 0; i < trained_.size(); ++i) collect_grad(i);
+}
+
+void Parameters::collect_grad(size_t parameter) {
   const torch::NoGradGuard no_grad;
-  for (View& view : trained_) {
-    torch::Tensor& grad = view.tensor.mutable_grad();
-    if (grad.defined() && grad.is_same(view.grad)) continue;
-    if (!grad.defined()) {
-      view.grad.zero_();
-    } else if (grad.data_ptr() != view.grad.data_ptr()) {
-      view.grad.copy_(grad.is_sparse() ? grad.to_dense() : grad);
-    }
-    grad = view.grad;
+  View& view = trained_[parameter];
+  torch::Tensor& grad = view.tensor.mutable_grad();
+  if (grad.defined() && grad.is_same(view.grad)) return;
+  if (!grad.defined()) {
+    view.grad.zero_();
+  } else if (grad.data_ptr() != view.grad.data_ptr()) {
+    view.grad.copy_(grad.is_sparse() ? grad.to_dense() : grad);
   }
+  grad = view.grad;
 }
 
 std::string Parameters::sha256() const {

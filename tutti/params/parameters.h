@@ -17,10 +17,13 @@ class UsesCommunicator;
 
 namespace tutti {
 
-// One stretch of values with its gradients, both one-dimensional and of one length.
-struct ValuesAndGrads {
+// A stretch of parameters with its gradients, both one-dimensional and of one length.
+struct Stretch {
   torch::Tensor values;
   torch::Tensor grads;
+  // Of which block of Parameters, and where in it.
+  size_t block = 0;
+  int64_t offset = 0;
 };
 
 enum class Layout {
@@ -49,9 +52,9 @@ struct ParametersOptions {
 // their own, so that they can be saved, summed and restored as one. A tensor that is registered under several
 // names is stored once, under its first name.
 //
-// Holds the module's tensors, not the module, and those submodules that work on all workers together. Thread-compatible. InvalidArgument: nothing to train, sparse
-// parameters, parameters on several devices, or two parameters that overlap in memory without being the same
-// one.
+// Holds the module's tensors, not the module, and those submodules that work on all workers together.
+// Thread-compatible. InvalidArgument: nothing to train, sparse parameters, parameters on several devices, or
+// two parameters that overlap in memory without being the same one.
 class Parameters {
  public:
   struct View {
@@ -70,7 +73,8 @@ class Parameters {
   // Second and further names of tensors stored once: name -> the first name.
   const std::map<std::string, std::string>& aliases() const { return aliases_; }
 
-  const std::vector<ValuesAndGrads>& blocks() const { return blocks_; }
+  // Whole.
+  const std::vector<Stretch>& blocks() const { return blocks_; }
   // The one vector, where all trained parameters have one type; else InvalidArgument.
   const torch::Tensor& values() const;
   const torch::Tensor& grads() const;
@@ -98,6 +102,8 @@ class Parameters {
   // Puts gradients back that the program or autograd has replaced by tensors of its own; one that it has
   // dropped is zero. To be called between the backward pass and whatever reads the gradient vectors.
   void collect_grads();
+  // The same for one of trained().
+  void collect_grad(size_t parameter);
 
   // SHA-256 over the bytes of the trained parameters, each in its logical order, in the order of their names.
   std::string sha256() const;
@@ -113,7 +119,7 @@ class Parameters {
   std::vector<View> frozen_;
   std::vector<View> buffers_;
   std::map<std::string, std::string> aliases_;
-  std::vector<ValuesAndGrads> blocks_;
+  std::vector<Stretch> blocks_;
   std::vector<torch::Tensor> buffer_vectors_;
   std::vector<std::shared_ptr<comm::UsesCommunicator>> communicator_users_;
 };

@@ -1,93 +1,122 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include <torch/types.h>
 
+#include "tutti/base/flags.h"
 #include "tutti/comm/communicator.h"
-#include "tutti/comm/reduce.h"
-#include "tutti/params/tree_sum.h"
+#include "tutti/comm/executor.h"
+#include "tutti/params/buckets.h"
+#include "tutti/params/control_word.h"
+#include "tutti/params/summation/summation.h"
 
 namespace tutti {
 
+struct ReducerOptions : SummationOptions {
+  bool fast = false;  // in whatever order the communicator adds
+};
+// As --reduce, --wire-precision, --error-feedback and --optimizer-state say.
+ReducerOptions reducer_options(const Flags& flags);
+// "reduce tree", "reduce tree, bfloat16 on the wire, scattered".
+std::string to_string(const ReducerOptions& options);
+
 // Adds what the lanes of a step give, over all workers: TreeSum for the lanes of this one, and the upper part
-// of the same tree across them. So the sums have the same bits whoever has which lanes, and whatever carries
-// them.
+// of the same tree across them (Summation). So the sums have the same bits whoever has which lanes, and
+// whatever carries them.
 //
-// Each worker adds one slice of every vector and hands it to all. Where the workers share memory (the
-// vectors, then, come from SharedVectors), it reads the others' slices where they lie and writes the sum back
-// there.
+// Beside the buckets there are a few float64 numbers, such as the loss and the count of examples, which every
+// worker adds for itself.
 //
-// Beside the vectors there are a few float64 numbers, such as the loss and the count of examples, which every
-// worker adds for itself. Not thread-safe.
+// A step is begin(), for each lane of this worker add() or skip(), then finish(). Before the last add() a
+// worker may open(): it knows the numbers of the lane, but its vectors are still being filled; then what is
+// ready() is sent while the rest is computed. The workers open() as they like; between it and finish() the
+// communicator is in use by another thread. Not thread-safe.
 class Reducer {
  public:
-  // What every worker knows after a step.
-  struct Outcome {
-    bool any_data = false;        // else the vectors hold nothing
-    bool data_everywhere = true;  // every worker with lanes had data in one of them
-    int first_with_data = 0;      // the lowest rank that had
-    int64_t stop = 0;             // the largest that any worker gave
-  };
+  // What a vector is divided by when it has been summed, given the sums of the numbers; 0: by nothing.
+  using Divisor = std::function<double(const Bucket& bucket, const torch::Tensor& numbers)>;
 
-  // The communicator outlives the reducer. Every worker makes one, with vectors of the same sizes.
-  Reducer(comm::Communicator& comm, TreeSum::Vectors vectors, torch::Tensor numbers, int64_t lanes);
+  // The communicator outlives the reducer. Every worker makes one, with buckets of the same sizes.
+  Reducer(comm::Communicator& comm, Buckets buckets, torch::Tensor numbers, int64_t lanes, Divisor divisor,
+          const ReducerOptions& options = {});
+  ~Reducer();
 
   LaneRange block() const { return block_; }
-  // As in TreeSum: the vectors and the numbers hold what the next lane gives, or it has no data.
-  void add() { sum_.add(); }
-  void skip() { sum_.skip(); }
+  const Buckets& buckets() const { return buckets_; }
+  // "tree" or "fast".
+  std::string name() const { return summation_ ? summation_->name() : "tree"; }
+  // Whether it is of use to open().
+  bool overlaps() const { return summation_ && summation_->overlaps(); }
 
-  // After the last lane of this worker. The sums of all lanes are then in the vectors and numbers of every
-  // worker. All have to be at the same step, else InvalidArgument.
-  // Each vector is divided by what `divisor` says, once the numbers are known; by nothing where it is empty.
-  using Divisor = std::function<double(size_t vector, const torch::Tensor& numbers)>;
-  Outcome finish(int64_t step, int64_t stop, const Divisor& divisor = {});
+  void begin(int64_t step, const Wishes& wishes);
+  // Vectors and numbers hold what the next lane gives, or it has no data.
+  void add();
+  void skip();
+
+  // The numbers hold what a lane of this worker gives. False, and nothing happens, where that is not its
+  // last, or it is of no use.
+  bool open();
+  // So does this bucket. In any order, once each; those of which one hears nothing are taken at add().
+  void ready(size_t bucket);
+
+  // The sums of all lanes are then in the vectors and numbers of every worker, or, where gradients are
+  // scattered, its own part. All have to be at the same step, else InvalidArgument.
+  ReduceOutcome finish();
+
+  // Gives every worker's part of the buckets to all: of vectors as long as those of the buckets.
+  void spread(const std::vector<torch::Tensor>& vectors);
 
  private:
-  using Tensors = std::vector<torch::Tensor>;
-  // What a worker sends of itself before the sums are made: step, stop, and of each of its subtrees whether
-  // there is anything in it, and its numbers.
-  static constexpr int64_t kHead = 2;
-
-  // The inputs that one vector has, all workers' subtrees in lane order; or the slice of them that is added
-  // here.
-  struct Source {
-    int rank;
-    size_t subtree;  // of that rank
+  // One bucket in one step.
+  struct Progress {
+    TreeSum sum;
+    bool added = false;  // the last lane
+    std::optional<Subtrees> subtrees = {};
   };
 
-  void keep_extras(const std::vector<TreeSum::Subtree>& subtrees);
-  void write_word(int64_t step, int64_t stop, const std::vector<TreeSum::Subtree>& subtrees);
-  Tensors exchange_words(int64_t step);
-  Outcome read_words(const Tensors& words, int64_t step);
-  torch::Tensor add_numbers(const Tensors& words);
-  void divide(const Divisor& divisor);
-  void add_in_place(size_t vector, double divisor);
-  void add_by_exchange(size_t vector, double divisor, int64_t step,
-                       const std::vector<TreeSum::Subtree>& subtrees);
-  int64_t word_size() const;
+  TreeSum make_sum(TreeSum::Vectors vectors, int64_t lanes, bool fast) const;
+  void add_bucket(size_t bucket);
+  void start(std::function<void()> job);
+  void start_words();
+  void start_ready();
+  ReduceOutcome finish_alone();
+  void agree_on_order();
 
   comm::Communicator& comm_;
-  comm::SharedVectors* const shared_;  // null: the vectors are exchanged
-  const TreeSum::Vectors vectors_;
+  const Buckets buckets_;
   const torch::Tensor numbers_;
-  const int64_t lanes_;
+  const Divisor divisor_;
   const LaneRange block_;
-  TreeSum sum_;
-  std::vector<comm::Node> nodes_;  // of all workers, in lane order
-  std::vector<Source> sources_;    // beside them
-  size_t most_subtrees_ = 0;       // of one worker
-  torch::Tensor word_;
-  // Where the subtrees but the last of a worker are put for the others to read: [vector][subtree].
-  std::vector<Tensors> extras_;
-  // Where they share memory: [vector][source], everybody's.
-  std::vector<Tensors> inputs_;
-  std::vector<Tensors> outputs_;  // [vector][rank]
-  Tensors words_;                 // [rank]
-  comm::Program program_;         // of this step
+  TreeSum numbers_sum_;
+  std::vector<Progress> progress_;  // [bucket]
+  ControlWord word_;
+  std::unique_ptr<Summation> summation_;  // null in a world of one
+
+  // The order in which buckets are sent: at first from the back, where the backward pass begins; after the
+  // first step, the order in which rank 0 had them ready.
+  std::vector<size_t> order_;
+  std::vector<size_t> seen_;
+  bool agreed_ = false;
+
+  // Of this step.
+  int64_t step_ = 0;
+  Wishes wishes_;
+  int64_t lanes_done_ = 0;
+  bool opened_ = false;
+  size_t next_ = 0;  // in the order: what is to be sent
+  // Written by jobs.
+  ReduceOutcome outcome_;
+  torch::Tensor totals_;
+
+  std::vector<comm::Work> jobs_;
+  comm::Executor executor_;  // last, so that it ends first
 };
 
 }  // namespace tutti

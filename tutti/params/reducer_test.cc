@@ -47,8 +47,9 @@ void reduce_and_compare(comm::Communicator& comm, int64_t lanes, uint64_t withou
   const torch::Tensor vector = vector_for(comm, kSize);
   const torch::Tensor small = vector_for(comm, 1);
   const torch::Tensor numbers = torch::zeros({2}, torch::kDouble);
-  Reducer reducer(comm, {vector, small}, numbers, lanes);
+  Reducer reducer(comm, whole_vectors({vector, small}), numbers, lanes, {});
   for (int64_t step = 0; step < 3; ++step) {
+    reducer.begin(step, {.stop = comm.rank() == 1 ? 15 : 0, .save = comm.rank() == comm.world() - 1});
     std::vector<std::optional<torch::Tensor>> leaves;
     for (int64_t lane = 0; lane < lanes; ++lane) leaves.push_back(lane_values(lane, step, without_data));
     for (int64_t lane = reducer.block().begin; lane < reducer.block().end; ++lane) {
@@ -64,8 +65,9 @@ void reduce_and_compare(comm::Communicator& comm, int64_t lanes, uint64_t withou
       numbers[1] = 1;
       reducer.add();
     }
-    const auto outcome = reducer.finish(step, comm.rank() == 1 ? 15 : 0);
-    EXPECT_EQ(outcome.stop, comm.world() > 1 ? 15 : 0);
+    const auto outcome = reducer.finish();
+    EXPECT_EQ(outcome.wishes.stop, comm.world() > 1 ? 15 : 0);
+    EXPECT_TRUE(outcome.wishes.save);
     int64_t width = 1;
     while (width < lanes) width *= 2;
     const auto expected = reference(leaves, 0, width);
@@ -105,11 +107,14 @@ TEST_P(ReducerOver, leaves_out_lanes_without_data) {
 
 TEST_P(ReducerOver, finds_a_worker_at_another_step) {
   const auto errors = errors_of_ranks(GetParam(), 2, std::chrono::seconds(60), [](comm::Communicator& comm) {
-    Reducer reducer(comm, {vector_for(comm, 10)}, torch::zeros({1}, torch::kDouble), 2);
+    Reducer reducer(comm, whole_vectors({vector_for(comm, 10)}), torch::zeros({1}, torch::kDouble), 2, {});
+    reducer.begin(comm.rank() == 0 ? 7 : 8, {});
     reducer.skip();
-    reducer.finish(comm.rank() == 0 ? 7 : 8, 0);
+    reducer.finish();
   });
-  for (const std::string& error : errors) EXPECT_NE(error.find("step 8"), std::string::npos) << error;
+  for (const std::string& error : errors) {
+    EXPECT_NE(error.find("rank 0 is at step 7, rank 1 at step 8"), std::string::npos) << error;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, ReducerOver, ::testing::Values("inproc", "plain", "shm"),

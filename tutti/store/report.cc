@@ -21,6 +21,7 @@ ordered_json to_json(const Report& report) {
   ordered_json metrics = ordered_json::object();
   for (const auto& [name, value] : report.metrics) metrics[name] = number_or_null(value);
   ordered_json json = {{"strategy", report.strategy},
+                       {"reduce", report.reduce},
                        {"world", report.world},
                        {"lanes", report.lanes},
                        {"steps", report.steps},

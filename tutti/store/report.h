@@ -13,6 +13,7 @@ namespace tutti::store {
 // no NaN.
 struct Report {
   std::string strategy;
+  std::string reduce = "tree";  // or "fast": then the bits depend on the number of workers
   int64_t world = 1;
   int64_t lanes = 1;
   int64_t steps = 0;

@@ -25,8 +25,12 @@ struct Training {
   int64_t end_step = 0;      // it ends when so many are done
   // Of the chief, where there is a log directory; else none.
   store::EventWriter* events = nullptr;
-  // Writes a checkpoint of the steps done; does nothing where none are written.
+  // Writes a checkpoint of the steps done; does nothing where none are written. With several workers all of
+  // them call it after the same step: see `wishes`.
   std::function<void()> save_checkpoint = {};
+  // Of this worker, for the next step; a hook may add to it in before_step(). StepResult::wishes says what
+  // all do.
+  Wishes wishes = {};
   // Set by a hook, it ends the training after this step, as if it had come to its end; with several workers
   // after the next one, when all have heard of it.
   std::optional<std::string> stop_reason = {};
@@ -45,7 +49,8 @@ class Hook {
   virtual void after_start(Training&) {}
   // Step number training.step is about to be made.
   virtual void before_step(Training&) {}
-  // A lane of this worker has its gradients; the parameters are still those of before the step.
+  // A lane of this worker has been computed; the parameters are still those of before the step. Its gradients
+  // may already be on their way into the sum.
   virtual void after_lane(Training&, int64_t /*lane*/, const Batch&, const LossOutput&) {}
   // The step is done, and counted in training.step.
   virtual void after_step(Training&, const StepResult&) {}

@@ -10,6 +10,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/torch_compat.h"
+#include "tutti/params/buckets.h"
 #include "tutti/params/lanes.h"
 
 namespace tutti {
@@ -69,18 +70,23 @@ Replica::Replica(Model model, const OptimizerOptions& optimizer, const ReplicaOp
     : model_(on_device(std::move(model), options.device)),
       options_(options),
       parameters_(*model_.module, {.allocate = options.allocate, .layout = options.layout}),
-      optimizer_(parameters_.blocks(), optimizer) {}
+      optimizer_(parts_of(parameters_, options.part, options.parts), optimizer) {}
 
-LossOutput Replica::run_lane(int64_t step, int64_t lane, const Batch& batch, double weight) {
+LossOutput Replica::run_lane(int64_t step, int64_t lane, const Batch& batch, double weight,
+                             const std::function<void(const torch::Tensor& loss)>& before_backward) {
   LossOutput output = [&] {
+    const SpanScope span(options_.timeline, Activity::Compute, "forward", step);
     const std::lock_guard lock(generator_mutex());
     torch::manual_seed(lane_seed(options_.seed, step, lane));
     const auto scope = autocast(options_);
     return model_.loss(batch);
   }();
   require_mean(output.loss);
-  output.loss.backward(torch::full_like(output.loss, weight));
-  parameters_.collect_grads();
+  before_backward(output.loss);
+  {
+    const SpanScope span(options_.timeline, Activity::Compute, "backward", step);
+    output.loss.backward(torch::full_like(output.loss, weight));
+  }
   output.loss = output.loss.detach();
   if (output.prediction.defined()) output.prediction = output.prediction.detach();
   return output;
@@ -92,6 +98,7 @@ torch::Tensor Replica::predict(const Batch& batch) {
         ErrorKind::InvalidArgument,
         "nobody said how the model predicts: give its class a forward(torch::Tensor), or set Model::predict");
   }
+  const SpanScope span(options_.timeline, Activity::Compute, "predict");
   const torch::NoGradGuard no_grad;
   const EvaluationScope evaluation(*model_.module);
   const auto scope = autocast(options_);

@@ -6,6 +6,7 @@
 
 #include <torch/types.h>
 
+#include "tutti/base/timeline.h"
 #include "tutti/data/batch.h"
 #include "tutti/params/optimizer.h"
 #include "tutti/params/parameters.h"
@@ -22,6 +23,11 @@ struct ReplicaOptions {
   torch::Device device = torch::kCPU;
   // Where the parameters' vectors live (ParametersOptions).
   Allocate allocate = {};
+  // The optimiser has this part of so many of the parameters (parts_of).
+  int part = 0;
+  int parts = 1;
+  // Where forward and backward are noted down; may be null. Outlives the replica.
+  Timeline* timeline = nullptr;
 };
 
 // One copy of the model with its flat parameters and optimiser: what a strategy drives. Not thread-safe.
@@ -32,8 +38,9 @@ class Replica {
 
   // Forward and backward of one lane's batch: the gradient of the mean loss times `weight` adds up in the
   // gradient vectors. What is random in it depends on seed, lane and step alone. The batch must have
-  // examples.
-  LossOutput run_lane(int64_t step, int64_t lane, const Batch& batch, double weight);
+  // examples. `before_backward` hears of the loss between the two.
+  LossOutput run_lane(int64_t step, int64_t lane, const Batch& batch, double weight,
+                      const std::function<void(const torch::Tensor& loss)>& before_backward);
 
   // Predictions in evaluation mode, without gradients, in float32.
   torch::Tensor predict(const Batch& batch);

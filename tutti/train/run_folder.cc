@@ -32,7 +32,11 @@ std::optional<RunFolder::Found> RunFolder::newest() {
 
 nlohmann::json RunFolder::settings(int64_t lanes) const {
   const Flags& flags = context_.flags();
-  return {{"lanes", lanes}, {"batch", flags.batch}, {"seed", flags.seed}, {"precision", flags.precision}};
+  return {{"lanes", lanes},
+          {"batch", flags.batch},
+          {"drop-remainder", flags.drop_remainder},
+          {"seed", flags.seed},
+          {"precision", flags.precision}};
 }
 
 void RunFolder::require_same_run(const Found& found, int64_t lanes) const {
@@ -41,7 +45,8 @@ void RunFolder::require_same_run(const Found& found, int64_t lanes) const {
   for (const auto& [name, now] : settings_now.items()) {
     if (!state.contains(name) || state.at(name) == now) continue;
     fail(ErrorKind::InvalidArgument,
-         "the run in {} has --{} {}, not {}; give the same to go on with it, or another --logdir or --resume never "
+         "the run in {} has --{} {}, not {}; give the same to go on with it, or another --logdir or --resume "
+         "never "
          "to start anew",
          logdir(), name, state.at(name).dump(), now.dump());
   }

@@ -11,24 +11,26 @@ Session::Session(const Context& context, Replica& replica)
 
 Session::~Session() = default;
 
-Progress Session::start() {
+Session::Start Session::start() {
   const std::optional<RunFolder::Found> found = folder_.newest();
-  const Progress progress = found ? resume(*found) : Progress{};
-  open_events(found ? std::optional(progress.step) : std::nullopt);
-  return progress;
+  Start start = found ? resume(*found) : Start{};
+  open_events(found ? std::optional(start.progress.step) : std::nullopt);
+  return start;
 }
 
-Progress Session::resume(const RunFolder::Found& found) {
+Session::Start Session::resume(const RunFolder::Found& found) {
   const nlohmann::json& state = found.checkpoint.state;
   if (context_.flags().lanes == 0) lanes_ = state.value("lanes", lanes_);
   folder_.require_same_run(found, lanes_);
-  restore(replica_.parameters(), replica_.optimizer(), found.checkpoint, found.where);
+  Optimizer::State optimizer =
+      restore(replica_.parameters(), replica_.optimizer(), found.checkpoint, found.where);
   context_.log().info("going on from {}", found.where);
-  return {.step = found.checkpoint.step,
-          .fit = state.value("fit", int64_t{0}),
-          .fit_begin = state.value("fit_begin", int64_t{0}),
-          .examples = state.value("examples", int64_t{0}),
-          .restarts = state.value("restarts", int64_t{0}) + 1};
+  return {.progress = {.step = found.checkpoint.step,
+                       .fit = state.value("fit", int64_t{0}),
+                       .fit_begin = state.value("fit_begin", int64_t{0}),
+                       .examples = state.value("examples", int64_t{0}),
+                       .restarts = state.value("restarts", int64_t{0}) + 1},
+          .optimizer = std::move(optimizer)};
 }
 
 void Session::open_events(const std::optional<int64_t>& resumed_after) {
@@ -38,10 +40,10 @@ void Session::open_events(const std::optional<int64_t>& resumed_after) {
   events_ = std::make_unique<store::EventWriter>(folder_.logdir(), options);
 }
 
-void Session::save(const Progress& progress) {
+void Session::save(const Progress& progress, const Optimizer::State& optimizer) {
   if (!folder_.exists() || !context_.is_chief()) return;
   if (events_) events_->flush();
-  store::Checkpoint checkpoint = snapshot(replica_.parameters(), replica_.optimizer());
+  store::Checkpoint checkpoint = snapshot(replica_.parameters(), replica_.optimizer().options(), optimizer);
   checkpoint.step = progress.step;
   checkpoint.state["fit"] = progress.fit;
   checkpoint.state["fit_begin"] = progress.fit_begin;

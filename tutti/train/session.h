@@ -45,12 +45,18 @@ class Session {
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  void save(const Progress& progress);
+  // `optimizer` is the whole state.
+  void save(const Progress& progress, const Optimizer::State& optimizer);
   store::EventWriter* events() { return events_.get(); }
 
-  // The chief alone: restores the newest whole checkpoint into the replica, if there is one and --resume
+  // Where the run goes on.
+  struct Start {
+    Progress progress;
+    Optimizer::State optimizer;
+  };
+  // The chief alone: restores the parameters of the newest whole checkpoint, if there is one and --resume
   // wants it.
-  Progress start();
+  Start start();
   // The others: with what the chief has found.
   void follow(int64_t lanes) { lanes_ = lanes; }
 
@@ -59,7 +65,7 @@ class Session {
   int64_t lanes() const { return lanes_; }
 
  private:
-  Progress resume(const RunFolder::Found& found);
+  Start resume(const RunFolder::Found& found);
   void open_events(const std::optional<int64_t>& resumed_after);
 
   const Context& context_;

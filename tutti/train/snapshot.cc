@@ -79,10 +79,10 @@ std::vector<Optimizer::Slot> slots_of(const Parameters& parameters, const Tensor
   std::vector<Optimizer::Slot> slots;
   const auto slot_at = [&](const std::string& name, size_t block) -> Optimizer::Slot& {
     for (auto& slot : slots) {
-      if (slot.name == name && slot.stretch == block) return slot;
+      if (slot.name == name && slot.block == block) return slot;
     }
     return slots.emplace_back(
-        Optimizer::Slot{name, block, torch::zeros_like(parameters.blocks()[block].values)});
+        Optimizer::Slot{name, block, 0, torch::zeros_like(parameters.blocks()[block].values)});
   };
   for (const auto& [full_name, tensor] : saved) {
     const auto slash = full_name.find('/');
@@ -97,34 +97,36 @@ std::vector<Optimizer::Slot> slots_of(const Parameters& parameters, const Tensor
 
 }  // namespace
 
-store::Checkpoint snapshot(const Parameters& parameters, const Optimizer& optimizer) {
+store::Checkpoint snapshot(const Parameters& parameters, const OptimizerOptions& optimizer,
+                           const Optimizer::State& state) {
   store::Checkpoint checkpoint;
   for (const auto* view : all_views(parameters))
     checkpoint.weights.push_back({view->name, view->tensor.detach()});
-  for (const auto& slot : optimizer.slots()) {
+  for (const auto& slot : state.slots) {
     for (const auto& view : parameters.trained()) {
-      if (view.block != slot.stretch) continue;
+      if (view.block != slot.block) continue;
       checkpoint.optimizer.push_back({slot.name + "/" + view.name, parameters.view_of(view, slot.vector)});
     }
   }
-  checkpoint.state["optimizer"] = nlohmann::json(to_json(optimizer.options()));
-  checkpoint.state["optimizer"]["steps"] = optimizer.steps();
+  checkpoint.state["optimizer"] = nlohmann::json(to_json(optimizer));
+  checkpoint.state["optimizer"]["steps"] = state.steps;
   checkpoint.state["weights_sha256"] = parameters.sha256();
   return checkpoint;
 }
 
-void restore(Parameters& parameters, Optimizer& optimizer, const store::Checkpoint& checkpoint,
-             const std::string& where) {
+Optimizer::State restore(Parameters& parameters, const Optimizer& optimizer,
+                         const store::Checkpoint& checkpoint, const std::string& where) {
   const Tensors weights = by_name(checkpoint.weights);
   require_same_model(parameters, weights, where);
   require_same_optimizer(optimizer, checkpoint, where);
   const torch::NoGradGuard no_grad;
-  optimizer.restore(checkpoint.state.at("optimizer").value("steps", int64_t{0}),
-                    slots_of(parameters, by_name(checkpoint.optimizer)));
+  Optimizer::State state{.steps = checkpoint.state.at("optimizer").value("steps", int64_t{0}),
+                         .slots = slots_of(parameters, by_name(checkpoint.optimizer))};
   for (const auto* view : all_views(parameters)) {
     torch::Tensor tensor = view->tensor.detach();
     tensor.copy_(weights.at(view->name));
   }
+  return state;
 }
 
 }  // namespace tutti

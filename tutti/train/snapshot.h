@@ -10,11 +10,13 @@ namespace tutti {
 
 // Everything of a model that a checkpoint holds, by name: parameters, frozen ones and buffers, and of the
 // optimiser "exp_avg/conv1.weight". The tensors are the model's own: write them before the next step.
-store::Checkpoint snapshot(const Parameters& parameters, const Optimizer& optimizer);
+store::Checkpoint snapshot(const Parameters& parameters, const OptimizerOptions& optimizer,
+                           const Optimizer::State& state);
 
 // The other way round. Where the checkpoint is of another model or optimiser, an InvalidArgument lists what
-// differs, by name and shape, and what to do; nothing is changed then.
-void restore(Parameters& parameters, Optimizer& optimizer, const store::Checkpoint& checkpoint,
-             const std::string& where);
+// differs, by name and shape, and what to do; nothing is changed then. Returns what the optimiser goes on
+// with.
+Optimizer::State restore(Parameters& parameters, const Optimizer& optimizer,
+                         const store::Checkpoint& checkpoint, const std::string& where);
 
 }  // namespace tutti

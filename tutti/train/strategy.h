@@ -7,6 +7,7 @@
 #include <torch/types.h>
 
 #include "tutti/data/batch_queue.h"
+#include "tutti/params/control_word.h"
 #include "tutti/params/lanes.h"
 #include "tutti/train/model.h"
 
@@ -16,8 +17,7 @@ struct StepResult {
   int64_t examples = 0;
   // The sum of all examples' losses: one float64, still on the device. Undefined where no lane had data.
   torch::Tensor loss_sum = {};
-  // The largest that any worker gave as `stop`.
-  int64_t stop = 0;
+  Wishes wishes;  // of all workers
 
   // Mean loss of the step's examples; waits for the device.
   double loss() const { return loss_sum.item<double>() / static_cast<double>(examples); }
@@ -35,10 +35,11 @@ class Strategy {
   // Those of this worker.
   virtual LaneRange lanes() const = 0;
   // Makes step number `step` (from 0): takes this worker's lanes from the queue, in order, and updates the
-  // parameters. A step that fails has not changed them. `stop` is 0, or why this worker wants to stop after
-  // it: all hear of it.
-  virtual StepResult step(int64_t step, int64_t stop, data::BatchQueue& queue,
+  // parameters. A step that fails has not changed them. All hear of what this worker wishes.
+  virtual StepResult step(int64_t step, const Wishes& wishes, data::BatchQueue& queue,
                           const LaneObserver& observe) = 0;
+  // How gradients are added, for the report: "tree" or "fast".
+  virtual std::string reduce() const = 0;
 };
 
 }  // namespace tutti

@@ -39,7 +39,7 @@ void reference_step(TestNet& net, const std::vector<Batch>& lanes, int64_t step,
     gradients.emplace_back();
     for (const auto& parameter : net.parameters()) gradients.back().push_back(parameter.grad().clone());
     buffers.emplace_back();
-    for (const auto& buffer : net.buffers()) buffers.back().push_back(buffer.clone());
+    for (const auto& buffer : net.buffers()) buffers.back().push_back(buffer.to(torch::kDouble, false, true));
     examples += static_cast<double>(lanes[lane].size());
   }
   // Neighbours are added, then neighbours of neighbours; an odd one waits.
@@ -81,7 +81,7 @@ TEST(Synchronous, makes_the_step_that_the_design_describes) {
     data::BatchQueue queue = make_queue(feed, lanes, 3, kSteps);
     data::BatchQueue same = make_queue(feed, lanes, 3, kSteps);
     for (int64_t step = 0; step < kSteps; ++step) {
-      single.step(step, 0, queue, ignore);
+      single.step(step, {}, queue, ignore);
       std::vector<Batch> batches;
       for (int64_t lane = 0; lane < lanes; ++lane) batches.push_back(*same.next());
       reference_step(*expected, batches, step, plain);
@@ -107,7 +107,7 @@ TEST(Synchronous, one_lane_is_an_ordinary_training_loop) {
   data::BatchQueue queue = make_queue(feed, 1, 4, 30);
   data::BatchQueue same = make_queue(feed, 1, 4, 30);
   for (int64_t step = 0; step < 30; ++step) {
-    const StepResult result = single.step(step, 0, queue, ignore);
+    const StepResult result = single.step(step, {}, queue, ignore);
     const Batch batch = *same.next();
     torch::manual_seed(lane_seed(1, step, 0));
     plain.zero_grad();
@@ -131,7 +131,7 @@ TEST(Synchronous, lanes_without_examples_count_for_nothing) {
   data::BatchQueue queue = make_queue(feed, 4, 2, 1);
   std::vector<int64_t> seen;
   const StepResult result = single.step(
-      0, 0, queue,
+      0, {}, queue,
       [&](int64_t lane, const Batch& batch, const LossOutput&) { seen.push_back(lane * 10 + batch.size()); });
   EXPECT_EQ(result.examples, 5);
   EXPECT_EQ(seen, (std::vector<int64_t>{2, 12, 21}));
@@ -147,7 +147,7 @@ TEST(Synchronous, a_step_that_fails_in_an_observer_leaves_the_parameters_alone) 
     const data::Feed feed = test_feed(50);
     data::BatchQueue queue = make_queue(feed, lanes, 2, 3);
     EXPECT_THROW(
-        single.step(0, 0, queue,
+        single.step(0, {}, queue,
                     [](int64_t, const Batch&, const LossOutput&) { throw std::runtime_error("no"); }),
         std::runtime_error);
     EXPECT_EQ(replica.parameters().sha256(), before);
@@ -169,14 +169,14 @@ std::vector<std::string> hashes_after_steps(const std::string& backend, int worl
     ReplicaOptions options;
     options.allocate = shared_allocator(comm, torch::kCPU);
     Replica replica(make_model(nets[me], test_loss), torch::optim::AdamOptions(1e-2), options);
-    Synchronous strategy(replica, comm, kLanes, {clip_norm});
+    Synchronous strategy(replica, comm, kLanes, {.clip_norm = clip_norm});
     const data::Sampler sampler(feed.size(), {.lanes = kLanes, .batch = 3});
     data::BatchQueue queue(
         feed, sampler,
         {.end_step = kSteps, .first_lane = strategy.lanes().begin, .end_lane = strategy.lanes().end});
     for (int64_t step = 0; step < kSteps; ++step) {
-      const StepResult result = strategy.step(step, comm.rank() == 0 ? step : 0, queue, ignore);
-      EXPECT_EQ(result.stop, step);
+      const StepResult result = strategy.step(step, {.stop = comm.rank() == 0 ? step : 0}, queue, ignore);
+      EXPECT_EQ(result.wishes.stop, step);
     }
     hashes[me] = replica.parameters().sha256();
     for (const auto& view : replica.parameters().buffers())
@@ -216,7 +216,7 @@ TEST(Replica, a_loss_that_is_no_mean_is_an_error_that_shows_its_shape) {
       torch::optim::AdamOptions(1e-2), {});
   const Batch batch = test_feed(4).read(std::vector<int64_t>{0, 1});
   try {
-    replica.run_lane(0, 0, batch, 1);
+    replica.run_lane(0, 0, batch, 1, [](const torch::Tensor&) {});
     FAIL();
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("float32[2,4]"), std::string::npos) << error.what();
@@ -253,7 +253,7 @@ TEST(Replica, learns_in_bfloat16_with_weights_in_float32) {
   double first = 0;
   double last = 0;
   for (int64_t step = 0; step < 100; ++step) {
-    last = single.step(step, 0, queue, ignore).loss();
+    last = single.step(step, {}, queue, ignore).loss();
     if (step == 0) first = last;
   }
   EXPECT_LT(last, first / 2);

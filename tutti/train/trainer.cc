@@ -38,12 +38,17 @@ Layout layout_of(const std::string& text, const Model& model) {
   return fastest_layout(*model.module);
 }
 
+bool is_sharded(const Context& context) { return context.flags().optimizer_state == "sharded"; }
+
 ReplicaOptions replica_options(const Context& context, const Model& model, comm::Communicator& comm) {
   return {.precision = parse_precision(context.flags().precision),
           .layout = layout_of(context.flags().layout, model),
           .seed = context.flags().seed,
           .device = context.device(),
-          .allocate = shared_allocator(comm, context.device())};
+          .allocate = shared_allocator(comm, context.device()),
+          .part = is_sharded(context) ? comm.rank() : 0,
+          .parts = is_sharded(context) ? comm.world() : 1,
+          .timeline = context.timeline()};
 }
 
 std::string strategy_name(const Context& context) {
@@ -70,7 +75,8 @@ Trainer::Trainer(const Context& context, Model model, const OptimizerOptions& op
       replica_(model, optimizer, replica_options(context, model, *comm_)),
       session_(context, replica_),
       hooks_(hooks_of_flags()),
-      device_clock_(context.device()) {}
+      device_clock_(context.device()),
+      timeline_file_(context, *comm_) {}
 
 Trainer::~Trainer() = default;
 
@@ -84,8 +90,9 @@ std::unique_ptr<Strategy> Trainer::make_strategy() {
          context_.identity().source);
   }
   if (name == "single" || name == "allreduce")
-    return std::make_unique<Synchronous>(replica_, *comm_, session_.lanes(),
-                                         SynchronousOptions{options_.clip_norm});
+    return std::make_unique<Synchronous>(
+        replica_, *comm_, session_.lanes(),
+        SynchronousOptions{options_.clip_norm, reducer_options(context_.flags())});
   fail(ErrorKind::Unimplemented,
        "strategy {} (world {}, found through {}) is not in this version; single and allreduce are", name,
        context_.world(), context_.identity().source);
@@ -96,24 +103,43 @@ std::vector<std::unique_ptr<Hook>> Trainer::hooks_of_flags() const {
   std::vector<std::unique_ptr<Hook>> hooks;
   if (flags.nan_guard) hooks.push_back(hooks::nan_guard());
   hooks.push_back(hooks::progress());
-  if (flags.logdir.empty()) return hooks;
-  hooks.push_back(hooks::summaries({.every = flags.summary_every}));
   if (!flags.profile_steps.empty()) {
+    if (flags.logdir.empty() && flags.timeline.empty())
+      fail(ErrorKind::InvalidArgument,
+           "--profile-steps needs a place to write to: --timeline FILE or --logdir");
     hooks.push_back(hooks::profile(hooks::parse_step_range(flags.profile_steps),
                                    (std::filesystem::path(flags.logdir) / "trace.json").string()));
   }
+  if (flags.logdir.empty()) return hooks;
+  hooks.push_back(hooks::summaries({.every = flags.summary_every}));
   hooks.push_back(hooks::checkpoint(parse_every(flags.checkpoint_every)));
   return hooks;
 }
 
 template <class Call>
 void Trainer::for_each_hook(Call call) {
+  const SpanScope span(context_.timeline(), Activity::Step, "hooks", progress_.step);
   for (const auto& hook : hooks_) call(*hook);
 }
 
+// What one worker cannot do, the others do not wait for.
+template <class Body>
+void Trainer::or_abandon(const char* what, Body body) {
+  try {
+    body();
+  } catch (const std::exception& error) {
+    comm_->abandon(fmt::format("{} could not {}: {}", context_.task().short_name(), what, error.what()));
+    throw;
+  }
+}
+
 void Trainer::start() {
-  if (comm_->rank() == 0) progress_ = session_.start();
+  const SpanScope span(context_.timeline(), Activity::Step, "start");
+  Session::Start start;
+  if (comm_->rank() == 0) start = session_.start();
+  progress_ = start.progress;
   if (comm_->world() > 1) start_together();
+  replica_.optimizer().restore(broadcast(*comm_, start.optimizer, 0));
   strategy_ = make_strategy();
 }
 
@@ -125,6 +151,9 @@ void Trainer::start_together() {
   plan.push_back(fmt::format("seed {}", flags.seed));
   plan.push_back(fmt::format("precision {}", flags.precision));
   plan.push_back(fmt::format("layout {}", flags.layout));
+  plan.push_back(fmt::format("drop-remainder {}", flags.drop_remainder));
+  plan.push_back(to_string(reducer_options(flags)));
+  plan.push_back(flags.logdir.empty() ? "no logdir" : "a logdir");
   require_same_plan(*comm_, plan);
   const torch::Tensor numbers = torch::tensor({progress_.step, progress_.fit, progress_.fit_begin,
                                                progress_.examples, progress_.restarts, session_.lanes()},
@@ -134,7 +163,7 @@ void Trainer::start_together() {
   progress_ = {n[0], n[1], n[2], n[3], n[4]};
   session_.follow(n[5]);
   module_group_ = give_group(replica_.parameters(), *comm_, session_.lanes());
-  broadcast(*comm_, replica_.parameters(), replica_.optimizer(), 0);
+  broadcast(*comm_, replica_.parameters(), 0);
 }
 
 int64_t Trainer::end_step(const data::Sampler& sampler, const FitOptions& options) const {
@@ -150,7 +179,7 @@ Training Trainer::make_training(int64_t end_step) {
   training.first_step = training.step = progress_.step;
   training.end_step = end_step;
   training.events = session_.events();
-  training.save_checkpoint = [this] { session_.save(progress_); };
+  training.save_checkpoint = [this] { save(); };
   return training;
 }
 
@@ -164,14 +193,33 @@ void Trainer::require_data_in_every_lane(const Training& training, const data::S
   sampler.examples(per_epoch - 1, session_.lanes() - 1, examples);
   if (!module_group_ || !examples.empty() || short_step >= training.end_step - progress_.fit_begin) return;
   fail(ErrorKind::InvalidArgument,
-       "SyncBatchNorm needs examples in every lane, but the last step of an epoch does not fill {} lanes of {} "
-       "({} examples in all). Leave it out with --drop-remainder, or choose another --batch",
+       "SyncBatchNorm needs examples in every lane, but the last step of an epoch does not fill {} lanes of "
+       "{} "
+       "({} examples in all). Leave it out: --drop-remainder, in place of --no-drop-remainder",
        session_.lanes(), sampler.options().batch, sampler.size());
+}
+
+// The others wait for the chief's disk here, and longer than for one another.
+void Trainer::save() {
+  constexpr int kTimeouts = 10;
+  const SpanScope span(context_.timeline(), Activity::Save, "checkpoint", progress_.step);
+  const bool chief = comm_->rank() == 0;
+  Optimizer::State state;
+  if (is_sharded(context_) && comm_->world() > 1) {
+    state = gather_state(*comm_, replica_.parameters(), replica_.optimizer());
+  } else if (chief) {
+    state = replica_.optimizer().state();
+  }
+  if (chief) session_.save(progress_, state);
+  const auto timeout = std::chrono::duration<double>(context_.flags().timeout * kTimeouts);
+  comm_->barrier({.timeout = std::chrono::ceil<std::chrono::milliseconds>(timeout),
+                  .what = "the checkpoint",
+                  .step = progress_.step});
 }
 
 void Trainer::fit(const data::Feed& feed, const FitOptions& options) {
   if (feed.size() == 0) fail(ErrorKind::InvalidArgument, "the feed has no examples to train on");
-  if (!strategy_) start();
+  if (!strategy_) or_abandon("start", [&] { start(); });
   const int64_t this_fit = next_fit_++;
   if (this_fit < progress_.fit) return;  // finished before the run was resumed
   if (this_fit > progress_.fit) {
@@ -181,7 +229,14 @@ void Trainer::fit(const data::Feed& feed, const FitOptions& options) {
   const data::Sampler sampler(feed.size(), {.order = feed.order(),
                                             .seed = context_.flags().seed,
                                             .lanes = session_.lanes(),
-                                            .batch = context_.flags().batch});
+                                            .batch = context_.flags().batch,
+                                            .drop_remainder = context_.flags().drop_remainder});
+  if (sampler.steps_per_epoch() == 0) {
+    fail(ErrorKind::InvalidArgument,
+         "the {} examples do not fill one step of {} lanes with {} each: give a smaller --batch, or "
+         "--no-drop-remainder",
+         feed.size(), session_.lanes(), context_.flags().batch);
+  }
   Training training = make_training(end_step(sampler, options));
   require_data_in_every_lane(training, sampler);
   const auto begin = Clock::now();
@@ -191,6 +246,7 @@ void Trainer::fit(const data::Feed& feed, const FitOptions& options) {
     run_steps(training, feed, sampler);
   } catch (const Interrupted&) {
     fill_report(seconds_since(begin), progress_.examples - examples_before);
+    timeline_file_.write();  // all of them stop here
     throw;
   } catch (const std::exception& error) {
     for_each_hook([&](Hook& hook) { hook.on_error(training, error); });
@@ -212,16 +268,18 @@ void Trainer::run_steps(Training& training, const data::Feed& feed, const data::
                           .end_step = std::max(training.step, training.end_step) - progress_.fit_begin,
                           .first_lane = strategy_->lanes().begin,
                           .end_lane = strategy_->lanes().end,
-                          .device = replica_.options().device});
-  last_step_.stop = 0;
+                          .device = replica_.options().device,
+                          .timeline = context_.timeline(),
+                          .step_in_timeline = progress_.fit_begin});
+  last_step_.wishes = {};
   int64_t stop = wish_to_stop(training, signals);
   while (training.step < training.end_step && !(stop != 0 && comm_->world() == 1)) {
     one_step(training, queue, stop);
-    if (last_step_.stop != 0) break;
+    if (last_step_.wishes.stop != 0) break;
     stop = wish_to_stop(training, signals);
   }
   for_each_hook([&](Hook& hook) { hook.end(training); });
-  const int64_t agreed = comm_->world() == 1 ? stop : last_step_.stop;
+  const int64_t agreed = comm_->world() == 1 ? stop : last_step_.wishes.stop;
   if (const auto number = static_cast<int>(agreed - kHookSaidSo);
       number > 0 && training.step < training.end_step) {
     const std::string kept = context_.flags().logdir.empty() ? "nothing was saved, since there is no --logdir"
@@ -234,11 +292,13 @@ void Trainer::run_steps(Training& training, const data::Feed& feed, const data::
 }
 
 void Trainer::one_step(Training& training, data::BatchQueue& queue, int64_t stop) {
+  const SpanScope span(context_.timeline(), Activity::Step, "step", training.step);
   if (options_.learning_rate) replica_.optimizer().set_learning_rate(options_.learning_rate(training.step));
+  training.wishes = {.stop = stop, .save = false};
   for_each_hook([&](Hook& hook) { hook.before_step(training); });
   device_clock_.begin_step();
   last_step_ = strategy_->step(
-      training.step, stop, queue, [&](int64_t lane, const Batch& batch, const LossOutput& output) {
+      training.step, training.wishes, queue, [&](int64_t lane, const Batch& batch, const LossOutput& output) {
         for_each_hook([&](Hook& hook) { hook.after_lane(training, lane, batch, output); });
       });
   device_clock_.end_step();
@@ -249,6 +309,7 @@ void Trainer::one_step(Training& training, data::BatchQueue& queue, int64_t stop
 
 void Trainer::fill_report(double seconds, int64_t examples) {
   report_.strategy = strategy_->name();
+  report_.reduce = strategy_->reduce();
   report_.world = comm_->world();
   report_.lanes = session_.lanes();
   report_.steps = progress_.step;
@@ -281,7 +342,8 @@ void Trainer::for_each_batch(const data::Feed& feed, int64_t batch, Share share,
                          {.end_step = sampler.steps_per_epoch(),
                           .first_lane = lane,
                           .end_lane = lane + 1,
-                          .device = replica_.options().device});
+                          .device = replica_.options().device,
+                          .timeline = context_.timeline()});
   while (auto next = queue.next()) {
     if (next->size() > 0) body(replica_.prepare(*next));
   }
@@ -289,11 +351,14 @@ void Trainer::for_each_batch(const data::Feed& feed, int64_t batch, Share share,
 
 std::map<std::string, double> Trainer::evaluate(const data::Feed& feed, const metrics::List& list,
                                                 const EvaluateOptions& options) {
+  const SpanScope span(context_.timeline(), Activity::Evaluate, "evaluate");
   const auto begin = Clock::now();
   for (const auto& metric : list) metric->reset();
-  for_each_batch(feed, options.batch, Share::Ours, [&](const Batch& batch) {
-    const torch::Tensor prediction = replica_.predict(batch);
-    for (const auto& metric : list) metric->update(prediction, batch);
+  or_abandon("evaluate", [&] {
+    for_each_batch(feed, options.batch, Share::Ours, [&](const Batch& batch) {
+      const torch::Tensor prediction = replica_.predict(batch);
+      for (const auto& metric : list) metric->update(prediction, batch);
+    });
   });
   std::map<std::string, double> values;
   std::string text;

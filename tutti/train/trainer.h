@@ -10,6 +10,7 @@
 
 #include "tutti/cluster/context.h"
 #include "tutti/comm/communicator.h"
+#include "tutti/comm/timeline_file.h"
 #include "tutti/data/feed.h"
 #include "tutti/metrics/metric.h"
 #include "tutti/store/report.h"
@@ -87,6 +88,7 @@ class Trainer {
   std::vector<std::unique_ptr<Hook>> hooks_of_flags() const;
   int64_t end_step(const data::Sampler& sampler, const FitOptions& options) const;
   Training make_training(int64_t end_step);
+  void save();
   void require_data_in_every_lane(const Training& training, const data::Sampler& sampler) const;
   void run_steps(Training& training, const data::Feed& feed, const data::Sampler& sampler);
   void one_step(Training& training, data::BatchQueue& queue, int64_t stop);
@@ -97,6 +99,8 @@ class Trainer {
   void for_each_batch(const data::Feed& feed, int64_t batch, Share share, Body body);
   template <class Call>
   void for_each_hook(Call call);
+  template <class Body>
+  void or_abandon(const char* what, Body body);
 
   const Context& context_;
   const TrainerOptions options_;
@@ -104,13 +108,14 @@ class Trainer {
   Replica replica_;
   Session session_;
   std::shared_ptr<comm::Communicator> module_group_;  // once started, where some module wants one
-  std::unique_ptr<Strategy> strategy_;  // once started
+  std::unique_ptr<Strategy> strategy_;                // once started
   std::vector<std::unique_ptr<Hook>> hooks_;
   Progress progress_;
   int64_t next_fit_ = 0;
   StepResult last_step_;
   DeviceClock device_clock_;
   store::Report report_;
+  comm::TimelineFile timeline_file_;  // last, so that it is written first
 };
 
 }  // namespace tutti

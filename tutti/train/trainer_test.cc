@@ -7,6 +7,7 @@
 
 #include "tutti/base/test_errors.h"
 #include "tutti/base/test_folder.h"
+#include "tutti/base/test_trace.h"
 #include "tutti/metrics/metrics.h"
 #include "tutti/train/hooks/summaries.h"
 #include "tutti/train/test_training.h"
@@ -358,10 +359,46 @@ TEST(Trainer, profiles_the_steps_that_were_asked_for) {
   const Context context = test_context(flags);
   Trainer trainer(context, test_net(), kAdam, test_loss);
   trainer.fit(test_feed());
-  std::ifstream in(folder / "run/trace.json");
-  const auto trace = nlohmann::json::parse(in);
-  EXPECT_GT(trace.size(), 20U);
-  EXPECT_NE(trace.dump().find("conv"), std::string::npos);
+  const ReadTrace trace = read_trace(folder / "run/trace.json");
+  expect_nested(trace);
+  const auto convolutions = trace.of(1, "aten::convolution");
+  ASSERT_EQ(convolutions.size(), 2U);
+  EXPECT_EQ(convolutions[0].category, "operator");
+  EXPECT_EQ(convolutions[0].step, 2);
+  EXPECT_EQ(convolutions[1].step, 3);
+}
+
+TEST(Trainer, writes_a_timeline_with_the_operators_of_the_steps_that_were_asked_for) {
+  TestFolder folder;
+  Flags flags = test_flags();
+  flags.steps = 6;
+  flags.lanes = 2;
+  flags.timeline = folder / "t.json";
+  flags.profile_steps = "2..4";
+  {
+    const Context context = test_context(flags);
+    Trainer trainer(context, test_net(), kAdam, test_loss);
+    trainer.fit(test_feed());
+    trainer.evaluate(test_feed(), {metrics::accuracy("label")});
+  }
+  const ReadTrace trace = read_trace(flags.timeline);
+  expect_nested(trace);
+  EXPECT_EQ(trace.of(1, "step").size(), 6U);
+  EXPECT_EQ(trace.of(1, "forward").size(), 12U);
+  EXPECT_EQ(trace.of(1, "backward").size(), 12U);
+  EXPECT_EQ(trace.of(1, "update").size(), 6U);
+  EXPECT_EQ(trace.of(1, "evaluate").size(), 1U);
+  EXPECT_EQ(trace.of(1, "read a batch").size(), 13U);
+  EXPECT_EQ(trace.of(1, "aten::convolution").size(), 4U);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1);
+}
+
+TEST(Trainer, a_profile_needs_a_place) {
+  Flags flags = test_flags();
+  flags.profile_steps = "2..4";
+  const Context context = test_context(flags);
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("--timeline FILE or --logdir"),
+               [&] { Trainer(context, test_net(), kAdam, test_loss); });
 }
 
 TEST(Trainer, metrics_of_the_batches_need_predictions) {

@@ -12,8 +12,12 @@ class Checkpoint final : public Hook {
     last_step_ = training.step;
   }
 
-  void after_step(Training& training, const StepResult&) override {
-    if (due_.at(training.step)) save(training);
+  void before_step(Training& training) override {
+    if (due_.at(training.step + 1)) training.wishes.save = true;
+  }
+
+  void after_step(Training& training, const StepResult& result) override {
+    if (result.wishes.save) save(training);
   }
 
   void end(Training& training) override {

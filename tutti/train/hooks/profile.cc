@@ -1,42 +1,110 @@
 #include "tutti/train/hooks/profile.h"
 
-#include <fstream>
+#include <atomic>
+#include <optional>
 #include <utility>
 
-#include <torch/csrc/autograd/profiler_legacy.h>
+#include <ATen/record_function.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
+#include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
+#include "tutti/base/trace_events.h"
 
 namespace tutti::hooks {
 namespace {
+
+// LibTorch's callbacks are plain functions. They find the timeline in what LibTorch hands on from a thread to
+// those that work for it, under a key that it keeps for others.
+constexpr auto kKey = c10::DebugInfoKind::TEST_INFO_2;
+
+struct OperatorsTimeline final : c10::DebugInfoBase {
+  explicit OperatorsTimeline(Timeline& to) : timeline(to) {}
+  Timeline& timeline;
+  std::atomic<int64_t> step{-1};
+};
+
+struct Begun final : at::ObserverContext {
+  int64_t at = 0;
+};
+
+std::unique_ptr<at::ObserverContext> begin_operator(const at::RecordFunction&) {
+  const auto* operators = static_cast<OperatorsTimeline*>(c10::ThreadLocalDebugInfo::get(kKey));
+  if (operators == nullptr) return nullptr;
+  auto begun = std::make_unique<Begun>();
+  begun->at = operators->timeline.now();
+  return begun;
+}
+
+void end_operator(const at::RecordFunction& function, at::ObserverContext* context) {
+  auto* operators = static_cast<OperatorsTimeline*>(c10::ThreadLocalDebugInfo::get(kKey));
+  if (operators == nullptr || context == nullptr) return;
+  Timeline& timeline = operators->timeline;
+  timeline.record(Activity::Operator, function.name(), "", operators->step, static_cast<Begun*>(context)->at,
+                  timeline.now());
+}
+
+// While it lives, the operators of this thread, and of those that work for it, are noted down.
+class OperatorRecording {
+ public:
+  explicit OperatorRecording(Timeline& timeline)
+      : operators_(std::make_shared<OperatorsTimeline>(timeline)),
+        guard_(kKey, operators_),
+        handle_(at::addThreadLocalCallback(
+            at::RecordFunctionCallback(begin_operator, end_operator)
+                .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION,
+                         at::RecordScope::TORCHSCRIPT_FUNCTION, at::RecordScope::USER_SCOPE}))) {}
+  ~OperatorRecording() { at::removeCallback(handle_); }
+  OperatorRecording(const OperatorRecording&) = delete;
+  OperatorRecording& operator=(const OperatorRecording&) = delete;
+
+  void step(int64_t step) { operators_->step = step; }
+
+ private:
+  const std::shared_ptr<OperatorsTimeline> operators_;  // shared with LibTorch's threads
+  const c10::DebugInfoGuard guard_;
+  const at::CallbackHandle handle_;
+};
 
 class Profile final : public Hook {
  public:
   Profile(StepRange steps, std::string file) : steps_(steps), file_(std::move(file)) {}
 
   void before_step(Training& training) override {
-    if (training.step != steps_.begin) return;
-    out_.open(file_);
-    if (!out_)
-      fail(ErrorKind::InvalidArgument, "the trace {} cannot be written; give another --logdir", file_);
-    recording_ = std::make_unique<torch::autograd::profiler::RecordProfile>(out_);
+    if (training.step == steps_.begin) record(training);
+    if (recording_) recording_->step(training.step);
   }
 
   void after_step(Training& training, const StepResult&) override {
-    if (recording_ && training.step >= steps_.end) finish(training);
+    if (training.step >= steps_.end) finish(training);
   }
 
-  void end(Training& training) override {
-    if (recording_) finish(training);
-  }
+  void end(Training& training) override { finish(training); }
 
   void on_error(Training&, const std::exception&) noexcept override { recording_.reset(); }
 
  private:
+  void record(const Training& training) {
+    Timeline* timeline = training.context.timeline();
+    if (timeline == nullptr) {
+      if (!training.context.is_chief()) return;
+      require_writable_trace(file_);
+      timeline = &own_.emplace();
+      timeline->name_thread("main");
+    }
+    recording_.emplace(*timeline);
+  }
+
   void finish(const Training& training) {
-    recording_.reset();  // writes
-    out_.close();
+    if (!recording_) return;
+    recording_.reset();
+    if (!own_) return;
+    const int64_t begin = first_begin(*own_).value_or(0);
+    const TraceProcess process{.name = training.context.task().short_name(),
+                               .time = [begin](int64_t own) { return own - begin; }};
+    write_trace(file_, *own_, process, Json{{"first_step", steps_.begin}, {"end_step", training.step}});
+    own_.reset();
     training.context.log().info(
         "trace of the steps {} to {} in {}: open it in ui.perfetto.dev or chrome://tracing", steps_.begin,
         training.step - 1, file_);
@@ -44,8 +112,8 @@ class Profile final : public Hook {
 
   const StepRange steps_;
   const std::string file_;
-  std::ofstream out_;
-  std::unique_ptr<torch::autograd::profiler::RecordProfile> recording_;
+  std::optional<Timeline> own_;
+  std::optional<OperatorRecording> recording_;
 };
 
 }  // namespace

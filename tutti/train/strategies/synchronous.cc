@@ -4,6 +4,7 @@
 #include <torch/utils.h>
 
 #include "tutti/base/check.h"
+#include "tutti/base/timeline.h"
 
 namespace tutti {
 namespace {
@@ -18,31 +19,53 @@ Batch take(data::BatchQueue& queue, int64_t step) {
 
 Synchronous::Synchronous(Replica& replica, comm::Communicator& comm, int64_t lanes,
                          const SynchronousOptions& options)
-    : replica_(replica), comm_(comm), options_(options), mean_(replica.parameters(), comm, lanes) {}
+    : replica_(replica),
+      comm_(comm),
+      options_(options),
+      mean_(replica.parameters(), comm, lanes, options.reducer) {}
 
-StepResult Synchronous::step(int64_t step, int64_t stop, data::BatchQueue& queue,
+StepResult Synchronous::step(int64_t step, const Wishes& wishes, data::BatchQueue& queue,
                              const LaneObserver& observe) {
+  mean_.begin_step(step, wishes);
   for (int64_t lane = lanes().begin; lane < lanes().end; ++lane) {
-    const Batch batch = replica_.prepare(take(queue, step));
+    const Batch batch = prepare(take(queue, step), step);
     if (batch.size() > 0) {
       add_lane(step, lane, batch, observe);
     } else {
       mean_.skip();
     }
   }
-  const GradientMean::Result result = mean_.finish(step, stop);
+  const GradientMean::Result result = finish(step);
   if (result.examples > 0) {
-    if (options_.clip_norm > 0) clip_norm(replica_.parameters(), options_.clip_norm);
+    if (options_.clip_norm > 0) mean_.clip_norm(options_.clip_norm);
+    const SpanScope span(comm_.timeline(), Activity::Compute, "update", step);
     replica_.optimizer().step();
+    mean_.share_update();
   }
-  return {result.examples, result.loss_sum, result.stop};
+  return {result.examples, result.loss_sum, result.wishes};
+}
+
+Batch Synchronous::prepare(const Batch& batch, int64_t step) const {
+  const SpanScope span(comm_.timeline(), Activity::Copy, "prepare the batch", step);
+  return replica_.prepare(batch);
+}
+
+GradientMean::Result Synchronous::finish(int64_t step) {
+  const SpanScope span(comm_.timeline(), Activity::Reduce, "gradients", step);
+  return mean_.finish();
 }
 
 void Synchronous::add_lane(int64_t step, int64_t lane, const Batch& batch, const LaneObserver& observe) {
-  mean_.begin_lane();
-  const LossOutput output = replica_.run_lane(step, lane, batch, mean_.weight(batch.size()));
+  {
+    const SpanScope span(comm_.timeline(), Activity::Compute, "clear the gradients", step);
+    mean_.begin_lane();
+  }
+  const LossOutput output =
+      replica_.run_lane(step, lane, batch, mean_.weight(batch.size()),
+                        [&](const torch::Tensor& loss) { mean_.begin_backward(loss, batch.size()); });
   observe(lane, batch, output);
-  mean_.add(output.loss, batch.size());
+  const SpanScope span(comm_.timeline(), Activity::Reduce, "add the lane", step);
+  mean_.add();
 }
 
 }  // namespace tutti

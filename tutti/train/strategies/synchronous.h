@@ -11,6 +11,7 @@ namespace tutti {
 
 struct SynchronousOptions {
   double clip_norm = 0;  // the largest norm of the mean gradient; 0: any
+  ReducerOptions reducer = {};
 };
 
 // Every worker does its lanes, one after the other, adds up what they give together with all others, and
@@ -23,9 +24,13 @@ class Synchronous final : public Strategy {
 
   std::string name() const override { return comm_.world() == 1 ? "single" : "allreduce"; }
   LaneRange lanes() const override { return mean_.lanes(); }
-  StepResult step(int64_t step, int64_t stop, data::BatchQueue& queue, const LaneObserver& observe) override;
+  std::string reduce() const override { return mean_.name(); }
+  StepResult step(int64_t step, const Wishes& wishes, data::BatchQueue& queue,
+                  const LaneObserver& observe) override;
 
  private:
+  Batch prepare(const Batch& batch, int64_t step) const;
+  GradientMean::Result finish(int64_t step);
   void add_lane(int64_t step, int64_t lane, const Batch& batch, const LaneObserver& observe);
 
   Replica& replica_;

@@ -1,0 +1,87 @@
+// What workers can do otherwise together: sharded state, sums in any order, fewer bits on the wire, uneven
+// data.
+#include <gmock/gmock.h>
+
+#include "tests/together.h"
+
+namespace tutti::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+using Flags = std::vector<std::string>;
+
+Flags with(Flags flags, const Flags& more) {
+  flags.insert(flags.end(), more.begin(), more.end());
+  return flags;
+}
+
+nlohmann::json report_of(int workers, const Flags& flags, const TestFolder& folder) {
+  const std::string report = folder / "report.json";
+  const auto result = run_program(training(workers, with(flags, {"--report", report})));
+  EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
+  return result.exit_code == 0 ? json_of(report) : nlohmann::json();
+}
+
+const Flags kNormed = {"--net", "normed", "--clip-norm", "0.5", "--lanes", "4", "--batch", "3"};
+
+TEST(TogetherOptions, sharded_state_gives_the_same_bits) {
+  const TestFolder folder;
+  const Flags flags = with(kNormed, {"--steps", "20"});
+  const std::string expected = hash_of(training(1, flags), folder);
+  for (const int workers : {1, 2, 3}) {
+    for (const char* comm : {"auto", "gloo"})
+      EXPECT_EQ(
+          hash_of(training(workers, with(flags, {"--optimizer-state", "sharded", "--comm", comm})), folder),
+          expected)
+          << workers << " workers, " << comm;
+  }
+}
+
+TEST(TogetherOptions, checkpoints_do_not_show_how_the_state_was_kept) {
+  const TestFolder folder;
+  const std::string expected = hash_of(training(1, with(kNormed, {"--steps", "24"})), folder);
+  const Flags sharded = {"--optimizer-state", "sharded"};
+  for (const char* every : {"5", "0.001s"}) {
+    const Flags saving = with(kNormed, {"--logdir", folder / every, "--checkpoint-every", every});
+    hash_of(training(3, with(with(saving, {"--steps", "8"}), sharded)), folder);
+    hash_of(training(2, with(saving, {"--steps", "16"})), folder);
+    EXPECT_EQ(hash_of(training(2, with(with(saving, {"--steps", "24"}), sharded)), folder), expected)
+        << every;
+  }
+}
+
+TEST(TogetherOptions, the_report_says_how_gradients_were_added) {
+  const TestFolder folder;
+  const Flags flags = with(kNormed, {"--steps", "10"});
+  const auto tree = report_of(2, flags, folder);
+  EXPECT_EQ(tree.at("reduce"), "tree");
+  for (const char* comm : {"shm", "gloo"}) {
+    const auto fast = report_of(3, with(flags, {"--reduce", "fast", "--comm", comm}), folder);
+    EXPECT_EQ(fast.at("reduce"), "fast");
+    EXPECT_NEAR(fast.at("loss").get<double>(), tree.at("loss").get<double>(), 1e-2);
+  }
+  const auto rounded = report_of(2, with(flags, {"--wire-precision", "bf16", "--comm", "gloo"}), folder);
+  EXPECT_EQ(rounded.at("reduce"), "tree, bfloat16 on the wire");
+  EXPECT_NEAR(rounded.at("loss").get<double>(), tree.at("loss").get<double>(), 1e-1);
+}
+
+// 60,000 drawn digits: with steps of 4 x 7000 the third would have 4,000, of which the last three lanes get
+// none.
+TEST(TogetherOptions, what_does_not_fill_a_step_is_left_out_or_taken_by_whoever_gets_it) {
+  const TestFolder folder;
+  const Flags flags = {"--net", "odd", "--lanes", "4", "--batch", "7000", "--epochs", "1"};
+  const auto dropped = report_of(2, flags, folder);
+  EXPECT_EQ(dropped.at("steps"), 2);
+  EXPECT_EQ(dropped.at("examples"), 56000);
+  const auto all = report_of(3, with(flags, {"--no-drop-remainder"}), folder);
+  EXPECT_EQ(all.at("steps"), 3);
+  EXPECT_EQ(all.at("examples"), 60000);
+  EXPECT_EQ(hash_of(training(1, with(flags, {"--no-drop-remainder"})), folder), all.at("weights_sha256"));
+  const auto result = run_program(training(2, {"--net", "odd", "--batch", "40000"}));
+  EXPECT_NE(result.exit_code, 0);
+  EXPECT_THAT(result.err, HasSubstr("do not fill one step of 2 lanes with 40000 each"));
+}
+
+}  // namespace
+}  // namespace tutti::testing

@@ -1,0 +1,45 @@
+#include "tutti/params/summation/summation.h"
+
+namespace tutti {
+namespace {
+
+class ByAllReduce final : public Summation {
+ public:
+  ByAllReduce(comm::Communicator& comm, const Buckets& buckets, const ControlWord& word)
+      : comm_(comm), buckets_(buckets), own_word_(torch::zeros({word.size()}, torch::kDouble)) {}
+
+  std::string name() const override { return "fast"; }
+  bool overlaps() const override { return comm_.shared() == nullptr; }
+  torch::Tensor word() override { return own_word_; }
+
+  std::vector<torch::Tensor> words(int64_t step) override {
+    const torch::Tensor all = torch::empty({comm_.world() * own_word_.numel()}, torch::kDouble);
+    comm_.all_gather(all, own_word_, {.what = "the control word", .step = step});
+    return all.view({comm_.world(), own_word_.numel()}).unbind(0);
+  }
+
+  void add(size_t bucket, const Subtrees& subtrees, double divisor, int64_t step) override {
+    torch::Tensor stretch = buckets_.stretch(buckets_.all[bucket]);
+    if (subtrees.empty() || !subtrees.back().values) stretch.zero_();
+    comm_.all_reduce(stretch, comm::ReduceOp::Sum, {.any_order = true, .what = "gradients", .step = step});
+    if (divisor != 0) stretch.div_(divisor);
+  }
+
+  void spread(const std::vector<torch::Tensor>& vectors, int64_t step) override {
+    spread_by_exchange(comm_, buckets_, vectors, step);
+  }
+
+ private:
+  comm::Communicator& comm_;
+  const Buckets& buckets_;
+  const torch::Tensor own_word_;
+};
+
+}  // namespace
+
+std::unique_ptr<Summation> sum_by_all_reduce(comm::Communicator& comm, const Buckets& buckets,
+                                             const ControlWord& word) {
+  return std::make_unique<ByAllReduce>(comm, buckets, word);
+}
+
+}  // namespace tutti

@@ -1,0 +1,194 @@
+#include <optional>
+#include <utility>
+
+#include <fmt/format.h>
+#include <torch/utils.h>
+
+#include "tutti/base/type_name.h"
+#include "tutti/params/summation/rounding.h"
+#include "tutti/params/summation/summation.h"
+
+namespace tutti {
+namespace {
+
+using Tensors = std::vector<torch::Tensor>;
+
+std::byte* bytes_of(const torch::Tensor& vector) { return static_cast<std::byte*>(vector.data_ptr()); }
+
+// By rank.
+Tensors parts_of(const Bucket& bucket, const torch::Tensor& vector, int world) {
+  Tensors parts;
+  for (int rank = 0; rank < world; ++rank) {
+    const comm::Slice part = part_of(bucket, rank, world);
+    parts.push_back(vector.narrow(0, part.begin, part.end - part.begin));
+  }
+  return parts;
+}
+
+class ByExchange final : public Summation {
+ public:
+  ByExchange(comm::Communicator& comm, const Buckets& buckets, const ControlWord& word,
+             const SummationOptions& options);
+
+  std::string name() const override {
+    if (options_.wire == torch::ScalarType::Undefined) return "tree";
+    return fmt::format("tree, {} on the wire", type_name(options_.wire));
+  }
+  bool overlaps() const override { return true; }
+  torch::Tensor word() override { return own_word_; }
+  Tensors words(int64_t step) override;
+  void add(size_t bucket, const Subtrees& subtrees, double divisor, int64_t step) override;
+  void spread(const Tensors& vectors, int64_t step) override {
+    spread_by_exchange(comm_, buckets_, vectors, step);
+  }
+
+ private:
+  // Of one bucket, where it is rounded.
+  struct Roundings {
+    std::vector<Rounding> subtrees;
+    Rounding sum;
+  };
+
+  bool is_rounded(const Bucket& bucket) const;
+  torch::ScalarType type_on_wire(const Bucket& bucket) const;
+  Tensors to_send(size_t bucket, const Subtrees& subtrees);
+  Tensors get_parts(size_t bucket, const Subtrees& subtrees, int64_t step);
+  torch::Tensor add_parts(const Bucket& bucket, const Tensors& received, double divisor) const;
+  void hand_out(size_t bucket, const torch::Tensor& sum, int64_t step);
+
+  comm::Communicator& comm_;
+  const Buckets& buckets_;
+  const ControlWord& word_;
+  const SummationOptions options_;
+  const torch::Tensor own_word_;
+  std::vector<std::optional<Roundings>> roundings_;  // [bucket]
+};
+
+ByExchange::ByExchange(comm::Communicator& comm, const Buckets& buckets, const ControlWord& word,
+                       const SummationOptions& options)
+    : comm_(comm),
+      buckets_(buckets),
+      word_(word),
+      options_(options),
+      own_word_(torch::zeros({word.size()}, torch::kDouble)) {
+  const Rounding rounding(options.wire, options.error_feedback);
+  for (const Bucket& bucket : buckets.all) {
+    const std::vector<Rounding> one_each(word.most_subtrees(), rounding);
+    roundings_.push_back(is_rounded(bucket) ? std::optional(Roundings{one_each, rounding}) : std::nullopt);
+  }
+}
+
+bool ByExchange::is_rounded(const Bucket& bucket) const {
+  return bucket.gradients && options_.wire != torch::ScalarType::Undefined &&
+         c10::elementSize(options_.wire) < c10::elementSize(buckets_.vectors[bucket.vector].scalar_type());
+}
+
+torch::ScalarType ByExchange::type_on_wire(const Bucket& bucket) const {
+  return is_rounded(bucket) ? options_.wire : buckets_.vectors[bucket.vector].scalar_type();
+}
+
+Tensors ByExchange::words(int64_t step) {
+  const torch::Tensor all = torch::empty({comm_.world() * word_.size()}, torch::kDouble);
+  comm_.all_gather(all, own_word_, {.what = "the control word", .step = step});
+  return all.view({comm_.world(), word_.size()}).unbind(0);
+}
+
+// Each worker's part of all subtrees, one behind the other.
+Tensors ByExchange::to_send(size_t bucket, const Subtrees& subtrees) {
+  const Bucket& which = buckets_.all[bucket];
+  Tensors stretches;
+  for (size_t i = 0; i < subtrees.size(); ++i) {
+    if (!subtrees[i].values) continue;
+    const torch::Tensor& exact = (*subtrees[i].values)[0];
+    stretches.push_back(roundings_[bucket] ? roundings_[bucket]->subtrees[i].round(exact) : exact);
+  }
+  Tensors sends;
+  for (int rank = 0; rank < comm_.world(); ++rank) {
+    const comm::Slice part = part_of(which, rank, comm_.world());
+    Tensors pieces;
+    for (const torch::Tensor& stretch : stretches)
+      pieces.push_back(stretch.narrow(0, part.begin - which.begin, part.end - part.begin));
+    const auto type = torch::TensorOptions().dtype(type_on_wire(which));
+    sends.push_back(pieces.empty()       ? torch::empty({0}, type)
+                    : pieces.size() == 1 ? pieces[0]
+                                         : torch::cat(pieces));
+  }
+  return sends;
+}
+
+// This worker's part of everybody's subtrees, by rank.
+Tensors ByExchange::get_parts(size_t bucket, const Subtrees& subtrees, int64_t step) {
+  const Bucket& which = buckets_.all[bucket];
+  const comm::Slice part = part_of(which, comm_.rank(), comm_.world());
+  std::vector<int64_t> sizes(static_cast<size_t>(comm_.world()), 0);
+  for (size_t s = 0; s < word_.sources().size(); ++s) {
+    if (word_.present(s)) sizes[static_cast<size_t>(word_.sources()[s].rank)] += part.end - part.begin;
+  }
+  Tensors received;
+  for (const int64_t size : sizes)
+    received.push_back(torch::empty({size}, torch::TensorOptions().dtype(type_on_wire(which))));
+  comm_.all_to_all_uneven(received, to_send(bucket, subtrees), {.what = "gradients", .step = step});
+  return received;
+}
+
+torch::Tensor ByExchange::add_parts(const Bucket& bucket, const Tensors& received, double divisor) const {
+  const torch::ScalarType type = buckets_.vectors[bucket.vector].scalar_type();
+  const comm::Slice part = part_of(bucket, comm_.rank(), comm_.world());
+  const int64_t size = part.end - part.begin;
+  Tensors exact;
+  for (const torch::Tensor& tensor : received) exact.push_back(tensor.to(type));
+  std::vector<const std::byte*> inputs;
+  std::vector<int64_t> taken(received.size(), 0);
+  for (size_t s = 0; s < word_.sources().size(); ++s) {
+    const auto rank = static_cast<size_t>(word_.sources()[s].rank);
+    const bool present = word_.present(s);
+    inputs.push_back(present ? bytes_of(exact[rank].narrow(0, size * taken[rank]++, size)) : nullptr);
+  }
+  const torch::Tensor sum = torch::empty({size}, torch::TensorOptions().dtype(type));
+  std::byte* output = bytes_of(sum);
+  comm::reduce(inputs, {&output, 1}, {type, comm::ReduceOp::Sum, size, divisor}, word_.program());
+  return sum;
+}
+
+void ByExchange::hand_out(size_t bucket, const torch::Tensor& sum, int64_t step) {
+  const Bucket& which = buckets_.all[bucket];
+  const comm::Options options{.what = "the sum of gradients", .step = step};
+  const Tensors parts = parts_of(which, buckets_.vectors[which.vector], comm_.world());
+  if (options_.scatter && which.gradients) {
+    parts[static_cast<size_t>(comm_.rank())].copy_(sum);
+    return;
+  }
+  if (!roundings_[bucket]) {
+    comm_.all_gather_uneven(parts, sum, options);
+    return;
+  }
+  Tensors rounded;
+  for (const torch::Tensor& part : parts)
+    rounded.push_back(torch::empty({part.numel()}, torch::TensorOptions().dtype(options_.wire)));
+  comm_.all_gather_uneven(rounded, roundings_[bucket]->sum.round(sum), options);
+  for (size_t r = 0; r < parts.size(); ++r) parts[r].copy_(rounded[r]);
+}
+
+void ByExchange::add(size_t bucket, const Subtrees& subtrees, double divisor, int64_t step) {
+  const Tensors received = get_parts(bucket, subtrees, step);
+  hand_out(bucket, add_parts(buckets_.all[bucket], received, divisor), step);
+}
+
+}  // namespace
+
+void spread_by_exchange(comm::Communicator& comm, const Buckets& buckets,
+                        const std::vector<torch::Tensor>& vectors, int64_t step) {
+  for (const Bucket& bucket : buckets.all) {
+    if (!bucket.gradients) continue;
+    const Tensors parts = parts_of(bucket, vectors[bucket.vector], comm.world());
+    comm.all_gather_uneven(parts, parts[static_cast<size_t>(comm.rank())],
+                           {.what = "the parameters", .step = step});
+  }
+}
+
+std::unique_ptr<Summation> sum_by_exchange(comm::Communicator& comm, const Buckets& buckets,
+                                           const ControlWord& word, const SummationOptions& options) {
+  return std::make_unique<ByExchange>(comm, buckets, word, options);
+}
+
+}  // namespace tutti

@@ -1,0 +1,278 @@
+#include <algorithm>
+#include <utility>
+
+#include <torch/utils.h>
+
+#include "tutti/comm/hosts.h"
+#include "tutti/params/summation/summation.h"
+
+namespace tutti {
+namespace {
+
+using Tensors = std::vector<torch::Tensor>;
+using comm::Slice;
+
+std::byte* bytes_at(const torch::Tensor& vector, int64_t element) {
+  return static_cast<std::byte*>(vector.data_ptr()) + element * static_cast<int64_t>(vector.element_size());
+}
+
+int64_t size_of(const Slice& slice) { return slice.end - slice.begin; }
+
+// Every part of a bucket has an owner, who adds what all hosts have of it. On every other host it is cut into
+// pieces, one for each rank there: it adds what its host has of the piece, sends that to the owner, gets the
+// sum back, and writes it into the memory of all on its host.
+class ByHosts final : public Summation {
+ public:
+  ByHosts(comm::Communicator& comm, const Buckets& buckets, const ControlWord& word,
+          const SummationOptions& options);
+
+  std::string name() const override { return "tree"; }
+  bool overlaps() const override { return true; }
+  torch::Tensor word() override { return own_word_; }
+  Tensors words(int64_t step) override;
+  void add(size_t bucket, const Subtrees& subtrees, double divisor, int64_t step) override;
+  void spread(const Tensors& vectors, int64_t step) override;
+
+ private:
+  // A vector, and what is added to it on this host.
+  struct Vector {
+    Tensors extras;   // [subtree] of this rank, all but the last
+    Tensors inputs;   // [source on this host]
+    Tensors outputs;  // [rank on this host]
+  };
+
+  Vector show_vector(const torch::Tensor& vector);
+  bool is_here(int rank) const { return placement_.host_of(rank) == host_; }
+  // The sources of a host: the first, and the one behind the last.
+  std::pair<size_t, size_t> sources_of(int host) const;
+  std::vector<comm::Root> roots_of(int host) const;
+  // The piece of `owner`'s part that `rank`, on another host, deals with.
+  Slice piece_of(const Bucket& bucket, int owner, int rank) const;
+  void show(const Bucket& bucket, const Subtrees& subtrees);
+  torch::Tensor add_here(const Bucket& bucket, const Slice& slice, const comm::Program& program) const;
+  Tensors collect(const Bucket& bucket, int64_t step) const;
+  void add_part(const Bucket& bucket, const Tensors& of_roots, double divisor) const;
+  void hand_out(const Bucket& bucket, const Tensors& everyones, const comm::Options& options) const;
+  void sync(int64_t step) { shared_.sync({.what = "gradients", .step = step}); }
+
+  comm::Communicator& comm_;
+  const comm::Placement placement_;
+  comm::SharedVectors& shared_;  // of this host
+  const int host_;
+  const Buckets& buckets_;
+  const ControlWord& word_;
+  const SummationOptions options_;
+  const torch::Tensor own_word_;
+  std::vector<Vector> vectors_;
+};
+
+ByHosts::ByHosts(comm::Communicator& comm, const Buckets& buckets, const ControlWord& word,
+                 const SummationOptions& options)
+    : comm_(comm),
+      placement_(comm.hosts()->placement),
+      shared_(*comm.hosts()->inside.shared()),
+      host_(placement_.host_of(comm.rank())),
+      buckets_(buckets),
+      word_(word),
+      options_(options),
+      own_word_(torch::zeros({word.size()}, torch::kDouble)) {
+  for (const torch::Tensor& vector : buckets.vectors) vectors_.push_back(show_vector(vector));
+}
+
+ByHosts::Vector ByHosts::show_vector(const torch::Tensor& vector) {
+  Vector result;
+  result.outputs = shared_.everyones(vector);
+  std::vector<Tensors> everyones_extras;
+  for (size_t i = 0; i + 1 < word_.most_subtrees(); ++i) {
+    result.extras.push_back(shared_.allocate(vector.numel(), vector.scalar_type()));
+    everyones_extras.push_back(shared_.everyones(result.extras.back()));
+  }
+  const auto [first, end] = sources_of(host_);
+  for (size_t s = first; s < end; ++s) {
+    const auto& source = word_.sources()[s];
+    const auto local = static_cast<size_t>(placement_.local_rank(source.rank));
+    const bool last = s + 1 == end || word_.sources()[s + 1].rank != source.rank;
+    result.inputs.push_back(last ? result.outputs[local] : everyones_extras[source.subtree][local]);
+  }
+  return result;
+}
+
+std::pair<size_t, size_t> ByHosts::sources_of(int host) const {
+  const auto sources = word_.sources();
+  size_t first = 0;
+  while (first < sources.size() && placement_.host_of(sources[first].rank) < host) ++first;
+  size_t end = first;
+  while (end < sources.size() && placement_.host_of(sources[end].rank) == host) ++end;
+  return {first, end};
+}
+
+std::vector<comm::Root> ByHosts::roots_of(int host) const {
+  const auto [first, end] = sources_of(host);
+  return comm::roots_of(word_.nodes().subspan(first, end - first), word_.leaves());
+}
+
+Slice ByHosts::piece_of(const Bucket& bucket, int owner, int rank) const {
+  const Slice part = part_of(bucket, owner, comm_.world());
+  const Slice piece =
+      comm::slice_of(size_of(part), placement_.local_rank(rank), placement_.size(placement_.host_of(rank)));
+  return {part.begin + piece.begin, part.begin + piece.end};
+}
+
+Tensors ByHosts::words(int64_t step) {
+  const torch::Tensor all = torch::empty({comm_.world() * word_.size()}, torch::kDouble);
+  comm_.all_gather(all, own_word_, {.what = "the control word", .step = step});
+  return all.view({comm_.world(), word_.size()}).unbind(0);
+}
+
+void ByHosts::show(const Bucket& bucket, const Subtrees& subtrees) {
+  for (size_t i = 0; i + 1 < subtrees.size(); ++i) {
+    if (!subtrees[i].values) continue;
+    vectors_[bucket.vector]
+        .extras[i]
+        .narrow(0, bucket.begin, bucket.end - bucket.begin)
+        .copy_((*subtrees[i].values)[0]);
+  }
+}
+
+// Of a slice, what one root of this host comes to.
+torch::Tensor ByHosts::add_here(const Bucket& bucket, const Slice& slice,
+                                const comm::Program& program) const {
+  const Vector& vector = vectors_[bucket.vector];
+  const torch::ScalarType type = vector.outputs.front().scalar_type();
+  const torch::Tensor sum = torch::empty({size_of(slice)}, torch::TensorOptions().dtype(type));
+  std::vector<const std::byte*> inputs;
+  for (const torch::Tensor& input : vector.inputs) inputs.push_back(bytes_at(input, slice.begin));
+  std::byte* output = bytes_at(sum, 0);
+  comm::reduce(inputs, {&output, 1}, {type, comm::ReduceOp::Sum, size_of(slice)}, program);
+  return sum;
+}
+
+// What each root of each host, in their order, has of this rank's part; undefined where there is nothing in
+// it.
+Tensors ByHosts::collect(const Bucket& bucket, int64_t step) const {
+  const auto type = torch::TensorOptions().dtype(buckets_.vectors[bucket.vector].scalar_type());
+  std::vector<std::vector<comm::Root>> roots;
+  for (int host = 0; host < placement_.hosts(); ++host) roots.push_back(roots_of(host));
+  const auto there = [](const std::vector<comm::Root>& all) {
+    return std::count_if(all.begin(), all.end(),
+                         [](const comm::Root& root) { return !root.program.empty(); });
+  };
+  Tensors sends;
+  Tensors recvs;
+  for (int rank = 0; rank < comm_.world(); ++rank) {
+    Tensors pieces = {torch::empty({0}, type)};
+    if (!is_here(rank)) {
+      for (const comm::Root& root : roots[static_cast<size_t>(host_)]) {
+        if (!root.program.empty())
+          pieces.push_back(add_here(bucket, piece_of(bucket, rank, comm_.rank()), root.program));
+      }
+    }
+    sends.push_back(torch::cat(pieces));
+    const int64_t size = is_here(rank) ? 0 : size_of(piece_of(bucket, comm_.rank(), rank));
+    recvs.push_back(torch::empty({there(roots[static_cast<size_t>(placement_.host_of(rank))]) * size}, type));
+  }
+  comm_.all_to_all_uneven(recvs, sends, {.what = "gradients", .step = step});
+  const Slice part = part_of(bucket, comm_.rank(), comm_.world());
+  Tensors of_roots;
+  for (int host = 0; host < placement_.hosts(); ++host) {
+    int64_t taken = 0;
+    for (const comm::Root& root : roots[static_cast<size_t>(host)]) {
+      if (root.program.empty()) {
+        of_roots.emplace_back();
+      } else if (host == host_) {
+        of_roots.push_back(add_here(bucket, part, root.program));
+      } else {
+        Tensors pieces;
+        for (int rank = placement_.first(host); rank < placement_.first(host) + placement_.size(host);
+             ++rank) {
+          const int64_t size = size_of(piece_of(bucket, comm_.rank(), rank));
+          pieces.push_back(recvs[static_cast<size_t>(rank)].narrow(0, taken * size, size));
+        }
+        of_roots.push_back(torch::cat(pieces));
+        ++taken;
+      }
+    }
+  }
+  return of_roots;
+}
+
+void ByHosts::add_part(const Bucket& bucket, const Tensors& of_roots, double divisor) const {
+  std::vector<comm::Node> nodes;
+  for (int host = 0; host < placement_.hosts(); ++host) {
+    for (const comm::Root& root : roots_of(host)) nodes.push_back({root.place, !root.program.empty()});
+  }
+  const Slice part = part_of(bucket, comm_.rank(), comm_.world());
+  std::vector<const std::byte*> inputs;
+  for (const torch::Tensor& sum : of_roots) inputs.push_back(sum.defined() ? bytes_at(sum, 0) : nullptr);
+  std::vector<std::byte*> outputs;
+  const bool scatter = options_.scatter && bucket.gradients;
+  const Tensors& vectors = vectors_[bucket.vector].outputs;
+  for (size_t r = 0; r < vectors.size(); ++r) {
+    if (!scatter || static_cast<int>(r) == placement_.local_rank(comm_.rank()))
+      outputs.push_back(bytes_at(vectors[r], part.begin));
+  }
+  comm::reduce(inputs, outputs, {vectors.front().scalar_type(), comm::ReduceOp::Sum, size_of(part), divisor},
+               comm::program_of(nodes, word_.leaves()));
+}
+
+// This rank's part to all other hosts, and their pieces to all on this one.
+void ByHosts::hand_out(const Bucket& bucket, const Tensors& everyones, const comm::Options& options) const {
+  const auto me = static_cast<size_t>(placement_.local_rank(comm_.rank()));
+  const auto cut = [](const torch::Tensor& vector, const Slice& slice) {
+    return vector.narrow(0, slice.begin, size_of(slice));
+  };
+  Tensors sends;
+  Tensors recvs;
+  for (int rank = 0; rank < comm_.world(); ++rank) {
+    const Slice none{0, 0};
+    sends.push_back(cut(everyones[me], is_here(rank) ? none : piece_of(bucket, comm_.rank(), rank)));
+    recvs.push_back(cut(everyones[me], is_here(rank) ? none : piece_of(bucket, rank, comm_.rank())));
+  }
+  comm_.all_to_all_uneven(recvs, sends, options);
+  for (int rank = 0; rank < comm_.world(); ++rank) {
+    if (is_here(rank)) continue;
+    const Slice piece = piece_of(bucket, rank, comm_.rank());
+    for (size_t r = 0; r < everyones.size(); ++r) {
+      if (r != me) cut(everyones[r], piece).copy_(cut(everyones[me], piece));
+    }
+  }
+}
+
+void ByHosts::add(size_t bucket, const Subtrees& subtrees, double divisor, int64_t step) {
+  const Bucket& which = buckets_.all[bucket];
+  show(which, subtrees);
+  sync(step);
+  const Tensors of_roots = collect(which, step);
+  // Everybody has read what was there.
+  sync(step);
+  add_part(which, of_roots, divisor);
+  if (!options_.scatter || !which.gradients)
+    hand_out(which, vectors_[which.vector].outputs, {.what = "the sum of gradients", .step = step});
+  sync(step);
+}
+
+void ByHosts::spread(const Tensors& vectors, int64_t step) {
+  const auto me = static_cast<size_t>(placement_.local_rank(comm_.rank()));
+  for (const Bucket& bucket : buckets_.all) {
+    if (!bucket.gradients) continue;
+    const Tensors everyones = shared_.everyones(vectors[bucket.vector]);
+    const Slice part = part_of(bucket, comm_.rank(), comm_.world());
+    for (size_t r = 0; r < everyones.size(); ++r) {
+      if (r != me)
+        everyones[r]
+            .narrow(0, part.begin, size_of(part))
+            .copy_(everyones[me].narrow(0, part.begin, size_of(part)));
+    }
+    hand_out(bucket, everyones, {.what = "the parameters", .step = step});
+  }
+  sync(step);
+}
+
+}  // namespace
+
+std::unique_ptr<Summation> sum_by_hosts(comm::Communicator& comm, const Buckets& buckets,
+                                        const ControlWord& word, const SummationOptions& options) {
+  return std::make_unique<ByHosts>(comm, buckets, word, options);
+}
+
+}  // namespace tutti
