@@ -11,6 +11,7 @@
 #include "tutti/data/sampler.h"
 #include "tutti/data/source.h"
 #include "tutti/metrics/metrics.h"
+#include "tutti/nn/sync_batch_norm.h"
 #include "tutti/params/distributed_optimizer.h"
 #include "tutti/params/parameters.h"
 #include "tutti/train/hook.h"

@@ -6,9 +6,10 @@
 
 namespace bench {
 
-std::optional<AllReduce> gloo_all_reduce(int rank, int world, const std::string& file) {
+std::optional<AllReduce> gloo_all_reduce(int rank, int world, const std::string& file,
+                                         const std::string& address) {
   auto options = c10d::ProcessGroupGloo::Options::create();
-  options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
+  options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(address));
   auto group = c10::make_intrusive<c10d::ProcessGroupGloo>(c10::make_intrusive<c10d::FileStore>(file, world),
                                                            rank, world, options);
   return [group](torch::Tensor& tensor) {

@@ -15,11 +15,12 @@ namespace tutti {
 // are parsed.
 struct Flags {
   // What is trained, and how far.
-  std::string strategy;  // "" chooses: single alone, ps-async with servers, else allreduce
-  int64_t lanes = 0;     // 0: one a worker
-  int64_t batch = 32;    // examples per lane and step
-  int64_t steps = 0;     // global steps; 0: as many as `epochs` says
-  int64_t epochs = 0;    // 0 with steps 0: one epoch
+  std::string strategy;        // "" chooses: single alone, ps-async with servers, else allreduce
+  int64_t lanes = 0;           // 0: one a worker
+  int64_t batch = 32;          // examples per lane and step
+  int64_t steps = 0;           // global steps; 0: as many as `epochs` says
+  int64_t epochs = 0;          // 0 with steps 0: one epoch
+  bool drop_remainder = true;  // of the data: what does not fill a step of all lanes
   int64_t seed = 1;
   std::string precision = "fp32";  // or "bf16"
   std::string layout = "auto";     // of images and kernels: "contiguous", "channels-last"
@@ -31,8 +32,13 @@ struct Flags {
   int64_t threads = 0;  // 0: cores / local workers
 
   // How the workers talk.
-  std::string comm = "auto";  // "shm", "gloo", "mpi"; auto: shm on one host, gloo on several
-  double timeout = 60;        // seconds that anything may wait for another task
+  std::string reduce = "tree";                 // or "fast"
+  std::string wire_precision = "fp32";         // of gradients that are sent: "bf16", "fp16"
+  bool error_feedback = true;                  // what rounding took is sent with the next gradient
+  std::string optimizer_state = "replicated";  // or "sharded"
+  std::string comm =
+      "auto";           // "shm", "gloo", "mpi", "shm+gloo", "shm+mpi"; auto: shm+gloo where both are of use
+  double timeout = 60;  // seconds that anything may wait for another task
 
   // What is read and written.
   std::string data;
@@ -42,6 +48,7 @@ struct Flags {
   int64_t keep = 5;                       // checkpoints; 0: all
   int64_t summary_every = 100;            // steps; 0: none
   std::string profile_steps;              // "10..12"
+  std::string timeline;                   // file; "": none
   std::string report;
   std::string log_level = "info";
   std::string config;

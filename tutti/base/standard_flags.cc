@@ -32,6 +32,8 @@ void add_training_flags(FlagSet& set, Flags& flags) {
   set.add("--epochs", flags.epochs, "times every example is seen; 0 with --steps 0: once");
   set.at_least("--epochs", 0);
   set.exclusive("--steps", "--epochs");
+  set.add("--drop-remainder", flags.drop_remainder,
+          "leave out the last examples of an epoch that do not fill a step of all lanes");
   set.add("--seed", flags.seed, "of weights, data order and dropout");
   set.add_choice("--precision", flags.precision, {"fp32", "bf16"},
                  "of forward and backward; weights stay fp32");
@@ -54,8 +56,21 @@ bool is_positive(const std::string& text) { return std::strtod(text.c_str(), nul
 
 void add_comm_flags(FlagSet& set, Flags& flags) {
   set.group("How the workers talk");
-  set.add_choice("--comm", flags.comm, {"auto", "shm", "gloo", "mpi"},
-                 "what carries the gradients; auto is shared memory on one host, Gloo's TCP on several");
+  set.add_choice(
+      "--reduce", flags.reduce, {"tree", "fast"},
+      "how gradients are added: tree gives the same bits on any number of workers, fast is in whatever "
+      "order the backend adds");
+  set.add_choice(
+      "--wire-precision", flags.wire_precision, {"fp32", "bf16", "fp16"},
+      "of gradients that are sent over a network; below fp32 the bits depend on the number of workers");
+  set.add("--error-feedback", flags.error_feedback,
+          "what --wire-precision rounds away is added to the next gradient");
+  set.add_choice("--optimizer-state", flags.optimizer_state, {"replicated", "sharded"},
+                 "sharded: each worker keeps and updates its own part");
+  set.add_choice(
+      "--comm", flags.comm, {"auto", "shm", "gloo", "mpi", "shm+gloo", "shm+mpi"},
+      "what carries the gradients: shared memory inside a host and Gloo's TCP or MPI between hosts, or one "
+      "of them for all; auto is shm+gloo");
   set.add("--timeout", flags.timeout, "seconds to wait for another task before giving up and naming it");
   set.require("--timeout", "a number of seconds above 0", is_positive);
 }
@@ -73,7 +88,10 @@ void add_file_flags(FlagSet& set, Flags& flags) {
   set.add("--summary-every", flags.summary_every, "steps between two entries in the event file; 0: none");
   set.at_least("--summary-every", 0);
   set.add("--profile-steps", flags.profile_steps,
-          "write a Chrome trace of these steps into --logdir: 10..12 are the steps 10 and 11");
+          "trace LibTorch's operators in these steps, into --timeline or --logdir: 10..12 are the steps 10 "
+          "and 11");
+  set.add("--timeline", flags.timeline,
+          "Chrome trace of where all workers' time goes: open it in ui.perfetto.dev or chrome://tracing");
   set.add("--report", flags.report, "JSON file with speed, loss, metrics and the hash of the weights");
   set.add_choice("--log-level", flags.log_level, log_level_names(), "the least that is worth a line");
   set.add("--config", flags.config, "JSON file with values for any of these flags");

@@ -19,6 +19,13 @@ Log make_log(const Flags& flags, const Identity& identity) {
   return Log(parse_log_level(flags.log_level), stands_alone(identity) ? "" : identity.task.short_name());
 }
 
+std::shared_ptr<Timeline> make_timeline(const Flags& flags) {
+  if (flags.timeline.empty()) return nullptr;
+  auto timeline = std::make_shared<Timeline>();
+  timeline->name_thread("main");
+  return timeline;
+}
+
 // A server keeps its slice in memory that it sends from: it takes a GPU only where it is told to.
 c10::Device device_of(const Flags& flags, const Identity& identity) {
   if (flags.device == "cpu" || (flags.device == "auto" && is_server_job(identity.task.job))) {
@@ -41,6 +48,7 @@ Context::Context(Flags flags, Identity identity)
     : flags_(std::move(flags)),
       identity_(std::move(identity)),
       log_(make_log(flags_, identity_)),
+      timeline_(make_timeline(flags_)),
       device_(device_of(flags_, identity_)),
       threads_(threads_of(flags_, identity_)) {}
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include <c10/core/Device.h>
@@ -8,6 +9,7 @@
 #include "tutti/base/environment.h"
 #include "tutti/base/flags.h"
 #include "tutti/base/log.h"
+#include "tutti/base/timeline.h"
 #include "tutti/cluster/identity.h"
 
 namespace tutti {
@@ -30,6 +32,8 @@ class Context {
 
   const Flags& flags() const { return flags_; }
   const Log& log() const { return log_; }
+  // Where what this process does is noted down, with --timeline; else null.
+  Timeline* timeline() const { return timeline_.get(); }
   // One GPU per local rank, or the CPU; what --device says goes first.
   c10::Device device() const { return device_; }
   // Threads inside one kernel: --threads, else share_of_cores(). Fixed, since kernels may sum in another
@@ -42,6 +46,7 @@ class Context {
   Flags flags_;
   Identity identity_;
   Log log_;
+  std::shared_ptr<Timeline> timeline_;  // shared by the copies of this
   c10::Device device_;
   int threads_;
 };

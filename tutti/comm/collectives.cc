@@ -64,7 +64,19 @@ void require_one_each(const std::vector<torch::Tensor>& tensors, int world) {
          world);
 }
 
-void reduce_tensors(const std::vector<torch::Tensor>& inputs, const torch::Tensor& output, ReduceOp op) {
+// What takes the time of an exchange over a network: what is that short is on its way for less than anybody
+// is late. Of longer ones nobody can say when the others had come.
+Activity mostly(const std::vector<ConstBytes>& sends, const std::vector<Bytes>& recvs) {
+  constexpr size_t kShort = size_t{16} << 10;
+  size_t longest = 0;
+  for (const ConstBytes& bytes : sends) longest = std::max(longest, bytes.size());
+  for (const Bytes& bytes : recvs) longest = std::max(longest, bytes.size());
+  return longest <= kShort ? Activity::Wait : Activity::Copy;
+}
+
+void reduce_tensors(const std::vector<torch::Tensor>& inputs, const torch::Tensor& output, ReduceOp op,
+                    const Operation& operation) {
+  const SpanScope span(operation.timeline, Activity::Reduce, "add", operation.step);
   std::vector<const std::byte*> from;
   for (const torch::Tensor& input : inputs) from.push_back(static_cast<const std::byte*>(input.data_ptr()));
   auto* to = static_cast<std::byte*>(output.data_ptr());
@@ -73,12 +85,20 @@ void reduce_tensors(const std::vector<torch::Tensor>& inputs, const torch::Tenso
 
 }  // namespace
 
-Collectives::Collectives(std::unique_ptr<Transport> transport, std::chrono::milliseconds timeout)
+Collectives::Collectives(std::unique_ptr<Transport> transport, std::chrono::milliseconds timeout,
+                         Timeline* timeline)
     : transport_(std::move(transport)),
       in_place_(dynamic_cast<InPlace*>(transport_.get())),
+      own_all_reduce_(dynamic_cast<OwnAllReduce*>(transport_.get())),
+      by_host_(dynamic_cast<ByHost*>(transport_.get())),
       rank_(transport_->rank()),
       world_(transport_->world()),
-      timeout_(timeout) {}
+      timeout_(timeout),
+      timeline_(timeline) {
+  if (by_host_ == nullptr) return;
+  inside_ = std::make_unique<Collectives>(by_host_->inside(), timeout, timeline);
+  hosts_.emplace(Hosts{by_host_->placement(), *inside_});
+}
 
 void Collectives::require_rank(int rank) const {
   if (rank < 0 || rank >= world_)
@@ -93,9 +113,10 @@ void Collectives::throw_if_broken() {
 template <class Body>
 void Collectives::guarded(const char* name, const Options& options, const Body& body) {
   throw_if_broken();
+  const SpanScope span(timeline_, Activity::Operation, name, options.step, options.what);
   try {
     const torch::NoGradGuard no_grad;
-    body(operation_of(name, options, timeout_));
+    body(operation_of(name, options, timeout_, timeline_));
   } catch (const Error& error) {
     const std::lock_guard lock(mutex_);
     if (!broken_) broken_ = error;
@@ -107,7 +128,10 @@ template <class Body>
 Work Collectives::perform(const char* name, const Options& options, Body body) {
   if (options.run == Run::Behind) {
     behind_ = true;
-    return queue_.run([this, name, options, body = std::move(body)] { guarded(name, options, body); });
+    return queue_.run([this, name, options, body = std::move(body)] {
+      name_thread(timeline_, "communicator");
+      guarded(name, options, body);
+    });
   }
   if (behind_) queue_.drain();
   behind_ = false;
@@ -124,7 +148,21 @@ void Collectives::exchange(const Tensors& inputs, const Tensors& outputs, const 
   const size_t me = static_cast<size_t>(rank_);
   if (sends[me].data() != recvs[me].data() && !sends[me].empty())
     std::memmove(recvs[me].data(), sends[me].data(), sends[me].size());
-  if (world_ > 1) transport_->exchange(sends, recvs, operation);
+  if (world_ == 1) return;
+  const bool by_itself = in_place_ != nullptr || by_host_ != nullptr;
+  const SpanScope span(by_itself ? nullptr : timeline_, mostly(sends, recvs), "exchange", operation.step);
+  transport_->exchange(sends, recvs, operation);
+}
+
+void Collectives::give_to_all(const torch::Tensor& input, const Tensors& outputs,
+                              const Operation& operation) {
+  if (by_host_ == nullptr) {
+    exchange(Tensors(static_cast<size_t>(world_), input), outputs, operation);
+    return;
+  }
+  std::vector<Bytes> places;
+  for (const torch::Tensor& output : outputs) places.push_back(bytes_of(output));
+  by_host_->all_gather(places, bytes_of(input), operation);
 }
 
 void Collectives::reduce_in_memory(const torch::Tensor& tensor, ReduceOp op, const Operation& operation) {
@@ -133,19 +171,31 @@ void Collectives::reduce_in_memory(const torch::Tensor& tensor, ReduceOp op, con
 }
 
 void Collectives::reduce_by_exchange(const torch::Tensor& tensor, ReduceOp op, const Operation& operation) {
+  if (by_host_ != nullptr) {
+    by_host_->all_reduce(bytes_of(tensor).data(), {tensor.scalar_type(), op, tensor.numel()}, operation);
+    return;
+  }
   const Tensors slices = slices_of(tensor, world_);
   const torch::Tensor& mine = slices[static_cast<size_t>(rank_)];
   Tensors theirs;
   for (int r = 0; r < world_; ++r) theirs.push_back(r == rank_ ? mine : torch::empty_like(mine));
   exchange(slices, theirs, operation);
-  reduce_tensors(theirs, mine, op);
+  reduce_tensors(theirs, mine, op, operation);
   exchange(Tensors(static_cast<size_t>(world_), mine), slices, operation);
 }
 
 Work Collectives::all_reduce(const torch::Tensor& tensor, ReduceOp op, const Options& options) {
   require_reducible(tensor.scalar_type(), op);
   if (world_ == 1) return {};
-  return perform("all_reduce", options, [this, tensor, op](const Operation& operation) {
+  const bool by_itself = options.any_order && op == ReduceOp::Sum && own_all_reduce_ != nullptr &&
+                         own_all_reduce_->adds(tensor.scalar_type());
+  return perform("all_reduce", options, [this, tensor, op, by_itself](const Operation& operation) {
+    if (by_itself) {
+      const torch::Tensor values = flat(tensor);
+      own_all_reduce_->add_all(values, operation);
+      put_back(tensor, values);
+      return;
+    }
     // Without a view: of a few kilobytes, making one would cost as much as all else.
     if (in_place_ != nullptr && is_plain(tensor)) {
       reduce_in_memory(tensor, op, operation);
@@ -164,10 +214,16 @@ Work Collectives::reduce_scatter(const torch::Tensor& output, const torch::Tenso
   require_fit(input, output, world_);
   return perform("reduce_scatter", options, [this, output, input, op](const Operation& operation) {
     const torch::Tensor room = flat_room(output);
-    Tensors theirs;
-    for (int r = 0; r < world_; ++r) theirs.push_back(torch::empty({room.numel()}, room.options()));
-    exchange(parts_of(flat(input), world_), theirs, operation);
-    reduce_tensors(theirs, room, op);
+    const torch::Tensor values = flat(input);
+    if (by_host_ != nullptr) {
+      by_host_->reduce_scatter(bytes_of(room).data(), bytes_of(values).data(),
+                               {room.scalar_type(), op, room.numel()}, operation);
+    } else {
+      Tensors theirs;
+      for (int r = 0; r < world_; ++r) theirs.push_back(torch::empty({room.numel()}, room.options()));
+      exchange(parts_of(values, world_), theirs, operation);
+      reduce_tensors(theirs, room, op, operation);
+    }
     put_back(output, room);
   });
 }
@@ -177,7 +233,7 @@ Work Collectives::all_gather(const torch::Tensor& output, const torch::Tensor& i
   require_fit(output, input, world_);
   return perform("all_gather", options, [this, output, input](const Operation& operation) {
     const torch::Tensor room = flat_room(output);
-    exchange(Tensors(static_cast<size_t>(world_), flat(input)), parts_of(room, world_), operation);
+    give_to_all(flat(input), parts_of(room, world_), operation);
     put_back(output, room);
   });
 }
@@ -189,7 +245,7 @@ Work Collectives::all_gather_uneven(const Tensors& outputs, const torch::Tensor&
   return perform("all_gather_uneven", options, [this, outputs, input](const Operation& operation) {
     Tensors rooms;
     for (const torch::Tensor& output : outputs) rooms.push_back(flat_room(output));
-    exchange(Tensors(static_cast<size_t>(world_), flat(input)), rooms, operation);
+    give_to_all(flat(input), rooms, operation);
     for (size_t r = 0; r < rooms.size(); ++r) put_back(outputs[r], rooms[r]);
   });
 }
@@ -222,6 +278,10 @@ Work Collectives::all_to_all_uneven(const Tensors& outputs, const Tensors& input
 }
 
 void Collectives::send_everywhere(const torch::Tensor& values, int root, const Operation& operation) {
+  if (by_host_ != nullptr) {
+    by_host_->broadcast(bytes_of(values), root, operation);
+    return;
+  }
   const size_t ranks = static_cast<size_t>(world_);
   const torch::Tensor none = values.narrow(0, 0, 0);
   Tensors nothing(ranks, none);
@@ -285,6 +345,7 @@ Work Collectives::between_two(const char* name, const torch::Tensor& tensor, int
   require_rank(peer);
   if (peer == rank_) fail(ErrorKind::InvalidArgument, "rank {} sends to itself", rank_);
   return messages_[{peer, sending}].run([this, name, tensor, peer, sending, options] {
+    name_thread(timeline_, sending ? "sender" : "receiver");
     guarded(name, options, [&](const Operation& operation) {
       if (sending) {
         transport_->send(bytes_of(flat(tensor)), peer, operation);
@@ -310,6 +371,10 @@ Work Collectives::barrier(const Options& options) {
   return perform("barrier", options, [this](const Operation& operation) {
     if (in_place_ != nullptr) {
       in_place_->sync(operation);
+      return;
+    }
+    if (by_host_ != nullptr) {
+      by_host_->sync(operation);
       return;
     }
     const torch::Tensor here = torch::zeros({world_}, torch::kUInt8);
@@ -368,7 +433,7 @@ std::unique_ptr<Communicator> Collectives::split(int colour) {
     if (colours[r].item<int64_t>() == colour) ranks.push_back(r);
   }
   return std::make_unique<Collectives>(transport_->split(ranks, fmt::format("split{}/{}", number, colour)),
-                                       timeout_);
+                                       timeout_, timeline_);
 }
 
 }  // namespace tutti::comm

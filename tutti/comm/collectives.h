@@ -13,6 +13,7 @@
 #include "tutti/base/error.h"
 #include "tutti/comm/communicator.h"
 #include "tutti/comm/executor.h"
+#include "tutti/comm/hosts.h"
 #include "tutti/comm/transport.h"
 
 namespace tutti::comm {
@@ -21,11 +22,14 @@ namespace tutti::comm {
 // others, adds it along the tree, and hands it out again, which moves no more than a ring does.
 class Collectives final : public Communicator, private SharedVectors {
  public:
-  Collectives(std::unique_ptr<Transport> transport, std::chrono::milliseconds timeout);
+  // The timeline, where there is one, outlives it.
+  Collectives(std::unique_ptr<Transport> transport, std::chrono::milliseconds timeout,
+              Timeline* timeline = nullptr);
 
   std::string name() const override { return transport_->name(); }
   int rank() const override { return rank_; }
   int world() const override { return world_; }
+  Timeline* timeline() const override { return timeline_; }
 
   Work all_reduce(const torch::Tensor& tensor, ReduceOp op, const Options& options) override;
   Work reduce_scatter(const torch::Tensor& output, const torch::Tensor& input, ReduceOp op,
@@ -45,6 +49,7 @@ class Collectives final : public Communicator, private SharedVectors {
   Work recv(const torch::Tensor& tensor, int from, const Options& options) override;
   Work barrier(const Options& options) override;
   SharedVectors* shared() override;
+  const Hosts* hosts() override { return hosts_ ? &*hosts_ : nullptr; }
   void abandon(const std::string& why) noexcept override;
   std::unique_ptr<Communicator> split(int colour) override;
 
@@ -63,16 +68,22 @@ class Collectives final : public Communicator, private SharedVectors {
                    const Options& options);
   void throw_if_broken();
   void exchange(const Tensors& inputs, const Tensors& outputs, const Operation& operation);
+  void give_to_all(const torch::Tensor& input, const Tensors& outputs, const Operation& operation);
   void reduce_in_memory(const torch::Tensor& tensor, ReduceOp op, const Operation& operation);
   void reduce_by_exchange(const torch::Tensor& flat, ReduceOp op, const Operation& operation);
   void send_everywhere(const torch::Tensor& flat, int root, const Operation& operation);
   void require_rank(int rank) const;
 
   const std::unique_ptr<Transport> transport_;
-  InPlace* const in_place_;  // the transport, where it is one
+  InPlace* const in_place_;             // the transport, where it is one
+  OwnAllReduce* const own_all_reduce_;  // likewise
+  ByHost* const by_host_;               // likewise
   const int rank_;
   const int world_;
   const std::chrono::milliseconds timeout_;
+  Timeline* const timeline_;
+  std::unique_ptr<Communicator> inside_;  // where there are hosts
+  std::optional<Hosts> hosts_;
   int splits_ = 0;
   bool behind_ = false;  // some operation may still be in queue_
 

@@ -8,9 +8,12 @@
 
 #include <torch/types.h>
 
+#include "tutti/base/timeline.h"
 #include "tutti/comm/work.h"
 
 namespace tutti::comm {
+
+struct Hosts;  // hosts.h
 
 // Of booleans, Sum is "any" and Product is "all"; Average is for floating types alone.
 enum class ReduceOp { Sum, Average, Min, Max, Product };
@@ -23,6 +26,7 @@ enum class Run {
 struct Options {
   std::chrono::milliseconds timeout{0};  // 0: the communicator's
   Run run = Run::Here;
+  bool any_order = false;  // all_reduce may add in the order that is fastest, whatever the bits
   // For error messages: what is moved, and in which step. The text outlives the operation.
   const char* what = "";
   int64_t step = -1;
@@ -59,6 +63,8 @@ class Communicator {
   virtual std::string name() const = 0;
   virtual int rank() const = 0;
   virtual int world() const = 0;
+  // Where its operations are noted down; null where nobody asked for it.
+  virtual Timeline* timeline() const = 0;
 
   // In place.
   virtual Work all_reduce(const torch::Tensor& tensor, ReduceOp op, const Options& options = {}) = 0;
@@ -90,6 +96,8 @@ class Communicator {
 
   // nullptr where the ranks do not share memory.
   virtual SharedVectors* shared() = 0;
+  // nullptr where it makes nothing of it which ranks share memory: all do, none do, or they are mixed.
+  virtual const Hosts* hosts() = 0;
 
   // This rank goes no further, and why: all others hear of it in place of a peer that is gone. Does not throw
   // and does not wait; what is called afterwards throws.

@@ -59,6 +59,9 @@ void check_reduction(Communicator& comm, torch::ScalarType type, ReduceOp op, in
   const torch::Tensor mine = inputs[static_cast<size_t>(comm.rank())];
   comm.all_reduce(mine, op).wait();
   expect_equal(mine, expected, "all_reduce " + what);
+  const torch::Tensor again = values(comm.rank(), size, type);
+  comm.all_reduce(again, op, {.any_order = true}).wait();
+  expect_equal(again, expected, "all_reduce in any order " + what);
 
   Tensors parted;
   for (int r = 0; r < comm.world(); ++r) parted.push_back(values(r, size * comm.world(), type));

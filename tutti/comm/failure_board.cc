@@ -56,8 +56,8 @@ std::vector<std::string> roll_call(Rendezvous& table, const BoardOptions& option
     if (!table.peek(key(r))) missing += ", " + name_of(options.who, r);
   }
   const std::string text = fmt::format(
-      "connect failed: nothing from {} for {:g} s. Is it running? Look at its output, or raise --timeout", missing,
-      seconds(timeout));
+      "connect failed: nothing from {} for {:g} s. Is it running? Look at its output, or raise --timeout",
+      missing, seconds(timeout));
   fail(ErrorKind::Timeout, "{}", table.set_once(kMissing, text));
 }
 
@@ -103,7 +103,9 @@ FailureBoard::Watch FailureBoard::watch(const Operation& operation, Party party,
   const std::lock_guard lock(mutex_);
   if (failure_) throw *failure_;
   const bool of_all = party == Party::All;
-  if (of_all) ++number_;
+  const bool within =
+      std::any_of(entries_.begin(), entries_.end(), [](const Entry& entry) { return entry.of_all; });
+  if (of_all && !within) ++number_;
   const auto place =
       entries_.insert(entries_.end(), {describe(operation), operation.timeout, operation.deadline, of_all,
                                        number_, std::move(peers), Clock::now()});
@@ -170,6 +172,16 @@ void FailureBoard::fail_together(ErrorKind kind, const std::string& text) {
     failure_ = error;
   }
   abandon_();
+  for (const auto& hear : listeners_) hear(error);
+}
+
+void FailureBoard::on_failure(std::function<void(const Error&)> hear) {
+  const std::lock_guard reporting(reporting_);
+  {
+    const std::lock_guard lock(mutex_);
+    if (failure_) hear(*failure_);
+  }
+  listeners_.push_back(std::move(hear));
 }
 
 void FailureBoard::keep_watch() {
@@ -281,18 +293,25 @@ void FailureBoard::time_out(const Entry& entry) {
                             text, table));
 }
 
-// Who has not come: those of whom something is missing and who do not themselves wait in this operation for
-// others.
+// Who has not come: of those of whom something is missing the ones that have the least to say for themselves.
+// In an operation of all ranks, who waits in it too does so for others; who waits in an earlier one of all
+// ranks, probably; who has begun it and does not wait may have been stopped there.
 std::vector<size_t> FailureBoard::to_blame(const Entry& entry,
                                            const std::vector<std::optional<Word>>& words) {
-  std::vector<size_t> all;
+  const auto excuse = [&](const std::optional<Word>& word) {
+    if (!entry.of_all || !word || word->number == 0) return 0;
+    if (word->number >= entry.number) return word->waiting ? 3 : 2;
+    return word->waiting ? 1 : 0;
+  };
   std::vector<size_t> guilty;
+  int least = 3;
   for (size_t i = 0; i < words.size(); ++i) {
-    all.push_back(i);
-    const bool waits_too = entry.of_all && words[i] && words[i]->waiting && words[i]->number >= entry.number;
-    if (!waits_too) guilty.push_back(i);
+    const int theirs = excuse(words[i]);
+    if (theirs < least) guilty.clear();
+    least = std::min(least, theirs);
+    if (theirs == least) guilty.push_back(i);
   }
-  return guilty.empty() ? all : guilty;
+  return guilty;
 }
 
 }  // namespace tutti::comm

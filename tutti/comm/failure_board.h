@@ -29,8 +29,8 @@ struct BoardOptions {
   std::chrono::milliseconds last_words{1000};
 };
 
-// Every rank leaves a word and gets those of all. Whoever has not come in time is named in the Timeout, with one text
-// for all who have.
+// Every rank leaves a word and gets those of all. Whoever has not come in time is named in the Timeout, with
+// one text for all who have.
 std::vector<std::string> roll_call(Rendezvous& table, const BoardOptions& options, const std::string& word,
                                    std::chrono::milliseconds timeout);
 
@@ -46,7 +46,7 @@ std::vector<std::string> names_of(const std::vector<std::string>& who, const std
 class FailureBoard {
  public:
   // `abandon` makes all operations that are under way give up. Called once, in any thread, when the
-  // failure is known.
+  // failure is known; what on_failure() was given comes after it.
   FailureBoard(std::shared_ptr<Rendezvous> table, BoardOptions options, std::function<void()> abandon);
   ~FailureBoard();
   FailureBoard(const FailureBoard&) = delete;
@@ -82,7 +82,8 @@ class FailureBoard {
   };
 
   enum class Party { All, Two };  // whether all ranks take part, or this one and another
-  // Throws where the group has failed already.
+  // Throws where the group has failed already. An operation of all ranks that begins within another is a part
+  // of that.
   Watch watch(const Operation& operation, Party party, std::vector<int> peers);
 
   // Throws the failure of all ranks: the one that is known, or else that this rank is gone. `why` is what the
@@ -93,6 +94,10 @@ class FailureBoard {
   // What all others fail with, unless they have failed already. Does not throw it.
   void give_up(const std::string& text) { fail_together(ErrorKind::PeerLost, text); }
   void throw_if_failed();
+
+  // Is told of the failure, once, in any thread; at once where there has been one. It does not call the
+  // board.
+  void on_failure(std::function<void(const Error&)> hear);
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -121,6 +126,7 @@ class FailureBoard {
   const std::function<void()> abandon_;
 
   std::mutex reporting_;  // held by whoever makes a failure known; taken before mutex_
+  std::vector<std::function<void(const Error&)>> listeners_;  // guarded by reporting_
 
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -135,6 +141,14 @@ class FailureBoard {
   bool stopping_ = false;
 
   std::thread thread_;
+};
+
+// What a transport does besides whose ranks fail together by a board.
+class OnBoard {
+ public:
+  virtual ~OnBoard() = default;
+  // Where there are others.
+  virtual FailureBoard& board() = 0;
 };
 
 }  // namespace tutti::comm

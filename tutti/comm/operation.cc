@@ -4,9 +4,10 @@
 
 namespace tutti::comm {
 
-Operation operation_of(const char* name, const Options& options, std::chrono::milliseconds usual) {
+Operation operation_of(const char* name, const Options& options, std::chrono::milliseconds usual,
+                       Timeline* timeline) {
   const auto timeout = options.timeout.count() > 0 ? options.timeout : usual;
-  return {name, options.what, options.step, std::chrono::steady_clock::now() + timeout, timeout};
+  return {name, options.what, options.step, std::chrono::steady_clock::now() + timeout, timeout, timeline};
 }
 
 std::string describe(const Operation& operation) {

@@ -134,7 +134,8 @@ void reduce_as(std::span<const std::byte* const> inputs, std::span<std::byte* co
     const A* result = stack[0];
     if constexpr (std::is_floating_point_v<A>) {
       if (reduction.op == ReduceOp::Average) {
-        const A parts = static_cast<A>(inputs.size());
+        const A parts =
+            static_cast<A>(reduction.parts != 0 ? reduction.parts : static_cast<int64_t>(inputs.size()));
         for (int64_t i = 0; i < count; ++i) scratch[static_cast<size_t>(i)] = result[i] / parts;
         result = scratch.get();
       }
@@ -200,26 +201,33 @@ void require_reducible(c10::ScalarType type, ReduceOp op) {
   }
 }
 
-Program program_of(std::span<const Node> nodes, int64_t leaves) {
-  Program program;
-  std::vector<Node> waiting;
+std::vector<Root> roots_of(std::span<const Node> nodes, int64_t leaves) {
+  std::vector<Root> waiting;
   for (size_t i = 0; i < nodes.size(); ++i) {
-    Node node = nodes[i];
-    if (node.present) program.push_back(static_cast<int>(i));
+    Root root{nodes[i].place, {}};
+    if (nodes[i].present) root.program.push_back(static_cast<int>(i));
     for (;;) {
-      const Move move = next_move(node.place, waiting.empty() ? nullptr : &waiting.back().place, leaves);
+      const Move move = next_move(root.place, waiting.empty() ? nullptr : &waiting.back().place, leaves);
       if (move == Move::Stay) break;
       if (move == Move::JoinAndRise) {
-        if (node.present && waiting.back().present) program.push_back(kCombine);
-        node.present = node.present || waiting.back().present;
+        Program joined = std::move(waiting.back().program);
         waiting.pop_back();
+        const bool both = !joined.empty() && !root.program.empty();
+        joined.insert(joined.end(), root.program.begin(), root.program.end());
+        if (both) joined.push_back(kCombine);
+        root.program = std::move(joined);
       }
-      node.place = parent_of(node.place);
+      root.place = parent_of(root.place);
     }
-    waiting.push_back(node);
+    waiting.push_back(std::move(root));
   }
-  TUTTI_CHECK(waiting.size() == 1, "{} nodes do not make the tree over {} leaves", nodes.size(), leaves);
-  return program;
+  return waiting;
+}
+
+Program program_of(std::span<const Node> nodes, int64_t leaves) {
+  const std::vector<Root> roots = roots_of(nodes, leaves);
+  TUTTI_CHECK(roots.size() == 1, "{} nodes do not make the tree over {} leaves", nodes.size(), leaves);
+  return roots[0].program;
 }
 
 void reduce(std::span<const std::byte* const> inputs, std::span<std::byte* const> outputs,

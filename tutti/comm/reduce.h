@@ -19,6 +19,8 @@ struct Reduction {
   int64_t count;
   // What the result, when it has been rounded to its type, is divided by; 0: by nothing. For floating types.
   double divisor = 0;
+  // What the average is of, where inputs are themselves sums; 0: of the inputs.
+  int64_t parts = 0;
 };
 
 // The part of `count` elements that one of `world` ranks looks after; ends on cache lines.
@@ -42,8 +44,15 @@ struct Node {
   bool present;
 };
 
-// Combines the nodes, which are in the order of their leaves and cover all of them, along the tree. Node i
-// is input i. Nothing where none is present.
+// What nodes without gaps between them, in the order of their leaves, become along the tree: so many nodes
+// further up, and how each is made. Node i is input i. An empty program where none of them is present.
+struct Root {
+  TreeNode place;
+  Program program;
+};
+std::vector<Root> roots_of(std::span<const Node> nodes, int64_t leaves);
+
+// The same of nodes that cover all leaves: one root.
 Program program_of(std::span<const Node> nodes, int64_t leaves);
 
 // All of so many inputs along the tree over their index.

@@ -11,6 +11,8 @@
 #include <gtest/gtest.h>
 
 #include "tutti/comm/collectives.h"
+#include "tutti/comm/gloo/gloo.h"
+#include "tutti/comm/hierarchy/hierarchy.h"
 #include "tutti/comm/inproc/inproc.h"
 #include "tutti/comm/rendezvous.h"
 #include "tutti/comm/shm/shm.h"
@@ -47,7 +49,32 @@ class PlainTransport final : public Transport {
   std::unique_ptr<Transport> inner_;
 };
 
-// For a world of threads of this process. The rendezvous lives as long as the result.
+// Ranks on hosts that are but names, one letter a rank: "aabb" are two hosts with two ranks each. Shared
+// memory inside, Gloo between them; Gloo alone where the ranks of a host are apart or each is alone.
+inline std::unique_ptr<Transport> transport_on_hosts(const std::string& hosts, int rank,
+                                                     const std::shared_ptr<Rendezvous>& table,
+                                                     std::chrono::milliseconds timeout) {
+  std::vector<std::string> host_of_rank;
+  std::vector<std::string> who;
+  for (const char host : hosts) {
+    host_of_rank.emplace_back(1, host);
+    who.push_back(fmt::format("worker/{} on {}", who.size(), host));
+  }
+  const int world = static_cast<int>(hosts.size());
+  auto network =
+      gloo_transport(with_prefix(table, "gloo/"),
+                     {.rank = rank, .world = world, .who = who, .peer_host = "", .timeout = timeout});
+  const auto placement = Placement::of(host_of_rank);
+  if (!placement || !placement->has_two_levels()) return network;
+  const int host = placement->host_of(rank);
+  auto memory = shm_transport(
+      with_prefix(table, fmt::format("{}/", host)),
+      {placement->local_rank(rank), placement->size(host), who[static_cast<size_t>(rank)], timeout});
+  return hierarchy_transport(std::move(network), std::move(memory), *placement, timeout);
+}
+
+// For a world of threads of this process: "inproc", "plain", "shm", or the hosts of as many ranks. The
+// rendezvous lives as long as the result.
 inline MakeTransport make_transports(const std::string& backend, int world,
                                      std::chrono::milliseconds timeout) {
   if (backend == "inproc" || backend == "plain") {
@@ -59,6 +86,8 @@ inline MakeTransport make_transports(const std::string& backend, int world,
     };
   }
   const auto table = local_rendezvous();
+  if (backend != "shm")
+    return [table, backend, timeout](int rank) { return transport_on_hosts(backend, rank, table, timeout); };
   return [table, world, timeout](int rank) {
     return shm_transport(table, {rank, world, fmt::format("worker/{}", rank), timeout});
   };

@@ -8,7 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "tutti/base/timeline.h"
 #include "tutti/comm/communicator.h"
+#include "tutti/comm/hosts.h"
 #include "tutti/comm/reduce.h"
 
 namespace tutti::comm {
@@ -20,10 +22,12 @@ struct Operation {
   int64_t step;
   std::chrono::steady_clock::time_point deadline;
   std::chrono::milliseconds timeout;
+  Timeline* timeline = nullptr;  // where it is noted down
 };
 
 // One that began now, within its own timeout or else `usual`.
-Operation operation_of(const char* name, const Options& options, std::chrono::milliseconds usual);
+Operation operation_of(const char* name, const Options& options, std::chrono::milliseconds usual,
+                       Timeline* timeline = nullptr);
 
 // "all_reduce of gradients at step 118".
 std::string describe(const Operation& operation);
@@ -73,6 +77,34 @@ class InPlace {
   virtual std::vector<std::byte*> everyones(const std::byte* mine, size_t size) const = 0;
   virtual void sync(const Operation& operation) = 0;
   virtual void all_reduce(std::byte* data, const Reduction& reduction, const Operation& operation) = 0;
+};
+
+// What a transport does besides some of whose ranks see one another's memory, and some do not: what all of a
+// host need comes to it once. Sums have the same bits as without.
+class ByHost {
+ public:
+  virtual ~ByHost() = default;
+  virtual const Placement& placement() const = 0;
+  // One more group of the ranks of this host, in place. It fails with all.
+  virtual std::unique_ptr<Transport> inside() = 0;
+
+  virtual void all_reduce(std::byte* data, const Reduction& reduction, const Operation& operation) = 0;
+  // So many elements of the output; the input has as many for each rank.
+  virtual void reduce_scatter(std::byte* output, const std::byte* input, const Reduction& reduction,
+                              const Operation& operation) = 0;
+  // By rank; what comes from this one is the input.
+  virtual void all_gather(std::span<const Bytes> outputs, ConstBytes input, const Operation& operation) = 0;
+  virtual void broadcast(Bytes bytes, int root, const Operation& operation) = 0;
+  virtual void sync(const Operation& operation) = 0;
+};
+
+// What a transport does besides that adds by itself, in the order that is fastest for it.
+class OwnAllReduce {
+ public:
+  virtual ~OwnAllReduce() = default;
+  // Whether it knows how.
+  virtual bool adds(torch::ScalarType type) const = 0;
+  virtual void add_all(const torch::Tensor& flat, const Operation& operation) = 0;
 };
 
 }  // namespace tutti::comm

@@ -166,7 +166,7 @@ std::string reason(const std::exception& error) {
   return text.starts_with('[') && place != std::string::npos ? text.substr(place + 2) : text;
 }
 
-class GlooTransport final : public Transport {
+class GlooTransport final : public Transport, public OwnAllReduce, public OnBoard {
  public:
   GlooTransport(std::shared_ptr<Rendezvous> table, GlooOptions options)
       : table_(std::move(table)), options_(std::move(options)) {
@@ -185,7 +185,12 @@ class GlooTransport final : public Transport {
                 const Operation& operation) override;
   void send(ConstBytes bytes, int to, const Operation& operation) override;
   void recv(Bytes bytes, int from, const Operation& operation) override;
+  bool adds(torch::ScalarType type) const override {
+    return type == torch::kFloat || type == torch::kDouble || type == torch::kInt || type == torch::kLong;
+  }
+  void add_all(const torch::Tensor& flat, const Operation& operation) override;
   void abandon(const std::string& text) override { board_->give_up(text); }
+  FailureBoard& board() override { return *board_; }
   std::unique_ptr<Transport> split(const std::vector<int>& ranks, const std::string& name) override;
 
  private:
@@ -228,7 +233,7 @@ void GlooTransport::connect() {
   const std::string mine = address_towards(options_.peer_host);
   const auto addresses = roll_call(*table_, board_options(), mine, options_.timeout);
   auto options = c10d::ProcessGroupGloo::Options::create();
-  options->threads = 1;  // for Gloo's own collectives, which are not used
+  options->threads = 1;  // for Gloo's own all-reduce
   // Everybody is here, so that this is soon over, unless somebody ends just now. Gloo takes five times as
   // long.
   options->timeout = std::max(until(deadline) / 5, milliseconds(1000));
@@ -326,6 +331,20 @@ void GlooTransport::exchange(std::span<const ConstBytes> sends, std::span<const 
       if (const Pending& pending = at(out, r)) await(pending, patience);
       watch.arrived(r);
     }
+  });
+}
+
+// If a peer goes, its connection says so, as in an exchange.
+void GlooTransport::add_all(const torch::Tensor& flat, const Operation& operation) {
+  if (flat.numel() == 0) return;
+  attempt(operation, Party::All, peers(), [&](FailureBoard::Watch& watch, int&) {
+    std::vector<at::Tensor> one{flat};
+    const auto post = [&] {
+      const std::lock_guard lock(posting_);
+      return group_->allreduce(one);
+    };
+    await(post(), until(operation.deadline) + kGlooIsLater);
+    for (const int r : peers()) watch.arrived(r);
   });
 }
 

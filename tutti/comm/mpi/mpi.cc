@@ -141,6 +141,23 @@ class Patience {
   int waited_ = 0;
 };
 
+// What MPI adds by itself; MPI_DATATYPE_NULL: not that.
+MPI_Datatype mpi_type(torch::ScalarType type) {
+  switch (type) {
+    case torch::kFloat:
+      return MPI_FLOAT;
+    case torch::kDouble:
+      return MPI_DOUBLE;
+    case torch::kInt:
+      return MPI_INT32_T;
+    case torch::kLong:
+      return MPI_INT64_T;
+    default:
+      return MPI_DATATYPE_NULL;
+  }
+}
+constexpr int64_t kMostAtATime = int64_t{1} << 28;  // elements: MPI counts with int
+
 // Messages under way, in pieces.
 class Messages {
  public:
@@ -155,6 +172,17 @@ class Messages {
     post(bytes.size(), from, [&](size_t done, int size, MPI_Request* request) {
       return MPI_Irecv(bytes.data() + done, size, MPI_BYTE, from, 0, group_, request);
     });
+  }
+
+  // MPI's own, in place, of all ranks of the group.
+  void add_all(const torch::Tensor& flat, MPI_Datatype type, const std::vector<int>& peers) {
+    const auto lock = Library::get().lock();
+    MPI_Request request = MPI_REQUEST_NULL;
+    check(MPI_Iallreduce(MPI_IN_PLACE, flat.data_ptr(), static_cast<int>(flat.numel()), type, MPI_SUM, group_,
+                         &request));
+    requests_.push_back(request);
+    peers_.push_back(kEverybody);
+    everybody_ = peers;
   }
 
   // Returns when all are done; tells the watch of each peer with which nothing is left. False: told to give
@@ -173,7 +201,11 @@ class Messages {
       left -= static_cast<size_t>(count);
       for (int i = 0; i < count; ++i) {
         const int peer = peers_[static_cast<size_t>(done[static_cast<size_t>(i)])];
-        if (--open_[peer] == 0) watch.arrived(peer);
+        if (peer == kEverybody) {
+          for (const int each : everybody_) watch.arrived(each);
+        } else if (--open_[peer] == 0) {
+          watch.arrived(peer);
+        }
       }
     }
     return true;
@@ -183,10 +215,10 @@ class Messages {
   // a failure the job ends.
   void cancel() {
     const auto lock = Library::get().lock();
-    for (MPI_Request& request : requests_) {
-      if (request == MPI_REQUEST_NULL) continue;
-      MPI_Cancel(&request);
-      MPI_Request_free(&request);
+    for (size_t i = 0; i < requests_.size(); ++i) {
+      if (requests_[i] == MPI_REQUEST_NULL || peers_[i] == kEverybody) continue;
+      MPI_Cancel(&requests_[i]);
+      MPI_Request_free(&requests_[i]);
     }
   }
 
@@ -212,13 +244,16 @@ class Messages {
     return count;
   }
 
+  static constexpr int kEverybody = -1;
+
   const MPI_Comm group_;
+  std::vector<int> everybody_;  // but this rank, once add_all() was called
   std::vector<MPI_Request> requests_;
   std::vector<int> peers_;   // of each request
   std::map<int, int> open_;  // requests by peer
 };
 
-class MpiTransport final : public Transport {
+class MpiTransport final : public Transport, public OnBoard, public OwnAllReduce {
  public:
   // The groups have the same ranks; messages in one never meet those in the other.
   MpiTransport(std::shared_ptr<Rendezvous> table, MpiOptions options, Group exchanges, Group messages)
@@ -270,7 +305,24 @@ class MpiTransport final : public Transport {
     attempt(operation, FailureBoard::Party::Two, {from}, messages, [&] { messages.recv(bytes, from); });
   }
 
+  bool adds(torch::ScalarType type) const override { return mpi_type(type) != MPI_DATATYPE_NULL; }
+  void add_all(const torch::Tensor& flat, const Operation& operation) override {
+    std::vector<int> others;
+    for (int r = 0; r < world_; ++r) {
+      if (r != rank_) others.push_back(r);
+    }
+    // After a failure MPI may go on to write here.
+    adding_ = flat;
+    for (int64_t done = 0; done < flat.numel(); done += kMostAtATime) {
+      const torch::Tensor piece = flat.narrow(0, done, std::min(kMostAtATime, flat.numel() - done));
+      Messages messages(exchanges_.get());
+      attempt(operation, FailureBoard::Party::All, others, messages,
+              [&] { messages.add_all(piece, mpi_type(flat.scalar_type()), others); });
+    }
+    adding_ = torch::Tensor();
+  }
   void abandon(const std::string& text) override { board_->give_up(text); }
+  FailureBoard& board() override { return *board_; }
   std::unique_ptr<Transport> split(const std::vector<int>& ranks, const std::string& name) override;
 
  private:
@@ -303,6 +355,7 @@ class MpiTransport final : public Transport {
   Group messages_;
   const int rank_;
   const int world_;
+  torch::Tensor adding_;
   std::atomic<bool> given_up_{false};
   std::unique_ptr<FailureBoard> board_;  // last, so that it ends first
 };

@@ -172,6 +172,7 @@ void SharedTransport::meet(const Post& post, const Operation& operation) {
   mine.words[(meetings_ + 1) % 2] = post.words;
   ++meetings_;
   mine.meetings.advance();
+  const SpanScope span(operation.timeline, Activity::Wait, "wait for peers", operation.step);
   for (int r = 0; r < world_; ++r) {
     if (r != rank_) wait(slot(r).meetings, meetings_, wait_options_, [&] { look_up(behind(), operation); });
   }
@@ -225,8 +226,8 @@ void SharedTransport::fail_together(ErrorKind kind, const std::string& text) {
   fail(kind, "{}", text);
 }
 
-// What a rank was about to do when it was last heard of. Reading it while the rank goes on would show a mixture; but it
-// is late.
+// What a rank was about to do when it was last heard of. Reading it while the rank goes on would show a
+// mixture; but it is late.
 std::string SharedTransport::last_seen(int rank) const {
   const uint32_t meetings = slot(rank).meetings.count.load(std::memory_order_acquire);
   if (meetings == 0) return "it has not done anything yet";
@@ -246,8 +247,8 @@ void SharedTransport::look_up(const std::vector<int>& late, const Operation& ope
     missing += fmt::format("{}nothing from {} for {:g} s, {}", missing.empty() ? "" : "; ", memory_->who(r),
                            std::chrono::duration<double>(operation.timeout).count(), last_seen(r));
   }
-  fail_together(ErrorKind::Timeout,
-                fmt::format("{} failed: {}. Raise --timeout, or look at what it is doing", describe(operation), missing));
+  fail_together(ErrorKind::Timeout, fmt::format("{} failed: {}. Raise --timeout, or look at what it is doing",
+                                                describe(operation), missing));
 }
 
 void SharedTransport::sync(const Operation& operation) { meet(make_post(operation, nullptr), operation); }
@@ -263,12 +264,16 @@ void SharedTransport::exchange(std::span<const ConstBytes> sends, std::span<cons
   const size_t me = static_cast<size_t>(rank_);
   for (size_t done = 0;; done += cell) {
     const std::vector<std::byte*> halves = next_staging();
-    for (size_t r = 0; r < ranks; ++r) {
-      if (r != me) put_in_cell(halves[me] + r * stride, sends[r], done, cell);
+    {
+      const SpanScope span(operation.timeline, Activity::Copy, "copy in", operation.step);
+      for (size_t r = 0; r < ranks; ++r) {
+        if (r != me) put_in_cell(halves[me] + r * stride, sends[r], done, cell);
+      }
     }
     Post post = make_post(operation, nullptr);
     post.brief.more = longest > done + cell;
     meet(post, operation);
+    const SpanScope span(operation.timeline, Activity::Copy, "copy out", operation.step);
     bool more = false;
     for (size_t r = 0; r < ranks; ++r) {
       more = more || brief_of(static_cast<int>(r)).more;
@@ -288,8 +293,11 @@ void SharedTransport::fail_other_size(size_t expected, int from, size_t sent) {
 void SharedTransport::send(ConstBytes bytes, int to, const Operation& operation) {
   Mailbox& box = mailbox(rank_, to);
   for (size_t done = 0; done < bytes.size(); done += kMailboxBytes) {
-    wait(box.emptied, box.filled.count.load(std::memory_order_relaxed), wait_options_,
-         [&] { look_up({to}, operation); });
+    {
+      const SpanScope span(operation.timeline, Activity::Wait, "wait for the receiver", operation.step);
+      wait(box.emptied, box.filled.count.load(std::memory_order_relaxed), wait_options_,
+           [&] { look_up({to}, operation); });
+    }
     const size_t size = std::min(kMailboxBytes, bytes.size() - done);
     box.message_size = bytes.size();
     std::memcpy(box.bytes, bytes.data() + done, size);
@@ -300,8 +308,11 @@ void SharedTransport::send(ConstBytes bytes, int to, const Operation& operation)
 void SharedTransport::recv(Bytes bytes, int from, const Operation& operation) {
   Mailbox& box = mailbox(from, rank_);
   for (size_t done = 0; done < bytes.size(); done += kMailboxBytes) {
-    wait(box.filled, box.emptied.count.load(std::memory_order_relaxed) + 1, wait_options_,
-         [&] { look_up({from}, operation); });
+    {
+      const SpanScope span(operation.timeline, Activity::Wait, "wait for the sender", operation.step);
+      wait(box.filled, box.emptied.count.load(std::memory_order_relaxed) + 1, wait_options_,
+           [&] { look_up({from}, operation); });
+    }
     if (box.message_size != bytes.size()) fail_other_size(bytes.size(), from, box.message_size);
     std::memcpy(bytes.data() + done, box.bytes, std::min(kMailboxBytes, bytes.size() - done));
     box.emptied.advance();
@@ -347,6 +358,7 @@ void SharedTransport::all_reduce(std::byte* data, const Reduction& reduction, co
     std::memcpy(halves[static_cast<size_t>(rank_)], data, size);
     const std::vector<const std::byte*> inputs(halves.begin(), halves.end());
     meet(post, operation);
+    const SpanScope span(operation.timeline, Activity::Reduce, "add", operation.step);
     comm::reduce(inputs, {&data, 1}, reduction, tree_);
     return;
   }
@@ -371,7 +383,10 @@ void SharedTransport::reduce_in_place(const SharedBlock& block, size_t offset, c
   for (std::byte*& part : parts)
     part += offset + static_cast<size_t>(slice.begin) * c10::elementSize(reduction.type);
   const std::vector<const std::byte*> inputs(parts.begin(), parts.end());
-  comm::reduce(inputs, parts, {reduction.type, reduction.op, slice.end - slice.begin}, tree_);
+  {
+    const SpanScope span(operation.timeline, Activity::Reduce, "add", operation.step);
+    comm::reduce(inputs, parts, {reduction.type, reduction.op, slice.end - slice.begin}, tree_);
+  }
   sync(operation);
 }
 
@@ -383,14 +398,21 @@ void SharedTransport::reduce_staged(std::byte* data, const Reduction& reduction,
     const int64_t count = std::min(chunk, reduction.count - done);
     std::byte* here = data + static_cast<size_t>(done) * element;
     const std::vector<std::byte*> parts = next_staging();
-    std::memcpy(parts[static_cast<size_t>(rank_)], here, static_cast<size_t>(count) * element);
+    {
+      const SpanScope span(operation.timeline, Activity::Copy, "copy in", operation.step);
+      std::memcpy(parts[static_cast<size_t>(rank_)], here, static_cast<size_t>(count) * element);
+    }
     sync(operation);
     const Slice slice = slice_of(count, rank_, world_);
     std::vector<const std::byte*> inputs;
     for (const std::byte* part : parts) inputs.push_back(part + static_cast<size_t>(slice.begin) * element);
     std::byte* out = parts[static_cast<size_t>(rank_)] + static_cast<size_t>(slice.begin) * element;
-    comm::reduce(inputs, {&out, 1}, {reduction.type, reduction.op, slice.end - slice.begin}, tree_);
+    {
+      const SpanScope span(operation.timeline, Activity::Reduce, "add", operation.step);
+      comm::reduce(inputs, {&out, 1}, {reduction.type, reduction.op, slice.end - slice.begin}, tree_);
+    }
     sync(operation);
+    const SpanScope span(operation.timeline, Activity::Copy, "copy out", operation.step);
     for (int r = 0; r < world_; ++r) {
       const Slice theirs = slice_of(count, r, world_);
       const size_t begin = static_cast<size_t>(theirs.begin) * element;

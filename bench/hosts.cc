@@ -1,0 +1,114 @@
+// All-reduce of float32 among two ranks each on two hosts with a slow cable in between: Tutti's ways, Open
+// MPI's own and Gloo's own. Started by hand it makes the hosts on this machine (bench/on_two_hosts, as root)
+// and starts itself again there; prints Markdown.
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <string>
+#include <unistd.h>
+#include <vector>
+
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include "bench/peers/collectives.h"
+#include "bench/sides.h"
+#include "tutti/cluster/context.h"
+#include "tutti/comm/connect.h"
+#include "tutti/comm/own_addresses.h"
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using CommPtr = std::shared_ptr<tutti::comm::Communicator>;
+
+struct Size {
+  const char* name;
+  int64_t elements;
+  int iterations;  // between two looks at the clock
+  int rounds;
+};
+
+const std::vector<Size> kSizes = {
+    {"4 KB", 1 << 10, 50, 7}, {"1 MB", 1 << 18, 5, 9}, {"64 MB", 1 << 24, 1, 5}};
+constexpr const char* kOurs = "Tutti shm+gloo";
+
+struct Side {
+  std::string name;
+  std::function<void(torch::Tensor&)> run;
+};
+
+CommPtr connect(const std::string& backend) {
+  tutti::Flags flags;
+  flags.comm = backend;
+  flags.device = "cpu";
+  flags.log_level = "error";
+  const tutti::Context context(flags, tutti::discover(flags, tutti::Environment::of_process()));
+  return tutti::comm::connect(context);
+}
+
+std::vector<Side> sides_of(const std::map<std::string, CommPtr>& comms, const std::string& meeting_file) {
+  std::vector<Side> sides;
+  for (const auto& [name, comm] : comms) {
+    sides.push_back({"Tutti " + name, [comm = comm](torch::Tensor& tensor) {
+                       comm->all_reduce(tensor, tutti::comm::ReduceOp::Sum);
+                     }});
+  }
+  if (const auto peer = bench::mpi_all_reduce()) sides.push_back({"Open MPI", *peer});
+  const tutti::comm::Communicator& comm = *comms.begin()->second;
+  const std::string address = tutti::comm::own_addresses().at(0);
+  if (const auto peer = bench::gloo_all_reduce(comm.rank(), comm.world(), meeting_file, address))
+    sides.push_back({"Gloo", *peer});
+  return sides;
+}
+
+void measure_as_rank(const std::string& meeting_file) {
+  at::set_num_threads(1);
+  std::map<std::string, CommPtr> comms;
+  for (const char* backend : {"shm+gloo", "shm+mpi", "gloo", "mpi"}) comms[backend] = connect(backend);
+  tutti::comm::Communicator& first = *comms["shm+gloo"];
+  const std::vector<Side> sides = sides_of(comms, meeting_file);
+  for (const Size& size : kSizes) {
+    torch::Tensor tensor = torch::zeros({size.elements});
+    std::map<std::string, std::vector<double>> times;
+    for (int round = -1; round < size.rounds; ++round) {
+      for (const Side& side : sides) {
+        first.barrier();
+        const auto begin = Clock::now();
+        for (int i = 0; i < size.iterations; ++i) side.run(tensor);
+        const double time =
+            std::chrono::duration<double, std::milli>(Clock::now() - begin).count() / size.iterations;
+        if (round >= 0) times[side.name].push_back(time);
+      }
+    }
+    for (size_t i = 0; first.rank() == 0 && i < sides.size(); ++i) {
+      const double time = bench::median(times[sides[i].name]);
+      fmt::print("| {} | {} | {:.2f} | {:.2f} |\n", size.name, sides[i].name, time,
+                 time / bench::median(times[kOurs]));
+    }
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc > 1) {
+    measure_as_rank(argv[1]);
+    return 0;
+  }
+  fmt::print(
+      "## All-reduce on two hosts\n\nTwo ranks on each, on this one machine with a cable of 1 Gbit/s between "
+      "them.\n\n| size | what | milliseconds | to ours |\n|---|---|---|---|\n");
+  std::fflush(stdout);
+  const auto here = std::filesystem::path(__FILE__).parent_path();
+  const std::string file = fmt::format("/tmp/tutti-bench-hosts-{}", getpid());
+  const std::string command = fmt::format("sh {} 1gbit 2 {} {}", (here / "on_two_hosts").string(),
+                                          std::filesystem::read_symlink("/proc/self/exe").string(), file);
+  const int status = std::system(command.c_str());  // NOLINT(cert-env33-c): our own words
+  unlink(file.c_str());
+  return status == 0 ? 0 : 1;
+}

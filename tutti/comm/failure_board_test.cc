@@ -1,0 +1,152 @@
+#include "tutti/comm/failure_board.h"
+
+#include <latch>
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tutti/base/test_errors.h"
+#include "tutti/comm/gloo/tcp_rendezvous.h"
+#include "tutti/comm/test_messages.h"
+#include "tutti/comm/test_network.h"
+
+namespace tutti::comm {
+namespace {
+
+using std::chrono::milliseconds;
+using ::testing::AllOf;
+using testing::as_ranks;
+using testing::expect_no_errors;
+using ::testing::HasSubstr;
+using testing::kLong;
+using testing::names;
+using ::testing::Not;
+using testing::operation;
+
+TEST(RollCall, gives_the_words_of_all) {
+  const auto table = local_rendezvous();
+  expect_no_errors(as_ranks(3, [&](int rank) {
+    EXPECT_EQ(roll_call(*table, {.rank = rank, .world = 3}, fmt::format("I am {}", rank), kLong),
+              (std::vector<std::string>{"I am 0", "I am 1", "I am 2"}));
+  }));
+}
+
+TEST(RollCall, names_all_who_have_not_come) {
+  expect_error(
+      ErrorKind::Timeout, HasSubstr("nothing from worker/0 (host 0), worker/2 (host 2) for 0.05 s"),
+      [] { roll_call(*local_rendezvous(), {.rank = 1, .world = 3, .who = names(3)}, "", milliseconds(50)); });
+}
+
+// Boards of ranks that wait without a network: until they are told to give up.
+class BoardRank {
+ public:
+  BoardRank(const std::shared_ptr<Rendezvous>& table, int rank, int world)
+      : board(table,
+              {.rank = rank,
+               .world = world,
+               .who = names(world),
+               .look_up = milliseconds(10),
+               .last_words = milliseconds(20)},
+              [this] { given_up_.count_down(); }) {}
+
+  void wait_in_vain(const Operation& operation, FailureBoard::Party party, std::vector<int> peers) {
+    const auto watch = board.watch(operation, party, std::move(peers));
+    given_up_.wait();
+    board.throw_if_failed();
+  }
+
+ private:
+  std::latch given_up_{1};
+
+ public:
+  FailureBoard board;  // last: it calls what is above
+};
+
+void await_key(Rendezvous& table, const std::string& key) { table.get(key, kLong); }
+
+TEST(FailureBoard, names_who_has_not_come_and_what_it_did_last) {
+  const auto table = local_rendezvous();
+  const auto outcomes = as_ranks(3, [&](int rank) {
+    BoardRank self(table, rank, 3);
+    { const auto done = self.board.watch(operation("barrier", kLong, 117), FailureBoard::Party::All, {}); }
+    if (rank == 2) {
+      // Is there, but busy with something else.
+      await_key(*table, "failure");
+      return;
+    }
+    await_key(*table, "last/2");
+    self.wait_in_vain(operation("all_reduce", milliseconds(300), 118), FailureBoard::Party::All,
+                      {1 - rank, 2});
+  });
+  EXPECT_FALSE(outcomes[2]);
+  ASSERT_TRUE(outcomes[0] && outcomes[1]);
+  EXPECT_EQ(outcomes[0]->kind(), ErrorKind::Timeout);
+  EXPECT_STREQ(outcomes[0]->what(),
+               "all_reduce at step 118 failed: nothing from worker/2 (host 2) for 0.3 s, it was last seen in "
+               "barrier at step "
+               "117. Raise --timeout, or look at what it is doing");
+  EXPECT_STREQ(outcomes[0]->what(), outcomes[1]->what());
+}
+
+TEST(FailureBoard, says_that_a_rank_has_not_done_anything) {
+  BoardRank self(local_rendezvous(), 0, 2);
+  expect_error(ErrorKind::Timeout,
+               HasSubstr("nothing from worker/1 (host 1) for 0.05 s, it has not done anything yet"), [&] {
+                 self.wait_in_vain(operation("barrier", milliseconds(50)), FailureBoard::Party::All, {1});
+               });
+}
+
+TEST(FailureBoard, says_what_a_rank_waits_for_elsewhere) {
+  const auto table = local_rendezvous();
+  const auto outcomes = as_ranks(2, [&](int rank) {
+    BoardRank self(table, rank, 2);
+    if (rank == 1) {
+      self.wait_in_vain(operation("recv"), FailureBoard::Party::Two, {0});
+    } else {
+      await_key(*table, "last/1");
+      self.wait_in_vain(operation("barrier", milliseconds(50)), FailureBoard::Party::All, {1});
+    }
+  });
+  ASSERT_TRUE(outcomes[0] && outcomes[1]);
+  EXPECT_THAT(outcomes[0]->what(), HasSubstr("nothing from worker/1 (host 1) for 0.05 s, it waits in recv"));
+  EXPECT_STREQ(outcomes[0]->what(), outcomes[1]->what());
+}
+
+TEST(FailureBoard, does_not_name_those_who_have_come) {
+  BoardRank self(local_rendezvous(), 0, 3);
+  expect_error(ErrorKind::Timeout, AllOf(HasSubstr("worker/2"), Not(HasSubstr("worker/1"))), [&] {
+    auto watch = self.board.watch(operation("barrier", milliseconds(50)), FailureBoard::Party::All, {1, 2});
+    watch.arrived(1);
+    self.wait_in_vain(operation("later"), FailureBoard::Party::Two, {1});
+  });
+}
+
+TEST(FailureBoard, the_first_failure_is_everybodys_from_then_on) {
+  const auto table = local_rendezvous();
+  BoardRank first(table, 0, 2);
+  BoardRank second(table, 1, 2);
+  const std::string text = error_of(ErrorKind::PeerLost, [&] {
+    const auto watch = first.board.watch(operation("all_reduce"), FailureBoard::Party::All, {1});
+    first.board.lost(watch, 1, "");
+  });
+  EXPECT_EQ(
+      text,
+      "all_reduce failed: worker/1 (host 1) is gone; it has not done anything yet. Its own output says why");
+  expect_error(ErrorKind::PeerLost, text, [&] { second.board.report(ErrorKind::Timeout, "something else"); });
+  for (BoardRank* rank : {&first, &second})
+    expect_error(ErrorKind::PeerLost, text,
+                 [&] { rank->board.watch(operation("next"), FailureBoard::Party::All, {}); });
+}
+
+TEST(FailureBoard, fails_where_the_table_is_gone) {
+  auto served = serve_tcp_rendezvous(kLong);
+  BoardRank self(tcp_rendezvous("127.0.0.1", served.port, Serve::Elsewhere, kLong), 1, 2);
+  served.table.reset();
+  expect_error(ErrorKind::PeerLost,
+               AllOf(HasSubstr("barrier failed: the table of the ranks"), HasSubstr("rank 0 of the job")),
+               [&] { self.wait_in_vain(operation("barrier"), FailureBoard::Party::All, {0}); });
+}
+
+}  // namespace
+}  // namespace tutti::comm

@@ -1,0 +1,233 @@
+#include "tutti/comm/gloo/gloo.h"
+
+#include <latch>
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tutti/base/test_errors.h"
+#include "tutti/comm/gloo/tcp_rendezvous.h"
+#include "tutti/comm/test_messages.h"
+#include "tutti/comm/test_network.h"
+
+namespace tutti::comm {
+namespace {
+
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+using ::testing::AllOf;
+using testing::as_ranks;
+using testing::Child;
+using testing::exchange_and_look;
+using testing::expect_no_errors;
+using ::testing::HasSubstr;
+using testing::kLong;
+using testing::meet;
+using testing::names;
+using ::testing::Not;
+using testing::operation;
+using testing::Outcome;
+
+std::unique_ptr<Transport> gloo(const std::shared_ptr<Rendezvous>& table, int rank, int world,
+                                milliseconds timeout = kLong) {
+  return gloo_transport(table, {.rank = rank, .world = world, .who = names(world), .timeout = timeout});
+}
+
+class GlooWorlds : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Network, GlooWorlds, ::testing::Values(1, 2, 3, 4));
+
+TEST_P(GlooWorlds, exchange_moves_messages_of_any_size) {
+  const auto table = local_rendezvous();
+  expect_no_errors(as_ranks(GetParam(), [&](int rank) {
+    const auto transport = gloo(table, rank, GetParam());
+    testing::exchange_messages_of_any_size(*transport);
+  }));
+}
+
+TEST_P(GlooWorlds, messages_between_two_keep_their_order_beside_exchanges) {
+  const auto table = local_rendezvous();
+  expect_no_errors(as_ranks(GetParam(), [&](int rank) {
+    const auto transport = gloo(table, rank, GetParam());
+    testing::send_and_recv_beside_exchanges(*transport);
+  }));
+}
+
+TEST(Gloo, two_transports_do_not_mix) {
+  const auto table = local_rendezvous();
+  expect_no_errors(as_ranks(2, [&](int rank) {
+    const auto one = gloo(with_prefix(table, "one/"), rank, 2);
+    const auto two = gloo(with_prefix(table, "two/"), rank, 2);
+    std::thread beside([&] {
+      for (int i = 0; i < 20; ++i)
+        exchange_and_look(
+            *two, [](int, int) { return size_t{40000}; }, operation("exchange"));
+    });
+    for (int i = 0; i < 20; ++i)
+      exchange_and_look(
+          *one, [](int, int) { return size_t{50000}; }, operation("exchange"));
+    beside.join();
+  }));
+}
+
+TEST(Gloo, splits_into_smaller_groups) {
+  const auto table = local_rendezvous();
+  expect_no_errors(as_ranks(4, [&](int rank) {
+    const auto all = gloo(table, rank, 4);
+    const std::vector<int> ranks = rank % 2 == 0 ? std::vector{2, 0} : std::vector{1, 3};
+    const auto half = all->split(ranks, fmt::format("half/{}", rank % 2));
+    ASSERT_EQ(half->world(), 2);
+    EXPECT_EQ(ranks[static_cast<size_t>(half->rank())], rank);
+    meet(*half, operation("exchange"));
+    meet(*all, operation("exchange"));
+  }));
+}
+
+TEST(Gloo, finds_the_address_of_a_named_host) {
+  const auto table = local_rendezvous();
+  expect_no_errors(as_ranks(2, [&](int rank) {
+    const auto transport = gloo_transport(table, {.rank = rank, .world = 2, .peer_host = "localhost"});
+    meet(*transport, operation("exchange"));
+  }));
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("host 'no-such-host.invalid' is not known here"), [&] {
+    gloo_transport(local_rendezvous(), {.rank = 0, .world = 2, .peer_host = "no-such-host.invalid"});
+  });
+}
+
+TEST(Gloo, names_the_rank_that_never_comes) {
+  const auto table = local_rendezvous();
+  const auto begin = Clock::now();
+  const auto outcomes = as_ranks(2, [&](int rank) { gloo(table, rank, 3, milliseconds(300)); });
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(5));
+  for (const Outcome& outcome : outcomes) {
+    ASSERT_TRUE(outcome);
+    EXPECT_EQ(outcome->kind(), ErrorKind::Timeout);
+    EXPECT_THAT(outcome->what(), HasSubstr("connect failed: nothing from worker/2 (host 2) for 0.3 s"));
+  }
+}
+
+// Rank 2 does something else while the others wait for it; when it comes, it hears of what has happened.
+TEST(Gloo, names_the_rank_that_is_late_and_tells_it) {
+  const auto table = local_rendezvous();
+  std::latch over(2);
+  const auto begin = Clock::now();
+  const auto outcomes = as_ranks(3, [&](int rank) {
+    const auto transport = gloo(table, rank, 3);
+    meet(*transport, operation("barrier", kLong, 117));
+    try {
+      if (rank == 2) over.wait();
+      meet(*transport, operation("all_reduce", milliseconds(300), 118));
+    } catch (const Error&) {
+      if (rank != 2) over.count_down();
+      throw;
+    }
+  });
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(10));
+  for (const Outcome& outcome : outcomes) {
+    ASSERT_TRUE(outcome);
+    EXPECT_EQ(outcome->kind(), ErrorKind::Timeout);
+    EXPECT_THAT(outcome->what(),
+                AllOf(HasSubstr("all_reduce at step 118 failed: nothing from worker/2 (host 2) for 0.3 s"),
+                      Not(HasSubstr("worker/1"))));
+    EXPECT_STREQ(outcome->what(), outcomes[0]->what());
+  }
+}
+
+TEST(Gloo, names_the_rank_that_has_left_and_stays_broken) {
+  const auto table = local_rendezvous();
+  const auto outcomes = as_ranks(3, [&](int rank) {
+    const auto transport = gloo(table, rank, 3);
+    meet(*transport, operation("barrier"));
+    if (rank == 2) return;
+    const std::string text =
+        error_of(ErrorKind::PeerLost, [&] { meet(*transport, operation("all_reduce")); });
+    expect_error(ErrorKind::PeerLost, text, [&] { meet(*transport, operation("all_reduce")); });
+    fail(ErrorKind::PeerLost, "{}", text);
+  });
+  ASSERT_TRUE(outcomes[0] && outcomes[1]);
+  EXPECT_THAT(outcomes[0]->what(), HasSubstr("all_reduce failed: worker/2 (host 2) is gone"));
+  EXPECT_STREQ(outcomes[0]->what(), outcomes[1]->what());
+}
+
+// Rank 0 waits for rank 1 alone, which has no connection that breaks, and hears of rank 2 all the same.
+TEST(Gloo, a_failure_reaches_those_that_wait_for_somebody_else) {
+  const auto table = local_rendezvous();
+  std::latch both_wait(2);
+  const auto outcomes = as_ranks(3, [&](int rank) {
+    const auto transport = gloo(table, rank, 3);
+    meet(*transport, operation("barrier"));
+    std::byte byte{};
+    if (rank == 2) {
+      both_wait.wait();
+      return;
+    }
+    both_wait.count_down();
+    transport->recv({&byte, 1}, rank + 1, operation("recv"));
+  });
+  ASSERT_TRUE(outcomes[0] && outcomes[1]);
+  EXPECT_THAT(outcomes[1]->what(), AllOf(HasSubstr("recv failed: worker/2 (host 2) is gone")));
+  EXPECT_STREQ(outcomes[0]->what(), outcomes[1]->what());
+}
+
+TEST(Gloo, a_process_that_is_killed_is_noticed_at_once) {
+  uint16_t port = 0;
+  { port = serve_tcp_rendezvous(kLong).port; }
+  const auto as_rank = [&](int rank) {
+    auto table = tcp_rendezvous("127.0.0.1", port, Serve::Elsewhere, kLong);
+    auto transport = gloo(table, rank, 3);
+    meet(*transport, operation("barrier"));
+    return transport;
+  };
+  const auto rest = [&](int rank) {
+    const auto transport = as_rank(rank);
+    if (rank == 1) meet(*transport, operation("all_reduce"));
+    while (true) ::pause();
+  };
+  const Child one([&] { rest(1); });
+  const Child two([&] { rest(2); });
+  const auto server = tcp_rendezvous("127.0.0.1", port, Serve::Here, kLong);
+  const auto transport = as_rank(0);
+  const auto begin = Clock::now();
+  two.kill();
+  // The child may not have been through the barrier yet.
+  expect_error(ErrorKind::PeerLost, HasSubstr("failed: worker/2 (host 2) is gone"),
+               [&] { meet(*transport, operation("all_reduce")); });
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(5));
+}
+
+TEST(Gloo, says_that_the_rank_with_the_table_is_gone) {
+  uint16_t port = 0;
+  { port = serve_tcp_rendezvous(kLong).port; }
+  const Child zero([&] {
+    const auto server = tcp_rendezvous("127.0.0.1", port, Serve::Here, kLong);
+    const auto transport = gloo(server, 0, 2);
+    meet(*transport, operation("barrier"));
+    while (true) ::pause();
+  });
+  const auto table = tcp_rendezvous("127.0.0.1", port, Serve::Elsewhere, kLong);
+  const auto transport = gloo(table, 1, 2);
+  meet(*transport, operation("barrier"));
+  zero.kill();
+  expect_error(ErrorKind::PeerLost, HasSubstr("all_reduce failed: worker/0 (host 0) is gone"),
+               [&] { meet(*transport, operation("all_reduce")); });
+}
+
+TEST(Gloo, a_process_that_is_stopped_is_named_when_the_time_is_over) {
+  uint16_t port = 0;
+  { port = serve_tcp_rendezvous(kLong).port; }
+  const Child one([&] {
+    const auto transport = gloo(tcp_rendezvous("127.0.0.1", port, Serve::Elsewhere, kLong), 1, 2);
+    meet(*transport, operation("barrier", kLong, 117));
+    while (true) ::pause();
+  });
+  const auto table = tcp_rendezvous("127.0.0.1", port, Serve::Here, kLong);
+  const auto transport = gloo(table, 0, 2);
+  meet(*transport, operation("barrier", kLong, 117));
+  one.stop();
+  expect_error(ErrorKind::Timeout,
+               HasSubstr("all_reduce at step 118 failed: nothing from worker/1 (host 1) for 0.5 s"),
+               [&] { meet(*transport, operation("all_reduce", milliseconds(500), 118)); });
+}
+
+}  // namespace
+}  // namespace tutti::comm

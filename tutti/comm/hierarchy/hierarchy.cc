@@ -1,0 +1,468 @@
+#include "tutti/comm/hierarchy/hierarchy.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "tutti/base/check.h"
+#include "tutti/comm/hierarchy/host_group.h"
+#include "tutti/comm/hierarchy/shares.h"
+#include "tutti/comm/widen.h"
+
+namespace tutti::comm {
+namespace {
+
+// Of memory that a rank shows to the others of its host, in two halves. Of more there is as much in flight at
+// a time, so that the network rests less often; less stays in the cache.
+constexpr size_t kHalf = size_t{8} << 20;
+
+// Memory that is used again and again.
+class Room {
+ public:
+  std::byte* of(size_t size) {
+    if (size > size_ || !bytes_) {
+      bytes_ = std::make_unique_for_overwrite<std::byte[]>(size);
+      size_ = size;
+    }
+    return bytes_.get();
+  }
+
+ private:
+  std::unique_ptr<std::byte[]> bytes_;
+  size_t size_ = 0;
+};
+
+ReduceOp op_of_partials(ReduceOp op) { return op == ReduceOp::Average ? ReduceOp::Sum : op; }
+
+void copy_bytes(std::byte* to, const std::byte* from, size_t size) {
+  if (size > 0 && to != from) std::memcpy(to, from, size);
+}
+
+// What hosts add and hand out goes through halves of memory that the ranks of a host see, one after the
+// other: each rank fills its own, all meet, each reads those of all. When a half is filled again, all have
+// been at the meeting of the other one, and so are done with reading this one.
+class HierarchyTransport final : public Transport, public ByHost {
+ public:
+  HierarchyTransport(std::unique_ptr<Transport> network, std::unique_ptr<Transport> memory,
+                     Placement placement, std::chrono::milliseconds timeout);
+
+  std::string name() const override { return fmt::format("{}+{}", group_.name(), network_->name()); }
+  int rank() const override { return rank_; }
+  int world() const override { return world_; }
+  void exchange(std::span<const ConstBytes> sends, std::span<const Bytes> recvs,
+                const Operation& operation) override;
+  void send(ConstBytes bytes, int to, const Operation& operation) override;
+  void recv(Bytes bytes, int from, const Operation& operation) override;
+  void abandon(const std::string& text) override { board_.give_up(text); }
+  std::unique_ptr<Transport> split(const std::vector<int>& ranks, const std::string& name) override;
+
+  const Placement& placement() const override { return placement_; }
+  std::unique_ptr<Transport> inside() override;
+  void all_reduce(std::byte* data, const Reduction& reduction, const Operation& operation) override;
+  void reduce_scatter(std::byte* output, const std::byte* input, const Reduction& reduction,
+                      const Operation& operation) override;
+  void all_gather(std::span<const Bytes> outputs, ConstBytes input, const Operation& operation) override;
+  void broadcast(Bytes bytes, int root, const Operation& operation) override;
+  void sync(const Operation& operation) override;
+
+ private:
+  using Halves = std::vector<std::byte*>;  // by rank inside the host
+
+  bool is_here(int rank) const { return placement_.host_of(rank) == host_; }
+  std::vector<int> all_here() const;
+  size_t subtrees(int rank) const {
+    return static_cast<size_t>(subtrees_[static_cast<size_t>(placement_.host_of(rank))]);
+  }
+  std::byte* mine(const Halves& halves) const { return halves[static_cast<size_t>(local_)]; }
+  Halves next_halves();
+  template <class Body>
+  void attempt(const Operation& operation, const Body& body);
+  void over_network(const std::vector<ConstBytes>& sends, const std::vector<Bytes>& recvs,
+                    const Operation& operation);
+
+  const std::byte* add(const Shares& shares, const Halves& halves, const Reduction& reduction,
+                       const Operation& operation);
+  void add_host(const Slice& slice, const Halves& halves, const Reduction& reduction, std::byte* to) const;
+  void add_hosts(const Shares& shares, const std::vector<const std::byte*>& partials,
+                 const Reduction& reduction, std::byte* to) const;
+  void hand_out(const Shares& shares, size_t unit, const std::byte* own,
+                const std::vector<std::byte*>& places, const Operation& operation);
+
+  const std::chrono::milliseconds timeout_;
+  const Placement placement_;
+  const int rank_;
+  const int world_;
+  const int host_;
+  const int local_;
+  const std::unique_ptr<Transport> network_;
+  FailureBoard& board_;
+  HostGroup group_;
+  // This host's ranks as parts of the tree over all, and how many such parts each host has.
+  const std::vector<Root> partials_;
+  std::vector<int> subtrees_;
+  Program tree_;  // over the parts of all hosts
+  SharedBlock block_;
+  size_t uses_ = 0;
+  int splits_ = 0;
+  Room sends_;
+  Room recvs_;
+  Room sum_;
+};
+
+std::vector<int> ranks_of(const Placement& placement, int host) {
+  std::vector<int> ranks;
+  for (int i = 0; i < placement.size(host); ++i) ranks.push_back(placement.first(host) + i);
+  return ranks;
+}
+
+// The parts of the tree over all ranks that those of a host make up.
+std::vector<Root> roots_of_host(const Placement& placement, int host) {
+  std::vector<Node> leaves;
+  for (const int rank : ranks_of(placement, host)) leaves.push_back({{0, rank}, true});
+  return roots_of(leaves, placement.world());
+}
+
+FailureBoard& board_of(Transport& network) {
+  auto* const on_board = dynamic_cast<OnBoard*>(&network);
+  TUTTI_CHECK(on_board != nullptr, "{} has no failure board", network.name());
+  return on_board->board();
+}
+
+HierarchyTransport::HierarchyTransport(std::unique_ptr<Transport> network, std::unique_ptr<Transport> memory,
+                                       Placement placement, std::chrono::milliseconds timeout)
+    : timeout_(timeout),
+      placement_(std::move(placement)),
+      rank_(network->rank()),
+      world_(network->world()),
+      host_(placement_.host_of(rank_)),
+      local_(placement_.local_rank(rank_)),
+      network_(std::move(network)),
+      board_(board_of(*network_)),
+      group_(std::move(memory), ranks_of(placement_, host_), board_),
+      partials_(roots_of_host(placement_, host_)) {
+  TUTTI_CHECK(group_.rank() == local_ && group_.world() == placement_.size(host_), "rank {} is rank {} of {}",
+              rank_, group_.rank(), group_.world());
+  std::vector<Node> nodes;
+  for (int host = 0; host < placement_.hosts(); ++host) {
+    const auto partials = roots_of_host(placement_, host);
+    for (const Root& partial : partials) nodes.push_back({partial.place, true});
+    subtrees_.push_back(static_cast<int>(partials.size()));
+  }
+  tree_ = program_of(nodes, world_);
+  block_ = group_.allocate(2 * kHalf, operation_of("connect", {}, timeout_));
+}
+
+std::vector<int> HierarchyTransport::all_here() const {
+  std::vector<int> ranks;
+  for (int i = 0; i < group_.world(); ++i) ranks.push_back(i);
+  return ranks;
+}
+
+HierarchyTransport::Halves HierarchyTransport::next_halves() {
+  Halves halves = block_.parts;
+  for (std::byte*& half : halves) half += (uses_ % 2) * kHalf;
+  ++uses_;
+  return halves;
+}
+
+// What it consists of are parts of one operation to the board, which so hears of everybody who waits in any
+// of them.
+template <class Body>
+void HierarchyTransport::attempt(const Operation& operation, const Body& body) {
+  std::vector<int> others;
+  for (int r = 0; r < world_; ++r) {
+    if (r != rank_) others.push_back(r);
+  }
+  const auto watch = board_.watch(operation, FailureBoard::Party::All, std::move(others));
+  body();
+}
+
+void HierarchyTransport::over_network(const std::vector<ConstBytes>& sends, const std::vector<Bytes>& recvs,
+                                      const Operation& operation) {
+  const SpanScope span(operation.timeline, Activity::Copy, "between hosts", operation.step);
+  network_->exchange(sends, recvs, operation);
+}
+
+void HierarchyTransport::exchange(std::span<const ConstBytes> sends, std::span<const Bytes> recvs,
+                                  const Operation& operation) {
+  std::vector<ConstBytes> sends_here;
+  std::vector<Bytes> recvs_here;
+  std::vector<ConstBytes> sends_there(sends.begin(), sends.end());
+  std::vector<Bytes> recvs_there(recvs.begin(), recvs.end());
+  for (const int rank : ranks_of(placement_, host_)) {
+    const auto r = static_cast<size_t>(rank);
+    sends_here.push_back(std::exchange(sends_there[r], {}));
+    recvs_here.push_back(std::exchange(recvs_there[r], {}));
+  }
+  attempt(operation, [&] {
+    if (group_.world() > 1) group_.exchange(sends_here, recvs_here, operation);
+    over_network(sends_there, recvs_there, operation);
+  });
+}
+
+void HierarchyTransport::send(ConstBytes bytes, int to, const Operation& operation) {
+  is_here(to) ? group_.send(bytes, placement_.local_rank(to), operation)
+              : network_->send(bytes, to, operation);
+}
+
+void HierarchyTransport::recv(Bytes bytes, int from, const Operation& operation) {
+  is_here(from) ? group_.recv(bytes, placement_.local_rank(from), operation)
+                : network_->recv(bytes, from, operation);
+}
+
+std::unique_ptr<Transport> HierarchyTransport::split(const std::vector<int>& ranks, const std::string& name) {
+  std::vector<std::string> hosts;
+  std::vector<int> here;
+  for (const int rank : ranks) {
+    hosts.push_back(std::to_string(placement_.host_of(rank)));
+    if (is_here(rank)) here.push_back(placement_.local_rank(rank));
+  }
+  if (here.size() == ranks.size()) return group_.split(here, name);
+  const auto placement = Placement::of(hosts);
+  auto network = network_->split(ranks, name);
+  if (!placement || !placement->has_two_levels()) return network;
+  auto memory = group_.split(here, fmt::format("{}/{}", name, placement_.host_of(rank_)));
+  return hierarchy_transport(std::move(network), std::move(memory), *placement, timeout_);
+}
+
+std::unique_ptr<Transport> HierarchyTransport::inside() {
+  auto memory = group_.split(all_here(), fmt::format("inside/{}", splits_++));
+  return std::make_unique<HostGroup>(std::move(memory), ranks_of(placement_, host_), board_);
+}
+
+// The parts of the tree that this host's ranks make up, one behind the other.
+void HierarchyTransport::add_host(const Slice& slice, const Halves& halves, const Reduction& reduction,
+                                  std::byte* to) const {
+  if (length(slice) == 0) return;
+  const size_t element = c10::elementSize(reduction.type);
+  std::vector<const std::byte*> inputs;
+  for (const std::byte* half : halves) inputs.push_back(half + static_cast<size_t>(slice.begin) * element);
+  for (const Root& partial : partials_) {
+    reduce(inputs, {&to, 1}, {reduction.type, op_of_partials(reduction.op), length(slice)}, partial.program);
+    to += static_cast<size_t>(length(slice)) * element;
+  }
+}
+
+// What is this rank's own, from the partial sums of all hosts; `partials` are those that each rank has made.
+// Where hosts have different numbers of ranks, their shares end in different places.
+void HierarchyTransport::add_hosts(const Shares& shares, const std::vector<const std::byte*>& partials,
+                                   const Reduction& reduction, std::byte* to) const {
+  const Slice own = shares.own(rank_);
+  const size_t element = c10::elementSize(reduction.type);
+  for (int64_t begin = own.begin, end = own.end; begin < own.end; begin = end, end = own.end) {
+    std::vector<const std::byte*> inputs;
+    for (int rank = 0; rank < world_; ++rank) {
+      const Slice share = shares.between(rank, rank_);
+      if (begin < share.begin || begin >= share.end) continue;
+      end = std::min(end, share.end);
+      for (size_t i = 0; i < subtrees(rank); ++i) {
+        const auto at = static_cast<size_t>(static_cast<int64_t>(i) * length(share) + begin - share.begin);
+        inputs.push_back(partials[static_cast<size_t>(rank)] + at * element);
+      }
+    }
+    std::byte* const here = to + static_cast<size_t>(begin - own.begin) * element;
+    reduce(inputs, {&here, 1}, {reduction.type, reduction.op, end - begin, 0, world_}, tree_);
+  }
+}
+
+// The sum of this rank's own stretch, from the halves that the ranks of each host have filled and met over.
+const std::byte* HierarchyTransport::add(const Shares& shares, const Halves& halves,
+                                         const Reduction& reduction, const Operation& operation) {
+  const size_t element = c10::elementSize(reduction.type);
+  const auto ranks = static_cast<size_t>(world_);
+  std::vector<ConstBytes> sends(ranks);
+  std::vector<Bytes> recvs(ranks);
+  std::vector<const std::byte*> partials(ranks);
+  size_t to_send = 0;
+  size_t to_receive = 0;
+  const auto size_between = [&](int rank, int owner) {
+    return static_cast<size_t>(length(shares.between(rank, owner))) * subtrees(rank) * element;
+  };
+  for (int r = 0; r < world_; ++r) {
+    to_send += size_between(rank_, r);
+    to_receive += size_between(r, rank_);
+  }
+  std::byte* out = sends_.of(to_send);
+  std::byte* in = recvs_.of(to_receive);
+  {
+    const SpanScope span(operation.timeline, Activity::Reduce, "add inside the host", operation.step);
+    for (int rank = 0; rank < world_; ++rank) {
+      const auto r = static_cast<size_t>(rank);
+      add_host(shares.between(rank_, rank), halves, reduction, out);
+      if (is_here(rank)) {
+        partials[r] = out;
+      } else {
+        sends[r] = {out, size_between(rank_, rank)};
+        recvs[r] = {in, size_between(rank, rank_)};
+        partials[r] = in;
+        in += recvs[r].size();
+      }
+      out += size_between(rank_, rank);
+    }
+  }
+  over_network(sends, recvs, operation);
+  const SpanScope span(operation.timeline, Activity::Reduce, "add", operation.step);
+  std::byte* const sum = sum_.of(static_cast<size_t>(length(shares.own(rank_))) * element);
+  add_hosts(shares, partials, reduction, sum);
+  return sum;
+}
+
+// Everybody's own stretch, of elements of so many bytes, goes to all: that of rank r to places[r].
+void HierarchyTransport::hand_out(const Shares& shares, size_t unit, const std::byte* own,
+                                  const std::vector<std::byte*>& places, const Operation& operation) {
+  const Halves halves = next_halves();
+  const auto ranks = static_cast<size_t>(world_);
+  const auto bytes = [&](int64_t elements) { return static_cast<size_t>(elements) * unit; };
+  std::vector<ConstBytes> sends(ranks);
+  std::vector<Bytes> recvs(ranks);
+  for (int rank = 0; rank < world_; ++rank) {
+    if (is_here(rank)) continue;
+    const Slice theirs = shares.between(rank_, rank);
+    const Slice ours = shares.between(rank, rank_);
+    recvs[static_cast<size_t>(rank)] = {mine(halves) + bytes(theirs.begin), bytes(length(theirs))};
+    sends[static_cast<size_t>(rank)] = {own + bytes(ours.begin - shares.own(rank_).begin),
+                                        bytes(length(ours))};
+  }
+  over_network(sends, recvs, operation);
+  copy_bytes(mine(halves) + bytes(shares.own(rank_).begin), own, bytes(length(shares.own(rank_))));
+  group_.sync(operation);
+  const SpanScope span(operation.timeline, Activity::Copy, "copy out", operation.step);
+  for (int owner = 0; owner < world_; ++owner) {
+    for (const int rank : ranks_of(placement_, host_)) {
+      const Slice share = shares.between(rank, owner);
+      copy_bytes(places[static_cast<size_t>(owner)] + bytes(share.begin - shares.own(owner).begin),
+                 halves[static_cast<size_t>(placement_.local_rank(rank))] + bytes(share.begin),
+                 bytes(length(share)));
+    }
+  }
+}
+
+void HierarchyTransport::all_reduce(std::byte* data, const Reduction& reduction, const Operation& operation) {
+  const size_t element = c10::elementSize(reduction.type);
+  const Reduction wide{sum_type(reduction.type), reduction.op, 0};
+  const auto chunk = static_cast<int64_t>(kHalf / c10::elementSize(wide.type));
+  attempt(operation, [&] {
+    for (int64_t done = 0; done < reduction.count; done += chunk) {
+      std::byte* const here = data + static_cast<size_t>(done) * element;
+      const int64_t count = std::min(chunk, reduction.count - done);
+      const Halves halves = next_halves();
+      {
+        const SpanScope span(operation.timeline, Activity::Copy, "copy in", operation.step);
+        widen(here, mine(halves), reduction.type, count);
+      }
+      group_.sync(operation);
+      const Shares shares(placement_, even_stretches(placement_, count));
+      const std::byte* const sum = add(shares, halves, wide, operation);
+      std::vector<std::byte*> places;
+      for (int r = 0; r < world_; ++r)
+        places.push_back(here + static_cast<size_t>(shares.own(r).begin) * element);
+      std::byte* const own = places[static_cast<size_t>(rank_)];
+      narrow(sum, own, reduction.type, length(shares.own(rank_)));
+      hand_out(shares, element, own, places, operation);
+    }
+  });
+}
+
+void HierarchyTransport::reduce_scatter(std::byte* output, const std::byte* input, const Reduction& reduction,
+                                        const Operation& operation) {
+  const size_t element = c10::elementSize(reduction.type);
+  const Reduction wide{sum_type(reduction.type), reduction.op, 0};
+  const size_t wide_element = c10::elementSize(wide.type);
+  const auto chunk = static_cast<int64_t>(kHalf / wide_element / static_cast<size_t>(world_));
+  attempt(operation, [&] {
+    for (int64_t done = 0; done < reduction.count; done += chunk) {
+      const int64_t count = std::min(chunk, reduction.count - done);
+      const Halves halves = next_halves();
+      {
+        const SpanScope span(operation.timeline, Activity::Copy, "copy in", operation.step);
+        for (int r = 0; r < world_; ++r) {
+          widen(input + static_cast<size_t>(r * reduction.count + done) * element,
+                mine(halves) + static_cast<size_t>(r * count) * wide_element, reduction.type, count);
+        }
+      }
+      group_.sync(operation);
+      const Shares shares(placement_, stretches_of(std::vector<int64_t>(static_cast<size_t>(world_), count)));
+      const std::byte* const sum = add(shares, halves, wide, operation);
+      narrow(sum, output + static_cast<size_t>(done) * element, reduction.type, count);
+    }
+  });
+}
+
+void HierarchyTransport::all_gather(std::span<const Bytes> outputs, ConstBytes input,
+                                    const Operation& operation) {
+  const size_t chunk = kHalf / static_cast<size_t>(world_) / 64 * 64;
+  size_t longest = 0;
+  for (const Bytes& output : outputs) longest = std::max(longest, output.size());
+  attempt(operation, [&] {
+    for (size_t done = 0; done < longest; done += chunk) {
+      std::vector<int64_t> lengths;
+      std::vector<std::byte*> places;
+      for (const Bytes& output : outputs) {
+        const size_t begin = std::min(done, output.size());
+        lengths.push_back(static_cast<int64_t>(std::min(chunk, output.size() - begin)));
+        places.push_back(output.data() + begin);
+      }
+      const Shares shares(placement_, stretches_of(lengths));
+      hand_out(shares, 1, input.data() + std::min(done, input.size()), places, operation);
+    }
+  });
+}
+
+// The ranks of the root's host own what it has shown to them.
+void HierarchyTransport::broadcast(Bytes bytes, int root, const Operation& operation) {
+  const int from = placement_.host_of(root);
+  attempt(operation, [&] {
+    for (size_t done = 0; done < bytes.size(); done += kHalf) {
+      const size_t size = std::min(kHalf, bytes.size() - done);
+      const std::byte* shown = bytes.data() + done;
+      if (host_ == from) {
+        const Halves halves = next_halves();
+        if (rank_ == root) copy_bytes(mine(halves), shown, size);
+        group_.sync(operation);
+        shown = halves[static_cast<size_t>(placement_.local_rank(root))];
+      }
+      std::vector<int64_t> lengths;
+      for (int r = 0; r < world_; ++r) {
+        const Slice slice =
+            slice_of(static_cast<int64_t>(size), placement_.local_rank(r), placement_.size(from));
+        lengths.push_back(placement_.host_of(r) == from ? length(slice) : 0);
+      }
+      const Shares shares(placement_, stretches_of(lengths));
+      std::vector<std::byte*> places;
+      for (int r = 0; r < world_; ++r) places.push_back(bytes.data() + done + shares.own(r).begin);
+      hand_out(shares, 1, shown + shares.own(rank_).begin, places, operation);
+    }
+  });
+}
+
+// All of a host, then the first of each with the others, then all of a host again.
+void HierarchyTransport::sync(const Operation& operation) {
+  std::byte here{};
+  const auto ranks = static_cast<size_t>(world_);
+  std::vector<std::byte> there(ranks);
+  std::vector<ConstBytes> sends(ranks);
+  std::vector<Bytes> recvs(ranks);
+  for (int host = 0; host < placement_.hosts() && local_ == 0; ++host) {
+    if (host == host_) continue;
+    const auto r = static_cast<size_t>(placement_.first(host));
+    sends[r] = {&here, 1};
+    recvs[r] = {&there[r], 1};
+  }
+  attempt(operation, [&] {
+    group_.sync(operation);
+    over_network(sends, recvs, operation);
+    group_.sync(operation);
+  });
+}
+
+}  // namespace
+
+std::unique_ptr<Transport> hierarchy_transport(std::unique_ptr<Transport> network,
+                                               std::unique_ptr<Transport> memory, const Placement& placement,
+                                               std::chrono::milliseconds timeout) {
+  return std::make_unique<HierarchyTransport>(std::move(network), std::move(memory), placement, timeout);
+}
+
+}  // namespace tutti::comm

@@ -1,0 +1,466 @@
+#include "tutti/comm/hierarchy/hierarchy.h"
+
+#include <array>
+#include <atomic>
+#include <latch>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include "tutti/comm/conformance.h"
+#include "tutti/comm/failure_board.h"
+#include "tutti/comm/gloo/tcp_rendezvous.h"
+#include "tutti/comm/hierarchy/shares.h"
+#include "tutti/comm/test_messages.h"
+#include "tutti/comm/test_network.h"
+#include "tutti/comm/test_ranks.h"
+
+namespace tutti::comm {
+namespace {
+
+using std::chrono::milliseconds;
+using ::testing::AllOf;
+using ::testing::AnyOf;
+using testing::Child;
+using testing::errors_of_ranks;
+using ::testing::HasSubstr;
+using testing::kLong;
+using ::testing::Not;
+using testing::with_ranks;
+using Tensors = std::vector<torch::Tensor>;
+
+// A letter a rank: its host.
+constexpr std::array kPlacements = {"ab",   "aab",   "abb",    "aabb",    "abbb",
+                                    "abab", "aabbc", "aaabbb", "aaabbbb", "aaabbbcc"};
+
+// --- which ranks are where
+
+Placement placement_of(const std::string& hosts) {
+  std::vector<std::string> names;
+  for (const char host : hosts) names.emplace_back(1, host);
+  return *Placement::of(names);
+}
+
+TEST(Placement, knows_the_run_of_each_host) {
+  const Placement placement = placement_of("abbbcc");
+  EXPECT_EQ(placement.hosts(), 3);
+  EXPECT_EQ(placement.world(), 6);
+  EXPECT_EQ(placement.first(1), 1);
+  EXPECT_EQ(placement.size(1), 3);
+  EXPECT_EQ(placement.host_of(3), 1);
+  EXPECT_EQ(placement.local_rank(3), 2);
+  EXPECT_TRUE(placement.has_two_levels());
+  EXPECT_FALSE(placement_of("abc").has_two_levels());
+  EXPECT_FALSE(placement_of("aaa").has_two_levels());
+  EXPECT_EQ(Placement::of({"a", "b", "a"}), std::nullopt);
+}
+
+TEST(Shares, cover_what_each_owns_once_for_every_host) {
+  for (const std::string hosts : kPlacements) {
+    if (hosts == "abab") continue;
+    const Placement placement = placement_of(hosts);
+    const Shares shares(placement, even_stretches(placement, 10001));
+    for (int owner = 0; owner < placement.world(); ++owner) {
+      for (int host = 0; host < placement.hosts(); ++host) {
+        int64_t end = shares.own(owner).begin;
+        for (int i = 0; i < placement.size(host); ++i) {
+          const Slice share = shares.between(placement.first(host) + i, owner);
+          if (length(share) == 0) continue;
+          EXPECT_EQ(share.begin, end) << hosts;
+          end = share.end;
+        }
+        EXPECT_EQ(end, shares.own(owner).end) << hosts;
+      }
+    }
+  }
+}
+
+// --- what it does
+
+class Hierarchy : public ::testing::TestWithParam<const char*> {
+ protected:
+  std::string hosts() const { return GetParam(); }
+  int world() const { return static_cast<int>(hosts().size()); }
+};
+INSTANTIATE_TEST_SUITE_P(OnHosts, Hierarchy, ::testing::ValuesIn(kPlacements),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST_P(Hierarchy, is_a_communicator) { with_ranks(hosts(), world(), check_conformance); }
+
+// Of every rank.
+Tensors sums_over(const std::string& backend, const Tensors& inputs, ReduceOp op) {
+  Tensors sums(inputs.size());
+  with_ranks(backend, static_cast<int>(inputs.size()), [&](Communicator& comm) {
+    const auto r = static_cast<size_t>(comm.rank());
+    const torch::Tensor tensor = inputs[r].clone();
+    comm.all_reduce(tensor, op).wait();
+    sums[r] = tensor;
+    const int64_t even = tensor.numel() / comm.world() * comm.world();
+    const torch::Tensor part = torch::empty({even / comm.world()}, tensor.options());
+    comm.reduce_scatter(part, inputs[r].narrow(0, 0, even), op).wait();
+    sums[r] = torch::cat({tensor, part});
+  });
+  return sums;
+}
+
+TEST_P(Hierarchy, sums_have_the_bits_of_one_flat_tree) {
+  // The last is more than is in flight at a time.
+  for (const int64_t size : {1, 100, 50000, 2500001}) {
+    for (const auto type : {torch::kFloat, torch::kBFloat16, torch::kHalf, torch::kDouble}) {
+      if (size > 100000 && type != torch::kFloat && type != torch::kBFloat16) continue;
+      Tensors inputs;
+      for (int r = 0; r < world(); ++r) inputs.push_back(torch::randn({size}).mul_(1 + r).to(type));
+      for (const ReduceOp op : {ReduceOp::Sum, ReduceOp::Average, ReduceOp::Product}) {
+        if (size > 100000 && op != ReduceOp::Sum) continue;
+        const Tensors expected = sums_over("inproc", inputs, op);
+        const Tensors sums = sums_over(hosts(), inputs, op);
+        for (size_t r = 0; r < sums.size(); ++r)
+          EXPECT_TRUE(torch::equal(sums[r], expected[r]))
+              << size << " " << c10::toString(type) << " rank " << r;
+      }
+    }
+  }
+}
+
+TEST_P(Hierarchy, moves_more_than_is_in_flight_at_a_time) {
+  constexpr int64_t kSize = 5000003;
+  with_ranks(hosts(), world(), [&](Communicator& comm) {
+    const auto values_of = [](int rank) { return torch::arange(kSize).add_(rank).to(torch::kFloat); };
+    const torch::Tensor copy = values_of(comm.rank());
+    comm.broadcast(copy, comm.world() - 1).wait();
+    EXPECT_TRUE(torch::equal(copy, values_of(comm.world() - 1)));
+    const torch::Tensor all = torch::empty({comm.world() * kSize});
+    comm.all_gather(all, values_of(comm.rank())).wait();
+    for (int r = 0; r < comm.world(); ++r)
+      EXPECT_TRUE(torch::equal(all.narrow(0, r * kSize, kSize), values_of(r)));
+  });
+}
+
+TEST_P(Hierarchy, a_part_of_it_is_what_its_placement_says) {
+  with_ranks(hosts(), world(), [&](Communicator& comm) {
+    // All but the first; then those of a host.
+    for (const int colour :
+         {comm.rank() == 0 ? -1 : 0, static_cast<int>(hosts()[static_cast<size_t>(comm.rank())])}) {
+      const auto group = comm.split(colour);
+      if (!group) continue;
+      const torch::Tensor ones = torch::ones({1000});
+      group->all_reduce(ones, ReduceOp::Sum).wait();
+      EXPECT_TRUE(torch::equal(ones, torch::full({1000}, static_cast<float>(group->world()))));
+    }
+  });
+}
+
+TEST(HierarchyName, says_what_it_is_made_of) {
+  with_ranks("aab", 3, [](Communicator& comm) { EXPECT_EQ(comm.name(), "shm+gloo"); });
+  with_ranks("aba", 3, [](Communicator& comm) {
+    EXPECT_EQ(comm.name(), "gloo");
+    EXPECT_EQ(comm.hosts(), nullptr);
+  });
+}
+
+TEST(HierarchyHosts, share_memory_inside) {
+  with_ranks("aabbb", 5, [](Communicator& comm) {
+    EXPECT_EQ(comm.shared(), nullptr);
+    const Hosts* hosts = comm.hosts();
+    ASSERT_NE(hosts, nullptr);
+    Communicator& inside = hosts->inside;
+    EXPECT_EQ(inside.world(), comm.rank() < 2 ? 2 : 3);
+    EXPECT_EQ(inside.rank(), hosts->placement.local_rank(comm.rank()));
+    EXPECT_EQ(hosts->placement.host_of(comm.rank()), comm.rank() < 2 ? 0 : 1);
+    ASSERT_NE(inside.shared(), nullptr);
+    const torch::Tensor vector = inside.shared()->allocate(1000, torch::kFloat);
+    vector.fill_(comm.rank());
+    inside.shared()->sync();
+    const Tensors all = inside.shared()->everyones(vector);
+    for (int i = 0; i < inside.world(); ++i)
+      EXPECT_EQ(all[static_cast<size_t>(i)][999].item<float>(), comm.rank() - inside.rank() + i);
+    inside.shared()->sync();
+    inside.all_reduce(vector, ReduceOp::Sum).wait();
+    EXPECT_EQ(vector[5].item<float>(), comm.rank() < 2 ? 1 : 9);
+  });
+}
+
+// Counts what comes over a network.
+class Counted final : public Transport, public OnBoard {
+ public:
+  Counted(std::unique_ptr<Transport> inner, std::atomic<size_t>& bytes)
+      : inner_(std::move(inner)), bytes_(bytes) {}
+  std::string name() const override { return inner_->name(); }
+  int rank() const override { return inner_->rank(); }
+  int world() const override { return inner_->world(); }
+  void exchange(std::span<const ConstBytes> sends, std::span<const Bytes> recvs,
+                const Operation& operation) override {
+    for (int r = 0; r < world(); ++r) bytes_ += r == rank() ? 0 : recvs[static_cast<size_t>(r)].size();
+    inner_->exchange(sends, recvs, operation);
+  }
+  void send(ConstBytes bytes, int to, const Operation& operation) override {
+    inner_->send(bytes, to, operation);
+  }
+  void recv(Bytes bytes, int from, const Operation& operation) override {
+    inner_->recv(bytes, from, operation);
+  }
+  void abandon(const std::string& text) override { inner_->abandon(text); }
+  std::unique_ptr<Transport> split(const std::vector<int>& ranks, const std::string& name) override {
+    return inner_->split(ranks, name);
+  }
+  FailureBoard& board() override { return dynamic_cast<OnBoard&>(*inner_).board(); }
+
+ private:
+  const std::unique_ptr<Transport> inner_;
+  std::atomic<size_t>& bytes_;
+};
+
+// Into all hosts together.
+size_t bytes_over_network(const std::string& hosts, const std::function<void(Communicator&)>& body) {
+  std::atomic<size_t> bytes = 0;
+  const Placement placement = placement_of(hosts);
+  const auto table = local_rendezvous();
+  testing::expect_no_errors(testing::as_ranks(placement.world(), [&](int rank) {
+    const int host = placement.host_of(rank);
+    auto network = std::make_unique<Counted>(
+        gloo_transport(with_prefix(table, "gloo/"), {.rank = rank, .world = placement.world()}), bytes);
+    auto memory = shm_transport(with_prefix(table, std::to_string(host) + "/"),
+                                {placement.local_rank(rank), placement.size(host), "somebody", kLong});
+    Collectives comm(hierarchy_transport(std::move(network), std::move(memory), placement, kLong), kLong);
+    body(comm);
+  }));
+  return bytes;
+}
+
+TEST(HierarchyTraffic, comes_to_each_host_once) {
+  constexpr int64_t kSize = 64000;
+  constexpr size_t kBytes = kSize * sizeof(float);
+  const auto sum = [](Communicator& comm) { comm.all_reduce(torch::ones({kSize}), ReduceOp::Sum).wait(); };
+  // Half of it as sums of the other host, the other half as the result.
+  EXPECT_EQ(bytes_over_network("aabb", sum), 2 * kBytes);
+  EXPECT_EQ(bytes_over_network("aaaabbbb", sum), 2 * kBytes);
+  // Ranks 1 to 3 are two parts of the tree.
+  EXPECT_EQ(bytes_over_network("abbb", sum), kBytes / 2 * 3 + kBytes);
+  const auto gather = [](Communicator& comm) {
+    comm.all_gather(torch::empty({comm.world() * kSize}), torch::ones({kSize})).wait();
+  };
+  EXPECT_EQ(bytes_over_network("aabb", gather), 4 * kBytes);
+  EXPECT_EQ(bytes_over_network("abbb", gather), 4 * kBytes);
+  const auto broadcast = [](Communicator& comm) { comm.broadcast(torch::ones({kSize}), 0).wait(); };
+  EXPECT_EQ(bytes_over_network("aabbb", broadcast), kBytes);
+  const auto scatter = [](Communicator& comm) {
+    comm.reduce_scatter(torch::empty({kSize}), torch::ones({comm.world() * kSize}), ReduceOp::Sum).wait();
+  };
+  EXPECT_EQ(bytes_over_network("aabb", scatter), 4 * kBytes);
+}
+
+// --- how it fails
+
+constexpr const char* kHosts = "aabb";
+
+void add(Communicator& comm) {
+  comm.all_reduce(torch::zeros({100000}), ReduceOp::Sum, {.what = "gradients", .step = 118}).wait();
+}
+
+// All texts but those of `except` are this one.
+void expect_one_text(const std::vector<std::string>& errors, const ::testing::Matcher<std::string>& text,
+                     int except = -1) {
+  const std::string& first = errors[except == 0 ? 1 : 0];
+  EXPECT_THAT(first, text);
+  for (size_t r = 0; r < errors.size(); ++r) {
+    if (static_cast<int>(r) == except) continue;
+    EXPECT_EQ(errors[r], first) << "rank " << r;
+  }
+}
+
+class HierarchyFailure : public ::testing::TestWithParam<int> {
+ protected:
+  int guilty() const { return GetParam(); }
+  std::string name() const { return fmt::format("worker/{} on {}", guilty(), kHosts[guilty()]); }
+  // Of the others none is named.
+  ::testing::Matcher<std::string> names_it_alone() const {
+    std::vector<::testing::Matcher<std::string>> all = {HasSubstr(name())};
+    for (int r = 0; r < 4; ++r) {
+      if (r != guilty()) all.emplace_back(Not(HasSubstr(fmt::format("worker/{}", r))));
+    }
+    return ::testing::AllOfArray(all);
+  }
+};
+INSTANTIATE_TEST_SUITE_P(OfRank, HierarchyFailure, ::testing::Values(0, 1, 2, 3));
+
+TEST_P(HierarchyFailure, a_rank_that_does_not_come_is_named_by_all) {
+  std::latch over(3);
+  const auto errors = errors_of_ranks(kHosts, 4, milliseconds(1500), [&](Communicator& comm) {
+    comm.barrier({.what = "the start"});
+    if (comm.rank() == guilty()) {
+      over.wait();
+      // Hears of it when it comes.
+      add(comm);
+      return;
+    }
+    try {
+      add(comm);
+    } catch (const Error&) {
+      over.count_down();
+      throw;
+    }
+  });
+  expect_one_text(
+      errors, AllOf(HasSubstr("all_reduce of gradients at step 118 failed: nothing from"), names_it_alone()));
+}
+
+TEST_P(HierarchyFailure, a_rank_that_leaves_is_named_by_all_others) {
+  const auto errors = errors_of_ranks(kHosts, 4, kLong, [&](Communicator& comm) {
+    comm.barrier();
+    if (comm.rank() != guilty()) add(comm);
+  });
+  expect_one_text(errors, AllOf(HasSubstr("is gone"), names_it_alone()), guilty());
+}
+
+TEST_P(HierarchyFailure, who_gives_up_says_why_to_all) {
+  const auto errors = errors_of_ranks(kHosts, 4, kLong, [&](Communicator& comm) {
+    if (comm.rank() == guilty()) comm.abandon("the data ended");
+    add(comm);
+  });
+  expect_one_text(errors, "the data ended");
+}
+
+TEST_P(HierarchyFailure, what_fails_inside_a_host_fails_everywhere) {
+  const auto errors = errors_of_ranks(kHosts, 4, kLong, [&](Communicator& comm) {
+    Communicator& inside = comm.hosts()->inside;
+    if (comm.rank() == guilty()) inside.abandon("the disk is on fire");
+    if (comm.rank() / 2 == guilty() / 2) {
+      inside.shared()->sync();
+    } else {
+      add(comm);
+    }
+  });
+  expect_one_text(errors, "the disk is on fire");
+}
+
+TEST_P(HierarchyFailure, what_fails_everywhere_ends_a_wait_inside_a_host) {
+  const auto errors = errors_of_ranks(kHosts, 4, kLong, [&](Communicator& comm) {
+    Communicator& inside = comm.hosts()->inside;
+    if (comm.rank() == guilty()) {
+      std::this_thread::sleep_for(milliseconds(300));
+      comm.abandon("the disk is on fire");
+    }
+    inside.shared()->sync();
+    add(comm);
+  });
+  expect_one_text(errors, "the disk is on fire");
+}
+
+TEST_P(HierarchyFailure, who_is_late_inside_a_host_is_named_by_all) {
+  std::latch over(3);
+  const auto errors = errors_of_ranks(kHosts, 4, milliseconds(1500), [&](Communicator& comm) {
+    Communicator& inside = comm.hosts()->inside;
+    comm.barrier();
+    if (comm.rank() == guilty()) over.wait();
+    try {
+      inside.shared()->sync({.what = "gradients", .step = 5});
+      add(comm);
+    } catch (const Error&) {
+      if (comm.rank() != guilty()) over.count_down();
+      throw;
+    }
+  });
+  expect_one_text(errors, names_it_alone());
+}
+
+TEST(HierarchyFailures, a_rank_that_does_something_else_in_its_host_is_named_by_all) {
+  const auto errors = errors_of_ranks(kHosts, 4, kLong, [&](Communicator& comm) {
+    if (comm.rank() == 3) {
+      comm.barrier();
+    } else {
+      add(comm);
+    }
+  });
+  expect_one_text(errors, AllOf(HasSubstr("worker/2"), HasSubstr("all_reduce"), HasSubstr("worker/3"),
+                                HasSubstr("barrier")));
+}
+
+TEST(HierarchyFailures, messages_of_ranks_that_have_left_fail) {
+  const auto errors = errors_of_ranks(kHosts, 4, kLong, [&](Communicator& comm) {
+    comm.barrier();
+    if (comm.rank() == 3) return;
+    // 2 is on its host.
+    comm.recv(torch::empty({5}), 3).wait();
+  });
+  expect_one_text(errors, HasSubstr("recv failed: worker/3 on b"), 3);
+}
+
+// Processes: three children and this one, which is rank 0. Each says in the table how it ended.
+class HierarchyProcesses : public ::testing::TestWithParam<int> {
+ protected:
+  void SetUp() override {
+    { port_ = serve_tcp_rendezvous(kLong).port; }
+    for (int rank = 1; rank < 4; ++rank) {
+      children_.push_back(std::make_unique<Child>([this, rank] {
+        at::set_num_threads(1);
+        const auto table = tcp_rendezvous("127.0.0.1", port_, Serve::Elsewhere, kLong);
+        table->set(fmt::format("said/{}", rank), error_of(table, rank));
+      }));
+    }
+    table_ = tcp_rendezvous("127.0.0.1", port_, Serve::Here, kLong);
+  }
+
+  static std::string error_of(const std::shared_ptr<Rendezvous>& table, int rank) {
+    constexpr milliseconds kTimeout{1500};
+    try {
+      Collectives comm(testing::transport_on_hosts(kHosts, rank, with_prefix(table, "comm/"), kLong),
+                       kTimeout);
+      comm.barrier({.timeout = kLong});
+      table->set(fmt::format("ready/{}", rank), "");
+      while (true) {
+        add(comm);
+        std::this_thread::sleep_for(milliseconds(1));
+      }
+    } catch (const std::exception& error) {
+      return error.what();
+    }
+  }
+
+  // What all but the victim say after it was dealt with.
+  std::vector<std::string> after(const std::function<void(const Child&)>& deed) {
+    std::thread doer([&] {
+      for (int rank = 0; rank < 4; ++rank) table_->get(fmt::format("ready/{}", rank), kLong);
+      std::this_thread::sleep_for(milliseconds(200));
+      deed(*children_[static_cast<size_t>(GetParam()) - 1]);
+    });
+    std::vector<std::string> errors = {error_of(table_, 0)};
+    doer.join();
+    for (int rank = 1; rank < 4; ++rank)
+      errors.push_back(rank == GetParam() ? "" : table_->get(fmt::format("said/{}", rank), kLong));
+    return errors;
+  }
+
+ private:
+  uint16_t port_ = 0;
+  std::vector<std::unique_ptr<Child>> children_;
+  std::shared_ptr<Rendezvous> table_;
+};
+// On the host of rank 0 and on the other.
+INSTANTIATE_TEST_SUITE_P(OfRank, HierarchyProcesses, ::testing::Values(1, 2, 3));
+
+TEST_P(HierarchyProcesses, one_that_is_killed_is_named_by_all_others_at_once) {
+  const auto begin = std::chrono::steady_clock::now();
+  const auto errors = after([](const Child& child) { child.kill(); });
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
+  expect_one_text(errors, AllOf(HasSubstr(fmt::format("worker/{} on", GetParam())), HasSubstr("is gone")),
+                  GetParam());
+}
+
+TEST_P(HierarchyProcesses, one_that_is_stopped_is_named_by_all_others_when_the_time_is_over) {
+  const auto errors = after([](const Child& child) { child.stop(); });
+  expect_one_text(errors,
+                  AllOf(HasSubstr("at step 118 failed: "),
+                        HasSubstr(fmt::format("nothing from worker/{} on", GetParam()))),
+                  GetParam());
+}
+
+}  // namespace
+}  // namespace tutti::comm

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tutti/comm/failure_board.h"
+#include "tutti/comm/transport.h"
+
+namespace tutti::comm {
+
+// The ranks of one host, of several that fail together: what goes wrong here is made known to the ranks of
+// all hosts, and what goes wrong elsewhere ends what is under way here. The board keeps the deadlines: who
+// waits here for a rank that waits for another host is not to blame that rank.
+class HostGroup final : public Transport, public InPlace {
+ public:
+  // `memory` is in place and has the ranks `ranks` of those of the board, which outlives this.
+  HostGroup(std::shared_ptr<Transport> memory, std::vector<int> ranks, FailureBoard& board);
+
+  std::string name() const override { return memory_->name(); }
+  int rank() const override { return memory_->rank(); }
+  int world() const override { return memory_->world(); }
+  void exchange(std::span<const ConstBytes> sends, std::span<const Bytes> recvs,
+                const Operation& operation) override;
+  void send(ConstBytes bytes, int to, const Operation& operation) override;
+  void recv(Bytes bytes, int from, const Operation& operation) override;
+  void abandon(const std::string& text) override { board_.give_up(text); }
+  std::unique_ptr<Transport> split(const std::vector<int>& ranks, const std::string& name) override;
+
+  SharedBlock allocate(size_t size, const Operation& operation) override;
+  std::vector<std::byte*> everyones(const std::byte* mine, size_t size) const override;
+  void sync(const Operation& operation) override;
+  void all_reduce(std::byte* data, const Reduction& reduction, const Operation& operation) override;
+
+ private:
+  using Party = FailureBoard::Party;
+
+  std::vector<int> others() const;
+  template <class Body>
+  void attempt(const Operation& operation, Party party, std::vector<int> peers, const Body& body);
+
+  const std::shared_ptr<Transport>
+      memory_;                    // shared: the board may be telling it of a failure when this ends
+  InPlace& in_place_;             // the same
+  const std::vector<int> ranks_;  // on the board
+  FailureBoard& board_;
+};
+
+}  // namespace tutti::comm

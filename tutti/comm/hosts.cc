@@ -1,0 +1,22 @@
+#include "tutti/comm/hosts.h"
+
+#include <set>
+
+namespace tutti::comm {
+
+std::optional<Placement> Placement::of(const std::vector<std::string>& host_of_rank) {
+  Placement placement;
+  std::set<std::string> seen;
+  for (size_t rank = 0; rank < host_of_rank.size(); ++rank) {
+    const std::string& host = host_of_rank[rank];
+    if (rank == 0 || host != host_of_rank[rank - 1]) {
+      if (!seen.insert(host).second) return std::nullopt;
+      placement.first_.push_back(static_cast<int>(rank));
+    }
+    placement.host_of_.push_back(static_cast<int>(placement.first_.size()) - 1);
+  }
+  placement.first_.push_back(static_cast<int>(host_of_rank.size()));
+  return placement;
+}
+
+}  // namespace tutti::comm
