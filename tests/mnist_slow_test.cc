@@ -1,11 +1,11 @@
 // What the example has to reach, on drawn digits and, where TUTTI_TEST_MNIST names their folder, on the real
 // ones.
-#include <cstdlib>
 #include <fstream>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "tutti/base/environment.h"
 #include "tests/tool.h"
 
 namespace tutti::testing {
@@ -26,11 +26,11 @@ TEST(MnistSlow, reads_97_percent_of_the_drawn_digits_within_the_demo) {
 }
 
 TEST(MnistSlow, reads_99_percent_of_the_real_digits_within_5000_steps) {
-  const char* data = std::getenv("TUTTI_TEST_MNIST");
-  if (data == nullptr) GTEST_SKIP() << "TUTTI_TEST_MNIST does not name a folder with the real MNIST";
+  const auto data = Environment::of_process().get("TUTTI_TEST_MNIST");
+  if (!data) GTEST_SKIP() << "TUTTI_TEST_MNIST does not name a folder with the real MNIST";
   const TestFolder folder;
   for (const char* seed : {"1", "2"})
-    EXPECT_GE(accuracy(folder, {"--data", data, "--threads", "1", "--seed", seed, "--decay-steps", "5000"}),
+    EXPECT_GE(accuracy(folder, {"--data", *data, "--threads", "1", "--seed", seed, "--decay-steps", "5000"}),
               0.990)
         << "seed " << seed;
 }

@@ -110,5 +110,7 @@ class FlagSet {
 
 // Adds every member of Flags, in groups, with its help and its limits.
 void add_standard_flags(FlagSet& set, Flags& flags);
+// Of these, those that say how workers find and reach each other, for programs that train nothing.
+void add_connection_flags(FlagSet& set, Flags& flags);
 
 }  // namespace tutti

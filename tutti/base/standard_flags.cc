@@ -54,6 +54,15 @@ void add_place_flags(FlagSet& set, Flags& flags) {
 
 bool is_positive(const std::string& text) { return std::strtod(text.c_str(), nullptr) > 0; }
 
+void add_carrier_flags(FlagSet& set, Flags& flags) {
+  set.add_choice(
+      "--comm", flags.comm, {"auto", "shm", "gloo", "mpi", "shm+gloo", "shm+mpi"},
+      "what carries the gradients: shared memory inside a host and Gloo's TCP or MPI between hosts, or one "
+      "of them for all; auto is shm+gloo");
+  set.add("--timeout", flags.timeout, "seconds to wait for another task before giving up and naming it");
+  set.require("--timeout", "a number of seconds above 0", is_positive);
+}
+
 void add_comm_flags(FlagSet& set, Flags& flags) {
   set.group("How the workers talk");
   set.add_choice(
@@ -67,12 +76,11 @@ void add_comm_flags(FlagSet& set, Flags& flags) {
           "what --wire-precision rounds away is added to the next gradient");
   set.add_choice("--optimizer-state", flags.optimizer_state, {"replicated", "sharded"},
                  "sharded: each worker keeps and updates its own part");
-  set.add_choice(
-      "--comm", flags.comm, {"auto", "shm", "gloo", "mpi", "shm+gloo", "shm+mpi"},
-      "what carries the gradients: shared memory inside a host and Gloo's TCP or MPI between hosts, or one "
-      "of them for all; auto is shm+gloo");
-  set.add("--timeout", flags.timeout, "seconds to wait for another task before giving up and naming it");
-  set.require("--timeout", "a number of seconds above 0", is_positive);
+  add_carrier_flags(set, flags);
+}
+
+void add_log_flags(FlagSet& set, Flags& flags) {
+  set.add_choice("--log-level", flags.log_level, log_level_names(), "the least that is worth a line");
 }
 
 void add_file_flags(FlagSet& set, Flags& flags) {
@@ -93,7 +101,7 @@ void add_file_flags(FlagSet& set, Flags& flags) {
   set.add("--timeline", flags.timeline,
           "Chrome trace of where all workers' time goes: open it in ui.perfetto.dev or chrome://tracing");
   set.add("--report", flags.report, "JSON file with speed, loss, metrics and the hash of the weights");
-  set.add_choice("--log-level", flags.log_level, log_level_names(), "the least that is worth a line");
+  add_log_flags(set, flags);
   set.add("--config", flags.config, "JSON file with values for any of these flags");
 }
 
@@ -113,6 +121,13 @@ void add_standard_flags(FlagSet& set, Flags& flags) {
   add_place_flags(set, flags);
   add_comm_flags(set, flags);
   add_file_flags(set, flags);
+  add_cluster_flags(set, flags);
+}
+
+void add_connection_flags(FlagSet& set, Flags& flags) {
+  set.group("How the workers talk");
+  add_carrier_flags(set, flags);
+  add_log_flags(set, flags);
   add_cluster_flags(set, flags);
 }
 

@@ -1,5 +1,6 @@
 #include "tutti/cluster/cores.h"
 
+#include <functional>
 #include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -26,15 +27,15 @@ void keep_only(int wanted) {
   sched_setaffinity(0, sizeof(cores), &cores);
 }
 
-// share_of_cores() in a child that keeps `own` cores, under a parent that keeps `together` of them.
-int share_in_child(int together, int own, int local_world) {
+// What `ask` says in a child that keeps `own` cores, under a parent that keeps `together` of them.
+int in_grandchild(int together, int own, const std::function<int()>& ask) {
   const pid_t parent = fork();
   if (parent == 0) {
     keep_only(together);
     const pid_t child = fork();
     if (child == 0) {
       keep_only(own);
-      _exit(share_of_cores(local_world));
+      _exit(ask());
     }
     int status = 0;
     waitpid(child, &status, 0);
@@ -43,6 +44,10 @@ int share_in_child(int together, int own, int local_world) {
   int status = 0;
   waitpid(parent, &status, 0);
   return WEXITSTATUS(status);
+}
+
+int share_in_child(int together, int own, int local_world) {
+  return in_grandchild(together, own, [&] { return share_of_cores(local_world); });
 }
 
 TEST(Cores, are_shared_equally_and_never_none) {
@@ -63,6 +68,18 @@ TEST(Cores, a_launcher_that_gave_each_task_its_own_is_not_divided_again) {
   EXPECT_EQ(share_in_child(all, all / 2, 2), all / 2);
   EXPECT_EQ(share_in_child(all, all, 2), all / 2);
   EXPECT_EQ(share_in_child(all, 1, 1), 1);
+}
+
+TEST(Cores, each_task_has_one_where_its_launcher_has_enough) {
+  const auto in_child = [](int together, int own, int local_world) {
+    return in_grandchild(together, own, [&] { return have_a_core_each(local_world) ? 1 : 0; });
+  };
+  const int all = cores_now();
+  EXPECT_EQ(in_child(all, 1, all), 1);  // pinned to one each
+  EXPECT_EQ(in_child(all, all, all), 1);
+  EXPECT_EQ(in_child(all, all, all + 1), 0);
+  EXPECT_EQ(in_child(1, 1, 1), 1);
+  EXPECT_EQ(in_child(1, 1, 2), 0);
 }
 
 }  // namespace

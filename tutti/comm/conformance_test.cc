@@ -113,6 +113,31 @@ TEST_P(ConformanceOfTwo, names_two_ranks_that_do_different_things) {
   }
 }
 
+TEST_P(ConformanceOfTwo, names_the_rank_whose_message_does_not_come) {
+  const auto errors = errors_of_ranks(GetParam(), 3, std::chrono::milliseconds(300), [](Communicator& comm) {
+    comm.barrier();
+    // Rank 0 waits for rank 2, which waits for nobody and then for all.
+    if (comm.rank() == 0) comm.recv(torch::zeros({5}), 2, {.what = "a row"}).wait();
+    EXPECT_THROW(comm.recv(torch::zeros({1}), (comm.rank() + 1) % 3, {.timeout = std::chrono::seconds(30)}).wait(),
+                 Error);
+  });
+  for (const char* part : {"recv of a row", "worker/2"})
+    EXPECT_NE(errors[0].find(part), std::string::npos) << errors[0];
+  EXPECT_EQ(errors[0].find("worker/1"), std::string::npos) << errors[0];
+}
+
+TEST_P(ConformanceOfTwo, finds_a_message_where_none_was_expected) {
+  const auto errors = errors_of_ranks(GetParam(), 2, std::chrono::seconds(60), [](Communicator& comm) {
+    const int64_t to_other = comm.rank() == 0 ? 3 : 0;
+    const std::vector<torch::Tensor> inputs = {torch::zeros({0}), torch::zeros({to_other})};
+    std::vector<torch::Tensor> outputs(2, torch::zeros({0}));
+    comm.all_to_all_uneven(outputs, comm.rank() == 0 ? inputs : outputs).wait();
+    comm.barrier();
+  });
+  for (const std::string& error : errors) EXPECT_NE(error, "");
+  EXPECT_EQ(errors[0], errors[1]);
+}
+
 TEST_P(ConformanceOfTwo, reduces_shared_vectors_where_they_lie) {
   for (const int world : {1, 2, 3, 8}) {
     with_ranks(GetParam(), world, [&](Communicator& comm) {

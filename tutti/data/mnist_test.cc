@@ -1,10 +1,10 @@
 #include "tutti/data/mnist.h"
 
-#include <cstdlib>
 
 #include <torch/types.h>
 #include <torch/utils.h>
 
+#include "tutti/base/environment.h"
 #include "tutti/base/test_errors.h"
 #include "tutti/base/test_folder.h"
 
@@ -109,9 +109,9 @@ TEST(DrawnMnist, has_as_many_digits_as_the_real_one) {
 }
 
 TEST(RealMnist, is_what_everybody_knows_it_to_be) {
-  const char* dir = std::getenv("TUTTI_TEST_MNIST");
-  if (dir == nullptr || !std::filesystem::exists(dir)) {
-    GTEST_SKIP() << "NOT TESTED: there is no MNIST at TUTTI_TEST_MNIST=" << (dir == nullptr ? "" : dir);
+  const std::string dir = Environment::of_process().get("TUTTI_TEST_MNIST").value_or("");
+  if (!std::filesystem::exists(dir)) {
+    GTEST_SKIP() << "NOT TESTED: there is no MNIST at TUTTI_TEST_MNIST=" << dir;
   }
   const Digits digits = mnist(dir);
   EXPECT_EQ(label_histogram(digits.train()),

@@ -41,7 +41,8 @@ DistributedOptimizer::DistributedOptimizer(const Context& context, Parameters& p
       drop_remainder_(context.flags().drop_remainder),
       comm_(options.communicator ? options.communicator : comm::connect(context)),
       all_lanes_(lanes_for(context, options, comm_->world())),
-      optimizer_(updated(in_shared_memory(parameters, *comm_), *comm_, reducer_options_), optimizer) {
+      optimizer_(updated(in_shared_memory(parameters, *comm_), *comm_, reducer_options_), optimizer),
+      timeline_file_(context, *comm_) {
   std::vector<std::string> plan = plan_of(parameters, optimizer);
   plan.push_back(fmt::format("lanes {}", all_lanes_));
   plan.push_back(fmt::format("clip_norm {}", options.clip_norm));
@@ -115,8 +116,12 @@ int64_t DistributedOptimizer::step(int64_t examples) {
          lanes().size());
   }
   lanes_added_ = 0;
-  const GradientMean::Result result = mean_->finish();
+  const GradientMean::Result result = [&] {
+    const SpanScope span(comm_->timeline(), Activity::Reduce, "gradients", steps());
+    return mean_->finish();
+  }();
   if (result.examples > 0) {
+    const SpanScope span(comm_->timeline(), Activity::Compute, "update", steps());
     if (options_.clip_norm > 0) mean_->clip_norm(options_.clip_norm);
     optimizer_.step();
     mean_->share_update();

@@ -6,6 +6,7 @@
 
 #include "tutti/cluster/context.h"
 #include "tutti/comm/communicator.h"
+#include "tutti/comm/timeline_file.h"
 #include "tutti/params/gradient_mean.h"
 #include "tutti/params/optimizer.h"
 #include "tutti/params/parameters.h"
@@ -87,6 +88,7 @@ class DistributedOptimizer {
   Optimizer optimizer_;
   std::optional<GradientMean> mean_;
   int64_t lanes_added_ = 0;
+  comm::TimelineFile timeline_file_;
 };
 
 }  // namespace tutti

@@ -137,7 +137,10 @@ void Reducer::start(std::function<void()> job) {
     job();
   };
   if (opened_) {
-    jobs_.push_back(executor_.run(quietly));
+    jobs_.push_back(executor_.run([this, quietly] {
+      name_thread(comm_.timeline(), "reducer");
+      quietly();
+    }));
   } else {
     quietly();
   }
@@ -158,6 +161,7 @@ void Reducer::start_ready() {
     const size_t bucket = order_[next_];
     start([this, bucket] {
       if (!outcome_.any_data) return;
+      const SpanScope span(comm_.timeline(), Activity::Reduce, "sum of a bucket", step_);
       const double divisor = divisor_ ? divisor_(buckets_.all[bucket], totals_) : 0;
       summation_->add(bucket, *progress_[bucket].subtrees, divisor, step_);
     });
@@ -175,13 +179,19 @@ ReduceOutcome Reducer::finish() {
     start_words();
     start_ready();
   }
-  const std::vector<comm::Work> jobs = std::exchange(jobs_, {});
-  executor_.drain();
-  for (const comm::Work& job : jobs) job.wait();
+  wait_for_jobs();
   summation_->end(step_);
   if (outcome_.any_data) numbers_.copy_(totals_);
   if (!agreed_) agree_on_order();
   return outcome_;
+}
+
+void Reducer::wait_for_jobs() {
+  if (jobs_.empty()) return;
+  const SpanScope span(comm_.timeline(), Activity::Wait, "wait for the reducer", step_);
+  const std::vector<comm::Work> jobs = std::exchange(jobs_, {});
+  executor_.drain();
+  for (const comm::Work& job : jobs) job.wait();
 }
 
 ReduceOutcome Reducer::finish_alone() {

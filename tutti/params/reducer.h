@@ -86,6 +86,7 @@ class Reducer {
   void start(std::function<void()> job);
   void start_words();
   void start_ready();
+  void wait_for_jobs();
   ReduceOutcome finish_alone();
   void agree_on_order();
 

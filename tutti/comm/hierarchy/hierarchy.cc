@@ -8,6 +8,7 @@
 
 #include "tutti/base/check.h"
 #include "tutti/comm/hierarchy/host_group.h"
+#include "tutti/comm/hierarchy/host_sums.h"
 #include "tutti/comm/hierarchy/shares.h"
 #include "tutti/comm/widen.h"
 
@@ -17,6 +18,8 @@ namespace {
 // Of memory that a rank shows to the others of its host, in two halves. Of more there is as much in flight at
 // a time, so that the network rests less often; less stays in the cache.
 constexpr size_t kHalf = size_t{8} << 20;
+// Up to here a second message takes longer than the bytes that it spares.
+constexpr size_t kSmall = size_t{8} << 10;
 
 // Memory that is used again and again.
 class Room {
@@ -34,7 +37,11 @@ class Room {
   size_t size_ = 0;
 };
 
-ReduceOp op_of_partials(ReduceOp op) { return op == ReduceOp::Average ? ReduceOp::Sum : op; }
+std::vector<const std::byte*> places_at(const std::vector<std::byte*>& parts, size_t offset) {
+  std::vector<const std::byte*> places;
+  for (const std::byte* part : parts) places.push_back(part + offset);
+  return places;
+}
 
 void copy_bytes(std::byte* to, const std::byte* from, size_t size) {
   if (size > 0 && to != from) std::memcpy(to, from, size);
@@ -72,9 +79,6 @@ class HierarchyTransport final : public Transport, public ByHost {
 
   bool is_here(int rank) const { return placement_.host_of(rank) == host_; }
   std::vector<int> all_here() const;
-  size_t subtrees(int rank) const {
-    return static_cast<size_t>(subtrees_[static_cast<size_t>(placement_.host_of(rank))]);
-  }
   std::byte* mine(const Halves& halves) const { return halves[static_cast<size_t>(local_)]; }
   Halves next_halves();
   template <class Body>
@@ -84,9 +88,7 @@ class HierarchyTransport final : public Transport, public ByHost {
 
   const std::byte* add(const Shares& shares, const Halves& halves, const Reduction& reduction,
                        const Operation& operation);
-  void add_host(const Slice& slice, const Halves& halves, const Reduction& reduction, std::byte* to) const;
-  void add_hosts(const Shares& shares, const std::vector<const std::byte*>& partials,
-                 const Reduction& reduction, std::byte* to) const;
+  const std::byte* add_small(const Halves& halves, const Reduction& reduction, const Operation& operation);
   void hand_out(const Shares& shares, size_t unit, const std::byte* own,
                 const std::vector<std::byte*>& places, const Operation& operation);
 
@@ -99,10 +101,7 @@ class HierarchyTransport final : public Transport, public ByHost {
   const std::unique_ptr<Transport> network_;
   FailureBoard& board_;
   HostGroup group_;
-  // This host's ranks as parts of the tree over all, and how many such parts each host has.
-  const std::vector<Root> partials_;
-  std::vector<int> subtrees_;
-  Program tree_;  // over the parts of all hosts
+  const HostSums sums_;
   SharedBlock block_;
   size_t uses_ = 0;
   int splits_ = 0;
@@ -110,19 +109,6 @@ class HierarchyTransport final : public Transport, public ByHost {
   Room recvs_;
   Room sum_;
 };
-
-std::vector<int> ranks_of(const Placement& placement, int host) {
-  std::vector<int> ranks;
-  for (int i = 0; i < placement.size(host); ++i) ranks.push_back(placement.first(host) + i);
-  return ranks;
-}
-
-// The parts of the tree over all ranks that those of a host make up.
-std::vector<Root> roots_of_host(const Placement& placement, int host) {
-  std::vector<Node> leaves;
-  for (const int rank : ranks_of(placement, host)) leaves.push_back({{0, rank}, true});
-  return roots_of(leaves, placement.world());
-}
 
 FailureBoard& board_of(Transport& network) {
   auto* const on_board = dynamic_cast<OnBoard*>(&network);
@@ -141,16 +127,9 @@ HierarchyTransport::HierarchyTransport(std::unique_ptr<Transport> network, std::
       network_(std::move(network)),
       board_(board_of(*network_)),
       group_(std::move(memory), ranks_of(placement_, host_), board_),
-      partials_(roots_of_host(placement_, host_)) {
+      sums_(placement_, rank_) {
   TUTTI_CHECK(group_.rank() == local_ && group_.world() == placement_.size(host_), "rank {} is rank {} of {}",
               rank_, group_.rank(), group_.world());
-  std::vector<Node> nodes;
-  for (int host = 0; host < placement_.hosts(); ++host) {
-    const auto partials = roots_of_host(placement_, host);
-    for (const Root& partial : partials) nodes.push_back({partial.place, true});
-    subtrees_.push_back(static_cast<int>(partials.size()));
-  }
-  tree_ = program_of(nodes, world_);
   block_ = group_.allocate(2 * kHalf, operation_of("connect", {}, timeout_));
 }
 
@@ -232,71 +211,37 @@ std::unique_ptr<Transport> HierarchyTransport::inside() {
   return std::make_unique<HostGroup>(std::move(memory), ranks_of(placement_, host_), board_);
 }
 
-// The parts of the tree that this host's ranks make up, one behind the other.
-void HierarchyTransport::add_host(const Slice& slice, const Halves& halves, const Reduction& reduction,
-                                  std::byte* to) const {
-  if (length(slice) == 0) return;
-  const size_t element = c10::elementSize(reduction.type);
-  std::vector<const std::byte*> inputs;
-  for (const std::byte* half : halves) inputs.push_back(half + static_cast<size_t>(slice.begin) * element);
-  for (const Root& partial : partials_) {
-    reduce(inputs, {&to, 1}, {reduction.type, op_of_partials(reduction.op), length(slice)}, partial.program);
-    to += static_cast<size_t>(length(slice)) * element;
-  }
-}
-
-// What is this rank's own, from the partial sums of all hosts; `partials` are those that each rank has made.
-// Where hosts have different numbers of ranks, their shares end in different places.
-void HierarchyTransport::add_hosts(const Shares& shares, const std::vector<const std::byte*>& partials,
-                                   const Reduction& reduction, std::byte* to) const {
-  const Slice own = shares.own(rank_);
-  const size_t element = c10::elementSize(reduction.type);
-  for (int64_t begin = own.begin, end = own.end; begin < own.end; begin = end, end = own.end) {
-    std::vector<const std::byte*> inputs;
-    for (int rank = 0; rank < world_; ++rank) {
-      const Slice share = shares.between(rank, rank_);
-      if (begin < share.begin || begin >= share.end) continue;
-      end = std::min(end, share.end);
-      for (size_t i = 0; i < subtrees(rank); ++i) {
-        const auto at = static_cast<size_t>(static_cast<int64_t>(i) * length(share) + begin - share.begin);
-        inputs.push_back(partials[static_cast<size_t>(rank)] + at * element);
-      }
-    }
-    std::byte* const here = to + static_cast<size_t>(begin - own.begin) * element;
-    reduce(inputs, {&here, 1}, {reduction.type, reduction.op, end - begin, 0, world_}, tree_);
-  }
-}
-
 // The sum of this rank's own stretch, from the halves that the ranks of each host have filled and met over.
 const std::byte* HierarchyTransport::add(const Shares& shares, const Halves& halves,
                                          const Reduction& reduction, const Operation& operation) {
   const size_t element = c10::elementSize(reduction.type);
   const auto ranks = static_cast<size_t>(world_);
-  std::vector<ConstBytes> sends(ranks);
-  std::vector<Bytes> recvs(ranks);
-  std::vector<const std::byte*> partials(ranks);
+  const auto size_between = [&](int rank, int owner) {
+    return static_cast<size_t>(length(shares.between(rank, owner))) * sums_.branches(rank) * element;
+  };
   size_t to_send = 0;
   size_t to_receive = 0;
-  const auto size_between = [&](int rank, int owner) {
-    return static_cast<size_t>(length(shares.between(rank, owner))) * subtrees(rank) * element;
-  };
   for (int r = 0; r < world_; ++r) {
     to_send += size_between(rank_, r);
     to_receive += size_between(r, rank_);
   }
   std::byte* out = sends_.of(to_send);
   std::byte* in = recvs_.of(to_receive);
+  std::vector<ConstBytes> sends(ranks);
+  std::vector<Bytes> recvs(ranks);
+  std::vector<const std::byte*> sums(ranks);
   {
     const SpanScope span(operation.timeline, Activity::Reduce, "add inside the host", operation.step);
     for (int rank = 0; rank < world_; ++rank) {
       const auto r = static_cast<size_t>(rank);
-      add_host(shares.between(rank_, rank), halves, reduction, out);
-      if (is_here(rank)) {
-        partials[r] = out;
-      } else {
+      const Slice share = shares.between(rank_, rank);
+      sums_.add_branches(places_at(halves, static_cast<size_t>(share.begin) * element),
+                         {reduction.type, reduction.op, length(share)}, out);
+      sums[r] = out;
+      if (!is_here(rank)) {
         sends[r] = {out, size_between(rank_, rank)};
         recvs[r] = {in, size_between(rank, rank_)};
-        partials[r] = in;
+        sums[r] = in;
         in += recvs[r].size();
       }
       out += size_between(rank_, rank);
@@ -305,7 +250,37 @@ const std::byte* HierarchyTransport::add(const Shares& shares, const Halves& hal
   over_network(sends, recvs, operation);
   const SpanScope span(operation.timeline, Activity::Reduce, "add", operation.step);
   std::byte* const sum = sum_.of(static_cast<size_t>(length(shares.own(rank_))) * element);
-  add_hosts(shares, partials, reduction, sum);
+  sums_.add_own(shares, sums, reduction, sum);
+  return sum;
+}
+
+// All of it, at every rank: more bytes than need be, but only one message on its way. Each rank gets the sums
+// of another host from one of the ranks there.
+const std::byte* HierarchyTransport::add_small(const Halves& halves, const Reduction& reduction,
+                                               const Operation& operation) {
+  const size_t size = static_cast<size_t>(reduction.count) * c10::elementSize(reduction.type);
+  const auto giver = [&](int host, int to) {
+    return placement_.first(host) + placement_.local_rank(to) % placement_.size(host);
+  };
+  std::byte* const out = sends_.of(sums_.branches(rank_) * size);
+  std::byte* in = recvs_.of(static_cast<size_t>(world_) * size);
+  std::vector<ConstBytes> sends(static_cast<size_t>(world_));
+  std::vector<Bytes> recvs(static_cast<size_t>(world_));
+  std::vector<const std::byte*> sums;
+  sums_.add_branches(places_at(halves, 0), reduction, out);
+  for (int host = 0; host < placement_.hosts(); ++host) {
+    sums.push_back(host == host_ ? out : in);
+    if (host == host_) continue;
+    const int rank = giver(host, rank_);
+    recvs[static_cast<size_t>(rank)] = {in, sums_.branches(rank) * size};
+    in += sums_.branches(rank) * size;
+    for (const int to : ranks_of(placement_, host)) {
+      if (giver(host_, to) == rank_) sends[static_cast<size_t>(to)] = {out, sums_.branches(rank_) * size};
+    }
+  }
+  over_network(sends, recvs, operation);
+  std::byte* const sum = sum_.of(size);
+  sums_.add_all(sums, reduction, sum);
   return sum;
 }
 
@@ -353,6 +328,10 @@ void HierarchyTransport::all_reduce(std::byte* data, const Reduction& reduction,
         widen(here, mine(halves), reduction.type, count);
       }
       group_.sync(operation);
+      if (static_cast<size_t>(count) * element <= kSmall) {
+        narrow(add_small(halves, {wide.type, wide.op, count}, operation), here, reduction.type, count);
+        continue;
+      }
       const Shares shares(placement_, even_stretches(placement_, count));
       const std::byte* const sum = add(shares, halves, wide, operation);
       std::vector<std::byte*> places;
@@ -412,12 +391,12 @@ void HierarchyTransport::all_gather(std::span<const Bytes> outputs, ConstBytes i
 
 // The ranks of the root's host own what it has shown to them.
 void HierarchyTransport::broadcast(Bytes bytes, int root, const Operation& operation) {
-  const int from = placement_.host_of(root);
+  const int source = placement_.host_of(root);
   attempt(operation, [&] {
     for (size_t done = 0; done < bytes.size(); done += kHalf) {
       const size_t size = std::min(kHalf, bytes.size() - done);
       const std::byte* shown = bytes.data() + done;
-      if (host_ == from) {
+      if (host_ == source) {
         const Halves halves = next_halves();
         if (rank_ == root) copy_bytes(mine(halves), shown, size);
         group_.sync(operation);
@@ -426,8 +405,8 @@ void HierarchyTransport::broadcast(Bytes bytes, int root, const Operation& opera
       std::vector<int64_t> lengths;
       for (int r = 0; r < world_; ++r) {
         const Slice slice =
-            slice_of(static_cast<int64_t>(size), placement_.local_rank(r), placement_.size(from));
-        lengths.push_back(placement_.host_of(r) == from ? length(slice) : 0);
+            slice_of(static_cast<int64_t>(size), placement_.local_rank(r), placement_.size(source));
+        lengths.push_back(placement_.host_of(r) == source ? length(slice) : 0);
       }
       const Shares shares(placement_, stretches_of(lengths));
       std::vector<std::byte*> places;

@@ -3,13 +3,13 @@
 
 #include <array>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tutti/base/environment.h"
 #include "tutti/base/test_errors.h"
 #include "tutti/comm/gloo/tcp_rendezvous.h"
 #include "tutti/comm/mpi/mpi.h"
@@ -30,7 +30,7 @@ using testing::operation;
 std::shared_ptr<Rendezvous> table_of_ranks() {
   static const auto kTable = [] {
     mpi_initialise();
-    const bool serves = std::string(std::getenv("OMPI_COMM_WORLD_RANK")) == "0";
+    const bool serves = Environment::of_process().get("OMPI_COMM_WORLD_RANK") == "0";
     ServedRendezvous served;
     if (serves) served = serve_tcp_rendezvous(kLong);
     const std::string port = mpi_broadcast_text(std::to_string(served.port), 0);
@@ -136,7 +136,7 @@ TEST_P(Mpirun, a_late_rank_is_named_by_all) {
 
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
-  const bool is_rank = std::getenv("OMPI_COMM_WORLD_RANK") != nullptr;
+  const bool is_rank = tutti::Environment::of_process().has("OMPI_COMM_WORLD_RANK");
   if (!is_rank) GTEST_FLAG_SET(filter, "*Mpirun*");
   return RUN_ALL_TESTS();
 }
