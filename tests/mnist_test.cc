@@ -76,20 +76,6 @@ TEST(Mnist, sigterm_leaves_a_checkpoint_from_which_the_same_bits_follow) {
   EXPECT_EQ(report_of(folder / "report.json").at("weights_sha256"), straight_hash(folder, end));
 }
 
-TEST(Mnist, the_bits_of_eight_lanes_do_not_depend_on_where_it_was_resumed) {
-  const TestFolder folder;
-  const auto straight =
-      run_program(mnist({"--lanes", "8", "--batch", "4", "--steps", "6", "--report", folder / "a.json"}));
-  EXPECT_EQ(straight.exit_code, 0) << straight.err;
-  for (const char* steps : {"2", "5", "6"}) {
-    const auto part = run_program(mnist({"--lanes", "8", "--batch", "4", "--steps", steps, "--logdir",
-                                         folder / "run", "--report", folder / "b.json"}));
-    EXPECT_EQ(part.exit_code, 0) << part.err;
-  }
-  EXPECT_EQ(report_of(folder / "a.json").at("weights_sha256"),
-            report_of(folder / "b.json").at("weights_sha256"));
-}
-
 struct Nonsense {
   std::vector<std::string> flags;
   int exit_code;

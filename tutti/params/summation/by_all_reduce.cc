@@ -1,3 +1,4 @@
+#include "tutti/params/summation/over_network.h"
 #include "tutti/params/summation/summation.h"
 
 namespace tutti {
@@ -12,11 +13,7 @@ class ByAllReduce final : public Summation {
   bool overlaps() const override { return comm_.shared() == nullptr; }
   torch::Tensor word() override { return own_word_; }
 
-  std::vector<torch::Tensor> words(int64_t step) override {
-    const torch::Tensor all = torch::empty({comm_.world() * own_word_.numel()}, torch::kDouble);
-    comm_.all_gather(all, own_word_, {.what = "the control word", .step = step});
-    return all.view({comm_.world(), own_word_.numel()}).unbind(0);
-  }
+  std::vector<torch::Tensor> words(int64_t step) override { return gather_words(comm_, own_word_, step); }
 
   void add(size_t bucket, const Subtrees& subtrees, double divisor, int64_t step) override {
     torch::Tensor stretch = buckets_.stretch(buckets_.all[bucket]);
@@ -26,7 +23,7 @@ class ByAllReduce final : public Summation {
   }
 
   void spread(const std::vector<torch::Tensor>& vectors, int64_t step) override {
-    spread_by_exchange(comm_, buckets_, vectors, step);
+    spread_over_network(comm_, buckets_, vectors, step);
   }
 
  private:

@@ -5,6 +5,7 @@
 #include <torch/utils.h>
 
 #include "tutti/base/type_name.h"
+#include "tutti/params/summation/over_network.h"
 #include "tutti/params/summation/rounding.h"
 #include "tutti/params/summation/summation.h"
 
@@ -14,16 +15,6 @@ namespace {
 using Tensors = std::vector<torch::Tensor>;
 
 std::byte* bytes_of(const torch::Tensor& vector) { return static_cast<std::byte*>(vector.data_ptr()); }
-
-// By rank.
-Tensors parts_of(const Bucket& bucket, const torch::Tensor& vector, int world) {
-  Tensors parts;
-  for (int rank = 0; rank < world; ++rank) {
-    const comm::Slice part = part_of(bucket, rank, world);
-    parts.push_back(vector.narrow(0, part.begin, part.end - part.begin));
-  }
-  return parts;
-}
 
 class ByExchange final : public Summation {
  public:
@@ -36,10 +27,10 @@ class ByExchange final : public Summation {
   }
   bool overlaps() const override { return true; }
   torch::Tensor word() override { return own_word_; }
-  Tensors words(int64_t step) override;
+  Tensors words(int64_t step) override { return gather_words(comm_, own_word_, step); }
   void add(size_t bucket, const Subtrees& subtrees, double divisor, int64_t step) override;
   void spread(const Tensors& vectors, int64_t step) override {
-    spread_by_exchange(comm_, buckets_, vectors, step);
+    spread_over_network(comm_, buckets_, vectors, step);
   }
 
  private:
@@ -85,12 +76,6 @@ bool ByExchange::is_rounded(const Bucket& bucket) const {
 
 torch::ScalarType ByExchange::type_on_wire(const Bucket& bucket) const {
   return is_rounded(bucket) ? options_.wire : buckets_.vectors[bucket.vector].scalar_type();
-}
-
-Tensors ByExchange::words(int64_t step) {
-  const torch::Tensor all = torch::empty({comm_.world() * word_.size()}, torch::kDouble);
-  comm_.all_gather(all, own_word_, {.what = "the control word", .step = step});
-  return all.view({comm_.world(), word_.size()}).unbind(0);
 }
 
 // Each worker's part of all subtrees, one behind the other.
@@ -175,16 +160,6 @@ void ByExchange::add(size_t bucket, const Subtrees& subtrees, double divisor, in
 }
 
 }  // namespace
-
-void spread_by_exchange(comm::Communicator& comm, const Buckets& buckets,
-                        const std::vector<torch::Tensor>& vectors, int64_t step) {
-  for (const Bucket& bucket : buckets.all) {
-    if (!bucket.gradients) continue;
-    const Tensors parts = parts_of(bucket, vectors[bucket.vector], comm.world());
-    comm.all_gather_uneven(parts, parts[static_cast<size_t>(comm.rank())],
-                           {.what = "the parameters", .step = step});
-  }
-}
 
 std::unique_ptr<Summation> sum_by_exchange(comm::Communicator& comm, const Buckets& buckets,
                                            const ControlWord& word, const SummationOptions& options) {

@@ -4,6 +4,8 @@
 #include <torch/utils.h>
 
 #include "tutti/comm/hosts.h"
+#include "tutti/params/summation/over_network.h"
+#include "tutti/params/summation/shared_inputs.h"
 #include "tutti/params/summation/summation.h"
 
 namespace tutti {
@@ -11,10 +13,6 @@ namespace {
 
 using Tensors = std::vector<torch::Tensor>;
 using comm::Slice;
-
-std::byte* bytes_at(const torch::Tensor& vector, int64_t element) {
-  return static_cast<std::byte*>(vector.data_ptr()) + element * static_cast<int64_t>(vector.element_size());
-}
 
 int64_t size_of(const Slice& slice) { return slice.end - slice.begin; }
 
@@ -29,26 +27,17 @@ class ByHosts final : public Summation {
   std::string name() const override { return "tree"; }
   bool overlaps() const override { return true; }
   torch::Tensor word() override { return own_word_; }
-  Tensors words(int64_t step) override;
+  Tensors words(int64_t step) override { return gather_words(comm_, own_word_, step); }
   void add(size_t bucket, const Subtrees& subtrees, double divisor, int64_t step) override;
   void spread(const Tensors& vectors, int64_t step) override;
 
  private:
-  // A vector, and what is added to it on this host.
-  struct Vector {
-    Tensors extras;   // [subtree] of this rank, all but the last
-    Tensors inputs;   // [source on this host]
-    Tensors outputs;  // [rank on this host]
-  };
-
-  Vector show_vector(const torch::Tensor& vector);
   bool is_here(int rank) const { return placement_.host_of(rank) == host_; }
   // The sources of a host: the first, and the one behind the last.
   std::pair<size_t, size_t> sources_of(int host) const;
   std::vector<comm::Root> roots_of(int host) const;
   // The piece of `owner`'s part that `rank`, on another host, deals with.
   Slice piece_of(const Bucket& bucket, int owner, int rank) const;
-  void show(const Bucket& bucket, const Subtrees& subtrees);
   torch::Tensor add_here(const Bucket& bucket, const Slice& slice, const comm::Program& program) const;
   Tensors collect(const Bucket& bucket, int64_t step) const;
   void add_part(const Bucket& bucket, const Tensors& of_roots, double divisor) const;
@@ -63,7 +52,7 @@ class ByHosts final : public Summation {
   const ControlWord& word_;
   const SummationOptions options_;
   const torch::Tensor own_word_;
-  std::vector<Vector> vectors_;
+  const SharedInputs inputs_;  // of this host
 };
 
 ByHosts::ByHosts(comm::Communicator& comm, const Buckets& buckets, const ControlWord& word,
@@ -75,27 +64,9 @@ ByHosts::ByHosts(comm::Communicator& comm, const Buckets& buckets, const Control
       buckets_(buckets),
       word_(word),
       options_(options),
-      own_word_(torch::zeros({word.size()}, torch::kDouble)) {
-  for (const torch::Tensor& vector : buckets.vectors) vectors_.push_back(show_vector(vector));
-}
-
-ByHosts::Vector ByHosts::show_vector(const torch::Tensor& vector) {
-  Vector result;
-  result.outputs = shared_.everyones(vector);
-  std::vector<Tensors> everyones_extras;
-  for (size_t i = 0; i + 1 < word_.most_subtrees(); ++i) {
-    result.extras.push_back(shared_.allocate(vector.numel(), vector.scalar_type()));
-    everyones_extras.push_back(shared_.everyones(result.extras.back()));
-  }
-  const auto [first, end] = sources_of(host_);
-  for (size_t s = first; s < end; ++s) {
-    const auto& source = word_.sources()[s];
-    const auto local = static_cast<size_t>(placement_.local_rank(source.rank));
-    const bool last = s + 1 == end || word_.sources()[s + 1].rank != source.rank;
-    result.inputs.push_back(last ? result.outputs[local] : everyones_extras[source.subtree][local]);
-  }
-  return result;
-}
+      own_word_(torch::zeros({word.size()}, torch::kDouble)),
+      inputs_(shared_, buckets, word, sources_of(host_).first, sources_of(host_).second,
+              placement_.first(host_)) {}
 
 std::pair<size_t, size_t> ByHosts::sources_of(int host) const {
   const auto sources = word_.sources();
@@ -118,32 +89,14 @@ Slice ByHosts::piece_of(const Bucket& bucket, int owner, int rank) const {
   return {part.begin + piece.begin, part.begin + piece.end};
 }
 
-Tensors ByHosts::words(int64_t step) {
-  const torch::Tensor all = torch::empty({comm_.world() * word_.size()}, torch::kDouble);
-  comm_.all_gather(all, own_word_, {.what = "the control word", .step = step});
-  return all.view({comm_.world(), word_.size()}).unbind(0);
-}
-
-void ByHosts::show(const Bucket& bucket, const Subtrees& subtrees) {
-  for (size_t i = 0; i + 1 < subtrees.size(); ++i) {
-    if (!subtrees[i].values) continue;
-    vectors_[bucket.vector]
-        .extras[i]
-        .narrow(0, bucket.begin, bucket.end - bucket.begin)
-        .copy_((*subtrees[i].values)[0]);
-  }
-}
-
 // Of a slice, what one root of this host comes to.
 torch::Tensor ByHosts::add_here(const Bucket& bucket, const Slice& slice,
                                 const comm::Program& program) const {
-  const Vector& vector = vectors_[bucket.vector];
-  const torch::ScalarType type = vector.outputs.front().scalar_type();
+  const torch::ScalarType type = buckets_.vectors[bucket.vector].scalar_type();
   const torch::Tensor sum = torch::empty({size_of(slice)}, torch::TensorOptions().dtype(type));
-  std::vector<const std::byte*> inputs;
-  for (const torch::Tensor& input : vector.inputs) inputs.push_back(bytes_at(input, slice.begin));
   std::byte* output = bytes_at(sum, 0);
-  comm::reduce(inputs, {&output, 1}, {type, comm::ReduceOp::Sum, size_of(slice)}, program);
+  comm::reduce(inputs_.inputs(bucket.vector, slice.begin), {&output, 1},
+               {type, comm::ReduceOp::Sum, size_of(slice)}, program);
   return sum;
 }
 
@@ -206,7 +159,7 @@ void ByHosts::add_part(const Bucket& bucket, const Tensors& of_roots, double div
   for (const torch::Tensor& sum : of_roots) inputs.push_back(sum.defined() ? bytes_at(sum, 0) : nullptr);
   std::vector<std::byte*> outputs;
   const bool scatter = options_.scatter && bucket.gradients;
-  const Tensors& vectors = vectors_[bucket.vector].outputs;
+  const Tensors& vectors = inputs_.everyones(bucket.vector);
   for (size_t r = 0; r < vectors.size(); ++r) {
     if (!scatter || static_cast<int>(r) == placement_.local_rank(comm_.rank()))
       outputs.push_back(bytes_at(vectors[r], part.begin));
@@ -240,14 +193,14 @@ void ByHosts::hand_out(const Bucket& bucket, const Tensors& everyones, const com
 
 void ByHosts::add(size_t bucket, const Subtrees& subtrees, double divisor, int64_t step) {
   const Bucket& which = buckets_.all[bucket];
-  show(which, subtrees);
+  inputs_.show(which, subtrees);
   sync(step);
   const Tensors of_roots = collect(which, step);
   // Everybody has read what was there.
   sync(step);
   add_part(which, of_roots, divisor);
   if (!options_.scatter || !which.gradients)
-    hand_out(which, vectors_[which.vector].outputs, {.what = "the sum of gradients", .step = step});
+    hand_out(which, inputs_.everyones(which.vector), {.what = "the sum of gradients", .step = step});
   sync(step);
 }
 

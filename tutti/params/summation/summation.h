@@ -69,8 +69,4 @@ std::unique_ptr<Summation> sum_by_hosts(comm::Communicator& comm, const Buckets&
 std::unique_ptr<Summation> sum_by_all_reduce(comm::Communicator& comm, const Buckets& buckets,
                                              const ControlWord& word);
 
-// spread() of those that do not share memory.
-void spread_by_exchange(comm::Communicator& comm, const Buckets& buckets,
-                        const std::vector<torch::Tensor>& vectors, int64_t step);
-
 }  // namespace tutti
