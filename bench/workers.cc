@@ -1,5 +1,6 @@
 // Training on two workers: Tutti's, two processes that know nothing of each other, and PyTorch's
-// DistributedDataParallel over Gloo, and Horovod where Python has it; the MNIST network, one core each. Prints Markdown.
+// DistributedDataParallel over Gloo, and Horovod where Python has it; the MNIST network, one core each.
+// Prints Markdown.
 #include <filesystem>
 #include <map>
 #include <string>
@@ -30,7 +31,8 @@ bench::Side shell(const std::string& name, const std::string& script, const std:
 std::vector<bench::Side> sides(const std::string& bin) {
   const std::string peers = (std::filesystem::path(__FILE__).parent_path() / "peers").string();
   // One of a virtual environment has other versions of them.
-  const std::string python = tutti::Environment::of_process().get("TUTTI_TEST_PYTHON").value_or("/usr/bin/python3");
+  const std::string python =
+      tutti::Environment::of_process().get("TUTTI_TEST_PYTHON").value_or("/usr/bin/python3");
   const std::string sum = kSumOfReports;
   return {
       shell("two workers", "$BIN/tutti run -n 2 -- " + training("a") + "; " + sum, bin),
@@ -43,8 +45,9 @@ std::vector<bench::Side> sides(const std::string& bin) {
       shell("two independent processes",
             "taskset -c 0 " + training("a") + " & taskset -c 1 " + training("b") + "; wait; " + sum, bin),
       {"PyTorch DDP over Gloo", {python, peers + "/ddp.py", "2"}},
-          {"Horovod over MPI",
-           {"mpirun", "--allow-run-as-root", "--bind-to", "none", "-np", "2", python, peers + "/horovod_mpi.py"}}};
+      {"Horovod over MPI",
+       {"mpirun", "--allow-run-as-root", "--bind-to", "none", "-np", "2", python,
+        peers + "/horovod_mpi.py"}}};
 }
 
 }  // namespace

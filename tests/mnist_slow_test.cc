@@ -12,7 +12,8 @@ namespace tutti::testing {
 namespace {
 
 nlohmann::json report_of(const TestFolder& folder, const std::vector<std::string>& flags) {
-  std::vector<std::string> command = {program_path("mnist"), "--report", folder / "report.json", "--threads", "1"};
+  std::vector<std::string> command = {program_path("mnist"), "--report", folder / "report.json", "--threads",
+                                      "1"};
   command.insert(command.end(), flags.begin(), flags.end());
   const auto result = run_program(command);
   EXPECT_EQ(result.exit_code, 0) << result.err;
@@ -46,8 +47,7 @@ TEST(MnistSlow, reads_99_percent_of_the_real_digits_within_5000_steps) {
   if (!data) GTEST_SKIP() << "TUTTI_TEST_MNIST does not name a folder with the real MNIST";
   const TestFolder folder;
   for (const char* seed : {"1", "2"})
-    EXPECT_GE(accuracy(folder, {"--data", *data, "--seed", seed, "--decay-steps", "5000"}),
-              0.990)
+    EXPECT_GE(accuracy(folder, {"--data", *data, "--seed", seed, "--decay-steps", "5000"}), 0.990)
         << "seed " << seed;
 }
 

@@ -16,5 +16,6 @@ CommandFunction version_command;
 // These need LibTorch, which takes a second to load, and live in a program of their own beside `tutti`.
 CommandFunction inspect_command;
 CommandFunction doctor_command;
+CommandFunction bench_command;
 
 }  // namespace tutti

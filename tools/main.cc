@@ -22,10 +22,11 @@ struct Command {
   CommandFunction* run;  // nothing: in kTorchProgram
 };
 
-constexpr std::array<Command, 4> kCommands = {{
+constexpr std::array<Command, 5> kCommands = {{
     {"run", "start a program as the workers of one job", run_command},
     {"inspect", "what is in a checkpoint, and whether it is whole", nullptr},
     {"doctor", "whether this machine is fit, and what to do where it is not", nullptr},
+    {"bench", "how fast the machines exchange vectors", nullptr},
     {"version", "the versions of Tutti and LibTorch", version_command},
 }};
 

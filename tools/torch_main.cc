@@ -13,7 +13,9 @@ int dispatch(const std::vector<std::string>& arguments) {
   const Environment environment = Environment::of_process();
   if (name == "inspect") return inspect_command(rest, environment);
   if (name == "doctor") return doctor_command(rest, environment);
-  fail(ErrorKind::InvalidArgument, "tutti-torch: started by `tutti inspect` and `tutti doctor`, not by hand");
+  if (name == "bench") return bench_command(rest, environment);
+  fail(ErrorKind::InvalidArgument,
+       "tutti-torch: started by `tutti inspect`, `tutti doctor` and `tutti bench`, not by hand");
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 
 namespace bench {
 
-std::optional<AllReduce> gloo_all_reduce(int, int, const std::string&, const std::string&) { return std::nullopt; }
+std::optional<AllReduce> gloo_all_reduce(int, int, const std::string&, const std::string&) {
+  return std::nullopt;
+}
 
 }  // namespace bench

@@ -118,8 +118,9 @@ TEST_P(ConformanceOfTwo, names_the_rank_whose_message_does_not_come) {
     comm.barrier();
     // Rank 0 waits for rank 2, which waits for nobody and then for all.
     if (comm.rank() == 0) comm.recv(torch::zeros({5}), 2, {.what = "a row"}).wait();
-    EXPECT_THROW(comm.recv(torch::zeros({1}), (comm.rank() + 1) % 3, {.timeout = std::chrono::seconds(30)}).wait(),
-                 Error);
+    EXPECT_THROW(
+        comm.recv(torch::zeros({1}), (comm.rank() + 1) % 3, {.timeout = std::chrono::seconds(30)}).wait(),
+        Error);
   });
   for (const char* part : {"recv of a row", "worker/2"})
     EXPECT_NE(errors[0].find(part), std::string::npos) << errors[0];

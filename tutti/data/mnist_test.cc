@@ -1,6 +1,5 @@
 #include "tutti/data/mnist.h"
 
-
 #include <torch/types.h>
 #include <torch/utils.h>
 

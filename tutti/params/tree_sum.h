@@ -12,9 +12,9 @@
 namespace tutti {
 
 // Adds what the lanes of a step give, always in the same order: along the tree (comm/tree.h) over the lane
-// index. A child that covers only lanes without data is left out, so that it is exactly neutral. A worker adds the lanes of its block in order. What is a whole subtree waits on a
-// stack, like the digits of a binary counter, until its sibling is there too: at most log2(lanes) + 1 sums at
-// a time, and none for one lane.
+// index. A child that covers only lanes without data is left out, so that it is exactly neutral. A worker
+// adds the lanes of its block in order. What is a whole subtree waits on a stack, like the digits of a binary
+// counter, until its sibling is there too: at most log2(lanes) + 1 sums at a time, and none for one lane.
 //
 // The vectors of a lane are whatever is to be summed: gradients, buffers, loss and example count. All lanes
 // write into the same ones; add() takes away what has to wait, and the last sum is left in them. Not

@@ -100,7 +100,8 @@ TEST(TreeSum, blocks_of_any_world_are_whole_subtrees_with_the_same_root) {
         TreeSum sum({vector}, block, lanes);
         const auto sums = run(sum, vector, leaves, block);
         EXPECT_LE(sums.size(), 2U * static_cast<size_t>(root_level(lanes)) + 1);
-        for (const auto& node : sums) nodes[{node.place.level, node.place.index}] = (*node.values)[0][0].item<float>();
+        for (const auto& node : sums)
+          nodes[{node.place.level, node.place.index}] = (*node.values)[0][0].item<float>();
       }
       for (const auto& [place, value] : nodes) {
         EXPECT_EQ(value, *reference(leaves, place.first, place.second)) << lanes << " lanes, world " << world;

@@ -12,8 +12,8 @@
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
-#include "tutti/base/type_name.h"
 #include "tutti/base/text.h"
+#include "tutti/base/type_name.h"
 
 namespace tutti::store {
 namespace {

@@ -11,8 +11,8 @@
 
 namespace tutti {
 
-// The checkpoints of one run, in --logdir, as --resume and --keep say. Without --logdir there are none, and nothing is
-// written. For the chief; the context outlives it.
+// The checkpoints of one run, in --logdir, as --resume and --keep say. Without --logdir there are none, and
+// nothing is written. For the chief; the context outlives it.
 class RunFolder {
  public:
   struct Found {
@@ -27,7 +27,8 @@ class RunFolder {
 
   // The newest whole one, if --resume wants it.
   std::optional<Found> newest();
-  // A run that goes on with other lanes, batch, seed or precision is another run: InvalidArgument says what differs.
+  // A run that goes on with other lanes, batch, seed or precision is another run: InvalidArgument says what
+  // differs.
   void require_same_run(const Found& found, int64_t lanes) const;
   // With what require_same_run() compares.
   void save(store::Checkpoint checkpoint, int64_t lanes);

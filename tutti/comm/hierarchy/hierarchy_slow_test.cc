@@ -1,0 +1,25 @@
+// All placements of ranks on hosts, up to eight ranks on three hosts.
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "tutti/comm/hierarchy/test_placements.h"
+
+namespace tutti::comm {
+namespace {
+
+class Placements : public ::testing::TestWithParam<const char*> {};
+// Those of one rank each or with mixed ranks are carried by the network alone.
+INSTANTIATE_TEST_SUITE_P(OnHosts, Placements,
+                         ::testing::Values("ab", "aab", "abb", "abc", "aba", "aaab", "abab", "aabbc", "abbcc",
+                                           "aaabbb", "aabbcc", "aaabbbb", "aaabbbcc", "abbbbbbb", "aaaabbbb",
+                                           "aabbccdd"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST_P(Placements, make_a_communicator) { testing::check_communicator_on(GetParam()); }
+TEST_P(Placements, do_not_change_the_bits_of_sums) { testing::check_sums_on(GetParam()); }
+TEST_P(Placements, move_more_than_is_in_flight_at_a_time) { testing::check_long_movements_on(GetParam()); }
+TEST_P(Placements, can_be_split) { testing::check_parts_of(GetParam()); }
+
+}  // namespace
+}  // namespace tutti::comm
