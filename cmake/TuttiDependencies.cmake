@@ -1,4 +1,5 @@
 # The libraries that Tutti stands on. Each becomes one imported target; nothing else in the tree looks for a library.
+include(CheckCXXSourceCompiles)
 include(CheckCXXSourceRuns)
 
 # --- LibTorch: Debian's, a downloaded libtorch, or the one inside a PyTorch installation (CMAKE_PREFIX_PATH).
@@ -56,7 +57,9 @@ endfunction()
 
 # LibTorch's CUDA half is used where it can be loaded: its own libraries may be missing beside it.
 if(TUTTI_TORCH_CUDA_LIBRARY)
-  set(CMAKE_REQUIRED_LIBRARIES -Wl,--no-as-needed ${TUTTI_TORCH_CUDA_LIBRARY} -Wl,--as-needed tutti_torch)
+  # Not the target: a check knows those alone that are imported.
+  set(CMAKE_REQUIRED_LIBRARIES -Wl,--no-as-needed ${TUTTI_TORCH_CUDA_LIBRARY} -Wl,--as-needed
+      ${TUTTI_TORCH_CPU_LIBRARY} ${TUTTI_C10_LIBRARY})
   check_cxx_source_runs("int main() { return 0; }" TUTTI_TORCH_CUDA_LOADS)
   unset(CMAKE_REQUIRED_LIBRARIES)
 endif()
@@ -75,6 +78,71 @@ tutti_optional(GLOO "${TUTTI_GLOO_INCLUDE}")
 if(TUTTI_HAVE_GLOO)
   add_library(tutti_gloo INTERFACE)
   target_include_directories(tutti_gloo SYSTEM INTERFACE ${TUTTI_GLOO_INCLUDE})
+endif()
+
+# NCCL is inside LibTorch's CUDA half. c10d's header for it includes those of NCCL and of CUDA, which lie beside
+# PyTorch (site-packages/nvidia). They are only read: no compiler of CUDA is needed.
+if(TUTTI_HAVE_CUDA AND NOT TUTTI_WITH_NCCL STREQUAL "OFF")
+  set(tutti_nvidia_dirs)
+  foreach(prefix ${TUTTI_TORCH_ROOT_INCLUDE}/../.. ${CMAKE_PREFIX_PATH})
+    file(GLOB dirs ${prefix}/nvidia/*/include)
+    list(APPEND tutti_nvidia_dirs ${dirs})
+  endforeach()
+  set(tutti_nccl_dirs)
+  set(tutti_nccl_missing)
+  foreach(header nccl.h cuda_runtime_api.h crt/host_defines.h nv/target cublas_v2.h cusparse.h cusolverDn.h)
+    string(MAKE_C_IDENTIFIER "TUTTI_INCLUDE_${header}" variable)
+    find_path(${variable} ${header} HINTS ${tutti_nvidia_dirs} /usr/local/cuda/include PATH_SUFFIXES cccl)
+    if(${variable})
+      list(APPEND tutti_nccl_dirs ${${variable}})
+    else()
+      list(APPEND tutti_nccl_missing ${header})
+    endif()
+  endforeach()
+  list(REMOVE_DUPLICATES tutti_nccl_dirs)
+  find_library(TUTTI_C10_CUDA_LIBRARY c10_cuda PATHS ${tutti_torch_lib_dir} NO_DEFAULT_PATH)
+  if(tutti_nccl_missing)
+    message(STATUS "NCCL: without ${tutti_nccl_missing}; docs/libtorch.md says where they are")
+  else()
+    set(CMAKE_REQUIRED_INCLUDES ${TUTTI_TORCH_ROOT_INCLUDE} ${TUTTI_TORCH_INCLUDE} ${tutti_nccl_dirs})
+    set(CMAKE_REQUIRED_DEFINITIONS -DUSE_C10D_NCCL)
+    set(CMAKE_REQUIRED_LIBRARIES -Wl,--no-as-needed ${TUTTI_TORCH_CUDA_LIBRARY} -Wl,--as-needed
+        ${TUTTI_TORCH_CPU_LIBRARY} ${TUTTI_C10_LIBRARY} ${TUTTI_C10_CUDA_LIBRARY})
+    check_cxx_source_compiles("
+      #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
+      void end(c10d::ProcessGroupNCCL& group) { group.abort(); group.shutdown(); }
+      int main() { auto o = c10d::ProcessGroupNCCL::Options::create(); o->config.blocking = 0; return 0; }"
+      TUTTI_NCCL_COMPILES)
+    unset(CMAKE_REQUIRED_INCLUDES)
+    unset(CMAKE_REQUIRED_DEFINITIONS)
+    unset(CMAKE_REQUIRED_LIBRARIES)
+  endif()
+endif()
+tutti_optional(NCCL "${TUTTI_NCCL_COMPILES}")
+if(TUTTI_HAVE_NCCL)
+  add_library(tutti_nccl INTERFACE)
+  target_include_directories(tutti_nccl SYSTEM INTERFACE ${tutti_nccl_dirs})
+  target_link_libraries(tutti_nccl INTERFACE ${TUTTI_C10_CUDA_LIBRARY})
+endif()
+
+# Not gRPC's own CMake files: they insist on the development packages of all that gRPC is made of. Of Abseil its headers use
+# one library.
+find_path(TUTTI_GRPC_INCLUDE grpcpp/grpcpp.h)
+set(tutti_grpc_found ${TUTTI_GRPC_INCLUDE})
+set(tutti_grpc_libraries)
+foreach(library grpc++ grpc gpr absl_synchronization)
+  string(MAKE_C_IDENTIFIER "TUTTI_LIBRARY_${library}" variable)
+  find_library(${variable} ${library})
+  list(APPEND tutti_grpc_libraries ${${variable}})
+  if(NOT ${variable})
+    set(tutti_grpc_found OFF)
+  endif()
+endforeach()
+tutti_optional(GRPC "${tutti_grpc_found}")
+if(TUTTI_HAVE_GRPC)
+  add_library(tutti_grpc INTERFACE)
+  target_include_directories(tutti_grpc SYSTEM INTERFACE ${TUTTI_GRPC_INCLUDE})
+  target_link_libraries(tutti_grpc INTERFACE ${tutti_grpc_libraries})
 endif()
 
 if(NOT TUTTI_WITH_MPI STREQUAL "OFF")

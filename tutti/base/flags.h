@@ -30,15 +30,31 @@ struct Flags {
   std::string device =
       "auto";           // "cpu", "cuda", "cuda:1", "/gpu:0"; auto: the GPU of the local rank, or the CPU
   int64_t threads = 0;  // 0: cores / local workers
+  int64_t inter_op_threads = 0;  // 0: LibTorch's own choice
 
   // How the workers talk.
   std::string reduce = "tree";                 // or "fast"
   std::string wire_precision = "fp32";         // of gradients that are sent: "bf16", "fp16"
   bool error_feedback = true;                  // what rounding took is sent with the next gradient
   std::string optimizer_state = "replicated";  // or "sharded"
-  std::string comm =
-      "auto";           // "shm", "gloo", "mpi", "shm+gloo", "shm+mpi"; auto: shm+gloo where both are of use
+  // "shm", "gloo", "mpi", "nccl", "shm+gloo", "shm+mpi"; auto: nccl where each worker has a GPU of its own,
+  // else shm+gloo where both are of use.
+  std::string comm = "auto";
   double timeout = 60;  // seconds that anything may wait for another task
+
+  // What parameter servers do.
+  std::string placement = "round-robin";  // "greedy", "split:SIZE"
+  bool log_placement = false;             // a line for every parameter and lane
+  int64_t staleness = -1;                 // steps a worker may be ahead; -1: any
+  int64_t backup = 0;                     // workers whose gradients a step does without
+
+  // How tasks reach their servers.
+  std::string tls_cert;  // files in PEM; "": no TLS
+  std::string tls_key;
+  std::string tls_ca;
+  std::string secret;          // that all tasks of a job have in common
+  bool insecure = false;       // listen beyond loopback without TLS
+  double start_timeout = 120;  // seconds that tasks have to come
 
   // What is read and written.
   std::string data;

@@ -212,6 +212,35 @@ TEST(Flags, standard_ones_have_limits) {
   EXPECT_EQ(standard({"--seed", "-9223372036854775808"}).seed, std::numeric_limits<int64_t>::min());
 }
 
+TEST(Flags, a_placement_is_one_of_three) {
+  EXPECT_EQ(standard({}).placement, "round-robin");
+  for (const char* text : {"round-robin", "greedy", "split:65536", "split:4M"})
+    EXPECT_EQ(standard({"--placement", text}).placement, text);
+  for (const char* text : {"", "random", "split", "split:", "split:0", "split:-4", "split:4X"})
+    expect_refused(AllOf(HasSubstr("--placement: '" + std::string(text) + "'"), HasSubstr("split:4M")),
+                   {"--placement", text});
+}
+
+TEST(Flags, of_parameter_servers_have_limits) {
+  EXPECT_EQ(standard({"--staleness", "0"}).staleness, 0);
+  EXPECT_EQ(standard({"--staleness", "-1"}).staleness, -1);
+  EXPECT_EQ(standard({}).start_timeout, 120);
+  EXPECT_TRUE(standard({"--log-placement"}).log_placement);
+  expect_refused(HasSubstr("a whole number of -1 or more"), {"--staleness", "-2"});
+  expect_refused(HasSubstr("--backup"), {"--backup", "-1"});
+  expect_refused(HasSubstr("--inter-op-threads"), {"--inter-op-threads", "-1"});
+  expect_refused(HasSubstr("a number of seconds above 0"), {"--start-timeout", "0"});
+}
+
+TEST(Flags, a_secret_comes_from_a_variable_and_is_not_shown) {
+  EXPECT_EQ(standard({}, {{"TUTTI_SECRET", "open sesame"}}).secret, "open sesame");
+  Flags flags;
+  FlagSet set("x");
+  add_standard_flags(set, flags);
+  const auto help = parse(set, {"--secret", "open sesame", "--help"}, {{"TUTTI_SECRET", "open sesame"}});
+  EXPECT_THAT(help.value_or(""), AllOf(HasSubstr("TUTTI_SECRET"), Not(HasSubstr("sesame"))));
+}
+
 TEST(Flags, steps_and_epochs_exclude_each_other) {
   expect_refused(AllOf(HasSubstr("--steps 5"), HasSubstr("--epochs 2"), HasSubstr("contradict")),
                  {"--steps", "5", "--epochs", "2"});

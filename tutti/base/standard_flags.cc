@@ -4,6 +4,7 @@
 #include "tutti/base/every.h"
 #include "tutti/base/flags.h"
 #include "tutti/base/log.h"
+#include "tutti/base/text.h"
 
 namespace tutti {
 namespace {
@@ -50,15 +51,18 @@ void add_place_flags(FlagSet& set, Flags& flags) {
       "auto, cpu, cuda, cuda:N or /gpu:N; auto is the GPU of the local rank, or the CPU where there is none");
   set.add("--threads", flags.threads, "threads inside one kernel; 0: cores / workers on this machine");
   set.at_least("--threads", 0);
+  set.add("--inter-op-threads", flags.inter_op_threads,
+          "kernels that may run beside each other; 0: as many as LibTorch thinks right");
+  set.at_least("--inter-op-threads", 0);
 }
 
 bool is_positive(const std::string& text) { return std::strtod(text.c_str(), nullptr) > 0; }
 
 void add_carrier_flags(FlagSet& set, Flags& flags) {
   set.add_choice(
-      "--comm", flags.comm, {"auto", "shm", "gloo", "mpi", "shm+gloo", "shm+mpi"},
+      "--comm", flags.comm, {"auto", "shm", "gloo", "mpi", "nccl", "shm+gloo", "shm+mpi"},
       "what carries the gradients: shared memory inside a host and Gloo's TCP or MPI between hosts, or one "
-      "of them for all; auto is shm+gloo");
+      "of them for all; auto is nccl where each worker has a GPU of its own, else shm+gloo");
   set.add("--timeout", flags.timeout, "seconds to wait for another task before giving up and naming it");
   set.require("--timeout", "a number of seconds above 0", is_positive);
 }
@@ -77,6 +81,45 @@ void add_comm_flags(FlagSet& set, Flags& flags) {
   set.add_choice("--optimizer-state", flags.optimizer_state, {"replicated", "sharded"},
                  "sharded: each worker keeps and updates its own part");
   add_carrier_flags(set, flags);
+}
+
+bool is_placement(const std::string& text) {
+  constexpr std::string_view kSplit = "split:";
+  if (text == "round-robin" || text == "greedy") return true;
+  return text.starts_with(kSplit) && parse_bytes(text.substr(kSplit.size())).value_or(0) > 0;
+}
+
+void add_parameter_server_flags(FlagSet& set, Flags& flags) {
+  set.group("What parameter servers do");
+  set.add("--placement", flags.placement,
+          "which server has which parameter: round-robin in the order in which they were made, greedy by "
+          "bytes, or split:SIZE (split:4M), which cuts those that are larger along their first axis");
+  set.require("--placement", "round-robin, greedy or split:SIZE, such as split:65536 or split:4M",
+              is_placement);
+  set.add("--log-placement", flags.log_placement, "a line for every parameter and lane: where it is");
+  set.add("--staleness", flags.staleness,
+          "ps-async: steps that a worker may be ahead of the slowest; 0 is lock step, -1 any number");
+  set.at_least("--staleness", -1);
+  set.add("--backup", flags.backup,
+          "ps-sync: so many workers' gradients, those that come last, are left out of a step");
+  set.at_least("--backup", 0);
+}
+
+void add_server_flags(FlagSet& set, Flags& flags) {
+  set.group("How tasks reach their servers");
+  set.add("--tls-cert", flags.tls_cert, "this task's certificate, a file in PEM: servers then speak TLS");
+  set.add("--tls-key", flags.tls_key, "the key of --tls-cert, a file in PEM");
+  set.add("--tls-ca", flags.tls_ca,
+          "the authority by which the others' certificates are checked, a file in PEM: this task then calls "
+          "with TLS, and a server asks its callers for theirs");
+  set.add(
+      "--secret", flags.secret,
+      "what all tasks of a job know and nobody else; give it as the variable TUTTI_SECRET, which keeps it "
+      "out of the list of processes");
+  set.add("--insecure", flags.insecure, "servers listen to other machines also without TLS");
+  set.add("--start-timeout", flags.start_timeout,
+          "seconds that the tasks have to come, in any order, before those missing are named");
+  set.require("--start-timeout", "a number of seconds above 0", is_positive);
 }
 
 void add_log_flags(FlagSet& set, Flags& flags) {
@@ -120,6 +163,8 @@ void add_standard_flags(FlagSet& set, Flags& flags) {
   add_training_flags(set, flags);
   add_place_flags(set, flags);
   add_comm_flags(set, flags);
+  add_parameter_server_flags(set, flags);
+  add_server_flags(set, flags);
   add_file_flags(set, flags);
   add_cluster_flags(set, flags);
 }
@@ -128,6 +173,7 @@ void add_connection_flags(FlagSet& set, Flags& flags) {
   set.group("How the workers talk");
   add_carrier_flags(set, flags);
   add_log_flags(set, flags);
+  add_server_flags(set, flags);
   add_cluster_flags(set, flags);
 }
 

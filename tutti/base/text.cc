@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <limits>
 #include <numeric>
 
 #include <fmt/format.h>
@@ -71,6 +72,15 @@ std::optional<std::string> nearest(std::string_view name, std::span<const std::s
 std::string did_you_mean(std::string_view name, std::span<const std::string> candidates) {
   const auto found = nearest(name, candidates);
   return found ? fmt::format("; did you mean '{}'?", *found) : "";
+}
+
+std::optional<uint64_t> parse_bytes(std::string_view text) {
+  constexpr std::string_view kUnits = "KMGT";
+  const size_t unit = text.empty() ? std::string_view::npos : kUnits.find(text.back());
+  const size_t shift = unit == std::string_view::npos ? 0 : 10 * (unit + 1);
+  const auto number = parse_number<uint64_t>(text.substr(0, text.size() - (shift > 0 ? 1 : 0)));
+  if (!number || *number > std::numeric_limits<uint64_t>::max() >> shift) return std::nullopt;
+  return *number << shift;
 }
 
 std::string human_bytes(uint64_t bytes) {

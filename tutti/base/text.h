@@ -22,6 +22,10 @@ std::optional<std::string> nearest(std::string_view name, std::span<const std::s
 // "; did you mean 'lanes'?" or nothing: to be put at the end of an error about an unknown name.
 std::string did_you_mean(std::string_view name, std::span<const std::string> candidates);
 
+// "4096", "64K", "4M", "2G": a whole number of bytes, 1024 to the next unit; nothing where it is none, or too
+// large.
+std::optional<uint64_t> parse_bytes(std::string_view text);
+
 // "1.5 GiB", "12 KiB", "17 B".
 std::string human_bytes(uint64_t bytes);
 

@@ -28,6 +28,15 @@ TEST(Text, parses_whole_numbers_only) {
   EXPECT_EQ(parse_double("1e-4 "), std::nullopt);
 }
 
+TEST(Text, parses_bytes_with_their_unit) {
+  EXPECT_EQ(parse_bytes("4096"), 4096U);
+  EXPECT_EQ(parse_bytes("64K"), 65536U);
+  EXPECT_EQ(parse_bytes("3G"), uint64_t{3} << 30);
+  EXPECT_EQ(parse_bytes("16777215T"), uint64_t{16777215} << 40);
+  for (const char* text : {"", "K", "-1", "1.5M", "4 K", "4k", "4KB", "16777216T", "99999999999999999999"})
+    EXPECT_EQ(parse_bytes(text), std::nullopt) << text;
+}
+
 TEST(Text, splits_and_keeps_empty_pieces) {
   EXPECT_EQ(split("a,b,,c", ','), (std::vector<std::string>{"a", "b", "", "c"}));
   EXPECT_EQ(split("", ','), std::vector<std::string>{""});

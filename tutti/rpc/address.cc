@@ -1,0 +1,118 @@
+#include "tutti/rpc/address.h"
+
+#include <array>
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sstream>
+#include <sys/socket.h>
+#include <system_error>
+
+#include <fmt/format.h>
+
+#include "tutti/base/error.h"
+#include "tutti/base/file.h"
+#include "tutti/base/text.h"
+
+namespace tutti::rpc {
+namespace {
+
+using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
+
+Addresses look_up(const HostAndPort& address) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  const int error = getaddrinfo(address.host.c_str(), std::to_string(address.port).c_str(), &hints, &found);
+  if (error != 0)
+    fail(ErrorKind::InvalidArgument, "host '{}' is not known here: {}. Check the name", address.host,
+         gai_strerror(error));
+  return {found, &freeaddrinfo};
+}
+
+bool is_loopback(const sockaddr& address) {
+  if (address.sa_family == AF_INET)
+    return ntohl(reinterpret_cast<const sockaddr_in&>(address).sin_addr.s_addr) >> 24 == 127;
+  if (address.sa_family == AF_INET6)
+    return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6&>(address).sin6_addr) != 0;
+  return false;
+}
+
+// The number of the socket that listens at a port, from one of /proc/net's tables: their columns are number,
+// own address, other's address, state, queues, timer, retransmissions, user, timeout, inode.
+std::string listening_inode(const char* table, int port) {
+  std::ifstream file(table);
+  std::string line;
+  while (std::getline(file, line)) {
+    std::istringstream words(line);
+    std::array<std::string, 10> columns;
+    for (std::string& column : columns) words >> column;
+    const bool listens = columns[3] == "0A";
+    if (listens && columns[1].ends_with(fmt::format(":{:04X}", port))) return columns[9];
+  }
+  return "";
+}
+
+bool has_descriptor(const std::filesystem::path& process, const std::string& target) {
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(process / "fd", error)) {
+    if (std::filesystem::read_symlink(entry, error) == target) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+HostAndPort parse_address(const std::string& address) {
+  const size_t colon = address.rfind(':');
+  const std::string port = colon == std::string::npos ? "" : address.substr(colon + 1);
+  std::string host = address.substr(0, std::min(colon, address.size()));
+  const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
+  if (bracketed) host = host.substr(1, host.size() - 2);
+  const auto number = parse_int(port);
+  const bool ambiguous = !bracketed && host.find(':') != std::string::npos;
+  if (host.empty() || ambiguous || host.find_first_of("/[] ") != std::string::npos || !number ||
+      *number < 0 || *number > 65535)
+    fail(ErrorKind::InvalidArgument, "'{}' is no address: it is written as HOST:PORT or [IPv6]:PORT",
+         address);
+  return {host, static_cast<int>(*number)};
+}
+
+bool is_loopback(const std::string& host) {
+  const Addresses all = look_up({host, 0});
+  for (const addrinfo* address = all.get(); address != nullptr; address = address->ai_next) {
+    if (!is_loopback(*address->ai_addr)) return false;
+  }
+  return true;
+}
+
+int why_not_listen(const HostAndPort& address) {
+  const Addresses all = look_up(address);
+  const FileDescriptor descriptor(socket(all->ai_family, all->ai_socktype | SOCK_CLOEXEC, all->ai_protocol));
+  const int on = 1;
+  // As gRPC does it: a port whose last connections are still being closed is free.
+  setsockopt(descriptor.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  const bool listens = descriptor.get() >= 0 && bind(descriptor.get(), all->ai_addr, all->ai_addrlen) == 0 &&
+                       listen(descriptor.get(), 1) == 0;
+  return listens ? 0 : errno;
+}
+
+std::string user_of_port(int port) {
+  std::string inode = listening_inode("/proc/net/tcp", port);
+  if (inode.empty()) inode = listening_inode("/proc/net/tcp6", port);
+  if (inode.empty()) return "";
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc", error)) {
+    const auto pid = parse_int(entry.path().filename().string());
+    if (!pid || !has_descriptor(entry.path(), fmt::format("socket:[{}]", inode))) continue;
+    std::string name;
+    std::getline(std::ifstream(entry.path() / "comm"), name);
+    return fmt::format(" by pid {} ({})", *pid, name);
+  }
+  return "";
+}
+
+}  // namespace tutti::rpc

@@ -1,0 +1,97 @@
+#include "tutti/rpc/arena.h"
+
+#include <cerrno>
+#include <fcntl.h>
+#include <mutex>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+#include "tutti/base/check.h"
+#include "tutti/base/error.h"
+#include "tutti/base/file.h"
+#include "tutti/base/text.h"
+#include "tutti/rpc/arena_head.h"
+#include "tutti/rpc/proof.h"
+
+namespace tutti::rpc {
+namespace {
+
+FileDescriptor make_memory(size_t bytes) {
+  FileDescriptor memory(memfd_create(kArenaFile, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (memory.get() < 0 || ftruncate(memory.get(), static_cast<off_t>(bytes)) != 0)
+    fail_errno(errno, fmt::format("making an arena of {}", human_bytes(bytes)));
+  // Whoever maps it can rely on its size: no access ends in a SIGBUS because the file was cut.
+  if (fcntl(memory.get(), F_ADD_SEALS, kArenaSeals) != 0) fail_errno(errno, "sealing an arena");
+  return memory;
+}
+
+std::byte* map(const FileDescriptor& memory, size_t bytes) {
+  void* const mapped =
+      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, memory.get(), 0);
+  if (mapped == MAP_FAILED) fail_errno(errno, fmt::format("mapping an arena of {}", human_bytes(bytes)));
+  return static_cast<std::byte*>(mapped);
+}
+
+}  // namespace
+
+struct Arena::Impl {
+  explicit Impl(size_t bytes) : size(bytes), memory(make_memory(bytes)), base(map(memory, bytes)) {}
+  ~Impl() { munmap(base, size); }
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+
+  ArenaHead& head() const { return *reinterpret_cast<ArenaHead*>(base); }
+
+  const size_t size;
+  const FileDescriptor memory;
+  std::byte* const base;
+  std::string name;
+  std::mutex mutex;
+  size_t used = kArenaPage;  // guarded by mutex
+};
+
+Arena::Arena(size_t capacity)
+    : impl_(std::make_unique<Impl>(kArenaPage + round_to(std::max<size_t>(capacity, 1), kArenaPage))) {
+  const std::string nonce = make_nonce();
+  TUTTI_CHECK(nonce.size() == kNonceDigits, "{} digits", nonce.size());
+  nonce.copy(impl_->head().nonce, kNonceDigits);
+  impl_->head().used = impl_->used;
+  impl_->name = fmt::format("{}/{}/{}", getpid(), impl_->memory.get(), nonce);
+}
+
+Arena::~Arena() = default;
+
+std::span<std::byte> Arena::allocate(size_t bytes) {
+  const std::lock_guard lock(impl_->mutex);
+  const size_t left = impl_->size - impl_->used;
+  if (bytes > left)
+    fail(ErrorKind::Overloaded, "{} do not fit into an arena that has {} left", human_bytes(bytes),
+         human_bytes(left));
+  const size_t begin = impl_->used;
+  const size_t taken = round_to(bytes, kArenaPage);
+  // Now rather than when it is touched: there the end of memory would be a signal, here it is an error.
+  if (taken > 0 &&
+      fallocate(impl_->memory.get(), 0, static_cast<off_t>(begin), static_cast<off_t>(taken)) != 0)
+    fail(ErrorKind::Overloaded, "no memory for {} in an arena: {}", human_bytes(bytes), errno_text(errno));
+  impl_->used += taken;
+  impl_->head().used = impl_->used;
+  return {impl_->base + begin, bytes};
+}
+
+bool Arena::contains(std::span<const std::byte> bytes) const {
+  const auto begin = reinterpret_cast<uintptr_t>(bytes.data());
+  const auto first = reinterpret_cast<uintptr_t>(impl_->base);
+  return begin >= first + kArenaPage && begin - first <= impl_->size &&
+         bytes.size() <= impl_->size - (begin - first);
+}
+
+size_t Arena::offset_of(std::span<const std::byte> bytes) const {
+  TUTTI_CHECK(contains(bytes), "{} bytes", bytes.size());
+  return static_cast<size_t>(bytes.data() - impl_->base);
+}
+
+std::string Arena::name() const { return impl_->name; }
+
+}  // namespace tutti::rpc

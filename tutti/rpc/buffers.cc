@@ -1,0 +1,146 @@
+#include "tutti/rpc/buffers.h"
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <cstdlib>
+#include <list>
+#include <mutex>
+#include <utility>
+
+#include "tutti/base/error.h"
+#include "tutti/base/text.h"
+#include "tutti/rpc/arena_head.h"
+
+namespace tutti::rpc {
+namespace {
+
+constexpr size_t kAlignment = 64;
+// Below, asking the heap is cheap.
+constexpr size_t kWorthKeeping = size_t{256} << 10;
+constexpr size_t kMostKept = 16;
+constexpr std::chrono::milliseconds kTurn{100};
+
+struct Free {
+  void operator()(std::byte* memory) const { std::free(memory); }
+};
+using Memory = std::unique_ptr<std::byte, Free>;
+
+struct Block {
+  size_t size = 0;
+  Memory memory;
+};
+
+Memory make_memory(size_t size) {
+  const size_t whole = std::max(kAlignment, round_to(size, kAlignment));
+  return Memory(static_cast<std::byte*>(std::aligned_alloc(kAlignment, whole)));
+}
+
+}  // namespace
+
+struct Buffers::State {
+  explicit State(size_t all) : budget(all) {}
+
+  const size_t budget;
+  std::mutex mutex;
+  std::condition_variable changed;
+  size_t out = 0;             // all below: guarded by mutex; bytes that are in use
+  size_t idle = 0;            // bytes that are kept for the next who asks
+  std::list<Block> kept;      // of `idle` bytes, the newest first
+  std::list<size_t> waiting;  // how much each wants, in the order of asking
+
+  bool has_room(size_t bytes) const { return bytes <= budget - out; }
+  bool await_room(std::unique_lock<std::mutex>& lock, size_t bytes,
+                  const std::function<bool()>& keep_waiting);
+  Block claim(size_t bytes);
+  void drop_idle(size_t bytes);
+  void give_back(Block block);
+};
+
+// False where nobody waits any more.
+bool Buffers::State::await_room(std::unique_lock<std::mutex>& lock, size_t bytes,
+                                const std::function<bool()>& keep_waiting) {
+  if (waiting.empty() && has_room(bytes)) return true;
+  const auto place = waiting.insert(waiting.end(), bytes);
+  const auto my_turn = [&] { return place == waiting.begin() && has_room(bytes); };
+  bool wanted = true;
+  while (wanted && !changed.wait_for(lock, kTurn, my_turn)) {
+    lock.unlock();
+    wanted = keep_waiting();
+    lock.lock();
+  }
+  waiting.erase(place);
+  // Who was behind may have room now.
+  changed.notify_all();
+  return wanted;
+}
+
+// A block that is kept, of at most twice the size, or the room for a new one.
+Block Buffers::State::claim(size_t bytes) {
+  const auto found = std::find_if(kept.begin(), kept.end(), [&](const Block& block) {
+    return block.size >= bytes && block.size / 2 <= bytes && has_room(block.size);
+  });
+  Block block{bytes, {}};
+  if (found != kept.end()) {
+    block = std::move(*found);
+    kept.erase(found);
+    idle -= block.size;
+  } else {
+    drop_idle(bytes);
+  }
+  out += block.size;
+  return block;
+}
+
+// Until so many bytes can be added to those in use.
+void Buffers::State::drop_idle(size_t bytes) {
+  while (!kept.empty() && (bytes > budget - out - idle || kept.size() > kMostKept)) {
+    idle -= kept.back().size;
+    kept.pop_back();
+  }
+}
+
+void Buffers::State::give_back(Block block) {
+  {
+    const std::lock_guard lock(mutex);
+    out -= block.size;
+    if (block.memory != nullptr && block.size >= kWorthKeeping) {
+      idle += block.size;
+      kept.push_front(std::move(block));
+      drop_idle(0);
+    }
+    if (waiting.empty()) return;
+  }
+  changed.notify_all();
+}
+
+Buffers::Buffers(size_t budget) : state_(std::make_shared<State>(budget)) {}
+
+std::shared_ptr<std::byte> Buffers::take(size_t bytes, const std::function<bool()>& keep_waiting) {
+  if (bytes > state_->budget)
+    fail(ErrorKind::Overloaded, "{} are more than all messages together may take here, {}",
+         human_bytes(bytes), human_bytes(state_->budget));
+  Block block;
+  {
+    std::unique_lock lock(state_->mutex);
+    if (!state_->await_room(lock, bytes, keep_waiting)) return nullptr;
+    block = state_->claim(bytes);
+  }
+  const size_t size = block.size;
+  if (block.memory == nullptr) block.memory = make_memory(size);
+  if (block.memory == nullptr) {
+    state_->give_back({size, {}});
+    fail(ErrorKind::Overloaded, "no memory for {} that are to come", human_bytes(bytes));
+  }
+  return {block.memory.release(), [state = state_, size](std::byte* used) {
+            state->give_back({size, Memory(used)});
+          }};
+}
+
+std::shared_ptr<std::byte> Buffers::take(size_t bytes) {
+  auto memory = take(bytes, [] { return false; });
+  if (memory == nullptr) fail(ErrorKind::Overloaded, "no room for {} now", human_bytes(bytes));
+  return memory;
+}
+
+}  // namespace tutti::rpc

@@ -1,0 +1,94 @@
+#include "tutti/rpc/buffers.h"
+
+#include <atomic>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tutti/base/test_errors.h"
+
+namespace tutti::rpc {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr size_t kMiB = size_t{1} << 20;
+
+TEST(Buffers, what_can_never_fit_is_refused) {
+  Buffers buffers(kMiB);
+  expect_error(ErrorKind::Overloaded, HasSubstr("1.0 MiB"), [&] { buffers.take(kMiB + 1); });
+  expect_error(ErrorKind::Overloaded, HasSubstr("more than all"), [&] { buffers.take(size_t{1} << 60); });
+  EXPECT_NE(buffers.take(kMiB), nullptr);
+}
+
+TEST(Buffers, what_is_given_back_is_used_again) {
+  Buffers buffers(4 * kMiB);
+  std::byte* const first = buffers.take(kMiB).get();
+  EXPECT_EQ(buffers.take(kMiB).get(), first);
+  EXPECT_EQ(buffers.take(kMiB - 1).get(), first);
+}
+
+TEST(Buffers, what_is_kept_does_not_take_the_room_of_what_is_asked_for) {
+  Buffers buffers(4 * kMiB);
+  buffers.take(3 * kMiB);
+  const auto one = buffers.take(kMiB);
+  EXPECT_NE(buffers.take(3 * kMiB), nullptr);
+  const auto two = buffers.take(kMiB);
+  const auto three = buffers.take(2 * kMiB);
+  expect_error(ErrorKind::Overloaded, HasSubstr("no room"), [&] { buffers.take(1); });
+}
+
+TEST(Buffers, who_waits_gets_what_is_given_back) {
+  Buffers buffers(kMiB);
+  auto all = buffers.take(kMiB);
+  std::atomic<int> asked = 0;
+  std::shared_ptr<std::byte> got;
+  std::thread waiting([&] {
+    got = buffers.take(kMiB, [&] {
+      ++asked;
+      return true;
+    });
+  });
+  while (asked == 0) std::this_thread::yield();
+  all.reset();
+  waiting.join();
+  EXPECT_NE(got, nullptr);
+}
+
+TEST(Buffers, who_does_not_want_to_wait_any_more_gets_nothing) {
+  Buffers buffers(kMiB);
+  const auto all = buffers.take(kMiB);
+  EXPECT_EQ(buffers.take(1, [] { return false; }), nullptr);
+}
+
+TEST(Buffers, may_outlive_their_origin) {
+  std::shared_ptr<std::byte> memory;
+  {
+    Buffers buffers(kMiB);
+    memory = buffers.take(kMiB);
+  }
+  std::memset(memory.get(), 1, kMiB);
+}
+
+TEST(Buffers, many_threads_stay_within_the_budget) {
+  Buffers buffers(4 * kMiB);
+  std::atomic<size_t> out = 0;
+  std::vector<std::thread> threads;
+  for (size_t t = 0; t < 8; ++t)
+    threads.emplace_back([&, t] {
+      for (size_t i = 0; i < 200; ++i) {
+        const size_t size = (t * 37 + i * 101) % (2 * kMiB) + 1;
+        const auto memory = buffers.take(size, [] { return true; });
+        EXPECT_LE(out += size, 4 * kMiB);
+        memory.get()[size - 1] = std::byte{1};
+        out -= size;
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace
+}  // namespace tutti::rpc

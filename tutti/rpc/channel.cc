@@ -1,0 +1,233 @@
+#include "tutti/rpc/channel.h"
+
+#include <algorithm>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "tutti/base/error.h"
+#include "tutti/rpc/address.h"
+#include "tutti/rpc/buffers.h"
+#include "tutti/rpc/handshake.h"
+#include "tutti/rpc/pieces.h"
+#include "tutti/rpc/stream.h"
+#include "tutti/rpc/wire.h"
+
+namespace tutti::rpc {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kFirstPause{10};
+constexpr milliseconds kLongestPause{1000};
+// One attempt: where packets vanish, another name server or route may do better next time.
+constexpr milliseconds kAttempt{10000};
+
+// So often in a row, over seconds, a server may hang up before its first word until that is no accident.
+constexpr int kHangUps = 10;
+
+bool is_hang_up(const std::string& text) {
+  return text.find("Socket closed") != std::string::npos || text.find("reset by peer") != std::string::npos;
+}
+
+double seconds(milliseconds time) { return std::chrono::duration<double>(time).count(); }
+
+// "'push' (gradients) at step 118", as much of it as is known.
+std::string describe(const std::string& method, const CallOptions& options) {
+  std::string text = fmt::format("'{}'", method);
+  if (*options.what != '\0') text += fmt::format(" ({})", options.what);
+  if (options.step >= 0) text += fmt::format(" at step {}", options.step);
+  return text;
+}
+
+}  // namespace
+
+struct Channel::Impl {
+  // What there is while connected.
+  struct Connection {
+    explicit Connection(std::unique_ptr<Stream> open) : stream(std::move(open)), wire(*stream) {}
+    const std::unique_ptr<Stream> stream;
+    Wire wire;
+    bool sees_arena = false;
+  };
+
+  Impl(const std::string& place, const ChannelOptions& asked)
+      : address(place), options(asked), who(asked.who.empty() ? place : asked.who), buffers(asked.memory) {
+    parse_address(place);
+  }
+
+  void open(Clock::time_point deadline);
+  void open_in_time(milliseconds timeout);
+  Part part_of(ConstBytes bytes) const;
+  void send(const std::string& method, const Message& request, const CallOptions& call,
+            const Patience& patience);
+  Frame receive_frame(const Patience& patience);
+  std::vector<Piece> receive_pieces(const Frame& answer, const CallOptions& call, const Patience& patience);
+  Frame exchange(const std::string& method, const Message& request, const CallOptions& call,
+                 const Patience& patience, Message& answer);
+  [[noreturn]] void fail_calling(const Error& error, const std::string& what, milliseconds timeout) const;
+  // TLS says it to nobody but its own log, on either side.
+  std::string why_hung_up() const;
+
+  const std::string address;
+  const ChannelOptions options;
+  const std::string who;
+  Buffers buffers;
+  std::optional<Connection> connection;
+};
+
+void Channel::Impl::open(Clock::time_point deadline) {
+  connection.emplace(open_stream(address, options.credentials, deadline));
+  try {
+    connection->sees_arena = greet_host(connection->wire, options.credentials.secret, options.hello,
+                                        options.arena.get(), {.deadline = deadline});
+  } catch (const Error&) {
+    connection.reset();
+    throw;
+  }
+}
+
+std::string Channel::Impl::why_hung_up() const {
+  return options.credentials.authority.empty()
+             ? "it hangs up before the first word, as a server does that speaks TLS: give this task --tls-ca"
+             : "it hangs up when it has seen this task's certificate, or that it has none: give it "
+               "--tls-cert and "
+               "--tls-key of an authority that the server knows";
+}
+
+void Channel::Impl::open_in_time(milliseconds timeout) {
+  const auto deadline = Clock::now() + timeout;
+  std::string last = "nothing answers";
+  int hang_ups = 0;
+  for (milliseconds pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
+    try {
+      return open(std::min(deadline, Clock::now() + kAttempt));
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::PeerLost && error.kind() != ErrorKind::Timeout)
+        throw Error(error.kind(), fmt::format("{}: {}", who, error.what()));
+      last = error.what();
+      hang_ups = is_hang_up(last) ? hang_ups + 1 : 0;
+      if (hang_ups == kHangUps) fail(ErrorKind::InvalidArgument, "{}: {}", who, why_hung_up());
+    }
+    if (Clock::now() + pause >= deadline)
+      fail(ErrorKind::Timeout,
+           "{}: not there for {:g} s ({}). Check that it is running, that this is its address, and that no "
+           "firewall stands between",
+           who, seconds(timeout), last);
+    std::this_thread::sleep_for(pause);
+  }
+}
+
+Part Channel::Impl::part_of(ConstBytes bytes) const {
+  if (!connection->sees_arena || bytes.empty() || !options.arena->contains(bytes)) return {bytes.size()};
+  return {bytes.size(), options.arena->offset_of(bytes)};
+}
+
+void Channel::Impl::send(const std::string& method, const Message& request, const CallOptions& call,
+                         const Patience& patience) {
+  Frame frame;
+  frame.method = method;
+  frame.head = encode_json(request.head);
+  std::vector<ConstBytes> following;
+  for (const Piece& piece : request.pieces) {
+    frame.pieces.push_back(part_of(piece.bytes));
+    if (frame.pieces.back().follows()) following.push_back(piece.bytes);
+  }
+  for (const Bytes bytes : call.into) frame.into.push_back(part_of(bytes));
+  connection->wire.send(frame, following, patience);
+}
+
+Frame Channel::Impl::receive_frame(const Patience& patience) {
+  const auto allocate = [this](size_t bytes) { return buffers.take(bytes); };
+  Frame frame = connection->wire.receive({}, allocate, patience.next(), patience);
+  if (frame.kind != FrameKind::Answer && frame.kind != FrameKind::Failure)
+    fail(ErrorKind::DataLoss, "a frame of another kind than is due");
+  return frame;
+}
+
+std::vector<Piece> Channel::Impl::receive_pieces(const Frame& answer, const CallOptions& call,
+                                                 const Patience& patience) {
+  Room room{call.into, {}};
+  if (call.into.empty()) room = room_for(answer.pieces, [this](size_t size) { return buffers.take(size); });
+  if (answer.pieces.size() != room.places.size())
+    fail(ErrorKind::DataLoss, "{} pieces came, where {} are expected", answer.pieces.size(),
+         room.places.size());
+  std::vector<Piece> pieces;
+  for (size_t i = 0; i < room.places.size(); ++i) {
+    const Part& part = answer.pieces[i];
+    const Bytes place = room.places[i];
+    if (part.size != place.size())
+      fail(ErrorKind::DataLoss, "piece {} has {} bytes, where {} are expected", i, part.size, place.size());
+    if (part.follows()) {
+      connection->wire.receive(place, patience);
+    } else if (call.into.empty() || part.place != part_of(place).place) {
+      fail(ErrorKind::DataLoss, "piece {} was put where nobody has asked for it", i);
+    }
+    pieces.push_back({place, room.memory});
+  }
+  return pieces;
+}
+
+// The frame of the answer; its pieces are in `answer`.
+Frame Channel::Impl::exchange(const std::string& method, const Message& request, const CallOptions& call,
+                              const Patience& patience, Message& answer) {
+  send(method, request, call, patience);
+  Frame frame = receive_frame(patience);
+  answer.head = decode_json(frame.head);
+  if (frame.kind == FrameKind::Answer) {
+    answer.pieces = receive_pieces(frame, call, patience);
+  } else if (!answer.head.is_string()) {
+    fail(ErrorKind::DataLoss, "a failure without its text");
+  }
+  connection->wire.finish();
+  return frame;
+}
+
+void Channel::Impl::fail_calling(const Error& error, const std::string& what, milliseconds timeout) const {
+  switch (error.kind()) {
+    case ErrorKind::Timeout:
+      fail(ErrorKind::Timeout,
+           "{}: no answer to {} for {:g} s: it is stopped, stuck or overloaded. Look at its log, or raise "
+           "--timeout",
+           who, what, seconds(timeout));
+    case ErrorKind::PeerLost:
+      fail(ErrorKind::PeerLost,
+           "{}: the connection ended during {} ({}). It has ended, or the network is down; its own output "
+           "says "
+           "why",
+           who, what, error.what());
+    default:
+      throw Error(error.kind(), fmt::format("{}: {}: {}", who, what, error.what()));
+  }
+}
+
+Channel::Channel(const std::string& address, const ChannelOptions& options)
+    : impl_(std::make_unique<Impl>(address, options)) {}
+
+Channel::~Channel() = default;
+
+void Channel::connect(milliseconds timeout) {
+  if (!impl_->connection) impl_->open_in_time(timeout);
+}
+
+bool Channel::is_connected() const { return impl_->connection.has_value(); }
+
+Message Channel::call(const std::string& method, const Message& request, const CallOptions& options) {
+  const auto deadline = Clock::now() + options.timeout;
+  connect(options.timeout);
+  Message answer;
+  Frame frame;
+  try {
+    frame = impl_->exchange(method, request, options, {.deadline = deadline}, answer);
+  } catch (const Error& error) {
+    // What of it is still under way cannot be told from what comes next.
+    impl_->connection.reset();
+    impl_->fail_calling(error, describe(method, options), options.timeout);
+  }
+  if (frame.kind == FrameKind::Failure) throw Error(frame.error, answer.head.get<std::string>());
+  return answer;
+}
+
+}  // namespace tutti::rpc

@@ -1,0 +1,35 @@
+#include "tutti/rpc/credentials.h"
+
+#include <string_view>
+
+#include "tutti/base/error.h"
+#include "tutti/base/file.h"
+
+namespace tutti::rpc {
+namespace {
+
+// The text of a file that holds something `what` in PEM, such as "CERTIFICATE".
+std::string read_pem(const char* flag, const std::string& path, std::string_view what) {
+  if (path.empty()) return "";
+  std::string text = read_file(path);
+  const size_t begin = text.find("-----BEGIN ");
+  const size_t end = begin == std::string::npos ? begin : text.find('\n', begin);
+  const bool is_pem = end != std::string::npos &&
+                      std::string_view(text).substr(begin, end - begin).find(what) != std::string_view::npos;
+  if (!is_pem)
+    fail(ErrorKind::InvalidArgument, "{} {}: holds no {} in PEM (a text that begins with -----BEGIN)", flag,
+         path, what);
+  return text;
+}
+
+}  // namespace
+
+Credentials credentials_of(const Flags& flags) {
+  if (flags.tls_cert.empty() != flags.tls_key.empty())
+    fail(ErrorKind::InvalidArgument, "--tls-cert and --tls-key belong together: give both, or neither");
+  return {flags.secret, read_pem("--tls-cert", flags.tls_cert, "CERTIFICATE"),
+          read_pem("--tls-key", flags.tls_key, "PRIVATE KEY"),
+          read_pem("--tls-ca", flags.tls_ca, "CERTIFICATE")};
+}
+
+}  // namespace tutti::rpc

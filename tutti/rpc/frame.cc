@@ -1,0 +1,200 @@
+#include "tutti/rpc/frame.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <limits>
+#include <string_view>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "tutti/base/check.h"
+
+// Little-endian, without gaps:
+//   prefix   magic 4, protocol 2, kind 1, error 1, method 4, head 4, pieces 4, into 4, following 8
+//   method, head
+//   pieces, into: size 8, place 8 each
+// The bytes of the pieces that follow come behind it, in their order.
+namespace tutti::rpc {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "numbers are sent as they lie in memory");
+
+constexpr std::string_view kMagic = "TUTi";
+constexpr size_t kPartSize = 16;
+
+template <class Number>
+void put(std::string& bytes, Number number) {
+  char raw[sizeof number];
+  std::memcpy(raw, &number, sizeof number);
+  bytes.append(raw, sizeof number);
+}
+
+void put_parts(std::string& bytes, std::span<const Part> parts) {
+  for (const Part& part : parts) {
+    put(bytes, part.size);
+    put(bytes, part.place);
+  }
+}
+
+// Takes one after the other from bytes that have been found to be enough.
+class Taker {
+ public:
+  explicit Taker(std::span<const std::byte> bytes) : left_(bytes) {}
+
+  template <class Number>
+  Number number() {
+    Number number{};
+    std::memcpy(&number, take(sizeof number).data(), sizeof number);
+    return number;
+  }
+  std::string_view text(size_t size) {
+    const auto bytes = take(size);
+    return {reinterpret_cast<const char*>(bytes.data()), size};
+  }
+  std::vector<Part> parts(size_t count) {
+    std::vector<Part> parts(count);
+    for (Part& part : parts) {
+      part.size = number<uint64_t>();
+      part.place = number<uint64_t>();
+    }
+    return parts;
+  }
+
+ private:
+  std::span<const std::byte> take(size_t size) {
+    TUTTI_CHECK(size <= left_.size(), "{} of {} bytes", size, left_.size());
+    const auto taken = left_.first(size);
+    left_ = left_.subspan(size);
+    return taken;
+  }
+
+  std::span<const std::byte> left_;
+};
+
+void check_limit(std::string_view what, uint64_t value, uint64_t limit, ErrorKind kind) {
+  if (value > limit) fail(kind, "a frame with a {} of {}, where {} is the most", what, value, limit);
+}
+
+void check_limits(const FramePrefix& prefix, const FrameLimits& limits, ErrorKind kind) {
+  check_limit("method", prefix.method, kLongestMethod, kind);
+  check_limit("head", prefix.head, limits.head, kind);
+  check_limit("number of pieces", prefix.pieces, limits.parts, kind);
+  check_limit("number of places", prefix.into, limits.parts, kind);
+}
+
+// How one number of a frame stands in its prefix.
+uint32_t narrow(size_t size) {
+  return static_cast<uint32_t>(std::min<size_t>(size, std::numeric_limits<uint32_t>::max()));
+}
+
+FramePrefix prefix_of(const Frame& frame) {
+  return {frame.kind,
+          frame.error,
+          narrow(frame.method.size()),
+          narrow(frame.head.size()),
+          narrow(frame.pieces.size()),
+          narrow(frame.into.size()),
+          following_bytes(frame.pieces)};
+}
+
+bool is_kind(uint8_t kind) {
+  return kind >= static_cast<uint8_t>(FrameKind::Challenge) &&
+         kind <= static_cast<uint8_t>(FrameKind::Failure);
+}
+
+bool is_error(uint8_t error) { return error <= static_cast<uint8_t>(ErrorKind::Bug); }
+
+}  // namespace
+
+size_t FramePrefix::rest() const {
+  return size_t{method} + head + kPartSize * (size_t{pieces} + size_t{into});
+}
+
+uint64_t following_bytes(std::span<const Part> pieces) {
+  uint64_t sum = 0;
+  for (const Part& piece : pieces) {
+    if (!piece.follows()) continue;
+    if (piece.size > std::numeric_limits<uint64_t>::max() - sum)
+      fail(ErrorKind::DataLoss, "a frame with pieces of more than 2^64 bytes");
+    sum += piece.size;
+  }
+  return sum;
+}
+
+std::string encode(const Frame& frame) {
+  const FramePrefix prefix = prefix_of(frame);
+  check_limits(prefix, {}, ErrorKind::InvalidArgument);
+  std::string bytes;
+  bytes.reserve(kPrefixSize + prefix.rest());
+  bytes += kMagic;
+  put(bytes, kProtocol);
+  put(bytes, static_cast<uint8_t>(frame.kind));
+  put(bytes, static_cast<uint8_t>(frame.error));
+  put(bytes, prefix.method);
+  put(bytes, prefix.head);
+  put(bytes, prefix.pieces);
+  put(bytes, prefix.into);
+  put(bytes, prefix.following);
+  bytes += frame.method;
+  bytes += frame.head;
+  put_parts(bytes, frame.pieces);
+  put_parts(bytes, frame.into);
+  return bytes;
+}
+
+FramePrefix decode_prefix(std::span<const std::byte> bytes, const FrameLimits& limits) {
+  TUTTI_CHECK(bytes.size() == kPrefixSize, "{} bytes", bytes.size());
+  Taker taker(bytes);
+  if (taker.text(kMagic.size()) != kMagic)
+    fail(ErrorKind::DataLoss, "what came is no frame of Tutti: it does not begin like one");
+  const auto protocol = taker.number<uint16_t>();
+  if (protocol != kProtocol)
+    fail(ErrorKind::InvalidArgument,
+         "a frame of protocol {}, where this is protocol {}: run one version everywhere", protocol,
+         kProtocol);
+  const auto kind = taker.number<uint8_t>();
+  const auto error = taker.number<uint8_t>();
+  if (!is_kind(kind) || !is_error(error))
+    fail(ErrorKind::DataLoss, "a frame of the unknown kind {}/{}", kind, error);
+  FramePrefix prefix{};
+  prefix.kind = static_cast<FrameKind>(kind);
+  prefix.error = static_cast<ErrorKind>(error);
+  prefix.method = taker.number<uint32_t>();
+  prefix.head = taker.number<uint32_t>();
+  prefix.pieces = taker.number<uint32_t>();
+  prefix.into = taker.number<uint32_t>();
+  prefix.following = taker.number<uint64_t>();
+  check_limits(prefix, limits, ErrorKind::DataLoss);
+  return prefix;
+}
+
+Frame decode_rest(const FramePrefix& prefix, std::span<const std::byte> bytes) {
+  TUTTI_CHECK(bytes.size() == prefix.rest(), "{} bytes", bytes.size());
+  Taker taker(bytes);
+  Frame frame;
+  frame.kind = prefix.kind;
+  frame.error = prefix.error;
+  frame.method = taker.text(prefix.method);
+  frame.head = taker.text(prefix.head);
+  frame.pieces = taker.parts(prefix.pieces);
+  frame.into = taker.parts(prefix.into);
+  if (following_bytes(frame.pieces) != prefix.following)
+    fail(ErrorKind::DataLoss, "a frame that announces {} bytes, with pieces of {}", prefix.following,
+         following_bytes(frame.pieces));
+  return frame;
+}
+
+Json decode_json(std::string_view text) {
+  Json json = Json::parse(text, nullptr, false);
+  if (json.is_discarded()) fail(ErrorKind::DataLoss, "a frame with a head that is no JSON");
+  return json;
+}
+
+std::string encode_json(const Json& json) {
+  // Text that is no UTF-8, such as a path, is no reason to fail.
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+}  // namespace tutti::rpc

@@ -1,0 +1,84 @@
+#include "tutti/rpc/grpc/bytes.h"
+
+#include <condition_variable>
+#include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/slice.h>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "tutti/base/error.h"
+
+namespace tutti::rpc {
+namespace {
+
+// Shorter than this, copying costs less than lending.
+constexpr size_t kWorthLending = size_t{8} << 10;
+
+}  // namespace
+
+struct Loan::State {
+  std::mutex mutex;
+  std::condition_variable returned;
+  size_t out = 0;  // guarded by mutex
+
+  static void give_back(void* state) {
+    // Shared: this may be the last that anybody does with it.
+    const std::unique_ptr<std::shared_ptr<State>> mine(static_cast<std::shared_ptr<State>*>(state));
+    const std::lock_guard lock((*mine)->mutex);
+    if (--(*mine)->out == 0) (*mine)->returned.notify_all();
+  }
+};
+
+Loan::Loan() : state_(std::make_shared<State>()) {}
+Loan::~Loan() = default;
+
+grpc::ByteBuffer Loan::lend(std::span<const ConstBytes> parts) {
+  std::vector<grpc::Slice> slices;
+  std::string copied;
+  const auto end_copied = [&] {
+    if (!copied.empty()) slices.emplace_back(copied);
+    copied.clear();
+  };
+  for (const ConstBytes part : parts) {
+    if (part.size() < kWorthLending) {
+      copied.append(reinterpret_cast<const char*>(part.data()), part.size());
+      continue;
+    }
+    end_copied();
+    auto holder = std::make_unique<std::shared_ptr<State>>(state_);
+    {
+      const std::lock_guard lock(state_->mutex);
+      ++state_->out;
+    }
+    // gRPC knows no const; what it sends it only reads.
+    slices.emplace_back(const_cast<std::byte*>(part.data()), part.size(), &State::give_back,
+                        holder.release());
+  }
+  end_copied();
+  return {slices.data(), slices.size()};
+}
+
+bool Loan::all_returned() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->out == 0;
+}
+
+void Loan::await() const {
+  std::unique_lock lock(state_->mutex);
+  state_->returned.wait(lock, [&] { return state_->out == 0; });
+}
+
+Chunk chunk_of(const grpc::ByteBuffer& bytes) {
+  auto slices = std::make_shared<std::vector<grpc::Slice>>();
+  const grpc::Status status = bytes.Dump(slices.get());
+  if (!status.ok()) fail(ErrorKind::DataLoss, "bytes that gRPC cannot read: {}", status.error_message());
+  Chunk chunk;
+  chunk.parts.reserve(slices->size());
+  for (const grpc::Slice& slice : *slices)
+    chunk.parts.emplace_back(reinterpret_cast<const std::byte*>(slice.begin()), slice.size());
+  chunk.owner = std::move(slices);
+  return chunk;
+}
+
+}  // namespace tutti::rpc

@@ -1,0 +1,92 @@
+#include "tutti/rpc/grpc/common.h"
+
+#include <array>
+#include <grpc/impl/codegen/grpc_types.h>
+#include <grpc/support/log.h>
+#include <grpcpp/support/status.h>
+#include <string_view>
+
+#include "tutti/base/log.h"
+
+namespace tutti::rpc {
+namespace {
+
+constexpr std::array kKinds = {
+    ErrorKind::InvalidArgument, ErrorKind::PeerLost,      ErrorKind::Timeout, ErrorKind::DataLoss,
+    ErrorKind::Overloaded,      ErrorKind::Unimplemented, ErrorKind::Bug};
+
+// The headers of HTTP/2, in which it travels, hold 8 KiB.
+constexpr size_t kLongestText = 2000;
+
+constexpr int kPingMs = 10000;
+// Our largest chunk, and what else is in a message.
+constexpr int kLargestMessage = static_cast<int>(kLargestChunk) + 4096;
+
+// For what gRPC itself says.
+ErrorKind kind_of(grpc::StatusCode code) {
+  switch (code) {
+    case grpc::StatusCode::DEADLINE_EXCEEDED:
+      return ErrorKind::Timeout;
+    case grpc::StatusCode::RESOURCE_EXHAUSTED:
+      return ErrorKind::DataLoss;
+    case grpc::StatusCode::UNIMPLEMENTED:
+    case grpc::StatusCode::UNAUTHENTICATED:
+    case grpc::StatusCode::PERMISSION_DENIED:
+      return ErrorKind::InvalidArgument;
+    default:
+      return ErrorKind::PeerLost;
+  }
+}
+
+std::string text_of(const grpc::Status& status) {
+  if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED)
+    return "a gRPC server answers, but none of Tutti. Check the address";
+  const std::string& text = status.error_message();
+  return text.empty() ? "the connection has ended" : text;
+}
+
+void log_tls_alone(gpr_log_func_args* args) {
+  const std::string_view text = args->message;
+  if (std::string_view(args->file).ends_with("ssl_transport_security.cc"))
+    Log(LogLevel::Warning).warning("TLS with another task failed: {}", text.substr(text.rfind("::") + 2));
+}
+
+}  // namespace
+
+void tame_log() {
+  [[maybe_unused]] static const bool once = [] {
+    if (gpr_should_log(GPR_LOG_SEVERITY_INFO) == 0) gpr_set_log_function(log_tls_alone);
+    return true;
+  }();
+}
+
+std::span<const Setting> common_settings() {
+  static constexpr std::array kSettings = {
+      // A machine that has vanished is noticed, also while nothing is asked of it.
+      Setting{GRPC_ARG_KEEPALIVE_TIME_MS, kPingMs},
+      Setting{GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kPingMs},
+      Setting{GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1},
+      Setting{GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0},
+      Setting{GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, kPingMs / 2},
+      Setting{GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0},
+      // Messages of any size come in chunks of ours.
+      Setting{GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, kLargestMessage},
+      Setting{GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, -1},
+  };
+  return kSettings;
+}
+
+grpc::Status status_of(const Error& error) {
+  return {grpc::StatusCode::ABORTED, std::string(error.what()).substr(0, kLongestText),
+          std::string(to_string(error.kind()))};
+}
+
+StreamEnd end_of(const grpc::Status& status) {
+  for (const ErrorKind kind : kKinds) {
+    if (status.error_details() == to_string(kind))
+      return {kind, status.error_message(), StreamEnd::Said::ByIt};
+  }
+  return {kind_of(status.error_code()), text_of(status)};
+}
+
+}  // namespace tutti::rpc

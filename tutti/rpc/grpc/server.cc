@@ -1,0 +1,211 @@
+#include <atomic>
+#include <cerrno>
+#include <grpcpp/completion_queue.h>
+#include <grpcpp/generic/async_generic_service.h>
+#include <grpcpp/security/server_credentials.h>
+#include <grpcpp/server.h>
+#include <grpcpp/server_builder.h>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "tutti/base/version.h"
+#include "tutti/rpc/address.h"
+#include "tutti/rpc/frame.h"
+#include "tutti/rpc/grpc/common.h"
+#include "tutti/rpc/grpc/pump.h"
+#include "tutti/rpc/stream.h"
+
+namespace tutti::rpc {
+namespace {
+
+// How long telling a caller why it is refused may take.
+constexpr std::chrono::seconds kLastWords{5};
+// A caller has one stream in a connection.
+constexpr int kStreamsOfAConnection = 16;
+constexpr int kHandshakeMs = 10000;
+
+// What gRPC needs to take a call, and what the call is then made of.
+struct Call {
+  grpc::CompletionQueue queue;
+  grpc::GenericServerContext context;
+  grpc::GenericServerAsyncReaderWriter stream{&context};
+  Operation done;
+
+  ~Call() {
+    queue.Shutdown();
+    void* tag = nullptr;
+    bool ok = false;
+    while (queue.Next(&tag, &ok)) {
+    }
+  }
+};
+
+class GrpcServerStream final : public ServerStream, private Pump::Hooks {
+ public:
+  explicit GrpcServerStream(std::unique_ptr<Call> call) : call_(std::move(call)), pump_(call_->queue, *this) {
+    pump_.start();
+  }
+  ~GrpcServerStream() override {
+    call_->context.TryCancel();
+    pump_.await(call_->done, Clock::time_point::max());
+    pump_.await(finishing_, Clock::time_point::max());
+    pump_.drain();
+    // What has been lent to it and is not on its way yet goes with it.
+    call_.reset();
+    pump_.await_loan();
+  }
+  GrpcServerStream(const GrpcServerStream&) = delete;
+  GrpcServerStream& operator=(const GrpcServerStream&) = delete;
+
+  void write(std::span<const ConstBytes> parts, Clock::time_point deadline) override {
+    check_caller();
+    pump_.write(parts, deadline);
+  }
+  void flush(Clock::time_point deadline) override { pump_.flush(deadline); }
+  Chunk read(Clock::time_point deadline) override { return pump_.read(deadline); }
+  bool ended() override { return pump_.ended() || !call_->done.pending; }
+  std::string address() const override;
+  void refuse(const Error& why) override {
+    call_->stream.Finish(status_of(why), finishing_.start());
+    pump_.await(finishing_, Clock::now() + kLastWords);
+  }
+
+ private:
+  void start_read(grpc::ByteBuffer& into, void* tag) override { call_->stream.Read(&into, tag); }
+  void start_write(const grpc::ByteBuffer& bytes, void* tag) override { call_->stream.Write(bytes, tag); }
+  [[noreturn]] void fail_ended() override {
+    throw StreamEnd(ErrorKind::PeerLost, "the caller has ended the connection");
+  }
+  void check_caller();
+  std::string said(const char* key) const;
+
+  std::unique_ptr<Call> call_;
+  Pump pump_;
+  Operation finishing_;
+  bool checked_ = false;
+};
+
+// gRPC writes "ipv4:127.0.0.1:4711" and escapes the colons of IPv6.
+std::string GrpcServerStream::address() const {
+  const std::string peer = call_->context.peer();
+  return peer.substr(peer.find(':') + 1);
+}
+
+std::string GrpcServerStream::said(const char* key) const {
+  const auto& metadata = call_->context.client_metadata();
+  const auto found = metadata.find(key);
+  return found == metadata.end() ? "" : std::string(found->second.data(), found->second.size());
+}
+
+// Before the first word to it.
+void GrpcServerStream::check_caller() {
+  if (std::exchange(checked_, true)) return;
+  if (call_->context.method() != kMethod || said(kProtocolKey).empty())
+    fail(ErrorKind::InvalidArgument, "this is a server of Tutti, and what calls is not Tutti");
+  if (said(kProtocolKey) != std::to_string(kProtocol))
+    fail(ErrorKind::InvalidArgument,
+         "Tutti {} of the caller (protocol {}) and Tutti {} of the server (protocol {}) do not understand "
+         "each "
+         "other: run one version everywhere",
+         said(kVersionKey), said(kProtocolKey), version(), kProtocol);
+}
+
+std::shared_ptr<grpc::ServerCredentials> grpc_credentials(const Credentials& credentials) {
+  if (credentials.certificate.empty()) return grpc::InsecureServerCredentials();
+  grpc::SslServerCredentialsOptions options(credentials.authority.empty()
+                                                ? GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE
+                                                : GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+  options.pem_root_certs = credentials.authority;
+  options.pem_key_cert_pairs.push_back({credentials.key, credentials.certificate});
+  return grpc::SslServerCredentials(options);
+}
+
+// gRPC itself does not say why it cannot listen.
+[[noreturn]] void fail_to_listen(const std::string& address, const Credentials& credentials) {
+  const HostAndPort place = parse_address(address);
+  const int error = why_not_listen(place);
+  if (error == EADDRINUSE)
+    fail(ErrorKind::Overloaded,
+         "port {} is in use{}: choose another (0 is any that is free), or end that process", place.port,
+         user_of_port(place.port));
+  if (error != 0) fail_errno(error, "listening at " + address);
+  if (!credentials.certificate.empty())
+    fail(ErrorKind::InvalidArgument,
+         "no TLS with this certificate and key: check that --tls-key is the key of --tls-cert");
+  fail(ErrorKind::Overloaded, "gRPC cannot listen at {}, and does not say why", address);
+}
+
+class GrpcListener final : public Listener {
+ public:
+  GrpcListener(const std::string& address, const Credentials& credentials);
+  ~GrpcListener() override;
+  GrpcListener(const GrpcListener&) = delete;
+  GrpcListener& operator=(const GrpcListener&) = delete;
+
+  int port() const override { return port_; }
+  std::unique_ptr<ServerStream> accept(std::chrono::milliseconds patience) override;
+  void close() override;
+
+ private:
+  void request();
+
+  grpc::AsyncGenericService service_;
+  std::unique_ptr<grpc::ServerCompletionQueue> queue_;
+  int port_ = 0;
+  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<Call> next_;  // the one that is asked for
+};
+
+GrpcListener::GrpcListener(const std::string& address, const Credentials& credentials) {
+  grpc::ServerBuilder builder;
+  tame_log();
+  for (const Setting& setting : common_settings()) builder.AddChannelArgument(setting.name, setting.value);
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kStreamsOfAConnection);
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMs);
+  builder.AddListeningPort(address, grpc_credentials(credentials), &port_);
+  builder.RegisterAsyncGenericService(&service_);
+  queue_ = builder.AddCompletionQueue();
+  server_ = builder.BuildAndStart();
+  if (server_ == nullptr || port_ == 0) fail_to_listen(address, credentials);
+  request();
+}
+
+void GrpcListener::request() {
+  next_ = std::make_unique<Call>();
+  next_->context.AsyncNotifyWhenDone(next_->done.start());
+  service_.RequestCall(&next_->context, &next_->stream, &next_->queue, queue_.get(), next_.get());
+}
+
+std::unique_ptr<ServerStream> GrpcListener::accept(std::chrono::milliseconds patience) {
+  void* tag = nullptr;
+  bool ok = false;
+  const auto deadline = std::chrono::system_clock::now() + patience;
+  if (queue_->AsyncNext(&tag, &ok, deadline) != grpc::CompletionQueue::GOT_EVENT || !ok) return nullptr;
+  auto stream = std::make_unique<GrpcServerStream>(std::move(next_));
+  request();
+  return stream;
+}
+
+void GrpcListener::close() { server_->Shutdown(std::chrono::system_clock::now()); }
+
+GrpcListener::~GrpcListener() {
+  if (server_ == nullptr) return;
+  close();
+  queue_->Shutdown();
+  void* tag = nullptr;
+  bool ok = false;
+  while (queue_->Next(&tag, &ok)) {
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<Listener> listen(const std::string& address, const Credentials& credentials) {
+  return std::make_unique<GrpcListener>(address, credentials);
+}
+
+}  // namespace tutti::rpc

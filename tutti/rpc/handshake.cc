@@ -1,0 +1,93 @@
+#include "tutti/rpc/handshake.h"
+
+#include <string_view>
+#include <utility>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "tutti/base/error.h"
+#include "tutti/rpc/proof.h"
+
+namespace tutti::rpc {
+namespace {
+
+// Of who has not proved anything yet, little is read.
+constexpr FrameLimits kFirstWords{.head = uint32_t{64} << 10, .parts = 0};
+
+constexpr const char* kSameSecret = "Start all tasks of a job with the same TUTTI_SECRET (--secret)";
+
+void send(Wire& wire, FrameKind kind, const Json& head, const Patience& patience) {
+  Frame frame;
+  frame.kind = kind;
+  frame.head = encode_json(head);
+  wire.send(frame, {}, patience);
+}
+
+Json receive(Wire& wire, FrameKind kind, const Patience& patience) {
+  const auto allocate = [](size_t bytes) {
+    return std::shared_ptr<std::byte>(new std::byte[bytes], std::default_delete<std::byte[]>());
+  };
+  const Frame frame = wire.receive(kFirstWords, allocate, patience.next(), patience);
+  wire.finish();
+  if (frame.kind != kind) fail(ErrorKind::DataLoss, "a frame of another kind than is due");
+  Json head = decode_json(frame.head);
+  if (!head.is_object()) fail(ErrorKind::DataLoss, "a frame with a head that is no object");
+  return head;
+}
+
+std::string text_at(const Json& head, const char* key) {
+  const auto found = head.find(key);
+  if (found == head.end() || !found->is_string())
+    fail(ErrorKind::DataLoss, "a frame without the text '{}' in its head", key);
+  return found->get<std::string>();
+}
+
+// "" without a secret. The name of the role keeps one from sending the other its own proof back.
+std::string proof(const std::string& secret, std::string_view role, const std::string& of_host,
+                  const std::string& of_caller, const std::string& hello) {
+  if (secret.empty()) return "";
+  return hmac_sha256(secret, fmt::format("{} {} {} {}", role, of_host, of_caller, hello));
+}
+
+}  // namespace
+
+bool greet_host(Wire& wire, const std::string& secret, const Json& hello, const Arena* arena,
+                const Patience& patience) {
+  const Json challenge = receive(wire, FrameKind::Challenge, patience);
+  const std::string of_host = text_at(challenge, "nonce");
+  const std::string of_caller = make_nonce();
+  const std::string said = encode_json(hello);
+  send(wire, FrameKind::Proof,
+       {{"nonce", of_caller},
+        {"proof", proof(secret, "caller", of_host, of_caller, said)},
+        {"hello", said},
+        {"arena", arena == nullptr ? "" : arena->name()}},
+       patience);
+  const Json welcome = receive(wire, FrameKind::Welcome, patience);
+  if (!equal_proofs(text_at(welcome, "proof"), proof(secret, "host", of_host, of_caller, said)))
+    fail(ErrorKind::InvalidArgument, "the server has another secret than this task. {}", kSameSecret);
+  return welcome.value("arena", Json()) == true;
+}
+
+Greeting greet_caller(Wire& wire, const std::string& secret, const Patience& patience) {
+  const std::string of_host = make_nonce();
+  send(wire, FrameKind::Challenge, {{"nonce", of_host}}, patience);
+  const Json answer = receive(wire, FrameKind::Proof, patience);
+  const std::string of_caller = text_at(answer, "nonce");
+  const std::string said = text_at(answer, "hello");
+  const std::string shown = text_at(answer, "proof");
+  if (!equal_proofs(shown, proof(secret, "caller", of_host, of_caller, said))) {
+    const char* const how = secret.empty()  ? "the caller has a secret, and this server none"
+                            : shown.empty() ? "this server has a secret, and the caller none"
+                                            : "the caller has another secret than this server";
+    fail(ErrorKind::InvalidArgument, "{}. {}", how, kSameSecret);
+  }
+  Greeting greeting{decode_json(said), Mapping::of(text_at(answer, "arena"))};
+  send(wire, FrameKind::Welcome,
+       {{"proof", proof(secret, "host", of_host, of_caller, said)}, {"arena", greeting.arena != nullptr}},
+       patience);
+  return greeting;
+}
+
+}  // namespace tutti::rpc

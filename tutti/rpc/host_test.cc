@@ -1,0 +1,291 @@
+#include "tutti/rpc/host.h"
+
+#include <array>
+#include <future>
+#include <mutex>
+#include <netinet/in.h>
+#include <random>
+#include <string_view>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tutti/base/file.h"
+#include "tutti/base/test_errors.h"
+#include "tutti/rpc/channel.h"
+#include "tutti/rpc/handshake.h"
+#include "tutti/rpc/stream.h"
+#include "tutti/rpc/test_service.h"
+#include "tutti/rpc/wire.h"
+
+namespace tutti::rpc {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::AllOf;
+using testing::HasSubstr;
+
+constexpr size_t kMiB = size_t{1} << 20;
+
+Clock::time_point soon() { return Clock::now() + kEventually; }
+
+class HostTest : public testing::Test {
+ protected:
+  HostTest()
+      : host_({.memory = 8 * kMiB,
+               .report =
+                   [this](const std::string& text) {
+                     const std::lock_guard lock(mutex_);
+                     reports_.push_back(text);
+                   }},
+              service_) {}
+  ~HostTest() override {
+    Channel channel(address_);
+    EXPECT_NO_THROW(channel.call("nothing", {})) << "the server lives on";
+  }
+  // A stream on which nothing has been said yet, or on which both know each other.
+  std::unique_ptr<Stream> stranger() const { return open_stream(address_, {}, soon()); }
+  std::unique_ptr<Stream> acquaintance() const {
+    auto stream = stranger();
+    Wire wire(*stream);
+    greet_host(wire, "", Json::object(), nullptr, {.deadline = soon()});
+    return stream;
+  }
+  std::vector<std::string> reports() {
+    const std::lock_guard lock(mutex_);
+    return reports_;
+  }
+
+  std::mutex mutex_;
+  std::vector<std::string> reports_;  // guarded by mutex_
+  TestService service_;
+  const Host host_;
+  const std::string address_ = address_of(host_);
+};
+
+void say(Stream& stream, std::string_view bytes) {
+  const std::array<ConstBytes, 1> parts = {as_bytes(bytes)};
+  stream.write(parts, soon());
+  stream.flush(soon());
+}
+
+// What the host says to these bytes, where the other end knows how to listen.
+template <class Matcher>
+void expect_hung_up(Stream& stream, ErrorKind kind, const Matcher& text) {
+  expect_error(kind, text, [&] {
+    while (true) stream.read(soon());
+  });
+}
+
+TEST_F(HostTest, frames_that_are_none_end_the_connection) {
+  for (const bool known : {false, true}) {
+    for (const std::string& bytes :
+         {std::string("garbage"), std::string(100, '\0'), std::string(kMiB, 'x'),
+          std::string("GET / HTTP/1.1\r\nHost: localhost\r\nAccept: */*\r\n\r\n")}) {
+      const auto stream = known ? acquaintance() : stranger();
+      say(*stream, bytes + std::string(32, ' '));
+      expect_hung_up(*stream, ErrorKind::DataLoss, HasSubstr("no frame of Tutti"));
+    }
+  }
+  service_.await_gone(4);
+}
+
+TEST_F(HostTest, an_empty_chunk_ends_the_connection) {
+  const auto stream = acquaintance();
+  stream->write({}, soon());
+  expect_hung_up(*stream, ErrorKind::DataLoss, HasSubstr("empty"));
+}
+
+TEST_F(HostTest, bytes_behind_a_message_end_the_connection) {
+  const auto stream = acquaintance();
+  Frame frame;
+  frame.method = "nothing";
+  say(*stream, encode(frame) + "x");
+  expect_hung_up(*stream, ErrorKind::DataLoss, HasSubstr("belong to no message"));
+}
+
+TEST_F(HostTest, a_message_without_end_ends_with_its_caller) {
+  auto stream = acquaintance();
+  Frame frame;
+  frame.method = "echo";
+  frame.pieces = {{kMiB}};
+  say(*stream, encode(frame) + std::string(1000, 'x'));
+  stream.reset();
+  service_.await_gone(1);
+}
+
+TEST_F(HostTest, who_claims_more_than_the_budget_is_refused_at_once) {
+  for (const uint64_t size : {uint64_t{8 * kMiB + 1}, uint64_t{1} << 60, ~uint64_t{0}}) {
+    const auto stream = acquaintance();
+    Frame frame;
+    frame.method = "echo";
+    frame.pieces = {{size}};
+    say(*stream, encode(frame));
+    expect_hung_up(*stream, ErrorKind::Overloaded, HasSubstr("more than"));
+  }
+}
+
+TEST_F(HostTest, a_request_beyond_the_budget_is_refused_while_it_is_sent) {
+  Channel channel(address_, {.who = "ps/0"});
+  expect_error(ErrorKind::Overloaded, AllOf(HasSubstr("ps/0: 'echo': 64.0 MiB"), HasSubstr("8.0 MiB")), [&] {
+    channel.call("echo", {{}, {{pattern(64 * kMiB)}}});
+  });
+  EXPECT_THAT(reports(), testing::ElementsAre(AllOf(HasSubstr("127.0.0.1:"), HasSubstr("64.0 MiB"))));
+}
+
+TEST_F(HostTest, requests_wait_for_room) {
+  Channel keeper(address_);
+  keeper.call("keep", {{}, {{pattern(6 * kMiB)}}});
+  Channel channel(address_);
+  auto late = std::async(std::launch::async, [&] { channel.call("echo", {{}, {{pattern(6 * kMiB)}}}); });
+  Channel small(address_);
+  EXPECT_NO_THROW(small.call("nothing", {}));
+  service_.let_go();
+  late.get();
+}
+
+TEST_F(HostTest, who_goes_while_it_waits_for_room_is_gone) {
+  Channel keeper(address_);
+  keeper.call("keep", {{}, {{pattern(6 * kMiB)}}});
+  Channel channel(address_);
+  expect_error(ErrorKind::Timeout, HasSubstr("no answer"), [&] {
+    channel.call("echo", {{}, {{pattern(6 * kMiB)}}}, {.timeout = milliseconds(200)});
+  });
+  service_.await_gone(1);
+  service_.let_go();
+}
+
+TEST_F(HostTest, offsets_outside_the_arena_are_refused) {
+  Arena arena;
+  arena.allocate(100);
+  for (const Part lie :
+       {Part{100, 0}, Part{5000, 4096}, Part{1, uint64_t{1} << 39}, Part{~uint64_t{0}, 4096}}) {
+    for (const bool into : {false, true}) {
+      const auto stream = stranger();
+      Wire wire(*stream);
+      ASSERT_TRUE(greet_host(wire, "", Json::object(), &arena, {.deadline = soon()}));
+      Frame frame;
+      frame.method = "pieces";
+      frame.head = encode_json({{"sizes", Json::array({into && lie.size < 10000 ? lie.size : 1})}});
+      (into ? frame.into : frame.pieces) = {lie};
+      wire.send(frame, {}, {.deadline = soon()});
+      if (into && lie.size > 10000) continue;  // no answer is as long
+      try {
+        const Frame answer = wire.receive({}, {}, soon(), {.deadline = soon()});
+        EXPECT_EQ(answer.kind, FrameKind::Failure);
+        EXPECT_EQ(answer.error, ErrorKind::DataLoss);
+      } catch (const StreamEnd& end) {
+        EXPECT_EQ(end.kind(), ErrorKind::DataLoss) << end.what();
+        EXPECT_THAT(end.what(), HasSubstr("not in the arena"));
+      }
+    }
+  }
+}
+
+TEST_F(HostTest, a_place_without_an_arena_is_refused) {
+  const auto stream = acquaintance();
+  Frame frame;
+  frame.method = "echo";
+  frame.pieces = {{10, 4096}};
+  say(*stream, encode(frame));
+  expect_hung_up(*stream, ErrorKind::DataLoss, HasSubstr("arena"));
+}
+
+// Whatever is sent, the host answers or hangs up, and serves the next.
+TEST_F(HostTest, fuzzed_requests_do_it_no_harm) {
+  std::mt19937 random(7);  // NOLINT(bugprone-random-generator-seed): the same ones every time
+  Frame frame;
+  frame.method = "echo";
+  frame.head = R"({"a": [1, 2]})";
+  frame.pieces = {{64}, {0}, {3}};
+  frame.into = {{64}};
+  const std::string good = encode(frame) + std::string(67, 'x');
+  auto stream = acquaintance();
+  for (int i = 0; i < 400; ++i) {
+    std::string bytes = good;
+    for (auto changes = random() % 3 + 1; changes > 0; --changes)
+      bytes[random() % bytes.size()] = static_cast<char>(random());
+    if (random() % 4 == 0) bytes.resize(random() % good.size() + 1);
+    try {
+      say(*stream, bytes);
+      stream->read(Clock::now() + milliseconds(50));
+    } catch (const Error& error) {
+      EXPECT_NE(error.kind(), ErrorKind::Bug) << error.what();
+      stream = acquaintance();
+    }
+  }
+}
+
+// --- What is no gRPC at all.
+
+class RawSocket {
+ public:
+  explicit RawSocket(int port) : socket_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<uint16_t>(port));
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    const timeval patience{60, 0};
+    setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    EXPECT_EQ(connect(socket_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  }
+  void say(std::string_view bytes) const { send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL); }
+  // Returns when the other side has hung up.
+  void await_end() const {
+    std::array<char, 4096> bytes{};
+    ssize_t size = 0;
+    do {
+      size = recv(socket_.get(), bytes.data(), bytes.size(), 0);
+    } while (size > 0);
+    EXPECT_TRUE(size == 0 || errno == ECONNRESET) << errno_text(errno);
+  }
+
+ private:
+  const FileDescriptor socket_;
+};
+
+TEST_F(HostTest, who_speaks_http_1_or_garbage_is_hung_up_on) {
+  for (const std::string& words :
+       {std::string("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"), std::string(100000, 'x'),
+        std::string("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 11) + std::string(600, 'y')}) {
+    const RawSocket socket(host_.port());
+    socket.say(words);
+    socket.await_end();
+  }
+}
+
+TEST_F(HostTest, who_hangs_up_without_a_word_does_no_harm) {
+  for (int i = 0; i < 100; ++i) const RawSocket socket(host_.port());
+}
+
+TEST(Host, says_who_has_the_port) {
+  TestService service;
+  const Host host({}, service);
+  expect_error(ErrorKind::Overloaded,
+               AllOf(HasSubstr("port " + std::to_string(host.port()) + " is in use by pid " +
+                               std::to_string(getpid()) + " (rpc_test)")),
+               [&] { Host({.address = address_of(host)}, service); });
+}
+
+TEST(Host, listens_to_other_machines_only_where_that_is_safe_or_asked_for) {
+  TestService service;
+  for (const char* address : {"0.0.0.0:0", "[::]:0"}) {
+    expect_error(ErrorKind::InvalidArgument,
+                 AllOf(HasSubstr(address), HasSubstr("--tls-cert"), HasSubstr("--insecure")),
+                 [&] { Host({.address = address}, service); });
+  }
+  EXPECT_NO_THROW(Host({.address = "0.0.0.0:0", .insecure = true}, service));
+}
+
+TEST(Host, an_address_that_is_not_of_this_machine_is_named) {
+  TestService service;
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("192.0.2.1:0"),
+               [&] { Host({.address = "192.0.2.1:0", .insecure = true}, service); });
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("'x'"), [&] { Host({.address = "x"}, service); });
+}
+
+}  // namespace
+}  // namespace tutti::rpc

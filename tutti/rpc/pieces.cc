@@ -1,0 +1,33 @@
+#include "tutti/rpc/pieces.h"
+
+#include <limits>
+
+#include "tutti/base/error.h"
+#include "tutti/rpc/arena_head.h"
+
+namespace tutti::rpc {
+namespace {
+
+constexpr size_t kAlignment = 64;
+
+}  // namespace
+
+Room room_for(std::span<const Part> pieces, const Wire::Allocate& allocate) {
+  // Beyond, rounding could overflow; nothing of this size exists.
+  constexpr uint64_t kBeyond = uint64_t{1} << 62;
+  if (following_bytes(pieces) > kBeyond)
+    fail(ErrorKind::Overloaded, "{} bytes are more than any machine holds", following_bytes(pieces));
+  size_t size = 0;
+  for (const Part& piece : pieces) size += piece.follows() ? round_to(piece.size, kAlignment) : 0;
+  Room room;
+  if (size > 0) room.memory = allocate(size);
+  std::byte* next = room.memory.get();
+  for (const Part& piece : pieces) {
+    const size_t bytes = piece.follows() ? piece.size : 0;
+    room.places.emplace_back(next, bytes);
+    next += round_to(bytes, kAlignment);
+  }
+  return room;
+}
+
+}  // namespace tutti::rpc

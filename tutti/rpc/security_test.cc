@@ -1,0 +1,178 @@
+// Who may talk to whom, and what those are told who may not. The certificates are made by openssl.
+#include <cstdlib>
+#include <functional>
+#include <future>
+#include <optional>
+#include <string>
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tutti/base/file.h"
+#include "tutti/base/test_errors.h"
+#include "tutti/base/test_folder.h"
+#include "tutti/rpc/channel.h"
+#include "tutti/rpc/host.h"
+#include "tutti/rpc/test_service.h"
+
+namespace tutti::rpc {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+// Certificates by name: of authorities, and of tasks that these have signed.
+class Certificates {
+ public:
+  Certificates() {
+    for (const char* authority : {"ca", "other-ca"})
+      openssl("req -x509 {0} -keyout {1}.key -out {1}.pem -subj /CN={1} -days 2", authority);
+    sign("server", "ca", "IP:127.0.0.1,DNS:localhost");
+    sign("worker", "ca", "DNS:worker");
+    sign("stranger", "other-ca", "IP:127.0.0.1");
+  }
+  std::string path(const std::string& name) const { return folder_ / name; }
+  std::string text(const std::string& name) const { return read_file(path(name)); }
+
+ private:
+  void sign(const std::string& name, const std::string& authority, const std::string& names) {
+    openssl("req {0} -keyout {1}.key -out {1}.csr -subj /CN={1}", name);
+    folder_.write(name + ".ext", "subjectAltName=" + names + "\n");
+    openssl("x509 -req -in {1}.csr -CA " + authority + ".pem -CAkey " + authority +
+                ".key -CAcreateserial -days 2 -extfile {1}.ext -out {1}.pem",
+            name);
+  }
+  void openssl(const std::string& words, const std::string& name) {
+    const std::string command =
+        fmt::format(fmt::runtime(words), "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes", name);
+    const std::string line = fmt::format("cd {} && openssl {} >>openssl.log 2>&1", folder_.path(), command);
+    if (std::system(line.c_str()) != 0)  // NOLINT(cert-env33-c,bugprone-command-processor): a fixed command
+      fail(ErrorKind::InvalidArgument, "{}: {}", line, read_file(path("openssl.log")));
+  }
+
+  TestFolder folder_;
+};
+
+class Security : public testing::Test {
+ protected:
+  static void SetUpTestSuite() { made_ = std::make_unique<Certificates>(); }
+  static void TearDownTestSuite() { made_.reset(); }
+
+  // Of a task with this certificate ("": none) that trusts this authority ("": none).
+  static Credentials of(const std::string& name, const std::string& authority) {
+    Credentials credentials;
+    if (!name.empty()) credentials.certificate = made_->text(name + ".pem");
+    if (!name.empty()) credentials.key = made_->text(name + ".key");
+    if (!authority.empty()) credentials.authority = made_->text(authority + ".pem");
+    return credentials;
+  }
+  static Credentials with_secret(const std::string& secret, Credentials credentials = {}) {
+    credentials.secret = secret;
+    return credentials;
+  }
+
+  void expect_understood(const Credentials& of_server, const Credentials& of_caller) {
+    TestService service;
+    const Host host({.credentials = of_server}, service);
+    Channel channel(address_of(host), {.credentials = of_caller});
+    const auto bytes = pattern(5000000);
+    EXPECT_TRUE(equal(channel.call("echo", {{}, {{bytes}}}).pieces.at(0).bytes, bytes));
+  }
+  template <class Matcher>
+  void expect_refused(const Credentials& of_server, const Credentials& of_caller, const Matcher& text) {
+    TestService service;
+    const Host host({.credentials = of_server}, service);
+    Channel channel(address_of(host), {.credentials = of_caller, .who = "ps/0"});
+    expect_error(ErrorKind::InvalidArgument, AllOf(HasSubstr("ps/0: "), text),
+                 [&] { channel.connect(kEventually); });
+  }
+
+  static std::unique_ptr<Certificates> made_;
+  TestService service_;
+};
+
+std::unique_ptr<Certificates> Security::made_;
+
+TEST_F(Security, tls_and_mutual_tls_carry_bytes) {
+  expect_understood(of("server", ""), of("", "ca"));
+  expect_understood(of("server", ""), of("worker", "ca"));
+  expect_understood(of("server", "ca"), of("worker", "ca"));
+  expect_understood(with_secret("x", of("server", "ca")), with_secret("x", of("worker", "ca")));
+}
+
+TEST_F(Security, a_server_of_an_unknown_authority_is_refused) {
+  expect_refused(of("server", ""), of("", "other-ca"), HasSubstr("authority"));
+  expect_refused(of("stranger", ""), of("", "ca"), HasSubstr("authority"));
+}
+
+TEST_F(Security, a_server_of_another_name_is_refused) {
+  expect_refused(of("worker", ""), of("", "ca"), HasSubstr("another name"));
+}
+
+TEST_F(Security, a_caller_without_a_certificate_that_is_known_is_refused) {
+  expect_refused(of("server", "ca"), of("", "ca"), AllOf(HasSubstr("certificate"), HasSubstr("--tls-cert")));
+  expect_refused(of("server", "ca"), of("stranger", "ca"), HasSubstr("certificate"));
+}
+
+TEST_F(Security, tls_at_one_end_alone_is_refused) {
+  expect_refused(of("server", ""), {}, AllOf(HasSubstr("TLS"), HasSubstr("--tls-ca")));
+  expect_refused({}, of("", "ca"), AllOf(HasSubstr("TLS"), HasSubstr("--tls")));
+}
+
+TEST_F(Security, who_knows_the_secret_is_understood) {
+  expect_understood(with_secret("open sesame"), with_secret("open sesame"));
+  expect_understood(with_secret(std::string(1000, 'x')), with_secret(std::string(1000, 'x')));
+}
+
+TEST_F(Security, who_does_not_know_the_secret_is_refused_and_both_say_so) {
+  std::promise<std::string> report;
+  const Host host({.credentials = with_secret("right"),
+                   .report = [&](const std::string& text) { report.set_value(text); }},
+                  service_);
+  Channel channel(address_of(host), {.credentials = with_secret("wrong"), .who = "ps/0"});
+  expect_error(ErrorKind::InvalidArgument,
+               AllOf(HasSubstr("ps/0: the caller has another secret"), HasSubstr("TUTTI_SECRET")),
+               [&] { channel.call("nothing", {}); });
+  EXPECT_THAT(report.get_future().get(), AllOf(HasSubstr("127.0.0.1:"), HasSubstr("another secret")));
+}
+
+TEST_F(Security, a_secret_at_one_end_alone_is_refused) {
+  expect_refused(with_secret("right"), {}, HasSubstr("this server has a secret, and the caller none"));
+  expect_refused({}, with_secret("right"), HasSubstr("the caller has a secret, and this server none"));
+}
+
+TEST_F(Security, a_server_needs_a_whole_certificate) {
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("--tls-cert"),
+               [&] { Host({.credentials = of("", "ca")}, service_); });
+  Credentials mixed = of("server", "");
+  mixed.key = made_->text("worker.key");
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("--tls-key"),
+               [&] { Host({.credentials = mixed}, service_); });
+}
+
+TEST_F(Security, with_tls_a_server_listens_to_other_machines) {
+  EXPECT_NO_THROW(Host({.address = "0.0.0.0:0", .credentials = of("server", "")}, service_));
+}
+
+TEST_F(Security, credentials_come_from_flags) {
+  Flags flags;
+  flags.secret = "x";
+  EXPECT_EQ(credentials_of(flags).secret, "x");
+  EXPECT_FALSE(credentials_of(flags).tls());
+  flags.tls_cert = made_->path("server.pem");
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("belong together"), [&] { credentials_of(flags); });
+  flags.tls_key = made_->path("server.key");
+  flags.tls_ca = made_->path("ca.pem");
+  EXPECT_EQ(credentials_of(flags).authority, made_->text("ca.pem"));
+  EXPECT_TRUE(credentials_of(flags).tls());
+  flags.tls_ca = made_->path("server.key");
+  expect_error(ErrorKind::InvalidArgument,
+               AllOf(HasSubstr("--tls-ca"), HasSubstr("server.key"), HasSubstr("CERTIFICATE")),
+               [&] { credentials_of(flags); });
+  flags.tls_ca = made_->path("none.pem");
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("none.pem"), [&] { credentials_of(flags); });
+}
+
+}  // namespace
+}  // namespace tutti::rpc

@@ -1,0 +1,119 @@
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tutti/base/error.h"
+#include "tutti/rpc/host.h"
+
+namespace tutti::rpc {
+
+// For tests: long enough for anything that is going to happen on a busy machine.
+constexpr std::chrono::seconds kEventually{60};
+
+// Bytes that are not the same anywhere near each other.
+inline std::vector<std::byte> pattern(size_t size, size_t seed = 0) {
+  std::vector<std::byte> bytes(size);
+  for (size_t i = 0; i < size; ++i) bytes[i] = static_cast<std::byte>((i + seed) * 7 + (i >> 9));
+  return bytes;
+}
+
+inline bool equal(std::span<const std::byte> one, std::span<const std::byte> other) {
+  return one.size() == other.size() &&
+         (one.empty() || std::memcmp(one.data(), other.data(), one.size()) == 0);
+}
+
+// Does what tests ask of it.
+class TestService final : public Service {
+ public:
+  Message serve(const Caller& caller, const std::string& method, const Message& request) override {
+    count(served_);
+    if (method == "echo") return request;
+    if (method == "nothing") return {};
+    if (method == "hello") return {caller.hello, {}};
+    if (method == "pieces") return pieces(request.head);
+    if (method == "fail") fail(static_cast<ErrorKind>(request.head.at("kind").get<int>()), "it went wrong");
+    if (method == "throw") throw std::runtime_error("an accident");
+    if (method == "wait") return wait(caller);
+    if (method == "keep") return keep(request);
+    fail(ErrorKind::InvalidArgument, "no method '{}'", method);
+  }
+  void gone(const Caller& caller) override {
+    const std::lock_guard lock(mutex_);
+    EXPECT_TRUE(gone_.insert(caller.id).second) << "told twice";
+    changed_.notify_all();
+  }
+
+  void await_served(size_t count) {
+    await([&] { return served_ >= count; });
+  }
+  void await_waiting(size_t count) {
+    await([&] { return waiting_ >= count; });
+  }
+  void await_gone(size_t count) {
+    await([&] { return gone_.size() >= count; });
+  }
+  // Lets go of what "keep" has kept.
+  void let_go() {
+    const std::lock_guard lock(mutex_);
+    kept_.clear();
+  }
+  // Lets those go on that "wait".
+  void release() {
+    const std::lock_guard lock(mutex_);
+    released_ = true;
+    changed_.notify_all();
+  }
+
+ private:
+  template <class Condition>
+  void await(const Condition& condition) {
+    std::unique_lock lock(mutex_);
+    ASSERT_TRUE(changed_.wait_for(lock, kEventually, condition));
+  }
+  void count(size_t& what) {
+    const std::lock_guard lock(mutex_);
+    ++what;
+    changed_.notify_all();
+  }
+  static Message pieces(const Json& head) {
+    Message message;
+    for (const Json& size : head.at("sizes")) {
+      const auto bytes = std::make_shared<std::vector<std::byte>>(pattern(size.get<size_t>()));
+      message.pieces.push_back({*bytes, bytes});
+    }
+    return message;
+  }
+  Message wait(const Caller& caller) {
+    count(waiting_);
+    std::unique_lock lock(mutex_);
+    EXPECT_TRUE(changed_.wait_for(lock, kEventually, [&] { return released_ || gone_.contains(caller.id); }));
+    return {};
+  }
+  Message keep(const Message& request) {
+    const std::lock_guard lock(mutex_);
+    kept_.push_back(request);
+    return {};
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  size_t served_ = 0;  // all below: guarded by mutex_
+  size_t waiting_ = 0;
+  bool released_ = false;
+  std::set<uint64_t> gone_;
+  std::vector<Message> kept_;
+};
+
+inline std::string address_of(const Host& host) { return "127.0.0.1:" + std::to_string(host.port()); }
+
+}  // namespace tutti::rpc

@@ -1,0 +1,105 @@
+#include "tutti/rpc/wire.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <vector>
+
+#include "tutti/base/file.h"
+
+namespace tutti::rpc {
+namespace {
+
+// Longer ones are worth memory from the budget.
+constexpr size_t kShort = size_t{16} << 10;
+
+// Cuts what it is given into chunks.
+class Cutter {
+ public:
+  Cutter(Stream& stream, const Patience& patience) : stream_(stream), patience_(patience) {}
+
+  void add(ConstBytes bytes) {
+    while (!bytes.empty()) {
+      const auto taken = bytes.first(std::min(bytes.size(), kLargestChunk - size_));
+      parts_.push_back(taken);
+      size_ += taken.size();
+      bytes = bytes.subspan(taken.size());
+      if (size_ == kLargestChunk) send();
+    }
+  }
+  void finish() {
+    if (size_ > 0) send();
+    stream_.flush(patience_.next());
+  }
+
+ private:
+  void send() {
+    stream_.write(parts_, patience_.next());
+    parts_.clear();
+    size_ = 0;
+  }
+
+  Stream& stream_;
+  const Patience& patience_;
+  std::vector<ConstBytes> parts_;
+  size_t size_ = 0;
+};
+
+}  // namespace
+
+Clock::time_point Patience::next() const {
+  const auto now = Clock::now();
+  return deadline - now > each ? now + each : deadline;
+}
+
+void Wire::send(const Frame& frame, std::span<const ConstBytes> following, const Patience& patience) {
+  const std::string bytes = encode(frame);
+  Cutter cutter(stream_, patience);
+  cutter.add(as_bytes(bytes));
+  for (const ConstBytes piece : following) cutter.add(piece);
+  cutter.finish();
+}
+
+Frame Wire::receive(const FrameLimits& limits, const Allocate& allocate, Clock::time_point begin,
+                    const Patience& patience) {
+  next_chunk(begin);
+  std::array<std::byte, kPrefixSize> prefix_bytes{};
+  receive(prefix_bytes, patience);
+  const FramePrefix prefix = decode_prefix(prefix_bytes, limits);
+  std::array<std::byte, kShort> here;
+  std::shared_ptr<std::byte> there;
+  if (prefix.rest() > kShort) there = allocate(prefix.rest());
+  const Bytes rest(there != nullptr ? there.get() : here.data(), prefix.rest());
+  receive(rest, patience);
+  return decode_rest(prefix, rest);
+}
+
+void Wire::next_chunk(Clock::time_point deadline) {
+  chunk_ = stream_.read(deadline);
+  part_ = 0;
+  received_ = 0;
+  if (chunk_.parts.empty()) fail(ErrorKind::DataLoss, "an empty chunk");
+}
+
+void Wire::receive(Bytes bytes, const Patience& patience) {
+  while (!bytes.empty()) {
+    if (part_ == chunk_.parts.size()) next_chunk(patience.next());
+    const ConstBytes left = chunk_.parts[part_].subspan(received_);
+    const size_t taken = std::min(left.size(), bytes.size());
+    std::memcpy(bytes.data(), left.data(), taken);
+    bytes = bytes.subspan(taken);
+    received_ += taken;
+    if (taken == left.size()) {
+      ++part_;
+      received_ = 0;
+    }
+  }
+}
+
+void Wire::finish() {
+  if (part_ != chunk_.parts.size()) fail(ErrorKind::DataLoss, "bytes that belong to no message");
+  chunk_ = {};
+  part_ = 0;
+}
+
+}  // namespace tutti::rpc
