@@ -20,6 +20,7 @@
 #include "tutti/cluster/identity.h"
 #include "tutti/comm/gloo/gloo.h"
 #include "tutti/comm/mpi/mpi.h"
+#include "tutti/comm/nccl/nccl.h"
 #include "tutti/comm/shm/shm.h"
 
 namespace tutti {
@@ -78,10 +79,14 @@ int driver_gpus() {
   return error ? 0 : static_cast<int>(std::distance(begin(gpus), end(gpus)));
 }
 
+int usable_gpus() { return at::hasCUDA() ? count_gpus() : 0; }
+
 Finding gpus() {
-  const bool cuda_built = at::hasCUDA();
-  return check_gpus(driver_gpus(), cuda_built ? count_gpus() : 0,
-                    cuda_built ? CudaBuild::Yes : CudaBuild::No);
+  return check_gpus(driver_gpus(), usable_gpus(), at::hasCUDA() ? CudaBuild::Yes : CudaBuild::No);
+}
+
+Finding between_gpus() {
+  return check_between_gpus(usable_gpus(), comm::nccl_built() ? NcclBuild::Yes : NcclBuild::No);
 }
 
 Finding open_files() {
@@ -127,6 +132,7 @@ std::vector<Finding> examine(const Environment& environment) {
       gpus(),
       memory(),
       shared_memory(),
+      between_gpus(),
       check_network(comm::gloo_built(), comm::mpi_built()),
       check_port_range(text_of("/proc/sys/net/ipv4/ip_local_port_range")),
       open_files(),

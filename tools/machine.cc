@@ -106,6 +106,21 @@ Finding check_gpus(int devices, int usable, CudaBuild cuda_build) {
   return {Level::Ok, "GPUs", fmt::format("{}", usable), ""};
 }
 
+Finding check_between_gpus(int usable, NcclBuild build) {
+  const std::string about = "between GPUs";
+  if (build == NcclBuild::Yes) {
+    const char* const found =
+        usable == 0 ? "NCCL yes, but there is no GPU here that it could use: gradients go through the hosts"
+                    : "NCCL yes: workers with a GPU each use it (--comm auto or nccl); where two share a "
+                      "GPU, gradients "
+                      "go through the hosts";
+    return {Level::Ok, about, found, ""};
+  }
+  if (usable == 0) return {Level::Ok, about, "NCCL no", ""};
+  return {Level::Warning, about, "NCCL no: gradients go through the hosts",
+          "build with the headers that lie beside PyTorch (docs/libtorch.md says which)"};
+}
+
 Finding check_port_range(std::string_view range) {
   std::istringstream text{std::string(range)};
   int first = 0;

@@ -33,6 +33,9 @@ Finding check_network(bool gloo, bool mpi);
 // could at all.
 enum class CudaBuild { No, Yes };
 Finding check_gpus(int devices, int usable, CudaBuild cuda_build);
+// What carries gradients between GPUs: `usable` of them are here.
+enum class NcclBuild { No, Yes };
+Finding check_between_gpus(int usable, NcclBuild build);
 // The text of /proc/sys/net/ipv4/ip_local_port_range.
 Finding check_port_range(std::string_view range);
 Finding check_open_files(uint64_t limit);

@@ -61,6 +61,13 @@ TEST(Doctor, tells_gpus_that_are_there_from_those_that_can_be_used) {
   EXPECT_EQ(check_gpus(2, 2, CudaBuild::Yes).level, Level::Ok);
 }
 
+TEST(Doctor, says_whether_gradients_go_from_gpu_to_gpu) {
+  EXPECT_EQ(check_between_gpus(0, NcclBuild::No).level, Level::Ok);
+  EXPECT_EQ(check_between_gpus(2, NcclBuild::No).level, Level::Warning);
+  EXPECT_EQ(check_between_gpus(0, NcclBuild::Yes).level, Level::Ok);
+  EXPECT_THAT(check_between_gpus(2, NcclBuild::Yes).found, HasSubstr("--comm auto or nccl"));
+}
+
 TEST(Doctor, warns_of_few_cores_little_memory_few_ports_and_few_files) {
   EXPECT_EQ(check_cores(1, 8).level, Level::Warning);
   EXPECT_EQ(check_cores(8, 8).level, Level::Ok);
@@ -74,7 +81,7 @@ TEST(Doctor, warns_of_few_cores_little_memory_few_ports_and_few_files) {
 TEST(Doctor, has_advice_wherever_something_is_not_fine_and_only_there) {
   for (const Finding& finding :
        {check_cores(1, 8), check_memory(1, 2), check_shared_memory("x"), check_open_files(1),
-        check_gpus(1, 0, CudaBuild::Yes), check_vector_units("")}) {
+        check_gpus(1, 0, CudaBuild::Yes), check_between_gpus(1, NcclBuild::No), check_vector_units("")}) {
     EXPECT_FALSE(finding.advice.empty()) << finding.about;
   }
   EXPECT_THAT(check_cores(2, 2).advice, IsEmpty());

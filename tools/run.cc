@@ -16,7 +16,7 @@ namespace {
 constexpr const char* kAbout =
     "Starts PROGRAM as the workers of one job, each with its share of the cores and a GPU of its own where\n"
     "there are any, and ends them all when one fails.\n"
-    "  tutti run [-n WORKERS] [--restarts K] -- PROGRAM [ARGUMENTS...]          on this machine\n"
+    "  tutti run [-n WORKERS] [--ps P] [--restarts K] -- PROGRAM [ARGUMENTS...] on this machine\n"
     "  tutti run -H host:slots,... [-n WORKERS] -- PROGRAM [ARGUMENTS...]       on several, by Open MPI's "
     "mpirun\n"
     "  TF_CONFIG='{...}' tutti run [-n WORKERS] -- PROGRAM [ARGUMENTS...]       on each of the hosts that it "
@@ -33,6 +33,8 @@ void add_options(CLI::App& app, RunOptions& options) {
   app.add_option("-n,--workers", options.launch.workers,
                  "How many on this machine, or with -H in all (one per visible GPU, all slots)")
       ->check(CLI::Range(1, kMostWorkersOfAHost));
+  app.add_option("--ps", options.launch.servers, "Parameter servers beside them, on this machine (0)")
+      ->check(CLI::Range(0, kMostWorkersOfAHost));
   app.add_option("-H,--hosts", options.hosts, "Hand HOST:SLOTS,HOST:SLOTS,... to Open MPI's mpirun");
   app.add_option("--restarts", options.launch.restarts,
                  "Start all again up to this often after one has failed (0)")
@@ -49,6 +51,11 @@ void add_options(CLI::App& app, RunOptions& options) {
 
 [[noreturn]] void hand_to_mpirun(const RunOptions& options, std::vector<std::string> command,
                                  const Environment& environment) {
+  if (options.launch.servers > 0)
+    fail(ErrorKind::InvalidArgument,
+         "tutti run: --ps {} does not go with -H: start the servers with `tutti serve`, and name them in "
+         "--cluster_spec",
+         options.launch.servers);
   if (options.launch.restarts > 0)
     fail(ErrorKind::InvalidArgument,
          "tutti run: --restarts {} does not go with -H: mpirun ends the job where a worker fails",
@@ -69,8 +76,8 @@ int run_command(const std::vector<std::string>& arguments, const Environment& en
   std::vector<std::string> command = app.remaining();
   if (!command.empty() && command.front().starts_with('-')) {
     const std::string name = command.front().substr(0, command.front().find('='));
-    const std::vector<std::string> known = {"--workers", "--hosts", "--restarts", "--start-timeout",
-                                            "--help"};
+    const std::vector<std::string> known = {"--workers",       "--ps",  "--hosts", "--restarts",
+                                            "--start-timeout", "--help"};
     fail(ErrorKind::InvalidArgument, "tutti run: no flag '{}'{}; flags of the program go behind its name",
          name, did_you_mean(name, known));
   }

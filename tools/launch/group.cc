@@ -19,11 +19,6 @@ using std::chrono::milliseconds;
 // How often the launcher looks around where nothing wakes it.
 constexpr milliseconds kLookAround{500};
 
-template <class... Args>
-void say(fmt::format_string<Args...> text, Args&&... args) {
-  write_all(STDERR_FILENO, "tutti run: " + fmt::format(text, std::forward<Args>(args)...) + "\n");
-}
-
 std::string signal_name(int signal) {
   const char* name = sigabbrev_np(signal);
   return name == nullptr ? fmt::format("signal {}", signal) : fmt::format("SIG{}", name);
@@ -53,12 +48,34 @@ GroupResult Group::run() {
   wait_for_all();
   end_strays();
   for (Member& member : members_) member.finish_output();
+  flush();
   return result_;
 }
 
+// Whoever reads what this process prints may take all the time, as with a pager; a signal ends the wait.
+void Group::flush() {
+  while (!out_.empty() || !err_.empty()) {
+    wait_for_events();
+    pass_on_output();
+    while (const std::optional<int> signal = signals_.next()) {
+      if (*signal != SIGCHLD) return;
+    }
+    if (result_.interrupted && Clock::now() >= *kill_at_) return;
+  }
+}
+
+template <class... Args>
+void Group::say(fmt::format_string<Args...> text, Args&&... args) {
+  err_.add("tutti run: " + fmt::format(text, std::forward<Args>(args)...) + "\n");
+  err_.pass_on();
+}
+
 void Group::start_all() {
-  for (size_t index = 0; index < tasks_.size(); ++index)
-    members_.emplace_back(tasks_[index].name, start_child(command_, options_for(index)));
+  for (size_t index = 0; index < tasks_.size(); ++index) members_.push_back(start(index));
+}
+
+Member Group::start(size_t index) {
+  return {tasks_[index].name, start_child(command_, options_for(index)), out_, err_};
 }
 
 ChildOptions Group::options_for(size_t index) const {
@@ -67,7 +84,7 @@ ChildOptions Group::options_for(size_t index) const {
   for (const auto& [name, value] : tasks_[index].variables) variables[name] = value;
   if (tasks_.size() > 1) {
     child.output = ChildOutput::Capture;
-    child.cores = share_of(usable_cores(), static_cast<int>(index), static_cast<int>(tasks_.size()));
+    child.cores = cores_of(index);
     // For programs that are not Tutti's; those find their cores by themselves.
     variables.emplace("OMP_NUM_THREADS", std::to_string(std::max<size_t>(1, child.cores.size())));
   }
@@ -76,18 +93,36 @@ ChildOptions Group::options_for(size_t index) const {
   return child;
 }
 
+// Workers share them evenly.
+std::vector<int> Group::cores_of(size_t index) const {
+  if (tasks_[index].is_server) return usable_cores();
+  const auto is_worker = [](const TaskPlan& task) { return !task.is_server; };
+  const auto place = std::count_if(tasks_.begin(), tasks_.begin() + static_cast<int64_t>(index), is_worker);
+  const auto workers = std::count_if(tasks_.begin(), tasks_.end(), is_worker);
+  return share_of(usable_cores(), static_cast<int>(place), static_cast<int>(workers));
+}
+
 void Group::wait_for_all() {
   while (anyone_running()) {
     wait_for_events();
     take_signals();
-    for (Member& member : members_) member.pass_on();
+    pass_on_output();
     reap();
+    end_idle_servers();
     if (kill_at_ && Clock::now() >= *kill_at_) signal_all(SIGKILL);
   }
 }
 
+void Group::pass_on_output() {
+  for (Member& member : members_) member.pass_on();
+  for (Output* output : {&out_, &err_}) output->pass_on();
+}
+
 void Group::wait_for_events() {
   std::vector<pollfd> events = {{signals_.descriptor(), POLLIN, 0}};
+  for (const Output* output : {&out_, &err_}) {
+    if (!output->empty()) events.push_back({output->descriptor(), POLLOUT, 0});
+  }
   for (const Member& member : members_) {
     for (const int descriptor : member.descriptors()) events.push_back({descriptor, POLLIN, 0});
   }
@@ -131,7 +166,7 @@ void Group::lose_output() {
 
 // Takes all processes that have ended, and then the most telling failure among them.
 void Group::reap() {
-  const Member* failed = nullptr;
+  Member* failed = nullptr;
   int status = 0;
   for (pid_t pid = waitpid(-1, &status, WNOHANG); pid > 0; pid = waitpid(-1, &status, WNOHANG)) {
     const auto member =
@@ -139,14 +174,39 @@ void Group::reap() {
     if (member == members_.end()) continue;  // a grandchild whose parent has ended before it
     member->ended(Outcome(status));
     member->finish_output();
+    if (servers_ended_) continue;
     const int best = failed == nullptr ? 0 : failed->outcome()->weight();
     if (member->outcome()->weight() > best) failed = &*member;
   }
   if (failed == nullptr || result_.exit_code != 0) return;
+  if (restart(*failed)) return;
   result_.exit_code = failed->outcome()->exit_code();
   const bool as_told = result_.interrupted && failed->outcome()->killed();
   if (!as_told) report(*failed);
   if (!kill_at_) stop(SIGTERM, options_.failure_grace);
+}
+
+// They end by themselves where they were used; where the program has not, nobody tells them.
+void Group::end_idle_servers() {
+  constexpr milliseconds kTimeToEnd{5000};
+  if (kill_at_) return;
+  for (size_t i = 0; i < members_.size(); ++i) {
+    if (!tasks_[i].is_server && members_[i].running()) return;
+  }
+  if (!servers_alone_since_) servers_alone_since_ = Clock::now();
+  if (Clock::now() - *servers_alone_since_ < kTimeToEnd || !anyone_running()) return;
+  servers_ended_ = true;
+  stop(SIGTERM, options_.failure_grace);
+}
+
+// The others wait for it.
+bool Group::restart(Member& member) {
+  if (kill_at_ || result_.interrupted || restarts_ >= options_.restarts) return false;
+  report(member);
+  say("{} is started again: restart {} of {}", member.task(), ++restarts_, options_.restarts);
+  const auto index = static_cast<size_t>(&member - members_.data());
+  member = start(index);
+  return true;
 }
 
 void Group::report(const Member& member) {
@@ -157,7 +217,8 @@ void Group::report(const Member& member) {
   say("{}", text);
   const auto left =
       std::count_if(members_.begin(), members_.end(), [](const Member& m) { return m.running(); });
-  if (left > 0 && !kill_at_) say("ending the {} other{}", left, left == 1 ? "" : "s");
+  if (left > 0 && !kill_at_ && restarts_ >= options_.restarts)
+    say("ending the {} other{}", left, left == 1 ? "" : "s");
 }
 
 void Group::stop(int signal, milliseconds grace) {
@@ -172,7 +233,7 @@ void Group::end_strays() {
   while (!mark_.processes().empty()) {
     take_signals();
     if (Clock::now() >= kill_at_.value_or(limit)) mark_.signal_all(SIGKILL);
-    for (Member& member : members_) member.pass_on();
+    pass_on_output();
     while (waitpid(-1, nullptr, WNOHANG) > 0) {
     }
     std::this_thread::sleep_for(milliseconds(10));

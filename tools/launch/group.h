@@ -4,10 +4,14 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <unistd.h>
 #include <vector>
+
+#include <fmt/core.h>
 
 #include "tools/launch/job_mark.h"
 #include "tools/launch/member.h"
+#include "tools/launch/output.h"
 #include "tools/launch/signal_pipe.h"
 #include "tutti/base/environment.h"
 
@@ -17,9 +21,12 @@ namespace tutti {
 struct TaskPlan {
   std::string name;  // "worker/2"
   std::map<std::string, std::string> variables;
+  bool is_server = false;  // on all cores, since it works while the workers wait
 };
 
 struct GroupOptions {
+  int restarts =
+      0;  // of single tasks that have failed, in all; after that the group ends with the first failure
   std::chrono::milliseconds failure_grace{2000};  // from SIGTERM to SIGKILL after a task has failed
   std::chrono::milliseconds interrupt_grace{
       10000};  // the same after a signal from the user: time for a checkpoint
@@ -47,14 +54,22 @@ class Group {
   using Clock = std::chrono::steady_clock;
 
   void start_all();
+  Member start(size_t index);
   ChildOptions options_for(size_t index) const;
+  std::vector<int> cores_of(size_t index) const;
   void wait_for_all();
   void wait_for_events();
+  void pass_on_output();
+  void flush();
+  template <class... Args>
+  void say(fmt::format_string<Args...> text, Args&&... args);
   void take_signals();
   void interrupt(int signal);
   void lose_output();
   void reap();
   void report(const Member& member);
+  bool restart(Member& member);
+  void end_idle_servers();
   void stop(int signal, std::chrono::milliseconds grace);
   void end_strays();
   bool anyone_running() const;
@@ -67,8 +82,13 @@ class Group {
   SignalPipe& signals_;
   const JobMark& mark_;
 
+  Output out_{STDOUT_FILENO};
+  Output err_{STDERR_FILENO};
   std::vector<Member> members_;
   std::optional<Clock::time_point> kill_at_;  // set once the group is being stopped
+  int restarts_ = 0;
+  std::optional<Clock::time_point> servers_alone_since_;
+  bool servers_ended_ = false;  // by us: how is no matter
   GroupResult result_;
 };
 

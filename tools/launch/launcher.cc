@@ -1,5 +1,6 @@
 #include "tools/launch/launcher.h"
 
+#include <algorithm>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <unistd.h>
@@ -23,10 +24,15 @@ int launch(const std::vector<std::string>& command, const Environment& environme
   for (int restart = 0;; ++restart) {
     Plan plan = planner.plan(signals);
     if (plan.signal) return 128 + *plan.signal;
-    const GroupResult result = Group(command, environment, std::move(plan.tasks), signals, mark).run();
-    if (result.exit_code == 0 || result.interrupted || restart == options.restarts) return result.exit_code;
-    const std::string text = fmt::format("tutti run: restart {} of {}\n", restart + 1, options.restarts);
-    write_all(STDERR_FILENO, text);
+    const bool one_by_one = std::any_of(plan.tasks.begin(), plan.tasks.end(),
+                                        [](const TaskPlan& task) { return task.is_server; });
+    const GroupOptions group{.restarts = one_by_one ? options.restarts : 0};
+    const GroupResult result = Group(command, environment, std::move(plan.tasks), signals, mark, group).run();
+    if (result.exit_code == 0 || result.interrupted || one_by_one || restart == options.restarts)
+      return result.exit_code;
+    Output err(STDERR_FILENO);
+    err.add(fmt::format("tutti run: restart {} of {}\n", restart + 1, options.restarts));
+    err.pass_on();
   }
 }
 

@@ -12,7 +12,8 @@ namespace tutti {
 
 struct LaunchOptions {
   std::optional<int> workers;  // of this machine; nothing: one per visible GPU, one where there is none
-  int restarts = 0;            // of the whole group, after a failure
+  int servers = 0;             // parameter servers beside the workers, on this machine alone
+  int restarts = 0;            // after a failure: of the whole group, or where there are servers of the task
   std::chrono::milliseconds start_timeout{300'000};  // for the launchers of the other hosts to come
 };
 

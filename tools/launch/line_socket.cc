@@ -2,14 +2,15 @@
 
 #include <array>
 #include <cerrno>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 
 #include <fmt/format.h>
 
+#include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
+#include "tutti/base/net.h"
 
 namespace tutti {
 namespace {
@@ -54,18 +55,6 @@ int listen_to_ipv4(FileDescriptor& socket, int port) {
   return listen_to(socket, reinterpret_cast<const sockaddr*>(&address), sizeof address);
 }
 
-std::string name_of(const sockaddr_storage& address, socklen_t size) {
-  std::array<char, NI_MAXHOST> host{};
-  std::array<char, NI_MAXSERV> port{};
-  if (getnameinfo(reinterpret_cast<const sockaddr*>(&address), size, host.data(), host.size(), port.data(),
-                  port.size(), NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
-    return "somebody";
-  }
-  std::string_view text = host.data();
-  if (text.starts_with("::ffff:")) text.remove_prefix(7);  // IPv4 on a socket of both families
-  return fmt::format("{} port {}", text, port.data());
-}
-
 }  // namespace
 
 // One bufferful. False where there is nothing now.
@@ -102,13 +91,12 @@ bool LineSocket::send(std::string_view text, milliseconds patience) {
       text.remove_prefix(static_cast<size_t>(count));
       continue;
     }
-    const auto left = std::chrono::ceil<milliseconds>(deadline - Clock::now());
     const bool full = errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
-    if (!full || left <= milliseconds(0)) {
+    if (!full || Clock::now() >= deadline) {
       close();
     } else {
       pollfd room{socket_.get(), POLLOUT, 0};
-      poll(&room, 1, static_cast<int>(left.count()));
+      poll(&room, 1, poll_time(deadline));
     }
   }
   return is_open();
@@ -130,11 +118,10 @@ FileDescriptor listen_at(int port, std::string_view what) {
 }
 
 std::optional<LineSocket> accept_at(const FileDescriptor& listener) {
-  sockaddr_storage address{};
-  socklen_t size = sizeof address;
-  FileDescriptor socket(
-      accept4(listener.get(), reinterpret_cast<sockaddr*>(&address), &size, SOCK_CLOEXEC | SOCK_NONBLOCK));
-  if (socket.get() >= 0) return LineSocket(std::move(socket), name_of(address, size));
+  SocketAddress address;
+  FileDescriptor socket(accept4(listener.get(), address.get(), &address.size, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (socket.get() >= 0)
+    return LineSocket(std::move(socket), fmt::format("{} port {}", numeric(address), port_of(address)));
   if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
     fail_errno(errno, "tutti run: taking a connection from another launcher");
   return std::nullopt;  // nobody, or gone again

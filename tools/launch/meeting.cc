@@ -1,19 +1,18 @@
 #include "tools/launch/meeting.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <memory>
-#include <netdb.h>
 #include <poll.h>
 #include <signal.h>
-#include <sys/socket.h>
 
 #include <fmt/format.h>
 
 #include "tools/launch/line_socket.h"
 #include "tools/launch/meeting_host.h"
 #include "tools/launch/meeting_words.h"
+#include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
+#include "tutti/base/net.h"
+#include "tutti/base/random_key.h"
 #include "tutti/cluster/address.h"
 
 namespace tutti {
@@ -31,18 +30,6 @@ constexpr milliseconds kLastWord{2000};
 constexpr milliseconds kSendTime{5000};
 constexpr size_t kLongestQuote = 60;
 
-double seconds(milliseconds time) { return std::chrono::duration<double>(time).count(); }
-
-struct AddressList {
-  addrinfo* first = nullptr;
-  AddressList() = default;
-  ~AddressList() {
-    if (first != nullptr) freeaddrinfo(first);
-  }
-  AddressList(const AddressList&) = delete;
-  AddressList& operator=(const AddressList&) = delete;
-};
-
 // A launcher that goes to the first host.
 class MeetingGuest {
  public:
@@ -51,20 +38,19 @@ class MeetingGuest {
 
   MeetingResult run() {
     while (!signal_) {
-      if (auto workers = talk(connect())) return {std::move(*workers), std::nullopt};
+      if (auto all = talk(connect())) return {std::move(all->workers), std::move(all->launch), std::nullopt};
       wait_for(-1, POLLIN, std::min(deadline_, Clock::now() + kPause));
       if (!signal_ && Clock::now() >= deadline_) give_up();
     }
-    return {{}, signal_};
+    return {{}, "", signal_};
   }
 
  private:
   // True where the socket is ready; false when the time is up or a signal has come.
-  bool wait_for(int socket, int16_t event, Clock::time_point until) {
-    while (!signal_ && Clock::now() < until) {
+  bool wait_for(int socket, int16_t event, Clock::time_point time) {
+    while (!signal_ && Clock::now() < time) {
       std::vector<pollfd> events = {{socket, event, 0}, {signals_.descriptor(), POLLIN, 0}};
-      const auto left = std::chrono::ceil<milliseconds>(until - Clock::now());
-      poll(events.data(), events.size(), static_cast<int>(std::max(left, milliseconds(0)).count()));
+      poll(events.data(), events.size(), poll_time(time));
       if (events[1].revents != 0) signal_ = next_stop_signal(signals_);
       if (events[0].revents != 0) return true;
     }
@@ -73,44 +59,22 @@ class MeetingGuest {
 
   LineSocket connect() {
     const Address address = parse_address(hosts_.first_address());
-    addrinfo hints{};
-    hints.ai_socktype = SOCK_STREAM;
-    AddressList found;
-    const int error =
-        getaddrinfo(address.host.c_str(), std::to_string(address.port).c_str(), &hints, &found.first);
-    if (error != 0) trouble_ = gai_strerror(error);
-    for (const addrinfo* place = found.first; place != nullptr && !signal_; place = place->ai_next) {
-      LineSocket socket = connect_to(*place);
-      if (socket.is_open()) return socket;
+    const Resolved found = resolve(address.host, address.port);
+    if (found.addresses.empty()) trouble_ = found.trouble;
+    for (const SocketAddress& place : found.addresses) {
+      if (signal_) break;
+      Connected connected = connect_awaiting(place, [this](int socket) {
+        return wait_for(socket, POLLOUT, std::min(deadline_, Clock::now() + kConnectTime));
+      });
+      if (connected.error == 0) return {std::move(connected.socket), hosts_.name_of(0)};
+      trouble_ = errno_text(connected.error);
     }
     return {FileDescriptor(), ""};
   }
 
-  LineSocket connect_to(const addrinfo& place) {
-    FileDescriptor socket(
-        ::socket(place.ai_family, place.ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, place.ai_protocol));
-    if (socket.get() < 0) return refused(errno);
-    if (::connect(socket.get(), place.ai_addr, place.ai_addrlen) != 0) {
-      if (errno != EINPROGRESS) return refused(errno);
-      if (!wait_for(socket.get(), POLLOUT, std::min(deadline_, Clock::now() + kConnectTime)))
-        return refused(ETIMEDOUT);
-      int error = 0;
-      socklen_t size = sizeof error;
-      getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &size);
-      if (error != 0) return refused(error);
-    }
-    return {std::move(socket), hosts_.name_of(0)};
-  }
-
-  LineSocket refused(int error) {
-    trouble_ = errno_text(error);
-    return {FileDescriptor(), ""};
-  }
-
-  // The workers of all; nothing where that was not to be had, and another try may help.
-  std::optional<std::vector<int>> talk(LineSocket socket) {
-    const auto patience = std::chrono::duration_cast<milliseconds>(deadline_ - Clock::now());
-    const Hello hello{*hosts_.own(), workers_, std::max(patience, milliseconds(0)), hosts_.fingerprint()};
+  // What all are told; nothing where that was not to be had, and another try may help.
+  std::optional<Answer> talk(LineSocket socket) {
+    const Hello hello{*hosts_.own(), workers_, until(deadline_), hosts_.fingerprint()};
     if (!socket.is_open() || !socket.send(to_line(hello), kSendTime)) return std::nullopt;
     trouble_ = "somebody listens there, but says nothing";
     while (socket.is_open()) {
@@ -122,8 +86,8 @@ class MeetingGuest {
     return std::nullopt;
   }
 
-  std::optional<std::vector<int>> take_answer(const std::string& line) {
-    const std::optional<Answer> answer = read_answer(line);
+  std::optional<Answer> take_answer(const std::string& line) {
+    std::optional<Answer> answer = read_answer(line);
     if (answer && answer->kind == Answer::Kind::No)
       fail(ErrorKind::InvalidArgument, "tutti run: {} sends this launcher away: {}", hosts_.name_of(0),
            answer->text);
@@ -133,7 +97,7 @@ class MeetingGuest {
           "tutti run: within {:g} s the launchers have not all come to {}: {} missing. Start tutti run there "
           "too, or raise --start-timeout",
           seconds(timeout_), hosts_.first_address(), answer->text);
-    if (answer && fits(answer->workers)) return answer->workers;
+    if (answer && fits(answer->workers)) return answer;
     trouble_ = fmt::format("what came from there is no launcher's word: '{}'",
                            harmless(line.substr(0, kLongestQuote)));
     return std::nullopt;
@@ -169,7 +133,7 @@ class MeetingGuest {
 
 MeetingResult meet(const Hosts& hosts, int workers, milliseconds timeout, SignalPipe& signals,
                    const Log& log) {
-  if (hosts.row().size() == 1) return {{workers}, std::nullopt};
+  if (hosts.row().size() == 1) return {{workers}, random_key(), std::nullopt};
   log.info("{} starts {} and waits up to {:g} s for the launchers of the other {} at {}",
            hosts.name_of(*hosts.own()), workers == 1 ? "1 worker" : fmt::format("{} workers", workers),
            seconds(timeout),

@@ -14,12 +14,14 @@ namespace tutti {
 // What each launcher of the row starts, by place in the row.
 struct MeetingResult {
   std::vector<int> workers;
+  std::string launch;         // what tells this start of the job from all others (Identity::launch)
   std::optional<int> signal;  // one that this process got meanwhile, and that ended the wait
 };
 
 // Tells the launchers of all other hosts how many workers this one starts, and hears the same of them. They
-// meet at the first host's address, which that launcher holds until all have come and gone; then its first
-// worker may listen there. A launcher that goes away before all have come may come again.
+// meet at the first host's address, which that launcher holds until all have come; it is free before any of
+// them is told so, and their workers come there. A launcher that goes away before all have come may come
+// again.
 //   Timeout          not all came in time; names those who are missing, to all that have come
 //   InvalidArgument  TF_CONFIG is not the same on all hosts, or the address is in use
 //   PeerLost         a launcher went away when all had come

@@ -4,7 +4,9 @@
 
 #include <fmt/format.h>
 
+#include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
+#include "tutti/base/random_key.h"
 #include "tutti/cluster/address.h"
 
 namespace tutti {
@@ -19,8 +21,6 @@ constexpr milliseconds kFarewell{5000};
 constexpr size_t kMostStrangers = 64;
 constexpr size_t kMostNamed = 20;
 constexpr size_t kLongestQuote = 60;
-
-double seconds(milliseconds time) { return std::chrono::duration<double>(time).count(); }
 
 }  // namespace
 
@@ -38,7 +38,7 @@ MeetingResult MeetingHost::run() {
   while (!all_here()) {
     if (Clock::now() >= deadline_) give_up();
     wait_for_events();
-    if (const auto signal = next_stop_signal(signals_)) return {{}, signal};
+    if (const auto signal = next_stop_signal(signals_)) return {{}, "", signal};
     accept_guests();
     for (Guest& guest : guests_) listen_to(guest);
     for (Guest& guest : guests_) dismiss_late(guest);
@@ -54,26 +54,28 @@ bool MeetingHost::all_here() const {
 
 void MeetingHost::wait_for_events() {
   std::vector<pollfd> events = {{listener_.get(), POLLIN, 0}, {signals_.descriptor(), POLLIN, 0}};
-  Clock::time_point until = deadline_;
+  Clock::time_point next = deadline_;
   for (const Guest& guest : guests_) {
     events.push_back({guest.socket.descriptor(), POLLIN, 0});
-    until = std::min(until, guest.deadline);
+    next = std::min(next, guest.deadline);
   }
-  const auto left = std::chrono::ceil<milliseconds>(until - Clock::now());
-  poll(events.data(), events.size(), static_cast<int>(std::max(left, milliseconds(0)).count()));
+  poll(events.data(), events.size(), poll_time(next));
 }
 
 void MeetingHost::accept_guests() {
-  while (auto socket = accept_at(listener_))
+  while (auto socket = accept_at(listener_)) {
     guests_.push_back({std::move(*socket), std::nullopt, Clock::now() + kHelloTime});
-  // Those who say nothing keep no launcher out: the oldest of them goes.
-  size_t strangers = static_cast<size_t>(
-      std::count_if(guests_.begin(), guests_.end(), [](const Guest& g) { return !g.hello; }));
-  for (Guest& guest : guests_) {
-    if (strangers <= kMostStrangers) break;
-    if (guest.hello) continue;
-    guest.socket.close();
-    --strangers;
+    make_room();
+  }
+}
+
+// Those who say nothing keep no launcher out: the oldest of them goes.
+void MeetingHost::make_room() {
+  const auto is_stranger = [](const Guest& g) { return !g.hello && g.socket.is_open(); };
+  while (static_cast<size_t>(std::count_if(guests_.begin(), guests_.end(), is_stranger)) > kMostStrangers) {
+    Guest& oldest = *std::find_if(guests_.begin(), guests_.end(), is_stranger);
+    listen_to(oldest);
+    if (!oldest.hello) oldest.socket.close();
   }
 }
 
@@ -93,7 +95,7 @@ void MeetingHost::take_hello(Guest& guest, const std::string& line) {
   }
   if (const std::string reason = why_not(*hello); !reason.empty()) {
     log_.warning("sends away the launcher at {}: {}", guest.socket.peer(), reason);
-    guest.socket.send(to_line(Answer{Answer::Kind::No, {}, reason}), kFarewell);
+    guest.socket.send(to_line(Answer{.kind = Answer::Kind::No, .text = reason}), kFarewell);
     guest.socket.close();
     return;
   }
@@ -118,7 +120,8 @@ std::string MeetingHost::why_not(const Hello& hello) const {
 
 void MeetingHost::dismiss_late(Guest& guest) {
   if (Clock::now() < guest.deadline || !guest.socket.is_open()) return;
-  if (guest.hello) guest.socket.send(to_line(Answer{Answer::Kind::Late, {}, missing()}), kFarewell);
+  if (guest.hello)
+    guest.socket.send(to_line(Answer{.kind = Answer::Kind::Late, .text = missing()}), kFarewell);
   guest.socket.close();
 }
 
@@ -127,8 +130,11 @@ void MeetingHost::forget_closed() {
   std::erase_if(guests_, [](const Guest& guest) { return !guest.socket.is_open(); });
 }
 
+// As soon as they are told, workers of other hosts come to this port: they are to find the first worker's
+// table, or nobody.
 MeetingResult MeetingHost::tell_all() {
-  Answer answer{Answer::Kind::All, std::vector<int>(hosts_.row().size(), 1), ""};
+  listener_ = FileDescriptor();
+  Answer answer{.workers = std::vector<int>(hosts_.row().size(), 1), .launch = random_key()};
   answer.workers[0] = workers_;
   std::erase_if(guests_, [](const Guest& guest) { return !guest.hello; });
   for (const Guest& guest : guests_) {
@@ -140,18 +146,17 @@ MeetingResult MeetingHost::tell_all() {
          hosts_.name_of(guest.hello->host));
   }
   see_off();
-  return {std::move(answer.workers), std::nullopt};
+  return {std::move(answer.workers), std::move(answer.launch), std::nullopt};
 }
 
 // Who closes a connection first keeps its port for a minute, and this one's is wanted now: they go first.
 void MeetingHost::see_off() {
-  const auto until = Clock::now() + kFarewell;
+  const auto end = Clock::now() + kFarewell;
   forget_closed();
-  while (!guests_.empty() && Clock::now() < until) {
+  while (!guests_.empty() && Clock::now() < end) {
     std::vector<pollfd> events;
     for (const Guest& guest : guests_) events.push_back({guest.socket.descriptor(), POLLIN, 0});
-    const auto left = std::chrono::ceil<milliseconds>(until - Clock::now());
-    poll(events.data(), events.size(), static_cast<int>(left.count()));
+    poll(events.data(), events.size(), poll_time(end));
     for (Guest& guest : guests_) listen_to(guest);
     forget_closed();
   }
@@ -159,7 +164,8 @@ void MeetingHost::see_off() {
 
 void MeetingHost::give_up() {
   for (Guest& guest : guests_) {
-    if (guest.hello) guest.socket.send(to_line(Answer{Answer::Kind::Late, {}, missing()}), kFarewell);
+    if (guest.hello)
+      guest.socket.send(to_line(Answer{.kind = Answer::Kind::Late, .text = missing()}), kFarewell);
   }
   fail(ErrorKind::Timeout, "tutti run: within {:g} s the launchers have not all come to {}: {} {}{}",
        seconds(timeout_), hosts_.first_address(), missing(),

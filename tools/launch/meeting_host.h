@@ -15,7 +15,7 @@
 
 namespace tutti {
 
-// The launcher of the first host, to whom all others come. Holds the port as long as it lives.
+// The launcher of the first host, to whom all others come. Holds the port until all are there.
 class MeetingHost {
  public:
   MeetingHost(const Hosts& hosts, int workers, std::chrono::milliseconds timeout, SignalPipe& signals,
@@ -36,6 +36,7 @@ class MeetingHost {
   bool all_here() const;
   void wait_for_events();
   void accept_guests();
+  void make_room();
   void listen_to(Guest& guest);
   void take_hello(Guest& guest, const std::string& line);
   std::string why_not(const Hello& hello) const;

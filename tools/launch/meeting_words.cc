@@ -10,8 +10,9 @@
 namespace tutti {
 namespace {
 
-constexpr std::string_view kVersion = "tutti-run/1";
+constexpr std::string_view kVersion = "tutti-run/2";
 constexpr size_t kFingerprint = 64;  // hexadecimal digits
+constexpr size_t kLaunch = 32;
 constexpr size_t kLongestHarmless = 4000;
 
 // Digits alone: neither "+2" nor "-0".
@@ -22,14 +23,16 @@ std::optional<int> number(std::string_view text, int least, int most) {
   return static_cast<int>(*value);
 }
 
-bool is_fingerprint(std::string_view text) {
-  return text.size() == kFingerprint && text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+bool is_hexadecimal(std::string_view text, size_t digits) {
+  return text.size() == digits && text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
 }
 
-std::optional<Answer> read_all(std::string_view numbers) {
-  Answer answer;
-  for (const std::string& piece : split(numbers, ' ')) {
-    const auto workers = number(piece, 1, kMostWorkersOfAHost);
+std::optional<Answer> read_all(std::string_view text) {
+  const std::vector<std::string> words = split(text, ' ');
+  if (words.size() < 2 || !is_hexadecimal(words.front(), kLaunch)) return std::nullopt;
+  Answer answer{.launch = words.front()};
+  for (size_t i = 1; i < words.size(); ++i) {
+    const auto workers = number(words[i], 1, kMostWorkersOfAHost);
     if (!workers) return std::nullopt;
     answer.workers.push_back(*workers);
   }
@@ -46,7 +49,7 @@ std::string to_line(const Hello& hello) {
 std::string to_line(const Answer& answer) {
   switch (answer.kind) {
     case Answer::Kind::All:
-      return fmt::format("all {}\n", fmt::join(answer.workers, " "));
+      return fmt::format("all {} {}\n", answer.launch, fmt::join(answer.workers, " "));
     case Answer::Kind::Late:
       return fmt::format("late {}\n", harmless(answer.text));
     case Answer::Kind::No:
@@ -58,7 +61,8 @@ std::string to_line(const Answer& answer) {
 std::optional<Hello> read_hello(std::string_view line) {
   if (line.size() > Hello::kLongest) return std::nullopt;
   const std::vector<std::string> words = split(line, ' ');
-  if (words.size() != 5 || words[0] != kVersion || !is_fingerprint(words[4])) return std::nullopt;
+  if (words.size() != 5 || words[0] != kVersion || !is_hexadecimal(words[4], kFingerprint))
+    return std::nullopt;
   const auto host = number(words[1], 0, INT_MAX);
   const auto workers = number(words[2], 1, kMostWorkersOfAHost);
   const auto patience = number(words[3], 0, INT_MAX);
@@ -72,8 +76,8 @@ std::optional<Answer> read_answer(std::string_view line) {
   const std::string_view kind = line.substr(0, space);
   const std::string_view rest = line.substr(space + 1);
   if (kind == "all") return read_all(rest);
-  if (kind == "late") return Answer{Answer::Kind::Late, {}, harmless(rest)};
-  if (kind == "no") return Answer{Answer::Kind::No, {}, harmless(rest)};
+  if (kind == "late") return Answer{.kind = Answer::Kind::Late, .text = harmless(rest)};
+  if (kind == "no") return Answer{.kind = Answer::Kind::No, .text = harmless(rest)};
   return std::nullopt;
 }
 

@@ -11,9 +11,9 @@
 // is not exactly such a line reads as nothing.
 namespace tutti {
 
-constexpr int kMostWorkersOfAHost = 4096;
+inline constexpr int kMostWorkersOfAHost = 4096;
 
-// From a launcher to the first of the row: "tutti-run/1 HOST WORKERS PATIENCE-MS FINGERPRINT".
+// From a launcher to the first of the row: "tutti-run/2 HOST WORKERS PATIENCE-MS FINGERPRINT".
 struct Hello {
   static constexpr size_t kLongest = 200;  // bytes
 
@@ -25,15 +25,16 @@ struct Hello {
   bool operator==(const Hello&) const = default;
 };
 
-// Back: "all 2 1 4", the workers of every host; "late TEXT", who has not come in time; "no TEXT", why this
-// launcher does not belong here.
+// Back: "all KEY 2 1 4", the key of this launch and the workers of every host; "late TEXT", who has not come
+// in time; "no TEXT", why this launcher does not belong here.
 struct Answer {
   static constexpr size_t kLongest = size_t{1} << 20;  // bytes
   enum class Kind { All, Late, No };
 
   Kind kind = Kind::All;
-  std::vector<int> workers;
-  std::string text;  // of one line
+  std::vector<int> workers = {};
+  std::string text = "";    // of one line
+  std::string launch = "";  // Identity::launch
 
   bool operator==(const Answer&) const = default;
 };

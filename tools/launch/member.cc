@@ -1,9 +1,10 @@
 #include "tools/launch/member.h"
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
-#include <poll.h>
 #include <signal.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <fmt/core.h>
@@ -13,29 +14,15 @@ namespace {
 
 constexpr size_t kLastLines = 10;
 constexpr size_t kLongestLastLine = 1000;
+constexpr size_t kBuffer = size_t{1} << 16;
 
 }  // namespace
 
-bool write_all(int descriptor, std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t count = write(descriptor, text.data(), text.size());
-    if (count >= 0) {
-      text.remove_prefix(static_cast<size_t>(count));
-    } else if (errno == EAGAIN) {  // a terminal that somebody else has made non-blocking
-      pollfd ready{descriptor, POLLOUT, 0};
-      poll(&ready, 1, -1);
-    } else if (errno != EINTR) {
-      return false;
-    }
-  }
-  return true;
-}
-
-Member::Member(std::string task, Child child)
+Member::Member(std::string task, Child child, Output& out, Output& err)
     : task_(std::move(task)),
       pid_(child.pid),
-      out_{std::move(child.out), STDOUT_FILENO, {}},
-      err_{std::move(child.err), STDERR_FILENO, {}} {}
+      out_{std::move(child.out), &out, {}},
+      err_{std::move(child.err), &err, {}} {}
 
 double Member::seconds() const {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - started_).count();
@@ -44,36 +31,43 @@ double Member::seconds() const {
 std::vector<int> Member::descriptors() const {
   std::vector<int> open;
   for (const Stream* stream : {&out_, &err_}) {
-    if (stream->from.get() >= 0) open.push_back(stream->from.get());
+    if (stream->from.get() >= 0 && !stream->to->full()) open.push_back(stream->from.get());
   }
   return open;
 }
 
-bool Member::pass_on() {
-  const bool from_out = pass_on(out_);
-  const bool from_err = pass_on(err_);
-  return from_out || from_err;
+void Member::pass_on() {
+  for (Stream* stream : {&out_, &err_}) {
+    if (!stream->to->full()) pass_on(*stream, kBuffer);
+  }
 }
 
 void Member::finish_output() {
-  while (pass_on()) {
+  for (Stream* stream : {&out_, &err_}) {
+    int arrived = 0;
+    if (stream->from.get() >= 0) ioctl(stream->from.get(), FIONREAD, &arrived);
+    for (auto left = static_cast<size_t>(arrived); left > 0;) {
+      const size_t count = pass_on(*stream, std::min(left, kBuffer));
+      if (count == 0) break;
+      left -= count;
+    }
+    write_lines(*stream, {});
   }
-  write_lines(out_, {});
-  write_lines(err_, {});
 }
 
-// One bufferful, so that a task that never stops printing cannot keep the others from being heard.
-bool Member::pass_on(Stream& stream) {
-  if (stream.from.get() < 0) return false;
-  std::array<char, 1 << 16> buffer;
+// One bufferful at most, so that a task that never stops printing cannot keep the others from being heard.
+// Returns how much there was.
+size_t Member::pass_on(Stream& stream, size_t most) {
+  if (stream.from.get() < 0) return 0;
+  std::array<char, kBuffer> buffer;
   ssize_t count = 0;
   do {
-    count = read(stream.from.get(), buffer.data(), buffer.size());
+    count = read(stream.from.get(), buffer.data(), std::min(most, buffer.size()));
   } while (count < 0 && errno == EINTR);
-  if (count < 0) return false;  // nothing there now
+  if (count < 0) return 0;  // nothing there now
   if (count == 0) stream.from = FileDescriptor();
   write_lines(stream, {buffer.data(), static_cast<size_t>(count)});
-  return true;
+  return static_cast<size_t>(count);
 }
 
 // No bytes: the end of the stream.
@@ -86,7 +80,7 @@ void Member::write_lines(Stream& stream, std::string_view bytes) {
   };
   stream.splitter.feed(bytes, std::chrono::steady_clock::now(), take);
   if (bytes.empty()) stream.splitter.finish(take);
-  write_all(stream.to, lines);
+  stream.to->add(lines);
 }
 
 void Member::signal(int number) const {

@@ -9,13 +9,15 @@
 #include "tools/launch/child.h"
 #include "tools/launch/line_splitter.h"
 #include "tools/launch/outcome.h"
+#include "tools/launch/output.h"
 
 namespace tutti {
 
 // One task of a group: its process, and what it prints, line by line with the task's name before each.
 class Member {
  public:
-  Member(std::string task, Child child);
+  // The outputs outlive it.
+  Member(std::string task, Child child, Output& out, Output& err);
 
   const std::string& task() const { return task_; }
   pid_t pid() const { return pid_; }
@@ -24,12 +26,11 @@ class Member {
   void ended(Outcome outcome) { outcome_ = outcome; }
   double seconds() const;
 
-  // The pipes that are still open, for poll(2).
+  // The pipes that are still open and may be read from, for poll(2).
   std::vector<int> descriptors() const;
-  // Passes on some of what has arrived, without waiting; false where nothing had. What the reader of our own
-  // output does not take any more is dropped.
-  bool pass_on();
-  // Passes on all that has arrived, a last line without its newline too.
+  // Passes on some of what has arrived, without waiting, unless the output is full.
+  void pass_on();
+  // Passes on all that has arrived by now, a last line without its newline too.
   void finish_output();
   // To the process group that the process leads, for as long as it runs.
   void signal(int number) const;
@@ -39,10 +40,10 @@ class Member {
  private:
   struct Stream {
     FileDescriptor from;
-    int to;
+    Output* to;
     LineSplitter splitter;
   };
-  bool pass_on(Stream& stream);
+  size_t pass_on(Stream& stream, size_t most);
   void write_lines(Stream& stream, std::string_view bytes);
 
   std::string task_;
@@ -53,8 +54,5 @@ class Member {
   std::deque<std::string> last_lines_;
   std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
 };
-
-// All bytes, waiting where a pipe is full. False where nobody reads any more.
-bool write_all(int descriptor, std::string_view text);
 
 }  // namespace tutti

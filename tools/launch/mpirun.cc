@@ -11,6 +11,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
+#include "tutti/cluster/identity.h"
 
 namespace tutti {
 namespace {
@@ -18,8 +19,8 @@ namespace {
 constexpr int kMostSlots = 4096;
 
 // Who a process is; what a launcher above this one has said would reach the ranks of this host.
-constexpr std::array kIdentity = {"TF_CONFIG", "TUTTI_CLUSTER_SPEC", "TUTTI_JOB_NAME", "TUTTI_TASK_INDEX",
-                                  "TUTTI_TASK_ID"};
+constexpr std::array kIdentity = {"TF_CONFIG",        "TUTTI_CLUSTER_SPEC", "TUTTI_JOB_NAME",
+                                  "TUTTI_TASK_INDEX", "TUTTI_TASK_ID",      kLaunchVariable};
 
 template <class... Args>
 [[noreturn]] void refuse(fmt::format_string<Args...> text, Args&&... args) {

@@ -75,6 +75,7 @@ TEST(MpirunCommand, takes_our_variables_along_but_nobodys_identity) {
                                  {"TUTTI_CLUSTER_SPEC", "worker|a:1"},
                                  {"TUTTI_JOB_NAME", "worker"},
                                  {"TUTTI_TASK_INDEX", "0"},
+                                 {"_TUTTI_LAUNCH", "x"},
                                  {"TF_CONFIG", ""},
                                  {"HOME", "/root"}});
   const auto words = mpirun_command({{{"a", 1}}, 0, {"prog"}}, environment);

@@ -9,23 +9,33 @@
 #include "tools/launch/meeting_words.h"
 #include "tutti/base/error.h"
 #include "tutti/base/ports.h"
+#include "tutti/base/random_key.h"
+#include "tutti/cluster/identity.h"
 
 namespace tutti {
 namespace {
 
-// "worker|127.0.0.1:4711;127.0.0.1:4712".
-ClusterSpec cluster_of(int workers) {
+constexpr const char* kServers = "ps";
+constexpr const char* kWorkers = "worker";
+
+// "ps|127.0.0.1:4710,worker|127.0.0.1:4711;127.0.0.1:4712".
+ClusterSpec cluster_of(int servers, int workers) {
+  ClusterSpec::Tasks ps;
   ClusterSpec::Tasks tasks;
-  for (const int port : free_ports(workers))
-    tasks.emplace(static_cast<int>(tasks.size()), fmt::format("127.0.0.1:{}", port));
-  return ClusterSpec({{"worker", std::move(tasks)}});
+  for (const int port : free_ports(servers + workers)) {
+    ClusterSpec::Tasks& job = static_cast<int>(ps.size()) < servers ? ps : tasks;
+    job.emplace(static_cast<int>(job.size()), fmt::format("127.0.0.1:{}", port));
+  }
+  if (servers == 0) return ClusterSpec({{kWorkers, std::move(tasks)}});
+  return ClusterSpec({{kServers, std::move(ps)}, {kWorkers, std::move(tasks)}});
 }
 
-TaskPlan plan_of(const ClusterSpec& cluster, const Task& task) {
+TaskPlan plan_of(const ClusterSpec& cluster, const Task& task, const std::string& launch) {
   return {task.short_name(),
           {{"TUTTI_CLUSTER_SPEC", cluster.to_string()},
            {"TUTTI_JOB_NAME", task.job},
-           {"TUTTI_TASK_INDEX", std::to_string(task.index)}}};
+           {"TUTTI_TASK_INDEX", std::to_string(task.index)},
+           {kLaunchVariable, launch}}};
 }
 
 std::string counted(size_t number, std::string_view what) {
@@ -62,9 +72,15 @@ int Planner::workers_here() const {
 
 Plan Planner::on_this_machine() const {
   Plan plan;
-  const ClusterSpec cluster = cluster_of(workers_here());
-  for (const int index : cluster.task_indices("worker")) {
-    plan.tasks.push_back(plan_of(cluster, {.job = "worker", .index = index}));
+  const ClusterSpec cluster = cluster_of(options_.servers, workers_here());
+  const std::string launch = random_key();
+  for (int index = 0; index < options_.servers; ++index) {
+    plan.tasks.push_back(plan_of(cluster, {.job = kServers, .index = index}, launch));
+    plan.tasks.back().is_server = true;
+    plan.tasks.back().variables["CUDA_VISIBLE_DEVICES"] = "";
+  }
+  for (const int index : cluster.task_indices(kWorkers)) {
+    plan.tasks.push_back(plan_of(cluster, {.job = kWorkers, .index = index}, launch));
     give_gpu(static_cast<size_t>(index), plan.tasks.back());
   }
   return plan;
@@ -76,7 +92,7 @@ Plan Planner::with_other_hosts(SignalPipe& signals) const {
   const Hosts::Spread spread = hosts_->spread(met.workers);
   Plan plan;
   for (const Task& task : spread.tasks.at(*hosts_->own())) {
-    plan.tasks.push_back(plan_of(spread.cluster, task));
+    plan.tasks.push_back(plan_of(spread.cluster, task, met.launch));
     plan.tasks.back().variables["TF_CONFIG"] = hosts_->config_for(spread.cluster, task);
     if (!stands_outside()) give_gpu(plan.tasks.size() - 1, plan.tasks.back());
   }

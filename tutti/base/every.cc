@@ -18,7 +18,7 @@ Every parse_every(std::string_view text) {
 }
 
 bool Due::at(int64_t step) const {
-  if (every_.steps > 0) return step % every_.steps == 0;
+  if (every_.steps > 0) return step / every_.steps > step_ / every_.steps;
   return every_.seconds > 0 &&
          std::chrono::steady_clock::now() - last_ >= std::chrono::duration<double>(every_.seconds);
 }

@@ -25,13 +25,17 @@ class Due {
  public:
   explicit Due(const Every& every) : every_(every) {}
 
-  // So many steps are done.
+  // So many steps are done: whether there was a multiple since the last time.
   bool at(int64_t step) const;
-  // It was done now.
-  void restart() { last_ = std::chrono::steady_clock::now(); }
+  // It was done now, after so many steps.
+  void restart(int64_t step) {
+    step_ = step;
+    last_ = std::chrono::steady_clock::now();
+  }
 
  private:
   const Every every_;
+  int64_t step_ = 0;
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
 };
 

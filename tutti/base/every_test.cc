@@ -36,13 +36,18 @@ TEST(Every, quotes_what_it_cannot_read) {
 }
 
 TEST(Due, counts_steps_or_seconds) {
-  EXPECT_TRUE(Due({.steps = 5, .seconds = 0}).at(10));
-  EXPECT_FALSE(Due({.steps = 5, .seconds = 0}).at(11));
+  Due fives({.steps = 5, .seconds = 0});
+  EXPECT_FALSE(fives.at(4));
+  EXPECT_TRUE(fives.at(5));
+  fives.restart(5);
+  EXPECT_FALSE(fives.at(9));
+  // Where others make some of the steps, a multiple may be passed by.
+  EXPECT_TRUE(fives.at(11));
   EXPECT_FALSE(Due({}).at(10));
   EXPECT_FALSE(Due({.steps = 0, .seconds = 3600}).at(10));
   Due always({.steps = 0, .seconds = 1e-9});
   EXPECT_TRUE(always.at(1));
-  always.restart();
+  always.restart(1);
   EXPECT_TRUE(always.at(1));
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -32,6 +33,8 @@ class Context {
 
   const Flags& flags() const { return flags_; }
   const Log& log() const { return log_; }
+  // Whether the workers have been connected, which is done once (comm/connect.h).
+  std::atomic<bool>& connected() const { return *connected_; }
   // Where what this process does is noted down, with --timeline; else null.
   Timeline* timeline() const { return timeline_.get(); }
   // One GPU per local rank, or the CPU; what --device says goes first.
@@ -47,6 +50,7 @@ class Context {
   Identity identity_;
   Log log_;
   std::shared_ptr<Timeline> timeline_;  // shared by the copies of this
+  std::shared_ptr<std::atomic<bool>> connected_ = std::make_shared<std::atomic<bool>>(false);  // likewise
   c10::Device device_;
   int threads_;
 };

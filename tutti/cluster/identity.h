@@ -40,8 +40,12 @@ struct Identity {
   std::string
       master_address;  // HOST:PORT of rank 0, or its host alone (PMIx), or "" where the launcher names none
   bool launcher_serves = false;  // somebody else than rank 0 listens there already, with a c10d TCPStore
-  int attempt = 0;  // how often the launcher has started all of them before: what it serves outlives them
+  std::string launch;  // the same for all tasks of one start by `tutti run`, and for no others; "" elsewhere
+  int attempt = 0;     // how often the launcher has started all of them before: what it serves outlives them
 };
+
+// What `tutti run` tells its tasks in it (Identity::launch).
+constexpr const char* kLaunchVariable = "_TUTTI_LAUNCH";
 
 // Asks, in this order: flags, TF_CONFIG, torchrun, Open MPI, MPICH/PMI, PMIx, Slurm; else one process. The
 // first that has anything to say decides; where what it says is incomplete or contradicts itself, an

@@ -86,5 +86,12 @@ TEST(Task, has_a_long_and_a_short_name) {
   EXPECT_EQ(task.short_name(), "ps/3");
 }
 
+TEST(Discover, knows_the_launch_whoever_names_the_ranks) {
+  EXPECT_EQ(discover(Flags(), Environment()).launch, "");
+  Variables variables = kLaunchers[1].second;
+  variables[kLaunchVariable] = "k3y";
+  EXPECT_EQ(discover(Flags(), Environment(variables)).launch, "k3y");
+}
+
 }  // namespace
 }  // namespace tutti

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
 
 #include <fmt/format.h>
 #include <torch/utils.h>
 
 #include "tutti/base/type_name.h"
 #include "tutti/comm/reduce.h"
+#include "tutti/comm/reduce_on_device.h"
 
 namespace tutti::comm {
 namespace {
@@ -21,18 +23,39 @@ Bytes bytes_of(const torch::Tensor& tensor) {
 
 bool is_plain(const torch::Tensor& tensor) { return tensor.is_cpu() && tensor.is_contiguous(); }
 
-// A tensor as one run of bytes on the CPU: itself where it is that, else a copy.
-torch::Tensor flat(const torch::Tensor& tensor) { return tensor.to(torch::kCPU).contiguous().view(-1); }
+// A tensor as one run of bytes at that place: itself where it is that, else a copy.
+torch::Tensor flat(const torch::Tensor& tensor, torch::Device place) {
+  return tensor.to(place).contiguous().view(-1);
+}
 
 // The same without the values: room to receive into.
-torch::Tensor flat_room(const torch::Tensor& tensor) {
-  if (is_plain(tensor)) return tensor.view(-1);
-  return torch::empty({tensor.numel()}, tensor.options().device(torch::kCPU));
+torch::Tensor flat_room(const torch::Tensor& tensor, torch::Device place) {
+  if (tensor.device() == place && tensor.is_contiguous()) return tensor.view(-1);
+  return torch::empty({tensor.numel()}, tensor.options().device(place));
 }
 
 // Where `room` is a copy, the values go where they belong.
 void put_back(const torch::Tensor& tensor, const torch::Tensor& room) {
   if (room.data_ptr() != tensor.data_ptr()) tensor.copy_(room.view(tensor.sizes()));
+}
+
+bool overlap(const torch::Tensor& one, const torch::Tensor& other) {
+  const Bytes a = bytes_of(one);
+  const Bytes b = bytes_of(other);
+  return a.data() < b.data() + b.size() && b.data() < a.data() + a.size();
+}
+
+// A flat tensor, or its copy where what comes would be written over it.
+torch::Tensor apart(const torch::Tensor& values, const std::vector<torch::Tensor>& rooms) {
+  const bool lies_there = std::any_of(rooms.begin(), rooms.end(),
+                                      [&](const torch::Tensor& room) { return overlap(values, room); });
+  return lies_there ? values.clone() : values;
+}
+
+// What a person wants to read of an exception: behind it LibTorch shows a stack of frames.
+std::string first_line(const std::exception& error) {
+  const std::string_view text = error.what();
+  return std::string(text.substr(0, text.find('\n')));
 }
 
 // The equal parts of a flat tensor.
@@ -74,20 +97,14 @@ Activity mostly(const std::vector<ConstBytes>& sends, const std::vector<Bytes>& 
   return longest <= kShort ? Activity::Wait : Activity::Copy;
 }
 
-void reduce_tensors(const std::vector<torch::Tensor>& inputs, const torch::Tensor& output, ReduceOp op,
-                    const Operation& operation) {
-  const SpanScope span(operation.timeline, Activity::Reduce, "add", operation.step);
-  std::vector<const std::byte*> from;
-  for (const torch::Tensor& input : inputs) from.push_back(static_cast<const std::byte*>(input.data_ptr()));
-  auto* to = static_cast<std::byte*>(output.data_ptr());
-  comm::reduce(from, {&to, 1}, {output.scalar_type(), op, output.numel()}, tree_program(from.size()));
-}
-
 }  // namespace
 
 Collectives::Collectives(std::unique_ptr<Transport> transport, std::chrono::milliseconds timeout,
-                         Timeline* timeline)
+                         Timeline* timeline, std::unique_ptr<OnDevice> on_device,
+                         std::function<void()> on_failure)
     : transport_(std::move(transport)),
+      on_device_(std::move(on_device)),
+      on_failure_(std::move(on_failure)),
       in_place_(dynamic_cast<InPlace*>(transport_.get())),
       own_all_reduce_(dynamic_cast<OwnAllReduce*>(transport_.get())),
       by_host_(dynamic_cast<ByHost*>(transport_.get())),
@@ -96,8 +113,27 @@ Collectives::Collectives(std::unique_ptr<Transport> transport, std::chrono::mill
       timeout_(timeout),
       timeline_(timeline) {
   if (by_host_ == nullptr) return;
-  inside_ = std::make_unique<Collectives>(by_host_->inside(), timeout, timeline);
+  inside_ = std::make_unique<Collectives>(by_host_->inside(), timeout, timeline, nullptr, on_failure_);
   hosts_.emplace(Hosts{by_host_->placement(), *inside_});
+}
+
+// Where an exception passes by, this rank ends before its time.
+Collectives::~Collectives() {
+  if (on_failure_ && std::uncaught_exceptions() > 0) on_failure_();
+}
+
+std::string Collectives::name() const {
+  return on_device_ == nullptr ? transport_->name()
+                               : fmt::format("{}+{}", on_device_->name(), transport_->name());
+}
+
+// Where an operation on a tensor goes on.
+torch::Device Collectives::place_of(const torch::Tensor& tensor) const {
+  return on_device(tensor) ? tensor.device() : torch::Device(torch::kCPU);
+}
+
+bool Collectives::adds_by_host(const torch::Tensor& tensor) const {
+  return by_host_ != nullptr && !on_device(tensor);
 }
 
 void Collectives::require_rank(int rank) const {
@@ -114,13 +150,36 @@ template <class Body>
 void Collectives::guarded(const char* name, const Options& options, const Body& body) {
   throw_if_broken();
   const SpanScope span(timeline_, Activity::Operation, name, options.step, options.what);
+  const Operation operation = operation_of(name, options, timeout_, timeline_);
   try {
     const torch::NoGradGuard no_grad;
-    body(operation_of(name, options, timeout_, timeline_));
+    body(operation);
   } catch (const Error& error) {
-    const std::lock_guard lock(mutex_);
-    if (!broken_) broken_ = error;
+    give_up(error);
     throw;
+  } catch (const std::exception& error) {
+    // LibTorch's, say, or no memory. Going on, this rank would be an operation behind the others.
+    give_up(Error(ErrorKind::PeerLost,
+                  fmt::format("{} failed on rank {}: {}", describe(operation), rank_, first_line(error))));
+    throw;
+  }
+}
+
+// What this and all others fail with from now on, unless they have failed already. Some may wait on the
+// device for one that waits in the transport, or the other way round.
+void Collectives::give_up(const Error& error) noexcept {
+  try {
+    {
+      const std::lock_guard lock(mutex_);
+      if (broken_) return;
+      broken_ = error;
+    }
+    if (on_failure_) on_failure_();
+    if (world_ == 1) return;
+    transport_->abandon(error.what());
+    if (on_device_ != nullptr) on_device_->abandon(error.what());
+  } catch (const std::exception&) {
+    // The others will find out by themselves that this rank is gone.
   }
 }
 
@@ -139,8 +198,15 @@ Work Collectives::perform(const char* name, const Options& options, Body body) {
   return {};
 }
 
-// Own parts never leave the rank.
+// Own parts never leave the rank, and say where all are.
 void Collectives::exchange(const Tensors& inputs, const Tensors& outputs, const Operation& operation) {
+  if (const auto me = static_cast<size_t>(rank_); on_device(inputs[me])) {
+    if (inputs[me].data_ptr() != outputs[me].data_ptr()) outputs[me].copy_(inputs[me]);
+    if (world_ == 1) return;
+    const SpanScope span(timeline_, Activity::Copy, "exchange", operation.step);
+    on_device_->exchange(inputs, outputs, operation);
+    return;
+  }
   std::vector<ConstBytes> sends;
   std::vector<Bytes> recvs;
   for (const torch::Tensor& input : inputs) sends.push_back(bytes_of(input));
@@ -156,7 +222,7 @@ void Collectives::exchange(const Tensors& inputs, const Tensors& outputs, const 
 
 void Collectives::give_to_all(const torch::Tensor& input, const Tensors& outputs,
                               const Operation& operation) {
-  if (by_host_ == nullptr) {
+  if (!adds_by_host(input)) {
     exchange(Tensors(static_cast<size_t>(world_), input), outputs, operation);
     return;
   }
@@ -170,8 +236,23 @@ void Collectives::reduce_in_memory(const torch::Tensor& tensor, ReduceOp op, con
                         {tensor.scalar_type(), op, tensor.numel()}, operation);
 }
 
+void Collectives::reduce(const Tensors& inputs, const torch::Tensor& output, ReduceOp op,
+                         const Operation& operation) {
+  const SpanScope span(operation.timeline, Activity::Reduce, "add", operation.step);
+  const Reduction reduction{output.scalar_type(), op, output.numel()};
+  const Program program = tree_program(inputs.size());
+  if (on_device(output)) {
+    output.copy_(reduce_on_device(inputs, reduction, program));
+    return;
+  }
+  std::vector<const std::byte*> from;
+  for (const torch::Tensor& input : inputs) from.push_back(static_cast<const std::byte*>(input.data_ptr()));
+  auto* to = static_cast<std::byte*>(output.data_ptr());
+  comm::reduce(from, {&to, 1}, reduction, program);
+}
+
 void Collectives::reduce_by_exchange(const torch::Tensor& tensor, ReduceOp op, const Operation& operation) {
-  if (by_host_ != nullptr) {
+  if (adds_by_host(tensor)) {
     by_host_->all_reduce(bytes_of(tensor).data(), {tensor.scalar_type(), op, tensor.numel()}, operation);
     return;
   }
@@ -180,30 +261,32 @@ void Collectives::reduce_by_exchange(const torch::Tensor& tensor, ReduceOp op, c
   Tensors theirs;
   for (int r = 0; r < world_; ++r) theirs.push_back(r == rank_ ? mine : torch::empty_like(mine));
   exchange(slices, theirs, operation);
-  reduce_tensors(theirs, mine, op, operation);
+  reduce(theirs, mine, op, operation);
   exchange(Tensors(static_cast<size_t>(world_), mine), slices, operation);
 }
 
 Work Collectives::all_reduce(const torch::Tensor& tensor, ReduceOp op, const Options& options) {
   require_reducible(tensor.scalar_type(), op);
   if (world_ == 1) return {};
-  const bool by_itself = options.any_order && op == ReduceOp::Sum && own_all_reduce_ != nullptr &&
-                         own_all_reduce_->adds(tensor.scalar_type());
-  return perform("all_reduce", options, [this, tensor, op, by_itself](const Operation& operation) {
+  const bool there = on_device(tensor);
+  OwnAllReduce* const own = there ? on_device_.get() : own_all_reduce_;
+  const bool by_itself =
+      options.any_order && op == ReduceOp::Sum && own != nullptr && own->adds(tensor.scalar_type());
+  return perform("all_reduce", options, [=, this](const Operation& operation) {
+    const bool in_memory = in_place_ != nullptr && !there;
     if (by_itself) {
-      const torch::Tensor values = flat(tensor);
-      own_all_reduce_->add_all(values, operation);
+      const torch::Tensor values = flat(tensor, place_of(tensor));
+      own->add_all(values, operation);
       put_back(tensor, values);
       return;
     }
     // Without a view: of a few kilobytes, making one would cost as much as all else.
-    if (in_place_ != nullptr && is_plain(tensor)) {
+    if (in_memory && is_plain(tensor)) {
       reduce_in_memory(tensor, op, operation);
       return;
     }
-    const torch::Tensor values = flat(tensor);
-    in_place_ != nullptr ? reduce_in_memory(values, op, operation)
-                         : reduce_by_exchange(values, op, operation);
+    const torch::Tensor values = flat(tensor, place_of(tensor));
+    in_memory ? reduce_in_memory(values, op, operation) : reduce_by_exchange(values, op, operation);
     put_back(tensor, values);
   });
 }
@@ -213,16 +296,16 @@ Work Collectives::reduce_scatter(const torch::Tensor& output, const torch::Tenso
   require_reducible(input.scalar_type(), op);
   require_fit(input, output, world_);
   return perform("reduce_scatter", options, [this, output, input, op](const Operation& operation) {
-    const torch::Tensor room = flat_room(output);
-    const torch::Tensor values = flat(input);
-    if (by_host_ != nullptr) {
+    const torch::Tensor room = flat_room(output, place_of(input));
+    const torch::Tensor values = flat(input, place_of(input));
+    if (adds_by_host(values)) {
       by_host_->reduce_scatter(bytes_of(room).data(), bytes_of(values).data(),
                                {room.scalar_type(), op, room.numel()}, operation);
     } else {
       Tensors theirs;
       for (int r = 0; r < world_; ++r) theirs.push_back(torch::empty({room.numel()}, room.options()));
       exchange(parts_of(values, world_), theirs, operation);
-      reduce_tensors(theirs, room, op, operation);
+      reduce(theirs, room, op, operation);
     }
     put_back(output, room);
   });
@@ -232,8 +315,8 @@ Work Collectives::all_gather(const torch::Tensor& output, const torch::Tensor& i
                              const Options& options) {
   require_fit(output, input, world_);
   return perform("all_gather", options, [this, output, input](const Operation& operation) {
-    const torch::Tensor room = flat_room(output);
-    give_to_all(flat(input), parts_of(room, world_), operation);
+    const torch::Tensor room = flat_room(output, place_of(input));
+    give_to_all(flat(input, place_of(input)), parts_of(room, world_), operation);
     put_back(output, room);
   });
 }
@@ -244,8 +327,8 @@ Work Collectives::all_gather_uneven(const Tensors& outputs, const torch::Tensor&
   require_fit(outputs[static_cast<size_t>(rank_)], input, 1);
   return perform("all_gather_uneven", options, [this, outputs, input](const Operation& operation) {
     Tensors rooms;
-    for (const torch::Tensor& output : outputs) rooms.push_back(flat_room(output));
-    give_to_all(flat(input), rooms, operation);
+    for (const torch::Tensor& output : outputs) rooms.push_back(flat_room(output, place_of(input)));
+    give_to_all(flat(input, place_of(input)), rooms, operation);
     for (size_t r = 0; r < rooms.size(); ++r) put_back(outputs[r], rooms[r]);
   });
 }
@@ -256,8 +339,9 @@ Work Collectives::all_to_all(const torch::Tensor& output, const torch::Tensor& i
   if (input.numel() % world_ != 0)
     fail(ErrorKind::InvalidArgument, "{} elements do not make {} equal parts", input.numel(), world_);
   return perform("all_to_all", options, [this, output, input](const Operation& operation) {
-    const torch::Tensor room = flat_room(output);
-    exchange(parts_of(flat(input), world_), parts_of(room, world_), operation);
+    const torch::Tensor room = flat_room(output, place_of(input));
+    const torch::Tensor values = apart(flat(input, place_of(input)), {room});
+    exchange(parts_of(values, world_), parts_of(room, world_), operation);
     put_back(output, room);
   });
 }
@@ -267,18 +351,19 @@ Work Collectives::all_to_all_uneven(const Tensors& outputs, const Tensors& input
   require_one_each(inputs, world_);
   const size_t me = static_cast<size_t>(rank_);
   require_fit(outputs[me], inputs[me], 1);
-  return perform("all_to_all_uneven", options, [this, outputs, inputs](const Operation& operation) {
+  return perform("all_to_all_uneven", options, [this, outputs, inputs, me](const Operation& operation) {
     Tensors rooms;
     Tensors values;
-    for (const torch::Tensor& output : outputs) rooms.push_back(flat_room(output));
-    for (const torch::Tensor& input : inputs) values.push_back(flat(input));
+    for (const torch::Tensor& output : outputs) rooms.push_back(flat_room(output, place_of(inputs[me])));
+    for (const torch::Tensor& input : inputs)
+      values.push_back(apart(flat(input, place_of(inputs[me])), rooms));
     exchange(values, rooms, operation);
     for (size_t r = 0; r < rooms.size(); ++r) put_back(outputs[r], rooms[r]);
   });
 }
 
 void Collectives::send_everywhere(const torch::Tensor& values, int root, const Operation& operation) {
-  if (by_host_ != nullptr) {
+  if (adds_by_host(values)) {
     by_host_->broadcast(bytes_of(values), root, operation);
     return;
   }
@@ -303,7 +388,8 @@ Work Collectives::broadcast(const torch::Tensor& tensor, int root, const Options
   require_rank(root);
   if (world_ == 1) return {};
   return perform("broadcast", options, [this, tensor, root](const Operation& operation) {
-    const torch::Tensor values = rank_ == root ? flat(tensor) : flat_room(tensor);
+    const torch::Device place = place_of(tensor);
+    const torch::Tensor values = rank_ == root ? flat(tensor, place) : flat_room(tensor, place);
     send_everywhere(values, root, operation);
     if (rank_ != root) put_back(tensor, values);
   });
@@ -314,11 +400,11 @@ Work Collectives::gather(const torch::Tensor& output, const torch::Tensor& input
   require_rank(root);
   if (rank_ == root) require_fit(output, input, world_);
   return perform("gather", options, [this, output, input, root](const Operation& operation) {
-    const torch::Tensor values = flat(input);
+    const torch::Tensor values = flat(input, place_of(input));
     Tensors sends(static_cast<size_t>(world_), values.narrow(0, 0, 0));
     Tensors recvs = sends;
     sends[static_cast<size_t>(root)] = values;
-    const torch::Tensor room = rank_ == root ? flat_room(output) : torch::Tensor();
+    const torch::Tensor room = rank_ == root ? flat_room(output, place_of(input)) : torch::Tensor();
     if (rank_ == root) recvs = parts_of(room, world_);
     exchange(sends, recvs, operation);
     if (rank_ == root) put_back(output, room);
@@ -330,11 +416,11 @@ Work Collectives::scatter(const torch::Tensor& output, const torch::Tensor& inpu
   require_rank(root);
   if (rank_ == root) require_fit(input, output, world_);
   return perform("scatter", options, [this, output, input, root](const Operation& operation) {
-    const torch::Tensor room = flat_room(output);
+    const torch::Tensor room = flat_room(output, place_of(output));
     Tensors recvs(static_cast<size_t>(world_), room.narrow(0, 0, 0));
     Tensors sends = recvs;
     recvs[static_cast<size_t>(root)] = room;
-    if (rank_ == root) sends = parts_of(flat(input), world_);
+    if (rank_ == root) sends = parts_of(flat(input, place_of(output)), world_);
     exchange(sends, recvs, operation);
     put_back(output, room);
   });
@@ -348,9 +434,9 @@ Work Collectives::between_two(const char* name, const torch::Tensor& tensor, int
     name_thread(timeline_, sending ? "sender" : "receiver");
     guarded(name, options, [&](const Operation& operation) {
       if (sending) {
-        transport_->send(bytes_of(flat(tensor)), peer, operation);
+        transport_->send(bytes_of(flat(tensor, torch::kCPU)), peer, operation);
       } else {
-        const torch::Tensor room = flat_room(tensor);
+        const torch::Tensor room = flat_room(tensor, torch::kCPU);
         transport_->recv(bytes_of(room), peer, operation);
         put_back(tensor, room);
       }
@@ -386,7 +472,7 @@ SharedVectors* Collectives::shared() { return in_place_ != nullptr ? this : null
 
 torch::Tensor Collectives::allocate(int64_t elements, torch::ScalarType type) {
   SharedBlock block;
-  // Never nothing: an empty vector has a place too.
+  // Never nothing, whatever a backend would make of it.
   const size_t size = std::max<size_t>(1, static_cast<size_t>(elements) * c10::elementSize(type));
   perform("allocate", {}, [&](const Operation& operation) { block = in_place_->allocate(size, operation); });
   return torch::from_blob(
@@ -395,13 +481,17 @@ torch::Tensor Collectives::allocate(int64_t elements, torch::ScalarType type) {
 }
 
 Collectives::Tensors Collectives::everyones(const torch::Tensor& mine) {
-  const auto parts = in_place_->everyones(static_cast<const std::byte*>(mine.data_ptr()), mine.nbytes());
-  if (parts.empty())
+  if (mine.numel() == 0) return Tensors(static_cast<size_t>(world_), mine);  // it has no place
+  const SharedBlock block =
+      in_place_->everyones(static_cast<const std::byte*>(mine.data_ptr()), mine.nbytes());
+  if (block.parts.empty())
     fail(ErrorKind::InvalidArgument, "a tensor of {} elements is not (part of) a shared vector",
          mine.numel());
   Tensors tensors;
-  for (std::byte* part : parts)
-    tensors.push_back(torch::from_blob(part, mine.sizes(), mine.strides(), mine.options()));
+  for (std::byte* part : block.parts) {
+    tensors.push_back(torch::from_blob(
+        part, mine.sizes(), mine.strides(), [memory = block.memory](void*) {}, mine.options()));
+  }
   tensors[static_cast<size_t>(rank_)] = mine;
   return tensors;
 }
@@ -410,18 +500,7 @@ void Collectives::sync(const Options& options) {
   perform("sync", options, [this](const Operation& operation) { in_place_->sync(operation); });
 }
 
-void Collectives::abandon(const std::string& why) noexcept {
-  try {
-    {
-      const std::lock_guard lock(mutex_);
-      if (broken_) return;
-      broken_ = Error(ErrorKind::PeerLost, why);
-    }
-    if (world_ > 1) transport_->abandon(why);
-  } catch (const std::exception&) {
-    // The others will find out by themselves that this rank is gone.
-  }
-}
+void Collectives::abandon(const std::string& why) noexcept { give_up(Error(ErrorKind::PeerLost, why)); }
 
 std::unique_ptr<Communicator> Collectives::split(int colour) {
   torch::Tensor colours = torch::empty({world_}, torch::kInt64);
@@ -432,8 +511,11 @@ std::unique_ptr<Communicator> Collectives::split(int colour) {
   for (int r = 0; r < world_; ++r) {
     if (colours[r].item<int64_t>() == colour) ranks.push_back(r);
   }
-  return std::make_unique<Collectives>(transport_->split(ranks, fmt::format("split{}/{}", number, colour)),
-                                       timeout_, timeline_);
+  std::unique_ptr<Transport> part;
+  perform("split", {}, [&](const Operation&) {
+    part = transport_->split(ranks, fmt::format("split{}/{}", number, colour));
+  });
+  return std::make_unique<Collectives>(std::move(part), timeout_, timeline_, nullptr, on_failure_);
 }
 
 }  // namespace tutti::comm

@@ -22,13 +22,20 @@ namespace tutti::comm {
 // others, adds it along the tree, and hands it out again, which moves no more than a ring does.
 class Collectives final : public Communicator, private SharedVectors {
  public:
-  // The timeline, where there is one, outlives it.
+  // The timeline, where there is one, outlives it. `on_device`, where there is one, has the same ranks as the
+  // transport. `on_failure` is called, in any thread, when this communicator or one that was split from it
+  // has failed, and when it ends because of an exception.
   Collectives(std::unique_ptr<Transport> transport, std::chrono::milliseconds timeout,
-              Timeline* timeline = nullptr);
+              Timeline* timeline = nullptr, std::unique_ptr<OnDevice> on_device = nullptr,
+              std::function<void()> on_failure = {});
+  ~Collectives() override;
 
-  std::string name() const override { return transport_->name(); }
+  std::string name() const override;
   int rank() const override { return rank_; }
   int world() const override { return world_; }
+  bool on_device(const torch::Tensor& tensor) const override {
+    return on_device_ != nullptr && on_device_->takes(tensor);
+  }
   Timeline* timeline() const override { return timeline_; }
 
   Work all_reduce(const torch::Tensor& tensor, ReduceOp op, const Options& options) override;
@@ -67,14 +74,20 @@ class Collectives final : public Communicator, private SharedVectors {
   Work between_two(const char* name, const torch::Tensor& tensor, int peer, bool sending,
                    const Options& options);
   void throw_if_broken();
+  void give_up(const Error& error) noexcept;
+  torch::Device place_of(const torch::Tensor& tensor) const;
+  bool adds_by_host(const torch::Tensor& tensor) const;
   void exchange(const Tensors& inputs, const Tensors& outputs, const Operation& operation);
   void give_to_all(const torch::Tensor& input, const Tensors& outputs, const Operation& operation);
   void reduce_in_memory(const torch::Tensor& tensor, ReduceOp op, const Operation& operation);
+  void reduce(const Tensors& inputs, const torch::Tensor& output, ReduceOp op, const Operation& operation);
   void reduce_by_exchange(const torch::Tensor& flat, ReduceOp op, const Operation& operation);
   void send_everywhere(const torch::Tensor& flat, int root, const Operation& operation);
   void require_rank(int rank) const;
 
   const std::unique_ptr<Transport> transport_;
+  const std::unique_ptr<OnDevice> on_device_;
+  const std::function<void()> on_failure_;
   InPlace* const in_place_;             // the transport, where it is one
   OwnAllReduce* const own_all_reduce_;  // likewise
   ByHost* const by_host_;               // likewise

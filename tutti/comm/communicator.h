@@ -48,7 +48,9 @@ class SharedVectors {
 // A group of ranks that move tensors among themselves. Every rank calls the same operations in the same
 // order; only send and recv are between two. They are carried out in that order, one after the other. Tensors
 // may be strided or empty, on the CPU or on a GPU, of float32/64, bfloat16, float16, int32/64, uint8 or bool;
-// types and sizes have to fit across the ranks.
+// types and sizes have to fit across the ranks. What a rank gives and what it receives may share memory where
+// the one is its own part of the other, and in all_to_all in any way. Where what a rank gives is on_device(),
+// so it is at all ranks.
 //
 // What can be seen at once is an InvalidArgument and changes nothing. A rank that is late is a Timeout, one
 // that is gone a PeerLost; both name it, all ranks get the same text, and the communicator is broken from
@@ -63,6 +65,9 @@ class Communicator {
   virtual std::string name() const = 0;
   virtual int rank() const = 0;
   virtual int world() const = 0;
+  // Whether collectives move a tensor, and add it, where it is, instead of in the memory of the host. Not
+  // those on the CPU (but for tests).
+  virtual bool on_device(const torch::Tensor& tensor) const = 0;
   // Where its operations are noted down; null where nobody asked for it.
   virtual Timeline* timeline() const = 0;
 

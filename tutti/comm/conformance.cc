@@ -1,6 +1,8 @@
 #include "tutti/comm/conformance.h"
 
 #include <algorithm>
+#include <functional>
+#include <optional>
 #include <vector>
 
 #include <fmt/format.h>
@@ -135,6 +137,56 @@ void check_all_to_all(Communicator& comm, int64_t size) {
   }
 }
 
+// In place too.
+void check_all_to_all_over_itself(Communicator& comm, int64_t size) {
+  const torch::Tensor whole = values(comm.rank(), size * comm.world() + 1, torch::kInt, 1000);
+  const torch::Tensor input = whole.narrow(0, 0, size * comm.world());
+  Tensors expected;
+  for (int r = 0; r < comm.world(); ++r)
+    expected.push_back(
+        values(r, size * comm.world() + 1, torch::kInt, 1000).narrow(0, comm.rank() * size, size));
+  const torch::Tensor shifted = whole.clone().narrow(0, 0, size * comm.world());
+  const torch::Tensor beside =
+      torch::from_blob(shifted.data_ptr<int>() + 1, {size * comm.world()}, shifted.options());
+  comm.all_to_all(beside, shifted).wait();
+  expect_equal(beside, torch::cat(expected), "all_to_all one element further");
+  comm.all_to_all(input, input).wait();
+  expect_equal(input, torch::cat(expected), "all_to_all in place");
+
+  Tensors letters;
+  Tensors theirs;
+  for (int r = 0; r < comm.world(); ++r) {
+    letters.push_back(values(comm.rank() * 7 + r, size, torch::kFloat, 1000));
+    theirs.push_back(values(r * 7 + comm.rank(), size, torch::kFloat, 1000));
+  }
+  // What goes to one lies where what comes from another does.
+  Tensors turned(letters.rbegin(), letters.rend());
+  const auto me = static_cast<size_t>(comm.rank());
+  comm.all_to_all_uneven(turned, letters).wait();
+  expect_equal(turned[me], theirs[me], "all_to_all_uneven in place, of this rank");
+  expect_equal(torch::cat(turned), torch::cat(theirs), "all_to_all_uneven in place");
+}
+
+// Ranks whose operations do not fit; they are of no use afterwards. What each has thrown.
+std::optional<ErrorKind> misfit(Communicator& comm, const std::function<void(Communicator&)>& body) {
+  const auto group = comm.split(0);
+  std::optional<ErrorKind> kind;
+  try {
+    body(*group);
+  } catch (const Error& error) {
+    kind = error.kind();
+  }
+  // Nobody leaves while another still waits.
+  comm.barrier().wait();
+  return kind;
+}
+
+void expect_misfit(const Communicator& comm, std::optional<ErrorKind> kind, const std::string& what) {
+  if (kind == ErrorKind::InvalidArgument) return;
+  if (kind == ErrorKind::Timeout && comm.name().find("gloo") != std::string::npos) return;
+  fail(ErrorKind::Bug, "{}: {}", what, kind ? to_string(*kind) : "was accepted");
+}
+
 template <class Call>
 void expect_refused(Call call, const std::string& what) {
   try {
@@ -169,7 +221,10 @@ void check_movements(Communicator& comm) {
     for (const int64_t size : kSizes) check_movements_of(comm, type, size);
     if (type == torch::kFloat) check_movements_of(comm, type, kLargeSize);
   }
-  for (const int64_t size : {0, 1, 1000, 300000}) check_all_to_all(comm, size);
+  for (const int64_t size : {0, 1, 1000, 300000}) {
+    check_all_to_all(comm, size);
+    check_all_to_all_over_itself(comm, size);
+  }
   comm.barrier().wait();
 }
 
@@ -266,6 +321,30 @@ void check_large(Communicator& comm) {
   comm.all_reduce(tensor, ReduceOp::Sum).wait();
   const double sum = comm.world() * (comm.world() + 1) / 2.0;
   expect_equal(tensor, torch::full({size}, sum), "all_reduce of 64 MB");
+}
+
+void check_misfits(Communicator& comm) {
+  if (comm.world() == 1) return;
+  constexpr int64_t kExpected = 5;
+  const Options soon{.timeout = std::chrono::seconds(2)};
+  for (const int64_t sent : {kExpected - 2, kExpected + 2}) {
+    const int last = comm.world() - 1;
+    const auto message = misfit(comm, [&](Communicator& group) {
+      if (group.rank() == 0) group.send(torch::zeros({sent}), last, soon).wait();
+      if (group.rank() == last) group.recv(torch::zeros({kExpected}), 0, soon).wait();
+    });
+    if (comm.rank() == last) expect_misfit(comm, message, fmt::format("a message of {}", sent));
+
+    const auto exchange = misfit(comm, [&](Communicator& group) {
+      Tensors inputs;
+      for (int r = 0; r < group.world(); ++r)
+        inputs.push_back(torch::zeros({group.rank() == 0 && r > 0 ? sent : kExpected}));
+      Tensors outputs(inputs.size(), torch::zeros({kExpected}));
+      group.all_to_all_uneven(outputs, inputs, soon).wait();
+      group.barrier(soon).wait();
+    });
+    expect_misfit(comm, exchange, fmt::format("an exchange of {}", sent));
+  }
 }
 
 void check_conformance(Communicator& comm) {

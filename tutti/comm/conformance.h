@@ -14,6 +14,9 @@ void check_order_behind(Communicator& comm);
 void check_split(Communicator& comm);
 void check_bad_arguments(Communicator& comm);
 void check_large(Communicator& comm);
+// Of sizes that do not fit no message is taken for another: an InvalidArgument, or over Gloo a Timeout. Not
+// one of all, since NCCL does not see it.
+void check_misfits(Communicator& comm);
 
 // All of them.
 void check_conformance(Communicator& comm);

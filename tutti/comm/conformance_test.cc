@@ -1,5 +1,8 @@
 #include "tutti/comm/conformance.h"
 
+#include <barrier>
+#include <chrono>
+#include <fstream>
 #include <string>
 #include <tuple>
 
@@ -28,6 +31,7 @@ TEST_P(Conformance, takes_strided_and_empty_tensors) { on_all_ranks(check_stride
 TEST_P(Conformance, sends_and_receives) { on_all_ranks(check_messages); }
 TEST_P(Conformance, keeps_the_order_of_what_runs_behind) { on_all_ranks(check_order_behind); }
 TEST_P(Conformance, splits) { on_all_ranks(check_split); }
+TEST_P(Conformance, refuses_messages_of_another_size) { on_all_ranks(check_misfits); }
 TEST_P(Conformance, refuses_bad_arguments) { on_all_ranks(check_bad_arguments); }
 
 INSTANTIATE_TEST_SUITE_P(Backends, Conformance,
@@ -125,6 +129,80 @@ TEST_P(ConformanceOfTwo, names_the_rank_whose_message_does_not_come) {
   for (const char* part : {"recv of a row", "worker/2"})
     EXPECT_NE(errors[0].find(part), std::string::npos) << errors[0];
   EXPECT_EQ(errors[0].find("worker/1"), std::string::npos) << errors[0];
+}
+
+// LibTorch has no run of bytes for a sparse tensor.
+TEST_P(ConformanceOfTwo, an_exception_that_is_not_ours_ends_the_operation_for_all) {
+  std::string again;
+  const auto begin = std::chrono::steady_clock::now();
+  const auto errors = errors_of_ranks(GetParam(), 3, std::chrono::seconds(60), [&](Communicator& comm) {
+    const torch::Tensor ones = torch::ones({10});
+    const Options options{.what = "gradients", .step = 7};
+    try {
+      comm.all_reduce(comm.rank() == 1 ? ones.to_sparse() : ones, ReduceOp::Sum, options).wait();
+    } catch (const Error&) {
+      throw;
+    } catch (const std::exception&) {
+      comm.all_reduce(ones, ReduceOp::Sum).wait();
+    }
+  });
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
+  for (const std::string& error : errors) {
+    EXPECT_EQ(error, errors[0]);
+    EXPECT_EQ(error.rfind("all_reduce of gradients at step 7 failed on rank 1: ", 0), 0U) << error;
+    EXPECT_EQ(error.find('\n'), std::string::npos);
+  }
+}
+
+TEST_P(ConformanceOfTwo, names_two_ranks_that_allocate_different_sizes) {
+  const auto errors = errors_of_ranks(GetParam(), 3, std::chrono::seconds(60), [](Communicator& comm) {
+    comm.shared()->allocate(comm.rank() == 1 ? 2000 : 1000, torch::kFloat);
+  });
+  for (const std::string& error : errors) {
+    EXPECT_EQ(error, errors[0]);
+    for (const char* part : {"worker/1", "8000", "4000"})
+      EXPECT_NE(error.find(part), std::string::npos) << error;
+  }
+}
+
+size_t shared_mappings() {
+  std::ifstream maps("/proc/self/maps");
+  size_t count = 0;
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find("/memfd:tutti") != std::string::npos) ++count;
+  }
+  return count;
+}
+
+TEST(ConformanceOfShm, a_shared_vector_is_freed_with_its_last_tensor) {
+  const int world = 3;
+  std::barrier all(world);
+  with_ranks("shm", world, [&](Communicator& comm) {
+    comm.barrier();
+    all.arrive_and_wait();
+    const size_t before = shared_mappings();
+    all.arrive_and_wait();
+    torch::Tensor part = comm.shared()->allocate(1000, torch::kFloat).narrow(0, 10, 10);
+    std::vector<torch::Tensor> everyones = comm.shared()->everyones(part);
+    all.arrive_and_wait();
+    EXPECT_EQ(shared_mappings(), before + world * world);
+    all.arrive_and_wait();
+    part.fill_(comm.rank());
+    part.reset();
+    comm.shared()->sync();
+    // The others' are still to be seen.
+    EXPECT_EQ(everyones[1][3].item<float>(), 1);
+    comm.shared()->sync();
+    everyones.clear();
+    all.arrive_and_wait();
+    EXPECT_EQ(shared_mappings(), before);
+    all.arrive_and_wait();
+    // What comes after it is not taken for it.
+    const torch::Tensor next = comm.shared()->allocate(1000, torch::kFloat);
+    next.fill_(1);
+    comm.all_reduce(next, ReduceOp::Sum).wait();
+    EXPECT_EQ(next[999].item<float>(), world);
+  });
 }
 
 TEST_P(ConformanceOfTwo, finds_a_message_where_none_was_expected) {

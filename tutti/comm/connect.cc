@@ -9,7 +9,13 @@
 
 #include <fmt/format.h>
 
+#include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
+#include "tutti/base/file.h"
+#include "tutti/base/random_key.h"
+#include "tutti/base/sha256.h"
+#include "tutti/base/text.h"
+#include "tutti/base/this_host.h"
 #include "tutti/cluster/address.h"
 #include "tutti/cluster/roles.h"
 #include "tutti/comm/collectives.h"
@@ -20,7 +26,8 @@
 #include "tutti/comm/hosts.h"
 #include "tutti/comm/inproc/inproc.h"
 #include "tutti/comm/mpi/mpi.h"
-#include "tutti/comm/own_addresses.h"
+#include "tutti/comm/nccl/choice.h"
+#include "tutti/comm/nccl/nccl.h"
 #include "tutti/comm/rendezvous.h"
 #include "tutti/comm/shm/shm.h"
 
@@ -28,7 +35,6 @@ namespace tutti::comm {
 namespace {
 
 using std::chrono::milliseconds;
-using Clock = std::chrono::steady_clock;
 
 constexpr milliseconds kFarewell{2000};
 
@@ -36,8 +42,9 @@ constexpr milliseconds kFarewell{2000};
 struct Meeting {
   std::shared_ptr<Rendezvous> table;
   std::string master_host;
-  std::vector<std::string> who;        // "worker/2 on node7"
-  std::optional<Placement> placement;  // nothing where the ranks of the hosts are mixed
+  std::vector<std::string> who = {};        // "worker/2 on node7"
+  std::optional<Placement> placement = {};  // nothing where the ranks of the hosts are mixed
+  std::string no_nccl = {};                 // why they cannot use it; "" where they can
 
   bool one_host() const { return placement && placement->hosts() == 1; }
   bool two_levels() const { return placement && placement->has_two_levels(); }
@@ -47,46 +54,62 @@ milliseconds timeout_of(const Context& context) {
   return std::chrono::duration_cast<milliseconds>(std::chrono::duration<double>(context.flags().timeout));
 }
 
+std::string hash_of(const std::string& text) {
+  Sha256 hash;
+  hash.update(as_bytes(text));
+  return hash.hex();
+}
+
+// A table may come into the hands of another job that was told of the same address. What is this job's lies
+// under keys that the other does not know; where rank 0 holds the table it says whose it is, in a word that
+// does not give them away.
+std::shared_ptr<Rendezvous> table_of_job(const Context& context, const std::string& address,
+                                         std::shared_ptr<Rendezvous> table) {
+  constexpr const char* kJob = "job";
+  const std::string key = hash_of(context.identity().launch + "\n" + context.flags().secret);
+  const std::string word = hash_of(key);
+  if (context.rank() == 0) table->set(kJob, word);
+  if (table->get(kJob, timeout_of(context)) != word)
+    fail(ErrorKind::InvalidArgument,
+         "at {} another job meets: rank 0 there is of another launch, or was given another --secret. Wait "
+         "until that job has ended, or give this one other addresses",
+         address);
+  return with_prefix(std::move(table), key + "/");
+}
+
 Meeting meet_at_address(const Context& context) {
   const Identity& identity = context.identity();
   const Address address = parse_address(identity.master_address);
   const Serve serve = context.rank() == 0 && !identity.launcher_serves ? Serve::Here : Serve::Elsewhere;
   auto table = tcp_rendezvous(address.host, static_cast<uint16_t>(address.port), serve, timeout_of(context));
   // What an earlier attempt has left there is none of ours.
-  if (identity.launcher_serves)
+  if (identity.launcher_serves) {
     table = with_prefix(std::move(table), fmt::format("tutti/attempt/{}/", identity.attempt));
-  return {std::move(table), address.host, {}, {}};
+  } else {
+    table = table_of_job(context, identity.master_address, std::move(table));
+  }
+  return {.table = std::move(table), .master_host = address.host};
 }
 
-// Rank 0 says through MPI where it listens. A host has several addresses: the others take the first that
-// answers.
+// "KEY PORT HOST HOST ...": the prefix of the table's keys, and where rank 0 listens. A host has several
+// addresses: the others take the first that answers.
 Meeting meet_through_mpi(const Context& context) {
+  const milliseconds timeout = timeout_of(context);
   mpi_initialise();
-  std::shared_ptr<Rendezvous> table;
+  ServedRendezvous served;
   std::string text;
-  const bool one_host = context.local_world() == context.world();
   if (context.rank() == 0) {
-    ServedRendezvous served = serve_tcp_rendezvous(timeout_of(context));
-    table = std::move(served.table);
-    for (const std::string& host : one_host ? std::vector<std::string>{"127.0.0.1"} : own_addresses())
-      text += to_string(Address{host, served.port}) + " ";
+    served = serve_tcp_rendezvous(timeout);
+    const bool one_host = context.local_world() == context.world();
+    const auto hosts = one_host ? std::vector<std::string>{"127.0.0.1"} : own_addresses();
+    text = fmt::format("{} {} {}", random_key(), served.port, fmt::join(hosts, " "));
   }
-  text = mpi_broadcast_text(text, 0);
-  std::string refused;
-  for (size_t begin = 0, end = 0; (end = text.find(' ', begin)) != std::string::npos; begin = end + 1) {
-    const Address address = parse_address(text.substr(begin, end - begin));
-    if (table) return {table, address.host, {}, {}};
-    try {
-      const auto port = static_cast<uint16_t>(address.port);
-      return {tcp_rendezvous(address.host, port, Serve::Elsewhere, timeout_of(context) / 4),
-              address.host,
-              {},
-              {}};
-    } catch (const Error& error) {
-      refused = error.what();
-    }
-  }
-  fail(ErrorKind::Timeout, "rank 0 does not answer at any of its addresses ({}): {}", text, refused);
+  const std::vector<std::string> words = split(mpi_broadcast_text(text, 0, timeout), ' ');
+  const std::vector<std::string> hosts(words.begin() + 2, words.end());
+  FoundRendezvous found{served.table, hosts.front()};
+  if (!found.table)
+    found = find_tcp_rendezvous(hosts, static_cast<uint16_t>(parse_int(words[1]).value_or(0)), timeout);
+  return {.table = with_prefix(found.table, words[0] + "/"), .master_host = found.host};
 }
 
 // What the task of a rank is called, as far as anybody knows.
@@ -112,39 +135,52 @@ Meeting go_to_meeting(const Context& context) {
 void meet_all(const Context& context, Meeting& meeting) {
   BoardOptions options{.rank = context.rank(), .world = context.world()};
   for (int rank = 0; rank < context.world(); ++rank) options.who.push_back(name_of(rank, context));
-  const auto words =
-      roll_call(*meeting.table, options,
-                fmt::format("{} {} on {}", host_identity(), context.task().short_name(), host_name()),
-                timeout_of(context));
+  const auto words = roll_call(*meeting.table, options,
+                               fmt::format("{} {} {} on {}", host_identity(), device_word(context.device()),
+                                           context.task().short_name(), host_name()),
+                               timeout_of(context));
   std::vector<std::string> hosts;
+  std::vector<RankDevice> devices;
   for (const std::string& word : words) {
-    const size_t space = word.find(' ');
-    hosts.push_back(word.substr(0, space));
-    meeting.who.push_back(word.substr(space + 1));
+    const size_t device = word.find(' ') + 1;
+    const size_t who = word.find(' ', device) + 1;
+    hosts.push_back(word.substr(0, device - 1));
+    meeting.who.push_back(word.substr(who));
+    devices.push_back({meeting.who.back(), hosts.back(), word.substr(device, who - 1 - device)});
   }
   meeting.placement = Placement::of(hosts);
+  meeting.no_nccl = why_not_nccl(devices);
 }
 
 // With rank 0 its table ends, if it has one: those that have come should first read there why they cannot go
 // on.
 void leave(const Context& context, Rendezvous& table) {
-  const auto deadline = Clock::now() + kFarewell;
+  const auto deadline = std::chrono::steady_clock::now() + kFarewell;
   const auto key = [](int rank) { return fmt::format("left/{}", rank); };
   try {
     table.set(key(context.rank()), "");
     for (int rank = 1; context.rank() == 0 && rank < context.world(); ++rank) {
       if (!table.peek(fmt::format("here/{}", rank))) continue;
-      const auto left = std::chrono::ceil<milliseconds>(deadline - Clock::now());
-      table.get(key(rank), std::max(left, milliseconds(0)));
+      table.get(key(rank), until(deadline));
     }
   } catch (const Error&) {
     // Then they read it in this one's output.
   }
 }
 
-// "shm", "gloo", "mpi", or "shm+gloo" and "shm+mpi" where there is something of both.
+// Whether what is on GPUs goes from one to the other.
+bool takes_nccl(const Context& context, const Meeting& meeting) {
+  const std::string& asked = context.flags().comm;
+  if (asked == "nccl" && !meeting.no_nccl.empty())
+    fail(ErrorKind::InvalidArgument, "--comm nccl, but {}: use auto", meeting.no_nccl);
+  return (asked == "nccl" || asked == "auto") && meeting.no_nccl.empty();
+}
+
+// What else there is to do: "shm", "gloo", "mpi", or "shm+gloo" and "shm+mpi" where there is something of
+// both.
 std::string backend_for(const Context& context, const Meeting& meeting) {
-  const std::string asked = context.flags().comm == "auto" ? "shm+gloo" : context.flags().comm;
+  const std::string& flag = context.flags().comm;
+  const std::string asked = flag == "auto" || flag == "nccl" ? "shm+gloo" : flag;
   if (asked == "shm" && !meeting.one_host())
     fail(ErrorKind::InvalidArgument,
          "--comm shm, but the workers are on several hosts: use auto, shm+gloo, shm+mpi, gloo or mpi");
@@ -170,9 +206,12 @@ std::unique_ptr<Transport> make_memory(const Context& context, const Meeting& me
   const Placement& placement = *meeting.placement;
   const int rank = context.rank();
   const int host = placement.host_of(rank);
+  const auto first = meeting.who.begin() + placement.first(host);
   return shm_transport(with_prefix(meeting.table, fmt::format("shm/{}/", host)),
-                       {placement.local_rank(rank), placement.size(host),
-                        meeting.who[static_cast<size_t>(rank)], timeout_of(context)});
+                       {.rank = placement.local_rank(rank),
+                        .world = placement.size(host),
+                        .who = {first, first + placement.size(host)},
+                        .timeout = timeout_of(context)});
 }
 
 void require_all(const Transport& transport, const Context& context) {
@@ -194,9 +233,45 @@ std::unique_ptr<Transport> make_transport(const Context& context, const Meeting&
                              timeout_of(context));
 }
 
+std::unique_ptr<OnDevice> make_on_device(const Context& context, const Meeting& meeting) {
+  if (!takes_nccl(context, meeting)) return nullptr;
+  return nccl_on_device(with_prefix(meeting.table, "nccl/"), context.device(),
+                        {.rank = context.rank(), .world = context.world(), .who = meeting.who},
+                        timeout_of(context));
+}
+
 std::string where(const Meeting& meeting) {
   if (meeting.one_host()) return "on one host";
   return meeting.placement ? "on several hosts" : "on several hosts, with the ranks of each apart";
+}
+
+// Those that have met.
+std::shared_ptr<Communicator> connect_all(const Context& context, Meeting& meeting) {
+  try {
+    meet_all(context, meeting);
+    auto on_device = make_on_device(context, meeting);
+    auto transport = make_transport(context, meeting);
+    return std::make_shared<Collectives>(std::move(transport), timeout_of(context), context.timeline(),
+                                         std::move(on_device), mpi_never_finalise);
+  } catch (const std::exception&) {
+    leave(context, *meeting.table);
+    throw;
+  }
+}
+
+void say_how(const Context& context, const Meeting& meeting, const Communicator& comm) {
+  context.log().info("{} workers connected over {} ({})", comm.world(), comm.name(), where(meeting));
+  if (context.device().is_cuda() && !takes_nccl(context, meeting))
+    context.log().info("gradients go through the hosts, not from GPU to GPU: {}",
+                       meeting.no_nccl.empty() ? "--comm says so" : meeting.no_nccl);
+}
+
+void require_first(const Context& context) {
+  if (!context.connected()) return;
+  fail(ErrorKind::InvalidArgument,
+       "the workers of this program are connected already. For two trainings at once make one communicator, "
+       "comm::connect(context), and give each Trainer or DistributedOptimizer split(0) of it, as "
+       "options.communicator");
 }
 
 }  // namespace
@@ -206,20 +281,17 @@ std::shared_ptr<Communicator> connect(const Context& context) {
   if (context.world() == 1)
     return std::make_shared<Collectives>(std::move(inproc_transports(1, timeout).front()), timeout,
                                          context.timeline());
-  Meeting meeting = go_to_meeting(context);
-  std::unique_ptr<Transport> transport;
+  require_first(context);
   try {
-    meet_all(context, meeting);
-    transport = make_transport(context, meeting);
-  } catch (const Error&) {
-    leave(context, *meeting.table);
+    Meeting meeting = go_to_meeting(context);
+    auto comm = connect_all(context, meeting);
+    context.connected() = true;
+    if (context.is_chief()) say_how(context, meeting, *comm);
+    return comm;
+  } catch (const std::exception&) {
+    mpi_never_finalise();
     throw;
   }
-  auto comm = std::make_shared<Collectives>(std::move(transport), timeout, context.timeline());
-  if (context.is_chief()) {
-    context.log().info("{} workers connected over {} ({})", comm->world(), comm->name(), where(meeting));
-  }
-  return comm;
 }
 
 }  // namespace tutti::comm

@@ -5,18 +5,15 @@
 
 #include <fmt/format.h>
 
+#include "tutti/base/deadline.h"
+#include "tutti/base/text.h"
+
 namespace tutti::comm {
 namespace {
 
 constexpr const char* kFailure = "failure";
 constexpr const char* kMissing = "missing";
 constexpr std::chrono::milliseconds kPause{10};
-
-double seconds(std::chrono::milliseconds time) { return std::chrono::duration<double>(time).count(); }
-
-std::string name_of(const std::vector<std::string>& who, int rank) {
-  return who.empty() ? fmt::format("rank {}", rank) : who[static_cast<size_t>(rank)];
-}
 
 // The kind's number, a space, the text.
 std::string to_value(const Error& error) {
@@ -25,7 +22,13 @@ std::string to_value(const Error& error) {
 
 Error to_error(const std::string& value) {
   const size_t space = value.find(' ');
-  return {static_cast<ErrorKind>(std::stoi(value)), value.substr(space + 1)};
+  const auto kind = parse_int(value.substr(0, space));
+  if (kind && *kind >= 0 && *kind <= static_cast<int>(ErrorKind::Bug) && space != std::string::npos)
+    return {static_cast<ErrorKind>(*kind), value.substr(space + 1)};
+  return {ErrorKind::DataLoss,
+          fmt::format(
+              "the ranks' table holds a failure that is not Tutti's: '{}'. Does another program reach it?",
+              value)};
 }
 
 std::string last_seen(bool waiting, const std::string& text) {
@@ -59,6 +62,10 @@ std::vector<std::string> roll_call(Rendezvous& table, const BoardOptions& option
       "connect failed: nothing from {} for {:g} s. Is it running? Look at its output, or raise --timeout",
       missing, seconds(timeout));
   fail(ErrorKind::Timeout, "{}", table.set_once(kMissing, text));
+}
+
+std::string name_of(const std::vector<std::string>& who, int rank) {
+  return who.empty() ? fmt::format("rank {}", rank) : who[static_cast<size_t>(rank)];
 }
 
 std::vector<std::string> names_of(const std::vector<std::string>& who, const std::vector<int>& ranks) {
@@ -265,9 +272,12 @@ void FailureBoard::look_at_table(const std::string& word, const std::string& wai
 
 std::optional<FailureBoard::Word> FailureBoard::word_of(int rank) {
   const auto value = table_->peek(fmt::format("last/{}", rank));
-  if (!value) return std::nullopt;
-  const size_t text = value->find(' ', 2) + 1;
-  return Word{value->front() == 'W', std::stoll(value->substr(2)), value->substr(text)};
+  if (!value || value->size() < 2) return std::nullopt;
+  const size_t text = value->find(' ', 2);
+  const auto number = parse_int(value->substr(2, text - 2));
+  // What is not Tutti's says nothing.
+  if (!number || text == std::string::npos) return std::nullopt;
+  return Word{value->front() == 'W', *number, value->substr(text + 1)};
 }
 
 void FailureBoard::time_out(const Entry& entry) {

@@ -34,7 +34,8 @@ struct BoardOptions {
 std::vector<std::string> roll_call(Rendezvous& table, const BoardOptions& options, const std::string& word,
                                    std::chrono::milliseconds timeout);
 
-// What these ranks are called.
+// What a rank, or these, are called where `who` has the names of all or of none.
+std::string name_of(const std::vector<std::string>& who, int rank);
 std::vector<std::string> names_of(const std::vector<std::string>& who, const std::vector<int>& ranks);
 
 // How ranks that have no memory in common fail together: with one text, which names whoever is to blame. It

@@ -139,6 +139,27 @@ TEST(FailureBoard, the_first_failure_is_everybodys_from_then_on) {
                  [&] { rank->board.watch(operation("next"), FailureBoard::Party::All, {}); });
 }
 
+TEST(FailureBoard, what_is_not_tuttis_in_the_table_is_a_failure_too) {
+  for (const char* text : {"", "all went wrong", "-1 x", "99999999999999999999 x", "7", "77 x"}) {
+    const auto table = local_rendezvous();
+    BoardRank self(table, 0, 2);
+    table->set("failure", text);
+    expect_error(ErrorKind::DataLoss, HasSubstr(fmt::format("a failure that is not Tutti's: '{}'", text)),
+                 [&] { self.wait_in_vain(operation("barrier"), FailureBoard::Party::All, {1}); });
+  }
+}
+
+TEST(FailureBoard, words_that_are_not_tuttis_say_nothing) {
+  for (const char* text : {"", "W", "W ", "what?", "W many barrier", "D 99999999999999999999 barrier"}) {
+    const auto table = local_rendezvous();
+    BoardRank self(table, 0, 2);
+    table->set("last/1", text);
+    expect_error(ErrorKind::Timeout, HasSubstr("it has not done anything yet"), [&] {
+      self.wait_in_vain(operation("barrier", milliseconds(50)), FailureBoard::Party::All, {1});
+    });
+  }
+}
+
 TEST(FailureBoard, fails_where_the_table_is_gone) {
   auto served = serve_tcp_rendezvous(kLong);
   BoardRank self(tcp_rendezvous("127.0.0.1", served.port, Serve::Elsewhere, kLong), 1, 2);

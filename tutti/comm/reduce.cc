@@ -77,6 +77,14 @@ void combine(A* to, const A* a, const A* b, int64_t count) {
   for (int64_t i = 0; i < count; ++i) to[i] = Op::apply(a[i], b[i]);
 }
 
+// To what T can hold.
+template <class T, class A>
+void round_to(A* values, int64_t count) {
+  if constexpr (sizeof(T) != sizeof(A)) {
+    for (int64_t i = 0; i < count; ++i) values[i] = static_cast<A>(static_cast<T>(values[i]));
+  }
+}
+
 template <class T, class A>
 void store(std::byte* to, const A* from, int64_t count) {
   if constexpr (sizeof(T) == sizeof(A)) {
@@ -125,6 +133,7 @@ void reduce_as(std::span<const std::byte* const> inputs, std::span<std::byte* co
         --top;
         A* result = &scratch[(top - 1) * kBlock];
         combine<Op>(result, stack[top - 1], stack[top], count);
+        if (reduction.round_each) round_to<T>(result, count);
         stack[top - 1] = result;
       } else {
         stack[top] = load<T>(inputs[static_cast<size_t>(code)] + at, count, &scratch[top * kBlock]);

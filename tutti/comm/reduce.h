@@ -21,6 +21,9 @@ struct Reduction {
   double divisor = 0;
   // What the average is of, where inputs are themselves sums; 0: of the inputs.
   int64_t parts = 0;
+  // Half precision is rounded whenever two have been combined, and not only at the end: so it makes no
+  // difference which of the combinations are made elsewhere.
+  bool round_each = false;
 };
 
 // The part of `count` elements that one of `world` ranks looks after; ends on cache lines.
@@ -59,8 +62,8 @@ Program program_of(std::span<const Node> nodes, int64_t leaves);
 Program tree_program(size_t inputs);
 
 // Combines `inputs` element by element, and writes the result to every one of `outputs`, which may be among
-// the inputs. Half precision is added in float32 and rounded once. Plain loops, with the same bits on every
-// machine.
+// the inputs. Half precision is added in float32 and rounded once (or Reduction::round_each). Plain loops,
+// with the same bits on every machine.
 void reduce(std::span<const std::byte* const> inputs, std::span<std::byte* const> outputs,
             const Reduction& reduction, const Program& program);
 

@@ -2,11 +2,14 @@
 
 #include <latch>
 #include <set>
+#include <sys/socket.h>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tutti/base/file.h"
+#include "tutti/base/net.h"
 #include "tutti/base/test_errors.h"
 #include "tutti/comm/gloo/tcp_rendezvous.h"
 #include "tutti/comm/test_messages.h"
@@ -108,6 +111,38 @@ TEST(TcpRendezvous, says_what_to_check_where_nobody_answers) {
       [&] { tcp_rendezvous("localhost", port, Serve::Elsewhere, milliseconds(100)); });
   expect_error(ErrorKind::Timeout, HasSubstr("nobody answers at no-such-host.invalid:1"),
                [] { tcp_rendezvous("no-such-host.invalid", 1, Serve::Elsewhere, milliseconds(100)); });
+}
+
+FileDescriptor listen_somewhere(uint16_t& port) {
+  FileDescriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  SocketAddress address = resolve("127.0.0.1", 0).addresses.at(0);
+  EXPECT_EQ(bind(socket.get(), address.get(), address.size), 0);
+  EXPECT_EQ(listen(socket.get(), 10), 0);
+  EXPECT_EQ(getsockname(socket.get(), address.get(), &address.size), 0);
+  port = static_cast<uint16_t>(port_of(address));
+  return socket;
+}
+
+// Another program, or a rank 0 that has been stopped.
+TEST(TcpRendezvous, does_not_wait_for_one_that_listens_and_never_answers) {
+  uint16_t port = 0;
+  const FileDescriptor silent = listen_somewhere(port);
+  const auto begin = std::chrono::steady_clock::now();
+  expect_error(ErrorKind::Timeout,
+               HasSubstr(fmt::format("somebody listens at 127.0.0.1:{} but does not answer as rank 0's table "
+                                     "does within 1 s: is rank 0 stopped, or the port another program's?",
+                                     port)),
+               [&] { tcp_rendezvous("127.0.0.1", port, Serve::Elsewhere, milliseconds(1000)); });
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+}
+
+TEST(TcpRendezvous, goes_round_all_names_of_the_host) {
+  const auto served = serve_tcp_rendezvous(kLong);
+  const FoundRendezvous found =
+      find_tcp_rendezvous({"no-such-host.invalid", "127.0.0.1", "localhost"}, served.port, kLong);
+  EXPECT_EQ(found.host, "127.0.0.1");
+  served.table->set("a", "1");
+  EXPECT_EQ(found.table->get("a", kLong), "1");
 }
 
 TEST(TcpRendezvous, waits_for_the_server_to_come) {

@@ -67,9 +67,12 @@ inline std::unique_ptr<Transport> transport_on_hosts(const std::string& hosts, i
   const auto placement = Placement::of(host_of_rank);
   if (!placement || !placement->has_two_levels()) return network;
   const int host = placement->host_of(rank);
-  auto memory = shm_transport(
-      with_prefix(table, fmt::format("{}/", host)),
-      {placement->local_rank(rank), placement->size(host), who[static_cast<size_t>(rank)], timeout});
+  const auto first = who.begin() + placement->first(host);
+  auto memory = shm_transport(with_prefix(table, fmt::format("{}/", host)),
+                              {.rank = placement->local_rank(rank),
+                               .world = placement->size(host),
+                               .who = {first, first + placement->size(host)},
+                               .timeout = timeout});
   return hierarchy_transport(std::move(network), std::move(memory), *placement, timeout);
 }
 
@@ -88,23 +91,23 @@ inline MakeTransport make_transports(const std::string& backend, int world,
   const auto table = local_rendezvous();
   if (backend != "shm")
     return [table, backend, timeout](int rank) { return transport_on_hosts(backend, rank, table, timeout); };
-  return [table, world, timeout](int rank) {
-    return shm_transport(table, {rank, world, fmt::format("worker/{}", rank), timeout});
-  };
+  std::vector<std::string> who;
+  for (int r = 0; r < world; ++r) who.push_back(fmt::format("worker/{}", r));
+  return [table, world, who, timeout](int rank) { return shm_transport(table, {rank, world, who, timeout}); };
 }
 
+// Makes the communicator of one rank of a world.
+using MakeCommunicator = std::function<std::unique_ptr<Communicator>(int rank)>;
+
 // Runs `body` once a rank, each in a thread of its own; returns what each has thrown, "" for nothing.
-inline std::vector<std::string> errors_of_ranks(const std::string& backend, int world,
-                                                std::chrono::milliseconds timeout,
+inline std::vector<std::string> errors_of_ranks(int world, const MakeCommunicator& make,
                                                 const std::function<void(Communicator&)>& body) {
-  const MakeTransport make = make_transports(backend, world, timeout);
   std::vector<std::string> errors(static_cast<size_t>(world));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < world; ++rank) {
     threads.emplace_back([&, rank] {
       try {
-        Collectives comm(make(rank), timeout);
-        body(comm);
+        body(*make(rank));
       } catch (const std::exception& error) {
         errors[static_cast<size_t>(rank)] = error.what();
       }
@@ -112,6 +115,14 @@ inline std::vector<std::string> errors_of_ranks(const std::string& backend, int 
   }
   for (std::thread& thread : threads) thread.join();
   return errors;
+}
+
+inline std::vector<std::string> errors_of_ranks(const std::string& backend, int world,
+                                                std::chrono::milliseconds timeout,
+                                                const std::function<void(Communicator&)>& body) {
+  const MakeTransport make = make_transports(backend, world, timeout);
+  return errors_of_ranks(
+      world, [&](int rank) { return std::make_unique<Collectives>(make(rank), timeout); }, body);
 }
 
 inline void with_ranks(const std::string& backend, int world,

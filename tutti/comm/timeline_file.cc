@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <exception>
 #include <filesystem>
 #include <limits>
@@ -16,9 +15,9 @@
 #include <torch/utils.h>
 
 #include "tutti/base/error.h"
+#include "tutti/base/this_host.h"
 #include "tutti/base/version.h"
-#include "tutti/comm/own_addresses.h"
-#include "tutti/comm/shm/shm.h"
+#include "tutti/comm/gather_all.h"
 
 namespace tutti::comm {
 namespace {
@@ -27,40 +26,13 @@ namespace {
 constexpr size_t kPiece = size_t{256} << 10;
 constexpr int64_t kStopped = -1;
 
-const Options kGather{.what = "the timeline"};
+constexpr const char* kWhat = "the timeline";
 
 double microseconds(int64_t nanoseconds) { return static_cast<double>(nanoseconds) / 1000; }
 
 TimelineFileOptions options_of(const Context& context) {
   if (context.timeline() == nullptr) return {};
   return {context.flags().timeline, context.task().short_name(), host_name(), host_identity(), context.log()};
-}
-
-torch::Tensor bytes_of(const std::string& text) {
-  torch::Tensor bytes = torch::empty({static_cast<int64_t>(text.size())}, torch::kUInt8);
-  std::memcpy(bytes.data_ptr(), text.data(), text.size());
-  return bytes;
-}
-
-std::string text_of(const torch::Tensor& bytes) {
-  return {static_cast<const char*>(bytes.data_ptr()), bytes.nbytes()};
-}
-
-std::vector<int64_t> everyones(Communicator& comm, int64_t mine) {
-  const torch::Tensor all = torch::empty({comm.world()}, torch::kInt64);
-  comm.all_gather(all, torch::full({1}, mine, torch::kInt64), kGather).wait();
-  const auto* numbers = static_cast<const int64_t*>(all.data_ptr());
-  return {numbers, numbers + comm.world()};
-}
-
-std::vector<std::string> everyones(Communicator& comm, const std::string& mine) {
-  std::vector<torch::Tensor> all;
-  for (const int64_t size : everyones(comm, static_cast<int64_t>(mine.size())))
-    all.push_back(torch::empty({size}, torch::kUInt8));
-  comm.all_gather_uneven(all, bytes_of(mine), kGather).wait();
-  std::vector<std::string> texts;
-  for (const torch::Tensor& bytes : all) texts.push_back(text_of(bytes));
-  return texts;
 }
 
 // When the timeline's clock, which shows `now`, showed `then`.
@@ -96,7 +68,7 @@ TimelineFile::TimelineFile(Timeline* timeline, Communicator& comm, TimelineFileO
     fail(error.kind(), "--timeline: {}", error.what());
   }
   const torch::NoGradGuard no_grad;
-  machines_ = everyones(comm_, options_.machine);
+  machines_ = gather_all(comm_, options_.machine, kWhat);
   clocks_ = compare_clocks(comm_, machines_, [this] { return timeline_->now(); });
 }
 
@@ -145,11 +117,11 @@ void TimelineFile::gather_and_write() {
   const auto clocks = compare_clocks(comm_, machines_, [this] { return timeline_->now(); });
   const auto rank = static_cast<size_t>(comm_.rank());
   const CommonClock clock(clocks_[rank], clocks[rank]);
-  const auto begins = everyones(comm_, clock(first_begin(*timeline_).value_or(now)));
+  const auto begins = gather_all(comm_, clock(first_begin(*timeline_).value_or(now)), kWhat);
   const int64_t begin = *std::min_element(begins.begin(), begins.end());
   Json ranks = Json::array();
   for (const std::string& text :
-       everyones(comm_, about_this(clock).dump(-1, ' ', false, Json::error_handler_t::replace)))
+       gather_all(comm_, about_this(clock).dump(-1, ' ', false, Json::error_handler_t::replace), kWhat))
     ranks.push_back(Json::parse(text));
   TraceEvents events(*timeline_, process(clock, begin));
   write_all(events, {{"tutti_version", version()},
@@ -189,7 +161,7 @@ void TimelineFile::write_all(TraceEvents& events, const Json& about) {
 
 // By rank, for rank 0; the others get as many empty ones. None when nobody has any more.
 std::vector<std::string> TimelineFile::gather_pieces(const std::string& mine, bool stopped) {
-  const auto sizes = everyones(comm_, stopped ? kStopped : static_cast<int64_t>(mine.size()));
+  const auto sizes = gather_all(comm_, stopped ? kStopped : static_cast<int64_t>(mine.size()), kWhat);
   if (sizes[0] == kStopped && !stopped)
     fail(ErrorKind::PeerLost, "rank 0 could not write {}; its own output says why", options_.path);
   const int64_t largest = *std::max_element(sizes.begin(), sizes.end());
@@ -198,7 +170,7 @@ std::vector<std::string> TimelineFile::gather_pieces(const std::string& mine, bo
   const torch::Tensor all = root ? torch::empty({comm_.world() * largest}, torch::kUInt8) : torch::Tensor();
   std::string padded = mine;
   padded.resize(static_cast<size_t>(largest), ' ');
-  comm_.gather(all, bytes_of(padded), 0, kGather).wait();
+  comm_.gather(all, bytes_of(padded), 0, {.what = kWhat}).wait();
   std::vector<std::string> pieces(sizes.size());
   for (size_t r = 0; root && r < sizes.size(); ++r)
     pieces[r] = text_of(all.narrow(0, static_cast<int64_t>(r) * largest, sizes[r]));

@@ -73,8 +73,8 @@ class InPlace {
   virtual ~InPlace() = default;
   // Zeros. Every rank calls it, with one size.
   virtual SharedBlock allocate(size_t size, const Operation& operation) = 0;
-  // Where the ranks' counterparts of these bytes are; none if allocate() did not give them.
-  virtual std::vector<std::byte*> everyones(const std::byte* mine, size_t size) const = 0;
+  // The ranks' counterparts of these bytes; no parts if allocate() did not give them.
+  virtual SharedBlock everyones(const std::byte* mine, size_t size) const = 0;
   virtual void sync(const Operation& operation) = 0;
   virtual void all_reduce(std::byte* data, const Reduction& reduction, const Operation& operation) = 0;
 };
@@ -105,6 +105,21 @@ class OwnAllReduce {
   // Whether it knows how.
   virtual bool adds(torch::ScalarType type) const = 0;
   virtual void add_all(const torch::Tensor& flat, const Operation& operation) = 0;
+};
+
+// What stands beside a transport and has the same ranks, where their tensors are on devices that reach one
+// another: it moves these tensors, and those alone, without passing through the memory of the hosts. One
+// thread at a time calls it.
+class OnDevice : public OwnAllReduce {
+ public:
+  virtual std::string name() const = 0;
+  // Whether a tensor is where it moves them.
+  virtual bool takes(const torch::Tensor& tensor) const = 0;
+  // As Transport::exchange(), of contiguous tensors. What has been enqueued on the device before comes first,
+  // and what is enqueued afterwards finds what has come.
+  virtual void exchange(std::span<const torch::Tensor> sends, std::span<const torch::Tensor> recvs,
+                        const Operation& operation) = 0;
+  virtual void abandon(const std::string& text) = 0;
 };
 
 }  // namespace tutti::comm

@@ -2,11 +2,65 @@
 
 // What differs between the c10d of LibTorch 1.13 and of 2.x, as far as it is used here.
 
+#include <chrono>
+#include <poll.h>
+#include <stdexcept>
+#include <sys/socket.h>
+#include <vector>
+
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include "tutti/base/deadline.h"
 #include "tutti/base/torch_compat.h"
 
+#if TUTTI_TORCH_AT_LEAST(2, 0)
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#endif
+
 namespace tutti::compat {
+
+// What Gloo and NCCL derive from.
+#if TUTTI_TORCH_AT_LEAST(2, 0)
+using Backend = c10d::Backend;
+#else
+using Backend = c10d::ProcessGroup;
+#endif
+
+// What has been begun since startCoalescing().
+inline std::vector<c10::intrusive_ptr<c10d::Work>> end_coalescing(Backend& backend) {
+#if TUTTI_TORCH_AT_LEAST(2, 1)
+  return {backend.endCoalescing()};
+#else
+  std::vector<c10::intrusive_ptr<c10d::Work>> all;
+  backend.endCoalescing(all);
+  return all;
+#endif
+}
+
+// Whether a table answers at the other end of a connection, before a TCPStore of version 2.0 or earlier is
+// made: where none does, the second connection of that (below) would be its end. It is asked how many keys it
+// has. Throws where the connection is closed.
+inline bool is_table(int socket, std::chrono::steady_clock::time_point deadline) {
+#if TUTTI_TORCH_AT_LEAST(2, 1)
+  static_cast<void>(socket);
+  static_cast<void>(deadline);
+  return true;
+#else
+  constexpr char kNumberOfKeys = 6;
+  constexpr int64_t kMostKeys = int64_t{1} << 32;
+  ::send(socket, &kNumberOfKeys, 1, MSG_NOSIGNAL);
+  int64_t keys = 0;
+  for (size_t done = 0; done < sizeof(keys);) {
+    pollfd ready{socket, POLLIN, 0};
+    if (::poll(&ready, 1, poll_time(deadline)) <= 0) return false;
+    const ssize_t count = ::recv(socket, reinterpret_cast<char*>(&keys) + done, sizeof(keys) - done, 0);
+    if (count <= 0) throw std::runtime_error("connection closed");
+    done += static_cast<size_t>(count);
+  }
+  return keys >= 0 && keys < kMostKeys;
+#endif
+}
 
 // Before 2.1 a client has a second connection, for callbacks, and a thread that reads from it and ends the
 // process if the connection is reset. That is so where the server ends before it has come to accept it.

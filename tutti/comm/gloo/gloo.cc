@@ -1,23 +1,21 @@
 #include "tutti/comm/gloo/gloo.h"
 
 #include <algorithm>
-#include <arpa/inet.h>
 #include <csignal>
 #include <ctime>
 #include <list>
 #include <mutex>
-#include <netdb.h>
-#include <netinet/in.h>
 #include <stdexcept>
 #include <sys/socket.h>
-#include <unistd.h>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "tutti/base/check.h"
 #include "tutti/base/error.h"
+#include "tutti/base/net.h"
 #include "tutti/comm/failure_board.h"
+#include "tutti/comm/gloo/table_store.h"
 
 // LibTorch has been built with it, but does not say so to others.
 #define USE_C10D_GLOO
@@ -31,18 +29,27 @@ using Clock = std::chrono::steady_clock;
 using Pending = c10::intrusive_ptr<c10d::Work>;
 
 // What is sent for different reasons never meets.
-constexpr int kExchangeTag = 0;
-constexpr int kMessageTag = 1;
-constexpr int kLifelineTag = 2;
+enum Reason { kExchange, kMessage, kLifeline };
+
+// Nor does what does not fit, of which Gloo would say nothing: the tag has in it how many went before for the
+// same reason, and the size. So it is a Timeout.
+int tag_of(Reason reason, uint64_t number, uint64_t size) {
+  constexpr int kBits = 29;
+  const uint64_t mixed = ((number + 1) * 0x9e3779b97f4a7c15 ^ size) * 0xbf58476d1ce4e5b9;
+  return static_cast<int>(reason) << kBits | static_cast<int>(mixed >> (64 - kBits));
+}
+
+// Of one reason; by peer.
+struct Counts {
+  explicit Counts(int world) : sent(static_cast<size_t>(world)), received(sent) {}
+  std::vector<uint64_t> sent;
+  std::vector<uint64_t> received;
+};
 
 constexpr const char* kLoopback = "127.0.0.1";
 
 // The board keeps the deadlines. Gloo's own comes later, for the case that the board cannot.
 constexpr milliseconds kGlooIsLater{60000};
-
-milliseconds until(Clock::time_point deadline) {
-  return std::max(milliseconds(1), std::chrono::ceil<milliseconds>(deadline - Clock::now()));
-}
 
 // While it lives, writing to a connection that the other side has closed is an error in this thread (and in
 // threads that it starts) and does not end the process: Gloo does not see to that itself.
@@ -68,74 +75,24 @@ class NoSigpipe {
   sigset_t before_;
 };
 
-// A table as Gloo wants it, while it connects.
-class TableStore final : public c10d::Store {
- public:
-  TableStore(std::shared_ptr<Rendezvous> table, Clock::time_point deadline)
-      : table_(std::move(table)), deadline_(deadline) {}
-
-  // Pure virtual in LibTorch 2.x, unknown to 1.13.
-  c10::intrusive_ptr<c10d::Store> clone() { return c10::make_intrusive<TableStore>(table_, deadline_); }
-
-  void set(const std::string& key, const std::vector<uint8_t>& value) override {
-    table_->set(key, {value.begin(), value.end()});
-  }
-  std::vector<uint8_t> get(const std::string& key) override {
-    const std::string value = table_->get(key, until(deadline_));
-    return {value.begin(), value.end()};
-  }
-  bool check(const std::vector<std::string>& keys) override {
-    return std::all_of(keys.begin(), keys.end(), [&](const std::string& key) { return table_->peek(key); });
-  }
-  void wait(const std::vector<std::string>& keys) override {
-    for (const std::string& key : keys) table_->get(key, until(deadline_));
-  }
-  void wait(const std::vector<std::string>& keys, const milliseconds&) override { wait(keys); }
-  int64_t add(const std::string&, int64_t) override { unused(); }
-  bool deleteKey(const std::string&) override { unused(); }
-  int64_t getNumKeys() override { unused(); }
-
- private:
-  [[noreturn]] static void unused() {
-    fail(ErrorKind::Bug, "this version of Gloo asks more of a table than it has");
-  }
-
-  const std::shared_ptr<Rendezvous> table_;
-  const Clock::time_point deadline_;
-};
-
-std::string numeric(const sockaddr* address, socklen_t size) {
-  char text[NI_MAXHOST] = "";
-  ::getnameinfo(address, size, text, sizeof(text), nullptr, 0, NI_NUMERICHOST);
-  return text;
-}
-
 // This machine's own address on the way to another: connecting a datagram socket sends nothing and only asks
 // the kernel for the route. "" where there is none.
-std::string address_on_route(const addrinfo& to) {
-  const int fd = ::socket(to.ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-  if (fd < 0) return "";
-  sockaddr_storage own{};
-  socklen_t size = sizeof(own);
-  auto* const address = reinterpret_cast<sockaddr*>(&own);
-  const bool found = ::connect(fd, to.ai_addr, to.ai_addrlen) == 0 && ::getsockname(fd, address, &size) == 0;
-  ::close(fd);
-  return found ? numeric(address, size) : "";
+std::string address_on_route(const SocketAddress& to) {
+  const FileDescriptor socket(::socket(to.bytes.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  SocketAddress own;
+  const bool found = socket.get() >= 0 && ::connect(socket.get(), to.get(), to.size) == 0 &&
+                     ::getsockname(socket.get(), own.get(), &own.size) == 0;
+  return found ? numeric(own) : "";
 }
 
 std::string address_towards(const std::string& host) {
   if (host.empty()) return kLoopback;
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_DGRAM;
-  addrinfo* list = nullptr;
   // A port there has to be; which one does not matter.
-  const int error = ::getaddrinfo(host.c_str(), "9", &hints, &list);
-  if (error != 0)
-    fail(ErrorKind::InvalidArgument, "host '{}' is not known here: {}. Check the name", host,
-         ::gai_strerror(error));
-  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> all(list, &freeaddrinfo);
-  for (const addrinfo* to = list; to != nullptr; to = to->ai_next) {
-    std::string address = address_on_route(*to);
+  const Resolved found = resolve(host, 9);
+  if (found.addresses.empty())
+    fail(ErrorKind::InvalidArgument, "host '{}' is not known here: {}. Check the name", host, found.trouble);
+  for (const SocketAddress& to : found.addresses) {
+    std::string address = address_on_route(to);
     if (!address.empty()) return address;
   }
   fail(ErrorKind::InvalidArgument, "no network of this machine leads to host '{}'", host);
@@ -169,7 +126,7 @@ std::string reason(const std::exception& error) {
 class GlooTransport final : public Transport, public OwnAllReduce, public OnBoard {
  public:
   GlooTransport(std::shared_ptr<Rendezvous> table, GlooOptions options)
-      : table_(std::move(table)), options_(std::move(options)) {
+      : table_(std::move(table)), options_(std::move(options)), counts_(3, Counts(options_.world)) {
     if (options_.world == 1) return;
     const NoSigpipe no_sigpipe;
     connect();
@@ -202,8 +159,8 @@ class GlooTransport final : public Transport, public OwnAllReduce, public OnBoar
   std::vector<int> peers() const;
   void connect();
   void hang_up();
-  Pending post_send(ConstBytes bytes, int to, int tag);
-  Pending post_recv(Bytes bytes, int from, int tag);
+  Pending post_send(ConstBytes bytes, int to, Reason reason);
+  Pending post_recv(Bytes bytes, int from, Reason reason);
   void await(const Pending& pending, milliseconds patience);
   template <class Body>
   void attempt(const Operation& operation, Party party, const std::vector<int>& peers, const Body& body);
@@ -213,6 +170,7 @@ class GlooTransport final : public Transport, public OwnAllReduce, public OnBoar
   std::byte lifeline_byte_{};
   std::mutex posting_;
   c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;  // guarded by posting_, after construction
+  std::vector<Counts> counts_;                        // likewise; by reason
   std::vector<Pending> lifelines_;                    // one for each peer: receive what never comes
   std::mutex waiting_;
   std::list<Pending> awaited_;           // guarded by waiting_; what has failed stays
@@ -243,7 +201,7 @@ void GlooTransport::connect() {
     group_ = c10::make_intrusive<c10d::ProcessGroupGloo>(
         c10::make_intrusive<TableStore>(with_prefix(table_, "gloo/"), deadline), options_.rank,
         options_.world, options);
-    for (const int peer : peers()) lifelines_.push_back(post_recv({&lifeline_byte_, 1}, peer, kLifelineTag));
+    for (const int peer : peers()) lifelines_.push_back(post_recv({&lifeline_byte_, 1}, peer, kLifeline));
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
@@ -283,16 +241,18 @@ void GlooTransport::await(const Pending& pending, milliseconds patience) {
   if (!done) throw std::runtime_error("closed by peer");
 }
 
-Pending GlooTransport::post_send(ConstBytes bytes, int to, int tag) {
+Pending GlooTransport::post_send(ConstBytes bytes, int to, Reason reason) {
   std::vector<at::Tensor> one{view(bytes)};
   const std::lock_guard lock(posting_);
-  return group_->send(one, to, tag);
+  uint64_t& number = counts_[reason].sent[static_cast<size_t>(to)];
+  return group_->send(one, to, tag_of(reason, number++, bytes.size()));
 }
 
-Pending GlooTransport::post_recv(Bytes bytes, int from, int tag) {
+Pending GlooTransport::post_recv(Bytes bytes, int from, Reason reason) {
   std::vector<at::Tensor> one{view(bytes)};
   const std::lock_guard lock(posting_);
-  return group_->recv(one, from, tag);
+  uint64_t& number = counts_[reason].received[static_cast<size_t>(from)];
+  return group_->recv(one, from, tag_of(reason, number++, bytes.size()));
 }
 
 // body(watch, peer) keeps in `peer` whom it is dealing with. All that it throws is that this one is gone.
@@ -321,8 +281,8 @@ void GlooTransport::exchange(std::span<const ConstBytes> sends, std::span<const 
     std::vector<Pending> in(recvs.size());
     for (const int r : talking) {
       peer = r;
-      if (!at(recvs, r).empty()) in[static_cast<size_t>(r)] = post_recv(at(recvs, r), r, kExchangeTag);
-      if (!at(sends, r).empty()) out[static_cast<size_t>(r)] = post_send(at(sends, r), r, kExchangeTag);
+      if (!at(recvs, r).empty()) in[static_cast<size_t>(r)] = post_recv(at(recvs, r), r, kExchange);
+      if (!at(sends, r).empty()) out[static_cast<size_t>(r)] = post_send(at(sends, r), r, kExchange);
     }
     for (const int r : talking) {
       peer = r;
@@ -351,14 +311,14 @@ void GlooTransport::add_all(const torch::Tensor& flat, const Operation& operatio
 void GlooTransport::send(ConstBytes bytes, int to, const Operation& operation) {
   if (bytes.empty()) return;
   attempt(operation, Party::Two, {to}, [&](FailureBoard::Watch&, int) {
-    await(post_send(bytes, to, kMessageTag), until(operation.deadline) + kGlooIsLater);
+    await(post_send(bytes, to, kMessage), until(operation.deadline) + kGlooIsLater);
   });
 }
 
 void GlooTransport::recv(Bytes bytes, int from, const Operation& operation) {
   if (bytes.empty()) return;
   attempt(operation, Party::Two, {from}, [&](FailureBoard::Watch&, int) {
-    await(post_recv(bytes, from, kMessageTag), until(operation.deadline) + kGlooIsLater);
+    await(post_recv(bytes, from, kMessage), until(operation.deadline) + kGlooIsLater);
   });
 }
 

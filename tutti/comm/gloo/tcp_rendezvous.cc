@@ -1,23 +1,21 @@
 #include "tutti/comm/gloo/tcp_rendezvous.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <condition_variable>
 #include <deque>
 #include <functional>
 #include <future>
 #include <mutex>
-#include <netdb.h>
-#include <poll.h>
-#include <sys/socket.h>
+#include <optional>
 #include <thread>
-#include <unistd.h>
 #include <utility>
 #include <vector>
 
 #include <fmt/format.h>
 
+#include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
+#include "tutti/base/net.h"
 #include "tutti/comm/gloo/c10d_compat.h"
 
 namespace tutti::comm {
@@ -30,12 +28,12 @@ using Clock = std::chrono::steady_clock;
 constexpr milliseconds kPatience{5000};
 constexpr milliseconds kFirstPause{1};
 constexpr milliseconds kLongestPause{50};
+// For one address of several: a host that is down gives no answer at all.
+constexpr milliseconds kConnectTime{3000};
+// c10d counts in whole seconds, and so one is the least that it gets.
+constexpr milliseconds kShortest{1000};
 
-milliseconds until(Clock::time_point deadline) {
-  return std::max(milliseconds(0), std::chrono::ceil<milliseconds>(deadline - Clock::now()));
-}
-
-double seconds(milliseconds time) { return std::chrono::duration<double>(time).count(); }
+using Store = c10::intrusive_ptr<c10d::TCPStore>;
 
 // Carries out one call after the other in a thread of its own: c10d waits for an answer without end, and a
 // server may have been stopped. A call that does so keeps the thread, which is then left behind with all that
@@ -115,8 +113,8 @@ std::string to_text(const std::vector<uint8_t>& bytes) { return {bytes.begin() +
 
 class TcpRendezvous final : public Rendezvous {
  public:
-  TcpRendezvous(c10::intrusive_ptr<c10d::TCPStore> store, std::string address)
-      : store_(std::move(store)), address_(std::move(address)) {}
+  TcpRendezvous(std::unique_ptr<Line> line, Store store, std::string address)
+      : store_(std::move(store)), address_(std::move(address)), line_(std::move(line)) {}
 
   void set(const std::string& key, const std::string& value) override {
     ask<bool>([store = store_, key, bytes = to_bytes(value)] {
@@ -157,7 +155,7 @@ class TcpRendezvous final : public Rendezvous {
   Result ask(std::function<Result()> question) {
     std::optional<Result> answer;
     try {
-      answer = line_.call<Result>(std::move(question), kPatience);
+      answer = line_->call<Result>(std::move(question), kPatience);
     } catch (const std::exception&) {
       // All that c10d throws here is that the connection is gone.
       fail(
@@ -176,96 +174,78 @@ class TcpRendezvous final : public Rendezvous {
   }
 
   // Shared with calls that are stuck in it.
-  const c10::intrusive_ptr<c10d::TCPStore> store_;
+  const Store store_;
   const std::string address_;
-  Line line_;
+  const std::unique_ptr<Line> line_;
 };
 
-class Socket {
- public:
-  explicit Socket(const addrinfo& address)
-      : fd_(::socket(address.ai_family, address.ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK,
-                     address.ai_protocol)) {}
-  ~Socket() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  Socket(const Socket&) = delete;
-  Socket& operator=(const Socket&) = delete;
-
-  // 0, or why not.
-  int connect(const addrinfo& address, milliseconds patience) const {
-    if (fd_ < 0) return errno;
-    if (::connect(fd_, address.ai_addr, address.ai_addrlen) == 0) return 0;
-    if (errno != EINPROGRESS) return errno;
-    pollfd ready{fd_, POLLOUT, 0};
-    if (::poll(&ready, 1, static_cast<int>(patience.count())) <= 0) return ETIMEDOUT;
-    int error = 0;
-    socklen_t size = sizeof(error);
-    return ::getsockopt(fd_, SOL_SOCKET, SO_ERROR, &error, &size) == 0 ? error : errno;
-  }
-
- private:
-  const int fd_;
+struct Server {
+  std::string host;
+  std::string address;  // in numbers
+  FileDescriptor connection;
 };
 
-using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
-
-// Those of the host, or why there are none.
-Addresses look_up(const std::string& host, uint16_t port, std::string& why) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  const int error = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
-  if (error != 0) why = ::gai_strerror(error);
-  return {error == 0 ? found : nullptr, &freeaddrinfo};
-}
-
-std::string numeric(const addrinfo& address) {
-  char text[NI_MAXHOST] = "";
-  ::getnameinfo(address.ai_addr, address.ai_addrlen, text, sizeof(text), nullptr, 0, NI_NUMERICHOST);
-  return text;
-}
-
-// The address at which somebody listens, as soon as that is so. c10d would try as well, but complains to
-// stderr of every attempt, and does not say in the end whether the name or the port was wrong.
-std::string await_server(const std::string& host, uint16_t port, milliseconds timeout) {
+// Where somebody listens, as soon as that is so; goes round all addresses of all hosts. c10d would try as
+// well, but complains to stderr of every attempt, and does not say in the end whether the name or the port
+// was wrong.
+Server await_server(const std::vector<std::string>& hosts, uint16_t port, milliseconds timeout) {
   const auto deadline = Clock::now() + timeout;
   std::string why;
   for (milliseconds pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
-    const Addresses addresses = look_up(host, port, why);
-    for (const addrinfo* address = addresses.get(); address != nullptr; address = address->ai_next) {
-      const int error = Socket(*address).connect(*address, until(deadline));
-      if (error == 0) return numeric(*address);
-      why = errno_text(error);
+    for (const std::string& host : hosts) {
+      const Resolved found = resolve(host, port);
+      if (found.addresses.empty()) why = found.trouble;
+      for (const SocketAddress& address : found.addresses) {
+        Connected connected = connect_within(address, std::min(until(deadline), kConnectTime));
+        if (connected.error == 0) return {host, numeric(address), std::move(connected.socket)};
+        why = errno_text(connected.error);
+      }
     }
     if (Clock::now() >= deadline)
       fail(ErrorKind::Timeout,
            "nobody answers at {}:{} for {:g} s ({}). Check that rank 0 is running, that this is its host, "
-           "and that no "
-           "firewall stands between; or raise --timeout",
-           host, port, seconds(timeout), why);
+           "and that no firewall stands between; or raise --timeout",
+           fmt::join(hosts, ", "), port, seconds(timeout), why);
     std::this_thread::sleep_for(std::min(pause, until(deadline)));
   }
 }
 
-c10::intrusive_ptr<c10d::TCPStore> open_store(const std::string& host, uint16_t port, bool serves,
-                                              milliseconds timeout) {
+Store make_store(const std::string& host, uint16_t port, bool serves, milliseconds timeout) {
   c10d::TCPStoreOptions options;
   options.port = port;
   options.isServer = serves;
   options.waitWorkers = false;
-  // c10d counts in whole seconds.
-  options.timeout = std::max(timeout, milliseconds(1000));
+  options.timeout = timeout;
   auto store = c10::make_intrusive<c10d::TCPStore>(host, options);
   compat::await_callback_connection(*store);
   return store;
 }
 
+struct Opened {
+  std::unique_ptr<Line> line;
+  Store store;
+};
+
+// On the line too: whoever listens there may never say anything. Nothing where that is so.
+std::optional<Opened> open_store(const std::string& host, uint16_t port, bool serves, milliseconds timeout) {
+  timeout = std::max(timeout, kShortest);
+  auto line = std::make_unique<Line>();
+  auto store = line->call<Store>([=] { return make_store(host, port, serves, timeout); }, timeout);
+  if (!store) return std::nullopt;
+  return Opened{std::move(line), std::move(*store)};
+}
+
 ServedRendezvous serve_table(uint16_t port, milliseconds timeout) {
   try {
-    auto store = open_store("127.0.0.1", port, true, timeout);
-    const uint16_t chosen = store->getPort();
-    return {std::make_shared<TcpRendezvous>(std::move(store), fmt::format("port {} here", chosen)), chosen};
+    std::optional<Opened> opened = open_store("127.0.0.1", port, true, timeout);
+    if (!opened)
+      fail(ErrorKind::Timeout, "the table of the ranks was not made within {:g} s", seconds(timeout));
+    const uint16_t chosen = opened->store->getPort();
+    return {std::make_shared<TcpRendezvous>(std::move(opened->line), std::move(opened->store),
+                                            fmt::format("port {} here", chosen)),
+            chosen};
+  } catch (const Error&) {
+    throw;
   } catch (const std::exception& error) {
     const std::string text = error.what();
     if (text.find("already in use") != std::string::npos)
@@ -277,23 +257,42 @@ ServedRendezvous serve_table(uint16_t port, milliseconds timeout) {
   }
 }
 
-}  // namespace
-
-std::shared_ptr<Rendezvous> tcp_rendezvous(const std::string& host, uint16_t port, Serve serve,
-                                           milliseconds timeout) {
-  if (serve == Serve::Here) return serve_table(port, timeout).table;
+std::shared_ptr<Rendezvous> table_at(const Server& server, uint16_t port, milliseconds timeout) {
+  timeout = std::max(timeout, kShortest);
   const auto deadline = Clock::now() + timeout;
-  const std::string address = await_server(host, port, timeout);
   try {
-    return std::make_shared<TcpRendezvous>(open_store(address, port, false, until(deadline)),
-                                           fmt::format("{}:{}", host, port));
+    std::optional<Opened> opened;
+    if (compat::is_table(server.connection.get(), deadline))
+      opened = open_store(server.address, port, false, until(deadline));
+    if (!opened)
+      fail(ErrorKind::Timeout,
+           "somebody listens at {}:{} but does not answer as rank 0's table does within {:g} s: is rank 0 "
+           "stopped, or the port another program's?",
+           server.host, port, seconds(timeout));
+    return std::make_shared<TcpRendezvous>(std::move(opened->line), std::move(opened->store),
+                                           fmt::format("{}:{}", server.host, port));
   } catch (const Error&) {
     throw;
   } catch (const std::exception&) {
     fail(ErrorKind::PeerLost,
          "the table of the ranks at {}:{} was there and is gone: rank 0 has ended. Its own output says why",
-         host, port);
+         server.host, port);
   }
+}
+
+}  // namespace
+
+std::shared_ptr<Rendezvous> tcp_rendezvous(const std::string& host, uint16_t port, Serve serve,
+                                           milliseconds timeout) {
+  return serve == Serve::Here ? serve_table(port, timeout).table
+                              : find_tcp_rendezvous({host}, port, timeout).table;
+}
+
+FoundRendezvous find_tcp_rendezvous(const std::vector<std::string>& hosts, uint16_t port,
+                                    milliseconds timeout) {
+  const auto deadline = Clock::now() + timeout;
+  const Server server = await_server(hosts, port, timeout);
+  return {table_at(server, port, until(deadline)), server.host};
 }
 
 ServedRendezvous serve_tcp_rendezvous(milliseconds timeout) { return serve_table(0, timeout); }

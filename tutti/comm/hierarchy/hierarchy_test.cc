@@ -43,6 +43,9 @@ TEST_P(Hierarchy, sums_have_the_bits_of_one_flat_tree) { testing::check_sums_on(
 TEST_P(Hierarchy, moves_more_than_is_in_flight_at_a_time) { testing::check_long_movements_on(GetParam()); }
 TEST_P(Hierarchy, a_part_of_it_is_what_its_placement_says) { testing::check_parts_of(GetParam()); }
 
+TEST_P(Hierarchy, refuses_messages_of_another_size) { with_ranks(GetParam(), 4, check_misfits); }
+TEST(HierarchyOfOneEach, refuses_messages_of_another_size) { with_ranks("abc", 3, check_misfits); }
+
 // --- which ranks are where
 
 Placement placement_of(const std::string& hosts) {
@@ -159,7 +162,7 @@ size_t bytes_over_network(const std::string& hosts, const std::function<void(Com
     auto network = std::make_unique<Counted>(
         gloo_transport(with_prefix(table, "gloo/"), {.rank = rank, .world = placement.world()}), bytes);
     auto memory = shm_transport(with_prefix(table, std::to_string(host) + "/"),
-                                {placement.local_rank(rank), placement.size(host), "somebody", kLong});
+                                {placement.local_rank(rank), placement.size(host), {}, kLong});
     Collectives comm(hierarchy_transport(std::move(network), std::move(memory), placement, kLong), kLong);
     body(comm);
   }));

@@ -72,7 +72,7 @@ SharedBlock HostGroup::allocate(size_t size, const Operation& operation) {
   return block;
 }
 
-std::vector<std::byte*> HostGroup::everyones(const std::byte* mine, size_t size) const {
+SharedBlock HostGroup::everyones(const std::byte* mine, size_t size) const {
   return in_place_.everyones(mine, size);
 }
 

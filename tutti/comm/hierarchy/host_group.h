@@ -28,7 +28,7 @@ class HostGroup final : public Transport, public InPlace {
   std::unique_ptr<Transport> split(const std::vector<int>& ranks, const std::string& name) override;
 
   SharedBlock allocate(size_t size, const Operation& operation) override;
-  std::vector<std::byte*> everyones(const std::byte* mine, size_t size) const override;
+  SharedBlock everyones(const std::byte* mine, size_t size) const override;
   void sync(const Operation& operation) override;
   void all_reduce(std::byte* data, const Reduction& reduction, const Operation& operation) override;
 

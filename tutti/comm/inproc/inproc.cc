@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "tutti/base/error.h"
 #include "tutti/comm/shared/shared_memory.h"
 #include "tutti/comm/shared/shared_transport.h"
 
@@ -35,10 +36,19 @@ class Hub {
 
   const std::vector<std::string>& who() const { return who_; }
 
-  SharedBlock block(size_t number, size_t size) {
+  SharedBlock block(size_t number, size_t size, int rank) {
     const std::lock_guard lock(mutex_);
-    if (number == blocks_.size()) blocks_.push_back(make_block(who_.size(), size));
-    return blocks_.at(number);
+    auto place = blocks_.find(number);
+    if (place == blocks_.end())
+      place = blocks_.emplace(number, Made{make_block(who_.size(), size), rank, 0}).first;
+    Made& made = place->second;
+    if (made.block.size != size)
+      fail(ErrorKind::InvalidArgument, "{} allocates {} bytes where {} allocates {}",
+           who_[static_cast<size_t>(rank)], size, who_[static_cast<size_t>(made.by)], made.block.size);
+    SharedBlock block = made.block;
+    // From then on it is theirs.
+    if (++made.taken == who_.size()) blocks_.erase(place);
+    return block;
   }
 
   std::shared_ptr<Hub> group(const std::vector<int>& ranks, const std::string& name) {
@@ -53,9 +63,15 @@ class Hub {
   }
 
  private:
+  struct Made {
+    SharedBlock block;
+    int by;
+    size_t taken;  // by so many
+  };
+
   const std::vector<std::string> who_;
   std::mutex mutex_;
-  std::vector<SharedBlock> blocks_;                     // guarded by mutex_
+  std::map<size_t, Made> blocks_;                       // guarded by mutex_; that some have not taken yet
   std::map<std::string, std::shared_ptr<Hub>> groups_;  // guarded by mutex_
 };
 
@@ -67,7 +83,9 @@ class InprocMemory final : public SharedMemory {
   int rank() const override { return rank_; }
   int world() const override { return static_cast<int>(hub_->who().size()); }
   const std::string& who(int rank) const override { return hub_->who()[static_cast<size_t>(rank)]; }
-  SharedBlock allocate(size_t size, const Operation&) override { return hub_->block(next_block_++, size); }
+  SharedBlock allocate(size_t size, const Operation&, const std::function<void()>&) override {
+    return hub_->block(next_block_++, size, rank_);
+  }
   // Threads end by leaving the group, which it sees itself.
   bool has_ended(int) override { return false; }
 

@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <atomic>
-#include <exception>
+#include <cstring>
+#include <functional>
 #include <map>
 #include <mpi.h>
 #include <mutex>
@@ -14,6 +15,7 @@
 #include <fmt/format.h>
 
 #include "tutti/base/check.h"
+#include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 #include "tutti/comm/failure_board.h"
 
@@ -43,7 +45,13 @@ class Library {
   std::unique_lock<std::mutex> lock() {
     return one_thread_ ? std::unique_lock(mutex_) : std::unique_lock<std::mutex>();
   }
-  void never_finalise() { finalise_ = false; }
+  // Also where nobody has asked for the library.
+  static void never_finalise() noexcept { may_finalise_ = false; }
+  // What MPI may go on to write to is never freed.
+  void leave_to_mpi(std::shared_ptr<std::string> bytes) {
+    const auto one_at_a_time = lock();
+    left_.push_back(std::move(bytes));
+  }
 
   Library(const Library&) = delete;
   Library& operator=(const Library&) = delete;
@@ -57,7 +65,7 @@ class Library {
       check(MPI_Query_thread(&level));
     } else {
       check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &level));
-      finalise_ = true;
+      ours_ = true;
     }
     one_thread_ = level < MPI_THREAD_MULTIPLE;
     check(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
@@ -66,12 +74,15 @@ class Library {
   ~Library() {
     int done = 1;
     MPI_Finalized(&done);
-    if (finalise_ && done == 0) MPI_Finalize();
+    if (ours_ && may_finalise_ && done == 0) MPI_Finalize();
   }
+
+  static inline std::atomic<bool> may_finalise_{true};
 
   std::mutex mutex_;
   bool one_thread_ = false;
-  std::atomic<bool> finalise_{false};
+  bool ours_ = false;  // initialised here
+  std::vector<std::shared_ptr<std::string>> left_;
 };
 
 class Group {
@@ -161,15 +172,16 @@ constexpr int64_t kMostAtATime = int64_t{1} << 28;  // elements: MPI counts with
 // Messages under way, in pieces.
 class Messages {
  public:
-  explicit Messages(MPI_Comm group) : group_(group) {}
+  // `who` names a rank in errors, and outlives this.
+  Messages(MPI_Comm group, const std::function<std::string(int rank)>& who) : group_(group), who_(who) {}
 
   void send(ConstBytes bytes, int to) {
-    post(bytes.size(), to, [&](size_t done, int size, MPI_Request* request) {
+    post(bytes.size(), to, Way::Out, [&](size_t done, int size, MPI_Request* request) {
       return MPI_Isend(bytes.data() + done, size, MPI_BYTE, to, 0, group_, request);
     });
   }
   void recv(Bytes bytes, int from) {
-    post(bytes.size(), from, [&](size_t done, int size, MPI_Request* request) {
+    post(bytes.size(), from, Way::In, [&](size_t done, int size, MPI_Request* request) {
       return MPI_Irecv(bytes.data() + done, size, MPI_BYTE, from, 0, group_, request);
     });
   }
@@ -181,7 +193,7 @@ class Messages {
     check(MPI_Iallreduce(MPI_IN_PLACE, flat.data_ptr(), static_cast<int>(flat.numel()), type, MPI_SUM, group_,
                          &request));
     requests_.push_back(request);
-    peers_.push_back(kEverybody);
+    posts_.push_back({kEverybody, kAnySize});
     everybody_ = peers;
   }
 
@@ -200,7 +212,7 @@ class Messages {
       patience.forget();
       left -= static_cast<size_t>(count);
       for (int i = 0; i < count; ++i) {
-        const int peer = peers_[static_cast<size_t>(done[static_cast<size_t>(i)])];
+        const int peer = posts_[static_cast<size_t>(done[static_cast<size_t>(i)])].peer;
         if (peer == kEverybody) {
           for (const int each : everybody_) watch.arrived(each);
         } else if (--open_[peer] == 0) {
@@ -216,21 +228,28 @@ class Messages {
   void cancel() {
     const auto lock = Library::get().lock();
     for (size_t i = 0; i < requests_.size(); ++i) {
-      if (requests_[i] == MPI_REQUEST_NULL || peers_[i] == kEverybody) continue;
+      if (requests_[i] == MPI_REQUEST_NULL || posts_[i].peer == kEverybody) continue;
       MPI_Cancel(&requests_[i]);
       MPI_Request_free(&requests_[i]);
     }
   }
 
  private:
+  enum class Way { In, Out };
+  struct Posted {
+    int peer;
+    int expected;  // bytes
+  };
+
   template <class Post>
-  void post(size_t size, int peer, const Post& one) {
+  void post(size_t size, int peer, Way way, const Post& one) {
     for (size_t done = 0; done < size; done += kPiece) {
       const auto lock = Library::get().lock();
       MPI_Request request = MPI_REQUEST_NULL;
-      check(one(done, static_cast<int>(std::min(kPiece, size - done)), &request));
+      const int piece = static_cast<int>(std::min(kPiece, size - done));
+      check(one(done, piece, &request));
       requests_.push_back(request);
-      peers_.push_back(peer);
+      posts_.push_back({peer, way == Way::In ? piece : kAnySize});
       ++open_[peer];
     }
   }
@@ -238,19 +257,44 @@ class Messages {
   int test(std::vector<int>& done) {
     const auto lock = Library::get().lock();
     int count = 0;
-    check(MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count, done.data(),
-                       MPI_STATUSES_IGNORE));
+    statuses_.resize(requests_.size());
+    const int code = MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count, done.data(),
+                                  statuses_.data());
+    if (code != MPI_ERR_IN_STATUS) check(code);
     TUTTI_CHECK(count != MPI_UNDEFINED, "{} requests", requests_.size());
+    for (int i = 0; i < count; ++i) {
+      const auto place = static_cast<size_t>(i);
+      look_at(posts_[static_cast<size_t>(done[place])], statuses_[place], code);
+    }
     return count;
   }
 
+  // A message that is shorter than its room is nothing wrong to MPI.
+  void look_at(const Posted& posted, const MPI_Status& status, int code) const {
+    const int error = code == MPI_ERR_IN_STATUS ? status.MPI_ERROR : MPI_SUCCESS;
+    if (error == MPI_ERR_TRUNCATE) fail_other_size(posted, "more");
+    check(error);
+    if (posted.expected == kAnySize) return;
+    int received = 0;
+    check(MPI_Get_count(&status, MPI_BYTE, &received));
+    if (received != posted.expected) fail_other_size(posted, std::to_string(received));
+  }
+
+  [[noreturn]] void fail_other_size(const Posted& posted, const std::string& sent) const {
+    fail(ErrorKind::InvalidArgument, "{} expects {} bytes from {}, which sends {}", who_(rank_in(group_)),
+         posted.expected, who_(posted.peer), sent);
+  }
+
   static constexpr int kEverybody = -1;
+  static constexpr int kAnySize = -1;
 
   const MPI_Comm group_;
+  const std::function<std::string(int rank)>& who_;
   std::vector<int> everybody_;  // but this rank, once add_all() was called
   std::vector<MPI_Request> requests_;
-  std::vector<int> peers_;   // of each request
-  std::map<int, int> open_;  // requests by peer
+  std::vector<Posted> posts_;         // what each request is
+  std::vector<MPI_Status> statuses_;  // room
+  std::map<int, int> open_;           // requests by peer
 };
 
 class MpiTransport final : public Transport, public OnBoard, public OwnAllReduce {
@@ -259,6 +303,7 @@ class MpiTransport final : public Transport, public OnBoard, public OwnAllReduce
   MpiTransport(std::shared_ptr<Rendezvous> table, MpiOptions options, Group exchanges, Group messages)
       : table_(std::move(table)),
         options_(std::move(options)),
+        who_([this](int rank) { return name_of(options_.who, rank); }),
         exchanges_(std::move(exchanges)),
         messages_(std::move(messages)),
         rank_(rank_in(exchanges_.get())),
@@ -267,11 +312,6 @@ class MpiTransport final : public Transport, public OnBoard, public OwnAllReduce
     board_ = std::make_unique<FailureBoard>(with_prefix(table_, "board/"),
                                             BoardOptions{.rank = rank_, .world = world_, .who = options_.who},
                                             [this] { give_up(); });
-  }
-
-  // Where an exception passes by, this rank ends before its time, and the others will not finalise with it.
-  ~MpiTransport() override {
-    if (std::uncaught_exceptions() > 0) Library::get().never_finalise();
   }
 
   std::string name() const override { return "mpi"; }
@@ -286,7 +326,7 @@ class MpiTransport final : public Transport, public OnBoard, public OwnAllReduce
       if (r != rank_ && !(sends[i].empty() && recvs[i].empty())) talking.push_back(r);
     }
     if (talking.empty()) return;
-    Messages messages(exchanges_.get());
+    Messages messages(exchanges_.get(), who_);
     attempt(operation, FailureBoard::Party::All, talking, messages, [&] {
       for (const int r : talking) messages.recv(recvs[static_cast<size_t>(r)], r);
       for (const int r : talking) messages.send(sends[static_cast<size_t>(r)], r);
@@ -295,13 +335,13 @@ class MpiTransport final : public Transport, public OnBoard, public OwnAllReduce
 
   void send(ConstBytes bytes, int to, const Operation& operation) override {
     if (bytes.empty()) return;
-    Messages messages(messages_.get());
+    Messages messages(messages_.get(), who_);
     attempt(operation, FailureBoard::Party::Two, {to}, messages, [&] { messages.send(bytes, to); });
   }
 
   void recv(Bytes bytes, int from, const Operation& operation) override {
     if (bytes.empty()) return;
-    Messages messages(messages_.get());
+    Messages messages(messages_.get(), who_);
     attempt(operation, FailureBoard::Party::Two, {from}, messages, [&] { messages.recv(bytes, from); });
   }
 
@@ -315,7 +355,7 @@ class MpiTransport final : public Transport, public OnBoard, public OwnAllReduce
     adding_ = flat;
     for (int64_t done = 0; done < flat.numel(); done += kMostAtATime) {
       const torch::Tensor piece = flat.narrow(0, done, std::min(kMostAtATime, flat.numel() - done));
-      Messages messages(exchanges_.get());
+      Messages messages(exchanges_.get(), who_);
       attempt(operation, FailureBoard::Party::All, others, messages,
               [&] { messages.add_all(piece, mpi_type(flat.scalar_type()), others); });
     }
@@ -330,7 +370,7 @@ class MpiTransport final : public Transport, public OnBoard, public OwnAllReduce
     // Messages may stay under way.
     exchanges_.broken();
     messages_.broken();
-    Library::get().never_finalise();
+    mpi_never_finalise();
     given_up_ = true;
   }
 
@@ -351,6 +391,7 @@ class MpiTransport final : public Transport, public OnBoard, public OwnAllReduce
 
   const std::shared_ptr<Rendezvous> table_;  // shared with its other parts
   const MpiOptions options_;
+  const std::function<std::string(int rank)> who_;
   Group exchanges_;
   Group messages_;
   const int rank_;
@@ -380,20 +421,51 @@ std::unique_ptr<Transport> MpiTransport::split(const std::vector<int>& ranks, co
                         static_cast<int>(me - ranks.begin()));
 }
 
+// In place. False where it does not come in time.
+bool broadcast(const std::shared_ptr<std::string>& bytes, int root,
+               std::chrono::steady_clock::time_point deadline) {
+  Library& library = Library::get();
+  MPI_Request request = MPI_REQUEST_NULL;
+  {
+    const auto lock = library.lock();
+    check(
+        MPI_Ibcast(bytes->data(), static_cast<int>(bytes->size()), MPI_BYTE, root, MPI_COMM_WORLD, &request));
+  }
+  for (Patience patience;; patience.wait()) {
+    int done = 0;
+    {
+      const auto lock = library.lock();
+      check(MPI_Test(&request, &done, MPI_STATUS_IGNORE));
+    }
+    if (done != 0) return true;
+    if (std::chrono::steady_clock::now() >= deadline) break;
+  }
+  library.leave_to_mpi(bytes);
+  return false;
+}
+
 }  // namespace
 
 bool mpi_built() { return true; }
 
 void mpi_initialise() { Library::get(); }
 
-std::string mpi_broadcast_text(const std::string& text, int root) {
-  const auto lock = Library::get().lock();
-  std::string result = text;
+void mpi_never_finalise() noexcept { Library::never_finalise(); }
+
+std::string mpi_broadcast_text(const std::string& text, int root, std::chrono::milliseconds timeout) {
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
   uint64_t size = text.size();
-  check(MPI_Bcast(&size, 1, MPI_UINT64_T, root, MPI_COMM_WORLD));
-  result.resize(size);
-  check(MPI_Bcast(result.data(), static_cast<int>(size), MPI_CHAR, root, MPI_COMM_WORLD));
-  return result;
+  const auto size_bytes = std::make_shared<std::string>(sizeof(size), '\0');
+  std::memcpy(size_bytes->data(), &size, sizeof(size));
+  const auto bytes = std::make_shared<std::string>(text);
+  const bool knows = broadcast(size_bytes, root, deadline);
+  std::memcpy(&size, size_bytes->data(), sizeof(size));
+  if (knows) bytes->resize(size);
+  if (!knows || !broadcast(bytes, root, deadline))
+    fail(ErrorKind::Timeout,
+         "nothing from rank {} through MPI for {:g} s. Look at what it is doing, or raise --timeout", root,
+         seconds(timeout));
+  return *bytes;
 }
 
 std::unique_ptr<Transport> mpi_transport(std::shared_ptr<Rendezvous> table, const MpiOptions& options) {

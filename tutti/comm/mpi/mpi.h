@@ -19,17 +19,21 @@ struct MpiOptions {
 bool mpi_built();
 
 // Once a process, before all else here; harmless when MPI has been initialised already. MPI is finalised when
-// the process exits, if it was initialised here and nothing failed: after a failure that would wait for ranks
-// that do not come, and mpirun ends them all when one leaves without it.
+// the process exits, if it was initialised here and nobody has called mpi_never_finalise().
 void mpi_initialise();
 
-// The root's text, at every rank of the job.
-std::string mpi_broadcast_text(const std::string& text, int root);
+// To be called when something has failed, whatever carries the operations: finalising waits for all ranks
+// and knows no timeout, so it would wait for ever for those that do not come; mpirun ends them all when one
+// leaves without it. Harmless without MPI.
+void mpi_never_finalise() noexcept;
+
+// The root's text, at every rank of the job. A Timeout where it does not come.
+std::string mpi_broadcast_text(const std::string& text, int root, std::chrono::milliseconds timeout);
 
 // All ranks that mpirun started, over MPI's two-sided messages. The table serves nothing else (with_prefix),
 // and has to last as long as the transport.
 //
-// Without MPI at build time all three are Unimplemented.
+// Without MPI at build time this, and what meets, is Unimplemented.
 std::unique_ptr<Transport> mpi_transport(std::shared_ptr<Rendezvous> table, const MpiOptions& options);
 
 }  // namespace tutti::comm

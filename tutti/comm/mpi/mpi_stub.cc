@@ -15,7 +15,8 @@ namespace {
 
 bool mpi_built() { return false; }
 void mpi_initialise() { missing(); }
-std::string mpi_broadcast_text(const std::string&, int) { missing(); }
+void mpi_never_finalise() noexcept {}
+std::string mpi_broadcast_text(const std::string&, int, std::chrono::milliseconds) { missing(); }
 std::unique_ptr<Transport> mpi_transport(std::shared_ptr<Rendezvous>, const MpiOptions&) { missing(); }
 
 }  // namespace tutti::comm

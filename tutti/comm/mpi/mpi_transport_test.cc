@@ -11,6 +11,8 @@
 
 #include "tutti/base/environment.h"
 #include "tutti/base/test_errors.h"
+#include "tutti/comm/collectives.h"
+#include "tutti/comm/conformance.h"
 #include "tutti/comm/gloo/tcp_rendezvous.h"
 #include "tutti/comm/mpi/mpi.h"
 #include "tutti/comm/test_messages.h"
@@ -33,7 +35,7 @@ std::shared_ptr<Rendezvous> table_of_ranks() {
     const bool serves = Environment::of_process().get("OMPI_COMM_WORLD_RANK") == "0";
     ServedRendezvous served;
     if (serves) served = serve_tcp_rendezvous(kLong);
-    const std::string port = mpi_broadcast_text(std::to_string(served.port), 0);
+    const std::string port = mpi_broadcast_text(std::to_string(served.port), 0, kLong);
     if (serves) return served.table;
     return tcp_rendezvous("127.0.0.1", static_cast<uint16_t>(std::stoi(port)), Serve::Elsewhere, kLong);
   }();
@@ -86,6 +88,14 @@ TEST(LateRank, is_named_by_all) {
   for (int r = 0; r <= last; ++r) table->get(fmt::format("done/{}", r), kLong);
 }
 
+TEST(MisfitRank, refuses_messages_of_another_size) {
+  const std::unique_ptr<Communicator> comm = std::make_unique<Collectives>(mpi("misfit"), kLong);
+  check_misfits(*comm);
+  fmt::print("refused by {}\n", comm->rank());
+  std::fflush(stdout);
+  comm->barrier();
+}
+
 // --- as a test
 
 struct Ended {
@@ -120,6 +130,13 @@ TEST_P(Mpirun, ranks_agree) {
   const Ended ended = under_mpirun(GetParam(), "Rank.*");
   EXPECT_EQ(ended.status, 0) << ended.output;
   EXPECT_THAT(ended.output, HasSubstr("[  PASSED  ] 3 tests"));
+}
+
+TEST_P(Mpirun, messages_of_another_size_are_refused) {
+  if (GetParam() == 1) return;
+  const Ended ended = under_mpirun(GetParam(), "MisfitRank.*");
+  for (int r = 0; r < GetParam(); ++r)
+    EXPECT_THAT(ended.output, HasSubstr(fmt::format("refused by {}\n", r)));
 }
 
 TEST_P(Mpirun, a_late_rank_is_named_by_all) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -18,8 +19,10 @@ class SharedMemory {
   // For people: "worker/3 (pid 1234)".
   virtual const std::string& who(int rank) const = 0;
 
-  // Zeros. Every rank calls it, with one size.
-  virtual SharedBlock allocate(size_t size, const Operation& operation) = 0;
+  // Zeros. Every rank calls it, with one size. A rank that ends meanwhile is a PeerLost, one that is late a
+  // Timeout; both name it. While it waits it calls `look_up` every now and then, which may throw.
+  virtual SharedBlock allocate(size_t size, const Operation& operation,
+                               const std::function<void()>& look_up) = 0;
   // As far as the system knows.
   virtual bool has_ended(int rank) = 0;
 

@@ -129,7 +129,7 @@ SharedTransport::SharedTransport(std::unique_ptr<SharedMemory> memory, std::chro
       tree_(tree_program(static_cast<size_t>(world_))) {
   const size_t ranks = static_cast<size_t>(world_);
   const size_t size = aligned(sizeof(ControlSlot)) + ranks * sizeof(Mailbox) + 2 * kStagingHalf;
-  control_ = memory_->allocate(size, operation_of("connect", {}, timeout_));
+  control_ = memory_->allocate(size, operation_of("connect", {}, timeout_), [] {});
 }
 
 SharedTransport::~SharedTransport() { slot(rank_).left.store(1, std::memory_order_release); }
@@ -174,7 +174,9 @@ void SharedTransport::meet(const Post& post, const Operation& operation) {
   mine.meetings.advance();
   const SpanScope span(operation.timeline, Activity::Wait, "wait for peers", operation.step);
   for (int r = 0; r < world_; ++r) {
-    if (r != rank_) wait(slot(r).meetings, meetings_, wait_options_, [&] { look_up(behind(), operation); });
+    if (r == rank_) continue;
+    wait(slot(r).meetings, meetings_, wait_options_,
+         [&] { look_up([this] { return behind(); }, operation); });
   }
   require_same_operation();
 }
@@ -234,16 +236,24 @@ std::string SharedTransport::last_seen(int rank) const {
   return fmt::format("it was last seen in {}", slot(rank).words[meetings % 2].text());
 }
 
-void SharedTransport::look_up(const std::vector<int>& late, const Operation& operation) {
+bool SharedTransport::is_gone(int rank) const {
+  return memory_->has_ended(rank) || slot(rank).left.load(std::memory_order_acquire) != 0;
+}
+
+void SharedTransport::look_up(const Late& late, const Operation& operation) {
   throw_if_failed();
-  for (const int r : late) {
-    if (!memory_->has_ended(r) && slot(r).left.load(std::memory_order_acquire) == 0) continue;
+  std::vector<int> gone = late();
+  std::erase_if(gone, [this](int r) { return !is_gone(r); });
+  // Who was late when it was asked may have come since, and then left.
+  const std::vector<int> missed = late();
+  for (const int r : gone) {
+    if (std::find(missed.begin(), missed.end(), r) == missed.end()) continue;
     fail_together(ErrorKind::PeerLost, fmt::format("{} failed: {} is gone; {}. Its own output says why",
                                                    describe(operation), memory_->who(r), last_seen(r)));
   }
-  if (late.empty() || std::chrono::steady_clock::now() <= operation.deadline) return;
+  if (missed.empty() || std::chrono::steady_clock::now() <= operation.deadline) return;
   std::string missing;
-  for (const int r : late) {
+  for (const int r : missed) {
     missing += fmt::format("{}nothing from {} for {:g} s, {}", missing.empty() ? "" : "; ", memory_->who(r),
                            std::chrono::duration<double>(operation.timeout).count(), last_seen(r));
   }
@@ -292,11 +302,12 @@ void SharedTransport::fail_other_size(size_t expected, int from, size_t sent) {
 
 void SharedTransport::send(ConstBytes bytes, int to, const Operation& operation) {
   Mailbox& box = mailbox(rank_, to);
+  const auto filled = [&] { return box.filled.count.load(std::memory_order_relaxed); };
+  const Late late = [&] { return box.emptied.reached(filled()) ? std::vector<int>() : std::vector{to}; };
   for (size_t done = 0; done < bytes.size(); done += kMailboxBytes) {
     {
       const SpanScope span(operation.timeline, Activity::Wait, "wait for the receiver", operation.step);
-      wait(box.emptied, box.filled.count.load(std::memory_order_relaxed), wait_options_,
-           [&] { look_up({to}, operation); });
+      wait(box.emptied, filled(), wait_options_, [&] { look_up(late, operation); });
     }
     const size_t size = std::min(kMailboxBytes, bytes.size() - done);
     box.message_size = bytes.size();
@@ -307,11 +318,12 @@ void SharedTransport::send(ConstBytes bytes, int to, const Operation& operation)
 
 void SharedTransport::recv(Bytes bytes, int from, const Operation& operation) {
   Mailbox& box = mailbox(from, rank_);
+  const auto next = [&] { return box.emptied.count.load(std::memory_order_relaxed) + 1; };
+  const Late late = [&] { return box.filled.reached(next()) ? std::vector<int>() : std::vector{from}; };
   for (size_t done = 0; done < bytes.size(); done += kMailboxBytes) {
     {
       const SpanScope span(operation.timeline, Activity::Wait, "wait for the sender", operation.step);
-      wait(box.filled, box.emptied.count.load(std::memory_order_relaxed) + 1, wait_options_,
-           [&] { look_up({from}, operation); });
+      wait(box.filled, next(), wait_options_, [&] { look_up(late, operation); });
     }
     if (box.message_size != bytes.size()) fail_other_size(bytes.size(), from, box.message_size);
     std::memcpy(bytes.data() + done, box.bytes, std::min(kMailboxBytes, bytes.size() - done));
@@ -324,27 +336,35 @@ std::unique_ptr<Transport> SharedTransport::split(const std::vector<int>& ranks,
 }
 
 SharedBlock SharedTransport::allocate(size_t size, const Operation& operation) {
-  SharedBlock block = memory_->allocate(size, operation);
-  blocks_.push_back(block);
+  std::erase_if(given_, [](const auto& entry) { return entry.second.memory.expired(); });
+  SharedBlock block;
+  try {
+    block = memory_->allocate(size, operation, [this] { throw_if_failed(); });
+  } catch (const Error& error) {
+    fail_together(error.kind(), error.what());
+  }
+  given_[allocations_++] = {block.parts, block.size, block.memory};
   sync(operation);
   return block;
 }
 
 SharedTransport::Place SharedTransport::place_of(const std::byte* data, size_t size) const {
-  for (size_t i = 0; i < blocks_.size(); ++i) {
-    const std::byte* begin = blocks_[i].parts[static_cast<size_t>(rank_)];
-    if (data >= begin && data + size <= begin + blocks_[i].size)
-      return {static_cast<int32_t>(i), static_cast<uint64_t>(data - begin)};
+  for (const auto& [number, block] : given_) {
+    const std::byte* begin = block.parts[static_cast<size_t>(rank_)];
+    // Where one is no more, others may lie now.
+    if (data >= begin && data + size <= begin + block.size && !block.memory.expired())
+      return {number, static_cast<uint64_t>(data - begin)};
   }
   return {-1, 0};
 }
 
-std::vector<std::byte*> SharedTransport::everyones(const std::byte* mine, size_t size) const {
+SharedBlock SharedTransport::everyones(const std::byte* mine, size_t size) const {
   const Place place = place_of(mine, size);
   if (place.block < 0) return {};
-  std::vector<std::byte*> parts = blocks_[static_cast<size_t>(place.block)].parts;
-  for (std::byte*& part : parts) part += place.offset;
-  return parts;
+  const Given& given = given_.at(place.block);
+  SharedBlock block{given.parts, size, given.memory.lock()};
+  for (std::byte*& part : block.parts) part += place.offset;
+  return block;
 }
 
 void SharedTransport::all_reduce(std::byte* data, const Reduction& reduction, const Operation& operation) {
@@ -370,13 +390,13 @@ void SharedTransport::all_reduce(std::byte* data, const Reduction& reduction, co
                other.offset == brief_of(0).offset;
   }
   if (in_place) {
-    reduce_in_place(blocks_[static_cast<size_t>(place.block)], place.offset, reduction, operation);
+    reduce_in_place(given_.at(place.block), place.offset, reduction, operation);
   } else {
     reduce_staged(data, reduction, operation);
   }
 }
 
-void SharedTransport::reduce_in_place(const SharedBlock& block, size_t offset, const Reduction& reduction,
+void SharedTransport::reduce_in_place(const Given& block, size_t offset, const Reduction& reduction,
                                       const Operation& operation) {
   const Slice slice = slice_of(reduction.count, rank_, world_);
   std::vector<std::byte*> parts = block.parts;

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -43,7 +45,7 @@ class SharedTransport final : public Transport, public InPlace {
   std::unique_ptr<Transport> split(const std::vector<int>& ranks, const std::string& name) override;
 
   SharedBlock allocate(size_t size, const Operation& operation) override;
-  std::vector<std::byte*> everyones(const std::byte* mine, size_t size) const override;
+  SharedBlock everyones(const std::byte* mine, size_t size) const override;
   void sync(const Operation& operation) override;
   void all_reduce(std::byte* data, const Reduction& reduction, const Operation& operation) override;
 
@@ -52,6 +54,13 @@ class SharedTransport final : public Transport, public InPlace {
     int32_t block;  // -1: in none
     uint64_t offset;
   };
+  // What allocate() gave, for as long as somebody holds it.
+  struct Given {
+    std::vector<std::byte*> parts;
+    size_t size;
+    std::weak_ptr<void> memory;
+  };
+  using Late = std::function<std::vector<int>()>;  // who has not come yet
 
   ControlSlot& slot(int rank) const;
   Mailbox& mailbox(int from, int to) const;
@@ -62,13 +71,14 @@ class SharedTransport final : public Transport, public InPlace {
   void require_same_operation();
   std::vector<int> behind() const;
   std::string last_seen(int rank) const;
-  void look_up(const std::vector<int>& late, const Operation& operation);
+  bool is_gone(int rank) const;
+  void look_up(const Late& late, const Operation& operation);
   void leave_word(ErrorKind kind, const std::string& text);
   [[noreturn]] void fail_together(ErrorKind kind, const std::string& text);
   [[noreturn]] void fail_other_size(size_t expected, int from, size_t sent);
   void throw_if_failed();
   Place place_of(const std::byte* data, size_t size) const;
-  void reduce_in_place(const SharedBlock& block, size_t offset, const Reduction& reduction,
+  void reduce_in_place(const Given& block, size_t offset, const Reduction& reduction,
                        const Operation& operation);
   void reduce_staged(std::byte* data, const Reduction& reduction, const Operation& operation);
 
@@ -79,7 +89,8 @@ class SharedTransport final : public Transport, public InPlace {
   const WaitOptions wait_options_;
   const Program tree_;
   SharedBlock control_;
-  std::vector<SharedBlock> blocks_;  // that allocate() gave
+  std::map<int32_t, Given> given_;  // by what is the same number at all ranks
+  int32_t allocations_ = 0;
   uint32_t meetings_ = 0;
   uint32_t staging_uses_ = 0;
 };

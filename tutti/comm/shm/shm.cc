@@ -3,29 +3,37 @@
 #include <algorithm>
 #include <cerrno>
 #include <fcntl.h>
+#include <functional>
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <thread>
 #include <unistd.h>
 #include <utility>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
+#include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
-#include "tutti/base/json.h"
+#include "tutti/base/text.h"
+#include "tutti/comm/failure_board.h"
 #include "tutti/comm/shared/shared_memory.h"
 #include "tutti/comm/shared/shared_transport.h"
 
 namespace tutti::comm {
 namespace {
 
+using std::chrono::milliseconds;
+
+constexpr milliseconds kFirstPause{1};
+constexpr milliseconds kLongestPause{20};
+
 struct Peer {
-  pid_t pid;
-  std::string who;
-  FileDescriptor handle;  // readable as soon as the process has ended; of our own none
+  pid_t pid = 0;  // 0: not known yet
+  std::string who = "";
+  FileDescriptor handle = FileDescriptor();  // readable as soon as the process has ended; of our own none
 };
 
 // The mappings of one block, by rank.
@@ -65,12 +73,25 @@ ino_t inode_of(const FileDescriptor& file, const std::string& what) {
   return status.st_ino;
 }
 
+// Readable as soon as the process has ended; -1 where it has ended already.
+FileDescriptor watch_process(pid_t pid) {
+  FileDescriptor handle(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+  if (handle.get() < 0 && errno != ESRCH)
+    fail_errno(errno,
+               fmt::format("watching process {} (pidfd_open, in Linux since 5.3; a container's seccomp "
+                           "profile may refuse it; --comm gloo does without)",
+                           pid));
+  return handle;
+}
+
 class ShmMemory final : public SharedMemory {
  public:
   ShmMemory(std::shared_ptr<Rendezvous> rendezvous, const ShmOptions& options)
       : rendezvous_(std::move(rendezvous)), options_(options) {
-    rendezvous_->set(key("who", options_.rank), Json{{"pid", getpid()}, {"who", options_.who}}.dump());
-    for (int r = 0; r < options_.world; ++r) peers_.push_back(meet_peer(r));
+    const Operation operation = operation_of("connect", {}, options_.timeout);
+    rendezvous_->set(key("pid", options_.rank), std::to_string(getpid()));
+    for (int r = 0; r < options_.world; ++r) peers_.push_back({.who = name_of(options_.who, r)});
+    for (int r = 0; r < options_.world; ++r) meet_peer(r, operation);
   }
 
   std::string name() const override { return "shm"; }
@@ -78,23 +99,27 @@ class ShmMemory final : public SharedMemory {
   int world() const override { return options_.world; }
   const std::string& who(int rank) const override { return peers_[static_cast<size_t>(rank)].who; }
 
-  SharedBlock allocate(size_t size, const Operation& operation) override {
+  SharedBlock allocate(size_t size, const Operation& operation,
+                       const std::function<void()>& look_up) override {
     const size_t number = next_block_++;
     const size_t ranks = static_cast<size_t>(options_.world);
     const auto mappings = std::make_shared<Mappings>(ranks, size);
     const FileDescriptor memory = make_memory(size);
-    publish(number, memory, size);
+    const std::string what = fmt::format("block/{}", number);
+    rendezvous_->set(key(what, options_.rank),
+                     fmt::format("{} {} {}", memory.get(), inode_of(memory, "shared memory"), size));
+    // All look at the sizes of all before anybody opens anything, and so agree where they differ.
+    std::vector<Block> blocks;
+    for (int r = 0; r < options_.world; ++r)
+      blocks.push_back(block_of(await(what, r, operation, look_up), r, size));
     for (size_t r = 0; r < ranks; ++r) {
-      if (static_cast<int>(r) == options_.rank) {
-        mappings->map(r, memory.get());
-      } else {
-        mappings->map(r, open_block(number, static_cast<int>(r), size, operation).get());
-      }
+      const int rank = static_cast<int>(r);
+      mappings->map(r, rank == options_.rank ? memory.get() : open_block(blocks[r], rank, operation).get());
     }
     // Ours may be closed when all have opened it.
-    rendezvous_->set(key(fmt::format("opened/{}", number), options_.rank), "yes");
-    for (int r = 0; r < options_.world; ++r)
-      rendezvous_->get(key(fmt::format("opened/{}", number), r), operation.timeout);
+    const std::string opened = fmt::format("opened/{}", number);
+    rendezvous_->set(key(opened, options_.rank), "yes");
+    for (int r = 0; r < options_.world; ++r) await(opened, r, operation, look_up);
     return {mappings->parts(), size, mappings};
   }
 
@@ -107,41 +132,78 @@ class ShmMemory final : public SharedMemory {
     ShmOptions options = options_;
     options.world = static_cast<int>(ranks.size());
     options.rank = static_cast<int>(std::find(ranks.begin(), ranks.end(), options_.rank) - ranks.begin());
+    options.who = names_of(options_.who, ranks);
     return std::make_unique<ShmMemory>(with_prefix(rendezvous_, name + "/"), options);
   }
 
  private:
+  // Of another process.
+  struct Block {
+    int64_t descriptor;
+    ino_t inode;
+  };
+
   static std::string key(const std::string& what, int rank) { return fmt::format("shm/{}/{}", what, rank); }
 
-  Peer meet_peer(int rank) {
-    const Json json = Json::parse(rendezvous_->get(key("who", rank), options_.timeout));
-    Peer peer{json.at("pid").get<pid_t>(), "", FileDescriptor()};
-    peer.who = fmt::format("{} (pid {})", json.at("who").get<std::string>(), peer.pid);
-    if (rank == options_.rank) return peer;
-    peer.handle = FileDescriptor(static_cast<int>(syscall(SYS_pidfd_open, peer.pid, 0)));
-    if (peer.handle.get() < 0) fail(ErrorKind::PeerLost, "{} has ended before all were there", peer.who);
-    return peer;
+  Peer& peer(int rank) { return peers_[static_cast<size_t>(rank)]; }
+
+  void meet_peer(int rank, const Operation& operation) {
+    peer(rank).pid = static_cast<pid_t>(numbers_of(await("pid", rank, operation, [] {}), 1, rank)[0]);
+    peer(rank).who += fmt::format(" (pid {})", peer(rank).pid);
+    if (rank == options_.rank) return;
+    peer(rank).handle = watch_process(peer(rank).pid);
+    if (peer(rank).handle.get() < 0) lost(rank, operation);
   }
 
-  void publish(size_t number, const FileDescriptor& memory, size_t size) {
-    const Json json{{"fd", memory.get()}, {"inode", inode_of(memory, "shared memory")}, {"size", size}};
-    rendezvous_->set(key(fmt::format("block/{}", number), options_.rank), json.dump());
-  }
-
-  FileDescriptor open_block(size_t number, int rank, size_t size, const Operation& operation) {
-    const Json json =
-        Json::parse(rendezvous_->get(key(fmt::format("block/{}", number), rank), operation.timeout));
-    if (json.at("size").get<size_t>() != size) {
-      fail(ErrorKind::InvalidArgument, "{} allocates {} bytes where {} allocates {}", who(options_.rank),
-           size, who(rank), json.at("size").get<size_t>());
+  // What a rank leaves in the table, as soon as it is there.
+  std::string await(const std::string& what, int rank, const Operation& operation,
+                    const std::function<void()>& look_up) {
+    for (milliseconds pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
+      const bool ended = has_ended(rank);
+      if (auto value = rendezvous_->peek(key(what, rank))) return *std::move(value);
+      look_up();
+      if (ended) lost(rank, operation);
+      if (std::chrono::steady_clock::now() >= operation.deadline)
+        fail(ErrorKind::Timeout,
+             "{} failed: nothing from {} for {:g} s. Raise --timeout, or look at what it is doing",
+             describe(operation), who(rank), seconds(operation.timeout));
+      std::this_thread::sleep_for(pause);
     }
-    const std::string path =
-        fmt::format("/proc/{}/fd/{}", peers_[static_cast<size_t>(rank)].pid, json.at("fd").get<int>());
+  }
+
+  [[noreturn]] void lost(int rank, const Operation& operation) const {
+    fail(ErrorKind::PeerLost, "{} failed: {} is gone. Its own output says why", describe(operation),
+         who(rank));
+  }
+
+  std::vector<int64_t> numbers_of(const std::string& text, size_t count, int rank) const {
+    std::vector<int64_t> numbers;
+    const std::vector<std::string> words = tutti::split(text, ' ');
+    for (const std::string& word : words) {
+      if (const auto number = parse_int(word)) numbers.push_back(*number);
+    }
+    if (words.size() != count || numbers.size() != count)
+      fail(ErrorKind::DataLoss,
+           "what the table of the ranks holds of {} is not what Tutti writes there: '{}'", who(rank), text);
+    return numbers;
+  }
+
+  Block block_of(const std::string& text, int rank, size_t size) const {
+    const std::vector<int64_t> numbers = numbers_of(text, 3, rank);
+    if (static_cast<size_t>(numbers[2]) != size)
+      fail(ErrorKind::InvalidArgument, "{} allocates {} bytes where {} allocates {}", who(options_.rank),
+           size, who(rank), numbers[2]);
+    return {numbers[0], static_cast<ino_t>(numbers[1])};
+  }
+
+  FileDescriptor open_block(const Block& block, int rank, const Operation& operation) {
+    const std::string path = fmt::format("/proc/{}/fd/{}", peer(rank).pid, block.descriptor);
     FileDescriptor memory(open(path.c_str(), O_RDWR | O_CLOEXEC));
+    // Where the process has ended, or has given up and closed it, or its number is another's now.
+    if (memory.get() < 0 && (errno == ENOENT || errno == ESRCH)) lost(rank, operation);
     if (memory.get() < 0)
       fail_errno(errno, fmt::format("opening the shared memory of {} ({})", who(rank), path));
-    if (inode_of(memory, path) != json.at("inode").get<ino_t>())
-      fail(ErrorKind::PeerLost, "{} has ended: {} is no longer its shared memory", who(rank), path);
+    if (inode_of(memory, path) != block.inode) lost(rank, operation);
     return memory;
   }
 
@@ -163,14 +225,7 @@ void check_shared_memory() {
   const std::string path = fmt::format("/proc/{}/fd/{}", getpid(), memory.get());
   const FileDescriptor again(open(path.c_str(), O_RDWR | O_CLOEXEC));
   if (again.get() < 0) fail_errno(errno, fmt::format("opening {}", path));
-}
-
-std::string host_identity() {
-  struct stat processes {};
-  if (stat("/proc/self/ns/pid", &processes) != 0) fail_errno(errno, "reading /proc/self/ns/pid");
-  std::string boot = read_file("/proc/sys/kernel/random/boot_id");
-  while (!boot.empty() && boot.back() == '\n') boot.pop_back();
-  return fmt::format("{}/{}", boot, processes.st_ino);
+  watch_process(getpid());
 }
 
 }  // namespace tutti::comm

@@ -1,0 +1,37 @@
+#include "tools/launch/output.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <poll.h>
+#include <unistd.h>
+
+#include <climits>
+
+namespace tutti {
+namespace {
+
+bool takes_some(int descriptor) {
+  pollfd ready{descriptor, POLLOUT, 0};
+  return poll(&ready, 1, 0) > 0;
+}
+
+}  // namespace
+
+// The descriptor may block, and it is not for us to change that: others have it too. A pipe that is ready
+// takes PIPE_BUF bytes at least.
+void Output::pass_on() {
+  size_t done = 0;
+  while (done < pending_.size() && takes_some(descriptor_)) {
+    const size_t piece = std::min<size_t>(PIPE_BUF, pending_.size() - done);
+    const ssize_t count = write(descriptor_, pending_.data() + done, piece);
+    if (count >= 0) {
+      done += static_cast<size_t>(count);
+    } else if (errno != EINTR) {
+      if (errno != EAGAIN) done = pending_.size();
+      break;
+    }
+  }
+  pending_.erase(0, done);
+}
+
+}  // namespace tutti

@@ -1,0 +1,72 @@
+#include "tutti/base/this_host.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <ifaddrs.h>
+#include <memory>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+#include "tutti/base/error.h"
+#include "tutti/base/net.h"
+
+namespace tutti {
+namespace {
+
+bool is_reachable(const ifaddrs& item) {
+  if (item.ifa_addr == nullptr || (item.ifa_flags & IFF_UP) == 0 || (item.ifa_flags & IFF_LOOPBACK) != 0)
+    return false;
+  if (item.ifa_addr->sa_family != AF_INET6) return item.ifa_addr->sa_family == AF_INET;
+  return !IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6*>(item.ifa_addr)->sin6_addr);
+}
+
+SocketAddress address_of(const ifaddrs& item) {
+  SocketAddress address;
+  address.size = item.ifa_addr->sa_family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+  std::memcpy(&address.bytes, item.ifa_addr, address.size);
+  return address;
+}
+
+// Another one for every start of every machine. Files of /proc do not say how long they are.
+std::string boot_id() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string id;
+  if (!(file >> id)) fail(ErrorKind::InvalidArgument, "/proc/sys/kernel/random/boot_id cannot be read");
+  return id;
+}
+
+}  // namespace
+
+std::vector<std::string> own_addresses() {
+  ifaddrs* first = nullptr;
+  if (getifaddrs(&first) != 0) fail_errno(errno, "reading the addresses of this host");
+  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> list(first, freeifaddrs);
+  std::vector<std::string> addresses;
+  for (const ifaddrs* item = first; item != nullptr; item = item->ifa_next) {
+    if (is_reachable(*item)) addresses.push_back(numeric(address_of(*item)));
+  }
+  std::stable_partition(addresses.begin(), addresses.end(),
+                        [](const std::string& text) { return text.find(':') == std::string::npos; });
+  return addresses;
+}
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  if (gethostname(name.data(), name.size() - 1) != 0 || name[0] == '\0') return "localhost";
+  return name.data();
+}
+
+std::string host_identity() {
+  struct stat processes {};
+  if (stat("/proc/self/ns/pid", &processes) != 0) fail_errno(errno, "reading /proc/self/ns/pid");
+  return fmt::format("{}/{}", boot_id(), processes.st_ino);
+}
+
+}  // namespace tutti

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "tutti/base/deadline.h"
+#include "tutti/base/error.h"
+#include "tutti/comm/rendezvous.h"
+
+namespace tutti::comm {
+
+// A table as the backends of c10d want it, while they connect.
+class TableStore final : public c10d::Store {
+ public:
+  TableStore(std::shared_ptr<Rendezvous> table, std::chrono::steady_clock::time_point deadline)
+      : table_(std::move(table)), deadline_(deadline) {}
+
+  // Pure virtual in LibTorch 2.x, unknown to 1.13.
+  c10::intrusive_ptr<c10d::Store> clone() { return c10::make_intrusive<TableStore>(table_, deadline_); }
+
+  void set(const std::string& key, const std::vector<uint8_t>& value) override {
+    table_->set(key, {value.begin(), value.end()});
+  }
+  std::vector<uint8_t> get(const std::string& key) override {
+    const std::string value = table_->get(key, until(deadline_));
+    return {value.begin(), value.end()};
+  }
+  bool check(const std::vector<std::string>& keys) override {
+    return std::all_of(keys.begin(), keys.end(), [&](const std::string& key) { return table_->peek(key); });
+  }
+  void wait(const std::vector<std::string>& keys) override {
+    for (const std::string& key : keys) table_->get(key, until(deadline_));
+  }
+  void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds&) override { wait(keys); }
+  int64_t add(const std::string&, int64_t) override { unused(); }
+  bool deleteKey(const std::string&) override { unused(); }
+  int64_t getNumKeys() override { unused(); }
+
+ private:
+  [[noreturn]] static void unused() {
+    fail(ErrorKind::Bug, "this version of c10d asks more of a table than it has");
+  }
+
+  const std::shared_ptr<Rendezvous> table_;
+  const std::chrono::steady_clock::time_point deadline_;
+};
+
+}  // namespace tutti::comm

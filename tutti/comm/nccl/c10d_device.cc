@@ -1,0 +1,147 @@
+#include "tutti/comm/nccl/c10d_device.h"
+
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <torch/utils.h>
+
+#include "tutti/base/error.h"
+
+namespace tutti::comm {
+namespace {
+
+using Pending = c10::intrusive_ptr<c10d::Work>;
+using Tensors = std::vector<torch::Tensor>;
+
+// So often it is looked at once more whether something is done before the thread takes a rest: most of it is
+// done within microseconds.
+constexpr int kBriskLooks = 20000;
+constexpr std::chrono::microseconds kRest{50};
+
+// Without where in c10d it was and how it came there.
+std::string first_line(const std::exception& error) {
+  const std::string text = error.what();
+  return text.substr(0, text.find('\n'));
+}
+
+class C10dDevice final : public OnDevice {
+ public:
+  C10dDevice(std::shared_ptr<Rendezvous> table, C10dBackend backend, torch::Device device,
+             const BoardOptions& options, std::chrono::milliseconds timeout);
+  ~C10dDevice() override;
+
+  std::string name() const override { return backend_.name; }
+  bool takes(const torch::Tensor& tensor) const override { return backend_.takes(tensor); }
+  bool adds(torch::ScalarType type) const override { return backend_.adds(type); }
+  void add_all(const torch::Tensor& flat, const Operation& operation) override;
+  void exchange(std::span<const torch::Tensor> sends, std::span<const torch::Tensor> recvs,
+                const Operation& operation) override;
+  void abandon(const std::string& text) override { board_.give_up(text); }
+
+ private:
+  std::vector<int> peers() const;
+  void await(c10d::Work& work);
+  template <class Post>
+  void attempt(const Operation& operation, std::vector<int> peers, const Post& post);
+
+  const C10dBackend backend_;
+  const int rank_;
+  const int world_;
+  FailureBoard board_;  // last, so that it ends first
+};
+
+// NCCL connects in the first operation, in which all have to take part.
+C10dDevice::C10dDevice(std::shared_ptr<Rendezvous> table, C10dBackend backend, torch::Device device,
+                       const BoardOptions& options, std::chrono::milliseconds timeout)
+    : backend_(std::move(backend)),
+      rank_(options.rank),
+      world_(options.world),
+      board_(std::move(table), options, backend_.abort) {
+  add_all(torch::zeros({1}, torch::TensorOptions().device(device)), operation_of("connect", {}, timeout));
+}
+
+C10dDevice::~C10dDevice() {
+  try {
+    board_.throw_if_failed();
+    backend_.shut_down();
+  } catch (const std::exception&) {
+    // It has failed and was aborted; or the others have gone, and there is nothing more to do for them.
+  }
+}
+
+std::vector<int> C10dDevice::peers() const {
+  std::vector<int> peers;
+  for (int r = 0; r < world_; ++r) {
+    if (r != rank_) peers.push_back(r);
+  }
+  return peers;
+}
+
+// The board keeps the deadline: c10d would end the process, or sleep between two looks.
+void C10dDevice::await(c10d::Work& work) {
+  for (int looks = 0; !work.isCompleted(); ++looks) {
+    board_.throw_if_failed();
+    looks < kBriskLooks ? std::this_thread::yield() : std::this_thread::sleep_for(kRest);
+  }
+  // What was aborted is done, too.
+  board_.throw_if_failed();
+  // Throws what went wrong, and makes the current stream wait for the backend's own.
+  work.wait();
+}
+
+// post() begins the work.
+template <class Post>
+void C10dDevice::attempt(const Operation& operation, std::vector<int> peers, const Post& post) {
+  const auto watch = board_.watch(operation, FailureBoard::Party::All, std::move(peers));
+  try {
+    for (const Pending& pending : post()) {
+      if (pending) await(*pending);
+    }
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    board_.throw_if_failed();
+    board_.report(ErrorKind::PeerLost, fmt::format("{} failed: {} says: {}. One of the others may be gone; "
+                                                   "its own output says why",
+                                                   describe(operation), name(), first_line(error)));
+  }
+}
+
+void C10dDevice::add_all(const torch::Tensor& flat, const Operation& operation) {
+  if (flat.numel() == 0) return;
+  attempt(operation, peers(), [&] {
+    Tensors one{flat};
+    return std::vector<Pending>{backend_.group->allreduce(one)};
+  });
+}
+
+void C10dDevice::exchange(std::span<const torch::Tensor> sends, std::span<const torch::Tensor> recvs,
+                          const Operation& operation) {
+  const auto at = [](std::span<const torch::Tensor> all, int rank) { return all[static_cast<size_t>(rank)]; };
+  std::vector<int> talking = peers();
+  std::erase_if(talking, [&](int r) { return at(sends, r).numel() == 0 && at(recvs, r).numel() == 0; });
+  if (talking.empty()) return;
+  constexpr int kTag = 0;
+  attempt(operation, talking, [&] {
+    backend_.group->startCoalescing();
+    for (const int r : talking) {
+      Tensors out{at(sends, r)};
+      Tensors in{at(recvs, r)};
+      if (out[0].numel() > 0) backend_.group->send(out, r, kTag);
+      if (in[0].numel() > 0) backend_.group->recv(in, r, kTag);
+    }
+    return compat::end_coalescing(*backend_.group);
+  });
+}
+
+}  // namespace
+
+std::unique_ptr<OnDevice> c10d_device(std::shared_ptr<Rendezvous> table, C10dBackend backend,
+                                      torch::Device device, const BoardOptions& options,
+                                      std::chrono::milliseconds timeout) {
+  return std::make_unique<C10dDevice>(std::move(table), std::move(backend), device, options, timeout);
+}
+
+}  // namespace tutti::comm

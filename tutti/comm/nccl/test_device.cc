@@ -1,0 +1,121 @@
+#include "tutti/comm/nccl/test_device.h"
+
+#include <algorithm>
+#include <list>
+#include <mutex>
+#include <utility>
+
+#include "tutti/comm/gloo/table_store.h"
+#include "tutti/comm/nccl/c10d_device.h"
+
+// As in gloo.cc.
+#define USE_C10D_GLOO
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+
+namespace tutti::comm::testing {
+namespace {
+
+using std::chrono::milliseconds;
+using Pending = c10::intrusive_ptr<c10d::Work>;
+using Tensors = std::vector<at::Tensor>;
+
+// Longer than any test.
+constexpr milliseconds kGlooIsLater{60000};
+
+// What several threads wait for, and another may abort.
+class Waits {
+ public:
+  // Returns when it is done, or aborted.
+  void wait(const Pending& pending) {
+    std::unique_lock lock(mutex_);
+    if (aborted_) return;
+    const auto place = pending_.insert(pending_.end(), pending);
+    lock.unlock();
+    pending->wait(kGlooIsLater);
+    lock.lock();
+    pending_.erase(place);
+  }
+  void abort() {
+    const std::lock_guard lock(mutex_);
+    aborted_ = true;
+    for (const Pending& pending : pending_) pending->abort();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::list<Pending> pending_;  // guarded by mutex_
+  bool aborted_ = false;        // guarded by mutex_
+};
+
+// Of several messages. Those of Gloo know that they are done only once somebody has waited for them.
+class GroupWork final : public c10d::Work {
+ public:
+  GroupWork(std::vector<Pending> messages, Waits& waits) : messages_(std::move(messages)), waits_(waits) {}
+  bool isCompleted() override {
+    for (const Pending& message : std::exchange(messages_, {})) waits_.wait(message);
+    return true;
+  }
+  bool wait(milliseconds) override { return true; }
+
+ private:
+  std::vector<Pending> messages_;
+  Waits& waits_;
+};
+
+// Gloo, where messages go in groups as NCCL's do, and not without one.
+class GlooInGroups final : public compat::Backend {
+ public:
+  explicit GlooInGroups(c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo)
+      : compat::Backend(gloo->getRank(), gloo->getSize()), gloo_(std::move(gloo)) {}
+
+  const std::string getBackendName() const override { return "gloo"; }
+  void startCoalescing() override { messages_.clear(); }
+  // The one of LibTorch 2.x, and that of 1.13.
+  Pending endCoalescing() { return c10::make_intrusive<GroupWork>(std::exchange(messages_, {}), waits_); }
+  void endCoalescing(std::vector<Pending>& all) { all.push_back(endCoalescing()); }
+  Pending send(Tensors& tensors, int to, int tag) override { return add(gloo_->send(tensors, to, tag)); }
+  Pending recv(Tensors& tensors, int from, int tag) override { return add(gloo_->recv(tensors, from, tag)); }
+  Pending allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
+    return gloo_->allreduce(tensors, options);
+  }
+  void abort_all() { waits_.abort(); }
+
+ private:
+  Pending add(Pending message) {
+    messages_.push_back(std::move(message));
+    return {};
+  }
+
+  const c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo_;
+  Waits waits_;
+  std::vector<Pending> messages_;  // of the group that is open
+};
+
+}  // namespace
+
+std::unique_ptr<OnDevice> device_over_gloo(std::shared_ptr<Rendezvous> table, int rank, int world,
+                                           milliseconds timeout) {
+  auto options = c10d::ProcessGroupGloo::Options::create();
+  options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
+  options->threads = 1;
+  options->timeout = timeout;
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  const auto group = c10::make_intrusive<GlooInGroups>(c10::make_intrusive<c10d::ProcessGroupGloo>(
+      c10::make_intrusive<TableStore>(with_prefix(table, "store/"), deadline), rank, world, options));
+  C10dBackend backend{.group = group,
+                      .name = "device",
+                      .takes = [](const torch::Tensor& tensor) { return tensor.is_cpu(); },
+                      .adds =
+                          [](torch::ScalarType type) {
+                            return type == torch::kFloat || type == torch::kDouble || type == torch::kInt ||
+                                   type == torch::kLong;
+                          },
+                      .shut_down = [] {},
+                      .abort = [group] { group->abort_all(); }};
+  std::vector<std::string> who;
+  for (int r = 0; r < world; ++r) who.push_back("worker/" + std::to_string(r));
+  return c10d_device(with_prefix(table, "board/"), std::move(backend), torch::kCPU,
+                     {.rank = rank, .world = world, .who = who}, timeout);
+}
+
+}  // namespace tutti::comm::testing

@@ -1,0 +1,73 @@
+#include "tutti/comm/reduce_on_device.h"
+
+#include <utility>
+#include <vector>
+
+#include <torch/utils.h>
+
+#include "tutti/base/check.h"
+#include "tutti/comm/widen.h"
+
+namespace tutti::comm {
+namespace {
+
+torch::Tensor combine(ReduceOp op, const torch::Tensor& a, const torch::Tensor& b) {
+  switch (op) {
+    case ReduceOp::Sum:
+    case ReduceOp::Average:
+      return a + b;
+    case ReduceOp::Product:
+      return a * b;
+    case ReduceOp::Min:
+      return torch::where((b < a).logical_or(b != b), b, a);
+    case ReduceOp::Max:
+      return torch::where((b > a).logical_or(b != b), b, a);
+  }
+  return {};
+}
+
+}  // namespace
+
+torch::Tensor reduce_on_device(std::span<const torch::Tensor> inputs, const Reduction& reduction,
+                               const Program& program) {
+  TUTTI_CHECK(!program.empty(), "nothing to reduce");
+  const torch::NoGradGuard no_grad;
+  // 0 or 1: the larger is "any", the smaller is "all".
+  const bool bits = reduction.type == torch::kBool;
+  const bool any = reduction.op == ReduceOp::Sum || reduction.op == ReduceOp::Max;
+  const ReduceOp op = !bits ? reduction.op : any ? ReduceOp::Max : ReduceOp::Min;
+  const torch::ScalarType wide = bits ? torch::kByte : sum_type(reduction.type);
+  std::vector<torch::Tensor> stack;
+  for (const int code : program) {
+    if (code != kCombine) {
+      stack.push_back(inputs[static_cast<size_t>(code)].to(wide));
+      continue;
+    }
+    const torch::Tensor right = std::move(stack.back());
+    stack.pop_back();
+    stack.back() = combine(op, stack.back(), right);
+    if (reduction.round_each) stack.back() = stack.back().to(reduction.type).to(wide);
+  }
+  torch::Tensor result = stack.back();
+  // One input is its own result: it is not to be written to.
+  if (program.size() == 1) result = result.clone();
+  if (op == ReduceOp::Average) {
+    const auto parts = reduction.parts != 0 ? reduction.parts : static_cast<int64_t>(inputs.size());
+    divide(result, static_cast<double>(parts));
+  }
+  if (reduction.divisor != 0) {
+    result = result.to(reduction.type).to(wide);
+    divide(result, reduction.divisor);
+  }
+  return result.to(reduction.type);
+}
+
+// By a tensor there: by a number of the host CUDA does not divide, but multiplies with its reciprocal. Half
+// precision has not room for every divisor.
+void divide(const torch::Tensor& values, double divisor) {
+  const torch::NoGradGuard no_grad;
+  const torch::ScalarType wide = sum_type(values.scalar_type());
+  values.copy_(values.to(wide).div_(torch::full({}, divisor, values.options().dtype(wide))));
+}
+
+}  // namespace tutti::comm

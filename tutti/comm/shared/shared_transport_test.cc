@@ -1,0 +1,108 @@
+#include "tutti/comm/shared/shared_transport.h"
+
+#include <latch>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include <gtest/gtest.h>
+
+#include "tutti/comm/test_messages.h"
+
+namespace tutti::comm {
+namespace {
+
+using testing::kLong;
+using testing::operation;
+
+// Of two ranks that are threads.
+class Blocks {
+ public:
+  SharedBlock block(size_t number, size_t size) {
+    const std::lock_guard lock(mutex_);
+    if (!blocks_.contains(number)) {
+      auto bytes = std::make_shared<std::vector<std::byte>>(2 * size + 64);
+      void* begin = bytes->data();
+      size_t room = bytes->size();
+      auto* first = static_cast<std::byte*>(std::align(64, 2 * size, begin, room));
+      blocks_[number] = {{first, first + size}, size, std::move(bytes)};
+    }
+    return blocks_.at(number);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<size_t, SharedBlock> blocks_;
+};
+
+class FakeMemory final : public SharedMemory {
+ public:
+  FakeMemory(std::shared_ptr<Blocks> blocks, int rank, std::function<bool()> other_has_ended)
+      : blocks_(std::move(blocks)), rank_(rank), other_has_ended_(std::move(other_has_ended)) {}
+  std::string name() const override { return "fake"; }
+  int rank() const override { return rank_; }
+  int world() const override { return 2; }
+  const std::string& who(int) const override { return who_; }
+  SharedBlock allocate(size_t size, const Operation&, const std::function<void()>&) override {
+    return blocks_->block(next_++, size);
+  }
+  bool has_ended(int) override { return other_has_ended_(); }
+  std::unique_ptr<SharedMemory> split(const std::vector<int>&, const std::string&) override {
+    return nullptr;
+  }
+
+ private:
+  const std::shared_ptr<Blocks> blocks_;
+  const int rank_;
+  const std::function<bool()> other_has_ended_;
+  const std::string who_ = "somebody";
+  size_t next_ = 0;
+};
+
+// Rank 1 comes to the last meeting after rank 0 has found it late, and has left when rank 0 asks whether it
+// is still there.
+void last_meeting(const std::function<void(Transport&)>& of_first,
+                  const std::function<void(Transport&)>& of_second) {
+  const auto blocks = std::make_shared<Blocks>();
+  std::latch asked(1);
+  std::latch left(1);
+  std::once_flag once;
+  SharedTransport first(std::make_unique<FakeMemory>(blocks, 0,
+                                                     [&] {
+                                                       std::call_once(once, [&] { asked.count_down(); });
+                                                       left.wait();
+                                                       return true;
+                                                     }),
+                        kLong);
+  std::thread other([&] {
+    {
+      SharedTransport second(std::make_unique<FakeMemory>(blocks, 1, [] { return false; }), kLong);
+      asked.wait();
+      of_second(second);
+    }
+    left.count_down();
+  });
+  EXPECT_NO_THROW(of_first(first));
+  other.join();
+}
+
+TEST(SharedTransport, who_comes_and_then_leaves_is_not_gone) {
+  const auto meet = [](Transport& transport) { testing::meet(transport, operation("barrier")); };
+  last_meeting(meet, meet);
+}
+
+TEST(SharedTransport, who_sends_and_then_leaves_is_not_gone) {
+  last_meeting(
+      [](Transport& transport) {
+        std::byte byte{};
+        transport.recv({&byte, 1}, 1, operation("recv"));
+        EXPECT_EQ(byte, std::byte{7});
+      },
+      [](Transport& transport) {
+        const std::byte byte{7};
+        transport.send({&byte, 1}, 0, operation("send"));
+      });
+}
+
+}  // namespace
+}  // namespace tutti::comm

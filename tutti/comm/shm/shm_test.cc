@@ -1,0 +1,137 @@
+#include "tutti/comm/shm/shm.h"
+
+#include <cerrno>
+#include <cstddef>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tutti/base/file.h"
+#include "tutti/base/test_errors.h"
+#include "tutti/comm/test_messages.h"
+#include "tutti/comm/test_network.h"
+
+namespace tutti::comm {
+namespace {
+
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+using ::testing::AllOf;
+using testing::Child;
+using ::testing::HasSubstr;
+using testing::kLong;
+using testing::names;
+
+std::unique_ptr<Transport> first_of(int world, const std::shared_ptr<Rendezvous>& table,
+                                    milliseconds timeout = kLong) {
+  return shm_transport(table, {.rank = 0, .world = world, .who = names(world), .timeout = timeout});
+}
+
+TEST(Shm, names_a_rank_that_does_not_come) {
+  expect_error(ErrorKind::Timeout, HasSubstr("connect failed: nothing from worker/1 (host 1) for 0.2 s"),
+               [] { first_of(2, local_rendezvous(), milliseconds(200)); });
+}
+
+// One timeout for all that there is to wait for.
+TEST(Shm, waits_no_longer_for_several_than_for_one) {
+  const auto table = local_rendezvous();
+  std::thread slow([&] {
+    for (int rank = 1; rank < 4; ++rank) {
+      std::this_thread::sleep_for(milliseconds(300));
+      table->set("shm/pid/" + std::to_string(rank), std::to_string(getpid()));
+    }
+  });
+  const auto begin = Clock::now();
+  expect_error(ErrorKind::Timeout, HasSubstr("worker/2"), [&] { first_of(4, table, milliseconds(500)); });
+  EXPECT_LT(Clock::now() - begin, milliseconds(800));
+  slow.join();
+}
+
+TEST(Shm, a_rank_that_has_ended_before_all_are_there_is_lost) {
+  const pid_t ended = fork();
+  if (ended == 0) _exit(0);
+  waitpid(ended, nullptr, 0);
+  const auto table = local_rendezvous();
+  table->set("shm/pid/1", std::to_string(ended));
+  expect_error(ErrorKind::PeerLost,
+               HasSubstr("worker/1 (host 1) (pid " + std::to_string(ended) + ") is gone"),
+               [&] { first_of(2, table); });
+}
+
+TEST(Shm, a_rank_that_ends_while_others_wait_for_it_is_lost_at_once) {
+  const auto table = local_rendezvous();
+  const pid_t other = fork();
+  if (other == 0) {
+    pause();
+    _exit(0);
+  }
+  table->set("shm/pid/1", std::to_string(other));
+  std::thread killer([&] {
+    std::this_thread::sleep_for(milliseconds(200));
+    kill(other, SIGKILL);
+  });
+  const auto begin = Clock::now();
+  expect_error(ErrorKind::PeerLost,
+               AllOf(HasSubstr("connect failed: worker/1 (host 1)"), HasSubstr("is gone")),
+               [&] { first_of(2, table); });
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(5));
+  killer.join();
+  waitpid(other, nullptr, 0);
+}
+
+// It has published its memory, and closed it.
+TEST(Shm, memory_that_is_no_longer_there_is_a_lost_rank) {
+  const auto table = local_rendezvous();
+  table->set("shm/pid/1", std::to_string(getpid()));
+  table->set("shm/block/0/1", "1000000 17 4096");
+  // Whatever the size is, it is said first; so it has to be the one that is asked for.
+  const std::string other_size =
+      error_of(ErrorKind::InvalidArgument, [&] { first_of(2, table, milliseconds(500)); });
+  const size_t begin = other_size.find("allocates ") + 10;
+  const std::string size = other_size.substr(begin, other_size.find(' ', begin) - begin);
+  table->set("shm/block/0/1", "1000000 17 " + size);
+  expect_error(ErrorKind::PeerLost, HasSubstr("worker/1 (host 1)"), [&] { first_of(2, table); });
+}
+
+TEST(Shm, what_is_not_tuttis_in_the_table_is_an_error) {
+  for (const char* text : {"", "many", "12 13", "99999999999999999999"}) {
+    const auto table = local_rendezvous();
+    table->set("shm/pid/1", text);
+    expect_error(ErrorKind::DataLoss, HasSubstr(std::string("'") + text + "'"), [&] { first_of(2, table); });
+  }
+}
+
+// As a container's profile may.
+void refuse_pidfd_open(int error) {
+  sock_filter rules[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_pidfd_open, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | static_cast<unsigned>(error)),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog program{std::size(rules), rules};
+  prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+  prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program);
+}
+
+TEST(ShmDeathTest, a_system_that_hides_who_lives_is_not_taken_for_a_lost_rank) {
+  for (const int error : {ENOSYS, EPERM}) {
+    EXPECT_EXIT(
+        {
+          refuse_pidfd_open(error);
+          const std::string found = error_of(ErrorKind::InvalidArgument, check_shared_memory);
+          const auto table = local_rendezvous();
+          table->set("shm/pid/1", std::to_string(getppid()));
+          expect_error(ErrorKind::InvalidArgument, HasSubstr("pidfd_open"), [&] { first_of(2, table); });
+          _exit(found.find("pidfd_open") != std::string::npos && !::testing::Test::HasFailure() ? 7 : 1);
+        },
+        ::testing::ExitedWithCode(7), "");
+  }
+}
+
+}  // namespace
+}  // namespace tutti::comm
