@@ -17,9 +17,9 @@
 
 #include "bench/peers/collectives.h"
 #include "bench/sides.h"
+#include "tutti/base/this_host.h"
 #include "tutti/cluster/context.h"
 #include "tutti/comm/connect.h"
-#include "tutti/comm/own_addresses.h"
 
 namespace {
 
@@ -60,7 +60,7 @@ std::vector<Side> sides_of(const std::map<std::string, CommPtr>& comms, const st
   }
   if (const auto peer = bench::mpi_all_reduce()) sides.push_back({"Open MPI", *peer});
   const tutti::comm::Communicator& comm = *comms.begin()->second;
-  const std::string address = tutti::comm::own_addresses().at(0);
+  const std::string address = tutti::own_addresses().at(0);
   if (const auto peer = bench::gloo_all_reduce(comm.rank(), comm.world(), meeting_file, address))
     sides.push_back({"Gloo", *peer});
   return sides;

@@ -1,9 +1,12 @@
 // `tutti run` on several hosts, which TF_CONFIG names; here they are launchers side by side.
 #include <array>
+#include <cerrno>
 #include <fstream>
 #include <netinet/in.h>
+#include <set>
 #include <signal.h>
 #include <sstream>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -14,6 +17,7 @@
 #include "tests/tool.h"
 #include "tutti/base/file.h"
 #include "tutti/base/ports.h"
+#include "tutti/base/sha256.h"
 
 namespace tutti::testing {
 namespace {
@@ -56,6 +60,13 @@ class Stranger {
            static_cast<ssize_t>(bytes.size());
   }
   void stop_speaking() { shutdown(socket_.get(), SHUT_WR); }
+  // The bytes of one line.
+  std::string hear_line() {
+    std::string line;
+    char byte = 0;
+    while (!line.ends_with('\n') && recv(socket_.get(), &byte, 1, 0) == 1) line += byte;
+    return line;
+  }
   // All that comes until the other end closes.
   std::string hear() {
     std::string heard;
@@ -96,6 +107,12 @@ class RunHosts : public ::testing::Test {
 
   std::string address(int host) const {
     return fmt::format("127.0.0.1:{}", ports_[static_cast<size_t>(host)]);
+  }
+  // What a launcher of these hosts says, as the second of two.
+  std::string hello_of_second() const {
+    Sha256 hash;
+    hash.update(as_bytes(fmt::format("worker/0 ({})\nworker/1 ({})\n", address(0), address(1))));
+    return fmt::format("tutti-run/2 1 1 60000 {}\n", hash.hex());
   }
   // Of so many workers.
   nlohmann::json cluster_of(int hosts) const {
@@ -327,21 +344,64 @@ TEST_F(RunHosts, strangers_at_the_port_keep_nobody_from_meeting) {
   // Each of these is shown the door.
   for (const std::string& bytes : std::vector<std::string>{
            "GET / HTTP/1.1\r\n\r\n", std::string(3, '\0') + "\n",
-           "tutti-run/2 1 2 3 " + std::string(64, 'a') + "\n",
-           "tutti-run/1 1 999999 3 " + std::string(64, 'a') + "\n",
-           "tutti-run/1 77 1 3 " + std::string(64, 'a') + "\n", std::string(1'000'000, 'x')}) {
+           "tutti-run/1 1 2 3 " + std::string(64, 'a') + "\n",
+           "tutti-run/2 1 999999 3 " + std::string(64, 'a') + "\n",
+           "tutti-run/2 77 1 3 " + std::string(64, 'a') + "\n", std::string(1'000'000, 'x')}) {
     Stranger stranger(ports_[0]);
     stranger.say(bytes);
     EXPECT_EQ(stranger.hear(), "") << bytes.substr(0, 40);
   }
   Stranger guesses(ports_[0]);
-  guesses.say("tutti-run/1 1 1 1000 " + std::string(64, 'a') + "\n");
+  guesses.say("tutti-run/2 1 1 1000 " + std::string(64, 'a') + "\n");
   EXPECT_THAT(guesses.hear(), ::testing::StartsWith("no "));
   Stranger cut_off(ports_[0]);
-  cut_off.say("tutti-run/1 1 ");
+  cut_off.say("tutti-run/2 1 ");
   RunningProgram& second = start(2, 1);
   EXPECT_EQ(first.wait(), 0) << first.err();
   EXPECT_EQ(second.wait(), 0) << second.err();
+}
+
+TEST_F(RunHosts, more_strangers_at_once_than_a_process_may_have_files_keep_nobody_from_meeting) {
+  RunningProgram& first = start(2, 0);
+  first.wait_for_error("waits up to");
+  const rlimit few{200, 200};
+  ASSERT_EQ(prlimit(first.pid(), RLIMIT_NOFILE, &few, nullptr), 0);
+  kill(first.pid(), SIGSTOP);
+  std::vector<std::unique_ptr<Stranger>> silent;
+  for (int i = 0; i < 400; ++i) silent.push_back(std::make_unique<Stranger>(ports_[0]));
+  kill(first.pid(), SIGCONT);
+  RunningProgram& second = start(2, 1);
+  EXPECT_EQ(first.wait(), 0) << first.err();
+  EXPECT_EQ(second.wait(), 0) << second.err();
+}
+
+// The workers of a host that has been told may be faster than the first host's.
+TEST_F(RunHosts, the_meeting_place_is_free_before_anybody_hears_that_all_are_there) {
+  const int port = ports_[0];
+  RunningProgram& first = start(2, 0, {.script = "sleep 0.1"});
+  Stranger second(port);
+  second.say(hello_of_second());
+  EXPECT_THAT(second.hear_line(), ::testing::StartsWith("all "));
+  const FileDescriptor worker(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const sockaddr_in address = loopback(port);
+  EXPECT_NE(connect(worker.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  EXPECT_EQ(errno, ECONNREFUSED);
+  second.stop_speaking();
+  EXPECT_EQ(first.wait(), 0) << first.err();
+}
+
+TEST_F(RunHosts, all_have_the_key_of_this_launch_and_of_no_other) {
+  const Start how{.flags = {"-n", "2"}, .script = "echo $_TUTTI_LAUNCH"};
+  std::set<std::string> keys;
+  for (const size_t launches : {1U, 2U}) {
+    RunningProgram& first = start(2, 0, how);
+    RunningProgram& second = start(2, 1, how);
+    for (RunningProgram* program : {&first, &second}) {
+      EXPECT_EQ(program->wait(), 0) << program->err();
+      for (const std::string& line : lines_of(program->out())) keys.insert(line.substr(line.find(' ')));
+    }
+    EXPECT_EQ(keys.size(), launches);
+  }
 }
 
 TEST_F(RunHosts, what_a_stranger_said_is_quoted_where_somebody_is_missing) {
@@ -354,9 +414,10 @@ TEST_F(RunHosts, what_a_stranger_said_is_quoted_where_somebody_is_missing) {
 
 TEST_F(RunHosts, a_host_that_lies_is_not_believed) {
   const Start how{.gpus = "0,1", .flags = {"--start-timeout", "0.5"}, .script = "echo never"};
+  const std::string all = "all " + std::string(32, 'a');
   for (const std::string& lie :
-       std::vector<std::string>{"all 1\n", "all 1 1\n", "all 1 2 1\n", "all 0 2\n", "all 1 2",
-                                "HTTP/1.1 400\r\n", std::string(2'000'000, 'x'), ""}) {
+       std::vector<std::string>{all + " 1\n", all + " 1 1\n", all + " 1 2 1\n", all + " 0 2\n", all + " 1 2",
+                                "all 1 2\n", "HTTP/1.1 400\r\n", std::string(2'000'000, 'x'), ""}) {
     auto host = std::make_unique<StrangeHost>(ports_[0]);
     RunningProgram& second = start(2, 1, how);
     Stranger guest = host->accept();

@@ -127,6 +127,52 @@ TEST_F(Run, many_workers_that_print_much_lose_nothing) {
   EXPECT_EQ(lines_of(result.out).size(), 200000U);
 }
 
+// Nobody reads what is printed until the end.
+TEST_F(Run, a_reader_that_stalls_does_not_keep_a_failure_from_ending_the_job) {
+  const std::string endless = "ENDLESS_OF_THIS_TEST=" + folder_.path();
+  RunningProgram program(
+      command({"-n", "2"}, "if [ $TUTTI_TASK_INDEX = 1 ]; then sleep 1; exit 3; fi; " + endless + " yes"),
+      {mark_});
+  EXPECT_TRUE(eventually([&] { return !processes_with(endless).empty(); }));
+  EXPECT_TRUE(eventually([&] { return processes_with(endless).empty(); }));
+  EXPECT_EQ(program.wait(), 3);
+  EXPECT_THAT(program.err(), HasSubstr("worker/1 (pid "));
+  EXPECT_TRUE(nobody_is_left());
+}
+
+TEST_F(Run, a_reader_that_stalls_does_not_keep_a_signal_from_ending_the_job) {
+  const std::string endless = "ENDLESS_OF_THIS_TEST=" + folder_.path();
+  RunningProgram program(command({"-n", "2"}, "echo ready; " + endless + " exec yes"), {mark_});
+  program.wait_for_output("ready");
+  EXPECT_TRUE(eventually([&] { return processes_with(endless).size() == 2; }));
+  kill(program.pid(), SIGTERM);
+  EXPECT_TRUE(eventually([&] { return processes_with(endless).empty(); }));
+  EXPECT_EQ(program.wait(), 143);
+  EXPECT_TRUE(nobody_is_left());
+}
+
+TEST_F(Run, a_slow_reader_gets_it_all) {
+  const auto result = run_program(
+      {"sh", "-c", program_path("tutti") + " run -n 2 -- seq 200000 | { sleep 2; wc -l; }"}, {mark_});
+  EXPECT_EQ(result.out, "400000\n");
+}
+
+TEST_F(Run, a_grandchild_that_goes_on_printing_does_not_keep_a_failure_from_ending_the_job) {
+  const auto result = run({"-n", "2"}, "[ $TUTTI_TASK_INDEX = 0 ] && sleep 1000; yes & sleep 0.3; exit 4");
+  EXPECT_EQ(result.exit_code, 4);
+  EXPECT_THAT(result.err, HasSubstr("worker/1 (pid "));
+  EXPECT_TRUE(nobody_is_left());
+}
+
+TEST_F(Run, tells_every_launch_from_all_others) {
+  std::set<std::string> keys;
+  for (const size_t launches : {1U, 2U}) {
+    for (const std::string& line : lines_of(run({"-n", "2"}, "echo $_TUTTI_LAUNCH").out))
+      keys.insert(line.substr(line.find(' ')));
+    EXPECT_EQ(keys.size(), launches);
+  }
+}
+
 TEST_F(Run, starts_a_worker_for_every_GPU_and_shows_each_its_own) {
   const std::vector<std::pair<std::string, std::vector<std::string>>> lists = {
       {"0,1", {"[worker/0] 0", "[worker/1] 1"}},

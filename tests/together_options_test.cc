@@ -66,6 +66,16 @@ TEST(TogetherOptions, the_report_says_how_gradients_were_added) {
   EXPECT_NEAR(rounded.at("loss").get<double>(), tree.at("loss").get<double>(), 1e-1);
 }
 
+TEST(TogetherOptions, nccl_without_a_gpu_each_is_an_error_and_one_worker_needs_nothing) {
+  const TestFolder folder;
+  const Flags flags = with(kNormed, {"--steps", "3", "--device", "cpu", "--comm", "nccl"});
+  const auto result = run_program(training(2, flags));
+  EXPECT_NE(result.exit_code, 0);
+  EXPECT_THAT(result.err, HasSubstr("--comm nccl, but worker/0 on "));
+  EXPECT_THAT(result.err, HasSubstr(" has no GPU: use auto"));
+  EXPECT_EQ(report_of(1, flags, folder).at("steps"), 3);
+}
+
 // 60,000 drawn digits: with steps of 4 x 7000 the third would have 4,000, of which the last three lanes get
 // none.
 TEST(TogetherOptions, what_does_not_fill_a_step_is_left_out_or_taken_by_whoever_gets_it) {

@@ -55,10 +55,14 @@ struct Odd : nn::Module {
 class SaySteps final : public tutti::Hook {
  public:
   void after_step(tutti::Training& training, const tutti::StepResult&) override {
-    if (!training.context.is_chief() || training.step - training.first_step != 3) return;
+    if (said_ || !training.context.is_chief() || training.step - training.first_step < 3) return;
+    said_ = true;
     std::puts("under way");
     std::fflush(stdout);
   }
+
+ private:
+  bool said_ = false;
 };
 
 // An error of the program's own, on one worker.

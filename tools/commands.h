@@ -17,5 +17,7 @@ CommandFunction version_command;
 CommandFunction inspect_command;
 CommandFunction doctor_command;
 CommandFunction bench_command;
+CommandFunction serve_command;
+CommandFunction stop_command;
 
 }  // namespace tutti

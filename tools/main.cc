@@ -22,8 +22,10 @@ struct Command {
   CommandFunction* run;  // nothing: in kTorchProgram
 };
 
-constexpr std::array<Command, 5> kCommands = {{
+constexpr std::array<Command, 7> kCommands = {{
     {"run", "start a program as the workers of one job", run_command},
+    {"serve", "be a parameter server, for any program", nullptr},
+    {"stop", "end the parameter servers of a cluster", nullptr},
     {"inspect", "what is in a checkpoint, and whether it is whole", nullptr},
     {"doctor", "whether this machine is fit, and what to do where it is not", nullptr},
     {"bench", "how fast the machines exchange vectors", nullptr},

@@ -14,8 +14,9 @@ int dispatch(const std::vector<std::string>& arguments) {
   if (name == "inspect") return inspect_command(rest, environment);
   if (name == "doctor") return doctor_command(rest, environment);
   if (name == "bench") return bench_command(rest, environment);
-  fail(ErrorKind::InvalidArgument,
-       "tutti-torch: started by `tutti inspect`, `tutti doctor` and `tutti bench`, not by hand");
+  if (name == "serve") return serve_command(rest, environment);
+  if (name == "stop") return stop_command(rest, environment);
+  fail(ErrorKind::InvalidArgument, "tutti-torch: started by `tutti`, not by hand");
 }
 
 }  // namespace

@@ -46,6 +46,19 @@ TEST_P(MpirunOver, a_rank_that_is_killed_takes_all_with_it) {
   EXPECT_TRUE(eventually([&] { return training_.processes().empty(); }));
 }
 
+// MPI may have been no more than the meeting place: nobody waits in it for one that does not come.
+TEST_P(MpirunOver, a_rank_that_is_stopped_is_named_and_all_end) {
+  RunningProgram mpi(training_.endless_command(mpirun("4"), {"--comm", GetParam(), "--timeout", "3"}),
+                     training_.environment());
+  ASSERT_TRUE(eventually([&] { return training_.has_come_to(2); }));
+  const pid_t victim = training_.process_with("OMPI_COMM_WORLD_RANK=2");
+  ASSERT_GT(victim, 0);
+  kill(victim, SIGSTOP);
+  EXPECT_NE(mpi.wait(), 0);
+  EXPECT_THAT(mpi.err(), HasSubstr("nothing from worker/2"));
+  EXPECT_TRUE(eventually([&] { return training_.processes().empty(); }));
+}
+
 TEST_F(Mpirun, by_itself_chooses_shared_memory_on_one_host) {
   const auto result = run_program(training_.command(mpirun("3")), training_.environment());
   training_.expect_the_bits_of_one(result, 3);

@@ -1,7 +1,7 @@
 #include "tutti/params/agreement.h"
 
 #include <algorithm>
-#include <cstring>
+#include <chrono>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -12,19 +12,11 @@
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/base/version.h"
+#include "tutti/comm/gather_all.h"
+#include "tutti/params/optimizer_state.h"
 
 namespace tutti {
 namespace {
-
-torch::Tensor bytes_of(const std::string& text) {
-  const torch::Tensor bytes = torch::empty({static_cast<int64_t>(text.size())}, torch::kUInt8);
-  std::memcpy(bytes.data_ptr(), text.data(), text.size());
-  return bytes;
-}
-
-std::string text_of(const torch::Tensor& bytes) {
-  return {static_cast<const char*>(bytes.data_ptr()), static_cast<size_t>(bytes.numel())};
-}
 
 std::vector<std::string> lines_of(const std::string& text) {
   std::vector<std::string> lines;
@@ -40,42 +32,9 @@ std::string line_or_nothing(const std::vector<std::string>& lines, size_t i) {
   return i < lines.size() ? fmt::format("'{}'", lines[i]) : "nothing more";
 }
 
-// What there is of slots, without what is in them.
-Json outline_of(const Optimizer::State& state) {
-  Json outline = {{"steps", state.steps}, {"slots", Json::array()}};
-  for (const Optimizer::Slot& slot : state.slots)
-    outline["slots"].push_back({{"name", slot.name},
-                                {"block", slot.block},
-                                {"offset", slot.offset},
-                                {"size", slot.vector.numel()},
-                                {"type", static_cast<int>(slot.vector.scalar_type())}});
-  return outline;
-}
-
-Optimizer::State empty_state(const Json& outline) {
-  Optimizer::State state{.steps = outline.at("steps").get<int64_t>(), .slots = {}};
-  for (const Json& slot : outline.at("slots")) {
-    const auto type = static_cast<torch::ScalarType>(slot.at("type").get<int>());
-    state.slots.push_back({slot.at("name").get<std::string>(), slot.at("block").get<size_t>(),
-                           slot.at("offset").get<int64_t>(),
-                           torch::empty({slot.at("size").get<int64_t>()}, type)});
-  }
-  return state;
-}
-
 constexpr const char* kState = "the optimiser's state";
 
 }  // namespace
-
-std::vector<torch::Tensor> gather_all(comm::Communicator& comm, const torch::Tensor& mine, const char* what) {
-  const torch::Tensor sizes = torch::empty({comm.world()}, torch::kInt64);
-  comm.all_gather(sizes, torch::full({1}, mine.numel(), torch::kInt64), {.what = what}).wait();
-  std::vector<torch::Tensor> all;
-  for (int rank = 0; rank < comm.world(); ++rank)
-    all.push_back(torch::empty({sizes[rank].item<int64_t>()}, mine.options()));
-  comm.all_gather_uneven(all, mine, {.what = what}).wait();
-  return all;
-}
 
 std::vector<std::string> plan_of(const Parameters& parameters, const OptimizerOptions& optimizer) {
   std::vector<std::string> plan = {fmt::format("tutti {}", version()),
@@ -88,10 +47,10 @@ std::vector<std::string> plan_of(const Parameters& parameters, const OptimizerOp
 }
 
 void require_same_plan(comm::Communicator& comm, const std::vector<std::string>& plan) {
-  const auto all = gather_all(comm, bytes_of(fmt::format("{}", fmt::join(plan, "\n"))), "the plan");
-  const std::vector<std::string> first = lines_of(text_of(all[0]));
+  const auto all = gather_all(comm, fmt::format("{}", fmt::join(plan, "\n")), "the plan");
+  const std::vector<std::string> first = lines_of(all[0]);
   for (int rank = 1; rank < comm.world(); ++rank) {
-    const std::vector<std::string> other = lines_of(text_of(all[static_cast<size_t>(rank)]));
+    const std::vector<std::string> other = lines_of(all[static_cast<size_t>(rank)]);
     if (other == first) continue;
     size_t i = 0;
     while (i < std::min(first.size(), other.size()) && first[i] == other[i]) ++i;
@@ -100,6 +59,31 @@ void require_same_plan(comm::Communicator& comm, const std::vector<std::string>&
          "the same flags",
          line_or_nothing(first, i), rank, line_or_nothing(other, i));
   }
+}
+
+void on_chief(const Context& context, comm::Communicator& comm, const comm::Options& options,
+              const std::function<void()>& body) {
+  constexpr int kTimeouts = 10;
+  if (comm.rank() == 0) {
+    try {
+      body();
+    } catch (const std::exception& error) {
+      comm.abandon(fmt::format("{} gave up: {}", context.task().short_name(), error.what()));
+      throw;
+    }
+  }
+  comm::Options waiting = options;
+  waiting.timeout = std::chrono::ceil<std::chrono::milliseconds>(
+      std::chrono::duration<double>(context.flags().timeout * kTimeouts));
+  comm.barrier(waiting).wait();
+}
+
+void warn_of_idle_workers(const Context& context, const comm::Communicator& comm, int64_t lanes) {
+  if (lanes >= comm.world() || comm.rank() != 0) return;
+  context.log().warning(
+      "{} of the {} workers have no lane and only wait for the others: use --lanes {} at least, or fewer "
+      "workers",
+      comm.world() - lanes, comm.world(), comm.world());
 }
 
 void broadcast(comm::Communicator& comm, Parameters& parameters, int root) {
@@ -116,9 +100,8 @@ void broadcast(comm::Communicator& comm, Parameters& parameters, int root) {
 Optimizer::State broadcast(comm::Communicator& comm, const Optimizer::State& state, int root) {
   if (comm.world() == 1) return state;
   const bool mine = comm.rank() == root;
-  const auto outlines = gather_all(comm, bytes_of(mine ? outline_of(state).dump() : ""), kState);
-  const Optimizer::State result =
-      mine ? state : empty_state(Json::parse(text_of(outlines[static_cast<size_t>(root)])));
+  const auto outlines = gather_all(comm, mine ? outline_of(state).dump() : std::string(), kState);
+  const Optimizer::State result = mine ? state : state_of(Json::parse(outlines[static_cast<size_t>(root)]));
   for (const Optimizer::Slot& slot : result.slots) comm.broadcast(slot.vector, root, {.what = kState}).wait();
   return result;
 }
@@ -127,28 +110,18 @@ Optimizer::State gather_state(comm::Communicator& comm, const Parameters& parame
                               const Optimizer& optimizer) {
   const torch::NoGradGuard no_grad;
   const Optimizer::State mine = optimizer.state();
-  const auto outlines = gather_all(comm, bytes_of(outline_of(mine).dump()), kState);
+  const auto outlines = gather_all(comm, outline_of(mine).dump(), kState);
   if (comm.rank() != 0) {
     for (const Optimizer::Slot& slot : mine.slots) comm.send(slot.vector, 0, {.what = kState}).wait();
     return {};
   }
   Optimizer::State whole{.steps = mine.steps, .slots = {}};
-  const auto put = [&](const Optimizer::Slot& part) {
-    auto slot = std::find_if(whole.slots.begin(), whole.slots.end(), [&](const Optimizer::Slot& other) {
-      return other.name == part.name && other.block == part.block;
-    });
-    if (slot == whole.slots.end()) {
-      const torch::Tensor vector = torch::zeros_like(parameters.blocks()[part.block].values);
-      slot = whole.slots.insert(slot, {part.name, part.block, 0, vector});
-    }
-    slot->vector.narrow(0, part.offset, part.vector.numel()).copy_(part.vector);
-  };
-  for (const Optimizer::Slot& slot : mine.slots) put(slot);
+  for (const Optimizer::Slot& slot : mine.slots) put(whole, parameters, slot);
   for (int rank = 1; rank < comm.world(); ++rank) {
-    const Optimizer::State theirs = empty_state(Json::parse(text_of(outlines[static_cast<size_t>(rank)])));
+    const Optimizer::State theirs = state_of(Json::parse(outlines[static_cast<size_t>(rank)]));
     for (const Optimizer::Slot& slot : theirs.slots) {
       comm.recv(slot.vector, rank, {.what = kState}).wait();
-      put(slot);
+      put(whole, parameters, slot);
     }
   }
   return whole;

@@ -1,8 +1,10 @@
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
+#include "tutti/cluster/context.h"
 #include "tutti/comm/communicator.h"
 #include "tutti/params/optimizer.h"
 #include "tutti/params/parameters.h"
@@ -17,6 +19,14 @@ std::vector<std::string> plan_of(const Parameters& parameters, const OptimizerOp
 // InvalidArgument that all of them throw.
 void require_same_plan(comm::Communicator& comm, const std::vector<std::string>& plan);
 
+// What rank 0 alone does, with its disk, while the others wait: ten times as long as for one another. If it
+// cannot, they hear why.
+void on_chief(const Context& context, comm::Communicator& comm, const comm::Options& options,
+              const std::function<void()>& body);
+
+// Says so on the chief if there are workers that will only wait, since they have no lane.
+void warn_of_idle_workers(const Context& context, const comm::Communicator& comm, int64_t lanes);
+
 // Values and buffers as `root` has them.
 void broadcast(comm::Communicator& comm, Parameters& parameters, int root);
 // What `root` has; what the others give does not count.
@@ -26,8 +36,5 @@ Optimizer::State broadcast(comm::Communicator& comm, const Optimizer::State& sta
 // parameters.
 Optimizer::State gather_state(comm::Communicator& comm, const Parameters& parameters,
                               const Optimizer& optimizer);
-
-// One-dimensional tensors of one type, as long as each worker likes, by rank.
-std::vector<torch::Tensor> gather_all(comm::Communicator& comm, const torch::Tensor& mine, const char* what);
 
 }  // namespace tutti

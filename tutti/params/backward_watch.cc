@@ -6,21 +6,24 @@
 
 namespace tutti {
 
-BackwardWatch::BackwardWatch(Parameters& parameters, const std::function<void(size_t parameter)>& done) {
+BackwardWatch::BackwardWatch(Parameters& parameters, const Call& before, const Call& done) : BackwardWatch() {
   using torch::autograd::variable_list;
   for (size_t i = 0; i < parameters.trained().size(); ++i) {
-    auto node = torch::autograd::impl::grad_accumulator(parameters.trained()[i].tensor);
+    const torch::Tensor& tensor = parameters.trained()[i].tensor;
+    before_.emplace_back(tensor, tensor.register_hook([before, i](const torch::Tensor&) { before(i); }));
+    auto node = torch::autograd::impl::grad_accumulator(tensor);
     const uintptr_t key = node->add_post_hook(std::make_unique<torch::autograd::utils::LambdaPostHook>(
         [done, i](const variable_list& outputs, const variable_list&) {
           done(i);
           return outputs;
         }));
-    hooks_.emplace_back(std::move(node), key);
+    done_.emplace_back(std::move(node), key);
   }
 }
 
 BackwardWatch::~BackwardWatch() {
-  for (const auto& [node, key] : hooks_) node->del_post_hook(key);
+  for (const auto& [tensor, hook] : before_) tensor.remove_hook(hook);
+  for (const auto& [node, key] : done_) node->del_post_hook(key);
 }
 
 }  // namespace tutti

@@ -15,19 +15,24 @@ struct Node;
 
 namespace tutti {
 
-// Tells during a backward pass which gradients are complete, however often a parameter was used: `done` is
-// called with the index in Parameters::trained(), by autograd's thread. One that was not used is not heard
-// of. The parameters outlive the watch.
+// Tells during a backward pass which gradients are complete, however often a parameter was used: `before` is
+// called when autograd is about to add to a gradient, and nothing is added if it throws; `done` when that has
+// been done. Both get the index in Parameters::trained() and are called by autograd's thread. Of a parameter
+// that was not used nothing is heard. All parameters are still trained. They outlive the watch.
 class BackwardWatch {
  public:
-  BackwardWatch(Parameters& parameters, const std::function<void(size_t parameter)>& done);
+  using Call = std::function<void(size_t parameter)>;
+  BackwardWatch(Parameters& parameters, const Call& before, const Call& done);
   ~BackwardWatch();
   BackwardWatch(const BackwardWatch&) = delete;
   BackwardWatch& operator=(const BackwardWatch&) = delete;
 
  private:
-  // Where autograd adds a gradient up, and our hook there.
-  std::vector<std::pair<std::shared_ptr<torch::autograd::Node>, uintptr_t>> hooks_;
+  BackwardWatch() = default;  // nothing is watched yet: what fails later leaves no hook behind
+
+  // Our hooks at each of the parameters, and where autograd adds its gradient up.
+  std::vector<std::pair<torch::Tensor, unsigned>> before_;
+  std::vector<std::pair<std::shared_ptr<torch::autograd::Node>, uintptr_t>> done_;
 };
 
 }  // namespace tutti

@@ -1,7 +1,6 @@
 #include "tutti/params/buckets.h"
 
 #include <algorithm>
-#include <utility>
 
 #include <torch/utils.h>
 
@@ -39,14 +38,6 @@ Buckets buckets_of(const Parameters& parameters, int64_t bytes) {
         {.vector = buckets.vectors.size(), .begin = 0, .end = vector.numel(), .gradients = false});
     buckets.vectors.push_back(vector);
   }
-  return buckets;
-}
-
-Buckets whole_vectors(std::vector<torch::Tensor> vectors) {
-  Buckets buckets;
-  buckets.vectors = std::move(vectors);
-  for (size_t i = 0; i < buckets.vectors.size(); ++i)
-    buckets.all.push_back({.vector = i, .begin = 0, .end = buckets.vectors[i].numel(), .gradients = true});
   return buckets;
 }
 

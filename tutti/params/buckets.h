@@ -35,8 +35,6 @@ struct Buckets {
 
 inline constexpr int64_t kBucketBytes = int64_t{1} << 20;
 Buckets buckets_of(const Parameters& parameters, int64_t bytes = kBucketBytes);
-// Each vector is one bucket.
-Buckets whole_vectors(std::vector<torch::Tensor> vectors);
 
 // A bucket is dealt out to the workers in cells of so many elements, counted from its beginning; the last may
 // be shorter.

@@ -45,14 +45,11 @@ void append_squares(const torch::Tensor& stretch, std::vector<double>& squares) 
   }
 }
 
-// The small number is what torch::nn::utils::clip_grad_norm_ adds, too.
-double factor_for(double norm, double largest) { return largest / (norm + 1e-6); }
-
 int64_t cells_of(const comm::Slice& part) { return (part.end - part.begin + kCell - 1) / kCell; }
 
 }  // namespace
 
-double clip_norm(const Buckets& buckets, double largest) {
+double norm_of(const Buckets& buckets) {
   const torch::NoGradGuard no_grad;
   std::vector<double> squares;
   for (const Bucket& bucket : buckets.all) {
@@ -60,8 +57,16 @@ double clip_norm(const Buckets& buckets, double largest) {
   }
   double sum = 0;
   for (const double square : squares) sum += square;
-  const double norm = std::sqrt(sum);
-  if (const double factor = factor_for(norm, largest); factor < 1) {
+  return std::sqrt(sum);
+}
+
+// The small number is what torch::nn::utils::clip_grad_norm_ adds, too.
+double clip_factor(double norm, double largest) { return std::min(1.0, largest / (norm + 1e-6)); }
+
+double clip_norm(const Buckets& buckets, double largest) {
+  const torch::NoGradGuard no_grad;
+  const double norm = norm_of(buckets);
+  if (const double factor = clip_factor(norm, largest); factor < 1) {
     for (const Bucket& bucket : buckets.all) {
       if (bucket.gradients) buckets.stretch(bucket).mul_(factor);
     }
@@ -95,7 +100,7 @@ double clip_norm_scattered(comm::Communicator& comm, const Buckets& buckets, dou
     }
   }
   const double norm = std::sqrt(sum);
-  if (const double factor = factor_for(norm, largest); factor < 1) {
+  if (const double factor = clip_factor(norm, largest); factor < 1) {
     for (const Bucket& bucket : buckets.all) {
       if (!bucket.gradients) continue;
       const comm::Slice part = part_of(bucket, comm.rank(), comm.world());

@@ -56,6 +56,20 @@ void ControlWord::write(const torch::Tensor& word, int64_t step, const Wishes& w
   }
 }
 
+torch::Tensor ControlWord::without_data(int64_t step) const {
+  torch::Tensor word = torch::zeros({size()}, torch::kDouble);
+  static_cast<double*>(word.data_ptr())[kStep] = static_cast<double>(step);
+  return word;
+}
+
+int64_t ControlWord::step_of(const torch::Tensor& word) const {
+  return static_cast<int64_t>(numbers_in(word)[kStep]);
+}
+
+bool ControlWord::has_data(const torch::Tensor& word, size_t subtree) const {
+  return numbers_in(word)[place_of(subtree)] != 0;
+}
+
 ReduceOutcome ControlWord::read(const std::vector<torch::Tensor>& words) {
   ReduceOutcome outcome;
   for (size_t rank = 0; rank < words.size(); ++rank) {
@@ -74,7 +88,7 @@ ReduceOutcome ControlWord::read(const std::vector<torch::Tensor>& words) {
     const int rank = sources_[s].rank;
     bool with_data = false;
     for (; s < sources_.size() && sources_[s].rank == rank; ++s) {
-      nodes_[s].present = numbers_in(words[static_cast<size_t>(rank)])[place_of(sources_[s].subtree)] != 0;
+      nodes_[s].present = has_data(words[static_cast<size_t>(rank)], sources_[s].subtree);
       with_data = with_data || nodes_[s].present;
     }
     if (with_data && outcome.first_with_data < 0) outcome.first_with_data = rank;

@@ -55,6 +55,12 @@ class ControlWord {
   // `subtrees` hold the numbers of this worker's sums as the last of their vectors.
   void write(const torch::Tensor& word, int64_t step, const Wishes& wishes,
              const std::vector<TreeSum::Subtree>& subtrees) const;
+  // That of a worker none of whose lanes had data.
+  torch::Tensor without_data(int64_t step) const;
+  // What a word says.
+  int64_t step_of(const torch::Tensor& word) const;
+  bool has_data(const torch::Tensor& word, size_t subtree) const;
+
   // All workers' words, by rank. InvalidArgument, alike on all, where they are not at one step.
   ReduceOutcome read(const std::vector<torch::Tensor>& words);
   // The numbers of all sums in one.

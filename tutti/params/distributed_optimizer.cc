@@ -13,12 +13,6 @@
 namespace tutti {
 namespace {
 
-// The vectors are moved before anybody holds on to them.
-Parameters& in_shared_memory(Parameters& parameters, comm::Communicator& comm) {
-  if (const Allocate allocate = shared_allocator(comm, parameters.device())) parameters.move(allocate);
-  return parameters;
-}
-
 int64_t lanes_for(const Context& context, const DistributedOptimizerOptions& options, int world) {
   if (options.lanes > 0) return options.lanes;
   return context.flags().lanes > 0 ? context.flags().lanes : world;
@@ -30,82 +24,136 @@ std::vector<Stretch> updated(const Parameters& parameters, const comm::Communica
   return options.scatter ? parts_of(parameters, comm.rank(), comm.world()) : parameters.blocks();
 }
 
+std::vector<std::string> plan_for(const Context& context, const Parameters& parameters,
+                                  const OptimizerOptions& optimizer,
+                                  const DistributedOptimizerOptions& options, const ReducerOptions& reducer,
+                                  int64_t lanes) {
+  std::vector<std::string> plan = plan_of(parameters, optimizer);
+  plan.push_back(fmt::format("lanes {}", lanes));
+  plan.push_back(fmt::format("clip_norm {}", options.clip_norm));
+  plan.push_back(fmt::format("drop-remainder {}", context.flags().drop_remainder));
+  plan.push_back(to_string(reducer));
+  plan.push_back(context.flags().logdir.empty() ? "no logdir" : "a logdir");
+  return plan;
+}
+
+// The vectors move when it is known that those of all fit, and before anybody holds on to them.
+Parameters& alike_and_shared(Parameters& parameters, comm::Communicator& comm,
+                             const std::vector<std::string>& plan) {
+  require_same_plan(comm, plan);
+  move_to_shared_memory(parameters, comm);
+  return parameters;
+}
+
 }  // namespace
 
 DistributedOptimizer::DistributedOptimizer(const Context& context, Parameters& parameters,
                                            const OptimizerOptions& optimizer,
                                            const DistributedOptimizerOptions& options)
-    : parameters_(parameters),
+    : context_(context),
+      parameters_(parameters),
       options_(options),
       reducer_options_(options.reducer ? *options.reducer : reducer_options(context.flags())),
-      drop_remainder_(context.flags().drop_remainder),
       comm_(options.communicator ? options.communicator : comm::connect(context)),
       all_lanes_(lanes_for(context, options, comm_->world())),
-      optimizer_(updated(in_shared_memory(parameters, *comm_), *comm_, reducer_options_), optimizer),
-      timeline_file_(context, *comm_) {
-  std::vector<std::string> plan = plan_of(parameters, optimizer);
-  plan.push_back(fmt::format("lanes {}", all_lanes_));
-  plan.push_back(fmt::format("clip_norm {}", options.clip_norm));
-  plan.push_back(to_string(reducer_options_));
-  require_same_plan(*comm_, plan);
-  give_group(parameters, *comm_, all_lanes_);
-  mean_.emplace(parameters, *comm_, all_lanes_, reducer_options_);
-  mean_->begin_step(0);
+      optimizer_(updated(alike_and_shared(
+                             parameters, *comm_,
+                             plan_for(context, parameters, optimizer, options, reducer_options_, all_lanes_)),
+                         *comm_, reducer_options_),
+                 optimizer),
+      timeline_file_(context, *comm_),
+      module_group_(give_group(parameters, *comm_, all_lanes_)),
+      mean_(parameters, *comm_, all_lanes_, reducer_options_) {
+  warn_of_idle_workers(context, *comm_, all_lanes_);
+}
+
+comm::Communicator& DistributedOptimizer::communicator() {
+  require_between_steps("the communicator is wanted");
+  return *comm_;
 }
 
 void DistributedOptimizer::broadcast_from(int root) {
-  broadcast(*comm_, parameters_, root);
+  broadcast(communicator(), parameters_, root);
   if (!reducer_options_.scatter) optimizer_.restore(broadcast(*comm_, optimizer_.state(), root));
 }
 
 Optimizer::State DistributedOptimizer::gather_state() {
-  if (reducer_options_.scatter) return tutti::gather_state(*comm_, parameters_, optimizer_);
-  return comm_->rank() == 0 ? optimizer_.state() : Optimizer::State{};
+  if (reducer_options_.scatter) return tutti::gather_state(communicator(), parameters_, optimizer_);
+  return communicator().rank() == 0 ? optimizer_.state() : Optimizer::State{};
 }
 
 void DistributedOptimizer::restore(const Optimizer::State& state) {
-  optimizer_.restore(broadcast(*comm_, state, 0));
+  optimizer_.restore(broadcast(communicator(), state, 0));
 }
 
 bool DistributedOptimizer::goes_on(bool has_data) {
   const torch::Tensor goes_on = torch::full({1}, has_data, torch::kBool);
-  comm_->all_reduce(goes_on, drop_remainder_ ? comm::ReduceOp::Min : comm::ReduceOp::Max,
-                    {.what = "whether there is data", .step = steps()});
+  communicator().all_reduce(goes_on,
+                            context_.flags().drop_remainder ? comm::ReduceOp::Min : comm::ReduceOp::Max,
+                            {.what = "whether there is data", .step = steps()});
   return goes_on.item<bool>();
 }
 
-void DistributedOptimizer::zero_grad() { mean_->begin_lane(); }
+void DistributedOptimizer::require_between_steps(const char* what) const {
+  if (lanes_added_ == 0 || lanes_added_ != lanes().size()) return;
+  fail(ErrorKind::InvalidArgument,
+       "{} when the last of this worker's lanes ({} to {}) was added and gradients are on their way: call "
+       "step() first",
+       what, lanes().begin, lanes().end);
+}
 
-void DistributedOptimizer::count_lane() {
-  if (lanes_added_ == lanes().size()) {
-    fail(ErrorKind::InvalidArgument,
-         "this worker has {} of the lanes ({} to {}), and all of them were added: step()", lanes().size(),
-         lanes().begin, lanes().end);
+// A step begins with what is called first in it, when it is known which one it is. One whose last lane has
+// failed on its way cannot go on: beginning anew throws why.
+void DistributedOptimizer::enter_step(const char* what) {
+  require_between_steps(what);
+  if (in_step_ && !mean_.is_sending()) return;
+  in_step_ = true;
+  lanes_added_ = 0;
+  mean_.begin_step(steps());
+}
+
+// A lane counts when all of it is there. If it fails before anything is sent, nobody has to know.
+template <class Body>
+void DistributedOptimizer::add(const char* what, Body body) {
+  enter_step(what);
+  try {
+    body();
+  } catch (const std::exception& error) {
+    if (mean_.is_sending()) abandon(error);
+    throw;
   }
   ++lanes_added_;
 }
 
+void DistributedOptimizer::zero_grad() {
+  enter_step("zero_grad()");
+  mean_.begin_lane();
+}
+
 void DistributedOptimizer::backward(const torch::Tensor& loss, int64_t examples) {
-  count_lane();
-  mean_->begin_backward(loss, examples);
-  loss.backward(torch::full_like(loss, mean_->weight(examples)));
-  mean_->add();
+  require_mean(loss);
+  add("backward()", [&] {
+    mean_.begin_backward(loss, examples);
+    loss.backward(torch::full_like(loss, mean_.weight(examples)));
+    mean_.add();
+  });
 }
 
 void DistributedOptimizer::add_lane(int64_t examples) {
-  count_lane();
-  if (examples < 1) {
-    mean_->skip();
-    return;
-  }
-  parameters_.collect_grads();
-  const double weight = mean_->weight(examples);
-  if (weight != 1) {
-    const torch::NoGradGuard no_grad;
-    for (const auto& block : parameters_.blocks()) block.grads.mul_(weight);
-  }
-  mean_->begin_backward(torch::zeros({}), examples);
-  mean_->add();
+  add("add_lane()", [&] {
+    if (examples < 1) {
+      mean_.skip();
+      return;
+    }
+    parameters_.collect_grads();
+    const double weight = mean_.weight(examples);
+    if (weight != 1) {
+      const torch::NoGradGuard no_grad;
+      for (const auto& block : parameters_.blocks()) block.grads.mul_(weight);
+    }
+    mean_.begin_backward(torch::zeros({}), examples);
+    mean_.add();
+  });
 }
 
 int64_t DistributedOptimizer::step(int64_t examples) {
@@ -115,19 +163,37 @@ int64_t DistributedOptimizer::step(int64_t examples) {
          "step() after {} of the {} lanes of this worker: call add_lane() for each", lanes_added_,
          lanes().size());
   }
+  if (!in_step_) mean_.begin_step(steps());  // without lanes
+  in_step_ = false;
   lanes_added_ = 0;
+  try {
+    return update();
+  } catch (const std::exception& error) {
+    abandon(error);
+    throw;
+  }
+}
+
+int64_t DistributedOptimizer::update() {
   const GradientMean::Result result = [&] {
     const SpanScope span(comm_->timeline(), Activity::Reduce, "gradients", steps());
-    return mean_->finish();
+    return mean_.finish();
   }();
   if (result.examples > 0) {
     const SpanScope span(comm_->timeline(), Activity::Compute, "update", steps());
-    if (options_.clip_norm > 0) mean_->clip_norm(options_.clip_norm);
+    if (options_.clip_norm > 0) mean_.clip_norm(options_.clip_norm);
     optimizer_.step();
-    mean_->share_update();
+    mean_.share_update();
   }
-  mean_->begin_step(steps());
   return result.examples;
+}
+
+// What this worker cannot do, the others do not wait for.
+void DistributedOptimizer::abandon(const std::exception& error) {
+  const std::string why =
+      fmt::format("{} gave up at step {}: {}", context_.task().short_name(), steps(), error.what());
+  comm_->abandon(why);
+  if (module_group_) module_group_->abandon(why);
 }
 
 }  // namespace tutti

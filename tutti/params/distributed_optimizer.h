@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <optional>
 
@@ -27,20 +28,28 @@ struct DistributedOptimizerOptions {
 //   tutti::DistributedOptimizer opt(ctx, params, torch::optim::AdagradOptions(0.01));
 //   opt.broadcast_from(0);
 //   for (...) { opt.zero_grad(); loss.backward(); opt.step(); }
-// Nothing is sent before step(), so that several backward passes between zero_grad() and step() add up. Where
-// there is one, opt.backward(loss) in its place sends what is ready while the pass goes on. Every worker
-// calls step() equally often: while (opt.goes_on(there_is_data)); one that has no data left gives 0 examples.
+// Several backward passes between zero_grad() and step() add up. Where there is one, opt.backward(loss) in
+// its place sends what is ready while the pass goes on. Every worker calls step() equally often: while
+// (opt.goes_on(there_is_data)); one that has no data left gives 0 examples.
 // With one lane a worker the result depends on the number of workers, as it does everywhere. For the same
 // bits at any, fix --lanes and make each lane of the worker by itself:
 //   for (int64_t lane = opt.lanes().begin; lane < opt.lanes().end; ++lane) {
 //     opt.zero_grad(); loss_of(lane).backward(); opt.add_lane();
 //   }
 //   opt.step();
-// Not thread-safe.
+// From the last backward() or add_lane() of a worker on until step(), gradients are on their way: what would
+// change them, or needs the communicator, is an InvalidArgument meanwhile.
+//
+// A lane that fails, because a batch does not fit into memory, say, can be made again, from zero_grad() on,
+// or be left out with add_lane(0): the others hear nothing of it. Only where it was the last of its worker,
+// and on its way over a network, do all hear why. That, and a step() that fails, ends the training: whatever
+// is tried then throws the same. Not thread-safe.
 class DistributedOptimizer {
  public:
   // Context and parameters outlive this. Where the workers share memory, the parameters are moved into it.
-  // Every worker makes one, with the same parameters and options: else InvalidArgument says what differs.
+  // Every worker makes one, with the same parameters and options: else InvalidArgument says what differs. Two
+  // in one program, as for a GAN, each need a communicator of their own: comm::connect() once, and split(0)
+  // of it for each.
   DistributedOptimizer(const Context& context, Parameters& parameters, const OptimizerOptions& optimizer,
                        const DistributedOptimizerOptions& options = {});
 
@@ -67,28 +76,35 @@ class DistributedOptimizer {
   int64_t step(int64_t examples = 1);
 
   // Those of this worker.
-  LaneRange lanes() const { return mean_->lanes(); }
+  LaneRange lanes() const { return mean_.lanes(); }
   int64_t all_lanes() const { return all_lanes_; }
   // Each worker has its own part of the optimiser's state.
   bool is_sharded() const { return reducer_options_.scatter; }
   // Updates made, restored ones included.
   int64_t steps() const { return optimizer_.steps(); }
   Optimizer& optimizer() { return optimizer_; }
-  comm::Communicator& communicator() { return *comm_; }
+  comm::Communicator& communicator();
 
  private:
-  void count_lane();
+  void require_between_steps(const char* what) const;
+  void enter_step(const char* what);
+  template <class Body>
+  void add(const char* what, Body body);
+  int64_t update();
+  void abandon(const std::exception& error);
 
+  const Context& context_;
   Parameters& parameters_;
   const DistributedOptimizerOptions options_;
   const ReducerOptions reducer_options_;
-  const bool drop_remainder_;
   const std::shared_ptr<comm::Communicator> comm_;
   const int64_t all_lanes_;
   Optimizer optimizer_;
-  std::optional<GradientMean> mean_;
-  int64_t lanes_added_ = 0;
   comm::TimelineFile timeline_file_;
+  const std::shared_ptr<comm::Communicator> module_group_;  // where some module wants one
+  bool in_step_ = false;
+  int64_t lanes_added_ = 0;  // in it
+  GradientMean mean_;        // last: when it has gone nothing is being sent any more
 };
 
 }  // namespace tutti

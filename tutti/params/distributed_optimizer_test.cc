@@ -1,13 +1,16 @@
 #include "tutti/params/distributed_optimizer.h"
 
+#include <future>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 #include <torch/torch.h>
 
 #include "tutti/base/error.h"
+#include "tutti/base/test_errors.h"
 #include "tutti/comm/test_ranks.h"
 
 namespace tutti {
@@ -15,6 +18,8 @@ namespace {
 
 using comm::testing::errors_of_ranks;
 using comm::testing::with_ranks;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 struct Net : torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& x) { return second(torch::relu(norm(first(x)))); }
@@ -155,11 +160,292 @@ TEST_P(DistributedOptimizerOver, a_worker_without_data_counts_for_nothing) {
 TEST_P(DistributedOptimizerOver, names_the_first_difference_between_two_models) {
   const auto errors = errors_of_ranks(GetParam(), 3, std::chrono::seconds(60), [](comm::Communicator& comm) {
     const Context context = context_of();
-    torch::nn::Sequential net(torch::nn::Linear(3, 2), torch::nn::Linear(2, comm.rank() == 2 ? 4 : 5));
+    torch::nn::Sequential net(torch::nn::Linear(3, 2), torch::nn::Linear(2, comm.rank() == 2 ? 4000 : 5));
     Parameters params(*net);
     DistributedOptimizer(context, params, torch::optim::SGDOptions(0.1), {.communicator = borrowed(comm)});
   });
-  for (const std::string& error : errors) EXPECT_FALSE(error.empty());
+  for (const std::string& error : errors)
+    EXPECT_THAT(error,
+                HasSubstr("rank 0 has '1.weight float32[5,2]', rank 2 has '1.weight float32[4000,2]'"));
+}
+
+TEST_P(DistributedOptimizerOver, one_lane_has_the_same_bits_with_workers_that_have_none) {
+  const auto batches = make_batches(4, 4);
+  std::string expected;
+  for (const int world : {1, 2, 3}) {
+    std::vector<std::shared_ptr<Net>> nets;
+    for (int rank = 0; rank < world; ++rank) nets.push_back(make_net(1));
+    with_ranks(GetParam(), world, [&](comm::Communicator& comm) {
+      const Context context = context_of(1);
+      Net& net = *nets[static_cast<size_t>(comm.rank())];
+      Parameters params(net);
+      DistributedOptimizer opt(context, params, torch::optim::AdamOptions(0.01),
+                               {.communicator = borrowed(comm)});
+      for (const auto& lanes : batches) {
+        const LaneBatch& batch = lanes[3];  // of 7 examples
+        if (opt.lanes().size() > 0) {
+          opt.zero_grad();
+          opt.backward(loss_of(net, batch), batch.x.size(0));
+        }
+        EXPECT_EQ(opt.step(), 7);
+      }
+    });
+    for (const auto& net : nets) {
+      const std::string hash = Parameters(*net).sha256();
+      if (expected.empty()) expected = hash;
+      EXPECT_EQ(hash, expected) << world << " workers";
+      EXPECT_TRUE(torch::equal(net->norm->running_var, nets[0]->norm->running_var));
+    }
+  }
+}
+
+// What a backward pass through it throws.
+torch::Tensor with_a_backward_that_fails(const torch::Tensor& loss) {
+  const torch::Tensor on_the_way = loss * 1;
+  on_the_way.register_hook([](const torch::Tensor&) { throw std::runtime_error("no memory is left"); });
+  return on_the_way * 1;
+}
+
+// Rank 1 misses the first backward pass of its first lane, of two, at every step.
+TEST_P(DistributedOptimizerOver, a_backward_pass_that_failed_can_be_made_again) {
+  constexpr int64_t kLanes = 4;
+  const auto batches = make_batches(3, kLanes);
+  std::vector<std::string> hashes;
+  for (const int failing : {-1, 0, 1}) {
+    std::vector<std::shared_ptr<Net>> nets = {make_net(1), make_net(1)};
+    with_ranks(GetParam(), 2, [&](comm::Communicator& comm) {
+      const Context context = context_of(kLanes);
+      Net& net = *nets[static_cast<size_t>(comm.rank())];
+      Parameters params(net);
+      DistributedOptimizer opt(context, params, torch::optim::AdamOptions(0.01),
+                               {.communicator = borrowed(comm)});
+      for (const auto& lanes : batches) {
+        for (int64_t lane = opt.lanes().begin; lane < opt.lanes().end; ++lane) {
+          const LaneBatch& batch = lanes[static_cast<size_t>(lane)];
+          if (comm.rank() == failing && lane == opt.lanes().begin) {
+            opt.zero_grad();
+            EXPECT_THROW(opt.backward(with_a_backward_that_fails(loss_of(net, batch)), 9), std::exception);
+          }
+          opt.zero_grad();
+          opt.backward(loss_of(net, batch), batch.x.size(0));
+        }
+        opt.step();
+      }
+    });
+    for (const auto& net : nets) {
+      const Parameters params(*net);
+      hashes.push_back(params.sha256());
+      EXPECT_TRUE(torch::equal(net->norm->running_var, nets[0]->norm->running_var));
+    }
+  }
+  for (const std::string& hash : hashes) EXPECT_EQ(hash, hashes[0]);
+}
+
+// Over a network the others wait for the last lane of a worker from its loss on.
+TEST(DistributedOptimizer, a_last_backward_pass_that_fails_is_what_all_workers_hear_of) {
+  const auto batches = make_batches(1, 2);
+  const std::vector<std::shared_ptr<Net>> nets = {make_net(1), make_net(1)};
+  const auto errors = errors_of_ranks("plain", 2, std::chrono::seconds(5), [&](comm::Communicator& comm) {
+    const Context context = context_of();
+    Net& net = *nets[static_cast<size_t>(comm.rank())];
+    Parameters params(net);
+    DistributedOptimizer opt(context, params, torch::optim::SGDOptions(0.1),
+                             {.communicator = borrowed(comm)});
+    const LaneBatch& batch = batches[0][static_cast<size_t>(comm.rank())];
+    if (comm.rank() == 1) {
+      opt.zero_grad();
+      EXPECT_THROW(opt.backward(with_a_backward_that_fails(loss_of(net, batch))), std::exception);
+    }
+    opt.zero_grad();
+    opt.backward(loss_of(net, batch));
+    opt.step();
+  });
+  for (const std::string& error : errors) EXPECT_THAT(error, HasSubstr("no memory is left"));
+}
+
+TEST_P(DistributedOptimizerOver, after_a_step_that_failed_no_later_one_is_made_of_what_it_has_left) {
+  const auto batches = make_batches(1, 2);
+  const std::vector<std::shared_ptr<Net>> nets = {make_net(1), make_net(1)};
+  std::promise<void> given_up;
+  errors_of_ranks(GetParam(), 2, std::chrono::milliseconds(300), [&](comm::Communicator& comm) {
+    const Context context = context_of();
+    Net& net = *nets[static_cast<size_t>(comm.rank())];
+    Parameters params(net);
+    DistributedOptimizer opt(context, params, torch::optim::SGDOptions(0.1),
+                             {.communicator = borrowed(comm)});
+    if (comm.rank() == 1) {  // is late, for ever
+      given_up.get_future().wait();
+      return;
+    }
+    const std::string before = params.sha256();
+    for (int attempt = 0; attempt < 3; ++attempt) {
+      EXPECT_THROW(
+          {
+            opt.zero_grad();
+            opt.backward(loss_of(net, batches[0][0]));
+            opt.step();
+          },
+          Error);
+    }
+    EXPECT_EQ(params.sha256(), before);
+    given_up.set_value();
+  });
+}
+
+TEST_P(DistributedOptimizerOver, names_the_step_after_those_that_were_restored) {
+  const std::vector<std::shared_ptr<Net>> nets = {make_net(1), make_net(1)};
+  std::promise<void> given_up;
+  const auto errors =
+      errors_of_ranks(GetParam(), 2, std::chrono::milliseconds(300), [&](comm::Communicator& comm) {
+        const Context context = context_of();
+        Parameters params(*nets[static_cast<size_t>(comm.rank())]);
+        DistributedOptimizer opt(context, params, torch::optim::SGDOptions(0.1),
+                                 {.communicator = borrowed(comm)});
+        opt.restore({.steps = 5, .slots = {}});
+        if (comm.rank() == 0) {
+          EXPECT_THROW(opt.step(0), Error);
+          given_up.set_value();
+          opt.step(0);
+        } else {
+          given_up.get_future().wait();
+        }
+      });
+  EXPECT_THAT(errors[0], HasSubstr("at step 5"));
+}
+
+TEST_P(DistributedOptimizerOver, between_the_last_lane_and_the_step_nothing_may_touch_the_gradients) {
+  const auto batches = make_batches(3, 2);
+  const std::vector<std::shared_ptr<Net>> nets = {make_net(1), make_net(1)};
+  const auto undisturbed = make_net(1);
+  const auto train = [&](comm::Communicator& comm, Net& net, bool disturbed) {
+    const Context context = context_of(2);
+    Parameters params(net);
+    DistributedOptimizer opt(context, params, torch::optim::SGDOptions(0.1),
+                             {.communicator = borrowed(comm)});
+    for (const auto& lanes : batches) {
+      for (int64_t lane = opt.lanes().begin; lane < opt.lanes().end; ++lane) {
+        opt.zero_grad();
+        opt.backward(loss_of(net, lanes[static_cast<size_t>(lane)]), 4 + lane);
+      }
+      if (disturbed) {
+        const auto refused = [&](const std::function<void()>& body) {
+          expect_error(ErrorKind::InvalidArgument, HasSubstr("step()"), body);
+        };
+        refused([&] { opt.zero_grad(); });
+        refused([&] { opt.goes_on(true); });
+        refused([&] { opt.communicator(); });
+        refused([&] { opt.gather_state(); });
+        const torch::Tensor further = loss_of(net, lanes[0]);
+        if (GetParam() == "plain") refused([&] { further.backward(); });
+      }
+      opt.step();
+    }
+  };
+  with_ranks("inproc", 1, [&](comm::Communicator& comm) { train(comm, *undisturbed, false); });
+  with_ranks(GetParam(), 2,
+             [&](comm::Communicator& comm) { train(comm, *nets[static_cast<size_t>(comm.rank())], true); });
+  for (const auto& net : nets) EXPECT_TRUE(torch::equal(net->first->weight, undisturbed->first->weight));
+}
+
+TEST_P(DistributedOptimizerOver, a_parameter_that_was_frozen_too_late_is_named) {
+  for (const int world : {1, 2}) {
+    const auto errors =
+        errors_of_ranks(GetParam(), world, std::chrono::seconds(60), [](comm::Communicator& comm) {
+          const Context context = context_of();
+          torch::nn::Sequential net(torch::nn::Linear(3, 2), torch::nn::Linear(2, 2));
+          Parameters params(*net);
+          net->named_parameters()["1.weight"].requires_grad_(false);
+          DistributedOptimizer(context, params, torch::optim::SGDOptions(0.1),
+                               {.communicator = borrowed(comm)});
+        });
+    for (const std::string& error : errors) EXPECT_THAT(error, HasSubstr("1.weight"));
+  }
+}
+
+struct WithEmptyBuffer : torch::nn::Module {
+  torch::nn::Linear dense = register_module("dense", torch::nn::Linear(3, 2));
+  torch::Tensor empty = register_buffer("empty", torch::empty({0}));
+};
+
+TEST_P(DistributedOptimizerOver, an_empty_buffer_is_no_obstacle) {
+  with_ranks(GetParam(), 2, [](comm::Communicator& comm) {
+    const Context context = context_of();
+    WithEmptyBuffer net;
+    Parameters params(net);
+    DistributedOptimizer opt(context, params, torch::optim::SGDOptions(0.1),
+                             {.communicator = borrowed(comm)});
+    opt.zero_grad();
+    opt.backward(net.dense(torch::ones({4, 3})).mean(), 4);
+    EXPECT_EQ(opt.step(), 8);
+  });
+}
+
+TEST(DistributedOptimizer, takes_a_loss_of_one_number_whatever_its_shape_and_no_other) {
+  const Context context = context_of();
+  const auto net = make_net(1);
+  Parameters params(*net);
+  DistributedOptimizer opt(context, params, torch::optim::SGDOptions(0.1));
+  const LaneBatch batch = make_batches(1, 1)[0][0];
+  opt.zero_grad();
+  expect_error(ErrorKind::InvalidArgument, AllOf(HasSubstr("float32[4,3]"), HasSubstr("mean")),
+               [&] { opt.backward(net->forward(batch.x), 4); });
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("does not depend on any parameter"),
+               [&] { opt.backward(torch::ones({}), 4); });
+  opt.zero_grad();
+  opt.backward(loss_of(*net, batch).reshape({1}), 4);
+  EXPECT_EQ(opt.step(), 4);
+}
+
+// As the two nets of a GAN: each has a group of its own, and gradients of both may be on their way at once.
+TEST_P(DistributedOptimizerOver, two_in_one_program_train_over_two_parts_of_one_communicator) {
+  constexpr int64_t kLanes = 2;
+  const auto batches = make_batches(4, kLanes);
+  std::vector<std::string> hashes;
+  for (const int world : {1, 2}) {
+    std::vector<std::shared_ptr<Net>> nets;
+    for (int i = 0; i < 2 * world; ++i) nets.push_back(make_net(static_cast<uint64_t>(i % 2)));
+    with_ranks(GetParam(), world, [&](comm::Communicator& comm) {
+      const Context context = context_of(kLanes);
+      const auto me = static_cast<size_t>(comm.rank());
+      Net& a = *nets[2 * me];
+      Net& b = *nets[2 * me + 1];
+      Parameters params_a(a);
+      Parameters params_b(b);
+      DistributedOptimizer opt_a(context, params_a, torch::optim::AdamOptions(0.01),
+                                 {.communicator = comm.split(0)});
+      DistributedOptimizer opt_b(context, params_b, torch::optim::AdamOptions(0.02),
+                                 {.communicator = comm.split(0)});
+      for (const auto& lanes : batches) {
+        for (int64_t lane = opt_a.lanes().begin; lane < opt_a.lanes().end; ++lane) {
+          const LaneBatch& batch = lanes[static_cast<size_t>(lane)];
+          opt_a.zero_grad();
+          opt_a.backward(loss_of(a, batch), batch.x.size(0));
+          opt_b.zero_grad();
+          opt_b.backward(loss_of(b, batch), batch.x.size(0));
+        }
+        opt_b.step();
+        opt_a.step();
+      }
+    });
+    for (size_t i = 0; i < nets.size(); ++i) {
+      hashes.push_back(Parameters(*nets[i]).sha256());
+      EXPECT_EQ(hashes.back(), hashes[i % 2]) << world << " workers";
+    }
+  }
+}
+
+TEST(DistributedOptimizer, says_when_workers_have_nothing_to_do) {
+  for (const int64_t lanes : {1, 2}) {
+    ::testing::internal::CaptureStderr();
+    with_ranks("inproc", 2, [&](comm::Communicator& comm) {
+      const Context context = context_of(lanes);
+      torch::nn::Linear net(2, 2);
+      Parameters params(*net);
+      DistributedOptimizer(context, params, torch::optim::SGDOptions(0.1), {.communicator = borrowed(comm)});
+    });
+    const std::string said = ::testing::internal::GetCapturedStderr();
+    EXPECT_EQ(said.find("1 of the 2 workers have no lane") != std::string::npos, lanes == 1) << said;
+  }
 }
 
 TEST(DistributedOptimizer, says_which_lanes_are_missing) {

@@ -51,6 +51,18 @@ Buckets summed(const Parameters& parameters, const std::vector<torch::Tensor>& e
   return buckets;
 }
 
+// Autograd adds nothing to those that are not trained any more.
+Parameters& require_trained(Parameters& parameters) {
+  for (const auto& view : parameters.trained()) {
+    if (view.tensor.requires_grad()) continue;
+    fail(ErrorKind::InvalidArgument,
+         "the parameter {} was frozen after the parameters had been made into one vector: set requires_grad "
+         "before that (a Trainer does it when it is made)",
+         view.name);
+  }
+  return parameters;
+}
+
 Reducer::Divisor count_of(bool one_lane) {
   if (one_lane) return {};
   return [](const Bucket& bucket, const torch::Tensor& numbers) {
@@ -62,9 +74,9 @@ Reducer::Divisor count_of(bool one_lane) {
 
 GradientMean::GradientMean(Parameters& parameters, comm::Communicator& comm, int64_t lanes,
                            const ReducerOptions& options)
-    : parameters_(parameters),
+    : parameters_(require_trained(parameters)),
       comm_(comm),
-      one_lane_(lanes == 1 && comm.world() == 1),
+      one_lane_(lanes == 1),
       scatter_(options.scatter && comm.world() > 1),
       buffers_(buffers_of(parameters)),
       exact_(exact_sums(parameters, comm, one_lane_)),
@@ -74,27 +86,37 @@ GradientMean::GradientMean(Parameters& parameters, comm::Communicator& comm, int
   if (lanes > 1) {
     for (const torch::Tensor& buffer : buffers_) before_.push_back(torch::empty_like(buffer));
   }
-  if (reducer_.overlaps()) watch_.emplace(parameters, [this](size_t parameter) { on_gradient(parameter); });
+  if (!reducer_.overlaps()) return;
+  watch_.emplace(
+      parameters, [this](size_t parameter) { before_gradient(parameter); },
+      [this](size_t parameter) { on_gradient(parameter); });
 }
 
 void GradientMean::begin_step(int64_t step, const Wishes& wishes) {
-  first_lane_ = true;
-  step_ = step;
   reducer_.begin(step, wishes);
+  if (lane_begun_) restore_buffers();
+  lane_begun_ = false;
+  step_ = step;
+}
+
+void GradientMean::restore_buffers() {
+  const torch::NoGradGuard no_grad;
+  for (size_t i = 0; i < before_.size(); ++i) buffers_[i].copy_(before_[i]);
 }
 
 void GradientMean::begin_lane() {
+  watching_ = false;  // over a backward pass that has failed
   parameters_.zero_grads();
+  if (lane_begun_) return restore_buffers();
   const torch::NoGradGuard no_grad;
-  for (size_t i = 0; i < before_.size(); ++i)
-    first_lane_ ? before_[i].copy_(buffers_[i]) : buffers_[i].copy_(before_[i]);
-  first_lane_ = false;
+  for (size_t i = 0; i < before_.size(); ++i) before_[i].copy_(buffers_[i]);
+  lane_begun_ = true;
 }
 
 void GradientMean::begin_backward(const torch::Tensor& loss, int64_t examples) {
   TUTTI_CHECK(examples > 0, "{} examples", examples);
   const torch::NoGradGuard no_grad;
-  numbers_[kLoss].copy_(loss.detach().to(torch::kFloat64) * static_cast<double>(examples));
+  numbers_[kLoss].copy_(loss.detach().reshape({}).to(torch::kFloat64) * static_cast<double>(examples));
   numbers_[kExamples].fill_(examples);
   numbers_[kLanes].fill_(1);
   if (!watch_ || !reducer_.open()) return;
@@ -104,13 +126,23 @@ void GradientMean::begin_backward(const torch::Tensor& loss, int64_t examples) {
   watching_ = true;
 }
 
-void GradientMean::on_gradient(size_t parameter) {
-  if (!watching_) return;
-  if (heard_[parameter]) {
+// What is being sent may not change.
+void GradientMean::before_gradient(size_t parameter) const {
+  if (!is_sending() || (watching_ && !heard_[parameter])) return;
+  const std::string& name = parameters_.trained()[parameter].name;
+  if (watching_) {
     fail(ErrorKind::InvalidArgument,
          "the gradient of {} came twice in one lane: make one backward pass over the sum of the losses",
-         parameters_.trained()[parameter].name);
+         name);
   }
+  fail(ErrorKind::InvalidArgument,
+       "a backward pass would change the gradient of {}, which is being sent since the last lane of step {}: "
+       "call step() first",
+       name, step_);
+}
+
+void GradientMean::on_gradient(size_t parameter) {
+  if (!watching_) return;
   heard_[parameter] = true;
   parameters_.collect_grad(parameter);
   const size_t bucket = reducer_.buckets().of_parameter[parameter];
@@ -134,6 +166,7 @@ GradientMean::Result GradientMean::finish() {
   share_counters(outcome);
   const torch::NoGradGuard no_grad;
   for (size_t i = 0; i < exact_.size(); ++i) parameters_.buffer_vectors()[i].copy_(exact_[i]);
+  lane_begun_ = false;
   return {numbers_[kExamples].item<int64_t>(), numbers_[kLoss].clone(), outcome.wishes};
 }
 
@@ -164,6 +197,20 @@ Allocate shared_allocator(comm::Communicator& comm, torch::Device device) {
   return [shared](int64_t elements, const torch::TensorOptions& options) {
     return shared->allocate(elements, options.dtype().toScalarType());
   };
+}
+
+void move_to_shared_memory(Parameters& parameters, comm::Communicator& comm) {
+  if (const Allocate allocate = shared_allocator(comm, parameters.device())) parameters.move(allocate);
+}
+
+void require_mean(const torch::Tensor& loss) {
+  if (!loss.defined() || loss.numel() != 1) {
+    fail(ErrorKind::InvalidArgument, "the loss is {}, but the mean over the batch is one number",
+         loss.defined() ? describe(loss) : "nothing");
+  }
+  if (!loss.requires_grad()) {
+    fail(ErrorKind::InvalidArgument, "the loss does not depend on any parameter that is trained");
+  }
 }
 
 }  // namespace tutti

@@ -15,9 +15,12 @@
 namespace tutti {
 
 // The mean gradient of a step over the examples of all lanes of all workers, and the mean of the floating
-// buffers over the lanes. A step is begin_step(); for each lane of this worker begin_lane(), forward,
-// begin_backward(), one backward pass, add(), or skip(); then finish(). Gradients are sent while the last
-// backward pass still runs, where that is of use. Not thread-safe.
+// buffers over the lanes. Other buffers are those of a worker's own last lane: the same everywhere if they
+// count batches, and not shared if they depend on the data. A step is begin_step(); for each lane of this
+// worker begin_lane(), forward, begin_backward(), one backward pass, add(), or skip(); then finish().
+// Gradients are sent while the last backward pass still runs, where that is of use: from its begin_backward()
+// on until finish() gradients and communicator are in use. A lane that fails before add() can be begun again,
+// a step too; once gradients are being sent neither can (Reducer). Not thread-safe.
 class GradientMean {
  public:
   struct Result {
@@ -26,7 +29,8 @@ class GradientMean {
     Wishes wishes;
   };
 
-  // Both outlive this. Where the workers share memory, the parameters are in it (shared_allocator).
+  // Both outlive this. Where the workers share memory, the parameters are in it (move_to_shared_memory). One
+  // that has been frozen since they were made is an InvalidArgument.
   GradientMean(Parameters& parameters, comm::Communicator& comm, int64_t lanes,
                const ReducerOptions& options = {});
 
@@ -37,12 +41,16 @@ class GradientMean {
   // sum. With one lane in all the mean is taken as it is: nothing to scale, to add or to divide.
   double weight(int64_t examples) const { return one_lane_ ? 1 : static_cast<double>(examples); }
 
+  // Buffers are again what they were before a step that was broken off (but with one lane in all, where they
+  // are what its forward pass has left).
   void begin_step(int64_t step, const Wishes& wishes = {});
   // Gradients are zero, buffers as they were before the step.
   void begin_lane();
-  // The lane's mean loss. All its gradients come from the one backward pass that follows, or are there
-  // already.
+  // The lane's mean loss, one number. All its gradients come from the one backward pass that follows, or are
+  // there already.
   void begin_backward(const torch::Tensor& loss, int64_t examples);
+  // Gradients are being sent: only add(), where it is yet to come, and finish() may follow.
+  bool is_sending() const { return reducer_.is_open(); }
   // The gradients are there.
   void add();
   // The lane has no examples.
@@ -57,7 +65,9 @@ class GradientMean {
   void share_update();
 
  private:
+  void restore_buffers();
   void share_counters(const ReduceOutcome& outcome);
+  void before_gradient(size_t parameter) const;
   void on_gradient(size_t parameter);
 
   Parameters& parameters_;
@@ -70,7 +80,7 @@ class GradientMean {
   // the same in all lanes, because nobody or everybody together has changed it, keeps its bits at any number
   // of lanes.
   const std::vector<torch::Tensor> exact_;
-  bool first_lane_ = true;
+  bool lane_begun_ = false;  // in a step that is not finished: `before_` holds
   int64_t step_ = 0;
   torch::Tensor numbers_;  // of a step: the sum of losses, examples, lanes with data
   Reducer reducer_;
@@ -85,5 +95,10 @@ class GradientMean {
 // Memory that all workers of the host see, where there is such a thing; else empty. Parameters on this device
 // have to be in it.
 Allocate shared_allocator(comm::Communicator& comm, torch::Device device);
+// Moves them there. It has to be known before that those of all workers are alike (require_same_plan).
+void move_to_shared_memory(Parameters& parameters, comm::Communicator& comm);
+
+// InvalidArgument unless it is one number that depends on something that is trained.
+void require_mean(const torch::Tensor& loss);
 
 }  // namespace tutti

@@ -8,15 +8,16 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "tutti/comm/test_ranks.h"
+#include "tutti/comm/nccl/test_device.h"
 #include "tutti/params/buckets.h"
 #include "tutti/params/optimizer.h"
 
 namespace tutti {
 namespace {
 
-using comm::testing::errors_of_ranks;
-using comm::testing::with_ranks;
+using comm::testing::with_device::backends;
+using comm::testing::with_device::errors_of_ranks;
+using comm::testing::with_device::with_ranks;
 
 constexpr int64_t kWidth = 530;  // a weight is more than a bucket
 constexpr int64_t kLanes = 4;
@@ -43,6 +44,7 @@ struct Job {
   uint64_t without_data = 0;  // bit l: lane l
   bool turned = false;        // on odd ranks
   bool early = true;          // gradients are sent while the backward pass runs
+  torch::ScalarType type = torch::kFloat;
   // Adam makes much of small differences between small gradients.
   OptimizerOptions optimizer = torch::optim::AdamOptions(1e-2);
 };
@@ -69,6 +71,7 @@ std::unique_ptr<Net> make_net() {
 Trained train(comm::Communicator& comm, const Job& job) {
   const auto own = make_net();
   Net& net = *own;
+  net.to(job.type);
   Parameters parameters(net, {.allocate = shared_allocator(comm, torch::kCPU)});
   Optimizer optimizer(
       job.reducer.scatter ? parts_of(parameters, comm.rank(), comm.world()) : parameters.blocks(),
@@ -82,7 +85,7 @@ Trained train(comm::Communicator& comm, const Job& job) {
         continue;
       }
       mean.begin_lane();
-      const torch::Tensor x = input_of(step, lane);
+      const torch::Tensor x = input_of(step, lane).to(job.type);
       const torch::Tensor loss = net.forward(x, job.turned && comm.rank() % 2 == 1).square().mean();
       if (job.early) mean.begin_backward(loss, x.size(0));
       loss.backward(torch::full_like(loss, mean.weight(x.size(0))));
@@ -146,6 +149,11 @@ TEST_P(GradientMeanOver, clips_to_the_same_bits_whether_gradients_are_scattered_
   same_bits_as_alone({.reducer = {{.scatter = true}}, .clip_norm = 1e-3}, {2, 3, 4});
 }
 
+// Half precision is rounded at every addition, wherever it is made.
+TEST_P(GradientMeanOver, has_the_same_bits_in_bfloat16_at_any_number_of_workers) {
+  same_bits_as_alone({.type = torch::kBFloat16}, {1, 2, 3, 4, 8});
+}
+
 TEST_P(GradientMeanOver, scatters_the_optimisers_state) {
   const int64_t whole = train_alone({}).state_elements;
   for (const int world : {2, 4}) {
@@ -199,7 +207,7 @@ TEST_P(GradientMeanOver, finds_a_second_backward_pass) {
     mean.finish();
   });
   // In shared memory nothing is sent before the end, and so it is as good as one.
-  const bool sent_early = GetParam() == "plain";
+  const bool sent_early = GetParam() == "plain" || GetParam() == "device";
   for (const std::string& error : errors)
     EXPECT_EQ(error.find("twice in one lane") != std::string::npos, sent_early) << error;
 }
@@ -207,8 +215,8 @@ TEST_P(GradientMeanOver, finds_a_second_backward_pass) {
 // Hosts of one size and of several, and more hosts than two; where ranks are apart nothing is added on the
 // way.
 TEST(GradientMean, has_the_same_bits_on_several_hosts) {
-  for (const Job& job :
-       {Job{}, Job{.clip_norm = 1e-3, .without_data = 0x2}, Job{.reducer = {{.scatter = true}}}}) {
+  for (const Job& job : {Job{}, Job{.clip_norm = 1e-3, .without_data = 0x2},
+                         Job{.reducer = {{.scatter = true}}}, Job{.type = torch::kBFloat16}}) {
     const Trained alone = train_alone(job);
     for (const std::string hosts : {"aabb", "abbb", "aab", "aaabbc", "abab"}) {
       with_ranks(hosts, static_cast<int>(hosts.size()), [&](comm::Communicator& comm) {
@@ -221,7 +229,7 @@ TEST(GradientMean, has_the_same_bits_on_several_hosts) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, GradientMeanOver, ::testing::Values("inproc", "plain", "shm"),
+INSTANTIATE_TEST_SUITE_P(Backends, GradientMeanOver, ::testing::ValuesIn(backends()),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

@@ -27,6 +27,12 @@ LaneRange lanes_of(int rank, int world, int64_t lanes) {
   return {begin, begin + share + (rank < larger ? 1 : 0)};
 }
 
+std::vector<LaneRange> blocks_of(int world, int64_t lanes) {
+  std::vector<LaneRange> blocks;
+  for (int rank = 0; rank < world; ++rank) blocks.push_back(lanes_of(rank, world, lanes));
+  return blocks;
+}
+
 uint64_t lane_seed(int64_t seed, int64_t step, int64_t lane) {
   return mix(mix(mix(static_cast<uint64_t>(seed)) + static_cast<uint64_t>(step)) +
              static_cast<uint64_t>(lane));

@@ -52,6 +52,16 @@ Json adam_json(const Options& o) {
           {"amsgrad", o.amsgrad()}};
 }
 
+template <class Options>
+Options adam_options(const Json& json) {
+  Options o(json.at("lr").get<double>());
+  o.betas({json.at("betas").at(0).get<double>(), json.at("betas").at(1).get<double>()});
+  o.eps(json.at("eps").get<double>());
+  o.weight_decay(json.at("weight_decay").get<double>());
+  o.amsgrad(json.at("amsgrad").get<bool>());
+  return o;
+}
+
 template <>
 struct Kind<AdamOptions> {
   using Optimizer = torch::optim::Adam;
@@ -60,6 +70,7 @@ struct Kind<AdamOptions> {
   static SlotViews slots(State& state, const AdamOptions& options) { return adam_slots(state, options); }
   static void set_step(State& state, int64_t step) { state.step(step); }
   static Json json(const AdamOptions& options) { return adam_json(options); }
+  static AdamOptions options(const Json& json) { return adam_options<AdamOptions>(json); }
 };
 
 template <>
@@ -70,6 +81,7 @@ struct Kind<AdamWOptions> {
   static SlotViews slots(State& state, const AdamWOptions& options) { return adam_slots(state, options); }
   static void set_step(State& state, int64_t step) { state.step(step); }
   static Json json(const AdamWOptions& options) { return adam_json(options); }
+  static AdamWOptions options(const Json& json) { return adam_options<AdamWOptions>(json); }
 };
 
 template <>
@@ -89,6 +101,13 @@ struct Kind<SGDOptions> {
             {"weight_decay", o.weight_decay()},
             {"nesterov", o.nesterov()}};
   }
+  static SGDOptions options(const Json& json) {
+    return SGDOptions(json.at("lr").get<double>())
+        .momentum(json.at("momentum").get<double>())
+        .dampening(json.at("dampening").get<double>())
+        .weight_decay(json.at("weight_decay").get<double>())
+        .nesterov(json.at("nesterov").get<bool>());
+  }
 };
 
 template <>
@@ -104,6 +123,13 @@ struct Kind<AdagradOptions> {
             {"weight_decay", o.weight_decay()},
             {"initial_accumulator_value", o.initial_accumulator_value()},
             {"eps", o.eps()}};
+  }
+  static AdagradOptions options(const Json& json) {
+    return AdagradOptions(json.at("lr").get<double>())
+        .lr_decay(json.at("lr_decay").get<double>())
+        .weight_decay(json.at("weight_decay").get<double>())
+        .initial_accumulator_value(json.at("initial_accumulator_value").get<double>())
+        .eps(json.at("eps").get<double>());
   }
 };
 
@@ -126,6 +152,14 @@ struct Kind<RMSpropOptions> {
             {"weight_decay", o.weight_decay()},
             {"momentum", o.momentum()},
             {"centered", o.centered()}};
+  }
+  static RMSpropOptions options(const Json& json) {
+    return RMSpropOptions(json.at("lr").get<double>())
+        .alpha(json.at("alpha").get<double>())
+        .eps(json.at("eps").get<double>())
+        .weight_decay(json.at("weight_decay").get<double>())
+        .momentum(json.at("momentum").get<double>())
+        .centered(json.at("centered").get<bool>());
   }
 };
 
@@ -185,7 +219,6 @@ torch::Tensor find_slot(std::span<const Optimizer::Slot> slots, std::string_view
 Optimizer::Optimizer(std::vector<Stretch> stretches, const OptimizerOptions& options)
     : stretches_(std::move(stretches)), options_(options) {
   const torch::NoGradGuard no_grad;
-  std::vector<torch::Tensor> parameters;
   for (size_t i = 0; i < stretches_.size(); ++i) {
     const torch::Tensor& values = stretches_[i].values;
     const int64_t step = slice_elements(values);
@@ -194,10 +227,15 @@ Optimizer::Optimizer(std::vector<Stretch> stretches, const OptimizerOptions& opt
       torch::Tensor slice = values.narrow(0, offset, length).detach().requires_grad_(true);
       slice.mutable_grad() = stretches_[i].grads.narrow(0, offset, length);
       slices_.push_back({i, offset, slice});
-      parameters.push_back(slice);
     }
   }
-  optimizer_ = with_kind(options_, [&](const auto& o, auto kind) -> std::unique_ptr<torch::optim::Optimizer> {
+  optimizer_ = make();
+}
+
+std::unique_ptr<torch::optim::Optimizer> Optimizer::make() const {
+  std::vector<torch::Tensor> parameters;
+  for (const Slice& slice : slices_) parameters.push_back(slice.values);
+  return with_kind(options_, [&](const auto& o, auto kind) -> std::unique_ptr<torch::optim::Optimizer> {
     return std::make_unique<typename decltype(kind)::Optimizer>(parameters, o);
   });
 }
@@ -245,8 +283,13 @@ std::vector<Optimizer::Slot> Optimizer::slots() const {
 
 void Optimizer::restore(const State& restored) {
   steps_ = restored.steps;
-  if (steps_ == 0) return;
   const torch::NoGradGuard no_grad;
+  if (steps_ == 0) {
+    const double rate = learning_rate();
+    optimizer_ = make();
+    set_learning_rate(rate);
+    return;
+  }
   with_kind(options_, [&](const auto& options, auto kind) {
     if (!has_slots(kind, options)) return;
     for (const Slice& slice : slices_) {
@@ -270,6 +313,25 @@ Json to_json(const OptimizerOptions& options) {
     json.update(kind.json(o));
     return json;
   });
+}
+
+template <size_t I = 0>
+static OptimizerOptions options_of_kind(const Json& json, const std::string& name) {
+  if constexpr (I == std::variant_size_v<OptimizerOptions>) {
+    fail(ErrorKind::InvalidArgument, "there is no optimiser '{}'", name);
+  } else {
+    using ThisKind = Kind<std::variant_alternative_t<I, OptimizerOptions>>;
+    if (name == ThisKind::kName) return ThisKind::options(json);
+    return options_of_kind<I + 1>(json, name);
+  }
+}
+
+OptimizerOptions optimizer_from_json(const Json& json) {
+  try {
+    return options_of_kind(json, json.at("name").get<std::string>());
+  } catch (const Json::exception& error) {
+    fail(ErrorKind::InvalidArgument, "an optimiser's options do not make sense: {}", error.what());
+  }
 }
 
 }  // namespace tutti

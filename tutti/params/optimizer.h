@@ -62,8 +62,8 @@ class Optimizer {
 
   // A copy: of each slot a part for every stretch, none before the first step.
   State state() const { return {steps_, slots()}; }
-  // Continues where an optimiser of the same kind was, over these stretches or more. Where no slot covers a
-  // stretch it is an InvalidArgument.
+  // Continues where an optimiser of the same kind was, over these stretches or more; before the first step as
+  // if it were new. The learning rate stays. Where no slot covers a stretch it is an InvalidArgument.
   void restore(const State& state);
 
   // How many elements are updated at a time, on the CPU and with one thread.
@@ -71,6 +71,7 @@ class Optimizer {
 
  private:
   std::vector<Slot> slots() const;
+  std::unique_ptr<torch::optim::Optimizer> make() const;
 
   struct Slice {
     size_t stretch;
@@ -87,5 +88,6 @@ class Optimizer {
 
 // The options as they go into a checkpoint's manifest: {"name": "adam", "lr": 0.0001, ...}.
 Json to_json(const OptimizerOptions& options);
+OptimizerOptions optimizer_from_json(const Json& json);
 
 }  // namespace tutti

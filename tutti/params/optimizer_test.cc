@@ -93,6 +93,28 @@ TEST_P(OptimizerTest, continues_from_its_slots_as_if_it_had_never_stopped) {
   EXPECT_EQ(second.steps(), 6);
 }
 
+TEST_P(OptimizerTest, forgets_what_it_has_learnt_where_it_is_restored_to_the_beginning) {
+  constexpr int64_t kElements = 100;
+  const torch::Tensor used_values = torch::ones({kElements});
+  const torch::Tensor fresh_values = torch::ones({kElements});
+  const torch::Tensor grads = torch::zeros({kElements});
+  Optimizer used({{used_values, grads}}, GetParam().options);
+  Optimizer fresh({{fresh_values, grads}}, GetParam().options);
+  grads.copy_(gradient(kElements, 0));
+  used.step();
+  used.set_learning_rate(0.25);
+  fresh.set_learning_rate(0.25);
+  used.restore({});
+  EXPECT_EQ(used.learning_rate(), 0.25);
+  used_values.fill_(1);
+  for (int step = 1; step < 4; ++step) {
+    grads.copy_(gradient(kElements, step));
+    used.step();
+    fresh.step();
+  }
+  EXPECT_TRUE(used_values.equal(fresh_values)) << GetParam().name;
+}
+
 INSTANTIATE_TEST_SUITE_P(All, OptimizerTest, testing::ValuesIn(cases()),
                          [](const auto& info) { return std::string(info.param.name); });
 

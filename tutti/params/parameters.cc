@@ -245,7 +245,7 @@ void Parameters::collect_grad(size_t parameter) {
   if (grad.defined() && grad.is_same(view.grad)) return;
   if (!grad.defined()) {
     view.grad.zero_();
-  } else if (grad.data_ptr() != view.grad.data_ptr()) {
+  } else if (grad.is_sparse() || grad.data_ptr() != view.grad.data_ptr()) {
     view.grad.copy_(grad.is_sparse() ? grad.to_dense() : grad);
   }
   grad = view.grad;

@@ -105,6 +105,17 @@ TEST(Parameters, a_sparse_gradient_adds_up_in_the_vector) {
       torch::tensor({{0., 0.}, {2., 2.}, {0., 0.}, {1., 1.}, {0., 0.}}, torch::kFloat32)));
 }
 
+TEST(Parameters, a_sparse_gradient_takes_the_place_of_one_that_was_dropped) {
+  torch::nn::Embedding table(torch::nn::EmbeddingOptions(3, 1).sparse(true));
+  Parameters parameters(*table);
+  parameters.grads().fill_(5);
+  table->weight.mutable_grad() = torch::Tensor();
+  table(torch::tensor({1, 1, 2})).sum().backward();
+  ASSERT_TRUE(table->weight.grad().is_sparse());
+  parameters.collect_grads();
+  EXPECT_TRUE(parameters.trained()[0].grad.equal(torch::tensor({{0.F}, {2.F}, {1.F}})));
+}
+
 TEST(Parameters, frozen_ones_stay_beside_the_vector) {
   Net net;
   net.conv->weight.set_requires_grad(false);

@@ -7,7 +7,9 @@
 #include <fmt/format.h>
 #include <torch/utils.h>
 
+#include "tutti/base/error.h"
 #include "tutti/base/type_name.h"
+#include "tutti/comm/reduce_on_device.h"
 
 namespace tutti {
 namespace {
@@ -24,7 +26,8 @@ std::unique_ptr<Summation> make_summation(comm::Communicator& comm, const Bucket
                                           const ControlWord& word, const ReducerOptions& options) {
   if (comm.world() == 1) return nullptr;
   if (options.fast) return sum_by_all_reduce(comm, buckets, word);
-  const bool on_cpu = buckets.vectors.front().is_cpu();
+  const torch::Tensor& any = buckets.vectors.front();
+  const bool on_cpu = any.is_cpu() && !comm.on_device(any);
   if (on_cpu && comm.shared() != nullptr) return sum_in_memory(comm, buckets, word, options);
   // What is rounded is rounded where it begins, and so cannot be added on its way.
   const bool rounded = options.wire != torch::ScalarType::Undefined;
@@ -81,17 +84,26 @@ TreeSum Reducer::make_sum(TreeSum::Vectors vectors, int64_t lanes, bool fast) co
 }
 
 void Reducer::begin(int64_t step, const Wishes& wishes) {
+  if (opened_) give_up();
   step_ = step;
   wishes_ = wishes;
   lanes_done_ = 0;
-  opened_ = false;
   next_ = 0;
   seen_.clear();
   outcome_ = {};
+  numbers_sum_.reset();
   for (Progress& bucket : progress_) {
+    bucket.sum.reset();
     bucket.added = false;
     bucket.subtrees.reset();
   }
+}
+
+// The others wait for the rest of a step that never comes.
+void Reducer::give_up() {
+  comm_.abandon(fmt::format("step {} was broken off when its gradients were on their way", step_));
+  wait_for_jobs();
+  comm_.barrier({.what = "a new step", .step = step_});  // throws why it was abandoned
 }
 
 void Reducer::add() {
@@ -170,6 +182,10 @@ void Reducer::start_ready() {
 
 ReduceOutcome Reducer::finish() {
   const torch::NoGradGuard no_grad;
+  if (lanes_done_ != block_.size()) {
+    fail(ErrorKind::InvalidArgument, "step {} is finished after {} of the {} lanes of this worker", step_,
+         lanes_done_, block_.size());
+  }
   if (summation_ == nullptr) return finish_alone();
   if (!opened_) {
     for (size_t i = 0; i < progress_.size(); ++i) {
@@ -183,15 +199,16 @@ ReduceOutcome Reducer::finish() {
   summation_->end(step_);
   if (outcome_.any_data) numbers_.copy_(totals_);
   if (!agreed_) agree_on_order();
+  opened_ = false;
   return outcome_;
 }
 
 void Reducer::wait_for_jobs() {
   if (jobs_.empty()) return;
   const SpanScope span(comm_.timeline(), Activity::Wait, "wait for the reducer", step_);
-  const std::vector<comm::Work> jobs = std::exchange(jobs_, {});
   executor_.drain();
-  for (const comm::Work& job : jobs) job.wait();
+  for (const comm::Work& job : jobs_) job.wait();
+  jobs_.clear();
 }
 
 ReduceOutcome Reducer::finish_alone() {
@@ -199,7 +216,8 @@ ReduceOutcome Reducer::finish_alone() {
   const bool any_data = numbers_sum_.finish().front().values.has_value();
   if (any_data && divisor_) {
     const torch::Tensor numbers = numbers_.to(torch::kCPU);
-    for (const Bucket& bucket : buckets_.all) buckets_.stretch(bucket).div_(divisor_(bucket, numbers));
+    for (const Bucket& bucket : buckets_.all)
+      comm::divide(buckets_.stretch(bucket), divisor_(bucket, numbers));
   }
   return {.any_data = any_data, .data_everywhere = any_data, .first_with_data = 0, .wishes = wishes_};
 }

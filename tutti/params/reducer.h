@@ -36,8 +36,12 @@ std::string to_string(const ReducerOptions& options);
 //
 // A step is begin(), for each lane of this worker add() or skip(), then finish(). Before the last add() a
 // worker may open(): it knows the numbers of the lane, but its vectors are still being filled; then what is
-// ready() is sent while the rest is computed. The workers open() as they like; between it and finish() the
-// communicator is in use by another thread. Not thread-safe.
+// ready() is sent while the rest is computed. The workers open() as they like; from then on until finish()
+// vectors and communicator are in use by another thread.
+//
+// A step that fails before it is_open() can be begun again. Afterwards the others have a part of it, and it
+// cannot: the communicator is abandoned by begin(), unless it has failed by itself, and begin() throws why,
+// always. Not thread-safe.
 class Reducer {
  public:
   // What a vector is divided by when it has been summed, given the sums of the numbers; 0: by nothing.
@@ -55,6 +59,7 @@ class Reducer {
   // Whether it is of use to open().
   bool overlaps() const { return summation_ && summation_->overlaps(); }
 
+  // Forgets a step that was broken off.
   void begin(int64_t step, const Wishes& wishes);
   // Vectors and numbers hold what the next lane gives, or it has no data.
   void add();
@@ -63,11 +68,14 @@ class Reducer {
   // The numbers hold what a lane of this worker gives. False, and nothing happens, where that is not its
   // last, or it is of no use.
   bool open();
+  // From open() on, until finish() has succeeded.
+  bool is_open() const { return opened_; }
   // So does this bucket. In any order, once each; those of which one hears nothing are taken at add().
   void ready(size_t bucket);
 
   // The sums of all lanes are then in the vectors and numbers of every worker, or, where gradients are
-  // scattered, its own part. All have to be at the same step, else InvalidArgument.
+  // scattered, its own part. All have to be at the same step and have had all their lanes, else
+  // InvalidArgument.
   ReduceOutcome finish();
 
   // Gives every worker's part of the buckets to all: of vectors as long as those of the buckets.
@@ -86,6 +94,7 @@ class Reducer {
   void start(std::function<void()> job);
   void start_words();
   void start_ready();
+  void give_up();
   void wait_for_jobs();
   ReduceOutcome finish_alone();
   void agree_on_order();
@@ -116,8 +125,8 @@ class Reducer {
   ReduceOutcome outcome_;
   torch::Tensor totals_;
 
-  std::vector<comm::Work> jobs_;
-  comm::Executor executor_;  // last, so that it ends first
+  std::vector<comm::Work> jobs_;  // of this step; those of one that failed stay
+  comm::Executor executor_;       // last, so that it ends first
 };
 
 }  // namespace tutti

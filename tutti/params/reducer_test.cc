@@ -4,19 +4,21 @@
 #include <optional>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 
-#include "tutti/comm/test_ranks.h"
+#include "tutti/comm/nccl/test_device.h"
 
 namespace tutti {
 namespace {
 
-using comm::testing::errors_of_ranks;
-using comm::testing::with_ranks;
+using comm::testing::with_device::backends;
+using comm::testing::with_device::errors_of_ranks;
+using comm::testing::with_device::with_ranks;
 
 constexpr int64_t kSize = 5003;
 
@@ -41,6 +43,15 @@ std::optional<torch::Tensor> reference(const std::vector<std::optional<torch::Te
 
 torch::Tensor vector_for(comm::Communicator& comm, int64_t size) {
   return comm.shared() != nullptr ? comm.shared()->allocate(size, torch::kFloat) : torch::zeros({size});
+}
+
+// Each vector is one bucket.
+Buckets whole_vectors(std::vector<torch::Tensor> vectors) {
+  Buckets buckets;
+  buckets.vectors = std::move(vectors);
+  for (size_t i = 0; i < buckets.vectors.size(); ++i)
+    buckets.all.push_back({.vector = i, .begin = 0, .end = buckets.vectors[i].numel(), .gradients = true});
+  return buckets;
 }
 
 void reduce_and_compare(comm::Communicator& comm, int64_t lanes, uint64_t without_data) {
@@ -117,7 +128,7 @@ TEST_P(ReducerOver, finds_a_worker_at_another_step) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, ReducerOver, ::testing::Values("inproc", "plain", "shm"),
+INSTANTIATE_TEST_SUITE_P(Backends, ReducerOver, ::testing::ValuesIn(backends()),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

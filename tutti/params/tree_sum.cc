@@ -41,6 +41,11 @@ void TreeSum::push(Subtree node) {
   waiting_.push_back(std::move(node));
 }
 
+void TreeSum::reset() {
+  next_lane_ = block_.begin;
+  waiting_.clear();
+}
+
 TreeSum::Vectors TreeSum::copy_of_vectors() {
   Vectors copy;
   if (!spare_.empty()) {

@@ -17,7 +17,8 @@ namespace tutti {
 // counter, until its sibling is there too: at most log2(lanes) + 1 sums at a time, and none for one lane.
 //
 // The vectors of a lane are whatever is to be summed: gradients, buffers, loss and example count. All lanes
-// write into the same ones; add() takes away what has to wait, and the last sum is left in them. Not
+// write into the same ones, and every sum is of their type, so that half precision is rounded at every
+// addition; add() takes away what has to wait, and the last sum is left in them. Not
 // thread-safe.
 class TreeSum {
  public:
@@ -36,6 +37,9 @@ class TreeSum {
   void add();
   // The next lane had no data.
   void skip();
+
+  // Forgets the lanes that have come, of a step that was broken off.
+  void reset();
 
   // What the block sums up to, in lane order: one subtree, the root, where the block is all lanes. The values
   // of the last one are the vectors themselves. Ready for the next step's lanes afterwards.

@@ -124,6 +124,17 @@ TEST(TreeSum, sums_several_vectors_of_several_types_alike) {
   EXPECT_EQ(b.item<double>(), 30);
 }
 
+TEST(TreeSum, a_step_that_was_broken_off_leaves_nothing_behind) {
+  const torch::Tensor vector = torch::zeros({1});
+  TreeSum sum({vector}, {0, 3}, 3);
+  vector.fill_(100);
+  sum.add();
+  sum.skip();
+  sum.reset();
+  run(sum, vector, {Leaf(1.F), Leaf(2.F), Leaf(4.F)}, {0, 3});
+  EXPECT_EQ(vector.item<float>(), 7);
+}
+
 TEST(TreeSum, more_lanes_than_announced_are_a_bug) {
   const torch::Tensor vector = torch::zeros({1});
   TreeSum sum({vector}, {0, 1}, 1);

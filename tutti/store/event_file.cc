@@ -1,7 +1,6 @@
 #include "tutti/store/event_file.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <fcntl.h>
 #include <filesystem>
@@ -13,6 +12,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
+#include "tutti/base/this_host.h"
 #include "tutti/store/event_encoding.h"
 
 namespace tutti::store {
@@ -46,12 +46,6 @@ constexpr int64_t kHistogramBuckets = 64;
 
 double seconds_since_1970() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  if (::gethostname(name.data(), name.size() - 1) != 0 || name[0] == '\0') return "localhost";
-  return name.data();
 }
 
 // TensorBoard reads the files of a directory in the order of their names: one that is begun in the same

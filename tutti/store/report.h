@@ -25,6 +25,11 @@ struct Report {
   std::string weights_sha256;  // over the trained parameters alone
   int64_t restarts = 0;
   int64_t lost_steps = 0;
+  // Where steps are made by one worker at a time: how many were made so many steps after their parameters
+  // were read; and where steps do without some, how many gradients came too late. Left out of the file where
+  // there are none.
+  std::map<int64_t, int64_t> staleness = {};
+  int64_t dropped_gradients = 0;
   std::string tutti_version;
   std::string libtorch_version;
   std::string precision;

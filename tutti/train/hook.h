@@ -7,11 +7,11 @@
 #include <string>
 
 #include "tutti/cluster/context.h"
-#include "tutti/comm/communicator.h"
 #include "tutti/data/batch.h"
 #include "tutti/store/event_file.h"
 #include "tutti/train/replica.h"
 #include "tutti/train/strategy.h"
+#include "tutti/train/team.h"
 
 namespace tutti {
 
@@ -19,10 +19,12 @@ namespace tutti {
 struct Training {
   const Context& context;
   Replica& replica;
-  comm::Communicator& comm;  // of all workers: a hook that uses it does so on each of them
-  int64_t first_step = 0;    // where this run started or went on
-  int64_t step = 0;          // steps done
-  int64_t end_step = 0;      // it ends when so many are done
+  Team& team;              // of all workers: a hook that uses it does so on each of them
+  int64_t first_step = 0;  // where this run started or went on
+  int64_t step = 0;        // steps done
+  int64_t last_step = 0;   // when this worker's step before was done: others may have made some in between
+  int64_t end_step = 0;    // it ends when so many are done
+  bool in_step = false;    // all workers make every step together
   // Of the chief, where there is a log directory; else none.
   store::EventWriter* events = nullptr;
   // Writes a checkpoint of the steps done; does nothing where none are written. With several workers all of
@@ -34,6 +36,11 @@ struct Training {
   // Set by a hook, it ends the training after this step, as if it had come to its end; with several workers
   // after the next one, when all have heard of it.
   std::optional<std::string> stop_reason = {};
+
+  // Whether the steps done have come to a multiple of so many, or to the end, with the last of this worker.
+  bool due(int64_t every) const {
+    return every > 0 && (step / every > last_step / every || step == end_step);
+  }
 };
 
 // Something that is done beside the steps. The trainer owns its hooks and calls them, all on its thread, in
@@ -50,7 +57,7 @@ class Hook {
   // Step number training.step is about to be made.
   virtual void before_step(Training&) {}
   // A lane of this worker has been computed; the parameters are still those of before the step. Its gradients
-  // may already be on their way into the sum.
+  // may already be on their way into the sum: the team is not to be used here, and no backward pass made.
   virtual void after_lane(Training&, int64_t /*lane*/, const Batch&, const LossOutput&) {}
   // The step is done, and counted in training.step.
   virtual void after_step(Training&, const StepResult&) {}

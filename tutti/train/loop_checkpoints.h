@@ -12,9 +12,9 @@
 namespace tutti {
 
 // Checkpoints of a training loop of one's own: in --logdir, as --resume, --checkpoint-every and --keep say;
-// without
-// --logdir none. The chief reads and writes them, so that the other workers need not see its files. They are
-// what the trainer writes, too. All references outlive this.
+// without --logdir none. The chief reads and writes them, so that the other workers need not see its files;
+// they wait for it, and hear why if it cannot. They are what the trainer writes, too. All references outlive
+// this.
 class LoopCheckpoints {
  public:
   LoopCheckpoints(const Context& context, Parameters& parameters, DistributedOptimizer& optimizer);
@@ -27,6 +27,7 @@ class LoopCheckpoints {
   void save(int64_t steps);
 
  private:
+  bool saves() const { return !context_.flags().logdir.empty(); }
   bool is_due(int64_t steps) const;
 
   const Context& context_;

@@ -11,6 +11,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/torch_compat.h"
 #include "tutti/params/buckets.h"
+#include "tutti/params/gradient_mean.h"
 #include "tutti/params/lanes.h"
 
 namespace tutti {
@@ -36,15 +37,12 @@ std::mutex& generator_mutex() {
 
 bool is_image(const torch::Tensor& tensor) { return tensor.dim() == 4 && tensor.is_floating_point(); }
 
-void require_mean(const torch::Tensor& loss) {
-  if (!loss.defined() || loss.numel() != 1) {
-    fail(ErrorKind::InvalidArgument,
-         "the loss function returned {}, but the mean over the batch is one number",
-         loss.defined() ? describe(loss) : "nothing");
-  }
-  if (!loss.requires_grad()) {
-    fail(ErrorKind::InvalidArgument, "the loss does not depend on any parameter that is trained");
-  }
+// Where the options say, before anybody holds on to the vectors.
+Parameters& allocated(Parameters& parameters, const OptimizerOptions& optimizer,
+                      const ReplicaOptions& options) {
+  if (options.before_allocate) options.before_allocate(parameters, optimizer);
+  if (options.allocate) parameters.move(options.allocate);
+  return parameters;
 }
 
 // In evaluation mode for the time of the scope.
@@ -69,8 +67,9 @@ class EvaluationScope {
 Replica::Replica(Model model, const OptimizerOptions& optimizer, const ReplicaOptions& options)
     : model_(on_device(std::move(model), options.device)),
       options_(options),
-      parameters_(*model_.module, {.allocate = options.allocate, .layout = options.layout}),
-      optimizer_(parts_of(parameters_, options.part, options.parts), optimizer) {}
+      parameters_(*model_.module, {.allocate = {}, .layout = options.layout}),
+      optimizer_(parts_of(allocated(parameters_, optimizer, options), options.part, options.parts),
+                 optimizer) {}
 
 LossOutput Replica::run_lane(int64_t step, int64_t lane, const Batch& batch, double weight,
                              const std::function<void(const torch::Tensor& loss)>& before_backward) {
@@ -82,6 +81,7 @@ LossOutput Replica::run_lane(int64_t step, int64_t lane, const Batch& batch, dou
     return model_.loss(batch);
   }();
   require_mean(output.loss);
+  if (options_.check_loss) options_.check_loss(*this, step, lane, batch, output);
   before_backward(output.loss);
   {
     const SpanScope span(options_.timeline, Activity::Compute, "backward", step);

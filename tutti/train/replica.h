@@ -16,16 +16,25 @@ namespace tutti {
 
 enum class Precision { Float32, BFloat16 };
 
+class Replica;
+// Looks at the loss of a lane before the backward pass, and so before anybody else gets anything of it; what
+// it throws ends the step.
+using LossCheck = std::function<void(const Replica& replica, int64_t step, int64_t lane, const Batch& batch,
+                                     const LossOutput& output)>;
+
 struct ReplicaOptions {
   Precision precision = Precision::Float32;
   Layout layout = Layout::Contiguous;
   int64_t seed = 1;
   torch::Device device = torch::kCPU;
-  // Where the parameters' vectors live (ParametersOptions).
+  // Where the parameters' vectors live (ParametersOptions), and what is called with them before they go
+  // there: it may be memory in which those of all workers have to be alike.
   Allocate allocate = {};
+  std::function<void(const Parameters&, const OptimizerOptions&)> before_allocate = {};
   // The optimiser has this part of so many of the parameters (parts_of).
   int part = 0;
   int parts = 1;
+  LossCheck check_loss = {};
   // Where forward and backward are noted down; may be null. Outlives the replica.
   Timeline* timeline = nullptr;
 };

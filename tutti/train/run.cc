@@ -14,6 +14,8 @@
 #include "tutti/base/environment.h"
 #include "tutti/base/error.h"
 #include "tutti/cluster/identity.h"
+#include "tutti/cluster/roles.h"
+#include "tutti/train/serve.h"
 #include "tutti/train/session.h"
 
 namespace tutti {
@@ -60,6 +62,10 @@ int run_program(int argc, char** argv, const Program& program, const std::functi
   }
   Context context(flags, discover(flags, environment));
   set_threads(context.threads());
+  if (is_server_job(context.task().job)) {
+    serve(context);
+    return 0;
+  }
   torch::manual_seed(flags.seed);
   body(context);
   return 0;

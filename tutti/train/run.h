@@ -16,8 +16,8 @@ struct Program {
 };
 
 // The whole of a main(): reads flags and environment, finds out which task this is, and calls `body` with the
-// Context. An error ends as one readable line on stderr and as the exit code of its kind
-// (docs/operations.md). Returns the exit code.
+// Context; a task in a job of parameter servers serves instead. An error ends as one readable line on stderr
+// and as the exit code of its kind (docs/operations.md). Returns the exit code.
 int run(int argc, char** argv, const std::function<void(Context&)>& body);
 int run(int argc, char** argv, const Program& program, const std::function<void(Context&)>& body);
 

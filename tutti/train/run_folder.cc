@@ -3,6 +3,8 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include "tutti/base/error.h"
 
@@ -54,6 +56,19 @@ void RunFolder::require_same_run(const Found& found, int64_t lanes) const {
   context_.log().warning(
       "{} was made with --threads {}, now it is {}: kernels may add in another order, and the bits differ",
       found.where, state.value("threads", 0), context_.threads());
+}
+
+void RunFolder::require_finite(const Parameters& parameters, int64_t step) const {
+  if (!context_.flags().nan_guard) return;
+  const torch::NoGradGuard no_grad;
+  for (const Stretch& block : parameters.blocks()) {
+    if (torch::isfinite(block.values).all().item<bool>()) continue;
+    fail(ErrorKind::InvalidArgument,
+         "weights are no longer finite after step {}: not saved. Go on from the checkpoint before, with a "
+         "lower "
+         "learning rate or other data; --no-nan-guard saves all the same",
+         step);
+  }
 }
 
 void RunFolder::save(store::Checkpoint checkpoint, int64_t lanes) {

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tutti/cluster/context.h"
+#include "tutti/params/parameters.h"
 #include "tutti/store/checkpoint.h"
 
 namespace tutti {
@@ -30,6 +31,8 @@ class RunFolder {
   // A run that goes on with other lanes, batch, seed or precision is another run: InvalidArgument says what
   // differs.
   void require_same_run(const Found& found, int64_t lanes) const;
+  // With --nan-guard, what is no number any more does not take the place of what was: InvalidArgument.
+  void require_finite(const Parameters& parameters, int64_t step) const;
   // With what require_same_run() compares.
   void save(store::Checkpoint checkpoint, int64_t lanes);
 

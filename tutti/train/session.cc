@@ -43,6 +43,7 @@ void Session::open_events(const std::optional<int64_t>& resumed_after) {
 void Session::save(const Progress& progress, const Optimizer::State& optimizer) {
   if (!folder_.exists() || !context_.is_chief()) return;
   if (events_) events_->flush();
+  folder_.require_finite(replica_.parameters(), progress.step);
   store::Checkpoint checkpoint = snapshot(replica_.parameters(), replica_.optimizer().options(), optimizer);
   checkpoint.step = progress.step;
   checkpoint.state["fit"] = progress.fit;

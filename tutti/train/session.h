@@ -57,7 +57,9 @@ class Session {
   // The chief alone: restores the parameters of the newest whole checkpoint, if there is one and --resume
   // wants it.
   Start start();
-  // The others: with what the chief has found.
+  // The chief, where the run goes on by itself: it has only been away.
+  void go_on(int64_t step) { open_events(step); }
+  // Those that are told: with what the chief has found.
   void follow(int64_t lanes) { lanes_ = lanes; }
 
   // Fixed for the whole run: what the flags say, else what the checkpoint says, else one a worker. After

@@ -25,7 +25,6 @@ struct sigaction install(int number) {
 }  // namespace
 
 StopSignals::StopSignals() {
-  received_signal.store(0);
   old_term_ = install(SIGTERM);
   old_int_ = install(SIGINT);
 }
@@ -39,5 +38,7 @@ std::optional<int> StopSignals::received() const {
   const int number = received_signal.load();
   return number == 0 ? std::nullopt : std::optional(number);
 }
+
+void StopSignals::forget() const { received_signal.store(0); }
 
 }  // namespace tutti

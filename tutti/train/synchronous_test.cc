@@ -1,13 +1,18 @@
 #include "tutti/train/strategies/synchronous.h"
 
-#include <gtest/gtest.h>
+#include <cmath>
+
+#include <gmock/gmock.h>
 
 #include "tutti/comm/test_ranks.h"
 #include "tutti/params/lanes.h"
+#include "tutti/train/hooks/nan_guard.h"
 #include "tutti/train/test_training.h"
 
 namespace tutti {
 namespace {
+
+using testing::HasSubstr;
 
 data::BatchQueue make_queue(const data::Feed& feed, int64_t lanes, int64_t batch, int64_t steps) {
   const data::Sampler sampler(feed.size(), {.lanes = lanes, .batch = batch});
@@ -17,6 +22,11 @@ data::BatchQueue make_queue(const data::Feed& feed, int64_t lanes, int64_t batch
 std::shared_ptr<comm::Communicator> alone() {
   const std::chrono::seconds timeout(60);
   return std::make_shared<comm::Collectives>(std::move(comm::inproc_transports(1, timeout).front()), timeout);
+}
+
+data::BatchQueue queue_of_step(const data::Feed& feed, int64_t lanes, int64_t step) {
+  const data::Sampler sampler(feed.size(), {.lanes = lanes, .batch = 2});
+  return data::BatchQueue(feed, sampler, {.first_step = step, .end_step = step + 1, .end_lane = lanes});
 }
 
 void ignore(int64_t, const Batch&, const LossOutput&) {}
@@ -154,6 +164,36 @@ TEST(Synchronous, a_step_that_fails_in_an_observer_leaves_the_parameters_alone) 
   }
 }
 
+// The buffers that a lane had changed are again those of before the step.
+TEST(Synchronous, a_step_that_failed_is_made_again_with_the_same_bits) {
+  constexpr int64_t kLanes = 3;
+  constexpr int64_t kSteps = 4;
+  std::vector<std::string> hashes;
+  for (const int64_t failing : {-1, 0, 1, 2}) {
+    Replica replica(make_model(test_net(), test_loss), torch::optim::AdamOptions(1e-2), {});
+    const auto comm = alone();
+    Synchronous single(replica, *comm, kLanes);
+    const data::Feed feed = test_feed(50);
+    for (int64_t step = 0; step < kSteps; ++step) {
+      if (step == 2) {
+        data::BatchQueue queue = queue_of_step(feed, kLanes, step);
+        const auto fails = [&](int64_t lane, const Batch&, const LossOutput&) {
+          if (lane == failing) throw std::runtime_error("no");
+        };
+        if (failing >= 0) {
+          EXPECT_THROW(single.step(step, {}, queue, fails), std::runtime_error);
+        }
+      }
+      data::BatchQueue queue = queue_of_step(feed, kLanes, step);
+      single.step(step, {}, queue, ignore);
+    }
+    hashes.push_back(replica.parameters().sha256());
+    for (const auto& view : replica.parameters().buffers())
+      hashes.back() += std::to_string(view.tensor.to(torch::kDouble).sum().item<double>());
+    EXPECT_EQ(hashes.back(), hashes[0]) << "at lane " << failing;
+  }
+}
+
 // Ten steps of eight lanes by the ranks of `backend`; the hash of what each ends with. Some lanes have no
 // data.
 std::vector<std::string> hashes_after_steps(const std::string& backend, int world, int64_t examples,
@@ -221,6 +261,26 @@ TEST(Replica, a_loss_that_is_no_mean_is_an_error_that_shows_its_shape) {
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("float32[2,4]"), std::string::npos) << error.what();
   }
+}
+
+TEST(Replica, a_loss_that_is_no_number_is_found_before_anything_is_sent) {
+  Replica replica(make_model(test_net(), test_loss), torch::optim::AdamOptions(1e-2),
+                  {.check_loss = hooks::nan_guard()});
+  Batch::Tensors tensors = test_feed(4).read(std::vector<int64_t>{0, 1}).tensors();
+  const auto run = [&] {
+    bool sent = false;
+    try {
+      replica.run_lane(7, 2, Batch(tensors), 1, [&](const torch::Tensor&) { sent = true; });
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), HasSubstr("step 7, lane 2; the first that went bad is 'image' of the batch"));
+    }
+    return sent;
+  };
+  EXPECT_TRUE(run());
+  for (auto& [name, tensor] : tensors) {
+    if (name == "image") tensor[1][0][2][2] = std::nanf("");
+  }
+  EXPECT_FALSE(run());
 }
 
 TEST(Replica, predicts_in_evaluation_mode_and_goes_back_to_training) {

@@ -11,17 +11,18 @@
 
 #include "tutti/base/every.h"
 #include "tutti/base/version.h"
+#include "tutti/cluster/roles.h"
 #include "tutti/comm/connect.h"
 #include "tutti/params/agreement.h"
-#include "tutti/params/module_group.h"
+#include "tutti/params/reducer.h"
 #include "tutti/train/hooks/checkpoint.h"
 #include "tutti/train/hooks/nan_guard.h"
 #include "tutti/train/hooks/profile.h"
 #include "tutti/train/hooks/progress.h"
 #include "tutti/train/hooks/summaries.h"
 #include "tutti/train/stop_signals.h"
-#include "tutti/train/strategies/synchronous.h"
-#include "tutti/train/together.h"
+#include "tutti/train/teams/by_communicator.h"
+#include "tutti/train/teams/by_servers.h"
 
 namespace tutti {
 namespace {
@@ -38,23 +39,28 @@ Layout layout_of(const std::string& text, const Model& model) {
   return fastest_layout(*model.module);
 }
 
-bool is_sharded(const Context& context) { return context.flags().optimizer_state == "sharded"; }
-
-ReplicaOptions replica_options(const Context& context, const Model& model, comm::Communicator& comm) {
-  return {.precision = parse_precision(context.flags().precision),
-          .layout = layout_of(context.flags().layout, model),
-          .seed = context.flags().seed,
-          .device = context.device(),
-          .allocate = shared_allocator(comm, context.device()),
-          .part = is_sharded(context) ? comm.rank() : 0,
-          .parts = is_sharded(context) ? comm.world() : 1,
-          .timeline = context.timeline()};
+std::unique_ptr<Team> make_team(const Context& context, const TrainerOptions& options) {
+  const std::string& strategy = context.flags().strategy;
+  if (strategy == "in-graph")
+    fail(ErrorKind::Unimplemented,
+         "strategy in-graph is not in this version; single, allreduce, ps-sync and "
+         "ps-async are");
+  const bool by_servers =
+      strategy.empty() ? has_servers(context.cluster()) : strategy == "ps-sync" || strategy == "ps-async";
+  if (by_servers && !options.communicator) return std::make_unique<ByServers>(context, options.clip_norm);
+  return std::make_unique<ByCommunicator>(
+      context, options.communicator ? options.communicator : comm::connect(context), options.clip_norm);
 }
 
-std::string strategy_name(const Context& context) {
-  if (!context.flags().strategy.empty()) return context.flags().strategy;
-  if (context.cluster().has_job("ps")) return "ps-async";
-  return context.world() == 1 ? "single" : "allreduce";
+ReplicaOptions replica_options(const Context& context, const Model& model, Team& team) {
+  ReplicaOptions options{.precision = parse_precision(context.flags().precision),
+                         .layout = layout_of(context.flags().layout, model),
+                         .seed = context.flags().seed,
+                         .device = context.device(),
+                         .check_loss = context.flags().nan_guard ? hooks::nan_guard() : LossCheck(),
+                         .timeline = context.timeline()};
+  team.place(options);
+  return options;
 }
 
 // Why this worker wants to stop: 0 it does not, 1 a hook said so, above that 1 and the number of a signal.
@@ -71,37 +77,19 @@ Trainer::Trainer(const Context& context, Model model, const OptimizerOptions& op
                  const TrainerOptions& options)
     : context_(context),
       options_(options),
-      comm_(options.communicator ? options.communicator : comm::connect(context)),
-      replica_(model, optimizer, replica_options(context, model, *comm_)),
+      team_(make_team(context, options)),
+      replica_(model, optimizer, replica_options(context, model, *team_)),
       session_(context, replica_),
       hooks_(hooks_of_flags()),
-      device_clock_(context.device()),
-      timeline_file_(context, *comm_) {}
+      device_clock_(context.device()) {}
 
 Trainer::~Trainer() = default;
 
 void Trainer::add_hook(std::unique_ptr<Hook> hook) { hooks_.push_back(std::move(hook)); }
 
-std::unique_ptr<Strategy> Trainer::make_strategy() {
-  const std::string name = strategy_name(context_);
-  if (name == "single" && comm_->world() > 1) {
-    fail(ErrorKind::InvalidArgument,
-         "--strategy single is for one process, but there are {} workers (found through {})", comm_->world(),
-         context_.identity().source);
-  }
-  if (name == "single" || name == "allreduce")
-    return std::make_unique<Synchronous>(
-        replica_, *comm_, session_.lanes(),
-        SynchronousOptions{options_.clip_norm, reducer_options(context_.flags())});
-  fail(ErrorKind::Unimplemented,
-       "strategy {} (world {}, found through {}) is not in this version; single and allreduce are", name,
-       context_.world(), context_.identity().source);
-}
-
 std::vector<std::unique_ptr<Hook>> Trainer::hooks_of_flags() const {
   const Flags& flags = context_.flags();
   std::vector<std::unique_ptr<Hook>> hooks;
-  if (flags.nan_guard) hooks.push_back(hooks::nan_guard());
   hooks.push_back(hooks::progress());
   if (!flags.profile_steps.empty()) {
     if (flags.logdir.empty() && flags.timeline.empty())
@@ -128,23 +116,25 @@ void Trainer::or_abandon(const char* what, Body body) {
   try {
     body();
   } catch (const std::exception& error) {
-    comm_->abandon(fmt::format("{} could not {}: {}", context_.task().short_name(), what, error.what()));
+    team_->abandon(fmt::format("{} could not {}: {}", context_.task().short_name(), what, error.what()));
     throw;
   }
 }
 
-void Trainer::start() {
-  const SpanScope span(context_.timeline(), Activity::Step, "start");
-  Session::Start start;
-  if (comm_->rank() == 0) start = session_.start();
-  progress_ = start.progress;
-  if (comm_->world() > 1) start_together();
-  replica_.optimizer().restore(broadcast(*comm_, start.optimizer, 0));
-  strategy_ = make_strategy();
+void Trainer::start_once() {
+  if (!strategy_) or_abandon("start", [&] { start(); });
 }
 
-// Rank 0 alone has read the checkpoint: the others may be on machines without it.
-void Trainer::start_together() {
+void Trainer::start() {
+  const SpanScope span(context_.timeline(), Activity::Step, "start");
+  Team::Start start = team_->start(session_, replica_, plan());
+  progress_ = start.progress;
+  strategy_ = std::move(start.strategy);
+  report_.lost_steps += start.lost_steps;
+}
+
+// What has to be the same on all workers.
+std::vector<std::string> Trainer::plan() const {
   const Flags& flags = context_.flags();
   std::vector<std::string> plan = plan_of(replica_.parameters(), replica_.optimizer().options());
   plan.push_back(fmt::format("batch {}", flags.batch));
@@ -152,31 +142,33 @@ void Trainer::start_together() {
   plan.push_back(fmt::format("precision {}", flags.precision));
   plan.push_back(fmt::format("layout {}", flags.layout));
   plan.push_back(fmt::format("drop-remainder {}", flags.drop_remainder));
+  plan.push_back(fmt::format("clip_norm {}", options_.clip_norm));
   plan.push_back(to_string(reducer_options(flags)));
   plan.push_back(flags.logdir.empty() ? "no logdir" : "a logdir");
-  require_same_plan(*comm_, plan);
-  const torch::Tensor numbers = torch::tensor({progress_.step, progress_.fit, progress_.fit_begin,
-                                               progress_.examples, progress_.restarts, session_.lanes()},
-                                              torch::kInt64);
-  comm_->broadcast(numbers, 0, {.what = "the progress"});
-  const auto* n = static_cast<const int64_t*>(numbers.data_ptr());
-  progress_ = {n[0], n[1], n[2], n[3], n[4]};
-  session_.follow(n[5]);
-  module_group_ = give_group(replica_.parameters(), *comm_, session_.lanes());
-  broadcast(*comm_, replica_.parameters(), 0);
+  return plan;
+}
+
+FitOptions Trainer::how_far(const FitOptions& options) const {
+  if (options.steps > 0 || options.epochs > 0) return options;
+  return {.steps = context_.flags().steps, .epochs = context_.flags().epochs};
+}
+
+// What has to be the same on all workers in a fit.
+std::vector<std::string> Trainer::plan_of_fit(const data::Feed& feed, const FitOptions& options) const {
+  return {fmt::format("fit {}", next_fit_), fmt::format("{} examples to train on", feed.size()),
+          fmt::format("order {}", static_cast<int>(feed.order())),
+          fmt::format("{} steps, {} epochs", how_far(options).steps, how_far(options).epochs)};
 }
 
 int64_t Trainer::end_step(const data::Sampler& sampler, const FitOptions& options) const {
-  const Flags& flags = context_.flags();
-  const bool own = options.steps > 0 || options.epochs > 0;
-  const int64_t steps = own ? options.steps : flags.steps;
-  const int64_t epochs = own ? options.epochs : flags.epochs;
+  const auto [steps, epochs] = how_far(options);
   return progress_.fit_begin + (steps > 0 ? steps : std::max<int64_t>(1, epochs) * sampler.steps_per_epoch());
 }
 
 Training Trainer::make_training(int64_t end_step) {
-  Training training{.context = context_, .replica = replica_, .comm = *comm_};
-  training.first_step = training.step = progress_.step;
+  Training training{.context = context_, .replica = replica_, .team = *team_};
+  training.first_step = training.step = training.last_step = progress_.step;
+  training.in_step = strategy_->in_step();
   training.end_step = end_step;
   training.events = session_.events();
   training.save_checkpoint = [this] { save(); };
@@ -191,7 +183,9 @@ void Trainer::require_data_in_every_lane(const Training& training, const data::S
   const int64_t short_step = first + (per_epoch - 1 - first % per_epoch);
   std::vector<int64_t> examples;
   sampler.examples(per_epoch - 1, session_.lanes() - 1, examples);
-  if (!module_group_ || !examples.empty() || short_step >= training.end_step - progress_.fit_begin) return;
+  if (!team_->needs_data_in_every_lane() || !examples.empty() ||
+      short_step >= training.end_step - progress_.fit_begin)
+    return;
   fail(ErrorKind::InvalidArgument,
        "SyncBatchNorm needs examples in every lane, but the last step of an epoch does not fill {} lanes of "
        "{} "
@@ -199,32 +193,21 @@ void Trainer::require_data_in_every_lane(const Training& training, const data::S
        session_.lanes(), sampler.options().batch, sampler.size());
 }
 
-// The others wait for the chief's disk here, and longer than for one another.
 void Trainer::save() {
-  constexpr int kTimeouts = 10;
   const SpanScope span(context_.timeline(), Activity::Save, "checkpoint", progress_.step);
-  const bool chief = comm_->rank() == 0;
-  Optimizer::State state;
-  if (is_sharded(context_) && comm_->world() > 1) {
-    state = gather_state(*comm_, replica_.parameters(), replica_.optimizer());
-  } else if (chief) {
-    state = replica_.optimizer().state();
-  }
-  if (chief) session_.save(progress_, state);
-  const auto timeout = std::chrono::duration<double>(context_.flags().timeout * kTimeouts);
-  comm_->barrier({.timeout = std::chrono::ceil<std::chrono::milliseconds>(timeout),
-                  .what = "the checkpoint",
-                  .step = progress_.step});
+  team_->save(session_, replica_, progress_);
 }
 
 void Trainer::fit(const data::Feed& feed, const FitOptions& options) {
+  start_once();
+  team_->require_same(plan_of_fit(feed, options));
   if (feed.size() == 0) fail(ErrorKind::InvalidArgument, "the feed has no examples to train on");
-  if (!strategy_) or_abandon("start", [&] { start(); });
   const int64_t this_fit = next_fit_++;
   if (this_fit < progress_.fit) return;  // finished before the run was resumed
   if (this_fit > progress_.fit) {
     progress_.fit = this_fit;
     progress_.fit_begin = progress_.step;
+    team_->begin_fit(progress_);
   }
   const data::Sampler sampler(feed.size(), {.order = feed.order(),
                                             .seed = context_.flags().seed,
@@ -243,29 +226,46 @@ void Trainer::fit(const data::Feed& feed, const FitOptions& options) {
   const int64_t examples_before = progress_.examples;
   try {
     for_each_hook([&](Hook& hook) { hook.begin(training); });
-    run_steps(training, feed, sampler);
+    for (bool done = false; !done;) {
+      try {
+        run_steps(training, feed, sampler);
+        done = true;
+      } catch (const Error& error) {
+        if (error.kind() != ErrorKind::PeerLost || !team_->can_start_again()) throw;
+        start_again(training, error);
+      }
+    }
   } catch (const Interrupted&) {
     fill_report(seconds_since(begin), progress_.examples - examples_before);
-    timeline_file_.write();  // all of them stop here
+    team_->write_timeline();  // all of them stop here
     throw;
   } catch (const std::exception& error) {
     for_each_hook([&](Hook& hook) { hook.on_error(training, error); });
-    const std::string why =
-        fmt::format("{} gave up at step {}: {}", context_.task().short_name(), training.step, error.what());
-    comm_->abandon(why);
-    if (module_group_) module_group_->abandon(why);
+    team_->abandon(
+        fmt::format("{} gave up at step {}: {}", context_.task().short_name(), training.step, error.what()));
     throw;
   }
   fill_report(seconds_since(begin), progress_.examples - examples_before);
+}
+
+// Another task was lost, and with it maybe some steps.
+void Trainer::start_again(Training& training, const Error& error) {
+  context_.log().warning("{}; waiting for it to come back", error.what());
+  start();
+  training.step = training.last_step = progress_.step;
+  training.events = session_.events();
 }
 
 void Trainer::run_steps(Training& training, const data::Feed& feed, const data::Sampler& sampler) {
   const StopSignals signals;
   for_each_hook([&](Hook& hook) { hook.after_start(training); });
   // The feed counts its steps from the beginning of this fit.
+  const StepRange steps = strategy_->data_steps(
+      training.step - progress_.fit_begin, std::max(training.step, training.end_step) - progress_.fit_begin);
+  strategy_->ends_at(training.end_step);
   data::BatchQueue queue(feed, sampler,
-                         {.first_step = training.step - progress_.fit_begin,
-                          .end_step = std::max(training.step, training.end_step) - progress_.fit_begin,
+                         {.first_step = steps.begin,
+                          .end_step = steps.end,
                           .first_lane = strategy_->lanes().begin,
                           .end_lane = strategy_->lanes().end,
                           .device = replica_.options().device,
@@ -273,15 +273,20 @@ void Trainer::run_steps(Training& training, const data::Feed& feed, const data::
                           .step_in_timeline = progress_.fit_begin});
   last_step_.wishes = {};
   int64_t stop = wish_to_stop(training, signals);
-  while (training.step < training.end_step && !(stop != 0 && comm_->world() == 1)) {
+  // Whoever makes steps by itself stops by itself.
+  const bool agreeing = training.in_step && team_->world() > 1;
+  while (training.step < training.end_step && (agreeing || stop == 0)) {
     one_step(training, queue, stop);
-    if (last_step_.wishes.stop != 0) break;
+    if (agreeing && last_step_.wishes.stop != 0) break;
     stop = wish_to_stop(training, signals);
   }
+  team_->finish_fit(*strategy_, progress_);
+  training.step = progress_.step;
   for_each_hook([&](Hook& hook) { hook.end(training); });
-  const int64_t agreed = comm_->world() == 1 ? stop : last_step_.wishes.stop;
+  const int64_t agreed = agreeing ? last_step_.wishes.stop : stop;
   if (const auto number = static_cast<int>(agreed - kHookSaidSo);
       number > 0 && training.step < training.end_step) {
+    signals.forget();
     const std::string kept = context_.flags().logdir.empty() ? "nothing was saved, since there is no --logdir"
                                                              : "saved; start it again to go on";
     throw Interrupted(number, fmt::format("stopped by {} after step {} of {}: {}", strsignal(number),
@@ -297,20 +302,23 @@ void Trainer::one_step(Training& training, data::BatchQueue& queue, int64_t stop
   training.wishes = {.stop = stop, .save = false};
   for_each_hook([&](Hook& hook) { hook.before_step(training); });
   device_clock_.begin_step();
-  last_step_ = strategy_->step(
+  const StepResult result = strategy_->step(
       training.step, training.wishes, queue, [&](int64_t lane, const Batch& batch, const LossOutput& output) {
         for_each_hook([&](Hook& hook) { hook.after_lane(training, lane, batch, output); });
       });
   device_clock_.end_step();
-  progress_.step = ++training.step;
-  progress_.examples += last_step_.examples;
-  for_each_hook([&](Hook& hook) { hook.after_step(training, last_step_); });
+  progress_.step = training.step = result.step;
+  if (!result.made) return;
+  last_step_ = result;
+  progress_.examples += result.examples;
+  for_each_hook([&](Hook& hook) { hook.after_step(training, result); });
+  training.last_step = training.step;
 }
 
 void Trainer::fill_report(double seconds, int64_t examples) {
   report_.strategy = strategy_->name();
   report_.reduce = strategy_->reduce();
-  report_.world = comm_->world();
+  report_.world = team_->world();
   report_.lanes = session_.lanes();
   report_.steps = progress_.step;
   report_.examples = progress_.examples;
@@ -324,6 +332,7 @@ void Trainer::fill_report(double seconds, int64_t examples) {
   report_.precision = context_.flags().precision;
   report_.device = replica_.options().device.str();
   report_.device_seconds = device_clock_.seconds();
+  team_->fill(report_);
   write_report();
 }
 
@@ -333,15 +342,14 @@ void Trainer::write_report() const {
 }
 
 template <class Body>
-void Trainer::for_each_batch(const data::Feed& feed, int64_t batch, Share share, Body body) {
-  const bool all = share == Share::All;
-  const int64_t lane = all ? 0 : comm_->rank();
-  const data::Sampler sampler(
-      feed.size(), {.order = data::Order::Sequential, .lanes = all ? 1 : comm_->world(), .batch = batch});
+void Trainer::for_each_batch(const data::Feed& feed, int64_t batch, const Team::Share& share, Body body) {
+  if (share.part < 0) return;
+  const data::Sampler sampler(feed.size(),
+                              {.order = data::Order::Sequential, .lanes = share.parts, .batch = batch});
   data::BatchQueue queue(feed, sampler,
                          {.end_step = sampler.steps_per_epoch(),
-                          .first_lane = lane,
-                          .end_lane = lane + 1,
+                          .first_lane = share.part,
+                          .end_lane = share.part + 1,
                           .device = replica_.options().device,
                           .timeline = context_.timeline()});
   while (auto next = queue.next()) {
@@ -353,9 +361,10 @@ std::map<std::string, double> Trainer::evaluate(const data::Feed& feed, const me
                                                 const EvaluateOptions& options) {
   const SpanScope span(context_.timeline(), Activity::Evaluate, "evaluate");
   const auto begin = Clock::now();
+  start_once();
   for (const auto& metric : list) metric->reset();
   or_abandon("evaluate", [&] {
-    for_each_batch(feed, options.batch, Share::Ours, [&](const Batch& batch) {
+    for_each_batch(feed, options.batch, team_->share_of_evaluation(), [&](const Batch& batch) {
       const torch::Tensor prediction = replica_.predict(batch);
       for (const auto& metric : list) metric->update(prediction, batch);
     });
@@ -363,7 +372,7 @@ std::map<std::string, double> Trainer::evaluate(const data::Feed& feed, const me
   std::map<std::string, double> values;
   std::string text;
   for (const auto& metric : list) {
-    merge(*comm_, *metric);
+    team_->merge(*metric);
     const auto value = metric->value();
     report_.metrics[metric->name()] = value;
     text += fmt::format("  {} {}", metric->name(), value ? fmt::format("{:.4f}", *value) : "none");
@@ -380,8 +389,9 @@ std::map<std::string, double> Trainer::evaluate(const data::Feed& feed, const me
 }
 
 torch::Tensor Trainer::predict(const data::Feed& feed, const EvaluateOptions& options) {
+  start_once();
   std::vector<torch::Tensor> rows;
-  for_each_batch(feed, options.batch, Share::All,
+  for_each_batch(feed, options.batch, {},
                  [&](const Batch& batch) { rows.push_back(replica_.predict(batch).cpu()); });
   if (rows.empty()) return {};
   return torch::cat(rows);

@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include "tutti/base/error.h"
 #include "tutti/cluster/context.h"
 #include "tutti/comm/communicator.h"
-#include "tutti/comm/timeline_file.h"
 #include "tutti/data/feed.h"
 #include "tutti/metrics/metric.h"
 #include "tutti/store/report.h"
@@ -21,6 +21,7 @@
 #include "tutti/train/schedule.h"
 #include "tutti/train/session.h"
 #include "tutti/train/strategy.h"
+#include "tutti/train/team.h"
 
 namespace tutti {
 
@@ -61,16 +62,20 @@ class Trainer {
   // Called after those that the flags ask for. Keeps it.
   void add_hook(std::unique_ptr<Hook> hook);
 
-  // Trains up to the step that options or flags say. A run that is resumed goes on with the example after the
-  // last one that is in its weights; a fit() that was finished before returns at once. After SIGTERM or
-  // SIGINT it finishes the step, saves a checkpoint and throws Interrupted.
+  // Trains up to the step that options or flags say; feeds and options are the same on all workers. A run
+  // that is resumed goes on with the example after the last one that is in its weights; a fit() that was
+  // finished before returns at once. After SIGTERM or SIGINT it finishes the step, saves a checkpoint and
+  // throws Interrupted; what comes too late for that, when the last step is made, ends the next fit().
   void fit(const data::Feed& feed, const FitOptions& options = {});
 
   // The metrics' values over the whole feed, in evaluation mode, by name; they also go into report and event
   // file.
   std::map<std::string, double> evaluate(const data::Feed& feed, const metrics::List& list,
                                          const EvaluateOptions& options = {});
-  // The predictions for all examples of the feed, one row each, in its order.
+  // The predictions for all examples of the feed, one row each, in its order. One worker may call it alone.
+  //
+  // Where evaluate() or predict() comes before the first fit(), it starts the run: the weights are those of
+  // the newest checkpoint, as --resume says. Then every worker has to call it.
   torch::Tensor predict(const data::Feed& feed, const EvaluateOptions& options = {});
 
   Parameters& parameters() { return replica_.parameters(); }
@@ -80,12 +85,11 @@ class Trainer {
   const store::Report& report() const { return report_; }
 
  private:
-  // Of the batches: all, or those of this worker.
-  enum class Share { All, Ours };
-
+  void start_once();
   void start();
-  std::unique_ptr<Strategy> make_strategy();
   std::vector<std::unique_ptr<Hook>> hooks_of_flags() const;
+  FitOptions how_far(const FitOptions& options) const;
+  std::vector<std::string> plan_of_fit(const data::Feed& feed, const FitOptions& options) const;
   int64_t end_step(const data::Sampler& sampler, const FitOptions& options) const;
   Training make_training(int64_t end_step);
   void save();
@@ -94,9 +98,10 @@ class Trainer {
   void one_step(Training& training, data::BatchQueue& queue, int64_t stop);
   void fill_report(double seconds, int64_t examples);
   void write_report() const;
-  void start_together();
+  std::vector<std::string> plan() const;
+  void start_again(Training& training, const Error& error);
   template <class Body>
-  void for_each_batch(const data::Feed& feed, int64_t batch, Share share, Body body);
+  void for_each_batch(const data::Feed& feed, int64_t batch, const Team::Share& share, Body body);
   template <class Call>
   void for_each_hook(Call call);
   template <class Body>
@@ -104,18 +109,16 @@ class Trainer {
 
   const Context& context_;
   const TrainerOptions options_;
-  const std::shared_ptr<comm::Communicator> comm_;
+  const std::unique_ptr<Team> team_;
   Replica replica_;
   Session session_;
-  std::shared_ptr<comm::Communicator> module_group_;  // once started, where some module wants one
-  std::unique_ptr<Strategy> strategy_;                // once started
+  std::unique_ptr<Strategy> strategy_;  // once started
   std::vector<std::unique_ptr<Hook>> hooks_;
   Progress progress_;
   int64_t next_fit_ = 0;
   StepResult last_step_;
   DeviceClock device_clock_;
   store::Report report_;
-  comm::TimelineFile timeline_file_;  // last, so that it is written first
 };
 
 }  // namespace tutti

@@ -1,5 +1,8 @@
 #include "tutti/train/trainer.h"
 
+#include <algorithm>
+#include <cmath>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 
@@ -8,6 +11,7 @@
 #include "tutti/base/test_errors.h"
 #include "tutti/base/test_folder.h"
 #include "tutti/base/test_trace.h"
+#include "tutti/comm/test_ranks.h"
 #include "tutti/metrics/metrics.h"
 #include "tutti/train/hooks/summaries.h"
 #include "tutti/train/test_training.h"
@@ -236,6 +240,147 @@ TEST(Trainer, a_loss_that_is_no_number_names_what_went_bad_first) {
                [&] { other.fit(test_feed()); });
 }
 
+// Spoils the weights in the middle of a step.
+class Spoil final : public Hook {
+ public:
+  explicit Spoil(int64_t step) : step_(step) {}
+  void after_lane(Training& training, int64_t, const Batch&, const LossOutput&) override {
+    if (training.step == step_) training.replica.parameters().values()[5].fill_(std::nanf(""));
+  }
+
+ private:
+  const int64_t step_;
+};
+
+TEST(Trainer, weights_that_are_no_numbers_do_not_become_the_newest_checkpoint) {
+  for (const bool guard : {true, false}) {
+    TestFolder folder;
+    Flags flags = test_flags();
+    flags.logdir = folder / "run";
+    flags.checkpoint_every = "5";
+    flags.steps = 10;
+    flags.nan_guard = guard;
+    const Context context = test_context(flags);
+    Trainer trainer(context, test_net(), kAdam, test_loss);
+    trainer.add_hook(std::make_unique<Spoil>(9));
+    if (guard) {
+      expect_error(ErrorKind::InvalidArgument,
+                   HasSubstr("weights are no longer finite after step 10: not saved"),
+                   [&] { trainer.fit(test_feed()); });
+    } else {
+      trainer.fit(test_feed());
+    }
+    const auto steps = store::CheckpointDir(folder / "run").steps();
+    EXPECT_EQ(*std::max_element(steps.begin(), steps.end()), guard ? 5 : 10);
+  }
+}
+
+TEST(Trainer, evaluates_and_predicts_with_the_weights_of_the_run) {
+  TestFolder folder;
+  Flags flags = test_flags();
+  flags.logdir = folder / "run";
+  flags.resume = "must";
+  const Context early = test_context(flags);
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("no checkpoint"), [&] {
+    Trainer(early, test_net(), kAdam, test_loss).evaluate(test_feed(), {metrics::accuracy("label")});
+  });
+  flags.resume = "auto";
+  const std::string trained = train(flags, 20);
+  flags.resume = "must";
+  const Context context = test_context(flags);
+  Trainer evaluating(context, test_net(7), kAdam, test_loss);
+  evaluating.evaluate(test_feed(), {metrics::accuracy("label")});
+  EXPECT_EQ(evaluating.parameters().sha256(), trained);
+  EXPECT_EQ(evaluating.step(), 20);
+  Trainer predicting(context, test_net(7), kAdam, test_loss);
+  predicting.predict(test_feed(4));
+  EXPECT_EQ(predicting.parameters().sha256(), trained);
+}
+
+TEST(Trainer, a_signal_that_comes_with_the_last_step_ends_the_next_fit) {
+  Flags flags = test_flags();
+  const Context context = test_context(flags);
+  Trainer trainer(context, test_net(), kAdam, test_loss);
+  trainer.add_hook(std::make_unique<AfterStep>([](Training& training) {
+    if (training.step == 3) raise(SIGTERM);
+  }));
+  trainer.fit(test_feed(), {.steps = 3});
+  EXPECT_THROW(trainer.fit(test_feed(), {.steps = 5}), Interrupted);
+  EXPECT_EQ(trainer.step(), 3);
+  trainer.fit(test_feed(), {.steps = 5});
+  EXPECT_EQ(trainer.step(), 8);
+}
+
+// What the ranks of a world, as threads, have thrown.
+std::vector<std::string> errors_of_trainers(
+    const std::string& backend,
+    const std::function<void(int rank, const Context&, const TrainerOptions&)>& body) {
+  return comm::testing::errors_of_ranks(backend, 2, std::chrono::seconds(5), [&](comm::Communicator& comm) {
+    Flags flags = test_flags();
+    flags.lanes = 2;
+    flags.steps = 4;
+    Identity identity;
+    identity.task.index = identity.membership.rank = comm.rank();
+    identity.membership.world = comm.world();
+    identity.is_chief = comm.rank() == 0;
+    TrainerOptions options;
+    options.communicator = std::shared_ptr<comm::Communicator>(&comm, [](comm::Communicator*) {});
+    body(comm.rank(), Context(flags, identity), options);
+  });
+}
+
+TEST(Trainer, workers_with_other_feeds_or_options_are_told_what_differs) {
+  for (const std::string backend : {"plain", "shm"}) {
+    const std::vector<std::shared_ptr<TestNet>> nets = {test_net(), test_net()};
+    const std::vector<data::Feed> feeds = {test_feed(100), test_feed(60)};
+    const auto same =
+        errors_of_trainers(backend, [&](int rank, const Context& context, const TrainerOptions& options) {
+          Trainer(context, nets[static_cast<size_t>(rank)], kAdam, test_loss, options).fit(feeds[0]);
+        });
+    EXPECT_THAT(same, testing::Each(""));
+    const auto of_feeds =
+        errors_of_trainers(backend, [&](int rank, const Context& context, const TrainerOptions& options) {
+          Trainer(context, nets[static_cast<size_t>(rank)], kAdam, test_loss, options)
+              .fit(feeds[static_cast<size_t>(rank)]);
+        });
+    EXPECT_THAT(of_feeds, testing::Each(HasSubstr("rank 0 has '100 examples to train on', rank 1 has '60")));
+    const auto of_steps =
+        errors_of_trainers(backend, [&](int rank, const Context& context, const TrainerOptions& options) {
+          Trainer(context, nets[static_cast<size_t>(rank)], kAdam, test_loss, options)
+              .fit(feeds[0], {.steps = 3 + rank});
+        });
+    EXPECT_THAT(of_steps, testing::Each(HasSubstr("rank 0 has '3 steps, 0 epochs', rank 1 has '4 steps")));
+    const auto of_clipping =
+        errors_of_trainers(backend, [&](int rank, const Context& context, const TrainerOptions& options) {
+          TrainerOptions own = options;
+          own.clip_norm = rank;
+          Trainer(context, nets[static_cast<size_t>(rank)], kAdam, test_loss, own).fit(feeds[0]);
+        });
+    EXPECT_THAT(of_clipping, testing::Each(HasSubstr("rank 0 has 'clip_norm 0', rank 1 has 'clip_norm 1'")));
+  }
+}
+
+// Also where they share memory, in which two models would not have the same places.
+TEST(Trainer, workers_with_other_models_are_told_the_parameter) {
+  for (const std::string backend : {"plain", "shm"}) {
+    const std::vector<std::shared_ptr<torch::nn::SequentialImpl>> nets = {
+        std::make_shared<torch::nn::SequentialImpl>(torch::nn::Flatten(), torch::nn::Linear(36, 4)),
+        std::make_shared<torch::nn::SequentialImpl>(torch::nn::Flatten(), torch::nn::Linear(36, 4000))};
+    const data::Feed feed = test_feed();
+    const auto errors =
+        errors_of_trainers(backend, [&](int rank, const Context& context, const TrainerOptions& options) {
+          Trainer(
+              context, nets[static_cast<size_t>(rank)], kAdam,
+              [](torch::nn::SequentialImpl& net, const Batch& batch) {
+                return torch::cross_entropy_loss(net.forward(batch["image"]), batch["label"]);
+              },
+              options)
+              .fit(feed);
+        });
+    EXPECT_THAT(errors, testing::Each(HasSubstr("rank 1 has '1.weight float32[4000,36]'")));
+  }
+}
+
 TEST(Trainer, hooks_are_called_in_order) {
   class Recorder final : public Hook {
    public:
@@ -323,12 +468,20 @@ TEST(Trainer, a_reader_that_fails_ends_the_training_with_its_error) {
   expect_error(ErrorKind::DataLoss, HasSubstr("digits.idx: record 7"), [&] { trainer.fit(feed.shuffle()); });
 }
 
-TEST(Trainer, strategies_of_later_versions_say_so) {
+TEST(Trainer, says_what_a_strategy_needs_that_the_cluster_has_not) {
   Flags flags = test_flags();
   flags.strategy = "ps-sync";
   const Context context = test_context(flags);
-  Trainer trainer(context, test_net(), kAdam, test_loss);
-  expect_error(ErrorKind::Unimplemented, HasSubstr("ps-sync"), [&] { trainer.fit(test_feed()); });
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("has no job 'ps'"),
+               [&] { Trainer(context, test_net(), kAdam, test_loss); });
+}
+
+TEST(Trainer, strategies_of_later_versions_say_so) {
+  Flags flags = test_flags();
+  flags.strategy = "in-graph";
+  const Context context = test_context(flags);
+  expect_error(ErrorKind::Unimplemented, HasSubstr("in-graph"),
+               [&] { Trainer(context, test_net(), kAdam, test_loss); });
 }
 
 TEST(Trainer, report_says_what_was_done) {

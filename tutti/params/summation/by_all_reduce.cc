@@ -1,3 +1,4 @@
+#include "tutti/comm/reduce_on_device.h"
 #include "tutti/params/summation/over_network.h"
 #include "tutti/params/summation/summation.h"
 
@@ -10,16 +11,18 @@ class ByAllReduce final : public Summation {
       : comm_(comm), buckets_(buckets), own_word_(torch::zeros({word.size()}, torch::kDouble)) {}
 
   std::string name() const override { return "fast"; }
-  bool overlaps() const override { return comm_.shared() == nullptr; }
+  bool overlaps() const override {
+    return comm_.shared() == nullptr || comm_.on_device(buckets_.vectors.front());
+  }
   torch::Tensor word() override { return own_word_; }
 
   std::vector<torch::Tensor> words(int64_t step) override { return gather_words(comm_, own_word_, step); }
 
   void add(size_t bucket, const Subtrees& subtrees, double divisor, int64_t step) override {
-    torch::Tensor stretch = buckets_.stretch(buckets_.all[bucket]);
+    const torch::Tensor stretch = buckets_.stretch(buckets_.all[bucket]);
     if (subtrees.empty() || !subtrees.back().values) stretch.zero_();
     comm_.all_reduce(stretch, comm::ReduceOp::Sum, {.any_order = true, .what = "gradients", .step = step});
-    if (divisor != 0) stretch.div_(divisor);
+    if (divisor != 0) comm::divide(stretch, divisor);
   }
 
   void spread(const std::vector<torch::Tensor>& vectors, int64_t step) override {

@@ -5,6 +5,7 @@
 #include <torch/utils.h>
 
 #include "tutti/base/type_name.h"
+#include "tutti/comm/reduce_on_device.h"
 #include "tutti/params/summation/over_network.h"
 #include "tutti/params/summation/rounding.h"
 #include "tutti/params/summation/summation.h"
@@ -41,7 +42,7 @@ class ByExchange final : public Summation {
   };
 
   bool is_rounded(const Bucket& bucket) const;
-  torch::ScalarType type_on_wire(const Bucket& bucket) const;
+  torch::TensorOptions on_wire(const Bucket& bucket) const;
   Tensors to_send(size_t bucket, const Subtrees& subtrees);
   Tensors get_parts(size_t bucket, const Subtrees& subtrees, int64_t step);
   torch::Tensor add_parts(const Bucket& bucket, const Tensors& received, double divisor) const;
@@ -51,6 +52,8 @@ class ByExchange final : public Summation {
   const Buckets& buckets_;
   const ControlWord& word_;
   const SummationOptions options_;
+  const bool on_device_;       // what is sent stays where the vectors are
+  const torch::Device place_;  // where it is added
   const torch::Tensor own_word_;
   std::vector<std::optional<Roundings>> roundings_;  // [bucket]
 };
@@ -61,6 +64,8 @@ ByExchange::ByExchange(comm::Communicator& comm, const Buckets& buckets, const C
       buckets_(buckets),
       word_(word),
       options_(options),
+      on_device_(comm.on_device(buckets.vectors.front())),
+      place_(on_device_ ? buckets.vectors.front().device() : torch::Device(torch::kCPU)),
       own_word_(torch::zeros({word.size()}, torch::kDouble)) {
   const Rounding rounding(options.wire, options.error_feedback);
   for (const Bucket& bucket : buckets.all) {
@@ -74,8 +79,9 @@ bool ByExchange::is_rounded(const Bucket& bucket) const {
          c10::elementSize(options_.wire) < c10::elementSize(buckets_.vectors[bucket.vector].scalar_type());
 }
 
-torch::ScalarType ByExchange::type_on_wire(const Bucket& bucket) const {
-  return is_rounded(bucket) ? options_.wire : buckets_.vectors[bucket.vector].scalar_type();
+torch::TensorOptions ByExchange::on_wire(const Bucket& bucket) const {
+  const auto type = is_rounded(bucket) ? options_.wire : buckets_.vectors[bucket.vector].scalar_type();
+  return torch::TensorOptions().dtype(type).device(place_);
 }
 
 // Each worker's part of all subtrees, one behind the other.
@@ -93,8 +99,7 @@ Tensors ByExchange::to_send(size_t bucket, const Subtrees& subtrees) {
     Tensors pieces;
     for (const torch::Tensor& stretch : stretches)
       pieces.push_back(stretch.narrow(0, part.begin - which.begin, part.end - part.begin));
-    const auto type = torch::TensorOptions().dtype(type_on_wire(which));
-    sends.push_back(pieces.empty()       ? torch::empty({0}, type)
+    sends.push_back(pieces.empty()       ? torch::empty({0}, on_wire(which))
                     : pieces.size() == 1 ? pieces[0]
                                          : torch::cat(pieces));
   }
@@ -110,8 +115,7 @@ Tensors ByExchange::get_parts(size_t bucket, const Subtrees& subtrees, int64_t s
     if (word_.present(s)) sizes[static_cast<size_t>(word_.sources()[s].rank)] += part.end - part.begin;
   }
   Tensors received;
-  for (const int64_t size : sizes)
-    received.push_back(torch::empty({size}, torch::TensorOptions().dtype(type_on_wire(which))));
+  for (const int64_t size : sizes) received.push_back(torch::empty({size}, on_wire(which)));
   comm_.all_to_all_uneven(received, to_send(bucket, subtrees), {.what = "gradients", .step = step});
   return received;
 }
@@ -120,18 +124,22 @@ torch::Tensor ByExchange::add_parts(const Bucket& bucket, const Tensors& receive
   const torch::ScalarType type = buckets_.vectors[bucket.vector].scalar_type();
   const comm::Slice part = part_of(bucket, comm_.rank(), comm_.world());
   const int64_t size = part.end - part.begin;
+  const comm::Reduction reduction = sum_of(type, size, divisor);
   Tensors exact;
   for (const torch::Tensor& tensor : received) exact.push_back(tensor.to(type));
-  std::vector<const std::byte*> inputs;
+  Tensors inputs;
   std::vector<int64_t> taken(received.size(), 0);
   for (size_t s = 0; s < word_.sources().size(); ++s) {
     const auto rank = static_cast<size_t>(word_.sources()[s].rank);
     const bool present = word_.present(s);
-    inputs.push_back(present ? bytes_of(exact[rank].narrow(0, size * taken[rank]++, size)) : nullptr);
+    inputs.push_back(present ? exact[rank].narrow(0, size * taken[rank]++, size) : torch::Tensor());
   }
+  if (on_device_) return comm::reduce_on_device(inputs, reduction, word_.program());
+  std::vector<const std::byte*> from;
+  for (const torch::Tensor& input : inputs) from.push_back(input.defined() ? bytes_of(input) : nullptr);
   const torch::Tensor sum = torch::empty({size}, torch::TensorOptions().dtype(type));
   std::byte* output = bytes_of(sum);
-  comm::reduce(inputs, {&output, 1}, {type, comm::ReduceOp::Sum, size, divisor}, word_.program());
+  comm::reduce(from, {&output, 1}, reduction, word_.program());
   return sum;
 }
 
@@ -148,8 +156,7 @@ void ByExchange::hand_out(size_t bucket, const torch::Tensor& sum, int64_t step)
     return;
   }
   Tensors rounded;
-  for (const torch::Tensor& part : parts)
-    rounded.push_back(torch::empty({part.numel()}, torch::TensorOptions().dtype(options_.wire)));
+  for (const torch::Tensor& part : parts) rounded.push_back(torch::empty({part.numel()}, on_wire(which)));
   comm_.all_gather_uneven(rounded, roundings_[bucket]->sum.round(sum), options);
   for (size_t r = 0; r < parts.size(); ++r) parts[r].copy_(rounded[r]);
 }

@@ -95,8 +95,8 @@ torch::Tensor ByHosts::add_here(const Bucket& bucket, const Slice& slice,
   const torch::ScalarType type = buckets_.vectors[bucket.vector].scalar_type();
   const torch::Tensor sum = torch::empty({size_of(slice)}, torch::TensorOptions().dtype(type));
   std::byte* output = bytes_at(sum, 0);
-  comm::reduce(inputs_.inputs(bucket.vector, slice.begin), {&output, 1},
-               {type, comm::ReduceOp::Sum, size_of(slice)}, program);
+  comm::reduce(inputs_.inputs(bucket.vector, slice.begin), {&output, 1}, sum_of(type, size_of(slice)),
+               program);
   return sum;
 }
 
@@ -164,7 +164,7 @@ void ByHosts::add_part(const Bucket& bucket, const Tensors& of_roots, double div
     if (!scatter || static_cast<int>(r) == placement_.local_rank(comm_.rank()))
       outputs.push_back(bytes_at(vectors[r], part.begin));
   }
-  comm::reduce(inputs, outputs, {vectors.front().scalar_type(), comm::ReduceOp::Sum, size_of(part), divisor},
+  comm::reduce(inputs, outputs, sum_of(vectors.front().scalar_type(), size_of(part), divisor),
                comm::program_of(nodes, word_.leaves()));
 }
 

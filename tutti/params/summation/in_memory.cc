@@ -58,8 +58,7 @@ void InMemory::add(size_t bucket, const Subtrees& /*subtrees*/, double divisor, 
       outputs.push_back(bytes_at(everyones[r], part.begin));
   }
   comm::reduce(inputs_.inputs(which.vector, part.begin), outputs,
-               {everyones.front().scalar_type(), comm::ReduceOp::Sum, part.end - part.begin, divisor},
-               word_.program());
+               sum_of(everyones.front().scalar_type(), part.end - part.begin, divisor), word_.program());
 }
 
 void InMemory::spread(const Tensors& vectors, int64_t step) {

@@ -18,6 +18,16 @@ namespace tutti {
 // itself.
 using Subtrees = std::vector<TreeSum::Subtree>;
 
+// How so many elements of a step are added, wherever that is done: as TreeSum adds them.
+inline comm::Reduction sum_of(torch::ScalarType type, int64_t count, double divisor = 0) {
+  return {.type = type,
+          .op = comm::ReduceOp::Sum,
+          .count = count,
+          .divisor = divisor,
+          .parts = 0,
+          .round_each = true};
+}
+
 struct SummationOptions {
   // Gradients are rounded to it before they are sent; undefined: sent as they are.
   torch::ScalarType wire = torch::ScalarType::Undefined;

@@ -8,7 +8,7 @@ class Checkpoint final : public Hook {
   explicit Checkpoint(const Every& every) : due_(every) {}
 
   void after_start(Training& training) override {
-    due_.restart();
+    due_.restart(training.step);
     last_step_ = training.step;
   }
 
@@ -27,7 +27,7 @@ class Checkpoint final : public Hook {
  private:
   void save(Training& training) {
     training.save_checkpoint();
-    due_.restart();
+    due_.restart(training.step);
     last_step_ = training.step;
   }
 

@@ -22,8 +22,7 @@ std::optional<std::string> bad(const std::string& what, const torch::Tensor& ten
 }
 
 // In the order in which the numbers flow.
-std::string first_bad(const Training& training, const Batch& batch, const LossOutput& output) {
-  const Parameters& parameters = training.replica.parameters();
+std::string first_bad(const Parameters& parameters, const Batch& batch, const LossOutput& output) {
   for (const auto& [name, tensor] : batch.tensors()) {
     if (auto found = bad(fmt::format("'{}' of the batch", name), tensor)) return *found;
   }
@@ -37,22 +36,19 @@ std::string first_bad(const Training& training, const Batch& batch, const LossOu
   return "the loss itself: all it was computed from is finite";
 }
 
-class NanGuard final : public Hook {
- public:
-  void after_lane(Training& training, int64_t lane, const Batch& batch, const LossOutput& output) override {
-    if (!output.loss.is_cpu() && training.step % kStepsBetweenLooksAtGpu != 0) return;
-    const auto loss = output.loss.item<double>();
-    if (std::isfinite(loss)) return;
-    fail(ErrorKind::InvalidArgument,
-         "the loss is {} at step {}, lane {}; the first that went bad is {}. Try a lower learning rate, or "
-         "look at the "
-         "data; --no-nan-guard goes on all the same",
-         loss, training.step, lane, first_bad(training, batch, output));
-  }
-};
+void check(const Replica& replica, int64_t step, int64_t lane, const Batch& batch, const LossOutput& output) {
+  if (!output.loss.is_cpu() && step % kStepsBetweenLooksAtGpu != 0) return;
+  const auto loss = output.loss.item<double>();
+  if (std::isfinite(loss)) return;
+  fail(ErrorKind::InvalidArgument,
+       "the loss is {} at step {}, lane {}; the first that went bad is {}. Try a lower learning rate, or "
+       "look at "
+       "the data; --no-nan-guard goes on all the same",
+       loss, step, lane, first_bad(replica.parameters(), batch, output));
+}
 
 }  // namespace
 
-std::unique_ptr<Hook> nan_guard() { return std::make_unique<NanGuard>(); }
+LossCheck nan_guard() { return check; }
 
 }  // namespace tutti::hooks

@@ -6,16 +6,11 @@
 #include <fmt/format.h>
 
 #include "tutti/base/error.h"
-#include "tutti/train/together.h"
 
 namespace tutti::hooks {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-bool due(const Training& training, int64_t every) {
-  return every > 0 && (training.step % every == 0 || training.step == training.end_step);
-}
 
 class Summaries final : public Hook {
  public:
@@ -26,8 +21,8 @@ class Summaries final : public Hook {
   void after_step(Training& training, const StepResult& result) override {
     window_examples_ += result.examples;
     if (training.events == nullptr) return;
-    if (due(training, options_.every)) write_scalars(training, result);
-    if (due(training, options_.histograms_every)) {
+    if (training.due(options_.every)) write_scalars(training, result);
+    if (training.due(options_.histograms_every)) {
       for (const auto& view : training.replica.parameters().trained())
         training.events->histogram(view.name, training.step, view.tensor);
     }
@@ -64,26 +59,33 @@ class BatchMetrics final : public Hook {
     for (const auto& metric : list_) metric->update(output.prediction, batch);
   }
 
+  // Where workers make steps of their own, the one that has made the step shows its own batch.
   void after_step(Training& training, const StepResult&) override {
-    if (!due(training, every_)) return;
+    const bool due = training.in_step ? training.due(every_) : every_ > 0 && training.step % every_ == 0;
     std::string text;
     for (const auto& metric : list_) {
-      merge(training.comm, *metric);
-      if (const auto value = metric->value()) {
-        text += fmt::format("  {} (batch) {:.4f}", metric->name(), *value);
-        if (training.events != nullptr)
-          training.events->scalar("batch_" + metric->name(), training.step, *value);
+      if (due) {
+        if (training.in_step) training.team.merge(*metric);
+        text += show(training, *metric);
       }
       metric->reset();
     }
-    if (training.context.is_chief()) training.context.log().info("step {}{}", training.step, text);
+    if (due && (training.context.is_chief() || !training.in_step))
+      training.context.log().info("step {}{}", training.step, text);
   }
 
  private:
-  // Whether the step that is being made will be due when it is done.
+  static std::string show(Training& training, const metrics::Metric& metric) {
+    const auto value = metric.value();
+    if (!value) return "";
+    if (training.events != nullptr) training.events->scalar("batch_" + metric.name(), training.step, *value);
+    return fmt::format("  {} (batch) {:.4f}", metric.name(), *value);
+  }
+
+  // Whether the step that is being made may be due when it is done.
   bool due_after(const Training& training) const {
     const int64_t done = training.step + 1;
-    return every_ > 0 && (done % every_ == 0 || done == training.end_step);
+    return every_ > 0 && (!training.in_step || done % every_ == 0 || done == training.end_step);
   }
 
   const metrics::List list_;

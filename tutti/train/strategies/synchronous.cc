@@ -3,19 +3,9 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
-#include "tutti/base/check.h"
 #include "tutti/base/timeline.h"
 
 namespace tutti {
-namespace {
-
-Batch take(data::BatchQueue& queue, int64_t step) {
-  auto batch = queue.next();
-  TUTTI_CHECK(batch.has_value(), "the feed ended before step {}", step);
-  return *std::move(batch);
-}
-
-}  // namespace
 
 Synchronous::Synchronous(Replica& replica, comm::Communicator& comm, int64_t lanes,
                          const SynchronousOptions& options)
@@ -35,14 +25,14 @@ StepResult Synchronous::step(int64_t step, const Wishes& wishes, data::BatchQueu
       mean_.skip();
     }
   }
-  const GradientMean::Result result = finish(step);
+  const GradientMean::Result result = add_up(step);
   if (result.examples > 0) {
     if (options_.clip_norm > 0) mean_.clip_norm(options_.clip_norm);
     const SpanScope span(comm_.timeline(), Activity::Compute, "update", step);
     replica_.optimizer().step();
     mean_.share_update();
   }
-  return {result.examples, result.loss_sum, result.wishes};
+  return {step + 1, true, result.examples, result.loss_sum, result.wishes};
 }
 
 Batch Synchronous::prepare(const Batch& batch, int64_t step) const {
@@ -50,7 +40,7 @@ Batch Synchronous::prepare(const Batch& batch, int64_t step) const {
   return replica_.prepare(batch);
 }
 
-GradientMean::Result Synchronous::finish(int64_t step) {
+GradientMean::Result Synchronous::add_up(int64_t step) {
   const SpanScope span(comm_.timeline(), Activity::Reduce, "gradients", step);
   return mean_.finish();
 }

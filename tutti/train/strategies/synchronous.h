@@ -24,13 +24,17 @@ class Synchronous final : public Strategy {
 
   std::string name() const override { return comm_.world() == 1 ? "single" : "allreduce"; }
   LaneRange lanes() const override { return mean_.lanes(); }
+  bool in_step() const override { return true; }
+  StepRange data_steps(int64_t step, int64_t end) const override { return {step, end}; }
+  void ends_at(int64_t) override {}
+  int64_t finish(int64_t step) override { return step; }
   std::string reduce() const override { return mean_.name(); }
   StepResult step(int64_t step, const Wishes& wishes, data::BatchQueue& queue,
                   const LaneObserver& observe) override;
 
  private:
   Batch prepare(const Batch& batch, int64_t step) const;
-  GradientMean::Result finish(int64_t step);
+  GradientMean::Result add_up(int64_t step);
   void add_lane(int64_t step, int64_t lane, const Batch& batch, const LaneObserver& observe);
 
   Replica& replica_;

@@ -1,0 +1,34 @@
+// Several workers on one GPU, whose gradients go through the host.
+#include <gmock/gmock.h>
+#include <torch/cuda.h>
+
+#include "tests/together.h"
+
+namespace tutti::testing {
+namespace {
+
+class GpuTogether : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!torch::cuda::is_available()) GTEST_SKIP() << "NO GPU HERE: nothing of this file was run";
+  }
+  const TestFolder folder_;
+  const std::vector<std::string> flags_ = {"--net", "odd",     "--lanes", "4",        "--batch",
+                                           "3",     "--steps", "50",      "--device", "cuda"};
+};
+
+TEST_F(GpuTogether, two_on_one_gpu_give_the_bits_of_one) {
+  EXPECT_EQ(hash_of(training(2, flags_), folder_), hash_of(training(1, flags_), folder_));
+}
+
+TEST_F(GpuTogether, nccl_on_one_gpu_is_an_error) {
+  if (torch::cuda::device_count() > 1) GTEST_SKIP() << "HERE ARE SEVERAL GPUS: two workers do not share one";
+  auto command = training(2, flags_);
+  command.insert(command.end(), {"--comm", "nccl"});
+  const auto result = run_program(command);
+  EXPECT_NE(result.exit_code, 0);
+  EXPECT_THAT(result.err, ::testing::HasSubstr("--comm nccl, but "));
+}
+
+}  // namespace
+}  // namespace tutti::testing

@@ -1,0 +1,246 @@
+// Parameter servers as their users run them: processes that agree to the bit, and that are killed, told to
+// stop, or do not fit.
+#include <filesystem>
+#include <memory>
+#include <regex>
+#include <signal.h>
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include "tests/together.h"
+#include "tutti/base/error.h"
+#include "tutti/base/ports.h"
+
+namespace tutti::testing {
+namespace {
+
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+
+using Flags = std::vector<std::string>;
+
+Flags with(Flags flags, const Flags& more) {
+  flags.insert(flags.end(), more.begin(), more.end());
+  return flags;
+}
+
+Flags served(int servers, int workers, const Flags& flags, const Flags& launcher = {}) {
+  Flags command = {program_path("tutti"),   "run", "--ps",
+                   std::to_string(servers), "-n",  std::to_string(workers)};
+  command = with(command, launcher);
+  return with(with(command, {"--", together_program(), "--threads", "1"}), flags);
+}
+
+// A job of processes that are started one by one, as at terminals.
+class Terminals {
+ public:
+  Terminals(int servers, int workers) {
+    const std::vector<int> ports = free_ports(servers + workers);
+    const auto addresses = [&](int from, int to) {
+      std::vector<std::string> all;
+      for (int i = from; i < to; ++i)
+        all.push_back(fmt::format("127.0.0.1:{}", ports[static_cast<size_t>(i)]));
+      return fmt::format("{}", fmt::join(all, ";"));
+    };
+    spec_ = fmt::format("ps|{},worker|{}", addresses(0, servers), addresses(servers, servers + workers));
+  }
+
+  const std::string& spec() const { return spec_; }
+  Flags task(const std::string& job, int index) const {
+    return {"--cluster_spec", spec_, "--job_name", job, "--task_index", std::to_string(index)};
+  }
+  std::unique_ptr<RunningProgram> start(const std::string& job, int index, const Flags& flags) const {
+    const Flags program = {together_program(), "--threads", "1"};
+    return std::make_unique<RunningProgram>(with(with(program, flags), task(job, index)));
+  }
+
+ private:
+  std::string spec_;
+};
+
+TEST(Servers, in_lock_step_give_the_bits_of_one_worker) {
+  const TestFolder folder;
+  for (const std::string net : {"normed", "odd"}) {
+    const Flags flags = {"--net", net, "--lanes", "8", "--batch", "3", "--steps", "20"};
+    const std::string alone = hash_of(training(1, flags), folder);
+    const Flags sync = with(flags, {"--strategy", "ps-sync"});
+    EXPECT_EQ(hash_of(served(1, 1, sync), folder), alone) << net;
+    EXPECT_EQ(hash_of(served(1, 3, sync), folder), alone) << net;
+    EXPECT_EQ(hash_of(served(2, 2, with(sync, {"--placement", "greedy"})), folder), alone) << net;
+    EXPECT_EQ(hash_of(served(3, 2, with(sync, {"--placement", "split:1K"})), folder), alone) << net;
+  }
+}
+
+TEST(Servers, in_lock_step_clip_the_gradient_with_the_bits_of_one_worker) {
+  const TestFolder folder;
+  const Flags flags = {"--net", "normed",  "--clip-norm", "0.5",     "--lanes",
+                       "4",     "--batch", "3",           "--steps", "20"};
+  const std::string alone = hash_of(training(1, flags), folder);
+  EXPECT_EQ(hash_of(served(2, 3, with(flags, {"--strategy", "ps-sync"})), folder), alone);
+}
+
+TEST(Servers, make_exactly_the_steps_asked_for_and_end_by_themselves) {
+  const TestFolder folder;
+  const std::string report = folder / "report.json";
+  const ProgramResult result =
+      run_program(served(2, 3, {"--net", "normed", "--batch", "4", "--steps", "50", "--report", report}));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const nlohmann::json json = json_of(report);
+  EXPECT_EQ(json.at("strategy"), "ps-async");
+  EXPECT_EQ(json.at("steps"), 50);
+  EXPECT_EQ(json.at("examples"), 200);
+  int64_t updates = 0;
+  for (const auto& [steps, count] : json.at("staleness").items()) updates += count.get<int64_t>();
+  EXPECT_EQ(updates, 50);
+}
+
+TEST(Servers, keep_workers_in_lock_step_where_none_may_be_ahead) {
+  const TestFolder folder;
+  const std::string report = folder / "report.json";
+  const ProgramResult result =
+      run_program(served(1, 2, {"--batch", "4", "--steps", "40", "--staleness", "0", "--report", report}));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  // Of two that wait for one another no update is older than the other's.
+  for (const auto& [steps, count] : json_of(report).at("staleness").items()) EXPECT_LE(std::stoi(steps), 2);
+}
+
+TEST(Servers, do_without_the_last_worker_where_told_so) {
+  const TestFolder folder;
+  const std::string report = folder / "report.json";
+  const ProgramResult result = run_program(served(
+      2, 3, {"--strategy", "ps-sync", "--backup", "1", "--batch", "4", "--steps", "40", "--report", report}));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(json_of(report).at("steps"), 40);
+  EXPECT_EQ(json_of(report).at("reduce"), "tree, of those who were there");
+}
+
+TEST(Servers, bare_ones_serve_a_program_that_they_have_never_seen) {
+  const TestFolder folder;
+  const Flags flags = {"--net", "odd", "--lanes", "2", "--batch", "3", "--steps", "10"};
+  const std::string alone = hash_of(training(1, flags), folder);
+  const Terminals terminals(1, 1);
+  RunningProgram server(with({program_path("tutti"), "serve"}, terminals.task("ps", 0)));
+  const std::string report = folder / "served.json";
+  const auto worker =
+      terminals.start("worker", 0, with(flags, {"--strategy", "ps-sync", "--report", report}));
+  EXPECT_EQ(worker->wait(), 0) << worker->err();
+  EXPECT_EQ(server.wait(), 0) << server.err();
+  EXPECT_EQ(json_of(report).at("weights_sha256"), alone);
+}
+
+TEST(Servers, end_when_told_to_stop) {
+  const Terminals terminals(1, 1);
+  RunningProgram server(with({program_path("tutti"), "serve"}, terminals.task("ps", 0)));
+  const ProgramResult stop = run_program({program_path("tutti"), "stop", "--cluster_spec", terminals.spec()});
+  EXPECT_EQ(stop.exit_code, 0) << stop.err;
+  EXPECT_THAT(stop.out, HasSubstr("stopped"));
+  EXPECT_EQ(server.wait(), 0) << server.err();
+}
+
+TEST(Servers, that_do_not_come_are_named) {
+  const Terminals terminals(2, 1);
+  const auto server = terminals.start("ps", 1, {});
+  server->wait_for_error("serving at");
+  const auto worker = terminals.start("worker", 0, {"--steps", "5", "--start-timeout", "1"});
+  EXPECT_EQ(worker->wait(), exit_code(ErrorKind::Timeout));
+  EXPECT_THAT(worker->err(), HasSubstr("1 of 2 parameter servers did not come within 1 s"));
+  EXPECT_THAT(worker->err(), HasSubstr("ps/0 (127.0.0.1:"));
+}
+
+TEST(Servers, refuse_a_worker_of_another_model_and_live_on) {
+  const Terminals terminals(1, 2);
+  const Flags flags = {"--strategy", "ps-sync", "--batch", "2", "--steps", "10"};
+  const auto server = terminals.start("ps", 0, {});
+  const auto chief = terminals.start("worker", 0, with(flags, {"--net", "odd"}));
+  const auto other = terminals.start("worker", 1, with(flags, {"--net", "normed"}));
+  EXPECT_EQ(other->wait(), exit_code(ErrorKind::InvalidArgument));
+  EXPECT_THAT(other->err(), HasSubstr("has not the same plan as the chief"));
+  EXPECT_THAT(other->err(), HasSubstr("weight float32"));
+  const auto right = terminals.start("worker", 1, with(flags, {"--net", "odd"}));
+  EXPECT_EQ(right->wait(), 0) << right->err();
+  EXPECT_EQ(chief->wait(), 0) << chief->err();
+  EXPECT_EQ(server->wait(), 0) << server->err();
+}
+
+TEST(Servers, refuse_a_second_task_of_one_index) {
+  const Terminals terminals(1, 2);
+  const Flags flags = {"--strategy", "ps-sync", "--batch", "2", "--steps", "10"};
+  const auto server = terminals.start("ps", 0, {});
+  const auto chief = terminals.start("worker", 0, flags);
+  server->wait_for_error("of parameters at step 0");
+  const auto twin = terminals.start("worker", 0, with(flags, {"--start-timeout", "1"}));
+  EXPECT_NE(twin->wait(), 0);
+  EXPECT_THAT(twin->err(), HasSubstr("two tasks have one index"));
+  const auto worker = terminals.start("worker", 1, flags);
+  EXPECT_EQ(worker->wait(), 0) << worker->err();
+  EXPECT_EQ(chief->wait(), 0) << chief->err();
+  EXPECT_EQ(server->wait(), 0) << server->err();
+}
+
+// A job under the launcher that does not end by itself for a while, every process of it marked.
+class ServedRun {
+ public:
+  ServedRun(const std::string& name, const Flags& command)
+      : mark_(fmt::format("TUTTI_TEST_MARK={}-{}", getpid(), name)), run_(command, {mark_}) {}
+
+  RunningProgram& run() { return run_; }
+  void kill(const std::string& job, int index) const {
+    const auto marked = processes_with(mark_);
+    const auto with_job = processes_with("TUTTI_JOB_NAME=" + job);
+    for (const pid_t pid : processes_with("TUTTI_TASK_INDEX=" + std::to_string(index))) {
+      const auto is_in = [pid](const std::vector<pid_t>& all) {
+        return std::find(all.begin(), all.end(), pid) != all.end();
+      };
+      if (!is_in(marked) || !is_in(with_job)) continue;
+      ::kill(pid, SIGKILL);
+      return;
+    }
+    ADD_FAILURE() << "there is no " << job << "/" << index;
+  }
+
+ private:
+  const std::string mark_;
+  RunningProgram run_;
+};
+
+class Killed : public ::testing::TestWithParam<std::pair<const char*, int>> {};
+INSTANTIATE_TEST_SUITE_P(Servers, Killed,
+                         ::testing::Values(std::pair("worker", 1), std::pair("worker", 0), std::pair("ps", 0),
+                                           std::pair("ps", 1)),
+                         [](const auto& info) {
+                           return fmt::format("{}_{}", info.param.first, info.param.second);
+                         });
+
+TEST_P(Killed, task_comes_back_and_the_bits_stay) {
+  const auto [job, index] = GetParam();
+  const TestFolder folder;
+  const Flags flags = {"--net", "normed", "--lanes", "4", "--batch", "50", "--steps", "150"};
+  const std::string alone = hash_of(training(1, flags), folder);
+  const std::string report = folder / "killed.json";
+  ServedRun job_run(fmt::format("{}{}", job, index),
+                    served(2, 2,
+                           with(flags, {"--strategy", "ps-sync", "--logdir", folder / "log",
+                                        "--checkpoint-every", "20", "--report", report}),
+                           {"--restarts", "1"}));
+  ASSERT_TRUE(eventually([&] { return std::filesystem::exists(folder / "log/ckpt-20"); }));
+  job_run.kill(job, index);
+  EXPECT_EQ(job_run.run().wait(), 0) << job_run.run().err();
+  EXPECT_EQ(json_of(report).at("weights_sha256"), alone) << job_run.run().err();
+}
+
+TEST(Servers, stop_with_a_checkpoint_and_go_on_from_it) {
+  const TestFolder folder;
+  const Flags flags = {"--net", "odd", "--lanes", "2", "--batch", "4", "--strategy", "ps-sync"};
+  const std::string alone =
+      hash_of(training(1, {"--net", "odd", "--lanes", "2", "--batch", "4", "--steps", "3000"}), folder);
+  const Flags kept = with(flags, {"--logdir", folder / "log", "--steps", "3000"});
+  RunningProgram first(served(1, 2, kept));
+  first.wait_for_output("under way");
+  ::kill(first.pid(), SIGTERM);
+  EXPECT_EQ(first.wait(), 128 + SIGTERM) << first.err();
+  EXPECT_EQ(hash_of(served(2, 2, kept), folder), alone);
+}
+
+}  // namespace
+}  // namespace tutti::testing

@@ -1,0 +1,102 @@
+#include "tutti/ps/placement.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include <fmt/format.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include "tutti/base/check.h"
+#include "tutti/base/error.h"
+
+namespace tutti::ps {
+namespace {
+
+constexpr std::string_view kSplit = "split:";
+
+int64_t bytes_of(std::string_view text, std::string_view rule) {
+  int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const std::string_view unit(end, static_cast<size_t>(text.data() + text.size() - end));
+  const size_t power = unit.empty() ? 0 : std::string_view("KMG").find(unit) + 1;
+  if (error != std::errc() || number <= 0 || (!unit.empty() && (unit.size() != 1 || power == 0)))
+    fail(ErrorKind::InvalidArgument, "--placement {}: '{}' is no size; split:256K and split:1M are", rule,
+         text);
+  return number << (10 * power);
+}
+
+int64_t row_size(const torch::Tensor& tensor) {
+  return tensor.dim() == 0 || tensor.size(0) == 0 ? tensor.numel() : tensor.numel() / tensor.size(0);
+}
+
+// Of one parameter, without their servers: rows are dealt out evenly, the first pieces having one more.
+std::vector<Piece> cut(const torch::Tensor& tensor, size_t parameter, const PlacementRule& rule) {
+  const auto bytes = static_cast<int64_t>(tensor.nbytes());
+  const bool whole = rule.kind != PlacementRule::Kind::Split || bytes <= rule.bytes || tensor.dim() == 0;
+  const int64_t rows = whole ? 1 : tensor.size(0);
+  const int64_t pieces = whole ? 1 : std::min(rows, (bytes + rule.bytes - 1) / rule.bytes);
+  const int64_t row = whole ? tensor.numel() : row_size(tensor);
+  std::vector<Piece> result;
+  int64_t begin = 0;
+  for (int64_t i = 0; i < pieces; ++i) {
+    const int64_t end = begin + (rows / pieces + (i < rows % pieces ? 1 : 0)) * row;
+    result.push_back({parameter, begin, end, 0});
+    begin = end;
+  }
+  return result;
+}
+
+}  // namespace
+
+PlacementRule parse_placement(std::string_view text) {
+  if (text == "round-robin") return {};
+  if (text == "greedy") return {PlacementRule::Kind::Greedy, 0};
+  if (text.starts_with(kSplit))
+    return {PlacementRule::Kind::Split, bytes_of(text.substr(kSplit.size()), text)};
+  fail(ErrorKind::InvalidArgument, "--placement: '{}' is not round-robin, greedy or split:SIZE", text);
+}
+
+Placement::Placement(const Parameters& parameters, int servers, const PlacementRule& rule)
+    : servers_(servers) {
+  TUTTI_CHECK(servers > 0, "{} servers", servers);
+  std::vector<int64_t> load(static_cast<size_t>(servers), 0);
+  for (size_t i = 0; i < parameters.trained().size(); ++i) {
+    const Parameters::View& view = parameters.trained()[i];
+    for (Piece piece : cut(view.tensor, i, rule)) {
+      const auto least = std::min_element(load.begin(), load.end()) - load.begin();
+      piece.server = rule.kind == PlacementRule::Kind::RoundRobin ? static_cast<int>(i) % servers
+                                                                  : static_cast<int>(least);
+      load[static_cast<size_t>(piece.server)] +=
+          (piece.end - piece.begin) * static_cast<int64_t>(view.tensor.element_size());
+      pieces_.push_back(piece);
+      parts_.push_back({view.block, view.offset + piece.begin, view.offset + piece.end});
+    }
+  }
+}
+
+std::vector<Placement::Part> Placement::parts_of(int server) const {
+  std::vector<Part> parts;
+  for (size_t i = 0; i < pieces_.size(); ++i) {
+    if (pieces_[i].server == server) parts.push_back(parts_[i]);
+  }
+  std::sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) {
+    return std::pair(a.block, a.begin) < std::pair(b.block, b.begin);
+  });
+  return parts;
+}
+
+std::vector<std::string> Placement::lines(const Parameters& parameters, std::string_view job) const {
+  std::vector<std::string> lines;
+  for (const Piece& piece : pieces_) {
+    const Parameters::View& view = parameters.trained()[piece.parameter];
+    const int64_t row = std::max<int64_t>(1, row_size(view.tensor));
+    const bool whole = piece.end - piece.begin == view.tensor.numel();
+    const std::string rows = whole ? "" : fmt::format(" rows {}..{}", piece.begin / row, piece.end / row);
+    lines.push_back(fmt::format("{}{}: (Parameter {}): /job:{}/replica:0/task:{}/device:CPU:0", view.name,
+                                rows, describe(view.tensor), job, piece.server));
+  }
+  return lines;
+}
+
+}  // namespace tutti::ps

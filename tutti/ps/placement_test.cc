@@ -1,0 +1,90 @@
+#include "tutti/ps/placement.h"
+
+#include <algorithm>
+#include <map>
+
+#include <gmock/gmock.h>
+#include <torch/torch.h>
+
+#include "tutti/base/test_errors.h"
+
+namespace tutti::ps {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+struct Net : torch::nn::Module {
+  torch::nn::Linear first = register_module("first", torch::nn::Linear(100, 13));  // 5,200 bytes and 52
+  torch::nn::Linear second = register_module("second", torch::nn::Linear(13, 3));  // 156 bytes and 12
+};
+
+std::vector<int> servers_of(const Placement& placement) {
+  std::vector<int> servers;
+  for (const Piece& piece : placement.pieces()) servers.push_back(piece.server);
+  return servers;
+}
+
+TEST(Placement, deals_out_parameters_in_the_order_of_creation) {
+  Net net;
+  const Parameters parameters(net);
+  EXPECT_THAT(servers_of(Placement(parameters, 3)), ElementsAre(0, 1, 2, 0));
+}
+
+TEST(Placement, gives_each_to_the_server_with_the_fewest_bytes) {
+  Net net;
+  const Parameters parameters(net);
+  EXPECT_THAT(servers_of(Placement(parameters, 2, parse_placement("greedy"))), ElementsAre(0, 1, 1, 1));
+}
+
+// 13 rows in pieces of at most 1,200 bytes, which are 3 rows: 3, 3, 3, 2, 2.
+TEST(Placement, cuts_large_parameters_evenly_by_rows) {
+  Net net;
+  const Parameters parameters(net);
+  const Placement placement(parameters, 2, parse_placement("split:1200"));
+  std::vector<int64_t> rows;
+  for (const Piece& piece : placement.pieces()) {
+    if (piece.parameter == 0) rows.push_back((piece.end - piece.begin) / 100);
+  }
+  EXPECT_THAT(rows, ElementsAre(3, 3, 3, 2, 2));
+}
+
+TEST(Placement, covers_every_element_once_by_any_rule) {
+  Net net;
+  const Parameters parameters(net);
+  for (const char* rule : {"round-robin", "greedy", "split:64", "split:1K", "split:1G"}) {
+    for (const int servers : {1, 2, 3, 9}) {
+      const Placement placement(parameters, servers, parse_placement(rule));
+      int64_t elements = 0;
+      std::vector<std::pair<int64_t, int64_t>> stretches;
+      for (int server = 0; server < servers; ++server) {
+        for (const Placement::Part& part : placement.parts_of(server)) {
+          elements += part.end - part.begin;
+          stretches.emplace_back(part.begin, part.end);
+        }
+      }
+      std::sort(stretches.begin(), stretches.end());
+      for (size_t i = 1; i < stretches.size(); ++i)
+        EXPECT_LE(stretches[i - 1].second, stretches[i].first) << rule;
+      EXPECT_EQ(elements, parameters.size()) << rule << " over " << servers;
+    }
+  }
+}
+
+TEST(Placement, is_told_in_lines) {
+  Net net;
+  const Parameters parameters(net);
+  EXPECT_EQ(Placement(parameters, 2).lines(parameters, "ps")[1],
+            "first.bias: (Parameter float32[13]): /job:ps/replica:0/task:1/device:CPU:0");
+  EXPECT_THAT(Placement(parameters, 2, parse_placement("split:1200")).lines(parameters, "ps")[1],
+              HasSubstr("first.weight rows 3..6:"));
+}
+
+TEST(Placement, refuses_rules_that_make_no_sense) {
+  for (const char* rule : {"", "random", "split", "split:", "split:0", "split:-1", "split:1X", "split:1KB"})
+    EXPECT_THROW(parse_placement(rule), Error) << rule;
+  EXPECT_EQ(parse_placement("split:2M").bytes, 2 << 20);
+}
+
+}  // namespace
+}  // namespace tutti::ps

@@ -1,0 +1,189 @@
+// The server without a network: what it makes of messages, sensible ones and others.
+#include "tutti/ps/service.h"
+
+#include <thread>
+
+#include <gmock/gmock.h>
+#include <torch/torch.h>
+
+#include "tutti/base/test_errors.h"
+#include "tutti/ps/wire.h"
+
+namespace tutti::ps {
+namespace {
+
+using ::testing::HasSubstr;
+
+rpc::Caller caller(uint64_t id) {
+  return {id, {{"task", "worker/" + std::to_string(id)}, {"host", "here"}, {"pid", 100 + id}}, "nowhere"};
+}
+
+constexpr int64_t kSize = 5;
+
+// Five parameters of value 1, updated by SGD with rate 1.
+rpc::Message begin(const char* strategy, int workers, int64_t staleness = -1) {
+  const torch::Tensor values = torch::ones({kSize});
+  return {{{"run", "r"},
+           {"plan", {"five parameters"}},
+           {"workers", workers},
+           {"strategy", strategy},
+           {"lanes", workers},
+           {"backup", 0},
+           {"staleness", staleness},
+           {"optimizer", tutti::to_json(torch::optim::SGDOptions(1.0))},
+           {"step", 0},
+           {"progress", Json::object()},
+           {"parts", to_json(std::vector<Shard::Part>{{0, 0, kSize, torch::kFloat32}})},
+           {"buffers", Json::array()},
+           {"counters", Json::array()},
+           {"state", {{"steps", 0}, {"slots", Json::array()}}}},
+          pieces_of({values})};
+}
+
+rpc::Message join(int rank) {
+  return {{{"rank", rank}, {"plan", {"five parameters"}}, {"patience", 10}}, {}};
+}
+
+Json head() { return {{"run", "r"}, {"patience", 60000}}; }
+
+rpc::Message push(double gradient) { return {head(), pieces_of({torch::full({kSize}, gradient)})}; }
+
+torch::Tensor values_in(const rpc::Message& answer) {
+  return Reader(answer).take(kSize, torch::kFloat32).clone();
+}
+
+class ServiceOf : public ::testing::Test {
+ protected:
+  ServiceOf() : service_(Log(LogLevel::Off)) {}
+  rpc::Message call(uint64_t id, const char* method, const rpc::Message& request) {
+    return service_.serve(caller(id), method, request);
+  }
+  void start(const char* strategy, int workers, int64_t staleness = -1) {
+    call(0, "begin", begin(strategy, workers, staleness));
+    for (int rank = 0; rank < workers; ++rank) call(static_cast<uint64_t>(rank), "join", join(rank));
+  }
+  Service service_;
+};
+
+TEST_F(ServiceOf, ps_async_applies_what_comes_and_counts_how_old_it_is) {
+  start("ps-async", 2);
+  for (const uint64_t id : {0, 1}) call(id, "pull", {head(), {}});
+  EXPECT_TRUE(torch::equal(values_in(call(0, "push", push(0.25))), torch::full({kSize}, 0.75)));
+  const rpc::Message answer = call(1, "push", push(0.25));
+  EXPECT_TRUE(torch::equal(values_in(answer), torch::full({kSize}, 0.5)));
+  EXPECT_EQ(answer.head.at("made_step"), 1);
+  const Json state = call(0, "state", {}).head;
+  EXPECT_EQ(state.at("step"), 2);
+  EXPECT_EQ(state.at("staleness"), Json({{"0", 1}, {"1", 1}}));
+}
+
+TEST_F(ServiceOf, ps_async_makes_no_step_beyond_the_last) {
+  start("ps-async", 1);
+  rpc::Message last = push(0.5);
+  last.head["end"] = 1;
+  EXPECT_TRUE(call(0, "push", last).head.at("made").get<bool>());
+  const rpc::Message refused = call(0, "push", last);
+  EXPECT_FALSE(refused.head.at("made").get<bool>());
+  EXPECT_TRUE(torch::equal(values_in(refused), torch::full({kSize}, 0.5)));
+}
+
+TEST_F(ServiceOf, ps_async_holds_back_who_is_too_far_ahead_until_the_slowest_comes_or_goes) {
+  start("ps-async", 2, 0);
+  bool went_on = false;
+  std::thread fast([&] {
+    call(0, "push", push(0));
+    went_on = true;
+  });
+  call(1, "push", push(0));
+  fast.join();
+  EXPECT_TRUE(went_on);
+  std::thread alone([&] { call(0, "push", push(0)); });
+  service_.gone(caller(1));
+  alone.join();
+}
+
+TEST_F(ServiceOf, names_who_is_missing_when_patience_ends) {
+  start("ps-async", 2, 0);
+  rpc::Message impatient = push(0);
+  impatient.head["patience"] = 1;
+  expect_error(ErrorKind::Timeout, HasSubstr("worker/1 (host here, pid 101)"),
+               [&] { call(0, "push", impatient); });
+}
+
+TEST_F(ServiceOf, wakes_whoever_waits_when_it_is_gone_itself) {
+  start("ps-async", 2, 0);
+  std::thread waiting(
+      [&] { expect_error(ErrorKind::PeerLost, HasSubstr("is gone"), [&] { call(0, "push", push(0)); }); });
+  // Either before or in the middle of it.
+  while (call(7, "state", {}).head.at("step") == 0) {
+  }
+  service_.gone(caller(0));
+  waiting.join();
+}
+
+TEST_F(ServiceOf, refuses_what_belongs_to_another_run) {
+  start("ps-async", 1);
+  rpc::Message old = push(0);
+  old.head["run"] = "another";
+  expect_error(ErrorKind::PeerLost, HasSubstr("set back"), [&] { call(0, "push", old); });
+}
+
+TEST_F(ServiceOf, refuses_what_comes_before_its_time) {
+  expect_error(ErrorKind::PeerLost, HasSubstr("started anew"), [&] { call(0, "push", push(0)); });
+  expect_error(ErrorKind::Timeout, HasSubstr("has not begun"), [&] { call(0, "join", join(0)); });
+  call(0, "begin", begin("ps-async", 1));
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("has not joined"), [&] { call(5, "push", push(0)); });
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("counts 1 workers"), [&] { call(5, "join", join(1)); });
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("does not know how"), [&] { call(5, "dance", {}); });
+}
+
+TEST_F(ServiceOf, names_the_first_difference_between_two_plans) {
+  call(0, "begin", begin("ps-async", 2));
+  rpc::Message other = join(1);
+  other.head["plan"] = {"six parameters"};
+  expect_error(ErrorKind::InvalidArgument,
+               HasSubstr("'six parameters' where the chief has 'five parameters'"),
+               [&] { call(1, "join", other); });
+}
+
+TEST_F(ServiceOf, refuses_pieces_that_do_not_fit_and_stays_as_it_is) {
+  start("ps-async", 1);
+  for (const std::vector<torch::Tensor>& wrong :
+       {std::vector<torch::Tensor>{}, {torch::ones({kSize - 1})}, {torch::ones({kSize}, torch::kFloat64)}})
+    EXPECT_THROW(call(0, "push", {head(), pieces_of(wrong)}), Error);
+  EXPECT_TRUE(torch::equal(values_in(call(0, "pull", {head(), {}})), torch::ones({kSize})));
+}
+
+// Whatever is left out or replaced: an error, and the server lives on.
+TEST_F(ServiceOf, refuses_heads_that_make_no_sense) {
+  const std::vector<Json> nonsense = {
+      nullptr, -1, int64_t{1} << 60, "text", Json::array({1, 2}), Json::object(), 1.5, true};
+  const rpc::Message right = begin("ps-sync", 2);
+  for (const auto& [name, value] : right.head.items()) {
+    for (const Json& other : nonsense) {
+      rpc::Message wrong = right;
+      wrong.head[name] = other;
+      try {
+        call(0, "begin", wrong);
+      } catch (const Error&) {
+      }
+    }
+    rpc::Message without = right;
+    without.head.erase(name);
+    EXPECT_THROW(call(0, "begin", without), Error) << name;
+  }
+  call(0, "begin", begin("ps-async", 1));
+  call(0, "join", join(0));
+  EXPECT_TRUE(torch::equal(values_in(call(0, "pull", {head(), {}})), torch::ones({kSize})));
+}
+
+TEST_F(ServiceOf, is_done_when_all_have_left_after_the_end) {
+  start("ps-async", 2);
+  call(0, "end", {});
+  EXPECT_FALSE(service_.join_for(std::chrono::milliseconds(0)));
+  for (const uint64_t id : {0, 1}) service_.gone(caller(id));
+  EXPECT_TRUE(service_.join_for(std::chrono::milliseconds(0)));
+}
+
+}  // namespace
+}  // namespace tutti::ps

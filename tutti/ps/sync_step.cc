@@ -1,0 +1,112 @@
+#include "tutti/ps/sync_step.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <torch/utils.h>
+
+#include "tutti/base/error.h"
+#include "tutti/comm/reduce.h"
+#include "tutti/params/summation/summation.h"
+#include "tutti/ps/wire.h"
+
+namespace tutti::ps {
+namespace {
+
+std::vector<torch::Tensor> summed(const Shard& shard, const std::vector<torch::Tensor>& buffers) {
+  std::vector<torch::Tensor> all;
+  for (const Stretch& stretch : shard.stretches()) all.push_back(stretch.grads);
+  all.insert(all.end(), buffers.begin(), buffers.end());
+  return all;
+}
+
+}  // namespace
+
+SyncStep::SyncStep(Shard& shard, std::vector<torch::Tensor> buffers, std::vector<torch::Tensor> counters,
+                   const SyncOptions& options)
+    : shard_(shard),
+      buffers_(std::move(buffers)),
+      counters_(std::move(counters)),
+      one_lane_(options.lanes == 1),
+      summed_(summed(shard, buffers_)),
+      word_(blocks_of(options.workers, options.lanes), options.lanes, kNumbers),
+      offers_(static_cast<size_t>(options.workers)) {}
+
+void SyncStep::offer(int rank, int64_t step, const rpc::Message& message) {
+  Reader reader(message);
+  Offer offer{.word = reader.take(word_.size(), torch::kDouble).clone(), .subtrees = {}, .counters = {}};
+  if (word_.step_of(offer.word) != step)
+    fail(ErrorKind::InvalidArgument, "the gradients are of step {}, not of step {}",
+         word_.step_of(offer.word), step);
+  bool any = false;
+  for (const ControlWord::Source& source : word_.sources()) {
+    if (source.rank != rank) continue;
+    std::vector<torch::Tensor>& values = offer.subtrees.emplace_back();
+    if (!word_.has_data(offer.word, source.subtree)) continue;
+    any = true;
+    for (const torch::Tensor& like : summed_) values.push_back(reader.take(like.numel(), like.scalar_type()));
+  }
+  for (size_t i = 0; any && i < counters_.size(); ++i)
+    offer.counters.push_back(reader.take(counters_[i].numel(), counters_[i].scalar_type()));
+  reader.end();
+  offers_[static_cast<size_t>(rank)] = std::move(offer);
+}
+
+int64_t SyncStep::offers() const {
+  return std::count_if(offers_.begin(), offers_.end(), [](const auto& offer) { return offer.has_value(); });
+}
+
+// That of a worker without data where it has offered nothing.
+torch::Tensor SyncStep::word_of(int rank, int64_t step) const {
+  if (const auto& offer = offers_[static_cast<size_t>(rank)]) return offer->word;
+  return word_.without_data(step);
+}
+
+SyncStep::Result SyncStep::add_up(int64_t step) {
+  const torch::NoGradGuard no_grad;
+  std::vector<torch::Tensor> words;
+  for (size_t rank = 0; rank < offers_.size(); ++rank) words.push_back(word_of(static_cast<int>(rank), step));
+  Result result{.outcome = word_.read(words), .examples = 0, .words = torch::cat(words)};
+  if (result.outcome.any_data) {
+    result.examples = static_cast<int64_t>(word_.sum_numbers(words)[kExamples].item<double>());
+    add(words);
+    const auto& first = offers_[static_cast<size_t>(result.outcome.first_with_data)];
+    for (size_t i = 0; i < counters_.size(); ++i) counters_[i].copy_(first->counters[i]);
+  }
+  for (auto& offer : offers_) offer.reset();
+  any_data_ = result.outcome.any_data;
+  return result;
+}
+
+void SyncStep::apply(double factor) {
+  if (!any_data_) return;
+  const torch::NoGradGuard no_grad;
+  if (factor != 1) {
+    for (const Stretch& stretch : shard_.stretches()) stretch.grads.mul_(factor);
+  }
+  shard_.optimizer().step();
+}
+
+void SyncStep::add(const std::vector<torch::Tensor>& words) {
+  const torch::Tensor numbers = word_.sum_numbers(words);
+  const size_t gradients = shard_.stretches().size();
+  for (size_t i = 0; i < summed_.size(); ++i) {
+    const int64_t number = i < gradients ? kExamples : kLanes;
+    add_one(i, summed_[i], one_lane_ ? 0 : numbers[number].item<double>());
+  }
+}
+
+void SyncStep::add_one(size_t index, const torch::Tensor& output, double divisor) {
+  std::vector<const std::byte*> inputs;
+  for (size_t s = 0; s < word_.sources().size(); ++s) {
+    const ControlWord::Source& source = word_.sources()[s];
+    inputs.push_back(
+        word_.present(s)
+            ? bytes_of(offers_[static_cast<size_t>(source.rank)]->subtrees[source.subtree][index]).data()
+            : nullptr);
+  }
+  std::byte* to = bytes_of(output).data();
+  comm::reduce(inputs, {&to, 1}, sum_of(output.scalar_type(), output.numel(), divisor), word_.program());
+}
+
+}  // namespace tutti::ps

@@ -1,0 +1,155 @@
+#include "tutti/ps/wire.h"
+
+#include <array>
+#include <cstring>
+#include <memory>
+
+#include <nlohmann/json.hpp>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include "tutti/base/error.h"
+#include "tutti/base/type_name.h"
+
+namespace tutti::ps {
+namespace {
+
+constexpr std::array kTypes = {torch::kFloat32, torch::kFloat64, torch::kBFloat16, torch::kFloat16,
+                               torch::kInt64,   torch::kInt32,   torch::kUInt8,    torch::kBool};
+// No tensor has so many elements; larger numbers in a message are lies, or would overflow.
+constexpr int64_t kMostElements = int64_t{1} << 40;
+
+torch::ScalarType type_of(const std::string& name) {
+  for (const torch::ScalarType type : kTypes) {
+    if (type_name(type) == name) return type;
+  }
+  fail(ErrorKind::InvalidArgument, "there is no type '{}'", name);
+}
+
+int64_t size_in(const Json& head, const char* name) {
+  const int64_t size = number_in(head, name);
+  if (size < 0 || size > kMostElements) fail(ErrorKind::InvalidArgument, "'{}' is {}", name, size);
+  return size;
+}
+
+}  // namespace
+
+std::span<std::byte> bytes_of(const torch::Tensor& contiguous) {
+  return {static_cast<std::byte*>(contiguous.data_ptr()), contiguous.nbytes()};
+}
+
+rpc::Piece piece_of(const torch::Tensor& contiguous) {
+  return {bytes_of(contiguous), std::make_shared<const torch::Tensor>(contiguous)};
+}
+
+std::vector<rpc::Piece> pieces_of(const std::vector<torch::Tensor>& tensors) {
+  std::vector<rpc::Piece> pieces;
+  for (const torch::Tensor& tensor : tensors) pieces.push_back(piece_of(tensor));
+  return pieces;
+}
+
+std::vector<std::span<std::byte>> places_of(const std::vector<torch::Tensor>& tensors) {
+  std::vector<std::span<std::byte>> places;
+  for (const torch::Tensor& tensor : tensors) places.push_back(bytes_of(tensor));
+  return places;
+}
+
+torch::Tensor Reader::take(int64_t elements, torch::ScalarType type) {
+  const size_t size = static_cast<size_t>(elements) * c10::elementSize(type);
+  if (next_ >= message_.pieces.size())
+    fail(ErrorKind::InvalidArgument, "the message has {} pieces; more were expected", message_.pieces.size());
+  const rpc::Piece& piece = message_.pieces[next_];
+  if (piece.bytes.size() != size) {
+    fail(ErrorKind::InvalidArgument, "piece {} of the message has {} bytes; {} were expected", next_,
+         piece.bytes.size(), size);
+  }
+  ++next_;
+  // LibTorch knows no const.
+  return torch::from_blob(
+      const_cast<std::byte*>(piece.bytes.data()), {elements}, [owner = piece.owner](void*) {},
+      torch::TensorOptions().dtype(type));
+}
+
+void Reader::take_into(const torch::Tensor& tensor) {
+  const torch::Tensor from = take(tensor.numel(), tensor.scalar_type());
+  std::memcpy(tensor.data_ptr(), from.data_ptr(), tensor.nbytes());
+}
+
+void Reader::take_into(const std::vector<torch::Tensor>& tensors) {
+  for (const torch::Tensor& tensor : tensors) take_into(tensor);
+}
+
+void Reader::end() const {
+  if (next_ != message_.pieces.size())
+    fail(ErrorKind::InvalidArgument, "the message has {} pieces; {} were expected", message_.pieces.size(),
+         next_);
+}
+
+Json to_json(const std::vector<torch::Tensor>& tensors) {
+  Json json = Json::array();
+  for (const torch::Tensor& tensor : tensors)
+    json.push_back({{"type", type_name(tensor.scalar_type())}, {"size", tensor.numel()}});
+  return json;
+}
+
+std::vector<torch::Tensor> zeros_from_json(const Json& json) {
+  std::vector<torch::Tensor> tensors;
+  for (const Json& one : json)
+    tensors.push_back(torch::zeros({size_in(one, "size")}, type_of(text_in(one, "type"))));
+  return tensors;
+}
+
+int64_t bytes_in(const Json& list) {
+  int64_t bytes = 0;
+  for (const Json& one : list)
+    bytes += size_in(one, "size") * static_cast<int64_t>(c10::elementSize(type_of(text_in(one, "type"))));
+  return bytes;
+}
+
+Json to_json(const std::vector<Shard::Part>& parts) {
+  Json json = Json::array();
+  for (const Shard::Part& part : parts) {
+    json.push_back(
+        {{"block", part.block}, {"begin", part.begin}, {"end", part.end}, {"type", type_name(part.type)}});
+  }
+  return json;
+}
+
+std::vector<Shard::Part> parts_from_json(const Json& json) {
+  std::vector<Shard::Part> parts;
+  for (const Json& one : json) {
+    parts.push_back({static_cast<size_t>(size_in(one, "block")), size_in(one, "begin"), size_in(one, "end"),
+                     type_of(text_in(one, "type"))});
+    if (parts.back().end < parts.back().begin)
+      fail(ErrorKind::InvalidArgument, "a part ends at {}, before it begins", parts.back().end);
+  }
+  return parts;
+}
+
+std::vector<torch::Tensor> vectors_of(const Optimizer::State& state) {
+  std::vector<torch::Tensor> vectors;
+  for (const Optimizer::Slot& slot : state.slots) vectors.push_back(slot.vector);
+  return vectors;
+}
+
+int64_t bytes_of(const rpc::Message& message) {
+  int64_t bytes = 0;
+  for (const rpc::Piece& piece : message.pieces) bytes += static_cast<int64_t>(piece.bytes.size());
+  return bytes;
+}
+
+int64_t number_in(const Json& head, const char* name) {
+  const auto found = head.find(name);
+  if (found == head.end() || !found->is_number_integer())
+    fail(ErrorKind::InvalidArgument, "the message has no number '{}'", name);
+  return found->get<int64_t>();
+}
+
+std::string text_in(const Json& head, const char* name) {
+  const auto found = head.find(name);
+  if (found == head.end() || !found->is_string())
+    fail(ErrorKind::InvalidArgument, "the message has no text '{}'", name);
+  return found->get<std::string>();
+}
+
+}  // namespace tutti::ps

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <torch/types.h>
+
+#include "tutti/base/json.h"
+#include "tutti/params/optimizer.h"
+#include "tutti/ps/shard.h"
+#include "tutti/rpc/message.h"
+
+// How workers and servers write down what they say. Both ends are one version of Tutti, which the rpc room
+// sees to; what does not fit is an InvalidArgument all the same.
+namespace tutti::ps {
+
+std::span<std::byte> bytes_of(const torch::Tensor& contiguous);
+// The tensor's own memory, which lives as long as the piece.
+rpc::Piece piece_of(const torch::Tensor& contiguous);
+std::vector<rpc::Piece> pieces_of(const std::vector<torch::Tensor>& tensors);
+std::vector<std::span<std::byte>> places_of(const std::vector<torch::Tensor>& tensors);
+
+// Takes the pieces of a message one after the other.
+class Reader {
+ public:
+  explicit Reader(const rpc::Message& message) : message_(message) {}
+  // A tensor that sees the next piece, which has to be so long.
+  torch::Tensor take(int64_t elements, torch::ScalarType type);
+  void take_into(const torch::Tensor& tensor);
+  void take_into(const std::vector<torch::Tensor>& tensors);
+  // Nothing is left over.
+  void end() const;
+
+ private:
+  const rpc::Message& message_;
+  size_t next_ = 0;
+};
+
+// [{"type": "float32", "size": 10}, ...]
+Json to_json(const std::vector<torch::Tensor>& tensors);
+std::vector<torch::Tensor> zeros_from_json(const Json& json);
+
+// The bytes that such a list speaks of.
+int64_t bytes_in(const Json& list);
+
+Json to_json(const std::vector<Shard::Part>& parts);
+std::vector<Shard::Part> parts_from_json(const Json& json);
+
+std::vector<torch::Tensor> vectors_of(const Optimizer::State& state);
+
+// All bytes of a message.
+int64_t bytes_of(const rpc::Message& message);
+
+// What the head says under this name; anything else is an InvalidArgument.
+int64_t number_in(const Json& head, const char* name);
+std::string text_in(const Json& head, const char* name);
+
+}  // namespace tutti::ps

@@ -1,0 +1,167 @@
+#include "tutti/train/strategies/ps_async.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include "tutti/base/timeline.h"
+#include "tutti/comm/reduce_on_device.h"
+#include "tutti/params/buckets.h"
+#include "tutti/params/clip_norm.h"
+
+namespace tutti {
+namespace {
+
+using Tensors = std::vector<torch::Tensor>;
+
+Tensors gradients_of(const Parameters& parameters) {
+  Tensors gradients;
+  for (const Stretch& block : parameters.blocks()) gradients.push_back(block.grads);
+  return gradients;
+}
+
+Tensors summed(const Tensors& gradients, const LaneVectors& vectors) {
+  Tensors all = gradients;
+  all.insert(all.end(), vectors.buffers().begin(), vectors.buffers().end());
+  all.push_back(vectors.numbers());
+  return all;
+}
+
+// With one thread: the kernels of the training have those of this process.
+void copy(const Tensors& from, const Tensors& to) {
+  for (size_t i = 0; i < from.size(); ++i) to[i].copy_(from[i]);
+}
+
+}  // namespace
+
+PsAsync::PsAsync(Replica& replica, ps::Client& client, LaneVectors& vectors, const PsAsyncOptions& options)
+    : replica_(replica),
+      client_(client),
+      vectors_(vectors),
+      options_(options),
+      block_(lanes_of(options.rank, options.world, options.lanes)),
+      gradients_(gradients_of(replica.parameters())),
+      sum_(summed(gradients_, vectors), {0, block_.size()}, std::max<int64_t>(1, block_.size())),
+      before_(like_ours()),
+      going_(like_ours()),
+      coming_(like_ours()) {}
+
+PsAsync::~PsAsync() = default;
+
+PsAsync::Vectors PsAsync::like_ours() const {
+  const auto one = [&](const torch::Tensor& like) {
+    const torch::Tensor flat = options_.allocate ? options_.allocate(like.numel(), like.options())
+                                                 : torch::zeros({like.numel()}, like.options());
+    return flat.view(like.sizes());
+  };
+  Vectors all;
+  for (const torch::Tensor& vector : gradients_) all.blocks.push_back(one(vector));
+  for (const torch::Tensor& vector : vectors_.buffers()) all.extras.buffers.push_back(one(vector));
+  for (const torch::Tensor& counter : vectors_.counters()) all.extras.counters.push_back(one(counter));
+  return all;
+}
+
+StepResult PsAsync::step(int64_t step, const Wishes& wishes, data::BatchQueue& queue,
+                         const LaneObserver& observe) {
+  now_ = step;
+  const bool any_data = compute(step, queue, observe);
+  const torch::NoGradGuard no_grad;
+  if (any_data && options_.clip_norm > 0) clip_norm(buckets_of(replica_.parameters()), options_.clip_norm);
+  for (size_t i = 0; i < before_.extras.buffers.size(); ++i)
+    torch::sub_out(before_.extras.buffers[i], vectors_.buffers()[i], before_.extras.buffers[i]);
+  for (size_t i = 0; i < before_.extras.counters.size(); ++i)
+    torch::sub_out(before_.extras.counters[i], vectors_.counters()[i], before_.extras.counters[i]);
+  StepResult result = end_push();
+  if (any_data && (end_ < 0 || result.step < end_)) {
+    start_push();
+    if (!options_.overlap) result = end_push();
+  }
+  result.wishes = wishes;
+  return result;
+}
+
+// The mean of this worker's lanes is in gradients and buffers afterwards; false where none had data.
+bool PsAsync::compute(int64_t step, data::BatchQueue& queue, const LaneObserver& observe) {
+  sum_.reset();
+  vectors_.begin_step();
+  {
+    const torch::NoGradGuard no_grad;
+    copy(vectors_.buffers(), before_.extras.buffers);
+    copy(vectors_.counters(), before_.extras.counters);
+  }
+  bool any_data = false;
+  for (int64_t lane = block_.begin; lane < block_.end; ++lane) {
+    const Batch batch = replica_.prepare(take(queue, step));
+    if (batch.size() == 0) {
+      sum_.skip();
+      continue;
+    }
+    any_data = true;
+    vectors_.begin_lane();
+    const LossOutput output =
+        replica_.run_lane(step, lane, batch, vectors_.weight(batch.size()),
+                          [&](const torch::Tensor& loss) { vectors_.count(loss, batch.size()); });
+    observe(lane, batch, output);
+    vectors_.collect();
+    const torch::NoGradGuard no_grad;
+    sum_.add();
+  }
+  const torch::NoGradGuard no_grad;
+  const auto subtrees = sum_.finish();
+  if (!any_data) return false;
+  examples_ = vectors_.numbers()[kExamples].item<int64_t>();
+  if (vectors_.one_lane()) return true;
+  for (const torch::Tensor& vector : gradients_) comm::divide(vector, static_cast<double>(examples_));
+  for (const torch::Tensor& vector : vectors_.buffers())
+    comm::divide(vector, vectors_.numbers()[kLanes].item<double>());
+  return true;
+}
+
+// What `before_` holds by now is how the lanes have changed buffers and counters.
+void PsAsync::start_push() {
+  copy(gradients_, going_.blocks);
+  std::swap(before_.extras, going_.extras);
+  const double rate = replica_.optimizer().learning_rate();
+  push_ = thread_.run([this, rate, examples = examples_] {
+    name_thread(options_.timeline, "push and pull");
+    const SpanScope span(options_.timeline, Activity::Reduce, "push and pull", now_);
+    const torch::NoGradGuard no_grad;
+    applied_ = client_.push_asynchronous(going_.blocks, going_.extras, coming_.blocks, coming_.extras,
+                                         examples, end_, rate);
+  });
+  under_way_ = true;
+  pushed_examples_ = examples_;
+  pushed_loss_ = vectors_.numbers()[kLoss].clone();
+}
+
+// Takes over what has come back.
+StepResult PsAsync::end_push() {
+  if (!under_way_) return {.step = now_, .made = false, .examples = 0, .loss_sum = {}, .wishes = {}};
+  under_way_ = false;
+  {
+    const SpanScope span(options_.timeline, Activity::Wait, "push and pull", now_);
+    push_.wait();
+  }
+  for (size_t i = 0; i < coming_.blocks.size(); ++i) {
+    const torch::Tensor values = replica_.parameters().blocks()[i].values;
+    values.detach().copy_(coming_.blocks[i]);
+  }
+  copy(coming_.extras.buffers, vectors_.buffers());
+  copy(coming_.extras.counters, vectors_.counters());
+  vectors_.take_over_buffers();
+  // Its own step, which is nobody else's; where none was left to make, the last.
+  now_ = applied_.made ? applied_.step + 1 : applied_.now;
+  if (!applied_.made) return {.step = now_, .made = false, .examples = 0, .loss_sum = {}, .wishes = {}};
+  return {.step = now_, .made = true, .examples = pushed_examples_, .loss_sum = pushed_loss_, .wishes = {}};
+}
+
+int64_t PsAsync::finish(int64_t step) {
+  const torch::NoGradGuard no_grad;
+  now_ = std::max(now_, step);
+  return end_push().step;
+}
+
+}  // namespace tutti

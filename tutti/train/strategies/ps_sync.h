@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tutti/params/control_word.h"
+#include "tutti/params/lane_vectors.h"
+#include "tutti/params/tree_sum.h"
+#include "tutti/ps/client.h"
+#include "tutti/train/replica.h"
+#include "tutti/train/strategy.h"
+
+namespace tutti {
+
+struct PsSyncOptions {
+  int rank = 0;
+  int world = 1;
+  int64_t lanes = 1;
+  int64_t backup = 0;  // workers that a step does without
+  double clip_norm = 0;
+  Timeline* timeline = nullptr;
+};
+
+// Every worker does its lanes and pushes what they give; the servers add it along the tree over the lanes of
+// all, update the parameters, and give them back: the same bits as those of workers without servers.
+//
+// With backup workers a step is made of the first gradients that are ready. A worker that is later than that
+// goes on with the step that the others are at: its lanes count as without data in the meantime.
+class PsSync final : public Strategy {
+ public:
+  // All outlive the strategy. The vectors are the client's extras.
+  PsSync(Replica& replica, ps::Client& client, LaneVectors& vectors, const PsSyncOptions& options);
+
+  std::string name() const override { return "ps-sync"; }
+  LaneRange lanes() const override { return block_; }
+  bool in_step() const override { return options_.backup == 0; }
+  StepRange data_steps(int64_t step, int64_t end) const override { return {step, end}; }
+  StepResult step(int64_t step, const Wishes& wishes, data::BatchQueue& queue,
+                  const LaneObserver& observe) override;
+  void ends_at(int64_t) override {}
+  int64_t finish(int64_t step) override { return step; }
+  std::string reduce() const override {
+    return options_.backup > 0 ? "tree, of those who were there" : "tree";
+  }
+
+ private:
+  void add_lane(int64_t step, int64_t lane, const Batch& batch, const LaneObserver& observe);
+  StepResult push(int64_t step, const Wishes& wishes, const std::vector<TreeSum::Subtree>& subtrees,
+                  int64_t expected);
+  StepResult catch_up(int64_t step, data::BatchQueue& queue);
+  std::vector<std::vector<torch::Tensor>> pieces_of(const std::vector<TreeSum::Subtree>& subtrees) const;
+
+  Replica& replica_;
+  ps::Client& client_;
+  LaneVectors& vectors_;
+  const PsSyncOptions options_;
+  const LaneRange block_;
+  TreeSum sum_;  // of the parts of every server, the buffers, and the numbers
+  ControlWord word_;
+  const torch::Tensor own_word_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,237 @@
+#include "tutti/train/teams/by_servers.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include "tutti/base/error.h"
+#include "tutti/cluster/roles.h"
+#include "tutti/train/strategies/ps_async.h"
+#include "tutti/train/strategies/ps_sync.h"
+
+namespace tutti {
+namespace {
+
+Json to_json(const Progress& progress, int64_t lanes) {
+  return {{"lanes", lanes},
+          {"fit", progress.fit},
+          {"fit_begin", progress.fit_begin},
+          {"examples", progress.examples},
+          {"restarts", progress.restarts}};
+}
+
+Progress progress_of(int64_t step, const Json& json) {
+  return {.step = step,
+          .fit = json.value("fit", int64_t{0}),
+          .fit_begin = json.value("fit_begin", int64_t{0}),
+          .examples = json.value("examples", int64_t{0}),
+          .restarts = json.value("restarts", int64_t{0})};
+}
+
+std::string strategy_of(const Context& context) {
+  return context.flags().strategy.empty() ? "ps-async" : context.flags().strategy;
+}
+
+}  // namespace
+
+ByServers::ByServers(const Context& context, double clip_norm)
+    : context_(context),
+      strategy_(strategy_of(context)),
+      clip_norm_(clip_norm),
+      arena_(std::make_shared<rpc::Arena>()) {
+  if (!has_servers(context.cluster())) {
+    fail(
+        ErrorKind::InvalidArgument,
+        "--strategy {} needs parameter servers, but the cluster (found through {}) has no job 'ps': start it "
+        "with `tutti run --ps 1 -n {} -- ...`, or name them in --cluster_spec",
+        strategy_, context.identity().source, context.world());
+  }
+  if (context.flags().optimizer_state == "sharded")
+    fail(ErrorKind::InvalidArgument,
+         "--optimizer-state sharded is for workers without servers: servers have it");
+}
+
+// Whoever leaves with an error lets the servers live on: somebody may come back.
+ByServers::~ByServers() {
+  if (!client_ || at_work_ || !finished_ || !is_chief()) return;
+  try {
+    client_->end();
+  } catch (const std::exception& error) {
+    context_.log().warning("the servers could not be told that the job is done: {}", error.what());
+  }
+}
+
+void ByServers::place(ReplicaOptions& options) {
+  if (options.device.is_cpu()) options.allocate = ps::arena_allocator(arena_);
+}
+
+void ByServers::make_client(Replica& replica) {
+  if (!replica.parameters().communicator_users().empty() && world() > 1) {
+    fail(ErrorKind::InvalidArgument,
+         "SyncBatchNorm lets workers talk to each other, which they do not where there are servers: use "
+         "BatchNorm, or --strategy allreduce");
+  }
+  const ps::Placement placement(replica.parameters(), static_cast<int>(servers_of(context_.cluster()).size()),
+                                ps::parse_placement(context_.flags().placement));
+  client_ = std::make_unique<ps::Client>(context_, replica.parameters(), placement, arena_);
+  if (context_.flags().log_placement) say_placement(replica);
+}
+
+void ByServers::make_vectors(Replica& replica, int64_t lanes) {
+  if (vectors_) return;
+  vectors_.emplace(replica.parameters(), lanes, ps::arena_allocator(arena_));
+  client_->set_extras({vectors_->buffers(), vectors_->counters()});
+}
+
+void ByServers::say_placement(const Replica& replica) const {
+  const std::string job = servers_of(context_.cluster()).front().job;
+  for (const std::string& line : client_->placement().lines(replica.parameters(), job))
+    context_.log().info("{}", line);
+  const std::vector<LaneRange> blocks = blocks_of(world(), context_.lanes());
+  const std::vector<Task> workers = workers_of(context_.cluster());
+  for (size_t rank = 0; rank < workers.size(); ++rank) {
+    for (int64_t lane = blocks[rank].begin; lane < blocks[rank].end; ++lane)
+      context_.log().info("lane {}: (Lane): /job:{}/replica:0/task:{}", lane, workers[rank].job,
+                          workers[rank].index);
+  }
+}
+
+Team::Start ByServers::start(Session& session, Replica& replica, const std::vector<std::string>& plan) {
+  at_work_ = true;
+  if (!client_) make_client(replica);
+  client_->connect();
+  std::vector<std::string> whole_plan = plan;
+  whole_plan.push_back("strategy " + strategy_);
+  for (const std::string& line : client_->placement().lines(replica.parameters(), "ps"))
+    whole_plan.push_back(line);
+  const int64_t lost_steps = is_chief() ? begin(session, replica, whole_plan) : 0;
+  const ps::Client::Standing standing = client_->join(whole_plan);
+  session.follow(standing.progress.at("lanes").get<int64_t>());
+  lanes_ = session.lanes();
+  make_vectors(replica, lanes_);
+  const int64_t step = client_->pull();
+  vectors_->take_over_buffers();
+  return {progress_of(step, standing.progress), make_strategy(replica, session.lanes()), lost_steps};
+}
+
+// A chief that comes back finds the run as it is. It begins it where there is none, or where a server has
+// lost its part of it: then all go back to the newest checkpoint. Returns how far.
+int64_t ByServers::begin(Session& session, Replica& replica, const std::vector<std::string>& plan) {
+  if (const auto standing = client_->standing()) {
+    session.go_on(standing->step);
+    return 0;
+  }
+  const bool first = !vectors_;
+  const int64_t furthest = client_->furthest_step();
+  Session::Start found = session.start();
+  if (!first && found.progress.restarts == 0) {
+    fail(ErrorKind::PeerLost,
+         "a parameter server has lost its part of the parameters at step {}, and there is no checkpoint to "
+         "go back "
+         "to: give a --logdir",
+         furthest);
+  }
+  make_vectors(replica, session.lanes());
+  vectors_->begin_step();
+  if (found.progress.restarts == 0) session.save(found.progress, found.optimizer);
+  const int64_t lost_steps = std::max<int64_t>(0, furthest - found.progress.step);
+  if (lost_steps > 0)
+    context_.log().warning("a server has lost its part: all go back from step {} to {}", furthest,
+                           found.progress.step);
+  client_->begin({.strategy = strategy_,
+                  .lanes = session.lanes(),
+                  .backup = strategy_ == "ps-sync" ? context_.flags().backup : 0,
+                  .staleness = context_.flags().staleness,
+                  .optimizer = replica.optimizer().options()},
+                 {found.progress.step, to_json(found.progress, session.lanes())}, found.optimizer, plan);
+  return lost_steps;
+}
+
+std::unique_ptr<Strategy> ByServers::make_strategy(Replica& replica, int64_t lanes) {
+  if (strategy_ == "ps-sync") {
+    return std::make_unique<PsSync>(replica, *client_, *vectors_,
+                                    PsSyncOptions{.rank = context_.rank(),
+                                                  .world = world(),
+                                                  .lanes = lanes,
+                                                  .backup = context_.flags().backup,
+                                                  .clip_norm = clip_norm_,
+                                                  .timeline = context_.timeline()});
+  }
+  if (lanes < world())
+    fail(ErrorKind::InvalidArgument,
+         "ps-async needs a lane for each of the {} workers, but there are {} lanes", world(), lanes);
+  return std::make_unique<PsAsync>(replica, *client_, *vectors_,
+                                   PsAsyncOptions{.rank = context_.rank(),
+                                                  .world = world(),
+                                                  .lanes = lanes,
+                                                  .clip_norm = clip_norm_,
+                                                  .overlap = context_.flags().staleness != 0,
+                                                  .allocate = ps::arena_allocator(arena_),
+                                                  .timeline = context_.timeline()});
+}
+
+void ByServers::begin_fit(const Progress& progress) {
+  at_work_ = true;
+  if (is_chief()) client_->set_progress(to_json(progress, lanes_));
+}
+
+// In lock step the others wait until it is there, as they do without servers; else they go on.
+void ByServers::save(Session& session, Replica& /*replica*/, const Progress& progress) {
+  const std::string key = fmt::format("save {}", progress.step);
+  const bool in_step = strategy_ == "ps-sync" && context_.flags().backup == 0;
+  if (is_chief()) {
+    const ps::Client::Snapshot snapshot = client_->snapshot();
+    vectors_->take_over_buffers();
+    Progress saved = progress;
+    saved.step = snapshot.step;
+    saved.examples = snapshot.progress.value("examples", progress.examples);
+    session.save(saved, snapshot.state);
+    if (in_step) client_->note(key, true);
+  } else if (in_step) {
+    client_->read(key);
+  }
+}
+
+void ByServers::finish_fit(Strategy& strategy, Progress& progress) {
+  progress.step = strategy.finish(progress.step);
+  const int64_t fits = progress.fit + 1;
+  client_->finish(fits);
+  const std::string key = fmt::format("fit {}", fits);
+  if (is_chief()) {
+    client_->await_others(fits);
+    client_->note(key, true);
+  } else {
+    client_->read(key);
+  }
+  progress.step = client_->pull();
+  vectors_->take_over_buffers();
+  standing_ = client_->standing().value_or(standing_);
+  progress.examples = standing_.progress.value("examples", progress.examples);
+  at_work_ = false;
+  finished_ = true;
+}
+
+// The chief has counted everything.
+void ByServers::merge(metrics::Metric& metric) {
+  const std::string key = fmt::format("metric {}", merges_++);
+  if (is_chief()) {
+    client_->note(key, metric.counters());
+    return;
+  }
+  const auto counters = client_->read(key).get<std::vector<double>>();
+  metric.reset();
+  metric.merge(counters);
+}
+
+void ByServers::fill(store::Report& report) const {
+  report.staleness = standing_.staleness;
+  report.dropped_gradients = standing_.dropped;
+}
+
+void ByServers::abandon(const std::string& /*why*/) noexcept {}
+
+}  // namespace tutti
