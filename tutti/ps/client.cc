@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <random>
 #include <thread>
 #include <unistd.h>
@@ -62,7 +63,10 @@ Allocate arena_allocator(std::shared_ptr<rpc::Arena> arena) {
 
 Client::Client(const Context& context, Parameters& parameters, const Placement& placement,
                std::shared_ptr<rpc::Arena> arena)
-    : context_(context), parameters_(parameters), placement_(placement) {
+    : context_(context),
+      parameters_(parameters),
+      placement_(placement),
+      in_step_(context.flags().strategy == "ps-sync") {
   const std::vector<Task> tasks = servers_of(context.cluster());
   for (size_t i = 0; i < tasks.size(); ++i) {
     const std::string& address = context.cluster().address(tasks[i].job, tasks[i].index);
@@ -144,9 +148,14 @@ void Client::connect() {
   }
 }
 
-std::optional<Client::Standing> Client::standing() {
+std::vector<Json> Client::states_of_all() {
   std::vector<Json> states(servers_.size());
   for_all([&](size_t i) { states[i] = servers_[i].channel->call("state", {}, patience("its state")).head; });
+  return states;
+}
+
+std::optional<Client::Standing> Client::standing() {
+  const std::vector<Json> states = states_of_all();
   furthest_step_ = 0;
   bool all = true;
   for (const Json& state : states) {
@@ -215,6 +224,7 @@ void Client::begin(const RunOptions& options, const Standing& standing, const Op
                           {"lanes", options.lanes},
                           {"backup", options.backup},
                           {"staleness", options.staleness},
+                          {"redo", options.clipped || servers_.size() > 1},
                           {"optimizer", tutti::to_json(options.optimizer)},
                           {"step", standing.step},
                           {"progress", standing.progress},
@@ -260,12 +270,20 @@ std::vector<Json> Client::join_each(const std::vector<std::string>& plan, millis
   return answers;
 }
 
+// Of servers that make a step together some may have made it, and some not: then as it was before.
 int64_t Client::pull() {
+  rpc::Message request{head(), {}};
+  if (in_step_) {
+    const std::vector<Json> states = states_of_all();
+    int64_t step = std::numeric_limits<int64_t>::max();
+    for (const Json& state : states) step = std::min(step, number_in(state, "step"));
+    request.head["step"] = step;
+  }
   std::vector<Json> answers(servers_.size());
   for_all([&](size_t i) {
     rpc::CallOptions options = patience("the parameters");
     options.into = places_of(places(i, own_values(), extras_));
-    answers[i] = servers_[i].channel->call("pull", {head(), {}}, options).head;
+    answers[i] = servers_[i].channel->call("pull", request, options).head;
   });
   return number_in(answers[0], "step");
 }

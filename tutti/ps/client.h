@@ -36,6 +36,7 @@ struct RunOptions {
   int64_t lanes = 1;
   int64_t backup = 0;
   int64_t staleness = -1;
+  bool clipped = false;  // ps-sync: every step is scaled
   OptimizerOptions optimizer;
 };
 
@@ -74,7 +75,7 @@ class Client {
   // Everybody: once the chief has begun, on all servers. InvalidArgument: the plan is not the chief's.
   Standing join(const std::vector<std::string>& plan);
 
-  // Takes over the newest values; returns their step.
+  // Takes over the newest values that all servers have; returns their step.
   int64_t pull();
 
   // What this worker's lanes gave of a step: for each subtree that has data, by server, the server's parts,
@@ -141,6 +142,7 @@ class Client {
 
   template <class Body>
   void for_all(Body body);
+  std::vector<Json> states_of_all();
   std::vector<Json> join_each(const std::vector<std::string>& plan, std::chrono::milliseconds wait);
   rpc::CallOptions patience(const char* what, int64_t step = -1) const;
   Json head() const;
@@ -153,6 +155,7 @@ class Client {
   const Context& context_;
   Parameters& parameters_;
   const Placement placement_;
+  const bool in_step_;  // servers make every step together
   Extras extras_;
   std::vector<Server> servers_;
   std::string run_;

@@ -84,8 +84,19 @@ Service::Run::Run(const Json& head, const rpc::Message& message)
   reader.take_into(vectors_of(state));
   shard.optimizer().restore(state);
   reader.end();
+  if (synchronous && head.at("redo").get<bool>()) {
+    for (const torch::Tensor& tensor : everything()) previous.push_back(tensor.clone());
+  }
   if (synchronous)
     sync.emplace(shard, buffers, counters, SyncOptions{workers, number_within(head, "lanes", 1, kMostLanes)});
+}
+
+std::vector<torch::Tensor> Service::Run::everything() const {
+  std::vector<torch::Tensor> all;
+  for (const Stretch& stretch : shard.stretches()) all.push_back(stretch.values);
+  all.insert(all.end(), buffers.begin(), buffers.end());
+  all.insert(all.end(), counters.begin(), counters.end());
+  return all;
 }
 
 rpc::Message Service::serve(const rpc::Caller& caller, const std::string& method,
@@ -245,17 +256,29 @@ rpc::Message Service::join_run(Lock& lock, const rpc::Caller& caller, const rpc:
 // Where the values may change before they are sent, the answer is a copy of them.
 rpc::Message Service::values_for(int rank, bool copies) {
   rpc::Message answer{{{"step", run_->step}}, {}};
-  for (const Stretch& stretch : run_->shard.stretches())
-    answer.pieces.push_back(piece_of(copies ? stretch.values.clone() : stretch.values));
-  append(answer, run_->buffers, copies);
-  append(answer, run_->counters, copies);
+  append(answer, run_->everything(), copies);
   workers_.at(rank).pulled = run_->step;
+  return answer;
+}
+
+rpc::Message Service::values_at(int64_t step, int rank) {
+  const bool is_past = step + 1 == run_->step || (step == run_->step && run_->added_up == step);
+  if (!is_past && step != run_->step) {
+    fail(ErrorKind::PeerLost, "the server is at step {}, and knows nothing of step {} any more", run_->step,
+         step);
+  }
+  if (!is_past || run_->previous.empty()) return values_for(rank, true);
+  rpc::Message answer{{{"step", step}}, {}};
+  append(answer, run_->previous, true);
+  workers_.at(rank).pulled = step;
   return answer;
 }
 
 rpc::Message Service::pull(Lock&, const rpc::Caller& caller, const rpc::Message& request) {
   require_run(request);
-  return values_for(rank_of(caller), true);
+  const int rank = rank_of(caller);
+  if (!request.head.contains("step")) return values_for(rank, true);
+  return values_at(number_in(request.head, "step"), rank);
 }
 
 rpc::Message Service::push(Lock& lock, const rpc::Caller& caller, const rpc::Message& request) {
@@ -268,6 +291,8 @@ rpc::Message Service::push(Lock& lock, const rpc::Caller& caller, const rpc::Mes
 void Service::add_up(const rpc::Message& request) {
   if (const auto rate = request.head.find("rate"); rate != request.head.end())
     run_->shard.optimizer().set_learning_rate(rate->get<double>());
+  const std::vector<torch::Tensor> now = run_->everything();
+  for (size_t i = 0; i < run_->previous.size(); ++i) run_->previous[i].copy_(now[i]);
   const SyncStep::Result result = run_->sync->add_up(run_->step);
   run_->words = result.words;
   run_->added_up = run_->step;

@@ -61,6 +61,8 @@ class Service final : public rpc::Service {
   // What the chief has begun.
   struct Run {
     Run(const Json& head, const rpc::Message& message);
+    // Values, buffers, counters.
+    std::vector<torch::Tensor> everything() const;
 
     const std::string id;  // another one each time the servers are set back
     const std::vector<std::string> plan;
@@ -74,6 +76,10 @@ class Service final : public rpc::Service {
     int64_t step;
     Json progress;
     std::optional<SyncStep> sync;
+    // As it was before the step that was added up last: values, buffers, counters. For a worker that comes
+    // back in the middle of a step that some servers have made and others have not. None where that cannot
+    // be.
+    std::vector<torch::Tensor> previous;
     torch::Tensor words;    // of the last step that was added up
     int64_t added_up = -1;  // which that is
     std::set<int> entered;
@@ -112,6 +118,7 @@ class Service final : public rpc::Service {
   void make_step(double factor);
   void await_sum(Lock& lock, const rpc::Caller& caller, int rank, const rpc::Message& request, int64_t step);
   rpc::Message values_for(int rank, bool copies);
+  rpc::Message values_at(int64_t step, int rank);
   rpc::Message gradients();
   bool may_go_on(const Worker& worker) const;
 

@@ -30,6 +30,7 @@ rpc::Message begin(const char* strategy, int workers, int64_t staleness = -1) {
            {"lanes", workers},
            {"backup", 0},
            {"staleness", staleness},
+           {"redo", true},
            {"optimizer", tutti::to_json(torch::optim::SGDOptions(1.0))},
            {"step", 0},
            {"progress", Json::object()},
@@ -119,6 +120,37 @@ TEST_F(ServiceOf, wakes_whoever_waits_when_it_is_gone_itself) {
   }
   service_.gone(caller(0));
   waiting.join();
+}
+
+// What the one worker of one lane pushes.
+rpc::Message push_of_step(int64_t step, double gradient) {
+  const ControlWord control(blocks_of(1, 1), 1, kNumbers);
+  const torch::Tensor word = torch::zeros({control.size()}, torch::kDouble);
+  control.write(word, step, {}, {{{0, 0}, TreeSum::Vectors{torch::tensor({1.0, 1.0, 1.0}, torch::kDouble)}}});
+  rpc::Message message{head(), pieces_of({word, torch::full({kSize}, gradient)})};
+  message.head["step"] = step;
+  return message;
+}
+
+torch::Tensor values_behind_words(const rpc::Message& answer) {
+  return values_in({answer.head, {answer.pieces.begin() + 1, answer.pieces.end()}});
+}
+
+// It had pushed to this server, and was killed before it had pushed to another.
+TEST_F(ServiceOf, ps_sync_lets_a_worker_that_comes_back_do_its_last_step_again) {
+  start("ps-sync", 1);
+  EXPECT_TRUE(
+      torch::equal(values_behind_words(call(0, "push", push_of_step(0, 0.5))), torch::full({kSize}, 0.5)));
+  service_.gone(caller(0));
+  call(1, "join", join(0));
+  rpc::Message pull{head(), {}};
+  pull.head["step"] = 0;
+  EXPECT_TRUE(torch::equal(values_in(call(1, "pull", pull)), torch::ones({kSize})));
+  EXPECT_TRUE(
+      torch::equal(values_behind_words(call(1, "push", push_of_step(0, 0.5))), torch::full({kSize}, 0.5)));
+  EXPECT_TRUE(
+      torch::equal(values_behind_words(call(1, "push", push_of_step(1, 0.25))), torch::full({kSize}, 0.25)));
+  expect_error(ErrorKind::PeerLost, HasSubstr("knows nothing of step 0"), [&] { call(1, "pull", pull); });
 }
 
 TEST_F(ServiceOf, refuses_what_belongs_to_another_run) {

@@ -33,7 +33,10 @@ void check(int code, int line = __builtin_LINE()) {
   fail(ErrorKind::PeerLost, "MPI says '{}' (mpi.cc:{})", text, line);
 }
 
-// MPI itself, of which a process has one; hence the only static object here.
+// Not a member of the library, which begins when somebody asks for it.
+std::atomic<bool> may_finalise{true};
+
+// MPI itself, of which a process has one; hence static objects here, and nowhere else.
 class Library {
  public:
   static Library& get() {
@@ -45,8 +48,6 @@ class Library {
   std::unique_lock<std::mutex> lock() {
     return one_thread_ ? std::unique_lock(mutex_) : std::unique_lock<std::mutex>();
   }
-  // Also where nobody has asked for the library.
-  static void never_finalise() noexcept { may_finalise_ = false; }
   // What MPI may go on to write to is never freed.
   void leave_to_mpi(std::shared_ptr<std::string> bytes) {
     const auto one_at_a_time = lock();
@@ -74,10 +75,8 @@ class Library {
   ~Library() {
     int done = 1;
     MPI_Finalized(&done);
-    if (ours_ && may_finalise_ && done == 0) MPI_Finalize();
+    if (ours_ && may_finalise && done == 0) MPI_Finalize();
   }
-
-  static inline std::atomic<bool> may_finalise_{true};
 
   std::mutex mutex_;
   bool one_thread_ = false;
@@ -450,7 +449,7 @@ bool mpi_built() { return true; }
 
 void mpi_initialise() { Library::get(); }
 
-void mpi_never_finalise() noexcept { Library::never_finalise(); }
+void mpi_never_finalise() noexcept { may_finalise = false; }
 
 std::string mpi_broadcast_text(const std::string& text, int root, std::chrono::milliseconds timeout) {
   const auto deadline = std::chrono::steady_clock::now() + timeout;

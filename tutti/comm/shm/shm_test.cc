@@ -21,7 +21,6 @@ namespace {
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 using ::testing::AllOf;
-using testing::Child;
 using ::testing::HasSubstr;
 using testing::kLong;
 using testing::names;

@@ -46,9 +46,13 @@ std::string text_of(const grpc::Status& status) {
 }
 
 void log_tls_alone(gpr_log_func_args* args) {
+  if (!std::string_view(args->file).ends_with("ssl_transport_security.cc")) return;
   const std::string_view text = args->message;
-  if (std::string_view(args->file).ends_with("ssl_transport_security.cc"))
-    Log(LogLevel::Warning).warning("TLS with another task failed: {}", text.substr(text.rfind("::") + 2));
+  // Its words behind the codes of OpenSSL, where there are such.
+  const size_t codes = text.rfind("::");
+  Log(LogLevel::Warning)
+      .warning("TLS with another task failed: {}",
+               text.substr(codes == std::string_view::npos ? 0 : codes + 2));
 }
 
 }  // namespace

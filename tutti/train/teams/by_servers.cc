@@ -1,6 +1,7 @@
 #include "tutti/train/teams/by_servers.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include <fmt/format.h>
@@ -10,6 +11,8 @@
 
 #include "tutti/base/error.h"
 #include "tutti/cluster/roles.h"
+#include "tutti/comm/collectives.h"
+#include "tutti/comm/inproc/inproc.h"
 #include "tutti/train/strategies/ps_async.h"
 #include "tutti/train/strategies/ps_sync.h"
 
@@ -36,13 +39,28 @@ std::string strategy_of(const Context& context) {
   return context.flags().strategy.empty() ? "ps-async" : context.flags().strategy;
 }
 
+std::unique_ptr<comm::Communicator> group_of_one() {
+  constexpr std::chrono::milliseconds kNobodyIsWaitedFor{1000};
+  auto transports = comm::inproc_transports(1, kNobodyIsWaitedFor);
+  return std::make_unique<comm::Collectives>(std::move(transports.front()), kNobodyIsWaitedFor);
+}
+
+comm::TimelineFileOptions timeline_options(const Context& context) {
+  const std::string& path = context.flags().timeline;
+  return {.path = context.is_chief() ? path : fmt::format("{}.rank{}", path, context.rank()),
+          .task = context.task().short_name(),
+          .log = context.log()};
+}
+
 }  // namespace
 
 ByServers::ByServers(const Context& context, double clip_norm)
     : context_(context),
       strategy_(strategy_of(context)),
       clip_norm_(clip_norm),
-      arena_(std::make_shared<rpc::Arena>()) {
+      arena_(std::make_shared<rpc::Arena>()),
+      alone_(group_of_one()),
+      timeline_file_(context.timeline(), *alone_, timeline_options(context)) {
   if (!has_servers(context.cluster())) {
     fail(
         ErrorKind::InvalidArgument,
@@ -70,6 +88,12 @@ void ByServers::place(ReplicaOptions& options) {
 }
 
 void ByServers::make_client(Replica& replica) {
+  if (!replica.parameters().device().is_cpu()) {
+    fail(ErrorKind::Unimplemented,
+         "workers of parameter servers compute on the CPU in this version, not on {}: give --device cpu, or "
+         "--strategy allreduce",
+         replica.parameters().device().str());
+  }
   if (!replica.parameters().communicator_users().empty() && world() > 1) {
     fail(ErrorKind::InvalidArgument,
          "SyncBatchNorm lets workers talk to each other, which they do not where there are servers: use "
@@ -146,6 +170,7 @@ int64_t ByServers::begin(Session& session, Replica& replica, const std::vector<s
                   .lanes = session.lanes(),
                   .backup = strategy_ == "ps-sync" ? context_.flags().backup : 0,
                   .staleness = context_.flags().staleness,
+                  .clipped = clip_norm_ > 0,
                   .optimizer = replica.optimizer().options()},
                  {found.progress.step, to_json(found.progress, session.lanes())}, found.optimizer, plan);
   return lost_steps;

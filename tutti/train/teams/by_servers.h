@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "tutti/cluster/context.h"
+#include "tutti/comm/communicator.h"
+#include "tutti/comm/timeline_file.h"
 #include "tutti/params/lane_vectors.h"
 #include "tutti/ps/client.h"
 #include "tutti/train/team.h"
@@ -33,7 +35,7 @@ class ByServers final : public Team {
   void merge(metrics::Metric& metric) override;
   bool needs_data_in_every_lane() const override { return false; }
   void fill(store::Report& report) const override;
-  void write_timeline() override {}
+  void write_timeline() override { timeline_file_.write(); }
   void abandon(const std::string& why) noexcept override;
 
  private:
@@ -54,6 +56,9 @@ class ByServers final : public Team {
   int64_t lanes_ = 1;
   int64_t merges_ = 0;    // of metrics
   bool at_work_ = false;  // between start and the end of a fit
+  // Each worker has a timeline of its own.
+  const std::unique_ptr<comm::Communicator> alone_;
+  comm::TimelineFile timeline_file_;  // last, so that it is written first
 };
 
 }  // namespace tutti
