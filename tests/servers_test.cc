@@ -15,7 +15,6 @@
 namespace tutti::testing {
 namespace {
 
-using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
 using Flags = std::vector<std::string>;

@@ -45,7 +45,7 @@ struct Identity {
 };
 
 // What `tutti run` tells its tasks in it (Identity::launch).
-constexpr const char* kLaunchVariable = "_TUTTI_LAUNCH";
+inline constexpr const char* kLaunchVariable = "_TUTTI_LAUNCH";
 
 // Asks, in this order: flags, TF_CONFIG, torchrun, Open MPI, MPICH/PMI, PMIx, Slurm; else one process. The
 // first that has anything to say decides; where what it says is incomplete or contradicts itself, an

@@ -151,7 +151,9 @@ void Service::gone(const rpc::Caller& caller) {
 
 bool Service::join_for(milliseconds patience) {
   Lock lock(mutex_);
-  return changed_.wait_for(lock, patience, [&] { return stopped_ || (ended_ && callers_.empty()); });
+  return changed_.wait_for(lock, patience, [&] {
+    return (stopped_ && !callers_.contains(stopper_)) || (ended_ && callers_.empty());
+  });
 }
 
 void Service::end() {
@@ -499,6 +501,7 @@ rpc::Message Service::end_job(Lock&, const rpc::Caller&, const rpc::Message&) {
 rpc::Message Service::stop_all(Lock&, const rpc::Caller& caller, const rpc::Message&) {
   log_.info("stopped by {}", who_is(caller));
   stopped_ = true;
+  stopper_ = caller.id;
   changed_.notify_all();
   return {};
 }

@@ -144,6 +144,7 @@ class Service final : public rpc::Service {
   std::map<uint64_t, int> serving_;
   bool ended_ = false;
   bool stopped_ = false;
+  uint64_t stopper_ = 0;  // who is still to hear that it is so
 };
 
 }  // namespace tutti::ps

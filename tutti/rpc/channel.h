@@ -26,6 +26,8 @@ struct ChannelOptions {
 };
 
 struct CallOptions {
+  // Where the other end is stopped in the middle of a long request, the error comes up to 10 s later: until
+  // the connection is given up, the network library holds on to the bytes of the request.
   std::chrono::milliseconds timeout{60000};
   // Where the pieces of the answer go, as many and as long as these: nothing has to be taken from the heap.
   // In the arena, the other end writes them there itself.

@@ -26,8 +26,16 @@ using testing::AllOf;
 using testing::HasSubstr;
 
 constexpr size_t kMiB = size_t{1} << 20;
-const std::vector<size_t> kSizes = {
-    0, 1, 4095, 4096, 100000, 2 * kMiB - 100, 2 * kMiB, 2 * kMiB + 1, 7 * kMiB, 300 * kMiB};
+const std::vector<size_t> kSizes = {0,
+                                    1,
+                                    4095,
+                                    4096,
+                                    100000,
+                                    kLargestChunk - 100,
+                                    kLargestChunk,
+                                    kLargestChunk + 1,
+                                    3 * kLargestChunk,
+                                    300 * kMiB};
 
 // A host and its service, and channels to it.
 class ChannelTest : public testing::Test {

@@ -56,15 +56,15 @@ class Certificates {
 
 class Security : public testing::Test {
  protected:
-  static void SetUpTestSuite() { made_ = std::make_unique<Certificates>(); }
-  static void TearDownTestSuite() { made_.reset(); }
+  static void SetUpTestSuite() { made = std::make_unique<Certificates>(); }
+  static void TearDownTestSuite() { made.reset(); }
 
   // Of a task with this certificate ("": none) that trusts this authority ("": none).
   static Credentials of(const std::string& name, const std::string& authority) {
     Credentials credentials;
-    if (!name.empty()) credentials.certificate = made_->text(name + ".pem");
-    if (!name.empty()) credentials.key = made_->text(name + ".key");
-    if (!authority.empty()) credentials.authority = made_->text(authority + ".pem");
+    if (!name.empty()) credentials.certificate = made->text(name + ".pem");
+    if (!name.empty()) credentials.key = made->text(name + ".key");
+    if (!authority.empty()) credentials.authority = made->text(authority + ".pem");
     return credentials;
   }
   static Credentials with_secret(const std::string& secret, Credentials credentials = {}) {
@@ -88,11 +88,11 @@ class Security : public testing::Test {
                  [&] { channel.connect(kEventually); });
   }
 
-  static std::unique_ptr<Certificates> made_;
+  static std::unique_ptr<Certificates> made;
   TestService service_;
 };
 
-std::unique_ptr<Certificates> Security::made_;
+std::unique_ptr<Certificates> Security::made;
 
 TEST_F(Security, tls_and_mutual_tls_carry_bytes) {
   expect_understood(of("server", ""), of("", "ca"));
@@ -146,7 +146,7 @@ TEST_F(Security, a_server_needs_a_whole_certificate) {
   expect_error(ErrorKind::InvalidArgument, HasSubstr("--tls-cert"),
                [&] { Host({.credentials = of("", "ca")}, service_); });
   Credentials mixed = of("server", "");
-  mixed.key = made_->text("worker.key");
+  mixed.key = made->text("worker.key");
   expect_error(ErrorKind::InvalidArgument, HasSubstr("--tls-key"),
                [&] { Host({.credentials = mixed}, service_); });
 }
@@ -160,17 +160,17 @@ TEST_F(Security, credentials_come_from_flags) {
   flags.secret = "x";
   EXPECT_EQ(credentials_of(flags).secret, "x");
   EXPECT_FALSE(credentials_of(flags).tls());
-  flags.tls_cert = made_->path("server.pem");
+  flags.tls_cert = made->path("server.pem");
   expect_error(ErrorKind::InvalidArgument, HasSubstr("belong together"), [&] { credentials_of(flags); });
-  flags.tls_key = made_->path("server.key");
-  flags.tls_ca = made_->path("ca.pem");
-  EXPECT_EQ(credentials_of(flags).authority, made_->text("ca.pem"));
+  flags.tls_key = made->path("server.key");
+  flags.tls_ca = made->path("ca.pem");
+  EXPECT_EQ(credentials_of(flags).authority, made->text("ca.pem"));
   EXPECT_TRUE(credentials_of(flags).tls());
-  flags.tls_ca = made_->path("server.key");
+  flags.tls_ca = made->path("server.key");
   expect_error(ErrorKind::InvalidArgument,
                AllOf(HasSubstr("--tls-ca"), HasSubstr("server.key"), HasSubstr("CERTIFICATE")),
                [&] { credentials_of(flags); });
-  flags.tls_ca = made_->path("none.pem");
+  flags.tls_ca = made->path("none.pem");
   expect_error(ErrorKind::InvalidArgument, HasSubstr("none.pem"), [&] { credentials_of(flags); });
 }
 

@@ -38,7 +38,7 @@ struct Chunk {
 };
 
 // The most that one chunk holds; the other end takes no larger one.
-inline constexpr size_t kLargestChunk = size_t{2} << 20;
+inline constexpr size_t kLargestChunk = size_t{4} << 20;
 
 // A connection, as one of its ends sees it. For one thread at a time. What does not happen until the deadline
 // is a Timeout, after which only the end of the stream is of use; when the other end has ended it, a

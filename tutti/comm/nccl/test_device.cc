@@ -62,17 +62,30 @@ class GroupWork final : public c10d::Work {
   Waits& waits_;
 };
 
+// The end of a group as LibTorch 2.x asks for it, and as 1.13 does: either overrides in one of the two alone.
+class EndsGroups : public compat::Backend {
+ public:
+  using compat::Backend::Backend;
+  // NOLINTBEGIN(modernize-use-override)
+  Pending endCoalescing() { return end_group(); }
+  void endCoalescing(std::vector<Pending>& all) { all.push_back(end_group()); }
+  // NOLINTEND(modernize-use-override)
+
+ protected:
+  virtual Pending end_group() = 0;
+};
+
 // Gloo, where messages go in groups as NCCL's do, and not without one.
-class GlooInGroups final : public compat::Backend {
+class GlooInGroups final : public EndsGroups {
  public:
   explicit GlooInGroups(c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo)
-      : compat::Backend(gloo->getRank(), gloo->getSize()), gloo_(std::move(gloo)) {}
+      : EndsGroups(gloo->getRank(), gloo->getSize()), gloo_(std::move(gloo)) {}
 
   const std::string getBackendName() const override { return "gloo"; }
   void startCoalescing() override { messages_.clear(); }
-  // The one of LibTorch 2.x, and that of 1.13.
-  Pending endCoalescing() { return c10::make_intrusive<GroupWork>(std::exchange(messages_, {}), waits_); }
-  void endCoalescing(std::vector<Pending>& all) { all.push_back(endCoalescing()); }
+  Pending end_group() override {
+    return c10::make_intrusive<GroupWork>(std::exchange(messages_, {}), waits_);
+  }
   Pending send(Tensors& tensors, int to, int tag) override { return add(gloo_->send(tensors, to, tag)); }
   Pending recv(Tensors& tensors, int from, int tag) override { return add(gloo_->recv(tensors, from, tag)); }
   Pending allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {

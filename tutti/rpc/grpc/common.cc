@@ -58,7 +58,7 @@ void log_tls_alone(gpr_log_func_args* args) {
 }  // namespace
 
 void tame_log() {
-  [[maybe_unused]] static const bool once = [] {
+  [[maybe_unused]] static const bool kOnce = [] {
     if (gpr_should_log(GPR_LOG_SEVERITY_INFO) == 0) gpr_set_log_function(log_tls_alone);
     return true;
   }();
