@@ -141,7 +141,8 @@ TEST_P(CutCable, ends_all_and_each_says_whom_it_misses) {
   const auto results = wait_for_all(tasks_);
   for (const ProgramResult& result : results) EXPECT_NE(result.exit_code, 0);
   for (const int index : {0, 1}) {
-    EXPECT_THAT(results[index].err, HasSubstr("for 3 s"));
+    // Whoever waits for a checkpoint to be written waits longer.
+    EXPECT_THAT(results[index].err, AnyOf(HasSubstr("for 3 s"), HasSubstr("for 30 s")));
     EXPECT_THAT(results[index].err, AnyOf(HasSubstr("worker/2 on west"), HasSubstr("worker/3 on west")));
   }
   // Those two are also cut off from the table at rank 0, so that they may not come to say what they wait for.
