@@ -52,9 +52,10 @@ struct Flags {
   std::string tls_cert;  // files in PEM; "": no TLS
   std::string tls_key;
   std::string tls_ca;
-  std::string secret;          // that all tasks of a job have in common
-  bool insecure = false;       // listen beyond loopback without TLS
-  double start_timeout = 120;  // seconds that tasks have to come
+  std::string secret;           // that all tasks of a job have in common
+  bool insecure = false;        // listen beyond loopback without TLS
+  bool allow_programs = false;  // carry out programs that callers send
+  double start_timeout = 120;   // seconds that tasks have to come
 
   // What is read and written.
   std::string data;

@@ -117,6 +117,8 @@ void add_server_flags(FlagSet& set, Flags& flags) {
       "what all tasks of a job know and nobody else; give it as the variable TUTTI_SECRET, which keeps it "
       "out of the list of processes");
   set.add("--insecure", flags.insecure, "servers listen to other machines also without TLS");
+  set.add("--allow-programs", flags.allow_programs,
+          "a bare server carries out the programs (TorchScript) that callers send it");
   set.add("--start-timeout", flags.start_timeout,
           "seconds that the tasks have to come, in any order, before those missing are named");
   set.require("--start-timeout", "a number of seconds above 0", is_positive);
