@@ -18,7 +18,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "bench/scale_chart.h"
+#include "tutti/base/chart.h"
 #include "bench/scale_model.h"
 #include "bench/sides.h"
 #include "tutti/base/environment.h"
@@ -29,13 +29,14 @@
 
 namespace {
 
-using bench::Chart;
+namespace chart = tutti::chart;
 using bench::Cluster;
 using bench::Exchange;
 using bench::ExchangeSample;
 using bench::Link;
 using bench::Machine;
-using bench::Mark;
+using chart::Chart;
+using chart::Mark;
 
 constexpr std::array kExchanges = {Exchange::Ring, Exchange::Tree, Exchange::Hierarchical, Exchange::Direct};
 constexpr double kGradientBytes = 1663370 * 4;  // of the MNIST network
@@ -399,12 +400,12 @@ void print_buckets(const Cluster& given) {
 Chart machine_chart(const Measured& measured, const Model& model) {
   Chart chart;
   double most = 0;
-  std::array<bench::Series, 5> series = {{{"model, shared memory", Mark::Line, {}, 0},
+  std::array<chart::Series, 5> series = {{{"model, shared memory", Mark::Line, {}, 0},
                                           {"measured, fitted to", Mark::Dots, {}, 0},
                                           {"measured, foretold", Mark::Rings, {}, 0},
                                           {"model, TCP", Mark::Dashes, {}, 1},
                                           {"measured over TCP, foretold", Mark::Rings, {}, 1}}};
-  const auto add = [&](bench::Series& to, double x, double seconds) {
+  const auto add = [&](chart::Series& to, double x, double seconds) {
     to.points.emplace_back(x, seconds * 1e3);
     most = std::max(most, seconds * 1e3);
   };
@@ -432,7 +433,7 @@ Chart cluster_chart(const Cluster& cluster) {
   chart.x = {"workers", 1, kLargest, true, {1, 4, 16, 64, 256, 1024}};
   chart.y = {"efficiency", 0, 1, false, {0, 0.2, 0.4, 0.6, 0.8, 1}};
   for (const Exchange exchange : kExchanges) {
-    bench::Series series;
+    chart::Series series;
     series.name = name_of(exchange);
     series.mark =
         exchange == Exchange::Hierarchical || exchange == Exchange::Direct ? Mark::Line : Mark::Dashes;
@@ -450,7 +451,7 @@ void tell(const Arguments& arguments, const Measured& measured, const Model& mod
   print_parameters(arguments, model);
   print_efficiency(cluster);
   print_buckets(cluster);
-  tutti::replace_file(arguments.svg, bench::svg_of({machine_chart(measured, model), cluster_chart(cluster)}));
+  tutti::replace_file(arguments.svg, chart::svg_of({machine_chart(measured, model), cluster_chart(cluster)}));
   fmt::print(
       "\n![Step time on this machine, and expected efficiency on a cluster](scale.svg)\n\n(`./dev bench "
       "scale`)\n");

@@ -4,8 +4,6 @@
 
 #include <gmock/gmock.h>
 
-#include "bench/scale_chart.h"
-
 namespace bench {
 namespace {
 
@@ -175,23 +173,6 @@ TEST(ScaleModel, fits_find_nothing_below_zero) {
   EXPECT_GT(link.bandwidth, 0);
   // One core alone says nothing of what several do to one another.
   EXPECT_NEAR(fit_machine(1, {{1, 2}, {2, 4}}).compute, 2, 1e-12);
-}
-
-TEST(ScaleChart, draws_every_point_and_escapes_text) {
-  Chart chart;
-  chart.title = "a < b & c";
-  chart.x = {.label = "workers", .least = 1, .most = 1024, .logarithmic = true};
-  chart.y = {.label = "efficiency", .least = 0, .most = 1};
-  chart.series = {{"ring", Mark::Line, {{1, 1}, {1024, 0.5}}}, {"measured", Mark::Dots, {{32, 0.75}}}};
-  const std::string svg = svg_of({chart});
-  EXPECT_THAT(svg, HasSubstr("a &lt; b &amp; c"));
-  EXPECT_THAT(svg, HasSubstr("<polyline"));
-  EXPECT_THAT(svg, HasSubstr("<circle"));
-  EXPECT_THAT(svg, HasSubstr("ring"));
-  EXPECT_THAT(svg, Not(HasSubstr("nan")));
-  EXPECT_LT(svg.size(), 100'000U);
-  // 32 of 1..1024 is the middle of a logarithmic axis, and 0.75 a quarter from the top.
-  EXPECT_THAT(svg, HasSubstr(place_text(chart, 0, 32, 0.75)));
 }
 
 }  // namespace

@@ -51,12 +51,12 @@ function(tutti_program name)
   tutti_use_torch(${name})
 endfunction()
 
-# tutti_test(NAME [TORCH|TORCH_NN] [LABEL fast|slow|gpu] [TIMEOUT s] SOURCES ... [DEPENDS ...] [ENVIRONMENT ...]): one ctest entry.
+# tutti_test(NAME [TORCH|TORCH_NN] [LABEL fast|slow|gpu] [ALONE] [TIMEOUT s] SOURCES ... [DEPENDS ...] [ENVIRONMENT ...]): one ctest entry.
 function(tutti_test name)
   if(NOT TUTTI_TESTS)
     return()
   endif()
-  cmake_parse_arguments(arg "TORCH;TORCH_NN" "LABEL;TIMEOUT" "SOURCES;DEPENDS;ENVIRONMENT" ${ARGN})
+  cmake_parse_arguments(arg "TORCH;TORCH_NN;ALONE" "LABEL;TIMEOUT" "SOURCES;DEPENDS;ENVIRONMENT" ${ARGN})
   if(NOT arg_LABEL)
     set(arg_LABEL fast)
   endif()
@@ -75,8 +75,8 @@ function(tutti_test name)
   # Kernels sum in an order that depends on the number of threads; tests say themselves when they want more than one.
   set_tests_properties(${name} PROPERTIES LABELS ${arg_LABEL} TIMEOUT ${arg_TIMEOUT}
     ENVIRONMENT "OMP_NUM_THREADS=1;TUTTI_TEST_BIN=${CMAKE_BINARY_DIR}/bin;${arg_ENVIRONMENT}")
-  if(arg_LABEL STREQUAL slow)
-    # They train for minutes: beside another, the kernels' threads would wait for one another.
+  if(arg_ALONE)
+    # Where it trains for minutes: beside another, the kernels' threads would wait for one another.
     set_tests_properties(${name} PROPERTIES RUN_SERIAL ON)
   endif()
 endfunction()

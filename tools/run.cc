@@ -49,6 +49,17 @@ void add_options(CLI::App& app, RunOptions& options) {
   app.prefix_command();  // `--` may be left out where PROGRAM's name shows where it begins
 }
 
+// As the program's own flags say, or its variables.
+bool wants_master(const std::vector<std::string>& command, const Environment& environment) {
+  constexpr const char* kInGraph = "in-graph";
+  std::string strategy = environment.get("TUTTI_STRATEGY").value_or("");
+  for (size_t i = 1; i < command.size(); ++i) {
+    if (command[i] == "--strategy" && i + 1 < command.size()) strategy = command[i + 1];
+    if (command[i].starts_with("--strategy=")) strategy = command[i].substr(command[i].find('=') + 1);
+  }
+  return strategy == kInGraph;
+}
+
 [[noreturn]] void hand_to_mpirun(const RunOptions& options, std::vector<std::string> command,
                                  const Environment& environment) {
   if (options.launch.servers > 0)
@@ -88,6 +99,7 @@ int run_command(const std::vector<std::string>& arguments, const Environment& en
     fail(ErrorKind::InvalidArgument, "tutti run: no program; say which: tutti run -n 2 -- build/bin/mnist");
   }
   if (app.count("--hosts") > 0) hand_to_mpirun(options, std::move(command), environment);
+  options.launch.master = wants_master(command, environment);
   return launch(command, environment, options.launch);
 }
 

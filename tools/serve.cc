@@ -15,12 +15,16 @@ namespace tutti {
 namespace {
 
 constexpr const char* kAboutServe =
-    "Is one parameter server, for any program: what the model is it hears from the chief. Ends with the "
+    "Is one parameter server, for any program: what the model is it hears from the chief. In any other job "
+    "it is a passive worker, which computes what a master asks for (--strategy in-graph). Ends with the "
     "job.\n"
-    "  tutti serve --cluster_spec 'ps|h:2222,worker|h:2223;h:2224' --job_name ps --task_index 0";
+    "  tutti serve --cluster_spec 'ps|h:2222,worker|h:2223;h:2224' --job_name ps --task_index 0\n"
+    "  tutti serve --cluster_spec 'master|h:2222,worker|h:2223' --job_name worker --task_index 0 "
+    "--allow-programs";
 constexpr const char* kAboutStop =
-    "Ends the parameter servers of a cluster at once. What was not saved is lost.\n"
-    "  tutti stop --cluster_spec 'ps|h:2222,worker|h:2223;h:2224'";
+    "Ends the servers of a cluster at once, or those of one job. What was not saved is lost.\n"
+    "  tutti stop --cluster_spec 'ps|h:2222,worker|h:2223;h:2224'\n"
+    "  tutti stop --cluster_spec 'master|h:2222,worker|h:2223' --job_name worker";
 
 // Whoever has set variables for training need not unset them.
 std::optional<std::string> parse(const char* about, const char* name,
@@ -33,7 +37,15 @@ std::optional<std::string> parse(const char* about, const char* name,
   static_cast<void>(everything.parse(1, words.data(), environment));
   FlagSet ours(about);
   add_connection_flags(ours, flags);
+  ours.add("--device", flags.device, "cpu, cuda, cuda:N: where a passive worker computes");
   return ours.parse(static_cast<int>(words.size()), words.data(), Environment());
+}
+
+std::vector<Task> tasks_to_stop(const ClusterSpec& cluster, const std::string& job) {
+  if (job.empty()) return servers_of(cluster);
+  std::vector<Task> tasks;
+  for (const int index : cluster.task_indices(job)) tasks.push_back({.job = job, .index = index});
+  return tasks;
 }
 
 }  // namespace
@@ -44,11 +56,12 @@ int serve_command(const std::vector<std::string>& arguments, const Environment& 
     fmt::print("{}", *help);
     return 0;
   }
-  flags.device = "cpu";
+  // Off the GPUs unless told.
+  if (flags.device == "auto") flags.device = "cpu";
   const Context context(flags, discover(flags, environment));
-  if (!is_server_job(context.task().job)) {
-    fail(ErrorKind::InvalidArgument, "tutti serve: {} is no server (found through {}): give --job_name ps",
-         context.task().short_name(), context.identity().source);
+  if (context.cluster().empty()) {
+    fail(ErrorKind::InvalidArgument,
+         "tutti serve: of which cluster? Give --cluster_spec, --job_name and --task_index");
   }
   at::set_num_threads(context.threads());
   serve(context);
@@ -66,7 +79,7 @@ int stop_command(const std::vector<std::string>& arguments, const Environment& e
   const auto timeout =
       std::chrono::ceil<std::chrono::milliseconds>(std::chrono::duration<double>(flags.timeout));
   int failures = 0;
-  for (const Task& task : servers_of(cluster)) {
+  for (const Task& task : tasks_to_stop(cluster, flags.job_name)) {
     const std::string& address = cluster.address(task.job, task.index);
     try {
       rpc::Channel channel(address, {.credentials = rpc::credentials_of(flags),

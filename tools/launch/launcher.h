@@ -13,7 +13,8 @@ namespace tutti {
 struct LaunchOptions {
   std::optional<int> workers;  // of this machine; nothing: one per visible GPU, one where there is none
   int servers = 0;             // parameter servers beside the workers, on this machine alone
-  int restarts = 0;            // after a failure: of the whole group, or where there are servers of the task
+  bool master = false;         // another task, which drives the workers
+  int restarts = 0;            // after a failure: of the whole group; with servers or a master, of the task
   std::chrono::milliseconds start_timeout{300'000};  // for the launchers of the other hosts to come
 };
 

@@ -16,18 +16,22 @@ namespace tutti {
 namespace {
 
 constexpr const char* kServers = "ps";
+constexpr const char* kMaster = "master";
 constexpr const char* kWorkers = "worker";
 
 // "ps|127.0.0.1:4710,worker|127.0.0.1:4711;127.0.0.1:4712".
-ClusterSpec cluster_of(int servers, int workers) {
-  ClusterSpec::Tasks ps;
-  ClusterSpec::Tasks tasks;
-  for (const int port : free_ports(servers + workers)) {
-    ClusterSpec::Tasks& job = static_cast<int>(ps.size()) < servers ? ps : tasks;
-    job.emplace(static_cast<int>(job.size()), fmt::format("127.0.0.1:{}", port));
+ClusterSpec cluster_of(const std::vector<std::pair<const char*, int>>& jobs) {
+  int tasks = 0;
+  for (const auto& [job, size] : jobs) tasks += size;
+  const std::vector<int> ports = free_ports(tasks);
+  auto port = ports.begin();
+  std::vector<std::pair<std::string, ClusterSpec::Tasks>> cluster;
+  for (const auto& [job, size] : jobs) {
+    if (size == 0) continue;
+    ClusterSpec::Tasks& addresses = cluster.emplace_back(job, ClusterSpec::Tasks()).second;
+    for (int index = 0; index < size; ++index) addresses.emplace(index, fmt::format("127.0.0.1:{}", *port++));
   }
-  if (servers == 0) return ClusterSpec({{kWorkers, std::move(tasks)}});
-  return ClusterSpec({{kServers, std::move(ps)}, {kWorkers, std::move(tasks)}});
+  return ClusterSpec(cluster);
 }
 
 TaskPlan plan_of(const ClusterSpec& cluster, const Task& task, const std::string& launch) {
@@ -72,11 +76,16 @@ int Planner::workers_here() const {
 
 Plan Planner::on_this_machine() const {
   Plan plan;
-  const ClusterSpec cluster = cluster_of(options_.servers, workers_here());
+  const ClusterSpec cluster = cluster_of(
+      {{kServers, options_.servers}, {kMaster, options_.master ? 1 : 0}, {kWorkers, workers_here()}});
   const std::string launch = random_key();
   for (int index = 0; index < options_.servers; ++index) {
     plan.tasks.push_back(plan_of(cluster, {.job = kServers, .index = index}, launch));
     plan.tasks.back().is_server = true;
+    plan.tasks.back().variables["CUDA_VISIBLE_DEVICES"] = "";
+  }
+  if (options_.master) {
+    plan.tasks.push_back(plan_of(cluster, {.job = kMaster, .index = 0}, launch));
     plan.tasks.back().variables["CUDA_VISIBLE_DEVICES"] = "";
   }
   for (const int index : cluster.task_indices(kWorkers)) {

@@ -42,8 +42,11 @@ class Context {
   // Threads inside one kernel: --threads, else share_of_cores(). Fixed, since kernels may sum in another
   // order. Nothing is set by building a Context: tutti::run() does that.
   int threads() const { return threads_; }
-  // The number of lanes: --lanes, else one a worker.
-  int64_t lanes() const { return flags_.lanes > 0 ? flags_.lanes : world(); }
+  // The number of lanes: --lanes, else one for every worker that computes, which a master does not.
+  int64_t lanes() const {
+    if (flags_.lanes > 0) return flags_.lanes;
+    return flags_.strategy == "in-graph" && world() > 1 ? world() - 1 : world();
+  }
 
  private:
   Flags flags_;

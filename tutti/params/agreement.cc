@@ -61,6 +61,14 @@ void require_same_plan(comm::Communicator& comm, const std::vector<std::string>&
   }
 }
 
+void require_same_plan(const std::vector<std::string>& chiefs, const std::vector<std::string>& theirs,
+                       const std::string& who) {
+  const auto [here, there] = std::mismatch(chiefs.begin(), chiefs.end(), theirs.begin(), theirs.end());
+  if (here == chiefs.end() && there == theirs.end()) return;
+  fail(ErrorKind::InvalidArgument, "{} has not the same plan as the chief: '{}' where the chief has '{}'",
+       who, there == theirs.end() ? "nothing" : *there, here == chiefs.end() ? "nothing" : *here);
+}
+
 void on_chief(const Context& context, comm::Communicator& comm, const comm::Options& options,
               const std::function<void()>& body) {
   constexpr int kTimeouts = 10;

@@ -19,6 +19,10 @@ std::vector<std::string> plan_of(const Parameters& parameters, const OptimizerOp
 // InvalidArgument that all of them throw.
 void require_same_plan(comm::Communicator& comm, const std::vector<std::string>& plan);
 
+// One worker's plan and the chief's. InvalidArgument says where `who` differs.
+void require_same_plan(const std::vector<std::string>& chiefs, const std::vector<std::string>& theirs,
+                       const std::string& who);
+
 // What rank 0 alone does, with its disk, while the others wait: ten times as long as for one another. If it
 // cannot, they hear why.
 void on_chief(const Context& context, comm::Communicator& comm, const comm::Options& options,

@@ -1,11 +1,9 @@
 #include "tutti/ps/client.h"
 
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <random>
 #include <thread>
-#include <unistd.h>
 #include <utility>
 
 #include <fmt/format.h>
@@ -24,22 +22,6 @@ namespace {
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 using Tensors = std::vector<torch::Tensor>;
-
-constexpr milliseconds kBetweenReminders{10000};
-
-milliseconds milliseconds_of(double seconds) {
-  return std::chrono::ceil<milliseconds>(std::chrono::duration<double>(seconds));
-}
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  ::gethostname(name.data(), name.size() - 1);
-  return name.data();
-}
-
-Json hello_of(const Context& context) {
-  return {{"task", context.task().short_name()}, {"host", host_name()}, {"pid", ::getpid()}};
-}
 
 // Not to be guessed, and not twice.
 std::string new_run() {
@@ -66,91 +48,18 @@ Client::Client(const Context& context, Parameters& parameters, const Placement& 
     : context_(context),
       parameters_(parameters),
       placement_(placement),
-      in_step_(context.flags().strategy == "ps-sync") {
-  const std::vector<Task> tasks = servers_of(context.cluster());
-  for (size_t i = 0; i < tasks.size(); ++i) {
-    const std::string& address = context.cluster().address(tasks[i].job, tasks[i].index);
-    const std::string name = fmt::format("{} ({})", tasks[i].short_name(), address);
-    rpc::ChannelOptions options{.credentials = rpc::credentials_of(context.flags()),
-                                .hello = hello_of(context),
-                                .who = name,
-                                .arena = arena};
-    servers_.push_back({name, std::make_unique<rpc::Channel>(address, options),
-                        placement.parts_of(static_cast<int>(i)), std::make_unique<comm::Executor>()});
-  }
+      in_step_(context.flags().strategy == "ps-sync"),
+      peers_(context, servers_of(context.cluster()), "parameter servers", std::move(arena)) {
+  for (size_t i = 0; i < peers_.size(); ++i) parts_.push_back(placement.parts_of(static_cast<int>(i)));
 }
 
 Client::~Client() = default;
 
-// For every server at once; the first that fails is what is thrown, when all are done.
-template <class Body>
-void Client::for_all(Body body) {
-  std::vector<comm::Work> others;
-  for (size_t i = 1; i < servers_.size(); ++i)
-    others.push_back(servers_[i].thread->run([&body, i] {
-      const torch::NoGradGuard no_grad;
-      body(i);
-    }));
-  std::exception_ptr failure;
-  const auto attempt = [&](const auto& call) {
-    try {
-      call();
-    } catch (...) {
-      if (!failure) failure = std::current_exception();
-    }
-  };
-  attempt([&] { body(size_t{0}); });
-  for (const comm::Work& work : others) attempt([&] { work.wait(); });
-  if (failure) std::rethrow_exception(failure);
-}
-
-// The server gives up first, and says for whom it has waited.
-rpc::CallOptions Client::patience(const char* what, int64_t step) const {
-  constexpr milliseconds kOnItsWay{5000};
-  return {.timeout = milliseconds_of(context_.flags().timeout) + kOnItsWay,
-          .into = {},
-          .what = what,
-          .step = step};
-}
-
-Json Client::head() const {
-  return {{"run", run_}, {"patience", milliseconds_of(context_.flags().timeout).count()}};
-}
-
-void Client::connect() {
-  const auto deadline = Clock::now() + milliseconds_of(context_.flags().start_timeout);
-  std::vector<std::string> missing(servers_.size());
-  for (bool reminded = false;; reminded = true) {
-    const auto patience =
-        std::min(kBetweenReminders, std::chrono::ceil<milliseconds>(deadline - Clock::now()));
-    for_all([&](size_t i) {
-      missing[i].clear();
-      try {
-        servers_[i].channel->connect(std::max(patience, milliseconds(1)));
-      } catch (const Error& error) {
-        if (error.kind() != ErrorKind::Timeout && error.kind() != ErrorKind::PeerLost) throw;
-        missing[i] = error.what();
-      }
-    });
-    std::vector<std::string> lines;
-    std::copy_if(missing.begin(), missing.end(), std::back_inserter(lines),
-                 [](const std::string& line) { return !line.empty(); });
-    if (lines.empty()) {
-      if (reminded) context_.log().info("all servers are there");
-      return;
-    }
-    if (Clock::now() >= deadline) {
-      fail(ErrorKind::Timeout,
-           "{} of {} parameter servers did not come within {:g} s (--start-timeout):\n  {}", lines.size(),
-           servers_.size(), context_.flags().start_timeout, fmt::join(lines, "\n  "));
-    }
-    context_.log().info("still waiting for {}", fmt::join(lines, "; "));
-  }
-}
+Json Client::head() const { return {{"run", run_}, {"patience", peers_.timeout().count()}}; }
 
 std::vector<Json> Client::states_of_all() {
-  std::vector<Json> states(servers_.size());
-  for_all([&](size_t i) { states[i] = servers_[i].channel->call("state", {}, patience("its state")).head; });
+  std::vector<Json> states(peers_.size());
+  peers_.for_all([&](size_t i) { states[i] = peers_.call(i, "state", {}, peers_.patience("its state")).head; });
   return states;
 }
 
@@ -174,7 +83,7 @@ std::optional<Client::Standing> Client::standing() {
 
 Tensors Client::parts_of(size_t server, const Tensors& blocks) const {
   Tensors parts;
-  for (const Placement::Part& part : servers_[server].parts)
+  for (const Placement::Part& part : parts_[server])
     parts.push_back(blocks[part.block].narrow(0, part.begin, part.end - part.begin));
   return parts;
 }
@@ -207,10 +116,10 @@ Tensors Client::places(size_t server, const Tensors& values, const Extras& extra
 void Client::begin(const RunOptions& options, const Standing& standing, const Optimizer::State& state,
                    const std::vector<std::string>& plan) {
   const std::string run = new_run();
-  for_all([&](size_t i) {
+  peers_.for_all([&](size_t i) {
     std::vector<Shard::Part> parts;
     Optimizer::State mine{.steps = state.steps, .slots = {}};
-    for (const Placement::Part& part : servers_[i].parts) {
+    for (const Placement::Part& part : parts_[i]) {
       parts.push_back(
           {part.block, part.begin, part.end, parameters_.blocks()[part.block].values.scalar_type()});
       for (Optimizer::Slot& slot : part_of(state, part.block, part.begin, part.end))
@@ -224,7 +133,7 @@ void Client::begin(const RunOptions& options, const Standing& standing, const Op
                           {"lanes", options.lanes},
                           {"backup", options.backup},
                           {"staleness", options.staleness},
-                          {"redo", options.clipped || servers_.size() > 1},
+                          {"redo", options.clipped || peers_.size() > 1},
                           {"optimizer", tutti::to_json(options.optimizer)},
                           {"step", standing.step},
                           {"progress", standing.progress},
@@ -234,13 +143,13 @@ void Client::begin(const RunOptions& options, const Standing& standing, const Op
                           {"state", outline_of(mine)}},
                          pieces_of(places(i, own_values(), extras_))};
     for (rpc::Piece& piece : pieces_of(vectors_of(mine))) message.pieces.push_back(std::move(piece));
-    servers_[i].channel->call("begin", message, patience("the parameters", standing.step));
+    peers_.call(i, "begin", message, peers_.patience("the parameters", standing.step));
   });
 }
 
 Client::Standing Client::join(const std::vector<std::string>& plan) {
   constexpr milliseconds kPause{100};
-  const auto deadline = Clock::now() + milliseconds_of(context_.flags().start_timeout);
+  const auto deadline = Clock::now() + peers_.start_timeout();
   for (;; std::this_thread::sleep_for(kPause)) {
     const std::vector<Json> answers =
         join_each(plan, std::chrono::ceil<milliseconds>(deadline - Clock::now()));
@@ -259,13 +168,13 @@ Client::Standing Client::join(const std::vector<std::string>& plan) {
 }
 
 std::vector<Json> Client::join_each(const std::vector<std::string>& plan, milliseconds wait) {
-  std::vector<Json> answers(servers_.size());
+  std::vector<Json> answers(peers_.size());
   const rpc::Message message{
       {{"rank", context_.rank()}, {"plan", plan}, {"patience", std::max(wait, milliseconds(1)).count()}}, {}};
-  for_all([&](size_t i) {
-    rpc::CallOptions options = patience("to join");
+  peers_.for_all([&](size_t i) {
+    rpc::CallOptions options = peers_.patience("to join");
     options.timeout += wait;
-    answers[i] = servers_[i].channel->call("join", message, options).head;
+    answers[i] = peers_.call(i, "join", message, options).head;
   });
   return answers;
 }
@@ -279,18 +188,18 @@ int64_t Client::pull() {
     for (const Json& state : states) step = std::min(step, number_in(state, "step"));
     request.head["step"] = step;
   }
-  std::vector<Json> answers(servers_.size());
-  for_all([&](size_t i) {
-    rpc::CallOptions options = patience("the parameters");
+  std::vector<Json> answers(peers_.size());
+  peers_.for_all([&](size_t i) {
+    rpc::CallOptions options = peers_.patience("the parameters");
     options.into = places_of(places(i, own_values(), extras_));
-    answers[i] = servers_[i].channel->call("pull", request, options).head;
+    answers[i] = peers_.call(i, "pull", request, options).head;
   });
   return number_in(answers[0], "step");
 }
 
 torch::Tensor Client::push_synchronous(const Push& push, int64_t workers) {
-  std::vector<torch::Tensor> words(servers_.size());
-  for_all([&](size_t i) {
+  std::vector<torch::Tensor> words(peers_.size());
+  peers_.for_all([&](size_t i) {
     rpc::Message message{head(), {piece_of(push.word)}};
     message.head["step"] = push.step;
     message.head["expected"] = workers;
@@ -300,28 +209,28 @@ torch::Tensor Client::push_synchronous(const Push& push, int64_t workers) {
     words[i] = torch::empty({push.word.numel() * context_.world()}, torch::kDouble);
     Tensors into = {words[i]};
     append(into, places(i, push.scaled ? own_gradients() : own_values(), extras_));
-    rpc::CallOptions options = patience("gradients", push.step);
+    rpc::CallOptions options = peers_.patience("gradients", push.step);
     options.into = places_of(into);
-    servers_[i].channel->call("push", message, options);
+    peers_.call(i, "push", message, options);
   });
   return words[0];
 }
 
 void Client::scale(int64_t step, double factor) {
-  for_all([&](size_t i) {
+  peers_.for_all([&](size_t i) {
     rpc::Message message{head(), {}};
     message.head["step"] = step;
     message.head["factor"] = factor;
-    rpc::CallOptions options = patience("the parameters", step);
+    rpc::CallOptions options = peers_.patience("the parameters", step);
     options.into = places_of(places(i, own_values(), extras_));
-    servers_[i].channel->call("scale", message, options);
+    peers_.call(i, "scale", message, options);
   });
 }
 
 std::optional<int64_t> Client::enter(int64_t step) {
   rpc::Message message{head(), {}};
   message.head["step"] = step;
-  const Json answer = servers_[0].channel->call("enter", message, patience("a place in the step", step)).head;
+  const Json answer = peers_.call(0, "enter", message, peers_.patience("a place in the step", step)).head;
   if (answer.at("late").get<bool>()) return std::nullopt;
   return number_in(answer, "expected");
 }
@@ -334,36 +243,36 @@ Client::Applied Client::push_asynchronous(const Tensors& gradients, const Extras
     message.head["examples"] = i == 0 ? examples : 0;
     if (i == 0) message.head["end"] = end;
     if (learning_rate) message.head["rate"] = *learning_rate;
-    rpc::CallOptions options = patience("gradients", step_);
+    rpc::CallOptions options = peers_.patience("gradients", step_);
     options.into = places_of(places(i, values, extras));
-    return servers_[i].channel->call("push", message, options).head;
+    return peers_.call(i, "push", message, options).head;
   };
   // The first server counts: what it refuses, nobody is asked to apply.
   const Json answer = push_to(0);
   const Applied applied{answer.at("made").get<bool>(), answer.value("made_step", int64_t{-1}),
                         number_in(answer, "step")};
-  for_all([&](size_t i) {
+  peers_.for_all([&](size_t i) {
     if (i == 0) return;
     if (applied.made) {
       push_to(i);
       return;
     }
-    rpc::CallOptions options = patience("the parameters");
+    rpc::CallOptions options = peers_.patience("the parameters");
     options.into = places_of(places(i, values, extras));
-    servers_[i].channel->call("pull", {head(), {}}, options);
+    peers_.call(i, "pull", {head(), {}}, options);
   });
   step_ = applied.now;
   return applied;
 }
 
 Client::Snapshot Client::snapshot() {
-  std::vector<rpc::Message> answers(servers_.size());
-  for_all([&](size_t i) {
-    answers[i] = servers_[i].channel->call("snapshot", {head(), {}}, patience("a snapshot"));
+  std::vector<rpc::Message> answers(peers_.size());
+  peers_.for_all([&](size_t i) {
+    answers[i] = peers_.call(i, "snapshot", {head(), {}}, peers_.patience("a snapshot"));
   });
   Snapshot snapshot{
       .step = number_in(answers[0].head, "step"), .progress = answers[0].head.at("progress"), .state = {}};
-  for (size_t i = 0; i < servers_.size(); ++i) {
+  for (size_t i = 0; i < peers_.size(); ++i) {
     Reader reader(answers[i]);
     reader.take_into(places(i, own_values(), extras_));
     const Optimizer::State state = state_of(answers[i].head.at("state"));
@@ -376,7 +285,7 @@ Client::Snapshot Client::snapshot() {
 }
 
 void Client::note(const std::string& key, const Json& value) {
-  servers_[0].channel->call("note", {{{"key", key}, {"value", value}}, {}}, patience("a note"));
+  peers_.call(0, "note", {{{"key", key}, {"value", value}}, {}}, peers_.patience("a note"));
 }
 
 Json Client::read(const std::string& key) {
@@ -384,24 +293,24 @@ Json Client::read(const std::string& key) {
   rpc::Message message{head(), {}};
   message.head["key"] = key;
   message.head["patience"] = number_in(message.head, "patience") * kTimeouts;
-  rpc::CallOptions options = patience(key.c_str());
+  rpc::CallOptions options = peers_.patience(key.c_str());
   options.timeout *= kTimeouts;
-  return servers_[0].channel->call("read", message, options).head.at("value");
+  return peers_.call(0, "read", message, options).head.at("value");
 }
 
 void Client::set_progress(const Json& progress) {
-  for_all([&](size_t i) {
+  peers_.for_all([&](size_t i) {
     rpc::Message message{head(), {}};
     message.head["progress"] = progress;
-    servers_[i].channel->call("progress", message, patience("the progress"));
+    peers_.call(i, "progress", message, peers_.patience("the progress"));
   });
 }
 
 void Client::finish(int64_t fits) {
-  for_all([&](size_t i) {
+  peers_.for_all([&](size_t i) {
     rpc::Message message{head(), {}};
     message.head["fits"] = fits;
-    servers_[i].channel->call("finish", message, patience("to finish"));
+    peers_.call(i, "finish", message, peers_.patience("to finish"));
   });
 }
 
@@ -409,7 +318,7 @@ void Client::await_others(int64_t fits) {
   rpc::Message message{head(), {}};
   message.head["fits"] = fits;
   try {
-    servers_[0].channel->call("await_finish", message, patience("the last updates"));
+    peers_.call(0, "await_finish", message, peers_.patience("the last updates"));
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::Timeout) throw;
     context_.log().warning("going on without them: {}", error.what());
@@ -417,7 +326,7 @@ void Client::await_others(int64_t fits) {
 }
 
 void Client::end() {
-  for_all([&](size_t i) { servers_[i].channel->call("end", {}, patience("to end")); });
+  peers_.for_all([&](size_t i) { peers_.call(i, "end", {}, peers_.patience("to end")); });
 }
 
 }  // namespace tutti::ps

@@ -11,12 +11,11 @@
 
 #include "tutti/base/json.h"
 #include "tutti/cluster/context.h"
-#include "tutti/comm/executor.h"
 #include "tutti/params/optimizer.h"
 #include "tutti/params/parameters.h"
+#include "tutti/ps/peers.h"
 #include "tutti/ps/placement.h"
 #include "tutti/rpc/arena.h"
-#include "tutti/rpc/channel.h"
 
 namespace tutti::ps {
 
@@ -52,7 +51,7 @@ class Client {
 
   // Waits for all servers, and says every ten seconds for whom. Not longer than --start-timeout: then a
   // Timeout names each that is missing, and why.
-  void connect();
+  void connect() { peers_.connect(); }
 
   // From begin() or pull() on.
   void set_extras(const Extras& extras) { extras_ = extras; }
@@ -129,22 +128,12 @@ class Client {
 
   // What a server has of the gradients: views into them.
   std::vector<torch::Tensor> gradients_of(int server) const;
-  int servers() const { return static_cast<int>(servers_.size()); }
+  int servers() const { return static_cast<int>(peers_.size()); }
   const Placement& placement() const { return placement_; }
 
  private:
-  struct Server {
-    std::string name;  // "ps/0 (h:2222)"
-    std::unique_ptr<rpc::Channel> channel;
-    std::vector<Placement::Part> parts;
-    std::unique_ptr<comm::Executor> thread;
-  };
-
-  template <class Body>
-  void for_all(Body body);
   std::vector<Json> states_of_all();
   std::vector<Json> join_each(const std::vector<std::string>& plan, std::chrono::milliseconds wait);
-  rpc::CallOptions patience(const char* what, int64_t step = -1) const;
   Json head() const;
   std::vector<torch::Tensor> parts_of(size_t server, const std::vector<torch::Tensor>& blocks) const;
   std::vector<torch::Tensor> own_values() const;
@@ -157,10 +146,11 @@ class Client {
   const Placement placement_;
   const bool in_step_;  // servers make every step together
   Extras extras_;
-  std::vector<Server> servers_;
+  std::vector<std::vector<Placement::Part>> parts_;  // of each server
   std::string run_;
   int64_t step_ = 0;  // for error messages
   int64_t furthest_step_ = 0;
+  Peers peers_;  // last, so that their threads end first
 };
 
 }  // namespace tutti::ps

@@ -4,20 +4,14 @@
 
 #include "tutti/base/check.h"
 #include "tutti/cluster/roles.h"
+#include "tutti/ps/peers.h"
 
 namespace tutti::ps {
 namespace {
 
-const std::string& own_address(const Context& context) {
-  const Task& task = context.task();
-  TUTTI_CHECK(is_server_job(task.job), "{} is no server", task.short_name());
-  return context.cluster().address(task.job, task.index);
-}
-
 rpc::HostOptions host_options(const Context& context) {
-  return {.address = own_address(context),
-          .credentials = rpc::credentials_of(context.flags()),
-          .insecure = context.flags().insecure};
+  TUTTI_CHECK(is_server_job(context.task().job), "{} is no server", context.task().short_name());
+  return host_at_own_address(context);
 }
 
 }  // namespace
@@ -26,7 +20,8 @@ Server::Server(const Context& context)
     : context_(context), service_(context.log()), host_(host_options(context), service_) {}
 
 std::string Server::target() const {
-  const std::string& address = own_address(context_);
+  const Task& task = context_.task();
+  const std::string& address = context_.cluster().address(task.job, task.index);
   return fmt::format("grpc://{}:{}", address.substr(0, address.rfind(':')), host_.port());
 }
 

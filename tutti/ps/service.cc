@@ -9,6 +9,7 @@
 #include <torch/utils.h>
 
 #include "tutti/base/error.h"
+#include "tutti/params/agreement.h"
 #include "tutti/params/optimizer_state.h"
 #include "tutti/ps/wire.h"
 
@@ -16,20 +17,6 @@ namespace tutti::ps {
 namespace {
 
 using std::chrono::milliseconds;
-
-std::vector<std::string> lines_in(const Json& head, const char* name) {
-  std::vector<std::string> lines;
-  for (const Json& line : head.at(name)) lines.push_back(line.get<std::string>());
-  return lines;
-}
-
-void require_same_plan(const std::vector<std::string>& chiefs, const std::vector<std::string>& theirs,
-                       const std::string& who) {
-  const auto [here, there] = std::mismatch(chiefs.begin(), chiefs.end(), theirs.begin(), theirs.end());
-  if (here == chiefs.end() && there == theirs.end()) return;
-  fail(ErrorKind::InvalidArgument, "{} has not the same plan as the chief: '{}' where the chief has '{}'",
-       who, there == theirs.end() ? "nothing" : *there, here == chiefs.end() ? "nothing" : *here);
-}
 
 constexpr int64_t kMostWorkers = 1 << 16;
 constexpr int64_t kMostLanes = 1 << 20;
@@ -88,7 +75,8 @@ Service::Run::Run(const Json& head, const rpc::Message& message)
     for (const torch::Tensor& tensor : everything()) previous.push_back(tensor.clone());
   }
   if (synchronous)
-    sync.emplace(shard, buffers, counters, SyncOptions{workers, number_within(head, "lanes", 1, kMostLanes)});
+    sync.emplace(std::vector<Stretch>(shard.stretches().begin(), shard.stretches().end()), shard.optimizer(),
+                 buffers, counters, SyncOptions{workers, number_within(head, "lanes", 1, kMostLanes)});
 }
 
 std::vector<torch::Tensor> Service::Run::everything() const {

@@ -13,22 +13,24 @@
 namespace tutti::ps {
 namespace {
 
-std::vector<torch::Tensor> summed(const Shard& shard, const std::vector<torch::Tensor>& buffers) {
+std::vector<torch::Tensor> summed(const std::vector<Stretch>& stretches,
+                                  const std::vector<torch::Tensor>& buffers) {
   std::vector<torch::Tensor> all;
-  for (const Stretch& stretch : shard.stretches()) all.push_back(stretch.grads);
+  for (const Stretch& stretch : stretches) all.push_back(stretch.grads);
   all.insert(all.end(), buffers.begin(), buffers.end());
   return all;
 }
 
 }  // namespace
 
-SyncStep::SyncStep(Shard& shard, std::vector<torch::Tensor> buffers, std::vector<torch::Tensor> counters,
-                   const SyncOptions& options)
-    : shard_(shard),
+SyncStep::SyncStep(std::vector<Stretch> stretches, Optimizer& optimizer, std::vector<torch::Tensor> buffers,
+                   std::vector<torch::Tensor> counters, const SyncOptions& options)
+    : stretches_(std::move(stretches)),
+      optimizer_(optimizer),
       buffers_(std::move(buffers)),
       counters_(std::move(counters)),
       one_lane_(options.lanes == 1),
-      summed_(summed(shard, buffers_)),
+      summed_(summed(stretches_, buffers_)),
       word_(blocks_of(options.workers, options.lanes), options.lanes, kNumbers),
       offers_(static_cast<size_t>(options.workers)) {}
 
@@ -66,12 +68,14 @@ SyncStep::Result SyncStep::add_up(int64_t step) {
   const torch::NoGradGuard no_grad;
   std::vector<torch::Tensor> words;
   for (size_t rank = 0; rank < offers_.size(); ++rank) words.push_back(word_of(static_cast<int>(rank), step));
-  Result result{.outcome = word_.read(words), .examples = 0, .words = torch::cat(words)};
+  Result result{.outcome = word_.read(words), .examples = 0, .loss_sum = {}, .words = torch::cat(words)};
   if (result.outcome.any_data) {
-    result.examples = static_cast<int64_t>(word_.sum_numbers(words)[kExamples].item<double>());
-    add(words);
+    const torch::Tensor numbers = word_.sum_numbers(words);
+    result.examples = static_cast<int64_t>(numbers[kExamples].item<double>());
+    result.loss_sum = numbers[kLoss].clone();
+    add(numbers);
     const auto& first = offers_[static_cast<size_t>(result.outcome.first_with_data)];
-    for (size_t i = 0; i < counters_.size(); ++i) counters_[i].copy_(first->counters[i]);
+    for (size_t i = 0; i < counters_.size(); ++i) counters_[i].copy_(first->counters[i].view(counters_[i].sizes()));
   }
   for (auto& offer : offers_) offer.reset();
   any_data_ = result.outcome.any_data;
@@ -82,14 +86,13 @@ void SyncStep::apply(double factor) {
   if (!any_data_) return;
   const torch::NoGradGuard no_grad;
   if (factor != 1) {
-    for (const Stretch& stretch : shard_.stretches()) stretch.grads.mul_(factor);
+    for (const Stretch& stretch : stretches_) stretch.grads.mul_(factor);
   }
-  shard_.optimizer().step();
+  optimizer_.step();
 }
 
-void SyncStep::add(const std::vector<torch::Tensor>& words) {
-  const torch::Tensor numbers = word_.sum_numbers(words);
-  const size_t gradients = shard_.stretches().size();
+void SyncStep::add(const torch::Tensor& numbers) {
+  const size_t gradients = stretches_.size();
   for (size_t i = 0; i < summed_.size(); ++i) {
     const int64_t number = i < gradients ? kExamples : kLanes;
     add_one(i, summed_[i], one_lane_ ? 0 : numbers[number].item<double>());

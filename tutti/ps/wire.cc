@@ -95,14 +95,14 @@ Json to_json(const std::vector<torch::Tensor>& tensors) {
 std::vector<torch::Tensor> zeros_from_json(const Json& json) {
   std::vector<torch::Tensor> tensors;
   for (const Json& one : json)
-    tensors.push_back(torch::zeros({size_in(one, "size")}, type_of(text_in(one, "type"))));
+    tensors.push_back(torch::zeros({size_in(one, "size")}, type_in(one, "type")));
   return tensors;
 }
 
 int64_t bytes_in(const Json& list) {
   int64_t bytes = 0;
   for (const Json& one : list)
-    bytes += size_in(one, "size") * static_cast<int64_t>(c10::elementSize(type_of(text_in(one, "type"))));
+    bytes += size_in(one, "size") * static_cast<int64_t>(c10::elementSize(type_in(one, "type")));
   return bytes;
 }
 
@@ -119,7 +119,7 @@ std::vector<Shard::Part> parts_from_json(const Json& json) {
   std::vector<Shard::Part> parts;
   for (const Json& one : json) {
     parts.push_back({static_cast<size_t>(size_in(one, "block")), size_in(one, "begin"), size_in(one, "end"),
-                     type_of(text_in(one, "type"))});
+                     type_in(one, "type")});
     if (parts.back().end < parts.back().begin)
       fail(ErrorKind::InvalidArgument, "a part ends at {}, before it begins", parts.back().end);
   }
@@ -150,6 +150,27 @@ std::string text_in(const Json& head, const char* name) {
   if (found == head.end() || !found->is_string())
     fail(ErrorKind::InvalidArgument, "the message has no text '{}'", name);
   return found->get<std::string>();
+}
+
+std::vector<std::string> lines_in(const Json& head, const char* name) {
+  std::vector<std::string> lines;
+  for (const Json& line : head.at(name)) lines.push_back(line.get<std::string>());
+  return lines;
+}
+
+torch::ScalarType type_in(const Json& head, const char* name) { return type_of(text_in(head, name)); }
+
+std::vector<int64_t> sizes_in(const Json& head, const char* name) {
+  std::vector<int64_t> sizes;
+  int64_t elements = 1;
+  for (const Json& entry : head.at(name)) {
+    const int64_t size = entry.is_number_integer() ? entry.get<int64_t>() : -1;
+    if (size < 0 || (size > 0 && elements > kMostElements / size))
+      fail(ErrorKind::InvalidArgument, "'{}' is {}, which no tensor has", name, head.at(name).dump());
+    elements *= size;
+    sizes.push_back(size);
+  }
+  return sizes;
 }
 
 }  // namespace tutti::ps

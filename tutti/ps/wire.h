@@ -57,5 +57,8 @@ int64_t bytes_of(const rpc::Message& message);
 // What the head says under this name; anything else is an InvalidArgument.
 int64_t number_in(const Json& head, const char* name);
 std::string text_in(const Json& head, const char* name);
+std::vector<std::string> lines_in(const Json& head, const char* name);
+torch::ScalarType type_in(const Json& head, const char* name);
+std::vector<int64_t> sizes_in(const Json& head, const char* name);
 
 }  // namespace tutti::ps

@@ -24,11 +24,15 @@ struct LossOutput {
   torch::Tensor prediction;  // may be undefined
 };
 
+class Script;
+
 // A module together with what is computed from it: all that training needs to know of a program's model.
 struct Model {
   std::shared_ptr<torch::nn::Module> module;
   std::function<LossOutput(const Batch&)> loss;
   std::function<torch::Tensor(const Batch&)> predict;  // empty where nobody said how
+  // The same as a program that can be sent to where the model is not known (script.h); may be null.
+  std::shared_ptr<const Script> script;
 };
 
 namespace internal {

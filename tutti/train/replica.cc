@@ -129,4 +129,10 @@ Layout fastest_layout(const torch::nn::Module& module) {
   return Layout::Contiguous;
 }
 
+Layout layout_of(const std::string& text, const torch::nn::Module& module) {
+  if (text == "contiguous") return Layout::Contiguous;
+  if (text == "channels-last") return Layout::ChannelsLast;
+  return fastest_layout(module);
+}
+
 }  // namespace tutti

@@ -76,5 +76,7 @@ Precision parse_precision(const std::string& text);
 // Channels-last where the module has convolutions over images: their kernels are then faster
 // (docs/benchmarks.md).
 Layout fastest_layout(const torch::nn::Module& module);
+// As --layout says.
+Layout layout_of(const std::string& text, const torch::nn::Module& module);
 
 }  // namespace tutti

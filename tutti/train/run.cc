@@ -1,12 +1,10 @@
 #include "tutti/train/run.h"
 
-#include <dlfcn.h>
 #include <exception>
 #include <malloc.h>
 #include <string_view>
 #include <unistd.h>
 
-#include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <torch/types.h>
 #include <torch/utils.h>
@@ -17,6 +15,7 @@
 #include "tutti/cluster/roles.h"
 #include "tutti/train/serve.h"
 #include "tutti/train/session.h"
+#include "tutti/train/threads.h"
 
 namespace tutti {
 namespace {
@@ -33,14 +32,6 @@ void keep_freed_memory() {
   mallopt(M_TRIM_THRESHOLD, 512 << 20);
   mallopt(M_TOP_PAD, 64 << 20);
 #endif
-}
-
-// LibTorch sets the threads of OpenMP and MKL alone; OpenBLAS, where it is the BLAS, has a pool of its own.
-void set_threads(int threads) {
-  at::set_num_threads(threads);
-  using SetThreads = void (*)(int);
-  if (const auto set = reinterpret_cast<SetThreads>(dlsym(RTLD_DEFAULT, "openblas_set_num_threads")))
-    set(threads);
 }
 
 void say(std::string_view text) {

@@ -6,13 +6,19 @@
 
 #include <fmt/format.h>
 
+#include "tutti/cluster/roles.h"
 #include "tutti/ps/server.h"
+#include "tutti/train/passive/serve.h"
 #include "tutti/train/session.h"
 #include "tutti/train/stop_signals.h"
 
 namespace tutti {
 
 void serve(const Context& context) {
+  if (!is_server_job(context.task().job)) {
+    follow_master(context);
+    return;
+  }
   const StopSignals signals;
   ps::Server server(context);
   context.log().info("serving at {}", server.target());

@@ -2,9 +2,27 @@
 
 #include <utility>
 
+#include <nlohmann/json.hpp>
+
 #include "tutti/train/snapshot.h"
 
 namespace tutti {
+
+Json to_json(const Progress& progress) {
+  return {{"step", progress.step},
+          {"fit", progress.fit},
+          {"fit_begin", progress.fit_begin},
+          {"examples", progress.examples},
+          {"restarts", progress.restarts}};
+}
+
+Progress progress_of(const Json& json) {
+  return {.step = json.value("step", int64_t{0}),
+          .fit = json.value("fit", int64_t{0}),
+          .fit_begin = json.value("fit_begin", int64_t{0}),
+          .examples = json.value("examples", int64_t{0}),
+          .restarts = json.value("restarts", int64_t{0})};
+}
 
 Session::Session(const Context& context, Replica& replica)
     : context_(context), replica_(replica), folder_(context), lanes_(context.lanes()) {}

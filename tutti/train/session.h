@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "tutti/base/json.h"
 #include "tutti/cluster/context.h"
 #include "tutti/store/event_file.h"
 #include "tutti/train/replica.h"
@@ -33,6 +34,10 @@ struct Progress {
   int64_t examples = 0;
   int64_t restarts = 0;  // how often the run was resumed
 };
+
+// As it is told to other tasks. What is missing is 0.
+Json to_json(const Progress& progress);
+Progress progress_of(const Json& json);
 
 // What a run leaves behind and finds again: checkpoints and event files in the log directory. Decides between
 // a fresh start and a resumed one as --resume says. Only the chief writes; without a log directory nothing is

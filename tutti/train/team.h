@@ -22,6 +22,8 @@ class Team {
  public:
   virtual ~Team() = default;
   virtual int world() const = 0;
+  // Nobody else has a part in the steps.
+  virtual bool is_alone() const { return world() == 1; }
   virtual bool is_chief() const = 0;
 
   // Where the parameters' vectors are to live, and which part of the optimiser's state is this worker's;

@@ -23,6 +23,8 @@
 #include "tutti/train/stop_signals.h"
 #include "tutti/train/teams/by_communicator.h"
 #include "tutti/train/teams/by_servers.h"
+#include "tutti/train/teams/driven.h"
+#include "tutti/train/teams/driving.h"
 
 namespace tutti {
 namespace {
@@ -33,18 +35,12 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-Layout layout_of(const std::string& text, const Model& model) {
-  if (text == "contiguous") return Layout::Contiguous;
-  if (text == "channels-last") return Layout::ChannelsLast;
-  return fastest_layout(*model.module);
-}
-
-std::unique_ptr<Team> make_team(const Context& context, const TrainerOptions& options) {
+std::unique_ptr<Team> make_team(const Context& context, const Model& model, const TrainerOptions& options) {
   const std::string& strategy = context.flags().strategy;
-  if (strategy == "in-graph")
-    fail(ErrorKind::Unimplemented,
-         "strategy in-graph is not in this version; single, allreduce, ps-sync and "
-         "ps-async are");
+  if (strategy == "in-graph") {
+    if (context.is_chief()) return std::make_unique<Driving>(context, model, options.clip_norm);
+    return std::make_unique<Driven>(context);
+  }
   const bool by_servers =
       strategy.empty() ? has_servers(context.cluster()) : strategy == "ps-sync" || strategy == "ps-async";
   if (by_servers && !options.communicator) return std::make_unique<ByServers>(context, options.clip_norm);
@@ -54,7 +50,7 @@ std::unique_ptr<Team> make_team(const Context& context, const TrainerOptions& op
 
 ReplicaOptions replica_options(const Context& context, const Model& model, Team& team) {
   ReplicaOptions options{.precision = parse_precision(context.flags().precision),
-                         .layout = layout_of(context.flags().layout, model),
+                         .layout = layout_of(context.flags().layout, *model.module),
                          .seed = context.flags().seed,
                          .device = context.device(),
                          .check_loss = context.flags().nan_guard ? hooks::nan_guard() : LossCheck(),
@@ -77,7 +73,7 @@ Trainer::Trainer(const Context& context, Model model, const OptimizerOptions& op
                  const TrainerOptions& options)
     : context_(context),
       options_(options),
-      team_(make_team(context, options)),
+      team_(make_team(context, model, options)),
       replica_(model, optimizer, replica_options(context, model, *team_)),
       session_(context, replica_),
       hooks_(hooks_of_flags()),
@@ -274,7 +270,7 @@ void Trainer::run_steps(Training& training, const data::Feed& feed, const data::
   last_step_.wishes = {};
   int64_t stop = wish_to_stop(training, signals);
   // Whoever makes steps by itself stops by itself.
-  const bool agreeing = training.in_step && team_->world() > 1;
+  const bool agreeing = training.in_step && !team_->is_alone();
   while (training.step < training.end_step && (agreeing || stop == 0)) {
     one_step(training, queue, stop);
     if (agreeing && last_step_.wishes.stop != 0) break;

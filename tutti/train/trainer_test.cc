@@ -476,11 +476,11 @@ TEST(Trainer, says_what_a_strategy_needs_that_the_cluster_has_not) {
                [&] { Trainer(context, test_net(), kAdam, test_loss); });
 }
 
-TEST(Trainer, strategies_of_later_versions_say_so) {
+TEST(Trainer, a_master_without_workers_says_so) {
   Flags flags = test_flags();
   flags.strategy = "in-graph";
   const Context context = test_context(flags);
-  expect_error(ErrorKind::Unimplemented, HasSubstr("in-graph"),
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("needs workers beside the master"),
                [&] { Trainer(context, test_net(), kAdam, test_loss); });
 }
 

@@ -17,19 +17,6 @@ namespace {
 
 using Tensors = std::vector<torch::Tensor>;
 
-Tensors gradients_of(const Parameters& parameters) {
-  Tensors gradients;
-  for (const Stretch& block : parameters.blocks()) gradients.push_back(block.grads);
-  return gradients;
-}
-
-Tensors summed(const Tensors& gradients, const LaneVectors& vectors) {
-  Tensors all = gradients;
-  all.insert(all.end(), vectors.buffers().begin(), vectors.buffers().end());
-  all.push_back(vectors.numbers());
-  return all;
-}
-
 // With one thread: the kernels of the training have those of this process.
 void copy(const Tensors& from, const Tensors& to) {
   for (size_t i = 0; i < from.size(); ++i) to[i].copy_(from[i]);
@@ -44,7 +31,8 @@ PsAsync::PsAsync(Replica& replica, ps::Client& client, LaneVectors& vectors, con
       options_(options),
       block_(lanes_of(options.rank, options.world, options.lanes)),
       gradients_(gradients_of(replica.parameters())),
-      sum_(summed(gradients_, vectors), {0, block_.size()}, std::max<int64_t>(1, block_.size())),
+      lanes_(replica, vectors, gradients_,
+             {block_, {0, block_.size()}, std::max<int64_t>(1, block_.size())}),
       before_(like_ours()),
       going_(like_ours()),
       coming_(like_ours()) {}
@@ -85,32 +73,16 @@ StepResult PsAsync::step(int64_t step, const Wishes& wishes, data::BatchQueue& q
 
 // The mean of this worker's lanes is in gradients and buffers afterwards; false where none had data.
 bool PsAsync::compute(int64_t step, data::BatchQueue& queue, const LaneObserver& observe) {
-  sum_.reset();
-  vectors_.begin_step();
   {
     const torch::NoGradGuard no_grad;
+    vectors_.begin_step();
     copy(vectors_.buffers(), before_.extras.buffers);
     copy(vectors_.counters(), before_.extras.counters);
   }
-  bool any_data = false;
-  for (int64_t lane = block_.begin; lane < block_.end; ++lane) {
-    const Batch batch = replica_.prepare(take(queue, step));
-    if (batch.size() == 0) {
-      sum_.skip();
-      continue;
-    }
-    any_data = true;
-    vectors_.begin_lane();
-    const LossOutput output =
-        replica_.run_lane(step, lane, batch, vectors_.weight(batch.size()),
-                          [&](const torch::Tensor& loss) { vectors_.count(loss, batch.size()); });
-    observe(lane, batch, output);
-    vectors_.collect();
-    const torch::NoGradGuard no_grad;
-    sum_.add();
-  }
+  const auto subtrees = lanes_.run_step(step, queue, observe);
   const torch::NoGradGuard no_grad;
-  const auto subtrees = sum_.finish();
+  const bool any_data = std::any_of(subtrees.begin(), subtrees.end(),
+                                    [](const TreeSum::Subtree& subtree) { return subtree.values.has_value(); });
   if (!any_data) return false;
   examples_ = vectors_.numbers()[kExamples].item<int64_t>();
   if (vectors_.one_lane()) return true;

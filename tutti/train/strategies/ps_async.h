@@ -6,8 +6,8 @@
 
 #include "tutti/comm/executor.h"
 #include "tutti/params/lane_vectors.h"
-#include "tutti/params/tree_sum.h"
 #include "tutti/ps/client.h"
+#include "tutti/train/lane_runner.h"
 #include "tutti/train/replica.h"
 #include "tutti/train/strategy.h"
 
@@ -55,7 +55,6 @@ class PsAsync final : public Strategy {
 
   Vectors like_ours() const;
   bool compute(int64_t step, data::BatchQueue& queue, const LaneObserver& observe);
-  void average(std::vector<TreeSum::Subtree> subtrees);
   void start_push();
   StepResult end_push();
 
@@ -65,8 +64,7 @@ class PsAsync final : public Strategy {
   const PsAsyncOptions options_;
   const LaneRange block_;
   std::vector<torch::Tensor> gradients_;  // the parameters'
-  TreeSum sum_;                           // of gradients, buffers and numbers
-  std::vector<torch::Tensor> totals_;     // where the sum is: the same vectors
+  LaneRunner lanes_;
   Vectors before_;                        // buffers that the lanes began with
   Vectors going_;
   Vectors coming_;

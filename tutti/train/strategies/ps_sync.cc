@@ -15,14 +15,12 @@ namespace {
 
 using Tensors = std::vector<torch::Tensor>;
 
-// Server by server what it has of the gradients, then what server 0 has beside that, then the numbers.
-Tensors summed(const ps::Client& client, const LaneVectors& vectors) {
+// Server by server what it has of them.
+Tensors gradients_by_server(const ps::Client& client) {
   Tensors all;
   for (int server = 0; server < client.servers(); ++server) {
     for (const torch::Tensor& part : client.gradients_of(server)) all.push_back(part);
   }
-  all.insert(all.end(), vectors.buffers().begin(), vectors.buffers().end());
-  all.push_back(vectors.numbers());
   return all;
 }
 
@@ -34,24 +32,14 @@ PsSync::PsSync(Replica& replica, ps::Client& client, LaneVectors& vectors, const
       vectors_(vectors),
       options_(options),
       block_(lanes_of(options.rank, options.world, options.lanes)),
-      sum_(summed(client, vectors), block_, options.lanes),
+      lanes_(replica, vectors, gradients_by_server(client), {block_, block_, options.lanes}),
       word_(blocks_of(options.world, options.lanes), options.lanes, kNumbers),
       own_word_(torch::zeros({word_.size()}, torch::kDouble)) {}
 
 StepResult PsSync::step(int64_t step, const Wishes& wishes, data::BatchQueue& queue,
                         const LaneObserver& observe) {
-  sum_.reset();
-  vectors_.begin_step();
-  for (int64_t lane = block_.begin; lane < block_.end; ++lane) {
-    const Batch batch = replica_.prepare(take(queue, step));
-    if (batch.size() > 0) {
-      add_lane(step, lane, batch, observe);
-    } else {
-      sum_.skip();
-    }
-  }
+  const auto subtrees = lanes_.run_step(step, queue, observe);
   const torch::NoGradGuard no_grad;
-  const auto subtrees = sum_.finish();
   const SpanScope span(options_.timeline, Activity::Reduce, "gradients", step);
   int64_t expected = options_.world;
   if (options_.backup > 0) {
@@ -60,17 +48,6 @@ StepResult PsSync::step(int64_t step, const Wishes& wishes, data::BatchQueue& qu
     expected = *with_us;
   }
   return push(step, wishes, subtrees, expected);
-}
-
-void PsSync::add_lane(int64_t step, int64_t lane, const Batch& batch, const LaneObserver& observe) {
-  vectors_.begin_lane();
-  const LossOutput output =
-      replica_.run_lane(step, lane, batch, vectors_.weight(batch.size()),
-                        [&](const torch::Tensor& loss) { vectors_.count(loss, batch.size()); });
-  observe(lane, batch, output);
-  vectors_.collect();
-  const torch::NoGradGuard no_grad;
-  sum_.add();
 }
 
 StepResult PsSync::push(int64_t step, const Wishes& wishes, const std::vector<TreeSum::Subtree>& subtrees,

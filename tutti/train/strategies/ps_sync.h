@@ -6,8 +6,8 @@
 
 #include "tutti/params/control_word.h"
 #include "tutti/params/lane_vectors.h"
-#include "tutti/params/tree_sum.h"
 #include "tutti/ps/client.h"
+#include "tutti/train/lane_runner.h"
 #include "tutti/train/replica.h"
 #include "tutti/train/strategy.h"
 
@@ -45,7 +45,6 @@ class PsSync final : public Strategy {
   }
 
  private:
-  void add_lane(int64_t step, int64_t lane, const Batch& batch, const LaneObserver& observe);
   StepResult push(int64_t step, const Wishes& wishes, const std::vector<TreeSum::Subtree>& subtrees,
                   int64_t expected);
   StepResult catch_up(int64_t step, data::BatchQueue& queue);
@@ -56,7 +55,7 @@ class PsSync final : public Strategy {
   LaneVectors& vectors_;
   const PsSyncOptions options_;
   const LaneRange block_;
-  TreeSum sum_;  // of the parts of every server, the buffers, and the numbers
+  LaneRunner lanes_;
   ControlWord word_;
   const torch::Tensor own_word_;
 };

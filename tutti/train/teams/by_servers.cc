@@ -11,45 +11,27 @@
 
 #include "tutti/base/error.h"
 #include "tutti/cluster/roles.h"
-#include "tutti/comm/collectives.h"
-#include "tutti/comm/inproc/inproc.h"
 #include "tutti/train/strategies/ps_async.h"
 #include "tutti/train/strategies/ps_sync.h"
+#include "tutti/train/teams/alone.h"
 
 namespace tutti {
 namespace {
 
 Json to_json(const Progress& progress, int64_t lanes) {
-  return {{"lanes", lanes},
-          {"fit", progress.fit},
-          {"fit_begin", progress.fit_begin},
-          {"examples", progress.examples},
-          {"restarts", progress.restarts}};
+  Json json = tutti::to_json(progress);
+  json["lanes"] = lanes;
+  return json;
 }
 
-Progress progress_of(int64_t step, const Json& json) {
-  return {.step = step,
-          .fit = json.value("fit", int64_t{0}),
-          .fit_begin = json.value("fit_begin", int64_t{0}),
-          .examples = json.value("examples", int64_t{0}),
-          .restarts = json.value("restarts", int64_t{0})};
+Progress progress_at(int64_t step, const Json& json) {
+  Progress progress = progress_of(json);
+  progress.step = step;
+  return progress;
 }
 
 std::string strategy_of(const Context& context) {
   return context.flags().strategy.empty() ? "ps-async" : context.flags().strategy;
-}
-
-std::unique_ptr<comm::Communicator> group_of_one() {
-  constexpr std::chrono::milliseconds kNobodyIsWaitedFor{1000};
-  auto transports = comm::inproc_transports(1, kNobodyIsWaitedFor);
-  return std::make_unique<comm::Collectives>(std::move(transports.front()), kNobodyIsWaitedFor);
-}
-
-comm::TimelineFileOptions timeline_options(const Context& context) {
-  const std::string& path = context.flags().timeline;
-  return {.path = context.is_chief() ? path : fmt::format("{}.rank{}", path, context.rank()),
-          .task = context.task().short_name(),
-          .log = context.log()};
 }
 
 }  // namespace
@@ -60,7 +42,7 @@ ByServers::ByServers(const Context& context, double clip_norm)
       clip_norm_(clip_norm),
       arena_(std::make_shared<rpc::Arena>()),
       alone_(group_of_one()),
-      timeline_file_(context.timeline(), *alone_, timeline_options(context)) {
+      timeline_file_(context.timeline(), *alone_, timeline_of_its_own(context)) {
   if (!has_servers(context.cluster())) {
     fail(
         ErrorKind::InvalidArgument,
@@ -139,7 +121,7 @@ Team::Start ByServers::start(Session& session, Replica& replica, const std::vect
   make_vectors(replica, lanes_);
   const int64_t step = client_->pull();
   vectors_->take_over_buffers();
-  return {progress_of(step, standing.progress), make_strategy(replica, session.lanes()), lost_steps};
+  return {progress_at(step, standing.progress), make_strategy(replica, session.lanes()), lost_steps};
 }
 
 // A chief that comes back finds the run as it is. It begins it where there is none, or where a server has

@@ -1,4 +1,4 @@
-#include "bench/scale_chart.h"
+#include "tutti/base/chart.h"
 
 #include <algorithm>
 #include <array>
@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-namespace bench {
+namespace tutti::chart {
 namespace {
 
 constexpr double kWidth = 480;
@@ -162,4 +162,4 @@ std::string svg_of(const std::vector<Chart>& charts) {
   return svg + "</svg>\n";
 }
 
-}  // namespace bench
+}  // namespace tutti::chart

@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-namespace bench {
+namespace tutti::chart {
 
 // A picture of some curves, small enough to be written by hand: SVG with nothing in it but lines, dots and
 // text.
@@ -41,4 +41,4 @@ std::string svg_of(const std::vector<Chart>& charts);
 // put at its end.
 std::string place_text(const Chart& chart, int index, double x, double y);
 
-}  // namespace bench
+}  // namespace tutti::chart

@@ -1,0 +1,205 @@
+// A master and its passive workers as their users run them: the same program, and bare servers that are sent
+// one.
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <sstream>
+
+#include <gmock/gmock.h>
+
+#include "tests/served.h"
+#include "tests/together.h"
+#include "tutti/base/error.h"
+
+namespace tutti::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+Flags driven(int workers, const Flags& flags, const Flags& launcher = {}) {
+  Flags command = with({program_path("tutti"), "run", "-n", std::to_string(workers)}, launcher);
+  command = with(command, {"--", together_program(), "--threads", "1", "--strategy", "in-graph"});
+  return with(command, flags);
+}
+
+TEST(InGraph, has_the_bits_of_one_process) {
+  const TestFolder folder;
+  for (const std::string net : {"normed", "odd"}) {
+    const Flags flags = {"--net", net, "--lanes", "8", "--batch", "3", "--steps", "20"};
+    const std::string alone = hash_of(training(1, flags), folder);
+    for (const int workers : {1, 2, 3}) EXPECT_EQ(hash_of(driven(workers, flags), folder), alone) << net;
+  }
+}
+
+TEST(InGraph, clips_the_gradient_and_leaves_out_empty_lanes_with_the_bits_of_one_process) {
+  const TestFolder folder;
+  // 1,000 examples a step of 60,000, and a short one at the end of each epoch.
+  const Flags flags = {"--net",   "normed", "--clip-norm", "0.5", "--lanes",  "3",
+                       "--batch", "9000",   "--epochs",    "2",   "--no-drop-remainder"};
+  EXPECT_EQ(hash_of(driven(2, flags), folder), hash_of(training(1, flags), folder));
+}
+
+TEST(InGraph, says_who_did_what) {
+  const TestFolder folder;
+  const std::string report = folder / "report.json";
+  const ProgramResult result = run_program(driven(2, {"--batch", "4", "--steps", "10", "--report", report}));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("2 passive workers connected"));
+  EXPECT_EQ(json_of(report).at("strategy"), "in-graph");
+  EXPECT_EQ(json_of(report).at("world"), 2);
+  EXPECT_EQ(json_of(report).at("lanes"), 2);
+  EXPECT_EQ(json_of(report).at("examples"), 80);
+}
+
+class KilledInGraph : public ::testing::TestWithParam<std::pair<const char*, int>> {};
+INSTANTIATE_TEST_SUITE_P(InGraph, KilledInGraph,
+                         ::testing::Values(std::pair("worker", 1), std::pair("master", 0)),
+                         [](const auto& info) { return std::string(info.param.first); });
+
+TEST_P(KilledInGraph, task_comes_back_and_the_bits_stay) {
+  const auto [job, index] = GetParam();
+  const TestFolder folder;
+  const Flags flags = {"--net", "normed", "--lanes", "4", "--batch", "50", "--steps", "150"};
+  const std::string alone = hash_of(training(1, flags), folder);
+  const std::string report = folder / "killed.json";
+  ServedRun run(fmt::format("in-graph-{}", job),
+                driven(2,
+                       with(flags, {"--logdir", folder / "log", "--checkpoint-every", "20", "--report",
+                                    report}),
+                       {"--restarts", "1"}));
+  ASSERT_TRUE(eventually([&] { return std::filesystem::exists(folder / "log/ckpt-20"); }));
+  run.kill(job, index);
+  EXPECT_EQ(run.run().wait(), 0) << run.run().err();
+  EXPECT_EQ(json_of(report).at("weights_sha256"), alone) << run.run().err();
+}
+
+TEST(InGraph, stops_with_a_checkpoint_and_goes_on_from_it) {
+  const TestFolder folder;
+  const Flags flags = {"--net", "odd", "--lanes", "2", "--batch", "4", "--steps", "2000"};
+  const std::string alone = hash_of(training(1, flags), folder);
+  const Flags kept = with(flags, {"--logdir", folder / "log"});
+  RunningProgram first(driven(2, kept));
+  first.wait_for_output("under way");
+  ::kill(first.pid(), SIGTERM);
+  EXPECT_EQ(first.wait(), 128 + SIGTERM) << first.err();
+  EXPECT_EQ(hash_of(driven(1, kept), folder), alone);
+}
+
+TEST(InGraph, refuses_a_worker_of_another_model) {
+  const Terminals terminals({{"master", 1}, {"worker", 1}});
+  const Flags program = {together_program(), "--strategy", "in-graph", "--steps", "5"};
+  const auto worker = terminals.start("worker", 0, {"--net", "normed"}, program);
+  const auto master = terminals.start("master", 0, {"--net", "odd"}, program);
+  EXPECT_EQ(master->wait(), exit_code(ErrorKind::InvalidArgument)) << master->err();
+  EXPECT_THAT(master->err(), HasSubstr("worker/0 has not the same plan"));
+  EXPECT_EQ(worker->wait(), exit_code(ErrorKind::InvalidArgument)) << worker->err();
+}
+
+TEST(InGraph, names_workers_that_do_not_come) {
+  const Terminals terminals({{"master", 1}, {"worker", 2}});
+  const Flags program = {together_program(), "--strategy", "in-graph", "--steps", "5"};
+  const auto worker = terminals.start("worker", 1, {}, program);
+  const auto master = terminals.start("master", 0, {"--start-timeout", "1"}, program);
+  EXPECT_EQ(master->wait(), exit_code(ErrorKind::Timeout)) << master->err();
+  EXPECT_THAT(master->err(), HasSubstr("passive workers did not come within 1 s"));
+  EXPECT_THAT(master->err(), HasSubstr("worker/0 (127.0.0.1:"));
+}
+
+TEST(InGraph, wants_somebody_who_computes) {
+  const ProgramResult result = run_program({together_program(), "--strategy", "in-graph", "--steps", "5"});
+  EXPECT_EQ(result.exit_code, exit_code(ErrorKind::InvalidArgument));
+  EXPECT_THAT(result.err, HasSubstr("tutti run -n 2"));
+}
+
+// The chapter's cluster: a master, and two bare servers in jobs of their own.
+class BareServers : public ::testing::Test {
+ protected:
+  Flags example(const Flags& flags) const {
+    return with({program_path("in_graph"), "--threads", "1", "--steps", "100"}, flags);
+  }
+  Flags in_graph(const Flags& flags) const { return with(example({"--strategy", "in-graph"}), flags); }
+  std::unique_ptr<RunningProgram> serve(const std::string& job, const Flags& flags = {"--allow-programs"}) {
+    return terminals_.start(job, 0, flags, {program_path("tutti"), "serve"});
+  }
+  static std::string content(const std::string& path) {
+    std::ostringstream text;
+    text << std::ifstream(path).rdbuf();
+    return text.str();
+  }
+
+  const TestFolder folder_;
+  const Terminals terminals_{{{"master", 1}, {"worker", 1}, {"worker_", 1}}};
+};
+
+TEST_F(BareServers, draw_the_curve_of_one_process) {
+  const std::string alone = folder_ / "alone.txt";
+  const std::string hash = hash_of(example({"--lanes", "2", "--curve", alone}), folder_);
+  const auto worker = serve("worker");
+  const auto other = serve("worker_");
+  const std::string picture = folder_ / "curves.svg";
+  const std::string report = folder_ / "driven.json";
+  const auto master = terminals_.start("master", 0, {}, in_graph({"--against", alone, "--picture", picture, "--report", report}));
+  EXPECT_EQ(master->wait(), 0) << master->err();
+  EXPECT_THAT(master->out(), HasSubstr("the curves are the same in all 100 steps"));
+  EXPECT_EQ(json_of(report).at("weights_sha256"), hash);
+  EXPECT_THAT(content(picture), HasSubstr("<svg"));
+  EXPECT_THAT(content(picture), HasSubstr("a master and its workers"));
+  EXPECT_EQ(worker->wait(), 0) << worker->err();
+  EXPECT_EQ(other->wait(), 0) << other->err();
+}
+
+TEST_F(BareServers, give_by_hand_what_the_trainer_gives) {
+  const std::string hash = hash_of(example({"--lanes", "2"}), folder_);
+  const auto worker = serve("worker");
+  const auto other = serve("worker_");
+  const auto master = terminals_.start("master", 0, {}, in_graph({"--by-hand"}));
+  EXPECT_EQ(master->wait(), 0) << master->err();
+  EXPECT_THAT(master->out(), HasSubstr("weights " + hash));
+  EXPECT_EQ(worker->wait(), 0) << worker->err();
+  EXPECT_EQ(other->wait(), 0) << other->err();
+}
+
+TEST_F(BareServers, carry_out_nothing_where_they_were_not_told_so) {
+  const auto worker = serve("worker", {});
+  const auto other = serve("worker_");
+  const auto master = terminals_.start("master", 0, {}, in_graph({}));
+  EXPECT_EQ(master->wait(), exit_code(ErrorKind::InvalidArgument)) << master->err();
+  EXPECT_THAT(master->err(), HasSubstr("worker/0 does not carry out programs"));
+  EXPECT_THAT(master->err(), HasSubstr("--allow-programs"));
+  for (const std::string job : {"worker", "worker_"}) {
+    const ProgramResult stop = run_program(
+        {program_path("tutti"), "stop", "--cluster_spec", terminals_.spec(), "--job_name", job});
+    EXPECT_EQ(stop.exit_code, 0) << stop.err;
+  }
+  EXPECT_EQ(worker->wait(), 0) << worker->err();
+  EXPECT_EQ(other->wait(), 0) << other->err();
+}
+
+TEST_F(BareServers, ask_for_a_program_where_they_get_none) {
+  const auto worker = serve("worker");
+  const auto other = serve("worker_");
+  const auto master =
+      terminals_.start("master", 0, {}, {together_program(), "--strategy", "in-graph", "--steps", "5"});
+  EXPECT_EQ(master->wait(), exit_code(ErrorKind::InvalidArgument)) << master->err();
+  EXPECT_THAT(master->err(), HasSubstr("never seen the model"));
+}
+
+TEST_F(BareServers, are_waited_for_when_they_are_lost) {
+  const std::string hash = hash_of(example({"--lanes", "2", "--steps", "5000"}), folder_);
+  auto worker = serve("worker");
+  const auto other = serve("worker_");
+  const std::string report = folder_ / "driven.json";
+  const auto master =
+      terminals_.start("master", 0, {}, in_graph({"--steps", "5000", "--report", report}));
+  worker->wait_for_error("driven by");
+  ::kill(worker->pid(), SIGKILL);
+  worker->wait();
+  worker = serve("worker");
+  EXPECT_EQ(master->wait(), 0) << master->err();
+  EXPECT_EQ(json_of(report).at("weights_sha256"), hash);
+  EXPECT_EQ(worker->wait(), 0) << worker->err();
+  EXPECT_EQ(other->wait(), 0) << other->err();
+}
+
+}  // namespace
+}  // namespace tutti::testing

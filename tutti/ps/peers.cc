@@ -1,0 +1,118 @@
+#include "tutti/ps/peers.h"
+
+#include <algorithm>
+#include <array>
+#include <iterator>
+#include <unistd.h>
+#include <utility>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "tutti/base/error.h"
+
+namespace tutti::ps {
+namespace {
+
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+constexpr milliseconds kBetweenReminders{10000};
+// No attempt is worth while in less.
+constexpr milliseconds kLeast{50};
+
+milliseconds milliseconds_of(double seconds) {
+  return std::chrono::ceil<milliseconds>(std::chrono::duration<double>(seconds));
+}
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  ::gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
+
+Json hello_of(const Context& context) {
+  return {{"task", context.task().short_name()}, {"host", host_name()}, {"pid", ::getpid()}};
+}
+
+}  // namespace
+
+rpc::HostOptions host_at_own_address(const Context& context) {
+  const Task& task = context.task();
+  return {.address = context.cluster().address(task.job, task.index),
+          .credentials = rpc::credentials_of(context.flags()),
+          .insecure = context.flags().insecure};
+}
+
+Peers::Peers(const Context& context, const std::vector<Task>& tasks, std::string_view what,
+             std::shared_ptr<rpc::Arena> arena)
+    : context_(context), what_(what) {
+  for (const Task& task : tasks) {
+    const std::string& address = context.cluster().address(task.job, task.index);
+    const std::string name = fmt::format("{} ({})", task.short_name(), address);
+    const rpc::ChannelOptions options{.credentials = rpc::credentials_of(context.flags()),
+                                      .hello = hello_of(context),
+                                      .who = name,
+                                      .arena = arena};
+    peers_.push_back(
+        {name, std::make_unique<rpc::Channel>(address, options), std::make_unique<comm::Executor>()});
+  }
+}
+
+milliseconds Peers::timeout() const { return milliseconds_of(context_.flags().timeout); }
+
+milliseconds Peers::start_timeout() const { return milliseconds_of(context_.flags().start_timeout); }
+
+rpc::CallOptions Peers::patience(const char* what, int64_t step) const {
+  constexpr milliseconds kOnItsWay{5000};
+  return {.timeout = timeout() + kOnItsWay, .into = {}, .what = what, .step = step};
+}
+
+void Peers::connect() {
+  const auto deadline = Clock::now() + start_timeout();
+  std::vector<std::string> missing(peers_.size());
+  for (bool reminded = false;; reminded = true) {
+    const auto patience =
+        std::min(kBetweenReminders, std::chrono::ceil<milliseconds>(deadline - Clock::now()));
+    for_all([&](size_t i) { missing[i] = attempt(i, patience); });
+    std::vector<std::string> lines;
+    std::copy_if(missing.begin(), missing.end(), std::back_inserter(lines),
+                 [](const std::string& line) { return !line.empty(); });
+    if (lines.empty()) {
+      if (reminded) context_.log().info("all {} are there", what_);
+      return;
+    }
+    if (Clock::now() + kLeast >= deadline) give_up(lines);
+    context_.log().info("still waiting for {}", fmt::join(lines, "; "));
+  }
+}
+
+void Peers::connect(size_t peer) {
+  const auto deadline = Clock::now() + start_timeout();
+  for (;;) {
+    const auto patience =
+        std::min(kBetweenReminders, std::chrono::ceil<milliseconds>(deadline - Clock::now()));
+    const std::string missing = attempt(peer, patience);
+    if (missing.empty()) return;
+    if (Clock::now() + kLeast >= deadline) give_up({missing});
+    context_.log().info("still waiting for {}", missing);
+  }
+}
+
+// Why it is not there; "" if it is.
+std::string Peers::attempt(size_t peer, milliseconds patience) {
+  try {
+    peers_[peer].channel->connect(std::max(patience, kLeast));
+    return "";
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::Timeout && error.kind() != ErrorKind::PeerLost) throw;
+    return error.what();
+  }
+}
+
+void Peers::give_up(const std::vector<std::string>& missing) const {
+  fail(ErrorKind::Timeout, "{} of {} {} did not come within {:g} s (--start-timeout):\n  {}", missing.size(),
+       peers_.size(), what_, context_.flags().start_timeout, fmt::join(missing, "\n  "));
+}
+
+}  // namespace tutti::ps

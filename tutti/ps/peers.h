@@ -1,0 +1,94 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <torch/utils.h>
+
+#include "tutti/cluster/context.h"
+#include "tutti/comm/executor.h"
+#include "tutti/rpc/arena.h"
+#include "tutti/rpc/channel.h"
+#include "tutti/rpc/host.h"
+
+namespace tutti::ps {
+
+// At this task's own address in the cluster, as its flags say.
+rpc::HostOptions host_at_own_address(const Context& context);
+
+// Other tasks of the cluster that are called at once: a channel and a thread each. Not thread-safe.
+class Peers {
+ public:
+  // `what` they are, for people: "parameter servers". The context outlives them.
+  Peers(const Context& context, const std::vector<Task>& tasks, std::string_view what,
+        std::shared_ptr<rpc::Arena> arena);
+
+  size_t size() const { return peers_.size(); }
+  // "ps/0 (h:2222)".
+  const std::string& name(size_t peer) const { return peers_[peer].name; }
+
+  // Waits for all of them, and says every ten seconds for whom. Not longer than --start-timeout: then a
+  // Timeout names each that is missing, and why.
+  void connect();
+  // The same for one, in any thread.
+  void connect(size_t peer);
+
+  rpc::Message call(size_t peer, const std::string& method, const rpc::Message& request,
+                    const rpc::CallOptions& options) {
+    return peers_[peer].channel->call(method, request, options);
+  }
+  // As long as --timeout and a little: the other end gives up first, and says for whom it has waited.
+  rpc::CallOptions patience(const char* what, int64_t step = -1) const;
+  std::chrono::milliseconds timeout() const;
+  std::chrono::milliseconds start_timeout() const;
+
+  // In the peer's thread, after what it has been given before.
+  template <class Body>
+  comm::Work run(size_t peer, Body body) {
+    return peers_[peer].thread->run([body, peer] {
+      const torch::NoGradGuard no_grad;
+      body(peer);
+    });
+  }
+  // For each at once; the first failure is what is thrown, when all are done.
+  template <class Body>
+  void for_all(Body body);
+
+ private:
+  struct Peer {
+    std::string name;
+    std::unique_ptr<rpc::Channel> channel;
+    std::unique_ptr<comm::Executor> thread;
+  };
+
+  std::string attempt(size_t peer, std::chrono::milliseconds patience);
+  [[noreturn]] void give_up(const std::vector<std::string>& missing) const;
+
+  const Context& context_;
+  const std::string what_;
+  std::vector<Peer> peers_;
+};
+
+template <class Body>
+void Peers::for_all(Body body) {
+  std::vector<comm::Work> others;
+  for (size_t i = 1; i < peers_.size(); ++i) others.push_back(run(i, [&body](size_t peer) { body(peer); }));
+  std::exception_ptr failure;
+  const auto attempt = [&](const auto& call) {
+    try {
+      call();
+    } catch (...) {
+      if (!failure) failure = std::current_exception();
+    }
+  };
+  attempt([&] { body(size_t{0}); });
+  for (const comm::Work& work : others) attempt([&] { work.wait(); });
+  if (failure) std::rethrow_exception(failure);
+}
+
+}  // namespace tutti::ps

@@ -1,0 +1,70 @@
+#include "tutti/rpc/mailbox.h"
+
+#include <future>
+#include <thread>
+
+#include <gmock/gmock.h>
+#include <nlohmann/json.hpp>
+
+#include "tutti/base/test_errors.h"
+
+namespace tutti::rpc {
+namespace {
+
+using std::chrono::milliseconds;
+using ::testing::HasSubstr;
+
+constexpr milliseconds kLong{60000};
+
+Caller caller(uint64_t id) { return {.id = id, .hello = Json::object(), .address = "here"}; }
+
+// What a caller's thread does.
+std::future<Message> ask(Mailbox& mailbox, const Caller& who, const std::string& method) {
+  return std::async(std::launch::async, [&mailbox, who, method] {
+    const Message request{{{"from", who.id}}, {}};
+    return mailbox.serve(who, method, request);
+  });
+}
+
+TEST(Mailbox, hands_out_requests_one_by_one_and_answers_each) {
+  Mailbox mailbox;
+  auto first = ask(mailbox, caller(1), "one");
+  auto letter = mailbox.next(kLong);
+  ASSERT_TRUE(letter);
+  EXPECT_EQ(*letter->method, "one");
+  EXPECT_EQ(letter->request->head.at("from"), 1);
+  EXPECT_TRUE(mailbox.is_there(1));
+  auto second = ask(mailbox, caller(2), "two");
+  mailbox.answer({{{"answer", 1}}, {}});
+  EXPECT_EQ(first.get().head.at("answer"), 1);
+  letter = mailbox.next(kLong);
+  ASSERT_TRUE(letter);
+  EXPECT_EQ(*letter->method, "two");
+  mailbox.refuse(std::make_exception_ptr(Error(ErrorKind::InvalidArgument, "not today")));
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("not today"), [&] { second.get(); });
+}
+
+TEST(Mailbox, has_nothing_where_nobody_has_asked) {
+  Mailbox mailbox;
+  EXPECT_FALSE(mailbox.next(milliseconds(1)));
+}
+
+TEST(Mailbox, forgets_what_nobody_waits_for_any_more) {
+  Mailbox mailbox;
+  auto taken = ask(mailbox, caller(1), "taken");
+  ASSERT_TRUE(mailbox.next(kLong));
+  auto waiting = ask(mailbox, caller(2), "waiting");
+  while (!mailbox.is_there(2)) std::this_thread::yield();
+  mailbox.gone(caller(2));
+  expect_error(ErrorKind::PeerLost, HasSubstr("has left"), [&] { waiting.get(); });
+  // What is being read stays until it is answered.
+  mailbox.gone(caller(1));
+  EXPECT_FALSE(mailbox.is_there(1));
+  EXPECT_EQ(taken.wait_for(milliseconds(0)), std::future_status::timeout);
+  mailbox.answer({});
+  taken.get();
+  EXPECT_FALSE(mailbox.next(milliseconds(1)));
+}
+
+}  // namespace
+}  // namespace tutti::rpc

@@ -1,0 +1,100 @@
+#include "tutti/train/passive/lane_server.h"
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+#include <torch/utils.h>
+
+#include "tutti/base/error.h"
+#include "tutti/train/passive/lane_wire.h"
+
+namespace tutti::passive {
+namespace {
+
+int64_t within(const Json& head, const char* name, int64_t least, int64_t most) {
+  const int64_t number = ps::number_in(head, name);
+  if (number < least || number > most)
+    fail(ErrorKind::InvalidArgument, "'{}' is {}; it can be {} to {}", name, number, least, most);
+  return number;
+}
+
+}  // namespace
+
+Place::Place(const Json& head)
+    : rank(static_cast<int>(within(head, "rank", 0, 1 << 16))),
+      workers(static_cast<int>(within(head, "workers", rank + 1, 1 << 16))),
+      lanes(within(head, "lanes", 1, 1 << 20)) {}
+
+LaneServer::LaneServer(Replica& replica, const Place& place)
+    : replica_(replica),
+      vectors_(replica.parameters(), place.lanes),
+      lanes_(replica, vectors_, gradients_of(replica.parameters()),
+             {lanes_of(place.rank, place.workers, place.lanes),
+              lanes_of(place.rank, place.workers, place.lanes), place.lanes}),
+      word_(blocks_of(place.workers, place.lanes), place.lanes, kNumbers) {}
+
+rpc::Message LaneServer::serve(const std::string& method, const rpc::Message& request, const Wishes& wishes) {
+  if (method == "step") return step(request, wishes);
+  if (method == "predictions") return predictions();
+  if (method == "finish") return finish(request);
+  fail(ErrorKind::InvalidArgument, "there is no '{}' while steps are made", method);
+}
+
+rpc::Message LaneServer::step(const rpc::Message& request, const Wishes& wishes) {
+  const int64_t step = ps::number_in(request.head, "step");
+  const Json& lanes = request.head.at("lanes");
+  if (static_cast<int64_t>(lanes.size()) != lanes_.lanes().size())
+    fail(ErrorKind::InvalidArgument, "{} lanes where this worker has {}", lanes.size(), lanes_.lanes().size());
+  ps::Reader reader(request);
+  take_into(reader, everything(replica_.parameters()));
+  const torch::Tensor losses =
+      torch::full({lanes_.lanes().size()}, std::numeric_limits<double>::quiet_NaN(), torch::kDouble);
+  predictions_.clear();
+  lanes_.begin_step(step);
+  for (const Json& columns : lanes) {
+    const Batch batch = take_batch(reader, columns);
+    lanes_.run(batch.size() > 0 ? replica_.prepare(batch) : batch,
+               [&](int64_t lane, const Batch&, const LossOutput& output) {
+                 losses[lane - lanes_.lanes().begin] = output.loss.to(torch::kDouble).cpu();
+                 if (output.prediction.defined())
+                   predictions_.emplace_back(std::to_string(lane), output.prediction);
+               });
+  }
+  reader.end();
+  const std::vector<TreeSum::Subtree> subtrees = lanes_.finish();
+  const torch::NoGradGuard no_grad;
+  const torch::Tensor word = torch::zeros({word_.size()}, torch::kDouble);
+  word_.write(word, step, wishes, subtrees);
+  rpc::Message answer{{{"predictions", !predictions_.empty()}}, {}};
+  append(answer, {losses, word});
+  bool any = false;
+  for (const TreeSum::Subtree& subtree : subtrees) {
+    if (!subtree.values) continue;
+    any = true;
+    // The numbers, which are the last, are in the word.
+    append(answer, {subtree.values->begin(), subtree.values->end() - 1});
+  }
+  if (any) append(answer, vectors_.counters());
+  return answer;
+}
+
+rpc::Message LaneServer::predictions() {
+  rpc::Message answer;
+  Json lanes = Json::array();
+  for (const auto& [lane, prediction] : predictions_)
+    lanes.push_back({{"lane", std::stoll(lane)}, {"columns", append(answer, Batch({{"prediction", prediction}}))}});
+  answer.head["lanes"] = std::move(lanes);
+  return answer;
+}
+
+rpc::Message LaneServer::finish(const rpc::Message& request) {
+  ps::Reader reader(request);
+  take_into(reader, everything(replica_.parameters()));
+  reader.end();
+  return {};
+}
+
+}  // namespace tutti::passive

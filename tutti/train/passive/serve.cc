@@ -1,0 +1,141 @@
+#include "tutti/train/passive/serve.h"
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <string.h>
+#include <utility>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "tutti/base/error.h"
+#include "tutti/params/agreement.h"
+#include "tutti/ps/wire.h"
+#include "tutti/train/hooks/nan_guard.h"
+#include "tutti/train/passive/lane_server.h"
+#include "tutti/train/passive/lane_wire.h"
+#include "tutti/train/passive/line.h"
+#include "tutti/train/script.h"
+#include "tutti/train/session.h"
+#include "tutti/train/stop_signals.h"
+#include "tutti/train/threads.h"
+
+namespace tutti {
+namespace {
+
+using std::chrono::milliseconds;
+using passive::LaneServer;
+using passive::Line;
+
+constexpr milliseconds kBetweenLooks{100};
+
+// What one beginning has made of this worker.
+struct Run {
+  std::unique_ptr<Replica> replica;
+  std::unique_ptr<LaneServer> server;
+};
+
+// The script is the last of the pieces.
+Model model_of(const Context& context, const rpc::Message& message) {
+  const Json& head = message.head;
+  const std::string name = context.task().short_name();
+  if (!head.contains("script") || message.pieces.empty()) {
+    fail(ErrorKind::InvalidArgument,
+         "{} is a bare server, which has never seen the model: give the trainer a script_model(), or start "
+         "the master's own program there",
+         name);
+  }
+  if (!context.flags().allow_programs) {
+    fail(ErrorKind::InvalidArgument,
+         "{} does not carry out programs that are sent to it: start it with --allow-programs, if everybody "
+         "who can reach it may run anything there",
+         name);
+  }
+  const rpc::Piece& piece = message.pieces.back();
+  const std::string content(reinterpret_cast<const char*>(piece.bytes.data()), piece.bytes.size());
+  if (ps::text_in(head, "script") == "module") return script_model(Script::from_bytes(content));
+  return script_model(module_of(head.at("outline")), Script::from_text(content));
+}
+
+std::unique_ptr<Replica> replica_of(const Context& context, const Model& model, const Json& head) {
+  const ReplicaOptions options{
+      .precision = parse_precision(ps::text_in(head, "precision")),
+      .layout = head.at("channels_last").get<bool>() ? Layout::ChannelsLast : Layout::Contiguous,
+      .seed = ps::number_in(head, "seed"),
+      .device = context.device(),
+      .check_loss = head.at("nan_guard").get<bool>() ? hooks::nan_guard() : LossCheck()};
+  // The master has the optimiser.
+  return std::make_unique<Replica>(model, torch::optim::SGDOptions(1), options);
+}
+
+Run begin(const Context& context, const std::optional<Model>& model, const rpc::Message& message) {
+  const Json& head = message.head;
+  // Kernels may add up in another order where they have another number of threads.
+  set_threads(static_cast<int>(std::clamp<int64_t>(ps::number_in(head, "threads"), 1, 4096)));
+  Run run;
+  run.replica = replica_of(context, model ? *model : model_of(context, message), head);
+  if (model) {
+    require_same_plan(ps::lines_in(head, "plan"), run.replica->parameters().plan(),
+                      context.task().short_name());
+  }
+  ps::Reader reader(message);
+  passive::take_into(reader, passive::frozen(run.replica->parameters()));
+  run.server = std::make_unique<LaneServer>(*run.replica, passive::Place(head));
+  context.log().info("driven by {} workers' master, lanes {}", ps::number_in(head, "workers"),
+                     ps::number_in(head, "lanes"));
+  return run;
+}
+
+// One master, from its beginning to its end. False where the end has not come: another may begin.
+bool follow(const Context& context, const std::optional<Model>& model, Line& line, const StopSignals& signals,
+            const Line::Request& beginning) {
+  Run run;
+  line.answer_with([&]() -> rpc::Message {
+    run = begin(context, model, *beginning.message);
+    return {};
+  });
+  while (!signals.received()) {
+    const auto request = line.next(kBetweenLooks);
+    if (!request) continue;
+    if (request->method == "end" || request->method == "stop") {
+      line.answer({});
+      return true;
+    }
+    line.answer_with([&]() -> rpc::Message {
+      if (request->method == "note") return {};
+      return run.server->serve(request->method, *request->message, {});
+    });
+  }
+  return false;
+}
+
+}  // namespace
+
+void follow_master(const Context& context, const std::optional<Model>& model) {
+  const StopSignals signals;
+  Line line(context);
+  context.log().info("waiting for a master at {}", context.cluster().address(context.task().job, context.task().index));
+  while (!signals.received()) {
+    const auto request = line.next_beginning(kBetweenLooks);
+    if (!request) continue;
+    if (request->method == "stop") {
+      line.answer({});
+      return;
+    }
+    try {
+      if (follow(context, model, line, signals, *request)) {
+        context.log().info("the job is done");
+        return;
+      }
+    } catch (const std::exception& error) {
+      // The master has heard it too, or is gone.
+      context.log().warning("{}; waiting for a master", error.what());
+    }
+  }
+  const int signal = *signals.received();
+  throw Interrupted(signal, fmt::format("{} stopped by {}", context.task().short_name(), strsignal(signal)));
+}
+
+}  // namespace tutti

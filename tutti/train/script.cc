@@ -1,0 +1,287 @@
+#include "tutti/train/script.h"
+
+#include <algorithm>
+#include <fstream>
+#include <map>
+#include <sstream>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+#include <torch/csrc/jit/runtime/graph_executor.h>
+#include <torch/jit.h>
+#include <torch/script.h>
+
+#include "tutti/base/error.h"
+#include "tutti/base/text.h"
+#include "tutti/base/type_name.h"
+#include "tutti/ps/wire.h"
+
+namespace tutti {
+namespace {
+
+using torch::jit::IValue;
+
+constexpr const char* kLoss = "loss";
+constexpr const char* kPredict = "predict";
+constexpr const char* kForward = "forward";
+
+// LibTorch's errors go on with a stack of frames.
+std::string without_frames(const std::string& text) { return text.substr(0, text.find("\nException raised from")); }
+
+template <class Body>
+auto or_invalid(const char* what, Body body) {
+  try {
+    return body();
+  } catch (const c10::Error& error) {
+    fail(ErrorKind::InvalidArgument, "{}: {}", what, without_frames(error.what_without_backtrace()));
+  } catch (const torch::jit::ErrorReport& error) {
+    fail(ErrorKind::InvalidArgument, "{}: {}", what, error.what());
+  }
+}
+
+// One function of a program, and what its arguments are.
+class Call {
+ public:
+  // Of a module: its first argument is the module itself.
+  Call(torch::jit::Function& function, std::shared_ptr<const void> owner, std::optional<IValue> self,
+       std::map<std::string, torch::Tensor> parameters)
+      : function_(function),
+        owner_(std::move(owner)),
+        self_(std::move(self)),
+        parameters_(std::move(parameters)) {
+    const auto& arguments = function.getSchema().arguments();
+    for (size_t i = self_ ? 1 : 0; i < arguments.size(); ++i) names_.push_back(arguments[i].name());
+  }
+
+  IValue operator()(const Batch& batch) const {
+    torch::jit::Stack stack;
+    if (self_) stack.push_back(*self_);
+    for (const std::string& name : names_) stack.emplace_back(argument(name, batch));
+    // As it is written: what the optimiser of TorchScript makes of it has other bits.
+    const torch::jit::GraphOptimizerEnabledGuard as_it_is(false);
+    return function_(std::move(stack));
+  }
+
+ private:
+  const torch::Tensor& argument(const std::string& name, const Batch& batch) const {
+    if (const auto found = parameters_.find(name); found != parameters_.end()) return found->second;
+    if (batch.has(name)) return batch[name];
+    std::vector<std::string> known;
+    for (const auto& [parameter, tensor] : parameters_) known.push_back(parameter);
+    for (const auto& [column, tensor] : batch.tensors()) known.push_back(column);
+    fail(ErrorKind::InvalidArgument,
+         "{}() of the program wants '{}', which is neither a parameter nor in the batch{}; there are {}",
+         function_.name(), name, did_you_mean(name, known), fmt::join(known, ", "));
+  }
+
+  torch::jit::Function& function_;
+  const std::shared_ptr<const void> owner_;  // of the function
+  const std::optional<IValue> self_;
+  const std::map<std::string, torch::Tensor> parameters_;
+  std::vector<std::string> names_;
+};
+
+LossOutput loss_output(const IValue& value) {
+  if (value.isTensor()) return value.toTensor();
+  if (value.isTuple()) {
+    const auto& elements = value.toTupleRef().elements();
+    if (elements.size() == 2 && elements[0].isTensor() && elements[1].isTensor())
+      return {elements[0].toTensor(), elements[1].toTensor()};
+  }
+  fail(ErrorKind::InvalidArgument,
+       "loss() of the program has to return the mean loss, or (loss, predictions), not a {}", value.tagKind());
+}
+
+torch::Tensor prediction(const IValue& value) {
+  if (value.isTensor()) return value.toTensor();
+  fail(ErrorKind::InvalidArgument, "the program's prediction is a {}, not a tensor", value.tagKind());
+}
+
+void fill(Model& model, const Call& loss, const std::optional<Call>& predict) {
+  model.loss = [loss](const Batch& batch) { return loss_output(loss(batch)); };
+  if (predict) model.predict = [predict](const Batch& batch) { return prediction((*predict)(batch)); };
+}
+
+// A module that is written in TorchScript as one of LibTorch's: the same tensors under the same names.
+class ScriptedModule final : public torch::nn::Module {
+ public:
+  explicit ScriptedModule(torch::jit::Module module) : module_(std::move(module)) {
+    for (const auto& parameter : module_.named_parameters(false))
+      register_parameter(parameter.name, parameter.value, parameter.value.requires_grad());
+    for (const auto& buffer : module_.named_buffers(false)) register_buffer(buffer.name, buffer.value);
+    for (const auto& child : module_.named_children())
+      register_module(child.name, std::make_shared<ScriptedModule>(child.value));
+    torch::nn::Module::train(module_.is_training());
+  }
+  void train(bool on) override {
+    torch::nn::Module::train(on);
+    if (module_.hasattr("training")) module_.setattr("training", on);
+  }
+
+ private:
+  torch::jit::Module module_;
+};
+
+std::map<std::string, torch::Tensor> arguments_of(const torch::nn::Module& module) {
+  std::map<std::string, torch::Tensor> arguments;
+  const auto add = [&](const auto& named) {
+    for (const auto& entry : named) {
+      std::string name = entry.key();
+      std::replace(name.begin(), name.end(), '.', '_');
+      if (!arguments.emplace(name, entry.value()).second)
+        fail(ErrorKind::InvalidArgument, "two parameters would be '{}' in a program", name);
+    }
+  };
+  add(module.named_parameters());
+  add(module.named_buffers());
+  return arguments;
+}
+
+// The module "a.b" of "a.b.weight", and "weight".
+std::pair<std::string, std::string> split_name(const std::string& name) {
+  const size_t dot = name.rfind('.');
+  if (dot == std::string::npos) return {"", name};
+  return {name.substr(0, dot), name.substr(dot + 1)};
+}
+
+template <class Named>
+Json outline_of_tensors(const Named& named, std::map<const void*, std::string>& first_names) {
+  Json all = Json::array();
+  for (const auto& entry : named) {
+    const torch::Tensor& tensor = entry.value();
+    const std::string& first =
+        first_names.emplace(tensor.unsafeGetTensorImpl(), entry.key()).first->second;
+    all.push_back({{"name", entry.key()},
+                   {"first", first},
+                   {"type", type_name(tensor.scalar_type())},
+                   {"sizes", tensor.sizes().vec()},
+                   {"trained", tensor.requires_grad()}});
+  }
+  return all;
+}
+
+// Builds what an outline says, whose names come from somewhere else.
+class Builder {
+ public:
+  Builder() { modules_.emplace("", root_); }
+
+  void add_module(const std::string& path) {
+    if (path.empty()) return;
+    const auto [parent, name] = split_name(path);
+    modules_[path] = at(parent).register_module(name, std::make_shared<torch::nn::Module>(name));
+  }
+
+  void add_parameter(const Json& entry) {
+    const auto [path, name] = split_name(entry.at("name").get<std::string>());
+    at(path).register_parameter(name, tensor(entry), entry.at("trained").get<bool>());
+  }
+
+  void add_buffer(const Json& entry) {
+    const auto [path, name] = split_name(entry.at("name").get<std::string>());
+    at(path).register_buffer(name, tensor(entry));
+  }
+
+  std::shared_ptr<torch::nn::Module> root() const { return root_; }
+
+ private:
+  torch::nn::Module& at(const std::string& path) {
+    const auto found = modules_.find(path);
+    if (found == modules_.end()) fail(ErrorKind::InvalidArgument, "an outline without the module '{}'", path);
+    return *found->second;
+  }
+
+  torch::Tensor tensor(const Json& entry) {
+    const auto first = entry.at("first").get<std::string>();
+    if (const auto found = tensors_.find(first); found != tensors_.end()) return found->second;
+    return tensors_[first] = torch::zeros(ps::sizes_in(entry, "sizes"), ps::type_in(entry, "type"));
+  }
+
+  const std::shared_ptr<torch::nn::Module> root_ = std::make_shared<torch::nn::Module>("program");
+  std::map<std::string, std::shared_ptr<torch::nn::Module>> modules_;
+  std::map<std::string, torch::Tensor> tensors_;
+};
+
+}  // namespace
+
+Script Script::from_text(const std::string& text) {
+  Script script;
+  script.content_ = text;
+  script.functions_ = or_invalid("the program does not compile", [&] { return torch::jit::compile(text); });
+  if (script.functions_->find_function(c10::QualifiedName(kLoss)) == nullptr)
+    fail(ErrorKind::InvalidArgument, "the program has no function loss(...)");
+  return script;
+}
+
+Script Script::from_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream content;
+  if (!file || !(content << file.rdbuf())) fail(ErrorKind::InvalidArgument, "{} cannot be read", path);
+  return from_bytes(content.str());
+}
+
+Script Script::from_bytes(const std::string& bytes) {
+  Script script;
+  script.content_ = bytes;
+  std::istringstream in(bytes);
+  script.module_ = or_invalid("this is no module that torch.jit.save has written",
+                              [&] { return std::make_shared<torch::jit::Module>(torch::jit::load(in)); });
+  if (!script.module_->find_method(kLoss))
+    fail(ErrorKind::InvalidArgument,
+         "the module has no method loss(self, ...): give it one, with @torch.jit.export before it");
+  return script;
+}
+
+Model script_model(const Script& script) {
+  if (!script.is_module())
+    fail(ErrorKind::InvalidArgument,
+         "the program is functions, which have no parameters: give a module with them, too");
+  Model model;
+  model.module = std::make_shared<ScriptedModule>(*script.module_);
+  const auto call = [&](const char* name) {
+    return Call(script.module_->get_method(name).function(), script.module_,
+                IValue(script.module_->_ivalue()), {});
+  };
+  const char* predict = script.module_->find_method(kPredict) ? kPredict : kForward;
+  fill(model, call(kLoss), script.module_->find_method(predict) ? std::optional(call(predict)) : std::nullopt);
+  model.script = std::make_shared<const Script>(script);
+  return model;
+}
+
+Model script_model(const std::shared_ptr<torch::nn::Module>& module, const Script& script) {
+  if (script.is_module())
+    fail(ErrorKind::InvalidArgument, "the program is a module, which has its own parameters");
+  const auto parameters = arguments_of(*module);
+  Model model;
+  model.module = module;
+  const auto call = [&](const char* name) -> std::optional<Call> {
+    auto* function = script.functions_->find_function(c10::QualifiedName(name));
+    if (function == nullptr) return std::nullopt;
+    return Call(*function, script.functions_, std::nullopt, parameters);
+  };
+  fill(model, *call(kLoss), call(kPredict));
+  model.script = std::make_shared<const Script>(script);
+  return model;
+}
+
+Json outline_of(const torch::nn::Module& module) {
+  Json modules = Json::array();
+  for (const auto& entry : module.named_modules()) modules.push_back(entry.key());
+  std::map<const void*, std::string> first_names;
+  return {{"modules", modules},
+          {"parameters", outline_of_tensors(module.named_parameters(), first_names)},
+          {"buffers", outline_of_tensors(module.named_buffers(), first_names)}};
+}
+
+std::shared_ptr<torch::nn::Module> module_of(const Json& outline) {
+  return or_invalid("an outline that is none", [&] {
+    Builder builder;
+    for (const Json& path : outline.at("modules")) builder.add_module(path.get<std::string>());
+    for (const Json& entry : outline.at("parameters")) builder.add_parameter(entry);
+    for (const Json& entry : outline.at("buffers")) builder.add_buffer(entry);
+    return builder.root();
+  });
+}
+
+}  // namespace tutti
