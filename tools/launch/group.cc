@@ -164,9 +164,21 @@ void Group::lose_output() {
   stop(SIGTERM, options_.interrupt_grace);
 }
 
-// Takes all processes that have ended, and then the most telling failure among them.
+// Takes all processes that have ended; those that have failed are started again, as long as that is allowed.
 void Group::reap() {
-  Member* failed = nullptr;
+  for (Member* failed : take_failed()) {
+    if (result_.exit_code != 0) return;
+    if (restart(*failed)) continue;
+    result_.exit_code = failed->outcome()->exit_code();
+    const bool as_told = result_.interrupted && failed->outcome()->killed();
+    if (!as_told) report(*failed);
+    if (!kill_at_) stop(SIGTERM, options_.failure_grace);
+  }
+}
+
+// The most telling failure first.
+std::vector<Member*> Group::take_failed() {
+  std::vector<Member*> failed;
   int status = 0;
   for (pid_t pid = waitpid(-1, &status, WNOHANG); pid > 0; pid = waitpid(-1, &status, WNOHANG)) {
     const auto member =
@@ -174,16 +186,12 @@ void Group::reap() {
     if (member == members_.end()) continue;  // a grandchild whose parent has ended before it
     member->ended(Outcome(status));
     member->finish_output();
-    if (servers_ended_) continue;
-    const int best = failed == nullptr ? 0 : failed->outcome()->weight();
-    if (member->outcome()->weight() > best) failed = &*member;
+    if (!servers_ended_ && !member->outcome()->success()) failed.push_back(&*member);
   }
-  if (failed == nullptr || result_.exit_code != 0) return;
-  if (restart(*failed)) return;
-  result_.exit_code = failed->outcome()->exit_code();
-  const bool as_told = result_.interrupted && failed->outcome()->killed();
-  if (!as_told) report(*failed);
-  if (!kill_at_) stop(SIGTERM, options_.failure_grace);
+  std::stable_sort(failed.begin(), failed.end(), [](const Member* one, const Member* other) {
+    return one->outcome()->weight() > other->outcome()->weight();
+  });
+  return failed;
 }
 
 // They end by themselves where they were used; where the program has not, nobody tells them.

@@ -67,6 +67,7 @@ class Group {
   void interrupt(int signal);
   void lose_output();
   void reap();
+  std::vector<Member*> take_failed();
   void report(const Member& member);
   bool restart(Member& member);
   void end_idle_servers();

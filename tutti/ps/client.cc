@@ -82,7 +82,8 @@ Client::Client(const Context& context, Parameters& parameters, const Placement& 
 
 Client::~Client() = default;
 
-// For every server at once; the first that fails is what is thrown, when all are done.
+// For every server at once. What is thrown, when all are done, is what the first has failed with; that one is
+// lost before everything else, since others may have failed for want of it.
 template <class Body>
 void Client::for_all(Body body) {
   std::vector<comm::Work> others;
@@ -92,15 +93,20 @@ void Client::for_all(Body body) {
       body(i);
     }));
   std::exception_ptr failure;
+  std::exception_ptr loss;
   const auto attempt = [&](const auto& call) {
     try {
       call();
+    } catch (const Error& error) {
+      std::exception_ptr& first = error.kind() == ErrorKind::PeerLost ? loss : failure;
+      if (!first) first = std::current_exception();
     } catch (...) {
       if (!failure) failure = std::current_exception();
     }
   };
   attempt([&] { body(size_t{0}); });
   for (const comm::Work& work : others) attempt([&] { work.wait(); });
+  if (loss) std::rethrow_exception(loss);
   if (failure) std::rethrow_exception(failure);
 }
 
@@ -379,9 +385,17 @@ void Client::note(const std::string& key, const Json& value) {
   servers_[0].channel->call("note", {{{"key", key}, {"value", value}}, {}}, patience("a note"));
 }
 
-Json Client::read(const std::string& key) {
+Json Client::read(const std::string& key) { return read_with(head(), key); }
+
+Json Client::read_from_any_run(const std::string& key) {
+  Json any = head();
+  any.erase("run");
+  return read_with(std::move(any), key);
+}
+
+Json Client::read_with(Json head, const std::string& key) {
   constexpr int kTimeouts = 10;
-  rpc::Message message{head(), {}};
+  rpc::Message message{std::move(head), {}};
   message.head["key"] = key;
   message.head["patience"] = number_in(message.head, "patience") * kTimeouts;
   rpc::CallOptions options = patience(key.c_str());
@@ -418,6 +432,10 @@ void Client::await_others(int64_t fits) {
 
 void Client::end() {
   for_all([&](size_t i) { servers_[i].channel->call("end", {}, patience("to end")); });
+}
+
+void Client::leave() {
+  for_all([&](size_t i) { servers_[i].channel->call("leave", {}, patience("to leave")); });
 }
 
 }  // namespace tutti::ps

@@ -106,7 +106,8 @@ rpc::Message Service::serve(const rpc::Caller& caller, const std::string& method
       {"pull", &Service::pull},         {"push", &Service::push},   {"enter", &Service::enter},
       {"snapshot", &Service::snapshot}, {"note", &Service::note},   {"read", &Service::read},
       {"finish", &Service::finish},     {"end", &Service::end_job}, {"await_finish", &Service::await_finish},
-      {"progress", &Service::progress}, {"scale", &Service::scale}, {"stop", &Service::stop_all}};
+      {"progress", &Service::progress}, {"scale", &Service::scale}, {"leave", &Service::leave},
+      {"stop", &Service::stop_all}};
   const auto found = kMethods.find(method);
   if (found == kMethods.end())
     fail(ErrorKind::InvalidArgument, "a parameter server does not know how to '{}'", method);
@@ -139,12 +140,13 @@ rpc::Message Service::serve(const rpc::Caller& caller, const std::string& method
 void Service::gone(const rpc::Caller& caller) {
   const Lock lock(mutex_);
   callers_.erase(caller.id);
+  last_gone_ = Clock::now();
   if (serving_.contains(caller.id)) lost_.insert(caller.id);
   for (auto& [rank, worker] : workers_) {
     if (worker.caller != caller.id) continue;
     worker.caller = 0;
     if (run_ && run_->sync) run_->sync->withdraw(rank);
-    if (worker.finished == 0 && !ended_) log_.warning("{} is gone", worker.name);
+    if (!worker.left && !ended_) log_.warning("{} is gone", worker.name);
   }
   changed_.notify_all();
 }
@@ -152,13 +154,20 @@ void Service::gone(const rpc::Caller& caller) {
 bool Service::join_for(milliseconds patience) {
   Lock lock(mutex_);
   return changed_.wait_for(lock, patience, [&] {
-    return (stopped_ && !callers_.contains(stopper_)) || (ended_ && callers_.empty());
+    return (stopped_ && !callers_.contains(stopper_)) || (ended_ && all_have_left());
   });
+}
+
+bool Service::all_have_left() const {
+  if (!callers_.empty()) return false;
+  return Clock::now() >= last_gone_ + patience_ ||
+         std::all_of(workers_.begin(), workers_.end(), [](const auto& entry) { return entry.second.left; });
 }
 
 void Service::end() {
   const Lock lock(mutex_);
   ended_ = true;
+  patience_ = milliseconds(0);
   changed_.notify_all();
 }
 
@@ -227,7 +236,12 @@ rpc::Message Service::begin(Lock&, const rpc::Caller& caller, const rpc::Message
   require_as_long_as_said(request.head, request);
   auto run = std::make_unique<Run>(request.head, request);
   run_ = std::move(run);
-  for (auto& [rank, worker] : workers_) worker.pushes = worker.pulled = 0;
+  notes_.clear();
+  const int64_t fits = run_->progress.value("fit", int64_t{0});
+  for (auto& [rank, worker] : workers_) {
+    worker.pushes = worker.pulled = 0;
+    worker.finished = std::min(worker.finished, fits);
+  }
   log_.info("{} of parameters at step {}, from {}",
             fmt::format("{:.1f} MB", static_cast<double>(run_->shard.bytes()) / 1e6), run_->step,
             who_is(caller));
@@ -251,6 +265,7 @@ rpc::Message Service::join_run(Lock& lock, const rpc::Caller& caller, const rpc:
       [&] { return fmt::format("two tasks have one index: {} and {}", worker.name, who_is(caller)); });
   worker.caller = caller.id;
   worker.name = who_is(caller);
+  worker.left = false;
   changed_.notify_all();
   return {{{"run", run_->id}, {"step", run_->step}, {"progress", run_->progress}}, {}};
 }
@@ -495,6 +510,14 @@ rpc::Message Service::await_finish(Lock& lock, const rpc::Caller& caller, const 
 rpc::Message Service::end_job(Lock&, const rpc::Caller&, const rpc::Message&) {
   ended_ = true;
   changed_.notify_all();
+  return {};
+}
+
+// One that this server, started anew, has not seen join leaves as well.
+rpc::Message Service::leave(Lock&, const rpc::Caller& caller, const rpc::Message&) {
+  for (auto& [rank, worker] : workers_) {
+    if (worker.caller == caller.id) worker.left = true;
+  }
   return {};
 }
 
