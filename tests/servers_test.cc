@@ -1,62 +1,18 @@
 // Parameter servers as their users run them: processes that agree to the bit, and that are killed, told to
 // stop, or do not fit.
 #include <filesystem>
-#include <memory>
-#include <regex>
 #include <signal.h>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
-#include "tests/together.h"
+#include "tests/served.h"
 #include "tutti/base/error.h"
-#include "tutti/base/ports.h"
 
 namespace tutti::testing {
 namespace {
 
 using ::testing::HasSubstr;
-
-using Flags = std::vector<std::string>;
-
-Flags with(Flags flags, const Flags& more) {
-  flags.insert(flags.end(), more.begin(), more.end());
-  return flags;
-}
-
-Flags served(int servers, int workers, const Flags& flags, const Flags& launcher = {}) {
-  Flags command = {program_path("tutti"),   "run", "--ps",
-                   std::to_string(servers), "-n",  std::to_string(workers)};
-  command = with(command, launcher);
-  return with(with(command, {"--", together_program(), "--threads", "1"}), flags);
-}
-
-// A job of processes that are started one by one, as at terminals.
-class Terminals {
- public:
-  Terminals(int servers, int workers) {
-    const std::vector<int> ports = free_ports(servers + workers);
-    const auto addresses = [&](int from, int to) {
-      std::vector<std::string> all;
-      for (int i = from; i < to; ++i)
-        all.push_back(fmt::format("127.0.0.1:{}", ports[static_cast<size_t>(i)]));
-      return fmt::format("{}", fmt::join(all, ";"));
-    };
-    spec_ = fmt::format("ps|{},worker|{}", addresses(0, servers), addresses(servers, servers + workers));
-  }
-
-  const std::string& spec() const { return spec_; }
-  Flags task(const std::string& job, int index) const {
-    return {"--cluster_spec", spec_, "--job_name", job, "--task_index", std::to_string(index)};
-  }
-  std::unique_ptr<RunningProgram> start(const std::string& job, int index, const Flags& flags) const {
-    const Flags program = {together_program(), "--threads", "1"};
-    return std::make_unique<RunningProgram>(with(with(program, flags), task(job, index)));
-  }
-
- private:
-  std::string spec_;
-};
 
 TEST(Servers, in_lock_step_give_the_bits_of_one_worker) {
   const TestFolder folder;
@@ -176,32 +132,6 @@ TEST(Servers, refuse_a_second_task_of_one_index) {
   EXPECT_EQ(chief->wait(), 0) << chief->err();
   EXPECT_EQ(server->wait(), 0) << server->err();
 }
-
-// A job under the launcher that does not end by itself for a while, every process of it marked.
-class ServedRun {
- public:
-  ServedRun(const std::string& name, const Flags& command)
-      : mark_(fmt::format("TUTTI_TEST_MARK={}-{}", getpid(), name)), run_(command, {mark_}) {}
-
-  RunningProgram& run() { return run_; }
-  void kill(const std::string& job, int index) const {
-    const auto marked = processes_with(mark_);
-    const auto with_job = processes_with("TUTTI_JOB_NAME=" + job);
-    for (const pid_t pid : processes_with("TUTTI_TASK_INDEX=" + std::to_string(index))) {
-      const auto is_in = [pid](const std::vector<pid_t>& all) {
-        return std::find(all.begin(), all.end(), pid) != all.end();
-      };
-      if (!is_in(marked) || !is_in(with_job)) continue;
-      ::kill(pid, SIGKILL);
-      return;
-    }
-    ADD_FAILURE() << "there is no " << job << "/" << index;
-  }
-
- private:
-  const std::string mark_;
-  RunningProgram run_;
-};
 
 class Killed : public ::testing::TestWithParam<std::pair<const char*, int>> {};
 INSTANTIATE_TEST_SUITE_P(Servers, Killed,

@@ -81,6 +81,7 @@ struct Options {
   std::string net = "odd";
   double clip_norm = 0;
   int64_t fail_at = -1;
+  bool evaluate = false;
 };
 
 template <class Net>
@@ -94,6 +95,7 @@ void train(tutti::Context& ctx, const Options& options) {
   trainer.add_hook(std::make_unique<FailOnOne>(options.fail_at));
   trainer.add_hook(std::make_unique<SaySteps>());
   trainer.fit(digits.train().shuffle());
+  if (options.evaluate) trainer.evaluate(digits.test(), {tutti::metrics::accuracy("label")});
 }
 
 }  // namespace
@@ -105,6 +107,7 @@ int main(int argc, char** argv) {
     flags.add_choice("--net", options.net, {"cnn", "normed", "odd", "synced"}, "which network");
     flags.add("--clip-norm", options.clip_norm, "largest norm of the gradient; 0: any");
     flags.add("--fail-at", options.fail_at, "the step at which rank 1 fails");
+    flags.add("--evaluate", options.evaluate, "count the accuracy at the end");
   };
   return tutti::run(argc, argv, program, [&](tutti::Context& ctx) {
     if (options.net == "cnn") train<Cnn>(ctx, options);

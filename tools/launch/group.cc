@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "tools/launch/cores.h"
+#include "tutti/base/error.h"
 
 namespace tutti {
 namespace {
@@ -207,13 +208,26 @@ void Group::end_idle_servers() {
   stop(SIGTERM, options_.failure_grace);
 }
 
-// The others wait for it.
+// The others wait for it. Where its servers have ended as servers do at the end of a job, there is nobody to
+// wait, and nothing to come back to; that one has come back and waited for them in vain is no failure.
 bool Group::restart(Member& member) {
   if (kill_at_ || result_.interrupted || restarts_ >= options_.restarts) return false;
+  if (job_is_done()) {
+    say("{} is not started again: the servers have ended, and the job is done", member.task());
+    return member.came_back() && member.outcome()->exit_code() == exit_code(ErrorKind::Timeout);
+  }
   report(member);
   say("{} is started again: restart {} of {}", member.task(), ++restarts_, options_.restarts);
   const auto index = static_cast<size_t>(&member - members_.data());
   member = start(index);
+  member.set_came_back();
+  return true;
+}
+
+bool Group::job_is_done() const {
+  for (size_t i = 0; i < members_.size(); ++i) {
+    if (tasks_[i].is_server && (members_[i].running() || !members_[i].outcome()->success())) return false;
+  }
   return true;
 }
 

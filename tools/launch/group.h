@@ -70,6 +70,7 @@ class Group {
   std::vector<Member*> take_failed();
   void report(const Member& member);
   bool restart(Member& member);
+  bool job_is_done() const;
   void end_idle_servers();
   void stop(int signal, std::chrono::milliseconds grace);
   void end_strays();

@@ -147,6 +147,7 @@ class Service final : public rpc::Service {
   std::unique_ptr<Run> run_;
   std::map<int, Worker> workers_;  // by rank
   std::map<std::string, Json> notes_;
+  size_t note_bytes_ = 0;
   std::set<uint64_t> callers_;  // those that have said something and are still there
   std::set<uint64_t> lost_;     // those that are gone while serve() is at work for them
   std::map<uint64_t, int> serving_;

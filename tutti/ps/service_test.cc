@@ -7,6 +7,7 @@
 #include <torch/torch.h>
 
 #include "tutti/base/test_errors.h"
+#include "tutti/ps/test_messages.h"
 #include "tutti/ps/wire.h"
 
 namespace tutti::ps {
@@ -16,41 +17,6 @@ using ::testing::HasSubstr;
 
 rpc::Caller caller(uint64_t id) {
   return {id, {{"task", "worker/" + std::to_string(id)}, {"host", "here"}, {"pid", 100 + id}}, "nowhere"};
-}
-
-constexpr int64_t kSize = 5;
-
-// Five parameters of value 1, updated by SGD with rate 1.
-rpc::Message begin(const char* strategy, int workers, int64_t staleness = -1) {
-  const torch::Tensor values = torch::ones({kSize});
-  return {{{"run", "r"},
-           {"plan", {"five parameters"}},
-           {"workers", workers},
-           {"strategy", strategy},
-           {"lanes", workers},
-           {"backup", 0},
-           {"staleness", staleness},
-           {"redo", true},
-           {"optimizer", tutti::to_json(torch::optim::SGDOptions(1.0))},
-           {"step", 0},
-           {"progress", Json::object()},
-           {"parts", to_json(std::vector<Shard::Part>{{0, 0, kSize, torch::kFloat32}})},
-           {"buffers", Json::array()},
-           {"counters", Json::array()},
-           {"state", {{"steps", 0}, {"slots", Json::array()}}}},
-          pieces_of({values})};
-}
-
-rpc::Message join(int rank) {
-  return {{{"rank", rank}, {"plan", {"five parameters"}}, {"patience", 10}}, {}};
-}
-
-Json head() { return {{"run", "r"}, {"patience", 60000}}; }
-
-rpc::Message push(double gradient) { return {head(), pieces_of({torch::full({kSize}, gradient)})}; }
-
-torch::Tensor values_in(const rpc::Message& answer) {
-  return Reader(answer).take(kSize, torch::kFloat32).clone();
 }
 
 class ServiceOf : public ::testing::Test {
@@ -120,16 +86,6 @@ TEST_F(ServiceOf, wakes_whoever_waits_when_it_is_gone_itself) {
   }
   service_.gone(caller(0));
   waiting.join();
-}
-
-// What the one worker of one lane pushes.
-rpc::Message push_of_step(int64_t step, double gradient) {
-  const ControlWord control(blocks_of(1, 1), 1, kNumbers);
-  const torch::Tensor word = torch::zeros({control.size()}, torch::kDouble);
-  control.write(word, step, {}, {{{0, 0}, TreeSum::Vectors{torch::tensor({1.0, 1.0, 1.0}, torch::kDouble)}}});
-  rpc::Message message{head(), pieces_of({word, torch::full({kSize}, gradient)})};
-  message.head["step"] = step;
-  return message;
 }
 
 torch::Tensor values_behind_words(const rpc::Message& answer) {

@@ -66,6 +66,9 @@ class ServerStream : public Stream {
   virtual void refuse(const Error& why) = 0;
 };
 
+// What there is to say of an attempt that has come to nothing by its deadline.
+inline constexpr const char* kNothingAnswers = "nothing answers";
+
 // One attempt. A StreamEnd says what was in the way: as a PeerLost if another attempt may do better, else as
 // an InvalidArgument.
 std::unique_ptr<Stream> open_stream(const std::string& address, const Credentials& credentials,

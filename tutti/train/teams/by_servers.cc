@@ -129,13 +129,6 @@ void ByServers::say_placement(const Replica& replica) const {
   }
 }
 
-// A server may be lost in the middle of it, too; then it is waited for once more.
-Team::Start ByServers::start(Session& session, Replica& replica, const std::vector<std::string>& plan) {
-  at_work_ = true;
-  if (!client_) make_client(replica);
-  return until_nobody_is_lost([&] { return try_to_start(session, replica, plan); });
-}
-
 template <class Body>
 auto ByServers::until_nobody_is_lost(Body body) {
   constexpr std::chrono::milliseconds kPause{100};
@@ -148,6 +141,13 @@ auto ByServers::until_nobody_is_lost(Body body) {
       context_.log().warning("{}; trying once more", error.what());
     }
   }
+}
+
+// A server may be lost in the middle of it, too; then it is waited for once more.
+Team::Start ByServers::start(Session& session, Replica& replica, const std::vector<std::string>& plan) {
+  at_work_ = true;
+  if (!client_) make_client(replica);
+  return until_nobody_is_lost([&] { return try_to_start(session, replica, plan); });
 }
 
 Team::Start ByServers::try_to_start(Session& session, Replica& replica,

@@ -1,0 +1,94 @@
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <signal.h>
+#include <string>
+#include <unistd.h>
+#include <vector>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "tests/together.h"
+#include "tutti/base/ports.h"
+
+// Jobs with parameter servers, as tests start them.
+namespace tutti::testing {
+
+using Flags = std::vector<std::string>;
+
+inline Flags with(Flags flags, const Flags& more) {
+  flags.insert(flags.end(), more.begin(), more.end());
+  return flags;
+}
+
+// The command that trains with so many servers and workers, under the launcher.
+inline Flags served(int servers, int workers, const Flags& flags, const Flags& launcher = {}) {
+  Flags command = {program_path("tutti"),   "run", "--ps",
+                   std::to_string(servers), "-n",  std::to_string(workers)};
+  command = with(command, launcher);
+  return with(with(command, {"--", together_program(), "--threads", "1"}), flags);
+}
+
+// A job of processes that are started one by one, as at terminals.
+class Terminals {
+ public:
+  Terminals(int servers, int workers) {
+    const std::vector<int> ports = free_ports(servers + workers);
+    const auto addresses = [&](int from, int to) {
+      std::vector<std::string> all;
+      for (int i = from; i < to; ++i)
+        all.push_back(fmt::format("127.0.0.1:{}", ports[static_cast<size_t>(i)]));
+      return fmt::format("{}", fmt::join(all, ";"));
+    };
+    spec_ = fmt::format("ps|{},worker|{}", addresses(0, servers), addresses(servers, servers + workers));
+  }
+
+  const std::string& spec() const { return spec_; }
+  Flags task(const std::string& job, int index) const {
+    return {"--cluster_spec", spec_, "--job_name", job, "--task_index", std::to_string(index)};
+  }
+  std::unique_ptr<RunningProgram> start(const std::string& job, int index, const Flags& flags) const {
+    return start(job, index, flags, {together_program(), "--threads", "1"});
+  }
+  std::unique_ptr<RunningProgram> start(const std::string& job, int index, const Flags& flags,
+                                        const Flags& program) const {
+    return std::make_unique<RunningProgram>(with(with(program, flags), task(job, index)));
+  }
+
+ private:
+  std::string spec_;
+};
+
+// A job under the launcher that does not end by itself for a while, every process of it marked.
+class ServedRun {
+ public:
+  ServedRun(const std::string& name, const Flags& command)
+      : mark_(fmt::format("TUTTI_TEST_MARK={}-{}", getpid(), name)), run_(command, {mark_}) {}
+
+  RunningProgram& run() { return run_; }
+  // Kills a task as it is; false where it does not live.
+  bool try_to_kill(const std::string& job, int index) const {
+    const auto marked = processes_with(mark_);
+    const auto with_job = processes_with("TUTTI_JOB_NAME=" + job);
+    for (const pid_t pid : processes_with("TUTTI_TASK_INDEX=" + std::to_string(index))) {
+      const auto is_in = [pid](const std::vector<pid_t>& all) {
+        return std::find(all.begin(), all.end(), pid) != all.end();
+      };
+      if (!is_in(marked) || !is_in(with_job)) continue;
+      return ::kill(pid, SIGKILL) == 0;
+    }
+    return false;
+  }
+  void kill(const std::string& job, int index) const {
+    EXPECT_TRUE(try_to_kill(job, index)) << "there is no " << job << "/" << index;
+  }
+
+ private:
+  const std::string mark_;
+  RunningProgram run_;
+};
+
+}  // namespace tutti::testing
