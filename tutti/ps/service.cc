@@ -193,7 +193,7 @@ void Service::wait(Lock& lock, const rpc::Caller& caller, const rpc::Message& re
   const auto deadline = Clock::now() + milliseconds(number_within(request.head, "patience", 0, kLongestPatience));
   const std::string run = request.head.value("run", std::string());
   const auto is_over = [&] {
-    return lost_.contains(caller.id) || stopped_ || (!run.empty() && run_ && run_->id != run) || holds();
+    return lost_.contains(caller.id) || stopped_ || (!run.empty() && (!run_ || run_->id != run)) || holds();
   };
   const bool in_time = changed_.wait_until(lock, deadline, is_over);
   if (lost_.contains(caller.id)) fail(ErrorKind::PeerLost, "{} is gone", who_is(caller));
@@ -513,6 +513,7 @@ rpc::Message Service::finish(Lock&, const rpc::Caller& caller, const rpc::Messag
 }
 
 rpc::Message Service::await_finish(Lock& lock, const rpc::Caller& caller, const rpc::Message& request) {
+  require_run(request);
   const int64_t fits = number_in(request.head, "fits");
   const auto is_at_work = [fits](int, const Worker& worker) { return worker.finished < fits; };
   wait(
