@@ -16,6 +16,7 @@
 #include "tutti/base/error.h"
 #include "tutti/cluster/roles.h"
 #include "tutti/params/optimizer_state.h"
+#include "tutti/ps/addresses.h"
 #include "tutti/ps/wire.h"
 
 namespace tutti::ps {
@@ -69,7 +70,7 @@ Client::Client(const Context& context, Parameters& parameters, const Placement& 
       in_step_(context.flags().strategy == "ps-sync") {
   const std::vector<Task> tasks = servers_of(context.cluster());
   for (size_t i = 0; i < tasks.size(); ++i) {
-    const std::string& address = context.cluster().address(tasks[i].job, tasks[i].index);
+    const std::string& address = address_of(context.cluster(), tasks[i]);
     const std::string name = fmt::format("{} ({})", tasks[i].short_name(), address);
     rpc::ChannelOptions options{.credentials = rpc::credentials_of(context.flags()),
                                 .hello = hello_of(context),

@@ -4,6 +4,7 @@
 
 #include "tutti/base/check.h"
 #include "tutti/cluster/roles.h"
+#include "tutti/ps/addresses.h"
 
 namespace tutti::ps {
 namespace {
@@ -11,7 +12,7 @@ namespace {
 const std::string& own_address(const Context& context) {
   const Task& task = context.task();
   TUTTI_CHECK(is_server_job(task.job), "{} is no server", task.short_name());
-  return context.cluster().address(task.job, task.index);
+  return address_of(context.cluster(), task);
 }
 
 rpc::HostOptions host_options(const Context& context) {
