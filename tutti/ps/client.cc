@@ -84,14 +84,23 @@ Client::Client(const Context& context, Parameters& parameters, const Placement& 
 Client::~Client() = default;
 
 // For every server at once. What is thrown, when all are done, is what the first has failed with; that one is
-// lost before everything else, since others may have failed for want of it.
+// lost goes before everything else. Nobody then waits for the others, whose answers may never come: they may
+// wait for a worker that has to begin anew like this one.
 template <class Body>
 void Client::for_all(Body body) {
+  const auto watched = [&](size_t i) {
+    try {
+      body(i);
+    } catch (const Error& error) {
+      if (error.kind() == ErrorKind::PeerLost) one_is_lost_ = true;
+      throw;
+    }
+  };
   std::vector<comm::Work> others;
   for (size_t i = 1; i < servers_.size(); ++i)
-    others.push_back(servers_[i].thread->run([&body, i] {
+    others.push_back(servers_[i].thread->run([&watched, i] {
       const torch::NoGradGuard no_grad;
-      body(i);
+      watched(i);
     }));
   std::exception_ptr failure;
   std::exception_ptr loss;
@@ -105,8 +114,9 @@ void Client::for_all(Body body) {
       if (!failure) failure = std::current_exception();
     }
   };
-  attempt([&] { body(size_t{0}); });
+  attempt([&] { watched(size_t{0}); });
   for (const comm::Work& work : others) attempt([&] { work.wait(); });
+  one_is_lost_ = false;
   if (loss) std::rethrow_exception(loss);
   if (failure) std::rethrow_exception(failure);
 }
@@ -116,6 +126,7 @@ rpc::CallOptions Client::patience(const char* what, int64_t step) const {
   constexpr milliseconds kOnItsWay{5000};
   return {.timeout = milliseconds_of(context_.flags().timeout) + kOnItsWay,
           .into = {},
+          .give_up = [this] { return one_is_lost_.load(); },
           .what = what,
           .step = step};
 }

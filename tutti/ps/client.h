@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -164,7 +165,8 @@ class Client {
   Extras extras_;
   std::vector<Server> servers_;
   std::string run_;
-  int64_t step_ = 0;  // for error messages
+  std::atomic<bool> one_is_lost_ = false;  // of the servers, while all are asked at once
+  int64_t step_ = 0;                       // for error messages
   int64_t furthest_step_ = 0;
 };
 

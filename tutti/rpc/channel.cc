@@ -25,6 +25,8 @@ constexpr milliseconds kLongestPause{1000};
 // One attempt: where packets vanish, another name server or route may do better next time.
 constexpr milliseconds kAttempt{10000};
 
+constexpr milliseconds kBetweenLooks{100};
+
 // A server that hangs up before its first word so often, and for so long, does not do it by accident. Between
 // two of them an attempt may come to nothing, as it does on a busy machine.
 constexpr int kHangUps = 5;
@@ -66,7 +68,8 @@ struct Channel::Impl {
   Part part_of(ConstBytes bytes) const;
   void send(const std::string& method, const Message& request, const CallOptions& call,
             const Patience& patience);
-  Frame receive_frame(const Patience& patience);
+  Frame receive_frame(const CallOptions& call, const Patience& patience);
+  Frame await_frame(const CallOptions& call, const Patience& patience);
   std::vector<Piece> receive_pieces(const Frame& answer, const CallOptions& call, const Patience& patience);
   Frame exchange(const std::string& method, const Message& request, const CallOptions& call,
                  const Patience& patience, Message& answer);
@@ -148,9 +151,21 @@ void Channel::Impl::send(const std::string& method, const Message& request, cons
   connection->wire.send(frame, following, patience);
 }
 
-Frame Channel::Impl::receive_frame(const Patience& patience) {
+Frame Channel::Impl::await_frame(const CallOptions& call, const Patience& patience) {
   const auto allocate = [this](size_t bytes) { return buffers.take(bytes); };
-  Frame frame = connection->wire.receive({}, allocate, patience.next(), patience);
+  while (true) {
+    const auto deadline = patience.next();
+    try {
+      return connection->wire.receive({}, allocate, std::min(deadline, Clock::now() + kBetweenLooks), patience);
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::Timeout || Clock::now() >= deadline) throw;
+      if (call.give_up && call.give_up()) throw;
+    }
+  }
+}
+
+Frame Channel::Impl::receive_frame(const CallOptions& call, const Patience& patience) {
+  Frame frame = await_frame(call, patience);
   if (frame.kind != FrameKind::Answer && frame.kind != FrameKind::Failure)
     fail(ErrorKind::DataLoss, "a frame of another kind than is due");
   return frame;
@@ -183,7 +198,7 @@ std::vector<Piece> Channel::Impl::receive_pieces(const Frame& answer, const Call
 Frame Channel::Impl::exchange(const std::string& method, const Message& request, const CallOptions& call,
                               const Patience& patience, Message& answer) {
   send(method, request, call, patience);
-  Frame frame = receive_frame(patience);
+  Frame frame = receive_frame(call, patience);
   answer.head = decode_json(frame.head);
   if (frame.kind == FrameKind::Answer) {
     answer.pieces = receive_pieces(frame, call, patience);
