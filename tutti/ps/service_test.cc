@@ -165,6 +165,37 @@ TEST_F(ServiceOf, refuses_heads_that_make_no_sense) {
   EXPECT_TRUE(torch::equal(values_in(call(0, "pull", {head(), {}})), torch::ones({kSize})));
 }
 
+// A server that was started anew had fallen over it.
+TEST_F(ServiceOf, that_knows_of_no_training_is_not_asked_who_has_finished) {
+  rpc::Message question{head(), {}};
+  question.head["fits"] = 1;
+  expect_error(ErrorKind::PeerLost, HasSubstr("started anew"), [&] { call(0, "await_finish", question); });
+}
+
+TEST_F(ServiceOf, that_is_set_back_forgets_who_had_finished_and_what_was_noted) {
+  start("ps-async", 1);
+  rpc::Message fits{head(), {}};
+  fits.head.update({{"fits", 1}, {"patience", 1}, {"key", "k"}, {"value", 5}});
+  for (const char* method : {"finish", "note", "await_finish", "read"}) EXPECT_NO_THROW(call(0, method, fits));
+  call(0, "begin", begin("ps-async", 1));
+  expect_error(ErrorKind::Timeout, HasSubstr("not finished"), [&] { call(0, "await_finish", fits); });
+  expect_error(ErrorKind::Timeout, HasSubstr("has not told"), [&] { call(0, "read", fits); });
+}
+
+TEST(Service, waits_at_the_end_for_a_worker_that_was_lost_before_it_had_left) {
+  Service service(Log(LogLevel::Off), std::chrono::hours(1));
+  service.serve(caller(0), "begin", begin("ps-async", 1));
+  service.serve(caller(0), "join", join(0));
+  service.serve(caller(0), "end", {});
+  service.gone(caller(0));
+  EXPECT_FALSE(service.join_for(std::chrono::milliseconds(0)));
+  service.serve(caller(1), "join", join(0));
+  service.serve(caller(1), "leave", {});
+  EXPECT_FALSE(service.join_for(std::chrono::milliseconds(0)));
+  service.gone(caller(1));
+  EXPECT_TRUE(service.join_for(std::chrono::milliseconds(0)));
+}
+
 TEST_F(ServiceOf, is_done_when_all_have_left_after_the_end) {
   start("ps-async", 2);
   call(0, "end", {});
