@@ -1,5 +1,5 @@
-// The third example as its chapter runs it: the program of the first, with a server and three workers, task by
-// task at terminals and all at once.
+// The third example as its chapter runs it: the program of the first, with a server and three workers, task
+// by task at terminals and all at once.
 #include <iterator>
 #include <regex>
 #include <set>

@@ -432,7 +432,8 @@ TEST_F(Run, restarts_the_whole_group_until_it_succeeds) {
 TEST_F(Run, starts_each_of_those_again_that_fail_at_once_where_there_are_servers) {
   const std::string script =
       "cd " + folder_.path() +
-      "; if [ $TUTTI_JOB_NAME = ps ]; then until [ -e again0 ] && [ -e again1 ]; do sleep 0.01; done; exit 0; fi"
+      "; if [ $TUTTI_JOB_NAME = ps ]; then until [ -e again0 ] && [ -e again1 ]; do sleep 0.01; done; exit "
+      "0; fi"
       "; me=$TUTTI_TASK_INDEX"
       "; if [ -e pid$me ]; then touch again$me; exit 0; fi"
       "; echo $$ >new$me; mv new$me pid$me"

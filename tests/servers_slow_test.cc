@@ -1,6 +1,6 @@
-// Bad days: servers, workers and the chief are killed at random moments, again and again, on a machine that is
-// busy with something else. TUTTI_TEST_SEED=N repeats the choices of one of them, though not the moments to
-// the microsecond.
+// Bad days: servers, workers and the chief are killed at random moments, again and again, on a machine that
+// is busy with something else. TUTTI_TEST_SEED=N repeats the choices of one of them, though not the moments
+// to the microsecond.
 #include <array>
 #include <chrono>
 #include <cstdio>
@@ -57,15 +57,14 @@ class BadDay : public ::testing::Test {
   nlohmann::json survive(const std::string& name, const Flags& flags, int kills) {
     const std::string report = folder_ / name + ".json";
     // More than one restart a kill: who has waited too long for one that was killed gives up, too.
-    ServedRun job(name,
-                  served(kServers, kWorkers,
-                         with(flags, {"--logdir", folder_ / name, "--checkpoint-every", "50", "--timeout",
-                                      "20", "--start-timeout", "40", "--report", report}),
-                         {"--restarts", "1000"}));
+    ServedRun job(name, served(kServers, kWorkers,
+                               with(flags, {"--logdir", folder_ / name, "--checkpoint-every", "50",
+                                            "--timeout", "20", "--start-timeout", "40", "--report", report}),
+                               {"--restarts", "1000"}));
     auto exit_code = std::async(std::launch::async, [&] { return job.run().wait(); });
     int killed = 0;
-    while (killed < kills && exit_code.wait_for(milliseconds(up_to(kLongestPeace.count()))) !=
-                                 std::future_status::ready) {
+    while (killed < kills &&
+           exit_code.wait_for(milliseconds(up_to(kLongestPeace.count()))) != std::future_status::ready) {
       if (kill_any(job)) ++killed;
     }
     EXPECT_EQ(exit_code.wait_for(kDeadline), std::future_status::ready) << name << " hangs";
@@ -100,21 +99,21 @@ class BadDay : public ::testing::Test {
 std::mt19937_64 BadDay::random;
 
 TEST_F(BadDay, in_lock_step_ends_with_the_bits_of_a_good_one) {
-  const Flags flags = {"--net", "normed", "--lanes", "6", "--batch", "8", "--steps", "800"};
+  const Flags flags = {"--net", "normed", "--lanes", "6", "--batch", "8", "--steps", "600"};
   const std::string alone = hash_of(training(1, flags), folder_);
   for (const std::string name : {"sync1", "sync2"}) {
     const nlohmann::json report = survive(name, with(flags, {"--strategy", "ps-sync"}), kKills);
     EXPECT_EQ(report.value("weights_sha256", ""), alone) << last_words_;
-    EXPECT_EQ(report.value("examples", 0), 800 * 6 * 8) << last_words_;
+    EXPECT_EQ(report.value("examples", 0), 600 * 6 * 8) << last_words_;
   }
 }
 
 TEST_F(BadDay, in_no_step_ends_after_as_many_as_asked_for_and_has_learnt) {
-  const Flags flags = {"--net", "odd", "--batch", "8", "--steps", "4000", "--evaluate"};
+  const Flags flags = {"--net", "odd", "--batch", "8", "--steps", "3000", "--evaluate"};
   for (const std::string name : {"async1", "async2"}) {
     const nlohmann::json report = survive(name, flags, kKills);
-    EXPECT_EQ(report.value("steps", 0), 4000) << last_words_;
-    EXPECT_EQ(report.value("examples", 0), 4000 * 8) << last_words_;
+    EXPECT_EQ(report.value("steps", 0), 3000) << last_words_;
+    EXPECT_EQ(report.value("examples", 0), 3000 * 8) << last_words_;
     EXPECT_GT(report["metrics"].value("accuracy", 0.0), 0.7) << last_words_;
   }
 }

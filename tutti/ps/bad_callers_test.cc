@@ -227,9 +227,12 @@ TEST_F(BadCallers, with_pieces_that_are_not_those) {
   for (const char* strategy : {"ps-async", "ps-sync"}) {
     for (const auto& [method, good] : good_messages()) {
       begin_anew(channel, strategy);
-      for (const std::vector<torch::Tensor>& pieces :
-           {std::vector<torch::Tensor>{}, {torch::empty({0})}, {torch::ones({kSize + 1})}, {large},
-            {torch::ones({kSize}), torch::ones({kSize})}, {torch::ones({1}, torch::kUInt8)}}) {
+      for (const std::vector<torch::Tensor>& pieces : {std::vector<torch::Tensor>{},
+                                                       {torch::empty({0})},
+                                                       {torch::ones({kSize + 1})},
+                                                       {large},
+                                                       {torch::ones({kSize}), torch::ones({kSize})},
+                                                       {torch::ones({1}, torch::kUInt8)}}) {
         say(channel, method, {good.head, pieces_of(pieces)});
         rpc::Message more = good;
         for (const rpc::Piece& piece : pieces_of(pieces)) more.pieces.push_back(piece);

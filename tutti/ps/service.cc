@@ -190,7 +190,8 @@ int Service::callers() {
 
 void Service::wait(Lock& lock, const rpc::Caller& caller, const rpc::Message& request,
                    const std::function<bool()>& holds, const std::function<std::string()>& late) {
-  const auto deadline = Clock::now() + milliseconds(number_within(request.head, "patience", 0, kLongestPatience));
+  const auto deadline =
+      Clock::now() + milliseconds(number_within(request.head, "patience", 0, kLongestPatience));
   const std::string run = request.head.value("run", std::string());
   const auto is_over = [&] {
     return lost_.contains(caller.id) || stopped_ || (!run.empty() && (!run_ || run_->id != run)) || holds();

@@ -176,7 +176,8 @@ TEST_F(ServiceOf, that_is_set_back_forgets_who_had_finished_and_what_was_noted) 
   start("ps-async", 1);
   rpc::Message fits{head(), {}};
   fits.head.update({{"fits", 1}, {"patience", 1}, {"key", "k"}, {"value", 5}});
-  for (const char* method : {"finish", "note", "await_finish", "read"}) EXPECT_NO_THROW(call(0, method, fits));
+  for (const char* method : {"finish", "note", "await_finish", "read"})
+    EXPECT_NO_THROW(call(0, method, fits));
   call(0, "begin", begin("ps-async", 1));
   expect_error(ErrorKind::Timeout, HasSubstr("not finished"), [&] { call(0, "await_finish", fits); });
   expect_error(ErrorKind::Timeout, HasSubstr("has not told"), [&] { call(0, "read", fits); });

@@ -156,7 +156,8 @@ Frame Channel::Impl::await_frame(const CallOptions& call, const Patience& patien
   while (true) {
     const auto deadline = patience.next();
     try {
-      return connection->wire.receive({}, allocate, std::min(deadline, Clock::now() + kBetweenLooks), patience);
+      return connection->wire.receive({}, allocate, std::min(deadline, Clock::now() + kBetweenLooks),
+                                      patience);
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::Timeout || Clock::now() >= deadline) throw;
       if (call.give_up && call.give_up()) throw;

@@ -41,8 +41,8 @@ struct Chunk {
 inline constexpr size_t kLargestChunk = size_t{4} << 20;
 
 // A connection, as one of its ends sees it. For one thread at a time. What does not happen until the deadline
-// is a Timeout, after which a read may be tried again, but of a write only the end of the stream is of use; when
-// the other end has ended it, a StreamEnd.
+// is a Timeout, after which a read may be tried again, but of a write only the end of the stream is of use;
+// when the other end has ended it, a StreamEnd.
 class Stream {
  public:
   // Ends it. What was lent to it is free after that.

@@ -60,7 +60,7 @@ class ByServers final : public Team {
   bool begun_ = false;             // it has been in the run
   bool finished_ = false;          // a fit at least
   int64_t lanes_ = 1;
-  int64_t merges_ = 0;    // of metrics
+  int64_t merges_ = 0;  // of metrics
   // The chief: what it has told of metrics, for servers that know it no more.
   std::map<std::string, std::vector<double>> counted_;
   bool at_work_ = false;  // between start and the end of a fit
