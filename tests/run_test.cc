@@ -428,6 +428,33 @@ TEST_F(Run, restarts_the_whole_group_until_it_succeeds) {
   EXPECT_THAT(result.err, Not(HasSubstr("restart 3 of 5")));
 }
 
+// Both workers have died when the launcher looks.
+TEST_F(Run, starts_each_of_those_again_that_fail_at_once_where_there_are_servers) {
+  const std::string script =
+      "cd " + folder_.path() +
+      "; if [ $TUTTI_JOB_NAME = ps ]; then until [ -e again0 ] && [ -e again1 ]; do sleep 0.01; done; exit "
+      "0; fi"
+      "; me=$TUTTI_TASK_INDEX"
+      "; if [ -e pid$me ]; then touch again$me; exit 0; fi"
+      "; echo $$ >new$me; mv new$me pid$me"
+      "; if [ $me = 1 ]; then until [ -e never ]; do sleep 0.01; done; fi"
+      "; until [ -e pid1 ]; do sleep 0.01; done"
+      "; kill -STOP $PPID; kill -9 $(cat pid1); (sleep 0.2; kill -CONT $PPID) & kill -9 $$";
+  const auto result = run({"--ps", "1", "-n", "2", "--restarts", "2"}, script);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("restart 2 of 2"));
+}
+
+TEST_F(Run, starts_nobody_again_when_the_servers_have_ended) {
+  const std::string script =
+      "cd " + folder_.path() +
+      "; if [ $TUTTI_JOB_NAME = ps ]; then echo $$ >new; mv new pid; exit 0; fi"
+      "; until [ -e pid ]; do sleep 0.01; done; while kill -0 $(cat pid); do sleep 0.01; done; kill -9 $$";
+  const auto result = run({"--ps", "1", "-n", "1", "--restarts", "2"}, script);
+  EXPECT_EQ(result.exit_code, 128 + SIGKILL) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("the job is done"));
+}
+
 TEST_F(Run, gives_up_after_the_last_restart) {
   const auto result = run({"--restarts", "2"}, "echo start; exit 7");
   EXPECT_EQ(result.exit_code, 7);

@@ -158,6 +158,31 @@ TEST_P(Killed, task_comes_back_and_the_bits_stay) {
   EXPECT_EQ(json_of(report).at("weights_sha256"), alone) << job_run.run().err();
 }
 
+TEST(Servers, have_the_chief_evaluate_whatever_feed_a_worker_has_and_whether_it_lives) {
+  const TestFolder folder;
+  const Flags flags = {"--net", "odd", "--lanes", "2", "--batch", "4", "--steps", "20", "--evaluate"};
+  const auto accuracy = [&](const Flags& command) {
+    const ProgramResult result = run_program(with(command, {"--report", folder / "report.json"}));
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return json_of(folder / "report.json").at("metrics").at("accuracy").get<double>();
+  };
+  const double alone = accuracy(training(1, flags));
+  const Flags killed = with(flags, {"--strategy", "ps-sync", "--die-once", folder / "dead"});
+  EXPECT_EQ(accuracy(served(1, 2, killed, {"--restarts", "1"})), alone);
+  EXPECT_TRUE(std::filesystem::exists(folder / "dead"));
+}
+
+TEST(Servers, with_a_port_that_nobody_would_know_are_refused) {
+  const Flags cluster = {"--cluster_spec", "ps|127.0.0.1:0,worker|127.0.0.1:0", "--task_index", "0"};
+  for (const std::string job : {"ps", "worker"}) {
+    const ProgramResult result =
+        run_program(with({together_program(), "--job_name", job, "--steps", "1"}, cluster));
+    EXPECT_EQ(result.exit_code, exit_code(ErrorKind::InvalidArgument)) << job;
+    EXPECT_THAT(result.err, HasSubstr("ps/0 has port 0, which no other task could find"));
+    EXPECT_THAT(result.err, HasSubstr("tutti run --ps"));
+  }
+}
+
 TEST(Servers, stop_with_a_checkpoint_and_go_on_from_it) {
   const TestFolder folder;
   const Flags flags = {"--net", "odd", "--lanes", "2", "--batch", "4", "--strategy", "ps-sync"};

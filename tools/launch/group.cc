@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "tools/launch/cores.h"
+#include "tutti/base/error.h"
 
 namespace tutti {
 namespace {
@@ -164,9 +165,21 @@ void Group::lose_output() {
   stop(SIGTERM, options_.interrupt_grace);
 }
 
-// Takes all processes that have ended, and then the most telling failure among them.
+// Takes all processes that have ended; those that have failed are started again, as long as that is allowed.
 void Group::reap() {
-  Member* failed = nullptr;
+  for (Member* failed : take_failed()) {
+    if (result_.exit_code != 0) return;
+    if (restart(*failed)) continue;
+    result_.exit_code = failed->outcome()->exit_code();
+    const bool as_told = result_.interrupted && failed->outcome()->killed();
+    if (!as_told) report(*failed);
+    if (!kill_at_) stop(SIGTERM, options_.failure_grace);
+  }
+}
+
+// The most telling failure first.
+std::vector<Member*> Group::take_failed() {
+  std::vector<Member*> failed;
   int status = 0;
   for (pid_t pid = waitpid(-1, &status, WNOHANG); pid > 0; pid = waitpid(-1, &status, WNOHANG)) {
     const auto member =
@@ -174,16 +187,12 @@ void Group::reap() {
     if (member == members_.end()) continue;  // a grandchild whose parent has ended before it
     member->ended(Outcome(status));
     member->finish_output();
-    if (servers_ended_) continue;
-    const int best = failed == nullptr ? 0 : failed->outcome()->weight();
-    if (member->outcome()->weight() > best) failed = &*member;
+    if (!servers_ended_ && !member->outcome()->success()) failed.push_back(&*member);
   }
-  if (failed == nullptr || result_.exit_code != 0) return;
-  if (restart(*failed)) return;
-  result_.exit_code = failed->outcome()->exit_code();
-  const bool as_told = result_.interrupted && failed->outcome()->killed();
-  if (!as_told) report(*failed);
-  if (!kill_at_) stop(SIGTERM, options_.failure_grace);
+  std::stable_sort(failed.begin(), failed.end(), [](const Member* one, const Member* other) {
+    return one->outcome()->weight() > other->outcome()->weight();
+  });
+  return failed;
 }
 
 // They end by themselves where they were used; where the program has not, nobody tells them.
@@ -199,13 +208,26 @@ void Group::end_idle_servers() {
   stop(SIGTERM, options_.failure_grace);
 }
 
-// The others wait for it.
+// The others wait for it. Where its servers have ended as servers do at the end of a job, there is nobody to
+// wait, and nothing to come back to; that one has come back and waited for them in vain is no failure.
 bool Group::restart(Member& member) {
   if (kill_at_ || result_.interrupted || restarts_ >= options_.restarts) return false;
+  if (job_is_done()) {
+    say("{} is not started again: the servers have ended, and the job is done", member.task());
+    return member.came_back() && member.outcome()->exit_code() == exit_code(ErrorKind::Timeout);
+  }
   report(member);
   say("{} is started again: restart {} of {}", member.task(), ++restarts_, options_.restarts);
   const auto index = static_cast<size_t>(&member - members_.data());
   member = start(index);
+  member.set_came_back();
+  return true;
+}
+
+bool Group::job_is_done() const {
+  for (size_t i = 0; i < members_.size(); ++i) {
+    if (tasks_[i].is_server && (members_[i].running() || !members_[i].outcome()->success())) return false;
+  }
   return true;
 }
 

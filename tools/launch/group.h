@@ -67,8 +67,10 @@ class Group {
   void interrupt(int signal);
   void lose_output();
   void reap();
+  std::vector<Member*> take_failed();
   void report(const Member& member);
   bool restart(Member& member);
+  bool job_is_done() const;
   void end_idle_servers();
   void stop(int signal, std::chrono::milliseconds grace);
   void end_strays();

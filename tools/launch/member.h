@@ -25,6 +25,9 @@ class Member {
   const std::optional<Outcome>& outcome() const { return outcome_; }
   void ended(Outcome outcome) { outcome_ = outcome; }
   double seconds() const;
+  // Not the first process of its task.
+  bool came_back() const { return came_back_; }
+  void set_came_back() { came_back_ = true; }
 
   // The pipes that are still open and may be read from, for poll(2).
   std::vector<int> descriptors() const;
@@ -51,6 +54,7 @@ class Member {
   Stream out_;
   Stream err_;
   std::optional<Outcome> outcome_;
+  bool came_back_ = false;
   std::deque<std::string> last_lines_;
   std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
 };

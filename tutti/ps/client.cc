@@ -288,9 +288,17 @@ void Client::note(const std::string& key, const Json& value) {
   peers_.call(0, "note", {{{"key", key}, {"value", value}}, {}}, peers_.patience("a note"));
 }
 
-Json Client::read(const std::string& key) {
+Json Client::read(const std::string& key) { return read_with(head(), key); }
+
+Json Client::read_from_any_run(const std::string& key) {
+  Json any = head();
+  any.erase("run");
+  return read_with(std::move(any), key);
+}
+
+Json Client::read_with(Json head, const std::string& key) {
   constexpr int kTimeouts = 10;
-  rpc::Message message{head(), {}};
+  rpc::Message message{std::move(head), {}};
   message.head["key"] = key;
   message.head["patience"] = number_in(message.head, "patience") * kTimeouts;
   rpc::CallOptions options = peers_.patience(key.c_str());
@@ -327,6 +335,10 @@ void Client::await_others(int64_t fits) {
 
 void Client::end() {
   peers_.for_all([&](size_t i) { peers_.call(i, "end", {}, peers_.patience("to end")); });
+}
+
+void Client::leave() {
+  peers_.for_all([&](size_t i) { peers_.call(i, "leave", {}, peers_.patience("to leave")); });
 }
 
 }  // namespace tutti::ps

@@ -116,6 +116,8 @@ class Client {
   // From the chief to all workers, who wait for it, longer than for one another.
   void note(const std::string& key, const Json& value);
   Json read(const std::string& key);
+  // What does not depend on which run the servers are in, or whether they are in any.
+  Json read_from_any_run(const std::string& key);
 
   // The chief: what goes with the run, for whoever joins.
   void set_progress(const Json& progress);
@@ -125,6 +127,8 @@ class Client {
   void await_others(int64_t fits);
   // The chief: servers end when everybody has left.
   void end();
+  // This worker does not come back: it is not waited for at the end.
+  void leave();
 
   // What a server has of the gradients: views into them.
   std::vector<torch::Tensor> gradients_of(int server) const;
@@ -134,6 +138,7 @@ class Client {
  private:
   std::vector<Json> states_of_all();
   std::vector<Json> join_each(const std::vector<std::string>& plan, std::chrono::milliseconds wait);
+  Json read_with(Json head, const std::string& key);
   Json head() const;
   std::vector<torch::Tensor> parts_of(size_t server, const std::vector<torch::Tensor>& blocks) const;
   std::vector<torch::Tensor> own_values() const;

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
+#include "tutti/ps/addresses.h"
 
 namespace tutti::ps {
 namespace {
@@ -38,8 +39,7 @@ Json hello_of(const Context& context) {
 }  // namespace
 
 rpc::HostOptions host_at_own_address(const Context& context) {
-  const Task& task = context.task();
-  return {.address = context.cluster().address(task.job, task.index),
+  return {.address = address_of(context.cluster(), context.task()),
           .credentials = rpc::credentials_of(context.flags()),
           .insecure = context.flags().insecure};
 }
@@ -48,7 +48,7 @@ Peers::Peers(const Context& context, const std::vector<Task>& tasks, std::string
              std::shared_ptr<rpc::Arena> arena)
     : context_(context), what_(what) {
   for (const Task& task : tasks) {
-    const std::string& address = context.cluster().address(task.job, task.index);
+    const std::string& address = address_of(context.cluster(), task);
     const std::string name = fmt::format("{} ({})", task.short_name(), address);
     const rpc::ChannelOptions options{.credentials = rpc::credentials_of(context.flags()),
                                       .hello = hello_of(context),
@@ -65,7 +65,11 @@ milliseconds Peers::start_timeout() const { return milliseconds_of(context_.flag
 
 rpc::CallOptions Peers::patience(const char* what, int64_t step) const {
   constexpr milliseconds kOnItsWay{5000};
-  return {.timeout = timeout() + kOnItsWay, .into = {}, .what = what, .step = step};
+  return {.timeout = timeout() + kOnItsWay,
+          .into = {},
+          .give_up = [this] { return one_is_lost_.load(); },
+          .what = what,
+          .step = step};
 }
 
 void Peers::connect() {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <exception>
@@ -10,6 +11,7 @@
 
 #include <torch/utils.h>
 
+#include "tutti/base/error.h"
 #include "tutti/cluster/context.h"
 #include "tutti/comm/executor.h"
 #include "tutti/rpc/arena.h"
@@ -55,7 +57,9 @@ class Peers {
       body(peer);
     });
   }
-  // For each at once; the first failure is what is thrown, when all are done.
+  // For each at once. What is thrown, when all are done, is what the first has failed with; that one is lost
+  // goes before everything else. Nobody then waits for the others, whose answers may never come: they may wait
+  // for a task that has to begin anew like this one.
   template <class Body>
   void for_all(Body body);
 
@@ -71,23 +75,39 @@ class Peers {
 
   const Context& context_;
   const std::string what_;
-  std::vector<Peer> peers_;
+  std::atomic<bool> one_is_lost_ = false;  // while all are asked at once
+  std::vector<Peer> peers_;                // last, so that their threads end first
 };
 
 template <class Body>
 void Peers::for_all(Body body) {
+  const auto watched = [&](size_t i) {
+    try {
+      body(i);
+    } catch (const Error& error) {
+      if (error.kind() == ErrorKind::PeerLost) one_is_lost_ = true;
+      throw;
+    }
+  };
   std::vector<comm::Work> others;
-  for (size_t i = 1; i < peers_.size(); ++i) others.push_back(run(i, [&body](size_t peer) { body(peer); }));
+  for (size_t i = 1; i < peers_.size(); ++i)
+    others.push_back(run(i, [&watched](size_t peer) { watched(peer); }));
   std::exception_ptr failure;
+  std::exception_ptr loss;
   const auto attempt = [&](const auto& call) {
     try {
       call();
+    } catch (const Error& error) {
+      std::exception_ptr& first = error.kind() == ErrorKind::PeerLost ? loss : failure;
+      if (!first) first = std::current_exception();
     } catch (...) {
       if (!failure) failure = std::current_exception();
     }
   };
-  attempt([&] { body(size_t{0}); });
+  attempt([&] { watched(size_t{0}); });
   for (const comm::Work& work : others) attempt([&] { work.wait(); });
+  one_is_lost_ = false;
+  if (loss) std::rethrow_exception(loss);
   if (failure) std::rethrow_exception(failure);
 }
 

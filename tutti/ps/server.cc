@@ -17,7 +17,10 @@ rpc::HostOptions host_options(const Context& context) {
 }  // namespace
 
 Server::Server(const Context& context)
-    : context_(context), service_(context.log()), host_(host_options(context), service_) {}
+    : context_(context),
+      service_(context.log(), std::chrono::ceil<std::chrono::milliseconds>(
+                                  std::chrono::duration<double>(context.flags().start_timeout))),
+      host_(host_options(context), service_) {}
 
 std::string Server::target() const {
   const Task& task = context_.task();

@@ -20,12 +20,24 @@ using std::chrono::milliseconds;
 
 constexpr int64_t kMostWorkers = 1 << 16;
 constexpr int64_t kMostLanes = 1 << 20;
+constexpr int64_t kMost = int64_t{1} << 60;          // of what is only compared
+constexpr int64_t kLongestPatience = 1000000000000;  // ms: 30 years, which can be added to the time
+constexpr int64_t kMostExamples = int64_t{1} << 40;  // of a push
+constexpr size_t kMostNotes = size_t{256} << 20;     // bytes
 
-int64_t number_within(const Json& head, const char* name, int64_t least, int64_t most) {
+int64_t number_within(const Json& head, const char* name, int64_t least, int64_t most,
+                      std::optional<int64_t> otherwise = {}) {
+  if (otherwise && !head.contains(name)) return *otherwise;
   const int64_t number = number_in(head, name);
   if (number < least || number > most)
     fail(ErrorKind::InvalidArgument, "'{}' is {}; it can be {} to {}", name, number, least, most);
   return number;
+}
+
+const Json& object_in(const Json& head, const char* name) {
+  const Json& object = head.at(name);
+  if (!object.is_object()) fail(ErrorKind::InvalidArgument, "'{}' is no object", name);
+  return object;
 }
 
 // Before memory is taken for what the head speaks of.
@@ -56,13 +68,13 @@ Service::Run::Run(const Json& head, const rpc::Message& message)
       plan(lines_in(head, "plan")),
       workers(static_cast<int>(number_within(head, "workers", 1, kMostWorkers))),
       synchronous(text_in(head, "strategy") == "ps-sync"),
-      backup(number_in(head, "backup")),
-      staleness(number_in(head, "staleness")),
+      backup(number_within(head, "backup", 0, kMostWorkers)),
+      staleness(number_within(head, "staleness", -kMost, kMost)),
       shard(parts_from_json(head.at("parts")), optimizer_from_json(head.at("optimizer"))),
       buffers(zeros_from_json(head.at("buffers"))),
       counters(zeros_from_json(head.at("counters"))),
-      step(number_within(head, "step", 0, int64_t{1} << 60)),
-      progress(head.at("progress")) {
+      step(number_within(head, "step", 0, kMost)),
+      progress(object_in(head, "progress")) {
   Reader reader(message);
   for (const Stretch& stretch : shard.stretches()) reader.take_into(stretch.values);
   reader.take_into(buffers);
@@ -94,7 +106,8 @@ rpc::Message Service::serve(const rpc::Caller& caller, const std::string& method
       {"pull", &Service::pull},         {"push", &Service::push},   {"enter", &Service::enter},
       {"snapshot", &Service::snapshot}, {"note", &Service::note},   {"read", &Service::read},
       {"finish", &Service::finish},     {"end", &Service::end_job}, {"await_finish", &Service::await_finish},
-      {"progress", &Service::progress}, {"scale", &Service::scale}, {"stop", &Service::stop_all}};
+      {"progress", &Service::progress}, {"scale", &Service::scale}, {"leave", &Service::leave},
+      {"stop", &Service::stop_all}};
   const auto found = kMethods.find(method);
   if (found == kMethods.end())
     fail(ErrorKind::InvalidArgument, "a parameter server does not know how to '{}'", method);
@@ -127,12 +140,13 @@ rpc::Message Service::serve(const rpc::Caller& caller, const std::string& method
 void Service::gone(const rpc::Caller& caller) {
   const Lock lock(mutex_);
   callers_.erase(caller.id);
+  last_gone_ = Clock::now();
   if (serving_.contains(caller.id)) lost_.insert(caller.id);
   for (auto& [rank, worker] : workers_) {
     if (worker.caller != caller.id) continue;
     worker.caller = 0;
     if (run_ && run_->sync) run_->sync->withdraw(rank);
-    if (worker.finished == 0 && !ended_) log_.warning("{} is gone", worker.name);
+    if (!worker.left && !ended_) log_.warning("{} is gone", worker.name);
   }
   changed_.notify_all();
 }
@@ -140,13 +154,20 @@ void Service::gone(const rpc::Caller& caller) {
 bool Service::join_for(milliseconds patience) {
   Lock lock(mutex_);
   return changed_.wait_for(lock, patience, [&] {
-    return (stopped_ && !callers_.contains(stopper_)) || (ended_ && callers_.empty());
+    return (stopped_ && !callers_.contains(stopper_)) || (ended_ && all_have_left());
   });
+}
+
+bool Service::all_have_left() const {
+  if (!callers_.empty()) return false;
+  return Clock::now() >= last_gone_ + patience_ ||
+         std::all_of(workers_.begin(), workers_.end(), [](const auto& entry) { return entry.second.left; });
 }
 
 void Service::end() {
   const Lock lock(mutex_);
   ended_ = true;
+  patience_ = milliseconds(0);
   changed_.notify_all();
 }
 
@@ -157,10 +178,11 @@ int Service::callers() {
 
 void Service::wait(Lock& lock, const rpc::Caller& caller, const rpc::Message& request,
                    const std::function<bool()>& holds, const std::function<std::string()>& late) {
-  const auto deadline = Clock::now() + milliseconds(number_in(request.head, "patience"));
+  const auto deadline =
+      Clock::now() + milliseconds(number_within(request.head, "patience", 0, kLongestPatience));
   const std::string run = request.head.value("run", std::string());
   const auto is_over = [&] {
-    return lost_.contains(caller.id) || stopped_ || (!run.empty() && run_ && run_->id != run) || holds();
+    return lost_.contains(caller.id) || stopped_ || (!run.empty() && (!run_ || run_->id != run)) || holds();
   };
   const bool in_time = changed_.wait_until(lock, deadline, is_over);
   if (lost_.contains(caller.id)) fail(ErrorKind::PeerLost, "{} is gone", who_is(caller));
@@ -214,8 +236,13 @@ rpc::Message Service::state(Lock&, const rpc::Caller&, const rpc::Message&) {
 rpc::Message Service::begin(Lock&, const rpc::Caller& caller, const rpc::Message& request) {
   require_as_long_as_said(request.head, request);
   auto run = std::make_unique<Run>(request.head, request);
+  const int64_t fits = run->progress.value("fit", int64_t{0});
   run_ = std::move(run);
-  for (auto& [rank, worker] : workers_) worker.pushes = worker.pulled = 0;
+  notes_.clear();
+  for (auto& [rank, worker] : workers_) {
+    worker.pushes = worker.pulled = 0;
+    worker.finished = std::min(worker.finished, fits);
+  }
   log_.info("{} of parameters at step {}, from {}",
             fmt::format("{:.1f} MB", static_cast<double>(run_->shard.bytes()) / 1e6), run_->step,
             who_is(caller));
@@ -224,12 +251,12 @@ rpc::Message Service::begin(Lock&, const rpc::Caller& caller, const rpc::Message
 }
 
 rpc::Message Service::join_run(Lock& lock, const rpc::Caller& caller, const rpc::Message& request) {
-  const int rank = static_cast<int>(number_in(request.head, "rank"));
+  const int rank = static_cast<int>(number_within(request.head, "rank", 0, kMostWorkers));
   wait(
       lock, caller, request, [&] { return run_ != nullptr; },
       [] { return std::string("the chief has not begun the training"); });
   require_same_plan(run_->plan, lines_in(request.head, "plan"), who_is(caller));
-  if (rank < 0 || rank >= run_->workers)
+  if (rank >= run_->workers)
     fail(ErrorKind::InvalidArgument, "{} has rank {}, but the chief counts {} workers", who_is(caller), rank,
          run_->workers);
   Worker& worker = workers_[rank];
@@ -239,6 +266,7 @@ rpc::Message Service::join_run(Lock& lock, const rpc::Caller& caller, const rpc:
       [&] { return fmt::format("two tasks have one index: {} and {}", worker.name, who_is(caller)); });
   worker.caller = caller.id;
   worker.name = who_is(caller);
+  worker.left = false;
   changed_.notify_all();
   return {{{"run", run_->id}, {"step", run_->step}, {"progress", run_->progress}}, {}};
 }
@@ -268,7 +296,7 @@ rpc::Message Service::pull(Lock&, const rpc::Caller& caller, const rpc::Message&
   require_run(request);
   const int rank = rank_of(caller);
   if (!request.head.contains("step")) return values_for(rank, true);
-  return values_at(number_in(request.head, "step"), rank);
+  return values_at(number_within(request.head, "step", 0, kMost), rank);
 }
 
 rpc::Message Service::push(Lock& lock, const rpc::Caller& caller, const rpc::Message& request) {
@@ -298,7 +326,7 @@ void Service::make_step(double factor) {
 
 rpc::Message Service::push_synchronous(Lock& lock, const rpc::Caller& caller, int rank,
                                        const rpc::Message& request) {
-  const int64_t step = number_in(request.head, "step");
+  const int64_t step = number_within(request.head, "step", 0, kMost);
   // One that was killed after this server had its gradients, and before another had them, comes once more.
   if (step != run_->step && step + 1 != run_->step)
     fail(ErrorKind::InvalidArgument, "{} is at step {}, the server at step {}", who_is(caller), step,
@@ -307,7 +335,7 @@ rpc::Message Service::push_synchronous(Lock& lock, const rpc::Caller& caller, in
   if (run_->added_up < step) {
     run_->sync->offer(rank, step, request);
     ++workers_.at(rank).pushes;
-    const int64_t expected = request.head.value("expected", int64_t{run_->workers});
+    const int64_t expected = number_within(request.head, "expected", 1, run_->workers, run_->workers);
     if (run_->sync->offers() >= expected) {
       add_up(request);
       if (!scaled) make_step(1);
@@ -344,7 +372,7 @@ rpc::Message Service::gradients() {
 rpc::Message Service::scale(Lock&, const rpc::Caller& caller, const rpc::Message& request) {
   require_run(request);
   const int rank = rank_of(caller);
-  const int64_t step = number_in(request.head, "step");
+  const int64_t step = number_within(request.head, "step", 0, kMost);
   if (step == run_->step && run_->added_up == step) make_step(request.head.at("factor").get<double>());
   if (step + 1 != run_->step)
     fail(ErrorKind::InvalidArgument, "{} is at step {}, the server at step {}", who_is(caller), step,
@@ -397,6 +425,7 @@ rpc::Message Service::push_asynchronous(Lock& lock, const rpc::Caller& caller, i
     answer.head["made"] = false;
     return answer;
   }
+  const int64_t examples = number_within(request.head, "examples", 0, kMostExamples, 0);
   Reader reader(request);
   if (const auto rate = request.head.find("rate"); rate != request.head.end())
     run_->shard.optimizer().set_learning_rate(rate->get<double>());
@@ -411,8 +440,7 @@ rpc::Message Service::push_asynchronous(Lock& lock, const rpc::Caller& caller, i
   ++run_->staleness_counts[run_->step - worker.pulled];
   const int64_t made = run_->step++;
   ++worker.pushes;
-  run_->progress["examples"] =
-      run_->progress.value("examples", int64_t{0}) + request.head.value("examples", int64_t{0});
+  run_->progress["examples"] = run_->progress.value("examples", int64_t{0}) + examples;
   changed_.notify_all();
   wait(
       lock, caller, request, [&] { return may_go_on(worker); },
@@ -440,7 +468,14 @@ rpc::Message Service::snapshot(Lock&, const rpc::Caller&, const rpc::Message& re
 }
 
 rpc::Message Service::note(Lock&, const rpc::Caller&, const rpc::Message& request) {
-  notes_[text_in(request.head, "key")] = request.head.at("value");
+  const std::string key = text_in(request.head, "key");
+  const Json& value = request.head.at("value");
+  const size_t bytes = key.size() + value.dump().size();
+  if (notes_.empty()) note_bytes_ = 0;
+  if (note_bytes_ + bytes > kMostNotes)
+    fail(ErrorKind::Overloaded, "no room for a note of {} bytes: others have taken {}", bytes, note_bytes_);
+  note_bytes_ += bytes;
+  notes_[key] = value;
   changed_.notify_all();
   return {};
 }
@@ -455,18 +490,19 @@ rpc::Message Service::read(Lock& lock, const rpc::Caller& caller, const rpc::Mes
 
 rpc::Message Service::progress(Lock&, const rpc::Caller&, const rpc::Message& request) {
   require_run(request);
-  run_->progress.update(request.head.at("progress"));
+  run_->progress.update(object_in(request.head, "progress"));
   return {};
 }
 
 rpc::Message Service::finish(Lock&, const rpc::Caller& caller, const rpc::Message& request) {
   require_run(request);
-  worker_of(caller).finished = number_in(request.head, "fits");
+  worker_of(caller).finished = number_within(request.head, "fits", 0, kMost);
   changed_.notify_all();
   return {};
 }
 
 rpc::Message Service::await_finish(Lock& lock, const rpc::Caller& caller, const rpc::Message& request) {
+  require_run(request);
   const int64_t fits = number_in(request.head, "fits");
   const auto is_at_work = [fits](int, const Worker& worker) { return worker.finished < fits; };
   wait(
@@ -483,6 +519,14 @@ rpc::Message Service::await_finish(Lock& lock, const rpc::Caller& caller, const 
 rpc::Message Service::end_job(Lock&, const rpc::Caller&, const rpc::Message&) {
   ended_ = true;
   changed_.notify_all();
+  return {};
+}
+
+// One that this server, started anew, has not seen join leaves as well.
+rpc::Message Service::leave(Lock&, const rpc::Caller& caller, const rpc::Message&) {
+  for (auto& [rank, worker] : workers_) {
+    if (worker.caller == caller.id) worker.left = true;
+  }
   return {};
 }
 

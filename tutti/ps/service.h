@@ -25,31 +25,36 @@ namespace tutti::ps {
 // beside that keeps what there is once: the global step, the buffers, who has finished, and the chief's
 // notes.
 //
-//   state      what it has, for anybody: {begun, run, step}
-//   begin      the chief: the part's values, its optimiser's state, and how steps are made
-//   join       a worker, once a connection: waits for begin; checks that the worker has the same plan
-//   pull       the values as they are now
-//   push       what one worker's lanes gave. Synchronous: waits until the step is made; asynchronous: an
-//   update
-//              at once. Either way the new values come back
-//   scale      where gradients are clipped, a push brings back the mean gradient, and this makes the update
-//   with it enter      where some workers may be left behind: who is in this step (server 0) snapshot values
-//   and the optimiser's state, for a checkpoint note, read JSON under a key: from the chief to all progress
-//   the chief's notes that go with the run finish     the worker's last update of a fit is in; await_finish
-//   waits until that holds for all end        the job is done when nobody is connected any more stop the same
-//   at once
+// state: what it has, for anybody: {begun, run, step}
+// begin: the chief: the part's values, its optimiser's state, and how steps are made
+// join: a worker, once a connection: waits for begin; checks that the worker has the same plan
+// pull: the values as they are now
+// push: what one worker's lanes gave. Synchronous: waits until the step is made; asynchronous: an update at
+// once. Either way the new values come back
+// scale: where gradients are clipped, a push brings back the mean gradient, and this makes the update with it
+// enter: where some workers may be left behind: who is in this step (server 0)
+// snapshot: values and the optimiser's state, for a checkpoint
+// note, read: JSON under a key: from the chief to all, until the run is begun anew
+// progress: the chief's notes that go with the run
+// finish: the worker's last update of a fit is in; await_finish waits until that holds for all
+// leave: the worker does not come back
+// end: the job is done when nobody is connected any more, and who was lost has come back and left
+// stop: the same at once
 //
 // Thread-safe.
 class Service final : public rpc::Service {
  public:
-  explicit Service(Log log) : log_(std::move(log)) {}
+  // At the end of the job it waits so long for workers that were lost: they may be on their way back.
+  explicit Service(Log log, std::chrono::milliseconds patience = {})
+      : log_(std::move(log)), patience_(patience) {}
 
   rpc::Message serve(const rpc::Caller& caller, const std::string& method,
                      const rpc::Message& request) override;
   void gone(const rpc::Caller& caller) override;
 
-  // Whether the job is done, within so long: everybody has left after end(), or somebody has called stop.
+  // Whether the job is done, within so long: everybody has left after the end, or somebody has called stop.
   bool join_for(std::chrono::milliseconds patience);
+  // The end, where nobody is on the way back.
   void end();
   int callers();
 
@@ -94,6 +99,7 @@ class Service final : public rpc::Service {
     int64_t pushes = 0;    // in this run
     int64_t pulled = 0;    // the step whose values it has
     int64_t finished = 0;  // fits
+    bool left = false;     // and does not come back
   };
 
   rpc::Message state(Lock&, const rpc::Caller&, const rpc::Message&);
@@ -109,6 +115,7 @@ class Service final : public rpc::Service {
   rpc::Message finish(Lock&, const rpc::Caller&, const rpc::Message& request);
   rpc::Message await_finish(Lock&, const rpc::Caller&, const rpc::Message& request);
   rpc::Message end_job(Lock&, const rpc::Caller&, const rpc::Message& request);
+  rpc::Message leave(Lock&, const rpc::Caller&, const rpc::Message& request);
   rpc::Message stop_all(Lock&, const rpc::Caller&, const rpc::Message& request);
 
   rpc::Message push_synchronous(Lock&, const rpc::Caller&, int rank, const rpc::Message& request);
@@ -131,6 +138,7 @@ class Service final : public rpc::Service {
   void require_run(const rpc::Message& request) const;
   std::string missing(const std::function<bool(int rank, const Worker&)>& is_missing) const;
   Worker& worker_of(const rpc::Caller& caller) { return workers_.at(rank_of(caller)); }
+  bool all_have_left() const;
 
   const Log log_;
   std::mutex mutex_;
@@ -139,10 +147,13 @@ class Service final : public rpc::Service {
   std::unique_ptr<Run> run_;
   std::map<int, Worker> workers_;  // by rank
   std::map<std::string, Json> notes_;
+  size_t note_bytes_ = 0;
   std::set<uint64_t> callers_;  // those that have said something and are still there
   std::set<uint64_t> lost_;     // those that are gone while serve() is at work for them
   std::map<uint64_t, int> serving_;
   bool ended_ = false;
+  std::chrono::milliseconds patience_;
+  Clock::time_point last_gone_;
   bool stopped_ = false;
   uint64_t stopper_ = 0;  // who is still to hear that it is so
 };

@@ -7,6 +7,7 @@
 #include <torch/torch.h>
 
 #include "tutti/base/test_errors.h"
+#include "tutti/ps/test_messages.h"
 #include "tutti/ps/wire.h"
 
 namespace tutti::ps {
@@ -16,41 +17,6 @@ using ::testing::HasSubstr;
 
 rpc::Caller caller(uint64_t id) {
   return {id, {{"task", "worker/" + std::to_string(id)}, {"host", "here"}, {"pid", 100 + id}}, "nowhere"};
-}
-
-constexpr int64_t kSize = 5;
-
-// Five parameters of value 1, updated by SGD with rate 1.
-rpc::Message begin(const char* strategy, int workers, int64_t staleness = -1) {
-  const torch::Tensor values = torch::ones({kSize});
-  return {{{"run", "r"},
-           {"plan", {"five parameters"}},
-           {"workers", workers},
-           {"strategy", strategy},
-           {"lanes", workers},
-           {"backup", 0},
-           {"staleness", staleness},
-           {"redo", true},
-           {"optimizer", tutti::to_json(torch::optim::SGDOptions(1.0))},
-           {"step", 0},
-           {"progress", Json::object()},
-           {"parts", to_json(std::vector<Shard::Part>{{0, 0, kSize, torch::kFloat32}})},
-           {"buffers", Json::array()},
-           {"counters", Json::array()},
-           {"state", {{"steps", 0}, {"slots", Json::array()}}}},
-          pieces_of({values})};
-}
-
-rpc::Message join(int rank) {
-  return {{{"rank", rank}, {"plan", {"five parameters"}}, {"patience", 10}}, {}};
-}
-
-Json head() { return {{"run", "r"}, {"patience", 60000}}; }
-
-rpc::Message push(double gradient) { return {head(), pieces_of({torch::full({kSize}, gradient)})}; }
-
-torch::Tensor values_in(const rpc::Message& answer) {
-  return Reader(answer).take(kSize, torch::kFloat32).clone();
 }
 
 class ServiceOf : public ::testing::Test {
@@ -120,16 +86,6 @@ TEST_F(ServiceOf, wakes_whoever_waits_when_it_is_gone_itself) {
   }
   service_.gone(caller(0));
   waiting.join();
-}
-
-// What the one worker of one lane pushes.
-rpc::Message push_of_step(int64_t step, double gradient) {
-  const ControlWord control(blocks_of(1, 1), 1, kNumbers);
-  const torch::Tensor word = torch::zeros({control.size()}, torch::kDouble);
-  control.write(word, step, {}, {{{0, 0}, TreeSum::Vectors{torch::tensor({1.0, 1.0, 1.0}, torch::kDouble)}}});
-  rpc::Message message{head(), pieces_of({word, torch::full({kSize}, gradient)})};
-  message.head["step"] = step;
-  return message;
 }
 
 torch::Tensor values_behind_words(const rpc::Message& answer) {
@@ -207,6 +163,38 @@ TEST_F(ServiceOf, refuses_heads_that_make_no_sense) {
   call(0, "begin", begin("ps-async", 1));
   call(0, "join", join(0));
   EXPECT_TRUE(torch::equal(values_in(call(0, "pull", {head(), {}})), torch::ones({kSize})));
+}
+
+// A server that was started anew had fallen over it.
+TEST_F(ServiceOf, that_knows_of_no_training_is_not_asked_who_has_finished) {
+  rpc::Message question{head(), {}};
+  question.head["fits"] = 1;
+  expect_error(ErrorKind::PeerLost, HasSubstr("started anew"), [&] { call(0, "await_finish", question); });
+}
+
+TEST_F(ServiceOf, that_is_set_back_forgets_who_had_finished_and_what_was_noted) {
+  start("ps-async", 1);
+  rpc::Message fits{head(), {}};
+  fits.head.update({{"fits", 1}, {"patience", 1}, {"key", "k"}, {"value", 5}});
+  for (const char* method : {"finish", "note", "await_finish", "read"})
+    EXPECT_NO_THROW(call(0, method, fits));
+  call(0, "begin", begin("ps-async", 1));
+  expect_error(ErrorKind::Timeout, HasSubstr("not finished"), [&] { call(0, "await_finish", fits); });
+  expect_error(ErrorKind::Timeout, HasSubstr("has not told"), [&] { call(0, "read", fits); });
+}
+
+TEST(Service, waits_at_the_end_for_a_worker_that_was_lost_before_it_had_left) {
+  Service service(Log(LogLevel::Off), std::chrono::hours(1));
+  service.serve(caller(0), "begin", begin("ps-async", 1));
+  service.serve(caller(0), "join", join(0));
+  service.serve(caller(0), "end", {});
+  service.gone(caller(0));
+  EXPECT_FALSE(service.join_for(std::chrono::milliseconds(0)));
+  service.serve(caller(1), "join", join(0));
+  service.serve(caller(1), "leave", {});
+  EXPECT_FALSE(service.join_for(std::chrono::milliseconds(0)));
+  service.gone(caller(1));
+  EXPECT_TRUE(service.join_for(std::chrono::milliseconds(0)));
 }
 
 TEST_F(ServiceOf, is_done_when_all_have_left_after_the_end) {

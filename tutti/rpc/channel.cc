@@ -25,11 +25,16 @@ constexpr milliseconds kLongestPause{1000};
 // One attempt: where packets vanish, another name server or route may do better next time.
 constexpr milliseconds kAttempt{10000};
 
-// So often in a row, over seconds, a server may hang up before its first word until that is no accident.
-constexpr int kHangUps = 10;
+constexpr milliseconds kBetweenLooks{100};
+
+// A server that hangs up before its first word so often, and for so long, does not do it by accident. Between
+// two of them an attempt may come to nothing, as it does on a busy machine.
+constexpr int kHangUps = 5;
+constexpr milliseconds kHangingUp{3000};
 
 bool is_hang_up(const std::string& text) {
-  return text.find("Socket closed") != std::string::npos || text.find("reset by peer") != std::string::npos;
+  return text.find("Socket closed") != std::string::npos || text.find("reset by peer") != std::string::npos ||
+         text.find("Broken pipe") != std::string::npos;
 }
 
 double seconds(milliseconds time) { return std::chrono::duration<double>(time).count(); }
@@ -63,7 +68,8 @@ struct Channel::Impl {
   Part part_of(ConstBytes bytes) const;
   void send(const std::string& method, const Message& request, const CallOptions& call,
             const Patience& patience);
-  Frame receive_frame(const Patience& patience);
+  Frame receive_frame(const CallOptions& call, const Patience& patience);
+  Frame await_frame(const CallOptions& call, const Patience& patience);
   std::vector<Piece> receive_pieces(const Frame& answer, const CallOptions& call, const Patience& patience);
   Frame exchange(const std::string& method, const Message& request, const CallOptions& call,
                  const Patience& patience, Message& answer);
@@ -99,8 +105,9 @@ std::string Channel::Impl::why_hung_up() const {
 
 void Channel::Impl::open_in_time(milliseconds timeout) {
   const auto deadline = Clock::now() + timeout;
-  std::string last = "nothing answers";
+  std::string last = kNothingAnswers;
   int hang_ups = 0;
+  Clock::time_point first_hang_up;
   for (milliseconds pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
     try {
       return open(std::min(deadline, Clock::now() + kAttempt));
@@ -108,8 +115,13 @@ void Channel::Impl::open_in_time(milliseconds timeout) {
       if (error.kind() != ErrorKind::PeerLost && error.kind() != ErrorKind::Timeout)
         throw Error(error.kind(), fmt::format("{}: {}", who, error.what()));
       last = error.what();
-      hang_ups = is_hang_up(last) ? hang_ups + 1 : 0;
-      if (hang_ups == kHangUps) fail(ErrorKind::InvalidArgument, "{}: {}", who, why_hung_up());
+      if (is_hang_up(last)) {
+        if (hang_ups++ == 0) first_hang_up = Clock::now();
+        if (hang_ups >= kHangUps && Clock::now() - first_hang_up >= kHangingUp)
+          fail(ErrorKind::InvalidArgument, "{}: {}", who, why_hung_up());
+      } else if (error.kind() != ErrorKind::Timeout && last != kNothingAnswers) {
+        hang_ups = 0;
+      }
     }
     if (Clock::now() + pause >= deadline)
       fail(ErrorKind::Timeout,
@@ -139,9 +151,22 @@ void Channel::Impl::send(const std::string& method, const Message& request, cons
   connection->wire.send(frame, following, patience);
 }
 
-Frame Channel::Impl::receive_frame(const Patience& patience) {
+Frame Channel::Impl::await_frame(const CallOptions& call, const Patience& patience) {
   const auto allocate = [this](size_t bytes) { return buffers.take(bytes); };
-  Frame frame = connection->wire.receive({}, allocate, patience.next(), patience);
+  while (true) {
+    const auto deadline = patience.next();
+    try {
+      return connection->wire.receive({}, allocate, std::min(deadline, Clock::now() + kBetweenLooks),
+                                      patience);
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::Timeout || Clock::now() >= deadline) throw;
+      if (call.give_up && call.give_up()) throw;
+    }
+  }
+}
+
+Frame Channel::Impl::receive_frame(const CallOptions& call, const Patience& patience) {
+  Frame frame = await_frame(call, patience);
   if (frame.kind != FrameKind::Answer && frame.kind != FrameKind::Failure)
     fail(ErrorKind::DataLoss, "a frame of another kind than is due");
   return frame;
@@ -174,7 +199,7 @@ std::vector<Piece> Channel::Impl::receive_pieces(const Frame& answer, const Call
 Frame Channel::Impl::exchange(const std::string& method, const Message& request, const CallOptions& call,
                               const Patience& patience, Message& answer) {
   send(method, request, call, patience);
-  Frame frame = receive_frame(patience);
+  Frame frame = receive_frame(call, patience);
   answer.head = decode_json(frame.head);
   if (frame.kind == FrameKind::Answer) {
     answer.pieces = receive_pieces(frame, call, patience);

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -32,6 +33,9 @@ struct CallOptions {
   // Where the pieces of the answer go, as many and as long as these: nothing has to be taken from the heap.
   // In the arena, the other end writes them there itself.
   std::vector<std::span<std::byte>> into = {};
+  // Asked ten times a second while nothing comes: whether the answer is not wanted any more, which is a
+  // Timeout then. Empty: it is.
+  std::function<bool()> give_up = {};
   // For error messages: what is asked for, and in which step.
   const char* what = "";
   int64_t step = -1;

@@ -1,6 +1,7 @@
 #include "tutti/rpc/channel.h"
 
 #include <array>
+#include <atomic>
 #include <functional>
 #include <future>
 #include <optional>
@@ -240,6 +241,20 @@ TEST_F(ChannelTest, a_caller_that_goes_is_told_of_while_its_request_is_served) {
   auto channel = std::make_unique<Channel>(address_);
   expect_error(ErrorKind::Timeout, HasSubstr("wait"),
                [&] { channel->call("wait", {}, {.timeout = milliseconds(100)}); });
+  service_.await_gone(1);
+}
+
+TEST_F(ChannelTest, who_does_not_want_the_answer_any_more_waits_no_longer) {
+  std::atomic<bool> enough = false;
+  auto waiting = std::async(std::launch::async, [&] {
+    Channel channel(address_);
+    expect_error(ErrorKind::Timeout, HasSubstr("wait"),
+                 [&] { channel.call("wait", {}, {.give_up = [&] { return enough.load(); }}); });
+    EXPECT_FALSE(channel.is_connected());
+  });
+  service_.await_waiting(1);
+  enough = true;
+  waiting.get();
   service_.await_gone(1);
 }
 

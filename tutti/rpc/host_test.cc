@@ -3,20 +3,16 @@
 #include <array>
 #include <future>
 #include <mutex>
-#include <netinet/in.h>
 #include <random>
 #include <string_view>
-#include <sys/socket.h>
-#include <sys/time.h>
-#include <unistd.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tutti/base/file.h"
 #include "tutti/base/test_errors.h"
 #include "tutti/rpc/channel.h"
 #include "tutti/rpc/handshake.h"
+#include "tutti/rpc/raw_socket.h"
 #include "tutti/rpc/stream.h"
 #include "tutti/rpc/test_service.h"
 #include "tutti/rpc/wire.h"
@@ -220,32 +216,6 @@ TEST_F(HostTest, fuzzed_requests_do_it_no_harm) {
 }
 
 // --- What is no gRPC at all.
-
-class RawSocket {
- public:
-  explicit RawSocket(int port) : socket_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(static_cast<uint16_t>(port));
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    const timeval patience{60, 0};
-    setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-    EXPECT_EQ(connect(socket_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
-  }
-  void say(std::string_view bytes) const { send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL); }
-  // Returns when the other side has hung up.
-  void await_end() const {
-    std::array<char, 4096> bytes{};
-    ssize_t size = 0;
-    do {
-      size = recv(socket_.get(), bytes.data(), bytes.size(), 0);
-    } while (size > 0);
-    EXPECT_TRUE(size == 0 || errno == ECONNRESET) << errno_text(errno);
-  }
-
- private:
-  const FileDescriptor socket_;
-};
 
 TEST_F(HostTest, who_speaks_http_1_or_garbage_is_hung_up_on) {
   for (const std::string& words :

@@ -41,8 +41,8 @@ struct Chunk {
 inline constexpr size_t kLargestChunk = size_t{4} << 20;
 
 // A connection, as one of its ends sees it. For one thread at a time. What does not happen until the deadline
-// is a Timeout, after which only the end of the stream is of use; when the other end has ended it, a
-// StreamEnd.
+// is a Timeout, after which a read may be tried again, but of a write only the end of the stream is of use;
+// when the other end has ended it, a StreamEnd.
 class Stream {
  public:
   // Ends it. What was lent to it is free after that.
@@ -65,6 +65,9 @@ class ServerStream : public Stream {
   // Ends it, and tells the other end why.
   virtual void refuse(const Error& why) = 0;
 };
+
+// What there is to say of an attempt that has come to nothing by its deadline.
+inline constexpr const char* kNothingAnswers = "nothing answers";
 
 // One attempt. A StreamEnd says what was in the way: as a PeerLost if another attempt may do better, else as
 // an InvalidArgument.

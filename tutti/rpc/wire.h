@@ -28,7 +28,7 @@ class Wire {
 
   // Memory for what is long in a frame.
   using Allocate = std::function<std::shared_ptr<std::byte>(size_t bytes)>;
-  // Waits for its beginning until `begin`.
+  // Waits for its beginning until `begin`; what is a Timeout then may be tried again.
   Frame receive(const FrameLimits& limits, const Allocate& allocate, Clock::time_point begin,
                 const Patience& patience);
   // The next of the bytes that follow it.

@@ -25,6 +25,7 @@ struct Training {
   int64_t last_step = 0;   // when this worker's step before was done: others may have made some in between
   int64_t end_step = 0;    // it ends when so many are done
   bool in_step = false;    // all workers make every step together
+  bool went_on = false;    // where it started is no checkpoint: it went on without this worker
   // Of the chief, where there is a log directory; else none.
   store::EventWriter* events = nullptr;
   // Writes a checkpoint of the steps done; does nothing where none are written. With several workers all of

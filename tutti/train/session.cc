@@ -32,6 +32,7 @@ Session::~Session() = default;
 Session::Start Session::start() {
   const std::optional<RunFolder::Found> found = folder_.newest();
   Start start = found ? resume(*found) : Start{};
+  went_on_ = false;
   open_events(found ? std::optional(start.progress.step) : std::nullopt);
   return start;
 }

@@ -63,7 +63,11 @@ class Session {
   // wants it.
   Start start();
   // The chief, where the run goes on by itself: it has only been away.
-  void go_on(int64_t step) { open_events(step); }
+  void go_on(int64_t step) {
+    open_events(step);
+    went_on_ = true;
+  }
+  bool went_on() const { return went_on_; }
   // Those that are told: with what the chief has found.
   void follow(int64_t lanes) { lanes_ = lanes; }
 
@@ -80,6 +84,7 @@ class Session {
   RunFolder folder_;
   std::unique_ptr<store::EventWriter> events_;
   int64_t lanes_ = 1;
+  bool went_on_ = false;
 };
 
 }  // namespace tutti

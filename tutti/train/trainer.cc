@@ -165,6 +165,7 @@ Training Trainer::make_training(int64_t end_step) {
   Training training{.context = context_, .replica = replica_, .team = *team_};
   training.first_step = training.step = training.last_step = progress_.step;
   training.in_step = strategy_->in_step();
+  training.went_on = session_.went_on();
   training.end_step = end_step;
   training.events = session_.events();
   training.save_checkpoint = [this] { save(); };
@@ -246,10 +247,25 @@ void Trainer::fit(const data::Feed& feed, const FitOptions& options) {
 
 // Another task was lost, and with it maybe some steps.
 void Trainer::start_again(Training& training, const Error& error) {
+  const Progress before = progress_;
   context_.log().warning("{}; waiting for it to come back", error.what());
   start();
   training.step = training.last_step = progress_.step;
+  training.went_on = session_.went_on();
   training.events = session_.events();
+  if (progress_.fit < before.fit) begin_again(before);
+}
+
+// The program has left the fit behind that the newest checkpoint belongs to.
+void Trainer::begin_again(const Progress& before) {
+  if (progress_.step != before.fit_begin) {
+    fail(ErrorKind::PeerLost,
+         "the run was set back to step {}, which belongs to an earlier fit() of the program: start it again",
+         progress_.step);
+  }
+  progress_.fit = before.fit;
+  progress_.fit_begin = before.fit_begin;
+  team_->begin_fit(progress_);
 }
 
 void Trainer::run_steps(Training& training, const data::Feed& feed, const data::Sampler& sampler) {

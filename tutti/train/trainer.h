@@ -100,6 +100,7 @@ class Trainer {
   void write_report() const;
   std::vector<std::string> plan() const;
   void start_again(Training& training, const Error& error);
+  void begin_again(const Progress& before);
   template <class Body>
   void for_each_batch(const data::Feed& feed, int64_t batch, const Team::Share& share, Body body);
   template <class Call>

@@ -90,7 +90,7 @@ ClientStream::ClientStream(const std::string& address, const Credentials& creden
   call_ = stub_->PrepareCall(&*context_, kMethod, &queue_);
   call_->StartCall(starting_.start());
   try {
-    if (!pump_.await(starting_, deadline)) throw StreamEnd(ErrorKind::PeerLost, "nothing answers");
+    if (!pump_.await(starting_, deadline)) throw StreamEnd(ErrorKind::PeerLost, kNothingAnswers);
     pump_.start();
     if (!starting_.ok) fail_ended();
   } catch (const Error&) {

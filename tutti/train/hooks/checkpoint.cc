@@ -9,7 +9,7 @@ class Checkpoint final : public Hook {
 
   void after_start(Training& training) override {
     due_.restart(training.step);
-    last_step_ = training.step;
+    last_step_ = training.went_on ? -1 : training.step;
   }
 
   void before_step(Training& training) override {
@@ -32,7 +32,7 @@ class Checkpoint final : public Hook {
   }
 
   Due due_;
-  int64_t last_step_ = 0;
+  int64_t last_step_ = 0;  // that was saved; -1: who knows
 };
 
 }  // namespace

@@ -59,13 +59,16 @@ class BatchMetrics final : public Hook {
     for (const auto& metric : list_) metric->update(output.prediction, batch);
   }
 
-  // Where workers make steps of their own, the one that has made the step shows its own batch.
+  // Where workers make steps of their own, the one that has made the step shows its own batch. Where the
+  // chief evaluates alone, as with parameter servers, it shows what its own lanes have counted: workers that
+  // come and go have not all counted the same steps.
   void after_step(Training& training, const StepResult&) override {
     const bool due = training.in_step ? training.due(every_) : every_ > 0 && training.step % every_ == 0;
+    const bool merging = training.in_step && training.team.share_of_evaluation().parts > 1;
     std::string text;
     for (const auto& metric : list_) {
       if (due) {
-        if (training.in_step) training.team.merge(*metric);
+        if (merging) training.team.merge(*metric);
         text += show(training, *metric);
       }
       metric->reset();

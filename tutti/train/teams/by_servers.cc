@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <thread>
 #include <utility>
 
 #include <fmt/format.h>
@@ -34,6 +35,8 @@ std::string strategy_of(const Context& context) {
   return context.flags().strategy.empty() ? "ps-async" : context.flags().strategy;
 }
 
+std::string save_key(int64_t step) { return fmt::format("save {}", step); }
+
 }  // namespace
 
 ByServers::ByServers(const Context& context, double clip_norm)
@@ -57,11 +60,13 @@ ByServers::ByServers(const Context& context, double clip_norm)
 
 // Whoever leaves with an error lets the servers live on: somebody may come back.
 ByServers::~ByServers() {
-  if (!client_ || at_work_ || !finished_ || !is_chief()) return;
+  if (!client_ || at_work_ || !finished_) return;
   try {
-    client_->end();
+    if (is_chief()) client_->end();
+    client_->leave();
   } catch (const std::exception& error) {
-    context_.log().warning("the servers could not be told that the job is done: {}", error.what());
+    context_.log().warning("the servers could not be told that {}: {}",
+                           is_chief() ? "the job is done" : "this worker leaves", error.what());
   }
 }
 
@@ -106,10 +111,29 @@ void ByServers::say_placement(const Replica& replica) const {
   }
 }
 
+template <class Body>
+auto ByServers::until_nobody_is_lost(Body body) {
+  constexpr std::chrono::milliseconds kPause{100};
+  for (;; std::this_thread::sleep_for(kPause)) {
+    client_->connect();
+    try {
+      return body();
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::PeerLost) throw;
+      context_.log().warning("{}; trying once more", error.what());
+    }
+  }
+}
+
+// A server may be lost in the middle of it, too; then it is waited for once more.
 Team::Start ByServers::start(Session& session, Replica& replica, const std::vector<std::string>& plan) {
   at_work_ = true;
   if (!client_) make_client(replica);
-  client_->connect();
+  return until_nobody_is_lost([&] { return try_to_start(session, replica, plan); });
+}
+
+Team::Start ByServers::try_to_start(Session& session, Replica& replica,
+                                    const std::vector<std::string>& plan) {
   std::vector<std::string> whole_plan = plan;
   whole_plan.push_back("strategy " + strategy_);
   for (const std::string& line : client_->placement().lines(replica.parameters(), "ps"))
@@ -121,6 +145,9 @@ Team::Start ByServers::start(Session& session, Replica& replica, const std::vect
   make_vectors(replica, lanes_);
   const int64_t step = client_->pull();
   vectors_->take_over_buffers();
+  begun_ = true;
+  // The others may wait for the checkpoint that this task was to write when it was lost.
+  if (is_chief()) client_->note(save_key(step), true);
   return {progress_at(step, standing.progress), make_strategy(replica, session.lanes()), lost_steps};
 }
 
@@ -131,11 +158,10 @@ int64_t ByServers::begin(Session& session, Replica& replica, const std::vector<s
     session.go_on(standing->step);
     return 0;
   }
-  const bool first = !vectors_;
   const int64_t furthest = client_->furthest_step();
   Session::Start found = session.start();
-  if (!first && found.progress.restarts == 0) {
-    fail(ErrorKind::PeerLost,
+  if (begun_ && found.progress.restarts == 0) {
+    fail(ErrorKind::DataLoss,
          "a parameter server has lost its part of the parameters at step {}, and there is no checkpoint to "
          "go back "
          "to: give a --logdir",
@@ -155,6 +181,7 @@ int64_t ByServers::begin(Session& session, Replica& replica, const std::vector<s
                   .clipped = clip_norm_ > 0,
                   .optimizer = replica.optimizer().options()},
                  {found.progress.step, to_json(found.progress, session.lanes())}, found.optimizer, plan);
+  for (const auto& [key, counters] : counted_) client_->note(key, counters);
   return lost_steps;
 }
 
@@ -183,12 +210,18 @@ std::unique_ptr<Strategy> ByServers::make_strategy(Replica& replica, int64_t lan
 
 void ByServers::begin_fit(const Progress& progress) {
   at_work_ = true;
-  if (is_chief()) client_->set_progress(to_json(progress, lanes_));
+  if (!is_chief()) return;
+  try {
+    client_->set_progress(to_json(progress, lanes_));
+  } catch (const Error& error) {
+    // Who is lost now is missed in the first step, which knows what to do.
+    if (error.kind() != ErrorKind::PeerLost) throw;
+  }
 }
 
 // In lock step the others wait until it is there, as they do without servers; else they go on.
 void ByServers::save(Session& session, Replica& /*replica*/, const Progress& progress) {
-  const std::string key = fmt::format("save {}", progress.step);
+  const std::string key = save_key(progress.step);
   const bool in_step = strategy_ == "ps-sync" && context_.flags().backup == 0;
   if (is_chief()) {
     const ps::Client::Snapshot snapshot = client_->snapshot();
@@ -222,14 +255,18 @@ void ByServers::finish_fit(Strategy& strategy, Progress& progress) {
   finished_ = true;
 }
 
-// The chief has counted everything.
+// The chief has counted everything. A server that is lost meanwhile changes nothing in that.
 void ByServers::merge(metrics::Metric& metric) {
   const std::string key = fmt::format("metric {}", merges_++);
   if (is_chief()) {
-    client_->note(key, metric.counters());
+    counted_[key] = metric.counters();
+    until_nobody_is_lost([&] {
+      for (const auto& [counted, counters] : counted_) client_->note(counted, counters);
+    });
     return;
   }
-  const auto counters = client_->read(key).get<std::vector<double>>();
+  const auto counters =
+      until_nobody_is_lost([&] { return client_->read_from_any_run(key); }).get<std::vector<double>>();
   metric.reset();
   metric.merge(counters);
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -39,6 +40,10 @@ class ByServers final : public Team {
   void abandon(const std::string& why) noexcept override;
 
  private:
+  Start try_to_start(Session& session, Replica& replica, const std::vector<std::string>& plan);
+  // Connects, and does it; once more where a server is lost meanwhile.
+  template <class Body>
+  auto until_nobody_is_lost(Body body);
   void make_client(Replica& replica);
   void make_vectors(Replica& replica, int64_t lanes);
   int64_t begin(Session& session, Replica& replica, const std::vector<std::string>& plan);
@@ -52,9 +57,12 @@ class ByServers final : public Team {
   std::optional<LaneVectors> vectors_;
   std::unique_ptr<ps::Client> client_;
   ps::Client::Standing standing_;  // at the end of the last fit
+  bool begun_ = false;             // it has been in the run
   bool finished_ = false;          // a fit at least
   int64_t lanes_ = 1;
-  int64_t merges_ = 0;    // of metrics
+  int64_t merges_ = 0;  // of metrics
+  // The chief: what it has told of metrics, for servers that know it no more.
+  std::map<std::string, std::vector<double>> counted_;
   bool at_work_ = false;  // between start and the end of a fit
   // Each worker has a timeline of its own.
   const std::unique_ptr<comm::Communicator> alone_;

@@ -1,0 +1,122 @@
+// Bad days: servers, workers and the chief are killed at random moments, again and again, on a machine that
+// is busy with something else. TUTTI_TEST_SEED=N repeats the choices of one of them, though not the moments
+// to the microsecond.
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <future>
+#include <random>
+#include <thread>
+
+#include <gmock/gmock.h>
+
+#include "tests/served.h"
+
+namespace tutti::testing {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr int kServers = 2;
+constexpr int kWorkers = 3;
+constexpr int kKills = 13;  // in each of four jobs
+// Nothing takes as long that ends at all.
+constexpr std::chrono::seconds kDeadline{240};
+// Between two kills of a job: some tasks are killed while another is still coming back.
+constexpr milliseconds kLongestPeace{2500};
+
+uint64_t seed_of_this_run() {
+  const char* asked = std::getenv("TUTTI_TEST_SEED");
+  const uint64_t seed = asked == nullptr ? std::random_device()() : std::strtoull(asked, nullptr, 10);
+  std::printf("TUTTI_TEST_SEED=%llu\n", static_cast<unsigned long long>(seed));
+  std::fflush(stdout);
+  return seed;
+}
+
+// Keeps every core busy.
+class Load {
+ public:
+  Load() {
+    for (unsigned core = 0; core < std::thread::hardware_concurrency(); ++core)
+      busy_.push_back(std::make_unique<RunningProgram>(Flags{"/bin/sh", "-c", "while :; do :; done"}));
+  }
+
+ private:
+  std::vector<std::unique_ptr<RunningProgram>> busy_;
+};
+
+class BadDay : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() { random.seed(seed_of_this_run()); }
+
+  static int up_to(int number) { return std::uniform_int_distribution<>(0, number)(random); }
+
+  // Kills any of its tasks so often, and waits until the job has ended. Its report.
+  nlohmann::json survive(const std::string& name, const Flags& flags, int kills) {
+    const std::string report = folder_ / name + ".json";
+    // More than one restart a kill: who has waited too long for one that was killed gives up, too.
+    ServedRun job(name, served(kServers, kWorkers,
+                               with(flags, {"--logdir", folder_ / name, "--checkpoint-every", "50",
+                                            "--timeout", "20", "--start-timeout", "40", "--report", report}),
+                               {"--restarts", "1000"}));
+    auto exit_code = std::async(std::launch::async, [&] { return job.run().wait(); });
+    int killed = 0;
+    while (killed < kills &&
+           exit_code.wait_for(milliseconds(up_to(kLongestPeace.count()))) != std::future_status::ready) {
+      if (kill_any(job)) ++killed;
+    }
+    EXPECT_EQ(exit_code.wait_for(kDeadline), std::future_status::ready) << name << " hangs";
+    if (exit_code.wait_for(milliseconds(0)) != std::future_status::ready) kill(job.run().pid(), SIGTERM);
+    const int code = exit_code.get();
+    std::printf("%s: %d of %d killed, exit code %d\n", name.c_str(), killed, kills, code);
+    // Whoever is killed when it has left, and the servers with it, is not needed any more.
+    const bool too_late = job.run().err().find("the job is done") != std::string::npos;
+    EXPECT_TRUE(code == 0 || too_late) << job.run().err();
+    EXPECT_EQ(killed, kills) << "give it more --steps";
+    if (!std::filesystem::exists(report)) {
+      ADD_FAILURE() << "no report: " << job.run().err();
+      return {};
+    }
+    last_words_ = job.run().err();
+    return json_of(report);
+  }
+
+  const TestFolder folder_;
+  const Load load_;
+  std::string last_words_;
+
+ private:
+  static bool kill_any(const ServedRun& job) {
+    const int task = up_to(kServers + kWorkers - 1);
+    return task < kServers ? job.try_to_kill("ps", task) : job.try_to_kill("worker", task - kServers);
+  }
+
+  static std::mt19937_64 random;
+};
+
+std::mt19937_64 BadDay::random;
+
+TEST_F(BadDay, in_lock_step_ends_with_the_bits_of_a_good_one) {
+  const Flags flags = {"--net", "normed", "--lanes", "6", "--batch", "8", "--steps", "600"};
+  const std::string alone = hash_of(training(1, flags), folder_);
+  for (const std::string name : {"sync1", "sync2"}) {
+    const nlohmann::json report = survive(name, with(flags, {"--strategy", "ps-sync"}), kKills);
+    EXPECT_EQ(report.value("weights_sha256", ""), alone) << last_words_;
+    EXPECT_EQ(report.value("examples", 0), 600 * 6 * 8) << last_words_;
+  }
+}
+
+TEST_F(BadDay, in_no_step_ends_after_as_many_as_asked_for_and_has_learnt) {
+  const Flags flags = {"--net", "odd", "--batch", "8", "--steps", "3000", "--evaluate"};
+  for (const std::string name : {"async1", "async2"}) {
+    const nlohmann::json report = survive(name, flags, kKills);
+    EXPECT_EQ(report.value("steps", 0), 3000) << last_words_;
+    EXPECT_EQ(report.value("examples", 0), 3000 * 8) << last_words_;
+    EXPECT_GT(report["metrics"].value("accuracy", 0.0), 0.7) << last_words_;
+  }
+}
+
+}  // namespace
+}  // namespace tutti::testing

@@ -1,0 +1,352 @@
+// What comes over the wire to a server that nobody has vetted: garbage, other protocols, calls cut short,
+// frames and messages with something wrong in them, and callers that do not listen. The server says what is
+// wrong or hangs up, does not grow, and serves whoever comes next.
+#include <fstream>
+#include <future>
+#include <poll.h>
+#include <random>
+#include <thread>
+#include <unistd.h>
+
+#include <gmock/gmock.h>
+#include <nlohmann/json.hpp>
+#include <torch/torch.h>
+
+#include "tutti/base/error.h"
+#include "tutti/ps/service.h"
+#include "tutti/ps/test_messages.h"
+#include "tutti/rpc/channel.h"
+#include "tutti/rpc/frame.h"
+#include "tutti/rpc/handshake.h"
+#include "tutti/rpc/host.h"
+#include "tutti/rpc/raw_socket.h"
+#include "tutti/rpc/stream.h"
+
+namespace tutti::ps {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr size_t kMiB = size_t{1} << 20;
+// For anything that is going to happen on a busy machine.
+constexpr seconds kEventually{60};
+constexpr uint32_t kSeed = 20240607;
+
+size_t resident_bytes() {
+  std::ifstream statm("/proc/self/statm");
+  size_t all = 0;
+  size_t resident = 0;
+  statm >> all >> resident;
+  return resident * static_cast<size_t>(sysconf(_SC_PAGESIZE));
+}
+
+// Passes on what a caller and a host say to each other, and keeps the caller's part of it.
+class Recorder {
+ public:
+  explicit Recorder(int host) : listener_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof address;
+    auto* generic = reinterpret_cast<sockaddr*>(&address);
+    EXPECT_EQ(bind(listener_.get(), generic, size), 0);
+    EXPECT_EQ(listen(listener_.get(), 1), 0);
+    EXPECT_EQ(getsockname(listener_.get(), generic, &size), 0);
+    port_ = ntohs(address.sin_port);
+    thread_ = std::thread([this, host] { pass_on(host); });
+  }
+  ~Recorder() {
+    if (thread_.joinable()) thread_.join();
+  }
+  Recorder(const Recorder&) = delete;
+  Recorder& operator=(const Recorder&) = delete;
+
+  int port() const { return port_; }
+  // When the caller has hung up.
+  std::string recorded() {
+    thread_.join();
+    return recorded_;
+  }
+
+ private:
+  void pass_on(int host) {
+    const rpc::RawSocket caller(FileDescriptor(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC)));
+    const rpc::RawSocket to_host(host);
+    while (true) {
+      std::array<pollfd, 2> events = {{{caller.descriptor(), POLLIN, 0}, {to_host.descriptor(), POLLIN, 0}}};
+      poll(events.data(), events.size(), static_cast<int>(milliseconds(kEventually).count()));
+      if (events[0].revents != 0) {
+        const std::string bytes = caller.hear();
+        if (bytes.empty()) return;
+        recorded_ += bytes;
+        to_host.say(bytes);
+      } else {
+        const std::string bytes = to_host.hear();
+        if (bytes.empty()) return;
+        caller.say(bytes);
+      }
+    }
+  }
+
+  const FileDescriptor listener_;
+  int port_ = 0;
+  std::string recorded_;
+  std::thread thread_;
+};
+
+class BadCallers : public ::testing::Test {
+ protected:
+  // A good caller is served afterwards, and memory is what it was.
+  ~BadCallers() override {
+    rpc::Channel channel(address_);
+    EXPECT_NO_THROW({
+      channel.call("begin", begin("ps-async", 1));
+      channel.call("join", join(0));
+      EXPECT_TRUE(torch::equal(values_in(channel.call("push", push(0.25))), torch::full({kSize}, 0.75)));
+    });
+    EXPECT_LT(resident_bytes(), resident_before_ + 256 * kMiB);
+  }
+
+  // What good callers say, each with the method it belongs to.
+  static std::vector<std::pair<std::string, rpc::Message>> good_messages() {
+    Json with_step = brief();
+    with_step["step"] = 0;
+    Json scale = with_step;
+    scale["factor"] = 0.5;
+    Json progress = brief();
+    progress["progress"] = {{"fit", 0}};
+    Json fits = brief();
+    fits["fits"] = 0;
+    Json key = brief();
+    key["key"] = "k";
+    rpc::Message sync = push_of_step(0, 0.5);
+    sync.head.update({{"patience", 1}, {"expected", 1}, {"scaled", false}, {"rate", 0.5}});
+    rpc::Message async = push(0.25);
+    async.head.update({{"patience", 1}, {"examples", 3}, {"end", 1000}, {"rate", 0.5}});
+    return {{"state", {}},
+            {"begin", begin("ps-sync", 1)},
+            {"begin", begin("ps-async", 1, 0)},
+            {"join", join(0)},
+            {"pull", {brief(), {}}},
+            {"pull", {with_step, {}}},
+            {"push", sync},
+            {"push", async},
+            {"scale", {scale, {}}},
+            {"enter", {with_step, {}}},
+            {"snapshot", {brief(), {}}},
+            {"note", {{{"key", "k"}, {"value", {1, 2}}}, {}}},
+            {"read", {key, {}}},
+            {"progress", {progress, {}}},
+            {"finish", {fits, {}}},
+            {"await_finish", {fits, {}}},
+            {"leave", {}},
+            {"end", {}},
+            {"dance", {}}};
+  }
+  static Json brief() { return {{"run", "r"}, {"patience", 1}}; }
+
+  // On a run that has begun, of either kind. An answer, or an error that says more than that there is one.
+  void say(rpc::Channel& channel, const std::string& method, const rpc::Message& message) {
+    try {
+      channel.call(method, message, {.timeout = kEventually});
+    } catch (const Error& error) {
+      EXPECT_NE(error.kind(), ErrorKind::Bug) << method << " " << message.head << ": " << error.what();
+      EXPECT_EQ(std::string(error.what()).find("no answer to"), std::string::npos)
+          << method << " " << message.head << ": " << error.what();
+    }
+    ++cases_;
+  }
+  void begin_anew(rpc::Channel& channel, const char* strategy) {
+    channel.call("begin", begin(strategy, 1));
+    channel.call("join", join(0));
+  }
+  std::unique_ptr<rpc::Stream> acquaintance() const {
+    auto stream = rpc::open_stream(address_, {}, rpc::Clock::now() + kEventually);
+    rpc::Wire wire(*stream);
+    rpc::greet_host(wire, "", Json::object(), nullptr, {.deadline = rpc::Clock::now() + kEventually});
+    return stream;
+  }
+
+  std::mt19937 random_{kSeed};  // NOLINT(bugprone-random-generator-seed): the same ones every time
+  int cases_ = 0;
+  Service service_{Log(LogLevel::Off)};
+  const rpc::Host host_{{.memory = 64 * kMiB}, service_};
+  const std::string address_ = "127.0.0.1:" + std::to_string(host_.port());
+  const size_t resident_before_ = resident_bytes();
+};
+
+// In every head, every field in turn is left out and replaced by everything that it cannot be.
+TEST_F(BadCallers, with_heads_that_make_no_sense) {
+  const std::vector<Json> nonsense = {nullptr,
+                                      true,
+                                      -1,
+                                      0,
+                                      1.5,
+                                      int64_t{1} << 40,
+                                      int64_t{1} << 60,
+                                      std::numeric_limits<int64_t>::max(),
+                                      std::numeric_limits<int64_t>::min(),
+                                      std::numeric_limits<uint64_t>::max(),
+                                      1e300,
+                                      "",
+                                      "text",
+                                      std::string(100000, 'x'),
+                                      Json::array(),
+                                      Json::array({1, nullptr}),
+                                      Json::array({Json::array({Json::object()})}),
+                                      Json::object(),
+                                      Json({{"size", int64_t{1} << 60}, {"type", "float32"}}),
+                                      Json::array({{{"size", int64_t{1} << 60}, {"type", "float32"}}}),
+                                      Json::array({{{"size", -5}, {"type", "nothing"}}})};
+  rpc::Channel channel(address_);
+  for (const char* strategy : {"ps-async", "ps-sync"}) {
+    for (const auto& [method, good] : good_messages()) {
+      begin_anew(channel, strategy);
+      std::vector<std::string> names = {"one too many"};
+      for (const auto& [name, value] : good.head.items()) names.push_back(name);
+      for (const std::string& name : names) {
+        for (const Json& other : nonsense) {
+          rpc::Message wrong = good;
+          wrong.head[name] = other;
+          say(channel, method, wrong);
+        }
+        rpc::Message without = good;
+        without.head.erase(name);
+        say(channel, method, without);
+      }
+      for (const Json& other : nonsense) say(channel, method, {other, good.pieces});
+    }
+  }
+  EXPECT_GT(cases_, 2000);
+}
+
+TEST_F(BadCallers, with_pieces_that_are_not_those) {
+  rpc::Channel channel(address_);
+  const torch::Tensor large = torch::zeros({1 << 20});
+  for (const char* strategy : {"ps-async", "ps-sync"}) {
+    for (const auto& [method, good] : good_messages()) {
+      begin_anew(channel, strategy);
+      for (const std::vector<torch::Tensor>& pieces : {std::vector<torch::Tensor>{},
+                                                       {torch::empty({0})},
+                                                       {torch::ones({kSize + 1})},
+                                                       {large},
+                                                       {torch::ones({kSize}), torch::ones({kSize})},
+                                                       {torch::ones({1}, torch::kUInt8)}}) {
+        say(channel, method, {good.head, pieces_of(pieces)});
+        rpc::Message more = good;
+        for (const rpc::Piece& piece : pieces_of(pieces)) more.pieces.push_back(piece);
+        say(channel, method, more);
+      }
+    }
+  }
+}
+
+// A number of pieces, a size, a place, a length: some bytes of the frame are others.
+TEST_F(BadCallers, with_frames_that_lie) {
+  std::vector<std::string> frames;
+  for (const auto& [method, message] : good_messages()) {
+    rpc::Frame frame;
+    frame.method = method;
+    frame.head = rpc::encode_json(message.head);
+    std::string following;
+    for (const rpc::Piece& piece : message.pieces) {
+      frame.pieces.push_back({piece.bytes.size()});
+      following.append(reinterpret_cast<const char*>(piece.bytes.data()), piece.bytes.size());
+    }
+    frames.push_back(rpc::encode(frame) + following);
+    for (const uint64_t size : {uint64_t{1} << 60, ~uint64_t{0} - 1, uint64_t{65 * kMiB}}) {
+      frame.pieces.assign(1, {size});
+      frames.push_back(rpc::encode(frame) + following);
+    }
+  }
+  auto stream = acquaintance();
+  for (int i = 0; i < 2000; ++i) {
+    std::string bytes = frames[random_() % frames.size()];
+    for (auto changes = random_() % 4; changes > 0; --changes)
+      bytes[random_() % bytes.size()] = static_cast<char>(random_());
+    if (random_() % 4 == 0) bytes.resize(random_() % bytes.size() + 1);
+    try {
+      const std::array<rpc::ConstBytes, 1> parts = {std::as_bytes(std::span(bytes))};
+      stream->write(parts, rpc::Clock::now() + kEventually);
+      stream->flush(rpc::Clock::now() + kEventually);
+      stream->read(rpc::Clock::now() + milliseconds(5));
+    } catch (const Error& error) {
+      EXPECT_NE(error.kind(), ErrorKind::Bug) << error.what();
+      stream = acquaintance();
+    }
+  }
+}
+
+// The bytes of a good caller, from HTTP/2's first word on: cut off anywhere, changed anywhere, mixed.
+TEST_F(BadCallers, with_http_2_that_is_none) {
+  std::string good;
+  {
+    Recorder recorder(host_.port());
+    {
+      rpc::Channel channel("127.0.0.1:" + std::to_string(recorder.port()));
+      begin_anew(channel, "ps-async");
+      for (int i = 0; i < 3; ++i) channel.call("push", push(0));
+    }
+    good = recorder.recorded();
+  }
+  ASSERT_GT(good.size(), 500U);
+  for (int i = 0; i < 1500; ++i) {
+    std::string bytes = good;
+    for (auto changes = random_() % 4; changes > 0; --changes)
+      bytes[random_() % bytes.size()] = static_cast<char>(random_());
+    if (random_() % 2 == 0) bytes.resize(random_() % bytes.size());
+    if (random_() % 8 == 0) bytes += bytes.substr(random_() % (bytes.size() + 1));
+    const rpc::RawSocket caller(host_.port());
+    caller.say(bytes);
+    if (random_() % 4 == 0) {
+      caller.fall_silent();
+      caller.await_end();
+    }
+  }
+}
+
+TEST_F(BadCallers, of_another_kind) {
+  for (int i = 0; i < 500; ++i) {
+    std::string words(random_() % 2000 + 1, '\0');
+    for (char& byte : words) byte = static_cast<char>(random_());
+    if (i % 5 == 0) words = "GET /" + std::to_string(i) + " HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    if (i % 5 == 1) words = "POST / HTTP/1.1\r\nContent-Length: 1000000000000\r\n\r\n" + words;
+    if (i % 5 == 2) words = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + words;
+    const rpc::RawSocket caller(host_.port());
+    caller.say(words);
+    caller.fall_silent();
+    caller.await_end();
+  }
+}
+
+// Many questions, and nobody to take the answers: only who asks waits for that.
+TEST_F(BadCallers, that_do_not_listen) {
+  constexpr int64_t kElements = 2 << 20;
+  const torch::Tensor values = torch::ones({kElements});
+  rpc::Message large = begin("ps-async", 4);
+  large.head["parts"] = to_json(std::vector<Shard::Part>{{0, 0, kElements, torch::kFloat32}});
+  large.pieces = pieces_of({values});
+  rpc::Channel channel(address_);
+  channel.call("begin", large);
+  std::vector<std::unique_ptr<rpc::Stream>> deaf;
+  for (int rank = 0; rank < 3; ++rank) {
+    deaf.push_back(acquaintance());
+    const auto ask = [&](const char* method, const Json& head) {
+      rpc::Frame frame;
+      frame.method = method;
+      frame.head = rpc::encode_json(head);
+      const std::string bytes = rpc::encode(frame);
+      const std::array<rpc::ConstBytes, 1> parts = {std::as_bytes(std::span(bytes))};
+      deaf.back()->write(parts, rpc::Clock::now() + kEventually);
+      deaf.back()->flush(rpc::Clock::now() + kEventually);
+    };
+    ask("join", join(rank).head);
+    for (int i = 0; i < 200; ++i) ask("pull", brief());
+  }
+  channel.call("join", join(3));
+  for (int i = 0; i < 20; ++i) EXPECT_NO_THROW(channel.call("pull", {brief(), {}}));
+}
+
+}  // namespace
+}  // namespace tutti::ps

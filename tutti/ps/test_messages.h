@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include "tutti/params/control_word.h"
+#include "tutti/params/lane_vectors.h"
+#include "tutti/params/lanes.h"
+#include "tutti/params/optimizer.h"
+#include "tutti/ps/wire.h"
+
+// For tests: what a chief and workers say to a server.
+namespace tutti::ps {
+
+inline constexpr int64_t kSize = 5;
+
+// Five parameters of value 1, updated by SGD with rate 1.
+inline rpc::Message begin(const char* strategy, int workers, int64_t staleness = -1) {
+  const torch::Tensor values = torch::ones({kSize});
+  return {{{"run", "r"},
+           {"plan", {"five parameters"}},
+           {"workers", workers},
+           {"strategy", strategy},
+           {"lanes", workers},
+           {"backup", 0},
+           {"staleness", staleness},
+           {"redo", true},
+           {"optimizer", tutti::to_json(torch::optim::SGDOptions(1.0))},
+           {"step", 0},
+           {"progress", Json::object()},
+           {"parts", to_json(std::vector<Shard::Part>{{0, 0, kSize, torch::kFloat32}})},
+           {"buffers", Json::array()},
+           {"counters", Json::array()},
+           {"state", {{"steps", 0}, {"slots", Json::array()}}}},
+          pieces_of({values})};
+}
+
+inline rpc::Message join(int rank) {
+  return {{{"rank", rank}, {"plan", {"five parameters"}}, {"patience", 10}}, {}};
+}
+
+inline Json head() { return {{"run", "r"}, {"patience", 60000}}; }
+
+inline rpc::Message push(double gradient) { return {head(), pieces_of({torch::full({kSize}, gradient)})}; }
+
+inline torch::Tensor values_in(const rpc::Message& answer) {
+  return Reader(answer).take(kSize, torch::kFloat32).clone();
+}
+
+// What the one worker of one lane pushes.
+inline rpc::Message push_of_step(int64_t step, double gradient) {
+  const ControlWord control(blocks_of(1, 1), 1, kNumbers);
+  const torch::Tensor word = torch::zeros({control.size()}, torch::kDouble);
+  control.write(word, step, {}, {{{0, 0}, TreeSum::Vectors{torch::tensor({1.0, 1.0, 1.0}, torch::kDouble)}}});
+  rpc::Message message{head(), pieces_of({word, torch::full({kSize}, gradient)})};
+  message.head["step"] = step;
+  return message;
+}
+
+}  // namespace tutti::ps
