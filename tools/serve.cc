@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tools/commands.h"
+#include "tools/connection_arguments.h"
 #include "tutti/base/error.h"
 #include "tutti/base/flags.h"
 #include "tutti/cluster/context.h"
@@ -22,25 +23,12 @@ constexpr const char* kAboutStop =
     "Ends the parameter servers of a cluster at once. What was not saved is lost.\n"
     "  tutti stop --cluster_spec 'ps|h:2222,worker|h:2223;h:2224'";
 
-// Whoever has set variables for training need not unset them.
-std::optional<std::string> parse(const char* about, const char* name,
-                                 const std::vector<std::string>& arguments, const Environment& environment,
-                                 Flags& flags) {
-  std::vector<const char*> words = {name};
-  for (const std::string& argument : arguments) words.push_back(argument.c_str());
-  FlagSet everything(about);
-  add_standard_flags(everything, flags);
-  static_cast<void>(everything.parse(1, words.data(), environment));
-  FlagSet ours(about);
-  add_connection_flags(ours, flags);
-  return ours.parse(static_cast<int>(words.size()), words.data(), Environment());
-}
-
 }  // namespace
 
 int serve_command(const std::vector<std::string>& arguments, const Environment& environment) {
   Flags flags;
-  if (const auto help = parse(kAboutServe, "tutti serve", arguments, environment, flags)) {
+  if (const auto help =
+          parse_connection_arguments("tutti serve", kAboutServe, arguments, environment, flags)) {
     fmt::print("{}", *help);
     return 0;
   }
@@ -57,7 +45,7 @@ int serve_command(const std::vector<std::string>& arguments, const Environment& 
 
 int stop_command(const std::vector<std::string>& arguments, const Environment& environment) {
   Flags flags;
-  if (const auto help = parse(kAboutStop, "tutti stop", arguments, environment, flags)) {
+  if (const auto help = parse_connection_arguments("tutti stop", kAboutStop, arguments, environment, flags)) {
     fmt::print("{}", *help);
     return 0;
   }
