@@ -176,11 +176,12 @@ void Service::gone(const rpc::Caller& caller) {
     if (worker.finished == 0 && !ended_) log_.warning("{} is gone", worker.name);
   }
   changed_.notify_all();
+  left_.notify_all();
 }
 
 bool Service::join_for(milliseconds patience) {
   Lock lock(mutex_);
-  return changed_.wait_for(lock, patience, [&] {
+  return left_.wait_for(lock, patience, [&] {
     return (stopped_ && !callers_.contains(stopper_)) || (ended_ && callers_.empty());
   });
 }
@@ -189,6 +190,7 @@ void Service::end() {
   const Lock lock(mutex_);
   ended_ = true;
   changed_.notify_all();
+  left_.notify_all();
 }
 
 int Service::callers() {
@@ -543,6 +545,7 @@ rpc::Message Service::await_finish(Lock& lock, const rpc::Caller& caller, const 
 rpc::Message Service::end_job(Lock&, const rpc::Caller&, const rpc::Message&) {
   ended_ = true;
   changed_.notify_all();
+  left_.notify_all();
   return {};
 }
 
@@ -551,6 +554,7 @@ rpc::Message Service::stop_all(Lock&, const rpc::Caller& caller, const rpc::Mess
   stopped_ = true;
   stopper_ = caller.id;
   changed_.notify_all();
+  left_.notify_all();
   return {};
 }
 

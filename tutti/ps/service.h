@@ -136,6 +136,7 @@ class Service final : public rpc::Service {
   const Log log_;
   std::mutex mutex_;
   std::condition_variable changed_;
+  std::condition_variable left_;  // what join_for() waits for: changed_ would wake it with every push
   // All guarded by mutex_.
   std::unique_ptr<Run> run_;
   std::map<int, Worker> workers_;  // by rank
