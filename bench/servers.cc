@@ -142,7 +142,7 @@ std::vector<bench::Side> Programs::sides() const {
 
 void Programs::must_run(const std::string& command) {
   fmt::print(stderr, "{}\n", command);
-  if (std::system((command + " >/dev/null").c_str()) != 0)  // NOLINT(cert-env33-c): our own words
+  if (std::system(("{ " + command + "; } >/dev/null").c_str()) != 0)  // NOLINT(cert-env33-c): our own words
     tutti::fail(tutti::ErrorKind::InvalidArgument, "bench_servers: this failed: {}", command);
 }
 

@@ -101,9 +101,9 @@ TEST_F(ServersBench, says_what_is_wrong_before_it_starts_anything) {
   EXPECT_THAT(complaint({"--lanes", "4"}), HasSubstr("unknown flag '--lanes'"));
   EXPECT_THAT(complaint({"--cluster_spec", "worker|127.0.0.1:1;127.0.0.1:2", "--task_index", "0"}),
               HasSubstr("has no job 'ps'"));
-  EXPECT_THAT(
-      complaint({"--cluster_spec", "ps|127.0.0.1:1,worker|127.0.0.1:2", "--task_index", "0", "-n", "2"}),
-      HasSubstr("there are 1 workers and 1 servers already"));
+  EXPECT_THAT(complaint({"--cluster_spec", "ps|127.0.0.1:1,worker|127.0.0.1:2", "--job_name", "worker",
+                         "--task_index", "0", "-n", "2"}),
+              HasSubstr("there are 1 workers and 1 servers already"));
   EXPECT_THAT(run_program({program_path("tutti"), "bench", "pss"}).err, HasSubstr("did you mean 'ps'?"));
 }
 

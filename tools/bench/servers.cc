@@ -86,12 +86,14 @@ struct Servers::Worker {
 // A push is an update of all values, whoever it comes from.
 void Servers::Worker::verify() {
   const int64_t pushes = client.pull();
-  const auto wrong = values[0].ne(static_cast<float>(pushes)).sum().item<int64_t>();
+  // Not all of the block, which may end in a gap.
+  const torch::Tensor vector = parameters.trained().front().tensor;
+  const auto wrong = vector.ne(static_cast<float>(pushes)).sum().item<int64_t>();
   if (wrong == 0) return;
   fail(ErrorKind::DataLoss,
        "{} of {} values are not what {} pushes make of them; do not train over these servers, and report it "
        "with `tutti doctor`'s output",
-       wrong, values[0].numel(), pushes);
+       wrong, vector.numel(), pushes);
 }
 
 Servers::Servers(const Context& context, double seconds) : context_(context), seconds_(seconds) {}
