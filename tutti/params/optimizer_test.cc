@@ -57,7 +57,7 @@ TEST_P(OptimizerTest, gives_the_bits_of_torch_optim_on_the_whole_vector) {
 
   const torch::Tensor values = start.clone();
   const torch::Tensor grads = torch::zeros({elements});
-  const auto cut = [elements](const torch::Tensor& vector) {
+  const auto cut = [](const torch::Tensor& vector) {
     return std::vector<torch::Tensor>{vector.narrow(0, 0, 77777), vector.narrow(0, 77777, elements - 77777)};
   };
   Optimizer sliced({{cut(values)[0], cut(grads)[0]}, {cut(values)[1], cut(grads)[1]}}, GetParam().options);
