@@ -1,204 +1,29 @@
-#include <algorithm>
-#include <cstdio>
-#include <cstdlib>
-#include <fcntl.h>
-#include <filesystem>
-#include <optional>
-#include <unistd.h>
-
-#include <ATen/Parallel.h>
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
-#include "tools/bench/collectives.h"
-#include "tools/bench/figures.h"
-#include "tools/commands.h"
-#include "tools/launch/cores.h"
-#include "tools/launch/launcher.h"
+#include "tools/bench/commands.h"
 #include "tutti/base/error.h"
-#include "tutti/base/file.h"
-#include "tutti/base/flags.h"
 #include "tutti/base/text.h"
-#include "tutti/cluster/context.h"
-#include "tutti/cluster/roles.h"
-#include "tutti/comm/connect.h"
 
 namespace tutti {
-namespace {
-
-using bench::Operation;
-using bench::Row;
-
-constexpr const char* kName = "tutti bench collectives";
-constexpr const char* kAbout =
-    "Measures how fast the ranks of a job exchange vectors, connected as in training, and checks what comes "
-    "out.\n"
-    "  tutti bench collectives                                 the cores of this machine, a rank each\n"
-    "  tutti run -n 4 -- tutti bench collectives               under any launcher that starts training too:\n"
-    "  mpirun -np 8 -H a:4,b:4 tutti bench collectives         on several machines\n"
-    "Also mind what training would read: TUTTI_COMM, TUTTI_CONFIG, TF_CONFIG and so on.";
-
-struct Asked {
-  std::string operations = "all";
-  std::string sizes = "4..64M";
-  double seconds = 0.2;
-  int64_t workers = 0;
-  std::string json;
-  Flags flags;
-};
-
-void add_own_flags(FlagSet& set, Asked& asked) {
-  set.group("What is measured");
-  std::vector<std::string> names;
-  for (const Operation operation : bench::all_operations()) names.emplace_back(bench::name_of(operation));
-  set.add("--operation", asked.operations,
-          fmt::format("all, or some with commas between them: {}; in place only where all ranks share memory",
-                      fmt::join(names, ", ")));
-  set.add("--sizes", asked.sizes, "bytes: 4,64K,1M or 4..64M for every fourth power of two between");
-  set.add("--seconds", asked.seconds, "about how long each size of each operation is measured");
-  set.require("--seconds", "a number of seconds above 0",
-              [](const std::string& text) { return std::strtod(text.c_str(), nullptr) > 0; });
-  set.add("--workers,-n", asked.workers, "ranks to start where no launcher has; 0: one a core, at least two");
-  set.at_least("--workers", 0);
-  set.add("--json", asked.json, "write the figures to this file too");
-}
-
-// The text of --help, or nothing and what was asked for. Whoever has set variables for training need not
-// unset them: all of its flags are known there, but only those that say how ranks are connected belong on
-// this command line.
-std::optional<std::string> parse(const std::vector<std::string>& arguments, const Environment& environment,
-                                 Asked& asked) {
-  std::vector<const char*> words = {kName};
-  FlagSet everything(kAbout);
-  add_own_flags(everything, asked);
-  add_standard_flags(everything, asked.flags);
-  static_cast<void>(everything.parse(1, words.data(), environment));
-  for (const std::string& argument : arguments) words.push_back(argument.c_str());
-  FlagSet ours(kAbout);
-  add_own_flags(ours, asked);
-  add_connection_flags(ours, asked.flags);
-  auto help = ours.parse(static_cast<int>(words.size()), words.data(), Environment());
-  asked.flags.device = "cpu";
-  asked.flags.timeline.clear();
-  return help;
-}
-
-// Nobody has started several: does so, each as this program with the same arguments.
-int start_ranks(const std::vector<std::string>& arguments, const Environment& environment, int64_t asked) {
-  constexpr int64_t kMost = 1024;
-  const int64_t workers =
-      asked > 0 ? asked : std::max<int64_t>(2, static_cast<int64_t>(usable_cores().size()));
-  if (workers < 2 || workers > kMost)
-    fail(ErrorKind::InvalidArgument, "{}: -n {}: there have to be 2 to {} ranks to exchange anything", kName,
-         workers, kMost);
-  std::vector<std::string> command = {std::filesystem::read_symlink("/proc/self/exe"), "bench",
-                                      "collectives"};
-  command.insert(command.end(), arguments.begin(), arguments.end());
-  return launch(command, environment, {.workers = static_cast<int>(workers)});
-}
-
-void check_identity(const Identity& identity, int64_t workers) {
-  const int world = identity.membership.world;
-  if (identity.is_evaluator || is_server_job(identity.task.job))
-    fail(ErrorKind::InvalidArgument, "{}: {} is no worker; start it as the workers alone", kName,
-         identity.task.short_name());
-  if (workers > 0 && workers != world)
-    fail(ErrorKind::InvalidArgument,
-         "{}: -n {}, but there are {} ranks already (found through {}): leave -n out", kName, workers, world,
-         identity.source);
-  if (world == 1)
-    fail(
-        ErrorKind::InvalidArgument,
-        "{}: there is one rank (found through {}), which has nobody to exchange anything with: start several",
-        kName, identity.source);
-}
-
-// Everything that can be wrong with what was asked for, before anybody waits for anybody.
-std::vector<Operation> operations_for(const Asked& asked, const bench::Collectives& bench,
-                                      const comm::Communicator& comm) {
-  std::vector<Operation> operations = bench::parse_operations(asked.operations);
-  if (asked.operations == "all")
-    std::erase_if(operations, [&](Operation operation) { return !bench.can(operation); });
-  for (const Operation operation : operations) {
-    if (!bench.can(operation))
-      fail(ErrorKind::InvalidArgument,
-           "{}: {} needs memory that all ranks share, but they are connected over {}: leave it out", kName,
-           bench::name_of(operation), comm.name());
-  }
-  return operations;
-}
-
-void say(const std::string& line) {
-  fmt::print("{}\n", line);
-  std::fflush(stdout);
-}
-
-void say_who(const Context& context, const comm::Communicator& comm) {
-  const int64_t cores = sysconf(_SC_NPROCESSORS_ONLN);
-  say(fmt::format("{} ranks over {}, {} of them on the machine of rank 0, which has {} cores; float32",
-                  comm.world(), comm.name(), context.local_world(), cores));
-  if (context.local_world() > cores)
-    say("more ranks than cores: they take turns, and the figures are of that too");
-  say("");
-  say(bench::heading());
-}
-
-int measure(const Asked& asked, const Context& context, const std::vector<int64_t>& sizes) {
-  at::set_num_threads(context.threads());
-  const auto comm = comm::connect(context);
-  bench::Collectives bench(*comm, asked.seconds);
-  const std::vector<Operation> operations = operations_for(asked, bench, *comm);
-  if (context.is_chief()) say_who(context, *comm);
-  std::vector<Row> rows;
-  for (const Operation operation : operations) {
-    int64_t last = -1;
-    for (const int64_t size : sizes) {
-      const int64_t bytes = bench.actual_bytes(operation, size);
-      if (bytes == last) continue;
-      last = bytes;
-      rows.push_back(bench.measure(operation, bytes));
-      if (context.is_chief()) say(bench::line_of(rows.back(), comm->world()));
-    }
-  }
-  if (!context.is_chief()) return 0;
-  say("\nall results were right\n" + bench::legend());
-  if (!asked.json.empty())
-    replace_file(asked.json, bench::to_json(rows, comm->world(), comm->name()).dump(2) + "\n");
-  return 0;
-}
-
-int bench_collectives(const std::vector<std::string>& arguments, const Environment& environment) {
-  Asked asked;
-  if (const auto help = parse(arguments, environment, asked)) {
-    fmt::print("{}", *help);
-    return 0;
-  }
-  static_cast<void>(bench::parse_operations(asked.operations));
-  std::vector<int64_t> sizes = bench::parse_sizes(asked.sizes);
-  std::sort(sizes.begin(), sizes.end());
-  const Identity identity = discover(asked.flags, environment);
-  if (identity.source == Identity().source) return start_ranks(arguments, environment, asked.workers);
-  check_identity(identity, asked.workers);
-  // A path that cannot be written is better heard of now.
-  if (identity.is_chief && !asked.json.empty())
-    static_cast<void>(FileDescriptor(asked.json, O_WRONLY | O_CREAT));
-  return measure(asked, Context(asked.flags, identity), sizes);
-}
-
-}  // namespace
 
 int bench_command(const std::vector<std::string>& arguments, const Environment& environment) {
   const std::string name = arguments.empty() ? "--help" : arguments.front();
-  if (name == "collectives") return bench_collectives({arguments.begin() + 1, arguments.end()}, environment);
   if (name == "--help" || name == "-h" || name == "help") {
     fmt::print(
-        "Measures this machine, or several together.\n\nusage: tutti bench collectives [FLAGS]\n\n"
-        "  collectives   how fast ranks exchange vectors: --help tells more\n");
+        "Measures this machine, or several together.\n\nusage: tutti bench collectives [FLAGS]\n"
+        "       tutti bench ps [FLAGS]\n\n"
+        "  collectives   how fast ranks exchange vectors\n"
+        "  ps            how fast workers push to parameter servers, and pull from them\n\n"
+        "  --help behind either tells more\n");
     return 0;
   }
-  const std::vector<std::string> known = {"collectives", "--help"};
-  fail(ErrorKind::InvalidArgument, "tutti bench: nothing is called '{}'{}; there is: tutti bench collectives",
-       name, did_you_mean(name, known));
+  const std::vector<std::string> rest(arguments.begin() + 1, arguments.end());
+  if (name == "collectives") return bench_collectives(rest, environment);
+  if (name == "ps") return bench_ps(rest, environment);
+  const std::vector<std::string> known = {"collectives", "ps", "--help"};
+  fail(ErrorKind::InvalidArgument,
+       "tutti bench: nothing is called '{}'{}; there are: tutti bench collectives, tutti bench ps", name,
+       did_you_mean(name, known));
 }
 
 }  // namespace tutti

@@ -28,7 +28,7 @@ constexpr std::array<Command, 7> kCommands = {{
     {"stop", "end the parameter servers of a cluster", nullptr},
     {"inspect", "what is in a checkpoint, and whether it is whole", nullptr},
     {"doctor", "whether this machine is fit, and what to do where it is not", nullptr},
-    {"bench", "how fast the machines exchange vectors", nullptr},
+    {"bench", "how fast tasks exchange vectors", nullptr},
     {"version", "the versions of Tutti and LibTorch", version_command},
 }};
 

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tools/commands.h"
+#include "tools/connection_arguments.h"
 #include "tutti/base/error.h"
 #include "tutti/base/flags.h"
 #include "tutti/cluster/context.h"
@@ -26,21 +27,6 @@ constexpr const char* kAboutStop =
     "  tutti stop --cluster_spec 'ps|h:2222,worker|h:2223;h:2224'\n"
     "  tutti stop --cluster_spec 'master|h:2222,worker|h:2223' --job_name worker";
 
-// Whoever has set variables for training need not unset them.
-std::optional<std::string> parse(const char* about, const char* name,
-                                 const std::vector<std::string>& arguments, const Environment& environment,
-                                 Flags& flags) {
-  std::vector<const char*> words = {name};
-  for (const std::string& argument : arguments) words.push_back(argument.c_str());
-  FlagSet everything(about);
-  add_standard_flags(everything, flags);
-  static_cast<void>(everything.parse(1, words.data(), environment));
-  FlagSet ours(about);
-  add_connection_flags(ours, flags);
-  ours.add("--device", flags.device, "cpu, cuda, cuda:N: where a passive worker computes");
-  return ours.parse(static_cast<int>(words.size()), words.data(), Environment());
-}
-
 std::vector<Task> tasks_to_stop(const ClusterSpec& cluster, const std::string& job) {
   if (job.empty()) return servers_of(cluster);
   std::vector<Task> tasks;
@@ -52,7 +38,8 @@ std::vector<Task> tasks_to_stop(const ClusterSpec& cluster, const std::string& j
 
 int serve_command(const std::vector<std::string>& arguments, const Environment& environment) {
   Flags flags;
-  if (const auto help = parse(kAboutServe, "tutti serve", arguments, environment, flags)) {
+  if (const auto help =
+          parse_connection_arguments("tutti serve", kAboutServe, arguments, environment, flags)) {
     fmt::print("{}", *help);
     return 0;
   }
@@ -70,7 +57,7 @@ int serve_command(const std::vector<std::string>& arguments, const Environment& 
 
 int stop_command(const std::vector<std::string>& arguments, const Environment& environment) {
   Flags flags;
-  if (const auto help = parse(kAboutStop, "tutti stop", arguments, environment, flags)) {
+  if (const auto help = parse_connection_arguments("tutti stop", kAboutStop, arguments, environment, flags)) {
     fmt::print("{}", *help);
     return 0;
   }

@@ -58,13 +58,6 @@ int64_t parse_size(std::string_view text) {
   return *number * *unit;
 }
 
-// "1.0 KiB" is "1 KiB".
-std::string size_text(int64_t bytes) {
-  std::string text = human_bytes(static_cast<uint64_t>(bytes));
-  if (const size_t at = text.find(".0 "); at != std::string::npos) text.erase(at, 2);
-  return text;
-}
-
 double round_to(double value, double digits) {
   return std::isfinite(value) ? std::round(value * digits) / digits : 0;
 }
@@ -119,6 +112,12 @@ std::vector<int64_t> parse_sizes(std::string_view text) {
     if (sizes.back() != last) sizes.push_back(last);
   }
   return sizes;
+}
+
+std::string size_text(int64_t bytes) {
+  std::string text = human_bytes(static_cast<uint64_t>(bytes));
+  if (const size_t at = text.find(".0 "); at != std::string::npos) text.erase(at, 2);
+  return text;
 }
 
 double quantile(std::vector<double> values, double share) {

@@ -31,6 +31,9 @@ std::vector<Operation> parse_operations(std::string_view text);
 // powers of 1024, with or without B or iB behind them. At least 1 B, at most 16 GiB.
 std::vector<int64_t> parse_sizes(std::string_view text);
 
+// "1 KiB", "1.5 MiB".
+std::string size_text(int64_t bytes);
+
 // What came of one operation at one size.
 struct Row {
   Operation operation = Operation::Barrier;

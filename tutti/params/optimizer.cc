@@ -224,11 +224,10 @@ Optimizer::Optimizer(std::vector<Stretch> stretches, const OptimizerOptions& opt
     const int64_t step = slice_elements(values);
     for (int64_t offset = 0; offset < values.numel(); offset += step) {
       const int64_t length = std::min(step, values.numel() - offset);
-      torch::Tensor slice = values.narrow(0, offset, length).detach().requires_grad_(true);
-      slice.mutable_grad() = stretches_[i].grads.narrow(0, offset, length);
-      slices_.push_back({i, offset, slice});
+      slices_.push_back({i, offset, values.narrow(0, offset, length).detach().requires_grad_(true)});
     }
   }
+  use_gradients([this](size_t i) { return stretches_[i].grads; });
   optimizer_ = make();
 }
 
@@ -245,6 +244,17 @@ Optimizer::~Optimizer() = default;
 void Optimizer::step() {
   optimizer_->step();
   ++steps_;
+}
+
+void Optimizer::step(std::span<const torch::Tensor> gradients) {
+  use_gradients([&](size_t i) { return gradients[i]; });
+  step();
+  use_gradients([this](size_t i) { return stretches_[i].grads; });
+}
+
+void Optimizer::use_gradients(const std::function<torch::Tensor(size_t stretch)>& of) {
+  for (Slice& slice : slices_)
+    slice.values.mutable_grad() = of(slice.stretch).narrow(0, slice.offset, slice.values.numel());
 }
 
 std::string Optimizer::name() const {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -50,6 +51,8 @@ class Optimizer {
   Optimizer& operator=(const Optimizer&) = delete;
 
   void step();
+  // With these gradients in place of the stretches' own: a vector for each, as long as it.
+  void step(std::span<const torch::Tensor> gradients);
 
   // "adam", "sgd", ...
   std::string name() const;
@@ -70,6 +73,7 @@ class Optimizer {
   static constexpr int64_t kSliceElements = 65536;
 
  private:
+  void use_gradients(const std::function<torch::Tensor(size_t stretch)>& of);
   std::vector<Slot> slots() const;
   std::unique_ptr<torch::optim::Optimizer> make() const;
 

@@ -81,6 +81,12 @@ std::optional<Client::Standing> Client::standing() {
   return standing;
 }
 
+double Client::cpu_seconds() {
+  double seconds = 0;
+  for (const Json& state : states_of_all()) seconds += state.at("cpu_seconds").get<double>();
+  return seconds;
+}
+
 Tensors Client::parts_of(size_t server, const Tensors& blocks) const {
   Tensors parts;
   for (const Placement::Part& part : parts_[server])

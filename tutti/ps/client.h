@@ -65,6 +65,8 @@ class Client {
     int64_t dropped = 0;                        // gradients that came too late
   };
   std::optional<Standing> standing();
+  // What they have used of their cores so far, all together.
+  double cpu_seconds();
   // The furthest that any of them had come.
   int64_t furthest_step() const { return furthest_step_; }
 

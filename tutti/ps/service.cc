@@ -1,6 +1,8 @@
 #include "tutti/ps/service.h"
 
 #include <algorithm>
+#include <cstring>
+#include <sys/resource.h>
 #include <utility>
 
 #include <fmt/format.h>
@@ -50,10 +52,36 @@ void require_as_long_as_said(const Json& head, const rpc::Message& message) {
     fail(ErrorKind::InvalidArgument, "the message speaks of {} bytes, but has {}", bytes, bytes_of(message));
 }
 
-template <class Tensors>
-void append(rpc::Message& message, const Tensors& tensors, bool copies) {
-  for (const torch::Tensor& tensor : tensors)
-    message.pieces.push_back(piece_of(copies ? tensor.clone() : tensor));
+using Tensors = std::vector<torch::Tensor>;
+
+void append(rpc::Message& message, const Tensors& tensors) {
+  for (const torch::Tensor& tensor : tensors) message.pieces.push_back(piece_of(tensor));
+}
+
+// Where they may change before the answer is sent. The copies are made where the caller wants them, if that
+// is seen from here.
+void append_copies(rpc::Message& message, const Tensors& tensors, const rpc::Message& request) {
+  for (const torch::Tensor& tensor : tensors) {
+    const std::span<std::byte> from = bytes_of(tensor);
+    const size_t index = message.pieces.size();
+    if (index < request.into.size() && request.into[index].size() == from.size() && !from.empty()) {
+      const std::span<std::byte> to = request.into[index];
+      std::memcpy(to.data(), from.data(), from.size());
+      message.pieces.push_back({to});
+    } else {
+      message.pieces.push_back(piece_of(tensor.clone()));
+    }
+  }
+}
+
+// Of all cores, so far.
+double cpu_seconds() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
 std::string who_is(const rpc::Caller& caller) {
@@ -86,9 +114,10 @@ Service::Run::Run(const Json& head, const rpc::Message& message)
   if (synchronous && head.at("redo").get<bool>()) {
     for (const torch::Tensor& tensor : everything()) previous.push_back(tensor.clone());
   }
-  if (synchronous)
-    sync.emplace(std::vector<Stretch>(shard.stretches().begin(), shard.stretches().end()), shard.optimizer(),
-                 buffers, counters, SyncOptions{workers, number_within(head, "lanes", 1, kMostLanes)});
+  if (!synchronous) return;
+  for (const Stretch& stretch : shard.stretches()) stretch.grads.zero_();
+  sync.emplace(std::vector<Stretch>(shard.stretches().begin(), shard.stretches().end()), shard.optimizer(),
+               buffers, counters, SyncOptions{workers, number_within(head, "lanes", 1, kMostLanes)});
 }
 
 std::vector<torch::Tensor> Service::Run::everything() const {
@@ -149,11 +178,12 @@ void Service::gone(const rpc::Caller& caller) {
     if (!worker.left && !ended_) log_.warning("{} is gone", worker.name);
   }
   changed_.notify_all();
+  left_.notify_all();
 }
 
 bool Service::join_for(milliseconds patience) {
   Lock lock(mutex_);
-  return changed_.wait_for(lock, patience, [&] {
+  return left_.wait_for(lock, patience, [&] {
     return (stopped_ && !callers_.contains(stopper_)) || (ended_ && all_have_left());
   });
 }
@@ -169,6 +199,7 @@ void Service::end() {
   ended_ = true;
   patience_ = milliseconds(0);
   changed_.notify_all();
+  left_.notify_all();
 }
 
 int Service::callers() {
@@ -219,7 +250,7 @@ std::string Service::missing(const std::function<bool(int, const Worker&)>& is_m
 }
 
 rpc::Message Service::state(Lock&, const rpc::Caller&, const rpc::Message&) {
-  if (!run_) return {{{"begun", false}}, {}};
+  if (!run_) return {{{"begun", false}, {"cpu_seconds", cpu_seconds()}}, {}};
   Json staleness = Json::object();
   for (const auto& [steps, updates] : run_->staleness_counts) staleness[std::to_string(steps)] = updates;
   return {{{"begun", true},
@@ -229,7 +260,8 @@ rpc::Message Service::state(Lock&, const rpc::Caller&, const rpc::Message&) {
            {"progress", run_->progress},
            {"staleness", std::move(staleness)},
            {"dropped", run_->dropped},
-           {"bytes", run_->shard.bytes()}},
+           {"bytes", run_->shard.bytes()},
+           {"cpu_seconds", cpu_seconds()}},
           {}};
 }
 
@@ -271,23 +303,34 @@ rpc::Message Service::join_run(Lock& lock, const rpc::Caller& caller, const rpc:
   return {{{"run", run_->id}, {"step", run_->step}, {"progress", run_->progress}}, {}};
 }
 
-// Where the values may change before they are sent, the answer is a copy of them.
-rpc::Message Service::values_for(int rank, bool copies) {
+rpc::Message Service::copies_for(int rank, const rpc::Message& request) {
   rpc::Message answer{{{"step", run_->step}}, {}};
-  append(answer, run_->everything(), copies);
+  append_copies(answer, run_->everything(), request);
   workers_.at(rank).pulled = run_->step;
   return answer;
 }
 
-rpc::Message Service::values_at(int64_t step, int rank) {
+// Those of a synchronous step. Nobody changes them before this has been sent, unless a step can do without
+// this worker.
+void Service::add_values(rpc::Message& answer, int rank, const rpc::Message& request) {
+  answer.head["step"] = run_->step;
+  if (run_->backup > 0) {
+    append_copies(answer, run_->everything(), request);
+  } else {
+    append(answer, run_->everything());
+  }
+  workers_.at(rank).pulled = run_->step;
+}
+
+rpc::Message Service::copies_at(int64_t step, int rank, const rpc::Message& request) {
   const bool is_past = step + 1 == run_->step || (step == run_->step && run_->added_up == step);
   if (!is_past && step != run_->step) {
     fail(ErrorKind::PeerLost, "the server is at step {}, and knows nothing of step {} any more", run_->step,
          step);
   }
-  if (!is_past || run_->previous.empty()) return values_for(rank, true);
+  if (!is_past || run_->previous.empty()) return copies_for(rank, request);
   rpc::Message answer{{{"step", step}}, {}};
-  append(answer, run_->previous, true);
+  append_copies(answer, run_->previous, request);
   workers_.at(rank).pulled = step;
   return answer;
 }
@@ -295,8 +338,8 @@ rpc::Message Service::values_at(int64_t step, int rank) {
 rpc::Message Service::pull(Lock&, const rpc::Caller& caller, const rpc::Message& request) {
   require_run(request);
   const int rank = rank_of(caller);
-  if (!request.head.contains("step")) return values_for(rank, true);
-  return values_at(number_within(request.head, "step", 0, kMost), rank);
+  if (!request.head.contains("step")) return copies_for(rank, request);
+  return copies_at(number_within(request.head, "step", 0, kMost), rank, request);
 }
 
 rpc::Message Service::push(Lock& lock, const rpc::Caller& caller, const rpc::Message& request) {
@@ -342,8 +385,12 @@ rpc::Message Service::push_synchronous(Lock& lock, const rpc::Caller& caller, in
     }
     await_sum(lock, caller, rank, request, step);
   }
-  rpc::Message answer = scaled ? gradients() : values_for(rank, run_->backup > 0);
-  answer.pieces.insert(answer.pieces.begin(), piece_of(run_->words));
+  rpc::Message answer{Json::object(), {piece_of(run_->words)}};
+  if (scaled) {
+    add_gradients(answer);
+  } else {
+    add_values(answer, rank, request);
+  }
   return answer;
 }
 
@@ -360,12 +407,10 @@ void Service::await_sum(Lock& lock, const rpc::Caller& caller, int rank, const r
   }
 }
 
-rpc::Message Service::gradients() {
-  rpc::Message answer;
+void Service::add_gradients(rpc::Message& answer) {
   for (const Stretch& stretch : run_->shard.stretches()) answer.pieces.push_back(piece_of(stretch.grads));
-  append(answer, run_->buffers, false);
-  append(answer, run_->counters, false);
-  return answer;
+  append(answer, run_->buffers);
+  append(answer, run_->counters);
 }
 
 // Every worker has found the same factor; the first to say so makes the update.
@@ -377,7 +422,9 @@ rpc::Message Service::scale(Lock&, const rpc::Caller& caller, const rpc::Message
   if (step + 1 != run_->step)
     fail(ErrorKind::InvalidArgument, "{} is at step {}, the server at step {}", who_is(caller), step,
          run_->step);
-  return values_for(rank, run_->backup > 0);
+  rpc::Message answer;
+  add_values(answer, rank, request);
+  return answer;
 }
 
 rpc::Message Service::enter(Lock& lock, const rpc::Caller& caller, const rpc::Message& request) {
@@ -421,7 +468,7 @@ rpc::Message Service::push_asynchronous(Lock& lock, const rpc::Caller& caller, i
   const auto end = request.head.value("end", int64_t{-1});
   // The first server counts the steps, and tells the last to come that there are none left.
   if (end >= 0 && run_->step >= end) {
-    rpc::Message answer = values_for(rank, true);
+    rpc::Message answer = copies_for(rank, request);
     answer.head["made"] = false;
     return answer;
   }
@@ -429,13 +476,16 @@ rpc::Message Service::push_asynchronous(Lock& lock, const rpc::Caller& caller, i
   Reader reader(request);
   if (const auto rate = request.head.find("rate"); rate != request.head.end())
     run_->shard.optimizer().set_learning_rate(rate->get<double>());
-  for (const Stretch& stretch : run_->shard.stretches()) reader.take_into(stretch.grads);
+  // As they lie in what has come: nothing is copied.
+  Tensors gradients;
+  for (const Stretch& stretch : run_->shard.stretches())
+    gradients.push_back(reader.take(stretch.values.numel(), stretch.values.scalar_type()));
   for (const torch::Tensor& buffer : run_->buffers)
     buffer.add_(reader.take(buffer.numel(), buffer.scalar_type()));
   for (const torch::Tensor& counter : run_->counters)
     counter.add_(reader.take(counter.numel(), counter.scalar_type()));
   reader.end();
-  run_->shard.optimizer().step();
+  run_->shard.optimizer().step(gradients);
   Worker& worker = workers_.at(rank);
   ++run_->staleness_counts[run_->step - worker.pulled];
   const int64_t made = run_->step++;
@@ -449,7 +499,7 @@ rpc::Message Service::push_asynchronous(Lock& lock, const rpc::Caller& caller, i
                            run_->staleness,
                            missing([&](int, const Worker& other) { return other.pushes < worker.pushes; }));
       });
-  rpc::Message answer = values_for(rank, true);
+  rpc::Message answer = copies_for(rank, request);
   answer.head["made"] = true;
   answer.head["made_step"] = made;
   return answer;
@@ -461,9 +511,9 @@ rpc::Message Service::snapshot(Lock&, const rpc::Caller&, const rpc::Message& re
   rpc::Message answer{{{"step", run_->step}, {"progress", run_->progress}, {"state", outline_of(state)}}, {}};
   for (const Stretch& stretch : run_->shard.stretches())
     answer.pieces.push_back(piece_of(stretch.values.clone()));
-  append(answer, run_->buffers, true);
-  append(answer, run_->counters, true);
-  append(answer, vectors_of(state), false);
+  append_copies(answer, run_->buffers, request);
+  append_copies(answer, run_->counters, request);
+  append(answer, vectors_of(state));
   return answer;
 }
 
@@ -519,6 +569,7 @@ rpc::Message Service::await_finish(Lock& lock, const rpc::Caller& caller, const 
 rpc::Message Service::end_job(Lock&, const rpc::Caller&, const rpc::Message&) {
   ended_ = true;
   changed_.notify_all();
+  left_.notify_all();
   return {};
 }
 
@@ -535,6 +586,7 @@ rpc::Message Service::stop_all(Lock&, const rpc::Caller& caller, const rpc::Mess
   stopped_ = true;
   stopper_ = caller.id;
   changed_.notify_all();
+  left_.notify_all();
   return {};
 }
 

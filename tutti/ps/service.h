@@ -25,7 +25,7 @@ namespace tutti::ps {
 // beside that keeps what there is once: the global step, the buffers, who has finished, and the chief's
 // notes.
 //
-// state: what it has, for anybody: {begun, run, step}
+// state: what it has, for anybody: {begun, run, step, cpu_seconds}
 // begin: the chief: the part's values, its optimiser's state, and how steps are made
 // join: a worker, once a connection: waits for begin; checks that the worker has the same plan
 // pull: the values as they are now
@@ -124,9 +124,10 @@ class Service final : public rpc::Service {
   void add_up(const rpc::Message& request);
   void make_step(double factor);
   void await_sum(Lock& lock, const rpc::Caller& caller, int rank, const rpc::Message& request, int64_t step);
-  rpc::Message values_for(int rank, bool copies);
-  rpc::Message values_at(int64_t step, int rank);
-  rpc::Message gradients();
+  rpc::Message copies_for(int rank, const rpc::Message& request);
+  rpc::Message copies_at(int64_t step, int rank, const rpc::Message& request);
+  void add_values(rpc::Message& answer, int rank, const rpc::Message& request);
+  void add_gradients(rpc::Message& answer);
   bool may_go_on(const Worker& worker) const;
 
   // Until it holds; a caller that is gone meanwhile is a PeerLost, a run that was set back an
@@ -143,6 +144,7 @@ class Service final : public rpc::Service {
   const Log log_;
   std::mutex mutex_;
   std::condition_variable changed_;
+  std::condition_variable left_;  // what join_for() waits for: changed_ would wake it with every push
   // All guarded by mutex_.
   std::unique_ptr<Run> run_;
   std::map<int, Worker> workers_;  // by rank

@@ -44,6 +44,22 @@ TEST_F(ServiceOf, ps_async_applies_what_comes_and_counts_how_old_it_is) {
   EXPECT_EQ(state.at("staleness"), Json({{"0", 1}, {"1", 1}}));
 }
 
+TEST_F(ServiceOf, ps_async_writes_the_values_where_they_are_wanted) {
+  start("ps-async", 1);
+  const torch::Tensor place = torch::zeros({kSize});
+  const torch::Tensor too_short = torch::zeros({kSize - 1});
+  for (const torch::Tensor& wanted : {place, too_short, torch::zeros({0})}) {
+    rpc::Message request = push(0.25);
+    request.into = places_of({wanted});
+    const rpc::Message answer = call(0, "push", request);
+    EXPECT_EQ(answer.pieces.at(0).bytes.data() == bytes_of(wanted).data(), wanted.is_same(place));
+    EXPECT_EQ(values_in(answer)[0].item<float>(),
+              1 - 0.25 * (1 + answer.head.at("made_step").get<int64_t>()));
+  }
+  EXPECT_TRUE(torch::equal(place, torch::full({kSize}, 0.75)));
+  EXPECT_TRUE(torch::equal(too_short, torch::zeros({kSize - 1})));
+}
+
 TEST_F(ServiceOf, ps_async_makes_no_step_beyond_the_last) {
   start("ps-async", 1);
   rpc::Message last = push(0.5);

@@ -12,7 +12,7 @@ std::vector<Stretch> stretches_of(const std::vector<Shard::Part>& parts) {
     const auto options = torch::TensorOptions().dtype(part.type);
     const int64_t size = part.end - part.begin;
     stretches.push_back(
-        {torch::zeros({size}, options), torch::zeros({size}, options), part.block, part.begin});
+        {torch::zeros({size}, options), torch::empty({size}, options), part.block, part.begin});
   }
   return stretches;
 }

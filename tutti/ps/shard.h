@@ -20,6 +20,7 @@ class Shard {
     torch::ScalarType type;
   };
 
+  // Values are zeros. Gradients are of any content: memory that nobody touches is not taken.
   Shard(const std::vector<Part>& parts, const OptimizerOptions& optimizer);
 
   // In the order of the parts.

@@ -68,7 +68,8 @@ class Connection {
   void greet();
   Frame receive_frame();
   Message receive(const Frame& frame);
-  void serve(const Frame& frame, const Message& request);
+  std::vector<Bytes> places_of(const Frame& frame) const;
+  void serve(const Frame& frame, Message request);
   Message ask_service(const Frame& frame, const Message& request);
   void end_serving();
   void answer(const Frame& request, const Message& answer);
@@ -116,8 +117,7 @@ void Connection::talk() {
   greet();
   while (true) {
     const Frame frame = receive_frame();
-    const Message request = receive(frame);
-    serve(frame, request);
+    serve(frame, receive(frame));
   }
 }
 
@@ -178,8 +178,17 @@ Message Connection::receive(const Frame& frame) {
   return request;
 }
 
-void Connection::serve(const Frame& frame, const Message& request) {
+std::vector<Bytes> Connection::places_of(const Frame& frame) const {
+  std::vector<Bytes> places;
+  for (const Part& part : frame.into)
+    places.push_back(part.follows() || arena_ == nullptr ? Bytes()
+                                                         : Bytes(arena_->at(part.place, part.size)));
+  return places;
+}
+
+void Connection::serve(const Frame& frame, Message request) {
   try {
+    request.into = places_of(frame);
     answer(frame, ask_service(frame, request));
   } catch (const StreamEnd&) {
     throw;
@@ -213,12 +222,13 @@ void Connection::end_serving() {
   if (gone_) throw StreamEnd(ErrorKind::PeerLost, "the caller has gone");
 }
 
-// Where a piece of the answer goes. What the caller wants in its arena is copied there at once.
+// Where a piece of the answer goes. What the caller wants in its arena is copied there at once, where the
+// service has not done so.
 Part Connection::place(const Piece& piece, const Part& wanted) const {
   if (wanted.follows() || wanted.size != piece.bytes.size() || arena_ == nullptr) return {piece.bytes.size()};
   const Bytes to = arena_->at(wanted.place, wanted.size);
   // It may overlap: the service may answer with what it was sent.
-  if (!to.empty()) std::memmove(to.data(), piece.bytes.data(), to.size());
+  if (to.data() != piece.bytes.data() && !to.empty()) std::memmove(to.data(), piece.bytes.data(), to.size());
   return wanted;
 }
 

@@ -21,6 +21,10 @@ struct Piece {
 struct Message {
   Json head = Json::object();
   std::vector<Piece> pieces = {};
+  // Of a request, as a service sees it: where the pieces of the answer are wanted, for those where the caller
+  // has said so and its memory is seen from here; else empty. A service may write them there itself, and
+  // answer with these bytes. What is there after a failure is not defined.
+  std::vector<std::span<std::byte>> into = {};
 };
 
 }  // namespace tutti::rpc
