@@ -81,12 +81,20 @@ struct Options {
   std::string net = "odd";
   double clip_norm = 0;
   int64_t fail_at = -1;
+  std::string device;
 };
+
+template <class Net>
+std::shared_ptr<Net> make_net(const Options& options) {
+  if (options.device.empty()) return std::make_shared<Net>();
+  const tutti::DeviceScope on(options.device);
+  return std::make_shared<Net>();
+}
 
 template <class Net>
 void train(tutti::Context& ctx, const Options& options) {
   const auto digits = tutti::data::mnist("");
-  tutti::Trainer trainer(ctx, std::make_shared<Net>(), torch::optim::AdamOptions(1e-3),
+  tutti::Trainer trainer(ctx, make_net<Net>(options), torch::optim::AdamOptions(1e-3),
                          [](Net& net, const tutti::Batch& batch) {
                            return torch::cross_entropy_loss(net.forward(batch["image"]), batch["label"]);
                          },
@@ -105,6 +113,7 @@ int main(int argc, char** argv) {
     flags.add_choice("--net", options.net, {"cnn", "normed", "odd", "synced"}, "which network");
     flags.add("--clip-norm", options.clip_norm, "largest norm of the gradient; 0: any");
     flags.add("--fail-at", options.fail_at, "the step at which rank 1 fails");
+    flags.add("--create-on", options.device, "the device scope around the network's creation");
   };
   return tutti::run(argc, argv, program, [&](tutti::Context& ctx) {
     if (options.net == "cnn") train<Cnn>(ctx, options);

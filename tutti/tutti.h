@@ -16,6 +16,8 @@
 #include "tutti/params/distributed_optimizer.h"
 #include "tutti/params/parameters.h"
 #include "tutti/params/scope.h"
+#include "tutti/ps/module_server.h"
+#include "tutti/ps/remote_module.h"
 #include "tutti/train/hook.h"
 #include "tutti/train/hooks/summaries.h"
 #include "tutti/train/loop_checkpoints.h"

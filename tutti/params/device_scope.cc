@@ -193,14 +193,14 @@ void pin(torch::nn::Module& module, std::string_view device) {
   for (const torch::Tensor& parameter : module.parameters()) Pins::of_process().add(parameter, spec);
 }
 
-std::optional<DeviceSpec> device_of(const torch::Tensor& parameter) {
+std::optional<DeviceSpec> pin_of(const torch::Tensor& parameter) {
   return Pins::of_process().find(parameter);
 }
 
 void require_unpinned(const Parameters& parameters, const ClusterSpec& cluster) {
   pinned_servers(parameters, cluster);
   for (const Parameters::View& view : parameters.trained()) {
-    const std::optional<DeviceSpec> device = device_of(view.tensor);
+    const std::optional<DeviceSpec> device = pin_of(view.tensor);
     if (device && device->job)
       refuse(view.name, *device,
              "here every worker holds all parameters: use --strategy ps-async or ps-sync, or no device scope");
@@ -210,7 +210,7 @@ void require_unpinned(const Parameters& parameters, const ClusterSpec& cluster) 
 std::vector<std::optional<int>> pinned_servers(const Parameters& parameters, const ClusterSpec& cluster) {
   std::vector<std::optional<int>> servers;
   for (const Parameters::View& view : parameters.trained()) {
-    const std::optional<DeviceSpec> device = device_of(view.tensor);
+    const std::optional<DeviceSpec> device = pin_of(view.tensor);
     servers.push_back(device ? server_of(view.name, *device, cluster) : std::nullopt);
   }
   return servers;

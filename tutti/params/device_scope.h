@@ -38,7 +38,7 @@ class DeviceScope {
 void pin(torch::nn::Module& module, std::string_view device);
 
 // What the scopes around its creation said; nothing where there were none.
-std::optional<DeviceSpec> device_of(const torch::Tensor& parameter);
+std::optional<DeviceSpec> pin_of(const torch::Tensor& parameter);
 
 // Where no servers hold the parameters: InvalidArgument if one is pinned to any job.
 void require_unpinned(const Parameters& parameters, const ClusterSpec& cluster);

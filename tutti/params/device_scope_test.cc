@@ -17,7 +17,7 @@ using ::testing::HasSubstr;
 namespace nn = torch::nn;
 
 std::string place_of(const torch::Tensor& parameter) {
-  const auto device = device_of(parameter);
+  const auto device = pin_of(parameter);
   return device ? device->to_string() : "";
 }
 

@@ -106,7 +106,7 @@ TEST_F(ScopeOf, creates_what_is_not_trained_where_told_so) {
 
 TEST_F(ScopeOf, creates_where_the_device_scope_around_it_says) {
   const DeviceScope on("/job:ps/task:1");
-  EXPECT_EQ(device_of(scope_.get("w", {1, 16}))->to_string(), "/job:ps/task:1");
+  EXPECT_EQ(pin_of(scope_.get("w", {1, 16}))->to_string(), "/job:ps/task:1");
 }
 
 }  // namespace

@@ -1,11 +1,9 @@
 #include "tutti/ps/client.h"
 
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <random>
 #include <thread>
-#include <unistd.h>
 #include <utility>
 
 #include <fmt/format.h>
@@ -16,6 +14,7 @@
 #include "tutti/base/error.h"
 #include "tutti/cluster/roles.h"
 #include "tutti/params/optimizer_state.h"
+#include "tutti/ps/peer.h"
 #include "tutti/ps/wire.h"
 
 namespace tutti::ps {
@@ -26,20 +25,6 @@ using Clock = std::chrono::steady_clock;
 using Tensors = std::vector<torch::Tensor>;
 
 constexpr milliseconds kBetweenReminders{10000};
-
-milliseconds milliseconds_of(double seconds) {
-  return std::chrono::ceil<milliseconds>(std::chrono::duration<double>(seconds));
-}
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  ::gethostname(name.data(), name.size() - 1);
-  return name.data();
-}
-
-Json hello_of(const Context& context) {
-  return {{"task", context.task().short_name()}, {"host", host_name()}, {"pid", ::getpid()}};
-}
 
 // Not to be guessed, and not twice.
 std::string new_run() {

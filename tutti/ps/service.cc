@@ -10,6 +10,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/params/optimizer_state.h"
+#include "tutti/ps/peer.h"
 #include "tutti/ps/wire.h"
 
 namespace tutti::ps {
@@ -55,11 +56,6 @@ template <class Tensors>
 void append(rpc::Message& message, const Tensors& tensors, bool copies) {
   for (const torch::Tensor& tensor : tensors)
     message.pieces.push_back(piece_of(copies ? tensor.clone() : tensor));
-}
-
-std::string who_is(const rpc::Caller& caller) {
-  return fmt::format("{} (host {}, pid {})", caller.hello.value("task", "somebody"),
-                     caller.hello.value("host", "?"), caller.hello.value("pid", int64_t{0}));
 }
 
 }  // namespace
@@ -175,7 +171,7 @@ void Service::wait(Lock& lock, const rpc::Caller& caller, const rpc::Message& re
     return lost_.contains(caller.id) || stopped_ || (!run.empty() && run_ && run_->id != run) || holds();
   };
   const bool in_time = changed_.wait_until(lock, deadline, is_over);
-  if (lost_.contains(caller.id)) fail(ErrorKind::PeerLost, "{} is gone", who_is(caller));
+  if (lost_.contains(caller.id)) fail(ErrorKind::PeerLost, "{} is gone", name_of(caller));
   if (stopped_) fail(ErrorKind::PeerLost, "the server was stopped");
   if (!run.empty()) require_run(request);
   if (!in_time) fail(ErrorKind::Timeout, "{}", late());
@@ -185,7 +181,7 @@ int Service::rank_of(const rpc::Caller& caller) const {
   for (const auto& [rank, worker] : workers_) {
     if (worker.caller == caller.id) return rank;
   }
-  fail(ErrorKind::InvalidArgument, "{} has not joined", who_is(caller));
+  fail(ErrorKind::InvalidArgument, "{} has not joined", name_of(caller));
 }
 
 // A worker that has slept through the servers' being set back would push what belongs to another past.
@@ -230,7 +226,7 @@ rpc::Message Service::begin(Lock&, const rpc::Caller& caller, const rpc::Message
   for (auto& [rank, worker] : workers_) worker.pushes = worker.pulled = 0;
   log_.info("{} of parameters at step {}, from {}",
             fmt::format("{:.1f} MB", static_cast<double>(run_->shard.bytes()) / 1e6), run_->step,
-            who_is(caller));
+            name_of(caller));
   changed_.notify_all();
   return {};
 }
@@ -240,17 +236,17 @@ rpc::Message Service::join_run(Lock& lock, const rpc::Caller& caller, const rpc:
   wait(
       lock, caller, request, [&] { return run_ != nullptr; },
       [] { return std::string("the chief has not begun the training"); });
-  require_same_plan(run_->plan, lines_in(request.head, "plan"), who_is(caller));
+  require_same_plan(run_->plan, lines_in(request.head, "plan"), name_of(caller));
   if (rank < 0 || rank >= run_->workers)
-    fail(ErrorKind::InvalidArgument, "{} has rank {}, but the chief counts {} workers", who_is(caller), rank,
+    fail(ErrorKind::InvalidArgument, "{} has rank {}, but the chief counts {} workers", name_of(caller), rank,
          run_->workers);
   Worker& worker = workers_[rank];
   // One that was killed is found out in a moment; one that lives is another with the same index.
   wait(
       lock, caller, request, [&] { return worker.caller == 0 || worker.caller == caller.id; },
-      [&] { return fmt::format("two tasks have one index: {} and {}", worker.name, who_is(caller)); });
+      [&] { return fmt::format("two tasks have one index: {} and {}", worker.name, name_of(caller)); });
   worker.caller = caller.id;
-  worker.name = who_is(caller);
+  worker.name = name_of(caller);
   changed_.notify_all();
   return {{{"run", run_->id}, {"step", run_->step}, {"progress", run_->progress}}, {}};
 }
@@ -313,7 +309,7 @@ rpc::Message Service::push_synchronous(Lock& lock, const rpc::Caller& caller, in
   const int64_t step = number_in(request.head, "step");
   // One that was killed after this server had its gradients, and before another had them, comes once more.
   if (step != run_->step && step + 1 != run_->step)
-    fail(ErrorKind::InvalidArgument, "{} is at step {}, the server at step {}", who_is(caller), step,
+    fail(ErrorKind::InvalidArgument, "{} is at step {}, the server at step {}", name_of(caller), step,
          run_->step);
   const bool scaled = request.head.value("scaled", false);
   if (run_->added_up < step) {
@@ -359,7 +355,7 @@ rpc::Message Service::scale(Lock&, const rpc::Caller& caller, const rpc::Message
   const int64_t step = number_in(request.head, "step");
   if (step == run_->step && run_->added_up == step) make_step(request.head.at("factor").get<double>());
   if (step + 1 != run_->step)
-    fail(ErrorKind::InvalidArgument, "{} is at step {}, the server at step {}", who_is(caller), step,
+    fail(ErrorKind::InvalidArgument, "{} is at step {}, the server at step {}", name_of(caller), step,
          run_->step);
   return values_for(rank, run_->backup > 0);
 }
@@ -499,7 +495,7 @@ rpc::Message Service::end_job(Lock&, const rpc::Caller&, const rpc::Message&) {
 }
 
 rpc::Message Service::stop_all(Lock&, const rpc::Caller& caller, const rpc::Message&) {
-  log_.info("stopped by {}", who_is(caller));
+  log_.info("stopped by {}", name_of(caller));
   stopped_ = true;
   stopper_ = caller.id;
   changed_.notify_all();

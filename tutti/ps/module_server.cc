@@ -1,0 +1,23 @@
+#include "tutti/ps/module_server.h"
+
+#include "tutti/base/error.h"
+#include "tutti/ps/peer.h"
+
+namespace tutti {
+
+ModuleServer::ModuleServer(const Context& context, const ps::GraphLimits& limits)
+    : context_(context),
+      address_(ps::address_of(context, context.task())),
+      service_(context.task().short_name(), limits),
+      host_({.address = address_,
+             .credentials = rpc::credentials_of(context.flags()),
+             .insecure = context.flags().insecure},
+            service_) {}
+
+void ModuleServer::join() {
+  context_.log().info("serving modules at {}", address_);
+  service_.open();
+  service_.await_end(ps::milliseconds_of(context_.flags().start_timeout));
+}
+
+}  // namespace tutti
