@@ -74,7 +74,7 @@ TEST(DeviceScope, merges_field_by_field_and_the_inner_one_wins) {
 }
 
 TEST(DeviceScope, does_not_pin_what_is_only_written_to_inside) {
-  const nn::Linear outside(3, 2);
+  nn::Linear outside(3, 2);
   const DeviceScope on("/job:ps/task:1");
   nn::init::normal_(outside->weight);
   {
@@ -101,7 +101,7 @@ TEST(DeviceScope, holds_on_to_no_memory) {
 }
 
 TEST(DeviceScope, pins_stay_when_parameters_move) {
-  const auto linear = [] {
+  nn::Linear linear = [] {
     const DeviceScope on("/job:ps/task:1");
     return nn::Linear(3, 2);
   }();
