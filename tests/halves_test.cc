@@ -71,8 +71,8 @@ TEST_F(Halves, that_nobody_comes_for_end_by_themselves) {
 }
 
 TEST_F(Halves, whose_client_is_killed_name_it) {
-  const auto server = start(1, {"--start-timeout", "5"});
   const auto client = start(0, {"--steps", "1000000"});
+  const auto server = start(1, {"--start-timeout", "10"});
   client->wait_for_output("loss");
   ASSERT_EQ(kill(client->pid(), SIGKILL), 0);
   EXPECT_EQ(server->wait(), exit_code(ErrorKind::PeerLost)) << server->err();

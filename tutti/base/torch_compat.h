@@ -2,6 +2,7 @@
 
 // What differs between LibTorch 1.13 and 2.x, and nothing else. Tried versions: docs/libtorch.md.
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -115,7 +116,7 @@ class CountedAllocations {
     }
     bool memoryProfilingEnabled() const override { return true; }
 
-    int64_t bytes = 0;
+    std::atomic<int64_t> bytes = 0;  // what it starts elsewhere may count too
   };
 
   std::shared_ptr<Count> count_;  // shared with the thread's own list

@@ -90,7 +90,8 @@ std::vector<DeviceSpec>& scopes_of_thread() {
 std::unique_ptr<at::ObserverContext> before_operator(const at::RecordFunction& call) {
   auto given = std::make_unique<Given>();
   for (const c10::IValue& input : call.inputs())
-    for_each_tensor(input, [&](const torch::Tensor& t) { given->tensors.push_back(t.unsafeGetTensorImpl()); });
+    for_each_tensor(input,
+                    [&](const torch::Tensor& t) { given->tensors.push_back(t.unsafeGetTensorImpl()); });
   return given;
 }
 
@@ -131,8 +132,7 @@ std::string jobs_in(const ClusterSpec& cluster) {
   std::vector<std::string> jobs;
   for (const std::string& job : cluster.jobs()) {
     const std::vector<int> tasks = cluster.task_indices(job);
-    jobs.push_back(
-        fmt::format("{} (task{} {})", job, tasks.size() == 1 ? "" : "s", fmt::join(tasks, ", ")));
+    jobs.push_back(fmt::format("{} (task{} {})", job, tasks.size() == 1 ? "" : "s", fmt::join(tasks, ", ")));
   }
   return jobs.empty() ? "names no jobs" : fmt::format("has {}", fmt::join(jobs, ", "));
 }
@@ -146,9 +146,10 @@ std::optional<int> server_of(const std::string& parameter, const DeviceSpec& dev
                              const ClusterSpec& cluster) {
   if (!device.job) return std::nullopt;
   if (!cluster.has_job(*device.job)) {
-    refuse(parameter, device,
-           fmt::format("the cluster {}: start it with such servers (tutti run --ps P), or name another device",
-                       jobs_in(cluster)));
+    refuse(
+        parameter, device,
+        fmt::format("the cluster {}: start it with such servers (tutti run --ps P), or name another device",
+                    jobs_in(cluster)));
   }
   if (!is_server_job(*device.job))
     refuse(parameter, device,
@@ -172,11 +173,10 @@ std::optional<int> server_of(const std::string& parameter, const DeviceSpec& dev
 DeviceScope::DeviceScope(std::string_view device) {
   const DeviceSpec spec = require_job(parse_scope(device));
   if (scopes_of_thread().empty()) {
-    watch_of_thread() =
-        at::addThreadLocalCallback(at::RecordFunctionCallback(before_operator, after_operator)
-                                       .needsInputs(true)
-                                       .needsOutputs(true)
-                                       .scopes({at::RecordScope::FUNCTION}));
+    watch_of_thread() = at::addThreadLocalCallback(at::RecordFunctionCallback(before_operator, after_operator)
+                                                       .needsInputs(true)
+                                                       .needsOutputs(true)
+                                                       .scopes({at::RecordScope::FUNCTION}));
   }
   scopes_of_thread().push_back(spec);
 }
@@ -202,8 +202,9 @@ void require_unpinned(const Parameters& parameters, const ClusterSpec& cluster) 
   for (const Parameters::View& view : parameters.trained()) {
     const std::optional<DeviceSpec> device = pin_of(view.tensor);
     if (device && device->job)
-      refuse(view.name, *device,
-             "here every worker holds all parameters: use --strategy ps-async or ps-sync, or no device scope");
+      refuse(
+          view.name, *device,
+          "here every worker holds all parameters: use --strategy ps-async or ps-sync, or no device scope");
   }
 }
 

@@ -151,7 +151,8 @@ TEST(PinnedServers, are_those_that_the_scopes_name) {
 
 TEST(PinnedServers, that_are_not_there_are_named_with_parameter_and_scope) {
   const auto expect_refused = [](const char* device, const char* cluster, const char* why) {
-    expect_error(ErrorKind::InvalidArgument, AllOf(HasSubstr("parameter weight"), HasSubstr(device), HasSubstr(why)),
+    expect_error(ErrorKind::InvalidArgument,
+                 AllOf(HasSubstr("parameter weight"), HasSubstr(device), HasSubstr(why)),
                  [&] { servers_of_pins(device, cluster); });
   };
   expect_refused("/job:ps/task:2", kTwoServers, "ps (tasks 0, 1)");

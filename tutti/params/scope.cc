@@ -17,7 +17,8 @@ namespace {
 void require_name(const std::string& name, const char* of_what) {
   if (name.empty() || name.find('.') != std::string::npos)
     fail(ErrorKind::InvalidArgument,
-         "'{}' is no name of a {}: it must not be empty nor have a '.', which joins the names of nested scopes",
+         "'{}' is no name of a {}: it must not be empty nor have a '.', which joins the names of nested "
+         "scopes",
          name, of_what);
 }
 
@@ -72,15 +73,16 @@ std::string Scope::created_at(const std::string& name) const {
 }
 
 torch::Tensor Scope::get(const std::string& name, torch::IntArrayRef shape, const Init& init,
-                         const torch::TensorOptions& options, const std::source_location& where) const {
+                         const torch::TensorOptions& options, const SourceLine& where) const {
   require_name(name, "parameter");
-  const auto own =
-      module_ ? module_->named_parameters(/*recurse=*/false) : torch::OrderedDict<std::string, torch::Tensor>();
+  const auto own = module_ ? module_->named_parameters(/*recurse=*/false)
+                           : torch::OrderedDict<std::string, torch::Tensor>();
   const torch::Tensor* there = own.find(name);
   if (!reuse_) {
     if (there != nullptr)
       fail(ErrorKind::InvalidArgument,
-           "the parameter {} is there already{}: give the second another name, or share the first with reuse()",
+           "the parameter {} is there already{}: give the second another name, or share the first with "
+           "reuse()",
            full(name), created_at(full(name)));
     return create(name, shape, init, options, where);
   }
@@ -94,18 +96,21 @@ torch::Tensor Scope::get(const std::string& name, torch::IntArrayRef shape, cons
 }
 
 torch::Tensor Scope::create(const std::string& name, torch::IntArrayRef shape, const Init& init,
-                            const torch::TensorOptions& options, const std::source_location& where) const {
+                            const torch::TensorOptions& options, const SourceLine& where) const {
   if (module_->named_buffers(/*recurse=*/false).contains(name) || module_->named_children().contains(name))
     fail(ErrorKind::InvalidArgument,
-         "the parameter {} cannot be created: a buffer or submodule has its name; choose another", full(name));
+         "the parameter {} cannot be created: a buffer or submodule has its name; choose another",
+         full(name));
   const torch::ScalarType type = type_in(options);
-  const torch::Tensor parameter = torch::zeros(shape, torch::TensorOptions().dtype(type).device(options.device()));
+  const torch::Tensor parameter =
+      torch::zeros(shape, torch::TensorOptions().dtype(type).device(options.device()));
   if (init) {
     const torch::NoGradGuard no_grad;
     init(parameter);
   }
-  module_->register_parameter(name, parameter, options.requires_grad_opt().value_or(c10::isFloatingType(type)));
-  tree_->created_at[full(name)] = fmt::format("{}:{}", where.file_name(), where.line());
+  module_->register_parameter(name, parameter,
+                              options.requires_grad_opt().value_or(c10::isFloatingType(type)));
+  tree_->created_at[full(name)] = fmt::format("{}:{}", where.file, where.line);
   return parameter;
 }
 

@@ -3,7 +3,6 @@
 #include <functional>
 #include <initializer_list>
 #include <memory>
-#include <source_location>
 #include <string>
 #include <vector>
 
@@ -14,6 +13,17 @@ namespace tutti::params {
 
 // Gives a new parameter its values, in place: [](const auto& w) { torch::nn::init::uniform_(w, 0, 1); }.
 using Init = std::function<void(const torch::Tensor& parameter)>;
+
+// A line of a program: where a call stands that has it as a default argument. (std::source_location is beyond
+// the clang that checks us.)
+struct SourceLine {
+  const char* file;
+  int line;
+
+  static SourceLine here(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+    return {file, line};
+  }
+};
 
 // Parameters that several parts of a program share by name. They are created in a module, which can be given
 // to Parameters, Trainer and all else as any other; nested scopes are submodules of it, so that
@@ -37,10 +47,10 @@ class Scope {
   // error, which says so and suggests the nearest name; `init` is not called.
   torch::Tensor get(const std::string& name, torch::IntArrayRef shape, const Init& init = {},
                     const torch::TensorOptions& options = {},
-                    const std::source_location& where = std::source_location::current()) const;
+                    const SourceLine& where = SourceLine::here()) const;
   torch::Tensor get(const std::string& name, std::initializer_list<int64_t> shape, const Init& init = {},
                     const torch::TensorOptions& options = {},
-                    const std::source_location& where = std::source_location::current()) const {
+                    const SourceLine& where = SourceLine::here()) const {
     return get(name, torch::IntArrayRef(shape), init, options, where);
   }
 
@@ -52,7 +62,7 @@ class Scope {
 
   std::string full(const std::string& name) const;
   torch::Tensor create(const std::string& name, torch::IntArrayRef shape, const Init& init,
-                       const torch::TensorOptions& options, const std::source_location& where) const;
+                       const torch::TensorOptions& options, const SourceLine& where) const;
   void require_alike(const torch::Tensor& there, const std::string& name, torch::IntArrayRef shape,
                      const torch::TensorOptions& options) const;
   std::string created_at(const std::string& name) const;

@@ -45,7 +45,8 @@ TEST_F(ScopeOf, gives_parameters_that_train_as_those_of_any_module) {
     return x.matmul(scope.nested("tower").get("w", {2, 1}, ones));
   };
   const torch::Tensor loss =
-      (tower(scope_, torch::tensor({{1.0, 2.0}})) + tower(scope_.reuse(), torch::tensor({{10.0, 20.0}}))).sum();
+      (tower(scope_, torch::tensor({{1.0, 2.0}})) + tower(scope_.reuse(), torch::tensor({{10.0, 20.0}})))
+          .sum();
   Parameters parameters(*net_);
   loss.backward();
   parameters.collect_grads();
@@ -55,36 +56,44 @@ TEST_F(ScopeOf, gives_parameters_that_train_as_those_of_any_module) {
 TEST_F(ScopeOf, says_where_the_first_of_two_was_created) {
   const auto line = std::to_string(__LINE__ + 1);
   scope_.nested("hidden").get("w", {1, 16});
-  expect_error(ErrorKind::InvalidArgument,
-               AllOf(HasSubstr("hidden.w is there already"), HasSubstr("scope_test.cc:" + line), HasSubstr("reuse")),
-               [&] { scope_.nested("hidden").get("w", {1, 16}); });
+  expect_error(
+      ErrorKind::InvalidArgument,
+      AllOf(HasSubstr("hidden.w is there already"), HasSubstr("scope_test.cc:" + line), HasSubstr("reuse")),
+      [&] {
+        scope_.nested("hidden").get("w", {1, 16});
+      });
 }
 
 TEST_F(ScopeOf, shares_nothing_that_is_not_there_and_suggests_the_nearest) {
   scope_.nested("hidden").get("weight", {1, 16});
   expect_error(ErrorKind::InvalidArgument,
-               AllOf(HasSubstr("no parameter hidden.wieght"), HasSubstr("'hidden.weight'")),
-               [&] { scope_.reuse().nested("hidden").get("wieght", {1, 16}); });
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("'hidden.weight'"),
-               [&] { scope_.reuse().nested("hiden").get("weight", {1, 16}); });
+               AllOf(HasSubstr("no parameter hidden.wieght"), HasSubstr("'hidden.weight'")), [&] {
+                 scope_.reuse().nested("hidden").get("wieght", {1, 16});
+               });
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("'hidden.weight'"), [&] {
+    scope_.reuse().nested("hiden").get("weight", {1, 16});
+  });
   EXPECT_THAT(net_->named_parameters().keys(), ElementsAre("hidden.weight"));
   EXPECT_THAT(net_->named_children().keys(), ElementsAre("hidden"));
 }
 
 TEST_F(ScopeOf, shares_nothing_of_another_shape_or_type) {
   scope_.get("w", {1, 16});
-  expect_error(ErrorKind::InvalidArgument,
-               AllOf(HasSubstr("as float32[16]"), HasSubstr("it is float32[1,16]"), HasSubstr("scope_test.cc:")),
-               [&] { scope_.reuse().get("w", {16}); });
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("as float64[1,16]"),
-               [&] { scope_.reuse().get("w", {1, 16}, {}, torch::kFloat64); });
+  expect_error(
+      ErrorKind::InvalidArgument,
+      AllOf(HasSubstr("as float32[16]"), HasSubstr("it is float32[1,16]"), HasSubstr("scope_test.cc:")),
+      [&] { scope_.reuse().get("w", {16}); });
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("as float64[1,16]"), [&] {
+    scope_.reuse().get("w", {1, 16}, {}, torch::kFloat64);
+  });
 }
 
 TEST_F(ScopeOf, shares_what_a_module_has_created_itself) {
   net_->register_module("linear", torch::nn::Linear(2, 3));
   EXPECT_EQ(scope_.reuse().nested("linear").get("weight", {3, 2}).numel(), 6);
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("linear.weight is there already"),
-               [&] { scope_.nested("linear").get("weight", {3, 2}); });
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("linear.weight is there already"), [&] {
+    scope_.nested("linear").get("weight", {3, 2});
+  });
 }
 
 TEST_F(ScopeOf, refuses_names_that_are_none_or_taken) {
@@ -93,9 +102,11 @@ TEST_F(ScopeOf, refuses_names_that_are_none_or_taken) {
     expect_error(ErrorKind::InvalidArgument, HasSubstr("is no name"), [&] { scope_.nested(name); });
   }
   scope_.get("w", {1});
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("a parameter has its name"), [&] { scope_.nested("w"); });
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("a parameter has its name"),
+               [&] { scope_.nested("w"); });
   scope_.nested("inner");
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("submodule has its name"), [&] { scope_.get("inner", {1}); });
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("submodule has its name"),
+               [&] { scope_.get("inner", {1}); });
   expect_error(ErrorKind::InvalidArgument, HasSubstr("needs a module"), [] { const Scope scope(nullptr); });
 }
 

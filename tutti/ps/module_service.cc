@@ -104,8 +104,7 @@ Tensors backward_to_inputs(const Roots& roots, const Tensors& inputs, const std:
 
 }  // namespace
 
-ModuleService::Served::Served(std::string called, const ServedModule& served,
-                              const OptimizerOptions& options)
+ModuleService::Served::Served(std::string called, const ServedModule& served, const OptimizerOptions& options)
     : name(std::move(called)),
       module(served),
       parameters(*served.module),
@@ -176,7 +175,8 @@ rpc::Message ModuleService::attach(const rpc::Caller& caller, const Json& head) 
   changed_.wait_for(lock, patience, [&] { return open_ || !callers_.contains(caller.id); });
   if (!open_) {
     callers_.erase(caller.id);
-    fail(ErrorKind::Timeout, "it has not added its modules within {:g} s: look at its log", seconds(patience));
+    fail(ErrorKind::Timeout, "it has not added its modules within {:g} s: look at its log",
+         seconds(patience));
   }
   const auto found = modules_.find(name);
   if (found == modules_.end()) {
@@ -202,22 +202,39 @@ ModuleService::Served& ModuleService::module_of(const rpc::Caller& caller) const
   return *found->second;
 }
 
-// Into a state of the client's generator, and out of it.
 rpc::Message ModuleService::forward(const Call& call) {
   const Json& head = call.request.head;
   const bool wants_graph = head.at("graph").get<bool>();
   if (wants_graph) require_room();
-  const compat::CountedAllocations allocations;
   Reader reader(call.request);
   const Tensors random = unpack(head.at("random"), reader);
-  const Tensors inputs = unpack(head.at("inputs"), reader);
-  reader.end();
   if (random.size() != 1 || !random.front().defined())
     fail(ErrorKind::InvalidArgument, "a forward needs one state of a generator");
-  const std::vector<bool> gradients = flags_in(head, "gradients", inputs.size());
-
-  call.served.module.module->train(head.at("training").get<bool>());
   const RandomScope random_scope(random.front());
+
+  const auto graph = std::make_shared<Graph>();
+  const Tensors outputs = run(call, *graph, wants_graph, reader);
+  rpc::Message answer;
+  answer.head["outputs"] = pack(outputs, answer.pieces);
+  std::vector<bool> have_gradients;
+  for (const torch::Tensor& output : outputs) {
+    have_gradients.push_back(output.defined() && output.requires_grad());
+    if (have_gradients.back()) graph->outputs.push_back(output);
+  }
+  answer.head["gradients"] = have_gradients;
+  answer.head["random"] = pack({random_state()}, answer.pieces);
+  if (!graph->outputs.empty()) answer.head["of"] = keep(graph);
+  return answer;
+}
+
+// The module's forward; of the graph, what goes in, and how much memory it takes.
+ModuleService::Tensors ModuleService::run(const Call& call, Graph& graph, bool wants_graph, Reader& reader) {
+  const Json& head = call.request.head;
+  const compat::CountedAllocations allocations;
+  const Tensors inputs = unpack(head.at("inputs"), reader);
+  reader.end();
+  const std::vector<bool> gradients = flags_in(head, "gradients", inputs.size());
+  call.served.module.module->train(head.at("training").get<bool>());
   const compat::AutocastScope autocast(torch::kCPU, autocast_in(head));
   const torch::AutoGradMode grad_mode(wants_graph);
   Tensors arguments = inputs;
@@ -229,20 +246,10 @@ rpc::Message ModuleService::forward(const Call& call) {
   }
   const Tensors outputs = call.served.module.forward(arguments);
   arguments.clear();
-
-  rpc::Message answer;
-  answer.head["outputs"] = pack(outputs, answer.pieces);
-  auto graph = std::make_shared<Graph>(Graph{call.caller, inputs, {}, 0});
-  std::vector<bool> have_gradients;
-  for (const torch::Tensor& output : outputs) {
-    have_gradients.push_back(output.defined() && output.requires_grad());
-    if (have_gradients.back()) graph->outputs.push_back(output);
-  }
-  answer.head["gradients"] = have_gradients;
-  answer.head["random"] = pack({random_state()}, answer.pieces);
-  graph->bytes = std::max<int64_t>(0, allocations.bytes());
-  if (!graph->outputs.empty()) answer.head["of"] = keep(std::move(graph));
-  return answer;
+  graph.caller = call.caller;
+  graph.inputs = inputs;
+  graph.bytes = std::max<int64_t>(0, allocations.bytes());
+  return outputs;
 }
 
 rpc::Message ModuleService::backward(const Call& call) {
@@ -256,9 +263,8 @@ rpc::Message ModuleService::backward(const Call& call) {
   const Roots roots = roots_of(graph->outputs, gradients);
   Tensors found(graph->inputs.size());
   if (!roots.outputs.empty()) {
-    found = head.at("parameters").get<bool>()
-                ? backward_to_all(roots, graph->inputs, retain)
-                : backward_to_inputs(roots, graph->inputs, wanted, retain);
+    found = head.at("parameters").get<bool>() ? backward_to_all(roots, graph->inputs, retain)
+                                              : backward_to_inputs(roots, graph->inputs, wanted, retain);
   }
   rpc::Message answer;
   answer.head["gradients"] = pack(found, answer.pieces);

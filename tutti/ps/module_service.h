@@ -13,6 +13,7 @@
 #include "tutti/params/optimizer.h"
 #include "tutti/params/parameters.h"
 #include "tutti/ps/served_module.h"
+#include "tutti/ps/wire.h"
 #include "tutti/rpc/host.h"
 
 namespace tutti::ps {
@@ -49,7 +50,8 @@ class ModuleService final : public rpc::Service {
                      const rpc::Message& request) override;
   void gone(const rpc::Caller& caller) override;
 
-  // Returns when a client has said end() and all have left. Timeout or PeerLost: nobody was there for so long.
+  // Returns when a client has said end() and all have left. Timeout or PeerLost: nobody was there for so
+  // long.
   void await_end(std::chrono::milliseconds patience);
   // Connections, those included that wait for open().
   size_t callers() const;
@@ -70,10 +72,10 @@ class ModuleService final : public rpc::Service {
     Optimizer optimizer;
   };
   struct Graph {
-    uint64_t caller;
-    Tensors inputs;
-    Tensors outputs;  // those that have a gradient
-    int64_t bytes;
+    uint64_t caller = 0;
+    Tensors inputs = {};
+    Tensors outputs = {};  // those that have a gradient
+    int64_t bytes = 0;
   };
   struct Call {
     uint64_t caller;
@@ -86,6 +88,7 @@ class ModuleService final : public rpc::Service {
   rpc::Message attach(const rpc::Caller& caller, const Json& head);
   Served& module_of(const rpc::Caller& caller) const;
   rpc::Message forward(const Call& call);
+  static Tensors run(const Call& call, Graph& graph, bool wants_graph, Reader& reader);
   rpc::Message backward(const Call& call);
   rpc::Message zero_grad(const Call& call);
   rpc::Message step(const Call& call);

@@ -89,8 +89,9 @@ TEST_F(ModuleServiceOf, keeps_a_graph_until_its_backward_and_longer_where_told_s
   for (const bool retain : {true, false}) call(0, "backward", backward(id, torch::ones({2, 1}), retain));
   EXPECT_EQ(service_.graphs(), 0);
   EXPECT_EQ(service_.graph_bytes(), 0);
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("worker/1: backward: there is no forward"),
-               [&] { call(0, "backward", backward(id, torch::ones({2, 1}))); });
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("worker/1: backward: there is no forward"), [&] {
+    call(0, "backward", backward(id, torch::ones({2, 1})));
+  });
 }
 
 TEST_F(ModuleServiceOf, keeps_no_graph_where_none_is_wanted) {
@@ -108,8 +109,9 @@ TEST_F(ModuleServiceOf, forgets_graphs_when_told_and_when_their_client_leaves) {
   request.head["forget"] = {mine, theirs, 4711};
   call(0, "zero_grad", request);
   EXPECT_EQ(service_.graphs(), 1) << "that of somebody else stays";
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("of this client"),
-               [&] { call(0, "backward", backward(theirs, torch::ones({2, 1}))); });
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("of this client"), [&] {
+    call(0, "backward", backward(theirs, torch::ones({2, 1})));
+  });
   service_.gone(caller(1));
   EXPECT_EQ(service_.graphs(), 0);
   EXPECT_EQ(service_.graph_bytes(), 0);
@@ -123,10 +125,12 @@ class ModuleServiceOfTwoGraphs : public ModuleServiceOf {
 TEST_F(ModuleServiceOfTwoGraphs, refuses_to_keep_more) {
   attach_all({0});
   const int64_t id = forward_of(0);
-  expect_error(ErrorKind::Overloaded, HasSubstr("KiB"),
-               [&] { call(0, "forward", forward(torch::ones({2000, 3}))); });
+  expect_error(ErrorKind::Overloaded, HasSubstr("KiB"), [&] {
+    call(0, "forward", forward(torch::ones({2000, 3})));
+  });
   forward_of(0);
-  expect_error(ErrorKind::Overloaded, HasSubstr("2 forwards wait for their backward"), [&] { forward_of(0); });
+  expect_error(ErrorKind::Overloaded, HasSubstr("2 forwards wait for their backward"),
+               [&] { forward_of(0); });
   call(0, "forward", forward(torch::ones({2, 3}), false));
   call(0, "backward", backward(id, torch::ones({2, 1})));
   forward_of(0);
@@ -158,8 +162,9 @@ TEST_F(ModuleServiceOf, takes_each_name_once_and_nothing_when_it_is_open) {
   const auto options = torch::optim::SGDOptions(1.0);
   expect_error(ErrorKind::InvalidArgument, HasSubstr("already"),
                [&] { service_.add("tail", make_served(tail_), options); });
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("its forward"),
-               [&] { service_.add("other", {tail_.ptr(), {}}, options); });
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("its forward"), [&] {
+    service_.add("other", {tail_.ptr(), {}}, options);
+  });
   service_.open();
   expect_error(ErrorKind::InvalidArgument, HasSubstr("too late"),
                [&] { service_.add("late", make_served(torch::nn::Linear(1, 1)), options); });
@@ -169,11 +174,14 @@ TEST_F(ModuleServiceOf, says_what_the_module_says_of_wrong_shapes) {
   attach_all({0});
   expect_error(ErrorKind::InvalidArgument,
                AllOf(HasSubstr("worker/1: forward"), HasSubstr("mat1"), ::testing::Not(HasSubstr("\n"))),
-               [&] { call(0, "forward", forward(torch::ones({2, 4}))); });
+               [&] {
+                 call(0, "forward", forward(torch::ones({2, 4})));
+               });
   EXPECT_EQ(service_.graphs(), 0);
   const int64_t id = forward_of(0);
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("worker/1: backward"),
-               [&] { call(0, "backward", backward(id, torch::ones({7, 1}))); });
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("worker/1: backward"), [&] {
+    call(0, "backward", backward(id, torch::ones({7, 1})));
+  });
 }
 
 // Whatever is left out or replaced: an error, and it goes on.

@@ -52,7 +52,8 @@ std::vector<Optimizer::Slot> slots_of(const Parameters& parameters, const Tensor
     if (of == nullptr) fail(ErrorKind::InvalidArgument, "the state has {}, which the module has not", name);
     require_alike(name, tensor, of->tensor);
     const std::string slot = name.substr(0, slash);
-    const auto [found, is_new] = slots.try_emplace({slot, of->block}, Optimizer::Slot{slot, of->block, 0, {}});
+    const auto [found, is_new] =
+        slots.try_emplace({slot, of->block}, Optimizer::Slot{slot, of->block, 0, {}});
     if (is_new) found->second.vector = torch::zeros_like(parameters.blocks()[of->block].values);
     parameters.view_of(*of, found->second.vector).copy_(tensor);
   }

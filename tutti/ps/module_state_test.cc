@@ -36,9 +36,10 @@ TEST(ModuleState, is_by_name) {
   const Learnt learnt(torch::optim::SGDOptions(0.1).momentum(0.9));
   std::vector<std::string> names;
   for (const auto& [name, tensor] : learnt.copy()) names.push_back(name);
-  EXPECT_THAT(names, ElementsAre("0.weight", "0.bias", "1.weight", "1.bias", "1.running_mean", "1.running_var",
-                                 "1.num_batches_tracked", "momentum_buffer/0.weight", "momentum_buffer/0.bias",
-                                 "momentum_buffer/1.weight", "momentum_buffer/1.bias", "sgd/steps"));
+  EXPECT_THAT(names,
+              ElementsAre("0.weight", "0.bias", "1.weight", "1.bias", "1.running_mean", "1.running_var",
+                          "1.num_batches_tracked", "momentum_buffer/0.weight", "momentum_buffer/0.bias",
+                          "momentum_buffer/1.weight", "momentum_buffer/1.bias", "sgd/steps"));
 }
 
 TEST(ModuleState, goes_on_from_where_it_was_to_the_bit) {

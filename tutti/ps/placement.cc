@@ -78,8 +78,7 @@ Placement::Placement(const Parameters& parameters, int servers, const PlacementR
     }
     for (Piece piece : cut(view.tensor, i, rule)) {
       const auto least = std::min_element(load.begin(), load.end()) - load.begin();
-      piece.server =
-          rule.kind == PlacementRule::Kind::RoundRobin ? dealt % servers : static_cast<int>(least);
+      piece.server = rule.kind == PlacementRule::Kind::RoundRobin ? dealt % servers : static_cast<int>(least);
       load[static_cast<size_t>(piece.server)] +=
           (piece.end - piece.begin) * static_cast<int64_t>(view.tensor.element_size());
       add(view, piece);

@@ -102,8 +102,8 @@ void RemoteModule::Connection::attach(const Context& context) {
   const auto deadline = Clock::now() + ps::milliseconds_of(context.flags().start_timeout);
   connect(context, deadline);
   const milliseconds patience = std::max(until(deadline), milliseconds(1));
-  const rpc::Message answer = exchange(
-      "attach", {{{"module", name_}, {"patience", patience.count()}}, {}}, timeout_ + patience);
+  const rpc::Message answer =
+      exchange("attach", {{{"module", name_}, {"patience", patience.count()}}, {}}, timeout_ + patience);
   plan_ = answer.head.at("plan").get<std::vector<std::string>>();
 }
 
@@ -203,8 +203,9 @@ RemoteModule::RemoteModule(const Context& context, std::string_view device, cons
 torch::Tensor RemoteModule::forward(const torch::Tensor& input) {
   const Tensors outputs = forward(Tensors{input});
   if (outputs.size() != 1)
-    fail(ErrorKind::InvalidArgument, "the module '{}' has {} outputs: give its inputs as a vector, and take one",
-         connection_->name(), outputs.size());
+    fail(ErrorKind::InvalidArgument,
+         "the module '{}' has {} outputs: give its inputs as a vector, and take one", connection_->name(),
+         outputs.size());
   return outputs.front();
 }
 
@@ -233,7 +234,8 @@ Tensors RemoteModule::forward(const Tensors& inputs) {
   if (random.size() != 1 || have_gradients.size() != outputs.size())
     fail(ErrorKind::DataLoss, "{}: the answer to a forward does not make sense", connection_->who());
   ps::set_random_state(random.front());
-  for (torch::Tensor& output : outputs) output = like(output, places.empty() ? torch::Tensor() : places.front());
+  for (torch::Tensor& output : outputs)
+    output = like(output, places.empty() ? torch::Tensor() : places.front());
   if (!answer.head.contains("of")) return outputs;
 
   // As every node of autograd: long chains of them end without recursion.
@@ -269,7 +271,8 @@ std::vector<store::NamedTensor> RemoteModule::state() {
   ps::Reader reader(answer);
   const Tensors tensors = ps::unpack(answer.head.at("tensors"), reader);
   if (names.size() != tensors.size())
-    fail(ErrorKind::DataLoss, "{}: {} names for {} tensors", connection_->who(), names.size(), tensors.size());
+    fail(ErrorKind::DataLoss, "{}: {} names for {} tensors", connection_->who(), names.size(),
+         tensors.size());
   std::vector<store::NamedTensor> state;
   for (size_t i = 0; i < names.size(); ++i) state.push_back({names[i], tensors[i]});
   return state;

@@ -20,8 +20,8 @@ namespace tutti {
 //   tail.step();
 // Forward and backward cross the wire through autograd, and dropout draws from this process's generator, so
 // that two halves on two tasks train to the bits of both on one. Forwards under NoGradGuard keep no graph
-// there; the others keep it until their backward, or until the last of their outputs is gone. Inputs may be on
-// any device; gradients of gradients are Unimplemented.
+// there; the others keep it until their backward, or until the last of their outputs is gone. Inputs may be
+// on any device; gradients of gradients are Unimplemented.
 //
 // Errors of the remote part arrive as what they are there, with the name of the task, also from backward(). A
 // task that is lost is a PeerLost, one that does not answer within --timeout a Timeout: this handle is of no
