@@ -78,9 +78,9 @@ Roots roots_of(const Tensors& outputs, const Tensors& gradients) {
 Tensors backward_to_all(const Roots& roots, const Tensors& inputs, bool retain) {
   torch::autograd::backward(roots.outputs, roots.gradients, retain);
   Tensors gradients;
-  for (torch::Tensor input : inputs) {
+  for (const torch::Tensor& input : inputs) {
     gradients.push_back(input.grad());
-    if (input.grad().defined()) input.mutable_grad().reset();
+    if (input.grad().defined()) torch::Tensor(input).mutable_grad().reset();
   }
   return gradients;
 }

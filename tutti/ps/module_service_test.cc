@@ -279,7 +279,9 @@ TEST(Pack, keeps_shape_type_and_order_in_memory) {
     if (!sent[i].defined()) continue;
     EXPECT_EQ(received[i].scalar_type(), sent[i].scalar_type());
     EXPECT_TRUE(torch::equal(received[i], sent[i])) << i;
-    if (sent[i].is_non_overlapping_and_dense()) EXPECT_EQ(received[i].strides(), sent[i].strides()) << i;
+    if (sent[i].is_non_overlapping_and_dense()) {
+      EXPECT_EQ(received[i].strides(), sent[i].strides()) << i;
+    }
     EXPECT_NE(received[i].data_ptr(), sent[i].numel() > 0 ? sent[i].data_ptr() : this);
   }
   const torch::Tensor sparse = torch::ones({2, 2}).to_sparse();

@@ -58,7 +58,14 @@ std::vector<Optimizer::Slot> slots_of(const Parameters& parameters, const Tensor
     parameters.view_of(*of, found->second.vector).copy_(tensor);
   }
   std::vector<Optimizer::Slot> list;
-  for (auto& [key, slot] : slots) list.push_back(std::move(slot));
+  for (auto& [key, slot] : slots) {
+    for (const Parameters::View& view : parameters.trained()) {
+      const std::string name = slot.name + "/" + view.name;
+      if (view.block == slot.block && !state.contains(name))
+        fail(ErrorKind::InvalidArgument, "the state has no {}, though it has others of its kind", name);
+    }
+    list.push_back(std::move(slot));
+  }
   return list;
 }
 
