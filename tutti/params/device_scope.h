@@ -19,8 +19,8 @@ namespace tutti {
 //     return register_module("hidden", torch::nn::Linear(784, 500));
 //   }();
 // Scopes nest, and merge as DeviceSpec says. Recognised is what LibTorch's operators make, which is how
-// modules create their parameters; a tensor around memory of one's own (from_blob) is not: pin() it. A pin
-// belongs to the tensor, whatever memory it is moved to and whatever name it is registered under.
+// modules create their parameters; what C++ writes itself (torch::tensor({1, 2}), from_blob) is not: pin()
+// it. A pin belongs to the tensor, whatever memory it is moved to and whatever name it is registered under.
 class DeviceScope {
  public:
   // InvalidArgument: no device, or one of no server whatever the cluster (a task without its job).

@@ -45,7 +45,6 @@ TEST(DeviceScope, sees_all_kinds_of_modules) {
   nn::Module own;
   own.register_parameter("randn", torch::randn({2, 2}));
   own.register_parameter("product", torch::ones({2}) * 3);
-  own.register_parameter("constant", torch::tensor({1.0, 2.0}));
   own.register_parameter("copy", torch::ones({2}).detach().clone());
   own.register_parameter("of_a_type", torch::ones({2}).to(torch::kFloat64));
   const std::vector<std::shared_ptr<nn::Module>> modules = {nn::Conv2d(1, 2, 3).ptr(),

@@ -44,13 +44,12 @@ TEST_F(ScopeOf, gives_parameters_that_train_as_those_of_any_module) {
   const auto tower = [](const Scope& scope, const torch::Tensor& x) {
     return x.matmul(scope.nested("tower").get("w", {2, 1}, ones));
   };
-  const torch::Tensor loss =
-      (tower(scope_, torch::tensor({{1.0, 2.0}})) + tower(scope_.reuse(), torch::tensor({{10.0, 20.0}})))
-          .sum();
+  const torch::Tensor one = tower(scope_, torch::tensor({{1.0F, 2.0F}}));
+  const torch::Tensor other = tower(scope_.reuse(), torch::tensor({{10.0F, 20.0F}}));
   Parameters parameters(*net_);
-  loss.backward();
+  (one + other).sum().backward();
   parameters.collect_grads();
-  EXPECT_TRUE(torch::equal(parameters.trained()[0].grad, torch::tensor({{11.0}, {22.0}})));
+  EXPECT_TRUE(torch::equal(parameters.trained()[0].grad, torch::tensor({{11.0F}, {22.0F}})));
 }
 
 TEST_F(ScopeOf, says_where_the_first_of_two_was_created) {

@@ -243,7 +243,7 @@ TEST_F(RemoteLinear, is_named_when_it_is_not_there) {
   };
   expect_error(ErrorKind::InvalidArgument, HasSubstr("did you mean 'part'?"),
                make("/job:worker/task:1", "prat"));
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("0, 1"), make("/job:worker/task:2", "part"));
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("tasks 0 to 1"), make("/job:worker/task:2", "part"));
   expect_error(ErrorKind::InvalidArgument, HasSubstr("ps"), make("/job:ps/task:0", "part"));
   expect_error(ErrorKind::InvalidArgument, HasSubstr("not one task"), make("/job:worker", "part"));
   expect_error(ErrorKind::InvalidArgument, HasSubstr("CPU"), make("/job:worker/task:1/gpu:0", "part"));
