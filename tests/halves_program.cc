@@ -3,10 +3,18 @@
 #include <csignal>
 #include <cstdio>
 #include <functional>
-#include <tutti/tutti.h>
 
 #include <fmt/format.h>
 #include <torch/torch.h>
+
+#include "tutti/base/environment.h"
+#include "tutti/base/error.h"
+#include "tutti/base/flags.h"
+#include "tutti/cluster/context.h"
+#include "tutti/params/optimizer.h"
+#include "tutti/params/parameters.h"
+#include "tutti/ps/module_server.h"
+#include "tutti/ps/remote_module.h"
 
 namespace {
 
@@ -71,7 +79,7 @@ void train(Front& front, const Second& second, int64_t steps) {
   fmt::print("front {}\ntail {}\n", parameters.sha256(), second.sha256());
 }
 
-void run(tutti::Context& context, const Options& options) {
+void run(const tutti::Context& context, const Options& options) {
   torch::manual_seed(1);
   const auto front = std::make_shared<Front>();
   const auto tail = std::make_shared<Tail>();
@@ -100,11 +108,21 @@ void run(tutti::Context& context, const Options& options) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  Options options;
-  tutti::Program program;
-  program.add_flags = [&](tutti::FlagSet& flags) {
-    flags.add("--alone", options.alone, "both halves here");
-    flags.add("--die-at", options.die_at, "the forward in whose backward the second half is killed");
-  };
-  return tutti::run(argc, argv, program, [&](tutti::Context& context) { run(context, options); });
+  try {
+    Options options;
+    tutti::Flags flags;
+    tutti::FlagSet set("Two halves of one network.");
+    set.add("--alone", options.alone, "both halves here");
+    set.add("--die-at", options.die_at, "the forward in whose backward the second half is killed");
+    tutti::add_standard_flags(set, flags);
+    const auto environment = tutti::Environment::of_process();
+    if (set.parse(argc, argv, environment)) return 0;
+    const tutti::Context context(flags, tutti::discover(flags, environment));
+    at::set_num_threads(context.threads());
+    run(context, options);
+    return 0;
+  } catch (const tutti::Error& error) {
+    fmt::print(stderr, "{}: {}\n", tutti::to_string(error.kind()), error.what());
+    return tutti::exit_code(error.kind());
+  }
 }
