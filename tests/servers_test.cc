@@ -35,6 +35,29 @@ TEST(Servers, in_lock_step_clip_the_gradient_with_the_bits_of_one_worker) {
   EXPECT_EQ(hash_of(served(2, 3, with(flags, {"--strategy", "ps-sync"})), folder), alone);
 }
 
+TEST(Servers, hold_what_is_pinned_to_them_and_give_the_bits_of_one_worker) {
+  const TestFolder folder;
+  const Flags flags = {"--net", "odd", "--lanes", "2", "--batch", "3", "--steps", "10"};
+  const Flags pinned = with(flags, {"--create-on", "/job:ps/task:1", "--strategy", "ps-sync"});
+  EXPECT_EQ(hash_of(served(2, 2, pinned), folder), hash_of(training(1, flags), folder));
+  const ProgramResult told = run_program(served(2, 1, with(pinned, {"--log-placement"})));
+  for (const char* name : {"dense.weight", "dense.bias", "pred.weight", "pred.bias"})
+    EXPECT_THAT(told.err, ::testing::ContainsRegex(fmt::format("{}: .*/job:ps/replica:0/task:1/", name)));
+}
+
+TEST(Servers, that_a_pin_names_and_are_not_there_are_an_error_that_says_so) {
+  const Flags flags = {"--net", "odd", "--steps", "1"};
+  const auto expect_refused = [](const Flags& command, const char* why) {
+    const ProgramResult result = run_program(command);
+    EXPECT_NE(result.exit_code, 0);
+    EXPECT_THAT(result.err, ::testing::AllOf(HasSubstr("dense.weight"), HasSubstr(why)));
+  };
+  expect_refused(served(1, 1, with(flags, {"--create-on", "/job:ps/task:1"})), "ps (task 0)");
+  expect_refused(training(1, with(flags, {"--create-on", "/job:ps/task:0"})), "names no jobs");
+  expect_refused(served(1, 1, with(flags, {"--create-on", "/job:ps", "--strategy", "allreduce"})),
+                 "every worker holds all parameters");
+}
+
 TEST(Servers, make_exactly_the_steps_asked_for_and_end_by_themselves) {
   const TestFolder folder;
   const std::string report = folder / "report.json";

@@ -87,6 +87,7 @@ struct Options {
   int64_t fail_at = -1;
   bool evaluate = false;
   std::string die_once;
+  std::string device;
 };
 
 void die_once(const std::string& mark) {
@@ -96,9 +97,16 @@ void die_once(const std::string& mark) {
 }
 
 template <class Net>
+std::shared_ptr<Net> make_net(const Options& options) {
+  if (options.device.empty()) return std::make_shared<Net>();
+  const tutti::DeviceScope on(options.device);
+  return std::make_shared<Net>();
+}
+
+template <class Net>
 void train(tutti::Context& ctx, const Options& options) {
   const auto digits = tutti::data::mnist("");
-  tutti::Trainer trainer(ctx, std::make_shared<Net>(), torch::optim::AdamOptions(1e-3),
+  tutti::Trainer trainer(ctx, make_net<Net>(options), torch::optim::AdamOptions(1e-3),
                          [](Net& net, const tutti::Batch& batch) {
                            return torch::cross_entropy_loss(net.forward(batch["image"]), batch["label"]);
                          },
@@ -125,6 +133,7 @@ int main(int argc, char** argv) {
     flags.add("--evaluate", options.evaluate, "count the accuracy at the end");
     flags.add("--die-once", options.die_once,
               "a file: rank 1 kills itself before it counts, unless the file is there, and has another feed");
+    flags.add("--create-on", options.device, "the device scope around the network's creation");
   };
   return tutti::run(argc, argv, program, [&](tutti::Context& ctx) {
     if (options.net == "cnn") train<Cnn>(ctx, options);

@@ -2,14 +2,19 @@
 
 // What differs between LibTorch 1.13 and 2.x, and nothing else. Tried versions: docs/libtorch.md.
 
+#include <atomic>
+#include <cstdint>
+#include <memory>
 #include <optional>
 #include <sstream>
 #include <string>
 #include <type_traits>
 
 #include <ATen/autocast_mode.h>
+#include <c10/core/Allocator.h>
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
 #include <torch/optim.h>
 #include <torch/version.h>
 
@@ -74,6 +79,48 @@ class AutocastScope {
  private:
   torch::DeviceType device_;
   bool enabled_;
+};
+
+// To what autocast lowers on the CPU in this thread; nothing where it is off.
+inline std::optional<torch::ScalarType> cpu_autocast() {
+#if TUTTI_TORCH_AT_LEAST(2, 4)
+  if (!at::autocast::is_autocast_enabled(torch::kCPU)) return std::nullopt;
+  return at::autocast::get_autocast_dtype(torch::kCPU);
+#else
+  if (!at::autocast::is_cpu_enabled()) return std::nullopt;
+  return at::autocast::get_autocast_cpu_dtype();
+#endif
+}
+
+// Counts what this thread takes from the CPU's memory for tensors while it lives, less what it gives back.
+class CountedAllocations {
+ public:
+  CountedAllocations()
+      : count_(std::make_shared<Count>()), guard_(c10::DebugInfoKind::PROFILER_STATE, count_) {}
+  int64_t bytes() const { return count_->bytes; }
+
+ private:
+  // The totals are int64_t, later size_t.
+  template <class>
+  struct TotalIn;
+  template <class Total>
+  struct TotalIn<void (c10::MemoryReportingInfoBase::*)(void*, int64_t, Total, Total, c10::Device)> {
+    using type = Total;
+  };
+  using Total = TotalIn<decltype(&c10::MemoryReportingInfoBase::reportMemoryUsage)>::type;
+
+  struct Count final : c10::MemoryReportingInfoBase {
+    void reportMemoryUsage(void* /*place*/, int64_t size, Total /*allocated*/, Total /*reserved*/,
+                           c10::Device /*device*/) override {
+      bytes += size;
+    }
+    bool memoryProfilingEnabled() const override { return true; }
+
+    std::atomic<int64_t> bytes = 0;  // what it starts elsewhere may count too
+  };
+
+  std::shared_ptr<Count> count_;  // shared with the thread's own list
+  c10::DebugInfoGuard guard_;
 };
 
 // A moment on a device's current stream. Its time can be read since 2.4; before, all there is to know is that

@@ -8,6 +8,7 @@
 #include "tutti/base/error.h"
 #include "tutti/comm/connect.h"
 #include "tutti/params/agreement.h"
+#include "tutti/params/device_scope.h"
 #include "tutti/params/module_group.h"
 
 namespace tutti {
@@ -38,8 +39,9 @@ std::vector<std::string> plan_for(const Context& context, const Parameters& para
 }
 
 // The vectors move when it is known that those of all fit, and before anybody holds on to them.
-Parameters& alike_and_shared(Parameters& parameters, comm::Communicator& comm,
+Parameters& alike_and_shared(const Context& context, Parameters& parameters, comm::Communicator& comm,
                              const std::vector<std::string>& plan) {
+  require_unpinned(parameters, context.cluster());
   require_same_plan(comm, plan);
   move_to_shared_memory(parameters, comm);
   return parameters;
@@ -57,7 +59,7 @@ DistributedOptimizer::DistributedOptimizer(const Context& context, Parameters& p
       comm_(options.communicator ? options.communicator : comm::connect(context)),
       all_lanes_(lanes_for(context, options, comm_->world())),
       optimizer_(updated(alike_and_shared(
-                             parameters, *comm_,
+                             context, parameters, *comm_,
                              plan_for(context, parameters, optimizer, options, reducer_options_, all_lanes_)),
                          *comm_, reducer_options_),
                  optimizer),

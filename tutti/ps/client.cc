@@ -14,6 +14,7 @@
 #include "tutti/base/error.h"
 #include "tutti/cluster/roles.h"
 #include "tutti/params/optimizer_state.h"
+#include "tutti/ps/peer.h"
 #include "tutti/ps/wire.h"
 
 namespace tutti::ps {

@@ -1,16 +1,14 @@
 #include "tutti/ps/peers.h"
 
 #include <algorithm>
-#include <array>
 #include <iterator>
-#include <unistd.h>
 #include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
-#include "tutti/ps/addresses.h"
+#include "tutti/ps/peer.h"
 
 namespace tutti::ps {
 namespace {
@@ -22,24 +20,10 @@ constexpr milliseconds kBetweenReminders{10000};
 // No attempt is worth while in less.
 constexpr milliseconds kLeast{50};
 
-milliseconds milliseconds_of(double seconds) {
-  return std::chrono::ceil<milliseconds>(std::chrono::duration<double>(seconds));
-}
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  ::gethostname(name.data(), name.size() - 1);
-  return name.data();
-}
-
-Json hello_of(const Context& context) {
-  return {{"task", context.task().short_name()}, {"host", host_name()}, {"pid", ::getpid()}};
-}
-
 }  // namespace
 
 rpc::HostOptions host_at_own_address(const Context& context) {
-  return {.address = address_of(context.cluster(), context.task()),
+  return {.address = address_of(context, context.task()),
           .credentials = rpc::credentials_of(context.flags()),
           .insecure = context.flags().insecure};
 }
@@ -48,7 +32,7 @@ Peers::Peers(const Context& context, const std::vector<Task>& tasks, std::string
              std::shared_ptr<rpc::Arena> arena)
     : context_(context), what_(what) {
   for (const Task& task : tasks) {
-    const std::string& address = address_of(context.cluster(), task);
+    const std::string address = address_of(context, task);
     const std::string name = fmt::format("{} ({})", task.short_name(), address);
     const rpc::ChannelOptions options{.credentials = rpc::credentials_of(context.flags()),
                                       .hello = hello_of(context),

@@ -57,22 +57,39 @@ PlacementRule parse_placement(std::string_view text) {
   fail(ErrorKind::InvalidArgument, "--placement: '{}' is not round-robin, greedy or split:SIZE", text);
 }
 
-Placement::Placement(const Parameters& parameters, int servers, const PlacementRule& rule)
+Placement::Placement(const Parameters& parameters, int servers, const PlacementRule& rule,
+                     const PinnedServers& pinned)
     : servers_(servers) {
   TUTTI_CHECK(servers > 0, "{} servers", servers);
+  const PinnedServers pins = pinned.empty() ? PinnedServers(parameters.trained().size()) : pinned;
+  TUTTI_CHECK(pins.size() == parameters.trained().size(), "{} pins", pins.size());
+  // Who is pinned has its place before the others are dealt out.
   std::vector<int64_t> load(static_cast<size_t>(servers), 0);
-  for (size_t i = 0; i < parameters.trained().size(); ++i) {
+  for (size_t i = 0; i < pins.size(); ++i) {
+    if (pins[i])
+      load.at(static_cast<size_t>(*pins[i])) += static_cast<int64_t>(parameters.trained()[i].tensor.nbytes());
+  }
+  int dealt = 0;
+  for (size_t i = 0; i < pins.size(); ++i) {
     const Parameters::View& view = parameters.trained()[i];
+    if (pins[i]) {
+      add(view, {i, 0, view.tensor.numel(), *pins[i]});
+      continue;
+    }
     for (Piece piece : cut(view.tensor, i, rule)) {
       const auto least = std::min_element(load.begin(), load.end()) - load.begin();
-      piece.server = rule.kind == PlacementRule::Kind::RoundRobin ? static_cast<int>(i) % servers
-                                                                  : static_cast<int>(least);
+      piece.server = rule.kind == PlacementRule::Kind::RoundRobin ? dealt % servers : static_cast<int>(least);
       load[static_cast<size_t>(piece.server)] +=
           (piece.end - piece.begin) * static_cast<int64_t>(view.tensor.element_size());
-      pieces_.push_back(piece);
-      parts_.push_back({view.block, view.offset + piece.begin, view.offset + piece.end});
+      add(view, piece);
     }
+    ++dealt;
   }
+}
+
+void Placement::add(const Parameters::View& view, const Piece& piece) {
+  pieces_.push_back(piece);
+  parts_.push_back({view.block, view.offset + piece.begin, view.offset + piece.end});
 }
 
 std::vector<Placement::Part> Placement::parts_of(int server) const {

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -32,10 +33,15 @@ struct Piece {
   int server;
 };
 
-// Which server has what: a function of the model and the rule alone, so that every worker finds the same.
+// The server that a parameter of Parameters::trained() is pinned to, if it is (pinned_servers).
+using PinnedServers = std::vector<std::optional<int>>;
+
+// Which server has what: a function of the model, its pins and the rule alone, so that every worker finds the
+// same. A parameter that is pinned is there as a whole; the rule deals out the others.
 class Placement {
  public:
-  Placement(const Parameters& parameters, int servers, const PlacementRule& rule = {});
+  Placement(const Parameters& parameters, int servers, const PlacementRule& rule = {},
+            const PinnedServers& pinned = {});
 
   int servers() const { return servers_; }
   const std::vector<Piece>& pieces() const { return pieces_; }
@@ -52,6 +58,8 @@ class Placement {
   std::vector<std::string> lines(const Parameters& parameters, std::string_view job) const;
 
  private:
+  void add(const Parameters::View& view, const Piece& piece);
+
   int servers_;
   std::vector<Piece> pieces_;
   std::vector<Part> parts_;  // beside the pieces

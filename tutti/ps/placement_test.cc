@@ -71,6 +71,18 @@ TEST(Placement, covers_every_element_once_by_any_rule) {
   }
 }
 
+TEST(Placement, puts_pinned_parameters_where_they_are_pinned_and_deals_out_the_others) {
+  Net net;
+  const Parameters parameters(net);
+  const PinnedServers pinned = {2, std::nullopt, std::nullopt, std::nullopt};
+  EXPECT_THAT(servers_of(Placement(parameters, 3, {}, pinned)), ElementsAre(2, 0, 1, 2));
+  // Whole, and counted before the first of the others is placed.
+  EXPECT_THAT(servers_of(Placement(parameters, 2, parse_placement("greedy"), {1, {}, {}, 1})),
+              ElementsAre(1, 0, 0, 1));
+  EXPECT_THAT(servers_of(Placement(parameters, 2, parse_placement("split:1200"), {1, {}, {}, {}})),
+              ElementsAre(1, 0, 0, 0));
+}
+
 TEST(Placement, is_told_in_lines) {
   Net net;
   const Parameters parameters(net);

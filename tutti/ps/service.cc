@@ -13,6 +13,7 @@
 #include "tutti/base/error.h"
 #include "tutti/params/agreement.h"
 #include "tutti/params/optimizer_state.h"
+#include "tutti/ps/peer.h"
 #include "tutti/ps/wire.h"
 
 namespace tutti::ps {
@@ -82,11 +83,6 @@ double cpu_seconds() {
     return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
   };
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
-}
-
-std::string who_is(const rpc::Caller& caller) {
-  return fmt::format("{} (host {}, pid {})", caller.hello.value("task", "somebody"),
-                     caller.hello.value("host", "?"), caller.hello.value("pid", int64_t{0}));
 }
 
 }  // namespace
@@ -216,7 +212,7 @@ void Service::wait(Lock& lock, const rpc::Caller& caller, const rpc::Message& re
     return lost_.contains(caller.id) || stopped_ || (!run.empty() && (!run_ || run_->id != run)) || holds();
   };
   const bool in_time = changed_.wait_until(lock, deadline, is_over);
-  if (lost_.contains(caller.id)) fail(ErrorKind::PeerLost, "{} is gone", who_is(caller));
+  if (lost_.contains(caller.id)) fail(ErrorKind::PeerLost, "{} is gone", name_of(caller));
   if (stopped_) fail(ErrorKind::PeerLost, "the server was stopped");
   if (!run.empty()) require_run(request);
   if (!in_time) fail(ErrorKind::Timeout, "{}", late());
@@ -226,7 +222,7 @@ int Service::rank_of(const rpc::Caller& caller) const {
   for (const auto& [rank, worker] : workers_) {
     if (worker.caller == caller.id) return rank;
   }
-  fail(ErrorKind::InvalidArgument, "{} has not joined", who_is(caller));
+  fail(ErrorKind::InvalidArgument, "{} has not joined", name_of(caller));
 }
 
 // A worker that has slept through the servers' being set back would push what belongs to another past.
@@ -277,7 +273,7 @@ rpc::Message Service::begin(Lock&, const rpc::Caller& caller, const rpc::Message
   }
   log_.info("{} of parameters at step {}, from {}",
             fmt::format("{:.1f} MB", static_cast<double>(run_->shard.bytes()) / 1e6), run_->step,
-            who_is(caller));
+            name_of(caller));
   changed_.notify_all();
   return {};
 }
@@ -287,17 +283,17 @@ rpc::Message Service::join_run(Lock& lock, const rpc::Caller& caller, const rpc:
   wait(
       lock, caller, request, [&] { return run_ != nullptr; },
       [] { return std::string("the chief has not begun the training"); });
-  require_same_plan(run_->plan, lines_in(request.head, "plan"), who_is(caller));
+  require_same_plan(run_->plan, lines_in(request.head, "plan"), name_of(caller));
   if (rank >= run_->workers)
-    fail(ErrorKind::InvalidArgument, "{} has rank {}, but the chief counts {} workers", who_is(caller), rank,
+    fail(ErrorKind::InvalidArgument, "{} has rank {}, but the chief counts {} workers", name_of(caller), rank,
          run_->workers);
   Worker& worker = workers_[rank];
   // One that was killed is found out in a moment; one that lives is another with the same index.
   wait(
       lock, caller, request, [&] { return worker.caller == 0 || worker.caller == caller.id; },
-      [&] { return fmt::format("two tasks have one index: {} and {}", worker.name, who_is(caller)); });
+      [&] { return fmt::format("two tasks have one index: {} and {}", worker.name, name_of(caller)); });
   worker.caller = caller.id;
-  worker.name = who_is(caller);
+  worker.name = name_of(caller);
   worker.left = false;
   changed_.notify_all();
   return {{{"run", run_->id}, {"step", run_->step}, {"progress", run_->progress}}, {}};
@@ -372,7 +368,7 @@ rpc::Message Service::push_synchronous(Lock& lock, const rpc::Caller& caller, in
   const int64_t step = number_within(request.head, "step", 0, kMost);
   // One that was killed after this server had its gradients, and before another had them, comes once more.
   if (step != run_->step && step + 1 != run_->step)
-    fail(ErrorKind::InvalidArgument, "{} is at step {}, the server at step {}", who_is(caller), step,
+    fail(ErrorKind::InvalidArgument, "{} is at step {}, the server at step {}", name_of(caller), step,
          run_->step);
   const bool scaled = request.head.value("scaled", false);
   if (run_->added_up < step) {
@@ -420,7 +416,7 @@ rpc::Message Service::scale(Lock&, const rpc::Caller& caller, const rpc::Message
   const int64_t step = number_within(request.head, "step", 0, kMost);
   if (step == run_->step && run_->added_up == step) make_step(request.head.at("factor").get<double>());
   if (step + 1 != run_->step)
-    fail(ErrorKind::InvalidArgument, "{} is at step {}, the server at step {}", who_is(caller), step,
+    fail(ErrorKind::InvalidArgument, "{} is at step {}, the server at step {}", name_of(caller), step,
          run_->step);
   rpc::Message answer;
   add_values(answer, rank, request);
@@ -582,7 +578,7 @@ rpc::Message Service::leave(Lock&, const rpc::Caller& caller, const rpc::Message
 }
 
 rpc::Message Service::stop_all(Lock&, const rpc::Caller& caller, const rpc::Message&) {
-  log_.info("stopped by {}", who_is(caller));
+  log_.info("stopped by {}", name_of(caller));
   stopped_ = true;
   stopper_ = caller.id;
   changed_.notify_all();

@@ -1,9 +1,11 @@
 #include "tutti/ps/wire.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <memory>
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 #include <torch/types.h>
 #include <torch/utils.h>
@@ -30,6 +32,27 @@ int64_t size_in(const Json& head, const char* name) {
   const int64_t size = number_in(head, name);
   if (size < 0 || size > kMostElements) fail(ErrorKind::InvalidArgument, "'{}' is {}", name, size);
   return size;
+}
+
+// Of a tensor that fills its memory without a gap; of any other an InvalidArgument.
+int64_t elements_of(const std::vector<int64_t>& shape, const std::vector<int64_t>& strides) {
+  const auto refuse = [&] {
+    fail(ErrorKind::InvalidArgument, "there is no tensor of shape [{}] with strides [{}]",
+         fmt::join(shape, ","), fmt::join(strides, ","));
+  };
+  if (shape.size() != strides.size()) refuse();
+  int64_t elements = 1;
+  int64_t last = 0;
+  const bool empty = std::find(shape.begin(), shape.end(), 0) != shape.end();
+  for (size_t d = 0; d < shape.size(); ++d) {
+    if (shape[d] < 0 || strides[d] < 0) refuse();
+    if (empty || shape[d] == 1) continue;
+    if (elements > kMostElements / shape[d] || strides[d] > kMostElements / shape[d]) refuse();
+    elements *= shape[d];
+    last += (shape[d] - 1) * strides[d];
+  }
+  if (!empty && last + 1 != elements) refuse();
+  return empty ? 0 : elements;
 }
 
 }  // namespace
@@ -104,6 +127,44 @@ int64_t bytes_in(const Json& list) {
   for (const Json& one : list)
     bytes += size_in(one, "size") * static_cast<int64_t>(c10::elementSize(type_in(one, "type")));
   return bytes;
+}
+
+Json pack(const std::vector<torch::Tensor>& tensors, std::vector<rpc::Piece>& pieces) {
+  Json outlines = Json::array();
+  for (const torch::Tensor& each : tensors) {
+    if (!each.defined()) {
+      outlines.push_back(nullptr);
+      continue;
+    }
+    if (each.layout() != torch::kStrided)
+      fail(ErrorKind::InvalidArgument, "a sparse tensor cannot be sent: make it dense first");
+    torch::Tensor tensor = each.detach().to(torch::kCPU);
+    if (!tensor.is_non_overlapping_and_dense()) tensor = tensor.contiguous();
+    outlines.push_back({{"type", type_name(tensor.scalar_type())},
+                        {"shape", tensor.sizes().vec()},
+                        {"strides", tensor.strides().vec()}});
+    pieces.push_back(piece_of(tensor));
+  }
+  return outlines;
+}
+
+std::vector<torch::Tensor> unpack(const Json& outlines, Reader& reader) {
+  if (!outlines.is_array()) fail(ErrorKind::InvalidArgument, "the message has no list of tensors");
+  std::vector<torch::Tensor> tensors;
+  for (const Json& outline : outlines) {
+    if (outline.is_null()) {
+      tensors.emplace_back();
+      continue;
+    }
+    const auto shape = outline.at("shape").get<std::vector<int64_t>>();
+    const auto strides = outline.at("strides").get<std::vector<int64_t>>();
+    const int64_t elements = elements_of(shape, strides);
+    const torch::Tensor flat = reader.take(elements, type_of(text_in(outline, "type")));
+    const torch::Tensor tensor = torch::empty_strided(shape, strides, flat.options());
+    if (elements > 0) std::memcpy(tensor.data_ptr(), flat.data_ptr(), flat.nbytes());
+    tensors.push_back(tensor);
+  }
+  return tensors;
 }
 
 Json to_json(const std::vector<Shard::Part>& parts) {

@@ -42,9 +42,14 @@ class Reader {
 // [{"type": "float32", "size": 10}, ...]
 Json to_json(const std::vector<torch::Tensor>& tensors);
 std::vector<torch::Tensor> zeros_from_json(const Json& json);
-
 // The bytes that such a list speaks of.
 int64_t bytes_in(const Json& list);
+
+// Tensors of any shape and device, of which some may be undefined, as outlines and pieces. What has no gaps
+// in memory comes out in the same order, so that kernels do the same with it. InvalidArgument: a sparse one.
+Json pack(const std::vector<torch::Tensor>& tensors, std::vector<rpc::Piece>& pieces);
+// Copies, on the CPU. Outlines that make no sense are an InvalidArgument.
+std::vector<torch::Tensor> unpack(const Json& outlines, Reader& reader);
 
 Json to_json(const std::vector<Shard::Part>& parts);
 std::vector<Shard::Part> parts_from_json(const Json& json);

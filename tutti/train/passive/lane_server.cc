@@ -54,8 +54,8 @@ rpc::Message LaneServer::step(const rpc::Message& request, const Wishes& wishes)
       torch::full({lanes_.lanes().size()}, std::numeric_limits<double>::quiet_NaN(), torch::kDouble);
   predictions_.clear();
   lanes_.begin_step(step);
-  for (const Json& columns : lanes) {
-    const Batch batch = take_batch(reader, columns);
+  for (const Json& outline : lanes) {
+    const Batch batch = outline.is_null() ? Batch() : take_batch(reader, outline);
     lanes_.run(batch.size() > 0 ? replica_.prepare(batch) : batch,
                [&](int64_t lane, const Batch&, const LossOutput& output) {
                  losses[lane - lanes_.lanes().begin] = output.loss.to(torch::kDouble).cpu();
@@ -85,7 +85,7 @@ rpc::Message LaneServer::predictions() {
   rpc::Message answer;
   Json lanes = Json::array();
   for (const auto& [lane, prediction] : predictions_)
-    lanes.push_back({{"lane", std::stoll(lane)}, {"columns", append(answer, Batch({{"prediction", prediction}}))}});
+    lanes.push_back({{"lane", std::stoll(lane)}, {"batch", append(answer, Batch({{"prediction", prediction}}))}});
   answer.head["lanes"] = std::move(lanes);
   return answer;
 }

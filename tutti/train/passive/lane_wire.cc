@@ -1,12 +1,12 @@
 #include "tutti/train/passive/lane_wire.h"
 
+#include <string>
 #include <utility>
 
 #include <nlohmann/json.hpp>
 #include <torch/utils.h>
 
 #include "tutti/base/error.h"
-#include "tutti/base/type_name.h"
 
 namespace tutti::passive {
 namespace {
@@ -43,24 +43,22 @@ void take_into(ps::Reader& reader, const std::vector<torch::Tensor>& tensors) {
 }
 
 Json append(rpc::Message& message, const Batch& batch) {
-  Json columns = Json::array();
+  Json names = Json::array();
+  std::vector<torch::Tensor> tensors;
   for (const auto& [name, tensor] : batch.tensors()) {
-    columns.push_back(
-        {{"name", name}, {"type", type_name(tensor.scalar_type())}, {"sizes", tensor.sizes().vec()}});
-    message.pieces.push_back(ps::piece_of(flat(tensor)));
+    names.push_back(name);
+    tensors.push_back(tensor);
   }
-  return columns;
+  return {{"names", names}, {"tensors", ps::pack(tensors, message.pieces)}};
 }
 
-Batch take_batch(ps::Reader& reader, const Json& columns) {
+Batch take_batch(ps::Reader& reader, const Json& outline) {
+  const std::vector<std::string> names = ps::lines_in(outline, "names");
+  const std::vector<torch::Tensor> unpacked = ps::unpack(outline.at("tensors"), reader);
+  if (names.size() != unpacked.size())
+    fail(ErrorKind::InvalidArgument, "{} names for {} tensors", names.size(), unpacked.size());
   Batch::Tensors tensors;
-  for (const Json& column : columns) {
-    const std::vector<int64_t> sizes = ps::sizes_in(column, "sizes");
-    int64_t elements = 1;
-    for (const int64_t size : sizes) elements *= size;
-    tensors.emplace_back(ps::text_in(column, "name"),
-                         reader.take(elements, ps::type_in(column, "type")).view(sizes));
-  }
+  for (size_t i = 0; i < names.size(); ++i) tensors.emplace_back(names[i], unpacked[i]);
   return Batch(std::move(tensors));
 }
 

@@ -23,8 +23,8 @@ void append(rpc::Message& message, const std::vector<torch::Tensor>& tensors);
 // Copies the next pieces into them, wherever they are.
 void take_into(ps::Reader& reader, const std::vector<torch::Tensor>& tensors);
 
-// [{"name", "type", "sizes"}, ...]; its tensors are added to the pieces.
+// Its names and what its tensors look like; they are added to the pieces.
 Json append(rpc::Message& message, const Batch& batch);
-Batch take_batch(ps::Reader& reader, const Json& columns);
+Batch take_batch(ps::Reader& reader, const Json& outline);
 
 }  // namespace tutti::passive

@@ -9,6 +9,7 @@
 
 #include "tutti/base/check.h"
 #include "tutti/base/error.h"
+#include "tutti/ps/peer.h"
 #include "tutti/ps/peers.h"
 
 namespace tutti::passive {
@@ -18,11 +19,6 @@ using std::chrono::milliseconds;
 
 constexpr const char* kBegin = "begin";
 constexpr const char* kStop = "stop";
-
-std::string name_of(const rpc::Caller& caller) {
-  return fmt::format("{} (host {}, pid {})", caller.hello.value("task", "somebody"),
-                     caller.hello.value("host", "?"), caller.hello.value("pid", int64_t{0}));
-}
 
 }  // namespace
 
@@ -80,7 +76,7 @@ std::optional<Line::Request> Line::next_beginning(milliseconds patience) {
     if (!letter) continue;
     if (*letter->method == kBegin) {
       master_ = letter->caller->id;
-      master_name_ = name_of(*letter->caller);
+      master_name_ = ps::name_of(*letter->caller);
     }
     if (*letter->method == kBegin || *letter->method == kStop)
       return Request{*letter->method, letter->request};

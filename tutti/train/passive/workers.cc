@@ -140,7 +140,7 @@ void Workers::compute(size_t worker, int64_t step, const std::vector<Batch>& bat
   rpc::Message request{{{"step", step}, {"lanes", Json::array()}}, {}};
   append(request, everything(replica_.parameters()));
   for (const Batch& batch : batches)
-    request.head["lanes"].push_back(batch.size() > 0 ? append(request, batch) : Json::array());
+    request.head["lanes"].push_back(batch.size() > 0 ? append(request, batch) : Json());
 
   const Place& place = places_[worker];
   const std::vector<bool> present = sums_with_data(block, beginning_.lanes, batches);
@@ -173,7 +173,7 @@ void Workers::fetch_predictions(size_t worker, Answer& answer) {
   ps::Reader reader(message);
   for (const Json& lane : message.head.at("lanes")) {
     const auto at = static_cast<size_t>(ps::number_in(lane, "lane") - lanes_of(static_cast<int>(worker)).begin);
-    answer.outputs.at(at).value().prediction = take_batch(reader, lane.at("columns")).front().clone();
+    answer.outputs.at(at).value().prediction = take_batch(reader, lane.at("batch")).front();
   }
 }
 

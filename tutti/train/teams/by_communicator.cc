@@ -8,6 +8,7 @@
 #include "tutti/base/error.h"
 #include "tutti/comm/gather_all.h"
 #include "tutti/params/agreement.h"
+#include "tutti/params/device_scope.h"
 #include "tutti/params/module_group.h"
 #include "tutti/train/strategies/synchronous.h"
 
@@ -29,6 +30,7 @@ ByCommunicator::ByCommunicator(const Context& context, std::shared_ptr<comm::Com
 
 void ByCommunicator::place(ReplicaOptions& options) {
   options.before_allocate = [this](const Parameters& parameters, const OptimizerOptions& optimizer) {
+    require_unpinned(parameters, context_.cluster());
     require_same(plan_of(parameters, optimizer));
   };
   options.allocate = shared_allocator(*comm_, options.device);

@@ -12,6 +12,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/cluster/roles.h"
+#include "tutti/params/device_scope.h"
 #include "tutti/train/strategies/ps_async.h"
 #include "tutti/train/strategies/ps_sync.h"
 #include "tutti/train/teams/alone.h"
@@ -87,7 +88,8 @@ void ByServers::make_client(Replica& replica) {
          "BatchNorm, or --strategy allreduce");
   }
   const ps::Placement placement(replica.parameters(), static_cast<int>(servers_of(context_.cluster()).size()),
-                                ps::parse_placement(context_.flags().placement));
+                                ps::parse_placement(context_.flags().placement),
+                                pinned_servers(replica.parameters(), context_.cluster()));
   client_ = std::make_unique<ps::Client>(context_, replica.parameters(), placement, arena_);
   if (context_.flags().log_placement) say_placement(replica);
 }

@@ -1,0 +1,122 @@
+#include "tutti/ps/module_state.h"
+
+#include <map>
+#include <string>
+
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include "tutti/base/error.h"
+
+namespace tutti::ps {
+namespace {
+
+using Tensors = std::map<std::string, torch::Tensor>;
+
+std::vector<const Parameters::View*> all_views(const Parameters& parameters) {
+  std::vector<const Parameters::View*> views;
+  for (const auto& list : {parameters.trained(), parameters.frozen(), parameters.buffers()}) {
+    for (const Parameters::View& view : list) views.push_back(&view);
+  }
+  return views;
+}
+
+std::string steps_name(const Optimizer& optimizer) { return optimizer.name() + "/steps"; }
+
+// Takes it out of the state.
+torch::Tensor take(Tensors& state, const std::string& name) {
+  const auto found = state.find(name);
+  if (found == state.end())
+    fail(ErrorKind::InvalidArgument, "the state has no {}: it is of another module or optimiser", name);
+  const torch::Tensor tensor = found->second;
+  state.erase(found);
+  return tensor;
+}
+
+void require_alike(const std::string& name, const torch::Tensor& given, const torch::Tensor& own) {
+  if (given.sizes() != own.sizes() || given.scalar_type() != own.scalar_type())
+    fail(ErrorKind::InvalidArgument, "in the state {} is {}, in the module {}", name, describe(given),
+         describe(own));
+}
+
+// Of what is left of the state, all of which has to be the optimiser's.
+std::vector<Optimizer::Slot> slots_of(const Parameters& parameters, const Tensors& state) {
+  std::map<std::pair<std::string, size_t>, Optimizer::Slot> slots;
+  for (const auto& [name, tensor] : state) {
+    const size_t slash = name.find('/');
+    const Parameters::View* of = nullptr;
+    for (const Parameters::View& view : parameters.trained()) {
+      if (slash != std::string::npos && name.compare(slash + 1, std::string::npos, view.name) == 0)
+        of = &view;
+    }
+    if (of == nullptr) fail(ErrorKind::InvalidArgument, "the state has {}, which the module has not", name);
+    require_alike(name, tensor, of->tensor);
+    const std::string slot = name.substr(0, slash);
+    const auto [found, is_new] =
+        slots.try_emplace({slot, of->block}, Optimizer::Slot{slot, of->block, 0, {}});
+    if (is_new) found->second.vector = torch::zeros_like(parameters.blocks()[of->block].values);
+    parameters.view_of(*of, found->second.vector).copy_(tensor);
+  }
+  std::vector<Optimizer::Slot> list;
+  for (auto& [key, slot] : slots) {
+    for (const Parameters::View& view : parameters.trained()) {
+      const std::string name = slot.name + "/" + view.name;
+      if (view.block == slot.block && !state.contains(name))
+        fail(ErrorKind::InvalidArgument, "the state has no {}, though it has others of its kind", name);
+    }
+    list.push_back(std::move(slot));
+  }
+  return list;
+}
+
+// All of it, or nothing.
+void restore(Optimizer& optimizer, const Optimizer::State& state) {
+  const Optimizer::State before = optimizer.state();
+  try {
+    optimizer.restore(state);
+  } catch (...) {
+    optimizer.restore(before);
+    throw;
+  }
+}
+
+}  // namespace
+
+std::vector<store::NamedTensor> state_of(const Parameters& parameters, const Optimizer& optimizer) {
+  std::vector<store::NamedTensor> named;
+  for (const Parameters::View* view : all_views(parameters))
+    named.push_back({view->name, view->tensor.detach()});
+  const Optimizer::State state = optimizer.state();
+  for (const Optimizer::Slot& slot : state.slots) {
+    for (const Parameters::View& view : parameters.trained()) {
+      if (view.block == slot.block)
+        named.push_back({slot.name + "/" + view.name, parameters.view_of(view, slot.vector)});
+    }
+  }
+  named.push_back({steps_name(optimizer), torch::tensor(state.steps, torch::kInt64)});
+  return named;
+}
+
+void load_state(Parameters& parameters, Optimizer& optimizer, const std::vector<store::NamedTensor>& state) {
+  const torch::NoGradGuard no_grad;
+  Tensors left;
+  for (const auto& [name, tensor] : state) {
+    if (!tensor.defined() || !left.emplace(name, tensor).second)
+      fail(ErrorKind::InvalidArgument, "the state has {} {}", name, tensor.defined() ? "twice" : "undefined");
+  }
+  const torch::Tensor steps = take(left, steps_name(optimizer));
+  require_alike(steps_name(optimizer), steps, torch::tensor(int64_t{0}, torch::kInt64));
+  std::vector<torch::Tensor> values;
+  for (const Parameters::View* view : all_views(parameters)) {
+    values.push_back(take(left, view->name));
+    require_alike(view->name, values.back(), view->tensor);
+  }
+  restore(optimizer, {.steps = steps.item<int64_t>(), .slots = slots_of(parameters, left)});
+  size_t i = 0;
+  for (const Parameters::View* view : all_views(parameters)) {
+    torch::Tensor tensor = view->tensor.detach();
+    tensor.copy_(values[i++]);
+  }
+}
+
+}  // namespace tutti::ps

@@ -1,0 +1,52 @@
+#include "tutti/ps/peer.h"
+
+#include <array>
+#include <unistd.h>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "tutti/base/error.h"
+#include "tutti/cluster/address.h"
+
+namespace tutti::ps {
+namespace {
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  ::gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
+
+}  // namespace
+
+Json hello_of(const Context& context) {
+  return {{"task", context.task().short_name()}, {"host", host_name()}, {"pid", ::getpid()}};
+}
+
+std::string name_of(const rpc::Caller& caller) {
+  return fmt::format("{} (host {}, pid {})", caller.hello.value("task", "somebody"),
+                     caller.hello.value("host", "?"), caller.hello.value("pid", int64_t{0}));
+}
+
+std::string address_of(const Context& context, const Task& task) {
+  if (context.cluster().empty())
+    fail(ErrorKind::InvalidArgument,
+         "{} has no address: the cluster (found through {}) names none. Give --cluster_spec "
+         "'worker|a:2222;b:2222', --job_name and --task_index, or a TF_CONFIG",
+         task.short_name(), context.identity().source);
+  const std::string& address = context.cluster().address(task.job, task.index);
+  if (parse_address(address).port == 0) {
+    fail(ErrorKind::InvalidArgument,
+         "{} has port 0, which no other task could find ({} in the cluster): give it a port, or let "
+         "`tutti run` choose one",
+         task.short_name(), address);
+  }
+  return address;
+}
+
+std::chrono::milliseconds milliseconds_of(double seconds) {
+  return std::chrono::ceil<std::chrono::milliseconds>(std::chrono::duration<double>(seconds));
+}
+
+}  // namespace tutti::ps

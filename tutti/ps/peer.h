@@ -1,0 +1,25 @@
+#pragma once
+
+#include <chrono>
+#include <string>
+
+#include "tutti/base/json.h"
+#include "tutti/cluster/context.h"
+#include "tutti/cluster/identity.h"
+#include "tutti/rpc/host.h"
+
+// Who tasks are for one another when they call.
+namespace tutti::ps {
+
+// As every connection of this task begins (rpc::ChannelOptions): its name, host and process.
+Json hello_of(const Context& context);
+// "worker/1 (host b, pid 4711)", as it has said.
+std::string name_of(const rpc::Caller& caller);
+
+// HOST:PORT of a task that others call. InvalidArgument: the cluster does not say.
+std::string address_of(const Context& context, const Task& task);
+
+// Of a flag in seconds.
+std::chrono::milliseconds milliseconds_of(double seconds);
+
+}  // namespace tutti::ps

@@ -1,0 +1,296 @@
+#include "tutti/ps/remote_module.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <mutex>
+#include <utility>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/variable.h>
+#include <torch/utils.h>
+
+#include "tutti/base/deadline.h"
+#include "tutti/base/error.h"
+#include "tutti/base/torch_compat.h"
+#include "tutti/base/type_name.h"
+#include "tutti/cluster/device_spec.h"
+#include "tutti/ps/peer.h"
+#include "tutti/ps/random_state.h"
+#include "tutti/ps/wire.h"
+#include "tutti/rpc/channel.h"
+
+namespace tutti {
+namespace {
+
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+using Tensors = RemoteModule::Tensors;
+
+constexpr milliseconds kBetweenReminders{10000};
+
+Task task_of(std::string_view device) {
+  const DeviceSpec spec = DeviceSpec::parse(device);
+  if (!spec.job || !spec.task)
+    fail(ErrorKind::InvalidArgument, "{} is not one task: a remote module is at /job:worker/task:1, say",
+         spec.to_string());
+  if (spec.replica.value_or(0) != 0 || spec.device_type.value_or("CPU") != "CPU" ||
+      spec.device_index.value_or(0) != 0)
+    fail(ErrorKind::InvalidArgument, "{}: modules are served from the CPU of replica 0: leave the rest out",
+         spec.to_string());
+  return {.job = *spec.job, .index = *spec.task};
+}
+
+rpc::ChannelOptions channel_options(const Context& context, const std::string& who) {
+  return {.credentials = rpc::credentials_of(context.flags()), .hello = ps::hello_of(context), .who = who};
+}
+
+// On the device of the tensor whose gradient it is, or that it is computed from.
+torch::Tensor like(const torch::Tensor& tensor, const torch::Tensor& of) {
+  return tensor.defined() && of.defined() ? tensor.to(of.device()) : tensor;
+}
+
+}  // namespace
+
+// The connection to one module of one task. Once lost it stays so: what the other end kept for it is gone.
+class RemoteModule::Connection {
+ public:
+  Connection(const Context& context, const Task& task, const std::string& name)
+      : address_(ps::address_of(context, task)),
+        who_(fmt::format("{} ({})", task.short_name(), address_)),
+        name_(name),
+        timeout_(ps::milliseconds_of(context.flags().timeout)),
+        channel_(address_, channel_options(context, who_)) {
+    attach(context);
+  }
+
+  rpc::Message call(const std::string& method, rpc::Message request);
+  // From any thread, and from within anything: it is told with the next call.
+  void forget(int64_t graph) {
+    const std::lock_guard lock(forgotten_mutex_);
+    forgotten_.push_back(graph);
+  }
+
+  const std::string& name() const { return name_; }
+  const std::string& who() const { return who_; }
+  const std::vector<std::string>& plan() const { return plan_; }
+  std::atomic<bool>& training() { return training_; }
+
+ private:
+  void attach(const Context& context);
+  void connect(const Context& context, Clock::time_point deadline);
+  rpc::Message exchange(const std::string& method, const rpc::Message& request, milliseconds timeout);
+
+  const std::string address_;
+  const std::string who_;
+  const std::string name_;
+  const milliseconds timeout_;
+  std::vector<std::string> plan_;  // const once attached
+  std::atomic<bool> training_ = true;
+
+  std::mutex mutex_;
+  rpc::Channel channel_;  // all below: guarded by mutex_
+  std::string lost_;      // why; "": it is there
+
+  std::mutex forgotten_mutex_;
+  std::vector<int64_t> forgotten_;  // guarded by forgotten_mutex_
+};
+
+void RemoteModule::Connection::attach(const Context& context) {
+  const auto deadline = Clock::now() + ps::milliseconds_of(context.flags().start_timeout);
+  connect(context, deadline);
+  const milliseconds patience = std::max(until(deadline), milliseconds(1));
+  const rpc::Message answer =
+      exchange("attach", {{{"module", name_}, {"patience", patience.count()}}, {}}, timeout_ + patience);
+  plan_ = answer.head.at("plan").get<std::vector<std::string>>();
+}
+
+void RemoteModule::Connection::connect(const Context& context, Clock::time_point deadline) {
+  while (true) {
+    try {
+      return channel_.connect(std::max(std::min(kBetweenReminders, until(deadline)), milliseconds(1)));
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::Timeout && error.kind() != ErrorKind::PeerLost) throw;
+      if (Clock::now() >= deadline) {
+        fail(ErrorKind::Timeout, "the module '{}' did not come within {:g} s (--start-timeout): {}", name_,
+             context.flags().start_timeout, error.what());
+      }
+      context.log().info("still waiting for the module '{}': {}", name_, error.what());
+    }
+  }
+}
+
+rpc::Message RemoteModule::Connection::exchange(const std::string& method, const rpc::Message& request,
+                                                milliseconds timeout) {
+  try {
+    return channel_.call(method, request, {.timeout = timeout, .into = {}, .what = name_.c_str()});
+  } catch (const Error& error) {
+    if (!channel_.is_connected()) lost_ = error.what();
+    throw;
+  }
+}
+
+rpc::Message RemoteModule::Connection::call(const std::string& method, rpc::Message request) {
+  const std::lock_guard lock(mutex_);
+  if (!lost_.empty()) {
+    fail(ErrorKind::PeerLost,
+         "the module '{}' of {} is lost, and with it the graphs and gradients that were there; make another "
+         "RemoteModule and load() the state of a checkpoint. It was: {}",
+         name_, who_, lost_);
+  }
+  {
+    const std::lock_guard forgotten_lock(forgotten_mutex_);
+    if (!forgotten_.empty()) request.head["forget"] = std::exchange(forgotten_, {});
+  }
+  return exchange(method, request, timeout_);
+}
+
+// Where autograd comes back to: the outputs of one forward. Beside the inputs it has one more edge, which
+// stands for the parameters there: whether they are to have gradients too.
+struct RemoteModule::Backward final : torch::autograd::Node {
+  Backward(std::shared_ptr<Connection> to, int64_t graph, Tensors from)
+      : connection(std::move(to)), id(graph), inputs(std::move(from)) {}
+  ~Backward() override {
+    if (!done) connection->forget(id);
+  }
+  Backward(const Backward&) = delete;
+  Backward& operator=(const Backward&) = delete;
+
+  std::string name() const override { return "RemoteModuleBackward"; }
+  void will_release_variables() override { retain = false; }
+  Tensors apply(Tensors&& gradients) override;
+
+  const std::shared_ptr<Connection> connection;
+  const int64_t id;
+  const Tensors inputs;  // empty ones, of the devices that the inputs were on
+  std::atomic<bool> retain = true;
+  std::atomic<bool> done = false;
+};
+
+Tensors RemoteModule::Backward::apply(Tensors&& gradients) {
+  if (torch::GradMode::is_enabled())
+    fail(ErrorKind::Unimplemented, "the gradients of '{}' have no gradients: backward without create_graph",
+         connection->name());
+  if (done)
+    fail(ErrorKind::InvalidArgument,
+         "a second backward through one forward of '{}': say retain_graph in the first", connection->name());
+  std::vector<bool> wanted;
+  for (size_t i = 0; i < inputs.size(); ++i)
+    wanted.push_back(should_compute_output(i) && task_should_compute_output(i));
+  done = !retain;
+  rpc::Message request;
+  request.head = {{"of", id},
+                  {"retain", retain.load()},
+                  {"wanted", wanted},
+                  {"parameters", task_should_compute_output(inputs.size())}};
+  request.head["gradients"] = ps::pack(gradients, request.pieces);
+  const rpc::Message answer = connection->call("backward", std::move(request));
+  ps::Reader reader(answer);
+  Tensors found = ps::unpack(answer.head.at("gradients"), reader);
+  if (found.size() != inputs.size())
+    fail(ErrorKind::DataLoss, "{}: {} gradients came for {} inputs", connection->who(), found.size(),
+         inputs.size());
+  for (size_t i = 0; i < found.size(); ++i) found[i] = like(found[i], inputs[i]);
+  found.emplace_back();
+  return found;
+}
+
+RemoteModule::RemoteModule(const Context& context, std::string_view device, const std::string& name)
+    : connection_(std::make_shared<Connection>(context, task_of(device), name)) {}
+
+torch::Tensor RemoteModule::forward(const torch::Tensor& input) {
+  const Tensors outputs = forward(Tensors{input});
+  if (outputs.size() != 1)
+    fail(ErrorKind::InvalidArgument,
+         "the module '{}' has {} outputs: give its inputs as a vector, and take one", connection_->name(),
+         outputs.size());
+  return outputs.front();
+}
+
+Tensors RemoteModule::forward(const Tensors& inputs) {
+  const bool graph = torch::GradMode::is_enabled();
+  std::vector<bool> gradients;
+  Tensors places;
+  for (const torch::Tensor& input : inputs) {
+    gradients.push_back(graph && input.defined() && input.requires_grad());
+    places.push_back(input.defined() ? torch::empty({0}, input.options().requires_grad(false)) : input);
+  }
+  rpc::Message request;
+  const auto autocast = compat::cpu_autocast();
+  request.head = {{"graph", graph},
+                  {"training", connection_->training().load()},
+                  {"gradients", gradients},
+                  {"autocast", autocast ? type_name(*autocast) : ""}};
+  request.head["random"] = ps::pack({ps::random_state()}, request.pieces);
+  request.head["inputs"] = ps::pack(inputs, request.pieces);
+
+  const rpc::Message answer = connection_->call("forward", std::move(request));
+  ps::Reader reader(answer);
+  Tensors outputs = ps::unpack(answer.head.at("outputs"), reader);
+  const Tensors random = ps::unpack(answer.head.at("random"), reader);
+  const auto have_gradients = answer.head.at("gradients").get<std::vector<bool>>();
+  if (random.size() != 1 || have_gradients.size() != outputs.size())
+    fail(ErrorKind::DataLoss, "{}: the answer to a forward does not make sense", connection_->who());
+  ps::set_random_state(random.front());
+  for (torch::Tensor& output : outputs)
+    output = like(output, places.empty() ? torch::Tensor() : places.front());
+  if (!answer.head.contains("of")) return outputs;
+
+  // As every node of autograd: long chains of them end without recursion.
+  const std::shared_ptr<Backward> node(
+      new Backward(connection_, answer.head.at("of").get<int64_t>(), std::move(places)),
+      torch::autograd::deleteNode);
+  torch::autograd::edge_list edges = torch::autograd::collect_next_edges(inputs);
+  edges.push_back(torch::autograd::impl::gradient_edge(torch::zeros({0}).requires_grad_()));
+  node->set_next_edges(std::move(edges));
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    if (have_gradients[i]) torch::autograd::create_gradient_edge(outputs[i], node);
+  }
+  return outputs;
+}
+
+void RemoteModule::train(bool on) { connection_->training() = on; }
+
+void RemoteModule::zero_grad() { connection_->call("zero_grad", {}); }
+
+void RemoteModule::step(std::optional<double> learning_rate) {
+  rpc::Message request;
+  if (learning_rate) request.head["rate"] = *learning_rate;
+  connection_->call("step", std::move(request));
+}
+
+std::string RemoteModule::sha256() { return ps::text_in(connection_->call("sha256", {}).head, "sha256"); }
+
+const std::vector<std::string>& RemoteModule::plan() const { return connection_->plan(); }
+
+std::vector<store::NamedTensor> RemoteModule::state() {
+  const rpc::Message answer = connection_->call("state", {});
+  const auto names = answer.head.at("names").get<std::vector<std::string>>();
+  ps::Reader reader(answer);
+  const Tensors tensors = ps::unpack(answer.head.at("tensors"), reader);
+  if (names.size() != tensors.size())
+    fail(ErrorKind::DataLoss, "{}: {} names for {} tensors", connection_->who(), names.size(),
+         tensors.size());
+  std::vector<store::NamedTensor> state;
+  for (size_t i = 0; i < names.size(); ++i) state.push_back({names[i], tensors[i]});
+  return state;
+}
+
+void RemoteModule::load(const std::vector<store::NamedTensor>& state) {
+  rpc::Message request;
+  Tensors tensors;
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : state) {
+    names.push_back(name);
+    tensors.push_back(tensor);
+  }
+  request.head["names"] = names;
+  request.head["tensors"] = ps::pack(tensors, request.pieces);
+  connection_->call("load", std::move(request));
+}
+
+void RemoteModule::end() { connection_->call("end", {}); }
+
+}  // namespace tutti
