@@ -18,9 +18,9 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "tutti/base/chart.h"
 #include "bench/scale_model.h"
 #include "bench/sides.h"
+#include "tutti/base/chart.h"
 #include "tutti/base/environment.h"
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"

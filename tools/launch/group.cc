@@ -96,8 +96,8 @@ ChildOptions Group::options_for(size_t index) const {
 
 // Workers share them evenly.
 std::vector<int> Group::cores_of(size_t index) const {
-  if (tasks_[index].is_server) return usable_cores();
-  const auto is_worker = [](const TaskPlan& task) { return !task.is_server; };
+  if (tasks_[index].part != Part::Worker) return usable_cores();
+  const auto is_worker = [](const TaskPlan& task) { return task.part == Part::Worker; };
   const auto place = std::count_if(tasks_.begin(), tasks_.begin() + static_cast<int64_t>(index), is_worker);
   const auto workers = std::count_if(tasks_.begin(), tasks_.end(), is_worker);
   return share_of(usable_cores(), static_cast<int>(place), static_cast<int>(workers));
@@ -200,7 +200,7 @@ void Group::end_idle_servers() {
   constexpr milliseconds kTimeToEnd{5000};
   if (kill_at_) return;
   for (size_t i = 0; i < members_.size(); ++i) {
-    if (!tasks_[i].is_server && members_[i].running()) return;
+    if (tasks_[i].part != Part::Server && members_[i].running()) return;
   }
   if (!servers_alone_since_) servers_alone_since_ = Clock::now();
   if (Clock::now() - *servers_alone_since_ < kTimeToEnd || !anyone_running()) return;
@@ -208,12 +208,12 @@ void Group::end_idle_servers() {
   stop(SIGTERM, options_.failure_grace);
 }
 
-// The others wait for it. Where its servers have ended as servers do at the end of a job, there is nobody to
-// wait, and nothing to come back to; that one has come back and waited for them in vain is no failure.
+// The others wait for it. Where servers or master have ended as they do at the end of a job, there is nobody
+// to wait, and nothing to come back to; that one has come back and waited for them in vain is no failure.
 bool Group::restart(Member& member) {
   if (kill_at_ || result_.interrupted || restarts_ >= options_.restarts) return false;
   if (job_is_done()) {
-    say("{} is not started again: the servers have ended, and the job is done", member.task());
+    say("{} is not started again: the job is done", member.task());
     return member.came_back() && member.outcome()->exit_code() == exit_code(ErrorKind::Timeout);
   }
   report(member);
@@ -225,10 +225,13 @@ bool Group::restart(Member& member) {
 }
 
 bool Group::job_is_done() const {
+  bool any = false;
   for (size_t i = 0; i < members_.size(); ++i) {
-    if (tasks_[i].is_server && (members_[i].running() || !members_[i].outcome()->success())) return false;
+    if (tasks_[i].part == Part::Worker) continue;
+    any = true;
+    if (members_[i].running() || !members_[i].outcome()->success()) return false;
   }
-  return true;
+  return any;
 }
 
 void Group::report(const Member& member) {

@@ -17,11 +17,15 @@
 
 namespace tutti {
 
+// What a task has to do with the others. Whoever is no worker has all cores, since it works while the workers
+// wait, and is what they come back to.
+enum class Part { Worker, Server, Master };
+
 // A process that is to be one task: what it is called, and the variables that tell it so.
 struct TaskPlan {
   std::string name;  // "worker/2"
   std::map<std::string, std::string> variables;
-  bool is_server = false;  // on all cores, since it works while the workers wait
+  Part part = Part::Worker;
 };
 
 struct GroupOptions {

@@ -24,9 +24,8 @@ int launch(const std::vector<std::string>& command, const Environment& environme
   for (int restart = 0;; ++restart) {
     Plan plan = planner.plan(signals);
     if (plan.signal) return 128 + *plan.signal;
-    const bool one_by_one =
-        options.master || std::any_of(plan.tasks.begin(), plan.tasks.end(),
-                                      [](const TaskPlan& task) { return task.is_server; });
+    const bool one_by_one = std::any_of(plan.tasks.begin(), plan.tasks.end(),
+                                        [](const TaskPlan& task) { return task.part != Part::Worker; });
     const GroupOptions group{.restarts = one_by_one ? options.restarts : 0};
     const GroupResult result = Group(command, environment, std::move(plan.tasks), signals, mark, group).run();
     if (result.exit_code == 0 || result.interrupted || one_by_one || restart == options.restarts)

@@ -81,11 +81,12 @@ Plan Planner::on_this_machine() const {
   const std::string launch = random_key();
   for (int index = 0; index < options_.servers; ++index) {
     plan.tasks.push_back(plan_of(cluster, {.job = kServers, .index = index}, launch));
-    plan.tasks.back().is_server = true;
+    plan.tasks.back().part = Part::Server;
     plan.tasks.back().variables["CUDA_VISIBLE_DEVICES"] = "";
   }
   if (options_.master) {
     plan.tasks.push_back(plan_of(cluster, {.job = kMaster, .index = 0}, launch));
+    plan.tasks.back().part = Part::Master;
     plan.tasks.back().variables["CUDA_VISIBLE_DEVICES"] = "";
   }
   for (const int index : cluster.task_indices(kWorkers)) {

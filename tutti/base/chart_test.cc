@@ -13,7 +13,8 @@ TEST(Chart, draws_every_point_and_escapes_text) {
   chart.title = "a < b & c";
   chart.x = {.label = "workers", .least = 1, .most = 1024, .logarithmic = true};
   chart.y = {.label = "efficiency", .least = 0, .most = 1};
-  chart.series = {{"ring", chart::Mark::Line, {{1, 1}, {1024, 0.5}}}, {"measured", chart::Mark::Dots, {{32, 0.75}}}};
+  chart.series = {{"ring", chart::Mark::Line, {{1, 1}, {1024, 0.5}}},
+                  {"measured", chart::Mark::Dots, {{32, 0.75}}}};
   const std::string svg = chart::svg_of({chart});
   EXPECT_THAT(svg, HasSubstr("a &lt; b &amp; c"));
   EXPECT_THAT(svg, HasSubstr("<polyline"));

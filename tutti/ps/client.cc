@@ -60,7 +60,8 @@ Json Client::head() const { return {{"run", run_}, {"patience", peers_.timeout()
 
 std::vector<Json> Client::states_of_all() {
   std::vector<Json> states(peers_.size());
-  peers_.for_all([&](size_t i) { states[i] = peers_.call(i, "state", {}, peers_.patience("its state")).head; });
+  peers_.for_all(
+      [&](size_t i) { states[i] = peers_.call(i, "state", {}, peers_.patience("its state")).head; });
   return states;
 }
 

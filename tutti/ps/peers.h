@@ -58,8 +58,8 @@ class Peers {
     });
   }
   // For each at once. What is thrown, when all are done, is what the first has failed with; that one is lost
-  // goes before everything else. Nobody then waits for the others, whose answers may never come: they may wait
-  // for a task that has to begin anew like this one.
+  // goes before everything else. Nobody then waits for the others, whose answers may never come: they may
+  // wait for a task that has to begin anew like this one.
   template <class Body>
   void for_all(Body body);
 

@@ -75,7 +75,8 @@ SyncStep::Result SyncStep::add_up(int64_t step) {
     result.loss_sum = numbers[kLoss].clone();
     add(numbers);
     const auto& first = offers_[static_cast<size_t>(result.outcome.first_with_data)];
-    for (size_t i = 0; i < counters_.size(); ++i) counters_[i].copy_(first->counters[i].view(counters_[i].sizes()));
+    for (size_t i = 0; i < counters_.size(); ++i)
+      counters_[i].copy_(first->counters[i].view(counters_[i].sizes()));
   }
   for (auto& offer : offers_) offer.reset();
   any_data_ = result.outcome.any_data;

@@ -117,8 +117,7 @@ Json to_json(const std::vector<torch::Tensor>& tensors) {
 
 std::vector<torch::Tensor> zeros_from_json(const Json& json) {
   std::vector<torch::Tensor> tensors;
-  for (const Json& one : json)
-    tensors.push_back(torch::zeros({size_in(one, "size")}, type_in(one, "type")));
+  for (const Json& one : json) tensors.push_back(torch::zeros({size_in(one, "size")}, type_in(one, "type")));
   return tensors;
 }
 

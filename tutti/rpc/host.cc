@@ -1,5 +1,6 @@
 #include "tutti/rpc/host.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstring>
@@ -29,6 +30,8 @@ using std::chrono::milliseconds;
 // Every connection has a thread; more of them than this are no cluster but a flood.
 constexpr size_t kMostCallers = 4096;
 constexpr milliseconds kGreeting{10000};
+// That an answer may take to leave when the host ends.
+constexpr milliseconds kFarewell{2000};
 // Between two chunks of one message: a caller that begins and does not go on holds memory that others wait
 // for.
 constexpr milliseconds kChunk{60000};
@@ -60,6 +63,8 @@ class Connection {
   void watch();
   // Nothing of it is served any more. From any thread.
   void tell_gone();
+  // Whether it has been asked for something, and the answer has not left. From any thread.
+  bool is_busy();
 
  private:
   void run();
@@ -71,7 +76,7 @@ class Connection {
   std::vector<Bytes> places_of(const Frame& frame) const;
   void serve(const Frame& frame, Message request);
   Message ask_service(const Frame& frame, const Message& request);
-  void end_serving();
+  void end_answering();
   void answer(const Frame& request, const Message& answer);
   Part place(const Piece& piece, const Part& wanted) const;
   void fail_request(const Error& error);
@@ -87,6 +92,7 @@ class Connection {
   std::mutex mutex_;
   bool greeted_ = false;  // all below: guarded by mutex_
   bool serving_ = false;
+  bool answering_ = false;
   bool gone_ = false;
 
   std::thread thread_;  // last: it uses all of the above
@@ -103,6 +109,7 @@ void Connection::run() {
     refuse(Error(ErrorKind::Overloaded, "no memory"));
   }
   tell_gone();
+  end_answering();
   stream_.reset();
   done_ = true;
 }
@@ -186,6 +193,11 @@ std::vector<Bytes> Connection::places_of(const Frame& frame) const {
   return places;
 }
 
+bool Connection::is_busy() {
+  const std::lock_guard lock(mutex_);
+  return serving_ || answering_;
+}
+
 void Connection::serve(const Frame& frame, Message request) {
   try {
     request.into = places_of(frame);
@@ -197,6 +209,7 @@ void Connection::serve(const Frame& frame, Message request) {
   } catch (const std::exception& error) {
     fail_request(Error(ErrorKind::Bug, fmt::format("'{}': {}", frame.method, error.what())));
   }
+  end_answering();
 }
 
 Message Connection::ask_service(const Frame& frame, const Message& request) {
@@ -207,19 +220,23 @@ Message Connection::ask_service(const Frame& frame, const Message& request) {
   }
   try {
     Message answer = shared_.service.serve(caller_, frame.method, request);
-    end_serving();
+    const std::lock_guard lock(mutex_);
+    serving_ = false;
+    answering_ = true;
     return answer;
   } catch (...) {
-    end_serving();
+    const std::lock_guard lock(mutex_);
+    serving_ = false;
+    // What it has failed with is that the caller has gone, or that the host is closing.
+    if (gone_) throw StreamEnd(ErrorKind::PeerLost, "the caller has gone");
+    answering_ = true;
     throw;
   }
 }
 
-// An answer to somebody who has gone is none.
-void Connection::end_serving() {
+void Connection::end_answering() {
   const std::lock_guard lock(mutex_);
-  serving_ = false;
-  if (gone_) throw StreamEnd(ErrorKind::PeerLost, "the caller has gone");
+  answering_ = false;
 }
 
 // Where a piece of the answer goes. What the caller wants in its arena is copied there at once, where the
@@ -284,6 +301,7 @@ struct Host::Impl {
 
   void keep_door();
   void let_in(std::unique_ptr<ServerStream> stream);
+  bool anyone_busy();
 
   Shared shared;
   const std::unique_ptr<Listener> listener;
@@ -319,12 +337,21 @@ void Host::Impl::let_in(std::unique_ptr<ServerStream> stream) {
   }
 }
 
+bool Host::Impl::anyone_busy() {
+  const std::lock_guard lock(mutex);
+  return std::any_of(connections.begin(), connections.end(),
+                     [](Connection& connection) { return connection.is_busy(); });
+}
+
+// What the service has done by now the callers hear of.
 Host::Impl::~Impl() {
   closing = true;
   {
     const std::lock_guard lock(mutex);
     for (Connection& connection : connections) connection.tell_gone();
   }
+  const auto deadline = Clock::now() + kFarewell;
+  while (anyone_busy() && Clock::now() < deadline) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   listener->close();
   closed = true;
   doorkeeper.join();

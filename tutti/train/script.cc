@@ -28,7 +28,9 @@ constexpr const char* kPredict = "predict";
 constexpr const char* kForward = "forward";
 
 // LibTorch's errors go on with a stack of frames.
-std::string without_frames(const std::string& text) { return text.substr(0, text.find("\nException raised from")); }
+std::string without_frames(const std::string& text) {
+  return text.substr(0, text.find("\nException raised from"));
+}
 
 template <class Body>
 auto or_invalid(const char* what, Body body) {
@@ -91,7 +93,8 @@ LossOutput loss_output(const IValue& value) {
       return {elements[0].toTensor(), elements[1].toTensor()};
   }
   fail(ErrorKind::InvalidArgument,
-       "loss() of the program has to return the mean loss, or (loss, predictions), not a {}", value.tagKind());
+       "loss() of the program has to return the mean loss, or (loss, predictions), not a {}",
+       value.tagKind());
 }
 
 torch::Tensor prediction(const IValue& value) {
@@ -151,8 +154,7 @@ Json outline_of_tensors(const Named& named, std::map<const void*, std::string>& 
   Json all = Json::array();
   for (const auto& entry : named) {
     const torch::Tensor& tensor = entry.value();
-    const std::string& first =
-        first_names.emplace(tensor.unsafeGetTensorImpl(), entry.key()).first->second;
+    const std::string& first = first_names.emplace(tensor.unsafeGetTensorImpl(), entry.key()).first->second;
     all.push_back({{"name", entry.key()},
                    {"first", first},
                    {"type", type_name(tensor.scalar_type())},
@@ -244,7 +246,8 @@ Model script_model(const Script& script) {
                 IValue(script.module_->_ivalue()), {});
   };
   const char* predict = script.module_->find_method(kPredict) ? kPredict : kForward;
-  fill(model, call(kLoss), script.module_->find_method(predict) ? std::optional(call(predict)) : std::nullopt);
+  fill(model, call(kLoss),
+       script.module_->find_method(predict) ? std::optional(call(predict)) : std::nullopt);
   model.script = std::make_shared<const Script>(script);
   return model;
 }

@@ -107,7 +107,8 @@ TEST(Script, of_a_module_has_the_bits_of_the_same_in_cpp) {
 TEST(Script, predicts_and_knows_training_from_evaluation) {
   const TestFolder folder;
   auto module = scripted_module(*net());
-  module.define("def predict(self, x):\n  return self.forward(x) if self.training else self.dense.forward(x)\n");
+  module.define(
+      "def predict(self, x):\n  return self.forward(x) if self.training else self.dense.forward(x)\n");
   module.save(folder / "net.pt");
   Replica replica(script_model(Script::from_file(folder / "net.pt")), torch::optim::SGDOptions(0.1),
                   defaults());
@@ -126,8 +127,10 @@ TEST(Script, that_does_not_fit_says_how) {
   fails("def lost(x):\n  return x\n", "no function loss");
   fails("def loss(dense_wieght, x):\n  return x\n", "did you mean 'dense_weight'");
   fails("def loss(x):\n  return 3\n", "has to return the mean loss");
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("torch.jit.save"), [] { Script::from_bytes("PK nothing"); });
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("cannot be read"), [] { Script::from_file("/none.pt"); });
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("torch.jit.save"),
+               [] { Script::from_bytes("PK nothing"); });
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("cannot be read"),
+               [] { Script::from_file("/none.pt"); });
 }
 
 struct Mixed : torch::nn::Module {

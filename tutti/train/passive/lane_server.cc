@@ -47,7 +47,8 @@ rpc::Message LaneServer::step(const rpc::Message& request, const Wishes& wishes)
   const int64_t step = ps::number_in(request.head, "step");
   const Json& lanes = request.head.at("lanes");
   if (static_cast<int64_t>(lanes.size()) != lanes_.lanes().size())
-    fail(ErrorKind::InvalidArgument, "{} lanes where this worker has {}", lanes.size(), lanes_.lanes().size());
+    fail(ErrorKind::InvalidArgument, "{} lanes where this worker has {}", lanes.size(),
+         lanes_.lanes().size());
   ps::Reader reader(request);
   take_into(reader, everything(replica_.parameters()));
   const torch::Tensor losses =
@@ -85,7 +86,8 @@ rpc::Message LaneServer::predictions() {
   rpc::Message answer;
   Json lanes = Json::array();
   for (const auto& [lane, prediction] : predictions_)
-    lanes.push_back({{"lane", std::stoll(lane)}, {"batch", append(answer, Batch({{"prediction", prediction}}))}});
+    lanes.push_back(
+        {{"lane", std::stoll(lane)}, {"batch", append(answer, Batch({{"prediction", prediction}}))}});
   answer.head["lanes"] = std::move(lanes);
   return answer;
 }

@@ -22,8 +22,7 @@ constexpr const char* kStop = "stop";
 
 }  // namespace
 
-Line::Line(const Context& context)
-    : context_(context), host_(ps::host_at_own_address(context), mailbox_) {}
+Line::Line(const Context& context) : context_(context), host_(ps::host_at_own_address(context), mailbox_) {}
 
 // Nobody is left waiting: the host ends when all are answered.
 Line::~Line() {

@@ -27,8 +27,8 @@ namespace tutti {
 //   const Master::Mean mean = master.average();       // it is in parameters().grads()
 //   master.apply();
 //
-// The sum is made along the tree over the lanes, so that the bits are those of any other way to make the step.
-// Not thread-safe.
+// The sum is made along the tree over the lanes, so that the bits are those of any other way to make the
+// step. Not thread-safe.
 class Master {
  public:
   // A lane a worker, and parameters that begin as the module has them. The workers are the other tasks of the
@@ -53,9 +53,9 @@ class Master {
   // Waits for what was begun. Gradients and buffers are then the mean over all examples and lanes.
   struct Mean {
     int64_t examples = 0;
-    torch::Tensor loss_sum = {};           // of all examples, float64; undefined where there were none
+    torch::Tensor loss_sum = {};  // of all examples, float64; undefined where there were none
     std::vector<std::optional<LossOutput>> outputs = {};  // by lane, where there was data
-    Wishes wishes = {};                    // of the workers
+    Wishes wishes = {};                                   // of the workers
 
     double loss() const { return loss_sum.item<double>() / static_cast<double>(examples); }
   };
@@ -78,7 +78,7 @@ class Master {
   Replica* replica_;
   std::optional<LaneVectors> vectors_;  // once begun, like all below
   std::optional<ps::SyncStep> sum_;
-  std::vector<bool> asked_;             // by worker, in this step
+  std::vector<bool> asked_;  // by worker, in this step
   std::vector<comm::Work> under_way_;
   int64_t step_ = 0;
   std::unique_ptr<passive::Workers> workers_;  // last, so that nothing is under way any more

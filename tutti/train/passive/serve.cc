@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
-#include <string>
 #include <string.h>
+#include <string>
 #include <utility>
 
 #include <fmt/format.h>
@@ -25,9 +25,9 @@
 namespace tutti {
 namespace {
 
-using std::chrono::milliseconds;
 using passive::LaneServer;
 using passive::Line;
+using std::chrono::milliseconds;
 
 constexpr milliseconds kBetweenLooks{100};
 
@@ -116,7 +116,8 @@ bool follow(const Context& context, const std::optional<Model>& model, Line& lin
 void follow_master(const Context& context, const std::optional<Model>& model) {
   const StopSignals signals;
   Line line(context);
-  context.log().info("waiting for a master at {}", context.cluster().address(context.task().job, context.task().index));
+  context.log().info("waiting for a master at {}",
+                     context.cluster().address(context.task().job, context.task().index));
   while (!signals.received()) {
     const auto request = line.next_beginning(kBetweenLooks);
     if (!request) continue;

@@ -84,7 +84,8 @@ void Workers::begin(const Beginning& beginning) {
     for (const torch::Tensor& counter : vectors_.counters()) place.counters.push_back(like(counter));
   }
   peers_.connect();
-  peers_.for_all([this](size_t worker) { begin_one(worker); });
+  ready_.assign(peers_.size(), 0);
+  peers_.for_all([this](size_t worker) { until_done(worker, {}); });
 }
 
 void Workers::begin_one(size_t worker) {
@@ -116,21 +117,22 @@ comm::Work Workers::ask(int worker, int64_t step, std::vector<Batch> batches) {
   });
 }
 
-// It keeps nothing, so that whatever a lost one was at can be asked for again.
-template <class Body>
-void Workers::until_done(size_t worker, Body body) {
-  for (bool lost = false;;) {
+// Makes it ready, where it is not, and carries out the body. It keeps nothing, so that whatever a lost one
+// was at can be asked for again.
+void Workers::until_done(size_t worker, const std::function<void()>& body) {
+  for (;;) {
     try {
-      if (lost) {
+      if (!ready_[worker]) {
         peers_.connect(worker);
         begin_one(worker);
+        ready_[worker] = 1;
       }
-      body();
+      if (body) body();
       return;
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::PeerLost) throw;
       context_.log().warning("{}; waiting for it to come back", error.what());
-      lost = true;
+      ready_[worker] = 0;
     }
   }
 }
@@ -168,11 +170,11 @@ void Workers::compute(size_t worker, int64_t step, const std::vector<Batch>& bat
 }
 
 void Workers::fetch_predictions(size_t worker, Answer& answer) {
-  const rpc::Message message =
-      peers_.call(worker, "predictions", {}, peers_.patience("predictions"));
+  const rpc::Message message = peers_.call(worker, "predictions", {}, peers_.patience("predictions"));
   ps::Reader reader(message);
   for (const Json& lane : message.head.at("lanes")) {
-    const auto at = static_cast<size_t>(ps::number_in(lane, "lane") - lanes_of(static_cast<int>(worker)).begin);
+    const auto at =
+        static_cast<size_t>(ps::number_in(lane, "lane") - lanes_of(static_cast<int>(worker)).begin);
     answer.outputs.at(at).value().prediction = take_batch(reader, lane.at("batch")).front();
   }
 }

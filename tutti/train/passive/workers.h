@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -68,8 +69,7 @@ class Workers {
   struct Place;  // where a worker's sums go
 
   void begin_one(size_t worker);
-  template <class Body>
-  void until_done(size_t worker, Body body);
+  void until_done(size_t worker, const std::function<void()>& body);
   void compute(size_t worker, int64_t step, const std::vector<Batch>& batches);
   void fetch_predictions(size_t worker, Answer& answer);
 
@@ -81,7 +81,8 @@ class Workers {
   Beginning beginning_;
   std::vector<Place> places_;  // by worker
   std::vector<Answer> answers_;
-  ps::Peers peers_;  // last, so that their threads end first
+  std::vector<char> ready_;  // whether it has been begun; by worker, each of its thread
+  ps::Peers peers_;          // last, so that their threads end first
 };
 
 }  // namespace tutti::passive

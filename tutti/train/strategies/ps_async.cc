@@ -31,8 +31,7 @@ PsAsync::PsAsync(Replica& replica, ps::Client& client, LaneVectors& vectors, con
       options_(options),
       block_(lanes_of(options.rank, options.world, options.lanes)),
       gradients_(gradients_of(replica.parameters())),
-      lanes_(replica, vectors, gradients_,
-             {block_, {0, block_.size()}, std::max<int64_t>(1, block_.size())}),
+      lanes_(replica, vectors, gradients_, {block_, {0, block_.size()}, std::max<int64_t>(1, block_.size())}),
       before_(like_ours()),
       going_(like_ours()),
       coming_(like_ours()) {}
@@ -81,8 +80,9 @@ bool PsAsync::compute(int64_t step, data::BatchQueue& queue, const LaneObserver&
   }
   const auto subtrees = lanes_.run_step(step, queue, observe);
   const torch::NoGradGuard no_grad;
-  const bool any_data = std::any_of(subtrees.begin(), subtrees.end(),
-                                    [](const TreeSum::Subtree& subtree) { return subtree.values.has_value(); });
+  const bool any_data = std::any_of(subtrees.begin(), subtrees.end(), [](const TreeSum::Subtree& subtree) {
+    return subtree.values.has_value();
+  });
   if (!any_data) return false;
   examples_ = vectors_.numbers()[kExamples].item<int64_t>();
   if (vectors_.one_lane()) return true;

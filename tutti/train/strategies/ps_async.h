@@ -65,7 +65,7 @@ class PsAsync final : public Strategy {
   const LaneRange block_;
   std::vector<torch::Tensor> gradients_;  // the parameters'
   LaneRunner lanes_;
-  Vectors before_;                        // buffers that the lanes began with
+  Vectors before_;  // buffers that the lanes began with
   Vectors going_;
   Vectors coming_;
   int64_t end_ = -1;

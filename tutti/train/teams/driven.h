@@ -46,8 +46,8 @@ class Driven final : public Team {
   passive::Line line_;
   std::optional<passive::Place> place_;  // once started
   std::optional<passive::LaneServer> server_;
-  int64_t merges_ = 0;     // of metrics
-  bool finished_ = false;  // a fit at least, and nothing was begun after it
+  int64_t merges_ = 0;                                 // of metrics
+  bool finished_ = false;                              // a fit at least, and nothing was begun after it
   const int exceptions_ = std::uncaught_exceptions();  // when this was made
   const std::unique_ptr<comm::Communicator> alone_;
   comm::TimelineFile timeline_file_;  // last, so that it is written first
