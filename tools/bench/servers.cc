@@ -179,7 +179,9 @@ ServerRow Servers::measure(int64_t bytes, Carrier carrier) {
 }
 
 void Servers::end() {
-  if (worker_) worker_->client.end();
+  if (!worker_) return;
+  worker_->client.end();
+  worker_->client.leave();
 }
 
 std::string server_heading() {

@@ -24,8 +24,9 @@ class Service {
   // In a thread of this caller's own, one request at a time; it may wait. What it throws reaches the caller
   // as it is. The answer's pieces are read before the next request of this caller is served.
   virtual Message serve(const Caller& caller, const std::string& method, const Message& request) = 0;
-  // The connection has ended: nothing more comes from it. In another thread, maybe while serve() is still at
-  // work for it, which should then come to an end.
+  // The connection has ended, or the host is about to: nothing more comes from it. In another thread, maybe
+  // while serve() is still at work for it, which should then come to an end, by an exception where it has no
+  // answer.
   virtual void gone(const Caller& caller) = 0;
 };
 
@@ -48,7 +49,8 @@ class Host {
  public:
   // Port in use: Overloaded, which names who has it, where that can be found out.
   Host(const HostOptions& options, Service& service);
-  // Refuses new requests, tells the service that every caller is gone, and waits for what is under way.
+  // Refuses new requests, tells the service that every caller is gone, and waits for what is under way. What
+  // the service has done by then its callers still hear of.
   ~Host();
   Host(const Host&) = delete;
   Host& operator=(const Host&) = delete;

@@ -97,6 +97,7 @@ class TestService final : public Service {
     count(waiting_);
     std::unique_lock lock(mutex_);
     EXPECT_TRUE(changed_.wait_for(lock, kEventually, [&] { return released_ || gone_.contains(caller.id); }));
+    if (gone_.contains(caller.id)) fail(ErrorKind::PeerLost, "nobody waits any more");
     return {};
   }
   Message keep(const Message& request) {

@@ -36,9 +36,12 @@ template <class Body>
 auto or_invalid(const char* what, Body body) {
   try {
     return body();
+  } catch (const Error&) {
+    throw;
   } catch (const c10::Error& error) {
     fail(ErrorKind::InvalidArgument, "{}: {}", what, without_frames(error.what_without_backtrace()));
-  } catch (const torch::jit::ErrorReport& error) {
+  } catch (const std::exception& error) {
+    // The compiler's own, whose type cannot be caught from outside of LibTorch.
     fail(ErrorKind::InvalidArgument, "{}: {}", what, error.what());
   }
 }
@@ -63,7 +66,7 @@ class Call {
     for (const std::string& name : names_) stack.emplace_back(argument(name, batch));
     // As it is written: what the optimiser of TorchScript makes of it has other bits.
     const torch::jit::GraphOptimizerEnabledGuard as_it_is(false);
-    return function_(std::move(stack));
+    return or_invalid("the program failed", [&] { return function_(std::move(stack)); });
   }
 
  private:

@@ -72,6 +72,7 @@ torch::jit::Module scripted_module(const Net& like) {
   module.define(
       "def forward(self, x):\n  return torch.dropout(torch.tanh(self.dense.forward(x)), 0.5, True)\n");
   module.define("def loss(self, x, y):\n  return torch.mse_loss(self.forward(x), y)\n");
+  for (const auto& parameter : module.parameters()) parameter.set_requires_grad(true);
   return module;
 }
 
@@ -96,7 +97,6 @@ TEST(Script, of_a_module_has_the_bits_of_the_same_in_cpp) {
   const TestFolder folder;
   const std::string path = folder / "net.pt";
   auto module = scripted_module(*net());
-  for (const auto& parameter : module.parameters()) parameter.set_requires_grad(true);
   module.save(path);
   const auto script = Script::from_file(path);
   EXPECT_TRUE(script.is_module());
@@ -149,9 +149,9 @@ struct Mixed : torch::nn::Module {
 };
 
 TEST(Outline, gives_a_module_with_the_same_parameters_in_the_same_order) {
-  Mixed module;
-  const auto copy = module_of(outline_of(module));
-  const Parameters here(module);
+  const auto module = std::make_shared<Mixed>();
+  const auto copy = module_of(outline_of(*module));
+  const Parameters here(*module);
   const Parameters there(*copy);
   EXPECT_EQ(here.plan(), there.plan());
   EXPECT_EQ(here.aliases(), there.aliases());
