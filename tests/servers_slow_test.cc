@@ -1,6 +1,7 @@
 // Bad days: servers, workers and the chief are killed at random moments, again and again, on a machine that
 // is busy with something else. TUTTI_TEST_SEED=N repeats the choices of one of them, though not the moments
 // to the microsecond.
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdio>
@@ -21,7 +22,8 @@ using std::chrono::milliseconds;
 
 constexpr int kServers = 2;
 constexpr int kWorkers = 3;
-constexpr int kKills = 13;  // in each of four jobs
+constexpr int kKills = 26;  // of each strategy, in as many jobs as it takes
+constexpr int kMostOfOne = 13;
 // Nothing takes as long that ends at all.
 constexpr std::chrono::seconds kDeadline{240};
 // Between two kills of a job: some tasks are killed while another is still coming back.
@@ -53,7 +55,7 @@ class BadDay : public ::testing::Test {
 
   static int up_to(int number) { return std::uniform_int_distribution<>(0, number)(random); }
 
-  // Kills any of its tasks so often, and waits until the job has ended. Its report.
+  // Kills any of its tasks so often, or until it has ended, which it has to do well. Its report.
   nlohmann::json survive(const std::string& name, const Flags& flags, int kills) {
     const std::string report = folder_ / name + ".json";
     // More than one restart a kill: who has waited too long for one that was killed gives up, too.
@@ -74,7 +76,7 @@ class BadDay : public ::testing::Test {
     // Whoever is killed when it has left, and the servers with it, is not needed any more.
     const bool too_late = job.run().err().find("the job is done") != std::string::npos;
     EXPECT_TRUE(code == 0 || too_late) << job.run().err();
-    EXPECT_EQ(killed, kills) << "give it more --steps";
+    killed_ += killed;
     if (!std::filesystem::exists(report)) {
       ADD_FAILURE() << "no report: " << job.run().err();
       return {};
@@ -86,6 +88,7 @@ class BadDay : public ::testing::Test {
   const TestFolder folder_;
   const Load load_;
   std::string last_words_;
+  int killed_ = 0;
 
  private:
   static bool kill_any(const ServedRun& job) {
@@ -101,18 +104,20 @@ std::mt19937_64 BadDay::random;
 TEST_F(BadDay, in_lock_step_ends_with_the_bits_of_a_good_one) {
   const Flags flags = {"--net", "normed", "--lanes", "6", "--batch", "8", "--steps", "600"};
   const std::string alone = hash_of(training(1, flags), folder_);
-  for (const std::string name : {"sync1", "sync2"}) {
-    const nlohmann::json report = survive(name, with(flags, {"--strategy", "ps-sync"}), kKills);
-    EXPECT_EQ(report.value("weights_sha256", ""), alone) << last_words_;
+  for (int job = 0; killed_ < kKills; ++job) {
+    const nlohmann::json report = survive(fmt::format("sync{}", job), with(flags, {"--strategy", "ps-sync"}),
+                                          std::min(kMostOfOne, kKills - killed_));
+    ASSERT_EQ(report.value("weights_sha256", ""), alone) << last_words_;
     EXPECT_EQ(report.value("examples", 0), 600 * 6 * 8) << last_words_;
   }
 }
 
 TEST_F(BadDay, in_no_step_ends_after_as_many_as_asked_for_and_has_learnt) {
   const Flags flags = {"--net", "odd", "--batch", "8", "--steps", "3000", "--evaluate"};
-  for (const std::string name : {"async1", "async2"}) {
-    const nlohmann::json report = survive(name, flags, kKills);
-    EXPECT_EQ(report.value("steps", 0), 3000) << last_words_;
+  for (int job = 0; killed_ < kKills; ++job) {
+    const nlohmann::json report =
+        survive(fmt::format("async{}", job), flags, std::min(kMostOfOne, kKills - killed_));
+    ASSERT_EQ(report.value("steps", 0), 3000) << last_words_;
     EXPECT_EQ(report.value("examples", 0), 3000 * 8) << last_words_;
     EXPECT_GT(report["metrics"].value("accuracy", 0.0), 0.7) << last_words_;
   }

@@ -202,7 +202,7 @@ TEST(Servers, with_a_port_that_nobody_would_know_are_refused) {
         run_program(with({together_program(), "--job_name", job, "--steps", "1"}, cluster));
     EXPECT_EQ(result.exit_code, exit_code(ErrorKind::InvalidArgument)) << job;
     EXPECT_THAT(result.err, HasSubstr("ps/0 has port 0, which no other task could find"));
-    EXPECT_THAT(result.err, HasSubstr("tutti run --ps"));
+    EXPECT_THAT(result.err, HasSubstr("let `tutti run` choose one"));
   }
 }
 
