@@ -7,9 +7,6 @@
 namespace bench {
 namespace {
 
-using ::testing::HasSubstr;
-using ::testing::Not;
-
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr Exchange kExchanges[] = {Exchange::Ring, Exchange::Tree, Exchange::Hierarchical, Exchange::Direct};
 

@@ -22,7 +22,9 @@ constexpr const char* kAbout =
     "  TF_CONFIG='{...}' tutti run [-n WORKERS] -- PROGRAM [ARGUMENTS...]       on each of the hosts that it "
     "names\n"
     "Without -n: one worker per visible GPU (CUDA_VISIBLE_DEVICES, NVIDIA_VISIBLE_DEVICES), one in all "
-    "without.";
+    "without.\n"
+    "With --strategy in-graph among the ARGUMENTS, or as TUTTI_STRATEGY, one more task is started: the "
+    "master.";
 
 struct RunOptions {
   LaunchOptions launch;

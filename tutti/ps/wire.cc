@@ -205,11 +205,26 @@ int64_t number_in(const Json& head, const char* name) {
   return found->get<int64_t>();
 }
 
+int64_t number_within(const Json& head, const char* name, int64_t least, int64_t most,
+                      std::optional<int64_t> otherwise) {
+  if (otherwise && !head.contains(name)) return *otherwise;
+  const int64_t number = number_in(head, name);
+  if (number < least || number > most)
+    fail(ErrorKind::InvalidArgument, "'{}' is {}; it can be {} to {}", name, number, least, most);
+  return number;
+}
+
 std::string text_in(const Json& head, const char* name) {
   const auto found = head.find(name);
   if (found == head.end() || !found->is_string())
     fail(ErrorKind::InvalidArgument, "the message has no text '{}'", name);
   return found->get<std::string>();
+}
+
+const Json& object_in(const Json& head, const char* name) {
+  const Json& object = head.at(name);
+  if (!object.is_object()) fail(ErrorKind::InvalidArgument, "'{}' is no object", name);
+  return object;
 }
 
 std::vector<std::string> lines_in(const Json& head, const char* name) {

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -16,6 +17,11 @@
 // How workers and servers write down what they say. Both ends are one version of Tutti, which the rpc room
 // sees to; what does not fit is an InvalidArgument all the same.
 namespace tutti::ps {
+
+// The most that a message may speak of.
+inline constexpr int64_t kMostWorkers = 1 << 16;
+inline constexpr int64_t kMostLanes = 1 << 20;
+inline constexpr int64_t kMostSteps = int64_t{1} << 60;
 
 std::span<std::byte> bytes_of(const torch::Tensor& contiguous);
 // The tensor's own memory, which lives as long as the piece.
@@ -61,7 +67,11 @@ int64_t bytes_of(const rpc::Message& message);
 
 // What the head says under this name; anything else is an InvalidArgument.
 int64_t number_in(const Json& head, const char* name);
+// The same, not beyond these two; what is not there is `otherwise`, where that is given.
+int64_t number_within(const Json& head, const char* name, int64_t least, int64_t most,
+                      std::optional<int64_t> otherwise = {});
 std::string text_in(const Json& head, const char* name);
+const Json& object_in(const Json& head, const char* name);
 std::vector<std::string> lines_in(const Json& head, const char* name);
 torch::ScalarType type_in(const Json& head, const char* name);
 std::vector<int64_t> sizes_in(const Json& head, const char* name);

@@ -113,7 +113,7 @@ void fill(Model& model, const Call& loss, const std::optional<Call>& predict) {
 // A module that is written in TorchScript as one of LibTorch's: the same tensors under the same names.
 class ScriptedModule final : public torch::nn::Module {
  public:
-  explicit ScriptedModule(torch::jit::Module module) : module_(std::move(module)) {
+  explicit ScriptedModule(const torch::jit::Module& module) : module_(module) {
     for (const auto& parameter : module_.named_parameters(false))
       register_parameter(parameter.name, parameter.value, parameter.value.requires_grad());
     for (const auto& buffer : module_.named_buffers(false)) register_buffer(buffer.name, buffer.value);

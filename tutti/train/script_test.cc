@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include <gmock/gmock.h>
+#include <nlohmann/json.hpp>
 #include <torch/script.h>
 #include <torch/torch.h>
 

@@ -66,10 +66,9 @@ class GroupWork final : public c10d::Work {
 class EndsGroups : public compat::Backend {
  public:
   using compat::Backend::Backend;
-  // NOLINTBEGIN(modernize-use-override)
-  Pending endCoalescing() { return end_group(); }
+  Pending endCoalescing() { return end_group(); }  // NOLINT(modernize-use-override)
+  // NOLINTNEXTLINE(modernize-use-override)
   void endCoalescing(std::vector<Pending>& all) { all.push_back(end_group()); }
-  // NOLINTEND(modernize-use-override)
 
  protected:
   virtual Pending end_group() = 0;

@@ -12,21 +12,10 @@
 #include "tutti/train/passive/lane_wire.h"
 
 namespace tutti::passive {
-namespace {
-
-int64_t within(const Json& head, const char* name, int64_t least, int64_t most) {
-  const int64_t number = ps::number_in(head, name);
-  if (number < least || number > most)
-    fail(ErrorKind::InvalidArgument, "'{}' is {}; it can be {} to {}", name, number, least, most);
-  return number;
-}
-
-}  // namespace
-
 Place::Place(const Json& head)
-    : rank(static_cast<int>(within(head, "rank", 0, 1 << 16))),
-      workers(static_cast<int>(within(head, "workers", rank + 1, 1 << 16))),
-      lanes(within(head, "lanes", 1, 1 << 20)) {}
+    : rank(static_cast<int>(ps::number_within(head, "rank", 0, ps::kMostWorkers))),
+      workers(static_cast<int>(ps::number_within(head, "workers", rank + 1, ps::kMostWorkers))),
+      lanes(ps::number_within(head, "lanes", 1, ps::kMostLanes)) {}
 
 LaneServer::LaneServer(Replica& replica, const Place& place)
     : replica_(replica),
