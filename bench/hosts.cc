@@ -104,7 +104,7 @@ int main(int argc, char** argv) {
       "## All-reduce on two hosts\n\nTwo ranks on each, on this one machine with a cable of 1 Gbit/s between "
       "them.\n\n| size | what | milliseconds | to ours |\n|---|---|---|---|\n");
   std::fflush(stdout);
-  const auto here = std::filesystem::path(__FILE__).parent_path();
+  const auto here = bench::folder();
   const std::string file = fmt::format("/tmp/tutti-bench-hosts-{}", getpid());
   const std::string command = fmt::format("sh {} 1gbit 2 {} {}", (here / "on_two_hosts").string(),
                                           std::filesystem::read_symlink("/proc/self/exe").string(), file);

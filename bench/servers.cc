@@ -122,7 +122,7 @@ class Programs {
 };
 
 std::vector<bench::Side> Programs::sides() const {
-  const std::filesystem::path here = std::filesystem::path(__FILE__).parent_path();
+  const std::filesystem::path here = bench::folder();
   const auto trained = [&](const std::string& strategy, int steps) {
     return with_server(mnist(steps) + "--strategy " + strategy + " --report $F/a.json >/dev/null");
   };

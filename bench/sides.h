@@ -1,5 +1,6 @@
 #pragma once
 
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <string>
@@ -28,6 +29,9 @@ void print_measured(double images_per_second);
 // Runs every side `rounds` times, in turn, so that whatever else the machine does hits all of them alike. A
 // side whose command cannot be run is left out of the result.
 std::map<std::string, std::vector<Measured>> measure(const std::vector<Side>& sides, int rounds);
+
+// The folder of the benchmarks' sources, with the peers' scripts (CMake writes it down).
+std::filesystem::path folder();
 
 double median(std::vector<double> values);
 

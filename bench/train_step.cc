@@ -142,7 +142,7 @@ std::vector<bench::Side> sides(const std::string& self) {
        {"trainer-fp32", "loop-fp32", "tuned-fp32", "trainer-bf16", "loop-bf16", "tuned-bf16"}) {
     all.push_back({side, {self, "--side", side}});
   }
-  const std::string peer = (std::filesystem::path(__FILE__).parent_path() / "peers/train_step.py").string();
+  const std::string peer = (bench::folder() / "peers/train_step.py").string();
   for (const char* precision : {"fp32", "bf16"}) {
     all.push_back({std::string("pytorch-") + precision, {"/usr/bin/python3", peer, precision}});
   }

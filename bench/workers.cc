@@ -29,7 +29,7 @@ bench::Side shell(const std::string& name, const std::string& script, const std:
 }
 
 std::vector<bench::Side> sides(const std::string& bin) {
-  const std::string peers = (std::filesystem::path(__FILE__).parent_path() / "peers").string();
+  const std::string peers = (bench::folder() / "peers").string();
   // One of a virtual environment has other versions of them.
   const std::string python =
       tutti::Environment::of_process().get("TUTTI_TEST_PYTHON").value_or("/usr/bin/python3");
