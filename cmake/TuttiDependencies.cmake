@@ -24,7 +24,6 @@ string(REPLACE ";" "." TUTTI_TORCH_VERSION "${tutti_torch_version}")
 add_library(tutti_torch INTERFACE)
 target_include_directories(tutti_torch SYSTEM INTERFACE ${TUTTI_TORCH_ROOT_INCLUDE} ${TUTTI_TORCH_INCLUDE})
 target_link_libraries(tutti_torch INTERFACE ${TUTTI_TORCH_CPU_LIBRARY} ${TUTTI_C10_LIBRARY})
-target_compile_definitions(tutti_torch INTERFACE FMT_HEADER_ONLY)
 message(STATUS "LibTorch ${TUTTI_TORCH_VERSION}: ${TUTTI_TORCH_CPU_LIBRARY}")
 
 # --- Header-only: fmt, CLI11, nlohmann-json.
@@ -36,7 +35,26 @@ endforeach()
 list(REMOVE_DUPLICATES tutti_header_dirs)
 add_library(tutti_headers INTERFACE)
 target_include_directories(tutti_headers SYSTEM INTERFACE ${tutti_header_dirs})
-target_compile_definitions(tutti_headers INTERFACE FMT_HEADER_ONLY)
+
+# fmt as a library, where there is one beside its headers: in every file again it takes four seconds a file.
+find_library(TUTTI_FMT_LIBRARY fmt)
+if(TUTTI_FMT_LIBRARY)
+  set(CMAKE_REQUIRED_INCLUDES ${tutti_header_dirs})
+  set(CMAKE_REQUIRED_LIBRARIES ${TUTTI_FMT_LIBRARY})
+  check_cxx_source_compiles("#include <fmt/format.h>
+    int main(int count, char**) { return fmt::format(\"{}\", count).empty(); }" TUTTI_FMT_LIBRARY_FITS)
+  unset(CMAKE_REQUIRED_INCLUDES)
+  unset(CMAKE_REQUIRED_LIBRARIES)
+endif()
+add_library(tutti_fmt INTERFACE)
+if(TUTTI_FMT_LIBRARY_FITS)
+  target_link_libraries(tutti_fmt INTERFACE ${TUTTI_FMT_LIBRARY})
+else()
+  target_compile_definitions(tutti_fmt INTERFACE FMT_HEADER_ONLY)
+endif()
+target_link_libraries(tutti_headers INTERFACE tutti_fmt)
+# LibTorch's own headers use it too.
+target_link_libraries(tutti_torch INTERFACE tutti_fmt)
 
 find_package(Threads REQUIRED)
 

@@ -51,6 +51,20 @@ TEST(InGraph, says_who_did_what) {
   EXPECT_EQ(json_of(report).at("examples"), 80);
 }
 
+TEST(InGraph, workers_choose_their_ports_and_tell_the_master) {
+  const TestFolder folder;
+  const Flags model = {"--net", "odd", "--lanes", "2", "--batch", "4", "--steps", "20"};
+  const Terminals terminals({{"master", 1}, {"worker", 2}}, "master/0");
+  const Flags flags = with(model, {"--strategy", "in-graph"});
+  const std::string report = folder / "report.json";
+  const auto first = terminals.start("worker", 0, flags);
+  const auto second = terminals.start("worker", 1, flags);
+  const auto master = terminals.start("master", 0, with(flags, {"--report", report}));
+  for (RunningProgram* task : {master.get(), first.get(), second.get()})
+    EXPECT_EQ(task->wait(), 0) << task->err();
+  EXPECT_EQ(json_of(report).at("weights_sha256"), hash_of(training(1, model), folder));
+}
+
 class KilledInGraph : public ::testing::TestWithParam<std::pair<const char*, int>> {};
 INSTANTIATE_TEST_SUITE_P(InGraph, KilledInGraph,
                          ::testing::Values(std::pair("worker", 1), std::pair("master", 0)),

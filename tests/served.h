@@ -18,12 +18,9 @@
 // Jobs whose tasks have servers, as tests start them.
 namespace tutti::testing {
 
-using Flags = std::vector<std::string>;
+using Flags = Words;
 
-inline Flags with(Flags flags, const Flags& more) {
-  flags.insert(flags.end(), more.begin(), more.end());
-  return flags;
-}
+inline Flags with(const Flags& flags, const Flags& more) { return flags + more; }
 
 // The command that trains with so many servers and workers, under the launcher.
 inline Flags served(int servers, int workers, const Flags& flags, const Flags& launcher = {}) {
@@ -37,16 +34,19 @@ inline Flags served(int servers, int workers, const Flags& flags, const Flags& l
 class Terminals {
  public:
   Terminals(int servers, int workers) : Terminals({{"ps", servers}, {"worker", workers}}) {}
-  // Jobs, and how many tasks each has.
-  explicit Terminals(const std::vector<std::pair<std::string, int>>& jobs) {
+  // Jobs, and how many tasks each has. Where one task is named to be the only one whose port is known, the
+  // others have port 0.
+  explicit Terminals(const std::vector<std::pair<std::string, int>>& jobs, const std::string& known = "") {
     int tasks = 0;
     for (const auto& [job, count] : jobs) tasks += count;
     const std::vector<int> ports = free_ports(tasks);
     auto port = ports.begin();
     for (const auto& [job, count] : jobs) {
       spec_ += fmt::format("{}{}|", spec_.empty() ? "" : ",", job);
-      for (int index = 0; index < count; ++index)
-        spec_ += fmt::format("{}127.0.0.1:{}", index == 0 ? "" : ";", *port++);
+      for (int index = 0; index < count; ++index, ++port) {
+        const bool is_known = known.empty() || known == fmt::format("{}/{}", job, index);
+        spec_ += fmt::format("{}127.0.0.1:{}", index == 0 ? "" : ";", is_known ? *port : 0);
+      }
     }
   }
 

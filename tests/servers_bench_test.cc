@@ -13,12 +13,6 @@ using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
-using Words = std::vector<std::string>;
-
-Words operator+(Words words, const Words& more) {
-  words.insert(words.end(), more.begin(), more.end());
-  return words;
-}
 
 Words command(const Words& flags) {
   return Words{program_path("tutti"), "bench", "ps", "--seconds", "0.01"} + flags;

@@ -195,14 +195,48 @@ TEST(Servers, have_the_chief_evaluate_whatever_feed_a_worker_has_and_whether_it_
   EXPECT_TRUE(std::filesystem::exists(folder / "dead"));
 }
 
+TEST(Servers, choose_their_ports_and_tell_the_chief_also_one_that_comes_back) {
+  const TestFolder folder;
+  const Flags model = {"--net", "odd", "--lanes", "2", "--batch", "4", "--steps", "3000"};
+  const std::string alone = hash_of(training(1, model), folder);
+  const Terminals terminals({{"ps", 2}, {"worker", 2}}, "worker/0");
+  const std::string log = folder / "log";
+  const std::string report = folder / "report.json";
+  const Flags flags = with(model, {"--strategy", "ps-sync", "--checkpoint-every", "500", "--logdir", log});
+  const auto first = terminals.start("ps", 0, flags);
+  auto second = terminals.start("ps", 1, flags);
+  const auto worker = terminals.start("worker", 1, flags);
+  const auto chief = terminals.start("worker", 0, with(flags, {"--report", report}));
+  ASSERT_TRUE(eventually([&] { return std::filesystem::exists(log + "/ckpt-500"); })) << chief->err();
+  ::kill(second->pid(), SIGKILL);
+  second->wait();
+  second = terminals.start("ps", 1, flags);  // at another port
+  for (RunningProgram* task : {chief.get(), worker.get(), first.get(), second.get()})
+    EXPECT_EQ(task->wait(), 0) << task->err();
+  EXPECT_EQ(json_of(report).at("weights_sha256"), alone);
+  EXPECT_THAT(second->err(), HasSubstr("which the chief is told"));
+}
+
+TEST(Servers, that_choose_their_ports_are_stopped_where_they_are) {
+  const Terminals terminals({{"ps", 1}, {"worker", 1}}, "worker/0");
+  const auto server = terminals.start("ps", 0, {});
+  const auto chief = terminals.start("worker", 0, {"--steps", "1000000000"});
+  chief->wait_for_output("under way");
+  const ProgramResult stop = run_program({program_path("tutti"), "stop", "--cluster_spec", terminals.spec()});
+  EXPECT_EQ(stop.exit_code, 0) << stop.err;
+  EXPECT_EQ(server->wait(), 0) << server->err();
+  ::kill(chief->pid(), SIGKILL);
+  chief->wait();
+}
+
 TEST(Servers, with_a_port_that_nobody_would_know_are_refused) {
   const Flags cluster = {"--cluster_spec", "ps|127.0.0.1:0,worker|127.0.0.1:0", "--task_index", "0"};
   for (const std::string job : {"ps", "worker"}) {
     const ProgramResult result =
         run_program(with({together_program(), "--job_name", job, "--steps", "1"}, cluster));
     EXPECT_EQ(result.exit_code, exit_code(ErrorKind::InvalidArgument)) << job;
-    EXPECT_THAT(result.err, HasSubstr("ps/0 has port 0, which no other task could find"));
-    EXPECT_THAT(result.err, HasSubstr("let `tutti run` choose one"));
+    EXPECT_THAT(result.err, HasSubstr("ps/0 has port 0, and so has worker/0"));
+    EXPECT_THAT(result.err, HasSubstr("let `tutti run` choose them all"));
   }
 }
 

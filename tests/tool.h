@@ -11,6 +11,13 @@
 
 namespace tutti::testing {
 
+// Of a command line.
+using Words = std::vector<std::string>;
+inline Words operator+(Words words, const Words& more) {
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
 // A program under test with its output in memory: what a user at a terminal would see.
 class RunningProgram {
  public:

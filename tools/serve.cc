@@ -1,6 +1,5 @@
 #include "tutti/train/serve.h"
 
-#include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -10,7 +9,10 @@
 #include "tutti/base/flags.h"
 #include "tutti/cluster/context.h"
 #include "tutti/cluster/roles.h"
+#include "tutti/ps/address_book.h"
+#include "tutti/ps/peer.h"
 #include "tutti/rpc/channel.h"
+#include "tutti/train/threads.h"
 
 namespace tutti {
 namespace {
@@ -50,7 +52,7 @@ int serve_command(const std::vector<std::string>& arguments, const Environment& 
     fail(ErrorKind::InvalidArgument,
          "tutti serve: of which cluster? Give --cluster_spec, --job_name and --task_index");
   }
-  at::set_num_threads(context.threads());
+  set_threads(context.threads());
   serve(context);
   return 0;
 }
@@ -63,15 +65,17 @@ int stop_command(const std::vector<std::string>& arguments, const Environment& e
   }
   if (flags.cluster_spec.empty()) fail(ErrorKind::InvalidArgument, "tutti stop: which? Give --cluster_spec");
   const ClusterSpec cluster = ClusterSpec::parse(flags.cluster_spec);
-  const auto timeout =
-      std::chrono::ceil<std::chrono::milliseconds>(std::chrono::duration<double>(flags.timeout));
+  const auto timeout = ps::milliseconds_of(flags.timeout);
   int failures = 0;
   for (const Task& task : tasks_to_stop(cluster, flags.job_name)) {
-    const std::string& address = cluster.address(task.job, task.index);
     try {
-      rpc::Channel channel(address, {.credentials = rpc::credentials_of(flags),
-                                     .hello = {{"task", "tutti stop"}},
-                                     .who = fmt::format("{} ({})", task.short_name(), address)});
+      rpc::ChannelOptions options{.credentials = rpc::credentials_of(flags),
+                                  .hello = {{"task", "tutti stop"}}};
+      const std::string address = ps::chooses_its_port(cluster, task)
+                                      ? ps::find_address(cluster, task, options, timeout)
+                                      : cluster.address(task.job, task.index);
+      options.who = fmt::format("{} ({})", task.short_name(), address);
+      rpc::Channel channel(address, options);
       channel.connect(timeout);
       channel.call("stop", {}, {.timeout = timeout, .what = "to stop"});
       fmt::print("{} at {}: stopped\n", task.short_name(), address);

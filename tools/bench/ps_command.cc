@@ -113,8 +113,8 @@ void measure(const Asked& asked, const Context& context, const std::vector<int64
       if (context.is_chief()) say(bench::line_of(rows.back()));
     }
   }
-  if (!context.is_chief()) return;
   bench.end();
+  if (!context.is_chief()) return;
   say("\nall results were right\n" + bench::server_legend());
   if (!asked.json.empty())
     replace_file(asked.json, bench::to_json(rows, servers, context.world()).dump(2) + "\n");

@@ -180,7 +180,7 @@ ServerRow Servers::measure(int64_t bytes, Carrier carrier) {
 
 void Servers::end() {
   if (!worker_) return;
-  worker_->client.end();
+  if (context_.is_chief()) worker_->client.end();
   worker_->client.leave();
 }
 

@@ -8,7 +8,7 @@ namespace tutti {
 
 ModuleServer::ModuleServer(const Context& context, const ps::GraphLimits& limits)
     : context_(context),
-      address_(ps::address_of(context, context.task())),
+      address_(ps::fixed_address_of(context, context.task())),
       service_(context.task().short_name(), limits),
       host_(ps::host_at_own_address(context), service_) {}
 

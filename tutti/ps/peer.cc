@@ -35,11 +35,14 @@ std::string address_of(const Context& context, const Task& task) {
          "{} has no address: the cluster (found through {}) names none. Give --cluster_spec "
          "'worker|a:2222;b:2222', --job_name and --task_index, or a TF_CONFIG",
          task.short_name(), context.identity().source);
-  const std::string& address = context.cluster().address(task.job, task.index);
+  return context.cluster().address(task.job, task.index);
+}
+
+std::string fixed_address_of(const Context& context, const Task& task) {
+  std::string address = address_of(context, task);
   if (parse_address(address).port == 0) {
     fail(ErrorKind::InvalidArgument,
-         "{} has port 0, which no other task could find ({} in the cluster): give it a port, or let "
-         "`tutti run` choose one",
+         "{} serves modules and has port 0, which nobody could find ({} in the cluster): give it a port",
          task.short_name(), address);
   }
   return address;

@@ -16,8 +16,11 @@ Json hello_of(const Context& context);
 // "worker/1 (host b, pid 4711)", as it has said.
 std::string name_of(const rpc::Caller& caller);
 
-// HOST:PORT of a task that others call. InvalidArgument: the cluster does not say.
+// HOST:PORT of a task that others call; port 0 where it chooses one (address_book.h). InvalidArgument: the
+// cluster does not say.
 std::string address_of(const Context& context, const Task& task);
+// The same, of a task that nobody looks up: port 0 is an InvalidArgument too.
+std::string fixed_address_of(const Context& context, const Task& task);
 
 // Of a flag in seconds.
 std::chrono::milliseconds milliseconds_of(double seconds);

@@ -30,17 +30,33 @@ rpc::HostOptions host_at_own_address(const Context& context) {
 
 Peers::Peers(const Context& context, const std::vector<Task>& tasks, std::string_view what,
              std::shared_ptr<rpc::Arena> arena)
-    : context_(context), what_(what) {
+    : context_(context),
+      what_(what),
+      options_({.credentials = rpc::credentials_of(context.flags()),
+                .hello = hello_of(context),
+                .who = {},
+                .arena = std::move(arena)}) {
   for (const Task& task : tasks) {
     const std::string address = address_of(context, task);
-    const std::string name = fmt::format("{} ({})", task.short_name(), address);
-    const rpc::ChannelOptions options{.credentials = rpc::credentials_of(context.flags()),
-                                      .hello = hello_of(context),
-                                      .who = name,
-                                      .arena = arena};
-    peers_.push_back(
-        {name, std::make_unique<rpc::Channel>(address, options), std::make_unique<comm::Executor>()});
+    Peer& peer = peers_.emplace_back(Peer{.task = task,
+                                          .name = fmt::format("{} ({})", task.short_name(), address),
+                                          .chooses_its_port = chooses_its_port(context.cluster(), task),
+                                          .address = {},
+                                          .channel = {},
+                                          .thread = std::make_unique<comm::Executor>()});
+    if (!peer.chooses_its_port)
+      lead(peer, address);
+    else if (context.is_chief() && !book_)
+      book_.emplace(context);
   }
+}
+
+void Peers::lead(Peer& peer, const std::string& address) {
+  if (peer.address == address) return;
+  peer.address = address;
+  rpc::ChannelOptions options = options_;
+  options.who = fmt::format("{} ({})", peer.task.short_name(), address);
+  peer.channel = std::make_unique<rpc::Channel>(address, options);
 }
 
 milliseconds Peers::timeout() const { return milliseconds_of(context_.flags().timeout); }
@@ -88,9 +104,13 @@ void Peers::connect(size_t peer) {
 }
 
 // Why it is not there; "" if it is.
-std::string Peers::attempt(size_t peer, milliseconds patience) {
+std::string Peers::attempt(size_t index, milliseconds patience) {
+  Peer& peer = peers_[index];
+  const auto deadline = Clock::now() + std::max(patience, kLeast);
   try {
-    peers_[peer].channel->connect(std::max(patience, kLeast));
+    if (peer.chooses_its_port)
+      lead(peer, find_address(context_.cluster(), peer.task, options_, std::max(patience, kLeast)));
+    peer.channel->connect(std::max(std::chrono::ceil<milliseconds>(deadline - Clock::now()), kLeast));
     return "";
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::Timeout && error.kind() != ErrorKind::PeerLost) throw;

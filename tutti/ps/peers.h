@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "tutti/base/error.h"
 #include "tutti/cluster/context.h"
 #include "tutti/comm/executor.h"
+#include "tutti/ps/address_book.h"
 #include "tutti/rpc/arena.h"
 #include "tutti/rpc/channel.h"
 #include "tutti/rpc/host.h"
@@ -23,7 +25,8 @@ namespace tutti::ps {
 // At this task's own address in the cluster, as its flags say.
 rpc::HostOptions host_at_own_address(const Context& context);
 
-// Other tasks of the cluster that are called at once: a channel and a thread each. Not thread-safe.
+// Other tasks of the cluster that are called at once: a channel and a thread each. Those that choose their
+// ports are looked up, again whenever they are connected to; the chief keeps the book. Not thread-safe.
 class Peers {
  public:
   // `what` they are, for people: "parameter servers". The context outlives them.
@@ -65,16 +68,22 @@ class Peers {
 
  private:
   struct Peer {
+    Task task;
     std::string name;
-    std::unique_ptr<rpc::Channel> channel;
+    bool chooses_its_port;
+    std::string address;                    // where the channel leads; "": none yet
+    std::unique_ptr<rpc::Channel> channel;  // null: none yet
     std::unique_ptr<comm::Executor> thread;
   };
 
-  std::string attempt(size_t peer, std::chrono::milliseconds patience);
+  void lead(Peer& peer, const std::string& address);
+  std::string attempt(size_t index, std::chrono::milliseconds patience);
   [[noreturn]] void give_up(const std::vector<std::string>& missing) const;
 
   const Context& context_;
   const std::string what_;
+  const rpc::ChannelOptions options_;
+  std::optional<OpenAddressBook> book_;
   std::atomic<bool> one_is_lost_ = false;  // while all are asked at once
   std::vector<Peer> peers_;                // last, so that their threads end first
 };

@@ -58,7 +58,7 @@ torch::Tensor like(const torch::Tensor& tensor, const torch::Tensor& of) {
 class RemoteModule::Connection {
  public:
   Connection(const Context& context, const Task& task, const std::string& name)
-      : address_(ps::address_of(context, task)),
+      : address_(ps::fixed_address_of(context, task)),
         who_(fmt::format("{} ({})", task.short_name(), address_)),
         name_(name),
         timeout_(ps::milliseconds_of(context.flags().timeout)),

@@ -4,6 +4,7 @@
 
 #include "tutti/base/check.h"
 #include "tutti/cluster/roles.h"
+#include "tutti/ps/peer.h"
 #include "tutti/ps/peers.h"
 
 namespace tutti::ps {
@@ -18,9 +19,9 @@ rpc::HostOptions host_options(const Context& context) {
 
 Server::Server(const Context& context)
     : context_(context),
-      service_(context.log(), std::chrono::ceil<std::chrono::milliseconds>(
-                                  std::chrono::duration<double>(context.flags().start_timeout))),
-      host_(host_options(context), service_) {}
+      service_(context.log(), milliseconds_of(context.flags().start_timeout)),
+      host_(host_options(context), service_),
+      announcement_(context, host_.port()) {}
 
 std::string Server::target() const {
   const Task& task = context_.task();

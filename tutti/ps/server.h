@@ -4,6 +4,7 @@
 #include <string>
 
 #include "tutti/cluster/context.h"
+#include "tutti/ps/address_book.h"
 #include "tutti/ps/service.h"
 #include "tutti/rpc/host.h"
 
@@ -28,7 +29,8 @@ class Server {
  private:
   const Context& context_;
   Service service_;
-  rpc::Host host_;  // last, so that it ends first
+  rpc::Host host_;  // after the service, so that it ends first
+  Announcement announcement_;
 };
 
 }  // namespace tutti::ps

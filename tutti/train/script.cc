@@ -57,22 +57,24 @@ class Call {
         self_(std::move(self)),
         parameters_(std::move(parameters)) {
     const auto& arguments = function.getSchema().arguments();
-    for (size_t i = self_ ? 1 : 0; i < arguments.size(); ++i) names_.push_back(arguments[i].name());
+    arguments_.assign(arguments.begin() + (self_ ? 1 : 0), arguments.end());
   }
 
   IValue operator()(const Batch& batch) const {
     torch::jit::Stack stack;
     if (self_) stack.push_back(*self_);
-    for (const std::string& name : names_) stack.emplace_back(argument(name, batch));
+    for (const c10::Argument& argument : arguments_) stack.push_back(value_of(argument, batch));
     // As it is written: what the optimiser of TorchScript makes of it has other bits.
     const torch::jit::GraphOptimizerEnabledGuard as_it_is(false);
     return or_invalid("the program failed", [&] { return function_(std::move(stack)); });
   }
 
  private:
-  const torch::Tensor& argument(const std::string& name, const Batch& batch) const {
+  IValue value_of(const c10::Argument& argument, const Batch& batch) const {
+    const std::string& name = argument.name();
     if (const auto found = parameters_.find(name); found != parameters_.end()) return found->second;
     if (batch.has(name)) return batch[name];
+    if (argument.default_value()) return *argument.default_value();
     std::vector<std::string> known;
     for (const auto& [parameter, tensor] : parameters_) known.push_back(parameter);
     for (const auto& [column, tensor] : batch.tensors()) known.push_back(column);
@@ -85,7 +87,7 @@ class Call {
   const std::shared_ptr<const void> owner_;  // of the function
   const std::optional<IValue> self_;
   const std::map<std::string, torch::Tensor> parameters_;
-  std::vector<std::string> names_;
+  std::vector<c10::Argument> arguments_;
 };
 
 LossOutput loss_output(const IValue& value) {

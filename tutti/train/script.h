@@ -22,7 +22,7 @@ namespace tutti {
 //
 // The program has a `loss`, which returns the mean loss over a batch, or (loss, predictions), and may have a
 // `predict`. What their arguments are called says what they get: a parameter or buffer, with '_' for each '.'
-// in its name, or a tensor of the batch.
+// in its name, or a tensor of the batch; else what it is by default.
 class Script {
  public:
   // Functions that take parameters as arguments:

@@ -22,7 +22,11 @@ constexpr const char* kStop = "stop";
 
 }  // namespace
 
-Line::Line(const Context& context) : context_(context), host_(ps::host_at_own_address(context), mailbox_) {}
+Line::Line(const Context& context, Stop stop)
+    : context_(context),
+      stop_(stop),
+      host_(ps::host_at_own_address(context), mailbox_),
+      announcement_(context, host_.port()) {}
 
 // Nobody is left waiting: the host ends when all are answered.
 Line::~Line() {
@@ -50,7 +54,7 @@ std::optional<Line::Request> Line::next(milliseconds patience) {
     const auto left = std::chrono::ceil<milliseconds>(deadline - std::chrono::steady_clock::now());
     const auto letter = take(std::min(std::max(left, milliseconds(0)), milliseconds(100)));
     if (letter && letter->caller->id == master_) return Request{*letter->method, letter->request};
-    if (letter && *letter->method == kStop) return Request{*letter->method, letter->request};
+    if (letter && is_stop(*letter)) return Request{*letter->method, letter->request};
     if (letter && *letter->method == kBegin && !mailbox_.is_there(master_)) {
       keep();
       fail(ErrorKind::PeerLost, "{} has left, and begins anew", master_name_);
@@ -77,16 +81,21 @@ std::optional<Line::Request> Line::next_beginning(milliseconds patience) {
       master_ = letter->caller->id;
       master_name_ = ps::name_of(*letter->caller);
     }
-    if (*letter->method == kBegin || *letter->method == kStop)
-      return Request{*letter->method, letter->request};
+    if (*letter->method == kBegin || is_stop(*letter)) return Request{*letter->method, letter->request};
     refuse(*letter);
   } while (std::chrono::steady_clock::now() < deadline);
   return std::nullopt;
 }
 
+bool Line::is_stop(const rpc::Mailbox::Letter& letter) const {
+  return stop_ == Stop::ByAnybody && *letter.method == kStop;
+}
+
 void Line::refuse(const rpc::Mailbox::Letter& letter) {
   const std::string why =
-      master_ != 0 && mailbox_.is_there(master_)
+      *letter.method == kStop ? fmt::format("{} is a program of its own, not a bare server: end its process",
+                                            context_.task().short_name())
+      : master_ != 0 && mailbox_.is_there(master_)
           ? fmt::format("{} is driven by {}, and by nobody else", context_.task().short_name(), master_name_)
           : fmt::format("{} is a passive worker, which nobody has begun to drive: '{}' comes too early",
                         context_.task().short_name(), *letter.method);

@@ -8,6 +8,7 @@
 
 #include "tutti/base/json.h"
 #include "tutti/cluster/context.h"
+#include "tutti/ps/address_book.h"
 #include "tutti/rpc/host.h"
 #include "tutti/rpc/mailbox.h"
 #include "tutti/rpc/message.h"
@@ -18,8 +19,10 @@ namespace tutti::passive {
 // time is listened to: the one that has begun last, for as long as it is connected. Not thread-safe.
 class Line {
  public:
+  // Whether anybody may stop the worker (`tutti stop`), or its master alone.
+  enum class Stop { ByAnybody, ByNobody };
   // The context outlives it.
-  explicit Line(const Context& context);
+  Line(const Context& context, Stop stop);
   ~Line();
   Line(const Line&) = delete;
   Line& operator=(const Line&) = delete;
@@ -34,8 +37,7 @@ class Line {
   std::optional<Request> next(std::chrono::milliseconds patience);
   // Until there is one.
   Request next();
-  // The "begin" of whoever wants to be the master, or a "stop" from anybody. Nothing where none came within
-  // so long.
+  // The "begin" of whoever wants to be the master, or a "stop". Nothing where none came within so long.
   std::optional<Request> next_beginning(std::chrono::milliseconds patience);
 
   void answer(rpc::Message message);
@@ -46,15 +48,19 @@ class Line {
   // The same request is the next.
   void keep();
 
-  int port() const { return host_.port(); }
+  // "master/0 (host a, pid 4711)"; "" before the first.
+  const std::string& master() const { return master_name_; }
 
  private:
   std::optional<rpc::Mailbox::Letter> take(std::chrono::milliseconds patience);
+  bool is_stop(const rpc::Mailbox::Letter& letter) const;
   void refuse(const rpc::Mailbox::Letter& letter);
 
   const Context& context_;
+  const Stop stop_;
   rpc::Mailbox mailbox_;
   rpc::Host host_;
+  ps::Announcement announcement_;
   std::optional<rpc::Mailbox::Letter> letter_;  // taken, and not answered yet
   bool kept_ = false;
   uint64_t master_ = 0;  // 0: none

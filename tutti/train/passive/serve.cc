@@ -83,8 +83,6 @@ Run begin(const Context& context, const std::optional<Model>& model, const rpc::
   ps::Reader reader(message);
   passive::take_into(reader, passive::frozen(run.replica->parameters()));
   run.server = std::make_unique<LaneServer>(*run.replica, passive::Place(head));
-  context.log().info("driven by {} workers' master, lanes {}", ps::number_in(head, "workers"),
-                     ps::number_in(head, "lanes"));
   return run;
 }
 
@@ -96,6 +94,7 @@ bool follow(const Context& context, const std::optional<Model>& model, Line& lin
     run = begin(context, model, *beginning.message);
     return {};
   });
+  context.log().info("driven by {}", line.master());
   while (!signals.received()) {
     const auto request = line.next(kBetweenLooks);
     if (!request) continue;
@@ -115,7 +114,7 @@ bool follow(const Context& context, const std::optional<Model>& model, Line& lin
 
 void follow_master(const Context& context, const std::optional<Model>& model) {
   const StopSignals signals;
-  Line line(context);
+  Line line(context, Line::Stop::ByAnybody);
   context.log().info("waiting for a master at {}",
                      context.cluster().address(context.task().job, context.task().index));
   while (!signals.received()) {

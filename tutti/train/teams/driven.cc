@@ -1,6 +1,5 @@
 #include "tutti/train/teams/driven.h"
 
-#include <chrono>
 #include <utility>
 
 #include <fmt/format.h>
@@ -8,6 +7,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/params/agreement.h"
+#include "tutti/ps/peer.h"
 #include "tutti/ps/wire.h"
 #include "tutti/train/passive/lane_wire.h"
 #include "tutti/train/session.h"
@@ -18,7 +18,7 @@ namespace tutti {
 
 Driven::Driven(const Context& context)
     : context_(context),
-      line_(context),
+      line_(context, passive::Line::Stop::ByNobody),
       alone_(group_of_one()),
       timeline_file_(context.timeline(), *alone_, timeline_of_its_own(context)) {}
 
@@ -37,15 +37,13 @@ Driven::~Driven() {
 }
 
 Team::Start Driven::start(Session& session, Replica& replica, const std::vector<std::string>& plan) {
-  const std::chrono::duration<double> patience(context_.flags().start_timeout);
-  const auto request = line_.next_beginning(std::chrono::ceil<std::chrono::milliseconds>(patience));
+  const auto request = line_.next_beginning(ps::milliseconds_of(context_.flags().start_timeout));
   if (!request) {
     fail(ErrorKind::Timeout, "no master came to drive {} within {:g} s (--start-timeout)",
-         context_.task().short_name(), patience.count());
+         context_.task().short_name(), context_.flags().start_timeout);
   }
   Progress progress;
   line_.answer_with([&]() -> rpc::Message {
-    if (request->method == "stop") fail(ErrorKind::InvalidArgument, "a program is not stopped from outside");
     const Json& head = request->message->head;
     require_same_plan(ps::lines_in(head, "plan"), plan, context_.task().short_name());
     place_.emplace(head);
