@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <torch/cuda.h>
 
+#include "tests/served.h"
 #include "tests/together.h"
 
 namespace tutti::testing {
@@ -19,6 +20,16 @@ class GpuTogether : public ::testing::Test {
 
 TEST_F(GpuTogether, two_on_one_gpu_give_the_bits_of_one) {
   EXPECT_EQ(hash_of(training(2, flags_), folder_), hash_of(training(1, flags_), folder_));
+}
+
+TEST_F(GpuTogether, two_and_a_server_in_lock_step_give_the_bits_of_one) {
+  EXPECT_EQ(hash_of(served(1, 2, with(flags_, {"--strategy", "ps-sync"})), folder_),
+            hash_of(training(1, flags_), folder_));
+}
+
+TEST_F(GpuTogether, two_and_a_server_train) {
+  const auto result = run_program(served(1, 2, with(flags_, {"--strategy", "ps-async"})));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
 }
 
 TEST_F(GpuTogether, nccl_on_one_gpu_is_an_error) {

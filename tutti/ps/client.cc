@@ -58,6 +58,16 @@ Client::~Client() = default;
 
 Json Client::head() const { return {{"run", run_}, {"patience", peers_.timeout().count()}}; }
 
+// What comes back is written into these.
+Json Client::call(size_t server, const char* method, const rpc::Message& request, const Tensors& into,
+                  rpc::CallOptions options) {
+  const Places places(into);
+  options.into = places.spans();
+  Json head = peers_.call(server, method, request, options).head;
+  places.take_over();
+  return head;
+}
+
 std::vector<Json> Client::states_of_all() {
   std::vector<Json> states(peers_.size());
   peers_.for_all(
@@ -198,9 +208,8 @@ int64_t Client::pull() {
   }
   std::vector<Json> answers(peers_.size());
   peers_.for_all([&](size_t i) {
-    rpc::CallOptions options = peers_.patience("the parameters");
-    options.into = places_of(places(i, own_values(), extras_));
-    answers[i] = peers_.call(i, "pull", request, options).head;
+    answers[i] =
+        call(i, "pull", request, places(i, own_values(), extras_), peers_.patience("the parameters"));
   });
   return number_in(answers[0], "step");
 }
@@ -217,9 +226,7 @@ torch::Tensor Client::push_synchronous(const Push& push, int64_t workers) {
     words[i] = torch::empty({push.word.numel() * context_.world()}, torch::kDouble);
     Tensors into = {words[i]};
     append(into, places(i, push.scaled ? own_gradients() : own_values(), extras_));
-    rpc::CallOptions options = peers_.patience("gradients", push.step);
-    options.into = places_of(into);
-    peers_.call(i, "push", message, options);
+    call(i, "push", message, into, peers_.patience("gradients", push.step));
   });
   return words[0];
 }
@@ -229,9 +236,7 @@ void Client::scale(int64_t step, double factor) {
     rpc::Message message{head(), {}};
     message.head["step"] = step;
     message.head["factor"] = factor;
-    rpc::CallOptions options = peers_.patience("the parameters", step);
-    options.into = places_of(places(i, own_values(), extras_));
-    peers_.call(i, "scale", message, options);
+    call(i, "scale", message, places(i, own_values(), extras_), peers_.patience("the parameters", step));
   });
 }
 
@@ -251,9 +256,7 @@ Client::Applied Client::push_asynchronous(const Tensors& gradients, const Extras
     message.head["examples"] = i == 0 ? examples : 0;
     if (i == 0) message.head["end"] = end;
     if (learning_rate) message.head["rate"] = *learning_rate;
-    rpc::CallOptions options = peers_.patience("gradients", step_);
-    options.into = places_of(places(i, values, extras));
-    return peers_.call(i, "push", message, options).head;
+    return call(i, "push", message, places(i, values, extras), peers_.patience("gradients", step_));
   };
   // The first server counts: what it refuses, nobody is asked to apply.
   const Json answer = push_to(0);
@@ -265,9 +268,7 @@ Client::Applied Client::push_asynchronous(const Tensors& gradients, const Extras
       push_to(i);
       return;
     }
-    rpc::CallOptions options = peers_.patience("the parameters");
-    options.into = places_of(places(i, values, extras));
-    peers_.call(i, "pull", {head(), {}}, options);
+    call(i, "pull", {head(), {}}, places(i, values, extras), peers_.patience("the parameters"));
   });
   step_ = applied.now;
   return applied;

@@ -138,6 +138,8 @@ class Client {
   const Placement& placement() const { return placement_; }
 
  private:
+  Json call(size_t server, const char* method, const rpc::Message& request,
+            const std::vector<torch::Tensor>& into, rpc::CallOptions options);
   std::vector<Json> states_of_all();
   std::vector<Json> join_each(const std::vector<std::string>& plan, std::chrono::milliseconds wait);
   Json read_with(Json head, const std::string& key);

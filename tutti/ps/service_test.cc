@@ -50,7 +50,7 @@ TEST_F(ServiceOf, ps_async_writes_the_values_where_they_are_wanted) {
   const torch::Tensor too_short = torch::zeros({kSize - 1});
   for (const torch::Tensor& wanted : {place, too_short, torch::zeros({0})}) {
     rpc::Message request = push(0.25);
-    request.into = places_of({wanted});
+    request.into = Places({wanted}).spans();
     const rpc::Message answer = call(0, "push", request);
     EXPECT_EQ(answer.pieces.at(0).bytes.data() == bytes_of(wanted).data(), wanted.is_same(place));
     EXPECT_EQ(values_in(answer)[0].item<float>(),

@@ -55,6 +55,12 @@ int64_t elements_of(const std::vector<int64_t>& shape, const std::vector<int64_t
   return empty ? 0 : elements;
 }
 
+// Of the host, as long as the tensor, which is on a device: from there the copy to a GPU does not wait.
+torch::Tensor memory_beside(const torch::Tensor& tensor) {
+  return torch::empty(tensor.sizes(),
+                      torch::TensorOptions().dtype(tensor.dtype()).pinned_memory(tensor.is_cuda()));
+}
+
 }  // namespace
 
 std::span<std::byte> bytes_of(const torch::Tensor& contiguous) {
@@ -62,7 +68,9 @@ std::span<std::byte> bytes_of(const torch::Tensor& contiguous) {
 }
 
 rpc::Piece piece_of(const torch::Tensor& contiguous) {
-  return {bytes_of(contiguous), std::make_shared<const torch::Tensor>(contiguous)};
+  const auto owner = std::make_shared<const torch::Tensor>(
+      contiguous.is_cpu() ? contiguous : memory_beside(contiguous).copy_(contiguous.detach()));
+  return {bytes_of(*owner), owner};
 }
 
 std::vector<rpc::Piece> pieces_of(const std::vector<torch::Tensor>& tensors) {
@@ -71,10 +79,21 @@ std::vector<rpc::Piece> pieces_of(const std::vector<torch::Tensor>& tensors) {
   return pieces;
 }
 
-std::vector<std::span<std::byte>> places_of(const std::vector<torch::Tensor>& tensors) {
-  std::vector<std::span<std::byte>> places;
-  for (const torch::Tensor& tensor : tensors) places.push_back(bytes_of(tensor));
-  return places;
+Places::Places(const std::vector<torch::Tensor>& tensors) : tensors_(tensors) {
+  for (const torch::Tensor& tensor : tensors)
+    on_host_.push_back(tensor.is_cpu() ? tensor : memory_beside(tensor));
+}
+
+std::vector<std::span<std::byte>> Places::spans() const {
+  std::vector<std::span<std::byte>> spans;
+  for (const torch::Tensor& tensor : on_host_) spans.push_back(bytes_of(tensor));
+  return spans;
+}
+
+void Places::take_over() const {
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    if (!tensors_[i].is_cpu()) tensors_[i].detach().copy_(on_host_[i]);
+  }
 }
 
 torch::Tensor Reader::take(int64_t elements, torch::ScalarType type) {
@@ -95,7 +114,11 @@ torch::Tensor Reader::take(int64_t elements, torch::ScalarType type) {
 
 void Reader::take_into(const torch::Tensor& tensor) {
   const torch::Tensor from = take(tensor.numel(), tensor.scalar_type());
-  std::memcpy(tensor.data_ptr(), from.data_ptr(), tensor.nbytes());
+  if (tensor.is_cpu()) {
+    std::memcpy(tensor.data_ptr(), from.data_ptr(), tensor.nbytes());
+  } else {
+    tensor.detach().copy_(from.view(tensor.sizes()));
+  }
 }
 
 void Reader::take_into(const std::vector<torch::Tensor>& tensors) {

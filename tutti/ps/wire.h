@@ -24,10 +24,22 @@ inline constexpr int64_t kMostLanes = 1 << 20;
 inline constexpr int64_t kMostSteps = int64_t{1} << 60;
 
 std::span<std::byte> bytes_of(const torch::Tensor& contiguous);
-// The tensor's own memory, which lives as long as the piece.
+// The tensor's own memory, which lives as long as the piece; of one on a device, a copy.
 rpc::Piece piece_of(const torch::Tensor& contiguous);
 std::vector<rpc::Piece> pieces_of(const std::vector<torch::Tensor>& tensors);
-std::vector<std::span<std::byte>> places_of(const std::vector<torch::Tensor>& tensors);
+
+// Where the pieces of an answer go: into the tensors themselves, or, of those on a device, into memory beside
+// them, until take_over().
+class Places {
+ public:
+  explicit Places(const std::vector<torch::Tensor>& tensors);
+  std::vector<std::span<std::byte>> spans() const;
+  void take_over() const;
+
+ private:
+  const std::vector<torch::Tensor> tensors_;
+  std::vector<torch::Tensor> on_host_;
+};
 
 // Takes the pieces of a message one after the other.
 class Reader {

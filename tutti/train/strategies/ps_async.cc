@@ -22,6 +22,21 @@ void copy(const Tensors& from, const Tensors& to) {
   for (size_t i = 0; i < from.size(); ++i) to[i].copy_(from[i]);
 }
 
+void copy(const ps::Extras& from, const ps::Extras& to) {
+  copy(from.buffers, to.buffers);
+  copy(from.counters, to.counters);
+}
+
+void subtract_from(const Tensors& now, const Tensors& before) {
+  for (size_t i = 0; i < now.size(); ++i) before[i].copy_(now[i] - before[i]);
+}
+
+Tensors like(const Tensors& vectors) {
+  Tensors all;
+  for (const torch::Tensor& vector : vectors) all.push_back(torch::zeros_like(vector));
+  return all;
+}
+
 }  // namespace
 
 PsAsync::PsAsync(Replica& replica, ps::Client& client, LaneVectors& vectors, const PsAsyncOptions& options)
@@ -32,7 +47,7 @@ PsAsync::PsAsync(Replica& replica, ps::Client& client, LaneVectors& vectors, con
       block_(lanes_of(options.rank, options.world, options.lanes)),
       gradients_(gradients_of(replica.parameters())),
       lanes_(replica, vectors, gradients_, {block_, {0, block_.size()}, std::max<int64_t>(1, block_.size())}),
-      before_(like_ours()),
+      before_({like(vectors.buffers()), like(vectors.counters())}),
       going_(like_ours()),
       coming_(like_ours()) {}
 
@@ -40,8 +55,9 @@ PsAsync::~PsAsync() = default;
 
 PsAsync::Vectors PsAsync::like_ours() const {
   const auto one = [&](const torch::Tensor& like) {
-    const torch::Tensor flat = options_.allocate ? options_.allocate(like.numel(), like.options())
-                                                 : torch::zeros({like.numel()}, like.options());
+    const auto options = like.options().device(torch::kCPU);
+    const torch::Tensor flat =
+        options_.allocate ? options_.allocate(like.numel(), options) : torch::zeros({like.numel()}, options);
     return flat.view(like.sizes());
   };
   Vectors all;
@@ -57,10 +73,8 @@ StepResult PsAsync::step(int64_t step, const Wishes& wishes, data::BatchQueue& q
   const bool any_data = compute(step, queue, observe);
   const torch::NoGradGuard no_grad;
   if (any_data && options_.clip_norm > 0) clip_norm(buckets_of(replica_.parameters()), options_.clip_norm);
-  for (size_t i = 0; i < before_.extras.buffers.size(); ++i)
-    torch::sub_out(before_.extras.buffers[i], vectors_.buffers()[i], before_.extras.buffers[i]);
-  for (size_t i = 0; i < before_.extras.counters.size(); ++i)
-    torch::sub_out(before_.extras.counters[i], vectors_.counters()[i], before_.extras.counters[i]);
+  subtract_from(vectors_.buffers(), before_.buffers);
+  subtract_from(vectors_.counters(), before_.counters);
   StepResult result = end_push();
   if (any_data && (end_ < 0 || result.step < end_)) {
     start_push();
@@ -75,8 +89,7 @@ bool PsAsync::compute(int64_t step, data::BatchQueue& queue, const LaneObserver&
   {
     const torch::NoGradGuard no_grad;
     vectors_.begin_step();
-    copy(vectors_.buffers(), before_.extras.buffers);
-    copy(vectors_.counters(), before_.extras.counters);
+    copy({vectors_.buffers(), vectors_.counters()}, before_);
   }
   const auto subtrees = lanes_.run_step(step, queue, observe);
   const torch::NoGradGuard no_grad;
@@ -92,10 +105,9 @@ bool PsAsync::compute(int64_t step, data::BatchQueue& queue, const LaneObserver&
   return true;
 }
 
-// What `before_` holds by now is how the lanes have changed buffers and counters.
 void PsAsync::start_push() {
   copy(gradients_, going_.blocks);
-  std::swap(before_.extras, going_.extras);
+  copy(before_, going_.extras);
   const double rate = replica_.optimizer().learning_rate();
   push_ = thread_.run([this, rate, examples = examples_] {
     name_thread(options_.timeline, "push and pull");
@@ -121,8 +133,7 @@ StepResult PsAsync::end_push() {
     const torch::Tensor values = replica_.parameters().blocks()[i].values;
     values.detach().copy_(coming_.blocks[i]);
   }
-  copy(coming_.extras.buffers, vectors_.buffers());
-  copy(coming_.extras.counters, vectors_.counters());
+  copy(coming_.extras, {vectors_.buffers(), vectors_.counters()});
   vectors_.take_over_buffers();
   // Its own step, which is nobody else's; where none was left to make, the last.
   now_ = applied_.made ? applied_.step + 1 : applied_.now;

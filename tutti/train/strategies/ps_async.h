@@ -47,7 +47,7 @@ class PsAsync final : public Strategy {
   std::string reduce() const override { return "none"; }
 
  private:
-  // What goes out, or comes back.
+  // What goes out, or comes back; in the host's memory.
   struct Vectors {
     std::vector<torch::Tensor> blocks;
     ps::Extras extras;
@@ -65,7 +65,7 @@ class PsAsync final : public Strategy {
   const LaneRange block_;
   std::vector<torch::Tensor> gradients_;  // the parameters'
   LaneRunner lanes_;
-  Vectors before_;  // buffers that the lanes began with
+  ps::Extras before_;  // buffers that the lanes began with, and then how they have changed them
   Vectors going_;
   Vectors coming_;
   int64_t end_ = -1;

@@ -76,12 +76,6 @@ void ByServers::place(ReplicaOptions& options) {
 }
 
 void ByServers::make_client(Replica& replica) {
-  if (!replica.parameters().device().is_cpu()) {
-    fail(ErrorKind::Unimplemented,
-         "workers of parameter servers compute on the CPU in this version, not on {}: give --device cpu, or "
-         "--strategy allreduce",
-         replica.parameters().device().str());
-  }
   if (!replica.parameters().communicator_users().empty() && world() > 1) {
     fail(ErrorKind::InvalidArgument,
          "SyncBatchNorm lets workers talk to each other, which they do not where there are servers: use "
