@@ -1,7 +1,9 @@
 #include "tutti/train/script.h"
 
+#include <cstdlib>
 #include <filesystem>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
 #include <torch/script.h>
@@ -115,6 +117,25 @@ TEST(Script, predicts_and_knows_training_from_evaluation) {
                   defaults());
   const auto like = net();
   EXPECT_TRUE(replica.predict(batch()).equal(like->dense->forward(batch()["x"]).detach()));
+}
+
+// Debian's Python has the PyTorch that belongs to Debian's LibTorch.
+TEST(Script, of_a_module_that_python_has_saved_has_the_bits_of_the_same_in_cpp) {
+  const std::string python = "/usr/bin/python3";
+  if (std::system((python + " -c 'import torch' 2>/dev/null").c_str()) != 0)
+    GTEST_SKIP() << "NO PYTORCH IN " << python << " (apt install python3-torch): no .pt of its was read";
+  const TestFolder folder;
+  const std::string path = folder / "net.pt";
+  ASSERT_EQ(std::system(fmt::format("{} {}/save_module.py {}", python, TUTTI_ORACLES, path).c_str()), 0);
+  const auto same = net();
+  {
+    const torch::NoGradGuard no_grad;
+    same->dense->weight.copy_(torch::arange(6).view({2, 3}) / 8);
+    same->dense->bias.fill_(0.25);
+  }
+  EXPECT_EQ(hash_after_steps(script_model(Script::from_file(path))),
+            hash_after_steps(make_model(
+                same, [](Net& n, const Batch& b) { return torch::mse_loss(n.forward(b["x"]), b["y"]); })));
 }
 
 TEST(Script, that_does_not_fit_says_how) {
