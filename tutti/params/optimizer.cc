@@ -253,8 +253,12 @@ void Optimizer::step(std::span<const torch::Tensor> gradients) {
 }
 
 void Optimizer::use_gradients(const std::function<torch::Tensor(size_t stretch)>& of) {
-  for (Slice& slice : slices_)
-    slice.values.mutable_grad() = of(slice.stretch).narrow(0, slice.offset, slice.values.numel());
+  for (Slice& slice : slices_) {
+    const torch::Tensor stretch = of(slice.stretch);
+    const int64_t elements = slice.values.numel();
+    slice.values.mutable_grad() =
+        elements == stretch.numel() ? stretch : stretch.narrow(0, slice.offset, elements);
+  }
 }
 
 std::string Optimizer::name() const {
