@@ -26,4 +26,5 @@
 #include "tutti/train/run.h"
 #include "tutti/train/schedule.h"
 #include "tutti/train/script.h"
+#include "tutti/train/serve.h"
 #include "tutti/train/trainer.h"

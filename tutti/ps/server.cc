@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "tutti/base/check.h"
+#include "tutti/base/error.h"
 #include "tutti/cluster/roles.h"
 #include "tutti/ps/peer.h"
 #include "tutti/ps/peers.h"
@@ -11,7 +11,10 @@ namespace tutti::ps {
 namespace {
 
 rpc::HostOptions host_options(const Context& context) {
-  TUTTI_CHECK(is_server_job(context.task().job), "{} is no server", context.task().short_name());
+  if (!is_server_job(context.task().job)) {
+    fail(ErrorKind::InvalidArgument, "{} is no parameter server: these are tasks of the job 'ps'",
+         context.task().short_name());
+  }
   return host_at_own_address(context);
 }
 
