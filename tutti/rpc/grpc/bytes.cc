@@ -1,5 +1,6 @@
 #include "tutti/rpc/grpc/bytes.h"
 
+#include <atomic>
 #include <condition_variable>
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/slice.h>
@@ -7,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "tutti/base/check.h"
 #include "tutti/base/error.h"
 
 namespace tutti::rpc {
@@ -22,13 +24,23 @@ struct Loan::State {
   std::condition_variable returned;
   size_t out = 0;  // guarded by mutex
 
-  static void give_back(void* state) {
-    // Shared: this may be the last that anybody does with it.
-    const std::unique_ptr<std::shared_ptr<State>> mine(static_cast<std::shared_ptr<State>*>(state));
-    const std::lock_guard lock((*mine)->mutex);
-    if (--(*mine)->out == 0) (*mine)->returned.notify_all();
-  }
+  static void give_back(void* slice);
 };
+
+// Of one slice that is lent.
+struct Loan::Slice {
+  // Shared: giving it back may be the last that anybody does with it.
+  std::shared_ptr<State> state;
+  // gRPC hands it from thread to thread under locks of its own, which a sanitizer does not see.
+  std::atomic<bool> lent = false;
+};
+
+void Loan::State::give_back(void* slice) {
+  const std::unique_ptr<Slice> mine(static_cast<Slice*>(slice));
+  TUTTI_CHECK(mine->lent.load(std::memory_order_acquire), "a slice that was never lent");
+  const std::lock_guard lock(mine->state->mutex);
+  if (--mine->state->out == 0) mine->state->returned.notify_all();
+}
 
 Loan::Loan() : state_(std::make_shared<State>()) {}
 Loan::~Loan() = default;
@@ -46,14 +58,15 @@ grpc::ByteBuffer Loan::lend(std::span<const ConstBytes> parts) {
       continue;
     }
     end_copied();
-    auto holder = std::make_unique<std::shared_ptr<State>>(state_);
+    auto slice = std::make_unique<Slice>();
+    slice->state = state_;
+    slice->lent.store(true, std::memory_order_release);
     {
       const std::lock_guard lock(state_->mutex);
       ++state_->out;
     }
     // gRPC knows no const; what it sends it only reads.
-    slices.emplace_back(const_cast<std::byte*>(part.data()), part.size(), &State::give_back,
-                        holder.release());
+    slices.emplace_back(const_cast<std::byte*>(part.data()), part.size(), &State::give_back, slice.release());
   }
   end_copied();
   return {slices.data(), slices.size()};

@@ -27,6 +27,7 @@ class Loan {
   void await() const;
 
  private:
+  struct Slice;
   struct State;
   const std::shared_ptr<State> state_;  // shared with what is lent
 };
