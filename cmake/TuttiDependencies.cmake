@@ -36,7 +36,7 @@ list(REMOVE_DUPLICATES tutti_header_dirs)
 add_library(tutti_headers INTERFACE)
 target_include_directories(tutti_headers SYSTEM INTERFACE ${tutti_header_dirs})
 
-# fmt as a library, where there is one beside its headers: in every file again it takes four seconds a file.
+# fmt as a library, where there is one that fits its headers: compiled into every file it takes four seconds of each.
 find_library(TUTTI_FMT_LIBRARY fmt)
 if(TUTTI_FMT_LIBRARY)
   set(CMAKE_REQUIRED_INCLUDES ${tutti_header_dirs})

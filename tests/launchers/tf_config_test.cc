@@ -1,5 +1,6 @@
 // Training by hand: every task is told who it is, by TF_CONFIG or by flags.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>

@@ -4,6 +4,7 @@
 
 #include <climits>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "tutti/base/text.h"
 

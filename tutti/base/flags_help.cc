@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "tutti/base/flag.h"
 #include "tutti/base/text.h"

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"

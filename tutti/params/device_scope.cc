@@ -10,6 +10,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/record_function.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "tutti/base/error.h"
 #include "tutti/cluster/roles.h"

@@ -11,7 +11,6 @@
 #include "tutti/cluster/address.h"
 #include "tutti/cluster/roles.h"
 #include "tutti/ps/peer.h"
-#include "tutti/ps/peers.h"
 #include "tutti/ps/wire.h"
 
 namespace tutti::ps {
@@ -22,7 +21,6 @@ using Clock = std::chrono::steady_clock;
 
 constexpr milliseconds kBetweenAnnouncements{1000};
 constexpr milliseconds kBetweenQuestions{50};
-constexpr milliseconds kBetweenReminders{10000};
 constexpr milliseconds kToConnect{1000};
 // The chief answers at once.
 constexpr milliseconds kForAnAnswer{5000};
@@ -40,30 +38,6 @@ rpc::Channel channel_to_chief(const ClusterSpec& cluster, rpc::ChannelOptions op
   return rpc::Channel(address, options);
 }
 
-// Until it is asked to stop.
-void announce(const Context& context, int port, const std::stop_token& stop) {
-  rpc::Channel chief = channel_to_chief(
-      context.cluster(), {.credentials = rpc::credentials_of(context.flags()), .hello = hello_of(context)});
-  const rpc::Message text{{{"task", context.task().short_name()}, {"port", port}}, {}};
-  std::mutex mutex;
-  std::condition_variable_any stopped;
-  auto next_reminder = Clock::now() + kBetweenReminders;
-  while (!stop.stop_requested()) {
-    try {
-      const milliseconds timeout = chief.is_connected() ? kForAnAnswer : kToConnect;
-      chief.call("announce", text, {.timeout = timeout, .what = "a place in the address book"});
-      next_reminder = Clock::now() + kBetweenReminders;
-    } catch (const std::exception& error) {
-      if (Clock::now() >= next_reminder) {
-        context.log().info("port {} is not known to the others yet: {}", port, error.what());
-        next_reminder += kBetweenReminders;
-      }
-    }
-    std::unique_lock lock(mutex);
-    stopped.wait_for(lock, stop, kBetweenAnnouncements, [] { return false; });
-  }
-}
-
 }  // namespace
 
 bool chooses_its_port(const ClusterSpec& cluster, const Task& task) {
@@ -79,41 +53,86 @@ bool chooses_its_port(const ClusterSpec& cluster, const Task& task) {
   return true;
 }
 
-rpc::Message AddressBook::serve(const rpc::Caller& caller, const std::string& method,
-                                const rpc::Message& request) {
-  const auto task = text_in(request.head, "task");
-  if (method == "announce") {
-    announce(caller, task, static_cast<int>(number_within(request.head, "port", 1, 65535)));
-    return {};
+AddressBook::AddressBook(const ClusterSpec& cluster) {
+  for (const std::string& job : cluster.jobs()) {
+    for (const int index : cluster.task_indices(job)) {
+      const Task task{.job = job, .index = index};
+      if (port_of(cluster, task) == 0) entries_.emplace(task.short_name(), Entry{});
+    }
   }
-  if (method != "find")
-    fail(ErrorKind::InvalidArgument, "the chief has an address book, no parameters: '{}' is for others",
-         method);
-  const std::lock_guard lock(mutex_);
-  const auto found = entries_.find(task);
-  return {{{"port", found == entries_.end() ? 0 : found->second.port}}, {}};
 }
 
-void AddressBook::announce(const rpc::Caller& caller, const std::string& task, int port) {
+rpc::Message AddressBook::serve(const rpc::Caller& caller, const std::string& method,
+                                const rpc::Message& request) {
+  const std::string task = text_in(request.head, "task");
   const std::lock_guard lock(mutex_);
-  const auto [entry, added] = entries_.try_emplace(task, Entry{caller, port});
-  if (!added && entry->second.caller.id != caller.id) {
-    fail(ErrorKind::InvalidArgument, "there is a {} already: {}", task, name_of(entry->second.caller));
+  const auto found = entries_.find(task);
+  if (found == entries_.end()) {
+    fail(ErrorKind::InvalidArgument, "{}: in the chief's cluster there is no {} with port 0", method, task);
   }
-  entry->second.port = port;
+  Entry& entry = found->second;
+  if (method == "find") return {{{"port", entry.port}}, {}};
+  if (method != "announce")
+    fail(ErrorKind::InvalidArgument, "the chief has an address book, no parameters: '{}' is for others",
+         method);
+  const auto port = static_cast<int>(number_within(request.head, "port", 1, 65535));
+  if (entry.caller && entry.caller->id != caller.id)
+    fail(ErrorKind::InvalidArgument, "there is a {} already: {}", task, name_of(*entry.caller));
+  entry = {caller, port};
+  return {};
 }
 
 void AddressBook::gone(const rpc::Caller& caller) {
   const std::lock_guard lock(mutex_);
-  std::erase_if(entries_, [&](const auto& entry) { return entry.second.caller.id == caller.id; });
+  for (auto& [task, entry] : entries_) {
+    if (entry.caller && entry.caller->id == caller.id) entry = {};
+  }
 }
 
-OpenAddressBook::OpenAddressBook(const Context& context) : host_(host_at_own_address(context), book_) {}
+OpenAddressBook::OpenAddressBook(const Context& context)
+    : book_(context.cluster()), host_(host_at_own_address(context), book_) {}
 
-Announcement::Announcement(const Context& context, int port) {
+Announcement::Announcement(const Context& context, int port) : context_(context), port_(port) {
   if (!chooses_its_port(context.cluster(), context.task())) return;
   context.log().info("listening at port {}, which the chief is told", port);
-  thread_ = std::jthread([&context, port](const std::stop_token& stop) { announce(context, port, stop); });
+  thread_ = std::jthread([this](const std::stop_token& stop) { tell(stop); });
+}
+
+void Announcement::check() const {
+  const std::lock_guard lock(mutex_);
+  if (refused_) std::rethrow_exception(refused_);
+}
+
+// Until it is asked to stop, or refused for good.
+void Announcement::tell(const std::stop_token& stop) {
+  rpc::Channel chief =
+      channel_to_chief(context_.cluster(),
+                       {.credentials = rpc::credentials_of(context_.flags()), .hello = hello_of(context_)});
+  const rpc::Message text{{{"task", context_.task().short_name()}, {"port", port_}}, {}};
+  std::condition_variable_any stopped;
+  auto next_reminder = Clock::now() + kBetweenReminders;
+  auto last_not_refused = Clock::now();
+  while (!stop.stop_requested()) {
+    try {
+      const milliseconds timeout = chief.is_connected() ? kForAnAnswer : kToConnect;
+      chief.call("announce", text, {.timeout = timeout, .what = "a place in the address book"});
+      last_not_refused = Clock::now();
+      next_reminder = last_not_refused + kBetweenReminders;
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::InvalidArgument) last_not_refused = Clock::now();
+      if (Clock::now() >= last_not_refused + milliseconds_of(context_.flags().start_timeout)) {
+        const std::lock_guard lock(mutex_);
+        refused_ = std::current_exception();
+        return;
+      }
+      if (Clock::now() >= next_reminder) {
+        context_.log().info("port {} is not known to the others yet: {}", port_, error.what());
+        next_reminder += kBetweenReminders;
+      }
+    }
+    std::unique_lock lock(mutex_);
+    stopped.wait_for(lock, stop, kBetweenAnnouncements, [] { return false; });
+  }
 }
 
 std::string find_address(const ClusterSpec& cluster, const Task& task, const rpc::ChannelOptions& options,

@@ -27,7 +27,7 @@ int64_t port_in(AddressBook& book, const std::string& task) {
 }
 
 TEST(AddressBook, knows_those_who_are_there) {
-  AddressBook book;
+  AddressBook book(ClusterSpec::parse("ps|a:0;a:0,worker|a:1"));
   EXPECT_EQ(port_in(book, "ps/0"), 0);
   book.serve(caller(1), "announce", announcement(4711));
   book.serve(caller(1), "announce", announcement(4711));
@@ -42,11 +42,15 @@ TEST(AddressBook, knows_those_who_are_there) {
 }
 
 TEST(AddressBook, refuses_a_second_task_of_one_name_and_what_is_not_for_it) {
-  AddressBook book;
+  AddressBook book(ClusterSpec::parse("ps|a:0;a:0,worker|a:1"));
   book.serve(caller(1), "announce", announcement(4711));
   expect_error(ErrorKind::InvalidArgument, "there is a ps/0 already: ps/0 (host here, pid 101)",
                [&] { book.serve(caller(2), "announce", announcement(4712)); });
   EXPECT_EQ(port_in(book, "ps/0"), 4711);
+  for (const char* stranger : {"ps/2", "worker/0", ""}) {
+    expect_error(ErrorKind::InvalidArgument, HasSubstr("in the chief's cluster"),
+                 [&] { port_in(book, stranger); });
+  }
   expect_error(ErrorKind::InvalidArgument, HasSubstr("'pull'"),
                [&] { book.serve(caller(2), "pull", announcement(0)); });
   for (const int port : {0, -1, 65536}) {
@@ -70,6 +74,7 @@ class OpenBook : public ::testing::Test {
   Context task(const std::string& job) const {
     Flags flags;
     flags.log_level = "off";
+    flags.start_timeout = 1;
     return {flags, identity_in(cluster_, {.job = job, .index = 0}, "the test")};
   }
   std::string find(milliseconds patience) const {
@@ -88,6 +93,22 @@ TEST_F(OpenBook, is_asked_before_the_chief_is_there_and_again_by_one_that_came_b
     const OpenAddressBook book(chief_);
     EXPECT_EQ(find(milliseconds(60000)), "127.0.0.1:4711");
   }
+}
+
+TEST_F(OpenBook, lets_the_second_of_one_name_fail) {
+  const OpenAddressBook book(chief_);
+  const Announcement first(server_, 4711);
+  EXPECT_EQ(find(milliseconds(60000)), "127.0.0.1:4711");
+  const Announcement second(server_, 4712);
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("there is a ps/0 already"), [&] {
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (std::chrono::steady_clock::now() < deadline) {
+      second.check();
+      std::this_thread::yield();
+    }
+  });
+  first.check();
+  EXPECT_EQ(find(milliseconds(60000)), "127.0.0.1:4711");
 }
 
 TEST_F(OpenBook, says_who_has_not_told_its_port) {

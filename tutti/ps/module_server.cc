@@ -2,7 +2,6 @@
 
 #include "tutti/base/error.h"
 #include "tutti/ps/peer.h"
-#include "tutti/ps/peers.h"
 
 namespace tutti {
 

@@ -6,6 +6,7 @@
 
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/types.h>

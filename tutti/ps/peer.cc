@@ -48,6 +48,12 @@ std::string fixed_address_of(const Context& context, const Task& task) {
   return address;
 }
 
+rpc::HostOptions host_at_own_address(const Context& context) {
+  return {.address = address_of(context, context.task()),
+          .credentials = rpc::credentials_of(context.flags()),
+          .insecure = context.flags().insecure};
+}
+
 std::chrono::milliseconds milliseconds_of(double seconds) {
   return std::chrono::ceil<std::chrono::milliseconds>(std::chrono::duration<double>(seconds));
 }

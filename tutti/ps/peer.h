@@ -21,6 +21,11 @@ std::string name_of(const rpc::Caller& caller);
 std::string address_of(const Context& context, const Task& task);
 // The same, of a task that nobody looks up: port 0 is an InvalidArgument too.
 std::string fixed_address_of(const Context& context, const Task& task);
+// What listens at this task's own address, as its flags say.
+rpc::HostOptions host_at_own_address(const Context& context);
+
+// Who waits says so as often.
+inline constexpr std::chrono::milliseconds kBetweenReminders{10000};
 
 // Of a flag in seconds.
 std::chrono::milliseconds milliseconds_of(double seconds);

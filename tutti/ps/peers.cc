@@ -5,6 +5,7 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
@@ -16,17 +17,10 @@ namespace {
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-constexpr milliseconds kBetweenReminders{10000};
 // No attempt is worth while in less.
 constexpr milliseconds kLeast{50};
 
 }  // namespace
-
-rpc::HostOptions host_at_own_address(const Context& context) {
-  return {.address = address_of(context, context.task()),
-          .credentials = rpc::credentials_of(context.flags()),
-          .insecure = context.flags().insecure};
-}
 
 Peers::Peers(const Context& context, const std::vector<Task>& tasks, std::string_view what,
              std::shared_ptr<rpc::Arena> arena)

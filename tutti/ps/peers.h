@@ -18,12 +18,8 @@
 #include "tutti/ps/address_book.h"
 #include "tutti/rpc/arena.h"
 #include "tutti/rpc/channel.h"
-#include "tutti/rpc/host.h"
 
 namespace tutti::ps {
-
-// At this task's own address in the cluster, as its flags say.
-rpc::HostOptions host_at_own_address(const Context& context);
 
 // Other tasks of the cluster that are called at once: a channel and a thread each. Those that choose their
 // ports are looked up, again whenever they are connected to; the chief keeps the book. Not thread-safe.

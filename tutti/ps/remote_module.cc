@@ -29,8 +29,6 @@ using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 using Tensors = RemoteModule::Tensors;
 
-constexpr milliseconds kBetweenReminders{10000};
-
 Task task_of(std::string_view device) {
   const DeviceSpec spec = DeviceSpec::parse(device);
   if (!spec.job || !spec.task)
@@ -110,7 +108,7 @@ void RemoteModule::Connection::attach(const Context& context) {
 void RemoteModule::Connection::connect(const Context& context, Clock::time_point deadline) {
   while (true) {
     try {
-      return channel_.connect(std::max(std::min(kBetweenReminders, until(deadline)), milliseconds(1)));
+      return channel_.connect(std::max(std::min(ps::kBetweenReminders, until(deadline)), milliseconds(1)));
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::Timeout && error.kind() != ErrorKind::PeerLost) throw;
       if (Clock::now() >= deadline) {

@@ -5,7 +5,6 @@
 #include "tutti/base/error.h"
 #include "tutti/cluster/roles.h"
 #include "tutti/ps/peer.h"
-#include "tutti/ps/peers.h"
 
 namespace tutti::ps {
 namespace {

@@ -20,8 +20,12 @@ class Server {
   // "grpc://host:port".
   std::string target() const;
   // Waits so long, or until the job is done: the chief has said so, or end() was called, and everybody has
-  // left; or somebody has called stop from elsewhere (`tutti stop`).
-  bool join_for(std::chrono::milliseconds patience) { return service_.join_for(patience); }
+  // left; or somebody has called stop from elsewhere (`tutti stop`). InvalidArgument: the chief refuses this
+  // server (address_book.h).
+  bool join_for(std::chrono::milliseconds patience) {
+    announcement_.check();
+    return service_.join_for(patience);
+  }
   // Nobody new is expected: the job is done when those who are here have left.
   void end() { service_.end(); }
   int callers() { return service_.callers(); }

@@ -1,5 +1,6 @@
 #include <climits>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "tutti/base/error.h"
 #include "tutti/cluster/discovery/discovery.h"

@@ -10,7 +10,6 @@
 #include "tutti/base/check.h"
 #include "tutti/base/error.h"
 #include "tutti/ps/peer.h"
-#include "tutti/ps/peers.h"
 
 namespace tutti::passive {
 namespace {
@@ -36,6 +35,7 @@ Line::~Line() {
 }
 
 std::optional<rpc::Mailbox::Letter> Line::take(milliseconds patience) {
+  announcement_.check();
   if (std::exchange(kept_, false)) return letter_;
   TUTTI_CHECK(!letter_, "the last request has not been answered");
   letter_ = mailbox_.next(patience);

@@ -19,7 +19,7 @@ namespace tutti::passive {
 // time is listened to: the one that has begun last, for as long as it is connected. Not thread-safe.
 class Line {
  public:
-  // Whether anybody may stop the worker (`tutti stop`), or its master alone.
+  // Who beside its master may stop the worker, as `tutti stop` does.
   enum class Stop { ByAnybody, ByNobody };
   // The context outlives it.
   Line(const Context& context, Stop stop);

@@ -158,7 +158,8 @@ void Workers::compute(size_t worker, int64_t step, const std::vector<Batch>& bat
   Answer answer{.sums = {Json::object(), ps::pieces_of(into)}, .outputs = {}};
   into.insert(into.begin(), place.losses);
   rpc::CallOptions options = peers_.patience("gradients", step);
-  options.into = ps::Places(into).spans();
+  const ps::Places places(into);
+  options.into = places.spans();
   const Json head = peers_.call(worker, "step", request, options).head;
   for (size_t lane = 0; lane < batches.size(); ++lane) {
     answer.outputs.emplace_back();
