@@ -27,12 +27,23 @@ set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O1 -g1 -fno-omit-frame-pointer")
 add_compile_options(-ffp-contract=off)
 # -fPIC for all alike: the precompiled header serves libraries and programs.
 add_compile_options(-Wall -Wextra -fPIC)
+# The presets compile a few sources of a target as one (CMAKE_UNITY_BUILD): reading LibTorch's headers takes four seconds of
+# each compilation. To the compiler a source is then something included.
+if(CMAKE_UNITY_BUILD)
+  add_compile_options(-Wno-subobject-linkage)
+endif()
 if(TUTTI_WERROR)
   add_compile_options(-Werror)
 endif()
 if(TUTTI_SANITIZE)
   add_compile_options(-fsanitize=${TUTTI_SANITIZE} -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${TUTTI_SANITIZE})
+endif()
+
+include(CheckLinkerFlag)
+check_linker_flag(CXX -fuse-ld=mold TUTTI_MOLD_WORKS)
+if(TUTTI_MOLD_WORKS)
+  add_link_options(-fuse-ld=mold)
 endif()
 
 find_program(TUTTI_CCACHE ccache)

@@ -18,10 +18,6 @@
 // Jobs whose tasks have servers, as tests start them.
 namespace tutti::testing {
 
-using Flags = Words;
-
-inline Flags with(const Flags& flags, const Flags& more) { return flags + more; }
-
 // The command that trains with so many servers and workers, under the launcher.
 inline Flags served(int servers, int workers, const Flags& flags, const Flags& launcher = {}) {
   Flags command = {program_path("tutti"),   "run", "--ps",

@@ -13,6 +13,9 @@
 
 namespace tutti::testing {
 
+using Flags = Words;
+inline Flags with(const Flags& flags, const Flags& more) { return flags + more; }
+
 inline std::string together_program() { return program_path("../test/together_program"); }
 
 inline nlohmann::json json_of(const std::string& path) {

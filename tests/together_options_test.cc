@@ -9,13 +9,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-using Flags = std::vector<std::string>;
-
-Flags with(Flags flags, const Flags& more) {
-  flags.insert(flags.end(), more.begin(), more.end());
-  return flags;
-}
-
 nlohmann::json report_of(int workers, const Flags& flags, const TestFolder& folder) {
   const std::string report = folder / "report.json";
   const auto result = run_program(training(workers, with(flags, {"--report", report})));

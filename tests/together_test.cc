@@ -16,13 +16,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-using Flags = std::vector<std::string>;
-
-Flags with(Flags flags, const Flags& more) {
-  flags.insert(flags.end(), more.begin(), more.end());
-  return flags;
-}
-
 TEST(Together, every_world_and_backend_gives_the_same_bits) {
   const TestFolder folder;
   for (const Flags& net : {Flags{"--net", "normed", "--clip-norm", "0.5"}, Flags{"--net", "odd"}}) {

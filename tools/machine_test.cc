@@ -9,7 +9,7 @@ using Level = Finding::Level;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-constexpr uint64_t kGibibyte = uint64_t{1} << 30;
+constexpr uint64_t kGiB = uint64_t{1} << 30;
 
 std::string mapping(const std::string& path) {
   return "7f0000000000-7f0000001000 r-xp 00000000 fe:00 1234                       " + path + "\n";
@@ -71,7 +71,7 @@ TEST(Doctor, says_whether_gradients_go_from_gpu_to_gpu) {
 TEST(Doctor, warns_of_few_cores_little_memory_few_ports_and_few_files) {
   EXPECT_EQ(check_cores(1, 8).level, Level::Warning);
   EXPECT_EQ(check_cores(8, 8).level, Level::Ok);
-  EXPECT_EQ(check_memory(kGibibyte, 8 * kGibibyte).level, Level::Warning);
+  EXPECT_EQ(check_memory(kGiB, 8 * kGiB).level, Level::Warning);
   EXPECT_EQ(check_port_range("32768\t60999\n").level, Level::Ok);
   EXPECT_EQ(check_port_range("60000\t60010\n").level, Level::Warning);
   EXPECT_EQ(check_port_range("nonsense").level, Level::Warning);

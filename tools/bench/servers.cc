@@ -72,7 +72,8 @@ struct Servers::Worker {
                ps::Placement(parameters, servers_in(context), split_evenly(context, elements)), arena) {}
 
   void push_pull() {
-    static_cast<void>(client.push_asynchronous(gradients, {}, values, {}, 1, -1, std::nullopt));
+    static_cast<void>(
+        client.push_asynchronous({.gradients = gradients, .changes = {}, .examples = 1}, values, {}));
   }
   void verify();
 

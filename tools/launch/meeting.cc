@@ -28,7 +28,6 @@ constexpr milliseconds kConnectTime{3000};
 // So much longer is waited for the first host's word on who is late.
 constexpr milliseconds kLastWord{2000};
 constexpr milliseconds kSendTime{5000};
-constexpr size_t kLongestQuote = 60;
 
 // A launcher that goes to the first host.
 class MeetingGuest {

@@ -21,7 +21,6 @@ constexpr milliseconds kHelloTime{10'000};
 constexpr milliseconds kFarewell{5000};
 constexpr size_t kMostStrangers = 64;
 constexpr size_t kMostNamed = 20;
-constexpr size_t kLongestQuote = 60;
 
 }  // namespace
 

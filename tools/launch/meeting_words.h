@@ -49,5 +49,7 @@ std::optional<Answer> read_answer(std::string_view line);
 
 // The first bytes of what a stranger sent, for people: nothing in it can move a terminal's cursor.
 std::string harmless(std::string_view bytes);
+// So many of them in an error.
+inline constexpr size_t kLongestQuote = 60;
 
 }  // namespace tutti

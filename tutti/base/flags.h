@@ -46,6 +46,7 @@ struct Flags {
   std::string placement = "round-robin";  // "greedy", "split:SIZE"
   bool log_placement = false;             // a line for every parameter and lane
   int64_t staleness = -1;                 // steps a worker may be ahead; -1: any
+  bool overlap = true;                    // push and pull travel while the next gradients are computed
   int64_t backup = 0;                     // workers whose gradients a step does without
 
   // How tasks reach their servers.

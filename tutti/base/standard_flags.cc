@@ -100,6 +100,9 @@ void add_parameter_server_flags(FlagSet& set, Flags& flags) {
   set.add("--staleness", flags.staleness,
           "ps-async: steps that a worker may be ahead of the slowest; 0 is lock step, -1 any number");
   set.at_least("--staleness", -1);
+  set.add("--overlap", flags.overlap,
+          "ps-async: push and pull travel while the next gradients are computed, which are then of values "
+          "that are one update of each worker older");
   set.add("--backup", flags.backup,
           "ps-sync: so many workers' gradients, those that come last, are left out of a step");
   set.at_least("--backup", 0);

@@ -5,6 +5,7 @@
 
 #include "tutti/base/test_errors.h"
 #include "tutti/cluster/roles.h"
+#include "tutti/cluster/test_identity.h"
 
 namespace tutti {
 namespace {
@@ -15,10 +16,6 @@ Flags on_cpu() {
   Flags flags;
   flags.device = "cpu";
   return flags;
-}
-
-Identity identity(const std::string& cluster, const std::string& job, int index) {
-  return identity_in(ClusterSpec::parse(cluster), {.job = job, .index = index}, "test");
 }
 
 std::string line_of(const Context& context) {

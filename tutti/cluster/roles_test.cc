@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "tutti/base/test_errors.h"
+#include "tutti/cluster/test_identity.h"
 
 namespace tutti {
 namespace {
@@ -16,10 +17,6 @@ std::vector<std::string> names(const std::vector<Task>& tasks) {
   std::vector<std::string> names;
   for (const Task& task : tasks) names.push_back(task.short_name());
   return names;
-}
-
-Identity identity(const std::string& cluster, const std::string& job, int index) {
-  return identity_in(ClusterSpec::parse(cluster), {.job = job, .index = index}, "test");
 }
 
 TEST(Roles, the_chief_ranks_first_then_the_workers) {

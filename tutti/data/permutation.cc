@@ -7,7 +7,6 @@
 namespace tutti::data {
 namespace {
 
-constexpr int64_t kLargest = int64_t{1} << 62;
 constexpr uint64_t kGolden = 0x9e3779b97f4a7c15ULL;
 
 }  // namespace

@@ -23,7 +23,9 @@ constexpr uint64_t mix(uint64_t word) {
 // enough on average.
 class Permutation {
  public:
-  // 0 <= size <= 2^62, else InvalidArgument.
+  static constexpr int64_t kLargest = int64_t{1} << 62;
+
+  // 0 <= size <= kLargest, else InvalidArgument.
   Permutation(int64_t size, uint64_t key);
 
   int64_t size() const { return static_cast<int64_t>(size_); }

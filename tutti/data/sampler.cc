@@ -8,8 +8,6 @@
 namespace tutti::data {
 namespace {
 
-constexpr int64_t kLargest = int64_t{1} << 62;
-
 // Seeds and epochs are small and close together; two rounds of mixing put their keys far apart.
 uint64_t epoch_key(int64_t seed, int64_t epoch) {
   return mix(mix(static_cast<uint64_t>(seed) + 0x632be59bd9b4e019ULL) ^ static_cast<uint64_t>(epoch));
@@ -21,7 +19,7 @@ int64_t examples_per_step(const SamplerOptions& options) {
          options.lanes, options.batch);
   }
   int64_t product = 0;
-  if (__builtin_mul_overflow(options.lanes, options.batch, &product) || product > kLargest) {
+  if (__builtin_mul_overflow(options.lanes, options.batch, &product) || product > Permutation::kLargest) {
     fail(ErrorKind::InvalidArgument, "sampler: {} lanes with a batch of {} are too many examples a step",
          options.lanes, options.batch);
   }
@@ -31,7 +29,7 @@ int64_t examples_per_step(const SamplerOptions& options) {
 }  // namespace
 
 Sampler::Sampler(int64_t examples, const SamplerOptions& options) : size_(examples), options_(options) {
-  if (examples < 0 || examples > kLargest) {
+  if (examples < 0 || examples > Permutation::kLargest) {
     fail(ErrorKind::InvalidArgument, "sampler: {} examples; 0 to 2^62 are possible", examples);
   }
   const int64_t per_step = examples_per_step(options);

@@ -8,41 +8,15 @@
 #include "tutti/base/error.h"
 #include "tutti/comm/hosts.h"
 #include "tutti/params/clip_norm.h"
+#include "tutti/params/lane_vectors.h"
 
 namespace tutti {
 namespace {
-
-enum Number { kLoss, kExamples, kLanes, kNumbers };
-
-// Those that are not of a floating type, such as a count of batches: nothing is added to them. They are those
-// of the last lane, and the same after each, since every lane starts from what was there before the step.
-std::vector<torch::Tensor> counters_of(const Parameters& parameters) {
-  std::vector<torch::Tensor> counters;
-  for (const auto& view : parameters.buffers()) {
-    if (!view.tensor.is_floating_point()) counters.push_back(view.tensor);
-  }
-  return counters;
-}
 
 std::vector<torch::Tensor> buffers_of(const Parameters& parameters) {
   std::vector<torch::Tensor> buffers(parameters.buffer_vectors().begin(), parameters.buffer_vectors().end());
   for (const torch::Tensor& counter : counters_of(parameters)) buffers.push_back(counter);
   return buffers;
-}
-
-// float64 vectors in the place of those of the floating buffers; these themselves with one lane, where there
-// is nothing to add.
-std::vector<torch::Tensor> exact_sums(const Parameters& parameters, comm::Communicator& comm, bool one_lane) {
-  std::vector<torch::Tensor> sums;
-  const Allocate allocate = shared_allocator(comm, parameters.device());
-  for (const torch::Tensor& vector : parameters.buffer_vectors()) {
-    const auto options = vector.options().dtype(torch::kFloat64);
-    const bool as_it_is = one_lane || vector.scalar_type() == torch::kFloat64;
-    sums.push_back(as_it_is   ? vector
-                   : allocate ? allocate(vector.numel(), options)
-                              : torch::zeros({vector.numel()}, options));
-  }
-  return sums;
 }
 
 Buckets summed(const Parameters& parameters, const std::vector<torch::Tensor>& exact) {
@@ -79,7 +53,7 @@ GradientMean::GradientMean(Parameters& parameters, comm::Communicator& comm, int
       one_lane_(lanes == 1),
       scatter_(options.scatter && comm.world() > 1),
       buffers_(buffers_of(parameters)),
-      exact_(exact_sums(parameters, comm, one_lane_)),
+      exact_(exact_sums(parameters, one_lane_, shared_allocator(comm, parameters.device()))),
       numbers_(torch::zeros({kNumbers},
                             torch::TensorOptions().dtype(torch::kFloat64).device(parameters.device()))),
       reducer_(comm, summed(parameters, exact_), numbers_, lanes, count_of(one_lane_), options) {

@@ -5,7 +5,6 @@
 #include "tutti/base/check.h"
 
 namespace tutti {
-namespace {
 
 std::vector<torch::Tensor> counters_of(const Parameters& parameters) {
   std::vector<torch::Tensor> counters;
@@ -26,8 +25,6 @@ std::vector<torch::Tensor> exact_sums(const Parameters& parameters, bool one_lan
   }
   return sums;
 }
-
-}  // namespace
 
 LaneVectors::LaneVectors(Parameters& parameters, int64_t lanes, const Allocate& allocate)
     : parameters_(parameters),

@@ -17,6 +17,14 @@ enum Number {
   kNumbers
 };
 
+// Buffers that are not of a floating type, such as a count of batches: nothing is added to them. After each
+// lane they are the same, since every lane starts from what was there before the step.
+std::vector<torch::Tensor> counters_of(const Parameters& parameters);
+// float64 vectors in the place of those of the floating buffers, where the sum of equal float32 is exact:
+// what is the same in all lanes keeps its bits at any number of lanes. The buffers' own vectors with one
+// lane, where there is nothing to add.
+std::vector<torch::Tensor> exact_sums(const Parameters& parameters, bool one_lane, const Allocate& allocate);
+
 // What one lane after the other gives, in vectors that can be added up: gradients (those of the parameters),
 // buffers, and a few numbers. Every lane starts from the buffers as they were before the step. Not
 // thread-safe.
@@ -42,11 +50,8 @@ class LaneVectors {
   // What buffers() have become, to the module.
   void take_over_buffers();
 
-  // Of floating buffers, one vector each. They are summed in float64, where the sum of equal float32 is
-  // exact: what is the same in all lanes keeps its bits at any number of lanes.
+  // Of floating buffers, one vector each: exact_sums().
   const std::vector<torch::Tensor>& buffers() const { return exact_; }
-  // Those that are not of a floating type, such as a count of batches: nothing is added to them. After each
-  // lane they are the same, since every lane starts from what was there before the step.
   const std::vector<torch::Tensor>& counters() const { return counters_; }
   const torch::Tensor& numbers() const { return numbers_; }
 

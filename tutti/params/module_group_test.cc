@@ -4,14 +4,14 @@
 #include <torch/torch.h>
 
 #include "tutti/base/error.h"
-#include "tutti/comm/test_ranks.h"
+#include "tutti/comm/nccl/test_device.h"
 #include "tutti/comm/uses_communicator.h"
 
 namespace tutti {
 namespace {
 
-using comm::testing::errors_of_ranks;
-using comm::testing::with_ranks;
+using comm::testing::with_device::errors_of_ranks;
+using comm::testing::with_device::with_ranks;
 using ::testing::HasSubstr;
 
 struct SocialImpl : torch::nn::Module, comm::UsesCommunicator {

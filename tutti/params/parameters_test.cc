@@ -12,8 +12,8 @@ namespace {
 
 using testing::HasSubstr;
 
-struct Net : torch::nn::Module {
-  Net() {
+struct Varied : torch::nn::Module {
+  Varied() {
     conv = register_module("conv", torch::nn::Conv2d(1, 3, 5));
     norm = register_module("norm", torch::nn::BatchNorm2d(3));
     head = register_module("head", torch::nn::Linear(3, 2));
@@ -41,7 +41,7 @@ std::string error_of(const std::function<void()>& body) {
 }
 
 TEST(Parameters, are_views_into_one_vector_in_the_order_of_creation) {
-  Net net;
+  Varied net;
   const torch::Tensor before = net.head->weight.detach().clone();
   Parameters parameters(net);
   EXPECT_EQ(names(parameters.trained()), (std::vector<std::string>{"conv.weight", "conv.bias", "norm.weight",
@@ -57,7 +57,7 @@ TEST(Parameters, are_views_into_one_vector_in_the_order_of_creation) {
 }
 
 TEST(Parameters, gradients_add_up_in_the_vector) {
-  Net net;
+  Varied net;
   Parameters parameters(net);
   const torch::Tensor x = torch::rand({4, 1, 8, 8});
   net.forward(x).sum().backward();
@@ -71,9 +71,9 @@ TEST(Parameters, gradients_add_up_in_the_vector) {
 
 TEST(Parameters, gradients_equal_those_of_the_module_alone) {
   torch::manual_seed(3);
-  Net alone;
+  Varied alone;
   torch::manual_seed(3);
-  Net net;
+  Varied net;
   Parameters parameters(net);
   const torch::Tensor x = torch::rand({4, 1, 8, 8});
   alone.forward(x).pow(2).sum().backward();
@@ -84,7 +84,7 @@ TEST(Parameters, gradients_equal_those_of_the_module_alone) {
 }
 
 TEST(Parameters, gradients_that_the_program_replaced_or_dropped_come_back) {
-  Net net;
+  Varied net;
   Parameters parameters(net);
   parameters.grads().fill_(5);
   net.head->weight.mutable_grad() = torch::ones({2, 3});
@@ -117,7 +117,7 @@ TEST(Parameters, a_sparse_gradient_takes_the_place_of_one_that_was_dropped) {
 }
 
 TEST(Parameters, frozen_ones_stay_beside_the_vector) {
-  Net net;
+  Varied net;
   net.conv->weight.set_requires_grad(false);
   Parameters parameters(net);
   EXPECT_EQ(names(parameters.frozen()), std::vector<std::string>{"conv.weight"});
@@ -176,7 +176,7 @@ TEST(Parameters, nothing_to_train_is_an_error) {
 }
 
 TEST(Parameters, floating_buffers_have_their_vector_and_others_stay) {
-  Net net;
+  Varied net;
   Parameters parameters(net);
   EXPECT_EQ(names(parameters.buffers()),
             (std::vector<std::string>{"norm.running_mean", "norm.running_var", "norm.num_batches_tracked"}));
@@ -214,7 +214,7 @@ TEST(Parameters, hash_is_over_the_bytes_in_the_order_of_names) {
 TEST(Parameters, live_where_the_allocator_says) {
   std::vector<float> memory(1024);
   size_t used = 0;
-  Net net;
+  Varied net;
   ParametersOptions options;
   options.allocate = [&](int64_t elements, const torch::TensorOptions& tensor_options) {
     const auto vector = torch::from_blob(memory.data() + used, {elements}, tensor_options);
@@ -228,7 +228,7 @@ TEST(Parameters, live_where_the_allocator_says) {
 }
 
 TEST(Parameters, an_allocator_that_gives_too_little_is_refused) {
-  Net net;
+  Varied net;
   ParametersOptions options;
   options.allocate = [](int64_t, const torch::TensorOptions& tensor_options) {
     return torch::zeros({1}, tensor_options);
@@ -237,7 +237,7 @@ TEST(Parameters, an_allocator_that_gives_too_little_is_refused) {
 }
 
 TEST(Parameters, plan_says_what_must_be_the_same_everywhere) {
-  Net net;
+  Varied net;
   EXPECT_EQ(Parameters(net).plan()[0], "conv.weight float32[3,1,5,5]");
 }
 

@@ -16,46 +16,46 @@ using std::chrono::milliseconds;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-rpc::Caller caller(uint64_t id) {
+rpc::Caller server(uint64_t id) {
   return {id, {{"task", "ps/0"}, {"host", "here"}, {"pid", 100 + id}}, "nowhere"};
 }
 
 rpc::Message announcement(int port) { return {{{"task", "ps/0"}, {"port", port}}, {}}; }
 
 int64_t port_in(AddressBook& book, const std::string& task) {
-  return book.serve(caller(9), "find", {{{"task", task}}, {}}).head.at("port").get<int64_t>();
+  return book.serve(server(9), "find", {{{"task", task}}, {}}).head.at("port").get<int64_t>();
 }
 
 TEST(AddressBook, knows_those_who_are_there) {
   AddressBook book(ClusterSpec::parse("ps|a:0;a:0,worker|a:1"));
   EXPECT_EQ(port_in(book, "ps/0"), 0);
-  book.serve(caller(1), "announce", announcement(4711));
-  book.serve(caller(1), "announce", announcement(4711));
+  book.serve(server(1), "announce", announcement(4711));
+  book.serve(server(1), "announce", announcement(4711));
   EXPECT_EQ(port_in(book, "ps/0"), 4711);
   EXPECT_EQ(port_in(book, "ps/1"), 0);
-  book.gone(caller(2));
+  book.gone(server(2));
   EXPECT_EQ(port_in(book, "ps/0"), 4711);
-  book.gone(caller(1));
+  book.gone(server(1));
   EXPECT_EQ(port_in(book, "ps/0"), 0);
-  book.serve(caller(3), "announce", announcement(4712));
+  book.serve(server(3), "announce", announcement(4712));
   EXPECT_EQ(port_in(book, "ps/0"), 4712);
 }
 
 TEST(AddressBook, refuses_a_second_task_of_one_name_and_what_is_not_for_it) {
   AddressBook book(ClusterSpec::parse("ps|a:0;a:0,worker|a:1"));
-  book.serve(caller(1), "announce", announcement(4711));
+  book.serve(server(1), "announce", announcement(4711));
   expect_error(ErrorKind::InvalidArgument, "there is a ps/0 already: ps/0 (host here, pid 101)",
-               [&] { book.serve(caller(2), "announce", announcement(4712)); });
+               [&] { book.serve(server(2), "announce", announcement(4712)); });
   EXPECT_EQ(port_in(book, "ps/0"), 4711);
   for (const char* stranger : {"ps/2", "worker/0", ""}) {
     expect_error(ErrorKind::InvalidArgument, HasSubstr("in the chief's cluster"),
                  [&] { port_in(book, stranger); });
   }
   expect_error(ErrorKind::InvalidArgument, HasSubstr("'pull'"),
-               [&] { book.serve(caller(2), "pull", announcement(0)); });
+               [&] { book.serve(server(2), "pull", announcement(0)); });
   for (const int port : {0, -1, 65536}) {
     expect_error(ErrorKind::InvalidArgument, HasSubstr("port"),
-                 [&] { book.serve(caller(3), "announce", announcement(port)); });
+                 [&] { book.serve(server(3), "announce", announcement(port)); });
   }
 }
 

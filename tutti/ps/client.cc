@@ -248,14 +248,15 @@ std::optional<int64_t> Client::enter(int64_t step) {
   return number_in(answer, "expected");
 }
 
-Client::Applied Client::push_asynchronous(const Tensors& gradients, const Extras& changes,
-                                          const Tensors& values, const Extras& extras, int64_t examples,
-                                          int64_t end, std::optional<double> learning_rate) {
+Client::Applied Client::push_asynchronous(const Update& update, const Tensors& values, const Extras& extras) {
   const auto push_to = [&](size_t i) {
-    rpc::Message message{head(), pieces_of(places(i, gradients, changes))};
-    message.head["examples"] = i == 0 ? examples : 0;
-    if (i == 0) message.head["end"] = end;
-    if (learning_rate) message.head["rate"] = *learning_rate;
+    rpc::Message message{head(), pieces_of(places(i, update.gradients, update.changes))};
+    if (i == 0) {
+      message.head["of"] = update.of;
+      message.head["examples"] = update.examples;
+      message.head["end"] = update.end;
+    }
+    if (update.learning_rate) message.head["rate"] = *update.learning_rate;
     return call(i, "push", message, places(i, values, extras), peers_.patience("gradients", step_));
   };
   // The first server counts: what it refuses, nobody is asked to apply.

@@ -61,7 +61,7 @@ class Client {
   struct Standing {
     int64_t step = 0;
     Json progress = Json::object();
-    std::map<int64_t, int64_t> staleness = {};  // updates by the steps between pull and push
+    std::map<int64_t, int64_t> staleness = {};  // updates by the age of their values, in steps
     int64_t dropped = 0;                        // gradients that came too late
   };
   std::optional<Standing> standing();
@@ -96,16 +96,23 @@ class Client {
   // Where some may be left behind: how many are in this step with us, or nothing if it goes on without us.
   std::optional<int64_t> enter(int64_t step);
 
-  // The gradients are applied as they are, unless `end` steps are made already. Newest values come back into
-  // `values`, one vector a block, and `extras`.
+  // Gradients, one vector a block, that are applied as they are, unless `end` steps are made already.
+  struct Update {
+    const std::vector<torch::Tensor>& gradients;
+    const Extras& changes;
+    int64_t of = 0;  // the step that the values stood at of which they are the gradients
+    int64_t examples = 0;
+    int64_t end = -1;  // -1: no end
+    std::optional<double> learning_rate = {};
+  };
   struct Applied {
     bool made = false;
     int64_t step = 0;  // which it was
     int64_t now = 0;   // steps made, as far as the values show
   };
-  Applied push_asynchronous(const std::vector<torch::Tensor>& gradients, const Extras& changes,
-                            const std::vector<torch::Tensor>& values, const Extras& extras, int64_t examples,
-                            int64_t end, std::optional<double> learning_rate);
+  // The newest values come back into `values`, one vector a block, and `extras`.
+  Applied push_asynchronous(const Update& update, const std::vector<torch::Tensor>& values,
+                            const Extras& extras);
 
   // For a checkpoint: values and extras are taken over, and the whole of the optimiser's state.
   struct Snapshot {

@@ -8,6 +8,7 @@
 
 #include "tutti/base/test_errors.h"
 #include "tutti/ps/random_state.h"
+#include "tutti/ps/test_messages.h"
 #include "tutti/ps/wire.h"
 
 namespace tutti::ps {
@@ -16,10 +17,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using Tensors = std::vector<torch::Tensor>;
-
-rpc::Caller caller(uint64_t id) {
-  return {id, {{"task", "worker/" + std::to_string(id)}, {"host", "here"}, {"pid", 100 + id}}, "nowhere"};
-}
 
 rpc::Message attach(const std::string& name, int64_t patience = 10000) {
   return {{{"module", name}, {"patience", patience}}, {}};

@@ -11,7 +11,7 @@
 namespace tutti::ps {
 namespace {
 
-using Tensors = std::map<std::string, torch::Tensor>;
+using NamedTensors = std::map<std::string, torch::Tensor>;
 
 std::vector<const Parameters::View*> all_views(const Parameters& parameters) {
   std::vector<const Parameters::View*> views;
@@ -24,7 +24,7 @@ std::vector<const Parameters::View*> all_views(const Parameters& parameters) {
 std::string steps_name(const Optimizer& optimizer) { return optimizer.name() + "/steps"; }
 
 // Takes it out of the state.
-torch::Tensor take(Tensors& state, const std::string& name) {
+torch::Tensor take(NamedTensors& state, const std::string& name) {
   const auto found = state.find(name);
   if (found == state.end())
     fail(ErrorKind::InvalidArgument, "the state has no {}: it is of another module or optimiser", name);
@@ -40,7 +40,7 @@ void require_alike(const std::string& name, const torch::Tensor& given, const to
 }
 
 // Of what is left of the state, all of which has to be the optimiser's.
-std::vector<Optimizer::Slot> slots_of(const Parameters& parameters, const Tensors& state) {
+std::vector<Optimizer::Slot> slots_of(const Parameters& parameters, const NamedTensors& state) {
   std::map<std::pair<std::string, size_t>, Optimizer::Slot> slots;
   for (const auto& [name, tensor] : state) {
     const size_t slash = name.find('/');
@@ -99,7 +99,7 @@ std::vector<store::NamedTensor> state_of(const Parameters& parameters, const Opt
 
 void load_state(Parameters& parameters, Optimizer& optimizer, const std::vector<store::NamedTensor>& state) {
   const torch::NoGradGuard no_grad;
-  Tensors left;
+  NamedTensors left;
   for (const auto& [name, tensor] : state) {
     if (!tensor.defined() || !left.emplace(name, tensor).second)
       fail(ErrorKind::InvalidArgument, "the state has {} {}", name, tensor.defined() ? "twice" : "undefined");

@@ -89,7 +89,7 @@ class Service final : public rpc::Service {
     int64_t added_up = -1;  // which that is
     std::set<int> entered;
     int64_t entering = -1;                        // the step that `entered` belongs to
-    std::map<int64_t, int64_t> staleness_counts;  // how many updates were made so many steps after their pull
+    std::map<int64_t, int64_t> staleness_counts;  // how many updates were of values so many steps old
     int64_t dropped = 0;
   };
 
@@ -97,7 +97,6 @@ class Service final : public rpc::Service {
     uint64_t caller = 0;  // 0: none at present
     std::string name;
     int64_t pushes = 0;    // in this run
-    int64_t pulled = 0;    // the step whose values it has
     int64_t finished = 0;  // fits
     bool left = false;     // and does not come back
   };
@@ -124,9 +123,9 @@ class Service final : public rpc::Service {
   void add_up(const rpc::Message& request);
   void make_step(double factor);
   void await_sum(Lock& lock, const rpc::Caller& caller, int rank, const rpc::Message& request, int64_t step);
-  rpc::Message copies_for(int rank, const rpc::Message& request);
-  rpc::Message copies_at(int64_t step, int rank, const rpc::Message& request);
-  void add_values(rpc::Message& answer, int rank, const rpc::Message& request);
+  rpc::Message copies_for(const rpc::Message& request);
+  rpc::Message copies_at(int64_t step, const rpc::Message& request);
+  void add_values(rpc::Message& answer, const rpc::Message& request);
   void add_gradients(rpc::Message& answer);
   bool may_go_on(const Worker& worker) const;
 

@@ -97,7 +97,7 @@ rpc::Message Service::begin(Lock&, const rpc::Caller& caller, const rpc::Message
   run_ = std::move(run);
   notes_.clear();
   for (auto& [rank, worker] : workers_) {
-    worker.pushes = worker.pulled = 0;
+    worker.pushes = 0;
     worker.finished = std::min(worker.finished, fits);
   }
   log_.info("{} of parameters at step {}, from {}",
@@ -107,43 +107,40 @@ rpc::Message Service::begin(Lock&, const rpc::Caller& caller, const rpc::Message
   return {};
 }
 
-rpc::Message Service::copies_for(int rank, const rpc::Message& request) {
+rpc::Message Service::copies_for(const rpc::Message& request) {
   rpc::Message answer{{{"step", run_->step}}, {}};
   append_copies(answer, run_->everything(), request);
-  workers_.at(rank).pulled = run_->step;
   return answer;
 }
 
 // Those of a synchronous step. Nobody changes them before this has been sent, unless a step can do without
 // this worker.
-void Service::add_values(rpc::Message& answer, int rank, const rpc::Message& request) {
+void Service::add_values(rpc::Message& answer, const rpc::Message& request) {
   answer.head["step"] = run_->step;
   if (run_->backup > 0) {
     append_copies(answer, run_->everything(), request);
   } else {
     append(answer, run_->everything());
   }
-  workers_.at(rank).pulled = run_->step;
 }
 
-rpc::Message Service::copies_at(int64_t step, int rank, const rpc::Message& request) {
+rpc::Message Service::copies_at(int64_t step, const rpc::Message& request) {
   const bool is_past = step + 1 == run_->step || (step == run_->step && run_->added_up == step);
   if (!is_past && step != run_->step) {
     fail(ErrorKind::PeerLost, "the server is at step {}, and knows nothing of step {} any more", run_->step,
          step);
   }
-  if (!is_past || run_->previous.empty()) return copies_for(rank, request);
+  if (!is_past || run_->previous.empty()) return copies_for(request);
   rpc::Message answer{{{"step", step}}, {}};
   append_copies(answer, run_->previous, request);
-  workers_.at(rank).pulled = step;
   return answer;
 }
 
 rpc::Message Service::pull(Lock&, const rpc::Caller& caller, const rpc::Message& request) {
   require_run(request);
-  const int rank = rank_of(caller);
-  if (!request.head.contains("step")) return copies_for(rank, request);
-  return copies_at(number_within(request.head, "step", 0, kMostSteps), rank, request);
+  rank_of(caller);  // refuses who has not joined
+  if (!request.head.contains("step")) return copies_for(request);
+  return copies_at(number_within(request.head, "step", 0, kMostSteps), request);
 }
 
 rpc::Message Service::push(Lock& lock, const rpc::Caller& caller, const rpc::Message& request) {
@@ -193,7 +190,7 @@ rpc::Message Service::push_synchronous(Lock& lock, const rpc::Caller& caller, in
   if (scaled) {
     add_gradients(answer);
   } else {
-    add_values(answer, rank, request);
+    add_values(answer, request);
   }
   return answer;
 }
@@ -220,14 +217,14 @@ void Service::add_gradients(rpc::Message& answer) {
 // Every worker has found the same factor; the first to say so makes the update.
 rpc::Message Service::scale(Lock&, const rpc::Caller& caller, const rpc::Message& request) {
   require_run(request);
-  const int rank = rank_of(caller);
+  rank_of(caller);  // refuses who has not joined
   const int64_t step = number_within(request.head, "step", 0, kMostSteps);
   if (step == run_->step && run_->added_up == step) make_step(request.head.at("factor").get<double>());
   if (step + 1 != run_->step)
     fail(ErrorKind::InvalidArgument, "{} is at step {}, the server at step {}", name_of(caller), step,
          run_->step);
   rpc::Message answer;
-  add_values(answer, rank, request);
+  add_values(answer, request);
   return answer;
 }
 
@@ -269,14 +266,15 @@ bool Service::may_go_on(const Worker& worker) const {
 rpc::Message Service::push_asynchronous(Lock& lock, const rpc::Caller& caller, int rank,
                                         const rpc::Message& request) {
   const torch::NoGradGuard no_grad;
+  // The first server counts: only it is told of what, of how many examples, and up to where.
   const auto end = request.head.value("end", int64_t{-1});
-  // The first server counts the steps, and tells the last to come that there are none left.
   if (end >= 0 && run_->step >= end) {
-    rpc::Message answer = copies_for(rank, request);
+    rpc::Message answer = copies_for(request);
     answer.head["made"] = false;
     return answer;
   }
   const int64_t examples = number_within(request.head, "examples", 0, kMostExamples, 0);
+  const int64_t of = number_within(request.head, "of", 0, run_->step, run_->step);
   Reader reader(request);
   if (const auto rate = request.head.find("rate"); rate != request.head.end())
     run_->shard.optimizer().set_learning_rate(rate->get<double>());
@@ -291,7 +289,7 @@ rpc::Message Service::push_asynchronous(Lock& lock, const rpc::Caller& caller, i
   reader.end();
   run_->shard.optimizer().step(gradients);
   Worker& worker = workers_.at(rank);
-  ++run_->staleness_counts[run_->step - worker.pulled];
+  ++run_->staleness_counts[run_->step - of];
   const int64_t made = run_->step++;
   ++worker.pushes;
   run_->progress["examples"] = run_->progress.value("examples", int64_t{0}) + examples;
@@ -303,7 +301,7 @@ rpc::Message Service::push_asynchronous(Lock& lock, const rpc::Caller& caller, i
                            run_->staleness,
                            missing([&](int, const Worker& other) { return other.pushes < worker.pushes; }));
       });
-  rpc::Message answer = copies_for(rank, request);
+  rpc::Message answer = copies_for(request);
   answer.head["made"] = true;
   answer.head["made_step"] = made;
   return answer;

@@ -15,10 +15,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-rpc::Caller caller(uint64_t id) {
-  return {id, {{"task", "worker/" + std::to_string(id)}, {"host", "here"}, {"pid", 100 + id}}, "nowhere"};
-}
-
 class ServiceOf : public ::testing::Test {
  protected:
   ServiceOf() : service_(Log(LogLevel::Off)) {}
@@ -39,9 +35,13 @@ TEST_F(ServiceOf, ps_async_applies_what_comes_and_counts_how_old_it_is) {
   const rpc::Message answer = call(1, "push", push(0.25));
   EXPECT_TRUE(torch::equal(values_in(answer), torch::full({kSize}, 0.5)));
   EXPECT_EQ(answer.head.at("made_step"), 1);
+  // Made while its last push was under way: of the values from before it, which it had pulled first.
+  call(0, "push", push(0, 0));
+  call(0, "push", push(0, 2));
   const Json state = call(0, "state", {}).head;
-  EXPECT_EQ(state.at("step"), 2);
-  EXPECT_EQ(state.at("staleness"), Json({{"0", 1}, {"1", 1}}));
+  EXPECT_EQ(state.at("step"), 4);
+  EXPECT_EQ(state.at("staleness"), Json({{"0", 1}, {"1", 2}, {"2", 1}}));
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("of"), [&] { call(0, "push", push(0, 5)); });
 }
 
 TEST_F(ServiceOf, ps_async_writes_the_values_where_they_are_wanted) {

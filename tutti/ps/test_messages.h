@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -13,11 +14,16 @@
 #include "tutti/params/lanes.h"
 #include "tutti/params/optimizer.h"
 #include "tutti/ps/wire.h"
+#include "tutti/rpc/host.h"
 
 // For tests: what a chief and workers say to a server.
 namespace tutti::ps {
 
 inline constexpr int64_t kSize = 5;
+
+inline rpc::Caller caller(uint64_t id) {
+  return {id, {{"task", "worker/" + std::to_string(id)}, {"host", "here"}, {"pid", 100 + id}}, "nowhere"};
+}
 
 // Five parameters of value 1, updated by SGD with rate 1.
 inline rpc::Message begin(const char* strategy, int workers, int64_t staleness = -1) {
@@ -46,7 +52,11 @@ inline rpc::Message join(int rank) {
 
 inline Json head() { return {{"run", "r"}, {"patience", 60000}}; }
 
-inline rpc::Message push(double gradient) { return {head(), pieces_of({torch::full({kSize}, gradient)})}; }
+inline rpc::Message push(double gradient, int64_t of = 0) {
+  rpc::Message message{head(), pieces_of({torch::full({kSize}, gradient)})};
+  message.head["of"] = of;
+  return message;
+}
 
 inline torch::Tensor values_in(const rpc::Message& answer) {
   return Reader(answer).take(kSize, torch::kFloat32).clone();

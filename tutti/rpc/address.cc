@@ -33,7 +33,7 @@ Addresses look_up(const HostAndPort& address) {
   return {found, &freeaddrinfo};
 }
 
-bool is_loopback(const sockaddr& address) {
+bool leads_to_loopback(const sockaddr& address) {
   if (address.sa_family == AF_INET)
     return ntohl(reinterpret_cast<const sockaddr_in&>(address).sin_addr.s_addr) >> 24 == 127;
   if (address.sa_family == AF_INET6)
@@ -84,7 +84,7 @@ HostAndPort parse_address(const std::string& address) {
 bool is_loopback(const std::string& host) {
   const Addresses all = look_up({host, 0});
   for (const addrinfo* address = all.get(); address != nullptr; address = address->ai_next) {
-    if (!is_loopback(*address->ai_addr)) return false;
+    if (!leads_to_loopback(*address->ai_addr)) return false;
   }
   return true;
 }

@@ -18,7 +18,7 @@
 namespace tutti::rpc {
 namespace {
 
-FileDescriptor make_memory(size_t bytes) {
+FileDescriptor make_shared_memory(size_t bytes) {
   FileDescriptor memory(memfd_create(kArenaFile, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (memory.get() < 0 || ftruncate(memory.get(), static_cast<off_t>(bytes)) != 0)
     fail_errno(errno, fmt::format("making an arena of {}", human_bytes(bytes)));
@@ -37,7 +37,7 @@ std::byte* map(const FileDescriptor& memory, size_t bytes) {
 }  // namespace
 
 struct Arena::Impl {
-  explicit Impl(size_t bytes) : size(bytes), memory(make_memory(bytes)), base(map(memory, bytes)) {}
+  explicit Impl(size_t bytes) : size(bytes), memory(make_shared_memory(bytes)), base(map(memory, bytes)) {}
   ~Impl() { munmap(base, size); }
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;

@@ -9,13 +9,12 @@
 #include <gtest/gtest.h>
 
 #include "tutti/base/test_errors.h"
+#include "tutti/rpc/test_service.h"
 
 namespace tutti::rpc {
 namespace {
 
 using testing::HasSubstr;
-
-constexpr size_t kMiB = size_t{1} << 20;
 
 TEST(Buffers, what_can_never_fit_is_refused) {
   Buffers buffers(kMiB);

@@ -26,7 +26,6 @@ using std::chrono::milliseconds;
 using testing::AllOf;
 using testing::HasSubstr;
 
-constexpr size_t kMiB = size_t{1} << 20;
 const std::vector<size_t> kSizes = {0,
                                     1,
                                     4095,

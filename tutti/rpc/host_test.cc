@@ -24,8 +24,6 @@ using std::chrono::milliseconds;
 using testing::AllOf;
 using testing::HasSubstr;
 
-constexpr size_t kMiB = size_t{1} << 20;
-
 Clock::time_point soon() { return Clock::now() + kEventually; }
 
 class HostTest : public testing::Test {

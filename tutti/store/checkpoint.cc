@@ -19,13 +19,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kPrefix = "ckpt-";
+constexpr std::string_view kCheckpointPrefix = "ckpt-";
 // The name of a checkpoint that is being replaced, from when it steps aside until the new one is in its
 // place.
 constexpr std::string_view kReplaced = ".replaced";
 constexpr const char* kLatest = "latest";
 
-std::string folder_name(int64_t step) { return fmt::format("{}{}", kPrefix, step); }
+std::string folder_name(int64_t step) { return fmt::format("{}{}", kCheckpointPrefix, step); }
 
 // One folder ckpt-<step> or ckpt-<step>.replaced, whatever is in it.
 struct Folder {
@@ -41,8 +41,8 @@ std::optional<Folder> parse_folder(const fs::directory_entry& entry) {
   const bool replaced = name.ends_with(kReplaced);
   if (replaced) name.remove_suffix(kReplaced.size());
   std::error_code ignored;
-  if (!name.starts_with(kPrefix) || !entry.is_directory(ignored)) return std::nullopt;
-  const auto step = parse_int(name.substr(kPrefix.size()));
+  if (!name.starts_with(kCheckpointPrefix) || !entry.is_directory(ignored)) return std::nullopt;
+  const auto step = parse_int(name.substr(kCheckpointPrefix.size()));
   // "ckpt-007" and "ckpt--1" are not ours.
   if (!step || *step < 0 || folder_name(*step) != name) return std::nullopt;
   return Folder{.step = *step, .path = entry.path().string(), .replaced = replaced};

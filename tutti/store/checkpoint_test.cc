@@ -25,12 +25,6 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-std::set<std::string> names_in(const std::string& folder) {
-  std::set<std::string> names;
-  for (const auto& entry : fs::directory_iterator(folder)) names.insert(entry.path().filename().string());
-  return names;
-}
-
 void flip_bit(const std::string& path, size_t bit) {
   std::string text = read_file(path);
   ASSERT_LT(bit / 8, text.size());

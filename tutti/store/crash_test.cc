@@ -28,12 +28,6 @@ using testing::IsEmpty;
 
 constexpr int kNotAllowed = 77;
 
-std::set<std::string> names_in(const std::string& folder) {
-  std::set<std::string> names;
-  for (const auto& entry : fs::directory_iterator(folder)) names.insert(entry.path().filename().string());
-  return names;
-}
-
 pid_t fork_child(const std::function<int()>& child) {
   const pid_t pid = ::fork();
   if (pid == 0) ::_exit(child());

@@ -20,13 +20,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kPrefix = "events.out.tfevents.";
+constexpr std::string_view kEventFilePrefix = "events.out.tfevents.";
 
 // The numbers of the fields of TensorBoard's messages that are written here.
 enum EventField { kWallTime = 1, kStep = 2, kFileVersion = 3, kSummary = 5, kSessionLog = 7 };
 enum SessionLogField { kStatus = 1 };
 enum SummaryField { kValue = 1 };
-enum ValueField { kTag = 1, kSimpleValue = 2, kHistogram = 5, kTensor = 8, kMetadata = 9 };
+enum ValueField { kTag = 1, kSimpleValue = 2, kHistogram = 5, kTensor = 8, kPluginData = 9 };
 enum HistogramField {
   kMin = 1,
   kMax = 2,
@@ -57,8 +57,8 @@ int64_t second_for_name(const std::string& logdir) {
   std::error_code error;
   for (fs::directory_iterator entry(logdir, error), end; !error && entry != end; entry.increment(error)) {
     const std::string name = entry->path().filename().string();
-    if (!name.starts_with(kPrefix)) continue;
-    const auto theirs = parse_int(split(name.substr(kPrefix.size()), '.').front());
+    if (!name.starts_with(kEventFilePrefix)) continue;
+    const auto theirs = parse_int(split(name.substr(kEventFilePrefix.size()), '.').front());
     if (theirs && *theirs < now + kDay) second = std::max(second, *theirs + 1);
   }
   return second;
@@ -141,7 +141,8 @@ ProtoMessage histogram_message(const torch::Tensor& values, const Moments& momen
 EventWriter::EventWriter(const std::string& logdir, const EventWriterOptions& options)
     : options_(options), last_flush_(std::chrono::steady_clock::now()) {
   make_directories(logdir);
-  path_ = fmt::format("{}/{}{}.{}.{}", logdir, kPrefix, second_for_name(logdir), host_name(), ::getpid());
+  path_ = fmt::format("{}/{}{}.{}.{}", logdir, kEventFilePrefix, second_for_name(logdir), host_name(),
+                      ::getpid());
   fd_ = FileDescriptor(path_, O_WRONLY | O_CREAT | O_EXCL);
   append(ProtoMessage().real(kWallTime, seconds_since_1970()).text(kFileVersion, "brain.Event:2").bytes());
   // In every file: TensorBoard takes only the second start in a directory for a restart, and forgets what it
@@ -176,7 +177,7 @@ void EventWriter::text(const std::string& tag, int64_t step, const std::string& 
   const auto plugin = ProtoMessage().message(kPlugin, ProtoMessage().text(kPluginName, "text"));
   const auto tensor = ProtoMessage().integer(kType, kStringType).text(kStrings, markdown);
   append(summary_event(step,
-                       ProtoMessage().text(kTag, tag).message(kTensor, tensor).message(kMetadata, plugin)));
+                       ProtoMessage().text(kTag, tag).message(kTensor, tensor).message(kPluginData, plugin)));
 }
 
 void EventWriter::append(const std::string& event) {

@@ -23,7 +23,7 @@ using nlohmann::json;
 
 constexpr uint64_t kLengthBytes = 8;
 constexpr uint64_t kLongestHeader = 100'000'000;  // the limit of the safetensors package
-constexpr const char* kMetadata = "__metadata__";
+constexpr const char* kMetadataName = "__metadata__";
 
 struct TypeName {
   std::string_view name;
@@ -60,7 +60,7 @@ std::optional<torch::ScalarType> type_of(std::string_view name) {
 void check_writable(const std::string& path, const std::vector<NamedTensor>& tensors) {
   std::set<std::string> names;
   for (const auto& [name, tensor] : tensors) {
-    if (name == kMetadata || !names.insert(name).second) {
+    if (name == kMetadataName || !names.insert(name).second) {
       fail(ErrorKind::InvalidArgument,
            "{}: two tensors are named '{}', or the format keeps that name for itself", path, name);
     }
@@ -85,7 +85,7 @@ std::vector<NamedTensor> in_file_order(std::vector<NamedTensor> tensors) {
 std::string header_of(const std::string& path, const std::vector<NamedTensor>& tensors,
                       const std::map<std::string, std::string>& metadata) {
   nlohmann::ordered_json header = nlohmann::ordered_json::object();
-  if (!metadata.empty()) header[kMetadata] = metadata;
+  if (!metadata.empty()) header[kMetadataName] = metadata;
   uint64_t begin = 0;
   for (const auto& [name, tensor] : tensors) {
     const uint64_t end = begin + tensor.nbytes();
@@ -149,7 +149,7 @@ std::map<std::string, std::string> parse_metadata(const std::string& path, const
   try {
     return value.get<std::map<std::string, std::string>>();
   } catch (const json::exception&) {
-    fail(ErrorKind::DataLoss, "{}: {} is no table of texts", path, kMetadata);
+    fail(ErrorKind::DataLoss, "{}: {} is no table of texts", path, kMetadataName);
   }
 }
 
@@ -242,7 +242,7 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : file_(path) {
   const uint64_t data_begin = kLengthBytes + header_length;
   const json header = parse_header(path, text);
   for (const auto& [name, value] : header.items()) {
-    if (name == kMetadata) {
+    if (name == kMetadataName) {
       metadata_ = parse_metadata(path, value);
     } else {
       tensors_.push_back(parse_tensor(path, name, value, data_begin, file_.size()));

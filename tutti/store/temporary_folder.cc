@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kPrefix = ".tutti-temporary-";
+constexpr std::string_view kTemporaryPrefix = ".tutti-temporary-";
 
 bool same_file(const FileDescriptor& fd, const std::string& path) {
   struct stat open {};
@@ -55,7 +55,7 @@ bool is_left_over(const FileDescriptor& fd) { return ::flock(fd.get(), LOCK_EX |
 
 TemporaryFolder::TemporaryFolder(const std::string& parent) {
   for (int number = 0;; ++number) {
-    const std::string path = fmt::format("{}/{}{}-{}", parent, kPrefix, ::getpid(), number);
+    const std::string path = fmt::format("{}/{}{}-{}", parent, kTemporaryPrefix, ::getpid(), number);
     if (!make_folder(path)) continue;
     if (auto lock = lock_own(path)) {
       path_ = path;
@@ -83,7 +83,7 @@ void remove_folder(const std::string& parent, const std::string& path) {
 void remove_leftovers(const std::string& parent) {
   std::error_code error;
   for (fs::directory_iterator entry(parent, error), end; !error && entry != end; entry.increment(error)) {
-    if (!entry->path().filename().string().starts_with(kPrefix)) continue;
+    if (!entry->path().filename().string().starts_with(kTemporaryPrefix)) continue;
     try {
       const FileDescriptor fd(entry->path().string(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
       std::error_code ignored;

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <filesystem>
+#include <set>
 #include <string>
 
 #include <gtest/gtest.h>
@@ -21,6 +23,13 @@ inline Checkpoint checkpoint_of(int64_t step, int64_t mark = 0, int64_t elements
                           {"exp_avg_sq/conv1.weight", torch::full({elements / 8, 8}, value)}};
   checkpoint.state = {{"value", value}, {"lanes", 4}};
   return checkpoint;
+}
+
+inline std::set<std::string> names_in(const std::string& folder) {
+  std::set<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder))
+    names.insert(entry.path().filename().string());
+  return names;
 }
 
 // The mark of a checkpoint made by checkpoint_of(); a failure where its pieces do not belong together.

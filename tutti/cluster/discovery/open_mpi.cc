@@ -4,12 +4,12 @@
 namespace tutti::discovery {
 
 std::optional<Identity> from_open_mpi(const Environment& environment) {
-  constexpr const char* kSource = "Open MPI";
+  constexpr const char* kOpenMpi = "Open MPI";
   const StandingNames names = {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
                                "OMPI_COMM_WORLD_LOCAL_SIZE"};
-  const LauncherVariables variables(environment, kSource);
+  const LauncherVariables variables(environment, kOpenMpi);
   if (variables.first_set({names.rank, names.world}).empty()) return std::nullopt;
-  return launched_worker(read_standing(variables, names), kSource);
+  return launched_worker(read_standing(variables, names), kOpenMpi);
 }
 
 }  // namespace tutti::discovery

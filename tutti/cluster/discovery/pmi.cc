@@ -5,7 +5,7 @@
 namespace tutti::discovery {
 namespace {
 
-constexpr const char* kSource = "MPICH (PMI)";
+constexpr const char* kPmi = "MPICH (PMI)";
 
 StandingNames names_in(const LauncherVariables& variables) {
   // The first pair is Hydra's (MPICH, Intel MPI), the second that of Cray's launcher.
@@ -17,13 +17,13 @@ StandingNames names_in(const LauncherVariables& variables) {
 }  // namespace
 
 std::optional<Identity> from_pmi(const Environment& environment) {
-  const LauncherVariables variables(environment, kSource);
+  const LauncherVariables variables(environment, kPmi);
   if (variables.first_set({"PMI_RANK", "PMI_SIZE"}).empty()) return std::nullopt;
   const StandingNames names = names_in(variables);
   if (variables.first_set({names.local_rank, names.local_world}).empty() && is_slurm_task(environment)) {
     return from_slurm_as(environment, variables, names);
   }
-  return launched_worker(read_standing(variables, names), kSource);
+  return launched_worker(read_standing(variables, names), kPmi);
 }
 
 }  // namespace tutti::discovery

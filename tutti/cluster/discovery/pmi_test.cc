@@ -17,20 +17,20 @@ const Variables kHydra = {{"HYDI_CONTROL_FD", "7"}, {"MPI_LOCALNRANKS", "2"}, {"
                           {"PMI_SIZE", "2"}};
 
 // srun --mpi=pmi2: the rank from PMI, the rest from Slurm.
-const Variables kUnderSlurm = {{"PMI_FD", "11"},
-                               {"PMI_JOBID", "7.0"},
-                               {"PMI_RANK", "3"},
-                               {"PMI_SIZE", "4"},
-                               {"SLURM_LOCALID", "1"},
-                               {"SLURM_NODEID", "1"},
-                               {"SLURM_PROCID", "3"},
-                               {"SLURM_STEP_ID", "0"},
-                               {"SLURM_STEP_NODELIST", "n[1-2]"},
-                               {"SLURM_STEP_NUM_TASKS", "4"},
-                               {"SLURM_STEP_TASKS_PER_NODE", "2(x2)"}};
+const Variables kPmiUnderSlurm = {{"PMI_FD", "11"},
+                                  {"PMI_JOBID", "7.0"},
+                                  {"PMI_RANK", "3"},
+                                  {"PMI_SIZE", "4"},
+                                  {"SLURM_LOCALID", "1"},
+                                  {"SLURM_NODEID", "1"},
+                                  {"SLURM_PROCID", "3"},
+                                  {"SLURM_STEP_ID", "0"},
+                                  {"SLURM_STEP_NODELIST", "n[1-2]"},
+                                  {"SLURM_STEP_NUM_TASKS", "4"},
+                                  {"SLURM_STEP_TASKS_PER_NODE", "2(x2)"}};
 
 template <class Matcher>
-void expect_refused(const Matcher& text, const Environment& environment) {
+void expect_pmi_refused(const Matcher& text, const Environment& environment) {
   expect_error(ErrorKind::InvalidArgument, AllOf(HasSubstr("PMI"), text), [&] { from_pmi(environment); });
 }
 
@@ -49,7 +49,7 @@ TEST(FromPmi, reads_cray_s_names_of_the_local_pair) {
 }
 
 TEST(FromPmi, takes_the_local_pair_from_slurm_under_srun) {
-  const auto found = from_pmi(Environment(kUnderSlurm));
+  const auto found = from_pmi(Environment(kPmiUnderSlurm));
   expect_standing(*found, 3, 4, 1, 2);
   EXPECT_EQ(found->source, "Slurm");
 }
@@ -60,23 +60,24 @@ TEST(FromPmi, says_nothing_without_its_variables) {
 }
 
 TEST(FromPmi, what_is_cut_short_is_refused) {
-  expect_refused(AllOf(HasSubstr("PMI_RANK='1'"), HasSubstr("PMI_SIZE is not")),
-                 without(kHydra, {"PMI_SIZE"}));
-  expect_refused(HasSubstr("PMI_RANK is not"), without(kHydra, {"PMI_RANK"}));
-  expect_refused(HasSubstr("MPI_LOCALNRANKS is not"), without(kHydra, {"MPI_LOCALNRANKS"}));
-  expect_refused(HasSubstr("MPI_LOCALRANKID is not"), without(kHydra, {"MPI_LOCALRANKID"}));
-  expect_refused(HasSubstr("PMI_LOCAL_RANK is not"), without(kHydra, {"MPI_LOCALRANKID", "MPI_LOCALNRANKS"}));
+  expect_pmi_refused(AllOf(HasSubstr("PMI_RANK='1'"), HasSubstr("PMI_SIZE is not")),
+                     without(kHydra, {"PMI_SIZE"}));
+  expect_pmi_refused(HasSubstr("PMI_RANK is not"), without(kHydra, {"PMI_RANK"}));
+  expect_pmi_refused(HasSubstr("MPI_LOCALNRANKS is not"), without(kHydra, {"MPI_LOCALNRANKS"}));
+  expect_pmi_refused(HasSubstr("MPI_LOCALRANKID is not"), without(kHydra, {"MPI_LOCALRANKID"}));
+  expect_pmi_refused(HasSubstr("PMI_LOCAL_RANK is not"),
+                     without(kHydra, {"MPI_LOCALRANKID", "MPI_LOCALNRANKS"}));
 }
 
 TEST(FromPmi, what_contradicts_itself_is_refused) {
-  expect_refused(AllOf(HasSubstr("PMI_RANK='2'"), HasSubstr("PMI_SIZE='2'")),
-                 with(kHydra, {{"PMI_RANK", "2"}}));
-  expect_refused(AllOf(HasSubstr("PMI_RANK='2'"), HasSubstr("SLURM_PROCID='3'"), HasSubstr("contradict")),
-                 with(kUnderSlurm, {{"PMI_RANK", "2"}}));
-  expect_refused(
+  expect_pmi_refused(AllOf(HasSubstr("PMI_RANK='2'"), HasSubstr("PMI_SIZE='2'")),
+                     with(kHydra, {{"PMI_RANK", "2"}}));
+  expect_pmi_refused(AllOf(HasSubstr("PMI_RANK='2'"), HasSubstr("SLURM_PROCID='3'"), HasSubstr("contradict")),
+                     with(kPmiUnderSlurm, {{"PMI_RANK", "2"}}));
+  expect_pmi_refused(
       AllOf(HasSubstr("PMI_SIZE='5'"), HasSubstr("SLURM_STEP_NUM_TASKS='4'"), HasSubstr("contradict")),
-      with(kUnderSlurm, {{"PMI_SIZE", "5"}}));
-  expect_refused(HasSubstr("PMI_RANK='x'"), with(kHydra, {{"PMI_RANK", "x"}}));
+      with(kPmiUnderSlurm, {{"PMI_SIZE", "5"}}));
+  expect_pmi_refused(HasSubstr("PMI_RANK='x'"), with(kHydra, {{"PMI_RANK", "x"}}));
 }
 
 }  // namespace

@@ -19,18 +19,18 @@ const Variables kPrterun = {{"PMIX_HOSTNAME", "vm"},
                             {"PMIX_VERSION", "5.0.11rc1"},
                             {"PRTE_LAUNCHED", "1"}};
 
-const Variables kUnderSlurm = {{"PMIX_NAMESPACE", "slurm.pmix.7.0"},
-                               {"PMIX_RANK", "2"},
-                               {"SLURM_LOCALID", "0"},
-                               {"SLURM_NODEID", "1"},
-                               {"SLURM_PROCID", "2"},
-                               {"SLURM_STEP_ID", "0"},
-                               {"SLURM_STEP_NODELIST", "n[1-2]"},
-                               {"SLURM_STEP_NUM_TASKS", "3"},
-                               {"SLURM_STEP_TASKS_PER_NODE", "2,1"}};
+const Variables kPmixUnderSlurm = {{"PMIX_NAMESPACE", "slurm.pmix.7.0"},
+                                   {"PMIX_RANK", "2"},
+                                   {"SLURM_LOCALID", "0"},
+                                   {"SLURM_NODEID", "1"},
+                                   {"SLURM_PROCID", "2"},
+                                   {"SLURM_STEP_ID", "0"},
+                                   {"SLURM_STEP_NODELIST", "n[1-2]"},
+                                   {"SLURM_STEP_NUM_TASKS", "3"},
+                                   {"SLURM_STEP_TASKS_PER_NODE", "2,1"}};
 
 TEST(FromPmix, takes_the_world_from_slurm_under_srun) {
-  const auto found = from_pmix(Environment(kUnderSlurm));
+  const auto found = from_pmix(Environment(kPmixUnderSlurm));
   ASSERT_TRUE(found);
   expect_standing(*found, 2, 3, 0, 1);
   EXPECT_EQ(found->master_address, "n1");
@@ -50,10 +50,10 @@ TEST(FromPmix, says_nothing_without_a_rank) {
 TEST(FromPmix, a_rank_that_slurm_does_not_share_is_refused) {
   expect_error(ErrorKind::InvalidArgument, AllOf(HasSubstr("PMIX_RANK='1'"), HasSubstr("SLURM_PROCID='2'")),
                [] {
-                 from_pmix(with(kUnderSlurm, {{"PMIX_RANK", "1"}}));
+                 from_pmix(with(kPmixUnderSlurm, {{"PMIX_RANK", "1"}}));
                });
   expect_error(ErrorKind::InvalidArgument, HasSubstr("PMIX_RANK='x'"), [] {
-    from_pmix(with(kUnderSlurm, {{"PMIX_RANK", "x"}}));
+    from_pmix(with(kPmixUnderSlurm, {{"PMIX_RANK", "x"}}));
   });
 }
 

@@ -9,7 +9,7 @@
 namespace tutti::discovery {
 namespace {
 
-constexpr const char* kSource = "Slurm";
+constexpr const char* kSlurm = "Slurm";
 
 // Steps that are no steps: from here on the numbers stand for the batch script, the shell of salloc and the
 // like.
@@ -76,7 +76,7 @@ std::string meeting_place(const LauncherVariables& variables) {
   return to_string(Address{host, static_cast<int>(kFirstPort + (int64_t{*job} * 37 + step) % kPorts)});
 }
 
-Membership standing(const LauncherVariables& variables) {
+Membership standing_in_slurm(const LauncherVariables& variables) {
   const std::string tasks_name = step_name(variables, "TASKS_PER_NODE");
   const StandingNames names = {"SLURM_PROCID", world_name(variables), "SLURM_LOCALID", tasks_name};
   Membership membership;
@@ -100,8 +100,8 @@ bool is_slurm_task(const Environment& environment) {
 
 std::optional<Identity> from_slurm(const Environment& environment) {
   if (!is_slurm_task(environment)) return std::nullopt;
-  const LauncherVariables variables(environment, kSource);
-  Identity identity = launched_worker(standing(variables), kSource);
+  const LauncherVariables variables(environment, kSlurm);
+  Identity identity = launched_worker(standing_in_slurm(variables), kSlurm);
   identity.master_address = meeting_place(variables);
   return identity;
 }

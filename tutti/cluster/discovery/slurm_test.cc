@@ -60,7 +60,7 @@ const Variables kBatchScript = {{"SLURM_JOB_ID", "7"},
                                 {"SLURM_JOB_NUM_NODES", "2"}};
 
 template <class Matcher>
-void expect_refused(const Matcher& text, const Environment& environment) {
+void expect_slurm_refused(const Matcher& text, const Environment& environment) {
   expect_error(ErrorKind::InvalidArgument, AllOf(HasSubstr("Slurm"), text), [&] { from_slurm(environment); });
 }
 
@@ -114,34 +114,35 @@ TEST(FromSlurm, shells_and_scripts_of_an_allocation_are_no_tasks) {
 }
 
 TEST(FromSlurm, what_is_cut_short_is_refused) {
-  expect_refused(HasSubstr("SLURM_STEP_NUM_TASKS is not"),
-                 without(kOneNode, {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS"}));
-  expect_refused(HasSubstr("SLURM_LOCALID is not"), without(kOneNode, {"SLURM_LOCALID"}));
-  expect_refused(HasSubstr("SLURM_NODEID is not"), without(kOneNode, {"SLURM_NODEID"}));
-  expect_refused(HasSubstr("SLURM_STEP_TASKS_PER_NODE is not"),
-                 without(kOneNode, {"SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"}));
+  expect_slurm_refused(HasSubstr("SLURM_STEP_NUM_TASKS is not"),
+                       without(kOneNode, {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS"}));
+  expect_slurm_refused(HasSubstr("SLURM_LOCALID is not"), without(kOneNode, {"SLURM_LOCALID"}));
+  expect_slurm_refused(HasSubstr("SLURM_NODEID is not"), without(kOneNode, {"SLURM_NODEID"}));
+  expect_slurm_refused(HasSubstr("SLURM_STEP_TASKS_PER_NODE is not"),
+                       without(kOneNode, {"SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"}));
   EXPECT_EQ(from_slurm(without(kOneNode, {"SLURM_STEP_NODELIST", "SLURM_NODELIST"}))->master_address, "");
 }
 
 TEST(FromSlurm, what_contradicts_itself_is_refused) {
-  expect_refused(AllOf(HasSubstr("SLURM_PROCID='4'"), HasSubstr("SLURM_STEP_NUM_TASKS='4'")),
-                 with(kOneNode, {{"SLURM_PROCID", "4"}}));
-  expect_refused(
+  expect_slurm_refused(AllOf(HasSubstr("SLURM_PROCID='4'"), HasSubstr("SLURM_STEP_NUM_TASKS='4'")),
+                       with(kOneNode, {{"SLURM_PROCID", "4"}}));
+  expect_slurm_refused(
       AllOf(HasSubstr("SLURM_STEP_TASKS_PER_NODE='2(x3),1'"), HasSubstr("add up"), HasSubstr("='8'")),
       with(kFourNodes, {{"SLURM_STEP_NUM_TASKS", "8"}}));
-  expect_refused(HasSubstr("SLURM_NODEID='4' is not in"), with(kFourNodes, {{"SLURM_NODEID", "4"}}));
-  expect_refused(HasSubstr("SLURM_LOCALID='1' has to be below"), with(kFourNodes, {{"SLURM_LOCALID", "1"}}));
-  expect_refused(HasSubstr("'1(x1000000),1'"),
-                 with(kFourNodes, {{"SLURM_STEP_TASKS_PER_NODE", "1(x1000000),1"}}));
+  expect_slurm_refused(HasSubstr("SLURM_NODEID='4' is not in"), with(kFourNodes, {{"SLURM_NODEID", "4"}}));
+  expect_slurm_refused(HasSubstr("SLURM_LOCALID='1' has to be below"),
+                       with(kFourNodes, {{"SLURM_LOCALID", "1"}}));
+  expect_slurm_refused(HasSubstr("'1(x1000000),1'"),
+                       with(kFourNodes, {{"SLURM_STEP_TASKS_PER_NODE", "1(x1000000),1"}}));
 }
 
 TEST(FromSlurm, what_cannot_be_read_is_quoted) {
-  expect_refused(HasSubstr("SLURM_PROCID='one'"), with(kOneNode, {{"SLURM_PROCID", "one"}}));
-  expect_refused(HasSubstr("SLURM_LOCALID='-1'"), with(kOneNode, {{"SLURM_LOCALID", "-1"}}));
-  expect_refused(HasSubstr("SLURM_STEP_TASKS_PER_NODE='4(x'"),
-                 with(kOneNode, {{"SLURM_STEP_TASKS_PER_NODE", "4(x"}}));
-  expect_refused(AllOf(HasSubstr("SLURM_STEP_NODELIST"), HasSubstr("'node[1-'")),
-                 with(kOneNode, {{"SLURM_STEP_NODELIST", "node[1-"}}));
+  expect_slurm_refused(HasSubstr("SLURM_PROCID='one'"), with(kOneNode, {{"SLURM_PROCID", "one"}}));
+  expect_slurm_refused(HasSubstr("SLURM_LOCALID='-1'"), with(kOneNode, {{"SLURM_LOCALID", "-1"}}));
+  expect_slurm_refused(HasSubstr("SLURM_STEP_TASKS_PER_NODE='4(x'"),
+                       with(kOneNode, {{"SLURM_STEP_TASKS_PER_NODE", "4(x"}}));
+  expect_slurm_refused(AllOf(HasSubstr("SLURM_STEP_NODELIST"), HasSubstr("'node[1-'")),
+                       with(kOneNode, {{"SLURM_STEP_NODELIST", "node[1-"}}));
 }
 
 }  // namespace

@@ -10,11 +10,11 @@
 namespace tutti::discovery {
 namespace {
 
-constexpr const char* kSource = "TF_CONFIG";
+constexpr const char* kTfConfig = "TF_CONFIG";
 
 template <class... Args>
 [[noreturn]] void refuse(fmt::format_string<Args...> text, Args&&... args) {
-  fail(ErrorKind::InvalidArgument, "{}: {}", kSource, fmt::format(text, std::forward<Args>(args)...));
+  fail(ErrorKind::InvalidArgument, "{}: {}", kTfConfig, fmt::format(text, std::forward<Args>(args)...));
 }
 
 // An object under `key`, empty where there is none.
@@ -66,30 +66,30 @@ void check_chief(const ClusterSpec& cluster) {
 std::optional<Identity> alone(const Json& root) {
   if (object_at(root, "task").empty()) return std::nullopt;
   const Task task = task_in(root);
-  if (task.job == "evaluator") return identity_in(ClusterSpec(), task, kSource);
+  if (task.job == "evaluator") return identity_in(ClusterSpec(), task, kTfConfig);
   if (task.index != 0 || is_server_job(task.job)) {
     refuse("this is task {}, but there is no \"cluster\" that says where the others are", task.short_name());
   }
   Identity identity;
   identity.task = task;
-  identity.source = kSource;
+  identity.source = kTfConfig;
   return identity;
 }
 
 }  // namespace
 
 std::optional<Identity> from_tf_config(const Environment& environment) {
-  const auto text = environment.get(kSource);
+  const auto text = environment.get(kTfConfig);
   if (!text || text->empty()) return std::nullopt;
-  const Json root = parse_json(*text, kSource);
+  const Json root = parse_json(*text, kTfConfig);
   if (!root.is_object()) refuse("is {}, not an object: {}", json_type_name(root), *text);
   const ClusterSpec cluster = cluster_in(root);
   if (cluster.empty()) return alone(root);
   check_chief(cluster);
   try {
-    return identity_in(cluster, task_in(root), kSource);
+    return identity_in(cluster, task_in(root), kTfConfig);
   } catch (const Error& error) {
-    if (std::string_view(error.what()).starts_with(kSource)) throw;
+    if (std::string_view(error.what()).starts_with(kTfConfig)) throw;
     refuse("{}", error.what());
   }
 }

@@ -24,7 +24,7 @@ std::string config_of(const std::string& task) {
 }
 
 template <class Matcher>
-void expect_refused(const Matcher& text, const std::string& config) {
+void expect_tf_config_refused(const Matcher& text, const std::string& config) {
   expect_error(ErrorKind::InvalidArgument, AllOf(HasSubstr("TF_CONFIG"), text), [&] { found_in(config); });
 }
 
@@ -88,39 +88,43 @@ TEST(FromTfConfig, a_task_without_a_cluster_is_alone) {
   const auto alone = found_in(R"({"task": {"type": "worker", "index": 0}})");
   expect_standing(*alone, 0, 1, 0, 1);
   EXPECT_TRUE(alone->cluster.empty());
-  expect_refused(HasSubstr("worker/1"), R"({"task": {"type": "worker", "index": 1}})");
-  expect_refused(HasSubstr("ps/0"), R"({"task": {"type": "ps", "index": 0}})");
+  expect_tf_config_refused(HasSubstr("worker/1"), R"({"task": {"type": "worker", "index": 1}})");
+  expect_tf_config_refused(HasSubstr("ps/0"), R"({"task": {"type": "ps", "index": 0}})");
 }
 
 TEST(FromTfConfig, there_is_one_chief_at_most) {
-  expect_refused(HasSubstr("2 tasks in the job 'chief'"),
-                 R"({"cluster": {"chief": ["a:1", "b:1"]}, "task": {"type": "chief", "index": 0}})");
-  expect_refused(
+  expect_tf_config_refused(
+      HasSubstr("2 tasks in the job 'chief'"),
+      R"({"cluster": {"chief": ["a:1", "b:1"]}, "task": {"type": "chief", "index": 0}})");
+  expect_tf_config_refused(
       HasSubstr("a chief and a master"),
       R"({"cluster": {"chief": ["a:1"], "master": ["b:1"]}, "task": {"type": "chief", "index": 0}})");
 }
 
 TEST(FromTfConfig, what_is_missing_or_wrong_is_quoted) {
-  expect_refused(HasSubstr("line 1"), R"({"cluster": {"worker": ["a:1")");
-  expect_refused(HasSubstr("a list"), "[]");
-  expect_refused(HasSubstr("\"cluster\" is a list"), R"({"cluster": []})");
-  expect_refused(HasSubstr("\"task\" is a text"), R"({"cluster": {"worker": ["a:1"]}, "task": "worker"})");
-  expect_refused(HasSubstr("no \"type\""), R"({"cluster": {"worker": ["a:1"]}})");
-  expect_refused(HasSubstr("no \"index\""), config_of(R"({"type": "worker"})"));
-  expect_refused(HasSubstr("5 is no job name"), config_of(R"({"type": 5, "index": 0})"));
-  expect_refused(HasSubstr("-1"), config_of(R"({"type": "worker", "index": -1})"));
-  expect_refused(HasSubstr("\"x\""), config_of(R"({"type": "worker", "index": "x"})"));
-  expect_refused(HasSubstr("0.5"), config_of(R"({"type": "worker", "index": 0.5})"));
-  expect_refused(HasSubstr("no task 2"), config_of(R"({"type": "worker", "index": 2})"));
-  expect_refused(HasSubstr("did you mean 'worker'?"), config_of(R"({"type": "wroker", "index": 0})"));
-  expect_refused(HasSubstr("'a'"),
-                 R"({"cluster": {"worker": ["a"]}, "task": {"type": "worker", "index": 0}})");
-  expect_refused(HasSubstr("stands twice"), R"({"task": {}, "task": {}})");
+  expect_tf_config_refused(HasSubstr("line 1"), R"({"cluster": {"worker": ["a:1")");
+  expect_tf_config_refused(HasSubstr("a list"), "[]");
+  expect_tf_config_refused(HasSubstr("\"cluster\" is a list"), R"({"cluster": []})");
+  expect_tf_config_refused(HasSubstr("\"task\" is a text"),
+                           R"({"cluster": {"worker": ["a:1"]}, "task": "worker"})");
+  expect_tf_config_refused(HasSubstr("no \"type\""), R"({"cluster": {"worker": ["a:1"]}})");
+  expect_tf_config_refused(HasSubstr("no \"index\""), config_of(R"({"type": "worker"})"));
+  expect_tf_config_refused(HasSubstr("5 is no job name"), config_of(R"({"type": 5, "index": 0})"));
+  expect_tf_config_refused(HasSubstr("-1"), config_of(R"({"type": "worker", "index": -1})"));
+  expect_tf_config_refused(HasSubstr("\"x\""), config_of(R"({"type": "worker", "index": "x"})"));
+  expect_tf_config_refused(HasSubstr("0.5"), config_of(R"({"type": "worker", "index": 0.5})"));
+  expect_tf_config_refused(HasSubstr("no task 2"), config_of(R"({"type": "worker", "index": 2})"));
+  expect_tf_config_refused(HasSubstr("did you mean 'worker'?"),
+                           config_of(R"({"type": "wroker", "index": 0})"));
+  expect_tf_config_refused(HasSubstr("'a'"),
+                           R"({"cluster": {"worker": ["a"]}, "task": {"type": "worker", "index": 0}})");
+  expect_tf_config_refused(HasSubstr("stands twice"), R"({"task": {}, "task": {}})");
 }
 
 TEST(FromTfConfig, two_tasks_with_one_address_are_refused) {
-  expect_refused(HasSubstr("one address"),
-                 R"({"cluster": {"worker": ["a:1", "a:1"]}, "task": {"type": "worker", "index": 0}})");
+  expect_tf_config_refused(
+      HasSubstr("one address"),
+      R"({"cluster": {"worker": ["a:1", "a:1"]}, "task": {"type": "worker", "index": 0}})");
 }
 
 }  // namespace

@@ -6,7 +6,7 @@
 namespace tutti::discovery {
 namespace {
 
-constexpr const char* kSource = "torchrun";
+constexpr const char* kTorchrun = "torchrun";
 const StandingNames kNames = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"};
 
 // Scripts for srun and mpirun often export WORLD_SIZE and MASTER_ADDR themselves and leave the rank to the
@@ -33,7 +33,7 @@ std::string master_address(const LauncherVariables& variables) {
   }
 }
 
-Membership standing(const LauncherVariables& variables) {
+Membership standing_in_torchrun(const LauncherVariables& variables) {
   if (variables.has(kNames.local_rank) || variables.has(kNames.local_world))
     return read_standing(variables, kNames);
   Membership membership;
@@ -47,10 +47,10 @@ Membership standing(const LauncherVariables& variables) {
 }  // namespace
 
 std::optional<Identity> from_torchrun(const Environment& environment) {
-  const LauncherVariables variables(environment, kSource);
+  const LauncherVariables variables(environment, kTorchrun);
   if (variables.first_set({kNames.rank, kNames.world}).empty()) return std::nullopt;
   if (!variables.has(kNames.rank) && another_launcher_gives_the_rank(variables)) return std::nullopt;
-  Identity identity = launched_worker(standing(variables), kSource);
+  Identity identity = launched_worker(standing_in_torchrun(variables), kTorchrun);
   identity.master_address = master_address(variables);
   identity.launcher_serves = variables.text("TORCHELASTIC_USE_AGENT_STORE") == "True";
   identity.attempt = variables.number("TORCHELASTIC_RESTART_COUNT").value_or(0);

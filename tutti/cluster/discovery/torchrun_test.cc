@@ -31,7 +31,7 @@ const Variables kTask = {{"RANK", "2"},
                          {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"}};
 
 template <class Matcher>
-void expect_refused(const Matcher& text, const Environment& environment) {
+void expect_torchrun_refused(const Matcher& text, const Environment& environment) {
   expect_error(ErrorKind::InvalidArgument, AllOf(HasSubstr("torchrun"), text),
                [&] { from_torchrun(environment); });
 }
@@ -78,34 +78,36 @@ TEST(FromTorchrun, leaves_the_rank_to_the_launcher_that_has_it) {
 }
 
 TEST(FromTorchrun, what_is_cut_short_is_refused) {
-  expect_refused(AllOf(HasSubstr("RANK='2'"), HasSubstr("WORLD_SIZE is not")),
-                 without(kTask, {"WORLD_SIZE"}));
-  expect_refused(AllOf(HasSubstr("WORLD_SIZE='4'"), HasSubstr("RANK is not")), without(kTask, {"RANK"}));
-  expect_refused(HasSubstr("LOCAL_RANK is not"), without(kTask, {"LOCAL_RANK"}));
-  expect_refused(HasSubstr("LOCAL_WORLD_SIZE is not"), without(kTask, {"LOCAL_WORLD_SIZE"}));
-  expect_refused(HasSubstr("MASTER_PORT (not set)"), without(kTask, {"MASTER_PORT"}));
-  expect_refused(HasSubstr("MASTER_ADDR (not set)"), without(kTask, {"MASTER_ADDR"}));
+  expect_torchrun_refused(AllOf(HasSubstr("RANK='2'"), HasSubstr("WORLD_SIZE is not")),
+                          without(kTask, {"WORLD_SIZE"}));
+  expect_torchrun_refused(AllOf(HasSubstr("WORLD_SIZE='4'"), HasSubstr("RANK is not")),
+                          without(kTask, {"RANK"}));
+  expect_torchrun_refused(HasSubstr("LOCAL_RANK is not"), without(kTask, {"LOCAL_RANK"}));
+  expect_torchrun_refused(HasSubstr("LOCAL_WORLD_SIZE is not"), without(kTask, {"LOCAL_WORLD_SIZE"}));
+  expect_torchrun_refused(HasSubstr("MASTER_PORT (not set)"), without(kTask, {"MASTER_PORT"}));
+  expect_torchrun_refused(HasSubstr("MASTER_ADDR (not set)"), without(kTask, {"MASTER_ADDR"}));
 }
 
 TEST(FromTorchrun, what_contradicts_itself_is_refused) {
-  expect_refused(AllOf(HasSubstr("RANK='4'"), HasSubstr("WORLD_SIZE='4'")), with(kTask, {{"RANK", "4"}}));
-  expect_refused(AllOf(HasSubstr("LOCAL_RANK='2'"), HasSubstr("LOCAL_WORLD_SIZE='2'")),
-                 with(kTask, {{"LOCAL_RANK", "2"}}));
-  expect_refused(AllOf(HasSubstr("LOCAL_WORLD_SIZE='5'"), HasSubstr("WORLD_SIZE='4'")),
-                 with(kTask, {{"LOCAL_WORLD_SIZE", "5"}}));
-  expect_refused(HasSubstr("LOCAL_RANK='1' is more than RANK='0'"),
-                 with(kTask, {{"RANK", "0"}, {"LOCAL_RANK", "1"}}));
-  expect_refused(HasSubstr("WORLD_SIZE='0'"), Environment({{"RANK", "0"}, {"WORLD_SIZE", "0"}}));
+  expect_torchrun_refused(AllOf(HasSubstr("RANK='4'"), HasSubstr("WORLD_SIZE='4'")),
+                          with(kTask, {{"RANK", "4"}}));
+  expect_torchrun_refused(AllOf(HasSubstr("LOCAL_RANK='2'"), HasSubstr("LOCAL_WORLD_SIZE='2'")),
+                          with(kTask, {{"LOCAL_RANK", "2"}}));
+  expect_torchrun_refused(AllOf(HasSubstr("LOCAL_WORLD_SIZE='5'"), HasSubstr("WORLD_SIZE='4'")),
+                          with(kTask, {{"LOCAL_WORLD_SIZE", "5"}}));
+  expect_torchrun_refused(HasSubstr("LOCAL_RANK='1' is more than RANK='0'"),
+                          with(kTask, {{"RANK", "0"}, {"LOCAL_RANK", "1"}}));
+  expect_torchrun_refused(HasSubstr("WORLD_SIZE='0'"), Environment({{"RANK", "0"}, {"WORLD_SIZE", "0"}}));
 }
 
 TEST(FromTorchrun, what_is_no_number_is_quoted) {
   for (const char* text : {"", "x", "-1", "1.5", " 1", "99999999999"}) {
     for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT"}) {
-      expect_refused(HasSubstr(std::string(name) + "='" + text + "'"), with(kTask, {{name, text}}));
+      expect_torchrun_refused(HasSubstr(std::string(name) + "='" + text + "'"), with(kTask, {{name, text}}));
     }
   }
-  expect_refused(HasSubstr("65536"), with(kTask, {{"MASTER_PORT", "65536"}}));
-  expect_refused(HasSubstr("'a b'"), with(kTask, {{"MASTER_ADDR", "a b"}}));
+  expect_torchrun_refused(HasSubstr("65536"), with(kTask, {{"MASTER_PORT", "65536"}}));
+  expect_torchrun_refused(HasSubstr("'a b'"), with(kTask, {{"MASTER_ADDR", "a b"}}));
 }
 
 }  // namespace

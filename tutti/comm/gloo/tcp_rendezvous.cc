@@ -27,8 +27,8 @@ using Clock = std::chrono::steady_clock;
 
 // How long a table may take to answer: it has a thread to itself, but its machine may be busy.
 constexpr milliseconds kPatience{5000};
-constexpr milliseconds kFirstPause{1};
-constexpr milliseconds kLongestPause{50};
+constexpr milliseconds kFirstRetry{1};
+constexpr milliseconds kLongestRetry{50};
 // For one address of several: a host that is down gives no answer at all.
 constexpr milliseconds kConnectTime{3000};
 // c10d counts in whole seconds, and so one is the least that it gets.
@@ -135,7 +135,7 @@ class TcpRendezvous final : public Rendezvous {
   // Not c10d's own wait, which keeps all other calls of this process waiting too.
   std::string get(const std::string& key, milliseconds timeout) override {
     const auto deadline = Clock::now() + timeout;
-    for (milliseconds pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
+    for (milliseconds pause = kFirstRetry;; pause = std::min(2 * pause, kLongestRetry)) {
       if (auto value = peek(key)) return *value;
       if (Clock::now() >= deadline)
         fail(ErrorKind::Timeout,
@@ -192,7 +192,7 @@ struct Server {
 Server await_server(const std::vector<std::string>& hosts, uint16_t port, milliseconds timeout) {
   const auto deadline = Clock::now() + timeout;
   std::string why;
-  for (milliseconds pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
+  for (milliseconds pause = kFirstRetry;; pause = std::min(2 * pause, kLongestRetry)) {
     for (const std::string& host : hosts) {
       const Resolved found = resolve(host, port);
       if (found.addresses.empty()) why = found.trouble;

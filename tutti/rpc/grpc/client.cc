@@ -26,10 +26,7 @@
 namespace tutti::rpc {
 namespace {
 
-// How long a status may take that the other end has already sent.
-constexpr std::chrono::seconds kLastWords{5};
-
-std::shared_ptr<grpc::ChannelCredentials> grpc_credentials(const Credentials& credentials) {
+std::shared_ptr<grpc::ChannelCredentials> channel_credentials(const Credentials& credentials) {
   if (credentials.authority.empty()) return grpc::InsecureChannelCredentials();
   return grpc::SslCredentials({credentials.authority, credentials.key, credentials.certificate});
 }
@@ -43,7 +40,7 @@ std::shared_ptr<grpc::Channel> make_channel(const std::string& address, const Cr
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
   arguments.SetInt(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1);
-  return grpc::CreateCustomChannel("dns:///" + address, grpc_credentials(credentials), arguments);
+  return grpc::CreateCustomChannel("dns:///" + address, channel_credentials(credentials), arguments);
 }
 
 class ClientStream final : public Stream, private Pump::Hooks {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <span>
 
 #include "tutti/base/error.h"
@@ -17,6 +18,9 @@ inline constexpr const char* kMethod = "/tutti.Rpc/Talk";
 // become of what is said in it.
 inline constexpr const char* kVersionKey = "tutti-version";
 inline constexpr const char* kProtocolKey = "tutti-protocol";
+
+// How long a status may still take: one that the other end has already sent, or why a caller is refused.
+inline constexpr std::chrono::seconds kLastWords{5};
 
 // One of gRPC's settings.
 struct Setting {

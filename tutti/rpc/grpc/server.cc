@@ -21,8 +21,6 @@
 namespace tutti::rpc {
 namespace {
 
-// How long telling a caller why it is refused may take.
-constexpr std::chrono::seconds kLastWords{5};
 // A caller has one stream in a connection.
 constexpr int kStreamsOfAConnection = 16;
 constexpr int kHandshakeMs = 10000;
@@ -113,7 +111,7 @@ void GrpcServerStream::check_caller() {
          said(kVersionKey), said(kProtocolKey), version(), kProtocol);
 }
 
-std::shared_ptr<grpc::ServerCredentials> grpc_credentials(const Credentials& credentials) {
+std::shared_ptr<grpc::ServerCredentials> server_credentials(const Credentials& credentials) {
   if (credentials.certificate.empty()) return grpc::InsecureServerCredentials();
   grpc::SslServerCredentialsOptions options(credentials.authority.empty()
                                                 ? GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE
@@ -166,7 +164,7 @@ GrpcListener::GrpcListener(const std::string& address, const Credentials& creden
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kStreamsOfAConnection);
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMs);
-  builder.AddListeningPort(address, grpc_credentials(credentials), &port_);
+  builder.AddListeningPort(address, server_credentials(credentials), &port_);
   builder.RegisterAsyncGenericService(&service_);
   queue_ = builder.AddCompletionQueue();
   server_ = builder.BuildAndStart();

@@ -70,6 +70,7 @@ PsAsync::Vectors PsAsync::like_ours() const {
 StepResult PsAsync::step(int64_t step, const Wishes& wishes, data::BatchQueue& queue,
                          const LaneObserver& observe) {
   now_ = step;
+  const int64_t of = values_step_ < 0 ? step : values_step_;
   const bool any_data = compute(step, queue, observe);
   const torch::NoGradGuard no_grad;
   if (any_data && options_.clip_norm > 0) clip_norm(buckets_of(replica_.parameters()), options_.clip_norm);
@@ -77,7 +78,7 @@ StepResult PsAsync::step(int64_t step, const Wishes& wishes, data::BatchQueue& q
   subtract_from(vectors_.counters(), before_.counters);
   StepResult result = end_push();
   if (any_data && (end_ < 0 || result.step < end_)) {
-    start_push();
+    start_push(of);
     if (!options_.overlap) result = end_push();
   }
   result.wishes = wishes;
@@ -105,16 +106,22 @@ bool PsAsync::compute(int64_t step, data::BatchQueue& queue, const LaneObserver&
   return true;
 }
 
-void PsAsync::start_push() {
+// Gradients of the values that step `of` began with.
+void PsAsync::start_push(int64_t of) {
   copy(gradients_, going_.blocks);
   copy(before_, going_.extras);
   const double rate = replica_.optimizer().learning_rate();
-  push_ = thread_.run([this, rate, examples = examples_] {
+  push_ = thread_.run([this, of, rate, examples = examples_] {
     name_thread(options_.timeline, "push and pull");
     const SpanScope span(options_.timeline, Activity::Reduce, "push and pull", now_);
     const torch::NoGradGuard no_grad;
-    applied_ = client_.push_asynchronous(going_.blocks, going_.extras, coming_.blocks, coming_.extras,
-                                         examples, end_, rate);
+    applied_ = client_.push_asynchronous({.gradients = going_.blocks,
+                                          .changes = going_.extras,
+                                          .of = of,
+                                          .examples = examples,
+                                          .end = end_,
+                                          .learning_rate = rate},
+                                         coming_.blocks, coming_.extras);
   });
   under_way_ = true;
   pushed_examples_ = examples_;
@@ -135,6 +142,7 @@ StepResult PsAsync::end_push() {
   }
   copy(coming_.extras, {vectors_.buffers(), vectors_.counters()});
   vectors_.take_over_buffers();
+  values_step_ = applied_.now;
   // Its own step, which is nobody else's; where none was left to make, the last.
   now_ = applied_.made ? applied_.step + 1 : applied_.now;
   if (!applied_.made) return {.step = now_, .made = false, .examples = 0, .loss_sum = {}, .wishes = {}};

@@ -19,7 +19,7 @@ struct PsAsyncOptions {
   int64_t lanes = 1;
   double clip_norm = 0;
   // What is pushed and what comes back travels while the next gradients are computed: these are then of
-  // values that are one update of this worker older.
+  // values that are one update of each worker older.
   bool overlap = true;
   Allocate allocate = {};
   Timeline* timeline = nullptr;
@@ -55,7 +55,7 @@ class PsAsync final : public Strategy {
 
   Vectors like_ours() const;
   bool compute(int64_t step, data::BatchQueue& queue, const LaneObserver& observe);
-  void start_push();
+  void start_push(int64_t of);
   StepResult end_push();
 
   Replica& replica_;
@@ -70,6 +70,7 @@ class PsAsync final : public Strategy {
   Vectors coming_;
   int64_t end_ = -1;
   int64_t now_ = 0;
+  int64_t values_step_ = -1;  // the one whose values came with the last push; -1: there was none
   int64_t examples_ = 0;
   ps::Client::Applied applied_;  // written by the thread
   bool under_way_ = false;

@@ -194,14 +194,15 @@ std::unique_ptr<Strategy> ByServers::make_strategy(Replica& replica, int64_t lan
   if (lanes < world())
     fail(ErrorKind::InvalidArgument,
          "ps-async needs a lane for each of the {} workers, but there are {} lanes", world(), lanes);
-  return std::make_unique<PsAsync>(replica, *client_, *vectors_,
-                                   PsAsyncOptions{.rank = context_.rank(),
-                                                  .world = world(),
-                                                  .lanes = lanes,
-                                                  .clip_norm = clip_norm_,
-                                                  .overlap = context_.flags().staleness != 0,
-                                                  .allocate = ps::arena_allocator(arena_),
-                                                  .timeline = context_.timeline()});
+  return std::make_unique<PsAsync>(
+      replica, *client_, *vectors_,
+      PsAsyncOptions{.rank = context_.rank(),
+                     .world = world(),
+                     .lanes = lanes,
+                     .clip_norm = clip_norm_,
+                     .overlap = context_.flags().overlap && context_.flags().staleness != 0,
+                     .allocate = ps::arena_allocator(arena_),
+                     .timeline = context_.timeline()});
 }
 
 void ByServers::begin_fit(const Progress& progress) {
