@@ -126,7 +126,7 @@ class ServerProcess {
     ::close(in[0]);
     ::close(out[1]);
     hold_ = in[1];
-    const std::unique_ptr<FILE, decltype(&std::fclose)> from(fdopen(out[0], "r"), &std::fclose);
+    const std::unique_ptr<FILE, int (*)(FILE*)> from(fdopen(out[0], "r"), &std::fclose);
     if (std::fscanf(from.get(), "%d", &port_) != 1)
       tutti::fail(tutti::ErrorKind::PeerLost, "the {} server did not start", kind);
   }

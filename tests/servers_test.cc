@@ -80,7 +80,8 @@ TEST(Servers, keep_workers_in_lock_step_where_none_may_be_ahead) {
       run_program(served(1, 2, {"--batch", "4", "--steps", "40", "--staleness", "0", "--report", report}));
   ASSERT_EQ(result.exit_code, 0) << result.err;
   // Of two that wait for one another no update is older than the other's.
-  for (const auto& [steps, count] : json_of(report).at("staleness").items()) EXPECT_LE(std::stoi(steps), 2);
+  const nlohmann::json json = json_of(report);
+  for (const auto& [steps, count] : json.at("staleness").items()) EXPECT_LE(std::stoi(steps), 2);
 }
 
 TEST(Servers, do_without_the_last_worker_where_told_so) {

@@ -31,7 +31,7 @@ void check_file(const std::string& path, const ManifestFile& file) {
   }
 }
 
-Manifest from_json(const std::string& path, const json& json) {
+Manifest manifest_in(const std::string& path, const json& json) {
   const auto format = json.at("format").get<int64_t>();
   if (format != kFormat) {
     fail(ErrorKind::Unimplemented, "{}: a checkpoint of format {}; this version of Tutti reads format {}",
@@ -92,7 +92,7 @@ Manifest read_manifest(const std::string& path) {
          path);
   }
   try {
-    return from_json(path, json::parse(text));
+    return manifest_in(path, json::parse(text));
   } catch (const json::exception& error) {
     fail(ErrorKind::DataLoss, "{}: not a checkpoint's manifest: {}", path, error.what());
   }

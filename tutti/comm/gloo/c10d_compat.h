@@ -27,6 +27,15 @@ using Backend = c10d::Backend;
 using Backend = c10d::ProcessGroup;
 #endif
 
+// From 2.4 on a table is served by libuv unless told otherwise, with which not every LibTorch is built.
+inline void without_libuv(c10d::TCPStoreOptions& options) {
+#if TUTTI_TORCH_AT_LEAST(2, 4)
+  options.useLibUV = false;
+#else
+  static_cast<void>(options);
+#endif
+}
+
 // What has been begun since startCoalescing().
 inline std::vector<c10::intrusive_ptr<c10d::Work>> end_coalescing(Backend& backend) {
 #if TUTTI_TORCH_AT_LEAST(2, 1)

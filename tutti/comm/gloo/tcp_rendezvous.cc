@@ -213,6 +213,7 @@ Server await_server(const std::vector<std::string>& hosts, uint16_t port, millis
 
 Store make_store(const std::string& host, uint16_t port, bool serves, milliseconds timeout) {
   c10d::TCPStoreOptions options;
+  compat::without_libuv(options);
   options.port = port;
   options.isServer = serves;
   options.waitWorkers = false;
