@@ -9,6 +9,7 @@
 #include <sstream>
 #include <string>
 #include <type_traits>
+#include <utility>
 
 #include <ATen/autocast_mode.h>
 #include <c10/core/Allocator.h>
@@ -34,6 +35,17 @@ auto optimizer_state_key(Optimizer& optimizer, const torch::Tensor& parameter) {
     return text.str();
   } else {
     return static_cast<Key>(parameter.unsafeGetTensorImpl());
+  }
+}
+
+// A node of our own in autograd's graph: a shared_ptr, later an intrusive_ptr.
+template <class Node, class... Args>
+auto make_node(Args&&... args) {
+  using Pointer = std::decay_t<decltype(std::declval<const torch::Tensor&>().grad_fn())>;
+  if constexpr (std::is_constructible_v<Pointer, std::shared_ptr<Node>>) {
+    return std::shared_ptr<Node>(new Node(std::forward<Args>(args)...), [](Node* node) { deleteNode(node); });
+  } else {
+    return c10::make_intrusive<Node>(std::forward<Args>(args)...);
   }
 }
 

@@ -1,17 +1,11 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <functional>
-#include <memory>
 #include <utility>
 #include <vector>
 
 #include "tutti/params/parameters.h"
-
-namespace torch::autograd {
-struct Node;
-}
 
 namespace tutti {
 
@@ -30,9 +24,9 @@ class BackwardWatch {
  private:
   BackwardWatch() = default;  // nothing is watched yet: what fails later leaves no hook behind
 
-  // Our hooks at each of the parameters, and where autograd adds its gradient up.
+  // Our hooks at each of the parameters, and what takes away those where autograd adds its gradient up.
   std::vector<std::pair<torch::Tensor, unsigned>> before_;
-  std::vector<std::pair<std::shared_ptr<torch::autograd::Node>, uintptr_t>> done_;
+  std::vector<std::function<void()>> take_away_;
 };
 
 }  // namespace tutti

@@ -237,9 +237,8 @@ Tensors RemoteModule::forward(const Tensors& inputs) {
   if (!answer.head.contains("of")) return outputs;
 
   // As every node of autograd: long chains of them end without recursion.
-  const std::shared_ptr<Backward> node(
-      new Backward(connection_, answer.head.at("of").get<int64_t>(), std::move(places)),
-      torch::autograd::deleteNode);
+  const auto node =
+      compat::make_node<Backward>(connection_, answer.head.at("of").get<int64_t>(), std::move(places));
   torch::autograd::edge_list edges = torch::autograd::collect_next_edges(inputs);
   edges.push_back(torch::autograd::impl::gradient_edge(torch::zeros({0}).requires_grad_()));
   node->set_next_edges(std::move(edges));

@@ -17,7 +17,7 @@ namespace {
 
 // LibTorch's callbacks are plain functions. They find the timeline in what LibTorch hands on from a thread to
 // those that work for it, under a key that it keeps for others.
-constexpr auto kKey = c10::DebugInfoKind::TEST_INFO_2;
+c10::DebugInfoKind key() { return c10::DebugInfoKind::TEST_INFO_2; }
 
 struct OperatorsTimeline final : c10::DebugInfoBase {
   explicit OperatorsTimeline(Timeline& to) : timeline(to) {}
@@ -30,7 +30,7 @@ struct Begun final : at::ObserverContext {
 };
 
 std::unique_ptr<at::ObserverContext> begin_operator(const at::RecordFunction&) {
-  const auto* operators = static_cast<OperatorsTimeline*>(c10::ThreadLocalDebugInfo::get(kKey));
+  const auto* operators = static_cast<OperatorsTimeline*>(c10::ThreadLocalDebugInfo::get(key()));
   if (operators == nullptr) return nullptr;
   auto begun = std::make_unique<Begun>();
   begun->at = operators->timeline.now();
@@ -38,7 +38,7 @@ std::unique_ptr<at::ObserverContext> begin_operator(const at::RecordFunction&) {
 }
 
 void end_operator(const at::RecordFunction& function, at::ObserverContext* context) {
-  auto* operators = static_cast<OperatorsTimeline*>(c10::ThreadLocalDebugInfo::get(kKey));
+  auto* operators = static_cast<OperatorsTimeline*>(c10::ThreadLocalDebugInfo::get(key()));
   if (operators == nullptr || context == nullptr) return;
   Timeline& timeline = operators->timeline;
   timeline.record(Activity::Operator, function.name(), "", operators->step, static_cast<Begun*>(context)->at,
@@ -50,7 +50,7 @@ class OperatorRecording {
  public:
   explicit OperatorRecording(Timeline& timeline)
       : operators_(std::make_shared<OperatorsTimeline>(timeline)),
-        guard_(kKey, operators_),
+        guard_(key(), operators_),
         handle_(at::addThreadLocalCallback(
             at::RecordFunctionCallback(begin_operator, end_operator)
                 .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION,
