@@ -126,7 +126,7 @@ class Service final : public rpc::Service {
   rpc::Message copies_for(const rpc::Message& request);
   rpc::Message copies_at(int64_t step, const rpc::Message& request);
   void add_values(rpc::Message& answer, const rpc::Message& request);
-  void add_gradients(rpc::Message& answer);
+  void add_gradients(rpc::Message& answer, const rpc::Message& request);
   bool may_go_on(const Worker& worker) const;
 
   // Until it holds; a caller that is gone meanwhile is a PeerLost, a run that was set back an

@@ -188,7 +188,7 @@ rpc::Message Service::push_synchronous(Lock& lock, const rpc::Caller& caller, in
   }
   rpc::Message answer{Json::object(), {piece_of(run_->words)}};
   if (scaled) {
-    add_gradients(answer);
+    add_gradients(answer, request);
   } else {
     add_values(answer, request);
   }
@@ -208,10 +208,13 @@ void Service::await_sum(Lock& lock, const rpc::Caller& caller, int rank, const r
   }
 }
 
-void Service::add_gradients(rpc::Message& answer) {
-  for (const Stretch& stretch : run_->shard.stretches()) answer.pieces.push_back(piece_of(stretch.grads));
-  append(answer, run_->buffers);
-  append(answer, run_->counters);
+// Copies: who has its own first scales the gradients, while those of another may still be under way.
+void Service::add_gradients(rpc::Message& answer, const rpc::Message& request) {
+  Tensors all;
+  for (const Stretch& stretch : run_->shard.stretches()) all.push_back(stretch.grads);
+  all.insert(all.end(), run_->buffers.begin(), run_->buffers.end());
+  all.insert(all.end(), run_->counters.begin(), run_->counters.end());
+  append_copies(answer, all, request);
 }
 
 // Every worker has found the same factor; the first to say so makes the update.

@@ -109,6 +109,18 @@ torch::Tensor values_behind_words(const rpc::Message& answer) {
 }
 
 // It had pushed to this server, and was killed before it had pushed to another.
+TEST_F(ServiceOf, ps_sync_scales_no_gradient_that_is_still_on_its_way_to_another) {
+  start("ps-sync", 1);
+  rpc::Message request = push_of_step(0, 0.5);
+  request.head["scaled"] = true;
+  const rpc::Message answer = call(0, "push", request);
+  rpc::Message scale{head(), {}};
+  scale.head["step"] = 0;
+  scale.head["factor"] = 0.5;
+  call(0, "scale", scale);
+  EXPECT_TRUE(torch::equal(values_behind_words(answer), torch::full({kSize}, 0.5)));
+}
+
 TEST_F(ServiceOf, ps_sync_lets_a_worker_that_comes_back_do_its_last_step_again) {
   start("ps-sync", 1);
   EXPECT_TRUE(
