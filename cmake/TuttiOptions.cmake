@@ -33,9 +33,9 @@ endif()
 add_compile_options(-ffp-contract=off)
 # -fPIC for all alike: the precompiled header serves libraries and programs.
 add_compile_options(-Wall -Wextra -fPIC)
-# The presets compile a few sources of a target as one (CMAKE_UNITY_BUILD): reading LibTorch's headers takes four seconds of
-# each compilation. To the compiler a source is then something included.
-if(CMAKE_UNITY_BUILD)
+# Reading LibTorch's headers takes four seconds of each compilation. To the compiler a source is then something included.
+set(TUTTI_JOIN 0 CACHE STRING "Compile so many sources of a target as one (the presets: 8)")
+if(TUTTI_JOIN GREATER 1)
   add_compile_options(-Wno-subobject-linkage)
 endif()
 if(TUTTI_WERROR)

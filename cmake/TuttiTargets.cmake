@@ -32,6 +32,49 @@ macro(tutti_use_torch target)
   endif()
 endmacro()
 
+# Where TUTTI_JOIN says so, makes up to that many sources of the target one at the end of its folder, in which case the headers
+# that they share are read once; those with flags of their own or the property TUTTI_ALONE stay apart. CMake's UNITY_BUILD
+# does the same but names the sources by this clone's path, and ccache would find nothing that another clone compiled.
+function(tutti_join target)
+  if(TUTTI_JOIN GREATER 1)
+    cmake_language(EVAL CODE "cmake_language(DEFER CALL tutti_join_now ${target})")
+  endif()
+endfunction()
+
+function(tutti_join_now target)
+  set(apart)
+  set(together)
+  get_target_property(sources ${target} SOURCES)
+  foreach(source IN LISTS sources)
+    get_source_file_property(options ${source} COMPILE_OPTIONS)
+    get_source_file_property(definitions ${source} COMPILE_DEFINITIONS)
+    get_source_file_property(alone ${source} TUTTI_ALONE)
+    if(options OR definitions OR alone)
+      list(APPEND apart ${source})
+    else()
+      list(APPEND together ${source})
+    endif()
+  endforeach()
+
+  list(LENGTH together count)
+  math(EXPR parts "(${count} + ${TUTTI_JOIN} - 1) / ${TUTTI_JOIN}")
+  if(parts EQUAL count)
+    return()
+  endif()
+  math(EXPR size "(${count} + ${parts} - 1) / ${parts}") # all parts about alike
+  math(EXPR last "${count} - 1")
+  file(RELATIVE_PATH folder ${PROJECT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
+  foreach(begin RANGE 0 ${last} ${size})
+    list(SUBLIST together ${begin} ${size} sources)
+    list(TRANSFORM sources REPLACE "(.+)" "#include \"${folder}/\\1\"\n")
+    list(JOIN sources "" text)
+    set(joined ${CMAKE_CURRENT_BINARY_DIR}/${target}/joined_${begin}.cc)
+    file(CONFIGURE OUTPUT ${joined} CONTENT "${text}" @ONLY)
+    list(APPEND apart ${joined})
+  endforeach()
+  set_target_properties(${target} PROPERTIES SOURCES "${apart}")
+endfunction()
+
 # tutti_library(NAME [TORCH|TORCH_NN] SOURCES ... [DEPENDS ...]): the library tutti_NAME of the room NAME.
 function(tutti_library name)
   cmake_parse_arguments(arg "TORCH;TORCH_NN" "" "SOURCES;DEPENDS" ${ARGN})
@@ -40,6 +83,7 @@ function(tutti_library name)
   target_include_directories(${target} PUBLIC ${PROJECT_SOURCE_DIR})
   target_link_libraries(${target} PUBLIC tutti_headers Threads::Threads ${arg_DEPENDS})
   tutti_use_torch(${target})
+  tutti_join(${target})
 endfunction()
 
 # tutti_program(NAME [TORCH|TORCH_NN] SOURCES ... [DEPENDS ...]): a binary in bin/.
@@ -49,6 +93,7 @@ function(tutti_program name)
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(${name} PRIVATE tutti_headers ${arg_DEPENDS})
   tutti_use_torch(${name})
+  tutti_join(${name})
 endfunction()
 
 # tutti_test(NAME [TORCH|TORCH_NN] [LABEL fast|slow|gpu] [ALONE] [TIMEOUT s] SOURCES ... [DEPENDS ...] [ENVIRONMENT ...]): one ctest entry.
@@ -72,6 +117,7 @@ function(tutti_test name)
   if(NOT arg_TORCH AND NOT arg_TORCH_NN)
     target_precompile_headers(${name} REUSE_FROM tutti_pch_tests)
   endif()
+  tutti_join(${name})
   add_test(NAME ${name} COMMAND ${name})
   # Kernels sum in an order that depends on the number of threads; tests say themselves when they want more than one.
   set_tests_properties(${name} PROPERTIES LABELS ${arg_LABEL} TIMEOUT ${arg_TIMEOUT}

@@ -84,6 +84,20 @@ TEST(Servers, keep_workers_in_lock_step_where_none_may_be_ahead) {
   for (const auto& [steps, count] : json.at("staleness").items()) EXPECT_LE(std::stoi(steps), 2);
 }
 
+TEST(Servers, count_how_old_the_values_of_a_gradient_were_with_overlap_and_without) {
+  const TestFolder folder;
+  const std::string report = folder / "report.json";
+  const Flags flags = {"--batch", "4", "--steps", "40", "--report", report};
+  const auto staleness = [&](const Flags& command) {
+    const ProgramResult result = run_program(served(2, 1, command));
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return json_of(report).at("staleness");
+  };
+  // One that computes the next gradient while its last is still under way.
+  EXPECT_EQ(staleness(flags), nlohmann::json({{"0", 1}, {"1", 39}}));
+  EXPECT_EQ(staleness(with(flags, {"--no-overlap"})), nlohmann::json({{"0", 40}}));
+}
+
 TEST(Servers, do_without_the_last_worker_where_told_so) {
   const TestFolder folder;
   const std::string report = folder / "report.json";

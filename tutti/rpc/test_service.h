@@ -20,9 +20,9 @@ namespace tutti::rpc {
 // For tests: long enough for anything that is going to happen on a busy machine.
 constexpr std::chrono::seconds kEventually{60};
 
-// Bytes that are not the same anywhere near each other.
 inline constexpr size_t kMiB = size_t{1} << 20;
 
+// Bytes that are not the same anywhere near each other.
 inline std::vector<std::byte> pattern(size_t size, size_t seed = 0) {
   std::vector<std::byte> bytes(size);
   for (size_t i = 0; i < size; ++i) bytes[i] = static_cast<std::byte>((i + seed) * 7 + (i >> 9));
