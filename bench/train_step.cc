@@ -23,7 +23,7 @@ using Clock = std::chrono::steady_clock;
 constexpr int64_t kBatch = 50;
 constexpr int64_t kWarmUp = 20;
 constexpr int64_t kSteps = 120;
-constexpr int kRounds = 3;
+constexpr int kRounds = 7;
 
 // Speed over the steps after the warm-up.
 class StepClock {
@@ -53,8 +53,8 @@ class ClockHook final : public tutti::Hook {
 
 // As a user writes it, with everything that is on by default: feed, hooks, guard, progress.
 int trainer(const std::string& precision) {
-  std::vector<std::string> words = {"bench",   "--threads",   "1",    "--precision",
-                                    precision, "--log-level", "error"};
+  std::vector<std::string> words = {"bench",       "--device", "cpu",         "--threads", "1",
+                                    "--precision", precision,  "--log-level", "error"};
   std::vector<char*> arguments;
   arguments.reserve(words.size());
   for (std::string& word : words) arguments.push_back(word.data());

@@ -222,7 +222,7 @@ TEST_F(RunHosts, servers_are_one_process_and_evaluators_wait_for_nobody) {
 }
 
 TEST_F(RunHosts, a_launcher_that_never_comes_is_named_by_all) {
-  const Start how{.flags = {"--start-timeout", "1"}, .script = "echo never"};
+  const Start how{.flags = {"--start-timeout", "5"}, .script = "echo never"};
   RunningProgram& first = start(4, 0, how);
   RunningProgram& third = start(4, 2, how);
   for (RunningProgram* program : {&first, &third}) {
@@ -244,7 +244,7 @@ TEST_F(RunHosts, a_first_launcher_that_never_comes_is_named) {
 
 TEST_F(RunHosts, one_whose_time_is_up_sooner_hears_who_is_late) {
   start(3, 0);
-  RunningProgram& second = start(3, 1, {.flags = {"--start-timeout", "1"}});
+  RunningProgram& second = start(3, 1, {.flags = {"--start-timeout", "5"}});
   EXPECT_EQ(second.wait(), 11);
   EXPECT_THAT(second.err(), HasSubstr("worker/2 (" + address(2) + ") missing"));
 }

@@ -6,13 +6,16 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
+#include "tests/relay.h"
 #include "tests/served.h"
 #include "tutti/base/error.h"
+#include "tutti/rpc/test_certificates.h"
 
 namespace tutti::testing {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST(Servers, in_lock_step_give_the_bits_of_one_worker) {
   const TestFolder folder;
@@ -81,7 +84,12 @@ TEST(Servers, keep_workers_in_lock_step_where_none_may_be_ahead) {
   ASSERT_EQ(result.exit_code, 0) << result.err;
   // Of two that wait for one another no update is older than the other's.
   const nlohmann::json json = json_of(report);
-  for (const auto& [steps, count] : json.at("staleness").items()) EXPECT_LE(std::stoi(steps), 2);
+  int64_t updates = 0;
+  for (const auto& [steps, count] : json.at("staleness").items()) {
+    EXPECT_LE(std::stoi(steps), 2);
+    updates += count.get<int64_t>();
+  }
+  EXPECT_EQ(updates, 40);
 }
 
 TEST(Servers, count_how_old_the_values_of_a_gradient_were_with_overlap_and_without) {
@@ -131,13 +139,71 @@ TEST(Servers, end_when_told_to_stop) {
   EXPECT_EQ(server.wait(), 0) << server.err();
 }
 
+TEST(Servers, of_which_one_is_told_to_stop_leave_the_other_at_work) {
+  const Terminals terminals(2, 1);
+  const auto serve = [&](int index) {
+    return with({program_path("tutti"), "serve"}, terminals.task("ps", index));
+  };
+  const Flags stop = {program_path("tutti"), "stop", "--cluster_spec", terminals.spec()};
+  RunningProgram first(serve(0));
+  RunningProgram second(serve(1));
+  const ProgramResult one = run_program(with(stop, {"--job_name", "ps", "--task_index", "1"}));
+  EXPECT_EQ(one.exit_code, 0) << one.err;
+  EXPECT_THAT(one.out, Not(HasSubstr("ps/0")));
+  EXPECT_EQ(second.wait(), 0) << second.err();
+  const ProgramResult none = run_program(with(stop, {"--task_index", "2"}));
+  EXPECT_EQ(none.exit_code, exit_code(ErrorKind::InvalidArgument)) << none.err;
+  first.wait_for_error("serving at");
+  ::kill(first.pid(), SIGTERM);
+  EXPECT_EQ(first.wait(), 128 + SIGTERM) << first.err();
+  EXPECT_THAT(first.err(), HasSubstr("ps/0 stopped by Terminated"));
+}
+
+TEST(Servers, train_over_tls_with_those_who_have_certificates_and_the_secret) {
+  const TestFolder folder;
+  const rpc::Certificates made;
+  const Flags model = {"--net", "odd", "--lanes", "2", "--batch", "3", "--steps", "10"};
+  const Flags trusted = {"--tls-ca", made.path("ca.pem"), "--secret", "between us"};
+  const auto identity = [&](const std::string& name) {
+    return with(trusted, {"--tls-cert", made.path(name + ".pem"), "--tls-key", made.path(name + ".key")});
+  };
+  const Terminals terminals(1, 2);
+  RunningProgram server(
+      with(with({program_path("tutti"), "serve"}, identity("server")), terminals.task("ps", 0)));
+  const std::string report = folder / "served.json";
+  const Flags flags = with(model, {"--strategy", "ps-sync"});
+  const auto chief =
+      terminals.start("worker", 0, with(with(flags, identity("worker")), {"--report", report}));
+  const auto stranger = terminals.start("worker", 1, with(flags, trusted));  // no certificate
+  EXPECT_NE(stranger->wait(), 0);
+  EXPECT_THAT(stranger->err(), HasSubstr("--tls-cert"));
+  const auto worker = terminals.start("worker", 1, with(flags, identity("worker")));
+  EXPECT_EQ(worker->wait(), 0) << worker->err();
+  EXPECT_EQ(chief->wait(), 0) << chief->err();
+  EXPECT_EQ(server.wait(), 0) << server.err();
+  EXPECT_EQ(json_of(report).at("weights_sha256"), hash_of(training(1, model), folder));
+}
+
+TEST(Servers, say_whom_they_refuse) {
+  const Terminals terminals(1, 1);
+  RunningProgram server(with({program_path("tutti"), "serve", "--secret", "right"}, terminals.task("ps", 0)));
+  const Flags stop = {program_path("tutti"), "stop", "--cluster_spec", terminals.spec()};
+  const ProgramResult wrong = run_program(with(stop, {"--secret", "wrong"}));
+  EXPECT_EQ(wrong.exit_code, exit_code(ErrorKind::InvalidArgument)) << wrong.err;
+  EXPECT_THAT(wrong.err, HasSubstr("TUTTI_SECRET"));
+  server.wait_for_error("was refused: the caller has another secret than this server");
+  const ProgramResult right = run_program(with(stop, {"--secret", "right"}));
+  EXPECT_EQ(right.exit_code, 0) << right.err;
+  EXPECT_EQ(server.wait(), 0) << server.err();
+}
+
 TEST(Servers, that_do_not_come_are_named) {
   const Terminals terminals(2, 1);
   const auto server = terminals.start("ps", 1, {});
   server->wait_for_error("serving at");
-  const auto worker = terminals.start("worker", 0, {"--steps", "5", "--start-timeout", "1"});
+  const auto worker = terminals.start("worker", 0, {"--steps", "5", "--start-timeout", "5"});
   EXPECT_EQ(worker->wait(), exit_code(ErrorKind::Timeout));
-  EXPECT_THAT(worker->err(), HasSubstr("1 of 2 parameter servers did not come within 1 s"));
+  EXPECT_THAT(worker->err(), HasSubstr("1 of 2 parameter servers did not come within 5 s"));
   EXPECT_THAT(worker->err(), HasSubstr("ps/0 (127.0.0.1:"));
 }
 
@@ -156,6 +222,22 @@ TEST(Servers, refuse_a_worker_of_another_model_and_live_on) {
   EXPECT_EQ(server->wait(), 0) << server->err();
 }
 
+TEST(Servers, refuse_a_worker_that_counts_other_workers_than_the_chief) {
+  const Terminals terminals(1, 2);
+  const std::string of_three = terminals.spec() + fmt::format(";127.0.0.1:{}", free_ports(1).front());
+  const Flags flags = {"--strategy", "ps-sync", "--batch", "2", "--lanes", "6", "--steps", "10"};
+  const auto server = terminals.start("ps", 0, {});
+  const auto chief = terminals.start("worker", 0, flags);
+  RunningProgram wrong(with(with({together_program(), "--threads", "1"}, flags),
+                            {"--cluster_spec", of_three, "--job_name", "worker", "--task_index", "1"}));
+  EXPECT_EQ(wrong.wait(), exit_code(ErrorKind::InvalidArgument));
+  EXPECT_THAT(wrong.err(), ::testing::AllOf(HasSubstr("'2 workers'"), HasSubstr("'3 workers'")));
+  const auto right = terminals.start("worker", 1, flags);
+  EXPECT_EQ(right->wait(), 0) << right->err();
+  EXPECT_EQ(chief->wait(), 0) << chief->err();
+  EXPECT_EQ(server->wait(), 0) << server->err();
+}
+
 TEST(Servers, refuse_a_second_task_of_one_index) {
   const Terminals terminals(1, 2);
   const Flags flags = {"--strategy", "ps-sync", "--batch", "2", "--steps", "10"};
@@ -169,6 +251,44 @@ TEST(Servers, refuse_a_second_task_of_one_index) {
   EXPECT_EQ(worker->wait(), 0) << worker->err();
   EXPECT_EQ(chief->wait(), 0) << chief->err();
   EXPECT_EQ(server->wait(), 0) << server->err();
+}
+
+// Every connection late, and broken again and again; what the workers send goes through it all, since they do
+// not see the server's memory.
+TEST(Servers, behind_a_bad_cable_give_the_bits_of_one_worker) {
+  const TestFolder folder;
+  const Flags model = {"--net", "normed", "--lanes", "4", "--batch", "3", "--steps", "60"};
+  const std::string alone = hash_of(training(1, model), folder);
+  const std::vector<int> ports = free_ports(3);
+  Relay relay(ports[0], std::chrono::milliseconds(5));
+  const auto task = [&](int server_port, const char* job, int index) {
+    return Flags{
+        "--cluster_spec",
+        fmt::format("ps|127.0.0.1:{},worker|127.0.0.1:{};127.0.0.1:{}", server_port, ports[1], ports[2]),
+        "--job_name",
+        job,
+        "--task_index",
+        std::to_string(index)};
+  };
+  Flags apart = {"unshare", "--mount", "sh", "-c", "mount -t tmpfs none /dev/shm && exec \"$@\"", "sh"};
+  if (run_program(with(apart, {"true"})).exit_code != 0) apart = {};  // without the right to
+  const Flags flags = with({together_program(), "--threads", "1", "--strategy", "ps-sync"}, model);
+  const std::string report = folder / "report.json";
+  RunningProgram server(with(flags, task(ports[0], "ps", 0)));
+  RunningProgram worker(with(with(apart, flags), task(relay.port(), "worker", 1)));
+  RunningProgram chief(with(with(apart, flags), with(task(relay.port(), "worker", 0), {"--report", report})));
+  server.wait_for_error("of parameters at step 0");
+  for (int cuts = 0; cuts < 3; ++cuts) {
+    const int before = relay.broken();
+    ASSERT_TRUE(eventually([&] {
+      relay.cut();
+      return relay.broken() > before;
+    })) << chief.err();
+  }
+  EXPECT_EQ(chief.wait(), 0) << chief.err();
+  EXPECT_EQ(worker.wait(), 0) << worker.err();
+  EXPECT_EQ(server.wait(), 0) << server.err();
+  EXPECT_EQ(json_of(report).at("weights_sha256"), alone);
 }
 
 class Killed : public ::testing::TestWithParam<std::pair<const char*, int>> {};

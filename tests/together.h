@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <string>
 #include <unistd.h>
@@ -23,7 +24,7 @@ inline nlohmann::json json_of(const std::string& path) {
   return nlohmann::json::parse(in);
 }
 
-// The command that trains with so many workers, over what `comm` says.
+// The command that trains with so many workers.
 inline std::vector<std::string> training(int workers, const std::vector<std::string>& flags) {
   std::vector<std::string> command;
   if (workers > 1) command = {program_path("tutti"), "run", "-n", std::to_string(workers), "--"};
@@ -32,13 +33,17 @@ inline std::vector<std::string> training(int workers, const std::vector<std::str
   return command;
 }
 
-inline std::string hash_of(const std::vector<std::string>& command, const TestFolder& folder) {
-  std::vector<std::string> with_report = command;
+// Of a run that has to end well; what an earlier one reported is gone.
+inline nlohmann::json report_of(const Flags& command, const TestFolder& folder) {
   const std::string report = folder / "report.json";
-  with_report.insert(with_report.end(), {"--report", report});
-  const ProgramResult result = run_program(with_report);
+  std::filesystem::remove(report);
+  const ProgramResult result = run_program(with(command, {"--report", report}));
   EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
-  return result.exit_code == 0 ? json_of(report).at("weights_sha256").get<std::string>() : "";
+  return result.exit_code == 0 ? json_of(report) : nlohmann::json();
+}
+
+inline std::string hash_of(const Flags& command, const TestFolder& folder) {
+  return report_of(command, folder).value("weights_sha256", "there is none");
 }
 
 }  // namespace tutti::testing

@@ -9,13 +9,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-nlohmann::json report_of(int workers, const Flags& flags, const TestFolder& folder) {
-  const std::string report = folder / "report.json";
-  const auto result = run_program(training(workers, with(flags, {"--report", report})));
-  EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
-  return result.exit_code == 0 ? json_of(report) : nlohmann::json();
-}
-
 const Flags kNormed = {"--net", "normed", "--clip-norm", "0.5", "--lanes", "4", "--batch", "3"};
 
 TEST(TogetherOptions, sharded_state_gives_the_same_bits) {
@@ -47,14 +40,15 @@ TEST(TogetherOptions, checkpoints_do_not_show_how_the_state_was_kept) {
 TEST(TogetherOptions, the_report_says_how_gradients_were_added) {
   const TestFolder folder;
   const Flags flags = with(kNormed, {"--steps", "10"});
-  const auto tree = report_of(2, flags, folder);
+  const auto tree = report_of(training(2, flags), folder);
   EXPECT_EQ(tree.at("reduce"), "tree");
   for (const char* comm : {"shm", "gloo"}) {
-    const auto fast = report_of(3, with(flags, {"--reduce", "fast", "--comm", comm}), folder);
+    const auto fast = report_of(training(3, with(flags, {"--reduce", "fast", "--comm", comm})), folder);
     EXPECT_EQ(fast.at("reduce"), "fast");
     EXPECT_NEAR(fast.at("loss").get<double>(), tree.at("loss").get<double>(), 1e-2);
   }
-  const auto rounded = report_of(2, with(flags, {"--wire-precision", "bf16", "--comm", "gloo"}), folder);
+  const auto rounded =
+      report_of(training(2, with(flags, {"--wire-precision", "bf16", "--comm", "gloo"})), folder);
   EXPECT_EQ(rounded.at("reduce"), "tree, bfloat16 on the wire");
   EXPECT_NEAR(rounded.at("loss").get<double>(), tree.at("loss").get<double>(), 1e-1);
 }
@@ -66,7 +60,7 @@ TEST(TogetherOptions, nccl_without_a_gpu_each_is_an_error_and_one_worker_needs_n
   EXPECT_NE(result.exit_code, 0);
   EXPECT_THAT(result.err, HasSubstr("--comm nccl, but worker/0 on "));
   EXPECT_THAT(result.err, HasSubstr(" has no GPU: use auto"));
-  EXPECT_EQ(report_of(1, flags, folder).at("steps"), 3);
+  EXPECT_EQ(report_of(training(1, flags), folder).at("steps"), 3);
 }
 
 // 60,000 drawn digits: with steps of 4 x 7000 the third would have 4,000, of which the last three lanes get
@@ -74,10 +68,10 @@ TEST(TogetherOptions, nccl_without_a_gpu_each_is_an_error_and_one_worker_needs_n
 TEST(TogetherOptions, what_does_not_fill_a_step_is_left_out_or_taken_by_whoever_gets_it) {
   const TestFolder folder;
   const Flags flags = {"--net", "odd", "--lanes", "4", "--batch", "7000", "--epochs", "1"};
-  const auto dropped = report_of(2, flags, folder);
+  const auto dropped = report_of(training(2, flags), folder);
   EXPECT_EQ(dropped.at("steps"), 2);
   EXPECT_EQ(dropped.at("examples"), 56000);
-  const auto all = report_of(3, with(flags, {"--no-drop-remainder"}), folder);
+  const auto all = report_of(training(3, with(flags, {"--no-drop-remainder"})), folder);
   EXPECT_EQ(all.at("steps"), 3);
   EXPECT_EQ(all.at("examples"), 60000);
   EXPECT_EQ(all.at("weights_sha256"), hash_of(training(1, with(flags, {"--no-drop-remainder"})), folder));

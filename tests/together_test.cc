@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <signal.h>
+#include <stdexcept>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -43,8 +44,7 @@ class LongRun {
     for (const pid_t pid : processes_with("TUTTI_TASK_INDEX=" + std::to_string(index))) {
       if (std::find(marked.begin(), marked.end(), pid) != marked.end()) return pid;
     }
-    ADD_FAILURE() << "there is no worker " << index;
-    return 0;
+    throw std::runtime_error(fmt::format("there is no worker {}", index));
   }
   RunningProgram& run() { return run_; }
   bool all_gone() const {
@@ -93,6 +93,7 @@ TEST(Together, the_error_of_one_worker_is_what_all_others_report) {
     EXPECT_NE(result.exit_code, 0);
     EXPECT_THAT(result.err, HasSubstr("] error: the disk is on fire"));
     const auto texts = texts_after(result.err, "PeerLost");
+    EXPECT_FALSE(texts.empty()) << result.err;
     for (const std::string& text : texts)
       EXPECT_THAT(text, HasSubstr("worker/1 gave up at step 5: the disk is on fire"));
   }
@@ -142,10 +143,13 @@ TEST(Together, sigterm_stops_all_after_one_step_and_any_number_goes_on_from_ther
 }
 
 TEST(Together, workers_with_different_flags_do_not_start) {
-  RunningProgram run({program_path("tutti"), "run", "-n", "2", "--", "sh", "-c",
-                      "exec " + together_program() + " --steps 5 --batch $((2 + TUTTI_TASK_INDEX))"});
-  EXPECT_NE(run.wait(), 0);
-  EXPECT_THAT(run.err(), HasSubstr("rank 0 has 'batch 2', rank 1 has 'batch 3'"));
+  for (const std::string flag : {"batch", "lanes"}) {
+    const auto result = run_program(
+        {program_path("tutti"), "run", "-n", "2", "--", "sh", "-c",
+         fmt::format("exec {} --steps 5 --{} $((2 + TUTTI_TASK_INDEX))", together_program(), flag)});
+    EXPECT_NE(result.exit_code, 0);
+    EXPECT_THAT(result.err, HasSubstr(fmt::format("rank 0 has '{0} 2', rank 1 has '{0} 3'", flag)));
+  }
 }
 
 // One lane of 6 examples, or three of 2: the batch is the same, and so are its mean and variance.

@@ -10,6 +10,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdexcept>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <thread>
 #include <unistd.h>
@@ -51,8 +52,10 @@ RunningProgram::RunningProgram(const std::vector<std::string>& command,
   for (const std::string& argument : command) arguments.push_back(const_cast<char*>(argument.c_str()));
   arguments.push_back(nullptr);
   pid_ = fork();
+  if (pid_ < 0) throw std::runtime_error("fork");
   if (pid_ == 0) {
     setpgid(0, 0);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);  // a test that is ended leaves nothing behind
     dup2(out[1], STDOUT_FILENO);
     dup2(err[1], STDERR_FILENO);
     for (const std::string& variable : environment) putenv(const_cast<char*>(variable.c_str()));
@@ -102,6 +105,7 @@ void RunningProgram::wait_for(const std::string& text, const std::string& stream
 int RunningProgram::wait() {
   while (read_some()) {
   }
+  if (out_pipe_ >= 0 || err_pipe_ >= 0) kill(pid_, SIGKILL);  // it has not ended by itself
   int status = 0;
   while (waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
   }
@@ -139,7 +143,8 @@ std::vector<pid_t> processes_with(const std::string& variable) {
     if (name.find_first_not_of("0123456789") != std::string::npos) continue;
     std::ifstream file(entry.path() / "environ", std::ios::binary);
     const std::string environment{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-    if (environment.find(variable) != std::string::npos) found.push_back(std::stoi(name));
+    if (('\0' + environment).find('\0' + variable + '\0') != std::string::npos)
+      found.push_back(std::stoi(name));
   }
   return found;
 }

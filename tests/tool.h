@@ -29,11 +29,11 @@ class RunningProgram {
   RunningProgram& operator=(const RunningProgram&) = delete;
 
   pid_t pid() const { return pid_; }
-  // Reads until standard output holds `text`. Fails the test after a minute.
+  // Reads until standard output holds `text`. Fails the test after a minute of silence.
   void wait_for_output(const std::string& text) { wait_for(text, out_); }
   // The same of standard error.
   void wait_for_error(const std::string& text) { wait_for(text, err_); }
-  // Reads to the end. The exit code, or 128 + signal.
+  // Reads to the end; one that is silent for a minute is killed. The exit code, or 128 + signal.
   int wait();
 
   const std::string& out() const { return out_; }

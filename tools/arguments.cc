@@ -5,6 +5,7 @@
 #include <fmt/core.h>
 
 #include "tutti/base/error.h"
+#include "tutti/base/interrupted.h"
 #include "tutti/base/text.h"
 
 namespace tutti {
@@ -50,11 +51,14 @@ bool parse_arguments(CLI::App& app, const std::vector<std::string>& arguments) {
 int run_guarded(int argc, char** argv, const std::function<int(const std::vector<std::string>&)>& work) {
   try {
     return work({argv + 1, argv + argc});
+  } catch (const Interrupted& interrupted) {
+    fmt::print(stderr, "{}\n", interrupted.what());
+    return interrupted.exit_code();
   } catch (const Error& error) {
     fmt::print(stderr, "{}\n", error.what());
     return exit_code(error.kind());
   } catch (const std::exception& error) {
-    fmt::print(stderr, "tutti: {}\n", error.what());
+    fmt::print(stderr, "tutti: {}\n", first_line(error.what()));
     return exit_code(ErrorKind::Bug);
   }
 }

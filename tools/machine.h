@@ -29,7 +29,7 @@ Finding check_memory(uint64_t available, uint64_t total);
 Finding check_shared_memory(const std::string& problem);
 // What carries gradients between hosts.
 Finding check_network(bool gloo, bool mpi);
-// `devices`: GPUs whose driver is loaded; `usable`: those that LibTorch can use; `cuda_built`: whether it
+// `devices`: GPUs whose driver is loaded; `usable`: those that LibTorch can use; `cuda_build`: whether it
 // could at all.
 enum class CudaBuild { No, Yes };
 Finding check_gpus(int devices, int usable, CudaBuild cuda_build);

@@ -47,7 +47,7 @@ TEST(Doctor, warns_of_a_cpu_without_vector_units_it_knows) {
   EXPECT_EQ(check_vector_units("processor: 0\nflags\t: fpu sse2").level, Level::Warning);
 }
 
-TEST(Doctor, warns_of_the_64_mebibytes_that_containers_get) {
+TEST(Doctor, warns_where_workers_can_share_no_memory_or_reach_no_other_host) {
   EXPECT_EQ(check_shared_memory("").level, Level::Ok);
   EXPECT_EQ(check_shared_memory("no /proc").level, Level::Warning);
   EXPECT_EQ(check_network(true, false).level, Level::Ok);

@@ -1,6 +1,7 @@
 #include "tutti/train/serve.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "tools/commands.h"
@@ -25,15 +26,38 @@ constexpr const char* kAboutServe =
     "  tutti serve --cluster_spec 'master|h:2222,worker|h:2223' --job_name worker --task_index 0 "
     "--allow-programs";
 constexpr const char* kAboutStop =
-    "Ends the servers of a cluster at once, or those of one job. What was not saved is lost.\n"
+    "Ends the servers of a cluster at once, or those of one job, or one task of it. What was not saved is "
+    "lost.\n"
     "  tutti stop --cluster_spec 'ps|h:2222,worker|h:2223;h:2224'\n"
     "  tutti stop --cluster_spec 'master|h:2222,worker|h:2223' --job_name worker";
 
-std::vector<Task> tasks_to_stop(const ClusterSpec& cluster, const std::string& job) {
-  if (job.empty()) return servers_of(cluster);
+std::vector<Task> tasks_to_stop(const ClusterSpec& cluster, const Flags& flags) {
   std::vector<Task> tasks;
-  for (const int index : cluster.task_indices(job)) tasks.push_back({.job = job, .index = index});
-  return tasks;
+  if (flags.job_name.empty()) {
+    tasks = servers_of(cluster);
+  } else {
+    for (const int index : cluster.task_indices(flags.job_name))
+      tasks.push_back({.job = flags.job_name, .index = index});
+  }
+  if (tasks.empty())
+    fail(ErrorKind::InvalidArgument, "tutti stop: the cluster has no servers, but {}: which? Give --job_name",
+         fmt::join(cluster.jobs(), ", "));
+  if (!flags.task_index) return tasks;
+  const Task only{.job = tasks.front().job, .index = static_cast<int>(*flags.task_index)};
+  static_cast<void>(cluster.address(only.job, only.index));  // an error where there is none
+  return {only};
+}
+
+void stop_task(const ClusterSpec& cluster, const Task& task, rpc::ChannelOptions options,
+               std::chrono::milliseconds timeout) {
+  const std::string address = ps::chooses_its_port(cluster, task)
+                                  ? ps::find_address(cluster, task, options, timeout)
+                                  : cluster.address(task.job, task.index);
+  options.who = fmt::format("{} ({})", task.short_name(), address);
+  rpc::Channel channel(address, options);
+  channel.connect(timeout);
+  channel.call("stop", {}, {.timeout = timeout, .what = "to stop"});
+  fmt::print("{} at {}: stopped\n", task.short_name(), address);
 }
 
 }  // namespace
@@ -52,7 +76,7 @@ int serve_command(const std::vector<std::string>& arguments, const Environment& 
     fail(ErrorKind::InvalidArgument,
          "tutti serve: of which cluster? Give --cluster_spec, --job_name and --task_index");
   }
-  set_threads(context.threads());
+  set_threads(context);
   serve(context);
   return 0;
 }
@@ -65,26 +89,18 @@ int stop_command(const std::vector<std::string>& arguments, const Environment& e
   }
   if (flags.cluster_spec.empty()) fail(ErrorKind::InvalidArgument, "tutti stop: which? Give --cluster_spec");
   const ClusterSpec cluster = ClusterSpec::parse(flags.cluster_spec);
-  const auto timeout = ps::milliseconds_of(flags.timeout);
-  int failures = 0;
-  for (const Task& task : tasks_to_stop(cluster, flags.job_name)) {
+  const rpc::ChannelOptions options{.credentials = rpc::credentials_of(flags),
+                                    .hello = {{"task", "tutti stop"}}};
+  int code = 0;  // of the first that could not be stopped
+  for (const Task& task : tasks_to_stop(cluster, flags)) {
     try {
-      rpc::ChannelOptions options{.credentials = rpc::credentials_of(flags),
-                                  .hello = {{"task", "tutti stop"}}};
-      const std::string address = ps::chooses_its_port(cluster, task)
-                                      ? ps::find_address(cluster, task, options, timeout)
-                                      : cluster.address(task.job, task.index);
-      options.who = fmt::format("{} ({})", task.short_name(), address);
-      rpc::Channel channel(address, options);
-      channel.connect(timeout);
-      channel.call("stop", {}, {.timeout = timeout, .what = "to stop"});
-      fmt::print("{} at {}: stopped\n", task.short_name(), address);
+      stop_task(cluster, task, options, ps::milliseconds_of(flags.timeout));
     } catch (const Error& error) {
-      ++failures;
+      if (code == 0) code = exit_code(error.kind());
       fmt::print(stderr, "{}\n", error.what());
     }
   }
-  return failures == 0 ? 0 : exit_code(ErrorKind::PeerLost);
+  return code;
 }
 
 }  // namespace tutti

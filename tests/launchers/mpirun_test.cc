@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/launchers/training.h"
+#include "tests/together.h"
 
 namespace tutti::testing {
 namespace {
@@ -34,6 +35,16 @@ TEST_P(MpirunOver, four_ranks_end_with_the_bits_of_one) {
       run_program(training_.command(mpirun("4"), {"--comm", GetParam()}), training_.environment());
   training_.expect_the_bits_of_one(result, 4);
   EXPECT_THAT(result.err, HasSubstr("4 workers connected over " + GetParam()));
+}
+
+TEST_P(MpirunOver, dropout_and_batch_norm_have_the_bits_of_one) {
+  for (const char* net : {"cnn", "normed", "odd"}) {
+    const Flags flags = {"--net", net, "--lanes", "6", "--batch", "3", "--steps", "50"};
+    const Flags all = with({together_program(), "--threads", "1", "--comm", GetParam()}, flags);
+    EXPECT_EQ(hash_of(with(mpirun("3"), all), training_.folder()),
+              hash_of(training(1, flags), training_.folder()))
+        << net;
+  }
 }
 
 TEST_P(MpirunOver, a_rank_that_is_killed_takes_all_with_it) {

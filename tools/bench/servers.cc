@@ -27,7 +27,8 @@ using Clock = std::chrono::steady_clock;
 constexpr int64_t kElementBytes = 4;
 constexpr int64_t kWarmUp = 3;
 constexpr size_t kFewest = 5;
-constexpr size_t kMost = 1'000'000;  // up to 2^24 calls of all workers the values are whole numbers
+constexpr size_t kMost = 1'000'000;
+constexpr size_t kMostOfAll = size_t{1} << 24;  // calls of all workers: the values count up to there
 
 // One parameter, zeros.
 struct Vector : torch::nn::Module {
@@ -123,8 +124,9 @@ void Servers::await_all() {
 // Of every call.
 std::vector<double> Servers::time() {
   std::vector<double> seconds;
+  const size_t most = std::min(kMost, kMostOfAll / static_cast<size_t>(context_.world()) - kWarmUp);
   const auto start = Clock::now();
-  for (auto begin = start; seconds.size() < kMost;) {
+  for (auto begin = start; seconds.size() < most;) {
     worker_->push_pull();
     const auto end = Clock::now();
     seconds.push_back(std::chrono::duration<double>(end - begin).count());

@@ -59,7 +59,9 @@ void Group::flush() {
     wait_for_events();
     pass_on_output();
     while (const std::optional<int> signal = signals_.next()) {
-      if (*signal != SIGCHLD) return;
+      if (*signal == SIGCHLD) continue;
+      result_.interrupted = true;
+      return;
     }
     if (result_.interrupted && Clock::now() >= *kill_at_) return;
   }
@@ -182,8 +184,8 @@ std::vector<Member*> Group::take_failed() {
   std::vector<Member*> failed;
   int status = 0;
   for (pid_t pid = waitpid(-1, &status, WNOHANG); pid > 0; pid = waitpid(-1, &status, WNOHANG)) {
-    const auto member =
-        std::find_if(members_.begin(), members_.end(), [&](const Member& m) { return m.pid() == pid; });
+    const auto member = std::find_if(members_.begin(), members_.end(),
+                                     [&](const Member& m) { return m.running() && m.pid() == pid; });
     if (member == members_.end()) continue;  // a grandchild whose parent has ended before it
     member->ended(Outcome(status));
     member->finish_output();
@@ -254,7 +256,7 @@ void Group::stop(int signal, milliseconds grace) {
 // What the tasks have started and left behind is told to end as well, and killed where it does not.
 void Group::end_strays() {
   const auto limit = kill_at_.value_or(Clock::now() + options_.failure_grace);
-  if (!kill_at_ && mark_.signal_all(SIGTERM) == 0) return;
+  if (mark_.signal_all(SIGTERM) == 0) return;
   while (!mark_.processes().empty()) {
     take_signals();
     if (Clock::now() >= kill_at_.value_or(limit)) mark_.signal_all(SIGKILL);

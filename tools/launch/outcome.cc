@@ -11,9 +11,8 @@ namespace tutti {
 namespace {
 
 // The kinds whose exit codes are Tutti's own; 2 and 1 are everybody's.
-constexpr ErrorKind kKinds[] = {
-    ErrorKind::InvalidArgument, ErrorKind::PeerLost,      ErrorKind::Timeout, ErrorKind::DataLoss,
-    ErrorKind::Overloaded,      ErrorKind::Unimplemented, ErrorKind::Bug};
+constexpr ErrorKind kKinds[] = {ErrorKind::PeerLost,   ErrorKind::Timeout,       ErrorKind::DataLoss,
+                                ErrorKind::Overloaded, ErrorKind::Unimplemented, ErrorKind::Bug};
 
 std::string kind_of(int code) {
   for (const ErrorKind kind : kKinds) {

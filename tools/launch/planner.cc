@@ -55,6 +55,12 @@ Planner::Planner(const Environment& environment, const LaunchOptions& options, c
          "tutti run: -n {}, but TF_CONFIG says that this is {}, which is one process: leave -n out",
          *options_.workers, hosts_->own() ? hosts_->name_of(*hosts_->own()) : "an evaluator");
   }
+  if (hosts_ && options_.servers > 0) {
+    fail(ErrorKind::InvalidArgument,
+         "tutti run: --ps {}, but TF_CONFIG names the cluster: name the servers there, and start each with "
+         "its own",
+         options_.servers);
+  }
   compare_numbers();
 }
 

@@ -50,6 +50,8 @@ std::vector<std::string> split(std::string_view text, char separator) {
   }
 }
 
+std::string first_line(std::string_view text) { return std::string(text.substr(0, text.find('\n'))); }
+
 std::optional<int64_t> parse_int(std::string_view text) { return parse_number<int64_t>(text); }
 
 std::optional<double> parse_double(std::string_view text) { return parse_number<double>(text); }

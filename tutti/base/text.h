@@ -12,6 +12,9 @@ namespace tutti {
 // "a,b,,c" at ',' gives {"a", "b", "", "c"}; an empty text gives one empty piece.
 std::vector<std::string> split(std::string_view text, char separator);
 
+// Of what LibTorch says: behind it comes a stack of frames.
+std::string first_line(std::string_view text);
+
 // The whole text as a number, or nothing: "12" but not "12x", " 12" or "".
 std::optional<int64_t> parse_int(std::string_view text);
 std::optional<double> parse_double(std::string_view text);

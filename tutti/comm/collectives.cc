@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <torch/utils.h>
 
+#include "tutti/base/text.h"
 #include "tutti/base/type_name.h"
 #include "tutti/comm/reduce.h"
 #include "tutti/comm/reduce_on_device.h"
@@ -50,12 +51,6 @@ torch::Tensor apart(const torch::Tensor& values, const std::vector<torch::Tensor
   const bool lies_there = std::any_of(rooms.begin(), rooms.end(),
                                       [&](const torch::Tensor& room) { return overlap(values, room); });
   return lies_there ? values.clone() : values;
-}
-
-// What a person wants to read of an exception: behind it LibTorch shows a stack of frames.
-std::string first_line(const std::exception& error) {
-  const std::string_view text = error.what();
-  return std::string(text.substr(0, text.find('\n')));
 }
 
 // The equal parts of a flat tensor.
@@ -159,8 +154,8 @@ void Collectives::guarded(const char* name, const Options& options, const Body& 
     throw;
   } catch (const std::exception& error) {
     // LibTorch's, say, or no memory. Going on, this rank would be an operation behind the others.
-    give_up(Error(ErrorKind::PeerLost,
-                  fmt::format("{} failed on rank {}: {}", describe(operation), rank_, first_line(error))));
+    give_up(Error(ErrorKind::PeerLost, fmt::format("{} failed on rank {}: {}", describe(operation), rank_,
+                                                   first_line(error.what()))));
     throw;
   }
 }

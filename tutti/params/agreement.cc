@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <torch/types.h>
 #include <torch/utils.h>
+#include <torch/version.h>
 
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
@@ -37,7 +38,7 @@ constexpr const char* kState = "the optimiser's state";
 }  // namespace
 
 std::vector<std::string> plan_of(const Parameters& parameters, const OptimizerOptions& optimizer) {
-  std::vector<std::string> plan = {fmt::format("tutti {}", version()),
+  std::vector<std::string> plan = {fmt::format("tutti {}, LibTorch {}", version(), TORCH_VERSION),
                                    fmt::format("optimizer {}", to_json(optimizer).dump())};
   for (const std::string& line : parameters.plan()) plan.push_back(line);
   for (const auto& view : parameters.buffers())

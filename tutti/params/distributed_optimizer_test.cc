@@ -53,8 +53,9 @@ torch::Tensor loss_of(Net& net, const LaneBatch& batch) {
   return torch::mse_loss(net.forward(batch.x), batch.y);
 }
 
-Context context_of(int64_t lanes = 0) {
+Context context_of(int64_t lanes = 0, bool drop_remainder = true) {
   Flags flags;
+  flags.drop_remainder = drop_remainder;
   flags.device = "cpu";
   flags.threads = 1;
   flags.lanes = lanes;
@@ -99,6 +100,82 @@ TEST_P(DistributedOptimizerOver, makes_the_update_that_one_process_makes_with_th
       opt.zero_grad();
       loss_of(net, batch).backward();
       EXPECT_EQ(opt.step(batch.x.size(0)), 4 + 5 + 6);
+    }
+    for (const auto& view : params.trained())
+      EXPECT_TRUE(torch::allclose(view.tensor, expected->named_parameters()[view.name], 1e-4, 1e-5))
+          << view.name;
+  });
+}
+
+// The first has no data at all, the second enough for one step, the third for three.
+TEST_P(DistributedOptimizerOver, ends_with_the_shortest_worker_or_goes_on_with_those_that_have_data) {
+  constexpr int kWorld = 3;
+  const auto batches = make_batches(3, kWorld);
+  const std::vector<size_t> own_steps = {0, 1, 3};
+  const auto expected = make_net(1);
+  torch::optim::SGD plain(expected->parameters(), torch::optim::SGDOptions(0.1));
+  for (size_t step = 0; step < batches.size(); ++step) {
+    plain.zero_grad();
+    torch::Tensor sum = torch::zeros({});
+    int64_t examples = 0;
+    for (size_t rank = 0; rank < kWorld; ++rank) {
+      if (step >= own_steps[rank]) continue;
+      const LaneBatch& batch = batches[step][rank];
+      sum = sum + loss_of(*expected, batch) * static_cast<double>(batch.x.size(0));
+      examples += batch.x.size(0);
+    }
+    (sum / static_cast<double>(examples)).backward();
+    plain.step();
+  }
+  for (const bool drop_remainder : {true, false}) {
+    const std::vector<std::shared_ptr<Net>> nets = {make_net(1), make_net(1), make_net(1)};
+    with_ranks(GetParam(), kWorld, [&](comm::Communicator& comm) {
+      const auto rank = static_cast<size_t>(comm.rank());
+      const Context context = context_of(0, drop_remainder);
+      Parameters params(*nets[rank]);
+      DistributedOptimizer opt(context, params, torch::optim::SGDOptions(0.1),
+                               {.communicator = borrowed(comm)});
+      size_t step = 0;
+      for (; opt.goes_on(step < own_steps[rank]); ++step) {
+        opt.zero_grad();
+        const LaneBatch& batch = batches[step][rank];
+        const bool has_data = step < own_steps[rank];
+        if (has_data) loss_of(*nets[rank], batch).backward();
+        opt.step(has_data ? batch.x.size(0) : 0);
+      }
+      EXPECT_EQ(step, drop_remainder ? 0 : 3);
+      if (drop_remainder) return;
+      for (const auto& view : params.trained())
+        EXPECT_TRUE(torch::allclose(view.tensor, expected->named_parameters()[view.name], 1e-4, 1e-5))
+            << view.name;
+    });
+  }
+}
+
+TEST_P(DistributedOptimizerOver, adds_up_the_backward_passes_between_two_steps) {
+  constexpr int kWorld = 2;
+  const auto passes = make_batches(6, kWorld);  // two a step
+  const auto expected = make_net(1);
+  torch::optim::SGD plain(expected->parameters(), torch::optim::SGDOptions(0.1));
+  for (size_t pass = 0; pass < passes.size(); pass += 2) {
+    plain.zero_grad();
+    for (size_t each = pass; each < pass + 2; ++each) {
+      for (const LaneBatch& batch : passes[each]) (loss_of(*expected, batch) / (2.0 * kWorld)).backward();
+    }
+    plain.step();
+  }
+  const std::vector<std::shared_ptr<Net>> nets = {make_net(1), make_net(1)};
+  with_ranks(GetParam(), kWorld, [&](comm::Communicator& comm) {
+    const auto rank = static_cast<size_t>(comm.rank());
+    const Context context = context_of();
+    Parameters params(*nets[rank]);
+    DistributedOptimizer opt(context, params, torch::optim::SGDOptions(0.1),
+                             {.communicator = borrowed(comm)});
+    for (size_t pass = 0; pass < passes.size(); pass += 2) {
+      opt.zero_grad();
+      for (size_t each = pass; each < pass + 2; ++each)
+        (loss_of(*nets[rank], passes[each][rank]) / 2.0).backward();
+      opt.step();
     }
     for (const auto& view : params.trained())
       EXPECT_TRUE(torch::allclose(view.tensor, expected->named_parameters()[view.name], 1e-4, 1e-5))
@@ -158,15 +235,36 @@ TEST_P(DistributedOptimizerOver, a_worker_without_data_counts_for_nothing) {
 }
 
 TEST_P(DistributedOptimizerOver, names_the_first_difference_between_two_models) {
-  const auto errors = errors_of_ranks(GetParam(), 3, std::chrono::seconds(60), [](comm::Communicator& comm) {
-    const Context context = context_of();
-    torch::nn::Sequential net(torch::nn::Linear(3, 2), torch::nn::Linear(2, comm.rank() == 2 ? 4000 : 5));
-    Parameters params(*net);
-    DistributedOptimizer(context, params, torch::optim::SGDOptions(0.1), {.communicator = borrowed(comm)});
-  });
-  for (const std::string& error : errors)
-    EXPECT_THAT(error,
-                HasSubstr("rank 0 has '1.weight float32[5,2]', rank 2 has '1.weight float32[4000,2]'"));
+  using torch::nn::Linear;
+  const auto errors_with = [&](const std::function<torch::nn::Sequential(bool other)>& make,
+                               int64_t lanes_of_other = 0) {
+    return errors_of_ranks(GetParam(), 3, std::chrono::seconds(60), [&](comm::Communicator& comm) {
+      const bool other = comm.rank() == 2;
+      const Context context = context_of(other ? lanes_of_other : 0);
+      torch::nn::Sequential net = make(other);
+      Parameters params(*net);
+      DistributedOptimizer(context, params, torch::optim::SGDOptions(0.1), {.communicator = borrowed(comm)});
+    });
+  };
+  const auto expect_all = [](const std::vector<std::string>& errors, const char* text) {
+    for (const std::string& error : errors) EXPECT_THAT(error, HasSubstr(text));
+  };
+  expect_all(errors_with(
+                 [](bool other) { return torch::nn::Sequential(Linear(3, 2), Linear(2, other ? 4000 : 5)); }),
+             "rank 0 has '1.weight float32[5,2]', rank 2 has '1.weight float32[4000,2]'");
+  expect_all(errors_with([](bool other) {
+               torch::nn::Sequential net(Linear(3, 2));
+               if (other) net->to(torch::kDouble);
+               return net;
+             }),
+             "rank 0 has '0.weight float32[2,3]', rank 2 has '0.weight float64[2,3]'");
+  expect_all(errors_with([](bool other) {
+               return other ? torch::nn::Sequential(Linear(2, 4), Linear(3, 2))
+                            : torch::nn::Sequential(Linear(3, 2), Linear(2, 4));
+             }),
+             "rank 0 has '0.weight float32[2,3]', rank 2 has '0.weight float32[4,2]'");
+  expect_all(errors_with([](bool) { return torch::nn::Sequential(Linear(3, 2)); }, 6),
+             "rank 0 has 'lanes 3', rank 2 has 'lanes 6'");
 }
 
 TEST_P(DistributedOptimizerOver, one_lane_has_the_same_bits_with_workers_that_have_none) {

@@ -53,9 +53,6 @@ void require_on_cpu(const std::string& name, const ServedModule& module) {
   }
 }
 
-// What autograd or a kernel says, without its stack of frames.
-std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
-
 struct Roots {
   Tensors outputs;
   Tensors gradients;

@@ -1,32 +1,28 @@
 #include "tutti/ps/peer.h"
 
-#include <array>
 #include <unistd.h>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
+#include "tutti/base/this_host.h"
 #include "tutti/cluster/address.h"
 
 namespace tutti::ps {
-namespace {
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  ::gethostname(name.data(), name.size() - 1);
-  return name.data();
-}
-
-}  // namespace
 
 Json hello_of(const Context& context) {
   return {{"task", context.task().short_name()}, {"host", host_name()}, {"pid", ::getpid()}};
 }
 
 std::string name_of(const rpc::Caller& caller) {
-  return fmt::format("{} (host {}, pid {})", caller.hello.value("task", "somebody"),
-                     caller.hello.value("host", "?"), caller.hello.value("pid", int64_t{0}));
+  // They say what they like.
+  const auto said = [&](const char* key, const char* otherwise) {
+    const auto found = caller.hello.find(key);
+    if (found == caller.hello.end()) return std::string(otherwise);
+    return found->is_string() ? found->get<std::string>() : found->dump();
+  };
+  return fmt::format("{} (host {}, pid {})", said("task", "somebody"), said("host", "?"), said("pid", "0"));
 }
 
 std::string address_of(const Context& context, const Task& task) {
@@ -51,7 +47,8 @@ std::string fixed_address_of(const Context& context, const Task& task) {
 rpc::HostOptions host_at_own_address(const Context& context) {
   return {.address = address_of(context, context.task()),
           .credentials = rpc::credentials_of(context.flags()),
-          .insecure = context.flags().insecure};
+          .insecure = context.flags().insecure,
+          .report = [log = context.log()](const std::string& text) { log.warning("{}", text); }};
 }
 
 std::chrono::milliseconds milliseconds_of(double seconds) {

@@ -10,6 +10,7 @@
 #include <torch/types.h>
 
 #include "tutti/base/error.h"
+#include "tutti/base/text.h"
 #include "tutti/params/agreement.h"
 #include "tutti/ps/peer.h"
 #include "tutti/ps/wire.h"
@@ -68,8 +69,7 @@ rpc::Message Service::serve(const rpc::Caller& caller, const std::string& method
     throw;
   } catch (const std::exception& error) {
     leave();
-    const std::string text = error.what();
-    fail(ErrorKind::InvalidArgument, "{}: {}", method, text.substr(0, text.find('\n')));
+    fail(ErrorKind::InvalidArgument, "{}: {}", method, first_line(error.what()));
   }
 }
 

@@ -1,6 +1,7 @@
 // The server without a network: what it makes of messages, sensible ones and others.
 #include "tutti/ps/service.h"
 
+#include <future>
 #include <thread>
 
 #include <gmock/gmock.h>
@@ -119,6 +120,21 @@ TEST_F(ServiceOf, ps_sync_scales_no_gradient_that_is_still_on_its_way_to_another
   scale.head["factor"] = 0.5;
   call(0, "scale", scale);
   EXPECT_TRUE(torch::equal(values_behind_words(answer), torch::full({kSize}, 0.5)));
+}
+
+TEST_F(ServiceOf, ps_sync_drops_and_counts_what_comes_when_a_step_has_enough) {
+  rpc::Message beginning = begin("ps-sync", 3);
+  beginning.head["backup"] = 1;
+  call(0, "begin", beginning);
+  for (int rank = 0; rank < 3; ++rank) call(static_cast<uint64_t>(rank), "join", join(rank));
+  rpc::Message enter{head(), {}};
+  enter.head["step"] = 0;
+  auto first = std::async(std::launch::async, [&] { return call(0, "enter", enter).head; });
+  EXPECT_EQ(call(2, "enter", enter).head, Json({{"late", false}, {"expected", 2}}));
+  EXPECT_EQ(first.get().at("late"), false);
+  EXPECT_EQ(call(0, "state", {}).head.at("dropped"), 0);
+  EXPECT_EQ(call(1, "enter", enter).head.at("late"), true);
+  EXPECT_EQ(call(0, "state", {}).head.at("dropped"), 1);
 }
 
 TEST_F(ServiceOf, ps_sync_lets_a_worker_that_comes_back_do_its_last_step_again) {

@@ -20,8 +20,8 @@ class Arena {
 
   // Zeros, from a page on, for as long as the arena lives. Where the machine has no more: Overloaded.
   std::span<std::byte> allocate(size_t bytes);
-  // Where in the arena it begins; nothing if it is not all inside.
   bool contains(std::span<const std::byte> bytes) const;
+  // Where in the arena it begins; it has to be all inside.
   size_t offset_of(std::span<const std::byte> bytes) const;
 
   // What another process needs to find it.

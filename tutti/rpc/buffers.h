@@ -16,7 +16,7 @@ class Buffers {
   // Where there is no room it waits for it, in the order of asking, and asks `keep_waiting` ten times a
   // second whether to, which does not throw: null if not. What can never fit is Overloaded.
   std::shared_ptr<std::byte> take(size_t bytes, const std::function<bool()>& keep_waiting);
-  // The same, but Overloaded also where there is no room now.
+  // The same, but Overloaded also where there is no room within a tenth of a second.
   std::shared_ptr<std::byte> take(size_t bytes);
 
  private:

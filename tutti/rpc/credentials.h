@@ -15,8 +15,6 @@ struct Credentials {
   std::string certificate;
   std::string key;
   std::string authority;
-
-  bool tls() const { return !certificate.empty() || !authority.empty(); }
 };
 
 // As --tls-cert, --tls-key, --tls-ca and --secret say. A file that cannot be read, or is no PEM, is an

@@ -23,6 +23,7 @@ static_assert(std::endian::native == std::endian::little, "numbers are sent as t
 
 constexpr std::string_view kMagic = "TUTi";
 constexpr size_t kPartSize = 16;
+constexpr int kDeepest = 100;  // of JSON: copying it recurses
 
 template <class Number>
 void put(std::string& bytes, Number number) {
@@ -187,7 +188,12 @@ Frame decode_rest(const FramePrefix& prefix, std::span<const std::byte> bytes) {
 }
 
 Json decode_json(std::string_view text) {
-  Json json = Json::parse(text, nullptr, false);
+  const auto check_depth = [](int depth, Json::parse_event_t, const Json&) {
+    if (depth > kDeepest)
+      fail(ErrorKind::DataLoss, "a frame with a head of JSON that is more than {} deep", kDeepest);
+    return true;
+  };
+  Json json = Json::parse(text, check_depth, false);
   if (json.is_discarded()) fail(ErrorKind::DataLoss, "a frame with a head that is no JSON");
   return json;
 }

@@ -84,6 +84,7 @@ Greeting greet_caller(Wire& wire, const std::string& secret, const Patience& pat
     fail(ErrorKind::InvalidArgument, "{}. {}", how, kSameSecret);
   }
   Greeting greeting{decode_json(said), Mapping::of(text_at(answer, "arena"))};
+  if (!greeting.hello.is_object()) fail(ErrorKind::DataLoss, "a hello that is no object");
   send(wire, FrameKind::Welcome,
        {{"proof", proof(secret, "host", of_host, of_caller, said)}, {"arena", greeting.arena != nullptr}},
        patience);

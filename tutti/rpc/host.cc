@@ -45,6 +45,13 @@ struct Shared {
   Buffers buffers;
 };
 
+// What is sent: the frame, encoded, and those of the answer's pieces that follow it.
+struct Reply {
+  std::string frame;
+  std::vector<ConstBytes> following;
+  Message answer;
+};
+
 // One caller: its thread greets it, and then receives, serves and answers one request after the other.
 class Connection {
  public:
@@ -77,9 +84,10 @@ class Connection {
   void serve(const Frame& frame, Message request);
   Message ask_service(const Frame& frame, const Message& request);
   void end_answering();
-  void answer(const Frame& request, const Message& answer);
+  Reply reply_to(const Frame& frame, Message request);
+  Reply answer(const Frame& request, Message answer) const;
+  static Reply failure(const Error& error);
   Part place(const Piece& piece, const Part& wanted) const;
-  void fail_request(const Error& error);
   std::shared_ptr<std::byte> allocate(size_t bytes);
 
   Shared& shared_;
@@ -140,7 +148,7 @@ void Connection::greet() {
 void Connection::watch() {
   {
     const std::lock_guard lock(mutex_);
-    if (!serving_ || gone_ || !stream_->ended()) return;
+    if (!serving_ || (!gone_ && !stream_->ended())) return;
   }
   tell_gone();
 }
@@ -148,7 +156,8 @@ void Connection::watch() {
 void Connection::tell_gone() {
   {
     const std::lock_guard lock(mutex_);
-    if (!greeted_ || std::exchange(gone_, true)) return;
+    if (!greeted_) return;
+    gone_ = true;
   }
   shared_.service.gone(caller_);
 }
@@ -198,18 +207,24 @@ bool Connection::is_busy() {
   return serving_ || answering_;
 }
 
+// A write that fails ends the connection: half an answer may have left.
 void Connection::serve(const Frame& frame, Message request) {
+  const Reply reply = reply_to(frame, std::move(request));
+  wire_.send(reply.frame, reply.following, {.each = kChunk});
+  end_answering();
+}
+
+Reply Connection::reply_to(const Frame& frame, Message request) {
   try {
     request.into = places_of(frame);
-    answer(frame, ask_service(frame, request));
+    return answer(frame, ask_service(frame, request));
   } catch (const StreamEnd&) {
     throw;
   } catch (const Error& error) {
-    fail_request(error);
+    return failure(error);
   } catch (const std::exception& error) {
-    fail_request(Error(ErrorKind::Bug, fmt::format("'{}': {}", frame.method, error.what())));
+    return failure(Error(ErrorKind::Bug, fmt::format("'{}': {}", frame.method, error.what())));
   }
-  end_answering();
 }
 
 Message Connection::ask_service(const Frame& frame, const Message& request) {
@@ -249,25 +264,27 @@ Part Connection::place(const Piece& piece, const Part& wanted) const {
   return wanted;
 }
 
-void Connection::answer(const Frame& request, const Message& answer) {
+Reply Connection::answer(const Frame& request, Message answer) const {
+  Reply reply;
   Frame frame;
   frame.kind = FrameKind::Answer;
   frame.head = encode_json(answer.head);
-  std::vector<ConstBytes> following;
   for (size_t i = 0; i < answer.pieces.size(); ++i) {
     const Piece& piece = answer.pieces[i];
     frame.pieces.push_back(place(piece, i < request.into.size() ? request.into[i] : Part{}));
-    if (frame.pieces.back().follows()) following.push_back(piece.bytes);
+    if (frame.pieces.back().follows()) reply.following.push_back(piece.bytes);
   }
-  wire_.send(frame, following, {.each = kChunk});
+  reply.frame = encode(frame);
+  reply.answer = std::move(answer);
+  return reply;
 }
 
-void Connection::fail_request(const Error& error) {
+Reply Connection::failure(const Error& error) {
   Frame frame;
   frame.kind = FrameKind::Failure;
   frame.error = error.kind();
   frame.head = encode_json(error.what());
-  wire_.send(frame, {}, {.each = kChunk});
+  return {encode(frame), {}, {}};
 }
 
 void check_options(const HostOptions& options) {

@@ -26,7 +26,8 @@ class Service {
   virtual Message serve(const Caller& caller, const std::string& method, const Message& request) = 0;
   // The connection has ended, or the host is about to: nothing more comes from it. In another thread, maybe
   // while serve() is still at work for it, which should then come to an end, by an exception where it has no
-  // answer.
+  // answer. Said again and again until it has, and once more then: a serve() that was only about to begin may
+  // not have noticed.
   virtual void gone(const Caller& caller) = 0;
 };
 

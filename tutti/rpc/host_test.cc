@@ -1,6 +1,7 @@
 #include "tutti/rpc/host.h"
 
 #include <array>
+#include <condition_variable>
 #include <future>
 #include <mutex>
 #include <random>
@@ -150,6 +151,62 @@ TEST_F(HostTest, who_goes_while_it_waits_for_room_is_gone) {
   });
   service_.await_gone(1);
   service_.let_go();
+}
+
+// Is told that its caller has gone before it has begun to serve it, and forgets.
+class LateService final : public Service {
+ public:
+  Message serve(const Caller&, const std::string&, const Message&) override {
+    std::unique_lock lock(mutex_);
+    serving_ = true;
+    changed_.notify_all();
+    EXPECT_TRUE(changed_.wait_for(lock, kEventually, [&] { return told_ >= 2; })) << "while it serves";
+    told_ = 0;
+    fail(ErrorKind::PeerLost, "nobody waits any more");
+  }
+  void gone(const Caller&) override {
+    const std::lock_guard lock(mutex_);
+    ++told_;
+    changed_.notify_all();
+  }
+  void await_serving() {
+    std::unique_lock lock(mutex_);
+    ASSERT_TRUE(changed_.wait_for(lock, kEventually, [&] { return serving_; }));
+  }
+  void await_told() {
+    std::unique_lock lock(mutex_);
+    EXPECT_TRUE(changed_.wait_for(lock, kEventually, [&] { return told_ >= 1; })) << "after it has served";
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool serving_ = false;  // all guarded by mutex_
+  int told_ = 0;
+};
+
+TEST(Host, says_that_a_caller_has_gone_until_the_service_has_noticed) {
+  LateService service;
+  const Host host({}, service);
+  {
+    auto stream = open_stream(address_of(host), {}, soon());
+    Wire wire(*stream);
+    greet_host(wire, "", Json::object(), nullptr, {.deadline = soon()});
+    Frame frame;
+    frame.method = "anything";
+    say(*stream, encode(frame));
+    service.await_serving();
+  }
+  service.await_told();
+}
+
+TEST_F(HostTest, a_hello_that_is_no_object_is_refused) {
+  for (const Json& hello : {Json(), Json(5), Json::array({1})}) {
+    const auto stream = stranger();
+    Wire wire(*stream);
+    expect_error(ErrorKind::DataLoss, HasSubstr("no object"),
+                 [&] { greet_host(wire, "", hello, nullptr, {.deadline = soon()}); });
+  }
 }
 
 TEST_F(HostTest, offsets_outside_the_arena_are_refused) {

@@ -1,5 +1,4 @@
 // Who may talk to whom, and what those are told who may not. The certificates are made by openssl.
-#include <cstdlib>
 #include <functional>
 #include <future>
 #include <optional>
@@ -9,11 +8,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tutti/base/file.h"
 #include "tutti/base/test_errors.h"
-#include "tutti/base/test_folder.h"
 #include "tutti/rpc/channel.h"
 #include "tutti/rpc/host.h"
+#include "tutti/rpc/test_certificates.h"
 #include "tutti/rpc/test_service.h"
 
 namespace tutti::rpc {
@@ -21,38 +19,6 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
-
-// Certificates by name: of authorities, and of tasks that these have signed.
-class Certificates {
- public:
-  Certificates() {
-    for (const char* authority : {"ca", "other-ca"})
-      openssl("req -x509 {0} -keyout {1}.key -out {1}.pem -subj /CN={1} -days 2", authority);
-    sign("server", "ca", "IP:127.0.0.1,DNS:localhost");
-    sign("worker", "ca", "DNS:worker");
-    sign("stranger", "other-ca", "IP:127.0.0.1");
-  }
-  std::string path(const std::string& name) const { return folder_ / name; }
-  std::string text(const std::string& name) const { return read_file(path(name)); }
-
- private:
-  void sign(const std::string& name, const std::string& authority, const std::string& names) {
-    openssl("req {0} -keyout {1}.key -out {1}.csr -subj /CN={1}", name);
-    folder_.write(name + ".ext", "subjectAltName=" + names + "\n");
-    openssl("x509 -req -in {1}.csr -CA " + authority + ".pem -CAkey " + authority +
-                ".key -CAcreateserial -days 2 -extfile {1}.ext -out {1}.pem",
-            name);
-  }
-  void openssl(const std::string& words, const std::string& name) {
-    const std::string command =
-        fmt::format(fmt::runtime(words), "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes", name);
-    const std::string line = fmt::format("cd {} && openssl {} >>openssl.log 2>&1", folder_.path(), command);
-    if (std::system(line.c_str()) != 0)  // NOLINT(cert-env33-c,bugprone-command-processor): a fixed command
-      fail(ErrorKind::InvalidArgument, "{}: {}", line, read_file(path("openssl.log")));
-  }
-
-  TestFolder folder_;
-};
 
 class Security : public testing::Test {
  protected:
@@ -159,13 +125,12 @@ TEST_F(Security, credentials_come_from_flags) {
   Flags flags;
   flags.secret = "x";
   EXPECT_EQ(credentials_of(flags).secret, "x");
-  EXPECT_FALSE(credentials_of(flags).tls());
   flags.tls_cert = made->path("server.pem");
   expect_error(ErrorKind::InvalidArgument, HasSubstr("belong together"), [&] { credentials_of(flags); });
   flags.tls_key = made->path("server.key");
   flags.tls_ca = made->path("ca.pem");
   EXPECT_EQ(credentials_of(flags).authority, made->text("ca.pem"));
-  EXPECT_TRUE(credentials_of(flags).tls());
+  EXPECT_EQ(credentials_of(flags).certificate, made->text("server.pem"));
   flags.tls_ca = made->path("server.key");
   expect_error(ErrorKind::InvalidArgument,
                AllOf(HasSubstr("--tls-ca"), HasSubstr("server.key"), HasSubstr("CERTIFICATE")),

@@ -51,7 +51,7 @@ class TestService final : public Service {
   }
   void gone(const Caller& caller) override {
     const std::lock_guard lock(mutex_);
-    EXPECT_TRUE(gone_.insert(caller.id).second) << "told twice";
+    gone_.insert(caller.id);
     changed_.notify_all();
   }
 

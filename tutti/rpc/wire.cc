@@ -52,10 +52,9 @@ Clock::time_point Patience::next() const {
   return deadline - now > each ? now + each : deadline;
 }
 
-void Wire::send(const Frame& frame, std::span<const ConstBytes> following, const Patience& patience) {
-  const std::string bytes = encode(frame);
+void Wire::send(std::string_view frame, std::span<const ConstBytes> following, const Patience& patience) {
   Cutter cutter(stream_, patience);
-  cutter.add(as_bytes(bytes));
+  cutter.add(as_bytes(frame));
   for (const ConstBytes piece : following) cutter.add(piece);
   cutter.finish();
 }

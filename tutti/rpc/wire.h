@@ -3,6 +3,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string_view>
 
 #include "tutti/rpc/frame.h"
 #include "tutti/rpc/stream.h"
@@ -24,7 +25,11 @@ class Wire {
   explicit Wire(Stream& stream) : stream_(stream) {}
 
   // The frame and the pieces that follow it. They are free again when it returns.
-  void send(const Frame& frame, std::span<const ConstBytes> following, const Patience& patience);
+  void send(const Frame& frame, std::span<const ConstBytes> following, const Patience& patience) {
+    send(encode(frame), following, patience);
+  }
+  // The same of an encoded frame.
+  void send(std::string_view frame, std::span<const ConstBytes> following, const Patience& patience);
 
   // Memory for what is long in a frame.
   using Allocate = std::function<std::shared_ptr<std::byte>(size_t bytes)>;

@@ -16,7 +16,7 @@ using nlohmann::json;
 constexpr int kFormat = 1;
 
 // The first line holds the checksum of all that follows it: no number in it can change unseen.
-std::string first_line(std::string_view rest) {
+std::string checksum_line(std::string_view rest) {
   return fmt::format("{{\n  \"checksum\": \"crc32c:{:08x}\",", crc32c(as_bytes(rest)));
 }
 
@@ -78,16 +78,16 @@ void write_manifest(const std::string& path, const Manifest& manifest) {
   const std::string_view rest =
       std::string_view(text).substr(1);  // less the "{", which the first line brings
   FileWriter writer(path);
-  writer.write(first_line(rest));
+  writer.write(checksum_line(rest));
   writer.write(rest);
   writer.finish();
 }
 
 Manifest read_manifest(const std::string& path) {
   const std::string text = read_file(path);
-  const size_t first_line_bytes = first_line("").size();
-  const std::string_view rest = std::string_view(text).substr(std::min(first_line_bytes, text.size()));
-  if (std::string_view(text).substr(0, first_line_bytes) != first_line(rest)) {
+  const size_t checksum_line_bytes = checksum_line("").size();
+  const std::string_view rest = std::string_view(text).substr(std::min(checksum_line_bytes, text.size()));
+  if (std::string_view(text).substr(0, checksum_line_bytes) != checksum_line(rest)) {
     fail(ErrorKind::DataLoss, "{}: its checksum does not agree with its text; it is damaged or was edited",
          path);
   }

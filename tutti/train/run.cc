@@ -11,17 +11,17 @@
 
 #include "tutti/base/environment.h"
 #include "tutti/base/error.h"
+#include "tutti/base/interrupted.h"
+#include "tutti/base/text.h"
 #include "tutti/cluster/identity.h"
 #include "tutti/cluster/roles.h"
 #include "tutti/train/serve.h"
-#include "tutti/train/session.h"
 #include "tutti/train/threads.h"
 
 namespace tutti {
 namespace {
 
 constexpr int kUnknownError = 1;
-constexpr int kSignalBase = 128;
 
 // Every step allocates and frees the same tensors. By default glibc gives blocks of this size back to the
 // system each time, and the kernel clears their pages anew: a seventh of a step of a small network
@@ -38,9 +38,6 @@ void say(std::string_view text) {
   [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
 }
 
-// LibTorch's errors carry a stack of frames; their first line is what a person wants to read.
-std::string first_line(std::string_view text) { return std::string(text.substr(0, text.find('\n'))); }
-
 int run_program(int argc, char** argv, const Program& program, const std::function<void(Context&)>& body) {
   Flags flags = program.defaults;
   FlagSet set(program.about);
@@ -52,7 +49,7 @@ int run_program(int argc, char** argv, const Program& program, const std::functi
     return 0;
   }
   Context context(flags, discover(flags, environment));
-  set_threads(context.threads());
+  set_threads(context);
   if (is_server_job(context.task().job)) {
     serve(context);
     return 0;
@@ -74,7 +71,7 @@ int run(int argc, char** argv, const Program& program, const std::function<void(
     return run_program(argc, argv, program, body);
   } catch (const Interrupted& interrupted) {
     say(fmt::format("{}\n", interrupted.what()));
-    return kSignalBase + interrupted.signal();
+    return interrupted.exit_code();
   } catch (const Error& error) {
     say(fmt::format("{}: {}\n", to_string(error.kind()), error.what()));
     return exit_code(error.kind());

@@ -6,9 +6,9 @@
 
 #include <fmt/format.h>
 
+#include "tutti/base/interrupted.h"
 #include "tutti/cluster/roles.h"
 #include "tutti/train/passive/serve.h"
-#include "tutti/train/session.h"
 #include "tutti/train/stop_signals.h"
 
 namespace tutti {

@@ -1,10 +1,10 @@
 #pragma once
 
-#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
 
+#include "tutti/base/interrupted.h"
 #include "tutti/base/json.h"
 #include "tutti/cluster/context.h"
 #include "tutti/store/event_file.h"
@@ -12,19 +12,6 @@
 #include "tutti/train/run_folder.h"
 
 namespace tutti {
-
-// Training was ended by a signal, in good order: checkpoint and report are written. Not an Error: nothing
-// went wrong.
-class Interrupted final : public std::exception {
- public:
-  Interrupted(int signal_number, std::string text) : signal_(signal_number), text_(std::move(text)) {}
-  int signal() const { return signal_; }
-  const char* what() const noexcept override { return text_.c_str(); }
-
- private:
-  int signal_;
-  std::string text_;
-};
 
 // Where a run stands, beyond its parameters: what has to be known to go on exactly.
 struct Progress {

@@ -14,4 +14,10 @@ void set_threads(int threads) {
     set(threads);
 }
 
+void set_threads(const Context& context) {
+  set_threads(context.threads());
+  const auto wanted = static_cast<int>(context.flags().inter_op_threads);
+  if (wanted > 0 && wanted != at::get_num_interop_threads()) at::set_num_interop_threads(wanted);
+}
+
 }  // namespace tutti

@@ -10,6 +10,7 @@
 #include <torch/utils.h>
 
 #include "tutti/base/every.h"
+#include "tutti/base/interrupted.h"
 #include "tutti/base/version.h"
 #include "tutti/cluster/roles.h"
 #include "tutti/comm/connect.h"
@@ -133,6 +134,7 @@ void Trainer::start() {
 std::vector<std::string> Trainer::plan() const {
   const Flags& flags = context_.flags();
   std::vector<std::string> plan = plan_of(replica_.parameters(), replica_.optimizer().options());
+  plan.push_back(fmt::format("lanes {}", flags.lanes));
   plan.push_back(fmt::format("batch {}", flags.batch));
   plan.push_back(fmt::format("seed {}", flags.seed));
   plan.push_back(fmt::format("precision {}", flags.precision));

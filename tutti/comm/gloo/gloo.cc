@@ -14,6 +14,7 @@
 #include "tutti/base/check.h"
 #include "tutti/base/error.h"
 #include "tutti/base/net.h"
+#include "tutti/base/text.h"
 #include "tutti/comm/failure_board.h"
 #include "tutti/comm/gloo/table_store.h"
 
@@ -114,8 +115,7 @@ at::Tensor view(ConstBytes bytes) {
 
 // What Gloo says, without its own file and line; nothing where that is the usual end of a connection.
 std::string reason(const std::exception& error) {
-  std::string text = error.what();
-  text = text.substr(0, text.find('\n'));
+  const std::string text = first_line(error.what());
   for (const char* usual : {"closed by peer", "reset by peer", "Broken pipe", "Socket closed"}) {
     if (text.find(usual) != std::string::npos) return "";
   }

@@ -17,6 +17,7 @@
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 #include "tutti/base/net.h"
+#include "tutti/base/text.h"
 #include "tutti/comm/gloo/c10d_compat.h"
 
 namespace tutti::comm {
@@ -255,7 +256,7 @@ ServedRendezvous serve_table(uint16_t port, milliseconds timeout) {
            "port {} of this machine is taken: another job may be running here. Choose another, or end it",
            port);
     fail(ErrorKind::InvalidArgument, "cannot serve the table of the ranks at port {}: {}", port,
-         text.substr(0, text.find('\n')));
+         first_line(text));
   }
 }
 

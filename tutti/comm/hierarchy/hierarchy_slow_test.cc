@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include "tutti/comm/conformance.h"
 #include "tutti/comm/hierarchy/test_placements.h"
+#include "tutti/comm/test_ranks.h"
 
 namespace tutti::comm {
 namespace {
@@ -13,13 +15,18 @@ class Placements : public ::testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(OnHosts, Placements,
                          ::testing::Values("ab", "aab", "abb", "abc", "aba", "aaab", "abab", "aabbc", "abbcc",
                                            "aaabbb", "aabbcc", "aaabbbb", "aaabbbcc", "abbbbbbb", "aaaabbbb",
-                                           "aabbccdd"),
+                                           "aabbccdd", "abcde", "abcdefgh"),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST_P(Placements, make_a_communicator) { testing::check_communicator_on(GetParam()); }
 TEST_P(Placements, do_not_change_the_bits_of_sums) { testing::check_sums_on(GetParam()); }
 TEST_P(Placements, move_more_than_is_in_flight_at_a_time) { testing::check_long_movements_on(GetParam()); }
 TEST_P(Placements, can_be_split) { testing::check_parts_of(GetParam()); }
+
+TEST(Hosts, reduce_64_megabytes) {
+  testing::with_ranks("ab", 2, check_large);
+  testing::with_ranks("aabb", 4, check_large);
+}
 
 }  // namespace
 }  // namespace tutti::comm

@@ -65,6 +65,12 @@ TEST(Rank, splits_into_smaller_groups) {
   meet(*all, operation("exchange"));
 }
 
+TEST(Rank, conforms) {
+  Collectives comm(mpi("conforms"), kLong);
+  check_conformance(comm);
+  if (comm.world() == 2) check_large(comm);
+}
+
 // The last rank comes when the others have given up.
 TEST(LateRank, is_named_by_all) {
   const auto transport = mpi("late");
@@ -129,7 +135,7 @@ INSTANTIATE_TEST_SUITE_P(Mpi, Mpirun, ::testing::Values(1, 2, 3, 4));
 TEST_P(Mpirun, ranks_agree) {
   const Ended ended = under_mpirun(GetParam(), "Rank.*");
   EXPECT_EQ(ended.status, 0) << ended.output;
-  EXPECT_THAT(ended.output, HasSubstr("[  PASSED  ] 3 tests"));
+  EXPECT_THAT(ended.output, HasSubstr("[  PASSED  ] 4 tests"));
 }
 
 TEST_P(Mpirun, messages_of_another_size_are_refused) {

@@ -8,6 +8,7 @@
 #include <torch/utils.h>
 
 #include "tutti/base/error.h"
+#include "tutti/base/text.h"
 
 namespace tutti::comm {
 namespace {
@@ -19,12 +20,6 @@ using Tensors = std::vector<torch::Tensor>;
 // done within microseconds.
 constexpr int kBriskLooks = 20000;
 constexpr std::chrono::microseconds kRest{50};
-
-// Without where in c10d it was and how it came there.
-std::string first_line(const std::exception& error) {
-  const std::string text = error.what();
-  return text.substr(0, text.find('\n'));
-}
 
 class C10dDevice final : public OnDevice {
  public:
@@ -105,7 +100,7 @@ void C10dDevice::attempt(const Operation& operation, std::vector<int> peers, con
     board_.throw_if_failed();
     board_.report(ErrorKind::PeerLost, fmt::format("{} failed: {} says: {}. One of the others may be gone; "
                                                    "its own output says why",
-                                                   describe(operation), name(), first_line(error)));
+                                                   describe(operation), name(), first_line(error.what())));
   }
 }
 

@@ -88,7 +88,7 @@ ClientStream::ClientStream(const std::string& address, const Credentials& creden
   call_->StartCall(starting_.start());
   try {
     if (!pump_.await(starting_, deadline)) throw StreamEnd(ErrorKind::PeerLost, kNothingAnswers);
-    pump_.start();
+    pump_.read_on();
     if (!starting_.ok) fail_ended();
   } catch (const Error&) {
     release();

@@ -27,8 +27,6 @@ Pump::Pump(grpc::CompletionQueue& queue, Hooks& hooks)
 
 Pump::~Pump() = default;
 
-void Pump::start() { read_on(); }
-
 void Pump::read_on() { hooks_.start_read(*incoming_, reading_.start()); }
 
 // Completes one operation, whichever it is. False at the deadline.

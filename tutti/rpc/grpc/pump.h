@@ -42,8 +42,8 @@ class Pump {
   Pump(const Pump&) = delete;
   Pump& operator=(const Pump&) = delete;
 
-  // The call has begun.
-  void start();
+  // The first read; to be called when the call has begun.
+  void read_on();
   void write(std::span<const ConstBytes> parts, Clock::time_point deadline);
   void flush(Clock::time_point deadline);
   Chunk read(Clock::time_point deadline);
@@ -60,7 +60,6 @@ class Pump {
  private:
   bool step(Clock::time_point deadline);
   void await_write(Clock::time_point deadline);
-  void read_on();
 
   grpc::CompletionQueue& queue_;
   Hooks& hooks_;

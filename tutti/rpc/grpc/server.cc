@@ -1,4 +1,3 @@
-#include <atomic>
 #include <cerrno>
 #include <grpcpp/completion_queue.h>
 #include <grpcpp/generic/async_generic_service.h>
@@ -44,7 +43,7 @@ struct Call {
 class GrpcServerStream final : public ServerStream, private Pump::Hooks {
  public:
   explicit GrpcServerStream(std::unique_ptr<Call> call) : call_(std::move(call)), pump_(call_->queue, *this) {
-    pump_.start();
+    pump_.read_on();
   }
   ~GrpcServerStream() override {
     call_->context.TryCancel();
@@ -191,7 +190,6 @@ std::unique_ptr<ServerStream> GrpcListener::accept(std::chrono::milliseconds pat
 void GrpcListener::close() { server_->Shutdown(std::chrono::system_clock::now()); }
 
 GrpcListener::~GrpcListener() {
-  if (server_ == nullptr) return;
   close();
   queue_->Shutdown();
   void* tag = nullptr;

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
+#include "tutti/base/interrupted.h"
 #include "tutti/params/agreement.h"
 #include "tutti/ps/wire.h"
 #include "tutti/train/hooks/nan_guard.h"
@@ -18,7 +19,6 @@
 #include "tutti/train/passive/lane_wire.h"
 #include "tutti/train/passive/line.h"
 #include "tutti/train/script.h"
-#include "tutti/train/session.h"
 #include "tutti/train/stop_signals.h"
 #include "tutti/train/threads.h"
 

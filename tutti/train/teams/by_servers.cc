@@ -132,6 +132,7 @@ Team::Start ByServers::try_to_start(Session& session, Replica& replica,
                                     const std::vector<std::string>& plan) {
   std::vector<std::string> whole_plan = plan;
   whole_plan.push_back("strategy " + strategy_);
+  whole_plan.push_back(fmt::format("{} workers", context_.world()));
   for (const std::string& line : client_->placement().lines(replica.parameters(), "ps"))
     whole_plan.push_back(line);
   const int64_t lost_steps = is_chief() ? begin(session, replica, whole_plan) : 0;

@@ -1,0 +1,124 @@
+#include "tests/relay.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <netinet/in.h>
+#include <poll.h>
+#include <stdexcept>
+#include <sys/socket.h>
+#include <vector>
+
+namespace tutti::testing {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr size_t kMostOnTheWay = size_t{4} << 20;
+constexpr milliseconds kLookAround{20};  // whether it is to be cut, or to end
+
+sockaddr_in loopback(int port) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  return address;
+}
+
+FileDescriptor make_socket() {
+  FileDescriptor made(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (made.get() < 0) throw std::runtime_error("socket");
+  return made;
+}
+
+}  // namespace
+
+Relay::Relay(int target, milliseconds delay) : target_(target), delay_(delay), listener_(make_socket()) {
+  sockaddr_in address = loopback(0);
+  socklen_t size = sizeof(address);
+  auto* const any = reinterpret_cast<sockaddr*>(&address);
+  if (bind(listener_.get(), any, size) != 0 || listen(listener_.get(), 16) != 0 ||
+      getsockname(listener_.get(), any, &size) != 0)
+    throw std::runtime_error("no port for a relay");
+  port_ = ntohs(address.sin_port);
+  thread_ = std::thread([this] { work(); });
+}
+
+Relay::~Relay() {
+  ended_ = true;
+  thread_.join();
+}
+
+void Relay::work() {
+  while (!ended_) {
+    wait();
+    for (Connection& connection : connections_) {
+      for (Direction* direction : {&connection.forth, &connection.back}) {
+        read_into(connection, *direction);
+        write_from(connection, *direction);
+      }
+    }
+    if (cut_.exchange(false)) {
+      broken_ += static_cast<int>(std::count_if(connections_.begin(), connections_.end(),
+                                                [](const Connection& c) { return c.used; }));
+      connections_.clear();
+    }
+    connections_.remove_if([](const Connection& connection) { return connection.ended; });
+  }
+}
+
+// Until there is something to read, or something late is due.
+void Relay::wait() {
+  std::vector<pollfd> events = {{listener_.get(), POLLIN, 0}};
+  auto until = Clock::now() + kLookAround;
+  for (const Connection& connection : connections_) {
+    for (const Direction* direction : {&connection.forth, &connection.back}) {
+      if (direction->size < kMostOnTheWay) events.push_back({direction->from, POLLIN, 0});
+      if (!direction->late.empty()) until = std::min(until, direction->late.front().due);
+    }
+  }
+  const auto left = std::chrono::ceil<milliseconds>(until - Clock::now());
+  poll(events.data(), events.size(), static_cast<int>(std::max(left, milliseconds(1)).count()));
+  if (events.front().revents != 0) accept_one();
+}
+
+void Relay::accept_one() {
+  FileDescriptor here(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  FileDescriptor there = make_socket();
+  const sockaddr_in address = loopback(target_);
+  // Nobody there: whoever has called is hung up on.
+  if (connect(there.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) return;
+  const int one = here.get();
+  const int other = there.get();
+  connections_.push_back(
+      {std::move(here), std::move(there), {one, other, {}, 0}, {other, one, {}, 0}, false, false});
+}
+
+void Relay::read_into(Connection& connection, Direction& direction) {
+  if (direction.size >= kMostOnTheWay) return;
+  std::array<char, 1 << 16> buffer;
+  const ssize_t count = recv(direction.from, buffer.data(), buffer.size(), MSG_DONTWAIT);
+  if (count > 0) {
+    direction.late.push_back({Clock::now() + delay_, std::string(buffer.data(), static_cast<size_t>(count))});
+    direction.size += static_cast<size_t>(count);
+    connection.used = true;
+  } else if (count == 0 || errno != EAGAIN) {
+    connection.ended = true;
+  }
+}
+
+void Relay::write_from(Connection& connection, Direction& direction) {
+  while (!direction.late.empty() && direction.late.front().due <= Clock::now()) {
+    std::string& bytes = direction.late.front().bytes;
+    const ssize_t count = send(direction.to, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (count < 0) {
+      connection.ended = connection.ended || errno != EAGAIN;
+      return;
+    }
+    direction.size -= static_cast<size_t>(count);
+    bytes.erase(0, static_cast<size_t>(count));
+    if (bytes.empty()) direction.late.pop_front();
+  }
+}
+
+}  // namespace tutti::testing
