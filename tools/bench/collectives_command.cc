@@ -1,8 +1,4 @@
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
-#include <fcntl.h>
-#include <filesystem>
 #include <optional>
 #include <unistd.h>
 
@@ -14,9 +10,9 @@
 #include "tools/bench/collectives.h"
 #include "tools/bench/commands.h"
 #include "tools/bench/figures.h"
+#include "tools/bench/request.h"
 #include "tools/connection_arguments.h"
 #include "tools/launch/cores.h"
-#include "tools/launch/launcher.h"
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/flags.h"
@@ -40,42 +36,32 @@ constexpr const char* kAbout =
     "  mpirun -np 8 -H a:4,b:4 tutti bench collectives         on several machines\n"
     "Also mind what training would read: TUTTI_COMM, TUTTI_CONFIG, TF_CONFIG and so on.";
 
-struct Asked {
+struct CollectivesRequest : bench::Request {
+  CollectivesRequest() : Request{.sizes = "4..64M"} {}
   std::string operations = "all";
-  std::string sizes = "4..64M";
-  double seconds = 0.2;
-  int64_t workers = 0;
-  std::string json;
-  Flags flags;
 };
 
-void add_own_flags(FlagSet& set, Asked& asked) {
+void add_collectives_flags(FlagSet& set, CollectivesRequest& asked) {
   set.group("What is measured");
   std::vector<std::string> names;
   for (const Operation operation : bench::all_operations()) names.emplace_back(bench::name_of(operation));
   set.add("--operation", asked.operations,
           fmt::format("all, or some with commas between them: {}; in place only where all ranks share memory",
                       fmt::join(names, ", ")));
-  set.add("--sizes", asked.sizes, "bytes: 4,64K,1M or 4..64M for every fourth power of two between");
-  set.add("--seconds", asked.seconds, "about how long each size of each operation is measured");
-  set.require("--seconds", "a number of seconds above 0",
-              [](const std::string& text) { return std::strtod(text.c_str(), nullptr) > 0; });
-  set.add("--workers,-n", asked.workers, "ranks to start where no launcher has; 0: one a core, at least two");
-  set.at_least("--workers", 0);
-  set.add("--json", asked.json, "write the figures to this file too");
+  bench::add_request_flags(set, asked);
 }
 
 // The text of --help, or nothing and what was asked for.
 std::optional<std::string> parse(const std::vector<std::string>& arguments, const Environment& environment,
-                                 Asked& asked) {
+                                 CollectivesRequest& asked) {
   auto help = parse_connection_arguments(kName, kAbout, arguments, environment, asked.flags,
-                                         [&](FlagSet& set) { add_own_flags(set, asked); });
+                                         [&](FlagSet& set) { add_collectives_flags(set, asked); });
   asked.flags.device = "cpu";
   asked.flags.timeline.clear();
   return help;
 }
 
-// Nobody has started several: does so, each as this program with the same arguments.
+// One alone has nobody to exchange anything with.
 int start_ranks(const std::vector<std::string>& arguments, const Environment& environment, int64_t asked) {
   constexpr int64_t kMost = 1024;
   const int64_t workers =
@@ -83,13 +69,10 @@ int start_ranks(const std::vector<std::string>& arguments, const Environment& en
   if (workers < 2 || workers > kMost)
     fail(ErrorKind::InvalidArgument, "{}: -n {}: there have to be 2 to {} ranks to exchange anything", kName,
          workers, kMost);
-  std::vector<std::string> command = {std::filesystem::read_symlink("/proc/self/exe"), "bench",
-                                      "collectives"};
-  command.insert(command.end(), arguments.begin(), arguments.end());
-  return launch(command, environment, {.workers = static_cast<int>(workers)});
+  return bench::start_tasks("collectives", arguments, environment, {.workers = static_cast<int>(workers)});
 }
 
-void check_identity(const Identity& identity, int64_t workers) {
+void require_workers(const Identity& identity, int64_t workers) {
   const int world = identity.membership.world;
   if (identity.is_evaluator || is_server_job(identity.task.job))
     fail(ErrorKind::InvalidArgument, "{}: {} is no worker; start it as the workers alone", kName,
@@ -106,7 +89,7 @@ void check_identity(const Identity& identity, int64_t workers) {
 }
 
 // Everything that can be wrong with what was asked for, before anybody waits for anybody.
-std::vector<Operation> operations_for(const Asked& asked, const bench::Collectives& bench,
+std::vector<Operation> operations_for(const CollectivesRequest& asked, const bench::Collectives& bench,
                                       const comm::Communicator& comm) {
   std::vector<Operation> operations = bench::parse_operations(asked.operations);
   if (asked.operations == "all")
@@ -120,22 +103,18 @@ std::vector<Operation> operations_for(const Asked& asked, const bench::Collectiv
   return operations;
 }
 
-void say(const std::string& line) {
-  fmt::print("{}\n", line);
-  std::fflush(stdout);
-}
-
 void say_who(const Context& context, const comm::Communicator& comm) {
   const int64_t cores = sysconf(_SC_NPROCESSORS_ONLN);
-  say(fmt::format("{} ranks over {}, {} of them on the machine of rank 0, which has {} cores; float32",
-                  comm.world(), comm.name(), context.local_world(), cores));
+  bench::say(fmt::format("{} ranks over {}, {} of them on the machine of rank 0, which has {} cores; float32",
+                         comm.world(), comm.name(), context.local_world(), cores));
   if (context.local_world() > cores)
-    say("more ranks than cores: they take turns, and the figures are of that too");
-  say("");
-  say(bench::heading());
+    bench::say("more ranks than cores: they take turns, and the figures are of that too");
+  bench::say("");
+  bench::say(bench::heading());
 }
 
-int measure(const Asked& asked, const Context& context, const std::vector<int64_t>& sizes) {
+int measure_collectives(const CollectivesRequest& asked, const Context& context,
+                        const std::vector<int64_t>& sizes) {
   at::set_num_threads(context.threads());
   const auto comm = comm::connect(context);
   bench::Collectives bench(*comm, asked.seconds);
@@ -149,11 +128,11 @@ int measure(const Asked& asked, const Context& context, const std::vector<int64_
       if (bytes == last) continue;
       last = bytes;
       rows.push_back(bench.measure(operation, bytes));
-      if (context.is_chief()) say(bench::line_of(rows.back(), comm->world()));
+      if (context.is_chief()) bench::say(bench::line_of(rows.back(), comm->world()));
     }
   }
   if (!context.is_chief()) return 0;
-  say("\nall results were right\n" + bench::legend());
+  bench::say("\nall results were right\n" + bench::legend());
   if (!asked.json.empty())
     replace_file(asked.json, bench::to_json(rows, comm->world(), comm->name()).dump(2) + "\n");
   return 0;
@@ -162,21 +141,18 @@ int measure(const Asked& asked, const Context& context, const std::vector<int64_
 }  // namespace
 
 int bench_collectives(const std::vector<std::string>& arguments, const Environment& environment) {
-  Asked asked;
+  CollectivesRequest asked;
   if (const auto help = parse(arguments, environment, asked)) {
     fmt::print("{}", *help);
     return 0;
   }
   static_cast<void>(bench::parse_operations(asked.operations));
-  std::vector<int64_t> sizes = bench::parse_sizes(asked.sizes);
-  std::sort(sizes.begin(), sizes.end());
+  const std::vector<int64_t> sizes = bench::sizes_of(asked);
   const Identity identity = discover(asked.flags, environment);
   if (identity.source == Identity().source) return start_ranks(arguments, environment, asked.workers);
-  check_identity(identity, asked.workers);
-  // A path that cannot be written is better heard of now.
-  if (identity.is_chief && !asked.json.empty())
-    static_cast<void>(FileDescriptor(asked.json, O_WRONLY | O_CREAT));
-  return measure(asked, Context(asked.flags, identity), sizes);
+  require_workers(identity, asked.workers);
+  if (identity.is_chief) bench::check_json(asked);
+  return measure_collectives(asked, Context(asked.flags, identity), sizes);
 }
 
 }  // namespace tutti

@@ -59,11 +59,11 @@ int64_t parse_size(std::string_view text) {
   return *number * *unit;
 }
 
+}  // namespace
+
 double round_to(double value, double digits) {
   return std::isfinite(value) ? std::round(value * digits) / digits : 0;
 }
-
-}  // namespace
 
 std::string_view name_of(Operation operation) {
   for (const Known& known : kKnown) {

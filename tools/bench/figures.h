@@ -43,6 +43,9 @@ struct Row {
   double p99 = 0;
 };
 
+// To so many parts of one; what is no number is 0.
+double round_to(double value, double digits);
+
 // The value that so large a share of the values does not exceed: 0.5 is the median. At least one value.
 double quantile(std::vector<double> values, double share);
 

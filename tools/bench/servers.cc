@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <numeric>
 #include <optional>
 
@@ -44,8 +43,6 @@ ps::PlacementRule split_evenly(const Context& context, int64_t elements) {
 
 // Steps of plain SGD at this rate with gradients of -1 count themselves.
 const torch::optim::SGDOptions kOptimizer(1.0);
-
-double rounded(double value, double digits) { return std::round(value * digits) / digits; }
 
 // Of one worker; both directions count.
 double bytes_per_second(const ServerRow& row) {
@@ -218,11 +215,11 @@ Json to_json(const std::vector<ServerRow>& rows, int servers, int workers) {
     list.push_back({{"over", name_of(row.carrier)},
                     {"bytes", row.bytes},
                     {"calls", row.calls},
-                    {"median_us", rounded(row.median * 1e6, 1e3)},
-                    {"p99_us", rounded(row.p99 * 1e6, 1e3)},
-                    {"gb_per_s", rounded(bytes_per_second(row) / 1e9, 1e6)},
-                    {"calls_per_s", rounded(row.calls_per_second, 1e3)},
-                    {"server_us", rounded(row.server_seconds * 1e6, 1e3)}});
+                    {"median_us", round_to(row.median * 1e6, 1e3)},
+                    {"p99_us", round_to(row.p99 * 1e6, 1e3)},
+                    {"gb_per_s", round_to(bytes_per_second(row) / 1e9, 1e6)},
+                    {"calls_per_s", round_to(row.calls_per_second, 1e3)},
+                    {"server_us", round_to(row.server_seconds * 1e6, 1e3)}});
   }
   return {{"tutti_version", version()},
           {"servers", servers},

@@ -7,11 +7,11 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "tutti/base/address.h"
 #include "tutti/base/check.h"
 #include "tutti/base/file.h"
 #include "tutti/base/json.h"
 #include "tutti/base/sha256.h"
-#include "tutti/cluster/address.h"
 #include "tutti/cluster/discovery/discovery.h"
 #include "tutti/cluster/roles.h"
 

@@ -9,11 +9,11 @@
 #include "tools/launch/line_socket.h"
 #include "tools/launch/meeting_host.h"
 #include "tools/launch/meeting_words.h"
+#include "tutti/base/address.h"
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 #include "tutti/base/net.h"
 #include "tutti/base/random_key.h"
-#include "tutti/cluster/address.h"
 
 namespace tutti {
 namespace {

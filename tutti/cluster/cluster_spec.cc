@@ -7,10 +7,10 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include "tutti/base/address.h"
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/base/text.h"
-#include "tutti/cluster/address.h"
 
 namespace tutti {
 namespace {

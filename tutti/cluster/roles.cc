@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "tutti/cluster/address.h"
+#include "tutti/base/address.h"
 
 namespace tutti {
 namespace {

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "tutti/base/address.h"
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
@@ -17,7 +18,6 @@
 #include "tutti/base/sha256.h"
 #include "tutti/base/text.h"
 #include "tutti/base/this_host.h"
-#include "tutti/cluster/address.h"
 #include "tutti/cluster/roles.h"
 #include "tutti/comm/collectives.h"
 #include "tutti/comm/failure_board.h"

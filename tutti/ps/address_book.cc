@@ -7,8 +7,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "tutti/base/address.h"
 #include "tutti/base/error.h"
-#include "tutti/cluster/address.h"
 #include "tutti/cluster/roles.h"
 #include "tutti/ps/peer.h"
 #include "tutti/ps/wire.h"

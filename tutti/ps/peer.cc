@@ -5,9 +5,9 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "tutti/base/address.h"
 #include "tutti/base/error.h"
 #include "tutti/base/this_host.h"
-#include "tutti/cluster/address.h"
 
 namespace tutti::ps {
 

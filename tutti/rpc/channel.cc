@@ -7,8 +7,8 @@
 
 #include <fmt/format.h>
 
+#include "tutti/base/address.h"
 #include "tutti/base/error.h"
-#include "tutti/rpc/address.h"
 #include "tutti/rpc/buffers.h"
 #include "tutti/rpc/handshake.h"
 #include "tutti/rpc/pieces.h"

@@ -15,9 +15,9 @@
 #include <fmt/format.h>
 
 #include "tutti/base/error.h"
-#include "tutti/rpc/address.h"
 #include "tutti/rpc/buffers.h"
 #include "tutti/rpc/handshake.h"
+#include "tutti/rpc/listening.h"
 #include "tutti/rpc/pieces.h"
 #include "tutti/rpc/stream.h"
 #include "tutti/rpc/wire.h"

@@ -1,8 +1,8 @@
 #include "tutti/cluster/discovery/slurm.h"
 
+#include "tutti/base/address.h"
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
-#include "tutti/cluster/address.h"
 #include "tutti/cluster/discovery/discovery.h"
 #include "tutti/cluster/discovery/host_list.h"
 

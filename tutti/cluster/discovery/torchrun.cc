@@ -1,5 +1,5 @@
+#include "tutti/base/address.h"
 #include "tutti/base/error.h"
-#include "tutti/cluster/address.h"
 #include "tutti/cluster/discovery/discovery.h"
 #include "tutti/cluster/discovery/launcher_variables.h"
 

@@ -17,10 +17,10 @@
 #include <fmt/format.h>
 
 #include "tutti/base/version.h"
-#include "tutti/rpc/address.h"
 #include "tutti/rpc/frame.h"
 #include "tutti/rpc/grpc/common.h"
 #include "tutti/rpc/grpc/pump.h"
+#include "tutti/rpc/listening.h"
 #include "tutti/rpc/stream.h"
 
 namespace tutti::rpc {

@@ -11,10 +11,10 @@
 #include <fmt/format.h>
 
 #include "tutti/base/version.h"
-#include "tutti/rpc/address.h"
 #include "tutti/rpc/frame.h"
 #include "tutti/rpc/grpc/common.h"
 #include "tutti/rpc/grpc/pump.h"
+#include "tutti/rpc/listening.h"
 #include "tutti/rpc/stream.h"
 
 namespace tutti::rpc {
@@ -122,7 +122,7 @@ std::shared_ptr<grpc::ServerCredentials> server_credentials(const Credentials& c
 
 // gRPC itself does not say why it cannot listen.
 [[noreturn]] void fail_to_listen(const std::string& address, const Credentials& credentials) {
-  const HostAndPort place = parse_address(address);
+  const Address place = parse_address(address);
   const int error = why_not_listen(place);
   if (error == EADDRINUSE)
     fail(ErrorKind::Overloaded,

@@ -1,4 +1,4 @@
-#include "tutti/cluster/address.h"
+#include "tutti/base/address.h"
 
 #include <algorithm>
 #include <arpa/inet.h>

@@ -1,4 +1,4 @@
-#include "tutti/rpc/address.h"
+#include "tutti/rpc/listening.h"
 
 #include <array>
 #include <cerrno>
@@ -20,9 +20,9 @@
 namespace tutti::rpc {
 namespace {
 
-using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
+using Found = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
-Addresses look_up(const HostAndPort& address) {
+Found look_up(const Address& address) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
@@ -66,37 +66,22 @@ bool has_descriptor(const std::filesystem::path& process, const std::string& tar
 
 }  // namespace
 
-HostAndPort parse_address(const std::string& address) {
-  const size_t colon = address.rfind(':');
-  const std::string port = colon == std::string::npos ? "" : address.substr(colon + 1);
-  std::string host = address.substr(0, std::min(colon, address.size()));
-  const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
-  if (bracketed) host = host.substr(1, host.size() - 2);
-  const auto number = parse_int(port);
-  const bool ambiguous = !bracketed && host.find(':') != std::string::npos;
-  if (host.empty() || ambiguous || host.find_first_of("/[] ") != std::string::npos || !number ||
-      *number < 0 || *number > 65535)
-    fail(ErrorKind::InvalidArgument, "'{}' is no address: it is written as HOST:PORT or [IPv6]:PORT",
-         address);
-  return {host, static_cast<int>(*number)};
-}
-
 bool is_loopback(const std::string& host) {
-  const Addresses all = look_up({host, 0});
+  const Found all = look_up({host, 0});
   for (const addrinfo* address = all.get(); address != nullptr; address = address->ai_next) {
     if (!leads_to_loopback(*address->ai_addr)) return false;
   }
   return true;
 }
 
-int why_not_listen(const HostAndPort& address) {
-  const Addresses all = look_up(address);
-  const FileDescriptor descriptor(socket(all->ai_family, all->ai_socktype | SOCK_CLOEXEC, all->ai_protocol));
+int why_not_listen(const Address& address) {
+  const Found all = look_up(address);
+  const FileDescriptor descriptor(::socket(all->ai_family, all->ai_socktype | SOCK_CLOEXEC, all->ai_protocol));
   const int on = 1;
   // As gRPC does it: a port whose last connections are still being closed is free.
   setsockopt(descriptor.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  const bool listens = descriptor.get() >= 0 && bind(descriptor.get(), all->ai_addr, all->ai_addrlen) == 0 &&
-                       listen(descriptor.get(), 1) == 0;
+  const bool listens = descriptor.get() >= 0 && ::bind(descriptor.get(), all->ai_addr, all->ai_addrlen) == 0 &&
+                       ::listen(descriptor.get(), 1) == 0;
   return listens ? 0 : errno;
 }
 

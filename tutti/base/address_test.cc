@@ -1,4 +1,4 @@
-#include "tutti/cluster/address.h"
+#include "tutti/base/address.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
