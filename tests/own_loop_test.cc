@@ -1,16 +1,16 @@
 // The second example, a loop of one's own, as its users start it.
 #include <filesystem>
 
-#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 
 #include "tests/together.h"
 
 namespace tutti::testing {
 namespace {
 
-using ::testing::HasSubstr;
-
-const Flags kAlone = {program_path("own_loop"), "--threads", "1", "--lanes", "6", "--batch", "4"};
+Flags alone_with(const Flags& flags) {
+  return with({program_path("own_loop"), "--threads", "1", "--lanes", "6", "--batch", "4"}, flags);
+}
 
 // What it prints last.
 std::string weights_after(const Flags& command) {
@@ -24,15 +24,15 @@ std::string weights_after(const Flags& command) {
 Flags workers(int count) { return {program_path("tutti"), "run", "-n", std::to_string(count), "--"}; }
 
 TEST(OwnLoop, ends_with_the_same_bits_on_any_number_of_workers) {
-  const Flags flags = with(kAlone, {"--steps", "30"});
+  const Flags flags = alone_with({"--steps", "30"});
   const std::string alone = weights_after(flags);
   for (const int count : {2, 3}) EXPECT_EQ(weights_after(with(workers(count), flags)), alone) << count;
 }
 
 TEST(OwnLoop, goes_on_where_another_number_of_workers_has_stopped) {
   const TestFolder folder;
-  const std::string straight = weights_after(with(kAlone, {"--steps", "30"}));
-  const Flags saving = with(kAlone, {"--logdir", folder / "run", "--checkpoint-every", "5"});
+  const std::string straight = weights_after(alone_with({"--steps", "30"}));
+  const Flags saving = alone_with({"--logdir", folder / "run", "--checkpoint-every", "5"});
   weights_after(with(workers(2), with(saving, {"--steps", "12"})));
   EXPECT_TRUE(std::filesystem::exists(folder / "run/ckpt-12"));
   EXPECT_EQ(weights_after(with(workers(3), with(saving, {"--steps", "20"}))).substr(0, 8), "weights ");
@@ -42,7 +42,7 @@ TEST(OwnLoop, goes_on_where_another_number_of_workers_has_stopped) {
 TEST(OwnLoop, is_started_by_mpirun_too) {
   if (run_program({"sh", "-c", "command -v mpirun"}).exit_code != 0)
     GTEST_SKIP() << "NOTHING IS TESTED HERE: there is no mpirun (apt-get install openmpi-bin)";
-  const Flags flags = with(kAlone, {"--steps", "30"});
+  const Flags flags = alone_with({"--steps", "30"});
   const Flags mpirun = {"mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np", "2"};
   EXPECT_EQ(weights_after(with(mpirun, flags)), weights_after(flags));
 }

@@ -76,11 +76,13 @@ bool is_loopback(const std::string& host) {
 
 int why_not_listen(const Address& address) {
   const Found all = look_up(address);
-  const FileDescriptor descriptor(::socket(all->ai_family, all->ai_socktype | SOCK_CLOEXEC, all->ai_protocol));
+  const FileDescriptor descriptor(
+      ::socket(all->ai_family, all->ai_socktype | SOCK_CLOEXEC, all->ai_protocol));
   const int on = 1;
   // As gRPC does it: a port whose last connections are still being closed is free.
   setsockopt(descriptor.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  const bool listens = descriptor.get() >= 0 && ::bind(descriptor.get(), all->ai_addr, all->ai_addrlen) == 0 &&
+  const bool listens = descriptor.get() >= 0 &&
+                       ::bind(descriptor.get(), all->ai_addr, all->ai_addrlen) == 0 &&
                        ::listen(descriptor.get(), 1) == 0;
   return listens ? 0 : errno;
 }
