@@ -202,6 +202,8 @@ void GlooTransport::connect() {
         c10::make_intrusive<TableStore>(with_prefix(table_, "gloo/"), deadline), options_.rank,
         options_.world, options);
     for (const int peer : peers()) lifelines_.push_back(post_recv({&lifeline_byte_, 1}, peer, kLifeline));
+    // Who went on, or gave up, while others are still connecting would cut them off without a reason.
+    roll_call(*with_prefix(table_, "connected/"), board_options(), "", options->timeout);
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
