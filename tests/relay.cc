@@ -3,11 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <netinet/in.h>
 #include <poll.h>
 #include <stdexcept>
 #include <sys/socket.h>
 #include <vector>
+
+#include "tests/tool.h"
 
 namespace tutti::testing {
 namespace {
@@ -17,30 +18,15 @@ using std::chrono::milliseconds;
 constexpr size_t kMostOnTheWay = size_t{4} << 20;
 constexpr milliseconds kLookAround{20};  // whether it is to be cut, or to end
 
-sockaddr_in loopback(int port) {
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<uint16_t>(port));
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  return address;
-}
-
-FileDescriptor make_socket() {
-  FileDescriptor made(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  if (made.get() < 0) throw std::runtime_error("socket");
-  return made;
-}
-
 }  // namespace
 
-Relay::Relay(int target, milliseconds delay) : target_(target), delay_(delay), listener_(make_socket()) {
-  sockaddr_in address = loopback(0);
-  socklen_t size = sizeof(address);
-  auto* const any = reinterpret_cast<sockaddr*>(&address);
-  if (bind(listener_.get(), any, size) != 0 || listen(listener_.get(), 16) != 0 ||
-      getsockname(listener_.get(), any, &size) != 0)
+Relay::Relay(int target, milliseconds delay)
+    : target_(target), delay_(delay), listener_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  SocketAddress address = loopback(0);
+  if (bind(listener_.get(), address.get(), address.size) != 0 || listen(listener_.get(), 16) != 0 ||
+      getsockname(listener_.get(), address.get(), &address.size) != 0)
     throw std::runtime_error("no port for a relay");
-  port_ = ntohs(address.sin_port);
+  port_ = port_of(address);
   thread_ = std::thread([this] { work(); });
 }
 
@@ -84,10 +70,8 @@ void Relay::wait() {
 
 void Relay::accept_one() {
   FileDescriptor here(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-  FileDescriptor there = make_socket();
-  const sockaddr_in address = loopback(target_);
-  // Nobody there: whoever has called is hung up on.
-  if (connect(there.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) return;
+  auto [there, error] = connect_within(loopback(target_), milliseconds(1000));
+  if (error != 0) return;  // nobody there: whoever has called is hung up on
   const int one = here.get();
   const int other = there.get();
   connections_.push_back(

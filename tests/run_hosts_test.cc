@@ -2,7 +2,6 @@
 #include <array>
 #include <cerrno>
 #include <fstream>
-#include <netinet/in.h>
 #include <set>
 #include <signal.h>
 #include <sstream>
@@ -33,23 +32,15 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-sockaddr_in loopback(int port) {
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<uint16_t>(port));
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  return address;
-}
-
 // Somebody who is no launcher, or a launcher that does not do as it should.
 class Stranger {
  public:
   // Comes as soon as somebody listens.
   explicit Stranger(int port) {
-    const sockaddr_in address = loopback(port);
+    const SocketAddress address = loopback(port);
     EXPECT_TRUE(eventually([&] {
       socket_ = FileDescriptor(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-      return connect(socket_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+      return connect(socket_.get(), address.get(), address.size) == 0;
     }));
   }
   explicit Stranger(FileDescriptor socket) : socket_(std::move(socket)) {}
@@ -87,8 +78,8 @@ class StrangeHost {
   explicit StrangeHost(int port) : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     const int yes = 1;
     setsockopt(socket_.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-    const sockaddr_in address = loopback(port);
-    EXPECT_EQ(bind(socket_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+    const SocketAddress address = loopback(port);
+    EXPECT_EQ(bind(socket_.get(), address.get(), address.size), 0);
     EXPECT_EQ(listen(socket_.get(), 10), 0);
   }
   Stranger accept() { return Stranger(FileDescriptor(::accept(socket_.get(), nullptr, nullptr))); }
@@ -383,8 +374,8 @@ TEST_F(RunHosts, the_meeting_place_is_free_before_anybody_hears_that_all_are_the
   second.say(hello_of_second());
   EXPECT_THAT(second.hear_line(), ::testing::StartsWith("all "));
   const FileDescriptor worker(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  const sockaddr_in address = loopback(port);
-  EXPECT_NE(connect(worker.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  const SocketAddress address = loopback(port);
+  EXPECT_NE(connect(worker.get(), address.get(), address.size), 0);
   EXPECT_EQ(errno, ECONNREFUSED);
   second.stop_speaking();
   EXPECT_EQ(first.wait(), 0) << first.err();

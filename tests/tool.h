@@ -7,6 +7,7 @@
 #include <sys/types.h>
 #include <vector>
 
+#include "tutti/base/net.h"
 #include "tutti/base/test_folder.h"
 
 namespace tutti::testing {
@@ -62,6 +63,9 @@ ProgramResult run_program(const std::vector<std::string>& command,
 
 // The path of a program in build/bin.
 std::string program_path(const std::string& name);
+
+// This machine at a port.
+inline SocketAddress loopback(int port) { return resolve("127.0.0.1", port).addresses.front(); }
 
 // True as soon as `condition` holds, false after a minute.
 bool eventually(const std::function<bool()>& condition);
