@@ -100,9 +100,9 @@ class HierarchyTransport final : public Transport, public ByHost {
   const int local_;
   const std::unique_ptr<Transport> network_;
   FailureBoard& board_;
+  const SharedBlock block_;  // of two halves
   HostGroup group_;
   const HostSums sums_;
-  SharedBlock block_;
   size_t uses_ = 0;
   int splits_ = 0;
   Room sends_;
@@ -116,6 +116,16 @@ FailureBoard& board_of(Transport& network) {
   return on_board->board();
 }
 
+// Before anybody has the group: one that was to fail as soon as some have it would fail in the hands of those
+// who are still making it.
+SharedBlock make_block(Transport& memory, FailureBoard& board, std::chrono::milliseconds timeout) {
+  try {
+    return dynamic_cast<InPlace&>(memory).allocate(2 * kHalf, operation_of("connect", {}, timeout));
+  } catch (const Error& error) {
+    board.report(error.kind(), error.what());
+  }
+}
+
 HierarchyTransport::HierarchyTransport(std::unique_ptr<Transport> network, std::unique_ptr<Transport> memory,
                                        Placement placement, std::chrono::milliseconds timeout)
     : timeout_(timeout),
@@ -126,11 +136,11 @@ HierarchyTransport::HierarchyTransport(std::unique_ptr<Transport> network, std::
       local_(placement_.local_rank(rank_)),
       network_(std::move(network)),
       board_(board_of(*network_)),
+      block_(make_block(*memory, board_, timeout_)),
       group_(std::move(memory), ranks_of(placement_, host_), board_),
       sums_(placement_, rank_) {
   TUTTI_CHECK(group_.rank() == local_ && group_.world() == placement_.size(host_), "rank {} is rank {} of {}",
               rank_, group_.rank(), group_.world());
-  block_ = group_.allocate(2 * kHalf, operation_of("connect", {}, timeout_));
 }
 
 std::vector<int> HierarchyTransport::all_here() const {
