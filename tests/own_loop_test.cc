@@ -39,6 +39,18 @@ TEST(OwnLoop, goes_on_where_another_number_of_workers_has_stopped) {
   EXPECT_EQ(weights_after(with(saving, {"--steps", "30"})), straight);
 }
 
+TEST(OwnLoop, has_hooks_that_count_what_all_workers_see) {
+  const TestFolder folder;
+  const Flags flags = alone_with({"--steps", "30", "--logdir", folder / "run", "--summary-every", "10"});
+  const auto accuracy = [](const ProgramResult& result) {
+    const size_t at = result.err.find("accuracy (batch)");
+    EXPECT_NE(at, std::string::npos) << result.err;
+    return result.err.substr(at, result.err.find('\n', at) - at);
+  };
+  const std::string alone = accuracy(run_program(flags));
+  EXPECT_EQ(accuracy(run_program(with(workers(2), with(flags, {"--resume", "never"})))), alone);
+}
+
 TEST(OwnLoop, is_started_by_mpirun_too) {
   if (run_program({"sh", "-c", "command -v mpirun"}).exit_code != 0)
     GTEST_SKIP() << "NOTHING IS TESTED HERE: there is no mpirun (apt-get install openmpi-bin)";

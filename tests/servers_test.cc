@@ -1,6 +1,7 @@
 // Parameter servers as their users run them: processes that agree to the bit, and that are killed, told to
 // stop, or do not fit.
 #include <filesystem>
+#include <regex>
 #include <signal.h>
 
 #include <fmt/format.h>
@@ -74,6 +75,18 @@ TEST(Servers, make_exactly_the_steps_asked_for_and_end_by_themselves) {
   int64_t updates = 0;
   for (const auto& [steps, count] : json.at("staleness").items()) updates += count.get<int64_t>();
   EXPECT_EQ(updates, 50);
+}
+
+// Workers that make steps of their own come to their ends one after the other.
+TEST(Servers, write_the_last_checkpoint_after_the_last_update_of_any_worker) {
+  const TestFolder folder;
+  const Flags flags = {"--net", "normed", "--batch", "4", "--steps", "50", "--logdir", folder / "log"};
+  const nlohmann::json made = report_of(served(2, 3, flags), folder);
+  EXPECT_TRUE(std::filesystem::exists(folder / "log/ckpt-50"));
+  const nlohmann::json read = report_of(served(1, 3, flags), folder);
+  EXPECT_EQ(read.at("restarts"), 1);
+  EXPECT_EQ(read.at("steps"), 50);
+  EXPECT_EQ(read.at("weights_sha256"), made.at("weights_sha256"));
 }
 
 TEST(Servers, keep_workers_in_lock_step_where_none_may_be_ahead) {
@@ -291,6 +304,15 @@ TEST(Servers, behind_a_bad_cable_give_the_bits_of_one_worker) {
   EXPECT_EQ(json_of(report).at("weights_sha256"), alone);
 }
 
+// How far the workers say that they have gone back.
+int64_t steps_gone_back(const std::string& log) {
+  int64_t all = 0;
+  static const std::regex line("all go back from step ([0-9]+) to ([0-9]+)");
+  for (std::sregex_iterator it(log.begin(), log.end(), line); it != std::sregex_iterator(); ++it)
+    all += std::stoll((*it)[1]) - std::stoll((*it)[2]);
+  return all;
+}
+
 class Killed : public ::testing::TestWithParam<std::pair<const char*, int>> {};
 INSTANTIATE_TEST_SUITE_P(Servers, Killed,
                          ::testing::Values(std::pair("worker", 1), std::pair("worker", 0), std::pair("ps", 0),
@@ -314,6 +336,9 @@ TEST_P(Killed, task_comes_back_and_the_bits_stay) {
   job_run.kill(job, index);
   EXPECT_EQ(job_run.run().wait(), 0) << job_run.run().err();
   EXPECT_EQ(json_of(report).at("weights_sha256"), alone) << job_run.run().err();
+  const int64_t lost_steps = steps_gone_back(job_run.run().err());
+  EXPECT_EQ(json_of(report).at("lost_steps"), lost_steps);
+  if (job == std::string("worker")) EXPECT_EQ(lost_steps, 0);
 }
 
 TEST(Servers, have_the_chief_evaluate_whatever_feed_a_worker_has_and_whether_it_lives) {

@@ -20,7 +20,7 @@
 #include "tutti/ps/remote_module.h"
 #include "tutti/train/hook.h"
 #include "tutti/train/hooks/summaries.h"
-#include "tutti/train/loop_checkpoints.h"
+#include "tutti/train/loop.h"
 #include "tutti/train/passive/master.h"
 #include "tutti/train/passive/serve.h"
 #include "tutti/train/run.h"

@@ -18,28 +18,26 @@ int main(int argc, char** argv) {
 
     tutti::Parameters params(*net);                                                    // (1)
     tutti::DistributedOptimizer opt(ctx, params, torch::optim::AdagradOptions(0.01));  // (2)
-    tutti::LoopCheckpoints checkpoints(ctx, params, opt);                              // (3)
+    tutti::Loop loop(ctx, params, opt);                                                // (3)
+    loop.add_hook(tutti::hooks::batch_metrics({tutti::metrics::accuracy("label")}));
 
     const tutti::data::Sampler sampler(feed.size(), {.seed = ctx.flags().seed,
                                                      .lanes = opt.all_lanes(),
                                                      .batch = ctx.flags().batch,
                                                      .drop_remainder = true});
     std::vector<int64_t> examples;
-    int64_t step = checkpoints.resume();  // (4)
-    for (; step < ctx.flags().steps; checkpoints.after_step(++step)) {
-      double loss_here = 0;
+    while (loop.goes_on()) {  // (4)
       for (int64_t lane = opt.lanes().begin; lane < opt.lanes().end; ++lane) {
-        sampler.examples(step, lane, examples);
+        sampler.examples(loop.step(), lane, examples);
         const tutti::Batch batch = feed.read(examples);
         opt.zero_grad();
-        const auto loss = torch::cross_entropy_loss(net->forward(batch["image"]), batch["label"]);
+        const auto prediction = net->forward(batch["image"]);
+        const auto loss = torch::cross_entropy_loss(prediction, batch["label"]);
+        loop.observe(lane, batch, {loss, prediction});
         opt.backward(loss, batch.size());
-        loss_here = loss.item<double>();
       }
       opt.step();
-      if (ctx.is_chief() && (step + 1) % 100 == 0) fmt::print("step {}  loss {:.4f}\n", step + 1, loss_here);
     }
-    checkpoints.save(step);
     if (ctx.is_chief()) fmt::print("weights {}\n", params.sha256());
   });
 }

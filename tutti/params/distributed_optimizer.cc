@@ -110,8 +110,13 @@ void DistributedOptimizer::enter_step(const char* what) {
   require_between_steps(what);
   if (in_step_ && !mean_.is_sending()) return;
   in_step_ = true;
+  begin_step();
+}
+
+void DistributedOptimizer::begin_step() {
   lanes_added_ = 0;
-  mean_.begin_step(steps());
+  losses_known_ = true;
+  mean_.begin_step(steps(), wishes_);
 }
 
 // A lane counts when all of it is there. If it fails before anything is sent, nobody has to know.
@@ -153,6 +158,7 @@ void DistributedOptimizer::add_lane(int64_t examples) {
       const torch::NoGradGuard no_grad;
       for (const auto& block : parameters_.blocks()) block.grads.mul_(weight);
     }
+    losses_known_ = false;
     mean_.begin_backward(torch::zeros({}), examples);
     mean_.add();
   });
@@ -165,32 +171,39 @@ int64_t DistributedOptimizer::step(int64_t examples) {
          "step() after {} of the {} lanes of this worker: call add_lane() for each", lanes_added_,
          lanes().size());
   }
-  if (!in_step_) mean_.begin_step(steps());  // without lanes
+  if (!in_step_) begin_step();  // without lanes
   in_step_ = false;
   lanes_added_ = 0;
+  wishes_ = {};
   try {
-    return update();
+    update();
+    ++steps_here_;
+    return last_step_.examples;
   } catch (const std::exception& error) {
     abandon(error);
     throw;
   }
 }
 
-int64_t DistributedOptimizer::update() {
-  const GradientMean::Result result = [&] {
+void DistributedOptimizer::update() {
+  {
     const SpanScope span(comm_->timeline(), Activity::Reduce, "gradients", steps());
-    return mean_.finish();
-  }();
-  if (result.examples > 0) {
-    const SpanScope span(comm_->timeline(), Activity::Compute, "update", steps());
-    if (options_.clip_norm > 0) mean_.clip_norm(options_.clip_norm);
-    optimizer_.step();
-    mean_.share_update();
+    last_step_ = mean_.finish();
   }
-  return result.examples;
+  if (!losses_known_) last_step_.loss_sum = {};
+  if (last_step_.examples == 0) return;
+  const SpanScope span(comm_->timeline(), Activity::Compute, "update", steps());
+  if (options_.clip_norm > 0) mean_.clip_norm(options_.clip_norm);
+  optimizer_.step();
+  mean_.share_update();
 }
 
-// What this worker cannot do, the others do not wait for.
+void DistributedOptimizer::wish(const Wishes& wishes) {
+  if (in_step_)
+    fail(ErrorKind::InvalidArgument, "wish() in a step that has begun: call it before zero_grad()");
+  wishes_ = wishes;
+}
+
 void DistributedOptimizer::abandon(const std::exception& error) {
   const std::string why =
       fmt::format("{} gave up at step {}: {}", context_.task().short_name(), steps(), error.what());

@@ -4,6 +4,7 @@
 #include <exception>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "tutti/cluster/context.h"
 #include "tutti/comm/communicator.h"
@@ -75,11 +76,24 @@ class DistributedOptimizer {
   // no update, where nobody had any.
   int64_t step(int64_t examples = 1);
 
+  // What this worker asks of all others in the next step. Before that has begun.
+  void wish(const Wishes& wishes);
+  // What has come of the last step, which all know alike. The sum of losses is undefined where a lane of this
+  // worker did not tell its loss to backward().
+  const GradientMean::Result& last_step() const { return last_step_; }
+  // step() was called so often, for those without any examples, too.
+  int64_t steps_here() const { return steps_here_; }
+
   // Those of this worker.
   LaneRange lanes() const { return mean_.lanes(); }
   int64_t all_lanes() const { return all_lanes_; }
   // Each worker has its own part of the optimiser's state.
   bool is_sharded() const { return reducer_options_.scatter; }
+  // This worker goes no further, and why: the others hear of it at once.
+  void abandon(const std::exception& error);
+
+  // "tree" or "fast".
+  std::string reduce() const { return mean_.name(); }
   // Updates made, restored ones included.
   int64_t steps() const { return optimizer_.steps(); }
   Optimizer& optimizer() { return optimizer_; }
@@ -90,8 +104,8 @@ class DistributedOptimizer {
   void enter_step(const char* what);
   template <class Body>
   void add(const char* what, Body body);
-  int64_t update();
-  void abandon(const std::exception& error);
+  void begin_step();
+  void update();
 
   const Context& context_;
   Parameters& parameters_;
@@ -102,6 +116,10 @@ class DistributedOptimizer {
   Optimizer optimizer_;
   comm::TimelineFile timeline_file_;
   const std::shared_ptr<comm::Communicator> module_group_;  // where some module wants one
+  Wishes wishes_;                                           // for the next step
+  GradientMean::Result last_step_;
+  int64_t steps_here_ = 0;
+  bool losses_known_ = true;  // in the step
   bool in_step_ = false;
   int64_t lanes_added_ = 0;  // in it
   GradientMean mean_;        // last: when it has gone nothing is being sent any more

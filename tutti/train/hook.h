@@ -3,27 +3,32 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <string>
 
 #include "tutti/cluster/context.h"
 #include "tutti/data/batch.h"
+#include "tutti/metrics/metric.h"
+#include "tutti/params/optimizer.h"
+#include "tutti/params/parameters.h"
 #include "tutti/store/event_file.h"
-#include "tutti/train/replica.h"
+#include "tutti/train/model.h"
 #include "tutti/train/strategy.h"
-#include "tutti/train/team.h"
 
 namespace tutti {
 
-// A training that is under way, as its hooks see it.
+// A training that is under way, as its hooks see it: of a Trainer, or a Loop of one's own.
 struct Training {
+  static constexpr int64_t kEndless = std::numeric_limits<int64_t>::max();
+
   const Context& context;
-  Replica& replica;
-  Team& team;              // of all workers: a hook that uses it does so on each of them
+  Parameters& parameters;
+  Optimizer& optimizer;
   int64_t first_step = 0;  // where this run started or went on
   int64_t step = 0;        // steps done
   int64_t last_step = 0;   // when this worker's step before was done: others may have made some in between
-  int64_t end_step = 0;    // it ends when so many are done
+  int64_t end_step = 0;    // it ends when so many are done; kEndless where nobody knows
   bool in_step = false;    // all workers make every step together
   bool went_on = false;    // where it started is no checkpoint: it went on without this worker
   // Of the chief, where there is a log directory; else none.
@@ -31,6 +36,9 @@ struct Training {
   // Writes a checkpoint of the steps done; does nothing where none are written. With several workers all of
   // them call it after the same step: see `wishes`.
   std::function<void()> save_checkpoint = {};
+  // Makes of what each worker has counted what all have; every worker calls it after the same step. Empty
+  // where they do not evaluate together.
+  std::function<void(metrics::Metric&)> merge = {};
   // Of this worker, for the next step; a hook may add to it in before_step(). StepResult::wishes says what
   // all do.
   Wishes wishes = {};
@@ -44,8 +52,8 @@ struct Training {
   }
 };
 
-// Something that is done beside the steps. The trainer owns its hooks and calls them, all on its thread, in
-// the order in which they were added; what one of them throws ends the training. Each method does nothing
+// Something that is done beside the steps. Trainer or Loop owns its hooks and calls them, all on its thread,
+// in the order in which they were added; what one of them throws ends the training. Each method does nothing
 // unless it is overridden.
 class Hook {
  public:
@@ -58,7 +66,7 @@ class Hook {
   // Step number training.step is about to be made.
   virtual void before_step(Training&) {}
   // A lane of this worker has been computed; the parameters are still those of before the step. Its gradients
-  // may already be on their way into the sum: the team is not to be used here, and no backward pass made.
+  // may already be on their way into the sum: nothing else is to be sent here, and no backward pass made.
   virtual void after_lane(Training&, int64_t /*lane*/, const Batch&, const LossOutput&) {}
   // The step is done, and counted in training.step.
   virtual void after_step(Training&, const StepResult&) {}

@@ -81,7 +81,7 @@ LossOutput Replica::run_lane(int64_t step, int64_t lane, const Batch& batch, dou
     return model_.loss(batch);
   }();
   require_mean(output.loss);
-  if (options_.check_loss) options_.check_loss(*this, step, lane, batch, output);
+  if (options_.check_loss) options_.check_loss(parameters_, step, lane, batch, output);
   before_backward(output.loss);
   {
     const SpanScope span(options_.timeline, Activity::Compute, "backward", step);

@@ -16,11 +16,10 @@ namespace tutti {
 
 enum class Precision { Float32, BFloat16 };
 
-class Replica;
 // Looks at the loss of a lane before the backward pass, and so before anybody else gets anything of it; what
 // it throws ends the step.
-using LossCheck = std::function<void(const Replica& replica, int64_t step, int64_t lane, const Batch& batch,
-                                     const LossOutput& output)>;
+using LossCheck = std::function<void(const Parameters& parameters, int64_t step, int64_t lane,
+                                     const Batch& batch, const LossOutput& output)>;
 
 struct ReplicaOptions {
   Precision precision = Precision::Float32;

@@ -7,8 +7,10 @@
 #include "tutti/base/interrupted.h"
 #include "tutti/base/json.h"
 #include "tutti/cluster/context.h"
+#include "tutti/params/optimizer.h"
+#include "tutti/params/parameters.h"
 #include "tutti/store/event_file.h"
-#include "tutti/train/replica.h"
+#include "tutti/store/report.h"
 #include "tutti/train/run_folder.h"
 
 namespace tutti {
@@ -28,11 +30,12 @@ Progress progress_of(const Json& json);
 
 // What a run leaves behind and finds again: checkpoints and event files in the log directory. Decides between
 // a fresh start and a resumed one as --resume says. Only the chief writes; without a log directory nothing is
-// written at all.
+// written at all, but for the report.
 class Session {
  public:
-  // The replica outlives the session.
-  Session(const Context& context, Replica& replica);
+  // With so many lanes; 0: as many as the flags say, else the checkpoint, else one a worker. All references
+  // outlive the session.
+  Session(const Context& context, Parameters& parameters, Optimizer& optimizer, int64_t lanes = 0);
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
@@ -58,19 +61,24 @@ class Session {
   // Those that are told: with what the chief has found.
   void follow(int64_t lanes) { lanes_ = lanes; }
 
-  // Fixed for the whole run: what the flags say, else what the checkpoint says, else one a worker. After
-  // start().
+  // Fixed for the whole run. After start().
   int64_t lanes() const { return lanes_; }
+
+  // What there is to say of the run as a whole; and --report, of the chief.
+  void fill(store::Report& report, const Progress& progress) const;
+  void write(const store::Report& report) const;
 
  private:
   Start resume(const RunFolder::Found& found);
   void open_events(const std::optional<int64_t>& resumed_after);
 
   const Context& context_;
-  Replica& replica_;
+  Parameters& parameters_;
+  Optimizer& optimizer_;
   RunFolder folder_;
   std::unique_ptr<store::EventWriter> events_;
-  int64_t lanes_ = 1;
+  bool lanes_are_given_;
+  int64_t lanes_;
   bool went_on_ = false;
 };
 

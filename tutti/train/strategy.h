@@ -19,11 +19,13 @@ struct StepResult {
   // still on their way, or came when there was no step left to make.
   bool made = true;
   int64_t examples = 0;
-  // The sum of all examples' losses: one float64, still on the device. Undefined where no lane had data.
+  // The sum of all examples' losses: one float64, still on the device. Undefined where no lane had data, or
+  // nobody has said what they are.
   torch::Tensor loss_sum = {};
   Wishes wishes;  // of all workers
 
-  // Mean loss of the step's examples; waits for the device.
+  bool has_loss() const { return examples > 0 && loss_sum.defined(); }
+  // Mean loss of the step's examples, where there is one; waits for the device.
   double loss() const { return loss_sum.item<double>() / static_cast<double>(examples); }
 };
 

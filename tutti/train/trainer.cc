@@ -2,26 +2,20 @@
 
 #include <algorithm>
 #include <chrono>
-#include <filesystem>
-#include <string.h>
 
 #include <fmt/format.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 
-#include "tutti/base/every.h"
 #include "tutti/base/interrupted.h"
-#include "tutti/base/version.h"
 #include "tutti/cluster/roles.h"
 #include "tutti/comm/connect.h"
 #include "tutti/params/agreement.h"
 #include "tutti/params/reducer.h"
-#include "tutti/train/hooks/checkpoint.h"
 #include "tutti/train/hooks/nan_guard.h"
-#include "tutti/train/hooks/profile.h"
-#include "tutti/train/hooks/progress.h"
-#include "tutti/train/hooks/summaries.h"
+#include "tutti/train/hooks/of_flags.h"
 #include "tutti/train/stop_signals.h"
+#include "tutti/train/stopping.h"
 #include "tutti/train/teams/by_communicator.h"
 #include "tutti/train/teams/by_servers.h"
 #include "tutti/train/teams/driven.h"
@@ -60,14 +54,6 @@ ReplicaOptions replica_options(const Context& context, const Model& model, Team&
   return options;
 }
 
-// Why this worker wants to stop: 0 it does not, 1 a hook said so, above that 1 and the number of a signal.
-constexpr int64_t kHookSaidSo = 1;
-
-int64_t wish_to_stop(const Training& training, const StopSignals& signals) {
-  if (const auto number = signals.received()) return kHookSaidSo + *number;
-  return training.stop_reason ? kHookSaidSo : 0;
-}
-
 }  // namespace
 
 Trainer::Trainer(const Context& context, Model model, const OptimizerOptions& optimizer,
@@ -76,30 +62,13 @@ Trainer::Trainer(const Context& context, Model model, const OptimizerOptions& op
       options_(options),
       team_(make_team(context, model, options)),
       replica_(model, optimizer, replica_options(context, model, *team_)),
-      session_(context, replica_),
-      hooks_(hooks_of_flags()),
+      session_(context, replica_.parameters(), replica_.optimizer()),
+      hooks_(hooks::of_flags(context.flags())),
       device_clock_(context.device()) {}
 
 Trainer::~Trainer() = default;
 
 void Trainer::add_hook(std::unique_ptr<Hook> hook) { hooks_.push_back(std::move(hook)); }
-
-std::vector<std::unique_ptr<Hook>> Trainer::hooks_of_flags() const {
-  const Flags& flags = context_.flags();
-  std::vector<std::unique_ptr<Hook>> hooks;
-  hooks.push_back(hooks::progress());
-  if (!flags.profile_steps.empty()) {
-    if (flags.logdir.empty() && flags.timeline.empty())
-      fail(ErrorKind::InvalidArgument,
-           "--profile-steps needs a place to write to: --timeline FILE or --logdir");
-    hooks.push_back(hooks::profile(hooks::parse_step_range(flags.profile_steps),
-                                   (std::filesystem::path(flags.logdir) / "trace.json").string()));
-  }
-  if (flags.logdir.empty()) return hooks;
-  hooks.push_back(hooks::summaries({.every = flags.summary_every}));
-  hooks.push_back(hooks::checkpoint(parse_every(flags.checkpoint_every)));
-  return hooks;
-}
 
 template <class Call>
 void Trainer::for_each_hook(Call call) {
@@ -164,13 +133,16 @@ int64_t Trainer::end_step(const data::Sampler& sampler, const FitOptions& option
 }
 
 Training Trainer::make_training(int64_t end_step) {
-  Training training{.context = context_, .replica = replica_, .team = *team_};
+  Training training{
+      .context = context_, .parameters = replica_.parameters(), .optimizer = replica_.optimizer()};
   training.first_step = training.step = training.last_step = progress_.step;
   training.in_step = strategy_->in_step();
   training.went_on = session_.went_on();
   training.end_step = end_step;
   training.events = session_.events();
   training.save_checkpoint = [this] { save(); };
+  if (team_->share_of_evaluation().parts > 1)
+    training.merge = [this](metrics::Metric& metric) { team_->merge(metric); };
   return training;
 }
 
@@ -297,17 +269,7 @@ void Trainer::run_steps(Training& training, const data::Feed& feed, const data::
   team_->finish_fit(*strategy_, progress_);
   training.step = progress_.step;
   for_each_hook([&](Hook& hook) { hook.end(training); });
-  const int64_t agreed = agreeing ? last_step_.wishes.stop : stop;
-  if (const auto number = static_cast<int>(agreed - kHookSaidSo);
-      number > 0 && training.step < training.end_step) {
-    signals.forget();
-    const std::string kept = context_.flags().logdir.empty() ? "nothing was saved, since there is no --logdir"
-                                                             : "saved; start it again to go on";
-    throw Interrupted(number, fmt::format("stopped by {} after step {} of {}: {}", strsignal(number),
-                                          training.step, training.end_step, kept));
-  }
-  if (training.stop_reason)
-    context_.log().info("stopped after step {}: {}", training.step, *training.stop_reason);
+  end_as_wished(training, agreeing ? last_step_.wishes.stop : stop, signals);
 }
 
 void Trainer::one_step(Training& training, data::BatchQueue& queue, int64_t stop) {
@@ -333,26 +295,13 @@ void Trainer::fill_report(double seconds, int64_t examples) {
   report_.strategy = strategy_->name();
   report_.reduce = strategy_->reduce();
   report_.world = team_->world();
-  report_.lanes = session_.lanes();
-  report_.steps = progress_.step;
-  report_.examples = progress_.examples;
   report_.seconds += seconds;
   report_.examples_per_second = seconds > 0 ? static_cast<double>(examples) / seconds : 0;
-  if (last_step_.examples > 0) report_.loss = last_step_.loss();
-  report_.weights_sha256 = replica_.parameters().sha256();
-  report_.restarts = progress_.restarts;
-  report_.tutti_version = version();
-  report_.libtorch_version = TORCH_VERSION;
-  report_.precision = context_.flags().precision;
-  report_.device = replica_.options().device.str();
+  if (last_step_.has_loss()) report_.loss = last_step_.loss();
   report_.device_seconds = device_clock_.seconds();
+  session_.fill(report_, progress_);
   team_->fill(report_);
-  write_report();
-}
-
-void Trainer::write_report() const {
-  if (!context_.flags().report.empty() && context_.is_chief())
-    store::write_report(context_.flags().report, report_);
+  session_.write(report_);
 }
 
 template <class Body>
@@ -398,7 +347,7 @@ std::map<std::string, double> Trainer::evaluate(const data::Feed& feed, const me
   if (session_.events() != nullptr) session_.events()->flush();
   if (context_.is_chief())
     context_.log().info("evaluated {} examples in {:.1f} s:{}", feed.size(), seconds_since(begin), text);
-  write_report();
+  session_.write(report_);
   return values;
 }
 

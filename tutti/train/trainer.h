@@ -87,7 +87,6 @@ class Trainer {
  private:
   void start_once();
   void start();
-  std::vector<std::unique_ptr<Hook>> hooks_of_flags() const;
   FitOptions how_far(const FitOptions& options) const;
   std::vector<std::string> plan_of_fit(const data::Feed& feed, const FitOptions& options) const;
   int64_t end_step(const data::Sampler& sampler, const FitOptions& options) const;
@@ -97,7 +96,6 @@ class Trainer {
   void run_steps(Training& training, const data::Feed& feed, const data::Sampler& sampler);
   void one_step(Training& training, data::BatchQueue& queue, int64_t stop);
   void fill_report(double seconds, int64_t examples);
-  void write_report() const;
   std::vector<std::string> plan() const;
   void start_again(Training& training, const Error& error);
   void begin_again(const Progress& before);

@@ -245,7 +245,7 @@ class Spoil final : public Hook {
  public:
   explicit Spoil(int64_t step) : step_(step) {}
   void after_lane(Training& training, int64_t, const Batch&, const LossOutput&) override {
-    if (training.step == step_) training.replica.parameters().values()[5].fill_(std::nanf(""));
+    if (training.step == step_) training.parameters.values()[5].fill_(std::nanf(""));
   }
 
  private:
@@ -436,7 +436,7 @@ TEST(Trainer, follows_the_schedule) {
   Trainer trainer(context, test_net(), kAdam, test_loss, options);
   std::vector<double> rates;
   trainer.add_hook(std::make_unique<AfterStep>(
-      [&](Training& training) { rates.push_back(training.replica.optimizer().learning_rate()); }));
+      [&](Training& training) { rates.push_back(training.optimizer.learning_rate()); }));
   trainer.fit(test_feed());
   EXPECT_EQ(rates, (std::vector<double>{0.5, 1.5, 2.5}));
 }

@@ -36,7 +36,8 @@ std::string first_bad(const Parameters& parameters, const Batch& batch, const Lo
   return "the loss itself: all it was computed from is finite";
 }
 
-void check(const Replica& replica, int64_t step, int64_t lane, const Batch& batch, const LossOutput& output) {
+void check(const Parameters& parameters, int64_t step, int64_t lane, const Batch& batch,
+           const LossOutput& output) {
   if (!output.loss.is_cpu() && step % kStepsBetweenLooksAtGpu != 0) return;
   const auto loss = output.loss.item<double>();
   if (std::isfinite(loss)) return;
@@ -44,7 +45,7 @@ void check(const Replica& replica, int64_t step, int64_t lane, const Batch& batc
        "the loss is {} at step {}, lane {}; the first that went bad is {}. Try a lower learning rate, or "
        "look at "
        "the data; --no-nan-guard goes on all the same",
-       loss, step, lane, first_bad(replica.parameters(), batch, output));
+       loss, step, lane, first_bad(parameters, batch, output));
 }
 
 }  // namespace

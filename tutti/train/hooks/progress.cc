@@ -51,12 +51,17 @@ class Progress final : public Hook {
 
  private:
   void show(const Training& training, const StepResult& result, double seconds) {
-    const double steps_per_second = static_cast<double>(window_steps_) / seconds;
-    const double left = static_cast<double>(training.end_step - training.step) / steps_per_second;
-    const std::string loss = result.examples > 0 ? fmt::format("{:.4f}", result.loss()) : "none";
-    const std::string line = fmt::format(
-        "step {}/{}  loss {}  {} examples/s  {} left", grouped(training.step), grouped(training.end_step),
-        loss, grouped(static_cast<int64_t>(static_cast<double>(window_examples_) / seconds)), duration(left));
+    const std::string loss = result.has_loss() ? fmt::format("{:.4f}", result.loss()) : "none";
+    std::string of_how_many;
+    std::string left;
+    if (training.end_step != Training::kEndless) {
+      const double steps_left = static_cast<double>(training.end_step - training.step);
+      of_how_many = "/" + grouped(training.end_step);
+      left = fmt::format("  {} left", duration(steps_left * seconds / static_cast<double>(window_steps_)));
+    }
+    const std::string line =
+        fmt::format("step {}{}  loss {}  {} examples/s{}", grouped(training.step), of_how_many, loss,
+                    grouped(static_cast<int64_t>(static_cast<double>(window_examples_) / seconds)), left);
     if (!live_) {
       training.context.log().info("{}", line);
     } else if (training.context.log().enabled(LogLevel::Info)) {

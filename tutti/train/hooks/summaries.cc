@@ -23,7 +23,7 @@ class Summaries final : public Hook {
     if (training.events == nullptr) return;
     if (training.due(options_.every)) write_scalars(training, result);
     if (training.due(options_.histograms_every)) {
-      for (const auto& view : training.replica.parameters().trained())
+      for (const auto& view : training.parameters.trained())
         training.events->histogram(view.name, training.step, view.tensor);
     }
   }
@@ -32,8 +32,8 @@ class Summaries final : public Hook {
   void write_scalars(Training& training, const StepResult& result) {
     const auto now = Clock::now();
     const double seconds = std::chrono::duration<double>(now - window_start_).count();
-    if (result.examples > 0) training.events->scalar("loss", training.step, result.loss());
-    training.events->scalar("learning_rate", training.step, training.replica.optimizer().learning_rate());
+    if (result.has_loss()) training.events->scalar("loss", training.step, result.loss());
+    training.events->scalar("learning_rate", training.step, training.optimizer.learning_rate());
     training.events->scalar("examples_per_second", training.step,
                             static_cast<double>(window_examples_) / seconds);
     window_start_ = now;
@@ -64,11 +64,11 @@ class BatchMetrics final : public Hook {
   // come and go have not all counted the same steps.
   void after_step(Training& training, const StepResult&) override {
     const bool due = training.in_step ? training.due(every_) : every_ > 0 && training.step % every_ == 0;
-    const bool merging = training.in_step && training.team.share_of_evaluation().parts > 1;
+    const bool merging = training.in_step && training.merge;
     std::string text;
     for (const auto& metric : list_) {
       if (due) {
-        if (merging) training.team.merge(*metric);
+        if (merging) training.merge(*metric);
         text += show(training, *metric);
       }
       metric->reset();

@@ -8,6 +8,7 @@
 #include "tutti/comm/communicator.h"
 #include "tutti/comm/timeline_file.h"
 #include "tutti/train/team.h"
+#include "tutti/train/together.h"
 
 namespace tutti {
 
@@ -27,16 +28,13 @@ class ByCommunicator final : public Team {
   void save(Session& session, Replica& replica, const Progress& progress) override;
   void finish_fit(Strategy&, Progress&) override {}
   Share share_of_evaluation() const override { return {comm_->rank(), comm_->world()}; }
-  void merge(metrics::Metric& metric) override;
+  void merge(metrics::Metric& metric) override { tutti::merge(*comm_, metric); }
   bool needs_data_in_every_lane() const override { return module_group_ != nullptr; }
   void fill(store::Report&) const override {}
   void write_timeline() override { timeline_file_.write(); }
   void abandon(const std::string& why) noexcept override;
 
  private:
-  Progress agree(Session& session, Replica& replica, const std::vector<std::string>& plan,
-                 const Progress& progress);
-
   const Context& context_;
   const std::shared_ptr<comm::Communicator> comm_;
   const double clip_norm_;

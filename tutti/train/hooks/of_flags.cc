@@ -1,0 +1,30 @@
+#include "tutti/train/hooks/of_flags.h"
+
+#include <filesystem>
+
+#include "tutti/base/error.h"
+#include "tutti/base/every.h"
+#include "tutti/train/hooks/checkpoint.h"
+#include "tutti/train/hooks/profile.h"
+#include "tutti/train/hooks/progress.h"
+#include "tutti/train/hooks/summaries.h"
+
+namespace tutti::hooks {
+
+std::vector<std::unique_ptr<Hook>> of_flags(const Flags& flags) {
+  std::vector<std::unique_ptr<Hook>> hooks;
+  hooks.push_back(progress());
+  if (!flags.profile_steps.empty()) {
+    if (flags.logdir.empty() && flags.timeline.empty())
+      fail(ErrorKind::InvalidArgument,
+           "--profile-steps needs a place to write to: --timeline FILE or --logdir");
+    hooks.push_back(profile(parse_step_range(flags.profile_steps),
+                            (std::filesystem::path(flags.logdir) / "trace.json").string()));
+  }
+  if (flags.logdir.empty()) return hooks;
+  hooks.push_back(summaries({.every = flags.summary_every}));
+  hooks.push_back(checkpoint(parse_every(flags.checkpoint_every)));
+  return hooks;
+}
+
+}  // namespace tutti::hooks

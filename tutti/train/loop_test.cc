@@ -1,0 +1,296 @@
+#include "tutti/train/loop.h"
+
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <signal.h>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <nlohmann/json.hpp>
+#include <torch/torch.h>
+
+#include "tutti/base/interrupted.h"
+#include "tutti/base/test_errors.h"
+#include "tutti/base/test_folder.h"
+#include "tutti/comm/test_ranks.h"
+#include "tutti/store/checkpoint.h"
+#include "tutti/train/test_training.h"
+
+namespace tutti {
+namespace {
+
+using comm::testing::errors_of_ranks;
+using comm::testing::with_ranks;
+using std::chrono::milliseconds;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+Flags flags_for(const std::string& logdir, int64_t steps, const std::string& every = "0") {
+  Flags flags = test_flags();
+  flags.lanes = 2;
+  flags.logdir = logdir;
+  flags.checkpoint_every = every;
+  flags.timeout = 0.3;
+  flags.steps = steps;
+  return flags;
+}
+
+// A loop of one's own on one of the ranks.
+struct OnRank {
+  OnRank(comm::Communicator& comm, const Flags& flags, const LoopOptions& options = {})
+      : context(test_context(flags)),
+        params(*net),
+        opt(context, params, torch::optim::AdamOptions(0.1),
+            {.communicator = std::shared_ptr<comm::Communicator>(&comm, [](comm::Communicator*) {})}),
+        loop(context, params, opt, options) {}
+
+  void step() {
+    for (int64_t lane = opt.lanes().begin; lane < opt.lanes().end; ++lane) {
+      opt.zero_grad();
+      opt.backward(net->forward(torch::ones({1, 3})).mean());
+    }
+    opt.step();
+  }
+
+  void run() {
+    while (loop.goes_on()) step();
+  }
+
+  const Context context;
+  torch::nn::Linear net{3, 2};
+  Parameters params;
+  DistributedOptimizer opt;
+  Loop loop;
+};
+
+// A hook that does this, and writes down what it hears.
+class Listener final : public Hook {
+ public:
+  explicit Listener(std::string& heard, std::function<void(Training&)> after_step = {})
+      : heard_(heard), after_step_(std::move(after_step)) {}
+
+  void begin(Training&) override { heard_ += "begin "; }
+  void after_start(Training& training) override { heard_ += fmt::format("start@{} ", training.step); }
+  void before_step(Training& training) override { heard_ += fmt::format("{}< ", training.step); }
+  void after_lane(Training&, int64_t lane, const Batch&, const LossOutput&) override {
+    heard_ += fmt::format("lane{} ", lane);
+  }
+  void after_step(Training& training, const StepResult& result) override {
+    heard_ += fmt::format("<{}/{} ", training.step, result.examples);
+    if (after_step_) after_step_(training);
+  }
+  void end(Training& training) override { heard_ += fmt::format("end@{}", training.step); }
+  void on_error(Training&, const std::exception& error) noexcept override { heard_ += error.what(); }
+
+ private:
+  std::string& heard_;
+  std::function<void(Training&)> after_step_;
+};
+
+constexpr milliseconds kTimeout{300};
+
+TEST(Loop, all_wait_for_the_chief_that_writes_and_longer_than_for_one_another) {
+  const TestFolder folder;
+  const auto errors = errors_of_ranks("plain", 2, kTimeout, [&](comm::Communicator& comm) {
+    OnRank on(comm, flags_for(folder / "run", 2, "1"));
+    std::string heard;
+    on.loop.add_hook(std::make_unique<Listener>(heard, [&](Training&) {
+      EXPECT_FALSE(store::CheckpointDir(folder / "run").steps().empty()) << comm.rank();
+      if (comm.rank() == 0) std::this_thread::sleep_for(kTimeout / 2);
+    }));
+    on.run();
+  });
+  EXPECT_THAT(errors, Each(""));
+}
+
+TEST(Loop, a_chief_that_cannot_write_is_what_all_hear_of) {
+  const TestFolder folder;
+  const std::string run = folder / "run";
+  const auto errors = errors_of_ranks("plain", 2, kTimeout, [&](comm::Communicator& comm) {
+    OnRank on(comm, flags_for(run, 3, "2"));
+    std::string heard;
+    on.loop.add_hook(std::make_unique<Listener>(heard, [&](Training&) {
+      if (comm.rank() != 0) return;
+      std::filesystem::remove_all(run);
+      std::ofstream(run) << "no folder";
+    }));
+    on.run();
+  });
+  EXPECT_THAT(errors, Each(HasSubstr(run)));
+}
+
+TEST(Loop, a_chief_that_cannot_go_on_is_what_all_hear_of) {
+  const TestFolder folder;
+  Flags flags = flags_for(folder / "run", 3);
+  flags.resume = "must";
+  const auto errors =
+      errors_of_ranks("plain", 2, kTimeout, [&](comm::Communicator& comm) { OnRank(comm, flags).run(); });
+  EXPECT_THAT(errors, Each(HasSubstr("there is no checkpoint")));
+}
+
+TEST(Loop, goes_on_on_all_workers_where_they_were) {
+  const TestFolder folder;
+  std::vector<std::string> hashes(4);
+  std::vector<std::string> heard(4);
+  for (const size_t run : {0U, 1U}) {
+    with_ranks("plain", 2, [&](comm::Communicator& comm) {
+      const size_t at = 2 * run + static_cast<size_t>(comm.rank());
+      OnRank on(comm, flags_for(folder / "run", run == 0 ? 3 : 5));
+      on.loop.add_hook(std::make_unique<Listener>(heard[at]));
+      EXPECT_TRUE(on.loop.goes_on());
+      EXPECT_EQ(on.loop.step(), run == 0 ? 0 : 3);
+      on.step();
+      on.run();
+      EXPECT_FALSE(on.loop.goes_on()) << "once more";
+      EXPECT_EQ(on.opt.steps(), run == 0 ? 3 : 5);
+      hashes[at] = on.params.sha256();
+    });
+  }
+  EXPECT_EQ(hashes[0], hashes[1]);
+  EXPECT_EQ(hashes[2], hashes[3]);
+  EXPECT_THAT(
+      heard, ElementsAre("begin start@0 0< <1/2 1< <2/2 2< <3/2 end@3",
+                         "begin start@0 0< <1/2 1< <2/2 2< <3/2 end@3", "begin start@3 3< <4/2 4< <5/2 end@5",
+                         "begin start@3 3< <4/2 4< <5/2 end@5"));
+  std::string straight;
+  with_ranks("inproc", 1, [&](comm::Communicator& comm) {
+    OnRank on(comm, flags_for("", 5));
+    on.run();
+    straight = on.params.sha256();
+  });
+  EXPECT_EQ(straight, hashes[2]);
+}
+
+// Clocks do not agree to the step.
+TEST(Loop, every_so_many_seconds_all_save_after_the_same_step) {
+  const TestFolder folder;
+  const auto errors = errors_of_ranks("plain", 2, kTimeout, [&](comm::Communicator& comm) {
+    OnRank(comm, flags_for(folder / "run", 200, "0.002s")).run();
+  });
+  EXPECT_THAT(errors, Each(""));
+  EXPECT_GT(store::CheckpointDir(folder / "run").steps().size(), 1U);
+}
+
+TEST(Loop, all_stop_after_the_same_step_when_one_is_told_to) {
+  const TestFolder folder;
+  std::vector<int64_t> steps(3);
+  std::vector<bool> interrupted(3);
+  with_ranks("plain", 3, [&](comm::Communicator& comm) {
+    const auto rank = static_cast<size_t>(comm.rank());
+    OnRank on(comm, flags_for("", 1000));
+    while (on.loop.goes_on()) {
+      if (rank == 1 && on.loop.step() == 4) on.loop.stop("it has seen enough");
+      on.step();
+    }
+    steps[rank] = on.loop.step();
+  });
+  EXPECT_GE(steps[0], 5);
+  EXPECT_LE(steps[0], 6);
+  EXPECT_THAT(steps, Each(steps[0]));
+}
+
+TEST(Loop, a_signal_ends_it_with_a_checkpoint) {
+  const TestFolder folder;
+  with_ranks("inproc", 1, [&](comm::Communicator& comm) {
+    OnRank on(comm, flags_for(folder / "run", 0));
+    const auto endless = [&] {
+      while (on.loop.goes_on()) {
+        if (on.loop.step() == 2) raise(SIGTERM);
+        on.step();
+      }
+    };
+    EXPECT_THROW(endless(), Interrupted);
+    EXPECT_FALSE(on.loop.goes_on());
+  });
+  EXPECT_EQ(store::CheckpointDir(folder / "run").steps(), std::vector<int64_t>{3});
+}
+
+TEST(Loop, ends_with_the_data_and_knows_epochs) {
+  with_ranks("plain", 2, [&](comm::Communicator& comm) {
+    OnRank on(comm, flags_for("", 0));
+    while (on.loop.goes_on(on.loop.step() < 3 + comm.rank())) on.step();
+    EXPECT_EQ(on.loop.step(), 3);
+  });
+  Flags flags = flags_for("", 0);
+  with_ranks("inproc", 1, [&](comm::Communicator& comm) {
+    OnRank on(comm, flags, {.steps_per_epoch = 3});
+    on.run();
+    EXPECT_EQ(on.loop.step(), 3) << "once, where nobody has said how often";
+  });
+  flags.epochs = 2;
+  with_ranks("inproc", 1, [&](comm::Communicator& comm) {
+    OnRank on(comm, flags, {.steps_per_epoch = 3});
+    on.run();
+    EXPECT_EQ(on.loop.step(), 6);
+    expect_error(ErrorKind::InvalidArgument, HasSubstr("steps_per_epoch"), [&] { OnRank(comm, flags); });
+  });
+}
+
+TEST(Loop, lanes_are_observed_and_one_that_is_no_number_ends_it_for_all) {
+  std::vector<std::string> heard(2);
+  const auto errors = errors_of_ranks("plain", 2, kTimeout, [&](comm::Communicator& comm) {
+    OnRank on(comm, flags_for("", 3));
+    on.loop.add_hook(std::make_unique<Listener>(heard[static_cast<size_t>(comm.rank())]));
+    const Batch batch({{"x", torch::ones({2, 3})}});
+    while (on.loop.goes_on()) {
+      on.opt.zero_grad();
+      torch::Tensor loss = on.net->forward(batch["x"]).mean();
+      if (comm.rank() == 1 && on.loop.step() == 1) loss = loss * std::nanf("");
+      on.loop.observe(on.opt.lanes().begin, batch, loss);
+      on.opt.backward(loss, batch.size());
+      on.opt.step();
+    }
+  });
+  EXPECT_THAT(errors[1], HasSubstr("the loss is nan at step 1, lane 1"));
+  EXPECT_THAT(errors[0], HasSubstr("the loss is nan at step 1, lane 1"));
+  EXPECT_THAT(heard[1], HasSubstr("0< lane1 <1/4 1< the loop was left before its end"));
+}
+
+TEST(Loop, writes_report_and_events) {
+  const TestFolder folder;
+  Flags flags = flags_for(folder / "run", 4);
+  flags.report = folder / "report.json";
+  flags.summary_every = 2;
+  with_ranks("inproc", 1, [&](comm::Communicator& comm) { OnRank(comm, flags).run(); });
+  const auto report = nlohmann::json::parse(std::ifstream(flags.report));
+  EXPECT_EQ(report.at("strategy"), "single");
+  EXPECT_EQ(report.at("steps"), 4);
+  EXPECT_EQ(report.at("lanes"), 2);
+  EXPECT_EQ(report.at("examples"), 8);
+  EXPECT_TRUE(report.at("loss").is_number());
+  with_ranks("inproc", 1, [&](comm::Communicator& comm) {
+    flags.steps = 6;
+    OnRank(comm, flags).run();
+  });
+  EXPECT_EQ(nlohmann::json::parse(std::ifstream(flags.report)).at("restarts"), 1);
+}
+
+TEST(Loop, weights_that_are_no_numbers_are_not_saved) {
+  const TestFolder folder;
+  for (const bool guard : {true, false}) {
+    Flags flags = flags_for(folder / "run", 7);
+    flags.nan_guard = guard;
+    with_ranks("inproc", 1, [&](comm::Communicator& comm) {
+      OnRank on(comm, flags);
+      while (on.loop.step() < 6 && on.loop.goes_on()) on.step();
+      on.net->weight.detach()[1][1].fill_(std::nanf(""));
+      if (guard) {
+        expect_error(ErrorKind::InvalidArgument,
+                     HasSubstr("weights are no longer finite after step 7: not saved"), [&] { on.run(); });
+      } else {
+        on.run();
+      }
+    });
+    EXPECT_EQ(store::CheckpointDir(folder / "run").steps().empty(), guard);
+  }
+}
+
+}  // namespace
+}  // namespace tutti
