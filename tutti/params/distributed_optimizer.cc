@@ -190,7 +190,7 @@ void DistributedOptimizer::update() {
     const SpanScope span(comm_->timeline(), Activity::Reduce, "gradients", steps());
     last_step_ = mean_.finish();
   }
-  if (!losses_known_) last_step_.loss_sum = {};
+  if (!losses_known_) last_step_.loss_sum = torch::Tensor();
   if (last_step_.examples == 0) return;
   const SpanScope span(comm_->timeline(), Activity::Compute, "update", steps());
   if (options_.clip_norm > 0) mean_.clip_norm(options_.clip_norm);

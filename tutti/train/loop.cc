@@ -21,7 +21,8 @@ Loop::Loop(const Context& context, Parameters& parameters, DistributedOptimizer&
       optimizer_(optimizer),
       session_(context, parameters, optimizer.optimizer(), optimizer.all_lanes()),
       hooks_(hooks::of_flags(context.flags())),
-      training_{.context = context, .parameters = parameters, .optimizer = optimizer.optimizer()} {
+      training_{.context = context, .parameters = parameters, .optimizer = optimizer.optimizer()},
+      steps_seen_(optimizer.steps_here()) {
   training_.end_step = end_step(options);
   training_.in_step = true;
   training_.save_checkpoint = [this] { save(); };
@@ -79,7 +80,7 @@ bool Loop::goes_on(bool has_data) {
 bool Loop::advance(const std::optional<bool>& has_data) {
   if (!signals_) {
     begin();
-  } else if (optimizer_.steps_here() > steps_seen_) {
+  } else if (step() > progress_.step) {
     note_step();
   }
   // Whoever is alone stops at once, the others when all have heard of it.
@@ -102,7 +103,7 @@ void Loop::begin() {
   progress_ = start.progress;
   training_.first_step = training_.step = training_.last_step = progress_.step;
   training_.events = session_.events();
-  steps_seen_ = optimizer_.steps_here();
+  steps_seen_ = optimizer_.steps_here();  // what was made before is none of the loop's
   signals_.emplace();
   begin_ = std::chrono::steady_clock::now();
   examples_before_ = progress_.examples;
@@ -116,6 +117,11 @@ void Loop::prepare_step() {
 }
 
 void Loop::note_step() {
+  if (step() != progress_.step + 1) {
+    fail(ErrorKind::InvalidArgument,
+         "the optimiser's step() was called {} times between two calls of Loop::goes_on(), and a step is one",
+         step() - progress_.step);
+  }
   steps_seen_ = optimizer_.steps_here();
   const GradientMean::Result& made = optimizer_.last_step();
   training_.last_step = training_.step;
@@ -130,7 +136,9 @@ void Loop::end(int64_t stop) {
   const std::chrono::duration<double> lasted = std::chrono::steady_clock::now() - begin_;
   const double examples = static_cast<double>(progress_.examples - examples_before_);
   const int world = optimizer_.communicator().world();
-  store::Report report{.strategy = world > 1 ? "allreduce" : "single", .reduce = optimizer_.reduce()};
+  store::Report report;
+  report.strategy = world > 1 ? "allreduce" : "single";
+  report.reduce = optimizer_.reduce();
   report.world = world;
   report.seconds = lasted.count();
   report.examples_per_second = lasted.count() > 0 ? examples / lasted.count() : 0;

@@ -52,8 +52,8 @@ class Loop {
   bool goes_on();
   // The same where data may come to its end: see DistributedOptimizer::goes_on().
   bool goes_on(bool has_data);
-  // Steps done: the number of the one to make. After goes_on().
-  int64_t step() const { return progress_.step; }
+  // Steps done: the number of the one to make.
+  int64_t step() const { return progress_.step + optimizer_.steps_here() - steps_seen_; }
 
   // A lane's mean loss, and predictions if there are any, before its backward pass: for --nan-guard and hooks
   // that look at lanes. Nothing else needs it.
@@ -83,7 +83,7 @@ class Loop {
   Progress progress_;
   Training training_;
   StepResult last_step_;
-  int64_t steps_seen_ = 0;              // of the optimiser
+  int64_t steps_seen_;                  // of the optimiser
   std::optional<StopSignals> signals_;  // from the first to the last step
   bool ended_ = false;
   std::chrono::steady_clock::time_point begin_;

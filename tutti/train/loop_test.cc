@@ -49,7 +49,12 @@ struct OnRank {
         params(*net),
         opt(context, params, torch::optim::AdamOptions(0.1),
             {.communicator = std::shared_ptr<comm::Communicator>(&comm, [](comm::Communicator*) {})}),
-        loop(context, params, opt, options) {}
+        loop(context, params, opt, options) {
+    for (const auto& view : params.trained()) {
+      const torch::NoGradGuard no_grad;
+      view.tensor.copy_(torch::arange(view.tensor.numel()).reshape(view.tensor.sizes()) * 0.1);
+    }
+  }
 
   void step() {
     for (int64_t lane = opt.lanes().begin; lane < opt.lanes().end; ++lane) {
@@ -99,8 +104,8 @@ constexpr milliseconds kTimeout{300};
 TEST(Loop, all_wait_for_the_chief_that_writes_and_longer_than_for_one_another) {
   const TestFolder folder;
   const auto errors = errors_of_ranks("plain", 2, kTimeout, [&](comm::Communicator& comm) {
-    OnRank on(comm, flags_for(folder / "run", 2, "1"));
     std::string heard;
+    OnRank on(comm, flags_for(folder / "run", 2, "1"));
     on.loop.add_hook(std::make_unique<Listener>(heard, [&](Training&) {
       EXPECT_FALSE(store::CheckpointDir(folder / "run").steps().empty()) << comm.rank();
       if (comm.rank() == 0) std::this_thread::sleep_for(kTimeout / 2);
@@ -114,8 +119,8 @@ TEST(Loop, a_chief_that_cannot_write_is_what_all_hear_of) {
   const TestFolder folder;
   const std::string run = folder / "run";
   const auto errors = errors_of_ranks("plain", 2, kTimeout, [&](comm::Communicator& comm) {
-    OnRank on(comm, flags_for(run, 3, "2"));
     std::string heard;
+    OnRank on(comm, flags_for(run, 3, "2"));
     on.loop.add_hook(std::make_unique<Listener>(heard, [&](Training&) {
       if (comm.rank() != 0) return;
       std::filesystem::remove_all(run);
@@ -230,6 +235,24 @@ TEST(Loop, ends_with_the_data_and_knows_epochs) {
     on.run();
     EXPECT_EQ(on.loop.step(), 6);
     expect_error(ErrorKind::InvalidArgument, HasSubstr("steps_per_epoch"), [&] { OnRank(comm, flags); });
+  });
+}
+
+TEST(Loop, counts_its_steps_and_wants_one_at_a_time) {
+  with_ranks("inproc", 1, [&](comm::Communicator& comm) {
+    OnRank on(comm, flags_for("", 0));
+    on.step();  // none of the loop's
+    EXPECT_TRUE(on.loop.goes_on());
+    EXPECT_EQ(on.loop.step(), 0);
+    EXPECT_TRUE(on.loop.goes_on()) << "no step was made";
+    EXPECT_EQ(on.loop.step(), 0);
+    on.step();
+    EXPECT_EQ(on.loop.step(), 1);
+    EXPECT_TRUE(on.loop.goes_on());
+    EXPECT_EQ(on.loop.step(), 1);
+    on.step();
+    on.step();
+    expect_error(ErrorKind::InvalidArgument, HasSubstr("called 2 times"), [&] { on.loop.goes_on(); });
   });
 }
 

@@ -23,8 +23,8 @@ namespace {
 
 using torch::jit::IValue;
 
-constexpr const char* kLoss = "loss";
-constexpr const char* kPredict = "predict";
+constexpr const char* kLossName = "loss";
+constexpr const char* kPredictName = "predict";
 constexpr const char* kForward = "forward";
 
 // LibTorch's errors go on with a stack of frames.
@@ -216,7 +216,7 @@ Script Script::from_text(const std::string& text) {
   Script script;
   script.content_ = text;
   script.functions_ = or_invalid("the program does not compile", [&] { return torch::jit::compile(text); });
-  if (script.functions_->find_function(c10::QualifiedName(kLoss)) == nullptr)
+  if (script.functions_->find_function(c10::QualifiedName(kLossName)) == nullptr)
     fail(ErrorKind::InvalidArgument, "the program has no function loss(...)");
   return script;
 }
@@ -234,7 +234,7 @@ Script Script::from_bytes(const std::string& bytes) {
   std::istringstream in(bytes);
   script.module_ = or_invalid("this is no module that torch.jit.save has written",
                               [&] { return std::make_shared<torch::jit::Module>(torch::jit::load(in)); });
-  if (!script.module_->find_method(kLoss))
+  if (!script.module_->find_method(kLossName))
     fail(ErrorKind::InvalidArgument,
          "the module has no method loss(self, ...): give it one, with @torch.jit.export before it");
   return script;
@@ -250,8 +250,8 @@ Model script_model(const Script& script) {
     return Call(script.module_->get_method(name).function(), script.module_,
                 IValue(script.module_->_ivalue()), {});
   };
-  const char* predict = script.module_->find_method(kPredict) ? kPredict : kForward;
-  fill(model, call(kLoss),
+  const char* predict = script.module_->find_method(kPredictName) ? kPredictName : kForward;
+  fill(model, call(kLossName),
        script.module_->find_method(predict) ? std::optional(call(predict)) : std::nullopt);
   model.script = std::make_shared<const Script>(script);
   return model;
@@ -268,7 +268,7 @@ Model script_model(const std::shared_ptr<torch::nn::Module>& module, const Scrip
     if (function == nullptr) return std::nullopt;
     return Call(*function, script.functions_, std::nullopt, parameters);
   };
-  fill(model, *call(kLoss), call(kPredict));
+  fill(model, *call(kLossName), call(kPredictName));
   model.script = std::make_shared<const Script>(script);
   return model;
 }
