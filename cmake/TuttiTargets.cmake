@@ -96,6 +96,11 @@ function(tutti_program name)
   tutti_join(${name})
 endfunction()
 
+# What a set of tests needs: ninja tests_fast.
+foreach(label fast slow gpu)
+  add_custom_target(tests_${label})
+endforeach()
+
 # tutti_test(NAME [TORCH|TORCH_NN] [LABEL fast|slow|gpu] [ALONE] [TIMEOUT s] SOURCES ... [DEPENDS ...] [ENVIRONMENT ...]): one ctest entry.
 function(tutti_test name)
   if(NOT TUTTI_TESTS)
@@ -121,6 +126,7 @@ function(tutti_test name)
     target_precompile_headers(${name} REUSE_FROM tutti_pch_tests)
   endif()
   tutti_join(${name})
+  add_dependencies(tests_${arg_LABEL} ${name})
   add_test(NAME ${name} COMMAND ${name})
   # Kernels sum in an order that depends on the number of threads; tests say themselves when they want more than one.
   set_tests_properties(${name} PROPERTIES LABELS ${arg_LABEL} TIMEOUT ${arg_TIMEOUT}

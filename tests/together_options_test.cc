@@ -1,5 +1,8 @@
 // What workers can do otherwise together: sharded state, sums in any order, fewer bits on the wire, uneven
 // data.
+#include <algorithm>
+#include <regex>
+
 #include <gmock/gmock.h>
 
 #include "tests/together.h"
@@ -21,6 +24,29 @@ TEST(TogetherOptions, sharded_state_gives_the_same_bits) {
           hash_of(training(workers, with(flags, {"--optimizer-state", "sharded", "--comm", comm})), folder),
           expected)
           << workers << " workers, " << comm;
+  }
+}
+
+// What each of the workers has for itself beside what they share, in megabytes.
+double most_private_memory(int workers, const Flags& flags) {
+  const ProgramResult result = run_program(training(workers, flags));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  double most = 0;
+  static const std::regex line("private memory ([0-9]+)");
+  for (std::sregex_iterator it(result.out.begin(), result.out.end(), line); it != std::sregex_iterator();
+       ++it)
+    most = std::max(most, std::stod((*it)[1]) / 1024);
+  return most;
+}
+
+TEST(TogetherOptions, sharded_state_takes_the_memory_of_a_part) {
+  constexpr double kState = 2.0 * 4 * (784 * 20000 + 20000 + 20000 * 10 + 10) / (1 << 20);  // of Adam
+  const Flags flags = {"--net", "wide", "--lanes", "4", "--batch", "1", "--steps", "3", "--say-memory"};
+  for (const int workers : {2, 4}) {
+    const double whole = most_private_memory(workers, flags);
+    const double part = most_private_memory(workers, with(flags, {"--optimizer-state", "sharded"}));
+    EXPECT_GT(whole, kState) << workers;
+    EXPECT_NEAR(whole - part, kState * (workers - 1) / workers, 0.1 * kState) << workers;
   }
 }
 

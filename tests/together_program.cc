@@ -56,6 +56,23 @@ struct Odd : nn::Module {
   nn::Linear pred = register_module("pred", nn::Linear(7, 10));
 };
 
+// 15.9 million parameters, next to which all else is little.
+struct Wide : nn::Module {
+  torch::Tensor forward(torch::Tensor x) { return pred(torch::tanh(dense(x.flatten(1)))); }
+  nn::Linear dense = register_module("dense", nn::Linear(28 * 28, 20000));
+  nn::Linear pred = register_module("pred", nn::Linear(20000, 10));
+};
+
+// Of this process alone, in kilobytes.
+int64_t private_memory() {
+  std::ifstream status("/proc/self/status");
+  const std::string name = "RssAnon:";
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with(name)) return std::stoll(line.substr(name.size()));
+  }
+  throw std::runtime_error("no RssAnon in /proc/self/status");
+}
+
 class SaySteps final : public tutti::Hook {
  public:
   void after_step(tutti::Training& training, const tutti::StepResult&) override {
@@ -86,6 +103,7 @@ struct Options {
   double clip_norm = 0;
   int64_t fail_at = -1;
   bool evaluate = false;
+  bool say_memory = false;
   std::string die_once;
   std::string device;
 };
@@ -114,6 +132,7 @@ void train(tutti::Context& ctx, const Options& options) {
   trainer.add_hook(std::make_unique<FailOnOne>(options.fail_at));
   trainer.add_hook(std::make_unique<SaySteps>());
   trainer.fit(digits.train().shuffle());
+  if (options.say_memory) fmt::print("private memory {}\n", private_memory());
   if (ctx.rank() == 1 && !options.die_once.empty()) die_once(options.die_once);
   // What counts is the chief's feed.
   const bool other_feed = ctx.rank() == 1 && !options.die_once.empty();
@@ -127,10 +146,11 @@ int main(int argc, char** argv) {
   Options options;
   tutti::Program program;
   program.add_flags = [&](tutti::FlagSet& flags) {
-    flags.add_choice("--net", options.net, {"cnn", "normed", "odd", "synced"}, "which network");
+    flags.add_choice("--net", options.net, {"cnn", "normed", "odd", "synced", "wide"}, "which network");
     flags.add("--clip-norm", options.clip_norm, "largest norm of the gradient; 0: any");
     flags.add("--fail-at", options.fail_at, "the step at which rank 1 fails");
     flags.add("--evaluate", options.evaluate, "count the accuracy at the end");
+    flags.add("--say-memory", options.say_memory, "print what the process has for itself, in kilobytes");
     flags.add("--die-once", options.die_once,
               "a file: rank 1 kills itself before it counts, unless the file is there, and has another feed");
     flags.add("--create-on", options.device, "the device scope around the network's creation");
@@ -140,5 +160,6 @@ int main(int argc, char** argv) {
     if (options.net == "normed") train<Normed>(ctx, options);
     if (options.net == "odd") train<Odd>(ctx, options);
     if (options.net == "synced") train<Synced>(ctx, options);
+    if (options.net == "wide") train<Wide>(ctx, options);
   });
 }

@@ -199,13 +199,31 @@ std::vector<Json> Client::join_each(const std::vector<std::string>& plan, millis
 
 // Of servers that make a step together some may have made it, and some not: then as it was before.
 int64_t Client::pull() {
-  rpc::Message request{head(), {}};
-  if (in_step_) {
-    const std::vector<Json> states = states_of_all();
-    int64_t step = std::numeric_limits<int64_t>::max();
-    for (const Json& state : states) step = std::min(step, number_in(state, "step"));
-    request.head["step"] = step;
+  if (!in_step_) return pull_at({});
+  for (int64_t step = common_step();;) {
+    try {
+      return pull_at(step);
+    } catch (const Error& error) {
+      // Steps that do without this worker go on: one server may have left this one behind when another has
+      // given what it had then.
+      const int64_t now = common_step();
+      if (error.kind() != ErrorKind::PeerLost || now <= step) throw;
+      step = now;
+    }
   }
+}
+
+// The last one that all of them have come to; -1 where they are not in this run.
+int64_t Client::common_step() {
+  int64_t step = std::numeric_limits<int64_t>::max();
+  for (const Json& state : states_of_all())
+    step = std::min(step, state.value("run", "") == run_ ? number_in(state, "step") : -1);
+  return step;
+}
+
+int64_t Client::pull_at(std::optional<int64_t> step) {
+  rpc::Message request{head(), {}};
+  if (step) request.head["step"] = std::max<int64_t>(0, *step);
   std::vector<Json> answers(peers_.size());
   peers_.for_all([&](size_t i) {
     answers[i] =

@@ -148,6 +148,8 @@ class Client {
   Json call(size_t server, const char* method, const rpc::Message& request,
             const std::vector<torch::Tensor>& into, rpc::CallOptions options);
   std::vector<Json> states_of_all();
+  int64_t common_step();
+  int64_t pull_at(std::optional<int64_t> step);
   std::vector<Json> join_each(const std::vector<std::string>& plan, std::chrono::milliseconds wait);
   Json read_with(Json head, const std::string& key);
   Json head() const;
