@@ -1,10 +1,14 @@
-// What the feed of digits delivers on its own: images a second, as rows of a Markdown table.
-//   bench_feed [DIR]     DIR holds the MNIST files; without it, digits are drawn.
+// What the feed of digits delivers on one core, beside what the network of the first example consumes on one:
+// all in turn, in one run. Prints Markdown.
+//   bench_feed                    all sides
+//   bench_feed --side shuffled    one side, for the parent or a profiler
 #include <chrono>
-#include <cstdio>
-#include <exception>
+#include <filesystem>
 #include <string>
 
+#include <fmt/format.h>
+
+#include "bench/sides.h"
 #include "tutti/data/batch_queue.h"
 #include "tutti/data/mnist.h"
 
@@ -16,37 +20,51 @@ using tutti::data::Order;
 using tutti::data::Sampler;
 
 constexpr int64_t kBatch = 50;
-constexpr int64_t kEpochs = 2;
+constexpr int kRounds = 5;
 
-double images_per_second(const Feed& feed, Order order) {
+int deliver(Order order) {
+  bench::pin_to_one_core();
+  const Feed feed = tutti::data::mnist("").train();
   const Sampler sampler(feed.size(), {.order = order, .batch = kBatch});
   const auto start = std::chrono::steady_clock::now();
-  BatchQueue queue(feed, sampler, {.end_step = kEpochs * sampler.steps_per_epoch()});
+  BatchQueue queue(feed, sampler, {.end_step = sampler.steps_per_epoch()});
   int64_t images = 0;
   while (const auto batch = queue.next()) images += batch->size();
-  return static_cast<double>(images) /
-         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  bench::print_measured(static_cast<double>(images) /
+                        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  return 0;
 }
 
-void measure(const std::string& dir) {
-  const Feed digits = tutti::data::mnist(dir).train();
-  std::printf("| feed | reader threads | order | images/s |\n|---|---:|---|---:|\n");
-  for (const int threads : {1, 2}) {
-    for (const Order order : {Order::Sequential, Order::Shuffled}) {
-      const Feed feed = digits.with({.threads = threads});
-      std::printf("| %s | %d | %s | %.0f |\n", dir.empty() ? "drawn digits" : "MNIST", threads,
-                  order == Order::Shuffled ? "shuffled" : "sequential", images_per_second(feed, order));
-    }
+void print_report(const std::map<std::string, std::vector<bench::Measured>>& all) {
+  fmt::print(
+      "## Feed\n\nDrawn digits in batches of {}, one reader thread and the loop that takes them on one core, "
+      "and what the MNIST network takes on one core (Trainer, Adam); median of {} rounds in turn "
+      "(`./dev bench feed`).\n\n| | images/s | times what it takes, fp32 | bf16 | to reach |\n"
+      "|---|---|---|---|---|\n",
+      kBatch, kRounds);
+  std::map<std::string, double> speed;
+  for (const auto& [name, rounds] : all) {
+    std::vector<double> speeds;
+    for (const auto& round : rounds) speeds.push_back(round.images_per_second);
+    speed[name] = bench::median(speeds);
   }
+  for (const char* side : {"sequential", "shuffled"})
+    fmt::print("| feed, {} | {:.0f} | {:.0f} | {:.0f} | 10 |\n", side, speed[side],
+               speed[side] / speed["trainer-fp32"], speed[side] / speed["trainer-bf16"]);
+  for (const char* side : {"fp32", "bf16"})
+    fmt::print("| the network, {} | {:.0f} | | | |\n", side, speed[std::string("trainer-") + side]);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  try {
-    measure(argc > 1 ? argv[1] : "");
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "bench_feed: %s\n", error.what());
-    return 1;
-  }
+  if (argc == 3 && std::string(argv[1]) == "--side")
+    return deliver(std::string(argv[2]) == "shuffled" ? Order::Shuffled : Order::Sequential);
+  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe");
+  std::vector<bench::Side> sides;
+  for (const char* side : {"sequential", "shuffled"})
+    sides.push_back({side, {self.string(), "--side", side}});
+  const std::string step = (self.parent_path() / "bench_train_step").string();
+  for (const char* side : {"trainer-fp32", "trainer-bf16"}) sides.push_back({side, {step, "--side", side}});
+  print_report(bench::measure(sides, kRounds));
 }

@@ -10,6 +10,7 @@
 #include "tests/relay.h"
 #include "tests/served.h"
 #include "tutti/base/error.h"
+#include "tutti/base/text.h"
 #include "tutti/rpc/test_certificates.h"
 
 namespace tutti::testing {
@@ -342,6 +343,35 @@ TEST_P(Killed, task_comes_back_and_the_bits_stay) {
   const int64_t lost_steps = steps_gone_back(job_run.run().err());
   EXPECT_EQ(json_of(report).at("lost_steps"), lost_steps);
   EXPECT_TRUE(job == std::string("ps") || lost_steps == 0) << lost_steps;
+}
+
+// The newest checkpoint is of this step or a later one.
+bool has_come_to(int64_t step, const std::string& logdir) {
+  if (!std::filesystem::exists(logdir)) return false;
+  for (const auto& entry : std::filesystem::directory_iterator(logdir)) {
+    const std::string name = entry.path().filename().string();
+    const auto number = name.starts_with("ckpt-") ? parse_int(name.substr(5)) : std::nullopt;
+    if (number && *number >= step) return true;
+  }
+  return false;
+}
+
+// Who has a part in a step is decided at one server; the other one is lost meanwhile.
+TEST(Servers, that_do_without_the_last_worker_are_waited_for_too) {
+  const TestFolder folder;
+  const std::string log = folder / "log";
+  const std::string report = folder / "report.json";
+  ServedRun job("backup", served(2, 3,
+                                 {"--net", "normed", "--lanes", "3", "--batch", "20", "--steps", "1500",
+                                  "--strategy", "ps-sync", "--backup", "1", "--logdir", log,
+                                  "--checkpoint-every", "50", "--report", report},
+                                 {"--restarts", "3"}));
+  for (const int64_t step : {50, 300, 600}) {
+    ASSERT_TRUE(eventually([&] { return has_come_to(step, log); })) << job.run().err();
+    job.kill("ps", 1);
+  }
+  EXPECT_EQ(job.run().wait(), 0) << job.run().err();
+  EXPECT_EQ(json_of(report).at("steps"), 1500);
 }
 
 TEST(Servers, have_the_chief_evaluate_whatever_feed_a_worker_has_and_whether_it_lives) {

@@ -258,12 +258,24 @@ void Client::scale(int64_t step, double factor) {
   });
 }
 
+// The first server decides alone. Whoever has lost another one enters no step any more, and waits for us to
+// begin anew: so now and then we look whether all are there.
 std::optional<int64_t> Client::enter(int64_t step) {
+  constexpr milliseconds kBetweenLooks{500};
+  const auto deadline = Clock::now() + peers_.timeout();
   rpc::Message message{head(), {}};
   message.head["step"] = step;
-  const Json answer = peers_.call(0, "enter", message, peers_.patience("a place in the step", step)).head;
-  if (answer.at("late").get<bool>()) return std::nullopt;
-  return number_in(answer, "expected");
+  for (;;) {
+    message.head["patience"] = std::min(kBetweenLooks, peers_.timeout()).count();
+    try {
+      const Json answer = peers_.call(0, "enter", message, peers_.patience("a place in the step", step)).head;
+      if (answer.at("late").get<bool>()) return std::nullopt;
+      return number_in(answer, "expected");
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::Timeout || Clock::now() >= deadline) throw;
+    }
+    if (common_step() < 0) fail(ErrorKind::PeerLost, "a parameter server has started anew");
+  }
 }
 
 Client::Applied Client::push_asynchronous(const Update& update, const Tensors& values, const Extras& extras) {
