@@ -128,9 +128,14 @@ function(tutti_test name)
   tutti_join(${name})
   add_dependencies(tests_${arg_LABEL} ${name})
   add_test(NAME ${name} COMMAND ${name})
+  # What is freed and kept all the same, to catch who still uses it, is little: tests look at how much memory they take.
+  set(sanitizer)
+  if(TUTTI_SANITIZE)
+    set(sanitizer "ASAN_OPTIONS=quarantine_size_mb=16")
+  endif()
   # Kernels sum in an order that depends on the number of threads; tests say themselves when they want more than one.
   set_tests_properties(${name} PROPERTIES LABELS ${arg_LABEL} TIMEOUT ${arg_TIMEOUT}
-    ENVIRONMENT "OMP_NUM_THREADS=1;TUTTI_TEST_BIN=${CMAKE_BINARY_DIR}/bin;${arg_ENVIRONMENT}")
+    ENVIRONMENT "OMP_NUM_THREADS=1;TUTTI_TEST_BIN=${CMAKE_BINARY_DIR}/bin;${arg_ENVIRONMENT};${sanitizer}")
   if(arg_ALONE)
     # Where it trains for minutes: beside another, the kernels' threads would wait for one another.
     set_tests_properties(${name} PROPERTIES RUN_SERIAL ON)

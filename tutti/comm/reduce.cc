@@ -88,7 +88,7 @@ void round_to(A* values, int64_t count) {
 template <class T, class A>
 void store(std::byte* to, const A* from, int64_t count) {
   if constexpr (sizeof(T) == sizeof(A)) {
-    std::memcpy(to, from, static_cast<size_t>(count) * sizeof(T));
+    if (count > 0) std::memcpy(to, from, static_cast<size_t>(count) * sizeof(T));
   } else {
     for (int64_t i = 0; i < count; ++i) reinterpret_cast<T*>(to)[i] = static_cast<T>(from[i]);
   }

@@ -375,7 +375,7 @@ void SharedTransport::all_reduce(std::byte* data, const Reduction& reduction, co
   post.brief.offset = place.offset;
   if (size <= kSmall) {
     const std::vector<std::byte*> halves = next_staging();
-    std::memcpy(halves[static_cast<size_t>(rank_)], data, size);
+    if (size > 0) std::memcpy(halves[static_cast<size_t>(rank_)], data, size);
     const std::vector<const std::byte*> inputs(halves.begin(), halves.end());
     meet(post, operation);
     const SpanScope span(operation.timeline, Activity::Reduce, "add", operation.step);
