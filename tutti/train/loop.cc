@@ -42,8 +42,7 @@ int64_t Loop::end_step(const LoopOptions& options) const {
   if (options.steps_per_epoch > 0) return std::max<int64_t>(1, flags.epochs) * options.steps_per_epoch;
   if (flags.epochs == 0) return Training::kEndless;
   fail(ErrorKind::InvalidArgument,
-       "--epochs {}: this program has not said how many steps an epoch has (LoopOptions::steps_per_epoch); "
-       "give "
+       "--epochs {}: how many steps an epoch has is not known here (LoopOptions::steps_per_epoch): give "
        "--steps",
        flags.epochs);
 }
