@@ -48,18 +48,28 @@ void print_report(const std::map<std::string, std::vector<bench::Measured>>& all
     for (const auto& round : rounds) speeds.push_back(round.images_per_second);
     speed[name] = bench::median(speeds);
   }
+  const auto times = [&](const char* side, const char* of) {
+    return speed.contains(of) ? fmt::format("{:.0f}", speed[side] / speed[of]) : std::string("not here");
+  };
   for (const char* side : {"sequential", "shuffled"})
-    fmt::print("| feed, {} | {:.0f} | {:.0f} | {:.0f} | 10 |\n", side, speed[side],
-               speed[side] / speed["trainer-fp32"], speed[side] / speed["trainer-bf16"]);
-  for (const char* side : {"fp32", "bf16"})
-    fmt::print("| the network, {} | {:.0f} | | | |\n", side, speed[std::string("trainer-") + side]);
+    fmt::print("| feed, {} | {:.0f} | {} | {} | 10 |\n", side, speed[side], times(side, "trainer-fp32"),
+               times(side, "trainer-bf16"));
+  for (const char* precision : {"fp32", "bf16"}) {
+    const auto found = speed.find(std::string("trainer-") + precision);
+    if (found != speed.end()) fmt::print("| the network, {} | {:.0f} | | | |\n", precision, found->second);
+  }
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc == 3 && std::string(argv[1]) == "--side")
-    return deliver(std::string(argv[2]) == "shuffled" ? Order::Shuffled : Order::Sequential);
+  if (argc == 3 && std::string(argv[1]) == "--side") {
+    const std::string side = argv[2];
+    if (side == "sequential") return deliver(Order::Sequential);
+    if (side == "shuffled") return deliver(Order::Shuffled);
+    fmt::print(stderr, "no such side: {}\n", side);
+    return 2;
+  }
   const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe");
   std::vector<bench::Side> sides;
   for (const char* side : {"sequential", "shuffled"})

@@ -134,7 +134,8 @@ function(tutti_test name)
   # What is freed and kept all the same, to catch who still uses it, is little: tests look at how much memory they take.
   set(sanitizer)
   if(TUTTI_SANITIZE)
-    set(sanitizer "ASAN_OPTIONS=quarantine_size_mb=16")
+    set(sanitizer "ASAN_OPTIONS=quarantine_size_mb=16"
+      "TSAN_OPTIONS=ignore_noninstrumented_modules=1:suppressions=${PROJECT_SOURCE_DIR}/cmake/tsan_suppressions.txt")
   endif()
   # Kernels sum in an order that depends on the number of threads; tests say themselves when they want more than one.
   set_tests_properties(${name} PROPERTIES LABELS ${arg_LABEL} TIMEOUT ${arg_TIMEOUT}

@@ -200,7 +200,9 @@ void DistributedOptimizer::update() {
 
 void DistributedOptimizer::wish(const Wishes& wishes) {
   if (in_step_)
-    fail(ErrorKind::InvalidArgument, "wish() in a step that has begun: call it before zero_grad()");
+    fail(ErrorKind::InvalidArgument,
+         "the step has begun before it was said what is wished of it: call zero_grad() after wish(), which "
+         "is in Loop::goes_on()");
   wishes_ = wishes;
 }
 

@@ -92,6 +92,10 @@ class DistributedOptimizer {
   // This worker goes no further, and why: the others hear of it at once.
   void abandon(const std::exception& error);
 
+  // What --timeline asks for, where the workers stop together and the process may live on. Every worker calls
+  // it.
+  void write_timeline() { timeline_file_.write(); }
+
   // "tree" or "fast".
   std::string reduce() const { return mean_.name(); }
   // Updates made, restored ones included.

@@ -200,14 +200,16 @@ std::vector<Json> Client::join_each(const std::vector<std::string>& plan, millis
 // Of servers that make a step together some may have made it, and some not: then as it was before.
 int64_t Client::pull() {
   if (!in_step_) return pull_at({});
+  const auto deadline = Clock::now() + peers_.timeout();
   for (int64_t step = common_step();;) {
     try {
       return pull_at(step);
     } catch (const Error& error) {
       // Steps that do without this worker go on: one server may have left this one behind when another has
       // given what it had then.
+      if (error.kind() != ErrorKind::PeerLost || !peers_.are_connected() || Clock::now() >= deadline) throw;
       const int64_t now = common_step();
-      if (error.kind() != ErrorKind::PeerLost || now <= step) throw;
+      if (now <= step) throw;
       step = now;
     }
   }
@@ -274,7 +276,12 @@ std::optional<int64_t> Client::enter(int64_t step) {
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::Timeout || Clock::now() >= deadline) throw;
     }
-    if (common_step() < 0) fail(ErrorKind::PeerLost, "a parameter server has started anew");
+    if (!peers_.are_connected() || common_step() < 0) {
+      fail(ErrorKind::PeerLost,
+           "no step {} with this worker: a parameter server has lost its part, or all were set back to a "
+           "checkpoint",
+           step);
+    }
   }
 }
 

@@ -43,6 +43,11 @@ class Peers {
                     const rpc::CallOptions& options) {
     return peers_[peer].channel->call(method, request, options);
   }
+  // None of the connections has ended, as far as anybody has noticed.
+  bool are_connected() const {
+    return std::all_of(peers_.begin(), peers_.end(),
+                       [](const Peer& peer) { return peer.channel->is_connected(); });
+  }
   // As long as --timeout and a little: the other end gives up first, and says for whom it has waited.
   rpc::CallOptions patience(const char* what, int64_t step = -1) const;
   std::chrono::milliseconds timeout() const;

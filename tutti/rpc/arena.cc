@@ -27,6 +27,18 @@ FileDescriptor make_shared_memory(size_t bytes) {
   return memory;
 }
 
+// So many bytes, or half, or a quarter: as many as there is address space for.
+size_t mappable(size_t bytes) {
+  constexpr size_t kLeast = size_t{64} << 20;
+  for (; bytes > kLeast; bytes /= 2) {
+    void* const mapped = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (mapped == MAP_FAILED) continue;
+    munmap(mapped, bytes);
+    break;
+  }
+  return round_to(bytes, kArenaPage);
+}
+
 std::byte* map(const FileDescriptor& memory, size_t bytes) {
   void* const mapped =
       mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, memory.get(), 0);
@@ -53,7 +65,8 @@ struct Arena::Impl {
 };
 
 Arena::Arena(size_t capacity)
-    : impl_(std::make_unique<Impl>(kArenaPage + round_to(std::max<size_t>(capacity, 1), kArenaPage))) {
+    : impl_(std::make_unique<Impl>(
+          mappable(kArenaPage + round_to(std::max<size_t>(capacity, 1), kArenaPage)))) {
   const std::string nonce = make_nonce();
   TUTTI_CHECK(nonce.size() == kNonceDigits, "{} digits", nonce.size());
   nonce.copy(impl_->head().nonce, kNonceDigits);

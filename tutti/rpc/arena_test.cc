@@ -1,6 +1,8 @@
 #include "tutti/rpc/arena.h"
 
 #include <algorithm>
+#include <fstream>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <fmt/format.h>
@@ -46,6 +48,25 @@ TEST(Arena, that_is_full_says_so) {
   arena.allocate(9 * kArenaPage);
   expect_error(ErrorKind::Overloaded, HasSubstr("do not fit"), [&] { arena.allocate(kArenaPage + 1); });
   EXPECT_EQ(arena.allocate(kArenaPage).size(), kArenaPage);
+}
+
+// `ulimit -v`, as clusters set it.
+TEST(Arena, takes_what_address_space_there_is) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer has taken the address space";
+#endif
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_AS, &before), 0);
+  int64_t pages = 0;
+  ASSERT_TRUE(std::ifstream("/proc/self/statm") >> pages);
+  rlimit little = before;
+  little.rlim_cur = static_cast<rlim_t>(pages) * static_cast<rlim_t>(getpagesize()) + (rlim_t{8} << 30);
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &little), 0);
+  {
+    Arena arena;
+    EXPECT_EQ(arena.allocate(1 << 20).size(), size_t{1} << 20);
+  }
+  EXPECT_EQ(setrlimit(RLIMIT_AS, &before), 0);
 }
 
 TEST(Arena, is_seen_through_its_name) {

@@ -59,7 +59,7 @@ class Hook {
  public:
   virtual ~Hook() = default;
 
-  // Before anything is restored.
+  // Once, before after_start().
   virtual void begin(Training&) {}
   // The parameters are there, fresh or restored.
   virtual void after_start(Training&) {}

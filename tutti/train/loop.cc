@@ -22,7 +22,8 @@ Loop::Loop(const Context& context, Parameters& parameters, DistributedOptimizer&
       session_(context, parameters, optimizer.optimizer(), optimizer.all_lanes()),
       hooks_(hooks::of_flags(context.flags())),
       training_{.context = context, .parameters = parameters, .optimizer = optimizer.optimizer()},
-      steps_seen_(optimizer.steps_here()) {
+      steps_seen_(optimizer.steps_here()),
+      exceptions_before_(std::uncaught_exceptions()) {
   training_.end_step = end_step(options);
   training_.in_step = true;
   training_.save_checkpoint = [this] { save(); };
@@ -31,9 +32,15 @@ Loop::Loop(const Context& context, Parameters& parameters, DistributedOptimizer&
 }
 
 Loop::~Loop() {
-  if (!signals_ || ended_) return;
+  if (!signals_ || ended_ || failed_) return;
   const std::runtime_error why("the loop was left before its end");
-  for (const auto& hook : hooks_) hook->on_error(training_, why);
+  tell_hooks(why);
+  if (std::uncaught_exceptions() > exceptions_before_) optimizer_.abandon(why);
+}
+
+void Loop::tell_hooks(const std::exception& error) noexcept {
+  failed_ = true;
+  for (const auto& hook : hooks_) hook->on_error(training_, error);
 }
 
 int64_t Loop::end_step(const LoopOptions& options) const {
@@ -63,6 +70,7 @@ auto Loop::or_abandon(Body body) {
   } catch (const Interrupted&) {
     throw;
   } catch (const std::exception& error) {
+    if (signals_ && !failed_) tell_hooks(error);
     optimizer_.abandon(error);
     throw;
   }
@@ -86,26 +94,30 @@ bool Loop::advance(const std::optional<bool>& has_data) {
   const int64_t stop = training_.merge ? last_step_.wishes.stop : wish_to_stop(training_, *signals_);
   const bool going_on = stop == 0 && training_.step < training_.end_step &&
                         (!has_data.has_value() || optimizer_.goes_on(*has_data));
-  if (going_on) {
-    prepare_step();
-  } else {
+  if (!going_on) {
     end(stop);
+  } else if (!prepared_) {
+    prepare_step();
   }
   return going_on;
 }
 
 void Loop::begin() {
-  for_each_hook([&](Hook& hook) { hook.begin(training_); });
-  const Session::Start start = start_together(context_, optimizer_.communicator(), session_);
+  comm::Communicator& comm = optimizer_.communicator();
+  require_same_plan(comm,
+                    {training_.end_step == Training::kEndless ? "no last step"
+                                                              : fmt::format("{} steps", training_.end_step)});
+  const Session::Start start = start_together(context_, comm, session_);
   optimizer_.broadcast_from(0);
-  optimizer_.restore(start.optimizer);
   progress_ = start.progress;
+  if (progress_.restarts > 0) optimizer_.restore(start.optimizer);
   training_.first_step = training_.step = training_.last_step = progress_.step;
   training_.events = session_.events();
   steps_seen_ = optimizer_.steps_here();  // what was made before is none of the loop's
   signals_.emplace();
   begin_ = std::chrono::steady_clock::now();
   examples_before_ = progress_.examples;
+  for_each_hook([&](Hook& hook) { hook.begin(training_); });
   for_each_hook([&](Hook& hook) { hook.after_start(training_); });
 }
 
@@ -113,6 +125,7 @@ void Loop::prepare_step() {
   training_.wishes = {.stop = wish_to_stop(training_, *signals_), .save = false};
   for_each_hook([&](Hook& hook) { hook.before_step(training_); });
   optimizer_.wish(training_.wishes);
+  prepared_ = true;
 }
 
 void Loop::note_step() {
@@ -122,16 +135,30 @@ void Loop::note_step() {
          step() - progress_.step);
   }
   steps_seen_ = optimizer_.steps_here();
+  prepared_ = false;
   const GradientMean::Result& made = optimizer_.last_step();
-  training_.last_step = training_.step;
   training_.step = ++progress_.step;
   progress_.examples += made.examples;
   last_step_ = {training_.step, true, made.examples, made.loss_sum, made.wishes};
   for_each_hook([&](Hook& hook) { hook.after_step(training_, last_step_); });
+  training_.last_step = training_.step;
 }
 
 void Loop::end(int64_t stop) {
   for_each_hook([&](Hook& hook) { hook.end(training_); });
+  write_report();
+  ended_ = true;
+  try {
+    end_as_wished(training_, stop, *signals_);
+  } catch (const Interrupted&) {
+    optimizer_.write_timeline();  // all of them stop here
+    signals_.reset();
+    throw;
+  }
+  signals_.reset();
+}
+
+void Loop::write_report() {
   const std::chrono::duration<double> lasted = std::chrono::steady_clock::now() - begin_;
   const double examples = static_cast<double>(progress_.examples - examples_before_);
   const int world = optimizer_.communicator().world();
@@ -144,9 +171,6 @@ void Loop::end(int64_t stop) {
   if (last_step_.has_loss()) report.loss = last_step_.loss();
   session_.fill(report, progress_);
   session_.write(report);
-  ended_ = true;
-  end_as_wished(training_, stop, *signals_);
-  signals_.reset();
 }
 
 void Loop::save() {

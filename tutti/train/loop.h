@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
@@ -37,12 +38,13 @@ class Loop {
  public:
   Loop(const Context& context, Parameters& parameters, DistributedOptimizer& optimizer,
        const LoopOptions& options = {});
-  // Left before its end, by an exception or a break: nothing is saved, and hooks hear on_error().
+  // Left before its end: nothing is saved, and hooks hear on_error(). Where it is by an exception the other
+  // workers hear of it, too; a break is for all of them together.
   ~Loop();
   Loop(const Loop&) = delete;
   Loop& operator=(const Loop&) = delete;
 
-  // Called after those that the flags ask for. Keeps it.
+  // Called after those that the flags ask for. Kept as long as the loop: what it refers to outlives that.
   void add_hook(std::unique_ptr<Hook> hook);
 
   // Whether a step is to be made, after all that is due between two. First, every worker gets the newest
@@ -56,7 +58,7 @@ class Loop {
   int64_t step() const { return progress_.step + optimizer_.steps_here() - steps_seen_; }
 
   // A lane's mean loss, and predictions if there are any, before its backward pass: for --nan-guard and hooks
-  // that look at lanes. Nothing else needs it.
+  // that look at lanes, once for each that counts. Nothing else needs it.
   void observe(int64_t lane, const Batch& batch, const LossOutput& output);
 
   // Ends after this step; with several workers after the next one, when all have heard of it.
@@ -69,6 +71,8 @@ class Loop {
   void prepare_step();
   void note_step();
   void end(int64_t stop);
+  void write_report();
+  void tell_hooks(const std::exception& error) noexcept;
   void save();
   template <class Body>
   auto or_abandon(Body body);
@@ -85,7 +89,10 @@ class Loop {
   StepResult last_step_;
   int64_t steps_seen_;                  // of the optimiser
   std::optional<StopSignals> signals_;  // from the first to the last step
+  bool prepared_ = false;               // the step to make: hooks have heard of it
   bool ended_ = false;
+  bool failed_ = false;  // and hooks have heard why
+  const int exceptions_before_;
   std::chrono::steady_clock::time_point begin_;
   int64_t examples_before_ = 0;
 };

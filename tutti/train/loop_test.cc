@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <signal.h>
+#include <stdexcept>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -28,6 +29,7 @@ namespace {
 using comm::testing::errors_of_ranks;
 using comm::testing::with_ranks;
 using std::chrono::milliseconds;
+using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -256,6 +258,48 @@ TEST(Loop, counts_its_steps_and_wants_one_at_a_time) {
   });
 }
 
+TEST(Loop, workers_that_would_end_after_different_steps_are_told_before_the_first) {
+  const auto errors = errors_of_ranks("plain", 2, kTimeout, [&](comm::Communicator& comm) {
+    OnRank(comm, flags_for("", 0), {.steps_per_epoch = 5 + comm.rank()}).run();
+  });
+  EXPECT_THAT(errors, Each(AllOf(HasSubstr("5 steps"), HasSubstr("6 steps"))));
+}
+
+TEST(Loop, keeps_the_optimiser_s_state_where_nothing_is_restored) {
+  with_ranks("plain", 2, [&](comm::Communicator& comm) {
+    OnRank on(comm, flags_for("", 2));
+    on.step();
+    on.run();
+    EXPECT_EQ(on.opt.steps(), 3);
+  });
+}
+
+TEST(Loop, a_step_that_was_begun_may_be_begun_again) {
+  std::string heard;
+  with_ranks("inproc", 1, [&](comm::Communicator& comm) {
+    OnRank on(comm, flags_for("", 1));
+    on.loop.add_hook(std::make_unique<Listener>(heard));
+    EXPECT_TRUE(on.loop.goes_on());
+    on.opt.zero_grad();
+    on.run();
+  });
+  EXPECT_EQ(heard, "begin start@0 0< <1/2 end@1");
+}
+
+TEST(Loop, what_fails_in_it_is_told_to_the_other_workers) {
+  std::vector<std::string> heard(2);
+  const auto errors = errors_of_ranks("plain", 2, std::chrono::seconds(60), [&](comm::Communicator& comm) {
+    OnRank on(comm, flags_for("", 5));
+    on.loop.add_hook(std::make_unique<Listener>(heard[static_cast<size_t>(comm.rank())]));
+    while (on.loop.goes_on()) {
+      if (comm.rank() == 1 && on.loop.step() == 2) throw std::runtime_error("no such file");
+      on.step();
+    }
+  });
+  EXPECT_THAT(errors, ElementsAre(HasSubstr("gave up at step 2"), "no such file"));
+  EXPECT_THAT(heard, Each(HasSubstr("the loop was left before its end")));
+}
+
 TEST(Loop, lanes_are_observed_and_one_that_is_no_number_ends_it_for_all) {
   std::vector<std::string> heard(2);
   const auto errors = errors_of_ranks("plain", 2, kTimeout, [&](comm::Communicator& comm) {
@@ -273,7 +317,7 @@ TEST(Loop, lanes_are_observed_and_one_that_is_no_number_ends_it_for_all) {
   });
   EXPECT_THAT(errors[1], HasSubstr("the loss is nan at step 1, lane 1"));
   EXPECT_THAT(errors[0], HasSubstr("the loss is nan at step 1, lane 1"));
-  EXPECT_THAT(heard[1], HasSubstr("0< lane1 <1/4 1< the loop was left before its end"));
+  EXPECT_THAT(heard[1], HasSubstr("0< lane1 <1/4 1< the loss is nan at step 1"));
 }
 
 TEST(Loop, writes_report_and_events) {

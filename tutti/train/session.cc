@@ -87,7 +87,7 @@ void Session::fill(store::Report& report, const Progress& progress) const {
   report.tutti_version = version();
   report.libtorch_version = TORCH_VERSION;
   report.precision = context_.flags().precision;
-  report.device = context_.device().str();
+  report.device = parameters_.device().str();
 }
 
 void Session::write(const store::Report& report) const {

@@ -6,6 +6,7 @@
 
 #include <torch/types.h>
 
+#include "tutti/base/error.h"
 #include "tutti/data/batch_queue.h"
 #include "tutti/params/control_word.h"
 #include "tutti/params/lanes.h"
@@ -26,7 +27,11 @@ struct StepResult {
 
   bool has_loss() const { return examples > 0 && loss_sum.defined(); }
   // Mean loss of the step's examples, where there is one; waits for the device.
-  double loss() const { return loss_sum.item<double>() / static_cast<double>(examples); }
+  double loss() const {
+    if (!has_loss())
+      fail(ErrorKind::InvalidArgument, "step {} has no loss: no examples, or nobody has said it", step);
+    return loss_sum.item<double>() / static_cast<double>(examples);
+  }
 };
 
 struct StepRange {
