@@ -311,8 +311,8 @@ TEST(Servers, behind_a_bad_cable_give_the_bits_of_one_worker) {
 // How far the workers say that they have gone back.
 int64_t steps_gone_back(const std::string& log) {
   int64_t all = 0;
-  static const std::regex line("all go back from step ([0-9]+) to ([0-9]+)");
-  for (std::sregex_iterator it(log.begin(), log.end(), line); it != std::sregex_iterator(); ++it)
+  static const std::regex kLine("all go back from step ([0-9]+) to ([0-9]+)");
+  for (std::sregex_iterator it(log.begin(), log.end(), kLine); it != std::sregex_iterator(); ++it)
     all += std::stoll((*it)[1]) - std::stoll((*it)[2]);
   return all;
 }

@@ -32,8 +32,8 @@ double most_private_memory(int workers, const Flags& flags) {
   const ProgramResult result = run_program(training(workers, flags));
   EXPECT_EQ(result.exit_code, 0) << result.err;
   double most = 0;
-  static const std::regex line("private memory ([0-9]+)");
-  for (std::sregex_iterator it(result.out.begin(), result.out.end(), line); it != std::sregex_iterator();
+  static const std::regex kLine("private memory ([0-9]+)");
+  for (std::sregex_iterator it(result.out.begin(), result.out.end(), kLine); it != std::sregex_iterator();
        ++it)
     most = std::max(most, std::stod((*it)[1]) / 1024);
   return most;
