@@ -1,0 +1,85 @@
+#include "tutti/data/tables/cells.h"
+
+#include <algorithm>
+#include <cstdint>
+
+#include "tutti/base/error.h"
+
+namespace tutti::data {
+
+std::optional<std::string_view> Cells::next() {
+  if (done_) return std::nullopt;
+  if (format_.quotes && rest_.starts_with('"')) return quoted();
+  const size_t end = rest_.find(format_.separator);
+  done_ = end == std::string_view::npos;
+  const std::string_view cell = rest_.substr(0, end);
+  rest_.remove_prefix(done_ ? rest_.size() : end + 1);
+  return cell;
+}
+
+std::string_view Cells::quoted() {
+  unquoted_.clear();
+  rest_.remove_prefix(1);
+  for (;;) {
+    const size_t end = rest_.find('"');
+    if (end == std::string_view::npos) fail(ErrorKind::InvalidArgument, "a quote that is not closed");
+    unquoted_ += rest_.substr(0, end);
+    rest_.remove_prefix(end + 1);
+    if (!rest_.starts_with('"')) break;
+    unquoted_ += '"';
+    rest_.remove_prefix(1);
+  }
+  done_ = rest_.empty();
+  if (!done_ && rest_.front() != format_.separator) {
+    fail(ErrorKind::InvalidArgument, "\"{}\" is followed by '{}', where a cell in quotes has to end",
+         unquoted_, rest_.substr(0, std::min<size_t>(rest_.find(format_.separator), 20)));
+  }
+  if (!done_) rest_.remove_prefix(1);
+  return unquoted_;
+}
+
+std::string_view trimmed(std::string_view text) {
+  const auto is_blank = [](char c) { return c == ' ' || c == '\t'; };
+  while (!text.empty() && is_blank(text.front())) text.remove_prefix(1);
+  while (!text.empty() && is_blank(text.back())) text.remove_suffix(1);
+  return text;
+}
+
+bool is_missing(std::string_view cell, const TextFormat& format) {
+  return cell.empty() ||
+         std::find(format.missing.begin(), format.missing.end(), cell) != format.missing.end();
+}
+
+// RFC 3629: no overlong forms, no surrogates, nothing above U+10FFFF.
+bool is_utf8(std::string_view text) {
+  for (size_t i = 0; i < text.size();) {
+    const auto byte = [&](size_t at) {
+      return at < text.size() ? static_cast<uint8_t>(text[at]) : uint8_t{0};
+    };
+    const auto follows = [&](size_t at, uint8_t least, uint8_t most) {
+      return byte(at) >= least && byte(at) <= most;
+    };
+    const uint8_t first = byte(i);
+    if (first < 0x80) {
+      i += 1;
+    } else if (first >= 0xC2 && first <= 0xDF) {
+      if (!follows(i + 1, 0x80, 0xBF)) return false;
+      i += 2;
+    } else if (first >= 0xE0 && first <= 0xEF) {
+      if (!follows(i + 1, first == 0xE0 ? 0xA0 : 0x80, first == 0xED ? 0x9F : 0xBF) ||
+          !follows(i + 2, 0x80, 0xBF))
+        return false;
+      i += 3;
+    } else if (first >= 0xF0 && first <= 0xF4) {
+      if (!follows(i + 1, first == 0xF0 ? 0x90 : 0x80, first == 0xF4 ? 0x8F : 0xBF) ||
+          !follows(i + 2, 0x80, 0xBF) || !follows(i + 3, 0x80, 0xBF))
+        return false;
+      i += 4;
+    } else {
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace tutti::data

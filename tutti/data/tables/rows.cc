@@ -1,0 +1,151 @@
+#include "tutti/data/tables/rows.h"
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+
+#include "tutti/base/error.h"
+
+namespace tutti::data {
+namespace {
+
+constexpr size_t kChunk = size_t{4} << 20;
+constexpr size_t kLongestRow = size_t{64} << 20;
+constexpr size_t kMostPlaces = (size_t{32} << 20) / 16;
+constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+
+// One past the row's end of line in `text`, or nothing where it is not there.
+std::optional<size_t> end_of_row(std::string_view text, bool quotes) {
+  size_t open = 0;  // quotes so far
+  for (size_t from = 0;;) {
+    const auto* end = static_cast<const char*>(std::memchr(text.data() + from, '\n', text.size() - from));
+    if (end == nullptr) return std::nullopt;
+    const size_t next = static_cast<size_t>(end - text.data()) + 1;
+    if (!quotes) return next;
+    open += static_cast<size_t>(std::count(text.begin() + from, text.begin() + next, '"'));
+    if (open % 2 == 0) return next;
+    from = next;
+  }
+}
+
+std::string_view without_line_end(std::string_view text) {
+  if (text.ends_with('\n')) text.remove_suffix(1);
+  if (text.ends_with('\r')) text.remove_suffix(1);
+  return text;
+}
+
+// A part of a file at a time.
+class Scanner {
+ public:
+  explicit Scanner(const FileReader& file, bool quotes) : file_(file), quotes_(quotes) {}
+
+  // The next row with its end of line, "" at the end of the file. Valid until the next call.
+  std::string_view next(int64_t line) {
+    for (;;) {
+      const std::string_view rest = std::string_view(buffer_).substr(at_);
+      if (const auto end = end_of_row(rest, quotes_)) return take(*end);
+      if (rest.size() > kLongestRow) {
+        fail(ErrorKind::DataLoss,
+             "{}:{}: a row of more than {} MiB{}. Is this a table of text, and the separator right?",
+             file_.path(), line, kLongestRow >> 20, quotes_ ? ", or a quote that is never closed" : "");
+      }
+      if (read_to_ == file_.size()) return take(rest.size());
+      buffer_.erase(0, at_);
+      at_ = 0;
+      read_more();
+    }
+  }
+  uint64_t offset() const { return read_to_ - (buffer_.size() - at_); }
+
+ private:
+  std::string_view take(size_t size) {
+    const std::string_view row = std::string_view(buffer_).substr(at_, size);
+    at_ += size;
+    return row;
+  }
+
+  void read_more() {
+    const size_t had = buffer_.size();
+    const size_t more = std::min<uint64_t>(std::max(kChunk, had), file_.size() - read_to_);
+    buffer_.resize(had + more);
+    file_.read_at(read_to_, std::as_writable_bytes(std::span(buffer_).subspan(had)));
+    read_to_ += more;
+  }
+
+  const FileReader& file_;
+  const bool quotes_;
+  std::string buffer_;
+  size_t at_ = 0;
+  uint64_t read_to_ = 0;
+};
+
+int64_t lines_in(std::string_view text) { return std::count(text.begin(), text.end(), '\n'); }
+
+}  // namespace
+
+Rows::Rows(const std::string& path, bool quotes, const std::function<void(const Row&)>& visit)
+    : file_(path), quotes_(quotes) {
+  Scanner scanner(file_, quotes);
+  int64_t line = 1;
+  std::optional<Row> empty;  // lines that may be the file's last
+  for (;;) {
+    const Place place{scanner.offset(), line};
+    std::string_view text = scanner.next(line);
+    if (text.empty()) break;
+    line += quotes ? lines_in(text) : 1;
+    text = without_line_end(text);
+    if (place.offset == 0 && text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
+    if (std::memchr(text.data(), 0, text.size()) != nullptr)
+      fail(ErrorKind::DataLoss, "{}:{}: a NUL byte: this is no table of text", path, place.line);
+    keep(place);
+    const Row row{size_++, place.line, text};
+    if (text.empty()) {
+      if (!empty) empty = row;
+      continue;
+    }
+    if (empty) fail(ErrorKind::DataLoss, "{}:{}: an empty line between rows", path, empty->line);
+    visit(row);
+  }
+  if (empty) size_ = empty->number;
+  const auto kept = static_cast<size_t>((size_ + stride_ - 1) / stride_);
+  places_.resize(kept);
+  places_.push_back({file_.size(), line});
+  places_.shrink_to_fit();
+}
+
+void Rows::keep(const Place& place) {
+  if (size_ % stride_ != 0) return;
+  if (places_.size() == kMostPlaces) {
+    for (size_t i = 0; i < places_.size() / 2; ++i) places_[i] = places_[2 * i];
+    places_.resize(places_.size() / 2);
+    stride_ *= 2;
+    if (size_ % stride_ != 0) return;
+  }
+  places_.push_back(place);
+}
+
+Rows::Row Rows::read(int64_t number, std::string& buffer) const {
+  const auto at = static_cast<size_t>(number / stride_);
+  const Place& begin = places_[at];
+  buffer.resize(places_[at + 1].offset - begin.offset);
+  file_.read_at(begin.offset, std::as_writable_bytes(std::span(buffer)));
+  std::string_view rest = buffer;
+  int64_t line = begin.line;
+  for (int64_t row = number / stride_ * stride_;; ++row) {
+    const size_t size = end_of_row(rest, quotes_).value_or(rest.size());
+    if (size == 0) break;
+    std::string_view text = rest.substr(0, size);
+    if (row == number) {
+      text = without_line_end(text);
+      if (begin.offset == 0 && row == 0 && text.starts_with(kByteOrderMark))
+        text.remove_prefix(kByteOrderMark.size());
+      return {number, line, text};
+    }
+    line += lines_in(text);
+    rest.remove_prefix(size);
+  }
+  fail(ErrorKind::DataLoss, "{}: row {} is no longer where it was: the file has changed meanwhile", path(),
+       number);
+}
+
+}  // namespace tutti::data

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <initializer_list>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tutti/data/tables/text_format.h"
+
+namespace tutti::data {
+
+// One table of a schema: a file that every shard has, and how it is read.
+struct TableFile {
+  std::string file;
+  TextFormat format = {};
+};
+
+// What a model needs to know of its data: tables by name. A folder of shards answers it (shards.h):
+//   const Schema schema = {{"desc", {"descriptors.tsv"}}, {"targ", {"targets.tsv"}}};
+class Schema {
+ public:
+  using Entry = std::pair<std::string, TableFile>;
+
+  // Every name may occur once, every file may; there has to be a table: else InvalidArgument.
+  Schema(std::initializer_list<Entry> tables) : Schema(std::vector<Entry>(tables)) {}
+  explicit Schema(std::vector<Entry> tables);
+
+  // In the order in which they were given.
+  const std::vector<Entry>& tables() const { return tables_; }
+  // An InvalidArgument lists the names that there are.
+  const TableFile& operator[](const std::string& name) const;
+
+ private:
+  std::vector<Entry> tables_;
+};
+
+}  // namespace tutti::data
