@@ -99,6 +99,22 @@ TEST(Inspect, says_what_is_missing) {
   EXPECT_NE(inspect(empty / "ckpt-5").exit_code, 0);
 }
 
+TEST(Inspect, shows_what_is_in_a_table) {
+  const TestFolder folder;
+  const std::string path = folder.write("t.csv", "ID,count,size,name\na,1,0.5,\"x, y\"\nb,NA,-2,z\nc,3,,w\n");
+  const auto result = inspect(path);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("a table of 3 rows and 4 columns, 51 B; its IDs are in 'ID'"));
+  EXPECT_THAT(result.out, ContainsRegex("ID +text +3 +0 +'a' and 2 more\n"));
+  EXPECT_THAT(result.out, ContainsRegex("count +integer +2 +1 +1 +2 +3\n"));
+  EXPECT_THAT(result.out, ContainsRegex("size +number +2 +1 +-2 +-0.75 +0.5\n"));
+  EXPECT_THAT(result.out, ContainsRegex("name +text +3 +0 +'x, y' and 2 more\n"));
+  folder.write("t.csv", "ID,x\na,1\na,2\n");
+  const auto twice = inspect(path);
+  EXPECT_EQ(twice.exit_code, exit_code(ErrorKind::DataLoss));
+  EXPECT_THAT(twice.err, HasSubstr("t.csv:3:"));
+}
+
 TEST(Doctor, looks_at_everything_and_knows_the_blas) {
   const auto result = run_program({program_path("tutti"), "doctor"});
   for (const char* about : {"Tutti", "LibTorch", "BLAS", "cores", "GPUs", "memory", "on one host",

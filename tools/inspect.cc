@@ -8,6 +8,7 @@
 
 #include "tools/arguments.h"
 #include "tools/commands.h"
+#include "tools/inspect_table.h"
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
 #include "tutti/store/checkpoint.h"
@@ -107,14 +108,20 @@ int inspect_logdir(const std::string& logdir) {
 }  // namespace
 
 int inspect_command(const std::vector<std::string>& arguments, const Environment&) {
-  CLI::App app("Shows what is in a checkpoint, and verifies every byte of it.", "tutti inspect");
+  CLI::App app("Shows what is in a checkpoint, and verifies every byte of it; or what is in a table.",
+               "tutti inspect");
   std::string path;
-  app.add_option("CHECKPOINT", path, "A folder ckpt-<step>, a --logdir (its newest), or a .safetensors file")
+  std::string id;
+  app.add_option(
+         "PATH", path,
+         "A folder ckpt-<step>, a --logdir (its newest), a .safetensors file; or a table, .tsv or .csv")
       ->required();
+  app.add_option("--id", id, "The column of a table that has the IDs; the first where this is not given");
   if (!parse_arguments(app, arguments)) return 0;
   while (path.size() > 1 && path.ends_with('/')) path.pop_back();
 
   std::error_code ignored;
+  if (path.ends_with(".tsv") || path.ends_with(".csv")) return inspect_table(path, id);
   if (fs::is_regular_file(path, ignored)) return inspect_file(path);
   if (!fs::is_directory(path, ignored)) fail(ErrorKind::InvalidArgument, "{}: no such file or folder", path);
   const bool is_checkpoint = fs::exists(path + "/" + store::kManifestName, ignored) ||

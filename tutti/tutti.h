@@ -10,6 +10,7 @@
 #include "tutti/data/mnist.h"
 #include "tutti/data/sampler.h"
 #include "tutti/data/source.h"
+#include "tutti/data/tables/table_feed.h"
 #include "tutti/metrics/metrics.h"
 #include "tutti/nn/sync_batch_norm.h"
 #include "tutti/params/device_scope.h"

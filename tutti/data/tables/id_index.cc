@@ -6,59 +6,65 @@
 namespace tutti::data {
 namespace {
 
+constexpr uint64_t kOdd = 0x9e3779b97f4a7c15;
+
 uint64_t mixed(uint64_t value) {
   value = (value ^ value >> 30) * 0xbf58476d1ce4e5b9;
   value = (value ^ value >> 27) * 0x94d049bb133111eb;
   return value ^ value >> 31;
 }
 
-uint64_t hash_of(std::string_view id) {
-  uint64_t hash = 0x9e3779b97f4a7c15 ^ id.size();
+}  // namespace
+
+// Two halves that know nothing of each other, each a chain of splitmix64's mixer over words of eight bytes.
+IdIndex::Hash IdIndex::hash_of(std::string_view id) {
+  Hash hash{id.size(), ~id.size()};
   while (!id.empty()) {
     uint64_t word = 0;
     const size_t size = std::min(id.size(), sizeof word);
     std::memcpy(&word, id.data(), size);
-    hash = mixed(hash ^ word) + 0x9e3779b97f4a7c15;
+    hash.high = mixed(hash.high ^ word) + kOdd;
+    hash.low = mixed(hash.low + (word ^ kOdd) * kOdd);
     id.remove_prefix(size);
   }
   return hash;
 }
 
-}  // namespace
-
 void IdIndex::add(std::string_view id) {
-  const uint64_t hash = hash_of(id);
-  entries_.push_back({hash, size_++});
-  order_ = mixed(order_ ^ hash) + 1;
+  const Hash hash = hash_of(id);
+  entries_.push_back({hash, size()});
+  order_ = {mixed(order_.high ^ hash.high) + 1, mixed(order_.low + hash.low * kOdd)};
 }
 
-IdIndex::Twice IdIndex::finish(const IdOf& id_of) {
-  const auto before = [](const Entry& a, const Entry& b) {
-    return a.hash != b.hash ? a.hash < b.hash : a.row < b.row;
-  };
-  std::sort(entries_.begin(), entries_.end(), before);
+std::optional<IdIndex::Twice> IdIndex::finish() {
   entries_.shrink_to_fit();
-  for (size_t begin = 0; begin < entries_.size();) {
-    size_t end = begin + 1;
-    while (end < entries_.size() && entries_[end].hash == entries_[begin].hash) ++end;
-    for (size_t a = begin; a < end && end - begin > 1; ++a) {
-      for (size_t b = a + 1; b < end; ++b) {
-        if (id_of(entries_[a].row) == id_of(entries_[b].row)) return {entries_[a].row, entries_[b].row};
-      }
-    }
-    begin = end;
-  }
-  return {};
+  std::sort(entries_.begin(), entries_.end(), [](const Entry& a, const Entry& b) {
+    return a.hash != b.hash ? a.hash < b.hash : a.row < b.row;
+  });
+  const auto twice = std::adjacent_find(entries_.begin(), entries_.end(),
+                                        [](const Entry& a, const Entry& b) { return a.hash == b.hash; });
+  if (twice == entries_.end()) return std::nullopt;
+  return Twice{twice->row, std::next(twice)->row};
 }
 
-int64_t IdIndex::find(std::string_view id, const IdOf& id_of) const {
-  const uint64_t hash = hash_of(id);
-  auto entry = std::lower_bound(entries_.begin(), entries_.end(), hash,
-                                [](const Entry& a, uint64_t b) { return a.hash < b; });
-  for (; entry != entries_.end() && entry->hash == hash; ++entry) {
-    if (id_of(entry->row) == id) return entry->row;
-  }
-  return -1;
+std::optional<int64_t> IdIndex::find(std::string_view id) const {
+  const Hash hash = hash_of(id);
+  const auto entry = std::lower_bound(entries_.begin(), entries_.end(), hash,
+                                      [](const Entry& a, const Hash& b) { return a.hash < b; });
+  return entry != entries_.end() && entry->hash == hash ? std::optional(entry->row) : std::nullopt;
+}
+
+IdIndex::Joined IdIndex::join(const IdIndex& other) const {
+  Joined joined;
+  joined.rows.resize(entries_.size());
+  auto here = entries_.begin();
+  auto there = other.entries_.begin();
+  while (here != entries_.end() && there != other.entries_.end() && here->hash == there->hash)
+    joined.rows[static_cast<size_t>(here++->row)] = there++->row;
+  const bool is_here = here != entries_.end() && (there == other.entries_.end() || here->hash < there->hash);
+  if (is_here) joined.alone_here = here->row;
+  if (!is_here && there != other.entries_.end()) joined.alone_there = there->row;
+  return joined;
 }
 
 }  // namespace tutti::data

@@ -9,10 +9,15 @@
 
 namespace tutti::data {
 
-// One table of a schema: a file that every shard has, and how it is read.
+// One table of a schema: a file that every shard has, and how it is read; as its name ends where that is not
+// said.
 struct TableFile {
+  // NOLINTNEXTLINE(google-explicit-constructor): a file alone is how most are said
+  TableFile(std::string name) : file(std::move(name)), format(format_of(file)) {}
+  TableFile(std::string name, TextFormat how) : file(std::move(name)), format(std::move(how)) {}
+
   std::string file;
-  TextFormat format = {};
+  TextFormat format;
 };
 
 // What a model needs to know of its data: tables by name. A folder of shards answers it (shards.h):

@@ -36,7 +36,7 @@ TEST(Shards, that_are_not_there_are_an_error) {
 }
 
 TEST(Schema, has_tables_by_name) {
-  const Schema schema = {{"desc", {"descriptors.tsv"}}, {"targ", {"targets.csv", csv()}}};
+  const Schema schema = {{"desc", {"descriptors.tsv"}}, {"targ", {"targets.csv"}}};
   EXPECT_EQ(schema["targ"].file, "targets.csv");
   EXPECT_EQ(schema["targ"].format.separator, ',');
   expect_error(ErrorKind::InvalidArgument, AllOf(HasSubstr("desc, targ"), HasSubstr("did you mean 'desc'")),

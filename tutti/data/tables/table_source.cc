@@ -138,23 +138,18 @@ void TableSource::require_columns_of_first(const Shard& shard) const {
 
 void TableSource::join(const TextTable& master, Part& part) const {
   const TextTable& table = *part.table;
-  if (table.is_aligned_with(master)) return;
-  for (int64_t row = 0; row < master.size(); ++row) {
-    const std::string id = master.id(row);
-    const auto found = table.find(id);
-    if (!found)
+  if (table.ids().is_aligned_with(master.ids())) return;
+  IdIndex::Joined joined = master.ids().join(table.ids());
+  const auto require = [](const std::optional<int64_t>& alone, const TextTable& has,
+                          const TextTable& has_not) {
+    if (alone)
       fail(ErrorKind::DataLoss,
-           "{}: there is no row of ID '{}', which {} has: every table has to have every ID", table.path(), id,
-           master.path());
-    part.rows.push_back(*found);
-  }
-  if (table.size() == master.size()) return;
-  for (int64_t row = 0; row < table.size(); ++row) {
-    if (const std::string id = table.id(row); !master.find(id))
-      fail(ErrorKind::DataLoss,
-           "{}: there is no row of ID '{}', which {} has: every table has to have every ID", master.path(),
-           id, table.path());
-  }
+           "{}: there is no row of ID '{}', which {} has: every table has to have every ID", has_not.path(),
+           has.id(*alone), has.path());
+  };
+  require(joined.alone_here, master, table);
+  require(joined.alone_there, table, master);
+  part.rows = std::move(joined.rows);
 }
 
 void TableSource::keep_what_fits(uint64_t memory) {

@@ -19,7 +19,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-const Schema kSchema = {{"desc", {"d.tsv"}}, {"targ", {"t.csv", csv()}}};
+const Schema kSchema = {{"desc", {"d.tsv"}}, {"targ", {"t.csv"}}};
 
 class TableSourceTest : public ::testing::Test {
  protected:

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace tutti::data {
@@ -21,5 +22,7 @@ struct TextFormat {
 
 inline TextFormat tsv() { return {}; }
 inline TextFormat csv() { return {.separator = ',', .quotes = true}; }
+// As its name ends: .csv, else as TSV.
+inline TextFormat format_of(std::string_view file) { return file.ends_with(".csv") ? csv() : tsv(); }
 
 }  // namespace tutti::data

@@ -10,6 +10,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
 #include "tutti/data/tables/cells.h"
+#include "tutti/data/tables/float_text.h"
 
 namespace tutti::data {
 namespace {
@@ -38,12 +39,12 @@ TextTable::TextTable(const std::string& path, const TextFormat& format) : format
   if (!has_columns_)
     fail(ErrorKind::DataLoss, "{}: the file is empty; expected {}", path,
          format.header ? "a row with the columns' names" : "rows");
-  const auto twice = ids_.finish([this](int64_t row) { return id(row); });
-  if (twice.first < 0) return;
+  const auto twice = ids_.finish();
+  if (!twice) return;
   std::string buffer;
   const int64_t behind_header = format_.header ? 1 : 0;
-  const int64_t first_line = rows_->read(twice.first + behind_header, buffer).line;
-  const Rows::Row row = rows_->read(twice.second + behind_header, buffer);
+  const int64_t first_line = rows_->read(twice->first + behind_header, buffer).line;
+  const Rows::Row row = rows_->read(twice->second + behind_header, buffer);
   fail(ErrorKind::DataLoss, "{}:{}: there is a row of ID {} already, in line {}: expected one row an ID",
        path, row.line, shown(id_in(row)), first_line);
 }
@@ -114,11 +115,6 @@ std::string TextTable::id(int64_t row) const {
   return id_in(rows_->read(row + (format_.header ? 1 : 0), buffer));
 }
 
-std::optional<int64_t> TextTable::find(std::string_view id) const {
-  const int64_t row = ids_.find(id, [this](int64_t candidate) { return this->id(candidate); });
-  return row < 0 ? std::nullopt : std::optional(row);
-}
-
 void TextTable::read(int64_t row, float* numbers, std::string& buffer) const {
   const Rows::Row found = rows_->read(row + (format_.header ? 1 : 0), buffer);
   if (!read_fast(found.text, numbers)) read_carefully(found, numbers);
@@ -136,8 +132,12 @@ bool TextTable::read_fast(std::string_view text, float* numbers) const {
     } else if (at == end || *at == format_.separator) {
       *numbers++ = kMissing;
     } else {
-      const auto [behind, error] = std::from_chars(at, end, *numbers);
-      if (error == std::errc() && (behind == end || *behind == format_.separator)) {
+      const char* behind = read_common_float(at, end, *numbers);
+      if (behind == nullptr) {
+        const auto [other, error] = std::from_chars(at, end, *numbers);
+        if (error == std::errc()) behind = other;
+      }
+      if (behind != nullptr && (behind == end || *behind == format_.separator)) {
         at = behind;
       } else {
         const char* const cell_end = end_of_cell();

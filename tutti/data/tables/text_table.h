@@ -27,10 +27,8 @@ class TextTable {
   int64_t size() const { return ids_.size(); }
 
   std::string id(int64_t row) const;
-  // Nothing where there is no such ID.
-  std::optional<int64_t> find(std::string_view id) const;
-  // Whether both have the same IDs in the same order.
-  bool is_aligned_with(const TextTable& other) const { return ids_.order() == other.ids_.order(); }
+  // Which row has which.
+  const IdIndex& ids() const { return ids_; }
 
   // A row's numbers, as many as columns; those that are missing are NaN. Returns how many bytes of text they
   // were. `buffer` is for one thread to use again.

@@ -1,0 +1,176 @@
+// How fast tables of text become tensors: 210 columns of floats, one core, beside pandas' C reader. All in
+// turn, in one run. Prints Markdown.
+//   bench_tables                     all sides
+//   bench_tables --side parse DIR    one side, for the parent or a profiler; DIR has shards
+#include <chrono>
+#include <filesystem>
+#include <random>
+#include <string>
+
+#include <fmt/format.h>
+
+#include "bench/sides.h"
+#include "tutti/base/error.h"
+#include "tutti/base/file.h"
+#include "tutti/data/batch_queue.h"
+#include "tutti/data/tables/table_feed.h"
+
+namespace {
+
+namespace data = tutti::data;
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+constexpr int kColumns = 210;
+constexpr int64_t kRows = 100000;
+constexpr int64_t kBatch = 100;
+constexpr int kRounds = 5;
+
+const data::Schema& schema() {
+  static const data::Schema kSchema = {{"desc", {"descriptors.tsv"}}, {"targ", {"targets.tsv"}}};
+  return kSchema;
+}
+
+// The targets' rows are in another order.
+void write_shard(const std::string& folder) {
+  tutti::make_directories(folder);
+  std::mt19937_64 random(1);
+  std::normal_distribution<float> value;
+  tutti::FileWriter descriptors(folder + "/descriptors.tsv");
+  tutti::FileWriter targets(folder + "/targets.tsv");
+  std::string row = "ID";
+  for (int column = 0; column < kColumns; ++column) row += fmt::format("\td{}", column);
+  descriptors.write(row + "\n");
+  targets.write("ID\ty\n");
+  for (int64_t i = 0; i < kRows; ++i) {
+    row = fmt::format("m{}", i);
+    for (int column = 0; column < kColumns; ++column) row += fmt::format("\t{:.6g}", value(random));
+    descriptors.write(row + "\n");
+    targets.write(fmt::format("m{}\t{}\n", kRows - 1 - i, i % 2));
+  }
+  descriptors.finish();
+  targets.finish();
+}
+
+double megabytes(const std::string& root) {
+  double bytes = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(root)) {
+    if (entry.is_regular_file()) bytes += static_cast<double>(entry.file_size());
+  }
+  return bytes / 1e6;
+}
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+// One epoch from the files, opening them included.
+int feed(const std::string& root, data::Order order) {
+  const auto begin = Clock::now();
+  const data::Feed feed = data::table_feed(root, schema(), {.memory = 0});
+  const data::Sampler sampler(feed.size(), {.order = order, .batch = kBatch});
+  data::BatchQueue queue(feed, sampler, {.end_step = sampler.steps_per_epoch()});
+  int64_t rows = 0;
+  while (const auto batch = queue.next()) rows += batch->size();
+  if (rows != kRows) return 1;
+  bench::print_measured(megabytes(root) / seconds_since(begin));
+  return 0;
+}
+
+// Without joining: one table, one tensor.
+int parse(const std::string& root) {
+  const auto begin = Clock::now();
+  const data::Schema desc = {{"desc", {"descriptors.tsv"}}};
+  const auto source = data::table_source(data::shards_in(root), desc, {.memory = 0});
+  std::vector<int64_t> all(static_cast<size_t>(source->size()));
+  for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<int64_t>(i);
+  if (source->read(all)["desc"].size(1) != kColumns) return 1;
+  bench::print_measured(megabytes(root) / seconds_since(begin));
+  return 0;
+}
+
+// Files a second: until the first batch is there.
+int first_batch(const std::string& root) {
+  const auto begin = Clock::now();
+  const data::Feed feed = data::table_feed(root, schema()).shuffle();
+  const data::Sampler sampler(feed.size(), {.batch = kBatch});
+  data::BatchQueue queue(feed, sampler, {.end_step = 1});
+  if (!queue.next()) return 1;
+  bench::print_measured(megabytes(root) / seconds_since(begin));
+  return 0;
+}
+
+int run_side(const std::string& side, const std::string& root) {
+  bench::pin_to_one_core();
+  if (side == "parse") return parse(root);
+  if (side == "sequential") return feed(root, data::Order::Sequential);
+  if (side == "shuffled") return feed(root, data::Order::Shuffled);
+  if (side == "first") return first_batch(root);
+  fmt::print(stderr, "no such side: {}\n", side);
+  return 2;
+}
+
+void print_report(const std::map<std::string, std::vector<bench::Measured>>& all, double size) {
+  std::map<std::string, double> speed;
+  std::map<std::string, double> memory;
+  for (const auto& [name, rounds] : all) {
+    std::vector<double> speeds;
+    std::vector<double> peaks;
+    for (const auto& round : rounds) {
+      speeds.push_back(round.images_per_second);
+      peaks.push_back(round.peak_mebibytes);
+    }
+    speed[name] = bench::median(speeds);
+    memory[name] = bench::median(peaks);
+  }
+  fmt::print(
+      "## Tables\n\nTSV, {} rows of {} floats, and a second table of one column whose rows are in another "
+      "order, "
+      "{:.0f} MB in all; one core, files in memory, from opening them on; median of {} rounds in turn "
+      "(`./dev bench tables`).\n\n| | MB/s | to reach | times pandas | to reach | peak memory, MiB |\n"
+      "|---|---|---|---|---|---|\n",
+      kRows, kColumns, size, kRounds);
+  const auto row = [&](const char* side, const char* name, const char* peer, const char* least,
+                       const char* times) {
+    if (!speed.contains(side)) return fmt::print("| {} | not here | | | | |\n", name);
+    const std::string ratio =
+        peer != nullptr && speed.contains(peer) ? fmt::format("{:.1f}", speed[side] / speed[peer]) : "";
+    fmt::print("| {} | {:.0f} | {} | {} | {} | {:.0f} |\n", name, speed[side], least, ratio, times,
+               memory[side]);
+  };
+  row("parse", "one table to one tensor", "pandas-parse", "300", "5");
+  row("sequential", "both, joined, in batches of 100", "pandas-join", "", "3");
+  row("shuffled", "the same, shuffled", "pandas-join", "", "3");
+  row("pandas-parse", "pandas, one table to one tensor", nullptr, "", "");
+  row("pandas-join", "pandas, both, joined, shuffled, in batches of 100", nullptr, "", "");
+  if (speed.contains("first"))
+    fmt::print("\nThe first batch is there after {:.2f} s for each GB (to reach: 1 s).\n",
+               1000 / speed["first"]);
+}
+
+int measure_all() {
+  const fs::path self = fs::read_symlink("/proc/self/exe");
+  const std::string root =
+      fmt::format("{}/tutti-bench-{}", fs::exists("/dev/shm") ? "/dev/shm" : "/tmp", getpid());
+  write_shard(root + "/shard0");
+  std::vector<bench::Side> sides;
+  for (const char* side : {"parse", "sequential", "shuffled", "first"})
+    sides.push_back({side, {self.string(), "--side", side, root}});
+  const std::string peer = (bench::folder() / "peers/tables.py").string();
+  for (const char* side : {"parse", "join"})
+    sides.push_back({std::string("pandas-") + side, {"/usr/bin/python3", peer, side, root}});
+  print_report(bench::measure(sides, kRounds), megabytes(root));
+  fs::remove_all(root);
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return argc == 4 && std::string(argv[1]) == "--side" ? run_side(argv[2], argv[3]) : measure_all();
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "bench_tables: {}\n", error.what());
+    return 1;
+  }
+}
