@@ -11,6 +11,7 @@
 
 #include "tests/launchers/training.h"
 #include "tutti/base/ports.h"
+#include "tutti/base/text.h"
 
 namespace tutti::testing {
 namespace {
@@ -38,6 +39,12 @@ class Daemon {
  private:
   RunningProgram program_;
 };
+
+// "slurm-wlm 22.05.8" is 22; 0 where it cannot be told.
+int64_t version_of_slurm() {
+  const std::string version = run_program({"slurmd", "-V"}).out;
+  return parse_int(version.substr(0, version.find('.')).substr(version.find(' ') + 1)).value_or(0);
+}
 
 class Slurm {
  public:
@@ -90,6 +97,8 @@ class Slurm {
     text += fmt::format("NodeName={} NodeAddr=127.0.0.1 CPUs=4\n", host_name());
     text += "PartitionName=all Nodes=ALL Default=YES State=UP\n";
     folder_.write("slurm.conf", text);
+    // Where there are no control groups, newer ones do not start without this, and older ones not with it.
+    if (version_of_slurm() >= 23) folder_.write("cgroup.conf", "CgroupPlugin=disabled\n");
   }
   void start(const std::vector<std::string>& command) {
     daemons_.push_back(std::make_unique<Daemon>(command, std::vector<std::string>{environment()}));

@@ -35,9 +35,20 @@ std::vector<std::string> find_torchrun() {
   return {};
 }
 
+// Debian 13's asks for a libuv that its own build does not have, unless it is told not to.
+std::vector<std::string> settings_for(std::vector<std::string> torchrun) {
+  const std::string port = std::to_string(free_ports(1).front());
+  torchrun.insert(torchrun.end(), {"--no_python", "--nproc_per_node", "1", "--master_port", port, "true"});
+  const bool lacks_libuv = run_program(torchrun).err.find("without libuv support") != std::string::npos;
+  return lacks_libuv ? std::vector<std::string>{"USE_LIBUV=0"} : std::vector<std::string>();
+}
+
 class Torchrun : public ::testing::Test {
  protected:
-  static void SetUpTestSuite() { found = find_torchrun(); }
+  static void SetUpTestSuite() {
+    found = find_torchrun();
+    if (!found.empty()) settings = settings_for(found);
+  }
   void SetUp() override {
     if (found.empty())
       GTEST_SKIP() << "NOTHING IS TESTED HERE: there is no torchrun (apt-get install python3-torch)";
@@ -57,22 +68,24 @@ class Torchrun : public ::testing::Test {
     return words;
   }
 
+  std::vector<std::string> environment() const { return training_.environment(settings); }
+
   const Training training_;
 
  private:
   static inline std::vector<std::string> found;
+  static inline std::vector<std::string> settings;
 };
 
 TEST_F(Torchrun, four_workers_that_meet_at_its_own_store_end_with_the_bits_of_one) {
-  const auto result = run_program(training_.command(torchrun(with_its_store())), training_.environment());
+  const auto result = run_program(training_.command(torchrun(with_its_store())), environment());
   training_.expect_the_bits_of_one(result, 4);
 }
 
 TEST_F(Torchrun, four_workers_found_by_c10d_end_with_the_bits_of_one) {
   const std::vector<std::string> c10d = {"--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0"};
   for (const std::string comm : {"shm", "gloo"}) {
-    const auto result =
-        run_program(training_.command(torchrun(c10d), {"--comm", comm}), training_.environment());
+    const auto result = run_program(training_.command(torchrun(c10d), {"--comm", comm}), environment());
     training_.expect_the_bits_of_one(result, 4);
     EXPECT_THAT(result.err, HasSubstr("4 workers connected over " + comm));
   }
@@ -84,7 +97,7 @@ TEST_F(Torchrun, starts_all_again_when_one_is_killed) {
       "--steps", "30", "--logdir", training_.folder() / "run", "--checkpoint-every", "1"};
   std::vector<std::string> restarting = with_its_store();
   restarting.insert(restarting.end(), {"--max_restarts", "1", "--monitor_interval", "0.1"});
-  RunningProgram run(training_.command(torchrun(restarting), flags), training_.environment());
+  RunningProgram run(training_.command(torchrun(restarting), flags), environment());
   ASSERT_TRUE(eventually([&] { return training_.has_come_to(2); }));
   const pid_t victim = training_.process_with("LOCAL_RANK=2");
   ASSERT_GT(victim, 0) << "it was faster than this test";
