@@ -3,6 +3,8 @@
 #include <csignal>
 #include <cstdlib>
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -24,34 +26,37 @@ std::vector<std::vector<std::string>> places_of_torchrun() {
   return places;
 }
 
-// The first that runs, or nothing.
-std::vector<std::string> find_torchrun() {
-  for (std::vector<std::string> words : places_of_torchrun()) {
-    words.emplace_back("--help");
-    const bool runs = run_program(words).exit_code == 0;
-    words.pop_back();
-    if (runs) return words;
-  }
-  return {};
+// One task that does nothing.
+std::vector<std::string> with_task(std::vector<std::string> torchrun) {
+  const std::string port = std::to_string(free_ports(1).front());
+  torchrun.insert(torchrun.end(), {"--no_python", "--nproc_per_node", "1", "-r", "9:1", "-t", "9:1",
+                                   "--master_port", port, "true"});
+  return torchrun;
 }
 
-// Debian 13's asks for a libuv that its own build does not have, unless it is told not to.
-std::vector<std::string> settings_for(std::vector<std::string> torchrun) {
-  const std::string port = std::to_string(free_ports(1).front());
-  torchrun.insert(torchrun.end(), {"--no_python", "--nproc_per_node", "1", "--master_port", port, "true"});
-  const bool lacks_libuv = run_program(torchrun).err.find("without libuv support") != std::string::npos;
-  return lacks_libuv ? std::vector<std::string>{"USE_LIBUV=0"} : std::vector<std::string>();
+// The first that works, or nothing and why: Debian 13's asks for a libuv that its own build does not have.
+struct Found {
+  std::vector<std::string> words = {};
+  std::string why_not = {};
+};
+Found find_torchrun() {
+  Found found;
+  for (const std::vector<std::string>& words : places_of_torchrun()) {
+    const auto result = run_program(with_task(words));
+    if (result.exit_code == 0) return {words};
+    const std::string text = result.err.substr(0, result.err.find_last_not_of('\n') + 1);
+    found.why_not += fmt::format("{}: {}; ", fmt::join(words, " "), text.substr(text.rfind('\n') + 1));
+  }
+  return found;
 }
 
 class Torchrun : public ::testing::Test {
  protected:
-  static void SetUpTestSuite() {
-    found = find_torchrun();
-    if (!found.empty()) settings = settings_for(found);
-  }
+  static void SetUpTestSuite() { found = find_torchrun(); }
   void SetUp() override {
-    if (found.empty())
-      GTEST_SKIP() << "NOTHING IS TESTED HERE: there is no torchrun (apt-get install python3-torch)";
+    if (found.words.empty())
+      GTEST_SKIP() << "NOTHING IS TESTED HERE: no torchrun that works (apt-get install python3-torch). "
+                   << found.why_not;
   }
 
   // Where its agent holds the table.
@@ -60,7 +65,7 @@ class Torchrun : public ::testing::Test {
   }
 
   static std::vector<std::string> torchrun(const std::vector<std::string>& flags = {}) {
-    std::vector<std::string> words = found;
+    std::vector<std::string> words = found.words;
     // Names with _ are the ones that all versions know. -r and -t, for a rank that does not exist, say in
     // another way what is the default anyhow: 1.13 stumbles over that under Python 3.11.
     words.insert(words.end(), {"--no_python", "--nproc_per_node", "4", "-r", "9:1", "-t", "9:1"});
@@ -68,24 +73,22 @@ class Torchrun : public ::testing::Test {
     return words;
   }
 
-  std::vector<std::string> environment() const { return training_.environment(settings); }
-
   const Training training_;
 
  private:
-  static inline std::vector<std::string> found;
-  static inline std::vector<std::string> settings;
+  static inline Found found;
 };
 
 TEST_F(Torchrun, four_workers_that_meet_at_its_own_store_end_with_the_bits_of_one) {
-  const auto result = run_program(training_.command(torchrun(with_its_store())), environment());
+  const auto result = run_program(training_.command(torchrun(with_its_store())), training_.environment());
   training_.expect_the_bits_of_one(result, 4);
 }
 
 TEST_F(Torchrun, four_workers_found_by_c10d_end_with_the_bits_of_one) {
   const std::vector<std::string> c10d = {"--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0"};
   for (const std::string comm : {"shm", "gloo"}) {
-    const auto result = run_program(training_.command(torchrun(c10d), {"--comm", comm}), environment());
+    const auto result =
+        run_program(training_.command(torchrun(c10d), {"--comm", comm}), training_.environment());
     training_.expect_the_bits_of_one(result, 4);
     EXPECT_THAT(result.err, HasSubstr("4 workers connected over " + comm));
   }
@@ -97,7 +100,7 @@ TEST_F(Torchrun, starts_all_again_when_one_is_killed) {
       "--steps", "30", "--logdir", training_.folder() / "run", "--checkpoint-every", "1"};
   std::vector<std::string> restarting = with_its_store();
   restarting.insert(restarting.end(), {"--max_restarts", "1", "--monitor_interval", "0.1"});
-  RunningProgram run(training_.command(torchrun(restarting), flags), environment());
+  RunningProgram run(training_.command(torchrun(restarting), flags), training_.environment());
   ASSERT_TRUE(eventually([&] { return training_.has_come_to(2); }));
   const pid_t victim = training_.process_with("LOCAL_RANK=2");
   ASSERT_GT(victim, 0) << "it was faster than this test";
