@@ -313,6 +313,18 @@ TEST_F(Run, says_what_tuttis_exit_codes_mean) {
   EXPECT_THAT(result.err, HasSubstr("ended with exit code 11 (Timeout)"));
 }
 
+// Rank 1 has ended, and rank 0 has not, when it says why.
+TEST_F(Run, tells_the_cause_and_not_that_somebody_else_was_seen_to_be_gone) {
+  const auto result =
+      run({"-n", "2"}, "cd " + folder_.path() +
+                           "; if [ $TUTTI_TASK_INDEX = 1 ]; then echo $$ >new; mv new pid; exit 10; fi; "
+                           "until [ -e pid ] && ! kill -0 $(cat pid); do sleep 0.01; done; "
+                           "echo why >&2; exit 3");
+  EXPECT_EQ(result.exit_code, 3);
+  EXPECT_THAT(result.err, HasSubstr("worker/0"));
+  EXPECT_THAT(result.err, HasSubstr("  | why\n"));
+}
+
 TEST_F(Run, shows_the_last_ten_lines_of_both_streams) {
   const auto result =
       run({"-n", "2"}, "[ $TUTTI_TASK_INDEX = 1 ] && { seq 1 20; echo why >&2; exit 1; }; sleep 1000");

@@ -169,7 +169,10 @@ void Group::lose_output() {
 
 // Takes all processes that have ended; those that have failed are started again, as long as that is allowed.
 void Group::reap() {
-  for (Member* failed : take_failed()) {
+  take_failed();
+  if (failed_.empty() || may_be_a_consequence()) return;
+  failed_at_.reset();
+  for (Member* failed : std::exchange(failed_, {})) {
     if (result_.exit_code != 0) return;
     if (restart(*failed)) continue;
     result_.exit_code = failed->outcome()->exit_code();
@@ -179,9 +182,7 @@ void Group::reap() {
   }
 }
 
-// The most telling failure first.
-std::vector<Member*> Group::take_failed() {
-  std::vector<Member*> failed;
+void Group::take_failed() {
   int status = 0;
   for (pid_t pid = waitpid(-1, &status, WNOHANG); pid > 0; pid = waitpid(-1, &status, WNOHANG)) {
     const auto member = std::find_if(members_.begin(), members_.end(),
@@ -189,12 +190,21 @@ std::vector<Member*> Group::take_failed() {
     if (member == members_.end()) continue;  // a grandchild whose parent has ended before it
     member->ended(Outcome(status));
     member->finish_output();
-    if (!servers_ended_ && !member->outcome()->success()) failed.push_back(&*member);
+    if (servers_ended_ || member->outcome()->success()) continue;
+    failed_.push_back(&*member);
+    if (!failed_at_) failed_at_ = Clock::now();
   }
-  std::stable_sort(failed.begin(), failed.end(), [](const Member* one, const Member* other) {
+  std::stable_sort(failed_.begin(), failed_.end(), [](const Member* one, const Member* other) {
     return one->outcome()->weight() > other->outcome()->weight();
   });
-  return failed;
+}
+
+// That somebody else is gone is often seen before that one has ended: it still closes its files. What it says
+// then is what the user wants to read.
+bool Group::may_be_a_consequence() const {
+  constexpr milliseconds kTimeToEnd{1000};
+  return failed_.front()->outcome()->weight() == Outcome::kComplaint && anyone_running() && !kill_at_ &&
+         restarts_ >= options_.restarts && Clock::now() < *failed_at_ + kTimeToEnd;
 }
 
 // They end by themselves where they were used; where the program has not, nobody tells them.

@@ -71,7 +71,8 @@ class Group {
   void interrupt(int signal);
   void lose_output();
   void reap();
-  std::vector<Member*> take_failed();
+  void take_failed();
+  bool may_be_a_consequence() const;
   void report(const Member& member);
   bool restart(Member& member);
   bool job_is_done() const;
@@ -91,7 +92,9 @@ class Group {
   Output out_{STDOUT_FILENO};
   Output err_{STDERR_FILENO};
   std::vector<Member> members_;
-  std::optional<Clock::time_point> kill_at_;  // set once the group is being stopped
+  std::vector<Member*> failed_;  // the most telling first; what follows from that is not decided yet
+  std::optional<Clock::time_point> failed_at_;  // the first of them
+  std::optional<Clock::time_point> kill_at_;    // set once the group is being stopped
   int restarts_ = 0;
   std::optional<Clock::time_point> servers_alone_since_;
   bool servers_ended_ = false;  // by us: how is no matter

@@ -41,7 +41,7 @@ std::string Outcome::describe() const {
 int Outcome::weight() const {
   if (success()) return 0;
   if (killed()) return 3;
-  return exit_code() == tutti::exit_code(ErrorKind::PeerLost) ? 1 : 2;
+  return exit_code() == tutti::exit_code(ErrorKind::PeerLost) ? kComplaint : 2;
 }
 
 }  // namespace tutti

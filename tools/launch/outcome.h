@@ -19,6 +19,7 @@ class Outcome {
   // Of several that ended at once, the one that tells most about the cause: a death before an error, and an
   // error before the complaint of a peer that somebody else is gone.
   int weight() const;
+  static constexpr int kComplaint = 1;
 
  private:
   int status_;

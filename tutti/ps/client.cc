@@ -198,10 +198,10 @@ std::vector<Json> Client::join_each(const std::vector<std::string>& plan, millis
 }
 
 // Of servers that make a step together some may have made it, and some not: then as it was before.
-int64_t Client::pull() {
+int64_t Client::pull(int64_t at_least) {
   if (!in_step_) return pull_at({});
   const auto deadline = Clock::now() + peers_.timeout();
-  for (int64_t step = common_step();;) {
+  for (int64_t step = std::max(common_step(), at_least);;) {
     try {
       return pull_at(step);
     } catch (const Error& error) {

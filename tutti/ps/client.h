@@ -76,8 +76,9 @@ class Client {
   // Everybody: once the chief has begun, on all servers. InvalidArgument: the plan is not the chief's.
   Standing join(const std::vector<std::string>& plan);
 
-  // Takes over the newest values that all servers have; returns their step.
-  int64_t pull();
+  // Takes over the newest values that all servers have, which are not older than of that step: it is waited
+  // for. Returns their step.
+  int64_t pull(int64_t at_least = 0);
 
   // What this worker's lanes gave of a step: for each subtree that has data, by server, the server's parts,
   // and those of the extras for server 0. Waits for all workers. The control words of all, one after the
@@ -93,7 +94,7 @@ class Client {
   torch::Tensor push_synchronous(const Push& push, int64_t workers);
   // Now it is, with the gradient times the factor, which is the same on all workers.
   void scale(int64_t step, double factor);
-  // Where some may be left behind: how many are in this step with us, or nothing if it goes on without us.
+  // Where some may be left behind: how many are in this step with us, or nothing if it was made without us.
   std::optional<int64_t> enter(int64_t step);
 
   // Gradients, one vector a block, that are applied as they are, unless `end` steps are made already.

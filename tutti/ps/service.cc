@@ -82,6 +82,8 @@ void Service::gone(const rpc::Caller& caller) {
     if (worker.caller != caller.id) continue;
     worker.caller = 0;
     if (run_ && run_->sync) run_->sync->withdraw(rank);
+    // Another may take its place, unless its gradients are in.
+    if (run_ && run_->added_up < run_->entering) run_->entered.erase(rank);
     if (!worker.left && !ended_) log_.warning("{} is gone", worker.name);
   }
   changed_.notify_all();

@@ -28,11 +28,12 @@ namespace tutti::ps {
 // state: what it has, for anybody: {begun, run, step, cpu_seconds}
 // begin: the chief: the part's values, its optimiser's state, and how steps are made
 // join: a worker, once a connection: waits for begin; checks that the worker has the same plan
-// pull: the values as they are now
+// pull: the values as they are now, or at a step, which is waited for
 // push: what one worker's lanes gave. Synchronous: waits until the step is made; asynchronous: an update at
 // once. Either way the new values come back
 // scale: where gradients are clipped, a push brings back the mean gradient, and this makes the update with it
-// enter: where some workers may be left behind: who is in this step (server 0)
+// enter: where some workers may be left behind: who is in this step (server 0). Who is not waits until it is
+// made
 // snapshot: values and the optimiser's state, for a checkpoint
 // note, read: JSON under a key: from the chief to all, until the run is begun anew
 // progress: the chief's notes that go with the run

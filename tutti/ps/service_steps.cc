@@ -136,11 +136,15 @@ rpc::Message Service::copies_at(int64_t step, const rpc::Message& request) {
   return answer;
 }
 
-rpc::Message Service::pull(Lock&, const rpc::Caller& caller, const rpc::Message& request) {
+rpc::Message Service::pull(Lock& lock, const rpc::Caller& caller, const rpc::Message& request) {
   require_run(request);
   rank_of(caller);  // refuses who has not joined
   if (!request.head.contains("step")) return copies_for(request);
-  return copies_at(number_within(request.head, "step", 0, kMostSteps), request);
+  const int64_t step = number_within(request.head, "step", 0, kMostSteps);
+  wait(
+      lock, caller, request, [&] { return run_->step >= step; },
+      [&] { return fmt::format("the server has not come to step {}, but to {}", step, run_->step); });
+  return copies_at(step, request);
 }
 
 rpc::Message Service::push(Lock& lock, const rpc::Caller& caller, const rpc::Message& request) {
@@ -231,27 +235,34 @@ rpc::Message Service::scale(Lock&, const rpc::Caller& caller, const rpc::Message
   return answer;
 }
 
+// Whoever has no place waits until the step is over, or until a place in it is free again: nobody may get
+// ahead of the servers.
 rpc::Message Service::enter(Lock& lock, const rpc::Caller& caller, const rpc::Message& request) {
   require_run(request);
   const int rank = rank_of(caller);
-  const int64_t step = number_in(request.head, "step");
+  const int64_t step = number_within(request.head, "step", 0, kMostSteps);
   const auto enough = static_cast<size_t>(std::max<int64_t>(1, run_->workers - run_->backup));
+  const auto is_missing = [&](int other, const Worker&) { return !run_->entered.contains(other); };
+  const auto why = [&] {
+    return fmt::format("step {} needs {} workers; missing is {}", step, enough, missing(is_missing));
+  };
+  const auto has_place = [&] {
+    return run_->entering == step && (run_->entered.contains(rank) || run_->entered.size() < enough);
+  };
   if (run_->entering < step && step == run_->step) {
     run_->entering = step;
     run_->entered.clear();
   }
-  if (step != run_->entering || (run_->entered.size() >= enough && !run_->entered.contains(rank))) {
+  wait(
+      lock, caller, request, [&] { return run_->step > step || has_place(); }, why);
+  if (!has_place()) {
     ++run_->dropped;
     return {{{"late", true}, {"step", run_->step}}, {}};
   }
   run_->entered.insert(rank);
   changed_.notify_all();
   wait(
-      lock, caller, request, [&] { return run_->entering > step || run_->entered.size() >= enough; },
-      [&] {
-        return fmt::format("step {} needs {} workers; missing is {}", step, enough,
-                           missing([&](int r, const Worker&) { return !run_->entered.contains(r); }));
-      });
+      lock, caller, request, [&] { return run_->entering > step || run_->entered.size() >= enough; }, why);
   return {{{"late", false}, {"expected", enough}}, {}};
 }
 

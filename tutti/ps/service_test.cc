@@ -122,19 +122,64 @@ TEST_F(ServiceOf, ps_sync_scales_no_gradient_that_is_still_on_its_way_to_another
   EXPECT_TRUE(torch::equal(values_behind_words(answer), torch::full({kSize}, 0.5)));
 }
 
-TEST_F(ServiceOf, ps_sync_drops_and_counts_what_comes_when_a_step_has_enough) {
-  rpc::Message beginning = begin("ps-sync", 3);
-  beginning.head["backup"] = 1;
-  call(0, "begin", beginning);
-  for (int rank = 0; rank < 3; ++rank) call(static_cast<uint64_t>(rank), "join", join(rank));
-  rpc::Message enter{head(), {}};
-  enter.head["step"] = 0;
-  auto first = std::async(std::launch::async, [&] { return call(0, "enter", enter).head; });
-  EXPECT_EQ(call(2, "enter", enter).head, Json({{"late", false}, {"expected", 2}}));
-  EXPECT_EQ(first.get().at("late"), false);
-  EXPECT_EQ(call(0, "state", {}).head.at("dropped"), 0);
-  EXPECT_EQ(call(1, "enter", enter).head.at("late"), true);
+// Three workers, of whom two make a step.
+class ServiceWithBackup : public ServiceOf {
+ protected:
+  ServiceWithBackup() {
+    rpc::Message beginning = begin("ps-sync", 3);
+    beginning.head["backup"] = 1;
+    call(0, "begin", beginning);
+    for (int rank = 0; rank < 3; ++rank) call(static_cast<uint64_t>(rank), "join", join(rank));
+  }
+  std::future<Json> enter(uint64_t id, int64_t step) {
+    rpc::Message request{head(), {}};
+    request.head["step"] = step;
+    return std::async(std::launch::async, [this, id, request] { return call(id, "enter", request).head; });
+  }
+  // Gives up at once.
+  void expect_no_place_yet(uint64_t id, int64_t step) {
+    rpc::Message request{head(), {}};
+    request.head["step"] = step;
+    request.head["patience"] = 1;
+    expect_error(ErrorKind::Timeout, HasSubstr("needs 2 workers"), [&] { call(id, "enter", request); });
+  }
+  rpc::Message push_expecting_two(int64_t step) {
+    rpc::Message request = push_of_step(step, 0.5);
+    request.head["expected"] = 2;
+    return request;
+  }
+  const Json in_step_ = {{"late", false}, {"expected", 2}};
+};
+
+TEST_F(ServiceWithBackup, has_who_is_late_wait_for_the_end_of_the_step_and_counts_it) {
+  auto first = enter(0, 0);
+  EXPECT_EQ(enter(2, 0).get(), in_step_);
+  EXPECT_EQ(first.get(), in_step_);
+  expect_no_place_yet(1, 0);
+  auto late = enter(1, 0);
+  auto push = std::async(std::launch::async, [&] { call(0, "push", push_expecting_two(0)); });
+  call(2, "push", push_expecting_two(0));
+  push.get();
+  EXPECT_EQ(late.get(), Json({{"late", true}, {"step", 1}}));
   EXPECT_EQ(call(0, "state", {}).head.at("dropped"), 1);
+}
+
+TEST_F(ServiceWithBackup, gives_the_place_of_who_is_gone_to_another) {
+  auto first = enter(0, 0);
+  EXPECT_EQ(enter(2, 0).get(), in_step_);
+  EXPECT_EQ(first.get(), in_step_);
+  auto substitute = enter(1, 0);
+  service_.gone(caller(2));
+  EXPECT_EQ(substitute.get(), in_step_);
+  EXPECT_EQ(call(0, "state", {}).head.at("dropped"), 0);
+}
+
+TEST_F(ServiceWithBackup, lets_nobody_get_ahead) {
+  expect_no_place_yet(1, 1);
+  rpc::Message pull{head(), {}};
+  pull.head["step"] = 1;
+  pull.head["patience"] = 1;
+  expect_error(ErrorKind::Timeout, HasSubstr("has not come to step 1"), [&] { call(1, "pull", pull); });
 }
 
 TEST_F(ServiceOf, ps_sync_lets_a_worker_that_comes_back_do_its_last_step_again) {

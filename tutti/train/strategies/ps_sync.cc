@@ -1,6 +1,5 @@
 #include "tutti/train/strategies/ps_sync.h"
 
-#include <algorithm>
 #include <optional>
 
 #include <torch/types.h>
@@ -72,12 +71,12 @@ StepResult PsSync::push(int64_t step, const Wishes& wishes, const std::vector<Tr
 
 // The others have made this step, and maybe more, without us.
 StepResult PsSync::catch_up(int64_t step, data::BatchQueue& queue) {
-  const int64_t now = client_.pull();
+  const int64_t now = client_.pull(step + 1);
   vectors_.take_over_buffers();
   for (int64_t passed = step + 1; passed < now; ++passed) {
     for (int64_t lane = block_.begin; lane < block_.end; ++lane) static_cast<void>(take(queue, passed));
   }
-  return {.step = std::max(now, step + 1), .made = false, .examples = 0, .loss_sum = {}, .wishes = {}};
+  return {.step = now, .made = false, .examples = 0, .loss_sum = {}, .wishes = {}};
 }
 
 std::vector<Tensors> PsSync::pieces_of(const std::vector<TreeSum::Subtree>& subtrees) const {
