@@ -19,5 +19,6 @@ CommandFunction doctor_command;
 CommandFunction bench_command;
 CommandFunction serve_command;
 CommandFunction stop_command;
+CommandFunction shard_command;
 
 }  // namespace tutti

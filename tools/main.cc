@@ -22,11 +22,12 @@ struct Command {
   CommandFunction* run;  // nothing: in kTorchProgram
 };
 
-constexpr std::array<Command, 7> kCommands = {{
+constexpr std::array<Command, 8> kCommands = {{
     {"run", "start a program as the workers of one job", run_command},
     {"serve", "be a parameter server, for any program", nullptr},
     {"stop", "end the parameter servers of a cluster", nullptr},
     {"inspect", "what is in a checkpoint and whether it is whole; what is in a table", nullptr},
+    {"shard", "cut tables into shards, all alike", nullptr},
     {"doctor", "whether this machine is fit, and what to do where it is not", nullptr},
     {"bench", "how fast tasks exchange vectors", nullptr},
     {"version", "the versions of Tutti and LibTorch", version_command},

@@ -15,6 +15,7 @@ int dispatch(const std::vector<std::string>& arguments) {
   if (name == "doctor") return doctor_command(rest, environment);
   if (name == "bench") return bench_command(rest, environment);
   if (name == "serve") return serve_command(rest, environment);
+  if (name == "shard") return shard_command(rest, environment);
   if (name == "stop") return stop_command(rest, environment);
   fail(ErrorKind::InvalidArgument, "tutti-torch: started by `tutti`, not by hand");
 }

@@ -40,7 +40,8 @@ struct Flags {
   // "shm", "gloo", "mpi", "nccl", "shm+gloo", "shm+mpi"; auto: nccl where each worker has a GPU of its own,
   // else shm+gloo where both are of use.
   std::string comm = "auto";
-  double timeout = 60;  // seconds that anything may wait for another task
+  double timeout = 60;       // seconds that anything may wait for another task
+  double feed_timeout = 60;  // seconds that a step may wait for its data
 
   // What parameter servers do.
   std::string placement = "round-robin";  // "greedy", "split:SIZE"

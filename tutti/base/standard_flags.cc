@@ -65,6 +65,9 @@ void add_carrier_flags(FlagSet& set, Flags& flags) {
       "of them for all; auto is nccl where each worker has a GPU of its own, else shm+gloo");
   set.add("--timeout", flags.timeout, "seconds to wait for another task before giving up and naming it");
   set.require("--timeout", "a number of seconds above 0", is_positive);
+  set.add("--feed-timeout", flags.feed_timeout,
+          "seconds to wait for a batch before giving up and saying what is read");
+  set.require("--feed-timeout", "a number of seconds above 0", is_positive);
 }
 
 void add_comm_flags(FlagSet& set, Flags& flags) {

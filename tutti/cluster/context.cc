@@ -52,4 +52,10 @@ Context::Context(Flags flags, Identity identity)
       device_(device_of(flags_, identity_)),
       threads_(threads_of(flags_, identity_)) {}
 
+Context Context::with_logdir(const std::string& logdir) const {
+  Context other = *this;
+  other.flags_.logdir = logdir;
+  return other;
+}
+
 }  // namespace tutti

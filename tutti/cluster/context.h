@@ -22,6 +22,9 @@ class Context {
   // Finds the device and the number of threads; `identity` comes from discover().
   Context(Flags flags, Identity identity);
 
+  // The same task with another --logdir, for one of several trainings of a program.
+  Context with_logdir(const std::string& logdir) const;
+
   int rank() const { return identity_.membership.rank; }
   int world() const { return identity_.membership.world; }
   int local_rank() const { return identity_.membership.local_rank; }

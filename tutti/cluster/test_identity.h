@@ -3,6 +3,7 @@
 #include <string>
 
 #include "tutti/cluster/identity.h"
+#include "tutti/cluster/roles.h"
 
 namespace tutti {
 

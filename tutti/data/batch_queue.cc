@@ -135,7 +135,7 @@ void BatchQueue::wait_for(int64_t ticket, std::unique_lock<std::mutex>& lock) {
   ++waits_;
   const SpanScope span(options_.timeline, Activity::Queue, "wait for a batch",
                        options_.step_in_timeline + step_of(ticket));
-  const auto deadline = std::chrono::steady_clock::now() + std::min(feed_.options().timeout, kLongestWait);
+  const auto deadline = std::chrono::steady_clock::now() + std::min(timeout(), kLongestWait);
   if (!batch_ready_.wait_until(lock, deadline, [&] { return slot_of(ticket).ready(); })) fail_late(ticket);
 }
 
@@ -143,12 +143,14 @@ void BatchQueue::fail_late(int64_t ticket) const {
   std::vector<int64_t> examples;
   sampler_.examples(step_of(ticket), lane_of(ticket), examples);
   const std::span<const int64_t> shown(examples.data(), std::min<size_t>(examples.size(), 4));
-  fail(ErrorKind::Timeout,
-       "no batch for step {}, lane {} in {} s: a reader is at its {} examples ({}{}). Look at what they are "
-       "read "
-       "from, or raise the feed's timeout",
-       step_of(ticket), lane_of(ticket), std::chrono::duration<double>(feed_.options().timeout).count(),
-       examples.size(), fmt::join(shown, ", "), shown.size() < examples.size() ? ", ..." : "");
+  const std::string place = examples.empty() ? "" : feed_.source().place_of(examples.front());
+  fail(
+      ErrorKind::Timeout,
+      "no batch for step {}, lane {} in {} s: a reader is at its {} examples ({}{}){}. Look at what they are "
+      "read from, or raise --feed-timeout",
+      step_of(ticket), lane_of(ticket), std::chrono::duration<double>(timeout()).count(), examples.size(),
+      fmt::join(shown, ", "), shown.size() < examples.size() ? ", ..." : "",
+      place.empty() ? "" : fmt::format(", the first of them in {}", place));
 }
 
 int64_t BatchQueue::waits() const {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
@@ -22,8 +23,9 @@ struct BatchQueueOptions {
   int64_t first_lane = 0;
   int64_t end_lane = 1;                // one past the last; with none, the queue is at its end at once
   torch::Device device = torch::kCPU;  // where the batches will go: pinned on the way to a GPU
-  Timeline* timeline = nullptr;        // where waiting and reading are noted down; outlives the queue
-  int64_t step_in_timeline = 0;        // of step 0
+  std::chrono::milliseconds timeout = std::chrono::seconds(60);  // where the feed says none
+  Timeline* timeline = nullptr;  // where waiting and reading are noted down; outlives the queue
+  int64_t step_in_timeline = 0;  // of step 0
 };
 
 // A feed in motion: threads that read batches ahead of the training loop. Batches are made out of order, by
@@ -57,6 +59,7 @@ class BatchQueue {
     bool ready() const { return batch.has_value() || error.has_value(); }
   };
 
+  std::chrono::milliseconds timeout() const { return feed_.options().timeout.value_or(options_.timeout); }
   int64_t step_of(int64_t ticket) const { return options_.first_step + ticket / lanes_; }
   int64_t lane_of(int64_t ticket) const { return options_.first_lane + ticket % lanes_; }
   Slot& slot_of(int64_t ticket) { return slots_[static_cast<size_t>(ticket % ahead_)]; }

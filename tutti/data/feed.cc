@@ -62,12 +62,29 @@ Feed Feed::take(int64_t count) const {
   return feed;
 }
 
+Feed Feed::deal(Deal deal) const {
+  Feed feed = *this;
+  feed.deal_ = std::move(deal);
+  return feed;
+}
+
+std::vector<ExampleRange> Feed::ranges(int64_t lanes) const {
+  if (!deal_) return {};
+  std::vector<ExampleRange> ranges = deal_(lanes);
+  for (ExampleRange& range : ranges) {
+    range.begin = std::min(range.begin, size_);
+    range.end = std::min(range.end, size_);
+  }
+  return ranges;
+}
+
 Feed Feed::with(const FeedOptions& options) const {
-  if (options.threads < 1 || options.ahead < 1 || options.timeout.count() < 0) {
+  const int64_t timeout = options.timeout.value_or(std::chrono::milliseconds(0)).count();
+  if (options.threads < 1 || options.ahead < 1 || timeout < 0) {
     fail(ErrorKind::InvalidArgument,
          "feed: {} threads, {} batches ahead, a timeout of {} ms; threads and batches start at 1, the "
          "timeout at 0",
-         options.threads, options.ahead, options.timeout.count());
+         options.threads, options.ahead, timeout);
   }
   Feed feed = *this;
   feed.options_ = options;

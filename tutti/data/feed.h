@@ -4,19 +4,22 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "tutti/data/batch.h"
 #include "tutti/data/sampler.h"
 #include "tutti/data/source.h"
+#include "tutti/data/statistics.h"
 
 namespace tutti::data {
 
 struct FeedOptions {
   int threads = 1;    // that read and transform ahead of the training loop
   int64_t ahead = 4;  // batches at most that are ready, or being made, before they are asked for
-  std::chrono::milliseconds timeout = std::chrono::seconds(60);  // that a wait for a batch may take
+  // That a wait for a batch may take; as --feed-timeout says, where nothing is said here.
+  std::optional<std::chrono::milliseconds> timeout = {};
 };
 
 // A source and how its examples are to be seen. A value: each of its verbs returns another feed and leaves
@@ -37,11 +40,17 @@ class Feed {
   // The first `count` examples of the source, or all where there are fewer.
   Feed take(int64_t count) const;
 
+  // Each lane sees a range of examples of its own, as `deal` says of so many lanes.
+  using Deal = std::function<std::vector<ExampleRange>(int64_t lanes)>;
+  Feed deal(Deal deal) const;
+
   Feed with(const FeedOptions& options) const;
 
   // Examples.
   int64_t size() const { return size_; }
   Order order() const { return order_; }
+  // Those of each of so many lanes; none where they share all examples.
+  std::vector<ExampleRange> ranges(int64_t lanes) const;
   const Source& source() const { return *source_; }
   const FeedOptions& options() const { return options_; }
 
@@ -49,9 +58,13 @@ class Feed {
   // goes wrong in a reader or a transform comes out as an Error.
   Batch read(std::span<const int64_t> examples) const;
 
+  // Of what the source has under that name, before it is transformed.
+  TableStatistics statistics(const std::string& name) const { return source_->statistics(name); }
+
  private:
   std::shared_ptr<const Source> source_;
   std::vector<Transform> transforms_;
+  Deal deal_;
   FeedOptions options_;
   Order order_ = Order::Sequential;
   int64_t size_ = 0;

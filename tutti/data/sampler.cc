@@ -33,7 +33,26 @@ Sampler::Sampler(int64_t examples, const SamplerOptions& options) : size_(exampl
     fail(ErrorKind::InvalidArgument, "sampler: {} examples; 0 to 2^62 are possible", examples);
   }
   const int64_t per_step = examples_per_step(options);
-  steps_per_epoch_ = examples / per_step + (examples % per_step != 0 && !options.drop_remainder ? 1 : 0);
+  if (options.ranges.empty()) {
+    steps_per_epoch_ = steps_for(examples, per_step);
+    return;
+  }
+  if (static_cast<int64_t>(options.ranges.size()) != options.lanes)
+    fail(ErrorKind::InvalidArgument, "sampler: {} ranges of examples for {} lanes", options.ranges.size(),
+         options.lanes);
+  std::vector<int64_t> steps;
+  for (const ExampleRange& range : options.ranges) {
+    if (range.begin < 0 || range.end < range.begin || range.end > examples)
+      fail(ErrorKind::InvalidArgument, "sampler: no range of {} examples: {} to {}", examples, range.begin,
+           range.end);
+    steps.push_back(steps_for(range.size(), options.batch));
+  }
+  const auto [shortest, longest] = std::minmax_element(steps.begin(), steps.end());
+  steps_per_epoch_ = options.drop_remainder ? *shortest : *longest;
+}
+
+int64_t Sampler::steps_for(int64_t examples, int64_t per_step) const {
+  return examples / per_step + (examples % per_step != 0 && !options_.drop_remainder ? 1 : 0);
 }
 
 int64_t Sampler::epoch_of(int64_t step) const {
@@ -41,22 +60,41 @@ int64_t Sampler::epoch_of(int64_t step) const {
   return step / steps_per_epoch_;
 }
 
+// In the order of what the lane deals out, alone or with the others.
+ExampleRange Sampler::positions(int64_t in_epoch, int64_t lane) const {
+  const bool alone = !options_.ranges.empty();
+  const int64_t all = alone ? options_.ranges[static_cast<size_t>(lane)].size() : size_;
+  // No overflow: the step begins inside the epoch, and a step's examples are at most 2^62.
+  const int64_t before =
+      alone ? in_epoch * options_.batch : in_epoch * options_.lanes * options_.batch + lane * options_.batch;
+  const int64_t begin = std::min(before, all);
+  return {begin, begin + std::min(options_.batch, all - begin)};
+}
+
+bool Sampler::fills_all_lanes(int64_t step) const {
+  for (int64_t lane = 0; lane < options_.lanes; ++lane) {
+    if (positions(step % steps_per_epoch_, lane).size() == 0) return false;
+  }
+  return true;
+}
+
 void Sampler::examples(int64_t step, int64_t lane, std::vector<int64_t>& out) const {
   TUTTI_CHECK(lane >= 0 && lane < options_.lanes, "lane {} of {}", lane, options_.lanes);
   const int64_t epoch = epoch_of(step);
-  const int64_t in_epoch = step % steps_per_epoch_;
-  // No overflow: the step begins inside the epoch, and a step's examples are at most 2^62.
-  const int64_t step_begin = in_epoch * options_.lanes * options_.batch;
-  const int64_t begin = std::min(step_begin + lane * options_.batch, size_);
-  const int64_t end = begin + std::min(options_.batch, size_ - begin);
+  const ExampleRange own =
+      options_.ranges.empty() ? ExampleRange{0, size_} : options_.ranges[static_cast<size_t>(lane)];
+  const ExampleRange at = positions(step % steps_per_epoch_, lane);
   out.clear();
-  out.reserve(static_cast<size_t>(end - begin));
+  out.reserve(static_cast<size_t>(at.size()));
   if (options_.order == Order::Sequential) {
-    for (int64_t position = begin; position < end; ++position) out.push_back(position);
+    for (int64_t position = at.begin; position < at.end; ++position) out.push_back(own.begin + position);
     return;
   }
-  const Permutation permutation(size_, epoch_key(options_.seed, epoch));
-  for (int64_t position = begin; position < end; ++position) out.push_back(permutation(position));
+  uint64_t key = epoch_key(options_.seed, epoch);
+  if (!options_.ranges.empty()) key = mix(key + static_cast<uint64_t>(lane));
+  const Permutation permutation(own.size(), key);
+  for (int64_t position = at.begin; position < at.end; ++position)
+    out.push_back(own.begin + permutation(position));
 }
 
 }  // namespace tutti::data

@@ -5,6 +5,8 @@
 #include <numeric>
 #include <set>
 
+#include <gmock/gmock.h>
+
 #include "tutti/base/test_errors.h"
 
 namespace tutti::data {
@@ -157,6 +159,58 @@ TEST(Sampler, refuses_what_makes_no_sense) {
   error_of(ErrorKind::Bug, [&] { seen_by(sampler, -1, 0); });
   error_of(ErrorKind::Bug, [&] { seen_by(sampler, 0, 2); });
   error_of(ErrorKind::Bug, [&] { seen_by(sampler, 0, -1); });
+}
+
+TEST(Sampler, with_ranges_deals_each_lane_its_own) {
+  const std::vector<ExampleRange> ranges = {{0, 7}, {7, 7}, {7, 10}};
+  for (const Order order : {Order::Sequential, Order::Shuffled}) {
+    const Sampler sampler(10, {.order = order, .lanes = 3, .batch = 2, .ranges = ranges});
+    EXPECT_EQ(sampler.steps_per_epoch(), 4);
+    for (const int64_t epoch : {0, 3}) {
+      for (int64_t lane = 0; lane < 3; ++lane) {
+        std::vector<int64_t> all;
+        for (int64_t step = 0; step < 4; ++step) {
+          for (const int64_t example : seen_by(sampler, 4 * epoch + step, lane)) all.push_back(example);
+        }
+        std::sort(all.begin(), all.end());
+        const ExampleRange& range = ranges[static_cast<size_t>(lane)];
+        std::vector<int64_t> expected(static_cast<size_t>(range.size()));
+        std::iota(expected.begin(), expected.end(), range.begin);
+        EXPECT_EQ(all, expected);
+      }
+    }
+    EXPECT_FALSE(sampler.fills_all_lanes(0));
+  }
+}
+
+TEST(Sampler, with_ranges_shuffles_each_epoch_and_each_lane_in_another_way) {
+  const Sampler sampler(2000, {.lanes = 2, .batch = 1000, .ranges = {{0, 1000}, {1000, 2000}}});
+  const std::vector<int64_t> first = seen_by(sampler, 0, 0);
+  std::vector<int64_t> of_other_lane = seen_by(sampler, 0, 1);
+  for (int64_t& example : of_other_lane) example -= 1000;
+  EXPECT_NE(first, of_other_lane);
+  EXPECT_NE(first, seen_by(sampler, 1, 0));
+  EXPECT_EQ(first, seen_by(sampler, 0, 0));
+}
+
+TEST(Sampler, with_ranges_drops_what_the_shortest_does_not_fill) {
+  const std::vector<ExampleRange> ranges = {{0, 7}, {7, 12}};
+  const Sampler sampler(12, {.lanes = 2, .batch = 2, .drop_remainder = true, .ranges = ranges});
+  EXPECT_EQ(sampler.steps_per_epoch(), 2);
+  EXPECT_TRUE(sampler.fills_all_lanes(1));
+  EXPECT_TRUE(Sampler(12, {.lanes = 2, .batch = 3}).fills_all_lanes(1));
+  EXPECT_FALSE(Sampler(12, {.lanes = 2, .batch = 5}).fills_all_lanes(1));
+}
+
+TEST(Sampler, with_ranges_refuses_what_is_none) {
+  const auto refused = [](std::vector<ExampleRange> ranges) {
+    expect_error(ErrorKind::InvalidArgument, ::testing::HasSubstr("range"),
+                 [&] { Sampler(10, {.lanes = 2, .ranges = std::move(ranges)}); });
+  };
+  refused({{0, 10}});
+  refused({{0, 5}, {5, 11}});
+  refused({{-1, 5}, {5, 10}});
+  refused({{5, 4}, {5, 10}});
 }
 
 }  // namespace

@@ -3,8 +3,10 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 
 #include "tutti/data/batch.h"
+#include "tutti/data/statistics.h"
 
 namespace tutti::data {
 
@@ -20,6 +22,13 @@ class Source {
   // The rows of these examples, in this order, in memory of their own. Thread-safe. Fails with an Error that
   // names the file and the record.
   virtual Batch read(std::span<const int64_t> examples) const = 0;
+
+  // What people call an example: its number, where it has no ID.
+  virtual std::string id(int64_t example) const;
+  // Where it is read from, for error messages: "data/shard3"; "" where nobody would know more then.
+  virtual std::string place_of(int64_t example) const;
+  // Of all examples' tensors of that name. Reads them all, unless a source knows better.
+  virtual TableStatistics statistics(const std::string& name) const;
 };
 
 // A source over tensors in memory, one row an example. The tensors are shared, not copied: leave them

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -34,6 +35,7 @@ class Auc final : public Metric {
     const auto* score = scores.data_ptr<double>();
     const auto* label = labels.data_ptr<double>();
     for (int64_t i = 0; i < batch.size(); ++i) {
+      if (std::isnan(label[i])) continue;
       bins_.push_back({score[i], label[i] == 1 ? 1U : 0U, label[i] == 1 ? 0U : 1U});
     }
     compact_where_due();
@@ -101,10 +103,10 @@ class Auc final : public Metric {
   torch::Tensor labels_of(const Batch& batch) const {
     const torch::Tensor labels = batch[label_].detach().to(torch::kCPU, torch::kDouble).contiguous();
     const bool well_formed =
-        labels.numel() == batch.size() && (labels.eq(0) | labels.eq(1)).all().item<bool>();
+        labels.numel() == batch.size() && (labels.eq(0) | labels.eq(1) | labels.isnan()).all().item<bool>();
     if (!well_formed) {
-      fail(ErrorKind::InvalidArgument, "{}: '{}' has to hold one 0 or 1 for each of {} examples", name_,
-           label_, batch.size());
+      fail(ErrorKind::InvalidArgument, "{}: '{}' has to hold 0, 1 or nothing (NaN) for each of {} examples",
+           name_, label_, batch.size());
     }
     return labels;
   }

@@ -39,7 +39,8 @@ class Accuracy final : public Metric {
     const torch::Tensor single = without_column(prediction);
     const torch::Tensor answers = single.dim() == 1 ? single > options_.threshold : single.argmax(1);
     if (answers.sizes() != labels.sizes()) fail_shapes(name_, prediction, label_, labels);
-    mean_.add(answers.to(labels.scalar_type()).eq(labels).sum(), answers.numel());
+    // What is missing equals nothing.
+    mean_.add(answers.to(labels.scalar_type()).eq(labels).sum(), labels.isnan().logical_not().sum());
   }
 
   std::vector<double> counters() const override { return mean_.counters(); }
@@ -68,7 +69,9 @@ class SquaredError final : public Metric {
     const torch::Tensor labels = without_column(batch[label_]);
     const torch::Tensor values = without_column(prediction);
     if (values.sizes() != labels.sizes()) fail_shapes(name_, prediction, label_, labels);
-    mean_.add((values.to(torch::kDouble) - labels.to(torch::kDouble)).square().sum(), values.numel());
+    const torch::Tensor known = labels.isnan().logical_not();
+    const torch::Tensor errors = (values.to(torch::kDouble) - labels.to(torch::kDouble)).square();
+    mean_.add(errors.masked_fill(known.logical_not(), 0).sum(), known.sum());
   }
 
   std::vector<double> counters() const override { return mean_.counters(); }

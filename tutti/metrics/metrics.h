@@ -5,6 +5,7 @@
 
 #include "tutti/metrics/metric.h"
 
+// A label that is NaN is missing: its example is left out.
 namespace tutti::metrics {
 
 struct AccuracyOptions {

@@ -256,13 +256,30 @@ TEST(Auc, refuses_what_has_no_rank) {
   expect_error(ErrorKind::InvalidArgument, HasSubstr("1 of 2 scores are NaN"), [&] {
     metric->update(torch::tensor({0.0, std::nan("")}), labels(torch::tensor({0, 1})));
   });
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("one 0 or 1 for each of 2"), [&] {
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("0, 1 or nothing (NaN) for each of 2"), [&] {
     metric->update(torch::zeros({2}), labels(torch::tensor({0, 2})));
   });
   expect_error(ErrorKind::InvalidArgument, HasSubstr("[2, 3]"), [&] {
     metric->update(torch::zeros({2, 3}), labels(torch::tensor({0, 1})));
   });
   EXPECT_EQ(metric->value(), std::nullopt);
+}
+
+TEST(Metrics, leave_out_examples_whose_label_is_missing) {
+  const float missing = std::nanf("");
+  const torch::Tensor label = torch::tensor({1.F, missing, 0.F, missing, 1.F});
+  const torch::Tensor prediction = torch::tensor({2.F, 3.F, 1.F, -7.F, -1.F});
+  const auto value_of = [&](const MetricPtr& metric) {
+    metric->update(prediction, labels(label));
+    metric->update(prediction.narrow(0, 1, 1), labels(label.narrow(0, 1, 1)));  // nothing at all
+    return metric->value();
+  };
+  EXPECT_DOUBLE_EQ(*value_of(accuracy("label")), 1.0 / 3);
+  EXPECT_DOUBLE_EQ(*value_of(mse("label")), (1.0 + 1.0 + 4.0) / 3);
+  EXPECT_DOUBLE_EQ(*value_of(auc("label")), 0.5);
+  const auto nothing = mse("label");
+  nothing->update(prediction.narrow(0, 1, 1), labels(label.narrow(0, 1, 1)));
+  EXPECT_EQ(nothing->value(), std::nullopt);
 }
 
 }  // namespace

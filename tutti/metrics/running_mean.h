@@ -13,20 +13,23 @@ namespace tutti::metrics {
 // for it.
 class RunningMean {
  public:
-  // `sum`: one number on any device, over `count` things.
+  // One number each on any device: a sum, and over how many things it is.
+  void add(const torch::Tensor& sum, const torch::Tensor& count);
   void add(const torch::Tensor& sum, int64_t count);
 
-  std::vector<double> counters() const { return {sum(), static_cast<double>(count_)}; }
+  std::vector<double> counters() const { return {sum(), count()}; }
   void merge(std::span<const double> counters);
   // Nothing where nothing was counted.
   std::optional<double> value() const;
 
  private:
   double sum() const;
+  double count() const;
 
-  torch::Tensor on_device_;  // undefined before the first add
-  double merged_ = 0;        // what came from others
-  int64_t count_ = 0;
+  torch::Tensor sum_on_device_;  // both undefined before the first add
+  torch::Tensor count_on_device_;
+  double merged_sum_ = 0;  // what came from others
+  double merged_count_ = 0;
 };
 
 }  // namespace tutti::metrics

@@ -239,11 +239,17 @@ Message Connection::ask_service(const Frame& frame, const Message& request) {
     serving_ = false;
     answering_ = true;
     return answer;
+  } catch (const Error& error) {
+    const std::lock_guard lock(mutex_);
+    serving_ = false;
+    // What it was told of itself the caller need not hear: that it has gone, or that the host is closing.
+    if (gone_ && error.kind() == ErrorKind::PeerLost)
+      throw StreamEnd(ErrorKind::PeerLost, "the caller has gone");
+    answering_ = true;
+    throw;
   } catch (...) {
     const std::lock_guard lock(mutex_);
     serving_ = false;
-    // What it has failed with is that the caller has gone, or that the host is closing.
-    if (gone_) throw StreamEnd(ErrorKind::PeerLost, "the caller has gone");
     answering_ = true;
     throw;
   }

@@ -185,6 +185,45 @@ class LateService final : public Service {
   int told_ = 0;
 };
 
+// Fails while its host is being closed, of something else.
+class RefusingService final : public Service {
+ public:
+  Message serve(const Caller&, const std::string&, const Message&) override {
+    std::unique_lock lock(mutex_);
+    serving_ = true;
+    changed_.notify_all();
+    EXPECT_TRUE(changed_.wait_for(lock, kEventually, [&] { return told_; }));
+    fail(ErrorKind::InvalidArgument, "not that");
+  }
+  void gone(const Caller&) override {
+    const std::lock_guard lock(mutex_);
+    told_ = true;
+    changed_.notify_all();
+  }
+  void await_serving() {
+    std::unique_lock lock(mutex_);
+    ASSERT_TRUE(changed_.wait_for(lock, kEventually, [&] { return serving_; }));
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool serving_ = false;  // all guarded by mutex_
+  bool told_ = false;
+};
+
+TEST(Host, that_closes_tells_its_callers_what_the_service_has_failed_with) {
+  RefusingService service;
+  auto host = std::make_unique<Host>(HostOptions{}, service);
+  Channel channel(address_of(*host));
+  auto call = std::async(std::launch::async, [&] {
+    expect_error(ErrorKind::InvalidArgument, HasSubstr("not that"), [&] { channel.call("anything", {}); });
+  });
+  service.await_serving();
+  host.reset();
+  call.get();
+}
+
 TEST(Host, says_that_a_caller_has_gone_until_the_service_has_noticed) {
   LateService service;
   const Host host({}, service);

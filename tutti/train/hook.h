@@ -13,8 +13,8 @@
 #include "tutti/params/optimizer.h"
 #include "tutti/params/parameters.h"
 #include "tutti/store/event_file.h"
-#include "tutti/train/model.h"
 #include "tutti/train/strategy.h"
+#include "tutti/train/trainable.h"
 
 namespace tutti {
 

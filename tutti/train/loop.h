@@ -14,9 +14,9 @@
 #include "tutti/params/distributed_optimizer.h"
 #include "tutti/params/parameters.h"
 #include "tutti/train/hook.h"
-#include "tutti/train/model.h"
 #include "tutti/train/session.h"
 #include "tutti/train/stop_signals.h"
+#include "tutti/train/trainable.h"
 
 namespace tutti {
 

@@ -1,64 +1,153 @@
 #pragma once
 
-#include <concepts>
+#include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
+#include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
-#include <torch/nn/module.h>
-#include <torch/nn/pimpl.h>
 #include <torch/types.h>
 
-#include "tutti/data/batch.h"
+#include "tutti/cluster/context.h"
+#include "tutti/comm/communicator.h"
+#include "tutti/data/feed.h"
+#include "tutti/metrics/metric.h"
+#include "tutti/nn/pipe.h"
+#include "tutti/params/optimizer.h"
+#include "tutti/train/trainable.h"
+#include "tutti/train/trainer.h"
 
 namespace tutti {
 
-// What a loss function returns: the mean over the batch's examples, and the predictions if it likes, so that
-// metrics of the training batches cost nothing. A tensor alone will do.
-struct LossOutput {
-  LossOutput(torch::Tensor mean_loss) : loss(std::move(mean_loss)) {}  // NOLINT(google-explicit-constructor)
-  LossOutput(torch::Tensor mean_loss, torch::Tensor predictions)
-      : loss(std::move(mean_loss)), prediction(std::move(predictions)) {}
-
-  torch::Tensor loss;
-  torch::Tensor prediction;  // may be undefined
+struct ModelFitOptions {
+  int64_t steps = 0;  // of each start; as in FitOptions
+  int64_t epochs = 0;
+  int64_t restarts = 1;  // trainings from other first weights, of which the best is kept
 };
 
-class Script;
+// A model that is said in a few lines: what goes in, what is computed from it, what is to become small, what
+// is to be known. Values are named once; a Trainer does the rest.
+//   tutti::Model model(ctx);
+//   const auto desc = model.input("desc");
+//   const auto targ = model.target("targ");
+//   const auto logits = model.net(nn::WindowInput() | nn::Dense(20, torch::tanh) | nn::Dense(1), desc);
+//   model.output("pred", torch::sigmoid, logits);
+//   model.loss("xent", nn::xent_uniform_sum, targ, logits);
+//   model.metric(metrics::auc("targ"), logits);
+//   model.fit(feed.shuffle(), torch::optim::AdamOptions(1e-3), {.steps = 1000, .restarts = 2});
+// Every worker says and calls the same. Not thread-safe.
+class Model {
+ public:
+  // A tensor with a row an example, or the weights: what it is is known for each batch. Only of use to the
+  // model that made it.
+  class Value {
+   private:
+    friend class Model;
+    explicit Value(size_t index) : index_(index) {}
+    size_t index_;
+  };
 
-// A module together with what is computed from it: all that training needs to know of a program's model.
-struct Model {
-  std::shared_ptr<torch::nn::Module> module;
-  std::function<LossOutput(const Batch&)> loss;
-  std::function<torch::Tensor(const Batch&)> predict;  // empty where nobody said how
-  // The same as a program that can be sent to where the model is not known (script.h); may be null.
-  std::shared_ptr<const Script> script;
-};
+  // The context outlives it.
+  explicit Model(const Context& context);
+  ~Model();
+  Model(const Model&) = delete;
+  Model& operator=(const Model&) = delete;
 
-namespace internal {
-
-template <class Net>
-concept HasForward = requires(Net& net, const torch::Tensor& x) {
-  { net.forward(x) } -> std::convertible_to<torch::Tensor>;
-};
-
-}  // namespace internal
-
-// Net::forward(Tensor), where there is one, gives predictions from the first tensor of a batch.
-template <class Net, class Loss>
-Model make_model(std::shared_ptr<Net> net, Loss loss) {
-  Model model;
-  model.module = net;
-  model.loss = [net, loss = std::move(loss)](const Batch& batch) -> LossOutput { return loss(*net, batch); };
-  if constexpr (internal::HasForward<Net>) {
-    model.predict = [net](const Batch& batch) -> torch::Tensor { return net->forward(batch.front()); };
+  // Of the feed's batches. Targets are not there when predictions are asked for.
+  Value input(const std::string& name);
+  Value target(const std::string& name);
+  // What a net makes of it; its layers are made when it is first known what comes in.
+  Value net(const nn::Pipe& pipe, Value rows);
+  // All weights of all nets in one vector; what layers are shifted by is left out.
+  Value weights();
+  // What a function makes of tensors.
+  template <class Function, class... Values>
+  Value apply(Function function, Values... values) {
+    return add_call(unpacked(std::move(function), std::index_sequence_for<Values...>()), {values.index_...});
   }
-  return model;
-}
 
-template <class Net, class Loss>
-Model make_model(const torch::nn::ModuleHolder<Net>& net, Loss loss) {
-  return make_model(net.ptr(), std::move(loss));
-}
+  // What predict() gives, under this name.
+  void output(const std::string& name, Value value);
+  template <class Function, class... Values>
+  void output(const std::string& name, Function function, Values... values) {
+    output(name, apply(std::move(function), values...));
+  }
+  // One number a batch; what is trained is the sum of all losses. Lanes are averaged, whatever they are.
+  void loss(const std::string& name, Value value);
+  template <class Function, class... Values>
+  void loss(const std::string& name, Function function, Values... values) {
+    loss(name, apply(std::move(function), values...));
+  }
+  // What evaluate() tells, of these predictions.
+  void metric(metrics::MetricPtr metric, Value prediction);
+
+  // Trains it: that many times, each from weights that a seed of its own has given, and keeps the one whose
+  // loss over the whole feed is least; all workers agree which. With --logdir every start has a folder of its
+  // own there, so that a run that was interrupted goes on in the start in which it was. Several starts need
+  // workers that talk to each other: with servers, or a master, that is an InvalidArgument.
+  void fit(const data::Feed& feed, const OptimizerOptions& optimizer, const ModelFitOptions& options = {},
+           const TrainerOptions& trainer = {});
+
+  // After fit(). Metrics, and losses as means over the batches, by name.
+  std::map<std::string, double> evaluate(const data::Feed& feed);
+  // The outputs' columns side by side, a row an example in the feed's order. One worker may call it alone.
+  torch::Tensor predict(const data::Feed& feed);
+  // The same as a table (.csv, else TSV) with the examples' IDs; the chief writes it, and the others do
+  // nothing.
+  void predict(const data::Feed& feed, const std::string& path);
+
+  // Of the start that was kept.
+  Trainer& trainer();
+
+ private:
+  using Tensors = std::vector<torch::Tensor>;
+  using Call = std::function<torch::Tensor(const Tensors&)>;
+  // One value: of a batch, of a net, of a function, or the weights.
+  struct Node {
+    std::string from_batch = {};
+    std::optional<nn::Pipe> pipe = {};
+    Call call = {};
+    std::vector<size_t> of = {};
+    bool is_target = false;
+  };
+  struct Named {
+    std::string name;
+    Value value;
+  };
+  struct Measured {
+    metrics::MetricPtr metric;
+    Value prediction;
+  };
+  // The nets of one start.
+  class Instance;
+
+  template <class Function, size_t... I>
+  static Call unpacked(Function function, std::index_sequence<I...>) {
+    return
+        [function = std::move(function)](const Tensors& of) -> torch::Tensor { return function(of[I]...); };
+  }
+  Value add(Node node);
+  Value add_call(Call call, std::vector<size_t> of);
+  void require_own(const Value& value) const;
+  std::shared_ptr<Instance> make_instance(const data::Feed& feed, int64_t start) const;
+  Trainable trainable(const std::shared_ptr<Instance>& instance) const;
+  torch::Tensor objective(Instance& instance, const Batch& batch) const;
+  torch::Tensor predictions(Instance& instance, const Batch& batch) const;
+  metrics::List metrics_of(const std::shared_ptr<Instance>& instance) const;
+  std::vector<std::string> columns() const;
+
+  const Context& context_;
+  std::vector<Node> nodes_;
+  std::vector<Named> outputs_;
+  std::vector<Named> losses_;
+  std::vector<Measured> measured_;
+  // Of the start that was kept; the trainer has references to its context.
+  std::unique_ptr<const Context> trained_in_;
+  std::shared_ptr<Instance> instance_;
+  std::unique_ptr<Trainer> trainer_;
+};
 
 }  // namespace tutti

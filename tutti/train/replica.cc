@@ -17,7 +17,7 @@
 namespace tutti {
 namespace {
 
-Model on_device(Model model, torch::Device device) {
+Trainable on_device(Trainable model, torch::Device device) {
   if (!model.module || !model.loss)
     fail(ErrorKind::InvalidArgument, "a model needs a module and a loss function");
   model.module->to(device);
@@ -64,7 +64,7 @@ class EvaluationScope {
 
 }  // namespace
 
-Replica::Replica(Model model, const OptimizerOptions& optimizer, const ReplicaOptions& options)
+Replica::Replica(Trainable model, const OptimizerOptions& optimizer, const ReplicaOptions& options)
     : model_(on_device(std::move(model), options.device)),
       options_(options),
       parameters_(*model_.module, {.allocate = {}, .layout = options.layout}),
@@ -94,9 +94,9 @@ LossOutput Replica::run_lane(int64_t step, int64_t lane, const Batch& batch, dou
 
 torch::Tensor Replica::predict(const Batch& batch) {
   if (!model_.predict) {
-    fail(
-        ErrorKind::InvalidArgument,
-        "nobody said how the model predicts: give its class a forward(torch::Tensor), or set Model::predict");
+    fail(ErrorKind::InvalidArgument,
+         "nobody said how the model predicts: give its class a forward(torch::Tensor), or set "
+         "Trainable::predict");
   }
   const SpanScope span(options_.timeline, Activity::Compute, "predict");
   const torch::NoGradGuard no_grad;

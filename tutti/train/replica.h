@@ -10,7 +10,7 @@
 #include "tutti/data/batch.h"
 #include "tutti/params/optimizer.h"
 #include "tutti/params/parameters.h"
-#include "tutti/train/model.h"
+#include "tutti/train/trainable.h"
 
 namespace tutti {
 
@@ -42,7 +42,7 @@ struct ReplicaOptions {
 class Replica {
  public:
   // Moves the module to the device and its parameters into the vectors.
-  Replica(Model model, const OptimizerOptions& optimizer, const ReplicaOptions& options);
+  Replica(Trainable model, const OptimizerOptions& optimizer, const ReplicaOptions& options);
 
   // Forward and backward of one lane's batch: the gradient of the mean loss times `weight` adds up in the
   // gradient vectors. What is random in it depends on seed, lane and step alone. The batch must have
@@ -64,7 +64,7 @@ class Replica {
   const ReplicaOptions& options() const { return options_; }
 
  private:
-  Model model_;
+  Trainable model_;
   ReplicaOptions options_;
   Parameters parameters_;
   Optimizer optimizer_;

@@ -107,7 +107,7 @@ torch::Tensor prediction(const IValue& value) {
   fail(ErrorKind::InvalidArgument, "the program's prediction is a {}, not a tensor", value.tagKind());
 }
 
-void fill(Model& model, const Call& loss, const std::optional<Call>& predict) {
+void fill(Trainable& model, const Call& loss, const std::optional<Call>& predict) {
   model.loss = [loss](const Batch& batch) { return loss_output(loss(batch)); };
   if (predict) model.predict = [predict](const Batch& batch) { return prediction((*predict)(batch)); };
 }
@@ -240,11 +240,11 @@ Script Script::from_bytes(const std::string& bytes) {
   return script;
 }
 
-Model script_model(const Script& script) {
+Trainable script_model(const Script& script) {
   if (!script.is_module())
     fail(ErrorKind::InvalidArgument,
          "the program is functions, which have no parameters: give a module with them, too");
-  Model model;
+  Trainable model;
   model.module = std::make_shared<ScriptedModule>(*script.module_);
   const auto call = [&](const char* name) {
     return Call(script.module_->get_method(name).function(), script.module_,
@@ -257,11 +257,11 @@ Model script_model(const Script& script) {
   return model;
 }
 
-Model script_model(const std::shared_ptr<torch::nn::Module>& module, const Script& script) {
+Trainable script_model(const std::shared_ptr<torch::nn::Module>& module, const Script& script) {
   if (script.is_module())
     fail(ErrorKind::InvalidArgument, "the program is a module, which has its own parameters");
   const auto parameters = arguments_of(*module);
-  Model model;
+  Trainable model;
   model.module = module;
   const auto call = [&](const char* name) -> std::optional<Call> {
     auto* function = script.functions_->find_function(c10::QualifiedName(name));

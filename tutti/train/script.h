@@ -8,7 +8,7 @@
 #include <torch/nn/module.h>
 
 #include "tutti/base/json.h"
-#include "tutti/train/model.h"
+#include "tutti/train/trainable.h"
 
 namespace torch::jit {
 struct CompilationUnit;
@@ -40,8 +40,8 @@ class Script {
   const std::string& content() const { return content_; }
 
  private:
-  friend Model script_model(const Script& script);
-  friend Model script_model(const std::shared_ptr<torch::nn::Module>& module, const Script& script);
+  friend Trainable script_model(const Script& script);
+  friend Trainable script_model(const std::shared_ptr<torch::nn::Module>& module, const Script& script);
   Script() = default;
 
   std::string content_;
@@ -50,9 +50,9 @@ class Script {
 };
 
 // The module that a script brings along.
-Model script_model(const Script& script);
+Trainable script_model(const Script& script);
 // A module for its parameters alone: what is computed from them says the script, which is functions.
-Model script_model(const std::shared_ptr<torch::nn::Module>& module, const Script& script);
+Trainable script_model(const std::shared_ptr<torch::nn::Module>& module, const Script& script);
 
 // The names, types and shapes of what a module has, from which another process can make one that is the same
 // but for the values.

@@ -41,7 +41,7 @@ Batch batch() {
 
 ReplicaOptions defaults() { return {}; }
 
-std::string hash_after_steps(const Model& model) {
+std::string hash_after_steps(const Trainable& model) {
   Replica replica(model, torch::optim::SGDOptions(0.1), defaults());
   for (int64_t step = 0; step < 3; ++step) {
     replica.parameters().zero_grads();
@@ -58,8 +58,8 @@ std::shared_ptr<Net> net() {
 }
 
 std::string hash_in_cpp() {
-  return hash_after_steps(
-      make_model(net(), [](Net& n, const Batch& b) { return torch::mse_loss(n.forward(b["x"]), b["y"]); }));
+  return hash_after_steps(make_trainable(
+      net(), [](Net& n, const Batch& b) { return torch::mse_loss(n.forward(b["x"]), b["y"]); }));
 }
 
 // As torch.jit.save writes it.
@@ -134,14 +134,14 @@ TEST(Script, of_a_module_that_python_has_saved_has_the_bits_of_the_same_in_cpp) 
     same->dense->bias.fill_(0.25);
   }
   EXPECT_EQ(hash_after_steps(script_model(Script::from_file(path))),
-            hash_after_steps(make_model(
+            hash_after_steps(make_trainable(
                 same, [](Net& n, const Batch& b) { return torch::mse_loss(n.forward(b["x"]), b["y"]); })));
 }
 
 TEST(Script, that_does_not_fit_says_how) {
   const auto fails = [](const std::string& text, const std::string& part) {
     expect_error(ErrorKind::InvalidArgument, HasSubstr(part), [&] {
-      const Model model = script_model(net(), Script::from_text(text));
+      const Trainable model = script_model(net(), Script::from_text(text));
       model.loss(batch());
     });
   };

@@ -10,7 +10,7 @@
 #include "tutti/data/batch_queue.h"
 #include "tutti/params/control_word.h"
 #include "tutti/params/lanes.h"
-#include "tutti/train/model.h"
+#include "tutti/train/trainable.h"
 
 namespace tutti {
 

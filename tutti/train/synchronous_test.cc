@@ -85,7 +85,7 @@ TEST(Synchronous, makes_the_step_that_the_design_describes) {
     const data::Feed feed = test_feed(90).shuffle();
     auto expected = test_net();
     torch::optim::Adam plain(expected->parameters(), torch::optim::AdamOptions(1e-2));
-    Replica replica(make_model(test_net(), test_loss), torch::optim::AdamOptions(1e-2), {});
+    Replica replica(make_trainable(test_net(), test_loss), torch::optim::AdamOptions(1e-2), {});
     const auto comm = alone();
     Synchronous single(replica, *comm, lanes);
     data::BatchQueue queue = make_queue(feed, lanes, 3, kSteps);
@@ -111,7 +111,7 @@ TEST(Synchronous, one_lane_is_an_ordinary_training_loop) {
   const data::Feed feed = test_feed(90).shuffle();
   auto expected = test_net();
   torch::optim::SGD plain(expected->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
-  Replica replica(make_model(test_net(), test_loss), torch::optim::SGDOptions(0.1).momentum(0.9), {});
+  Replica replica(make_trainable(test_net(), test_loss), torch::optim::SGDOptions(0.1).momentum(0.9), {});
   const auto comm = alone();
   Synchronous single(replica, *comm, 1);
   data::BatchQueue queue = make_queue(feed, 1, 4, 30);
@@ -135,7 +135,7 @@ TEST(Synchronous, one_lane_is_an_ordinary_training_loop) {
 // 5 examples in lanes of 2: the last lane of the last step has one, the others none.
 TEST(Synchronous, lanes_without_examples_count_for_nothing) {
   const data::Feed feed = test_feed(5);
-  Replica replica(make_model(test_net(), test_loss), torch::optim::AdamOptions(1e-2), {});
+  Replica replica(make_trainable(test_net(), test_loss), torch::optim::AdamOptions(1e-2), {});
   const auto comm = alone();
   Synchronous single(replica, *comm, 4);
   data::BatchQueue queue = make_queue(feed, 4, 2, 1);
@@ -149,7 +149,7 @@ TEST(Synchronous, lanes_without_examples_count_for_nothing) {
 }
 
 TEST(Synchronous, a_step_that_fails_in_an_observer_leaves_the_parameters_alone) {
-  Replica replica(make_model(test_net(), test_loss), torch::optim::AdamOptions(1e-2), {});
+  Replica replica(make_trainable(test_net(), test_loss), torch::optim::AdamOptions(1e-2), {});
   const std::string before = replica.parameters().sha256();
   for (const int64_t lanes : {1, 2}) {
     const auto comm = alone();
@@ -170,7 +170,7 @@ TEST(Synchronous, a_step_that_failed_is_made_again_with_the_same_bits) {
   constexpr int64_t kSteps = 4;
   std::vector<std::string> hashes;
   for (const int64_t failing : {-1, 0, 1, 2}) {
-    Replica replica(make_model(test_net(), test_loss), torch::optim::AdamOptions(1e-2), {});
+    Replica replica(make_trainable(test_net(), test_loss), torch::optim::AdamOptions(1e-2), {});
     const auto comm = alone();
     Synchronous single(replica, *comm, kLanes);
     const data::Feed feed = test_feed(50);
@@ -208,7 +208,7 @@ std::vector<std::string> hashes_after_steps(const std::string& backend, int worl
     const auto me = static_cast<size_t>(comm.rank());
     ReplicaOptions options;
     options.allocate = shared_allocator(comm, torch::kCPU);
-    Replica replica(make_model(nets[me], test_loss), torch::optim::AdamOptions(1e-2), options);
+    Replica replica(make_trainable(nets[me], test_loss), torch::optim::AdamOptions(1e-2), options);
     Synchronous strategy(replica, comm, kLanes, {.clip_norm = clip_norm});
     const data::Sampler sampler(feed.size(), {.lanes = kLanes, .batch = 3});
     data::BatchQueue queue(
@@ -252,7 +252,7 @@ INSTANTIATE_TEST_SUITE_P(Backends, SynchronousOver, ::testing::Values("inproc", 
 
 TEST(Replica, a_loss_that_is_no_mean_is_an_error_that_shows_its_shape) {
   Replica replica(
-      make_model(test_net(), [](TestNet& net, const Batch& b) { return net.forward(b["image"]); }),
+      make_trainable(test_net(), [](TestNet& net, const Batch& b) { return net.forward(b["image"]); }),
       torch::optim::AdamOptions(1e-2), {});
   const Batch batch = test_feed(4).read(std::vector<int64_t>{0, 1});
   try {
@@ -264,7 +264,7 @@ TEST(Replica, a_loss_that_is_no_mean_is_an_error_that_shows_its_shape) {
 }
 
 TEST(Replica, a_loss_that_is_no_number_is_found_before_anything_is_sent) {
-  Replica replica(make_model(test_net(), test_loss), torch::optim::AdamOptions(1e-2),
+  Replica replica(make_trainable(test_net(), test_loss), torch::optim::AdamOptions(1e-2),
                   {.check_loss = hooks::nan_guard()});
   Batch::Tensors tensors = test_feed(4).read(std::vector<int64_t>{0, 1}).tensors();
   const auto run = [&] {
@@ -285,7 +285,7 @@ TEST(Replica, a_loss_that_is_no_number_is_found_before_anything_is_sent) {
 
 TEST(Replica, predicts_in_evaluation_mode_and_goes_back_to_training) {
   auto net = test_net();
-  Replica replica(make_model(net, test_loss), torch::optim::AdamOptions(1e-2), {});
+  Replica replica(make_trainable(net, test_loss), torch::optim::AdamOptions(1e-2), {});
   const Batch batch = test_feed(8).read(std::vector<int64_t>{0, 1, 2});
   const torch::Tensor first = replica.predict(batch);
   EXPECT_TRUE(first.equal(replica.predict(batch)));
@@ -296,7 +296,7 @@ TEST(Replica, predicts_in_evaluation_mode_and_goes_back_to_training) {
 TEST(Replica, images_lie_as_the_layout_says) {
   ReplicaOptions options;
   options.layout = Layout::ChannelsLast;
-  Replica replica(make_model(test_net(), test_loss), torch::optim::AdamOptions(1e-2), options);
+  Replica replica(make_trainable(test_net(), test_loss), torch::optim::AdamOptions(1e-2), options);
   const Batch batch(
       Batch::Tensors{{"image", torch::rand({2, 3, 4, 4})}, {"label", torch::zeros({2}, torch::kInt64)}});
   EXPECT_TRUE(replica.prepare(batch)["image"].is_contiguous(torch::MemoryFormat::ChannelsLast));
@@ -306,7 +306,7 @@ TEST(Replica, images_lie_as_the_layout_says) {
 TEST(Replica, learns_in_bfloat16_with_weights_in_float32) {
   ReplicaOptions options;
   options.precision = Precision::BFloat16;
-  Replica replica(make_model(test_net(), test_loss), torch::optim::AdamOptions(1e-2), options);
+  Replica replica(make_trainable(test_net(), test_loss), torch::optim::AdamOptions(1e-2), options);
   const auto comm = alone();
   Synchronous single(replica, *comm, 1);
   data::BatchQueue queue = make_queue(test_feed(100).shuffle(), 1, 20, 100);

@@ -8,7 +8,7 @@
 #include "tutti/cluster/context.h"
 #include "tutti/data/feed.h"
 #include "tutti/data/source.h"
-#include "tutti/train/model.h"
+#include "tutti/train/trainable.h"
 
 namespace tutti {
 

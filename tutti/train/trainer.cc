@@ -30,7 +30,8 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-std::unique_ptr<Team> make_team(const Context& context, const Model& model, const TrainerOptions& options) {
+std::unique_ptr<Team> make_team(const Context& context, const Trainable& model,
+                                const TrainerOptions& options) {
   const std::string& strategy = context.flags().strategy;
   if (strategy == "in-graph") {
     if (context.is_chief()) return std::make_unique<Driving>(context, model, options.clip_norm);
@@ -43,7 +44,7 @@ std::unique_ptr<Team> make_team(const Context& context, const Model& model, cons
       context, options.communicator ? options.communicator : comm::connect(context), options.clip_norm);
 }
 
-ReplicaOptions replica_options(const Context& context, const Model& model, Team& team) {
+ReplicaOptions replica_options(const Context& context, const Trainable& model, Team& team) {
   ReplicaOptions options{.precision = parse_precision(context.flags().precision),
                          .layout = layout_of(context.flags().layout, *model.module),
                          .seed = context.flags().seed,
@@ -56,7 +57,7 @@ ReplicaOptions replica_options(const Context& context, const Model& model, Team&
 
 }  // namespace
 
-Trainer::Trainer(const Context& context, Model model, const OptimizerOptions& optimizer,
+Trainer::Trainer(const Context& context, Trainable model, const OptimizerOptions& optimizer,
                  const TrainerOptions& options)
     : context_(context),
       options_(options),
@@ -152,9 +153,7 @@ void Trainer::require_data_in_every_lane(const Training& training, const data::S
   const int64_t per_epoch = sampler.steps_per_epoch();
   const int64_t first = training.step - progress_.fit_begin;
   const int64_t short_step = first + (per_epoch - 1 - first % per_epoch);
-  std::vector<int64_t> examples;
-  sampler.examples(per_epoch - 1, session_.lanes() - 1, examples);
-  if (!team_->needs_data_in_every_lane() || !examples.empty() ||
+  if (!team_->needs_data_in_every_lane() || sampler.fills_all_lanes(per_epoch - 1) ||
       short_step >= training.end_step - progress_.fit_begin)
     return;
   fail(ErrorKind::InvalidArgument,
@@ -162,6 +161,11 @@ void Trainer::require_data_in_every_lane(const Training& training, const data::S
        "{} "
        "({} examples in all). Leave it out: --drop-remainder, in place of --no-drop-remainder",
        session_.lanes(), sampler.options().batch, sampler.size());
+}
+
+std::chrono::milliseconds Trainer::feed_timeout() const {
+  return std::chrono::ceil<std::chrono::milliseconds>(
+      std::chrono::duration<double>(context_.flags().feed_timeout));
 }
 
 void Trainer::save() {
@@ -184,7 +188,8 @@ void Trainer::fit(const data::Feed& feed, const FitOptions& options) {
                                             .seed = context_.flags().seed,
                                             .lanes = session_.lanes(),
                                             .batch = context_.flags().batch,
-                                            .drop_remainder = context_.flags().drop_remainder});
+                                            .drop_remainder = context_.flags().drop_remainder,
+                                            .ranges = feed.ranges(session_.lanes())});
   if (sampler.steps_per_epoch() == 0) {
     fail(ErrorKind::InvalidArgument,
          "the {} examples do not fill one step of {} lanes with {} each: give a smaller --batch, or "
@@ -255,6 +260,7 @@ void Trainer::run_steps(Training& training, const data::Feed& feed, const data::
                           .first_lane = strategy_->lanes().begin,
                           .end_lane = strategy_->lanes().end,
                           .device = replica_.options().device,
+                          .timeout = feed_timeout(),
                           .timeline = context_.timeline(),
                           .step_in_timeline = progress_.fit_begin});
   last_step_.wishes = {};
@@ -307,13 +313,17 @@ void Trainer::fill_report(double seconds, int64_t examples) {
 template <class Body>
 void Trainer::for_each_batch(const data::Feed& feed, int64_t batch, const Team::Share& share, Body body) {
   if (share.part < 0) return;
-  const data::Sampler sampler(feed.size(),
-                              {.order = data::Order::Sequential, .lanes = share.parts, .batch = batch});
+  const data::Sampler sampler(feed.size(), {.order = data::Order::Sequential,
+                                            .lanes = share.parts,
+                                            .batch = batch,
+                                            .ranges = share.parts > 1 ? feed.ranges(share.parts)
+                                                                      : std::vector<data::ExampleRange>()});
   data::BatchQueue queue(feed, sampler,
                          {.end_step = sampler.steps_per_epoch(),
                           .first_lane = share.part,
                           .end_lane = share.part + 1,
                           .device = replica_.options().device,
+                          .timeout = feed_timeout(),
                           .timeline = context_.timeline()});
   while (auto next = queue.next()) {
     if (next->size() > 0) body(replica_.prepare(*next));

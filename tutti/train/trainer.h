@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -16,12 +17,12 @@
 #include "tutti/store/report.h"
 #include "tutti/train/device_clock.h"
 #include "tutti/train/hook.h"
-#include "tutti/train/model.h"
 #include "tutti/train/replica.h"
 #include "tutti/train/schedule.h"
 #include "tutti/train/session.h"
 #include "tutti/train/strategy.h"
 #include "tutti/train/team.h"
+#include "tutti/train/trainable.h"
 
 namespace tutti {
 
@@ -52,8 +53,8 @@ class Trainer {
   template <class Net, class Loss>
   Trainer(const Context& context, const Net& net, const OptimizerOptions& optimizer, Loss loss,
           const TrainerOptions& options = {})
-      : Trainer(context, make_model(net, std::move(loss)), optimizer, options) {}
-  Trainer(const Context& context, Model model, const OptimizerOptions& optimizer,
+      : Trainer(context, make_trainable(net, std::move(loss)), optimizer, options) {}
+  Trainer(const Context& context, Trainable model, const OptimizerOptions& optimizer,
           const TrainerOptions& options = {});
   ~Trainer();
   Trainer(const Trainer&) = delete;
@@ -91,6 +92,7 @@ class Trainer {
   std::vector<std::string> plan_of_fit(const data::Feed& feed, const FitOptions& options) const;
   int64_t end_step(const data::Sampler& sampler, const FitOptions& options) const;
   Training make_training(int64_t end_step);
+  std::chrono::milliseconds feed_timeout() const;
   void save();
   void require_data_in_every_lane(const Training& training, const data::Sampler& sampler) const;
   void run_steps(Training& training, const data::Feed& feed, const data::Sampler& sampler);

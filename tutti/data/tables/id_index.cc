@@ -67,4 +67,31 @@ IdIndex::Joined IdIndex::join(const IdIndex& other) const {
   return joined;
 }
 
+// All of them from front to back at once.
+std::optional<std::pair<IdIndex::Place, IdIndex::Place>> find_shared(
+    const std::vector<const IdIndex*>& indices) {
+  using Cursor = std::pair<std::vector<IdIndex::Entry>::const_iterator, size_t>;
+  const auto is_behind = [](const Cursor& a, const Cursor& b) { return a.first->hash > b.first->hash; };
+  std::vector<Cursor> heap;
+  for (size_t i = 0; i < indices.size(); ++i) {
+    if (indices[i]->size() > 0) heap.emplace_back(indices[i]->entries_.begin(), i);
+  }
+  std::make_heap(heap.begin(), heap.end(), is_behind);
+  std::optional<Cursor> last;
+  while (!heap.empty()) {
+    std::pop_heap(heap.begin(), heap.end(), is_behind);
+    Cursor& least = heap.back();
+    if (last && last->first->hash == least.first->hash)
+      return std::pair(IdIndex::Place{least.second, least.first->row},
+                       IdIndex::Place{last->second, last->first->row});
+    last = least;
+    if (++least.first == indices[least.second]->entries_.end()) {
+      heap.pop_back();
+    } else {
+      std::push_heap(heap.begin(), heap.end(), is_behind);
+    }
+  }
+  return std::nullopt;
+}
+
 }  // namespace tutti::data

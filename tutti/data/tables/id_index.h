@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace tutti::data {
@@ -36,6 +37,14 @@ class IdIndex {
   };
   Joined join(const IdIndex& other) const;
 
+  // A row of one of several indices.
+  struct Place {
+    size_t index;
+    int64_t row;
+  };
+  // Two rows of different indices with one ID, if there are any.
+  friend std::optional<std::pair<Place, Place>> find_shared(const std::vector<const IdIndex*>& indices);
+
  private:
   struct Hash {
     uint64_t high;
@@ -51,5 +60,8 @@ class IdIndex {
   std::vector<Entry> entries_;  // by hash, once finished
   Hash order_{};
 };
+
+std::optional<std::pair<IdIndex::Place, IdIndex::Place>> find_shared(
+    const std::vector<const IdIndex*>& indices);
 
 }  // namespace tutti::data

@@ -6,6 +6,7 @@
 #include <system_error>
 
 #include "tutti/base/error.h"
+#include "tutti/base/file.h"
 
 namespace tutti::data {
 namespace {
@@ -60,6 +61,14 @@ std::vector<std::string> shards_in(const std::string& root) {
   std::sort(names.begin(), names.end(), comes_before);
   for (std::string& name : names) name = (std::filesystem::path(root) / name).string();
   return names;
+}
+
+std::string path_in(const std::string& shard, const std::string& name, const TableFile& table) {
+  std::string path = (std::filesystem::path(shard) / table.file).string();
+  if (!path_exists(path))
+    fail(ErrorKind::InvalidArgument, "{}: there is no {}, which the schema's table '{}' is in", shard,
+         table.file, name);
+  return path;
 }
 
 }  // namespace tutti::data

@@ -2,14 +2,18 @@
 
 #include <algorithm>
 #include <atomic>
-#include <filesystem>
+#include <deque>
+#include <mutex>
 #include <optional>
+#include <unistd.h>
 #include <utility>
 
 #include <ATen/Functions.h>
 #include <fmt/format.h>
 
 #include "tutti/base/error.h"
+#include "tutti/data/tables/shards.h"
+#include "tutti/data/tables/table_facts.h"
 #include "tutti/data/tables/text_table.h"
 
 namespace tutti::data {
@@ -64,34 +68,59 @@ struct Part {
 };
 
 struct Shard {
-  int64_t begin;            // number of its first example
-  std::vector<Part> parts;  // as the schema has the tables
+  std::string folder;
+  int64_t begin;                 // number of its first example
+  int64_t rows;                  // -1: not known before it is opened
+  std::once_flag once = {};      // opened
+  std::vector<Part> parts = {};  // as the schema has the tables
+};
+
+// What two shards have to have in common: the columns of each table, and where they were seen first.
+struct Columns {
+  std::vector<std::string> names;
+  std::string path;
 };
 
 class TableSource final : public Source {
  public:
   TableSource(const std::vector<std::string>& shards, const Schema& schema, const TableSourceOptions& options)
-      : schema_(schema), master_(master_of(schema, options.master_table)) {
-    for (const std::string& shard : shards) add(shard);
+      : schema_(schema), master_(master_of(schema, options.master_table)), memory_(options.memory) {
+    if (!options.rows.empty() && options.rows.size() != shards.size())
+      fail(ErrorKind::InvalidArgument, "the rows of {} shards are known, but there are {}",
+           options.rows.size(), shards.size());
+    for (size_t i = 0; i < shards.size(); ++i) {
+      shards_.emplace_back(shards[i], size_, options.rows.empty() ? -1 : options.rows[i]);
+      if (options.rows.empty()) open(shards_.back());
+      size_ += shards_.back().rows;
+    }
     if (size_ == 0) fail(ErrorKind::InvalidArgument, "no shards to read");
-    keep_what_fits(options.memory);
+    if (options.rows.empty()) require_ids_in_one_shard();
   }
 
   int64_t size() const override { return size_; }
   Batch read(std::span<const int64_t> examples) const override;
+  std::string id(int64_t example) const override;
+  std::string place_of(int64_t example) const override { return shard_of(example).folder; }
+  TableStatistics statistics(const std::string& name) const override;
 
  private:
   static size_t master_of(const Schema& schema, const std::string& name);
-  void add(const std::string& folder);
+  void open(Shard& shard) const;
+  const Shard& opened(int64_t example) const;
   void require_columns_of_first(const Shard& shard) const;
+  void require_ids_in_one_shard() const;
   void join(const TextTable& master, Part& part) const;
-  void keep_what_fits(uint64_t memory);
-  const Shard& shard_of(int64_t example) const;
+  void keep_if_it_fits(Part& part) const;
+  Shard& shard_of(int64_t example) const;
 
   const Schema schema_;
   const size_t master_;
-  std::vector<Shard> shards_;
+  mutable std::deque<Shard> shards_;
   int64_t size_ = 0;
+
+  mutable std::mutex mutex_;
+  mutable std::vector<Columns> columns_;  // of each table; guarded by mutex_
+  mutable uint64_t memory_;               // that is left; likewise
 };
 
 size_t TableSource::master_of(const Schema& schema, const std::string& name) {
@@ -103,37 +132,53 @@ size_t TableSource::master_of(const Schema& schema, const std::string& name) {
       tables.begin());
 }
 
-void TableSource::add(const std::string& folder) {
-  Shard shard{size_, {}};
-  for (const auto& [name, file] : schema_.tables()) {
-    const std::string path = (std::filesystem::path(folder) / file.file).string();
-    if (!path_exists(path))
-      fail(ErrorKind::InvalidArgument, "{}: there is no {}, which the schema's table '{}' is in", folder,
-           file.file, name);
-    shard.parts.push_back({std::make_unique<TextTable>(path, file.format), {}, {}});
-  }
-  const TextTable& master = *shard.parts[master_].table;
-  if (master.size() == 0) fail(ErrorKind::DataLoss, "{}: no rows: a shard has to have some", master.path());
-  require_columns_of_first(shard);
-  for (Part& part : shard.parts) join(master, part);
-  size_ += master.size();
-  shards_.push_back(std::move(shard));
+void TableSource::open(Shard& shard) const {
+  std::call_once(shard.once, [&] {
+    shard.parts.clear();
+    for (const auto& [name, file] : schema_.tables())
+      shard.parts.push_back(
+          {std::make_unique<TextTable>(path_in(shard.folder, name, file), file.format), {}, {}});
+    const TextTable& master = *shard.parts[master_].table;
+    if (master.size() == 0) fail(ErrorKind::DataLoss, "{}: no rows: a shard has to have some", master.path());
+    if (shard.rows >= 0 && shard.rows != master.size())
+      fail(ErrorKind::DataLoss, "{} has {} rows, and had {}: it was changed meanwhile", master.path(),
+           master.size(), shard.rows);
+    shard.rows = master.size();
+    for (Part& part : shard.parts) join(master, part);
+    const std::lock_guard lock(mutex_);
+    require_columns_of_first(shard);
+    for (Part& part : shard.parts) keep_if_it_fits(part);
+  });
 }
 
 void TableSource::require_columns_of_first(const Shard& shard) const {
-  if (shards_.empty()) return;
+  if (columns_.empty()) {
+    for (const Part& part : shard.parts) columns_.push_back({part.table->columns(), part.table->path()});
+    return;
+  }
   for (size_t i = 0; i < shard.parts.size(); ++i) {
-    const TextTable& first = *shards_[0].parts[i].table;
+    const std::vector<std::string>& first = columns_[i].names;
     const TextTable& table = *shard.parts[i].table;
-    if (table.columns() == first.columns()) continue;
-    const auto [here, there] = std::mismatch(table.columns().begin(), table.columns().end(),
-                                             first.columns().begin(), first.columns().end());
+    if (table.columns() == first) continue;
+    const auto [here, there] =
+        std::mismatch(table.columns().begin(), table.columns().end(), first.begin(), first.end());
     const auto shown = [](auto at, auto end) { return at == end ? "none" : fmt::format("'{}'", *at); };
     fail(ErrorKind::DataLoss,
          "{} and {} have different columns: {} and {}; the first that differs is {} here, {} there",
-         table.path(), first.path(), table.columns().size(), first.columns().size(),
-         shown(here, table.columns().end()), shown(there, first.columns().end()));
+         table.path(), columns_[i].path, table.columns().size(), first.size(),
+         shown(here, table.columns().end()), shown(there, first.end()));
   }
+}
+
+void TableSource::require_ids_in_one_shard() const {
+  std::vector<const IdIndex*> indices;
+  for (const Shard& shard : shards_) indices.push_back(&shard.parts[master_].table->ids());
+  const auto shared = find_shared(indices);
+  if (!shared) return;
+  const auto& [here, there] = *shared;
+  const TextTable& table = *shards_[here.index].parts[master_].table;
+  fail(ErrorKind::DataLoss, "the ID '{}' is in {} and in {}: expected one row an ID", table.id(here.row),
+       table.path(), shards_[there.index].parts[master_].table->path());
 }
 
 void TableSource::join(const TextTable& master, Part& part) const {
@@ -152,39 +197,63 @@ void TableSource::join(const TextTable& master, Part& part) const {
   part.rows = std::move(joined.rows);
 }
 
-void TableSource::keep_what_fits(uint64_t memory) {
-  for (Shard& shard : shards_) {
-    for (Part& part : shard.parts) {
-      const uint64_t bytes = KeptRows::bytes(part.table->size(), part.table->columns().size());
-      if (bytes > memory) continue;
-      memory -= bytes;
-      part.kept = std::make_unique<KeptRows>(part.table->size(), part.table->columns().size());
-    }
-  }
+void TableSource::keep_if_it_fits(Part& part) const {
+  const size_t columns = part.table->columns().size();
+  const uint64_t bytes = KeptRows::bytes(part.table->size(), columns);
+  if (bytes > memory_) return;
+  memory_ -= bytes;
+  part.kept = std::make_unique<KeptRows>(part.table->size(), columns);
 }
 
-const Shard& TableSource::shard_of(int64_t example) const {
+Shard& TableSource::shard_of(int64_t example) const {
   return *std::prev(std::upper_bound(shards_.begin(), shards_.end(), example,
                                      [](int64_t e, const Shard& shard) { return e < shard.begin; }));
 }
 
+const Shard& TableSource::opened(int64_t example) const {
+  Shard& shard = shard_of(example);
+  open(shard);
+  return shard;
+}
+
 Batch TableSource::read(std::span<const int64_t> examples) const {
   check_examples(examples, size_, "the tables");
+  std::vector<const Shard*> shards;
+  for (const int64_t example : examples) shards.push_back(&opened(example));
   Batch::Tensors tensors;
   std::string buffer;
   for (size_t i = 0; i < schema_.tables().size(); ++i) {
-    const size_t columns = shards_[0].parts[i].table->columns().size();
+    const size_t columns = shards.empty() ? 0 : shards[0]->parts[i].table->columns().size();
     const torch::Tensor numbers =
         at::empty({static_cast<int64_t>(examples.size()), static_cast<int64_t>(columns)}, at::kFloat);
     float* to = static_cast<float*>(numbers.data_ptr());
-    for (const int64_t example : examples) {
-      const Shard& shard = shard_of(example);
-      shard.parts[i].read(example - shard.begin, to, buffer);
+    for (size_t row = 0; row < examples.size(); ++row) {
+      shards[row]->parts[i].read(examples[row] - shards[row]->begin, to, buffer);
       to += columns;
     }
     tensors.emplace_back(schema_.tables()[i].first, numbers);
   }
   return Batch(std::move(tensors));
+}
+
+std::string TableSource::id(int64_t example) const {
+  check_examples({&example, 1}, size_, "the tables");
+  const Shard& shard = opened(example);
+  return shard.parts[master_].table->id(example - shard.begin);
+}
+
+// Workers that begin at once begin at different shards, and so share what is not known yet.
+TableStatistics TableSource::statistics(const std::string& name) const {
+  const TableFile& file = schema_[name];
+  std::vector<TableStatistics> of_each(shards_.size());
+  const auto first = static_cast<size_t>(getpid());
+  for (size_t i = 0; i < shards_.size(); ++i) {
+    const size_t shard = (first + i) % shards_.size();
+    of_each[shard] = statistics_of(path_in(shards_[shard].folder, name, file), file.format);
+  }
+  TableStatistics all;
+  for (const TableStatistics& one : of_each) all.merge(one);
+  return all;
 }
 
 }  // namespace

@@ -17,6 +17,9 @@ struct TableSourceOptions {
   // Bytes that all of them take at most to keep the numbers that were read; what does not fit is read from
   // its file again.
   uint64_t memory = uint64_t{1} << 30;
+  // How many rows the master table of each shard has, where that is known (table_facts.h): a shard is then
+  // opened when something of it is first read. Empty: all are opened at once.
+  std::vector<int64_t> rows = {};
 };
 
 // The tables of these shards as examples, joined by ID within each shard: a float32 tensor a table, with a

@@ -115,6 +115,12 @@ std::string TextTable::id(int64_t row) const {
   return id_in(rows_->read(row + (format_.header ? 1 : 0), buffer));
 }
 
+std::string_view TextTable::text(int64_t row, std::string& buffer) const {
+  return rows_->read(row + (format_.header ? 1 : 0), buffer).text;
+}
+
+std::string_view TextTable::header(std::string& buffer) const { return rows_->read(0, buffer).text; }
+
 void TextTable::read(int64_t row, float* numbers, std::string& buffer) const {
   const Rows::Row found = rows_->read(row + (format_.header ? 1 : 0), buffer);
   if (!read_fast(found.text, numbers)) read_carefully(found, numbers);

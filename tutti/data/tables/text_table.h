@@ -30,6 +30,10 @@ class TextTable {
   // Which row has which.
   const IdIndex& ids() const { return ids_; }
 
+  // A row as it is written, and the first with the columns' names, where there is one; both in `buffer`.
+  std::string_view text(int64_t row, std::string& buffer) const;
+  std::string_view header(std::string& buffer) const;
+
   // A row's numbers, as many as columns; those that are missing are NaN. Returns how many bytes of text they
   // were. `buffer` is for one thread to use again.
   void read(int64_t row, float* numbers, std::string& buffer) const;

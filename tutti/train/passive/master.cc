@@ -13,7 +13,7 @@
 namespace tutti {
 namespace {
 
-std::unique_ptr<Replica> own_replica(const Context& context, const Model& model,
+std::unique_ptr<Replica> own_replica(const Context& context, const Trainable& model,
                                      const OptimizerOptions& optimizer, std::shared_ptr<rpc::Arena> arena) {
   ReplicaOptions options{.precision = parse_precision(context.flags().precision),
                          .layout = layout_of(context.flags().layout, *model.module),
@@ -24,7 +24,7 @@ std::unique_ptr<Replica> own_replica(const Context& context, const Model& model,
 
 }  // namespace
 
-Master::Master(const Context& context, const Model& model, const OptimizerOptions& optimizer)
+Master::Master(const Context& context, const Trainable& model, const OptimizerOptions& optimizer)
     : context_(context), model_(model), arena_(std::make_shared<rpc::Arena>()) {
   own_ = own_replica(context, model, optimizer, arena_);
   replica_ = own_.get();
@@ -32,7 +32,7 @@ Master::Master(const Context& context, const Model& model, const OptimizerOption
   begin({.plan = replica_->parameters().plan(), .lanes = workers, .progress = Json::object()}, 0);
 }
 
-Master::Master(const Context& context, const Model& model, Replica& replica,
+Master::Master(const Context& context, const Trainable& model, Replica& replica,
                std::shared_ptr<rpc::Arena> arena)
     : context_(context), model_(model), arena_(std::move(arena)), replica_(&replica) {}
 

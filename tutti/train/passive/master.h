@@ -14,9 +14,9 @@
 #include "tutti/params/optimizer.h"
 #include "tutti/ps/sync_step.h"
 #include "tutti/rpc/arena.h"
-#include "tutti/train/model.h"
 #include "tutti/train/passive/workers.h"
 #include "tutti/train/replica.h"
+#include "tutti/train/trainable.h"
 
 namespace tutti {
 
@@ -34,9 +34,9 @@ class Master {
   // A lane a worker, and parameters that begin as the module has them. The workers are the other tasks of the
   // cluster: servers (`tutti serve --allow-programs`, where the model has a script), or processes of this
   // program that follow (follow_master). Waits for them.
-  Master(const Context& context, const Model& model, const OptimizerOptions& optimizer);
+  Master(const Context& context, const Trainable& model, const OptimizerOptions& optimizer);
   // For a trainer: the replica outlives it, and begin() is called before anything else.
-  Master(const Context& context, const Model& model, Replica& replica, std::shared_ptr<rpc::Arena> arena);
+  Master(const Context& context, const Trainable& model, Replica& replica, std::shared_ptr<rpc::Arena> arena);
   // The workers may end, unless an exception ends this: then they wait for another master.
   ~Master();
 
@@ -71,7 +71,7 @@ class Master {
   std::exception_ptr wait_for_all() noexcept;
 
   const Context& context_;
-  const Model model_;
+  const Trainable model_;
   const int exceptions_ = std::uncaught_exceptions();  // when this was made
   const std::shared_ptr<rpc::Arena> arena_;
   std::unique_ptr<Replica> own_;

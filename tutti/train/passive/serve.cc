@@ -38,7 +38,7 @@ struct Run {
 };
 
 // The script is the last of the pieces.
-Model model_of(const Context& context, const rpc::Message& message) {
+Trainable model_of(const Context& context, const rpc::Message& message) {
   const Json& head = message.head;
   const std::string name = context.task().short_name();
   if (!head.contains("script") || message.pieces.empty()) {
@@ -59,7 +59,7 @@ Model model_of(const Context& context, const rpc::Message& message) {
   return script_model(module_of(head.at("outline")), Script::from_text(content));
 }
 
-std::unique_ptr<Replica> replica_of(const Context& context, const Model& model, const Json& head) {
+std::unique_ptr<Replica> replica_of(const Context& context, const Trainable& model, const Json& head) {
   const ReplicaOptions options{
       .precision = parse_precision(ps::text_in(head, "precision")),
       .layout = head.at("channels_last").get<bool>() ? Layout::ChannelsLast : Layout::Contiguous,
@@ -70,7 +70,7 @@ std::unique_ptr<Replica> replica_of(const Context& context, const Model& model, 
   return std::make_unique<Replica>(model, torch::optim::SGDOptions(1), options);
 }
 
-Run begin(const Context& context, const std::optional<Model>& model, const rpc::Message& message) {
+Run begin(const Context& context, const std::optional<Trainable>& model, const rpc::Message& message) {
   const Json& head = message.head;
   // Kernels may add up in another order where they have another number of threads.
   set_threads(static_cast<int>(std::clamp<int64_t>(ps::number_in(head, "threads"), 1, 4096)));
@@ -87,8 +87,8 @@ Run begin(const Context& context, const std::optional<Model>& model, const rpc::
 }
 
 // One master, from its beginning to its end. False where the end has not come: another may begin.
-bool follow(const Context& context, const std::optional<Model>& model, Line& line, const StopSignals& signals,
-            const Line::Request& beginning) {
+bool follow(const Context& context, const std::optional<Trainable>& model, Line& line,
+            const StopSignals& signals, const Line::Request& beginning) {
   Run run;
   line.answer_with([&]() -> rpc::Message {
     run = begin(context, model, *beginning.message);
@@ -112,7 +112,7 @@ bool follow(const Context& context, const std::optional<Model>& model, Line& lin
 
 }  // namespace
 
-void follow_master(const Context& context, const std::optional<Model>& model) {
+void follow_master(const Context& context, const std::optional<Trainable>& model) {
   const StopSignals signals;
   Line line(context, Line::Stop::ByAnybody);
   context.log().info("waiting for a master at {}",

@@ -49,7 +49,7 @@ struct Workers::Place {
   Tensors counters;
 };
 
-Workers::Workers(const Context& context, const Model& model, Replica& replica, LaneVectors& vectors,
+Workers::Workers(const Context& context, const Trainable& model, Replica& replica, LaneVectors& vectors,
                  std::shared_ptr<rpc::Arena> arena)
     : context_(context),
       model_(model),

@@ -15,8 +15,8 @@
 #include "tutti/params/lanes.h"
 #include "tutti/ps/peers.h"
 #include "tutti/rpc/arena.h"
-#include "tutti/train/model.h"
 #include "tutti/train/replica.h"
+#include "tutti/train/trainable.h"
 
 namespace tutti::passive {
 
@@ -35,7 +35,7 @@ struct Beginning {
 class Workers {
  public:
   // All outlive this.
-  Workers(const Context& context, const Model& model, Replica& replica, LaneVectors& vectors,
+  Workers(const Context& context, const Trainable& model, Replica& replica, LaneVectors& vectors,
           std::shared_ptr<rpc::Arena> arena);
   ~Workers();
 
@@ -74,7 +74,7 @@ class Workers {
   void fetch_predictions(size_t worker, Answer& answer);
 
   const Context& context_;
-  const Model model_;
+  const Trainable model_;
   Replica& replica_;
   LaneVectors& vectors_;
   const std::shared_ptr<rpc::Arena> arena_;

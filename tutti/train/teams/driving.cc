@@ -13,7 +13,7 @@
 
 namespace tutti {
 
-Driving::Driving(const Context& context, const Model& model, double clip_norm)
+Driving::Driving(const Context& context, const Trainable& model, double clip_norm)
     : context_(context),
       model_(model),
       clip_norm_(clip_norm),

@@ -18,7 +18,7 @@ namespace tutti {
 class Driving final : public Team {
  public:
   // The context outlives this.
-  Driving(const Context& context, const Model& model, double clip_norm);
+  Driving(const Context& context, const Trainable& model, double clip_norm);
 
   // Those who compute.
   int world() const override { return workers_; }
@@ -40,7 +40,7 @@ class Driving final : public Team {
 
  private:
   const Context& context_;
-  const Model model_;
+  const Trainable model_;
   const double clip_norm_;
   const int workers_;
   const std::shared_ptr<rpc::Arena> arena_;

@@ -1,0 +1,58 @@
+// Which things are active, learnt from tables in shards. See README.md beside this file.
+#include <tutti/tutti.h>
+
+#include <torch/torch.h>
+
+#include "examples/05_descriptors/make_data.h"
+
+namespace data = tutti::data;
+namespace nn = tutti::nn;
+
+int main(int argc, char** argv) {
+  tutti::Program program;
+  program.about = "Learns from tables of descriptors in shards; --make-data writes some to begin with.";
+  program.defaults.data = "descriptors";
+  program.defaults.lanes = 2;
+  program.defaults.batch = 50;
+  program.defaults.steps = 1000;
+  bool make = false;
+  std::string partition = "all";
+  std::string predictions;
+  int64_t starts = 2;
+  program.add_flags = [&](tutti::FlagSet& flags) {
+    flags.add("--make-data", make, "write tables into the folder --data, and do no more");
+    flags.add("--partition", partition, "which worker reads which shards: all, size or mod");
+    flags.add("--starts", starts, "trainings from different first weights, of which the best is kept");
+    flags.add("--predictions", predictions, "a table to write, with a prediction for each row of the test");
+  };
+
+  return tutti::run(argc, argv, program, [&](tutti::Context& ctx) {
+    const std::string folder = ctx.flags().data;
+    if (make) {
+      make_data(folder + "/train", 8000, 4, 1);
+      make_data(folder + "/test", 2000, 1, 2);
+      return;
+    }
+    const data::Schema schema = {{"desc", {"descriptors.tsv"}}, {"targ", {"targets.tsv"}}};
+    const data::Feed train =
+        data::distributed_feed(ctx, folder + "/train", schema,
+                               {.master_table = "desc", .partition = data::parse_partition(partition)});
+    const data::Feed test = data::table_feed(folder + "/test", schema, {.master_table = "desc"});
+
+    tutti::Model model(ctx);
+    const auto desc = model.input("desc");
+    const auto targ = model.target("targ");
+    const auto logits = model.net(
+        nn::WindowInput() | nn::Dense(20, torch::tanh) | nn::Dense(5, torch::tanh) | nn::Dense(1), desc);
+    model.output("pred", torch::sigmoid, logits);
+    model.loss("xent", nn::xent_uniform_sum, targ, logits);
+    model.loss(
+        "l2", [](const torch::Tensor& weights) { return nn::l2_penalty(weights, 1e-3); }, model.weights());
+    model.metric(tutti::metrics::auc("targ"), logits);
+
+    model.fit(train.shuffle(), torch::optim::AdamOptions(1e-3), {.restarts = starts});
+    const auto metrics = model.evaluate(test);
+    if (ctx.is_chief()) fmt::print("AUC: {}\n", metrics.at("auc"));
+    if (!predictions.empty()) model.predict(test, predictions);
+  });
+}

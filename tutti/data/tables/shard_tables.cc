@@ -1,0 +1,154 @@
+#include "tutti/data/tables/shard_tables.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <numeric>
+
+#include <fmt/format.h>
+
+#include "tutti/base/error.h"
+#include "tutti/base/file.h"
+#include "tutti/data/tables/text_table.h"
+
+namespace tutti::data {
+namespace {
+
+namespace fs = std::filesystem;
+using Tables = std::vector<std::unique_ptr<TextTable>>;
+
+std::string name_of(const TableFile& table) { return fs::path(table.file).filename().string(); }
+
+void require_different_names(const std::vector<TableFile>& tables) {
+  for (size_t i = 0; i < tables.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      if (name_of(tables[i]) == name_of(tables[j]))
+        fail(ErrorKind::InvalidArgument, "{} and {} would be one file in a shard: give one another name",
+             tables[j].file, tables[i].file);
+    }
+  }
+}
+
+void require_nothing_in(const std::string& out) {
+  std::error_code error;
+  if (!fs::exists(out, error)) return;
+  if (!fs::is_directory(out, error) || !fs::is_empty(out, error))
+    fail(ErrorKind::InvalidArgument, "{}: there is something already; expected a new or an empty folder",
+         out);
+}
+
+// Of each row of another table the row of the first that has its ID.
+std::vector<int64_t> rows_in_first(const TextTable& first, const TextTable& other) {
+  const IdIndex::Joined joined = other.ids().join(first.ids());
+  const auto alone = [](const TextTable& has, int64_t row, const TextTable& has_not) {
+    fail(ErrorKind::DataLoss,
+         "{}: there is no row of ID '{}', which {} has: every table has to have every ID", has_not.path(),
+         has.id(row), has.path());
+  };
+  if (joined.alone_here) alone(other, *joined.alone_here, first);
+  if (joined.alone_there) alone(first, *joined.alone_there, other);
+  return joined.rows;
+}
+
+// Of each row of the first table which shard it belongs to: neighbours together, so that the shards weigh
+// nearly the same.
+std::vector<int64_t> cut(const std::vector<uint64_t>& weights, int64_t shards) {
+  const uint64_t whole = std::accumulate(weights.begin(), weights.end(), uint64_t{0});
+  const auto rows = static_cast<int64_t>(weights.size());
+  std::vector<int64_t> shard_of(weights.size());
+  uint64_t before = 0;
+  int64_t shard = 0;
+  int64_t in_shard = 0;
+  for (int64_t row = 0; row < rows; ++row) {
+    const auto due =
+        static_cast<int64_t>(static_cast<unsigned __int128>(before) * static_cast<uint64_t>(shards) / whole);
+    // Every shard has a row, and leaves one for each that follows.
+    const bool is_last_for_others = rows - row <= shards - 1 - shard;
+    if (in_shard > 0 && shard + 1 < shards && (due > shard || is_last_for_others)) {
+      ++shard;
+      in_shard = 0;
+    }
+    shard_of[static_cast<size_t>(row)] = shard;
+    before += weights[static_cast<size_t>(row)];
+    ++in_shard;
+  }
+  return shard_of;
+}
+
+// A file that is written row by row.
+class RowWriter {
+ public:
+  explicit RowWriter(const std::string& path) : writer_(path) {}
+  void write(std::string_view row) {
+    constexpr size_t kEnough = 1 << 16;
+    buffer_.append(row);
+    buffer_ += '\n';
+    if (buffer_.size() >= kEnough) flush();
+  }
+  // Returns how many bytes it has.
+  uint64_t finish() {
+    flush();
+    writer_.finish();
+    return writer_.bytes();
+  }
+
+ private:
+  void flush() {
+    writer_.write(buffer_);
+    buffer_.clear();
+  }
+  FileWriter writer_;
+  std::string buffer_;
+};
+
+}  // namespace
+
+std::vector<CutShard> shard_tables(const std::vector<TableFile>& files, const std::string& out,
+                                   const ShardOptions& options) {
+  if (files.empty()) fail(ErrorKind::InvalidArgument, "no tables to cut");
+  require_different_names(files);
+  require_nothing_in(out);
+  Tables tables;
+  for (const TableFile& file : files) tables.push_back(std::make_unique<TextTable>(file.file, file.format));
+  const TextTable& first = *tables[0];
+  if (options.shards < 1 || options.shards > first.size())
+    fail(ErrorKind::InvalidArgument, "{} has {} rows, which cannot be cut into {} shards", first.path(),
+         first.size(), options.shards);
+
+  std::vector<std::vector<int64_t>> in_first(tables.size());
+  for (size_t i = 1; i < tables.size(); ++i) in_first[i] = rows_in_first(first, *tables[i]);
+  const auto row_in_first = [&](size_t table, int64_t row) {
+    return table == 0 ? row : in_first[table][static_cast<size_t>(row)];
+  };
+  std::string buffer;
+  std::vector<uint64_t> weights(static_cast<size_t>(first.size()), 1);
+  if (options.by == ShardOptions::By::Bytes) {
+    for (size_t i = 0; i < tables.size(); ++i) {
+      for (int64_t row = 0; row < tables[i]->size(); ++row)
+        weights[static_cast<size_t>(row_in_first(i, row))] += tables[i]->text(row, buffer).size();
+    }
+  }
+  const std::vector<int64_t> shard_of = cut(weights, options.shards);
+
+  std::vector<CutShard> shards;
+  for (int64_t shard = 0; shard < options.shards; ++shard) {
+    shards.push_back({.folder = (fs::path(out) / fmt::format("shard{}", shard)).string()});
+    make_directories(shards.back().folder);
+  }
+  for (const int64_t shard : shard_of) ++shards[static_cast<size_t>(shard)].rows;
+  for (size_t i = 0; i < tables.size(); ++i) {
+    std::vector<std::unique_ptr<RowWriter>> writers;
+    for (const CutShard& shard : shards) {
+      writers.push_back(std::make_unique<RowWriter>((fs::path(shard.folder) / name_of(files[i])).string()));
+      if (files[i].format.header) writers.back()->write(tables[i]->header(buffer));
+    }
+    for (int64_t row = 0; row < tables[i]->size(); ++row) {
+      const int64_t shard = shard_of[static_cast<size_t>(row_in_first(i, row))];
+      writers[static_cast<size_t>(shard)]->write(tables[i]->text(row, buffer));
+    }
+    for (size_t shard = 0; shard < shards.size(); ++shard) shards[shard].bytes += writers[shard]->finish();
+  }
+  return shards;
+}
+
+}  // namespace tutti::data

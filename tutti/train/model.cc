@@ -1,0 +1,338 @@
+#include "tutti/train/model.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <numeric>
+#include <span>
+
+#include <ATen/Functions.h>
+#include <fmt/format.h>
+#include <torch/nn/module.h>
+#include <torch/utils.h>
+
+#include "tutti/base/error.h"
+#include "tutti/base/file.h"
+#include "tutti/cluster/roles.h"
+#include "tutti/comm/connect.h"
+#include "tutti/metrics/metrics.h"
+
+namespace tutti {
+namespace {
+
+constexpr const char* kObjective = "loss";  // all losses together, among the metrics
+
+torch::Tensor as_columns(const torch::Tensor& rows, int64_t examples) {
+  if (rows.dim() == 0 || rows.size(0) != examples)
+    fail(ErrorKind::InvalidArgument, "a prediction has {} rows for {} examples",
+         rows.dim() == 0 ? 0 : rows.size(0), examples);
+  return rows.reshape({examples, examples > 0 ? rows.numel() / examples : 0}).to(at::kFloat);
+}
+
+// A cell of a table that is written as its name ends.
+std::string cell(const std::string& text, bool csv) {
+  if (text.find_first_of(csv ? ",\"\r\n" : "\t\r\n") == std::string::npos) return text;
+  if (!csv)
+    fail(ErrorKind::InvalidArgument,
+         "an ID has a tab or a line end in it, which a TSV has no way to write: give a name with .csv");
+  std::string quoted = "\"";
+  for (const char c : text) quoted += c == '"' ? "\"\"" : std::string(1, c);
+  return quoted + "\"";
+}
+
+}  // namespace
+
+class Model::Instance {
+ public:
+  Instance(const std::vector<Node>& nodes, const data::Feed& feed) : nodes_(nodes), nets_(nodes.size()) {
+    root_ = std::make_shared<torch::nn::Module>("Model");
+    int64_t count = 0;
+    for (size_t i = 0; i < nodes.size(); ++i) {
+      const Node& node = nodes[i];
+      if (!node.pipe) continue;
+      const Node& in = nodes[node.of[0]];
+      if (in.from_batch.empty() && !in.pipe)
+        fail(ErrorKind::InvalidArgument,
+             "a net can be built on an input or another net, since their columns are known beforehand");
+      const nn::PipeNet net = in.pipe ? node.pipe->build(nets_[node.of[0]]->columns())
+                                      : node.pipe->build(feed.statistics(in.from_batch));
+      nets_[i] = net.ptr();
+      root_->register_module(fmt::format("net{}", ++count), nets_[i]);
+    }
+    if (count == 0) fail(ErrorKind::InvalidArgument, "a model without a net has nothing to train");
+  }
+
+  const std::shared_ptr<torch::nn::Module>& root() const { return root_; }
+
+  // The values of one batch, each computed once.
+  class Values {
+   public:
+    Values(Instance& instance, const Batch& batch)
+        : instance_(instance), batch_(batch), known_(instance.nodes_.size()) {}
+    const torch::Tensor& operator[](size_t index) {
+      if (!known_[index].defined()) known_[index] = instance_.compute(index, *this);
+      return known_[index];
+    }
+    const Batch& batch() const { return batch_; }
+
+   private:
+    Instance& instance_;
+    const Batch& batch_;
+    Tensors known_;
+  };
+
+  // Of predictions(), in the order of its parts.
+  std::vector<int64_t> widths;
+
+ private:
+  torch::Tensor compute(size_t index, Values& values) {
+    const Node& node = nodes_[index];
+    if (!node.from_batch.empty()) return values.batch()[node.from_batch];
+    if (node.pipe) return nets_[index]->forward(values[node.of[0]]);
+    if (!node.call) return weights();
+    Tensors of;
+    for (const size_t argument : node.of) of.push_back(values[argument]);
+    return node.call(of);
+  }
+  torch::Tensor weights() const {
+    Tensors all;
+    for (const torch::Tensor& parameter : root_->parameters()) {
+      if (parameter.requires_grad() && parameter.dim() > 1) all.push_back(parameter.flatten());
+    }
+    return at::cat(all);
+  }
+
+  const std::vector<Node>& nodes_;
+  std::shared_ptr<torch::nn::Module> root_;
+  std::vector<std::shared_ptr<nn::PipeNetImpl>> nets_;  // of those nodes that are some
+};
+
+namespace {
+
+// A metric of one of the parts that predictions are made of.
+class OfPart final : public metrics::Metric {
+ public:
+  OfPart(metrics::MetricPtr metric, std::function<const std::vector<int64_t>&()> widths, size_t part)
+      : metric_(std::move(metric)), widths_(std::move(widths)), part_(part) {}
+
+  const std::string& name() const override { return metric_->name(); }
+  void update(const torch::Tensor& prediction, const Batch& batch) override {
+    const std::vector<int64_t>& widths = widths_();
+    const auto begin =
+        std::accumulate(widths.begin(), widths.begin() + static_cast<ptrdiff_t>(part_), int64_t{0});
+    metric_->update(prediction.narrow(1, begin, widths.at(part_)), batch);
+  }
+  std::vector<double> counters() const override { return metric_->counters(); }
+  void merge(std::span<const double> counters) override { metric_->merge(counters); }
+  std::optional<double> value() const override { return metric_->value(); }
+  void reset() override { metric_->reset(); }
+  std::unique_ptr<Metric> clone() const override {
+    return std::make_unique<OfPart>(metric_->clone(), widths_, part_);
+  }
+
+ private:
+  const metrics::MetricPtr metric_;
+  const std::function<const std::vector<int64_t>&()> widths_;
+  const size_t part_;
+};
+
+}  // namespace
+
+Model::Model(const Context& context) : context_(context) {}
+
+Model::~Model() = default;
+
+Model::Value Model::add(Node node) {
+  nodes_.push_back(std::move(node));
+  return Value(nodes_.size() - 1);
+}
+
+Model::Value Model::add_call(Call call, std::vector<size_t> of) {
+  for (const size_t argument : of) require_own(Value(argument));
+  return add({.call = std::move(call), .of = std::move(of)});
+}
+
+void Model::require_own(const Value& value) const {
+  if (value.index_ >= nodes_.size()) fail(ErrorKind::InvalidArgument, "a value of another model");
+}
+
+Model::Value Model::input(const std::string& name) { return add({.from_batch = name}); }
+
+Model::Value Model::target(const std::string& name) { return add({.from_batch = name, .is_target = true}); }
+
+Model::Value Model::net(const nn::Pipe& pipe, Value rows) {
+  require_own(rows);
+  return add({.pipe = pipe, .of = {rows.index_}});
+}
+
+Model::Value Model::weights() { return add({}); }
+
+void Model::output(const std::string& name, Value value) {
+  require_own(value);
+  for (const Named& other : outputs_) {
+    if (other.name == name) fail(ErrorKind::InvalidArgument, "two outputs are called '{}'", name);
+  }
+  outputs_.push_back({name, value});
+}
+
+void Model::loss(const std::string& name, Value value) {
+  require_own(value);
+  for (const Named& other : losses_) {
+    if (other.name == name) fail(ErrorKind::InvalidArgument, "two losses are called '{}'", name);
+  }
+  losses_.push_back({name, value});
+}
+
+void Model::metric(metrics::MetricPtr metric, Value prediction) {
+  require_own(prediction);
+  measured_.push_back({std::move(metric), prediction});
+}
+
+torch::Tensor Model::objective(Instance& instance, const Batch& batch) const {
+  Instance::Values values(instance, batch);
+  torch::Tensor sum;
+  for (const auto& [name, value] : losses_) {
+    const torch::Tensor& loss = values[value.index_];
+    if (loss.numel() != 1)
+      fail(ErrorKind::InvalidArgument, "the loss '{}' is {} numbers, where one is expected", name,
+           loss.numel());
+    sum = sum.defined() ? sum + loss.reshape({}) : loss.reshape({});
+  }
+  return sum;
+}
+
+// Side by side: the outputs; what the metrics look at; each loss, the same in every row, where there are
+// targets.
+torch::Tensor Model::predictions(Instance& instance, const Batch& batch) const {
+  Instance::Values values(instance, batch);
+  Tensors parts;
+  for (const Named& output : outputs_) parts.push_back(as_columns(values[output.value.index_], batch.size()));
+  const bool has_targets = std::all_of(nodes_.begin(), nodes_.end(), [&](const Node& node) {
+    return !node.is_target || batch.has(node.from_batch);
+  });
+  if (has_targets) {
+    for (const Measured& measured : measured_)
+      parts.push_back(as_columns(values[measured.prediction.index_], batch.size()));
+    for (const Named& loss : losses_)
+      parts.push_back(values[loss.value.index_].reshape({1, 1}).expand({batch.size(), 1}).to(at::kFloat));
+  }
+  instance.widths.clear();
+  for (const torch::Tensor& part : parts) instance.widths.push_back(part.size(1));
+  return at::cat(parts, 1);
+}
+
+metrics::List Model::metrics_of(const std::shared_ptr<Instance>& instance) const {
+  const auto widths = [instance]() -> const std::vector<int64_t>& { return instance->widths; };
+  size_t part = outputs_.size();
+  metrics::List all;
+  for (const Measured& measured : measured_)
+    all.push_back(std::make_shared<OfPart>(measured.metric, widths, part++));
+  const size_t losses = part;
+  const auto first = [](const torch::Tensor& prediction, const Batch&) { return prediction.select(1, 0); };
+  for (const Named& loss : losses_)
+    all.push_back(std::make_shared<OfPart>(metrics::mean(loss.name, first), widths, part++));
+  all.push_back(metrics::mean(kObjective, [instance, losses](const torch::Tensor& prediction, const Batch&) {
+    const auto before = instance->widths.begin() + static_cast<ptrdiff_t>(losses);
+    const auto begin = std::accumulate(instance->widths.begin(), before, int64_t{0});
+    return prediction.narrow(1, begin, prediction.size(1) - begin).to(at::kDouble).sum(1);
+  }));
+  return all;
+}
+
+std::shared_ptr<Model::Instance> Model::make_instance(const data::Feed& feed, int64_t start) const {
+  torch::manual_seed(static_cast<uint64_t>(context_.flags().seed + start));
+  return std::make_shared<Instance>(nodes_, feed);
+}
+
+Trainable Model::trainable(const std::shared_ptr<Instance>& instance) const {
+  return {.module = instance->root(),
+          .loss = [this, instance](const Batch& batch) -> LossOutput { return objective(*instance, batch); },
+          .predict = [this, instance](const Batch& batch) { return predictions(*instance, batch); },
+          .script = {}};
+}
+
+void Model::fit(const data::Feed& feed, const OptimizerOptions& optimizer, const ModelFitOptions& options,
+                const TrainerOptions& trainer) {
+  if (losses_.empty()) fail(ErrorKind::InvalidArgument, "a model without a loss cannot be trained");
+  if (options.restarts < 1)
+    fail(ErrorKind::InvalidArgument, "{} restarts: there has to be one start", options.restarts);
+  const bool several = options.restarts > 1;
+  const std::string& strategy = context_.flags().strategy;
+  if (several && (has_servers(context_.cluster()) || strategy == "in-graph"))
+    fail(ErrorKind::InvalidArgument,
+         "{} restarts: parameter servers and masters know of one training; take --strategy allreduce, or one "
+         "start",
+         options.restarts);
+  std::shared_ptr<comm::Communicator> all = trainer.communicator;
+  if (several && !all) all = comm::connect(context_);
+  double least = 0;
+  trainer_.reset();
+  for (int64_t start = 0; start < options.restarts; ++start) {
+    std::string logdir = context_.flags().logdir;
+    if (several && !logdir.empty())
+      logdir = (std::filesystem::path(logdir) / fmt::format("start-{}", start + 1)).string();
+    auto context = std::make_unique<const Context>(context_.with_logdir(logdir));
+    const auto instance = make_instance(feed, start);
+    TrainerOptions how = trainer;
+    how.communicator = several ? std::shared_ptr<comm::Communicator>(all->split(0)) : all;
+    auto candidate = std::make_unique<Trainer>(*context, trainable(instance), optimizer, how);
+    candidate->fit(feed, {.steps = options.steps, .epochs = options.epochs});
+    double loss = 0;
+    if (several) {
+      loss = candidate->evaluate(feed, metrics_of(instance)).at(kObjective);
+      if (context_.is_chief())
+        context_.log().info("start {} of {}: loss {:.6g}", start + 1, options.restarts, loss);
+    }
+    if (trainer_ && !(loss < least)) continue;
+    least = loss;
+    trainer_ = std::move(candidate);
+    instance_ = instance;
+    trained_in_ = std::move(context);
+  }
+}
+
+Trainer& Model::trainer() {
+  if (!trainer_) fail(ErrorKind::InvalidArgument, "the model was not trained yet: call fit()");
+  return *trainer_;
+}
+
+std::map<std::string, double> Model::evaluate(const data::Feed& feed) {
+  return trainer().evaluate(feed, metrics_of(instance_));
+}
+
+torch::Tensor Model::predict(const data::Feed& feed) {
+  if (outputs_.empty()) fail(ErrorKind::InvalidArgument, "the model has no outputs to predict");
+  const torch::Tensor all = trainer().predict(feed);
+  if (!all.defined()) return all;
+  const auto end = instance_->widths.begin() + static_cast<ptrdiff_t>(outputs_.size());
+  return all.narrow(1, 0, std::accumulate(instance_->widths.begin(), end, int64_t{0})).contiguous();
+}
+
+// "pred", or "pred 1", "pred 2" where it has several columns.
+std::vector<std::string> Model::columns() const {
+  std::vector<std::string> names;
+  for (size_t i = 0; i < outputs_.size(); ++i) {
+    const int64_t width = instance_->widths[i];
+    for (int64_t column = 1; column <= width; ++column)
+      names.push_back(width == 1 ? outputs_[i].name : fmt::format("{} {}", outputs_[i].name, column));
+  }
+  return names;
+}
+
+void Model::predict(const data::Feed& feed, const std::string& path) {
+  if (!context_.is_chief()) return;
+  const torch::Tensor rows = predict(feed);
+  const bool csv = path.ends_with(".csv");
+  const char* const separator = csv ? "," : "\t";
+  std::string text = "ID";
+  for (const std::string& name : columns()) text += separator + cell(name, csv);
+  text += '\n';
+  for (int64_t row = 0; rows.defined() && row < rows.size(0); ++row) {
+    text += cell(feed.source().id(row), csv);
+    const float* numbers = rows.data_ptr<float>() + row * rows.size(1);
+    for (int64_t i = 0; i < rows.size(1); ++i) text += fmt::format("{}{}", separator, numbers[i]);
+    text += '\n';
+  }
+  replace_file(path, text);
+}
+
+}  // namespace tutti

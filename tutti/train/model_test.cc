@@ -1,0 +1,160 @@
+#include "tutti/train/model.h"
+
+#include <filesystem>
+#include <limits>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <torch/torch.h>
+
+#include "tutti/base/file.h"
+#include "tutti/base/test_errors.h"
+#include "tutti/base/test_folder.h"
+#include "tutti/metrics/metrics.h"
+#include "tutti/nn/losses.h"
+#include "tutti/nn/pipe.h"
+#include "tutti/train/test_training.h"
+
+namespace tutti {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+// Whether x0 > x1, on other scales and with holes.
+data::Feed which_is_greater(int64_t examples, uint64_t seed) {
+  torch::manual_seed(seed);
+  const torch::Tensor x = torch::rand({examples, 2});
+  const torch::Tensor y = (x.select(1, 0) > x.select(1, 1)).to(torch::kFloat).unsqueeze(1);
+  torch::Tensor desc = x * torch::tensor({1000.F, 0.01F}) + torch::tensor({500.F, 3.F});
+  torch::Tensor targ = y.clone();
+  targ[0] = kNan;
+  desc[1][0] = kNan;
+  return data::Feed(data::from_tensors({{"desc", desc}, {"targ", targ}}));
+}
+
+struct GreaterModel : Model {
+  explicit GreaterModel(const Context& context) : Model(context) {
+    const auto desc = input("desc");
+    const auto targ = target("targ");
+    const auto logits = net(nn::WindowInput() | nn::Dense(4, torch::tanh) | nn::Dense(1), desc);
+    output("pred", torch::sigmoid, logits);
+    output(
+        "both",
+        [](const torch::Tensor& l) {
+          return torch::cat({l, -l}, 1);
+        },
+        logits);
+    loss("xent", nn::xent_uniform_mean, targ, logits);
+    loss(
+        "l2", [](const torch::Tensor& w) { return nn::l2_penalty(w, 1e-5); }, weights());
+    metric(metrics::auc("targ"), logits);
+    metric(metrics::mse("targ"), apply(torch::sigmoid, logits));
+  }
+};
+
+Flags flags_with(int64_t steps) {
+  Flags flags = test_flags();
+  flags.lanes = 2;
+  flags.batch = 16;
+  flags.steps = steps;
+  return flags;
+}
+
+TEST(Model, learns_and_tells_metrics_and_losses_by_name) {
+  const Context context = test_context(flags_with(300));
+  GreaterModel model(context);
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("fit()"), [&] { model.trainer(); });
+  model.fit(which_is_greater(500, 1).shuffle(), torch::optim::AdamOptions(0.03));
+  const auto found = model.evaluate(which_is_greater(300, 2));
+  EXPECT_GT(found.at("auc"), 0.99);
+  EXPECT_LT(found.at("mse"), 0.1);
+  EXPECT_NEAR(found.at("loss"), found.at("xent") + found.at("l2"), 1e-6);
+  EXPECT_GT(found.at("l2"), 0);
+}
+
+TEST(Model, predicts_with_ids_and_needs_no_targets_for_it) {
+  const TestFolder folder;
+  const Context context = test_context(flags_with(5));
+  GreaterModel model(context);
+  model.fit(which_is_greater(100, 1), torch::optim::AdamOptions(0.03));
+  const data::Feed inputs(data::from_tensors({{"desc", torch::tensor({{600.F, 3.001F}, {900.F, 3.002F}})}}));
+  const torch::Tensor rows = model.predict(inputs);
+  ASSERT_EQ(rows.sizes(), (std::vector<int64_t>{2, 3}));
+  EXPECT_TRUE(torch::allclose(rows.select(1, 0), torch::sigmoid(rows.select(1, 1))));
+  EXPECT_TRUE(torch::equal(rows.select(1, 1), -rows.select(1, 2)));
+  model.predict(inputs, folder / "p.tsv");
+  const std::string text = read_file(folder / "p.tsv");
+  EXPECT_THAT(text, StartsWith("ID\tpred\tboth 1\tboth 2\n0\t"));
+  EXPECT_THAT(text,
+              HasSubstr(fmt::format("\n1\t{}\t{}", rows[1][0].item<float>(), rows[1][1].item<float>())));
+  model.predict(inputs, folder / "p.csv");
+  EXPECT_THAT(read_file(folder / "p.csv"), StartsWith("ID,pred,both 1,both 2\n0,"));
+}
+
+TEST(Model, keeps_the_best_of_several_starts) {
+  const data::Feed feed = which_is_greater(200, 3);
+  // Each alone, as the same model has it with that seed.
+  double least = std::numeric_limits<double>::infinity();
+  torch::Tensor best;
+  for (int64_t start = 0; start < 3; ++start) {
+    Flags flags = flags_with(4);
+    flags.seed += start;
+    const Context context = test_context(flags);
+    GreaterModel model(context);
+    model.fit(feed, torch::optim::AdamOptions(0.01));
+    const double loss = model.evaluate(feed).at("loss");
+    if (loss < least) best = model.predict(feed);
+    least = std::min(least, loss);
+  }
+  const Context context = test_context(flags_with(4));
+  GreaterModel model(context);
+  model.fit(feed, torch::optim::AdamOptions(0.01), {.restarts = 3});
+  EXPECT_EQ(model.evaluate(feed).at("loss"), least);
+  EXPECT_TRUE(torch::equal(model.predict(feed), best));
+}
+
+TEST(Model, goes_on_in_the_start_in_which_it_was_interrupted) {
+  const TestFolder folder;
+  const data::Feed feed = which_is_greater(200, 3);
+  const auto fitted = [&](const std::string& logdir) {
+    Flags flags = flags_with(20);
+    flags.logdir = logdir;
+    flags.checkpoint_every = "5";
+    const Context context = test_context(flags);
+    GreaterModel model(context);
+    model.fit(feed, torch::optim::AdamOptions(0.01), {.restarts = 2});
+    return model.predict(feed);
+  };
+  const torch::Tensor whole = fitted(folder / "whole");
+  EXPECT_TRUE(path_exists(folder / "whole/start-1/ckpt-20"));
+  // The second start has only come to step 10.
+  for (const char* step : {"ckpt-20", "ckpt-15"})
+    std::filesystem::remove_all(folder / (std::string("whole/start-2/") + step));
+  std::filesystem::remove_all(folder / "whole/start-2/latest");
+  EXPECT_TRUE(torch::equal(fitted(folder / "whole"), whole));
+}
+
+TEST(Model, says_what_is_missing_or_does_not_go_together) {
+  const Context context = test_context(flags_with(1));
+  const data::Feed feed = which_is_greater(40, 1);
+  const auto fit = [&](Model& model) { model.fit(feed, torch::optim::SGDOptions(0.1)); };
+  Model empty(context);
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("without a loss"), [&] { fit(empty); });
+  Model without_net(context);
+  without_net.loss("l", nn::mse, without_net.target("targ"), without_net.target("targ"));
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("without a net"), [&] { fit(without_net); });
+  Model wide(context);
+  wide.loss("wide", wide.net(nn::Dense(2), wide.input("desc")));
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("the loss 'wide' is 32 numbers"), [&] { fit(wide); });
+  Model misnamed(context);
+  misnamed.loss("l", misnamed.net(nn::Dense(1), misnamed.input("dsc")));
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("'dsc'"), [&] { fit(misnamed); });
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("two losses are called 'l'"),
+               [&] { misnamed.loss("l", misnamed.input("desc")); });
+}
+
+}  // namespace
+}  // namespace tutti
