@@ -54,7 +54,7 @@ struct Descriptor {
 
 bool is_active(const std::array<double, kHidden>& hidden, Chance& chance) {
   const auto& [a, b, c, d, e] = hidden;
-  return 2 * a + 0.7 * b * c + std::sin(1.5 * d) + 0.4 * (e * e - 1) + 0.05 * chance.normal() > 0;
+  return 2 * a + 0.5 * b * c + std::sin(d) + 0.4 * (e * e - 1) + 0.05 * chance.normal() > 0;
 }
 
 }  // namespace
@@ -80,7 +80,7 @@ void make_data(const std::string& folder, int64_t rows, int64_t shards, uint64_t
     for (int64_t i = shard * rows / shards; i < (shard + 1) * rows / shards; ++i) {
       const std::string id = fmt::format("thing{:05}-{}", ids[static_cast<size_t>(i)], seed);
       std::array<double, kHidden> hidden;
-      for (double& number : hidden) number = chance.normal();
+      for (double& number : hidden) number = 4 * chance.uniform() - 2;
       std::string line = id;
       for (const Descriptor& descriptor : descriptors) {
         const double number = descriptor.of(hidden, chance);
