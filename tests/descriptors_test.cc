@@ -29,7 +29,7 @@ class Descriptors : public ::testing::Test {
   static Words training(int workers, const Words& flags) {
     Words words;
     if (workers > 1) words = {program_path("tutti"), "run", "-n", std::to_string(workers), "--"};
-    return words + Words{program_path("descriptors"), "--data", data(), "--threads", "1"} + flags;
+    return words + Words{program_path("descriptors"), "--data", data()} + flags;
   }
   // The line with the AUC, as the chief prints it.
   static std::string auc(int workers, const Words& flags = {}) {
@@ -56,6 +56,8 @@ TEST_F(Descriptors, by_size_is_the_same_too_and_by_mod_is_as_good) {
   const Words few = {"--steps", "60", "--starts", "1"};
   const std::string by_size = auc(1, few + Words{"--partition", "size"});
   EXPECT_EQ(auc(2, few + Words{"--partition", "size"}), by_size);
+  const Words several = {"--steps", "20", "--starts", "3", "--partition", "size", "--lanes", "3"};
+  EXPECT_EQ(auc(3, several), auc(1, several));
   for (const int workers : {1, 2}) {
     const auto by_mod = parse_double(auc(workers, few + Words{"--partition", "mod"}).substr(5));
     EXPECT_TRUE(by_mod && *by_mod > 0.8);

@@ -15,6 +15,7 @@ int main(int argc, char** argv) {
   program.defaults.lanes = 2;
   program.defaults.batch = 50;
   program.defaults.steps = 1000;
+  program.defaults.threads = 1;
   bool make = false;
   std::string partition = "all";
   std::string predictions;

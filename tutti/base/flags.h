@@ -40,8 +40,7 @@ struct Flags {
   // "shm", "gloo", "mpi", "nccl", "shm+gloo", "shm+mpi"; auto: nccl where each worker has a GPU of its own,
   // else shm+gloo where both are of use.
   std::string comm = "auto";
-  double timeout = 60;       // seconds that anything may wait for another task
-  double feed_timeout = 60;  // seconds that a step may wait for its data
+  double timeout = 60;  // seconds that anything may wait for another task
 
   // What parameter servers do.
   std::string placement = "round-robin";  // "greedy", "split:SIZE"
@@ -61,6 +60,8 @@ struct Flags {
 
   // What is read and written.
   std::string data;
+  std::string bad_rows = "error";         // of tables; or "skip"
+  double feed_timeout = 60;               // seconds that a step may wait for its examples
   std::string logdir;                     // "": nothing is written at all
   std::string resume = "auto";            // "never", "must"
   std::string checkpoint_every = "600s";  // steps ("500") or seconds ("600s"); "0": only the last

@@ -65,9 +65,6 @@ void add_carrier_flags(FlagSet& set, Flags& flags) {
       "of them for all; auto is nccl where each worker has a GPU of its own, else shm+gloo");
   set.add("--timeout", flags.timeout, "seconds to wait for another task before giving up and naming it");
   set.require("--timeout", "a number of seconds above 0", is_positive);
-  set.add("--feed-timeout", flags.feed_timeout,
-          "seconds to wait for a batch before giving up and saying what is read");
-  set.require("--feed-timeout", "a number of seconds above 0", is_positive);
 }
 
 void add_comm_flags(FlagSet& set, Flags& flags) {
@@ -137,6 +134,11 @@ void add_log_flags(FlagSet& set, Flags& flags) {
 void add_file_flags(FlagSet& set, Flags& flags) {
   set.group("What is read and written");
   set.add("--data", flags.data, "where the examples are");
+  set.add_choice("--bad-rows", flags.bad_rows, {"error", "skip"},
+                 "rows of tables in which something is wrong are an error, or are left out and counted");
+  set.add("--feed-timeout", flags.feed_timeout,
+          "seconds to wait for a batch before giving up and saying what is being read");
+  set.require("--feed-timeout", "a number of seconds above 0", is_positive);
   set.add("--logdir", flags.logdir, "folder of checkpoints and event files; '' writes nothing at all");
   set.add_choice("--resume", flags.resume, {"auto", "never", "must"},
                  "from the newest checkpoint in --logdir: where there is one, not at all, or fail without");

@@ -52,9 +52,10 @@ Context::Context(Flags flags, Identity identity)
       device_(device_of(flags_, identity_)),
       threads_(threads_of(flags_, identity_)) {}
 
-Context Context::with_logdir(const std::string& logdir) const {
+Context Context::with_run(const std::string& logdir, const std::string& resume) const {
   Context other = *this;
   other.flags_.logdir = logdir;
+  other.flags_.resume = resume;
   return other;
 }
 

@@ -22,8 +22,8 @@ class Context {
   // Finds the device and the number of threads; `identity` comes from discover().
   Context(Flags flags, Identity identity);
 
-  // The same task with another --logdir, for one of several trainings of a program.
-  Context with_logdir(const std::string& logdir) const;
+  // The same task with another --logdir and --resume, for one of several trainings of a program.
+  Context with_run(const std::string& logdir, const std::string& resume) const;
 
   int rank() const { return identity_.membership.rank; }
   int world() const { return identity_.membership.world; }

@@ -71,7 +71,7 @@ Batch Batch::to(torch::Device device) const {
 Batch Batch::pinned() const {
   Batch pinned = *this;
   for (auto& [name, tensor] : pinned.tensors_) {
-    if (tensor.device().is_cpu()) tensor = tensor.pin_memory();
+    if (tensor.device().is_cpu() && !tensor.is_sparse()) tensor = tensor.pin_memory();
   }
   return pinned;
 }

@@ -69,13 +69,14 @@ Feed Feed::deal(Deal deal) const {
 }
 
 std::vector<ExampleRange> Feed::ranges(int64_t lanes) const {
-  if (!deal_) return {};
-  std::vector<ExampleRange> ranges = deal_(lanes);
-  for (ExampleRange& range : ranges) {
-    range.begin = std::min(range.begin, size_);
-    range.end = std::min(range.end, size_);
-  }
-  return ranges;
+  return deal_ ? deal_(lanes, size_) : std::vector<ExampleRange>();
+}
+
+TableStatistics Feed::statistics(const std::string& name) const {
+  if (transforms_.empty()) return source_->statistics(name);
+  return statistics_in_parts(source_->size(), [&](std::span<const int64_t> examples) {
+    return statistics_of(read(examples)[name]);
+  });
 }
 
 Feed Feed::with(const FeedOptions& options) const {

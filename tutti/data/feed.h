@@ -40,8 +40,9 @@ class Feed {
   // The first `count` examples of the source, or all where there are fewer.
   Feed take(int64_t count) const;
 
-  // Each lane sees a range of examples of its own, as `deal` says of so many lanes.
-  using Deal = std::function<std::vector<ExampleRange>(int64_t lanes)>;
+  // Each lane sees a range of examples of its own, as `deal` says of so many lanes and examples: fewer than
+  // the source has after take().
+  using Deal = std::function<std::vector<ExampleRange>(int64_t lanes, int64_t examples)>;
   Feed deal(Deal deal) const;
 
   Feed with(const FeedOptions& options) const;
@@ -58,8 +59,8 @@ class Feed {
   // goes wrong in a reader or a transform comes out as an Error.
   Batch read(std::span<const int64_t> examples) const;
 
-  // Of what the source has under that name, before it is transformed.
-  TableStatistics statistics(const std::string& name) const { return source_->statistics(name); }
+  // Of all that the source has under that name, as the transforms make it.
+  TableStatistics statistics(const std::string& name) const;
 
  private:
   std::shared_ptr<const Source> source_;

@@ -36,7 +36,7 @@ struct SamplerOptions {
 // the examples of a step are the same however many lanes share them, as long as lanes x batch is.
 //
 // With ranges each lane deals out its own to itself, in an order of its own. An epoch is as long as the
-// longest needs, where the remainder is dropped as long as the shortest fills.
+// longest needs; where the remainder is dropped, as the shortest fills.
 class Sampler {
  public:
   // Examples from 0 to 2^62, at least one lane and a batch of one, a range for each lane or none; else

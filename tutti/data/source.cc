@@ -1,9 +1,6 @@
 #include "tutti/data/source.h"
 
-#include <algorithm>
 #include <cstring>
-#include <numeric>
-#include <vector>
 
 #include <ATen/Functions.h>
 
@@ -67,15 +64,8 @@ std::string Source::id(int64_t example) const { return std::to_string(example); 
 std::string Source::place_of(int64_t /*example*/) const { return {}; }
 
 TableStatistics Source::statistics(const std::string& name) const {
-  constexpr int64_t kAtOnce = 1024;
-  TableStatistics all;
-  std::vector<int64_t> examples;
-  for (int64_t begin = 0; begin < size(); begin += kAtOnce) {
-    examples.resize(static_cast<size_t>(std::min(kAtOnce, size() - begin)));
-    std::iota(examples.begin(), examples.end(), begin);
-    all.merge(statistics_of(read(examples)[name]));
-  }
-  return all;
+  return statistics_in_parts(
+      size(), [&](std::span<const int64_t> examples) { return statistics_of(read(examples)[name]); });
 }
 
 std::shared_ptr<const Source> from_tensors(Batch::Tensors tensors) {

@@ -27,6 +27,12 @@ class Source {
   virtual std::string id(int64_t example) const;
   // Where it is read from, for error messages: "data/shard3"; "" where nobody would know more then.
   virtual std::string place_of(int64_t example) const;
+  // Examples that were left out, because something was wrong with them.
+  struct LeftOut {
+    int64_t examples = 0;
+    std::string why = {};  // of one of them
+  };
+  virtual LeftOut left_out() const { return {}; }
   // Of all examples' tensors of that name. Reads them all, unless a source knows better.
   virtual TableStatistics statistics(const std::string& name) const;
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include <ATen/Functions.h>
 
@@ -92,6 +93,19 @@ TableStatistics statistics_of(const torch::Tensor& rows) {
     for (ColumnStatistics& column : statistics.columns) column.add(*number++);
   }
   return statistics;
+}
+
+TableStatistics statistics_in_parts(int64_t examples,
+                                    const std::function<TableStatistics(std::span<const int64_t>)>& of) {
+  constexpr int64_t kAtOnce = 1024;
+  TableStatistics all;
+  std::vector<int64_t> part;
+  for (int64_t begin = 0; begin < examples; begin += kAtOnce) {
+    part.resize(static_cast<size_t>(std::min(kAtOnce, examples - begin)));
+    std::iota(part.begin(), part.end(), begin);
+    all.merge(of(part));
+  }
+  return all;
 }
 
 }  // namespace tutti::data

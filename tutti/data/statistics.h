@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <limits>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -45,5 +47,8 @@ struct TableStatistics {
 
 // Of a tensor with a row an example; everything behind that counts as columns.
 TableStatistics statistics_of(const torch::Tensor& rows);
+// Of so many examples, some at a time.
+TableStatistics statistics_in_parts(int64_t examples,
+                                    const std::function<TableStatistics(std::span<const int64_t>)>& of);
 
 }  // namespace tutti::data

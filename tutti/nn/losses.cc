@@ -31,9 +31,12 @@ struct Sum {
 // too.
 template <class Each>
 Sum sum_of(const char* loss, const torch::Tensor& targets, const torch::Tensor& outputs, const Each& each) {
-  const torch::Tensor wanted = targets_for(targets, outputs, loss).to(outputs.scalar_type());
+  // In float32 at least: a loss of half precision has three digits.
+  const auto type = at::promote_types(outputs.scalar_type(), at::kFloat);
+  const torch::Tensor given = outputs.to(type);
+  const torch::Tensor wanted = targets_for(targets, outputs, loss).to(type);
   const torch::Tensor missing = wanted.isnan();
-  const torch::Tensor of_each = each(wanted.masked_fill(missing, 0), outputs.masked_fill(missing, 0));
+  const torch::Tensor of_each = each(wanted.masked_fill(missing, 0), given.masked_fill(missing, 0));
   return {of_each.masked_fill(missing, 0).sum(), missing.logical_not().sum()};
 }
 

@@ -56,6 +56,13 @@ TEST(Losses, of_nothing_at_all_are_zero) {
   }
 }
 
+TEST(Losses, of_outputs_in_half_precision_are_made_in_float32) {
+  const torch::Tensor targets = torch::tensor({1013.2F, -7.125F}).reshape({2, 1});
+  const torch::Tensor outputs = torch::tensor({1008.F, -7.F}).reshape({2, 1});
+  EXPECT_EQ(mse(targets, outputs.to(torch::kBFloat16)).scalar_type(), torch::kFloat);
+  EXPECT_TRUE(torch::equal(mse(targets, outputs.to(torch::kBFloat16)), mse(targets, outputs)));
+}
+
 TEST(Losses, take_a_column_for_a_vector_and_say_what_does_not_go_together) {
   EXPECT_EQ(mse(torch::ones({3}), torch::zeros({3, 1})).item<float>(), 1);
   EXPECT_EQ(mse(torch::ones({3, 1}, torch::kLong), torch::zeros({3})).item<float>(), 1);

@@ -1,5 +1,6 @@
 #include "tutti/nn/pipe.h"
 
+#include <cmath>
 #include <map>
 
 #include <ATen/Functions.h>
@@ -21,7 +22,12 @@ class Window : public torch::nn::Module {
     std::vector<float> scale;
     std::vector<float> shift;
     std::vector<float> filler;
-    for (const data::ColumnStatistics& column : statistics.columns) {
+    for (size_t i = 0; i < statistics.columns.size(); ++i) {
+      const data::ColumnStatistics& column = statistics.columns[i];
+      if (column.count > 0 && !std::isfinite(column.max - column.min))
+        fail(ErrorKind::InvalidArgument,
+             "WindowInput: the numbers of column {} go from {} to {}, which is no range", i + 1, column.min,
+             column.max);
       const double range = column.count > 0 ? column.max - column.min : 0;
       const double factor = range > 0 ? 2 / range : 0;
       const double middle = column.count > 0 ? column.min + range / 2 : 0;
@@ -61,16 +67,14 @@ torch::Tensor PipeNetImpl::forward(torch::Tensor rows) {
 }
 
 PipeNet Pipe::build(const data::TableStatistics& statistics) const {
-  return build({static_cast<int64_t>(statistics.columns.size()), &statistics});
+  return build(PipeInput{static_cast<int64_t>(statistics.columns.size()), [&] { return statistics; }});
 }
-
-PipeNet Pipe::build(int64_t columns) const { return build({columns, nullptr}); }
 
 PipeNet Pipe::build(PipeInput input) const {
   std::vector<PipeLayer> made;
   for (const Make& make : layers_) {
     made.push_back(make(input));
-    input = {made.back().columns, nullptr};
+    input = {made.back().columns, {}};
   }
   return PipeNet(made);
 }
@@ -88,12 +92,12 @@ Pipe operator|(Pipe before, torch::Tensor (*function)(const torch::Tensor&)) {
 
 Pipe WindowInput() {
   return Pipe([](const PipeInput& input) -> PipeLayer {
-    if (input.statistics == nullptr)
+    if (!input.statistics)
       fail(ErrorKind::InvalidArgument,
            "WindowInput rescales columns of the data: it has to be the first layer of a pipe that is built "
            "from "
            "their statistics");
-    const auto window = std::make_shared<Window>(*input.statistics);
+    const auto window = std::make_shared<Window>(input.statistics());
     return {"window", window, [window](const torch::Tensor& rows) { return window->forward(rows); },
             input.columns};
   });

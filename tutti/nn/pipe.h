@@ -18,8 +18,9 @@ namespace tutti::nn {
 
 // What a layer is made for.
 struct PipeInput {
-  int64_t columns = 0;                                // that come in
-  const data::TableStatistics* statistics = nullptr;  // of the data, where they come from it as they are
+  int64_t columns = 0;  // that come in
+  // Of the data, where they come from it as they are; else empty. May have to read all of it.
+  std::function<data::TableStatistics()> statistics = {};
 };
 
 // A layer that was made: rows in, rows out.
@@ -45,11 +46,25 @@ class PipeNetImpl : public torch::nn::Module {
 };
 TORCH_MODULE(PipeNet);
 
+namespace internal {
+
+// With first weights of its own, where it is one of LibTorch's.
+template <class Module>
+std::shared_ptr<Module> another(const Module& module) {
+  if constexpr (requires { std::make_shared<Module>(module.options); }) {
+    return std::make_shared<Module>(module.options);
+  } else {
+    return std::dynamic_pointer_cast<Module>(module.clone());
+  }
+}
+
+}  // namespace internal
+
 // Layers in a row, before they know what comes in:
 //   const Pipe pipe = WindowInput() | Dense(20, torch::tanh) | Dense(5, torch::tanh) | Dense(1);
 //   PipeNet net = pipe.build(feed.statistics("desc"));
 // A value. Besides those below, a function of a tensor is a layer that leaves the columns as they are, and so
-// is a module of LibTorch's such as torch::nn::BatchNorm1d(20).
+// is a module of LibTorch's such as torch::nn::BatchNorm1d(20), of which each net gets a new one.
 class Pipe {
  public:
   using Make = std::function<PipeLayer(const PipeInput&)>;
@@ -58,22 +73,20 @@ class Pipe {
 
   // Makes all layers, with parameters from LibTorch's generator.
   PipeNet build(const data::TableStatistics& statistics) const;
-  PipeNet build(int64_t columns) const;
+  PipeNet build(PipeInput input) const;
 
   friend Pipe operator|(Pipe before, const Pipe& after);
   friend Pipe operator|(Pipe before, torch::Tensor (*function)(const torch::Tensor&));
   template <class Module>
   friend Pipe operator|(Pipe before, const torch::nn::ModuleHolder<Module>& module) {
     return std::move(before) | Pipe([module](const PipeInput& input) -> PipeLayer {
-             return {"layer", module.ptr(),
-                     [net = module.ptr()](const torch::Tensor& rows) { return net->forward(rows); },
+             const auto net = internal::another(*module);
+             return {"layer", net, [net](const torch::Tensor& rows) { return net->forward(rows); },
                      input.columns};
            });
   }
 
  private:
-  PipeNet build(PipeInput input) const;
-
   std::vector<Make> layers_;
 };
 

@@ -1,5 +1,6 @@
 #include "tutti/nn/pipe.h"
 
+#include <cmath>
 #include <limits>
 #include <string>
 #include <vector>
@@ -41,8 +42,15 @@ TEST(WindowInput, is_in_a_checkpoint_and_is_not_trained) {
   EXPECT_TRUE(net->named_parameters()["dense1.weight"].requires_grad());
 }
 
+TEST(WindowInput, says_which_column_has_no_range) {
+  const torch::Tensor rows = torch::tensor({{1.F, INFINITY}, {2.F, 3.F}});
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("column 2 go from 3 to inf"),
+               [&] { WindowInput().build(data::statistics_of(rows)); });
+}
+
 TEST(WindowInput, needs_to_be_first_and_to_know_the_data) {
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("first layer"), [] { WindowInput().build(3); });
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("first layer"),
+               [] { WindowInput().build(PipeInput{3}); });
   expect_error(ErrorKind::InvalidArgument, HasSubstr("first layer"), [] {
     (Dense(3) | WindowInput()).build(data::statistics_of(torch::rand({4, 2})));
   });
@@ -52,7 +60,7 @@ TEST(Pipe, does_layer_by_layer_what_libtorch_does) {
   torch::manual_seed(5);
   PipeNet net = (Dense(4, torch::tanh) | torch::relu |
                  torch::nn::LayerNorm(torch::nn::LayerNormOptions({4})) | Dense(2))
-                    .build(3);
+                    .build(PipeInput{3});
   EXPECT_EQ(net->columns(), 2);
   EXPECT_THAT(names_of(*net), ElementsAre("dense1.weight", "dense1.bias", "layer1.weight", "layer1.bias",
                                           "dense2.weight", "dense2.bias"));
@@ -69,17 +77,32 @@ TEST(Pipe, does_layer_by_layer_what_libtorch_does) {
 TEST(Pipe, is_a_value_that_builds_as_many_nets_as_one_likes) {
   const Pipe pipe = Dense(3, torch::tanh) | Dense(1);
   torch::manual_seed(1);
-  PipeNet one = pipe.build(2);
-  PipeNet other = pipe.build(2);
+  PipeNet one = pipe.build(PipeInput{2});
+  PipeNet other = pipe.build(PipeInput{2});
   torch::manual_seed(1);
-  PipeNet same = pipe.build(2);
+  PipeNet same = pipe.build(PipeInput{2});
   const torch::Tensor x = torch::rand({4, 2});
   EXPECT_TRUE(torch::equal(one->forward(x), same->forward(x)));
   EXPECT_FALSE(torch::equal(one->forward(x), other->forward(x)));
 }
 
+TEST(Pipe, gives_each_net_modules_of_its_own) {
+  const Pipe pipe = Dense(3) | torch::nn::Linear(3, 3);
+  torch::manual_seed(1);
+  PipeNet one = pipe.build(PipeInput{2});
+  PipeNet other = pipe.build(PipeInput{2});
+  torch::manual_seed(1);
+  PipeNet same = pipe.build(PipeInput{2});
+  const auto weight = [](PipeNet& net) { return net->named_parameters()["layer1.weight"]; };
+  EXPECT_FALSE(torch::equal(weight(one), weight(other)));
+  EXPECT_TRUE(torch::equal(weight(one), weight(same)));
+  const torch::NoGradGuard no_grad;
+  weight(one).zero_();
+  EXPECT_GT(weight(same).abs().sum().item<double>(), 0);
+}
+
 TEST(Pipe, leaves_numbers_out_only_in_training) {
-  PipeNet net = (Dense(8) | Dropout(0.5)).build(2);
+  PipeNet net = (Dense(8) | Dropout(0.5)).build(PipeInput{2});
   const torch::Tensor x = torch::rand({16, 2});
   EXPECT_GT(net->forward(x).eq(0).sum().item<int64_t>(), 0);
   net->eval();

@@ -30,6 +30,7 @@ struct Report {
   // there are none.
   std::map<int64_t, int64_t> staleness = {};
   int64_t dropped_gradients = 0;
+  int64_t skipped_examples = 0;  // of the data (--bad-rows skip); likewise
   std::string tutti_version;
   std::string libtorch_version;
   std::string precision;

@@ -1,8 +1,11 @@
 #include "tutti/train/model.h"
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
+#include <limits>
 #include <numeric>
+#include <optional>
 #include <span>
 
 #include <ATen/Functions.h>
@@ -39,6 +42,13 @@ std::string cell(const std::string& text, bool csv) {
   return quoted + "\"";
 }
 
+// What a net is built for, and more only if it asks for that.
+nn::PipeInput input_of(const data::Feed& feed, const std::string& name) {
+  if (feed.size() == 0) fail(ErrorKind::InvalidArgument, "the feed has no examples to train on");
+  const torch::Tensor row = feed.read(std::vector<int64_t>{0})[name];
+  return {row.numel(), [&feed, name] { return feed.statistics(name); }};
+}
+
 }  // namespace
 
 class Model::Instance {
@@ -49,12 +59,12 @@ class Model::Instance {
     for (size_t i = 0; i < nodes.size(); ++i) {
       const Node& node = nodes[i];
       if (!node.pipe) continue;
-      const Node& in = nodes[node.of[0]];
-      if (in.from_batch.empty() && !in.pipe)
+      const size_t in = node.of[0];
+      if (nodes[in].from_batch.empty() && !nodes[in].pipe)
         fail(ErrorKind::InvalidArgument,
              "a net can be built on an input or another net, since their columns are known beforehand");
-      const nn::PipeNet net = in.pipe ? node.pipe->build(nets_[node.of[0]]->columns())
-                                      : node.pipe->build(feed.statistics(in.from_batch));
+      const nn::PipeNet net = node.pipe->build(nodes[in].pipe ? nn::PipeInput{nets_[in]->columns()}
+                                                              : input_of(feed, nodes[in].from_batch));
       nets_[i] = net.ptr();
       root_->register_module(fmt::format("net{}", ++count), nets_[i]);
     }
@@ -142,17 +152,22 @@ Model::Model(const Context& context) : context_(context) {}
 Model::~Model() = default;
 
 Model::Value Model::add(Node node) {
+  if (trainer_) fail(ErrorKind::InvalidArgument, "the model is trained already: say all of it before fit()");
   nodes_.push_back(std::move(node));
-  return Value(nodes_.size() - 1);
+  return {*this, nodes_.size() - 1};
 }
 
-Model::Value Model::add_call(Call call, std::vector<size_t> of) {
-  for (const size_t argument : of) require_own(Value(argument));
-  return add({.call = std::move(call), .of = std::move(of)});
+Model::Value Model::add_call(Call call, const std::vector<Value>& of) {
+  Node node{.call = std::move(call)};
+  for (const Value& argument : of) {
+    require_own(argument);
+    node.of.push_back(argument.index_);
+  }
+  return add(std::move(node));
 }
 
 void Model::require_own(const Value& value) const {
-  if (value.index_ >= nodes_.size()) fail(ErrorKind::InvalidArgument, "a value of another model");
+  if (value.of_ != this) fail(ErrorKind::InvalidArgument, "a value of another model");
 }
 
 Model::Value Model::input(const std::string& name) { return add({.from_batch = name}); }
@@ -176,15 +191,25 @@ void Model::output(const std::string& name, Value value) {
 
 void Model::loss(const std::string& name, Value value) {
   require_own(value);
-  for (const Named& other : losses_) {
-    if (other.name == name) fail(ErrorKind::InvalidArgument, "two losses are called '{}'", name);
-  }
+  require_new_name(name);
   losses_.push_back({name, value});
 }
 
 void Model::metric(metrics::MetricPtr metric, Value prediction) {
   require_own(prediction);
+  require_new_name(metric->name());
   measured_.push_back({std::move(metric), prediction});
+}
+
+// evaluate() gives them all by name.
+void Model::require_new_name(const std::string& name) const {
+  const auto is_called = [&](const auto& other) { return other.name == name; };
+  const auto is_measured = [&](const Measured& other) { return other.metric->name() == name; };
+  if (name == kObjective)
+    fail(ErrorKind::InvalidArgument, "'{}' is what all losses together are called: take another name", name);
+  if (std::any_of(losses_.begin(), losses_.end(), is_called) ||
+      std::any_of(measured_.begin(), measured_.end(), is_measured))
+    fail(ErrorKind::InvalidArgument, "two losses or metrics are called '{}'", name);
 }
 
 torch::Tensor Model::objective(Instance& instance, const Batch& batch) const {
@@ -226,16 +251,19 @@ metrics::List Model::metrics_of(const std::shared_ptr<Instance>& instance) const
   metrics::List all;
   for (const Measured& measured : measured_)
     all.push_back(std::make_shared<OfPart>(measured.metric, widths, part++));
-  const size_t losses = part;
   const auto first = [](const torch::Tensor& prediction, const Batch&) { return prediction.select(1, 0); };
   for (const Named& loss : losses_)
     all.push_back(std::make_shared<OfPart>(metrics::mean(loss.name, first), widths, part++));
-  all.push_back(metrics::mean(kObjective, [instance, losses](const torch::Tensor& prediction, const Batch&) {
-    const auto before = instance->widths.begin() + static_cast<ptrdiff_t>(losses);
-    const auto begin = std::accumulate(instance->widths.begin(), before, int64_t{0});
-    return prediction.narrow(1, begin, prediction.size(1) - begin).to(at::kDouble).sum(1);
-  }));
+  all.push_back(objective_metric());
   return all;
+}
+
+// The losses are the last of the columns.
+metrics::MetricPtr Model::objective_metric() const {
+  const auto losses = static_cast<int64_t>(losses_.size());
+  return metrics::mean(kObjective, [losses](const torch::Tensor& prediction, const Batch&) {
+    return prediction.narrow(1, prediction.size(1) - losses, losses).to(at::kDouble).sum(1);
+  });
 }
 
 std::shared_ptr<Model::Instance> Model::make_instance(const data::Feed& feed, int64_t start) const {
@@ -252,42 +280,48 @@ Trainable Model::trainable(const std::shared_ptr<Instance>& instance) const {
 
 void Model::fit(const data::Feed& feed, const OptimizerOptions& optimizer, const ModelFitOptions& options,
                 const TrainerOptions& trainer) {
+  if (trainer_) fail(ErrorKind::InvalidArgument, "the model is trained already: go on with its trainer()");
   if (losses_.empty()) fail(ErrorKind::InvalidArgument, "a model without a loss cannot be trained");
   if (options.restarts < 1)
     fail(ErrorKind::InvalidArgument, "{} restarts: there has to be one start", options.restarts);
+  const Flags& flags = context_.flags();
   const bool several = options.restarts > 1;
-  const std::string& strategy = context_.flags().strategy;
-  if (several && (has_servers(context_.cluster()) || strategy == "in-graph"))
+  if (several && (has_servers(context_.cluster()) || flags.strategy == "in-graph"))
     fail(ErrorKind::InvalidArgument,
          "{} restarts: parameter servers and masters know of one training; take --strategy allreduce, or one "
          "start",
          options.restarts);
   std::shared_ptr<comm::Communicator> all = trainer.communicator;
   if (several && !all) all = comm::connect(context_);
-  double least = 0;
-  trainer_.reset();
+  std::optional<double> least;
+  std::unique_ptr<Trainer> best;
   for (int64_t start = 0; start < options.restarts; ++start) {
-    std::string logdir = context_.flags().logdir;
+    std::string logdir = flags.logdir;
     if (several && !logdir.empty())
       logdir = (std::filesystem::path(logdir) / fmt::format("start-{}", start + 1)).string();
-    auto context = std::make_unique<const Context>(context_.with_logdir(logdir));
+    // An earlier run may have come to the first start only.
+    const std::string resume = start > 0 && flags.resume == "must" ? "auto" : flags.resume;
+    auto context = std::make_unique<const Context>(context_.with_run(logdir, resume));
     const auto instance = make_instance(feed, start);
     TrainerOptions how = trainer;
     how.communicator = several ? std::shared_ptr<comm::Communicator>(all->split(0)) : all;
     auto candidate = std::make_unique<Trainer>(*context, trainable(instance), optimizer, how);
     candidate->fit(feed, {.steps = options.steps, .epochs = options.epochs});
-    double loss = 0;
     if (several) {
-      loss = candidate->evaluate(feed, metrics_of(instance)).at(kObjective);
+      const auto measured = candidate->measure(feed, {objective_metric()}, {.batch = flags.batch});
+      const auto found = measured.find(kObjective);
+      const double loss = found == measured.end() ? std::numeric_limits<double>::quiet_NaN() : found->second;
       if (context_.is_chief())
         context_.log().info("start {} of {}: loss {:.6g}", start + 1, options.restarts, loss);
+      if (best && !(loss < *least) && !std::isnan(*least)) continue;
+      least = loss;
     }
-    if (trainer_ && !(loss < least)) continue;
-    least = loss;
-    trainer_ = std::move(candidate);
+    best = std::move(candidate);
     instance_ = instance;
     trained_in_ = std::move(context);
   }
+  trainer_ = std::move(best);
+  if (several) trainer_->write_report();
 }
 
 Trainer& Model::trainer() {
@@ -296,13 +330,19 @@ Trainer& Model::trainer() {
 }
 
 std::map<std::string, double> Model::evaluate(const data::Feed& feed) {
+  if (feed.size() > 0) {
+    const Batch example = feed.read(std::vector<int64_t>{0});
+    for (const Node& node : nodes_) {
+      if (node.is_target) static_cast<void>(example[node.from_batch]);  // or an error
+    }
+  }
   return trainer().evaluate(feed, metrics_of(instance_));
 }
 
 torch::Tensor Model::predict(const data::Feed& feed) {
   if (outputs_.empty()) fail(ErrorKind::InvalidArgument, "the model has no outputs to predict");
+  if (feed.size() == 0) fail(ErrorKind::InvalidArgument, "the feed has no examples to predict");
   const torch::Tensor all = trainer().predict(feed);
-  if (!all.defined()) return all;
   const auto end = instance_->widths.begin() + static_cast<ptrdiff_t>(outputs_.size());
   return all.narrow(1, 0, std::accumulate(instance_->widths.begin(), end, int64_t{0})).contiguous();
 }
@@ -326,7 +366,7 @@ void Model::predict(const data::Feed& feed, const std::string& path) {
   std::string text = "ID";
   for (const std::string& name : columns()) text += separator + cell(name, csv);
   text += '\n';
-  for (int64_t row = 0; rows.defined() && row < rows.size(0); ++row) {
+  for (int64_t row = 0; row < rows.size(0); ++row) {
     text += cell(feed.source().id(row), csv);
     const float* numbers = rows.data_ptr<float>() + row * rows.size(1);
     for (int64_t i = 0; i < rows.size(1); ++i) text += fmt::format("{}{}", separator, numbers[i]);

@@ -46,7 +46,8 @@ class Model {
   class Value {
    private:
     friend class Model;
-    explicit Value(size_t index) : index_(index) {}
+    Value(const Model& of, size_t index) : of_(&of), index_(index) {}
+    const Model* of_;
     size_t index_;
   };
 
@@ -66,7 +67,7 @@ class Model {
   // What a function makes of tensors.
   template <class Function, class... Values>
   Value apply(Function function, Values... values) {
-    return add_call(unpacked(std::move(function), std::index_sequence_for<Values...>()), {values.index_...});
+    return add_call(unpacked(std::move(function), std::index_sequence_for<Values...>()), {values...});
   }
 
   // What predict() gives, under this name.
@@ -81,13 +82,15 @@ class Model {
   void loss(const std::string& name, Function function, Values... values) {
     loss(name, apply(std::move(function), values...));
   }
-  // What evaluate() tells, of these predictions.
+  // What evaluate() tells, of these predictions. Losses and metrics have names of their own.
   void metric(metrics::MetricPtr metric, Value prediction);
 
-  // Trains it: that many times, each from weights that a seed of its own has given, and keeps the one whose
-  // loss over the whole feed is least; all workers agree which. With --logdir every start has a folder of its
-  // own there, so that a run that was interrupted goes on in the start in which it was. Several starts need
-  // workers that talk to each other: with servers, or a master, that is an InvalidArgument.
+  // Trains it, once in its life: that many times, each from weights that a seed of its own has given, and
+  // keeps the one whose loss over the whole feed, in batches as they were trained on, is least; all workers
+  // agree which. A start whose loss is no number loses; one that the NaN guard ends, ends all. With --logdir
+  // every start has a folder of its own there, so that a run that was interrupted goes on in the start in
+  // which it was. Several starts need workers that talk to each other: with servers, or a master, that is an
+  // InvalidArgument.
   void fit(const data::Feed& feed, const OptimizerOptions& optimizer, const ModelFitOptions& options = {},
            const TrainerOptions& trainer = {});
 
@@ -130,13 +133,15 @@ class Model {
         [function = std::move(function)](const Tensors& of) -> torch::Tensor { return function(of[I]...); };
   }
   Value add(Node node);
-  Value add_call(Call call, std::vector<size_t> of);
+  Value add_call(Call call, const std::vector<Value>& of);
+  void require_new_name(const std::string& name) const;
   void require_own(const Value& value) const;
   std::shared_ptr<Instance> make_instance(const data::Feed& feed, int64_t start) const;
   Trainable trainable(const std::shared_ptr<Instance>& instance) const;
   torch::Tensor objective(Instance& instance, const Batch& batch) const;
   torch::Tensor predictions(Instance& instance, const Batch& batch) const;
   metrics::List metrics_of(const std::shared_ptr<Instance>& instance) const;
+  metrics::MetricPtr objective_metric() const;
   std::vector<std::string> columns() const;
 
   const Context& context_;

@@ -5,6 +5,7 @@
 #include <string>
 
 #include <gmock/gmock.h>
+#include <nlohmann/json.hpp>
 #include <torch/torch.h>
 
 #include "tutti/base/file.h"
@@ -137,6 +138,55 @@ TEST(Model, goes_on_in_the_start_in_which_it_was_interrupted) {
   EXPECT_TRUE(torch::equal(fitted(folder / "whole"), whole));
 }
 
+TEST(Model, is_trained_once) {
+  const Context context = test_context(flags_with(2));
+  const data::Feed feed = which_is_greater(100, 1);
+  GreaterModel model(context);
+  model.fit(feed, torch::optim::SGDOptions(0.1), {.restarts = 2});
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("trained already"),
+               [&] { model.fit(feed, torch::optim::SGDOptions(0.1)); });
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("trained already"), [&] { model.input("desc"); });
+  GreaterModel other(context);
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("another model"),
+               [&] { model.output("x", other.input("desc")); });
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("'targ'"), [&] {
+    model.evaluate(data::Feed(data::from_tensors({{"desc", torch::rand({3, 2})}})));
+  });
+}
+
+TEST(Model, keeps_a_start_whose_loss_is_a_number) {
+  // The first start ends with weights that are none.
+  Flags flags = flags_with(1);
+  flags.nan_guard = false;
+  const Context context = test_context(flags);
+  const data::Feed feed = which_is_greater(100, 1);
+  Model model(context);
+  int losses = 0;
+  const auto logits = model.net(nn::WindowInput() | nn::Dense(1), model.input("desc"));
+  model.output("pred", logits);
+  model.loss(
+      "l",
+      [&losses](const torch::Tensor& l, const torch::Tensor& t) {
+        // The lanes of the first step of the first start.
+        return nn::mse(t, l * 1e-3) * (losses++ < 2 ? kNan : 1.F);
+      },
+      logits, model.target("targ"));
+  model.fit(feed, torch::optim::SGDOptions(1e-9), {.restarts = 2});
+  EXPECT_TRUE(model.predict(feed.take(1)).isfinite().all().item<bool>());
+}
+
+TEST(Model, writes_the_report_of_the_start_that_is_kept) {
+  const TestFolder folder;
+  Flags flags = flags_with(4);
+  flags.report = folder / "report.json";
+  const Context context = test_context(flags);
+  GreaterModel model(context);
+  model.fit(which_is_greater(200, 3), torch::optim::AdamOptions(0.01), {.restarts = 3});
+  const auto report = nlohmann::json::parse(read_file(flags.report));
+  EXPECT_EQ(report.at("weights_sha256"), model.trainer().report().weights_sha256);
+  EXPECT_EQ(report.at("metrics").size(), 0);
+}
+
 TEST(Model, says_what_is_missing_or_does_not_go_together) {
   const Context context = test_context(flags_with(1));
   const data::Feed feed = which_is_greater(40, 1);
@@ -152,7 +202,7 @@ TEST(Model, says_what_is_missing_or_does_not_go_together) {
   Model misnamed(context);
   misnamed.loss("l", misnamed.net(nn::Dense(1), misnamed.input("dsc")));
   expect_error(ErrorKind::InvalidArgument, HasSubstr("'dsc'"), [&] { fit(misnamed); });
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("two losses are called 'l'"),
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("two losses or metrics are called 'l'"),
                [&] { misnamed.loss("l", misnamed.input("desc")); });
 }
 

@@ -151,11 +151,9 @@ Training Trainer::make_training(int64_t end_step) {
 // worker sees it before the first step, and not when an epoch ends.
 void Trainer::require_data_in_every_lane(const Training& training, const data::Sampler& sampler) const {
   const int64_t per_epoch = sampler.steps_per_epoch();
-  const int64_t first = training.step - progress_.fit_begin;
-  const int64_t short_step = first + (per_epoch - 1 - first % per_epoch);
-  if (!team_->needs_data_in_every_lane() || sampler.fills_all_lanes(per_epoch - 1) ||
-      short_step >= training.end_step - progress_.fit_begin)
-    return;
+  const int64_t first = (training.step - progress_.fit_begin) % per_epoch;
+  const int64_t last = std::min(first + training.end_step - training.step, per_epoch) - 1;  // of this epoch
+  if (!team_->needs_data_in_every_lane() || last < first || sampler.fills_all_lanes(last)) return;
   fail(ErrorKind::InvalidArgument,
        "SyncBatchNorm needs examples in every lane, but the last step of an epoch does not fill {} lanes of "
        "{} "
@@ -173,10 +171,26 @@ void Trainer::save() {
   team_->save(session_, replica_, progress_);
 }
 
+void Trainer::fail_too_few(const data::Sampler& sampler) const {
+  const data::SamplerOptions& options = sampler.options();
+  if (options.ranges.empty())
+    fail(ErrorKind::InvalidArgument,
+         "the {} examples do not fill one step of {} lanes with {} each: give a smaller --batch, or "
+         "--no-drop-remainder",
+         sampler.size(), options.lanes, options.batch);
+  const auto shortest = std::min_element(options.ranges.begin(), options.ranges.end(),
+                                         [](const auto& a, const auto& b) { return a.size() < b.size(); });
+  fail(ErrorKind::InvalidArgument,
+       "lane {} has {} examples of its own, which do not fill a step of {}: give a smaller --batch, "
+       "--no-drop-remainder, or another partition",
+       shortest - options.ranges.begin(), shortest->size(), options.batch);
+}
+
 void Trainer::fit(const data::Feed& feed, const FitOptions& options) {
   start_once();
   team_->require_same(plan_of_fit(feed, options));
   if (feed.size() == 0) fail(ErrorKind::InvalidArgument, "the feed has no examples to train on");
+  report_.skipped_examples = feed.source().left_out().examples;
   const int64_t this_fit = next_fit_++;
   if (this_fit < progress_.fit) return;  // finished before the run was resumed
   if (this_fit > progress_.fit) {
@@ -190,12 +204,7 @@ void Trainer::fit(const data::Feed& feed, const FitOptions& options) {
                                             .batch = context_.flags().batch,
                                             .drop_remainder = context_.flags().drop_remainder,
                                             .ranges = feed.ranges(session_.lanes())});
-  if (sampler.steps_per_epoch() == 0) {
-    fail(ErrorKind::InvalidArgument,
-         "the {} examples do not fill one step of {} lanes with {} each: give a smaller --batch, or "
-         "--no-drop-remainder",
-         feed.size(), session_.lanes(), context_.flags().batch);
-  }
+  if (sampler.steps_per_epoch() == 0) fail_too_few(sampler);
   Training training = make_training(end_step(sampler, options));
   require_data_in_every_lane(training, sampler);
   const auto begin = Clock::now();
@@ -311,17 +320,12 @@ void Trainer::fill_report(double seconds, int64_t examples) {
 }
 
 template <class Body>
-void Trainer::for_each_batch(const data::Feed& feed, int64_t batch, const Team::Share& share, Body body) {
-  if (share.part < 0) return;
-  const data::Sampler sampler(feed.size(), {.order = data::Order::Sequential,
-                                            .lanes = share.parts,
-                                            .batch = batch,
-                                            .ranges = share.parts > 1 ? feed.ranges(share.parts)
-                                                                      : std::vector<data::ExampleRange>()});
+void Trainer::for_each_batch(const data::Feed& feed, const data::Sampler& sampler, const LaneRange& lanes,
+                             Body body) {
   data::BatchQueue queue(feed, sampler,
                          {.end_step = sampler.steps_per_epoch(),
-                          .first_lane = share.part,
-                          .end_lane = share.part + 1,
+                          .first_lane = lanes.begin,
+                          .end_lane = lanes.end,
                           .device = replica_.options().device,
                           .timeout = feed_timeout(),
                           .timeline = context_.timeline()});
@@ -330,28 +334,44 @@ void Trainer::for_each_batch(const data::Feed& feed, int64_t batch, const Team::
   }
 }
 
-std::map<std::string, double> Trainer::evaluate(const data::Feed& feed, const metrics::List& list,
-                                                const EvaluateOptions& options) {
-  const SpanScope span(context_.timeline(), Activity::Evaluate, "evaluate");
-  const auto begin = Clock::now();
+// Lane by lane: which batches there are does not depend on the number of workers, unless lanes are too few
+// for them.
+std::map<std::string, double> Trainer::measure(const data::Feed& feed, const metrics::List& list,
+                                               const EvaluateOptions& options) {
   start_once();
   for (const auto& metric : list) metric->reset();
   or_abandon("evaluate", [&] {
-    for_each_batch(feed, options.batch, team_->share_of_evaluation(), [&](const Batch& batch) {
+    const Team::Share share = team_->share_of_evaluation();
+    if (share.part < 0) return;
+    const int64_t lanes = std::max<int64_t>(session_.lanes(), share.parts);
+    const data::Sampler sampler(feed.size(), {.order = data::Order::Sequential,
+                                              .lanes = lanes,
+                                              .batch = options.batch,
+                                              .ranges = feed.ranges(lanes)});
+    for_each_batch(feed, sampler, lanes_of(share.part, share.parts, lanes), [&](const Batch& batch) {
       const torch::Tensor prediction = replica_.predict(batch);
       for (const auto& metric : list) metric->update(prediction, batch);
     });
   });
   std::map<std::string, double> values;
-  std::string text;
   for (const auto& metric : list) {
     team_->merge(*metric);
+    if (const auto value = metric->value()) values[metric->name()] = *value;
+  }
+  return values;
+}
+
+std::map<std::string, double> Trainer::evaluate(const data::Feed& feed, const metrics::List& list,
+                                                const EvaluateOptions& options) {
+  const SpanScope span(context_.timeline(), Activity::Evaluate, "evaluate");
+  const auto begin = Clock::now();
+  std::map<std::string, double> values = measure(feed, list, options);
+  std::string text;
+  for (const auto& metric : list) {
     const auto value = metric->value();
     report_.metrics[metric->name()] = value;
     text += fmt::format("  {} {}", metric->name(), value ? fmt::format("{:.4f}", *value) : "none");
-    if (!value) continue;
-    values[metric->name()] = *value;
-    if (session_.events() != nullptr)
+    if (value && session_.events() != nullptr)
       session_.events()->scalar("test_" + metric->name(), progress_.step, *value);
   }
   if (session_.events() != nullptr) session_.events()->flush();
@@ -364,7 +384,8 @@ std::map<std::string, double> Trainer::evaluate(const data::Feed& feed, const me
 torch::Tensor Trainer::predict(const data::Feed& feed, const EvaluateOptions& options) {
   start_once();
   std::vector<torch::Tensor> rows;
-  for_each_batch(feed, options.batch, {},
+  const data::Sampler sampler(feed.size(), {.order = data::Order::Sequential, .batch = options.batch});
+  for_each_batch(feed, sampler, {0, 1},
                  [&](const Batch& batch) { rows.push_back(replica_.predict(batch).cpu()); });
   if (rows.empty()) return {};
   return torch::cat(rows);

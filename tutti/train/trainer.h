@@ -14,6 +14,7 @@
 #include "tutti/comm/communicator.h"
 #include "tutti/data/feed.h"
 #include "tutti/metrics/metric.h"
+#include "tutti/params/lanes.h"
 #include "tutti/store/report.h"
 #include "tutti/train/device_clock.h"
 #include "tutti/train/hook.h"
@@ -73,6 +74,9 @@ class Trainer {
   // file.
   std::map<std::string, double> evaluate(const data::Feed& feed, const metrics::List& list,
                                          const EvaluateOptions& options = {});
+  // The same, of which nothing is told to anybody else.
+  std::map<std::string, double> measure(const data::Feed& feed, const metrics::List& list,
+                                        const EvaluateOptions& options = {});
   // The predictions for all examples of the feed, one row each, in its order. One worker may call it alone.
   //
   // Where evaluate() or predict() comes before the first fit(), it starts the run: the weights are those of
@@ -84,6 +88,8 @@ class Trainer {
   // Steps done.
   int64_t step() const { return progress_.step; }
   const store::Report& report() const { return report_; }
+  // Writes it once more, where another trainer has written its own meanwhile.
+  void write_report() const { session_.write(report_); }
 
  private:
   void start_once();
@@ -94,6 +100,7 @@ class Trainer {
   Training make_training(int64_t end_step);
   std::chrono::milliseconds feed_timeout() const;
   void save();
+  [[noreturn]] void fail_too_few(const data::Sampler& sampler) const;
   void require_data_in_every_lane(const Training& training, const data::Sampler& sampler) const;
   void run_steps(Training& training, const data::Feed& feed, const data::Sampler& sampler);
   void one_step(Training& training, data::BatchQueue& queue, int64_t stop);
@@ -102,7 +109,8 @@ class Trainer {
   void start_again(Training& training, const Error& error);
   void begin_again(const Progress& before);
   template <class Body>
-  void for_each_batch(const data::Feed& feed, int64_t batch, const Team::Share& share, Body body);
+  void for_each_batch(const data::Feed& feed, const data::Sampler& sampler, const LaneRange& lanes,
+                      Body body);
   template <class Call>
   void for_each_hook(Call call);
   template <class Body>

@@ -1,5 +1,7 @@
 #include "tutti/data/tables/distributed_feed.h"
 
+#include <algorithm>
+#include <memory>
 #include <numeric>
 #include <utility>
 #include <vector>
@@ -24,7 +26,7 @@ void split(const ExampleRange& all, int parts, Ranges& into) {
   }
 }
 
-Ranges split_among_lanes(int64_t examples, int64_t lanes) {
+Ranges split_among_lanes(int64_t lanes, int64_t examples) {
   Ranges ranges;
   split({0, examples}, static_cast<int>(lanes), ranges);
   return ranges;
@@ -58,9 +60,58 @@ Ranges split_among_workers(const Ranges& of_workers, int64_t lanes) {
   return ranges;
 }
 
-// A master reads for all of its workers, and so does each of those that share all.
+Feed::Deal deal_to_workers(const std::vector<int64_t>& rows, const std::vector<size_t>& shards_of_each) {
+  Ranges of_workers;
+  auto next = rows.begin();
+  int64_t begin = 0;
+  for (const size_t count : shards_of_each) {
+    const int64_t end = std::accumulate(next, next + static_cast<ptrdiff_t>(count), begin);
+    next += static_cast<ptrdiff_t>(count);
+    of_workers.push_back({begin, end});
+    begin = end;
+  }
+  return [of_workers](int64_t lanes, int64_t examples) {
+    if (examples != of_workers.back().end)
+      fail(ErrorKind::InvalidArgument,
+           "take() of a feed with the partition 'mod', of which each worker has its own part: take 'size' or "
+           "'all'");
+    return split_among_workers(of_workers, lanes);
+  };
+}
+
+// A master reads for all of its workers.
 Partition partition_for(const Context& context, Partition asked) {
   return asked == Partition::Mod && context.flags().strategy == "in-graph" ? Partition::Size : asked;
+}
+
+// How many rows the master table has in each shard. All headers are looked at, and that no shard is empty:
+// most of them a worker never opens. Where nobody knows this yet, workers begin at different shards.
+std::vector<int64_t> look_at(const std::vector<std::string>& shards, const Schema& schema,
+                             const std::string& master, int rank) {
+  std::vector<int64_t> rows(shards.size());
+  for (const auto& [name, file] : schema.tables()) {
+    if (file.is_idx()) continue;
+    std::vector<TableColumns> columns(shards.size());
+    for (size_t i = 0; i < shards.size(); ++i) {
+      const size_t shard = (i + static_cast<size_t>(rank)) % shards.size();
+      const std::string path = path_in(shards[shard], name, file);
+      TableOutline outline = outline_of(path, file.format);
+      if (outline.rows == 0) fail(ErrorKind::DataLoss, "{}: no rows: a shard has to have some", path);
+      if (name == master) rows[shard] = outline.rows;
+      columns[shard] = {std::move(outline.columns), path};
+    }
+    for (const TableColumns& own : columns) require_same_columns(own, columns[0]);
+  }
+  return rows;
+}
+
+Feed feed_of(const Context& context, const std::shared_ptr<const TableSource>& tables, Feed::Deal deal) {
+  const Source::LeftOut left_out = tables->left_out();
+  if (left_out.examples > 0 && context.is_chief())
+    context.log().warning("{} examples were left out (--bad-rows skip), because of rows such as this: {}",
+                          left_out.examples, left_out.why);
+  const Feed feed(tables);
+  return deal ? feed.deal(std::move(deal)) : feed;
 }
 
 }  // namespace
@@ -76,8 +127,11 @@ Feed distributed_feed(const Context& context, const std::string& root, const Sch
                       const DistributedFeedOptions& options) {
   const Partition partition = partition_for(context, options.partition);
   std::vector<std::string> shards = shards_in(root);
-  TableSourceOptions how{.master_table = options.master_table, .memory = options.memory, .rows = {}};
-  if (partition == Partition::All) return Feed(table_source(shards, schema, how));
+  TableSourceOptions how{.master_table = options.master_table,
+                         .memory = options.memory,
+                         .rows = {},
+                         .bad_rows = context.flags().bad_rows == "skip" ? BadRows::Skip : BadRows::Error};
+  if (partition == Partition::All) return feed_of(context, table_source(shards, schema, how), {});
   std::vector<size_t> shards_of_each;
   if (partition == Partition::Mod) {
     if (static_cast<size_t>(context.world()) > shards.size())
@@ -89,21 +143,17 @@ Feed distributed_feed(const Context& context, const std::string& root, const Sch
   }
   const std::string master =
       options.master_table.empty() ? schema.tables().front().first : options.master_table;
-  for (const std::string& shard : shards)
-    how.rows.push_back(rows_of(path_in(shard, master, schema[master]), schema[master].format));
-  const Feed feed(table_source(shards, schema, how));
-  if (partition == Partition::Size)
-    return feed.deal([size = feed.size()](int64_t lanes) { return split_among_lanes(size, lanes); });
-  Ranges of_workers;
-  auto rows = how.rows.begin();
-  int64_t begin = 0;
-  for (const size_t count : shards_of_each) {
-    const int64_t end = std::accumulate(rows, rows + static_cast<ptrdiff_t>(count), begin);
-    rows += static_cast<ptrdiff_t>(count);
-    of_workers.push_back({begin, end});
-    begin = end;
-  }
-  return feed.deal([of_workers](int64_t lanes) { return split_among_workers(of_workers, lanes); });
+  if (how.bad_rows == BadRows::Error && !schema[master].is_idx())
+    how.rows = look_at(shards, schema, master, context.rank());
+  const auto tables = table_source(shards, schema, how);
+  const Feed::Deal deal = partition == Partition::Size
+                              ? Feed::Deal(split_among_lanes)
+                              : deal_to_workers(tables->rows_of_shards(), shards_of_each);
+  // Not in the first step, whose batch the others wait for.
+  const LaneRange lanes = lanes_of(context.rank(), context.world(), std::max<int64_t>(context.lanes(), 1));
+  const Ranges ranges = deal(context.lanes(), tables->size());
+  for (int64_t lane = lanes.begin; lane < lanes.end; ++lane) tables->open(ranges[static_cast<size_t>(lane)]);
+  return feed_of(context, tables, deal);
 }
 
 }  // namespace tutti::data

@@ -47,6 +47,8 @@ class DistributedFeedTest : public ::testing::Test {
     for (int i = 0; i < world; ++i) cluster += fmt::format("{}h:{}", i == 0 ? "" : ";", i + 1);
     Flags flags;
     flags.device = "cpu";
+    flags.log_level = "off";
+    if (skip_bad_rows_) flags.bad_rows = "skip";
     return distributed_feed(Context(flags, identity(cluster, "worker", rank)), folder_.path(), kSchema,
                             {.partition = partition});
   }
@@ -88,6 +90,7 @@ class DistributedFeedTest : public ::testing::Test {
 
   const TestFolder folder_;
   int shards_ = 0;
+  bool skip_bad_rows_ = false;
 };
 
 TEST_F(DistributedFeedTest, gives_every_example_to_one_lane_once_an_epoch) {
@@ -150,8 +153,52 @@ TEST_F(DistributedFeedTest, by_mod_says_where_shards_or_lanes_are_too_few) {
   EXPECT_EQ(feed(Partition::All, 5, 6).size(), 20);
 }
 
+TEST_F(DistributedFeedTest, leaves_out_bad_rows_where_it_is_told_to) {
+  folder_.write("s2/d.tsv", "ID\tx\nid6\t6\nid7\tbad\nid8\t8\n");
+  expect_error(ErrorKind::DataLoss, HasSubstr("s2/d.tsv:3"),
+               [&] { epoch(feed(Partition::All, 0, 1), 0, 1, 1); });
+  skip_bad_rows_ = true;
+  for (const Partition partition : {Partition::Mod, Partition::Size, Partition::All}) {
+    std::multiset<int64_t> all;
+    for (int rank = 0; rank < 2; ++rank) all.merge(epoch(feed(partition, rank, 2), rank, 2, 3));
+    EXPECT_EQ(all.size(), 19);
+    EXPECT_EQ(all.count(7), 0);
+    EXPECT_EQ(feed(partition, 0, 2).source().left_out().examples, 1);
+  }
+}
+
+TEST_F(DistributedFeedTest, sees_headers_that_differ_and_empty_shards_that_it_never_opens) {
+  for (const Partition partition : {Partition::Mod, Partition::Size}) {
+    folder_.write("s3/t.tsv", "ID\tz\nid9\t1\n");
+    expect_error(ErrorKind::DataLoss, AllOf(HasSubstr("s3/t.tsv"), HasSubstr("'z' here, 'y' there")),
+                 [&] { feed(partition, 0, 5); });
+    folder_.write("s3/t.tsv", "ID\ty\n");
+    expect_error(ErrorKind::DataLoss, AllOf(HasSubstr("s3/t.tsv"), HasSubstr("no rows")),
+                 [&] { feed(partition, 0, 5); });
+  }
+}
+
+TEST_F(DistributedFeedTest, takes_the_first_examples_but_not_by_mod) {
+  const Feed few = feed(Partition::Size, 0, 2).take(7);
+  EXPECT_THAT(few.ranges(3), ElementsAre(ExampleRange{0, 3}, ExampleRange{3, 5}, ExampleRange{5, 7}));
+  EXPECT_EQ(epoch(few, 0, 1, 2).size(), 7);
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("take()"),
+               [&] { feed(Partition::Mod, 0, 2).take(7).ranges(2); });
+  EXPECT_EQ(feed(Partition::Mod, 0, 2).take(70).ranges(2).size(), 2);
+}
+
+TEST_F(DistributedFeedTest, finds_the_same_statistics_however_shards_are_dealt) {
+  const TableStatistics all = feed(Partition::All, 0, 1).statistics("desc");
+  for (const int world : {1, 2, 3, 5}) {
+    const TableStatistics by_mod = feed(Partition::Mod, 0, world).statistics("desc");
+    EXPECT_EQ(by_mod.columns[0].mean, all.columns[0].mean);
+    EXPECT_EQ(by_mod.columns[0].squares, all.columns[0].squares);
+  }
+}
+
 TEST_F(DistributedFeedTest, says_that_a_shard_was_changed_under_way) {
-  const Feed one = feed(Partition::Size, 0, 1);
+  // Its lanes have no rows there.
+  const Feed one = feed(Partition::Size, 1, 2);
   folder_.write("s0/d.tsv", "ID\tx\nid0\t0\n");
   folder_.write("s0/t.tsv", "ID\ty\nid0\t0\n");
   expect_error(ErrorKind::DataLoss, AllOf(HasSubstr("s0/d.tsv"), HasSubstr("1 rows, and had 5")),

@@ -32,7 +32,7 @@ IdIndex::Hash IdIndex::hash_of(std::string_view id) {
 
 void IdIndex::add(std::string_view id) {
   const Hash hash = hash_of(id);
-  entries_.push_back({hash, size()});
+  entries_.push_back({hash, rows_++});
   order_ = {mixed(order_.high ^ hash.high) + 1, mixed(order_.low + hash.low * kOdd)};
 }
 
@@ -45,6 +45,22 @@ std::optional<IdIndex::Twice> IdIndex::finish() {
                                         [](const Entry& a, const Entry& b) { return a.hash == b.hash; });
   if (twice == entries_.end()) return std::nullopt;
   return Twice{twice->row, std::next(twice)->row};
+}
+
+std::vector<int64_t> IdIndex::finish_without_doubles() {
+  static_cast<void>(finish());
+  std::vector<int64_t> doubles;
+  size_t kept = 0;
+  for (const Entry& entry : entries_) {
+    if (kept > 0 && entries_[kept - 1].hash == entry.hash) {
+      doubles.push_back(entry.row);
+    } else {
+      entries_[kept++] = entry;
+    }
+  }
+  entries_.resize(kept);
+  std::sort(doubles.begin(), doubles.end());
+  return doubles;
 }
 
 std::optional<int64_t> IdIndex::find(std::string_view id) const {
@@ -67,6 +83,17 @@ IdIndex::Joined IdIndex::join(const IdIndex& other) const {
   return joined;
 }
 
+std::vector<int64_t> IdIndex::join_some(const IdIndex& other) const {
+  std::vector<int64_t> rows(static_cast<size_t>(rows_), -1);
+  auto there = other.entries_.begin();
+  for (const Entry& entry : entries_) {
+    while (there != other.entries_.end() && there->hash < entry.hash) ++there;
+    if (there != other.entries_.end() && there->hash == entry.hash)
+      rows[static_cast<size_t>(entry.row)] = there->row;
+  }
+  return rows;
+}
+
 // All of them from front to back at once.
 std::optional<std::pair<IdIndex::Place, IdIndex::Place>> find_shared(
     const std::vector<const IdIndex*>& indices) {
@@ -74,7 +101,7 @@ std::optional<std::pair<IdIndex::Place, IdIndex::Place>> find_shared(
   const auto is_behind = [](const Cursor& a, const Cursor& b) { return a.first->hash > b.first->hash; };
   std::vector<Cursor> heap;
   for (size_t i = 0; i < indices.size(); ++i) {
-    if (indices[i]->size() > 0) heap.emplace_back(indices[i]->entries_.begin(), i);
+    if (!indices[i]->entries_.empty()) heap.emplace_back(indices[i]->entries_.begin(), i);
   }
   std::make_heap(heap.begin(), heap.end(), is_behind);
   std::optional<Cursor> last;

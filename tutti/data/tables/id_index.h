@@ -21,8 +21,11 @@ class IdIndex {
     int64_t second;
   };
   std::optional<Twice> finish();
+  // In place of that: leaves out every row whose ID an earlier one has. Returns those rows.
+  std::vector<int64_t> finish_without_doubles();
 
-  int64_t size() const { return static_cast<int64_t>(entries_.size()); }
+  // Rows that were added.
+  int64_t size() const { return rows_; }
   std::optional<int64_t> find(std::string_view id) const;
   // Whether both have the same IDs in the same order.
   bool is_aligned_with(const IdIndex& other) const {
@@ -36,6 +39,8 @@ class IdIndex {
     std::optional<int64_t> alone_there;
   };
   Joined join(const IdIndex& other) const;
+  // The same where some may be missing: -1.
+  std::vector<int64_t> join_some(const IdIndex& other) const;
 
   // A row of one of several indices.
   struct Place {
@@ -58,6 +63,7 @@ class IdIndex {
   static Hash hash_of(std::string_view id);
 
   std::vector<Entry> entries_;  // by hash, once finished
+  int64_t rows_ = 0;
   Hash order_{};
 };
 

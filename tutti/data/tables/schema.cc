@@ -1,6 +1,7 @@
 #include "tutti/data/tables/schema.h"
 
 #include <algorithm>
+#include <string_view>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -10,12 +11,31 @@
 
 namespace tutti::data {
 
+bool TableFile::is_idx() const {
+  std::string_view name = file;
+  if (name.ends_with(".gz")) name.remove_suffix(3);
+  return name.ends_with(".idx") || name.ends_with("-ubyte");
+}
+
 Schema::Schema(std::vector<Entry> tables) : tables_(std::move(tables)) {
   if (tables_.empty()) fail(ErrorKind::InvalidArgument, "a schema without tables");
   for (auto table = tables_.begin(); table != tables_.end(); ++table) {
     if (table->first.empty() || table->second.file.empty())
       fail(ErrorKind::InvalidArgument, "a table of a schema has no {}",
            table->first.empty() ? "name" : "file");
+    const TableKind& kind = table->second.kind;
+    const bool is_sized = kind.form == TableKind::Form::Padded || kind.form == TableKind::Form::Indices;
+    if (is_sized && kind.size < 1)
+      fail(ErrorKind::InvalidArgument, "the table '{}' of a schema has room for {} numbers", table->first,
+           kind.size);
+    // Every index is to be a float.
+    constexpr int64_t kMostIndices = int64_t{1} << 24;
+    if (kind.form == TableKind::Form::Indices && kind.size > kMostIndices)
+      fail(ErrorKind::InvalidArgument, "the table '{}' of a schema has {} indices; {} are the most",
+           table->first, kind.size, kMostIndices);
+    if (table->second.is_idx() && kind.form != TableKind::Form::Dense)
+      fail(ErrorKind::InvalidArgument, "the table '{}' of a schema is an IDX file, which has no lists",
+           table->first);
     for (auto other = tables_.begin(); other != table; ++other) {
       if (other->first == table->first)
         fail(ErrorKind::InvalidArgument, "two tables of a schema are called '{}'", table->first);

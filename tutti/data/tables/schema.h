@@ -5,19 +5,26 @@
 #include <utility>
 #include <vector>
 
+#include "tutti/data/tables/table_kind.h"
 #include "tutti/data/tables/text_format.h"
 
 namespace tutti::data {
 
 // One table of a schema: a file that every shard has, and how it is read; as its name ends where that is not
-// said.
+// said: .csv as CSV; .idx, -ubyte and the same with .gz as IDX (idx.h), whose rows have no IDs and are those
+// of the master table in its order; else as TSV.
 struct TableFile {
   // NOLINTNEXTLINE(google-explicit-constructor): a file alone is how most are said
-  TableFile(std::string name) : file(std::move(name)), format(format_of(file)) {}
-  TableFile(std::string name, TextFormat how) : file(std::move(name)), format(std::move(how)) {}
+  TableFile(std::string name, TableKind what = {})
+      : file(std::move(name)), format(format_of(file)), kind(what) {}
+  TableFile(std::string name, TextFormat how, TableKind what = {})
+      : file(std::move(name)), format(std::move(how)), kind(what) {}
+
+  bool is_idx() const;
 
   std::string file;
   TextFormat format;
+  TableKind kind;
 };
 
 // What a model needs to know of its data: tables by name. A folder of shards answers it (shards.h):

@@ -29,6 +29,11 @@ void require_different_names(const std::vector<TableFile>& tables) {
   }
 }
 
+std::string without_slash(std::string path) {
+  while (path.size() > 1 && path.ends_with('/')) path.pop_back();
+  return path;
+}
+
 void require_nothing_in(const std::string& out) {
   std::error_code error;
   if (!fs::exists(out, error)) return;
@@ -101,10 +106,32 @@ class RowWriter {
   std::string buffer_;
 };
 
+// The folder while it is being filled, under another name: one that is broken off is not taken for whole.
+class Unfinished {
+ public:
+  explicit Unfinished(const std::string& out) : out_(out), path_(out + ".unfinished") {
+    fs::remove_all(path_);
+  }
+  ~Unfinished() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  Unfinished(const Unfinished&) = delete;
+  Unfinished& operator=(const Unfinished&) = delete;
+
+  std::string folder(const std::string& shard) const { return (fs::path(path_) / shard).string(); }
+  void finish() const { rename_path(path_, out_); }
+
+ private:
+  const std::string out_;
+  const std::string path_;
+};
+
 }  // namespace
 
-std::vector<CutShard> shard_tables(const std::vector<TableFile>& files, const std::string& out,
+std::vector<CutShard> shard_tables(const std::vector<TableFile>& files, const std::string& folder,
                                    const ShardOptions& options) {
+  const std::string out = without_slash(folder);
   if (files.empty()) fail(ErrorKind::InvalidArgument, "no tables to cut");
   require_different_names(files);
   require_nothing_in(out);
@@ -130,16 +157,19 @@ std::vector<CutShard> shard_tables(const std::vector<TableFile>& files, const st
   }
   const std::vector<int64_t> shard_of = cut(weights, options.shards);
 
+  const Unfinished unfinished(out);
   std::vector<CutShard> shards;
   for (int64_t shard = 0; shard < options.shards; ++shard) {
-    shards.push_back({.folder = (fs::path(out) / fmt::format("shard{}", shard)).string()});
-    make_directories(shards.back().folder);
+    const std::string name = fmt::format("shard{}", shard);
+    shards.push_back({.folder = (fs::path(out) / name).string()});
+    make_directories(unfinished.folder(name));
   }
   for (const int64_t shard : shard_of) ++shards[static_cast<size_t>(shard)].rows;
   for (size_t i = 0; i < tables.size(); ++i) {
     std::vector<std::unique_ptr<RowWriter>> writers;
-    for (const CutShard& shard : shards) {
-      writers.push_back(std::make_unique<RowWriter>((fs::path(shard.folder) / name_of(files[i])).string()));
+    for (int64_t shard = 0; shard < options.shards; ++shard) {
+      const fs::path folder = unfinished.folder(fmt::format("shard{}", shard));
+      writers.push_back(std::make_unique<RowWriter>((folder / name_of(files[i])).string()));
       if (files[i].format.header) writers.back()->write(tables[i]->header(buffer));
     }
     for (int64_t row = 0; row < tables[i]->size(); ++row) {
@@ -148,6 +178,7 @@ std::vector<CutShard> shard_tables(const std::vector<TableFile>& files, const st
     }
     for (size_t shard = 0; shard < shards.size(); ++shard) shards[shard].bytes += writers[shard]->finish();
   }
+  unfinished.finish();
   return shards;
 }
 

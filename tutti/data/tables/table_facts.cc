@@ -20,6 +20,8 @@
 namespace tutti::data {
 namespace {
 
+constexpr int kVersion = 1;  // of how they are found and written
+
 // Held as long as it lives, where the file system has locks.
 class FileLock {
  public:
@@ -40,7 +42,8 @@ std::string kept_at(const std::string& path) {
 Json fingerprint_of(const std::string& path, const TextFormat& format) {
   struct stat found {};
   if (stat(path.c_str(), &found) != 0) fail_errno(errno, path);
-  return {{"size", found.st_size},
+  return {{"facts", kVersion},
+          {"size", found.st_size},
           {"time", fmt::format("{}.{:09}", found.st_mtim.tv_sec, found.st_mtim.tv_nsec)},
           {"separator", static_cast<int>(format.separator)},
           {"quotes", format.quotes},
@@ -63,9 +66,14 @@ Json kept_facts(const std::string& path, const Json& fingerprint) {
 void keep(const std::string& path, const Json& facts) {
   try {
     replace_file(kept_at(path), facts.dump() + "\n");
-  } catch (const Error&) {
+  } catch (const std::exception&) {
     // Then it is found out again the next time.
   }
+}
+
+void note(Json& facts, const TextTable& table) {
+  facts["rows"] = table.size();
+  facts["names"] = table.columns();
 }
 
 Json to_json(const TableStatistics& statistics) {
@@ -115,15 +123,18 @@ TableStatistics look_through(const TextTable& table) {
 
 }  // namespace
 
-int64_t rows_of(const std::string& path, const TextFormat& format) {
+TableOutline outline_of(const std::string& path, const TextFormat& format) {
   const FileLock lock(path);
   Json facts = kept_facts(path, fingerprint_of(path, format));
-  if (const auto rows = facts.find("rows"); rows != facts.end() && rows->is_number_integer())
-    return rows->get<int64_t>();
-  const int64_t rows = TextTable(path, format).size();
-  facts["rows"] = rows;
+  try {
+    return {facts.at("rows").get<int64_t>(), facts.at("names").get<std::vector<std::string>>()};
+  } catch (const Json::exception&) {
+    // Not known yet, or somebody has changed it.
+  }
+  const TextTable table(path, format);
+  note(facts, table);
   keep(path, facts);
-  return rows;
+  return {table.size(), table.columns()};
 }
 
 TableStatistics statistics_of(const std::string& path, const TextFormat& format) {
@@ -138,7 +149,7 @@ TableStatistics statistics_of(const std::string& path, const TextFormat& format)
   }
   const TextTable table(path, format);
   const TableStatistics statistics = look_through(table);
-  facts["rows"] = table.size();
+  note(facts, table);
   if (can_be_kept(statistics)) facts["columns"] = to_json(statistics);
   keep(path, facts);
   return statistics;

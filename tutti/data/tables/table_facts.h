@@ -1,8 +1,8 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <string>
+#include <vector>
 
 #include "tutti/data/statistics.h"
 #include "tutti/data/tables/text_format.h"
@@ -14,7 +14,11 @@ namespace tutti::data {
 // tasks that ask at once, one reads it and the others wait. In a folder that cannot be written nothing is
 // kept.
 
-int64_t rows_of(const std::string& path, const TextFormat& format);
+struct TableOutline {
+  int64_t rows = 0;
+  std::vector<std::string> columns = {};  // names, without that of the IDs
+};
+TableOutline outline_of(const std::string& path, const TextFormat& format);
 
 TableStatistics statistics_of(const std::string& path, const TextFormat& format);
 

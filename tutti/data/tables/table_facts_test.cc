@@ -34,7 +34,8 @@ void expect_facts_of_table(const std::string& path) {
 }
 
 TEST_F(TableFactsTest, are_kept_beside_the_table_and_found_again_to_the_last_bit) {
-  EXPECT_EQ(rows_of(table_, tsv()), 3);
+  EXPECT_EQ(outline_of(table_, tsv()).rows, 3);
+  EXPECT_EQ(outline_of(table_, tsv()).columns, (std::vector<std::string>{"x", "y"}));
   expect_facts_of_table(table_);
   const std::string text = read_file(kept());
   expect_facts_of_table(table_);
@@ -45,19 +46,19 @@ TEST_F(TableFactsTest, are_kept_beside_the_table_and_found_again_to_the_last_bit
     other.replace(other.find("\"rows\":3"), 8, "\"rows\":7");
     return other;
   }());
-  EXPECT_EQ(rows_of(table_, tsv()), 7);
+  EXPECT_EQ(outline_of(table_, tsv()).rows, 7);
 }
 
 TEST_F(TableFactsTest, are_found_anew_for_another_file_or_another_way_to_read_it) {
-  EXPECT_EQ(rows_of(table_, tsv()), 3);
+  EXPECT_EQ(outline_of(table_, tsv()).rows, 3);
   TextFormat no_header = tsv();
   no_header.header = false;
-  EXPECT_EQ(rows_of(table_, no_header), 4);
+  EXPECT_EQ(outline_of(table_, no_header).rows, 4);
   std::ofstream(table_, std::ios::app) << "d\t1\t1\n";
-  EXPECT_EQ(rows_of(table_, tsv()), 4);
+  EXPECT_EQ(outline_of(table_, tsv()).rows, 4);
   for (const char* nonsense : {"", "{", "[]", "{\"of\": 3}"}) {
     folder_.write(".t.tsv.tutti.json", nonsense);
-    EXPECT_EQ(rows_of(table_, tsv()), 4);
+    EXPECT_EQ(outline_of(table_, tsv()).rows, 4);
   }
 }
 
@@ -72,7 +73,7 @@ TEST_F(TableFactsTest, that_were_tampered_with_are_found_anew) {
 TEST_F(TableFactsTest, are_not_kept_where_nothing_can_be_written) {
   std::filesystem::permissions(folder_.path(),
                                std::filesystem::perms::owner_read | std::filesystem::perms::owner_exec);
-  EXPECT_EQ(rows_of(table_, tsv()), 3);
+  EXPECT_EQ(outline_of(table_, tsv()).rows, 3);
   expect_facts_of_table(table_);
   std::filesystem::permissions(folder_.path(), std::filesystem::perms::owner_all);
 }
@@ -86,7 +87,7 @@ TEST_F(TableFactsTest, are_asked_for_by_many_at_once) {
 TEST_F(TableFactsTest, say_what_is_wrong_with_the_table) {
   expect_error(ErrorKind::DataLoss, HasSubstr("bad.tsv:2"),
                [&] { statistics_of(folder_.write("bad.tsv", "ID\tx\na\tb\n"), tsv()); });
-  EXPECT_THROW(rows_of(folder_ / "none.tsv", tsv()), Error);
+  EXPECT_THROW(outline_of(folder_ / "none.tsv", tsv()), Error);
 }
 
 }  // namespace

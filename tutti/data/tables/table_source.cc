@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <atomic>
 #include <deque>
+#include <filesystem>
+#include <limits>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <unistd.h>
 #include <utility>
 
@@ -12,6 +15,7 @@
 #include <fmt/format.h>
 
 #include "tutti/base/error.h"
+#include "tutti/data/idx.h"
 #include "tutti/data/tables/shards.h"
 #include "tutti/data/tables/table_facts.h"
 #include "tutti/data/tables/text_table.h"
@@ -53,19 +57,129 @@ class KeptRows {
   std::vector<std::atomic<uint8_t>> states_;
 };
 
-// One table of one shard.
+// One table of one shard: text, or a tensor with a row a row.
 struct Part {
-  std::unique_ptr<TextTable> table;
-  std::vector<int64_t> rows;  // by the master's row; empty: the same
+  std::unique_ptr<TextTable> text;
+  torch::Tensor tensor;
+  std::vector<int64_t> rows;  // by the example; empty: the same
   std::unique_ptr<KeptRows> kept;
 
-  void read(int64_t master_row, float* numbers, std::string& buffer) const {
-    const int64_t row = rows.empty() ? master_row : rows[static_cast<size_t>(master_row)];
+  int64_t size() const { return text ? text->size() : tensor.size(0); }
+  // What is to be the same in all shards.
+  std::vector<std::string> columns() const {
+    if (text) return text->columns();
+    std::vector<std::string> shape = {c10::toString(tensor.scalar_type())};
+    for (int64_t i = 1; i < tensor.dim(); ++i) shape.push_back(std::to_string(tensor.size(i)));
+    return shape;
+  }
+  int64_t row_of(int64_t example) const {
+    return rows.empty() ? example : rows[static_cast<size_t>(example)];
+  }
+  void read(int64_t row, float* numbers, std::string& buffer) const {
     if (kept && kept->find(row, numbers)) return;
-    table->read(row, numbers, buffer);
+    text->read(row, numbers, buffer);
     if (kept) kept->keep(row, numbers);
   }
 };
+
+// A row of a part, for a batch.
+struct Place {
+  const Part* part;
+  int64_t row;
+};
+using Places = std::vector<Place>;
+
+torch::Tensor dense_rows(const Places& places) {
+  const size_t columns = places[0].part->text->columns().size();
+  const torch::Tensor numbers =
+      at::empty({static_cast<int64_t>(places.size()), static_cast<int64_t>(columns)}, at::kFloat);
+  float* to = static_cast<float*>(numbers.data_ptr());
+  std::string buffer;
+  for (const auto& [part, row] : places) {
+    part->read(row, to, buffer);
+    to += columns;
+  }
+  return numbers;
+}
+
+torch::Tensor tensor_rows(const Places& places) {
+  std::vector<torch::Tensor> rows;
+  for (const auto& [part, row] : places) rows.push_back(part->tensor.select(0, row));
+  return at::stack(rows);
+}
+
+// The lists of a batch, row by row and within a row column by column.
+struct Lists {
+  explicit Lists(const Places& places)
+      : columns(static_cast<int64_t>(places[0].part->text->columns().size())) {
+    std::vector<float> of_row;
+    std::vector<int64_t> lengths_of_row;
+    std::string buffer;
+    for (const auto& [part, row] : places) {
+      part->text->read_lists(row, of_row, lengths_of_row, buffer);
+      numbers.insert(numbers.end(), of_row.begin(), of_row.end());
+      lengths.insert(lengths.end(), lengths_of_row.begin(), lengths_of_row.end());
+    }
+  }
+
+  torch::Tensor lengths_of_rows() const {
+    return at::tensor(lengths, at::kLong).reshape({static_cast<int64_t>(lengths.size()) / columns, columns});
+  }
+  torch::Tensor padded_to(int64_t width) const {
+    torch::Tensor all = at::full({static_cast<int64_t>(lengths.size()), width},
+                                 std::numeric_limits<float>::quiet_NaN(), at::kFloat);
+    float* to = static_cast<float*>(all.data_ptr());
+    const float* from = numbers.data();
+    for (const int64_t length : lengths) {
+      std::copy_n(from, length, to);
+      from += length;
+      to += width;
+    }
+    return all.reshape({static_cast<int64_t>(lengths.size()) / columns, columns, width});
+  }
+  int64_t longest() const { return *std::max_element(lengths.begin(), lengths.end()); }
+  // 1 where any of a row's lists has the index.
+  torch::Tensor as_sparse(int64_t size) const {
+    std::set<std::pair<int64_t, int64_t>> ones;
+    const float* index = numbers.data();
+    for (size_t list = 0; list < lengths.size(); ++list) {
+      for (int64_t i = 0; i < lengths[list]; ++i)
+        ones.emplace(static_cast<int64_t>(list) / columns, static_cast<int64_t>(*index++));
+    }
+    const torch::Tensor places = at::empty({2, static_cast<int64_t>(ones.size())}, at::kLong);
+    int64_t* to = static_cast<int64_t*>(places.data_ptr());
+    for (const auto& [row, column] : ones) {
+      to[ones.size()] = column;
+      *to++ = row;
+    }
+    return at::sparse_coo_tensor(places, at::ones({places.size(1)}, at::kFloat),
+                                 {static_cast<int64_t>(lengths.size()) / columns, size})
+        ._coalesced_(true);
+  }
+
+  int64_t columns;
+  std::vector<float> numbers;
+  std::vector<int64_t> lengths;
+};
+
+void append_rows(const std::string& name, const TableKind& kind, const Places& places, Batch::Tensors& to) {
+  if (!places[0].part->text) {
+    to.emplace_back(name, tensor_rows(places));
+    return;
+  }
+  if (kind.form == TableKind::Form::Dense) {
+    to.emplace_back(name, dense_rows(places));
+    return;
+  }
+  const Lists lists(places);
+  if (kind.form == TableKind::Form::Indices) {
+    to.emplace_back(name, lists.as_sparse(kind.size));
+  } else {
+    to.emplace_back(name,
+                    lists.padded_to(kind.form == TableKind::Form::Padded ? kind.size : lists.longest()));
+  }
+  to.emplace_back(name + " length", lists.lengths_of_rows());
+}
 
 struct Shard {
   std::string folder;
@@ -75,32 +189,42 @@ struct Shard {
   std::vector<Part> parts = {};  // as the schema has the tables
 };
 
-// What two shards have to have in common: the columns of each table, and where they were seen first.
-struct Columns {
-  std::vector<std::string> names;
-  std::string path;
-};
-
-class TableSource final : public Source {
+class JoinedTables final : public TableSource {
  public:
-  TableSource(const std::vector<std::string>& shards, const Schema& schema, const TableSourceOptions& options)
-      : schema_(schema), master_(master_of(schema, options.master_table)), memory_(options.memory) {
-    if (!options.rows.empty() && options.rows.size() != shards.size())
+  JoinedTables(const std::vector<std::string>& shards, const Schema& schema,
+               const TableSourceOptions& options)
+      : schema_(schema),
+        master_(master_of(schema, options.master_table)),
+        bad_rows_(options.bad_rows),
+        memory_(options.memory) {
+    const bool known = !options.rows.empty() && options.bad_rows == BadRows::Error;
+    if (known && options.rows.size() != shards.size())
       fail(ErrorKind::InvalidArgument, "the rows of {} shards are known, but there are {}",
            options.rows.size(), shards.size());
     for (size_t i = 0; i < shards.size(); ++i) {
-      shards_.emplace_back(shards[i], size_, options.rows.empty() ? -1 : options.rows[i]);
-      if (options.rows.empty()) open(shards_.back());
+      shards_.emplace_back(shards[i], size_, known ? options.rows[i] : -1);
+      if (!known) open(shards_.back());
       size_ += shards_.back().rows;
     }
     if (size_ == 0) fail(ErrorKind::InvalidArgument, "no shards to read");
-    if (options.rows.empty()) require_ids_in_one_shard();
+    if (!known) require_ids_in_one_shard();
   }
 
   int64_t size() const override { return size_; }
   Batch read(std::span<const int64_t> examples) const override;
   std::string id(int64_t example) const override;
   std::string place_of(int64_t example) const override { return shard_of(example).folder; }
+  LeftOut left_out() const override { return left_out_; }
+  void open(const ExampleRange& examples) const override {
+    for (Shard& shard : shards_) {
+      if (shard.begin < examples.end && examples.begin < shard.begin + shard.rows) open(shard);
+    }
+  }
+  std::vector<int64_t> rows_of_shards() const override {
+    std::vector<int64_t> rows;
+    for (const Shard& shard : shards_) rows.push_back(shard.rows);
+    return rows;
+  }
   TableStatistics statistics(const std::string& name) const override;
 
  private:
@@ -109,21 +233,27 @@ class TableSource final : public Source {
   const Shard& opened(int64_t example) const;
   void require_columns_of_first(const Shard& shard) const;
   void require_ids_in_one_shard() const;
+  Part open(const std::string& shard, const std::string& name, const TableFile& file) const;
+  const TableFile& master_file() const { return schema_.tables()[master_].second; }
+  int64_t join_all(Shard& shard) const;
   void join(const TextTable& master, Part& part) const;
+  int64_t join_what_is_whole(Shard& shard) const;
   void keep_if_it_fits(Part& part) const;
   Shard& shard_of(int64_t example) const;
 
   const Schema schema_;
   const size_t master_;
+  const BadRows bad_rows_;
   mutable std::deque<Shard> shards_;
   int64_t size_ = 0;
 
   mutable std::mutex mutex_;
-  mutable std::vector<Columns> columns_;  // of each table; guarded by mutex_
-  mutable uint64_t memory_;               // that is left; likewise
+  mutable std::vector<TableColumns> columns_;  // of each table; guarded by mutex_
+  mutable uint64_t memory_;                    // that is left; likewise
+  mutable LeftOut left_out_;                   // complete when all shards are open
 };
 
-size_t TableSource::master_of(const Schema& schema, const std::string& name) {
+size_t JoinedTables::master_of(const Schema& schema, const std::string& name) {
   if (name.empty()) return 0;
   static_cast<void>(schema[name]);  // or an error
   const auto& tables = schema.tables();
@@ -132,57 +262,109 @@ size_t TableSource::master_of(const Schema& schema, const std::string& name) {
       tables.begin());
 }
 
-void TableSource::open(Shard& shard) const {
+void JoinedTables::open(Shard& shard) const {
   std::call_once(shard.once, [&] {
     shard.parts.clear();
-    for (const auto& [name, file] : schema_.tables())
-      shard.parts.push_back(
-          {std::make_unique<TextTable>(path_in(shard.folder, name, file), file.format), {}, {}});
-    const TextTable& master = *shard.parts[master_].table;
-    if (master.size() == 0) fail(ErrorKind::DataLoss, "{}: no rows: a shard has to have some", master.path());
-    if (shard.rows >= 0 && shard.rows != master.size())
-      fail(ErrorKind::DataLoss, "{} has {} rows, and had {}: it was changed meanwhile", master.path(),
-           master.size(), shard.rows);
-    shard.rows = master.size();
-    for (Part& part : shard.parts) join(master, part);
+    for (const auto& [name, file] : schema_.tables()) shard.parts.push_back(open(shard.folder, name, file));
+    const int64_t rows = join_all(shard);
+    const std::string path = path_in(shard.folder, schema_.tables()[master_].first, master_file());
+    if (rows == 0) fail(ErrorKind::DataLoss, "{}: no rows: a shard has to have some", path);
+    if (shard.rows >= 0 && shard.rows != rows)
+      fail(ErrorKind::DataLoss, "{} has {} rows, and had {}: it was changed meanwhile", path, rows,
+           shard.rows);
+    shard.rows = rows;
     const std::lock_guard lock(mutex_);
     require_columns_of_first(shard);
     for (Part& part : shard.parts) keep_if_it_fits(part);
   });
 }
 
-void TableSource::require_columns_of_first(const Shard& shard) const {
-  if (columns_.empty()) {
-    for (const Part& part : shard.parts) columns_.push_back({part.table->columns(), part.table->path()});
-    return;
-  }
-  for (size_t i = 0; i < shard.parts.size(); ++i) {
-    const std::vector<std::string>& first = columns_[i].names;
-    const TextTable& table = *shard.parts[i].table;
-    if (table.columns() == first) continue;
-    const auto [here, there] =
-        std::mismatch(table.columns().begin(), table.columns().end(), first.begin(), first.end());
-    const auto shown = [](auto at, auto end) { return at == end ? "none" : fmt::format("'{}'", *at); };
-    fail(ErrorKind::DataLoss,
-         "{} and {} have different columns: {} and {}; the first that differs is {} here, {} there",
-         table.path(), columns_[i].path, table.columns().size(), first.size(),
-         shown(here, table.columns().end()), shown(there, first.end()));
-  }
+Part JoinedTables::open(const std::string& shard, const std::string& name, const TableFile& file) const {
+  const std::string path = path_in(shard, name, file);
+  if (!file.is_idx())
+    return {std::make_unique<TextTable>(path, file.format, file.kind, bad_rows_), {}, {}, {}};
+  torch::Tensor tensor = read_idx(path);
+  if (tensor.dim() == 0) tensor = tensor.unsqueeze(0);
+  return {{}, std::move(tensor), {}, {}};
 }
 
-void TableSource::require_ids_in_one_shard() const {
+// Returns how many examples there are.
+int64_t JoinedTables::join_all(Shard& shard) const {
+  Part& master = shard.parts[master_];
+  for (size_t i = 0; i < shard.parts.size(); ++i) {
+    const Part& part = shard.parts[i];
+    if ((!part.text || !master.text) && part.size() != master.size())
+      fail(ErrorKind::DataLoss,
+           "{}: {} has {} rows, and {} has {}: an IDX file has no IDs, so both have to have "
+           "the same rows in the same order",
+           shard.folder, schema_.tables()[i].second.file, part.size(), master_file().file, master.size());
+  }
+  if (bad_rows_ == BadRows::Skip && master.text) return join_what_is_whole(shard);
+  for (Part& part : shard.parts) {
+    if (part.text && master.text) join(*master.text, part);
+  }
+  return master.size();
+}
+
+// Of the master's rows those whose ID every table has.
+int64_t JoinedTables::join_what_is_whole(Shard& shard) const {
+  const TextTable& master = *shard.parts[master_].text;
+  std::vector<bool> whole(static_cast<size_t>(master.size()), true);
+  int64_t most = 0;  // rows of a table
+  std::string why;
+  for (Part& part : shard.parts) {
+    if (!part.text) continue;
+    most = std::max(most, part.text->rows_in_file());
+    if (why.empty()) why = part.text->left_out().why;
+    part.rows = master.ids().join_some(part.text->ids());
+    for (size_t row = 0; row < whole.size(); ++row) whole[row] = whole[row] && part.rows[row] >= 0;
+  }
+  std::vector<int64_t> kept;
+  for (size_t row = 0; row < whole.size(); ++row) {
+    if (whole[row]) kept.push_back(static_cast<int64_t>(row));
+  }
+  for (Part& part : shard.parts) {
+    std::vector<int64_t> rows;
+    for (const int64_t row : kept) rows.push_back(part.text ? part.rows[static_cast<size_t>(row)] : row);
+    part.rows = std::move(rows);
+  }
+  const auto examples = static_cast<int64_t>(kept.size());
+  if (examples == most) return examples;
+  left_out_.examples += most - examples;
+  if (why.empty()) why = fmt::format("{}: IDs that are in one table only", shard.folder);
+  if (left_out_.why.empty()) left_out_.why = why;
+  return examples;
+}
+
+void JoinedTables::require_columns_of_first(const Shard& shard) const {
+  const auto path_of = [&](size_t i) {
+    return path_in(shard.folder, schema_.tables()[i].first, schema_.tables()[i].second);
+  };
+  if (columns_.empty()) {
+    for (size_t i = 0; i < shard.parts.size(); ++i)
+      columns_.push_back({shard.parts[i].columns(), path_of(i)});
+    return;
+  }
+  for (size_t i = 0; i < shard.parts.size(); ++i)
+    require_same_columns({shard.parts[i].columns(), path_of(i)}, columns_[i]);
+}
+
+void JoinedTables::require_ids_in_one_shard() const {
   std::vector<const IdIndex*> indices;
-  for (const Shard& shard : shards_) indices.push_back(&shard.parts[master_].table->ids());
+  for (const Shard& shard : shards_) {
+    if (!shard.parts[master_].text) return;
+    indices.push_back(&shard.parts[master_].text->ids());
+  }
   const auto shared = find_shared(indices);
   if (!shared) return;
   const auto& [here, there] = *shared;
-  const TextTable& table = *shards_[here.index].parts[master_].table;
+  const TextTable& table = *shards_[here.index].parts[master_].text;
   fail(ErrorKind::DataLoss, "the ID '{}' is in {} and in {}: expected one row an ID", table.id(here.row),
-       table.path(), shards_[there.index].parts[master_].table->path());
+       table.path(), shards_[there.index].parts[master_].text->path());
 }
 
-void TableSource::join(const TextTable& master, Part& part) const {
-  const TextTable& table = *part.table;
+void JoinedTables::join(const TextTable& master, Part& part) const {
+  const TextTable& table = *part.text;
   if (table.ids().is_aligned_with(master.ids())) return;
   IdIndex::Joined joined = master.ids().join(table.ids());
   const auto require = [](const std::optional<int64_t>& alone, const TextTable& has,
@@ -197,59 +379,68 @@ void TableSource::join(const TextTable& master, Part& part) const {
   part.rows = std::move(joined.rows);
 }
 
-void TableSource::keep_if_it_fits(Part& part) const {
-  const size_t columns = part.table->columns().size();
-  const uint64_t bytes = KeptRows::bytes(part.table->size(), columns);
+void JoinedTables::keep_if_it_fits(Part& part) const {
+  if (!part.text) return;
+  const size_t columns = part.text->columns().size();
+  const uint64_t bytes = KeptRows::bytes(part.text->size(), columns);
   if (bytes > memory_) return;
   memory_ -= bytes;
-  part.kept = std::make_unique<KeptRows>(part.table->size(), columns);
+  part.kept = std::make_unique<KeptRows>(part.text->size(), columns);
 }
 
-Shard& TableSource::shard_of(int64_t example) const {
+Shard& JoinedTables::shard_of(int64_t example) const {
   return *std::prev(std::upper_bound(shards_.begin(), shards_.end(), example,
                                      [](int64_t e, const Shard& shard) { return e < shard.begin; }));
 }
 
-const Shard& TableSource::opened(int64_t example) const {
+const Shard& JoinedTables::opened(int64_t example) const {
   Shard& shard = shard_of(example);
   open(shard);
   return shard;
 }
 
-Batch TableSource::read(std::span<const int64_t> examples) const {
+Batch JoinedTables::read(std::span<const int64_t> examples) const {
   check_examples(examples, size_, "the tables");
+  if (examples.empty()) return {};
   std::vector<const Shard*> shards;
   for (const int64_t example : examples) shards.push_back(&opened(example));
   Batch::Tensors tensors;
-  std::string buffer;
+  Places places(examples.size());
   for (size_t i = 0; i < schema_.tables().size(); ++i) {
-    const size_t columns = shards.empty() ? 0 : shards[0]->parts[i].table->columns().size();
-    const torch::Tensor numbers =
-        at::empty({static_cast<int64_t>(examples.size()), static_cast<int64_t>(columns)}, at::kFloat);
-    float* to = static_cast<float*>(numbers.data_ptr());
-    for (size_t row = 0; row < examples.size(); ++row) {
-      shards[row]->parts[i].read(examples[row] - shards[row]->begin, to, buffer);
-      to += columns;
+    for (size_t k = 0; k < examples.size(); ++k) {
+      const Part& part = shards[k]->parts[i];
+      places[k] = {&part, part.row_of(examples[k] - shards[k]->begin)};
     }
-    tensors.emplace_back(schema_.tables()[i].first, numbers);
+    append_rows(schema_.tables()[i].first, schema_.tables()[i].second.kind, places, tensors);
   }
   return Batch(std::move(tensors));
 }
 
-std::string TableSource::id(int64_t example) const {
+// Where there are none in the master table, the shard and the row.
+std::string JoinedTables::id(int64_t example) const {
   check_examples({&example, 1}, size_, "the tables");
   const Shard& shard = opened(example);
-  return shard.parts[master_].table->id(example - shard.begin);
+  const Part& master = shard.parts[master_];
+  const int64_t row = master.row_of(example - shard.begin);
+  if (master.text) return master.text->id(row);
+  return fmt::format("{}/{}", std::filesystem::path(shard.folder).filename().string(), row);
 }
 
 // Workers that begin at once begin at different shards, and so share what is not known yet.
-TableStatistics TableSource::statistics(const std::string& name) const {
+TableStatistics JoinedTables::statistics(const std::string& name) const {
   const TableFile& file = schema_[name];
-  std::vector<TableStatistics> of_each(shards_.size());
+  // What is not in the file as it is has to be read example by example.
+  if (file.is_idx() || file.kind.form != TableKind::Form::Dense || bad_rows_ == BadRows::Skip)
+    return Source::statistics(name);
+  // In an order that does not depend on which worker has which.
+  std::vector<std::string> folders;
+  for (const Shard& shard : shards_) folders.push_back(shard.folder);
+  std::sort(folders.begin(), folders.end());
+  std::vector<TableStatistics> of_each(folders.size());
   const auto first = static_cast<size_t>(getpid());
-  for (size_t i = 0; i < shards_.size(); ++i) {
-    const size_t shard = (first + i) % shards_.size();
-    of_each[shard] = statistics_of(path_in(shards_[shard].folder, name, file), file.format);
+  for (size_t i = 0; i < folders.size(); ++i) {
+    const size_t shard = (first + i) % folders.size();
+    of_each[shard] = statistics_of(path_in(folders[shard], name, file), file.format);
   }
   TableStatistics all;
   for (const TableStatistics& one : of_each) all.merge(one);
@@ -258,9 +449,20 @@ TableStatistics TableSource::statistics(const std::string& name) const {
 
 }  // namespace
 
-std::shared_ptr<const Source> table_source(const std::vector<std::string>& shards, const Schema& schema,
-                                           const TableSourceOptions& options) {
-  return std::make_shared<TableSource>(shards, schema, options);
+void require_same_columns(const TableColumns& own, const TableColumns& first) {
+  if (own.names == first.names) return;
+  const auto [here, there] =
+      std::mismatch(own.names.begin(), own.names.end(), first.names.begin(), first.names.end());
+  const auto shown = [](auto at, auto end) { return at == end ? "none" : fmt::format("'{}'", *at); };
+  fail(ErrorKind::DataLoss,
+       "{} and {} have different columns: {} and {}; the first that differs is {} here, {} there", own.path,
+       first.path, own.names.size(), first.names.size(), shown(here, own.names.end()),
+       shown(there, first.names.end()));
+}
+
+std::shared_ptr<const TableSource> table_source(const std::vector<std::string>& shards, const Schema& schema,
+                                                const TableSourceOptions& options) {
+  return std::make_shared<JoinedTables>(shards, schema, options);
 }
 
 }  // namespace tutti::data

@@ -32,21 +32,59 @@ std::optional<float> number_in(std::string_view text) {
   return std::isinf(number) && !std::isinf(*wide) ? std::nullopt : std::optional(number);
 }
 
+[[noreturn]] void fail_number(std::string_view cell) {
+  fail(ErrorKind::InvalidArgument, "{} is no number{}", shown(cell),
+       parse_double(cell) ? " that a float can hold" : "");
+}
+
+// "1 2 3", "[1, 2, 3]", "1;2;3"; "" and "[]" are empty.
+void append_list(std::string_view cell, const TextFormat& format, std::vector<float>& numbers) {
+  if (cell.starts_with('[') != cell.ends_with(']'))
+    fail(ErrorKind::InvalidArgument, "{} has one bracket", shown(cell));
+  if (cell.starts_with('[')) cell = trimmed(cell.substr(1, cell.size() - 2));
+  while (!cell.empty()) {
+    const size_t end = std::min(cell.find_first_of(" ,;"), cell.size());
+    const std::string_view text = cell.substr(0, end);
+    const auto number = is_missing(text, format) ? std::nullopt : number_in(text);
+    if (!number && !(text.size() > 0 && is_missing(text, format))) fail_number(text);
+    numbers.push_back(number.value_or(kMissing));
+    cell = trimmed(cell.substr(end));
+    if (cell.empty() || !(cell.front() == ',' || cell.front() == ';')) continue;
+    cell = trimmed(cell.substr(1));
+    if (cell.empty()) fail(ErrorKind::InvalidArgument, "nothing behind the last separator of a list");
+  }
+}
+
+// They are read as floats, which hold whole numbers up to 2^24.
+void require_index(float index, int64_t size) {
+  if (index >= 0 && index < static_cast<float>(size) && index == std::floor(index)) return;
+  fail(ErrorKind::InvalidArgument, "{} is no index from 0 to {}", index, size - 1);
+}
+
 }  // namespace
 
-TextTable::TextTable(const std::string& path, const TextFormat& format) : format_(format), file_(path) {
+TextTable::TextTable(const std::string& path, const TextFormat& format, const TableKind& kind, BadRows bad)
+    : format_(format), kind_(kind), bad_(bad), file_(path) {
   rows_.emplace(path, format.quotes, [this](const Rows::Row& row) { add_row(row); });
   if (!has_columns_)
     fail(ErrorKind::DataLoss, "{}: the file is empty; expected {}", path,
          format.header ? "a row with the columns' names" : "rows");
+  if (bad == BadRows::Error) {
+    require_no_doubles();
+  } else {
+    for (const int64_t row : ids_.finish_without_doubles())
+      leave_out(fmt::format("{}: there is a row of ID {} already", path, shown(id(row))));
+  }
+}
+
+void TextTable::require_no_doubles() {
   const auto twice = ids_.finish();
   if (!twice) return;
   std::string buffer;
-  const int64_t behind_header = format_.header ? 1 : 0;
-  const int64_t first_line = rows_->read(twice->first + behind_header, buffer).line;
-  const Rows::Row row = rows_->read(twice->second + behind_header, buffer);
+  const int64_t first_line = row_at(twice->first, buffer).line;
+  const Rows::Row row = row_at(twice->second, buffer);
   fail(ErrorKind::DataLoss, "{}:{}: there is a row of ID {} already, in line {}: expected one row an ID",
-       path, row.line, shown(id_in(row)), first_line);
+       file_, row.line, shown(id_in(row)), first_line);
 }
 
 void TextTable::add_row(const Rows::Row& row) {
@@ -54,10 +92,40 @@ void TextTable::add_row(const Rows::Row& row) {
     read_header(row);
     if (format_.header) return;
   }
-  const std::string id = id_in(row);
+  if (bad_ == BadRows::Skip && !is_good(row)) {
+    shifts_.push_back(ids_.size());
+    return;
+  }
+  ids_.add(require_id(row));
+}
+
+std::string TextTable::require_id(const Rows::Row& row) const {
+  std::string id = id_in(row);
   if (id.empty()) fail_at(row, "an empty ID");
   if (!is_utf8(id)) fail_at(row, fmt::format("the ID {} is not UTF-8", shown(id)));
-  ids_.add(id);
+  return id;
+}
+
+bool TextTable::is_good(const Rows::Row& row) {
+  try {
+    static_cast<void>(require_id(row));
+    if (kind_.form == TableKind::Form::Dense) {
+      std::vector<float> numbers(columns_.size());
+      if (!read_fast(row.text, numbers.data())) read_carefully(row, numbers.data());
+    } else {
+      std::vector<float> numbers;
+      std::vector<int64_t> lengths;
+      read_lists_of(row, numbers, lengths);
+    }
+    return true;
+  } catch (const Error& error) {
+    leave_out(error.what());
+    return false;
+  }
+}
+
+void TextTable::leave_out(const std::string& why) {
+  if (left_out_.rows++ == 0) left_out_.why = why;
 }
 
 void TextTable::read_header(const Rows::Row& row) {
@@ -110,20 +178,29 @@ void TextTable::fail_at(const Rows::Row& row, const std::string& what) const {
   fail(ErrorKind::DataLoss, "{}:{}: {}", file_, row.line, what);
 }
 
-std::string TextTable::id(int64_t row) const {
-  std::string buffer;
-  return id_in(rows_->read(row + (format_.header ? 1 : 0), buffer));
+// Those that were left out are still in the file.
+Rows::Row TextTable::row_at(int64_t row, std::string& buffer) const {
+  const auto before = std::upper_bound(shifts_.begin(), shifts_.end(), row) - shifts_.begin();
+  return rows_->read(row + before + (format_.header ? 1 : 0), buffer);
 }
 
-std::string_view TextTable::text(int64_t row, std::string& buffer) const {
-  return rows_->read(row + (format_.header ? 1 : 0), buffer).text;
+std::string TextTable::id(int64_t row) const {
+  std::string buffer;
+  return id_in(row_at(row, buffer));
 }
+
+std::string_view TextTable::text(int64_t row, std::string& buffer) const { return row_at(row, buffer).text; }
 
 std::string_view TextTable::header(std::string& buffer) const { return rows_->read(0, buffer).text; }
 
 void TextTable::read(int64_t row, float* numbers, std::string& buffer) const {
-  const Rows::Row found = rows_->read(row + (format_.header ? 1 : 0), buffer);
+  const Rows::Row found = row_at(row, buffer);
   if (!read_fast(found.text, numbers)) read_carefully(found, numbers);
+}
+
+void TextTable::read_lists(int64_t row, std::vector<float>& numbers, std::vector<int64_t>& lengths,
+                           std::string& buffer) const {
+  read_lists_of(row_at(row, buffer), numbers, lengths);
 }
 
 // False where something in it is out of the ordinary.
@@ -160,20 +237,48 @@ bool TextTable::read_fast(std::string_view text, float* numbers) const {
 }
 
 void TextTable::read_carefully(const Rows::Row& row, float* numbers) const {
+  read_cells(row, [&](size_t, std::string_view cell) {
+    const auto number = is_missing(cell, format_) ? std::optional(kMissing) : number_in(cell);
+    if (!number) fail_number(cell);
+    *numbers++ = *number;
+  });
+}
+
+void TextTable::read_lists_of(const Rows::Row& row, std::vector<float>& numbers,
+                              std::vector<int64_t>& lengths) const {
+  numbers.clear();
+  lengths.clear();
+  read_cells(row, [&](size_t, std::string_view cell) {
+    const size_t before = numbers.size();
+    if (!cell.empty() && is_missing(cell, format_)) {
+      if (kind_.form != TableKind::Form::Indices) numbers.push_back(kMissing);
+    } else {
+      append_list(cell, format_, numbers);
+    }
+    const auto length = static_cast<int64_t>(numbers.size() - before);
+    if (kind_.form == TableKind::Form::Padded && length > kind_.size)
+      fail(ErrorKind::InvalidArgument, "a list of {} numbers, where {} are the most", length, kind_.size);
+    if (kind_.form == TableKind::Form::Indices)
+      std::for_each(numbers.begin() + static_cast<ptrdiff_t>(before), numbers.end(),
+                    [&](float index) { require_index(index, kind_.size); });
+    lengths.push_back(length);
+  });
+}
+
+// All but the ID.
+void TextTable::read_cells(const Rows::Row& row, const TakeCell& take) const {
   size_t column = 0;
   std::string problem;
   try {
     Cells cells(row.text, format_);
     for (; const auto cell = cells.next(); ++column) {
       if (column == id_column_ || column > columns_.size()) continue;
-      const std::string_view text = trimmed(*cell);
-      const auto number = is_missing(text, format_) ? std::optional(kMissing) : number_in(text);
-      if (!number) {
-        const size_t place = column - (column > id_column_ ? 1 : 0);
-        fail(ErrorKind::InvalidArgument, "column '{}' ({}): {} is no number{}", columns_[place], column + 1,
-             shown(text), parse_double(text) ? " that a float can hold" : "");
+      const size_t place = column - (column > id_column_ ? 1 : 0);
+      try {
+        take(place, trimmed(*cell));
+      } catch (const Error& error) {
+        fail(ErrorKind::InvalidArgument, "column '{}' ({}): {}", columns_[place], column + 1, error.what());
       }
-      *numbers++ = *number;
     }
     if (column != columns_.size() + 1)
       fail(ErrorKind::InvalidArgument, "{} cells; expected {}, as in the {}", column, columns_.size() + 1,

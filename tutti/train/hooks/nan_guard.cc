@@ -21,13 +21,20 @@ std::optional<std::string> bad(const std::string& what, const torch::Tensor& ten
   return fmt::format("{} ({} of {} numbers are not finite)", what, wrong, tensor.numel());
 }
 
-// In the order in which the numbers flow.
+// In the order in which the numbers flow; but what is missing in a batch is not bad where the model knows it.
 std::string first_bad(const Parameters& parameters, const Batch& batch, const LossOutput& output) {
+  const auto in_batch = [](const std::string& name) { return fmt::format("'{}' of the batch", name); };
   for (const auto& [name, tensor] : batch.tensors()) {
-    if (auto found = bad(fmt::format("'{}' of the batch", name), tensor)) return *found;
+    if (tensor.is_floating_point() && !tensor.is_sparse() && torch::isinf(tensor).any().item<bool>())
+      return *bad(in_batch(name), tensor);
   }
   for (const auto& view : parameters.trained()) {
     if (auto found = bad("parameter " + view.name, view.tensor)) return *found;
+  }
+  for (const auto& [name, tensor] : batch.tensors()) {
+    if (tensor.is_sparse()) continue;
+    if (auto found = bad(in_batch(name), tensor))
+      return *found + "; or, where the model knows what to do with missing numbers, what it makes of them";
   }
   for (const auto& view : parameters.buffers()) {
     if (auto found = bad("buffer " + view.name, view.tensor)) return *found;
