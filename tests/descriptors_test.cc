@@ -20,12 +20,12 @@ class Descriptors : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
     setenv("CUDA_VISIBLE_DEVICES", "", 1);
-    folder_ = new TestFolder;
+    folder = new TestFolder;
     ASSERT_EQ(run_program({program_path("descriptors"), "--data", data(), "--make-data"}).exit_code, 0);
   }
-  static void TearDownTestSuite() { delete folder_; }
+  static void TearDownTestSuite() { delete folder; }
 
-  static std::string data() { return *folder_ / "data"; }
+  static std::string data() { return *folder / "data"; }
   static Words training(int workers, const Words& flags) {
     Words words;
     if (workers > 1) words = {program_path("tutti"), "run", "-n", std::to_string(workers), "--"};
@@ -40,9 +40,9 @@ class Descriptors : public ::testing::Test {
     return result.out.substr(line, result.out.find('\n', line) - line);
   }
 
-  static TestFolder* folder_;
+  static TestFolder* folder;
 };
-TestFolder* Descriptors::folder_ = nullptr;
+TestFolder* Descriptors::folder = nullptr;
 
 TEST_F(Descriptors, learns_what_is_active_the_same_at_one_worker_and_at_two) {
   const std::string alone = auc(1);
@@ -75,7 +75,7 @@ TEST_F(Descriptors, runs_under_mpirun) {
 }
 
 TEST_F(Descriptors, writes_predictions_by_id) {
-  const std::string path = *folder_ / "p.tsv";
+  const std::string path = *folder / "p.tsv";
   auc(2, {"--steps", "5", "--starts", "1", "--predictions", path});
   const std::string text = read_file(path);
   EXPECT_THAT(text, StartsWith("ID\tpred\nthing"));
@@ -86,7 +86,7 @@ TEST_F(Descriptors, say_what_is_in_the_way) {
   const auto too_many = run_program(training(5, {"--lanes", "5", "--partition", "mod"}));
   EXPECT_EQ(too_many.exit_code, 2);
   EXPECT_THAT(too_many.err, AllOf(HasSubstr("4 shards for 5 workers"), HasSubstr("'size'")));
-  const auto nothing = run_program({program_path("descriptors"), "--data", *folder_ / "nowhere"});
+  const auto nothing = run_program({program_path("descriptors"), "--data", *folder / "nowhere"});
   EXPECT_EQ(nothing.exit_code, 2);
   EXPECT_THAT(nothing.err, HasSubstr("nowhere/train"));
   const auto misspelt = run_program(training(1, {"--partition", "sizes"}));

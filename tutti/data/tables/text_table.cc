@@ -46,7 +46,7 @@ void append_list(std::string_view cell, const TextFormat& format, std::vector<fl
     const size_t end = std::min(cell.find_first_of(" ,;"), cell.size());
     const std::string_view text = cell.substr(0, end);
     const auto number = is_missing(text, format) ? std::nullopt : number_in(text);
-    if (!number && !(text.size() > 0 && is_missing(text, format))) fail_number(text);
+    if (!number && !(!text.empty() && is_missing(text, format))) fail_number(text);
     numbers.push_back(number.value_or(kMissing));
     cell = trimmed(cell.substr(end));
     if (cell.empty() || !(cell.front() == ',' || cell.front() == ';')) continue;
