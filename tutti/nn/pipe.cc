@@ -90,43 +90,43 @@ Pipe operator|(Pipe before, torch::Tensor (*function)(const torch::Tensor&)) {
          });
 }
 
-Pipe WindowInput() {
-  return Pipe([](const PipeInput& input) -> PipeLayer {
-    if (!input.statistics)
-      fail(ErrorKind::InvalidArgument,
-           "WindowInput rescales columns of the data: it has to be the first layer of a pipe that is built "
-           "from "
-           "their statistics");
-    const auto window = std::make_shared<Window>(input.statistics());
-    return {"window", window, [window](const torch::Tensor& rows) { return window->forward(rows); },
-            input.columns};
-  });
-}
+WindowInput::WindowInput()
+    : Pipe([](const PipeInput& input) -> PipeLayer {
+        if (!input.statistics)
+          fail(ErrorKind::InvalidArgument,
+               "WindowInput rescales columns of the data: it has to be the first layer of a pipe that is "
+               "built "
+               "from their statistics");
+        const auto window = std::make_shared<Window>(input.statistics());
+        return {"window", window, [window](const torch::Tensor& rows) { return window->forward(rows); },
+                input.columns};
+      }) {}
 
-Pipe Dense(int64_t columns, Activation activation) {
+Dense::Dense(int64_t columns, Activation activation)
+    : Pipe([columns, activation = std::move(activation)](const PipeInput& input) -> PipeLayer {
+        const torch::nn::Linear dense(input.columns, columns);
+        torch::nn::init::xavier_uniform_(dense->weight);
+        torch::nn::init::zeros_(dense->bias);
+        return {"dense", dense.ptr(),
+                [dense, activation](const torch::Tensor& rows) {
+                  const torch::Tensor sums = dense.ptr()->forward(rows);
+                  return activation ? activation(sums) : sums;
+                },
+                columns};
+      }) {
   if (columns < 1) fail(ErrorKind::InvalidArgument, "Dense({}): a layer has one column or more", columns);
-  return Pipe([columns, activation = std::move(activation)](const PipeInput& input) -> PipeLayer {
-    const torch::nn::Linear dense(input.columns, columns);
-    torch::nn::init::xavier_uniform_(dense->weight);
-    torch::nn::init::zeros_(dense->bias);
-    return {"dense", dense.ptr(),
-            [dense, activation](const torch::Tensor& rows) {
-              const torch::Tensor sums = dense.ptr()->forward(rows);
-              return activation ? activation(sums) : sums;
-            },
-            columns};
-  });
 }
 
-Pipe Dropout(double probability) {
+Dropout::Dropout(double probability)
+    : Pipe([probability](const PipeInput& input) -> PipeLayer {
+        const torch::nn::Dropout dropout(probability);
+        return {"dropout", dropout.ptr(),
+                [net = dropout.ptr()](const torch::Tensor& rows) { return net->forward(rows); },
+                input.columns};
+      }) {
   if (!(probability >= 0 && probability < 1))
     fail(ErrorKind::InvalidArgument, "Dropout({}): expected a probability from 0 to less than 1",
          probability);
-  return Pipe([probability](const PipeInput& input) -> PipeLayer {
-    const torch::nn::Dropout dropout(probability);
-    return {"dropout", dropout.ptr(),
-            [net = dropout.ptr()](const torch::Tensor& rows) { return net->forward(rows); }, input.columns};
-  });
 }
 
 }  // namespace tutti::nn

@@ -94,13 +94,19 @@ using Activation = std::function<torch::Tensor(const torch::Tensor&)>;
 
 // Rescales each column to its range over all the data: its least value becomes -1, its greatest 1. A column
 // that never changes becomes 0, and what is missing becomes the column's mean. The first layer of a pipe.
-Pipe WindowInput();
+struct WindowInput : Pipe {
+  WindowInput();
+};
 
 // `columns` sums of all that comes in, weighted and shifted, and what the activation makes of them. Weights
 // begin as Glorot and Bengio have it, shifts with 0.
-Pipe Dense(int64_t columns, Activation activation = {});
+struct Dense : Pipe {
+  explicit Dense(int64_t columns, Activation activation = {});
+};
 
 // In training leaves out each number with this probability.
-Pipe Dropout(double probability);
+struct Dropout : Pipe {
+  explicit Dropout(double probability);
+};
 
 }  // namespace tutti::nn

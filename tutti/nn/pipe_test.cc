@@ -110,9 +110,9 @@ TEST(Pipe, leaves_numbers_out_only_in_training) {
 }
 
 TEST(Pipe, refuses_what_makes_no_sense) {
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("Dense(0)"), [] { Dense(0); });
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("Dense(0)"), [] { static_cast<void>(Dense(0)); });
   for (const double p : {-0.1, 1.0, std::numeric_limits<double>::quiet_NaN()})
-    expect_error(ErrorKind::InvalidArgument, HasSubstr("Dropout"), [&] { Dropout(p); });
+    expect_error(ErrorKind::InvalidArgument, HasSubstr("Dropout"), [&] { static_cast<void>(Dropout(p)); });
 }
 
 }  // namespace

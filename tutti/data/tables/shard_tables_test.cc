@@ -16,7 +16,6 @@
 namespace tutti::data {
 namespace {
 
-using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 class ShardTablesTest : public ::testing::Test {
