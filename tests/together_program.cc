@@ -105,6 +105,7 @@ struct Options {
   double clip_norm = 0;
   int64_t fail_at = -1;
   bool evaluate = false;
+  bool only_chief = false;
   bool say_memory = false;
   std::string die_once;
   std::string device;
@@ -138,6 +139,7 @@ void train(tutti::Context& ctx, const Options& options) {
   if (ctx.rank() == 1 && !options.die_once.empty()) die_once(options.die_once);
   // What counts is the chief's feed.
   const bool other_feed = ctx.rank() == 1 && !options.die_once.empty();
+  if (options.only_chief && !ctx.is_chief()) return;
   if (options.evaluate)
     trainer.evaluate(other_feed ? digits.train() : digits.test(), {tutti::metrics::accuracy("label")});
 }
@@ -152,6 +154,7 @@ int main(int argc, char** argv) {
     flags.add("--clip-norm", options.clip_norm, "largest norm of the gradient; 0: any");
     flags.add("--fail-at", options.fail_at, "the step at which rank 1 fails");
     flags.add("--evaluate", options.evaluate, "count the accuracy at the end");
+    flags.add("--only-chief", options.only_chief, "the chief alone does that, by mistake");
     flags.add("--say-memory", options.say_memory, "print what the process has for itself, in kilobytes");
     flags.add("--die-once", options.die_once,
               "a file: rank 1 kills itself before it counts, unless the file is there, and has another feed");

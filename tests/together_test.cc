@@ -99,6 +99,15 @@ TEST(Together, the_error_of_one_worker_is_what_all_others_report) {
   }
 }
 
+TEST(Together, what_only_the_chief_calls_is_an_error_that_says_so) {
+  for (const char* comm : {"shm", "gloo"}) {
+    const auto result = run_program(
+        training(2, {"--steps", "2", "--batch", "2", "--evaluate", "--only-chief", "--comm", comm}));
+    EXPECT_EQ(result.exit_code, exit_code(ErrorKind::PeerLost)) << result.err;
+    EXPECT_THAT(result.err, HasSubstr("only some workers call this, as in `if (ctx.is_chief())`"));
+  }
+}
+
 TEST(Together, a_stopped_worker_is_named_when_the_time_is_up) {
   LongRun run({"--timeout", "2"});
   kill(run.worker(2), SIGSTOP);

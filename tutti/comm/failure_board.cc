@@ -114,8 +114,8 @@ FailureBoard::Watch FailureBoard::watch(const Operation& operation, Party party,
       std::any_of(entries_.begin(), entries_.end(), [](const Entry& entry) { return entry.of_all; });
   if (of_all && !within) ++number_;
   const auto place =
-      entries_.insert(entries_.end(), {describe(operation), operation.timeout, operation.deadline, of_all,
-                                       number_, std::move(peers), Clock::now()});
+      entries_.insert(entries_.end(), {describe(operation), why_not_there(operation), operation.timeout,
+                                       operation.deadline, of_all, number_, std::move(peers), Clock::now()});
   // The thread looks up often enough for all but short timeouts.
   if (operation.timeout < 4 * options_.look_up) changed_.notify_all();
   return {*this, place};
@@ -141,9 +141,11 @@ void FailureBoard::throw_if_failed() {
 void FailureBoard::lost(const Watch& watch, int rank, const std::string& why) {
   throw_if_failed();
   std::string operation;
+  std::string_view otherwise;
   {
     const std::lock_guard lock(mutex_);
     operation = watch.entry_->operation;
+    if (watch.entry_->of_all) otherwise = watch.entry_->why_not_there;
   }
   std::string seen;
   try {
@@ -152,8 +154,9 @@ void FailureBoard::lost(const Watch& watch, int rank, const std::string& why) {
   } catch (const Error&) {
     // The table is gone too: then there is no more to say.
   }
-  report(ErrorKind::PeerLost, fmt::format("{} failed: {} is gone{}{}. Its own output says why", operation,
-                                          who(rank), why.empty() ? "" : fmt::format(" ({})", why), seen));
+  report(ErrorKind::PeerLost,
+         fmt::format("{} failed: {} is gone{}{}. Its own output says why{}", operation, who(rank),
+                     why.empty() ? "" : fmt::format(" ({})", why), seen, otherwise));
 }
 
 void FailureBoard::report(ErrorKind kind, const std::string& text) {
@@ -299,8 +302,8 @@ void FailureBoard::time_out(const Entry& entry) {
   }
   if (text.empty()) text = fmt::format("it was not done within {:g} s", seconds(entry.timeout));
   fail_together(ErrorKind::Timeout,
-                fmt::format("{} failed: {}{}. Raise --timeout, or look at what it is doing", entry.operation,
-                            text, table));
+                fmt::format("{} failed: {}{}. Raise --timeout, or look at what it is doing{}",
+                            entry.operation, text, table, entry.of_all ? entry.why_not_there : ""));
 }
 
 // Who has not come: of those of whom something is missing the ones that have the least to say for themselves.

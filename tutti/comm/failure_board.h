@@ -56,6 +56,7 @@ class FailureBoard {
  private:
   struct Entry {
     std::string operation;  // as describe() says it: what it points to may end before the entry does
+    std::string_view why_not_there;
     std::chrono::milliseconds timeout;
     std::chrono::steady_clock::time_point deadline;
     bool of_all;

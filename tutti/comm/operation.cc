@@ -17,4 +17,9 @@ std::string describe(const Operation& operation) {
   return text;
 }
 
+std::string_view why_not_there(const Operation& operation) {
+  if (operation.step >= 0) return "";
+  return "; or it never comes here, where only some workers call this, as in `if (ctx.is_chief())`";
+}
+
 }  // namespace tutti::comm

@@ -32,6 +32,10 @@ Operation operation_of(const char* name, const Options& options, std::chrono::mi
 // "all_reduce of gradients at step 118".
 std::string describe(const Operation& operation);
 
+// What else may keep a rank from it: outside of steps it is often a program that lets some ranks alone call
+// what all have to. "" in steps, which begin together.
+std::string_view why_not_there(const Operation& operation);
+
 using Bytes = std::span<std::byte>;
 using ConstBytes = std::span<const std::byte>;
 

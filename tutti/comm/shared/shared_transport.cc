@@ -248,8 +248,10 @@ void SharedTransport::look_up(const Late& late, const Operation& operation) {
   const std::vector<int> missed = late();
   for (const int r : gone) {
     if (std::find(missed.begin(), missed.end(), r) == missed.end()) continue;
-    fail_together(ErrorKind::PeerLost, fmt::format("{} failed: {} is gone; {}. Its own output says why",
-                                                   describe(operation), memory_->who(r), last_seen(r)));
+    const bool has_left = slot(r).left.load(std::memory_order_acquire) != 0;
+    fail_together(ErrorKind::PeerLost,
+                  fmt::format("{} failed: {} is gone; {}. Its own output says why{}", describe(operation),
+                              memory_->who(r), last_seen(r), has_left ? why_not_there(operation) : ""));
   }
   if (missed.empty() || std::chrono::steady_clock::now() <= operation.deadline) return;
   std::string missing;
@@ -257,8 +259,9 @@ void SharedTransport::look_up(const Late& late, const Operation& operation) {
     missing += fmt::format("{}nothing from {} for {:g} s, {}", missing.empty() ? "" : "; ", memory_->who(r),
                            std::chrono::duration<double>(operation.timeout).count(), last_seen(r));
   }
-  fail_together(ErrorKind::Timeout, fmt::format("{} failed: {}. Raise --timeout, or look at what it is doing",
-                                                describe(operation), missing));
+  fail_together(ErrorKind::Timeout,
+                fmt::format("{} failed: {}. Raise --timeout, or look at what it is doing{}",
+                            describe(operation), missing, why_not_there(operation)));
 }
 
 void SharedTransport::sync(const Operation& operation) { meet(make_post(operation, nullptr), operation); }
