@@ -3,11 +3,13 @@
 //   bench_tables                     all sides
 //   bench_tables --side parse DIR    one side, for the parent or a profiler; DIR has shards
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <random>
 #include <string>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "bench/sides.h"
 #include "tutti/base/error.h"
@@ -148,6 +150,44 @@ void print_report(const std::map<std::string, std::vector<bench::Measured>>& all
                1000 / speed["first"]);
 }
 
+// How often, and for how long in all, a step of examples/05_descriptors waits for its batch at two workers
+// once the first second is over. Its readers share two cores with the training.
+void print_waits_of_example(const fs::path& bin, const std::string& root) {
+  const std::string data = root + "/example";
+  const std::string trace = root + "/trace.json";
+  const std::string make = fmt::format("{}/descriptors --data {} --make-data", bin.string(), data);
+  const std::string train = fmt::format(
+      "{0}/tutti run -n 2 -- {0}/descriptors --data {1} --starts 1 --steps 10000 --timeline {2} >/dev/null "
+      "2>&1",
+      bin.string(), data, trace);
+  if (std::system(make.c_str()) != 0 || std::system(train.c_str()) != 0) return;
+  const auto events = nlohmann::json::parse(tutti::read_file(trace)).at("traceEvents");
+  double first = -1;  // microseconds
+  double last = 0;
+  for (const auto& event : events) {
+    if (event.value("name", "") != "step") continue;
+    const double begin = event.at("ts");
+    first = first < 0 ? begin : std::min(first, begin);
+    last = std::max(last, begin + event.at("dur").get<double>());
+  }
+  constexpr double kSecond = 1e6;
+  int64_t waits = 0;
+  double waited = 0;
+  int64_t steps = 0;
+  for (const auto& event : events) {
+    if (!event.contains("dur") || event.at("ts") < first + kSecond) continue;
+    if (event.value("name", "") == "step") ++steps;
+    if (event.value("name", "") != "wait for a batch") continue;
+    ++waits;
+    waited += event.at("dur").get<double>();
+  }
+  fmt::print(
+      "\nThe example of descriptors at two workers, after its first second: {} steps of either worker in "
+      "{:.1f} s, "
+      "{} waits for a batch, {:.2f} % of the time (to reach: none).\n",
+      steps, (last - first) / kSecond - 1, waits, 100 * waited / (2 * (last - first - kSecond)));
+}
+
 int measure_all() {
   const fs::path self = fs::read_symlink("/proc/self/exe");
   const std::string root =
@@ -160,6 +200,7 @@ int measure_all() {
   for (const char* side : {"parse", "join"})
     sides.push_back({std::string("pandas-") + side, {"/usr/bin/python3", peer, side, root}});
   print_report(bench::measure(sides, kRounds), megabytes(root));
+  print_waits_of_example(self.parent_path(), root);
   fs::remove_all(root);
   return 0;
 }

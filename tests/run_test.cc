@@ -325,6 +325,22 @@ TEST_F(Run, tells_the_cause_and_not_that_somebody_else_was_seen_to_be_gone) {
   EXPECT_THAT(result.err, HasSubstr("  | why\n"));
 }
 
+// A server is lost when the chief has ended, and a worker is on its way back: nobody would begin anew.
+TEST_F(Run, starts_nobody_again_when_the_chief_has_ended_well) {
+  const std::string gone = "until [ -e pid0 ] && ! kill -0 $(cat pid0); do sleep 0.01; done; ";
+  const std::string script = "cd " + folder_.path() +
+                             "; if [ $TUTTI_JOB_NAME = worker ] && [ $TUTTI_TASK_INDEX = 0 ]; then echo $$ "
+                             ">new; mv new pid0; exit 0; fi; " +
+                             gone +
+                             "if [ $TUTTI_JOB_NAME = ps ]; then echo $$ >new1; mv new1 pid1; kill -9 $$; fi; "
+                             "until [ -e pid1 ] && ! kill -0 $(cat pid1); do sleep 0.01; done; kill -9 $$";
+  const auto result = run({"--ps", "1", "-n", "2", "--restarts", "9"}, script);
+  EXPECT_EQ(result.exit_code, 128 + SIGKILL) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("ps/0 is not started again: the job is done"));
+  EXPECT_THAT(result.err, HasSubstr("worker/1 is not started again: the job is done"));
+  EXPECT_THAT(result.err, Not(HasSubstr("is started again")));
+}
+
 TEST_F(Run, shows_the_last_ten_lines_of_both_streams) {
   const auto result =
       run({"-n", "2"}, "[ $TUTTI_TASK_INDEX = 1 ] && { seq 1 20; echo why >&2; exit 1; }; sleep 1000");

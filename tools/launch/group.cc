@@ -220,24 +220,30 @@ void Group::end_idle_servers() {
   stop(SIGTERM, options_.failure_grace);
 }
 
-// The others wait for it. Where servers or master have ended as they do at the end of a job, there is nobody
-// to wait, and nothing to come back to; that one has come back and waited for them in vain is no failure.
+// The others wait for it. At the end of a job there is nobody to wait, and nothing to come back to: that a
+// server is lost then, or that one has come back and waited in vain, is no failure.
 bool Group::restart(Member& member) {
   if (kill_at_ || result_.interrupted || restarts_ >= options_.restarts) return false;
+  const auto index = static_cast<size_t>(&member - members_.data());
   if (job_is_done()) {
     say("{} is not started again: the job is done", member.task());
-    return member.came_back() && member.outcome()->exit_code() == exit_code(ErrorKind::Timeout);
+    return tasks_[index].part == Part::Server ||
+           (member.came_back() && member.outcome()->exit_code() == exit_code(ErrorKind::Timeout));
   }
   report(member);
   say("{} is started again: restart {} of {}", member.task(), ++restarts_, options_.restarts);
-  const auto index = static_cast<size_t>(&member - members_.data());
   member = start(index);
   member.set_came_back();
   return true;
 }
 
+// The chief has ended well, who waits for everybody's last update; or servers and master have.
 bool Group::job_is_done() const {
   bool any = false;
+  for (size_t i = 0; i < members_.size(); ++i) {
+    if (tasks_[i].name == "worker/0" && !members_[i].running() && members_[i].outcome()->success())
+      return true;
+  }
   for (size_t i = 0; i < members_.size(); ++i) {
     if (tasks_[i].part == Part::Worker) continue;
     any = true;

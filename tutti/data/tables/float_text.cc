@@ -2,6 +2,7 @@
 
 #include <bit>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 
 namespace tutti::data {
@@ -13,7 +14,36 @@ constexpr double kPowers[] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,  1e
 constexpr int kMostPower = 22;
 constexpr int kMostDigits = 15;
 
+constexpr uint64_t kTens[] = {1, 10, 100, 1000, 10000, 100000, 1000000, 10000000, 100000000};
+
 unsigned digit(const char* at) { return static_cast<unsigned>(*at) - '0'; }
+
+// The number that eight bytes are, each a digit, the first in the lowest: pairs, then fours, then all.
+uint64_t eight_digits(uint64_t bytes) {
+  bytes = bytes * 10 + (bytes >> 8);
+  const uint64_t low = (bytes & 0x000000FF000000FF) * 0x000F424000000064;
+  const uint64_t high = (bytes >> 16 & 0x000000FF000000FF) * 0x0000271000000001;
+  return (low + high) >> 32;
+}
+
+// Takes all digits from `at` on, eight at a time where there are so many bytes, and appends them to `digits`.
+const char* take_digits(const char* at, const char* end, uint64_t& digits) {
+  static_assert(std::endian::native == std::endian::little);
+  while (end - at >= 8) {
+    uint64_t bytes = 0;
+    std::memcpy(&bytes, at, sizeof bytes);
+    bytes ^= 0x3030303030303030;
+    // The lowest byte with this bit is the first that is no digit; those above it may lie.
+    const uint64_t others = ((bytes + 0x7676767676767676) | bytes) & 0x8080808080808080;
+    const int count = others == 0 ? 8 : std::countr_zero(others) / 8;
+    if (count == 0) return at;
+    digits = digits * kTens[count] + eight_digits(bytes << (64 - 8 * count));
+    at += count;
+    if (count < 8) return at;
+  }
+  for (; at != end && digit(at) < 10; ++at) digits = 10 * digits + digit(at);
+  return at;
+}
 
 }  // namespace
 
@@ -25,12 +55,12 @@ const char* read_common_float(const char* at, const char* end, float& number) {
   if (negative) ++at;
   uint64_t digits = 0;
   const char* const first = at;
-  for (; at != end && digit(at) < 10; ++at) digits = 10 * digits + digit(at);
+  at = take_digits(at, end, digits);
   auto count = at - first;
   int power = 0;
   if (at != end && *at == '.') {
     const char* const point = ++at;
-    for (; at != end && digit(at) < 10; ++at) digits = 10 * digits + digit(at);
+    at = take_digits(at, end, digits);
     power = -static_cast<int>(at - point);
     count += at - point;
   }

@@ -44,6 +44,27 @@ TEST(FloatText, of_the_common_kind_gives_the_nearest_float) {
   EXPECT_GT(common, kTexts / 2);
 }
 
+// Whatever stands behind it, and however many digits there are before and behind the point.
+TEST(FloatText, ends_where_its_digits_end) {
+  for (const std::string& behind : {std::string(), std::string("\t1234567890"),
+                                    std::string("\xff\xff\xff\xff"
+                                                "99999999"),
+                                    std::string("/0:0;0"), std::string(20, '\0')}) {
+    for (int whole = 0; whole <= 15; ++whole) {
+      for (int part = whole == 0 ? 1 : 0; part <= 15 - whole; ++part) {
+        const std::string text = std::string("987654321098765").substr(0, static_cast<size_t>(whole)) + "." +
+                                 std::string("123456789012345").substr(0, static_cast<size_t>(part));
+        float number = 0;
+        const std::string all = text + behind;
+        const char* const end = read_common_float(all.data(), all.data() + all.size(), number);
+        if (end == nullptr) continue;  // right between two floats
+        EXPECT_EQ(end - all.data(), static_cast<std::ptrdiff_t>(text.size())) << all;
+        EXPECT_EQ(number, std::strtof(text.c_str(), nullptr)) << all;
+      }
+    }
+  }
+}
+
 // Right between two floats, and a hair beside it.
 TEST(FloatText, that_is_hard_to_round_gives_the_nearest_float) {
   std::mt19937_64 random(4);

@@ -125,27 +125,44 @@ void Rows::keep(const Place& place) {
 }
 
 Rows::Row Rows::read(int64_t number, std::string& buffer) const {
-  const auto at = static_cast<size_t>(number / stride_);
-  const Place& begin = places_[at];
-  buffer.resize(places_[at + 1].offset - begin.offset);
-  file_.read_at(begin.offset, std::as_writable_bytes(std::span(buffer)));
-  std::string_view rest = buffer;
-  int64_t line = begin.line;
-  for (int64_t row = number / stride_ * stride_;; ++row) {
-    const size_t size = end_of_row(rest, quotes_).value_or(rest.size());
-    if (size == 0) break;
-    std::string_view text = rest.substr(0, size);
-    if (row == number) {
-      text = without_line_end(text);
-      if (begin.offset == 0 && row == 0 && text.starts_with(kByteOrderMark))
-        text.remove_prefix(kByteOrderMark.size());
-      return {number, line, text};
+  Row found;
+  read(number, number + 1, buffer, [&](const Row& row) { found = row; });
+  return found;
+}
+
+void Rows::read(int64_t begin, int64_t end, std::string& buffer,
+                const std::function<void(const Row&)>& visit) const {
+  constexpr uint64_t kAtOnce = uint64_t{1} << 20;
+  for (int64_t next = begin; next < end;) {
+    const auto from = static_cast<size_t>(next / stride_);
+    const auto last = static_cast<size_t>((end - 1) / stride_);
+    size_t to = from + 1;
+    while (to <= last && places_[to + 1].offset - places_[from].offset <= kAtOnce) ++to;
+    buffer.resize(places_[to].offset - places_[from].offset);
+    file_.read_at(places_[from].offset, std::as_writable_bytes(std::span(buffer)));
+    std::string_view rest = buffer;
+    int64_t line = places_[from].line;
+    for (int64_t row = static_cast<int64_t>(from) * stride_; row < static_cast<int64_t>(to) * stride_;
+         ++row) {
+      if (row == end) return;
+      const size_t size = end_of_row(rest, quotes_).value_or(rest.size());
+      if (size == 0) fail_changed(row);
+      std::string_view text = rest.substr(0, size);
+      if (row == next) {
+        std::string_view shown = without_line_end(text);
+        if (row == 0 && shown.starts_with(kByteOrderMark)) shown.remove_prefix(kByteOrderMark.size());
+        visit({row, line, shown});
+        ++next;
+      }
+      line += quotes_ ? lines_in(text) : 1;
+      rest.remove_prefix(size);
     }
-    line += lines_in(text);
-    rest.remove_prefix(size);
   }
+}
+
+void Rows::fail_changed(int64_t row) const {
   fail(ErrorKind::DataLoss, "{}: row {} is no longer where it was: the file has changed meanwhile", path(),
-       number);
+       row);
 }
 
 }  // namespace tutti::data

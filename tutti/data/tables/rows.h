@@ -32,6 +32,9 @@ class Rows {
 
   // The text is in `buffer`, which is for one thread to use again.
   Row read(int64_t number, std::string& buffer) const;
+  // Those from `begin` to before `end`, one after the other, many with one look at the file.
+  void read(int64_t begin, int64_t end, std::string& buffer,
+            const std::function<void(const Row&)>& visit) const;
 
  private:
   struct Place {
@@ -39,6 +42,7 @@ class Rows {
     int64_t line;
   };
   void keep(const Place& place);
+  [[noreturn]] void fail_changed(int64_t row) const;
 
   const FileReader file_;
   const bool quotes_;

@@ -30,6 +30,16 @@ std::vector<std::pair<int64_t, std::string>> rows_of(const std::string& text, bo
     const Rows::Row row = rows.read(number, buffer);
     EXPECT_EQ(std::pair(row.line, std::string(row.text)), met[static_cast<size_t>(number)]);
   }
+  for (int64_t begin = 0; begin <= rows.size(); ++begin) {
+    for (int64_t end = begin; end <= rows.size(); ++end) {
+      auto expected = met.begin() + begin;
+      rows.read(begin, end, buffer, [&](const Rows::Row& row) {
+        EXPECT_EQ(std::pair(row.line, std::string(row.text)), *expected++);
+        EXPECT_EQ(row.number, begin + (expected - met.begin() - begin) - 1);
+      });
+      EXPECT_EQ(expected - met.begin(), end);
+    }
+  }
   return met;
 }
 
@@ -62,6 +72,14 @@ TEST(Rows, of_a_large_file_are_found_though_not_every_place_is_kept) {
     const Rows::Row row = rows.read(number, buffer);
     EXPECT_EQ(row.text, std::to_string(number));
     EXPECT_EQ(row.line, number + 1);
+  }
+  for (const auto& [begin, end] : {std::pair(0, kRows), {1, 9}, {2097151, 2500001}, {4999990, 5000000}}) {
+    int64_t next = begin;
+    rows.read(begin, end, buffer, [&](const Rows::Row& row) {
+      if (row.text != std::to_string(next) || row.line != next + 1) ADD_FAILURE() << row.text << " " << next;
+      ++next;
+    });
+    EXPECT_EQ(next, end);
   }
 }
 

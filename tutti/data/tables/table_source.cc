@@ -75,10 +75,17 @@ struct Part {
   int64_t row_of(int64_t example) const {
     return rows.empty() ? example : rows[static_cast<size_t>(example)];
   }
-  void read(int64_t row, float* numbers, std::string& buffer) const {
-    if (kept && kept->find(row, numbers)) return;
-    text->read(row, numbers, buffer);
-    if (kept) kept->keep(row, numbers);
+  // So many neighbours.
+  void read(int64_t begin, int64_t end, float* numbers, std::string& buffer) const {
+    const size_t columns = text->columns().size();
+    const auto place = [&](int64_t row) { return numbers + static_cast<size_t>(row - begin) * columns; };
+    for (int64_t row = begin; row < end;) {
+      int64_t missing = row;
+      while (missing < end && !(kept && kept->find(missing, place(missing)))) ++missing;
+      if (missing > row) text->read(row, missing, place(row), buffer);
+      for (int64_t read = row; kept && read < missing; ++read) kept->keep(read, place(read));
+      row = missing + 1;
+    }
   }
 };
 
@@ -95,9 +102,13 @@ torch::Tensor dense_rows(const Places& places) {
       at::empty({static_cast<int64_t>(places.size()), static_cast<int64_t>(columns)}, at::kFloat);
   float* to = static_cast<float*>(numbers.data_ptr());
   std::string buffer;
-  for (const auto& [part, row] : places) {
-    part->read(row, to, buffer);
-    to += columns;
+  for (size_t begin = 0, end = 0; begin < places.size(); begin = end) {
+    const auto& [part, row] = places[begin];
+    for (end = begin + 1; end < places.size(); ++end) {
+      if (places[end].part != part || places[end].row != row + static_cast<int64_t>(end - begin)) break;
+    }
+    part->read(row, row + static_cast<int64_t>(end - begin), to, buffer);
+    to += (end - begin) * columns;
   }
   return numbers;
 }

@@ -193,9 +193,17 @@ std::string_view TextTable::text(int64_t row, std::string& buffer) const { retur
 
 std::string_view TextTable::header(std::string& buffer) const { return rows_->read(0, buffer).text; }
 
-void TextTable::read(int64_t row, float* numbers, std::string& buffer) const {
-  const Rows::Row found = row_at(row, buffer);
-  if (!read_fast(found.text, numbers)) read_carefully(found, numbers);
+void TextTable::read(int64_t begin, int64_t end, float* numbers, std::string& buffer) const {
+  const auto take = [&](const Rows::Row& row) {
+    if (!read_fast(row.text, numbers)) read_carefully(row, numbers);
+    numbers += columns_.size();
+  };
+  if (shifts_.empty()) {
+    const int64_t before = format_.header ? 1 : 0;
+    rows_->read(begin + before, end + before, buffer, take);
+  } else {
+    for (int64_t row = begin; row < end; ++row) take(row_at(row, buffer));
+  }
 }
 
 void TextTable::read_lists(int64_t row, std::vector<float>& numbers, std::vector<int64_t>& lengths,

@@ -47,9 +47,11 @@ class TextTable {
   std::string_view text(int64_t row, std::string& buffer) const;
   std::string_view header(std::string& buffer) const;
 
-  // A row's numbers, as many as columns; those that are missing are NaN. Returns how many bytes of text they
-  // were. `buffer` is for one thread to use again.
-  void read(int64_t row, float* numbers, std::string& buffer) const;
+  // A row's numbers, as many as columns; those that are missing are NaN. `buffer` is for one thread to use
+  // again.
+  void read(int64_t row, float* numbers, std::string& buffer) const { read(row, row + 1, numbers, buffer); }
+  // Those of neighbours, one row behind the other.
+  void read(int64_t begin, int64_t end, float* numbers, std::string& buffer) const;
   // A row's lists, one behind the other, and how long each is.
   void read_lists(int64_t row, std::vector<float>& numbers, std::vector<int64_t>& lengths,
                   std::string& buffer) const;

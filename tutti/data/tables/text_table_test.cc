@@ -122,26 +122,53 @@ TEST_F(TextTableTest, what_is_wrong_is_named_with_line_column_and_id) {
   EXPECT_THAT(error("name,x\n\"a\"b,1\n", format), AllOf(HasSubstr("t.tsv:2:"), HasSubstr("quotes")));
 }
 
+std::string with_wrong_bytes(std::string text, std::mt19937& random) {
+  const std::string_view bytes(
+      "\0\n\r\t,\"\xFF\xC3"
+      "a1-.e [];",
+      17);
+  for (int change = 0; change < 3; ++change) {
+    const size_t at = random() % text.size();
+    const char byte = bytes[random() % bytes.size()];
+    if (random() % 2 == 0)
+      text[at] = byte;
+    else
+      text.insert(at, 1, byte);
+  }
+  return text;
+}
+
 // Whatever the bytes are: a table, or an error that says where.
 TEST_F(TextTableTest, fuzzed_bytes_do_no_harm) {
   std::mt19937 random(7);
-  const std::string good = "ID,x,y\na,1,2\n\"b\",\"3\",\nc,NA,1e5\n";
-  const std::string_view bytes(
-      "\0\n\r\t,\"\xFF\xC3"
-      "a1-.e",
-      13);
   for (int i = 0; i < 3000; ++i) {
-    std::string text = good;
-    for (int change = 0; change < 3; ++change) {
-      const size_t at = random() % text.size();
-      const char byte = bytes[random() % bytes.size()];
-      if (random() % 2 == 0)
-        text[at] = byte;
-      else
-        text.insert(at, 1, byte);
-    }
+    const std::string text = with_wrong_bytes("ID,x,y\na,1,2\n\"b\",\"3\",\nc,NA,1e5\n", random);
     try {
       numbers(text, csv());
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::DataLoss) << error.what();
+      EXPECT_THAT(error.what(), HasSubstr("t.tsv"));
+    }
+  }
+}
+
+// Rows that are wrong are left out; what is left can be read.
+TEST_F(TextTableTest, fuzzed_lists_do_no_harm) {
+  std::mt19937 random(8);
+  for (int i = 0; i < 3000; ++i) {
+    const std::string path =
+        folder_.write("t.tsv", with_wrong_bytes("ID,x,y\na,1;2,[3 4]\n\"b\",\"3,4\",\nc,NA,7\n", random));
+    const TableKind kind = i % 3 == 0 ? ragged() : i % 3 == 1 ? padded(2) : indices(9);
+    try {
+      const TextTable table(path, csv(), kind, BadRows::Skip);
+      EXPECT_EQ(table.left_out().rows == 0, table.left_out().why.empty());
+      std::vector<float> all;
+      std::vector<int64_t> lengths;
+      std::string buffer;
+      for (int64_t row = 0; row < table.size(); ++row) {
+        table.read_lists(row, all, lengths, buffer);
+        EXPECT_EQ(lengths.size(), table.columns().size());
+      }
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::DataLoss) << error.what();
       EXPECT_THAT(error.what(), HasSubstr("t.tsv"));
