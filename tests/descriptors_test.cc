@@ -64,6 +64,15 @@ TEST_F(Descriptors, by_size_is_the_same_too_and_by_mod_is_as_good) {
   }
 }
 
+TEST_F(Descriptors, learns_with_all_examples_at_once_the_same_at_any_number_of_workers) {
+  const Words whole = {"--full-batch", "--steps", "30", "--starts", "2", "--lanes", "3"};
+  const std::string alone = auc(1, whole);
+  EXPECT_EQ(auc(2, whole), alone);
+  EXPECT_EQ(auc(3, whole), alone);
+  const auto value = parse_double(alone.substr(5));
+  EXPECT_TRUE(value && *value > 0.9) << alone;
+}
+
 TEST_F(Descriptors, runs_under_mpirun) {
   if (run_program({"sh", "-c", "command -v mpirun"}).exit_code != 0)
     GTEST_SKIP() << "NOTHING IS TESTED HERE: there is no mpirun (apt-get install openmpi-bin)";

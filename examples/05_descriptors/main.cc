@@ -20,10 +20,12 @@ int main(int argc, char** argv) {
   std::string partition = "all";
   std::string predictions;
   int64_t starts = 2;
+  bool full_batch = false;
   program.add_flags = [&](tutti::FlagSet& flags) {
     flags.add("--make-data", make, "write tables into the folder --data, and do no more");
     flags.add("--partition", partition, "which worker reads which shards: all, size or mod");
     flags.add("--starts", starts, "trainings from different first weights, of which the best is kept");
+    flags.add("--full-batch", full_batch, "all examples at once, by L-BFGS, --steps iterations");
     flags.add("--predictions", predictions, "a table to write, with a prediction for each row of the test");
   };
 
@@ -51,7 +53,13 @@ int main(int argc, char** argv) {
         "l2", [](const torch::Tensor& weights) { return nn::l2_penalty(weights, 1e-3); }, model.weights());
     model.metric(tutti::metrics::auc("targ"), logits);
 
-    model.fit(train.shuffle(), torch::optim::AdamOptions(1e-3), {.restarts = starts});
+    if (full_batch) {
+      const auto search =
+          torch::optim::LBFGSOptions(1).max_iter(ctx.flags().steps).line_search_fn("strong_wolfe");
+      model.fit(train, search, {.restarts = starts});
+    } else {
+      model.fit(train.shuffle(), torch::optim::AdamOptions(1e-3), {.restarts = starts});
+    }
     const auto metrics = model.evaluate(test);
     if (ctx.is_chief()) fmt::print("AUC: {}\n", metrics.at("auc"));
     if (!predictions.empty()) model.predict(test, predictions);

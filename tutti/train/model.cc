@@ -278,12 +278,16 @@ Trainable Model::trainable(const std::shared_ptr<Instance>& instance) const {
           .script = {}};
 }
 
-void Model::fit(const data::Feed& feed, const OptimizerOptions& optimizer, const ModelFitOptions& options,
-                const TrainerOptions& trainer) {
+void Model::require_ready(const ModelFitOptions& options) const {
   if (trainer_) fail(ErrorKind::InvalidArgument, "the model is trained already: go on with its trainer()");
   if (losses_.empty()) fail(ErrorKind::InvalidArgument, "a model without a loss cannot be trained");
   if (options.restarts < 1)
     fail(ErrorKind::InvalidArgument, "{} restarts: there has to be one start", options.restarts);
+}
+
+void Model::fit(const data::Feed& feed, const OptimizerOptions& optimizer, const ModelFitOptions& options,
+                const TrainerOptions& trainer) {
+  require_ready(options);
   const Flags& flags = context_.flags();
   const bool several = options.restarts > 1;
   if (several && (has_servers(context_.cluster()) || flags.strategy == "in-graph"))
@@ -322,6 +326,32 @@ void Model::fit(const data::Feed& feed, const OptimizerOptions& optimizer, const
   }
   trainer_ = std::move(best);
   if (several) trainer_->write_report();
+}
+
+void Model::fit(const data::Feed& feed, const torch::optim::LBFGSOptions& optimizer,
+                const ModelFitOptions& options) {
+  require_ready(options);
+  if (has_servers(context_.cluster()) || context_.flags().strategy == "in-graph")
+    fail(ErrorKind::InvalidArgument,
+         "L-BFGS with parameter servers or a master: they make one step a gradient; take --strategy "
+         "allreduce");
+  const std::shared_ptr<comm::Communicator> all = comm::connect(context_);
+  std::optional<double> least;
+  for (int64_t start = 0; start < options.restarts; ++start) {
+    const auto instance = make_instance(feed, start);
+    const FullBatchResult result = fit_full_batch(context_, trainable(instance), feed, optimizer,
+                                                  std::max<int64_t>(1, options.steps), *all->split(0));
+    if (context_.is_chief())
+      context_.log().info("start {} of {}: loss {:.6g} after {} evaluations", start + 1, options.restarts,
+                          result.loss, result.evaluations);
+    if (least && !(result.loss < *least)) continue;
+    least = result.loss;
+    instance_ = instance;
+  }
+  // Which makes no steps, but evaluates and predicts.
+  trained_in_ = std::make_unique<const Context>(context_.with_run("", "never"));
+  trainer_ = std::make_unique<Trainer>(*trained_in_, trainable(instance_), torch::optim::SGDOptions(1),
+                                       TrainerOptions{.communicator = all});
 }
 
 Trainer& Model::trainer() {

@@ -17,6 +17,7 @@
 #include "tutti/metrics/metric.h"
 #include "tutti/nn/pipe.h"
 #include "tutti/params/optimizer.h"
+#include "tutti/train/full_batch.h"
 #include "tutti/train/trainable.h"
 #include "tutti/train/trainer.h"
 
@@ -93,6 +94,10 @@ class Model {
   // InvalidArgument.
   void fit(const data::Feed& feed, const OptimizerOptions& optimizer, const ModelFitOptions& options = {},
            const TrainerOptions& trainer = {});
+  // The same with all examples at once (full_batch.h); `steps` is how often the optimiser is called, once
+  // where it is 0. Workers have to talk to each other for it.
+  void fit(const data::Feed& feed, const torch::optim::LBFGSOptions& optimizer,
+           const ModelFitOptions& options = {});
 
   // After fit(). Metrics, and losses as means over the batches, by name.
   std::map<std::string, double> evaluate(const data::Feed& feed);
@@ -136,6 +141,7 @@ class Model {
   Value add_call(Call call, const std::vector<Value>& of);
   void require_new_name(const std::string& name) const;
   void require_own(const Value& value) const;
+  void require_ready(const ModelFitOptions& options) const;
   std::shared_ptr<Instance> make_instance(const data::Feed& feed, int64_t start) const;
   Trainable trainable(const std::shared_ptr<Instance>& instance) const;
   torch::Tensor objective(Instance& instance, const Batch& batch) const;

@@ -138,6 +138,35 @@ TEST(Model, goes_on_in_the_start_in_which_it_was_interrupted) {
   EXPECT_TRUE(torch::equal(fitted(folder / "whole"), whole));
 }
 
+// A line through points: what the program says, and what the line is.
+TEST(Model, finds_with_all_examples_at_once_what_lbfgs_finds_by_itself) {
+  torch::manual_seed(9);
+  const torch::Tensor x = torch::rand({64, 2});
+  const torch::Tensor y = x.matmul(torch::tensor({{2.F}, {-3.F}})) + 1;
+  const data::Feed feed(data::from_tensors({{"x", x}, {"y", y}}));
+  const auto search = torch::optim::LBFGSOptions(1).max_iter(30).line_search_fn("strong_wolfe");
+  Flags flags = flags_with(1);
+  flags.lanes = 1;
+  const Context context = test_context(flags);
+  Model model(context);
+  const auto line = model.net(nn::Dense(1), model.input("x"));
+  model.output("y", line);
+  model.loss("mse", nn::mse, model.target("y"), line);
+  model.fit(feed, search);
+  EXPECT_LT(model.evaluate(feed).at("mse"), 1e-9);
+
+  torch::manual_seed(flags.seed);
+  nn::PipeNet net = nn::Dense(1).build(nn::PipeInput{2});
+  torch::optim::LBFGS alone(net->parameters(), search);
+  alone.step([&] {
+    alone.zero_grad();
+    torch::Tensor loss = nn::mse(y, net->forward(x));
+    loss.backward();
+    return loss;
+  });
+  EXPECT_TRUE(torch::allclose(model.predict(feed), net->forward(x), 1e-4, 1e-5));
+}
+
 TEST(Model, is_trained_once) {
   const Context context = test_context(flags_with(2));
   const data::Feed feed = which_is_greater(100, 1);

@@ -1,0 +1,120 @@
+#include "tutti/train/full_batch.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include "tutti/base/error.h"
+#include "tutti/data/sampler.h"
+#include "tutti/params/agreement.h"
+#include "tutti/params/gradient_mean.h"
+#include "tutti/params/lanes.h"
+#include "tutti/params/parameters.h"
+
+namespace tutti {
+namespace {
+
+// The examples of a worker's lanes, a batch a lane.
+std::vector<Batch> batches_of(const data::Feed& feed, const LaneRange& own, int64_t lanes,
+                              torch::Device device) {
+  const int64_t batch = (feed.size() + lanes - 1) / lanes;
+  const std::vector<data::ExampleRange> ranges = feed.ranges(lanes);
+  int64_t longest = batch;
+  for (const data::ExampleRange& range : ranges) longest = std::max(longest, range.size());
+  const data::Sampler sampler(
+      feed.size(), {.order = data::Order::Sequential, .lanes = lanes, .batch = longest, .ranges = ranges});
+  std::vector<Batch> batches;
+  std::vector<int64_t> examples;
+  for (int64_t lane = own.begin; lane < own.end; ++lane) {
+    sampler.examples(0, lane, examples);
+    batches.push_back(examples.empty() ? Batch() : feed.read(examples).to(device));
+  }
+  return batches;
+}
+
+// The loss over all examples, and its gradient.
+class Objective {
+ public:
+  Objective(const Context& context, const Trainable& model, Parameters& parameters, const data::Feed& feed,
+            comm::Communicator& comm)
+      : model_(model),
+        seed_(context.flags().seed),
+        mean_(parameters, comm, context.lanes()),
+        batches_(batches_of(feed, mean_.lanes(), context.lanes(), context.device())) {}
+
+  torch::Tensor evaluate() {
+    mean_.begin_step(evaluations_++);
+    for (int64_t lane = mean_.lanes().begin; lane < mean_.lanes().end; ++lane) {
+      const Batch& batch = batches_[static_cast<size_t>(lane - mean_.lanes().begin)];
+      if (batch.size() > 0)
+        add(lane, batch);
+      else
+        mean_.skip();
+    }
+    const GradientMean::Result result = mean_.finish();
+    if (result.examples == 0) fail(ErrorKind::InvalidArgument, "the feed has no examples to train on");
+    return result.loss_sum / static_cast<double>(result.examples);
+  }
+  int64_t evaluations() const { return evaluations_; }
+
+ private:
+  void add(int64_t lane, const Batch& batch) {
+    torch::manual_seed(lane_seed(seed_, 0, lane));
+    mean_.begin_lane();
+    const LossOutput output = model_.loss(batch);
+    require_mean(output.loss);
+    mean_.begin_backward(output.loss, batch.size());
+    (output.loss * mean_.weight(batch.size())).backward();
+    mean_.add();
+  }
+
+  const Trainable& model_;
+  const int64_t seed_;
+  GradientMean mean_;
+  const std::vector<Batch> batches_;
+  int64_t evaluations_ = 0;
+};
+
+FullBatchResult search(Objective& objective, const Parameters& parameters,
+                       const torch::optim::LBFGSOptions& options, int64_t calls) {
+  std::vector<torch::Tensor> trained;
+  for (const Parameters::View& view : parameters.trained()) trained.push_back(view.tensor);
+  torch::optim::LBFGS optimizer(std::move(trained), options);
+  for (int64_t call = 0; call < calls; ++call) optimizer.step([&] { return objective.evaluate(); });
+  const auto loss = objective.evaluate().item<double>();
+  if (!std::isfinite(loss))
+    fail(ErrorKind::InvalidArgument,
+         "the loss is {} where L-BFGS ended: give LBFGSOptions a smaller lr, or "
+         "line_search_fn(\"strong_wolfe\")",
+         loss);
+  return {loss, objective.evaluations()};
+}
+
+}  // namespace
+
+FullBatchResult fit_full_batch(const Context& context, const Trainable& model, const data::Feed& feed,
+                               const torch::optim::LBFGSOptions& options, int64_t calls,
+                               comm::Communicator& comm) {
+  model.module->to(context.device());
+  Parameters parameters(*model.module);
+  if (comm.world() > 1) {
+    require_same_plan(comm, parameters.plan());
+    move_to_shared_memory(parameters, comm);
+    for (const Stretch& block : parameters.blocks()) comm.broadcast(block.values, 0).wait();
+  }
+  FullBatchResult result;
+  {
+    Objective objective(context, model, parameters, feed, comm);
+    result = search(objective, parameters, options, calls);
+  }
+  // The model may live longer than the communicator, whose memory it is in.
+  parameters.move(
+      [](int64_t elements, const torch::TensorOptions& type) { return torch::zeros({elements}, type); });
+  return result;
+}
+
+}  // namespace tutti
