@@ -60,7 +60,17 @@ JobMark::JobMark() {
   variable_ = fmt::format("_TUTTI_JOB={}.{}", getpid(), now);
 }
 
+// A process that is just becoming another program has no environment for a moment: where nobody is found, a
+// second look is taken.
 std::vector<pid_t> JobMark::processes() const {
+  constexpr useconds_t kMoment = 2000;
+  std::vector<pid_t> found = processes_seen();
+  if (!found.empty()) return found;
+  usleep(kMoment);
+  return processes_seen();
+}
+
+std::vector<pid_t> JobMark::processes_seen() const {
   std::vector<pid_t> found;
   std::error_code ignored;
   for (const auto& entry : std::filesystem::directory_iterator("/proc", ignored)) {

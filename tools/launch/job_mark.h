@@ -23,6 +23,8 @@ class JobMark {
   int signal_all(int signal) const;
 
  private:
+  std::vector<pid_t> processes_seen() const;
+
   std::string variable_;
 };
 
