@@ -66,6 +66,16 @@ TEST_F(ShardTablesTest, is_what_a_feed_reads_back) {
   }
 }
 
+// What a cut that was killed has left is not taken for anything.
+TEST_F(ShardTablesTest, begins_anew_where_an_earlier_cut_was_broken_off) {
+  const std::string d = folder_.write("d.tsv", "ID\tx\na\t1\nb\t2\n");
+  std::filesystem::create_directories(folder_ / "out.unfinished/shard7");
+  EXPECT_EQ(shard_tables({{d}}, folder_ / "out/", {.shards = 2}).size(), 2);
+  EXPECT_FALSE(path_exists(folder_ / "out.unfinished"));
+  EXPECT_FALSE(path_exists(folder_ / "out/shard7"));
+  EXPECT_EQ(read("out/shard1/d.tsv"), "ID\tx\nb\t2\n");
+}
+
 TEST_F(ShardTablesTest, by_bytes_weighs_all_tables) {
   std::string d = "ID\tx\n";
   for (int i = 0; i < 40; ++i) d += fmt::format("{}\t{}\n", i, i < 10 ? std::string(300, '1') : "1");

@@ -1,203 +1,31 @@
 #include "tutti/data/tables/table_source.h"
 
 #include <algorithm>
-#include <atomic>
 #include <deque>
 #include <filesystem>
-#include <limits>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <unistd.h>
 #include <utility>
 
-#include <ATen/Functions.h>
 #include <fmt/format.h>
 
 #include "tutti/base/error.h"
 #include "tutti/data/idx.h"
 #include "tutti/data/tables/shards.h"
 #include "tutti/data/tables/table_facts.h"
+#include "tutti/data/tables/table_part.h"
 #include "tutti/data/tables/text_table.h"
 
 namespace tutti::data {
 namespace {
 
-// The numbers of a table that were read before. Thread-safe.
-class KeptRows {
- public:
-  KeptRows(int64_t rows, size_t columns)
-      : columns_(columns),
-        numbers_(std::make_unique_for_overwrite<float[]>(static_cast<size_t>(rows) * columns)),
-        states_(static_cast<size_t>(rows)) {}
-
-  static uint64_t bytes(int64_t rows, size_t columns) {
-    return static_cast<uint64_t>(rows) * (columns * sizeof(float) + 1);
-  }
-
-  bool find(int64_t row, float* numbers) const {
-    if (states_[static_cast<size_t>(row)].load(std::memory_order_acquire) != kThere) return false;
-    std::copy_n(place(row), columns_, numbers);
-    return true;
-  }
-  void keep(int64_t row, const float* numbers) {
-    uint8_t expected = kNone;
-    std::atomic<uint8_t>& state = states_[static_cast<size_t>(row)];
-    if (!state.compare_exchange_strong(expected, kBeingWritten)) return;
-    std::copy_n(numbers, columns_, place(row));
-    state.store(kThere, std::memory_order_release);
-  }
-
- private:
-  enum : uint8_t { kNone, kBeingWritten, kThere };
-  float* place(int64_t row) const { return numbers_.get() + static_cast<size_t>(row) * columns_; }
-
-  const size_t columns_;
-  const std::unique_ptr<float[]> numbers_;
-  std::vector<std::atomic<uint8_t>> states_;
-};
-
-// One table of one shard: text, or a tensor with a row a row.
-struct Part {
-  std::unique_ptr<TextTable> text;
-  torch::Tensor tensor;
-  std::vector<int64_t> rows;  // by the example; empty: the same
-  std::unique_ptr<KeptRows> kept;
-
-  int64_t size() const { return text ? text->size() : tensor.size(0); }
-  // What is to be the same in all shards.
-  std::vector<std::string> columns() const {
-    if (text) return text->columns();
-    std::vector<std::string> shape = {c10::toString(tensor.scalar_type())};
-    for (int64_t i = 1; i < tensor.dim(); ++i) shape.push_back(std::to_string(tensor.size(i)));
-    return shape;
-  }
-  int64_t row_of(int64_t example) const {
-    return rows.empty() ? example : rows[static_cast<size_t>(example)];
-  }
-  // So many neighbours.
-  void read(int64_t begin, int64_t end, float* numbers, std::string& buffer) const {
-    const size_t columns = text->columns().size();
-    const auto place = [&](int64_t row) { return numbers + static_cast<size_t>(row - begin) * columns; };
-    for (int64_t row = begin; row < end;) {
-      int64_t missing = row;
-      while (missing < end && !(kept && kept->find(missing, place(missing)))) ++missing;
-      if (missing > row) text->read(row, missing, place(row), buffer);
-      for (int64_t read = row; kept && read < missing; ++read) kept->keep(read, place(read));
-      row = missing + 1;
-    }
-  }
-};
-
-// A row of a part, for a batch.
-struct Place {
-  const Part* part;
-  int64_t row;
-};
-using Places = std::vector<Place>;
-
-torch::Tensor dense_rows(const Places& places) {
-  const size_t columns = places[0].part->text->columns().size();
-  const torch::Tensor numbers =
-      at::empty({static_cast<int64_t>(places.size()), static_cast<int64_t>(columns)}, at::kFloat);
-  float* to = static_cast<float*>(numbers.data_ptr());
-  std::string buffer;
-  for (size_t begin = 0, end = 0; begin < places.size(); begin = end) {
-    const auto& [part, row] = places[begin];
-    for (end = begin + 1; end < places.size(); ++end) {
-      if (places[end].part != part || places[end].row != row + static_cast<int64_t>(end - begin)) break;
-    }
-    part->read(row, row + static_cast<int64_t>(end - begin), to, buffer);
-    to += (end - begin) * columns;
-  }
-  return numbers;
-}
-
-torch::Tensor tensor_rows(const Places& places) {
-  std::vector<torch::Tensor> rows;
-  for (const auto& [part, row] : places) rows.push_back(part->tensor.select(0, row));
-  return at::stack(rows);
-}
-
-// The lists of a batch, row by row and within a row column by column.
-struct Lists {
-  explicit Lists(const Places& places)
-      : columns(static_cast<int64_t>(places[0].part->text->columns().size())) {
-    std::vector<float> of_row;
-    std::vector<int64_t> lengths_of_row;
-    std::string buffer;
-    for (const auto& [part, row] : places) {
-      part->text->read_lists(row, of_row, lengths_of_row, buffer);
-      numbers.insert(numbers.end(), of_row.begin(), of_row.end());
-      lengths.insert(lengths.end(), lengths_of_row.begin(), lengths_of_row.end());
-    }
-  }
-
-  torch::Tensor lengths_of_rows() const {
-    return at::tensor(lengths, at::kLong).reshape({static_cast<int64_t>(lengths.size()) / columns, columns});
-  }
-  torch::Tensor padded_to(int64_t width) const {
-    torch::Tensor all = at::full({static_cast<int64_t>(lengths.size()), width},
-                                 std::numeric_limits<float>::quiet_NaN(), at::kFloat);
-    float* to = static_cast<float*>(all.data_ptr());
-    const float* from = numbers.data();
-    for (const int64_t length : lengths) {
-      std::copy_n(from, length, to);
-      from += length;
-      to += width;
-    }
-    return all.reshape({static_cast<int64_t>(lengths.size()) / columns, columns, width});
-  }
-  int64_t longest() const { return *std::max_element(lengths.begin(), lengths.end()); }
-  // 1 where any of a row's lists has the index.
-  torch::Tensor as_sparse(int64_t size) const {
-    std::set<std::pair<int64_t, int64_t>> ones;
-    const float* index = numbers.data();
-    for (size_t list = 0; list < lengths.size(); ++list) {
-      for (int64_t i = 0; i < lengths[list]; ++i)
-        ones.emplace(static_cast<int64_t>(list) / columns, static_cast<int64_t>(*index++));
-    }
-    const torch::Tensor places = at::empty({2, static_cast<int64_t>(ones.size())}, at::kLong);
-    int64_t* to = static_cast<int64_t*>(places.data_ptr());
-    for (const auto& [row, column] : ones) {
-      to[ones.size()] = column;
-      *to++ = row;
-    }
-    return at::sparse_coo_tensor(places, at::ones({places.size(1)}, at::kFloat),
-                                 {static_cast<int64_t>(lengths.size()) / columns, size})
-        ._coalesced_(true);
-  }
-
-  int64_t columns;
-  std::vector<float> numbers;
-  std::vector<int64_t> lengths;
-};
-
-void append_rows(const std::string& name, const TableKind& kind, const Places& places, Batch::Tensors& to) {
-  if (!places[0].part->text) {
-    to.emplace_back(name, tensor_rows(places));
-    return;
-  }
-  if (kind.form == TableKind::Form::Dense) {
-    to.emplace_back(name, dense_rows(places));
-    return;
-  }
-  const Lists lists(places);
-  if (kind.form == TableKind::Form::Indices) {
-    to.emplace_back(name, lists.as_sparse(kind.size));
-  } else {
-    to.emplace_back(name,
-                    lists.padded_to(kind.form == TableKind::Form::Padded ? kind.size : lists.longest()));
-  }
-  to.emplace_back(name + " length", lists.lengths_of_rows());
-}
-
 struct Shard {
   std::string folder;
-  int64_t begin;                 // number of its first example
-  int64_t rows;                  // -1: not known before it is opened
-  std::once_flag once = {};      // opened
-  std::vector<Part> parts = {};  // as the schema has the tables
+  int64_t begin;                      // number of its first example
+  int64_t rows;                       // -1: not known before it is opened
+  std::once_flag once = {};           // opened
+  std::vector<TablePart> parts = {};  // as the schema has the tables
 };
 
 class JoinedTables final : public TableSource {
@@ -244,12 +72,12 @@ class JoinedTables final : public TableSource {
   const Shard& opened(int64_t example) const;
   void require_columns_of_first(const Shard& shard) const;
   void require_ids_in_one_shard() const;
-  Part open(const std::string& shard, const std::string& name, const TableFile& file) const;
+  TablePart open(const std::string& shard, const std::string& name, const TableFile& file) const;
   const TableFile& master_file() const { return schema_.tables()[master_].second; }
   int64_t join_all(Shard& shard) const;
-  void join(const TextTable& master, Part& part) const;
+  void join(const TextTable& master, TablePart& part) const;
   int64_t join_what_is_whole(Shard& shard) const;
-  void keep_if_it_fits(Part& part) const;
+  void keep_if_it_fits(TablePart& part) const;
   Shard& shard_of(int64_t example) const;
 
   const Schema schema_;
@@ -286,11 +114,11 @@ void JoinedTables::open(Shard& shard) const {
     shard.rows = rows;
     const std::lock_guard lock(mutex_);
     require_columns_of_first(shard);
-    for (Part& part : shard.parts) keep_if_it_fits(part);
+    for (TablePart& part : shard.parts) keep_if_it_fits(part);
   });
 }
 
-Part JoinedTables::open(const std::string& shard, const std::string& name, const TableFile& file) const {
+TablePart JoinedTables::open(const std::string& shard, const std::string& name, const TableFile& file) const {
   const std::string path = path_in(shard, name, file);
   if (!file.is_idx())
     return {std::make_unique<TextTable>(path, file.format, file.kind, bad_rows_), {}, {}, {}};
@@ -301,9 +129,9 @@ Part JoinedTables::open(const std::string& shard, const std::string& name, const
 
 // Returns how many examples there are.
 int64_t JoinedTables::join_all(Shard& shard) const {
-  Part& master = shard.parts[master_];
+  TablePart& master = shard.parts[master_];
   for (size_t i = 0; i < shard.parts.size(); ++i) {
-    const Part& part = shard.parts[i];
+    const TablePart& part = shard.parts[i];
     if ((!part.text || !master.text) && part.size() != master.size())
       fail(ErrorKind::DataLoss,
            "{}: {} has {} rows, and {} has {}: an IDX file has no IDs, so both have to have "
@@ -311,7 +139,7 @@ int64_t JoinedTables::join_all(Shard& shard) const {
            shard.folder, schema_.tables()[i].second.file, part.size(), master_file().file, master.size());
   }
   if (bad_rows_ == BadRows::Skip && master.text) return join_what_is_whole(shard);
-  for (Part& part : shard.parts) {
+  for (TablePart& part : shard.parts) {
     if (part.text && master.text) join(*master.text, part);
   }
   return master.size();
@@ -323,7 +151,7 @@ int64_t JoinedTables::join_what_is_whole(Shard& shard) const {
   std::vector<bool> whole(static_cast<size_t>(master.size()), true);
   int64_t most = 0;  // rows of a table
   std::string why;
-  for (Part& part : shard.parts) {
+  for (TablePart& part : shard.parts) {
     if (!part.text) continue;
     most = std::max(most, part.text->rows_in_file());
     if (why.empty()) why = part.text->left_out().why;
@@ -334,7 +162,7 @@ int64_t JoinedTables::join_what_is_whole(Shard& shard) const {
   for (size_t row = 0; row < whole.size(); ++row) {
     if (whole[row]) kept.push_back(static_cast<int64_t>(row));
   }
-  for (Part& part : shard.parts) {
+  for (TablePart& part : shard.parts) {
     std::vector<int64_t> rows;
     for (const int64_t row : kept) rows.push_back(part.text ? part.rows[static_cast<size_t>(row)] : row);
     part.rows = std::move(rows);
@@ -374,7 +202,7 @@ void JoinedTables::require_ids_in_one_shard() const {
        table.path(), shards_[there.index].parts[master_].text->path());
 }
 
-void JoinedTables::join(const TextTable& master, Part& part) const {
+void JoinedTables::join(const TextTable& master, TablePart& part) const {
   const TextTable& table = *part.text;
   if (table.ids().is_aligned_with(master.ids())) return;
   IdIndex::Joined joined = master.ids().join(table.ids());
@@ -390,8 +218,8 @@ void JoinedTables::join(const TextTable& master, Part& part) const {
   part.rows = std::move(joined.rows);
 }
 
-void JoinedTables::keep_if_it_fits(Part& part) const {
-  if (!part.text) return;
+void JoinedTables::keep_if_it_fits(TablePart& part) const {
+  if (!part.text || !part.text->is_dense()) return;
   const size_t columns = part.text->columns().size();
   const uint64_t bytes = KeptRows::bytes(part.text->size(), columns);
   if (bytes > memory_) return;
@@ -416,10 +244,10 @@ Batch JoinedTables::read(std::span<const int64_t> examples) const {
   std::vector<const Shard*> shards;
   for (const int64_t example : examples) shards.push_back(&opened(example));
   Batch::Tensors tensors;
-  Places places(examples.size());
+  std::vector<RowPlace> places(examples.size());
   for (size_t i = 0; i < schema_.tables().size(); ++i) {
     for (size_t k = 0; k < examples.size(); ++k) {
-      const Part& part = shards[k]->parts[i];
+      const TablePart& part = shards[k]->parts[i];
       places[k] = {&part, part.row_of(examples[k] - shards[k]->begin)};
     }
     append_rows(schema_.tables()[i].first, schema_.tables()[i].second.kind, places, tensors);
@@ -431,7 +259,7 @@ Batch JoinedTables::read(std::span<const int64_t> examples) const {
 std::string JoinedTables::id(int64_t example) const {
   check_examples({&example, 1}, size_, "the tables");
   const Shard& shard = opened(example);
-  const Part& master = shard.parts[master_];
+  const TablePart& master = shard.parts[master_];
   const int64_t row = master.row_of(example - shard.begin);
   if (master.text) return master.text->id(row);
   return fmt::format("{}/{}", std::filesystem::path(shard.folder).filename().string(), row);

@@ -151,6 +151,13 @@ TEST_F(TableKindsTest, indices_are_ones_in_a_sparse_matrix) {
   EXPECT_THAT(error(indices(8)), HasSubstr("4.5 is no index"));
 }
 
+TEST_F(TableKindsTest, of_lists_may_have_no_columns) {
+  folder_.write("s1/l.tsv", "ID\nb\na\n");
+  folder_.write("s2/l.tsv", "ID\nc\n");
+  EXPECT_EQ(read(ragged(), {0, 2})["l"].sizes().vec(), (std::vector<int64_t>{2, 0, 0}));
+  EXPECT_EQ(read(indices(5), {0, 2})["l"].sizes().vec(), (std::vector<int64_t>{2, 5}));
+}
+
 TEST_F(TableKindsTest, say_what_is_no_list) {
   for (const char* cell : {"1,", "[1", "1]", "1,,2", "1 a", "[1 2]3"}) {
     folder_.write("s2/l.tsv", fmt::format("ID\tp\tq\nc\t{}\t1\n", cell));

@@ -109,7 +109,7 @@ std::string TextTable::require_id(const Rows::Row& row) const {
 bool TextTable::is_good(const Rows::Row& row) {
   try {
     static_cast<void>(require_id(row));
-    if (kind_.form == TableKind::Form::Dense) {
+    if (is_dense()) {
       std::vector<float> numbers(columns_.size());
       if (!read_fast(row.text, numbers.data())) read_carefully(row, numbers.data());
     } else {

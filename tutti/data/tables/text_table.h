@@ -29,6 +29,7 @@ class TextTable {
   // Without that of the IDs.
   const std::vector<std::string>& columns() const { return columns_; }
   int64_t size() const { return ids_.size(); }
+  bool is_dense() const { return kind_.form == TableKind::Form::Dense; }
 
   std::string id(int64_t row) const;
   // Which row has which.
