@@ -25,6 +25,7 @@ class GatedSource final : public Source {
       : size_(size), gated_(gated) {}
 
   int64_t size() const override { return size_; }
+  std::string place_of(int64_t example) const override { return "shard" + std::to_string(example / 10); }
 
   Batch read(std::span<const int64_t> examples) const override {
     EXPECT_FALSE(examples.empty());
@@ -155,7 +156,7 @@ TEST(BatchQueue, says_what_it_waits_for_when_a_batch_is_late_and_goes_on_later) 
     const auto text = error_of(ErrorKind::Timeout, [&] { queue.next(); });
     EXPECT_THAT(text, HasSubstr("step 3, lane 0"));
     EXPECT_THAT(text, HasSubstr("0.02 s"));
-    EXPECT_THAT(text, HasSubstr("10 examples (60, 61, 62, 63, ...)"));
+    EXPECT_THAT(text, HasSubstr("10 examples (60, 61, 62, 63, ...), the first of them in shard6"));
   }
   EXPECT_GE(queue.waits(), 2);
   source->open();
