@@ -1,7 +1,9 @@
 #include "tutti/data/batch_queue.h"
 
 #include <algorithm>
+#include <condition_variable>
 #include <limits>
+#include <mutex>
 #include <new>
 #include <span>
 #include <string>
@@ -9,6 +11,8 @@
 
 #include <ATen/core/grad_mode.h>
 #include <fmt/ranges.h>
+
+#include "tutti/base/error.h"
 
 namespace tutti::data {
 namespace {
@@ -43,67 +47,68 @@ const BatchQueueOptions& checked(const BatchQueueOptions& o, const Feed& feed, c
 
 }  // namespace
 
-BatchQueue::BatchQueue(Feed feed, const Sampler& sampler, const BatchQueueOptions& options)
-    : feed_(std::move(feed)),
-      sampler_(sampler),
-      options_(checked(options, feed_, sampler)),
-      lanes_(options.end_lane - options.first_lane),
-      tickets_(saturating_product(options.end_step - options.first_step, lanes_)),
-      ahead_(std::max<int64_t>(1, std::min(feed_.options().ahead, tickets_))),
-      slots_(static_cast<size_t>(ahead_)) {
-  start_readers();
-}
+// What the queue and its readers have in common. Batches have tickets, counted from 0 in the order in which
+// they are handed out. The ticket t lives in the slot t mod ahead: a thread may take a ticket once the one
+// that had its slot before was handed out.
+struct BatchQueue::Shared {
+  // What became of a ticket: nothing yet, a batch, or an error.
+  struct Slot {
+    std::optional<Batch> batch;
+    std::optional<Error> error;
+    bool ready() const { return batch.has_value() || error.has_value(); }
+  };
+  using Lock = std::unique_lock<std::mutex>;
 
-BatchQueue::~BatchQueue() { stop_readers(); }
+  template <class Body>
+  static Slot outcome_of(Body&& body);
 
-void BatchQueue::start_readers() {
-  const int64_t useful = std::min({static_cast<int64_t>(feed_.options().threads), ahead_, tickets_});
-  try {
-    for (int64_t i = 0; i < useful; ++i) readers_.emplace_back([this, i] { read_batches(i); });
-  } catch (const std::system_error& error) {
-    stop_readers();
-    fail(ErrorKind::Overloaded, "batch queue: starting {} reading threads: {}", useful, error.what());
-  }
-}
+  Shared(Feed f, const Sampler& s, const BatchQueueOptions& o)
+      : feed(std::move(f)),
+        sampler(s),
+        options(checked(o, feed, sampler)),
+        timeout(std::min(feed.options().timeout.value_or(o.timeout), kLongestWait)),
+        lanes(o.end_lane - o.first_lane),
+        tickets(saturating_product(o.end_step - o.first_step, lanes)),
+        ahead(std::max<int64_t>(1, std::min(feed.options().ahead, tickets))),
+        slots(static_cast<size_t>(ahead)) {}
 
-void BatchQueue::stop_readers() {
-  {
-    const std::lock_guard lock(mutex_);
-    stopping_ = true;
-  }
-  slot_free_.notify_all();
-  for (std::thread& reader : readers_) reader.join();
-}
+  int64_t step_of(int64_t ticket) const { return options.first_step + ticket / lanes; }
+  int64_t lane_of(int64_t ticket) const { return options.first_lane + ticket % lanes; }
+  int64_t step_in_timeline(int64_t ticket) const { return options.step_in_timeline + step_of(ticket); }
+  Slot& slot_of(int64_t ticket) { return slots[static_cast<size_t>(ticket % ahead)]; }
 
-void BatchQueue::read_batches(int64_t reader) {
-  if (options_.timeline != nullptr) options_.timeline->name_thread(fmt::format("reader {}", reader));
-  const at::NoGradGuard no_grad;
-  std::unique_lock lock(mutex_);
-  for (;;) {
-    slot_free_.wait(lock, [this] {
-      return stopping_ || next_to_make_ == tickets_ || next_to_make_ - next_to_hand_out_ < ahead_;
-    });
-    if (stopping_ || next_to_make_ == tickets_) return;
-    const int64_t ticket = next_to_make_++;
-    lock.unlock();
-    Slot made = make(ticket);
-    lock.lock();
-    const bool failed = made.error.has_value();
-    slot_of(ticket) = std::move(made);
-    if (ticket == next_to_hand_out_) batch_ready_.notify_one();
-    if (failed) return;  // nothing after this ticket will be handed out
-  }
-}
+  void read_batches(int64_t reader, Lock lock);
+  Slot make(int64_t ticket, Lock& lock);
+  void wait_for(int64_t ticket, Lock& lock);
+  [[noreturn]] void fail_late(int64_t ticket) const;
 
-BatchQueue::Slot BatchQueue::make(int64_t ticket) const {
-  const SpanScope span(options_.timeline, Activity::Read, "read a batch",
-                       options_.step_in_timeline + step_of(ticket));
+  const Feed feed;
+  const Sampler sampler;
+  const BatchQueueOptions options;  // readers: its timeline only under the mutex, and not when stopping
+  const std::chrono::milliseconds timeout;
+  const int64_t lanes;
+  const int64_t tickets;
+  const int64_t ahead;  // slots
+
+  std::mutex mutex;
+  std::condition_variable slot_free;    // readers wait for it
+  std::condition_variable batch_ready;  // next() waits for it
+  std::condition_variable reader_left;  // the source, or for good: stop_readers() waits for it
+  std::vector<Slot> slots;              // all below: guarded by mutex
+  int64_t next_to_make = 0;
+  int64_t next_to_hand_out = 0;
+  int64_t waits = 0;
+  int64_t readers = 0;
+  int64_t fetching = 0;  // readers that are in the source
+  bool late = false;     // next() has given up waiting, and got nothing since
+  bool stopping = false;
+};
+
+template <class Body>
+BatchQueue::Shared::Slot BatchQueue::Shared::outcome_of(Body&& body) {
   Slot slot;
   try {
-    std::vector<int64_t> examples;
-    sampler_.examples(step_of(ticket), lane_of(ticket), examples);
-    Batch batch = feed_.read(examples);
-    slot.batch = options_.device.is_cuda() ? batch.pinned() : std::move(batch);
+    slot.batch = body();
   } catch (const Error& error) {
     slot.error = error;
   } catch (const std::bad_alloc&) {
@@ -116,46 +121,136 @@ BatchQueue::Slot BatchQueue::make(int64_t ticket) const {
   return slot;
 }
 
+BatchQueue::BatchQueue(Feed feed, const Sampler& sampler, const BatchQueueOptions& options)
+    : shared_(std::make_shared<Shared>(std::move(feed), sampler, options)) {
+  const int64_t threads = shared_->feed.options().threads;
+  const int64_t useful = std::min({threads, shared_->ahead, shared_->tickets});
+  // They begin once all are there.
+  Shared::Lock lock(shared_->mutex);
+  try {
+    for (int64_t i = 0; i < useful; ++i) {
+      readers_.emplace_back([shared = shared_, i] { shared->read_batches(i, Shared::Lock(shared->mutex)); });
+      ++shared_->readers;
+    }
+  } catch (const std::system_error& error) {
+    lock.unlock();
+    stop_readers();
+    fail(ErrorKind::Overloaded, "batch queue: starting {} reading threads: {}", useful, error.what());
+  }
+}
+
+BatchQueue::~BatchQueue() { stop_readers(); }
+
+void BatchQueue::stop_readers() {
+  Shared& s = *shared_;
+  Shared::Lock lock(s.mutex);
+  s.stopping = true;
+  s.slot_free.notify_all();
+  const auto patience = s.late ? std::chrono::milliseconds(0) : s.timeout;
+  const bool all_left = s.reader_left.wait_for(lock, patience, [&] { return s.readers == 0; });
+  // What transforms use may be gone when this is.
+  s.reader_left.wait(lock, [&] { return s.readers == s.fetching; });
+  lock.unlock();
+  for (std::thread& reader : readers_) {
+    if (all_left) {
+      reader.join();
+    } else {
+      reader.detach();
+    }
+  }
+}
+
+void BatchQueue::Shared::read_batches(int64_t reader, Lock lock) {
+  const at::NoGradGuard no_grad;
+  bool failed = false;
+  if (!stopping) name_thread(options.timeline, fmt::format("reader {}", reader));
+  // After a batch that failed nothing will be handed out.
+  while (!failed) {
+    slot_free.wait(lock, [this] {
+      return stopping || next_to_make == tickets || next_to_make - next_to_hand_out < ahead;
+    });
+    if (stopping || next_to_make == tickets) break;
+    const int64_t ticket = next_to_make++;
+    Slot made = make(ticket, lock);
+    failed = made.error.has_value();
+    slot_of(ticket) = std::move(made);
+    if (ticket == next_to_hand_out) batch_ready.notify_one();
+  }
+  --readers;
+  reader_left.notify_one();
+}
+
+// Unlocks meanwhile. Nothing, where the queue has stopped when the source has answered: what only the queue's
+// owner keeps alive must not be touched then.
+BatchQueue::Shared::Slot BatchQueue::Shared::make(int64_t ticket, Lock& lock) {
+  Timeline* const timeline = options.timeline;
+  const int64_t begin = timeline != nullptr ? timeline->now() : 0;
+  std::vector<int64_t> examples;
+  ++fetching;
+  lock.unlock();
+  Slot slot = outcome_of([&] {
+    sampler.examples(step_of(ticket), lane_of(ticket), examples);
+    return feed.fetch(examples);
+  });
+  lock.lock();
+  --fetching;
+  reader_left.notify_one();
+  if (stopping) return {};
+  lock.unlock();
+  if (slot.batch) {
+    slot = outcome_of([&] {
+      Batch batch = feed.transform(examples, std::move(*slot.batch));
+      return options.device.is_cuda() ? batch.pinned() : std::move(batch);
+    });
+  }
+  if (timeline != nullptr) {
+    timeline->record(Activity::Read, "read a batch", "", step_in_timeline(ticket), begin, timeline->now());
+  }
+  lock.lock();
+  return slot;
+}
+
 std::optional<Batch> BatchQueue::next() {
-  std::unique_lock lock(mutex_);
-  const int64_t ticket = next_to_hand_out_;
-  if (ticket == tickets_) return std::nullopt;
-  if (!slot_of(ticket).ready()) wait_for(ticket, lock);
-  Slot& slot = slot_of(ticket);
+  Shared& s = *shared_;
+  Shared::Lock lock(s.mutex);
+  const int64_t ticket = s.next_to_hand_out;
+  if (ticket == s.tickets) return std::nullopt;
+  Shared::Slot& slot = s.slot_of(ticket);
+  if (!slot.ready()) s.wait_for(ticket, lock);
+  s.late = false;
   if (slot.error) throw Error(*slot.error);
   std::optional<Batch> batch = std::move(slot.batch);
   slot = {};
-  ++next_to_hand_out_;
+  ++s.next_to_hand_out;
   lock.unlock();
-  slot_free_.notify_one();
+  s.slot_free.notify_one();
   return batch;
 }
 
-void BatchQueue::wait_for(int64_t ticket, std::unique_lock<std::mutex>& lock) {
-  ++waits_;
-  const SpanScope span(options_.timeline, Activity::Queue, "wait for a batch",
-                       options_.step_in_timeline + step_of(ticket));
-  const auto deadline = std::chrono::steady_clock::now() + std::min(timeout(), kLongestWait);
-  if (!batch_ready_.wait_until(lock, deadline, [&] { return slot_of(ticket).ready(); })) fail_late(ticket);
+void BatchQueue::Shared::wait_for(int64_t ticket, Lock& lock) {
+  ++waits;
+  const SpanScope span(options.timeline, Activity::Queue, "wait for a batch", step_in_timeline(ticket));
+  late = !batch_ready.wait_for(lock, timeout, [&] { return slot_of(ticket).ready(); });
+  if (late) fail_late(ticket);
 }
 
-void BatchQueue::fail_late(int64_t ticket) const {
+void BatchQueue::Shared::fail_late(int64_t ticket) const {
   std::vector<int64_t> examples;
-  sampler_.examples(step_of(ticket), lane_of(ticket), examples);
+  sampler.examples(step_of(ticket), lane_of(ticket), examples);
   const std::span<const int64_t> shown(examples.data(), std::min<size_t>(examples.size(), 4));
-  const std::string place = examples.empty() ? "" : feed_.source().place_of(examples.front());
+  const std::string place = examples.empty() ? "" : feed.source().place_of(examples.front());
   fail(
       ErrorKind::Timeout,
       "no batch for step {}, lane {} in {} s: a reader is at its {} examples ({}{}){}. Look at what they are "
       "read from, or raise --feed-timeout",
-      step_of(ticket), lane_of(ticket), std::chrono::duration<double>(timeout()).count(), examples.size(),
+      step_of(ticket), lane_of(ticket), std::chrono::duration<double>(timeout).count(), examples.size(),
       fmt::join(shown, ", "), shown.size() < examples.size() ? ", ..." : "",
       place.empty() ? "" : fmt::format(", the first of them in {}", place));
 }
 
 int64_t BatchQueue::waits() const {
-  const std::lock_guard lock(mutex_);
-  return waits_;
+  const Shared::Lock lock(shared_->mutex);
+  return shared_->waits;
 }
 
 }  // namespace tutti::data

@@ -33,6 +33,8 @@ class GatedSource final : public Source {
     ++started_;
     changed_.notify_all();
     changed_.wait(lock, [&] { return *std::max_element(examples.begin(), examples.end()) < gated_; });
+    ++ended_;
+    changed_.notify_all();
     return Batch(
         {{"x", torch::tensor(std::vector<int64_t>(examples.begin(), examples.end()), torch::kLong)}});
   }
@@ -48,6 +50,11 @@ class GatedSource final : public Source {
     changed_.wait(lock, [&] { return started_ >= count; });
   }
 
+  void wait_for_ends(int64_t count) const {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return ended_ >= count; });
+  }
+
   int64_t started() const {
     const std::lock_guard lock(mutex_);
     return started_;
@@ -58,6 +65,7 @@ class GatedSource final : public Source {
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
   mutable int64_t started_ = 0;
+  mutable int64_t ended_ = 0;
   int64_t gated_;
 };
 
@@ -232,6 +240,25 @@ TEST(BatchQueue, goes_away_once_the_read_under_way_is_done) {
   source->open();
   gone.get();
   EXPECT_LT(source->started(), 1000);
+}
+
+TEST(BatchQueue, leaves_a_read_behind_that_hangs) {
+  const auto source = std::make_shared<GatedSource>(10, 0);
+  Timeline timeline;
+  std::atomic<int> transformed = 0;
+  {
+    const Feed feed = Feed(source).with({.threads = 2, .timeout = milliseconds(1)}).map([&](Batch batch) {
+      ++transformed;
+      return batch;
+    });
+    const BatchQueue never_asked(feed, Sampler(10), {.end_step = 10, .timeline = &timeline});
+    BatchQueue queue(feed, Sampler(10), {.end_step = 10, .timeline = &timeline});
+    error_of(ErrorKind::Timeout, [&] { queue.next(); });
+    source->wait_for_reads(4);
+  }
+  source->open();
+  source->wait_for_ends(4);
+  EXPECT_EQ(transformed, 0);
 }
 
 TEST(BatchQueue, takes_steps_without_end) {

@@ -92,10 +92,17 @@ Feed Feed::with(const FeedOptions& options) const {
   return feed;
 }
 
-Batch Feed::read(std::span<const int64_t> examples) const {
+Batch Feed::read(std::span<const int64_t> examples) const { return transform(examples, fetch(examples)); }
+
+Batch Feed::fetch(std::span<const int64_t> examples) const {
   if (examples.empty()) return {};
   Batch batch = as_error(ErrorKind::DataLoss, "reading", examples, [&] { return source_->read(examples); });
   check_rows("the source", batch, examples);
+  return batch;
+}
+
+Batch Feed::transform(std::span<const int64_t> examples, Batch batch) const {
+  if (examples.empty()) return batch;
   for (const Transform& transform : transforms_) {
     batch = as_error(ErrorKind::InvalidArgument, "transforming", examples,
                      [&] { return transform(std::move(batch)); });

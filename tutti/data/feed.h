@@ -58,6 +58,9 @@ class Feed {
   // These examples, read and transformed on the calling thread. Thread-safe where the transforms are. What
   // goes wrong in a reader or a transform comes out as an Error.
   Batch read(std::span<const int64_t> examples) const;
+  // The two halves of it: as the source has them, and transformed.
+  Batch fetch(std::span<const int64_t> examples) const;
+  Batch transform(std::span<const int64_t> examples, Batch batch) const;
 
   // Of all that the source has under that name, as the transforms make it.
   TableStatistics statistics(const std::string& name) const;

@@ -5,6 +5,7 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <future>
 
 #include <nlohmann/json.hpp>
 
@@ -544,6 +545,32 @@ TEST(Trainer, writes_a_timeline_with_the_operators_of_the_steps_that_were_asked_
   EXPECT_EQ(trace.of(1, "read a batch").size(), 12U + 2U);  // a lane and step; a lane of the evaluation
   EXPECT_EQ(trace.of(1, "aten::convolution").size(), 4U);
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1);
+}
+
+// Reads nothing before it is let go.
+class StalledSource final : public data::Source {
+ public:
+  explicit StalledSource(std::shared_future<void> go) : go_(std::move(go)) {}
+  int64_t size() const override { return 8; }
+  Batch read(std::span<const int64_t> examples) const override {
+    go_.wait();
+    return test_feed(8).read(examples);
+  }
+
+ private:
+  const std::shared_future<void> go_;
+};
+
+TEST(Trainer, does_not_wait_longer_for_a_batch_than_it_is_told_to) {
+  Flags flags = test_flags();
+  flags.feed_timeout = 0.05;
+  const Context context = test_context(flags);
+  std::promise<void> go;
+  const auto source = std::make_shared<StalledSource>(go.get_future().share());
+  Trainer trainer(context, test_net(), kAdam, test_loss);
+  expect_error(ErrorKind::Timeout, ::testing::HasSubstr("--feed-timeout"),
+               [&] { trainer.fit(data::Feed(source)); });
+  go.set_value();
 }
 
 TEST(Trainer, a_profile_needs_a_place) {
