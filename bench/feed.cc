@@ -35,7 +35,7 @@ int deliver(Order order) {
   return 0;
 }
 
-void print_report(const std::map<std::string, std::vector<bench::Measured>>& all) {
+void print_report(const std::map<std::string, bench::Measured>& all) {
   fmt::print(
       "## Feed\n\nDrawn digits in batches of {}, one reader thread and the loop that takes them on one core, "
       "and what the MNIST network takes on one core (Trainer, Adam); median of {} rounds in turn "
@@ -43,11 +43,7 @@ void print_report(const std::map<std::string, std::vector<bench::Measured>>& all
       "|---|---|---|---|---|\n",
       kBatch, kRounds);
   std::map<std::string, double> speed;
-  for (const auto& [name, rounds] : all) {
-    std::vector<double> speeds;
-    for (const auto& round : rounds) speeds.push_back(round.images_per_second);
-    speed[name] = bench::median(speeds);
-  }
+  for (const auto& [name, measured] : all) speed[name] = measured.per_second;
   const auto times = [&](const char* side, const char* of) {
     return speed.contains(of) ? fmt::format("{:.0f}", speed[side] / speed[of]) : std::string("not here");
   };

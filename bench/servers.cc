@@ -123,7 +123,6 @@ class Programs {
 };
 
 std::vector<bench::Side> Programs::sides() const {
-  const std::filesystem::path here = bench::folder();
   const auto trained = [&](const std::string& strategy, int steps) {
     return with_server(mnist(steps) + "--strategy " + strategy + " --report $F/a.json >/dev/null");
   };
@@ -136,10 +135,8 @@ std::vector<bench::Side> Programs::sides() const {
           side(kHalf, trained("ps-async --precision bf16", kWorkers * kSteps)),
           side(kSync, trained("ps-sync", kSteps)),
           {kTensorFlow,
-           {"sh", "-c",
-            fmt::format("P=$('{}/../scripts/tensorflow-python' '{}/..') && exec \"$P\" "
-                        "'{}/peers/ps_tensorflow.py' {}",
-                        here.string(), bin_, here.string(), kWorkers)}}};
+           {bench::peer_python("tensorflow").value_or("false"),
+            (bench::folder() / "peers/ps_tensorflow.py").string(), std::to_string(kWorkers)}}};
 }
 
 void Programs::must_run(const std::string& command) {
@@ -190,7 +187,8 @@ void print_ratio(const std::string& what, double measured, const std::string& wa
 
 void print_training(const Programs& programs) {
   const std::vector<bench::Side> sides = programs.sides();
-  const auto measured = bench::measure(sides, kRounds);
+  std::map<std::string, double> speed;
+  for (const auto& [name, measured] : bench::measure(sides, kRounds)) speed[name] = measured.per_second;
   fmt::print(
       "## Parameter servers\n\n### Training\n\nThe MNIST network, Adam, batches of 50 a worker, fp32 but "
       "where it is said; one "
@@ -200,12 +198,6 @@ void print_training(const Programs& programs) {
       "steps of each worker (`./dev bench servers`).\n\n| | images/s | to two independent processes "
       "|\n|---|---:|---:|\n",
       kRounds, kSteps);
-  std::map<std::string, double> speed;
-  for (const auto& [name, runs] : measured) {
-    std::vector<double> values;
-    for (const auto& run : runs) values.push_back(run.images_per_second);
-    speed[name] = bench::median(values);
-  }
   for (const bench::Side& side : sides) {
     if (speed[side.name] > 0) {
       fmt::print("| {} | {:.0f} | {:.2f} |\n", side.name, speed[side.name], speed[side.name] / speed[kAlone]);

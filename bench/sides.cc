@@ -22,17 +22,23 @@ std::string quoted(const std::string& text) {
   return result + "'";
 }
 
-std::optional<Measured> run(const Side& side) {
+// The last line that the command prints; empty where it prints nothing.
+std::string last_line_of(const std::vector<std::string>& words) {
   std::string command;
-  for (const std::string& word : side.command) command += quoted(word) + " ";
+  for (const std::string& word : words) command += quoted(word) + " ";
   const std::unique_ptr<FILE, int (*)(FILE*)> pipe(popen((command + "2>/dev/null").c_str(), "r"), pclose);
-  if (!pipe) return std::nullopt;
+  if (!pipe) return "";
   std::string last;
-  char line[256];
+  char line[4096];
   while (fgets(line, sizeof(line), pipe.get()) != nullptr) last = line;
-  std::istringstream text(last);
+  if (last.ends_with('\n')) last.pop_back();
+  return last;
+}
+
+std::optional<Measured> run(const Side& side) {
+  std::istringstream text(last_line_of(side.command));
   Measured measured;
-  if (!(text >> measured.images_per_second >> measured.peak_mebibytes)) return std::nullopt;
+  if (!(text >> measured.per_second >> measured.peak_mebibytes)) return std::nullopt;
   return measured;
 }
 
@@ -52,21 +58,38 @@ void pin_to_one_core() {
   }
 }
 
-void print_measured(double images_per_second) {
+void print_measured(double per_second) {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
-  fmt::print("{:.1f} {:.1f}\n", images_per_second, static_cast<double>(usage.ru_maxrss) / 1024);
+  fmt::print("{:.1f} {:.1f}\n", per_second, static_cast<double>(usage.ru_maxrss) / 1024);
 }
 
-std::map<std::string, std::vector<Measured>> measure(const std::vector<Side>& sides, int rounds) {
-  std::map<std::string, std::vector<Measured>> all;
+std::map<std::string, Measured> measure(const std::vector<Side>& sides, int rounds) {
+  struct Values {
+    std::vector<double> per_second;
+    std::vector<double> peak_mebibytes;
+  };
+  std::map<std::string, Values> all;
   for (int round = 0; round < rounds; ++round) {
     for (const Side& side : sides) {
       std::cerr << fmt::format("round {}/{}: {}\n", round + 1, rounds, side.name);
-      if (const auto measured = run(side)) all[side.name].push_back(*measured);
+      const auto measured = run(side);
+      if (!measured) continue;
+      all[side.name].per_second.push_back(measured->per_second);
+      all[side.name].peak_mebibytes.push_back(measured->peak_mebibytes);
     }
   }
-  return all;
+  std::map<std::string, Measured> medians;
+  for (const auto& [name, values] : all)
+    medians[name] = {median(values.per_second), median(values.peak_mebibytes)};
+  return medians;
+}
+
+std::optional<std::string> peer_python(const std::string& peers) {
+  const std::filesystem::path script = folder() / "../scripts/peer-python";
+  const auto build = std::filesystem::read_symlink("/proc/self/exe").parent_path().parent_path();
+  const std::string python = last_line_of({script.string(), build.string(), peers});
+  return python.empty() ? std::nullopt : std::optional(python);
 }
 
 double median(std::vector<double> values) {

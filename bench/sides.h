@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,7 +11,7 @@ namespace bench {
 
 // What one process measured of itself; it prints the two numbers on its last line.
 struct Measured {
-  double images_per_second = 0;
+  double per_second = 0;  // images, or whatever the benchmark counts
   double peak_mebibytes = 0;
 };
 
@@ -23,15 +24,18 @@ struct Side {
 // Pins this process, and the threads it will have, to one core.
 void pin_to_one_core();
 
-// "1234.5 210.3": images per second, and the peak of this process's memory so far.
-void print_measured(double images_per_second);
+// "1234.5 210.3": so much per second, and the peak of this process's memory so far.
+void print_measured(double per_second);
 
-// Runs every side `rounds` times, in turn, so that whatever else the machine does hits all of them alike. A
-// side whose command cannot be run is left out of the result.
-std::map<std::string, std::vector<Measured>> measure(const std::vector<Side>& sides, int rounds);
+// Runs every side `rounds` times, in turn, so that whatever else the machine does hits all of them alike: the
+// medians of each. A side whose command cannot be run is left out.
+std::map<std::string, Measured> measure(const std::vector<Side>& sides, int rounds);
 
 // The folder of the benchmarks' sources, with the peers' scripts (CMake writes it down).
 std::filesystem::path folder();
+
+// A Python that has those peers, as scripts/peer-python makes it the first time; nothing where it cannot.
+std::optional<std::string> peer_python(const std::string& peers);
 
 double median(std::vector<double> values);
 

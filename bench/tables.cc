@@ -1,7 +1,8 @@
-// How fast tables of text become tensors: 210 columns of floats, one core, beside pandas' C reader. All in
-// turn, in one run. Prints Markdown.
+// How fast tables of text become tensors: 210 columns of floats, one core, beside what Python has for it.
+// All in turn, in one run. Prints Markdown.
 //   bench_tables                     all sides
 //   bench_tables --side parse DIR    one side, for the parent or a profiler; DIR has shards
+#include <array>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
@@ -112,42 +113,39 @@ int run_side(const std::string& side, const std::string& root) {
   return 2;
 }
 
-void print_report(const std::map<std::string, std::vector<bench::Measured>>& all, double size) {
-  std::map<std::string, double> speed;
-  std::map<std::string, double> memory;
-  for (const auto& [name, rounds] : all) {
-    std::vector<double> speeds;
-    std::vector<double> peaks;
-    for (const auto& round : rounds) {
-      speeds.push_back(round.images_per_second);
-      peaks.push_back(round.peak_mebibytes);
-    }
-    speed[name] = bench::median(speeds);
-    memory[name] = bench::median(peaks);
-  }
+struct Peer {
+  const char* side;
+  const char* name;
+};
+constexpr std::array kPeers = {Peer{"pandas", "pandas, its C reader"}, Peer{"polars", "Polars"},
+                               Peer{"arrow", "Arrow"}};
+
+void print_report(const std::map<std::string, bench::Measured>& all, double size) {
   fmt::print(
       "## Tables\n\nTSV, {} rows of {} floats, and a second table of one column whose rows are in another "
-      "order, "
-      "{:.0f} MB in all; one core, files in memory, from opening them on; median of {} rounds in turn "
+      "order, {:.0f} MB in all; one core, files in memory, from opening them on; median of {} rounds in turn "
       "(`./dev bench tables`).\n\n| | MB/s | to reach | times pandas | to reach | peak memory, MiB |\n"
       "|---|---|---|---|---|---|\n",
       kRows, kColumns, size, kRounds);
-  const auto row = [&](const char* side, const char* name, const char* peer, const char* least,
-                       const char* times) {
-    if (!speed.contains(side)) return fmt::print("| {} | not here | | | | |\n", name);
+  const auto row = [&](const std::string& side, const std::string& name, const std::string& peer,
+                       const char* least, const char* times) {
+    if (!all.contains(side)) return fmt::print("| {} | not here | | | | |\n", name);
+    const bench::Measured& measured = all.at(side);
     const std::string ratio =
-        peer != nullptr && speed.contains(peer) ? fmt::format("{:.1f}", speed[side] / speed[peer]) : "";
-    fmt::print("| {} | {:.0f} | {} | {} | {} | {:.0f} |\n", name, speed[side], least, ratio, times,
-               memory[side]);
+        all.contains(peer) ? fmt::format("{:.1f}", measured.per_second / all.at(peer).per_second) : "";
+    fmt::print("| {} | {:.0f} | {} | {} | {} | {:.0f} |\n", name, measured.per_second, least, ratio, times,
+               measured.peak_mebibytes);
   };
   row("parse", "one table to one tensor", "pandas-parse", "300", "5");
+  for (const Peer& peer : kPeers)
+    row(std::string(peer.side) + "-parse", std::string("  ") + peer.name, "pandas-parse", "", "");
   row("sequential", "both, joined, in batches of 100", "pandas-join", "", "3");
   row("shuffled", "the same, shuffled", "pandas-join", "", "3");
-  row("pandas-parse", "pandas, one table to one tensor", nullptr, "", "");
-  row("pandas-join", "pandas, both, joined, shuffled, in batches of 100", nullptr, "", "");
-  if (speed.contains("first"))
+  for (const Peer& peer : kPeers)
+    row(std::string(peer.side) + "-join", std::string("  ") + peer.name, "pandas-join", "", "");
+  if (all.contains("first"))
     fmt::print("\nThe first batch is there after {:.2f} s for each GB (to reach: 1 s).\n",
-               1000 / speed["first"]);
+               1000 / all.at("first").per_second);
 }
 
 // How often, and for how long in all, a step of examples/05_descriptors waits for its batch at two workers
@@ -196,9 +194,13 @@ int measure_all() {
   std::vector<bench::Side> sides;
   for (const char* side : {"parse", "sequential", "shuffled", "first"})
     sides.push_back({side, {self.string(), "--side", side, root}});
-  const std::string peer = (bench::folder() / "peers/tables.py").string();
-  for (const char* side : {"parse", "join"})
-    sides.push_back({std::string("pandas-") + side, {"/usr/bin/python3", peer, side, root}});
+  const std::string script = (bench::folder() / "peers/tables.py").string();
+  // The distribution's has pandas, where nothing can be fetched.
+  const std::string python = bench::peer_python("tables").value_or("/usr/bin/python3");
+  for (const char* side : {"parse", "join"}) {
+    for (const Peer& p : kPeers)
+      sides.push_back({fmt::format("{}-{}", p.side, side), {python, script, p.side, side, root}});
+  }
   print_report(bench::measure(sides, kRounds), megabytes(root));
   print_waits_of_example(self.parent_path(), root);
   fs::remove_all(root);

@@ -149,18 +149,12 @@ std::vector<bench::Side> sides(const std::string& self) {
   return all;
 }
 
-void print_report(const std::map<std::string, std::vector<bench::Measured>>& all) {
+void print_report(const std::map<std::string, bench::Measured>& all) {
   std::map<std::string, double> speed;
   std::map<std::string, double> memory;
-  for (const auto& [name, rounds] : all) {
-    std::vector<double> speeds;
-    std::vector<double> peaks;
-    for (const auto& round : rounds) {
-      speeds.push_back(round.images_per_second);
-      peaks.push_back(round.peak_mebibytes);
-    }
-    speed[name] = bench::median(speeds);
-    memory[name] = bench::median(peaks);
+  for (const auto& [name, measured] : all) {
+    speed[name] = measured.per_second;
+    memory[name] = measured.peak_mebibytes;
   }
   fmt::print(
       "## Training step\n\nThe MNIST network (conv 5x5x32, conv 5x5x64, 500, 10), Adam, batches of {}, one "

@@ -1,5 +1,5 @@
 // Training on two workers: Tutti's, two processes that know nothing of each other, and PyTorch's
-// DistributedDataParallel over Gloo, and Horovod where Python has it; the MNIST network, one core each.
+// DistributedDataParallel over Gloo, and Horovod where pip can get them; the MNIST network, one core each.
 // Prints Markdown.
 #include <filesystem>
 #include <map>
@@ -9,11 +9,11 @@
 #include <fmt/format.h>
 
 #include "bench/sides.h"
-#include "tutti/base/environment.h"
 
 namespace {
 
 constexpr int kRounds = 3;
+constexpr const char* kTwoWorkers = "two workers";
 
 // Prints the sum of what the reports say, and no memory.
 constexpr const char* kSumOfReports =
@@ -30,12 +30,9 @@ bench::Side shell(const std::string& name, const std::string& script, const std:
 
 std::vector<bench::Side> sides(const std::string& bin) {
   const std::string peers = (bench::folder() / "peers").string();
-  // One of a virtual environment has other versions of them.
-  const std::string python =
-      tutti::Environment::of_process().get("TUTTI_TEST_PYTHON").value_or("/usr/bin/python3");
   const std::string sum = kSumOfReports;
   return {
-      shell("two workers", "$BIN/tutti run -n 2 -- " + training("a") + "; " + sum, bin),
+      shell(kTwoWorkers, "$BIN/tutti run -n 2 -- " + training("a") + "; " + sum, bin),
       shell("two workers, --reduce fast",
             "TUTTI_REDUCE=fast $BIN/tutti run -n 2 -- " + training("a") + "; " + sum, bin),
       shell("two workers over Gloo", "TUTTI_COMM=gloo $BIN/tutti run -n 2 -- " + training("a") + "; " + sum,
@@ -44,10 +41,12 @@ std::vector<bench::Side> sides(const std::string& bin) {
             "TUTTI_COMM=gloo TUTTI_REDUCE=fast $BIN/tutti run -n 2 -- " + training("a") + "; " + sum, bin),
       shell("two independent processes",
             "taskset -c 0 " + training("a") + " & taskset -c 1 " + training("b") + "; wait; " + sum, bin),
-      {"PyTorch DDP over Gloo", {python, peers + "/ddp.py", "2"}},
-      {"Horovod over MPI",
-       {"mpirun", "--allow-run-as-root", "--bind-to", "none", "-np", "2", python,
-        peers + "/horovod_mpi.py"}}};
+      {"PyTorch DDP over Gloo, the distribution's", {"/usr/bin/python3", peers + "/ddp.py", "2"}},
+      {"PyTorch DDP over Gloo, PyPI's",
+       {bench::peer_python("torch").value_or("false"), peers + "/ddp.py", "2"}},
+      {"Horovod over MPI, with the distribution's PyTorch",
+       {"mpirun", "--allow-run-as-root", "--bind-to", "none", "-np", "2",
+        bench::peer_python("horovod").value_or("false"), peers + "/horovod_mpi.py"}}};
 }
 
 }  // namespace
@@ -56,18 +55,13 @@ int main() {
   const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe");
   const std::string bin = self.parent_path().string();
   const auto measured = bench::measure(sides(bin), kRounds);
-  std::map<std::string, double> speed;
-  for (const auto& [name, runs] : measured) {
-    std::vector<double> values;
-    for (const auto& run : runs) values.push_back(run.images_per_second);
-    speed[name] = bench::median(values);
-  }
   fmt::print(
       "## Two workers\n\nThe MNIST network, Adam, batches of 50 a worker, fp32, one core each; median of {} "
       "rounds in turn "
       "of 300 steps (`./dev bench workers`).\n\n| | images/s | to two workers |\n|---|---|---|\n",
       kRounds);
-  for (const auto& [name, value] : speed)
-    fmt::print("| {} | {:.0f} | {:.3f} |\n", name, value, value / speed["two workers"]);
+  const double two_workers = measured.contains(kTwoWorkers) ? measured.at(kTwoWorkers).per_second : 0;
+  for (const auto& [name, side] : measured)
+    fmt::print("| {} | {:.0f} | {:.3f} |\n", name, side.per_second, side.per_second / two_workers);
   return 0;
 }

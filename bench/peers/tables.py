@@ -1,6 +1,6 @@
-"""Tables of TSV to tensors with pandas' C reader, on one core.
+"""Tables of TSV to tensors with what Python has for it, on one core.
 
-    python3 tables.py parse|join ROOT
+    python3 tables.py pandas|polars|arrow parse|join ROOT
 """
 import glob
 import os
@@ -9,27 +9,61 @@ import sys
 import time
 
 os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+os.environ["POLARS_MAX_THREADS"] = "1"
 import numpy as np
-import pandas as pd
-import torch
 
-torch.set_num_threads(1)
-side, root = sys.argv[1:]
+peer, side, root = sys.argv[1:]
 size = sum(os.path.getsize(path) for path in glob.glob(root + "/*/*")) / 1e6
 
 
-def read(name):
-    shards = sorted(glob.glob(f"{root}/*/{name}"))
-    tables = [pd.read_csv(path, sep="\t", dtype={"ID": str}, engine="c").set_index("ID") for path in shards]
-    return tables[0] if len(tables) == 1 else pd.concat(tables)
+def read_pandas(path):
+    import pandas as pd
+
+    table = pd.read_csv(path, sep="\t", dtype={"ID": str}, engine="c").set_index("ID")
+    return table, lambda ids: (table if ids is None else table.loc[ids.index]).to_numpy(np.float32)
 
 
+def read_polars(path):
+    import polars as pl
+
+    table = pl.read_csv(path, separator="\t", schema_overrides={"ID": pl.String})
+
+    def numbers(ids):
+        ordered = table if ids is None else ids.select("ID").join(table, on="ID", how="left", maintain_order="left")
+        return ordered.drop("ID").to_numpy().astype(np.float32, copy=False)
+
+    return table, numbers
+
+
+def read_arrow(path):
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    from pyarrow import csv
+
+    pa.set_cpu_count(1)
+    table = csv.read_csv(
+        path,
+        csv.ReadOptions(use_threads=False),
+        csv.ParseOptions(delimiter="\t"),
+        csv.ConvertOptions(column_types={"ID": pa.string()}),
+    )
+
+    def numbers(ids):
+        ordered = table if ids is None else table.take(pc.index_in(ids["ID"], table["ID"]))
+        columns = [ordered[name].to_numpy().astype(np.float32) for name in ordered.column_names if name != "ID"]
+        return np.column_stack(columns)
+
+    return table, numbers
+
+
+read = {"pandas": read_pandas, "polars": read_polars, "arrow": read_arrow}[peer]
+[shard] = glob.glob(root + "/*")
 begin = time.perf_counter()
-descriptors = read("descriptors.tsv")
-x = torch.from_numpy(descriptors.to_numpy(np.float32))
+descriptors, numbers = read(shard + "/descriptors.tsv")
+x = numbers(None)
 if side == "join":
-    y = torch.from_numpy(read("targets.tsv").loc[descriptors.index].to_numpy(np.float32))
-    order = torch.randperm(len(x))
+    y = read(shard + "/targets.tsv")[1](descriptors)
+    order = np.random.permutation(len(x))
     rows = 0
     for first in range(0, len(order), 100):
         picked = order[first : first + 100]
