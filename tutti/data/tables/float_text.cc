@@ -1,9 +1,14 @@
 #include "tutti/data/tables/float_text.h"
 
+#include <array>
 #include <bit>
 #include <cstdint>
 #include <cstring>
 #include <limits>
+
+#if defined(__x86_64__)
+#include <smmintrin.h>
+#endif
 
 namespace tutti::data {
 namespace {
@@ -45,11 +50,17 @@ const char* take_digits(const char* at, const char* end, uint64_t& digits) {
   return at;
 }
 
+// The float that is nearest to a double is nearest to what that is nearest to, too, unless the double lies
+// right between two floats.
+bool is_between_floats(double value) {
+  constexpr uint64_t kBelowFloat = (uint64_t{1} << 29) - 1;  // bits that a float does not have
+  return (std::bit_cast<uint64_t>(value) & kBelowFloat) == uint64_t{1} << 28;
+}
+
 }  // namespace
 
 // Clinger's fast path (How to Read Floating Point Numbers Accurately, 1990): digits and power of ten are
-// exact as doubles, so that their quotient or product is the nearest double. The float that is nearest to
-// that is nearest to the number, too, unless the double lies right between two floats.
+// exact as doubles, so that their quotient or product is the nearest double.
 const char* read_common_float(const char* at, const char* end, float& number) {
   const bool negative = at != end && *at == '-';
   if (negative) ++at;
@@ -79,11 +90,141 @@ const char* read_common_float(const char* at, const char* end, float& number) {
   if (power < -kMostPower || power > kMostPower) return nullptr;
   const auto whole = static_cast<double>(digits);
   const double value = power < 0 ? whole / kPowers[-power] : whole * kPowers[power];
-  constexpr uint64_t kBelowFloat = (uint64_t{1} << 29) - 1;  // bits that a float does not have
-  const bool is_between = (std::bit_cast<uint64_t>(value) & kBelowFloat) == uint64_t{1} << 28;
-  if (is_between || (value != 0 && value < std::numeric_limits<float>::min())) return nullptr;
+  if (is_between_floats(value) || (value != 0 && value < std::numeric_limits<float>::min())) return nullptr;
   number = static_cast<float>(negative ? -value : value);
   return at;
 }
+
+size_t read_common_floats_portable(const char*& at, const char* end, char separator, size_t most,
+                                   float* numbers) {
+  size_t count = 0;
+  for (; count < most; ++count) {
+    const char* const behind = read_common_float(at, end, numbers[count]);
+    if (behind == nullptr || behind == end || *behind != separator) break;
+    at = behind + 1;
+  }
+  return count;
+}
+
+#if defined(__x86_64__)
+namespace {
+
+bool has_instructions() { return __builtin_cpu_supports("sse4.1") != 0; }
+
+constexpr int kBytes = 16;  // of a register
+constexpr int kBlock = 64;  // that separators are looked for in at once
+
+// By how many bytes of a register, at its right end, are part of the number: those.
+constexpr auto kPart = [] {
+  std::array<std::array<uint8_t, kBytes>, kBytes + 1> table{};
+  for (size_t length = 0; length <= kBytes; ++length)
+    for (size_t i = kBytes - length; i < kBytes; ++i) table[length][i] = 0xff;
+  return table;
+}();
+
+// By how many bytes from the right end on the point is the last, none where there is none: where each byte
+// gets its digit from so that the point is gone.
+constexpr auto kWithoutPoint = [] {
+  std::array<std::array<uint8_t, kBytes>, kBytes + 1> table{};
+  for (size_t with_point = 0; with_point <= kBytes; ++with_point) {
+    for (size_t i = 0; i < kBytes; ++i) {
+      const bool before = with_point > 0 && kBytes - i >= with_point;
+      table[with_point][i] = static_cast<uint8_t>(before ? (i == 0 ? 0x80 : i - 1) : i);  // 0x80: a zero
+    }
+  }
+  return table;
+}();
+
+__attribute__((target("sse4.1"))) __m128i load(const void* bytes) {
+  return _mm_loadu_si128(static_cast<const __m128i*>(bytes));
+}
+
+// A bit for each of the bytes that is a separator.
+__attribute__((target("sse4.1"))) uint64_t separators_in(const char* block, char separator) {
+  const __m128i wanted = _mm_set1_epi8(separator);
+  uint64_t bits = 0;
+  for (int i = 0; i < kBlock; i += kBytes) {
+    const auto found = static_cast<uint64_t>(_mm_movemask_epi8(_mm_cmpeq_epi8(load(block + i), wanted)));
+    bits |= found << i;
+  }
+  return bits;
+}
+
+// The number between `first` and `behind`, where a register's bytes before `behind` can be read. False where
+// it is not of the common kind. No branch depends on its sign, its length or its point: those of measured
+// values cannot be foretold, and a wrong guess costs more than all that is done here.
+__attribute__((target("sse4.1"))) bool read_by_register(const char* first, const char* behind,
+                                                        float& number) {
+  const ptrdiff_t bytes = behind - first;
+  if (bytes < 1 || bytes > kBytes) return false;
+  const __m128i text = load(behind - kBytes);
+  // Not as a comparison: its flag would be put into the low byte of a register, which then waits for what was
+  // in the others, the number before.
+  const auto minuses = static_cast<unsigned>(_mm_movemask_epi8(_mm_cmpeq_epi8(text, _mm_set1_epi8('-'))));
+  const unsigned negative = minuses >> (kBytes - bytes) & 1;
+  const ptrdiff_t length = bytes - negative;
+  const __m128i digits = _mm_sub_epi8(text, _mm_set1_epi8('0'));
+  const __m128i is_digit = _mm_cmpeq_epi8(_mm_min_epu8(digits, _mm_set1_epi8(9)), digits);
+  const __m128i is_point = _mm_cmpeq_epi8(text, _mm_set1_epi8('.'));
+  const unsigned part = 0xffffU << (kBytes - length) & 0xffff;
+  const unsigned others = ~static_cast<unsigned>(_mm_movemask_epi8(is_digit)) & part;
+  const unsigned point = static_cast<unsigned>(_mm_movemask_epi8(is_point)) & part;
+  const int with_point = point == 0 ? 0 : kBytes - std::countr_zero(point);
+  if (others != point || (point & (point - 1)) != 0 || point == part || length > kMostDigits) return false;
+
+  const __m128i its_own = _mm_and_si128(digits, load(kPart[static_cast<size_t>(length)].data()));
+  const __m128i in_order =
+      _mm_shuffle_epi8(its_own, load(kWithoutPoint[static_cast<size_t>(with_point)].data()));
+  const __m128i by_two = _mm_maddubs_epi16(in_order, _mm_set1_epi16(1 << 8 | 10));
+  const __m128i by_four = _mm_madd_epi16(by_two, _mm_set1_epi32(1 << 16 | 100));
+  const __m128i by_eight =
+      _mm_madd_epi16(_mm_packus_epi32(by_four, by_four), _mm_set1_epi32(1 << 16 | 10000));
+  const auto halves = static_cast<uint64_t>(_mm_cvtsi128_si64(by_eight));
+  const uint64_t all = (halves & 0xffffffff) * 100000000 + (halves >> 32);
+
+  const int decimals = with_point - static_cast<int>(with_point != 0);
+  const double value = static_cast<double>(static_cast<int64_t>(all)) / kPowers[decimals];
+  number = std::bit_cast<float>(std::bit_cast<uint32_t>(static_cast<float>(value)) | negative << 31);
+  return !is_between_floats(value);
+}
+
+// Separators are found a block at a time, and not where a number turns out to end: so the next number can be
+// begun before this one is done.
+__attribute__((target("sse4.1"))) size_t read_by_blocks(const char*& at, const char* end, char separator,
+                                                        size_t most, float* numbers) {
+  const char* const begin = at;
+  size_t count = 0;
+  std::array<char, kBlock> rest{};
+  for (const char* block = begin; block < end; block += kBlock) {
+    const bool is_whole = end - block >= kBlock;
+    if (!is_whole) {
+      rest.fill(static_cast<char>(~separator));
+      std::memcpy(rest.data(), block, static_cast<size_t>(end - block));
+    }
+    for (uint64_t found = separators_in(is_whole ? block : rest.data(), separator); found != 0;
+         found &= found - 1) {
+      const char* const behind = block + std::countr_zero(found);
+      if (count == most ||
+          !(behind - begin >= kBytes ? read_by_register(at, behind, numbers[count])
+                                     : read_common_float(at, behind, numbers[count]) == behind))
+        return count;
+      ++count;
+      at = behind + 1;
+    }
+  }
+  return count;
+}
+
+}  // namespace
+
+size_t read_common_floats(const char*& at, const char* end, char separator, size_t most, float* numbers) {
+  return has_instructions() ? read_by_blocks(at, end, separator, most, numbers)
+                            : read_common_floats_portable(at, end, separator, most, numbers);
+}
+#else
+size_t read_common_floats(const char*& at, const char* end, char separator, size_t most, float* numbers) {
+  return read_common_floats_portable(at, end, separator, most, numbers);
+}
+#endif
 
 }  // namespace tutti::data

@@ -218,6 +218,12 @@ bool TextTable::read_fast(std::string_view text, float* numbers) const {
   const char* const end = at + text.size();
   const auto end_of_cell = [&] { return std::find(at, end, format_.separator); };
   for (size_t column = 0; column <= columns_.size(); ++column) {
+    if (column != id_column_) {
+      const size_t last = column < id_column_ ? id_column_ : columns_.size();
+      const size_t taken = read_common_floats(at, end, format_.separator, last - column, numbers);
+      numbers += taken;
+      column += taken;
+    }
     if (column == id_column_) {
       at = end_of_cell();
     } else if (at == end || *at == format_.separator) {
