@@ -7,7 +7,7 @@
 #include <limits>
 
 #if defined(__x86_64__)
-#include <smmintrin.h>
+#include <immintrin.h>
 #endif
 
 namespace tutti::data {
@@ -109,7 +109,12 @@ size_t read_common_floats_portable(const char*& at, const char* end, char separa
 #if defined(__x86_64__)
 namespace {
 
-bool has_instructions() { return __builtin_cpu_supports("sse4.1") != 0; }
+#define TUTTI_INSTRUCTIONS "avx2,bmi,bmi2"
+
+bool has_instructions() {
+  return __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("bmi") != 0 &&
+         __builtin_cpu_supports("bmi2") != 0;
+}
 
 constexpr int kBytes = 16;  // of a register
 constexpr int kBlock = 64;  // that separators are looked for in at once
@@ -135,26 +140,24 @@ constexpr auto kWithoutPoint = [] {
   return table;
 }();
 
-__attribute__((target("sse4.1"))) __m128i load(const void* bytes) {
+__attribute__((target(TUTTI_INSTRUCTIONS))) __m128i load(const void* bytes) {
   return _mm_loadu_si128(static_cast<const __m128i*>(bytes));
 }
 
 // A bit for each of the bytes that is a separator.
-__attribute__((target("sse4.1"))) uint64_t separators_in(const char* block, char separator) {
-  const __m128i wanted = _mm_set1_epi8(separator);
-  uint64_t bits = 0;
-  for (int i = 0; i < kBlock; i += kBytes) {
-    const auto found = static_cast<uint64_t>(_mm_movemask_epi8(_mm_cmpeq_epi8(load(block + i), wanted)));
-    bits |= found << i;
-  }
-  return bits;
+__attribute__((target(TUTTI_INSTRUCTIONS))) uint64_t separators_in(const char* block, char separator) {
+  const auto* const halves = reinterpret_cast<const __m256i*>(block);
+  const __m256i wanted = _mm256_set1_epi8(separator);
+  const int low = _mm256_movemask_epi8(_mm256_cmpeq_epi8(_mm256_loadu_si256(halves), wanted));
+  const int high = _mm256_movemask_epi8(_mm256_cmpeq_epi8(_mm256_loadu_si256(halves + 1), wanted));
+  return static_cast<uint32_t>(low) | uint64_t{static_cast<uint32_t>(high)} << kBlock / 2;
 }
 
 // The number between `first` and `behind`, where a register's bytes before `behind` can be read. False where
 // it is not of the common kind. No branch depends on its sign, its length or its point: those of measured
 // values cannot be foretold, and a wrong guess costs more than all that is done here.
-__attribute__((target("sse4.1"))) bool read_by_register(const char* first, const char* behind,
-                                                        float& number) {
+__attribute__((target(TUTTI_INSTRUCTIONS))) bool read_by_register(const char* first, const char* behind,
+                                                                  float& number) {
   const ptrdiff_t bytes = behind - first;
   if (bytes < 1 || bytes > kBytes) return false;
   const __m128i text = load(behind - kBytes);
@@ -190,8 +193,9 @@ __attribute__((target("sse4.1"))) bool read_by_register(const char* first, const
 
 // Separators are found a block at a time, and not where a number turns out to end: so the next number can be
 // begun before this one is done.
-__attribute__((target("sse4.1"))) size_t read_by_blocks(const char*& at, const char* end, char separator,
-                                                        size_t most, float* numbers) {
+__attribute__((target(TUTTI_INSTRUCTIONS))) size_t read_by_blocks(const char*& at, const char* end,
+                                                                  char separator, size_t most,
+                                                                  float* numbers) {
   const char* const begin = at;
   size_t count = 0;
   std::array<char, kBlock> rest{};
@@ -203,11 +207,12 @@ __attribute__((target("sse4.1"))) size_t read_by_blocks(const char*& at, const c
     }
     for (uint64_t found = separators_in(is_whole ? block : rest.data(), separator); found != 0;
          found &= found - 1) {
+      if (count == most) return count;
       const char* const behind = block + std::countr_zero(found);
-      if (count == most ||
-          !(behind - begin >= kBytes ? read_by_register(at, behind, numbers[count])
-                                     : read_common_float(at, behind, numbers[count]) == behind))
-        return count;
+      const bool has_read = behind - begin >= kBytes
+                                ? read_by_register(at, behind, numbers[count])
+                                : read_common_float(at, behind, numbers[count]) == behind;
+      if (!has_read) return count;
       ++count;
       at = behind + 1;
     }
@@ -221,6 +226,7 @@ size_t read_common_floats(const char*& at, const char* end, char separator, size
   return has_instructions() ? read_by_blocks(at, end, separator, most, numbers)
                             : read_common_floats_portable(at, end, separator, most, numbers);
 }
+#undef TUTTI_INSTRUCTIONS
 #else
 size_t read_common_floats(const char*& at, const char* end, char separator, size_t most, float* numbers) {
   return read_common_floats_portable(at, end, separator, most, numbers);

@@ -9,7 +9,7 @@
 namespace tutti::data {
 namespace {
 
-constexpr size_t kChunk = size_t{4} << 20;
+constexpr size_t kChunk = size_t{1} << 18;
 constexpr size_t kLongestRow = size_t{64} << 20;
 constexpr size_t kMostPlaces = (size_t{32} << 20) / 16;
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
@@ -132,7 +132,7 @@ Rows::Row Rows::read(int64_t number, std::string& buffer) const {
 
 void Rows::read(int64_t begin, int64_t end, std::string& buffer,
                 const std::function<void(const Row&)>& visit) const {
-  constexpr uint64_t kAtOnce = uint64_t{1} << 20;
+  constexpr uint64_t kAtOnce = uint64_t{1} << 18;
   for (int64_t next = begin; next < end;) {
     const auto from = static_cast<size_t>(next / stride_);
     const auto last = static_cast<size_t>((end - 1) / stride_);
