@@ -90,6 +90,27 @@ endif()
 find_package(ZLIB QUIET)
 tutti_optional(ZLIB "${ZLIB_FOUND}")
 
+# Arrow's own CMake files are not among what its Python wheel has, which scripts/arrow fetches.
+find_path(TUTTI_PARQUET_INCLUDE parquet/arrow/reader.h)
+find_library(TUTTI_PARQUET_LIBRARY parquet)
+find_library(TUTTI_ARROW_LIBRARY arrow)
+if(TUTTI_PARQUET_INCLUDE AND TUTTI_PARQUET_LIBRARY AND TUTTI_ARROW_LIBRARY)
+  add_library(tutti_parquet INTERFACE)
+  target_include_directories(tutti_parquet SYSTEM INTERFACE ${TUTTI_PARQUET_INCLUDE})
+  target_link_libraries(tutti_parquet INTERFACE ${TUTTI_PARQUET_LIBRARY} ${TUTTI_ARROW_LIBRARY})
+  # Readers of batches are returned since version 20 or so.
+  set(CMAKE_REQUIRED_INCLUDES ${TUTTI_PARQUET_INCLUDE})
+  set(CMAKE_REQUIRED_LIBRARIES ${TUTTI_PARQUET_LIBRARY} ${TUTTI_ARROW_LIBRARY})
+  check_cxx_source_compiles("
+    #include <arrow/record_batch.h>
+    #include <parquet/arrow/reader.h>
+    bool has(parquet::arrow::FileReader& file) { return file.GetRecordBatchReader(std::vector<int>{0}).ok(); }
+    int main() { return 0; }" TUTTI_PARQUET_COMPILES)
+  unset(CMAKE_REQUIRED_INCLUDES)
+  unset(CMAKE_REQUIRED_LIBRARIES)
+endif()
+tutti_optional(PARQUET "${TUTTI_PARQUET_COMPILES}")
+
 # Gloo is inside LibTorch, its headers are not. They are only read: nothing is linked.
 find_path(TUTTI_GLOO_INCLUDE gloo/context.h PATH_SUFFIXES include)
 tutti_optional(GLOO "${TUTTI_GLOO_INCLUDE}")

@@ -7,6 +7,7 @@ set(TUTTI_SANITIZE "" CACHE STRING "Sanitizers, as -fsanitize= takes them: 'addr
 # AUTO uses the part where it is found, ON stops the configure where it is not, OFF leaves it out.
 set(TUTTI_WITH_CUDA AUTO CACHE STRING "LibTorch's CUDA half: AUTO, ON or OFF")
 set(TUTTI_WITH_ZLIB AUTO CACHE STRING "Read .gz files: AUTO, ON or OFF")
+set(TUTTI_WITH_PARQUET AUTO CACHE STRING "Tables of Parquet, by Arrow: AUTO, ON or OFF")
 set(TUTTI_WITH_GLOO AUTO CACHE STRING "TCP between machines, by the Gloo inside LibTorch: AUTO, ON or OFF")
 set(TUTTI_WITH_NCCL AUTO CACHE STRING "NCCL between GPUs, by the c10d inside LibTorch: AUTO, ON or OFF")
 set(TUTTI_WITH_GRPC AUTO CACHE STRING "Parameter servers and remote workers, over gRPC: AUTO, ON or OFF")

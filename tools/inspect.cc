@@ -11,6 +11,7 @@
 #include "tools/inspect_table.h"
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
+#include "tutti/data/tables/table.h"
 #include "tutti/store/checkpoint.h"
 #include "tutti/store/checkpoint_folder.h"
 #include "tutti/store/safetensors.h"
@@ -112,16 +113,17 @@ int inspect_command(const std::vector<std::string>& arguments, const Environment
                "tutti inspect");
   std::string path;
   std::string id;
-  app.add_option(
-         "PATH", path,
-         "A folder ckpt-<step>, a --logdir (its newest), a .safetensors file; or a table, .tsv or .csv")
+  app.add_option("PATH", path,
+                 "A folder ckpt-<step>, a --logdir (its newest), a .safetensors file; or a table, .tsv, .csv "
+                 "or .parquet")
       ->required();
   app.add_option("--id", id, "The column of a table that has the IDs; the first where this is not given");
   if (!parse_arguments(app, arguments)) return 0;
   while (path.size() > 1 && path.ends_with('/')) path.pop_back();
 
   std::error_code ignored;
-  if (path.ends_with(".tsv") || path.ends_with(".csv")) return inspect_table(path, id);
+  if (path.ends_with(".tsv") || path.ends_with(".csv") || data::is_parquet(path))
+    return inspect_table(path, id);
   if (fs::is_regular_file(path, ignored)) return inspect_file(path);
   if (!fs::is_directory(path, ignored)) fail(ErrorKind::InvalidArgument, "{}: no such file or folder", path);
   const bool is_checkpoint = fs::exists(path + "/" + store::kManifestName, ignored) ||

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <string_view>
 #include <vector>
 
@@ -11,7 +12,7 @@
 #include "tutti/base/text.h"
 #include "tutti/data/tables/cells.h"
 #include "tutti/data/tables/rows.h"
-#include "tutti/data/tables/text_table.h"
+#include "tutti/data/tables/table.h"
 
 namespace tutti {
 namespace {
@@ -29,14 +30,21 @@ class Column {
       ++missing_;
     } else if (const auto number = parse_double(cell.starts_with('+') ? cell.substr(1) : cell);
                number && std::isfinite(*number)) {
-      ++numbers_;
-      whole_ = whole_ && parse_int(cell).has_value();
-      least_ = std::min(least_, *number);
-      most_ = std::max(most_, *number);
-      mean_ += (*number - mean_) / static_cast<double>(numbers_);
+      add(*number, parse_int(cell).has_value());
     } else {
-      if (texts_++ == 0) text_ = cell.substr(0, 20);
+      add_text(cell);
     }
+  }
+  // As a table has it: NaN where it is missing.
+  void add(float number) {
+    if (std::isnan(number)) {
+      ++missing_;
+    } else {
+      add(number, number == std::floor(number));
+    }
+  }
+  void add_text(std::string_view text) {
+    if (texts_++ == 0) text_ = text.substr(0, 20);
   }
 
   std::string line() const {
@@ -52,6 +60,14 @@ class Column {
   }
 
  private:
+  void add(double number, bool is_whole) {
+    ++numbers_;
+    whole_ = whole_ && is_whole;
+    least_ = std::min(least_, number);
+    most_ = std::max(most_, number);
+    mean_ += (number - mean_) / static_cast<double>(numbers_);
+  }
+
   int64_t missing_ = 0;
   int64_t numbers_ = 0;
   int64_t texts_ = 0;
@@ -62,34 +78,63 @@ class Column {
   std::string text_;  // the first
 };
 
+// What a file has, column by column.
+struct Contents {
+  std::vector<std::string> names = {};
+  std::vector<Column> columns = {};
+};
+
+Contents look_through_text(const std::string& path, const TextFormat& format) {
+  Contents contents;
+  const Rows rows(path, format.quotes, [&](const Rows::Row& row) {
+    size_t column = 0;
+    Cells cells(row.text, format);
+    for (; const auto cell = cells.next(); ++column) {
+      if (row.number == 0) {
+        contents.names.emplace_back(data::trimmed(*cell));
+        contents.columns.emplace_back();
+      } else if (column < contents.columns.size()) {
+        contents.columns[column].add(*cell, format);
+      }
+    }
+    if (column != contents.columns.size())
+      fail(ErrorKind::DataLoss, "{}:{}: {} cells; expected {}, as in the header", path, row.line, column,
+           contents.columns.size());
+  });
+  return contents;
+}
+
+// The IDs first, then numbers or lists of them, which are counted one by one.
+Contents look_through_parquet(const data::Table& table) {
+  Contents contents{{table.id_column()}, std::vector<Column>(1 + table.columns().size())};
+  contents.names.insert(contents.names.end(), table.columns().begin(), table.columns().end());
+  std::vector<float> numbers;
+  std::vector<int64_t> lengths;
+  std::string buffer;
+  for (int64_t row = 0; row < table.size(); ++row) {
+    contents.columns[0].add_text(table.id(row));
+    table.read_lists(row, numbers, lengths, buffer);
+    const float* number = numbers.data();
+    for (size_t i = 0; i < lengths.size(); ++i) {
+      for (int64_t k = 0; k < lengths[i]; ++k) contents.columns[i + 1].add(*number++);
+    }
+  }
+  return contents;
+}
+
 }  // namespace
 
 int inspect_table(const std::string& path, const std::string& id) {
   TextFormat format = data::format_of(path);
   format.id = id;
   // IDs and names are what training wants them to be, or this says what they are not.
-  const data::TextTable table(path, format);
-  std::vector<std::string> names;
-  std::vector<Column> columns;
-  const Rows rows(path, format.quotes, [&](const Rows::Row& row) {
-    size_t column = 0;
-    Cells cells(row.text, format);
-    for (; const auto cell = cells.next(); ++column) {
-      if (row.number == 0) {
-        names.emplace_back(data::trimmed(*cell));
-        columns.emplace_back();
-      } else if (column < columns.size()) {
-        columns[column].add(*cell, format);
-      }
-    }
-    if (column != columns.size())
-      fail(ErrorKind::DataLoss, "{}:{}: {} cells; expected {}, as in the header", path, row.line, column,
-           columns.size());
-  });
+  const bool is_parquet = data::is_parquet(path);
+  const auto table = data::open_table(path, format, is_parquet ? data::ragged() : data::dense());
+  const auto [names, columns] = is_parquet ? look_through_parquet(*table) : look_through_text(path, format);
   size_t width = 6;
   for (const std::string& name : names) width = std::max(width, name.size());
-  fmt::print("{}: a table of {} rows and {} columns, {}; its IDs are in '{}'\n", path, table.size(),
-             names.size(), human_bytes(rows.bytes()), id.empty() ? names.front() : id);
+  fmt::print("{}: a table of {} rows and {} columns, {}; its IDs are in '{}'\n", path, table->size(),
+             names.size(), human_bytes(std::filesystem::file_size(path)), table->id_column());
   fmt::print("  {:<{}} {:<8} {:>10} {:>10} {:>11} {:>11} {:>11}\n", "column", width, "type", "values",
              "missing", "min", "mean", "max");
   for (size_t i = 0; i < names.size(); ++i) fmt::print("  {:<{}} {}\n", names[i], width, columns[i].line());

@@ -11,8 +11,9 @@
 namespace tutti::data {
 
 // One table of a schema: a file that every shard has, and how it is read; as its name ends where that is not
-// said: .csv as CSV; .idx, -ubyte and the same with .gz as IDX (idx.h), whose rows have no IDs and are those
-// of the master table in its order; else as TSV.
+// said: .csv as CSV; .parquet as Parquet (parquet_table.h), for which only the format's `id` matters; .idx,
+// -ubyte and the same with .gz as IDX (idx.h), whose rows have no IDs and are those of the master table in
+// its order; else as TSV.
 struct TableFile {
   // NOLINTNEXTLINE(google-explicit-constructor): a file alone is how most are said
   TableFile(std::string name, TableKind what = {})

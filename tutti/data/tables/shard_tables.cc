@@ -135,6 +135,13 @@ std::vector<CutShard> shard_tables(const std::vector<TableFile>& files, const st
   if (files.empty()) fail(ErrorKind::InvalidArgument, "no tables to cut");
   require_different_names(files);
   require_nothing_in(out);
+  for (const TableFile& file : files) {
+    if (is_parquet(file.file))
+      fail(ErrorKind::InvalidArgument,
+           "{}: only tables of text are cut. A folder of shards may have Parquet, where what writes it can "
+           "write a file a shard",
+           file.file);
+  }
   Tables tables;
   for (const TableFile& file : files) tables.push_back(std::make_unique<TextTable>(file.file, file.format));
   const TextTable& first = *tables[0];

@@ -105,6 +105,7 @@ TEST_F(ShardTablesTest, says_what_cannot_be_cut) {
   refused(ErrorKind::InvalidArgument, {{d}}, 3, "2 rows, which cannot be cut into 3");
   refused(ErrorKind::InvalidArgument, {{d}}, 0, "into 0");
   refused(ErrorKind::InvalidArgument, {}, 1, "no tables");
+  refused(ErrorKind::InvalidArgument, {{d}, {folder_ / "t.parquet"}}, 1, "only tables of text");
   refused(ErrorKind::InvalidArgument, {{d}, {same}}, 1, "one file in a shard");
   refused(ErrorKind::DataLoss, {{d}, {t}}, 1, "no row of ID 'b'");
   refused(ErrorKind::DataLoss, {{t}, {d}}, 1, "no row of ID 'b'");

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <fcntl.h>
 #include <filesystem>
+#include <memory>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <vector>
@@ -15,7 +16,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/json.h"
-#include "tutti/data/tables/text_table.h"
+#include "tutti/data/tables/table.h"
 
 namespace tutti::data {
 namespace {
@@ -71,7 +72,7 @@ void keep(const std::string& path, const Json& facts) {
   }
 }
 
-void note(Json& facts, const TextTable& table) {
+void note(Json& facts, const Table& table) {
   facts["rows"] = table.size();
   facts["names"] = table.columns();
 }
@@ -110,7 +111,7 @@ bool can_be_kept(const TableStatistics& statistics) {
   });
 }
 
-TableStatistics look_through(const TextTable& table) {
+TableStatistics look_through(const Table& table) {
   TableStatistics statistics{std::vector<ColumnStatistics>(table.columns().size())};
   std::vector<float> numbers(table.columns().size());
   std::string buffer;
@@ -131,10 +132,10 @@ TableOutline outline_of(const std::string& path, const TextFormat& format) {
   } catch (const Json::exception&) {
     // Not known yet, or somebody has changed it.
   }
-  const TextTable table(path, format);
-  note(facts, table);
+  const std::unique_ptr<Table> table = open_table(path, format);
+  note(facts, *table);
   keep(path, facts);
-  return {table.size(), table.columns()};
+  return {table->size(), table->columns()};
 }
 
 TableStatistics statistics_of(const std::string& path, const TextFormat& format) {
@@ -147,9 +148,9 @@ TableStatistics statistics_of(const std::string& path, const TextFormat& format)
       // Somebody has changed it.
     }
   }
-  const TextTable table(path, format);
-  const TableStatistics statistics = look_through(table);
-  note(facts, table);
+  const std::unique_ptr<Table> table = open_table(path, format);
+  const TableStatistics statistics = look_through(*table);
+  note(facts, *table);
   if (can_be_kept(statistics)) facts["columns"] = to_json(statistics);
   keep(path, facts);
   return statistics;

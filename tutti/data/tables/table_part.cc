@@ -13,7 +13,7 @@ namespace {
 using Places = std::vector<RowPlace>;
 
 torch::Tensor dense_rows(const Places& places) {
-  const size_t columns = places[0].part->text->columns().size();
+  const size_t columns = places[0].part->table->columns().size();
   const torch::Tensor numbers =
       at::empty({static_cast<int64_t>(places.size()), static_cast<int64_t>(columns)}, at::kFloat);
   float* to = static_cast<float*>(numbers.data_ptr());
@@ -39,12 +39,12 @@ torch::Tensor tensor_rows(const Places& places) {
 struct Lists {
   explicit Lists(const Places& places)
       : rows(static_cast<int64_t>(places.size())),
-        columns(static_cast<int64_t>(places[0].part->text->columns().size())) {
+        columns(static_cast<int64_t>(places[0].part->table->columns().size())) {
     std::vector<float> of_row;
     std::vector<int64_t> lengths_of_row;
     std::string buffer;
     for (const auto& [part, row] : places) {
-      part->text->read_lists(row, of_row, lengths_of_row, buffer);
+      part->table->read_lists(row, of_row, lengths_of_row, buffer);
       numbers.insert(numbers.end(), of_row.begin(), of_row.end());
       lengths.insert(lengths.end(), lengths_of_row.begin(), lengths_of_row.end());
     }
@@ -91,26 +91,26 @@ struct Lists {
 }  // namespace
 
 std::vector<std::string> TablePart::columns() const {
-  if (text) return text->columns();
+  if (table) return table->columns();
   std::vector<std::string> shape = {c10::toString(tensor.scalar_type())};
   for (int64_t i = 1; i < tensor.dim(); ++i) shape.push_back(std::to_string(tensor.size(i)));
   return shape;
 }
 
 void TablePart::read(int64_t begin, int64_t end, float* numbers, std::string& buffer) const {
-  const size_t columns = text->columns().size();
+  const size_t columns = table->columns().size();
   const auto place = [&](int64_t row) { return numbers + static_cast<size_t>(row - begin) * columns; };
   for (int64_t row = begin; row < end;) {
     int64_t missing = row;
     while (missing < end && !(kept && kept->find(missing, place(missing)))) ++missing;
-    if (missing > row) text->read(row, missing, place(row), buffer);
+    if (missing > row) table->read(row, missing, place(row), buffer);
     for (int64_t read = row; kept && read < missing; ++read) kept->keep(read, place(read));
     row = missing + 1;
   }
 }
 
 void append_rows(const std::string& name, const TableKind& kind, const Places& places, Batch::Tensors& to) {
-  if (!places[0].part->text) {
+  if (!places[0].part->table) {
     to.emplace_back(name, tensor_rows(places));
     return;
   }

@@ -9,8 +9,8 @@
 #include <torch/types.h>
 
 #include "tutti/data/batch.h"
+#include "tutti/data/tables/table.h"
 #include "tutti/data/tables/table_kind.h"
-#include "tutti/data/tables/text_table.h"
 
 namespace tutti::data {
 
@@ -48,14 +48,14 @@ class KeptRows {
   std::vector<std::atomic<uint8_t>> states_;
 };
 
-// One table of one shard: text, or a tensor with a row a row.
+// One table of one shard: a file whose rows have IDs, or a tensor with a row a row.
 struct TablePart {
-  std::unique_ptr<TextTable> text;
+  std::unique_ptr<Table> table;
   torch::Tensor tensor;
   std::vector<int64_t> rows;  // by the example; empty: the same
   std::unique_ptr<KeptRows> kept;
 
-  int64_t size() const { return text ? text->size() : tensor.size(0); }
+  int64_t size() const { return table ? table->size() : tensor.size(0); }
   // What is to be the same in all shards.
   std::vector<std::string> columns() const;
   int64_t row_of(int64_t example) const {

@@ -13,9 +13,9 @@
 #include "tutti/base/error.h"
 #include "tutti/data/idx.h"
 #include "tutti/data/tables/shards.h"
+#include "tutti/data/tables/table.h"
 #include "tutti/data/tables/table_facts.h"
 #include "tutti/data/tables/table_part.h"
-#include "tutti/data/tables/text_table.h"
 
 namespace tutti::data {
 namespace {
@@ -75,7 +75,7 @@ class JoinedTables final : public TableSource {
   TablePart open(const std::string& shard, const std::string& name, const TableFile& file) const;
   const TableFile& master_file() const { return schema_.tables()[master_].second; }
   int64_t join_all(Shard& shard) const;
-  void join(const TextTable& master, TablePart& part) const;
+  void join(const Table& master, TablePart& part) const;
   int64_t join_what_is_whole(Shard& shard) const;
   void keep_if_it_fits(TablePart& part) const;
   Shard& shard_of(int64_t example) const;
@@ -120,8 +120,7 @@ void JoinedTables::open(Shard& shard) const {
 
 TablePart JoinedTables::open(const std::string& shard, const std::string& name, const TableFile& file) const {
   const std::string path = path_in(shard, name, file);
-  if (!file.is_idx())
-    return {std::make_unique<TextTable>(path, file.format, file.kind, bad_rows_), {}, {}, {}};
+  if (!file.is_idx()) return {open_table(path, file.format, file.kind, bad_rows_), {}, {}, {}};
   torch::Tensor tensor = read_idx(path);
   if (tensor.dim() == 0) tensor = tensor.unsqueeze(0);
   return {{}, std::move(tensor), {}, {}};
@@ -132,30 +131,30 @@ int64_t JoinedTables::join_all(Shard& shard) const {
   TablePart& master = shard.parts[master_];
   for (size_t i = 0; i < shard.parts.size(); ++i) {
     const TablePart& part = shard.parts[i];
-    if ((!part.text || !master.text) && part.size() != master.size())
+    if ((!part.table || !master.table) && part.size() != master.size())
       fail(ErrorKind::DataLoss,
            "{}: {} has {} rows, and {} has {}: an IDX file has no IDs, so both have to have "
            "the same rows in the same order",
            shard.folder, schema_.tables()[i].second.file, part.size(), master_file().file, master.size());
   }
-  if (bad_rows_ == BadRows::Skip && master.text) return join_what_is_whole(shard);
+  if (bad_rows_ == BadRows::Skip && master.table) return join_what_is_whole(shard);
   for (TablePart& part : shard.parts) {
-    if (part.text && master.text) join(*master.text, part);
+    if (part.table && master.table) join(*master.table, part);
   }
   return master.size();
 }
 
 // Of the master's rows those whose ID every table has.
 int64_t JoinedTables::join_what_is_whole(Shard& shard) const {
-  const TextTable& master = *shard.parts[master_].text;
+  const Table& master = *shard.parts[master_].table;
   std::vector<bool> whole(static_cast<size_t>(master.size()), true);
   int64_t most = 0;  // rows of a table
   std::string why;
   for (TablePart& part : shard.parts) {
-    if (!part.text) continue;
-    most = std::max(most, part.text->rows_in_file());
-    if (why.empty()) why = part.text->left_out().why;
-    part.rows = master.ids().join_some(part.text->ids());
+    if (!part.table) continue;
+    most = std::max(most, part.table->rows_in_file());
+    if (why.empty()) why = part.table->left_out().why;
+    part.rows = master.ids().join_some(part.table->ids());
     for (size_t row = 0; row < whole.size(); ++row) whole[row] = whole[row] && part.rows[row] >= 0;
   }
   std::vector<int64_t> kept;
@@ -164,7 +163,7 @@ int64_t JoinedTables::join_what_is_whole(Shard& shard) const {
   }
   for (TablePart& part : shard.parts) {
     std::vector<int64_t> rows;
-    for (const int64_t row : kept) rows.push_back(part.text ? part.rows[static_cast<size_t>(row)] : row);
+    for (const int64_t row : kept) rows.push_back(part.table ? part.rows[static_cast<size_t>(row)] : row);
     part.rows = std::move(rows);
   }
   const auto examples = static_cast<int64_t>(kept.size());
@@ -191,23 +190,22 @@ void JoinedTables::require_columns_of_first(const Shard& shard) const {
 void JoinedTables::require_ids_in_one_shard() const {
   std::vector<const IdIndex*> indices;
   for (const Shard& shard : shards_) {
-    if (!shard.parts[master_].text) return;
-    indices.push_back(&shard.parts[master_].text->ids());
+    if (!shard.parts[master_].table) return;
+    indices.push_back(&shard.parts[master_].table->ids());
   }
   const auto shared = find_shared(indices);
   if (!shared) return;
   const auto& [here, there] = *shared;
-  const TextTable& table = *shards_[here.index].parts[master_].text;
+  const Table& table = *shards_[here.index].parts[master_].table;
   fail(ErrorKind::DataLoss, "the ID '{}' is in {} and in {}: expected one row an ID", table.id(here.row),
-       table.path(), shards_[there.index].parts[master_].text->path());
+       table.path(), shards_[there.index].parts[master_].table->path());
 }
 
-void JoinedTables::join(const TextTable& master, TablePart& part) const {
-  const TextTable& table = *part.text;
+void JoinedTables::join(const Table& master, TablePart& part) const {
+  const Table& table = *part.table;
   if (table.ids().is_aligned_with(master.ids())) return;
   IdIndex::Joined joined = master.ids().join(table.ids());
-  const auto require = [](const std::optional<int64_t>& alone, const TextTable& has,
-                          const TextTable& has_not) {
+  const auto require = [](const std::optional<int64_t>& alone, const Table& has, const Table& has_not) {
     if (alone)
       fail(ErrorKind::DataLoss,
            "{}: there is no row of ID '{}', which {} has: every table has to have every ID", has_not.path(),
@@ -219,12 +217,12 @@ void JoinedTables::join(const TextTable& master, TablePart& part) const {
 }
 
 void JoinedTables::keep_if_it_fits(TablePart& part) const {
-  if (!part.text || !part.text->is_dense()) return;
-  const size_t columns = part.text->columns().size();
-  const uint64_t bytes = KeptRows::bytes(part.text->size(), columns);
+  if (!part.table || !part.table->is_dense()) return;
+  const size_t columns = part.table->columns().size();
+  const uint64_t bytes = KeptRows::bytes(part.table->size(), columns);
   if (bytes > memory_) return;
   memory_ -= bytes;
-  part.kept = std::make_unique<KeptRows>(part.text->size(), columns);
+  part.kept = std::make_unique<KeptRows>(part.table->size(), columns);
 }
 
 Shard& JoinedTables::shard_of(int64_t example) const {
@@ -261,7 +259,7 @@ std::string JoinedTables::id(int64_t example) const {
   const Shard& shard = opened(example);
   const TablePart& master = shard.parts[master_];
   const int64_t row = master.row_of(example - shard.begin);
-  if (master.text) return master.text->id(row);
+  if (master.table) return master.table->id(row);
   return fmt::format("{}/{}", std::filesystem::path(shard.folder).filename().string(), row);
 }
 

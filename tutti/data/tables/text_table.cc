@@ -17,12 +17,6 @@ namespace {
 
 constexpr float kMissing = std::numeric_limits<float>::quiet_NaN();
 
-// As much of it as fits into a line.
-std::string shown(std::string_view cell) {
-  constexpr size_t kMost = 40;
-  return cell.size() <= kMost ? fmt::format("'{}'", cell) : fmt::format("'{}...'", cell.substr(0, kMost));
-}
-
 // A number that is too small for a float is 0, as everywhere; one that is too large is none.
 std::optional<float> number_in(std::string_view text) {
   if (text.starts_with('+')) text.remove_prefix(1);
@@ -55,16 +49,10 @@ void append_list(std::string_view cell, const TextFormat& format, std::vector<fl
   }
 }
 
-// They are read as floats, which hold whole numbers up to 2^24.
-void require_index(float index, int64_t size) {
-  if (index >= 0 && index < static_cast<float>(size) && index == std::floor(index)) return;
-  fail(ErrorKind::InvalidArgument, "{} is no index from 0 to {}", index, size - 1);
-}
-
 }  // namespace
 
 TextTable::TextTable(const std::string& path, const TextFormat& format, const TableKind& kind, BadRows bad)
-    : format_(format), kind_(kind), bad_(bad), file_(path) {
+    : Table(path, kind), format_(format), bad_(bad) {
   rows_.emplace(path, format.quotes, [this](const Rows::Row& row) { add_row(row); });
   if (!has_columns_)
     fail(ErrorKind::DataLoss, "{}: the file is empty; expected {}", path,
@@ -84,7 +72,7 @@ void TextTable::require_no_doubles() {
   const int64_t first_line = row_at(twice->first, buffer).line;
   const Rows::Row row = row_at(twice->second, buffer);
   fail(ErrorKind::DataLoss, "{}:{}: there is a row of ID {} already, in line {}: expected one row an ID",
-       file_, row.line, shown(id_in(row)), first_line);
+       path_, row.line, shown(id_in(row)), first_line);
 }
 
 void TextTable::add_row(const Rows::Row& row) {
@@ -124,10 +112,6 @@ bool TextTable::is_good(const Rows::Row& row) {
   }
 }
 
-void TextTable::leave_out(const std::string& why) {
-  if (left_out_.rows++ == 0) left_out_.why = why;
-}
-
 void TextTable::read_header(const Rows::Row& row) {
   has_columns_ = true;
   Cells cells(row.text, format_);
@@ -135,28 +119,29 @@ void TextTable::read_header(const Rows::Row& row) {
   try {
     while (const auto cell = cells.next()) names.emplace_back(trimmed(*cell));
   } catch (const Error& error) {
-    fail(ErrorKind::DataLoss, "{}:{}: {}", file_, row.line, error.what());
+    fail(ErrorKind::DataLoss, "{}:{}: {}", path_, row.line, error.what());
   }
   if (!format_.header) {
     for (size_t i = 0; i < names.size(); ++i) names[i] = std::to_string(i + 1);
   }
   for (size_t i = 0; i < names.size(); ++i) {
-    if (names[i].empty()) fail(ErrorKind::DataLoss, "{}:{}: column {} has no name", file_, row.line, i + 1);
+    if (names[i].empty()) fail(ErrorKind::DataLoss, "{}:{}: column {} has no name", path_, row.line, i + 1);
     if (!is_utf8(names[i]))
-      fail(ErrorKind::DataLoss, "{}:{}: the name of column {} is not UTF-8", file_, row.line, i + 1);
+      fail(ErrorKind::DataLoss, "{}:{}: the name of column {} is not UTF-8", path_, row.line, i + 1);
     if (std::find(names.begin(), names.begin() + static_cast<ptrdiff_t>(i), names[i]) !=
         names.begin() + static_cast<ptrdiff_t>(i))
-      fail(ErrorKind::DataLoss, "{}:{}: two columns are called '{}'", file_, row.line, names[i]);
+      fail(ErrorKind::DataLoss, "{}:{}: two columns are called '{}'", path_, row.line, names[i]);
   }
   if (!format_.id.empty()) {
     const auto id = std::find(names.begin(), names.end(), format_.id);
     if (id == names.end()) {
-      fail(ErrorKind::DataLoss, "{}:{}: no column is called '{}', which has to hold the IDs{}", file_,
+      fail(ErrorKind::DataLoss, "{}:{}: no column is called '{}', which has to hold the IDs{}", path_,
            row.line, format_.id, did_you_mean(format_.id, names));
     }
-    id_column_ = static_cast<size_t>(id - names.begin());
+    id_at_ = static_cast<size_t>(id - names.begin());
   }
-  names.erase(names.begin() + static_cast<ptrdiff_t>(id_column_));
+  id_column_ = names[id_at_];
+  names.erase(names.begin() + static_cast<ptrdiff_t>(id_at_));
   columns_ = std::move(names);
 }
 
@@ -166,16 +151,16 @@ std::string TextTable::id_in(const Rows::Row& row) const {
     for (size_t i = 0;; ++i) {
       const auto cell = cells.next();
       if (!cell)
-        fail(ErrorKind::InvalidArgument, "{} cells, where column {} has to hold the ID", i, id_column_ + 1);
-      if (i == id_column_) return std::string(trimmed(*cell));
+        fail(ErrorKind::InvalidArgument, "{} cells, where column {} has to hold the ID", i, id_at_ + 1);
+      if (i == id_at_) return std::string(trimmed(*cell));
     }
   } catch (const Error& error) {
-    fail(ErrorKind::DataLoss, "{}:{}: {}", file_, row.line, error.what());
+    fail(ErrorKind::DataLoss, "{}:{}: {}", path_, row.line, error.what());
   }
 }
 
 void TextTable::fail_at(const Rows::Row& row, const std::string& what) const {
-  fail(ErrorKind::DataLoss, "{}:{}: {}", file_, row.line, what);
+  fail(ErrorKind::DataLoss, "{}:{}: {}", path_, row.line, what);
 }
 
 // Those that were left out are still in the file.
@@ -218,13 +203,13 @@ bool TextTable::read_fast(std::string_view text, float* numbers) const {
   const char* const end = at + text.size();
   const auto end_of_cell = [&] { return std::find(at, end, format_.separator); };
   for (size_t column = 0; column <= columns_.size(); ++column) {
-    if (column != id_column_) {
-      const size_t last = column < id_column_ ? id_column_ : columns_.size();
+    if (column != id_at_) {
+      const size_t last = column < id_at_ ? id_at_ : columns_.size();
       const size_t taken = read_common_floats(at, end, format_.separator, last - column, numbers);
       numbers += taken;
       column += taken;
     }
-    if (column == id_column_) {
+    if (column == id_at_) {
       at = end_of_cell();
     } else if (at == end || *at == format_.separator) {
       *numbers++ = kMissing;
@@ -270,11 +255,7 @@ void TextTable::read_lists_of(const Rows::Row& row, std::vector<float>& numbers,
       append_list(cell, format_, numbers);
     }
     const auto length = static_cast<int64_t>(numbers.size() - before);
-    if (kind_.form == TableKind::Form::Padded && length > kind_.size)
-      fail(ErrorKind::InvalidArgument, "a list of {} numbers, where {} are the most", length, kind_.size);
-    if (kind_.form == TableKind::Form::Indices)
-      std::for_each(numbers.begin() + static_cast<ptrdiff_t>(before), numbers.end(),
-                    [&](float index) { require_index(index, kind_.size); });
+    require_list(numbers.data() + before, length);
     lengths.push_back(length);
   });
 }
@@ -286,8 +267,8 @@ void TextTable::read_cells(const Rows::Row& row, const TakeCell& take) const {
   try {
     Cells cells(row.text, format_);
     for (; const auto cell = cells.next(); ++column) {
-      if (column == id_column_ || column > columns_.size()) continue;
-      const size_t place = column - (column > id_column_ ? 1 : 0);
+      if (column == id_at_ || column > columns_.size()) continue;
+      const size_t place = column - (column > id_at_ ? 1 : 0);
       try {
         take(place, trimmed(*cell));
       } catch (const Error& error) {

@@ -1,0 +1,553 @@
+#include "tutti/data/tables/parquet_table.h"
+
+#include <algorithm>
+#include <arrow/array.h>
+#include <arrow/record_batch.h>
+#include <arrow/type.h>
+#include <arrow/type_traits.h>
+#include <atomic>
+#include <cerrno>
+#include <cmath>
+#include <cstdlib>
+#include <deque>
+#include <fcntl.h>
+#include <filesystem>
+#include <functional>
+#include <limits>
+#include <mutex>
+#include <numeric>
+#include <parquet/arrow/reader.h>
+#include <parquet/exception.h>
+#include <parquet/file_reader.h>
+#include <parquet/metadata.h>
+#include <parquet/schema.h>
+#include <span>
+#include <unistd.h>
+#include <utility>
+#include <vector>
+
+#include <c10/util/Half.h>
+#include <fmt/format.h>
+
+#include "tutti/base/error.h"
+#include "tutti/base/file.h"
+#include "tutti/base/text.h"
+#include "tutti/data/tables/cells.h"
+
+namespace tutti::data {
+namespace {
+
+constexpr float kMissing = std::numeric_limits<float>::quiet_NaN();
+constexpr size_t kBatchBytes = size_t{4} << 20;  // of floats that are read at once
+
+using Floats = std::vector<float>;
+
+// A file without a name, which goes when its descriptor does.
+class Spool {
+ public:
+  Spool() : path_((std::filesystem::temp_directory_path() / "tutti-XXXXXX").string()) {
+    const int fd = mkostemp(path_.data(), O_CLOEXEC);
+    if (fd < 0) fail_errno(errno, path_);
+    fd_ = FileDescriptor(fd);
+    unlink(path_.c_str());
+  }
+
+  // Room for so many bytes: returns where it begins. Thread-safe, as the others are.
+  uint64_t reserve(uint64_t bytes) { return end_.fetch_add(bytes); }
+  void write(uint64_t at, std::span<const std::byte> bytes) const { write_at(fd_, path_, at, bytes); }
+  uint64_t append(std::span<const std::byte> bytes) {
+    const uint64_t at = reserve(bytes.size());
+    write(at, bytes);
+    return at;
+  }
+
+  void read_at(uint64_t offset, std::span<std::byte> bytes) const {
+    while (!bytes.empty()) {
+      const ssize_t count = pread(fd_.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
+      if (count < 0 && errno == EINTR) continue;
+      if (count <= 0) fail_errno(count < 0 ? errno : EIO, path_);
+      bytes = bytes.subspan(static_cast<size_t>(count));
+      offset += static_cast<uint64_t>(count);
+    }
+  }
+
+ private:
+  std::string path_;  // for people
+  FileDescriptor fd_;
+  std::atomic<uint64_t> end_ = 0;
+};
+
+bool is_number(const arrow::DataType& type) {
+  return type.id() == arrow::Type::BOOL || arrow::is_integer(type.id()) || arrow::is_floating(type.id());
+}
+
+bool is_list(const arrow::DataType& type) {
+  return type.id() == arrow::Type::LIST || type.id() == arrow::Type::LARGE_LIST ||
+         type.id() == arrow::Type::FIXED_SIZE_LIST;
+}
+
+// Calls what to do with an array of numbers with what it is.
+template <class Do>
+void with_numbers(const arrow::Array& array, Do&& act) {
+  using arrow::Type;
+  switch (array.type_id()) {
+    case Type::BOOL:
+      return act(static_cast<const arrow::BooleanArray&>(array));
+    case Type::INT8:
+      return act(static_cast<const arrow::Int8Array&>(array));
+    case Type::INT16:
+      return act(static_cast<const arrow::Int16Array&>(array));
+    case Type::INT32:
+      return act(static_cast<const arrow::Int32Array&>(array));
+    case Type::INT64:
+      return act(static_cast<const arrow::Int64Array&>(array));
+    case Type::UINT8:
+      return act(static_cast<const arrow::UInt8Array&>(array));
+    case Type::UINT16:
+      return act(static_cast<const arrow::UInt16Array&>(array));
+    case Type::UINT32:
+      return act(static_cast<const arrow::UInt32Array&>(array));
+    case Type::UINT64:
+      return act(static_cast<const arrow::UInt64Array&>(array));
+    case Type::HALF_FLOAT:
+      return act(static_cast<const arrow::HalfFloatArray&>(array));
+    case Type::FLOAT:
+      return act(static_cast<const arrow::FloatArray&>(array));
+    case Type::DOUBLE:
+      return act(static_cast<const arrow::DoubleArray&>(array));
+    default:
+      fail(ErrorKind::Bug, "an array of {} is not one of numbers", array.type()->ToString());
+  }
+}
+
+// As they are nearest to; nulls are NaN. `wrong` hears of those that no float can hold.
+void append_floats(const arrow::Array& array, Floats& to, const std::function<void(int64_t)>& wrong) {
+  const auto begin = static_cast<ptrdiff_t>(to.size());
+  with_numbers(array, [&](const auto& numbers) {
+    using Numbers = std::decay_t<decltype(numbers)>;
+    for (int64_t i = 0; i < numbers.length(); ++i) {
+      if constexpr (std::is_same_v<Numbers, arrow::HalfFloatArray>) {
+        to.push_back(c10::Half(numbers.Value(i), c10::Half::from_bits()));
+      } else {
+        to.push_back(static_cast<float>(numbers.Value(i)));
+      }
+      if constexpr (std::is_same_v<Numbers, arrow::DoubleArray>) {
+        if (std::isinf(to.back()) && !std::isinf(numbers.Value(i)) && !numbers.IsNull(i)) wrong(i);
+      }
+    }
+  });
+  for (int64_t i = 0; array.null_count() > 0 && i < array.length(); ++i) {
+    if (array.IsNull(i)) to[static_cast<size_t>(begin + i)] = kMissing;
+  }
+}
+
+// One column of a batch as lists: row by row where each begins and ends in `numbers`.
+struct ListColumn {
+  explicit ListColumn(const arrow::Array& array, const std::function<void(int64_t)>& wrong) {
+    if (!is_list(*array.type())) {
+      append_floats(array, numbers, wrong);
+      for (int64_t i = 0; i < array.length(); ++i) add(i, 1);
+      return;
+    }
+    if (array.type_id() == arrow::Type::LIST) {
+      take(static_cast<const arrow::ListArray&>(array), wrong);
+    } else if (array.type_id() == arrow::Type::LARGE_LIST) {
+      take(static_cast<const arrow::LargeListArray&>(array), wrong);
+    } else {
+      take(static_cast<const arrow::FixedSizeListArray&>(array), wrong);
+    }
+  }
+  std::span<const float> operator[](int64_t row) const {
+    const auto& [begin, length] = lists[static_cast<size_t>(row)];
+    return std::span(numbers).subspan(static_cast<size_t>(begin), static_cast<size_t>(length));
+  }
+
+  Floats numbers;
+  std::vector<std::pair<int64_t, int64_t>> lists;
+
+ private:
+  template <class Array>
+  void take(const Array& array, const std::function<void(int64_t)>& wrong) {
+    // Those of every list, with what lies between them.
+    append_floats(*array.values(), numbers, [&](int64_t value) {
+      for (int64_t i = 0; i < array.length(); ++i) {
+        if (value >= array.value_offset(i) && value < array.value_offset(i) + array.value_length(i)) wrong(i);
+      }
+    });
+    for (int64_t i = 0; i < array.length(); ++i)
+      add(array.value_offset(i), array.IsNull(i) ? 0 : array.value_length(i));
+  }
+  void add(int64_t begin, int64_t length) { lists.emplace_back(begin, length); }
+};
+
+std::string text_of(const arrow::Array& array, int64_t i) {
+  using arrow::Type;
+  if (array.IsNull(i)) return "";
+  switch (array.type_id()) {
+    case Type::STRING:
+    case Type::BINARY:
+      return static_cast<const arrow::BinaryArray&>(array).GetString(i);
+    case Type::LARGE_STRING:
+    case Type::LARGE_BINARY:
+      return static_cast<const arrow::LargeBinaryArray&>(array).GetString(i);
+    case Type::DICTIONARY: {
+      const auto& coded = static_cast<const arrow::DictionaryArray&>(array);
+      return text_of(*coded.dictionary(), coded.GetValueIndex(i));
+    }
+    default:
+      break;
+  }
+  std::string text;
+  with_numbers(array, [&](const auto& numbers) { text = fmt::format("{}", numbers.Value(i)); });
+  return text;
+}
+
+bool can_be_id(const arrow::DataType& type) {
+  if (type.id() == arrow::Type::DICTIONARY)
+    return can_be_id(*static_cast<const arrow::DictionaryType&>(type).value_type());
+  return arrow::is_integer(type.id()) || arrow::is_base_binary_like(type.id());
+}
+
+class ParquetTable final : public Table {
+ public:
+  ParquetTable(const std::string& path, const std::string& id, const TableKind& kind, BadRows bad);
+
+  std::string id(int64_t row) const override { return id_in_file(row_in_file(row)); }
+  int64_t rows_in_file() const override { return metadata_->num_rows(); }
+  using Table::read;
+  void read(int64_t begin, int64_t end, float* numbers, std::string& buffer) const override;
+  void read_lists(int64_t row, std::vector<float>& numbers, std::vector<int64_t>& lengths,
+                  std::string& buffer) const override;
+
+ private:
+  // Rows that are stored together. Once they were asked for they are in the spool: row behind row the floats
+  // of each, or the lengths of its lists and then what is in them.
+  struct Group {
+    int64_t begin = 0;  // its first row's number in the file
+    int64_t end = 0;
+    std::once_flag once = {};
+    std::vector<uint64_t> places = {};  // in the spool: of every row, or of the first where all are as long
+  };
+  using Batches = std::function<void(int64_t first, const arrow::RecordBatch&)>;
+  using WhatIsWrong = std::function<void(int64_t row, const std::string& why)>;
+
+  // What Arrow has to say of a file that it cannot read, as an Error.
+  template <class Body>
+  auto reading(Body&& body) const {
+    try {
+      return body();
+    } catch (const parquet::ParquetException& error) {
+      fail(ErrorKind::DataLoss, "{}: {}", path_, error.what());
+    }
+  }
+  std::unique_ptr<parquet::arrow::FileReader> open() const;
+  void read_schema(const std::string& id);
+  void read_batches(const std::vector<int>& groups, const std::vector<int>& leaves, int64_t batch,
+                    const Batches& visit) const;
+  void read_ids(const std::vector<bool>& bad);
+  void require_no_doubles();
+  std::vector<bool> rows_that_are_bad();
+  int64_t row_in_file(int64_t row) const { return kept_.empty() ? row : kept_[static_cast<size_t>(row)]; }
+  std::string id_in_file(int64_t row) const;
+  const Group& spooled(int64_t row_in_file) const;
+  void spool(Group& group, int number, const WhatIsWrong& wrong) const;
+  void spool_dense(Group& group, int64_t first, const arrow::RecordBatch& batch,
+                   const WhatIsWrong& wrong) const;
+  void spool_lists(Group& group, int64_t first, const arrow::RecordBatch& batch,
+                   const WhatIsWrong& wrong) const;
+  [[noreturn]] void fail_at(int64_t row_in_file, const std::string& why) const;
+
+  std::shared_ptr<parquet::FileMetaData> metadata_;
+  std::vector<int> id_leaf_;          // its one column, as Parquet counts them
+  std::vector<int> leaves_;           // of all others
+  mutable std::deque<Group> groups_;  // in their order
+  mutable Spool spool_;
+  std::vector<uint64_t> ids_at_;  // in the spool: of every row of the file, and of the end
+  std::vector<int64_t> kept_;     // rows of the file; empty: all
+};
+
+ParquetTable::ParquetTable(const std::string& path, const std::string& id, const TableKind& kind, BadRows bad)
+    : Table(path, kind) {
+  static_cast<void>(FileReader(path));  // or the usual error
+  metadata_ = reading([&] { return parquet::ParquetFileReader::OpenFile(path)->metadata(); });
+  read_schema(id);
+  int64_t end = 0;
+  for (int i = 0; i < metadata_->num_row_groups(); ++i) {
+    const int64_t rows = metadata_->RowGroup(i)->num_rows();
+    if (rows < 0) fail(ErrorKind::DataLoss, "{}: a row group of {} rows", path, rows);
+    Group& group = groups_.emplace_back();
+    group.begin = std::exchange(end, end + rows);
+    group.end = end;
+  }
+  if (end != metadata_->num_rows())
+    fail(ErrorKind::DataLoss, "{}: its row groups have {} rows, where it says it has {}", path, end,
+         metadata_->num_rows());
+  read_ids(bad == BadRows::Skip ? rows_that_are_bad() : std::vector<bool>());
+  if (bad == BadRows::Error) {
+    require_no_doubles();
+  } else {
+    for (const int64_t row : ids_.finish_without_doubles())
+      leave_out(fmt::format("{}: there is a row of ID {} already", path, shown(this->id(row))));
+  }
+}
+
+std::unique_ptr<parquet::arrow::FileReader> ParquetTable::open() const {
+  parquet::ReaderProperties properties;
+  properties.enable_buffered_stream();  // not a whole group of rows at once
+  parquet::arrow::FileReaderBuilder builder;
+  PARQUET_THROW_NOT_OK(builder.OpenFile(path_, false, properties, metadata_));
+  std::unique_ptr<parquet::arrow::FileReader> reader;
+  PARQUET_THROW_NOT_OK(builder.Build(&reader));
+  reader->set_use_threads(false);
+  return reader;
+}
+
+void ParquetTable::read_schema(const std::string& id) {
+  std::shared_ptr<arrow::Schema> schema;
+  reading([&] { PARQUET_THROW_NOT_OK(open()->GetSchema(&schema)); });
+  const parquet::SchemaDescriptor& leaves = *metadata_->schema();
+  std::vector<std::string> names;
+  for (const auto& field : schema->fields()) names.push_back(field->name());
+  if (names.empty()) fail(ErrorKind::DataLoss, "{}: a table without columns", path_);
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (names[i].empty()) fail(ErrorKind::DataLoss, "{}: column {} has no name", path_, i + 1);
+    if (std::count(names.begin(), names.end(), names[i]) > 1)
+      fail(ErrorKind::DataLoss, "{}: two columns are called '{}'", path_, names[i]);
+  }
+  const auto found = id.empty() ? names.begin() : std::find(names.begin(), names.end(), id);
+  if (found == names.end())
+    fail(ErrorKind::DataLoss, "{}: no column is called '{}', which has to hold the IDs{}", path_, id,
+         did_you_mean(id, names));
+  const auto id_at = static_cast<int>(found - names.begin());
+  id_column_ = *found;
+  for (int i = 0; i < schema->num_fields(); ++i) {
+    const arrow::DataType& type = *schema->field(i)->type();
+    if (i == id_at) {
+      if (!can_be_id(type))
+        fail(ErrorKind::DataLoss,
+             "{}: the IDs, in the column '{}', are of type {}: expected text or whole numbers{}", path_,
+             id_column_, type.ToString(), id.empty() ? ". Where another column has the IDs, say which" : "");
+      continue;
+    }
+    const bool has_lists = is_list(type) && is_number(*type.field(0)->type());
+    if (!is_number(type) && !(has_lists && !is_dense()))
+      fail(ErrorKind::DataLoss, "{}: the column '{}' is of type {}: expected numbers{}", path_,
+           names[static_cast<size_t>(i)], type.ToString(), is_dense() ? "" : ", or lists of them");
+    columns_.push_back(names[static_cast<size_t>(i)]);
+  }
+  for (int leaf = 0; leaf < leaves.num_columns(); ++leaf) {
+    const bool is_id = leaves.group_node()->FieldIndex(*leaves.GetColumnRoot(leaf)) == id_at;
+    (is_id ? id_leaf_ : leaves_).push_back(leaf);
+  }
+}
+
+// `first`: the number of the batch's first row in the file, where the groups follow each other.
+void ParquetTable::read_batches(const std::vector<int>& groups, const std::vector<int>& leaves, int64_t batch,
+                                const Batches& visit) const {
+  if (groups.empty()) return;
+  reading([&] {
+    const auto file = open();
+    file->set_batch_size(batch);
+    PARQUET_ASSIGN_OR_THROW(auto batches, file->GetRecordBatchReader(groups, leaves));
+    int64_t row = groups_[static_cast<size_t>(groups.front())].begin;
+    const int64_t end = groups_[static_cast<size_t>(groups.back())].end;
+    for (;;) {
+      std::shared_ptr<arrow::RecordBatch> next;
+      PARQUET_THROW_NOT_OK(batches->ReadNext(&next));
+      if (next == nullptr) break;
+      PARQUET_THROW_NOT_OK(next->Validate());
+      if (next->num_rows() > end - row) fail(ErrorKind::DataLoss, "{}: more rows than it says it has", path_);
+      visit(row, *next);
+      row += next->num_rows();
+    }
+    if (row != end)
+      fail(ErrorKind::DataLoss, "{}: fewer rows than it says it has: it ends at row {}", path_, row);
+  });
+}
+
+void ParquetTable::read_ids(const std::vector<bool>& bad) {
+  std::vector<int> all(groups_.size());
+  for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<int>(i);
+  constexpr int64_t kRows = 1 << 16;
+  ids_at_.push_back(0);
+  std::string texts;
+  bool keeps_all = true;
+  read_batches(all, id_leaf_, kRows, [&](int64_t first, const arrow::RecordBatch& batch) {
+    texts.clear();
+    std::vector<size_t> sizes;
+    for (int64_t i = 0; i < batch.num_rows(); ++i) {
+      const std::string id = text_of(*batch.column(0), i);
+      const int64_t row = first + i;
+      std::string why;
+      if (!bad.empty() && bad[static_cast<size_t>(row)]) {
+        keeps_all = false;
+      } else {
+        if (id.empty()) why = "an empty ID";
+        if (!is_utf8(id)) why = fmt::format("the ID {} is not UTF-8", shown(id));
+        if (!why.empty() && bad.empty()) fail(ErrorKind::DataLoss, "{}: row {}: {}", path_, row + 1, why);
+        if (!why.empty()) {
+          keeps_all = false;
+          leave_out(fmt::format("{}: row {}: {}", path_, row + 1, why));
+        } else {
+          ids_.add(id);
+          if (!bad.empty()) kept_.push_back(row);
+        }
+      }
+      texts += id;
+      sizes.push_back(id.size());
+    }
+    uint64_t at = spool_.append(as_bytes(texts));
+    ids_at_.back() = at;
+    for (const size_t size : sizes) ids_at_.push_back(at += size);
+  });
+  if (keeps_all) kept_ = {};
+}
+
+void ParquetTable::require_no_doubles() {
+  const auto twice = ids_.finish();
+  if (!twice) return;
+  fail(ErrorKind::DataLoss, "{}: row {}: there is a row of ID {} already, row {}: expected one row an ID",
+       path_, twice->second + 1, shown(id(twice->second)), twice->first + 1);
+}
+
+std::vector<bool> ParquetTable::rows_that_are_bad() {
+  std::vector<bool> bad(static_cast<size_t>(rows_in_file()));
+  for (size_t i = 0; i < groups_.size(); ++i) {
+    Group& group = groups_[i];
+    std::call_once(group.once, [&] {
+      spool(group, static_cast<int>(i), [&](int64_t row, const std::string& why) {
+        if (bad[static_cast<size_t>(row)]) return;
+        bad[static_cast<size_t>(row)] = true;
+        leave_out(fmt::format("{}: row {}: {}", path_, row + 1, why));
+      });
+    });
+  }
+  return bad;
+}
+
+void ParquetTable::fail_at(int64_t row_in_file, const std::string& why) const {
+  fail(ErrorKind::DataLoss, "{}: row {} (of ID {}): {}", path_, row_in_file + 1,
+       shown(id_in_file(row_in_file)), why);
+}
+
+std::string ParquetTable::id_in_file(int64_t row) const {
+  const auto place = static_cast<size_t>(row);
+  std::string id(ids_at_[place + 1] - ids_at_[place], '\0');
+  spool_.read_at(ids_at_[place], std::as_writable_bytes(std::span(id)));
+  return id;
+}
+
+const ParquetTable::Group& ParquetTable::spooled(int64_t row_in_file) const {
+  const auto group = std::prev(std::upper_bound(groups_.begin(), groups_.end(), row_in_file,
+                                                [](int64_t row, const Group& g) { return row < g.begin; }));
+  std::call_once(group->once, [&] {
+    spool(*group, static_cast<int>(group - groups_.begin()),
+          [this](int64_t row, const std::string& why) { fail_at(row, why); });
+  });
+  return *group;
+}
+
+void ParquetTable::spool(Group& group, int number, const WhatIsWrong& wrong) const {
+  group.places.clear();
+  const size_t row_bytes = std::max<size_t>(1, columns_.size()) * sizeof(float);
+  const auto rows = static_cast<int64_t>(std::max<size_t>(1, kBatchBytes / row_bytes));
+  if (is_dense() && !columns_.empty()) {
+    // In one piece, also where other threads spool other groups meanwhile.
+    group.places.push_back(spool_.reserve(static_cast<uint64_t>(group.end - group.begin) * row_bytes));
+  }
+  read_batches({number}, leaves_, rows, [&](int64_t first, const arrow::RecordBatch& batch) {
+    if (is_dense()) {
+      spool_dense(group, first, batch, wrong);
+    } else {
+      spool_lists(group, first, batch, wrong);
+    }
+  });
+}
+
+void ParquetTable::spool_dense(Group& group, int64_t first, const arrow::RecordBatch& batch,
+                               const WhatIsWrong& wrong) const {
+  const auto columns = columns_.size();
+  Floats all(static_cast<size_t>(batch.num_rows()) * columns);
+  Floats column;
+  for (size_t c = 0; c < columns; ++c) {
+    column.clear();
+    append_floats(*batch.column(static_cast<int>(c)), column, [&](int64_t i) {
+      wrong(first + i, fmt::format("column '{}': a number that no float can hold", columns_[c]));
+    });
+    for (size_t row = 0; row < column.size(); ++row) all[row * columns + c] = column[row];
+  }
+  const uint64_t row_bytes = columns * sizeof(float);
+  spool_.write(group.places[0] + static_cast<uint64_t>(first - group.begin) * row_bytes,
+               std::as_bytes(std::span(all)));
+}
+
+void ParquetTable::spool_lists(Group& group, int64_t first, const arrow::RecordBatch& batch,
+                               const WhatIsWrong& wrong) const {
+  std::vector<ListColumn> columns;
+  for (size_t c = 0; c < columns_.size(); ++c) {
+    columns.emplace_back(*batch.column(static_cast<int>(c)), [&](int64_t i) {
+      wrong(first + i, fmt::format("column '{}': a number that no float can hold", columns_[c]));
+    });
+  }
+  std::string bytes;
+  std::vector<uint64_t> begins;
+  Floats numbers;
+  for (int64_t row = 0; row < batch.num_rows(); ++row) {
+    numbers.clear();
+    begins.push_back(bytes.size());
+    for (size_t c = 0; c < columns_.size(); ++c) {
+      const auto before = static_cast<ptrdiff_t>(numbers.size());
+      for (const float number : columns[c][row]) {
+        // What is not known is no index.
+        if (kind_.form == TableKind::Form::Indices && std::isnan(number)) continue;
+        numbers.push_back(number);
+      }
+      const int64_t length = static_cast<ptrdiff_t>(numbers.size()) - before;
+      try {
+        require_list(numbers.data() + before, length);
+      } catch (const Error& error) {
+        wrong(first + row, fmt::format("column '{}': {}", columns_[c], error.what()));
+      }
+      bytes.append(reinterpret_cast<const char*>(&length), sizeof length);
+    }
+    bytes.append(reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(float));
+  }
+  const uint64_t at = spool_.append(as_bytes(bytes));
+  for (const uint64_t begin : begins) group.places.push_back(at + begin);
+}
+
+void ParquetTable::read(int64_t begin, int64_t end, float* numbers, std::string&) const {
+  const size_t columns = columns_.size();
+  if (columns == 0) return;
+  for (int64_t row = begin; row < end;) {
+    const int64_t from = row_in_file(row);
+    const Group& group = spooled(from);
+    int64_t count = 1;
+    while (row + count < end && from + count < group.end && row_in_file(row + count) == from + count) ++count;
+    const std::span to(numbers, static_cast<size_t>(count) * columns);
+    const uint64_t before = static_cast<uint64_t>(from - group.begin) * columns * sizeof(float);
+    spool_.read_at(group.places[0] + before, std::as_writable_bytes(to));
+    numbers += to.size();
+    row += count;
+  }
+}
+
+void ParquetTable::read_lists(int64_t row, std::vector<float>& numbers, std::vector<int64_t>& lengths,
+                              std::string&) const {
+  const int64_t from = row_in_file(row);
+  const Group& group = spooled(from);
+  const uint64_t at = group.places[static_cast<size_t>(from - group.begin)];
+  lengths.resize(columns_.size());
+  spool_.read_at(at, std::as_writable_bytes(std::span(lengths)));
+  numbers.resize(static_cast<size_t>(std::accumulate(lengths.begin(), lengths.end(), int64_t{0})));
+  spool_.read_at(at + lengths.size() * sizeof(int64_t), std::as_writable_bytes(std::span(numbers)));
+}
+
+}  // namespace
+
+std::unique_ptr<Table> open_parquet(const std::string& path, const std::string& id, const TableKind& kind,
+                                    BadRows bad) {
+  return std::make_unique<ParquetTable>(path, id, kind, bad);
+}
+
+}  // namespace tutti::data

@@ -1,0 +1,13 @@
+#include "tutti/base/error.h"
+#include "tutti/data/tables/parquet_table.h"
+
+namespace tutti::data {
+
+std::unique_ptr<Table> open_parquet(const std::string& path, const std::string&, const TableKind&, BadRows) {
+  fail(ErrorKind::Unimplemented,
+       "{}: this build reads no Parquet. Write it as TSV or CSV, or build where CMake finds Arrow "
+       "(TUTTI_WITH_PARQUET=ON)",
+       path);
+}
+
+}  // namespace tutti::data

@@ -1,0 +1,285 @@
+#include "tutti/data/tables/parquet_table.h"
+
+#include <arrow/io/file.h>
+#include <arrow/json/from_string.h>
+#include <arrow/table.h>
+#include <cmath>
+#include <parquet/arrow/writer.h>
+#include <parquet/exception.h>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <ATen/Functions.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "tutti/base/file.h"
+#include "tutti/base/test_errors.h"
+#include "tutti/base/test_folder.h"
+#include "tutti/data/tables/shards.h"
+#include "tutti/data/tables/table_facts.h"
+#include "tutti/data/tables/table_source.h"
+
+namespace tutti::data {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+struct Column {
+  std::string name;
+  std::shared_ptr<arrow::DataType> type;
+  std::string json;
+};
+
+// Written by Arrow, so many rows a group.
+void write_parquet(const std::string& path, const std::vector<Column>& columns,
+                   int64_t rows_a_group = 1 << 20) {
+  arrow::FieldVector fields;
+  arrow::ArrayVector arrays;
+  for (const Column& column : columns) {
+    fields.push_back(arrow::field(column.name, column.type));
+    PARQUET_ASSIGN_OR_THROW(auto array, arrow::json::ArrayFromJSONString(column.type, column.json));
+    arrays.push_back(array);
+  }
+  PARQUET_ASSIGN_OR_THROW(auto file, arrow::io::FileOutputStream::Open(path));
+  const auto table = arrow::Table::Make(arrow::schema(fields), arrays);
+  PARQUET_THROW_NOT_OK(parquet::arrow::WriteTable(*table, arrow::default_memory_pool(), file, rows_a_group));
+  PARQUET_THROW_NOT_OK(file->Close());
+}
+
+std::vector<float> numbers_of(const Table& table, int64_t begin, int64_t end) {
+  std::vector<float> numbers(static_cast<size_t>(end - begin) * table.columns().size(), -1);
+  std::string buffer;
+  table.read(begin, end, numbers.data(), buffer);
+  return numbers;
+}
+
+class ParquetTableTest : public testing::Test {
+ protected:
+  std::unique_ptr<Table> table(const std::vector<Column>& columns, int64_t rows_a_group = 1 << 20,
+                               const TableKind& kind = {}, BadRows bad = BadRows::Error,
+                               const std::string& id = "") const {
+    write_parquet(folder_ / "t.parquet", columns, rows_a_group);
+    return open_parquet(folder_ / "t.parquet", id, kind, bad);
+  }
+  std::string error(const std::vector<Column>& columns, const TableKind& kind = {},
+                    const std::string& id = "") const {
+    return error_of(ErrorKind::DataLoss, [&] {
+      const auto opened = table(columns, 1 << 20, kind, BadRows::Error, id);
+      std::string buffer;
+      std::vector<float> numbers;
+      std::vector<int64_t> lengths;
+      for (int64_t row = 0; row < opened->size(); ++row) {
+        if (opened->is_dense()) {
+          numbers_of(*opened, row, row + 1);
+        } else {
+          opened->read_lists(row, numbers, lengths, buffer);
+        }
+      }
+    });
+  }
+
+  const TestFolder folder_;
+};
+
+TEST_F(ParquetTableTest, has_numbers_of_every_type_and_nulls) {
+  const auto t = table({{"ID", arrow::utf8(), R"(["a", "b", "c"])"},
+                        {"bool", arrow::boolean(), "[true, null, false]"},
+                        {"int8", arrow::int8(), "[-128, null, 127]"},
+                        {"uint8", arrow::uint8(), "[0, null, 255]"},
+                        {"int16", arrow::int16(), "[-32768, null, 7]"},
+                        {"uint16", arrow::uint16(), "[65535, null, 7]"},
+                        {"int32", arrow::int32(), "[-16777216, null, 7]"},
+                        {"uint32", arrow::uint32(), "[4294967295, null, 7]"},
+                        {"int64", arrow::int64(), "[9007199254740993, null, 7]"},
+                        {"uint64", arrow::uint64(), "[18446744073709551615, null, 7]"},
+                        {"half", arrow::float16(), "[1.5, null, -0.25]"},
+                        {"float", arrow::float32(), "[0.1, null, -2e38]"},
+                        {"double", arrow::float64(), "[0.1, null, 1e-300]"}},
+                       2);
+  ASSERT_EQ(t->size(), 3);
+  EXPECT_EQ(t->id(2), "c");
+  EXPECT_EQ(t->columns().size(), 12);
+  EXPECT_EQ(t->columns()[11], "double");
+  EXPECT_EQ(numbers_of(*t, 0, 1),
+            (std::vector<float>{1, -128, 0, -32768, 65535, -16777216, 4294967295.F, 9007199254740993.F,
+                                18446744073709551615.F, 1.5, 0.1F, 0.1F}));
+  for (const float number : numbers_of(*t, 1, 2)) EXPECT_TRUE(std::isnan(number));
+  EXPECT_EQ(numbers_of(*t, 2, 3), (std::vector<float>{0, 127, 255, 7, 7, 7, 7, 7, 7, -0.25, -2e38F, 0}));
+}
+
+// In groups of any size, asked for in any order, by several threads.
+TEST_F(ParquetTableTest, gives_every_row_whatever_the_groups_and_the_order) {
+  constexpr int64_t kRows = 1000;
+  std::vector<std::string> ids;
+  std::vector<int64_t> x;
+  std::vector<double> y;
+  for (int64_t i = 0; i < kRows; ++i) {
+    ids.push_back(fmt::format("\"m{}\"", i));
+    x.push_back(i);
+    y.push_back(static_cast<double>(i) / 2);
+  }
+  for (const int64_t group : {1, 7, 100, 5000}) {
+    const auto t = table({{"x", arrow::int64(), fmt::format("[{}]", fmt::join(x, ","))},
+                          {"name", arrow::utf8(), fmt::format("[{}]", fmt::join(ids, ","))},
+                          {"y", arrow::float64(), fmt::format("[{}]", fmt::join(y, ","))}},
+                         group, {}, BadRows::Error, "name");
+    ASSERT_EQ(t->columns(), (std::vector<std::string>{"x", "y"}));
+    ASSERT_EQ(t->size(), kRows);
+    std::vector<std::thread> threads;
+    for (uint64_t seed = 0; seed < 4; ++seed) {
+      threads.emplace_back([&, seed] {
+        std::mt19937_64 random(seed);
+        for (int i = 0; i < 200; ++i) {
+          const auto begin = static_cast<int64_t>(random() % kRows);
+          const auto end = std::min<int64_t>(kRows, begin + 1 + static_cast<int64_t>(random() % 300));
+          const auto numbers = numbers_of(*t, begin, end);
+          for (int64_t row = begin; row < end; ++row) {
+            EXPECT_EQ(numbers[static_cast<size_t>(2 * (row - begin))], static_cast<float>(row));
+            EXPECT_EQ(numbers[static_cast<size_t>(2 * (row - begin) + 1)], static_cast<float>(row) / 2);
+          }
+          EXPECT_EQ(t->id(begin), fmt::format("m{}", begin));
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+}
+
+TEST_F(ParquetTableTest, takes_ids_that_are_numbers_or_coded) {
+  const auto numbered = table({{"ID", arrow::int32(), "[3, -1]"}, {"x", arrow::float32(), "[1, 2]"}});
+  EXPECT_EQ(numbered->id(1), "-1");
+  const auto coded = table({{"ID", arrow::dictionary(arrow::int32(), arrow::utf8()), R"(["b", "a"])"},
+                            {"x", arrow::float32(), "[1, 2]"}});
+  EXPECT_EQ(coded->id(0), "b");
+}
+
+TEST_F(ParquetTableTest, has_lists_as_their_kind_says) {
+  const auto t =
+      table({{"ID", arrow::int32(), "[1, 2, 3, 4]"},
+             {"list", arrow::list(arrow::int32()), "[[1, 2], [], null, [5, null]]"},
+             {"large", arrow::large_list(arrow::float64()), "[[0.5], [1.5], [2.5], [3.5, 4.5]]"},
+             {"fixed", arrow::fixed_size_list(arrow::float32(), 2), "[[1, 2], [3, 4], null, [5, 6]]"},
+             {"one", arrow::float32(), "[1, 2, 3, 4]"}},
+            3, ragged());
+  const auto lists_of = [&](int64_t row) {
+    std::vector<float> numbers;
+    std::vector<int64_t> lengths;
+    std::string buffer;
+    t->read_lists(row, numbers, lengths, buffer);
+    return fmt::format("{} {}", lengths, numbers);
+  };
+  EXPECT_EQ(lists_of(3), "[2, 2, 2, 1] [5, nan, 3.5, 4.5, 5, 6, 4]");
+  EXPECT_EQ(lists_of(0), "[2, 1, 2, 1] [1, 2, 0.5, 1, 2, 1]");
+  EXPECT_EQ(lists_of(1), "[0, 1, 2, 1] [1.5, 3, 4, 2]");
+  EXPECT_EQ(lists_of(2), "[0, 1, 0, 1] [2.5, 3]");
+}
+
+TEST_F(ParquetTableTest, says_what_is_wrong_with_row_column_and_id) {
+  const Column ids{"ID", arrow::utf8(), R"(["a", "b"])"};
+  const Column x{"x", arrow::float32(), "[1, 2]"};
+  EXPECT_THAT(error({ids, {"s", arrow::utf8(), R"(["1", "2"])"}}),
+              AllOf(HasSubstr("t.parquet"), HasSubstr("column 's' is of type string: expected numbers")));
+  EXPECT_THAT(error({ids, {"l", arrow::list(arrow::int32()), "[[1], [2]]"}}), HasSubstr("expected numbers"));
+  EXPECT_THAT(error({ids, {"d", arrow::date32(), "[1, 2]"}}, ragged()), HasSubstr("or lists of them"));
+  EXPECT_THAT(error({ids, {"d", arrow::float64(), "[1, 1e300]"}}),
+              HasSubstr("row 2 (of ID 'b'): column 'd': a number that no float can hold"));
+  EXPECT_THAT(error({ids, {"l", arrow::list(arrow::float64()), "[[1e300], [2]]"}}, ragged()),
+              HasSubstr("row 1 (of ID 'a'): column 'l': a number"));
+  EXPECT_THAT(error({ids, {"l", arrow::list(arrow::int32()), "[[1], [1, 2, 3]]"}}, padded(2)),
+              HasSubstr("row 2 (of ID 'b'): column 'l': a list of 3 numbers, where 2 are the most"));
+  EXPECT_THAT(error({ids, {"l", arrow::list(arrow::int32()), "[[1], [4]]"}}, indices(4)),
+              HasSubstr("4 is no index from 0 to 3"));
+  EXPECT_THAT(error({{"ID", arrow::utf8(), R"(["a", "a"])"}, x}),
+              HasSubstr("row 2: there is a row of ID 'a' already, row 1"));
+  EXPECT_THAT(error({{"ID", arrow::utf8(), R"(["a", null])"}, x}), HasSubstr("row 2: an empty ID"));
+  EXPECT_THAT(error({{"ID", arrow::float32(), "[1, 2]"}, x}),
+              HasSubstr("type float: expected text or whole"));
+  EXPECT_THAT(error({ids, x}, {}, "Id"), AllOf(HasSubstr("no column is called 'Id'"), HasSubstr("ID")));
+  EXPECT_THAT(error({ids, x, x}), HasSubstr("two columns are called 'x'"));
+}
+
+TEST_F(ParquetTableTest, leaves_out_bad_rows_where_it_may) {
+  const auto t = table({{"ID", arrow::utf8(), R"(["a", null, "c", "d", "a", "f"])"},
+                        {"x", arrow::float64(), "[1, 2, 3, 1e300, 5, 6]"}},
+                       2, {}, BadRows::Skip);
+  EXPECT_EQ(t->rows_in_file(), 6);
+  EXPECT_EQ(t->left_out().rows, 3);
+  EXPECT_THAT(t->left_out().why, HasSubstr("row 4: column 'x'"));
+  ASSERT_EQ(t->size(), 4);  // the second 'a' cannot be found
+  EXPECT_EQ(t->id(3), "f");
+  EXPECT_EQ(numbers_of(*t, 0, 4), (std::vector<float>{1, 3, 5, 6}));
+}
+
+TEST_F(ParquetTableTest, says_that_a_file_is_none_or_is_cut_off) {
+  const std::vector<Column> columns = {{"ID", arrow::utf8(), R"(["a", "b"])"},
+                                       {"x", arrow::float32(), "[1, 2]"}};
+  write_parquet(folder_ / "whole.parquet", columns);
+  const std::string bytes = read_file(folder_ / "whole.parquet");
+  for (const std::string& text : {std::string(), std::string("ID\tx\na\t1\n"),
+                                  bytes.substr(0, bytes.size() - 1), bytes.substr(bytes.size() / 2)}) {
+    const std::string path = folder_.write("broken.parquet", text);
+    EXPECT_THAT(error_of(ErrorKind::DataLoss, [&] { open_parquet(path, "", {}, BadRows::Error); }),
+                HasSubstr(path));
+  }
+  EXPECT_THAT(error_of(ErrorKind::InvalidArgument,
+                       [&] { open_parquet(folder_ / "none.parquet", "", {}, BadRows::Error); }),
+              HasSubstr("none.parquet"));
+}
+
+TEST_F(ParquetTableTest, fuzzed_bytes_do_no_harm) {
+  write_parquet(folder_ / "t.parquet",
+                {{"ID", arrow::utf8(), R"(["a", "b", "c", "d"])"},
+                 {"x", arrow::float32(), "[1, null, 3, 4]"},
+                 {"l", arrow::list(arrow::int32()), "[[1], [1, 2, 3], [], [7]]"}},
+                2);
+  const std::string whole = read_file(folder_ / "t.parquet");
+  std::mt19937_64 random(6);
+  int errors = 0;
+  for (int i = 0; i < 500; ++i) {
+    std::string bytes = whole;
+    for (uint64_t flips = 1 + random() % 3; flips > 0; --flips)
+      bytes[random() % bytes.size()] = static_cast<char>(random());
+    try {
+      const auto t = open_parquet(folder_.write("fuzzed.parquet", bytes), "", ragged(), BadRows::Error);
+      std::vector<float> numbers;
+      std::vector<int64_t> lengths;
+      std::string buffer;
+      for (int64_t row = 0; row < t->size(); ++row) t->read_lists(row, numbers, lengths, buffer);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::DataLoss) << error.what();
+      ++errors;
+    }
+  }
+  EXPECT_GT(errors, 0);
+}
+
+// One table as text and one as Parquet: the same examples as from text alone.
+TEST_F(ParquetTableTest, is_joined_like_any_other) {
+  for (const char* shard : {"all/s0", "all/s1"}) make_directories(folder_ / shard);
+  folder_.write("all/s0/d.tsv", "ID\tx\ty\na\t1\t2\nb\t3\t4\n");
+  folder_.write("all/s1/d.tsv", "ID\tx\ty\nc\t5\t\n");
+  const auto write = [&](const std::string& shard, const std::string& ids, const std::string& z) {
+    write_parquet(folder_ / ("all/" + shard + "/t.parquet"),
+                  {{"ID", arrow::utf8(), ids}, {"z", arrow::int64(), z}});
+  };
+  write("s0", R"(["b", "a"])", "[30, 10]");
+  write("s1", R"(["c"])", "[50]");
+  const Schema schema = {{"desc", {"d.tsv"}}, {"targ", {"t.parquet"}}};
+  for (const uint64_t memory : {uint64_t{0}, uint64_t{1} << 20}) {
+    const auto tables = table_source(shards_in(folder_ / "all"), schema, {.memory = memory});
+    const Batch batch = tables->read(std::vector<int64_t>{2, 0, 1});
+    EXPECT_TRUE(at::equal(batch["targ"], at::tensor({50.F, 10.F, 30.F}).reshape({3, 1})));
+    EXPECT_EQ(batch["desc"][1][0].item<float>(), 1);
+  }
+  const TableStatistics statistics = statistics_of(folder_ / "all/s0/t.parquet", {});
+  ASSERT_EQ(statistics.columns.size(), 1);
+  EXPECT_EQ(statistics.columns[0].mean, 20);
+  EXPECT_EQ(outline_of(folder_ / "all/s0/t.parquet", {}).rows, 2);
+}
+
+}  // namespace
+}  // namespace tutti::data
