@@ -81,7 +81,7 @@ int measure(double gigabytes, const std::string& parent) {
   if (!all.contains("read")) return 1;
   fmt::print(
       "## A table larger than memory\n\nTSV of {:.0f} GB, rows of {} floats, {} batches of {} in random "
-      "order, of "
+      "order, "
       "where 256 MiB of numbers may be kept; one core, one run (`./dev bench large_table`).\n\n"
       "| | measured | to reach |\n|---|---|---|\n| peak memory, MiB | {:.0f} | 1024 |\n| examples/s | {:.0f} "
       "| |\n",
