@@ -90,6 +90,19 @@ TEST(Servers, write_the_last_checkpoint_after_the_last_update_of_any_worker) {
   EXPECT_EQ(read.at("weights_sha256"), made.at("weights_sha256"));
 }
 
+// Which the chief asks for while a push of its own is under way. Nobody is lost by it.
+TEST(Servers, give_the_chief_checkpoints_while_they_take_its_pushes) {
+  const TestFolder folder;
+  const std::string report = folder / "report.json";
+  const ProgramResult result =
+      run_program(served(2, 2,
+                         {"--net", "normed", "--batch", "4", "--steps", "400", "--logdir", folder / "log",
+                          "--checkpoint-every", "2", "--report", report}));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(json_of(report).at("restarts"), 0);
+  EXPECT_THAT(result.err, testing::Not(testing::HasSubstr("waiting for it to come back")));
+}
+
 TEST(Servers, keep_workers_in_lock_step_where_none_may_be_ahead) {
   const TestFolder folder;
   const std::string report = folder / "report.json";

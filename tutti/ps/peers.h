@@ -61,9 +61,9 @@ class Peers {
       body(peer);
     });
   }
-  // For each at once. What is thrown, when all are done, is what the first has failed with; that one is lost
-  // goes before everything else. Nobody then waits for the others, whose answers may never come: they may
-  // wait for a task that has to begin anew like this one.
+  // For each at once, after what it has been given before. What is thrown, when all are done, is what the
+  // first has failed with; that one is lost goes before everything else. Nobody then waits for the others,
+  // whose answers may never come: they may wait for a task that has to begin anew like this one.
   template <class Body>
   void for_all(Body body);
 
@@ -114,6 +114,7 @@ void Peers::for_all(Body body) {
       if (!failure) failure = std::current_exception();
     }
   };
+  peers_.front().thread->drain();
   attempt([&] { watched(size_t{0}); });
   for (const comm::Work& work : others) attempt([&] { work.wait(); });
   one_is_lost_ = false;

@@ -63,6 +63,9 @@ class Strategy {
   // parameters. A step that fails has not changed them. All hear of what this worker wishes.
   virtual StepResult step(int64_t step, const Wishes& wishes, data::BatchQueue& queue,
                           const LaneObserver& observe) = 0;
+  // Waits for what is under way to other tasks, and takes nothing over: what leads there is free then for
+  // somebody else to use. What has failed on its way is thrown, and will be again where it is taken over.
+  virtual void settle() {}
   // Waits for what is still under way; returns the steps made.
   virtual int64_t finish(int64_t step) = 0;
   // How gradients are added, for the report: "tree" or "fast".

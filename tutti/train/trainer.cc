@@ -168,6 +168,7 @@ std::chrono::milliseconds Trainer::feed_timeout() const {
 
 void Trainer::save() {
   const SpanScope span(context_.timeline(), Activity::Save, "checkpoint", progress_.step);
+  strategy_->settle();
   team_->save(session_, replica_, progress_);
 }
 
@@ -237,6 +238,11 @@ void Trainer::fit(const data::Feed& feed, const FitOptions& options) {
 void Trainer::start_again(Training& training, const Error& error) {
   const Progress before = progress_;
   context_.log().warning("{}; waiting for it to come back", error.what());
+  try {
+    strategy_->settle();
+  } catch (const Error&) {
+    // Where one thing has failed others do.
+  }
   start();
   training.step = training.last_step = progress_.step;
   training.went_on = session_.went_on();
@@ -354,6 +360,7 @@ std::map<std::string, double> Trainer::measure(const data::Feed& feed, const met
     });
   });
   std::map<std::string, double> values;
+  strategy_->settle();
   for (const auto& metric : list) {
     team_->merge(*metric);
     if (const auto value = metric->value()) values[metric->name()] = *value;

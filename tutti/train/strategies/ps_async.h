@@ -43,6 +43,9 @@ class PsAsync final : public Strategy {
   void ends_at(int64_t step) override { end_ = step; }
   StepResult step(int64_t step, const Wishes& wishes, data::BatchQueue& queue,
                   const LaneObserver& observe) override;
+  void settle() override {
+    if (under_way_) push_.wait();
+  }
   int64_t finish(int64_t step) override;
   std::string reduce() const override { return "none"; }
 
