@@ -10,6 +10,7 @@
 
 #include "tutti/base/file.h"
 #include "tutti/base/net.h"
+#include "tutti/base/ports.h"
 #include "tutti/base/test_errors.h"
 #include "tutti/comm/gloo/tcp_rendezvous.h"
 #include "tutti/comm/test_messages.h"
@@ -102,8 +103,7 @@ TEST(TcpRendezvous, says_that_a_port_is_taken) {
 }
 
 TEST(TcpRendezvous, says_what_to_check_where_nobody_answers) {
-  uint16_t port = 0;
-  { port = serve_tcp_rendezvous(kLong).port; }
+  const auto port = static_cast<uint16_t>(free_ports(1)[0]);
   expect_error(
       ErrorKind::Timeout,
       AllOf(HasSubstr(fmt::format("nobody answers at localhost:{} for 0.1 s (Connection refused)", port)),
@@ -146,8 +146,7 @@ TEST(TcpRendezvous, goes_round_all_names_of_the_host) {
 }
 
 TEST(TcpRendezvous, waits_for_the_server_to_come) {
-  uint16_t port = 0;
-  { port = serve_tcp_rendezvous(kLong).port; }
+  const auto port = static_cast<uint16_t>(free_ports(1)[0]);
   std::shared_ptr<Rendezvous> client;
   std::thread early([&] { client = tcp_rendezvous("127.0.0.1", port, Serve::Elsewhere, kLong); });
   const auto server = tcp_rendezvous("127.0.0.1", port, Serve::Here, kLong);
@@ -169,8 +168,7 @@ TEST(TcpRendezvous, says_that_the_server_has_ended) {
 }
 
 TEST(TcpRendezvous, says_that_the_server_does_not_answer) {
-  uint16_t port = 0;
-  { port = serve_tcp_rendezvous(kLong).port; }
+  const auto port = static_cast<uint16_t>(free_ports(1)[0]);
   const Child server([&] {
     const auto table = tcp_rendezvous("127.0.0.1", port, Serve::Here, kLong);
     while (true) ::pause();

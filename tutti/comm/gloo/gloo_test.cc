@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tutti/base/ports.h"
 #include "tutti/base/test_errors.h"
 #include "tutti/comm/gloo/tcp_rendezvous.h"
 #include "tutti/comm/test_messages.h"
@@ -170,8 +171,7 @@ TEST(Gloo, a_failure_reaches_those_that_wait_for_somebody_else) {
 }
 
 TEST(Gloo, a_process_that_is_killed_is_noticed_at_once) {
-  uint16_t port = 0;
-  { port = serve_tcp_rendezvous(kLong).port; }
+  const auto port = static_cast<uint16_t>(free_ports(1)[0]);
   const auto as_rank = [&](int rank) {
     auto table = tcp_rendezvous("127.0.0.1", port, Serve::Elsewhere, kLong);
     auto transport = gloo(table, rank, 3);
@@ -196,8 +196,7 @@ TEST(Gloo, a_process_that_is_killed_is_noticed_at_once) {
 }
 
 TEST(Gloo, says_that_the_rank_with_the_table_is_gone) {
-  uint16_t port = 0;
-  { port = serve_tcp_rendezvous(kLong).port; }
+  const auto port = static_cast<uint16_t>(free_ports(1)[0]);
   const Child zero([&] {
     const auto server = tcp_rendezvous("127.0.0.1", port, Serve::Here, kLong);
     const auto transport = gloo(server, 0, 2);
@@ -213,8 +212,7 @@ TEST(Gloo, says_that_the_rank_with_the_table_is_gone) {
 }
 
 TEST(Gloo, a_process_that_is_stopped_is_named_when_the_time_is_over) {
-  uint16_t port = 0;
-  { port = serve_tcp_rendezvous(kLong).port; }
+  const auto port = static_cast<uint16_t>(free_ports(1)[0]);
   const Child one([&] {
     const auto transport = gloo(tcp_rendezvous("127.0.0.1", port, Serve::Elsewhere, kLong), 1, 2);
     meet(*transport, operation("barrier", kLong, 117));

@@ -13,6 +13,7 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
+#include "tutti/base/ports.h"
 #include "tutti/comm/failure_board.h"
 #include "tutti/comm/gloo/tcp_rendezvous.h"
 #include "tutti/comm/hierarchy/shares.h"
@@ -331,7 +332,7 @@ TEST(HierarchyFailures, messages_of_ranks_that_have_left_fail) {
 class HierarchyProcesses : public ::testing::TestWithParam<int> {
  protected:
   void SetUp() override {
-    { port_ = serve_tcp_rendezvous(kLong).port; }
+    port_ = static_cast<uint16_t>(free_ports(1)[0]);
     for (int rank = 1; rank < 4; ++rank) {
       children_.push_back(std::make_unique<Child>([this, rank] {
         at::set_num_threads(1);
