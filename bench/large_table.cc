@@ -1,5 +1,5 @@
 // A table of text that is larger than the memory it may take, read in random order. Prints Markdown.
-//   bench_large_table [GIGABYTES [FOLDER]]   10, in the system's folder for temporary files
+//   bench_large_table [GIGABYTES [FOLDER]]   10, /var/tmp
 //   bench_large_table --side FOLDER          what is measured, for the parent
 #include <chrono>
 #include <cstdlib>
@@ -72,12 +72,15 @@ int read_table(const std::string& root) {
 }
 
 int measure(double gigabytes, const std::string& parent) {
-  const std::string root = fmt::format("{}/tutti-bench-{}", parent, getpid());
+  const double bytes = 1e9 * gigabytes;
+  if (static_cast<double>(fs::space(parent).available) < 1.1 * bytes)
+    tutti::fail(tutti::ErrorKind::Overloaded, "no room for {} GB in {}", gigabytes, parent);
+  const bench::Scratch scratch(parent);
+  const std::string& root = scratch.path();
   tutti::make_directories(root + "/shard0");
-  write_table(root + "/shard0/descriptors.tsv", 1e9 * gigabytes);
+  write_table(root + "/shard0/descriptors.tsv", bytes);
   const std::string self = fs::read_symlink("/proc/self/exe").string();
   const auto all = bench::measure({{"read", {self, "--side", root}}}, 1);
-  fs::remove_all(root);
   if (!all.contains("read")) return 1;
   fmt::print(
       "## A table larger than memory\n\nTSV of {:.0f} GB, rows of {} floats, {} batches of {} in random "
@@ -97,7 +100,7 @@ int main(int argc, char** argv) {
     const double gigabytes = argc > 1 ? tutti::parse_double(argv[1]).value_or(0) : 10;
     if (argc > 3 || gigabytes <= 0)
       tutti::fail(tutti::ErrorKind::InvalidArgument, "usage: bench_large_table [GIGABYTES [FOLDER]]");
-    return measure(gigabytes, argc > 2 ? argv[2] : fs::temp_directory_path().string());
+    return measure(gigabytes, argc > 2 ? argv[2] : "/var/tmp");
   } catch (const std::exception& error) {
     fmt::print(stderr, "bench_large_table: {}\n", error.what());
     return 1;

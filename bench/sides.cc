@@ -9,6 +9,7 @@
 #include <sstream>
 #include <sys/resource.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <fmt/format.h>
 
@@ -22,11 +23,11 @@ std::string quoted(const std::string& text) {
   return result + "'";
 }
 
-// The last line that the command prints; empty where it prints nothing.
-std::string last_line_of(const std::vector<std::string>& words) {
+// The last line that the command prints; empty where it prints nothing. `end` is the shell's.
+std::string last_line_of(const std::vector<std::string>& words, const char* end = "") {
   std::string command;
   for (const std::string& word : words) command += quoted(word) + " ";
-  const std::unique_ptr<FILE, int (*)(FILE*)> pipe(popen((command + "2>/dev/null").c_str(), "r"), pclose);
+  const std::unique_ptr<FILE, int (*)(FILE*)> pipe(popen((command + end).c_str(), "r"), pclose);
   if (!pipe) return "";
   std::string last;
   char line[4096];
@@ -36,7 +37,7 @@ std::string last_line_of(const std::vector<std::string>& words) {
 }
 
 std::optional<Measured> run(const Side& side) {
-  std::istringstream text(last_line_of(side.command));
+  std::istringstream text(last_line_of(side.command, "2>/dev/null"));
   Measured measured;
   if (!(text >> measured.per_second >> measured.peak_mebibytes)) return std::nullopt;
   return measured;
@@ -83,6 +84,15 @@ std::map<std::string, Measured> measure(const std::vector<Side>& sides, int roun
   for (const auto& [name, values] : all)
     medians[name] = {median(values.per_second), median(values.peak_mebibytes)};
   return medians;
+}
+
+Scratch::Scratch(const std::string& parent) : path_(fmt::format("{}/tutti-bench-{}", parent, getpid())) {
+  std::filesystem::create_directories(path_);
+}
+
+Scratch::~Scratch() {
+  std::error_code ignored;
+  std::filesystem::remove_all(path_, ignored);
 }
 
 std::optional<std::string> peer_python(const std::string& peers) {

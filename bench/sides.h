@@ -31,6 +31,20 @@ void print_measured(double per_second);
 // medians of each. A side whose command cannot be run is left out.
 std::map<std::string, Measured> measure(const std::vector<Side>& sides, int rounds);
 
+// A folder for what is measured with; it goes with this, and all that is in it.
+class Scratch {
+ public:
+  explicit Scratch(const std::string& parent);
+  ~Scratch();
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+
+  const std::string& path() const { return path_; }
+
+ private:
+  const std::string path_;
+};
+
 // The folder of the benchmarks' sources, with the peers' scripts (CMake writes it down).
 std::filesystem::path folder();
 

@@ -188,8 +188,8 @@ void print_waits_of_example(const fs::path& bin, const std::string& root) {
 
 int measure_all() {
   const fs::path self = fs::read_symlink("/proc/self/exe");
-  const std::string root =
-      fmt::format("{}/tutti-bench-{}", fs::exists("/dev/shm") ? "/dev/shm" : "/tmp", getpid());
+  const bench::Scratch scratch(fs::exists("/dev/shm") ? "/dev/shm" : "/tmp");
+  const std::string& root = scratch.path();
   write_shard(root + "/shard0");
   std::vector<bench::Side> sides;
   for (const char* side : {"parse", "sequential", "shuffled", "first"})
@@ -203,7 +203,6 @@ int measure_all() {
   }
   print_report(bench::measure(sides, kRounds), megabytes(root));
   print_waits_of_example(self.parent_path(), root);
-  fs::remove_all(root);
   return 0;
 }
 

@@ -98,16 +98,18 @@ if(TUTTI_PARQUET_INCLUDE AND TUTTI_PARQUET_LIBRARY AND TUTTI_ARROW_LIBRARY)
   add_library(tutti_parquet INTERFACE)
   target_include_directories(tutti_parquet SYSTEM INTERFACE ${TUTTI_PARQUET_INCLUDE})
   target_link_libraries(tutti_parquet INTERFACE ${TUTTI_PARQUET_LIBRARY} ${TUTTI_ARROW_LIBRARY})
-  # Readers of batches are returned since version 20 or so.
   set(CMAKE_REQUIRED_INCLUDES ${TUTTI_PARQUET_INCLUDE})
   set(CMAKE_REQUIRED_LIBRARIES ${TUTTI_PARQUET_LIBRARY} ${TUTTI_ARROW_LIBRARY})
   check_cxx_source_compiles("
-    #include <arrow/record_batch.h>
+    #include <arrow/util/config.h>
     #include <parquet/arrow/reader.h>
-    bool has(parquet::arrow::FileReader& file) { return file.GetRecordBatchReader(std::vector<int>{0}).ok(); }
+    static_assert(ARROW_VERSION_MAJOR >= 21);
     int main() { return 0; }" TUTTI_PARQUET_COMPILES)
   unset(CMAKE_REQUIRED_INCLUDES)
   unset(CMAKE_REQUIRED_LIBRARIES)
+  if(NOT TUTTI_PARQUET_COMPILES)
+    message(STATUS "Parquet: ${TUTTI_PARQUET_LIBRARY} cannot be used; Arrow 21 or later can")
+  endif()
 endif()
 tutti_optional(PARQUET "${TUTTI_PARQUET_COMPILES}")
 

@@ -14,16 +14,20 @@ using ::testing::HasSubstr;
 
 const Flags kNormed = {"--net", "normed", "--clip-norm", "0.5", "--lanes", "4", "--batch", "3"};
 
+// Which of them is taken where nothing is said is not what is tested here.
+const Flags kSharded = {"--optimizer-state", "sharded"};
+const Flags kReplicated = {"--optimizer-state", "replicated"};
+
 TEST(TogetherOptions, sharded_state_gives_the_same_bits) {
   const TestFolder folder;
   const Flags flags = with(kNormed, {"--steps", "20"});
   const std::string expected = hash_of(training(1, flags), folder);
   for (const int workers : {1, 2, 3}) {
-    for (const char* comm : {"auto", "gloo"})
-      EXPECT_EQ(
-          hash_of(training(workers, with(flags, {"--optimizer-state", "sharded", "--comm", comm})), folder),
-          expected)
-          << workers << " workers, " << comm;
+    for (const char* comm : {"auto", "gloo"}) {
+      for (const Flags& state : {kSharded, kReplicated})
+        EXPECT_EQ(hash_of(training(workers, with(with(flags, state), {"--comm", comm})), folder), expected)
+            << workers << " workers, " << comm << ", " << state.back();
+    }
   }
 }
 
@@ -43,8 +47,8 @@ TEST(TogetherOptions, sharded_state_takes_the_memory_of_a_part) {
   constexpr double kState = 2.0 * 4 * (784 * 20000 + 20000 + 20000 * 10 + 10) / (1 << 20);  // of Adam
   const Flags flags = {"--net", "wide", "--lanes", "4", "--batch", "1", "--steps", "3", "--say-memory"};
   for (const int workers : {2, 4}) {
-    const double whole = most_private_memory(workers, flags);
-    const double part = most_private_memory(workers, with(flags, {"--optimizer-state", "sharded"}));
+    const double whole = most_private_memory(workers, with(flags, kReplicated));
+    const double part = most_private_memory(workers, with(flags, kSharded));
     EXPECT_GT(whole, kState) << workers;
     EXPECT_NEAR(whole - part, kState * (workers - 1) / workers, 0.1 * kState) << workers;
   }
@@ -53,12 +57,11 @@ TEST(TogetherOptions, sharded_state_takes_the_memory_of_a_part) {
 TEST(TogetherOptions, checkpoints_do_not_show_how_the_state_was_kept) {
   const TestFolder folder;
   const std::string expected = hash_of(training(1, with(kNormed, {"--steps", "24"})), folder);
-  const Flags sharded = {"--optimizer-state", "sharded"};
   for (const char* every : {"5", "0.001s"}) {
     const Flags saving = with(kNormed, {"--logdir", folder / every, "--checkpoint-every", every});
-    hash_of(training(3, with(with(saving, {"--steps", "8"}), sharded)), folder);
-    hash_of(training(2, with(saving, {"--steps", "16"})), folder);
-    EXPECT_EQ(hash_of(training(2, with(with(saving, {"--steps", "24"}), sharded)), folder), expected)
+    hash_of(training(3, with(with(saving, {"--steps", "8"}), kSharded)), folder);
+    hash_of(training(2, with(with(saving, {"--steps", "16"}), kReplicated)), folder);
+    EXPECT_EQ(hash_of(training(2, with(with(saving, {"--steps", "24"}), kSharded)), folder), expected)
         << every;
   }
 }

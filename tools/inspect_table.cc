@@ -39,6 +39,8 @@ class Column {
   void add(float number) {
     if (std::isnan(number)) {
       ++missing_;
+    } else if (std::isinf(number)) {
+      add_text("inf");
     } else {
       add(number, number == std::floor(number));
     }

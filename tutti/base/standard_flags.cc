@@ -78,8 +78,8 @@ void add_comm_flags(FlagSet& set, Flags& flags) {
       "of gradients that are sent over a network; below fp32 the bits depend on the number of workers");
   set.add("--error-feedback", flags.error_feedback,
           "what --wire-precision rounds away is added to the next gradient");
-  set.add_choice("--optimizer-state", flags.optimizer_state, {"replicated", "sharded"},
-                 "sharded: each worker keeps and updates its own part");
+  set.add_choice("--optimizer-state", flags.optimizer_state, {"auto", "replicated", "sharded"},
+                 "sharded: each worker keeps and updates its own part; auto: where all share memory");
   add_carrier_flags(set, flags);
 }
 

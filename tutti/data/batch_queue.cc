@@ -125,6 +125,7 @@ BatchQueue::BatchQueue(Feed feed, const Sampler& sampler, const BatchQueueOption
     : shared_(std::make_shared<Shared>(std::move(feed), sampler, options)) {
   const int64_t threads = shared_->feed.options().threads;
   const int64_t useful = std::min({threads, shared_->ahead, shared_->tickets});
+  readers_.reserve(static_cast<size_t>(useful));
   // They begin once all are there.
   Shared::Lock lock(shared_->mutex);
   try {

@@ -72,7 +72,8 @@ class Hook {
   virtual void after_step(Training&, const StepResult&) {}
   // The last step is done.
   virtual void end(Training&) {}
-  // The training ends with an error; no end() follows. May not throw.
+  // The training ends with an error; no end() follows. Where another task was lost, the parameters may be
+  // those of a step half made. May not throw.
   virtual void on_error(Training&, const std::exception&) noexcept {}
 };
 

@@ -95,7 +95,7 @@ std::vector<int64_t> look_at(const std::vector<std::string>& shards, const Schem
     for (size_t i = 0; i < shards.size(); ++i) {
       const size_t shard = (i + static_cast<size_t>(rank)) % shards.size();
       const std::string path = path_in(shards[shard], name, file);
-      TableOutline outline = outline_of(path, file.format);
+      TableOutline outline = outline_of(path, file.format, file.kind);
       if (outline.rows == 0) fail(ErrorKind::DataLoss, "{}: no rows: a shard has to have some", path);
       if (name == master) rows[shard] = outline.rows;
       columns[shard] = {std::move(outline.columns), path};

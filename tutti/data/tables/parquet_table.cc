@@ -11,10 +11,10 @@
 #include <cstdlib>
 #include <deque>
 #include <fcntl.h>
-#include <filesystem>
 #include <functional>
 #include <limits>
 #include <mutex>
+#include <new>
 #include <numeric>
 #include <parquet/arrow/reader.h>
 #include <parquet/exception.h>
@@ -29,6 +29,7 @@
 #include <c10/util/Half.h>
 #include <fmt/format.h>
 
+#include "tutti/base/environment.h"
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/text.h"
@@ -38,23 +39,26 @@ namespace tutti::data {
 namespace {
 
 constexpr float kMissing = std::numeric_limits<float>::quiet_NaN();
-constexpr size_t kBatchBytes = size_t{4} << 20;  // of floats that are read at once
+constexpr int64_t kBatchBytes = int64_t{4} << 20;  // that are unpacked at once, or a row
 
 using Floats = std::vector<float>;
 
 // A file without a name, which goes when its descriptor does.
 class Spool {
  public:
-  Spool() : path_((std::filesystem::temp_directory_path() / "tutti-XXXXXX").string()) {
-    const int fd = mkostemp(path_.data(), O_CLOEXEC);
-    if (fd < 0) fail_errno(errno, path_);
+  Spool() {
+    const std::string folder = Environment::of_process().get("TMPDIR").value_or("/var/tmp");
+    what_ = fmt::format("unpacked Parquet in {} (TMPDIR says where else)", folder);
+    std::string path = folder + "/tutti-XXXXXX";
+    const int fd = mkostemp(path.data(), O_CLOEXEC);
+    if (fd < 0) fail_errno(errno, what_);
     fd_ = FileDescriptor(fd);
-    unlink(path_.c_str());
+    unlink(path.c_str());
   }
 
   // Room for so many bytes: returns where it begins. Thread-safe, as the others are.
   uint64_t reserve(uint64_t bytes) { return end_.fetch_add(bytes); }
-  void write(uint64_t at, std::span<const std::byte> bytes) const { write_at(fd_, path_, at, bytes); }
+  void write(uint64_t at, std::span<const std::byte> bytes) const { write_at(fd_, what_, at, bytes); }
   uint64_t append(std::span<const std::byte> bytes) {
     const uint64_t at = reserve(bytes.size());
     write(at, bytes);
@@ -65,20 +69,22 @@ class Spool {
     while (!bytes.empty()) {
       const ssize_t count = pread(fd_.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
       if (count < 0 && errno == EINTR) continue;
-      if (count <= 0) fail_errno(count < 0 ? errno : EIO, path_);
+      if (count <= 0) fail_errno(count < 0 ? errno : EIO, what_);
       bytes = bytes.subspan(static_cast<size_t>(count));
       offset += static_cast<uint64_t>(count);
     }
   }
 
  private:
-  std::string path_;  // for people
+  std::string what_;  // for people
   FileDescriptor fd_;
   std::atomic<uint64_t> end_ = 0;
 };
 
 bool is_number(const arrow::DataType& type) {
-  return type.id() == arrow::Type::BOOL || arrow::is_integer(type.id()) || arrow::is_floating(type.id());
+  // Null: a column in which nothing is known.
+  return type.id() == arrow::Type::NA || type.id() == arrow::Type::BOOL || arrow::is_integer(type.id()) ||
+         arrow::is_floating(type.id());
 }
 
 bool is_list(const arrow::DataType& type) {
@@ -122,6 +128,10 @@ void with_numbers(const arrow::Array& array, Do&& act) {
 
 // As they are nearest to; nulls are NaN. `wrong` hears of those that no float can hold.
 void append_floats(const arrow::Array& array, Floats& to, const std::function<void(int64_t)>& wrong) {
+  if (array.type_id() == arrow::Type::NA) {
+    to.insert(to.end(), static_cast<size_t>(array.length()), kMissing);
+    return;
+  }
   const auto begin = static_cast<ptrdiff_t>(to.size());
   with_numbers(array, [&](const auto& numbers) {
     using Numbers = std::decay_t<decltype(numbers)>;
@@ -190,6 +200,9 @@ std::string text_of(const arrow::Array& array, int64_t i) {
     case Type::LARGE_STRING:
     case Type::LARGE_BINARY:
       return static_cast<const arrow::LargeBinaryArray&>(array).GetString(i);
+    case Type::STRING_VIEW:
+    case Type::BINARY_VIEW:
+      return static_cast<const arrow::BinaryViewArray&>(array).GetString(i);
     case Type::DICTIONARY: {
       const auto& coded = static_cast<const arrow::DictionaryArray&>(array);
       return text_of(*coded.dictionary(), coded.GetValueIndex(i));
@@ -205,7 +218,8 @@ std::string text_of(const arrow::Array& array, int64_t i) {
 bool can_be_id(const arrow::DataType& type) {
   if (type.id() == arrow::Type::DICTIONARY)
     return can_be_id(*static_cast<const arrow::DictionaryType&>(type).value_type());
-  return arrow::is_integer(type.id()) || arrow::is_base_binary_like(type.id());
+  return arrow::is_integer(type.id()) || arrow::is_base_binary_like(type.id()) ||
+         arrow::is_binary_view_like(type.id());
 }
 
 class ParquetTable final : public Table {
@@ -293,8 +307,11 @@ ParquetTable::ParquetTable(const std::string& path, const std::string& id, const
 
 std::unique_ptr<parquet::arrow::FileReader> ParquetTable::open() const {
   parquet::ReaderProperties properties;
-  properties.enable_buffered_stream();  // not a whole group of rows at once
+  properties.enable_buffered_stream();
+  parquet::ArrowReaderProperties batches;
+  batches.set_pre_buffer(false);  // that would be a whole group of rows at once
   parquet::arrow::FileReaderBuilder builder;
+  builder.properties(batches);
   PARQUET_THROW_NOT_OK(builder.OpenFile(path_, false, properties, metadata_));
   std::unique_ptr<parquet::arrow::FileReader> reader;
   PARQUET_THROW_NOT_OK(builder.Build(&reader));
@@ -449,13 +466,14 @@ const ParquetTable::Group& ParquetTable::spooled(int64_t row_in_file) const {
 
 void ParquetTable::spool(Group& group, int number, const WhatIsWrong& wrong) const {
   group.places.clear();
-  const size_t row_bytes = std::max<size_t>(1, columns_.size()) * sizeof(float);
-  const auto rows = static_cast<int64_t>(std::max<size_t>(1, kBatchBytes / row_bytes));
-  if (is_dense() && !columns_.empty()) {
-    // In one piece, also where other threads spool other groups meanwhile.
-    group.places.push_back(spool_.reserve(static_cast<uint64_t>(group.end - group.begin) * row_bytes));
-  }
-  read_batches({number}, leaves_, rows, [&](int64_t first, const arrow::RecordBatch& batch) {
+  const int64_t rows = group.end - group.begin;
+  if (columns_.empty() || rows == 0) return;
+  const auto floats = static_cast<int64_t>(columns_.size() * sizeof(float));
+  // In one piece, also where other threads spool other groups meanwhile.
+  if (is_dense()) group.places.push_back(spool_.reserve(static_cast<uint64_t>(rows * floats)));
+  const int64_t row_bytes = std::max(floats, metadata_->RowGroup(number)->total_byte_size() / rows);
+  const int64_t batch = std::max<int64_t>(1, kBatchBytes / row_bytes);
+  read_batches({number}, leaves_, batch, [&](int64_t first, const arrow::RecordBatch& batch) {
     if (is_dense()) {
       spool_dense(group, first, batch, wrong);
     } else {
@@ -536,8 +554,10 @@ void ParquetTable::read_lists(int64_t row, std::vector<float>& numbers, std::vec
                               std::string&) const {
   const int64_t from = row_in_file(row);
   const Group& group = spooled(from);
-  const uint64_t at = group.places[static_cast<size_t>(from - group.begin)];
   lengths.resize(columns_.size());
+  numbers.clear();
+  if (columns_.empty()) return;
+  const uint64_t at = group.places[static_cast<size_t>(from - group.begin)];
   spool_.read_at(at, std::as_writable_bytes(std::span(lengths)));
   numbers.resize(static_cast<size_t>(std::accumulate(lengths.begin(), lengths.end(), int64_t{0})));
   spool_.read_at(at + lengths.size() * sizeof(int64_t), std::as_writable_bytes(std::span(numbers)));
@@ -547,7 +567,11 @@ void ParquetTable::read_lists(int64_t row, std::vector<float>& numbers, std::vec
 
 std::unique_ptr<Table> open_parquet(const std::string& path, const std::string& id, const TableKind& kind,
                                     BadRows bad) {
-  return std::make_unique<ParquetTable>(path, id, kind, bad);
+  try {
+    return std::make_unique<ParquetTable>(path, id, kind, bad);
+  } catch (const std::bad_alloc&) {
+    fail(ErrorKind::Overloaded, "{}: not enough memory for its IDs", path);
+  }
 }
 
 }  // namespace tutti::data

@@ -11,8 +11,8 @@ namespace tutti::data {
 // the first where it is empty; all others hold numbers, or lists of numbers where the kind says so. Nulls are
 // missing values.
 //
-// Of Parquet a part of some 100,000 rows at least has to be read for the sake of one: so what was asked for
-// once is kept as it is needed, in a file without a name where temporary ones are (TMPDIR).
+// Of Parquet a part of some 100,000 rows at least has to be unpacked for the sake of one: so what was asked
+// for once is kept unpacked, in a file without a name in TMPDIR or else /var/tmp.
 //
 // Unimplemented in a build without Arrow.
 std::unique_ptr<Table> open_parquet(const std::string& path, const std::string& id, const TableKind& kind,

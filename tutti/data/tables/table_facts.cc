@@ -124,7 +124,7 @@ TableStatistics look_through(const Table& table) {
 
 }  // namespace
 
-TableOutline outline_of(const std::string& path, const TextFormat& format) {
+TableOutline outline_of(const std::string& path, const TextFormat& format, const TableKind& kind) {
   const FileLock lock(path);
   Json facts = kept_facts(path, fingerprint_of(path, format));
   try {
@@ -132,7 +132,7 @@ TableOutline outline_of(const std::string& path, const TextFormat& format) {
   } catch (const Json::exception&) {
     // Not known yet, or somebody has changed it.
   }
-  const std::unique_ptr<Table> table = open_table(path, format);
+  const std::unique_ptr<Table> table = open_table(path, format, kind);
   note(facts, *table);
   keep(path, facts);
   return {table->size(), table->columns()};

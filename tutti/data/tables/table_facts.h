@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "tutti/data/statistics.h"
+#include "tutti/data/tables/table_kind.h"
 #include "tutti/data/tables/text_format.h"
 
 namespace tutti::data {
@@ -18,7 +19,7 @@ struct TableOutline {
   int64_t rows = 0;
   std::vector<std::string> columns = {};  // names, without that of the IDs
 };
-TableOutline outline_of(const std::string& path, const TextFormat& format);
+TableOutline outline_of(const std::string& path, const TextFormat& format, const TableKind& kind = {});
 
 TableStatistics statistics_of(const std::string& path, const TextFormat& format);
 

@@ -53,6 +53,8 @@ void append_list(std::string_view cell, const TextFormat& format, std::vector<fl
 
 TextTable::TextTable(const std::string& path, const TextFormat& format, const TableKind& kind, BadRows bad)
     : Table(path, kind), format_(format), bad_(bad) {
+  if (std::string_view("0123456789+-.eE\"\r\n").find(format.separator) != std::string_view::npos)
+    fail(ErrorKind::InvalidArgument, "{}: '{}' cannot separate numbers", path, format.separator);
   rows_.emplace(path, format.quotes, [this](const Rows::Row& row) { add_row(row); });
   if (!has_columns_)
     fail(ErrorKind::DataLoss, "{}: the file is empty; expected {}", path,

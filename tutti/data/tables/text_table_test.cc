@@ -139,6 +139,16 @@ std::string with_wrong_bytes(std::string text, std::mt19937& random) {
 }
 
 // Whatever the bytes are: a table, or an error that says where.
+TEST_F(TextTableTest, what_may_be_in_a_number_separates_none) {
+  for (const char separator : {'.', '-', 'e', '7', '"', '\n'}) {
+    TextFormat format = tsv();
+    format.separator = separator;
+    const std::string path = folder_.write("t.tsv", "ID.x\na.1\n");
+    expect_error(ErrorKind::InvalidArgument, HasSubstr("cannot separate numbers"),
+                 [&] { TextTable(path, format); });
+  }
+}
+
 TEST_F(TextTableTest, fuzzed_bytes_do_no_harm) {
   std::mt19937 random(7);
   for (int i = 0; i < 3000; ++i) {

@@ -12,11 +12,7 @@ namespace tutti {
 
 ByCommunicator::ByCommunicator(const Context& context, std::shared_ptr<comm::Communicator> comm,
                                double clip_norm)
-    : context_(context),
-      comm_(std::move(comm)),
-      clip_norm_(clip_norm),
-      sharded_(context.flags().optimizer_state == "sharded"),
-      timeline_file_(context, *comm_) {
+    : context_(context), comm_(std::move(comm)), clip_norm_(clip_norm), timeline_file_(context, *comm_) {
   if (context.flags().strategy == "single" && comm_->world() > 1) {
     fail(ErrorKind::InvalidArgument,
          "--strategy single is for one process, but there are {} workers (found through {})", comm_->world(),
@@ -24,7 +20,16 @@ ByCommunicator::ByCommunicator(const Context& context, std::shared_ptr<comm::Com
   }
 }
 
+// In shared memory nothing but the own part is written twice, and that is less than updating all of it.
+bool ByCommunicator::is_to_be_sharded(torch::Device device) const {
+  const Flags& flags = context_.flags();
+  if (comm_->world() == 1) return false;
+  if (flags.optimizer_state != "auto") return flags.optimizer_state == "sharded";
+  return flags.reduce == "tree" && device.is_cpu() && comm_->shared() != nullptr;
+}
+
 void ByCommunicator::place(ReplicaOptions& options) {
+  sharded_ = is_to_be_sharded(options.device);
   options.before_allocate = [this](const Parameters& parameters, const OptimizerOptions& optimizer) {
     require_unpinned(parameters, context_.cluster());
     require_same(plan_of(parameters, optimizer));
@@ -43,9 +48,11 @@ Team::Start ByCommunicator::start(Session& session, Replica& replica, const std:
     warn_of_idle_workers(context_, *comm_, session.lanes());
   }
   replica.optimizer().restore(broadcast(*comm_, start.optimizer, 0));
+  ReducerOptions reducer = reducer_options(context_.flags());
+  reducer.scatter = sharded_;
   return {start.progress,
           std::make_unique<Synchronous>(replica, *comm_, session.lanes(),
-                                        SynchronousOptions{clip_norm_, reducer_options(context_.flags())}),
+                                        SynchronousOptions{clip_norm_, reducer}),
           0};
 }
 
@@ -55,7 +62,7 @@ void ByCommunicator::require_same(const std::vector<std::string>& plan) {
 
 void ByCommunicator::save(Session& session, Replica& replica, const Progress& progress) {
   Optimizer::State state;
-  if (sharded_ && comm_->world() > 1) {
+  if (sharded_) {
     state = gather_state(*comm_, replica.parameters(), replica.optimizer());
   } else if (is_chief()) {
     state = replica.optimizer().state();

@@ -35,10 +35,12 @@ class ByCommunicator final : public Team {
   void abandon(const std::string& why) noexcept override;
 
  private:
+  bool is_to_be_sharded(torch::Device device) const;
+
   const Context& context_;
   const std::shared_ptr<comm::Communicator> comm_;
   const double clip_norm_;
-  const bool sharded_;
+  bool sharded_ = false;                              // each worker keeps and updates its own part
   std::shared_ptr<comm::Communicator> module_group_;  // once started, where some module wants one
   comm::TimelineFile timeline_file_;                  // last, so that it is written first
 };
