@@ -82,6 +82,9 @@ class BadDay : public ::testing::Test {
       return {};
     }
     last_words_ = job.run().err();
+    // Nothing happens to it but that it is killed.
+    for (const char* crash : {"SIGSEGV", "SIGABRT", "SIGBUS"})
+      EXPECT_EQ(last_words_.find(crash), std::string::npos) << last_words_;
     return json_of(report);
   }
 

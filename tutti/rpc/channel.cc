@@ -1,6 +1,7 @@
 #include "tutti/rpc/channel.h"
 
 #include <algorithm>
+#include <atomic>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -82,7 +83,27 @@ struct Channel::Impl {
   const std::string who;
   Buffers buffers;
   std::optional<Connection> connection;
+  std::atomic_flag in_use;
 };
+
+namespace {
+
+// Two threads in one call would read each other's answers.
+class OneAtATime {
+ public:
+  OneAtATime(std::atomic_flag& in_use, const std::string& who) : in_use_(in_use) {
+    if (in_use_.test_and_set(std::memory_order_acquire))
+      fail(ErrorKind::Bug, "{}: called by two threads at once, where each needs a channel of its own", who);
+  }
+  ~OneAtATime() { in_use_.clear(std::memory_order_release); }
+  OneAtATime(const OneAtATime&) = delete;
+  OneAtATime& operator=(const OneAtATime&) = delete;
+
+ private:
+  std::atomic_flag& in_use_;
+};
+
+}  // namespace
 
 void Channel::Impl::open(Clock::time_point deadline) {
   connection.emplace(open_stream(address, options.credentials, deadline));
@@ -234,14 +255,16 @@ Channel::Channel(const std::string& address, const ChannelOptions& options)
 Channel::~Channel() = default;
 
 void Channel::connect(milliseconds timeout) {
+  const OneAtATime alone(impl_->in_use, impl_->who);
   if (!impl_->connection) impl_->open_in_time(timeout);
 }
 
 bool Channel::is_connected() const { return impl_->connection.has_value(); }
 
 Message Channel::call(const std::string& method, const Message& request, const CallOptions& options) {
+  const OneAtATime alone(impl_->in_use, impl_->who);
   const auto deadline = Clock::now() + options.timeout;
-  connect(options.timeout);
+  if (!impl_->connection) impl_->open_in_time(options.timeout);
   Message answer;
   Frame frame;
   try {

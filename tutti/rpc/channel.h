@@ -42,7 +42,7 @@ struct CallOptions {
 };
 
 // A connection to one server, made when it is first needed, and again when it was lost. Thread-compatible:
-// one call at a time; who needs several at once has several channels.
+// one call at a time (else a Bug); who needs several at once has several channels.
 class Channel {
  public:
   // HOST:PORT; nothing is connected yet. Proxies of the environment are not used.

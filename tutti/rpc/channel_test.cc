@@ -236,6 +236,17 @@ TEST_F(ChannelTest, who_waits_keeps_nobody_else_waiting) {
   done.get();
 }
 
+TEST_F(ChannelTest, a_second_thread_in_one_channel_is_refused_and_the_first_goes_on) {
+  Channel channel(address_, named());
+  auto done = std::async(std::launch::async, [&] { channel.call("wait", {}); });
+  service_.await_waiting(1);
+  expect_error(ErrorKind::Bug, HasSubstr("ps/1 (h:1): called by two threads at once"),
+               [&] { channel.call("nothing", {}); });
+  service_.release();
+  done.get();
+  EXPECT_NO_THROW(channel.call("nothing", {}));
+}
+
 TEST_F(ChannelTest, a_caller_that_goes_is_told_of_while_its_request_is_served) {
   auto channel = std::make_unique<Channel>(address_);
   expect_error(ErrorKind::Timeout, HasSubstr("wait"),
