@@ -33,9 +33,9 @@ struct Flags {
   int64_t inter_op_threads = 0;  // 0: LibTorch's own choice
 
   // How the workers talk.
-  std::string reduce = "tree";                 // or "fast"
-  std::string wire_precision = "fp32";         // of gradients that are sent: "bf16", "fp16"
-  bool error_feedback = true;                  // what rounding took is sent with the next gradient
+  std::string reduce = "tree";          // or "fast"
+  std::string wire_precision = "fp32";  // of gradients that are sent: "bf16", "fp16"
+  bool error_feedback = true;           // what rounding took is sent with the next gradient
   // "replicated", "sharded"; auto: sharded in a Trainer whose workers all share memory.
   std::string optimizer_state = "auto";
   // "shm", "gloo", "mpi", "nccl", "shm+gloo", "shm+mpi"; auto: nccl where each worker has a GPU of its own,
