@@ -1,18 +1,11 @@
 #include "tutti/data/tables/parquet_table.h"
 
 #include <algorithm>
-#include <arrow/array.h>
 #include <arrow/record_batch.h>
 #include <arrow/type.h>
-#include <arrow/type_traits.h>
-#include <atomic>
-#include <cerrno>
 #include <cmath>
-#include <cstdlib>
 #include <deque>
-#include <fcntl.h>
 #include <functional>
-#include <limits>
 #include <mutex>
 #include <new>
 #include <numeric>
@@ -22,205 +15,24 @@
 #include <parquet/metadata.h>
 #include <parquet/schema.h>
 #include <span>
-#include <unistd.h>
 #include <utility>
 #include <vector>
 
-#include <c10/util/Half.h>
 #include <fmt/format.h>
 
-#include "tutti/base/environment.h"
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/text.h"
+#include "tutti/data/tables/arrow_values.h"
 #include "tutti/data/tables/cells.h"
+#include "tutti/data/tables/spool.h"
 
 namespace tutti::data {
 namespace {
 
-constexpr float kMissing = std::numeric_limits<float>::quiet_NaN();
 constexpr int64_t kBatchBytes = int64_t{4} << 20;  // that are unpacked at once, or a row
 
 using Floats = std::vector<float>;
-
-// A file without a name, which goes when its descriptor does.
-class Spool {
- public:
-  Spool() {
-    const std::string folder = Environment::of_process().get("TMPDIR").value_or("/var/tmp");
-    what_ = fmt::format("unpacked Parquet in {} (TMPDIR says where else)", folder);
-    std::string path = folder + "/tutti-XXXXXX";
-    const int fd = mkostemp(path.data(), O_CLOEXEC);
-    if (fd < 0) fail_errno(errno, what_);
-    fd_ = FileDescriptor(fd);
-    unlink(path.c_str());
-  }
-
-  // Room for so many bytes: returns where it begins. Thread-safe, as the others are.
-  uint64_t reserve(uint64_t bytes) { return end_.fetch_add(bytes); }
-  void write(uint64_t at, std::span<const std::byte> bytes) const { write_at(fd_, what_, at, bytes); }
-  uint64_t append(std::span<const std::byte> bytes) {
-    const uint64_t at = reserve(bytes.size());
-    write(at, bytes);
-    return at;
-  }
-
-  void read_at(uint64_t offset, std::span<std::byte> bytes) const {
-    while (!bytes.empty()) {
-      const ssize_t count = pread(fd_.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
-      if (count < 0 && errno == EINTR) continue;
-      if (count <= 0) fail_errno(count < 0 ? errno : EIO, what_);
-      bytes = bytes.subspan(static_cast<size_t>(count));
-      offset += static_cast<uint64_t>(count);
-    }
-  }
-
- private:
-  std::string what_;  // for people
-  FileDescriptor fd_;
-  std::atomic<uint64_t> end_ = 0;
-};
-
-bool is_number(const arrow::DataType& type) {
-  // Null: a column in which nothing is known.
-  return type.id() == arrow::Type::NA || type.id() == arrow::Type::BOOL || arrow::is_integer(type.id()) ||
-         arrow::is_floating(type.id());
-}
-
-bool is_list(const arrow::DataType& type) {
-  return type.id() == arrow::Type::LIST || type.id() == arrow::Type::LARGE_LIST ||
-         type.id() == arrow::Type::FIXED_SIZE_LIST;
-}
-
-// Calls what to do with an array of numbers with what it is.
-template <class Do>
-void with_numbers(const arrow::Array& array, Do&& act) {
-  using arrow::Type;
-  switch (array.type_id()) {
-    case Type::BOOL:
-      return act(static_cast<const arrow::BooleanArray&>(array));
-    case Type::INT8:
-      return act(static_cast<const arrow::Int8Array&>(array));
-    case Type::INT16:
-      return act(static_cast<const arrow::Int16Array&>(array));
-    case Type::INT32:
-      return act(static_cast<const arrow::Int32Array&>(array));
-    case Type::INT64:
-      return act(static_cast<const arrow::Int64Array&>(array));
-    case Type::UINT8:
-      return act(static_cast<const arrow::UInt8Array&>(array));
-    case Type::UINT16:
-      return act(static_cast<const arrow::UInt16Array&>(array));
-    case Type::UINT32:
-      return act(static_cast<const arrow::UInt32Array&>(array));
-    case Type::UINT64:
-      return act(static_cast<const arrow::UInt64Array&>(array));
-    case Type::HALF_FLOAT:
-      return act(static_cast<const arrow::HalfFloatArray&>(array));
-    case Type::FLOAT:
-      return act(static_cast<const arrow::FloatArray&>(array));
-    case Type::DOUBLE:
-      return act(static_cast<const arrow::DoubleArray&>(array));
-    default:
-      fail(ErrorKind::Bug, "an array of {} is not one of numbers", array.type()->ToString());
-  }
-}
-
-// As they are nearest to; nulls are NaN. `wrong` hears of those that no float can hold.
-void append_floats(const arrow::Array& array, Floats& to, const std::function<void(int64_t)>& wrong) {
-  if (array.type_id() == arrow::Type::NA) {
-    to.insert(to.end(), static_cast<size_t>(array.length()), kMissing);
-    return;
-  }
-  const auto begin = static_cast<ptrdiff_t>(to.size());
-  with_numbers(array, [&](const auto& numbers) {
-    using Numbers = std::decay_t<decltype(numbers)>;
-    for (int64_t i = 0; i < numbers.length(); ++i) {
-      if constexpr (std::is_same_v<Numbers, arrow::HalfFloatArray>) {
-        to.push_back(c10::Half(numbers.Value(i), c10::Half::from_bits()));
-      } else {
-        to.push_back(static_cast<float>(numbers.Value(i)));
-      }
-      if constexpr (std::is_same_v<Numbers, arrow::DoubleArray>) {
-        if (std::isinf(to.back()) && !std::isinf(numbers.Value(i)) && !numbers.IsNull(i)) wrong(i);
-      }
-    }
-  });
-  for (int64_t i = 0; array.null_count() > 0 && i < array.length(); ++i) {
-    if (array.IsNull(i)) to[static_cast<size_t>(begin + i)] = kMissing;
-  }
-}
-
-// One column of a batch as lists: row by row where each begins and ends in `numbers`.
-struct ListColumn {
-  explicit ListColumn(const arrow::Array& array, const std::function<void(int64_t)>& wrong) {
-    if (!is_list(*array.type())) {
-      append_floats(array, numbers, wrong);
-      for (int64_t i = 0; i < array.length(); ++i) add(i, 1);
-      return;
-    }
-    if (array.type_id() == arrow::Type::LIST) {
-      take(static_cast<const arrow::ListArray&>(array), wrong);
-    } else if (array.type_id() == arrow::Type::LARGE_LIST) {
-      take(static_cast<const arrow::LargeListArray&>(array), wrong);
-    } else {
-      take(static_cast<const arrow::FixedSizeListArray&>(array), wrong);
-    }
-  }
-  std::span<const float> operator[](int64_t row) const {
-    const auto& [begin, length] = lists[static_cast<size_t>(row)];
-    return std::span(numbers).subspan(static_cast<size_t>(begin), static_cast<size_t>(length));
-  }
-
-  Floats numbers;
-  std::vector<std::pair<int64_t, int64_t>> lists;
-
- private:
-  template <class Array>
-  void take(const Array& array, const std::function<void(int64_t)>& wrong) {
-    // Those of every list, with what lies between them.
-    append_floats(*array.values(), numbers, [&](int64_t value) {
-      for (int64_t i = 0; i < array.length(); ++i) {
-        if (value >= array.value_offset(i) && value < array.value_offset(i) + array.value_length(i)) wrong(i);
-      }
-    });
-    for (int64_t i = 0; i < array.length(); ++i)
-      add(array.value_offset(i), array.IsNull(i) ? 0 : array.value_length(i));
-  }
-  void add(int64_t begin, int64_t length) { lists.emplace_back(begin, length); }
-};
-
-std::string text_of(const arrow::Array& array, int64_t i) {
-  using arrow::Type;
-  if (array.IsNull(i)) return "";
-  switch (array.type_id()) {
-    case Type::STRING:
-    case Type::BINARY:
-      return static_cast<const arrow::BinaryArray&>(array).GetString(i);
-    case Type::LARGE_STRING:
-    case Type::LARGE_BINARY:
-      return static_cast<const arrow::LargeBinaryArray&>(array).GetString(i);
-    case Type::STRING_VIEW:
-    case Type::BINARY_VIEW:
-      return static_cast<const arrow::BinaryViewArray&>(array).GetString(i);
-    case Type::DICTIONARY: {
-      const auto& coded = static_cast<const arrow::DictionaryArray&>(array);
-      return text_of(*coded.dictionary(), coded.GetValueIndex(i));
-    }
-    default:
-      break;
-  }
-  std::string text;
-  with_numbers(array, [&](const auto& numbers) { text = fmt::format("{}", numbers.Value(i)); });
-  return text;
-}
-
-bool can_be_id(const arrow::DataType& type) {
-  if (type.id() == arrow::Type::DICTIONARY)
-    return can_be_id(*static_cast<const arrow::DictionaryType&>(type).value_type());
-  return arrow::is_integer(type.id()) || arrow::is_base_binary_like(type.id()) ||
-         arrow::is_binary_view_like(type.id());
-}
 
 class ParquetTable final : public Table {
  public:
@@ -275,7 +87,7 @@ class ParquetTable final : public Table {
   std::vector<int> id_leaf_;          // its one column, as Parquet counts them
   std::vector<int> leaves_;           // of all others
   mutable std::deque<Group> groups_;  // in their order
-  mutable Spool spool_;
+  mutable Spool spool_{"unpacked Parquet"};
   std::vector<uint64_t> ids_at_;  // in the spool: of every row of the file, and of the end
   std::vector<int64_t> kept_;     // rows of the file; empty: all
 };
@@ -372,7 +184,7 @@ void ParquetTable::read_batches(const std::vector<int>& groups, const std::vecto
       std::shared_ptr<arrow::RecordBatch> next;
       PARQUET_THROW_NOT_OK(batches->ReadNext(&next));
       if (next == nullptr) break;
-      PARQUET_THROW_NOT_OK(next->Validate());
+      PARQUET_THROW_NOT_OK(next->ValidateFull());
       if (next->num_rows() > end - row) fail(ErrorKind::DataLoss, "{}: more rows than it says it has", path_);
       visit(row, *next);
       row += next->num_rows();
