@@ -1,0 +1,197 @@
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+
+#include "tutti/base/test_errors.h"
+#include "tutti/base/test_folder.h"
+#include "tutti/store/checkpoint.h"
+#include "tutti/train/test_trainer.h"
+
+namespace tutti {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+TEST(TrainerResume, resumes_with_the_same_bits) {
+  for (const int64_t lanes : {1, 3}) {
+    TestFolder folder;
+    Flags flags = test_flags();
+    flags.lanes = lanes;
+    const std::string straight = train(flags, 40);
+    flags.logdir = folder / "run";
+    flags.checkpoint_every = "10";
+    train(flags, 40, 17);
+    EXPECT_EQ(train(flags, 40), straight) << lanes << " lanes";
+  }
+}
+
+TEST(TrainerResume, a_run_that_has_ended_goes_on_when_more_steps_are_asked_for) {
+  TestFolder folder;
+  Flags flags = test_flags();
+  const std::string straight = train(flags, 30);
+  flags.logdir = folder / "run";
+  train(flags, 20);
+  EXPECT_EQ(train(flags, 30), straight);
+  EXPECT_EQ(train(flags, 30), straight);  // nothing left to do
+}
+
+TEST(TrainerResume, resume_never_starts_anew_and_must_needs_a_checkpoint) {
+  TestFolder folder;
+  Flags flags = test_flags();
+  const std::string ten = train(flags, 10);
+  flags.logdir = folder / "run";
+  flags.resume = "must";
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("no checkpoint"), [&] { train(flags, 10); });
+  flags.resume = "auto";
+  train(flags, 20);
+  flags.resume = "never";
+  EXPECT_EQ(train(flags, 10), ten);
+}
+
+TEST(TrainerResume, a_run_with_other_settings_is_refused_by_name) {
+  TestFolder folder;
+  Flags flags = test_flags();
+  flags.logdir = folder / "run";
+  train(flags, 5);
+  Flags other = flags;
+  other.lanes = 2;
+  expect_error(ErrorKind::InvalidArgument, AllOf(HasSubstr("--lanes 1, not 2"), HasSubstr("--resume never")),
+               [&] { train(other, 10); });
+  other = flags;
+  other.batch = 5;
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("--batch 4, not 5"), [&] { train(other, 10); });
+}
+
+TEST(TrainerResume, lanes_that_nobody_asked_for_are_those_of_the_run) {
+  TestFolder folder;
+  Flags flags = test_flags();
+  flags.lanes = 3;
+  const std::string straight = train(flags, 20);
+  flags.logdir = folder / "run";
+  train(flags, 10);
+  flags.lanes = 0;
+  EXPECT_EQ(train(flags, 20), straight);
+}
+
+struct OtherNet : torch::nn::Module {
+  torch::Tensor forward(torch::Tensor x) { return head(conv(x).flatten(1)); }
+  torch::nn::Conv2d conv = register_module("conv", torch::nn::Conv2d(torch::nn::Conv2dOptions(1, 5, 3)));
+  torch::nn::Linear head = register_module("head", torch::nn::Linear(5 * 16, 4));
+  torch::nn::Linear more = register_module("more", torch::nn::Linear(2, 2));
+};
+
+TEST(TrainerResume, a_checkpoint_of_another_model_is_shown_as_a_diff) {
+  TestFolder folder;
+  Flags flags = test_flags();
+  flags.logdir = folder / "run";
+  train(flags, 5);
+  flags.steps = 10;
+  const Context context = test_context(flags);
+  Trainer trainer(context, std::make_shared<OtherNet>(), kAdam, [](OtherNet& net, const Batch& batch) {
+    return torch::cross_entropy_loss(net.forward(batch["image"]), batch["label"]);
+  });
+  const std::string before = trainer.parameters().sha256();
+  expect_error(
+      ErrorKind::InvalidArgument,
+      AllOf(HasSubstr("! conv.weight float32[3,1,3,3] in the checkpoint, float32[5,1,3,3] in the model"),
+            HasSubstr("+ more.weight float32[2,2]"), HasSubstr("- norm.weight float32[3]"),
+            HasSubstr("--resume never")),
+      [&] { trainer.fit(test_feed()); });
+  EXPECT_EQ(trainer.parameters().sha256(), before);
+}
+
+TEST(TrainerResume, a_checkpoint_of_another_optimiser_is_refused_by_name) {
+  TestFolder folder;
+  Flags flags = test_flags();
+  flags.logdir = folder / "run";
+  train(flags, 5);
+  const Context context = test_context(flags);
+  Trainer trainer(context, test_net(), torch::optim::AdagradOptions(0.1), test_loss);
+  expect_error(ErrorKind::InvalidArgument, AllOf(HasSubstr("adam"), HasSubstr("adagrad")),
+               [&] { trainer.fit(test_feed()); });
+}
+
+TEST(TrainerResume, a_broken_newest_checkpoint_falls_back_to_the_one_before) {
+  TestFolder folder;
+  Flags flags = test_flags();
+  const std::string straight = train(flags, 20);
+  flags.logdir = folder / "run";
+  flags.checkpoint_every = "5";
+  train(flags, 15);
+  std::filesystem::resize_file(folder / "run/ckpt-15/weights.safetensors", 100);
+  EXPECT_EQ(train(flags, 20), straight);
+}
+
+TEST(TrainerResume, checkpoint_every_0_writes_only_the_last) {
+  TestFolder folder;
+  Flags flags = test_flags();
+  flags.logdir = folder / "run";
+  train(flags, 12);
+  EXPECT_EQ(store::CheckpointDir(folder / "run").steps(), std::vector<int64_t>{12});
+}
+
+TEST(TrainerResume, several_fits_follow_one_another_and_resume_in_the_right_one) {
+  const auto both = [](Flags flags, std::optional<int64_t> crash_after) {
+    const Context context = test_context(flags);
+    Trainer trainer(context, test_net(), kAdam, test_loss);
+    trainer.add_hook(std::make_unique<AfterStep>([&](Training& training) {
+      if (training.step == crash_after) throw std::runtime_error("crash");
+    }));
+    try {
+      trainer.fit(test_feed(40).shuffle(), {.epochs = 1});
+      trainer.fit(test_feed(60).shuffle(), {.steps = 12});
+    } catch (const std::runtime_error&) {
+    }
+    return std::pair(trainer.step(), trainer.parameters().sha256());
+  };
+  Flags flags = test_flags();
+  const auto straight = both(flags, {});
+  EXPECT_EQ(straight.first, 10 + 12);
+  for (const int64_t crash : {7, 10, 17}) {
+    TestFolder folder;
+    flags.logdir = folder / "run";
+    flags.checkpoint_every = "3";
+    both(flags, crash);
+    EXPECT_EQ(both(flags, {}), straight) << crash;
+  }
+}
+
+// Spoils the weights in the middle of a step.
+class Spoil final : public Hook {
+ public:
+  explicit Spoil(int64_t step) : step_(step) {}
+  void after_lane(Training& training, int64_t, const Batch&, const LossOutput&) override {
+    if (training.step == step_) training.parameters.values()[5].fill_(std::nanf(""));
+  }
+
+ private:
+  const int64_t step_;
+};
+
+TEST(TrainerResume, weights_that_are_no_numbers_do_not_become_the_newest_checkpoint) {
+  for (const bool guard : {true, false}) {
+    TestFolder folder;
+    Flags flags = test_flags();
+    flags.logdir = folder / "run";
+    flags.checkpoint_every = "5";
+    flags.steps = 10;
+    flags.nan_guard = guard;
+    const Context context = test_context(flags);
+    Trainer trainer(context, test_net(), kAdam, test_loss);
+    trainer.add_hook(std::make_unique<Spoil>(9));
+    if (guard) {
+      expect_error(ErrorKind::InvalidArgument,
+                   HasSubstr("weights are no longer finite after step 10: not saved"),
+                   [&] { trainer.fit(test_feed()); });
+    } else {
+      trainer.fit(test_feed());
+    }
+    const auto steps = store::CheckpointDir(folder / "run").steps();
+    EXPECT_EQ(*std::max_element(steps.begin(), steps.end()), guard ? 5 : 10);
+  }
+}
+
+}  // namespace
+}  // namespace tutti
