@@ -1,5 +1,5 @@
-// All-reduce of float32 among the processes of one host: Tutti's backends, Open MPI's own and Gloo's own, and
-// the time that memory alone takes. Started by hand it starts itself again under mpirun, with 2, 4 and 8
+// Compares the all-reduce of float32 among the processes of one host: Tutti's backends, Open MPI, Gloo, and
+// the time of the memory accesses alone. If started by hand, starts itself again under mpirun with 2, 4 and 8
 // ranks; prints Markdown.
 #include "bench/peers/collectives.h"
 
@@ -29,7 +29,7 @@ using Clock = std::chrono::steady_clock;
 struct Size {
   const char* name;
   int64_t elements;
-  int iterations;  // between two looks at the clock
+  int iterations;  // between two readings of the clock
   int rounds;
 };
 
@@ -50,7 +50,7 @@ std::shared_ptr<tutti::comm::Communicator> connect(const std::string& backend) {
   return tutti::comm::connect(context);
 }
 
-// As many bytes as an all-reduce in place moves, and nobody to wait for: adds two private stretches into
+// Moves as many bytes as an all-reduce in place, but waits for no other rank: adds two private blocks into
 // both.
 std::function<void()> streaming(int64_t elements) {
   const torch::Tensor a = torch::ones({elements / 2});

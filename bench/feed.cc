@@ -1,5 +1,5 @@
-// What the feed of digits delivers on one core, beside what the network of the first example consumes on one:
-// all in turn, in one run. Prints Markdown.
+// Compares the speed of the feed of digits on one core with the speed at which the network of the first
+// example consumes them on one core, alternating, in one run. Prints Markdown.
 //   bench_feed                    all sides
 //   bench_feed --side shuffled    one side, for the parent or a profiler
 #include <chrono>
@@ -37,10 +37,10 @@ int deliver(Order order) {
 
 void print_report(const std::map<std::string, bench::Measured>& all) {
   fmt::print(
-      "## Feed\n\nDrawn digits in batches of {}, one reader thread and the loop that takes them on one core, "
-      "and what the MNIST network takes on one core (Trainer, Adam); median of {} rounds in turn "
-      "(`./dev bench feed`).\n\n| | images/s | times what it takes, fp32 | bf16 | to reach |\n"
-      "|---|---|---|---|---|\n",
+      "## Feed\n\nDrawn digits in batches of {}, read by one thread and consumed by a loop that shares its "
+      "core, and for comparison the speed of the MNIST network on one core (Trainer, Adam); median of {} "
+      "alternating rounds (`./dev bench feed`).\n\n| | images/s | times the network's speed, fp32 | bf16 | "
+      "to reach |\n|---|---|---|---|---|\n",
       kBatch, kRounds);
   std::map<std::string, double> speed;
   for (const auto& [name, measured] : all) speed[name] = measured.per_second;

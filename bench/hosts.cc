@@ -1,6 +1,6 @@
-// All-reduce of float32 among two ranks each on two hosts with a slow cable in between: Tutti's ways, Open
-// MPI's own and Gloo's own. Started by hand it makes the hosts on this machine (bench/on_two_hosts, as root)
-// and starts itself again there; prints Markdown.
+// Compares the all-reduce of float32 among two ranks each on two hosts with a slow cable between them:
+// Tutti's backends, Open MPI and Gloo. If started by hand, creates the hosts on this machine
+// (bench/on_two_hosts, as root) and starts itself again there; prints Markdown.
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
@@ -29,7 +29,7 @@ using CommPtr = std::shared_ptr<tutti::comm::Communicator>;
 struct Size {
   const char* name;
   int64_t elements;
-  int iterations;  // between two looks at the clock
+  int iterations;  // between two readings of the clock
   int rounds;
 };
 
@@ -101,8 +101,8 @@ int main(int argc, char** argv) {
     return 0;
   }
   fmt::print(
-      "## All-reduce on two hosts\n\nTwo ranks on each, on this one machine with a cable of 1 Gbit/s between "
-      "them.\n\n| size | what | milliseconds | to ours |\n|---|---|---|---|\n");
+      "## All-reduce on two hosts\n\nTwo ranks on each host. Both hosts are simulated on this machine, with "
+      "a link of 1 Gbit/s between them.\n\n| size | what | milliseconds | to ours |\n|---|---|---|---|\n");
   std::fflush(stdout);
   const auto here = bench::folder();
   const std::string file = fmt::format("/tmp/tutti-bench-hosts-{}", getpid());

@@ -1,6 +1,6 @@
-// A table of text that is larger than the memory it may take, read in random order. Prints Markdown.
+// Reads a text table that is larger than the memory allowed for it in random order. Prints Markdown.
 //   bench_large_table [GIGABYTES [FOLDER]]   10, /var/tmp
-//   bench_large_table --side FOLDER          what is measured, for the parent
+//   bench_large_table --side FOLDER          the measured side, for the parent
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
@@ -26,7 +26,7 @@ constexpr int kColumns = 210;
 constexpr int64_t kBatch = 100;
 constexpr int64_t kBatches = 2000;
 
-// IDs of all rows differ, their numbers are those of a few thousand rows over and over.
+// All IDs are different; the numbers repeat those of a few thousand rows.
 void write_table(const std::string& file, double bytes) {
   constexpr int kRows = 4096;
   std::mt19937_64 random(1);
@@ -55,7 +55,7 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-// Examples a second, once the first batch is there.
+// Prints the examples per second after the first batch.
 int read_table(const std::string& root) {
   bench::pin_to_one_core();
   const data::Schema schema = {{"desc", {"descriptors.tsv"}}};
@@ -84,10 +84,8 @@ int measure(double gigabytes, const std::string& parent) {
   if (!all.contains("read")) return 1;
   fmt::print(
       "## A table larger than memory\n\nTSV of {:.0f} GB, rows of {} floats, {} batches of {} in random "
-      "order, "
-      "where 256 MiB of numbers may be kept; one core, one run (`./dev bench large_table`).\n\n"
-      "| | measured | to reach |\n|---|---|---|\n| peak memory, MiB | {:.0f} | 1024 |\n| examples/s | {:.0f} "
-      "| |\n",
+      "order, with a cache of 256 MiB; one core, one run (`./dev bench large_table`).\n\n| | measured | to "
+      "reach |\n|---|---|---|\n| peak memory, MiB | {:.0f} | 1024 |\n| examples/s | {:.0f} | |\n",
       gigabytes, kColumns, kBatches, kBatch, all.at("read").peak_mebibytes, all.at("read").per_second);
   return 0;
 }

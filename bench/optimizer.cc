@@ -1,5 +1,5 @@
-// torch::optim on flat vectors: whole, and in slices that fit into the cache, which is what Tutti does;
-// beside the time that memory alone takes. One core; prints Markdown.
+// Compares torch::optim on whole flat vectors and on slices that fit into the cache, which is what Tutti
+// does, with the time of the memory accesses alone. One core; prints Markdown.
 #include "tutti/params/optimizer.h"
 
 #include <chrono>
@@ -32,8 +32,8 @@ struct Vectors {
   torch::Tensor grads;
 };
 
-// The limit that memory sets: a step of Adam reads four vectors and writes three, as many bytes as copying
-// three and a half.
+// The limit set by memory: a step of Adam reads four vectors and writes three, as many bytes as copying three
+// and a half vectors.
 class CopyOfAsManyBytes {
  public:
   explicit CopyOfAsManyBytes(int64_t elements) : from_(bytes_of(elements), 1), to_(bytes_of(elements), 2) {}
@@ -60,7 +60,7 @@ void compare(int64_t elements, int rounds) {
     const double of_whole = milliseconds([&] { torch_adam.step(); });
     const double of_slices = milliseconds([&] { sliced.step(); });
     const double of_copy = milliseconds([&] { copy.run(); });
-    if (round < 2) continue;  // the first ones allocate
+    if (round < 2) continue;  // the first rounds allocate memory
     a.push_back(of_whole);
     b.push_back(of_slices);
     c.push_back(of_copy);
@@ -78,13 +78,10 @@ int main() {
   bench::pin_to_one_core();
   at::set_num_threads(1);
   fmt::print(
-      "## Optimiser\n\nAdam, one core, milliseconds a step, median: `torch::optim` on the whole vector; the "
-      "same in slices of {} "
-      "elements, which is what Tutti does and gives the same bits; and copying as many bytes as a step "
-      "reads and writes (`./dev bench optimizer`).\n\n| parameters | whole | slices | copying | whole / "
-      "slices | slices / copying "
-      "|\n"
-      "|---|---|---|---|---|---|\n",
+      "## Optimiser\n\nAdam, one core, median of milliseconds per step: `torch::optim` on the whole vector; "
+      "the same in slices of {} elements, as Tutti does it, with the same bits; and a copy of as many bytes "
+      "as a step reads and writes (`./dev bench optimizer`).\n\n| parameters | whole | slices | copying | "
+      "whole / slices | slices / copying |\n|---|---|---|---|---|---|\n",
       tutti::Optimizer::kSliceElements);
   compare(kMnistParameters, 101);
   compare(kLarge, 7);

@@ -1,5 +1,5 @@
-// What Tutti's servers and channels cost beside gRPC's own stream of bytes: the same bytes, in the same run,
-// in turn. Prints Markdown.
+// Compares the cost of Tutti's servers and channels with gRPC's own stream of bytes: the same bytes, in the
+// same run, alternating. Prints Markdown.
 //   bench_rpc
 #include <array>
 #include <atomic>
@@ -34,8 +34,8 @@ using tutti::rpc::Message;
 constexpr size_t kLarge = size_t{64} << 20;
 constexpr size_t kSmall = size_t{4} << 10;
 constexpr int kRounds = 7;
-constexpr int kTransfers = 5;      // of a round
-constexpr int kSmallCalls = 4000;  // of a round and caller
+constexpr int kTransfers = 5;      // per round
+constexpr int kSmallCalls = 4000;  // per round and caller
 
 double seconds(const std::function<void()>& body) {
   const auto begin = Clock::now();
@@ -43,7 +43,7 @@ double seconds(const std::function<void()>& body) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-// --- Servers, each in a process of its own: the port goes to stdout, and stdin's end is theirs.
+// --- Servers, each in a process of its own, which prints its port to stdout and ends at the end of stdin.
 
 void announce_and_wait(int port) {
   std::printf("%d\n", port);
@@ -53,7 +53,7 @@ void announce_and_wait(int port) {
   }
 }
 
-// As it is written with gRPC alone: every message is answered with one of as many bytes from static memory.
+// The server with gRPC alone: answers every message with one of equal size from static memory.
 class RawService final : public grpc::CallbackGenericService {
   struct Reactor final : public grpc::ServerGenericBidiReactor {
     explicit Reactor(const std::vector<char>& memory) : out(make(memory)) { StartRead(&in); }
@@ -90,7 +90,7 @@ void serve_raw() {
   announce_and_wait(port);
 }
 
-// "pull" answers with the large vector; anything else with nothing.
+// Answers "pull" with the large vector, and anything else with an empty message.
 class Service final : public tutti::rpc::Service {
  public:
   Message serve(const tutti::rpc::Caller&, const std::string& method, const Message&) override {
@@ -138,7 +138,7 @@ class ServerProcess {
   ServerProcess& operator=(const ServerProcess&) = delete;
 
   std::string address() const { return fmt::format("127.0.0.1:{}", port_); }
-  // Of the CPU, so far.
+  // The CPU time of the server so far.
   double seconds() const {
     std::ifstream file(fmt::format("/proc/{}/stat", pid_));
     std::string word;
@@ -157,7 +157,7 @@ class ServerProcess {
 
 // --- Callers.
 
-// gRPC alone, as an asynchronous client of its generic stub.
+// A client with gRPC alone: asynchronous calls of its generic stub.
 class RawCaller {
  public:
   explicit RawCaller(const std::string& address) {
@@ -219,7 +219,7 @@ class Caller {
     std::memset(to.data(), 3, to.size());
   }
 
-  // In one call, as gRPC's stream does it.
+  // Pushes and pulls in one call, as with gRPC's stream.
   void push_pull() { channel_.call("pull", {tutti::Json::object(), {{from_, {}}}}, {.into = {to_}}); }
   void push_small() { channel_.call("push", {tutti::Json::object(), {{from_.first(kSmall), {}}}}); }
 
@@ -248,7 +248,7 @@ void compare_large() {
   for (int round = -1; round < kRounds; ++round) {
     const std::array<double, 3> now = {milliseconds_each(raw), milliseconds_each(tcp),
                                        milliseconds_each(shared)};
-    // The first makes the connections.
+    // The first round opens the connections.
     for (size_t i = 0; i < now.size() && round >= 0; ++i) times[i].push_back(now[i]);
   }
   constexpr std::array kNames = {"gRPC's generic stream of bytes", "`rpc::Channel`",
@@ -296,14 +296,14 @@ int main(int argc, char** argv) {
     serve_tutti();
   } else {
     fmt::print(
-        "## Remote calls\n\nTwo processes of this machine, medians of {} rounds in turn (`./dev bench "
+        "## Remote calls\n\nTwo processes on this machine, medians of {} alternating rounds (`./dev bench "
         "rpc`).\n\n",
         kRounds);
     compare_large();
     fmt::print(
-        "\nTo reach: 10000 pushes a second of the server's CPU. (With the update of a parameter server: "
-        "`./dev bench servers`.)\n\n| callers, pushes of 4 KiB | a second | a second of the server's CPU "
-        "|\n|---:|---:|---:|\n");
+        "\nThe target is 10000 pushes per second of the server's CPU. (`./dev bench servers` includes the "
+        "update of a parameter server.)\n\n| callers, pushes of 4 KiB | a second | a second of the server's "
+        "CPU |\n|---:|---:|---:|\n");
     for (const int callers : {1, 2, 4}) measure_small(callers);
   }
   return 0;

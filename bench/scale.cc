@@ -1,6 +1,6 @@
-// How training scales: a cost model (scale_model.h) is fitted to runs on this machine, checked on runs that
-// it was not fitted to, and asked what a cluster would do whose parameters are given. Prints Markdown and
-// draws a picture.
+// Predicts how training scales: fits a cost model (scale_model.h) to runs on this machine, checks it on
+// other runs, and applies it to a cluster with the given parameters. Prints Markdown and draws a
+// picture.
 //   bench_scale --latency-us 5 --gbit 100 --step-ms 250 --gradient-mb 500 --ranks-per-host 4
 #include <algorithm>
 #include <array>
@@ -39,13 +39,13 @@ using chart::Chart;
 using chart::Mark;
 
 constexpr std::array kExchanges = {Exchange::Ring, Exchange::Tree, Exchange::Hierarchical, Exchange::Direct};
-constexpr double kGradientBytes = 1663370 * 4;  // of the MNIST network
+constexpr double kGradientBytes = 1663370 * 4;  // size of the MNIST network's gradients
 constexpr double kBetween = 1 << 20;
 constexpr std::array kWorkers = {1, 2, 3, 4, 6, 8};
 constexpr std::array kNetworkWorkers = {2, 4, 8};
 constexpr int kLargest = 1024;
 
-// The model is fitted to these, and has to foretell all others.
+// The model is fitted to these measurements and must predict all others.
 bool is_fitted(int workers) { return workers == 1 || workers == 2 || workers == 4; }
 bool is_fitted(const ExchangeSample& sample) { return is_fitted(sample.ranks) && sample.bytes != kBetween; }
 
@@ -82,8 +82,7 @@ struct Arguments {
 void add_flags(tutti::FlagSet& set, Arguments& a) {
   const auto add_positive = [&](const char* name, double& value, const char* help) {
     set.add(name, value, help);
-    set.require(name, "a number above 0",
-                [](const std::string& text) { return std::strtod(text.c_str(), nullptr) > 0; });
+    set.above(name, 0);
   };
   set.group("The cluster");
   add_positive("--latency-us", a.latency_us, "of a message between hosts, in microseconds");
@@ -95,6 +94,7 @@ void add_flags(tutti::FlagSet& set, Arguments& a) {
   add_positive("--gradient-mb", a.gradient_mb, "of all gradients, in 10^6 bytes");
   add_positive("--bucket-mb", a.bucket_mb, "that are exchanged as one");
   set.add("--jitter", a.jitter, "standard deviation of a worker's step, as a share of it");
+  set.at_least("--jitter", 0);
   set.add("--ranks-per-host", a.ranks_per_host, "workers of a host, a device each");
   set.at_least("--ranks-per-host", 1);
   add_positive("--memory-us", a.memory_us, "for looking at one other rank of the host, in microseconds");
@@ -109,9 +109,9 @@ void add_flags(tutti::FlagSet& set, Arguments& a) {
   set.add("--svg", a.svg, "where the picture goes");
 }
 
-// fmt::print(kCluster); Measuring
+// --- Measuring
 
-// Runs programs beside this one, and reads what they write.
+// Runs other programs and reads their output.
 class Runner {
  public:
   explicit Runner(const Arguments& arguments)
@@ -122,7 +122,7 @@ class Runner {
   Runner(const Runner&) = delete;
   Runner& operator=(const Runner&) = delete;
 
-  // Seconds of a step.
+  // Returns the seconds of a step.
   double step(int workers, const char* comm) const {
     const tutti::Json report = run(fmt::format(
         "'{0}/tutti' run -n {1} -- '{0}/mnist' --device cpu --comm {2} --batch {3} --steps {4} --threads 1 "
@@ -131,7 +131,7 @@ class Runner {
     return static_cast<double>(workers * arguments_.batch) / report.at("examples_per_second").get<double>();
   }
 
-  // Of an all-reduce.
+  // Returns measurements of an all-reduce.
   std::vector<ExchangeSample> exchange(int ranks, const char* comm, const char* operation) const {
     const tutti::Json figures = run(fmt::format(
         "'{}/tutti' bench collectives -n {} --comm {} --operation {} --sizes 4K,{:.0f},{:.0f} --seconds 0.5 "
@@ -156,11 +156,11 @@ class Runner {
   const std::string file_;
 };
 
-// Medians of the rounds.
+// The medians over the rounds.
 struct Measured {
   std::vector<ExchangeSample> memory;
   std::vector<ExchangeSample> loopback;
-  std::map<int, double> steps;           // [workers], in memory
+  std::map<int, double> steps;           // [workers], in shared memory
   std::map<int, double> loopback_steps;  // [workers]
 };
 
@@ -204,7 +204,7 @@ Measured measure(const Arguments& arguments) {
   return {medians(memory), medians(loopback), medians(steps), medians(loopback_steps)};
 }
 
-// fmt::print(kEfficiency, cluster.bucket The model of this machine
+// --- The model of this machine
 
 struct Model {
   Machine machine;
@@ -244,53 +244,54 @@ Model fit(const Measured& measured, int cores) {
   return model;
 }
 
-// --- Telling
+// --- The report
 
 constexpr const char* kThisMachine = R"(### This machine
 
-The MNIST network ({:.2f} MB of gradients), batches of {} a worker, one thread each, {} cores; medians of {} rounds in turn. The cores do
-everything: they compute, and they move the bytes, so here nothing of an exchange hides behind the backward pass, and workers beyond the
+The MNIST network ({:.2f} MB of gradients), batches of {} per worker, one thread each, {} cores; medians of {} alternating rounds. The cores both
+compute and move the bytes, so here no part of an exchange is hidden behind the backward pass, and workers beyond the number of
 cores take turns. The model was fitted to training with 1, 2 and 4 workers over shared memory, and to exchanges of 4 KB and of all
-gradients among 2 and 4 ranks. All else is foretold: 8 workers are twice as many as it has seen, and no training over TCP was among them.
-Ranks that take turns have a latency and a bandwidth of their own; those of 4 stand for any number. That they do, and that
-turns cost no latency, was put into the model after a look at an earlier run of all these rows: foretold are the numbers, not its form.
+gradients among 2 and 4 ranks. All other rows are predictions: the fit saw at most half of the 8 workers, and no training over TCP.
+Ranks that take turns have a latency and a bandwidth of their own; the values of 4 ranks are used for any number. This, and that
+taking turns costs no latency, was decided after an earlier run of all these rows: the numbers are predicted, but not the form of the
+model.
 
 )";
 
 constexpr const char* kCores = R"(
-A core with a worker to itself computes a step in {:.1f} ms, and each further core that computes makes all {:.0f} % slower: they share
+A core with a single worker computes a step in {:.1f} ms. Each further core that computes makes all of them {:.0f} % slower, since they share
 memory, caches and clock.
 
 )";
 
 constexpr const char* kCluster = R"(### A cluster
 
-What the same arithmetic says of a cluster whose workers have a device each, and whose network moves bytes while they compute. One machine
-cannot tell how a network behaves: **the parameters are assumed, not measured, and so are the figures that follow from them.** Measure
-yours with [`tutti bench collectives`](operations.md#measure-the-network) and give them to `bench_scale`.
+The same model, applied to a cluster in which each worker has a device, and the network moves bytes while they compute. The behaviour of a
+network cannot be measured on one machine: **the parameters are assumptions, not measurements, and so are the figures that follow from
+them.** Measure your own with [`tutti bench collectives`](operations.md#measure-the-network) and pass them to `bench_scale`.
 
 | parameter | flag | the cluster, assumed | this machine, fitted |
 |---|---|---|---|
 )";
 
 constexpr const char* kEfficiency = R"(
-Expected efficiency: a step alone / a step of all, each worker with as many examples as one alone. Workers of one host share memory in all
-variants, and in the hierarchical ones also where there are several hosts. Buckets of {:g} MB.
+Expected efficiency: the time of a step with one worker / the time of a step with all, at the same number of examples per worker. Workers of
+one host share memory in all variants if there is one host, and in the hierarchical variants also if there are several. Buckets of {:g} MB.
 
 | workers | hosts | ring | tree | hierarchical | hierarchical, direct (Tutti) |
 |---|---|---|---|---|---|
 )";
 
 constexpr const char* kBuckets = R"(
-Large buckets pay the latency less often, small ones hide better ({} workers; Tutti's own are of 1 MiB at least):
+Large buckets pay the latency less often; small ones are hidden better ({} workers; Tutti's own buckets have at least 1 MiB):
 
 | bucket, MB | ring | tree | hierarchical | hierarchical, direct (Tutti) |
 |---|---|---|---|---|
 )";
 
 constexpr const char* kLeftOut = R"(
-The last column is Tutti's: inside a host in shared memory, and between hosts each rank sends its slices straight to their owners, the
-bytes of a ring and its messages all at once. The others are what it could do instead. The model leaves out what switches do when many
+The last column is what Tutti does: shared memory inside a host, and between hosts each rank sends its slices directly to their owners, with
+as many bytes as a ring but all messages at once. The other columns are the alternatives. The model ignores congestion in switches when many
 hosts send at once.
 )";
 
@@ -464,7 +465,7 @@ int main(int argc, char** argv) {
     Arguments arguments;
     tutti::FlagSet flags("Fits a cost model to training on this machine, and foretells a cluster.");
     add_flags(flags, arguments);
-    // Variables for training are for the programs that this one starts.
+    // Environment variables for training are meant for the programs that this one starts.
     if (const auto text = flags.parse(argc, argv, tutti::Environment())) {
       fmt::print("{}", *text);
       return 0;

@@ -8,7 +8,7 @@ namespace {
 
 constexpr double kNothing = 1e-30;
 
-// a x + b y = c
+// The equation a x + b y = c.
 struct Equation {
   double a;
   double b;
@@ -19,7 +19,7 @@ struct Solution {
   double y = 0;
 };
 
-// Least squares of the relative errors. Where a free solution would be below 0, the one that is held at 0.
+// Least squares of the relative errors. A component that would be below 0 in the free solution is fixed at 0.
 Solution solve(const std::vector<Equation>& equations) {
   double aa = 0;
   double ab = 0;
@@ -36,7 +36,7 @@ Solution solve(const std::vector<Equation>& equations) {
     bc += b;
   }
   const double determinant = aa * bb - ab * ab;
-  // Equations that say the same of both: one of the two has it all.
+  // The equations cannot distinguish the two parameters: one of them gets the whole value.
   const bool determined = determinant > 1e-12 * aa * bb;
   const Solution free = {determined ? (ac * bb - bc * ab) / determinant : -1,
                          determined ? (bc * aa - ac * ab) / determinant : -1};
@@ -50,7 +50,7 @@ Solution solve(const std::vector<Equation>& equations) {
 }
 
 double wait_for_slowest(const Cluster& cluster, int workers) {
-  // The largest of W samples of a normal distribution lies about so many deviations above the mean.
+  // The maximum of W samples of a normal distribution is about this many deviations above the mean.
   return cluster.step * cluster.jitter * std::sqrt(2 * std::log(static_cast<double>(workers)));
 }
 
@@ -63,7 +63,7 @@ double tree(const Link& link, int members, double bytes) {
   return 2 * levels * link.latency + 2.0 * (members - 1) / members * bytes / link.bandwidth;
 }
 
-// To all owners of slices, and from them.
+// Sends slices directly to their owners, and the sums back.
 double direct(const Cluster& cluster, int members, double bytes) {
   const Link& link = cluster.network;
   return 2 * (link.latency + (members - 1) * cluster.message) +
@@ -93,7 +93,7 @@ Link fit_link(ExchangeModel model, int cores, const std::vector<ExchangeSample>&
   std::vector<Equation> equations;
   equations.reserve(samples.size());
   for (const auto& [ranks, bytes, seconds] : samples) {
-    // It is linear in the latency and in one over the bandwidth.
+    // The model is linear in the latency and in the inverse of the bandwidth.
     equations.push_back(
         {model({1, kInfinity}, ranks, cores, bytes), model({0, 1}, ranks, cores, bytes), seconds});
   }
@@ -153,8 +153,8 @@ double exchange_seconds(const Cluster& cluster, Exchange exchange, int workers, 
   return 0;
 }
 
-// Gradients become ready evenly over the backward pass; a bucket is exchanged when it is ready and the one
-// before it is through.
+// Gradients become ready evenly over the backward pass; a bucket is exchanged when it is ready and the
+// previous one is finished.
 double step_seconds(const Cluster& cluster, Exchange exchange, int workers) {
   const int buckets = std::max(1, static_cast<int>(std::floor(cluster.bytes / cluster.bucket)));
   const double each = exchange_seconds(cluster, exchange, workers, cluster.bytes / buckets);

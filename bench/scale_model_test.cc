@@ -10,7 +10,7 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr Exchange kExchanges[] = {Exchange::Ring, Exchange::Tree, Exchange::Hierarchical, Exchange::Direct};
 
-// Nothing but the exchange.
+// A cluster without jitter.
 Cluster exact() {
   Cluster cluster;
   cluster.jitter = 0;
@@ -63,7 +63,7 @@ TEST(ScaleModel, all_are_the_same_inside_one_host) {
   }
 }
 
-// By hand: 4 ranks, a byte a second, a second a message: 6 messages of 3 bytes; in a tree 4 messages.
+// Calculated by hand: 4 ranks, 1 byte/s, 1 s per message: 6 messages of 3 bytes; 4 messages in a tree.
 TEST(ScaleModel, counts_messages_and_bytes) {
   Cluster cluster = exact();
   cluster.ranks_per_host = 1;
@@ -78,18 +78,18 @@ TEST(ScaleModel, counts_messages_and_bytes) {
   EXPECT_DOUBLE_EQ(loopback_exchange({1, 1}, 4, 2, 12), 6 + 2 * 18);
 }
 
-// By hand: two buckets, ready 3 s and 6 s into a backward pass of 6 s.
+// Calculated by hand: two buckets, ready 3 s and 6 s after the start of a backward pass of 6 s.
 TEST(ScaleModel, exchange_hides_behind_the_backward_pass_but_for_the_last_bucket) {
   Cluster cluster = exact();
   cluster.ranks_per_host = 1;
   cluster.step = 9;
   cluster.bytes = 20;
   cluster.bucket = 10;
-  cluster.network = {0, 10};  // a second a bucket, between two
+  cluster.network = {0, 10};  // one second per bucket between two workers
   EXPECT_DOUBLE_EQ(step_seconds(cluster, Exchange::Ring, 2), 9 + 1);
-  cluster.network = {0, 2};  // five seconds: the second waits for the first
+  cluster.network = {0, 2};  // five seconds per bucket: the second waits for the first
   EXPECT_DOUBLE_EQ(step_seconds(cluster, Exchange::Ring, 2), 9 + 3 + 5 + 5 - 6);
-  cluster.backward = 0;  // nothing to hide behind
+  cluster.backward = 0;  // no backward pass to hide behind
   EXPECT_DOUBLE_EQ(step_seconds(cluster, Exchange::Ring, 2), 9 + 10);
   cluster.bucket = 1e9;  // one bucket
   cluster.backward = 2.0 / 3;
@@ -122,7 +122,7 @@ TEST(ScaleModel, workers_beyond_the_cores_take_turns) {
   EXPECT_DOUBLE_EQ(compute_seconds(machine, 8), 0.48);
 }
 
-// What the model itself gives comes back.
+// Fitting values that the model computed gives its parameters.
 TEST(ScaleModel, fits_find_the_parameters_again) {
   for (const ExchangeModel model : {memory_exchange, loopback_exchange}) {
     const Link link{3e-6, 8e9};
@@ -155,12 +155,12 @@ TEST(ScaleModel, ranks_that_take_turns_have_a_link_of_their_own) {
   EXPECT_NEAR(found.of(4, 4).bandwidth / 10e9, 1, 1e-9);
   EXPECT_NEAR(found.crowded.latency, 9e-6, 1e-12);
   EXPECT_NEAR(found.of(8, 4).bandwidth / 4e9, 1, 1e-9);
-  // Cores for all: nobody has seen a crowd.
+  // Every rank has a core: there are no samples of the crowded case.
   samples.resize(4);
   EXPECT_NEAR(fit_links(memory_exchange, 4, samples).crowded.latency, 1e-6, 1e-12);
 }
 
-// Two workers faster than one, and messages that cost less than nothing: the nearest that can be.
+// Two workers are faster than one, and messages have negative cost: the fit gives the nearest valid values.
 TEST(ScaleModel, fits_find_nothing_below_zero) {
   const Machine machine = fit_machine(2, {{1, 1.1}, {2, 0.9}});
   EXPECT_EQ(machine.contention, 0);
@@ -168,7 +168,7 @@ TEST(ScaleModel, fits_find_nothing_below_zero) {
   const Link link = fit_link(memory_exchange, 4, {{2, 1e3, 1e-7}, {2, 1e6, 1e-3}});
   EXPECT_EQ(link.latency, 0);
   EXPECT_GT(link.bandwidth, 0);
-  // One core alone says nothing of what several do to one another.
+  // A single core gives no information about contention.
   EXPECT_NEAR(fit_machine(1, {{1, 2}, {2, 4}}).compute, 2, 1e-12);
 }
 

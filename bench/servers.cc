@@ -1,8 +1,8 @@
-// Training with a parameter server: Tutti's, asynchronous and synchronous, beside two processes that know
-// nothing of each other, and TensorFlow's where pip can get it; one server and two workers, which share two
-// cores. What the server's memory is, and what pushes alone cost it. Prints Markdown.
+// Compares training with a parameter server: Tutti's, asynchronous and synchronous, two independent
+// processes, and TensorFlow's if pip can install it; one server and two workers, which share two cores. Also
+// measures the server's memory and the cost of pushes alone. Prints Markdown.
 //   bench_servers
-//   bench_servers task FILE COMMAND...    runs the command and writes what memory it took, if it is a server
+//   bench_servers task FILE COMMAND...    runs the command; for a server, writes its use of memory
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
@@ -29,7 +29,7 @@
 namespace {
 
 constexpr int kRounds = 3;
-constexpr int kSteps = 300;  // of each worker
+constexpr int kSteps = 300;  // per worker
 constexpr int kWorkers = 2;
 
 constexpr const char* kAsync = "Tutti ps-async";
@@ -38,17 +38,17 @@ constexpr const char* kSync = "Tutti ps-sync";
 constexpr const char* kAlone = "two independent processes";
 constexpr const char* kTensorFlow = "TensorFlow's parameter server";
 
-// The network's parameters and Adam's two slots of each, and how many gradients of a worker a server may
-// hold.
+// The network's parameters, Adam's two slots for each, and the number of gradients of a worker that a server
+// may hold.
 constexpr double kParametersMiB = 1663370 * 4.0 / (1 << 20);
 constexpr int kSlots = 2;
 constexpr int kGradientsOfAWorker = 2;
 
-// --- A task, and what memory it takes.
+// --- A task and its memory.
 
 struct Memory {
   double own = 0;  // MiB
-  double all = 0;  // with what it sees of its workers' memory
+  double all = 0;  // including the memory of its workers that it maps
 };
 
 Memory memory_of(pid_t pid) {
@@ -63,7 +63,7 @@ Memory memory_of(pid_t pid) {
   return {all - kilobytes["RssShmem:"] / 1024, all};
 }
 
-// The exit code. A server's peak is in the file afterwards.
+// Returns the exit code. Writes the peak memory of a server to the file.
 int run_task(const std::string& file, char** command) {
   constexpr std::chrono::milliseconds kPause{20};
   const bool is_server = tutti::Environment::of_process().get("TUTTI_JOB_NAME").value_or("") == "ps";
@@ -83,7 +83,7 @@ int run_task(const std::string& file, char** command) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
 }
 
-// --- Programs that are run.
+// --- The measured programs.
 
 class Programs {
  public:
@@ -105,7 +105,7 @@ class Programs {
   std::string with_server(const std::string& program) const {
     return fmt::format("'{}/tutti' run --ps 1 -n {} -- {}", bin_, kWorkers, program);
   }
-  // Prints the sum of what the reports say, and no memory.
+  // Prints the sum of the speeds in the reports, and 0 for the memory.
   static bench::Side side(const std::string& name, const std::string& script) {
     return {name,
             {"sh", "-c",
@@ -130,7 +130,7 @@ std::vector<bench::Side> Programs::sides() const {
     return fmt::format("taskset -c {} {} --report $F/{}.json >/dev/null", core, mnist(kSteps), report);
   };
   return {side(kAlone, alone(0, "a") + " & " + alone(1, "b") + "; wait"),
-          // A push is a step.
+          // Each push is a step.
           side(kAsync, trained("ps-async", kWorkers * kSteps)),
           side(kHalf, trained("ps-async --precision bf16", kWorkers * kSteps)),
           side(kSync, trained("ps-sync", kSteps)),
@@ -178,7 +178,7 @@ tutti::Json Programs::pushes(int workers, const std::string& sizes) const {
   return tutti::parse_json(take_file(), file());
 }
 
-// --- The page.
+// --- The report.
 
 void print_ratio(const std::string& what, double measured, const std::string& wanted) {
   fmt::print("| {} | {} | {} |\n", what, measured > 0 ? fmt::format("{:.2f}", measured) : "not measured",
@@ -190,13 +190,10 @@ void print_training(const Programs& programs) {
   std::map<std::string, double> speed;
   for (const auto& [name, measured] : bench::measure(sides, kRounds)) speed[name] = measured.per_second;
   fmt::print(
-      "## Parameter servers\n\n### Training\n\nThe MNIST network, Adam, batches of 50 a worker, fp32 but "
-      "where it is said; one "
-      "server "
-      "and two workers, which have a core each and share both with the server; median of {} rounds in turn "
-      "of {} "
-      "steps of each worker (`./dev bench servers`).\n\n| | images/s | to two independent processes "
-      "|\n|---|---:|---:|\n",
+      "## Parameter servers\n\n### Training\n\nThe MNIST network, Adam, batches of 50 per worker, fp32 "
+      "unless stated otherwise; one server and two workers, which have one core each and share both cores "
+      "with the server; median of {} alternating rounds of {} steps of each worker (`./dev bench "
+      "servers`).\n\n| | images/s | to two independent processes |\n|---|---:|---:|\n",
       kRounds, kSteps);
   for (const bench::Side& side : sides) {
     if (speed[side.name] > 0) {
@@ -219,12 +216,11 @@ void print_memory(const Programs& programs) {
   const double limit = kParametersMiB * (1 + kSlots + kWorkers * kGradientsOfAWorker);
   const Memory idle = programs.idle_server();
   fmt::print(
-      "\n### Memory of the server\n\nPeak of its resident memory in such a training, above the {:.0f} MiB of "
-      "one "
-      "that is idle. Parameters, slots and {} gradients a worker are {:.1f} MiB. Workers of this machine "
-      "have "
-      "theirs in memory that the server sees too; the last column counts that as well.\n\n"
-      "| | MiB | of that limit | MiB with what it sees of its workers |\n|---|---:|---:|---:|\n",
+      "\n### Memory of the server\n\nPeak resident memory of the server during this training, above the "
+      "{:.0f} MiB of an idle server. Parameters, slots and {} gradients per worker take {:.1f} MiB. Workers "
+      "on the same machine keep their gradients in memory that the server can access as well; the last "
+      "column includes it.\n\n| | MiB | of that limit | MiB with what it sees of its workers "
+      "|\n|---|---:|---:|---:|\n",
       idle.all, kGradientsOfAWorker, limit);
   for (const char* strategy : {"ps-async", "ps-sync"}) {
     const Memory memory = programs.server(strategy);
@@ -235,11 +231,9 @@ void print_memory(const Programs& programs) {
 
 void print_pushes(const Programs& programs) {
   fmt::print(
-      "\n### Pushes\n\nA push is an update by plain SGD, and brings back the values: `tutti bench ps`. At 4 "
-      "KiB a "
-      "server is to make 10000 a second of its CPU.\n\n"
-      "| workers | over | bytes | median us | GB/s | pushes/s | pushes a second of the server's CPU "
-      "|\n|---:|---|---:|---:|---:|---:|---:|\n");
+      "\n### Pushes\n\nA push is an update by plain SGD and returns the new values (`tutti bench ps`). The "
+      "target at 4 KiB is 10000 pushes per second of the server's CPU.\n\n| workers | over | bytes | median "
+      "us | GB/s | pushes/s | pushes a second of the server's CPU |\n|---:|---|---:|---:|---:|---:|---:|\n");
   const auto print = [&](int workers, const std::string& sizes) {
     const tutti::Json figures = programs.pushes(workers, sizes);
     for (const tutti::Json& row : figures.at("rows")) {

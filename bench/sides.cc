@@ -16,14 +16,14 @@
 namespace bench {
 namespace {
 
-// For the shell.
+// Quotes a text for the shell.
 std::string quoted(const std::string& text) {
   std::string result = "'";
   for (const char c : text) result += c == '\'' ? std::string("'\\''") : std::string(1, c);
   return result + "'";
 }
 
-// The last line that the command prints; empty where it prints nothing. `end` is the shell's.
+// Returns the last line that the command prints, or "". `end` is appended to the shell command.
 std::string last_line_of(const std::vector<std::string>& words, const char* end = "") {
   std::string command;
   for (const std::string& word : words) command += quoted(word) + " ";

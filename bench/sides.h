@@ -9,29 +9,29 @@
 
 namespace bench {
 
-// What one process measured of itself; it prints the two numbers on its last line.
+// The result of one process, which prints the two numbers on its last line.
 struct Measured {
-  double per_second = 0;  // images, or whatever the benchmark counts
+  double per_second = 0;  // images, or another unit of the benchmark
   double peak_mebibytes = 0;
 };
 
-// One of the things that are compared: a command that measures itself.
+// One of the compared programs: a command that measures itself.
 struct Side {
   std::string name;
   std::vector<std::string> command;
 };
 
-// Pins this process, and the threads it will have, to one core.
+// Pins this process and the threads that it will start to one core.
 void pin_to_one_core();
 
-// "1234.5 210.3": so much per second, and the peak of this process's memory so far.
+// Prints "1234.5 210.3": the speed per second, and the peak of this process's memory so far.
 void print_measured(double per_second);
 
-// Runs every side `rounds` times, in turn, so that whatever else the machine does hits all of them alike: the
-// medians of each. A side whose command cannot be run is left out.
+// Runs every side `rounds` times, alternating between them, so that other load on the machine affects all
+// equally. Returns the medians of each. A side whose command cannot be run is left out.
 std::map<std::string, Measured> measure(const std::vector<Side>& sides, int rounds);
 
-// A folder for what is measured with; it goes with this, and all that is in it.
+// A folder for the benchmark's data, which is removed with all its contents by the destructor.
 class Scratch {
  public:
   explicit Scratch(const std::string& parent);
@@ -45,10 +45,10 @@ class Scratch {
   const std::string path_;
 };
 
-// The folder of the benchmarks' sources, with the peers' scripts (CMake writes it down).
+// Returns the folder of the benchmarks' sources and the peers' scripts (CMake defines it).
 std::filesystem::path folder();
 
-// A Python that has those peers, as scripts/peer-python makes it the first time; nothing where it cannot.
+// Returns a Python with these peers, which scripts/peer-python installs on first use; nullopt if it cannot.
 std::optional<std::string> peer_python(const std::string& peers);
 
 double median(std::vector<double> values);

@@ -1,5 +1,5 @@
-// How fast tables of text become tensors: 210 columns of floats, one core, beside what Python has for it.
-// All in turn, in one run. Prints Markdown.
+// Measures how fast text tables become tensors, with 210 columns of floats on one core, compared with
+// Python's libraries. Alternates between all sides in one run. Prints Markdown.
 //   bench_tables                     all sides
 //   bench_tables --side parse DIR    one side, for the parent or a profiler; DIR has shards
 #include <array>
@@ -34,7 +34,7 @@ const data::Schema& schema() {
   return kSchema;
 }
 
-// The targets' rows are in another order.
+// Writes the rows of the targets in a different order.
 void write_shard(const std::string& folder) {
   tutti::make_directories(folder);
   std::mt19937_64 random(1);
@@ -67,7 +67,7 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-// One epoch from the files, opening them included.
+// Reads one epoch from the files, including opening them.
 int feed(const std::string& root, data::Order order) {
   const auto begin = Clock::now();
   const data::Feed feed = data::table_feed(root, schema(), {.memory = 0});
@@ -80,7 +80,7 @@ int feed(const std::string& root, data::Order order) {
   return 0;
 }
 
-// Without joining: one table, one tensor.
+// Reads one table into one tensor, without joining.
 int parse(const std::string& root) {
   const auto begin = Clock::now();
   const data::Schema desc = {{"desc", {"descriptors.tsv"}}};
@@ -92,7 +92,7 @@ int parse(const std::string& root) {
   return 0;
 }
 
-// Files a second: until the first batch is there.
+// Measures the time to the first batch, as the size of the files divided by it.
 int first_batch(const std::string& root) {
   const auto begin = Clock::now();
   const data::Feed feed = data::table_feed(root, schema()).shuffle();
@@ -122,10 +122,10 @@ constexpr std::array kPeers = {Peer{"pandas", "pandas, its C reader"}, Peer{"pol
 
 void print_report(const std::map<std::string, bench::Measured>& all, double size) {
   fmt::print(
-      "## Tables\n\nTSV, {} rows of {} floats, and a second table of one column whose rows are in another "
-      "order, {:.0f} MB in all; one core, files in memory, from opening them on; median of {} rounds in turn "
-      "(`./dev bench tables`).\n\n| | MB/s | to reach | times pandas | to reach | peak memory, MiB |\n"
-      "|---|---|---|---|---|---|\n",
+      "## Tables\n\nTSV, {} rows of {} floats, and a second table of one column with its rows in another "
+      "order, {:.0f} MB in all; one core, files in memory, opening them included; median of {} alternating "
+      "rounds (`./dev bench tables`).\n\n| | MB/s | to reach | times pandas | to reach | peak memory, MiB "
+      "|\n|---|---|---|---|---|---|\n",
       kRows, kColumns, size, kRounds);
   const auto row = [&](const std::string& side, const std::string& name, const std::string& peer,
                        const char* least, const char* times) {
@@ -144,12 +144,12 @@ void print_report(const std::map<std::string, bench::Measured>& all, double size
   for (const Peer& peer : kPeers)
     row(std::string(peer.side) + "-join", std::string("  ") + peer.name, "pandas-join", "", "");
   if (all.contains("first"))
-    fmt::print("\nThe first batch is there after {:.2f} s for each GB (to reach: 1 s).\n",
+    fmt::print("\nThe first batch is available after {:.2f} s for each GB (to reach: 1 s).\n",
                1000 / all.at("first").per_second);
 }
 
-// How often, and for how long in all, a step of examples/05_descriptors waits for its batch at two workers
-// once the first second is over. Its readers share two cores with the training.
+// Prints how often, and for how long in total, a step of examples/05_descriptors waits for its batch with two
+// workers after the first second. Its readers share two cores with the training.
 void print_waits_of_example(const fs::path& bin, const std::string& root) {
   const std::string data = root + "/example";
   const std::string trace = root + "/trace.json";
@@ -180,9 +180,8 @@ void print_waits_of_example(const fs::path& bin, const std::string& root) {
     waited += event.at("dur").get<double>();
   }
   fmt::print(
-      "\nThe example of descriptors at two workers, after its first second: {} steps of either worker in "
-      "{:.1f} s, "
-      "{} waits for a batch, {:.2f} % of the time (to reach: none).\n",
+      "\nThe example of descriptors with two workers, after its first second: {} steps of each worker in "
+      "{:.1f} s, {} waits for a batch, {:.2f} % of the time (to reach: none).\n",
       steps, (last - first) / kSecond - 1, waits, 100 * waited / (2 * (last - first - kSecond)));
 }
 
@@ -195,7 +194,7 @@ int measure_all() {
   for (const char* side : {"parse", "sequential", "shuffled", "first"})
     sides.push_back({side, {self.string(), "--side", side, root}});
   const std::string script = (bench::folder() / "peers/tables.py").string();
-  // The distribution's has pandas, where nothing can be fetched.
+  // The distribution's Python has pandas, in case nothing can be downloaded.
   const std::string python = bench::peer_python("tables").value_or("/usr/bin/python3");
   for (const char* side : {"parse", "join"}) {
     for (const Peer& p : kPeers)

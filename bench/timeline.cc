@@ -1,4 +1,4 @@
-// What a span of the timeline costs, as rows of a Markdown table.
+// Measures the cost of a span of the timeline, as rows of a Markdown table.
 //   bench_timeline
 #include "tutti/base/timeline.h"
 
@@ -15,13 +15,13 @@ using tutti::Timeline;
 
 constexpr int64_t kSpans = 2'000'000;
 
-// Keeps the compiler from seeing that there is no timeline.
+// Prevents the compiler from seeing that there is no timeline.
 void spans(Timeline* volatile* timeline) {
   for (int64_t n = 0; n < kSpans; ++n)
     const SpanScope scope(*timeline, Activity::Wait, "all_reduce", n, "gradients");
 }
 
-// In each of so many threads at once.
+// Returns the time per span in each of `count` concurrent threads.
 double nanoseconds_each(Timeline* given, int count) {
   Timeline* volatile timeline = given;
   std::vector<std::thread> threads;
@@ -34,7 +34,7 @@ double nanoseconds_each(Timeline* given, int count) {
 }  // namespace
 
 int main() {
-  std::printf("## The timeline\n\nWhat one span costs, --timeline included or not.\n\n");
+  std::printf("## The timeline\n\nThe cost of one span, without and with --timeline.\n\n");
   std::printf("| timeline | threads | ns a span |\n|---|---:|---:|\n");
   for (const int threads : {1, 2}) {
     Timeline timeline;

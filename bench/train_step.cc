@@ -1,5 +1,5 @@
-// The MNIST network trained by the Trainer, by a loop written by hand against LibTorch, and by PyTorch from
-// Python: one core each, in turn, in one run. Prints Markdown.
+// Compares training the MNIST network with the Trainer, with a hand-written loop against LibTorch, and with
+// PyTorch from Python: one core each, alternating, in one run. Prints Markdown.
 //   bench_train_step                         all sides
 //   bench_train_step --side trainer-fp32     one side, for the parent or a profiler
 #include <chrono>
@@ -25,7 +25,7 @@ constexpr int64_t kWarmUp = 20;
 constexpr int64_t kSteps = 120;
 constexpr int kRounds = 7;
 
-// Speed over the steps after the warm-up.
+// Measures the speed over the steps after the warm-up.
 class StepClock {
  public:
   void step() {
@@ -51,7 +51,7 @@ class ClockHook final : public tutti::Hook {
   StepClock& clock_;
 };
 
-// As a user writes it, with everything that is on by default: feed, hooks, guard, progress.
+// Trains as a user would, with everything that is on by default: feed, hooks, guard, progress.
 int trainer(const std::string& precision) {
   std::vector<std::string> words = {"bench",       "--device", "cpu",         "--threads", "1",
                                     "--precision", precision,  "--log-level", "error"};
@@ -79,7 +79,7 @@ struct LoopOptions {
   bool keep_freed_memory = false;
 };
 
-// What one writes without Tutti: the examples in memory, a shuffled index, a batch, a step.
+// Trains without Tutti: examples in memory, a shuffled index, a batch, a step.
 int loop(const LoopOptions& options) {
   if (options.keep_freed_memory) {
     mallopt(M_MMAP_THRESHOLD, 32 << 20);
@@ -158,8 +158,7 @@ void print_report(const std::map<std::string, bench::Measured>& all) {
   }
   fmt::print(
       "## Training step\n\nThe MNIST network (conv 5x5x32, conv 5x5x64, 500, 10), Adam, batches of {}, one "
-      "core each; median "
-      "of {} rounds in turn of {} steps (`./dev bench train_step`).\n\n",
+      "core each; median of {} alternating rounds of {} steps (`./dev bench train_step`).\n\n",
       kBatch, kRounds, kSteps);
   fmt::print("| | images/s | peak memory, MiB |\n|---|---|---|\n");
   const std::pair<const char*, const char*> rows[] = {

@@ -1,6 +1,6 @@
-// Training on two workers: Tutti's, two processes that know nothing of each other, and PyTorch's
-// DistributedDataParallel over Gloo, and Horovod where pip can get them; the MNIST network, one core each.
-// Prints Markdown.
+// Compares training on two workers: Tutti, two independent processes, PyTorch's DistributedDataParallel over
+// Gloo, and Horovod (the latter two if pip can install them); the MNIST network, one core each. Prints
+// Markdown.
 #include <filesystem>
 #include <map>
 #include <string>
@@ -15,7 +15,7 @@ namespace {
 constexpr int kRounds = 3;
 constexpr const char* kTwoWorkers = "two workers";
 
-// Prints the sum of what the reports say, and no memory.
+// Prints the sum of the speeds in the reports, and 0 for the memory.
 constexpr const char* kSumOfReports =
     "cat $F/*.json | awk -F'[:,]' '/examples_per_second/ { sum += $2 } END { print sum, 0 }'; rm -r $F";
 
@@ -56,9 +56,9 @@ int main() {
   const std::string bin = self.parent_path().string();
   const auto measured = bench::measure(sides(bin), kRounds);
   fmt::print(
-      "## Two workers\n\nThe MNIST network, Adam, batches of 50 a worker, fp32, one core each; median of {} "
-      "rounds in turn "
-      "of 300 steps (`./dev bench workers`).\n\n| | images/s | to two workers |\n|---|---|---|\n",
+      "## Two workers\n\nThe MNIST network, Adam, batches of 50 per worker, fp32, one core each; median of "
+      "{} alternating rounds of 300 steps (`./dev bench workers`).\n\n| | images/s | to two workers "
+      "|\n|---|---|---|\n",
       kRounds);
   const double two_workers = measured.contains(kTwoWorkers) ? measured.at(kTwoWorkers).per_second : 0;
   for (const auto& [name, side] : measured)

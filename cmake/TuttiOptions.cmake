@@ -1,7 +1,11 @@
 # What can be switched, and the flags that every target is compiled with.
 
-option(TUTTI_TESTS "Build the tests" ON)
-option(TUTTI_BENCH "Build the benchmarks" ON)
+option(TUTTI_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
+option(TUTTI_BENCH "Build the benchmarks" ${PROJECT_IS_TOP_LEVEL})
+if(NOT PROJECT_IS_TOP_LEVEL AND (TUTTI_TESTS OR TUTTI_BENCH))
+  message(FATAL_ERROR "TUTTI_TESTS and TUTTI_BENCH need the examples, which are not built inside another project. "
+    "Switch both off here, and configure ${PROJECT_SOURCE_DIR} by itself for the tests and benchmarks.")
+endif()
 option(TUTTI_WERROR "Warnings are errors (CI switches it on)" OFF)
 set(TUTTI_SANITIZE "" CACHE STRING "Sanitizers, as -fsanitize= takes them: 'address,undefined' or 'thread'")
 # AUTO uses the part where it is found, ON stops the configure where it is not, OFF leaves it out.
@@ -13,12 +17,26 @@ set(TUTTI_WITH_NCCL AUTO CACHE STRING "NCCL between GPUs, by the c10d inside Lib
 set(TUTTI_WITH_GRPC AUTO CACHE STRING "Parameter servers and remote workers, over gRPC: AUTO, ON or OFF")
 set(TUTTI_WITH_MPI AUTO CACHE STRING "Open MPI between machines: AUTO, ON or OFF")
 
+# All that is set here without CACHE, and all options that are added, apply to Tutti's own folders alone. A project that
+# adds Tutti as a subdirectory keeps its settings; tutti_library() gives it what it needs to use the library.
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
-set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
-if(NOT CMAKE_BUILD_TYPE)
-  set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
+# Imported targets that the library links (Threads::Threads, MPI::MPI_C, ZLIB::ZLIB) must be visible where a program links it.
+set(CMAKE_FIND_PACKAGE_TARGETS_GLOBAL ON)
+get_property(tutti_multi_config GLOBAL PROPERTY GENERATOR_IS_MULTI_CONFIG)
+if(NOT CMAKE_BUILD_TYPE AND NOT tutti_multi_config)
+  if(PROJECT_IS_TOP_LEVEL)
+    set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
+  else()
+    set(CMAKE_BUILD_TYPE Release) # for Tutti's own folders
+  endif()
+endif()
+if(NOT PROJECT_IS_TOP_LEVEL)
+  # Settings of the surrounding project that Tutti's sources are not written for: TUTTI_JOIN joins them already.
+  set(CMAKE_UNITY_BUILD OFF)
+  set(CMAKE_CXX_CLANG_TIDY)
 endif()
 # -g1 keeps function names and lines for perf and for sanitizer reports at a third of the size.
 set(CMAKE_CXX_FLAGS_RELEASE "-O2 -g1")
@@ -34,8 +52,12 @@ endif()
 add_compile_options(-ffp-contract=off)
 # -fPIC for all alike: the precompiled header serves libraries and programs.
 add_compile_options(-Wall -Wextra -fPIC)
+if(NOT PROJECT_IS_TOP_LEVEL)
+  # Warnings about Tutti are not the user's business, least of all where the surrounding project makes them errors.
+  add_compile_options(-w)
+endif()
 # Reading LibTorch's headers takes four seconds of each compilation. To the compiler a source is then something included.
-set(TUTTI_JOIN 0 CACHE STRING "Compile so many sources of a target as one (the presets: 8)")
+set(TUTTI_JOIN 8 CACHE STRING "Compile so many sources of a target as one; 0: each by itself")
 if(TUTTI_JOIN GREATER 1)
   add_compile_options(-Wno-subobject-linkage)
 endif()

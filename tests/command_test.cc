@@ -1,6 +1,8 @@
-// `tutti inspect` and `tutti doctor`, as their users meet them.
+// Tests `tutti inspect` and `tutti doctor` from a user's point of view.
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <signal.h>
 
 #include <gmock/gmock.h>
 #include <torch/types.h>
@@ -16,6 +18,7 @@ namespace {
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::PrintToString;
 
 store::Checkpoint small_checkpoint(int64_t step) {
   store::Checkpoint checkpoint;
@@ -123,6 +126,46 @@ TEST(Doctor, looks_at_everything_and_knows_the_blas) {
   }
   EXPECT_THAT(result.out, Not(HasSubstr("reference BLAS")));
   EXPECT_EQ(result.exit_code, result.out.find("\nbad ") == std::string::npos ? 0 : 1) << result.out;
+}
+
+// Errors are printed as programs do.
+TEST(Commands, print_errors_with_their_kind) {
+  const TestFolder folder;
+  const std::string tutti = program_path("tutti");
+  for (const Words& arguments :
+       std::vector<Words>{{"inspekt"},
+                          {"run"},
+                          {"inspect", folder / "nowhere"},
+                          {"inspect", "--ids", "x"},
+                          {"shard", folder / "t.csv", "-n", "2", "--out", folder / "s"},
+                          {"doctor", "--fast"},
+                          {"bench", "nothing"},
+                          {"serve"},
+                          {"stop"}}) {
+    const auto result = run_program(Words{tutti} + arguments);
+    EXPECT_EQ(result.exit_code, 2) << PrintToString(arguments);
+    EXPECT_THAT(result.err, ::testing::StartsWith("InvalidArgument: ")) << PrintToString(arguments);
+    EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+  }
+  folder.write("t.csv", "ID,x\na\n");
+  const auto damaged = run_program({tutti, "inspect", folder / "t.csv"});
+  EXPECT_EQ(damaged.exit_code, 12);
+  EXPECT_THAT(damaged.err, ::testing::StartsWith("DataLoss: "));
+}
+
+TEST(Doctor, ends_by_a_signal_that_interrupts_it) {
+  for (const int number : {SIGINT, SIGTERM}) {
+    RunningProgram doctor({program_path("tutti"), "doctor"});
+    EXPECT_TRUE(eventually([&] {
+      std::error_code ignored;
+      const auto program =
+          std::filesystem::read_symlink("/proc/" + std::to_string(doctor.pid()) + "/exe", ignored);
+      return program.filename() == "tutti-torch";
+    }));
+    kill(doctor.pid(), number);
+    EXPECT_EQ(doctor.wait(), 128 + number);
+    EXPECT_EQ(doctor.out(), "");
+  }
 }
 
 TEST(Doctor, calls_a_contradictory_identity_bad) {

@@ -1,9 +1,10 @@
-// The example of tables and shards, as its README has it, at several numbers of workers and in every
+// Tests the example of tables and shards, as in its README, with different numbers of workers and in every
 // partition.
 #include <filesystem>
 #include <string>
 
 #include <gmock/gmock.h>
+#include <nlohmann/json.hpp>
 
 #include "tests/tool.h"
 #include "tutti/base/file.h"
@@ -31,7 +32,7 @@ class Descriptors : public ::testing::Test {
     if (workers > 1) words = {program_path("tutti"), "run", "-n", std::to_string(workers), "--"};
     return words + Words{program_path("descriptors"), "--data", data()} + flags;
   }
-  // The line with the AUC, as the chief prints it.
+  // Returns the line with the AUC that the chief prints.
   static std::string auc(int workers, const Words& flags = {}) {
     const auto result = run_program(training(workers, flags));
     EXPECT_EQ(result.exit_code, 0) << result.err;
@@ -73,6 +74,19 @@ TEST_F(Descriptors, learns_with_all_examples_at_once_the_same_at_any_number_of_w
   EXPECT_TRUE(value && *value > 0.9) << alone;
 }
 
+TEST_F(Descriptors, have_the_hash_of_the_weights_in_the_report_after_training_with_all_examples_at_once) {
+  const auto report_at = [&](int workers) {
+    const std::string path = *folder / "report.json";
+    auc(workers, {"--full-batch", "--steps", "5", "--starts", "1", "--lanes", "3", "--report", path});
+    return nlohmann::json::parse(read_file(path));
+  };
+  const nlohmann::json alone = report_at(1);
+  EXPECT_EQ(alone.at("weights_sha256").get<std::string>().size(), 64);
+  const nlohmann::json together = report_at(3);
+  EXPECT_EQ(together.at("weights_sha256"), alone.at("weights_sha256"));
+  EXPECT_EQ(together.at("world"), 3);
+}
+
 TEST_F(Descriptors, runs_under_mpirun) {
   if (run_program({"sh", "-c", "command -v mpirun"}).exit_code != 0)
     GTEST_SKIP() << "NOTHING IS TESTED HERE: there is no mpirun (apt-get install openmpi-bin)";
@@ -100,7 +114,7 @@ TEST_F(Descriptors, say_what_is_in_the_way) {
   EXPECT_THAT(nothing.err, HasSubstr("nowhere/train"));
   const auto misspelt = run_program(training(1, {"--partition", "sizes"}));
   EXPECT_EQ(misspelt.exit_code, 2);
-  EXPECT_THAT(misspelt.err, HasSubstr("mod, size and all"));
+  EXPECT_THAT(misspelt.err, HasSubstr("one of all, size, mod"));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The same program on a GPU. Built wherever LibTorch knows CUDA; skips loudly where no device is.
+// Tests the same program on a GPU. Built if LibTorch supports CUDA; skips visibly if there is no device.
 #include <gtest/gtest.h>
 #include <torch/cuda.h>
 

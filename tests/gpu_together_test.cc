@@ -1,4 +1,4 @@
-// Several workers on one GPU, whose gradients go through the host.
+// Tests several workers on one GPU, whose gradients go through the host's memory.
 #include <gmock/gmock.h>
 #include <torch/cuda.h>
 

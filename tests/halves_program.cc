@@ -1,5 +1,5 @@
-// What halves_test starts: one network in two halves, on one task or on two, of which worker/1 serves the
-// second. Prints the loss of every step and the hashes of both halves.
+// The program of halves_test: one network in two halves, on one task or on two, of which worker/1 serves the
+// second half. Prints the loss of every step and the hashes of both halves.
 #include <csignal>
 #include <cstdio>
 #include <functional>
@@ -51,7 +51,7 @@ struct Tail : nn::Module {
   int64_t die_at = -1;
 };
 
-// The second half, here or elsewhere.
+// The second half, in this task or in another one.
 struct Second {
   std::function<torch::Tensor(const torch::Tensor&)> forward;
   std::function<void()> zero_grad;

@@ -1,4 +1,4 @@
-// Two halves of one network as processes: that agree to the bit, are killed, and miss each other.
+// Tests two halves of one network as processes: equal bits, killed tasks, and tasks that do not meet.
 #include <memory>
 #include <signal.h>
 
@@ -67,7 +67,7 @@ TEST_F(Halves, that_are_stopped_are_not_waited_for_longer_than_told) {
 TEST_F(Halves, that_nobody_comes_for_end_by_themselves) {
   const auto server = start(1, {"--start-timeout", "1"});
   EXPECT_EQ(server->wait(), exit_code(ErrorKind::Timeout)) << server->err();
-  EXPECT_THAT(server->err(), HasSubstr("worker/1: nobody has come for its modules"));
+  EXPECT_THAT(server->err(), HasSubstr("worker/1: no client has connected to its modules"));
 }
 
 TEST_F(Halves, whose_client_is_killed_name_it) {
@@ -82,7 +82,7 @@ TEST_F(Halves, whose_client_is_killed_name_it) {
 TEST_F(Halves, that_do_not_come_are_named) {
   const auto client = start(0, {"--steps", "1", "--start-timeout", "1"});
   EXPECT_EQ(client->wait(), exit_code(ErrorKind::Timeout)) << client->err();
-  EXPECT_THAT(client->err(), AllOf(HasSubstr("'tail' did not come"), HasSubstr("worker/1 (127.0.0.1:")));
+  EXPECT_THAT(client->err(), AllOf(HasSubstr("'tail' was not available"), HasSubstr("worker/1 (127.0.0.1:")));
 }
 
 }  // namespace

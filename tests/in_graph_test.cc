@@ -1,8 +1,9 @@
-// A master and its passive workers as their users run them: the same program, and bare servers that are sent
-// one.
+// Tests a master and its passive workers as users run them: with the same program, and with bare servers that
+// receive one.
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <set>
 #include <sstream>
 
 #include <gmock/gmock.h>
@@ -33,10 +34,54 @@ TEST(InGraph, has_the_bits_of_one_process) {
 
 TEST(InGraph, clips_the_gradient_and_leaves_out_empty_lanes_with_the_bits_of_one_process) {
   const TestFolder folder;
-  // Of the last of the two steps, lanes 1 and 2 have nothing.
+  // In the last of the two steps, lanes 1 and 2 have no examples.
   const Flags flags = {"--net",    "normed", "--clip-norm",        "0.5", "--lanes", "3", "--batch", "19000",
                        "--epochs", "1",      "--no-drop-remainder"};
   EXPECT_EQ(hash_of(driven(2, flags), folder), hash_of(training(1, flags), folder));
+}
+
+TEST(InGraph, ends_where_a_hook_says_at_the_step_of_one_process) {
+  const TestFolder folder;
+  const Flags flags = {"--net", "normed", "--lanes", "4", "--batch", "3", "--steps", "100", "--stop-at", "7"};
+  const nlohmann::json alone = report_of(training(1, flags), folder);
+  const Flags kept = with(flags, {"--logdir", folder / "log"});
+  for (const int workers : {2, 1}) {
+    const nlohmann::json report = report_of(driven(workers, kept), folder);
+    EXPECT_EQ(report.at("steps"), 8) << workers;
+    EXPECT_EQ(report.at("weights_sha256"), alone.at("weights_sha256")) << workers;
+  }
+}
+
+TEST(InGraph, saves_every_so_many_steps_and_no_more_often) {
+  const TestFolder folder;
+  const ProgramResult result =
+      run_program(driven(2, {"--batch", "3", "--steps", "50", "--logdir", folder / "log",
+                             "--checkpoint-every", "15", "--keep", "100"}));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  std::set<std::string> saved;
+  for (const auto& entry : std::filesystem::directory_iterator(folder / "log")) {
+    const std::string name = entry.path().filename();
+    if (name.starts_with("ckpt-")) saved.insert(name);
+  }
+  EXPECT_EQ(saved, (std::set<std::string>{"ckpt-15", "ckpt-30", "ckpt-45", "ckpt-50"}));
+}
+
+TEST(InGraph, a_hook_may_measure_between_two_steps) {
+  const TestFolder folder;
+  const Flags flags = {"--lanes",         "2",  "--batch",   "20", "--steps", "30",
+                       "--measure-every", "10", "--evaluate"};
+  const ProgramResult alone = run_program(training(1, flags));
+  const ProgramResult result = run_program(driven(2, flags));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto measured = [](const ProgramResult& ran) {
+    std::vector<std::string> lines;
+    for (size_t at = ran.out.find("accuracy "); at != std::string::npos;
+         at = ran.out.find("accuracy ", at + 1))
+      lines.push_back(ran.out.substr(at, ran.out.find('\n', at) - at));
+    return lines;
+  };
+  EXPECT_EQ(measured(result).size(), 3U) << result.out;
+  EXPECT_EQ(measured(result), measured(alone));
 }
 
 TEST(InGraph, says_who_did_what) {
@@ -104,8 +149,21 @@ TEST(InGraph, refuses_a_worker_of_another_model) {
   const auto worker = terminals.start("worker", 0, {"--net", "normed"}, program);
   const auto master = terminals.start("master", 0, {"--net", "odd"}, program);
   EXPECT_EQ(master->wait(), exit_code(ErrorKind::InvalidArgument)) << master->err();
-  EXPECT_THAT(master->err(), HasSubstr("worker/0 has not the same plan"));
+  EXPECT_THAT(master->err(), HasSubstr("worker/0 does not train the same as"));
   EXPECT_EQ(worker->wait(), exit_code(ErrorKind::InvalidArgument)) << worker->err();
+}
+
+TEST(InGraph, refuses_a_worker_with_another_flag_and_tells_all) {
+  const Terminals terminals({{"master", 1}, {"worker", 2}});
+  const Flags program = {together_program(), "--strategy", "in-graph", "--steps", "5"};
+  const auto other = terminals.start("worker", 1, {"--clip-norm", "0.5"}, program);
+  const auto worker = terminals.start("worker", 0, {}, program);
+  const auto master = terminals.start("master", 0, {}, program);
+  for (const auto* task : {&master, &worker, &other}) {
+    EXPECT_EQ((*task)->wait(), exit_code(ErrorKind::InvalidArgument)) << (*task)->err();
+    EXPECT_THAT((*task)->err(), HasSubstr("worker/1"));
+    EXPECT_THAT((*task)->err(), HasSubstr("'--clip-norm 0.5'"));
+  }
 }
 
 TEST(InGraph, names_workers_that_do_not_come) {
@@ -124,7 +182,7 @@ TEST(InGraph, wants_somebody_who_computes) {
   EXPECT_THAT(result.err, HasSubstr("tutti run -n 2"));
 }
 
-// The chapter's cluster: a master, and two bare servers in jobs of their own.
+// The cluster of the documentation: a master, and two bare servers in jobs of their own.
 class BareServers : public ::testing::Test {
  protected:
   Flags example(const Flags& flags) const {
@@ -178,7 +236,7 @@ TEST_F(BareServers, carry_out_nothing_where_they_were_not_told_so) {
   const auto other = serve("worker_");
   const auto master = terminals_.start("master", 0, {}, in_graph({}));
   EXPECT_EQ(master->wait(), exit_code(ErrorKind::InvalidArgument)) << master->err();
-  EXPECT_THAT(master->err(), HasSubstr("worker/0 does not carry out programs"));
+  EXPECT_THAT(master->err(), HasSubstr("worker/0 refuses to run programs"));
   EXPECT_THAT(master->err(), HasSubstr("--allow-programs"));
   for (const std::string job : {"worker", "worker_"}) {
     const ProgramResult stop =
@@ -195,7 +253,7 @@ TEST_F(BareServers, ask_for_a_program_where_they_get_none) {
   const auto master =
       terminals_.start("master", 0, {}, {together_program(), "--strategy", "in-graph", "--steps", "5"});
   EXPECT_EQ(master->wait(), exit_code(ErrorKind::InvalidArgument)) << master->err();
-  EXPECT_THAT(master->err(), HasSubstr("never seen the model"));
+  EXPECT_THAT(master->err(), HasSubstr("does not have the model"));
 }
 
 TEST_F(BareServers, are_waited_for_when_they_are_lost) {

@@ -1,5 +1,5 @@
-// What the example has to reach, on drawn digits and, where TUTTI_TEST_MNIST names their folder, on the real
-// ones.
+// Tests the accuracy that the example must reach, on drawn digits and, if TUTTI_TEST_MNIST names their
+// folder, on the real ones.
 #include <filesystem>
 #include <fstream>
 

@@ -1,5 +1,5 @@
-// The first example as its users run it: a process that is stopped, killed, started again and asked for
-// nonsense.
+// Tests the first example as users run it: a process that is stopped, killed, started again and given invalid
+// arguments.
 #include <filesystem>
 #include <fstream>
 #include <signal.h>
@@ -47,10 +47,24 @@ TEST(Mnist, resumes_with_the_same_bits_after_kill_9) {
   EXPECT_EQ(second.exit_code, 0) << second.err;
   EXPECT_THAT(second.err, HasSubstr("going on from"));
   const auto report = report_of(folder / "report.json");
-  // It may have come further than ten steps before it died; then the run ends where it was.
+  // It may have made more than ten steps before it died; then the run ends at that step.
   const auto steps = report.at("steps").get<int64_t>();
   EXPECT_EQ(report.at("restarts"), 1);
   EXPECT_EQ(report.at("weights_sha256"), straight_hash(folder, std::to_string(steps)));
+}
+
+TEST(Mnist, resumes_with_other_lanes_only_from_the_weights) {
+  const TestFolder folder;
+  const std::string logdir = folder / "run";
+  const auto first = run_program(mnist({"--steps", "3", "--logdir", logdir}));
+  EXPECT_EQ(first.exit_code, 0) << first.err;
+  const std::vector<std::string> other = {"--steps", "2", "--lanes", "2", "--logdir", logdir};
+  const auto refused = run_program(mnist(other));
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.err, HasSubstr("--resume weights"));
+  const auto anew = run_program(mnist(other + std::vector<std::string>{"--resume", "weights"}));
+  EXPECT_EQ(anew.exit_code, 0) << anew.err;
+  EXPECT_TRUE(std::filesystem::exists(logdir + "/ckpt-2"));
 }
 
 TEST(Mnist, sigterm_leaves_a_checkpoint_from_which_the_same_bits_follow) {
@@ -58,7 +72,7 @@ TEST(Mnist, sigterm_leaves_a_checkpoint_from_which_the_same_bits_follow) {
   const std::string logdir = folder / "run";
   int64_t stopped_at = 0;
   {
-    // A checkpoint every step, so that there is one to be seen; what counts is the one that SIGTERM asks for.
+    // Saves a checkpoint every step, so that one appears soon; the test needs the one that SIGTERM requests.
     RunningProgram first(mnist({"--steps", "100000", "--logdir", logdir, "--checkpoint-every", "1"}));
     ASSERT_TRUE(eventually([&] { return std::filesystem::exists(logdir + "/ckpt-2"); }));
     kill(first.pid(), SIGTERM);
@@ -94,6 +108,13 @@ TEST(Mnist, answers_nonsense_with_one_line_that_helps) {
       {{"--logdir", folder / "file/run", "--steps", "1"}, 2, "file"},
       {{"--resume", "must", "--logdir", folder / "none"}, 2, "no checkpoint"},
       {{"--profile-steps", "5..2", "--logdir", folder / "p"}, 2, "10..12"},
+      {{"--profile-steps", "", "--logdir", folder / "p"}, 2, "10..12"},
+      {{"--timeout", "1e10"}, 2, "above 0, at most 1000000"},
+      {{"--feed-timeout", "1e20"}, 2, "above 0, at most 1000000"},
+      {{"--start-timeout", "nan"}, 2, "above 0, at most 1000000"},
+      {{"--lanes", "9223372036854775807"}, 2, "0 to 1048576"},
+      {{"--rate", "-1"}, 2, "0 or more"},
+      {{"--decay-steps", "-1"}, 2, "0 to 1000000000000"},
       {{"--device", "cuda:7"}, 2, "cuda"},
       {{"--job_name", "worker"}, 2, "cluster_spec"},
   };

@@ -1,4 +1,4 @@
-// `tutti bench collectives`, as its users meet it.
+// Tests `tutti bench collectives` from a user's point of view.
 #include <sstream>
 #include <unistd.h>
 
@@ -20,7 +20,7 @@ using ::testing::Not;
 class NetworkBench : public ::testing::Test {
  protected:
   NetworkBench() {
-    // This machine's GPUs, and what may have started this test, play no part in it.
+    // The test must not depend on this machine's GPUs, nor on the launcher of the test.
     setenv("CUDA_VISIBLE_DEVICES", "", 1);
     unsetenv("TF_CONFIG");
   }
@@ -51,7 +51,7 @@ TEST_F(NetworkBench, starts_its_own_ranks_and_measures_everything) {
                 ContainsRegex(std::string(name) + " +1 KiB +[0-9]+ +[0-9.]+ +[0-9.]+ +[0-9.]+ +[0-9.]+\n"));
   }
   EXPECT_THAT(result.out, ContainsRegex("barrier +- +[0-9]+ +[0-9.]+ +[0-9.]+ +- +-\n"));
-  EXPECT_THAT(result.out, Not(HasSubstr("worker/1")));  // rank 0 alone speaks
+  EXPECT_THAT(result.out, Not(HasSubstr("worker/1")));  // only rank 0 prints
 
   const nlohmann::json figures = written();
   EXPECT_EQ(figures.at("ranks"), 2);
@@ -62,7 +62,7 @@ TEST_F(NetworkBench, starts_its_own_ranks_and_measures_everything) {
     EXPECT_GE(row.at("p99_us"), row.at("median_us")) << row;
     EXPECT_GE(row.at("repetitions"), 5) << row;
     if (row.at("operation") == "barrier") continue;
-    // size / time in the file's own units.
+    // The bandwidth is size / time in the units of the file.
     EXPECT_NEAR(row.at("gb_per_s").get<double>(),
                 row.at("bytes").get<double>() / row.at("median_us").get<double>() / 1e3,
                 0.01 * row.at("gb_per_s").get<double>() + 1e-5)
@@ -70,7 +70,7 @@ TEST_F(NetworkBench, starts_its_own_ranks_and_measures_everything) {
   }
 }
 
-// Parts of equal length: 4 bytes become 12, and 1 KiB (256 floats) 258 of them.
+// All parts have equal length: 4 bytes become 12, and 1 KiB (256 floats) becomes 258 floats.
 TEST_F(NetworkBench, rounds_up_to_a_part_for_each_of_three_ranks) {
   const auto result = bench_under_tutti_run(
       "3", {"--operation", "all_gather,broadcast", "--sizes", "4,8,1K", "--json", json_});
@@ -120,11 +120,11 @@ TEST_F(NetworkBench, says_what_is_wrong_before_it_starts_anything) {
     return result.err;
   };
   EXPECT_THAT(complaint({"--operation", "allreduce"}), HasSubstr("did you mean 'all_reduce'?"));
-  EXPECT_THAT(complaint({"--sizes", "4,big"}), HasSubstr("'big' is no size"));
+  EXPECT_THAT(complaint({"--sizes", "4,big"}), HasSubstr("'big' is not a size"));
   EXPECT_THAT(complaint({"--seconds", "0"}), HasSubstr("--seconds"));
   EXPECT_THAT(complaint({"--size", "4"}), HasSubstr("did you mean '--sizes'?"));
   EXPECT_THAT(complaint({"--lanes", "4"}), HasSubstr("unknown flag '--lanes'"));
-  EXPECT_THAT(complaint({"-n", "1"}), HasSubstr("2 to 1024 ranks"));
+  EXPECT_THAT(complaint({"-n", "1"}), HasSubstr("must be from 2 to 1024"));
   EXPECT_THAT(run_program({program_path("tutti"), "bench", "collectivs"}).err,
               HasSubstr("did you mean 'collectives'?"));
 }
@@ -135,7 +135,7 @@ TEST_F(NetworkBench, does_not_contradict_its_launcher) {
   EXPECT_THAT(other.err, HasSubstr("-n 3, but there are 2 ranks already"));
   const auto alone = bench_under_tutti_run("1", {});
   EXPECT_EQ(alone.exit_code, 2);
-  EXPECT_THAT(alone.err, HasSubstr("nobody to exchange anything with"));
+  EXPECT_THAT(alone.err, HasSubstr("an exchange needs two or more"));
 }
 
 TEST_F(NetworkBench, names_a_rank_that_does_not_come) {

@@ -1,9 +1,13 @@
-// The second example, a loop of one's own, as its users start it.
+// Tests the second example, a user's own loop, as users start it.
+#include <csignal>
 #include <filesystem>
+#include <signal.h>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tests/together.h"
+#include "tutti/base/error.h"
 
 namespace tutti::testing {
 namespace {
@@ -12,7 +16,7 @@ Flags alone_with(const Flags& flags) {
   return with({program_path("own_loop"), "--threads", "1", "--lanes", "6", "--batch", "4"}, flags);
 }
 
-// What it prints last.
+// Returns the last line that the program prints.
 std::string weights_after(const Flags& command) {
   const ProgramResult result = run_program(command);
   EXPECT_EQ(result.exit_code, 0) << result.err;
@@ -22,6 +26,14 @@ std::string weights_after(const Flags& command) {
 }
 
 Flags workers(int count) { return {program_path("tutti"), "run", "-n", std::to_string(count), "--"}; }
+
+TEST(OwnLoop, refuses_a_strategy_that_only_a_trainer_has) {
+  for (const char* strategy : {"ps-sync", "ps-async", "in-graph"}) {
+    const ProgramResult result = run_program(alone_with({"--steps", "1", "--strategy", strategy}));
+    EXPECT_EQ(result.exit_code, exit_code(ErrorKind::InvalidArgument)) << result.err;
+    EXPECT_THAT(result.err, ::testing::HasSubstr("Use a Trainer")) << strategy;
+  }
+}
 
 TEST(OwnLoop, ends_with_the_same_bits_on_any_number_of_workers) {
   const Flags flags = alone_with({"--steps", "30"});
@@ -37,6 +49,41 @@ TEST(OwnLoop, goes_on_where_another_number_of_workers_has_stopped) {
   EXPECT_TRUE(std::filesystem::exists(folder / "run/ckpt-12"));
   EXPECT_EQ(weights_after(with(workers(3), with(saving, {"--steps", "20"}))).substr(0, 8), "weights ");
   EXPECT_EQ(weights_after(with(saving, {"--steps", "30"})), straight);
+}
+
+// This adds dropout and batch norm, which the example does not have.
+TEST(OwnLoop, keeps_the_bits_of_dropout_and_is_the_same_as_a_trainer) {
+  const TestFolder folder;
+  const Flags flags = {"--net", "normed",  "--layout", "contiguous", "--lanes",
+                       "4",     "--batch", "3",        "--steps",    "20"};
+  const std::string trainer = hash_of(training(1, flags), folder);
+  for (const int count : {1, 2, 4})
+    EXPECT_EQ(hash_of(training(count, with(flags, {"--own-loop"})), folder), trainer) << count;
+}
+
+TEST(OwnLoop, keeps_the_bits_of_dropout_after_a_kill) {
+  const TestFolder folder;
+  const Flags flags = {"--net", "normed", "--lanes", "4", "--batch", "20", "--steps", "100", "--own-loop"};
+  const std::string straight = hash_of(training(1, flags), folder);
+  const Flags kept = with(flags, {"--logdir", folder / "log", "--checkpoint-every", "10"});
+  RunningProgram first(training(1, kept));
+  ASSERT_TRUE(eventually([&] { return std::filesystem::exists(folder / "log/ckpt-10"); }));
+  ::kill(first.pid(), SIGKILL);
+  first.wait();
+  EXPECT_EQ(hash_of(training(4, kept), folder), straight);
+}
+
+TEST(OwnLoop, ends_at_the_same_step_on_any_number_of_workers_and_stays_ended) {
+  const TestFolder folder;
+  const Flags flags = {"--own-loop", "--lanes", "4", "--batch", "3", "--steps", "100", "--stop-at", "7"};
+  const nlohmann::json alone = report_of(training(1, flags), folder);
+  EXPECT_EQ(alone.at("steps"), 8);
+  const Flags kept = with(flags, {"--logdir", folder / "log"});
+  for (const int count : {2, 4, 1}) {
+    const nlohmann::json report = report_of(training(count, kept), folder);
+    EXPECT_EQ(report.at("steps"), 8) << count;
+    EXPECT_EQ(report.at("weights_sha256"), alone.at("weights_sha256")) << count;
+  }
 }
 
 TEST(OwnLoop, has_hooks_that_count_what_all_workers_see) {
@@ -57,6 +104,30 @@ TEST(OwnLoop, is_started_by_mpirun_too) {
   const Flags flags = alone_with({"--steps", "30"});
   const Flags mpirun = {"mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np", "2"};
   EXPECT_EQ(weights_after(with(mpirun, flags)), weights_after(flags));
+}
+
+// The command of the sixth example: a generator and a discriminator.
+Flags two_nets(const Flags& flags) {
+  return with({program_path("two_nets"), "--threads", "1", "--lanes", "4", "--batch", "8"}, flags);
+}
+
+TEST(TwoNets, end_with_the_same_bits_on_any_number_of_workers_and_after_a_kill) {
+  const TestFolder folder;
+  const Flags flags = two_nets({"--steps", "60"});
+  const std::string alone = weights_after(flags);
+  EXPECT_EQ(weights_after(with(workers(2), flags)), alone);
+  const Flags saving = two_nets({"--logdir", folder / "run", "--checkpoint-every", "5"});
+  {
+    RunningProgram endless(with(workers(2), with(saving, {"--steps", "1000000"})));
+    EXPECT_TRUE(eventually([&] { return std::filesystem::exists(folder / "run/ckpt-10"); }));
+    ::kill(endless.pid(), SIGTERM);
+    EXPECT_EQ(endless.wait(), 128 + SIGTERM) << endless.err();
+  }
+  // The step at which it was stopped is unknown. It makes 20 more steps, and must give the bits of a run that
+  // was never stopped.
+  const std::string latest = std::filesystem::read_symlink(folder / "run/latest").string();
+  const std::string steps = std::to_string(std::stoll(latest.substr(latest.find('-') + 1)) + 20);
+  EXPECT_EQ(weights_after(with(saving, {"--steps", steps})), weights_after(two_nets({"--steps", steps})));
 }
 
 }  // namespace

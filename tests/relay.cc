@@ -16,7 +16,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr size_t kMostOnTheWay = size_t{4} << 20;
-constexpr milliseconds kLookAround{20};  // whether it is to be cut, or to end
+constexpr milliseconds kLookAround{20};  // interval for checking cut_ and ended_
 
 }  // namespace
 
@@ -53,7 +53,7 @@ void Relay::work() {
   }
 }
 
-// Until there is something to read, or something late is due.
+// Waits until there is data to read or delayed data is due.
 void Relay::wait() {
   std::vector<pollfd> events = {{listener_.get(), POLLIN, 0}};
   auto until = Clock::now() + kLookAround;
@@ -71,7 +71,7 @@ void Relay::wait() {
 void Relay::accept_one() {
   FileDescriptor here(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   auto [there, error] = connect_within(loopback(target_), milliseconds(1000));
-  if (error != 0) return;  // nobody there: whoever has called is hung up on
+  if (error != 0) return;  // nobody listens: closes the caller's connection
   const int one = here.get();
   const int other = there.get();
   connections_.push_back(

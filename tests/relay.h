@@ -11,8 +11,8 @@
 
 namespace tutti::testing {
 
-// A bad cable: a port of 127.0.0.1 behind which is another, with every byte late, and connections that can be
-// broken.
+// Simulates a bad cable: a port of 127.0.0.1 that forwards to another one, delays every byte, and can break
+// its connections.
 class Relay {
  public:
   Relay(int target, std::chrono::milliseconds delay);
@@ -21,9 +21,9 @@ class Relay {
   Relay& operator=(const Relay&) = delete;
 
   int port() const { return port_; }
-  // Breaks every connection that there is, in the middle of whatever it carries. New ones may be made.
+  // Breaks every existing connection, even in the middle of a message. New ones may be made.
   void cut() { cut_ = true; }
-  // Connections that carried anything and were broken.
+  // The number of connections that carried data and were broken.
   int broken() const { return broken_; }
 
  private:
@@ -32,7 +32,7 @@ class Relay {
     Clock::time_point due;
     std::string bytes;
   };
-  // From one socket to the other.
+  // The data on its way from one socket to the other.
   struct Direction {
     int from;
     int to;
@@ -58,7 +58,7 @@ class Relay {
   const std::chrono::milliseconds delay_;
   FileDescriptor listener_;
   int port_ = 0;
-  std::list<Connection> connections_;  // of the thread
+  std::list<Connection> connections_;  // used only by thread_
   std::atomic<bool> cut_ = false;
   std::atomic<int> broken_ = 0;
   std::atomic<bool> ended_ = false;

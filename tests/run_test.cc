@@ -1,4 +1,4 @@
-// `tutti run`, as its users meet it: real processes, real signals.
+// Tests `tutti run` from a user's point of view: real processes, real signals.
 #include <algorithm>
 #include <atomic>
 #include <filesystem>
@@ -30,11 +30,11 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-// `tutti run FLAGS -- sh -c SCRIPT`, with a variable of this test's own in every process.
+// Runs `tutti run FLAGS -- sh -c SCRIPT`, with a variable of this test in every process.
 class Run : public ::testing::Test {
  protected:
   Run() {
-    // This machine's GPUs, and what may have started this test, play no part in it.
+    // The test must not depend on this machine's GPUs, nor on the launcher of the test.
     setenv("CUDA_VISIBLE_DEVICES", "", 1);
     unsetenv("TF_CONFIG");
   }
@@ -45,9 +45,9 @@ class Run : public ::testing::Test {
     return whole;
   }
   ProgramResult run(const std::vector<std::string>& flags, const std::string& script,
-                    std::vector<std::string> environment = {}) const {
+                    std::vector<std::string> environment = {}, Crashes crashes = Crashes::Fail) const {
     environment.push_back(mark_);
-    return run_program(command(flags, script), environment);
+    return run_program(command(flags, script), environment, crashes);
   }
   bool nobody_is_left() const {
     return eventually([this] { return processes_with(mark_).empty(); });
@@ -107,7 +107,7 @@ TEST_F(Run, leaves_the_number_of_threads_that_was_asked_for) {
 }
 
 TEST_F(Run, never_mixes_lines_of_two_workers) {
-  // Halves of lines, slowly, to both streams.
+  // Prints halves of lines, slowly, to both streams.
   const std::string script =
       "for i in $(seq 200); do printf 'half of %s.' $TUTTI_TASK_INDEX; printf 'other half of %s\\n' "
       "$TUTTI_TASK_INDEX; "
@@ -135,7 +135,7 @@ TEST_F(Run, many_workers_that_print_much_lose_nothing) {
   EXPECT_EQ(lines_of(result.out).size(), 200000U);
 }
 
-// Nobody reads what is printed until the end.
+// Nobody reads the output until the end.
 TEST_F(Run, a_reader_that_stalls_does_not_keep_a_failure_from_ending_the_job) {
   const std::string endless = "ENDLESS_OF_THIS_TEST=" + folder_.path();
   RunningProgram program(
@@ -227,7 +227,7 @@ TEST_F(Run, refuses_a_GPU_that_is_named_twice) {
   EXPECT_THAT(result.err, HasSubstr("CUDA_VISIBLE_DEVICES='0,1,0' names GPU '0' twice"));
 }
 
-// With a program of this name that only tells how it was called.
+// Replaces mpirun by a program that prints its arguments.
 class RunOnHosts : public Run {
  protected:
   RunOnHosts() {
@@ -261,6 +261,19 @@ TEST_F(RunOnHosts, takes_our_variables_along_but_nobodys_identity) {
   EXPECT_THAT(result.out, Not(HasSubstr("TUTTI_TASK_INDEX")));
 }
 
+TEST_F(RunOnHosts, forwards_the_variables_that_x_names) {
+  const auto result = run_on("a", {"-x", "COLOUR", "-x", "MODE=a b"}, {"COLOUR=red"});
+  EXPECT_THAT(lines_of(result.out)[0], HasSubstr("-x COLOUR -x MODE=a b "));
+  EXPECT_THAT(result.err, HasSubstr("-x COLOUR -x 'MODE=a b' "));
+  EXPECT_THAT(run_on("a", {"-x", "NOWHERE"}).err, HasSubstr("-x NOWHERE: the variable is not set here"));
+}
+
+TEST_F(Run, gives_the_workers_the_variables_that_x_names) {
+  const auto result = run({"-n", "2", "-x", "COLOUR=red", "-x", "MARK_OF_THIS_TEST"}, "echo $COLOUR");
+  EXPECT_THAT(lines_of(result.out), UnorderedElementsAre("[worker/0] red", "[worker/1] red"));
+  EXPECT_EQ(run({"-x", "NOWHERE"}, "true").exit_code, 2);
+}
+
 TEST_F(RunOnHosts, refuses_what_it_does_not_understand_and_quotes_it) {
   const auto refused = [&](const std::string& text, const ProgramResult& result) {
     EXPECT_EQ(result.exit_code, 2) << result.out;
@@ -290,7 +303,7 @@ TEST_P(RunKilled, names_the_task_and_the_signal_and_ends_the_others) {
   const std::string script =
       "if [ $TUTTI_TASK_INDEX = 1 ]; then echo last words; kill -" + signal + " $$; fi; sleep 1000";
   const auto start = std::chrono::steady_clock::now();
-  const auto result = run({"-n", "3"}, script);
+  const auto result = run({"-n", "3"}, script, {}, Crashes::AskedFor);
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
   EXPECT_THAT(result.err, HasSubstr("worker/1 (pid "));
   EXPECT_THAT(result.err, HasSubstr("was killed by SIG" + signal));
@@ -313,7 +326,7 @@ TEST_F(Run, says_what_tuttis_exit_codes_mean) {
   EXPECT_THAT(result.err, HasSubstr("ended with exit code 11 (Timeout)"));
 }
 
-// Rank 1 has ended, and rank 0 has not, when it says why.
+// When rank 0 prints the cause, rank 1 has ended already and rank 0 has not.
 TEST_F(Run, tells_the_cause_and_not_that_somebody_else_was_seen_to_be_gone) {
   const auto result =
       run({"-n", "2"}, "cd " + folder_.path() +
@@ -325,7 +338,7 @@ TEST_F(Run, tells_the_cause_and_not_that_somebody_else_was_seen_to_be_gone) {
   EXPECT_THAT(result.err, HasSubstr("  | why\n"));
 }
 
-// A server is lost when the chief has ended, and a worker is on its way back: nobody would begin anew.
+// A server is lost when the chief has ended, and a worker is being restarted: nothing must be restarted then.
 TEST_F(Run, starts_nobody_again_when_the_chief_has_ended_well) {
   const std::string gone = "until [ -e pid0 ] && ! kill -0 $(cat pid0); do sleep 0.01; done; ";
   const std::string script = "cd " + folder_.path() +
@@ -359,12 +372,36 @@ TEST_F(Run, kills_what_will_not_end) {
 }
 
 TEST_F(Run, leaves_no_grandchild_behind_after_a_failure) {
-  // In the same group, in the background, and gone to a session of its own.
+  // The processes are in the same group, in the background, and in a session of their own.
   const auto result = run({"-n", "2"},
                           "sleep 1000 & setsid sleep 1000 & (setsid sh -c 'trap \"\" TERM; sleep 1000' &); "
                           "[ $TUTTI_TASK_INDEX = 1 ] && exit 5; wait");
   EXPECT_EQ(result.exit_code, 5);
   EXPECT_THAT(processes_with(mark_), IsEmpty());
+}
+
+// Its environment does not show that it belongs to the job.
+TEST_F(Run, leaves_no_grandchild_behind_that_has_an_empty_environment) {
+  const std::string script = "cd " + folder_.path() +
+                             "; (env -i setsid sh -c 'echo $$ >new; mv new pid; exec sleep 1000' &)"
+                             "; until [ -e pid ]; do sleep 0.01; done";
+  for (const char* workers : {"1", "2"}) {
+    const auto result = run({"-n", workers}, script);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    pid_t grandchild = 0;
+    std::ifstream(folder_ / "pid") >> grandchild;
+    EXPECT_EQ(kill(grandchild, SIGKILL), -1) << "it still lives";
+    std::filesystem::remove(folder_ / "pid");
+  }
+}
+
+TEST_F(Run, leaves_a_child_alone_that_it_had_before) {
+  const auto result = run_program(
+      {"sh", "-c",
+       "sleep 1000 >/dev/null 2>&1 & echo $!; exec " + program_path("tutti") + " run -n 2 -- true"},
+      {mark_});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(kill(std::stoi(result.out), SIGKILL), 0) << "it was ended";
 }
 
 TEST_F(Run, leaves_no_grandchild_behind_after_success) {
@@ -444,6 +481,68 @@ TEST_F(Run, nobody_survives_the_launchers_sudden_death) {
   EXPECT_EQ(program.wait(), 137);
 }
 
+// Otherwise one of the launcher's own pipes would get the number of a standard stream.
+TEST_F(Run, ends_well_when_its_standard_streams_are_closed) {
+  for (const char* closed : {"<&-", ">&-", "2>&-", "<&- >&-", ">&- 2>&-", "<&- >&- 2>&-"}) {
+    for (const std::string workers : {"1", "2"}) {
+      const std::string command = program_path("tutti") + " run -n " + workers +
+                                  " -- sh -c 'cat; echo fine; echo fine >&2; echo x >" + folder_.path() +
+                                  "/$TUTTI_TASK_INDEX' ";
+      const auto result = run_program({"sh", "-c", command + closed}, {mark_});
+      EXPECT_EQ(result.exit_code, 0) << command << closed << result.err;
+      EXPECT_TRUE(std::filesystem::remove(folder_ / "0"));
+      EXPECT_EQ(std::filesystem::remove(folder_ / "1"), workers == "2");
+    }
+  }
+}
+
+// Returns the process that watches the launcher, or -1.
+pid_t guardian_of(pid_t launcher) {
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    std::ifstream file(entry.path() / "stat");
+    std::string pid, name, state;
+    pid_t parent = 0;
+    if (file >> pid >> name >> state >> parent && parent == launcher && name == "(tutti-guardian)")
+      return std::stoi(pid);
+  }
+  ADD_FAILURE() << "there is no guardian";
+  return -1;
+}
+
+TEST_F(Run, a_guardian_that_is_stopped_does_not_hold_up_the_end) {
+  RunningProgram program(
+      command({"-n", "2"}, "echo ready; until [ -e " + folder_.path() + "/go ]; do sleep 0.01; done"),
+      {mark_});
+  program.wait_for_output("[worker/0] ready");
+  const pid_t guardian = guardian_of(program.pid());
+  kill(guardian, SIGSTOP);
+  folder_.write("go", "");
+  EXPECT_EQ(program.wait(), 0) << program.err();
+  EXPECT_TRUE(eventually([&] { return kill(guardian, 0) != 0; }));
+}
+
+constexpr const char* kDetaches = "(setsid sleep 1000 &); trap '' TERM HUP; echo ready; sleep 1000";
+
+TEST_F(Run, a_guardian_that_is_killed_is_replaced) {
+  RunningProgram program(command({"-n", "2"}, kDetaches), {mark_});
+  program.wait_for_output("[worker/0] ready");
+  program.wait_for_output("[worker/1] ready");
+  kill(guardian_of(program.pid()), SIGKILL);
+  program.wait_for_error("another one has been started");
+  kill(program.pid(), SIGKILL);
+  EXPECT_TRUE(nobody_is_left());
+}
+
+TEST_F(Run, nobody_survives_the_launchers_death_while_the_guardian_is_stopped) {
+  RunningProgram program(command({"-n", "2"}, kDetaches), {mark_});
+  program.wait_for_output("[worker/0] ready");
+  program.wait_for_output("[worker/1] ready");
+  kill(program.pid(), SIGSTOP);
+  kill(guardian_of(program.pid()), SIGSTOP);
+  kill(program.pid(), SIGKILL);
+  EXPECT_TRUE(nobody_is_left());
+}
+
 TEST_F(Run, ends_when_nobody_reads_any_more) {
   const auto result =
       run_program({"sh", "-c", program_path("tutti") + " run -n 2 -- sh -c 'yes' | head -n 2"}, {mark_});
@@ -464,7 +563,7 @@ TEST_F(Run, restarts_the_whole_group_until_it_succeeds) {
   EXPECT_THAT(result.err, Not(HasSubstr("restart 3 of 5")));
 }
 
-// Both workers have died when the launcher looks.
+// Both workers are dead before the launcher handles either.
 TEST_F(Run, starts_each_of_those_again_that_fail_at_once_where_there_are_servers) {
   const std::string script =
       "cd " + folder_.path() +
@@ -481,6 +580,18 @@ TEST_F(Run, starts_each_of_those_again_that_fail_at_once_where_there_are_servers
   EXPECT_THAT(result.err, HasSubstr("restart 2 of 2"));
 }
 
+// Its servers are ended too.
+TEST_F(Run, does_not_start_a_chief_again_that_was_told_to_stop) {
+  const std::string script = "cd " + folder_.path() +
+                             "; if [ $TUTTI_JOB_NAME = ps ]; then sleep 1000 & wait; fi"
+                             "; echo started; exit 143";
+  const auto result = run({"--ps", "1", "-n", "1", "--restarts", "2"}, script);
+  EXPECT_EQ(result.exit_code, 128 + SIGTERM) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("worker/0 is not started again: it was told to stop"));
+  EXPECT_EQ(lines_of(result.out).size(), 1U) << result.out;
+  EXPECT_TRUE(nobody_is_left());
+}
+
 TEST_F(Run, starts_nobody_again_when_the_servers_have_ended) {
   const std::string script =
       "cd " + folder_.path() +
@@ -489,6 +600,50 @@ TEST_F(Run, starts_nobody_again_when_the_servers_have_ended) {
   const auto result = run({"--ps", "1", "-n", "1", "--restarts", "2"}, script);
   EXPECT_EQ(result.exit_code, 128 + SIGKILL) << result.err;
   EXPECT_THAT(result.err, HasSubstr("the job is done"));
+}
+
+// The stopped worker would never end by itself.
+TEST_F(Run, kills_a_worker_that_is_stopped_when_the_job_is_done) {
+  const std::string script = "cd " + folder_.path() +
+                             "; if [ $TUTTI_TASK_INDEX = 1 ]; then touch ready; kill -STOP $$; fi"
+                             "; until [ -e ready ]; do sleep 0.01; done";
+  const auto result = run({"-n", "2"}, script);
+  EXPECT_EQ(result.exit_code, 128 + SIGKILL);
+  EXPECT_THAT(result.err, HasSubstr("is stopped by SIGSTOP; kill -CONT"));
+  EXPECT_THAT(result.err, HasSubstr("is still stopped, and the job is done: killing it"));
+}
+
+class RunWithFewProcesses : public Run, public ::testing::WithParamInterface<int> {};
+
+// The user has no other processes. The limit prevents starting the guardian, then the first or the second
+// task.
+TEST_P(RunWithFewProcesses, says_that_there_are_too_many) {
+  if (geteuid() != 0) GTEST_SKIP() << "NOT TESTED: only root can become a user without processes";
+  const std::string user = std::to_string(1'000'000 + getpid());
+  const Words as_user = {"setpriv", "--reuid", user, "--clear-groups"};
+  const Words tutti = {program_path("tutti")};
+  if (run_program(as_user + tutti + Words{"version"}).exit_code != 0)
+    GTEST_SKIP() << "NOT TESTED: another user may not execute " << tutti[0];
+  const Words limited = {"prlimit", "--nproc=" + std::to_string(GetParam())};
+  const auto result =
+      run_program(as_user + limited + tutti + Words{"run", "-n", "2", "--", "sleep", "1000"}, {mark_});
+  EXPECT_EQ(result.exit_code, 13) << result.out << result.err;
+  EXPECT_THAT(result.err, StartsWith("Overloaded: starting "));
+  EXPECT_THAT(result.err, HasSubstr("ulimit -u"));
+  EXPECT_EQ(lines_of(result.err).size(), 1U) << result.err;
+  EXPECT_TRUE(nobody_is_left());
+}
+
+INSTANTIATE_TEST_SUITE_P(ByLimit, RunWithFewProcesses, ::testing::Values(1, 2, 3));
+
+TEST_F(Run, says_that_there_are_too_few_files) {
+  const auto result = run_program(
+      {"sh", "-c", "ulimit -n 8; exec " + program_path("tutti") + " run -n 2 -- sleep 1000"}, {mark_});
+  EXPECT_EQ(result.exit_code, 13) << result.out << result.err;
+  // The first descriptor that fails depends on those that this process has left open.
+  EXPECT_THAT(result.err, StartsWith("Overloaded: opening "));
+  EXPECT_THAT(result.err, HasSubstr("Too many open files"));
+  EXPECT_TRUE(nobody_is_left());
 }
 
 TEST_F(Run, gives_up_after_the_last_restart) {
@@ -502,7 +657,7 @@ TEST_F(Run, a_program_that_is_not_there_is_one_readable_line) {
     const auto result = run_program(
         {program_path("tutti"), "run", "-n", workers, "--restarts", "2", "--", "no-such-program"});
     EXPECT_EQ(result.exit_code, 2);
-    EXPECT_THAT(result.err, StartsWith("no-such-program: no such program"));
+    EXPECT_THAT(result.err, StartsWith("InvalidArgument: no-such-program: there is no such program"));
     EXPECT_EQ(lines_of(result.err).size(), 1U);
   }
 }

@@ -15,10 +15,10 @@
 #include "tests/together.h"
 #include "tutti/base/ports.h"
 
-// Jobs whose tasks have servers, as tests start them.
+// Helpers to start jobs with servers.
 namespace tutti::testing {
 
-// The command that trains with so many servers and workers, under the launcher.
+// Returns the command that trains with this number of servers and workers, under the launcher.
 inline Flags served(int servers, int workers, const Flags& flags, const Flags& launcher = {}) {
   Flags command = {program_path("tutti"),   "run", "--ps",
                    std::to_string(servers), "-n",  std::to_string(workers)};
@@ -26,12 +26,12 @@ inline Flags served(int servers, int workers, const Flags& flags, const Flags& l
   return with(with(command, {"--", together_program(), "--threads", "1"}), flags);
 }
 
-// A job of processes that are started one by one, as at terminals.
+// A job whose processes are started one by one, as at terminals.
 class Terminals {
  public:
   Terminals(int servers, int workers) : Terminals({{"ps", servers}, {"worker", workers}}) {}
-  // Jobs, and how many tasks each has. Where one task is named to be the only one whose port is known, the
-  // others have port 0.
+  // Takes the jobs and their numbers of tasks. If `known` names a task, only this task has a known port, and
+  // the others have port 0.
   explicit Terminals(const std::vector<std::pair<std::string, int>>& jobs, const std::string& known = "") {
     int tasks = 0;
     for (const auto& [job, count] : jobs) tasks += count;
@@ -62,14 +62,14 @@ class Terminals {
   std::string spec_;
 };
 
-// A job under the launcher that does not end by itself for a while, every process of it marked.
+// A job under the launcher that runs for a while; all its processes have a mark.
 class ServedRun {
  public:
   ServedRun(const std::string& name, const Flags& command)
       : mark_(fmt::format("TUTTI_TEST_MARK={}-{}", getpid(), name)), run_(command, {mark_}) {}
 
   RunningProgram& run() { return run_; }
-  // Kills a task as it is; false where it does not live.
+  // Kills a task with SIGKILL. Returns false if it does not run.
   bool try_to_kill(const std::string& job, int index) const {
     const auto marked = processes_with(mark_);
     const auto with_job = processes_with("TUTTI_JOB_NAME=" + job);

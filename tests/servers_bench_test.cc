@@ -1,4 +1,4 @@
-// `tutti bench ps`, as its users meet it.
+// Tests `tutti bench ps` from a user's point of view.
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
 
@@ -21,7 +21,7 @@ Words command(const Words& flags) {
 class ServersBench : public ::testing::Test {
  protected:
   ServersBench() {
-    // What may have started this test plays no part in it.
+    // The test must not depend on the launcher of the test.
     setenv("CUDA_VISIBLE_DEVICES", "", 1);
     unsetenv("TF_CONFIG");
   }
@@ -49,7 +49,7 @@ TEST_F(ServersBench, starts_a_server_and_workers_and_measures_both_ways_to_it) {
     EXPECT_GT(row.at("median_us"), 0) << row;
     EXPECT_GE(row.at("p99_us"), row.at("median_us")) << row;
     EXPECT_GT(row.at("server_us"), 0) << row;
-    // Both ways, in the file's own units.
+    // Counts both directions, in the units of the file.
     EXPECT_NEAR(row.at("gb_per_s").get<double>(),
                 2 * row.at("bytes").get<double>() / row.at("median_us").get<double>() / 1e3,
                 0.01 * row.at("gb_per_s").get<double>() + 1e-5)
@@ -57,7 +57,7 @@ TEST_F(ServersBench, starts_a_server_and_workers_and_measures_both_ways_to_it) {
   }
 }
 
-// An element for each of three servers, whatever the size.
+// Each of three servers has at least one element at any size.
 TEST_F(ServersBench, splits_every_size_among_the_servers) {
   const auto result = run_program(Words{program_path("tutti"), "run", "--ps", "3", "-n", "1", "--"} +
                                   command({"--sizes", "4,1002", "--over", "network", "--json", json_}));
@@ -89,8 +89,8 @@ TEST_F(ServersBench, says_what_is_wrong_before_it_starts_anything) {
     EXPECT_THAT(result.out, IsEmpty());
     return result.err;
   };
-  EXPECT_THAT(complaint({"--over", "air"}), HasSubstr("'air' is none of all, memory, network"));
-  EXPECT_THAT(complaint({"--sizes", "4,big"}), HasSubstr("'big' is no size"));
+  EXPECT_THAT(complaint({"--over", "air"}), HasSubstr("'air' is not one of all, memory, network"));
+  EXPECT_THAT(complaint({"--sizes", "4,big"}), HasSubstr("'big' is not a size"));
   EXPECT_THAT(complaint({"--size", "4"}), HasSubstr("did you mean '--sizes'?"));
   EXPECT_THAT(complaint({"--lanes", "4"}), HasSubstr("unknown flag '--lanes'"));
   EXPECT_THAT(complaint({"--cluster_spec", "worker|127.0.0.1:1;127.0.0.1:2", "--task_index", "0"}),

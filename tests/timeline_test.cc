@@ -1,4 +1,4 @@
-// --timeline as its users run it: processes whose spans end up in one file, whatever ends them.
+// Tests --timeline as users run it: the spans of all processes are in one file, however the processes end.
 #include <filesystem>
 #include <set>
 #include <signal.h>
@@ -33,7 +33,7 @@ std::set<std::string> categories(const ReadTrace& trace, int process) {
   return found;
 }
 
-// Nobody leaves such an operation before everybody has come.
+// Returns true for operations that no rank leaves before all ranks have entered.
 bool holds_all(const std::string& name) {
   for (const char* kind : {"barrier", "sync", "all_reduce", "all_gather"}) {
     if (name.starts_with(kind)) return true;
@@ -117,7 +117,7 @@ TEST(Timeline, a_path_that_cannot_be_written_is_an_error_at_once) {
   const TestFolder folder;
   const auto result =
       run_program(training(2, {"--steps", "100000000", "--timeline", folder / "no/such/t.json"}));
-  EXPECT_NE(result.exit_code, 0);  // that of whoever is the first to end: all know why
+  EXPECT_NE(result.exit_code, 0);  // that of the first task to end: all have the same cause
   EXPECT_THAT(result.err, HasSubstr("--timeline: opening " + (folder / "no/such/t.json")));
 }
 

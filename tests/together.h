@@ -24,7 +24,7 @@ inline nlohmann::json json_of(const std::string& path) {
   return nlohmann::json::parse(in);
 }
 
-// The command that trains with so many workers.
+// Returns the command that trains with this number of workers.
 inline std::vector<std::string> training(int workers, const std::vector<std::string>& flags) {
   std::vector<std::string> command;
   if (workers > 1) command = {program_path("tutti"), "run", "-n", std::to_string(workers), "--"};
@@ -33,7 +33,7 @@ inline std::vector<std::string> training(int workers, const std::vector<std::str
   return command;
 }
 
-// Of a run that has to end well; what an earlier one reported is gone.
+// Runs the command, which must succeed, and returns its report. Removes an earlier report first.
 inline nlohmann::json report_of(const Flags& command, const TestFolder& folder) {
   const std::string report = folder / "report.json";
   std::filesystem::remove(report);

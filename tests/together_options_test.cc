@@ -1,20 +1,25 @@
-// What workers can do otherwise together: sharded state, sums in any order, fewer bits on the wire, uneven
+// Tests options of several workers: sharded state, sums in any order, reduced precision on the wire, uneven
 // data.
 #include <algorithm>
+#include <csignal>
+#include <filesystem>
 #include <regex>
+#include <sys/stat.h>
 
 #include <gmock/gmock.h>
 
 #include "tests/together.h"
+#include "tutti/base/error.h"
 
 namespace tutti::testing {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 const Flags kNormed = {"--net", "normed", "--clip-norm", "0.5", "--lanes", "4", "--batch", "3"};
 
-// Which of them is taken where nothing is said is not what is tested here.
+// The default is not tested here.
 const Flags kSharded = {"--optimizer-state", "sharded"};
 const Flags kReplicated = {"--optimizer-state", "replicated"};
 
@@ -31,7 +36,7 @@ TEST(TogetherOptions, sharded_state_gives_the_same_bits) {
   }
 }
 
-// What each of the workers has for itself beside what they share, in megabytes.
+// Returns the maximum private memory of a worker, without the memory that workers share, in megabytes.
 double most_private_memory(int workers, const Flags& flags) {
   const ProgramResult result = run_program(training(workers, flags));
   EXPECT_EQ(result.exit_code, 0) << result.err;
@@ -44,13 +49,43 @@ double most_private_memory(int workers, const Flags& flags) {
 }
 
 TEST(TogetherOptions, sharded_state_takes_the_memory_of_a_part) {
-  constexpr double kState = 2.0 * 4 * (784 * 20000 + 20000 + 20000 * 10 + 10) / (1 << 20);  // of Adam
+  constexpr double kState = 2.0 * 4 * (784 * 20000 + 20000 + 20000 * 10 + 10) / (1 << 20);  // Adam's state
   const Flags flags = {"--net", "wide", "--lanes", "4", "--batch", "1", "--steps", "3", "--say-memory"};
   for (const int workers : {2, 4}) {
     const double whole = most_private_memory(workers, with(flags, kReplicated));
     const double part = most_private_memory(workers, with(flags, kSharded));
     EXPECT_GT(whole, kState) << workers;
     EXPECT_NEAR(whole - part, kState * (workers - 1) / workers, 0.1 * kState) << workers;
+  }
+}
+
+// Opening a named pipe at the end would wait forever.
+TEST(TogetherOptions, a_report_that_cannot_be_written_is_an_error_at_the_start) {
+  const TestFolder folder;
+  ASSERT_EQ(mkfifo((folder / "pipe").c_str(), 0600), 0);
+  for (const std::string& path : {folder / "pipe", folder.path(), folder / "no/such/report.json"}) {
+    for (const int workers : {1, 2}) {
+      const auto result =
+          run_program(training(workers, with(kNormed, {"--steps", "100000000", "--report", path})));
+      EXPECT_EQ(result.exit_code, 2) << path;
+      EXPECT_THAT(result.err, HasSubstr("InvalidArgument: --report: ")) << path;
+    }
+  }
+}
+
+TEST(TogetherOptions, closed_standard_streams_do_not_matter) {
+  const TestFolder folder;
+  const Flags flags = with(kNormed, {"--steps", "5"});
+  const std::string expected = hash_of(training(1, flags), folder);
+  for (const char* closed : {">&-", "2>&-", "<&- >&- 2>&-"}) {
+    for (const int workers : {1, 2}) {
+      std::string script;
+      for (const std::string& word : training(workers, flags)) script += "'" + word + "' ";
+      script += "--report " + (folder / "closed.json") + " ";
+      EXPECT_EQ(run_program({"sh", "-c", script + closed}).exit_code, 0) << closed;
+      EXPECT_EQ(json_of(folder / "closed.json").value("weights_sha256", ""), expected) << closed;
+      std::filesystem::remove(folder / "closed.json");
+    }
   }
 }
 
@@ -92,8 +127,8 @@ TEST(TogetherOptions, nccl_without_a_gpu_each_is_an_error_and_one_worker_needs_n
   EXPECT_EQ(report_of(training(1, flags), folder).at("steps"), 3);
 }
 
-// 60,000 drawn digits: with steps of 4 x 7000 the third would have 4,000, of which the last three lanes get
-// none.
+// There are 60,000 drawn digits: with steps of 4 x 7000 the third step would have 4,000, and its last three
+// lanes none.
 TEST(TogetherOptions, what_does_not_fill_a_step_is_left_out_or_taken_by_whoever_gets_it) {
   const TestFolder folder;
   const Flags flags = {"--net", "odd", "--lanes", "4", "--batch", "7000", "--epochs", "1"};
@@ -106,7 +141,116 @@ TEST(TogetherOptions, what_does_not_fill_a_step_is_left_out_or_taken_by_whoever_
   EXPECT_EQ(all.at("weights_sha256"), hash_of(training(1, with(flags, {"--no-drop-remainder"})), folder));
   const auto result = run_program(training(2, {"--net", "odd", "--batch", "40000"}));
   EXPECT_NE(result.exit_code, 0);
-  EXPECT_THAT(result.err, HasSubstr("do not fill one step of 2 lanes with 40000 each"));
+  EXPECT_THAT(result.err, HasSubstr("do not fill one step of 2 lanes with 40000 examples each"));
+}
+
+TEST(TogetherOptions, a_program_without_tutti_run_finds_its_place_or_is_told) {
+  const Flags launch = {program_path("tutti"), "run", "-n", "2", "--", together_program()};
+  const ProgramResult found = run_program(with(launch, {"own-context"}));
+  EXPECT_EQ(found.exit_code, 0) << found.err;
+  EXPECT_THAT(found.out, AllOf(HasSubstr("rank 0 of 2"), HasSubstr("rank 1 of 2")));
+  const ProgramResult told = run_program(with(launch, {"lonely-context"}));
+  EXPECT_EQ(told.exit_code, 2);
+  EXPECT_THAT(told.out, HasSubstr("in a job of 2 workers"));
+}
+
+// Cluster operators start an evaluator next to the workers, and treat a failed task as a failed job.
+TEST(TogetherOptions, an_evaluator_ends_well_with_a_message_and_writes_nothing) {
+  const TestFolder folder;
+  const std::string config =
+      R"(TF_CONFIG={"cluster": {"chief": ["127.0.0.1:1"]}, "task": {"type": "evaluator", "index": 0}})";
+  for (const bool by_tutti_run : {false, true}) {
+    Flags command = {"/usr/bin/env", config};
+    if (by_tutti_run) command = with(command, {program_path("tutti"), "run", "--"});
+    const ProgramResult result =
+        run_program(with(command, {together_program(), "--steps", "2", "--logdir", folder / "log", "--report",
+                                   folder / "report.json"}));
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_THAT(result.out + result.err,
+                AllOf(HasSubstr("evaluating beside the training is not supported yet"),
+                      HasSubstr("the training goes on without it")));
+    EXPECT_FALSE(std::filesystem::exists(folder / "log"));
+    EXPECT_FALSE(std::filesystem::exists(folder / "report.json"));
+  }
+}
+
+// Runs two workers, of which the second has additional flags.
+ProgramResult with_a_different_worker(const Flags& flags, const Flags& of_the_second) {
+  Flags program = with({together_program()}, flags);
+  std::string more;
+  for (const std::string& word : of_the_second) more += " '" + word + "'";
+  const std::string script =
+      "if [ \"$TUTTI_TASK_INDEX\" = 1 ]; then exec \"$@\"" + more + "; else exec \"$@\"; fi";
+  return run_program(
+      with({program_path("tutti"), "run", "-n", "2", "--", "sh", "-c", script, "sh"}, program));
+}
+
+TEST(TogetherOptions, a_worker_with_another_flag_is_named_by_all_at_once) {
+  const TestFolder folder;
+  const Flags flags = {"--net", "odd", "--lanes", "2", "--batch", "3", "--steps", "5", "--timeout", "50"};
+  const std::vector<std::pair<Flags, std::string>> cases = {
+      {{"--clip-norm", "0.5"}, "--clip-norm"},  // a flag of the program
+      {{"--steps", "7"}, "--steps"},
+      {{"--comm", "gloo"}, "--comm"},
+      {{"--optimizer-state", "replicated"}, "--optimizer-state"},
+      {{"--no-nan-guard"}, "--nan-guard"},
+      {{"--threads", "1"}, "--threads"},
+      {{"--timeline", folder / "trace.json"}, "--timeline"},
+      {{"--other-labels"}, "column label"},
+  };
+  for (const auto& [more, name] : cases) {
+    const ProgramResult result = with_a_different_worker(flags, more);
+    EXPECT_EQ(result.exit_code, exit_code(ErrorKind::InvalidArgument)) << more[0] << "\n" << result.err;
+    EXPECT_THAT(result.err, HasSubstr(name)) << more[0];
+    EXPECT_THAT(result.err, HasSubstr("worker/1")) << more[0];
+    EXPECT_THAT(result.err, HasSubstr("worker/0")) << more[0];
+    EXPECT_THAT(result.err, ::testing::Not(HasSubstr("Timeout"))) << more[0];
+  }
+}
+
+TEST(TogetherOptions, a_worker_that_cannot_begin_is_what_all_report) {
+  const ProgramResult result =
+      with_a_different_worker({"--net", "odd", "--lanes", "2", "--steps", "5"}, {"--profile-steps", "3..5"});
+  EXPECT_EQ(result.exit_code, exit_code(ErrorKind::InvalidArgument)) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("worker/1 could not start: --profile-steps needs a place to write to"));
+}
+
+TEST(TogetherOptions, flags_of_one_task_alone_may_differ) {
+  const TestFolder folder;
+  const Flags flags = {"--net", "odd", "--lanes", "2", "--batch", "3", "--steps", "5", "--threads", "1"};
+  const Flags own = {"--log-level", "warning", "--report", folder / "report.json", "--timeout", "40"};
+  EXPECT_EQ(with_a_different_worker(flags, own).exit_code, 0);
+}
+
+TEST(TogetherOptions, rounded_gradients_go_on_to_the_bit) {
+  const TestFolder folder;
+  Flags flags = with(kNormed, {"--wire-precision", "bf16", "--comm", "gloo"});
+  for (const Flags& state : {kReplicated, kSharded}) {
+    const Flags how = with(flags, state);
+    const std::string expected = hash_of(training(2, with(how, {"--steps", "20"})), folder);
+    const Flags saving = with(how, {"--logdir", folder / state.back()});
+    hash_of(training(2, with(saving, {"--steps", "9"})), folder);
+    EXPECT_EQ(hash_of(training(2, with(saving, {"--steps", "20"})), folder), expected) << state.back();
+    const ProgramResult other = run_program(training(3, with(saving, {"--steps", "22"})));
+    EXPECT_EQ(other.exit_code, 0) << other.err;
+    EXPECT_THAT(other.err, HasSubstr("workers 2, not 3"));
+    EXPECT_THAT(other.err, HasSubstr("had kept back"));
+  }
+}
+
+TEST(TogetherOptions, two_jobs_do_not_share_a_log_directory) {
+  const TestFolder folder;
+  const Flags flags = {"--net", "odd", "--lanes", "2", "--batch", "4", "--logdir", folder / "run"};
+  RunningProgram first(training(1, with(flags, {"--steps", "100000"})));
+  first.wait_for_output("under way");
+  const ProgramResult second = run_program(training(2, with(flags, {"--steps", "10"})));
+  EXPECT_EQ(second.exit_code, exit_code(ErrorKind::InvalidArgument)) << second.err;
+  EXPECT_THAT(second.err, HasSubstr("is in use by worker/0 on host"));
+  EXPECT_THAT(second.err, HasSubstr("pid " + std::to_string(first.pid())));
+  ::kill(first.pid(), SIGKILL);
+  first.wait();
+  const ProgramResult third = run_program(training(2, with(flags, {"--steps", "10"})));
+  EXPECT_EQ(third.exit_code, 0) << third.err;
 }
 
 }  // namespace

@@ -1,8 +1,9 @@
-// What together_test starts: a small training with everything that makes it hard to get the same bits.
+// The program of together_test: a small training with everything that makes equal bits difficult.
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <malloc.h>
 #include <stdexcept>
 #include <string>
@@ -39,8 +40,8 @@ struct Normed : nn::Module {
   nn::Linear pred = register_module("pred", nn::Linear(3 * 7 * 7, 10));
 };
 
-// The same result from one worker as from several, but for rounding: no dropout, and statistics over the
-// whole batch.
+// Gives the same result with one worker as with several, except for rounding: no dropout, and statistics over
+// the whole batch.
 struct Synced : nn::Module {
   torch::Tensor forward(torch::Tensor x) {
     return pred(torch::max_pool2d(torch::relu(norm(conv(x))), 4).flatten(1));
@@ -50,21 +51,21 @@ struct Synced : nn::Module {
   nn::Linear pred = register_module("pred", nn::Linear(3 * 7 * 7, 10));
 };
 
-// 5,575 parameters.
+// A network of 5,575 parameters.
 struct Odd : nn::Module {
   torch::Tensor forward(torch::Tensor x) { return pred(torch::tanh(dense(x.flatten(1)))); }
   nn::Linear dense = register_module("dense", nn::Linear(28 * 28, 7));
   nn::Linear pred = register_module("pred", nn::Linear(7, 10));
 };
 
-// 15.9 million parameters, next to which all else is little.
+// A network of 15.9 million parameters, whose size dominates all other memory.
 struct Wide : nn::Module {
   torch::Tensor forward(torch::Tensor x) { return pred(torch::tanh(dense(x.flatten(1)))); }
   nn::Linear dense = register_module("dense", nn::Linear(28 * 28, 20000));
   nn::Linear pred = register_module("pred", nn::Linear(20000, 10));
 };
 
-// Of this process alone, in kilobytes, without what was freed and kept for later.
+// Returns the private memory of this process in kilobytes, without memory that was freed but kept for reuse.
 int64_t private_memory() {
   malloc_trim(0);
   std::ifstream status("/proc/self/status");
@@ -78,9 +79,9 @@ int64_t private_memory() {
 class SaySteps final : public tutti::Hook {
  public:
   void after_step(tutti::Training& training, const tutti::StepResult&) override {
-    if (said_ || !training.context.is_chief() || training.step - training.first_step < 3) return;
+    if (said_ || training.step - training.first_step < 3) return;
     said_ = true;
-    std::puts("under way");
+    std::puts(training.context.is_chief() ? "under way" : "another worker too");
     std::fflush(stdout);
   }
 
@@ -88,7 +89,7 @@ class SaySteps final : public tutti::Hook {
   bool said_ = false;
 };
 
-// An error of the program's own, on one worker.
+// Throws an error of the program on one worker.
 class FailOnOne final : public tutti::Hook {
  public:
   explicit FailOnOne(int64_t at) : at_(at) {}
@@ -100,12 +101,75 @@ class FailOnOne final : public tutti::Hook {
   const int64_t at_;
 };
 
+class StopAt final : public tutti::Hook {
+ public:
+  explicit StopAt(int64_t step) : step_(step) {}
+  void after_step(tutti::Training& training, const tutti::StepResult&) override {
+    if (training.step == step_) training.stop_reason = "it has seen enough";
+  }
+
+ private:
+  const int64_t step_;
+};
+
+// Changes the weights or the buffers, which only the optimiser and the model should do.
+class Decay final : public tutti::Hook {
+ public:
+  explicit Decay(bool buffers) : buffers_(buffers) {}
+  void before_step(tutti::Training& training) override {
+    if (buffers_) {
+      for (const torch::Tensor& vector : training.parameters.buffer_vectors()) vector.detach().mul_(0.99);
+    } else {
+      for (const tutti::Stretch& block : training.parameters.blocks()) block.values.data().mul_(0.99);
+    }
+  }
+
+ private:
+  const bool buffers_;
+};
+
+// A mistake of the program that no comparison before the first step can detect.
+class RateOfRank1 final : public tutti::Hook {
+ public:
+  explicit RateOfRank1(double rate) : rate_(rate) {}
+  void before_step(tutti::Training& training) override {
+    if (training.context.rank() == 1 && training.step == 3) training.optimizer.set_learning_rate(rate_);
+  }
+
+ private:
+  const double rate_;
+};
+
+// Evaluates on test data periodically, as programs do.
+class MeasureEvery final : public tutti::Hook {
+ public:
+  MeasureEvery(int64_t steps, std::function<double()> measure)
+      : steps_(steps), measure_(std::move(measure)) {}
+  void after_step(tutti::Training& training, const tutti::StepResult&) override {
+    if (training.step % steps_ != 0) return;
+    const double accuracy = measure_();
+    if (training.context.is_chief()) fmt::print("accuracy {} after step {}\n", accuracy, training.step);
+  }
+
+ private:
+  const int64_t steps_;
+  const std::function<double()> measure_;
+};
+
 struct Options {
   std::string net = "odd";
   double clip_norm = 0;
   int64_t fail_at = -1;
   bool evaluate = false;
+  bool other_labels = false;
   bool only_chief = false;
+  bool here = false;
+  int64_t stop_at = -1;
+  bool decay = false;
+  bool decay_buffers = false;
+  int64_t measure_every = 0;
+  double rate_of_rank_1 = 0;
+  bool own_loop = false;
   bool say_memory = false;
   std::string die_once;
   std::string device;
@@ -117,6 +181,24 @@ void die_once(const std::string& mark) {
   std::raise(SIGKILL);
 }
 
+// A source of the same digits, with each label increased by one.
+class OtherLabels final : public tutti::data::Source {
+ public:
+  explicit OtherLabels(tutti::data::Feed feed) : feed_(std::move(feed)) {}
+  int64_t size() const override { return feed_.size(); }
+  tutti::Batch read(std::span<const int64_t> examples) const override {
+    const tutti::Batch batch = feed_.read(examples);
+    return tutti::Batch({{"image", batch["image"]}, {"label", (batch["label"] + 1) % 10}});
+  }
+
+ private:
+  const tutti::data::Feed feed_;
+};
+
+tutti::data::Feed with_other_labels(const tutti::data::Feed& feed) {
+  return tutti::data::Feed(std::make_shared<OtherLabels>(feed));
+}
+
 template <class Net>
 std::shared_ptr<Net> make_net(const Options& options) {
   if (options.device.empty()) return std::make_shared<Net>();
@@ -124,8 +206,35 @@ std::shared_ptr<Net> make_net(const Options& options) {
   return std::make_shared<Net>();
 }
 
+// Trains as train() does with a Trainer, but in a loop of its own.
+template <class Net>
+void train_in_own_loop(tutti::Context& ctx, const Options& options) {
+  const auto feed = tutti::data::mnist("").train().shuffle();
+  const auto net = make_net<Net>(options);
+  tutti::Parameters params(*net);
+  tutti::DistributedOptimizer opt(ctx, params, torch::optim::AdamOptions(1e-3));
+  tutti::Loop loop(ctx, params, opt);
+  loop.add_hook(std::make_unique<StopAt>(options.stop_at));
+  loop.add_hook(std::make_unique<SaySteps>());
+  const tutti::data::Sampler sampler(feed.size(), {.seed = ctx.flags().seed,
+                                                   .lanes = opt.all_lanes(),
+                                                   .batch = ctx.flags().batch,
+                                                   .drop_remainder = true});
+  std::vector<int64_t> examples;
+  while (loop.goes_on()) {
+    for (int64_t lane = opt.lanes().begin; lane < opt.lanes().end; ++lane) {
+      sampler.examples(loop.step(), lane, examples);
+      const tutti::Batch batch = feed.read(examples);
+      opt.zero_grad();
+      opt.backward(torch::cross_entropy_loss(net->forward(batch["image"]), batch["label"]), batch.size());
+    }
+    opt.step();
+  }
+}
+
 template <class Net>
 void train(tutti::Context& ctx, const Options& options) {
+  if (options.own_loop) return train_in_own_loop<Net>(ctx, options);
   const auto digits = tutti::data::mnist("");
   tutti::Trainer trainer(ctx, make_net<Net>(options), torch::optim::AdamOptions(1e-3),
                          [](Net& net, const tutti::Batch& batch) {
@@ -133,20 +242,49 @@ void train(tutti::Context& ctx, const Options& options) {
                          },
                          {.clip_norm = options.clip_norm});
   trainer.add_hook(std::make_unique<FailOnOne>(options.fail_at));
+  if (options.stop_at >= 0) trainer.add_hook(std::make_unique<StopAt>(options.stop_at));
+  if (options.rate_of_rank_1 > 0) trainer.add_hook(std::make_unique<RateOfRank1>(options.rate_of_rank_1));
+  if (options.decay || options.decay_buffers)
+    trainer.add_hook(std::make_unique<Decay>(options.decay_buffers));
+  if (options.measure_every > 0) {
+    trainer.add_hook(std::make_unique<MeasureEvery>(options.measure_every, [&] {
+      const auto values = trainer.measure(digits.test(), {tutti::metrics::accuracy("label")});
+      const auto found = values.find("accuracy");
+      return found == values.end() ? -1.0 : found->second;
+    }));
+  }
   trainer.add_hook(std::make_unique<SaySteps>());
-  trainer.fit(digits.train().shuffle());
+  trainer.fit((options.other_labels ? with_other_labels(digits.train()) : digits.train()).shuffle());
   if (options.say_memory) fmt::print("private memory {}\n", private_memory());
   if (ctx.rank() == 1 && !options.die_once.empty()) die_once(options.die_once);
-  // What counts is the chief's feed.
+  // Only the chief's feed matters.
   const bool other_feed = ctx.rank() == 1 && !options.die_once.empty();
   if (options.only_chief && !ctx.is_chief()) return;
   if (options.evaluate)
-    trainer.evaluate(other_feed ? digits.train() : digits.test(), {tutti::metrics::accuracy("label")});
+    trainer.evaluate(other_feed ? digits.train() : digits.test(), {tutti::metrics::accuracy("label")},
+                     {.here = options.here});
+}
+
+// A program that does not use tutti::run().
+int own_context(bool is_told_to_stand_alone) {
+  tutti::Flags flags;
+  flags.device = "cpu";
+  try {
+    const tutti::Context ctx =
+        is_told_to_stand_alone ? tutti::Context(flags, tutti::Identity()) : tutti::Context(flags);
+    fmt::print("rank {} of {}\n", ctx.rank(), ctx.world());
+    return 0;
+  } catch (const tutti::Error& error) {
+    fmt::print("{}\n", error.what());
+    return tutti::exit_code(error.kind());
+  }
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
+  const std::string first = argc > 1 ? argv[1] : "";
+  if (first == "own-context" || first == "lonely-context") return own_context(first == "lonely-context");
   Options options;
   tutti::Program program;
   program.add_flags = [&](tutti::FlagSet& flags) {
@@ -154,11 +292,23 @@ int main(int argc, char** argv) {
     flags.add("--clip-norm", options.clip_norm, "largest norm of the gradient; 0: any");
     flags.add("--fail-at", options.fail_at, "the step at which rank 1 fails");
     flags.add("--evaluate", options.evaluate, "count the accuracy at the end");
+    flags.add("--other-labels", options.other_labels, "train on the digits with other labels");
     flags.add("--only-chief", options.only_chief, "the chief alone does that, by mistake");
+    flags.add("--here", options.here, "who counts does so without the others");
+    flags.add("--stop-at", options.stop_at, "the step after which a hook wants to end the training");
+    flags.add("--decay", options.decay, "a hook makes the weights smaller before each step");
+    flags.add("--decay-buffers", options.decay_buffers, "a hook makes the buffers smaller before each step");
+    flags.add("--measure-every", options.measure_every,
+              "a hook counts the accuracy after every so many steps");
+    flags.add("--rate-of-rank-1", options.rate_of_rank_1,
+              "rank 1 has a learning rate of its own from step 3 on, by mistake");
+    flags.add("--own-loop", options.own_loop, "train in a loop of its own");
     flags.add("--say-memory", options.say_memory, "print what the process has for itself, in kilobytes");
     flags.add("--die-once", options.die_once,
               "a file: rank 1 kills itself before it counts, unless the file is there, and has another feed");
     flags.add("--create-on", options.device, "the device scope around the network's creation");
+    // Like data, this flag is local to the task, and its contents are compared.
+    flags.scope(tutti::FlagScope::Local, {"--other-labels"});
   };
   return tutti::run(argc, argv, program, [&](tutti::Context& ctx) {
     if (options.net == "cnn") train<Cnn>(ctx, options);

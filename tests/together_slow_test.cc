@@ -1,4 +1,4 @@
-// The network of the first example, with dropout, at every world and over every backend.
+// Tests the network of the first example, with dropout, at every world and over every backend.
 #include "tests/together.h"
 
 namespace tutti::testing {

@@ -1,5 +1,5 @@
-// Several workers as their users run them: processes that agree to the bit, and that are killed, stopped,
-// told to stop, or never come.
+// Tests several workers as users run them: equal bits, and processes that are killed, stopped, told to stop,
+// or never started.
 #include "tests/together.h"
 
 #include <filesystem>
@@ -16,6 +16,7 @@ namespace tutti::testing {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST(Together, every_world_and_backend_gives_the_same_bits) {
   const TestFolder folder;
@@ -30,7 +31,7 @@ TEST(Together, every_world_and_backend_gives_the_same_bits) {
   }
 }
 
-// A run of three workers that does not end by itself, every process of it marked.
+// A run of three workers that does not end by itself; all its processes have a mark.
 class LongRun {
  public:
   explicit LongRun(const Flags& flags)
@@ -61,7 +62,7 @@ class LongRun {
   RunningProgram run_;
 };
 
-// What each worker says last, without its name before it.
+// Returns the last texts of the workers that begin with `start`, without the names of the workers.
 std::vector<std::string> texts_after(const std::string& output, const std::string& start) {
   std::vector<std::string> texts;
   for (size_t at = 0; (at = output.find("] " + start, at)) != std::string::npos; ++at)
@@ -104,7 +105,51 @@ TEST(Together, what_only_the_chief_calls_is_an_error_that_says_so) {
     const auto result = run_program(
         training(2, {"--steps", "2", "--batch", "2", "--evaluate", "--only-chief", "--comm", comm}));
     EXPECT_EQ(result.exit_code, exit_code(ErrorKind::PeerLost)) << result.err;
-    EXPECT_THAT(result.err, HasSubstr("only some workers call this, as in `if (ctx.is_chief())`"));
+    EXPECT_THAT(result.err, HasSubstr("inside a condition, as in `if (ctx.is_chief())`"));
+  }
+}
+
+TEST(Together, one_worker_alone_can_evaluate) {
+  const TestFolder folder;
+  const Flags flags = {"--steps", "2", "--lanes", "2", "--batch", "2", "--evaluate"};
+  const nlohmann::json alone = report_of(training(1, flags), folder).at("metrics");
+  for (const char* comm : {"shm", "gloo"}) {
+    const Flags chief = with(flags, {"--only-chief", "--here", "--comm", comm});
+    EXPECT_EQ(report_of(training(2, chief), folder).at("metrics"), alone) << comm;
+  }
+}
+
+TEST(Together, a_hook_ends_the_training_at_the_step_of_one_worker) {
+  const TestFolder folder;
+  const Flags flags = {"--net", "normed", "--lanes", "4", "--batch", "3", "--steps", "100", "--stop-at", "7"};
+  const nlohmann::json alone = report_of(training(1, flags), folder);
+  EXPECT_EQ(alone.at("steps"), 8);
+  const Flags kept = with(flags, {"--logdir", folder / "log"});
+  for (const int workers : {4, 2, 1}) {
+    const nlohmann::json report = report_of(training(workers, kept), folder);
+    EXPECT_EQ(report.at("steps"), 8) << workers;
+    EXPECT_EQ(report.at("weights_sha256"), alone.at("weights_sha256")) << workers;
+  }
+}
+
+TEST(Together, what_a_hook_does_to_the_weights_has_the_same_bits_on_any_number_of_workers) {
+  const TestFolder folder;
+  const Flags flags = {"--net", "odd", "--lanes", "4", "--batch", "3", "--steps", "20"};
+  const std::string without = hash_of(training(1, flags), folder);
+  const std::string alone = hash_of(training(1, with(flags, {"--decay"})), folder);
+  EXPECT_NE(alone, without);
+  for (const char* state : {"sharded", "replicated"})
+    EXPECT_EQ(hash_of(training(2, with(flags, {"--decay", "--optimizer-state", state})), folder), alone)
+        << state;
+}
+
+TEST(Together, workers_whose_learning_rates_differ_are_all_told_so) {
+  for (const char* comm : {"shm", "gloo"}) {
+    const ProgramResult result = run_program(
+        training(3, {"--batch", "2", "--steps", "20", "--rate-of-rank-1", "0.5", "--comm", comm}));
+    EXPECT_EQ(result.exit_code, exit_code(ErrorKind::InvalidArgument)) << result.err;
+    EXPECT_THAT(result.err,
+                HasSubstr("different learning rates at step 3: rank 0 uses 0.001, rank 1 uses 0.5"));
   }
 }
 
@@ -151,17 +196,54 @@ TEST(Together, sigterm_stops_all_after_one_step_and_any_number_goes_on_from_ther
   EXPECT_EQ(hash_of(training(2, with(same, {"--logdir", logdir})), folder), straight);
 }
 
+TEST(Together, sigterm_ends_and_saves_a_job_in_which_a_worker_was_stopped) {
+  const TestFolder folder;
+  LongRun run({"--logdir", folder / "run"});
+  kill(run.worker(2), SIGSTOP);
+  kill(run.run().pid(), SIGTERM);
+  EXPECT_EQ(run.run().wait(), 128 + SIGTERM);
+  EXPECT_TRUE(run.all_gone());
+  EXPECT_THAT(run.run().err(), HasSubstr("saved; start it again to go on"));
+}
+
+TEST(Together, a_worker_that_is_told_to_end_while_another_does_not_answer_ends_as_told) {
+  LongRun run({"--timeout", "2"});
+  kill(run.worker(2), SIGSTOP);
+  kill(run.worker(1), SIGTERM);
+  EXPECT_NE(run.run().wait(), 0);
+  EXPECT_TRUE(run.all_gone());
+  EXPECT_THAT(run.run().err(),
+              HasSubstr("stopped by Terminated: the other tasks did not take part in saving"));
+}
+
+TEST(Together, a_stopped_chief_is_named_when_the_time_is_up_whatever_the_others_wait_for) {
+  for (const char* comm : {"shm", "gloo"}) {
+    LongRun run({"--timeout", "2", "--comm", comm});
+    kill(run.worker(0), SIGSTOP);
+    EXPECT_NE(run.run().wait(), 0);
+    EXPECT_TRUE(run.all_gone());
+    const auto texts = texts_after(run.run().err(), "Timeout");
+    ASSERT_FALSE(texts.empty()) << run.run().err();
+    for (const std::string& text : texts) {
+      EXPECT_THAT(text, HasSubstr("worker/0"));
+      EXPECT_THAT(text, Not(HasSubstr("worker/1")));
+      EXPECT_THAT(text, Not(HasSubstr("nothing from worker/2")));
+    }
+  }
+}
+
 TEST(Together, workers_with_different_flags_do_not_start) {
   for (const std::string flag : {"batch", "lanes"}) {
     const auto result = run_program(
         {program_path("tutti"), "run", "-n", "2", "--", "sh", "-c",
          fmt::format("exec {} --steps 5 --{} $((2 + TUTTI_TASK_INDEX))", together_program(), flag)});
     EXPECT_NE(result.exit_code, 0);
-    EXPECT_THAT(result.err, HasSubstr(fmt::format("rank 0 has '{0} 2', rank 1 has '{0} 3'", flag)));
+    EXPECT_THAT(result.err, ::testing::ContainsRegex(fmt::format(
+                                "worker/0 on [^ ]+ has '--{0} 2', worker/1 on [^ ]+ has '--{0} 3'", flag)));
   }
 }
 
-// One lane of 6 examples, or three of 2: the batch is the same, and so are its mean and variance.
+// Compares one lane of 6 examples with three of 2: the batch is the same, and so are its mean and variance.
 TEST(Together, synchronised_batch_norm_trains_as_one_worker_on_the_whole_batch) {
   const TestFolder folder;
   const auto loss = [&](int workers, const Flags& flags) {
@@ -174,14 +256,14 @@ TEST(Together, synchronised_batch_norm_trains_as_one_worker_on_the_whole_batch) 
   const double alone = loss(1, {"--batch", "6"});
   for (const char* comm : {"shm", "gloo"})
     EXPECT_NEAR(loss(3, {"--batch", "2", "--comm", comm}), alone, 1e-4 * alone) << comm;
-  // Were the statistics those of each lane alone, it would be another.
+  // If the statistics were those of each lane alone, the loss would differ.
   EXPECT_GT(std::abs(loss(1, {"--batch", "2", "--lanes", "3"}) - alone), 1e-2 * alone);
 }
 
 TEST(Together, synchronised_batch_norm_says_what_it_needs) {
   const auto uneven = run_program(training(2, {"--net", "synced", "--lanes", "3", "--steps", "1"}));
   EXPECT_EQ(uneven.exit_code, exit_code(ErrorKind::InvalidArgument));
-  EXPECT_THAT(uneven.err, HasSubstr("3 lanes are shared by 2 workers"));
+  EXPECT_THAT(uneven.err, HasSubstr("there are 3 lanes for 2 workers"));
   const auto short_step =
       run_program(training(3, {"--net", "synced", "--batch", "7", "--epochs", "1", "--no-drop-remainder"}));
   EXPECT_EQ(short_step.exit_code, exit_code(ErrorKind::InvalidArgument));

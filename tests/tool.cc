@@ -5,17 +5,18 @@
 #include <cstdlib>
 #include <fcntl.h>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <poll.h>
 #include <signal.h>
 #include <stdexcept>
+#include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <thread>
 #include <unistd.h>
 
 #include <gtest/gtest.h>
+
+#include "tutti/base/file.h"
 
 namespace tutti::testing {
 namespace {
@@ -43,8 +44,23 @@ void append_from(int& descriptor, std::string& text) {
 
 }  // namespace
 
+std::string crash_in(const std::string& output) {
+  constexpr std::array kSigns = {
+      "Segmentation fault",      "(Aborted)",   "Bus error",        "Floating point exception",
+      "Illegal instruction",     "core dumped", "terminate called", "SUMMARY: AddressSanitizer",
+      "SUMMARY: ThreadSanitizer"};
+  for (const char* sign : kSigns) {
+    const size_t at = output.find(sign);
+    if (at == std::string::npos) continue;
+    const size_t begin = at == 0 ? 0 : output.rfind('\n', at - 1) + 1;  // npos + 1 is 0
+    return output.substr(begin, output.find('\n', at) - begin);
+  }
+  return "";
+}
+
 RunningProgram::RunningProgram(const std::vector<std::string>& command,
-                               const std::vector<std::string>& environment) {
+                               const std::vector<std::string>& environment, Crashes crashes)
+    : crashes_(crashes) {
   const std::array<int, 2> out = make_pipe();
   const std::array<int, 2> err = make_pipe();
   std::vector<char*> arguments;
@@ -55,7 +71,7 @@ RunningProgram::RunningProgram(const std::vector<std::string>& command,
   if (pid_ < 0) throw std::runtime_error("fork");
   if (pid_ == 0) {
     setpgid(0, 0);
-    prctl(PR_SET_PDEATHSIG, SIGKILL);  // a test that is ended leaves nothing behind
+    prctl(PR_SET_PDEATHSIG, SIGKILL);  // a killed test leaves nothing behind
     dup2(out[1], STDOUT_FILENO);
     dup2(err[1], STDERR_FILENO);
     for (const std::string& variable : environment) putenv(const_cast<char*>(variable.c_str()));
@@ -72,16 +88,17 @@ RunningProgram::~RunningProgram() {
   if (!exit_code_) {
     kill(pid_, SIGKILL);
     waitpid(pid_, nullptr, 0);
+    look_for_crashes();
   }
   for (const int descriptor : {out_pipe_, err_pipe_}) {
     if (descriptor >= 0) close(descriptor);
   }
 }
 
-// False at the end of both streams, and after a minute of silence.
+// Returns false at the end of both streams, and after a minute without output.
 bool RunningProgram::read_some() {
   std::array<pollfd, 2> events = {
-      {{out_pipe_, POLLIN, 0}, {err_pipe_, POLLIN, 0}}};  // poll() skips what is closed (-1)
+      {{out_pipe_, POLLIN, 0}, {err_pipe_, POLLIN, 0}}};  // poll() ignores closed ones (-1)
   if (out_pipe_ < 0 && err_pipe_ < 0) return false;
   const auto patience = std::chrono::duration_cast<std::chrono::milliseconds>(kPatience);
   if (poll(events.data(), events.size(), static_cast<int>(patience.count())) == 0) {
@@ -110,12 +127,28 @@ int RunningProgram::wait() {
   while (waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
   }
   exit_code_ = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+  look_for_crashes();
   return *exit_code_;
 }
 
+void RunningProgram::look_for_crashes() const {
+  if (crashes_ == Crashes::AskedFor) return;
+  for (const std::string* stream : {&out_, &err_}) {
+    const std::string line = crash_in(*stream);
+    if (!line.empty()) {
+      ADD_FAILURE() << "a task has crashed, which the test did not ask for: " << line << "\n" << err_;
+      return;
+    }
+  }
+  for (const int signal : {SIGSEGV, SIGABRT, SIGBUS, SIGFPE, SIGILL}) {
+    if (exit_code_ == 128 + signal)
+      ADD_FAILURE() << "the program has crashed by SIG" << sigabbrev_np(signal) << ":\n" << out_ << err_;
+  }
+}
+
 ProgramResult run_program(const std::vector<std::string>& command,
-                          const std::vector<std::string>& environment) {
-  RunningProgram program(command, environment);
+                          const std::vector<std::string>& environment, Crashes crashes) {
+  RunningProgram program(command, environment, crashes);
   const int exit_code = program.wait();
   return {exit_code, program.out(), program.err()};
 }
@@ -141,8 +174,7 @@ std::vector<pid_t> processes_with(const std::string& variable) {
   for (const auto& entry : std::filesystem::directory_iterator("/proc", ignored)) {
     const std::string name = entry.path().filename();
     if (name.find_first_not_of("0123456789") != std::string::npos) continue;
-    std::ifstream file(entry.path() / "environ", std::ios::binary);
-    const std::string environment{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+    const std::string environment = read_system_file(entry.path() / "environ");
     if (('\0' + environment).find('\0' + variable + '\0') != std::string::npos)
       found.push_back(std::stoi(name));
   }

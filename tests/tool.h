@@ -12,29 +12,37 @@
 
 namespace tutti::testing {
 
-// Of a command line.
+// The words of a command line.
 using Words = std::vector<std::string>;
 inline Words operator+(Words words, const Words& more) {
   words.insert(words.end(), more.begin(), more.end());
   return words;
 }
 
-// A program under test with its output in memory: what a user at a terminal would see.
+// Says if a test fails on a crash: SIGSEGV, SIGABRT, SIGBUS, SIGFPE, SIGILL, or a sanitizer's report.
+enum class Crashes { Fail, AskedFor };
+
+// Returns the line of `output` that reports a crash: of a task of `tutti run` or mpirun, even if it was
+// restarted and all ended well, or by an uncaught exception. "" if there is none.
+std::string crash_in(const std::string& output);
+
+// A program under test whose output is captured. If it or one of its tasks crashes, the test fails, unless it
+// allows crashes.
 class RunningProgram {
  public:
-  // `environment`: "NAME=value" beside what this process has.
+  // `environment` has entries "NAME=value" in addition to this process's variables.
   explicit RunningProgram(const std::vector<std::string>& command,
-                          const std::vector<std::string>& environment = {});
-  ~RunningProgram();  // kills it, where it still runs
+                          const std::vector<std::string>& environment = {}, Crashes crashes = Crashes::Fail);
+  ~RunningProgram();  // kills it if it still runs
   RunningProgram(const RunningProgram&) = delete;
   RunningProgram& operator=(const RunningProgram&) = delete;
 
   pid_t pid() const { return pid_; }
-  // Reads until standard output holds `text`. Fails the test after a minute of silence.
+  // Reads until standard output contains `text`. Fails the test after a minute without output.
   void wait_for_output(const std::string& text) { wait_for(text, out_); }
-  // The same of standard error.
+  // Like wait_for_output(), but for standard error.
   void wait_for_error(const std::string& text) { wait_for(text, err_); }
-  // Reads to the end; one that is silent for a minute is killed. The exit code, or 128 + signal.
+  // Reads to the end, or kills it after a minute without output. Returns the exit code, or 128 + signal.
   int wait();
 
   const std::string& out() const { return out_; }
@@ -43,7 +51,9 @@ class RunningProgram {
  private:
   void wait_for(const std::string& text, const std::string& stream);
   bool read_some();
+  void look_for_crashes() const;
 
+  const Crashes crashes_;
   pid_t pid_ = -1;
   int out_pipe_ = -1;
   int err_pipe_ = -1;
@@ -59,18 +69,18 @@ struct ProgramResult {
 };
 
 ProgramResult run_program(const std::vector<std::string>& command,
-                          const std::vector<std::string>& environment = {});
+                          const std::vector<std::string>& environment = {}, Crashes crashes = Crashes::Fail);
 
 // The path of a program in build/bin.
 std::string program_path(const std::string& name);
 
-// This machine at a port.
+// Returns the address of this machine with this port.
 inline SocketAddress loopback(int port) { return resolve("127.0.0.1", port).addresses.front(); }
 
-// True as soon as `condition` holds, false after a minute.
+// Returns true as soon as `condition` holds, and false after a minute.
 bool eventually(const std::function<bool()>& condition);
 
-// The living processes (no zombies) whose environment holds the variable "NAME=value".
+// Returns the running processes (no zombies) whose environment contains the variable "NAME=value".
 std::vector<pid_t> processes_with(const std::string& variable);
 
 }  // namespace tutti::testing

@@ -5,7 +5,6 @@
 #include <fmt/core.h>
 
 #include "tutti/base/error.h"
-#include "tutti/base/interrupted.h"
 #include "tutti/base/text.h"
 
 namespace tutti {
@@ -35,7 +34,7 @@ std::string suggestion(const CLI::App& app, const std::vector<std::string>& argu
 
 bool parse_arguments(CLI::App& app, const std::vector<std::string>& arguments) {
   try {
-    // CLI11 takes them from the back.
+    // CLI11 reads the arguments from the back.
     std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
     app.parse(reversed);
     return true;
@@ -45,21 +44,6 @@ bool parse_arguments(CLI::App& app, const std::vector<std::string>& arguments) {
   } catch (const CLI::ParseError& error) {
     fail(ErrorKind::InvalidArgument, "{}: {}{}; see {} --help", app.get_name(), error.what(),
          suggestion(app, arguments), app.get_name());
-  }
-}
-
-int run_guarded(int argc, char** argv, const std::function<int(const std::vector<std::string>&)>& work) {
-  try {
-    return work({argv + 1, argv + argc});
-  } catch (const Interrupted& interrupted) {
-    fmt::print(stderr, "{}\n", interrupted.what());
-    return interrupted.exit_code();
-  } catch (const Error& error) {
-    fmt::print(stderr, "{}\n", error.what());
-    return exit_code(error.kind());
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "tutti: {}\n", first_line(error.what()));
-    return exit_code(ErrorKind::Bug);
   }
 }
 

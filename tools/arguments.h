@@ -1,6 +1,5 @@
 #pragma once
 
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -8,13 +7,8 @@
 
 namespace tutti {
 
-// Parses with CLI11. True where the command should go on, false where --help was asked for and has been
-// printed. What does not fit is an InvalidArgument that suggests the nearest flag.
+// Parses with CLI11. Returns true if the command should continue, and false if --help was given and has been
+// printed. Invalid arguments are an InvalidArgument that suggests the nearest flag.
 [[nodiscard]] bool parse_arguments(CLI::App& app, const std::vector<std::string>& arguments);
-
-// The whole of main(): the exit code of `work`, or what the Error that left it means, after its text went to
-// stderr.
-int run_guarded(int argc, char** argv,
-                const std::function<int(const std::vector<std::string>& arguments)>& work);
 
 }  // namespace tutti

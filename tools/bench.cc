@@ -10,11 +10,12 @@ int bench_command(const std::vector<std::string>& arguments, const Environment& 
   const std::string name = arguments.empty() ? "--help" : arguments.front();
   if (name == "--help" || name == "-h" || name == "help") {
     fmt::print(
-        "Measures this machine, or several together.\n\nusage: tutti bench collectives [FLAGS]\n"
+        "Measures how fast the tasks of a job exchange data, on one machine or on several.\n\n"
+        "usage: tutti bench collectives [FLAGS]\n"
         "       tutti bench ps [FLAGS]\n\n"
         "  collectives   how fast ranks exchange vectors\n"
         "  ps            how fast workers push to parameter servers, and pull from them\n\n"
-        "  --help behind either tells more\n");
+        "tutti bench NAME --help lists the flags of a benchmark\n");
     return 0;
   }
   const std::vector<std::string> rest(arguments.begin() + 1, arguments.end());
@@ -22,8 +23,8 @@ int bench_command(const std::vector<std::string>& arguments, const Environment& 
   if (name == "ps") return bench_ps(rest, environment);
   const std::vector<std::string> known = {"collectives", "ps", "--help"};
   fail(ErrorKind::InvalidArgument,
-       "tutti bench: nothing is called '{}'{}; there are: tutti bench collectives, tutti bench ps", name,
-       did_you_mean(name, known));
+       "tutti bench: there is no benchmark '{}'{}; there are tutti bench collectives and tutti bench ps",
+       name, did_you_mean(name, known));
 }
 
 }  // namespace tutti

@@ -7,13 +7,13 @@
 
 namespace tutti {
 
-// The subcommands of `tutti`, a file each. Each gets what follows its name, and returns the exit code.
+// The subcommands of `tutti`, one file each. Each gets the arguments after its name; returns the exit code.
 using CommandFunction = int(const std::vector<std::string>& arguments, const Environment& environment);
 
 CommandFunction run_command;
 CommandFunction version_command;
 
-// These need LibTorch, which takes a second to load, and live in a program of their own beside `tutti`.
+// These need LibTorch, which takes a second to load, and are in a program of their own next to `tutti`.
 CommandFunction inspect_command;
 CommandFunction doctor_command;
 CommandFunction bench_command;

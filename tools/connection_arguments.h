@@ -10,10 +10,10 @@
 
 namespace tutti {
 
-// The arguments of a command that trains nothing but connects as training does. Returns the text of --help,
-// or nothing, and fills the flags. Whoever has set variables for training need not unset them: all of its
-// flags are known there, but only those that say how tasks are connected, and what `add_own` adds, belong on
-// this command line.
+// Parses the arguments of a command that does not train but connects as training does. Returns the text of
+// --help, or nullopt, and fills the flags. The variables of all training flags are accepted, so that nobody
+// needs to unset them. On this command line only the flags that say how tasks are connected, and those that
+// `add_own` adds, are accepted.
 std::optional<std::string> parse_connection_arguments(const char* name, const char* about,
                                                       const std::vector<std::string>& arguments,
                                                       const Environment& environment, Flags& flags,

@@ -1,7 +1,5 @@
 #include <array>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -13,6 +11,7 @@
 #include "tools/launch/cores.h"
 #include "tools/machine.h"
 #include "tutti/base/error.h"
+#include "tutti/base/file.h"
 #include "tutti/base/flags.h"
 #include "tutti/base/text.h"
 #include "tutti/base/version.h"
@@ -28,12 +27,6 @@ namespace {
 
 using Level = Finding::Level;
 
-// Empty where the file is not there; /proc and /sys differ between kernels and containers.
-std::string text_of(const std::string& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
-
 std::string cpu_model(const std::string& cpuinfo) {
   const size_t at = cpuinfo.find("model name");
   const size_t colon = cpuinfo.find(": ", at);
@@ -41,7 +34,7 @@ std::string cpu_model(const std::string& cpuinfo) {
   return cpuinfo.substr(colon + 2, cpuinfo.find('\n', colon) - colon - 2);
 }
 
-// The value of a line "MemTotal:   12345 kB", in bytes.
+// Returns the value of a line "MemTotal:   12345 kB" in bytes.
 uint64_t memory_line(const std::string& meminfo, const std::string& name) {
   const size_t at = meminfo.find(name + ":");
   if (at == std::string::npos) return 0;
@@ -49,14 +42,14 @@ uint64_t memory_line(const std::string& meminfo, const std::string& name) {
 }
 
 Finding memory() {
-  const std::string meminfo = text_of("/proc/meminfo");
+  const std::string meminfo = read_system_file("/proc/meminfo");
   uint64_t total = memory_line(meminfo, "MemTotal");
   uint64_t available = memory_line(meminfo, "MemAvailable");
-  std::string limit_text = text_of("/sys/fs/cgroup/memory.max");
+  std::string limit_text = read_system_file("/sys/fs/cgroup/memory.max");
   if (limit_text.ends_with('\n')) limit_text.pop_back();
   if (const auto limit = parse_int(limit_text); limit && static_cast<uint64_t>(*limit) < total) {
-    const auto used =
-        static_cast<uint64_t>(std::strtoull(text_of("/sys/fs/cgroup/memory.current").c_str(), nullptr, 10));
+    const auto used = static_cast<uint64_t>(
+        std::strtoull(read_system_file("/sys/fs/cgroup/memory.current").c_str(), nullptr, 10));
     total = static_cast<uint64_t>(*limit);
     available = std::min(available, total - std::min(used, total));
   }
@@ -95,7 +88,7 @@ Finding open_files() {
   return check_open_files(limit.rlim_cur);
 }
 
-// Who a program started like this one would be.
+// Tells which task a program started in this environment would be.
 Finding identity(const Environment& environment) {
   try {
     Flags flags;
@@ -114,13 +107,13 @@ Finding identity(const Environment& environment) {
 }
 
 Finding blas() {
-  // The first product loads whatever is loaded late.
+  // The first product loads the libraries that are loaded lazily.
   torch::mm(torch::ones({8, 8}), torch::ones({8, 8}));
-  return check_blas(text_of("/proc/self/maps"), at::hasMKL() ? BuiltInBlas::Mkl : BuiltInBlas::No);
+  return check_blas(read_system_file("/proc/self/maps"), at::hasMKL() ? BuiltInBlas::Mkl : BuiltInBlas::No);
 }
 
 std::vector<Finding> examine(const Environment& environment) {
-  const std::string cpuinfo = text_of("/proc/cpuinfo");
+  const std::string cpuinfo = read_system_file("/proc/cpuinfo");
   return {
       {Level::Ok, "Tutti", std::string(version()), ""},
       {Level::Ok, "LibTorch", TORCH_VERSION, ""},
@@ -134,7 +127,7 @@ std::vector<Finding> examine(const Environment& environment) {
       shared_memory(),
       between_gpus(),
       check_network(comm::gloo_built(), comm::mpi_built()),
-      check_port_range(text_of("/proc/sys/net/ipv4/ip_local_port_range")),
+      check_port_range(read_system_file("/proc/sys/net/ipv4/ip_local_port_range")),
       open_files(),
       identity(environment),
   };
@@ -156,8 +149,9 @@ const char* label_of(Level level) {
 
 int doctor_command(const std::vector<std::string>& arguments, const Environment& environment) {
   CLI::App app(
-      "Looks at this machine: what is fine, what is not, and what to do about it. Fails where something is "
-      "bad.",
+      "Checks whether this machine is ready for training, and says what to do where it is not. Ends with 1 "
+      "if a "
+      "check is \"bad\".",
       "tutti doctor");
   if (!parse_arguments(app, arguments)) return 0;
   bool bad = false;

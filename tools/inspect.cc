@@ -22,7 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 using store::NamedTensor;
 
-// "float", "long": PyTorch's names.
+// Returns PyTorch's name, such as "float" or "long".
 std::string type_name(torch::ScalarType type) {
   std::string name = c10::toString(type);
   for (char& letter : name) letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
@@ -33,7 +33,7 @@ std::string shape_of(const torch::Tensor& tensor) {
   return tensor.dim() == 0 ? "scalar" : fmt::format("{}", fmt::join(tensor.sizes(), "x"));
 }
 
-// Minimum, mean and maximum; a tensor that holds anything not finite says so instead.
+// Returns minimum, mean and maximum, or the number of values that are not finite.
 std::string values_of(const torch::Tensor& tensor) {
   if (tensor.numel() == 0) return "empty";
   const torch::Tensor values = tensor.to(torch::kDouble);
@@ -64,7 +64,7 @@ void print_table(std::string_view heading, const std::vector<NamedTensor>& tenso
   }
 }
 
-// One line a key; what is long is cut.
+// Prints one line per key; long values are truncated.
 void print_state(const nlohmann::json& state) {
   constexpr size_t kLongest = 100;
   for (const auto& [key, value] : state.items()) {
@@ -87,18 +87,19 @@ void print_checkpoint(const std::string& folder, const store::Checkpoint& checkp
 
 int inspect_file(const std::string& path) {
   const store::SafetensorsFile file(path);
-  fmt::print("{}: its header is right; a file alone has no checksum for the values\n", path);
+  fmt::print("{}: the header is right; a file alone has no checksum of the values\n", path);
   for (const auto& [key, value] : file.metadata()) fmt::print("  {}: {}\n", key, value);
   print_table("tensors", file.read_all());
   return 0;
 }
 
-// The newest whole one. Broken ones are named, and make the exit code that of lost data.
+// Shows the newest checkpoint that is not damaged. If others are damaged, they are named and the exit code is
+// that of DataLoss.
 int inspect_logdir(const std::string& logdir) {
   const store::CheckpointDir directory(logdir);
   const store::CheckpointDir::Loaded loaded = directory.load_latest();
   if (!loaded.checkpoint) {
-    fail(ErrorKind::InvalidArgument, "{}: holds no checkpoint (ckpt-<step>)", logdir);
+    fail(ErrorKind::InvalidArgument, "{}: the folder holds no checkpoint (ckpt-<step>)", logdir);
   }
   fmt::print("{}: checkpoints of step {}\n", logdir, fmt::join(directory.steps(), ", "));
   print_checkpoint(fmt::format("{}/ckpt-{}", logdir, loaded.checkpoint->step), *loaded.checkpoint);
@@ -109,15 +110,16 @@ int inspect_logdir(const std::string& logdir) {
 }  // namespace
 
 int inspect_command(const std::vector<std::string>& arguments, const Environment&) {
-  CLI::App app("Shows what is in a checkpoint, and verifies every byte of it; or what is in a table.",
-               "tutti inspect");
+  CLI::App app(
+      "Shows the contents of a checkpoint and verifies all of its bytes, or shows the columns of a table.",
+      "tutti inspect");
   std::string path;
   std::string id;
   app.add_option("PATH", path,
-                 "A folder ckpt-<step>, a --logdir (its newest), a .safetensors file; or a table, .tsv, .csv "
-                 "or .parquet")
+                 "A checkpoint (a folder ckpt-<step>), a --logdir, whose newest checkpoint is shown, or a "
+                 ".safetensors file; or a table, .tsv, .csv or .parquet")
       ->required();
-  app.add_option("--id", id, "The column of a table that has the IDs; the first where this is not given");
+  app.add_option("--id", id, "Name of a table's column of IDs (default: the first column)");
   if (!parse_arguments(app, arguments)) return 0;
   while (path.size() > 1 && path.ends_with('/')) path.pop_back();
 
@@ -125,7 +127,8 @@ int inspect_command(const std::vector<std::string>& arguments, const Environment
   if (path.ends_with(".tsv") || path.ends_with(".csv") || data::is_parquet(path))
     return inspect_table(path, id);
   if (fs::is_regular_file(path, ignored)) return inspect_file(path);
-  if (!fs::is_directory(path, ignored)) fail(ErrorKind::InvalidArgument, "{}: no such file or folder", path);
+  if (!fs::is_directory(path, ignored))
+    fail(ErrorKind::InvalidArgument, "{}: there is no such file or folder", path);
   const bool is_checkpoint = fs::exists(path + "/" + store::kManifestName, ignored) ||
                              fs::path(path).filename().string().starts_with("ckpt-");
   if (!is_checkpoint) return inspect_logdir(path);

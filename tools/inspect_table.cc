@@ -21,7 +21,7 @@ using data::Cells;
 using data::Rows;
 using data::TextFormat;
 
-// What has been met in a column so far.
+// Statistics of the cells of a column so far.
 class Column {
  public:
   void add(std::string_view cell, const TextFormat& format) {
@@ -35,7 +35,7 @@ class Column {
       add_text(cell);
     }
   }
-  // As a table has it: NaN where it is missing.
+  // Adds a number of a table, which is NaN if it is missing.
   void add(float number) {
     if (std::isnan(number)) {
       ++missing_;
@@ -77,10 +77,10 @@ class Column {
   double least_ = INFINITY;
   double most_ = -INFINITY;
   double mean_ = 0;
-  std::string text_;  // the first
+  std::string text_;  // the first text
 };
 
-// What a file has, column by column.
+// The contents of a file, column by column.
 struct Contents {
   std::vector<std::string> names = {};
   std::vector<Column> columns = {};
@@ -106,7 +106,7 @@ Contents look_through_text(const std::string& path, const TextFormat& format) {
   return contents;
 }
 
-// The IDs first, then numbers or lists of them, which are counted one by one.
+// Counts the IDs first, then the numbers, or the elements of lists one by one.
 Contents look_through_parquet(const data::Table& table) {
   Contents contents{{table.id_column()}, std::vector<Column>(1 + table.columns().size())};
   contents.names.insert(contents.names.end(), table.columns().begin(), table.columns().end());
@@ -129,7 +129,7 @@ Contents look_through_parquet(const data::Table& table) {
 int inspect_table(const std::string& path, const std::string& id) {
   TextFormat format = data::format_of(path);
   format.id = id;
-  // IDs and names are what training wants them to be, or this says what they are not.
+  // Fails unless the IDs and names are valid for training.
   const bool is_parquet = data::is_parquet(path);
   const auto table = data::open_table(path, format, is_parquet ? data::ragged() : data::dense());
   const auto [names, columns] = is_parquet ? look_through_parquet(*table) : look_through_text(path, format);

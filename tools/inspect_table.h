@@ -4,8 +4,8 @@
 
 namespace tutti {
 
-// Prints a table of text: its columns, what is in them, how much is missing, and from where to where the
-// numbers go. Returns the exit code.
+// Prints a summary of a table: its columns, their contents, the number of missing values, and the ranges of
+// the numbers. Returns the exit code.
 int inspect_table(const std::string& path, const std::string& id);
 
 }  // namespace tutti

@@ -16,7 +16,7 @@ using Level = Finding::Level;
 
 constexpr uint64_t kGibibyte = uint64_t{1} << 30;
 
-// The path of the first mapped file whose path contains `part`, or nothing.
+// Returns the path of the first mapped file whose path contains `part`, or "".
 std::string mapped_path(std::string_view maps, std::string_view part) {
   std::istringstream lines{std::string(maps)};
   for (std::string line; std::getline(lines, line);) {
@@ -37,7 +37,7 @@ Finding check_blas(std::string_view maps, BuiltInBlas built_in) {
   const std::string path = mapped_path(maps, "libblas.so");
   if (path.empty()) return {Level::Ok, "BLAS", "inside LibTorch", ""};
   return {Level::Bad, "BLAS",
-          fmt::format("the reference BLAS, many times slower than it has to be ({})", path),
+          fmt::format("the reference BLAS, which is many times slower than others ({})", path),
           "apt-get install libopenblas0-pthread"};
 }
 
@@ -53,7 +53,7 @@ Finding check_vector_units(std::string_view cpuinfo) {
   }
   if (found.empty()) {
     return {Level::Warning, "vector units", "neither AVX2 nor AVX-512",
-            "expect a fraction of a current CPU's speed"};
+            "training will be many times slower than on a current CPU"};
   }
   const bool amx = std::find(found.begin(), found.end(), "amx_bf16") != found.end();
   const std::string hint = amx ? "; --precision bf16 uses AMX" : "";
@@ -63,20 +63,19 @@ Finding check_vector_units(std::string_view cpuinfo) {
 Finding check_cores(int usable, int online) {
   if (usable == online) return {Level::Ok, "cores", fmt::format("{}", online), ""};
   return {Level::Warning, "cores", fmt::format("{} of {}", usable, online),
-          "a container, a launcher or taskset keeps this process from the others; see taskset -p $$"};
+          "a container, a launcher or taskset does not let this process use the others; see taskset -p $$"};
 }
 
 Finding check_memory(uint64_t available, uint64_t total) {
   const std::string found = fmt::format("{} free of {}", human_bytes(available), human_bytes(total));
   if (available >= 2 * kGibibyte) return {Level::Ok, "memory", found, ""};
   return {Level::Warning, "memory", found,
-          "a build wants 1.5 GiB a job: end other programs, or build with -j 1"};
+          "a build needs 1.5 GiB per job: end other programs, or build with -j 1"};
 }
 
 Finding check_shared_memory(const std::string& problem) {
   if (problem.empty())
-    return {Level::Ok, "on one host", "workers share memory (--comm shm; nothing of it lies in /dev/shm)",
-            ""};
+    return {Level::Ok, "on one host", "workers share memory (--comm shm, which does not use /dev/shm)", ""};
   return {Level::Warning, "on one host", fmt::format("workers cannot share memory: {}", problem),
           "mount /proc, or use --comm gloo"};
 }
@@ -84,12 +83,12 @@ Finding check_shared_memory(const std::string& problem) {
 Finding check_network(bool gloo, bool mpi) {
   const std::string found = fmt::format("Gloo's TCP {}, MPI {}", gloo ? "yes" : "no", mpi ? "yes" : "no");
   if (gloo) {
-    return {
-        Level::Ok, "between hosts",
-        found +
-            "; workers add in shared memory inside each host first, then over Gloo (--comm shm+gloo) unless "
-            "--comm says otherwise",
-        ""};
+    return {Level::Ok, "between hosts",
+            found +
+                "; by default workers add gradients in shared memory inside each host, then over Gloo "
+                "between hosts "
+                "(--comm shm+gloo)",
+            ""};
   }
   return {Level::Warning, "between hosts", found, "install libgloo-dev and build again"};
 }
@@ -98,10 +97,10 @@ Finding check_gpus(int devices, int usable, CudaBuild cuda_build) {
   if (devices == 0) return {Level::Ok, "GPUs", "none", ""};
   if (cuda_build == CudaBuild::No) {
     return {Level::Warning, "GPUs", fmt::format("{}, but this LibTorch is built without CUDA", devices),
-            "build against one with CUDA: export CMAKE_PREFIX_PATH=/where/it/is; ./dev build gpu"};
+            "build with a LibTorch that has CUDA: export CMAKE_PREFIX_PATH=/where/it/is; ./dev build gpu"};
   }
   if (usable < devices) {
-    return {Level::Bad, "GPUs", fmt::format("{}, of which LibTorch can use {}", devices, usable),
+    return {Level::Bad, "GPUs", fmt::format("{}, but LibTorch can use only {}", devices, usable),
             "compare the driver (nvidia-smi) with LibTorch's CUDA, and look at CUDA_VISIBLE_DEVICES"};
   }
   return {Level::Ok, "GPUs", fmt::format("{}", usable), ""};
@@ -111,15 +110,14 @@ Finding check_between_gpus(int usable, NcclBuild build) {
   const std::string about = "between GPUs";
   if (build == NcclBuild::Yes) {
     const char* const found =
-        usable == 0 ? "NCCL yes, but there is no GPU here that it could use: gradients go through the hosts"
-                    : "NCCL yes: workers with a GPU each use it (--comm auto or nccl); where two share a "
-                      "GPU, gradients "
-                      "go through the hosts";
+        usable == 0 ? "NCCL yes, but there is no GPU here: gradients go through the memory of the hosts"
+                    : "NCCL yes: used if each worker has a GPU of its own (--comm auto or nccl); if two "
+                      "share a GPU, gradients go through the memory of the hosts";
     return {Level::Ok, about, found, ""};
   }
   if (usable == 0) return {Level::Ok, about, "NCCL no", ""};
-  return {Level::Warning, about, "NCCL no: gradients go through the hosts",
-          "build with the headers that lie beside PyTorch (docs/libtorch.md says which)"};
+  return {Level::Warning, about, "NCCL no: gradients go through the memory of the hosts",
+          "build with NCCL's headers (docs/libtorch.md says which)"};
 }
 
 Finding check_port_range(std::string_view range) {
@@ -128,7 +126,7 @@ Finding check_port_range(std::string_view range) {
   int last = -1;
   text >> first >> last;
   const int count = last - first + 1;
-  const std::string found = fmt::format("{} to {} are given out to programs", first, last);
+  const std::string found = fmt::format("programs get ports from {} to {}", first, last);
   if (count >= 1000) return {Level::Ok, "ports", found, ""};
   return {Level::Warning, "ports", found, "sysctl -w net.ipv4.ip_local_port_range='32768 60999'"};
 }

@@ -7,36 +7,36 @@
 
 namespace tutti {
 
-// What `tutti doctor` finds out about one thing.
+// A result of `tutti doctor` about one topic.
 struct Finding {
   enum class Level { Ok, Warning, Bad };
   Level level = Level::Ok;
   std::string about;   // "BLAS"
   std::string found;   // "OpenBLAS (/usr/lib/...)"
-  std::string advice;  // what to do about it; empty where it is fine
+  std::string advice;  // recommended action; empty if there is none
 };
 
-// Which BLAS a process uses, from the text of its /proc/self/maps. `built_in`: LibTorch brings its own (MKL).
+// Determines the BLAS of a process from its /proc/self/maps. `built_in`: LibTorch contains its own (MKL).
 enum class BuiltInBlas { No, Mkl };
 Finding check_blas(std::string_view maps, BuiltInBlas built_in);
 
-// The vector units named in the text of /proc/cpuinfo.
+// Checks the vector units in the text of /proc/cpuinfo.
 Finding check_vector_units(std::string_view cpuinfo);
 
 Finding check_cores(int usable, int online);
 Finding check_memory(uint64_t available, uint64_t total);
-// `problem`: why workers of one host cannot share memory; "" where they can.
+// `problem` says why workers of one host cannot share memory; "" if they can.
 Finding check_shared_memory(const std::string& problem);
-// What carries gradients between hosts.
+// Checks which backends can send gradients between hosts.
 Finding check_network(bool gloo, bool mpi);
-// `devices`: GPUs whose driver is loaded; `usable`: those that LibTorch can use; `cuda_build`: whether it
-// could at all.
+// `devices` is the number of GPUs that the driver knows; `usable` the number that LibTorch can use;
+// `cuda_build` tells if LibTorch was built with CUDA.
 enum class CudaBuild { No, Yes };
 Finding check_gpus(int devices, int usable, CudaBuild cuda_build);
-// What carries gradients between GPUs: `usable` of them are here.
+// Checks which backend can send gradients between GPUs, of which `usable` are present.
 enum class NcclBuild { No, Yes };
 Finding check_between_gpus(int usable, NcclBuild build);
-// The text of /proc/sys/net/ipv4/ip_local_port_range.
+// Checks the text of /proc/sys/net/ipv4/ip_local_port_range.
 Finding check_port_range(std::string_view range);
 Finding check_open_files(uint64_t limit);
 

@@ -6,9 +6,9 @@
 
 #include <fmt/core.h>
 
-#include "tools/arguments.h"
 #include "tools/commands.h"
 #include "tutti/base/error.h"
+#include "tutti/base/guarded_main.h"
 #include "tutti/base/text.h"
 
 namespace tutti {
@@ -19,36 +19,37 @@ constexpr const char* kTorchProgram = "tutti-torch";
 struct Command {
   std::string_view name;
   std::string_view about;
-  CommandFunction* run;  // nothing: in kTorchProgram
+  CommandFunction* run;  // nullptr: the command is in kTorchProgram
 };
 
 constexpr std::array<Command, 8> kCommands = {{
     {"run", "start a program as the workers of one job", run_command},
-    {"serve", "be a parameter server, for any program", nullptr},
+    {"serve", "run one parameter server, for any program", nullptr},
     {"stop", "end the parameter servers of a cluster", nullptr},
-    {"inspect", "what is in a checkpoint and whether it is whole; what is in a table", nullptr},
-    {"shard", "cut tables into shards, all alike", nullptr},
-    {"doctor", "whether this machine is fit, and what to do where it is not", nullptr},
-    {"bench", "how fast tasks exchange vectors", nullptr},
-    {"version", "the versions of Tutti and LibTorch", version_command},
+    {"inspect", "show and verify a checkpoint, or show a table", nullptr},
+    {"shard", "cut tables into shards, a folder each", nullptr},
+    {"doctor", "check whether this machine is ready for training", nullptr},
+    {"bench", "measure how fast tasks exchange vectors", nullptr},
+    {"version", "print the versions of Tutti and LibTorch", version_command},
 }};
 
 int help(std::FILE* to) {
   fmt::print(to,
              "Tutti trains one LibTorch model on many processes.\n\nusage: tutti COMMAND [ARGUMENTS...]\n\n");
   for (const Command& command : kCommands) fmt::print(to, "  {:<9} {}\n", command.name, command.about);
-  fmt::print(to, "\n  tutti COMMAND --help tells more\n");
+  fmt::print(to, "\ntutti COMMAND --help lists the flags of a command\n");
   return to == stdout ? 0 : exit_code(ErrorKind::InvalidArgument);
 }
 
-// Becomes the program that is linked with LibTorch; `run` should not take a second to start.
+// Replaces this process by the program that is linked with LibTorch. It is a separate program because loading
+// LibTorch takes a second, which `tutti run` should not cost.
 [[noreturn]] void become_torch_program(std::vector<std::string> arguments) {
   const std::string program = std::filesystem::read_symlink("/proc/self/exe").replace_filename(kTorchProgram);
   std::vector<char*> pointers = {const_cast<char*>(program.c_str())};
   for (std::string& argument : arguments) pointers.push_back(argument.data());
   pointers.push_back(nullptr);
   execv(program.c_str(), pointers.data());
-  fail_errno(errno, "executing " + program + ", which belongs beside tutti");
+  fail_errno(errno, "executing " + program + ", which has to be in the same folder as tutti");
 }
 
 int dispatch(const std::vector<std::string>& arguments) {
@@ -63,11 +64,13 @@ int dispatch(const std::vector<std::string>& arguments) {
     if (command.run == nullptr) become_torch_program(arguments);
     return command.run({arguments.begin() + 1, arguments.end()}, Environment::of_process());
   }
-  fail(ErrorKind::InvalidArgument, "tutti: no command '{}'{} (tutti help lists all)", name,
+  fail(ErrorKind::InvalidArgument, "tutti: there is no command '{}'{}; tutti help lists all", name,
        did_you_mean(name, known));
 }
 
 }  // namespace
 }  // namespace tutti
 
-int main(int argc, char** argv) { return tutti::run_guarded(argc, argv, tutti::dispatch); }
+int main(int argc, char** argv) {
+  return tutti::guarded_main([&] { return tutti::dispatch({argv + 1, argv + argc}); });
+}

@@ -1,11 +1,13 @@
 #include <algorithm>
-#include <chrono>
+
+#include <fmt/format.h>
 
 #include "tools/arguments.h"
 #include "tools/commands.h"
 #include "tools/launch/launcher.h"
 #include "tools/launch/meeting_words.h"
 #include "tools/launch/mpirun.h"
+#include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
 
@@ -14,44 +16,60 @@ namespace tutti {
 namespace {
 
 constexpr const char* kAbout =
-    "Starts PROGRAM as the workers of one job, each with its share of the cores and a GPU of its own where\n"
-    "there are any, and ends them all when one fails.\n"
-    "  tutti run [-n WORKERS] [--ps P] [--restarts K] -- PROGRAM [ARGUMENTS...] on this machine\n"
-    "  tutti run -H host:slots,... [-n WORKERS] -- PROGRAM [ARGUMENTS...]       on several, by Open MPI's "
+    "Starts PROGRAM as the workers of one job and waits until they have ended. Each worker gets its share "
+    "of\n"
+    "the cores and, if there are GPUs, one of them. If a worker fails, the others are ended too.\n"
+    "  tutti run [-n WORKERS] [--ps P] [--restarts K] -- PROGRAM [ARGUMENTS...]   on this machine\n"
+    "  tutti run -H HOST:SLOTS,... [-n WORKERS] -- PROGRAM [ARGUMENTS...]         on several, by Open MPI's "
     "mpirun\n"
-    "  TF_CONFIG='{...}' tutti run [-n WORKERS] -- PROGRAM [ARGUMENTS...]       on each of the hosts that it "
+    "  TF_CONFIG='{...}' tutti run [-n WORKERS] -- PROGRAM [ARGUMENTS...]         on each host that "
+    "TF_CONFIG "
     "names\n"
-    "Without -n: one worker per visible GPU (CUDA_VISIBLE_DEVICES, NVIDIA_VISIBLE_DEVICES), one in all "
-    "without.\n"
-    "With --strategy in-graph among the ARGUMENTS, or as TUTTI_STRATEGY, one more task is started: the "
-    "master.";
+    "Without -n there is one worker per visible GPU (CUDA_VISIBLE_DEVICES, NVIDIA_VISIBLE_DEVICES), and one\n"
+    "worker if there is no GPU. If the ARGUMENTS hold --strategy in-graph, or TUTTI_STRATEGY says so, one "
+    "more\n"
+    "task is started, the master.";
 
 struct RunOptions {
   LaunchOptions launch;
   std::string hosts;
+  std::vector<std::string> variables;
 };
 
 void add_options(CLI::App& app, RunOptions& options) {
-  app.add_option("-n,--workers", options.launch.workers,
-                 "How many on this machine, or with -H in all (one per visible GPU, all slots)")
+  app.add_option(
+         "-n,--workers", options.launch.workers,
+         "Number of workers on this machine, or with -H in all (default: one per visible GPU; with -H, "
+         "one per slot)")
       ->check(CLI::Range(1, kMostWorkersOfAHost));
-  app.add_option("--ps", options.launch.servers, "Parameter servers beside them, on this machine (0)")
+  app.add_option("--ps", options.launch.servers,
+                 "Number of parameter servers to start on this machine besides the workers (default: 0)")
       ->check(CLI::Range(0, kMostWorkersOfAHost));
-  app.add_option("-H,--hosts", options.hosts, "Hand HOST:SLOTS,HOST:SLOTS,... to Open MPI's mpirun");
+  app.add_option(
+      "-H,--hosts", options.hosts,
+      "Hosts and how many workers each takes, HOST:SLOTS,HOST:SLOTS,...; Open MPI's mpirun starts them");
+  app.add_option(
+         "-x", options.variables,
+         "Environment variable for the workers, NAME or NAME=VALUE; may be repeated. With -H only these "
+         "and TUTTI_* reach the other hosts")
+      ->allow_extra_args(false);
   app.add_option("--restarts", options.launch.restarts,
-                 "Start all again up to this often after one has failed (0)")
-      ->check(CLI::NonNegativeNumber);
+                 "How many times the workers are started again after a failure (default: 0)")
+      ->check(CLI::Range(0, 1'000'000));
   app.add_option_function<double>(
          "--start-timeout",
-         [&options](double seconds) {
-           options.launch.start_timeout = std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
-         },
-         "With TF_CONFIG: seconds for the launchers of the other hosts to come (300)")
-      ->check(CLI::Range(0.001, 1e6));
-  app.prefix_command();  // `--` may be left out where PROGRAM's name shows where it begins
+         [&options](double seconds) { options.launch.start_timeout = milliseconds_of(seconds); },
+         "With TF_CONFIG: seconds to wait for tutti run on the other hosts (default: 300)")
+      ->check([](const std::string& text) -> std::string {
+        // CLI::Range would accept NaN in every range.
+        const auto seconds = parse_double(text);
+        if (seconds && *seconds > 0 && *seconds <= 1e6) return "";
+        return fmt::format("'{}' is not a number above 0, at most 1000000", text);
+      });
+  app.prefix_command();  // `--` may be left out if PROGRAM does not begin with '-'
 }
 
-// As the program's own flags say, or its variables.
+// Returns true if the program's own flags, or its environment, choose the strategy that has a master.
 bool wants_master(const std::vector<std::string>& command, const Environment& environment) {
   constexpr const char* kInGraph = "in-graph";
   std::string strategy = environment.get("TUTTI_STRATEGY").value_or("");
@@ -63,17 +81,19 @@ bool wants_master(const std::vector<std::string>& command, const Environment& en
 }
 
 [[noreturn]] void hand_to_mpirun(const RunOptions& options, std::vector<std::string> command,
-                                 const Environment& environment) {
+                                 ForwardedVariables variables, const Environment& environment) {
   if (options.launch.servers > 0)
     fail(ErrorKind::InvalidArgument,
-         "tutti run: --ps {} does not go with -H: start the servers with `tutti serve`, and name them in "
+         "tutti run: --ps {} cannot be combined with -H; start the servers with `tutti serve`, and name them "
+         "in "
          "--cluster_spec",
          options.launch.servers);
   if (options.launch.restarts > 0)
     fail(ErrorKind::InvalidArgument,
-         "tutti run: --restarts {} does not go with -H: mpirun ends the job where a worker fails",
+         "tutti run: --restarts {} cannot be combined with -H, since mpirun ends the job when a worker fails",
          options.launch.restarts);
-  become_mpirun({parse_hosts(options.hosts), options.launch.workers.value_or(0), std::move(command)},
+  become_mpirun({parse_hosts(options.hosts), options.launch.workers.value_or(0), std::move(command),
+                 std::move(variables.words)},
                 environment, launcher_log(environment));
 }
 
@@ -89,20 +109,24 @@ int run_command(const std::vector<std::string>& arguments, const Environment& en
   std::vector<std::string> command = app.remaining();
   if (!command.empty() && command.front().starts_with('-')) {
     const std::string name = command.front().substr(0, command.front().find('='));
-    const std::vector<std::string> known = {"--workers",       "--ps",  "--hosts", "--restarts",
+    const std::vector<std::string> known = {"--workers",       "--ps",  "--hosts", "-x", "--restarts",
                                             "--start-timeout", "--help"};
-    fail(ErrorKind::InvalidArgument, "tutti run: no flag '{}'{}; flags of the program go behind its name",
-         name, did_you_mean(name, known));
+    fail(ErrorKind::InvalidArgument,
+         "tutti run: there is no flag '{}'{}; flags of the program follow its name", name,
+         did_you_mean(name, known));
   }
-  // A `--` behind the program's name is the program's own.
+  // A `--` after the program's name belongs to the program.
   const auto rest = command.empty() && dashes != arguments.end() ? dashes + 1 : dashes;
   command.insert(command.end(), rest, arguments.end());
   if (command.empty()) {
-    fail(ErrorKind::InvalidArgument, "tutti run: no program; say which: tutti run -n 2 -- build/bin/mnist");
+    fail(ErrorKind::InvalidArgument,
+         "tutti run: name the program to start, as in tutti run -n 2 -- build/bin/mnist");
   }
-  if (app.count("--hosts") > 0) hand_to_mpirun(options, std::move(command), environment);
-  options.launch.master = wants_master(command, environment);
-  return launch(command, environment, options.launch);
+  ForwardedVariables variables = forward_variables(options.variables, environment);
+  if (app.count("--hosts") > 0)
+    hand_to_mpirun(options, std::move(command), std::move(variables), environment);
+  options.launch.master = wants_master(command, variables.environment);
+  return launch(command, variables.environment, options.launch);
 }
 
 }  // namespace tutti

@@ -6,28 +6,31 @@
 
 #include "tools/commands.h"
 #include "tools/connection_arguments.h"
+#include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 #include "tutti/base/flags.h"
 #include "tutti/cluster/context.h"
 #include "tutti/cluster/roles.h"
+#include "tutti/cluster/threads.h"
 #include "tutti/ps/address_book.h"
 #include "tutti/ps/peer.h"
 #include "tutti/rpc/channel.h"
-#include "tutti/train/threads.h"
 
 namespace tutti {
 namespace {
 
 constexpr const char* kAboutServe =
-    "Is one parameter server, for any program: what the model is it hears from the chief. In any other job "
-    "it is a passive worker, which computes what a master asks for (--strategy in-graph). Ends with the "
+    "Runs one parameter server, for any program: the chief tells it which model it serves. In any other job "
+    "it "
+    "is a passive worker, which computes what a master asks for (--strategy in-graph). It ends with the "
     "job.\n"
     "  tutti serve --cluster_spec 'ps|h:2222,worker|h:2223;h:2224' --job_name ps --task_index 0\n"
     "  tutti serve --cluster_spec 'master|h:2222,worker|h:2223' --job_name worker --task_index 0 "
     "--allow-programs";
 constexpr const char* kAboutStop =
-    "Ends the servers of a cluster at once, or those of one job, or one task of it. What was not saved is "
-    "lost.\n"
+    "Ends all servers of a cluster at once, or those of one job, or one task of it. Values that have not "
+    "been "
+    "saved are lost.\n"
     "  tutti stop --cluster_spec 'ps|h:2222,worker|h:2223;h:2224'\n"
     "  tutti stop --cluster_spec 'master|h:2222,worker|h:2223' --job_name worker";
 
@@ -40,11 +43,12 @@ std::vector<Task> tasks_to_stop(const ClusterSpec& cluster, const Flags& flags) 
       tasks.push_back({.job = flags.job_name, .index = index});
   }
   if (tasks.empty())
-    fail(ErrorKind::InvalidArgument, "tutti stop: the cluster has no servers, but {}: which? Give --job_name",
+    fail(ErrorKind::InvalidArgument,
+         "tutti stop: the cluster has no servers, only the jobs {}; choose one with --job_name",
          fmt::join(cluster.jobs(), ", "));
   if (!flags.task_index) return tasks;
   const Task only{.job = tasks.front().job, .index = static_cast<int>(*flags.task_index)};
-  static_cast<void>(cluster.address(only.job, only.index));  // an error where there is none
+  static_cast<void>(cluster.address(only.job, only.index));  // throws if there is none
   return {only};
 }
 
@@ -69,14 +73,15 @@ int serve_command(const std::vector<std::string>& arguments, const Environment& 
     fmt::print("{}", *help);
     return 0;
   }
-  // Off the GPUs unless told.
+  // A server does not use a GPU unless --device requests it.
   if (flags.device == "auto") flags.device = "cpu";
   const Context context(flags, discover(flags, environment));
   if (context.cluster().empty()) {
     fail(ErrorKind::InvalidArgument,
-         "tutti serve: of which cluster? Give --cluster_spec, --job_name and --task_index");
+         "tutti serve: --cluster_spec, --job_name and --task_index have to say which task of which cluster "
+         "this is");
   }
-  set_threads(context);
+  set_threads(context.threads());
   serve(context);
   return 0;
 }
@@ -87,17 +92,18 @@ int stop_command(const std::vector<std::string>& arguments, const Environment& e
     fmt::print("{}", *help);
     return 0;
   }
-  if (flags.cluster_spec.empty()) fail(ErrorKind::InvalidArgument, "tutti stop: which? Give --cluster_spec");
+  if (flags.cluster_spec.empty())
+    fail(ErrorKind::InvalidArgument, "tutti stop: --cluster_spec has to name the servers to end");
   const ClusterSpec cluster = ClusterSpec::parse(flags.cluster_spec);
   const rpc::ChannelOptions options{.credentials = rpc::credentials_of(flags),
                                     .hello = {{"task", "tutti stop"}}};
-  int code = 0;  // of the first that could not be stopped
+  int code = 0;  // of the first task that could not be stopped
   for (const Task& task : tasks_to_stop(cluster, flags)) {
     try {
-      stop_task(cluster, task, options, ps::milliseconds_of(flags.timeout));
+      stop_task(cluster, task, options, milliseconds_of(flags.timeout));
     } catch (const Error& error) {
       if (code == 0) code = exit_code(error.kind());
-      fmt::print(stderr, "{}\n", error.what());
+      fmt::print(stderr, "{}: {}\n", to_string(error.kind()), error.what());
     }
   }
   return code;

@@ -10,8 +10,9 @@ namespace tutti {
 
 int shard_command(const std::vector<std::string>& arguments, const Environment&) {
   CLI::App app(
-      "Cuts tables into shards, all alike: each shard is a folder with the same files, every ID is in one of "
-      "them.",
+      "Cuts tables into shards. Each shard is a folder with one part of every table; all rows of an ID are "
+      "in "
+      "the same shard.",
       "tutti shard");
   std::vector<std::string> inputs;
   std::string by = "rows";
@@ -19,16 +20,16 @@ int shard_command(const std::vector<std::string>& arguments, const Environment&)
   std::string id;
   bool no_header = false;
   data::ShardOptions options;
-  app.add_option("INPUT", inputs, "Tables, .tsv or .csv; the first says in which order IDs are cut")
+  app.add_option("INPUT", inputs, "Tables, .tsv or .csv; IDs are cut in the order of the first one")
       ->required();
-  app.add_option("-n,--shards", options.shards, "How many")->required();
-  app.add_option("--by", by, "What each has equally much of: rows or bytes")->capture_default_str();
-  app.add_option("--out", out, "The folder for them: a new or an empty one")->required();
-  app.add_option("--id", id, "The column that has the IDs, in all tables; the first where this is not given");
-  app.add_flag("--no-header", no_header, "The tables have no row with names");
+  app.add_option("-n,--shards", options.shards, "Number of shards")->required();
+  app.add_option("--by", by, "Shards get equal numbers of rows, or of bytes: rows or bytes")
+      ->capture_default_str();
+  app.add_option("--out", out, "Folder for the shards, which must be new or empty")->required();
+  app.add_option("--id", id, "Name of the column of IDs in all tables (default: the first column)");
+  app.add_flag("--no-header", no_header, "The tables do not begin with a row of column names");
   if (!parse_arguments(app, arguments)) return 0;
-  if (by != "rows" && by != "bytes")
-    fail(ErrorKind::InvalidArgument, "--by {}: there are rows and bytes", by);
+  if (by != "rows" && by != "bytes") fail(ErrorKind::InvalidArgument, "--by {}: expected rows or bytes", by);
   if (by == "bytes") options.by = data::ShardOptions::By::Bytes;
   std::vector<data::TableFile> tables;
   for (const std::string& input : inputs) {

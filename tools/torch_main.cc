@@ -1,8 +1,8 @@
 #include <fmt/core.h>
 
-#include "tools/arguments.h"
 #include "tools/commands.h"
 #include "tutti/base/error.h"
+#include "tutti/base/guarded_main.h"
 
 namespace tutti {
 namespace {
@@ -17,10 +17,12 @@ int dispatch(const std::vector<std::string>& arguments) {
   if (name == "serve") return serve_command(rest, environment);
   if (name == "shard") return shard_command(rest, environment);
   if (name == "stop") return stop_command(rest, environment);
-  fail(ErrorKind::InvalidArgument, "tutti-torch: started by `tutti`, not by hand");
+  fail(ErrorKind::InvalidArgument, "tutti-torch is a part of `tutti`, which starts it; use `tutti`");
 }
 
 }  // namespace
 }  // namespace tutti
 
-int main(int argc, char** argv) { return tutti::run_guarded(argc, argv, tutti::dispatch); }
+int main(int argc, char** argv) {
+  return tutti::guarded_main([&] { return tutti::dispatch({argv + 1, argv + argc}); });
+}

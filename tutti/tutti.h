@@ -5,6 +5,8 @@
 #include "tutti/base/error.h"
 #include "tutti/base/flags.h"
 #include "tutti/cluster/context.h"
+#include "tutti/cluster/roles.h"
+#include "tutti/comm/connect.h"
 #include "tutti/data/batch.h"
 #include "tutti/data/feed.h"
 #include "tutti/data/mnist.h"

@@ -8,14 +8,14 @@
 
 namespace bench {
 
-// What a peer does with one tensor on every rank: add it up in place.
+// A peer's all-reduce: sums one tensor over all ranks in place.
 using AllReduce = std::function<void(torch::Tensor&)>;
 
-// Open MPI's own, in a process that mpirun has started. Nothing where it was not built with MPI.
+// Returns Open MPI's own all-reduce, for a process that mpirun has started; nullopt if not built with MPI.
 std::optional<AllReduce> mpi_all_reduce();
 
-// That of the Gloo in LibTorch, from this address; the ranks meet in a file. Nothing where it was not built
-// with Gloo.
+// Returns the all-reduce of the Gloo in LibTorch, bound to this address; the ranks meet in a file. nullopt if
+// not built with Gloo.
 std::optional<AllReduce> gloo_all_reduce(int rank, int world, const std::string& file,
                                          const std::string& address = "127.0.0.1");
 

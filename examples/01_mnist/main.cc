@@ -1,4 +1,4 @@
-// A convolutional network on handwritten digits. See README.md beside this file.
+// Trains a convolutional network on handwritten digits. See README.md in this folder.
 #include <tutti/tutti.h>
 
 #include <torch/torch.h>
@@ -22,15 +22,18 @@ struct Net : nn::Module {
 
 int main(int argc, char** argv) {
   tutti::Program program;
-  program.about = "Trains a convolutional network on MNIST, or on drawn digits where --data is empty.";
+  program.about = "Trains a convolutional network on MNIST, or on drawn digits if --data is empty.";
   program.defaults.batch = 50;
   program.defaults.steps = 5000;
   double rate = 1e-4;
   int64_t decay_steps = 0;
   program.add_flags = [&](tutti::FlagSet& flags) {
     flags.add("--rate", rate, "learning rate of Adam");
-    flags.add("--decay-steps", decay_steps,
-              "it falls to 0 in the last three tenths of so many steps; 0: constant");
+    flags.at_least("--rate", 0);
+    flags.add(
+        "--decay-steps", decay_steps,
+        "steps after which the rate is 0; it falls in the last three tenths of them; 0: it is constant");
+    flags.between("--decay-steps", 0, 1e12);
   };
 
   return tutti::run(argc, argv, program, [&](tutti::Context& ctx) {
@@ -44,7 +47,7 @@ int main(int argc, char** argv) {
                              return {torch::cross_entropy_loss(prediction, batch["label"]), prediction};
                            },
                            {.learning_rate = schedule});
-    trainer.add_hook(tutti::hooks::batch_metrics({tutti::metrics::accuracy("label")}, 100));
+    trainer.add_hook(tutti::hooks::batch_metrics({tutti::metrics::accuracy("label")}));
     trainer.fit(digits.train().shuffle());
     const auto test = trainer.evaluate(digits.test(), {tutti::metrics::accuracy("label")});
     if (ctx.is_chief())

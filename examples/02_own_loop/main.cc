@@ -1,4 +1,4 @@
-// A plain LibTorch training loop on as many workers as there are. What makes it so is marked with (1) to (4).
+// A plain LibTorch training loop that runs on any number of workers thanks to the lines (1) to (4).
 #include <tutti/tutti.h>
 
 #include <torch/torch.h>
@@ -8,7 +8,8 @@ namespace nn = torch::nn;
 int main(int argc, char** argv) {
   tutti::Program program;
   program.about =
-      "Trains a small network on MNIST, or on drawn digits where --data is empty, in a loop of its own.";
+      "Trains a small network on MNIST, or on drawn digits if --data is empty, in a training loop of its "
+      "own.";
   program.defaults.batch = 50;
   program.defaults.steps = 1000;
 

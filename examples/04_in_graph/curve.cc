@@ -23,7 +23,7 @@ std::vector<std::pair<double, double>> points_of(const std::vector<double>& loss
 
 }  // namespace
 
-// With all digits that tell one number from the next.
+// Writes enough digits to distinguish any two numbers.
 void write_curve(const std::string& path, const std::vector<double>& losses) {
   std::string text;
   for (const double loss : losses) text += fmt::format("{}\n", loss);
@@ -41,8 +41,8 @@ std::vector<double> read_curve(const std::string& path) {
 std::string compare(const std::vector<double>& ours, const std::vector<double>& theirs) {
   if (ours == theirs) return fmt::format("the curves are the same in all {} steps", ours.size());
   const auto [here, there] = std::mismatch(ours.begin(), ours.end(), theirs.begin(), theirs.end());
-  return fmt::format("the curves differ, from step {} of {} and {} on", here - ours.begin() + 1, ours.size(),
-                     theirs.size());
+  return fmt::format("the curves, of {1} and {2} steps, differ from step {0} on", here - ours.begin() + 1,
+                     ours.size(), theirs.size());
 }
 
 void draw(const std::string& path, const std::vector<double>& ours, const std::vector<double>& theirs) {

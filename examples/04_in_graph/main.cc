@@ -1,4 +1,4 @@
-// y = e^x, learnt by a master whose workers have never seen the model. See README.md beside this file.
+// Learns y = e^x with a master whose workers do not know the model beforehand. See README.md in this folder.
 #include <fstream>
 #include <tutti/tutti.h>
 
@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kPoints = 1000;
 
-// What is computed, as a program that can be sent to whoever is to compute it.
+// The computation, as a program that can be sent to other tasks.
 constexpr const char* kProgram = R"(
 def predict(w1, b1, w2, b2, x):
     return torch.matmul(torch.sigmoid(torch.matmul(x, w1) + b1), w2) + b2
@@ -20,7 +20,7 @@ def loss(w1, b1, w2, b2, x, y):
     return torch.mean((prediction - y) ** 2), prediction
 )";
 
-// What it is computed from.
+// The parameters of the computation.
 struct Parameters : torch::nn::Module {
   torch::Tensor w1 = register_parameter("w1", torch::rand({1, 16}));
   torch::Tensor b1 = register_parameter("b1", torch::rand({16}));
@@ -52,7 +52,7 @@ void train(tutti::Context& ctx, double rate, std::vector<double>& losses) {
   trainer.fit(exponential().shuffle());
 }
 
-// The same steps one by one: three calls, between which there may be anything.
+// Makes the same steps in three calls each, between which a program may do anything.
 void train_by_hand(tutti::Context& ctx, double rate, std::vector<double>& losses) {
   const auto model = tutti::script_model(std::make_shared<Parameters>(), tutti::Script::from_text(kProgram));
   if (!ctx.is_chief()) {
@@ -82,7 +82,7 @@ void train_by_hand(tutti::Context& ctx, double rate, std::vector<double>& losses
 
 int main(int argc, char** argv) {
   tutti::Program program;
-  program.about = "Learns y = e^x, alone or as a master whose workers compute what it sends them.";
+  program.about = "Learns y = e^x, alone or as a master that sends the computations to its workers.";
   program.defaults.batch = 50;
   program.defaults.steps = 600;
   double rate = 0.2;
@@ -92,10 +92,12 @@ int main(int argc, char** argv) {
   std::string picture;
   program.add_flags = [&](tutti::FlagSet& flags) {
     flags.add("--rate", rate, "learning rate of SGD");
-    flags.add("--by-hand", by_hand, "a master without the trainer: gradients, average, apply");
-    flags.add("--curve", curve, "a file for the losses, a line a step");
-    flags.add("--against", against, "another run's --curve, to compare with");
-    flags.add("--picture", picture, "an SVG of both curves");
+    flags.at_least("--rate", 0);
+    flags.add("--by-hand", by_hand, "drive the workers without a Trainer: gradients, average, apply");
+    flags.add("--curve", curve, "file for the losses, one line for each step");
+    flags.add("--against", against, "file of another run's --curve, to compare with");
+    flags.add("--picture", picture, "SVG file for a picture of both curves");
+    flags.scope(tutti::FlagScope::Local, {"--curve", "--against", "--picture"});
   };
   return tutti::run(argc, argv, program, [&](tutti::Context& ctx) {
     std::vector<double> losses;

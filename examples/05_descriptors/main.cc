@@ -1,4 +1,4 @@
-// Which things are active, learnt from tables in shards. See README.md beside this file.
+// Learns which things are active from tables in shards. See README.md in this folder.
 #include <tutti/tutti.h>
 
 #include <torch/torch.h>
@@ -10,7 +10,7 @@ namespace nn = tutti::nn;
 
 int main(int argc, char** argv) {
   tutti::Program program;
-  program.about = "Learns from tables of descriptors in shards; --make-data writes some to begin with.";
+  program.about = "Learns from sharded tables of descriptors; --make-data writes example tables first.";
   program.defaults.data = "descriptors";
   program.defaults.lanes = 2;
   program.defaults.batch = 50;
@@ -22,11 +22,15 @@ int main(int argc, char** argv) {
   int64_t starts = 2;
   bool full_batch = false;
   program.add_flags = [&](tutti::FlagSet& flags) {
-    flags.add("--make-data", make, "write tables into the folder --data, and do no more");
-    flags.add("--partition", partition, "which worker reads which shards: all, size or mod");
-    flags.add("--starts", starts, "trainings from different first weights, of which the best is kept");
-    flags.add("--full-batch", full_batch, "all examples at once, by L-BFGS, --steps iterations");
-    flags.add("--predictions", predictions, "a table to write, with a prediction for each row of the test");
+    flags.add("--make-data", make, "write tables into the folder --data, and exit");
+    flags.add_choice("--partition", partition, {"all", "size", "mod"},
+                     "which worker reads which shards: each reads any, those of its lanes, or its own");
+    flags.add("--starts", starts, "number of trainings from different first weights; the best one is kept");
+    flags.between("--starts", 1, 1000);
+    flags.add("--full-batch", full_batch, "train on all examples at once by L-BFGS, for --steps iterations");
+    flags.add("--predictions", predictions, "table to write, with a prediction for each row of the test");
+    flags.scope(tutti::FlagScope::Local, {"--predictions"});
+    flags.scope(tutti::FlagScope::Model, {"--partition"});
   };
 
   return tutti::run(argc, argv, program, [&](tutti::Context& ctx) {
@@ -40,7 +44,8 @@ int main(int argc, char** argv) {
     const data::Feed train =
         data::distributed_feed(ctx, folder + "/train", schema,
                                {.master_table = "desc", .partition = data::parse_partition(partition)});
-    const data::Feed test = data::table_feed(folder + "/test", schema, {.master_table = "desc"});
+    const data::Feed test = data::distributed_feed(
+        ctx, folder + "/test", schema, {.master_table = "desc", .partition = data::Partition::All});
 
     tutti::Model model(ctx);
     const auto desc = model.input("desc");

@@ -18,9 +18,9 @@ constexpr int kHidden = 5;
 class Chance {
  public:
   explicit Chance(uint64_t seed) : words_(seed) {}
-  // From 0 to less than 1.
+  // Returns a number in [0, 1).
   double uniform() { return static_cast<double>(words_() >> 11) * 0x1p-53; }
-  // Mean 0, variance 1: the sum of twelve.
+  // Returns a number with mean 0 and variance 1: the sum of twelve uniform ones.
   double normal() {
     double sum = -6;
     for (int i = 0; i < 12; ++i) sum += uniform();
@@ -36,7 +36,7 @@ class Chance {
   std::mt19937_64 words_;
 };
 
-// What a descriptor makes of the hidden numbers: a mixture, in units of its own.
+// Computes a descriptor from the hidden numbers: a mixture of them, in a unit of its own.
 struct Descriptor {
   explicit Descriptor(Chance& chance) : offset(100 * chance.normal()), unit(std::exp(2 * chance.normal())) {
     for (double& weight : weights) weight = chance.normal();
@@ -60,7 +60,7 @@ bool is_active(const std::array<double, kHidden>& hidden, Chance& chance) {
 }  // namespace
 
 void make_data(const std::string& folder, int64_t rows, int64_t shards, uint64_t seed) {
-  // What descriptors there are is the same for all data.
+  // The set of descriptors is the same for all data.
   Chance nature(1);
   std::vector<Descriptor> descriptors;
   for (int i = 0; i < kDescriptors; ++i) descriptors.emplace_back(nature);

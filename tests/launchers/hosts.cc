@@ -25,7 +25,7 @@ std::vector<std::string> first_process(const std::string& name) {
 Host::Host(const std::string& name)
     : mark_(fmt::format("HOST_OF_TEST={}/{}", name, getpid())), holder_(first_process(name), {mark_}) {
   holder_.wait_for_output("ready\n");
-  // While it turns from a shell into sleep, its environment cannot be seen.
+  // During its exec from a shell to sleep, its environment is not visible.
   EXPECT_TRUE(eventually([&] {
     for (const pid_t pid : processes_with(mark_)) {
       if (pid != holder_.pid()) first_process_ = pid;

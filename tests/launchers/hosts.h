@@ -7,18 +7,18 @@
 
 namespace tutti::testing {
 
-// What stands in for a machine: network, processes, /proc and host name of its own, and a first process that
-// does nothing. When that ends, so does everything on the host, its network included; also where the test is
+// A simulated machine: network, processes, /proc and host name of its own, and a first process that does
+// nothing. When this process ends, so does everything on the host, including its network, even if the test is
 // killed.
 class Host {
  public:
   explicit Host(const std::string& name);
 
-  // The words that go in front of a command.
+  // Returns the words to prefix to a command.
   std::vector<std::string> here() const;
-  // The same for what has only the network and the name of this host.
+  // Like here(), but the command uses only the network and the name of this host.
   std::vector<std::string> network_here() const;
-  // Runs to the end; fails the test where that is not well.
+  // Runs a command to its end; fails the test if the command fails.
   void run(const std::vector<std::string>& command) const;
   // Takes down its end of the cable (see TwoHosts).
   void unplug() const;
@@ -31,7 +31,7 @@ class Host {
   pid_t first_process_ = -1;
 };
 
-// Two of them with a cable in between, that carries so much each way. Ports are free: nobody else is there.
+// Two hosts with a cable between them of this bandwidth in each direction. All ports are free.
 class TwoHosts {
  public:
   static constexpr const char* kEastAddress = "10.77.0.1";
@@ -41,7 +41,7 @@ class TwoHosts {
 
   const Host& east() const { return east_; }
   const Host& west() const { return west_; }
-  // Why there can be none here, or "".
+  // Returns why this machine cannot simulate hosts, or "".
   static std::string why_not();
 
  private:

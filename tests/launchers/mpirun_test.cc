@@ -1,4 +1,4 @@
-// Training under Open MPI's mpirun.
+// Tests training under Open MPI's mpirun.
 #include <csignal>
 
 #include <gmock/gmock.h>
@@ -57,7 +57,7 @@ TEST_P(MpirunOver, a_rank_that_is_killed_takes_all_with_it) {
   EXPECT_TRUE(eventually([&] { return training_.processes().empty(); }));
 }
 
-// MPI may have been no more than the meeting place: nobody waits in it for one that does not come.
+// MPI may serve only as the rendezvous: no rank waits inside MPI for one that does not arrive.
 TEST_P(MpirunOver, a_rank_that_is_stopped_is_named_and_all_end) {
   RunningProgram mpi(training_.endless_command(mpirun("4"), {"--comm", GetParam(), "--timeout", "3"}),
                      training_.environment());

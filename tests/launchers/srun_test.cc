@@ -1,5 +1,5 @@
-// Training under the srun of a real Slurm with one node, this machine: munged, slurmctld and slurmd, all with
-// their keys, sockets and state in a folder of the test and at ports of their own.
+// Tests training under the srun of a real Slurm with one node, this machine: munged, slurmctld and slurmd,
+// with their keys, sockets and state in a folder of the test and at ports of their own.
 #include <csignal>
 #include <filesystem>
 #include <random>
@@ -24,7 +24,7 @@ std::string host_name() {
   return name.data();
 }
 
-// Ends its program as an administrator would, and waits until it has.
+// Ends its program as an administrator would, and waits for the end.
 class Daemon {
  public:
   Daemon(const std::vector<std::string>& command, const std::vector<std::string>& environment)
@@ -40,7 +40,7 @@ class Daemon {
   RunningProgram program_;
 };
 
-// "slurm-wlm 22.05.8" is 22; 0 where it cannot be told.
+// Returns 22 for "slurm-wlm 22.05.8"; 0 if the version is unknown.
 int64_t version_of_slurm() {
   const std::string version = run_program({"slurmd", "-V"}).out;
   return parse_int(version.substr(0, version.find('.')).substr(version.find(' ') + 1)).value_or(0);
@@ -49,7 +49,7 @@ int64_t version_of_slurm() {
 class Slurm {
  public:
   Slurm() {
-    // munged wants a key of its own and a socket that everybody reaches.
+    // munged requires a key of its own and a socket that everybody can reach.
     std::filesystem::permissions(folder_.path(), std::filesystem::perms(0755));
     std::random_device random;
     std::string key;
@@ -89,15 +89,15 @@ class Slurm {
     text += "SwitchType=switch/none\nJobAcctGatherType=jobacct_gather/none\n";
     text += fmt::format("StateSaveLocation={}\nSlurmdSpoolDir={}\n", folder_ / "state", folder_ / "spool");
     text += fmt::format("SlurmctldPidFile={}\nSlurmdPidFile={}\n", folder_ / "c.pid", folder_ / "d.pid");
-    // The port at which workers meet follows from the job's number: two clusters at a time on one machine
-    // should not both begin with 1.
+    // The port at which workers meet depends on the job's number: two clusters on one machine should not both
+    // begin with 1.
     text += fmt::format("FirstJobId={}\n", getpid() % 60000 + 1);
-    // Four, on any machine.
+    // Uses 4 CPUs on any machine.
     text += "SlurmdParameters=config_overrides\n";
     text += fmt::format("NodeName={} NodeAddr=127.0.0.1 CPUs=4\n", host_name());
     text += "PartitionName=all Nodes=ALL Default=YES State=UP\n";
     folder_.write("slurm.conf", text);
-    // Where there are no control groups, newer ones do not start without this, and older ones not with it.
+    // Without control groups, newer versions do not start without this setting, and older ones not with it.
     if (version_of_slurm() >= 23) folder_.write("cgroup.conf", "CgroupPlugin=disabled\n");
   }
   void start(const std::vector<std::string>& command) {
@@ -117,7 +117,7 @@ std::string why_not() {
   return "";
 }
 
-// One cluster for all tests.
+// All tests share one cluster.
 class Srun : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {

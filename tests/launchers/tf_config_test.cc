@@ -1,4 +1,4 @@
-// Training by hand: every task is told who it is, by TF_CONFIG or by flags.
+// Tests training by hand: TF_CONFIG or flags tell every task who it is.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <gmock/gmock.h>
@@ -19,7 +19,7 @@ class ByHand : public ::testing::Test {
     for (const int port : free_ports(4)) addresses_.push_back(fmt::format("127.0.0.1:{}", port));
   }
 
-  // "chief" or "worker/N" of a cluster of one chief and three workers.
+  // Returns TF_CONFIG for a task of a cluster of one chief and three workers.
   std::string tf_config(const std::string& job, int index) const {
     const nlohmann::json config = {
         {"cluster", {{"chief", {addresses_[0]}}, {"worker", {addresses_[1], addresses_[2], addresses_[3]}}}},
@@ -37,7 +37,7 @@ class ByHand : public ::testing::Test {
 };
 
 TEST_F(ByHand, a_chief_and_three_workers_end_with_the_bits_of_one) {
-  // The one that all wait for comes last.
+  // Starts the chief last, for which all others wait.
   for (const int index : {2, 1, 0}) start_as("worker", index);
   start_as("chief", 0);
   const auto results = wait_for_all(tasks_);
@@ -47,7 +47,7 @@ TEST_F(ByHand, a_chief_and_three_workers_end_with_the_bits_of_one) {
 }
 
 TEST_F(ByHand, launchers_that_add_workers_of_their_own_do_the_same) {
-  // The chief's launcher first holds the port at which the chief then listens.
+  // The chief's launcher first occupies the port at which the chief listens later.
   const nlohmann::json cluster = {{"chief", {addresses_[0]}}, {"worker", {addresses_[1]}}};
   for (const char* job : {"worker", "chief"}) {
     const nlohmann::json config = {{"cluster", cluster}, {"task", {{"type", job}, {"index", 0}}}};

@@ -1,5 +1,5 @@
-// Training under PyTorch's torchrun, which holds the table in which its workers meet itself (its agent's
-// store), or has rank 0 hold it.
+// Tests training under PyTorch's torchrun, which either holds the table (rendezvous) of the workers itself
+// (its agent's store), or lets rank 0 hold it.
 #include <csignal>
 #include <cstdlib>
 
@@ -26,7 +26,7 @@ std::vector<std::vector<std::string>> places_of_torchrun() {
   return places;
 }
 
-// One task that does nothing.
+// Returns a command that starts one task that does nothing.
 std::vector<std::string> with_task(std::vector<std::string> torchrun) {
   const std::string port = std::to_string(free_ports(1).front());
   torchrun.insert(torchrun.end(), {"--no_python", "--nproc_per_node", "1", "-r", "9:1", "-t", "9:1",
@@ -34,7 +34,7 @@ std::vector<std::string> with_task(std::vector<std::string> torchrun) {
   return torchrun;
 }
 
-// The first that works, or nothing and why: Debian 13's asks for a libuv that its own build does not have.
+// The first torchrun that works, or why there is none: Debian 13's needs a libuv that its build lacks.
 struct Found {
   std::vector<std::string> words = {};
   std::string why_not = {};
@@ -59,15 +59,15 @@ class Torchrun : public ::testing::Test {
                    << found.why_not;
   }
 
-  // Where its agent holds the table.
+  // The flags with which its agent holds the table.
   static std::vector<std::string> with_its_store() {
     return {"--master_port", std::to_string(free_ports(1).front())};
   }
 
   static std::vector<std::string> torchrun(const std::vector<std::string>& flags = {}) {
     std::vector<std::string> words = found.words;
-    // Names with _ are the ones that all versions know. -r and -t, for a rank that does not exist, say in
-    // another way what is the default anyhow: 1.13 stumbles over that under Python 3.11.
+    // All versions know the names with _. -r and -t, for a rank that does not exist, express the default in
+    // another form, since 1.13 fails on the default itself under Python 3.11.
     words.insert(words.end(), {"--no_python", "--nproc_per_node", "4", "-r", "9:1", "-t", "9:1"});
     words.insert(words.end(), flags.begin(), flags.end());
     return words;
@@ -94,7 +94,7 @@ TEST_F(Torchrun, four_workers_found_by_c10d_end_with_the_bits_of_one) {
   }
 }
 
-// Its store has all that was left there before.
+// Its store still has everything from before the restart.
 TEST_F(Torchrun, starts_all_again_when_one_is_killed) {
   const std::vector<std::string> flags = {
       "--steps", "30", "--logdir", training_.folder() / "run", "--checkpoint-every", "1"};

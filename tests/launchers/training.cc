@@ -23,7 +23,7 @@ std::string big_endian(std::initializer_list<uint32_t> numbers) {
   return bytes;
 }
 
-// In the format of MNIST. Nobody has to recognise them.
+// Writes random pixels in the format of MNIST; they need not be recognisable.
 void write_digits(const TestFolder& folder, const std::string& name, uint32_t count) {
   constexpr uint32_t kSide = 28;
   std::string images = big_endian({2051, count, kSide, kSide});
@@ -42,7 +42,7 @@ void write_digits(const TestFolder& folder, const std::string& name, uint32_t co
 
 }  // namespace
 
-// Not TUTTI_...: the program refuses such variables where it does not know them.
+// The name does not begin with TUTTI_, since the program refuses unknown variables of that prefix.
 Training::Training() : mark_("LAUNCHERS_TEST=" + folder_.path()) {
   write_digits(folder_, "train", 200);
   write_digits(folder_, "t10k", 20);
@@ -71,7 +71,7 @@ std::vector<std::string> Training::endless_command(std::vector<std::string> laun
 }
 
 std::vector<std::string> Training::environment(const std::vector<std::string>& more) const {
-  // Some launchers leave things in the folder for temporary files.
+  // Some launchers leave files in the folder for temporary files.
   std::vector<std::string> all = {mark_, "TMPDIR=" + folder_.path()};
   all.insert(all.end(), more.begin(), more.end());
   return all;

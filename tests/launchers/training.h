@@ -11,32 +11,32 @@
 
 namespace tutti::testing {
 
-// The first example in four lanes on a handful of made-up digits. Its weights have to be the same, to the
-// bit, whoever starts it and as however many processes. Owns the folder in which all of it happens.
+// Runs the first example in four lanes on a few made-up digits. Its weights must have the same bits with any
+// launcher and any number of processes. Owns the folder of all its files.
 class Training {
  public:
   Training();
 
   const TestFolder& folder() const { return folder_; }
 
-  // The words of a launcher, then the program and its flags, with which it ends after a few steps.
+  // Returns a launcher's command, followed by the program and its flags; the program ends after a few steps.
   std::vector<std::string> command(std::vector<std::string> launcher,
                                    const std::vector<std::string>& flags = {}) const;
-  // The same without an end. It leaves a checkpoint after every step.
+  // Like command(), but the program does not end. It saves a checkpoint after every step.
   std::vector<std::string> endless_command(std::vector<std::string> launcher,
                                            const std::vector<std::string>& flags = {}) const;
-  // What a launcher has to hand on to all that it starts: by it they are found again.
+  // Returns the variables that a launcher must pass on to all that it starts; they serve to find these.
   std::vector<std::string> environment(const std::vector<std::string>& more = {}) const;
 
-  // Those that live.
+  // Returns the running processes.
   std::vector<pid_t> processes() const;
-  // The one of them with this variable, "NAME=value", or -1.
+  // Returns the one of them with this variable, "NAME=value", or -1.
   pid_t process_with(const std::string& variable) const;
-  // Whether the endless one has made that many steps.
+  // Returns true if the endless program has made that many steps.
   bool has_come_to(int step) const;
 
   nlohmann::json report() const;
-  // Of one process, with the same flags.
+  // Returns the hash of the weights from one process with the same flags.
   std::string hash_of_one(const std::vector<std::string>& flags = {}) const;
   void expect_the_bits_of_one(const ProgramResult& result, int workers,
                               const std::vector<std::string>& flags = {}) const;
@@ -49,10 +49,10 @@ class Training {
   const std::string mark_;
 };
 
-// Reads all of them to the end, one after the other.
+// Waits for all programs, one after the other.
 std::vector<ProgramResult> wait_for_all(const std::vector<std::unique_ptr<RunningProgram>>& programs);
 
-// Whether PATH leads to a program of this name.
+// Returns true if PATH contains a program of this name.
 bool is_installed(const std::string& program);
 
 }  // namespace tutti::testing

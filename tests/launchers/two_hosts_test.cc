@@ -1,4 +1,4 @@
-// Training on two hosts with two workers each.
+// Tests training on two hosts with two workers each.
 #include <filesystem>
 
 #include <fmt/format.h>
@@ -60,7 +60,7 @@ TEST_F(OnTwoHosts, shared_memory_between_them_is_refused) {
   }
 }
 
-// TF_CONFIG names the two, and nobody but their launchers knows how many workers each has.
+// TF_CONFIG names the two hosts, and only their launchers know the number of workers on each.
 TEST_F(OnTwoHosts, launchers_add_their_own_workers_and_end_with_the_bits_of_one) {
   const nlohmann::json cluster = {
       {"worker",
@@ -87,8 +87,8 @@ class MpirunOnTwoHosts : public OnTwoHosts {
       GTEST_SKIP() << "NOTHING IS TESTED HERE: there is no mpirun (apt-get install openmpi-bin)";
   }
 
-  // Its agent, which is usually ssh, is `nsenter` here: the first argument is the host, the rest a shell's.
-  // It has to see the processes of all hosts, and so does what started it.
+  // mpirun's agent, usually ssh, is `nsenter` here: the first argument is the host, the others are for a
+  // shell. It must see the processes of all hosts, and so must the process that started it.
   std::string agent() const {
     const std::string script =
         fmt::format("#!/bin/sh\nshift\nexec {} sh -c \"$*\"\n", fmt::join(hosts_->west().here(), " "));
@@ -116,7 +116,7 @@ TEST_F(MpirunOnTwoHosts, ends_with_the_bits_of_one) {
 TEST_F(MpirunOnTwoHosts, is_what_tutti_run_hands_them_to) {
   std::vector<std::string> launcher = hosts_->east().network_here();
   launcher.insert(launcher.end(), {program_path("tutti"), "run", "-H", both(), "--"});
-  // The other host learns of the variable too: all have to agree on the seed.
+  // The variable is passed to the other host too: all workers must agree on the seed.
   const auto result = run_program(
       training_.command(launcher),
       training_.environment({"OMPI_MCA_plm_rsh_agent=" + agent(), "TUTTI_SEED=5", "TUTTI_JOB_NAME=worker"}));
@@ -125,7 +125,7 @@ TEST_F(MpirunOnTwoHosts, is_what_tutti_run_hands_them_to) {
   training_.expect_the_bits_of_one(result, 4, {"--seed", "5"});
 }
 
-// Most of the time, a cable as slow as this has a message on it.
+// A cable as slow as this carries a message most of the time.
 class CutCable : public OnTwoHosts, public ::testing::WithParamInterface<std::string> {
  protected:
   void lay_cable() override { hosts_ = std::make_unique<TwoHosts>("100mbit"); }
@@ -142,11 +142,12 @@ TEST_P(CutCable, ends_all_and_each_says_whom_it_misses) {
   const auto results = wait_for_all(tasks_);
   for (const ProgramResult& result : results) EXPECT_NE(result.exit_code, 0);
   for (const int index : {0, 1}) {
-    // Whoever waits for a checkpoint to be written waits longer.
+    // A worker that waits for a checkpoint to be written waits longer.
     EXPECT_THAT(results[index].err, AnyOf(HasSubstr("for 3 s"), HasSubstr("for 30 s")));
     EXPECT_THAT(results[index].err, AnyOf(HasSubstr("worker/2 on west"), HasSubstr("worker/3 on west")));
   }
-  // Those two are also cut off from the table at rank 0, so that they may not come to say what they wait for.
+  // These two are also disconnected from the table at rank 0, so they may not be able to name what they wait
+  // for.
   const std::string table = fmt::format("the table of the ranks at {}:4001", TwoHosts::kEastAddress);
   for (const int index : {2, 3}) {
     EXPECT_THAT(results[index].err,

@@ -18,21 +18,21 @@ using comm::ReduceOp;
 using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kElementBytes = 4;
-constexpr int64_t kWarmUp = 2;  // pages are touched, and buffers made
+constexpr int64_t kWarmUp = 2;  // touches pages and creates buffers
 constexpr int64_t kProbes = 3;
 constexpr int64_t kFewest = 5;
 constexpr int64_t kMost = 10'000;
-constexpr int64_t kPeriod = 251;  // a prime: parts of the vector differ
+constexpr int64_t kPeriod = 251;  // a prime, so that the parts of the vector differ
 constexpr int kRoot = 0;
 
 const comm::Options kOptions = {.what = "the benchmark"};
 
-// What `rank` has at [begin, begin + count) of its vector: whole numbers so small that no sum is rounded.
+// Returns the values of `rank` at [begin, begin + count): whole numbers so small that no sum is rounded.
 torch::Tensor pattern(int64_t begin, int64_t count, int64_t rank) {
   return torch::arange(begin, begin + count, torch::kInt32).remainder_(kPeriod).add_(rank).to(torch::kFloat);
 }
 
-// The sum over all ranks.
+// Returns the sum of pattern() over all ranks.
 torch::Tensor pattern_sum(int64_t begin, int64_t count, int64_t ranks) {
   return pattern(begin, count, 0).mul_(ranks).add_(ranks * (ranks - 1) / 2);
 }
@@ -50,8 +50,8 @@ double seconds_since(Clock::time_point begin) {
 
 struct Collectives::Job {
   torch::Tensor input;
-  torch::Tensor output;    // the input itself, in place
-  torch::Tensor expected;  // in the output
+  torch::Tensor output;    // the input itself for operations in place
+  torch::Tensor expected;  // expected contents of `output`
   std::function<void()> run;
 };
 
@@ -130,7 +130,7 @@ Collectives::Job Collectives::job_of(Operation operation, int64_t elements) {
       job.run = [this] { comm_.barrier(kOptions).wait(); };
       return job;
   }
-  fail(ErrorKind::Bug, "an operation that nobody knows");
+  fail(ErrorKind::Bug, "an unknown operation");
 }
 
 void Collectives::verify(const Job& job, Operation operation, int64_t bytes) {
@@ -145,12 +145,13 @@ void Collectives::verify(const Job& job, Operation operation, int64_t bytes) {
   }
   if (bad.empty()) return;
   fail(ErrorKind::DataLoss,
-       "{} of {} bytes over {} gave wrong values at {}; do not train over it, and report it with `tutti "
-       "doctor`'s output",
+       "{} of {} bytes over {} gave wrong values at {}; do not train with it, and report this with the "
+       "output of "
+       "`tutti doctor`",
        name_of(operation), bytes, comm_.name(), fmt::join(bad, ", "));
 }
 
-// As rank 0 sees it.
+// All ranks use the number that rank 0 computes.
 int64_t Collectives::agree_on_repetitions(double seconds_each) {
   const double fitting = seconds_ / std::max(seconds_each, 1e-9);
   const auto count = static_cast<int64_t>(std::clamp(fitting, double{kFewest}, double{kMost}));
@@ -159,7 +160,7 @@ int64_t Collectives::agree_on_repetitions(double seconds_each) {
   return agreed.item<int64_t>();
 }
 
-// Each repetition as this rank sees it.
+// Returns the time of each repetition on this rank.
 std::vector<double> Collectives::time(const Job& job, int64_t repetitions) {
   std::vector<double> seconds(static_cast<size_t>(repetitions));
   for (double& each : seconds) {
@@ -176,7 +177,7 @@ Row Collectives::measure(Operation operation, int64_t bytes) {
   Job job = job_of(operation, actual / kElementBytes);
   verify(job, operation, actual);
   job.expected.reset();
-  job.input.zero_();  // a sum in place would grow beyond all bounds
+  job.input.zero_();  // repeated sums in place would overflow
   static_cast<void>(time(job, kWarmUp));
   const auto begin = Clock::now();
   static_cast<void>(time(job, kProbes));

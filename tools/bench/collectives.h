@@ -7,21 +7,21 @@
 
 namespace tutti::bench {
 
-// Times the operations of a communicator, of float32 in the CPU's memory. Every rank makes one and calls the
-// same.
+// Measures the operations of a communicator on float32 in the CPU's memory. Every rank must create one and
+// make the same calls.
 class Collectives {
  public:
-  // `seconds`: how long one row may take, roughly. There are at least five repetitions.
+  // `seconds` is the approximate time per row. There are at least five repetitions.
   Collectives(comm::Communicator& comm, double seconds) : comm_(comm), seconds_(seconds) {}
 
-  // Whether the communicator can do it at all: in place, only where all ranks share memory.
+  // Returns true if the communicator supports the operation. In place, all ranks must share memory.
   bool can(Operation operation) const;
 
-  // A vector of about so many bytes: each rank's part of it has at least one element, and all have equally
-  // many. The same on every rank.
+  // Returns a size near `bytes` that gives every rank a part of equal size with at least one element. The
+  // result is the same on every rank.
   int64_t actual_bytes(Operation operation, int64_t bytes) const;
 
-  // Checks what comes out once, which is a DataLoss that names the ranks where it is wrong, and then
+  // Checks the result once and throws a DataLoss that names the ranks where it is wrong. Then
   // measures.
   Row measure(Operation operation, int64_t bytes);
 
@@ -35,7 +35,7 @@ class Collectives {
 
   comm::Communicator& comm_;
   const double seconds_;
-  torch::Tensor shared_;  // kept, and made anew where a longer one is asked for
+  torch::Tensor shared_;  // kept, and replaced if a longer one is needed
 };
 
 }  // namespace tutti::bench

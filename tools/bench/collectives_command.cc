@@ -29,12 +29,12 @@ using bench::Row;
 
 constexpr const char* kName = "tutti bench collectives";
 constexpr const char* kAbout =
-    "Measures how fast the ranks of a job exchange vectors, connected as in training, and checks what comes "
-    "out.\n"
-    "  tutti bench collectives                                 the cores of this machine, a rank each\n"
-    "  tutti run -n 4 -- tutti bench collectives               under any launcher that starts training too:\n"
+    "Measures how fast the ranks of a job exchange vectors, connected as in training, and verifies the "
+    "results.\n"
+    "  tutti bench collectives                                 one rank per core of this machine\n"
+    "  tutti run -n 4 -- tutti bench collectives               under any launcher that starts training\n"
     "  mpirun -np 8 -H a:4,b:4 tutti bench collectives         on several machines\n"
-    "Also mind what training would read: TUTTI_COMM, TUTTI_CONFIG, TF_CONFIG and so on.";
+    "It reads the same environment variables as training: TUTTI_COMM, TUTTI_CONFIG, TF_CONFIG and so on.";
 
 struct CollectivesRequest : bench::Request {
   CollectivesRequest() : Request{.sizes = "4..64M"} {}
@@ -46,12 +46,12 @@ void add_collectives_flags(FlagSet& set, CollectivesRequest& asked) {
   std::vector<std::string> names;
   for (const Operation operation : bench::all_operations()) names.emplace_back(bench::name_of(operation));
   set.add("--operation", asked.operations,
-          fmt::format("all, or some with commas between them: {}; in place only where all ranks share memory",
+          fmt::format("all, or a list with commas: {}; in_place needs ranks that share memory",
                       fmt::join(names, ", ")));
   bench::add_request_flags(set, asked);
 }
 
-// The text of --help, or nothing and what was asked for.
+// Returns the text of --help; or nullopt, and fills `asked`.
 std::optional<std::string> parse(const std::vector<std::string>& arguments, const Environment& environment,
                                  CollectivesRequest& asked) {
   auto help = parse_connection_arguments(kName, kAbout, arguments, environment, asked.flags,
@@ -61,34 +61,32 @@ std::optional<std::string> parse(const std::vector<std::string>& arguments, cons
   return help;
 }
 
-// One alone has nobody to exchange anything with.
 int start_ranks(const std::vector<std::string>& arguments, const Environment& environment, int64_t asked) {
   constexpr int64_t kMost = 1024;
   const int64_t workers =
       asked > 0 ? asked : std::max<int64_t>(2, static_cast<int64_t>(usable_cores().size()));
   if (workers < 2 || workers > kMost)
-    fail(ErrorKind::InvalidArgument, "{}: -n {}: there have to be 2 to {} ranks to exchange anything", kName,
-         workers, kMost);
+    fail(ErrorKind::InvalidArgument, "{}: -n {}: the number of ranks must be from 2 to {}", kName, workers,
+         kMost);
   return bench::start_tasks("collectives", arguments, environment, {.workers = static_cast<int>(workers)});
 }
 
 void require_workers(const Identity& identity, int64_t workers) {
   const int world = identity.membership.world;
   if (identity.is_evaluator || is_server_job(identity.task.job))
-    fail(ErrorKind::InvalidArgument, "{}: {} is no worker; start it as the workers alone", kName,
+    fail(ErrorKind::InvalidArgument, "{}: {} is not a worker; start the benchmark as workers only", kName,
          identity.task.short_name());
   if (workers > 0 && workers != world)
     fail(ErrorKind::InvalidArgument,
-         "{}: -n {}, but there are {} ranks already (found through {}): leave -n out", kName, workers, world,
+         "{}: -n {}, but there are {} ranks already (found through {}); leave -n out", kName, workers, world,
          identity.source);
   if (world == 1)
-    fail(
-        ErrorKind::InvalidArgument,
-        "{}: there is one rank (found through {}), which has nobody to exchange anything with: start several",
-        kName, identity.source);
+    fail(ErrorKind::InvalidArgument,
+         "{}: there is only one rank (found through {}), but an exchange needs two or more; start several",
+         kName, identity.source);
 }
 
-// Everything that can be wrong with what was asked for, before anybody waits for anybody.
+// Throws if the request is invalid, before ranks wait for each other.
 std::vector<Operation> operations_for(const CollectivesRequest& asked, const bench::Collectives& bench,
                                       const comm::Communicator& comm) {
   std::vector<Operation> operations = bench::parse_operations(asked.operations);
@@ -97,7 +95,7 @@ std::vector<Operation> operations_for(const CollectivesRequest& asked, const ben
   for (const Operation operation : operations) {
     if (!bench.can(operation))
       fail(ErrorKind::InvalidArgument,
-           "{}: {} needs memory that all ranks share, but they are connected over {}: leave it out", kName,
+           "{}: {} needs memory that all ranks share, but they are connected over {}; leave it out", kName,
            bench::name_of(operation), comm.name());
   }
   return operations;
@@ -108,7 +106,7 @@ void say_who(const Context& context, const comm::Communicator& comm) {
   bench::say(fmt::format("{} ranks over {}, {} of them on the machine of rank 0, which has {} cores; float32",
                          comm.world(), comm.name(), context.local_world(), cores));
   if (context.local_world() > cores)
-    bench::say("more ranks than cores: they take turns, and the figures are of that too");
+    bench::say("there are more ranks than cores: they take turns, which is part of these figures");
   bench::say("");
   bench::say(bench::heading());
 }

@@ -4,7 +4,7 @@
 
 namespace tutti {
 
-// What can be measured, a command each.
+// The benchmarks, one command each.
 CommandFunction bench_collectives;
 CommandFunction bench_ps;
 

@@ -17,7 +17,7 @@ namespace tutti::bench {
 namespace {
 
 constexpr int64_t kLargest = int64_t{16} << 30;
-constexpr int64_t kStep = 4;  // from one size of "4..64M" to the next
+constexpr int64_t kStep = 4;  // factor between consecutive sizes of "4..64M"
 
 struct Known {
   Operation operation;
@@ -37,11 +37,11 @@ constexpr std::array<Known, 8> kKnown = {{
 
 [[noreturn]] void fail_size(std::string_view text) {
   fail(ErrorKind::InvalidArgument,
-       "--sizes: '{}' is no size; write sizes from 1 to 16G such as 4,64K,1M, or 4..64M for all between",
+       "--sizes: '{}' is not a size; write sizes from 1 to 16G, such as 4,64K,1M, or a range such as 4..64M",
        text);
 }
 
-// "", "B", "K", "KB", "KiB", "M", ...: a power of 1024, or nothing.
+// Returns the power of 1024 for "", "B", "K", "KB", "KiB", "M", ..., or nullopt.
 std::optional<int64_t> unit_of(std::string unit) {
   for (char& letter : unit) letter = static_cast<char>(std::toupper(static_cast<unsigned char>(letter)));
   if (unit.empty() || unit == "B") return 1;
@@ -90,7 +90,7 @@ std::vector<Operation> parse_operations(std::string_view text) {
     const auto known =
         std::find_if(kKnown.begin(), kKnown.end(), [&](const Known& each) { return each.name == name; });
     if (known == kKnown.end()) {
-      fail(ErrorKind::InvalidArgument, "--operation: '{}' is none of {}{}", name, fmt::join(names, ", "),
+      fail(ErrorKind::InvalidArgument, "--operation: '{}' is not one of {}{}", name, fmt::join(names, ", "),
            did_you_mean(name, names));
     }
     operations.push_back(known->operation);

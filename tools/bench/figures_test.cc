@@ -32,12 +32,13 @@ TEST(Figures, reads_operations_and_suggests_the_nearest) {
               ElementsAre(Operation::Broadcast, Operation::AllReduce));
   expect_error(ErrorKind::InvalidArgument, HasSubstr("did you mean 'all_gather'?"),
                [] { parse_operations("all_gathr"); });
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("'' is none of"), [] { parse_operations("barrier,"); });
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("'' is not one of"),
+               [] { parse_operations("barrier,"); });
   for (const Operation operation : all_operations())
     EXPECT_THAT(parse_operations(name_of(operation)), ElementsAre(operation));
 }
 
-// By counting: of 100 values 0..99, 50 do not exceed 49, and 99 do not exceed 98.
+// Derived by counting: of the values 0..99, 50 do not exceed 49, and 99 do not exceed 98.
 TEST(Figures, counts_quantiles) {
   std::vector<double> values;
   for (int i = 99; i >= 0; --i) values.push_back(i);
@@ -49,7 +50,7 @@ TEST(Figures, counts_quantiles) {
   EXPECT_EQ(quantile({1, 2, 9}, 0.99), 9);
 }
 
-// A ring of n ranks: each sends 2(n-1) parts of an n-th.
+// In a ring of n ranks each sends 2(n-1) parts of size 1/n.
 TEST(Figures, bus_bandwidth_is_what_a_ring_moves) {
   const Row row{Operation::AllReduce, 8'000'000, 1, 1e-3, 1e-3};
   EXPECT_DOUBLE_EQ(algorithm_bandwidth(row), 8e9);

@@ -22,14 +22,13 @@ constexpr const char* kPsName = "tutti bench ps";
 constexpr const char* kPsAbout =
     "Measures how fast the workers of a job push to its parameter servers and pull from them, connected as "
     "in "
-    "training, and checks what comes out.\n"
-    "  tutti bench ps                                          a server and the workers of this machine\n"
-    "  tutti run --ps 2 -n 4 -- tutti bench ps                 under what starts training too\n"
+    "training, and verifies the results.\n"
+    "  tutti bench ps                                          one server, and one worker per core\n"
+    "  tutti run --ps 2 -n 4 -- tutti bench ps                 under any launcher that starts training\n"
     "  tutti bench ps --cluster_spec 'ps|a:2222,worker|b:2222' --job_name worker --task_index 0\n"
-    "                                                          on several machines; a server is this "
-    "command, "
+    "                                                          on several machines; servers run this command "
     "or tutti serve\n"
-    "Also mind what training would read: TUTTI_CONFIG, TUTTI_SECRET, TF_CONFIG and so on.";
+    "It reads the same environment variables as training: TUTTI_CONFIG, TUTTI_SECRET, TF_CONFIG and so on.";
 
 struct PsRequest : bench::Request {
   PsRequest() : Request{.sizes = "4K..64M", .seconds = 0.5} {}
@@ -40,21 +39,17 @@ struct PsRequest : bench::Request {
 void add_ps_flags(FlagSet& set, PsRequest& asked) {
   set.group("What is measured");
   set.add("--over", asked.over,
-          "memory: that worker and server both see, where they are on one machine; network; or all");
+          "how worker and server exchange data: memory, which they share on one machine; network; or all");
   bench::add_request_flags(set, asked);
-  set.add("--ps", asked.servers, "servers to start beside the workers; 0: one");
-  set.at_least("--ps", 0);
+  set.add("--ps", asked.servers, "number of servers to start if no launcher has; 0: one");
+  set.between("--ps", 0, 1024);
 }
 
 int start_servers_and_workers(const std::vector<std::string>& arguments, const Environment& environment,
                               const PsRequest& asked) {
-  constexpr int64_t kMost = 1024;
   const int64_t workers =
       asked.workers > 0 ? asked.workers : std::max<int64_t>(1, std::ssize(usable_cores()));
   const int64_t servers = asked.servers > 0 ? asked.servers : 1;
-  if (workers > kMost || servers > kMost)
-    fail(ErrorKind::InvalidArgument, "{}: -n {} --ps {}: {} of each are the most", kPsName, workers, servers,
-         kMost);
   return bench::start_tasks("ps", arguments, environment,
                             {.workers = static_cast<int>(workers), .servers = static_cast<int>(servers)});
 }
@@ -62,17 +57,19 @@ int start_servers_and_workers(const std::vector<std::string>& arguments, const E
 void require_servers(const Identity& identity, const PsRequest& asked) {
   if (!has_servers(identity.cluster))
     fail(ErrorKind::InvalidArgument,
-         "{}: the cluster (found through {}) has no job 'ps': start it with `tutti run --ps 1 -n {} -- ...`, "
-         "or name servers in --cluster_spec",
+         "{}: the cluster (found through {}) has no job 'ps'; start it with `tutti run --ps 1 -n {} -- ...`, "
+         "or "
+         "name servers in --cluster_spec",
          kPsName, identity.source, identity.membership.world);
   if (identity.is_evaluator)
-    fail(ErrorKind::InvalidArgument, "{}: an evaluator has nothing to do with servers", kPsName);
+    fail(ErrorKind::InvalidArgument, "{}: an evaluator does not use servers; start only workers and servers",
+         kPsName);
   const int world = is_server_job(identity.task.job) ? static_cast<int>(workers_of(identity.cluster).size())
                                                      : identity.membership.world;
   const auto servers = std::ssize(servers_of(identity.cluster));
   if ((asked.workers > 0 && asked.workers != world) || (asked.servers > 0 && asked.servers != servers))
     fail(ErrorKind::InvalidArgument,
-         "{}: there are {} workers and {} servers already (found through {}): leave -n and --ps out", kPsName,
+         "{}: there are {} workers and {} servers already (found through {}); leave -n and --ps out", kPsName,
          world, servers, identity.source);
 }
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <fcntl.h>
 #include <filesystem>
 
 #include <fmt/format.h>
@@ -16,13 +15,15 @@ namespace tutti::bench {
 
 void add_request_flags(FlagSet& set, Request& request) {
   set.add("--sizes", request.sizes,
-          fmt::format("bytes: 4K,1M or {} for every fourth power of two between", request.sizes));
-  set.add("--seconds", request.seconds, "about how long each size is measured");
-  set.require("--seconds", "a number of seconds above 0",
-              [](const std::string& text) { return std::strtod(text.c_str(), nullptr) > 0; });
-  set.add("--workers,-n", request.workers, "workers to start where no launcher has; 0: one a core");
-  set.at_least("--workers", 0);
-  set.add("--json", request.json, "write the figures to this file too");
+          fmt::format(
+              "sizes in bytes: a list such as 4K,1M, or a range such as {}, of which every fourth power of "
+              "two is measured",
+              request.sizes));
+  set.add("--seconds", request.seconds, "about how many seconds each size is measured");
+  set.above("--seconds", 0, 1e6);
+  set.add("--workers,-n", request.workers, "number of workers to start if no launcher has; 0: one per core");
+  set.between("--workers", 0, 1024);
+  set.add("--json", request.json, "also write the figures to this file");
 }
 
 std::vector<int64_t> sizes_of(const Request& request) {
@@ -39,7 +40,7 @@ int start_tasks(const char* benchmark, const std::vector<std::string>& arguments
 }
 
 void check_json(const Request& request) {
-  if (!request.json.empty()) static_cast<void>(FileDescriptor(request.json, O_WRONLY | O_CREAT));
+  if (!request.json.empty()) require_replaceable(request.json);
 }
 
 void say(const std::string& line) {

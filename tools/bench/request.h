@@ -8,10 +8,10 @@
 #include "tutti/base/environment.h"
 #include "tutti/base/flags.h"
 
-// What the benchmarks of several tasks have in common.
+// The common parts of benchmarks with several tasks.
 namespace tutti::bench {
 
-// What may be asked of each. A benchmark's own wishes are added to it.
+// The options common to all benchmarks. Each benchmark adds its own.
 struct Request {
   std::string sizes = {};
   double seconds = 0.2;
@@ -22,17 +22,17 @@ struct Request {
 
 void add_request_flags(FlagSet& set, Request& request);
 
-// From the smallest on.
+// Returns the sizes in ascending order.
 std::vector<int64_t> sizes_of(const Request& request);
 
-// Where nobody has started any task: does so, each as this program with the same arguments.
+// Starts the tasks if none have been started, each as this program with the same arguments.
 int start_tasks(const char* benchmark, const std::vector<std::string>& arguments,
                 const Environment& environment, const LaunchOptions& tasks);
 
-// A path that cannot be written is better heard of before anything is measured.
+// Throws if the path cannot be written, before anything is measured.
 void check_json(const Request& request);
 
-// A line of the result, at once.
+// Prints a line of the result immediately.
 void say(const std::string& line);
 
 }  // namespace tutti::bench

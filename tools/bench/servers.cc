@@ -27,9 +27,9 @@ constexpr int64_t kElementBytes = 4;
 constexpr int64_t kWarmUp = 3;
 constexpr size_t kFewest = 5;
 constexpr size_t kMost = 1'000'000;
-constexpr size_t kMostOfAll = size_t{1} << 24;  // calls of all workers: the values count up to there
+constexpr size_t kMostOfAll = size_t{1} << 24;  // calls of all workers: float32 is exact up to here
 
-// One parameter, zeros.
+// A module with one parameter of zeros.
 struct Vector : torch::nn::Module {
   explicit Vector(int64_t elements) { register_parameter("vector", torch::zeros({elements})); }
 };
@@ -41,10 +41,10 @@ ps::PlacementRule split_evenly(const Context& context, int64_t elements) {
   return {ps::PlacementRule::Kind::Split, (elements + servers - 1) / servers * kElementBytes};
 }
 
-// Steps of plain SGD at this rate with gradients of -1 count themselves.
+// With this rate, plain SGD with gradients of -1 counts its steps.
 const torch::optim::SGDOptions kOptimizer(1.0);
 
-// Of one worker; both directions count.
+// The bandwidth of one worker, counting both directions.
 double bytes_per_second(const ServerRow& row) {
   return row.median > 0 ? 2 * static_cast<double>(row.bytes) / row.median : 0;
 }
@@ -58,10 +58,10 @@ std::vector<Carrier> parse_carriers(std::string_view text) {
   for (const Carrier carrier : {Carrier::Memory, Carrier::Network}) {
     if (name_of(carrier) == text) return {carrier};
   }
-  fail(ErrorKind::InvalidArgument, "--over: '{}' is none of all, memory, network", text);
+  fail(ErrorKind::InvalidArgument, "--over: '{}' is not one of all, memory, network", text);
 }
 
-// Its vectors, and its way to the servers.
+// The parameters of this worker and its connection to the servers.
 struct Servers::Worker {
   Worker(const Context& context, int64_t elements, const std::shared_ptr<rpc::Arena>& arena)
       : net(elements),
@@ -82,16 +82,16 @@ struct Servers::Worker {
   const std::vector<torch::Tensor> values = {parameters.blocks().front().values};
 };
 
-// A push is an update of all values, whoever it comes from.
+// Every push, from any worker, updates all values.
 void Servers::Worker::verify() {
   const int64_t pushes = client.pull();
-  // Not all of the block, which may end in a gap.
+  // Does not compare the whole block, which may end in a gap.
   const torch::Tensor vector = parameters.trained().front().tensor;
   const auto wrong = vector.ne(static_cast<float>(pushes)).sum().item<int64_t>();
   if (wrong == 0) return;
   fail(ErrorKind::DataLoss,
-       "{} of {} values are not what {} pushes make of them; do not train over these servers, and report it "
-       "with `tutti doctor`'s output",
+       "{} of {} values are wrong after {} pushes; do not train with these servers, and report this with the "
+       "output of `tutti doctor`",
        wrong, vector.numel(), pushes);
 }
 
@@ -112,13 +112,13 @@ void Servers::begin(const std::string& key) {
   static_cast<void>(client.join(plan));
 }
 
-// Until every worker has come so far.
+// Waits until every worker has reached this point.
 void Servers::await_all() {
   worker_->client.finish(++meetings_);
   worker_->client.await_others(meetings_);
 }
 
-// Of every call.
+// Returns the time of every call.
 std::vector<double> Servers::time() {
   std::vector<double> seconds;
   const size_t most = std::min(kMost, kMostOfAll / static_cast<size_t>(context_.world()) - kWarmUp);
@@ -133,7 +133,7 @@ std::vector<double> Servers::time() {
   return seconds;
 }
 
-// The chief hears from everybody. That they have nothing more to say to the servers, it then knows too.
+// The chief collects the results of all workers, and then knows that they will not call the servers again.
 ServerRow Servers::gather(const std::string& key, const std::vector<double>& seconds) {
   const auto key_of = [&](int rank) { return fmt::format("{}, rank {}", key, rank); };
   const Json own = {{"calls", seconds.size()},

@@ -2,13 +2,16 @@
 
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <fcntl.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 
 namespace tutti {
@@ -33,7 +36,7 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
   return result;
 }
 
-// Everything that the child needs between fork and exec, where it may not allocate.
+// The data that the child needs between fork and exec, where it must not allocate memory.
 struct Launch {
   std::vector<char*> command;
   std::vector<char*> environment;
@@ -41,23 +44,23 @@ struct Launch {
   bool pinned = false;
   int out = -1;
   int err = -1;
-  int complaint = -1;  // errno goes here when the program cannot be executed
+  int complaint = -1;  // receives errno if the program cannot be executed
   pid_t launcher = -1;
 };
 
 void restore_signals() {
-  // Handlers end with exec by themselves; the mask does not, nor does "ignore".
+  // exec resets signal handlers, but neither the signal mask nor ignored signals.
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE}) ::signal(signal, SIG_DFL);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGXFSZ}) ::signal(signal, SIG_DFL);
 }
 
 [[noreturn]] void become(const Launch& launch) {
   setsid();
   restore_signals();
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != launch.launcher) _exit(1);  // it died before the line above
+  if (getppid() != launch.launcher) _exit(1);  // the launcher died before prctl()
   if (launch.pinned) sched_setaffinity(0, sizeof launch.cores, &launch.cores);
   if (launch.out >= 0) {
     const int null = open("/dev/null", O_RDONLY);
@@ -74,25 +77,32 @@ void restore_signals() {
 
 [[noreturn]] void fail_to_execute(const std::string& program, int error) {
   if (error == ENOENT) {
-    fail(ErrorKind::InvalidArgument,
-         "{}: no such program; give its path (./dev build puts programs into build/bin), or build it first",
-         program);
+    fail(
+        ErrorKind::InvalidArgument,
+        "{}: there is no such program; give its path (./dev build puts programs into build/bin), or build it",
+        program);
   }
   if (error == EACCES) {
-    fail(ErrorKind::InvalidArgument, "{}: not a program that may be executed; see its permissions (chmod +x)",
+    fail(ErrorKind::InvalidArgument, "{}: the file may not be executed; see its permissions (chmod +x)",
          program);
   }
   fail_errno(error, "executing " + program);
 }
 
-// Waits until the program runs: exec closes the pipe. Anything in it is errno.
+// Waits until the program runs: exec closes the pipe. If the pipe contains data, it is errno.
 void await_exec(const Pipe& complaint, const std::string& program, pid_t pid) {
+  constexpr std::chrono::seconds kLoading{60};
+  const auto deadline = std::chrono::steady_clock::now() + kLoading;
+  pollfd ready{complaint.read_end.get(), POLLIN, 0};
+  while (poll(&ready, 1, poll_time(deadline)) <= 0) {
+    if (std::chrono::steady_clock::now() < deadline) continue;  // interrupted by a signal
+    kill(pid, SIGKILL);
+    fail(ErrorKind::Timeout,
+         "{}: the program has not been loaded within {} s; look at the disk or the file server that it is on",
+         program, kLoading.count());
+  }
   int error = 0;
-  ssize_t count = 0;
-  do {
-    count = read(complaint.read_end.get(), &error, sizeof error);
-  } while (count < 0 && errno == EINTR);
-  if (count != sizeof error) return;
+  if (read(complaint.read_end.get(), &error, sizeof error) != sizeof error) return;
   while (waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
   }
   fail_to_execute(program, error);
@@ -127,11 +137,21 @@ Child start_child(const std::vector<std::string>& command, const ChildOptions& o
   }
 
   const pid_t pid = fork();
-  if (pid < 0) fail_errno(errno, "starting a process for " + command[0]);
+  if (pid < 0) fail_to_fork(errno, "starting a process for " + command[0]);
   if (pid == 0) become(launch);
   complaint.write_end = FileDescriptor();
   await_exec(complaint, command[0], pid);
   return {pid, std::move(out.read_end), std::move(err.read_end)};
+}
+
+void fail_to_fork(int error, const std::string& what) {
+  if (error == EAGAIN) {
+    fail(ErrorKind::Overloaded,
+         "{}: there are as many processes as this user or container may have; end some, or raise the limit "
+         "(ulimit -u, pids.max)",
+         what);
+  }
+  fail_errno(error, what);
 }
 
 }  // namespace tutti

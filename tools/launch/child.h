@@ -9,13 +9,13 @@
 namespace tutti {
 
 enum class ChildOutput {
-  Inherit,  // the terminal, or whatever this process has; stdin too
+  Inherit,  // this process's streams, such as the terminal, including stdin
   Capture,  // two pipes; stdin is empty
 };
 
 struct ChildOptions {
   std::vector<std::string> environment;  // "NAME=value", all of it
-  std::vector<int> cores;                // to be pinned to; empty: where the scheduler likes
+  std::vector<int> cores;                // the cores to pin it to; empty: not pinned
   ChildOutput output = ChildOutput::Inherit;
 };
 
@@ -27,8 +27,13 @@ struct Child {
   FileDescriptor err;
 };
 
-// Looks for the program in PATH where its name has no '/'. Returns once it runs; a program that is not there
-// or cannot be executed is an InvalidArgument that says so.
+// Looks for the program in PATH if its name has no '/'. Returns once it runs.
+//   InvalidArgument  the program does not exist or cannot be executed
+//   Overloaded       no more processes, memory or files
+//   Timeout          the program was not loaded within a minute, as from a file server that does not answer
 Child start_child(const std::vector<std::string>& command, const ChildOptions& options = {});
+
+// Throws the Error for errno of fork(2), which names the limits. `what` as for fail_errno().
+[[noreturn]] void fail_to_fork(int error, const std::string& what);
 
 }  // namespace tutti

@@ -11,7 +11,7 @@
 namespace tutti {
 namespace {
 
-// A number in /sys; 0 where this kernel does not tell, which leaves the order to the core's own number.
+// Reads a number in /sys. Returns 0 if this kernel lacks it; cores are then ordered by their number.
 int topology(int core, const char* name) {
   std::ifstream file(fmt::format("/sys/devices/system/cpu/cpu{}/topology/{}", core, name));
   int value = 0;

@@ -20,7 +20,7 @@ bool is_number(std::string_view text) {
   return !text.empty() && std::all_of(text.begin(), text.end(), is_digit);
 }
 
-// A GPU's or a MIG instance's own name, which it has inside a container too.
+// Returns true for the UUID of a GPU or a MIG instance, which is valid inside a container too.
 bool is_uuid(std::string_view text) { return text.starts_with("GPU-") || text.starts_with("MIG-"); }
 
 std::string_view trimmed(std::string_view text) {
@@ -29,7 +29,7 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(" \t") - begin + 1);
 }
 
-// Device nodes, not the driver's folder in /proc: that one also lists GPUs which a container may not use.
+// Counts device nodes, since the driver's folder in /proc also lists GPUs that a container may not use.
 size_t count_devices(const std::filesystem::path& root) {
   std::error_code error;
   size_t count = 0;
@@ -46,8 +46,8 @@ std::vector<std::string> first_indices(size_t count) {
   return indices;
 }
 
-// One entry of CUDA's list in its plainest form: "2" for " 02", since CUDA reads as many digits as there are.
-// Nothing for what is no GPU of this machine, as far as that is known (`devices` is not 0).
+// Returns an entry of CUDA's list in its simplest form: "2" for " 02", since CUDA reads only leading digits.
+// Returns nullopt if the entry is known not to be a GPU of this machine (`devices` 0: not known).
 std::optional<std::string> cuda_entry(std::string_view entry, size_t devices) {
   if (is_uuid(entry)) return std::string(entry);
   const auto end = std::find_if_not(entry.begin(), entry.end(), is_digit);
@@ -60,12 +60,13 @@ std::vector<std::string> cuda_list(const std::string& text, size_t devices) {
   std::vector<std::string> gpus;
   for (const std::string& piece : split(text, ',')) {
     const auto gpu = cuda_entry(trimmed(piece), devices);
-    // What the first entry is, index or UUID, the others have to be as well.
+    // All entries must be of the same kind as the first: index or UUID.
     if (!gpu || (!gpus.empty() && is_uuid(*gpu) != is_uuid(gpus.front()))) break;
     if (std::find(gpus.begin(), gpus.end(), *gpu) != gpus.end()) {
       fail(ErrorKind::InvalidArgument,
-           "{}='{}' names GPU '{}' twice, and CUDA then shows none at all: name each once, and start more "
-           "workers than GPUs with -n",
+           "{}='{}' names GPU '{}' twice, and CUDA then shows none at all; name each once, and use -n to "
+           "start "
+           "more workers than GPUs",
            kCuda, text, *gpu);
     }
     gpus.push_back(*gpu);
@@ -73,8 +74,8 @@ std::vector<std::string> cuda_list(const std::string& text, size_t devices) {
   return gpus;
 }
 
-// Nothing where the text leaves the question to what is in /dev: also "void", by which the container runtime
-// is told to keep out of it (another one, CDI, has put the devices there then), and what only it understands.
+// Returns nullopt if the text leaves the decision to /dev. That is the case for "void", which turns the
+// container runtime off (CDI has then provided the devices), and for texts that only the runtime understands.
 std::optional<std::vector<std::string>> container_list(const std::string& text) {
   if (text == "none") return std::vector<std::string>();
   std::vector<std::string> given;

@@ -15,7 +15,7 @@ using testing::IsEmpty;
 
 class Gpus : public testing::Test {
  protected:
-  // A machine with nothing but these in /dev.
+  // Creates a machine with only these files in /dev.
   void put(const std::vector<std::string>& devices) {
     std::filesystem::create_directories(root_ / "dev");
     for (const std::string& device : devices) root_.write("dev/" + device, "");
@@ -34,7 +34,7 @@ class Gpus : public testing::Test {
 };
 
 TEST_F(Gpus, without_a_word_are_those_in_dev) {
-  EXPECT_THAT(with({}), IsEmpty());  // no /dev at all
+  EXPECT_THAT(with({}), IsEmpty());  // without /dev
   put({"null", "nvidiactl", "nvidia-uvm", "nvidia-modeset", "nvidia"});
   EXPECT_THAT(with({}), IsEmpty());
   put({"nvidia0", "nvidia1", "nvidia12"});

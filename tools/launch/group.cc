@@ -1,11 +1,13 @@
 #include "tools/launch/group.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <poll.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <thread>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -17,30 +19,41 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// How often the launcher looks around where nothing wakes it.
+// The interval at which the launcher checks deadlines if no event wakes it.
 constexpr milliseconds kLookAround{500};
+// The polling interval for processes whose end causes no event.
+constexpr milliseconds kMoment{10};
 
 std::string signal_name(int signal) {
   const char* name = sigabbrev_np(signal);
   return name == nullptr ? fmt::format("signal {}", signal) : fmt::format("SIG{}", name);
 }
 
+// TF_CONFIG may put the chief into a job of its own.
+bool is_chief(const TaskPlan& task) {
+  if (task.part != Part::Worker) return false;
+  return task.name == "worker/0" || task.name == "chief/0" || task.name == "master/0";
+}
+
 }  // namespace
 
 Group::Group(std::vector<std::string> command, const Environment& environment, std::vector<TaskPlan> tasks,
-             SignalPipe& signals, const JobMark& mark, const GroupOptions& options)
+             SignalPipe& signals, JobWatch watch, const GroupOptions& options)
     : command_(std::move(command)),
       environment_(environment.variables()),
       tasks_(std::move(tasks)),
       options_(options),
       signals_(signals),
-      mark_(mark) {}
+      watch_(watch) {}
 
 Group::~Group() {
-  signal_all(SIGKILL);
-  while (mark_.signal_all(SIGKILL) > 0) std::this_thread::sleep_for(milliseconds(10));
+  const auto limit = Clock::now() + options_.kill_grace;
+  for (auto left = strays(); !left.empty() && Clock::now() < limit; left = strays()) {
+    for (const ProcessState& process : left) kill(process.pid, SIGKILL);
+    std::this_thread::sleep_for(kMoment);
+  }
   for (const Member& member : members_) {
-    if (member.running()) waitpid(member.pid(), nullptr, 0);
+    if (member.running()) waitpid(member.pid(), nullptr, WNOHANG);
   }
 }
 
@@ -53,7 +66,7 @@ GroupResult Group::run() {
   return result_;
 }
 
-// Whoever reads what this process prints may take all the time, as with a pager; a signal ends the wait.
+// Waits for a slow reader of the output, such as a pager, without a time limit; a signal ends the wait.
 void Group::flush() {
   while (!out_.empty() || !err_.empty()) {
     wait_for_events();
@@ -88,15 +101,15 @@ ChildOptions Group::options_for(size_t index) const {
   if (tasks_.size() > 1) {
     child.output = ChildOutput::Capture;
     child.cores = cores_of(index);
-    // For programs that are not Tutti's; those find their cores by themselves.
+    // For programs that do not use Tutti; others determine their cores themselves.
     variables.emplace("OMP_NUM_THREADS", std::to_string(std::max<size_t>(1, child.cores.size())));
   }
   for (const auto& [name, value] : variables) child.environment.push_back(fmt::format("{}={}", name, value));
-  child.environment.push_back(mark_.variable());
+  child.environment.push_back(watch_.mark.variable());
   return child;
 }
 
-// Workers share them evenly.
+// Workers get equal shares of the cores.
 std::vector<int> Group::cores_of(size_t index) const {
   if (tasks_[index].part != Part::Worker) return usable_cores();
   const auto is_worker = [](const TaskPlan& task) { return task.part == Part::Worker; };
@@ -112,7 +125,8 @@ void Group::wait_for_all() {
     pass_on_output();
     reap();
     end_idle_servers();
-    if (kill_at_ && Clock::now() >= *kill_at_) signal_all(SIGKILL);
+    end_stopped_workers();
+    kill_overdue();
   }
 }
 
@@ -143,8 +157,8 @@ void Group::take_signals() {
   }
 }
 
-// The first is passed on and leaves time to end well; another, or one while the group is ending anyway,
-// kills.
+// Passes the first signal on, and gives the tasks time to end in good order. A second signal, or one while
+// the group is ending anyway, kills them.
 void Group::interrupt(int signal) {
   if (signal == SIGPIPE) {
     lose_output();
@@ -157,19 +171,21 @@ void Group::interrupt(int signal) {
     say("{}: passed on to the tasks, which have {} s to end; once more kills them", signal_name(signal),
         std::chrono::duration_cast<std::chrono::seconds>(options_.interrupt_grace).count());
     stop(signal, options_.interrupt_grace);
+    // A stopped task must run to act on the signal, since the others wait for it to save together.
+    signal_all(SIGCONT);
   }
 }
 
-// The reader of our own output is gone, as with `| head`.
+// The reader of this process's output is gone, as with `| head`.
 void Group::lose_output() {
   if (kill_at_) return;
   result_ = {128 + SIGPIPE, true};
   stop(SIGTERM, options_.interrupt_grace);
 }
 
-// Takes all processes that have ended; those that have failed are started again, as long as that is allowed.
+// Handles all processes that have ended. Those that have failed are started again, if that is allowed.
 void Group::reap() {
-  take_failed();
+  take_children();
   if (failed_.empty() || may_be_a_consequence()) return;
   failed_at_.reset();
   for (Member* failed : std::exchange(failed_, {})) {
@@ -182,32 +198,58 @@ void Group::reap() {
   }
 }
 
-void Group::take_failed() {
+void Group::take_children() {
   int status = 0;
-  for (pid_t pid = waitpid(-1, &status, WNOHANG); pid > 0; pid = waitpid(-1, &status, WNOHANG)) {
+  for (pid_t pid = waitpid(-1, &status, WNOHANG | WUNTRACED); pid > 0;
+       pid = waitpid(-1, &status, WNOHANG | WUNTRACED)) {
     const auto member = std::find_if(members_.begin(), members_.end(),
                                      [&](const Member& m) { return m.running() && m.pid() == pid; });
-    if (member == members_.end()) continue;  // a grandchild whose parent has ended before it
-    member->ended(Outcome(status));
-    member->finish_output();
-    if (servers_ended_ || member->outcome()->success()) continue;
-    failed_.push_back(&*member);
-    if (!failed_at_) failed_at_ = Clock::now();
+    const bool stopped = WIFSTOPPED(status);
+    if (pid == watch_.guardian.pid()) {
+      stopped ? static_cast<void>(kill(pid, SIGCONT)) : replace_guardian();
+    } else if (member == members_.end()) {
+      continue;  // a grandchild whose parent ended before it
+    } else if (stopped) {
+      say("{} (pid {}) is stopped by {}; kill -CONT {} lets it go on", member->task(), pid,
+          signal_name(WSTOPSIG(status)), pid);
+    } else {
+      take_ended(*member, status);
+    }
   }
+}
+
+void Group::take_ended(Member& member, int status) {
+  member.ended(Outcome(status));
+  member.finish_output();
+  if (servers_ended_ || member.outcome()->success()) return;
+  failed_.push_back(&member);
+  if (!failed_at_) failed_at_ = Clock::now();
   std::stable_sort(failed_.begin(), failed_.end(), [](const Member* one, const Member* other) {
     return one->outcome()->weight() > other->outcome()->weight();
   });
 }
 
-// That somebody else is gone is often seen before that one has ended: it still closes its files. What it says
-// then is what the user wants to read.
+void Group::replace_guardian() {
+  try {
+    watch_.guardian.replace();
+    say("the guardian process was killed; another one has been started");
+  } catch (const Error& error) {
+    say("the guardian process was killed and cannot be started again: kill -9 of this process would leave "
+        "the "
+        "tasks behind. {}",
+        error.what());
+  }
+}
+
+// A task often notices that another task is gone before that task's process has ended. The user wants to read
+// the output of the latter, so that a mere complaint waits a second for its end.
 bool Group::may_be_a_consequence() const {
   constexpr milliseconds kTimeToEnd{1000};
   return failed_.front()->outcome()->weight() == Outcome::kComplaint && anyone_running() && !kill_at_ &&
          restarts_ >= options_.restarts && Clock::now() < *failed_at_ + kTimeToEnd;
 }
 
-// They end by themselves where they were used; where the program has not, nobody tells them.
+// Servers end by themselves after a program has used them. If it has not used them, this ends them.
 void Group::end_idle_servers() {
   constexpr milliseconds kTimeToEnd{5000};
   if (kill_at_) return;
@@ -220,8 +262,10 @@ void Group::end_idle_servers() {
   stop(SIGTERM, options_.failure_grace);
 }
 
-// The others wait for it. At the end of a job there is nobody to wait, and nothing to come back to: that a
-// server is lost then, or that one has come back and waited in vain, is no failure.
+// Starts a failed task again, since the other tasks wait for it. There are two exceptions. If the chief has
+// stopped in good order, it has ended the run and also the servers. When the job is done, there is nothing to
+// return to: a server that is lost then, or a restarted task that has waited in vain, does not count as a
+// failure.
 bool Group::restart(Member& member) {
   if (kill_at_ || result_.interrupted || restarts_ >= options_.restarts) return false;
   const auto index = static_cast<size_t>(&member - members_.data());
@@ -230,6 +274,10 @@ bool Group::restart(Member& member) {
     return tasks_[index].part == Part::Server ||
            (member.came_back() && member.outcome()->exit_code() == exit_code(ErrorKind::Timeout));
   }
+  if (is_chief(tasks_[index]) && member.outcome()->interrupted()) {
+    say("{} is not started again: it was told to stop, and has ended the run", member.task());
+    return false;
+  }
   report(member);
   say("{} is started again: restart {} of {}", member.task(), ++restarts_, options_.restarts);
   member = start(index);
@@ -237,12 +285,13 @@ bool Group::restart(Member& member) {
   return true;
 }
 
-// The chief has ended well, who waits for everybody's last update; or servers and master have.
+// Returns true if the chief, which waits for the last update of all others, has ended with 0, or if all
+// servers and masters have.
 bool Group::job_is_done() const {
   bool any = false;
   for (size_t i = 0; i < members_.size(); ++i) {
-    if (tasks_[i].name == "worker/0" && !members_[i].running() && members_[i].outcome()->success())
-      return true;
+    if (!is_chief(tasks_[i])) continue;
+    if (!members_[i].running() && members_[i].outcome()->success()) return true;
   }
   for (size_t i = 0; i < members_.size(); ++i) {
     if (tasks_[i].part == Part::Worker) continue;
@@ -269,17 +318,89 @@ void Group::stop(int signal, milliseconds grace) {
   signal_all(signal);
 }
 
-// What the tasks have started and left behind is told to end as well, and killed where it does not.
+// A worker that is stopped when the job is done would prevent the job from ending.
+void Group::end_stopped_workers() {
+  bool any = false;
+  for (size_t i = 0; i < members_.size(); ++i) {
+    if (tasks_[i].part != Part::Worker || !members_[i].running()) continue;
+    const auto process = process_state(members_[i].pid());
+    if (kill_at_ || !process || process->state != 'T' || !job_is_done()) {
+      all_stopped_since_.reset();
+      return;
+    }
+    any = true;
+  }
+  if (!any) return;
+  if (!all_stopped_since_) all_stopped_since_ = Clock::now();
+  if (Clock::now() - *all_stopped_since_ < options_.stopped_grace) return;
+  for (size_t i = 0; i < members_.size(); ++i) {
+    if (tasks_[i].part != Part::Worker || !members_[i].running()) continue;
+    say("{} (pid {}) is still stopped, and the job is done: killing it", members_[i].task(),
+        members_[i].pid());
+    members_[i].signal(SIGKILL);
+  }
+  all_stopped_since_.reset();
+}
+
+// A process that waits in the kernel, for example for a file server or a driver that does not answer, does
+// not end at SIGKILL either.
+void Group::kill_overdue() {
+  if (!kill_at_ || Clock::now() < *kill_at_) return;
+  if (result_.interrupted && !std::exchange(said_that_it_kills_, true)) {
+    for (const Member& member : members_) {
+      if (member.running()) say("{} (pid {}) has not ended in time: killing it", member.task(), member.pid());
+    }
+  }
+  signal_all(SIGKILL);
+  if (Clock::now() < *kill_at_ + options_.kill_grace) return;
+  for (Member& member : members_) {
+    if (!member.running()) continue;
+    leave_behind(member.task(), member.pid(), "has not ended after SIGKILL");
+    member.ended(Outcome(SIGKILL));
+  }
+  if (result_.exit_code == 0) result_.exit_code = 128 + SIGKILL;
+}
+
+void Group::leave_behind(const std::string& who, pid_t pid, std::string_view why) {
+  left_behind_.push_back(pid);
+  result_.left_behind = true;
+  const auto process = process_state(pid);
+  const char state = process ? process->state : '?';
+  say("{} (pid {}) {} and is left behind (state {}{}{})", who, pid, why, state, wait_channel(pid),
+      state == 'D' ? ": it waits for a file server, a disk or a driver" : "");
+}
+
+// Ends the processes that tasks have started and left behind, and kills them if they do not end.
 void Group::end_strays() {
   const auto limit = kill_at_.value_or(Clock::now() + options_.failure_grace);
-  if (mark_.signal_all(SIGTERM) == 0) return;
-  while (!mark_.processes().empty()) {
+  signal_strays(SIGTERM);
+  for (auto left = strays(); !left.empty(); left = strays()) {
     take_signals();
-    if (Clock::now() >= kill_at_.value_or(limit)) mark_.signal_all(SIGKILL);
-    pass_on_output();
-    while (waitpid(-1, nullptr, WNOHANG) > 0) {
+    const auto kill_at = kill_at_.value_or(limit);
+    if (Clock::now() >= kill_at) signal_strays(SIGKILL);
+    if (Clock::now() >= kill_at + options_.kill_grace) {
+      for (const ProcessState& process : left)
+        leave_behind(process.name, process.pid, "was started by a task, has not ended after SIGKILL");
     }
-    std::this_thread::sleep_for(milliseconds(10));
+    pass_on_output();
+    take_children();
+    std::this_thread::sleep_for(kMoment);
+  }
+  take_children();  // the last of them may be zombies
+}
+
+std::vector<ProcessState> Group::strays() const {
+  std::vector<ProcessState> left = watch_.processes.living();
+  std::erase_if(left, [&](const ProcessState& process) {
+    return std::find(left_behind_.begin(), left_behind_.end(), process.pid) != left_behind_.end();
+  });
+  return left;
+}
+
+void Group::signal_strays(int signal) {
+  for (const ProcessState& process : strays()) {
+    if (kill(process.pid, signal) == 0 || errno != EPERM) continue;
+    leave_behind(process.name, process.pid, "was started by a task, belongs to another user");
   }
 }
 

@@ -4,12 +4,14 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <unistd.h>
 #include <vector>
 
 #include <fmt/core.h>
 
 #include "tools/launch/job_mark.h"
+#include "tools/launch/job_processes.h"
 #include "tools/launch/member.h"
 #include "tools/launch/output.h"
 #include "tools/launch/signal_pipe.h"
@@ -17,11 +19,11 @@
 
 namespace tutti {
 
-// What a task has to do with the others. Whoever is no worker has all cores, since it works while the workers
-// wait, and is what they come back to.
+// The role of a task. Servers and masters may use all cores, since they work while the workers wait; they
+// keep the state to which a worker that is started again comes back.
 enum class Part { Worker, Server, Master };
 
-// A process that is to be one task: what it is called, and the variables that tell it so.
+// A process to be started for one task, and the variables that tell it which task it is.
 struct TaskPlan {
   std::string name;  // "worker/2"
   std::map<std::string, std::string> variables;
@@ -29,25 +31,40 @@ struct TaskPlan {
 };
 
 struct GroupOptions {
-  int restarts =
-      0;  // of single tasks that have failed, in all; after that the group ends with the first failure
-  std::chrono::milliseconds failure_grace{2000};  // from SIGTERM to SIGKILL after a task has failed
-  std::chrono::milliseconds interrupt_grace{
-      10000};  // the same after a signal from the user: time for a checkpoint
+  // The maximum number of restarts of single tasks after a failure, for all tasks together. The next failure
+  // ends the group.
+  int restarts = 0;
+  // The time from SIGTERM to SIGKILL after a task has failed.
+  std::chrono::milliseconds failure_grace{2000};
+  // The time from the user's signal to SIGKILL, for writing a checkpoint.
+  std::chrono::milliseconds interrupt_grace{30'000};
+  // The time from the end of the job to SIGKILL for a worker that is stopped (SIGSTOP).
+  std::chrono::milliseconds stopped_grace{5000};
+  // The time from SIGKILL until the launcher stops waiting for a process that hangs in the kernel.
+  std::chrono::milliseconds kill_grace{10'000};
 };
 
-// How a whole group ended: the first failure's exit code, or 0.
+// Finds the processes of the job, and kills them if this process dies.
+struct JobWatch {
+  const JobMark& mark;
+  const JobProcesses& processes;
+  Guardian& guardian;
+};
+
+// The result of a whole group: the exit code of the first failure, or 0.
 struct GroupResult {
   int exit_code = 0;
   bool interrupted = false;  // by a signal to this process
+  bool left_behind = false;  // a process that SIGKILL does not end still exists
 };
 
-// The processes of one job on this machine, from start to end. They are all gone when run() returns or
-// throws, and so is whatever they started.
+// The processes of one job on this machine. When run() returns or throws, these processes and all that they
+// have started are gone, except for those that SIGKILL does not end; these are named on stderr.
 class Group {
  public:
+  // The references must outlive the group.
   Group(std::vector<std::string> command, const Environment& environment, std::vector<TaskPlan> tasks,
-        SignalPipe& signals, const JobMark& mark, const GroupOptions& options = {});
+        SignalPipe& signals, JobWatch watch, const GroupOptions& options = {});
   ~Group();
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
@@ -71,14 +88,21 @@ class Group {
   void interrupt(int signal);
   void lose_output();
   void reap();
-  void take_failed();
+  void take_children();
+  void take_ended(Member& member, int status);
+  void replace_guardian();
   bool may_be_a_consequence() const;
   void report(const Member& member);
   bool restart(Member& member);
   bool job_is_done() const;
   void end_idle_servers();
+  void end_stopped_workers();
   void stop(int signal, std::chrono::milliseconds grace);
+  void kill_overdue();
   void end_strays();
+  std::vector<ProcessState> strays() const;
+  void signal_strays(int signal);
+  void leave_behind(const std::string& who, pid_t pid, std::string_view why);
   bool anyone_running() const;
   void signal_all(int signal) const;
 
@@ -87,17 +111,20 @@ class Group {
   const std::vector<TaskPlan> tasks_;
   const GroupOptions options_;
   SignalPipe& signals_;
-  const JobMark& mark_;
+  const JobWatch watch_;
 
   Output out_{STDOUT_FILENO};
   Output err_{STDERR_FILENO};
   std::vector<Member> members_;
-  std::vector<Member*> failed_;  // the most telling first; what follows from that is not decided yet
-  std::optional<Clock::time_point> failed_at_;  // the first of them
-  std::optional<Clock::time_point> kill_at_;    // set once the group is being stopped
+  std::vector<Member*> failed_;  // not handled yet; the one that explains most about the cause is first
+  std::optional<Clock::time_point> failed_at_;  // time of the first failure in failed_
+  std::optional<Clock::time_point> kill_at_;    // set when the group is being stopped
   int restarts_ = 0;
   std::optional<Clock::time_point> servers_alone_since_;
-  bool servers_ended_ = false;  // by us: how is no matter
+  bool servers_ended_ = false;  // by this process, so that their exit codes are ignored
+  std::optional<Clock::time_point> all_stopped_since_;
+  bool said_that_it_kills_ = false;
+  std::vector<pid_t> left_behind_;
   GroupResult result_;
 };
 

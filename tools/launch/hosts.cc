@@ -31,20 +31,20 @@ std::vector<Task> row_of(const ClusterSpec& cluster) {
 void check_row(const ClusterSpec& cluster, const std::vector<Task>& row) {
   for (const Task& task : row) {
     if (!cluster.tasks(task.job).contains(task.index))
-      fail(ErrorKind::InvalidArgument, "{}: \"cluster\" leaves out {}: launchers have to know every host",
-           kVariable, task.short_name());
+      fail(ErrorKind::InvalidArgument, "{}: \"cluster\" leaves out {}; name every host", kVariable,
+           task.short_name());
   }
   if (row.empty() || is_server_job(row.front().job))
-    fail(ErrorKind::InvalidArgument, "{}: \"cluster\" has servers, but no worker: {}", kVariable,
+    fail(ErrorKind::InvalidArgument, "{}: \"cluster\" has servers, but no workers: {}", kVariable,
          cluster.to_json());
   const std::string& first = cluster.address(row.front().job, row.front().index);
   if (parse_address(first).port == 0)
     fail(ErrorKind::InvalidArgument,
-         "{}: the address of {}, '{}', needs a port: there the launchers meet, and then the workers",
+         "{}: the address of {}, '{}', needs a port, where the launchers and later the workers connect",
          kVariable, row.front().short_name(), first);
 }
 
-// Hands out addresses that nobody in the cluster has.
+// Assigns addresses that no task in the cluster has.
 class Ports {
  public:
   explicit Ports(const ClusterSpec& cluster) {
@@ -54,15 +54,15 @@ class Ports {
     }
   }
 
-  // The next behind `address`. Port 0, which the task chooses itself, stays 0.
+  // Returns the address with the next free port. Port 0, which the task replaces itself, stays 0.
   std::string next(const std::string& text) {
     Address address = parse_address(text);
     if (address.port == 0) return to_string(address);
     do {
       if (++address.port > kLastPort)
         fail(ErrorKind::InvalidArgument,
-             "{}: counted up from '{}', no port is left for the other workers of that host; give it a lower "
-             "one",
+             "{}: the other workers of a host get the ports after '{}', but none are left; give it a lower "
+             "port",
              kVariable, text);
     } while (!taken_.insert(to_string(address)).second);
     return to_string(address);
@@ -72,7 +72,7 @@ class Ports {
   std::set<std::string> taken_;
 };
 
-// The job that a host's second worker is in.
+// Returns the job of a host's second worker.
 std::string job_of_more(const std::vector<Task>& row, const Task& first) {
   if (first.job != "chief" && first.job != "master") return first.job;
   const auto other = std::find_if(row.begin(), row.end(), [&](const Task& task) {
@@ -111,7 +111,7 @@ const std::string& Hosts::first_address() const {
 
 std::string Hosts::fingerprint() const {
   Sha256 hash;
-  // By place, not as written: an operator may list the jobs in another order on every host.
+  // Hashes by rank and not as written: TF_CONFIG may list the jobs in another order on every host.
   for (size_t host = 0; host < row_.size(); ++host) hash.update(as_bytes(name_of(host) + "\n"));
   return hash.hex();
 }
@@ -144,7 +144,7 @@ Hosts::Spread Hosts::spread(const std::vector<int>& workers) const {
 
 std::string Hosts::config_for(const ClusterSpec& cluster, const Task& task) const {
   Json root = parse_json(config_, kVariable);
-  root["cluster"] = Json::parse(cluster.to_json());
+  root["cluster"] = parse_json(cluster.to_json(), "the cluster");
   root["task"]["type"] = task.job;
   root["task"]["index"] = task.index;
   return root.dump();

@@ -10,36 +10,35 @@
 
 namespace tutti {
 
-// What TF_CONFIG tells a launcher: a cluster of one task a host, with a launcher on each that starts as many
-// as its host has GPUs. Every launcher makes the same larger cluster of them. Immutable.
+// The hosts of a job, from TF_CONFIG, which names one task per host. The launcher on each host starts as many
+// tasks as the host has GPUs, and all launchers compute the same larger cluster of these tasks. Immutable.
 class Hosts {
  public:
-  // Nothing where TF_CONFIG names no cluster, or is not there. InvalidArgument where it does not fit, as
-  // discovery::from_tf_config() finds, and where it leaves out a host or the port of the first.
+  // nullopt if TF_CONFIG is not set or names no cluster. InvalidArgument if discovery::from_tf_config() finds
+  // an error, or if a host or the port of the first host is missing.
   static std::optional<Hosts> from(const Environment& environment);
 
-  // The hosts: workers in the order of their ranks, then servers. A server is one process whatever its host
-  // has.
+  // The hosts: workers in the order of their ranks, then servers. A server is always one process.
   const std::vector<Task>& row() const { return row_; }
-  // Which of them this is; nothing for an evaluator, which stands outside.
+  // The index of this host; nullopt for an evaluator, which is not part of the cluster.
   std::optional<size_t> own() const { return own_; }
   bool is_server(size_t host) const;
-  // "worker/1 (node7:2222)".
+  // Returns a name for messages, such as "worker/1 (node7:2222)".
   std::string name_of(size_t host) const;
-  // HOST:PORT of the first.
+  // HOST:PORT of the first host.
   const std::string& first_address() const;
-  // The same for all launchers that have been told of the same hosts, and for no others.
+  // Equal for two launchers exactly if their TF_CONFIGs name the same hosts.
   std::string fingerprint() const;
 
-  // The cluster with `workers[i]` tasks on host i. The first keeps its name and address, the others follow it
-  // in rank, with ports counted up from there past those that are taken; a chief's others are workers, since
-  // there can be one chief.
+  // The cluster with `workers[i]` tasks on host i. The first task of a host keeps its name and address. The
+  // others follow it in rank and get the next free ports after its own; those of a chief's host are workers,
+  // since there can be only one chief.
   struct Spread {
     ClusterSpec cluster;
     std::vector<std::vector<Task>> tasks;  // by host
   };
   Spread spread(const std::vector<int>& workers) const;
-  // TF_CONFIG for a task of the larger cluster; all else in it stays.
+  // TF_CONFIG for a task of the larger cluster; its other entries stay as they are.
   std::string config_for(const ClusterSpec& cluster, const Task& task) const;
 
  private:

@@ -121,7 +121,7 @@ TEST(Hosts, that_are_told_badly_are_refused) {
   refused("'a:0', needs a port", R"({"worker": ["a:0", "b:1"]})");
   refused("no task 1", R"({"worker": ["a:1"]})");
   refused("'b'", R"({"worker": ["a:1", "b"]})");
-  refused("one address", R"({"worker": ["a:1", "A:1"]})");
+  refused("the same address", R"({"worker": ["a:1", "A:1"]})");
   expect_error(ErrorKind::InvalidArgument, HasSubstr("no worker"),
                [] { told(R"({"ps": ["a:1"]})", "ps", 0); });
 }

@@ -2,14 +2,14 @@
 
 #include <string>
 #include <sys/types.h>
-#include <vector>
 
+#include "tools/launch/job_processes.h"
 #include "tutti/base/file.h"
 
 namespace tutti {
 
-// A variable in the environment of every process of one job, by which also those are found again that went
-// their own way: grandchildren, daemons, other sessions.
+// A variable in the environment of every process of one job. After the launcher's death only this variable
+// identifies these processes, since they are no longer its children.
 class JobMark {
  public:
   JobMark();
@@ -17,28 +17,37 @@ class JobMark {
   // "NAME=value", for the environment of the children.
   const std::string& variable() const { return variable_; }
 
-  // The living processes with the mark; a zombie has no environment any more.
-  std::vector<pid_t> processes() const;
-  // Sends a signal to all of them, and says how many there were.
-  int signal_all(int signal) const;
+  struct Killed {
+    int processes = 0;
+    int skipped = 0;  // processes that hang in the kernel, so that reading their environment might hang too
+  };
+  // Sends SIGKILL to all living processes with the mark.
+  Killed kill_all() const;
 
  private:
-  std::vector<pid_t> processes_seen() const;
-
   std::string variable_;
 };
 
-// A process that waits for this one to vanish without a word, as with kill -9, and then kills all that bear
-// the mark.
+// A process that waits for the launcher to die abruptly, as with kill -9, and then kills all processes with
+// the mark. It works even if it is stopped when the launcher dies. Not thread-safe.
 class Guardian {
  public:
-  explicit Guardian(const JobMark& mark);
-  // Sends the guardian home.
+  // Tells `processes` which process is the guardian. Both arguments must outlive this object.
+  Guardian(const JobMark& mark, JobProcesses& processes);
+  // Ends the guardian, even if it is stopped.
   ~Guardian();
   Guardian(const Guardian&) = delete;
   Guardian& operator=(const Guardian&) = delete;
 
+  pid_t pid() const { return pid_; }
+  // Starts another one after the guardian was killed and has been reaped.
+  void replace();
+
  private:
+  void start();
+
+  const JobMark& mark_;
+  JobProcesses& processes_;
   pid_t pid_ = -1;
   FileDescriptor leash_;
 };

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <signal.h>
-#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <fmt/format.h>
@@ -16,20 +15,21 @@ int launch(const std::vector<std::string>& command, const Environment& environme
            const LaunchOptions& options) {
   const Log log = launcher_log(environment);
   const Planner planner(environment, options, log);
-  // Grandchildren whose parent ends become ours, so that none is left as a zombie either.
-  prctl(PR_SET_CHILD_SUBREAPER, 1);
   SignalPipe signals({SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGCHLD});
   const JobMark mark;
-  const Guardian guardian(mark);
+  JobProcesses processes;
+  Guardian guardian(mark, processes);
   for (int restart = 0;; ++restart) {
     Plan plan = planner.plan(signals);
     if (plan.signal) return 128 + *plan.signal;
     const bool one_by_one = std::any_of(plan.tasks.begin(), plan.tasks.end(),
                                         [](const TaskPlan& task) { return task.part != Part::Worker; });
     const GroupOptions group{.restarts = one_by_one ? options.restarts : 0};
-    const GroupResult result = Group(command, environment, std::move(plan.tasks), signals, mark, group).run();
-    if (result.exit_code == 0 || result.interrupted || one_by_one || restart == options.restarts)
-      return result.exit_code;
+    const JobWatch watch{mark, processes, guardian};
+    const GroupResult result =
+        Group(command, environment, std::move(plan.tasks), signals, watch, group).run();
+    const bool may_restart = !result.interrupted && !result.left_behind && !one_by_one;
+    if (result.exit_code == 0 || !may_restart || restart == options.restarts) return result.exit_code;
     Output err(STDERR_FILENO);
     err.add(fmt::format("tutti run: restart {} of {}\n", restart + 1, options.restarts));
     err.pass_on();

@@ -2,7 +2,6 @@
 
 #include <array>
 #include <cerrno>
-#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -18,46 +17,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-constexpr int kWaiting = 1024;  // connections that have not been accepted yet
-
-FileDescriptor open_socket(int family) {
-  return FileDescriptor(socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-}
-
-void allow(const FileDescriptor& socket, int level, int option, int value) {
-  setsockopt(socket.get(), level, option, &value, sizeof value);
-}
-
-// 0, or errno.
-int listen_to(const FileDescriptor& socket, const sockaddr* address, socklen_t size) {
-  // What is left of earlier connections must not keep the port.
-  allow(socket, SOL_SOCKET, SO_REUSEADDR, 1);
-  const bool done = bind(socket.get(), address, size) == 0 && listen(socket.get(), kWaiting) == 0;
-  return done ? 0 : errno;
-}
-
-int listen_to_both_families(FileDescriptor& socket, int port) {
-  socket = open_socket(AF_INET6);
-  if (socket.get() < 0) return errno;
-  allow(socket, IPPROTO_IPV6, IPV6_V6ONLY, 0);
-  sockaddr_in6 address{};
-  address.sin6_family = AF_INET6;
-  address.sin6_port = htons(static_cast<uint16_t>(port));
-  return listen_to(socket, reinterpret_cast<const sockaddr*>(&address), sizeof address);
-}
-
-int listen_to_ipv4(FileDescriptor& socket, int port) {
-  socket = open_socket(AF_INET);
-  if (socket.get() < 0) return errno;
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<uint16_t>(port));
-  return listen_to(socket, reinterpret_cast<const sockaddr*>(&address), sizeof address);
-}
-
 }  // namespace
 
-// One bufferful. False where there is nothing now.
+// Reads up to one buffer of data. Returns false if none is available now.
 bool LineSocket::take_some() {
   std::array<char, 4096> buffer;
   ssize_t count = 0;
@@ -103,18 +65,17 @@ bool LineSocket::send(std::string_view text, milliseconds patience) {
 }
 
 FileDescriptor listen_at(int port, std::string_view what) {
-  FileDescriptor socket;
-  int error = listen_to_both_families(socket, port);
-  if (error == EAFNOSUPPORT || error == EADDRNOTAVAIL) error = listen_to_ipv4(socket, port);  // no IPv6 here
-  if (error == EADDRINUSE) {
+  Listening listening = listen_everywhere(port);
+  if (listening.error == EADDRINUSE) {
     fail(ErrorKind::InvalidArgument,
-         "tutti run: port {} is in use on this host, but it is {}: end what listens there (ss -ltnp shows "
-         "it), or "
-         "name another port",
+         "tutti run: port {} is in use on this host, but it is {}; end the program that listens there (ss "
+         "-ltnp "
+         "shows it), or name another port",
          port, what);
   }
-  if (error != 0) fail_errno(error, fmt::format("tutti run: listening at port {}, {}", port, what));
-  return socket;
+  if (listening.error != 0)
+    fail_errno(listening.error, fmt::format("tutti run: listening at port {}, {}", port, what));
+  return std::move(listening.socket);
 }
 
 std::optional<LineSocket> accept_at(const FileDescriptor& listener) {
@@ -123,8 +84,8 @@ std::optional<LineSocket> accept_at(const FileDescriptor& listener) {
   if (socket.get() >= 0)
     return LineSocket(std::move(socket), fmt::format("{} port {}", numeric(address), port_of(address)));
   if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
-    fail_errno(errno, "tutti run: taking a connection from another launcher");
-  return std::nullopt;  // nobody, or gone again
+    fail_errno(errno, "tutti run: accepting a connection from another launcher");
+  return std::nullopt;  // there is no connection, or it is closed already
 }
 
 }  // namespace tutti

@@ -9,22 +9,22 @@
 
 namespace tutti {
 
-// A TCP connection to another launcher, or to whoever has come in its place. Closed at the end of the stream
-// and at every fault. Not thread-safe.
+// A TCP connection to another launcher, or to an unknown program. It is closed at the end of the stream and
+// after every error. Not thread-safe.
 class LineSocket {
  public:
-  // Takes over a connected socket that does not block. `peer` is what the other end is called.
+  // Takes ownership of a connected non-blocking socket. `peer` is the name of the other end.
   LineSocket(FileDescriptor socket, std::string peer) : socket_(std::move(socket)), peer_(std::move(peer)) {}
 
   bool is_open() const { return socket_.get() >= 0; }
-  int descriptor() const { return socket_.get(); }  // for poll(2); -1, which it skips, where closed
+  int descriptor() const { return socket_.get(); }  // for poll(2), which ignores a closed one's -1
   const std::string& peer() const { return peer_; }
   void close() { socket_ = FileDescriptor(); }
 
-  // Takes what has arrived, without waiting. A whole line without its newline, or all that has come once that
-  // is more than `longest` bytes; nothing where there is neither yet.
+  // Reads without waiting. Returns the next line without its newline, or everything received so far if that
+  // is more than `longest` bytes; nullopt if there is neither yet.
   std::optional<std::string> read_line(size_t longest);
-  // False, and closed, where the other end does not take it all within `patience`.
+  // Sends the text. If the other end does not accept all within `patience`, closes and returns false.
   bool send(std::string_view text, std::chrono::milliseconds patience);
 
  private:
@@ -35,11 +35,11 @@ class LineSocket {
   std::string received_;
 };
 
-// A socket that others can connect to at this port of every address of this machine. InvalidArgument where
-// the port is in use. `what` says in errors what the port is for.
+// Listens at this port of all addresses of this machine. Throws InvalidArgument if the port is in use. `what`
+// describes the purpose of the port in errors.
 FileDescriptor listen_at(int port, std::string_view what);
 
-// The next who has connected; nothing where nobody has.
+// Accepts the next connection; nullopt if there is none.
 std::optional<LineSocket> accept_at(const FileDescriptor& listener);
 
 }  // namespace tutti

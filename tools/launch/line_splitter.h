@@ -7,9 +7,9 @@
 
 namespace tutti {
 
-// Cuts the bytes of one stream into lines. A line that a lone '\r' begins anew (a live progress line) counts
-// at most once a second, so that a log does not drown in it. A line longer than kLongestLine comes in pieces.
-// Not thread-safe.
+// Splits the bytes of one stream into lines. A line that is overwritten by a lone '\r' (a live progress line)
+// is passed on at most once a second, so that it does not flood a log. A line longer than kLongestLine is
+// split. Not thread-safe.
 class LineSplitter {
  public:
   using Time = std::chrono::steady_clock::time_point;
@@ -17,7 +17,7 @@ class LineSplitter {
   static constexpr size_t kLongestLine = size_t{1} << 20;
 
   void feed(std::string_view bytes, Time now, const Take& take);
-  // The stream has ended: what came without a newline is a line too.
+  // Must be called at the end of the stream: passes on a last line without a newline.
   void finish(const Take& take);
 
  private:

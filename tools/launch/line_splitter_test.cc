@@ -11,7 +11,7 @@ using std::chrono::milliseconds;
 using testing::ElementsAre;
 using testing::IsEmpty;
 
-// Some time after the clock's beginning, as a real clock's.
+// A time well after the clock's epoch, as with a real clock.
 constexpr LineSplitter::Time kStart{std::chrono::hours(5)};
 
 struct Lines {

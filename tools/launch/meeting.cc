@@ -21,15 +21,15 @@ namespace {
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-// Between two tries to connect. Nothing tells when somebody begins to listen, or a name becomes known.
+// The pause between two attempts to connect.
 constexpr milliseconds kPause{100};
-// For one address of several; a packet to a host that is down gets no answer.
+// The time for one of several addresses; a host that is down does not answer.
 constexpr milliseconds kConnectTime{3000};
-// So much longer is waited for the first host's word on who is late.
+// The time beyond its timeout that a guest waits for the first host to say who is missing.
 constexpr milliseconds kLastWord{2000};
 constexpr milliseconds kSendTime{5000};
 
-// A launcher that goes to the first host.
+// A launcher that connects to that of the first host.
 class MeetingGuest {
  public:
   MeetingGuest(const Hosts& hosts, int workers, milliseconds timeout, SignalPipe& signals)
@@ -45,7 +45,7 @@ class MeetingGuest {
   }
 
  private:
-  // True where the socket is ready; false when the time is up or a signal has come.
+  // Returns true if the socket is ready; false if the time is up or a signal has come.
   bool wait_for(int socket, int16_t event, Clock::time_point time) {
     while (!signal_ && Clock::now() < time) {
       std::vector<pollfd> events = {{socket, event, 0}, {signals_.descriptor(), POLLIN, 0}};
@@ -71,11 +71,11 @@ class MeetingGuest {
     return {FileDescriptor(), ""};
   }
 
-  // What all are told; nothing where that was not to be had, and another try may help.
+  // Returns the answer for all launchers, or nullopt if there was none and another attempt may help.
   std::optional<Answer> talk(LineSocket socket) {
     const Hello hello{*hosts_.own(), workers_, until(deadline_), hosts_.fingerprint()};
     if (!socket.is_open() || !socket.send(to_line(hello), kSendTime)) return std::nullopt;
-    trouble_ = "somebody listens there, but says nothing";
+    trouble_ = "a program listens there, but does not answer";
     while (socket.is_open()) {
       if (!wait_for(socket.descriptor(), POLLIN, deadline_ + kLastWord)) return std::nullopt;
       const auto line = socket.read_line(Answer::kLongest);
@@ -88,16 +88,16 @@ class MeetingGuest {
   std::optional<Answer> take_answer(const std::string& line) {
     std::optional<Answer> answer = read_answer(line);
     if (answer && answer->kind == Answer::Kind::No)
-      fail(ErrorKind::InvalidArgument, "tutti run: {} sends this launcher away: {}", hosts_.name_of(0),
+      fail(ErrorKind::InvalidArgument, "tutti run: {} refused this launcher: {}", hosts_.name_of(0),
            answer->text);
     if (answer && answer->kind == Answer::Kind::Late)
-      fail(
-          ErrorKind::Timeout,
-          "tutti run: within {:g} s the launchers have not all come to {}: {} missing. Start tutti run there "
-          "too, or raise --start-timeout",
-          seconds(timeout_), hosts_.first_address(), answer->text);
+      fail(ErrorKind::Timeout,
+           "tutti run: after {:g} s not all launchers have come to {}; missing: {}. Start tutti run there "
+           "too, or "
+           "raise --start-timeout",
+           seconds(timeout_), hosts_.first_address(), answer->text);
     if (answer && fits(answer->workers)) return answer;
-    trouble_ = fmt::format("what came from there is no launcher's word: '{}'",
+    trouble_ = fmt::format("a program there is not a launcher: it sent '{}'",
                            harmless(line.substr(0, kLongestQuote)));
     return std::nullopt;
   }
@@ -111,11 +111,11 @@ class MeetingGuest {
   }
 
   [[noreturn]] void give_up() const {
-    fail(
-        ErrorKind::Timeout,
-        "tutti run: the launcher of {}, where all meet, has not answered within {:g} s ({}). Start tutti run "
-        "there too, or raise --start-timeout",
-        hosts_.name_of(0), seconds(timeout_), trouble_);
+    fail(ErrorKind::Timeout,
+         "tutti run: the launcher of {}, where all meet, has not answered within {:g} s ({}). Start tutti "
+         "run there "
+         "too, or raise --start-timeout",
+         hosts_.name_of(0), seconds(timeout_), trouble_);
   }
 
   const Hosts& hosts_;
@@ -125,7 +125,7 @@ class MeetingGuest {
   SignalPipe& signals_;
 
   std::optional<int> signal_;
-  std::string trouble_;  // why the last try was in vain
+  std::string trouble_;  // why the last attempt failed
 };
 
 }  // namespace

@@ -11,24 +11,24 @@
 
 namespace tutti {
 
-// What each launcher of the row starts, by place in the row.
+// The number of workers of each launcher, in the order of the hosts.
 struct MeetingResult {
   std::vector<int> workers;
-  std::string launch;         // what tells this start of the job from all others (Identity::launch)
-  std::optional<int> signal;  // one that this process got meanwhile, and that ended the wait
+  std::string launch;         // identifies this start of the job (Identity::launch)
+  std::optional<int> signal;  // that this process received meanwhile and that ended the wait
 };
 
-// Tells the launchers of all other hosts how many workers this one starts, and hears the same of them. They
-// meet at the first host's address, which that launcher holds until all have come; it is free before any of
-// them is told so, and their workers come there. A launcher that goes away before all have come may come
-// again.
-//   Timeout          not all came in time; names those who are missing, to all that have come
+// Exchanges the numbers of workers with the launchers of all other hosts. They meet at the first host's
+// address. That launcher listens there until all have connected, and stops listening before it answers them,
+// since their workers connect to the same address. A launcher that disconnects before all have connected may
+// connect again.
+//   Timeout          not all connected in time; all that did name the missing ones
 //   InvalidArgument  TF_CONFIG is not the same on all hosts, or the address is in use
-//   PeerLost         a launcher went away when all had come
+//   PeerLost         a launcher disconnected after all had connected
 MeetingResult meet(const Hosts& hosts, int workers, std::chrono::milliseconds timeout, SignalPipe& signals,
                    const Log& log);
 
-// The first signal that is not about a child.
+// Returns the next signal other than SIGCHLD.
 std::optional<int> next_stop_signal(SignalPipe& signals);
 
 }  // namespace tutti

@@ -15,9 +15,9 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// From connecting to the hello, which a launcher says at once.
+// The time from connecting to the hello, which a launcher sends at once.
 constexpr milliseconds kHelloTime{10'000};
-// For a line to leave, and for a guest to go once it has its answer.
+// The time for sending a line, and for a guest to close its connection after the answer.
 constexpr milliseconds kFarewell{5000};
 constexpr size_t kMostStrangers = 64;
 constexpr size_t kMostNamed = 20;
@@ -31,8 +31,9 @@ MeetingHost::MeetingHost(const Hosts& hosts, int workers, milliseconds timeout, 
       timeout_(timeout),
       signals_(signals),
       log_(log),
-      listener_(listen_at(parse_address(hosts.first_address()).port,
-                          fmt::format("where TF_CONFIG lets the launchers meet, {}", hosts.name_of(0)))) {}
+      listener_(listen_at(
+          parse_address(hosts.first_address()).port,
+          fmt::format("the address of {} in TF_CONFIG, where the launchers meet", hosts.name_of(0)))) {}
 
 MeetingResult MeetingHost::run() {
   while (!all_here()) {
@@ -69,7 +70,7 @@ void MeetingHost::accept_guests() {
   }
 }
 
-// Those who say nothing keep no launcher out: the oldest of them goes.
+// Closes the oldest connections that have sent nothing if there are too many, so that launchers can connect.
 void MeetingHost::make_room() {
   const auto is_stranger = [](const Guest& g) { return !g.hello && g.socket.is_open(); };
   while (static_cast<size_t>(std::count_if(guests_.begin(), guests_.end(), is_stranger)) > kMostStrangers) {
@@ -81,20 +82,20 @@ void MeetingHost::make_room() {
 
 void MeetingHost::listen_to(Guest& guest) {
   const std::optional<std::string> line = guest.socket.read_line(Hello::kLongest);
-  // Whatever a launcher says after its hello: nobody asked for it.
+  // Anything that a launcher sends after its hello is ignored.
   if (line && !guest.hello) take_hello(guest, *line);
 }
 
 void MeetingHost::take_hello(Guest& guest, const std::string& line) {
   const std::optional<Hello> hello = read_hello(line);
   if (!hello || hello->host >= hosts_.row().size()) {
-    stranger_ = fmt::format("; what {} said is no launcher's word: '{}'", guest.socket.peer(),
+    stranger_ = fmt::format("; {} is not a launcher: it sent '{}'", guest.socket.peer(),
                             harmless(line.substr(0, kLongestQuote)));
     guest.socket.close();
     return;
   }
   if (const std::string reason = why_not(*hello); !reason.empty()) {
-    log_.warning("sends away the launcher at {}: {}", guest.socket.peer(), reason);
+    log_.warning("refused the launcher at {}: {}", guest.socket.peer(), reason);
     guest.socket.send(to_line(Answer{.kind = Answer::Kind::No, .text = reason}), kFarewell);
     guest.socket.close();
     return;
@@ -104,16 +105,16 @@ void MeetingHost::take_hello(Guest& guest, const std::string& line) {
   guest.deadline = Clock::now() + hello->patience;
 }
 
-// "" where the guest belongs here.
+// Returns the reason to refuse a guest, or "".
 std::string MeetingHost::why_not(const Hello& hello) const {
   if (hello.fingerprint != hosts_.fingerprint())
-    return fmt::format("its TF_CONFIG does not name the hosts that {}'s does: give all the same \"cluster\"",
+    return fmt::format("its TF_CONFIG names other hosts than that of {}; give all hosts the same \"cluster\"",
                        hosts_.name_of(0));
   const auto other = std::find_if(guests_.begin(), guests_.end(), [&](const Guest& g) {
     return g.hello && g.hello->host == hello.host && g.socket.is_open();
   });
   if (hello.host != 0 && other == guests_.end()) return "";
-  return fmt::format("{} is here already{}: give each host an \"index\" of its own in TF_CONFIG",
+  return fmt::format("{} is here already{}; give each host an \"index\" of its own in TF_CONFIG",
                      hosts_.name_of(hello.host),
                      other == guests_.end() ? "" : ", from " + other->socket.peer());
 }
@@ -125,13 +126,13 @@ void MeetingHost::dismiss_late(Guest& guest) {
   guest.socket.close();
 }
 
-// One that is gone has not come.
+// A launcher that has disconnected counts as missing.
 void MeetingHost::forget_closed() {
   std::erase_if(guests_, [](const Guest& guest) { return !guest.socket.is_open(); });
 }
 
-// As soon as they are told, workers of other hosts come to this port: they are to find the first worker's
-// table, or nobody.
+// As soon as the guests have their answer, workers of other hosts connect to this port. They must find the
+// first worker there or nothing; therefore the listener is closed first.
 MeetingResult MeetingHost::tell_all() {
   listener_ = FileDescriptor();
   Answer answer{.workers = std::vector<int>(hosts_.row().size(), 1), .launch = random_key()};
@@ -142,15 +143,16 @@ MeetingResult MeetingHost::tell_all() {
   }
   for (Guest& guest : guests_) {
     if (guest.socket.send(to_line(answer), kFarewell)) continue;
-    fail(ErrorKind::PeerLost, "tutti run: the launcher of {} went away when all had come: start all again",
+    fail(ErrorKind::PeerLost, "tutti run: the launcher of {} has gone after all had come; start all again",
          hosts_.name_of(guest.hello->host));
   }
-  see_off();
+  await_guests_leaving();
   return {std::move(answer.workers), std::move(answer.launch), std::nullopt};
 }
 
-// Who closes a connection first keeps its port for a minute, and this one's is wanted now: they go first.
-void MeetingHost::see_off() {
+// The side that closes a TCP connection first keeps its port for a minute. This port is needed at once, so
+// the guests must close first.
+void MeetingHost::await_guests_leaving() {
   const auto end = Clock::now() + kFarewell;
   forget_closed();
   while (!guests_.empty() && Clock::now() < end) {
@@ -167,12 +169,14 @@ void MeetingHost::give_up() {
     if (guest.hello)
       guest.socket.send(to_line(Answer{.kind = Answer::Kind::Late, .text = missing()}), kFarewell);
   }
-  fail(ErrorKind::Timeout, "tutti run: within {:g} s the launchers have not all come to {}: {} {}{}",
-       seconds(timeout_), hosts_.first_address(), missing(),
-       "missing. Start tutti run there too, or raise --start-timeout", stranger_);
+  fail(ErrorKind::Timeout,
+       "tutti run: after {:g} s not all launchers have come to {}; missing: {}. Start tutti run there too, "
+       "or raise "
+       "--start-timeout{}",
+       seconds(timeout_), hosts_.first_address(), missing(), stranger_);
 }
 
-// "worker/1 (b:2222), worker/3 (d:2222)".
+// Returns the names of the missing launchers: "worker/1 (b:2222), worker/3 (d:2222)".
 std::string MeetingHost::missing() const {
   std::vector<std::string> names;
   size_t more = 0;

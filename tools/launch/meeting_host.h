@@ -15,7 +15,7 @@
 
 namespace tutti {
 
-// The launcher of the first host, to whom all others come. Holds the port until all are there.
+// The launcher of the first host, to which all others connect. Occupies the port until all are connected.
 class MeetingHost {
  public:
   MeetingHost(const Hosts& hosts, int workers, std::chrono::milliseconds timeout, SignalPipe& signals,
@@ -26,11 +26,11 @@ class MeetingHost {
  private:
   using Clock = std::chrono::steady_clock;
 
-  // Somebody who has connected; a launcher once it has said its hello.
+  // A connected client, which is a launcher once it has sent its hello.
   struct Guest {
     LineSocket socket;
     std::optional<Hello> hello;
-    Clock::time_point deadline;  // for a hello, and then for an answer
+    Clock::time_point deadline;  // for the hello, and then for the answer
   };
 
   bool all_here() const;
@@ -43,7 +43,7 @@ class MeetingHost {
   void dismiss_late(Guest& guest);
   void forget_closed();
   MeetingResult tell_all();
-  void see_off();
+  void await_guests_leaving();
   [[noreturn]] void give_up();
   std::string missing() const;
 
@@ -55,8 +55,8 @@ class MeetingHost {
   const Log& log_;
   FileDescriptor listener_;
 
-  std::deque<Guest> guests_;  // in the order in which they came
-  std::string stranger_;      // what came last that was no launcher's, for the error
+  std::deque<Guest> guests_;  // in the order of connecting
+  std::string stranger_;      // the last client that was not a launcher, for the error
 };
 
 }  // namespace tutti

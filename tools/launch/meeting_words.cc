@@ -16,7 +16,7 @@ constexpr size_t kFingerprint = 64;  // hexadecimal digits
 constexpr size_t kLaunch = 32;
 constexpr size_t kLongestHarmless = 4000;
 
-// Digits alone: neither "+2" nor "-0".
+// Accepts only digits: neither "+2" nor "-0".
 std::optional<int> number(std::string_view text, int least, int most) {
   if (text.empty() || text.find_first_not_of("0123456789") != std::string_view::npos) return std::nullopt;
   const auto value = parse_int(text);

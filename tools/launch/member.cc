@@ -55,8 +55,8 @@ void Member::finish_output() {
   }
 }
 
-// One bufferful at most, so that a task that never stops printing cannot keep the others from being heard.
-// Returns how much there was.
+// Reads at most one buffer, so that a task that never stops printing does not delay the output of others.
+// Returns the number of bytes.
 size_t Member::pass_on(Stream& stream, size_t most) {
   if (stream.from.get() < 0) return 0;
   std::array<char, kBuffer> buffer;
@@ -64,13 +64,13 @@ size_t Member::pass_on(Stream& stream, size_t most) {
   do {
     count = read(stream.from.get(), buffer.data(), std::min(most, buffer.size()));
   } while (count < 0 && errno == EINTR);
-  if (count < 0) return 0;  // nothing there now
+  if (count < 0) return 0;  // no data is available now
   if (count == 0) stream.from = FileDescriptor();
   write_lines(stream, {buffer.data(), static_cast<size_t>(count)});
   return static_cast<size_t>(count);
 }
 
-// No bytes: the end of the stream.
+// An empty text means the end of the stream.
 void Member::write_lines(Stream& stream, std::string_view bytes) {
   std::string lines;
   const auto take = [&](std::string_view line) {

@@ -13,10 +13,10 @@
 
 namespace tutti {
 
-// One task of a group: its process, and what it prints, line by line with the task's name before each.
+// One task of a group: its process and its output, in which every line is prefixed with the task's name.
 class Member {
  public:
-  // The outputs outlive it.
+  // The outputs must outlive this object.
   Member(std::string task, Child child, Output& out, Output& err);
 
   const std::string& task() const { return task_; }
@@ -25,17 +25,17 @@ class Member {
   const std::optional<Outcome>& outcome() const { return outcome_; }
   void ended(Outcome outcome) { outcome_ = outcome; }
   double seconds() const;
-  // Not the first process of its task.
+  // Returns true if the task was started again.
   bool came_back() const { return came_back_; }
   void set_came_back() { came_back_ = true; }
 
   // The pipes that are still open and may be read from, for poll(2).
   std::vector<int> descriptors() const;
-  // Passes on some of what has arrived, without waiting, unless the output is full.
+  // Passes on some of the output that has arrived, without waiting. Passes on nothing if the output is full.
   void pass_on();
-  // Passes on all that has arrived by now, a last line without its newline too.
+  // Passes on everything that has arrived by now, including a last line without a newline.
   void finish_output();
-  // To the process group that the process leads, for as long as it runs.
+  // Sends a signal to the process group that the process leads, if the process still runs.
   void signal(int number) const;
 
   const std::deque<std::string>& last_lines() const { return last_lines_; }

@@ -4,7 +4,9 @@
 #include <array>
 #include <cctype>
 #include <cerrno>
+#include <map>
 #include <numeric>
+#include <set>
 #include <unistd.h>
 
 #include <fmt/format.h>
@@ -19,7 +21,8 @@ namespace {
 
 constexpr int kMostSlots = 4096;
 
-// Who a process is; what a launcher above this one has said would reach the ranks of this host.
+// These variables say which task a process is. If a launcher above this one has set them, the ranks of this
+// host would inherit them.
 constexpr std::array kIdentity = {"TF_CONFIG",        "TUTTI_CLUSTER_SPEC", "TUTTI_JOB_NAME",
                                   "TUTTI_TASK_INDEX", "TUTTI_TASK_ID",      kLaunchVariable};
 
@@ -28,7 +31,8 @@ template <class... Args>
   fail(ErrorKind::InvalidArgument, "tutti run: -H {}", fmt::format(text, std::forward<Args>(args)...));
 }
 
-// Nothing that mpirun, or the shell that it starts over there, could take for something else.
+// Excludes everything that mpirun, or the shell that it starts on the other host, could take for a flag or a
+// command.
 bool is_host(std::string_view text) {
   return !text.empty() && text.front() != '-' && std::all_of(text.begin(), text.end(), [](unsigned char c) {
     return std::isalnum(c) != 0 || c == '.' || c == '-' || c == '_';
@@ -38,14 +42,15 @@ bool is_host(std::string_view text) {
 HostSlots parse_host(const std::string& piece, std::string_view whole) {
   const size_t colon = piece.find(':');
   const std::string host = piece.substr(0, colon);
-  if (piece.empty()) refuse("'{}' has an empty piece: write HOST:SLOTS,HOST:SLOTS,...", whole);
+  if (piece.empty()) refuse("'{}' has an empty piece; write HOST:SLOTS,HOST:SLOTS,...", whole);
   if (colon != std::string::npos && piece.find(':', colon + 1) != std::string::npos)
-    refuse("'{}': '{}' has more than one ':'; give an IPv6 address a name in /etc/hosts", whole, piece);
-  if (!is_host(host)) refuse("'{}': '{}' is no host name", whole, host);
+    refuse("'{}': '{}' has more than one ':'; to use an IPv6 address, give it a name in /etc/hosts", whole,
+           piece);
+  if (!is_host(host)) refuse("'{}': '{}' is not a host name", whole, host);
   if (colon == std::string::npos) return {host, 1};
   const auto slots = parse_int(piece.substr(colon + 1));
   if (!slots || *slots < 1 || *slots > kMostSlots)
-    refuse("'{}': '{}' in '{}' is no number of slots (1 to {})", whole, piece.substr(colon + 1), piece,
+    refuse("'{}': '{}' in '{}' is not a number of slots (1 to {})", whole, piece.substr(colon + 1), piece,
            kMostSlots);
   return {host, static_cast<int>(*slots)};
 }
@@ -61,7 +66,7 @@ std::string host_list(const std::vector<HostSlots>& hosts) {
   return fmt::format("{}", fmt::join(pieces, ","));
 }
 
-// As a shell reads it.
+// Quotes a word for a shell if necessary.
 std::string quoted(const std::string& word) {
   const auto is_plain = [](unsigned char c) {
     return std::isalnum(c) != 0 ||
@@ -75,6 +80,20 @@ std::string in_words(const std::vector<std::string>& command) {
   std::vector<std::string> words;
   for (const std::string& word : command) words.push_back(quoted(word));
   return fmt::format("{}", fmt::join(words, " "));
+}
+
+template <class... Args>
+[[noreturn]] void refuse_variable(fmt::format_string<Args...> text, Args&&... args) {
+  fail(ErrorKind::InvalidArgument, "tutti run: -x {}", fmt::format(text, std::forward<Args>(args)...));
+}
+
+// Returns the name in "NAME" or "NAME=VALUE".
+std::string name_of(const std::string& word) { return word.substr(0, word.find('=')); }
+
+bool is_variable(std::string_view name) {
+  return !name.empty() && std::isdigit(static_cast<unsigned char>(name.front())) == 0 &&
+         std::all_of(name.begin(), name.end(),
+                     [](unsigned char c) { return std::isalnum(c) != 0 || c == '_'; });
 }
 
 }  // namespace
@@ -93,20 +112,46 @@ std::vector<HostSlots> parse_hosts(std::string_view text) {
 std::vector<std::string> mpirun_command(const MpirunJob& job, const Environment& environment) {
   const int slots = slots_of(job.hosts);
   if (job.workers > slots)
-    refuse("'{}' has {} slots, but -n asks for {} workers: raise the slots or leave -n out",
+    refuse("'{}' has {} slots, but -n asks for {} workers; name more slots or leave -n out",
            host_list(job.hosts), slots, job.workers);
-  // Open MPI would give two ranks a core each, and more of them a socket: our programs share out the cores.
+  // Open MPI would bind each of two ranks to a core, and each of more ranks to a socket; our programs divide
+  // the cores themselves.
   std::vector<std::string> words = {
       "mpirun",    "-np", std::to_string(job.workers > 0 ? job.workers : slots), "-H", host_list(job.hosts),
       "--bind-to", "none"};
-  // It refuses root, unless told that root means it; whoever calls us as root does.
+  // Without this flag mpirun refuses to run as root.
   if (geteuid() == 0) words.emplace_back("--allow-run-as-root");
+  std::set<std::string> named;
+  for (const std::string& word : job.forwarded) {
+    named.insert(name_of(word));
+    words.insert(words.end(), {"-x", word});
+  }
   const Environment taken = mpirun_environment(environment);
   for (const auto& [name, value] : taken.variables()) {
-    if (name.starts_with("TUTTI_")) words.insert(words.end(), {"-x", name});
+    if (name.starts_with("TUTTI_") && !named.contains(name)) words.insert(words.end(), {"-x", name});
   }
   words.insert(words.end(), job.command.begin(), job.command.end());
   return words;
+}
+
+ForwardedVariables forward_variables(const std::vector<std::string>& words, const Environment& environment) {
+  std::map<std::string, std::string> variables = environment.variables();
+  std::set<std::string> named;
+  for (const std::string& word : words) {
+    const std::string name = name_of(word);
+    if (!is_variable(name))
+      refuse_variable("'{}': '{}' is not the name of a variable; write -x NAME or -x NAME=VALUE", word, name);
+    if (!named.insert(name).second) refuse_variable("{}: the variable is named twice", name);
+    if (std::find(kIdentity.begin(), kIdentity.end(), name) != kIdentity.end())
+      refuse_variable("{}: this variable says which task a process is, and each has its own; leave it out",
+                      name);
+    if (name.size() < word.size()) {
+      variables[name] = word.substr(name.size() + 1);
+    } else if (!variables.contains(name)) {
+      refuse_variable("{}: the variable is not set here; set it, or write -x {}=VALUE", name, name);
+    }
+  }
+  return {words, Environment(std::move(variables))};
 }
 
 Environment mpirun_environment(const Environment& environment) {
@@ -117,7 +162,7 @@ Environment mpirun_environment(const Environment& environment) {
 
 void become_mpirun(const MpirunJob& job, const Environment& environment, const Log& log) {
   if (!environment.get("TF_CONFIG").value_or("").empty())
-    refuse("names hosts, and so does TF_CONFIG: leave -H out, or unset TF_CONFIG");
+    refuse("names hosts, and so does TF_CONFIG; leave -H out, or unset TF_CONFIG");
   std::vector<std::string> words = mpirun_command(job, environment);
   log.info("{}", in_words(words));
   std::vector<std::string> variables;
@@ -131,8 +176,7 @@ void become_mpirun(const MpirunJob& job, const Environment& environment, const L
   entries.push_back(nullptr);
   execvpe(arguments[0], arguments.data(), entries.data());
   if (errno == ENOENT)
-    refuse(
-        "needs Open MPI's mpirun, and PATH leads to none: apt-get install openmpi-bin, or load its module");
+    refuse("needs Open MPI's mpirun, which is not in PATH; apt-get install openmpi-bin, or load its module");
   fail_errno(errno, "executing mpirun");
 }
 

@@ -34,7 +34,7 @@ TEST(MpirunHosts, the_bad_piece_is_quoted) {
                                                                 {"a:1.5", "'1.5'"},
                                                                 {"a:4097", "'4097'"},
                                                                 {"a:99999999999999", "'999"},
-                                                                {":2", "'' is no host name"},
+                                                                {":2", "'' is not a host name"},
                                                                 {"b,a:2:3", "'a:2:3'"},
                                                                 {"[::1]:2", "'[::1]:2'"},
                                                                 {"a b:2", "'a b'"},
@@ -68,6 +68,39 @@ TEST(MpirunCommand, starts_fewer_where_fewer_are_asked_for_and_never_more) {
   job.workers = 6;
   expect_error(ErrorKind::InvalidArgument, AllOf(HasSubstr("'a:2,b:3' has 5 slots"), HasSubstr("6 workers")),
                [&] { mpirun_command(job, Environment()); });
+}
+
+TEST(MpirunCommand, forwards_the_variables_that_x_names) {
+  const Environment environment({{"TUTTI_LANES", "8"}, {"LD_LIBRARY_PATH", "/lib"}, {"HOME", "/root"}});
+  const std::vector<std::string> named = {"LD_LIBRARY_PATH", "MODE=a b=c", "EMPTY=", "TUTTI_LANES=4"};
+  const ForwardedVariables forwarded = forward_variables(named, environment);
+  EXPECT_EQ(forwarded.environment.variables(),
+            (std::map<std::string, std::string>{{"TUTTI_LANES", "4"},
+                                                {"LD_LIBRARY_PATH", "/lib"},
+                                                {"MODE", "a b=c"},
+                                                {"EMPTY", ""},
+                                                {"HOME", "/root"}}));
+  auto words = with_root({"mpirun", "-np", "1", "-H", "a:1", "--bind-to", "none"});
+  for (const std::string& word : named) words.insert(words.end(), {"-x", word});
+  words.emplace_back("prog");
+  EXPECT_THAT(mpirun_command({{{"a", 1}}, 0, {"prog"}, forwarded.words}, environment),
+              ElementsAreArray(words));
+}
+
+TEST(MpirunCommand, refuses_variables_that_cannot_be_forwarded) {
+  const Environment environment({{"A", "1"}, {"TUTTI_TASK_INDEX", "0"}});
+  const std::vector<std::pair<std::vector<std::string>, std::string>> bad = {
+      {{"NOWHERE"}, "-x NOWHERE: the variable is not set here"},
+      {{"A", "A=2"}, "-x A: the variable is named twice"},
+      {{"TUTTI_TASK_INDEX"}, "says which task a process is"},
+      {{"TF_CONFIG={}"}, "says which task a process is"},
+      {{"=x"}, "'' is not the name of a variable"},
+      {{"1A=x"}, "'1A' is not the name of a variable"},
+      {{"A,B"}, "'A,B' is not the name of a variable"}};
+  for (const auto& [words, text] : bad) {
+    expect_error(ErrorKind::InvalidArgument, HasSubstr(text),
+                 [&words = words, &environment] { forward_variables(words, environment); });
+  }
 }
 
 TEST(MpirunCommand, takes_our_variables_along_but_nobodys_identity) {

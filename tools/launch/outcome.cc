@@ -1,5 +1,6 @@
 #include "tools/launch/outcome.h"
 
+#include <csignal>
 #include <string.h>
 #include <sys/wait.h>
 
@@ -10,7 +11,7 @@
 namespace tutti {
 namespace {
 
-// The kinds whose exit codes are Tutti's own; 2 and 1 are everybody's.
+// The kinds with exit codes of their own; 1 and 2 are used by many programs.
 constexpr ErrorKind kKinds[] = {ErrorKind::PeerLost,   ErrorKind::Timeout,       ErrorKind::DataLoss,
                                 ErrorKind::Overloaded, ErrorKind::Unimplemented, ErrorKind::Bug};
 
@@ -30,6 +31,10 @@ bool Outcome::killed() const { return WIFSIGNALED(status_); }
 int Outcome::signal() const { return WTERMSIG(status_); }
 
 int Outcome::exit_code() const { return killed() ? 128 + signal() : WEXITSTATUS(status_); }
+
+bool Outcome::interrupted() const {
+  return !killed() && (exit_code() == 128 + SIGTERM || exit_code() == 128 + SIGINT);
+}
 
 std::string Outcome::describe() const {
   if (!killed()) return fmt::format("ended with exit code {}{}", exit_code(), kind_of(exit_code()));

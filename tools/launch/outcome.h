@@ -4,20 +4,23 @@
 
 namespace tutti {
 
-// How a process ended, from what waitpid(2) says.
+// The way in which a process ended, according to waitpid(2).
 class Outcome {
  public:
   explicit Outcome(int wait_status) : status_(wait_status) {}
 
   bool success() const;
   bool killed() const;
-  int signal() const;     // only where killed()
-  int exit_code() const;  // 128 + signal where killed(), as shells count
+  int signal() const;     // requires killed()
+  int exit_code() const;  // 128 + signal if killed(), as in shells
 
-  // "was killed by SIGSEGV (Segmentation fault)", "ended with exit code 11 (Timeout)".
+  // Returns true if the task has ended by itself after SIGTERM or SIGINT, with exit code 143 or 130.
+  bool interrupted() const;
+
+  // Returns "was killed by SIGSEGV (Segmentation fault)", "ended with exit code 11 (Timeout)" or the like.
   std::string describe() const;
-  // Of several that ended at once, the one that tells most about the cause: a death before an error, and an
-  // error before the complaint of a peer that somebody else is gone.
+  // Among several outcomes, the one with the highest weight explains most about the cause: a death more than
+  // an error, and an error more than a complaint that another task is gone.
   int weight() const;
   static constexpr int kComplaint = 1;
 

@@ -9,7 +9,7 @@
 namespace tutti {
 namespace {
 
-// As wait(2) packs them on Linux.
+// Build statuses as wait(2) encodes them on Linux.
 Outcome exited(int code) { return Outcome(code << 8); }
 Outcome killed_by(int signal) { return Outcome(signal); }
 

@@ -17,8 +17,8 @@ bool takes_some(int descriptor) {
 
 }  // namespace
 
-// The descriptor may block, and it is not for us to change that: others have it too. A pipe that is ready
-// takes PIPE_BUF bytes at least.
+// The descriptor may be blocking, and must stay so, since other processes share it. A pipe that is ready
+// accepts at least PIPE_BUF bytes.
 void Output::pass_on() {
   size_t done = 0;
   while (done < pending_.size() && takes_some(descriptor_)) {

@@ -5,18 +5,18 @@
 
 namespace tutti {
 
-// What this process prints, kept until its reader takes it: a terminal that is stopped or a pager keeps
-// nobody waiting. What comes when nobody reads any more is dropped. Not thread-safe.
+// Buffers the output of this process, so that it never waits for a slow reader, such as a pager or a stopped
+// terminal. Drops output if the reader is gone. Not thread-safe.
 class Output {
  public:
   explicit Output(int descriptor) : descriptor_(descriptor) {}
 
   int descriptor() const { return descriptor_; }
   bool empty() const { return pending_.empty(); }
-  // So much waits that no more should be made.
+  // Returns true if callers should not add more for now.
   bool full() const { return pending_.size() >= kMost; }
   void add(std::string_view text) { pending_ += text; }
-  // What the reader takes now, without waiting.
+  // Writes as much as the reader accepts without waiting.
   void pass_on();
 
  private:

@@ -19,7 +19,7 @@ constexpr const char* kServers = "ps";
 constexpr const char* kMaster = "master";
 constexpr const char* kWorkers = "worker";
 
-// "ps|127.0.0.1:4710,worker|127.0.0.1:4711;127.0.0.1:4712".
+// Returns a cluster such as "ps|127.0.0.1:4710,worker|127.0.0.1:4711;127.0.0.1:4712".
 ClusterSpec cluster_of(const std::vector<std::pair<const char*, int>>& jobs) {
   int tasks = 0;
   for (const auto& [job, size] : jobs) tasks += size;
@@ -52,13 +52,14 @@ Planner::Planner(const Environment& environment, const LaunchOptions& options, c
     : options_(options), log_(log), hosts_(Hosts::from(environment)), gpus_(visible_gpus(environment)) {
   if (stands_outside() && options_.workers.value_or(1) != 1) {
     fail(ErrorKind::InvalidArgument,
-         "tutti run: -n {}, but TF_CONFIG says that this is {}, which is one process: leave -n out",
+         "tutti run: -n {}, but TF_CONFIG says that this is {}, which is one process; leave -n out",
          *options_.workers, hosts_->own() ? hosts_->name_of(*hosts_->own()) : "an evaluator");
   }
   if (hosts_ && options_.servers > 0) {
     fail(ErrorKind::InvalidArgument,
-         "tutti run: --ps {}, but TF_CONFIG names the cluster: name the servers there, and start each with "
-         "its own",
+         "tutti run: --ps {} cannot be combined with TF_CONFIG; name the servers in TF_CONFIG, and start "
+         "each of "
+         "them by a `tutti run` of its own",
          options_.servers);
   }
   compare_numbers();
@@ -115,7 +116,7 @@ Plan Planner::with_other_hosts(SignalPipe& signals) const {
   return plan;
 }
 
-// Its own; round robin where there are more workers than GPUs.
+// Gives the task a GPU of its own. If there are more workers than GPUs, they are assigned in turn.
 void Planner::give_gpu(size_t index, TaskPlan& task) const {
   if (!gpus_.empty()) task.variables["CUDA_VISIBLE_DEVICES"] = gpus_[index % gpus_.size()];
 }
@@ -125,9 +126,9 @@ void Planner::compare_numbers() const {
   if (gpus_.empty() || stands_outside() || workers == gpus_.size()) return;
   const std::string both = fmt::format("{} on {}", counted(workers, "worker"), counted(gpus_.size(), "GPU"));
   if (workers > gpus_.size()) {
-    log_.warning("{}: they share them in turn", both);
+    log_.warning("{}: workers share GPUs, assigned in turn", both);
   } else {
-    log_.info("{}: one each, the others are left idle", both);
+    log_.info("{}: each worker gets one, and the other GPUs stay idle", both);
   }
 }
 

@@ -15,21 +15,21 @@ namespace tutti {
 
 struct Plan {
   std::vector<TaskPlan> tasks;
-  std::optional<int> signal;  // one that this process got instead
+  std::optional<int> signal;  // that this process received meanwhile; there are no tasks then
 };
 
 // Decides which tasks this launcher starts, and which GPU each of them sees.
 class Planner {
  public:
-  // Says in the log where workers and GPUs are not as many.
+  // Logs a line if the numbers of workers and GPUs differ.
   Planner(const Environment& environment, const LaunchOptions& options, const Log& log);
 
-  // Anew for every start: free ports on this machine, or a meeting with the launchers of the other hosts, by
-  // when nobody's former tasks are left.
+  // Must be called for every start of the job. Finds free ports on this machine, or meets the launchers of
+  // the other hosts, which come to the meeting when their former tasks have ended.
   Plan plan(SignalPipe& signals) const;
 
  private:
-  // A server or an evaluator, which is one process and sees all GPUs that there are.
+  // Returns true for a server or an evaluator, which is one process and sees all GPUs.
   bool stands_outside() const;
   int workers_here() const;
   Plan on_this_machine() const;

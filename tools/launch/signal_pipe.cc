@@ -11,13 +11,13 @@
 namespace tutti {
 namespace {
 
-// A signal handler is given nothing but a number: the one place that needs a variable of the whole process.
+// A signal handler receives only a number; this is the only place that needs a global variable.
 std::atomic<int> pipe_of_handler{-1};
 
 void on_signal(int signal) {
   const int former_errno = errno;
   const auto byte = static_cast<char>(signal);
-  // A full pipe holds thousands of signals that nobody has looked at: one more tells nothing new.
+  // A full pipe holds thousands of unread signals: dropping one more loses no information.
   [[maybe_unused]] const ssize_t written = write(pipe_of_handler.load(), &byte, 1);
   errno = former_errno;
 }

@@ -8,8 +8,9 @@
 
 namespace tutti {
 
-// Turns signals into something to poll for, whichever thread they hit (the BLAS may have started some before
-// main). One at a time in a process. The destructor puts the former handlers back.
+// Turns signals into a descriptor to poll for, no matter which thread receives them (a BLAS may have started
+// threads before main). Only one may exist at a time in a process. The destructor restores the former
+// handlers.
 class SignalPipe {
  public:
   explicit SignalPipe(const std::vector<int>& signals);
@@ -17,9 +18,9 @@ class SignalPipe {
   SignalPipe(const SignalPipe&) = delete;
   SignalPipe& operator=(const SignalPipe&) = delete;
 
-  // Readable when a signal came.
+  // Readable if next() has a signal.
   int descriptor() const { return read_end_.get(); }
-  // The oldest signal not yet asked for.
+  // Returns the oldest signal that has not been returned yet.
   std::optional<int> next();
 
  private:

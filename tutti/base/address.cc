@@ -24,7 +24,7 @@ bool is_host_name(std::string_view host) {
   });
 }
 
-// Without its zone: fe80::1%eth0.
+// Ignores the zone of an address such as fe80::1%eth0.
 bool is_ipv6(std::string_view host) {
   in6_addr address{};
   return inet_pton(AF_INET6, std::string(host.substr(0, host.find('%'))).c_str(), &address) == 1;

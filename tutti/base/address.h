@@ -5,7 +5,7 @@
 
 namespace tutti {
 
-// "host:2222" or "[::1]:2222" in its parts.
+// A host and a port, as parsed from "host:2222" or "[::1]:2222".
 struct Address {
   std::string host;  // in lower case, without brackets
   int port = 0;
@@ -13,10 +13,10 @@ struct Address {
   bool operator==(const Address&) const = default;
 };
 
-// InvalidArgument that quotes the text and says what is wrong with it.
+// Throws an InvalidArgument that quotes the text and says what is wrong with it.
 Address parse_address(std::string_view text);
 
-// The other way round: brackets around an IPv6 address.
+// The inverse of parse_address(). Puts brackets around an IPv6 address.
 std::string to_string(const Address& address);
 
 }  // namespace tutti

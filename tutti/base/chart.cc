@@ -15,9 +15,9 @@ constexpr double kLeft = 64;
 constexpr double kRight = 20;
 constexpr double kTop = 44;
 constexpr double kBottom = 52;
-constexpr double kLine = 18;  // of the legend
+constexpr double kLine = 18;  // of one line of the legend
 
-// Okabe and Ito's, which people who see fewer colours can tell apart.
+// The palette of Okabe and Ito, whose colours people with colour blindness can tell apart.
 constexpr std::array<const char*, 5> kColours = {"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#555555"};
 
 struct Point {
@@ -41,7 +41,7 @@ std::string escaped(const std::string& text) {
   return result;
 }
 
-// From 0 at its least to 1 at its most.
+// Returns the position of the value on the axis: 0 at `least`, 1 at `most`.
 double share(const Axis& axis, double value) {
   const double part = axis.logarithmic ? std::log2(value / axis.least) / std::log2(axis.most / axis.least)
                                        : (value - axis.least) / (axis.most - axis.least);

@@ -6,15 +6,15 @@
 
 namespace tutti::chart {
 
-// A picture of some curves, small enough to be written by hand: SVG with nothing in it but lines, dots and
-// text.
+// Simple line charts as SVG. The picture consists only of lines, dots and text, so that its source is short
+// and readable.
 
 struct Axis {
   std::string label;
   double least = 0;
   double most = 1;
-  bool logarithmic = false;        // to the base 2
-  std::vector<double> ticks = {};  // where there is a number
+  bool logarithmic = false;        // to base 2
+  std::vector<double> ticks = {};  // the positions that are labelled
 };
 
 enum class Mark { Line, Dashes, Dots, Rings };
@@ -23,7 +23,7 @@ struct Series {
   std::string name;
   Mark mark = Mark::Line;
   std::vector<std::pair<double, double>> points;
-  int colour = -1;  // one of five; by itself the next
+  int colour = -1;  // index of one of five colours; -1: the next one
 };
 
 struct Chart {
@@ -31,14 +31,14 @@ struct Chart {
   Axis x;
   Axis y;
   std::vector<Series> series;
-  bool legend_below = true;  // in the lower left corner, else in the upper left
+  bool legend_below = true;  // in the lower left corner; if false, in the upper left
 };
 
-// The charts, one beside the other.
+// Returns an SVG picture of the charts, placed side by side.
 std::string svg_of(const std::vector<Chart>& charts);
 
-// Where a point of the chart at `index` in that row is put: 'cx="1.0" cy="2.0"'. What lies beyond an axis is
-// put at its end.
+// Returns the SVG position of a point in the chart at `index` of that row: 'cx="1.0" cy="2.0"'. A point
+// beyond the end of an axis is placed at that end.
 std::string place_text(const Chart& chart, int index, double x, double y);
 
 }  // namespace tutti::chart

@@ -22,7 +22,7 @@ TEST(Chart, draws_every_point_and_escapes_text) {
   EXPECT_THAT(svg, HasSubstr("ring"));
   EXPECT_THAT(svg, Not(HasSubstr("nan")));
   EXPECT_LT(svg.size(), 100'000U);
-  // 32 of 1..1024 is the middle of a logarithmic axis, and 0.75 a quarter from the top.
+  // 32 is the middle of a logarithmic axis from 1 to 1024, and 0.75 is a quarter from the top.
   EXPECT_THAT(svg, HasSubstr(chart::place_text(chart, 0, 32, 0.75)));
 }
 

@@ -2,8 +2,8 @@
 
 #include "tutti/base/error.h"
 
-// A condition that only a mistake in Tutti itself can break; throws Error{Bug} with the place and the values
-// given.
+// Checks a condition that only a bug in Tutti can break. If it does not hold, throws Error{Bug} with the
+// source location and the given values.
 //   TUTTI_CHECK(begin <= end, "begin {} end {}", begin, end);
 #define TUTTI_CHECK(condition, ...)                                                                         \
   do {                                                                                                      \

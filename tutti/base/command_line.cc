@@ -20,15 +20,15 @@ bool is_known(const std::vector<Flag>& flags, const std::string& canonical) {
   });
 }
 
-// The canonical name in "--log-level" or "--log-level=x" where that is a flag of ours, else nothing.
+// Returns the canonical name in "--log-level" or "--log-level=x" if it is a declared flag, else "".
 std::string known_name(const std::vector<Flag>& flags, std::string_view argument) {
   if (!argument.starts_with("--")) return "";
   std::string name = canonical_flag_name(argument.substr(2, argument.find('=') - 2));
   return is_known(flags, name) ? name : "";
 }
 
-// The arguments with the names of flags in their canonical spelling. An empty value behind '=' becomes an
-// argument of its own, since CLI11 takes "--logdir=" for a flag whose value is yet to come.
+// Returns the arguments with the names of flags in their canonical spelling. An empty value after '=' becomes
+// an argument of its own, since CLI11 reads "--logdir=" as a flag whose value is in the next argument.
 std::vector<std::string> canonical_arguments(const std::vector<Flag>& flags, int argc,
                                              const char* const* argv) {
   std::vector<std::string> arguments;
@@ -72,14 +72,16 @@ CLI::Option* declare(CLI::App& app, const Flag& flag) {
   }
   const std::string name = argument.substr(0, argument.find('='));
   const auto word = name.find_first_not_of('-');
-  // "-lanes" and "--lanes" differ in dashes only: compare the words.
+  // Compares the words only, since "-lanes" and "--lanes" differ only in dashes.
   const std::string hint = word == std::string::npos ? "" : did_you_mean("--" + name.substr(word), names);
   fail(ErrorKind::InvalidArgument, "unknown flag '{}'{} (--help lists them all)",
        word == std::string::npos ? argument : name, hint);
 }
 
-// What CLI11 left over is a mistake, but for a "--" that ends the names of flags.
-void check_nothing_left(const std::vector<Flag>& flags, const std::vector<std::string>& remaining) {
+// Returns the positional arguments among those that CLI11 did not use. A "--" ends the names of flags.
+std::vector<std::string> positional_in(const std::vector<Flag>& flags,
+                                       const std::vector<std::string>& remaining) {
+  std::vector<std::string> positional;
   bool names_end = false;
   for (const std::string& argument : remaining) {
     const bool flag_like = argument.size() > 1 && argument[0] == '-' && !parse_double(argument);
@@ -88,10 +90,10 @@ void check_nothing_left(const std::vector<Flag>& flags, const std::vector<std::s
     } else if (!names_end && flag_like) {
       fail_unknown(flags, argument);
     } else {
-      fail(ErrorKind::InvalidArgument, "the argument '{}' belongs to no flag (--help lists them all)",
-           argument);
+      positional.push_back(argument);
     }
   }
+  return positional;
 }
 
 [[noreturn]] void fail_without_value(const Flag& flag, const std::string& next) {
@@ -99,7 +101,7 @@ void check_nothing_left(const std::vector<Flag>& flags, const std::vector<std::s
        next.empty() ? "the command line ends" : "'" + next + "' follows");
 }
 
-// CLI11 says that the last argument is a flag without its value; which flag that is, we know better.
+// CLI11 reports that the last argument is a flag without its value, but not by the name that was declared.
 [[noreturn]] void explain(const std::vector<Flag>& flags, const std::vector<std::string>& arguments,
                           const std::exception& error) {
   const std::string last = arguments.empty() ? "" : arguments.back();
@@ -116,7 +118,7 @@ void check_nothing_left(const std::vector<Flag>& flags, const std::vector<std::s
 
 }  // namespace
 
-FlagTexts read_command_line(const std::vector<Flag>& flags, int argc, const char* const* argv) {
+CommandLine read_command_line(const std::vector<Flag>& flags, int argc, const char* const* argv) {
   CLI::App app;
   app.set_help_flag();
   app.allow_extras();
@@ -131,15 +133,15 @@ FlagTexts read_command_line(const std::vector<Flag>& flags, int argc, const char
   } catch (const std::invalid_argument& error) {
     explain(flags, arguments, error);
   }
-  FlagTexts texts;
+  CommandLine line;
   for (size_t i = 0; i < flags.size(); ++i) {
     for (const std::string& text : options[i]->results()) {
       if (!known_name(flags, text).empty()) fail_without_value(flags[i], text);
-      texts.emplace_back(i, text);
+      line.texts.emplace_back(i, text);
     }
   }
-  check_nothing_left(flags, app.remaining());
-  return texts;
+  line.positional = positional_in(flags, app.remaining());
+  return line;
 }
 
 }  // namespace tutti

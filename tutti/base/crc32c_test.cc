@@ -19,7 +19,7 @@ std::vector<std::byte> ascending(size_t count) {
   return bytes;
 }
 
-// RFC 3720, B.4, and the check value of the catalogue of CRCs.
+// The values are from RFC 3720, B.4, and the check value from the catalogue of CRCs.
 TEST_P(Crc32c, gives_the_published_values) {
   EXPECT_EQ(GetParam()(as_bytes("123456789"), 0), 0xe3069283);
   EXPECT_EQ(GetParam()(std::vector<std::byte>(32, std::byte{0}), 0), 0x8a9136aa);

@@ -6,14 +6,14 @@
 
 namespace tutti {
 
-// A set of environment variables as a value. main() takes the process's once; everything below it is handed
-// one, so that tests can hand it another.
+// A set of environment variables as a value. main() reads those of the process once and passes them down, so
+// that tests can pass others.
 class Environment {
  public:
   Environment() = default;
   explicit Environment(std::map<std::string, std::string> variables) : variables_(std::move(variables)) {}
 
-  // The variables of this process. The only place where Tutti reads them.
+  // Returns the variables of this process. This is the only place where Tutti reads them.
   static Environment of_process();
 
   std::optional<std::string> get(const std::string& name) const;

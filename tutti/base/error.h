@@ -9,15 +9,15 @@
 
 namespace tutti {
 
-// What the caller can do next is what tells the kinds apart.
+// The kinds are distinguished by what the caller can do next.
 enum class ErrorKind {
   InvalidArgument,  // change what was asked for
   PeerLost,         // another task is gone: start it again, or go on without it
-  Timeout,          // nothing came in time: look at who is late, or wait longer
+  Timeout,          // something did not arrive in time: find out which task is late, or wait longer
   DataLoss,         // bytes are missing or wrong: use another copy
   Overloaded,       // a resource ran out (disk, memory, ports): free some and try again
-  Unimplemented,    // this build or version does not do it
-  Bug,              // Tutti is wrong: report it
+  Unimplemented,    // this build or version does not support it
+  Bug,              // a bug in Tutti: report it
 };
 
 std::string_view to_string(ErrorKind kind);
@@ -25,7 +25,7 @@ std::string_view to_string(ErrorKind kind);
 // A program that ends with an error of this kind exits with this code (docs/operations.md lists them).
 int exit_code(ErrorKind kind);
 
-// The one exception of Tutti. Its text is one readable line: what happened, to whom, what to do.
+// The only exception type of Tutti. Its text is one readable line: what happened, to whom, what to do.
 class Error : public std::runtime_error {
  public:
   Error(ErrorKind kind, const std::string& text) : std::runtime_error(text), kind_(kind) {}
@@ -41,11 +41,11 @@ template <class... Args>
   throw Error(kind, fmt::format(text, std::forward<Args>(args)...));
 }
 
-// The text of errno's value, such as "No space left on device".
+// Returns the text for a value of errno, such as "No space left on device".
 std::string errno_text(int error_number);
 
-// Throws what a failed system call means: no space and the like are Overloaded, the rest InvalidArgument.
-// `what` says what was being done and to which file, such as "writing /tmp/x".
+// Throws the Error for a failed system call: Overloaded if disk space, memory or the like ran out, otherwise
+// InvalidArgument. `what` describes the operation and the file, such as "writing /tmp/x".
 [[noreturn]] void fail_errno(int error_number, std::string_view what);
 
 }  // namespace tutti

@@ -26,7 +26,7 @@ TEST(Error, every_kind_has_a_name_and_an_exit_code_of_its_own) {
   for (const ErrorKind kind : kKinds) {
     codes.insert(exit_code(kind));
     names.insert(to_string(kind));
-    // 0 is success, 1 anybody's failure, 126 and up belong to the shell and to signals.
+    // 0 means success, 1 any other failure, and 126 and above belong to the shell and to signals.
     EXPECT_GT(exit_code(kind), 1);
     EXPECT_LT(exit_code(kind), 126);
   }

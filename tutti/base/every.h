@@ -6,8 +6,8 @@
 
 namespace tutti {
 
-// How often something is done: every so many steps, or every so many seconds, never both. Neither: not at
-// all.
+// The frequency of an action: every `steps` steps or every `seconds` seconds. If both are 0, it is never
+// done. At least one of them is always 0.
 struct Every {
   int64_t steps = 0;
   double seconds = 0;
@@ -16,18 +16,28 @@ struct Every {
   bool operator==(const Every&) const = default;
 };
 
-// "500" is steps, "600s" and "0.5s" are seconds, "0" is never. Anything else is an InvalidArgument that
-// quotes it.
+// Parses "500" as steps, "600s" and "0.5s" as seconds, and "0" as never. Anything else is an InvalidArgument
+// that quotes the text.
 Every parse_every(std::string_view text);
 
-// Whether it is time again.
+// The interval of steps [begin, end), counted from 0.
+struct StepInterval {
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+
+// Parses "10..12" as the steps 10 and 11, and "10" as step 10 alone. Anything else is an InvalidArgument.
+StepInterval parse_step_interval(std::string_view text);
+
+// Tells when something that is done every so often is due.
 class Due {
  public:
   explicit Due(const Every& every) : every_(every) {}
 
-  // So many steps are done: whether there was a multiple since the last time.
+  // Returns true if a multiple of `every.steps` lies after the last restart and not after `step`, or if
+  // `every.seconds` have passed since then.
   bool at(int64_t step) const;
-  // It was done now, after so many steps.
+  // Must be called when it has been done, after `step` steps.
   void restart(int64_t step) {
     step_ = step;
     last_ = std::chrono::steady_clock::now();

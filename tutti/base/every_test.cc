@@ -35,13 +35,22 @@ TEST(Every, quotes_what_it_cannot_read) {
   }
 }
 
+TEST(StepInterval, is_one_step_or_a_range) {
+  EXPECT_EQ(parse_step_interval("10").begin, 10);
+  EXPECT_EQ(parse_step_interval("10").end, 11);
+  EXPECT_EQ(parse_step_interval("0..12").begin, 0);
+  EXPECT_EQ(parse_step_interval("0..12").end, 12);
+  for (const char* text : {"", "..", "5..", "..5", "5..5", "-1", "-2..4", "1..2..3", "9223372036854775807"})
+    EXPECT_THROW(parse_step_interval(text), Error) << text;
+}
+
 TEST(Due, counts_steps_or_seconds) {
   Due fives({.steps = 5, .seconds = 0});
   EXPECT_FALSE(fives.at(4));
   EXPECT_TRUE(fives.at(5));
   fives.restart(5);
   EXPECT_FALSE(fives.at(9));
-  // Where others make some of the steps, a multiple may be passed by.
+  // If other tasks take some of the steps, a multiple may be skipped.
   EXPECT_TRUE(fives.at(11));
   EXPECT_FALSE(Due({}).at(10));
   EXPECT_FALSE(Due({.steps = 0, .seconds = 3600}).at(10));

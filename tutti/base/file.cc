@@ -1,10 +1,13 @@
 #include "tutti/base/file.h"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <fcntl.h>
 #include <filesystem>
+#include <linux/magic.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 #include <vector>
 
@@ -22,7 +25,7 @@ void sync_file(const FileDescriptor& fd, const std::string& path) {
   if (::fsync(fd.get()) != 0) fail_errno(errno, fmt::format("syncing {} to the disk", path));
 }
 
-// Removes the temporary file where writing it went wrong.
+// Removes the temporary file if writing it failed.
 class Removal {
  public:
   explicit Removal(std::string path) : path_(std::move(path)) {}
@@ -36,6 +39,40 @@ class Removal {
  private:
   std::string path_;
 };
+
+// Opening a named pipe blocks until a reader opens it, which may never happen. The pipes of /dev/stdout and
+// of a shell's >(command) have no name in a file system and are open already.
+bool is_named_pipe(const fs::file_status& status, const std::string& path) {
+  struct statfs system {};
+  return fs::is_fifo(status) && ::statfs(path.c_str(), &system) == 0 && system.f_type != PIPEFS_MAGIC;
+}
+
+// Returns true for devices and pipes, which must not be replaced by a file.
+bool is_written_in_place(const std::string& path) {
+  std::error_code ignored;
+  const fs::file_status status = fs::status(path, ignored);
+  if (!fs::exists(status) || fs::is_regular_file(status)) return false;
+  if (fs::is_directory(status))
+    fail(ErrorKind::InvalidArgument, "{} is a directory: name a file in it", path);
+  if (is_named_pipe(status, path)) {
+    fail(ErrorKind::InvalidArgument,
+         "{} is a named pipe, and writing to it would wait for a reader: name a file, or /dev/stdout", path);
+  }
+  return true;
+}
+
+// Returns the target of a symbolic link, so that the link itself is not replaced by a file.
+std::string link_target_of(const std::string& path) {
+  std::error_code error;
+  if (!fs::is_symlink(path, error)) return path;
+  const fs::path target = fs::weakly_canonical(path, error);
+  if (error) fail_errno(error.value(), fmt::format("following the link {}", path));
+  return target.string();
+}
+
+std::string temporary_beside(const std::string& target) {
+  return fmt::format("{}.tmp.{}", target, ::getpid());
+}
 
 }  // namespace
 
@@ -57,7 +94,7 @@ FileDescriptor& FileDescriptor::operator=(FileDescriptor&& other) noexcept {
 }
 
 void FileDescriptor::close(const std::string& path) {
-  // Linux has let go of the descriptor even where it reports an error, EINTR included.
+  // Linux releases the descriptor even if close() reports an error, including EINTR.
   const int fd = std::exchange(fd_, -1);
   if (fd >= 0 && ::close(fd) != 0 && errno != EINTR) fail_errno(errno, fmt::format("closing {}", path));
 }
@@ -83,7 +120,7 @@ void FileWriter::finish() {
   fd_.close(path_);
 }
 
-// O_NONBLOCK, so that a pipe in the place of a file is an error and no endless wait.
+// Opens with O_NONBLOCK, so that a pipe at this path leads to an error and not to an endless wait.
 FileReader::FileReader(std::string path) : path_(std::move(path)), fd_(path_, O_RDONLY | O_NONBLOCK) {
   struct stat status {};
   if (::fstat(fd_.get(), &status) != 0) fail_errno(errno, fmt::format("asking for the size of {}", path_));
@@ -122,6 +159,27 @@ std::string read_file(const std::string& path) {
   return text;
 }
 
+void require_descriptors(int count, std::string_view what) {
+  std::vector<FileDescriptor> descriptors;
+  for (int i = 0; i < count; ++i) {
+    descriptors.emplace_back(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+    if (descriptors.back().get() < 0)
+      fail_errno(errno, fmt::format("{}: opening {} files (ulimit -n)", what, count));
+  }
+}
+
+std::string read_system_file(const std::string& path) {
+  const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  std::string text;
+  std::array<char, 4096> piece{};
+  for (;;) {
+    const ssize_t length = ::read(file.get(), piece.data(), piece.size());
+    if (length == 0) return text;
+    if (length > 0) text.append(piece.data(), static_cast<size_t>(length));
+    if (length < 0 && errno != EINTR) return "";
+  }
+}
+
 uint32_t checksum_of_file(const FileReader& file) {
   constexpr uint64_t kPiece = 1 << 20;
   std::vector<std::byte> buffer(std::min(file.size(), kPiece));
@@ -135,16 +193,12 @@ uint32_t checksum_of_file(const FileReader& file) {
 }
 
 void replace_file(const std::string& path, std::string_view text) {
-  std::error_code ignored;
-  const fs::file_status status = fs::status(path, ignored);
-  if (fs::exists(status) && !fs::is_regular_file(status)) {
-    // A pipe, /dev/stdout, /dev/null: must stay what it is.
+  if (is_written_in_place(path)) {
     FileWriter(path).write(text);
     return;
   }
-  const std::string target =
-      fs::is_symlink(path, ignored) ? fs::weakly_canonical(path, ignored).string() : path;
-  const std::string temporary = fmt::format("{}.tmp.{}", target, ::getpid());
+  const std::string target = link_target_of(path);
+  const std::string temporary = temporary_beside(target);
   FileWriter writer(temporary);
   Removal removal(temporary);
   writer.write(text);
@@ -152,6 +206,16 @@ void replace_file(const std::string& path, std::string_view text) {
   rename_path(temporary, target);
   removal.cancel();
   sync_directory(fs::path(target).parent_path().string());
+}
+
+void require_replaceable(const std::string& path) {
+  if (is_written_in_place(path)) {
+    const FileDescriptor opens(path, O_WRONLY | O_NOCTTY | O_NONBLOCK);
+    return;
+  }
+  const std::string temporary = temporary_beside(link_target_of(path));
+  const FileWriter writer(temporary);
+  const Removal removal(temporary);
 }
 
 bool path_exists(const std::string& path) {
@@ -171,7 +235,7 @@ void make_directories(const std::string& path) {
 void sync_directory(const std::string& path) {
   const std::string folder = path.empty() ? "." : path;
   const FileDescriptor fd(folder, O_RDONLY | O_DIRECTORY);
-  // EINVAL: a file system that has no such thing as syncing a directory.
+  // EINVAL means that the file system does not support syncing a directory.
   if (::fsync(fd.get()) != 0 && errno != EINVAL) {
     fail_errno(errno, fmt::format("syncing the directory {} to the disk", folder));
   }

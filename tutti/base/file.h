@@ -9,41 +9,45 @@
 
 namespace tutti {
 
-// A file descriptor that closes itself. Every failure below is an Error that names the path: Overloaded where
-// the disk is full, DataLoss where the device fails, InvalidArgument where the path cannot be used as asked.
+// A file descriptor that closes itself. Every failure below is an Error that names the path: Overloaded if
+// the disk is full, DataLoss if the device fails, InvalidArgument if the path cannot be used as requested.
 class FileDescriptor {
  public:
   FileDescriptor() = default;
-  // Takes over what pipe2(2), socket(2) and the like have opened; -1 for nothing.
+  // Takes ownership of a descriptor opened by pipe2(2), socket(2) or the like; -1 means none.
   explicit FileDescriptor(int fd) : fd_(fd) {}
-  // open(2) with O_CLOEXEC added and, where the file is made, the mode 0666 less the umask.
+  // Calls open(2) with O_CLOEXEC added. A new file gets the mode 0666 less the umask.
   FileDescriptor(const std::string& path, int flags);
   ~FileDescriptor();
   FileDescriptor(FileDescriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
   FileDescriptor& operator=(FileDescriptor&& other) noexcept;
 
   int get() const { return fd_; }
-  // Closes now and says so where that fails: some file systems report a full disk only here.
+  // Closes the descriptor and throws if that fails: some file systems report a full disk only on close.
   void close(const std::string& path);
 
  private:
   int fd_ = -1;
 };
 
-// Writes a file from its first byte to its last. The bytes are safe on the device once finish() has returned.
+// Throws Overloaded unless this process may have `count` more descriptors open at the same time; `what` is
+// their purpose for the message. For libraries that do not report that they have run out of them.
+void require_descriptors(int count, std::string_view what);
+
+// Writes a file sequentially. The bytes are safe on the device once finish() has returned.
 class FileWriter {
  public:
-  // Makes the file, or empties the one that is there.
+  // Creates the file, or truncates an existing one.
   explicit FileWriter(std::string path);
 
   void write(std::span<const std::byte> bytes);
   void write(std::string_view text);
-  // fsync and close. Without it, what has been written may or may not be there.
+  // Syncs and closes the file. Without this call, the data that was written may be lost.
   void finish();
 
   const std::string& path() const { return path_; }
   uint64_t bytes() const { return bytes_; }
-  // CRC-32C of everything written.
+  // The CRC-32C of everything written so far.
   uint32_t checksum() const { return checksum_; }
 
  private:
@@ -53,8 +57,8 @@ class FileWriter {
   uint32_t checksum_ = 0;
 };
 
-// Reads anywhere in a regular file. Safe to use from several threads. Not a mapping: a file that shrinks
-// meanwhile, or a device that fails, is a DataLoss and no SIGBUS.
+// Reads at any offset of a regular file. Thread-safe. Does not map the file: if it shrinks meanwhile or the
+// device fails, reading throws DataLoss instead of raising SIGBUS.
 class FileReader {
  public:
   explicit FileReader(std::string path);
@@ -62,7 +66,7 @@ class FileReader {
   void read_at(uint64_t offset, std::span<std::byte> bytes) const;
 
   const std::string& path() const { return path_; }
-  // As it was when the file was opened.
+  // The size at the time the file was opened.
   uint64_t size() const { return size_; }
 
  private:
@@ -71,28 +75,38 @@ class FileReader {
   uint64_t size_ = 0;
 };
 
-// All of `bytes` at `offset`, again where a signal interrupts.
+// Writes all of `bytes` at `offset`; continues if a signal interrupts it.
 void write_at(const FileDescriptor& fd, const std::string& path, uint64_t offset,
               std::span<const std::byte> bytes);
 
 std::string read_file(const std::string& path);
 
-// CRC-32C of a whole file.
+// Reads a file of /proc or /sys, whose size is not known in advance. Returns "" if it cannot be read: it may
+// belong to another user, or to a process that has ended, even since it was opened.
+std::string read_system_file(const std::string& path);
+
+// Returns the CRC-32C of a whole file.
 uint32_t checksum_of_file(const FileReader& file);
 
-// A reader of `path` sees the old text or the new one, also after a crash, never a part.
+// Replaces the file atomically: a reader of `path` sees either the old text or the new one, even after a
+// crash. A device, or a pipe that this process has already open (/dev/stdout), is written to directly; a
+// directory or a named pipe is an InvalidArgument.
 void replace_file(const std::string& path, std::string_view text);
 
-// False also where the path cannot be looked at.
+// Throws the Error that replace_file(path) would throw now, for programs that write the file only after hours
+// of work. Leaves no file behind.
+void require_replaceable(const std::string& path);
+
+// Returns false also if the path cannot be examined.
 bool path_exists(const std::string& path);
 
-// Makes the folder and those above it; one that exists is fine.
+// Creates the folder and its parents. Does nothing if it exists already.
 void make_directories(const std::string& path);
 
-// Makes names that were added to or removed from a folder last through a loss of power.
+// Makes sure that names added to or removed from a folder survive a loss of power.
 void sync_directory(const std::string& path);
 
-// rename(2), with both paths in the error.
+// Calls rename(2); an error names both paths.
 void rename_path(const std::string& from, const std::string& to);
 
 inline std::span<const std::byte> as_bytes(std::string_view text) {

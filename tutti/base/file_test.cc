@@ -1,11 +1,15 @@
 #include "tutti/base/file.h"
 
+#include <array>
 #include <csignal>
 #include <fcntl.h>
 #include <filesystem>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 #include <vector>
+
+#include <fmt/format.h>
 
 #include "tutti/base/crc32c.h"
 #include "tutti/base/test_errors.h"
@@ -88,6 +92,17 @@ TEST(File, says_where_a_file_ends_too_early) {
                [&] { reader.read_at(2, bytes); });
 }
 
+TEST(ReadSystemFile, reads_what_has_no_size) {
+  EXPECT_THAT(read_system_file("/proc/self/cmdline"), HasSubstr("base_test"));
+}
+
+// As for a process that ends between open(2) and read(2), where a stream's buffer throws.
+TEST(ReadSystemFile, is_empty_where_reading_fails) {
+  EXPECT_EQ(read_system_file("/proc/self/mem"), "");
+  EXPECT_EQ(read_system_file("/proc/self"), "");
+  EXPECT_EQ(read_system_file("/proc/0/stat"), "");
+}
+
 TEST(ReplaceFile, leaves_nothing_beside_the_file) {
   const TestFolder folder;
   replace_file(folder / "file", "old");
@@ -104,10 +119,44 @@ TEST(ReplaceFile, keeps_the_old_file_where_the_new_one_cannot_be_written) {
   EXPECT_EQ(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()), 1);
 }
 
-// --report /dev/null as root must not replace the device by a file.
+// Running --report /dev/null as root must not replace the device by a file.
 TEST(ReplaceFile, writes_into_what_is_no_regular_file) {
   replace_file("/dev/null", "text");
   EXPECT_TRUE(fs::is_character_file("/dev/null"));
+}
+
+TEST(ReplaceFile, refuses_a_named_pipe_and_a_directory_beforehand) {
+  const TestFolder folder;
+  ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
+  for (const auto& body :
+       {require_replaceable, +[](const std::string& path) { replace_file(path, "text"); }}) {
+    expect_error(ErrorKind::InvalidArgument, HasSubstr("pipe is a named pipe"),
+                 [&] { body(folder / "pipe"); });
+    expect_error(ErrorKind::InvalidArgument, HasSubstr("is a directory"), [&] { body(folder.path()); });
+    expect_error(ErrorKind::InvalidArgument, HasSubstr("no/such/file"),
+                 [&] { body(folder / "no/such/file"); });
+  }
+  require_replaceable("/dev/null");
+  require_replaceable(folder / "file");
+  EXPECT_FALSE(fs::exists(folder / "file"));
+  replace_file(folder / "file", "old");
+  require_replaceable(folder / "file");
+  EXPECT_EQ(read_file(folder / "file"), "old");
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()), 2);
+}
+
+// As with --report /dev/stdout | jq: the pipe has no name.
+TEST(ReplaceFile, writes_into_a_pipe_that_is_open_already) {
+  std::array<int, 2> ends{};
+  ASSERT_EQ(::pipe2(ends.data(), O_CLOEXEC), 0);
+  const FileDescriptor read_end(ends[0]);
+  const FileDescriptor write_end(ends[1]);
+  const std::string path = fmt::format("/proc/self/fd/{}", write_end.get());
+  require_replaceable(path);
+  replace_file(path, "text");
+  std::array<char, 4> text{};
+  ASSERT_EQ(::read(read_end.get(), text.data(), text.size()), 4);
+  EXPECT_EQ(std::string(text.data(), text.size()), "text");
 }
 
 TEST(ReplaceFile, follows_a_link_to_the_file) {
@@ -117,6 +166,15 @@ TEST(ReplaceFile, follows_a_link_to_the_file) {
   replace_file(folder / "link", "new");
   EXPECT_TRUE(fs::is_symlink(folder / "link"));
   EXPECT_EQ(read_file(folder / "file"), "new");
+}
+
+TEST(ReplaceFile, refuses_a_link_to_itself_beforehand) {
+  const TestFolder folder;
+  const std::string path = folder / "loop";
+  fs::create_symlink("loop", path);
+  for (const auto& use : {+[](const std::string& p) { require_replaceable(p); },
+                          +[](const std::string& p) { replace_file(p, "text"); }})
+    expect_error(ErrorKind::InvalidArgument, HasSubstr("following the link " + path), [&] { use(path); });
 }
 
 TEST(FileDescriptor, moves_and_closes_once) {

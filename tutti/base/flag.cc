@@ -12,12 +12,13 @@
 namespace tutti {
 namespace {
 
-// Whether the file's value has the type that the flag takes. A text may be written as a number:
-// "checkpoint_every": 500.
+// Returns true if the value from the file has the type that the flag takes. A text may be written as a
+// number: "checkpoint_every": 500. It may not have NUL bytes, since the system would cut a path there.
 bool fits(const Json& value, Flag::Takes takes) {
   switch (takes) {
     case Flag::Takes::Text:
-      return value.is_string() || value.is_number();
+      return value.is_number() ||
+             (value.is_string() && value.get_ref<const std::string&>().find('\0') == std::string::npos);
     case Flag::Takes::Whole:
       return value.is_number_integer();
     case Flag::Takes::Number:

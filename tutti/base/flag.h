@@ -6,30 +6,34 @@
 #include <utility>
 #include <vector>
 
+#include "tutti/base/flags.h"
 #include "tutti/base/json.h"
 
-// The parts that FlagSet is made of; nobody else needs them.
+// The internal parts of FlagSet; not for use elsewhere.
 namespace tutti {
 
-// Where a value came from, the weakest first.
+// The source of a value, in increasing order of precedence.
 enum class FlagSource { Default, File, Variable, CommandLine };
 
 // One declared flag, bound to the caller's variable.
 struct Flag {
   enum class Takes { Text, Whole, Number, Switch };
 
-  std::vector<std::string> names;  // canonical, without dashes; the first is the key
+  std::vector<std::string> names;  // canonical, without leading dashes; the first is the key
   std::vector<std::string> short_names;
   std::string display;  // "--task_index, --task_id", as declared
   std::string heading;
   std::string help;
   Takes takes = Takes::Text;
   std::string expects;  // completes "'x' is not ..."
+  std::string range;    // range of a number, for --help: "0 or more"
   std::vector<std::string> choices;
   bool command_line_only = false;  // --help, --version
+  bool hidden = false;             // FlagSet::values() does not reveal the value
+  FlagScope scope = FlagScope::Run;
 
-  std::function<bool(const std::string&)> assign;  // false where the text is no such value
-  std::function<std::string()> show;               // the value as it is now
+  std::function<bool(const std::string&)> assign;  // returns false if the text is not a valid value
+  std::function<std::string()> show;               // returns the current value as text
   std::function<bool(const std::string&)> holds;   // a further requirement, or null
 
   FlagSource source = FlagSource::Default;
@@ -39,22 +43,37 @@ struct Flag {
   // The first name as it was declared: "--checkpoint-every".
   std::string flag_name() const { return display.substr(0, display.find(',')); }
 
-  // Sets the value, or throws the InvalidArgument; `where` completes "(from ...)".
+  // Sets the value, or throws an InvalidArgument; `where` completes "(from ...)".
   void take(const std::string& text, FlagSource from, std::string_view where);
-  // The same for a value of the config file, whose type must fit.
+  // Like above, for a value of the config file, whose type must match.
   void take(const Json& value, std::string_view where);
 };
 
-// '-' becomes '_', so that one spelling stands for all.
+// Replaces '-' by '_', so that both spellings compare equal.
 std::string canonical_flag_name(std::string_view name);
 
-// The text of --help: the groups in the order of their first flag, each flag with its default.
-std::string flags_help(const std::string& program, const std::string& about, const std::vector<Flag>& flags);
+// One declared positional argument, bound to the caller's variable: one text, or all remaining arguments.
+struct Positional {
+  std::string name;
+  std::string help;
+  std::string* value = nullptr;
+  std::vector<std::string>* rest = nullptr;
+};
 
-// Which flag got which text, in the order of the flags; a flag that was repeated has several.
+// Returns the text of --help: positional arguments, then the groups in the order of their first flag, each
+// flag with its default.
+std::string flags_help(const std::string& program, const std::string& about,
+                       const std::vector<Positional>& positional, const std::vector<Flag>& flags);
+
+// Pairs of a flag's index and a text given for it, ordered by flag; a repeated flag has several.
 using FlagTexts = std::vector<std::pair<size_t, std::string>>;
 
-// Throws InvalidArgument for an unknown flag, a flag without its value, and what belongs to no flag.
-FlagTexts read_command_line(const std::vector<Flag>& flags, int argc, const char* const* argv);
+struct CommandLine {
+  FlagTexts texts;
+  std::vector<std::string> positional;  // the arguments that belong to no flag, in order
+};
+
+// Throws an InvalidArgument for an unknown flag and for a flag without its value.
+CommandLine read_command_line(const std::vector<Flag>& flags, int argc, const char* const* argv);
 
 }  // namespace tutti

@@ -36,7 +36,7 @@ std::optional<bool> parse_switch(const std::string& text) {
   return std::nullopt;
 }
 
-// Stores what `parse` makes of a text, where it makes something of it.
+// Returns a function that parses a text and stores the result. It returns false if parsing fails.
 template <class Value, class Parse>
 std::function<bool(const std::string&)> assign_to(Value& value, Parse parse) {
   return [&value, parse](const std::string& text) {
@@ -69,6 +69,7 @@ struct FlagSet::Impl {
   std::string about;
   std::string heading = "Flags";
   std::vector<Flag> flags;
+  std::vector<Positional> positional;
   std::vector<std::pair<std::string, std::string>> exclusive;
   bool help = false;
   bool version = false;
@@ -77,11 +78,14 @@ struct FlagSet::Impl {
   Flag* find(const std::string& key);
   Flag& declared(const std::string& name);
   std::vector<std::string> keys() const;
+  void limit(const std::string& name, const std::string& range, const std::function<bool(double)>& holds);
 
   std::optional<std::string> config_path(const FlagTexts& given, const Environment& environment);
   void take_file(const std::string& path);
   void take_variables(const Environment& environment);
   void take_command_line(const FlagTexts& given);
+  void declare(const Positional& argument);
+  void take_positional(const std::vector<std::string>& given);
   void settle(Flag& one, Flag& other);
 };
 
@@ -136,7 +140,7 @@ std::optional<std::string> FlagSet::Impl::config_path(const FlagTexts& given,
 void FlagSet::Impl::take_file(const std::string& path) {
   const Json file = parse_json(read_file(path), path);
   if (!file.is_object()) {
-    fail(ErrorKind::InvalidArgument, "{}: holds {}, not an object of flags and values", path,
+    fail(ErrorKind::InvalidArgument, "{}: holds {}, expected an object of flags and values", path,
          json_type_name(file));
   }
   for (const auto& [name, value] : file.items()) {
@@ -146,7 +150,7 @@ void FlagSet::Impl::take_file(const std::string& path) {
            did_you_mean(canonical_flag_name(name), keys()));
     }
     if (flag->key() == "config")
-      fail(ErrorKind::InvalidArgument, "{}: a config file cannot name another", path);
+      fail(ErrorKind::InvalidArgument, "{}: a config file cannot name another one", path);
     flag->take(value, fmt::format("{}, key '{}'", path, name));
   }
 }
@@ -161,8 +165,9 @@ void FlagSet::Impl::take_variables(const Environment& environment) {
       found->take(text, FlagSource::Variable, "variable " + name);
     } else {
       const auto meant = nearest(lower(name.substr(kPrefix.size())), keys());
-      fail(ErrorKind::InvalidArgument, "unknown variable {}{}; unset it, or see --help for what there is",
-           name, meant ? fmt::format("; did you mean '{}'?", find(*meant)->variable()) : "");
+      fail(ErrorKind::InvalidArgument,
+           "unknown variable {}{}; unset it, or see --help for those that there are", name,
+           meant ? fmt::format("; did you mean '{}'?", find(*meant)->variable()) : "");
     }
   }
 }
@@ -173,10 +178,32 @@ void FlagSet::Impl::take_command_line(const FlagTexts& given) {
   }
 }
 
+void FlagSet::Impl::declare(const Positional& argument) {
+  TUTTI_CHECK(positional.empty() || positional.back().rest == nullptr,
+              "'{}' follows '{}', which takes all arguments that are left", argument.name,
+              positional.back().name);
+  positional.push_back(argument);
+}
+
+void FlagSet::Impl::take_positional(const std::vector<std::string>& given) {
+  size_t next = 0;
+  for (const Positional& argument : positional) {
+    if (argument.rest != nullptr) {
+      if (next < given.size())
+        argument.rest->assign(given.begin() + static_cast<ptrdiff_t>(next), given.end());
+      return;
+    }
+    if (next < given.size()) *argument.value = given[next++];
+  }
+  if (next < given.size())
+    fail(ErrorKind::InvalidArgument, "the argument '{}' belongs to no flag (--help lists them all)",
+         given[next]);
+}
+
 void FlagSet::Impl::settle(Flag& one, Flag& other) {
   if (one.show() == "0" || other.show() == "0") return;
   if (one.source == other.source) {
-    fail(ErrorKind::InvalidArgument, "{} {} and {} {} contradict each other: give one of them",
+    fail(ErrorKind::InvalidArgument, "{} {} and {} {} contradict each other; give only one of them",
          one.flag_name(), one.show(), other.flag_name(), other.show());
   }
   (one.source < other.source ? one : other).assign("0");
@@ -185,9 +212,9 @@ void FlagSet::Impl::settle(Flag& one, Flag& other) {
 FlagSet::FlagSet(std::string about) : impl_(std::make_unique<Impl>()) {
   impl_->about = std::move(about);
   group("Help");
-  add("--help,-h", impl_->help, "print this and end");
+  add("--help,-h", impl_->help, "print this text and exit");
   impl_->flags.back().command_line_only = true;
-  add("--version", impl_->version, "print the version and end");
+  add("--version", impl_->version, "print the version and exit");
   impl_->flags.back().command_line_only = true;
   group("Flags");
 }
@@ -246,6 +273,15 @@ void FlagSet::add_choice(const std::string& names, std::string& value,
   };
 }
 
+void FlagSet::add_positional(const std::string& name, std::string& value, const std::string& help) {
+  impl_->declare({.name = name, .help = help, .value = &value});
+}
+
+void FlagSet::add_positional(const std::string& name, std::vector<std::string>& rest,
+                             const std::string& help) {
+  impl_->declare({.name = name, .help = help, .rest = &rest});
+}
+
 void FlagSet::require(const std::string& name, const std::string& expects,
                       std::function<bool(const std::string&)> holds) {
   Flag& flag = impl_->declared(name);
@@ -253,26 +289,74 @@ void FlagSet::require(const std::string& name, const std::string& expects,
   flag.holds = std::move(holds);
 }
 
-void FlagSet::at_least(const std::string& name, int64_t least) {
-  require(name, fmt::format("a whole number of {} or more", least), [least](const std::string& text) {
-    const auto number = parse_int(text);
-    return number && *number >= least;
-  });
+void FlagSet::Impl::limit(const std::string& name, const std::string& range,
+                          const std::function<bool(double)>& holds) {
+  Flag& flag = declared(name);
+  TUTTI_CHECK(flag.takes == Flag::Takes::Whole || flag.takes == Flag::Takes::Number, "{} is not a number",
+              name);
+  const bool whole = flag.takes == Flag::Takes::Whole;
+  flag.range = range;
+  // "a number of 0 or more", "a number from 0 to 5", "a number above 0"
+  flag.expects = fmt::format("{} {}{}", whole ? "a whole number" : "a number",
+                             range.ends_with(" or more")  ? "of "
+                             : range.starts_with("above") ? ""
+                                                          : "from ",
+                             range);
+  flag.holds = [whole, holds](const std::string& text) {
+    if (whole && !parse_int(text)) return false;
+    const auto number = parse_finite(text);
+    return number && holds(*number);
+  };
+}
+
+void FlagSet::at_least(const std::string& name, double least) {
+  impl_->limit(name, fmt::format("{} or more", least), [least](double number) { return number >= least; });
+}
+
+void FlagSet::between(const std::string& name, double least, double most) {
+  impl_->limit(name, fmt::format("{} to {}", least, most),
+               [least, most](double number) { return number >= least && number <= most; });
+}
+
+void FlagSet::above(const std::string& name, double least) {
+  impl_->limit(name, fmt::format("above {}", least), [least](double number) { return number > least; });
+}
+
+void FlagSet::above(const std::string& name, double least, double most) {
+  impl_->limit(name, fmt::format("above {}, at most {}", least, most),
+               [least, most](double number) { return number > least && number <= most; });
 }
 
 void FlagSet::exclusive(const std::string& one, const std::string& other) {
   impl_->exclusive.emplace_back(one, other);
 }
 
+void FlagSet::scope(FlagScope scope, const std::vector<std::string>& names) {
+  for (const std::string& name : names) impl_->declared(name).scope = scope;
+}
+
+void FlagSet::hide(const std::string& name) { impl_->declared(name).hidden = true; }
+
+FlagValues FlagSet::values() const {
+  FlagValues values;
+  for (const Flag& flag : impl_->flags) {
+    if (flag.command_line_only) continue;
+    const std::string text = flag.show();
+    values.push_back({flag.flag_name(), flag.hidden && !text.empty() ? "(hidden)" : text, flag.scope});
+  }
+  return values;
+}
+
 std::optional<std::string> FlagSet::parse(int argc, const char* const* argv, const Environment& environment) {
-  const FlagTexts given = read_command_line(impl_->flags, argc, argv);
+  const auto [given, positional] = read_command_line(impl_->flags, argc, argv);
   const std::string program = program_name(argc, argv);
   for (const auto& [index, text] : given) {
     const Flag& flag = impl_->flags[index];
     if (!flag.command_line_only) continue;
     if (flag.key() == "version") return fmt::format("{} (Tutti {})\n", program, version());
-    return flags_help(program, impl_->about, impl_->flags);
+    return flags_help(program, impl_->about, impl_->positional, impl_->flags);
   }
+  impl_->take_positional(positional);
   for (Flag& flag : impl_->flags) flag.source = FlagSource::Default;
   if (const auto path = impl_->config_path(given, environment)) impl_->take_file(*path);
   impl_->take_variables(environment);

@@ -11,20 +11,23 @@
 
 namespace tutti {
 
-// The flags that every program has, as plain values (DESIGN 6). A program may change the defaults before they
-// are parsed.
+// A larger number of lanes is a mistake: every worker loops over its own lanes and would never finish.
+inline constexpr int64_t kMostLanes = 1 << 20;
+
+// The flags that every program has, as plain values (DESIGN 6). A program may change the defaults before it
+// parses them.
 struct Flags {
-  // What is trained, and how far.
-  std::string strategy;        // "" chooses: single alone, ps-async with servers, else allreduce
-  int64_t lanes = 0;           // 0: one a worker
+  // Training.
+  std::string strategy;        // "": single for one task, ps-async with servers, else allreduce
+  int64_t lanes = 0;           // 0: one per worker
   int64_t batch = 32;          // examples per lane and step
   int64_t steps = 0;           // global steps; 0: as many as `epochs` says
   int64_t epochs = 0;          // 0 with steps 0: one epoch
-  bool drop_remainder = true;  // of the data: what does not fill a step of all lanes
+  bool drop_remainder = true;  // leave out the last examples of an epoch that do not fill a step of all lanes
   int64_t seed = 1;
   std::string precision = "fp32";  // or "bf16"
   std::string layout = "auto";     // of images and kernels: "contiguous", "channels-last"
-  bool nan_guard = true;           // end when the loss is no longer a number
+  bool nan_guard = true;           // stop when the loss is NaN or infinite
 
   // Where it runs.
   std::string device =
@@ -32,39 +35,39 @@ struct Flags {
   int64_t threads = 0;  // 0: cores / local workers
   int64_t inter_op_threads = 0;  // 0: LibTorch's own choice
 
-  // How the workers talk.
+  // Communication between workers.
   std::string reduce = "tree";          // or "fast"
   std::string wire_precision = "fp32";  // of gradients that are sent: "bf16", "fp16"
-  bool error_feedback = true;           // what rounding took is sent with the next gradient
+  bool error_feedback = true;           // add the rounding error to the next gradient
   // "replicated", "sharded"; auto: sharded in a Trainer whose workers all share memory.
   std::string optimizer_state = "auto";
-  // "shm", "gloo", "mpi", "nccl", "shm+gloo", "shm+mpi"; auto: nccl where each worker has a GPU of its own,
-  // else shm+gloo where both are of use.
+  // "shm", "gloo", "mpi", "nccl", "shm+gloo", "shm+mpi"; auto: nccl if each worker has a GPU of its own, else
+  // shm+gloo, or only the one of the two that is needed.
   std::string comm = "auto";
-  double timeout = 60;  // seconds that anything may wait for another task
+  double timeout = 60;  // the maximum seconds of any wait for another task
 
-  // What parameter servers do.
+  // Parameter servers.
   std::string placement = "round-robin";  // "greedy", "split:SIZE"
-  bool log_placement = false;             // a line for every parameter and lane
-  int64_t staleness = -1;                 // steps a worker may be ahead; -1: any
-  bool overlap = true;                    // push and pull travel while the next gradients are computed
-  int64_t backup = 0;                     // workers whose gradients a step does without
+  bool log_placement = false;             // log one line for every parameter and lane
+  int64_t staleness = -1;                 // steps that a worker may be ahead of the slowest; -1: any
+  bool overlap = true;                    // push and pull run while the next gradients are computed
+  int64_t backup = 0;                     // number of workers whose gradients a step does not wait for
 
-  // How tasks reach their servers.
+  // Connections to servers.
   std::string tls_cert;  // files in PEM; "": no TLS
   std::string tls_key;
   std::string tls_ca;
-  std::string secret;           // that all tasks of a job have in common
+  std::string secret;           // shared by all tasks of a job
   bool insecure = false;        // listen beyond loopback without TLS
-  bool allow_programs = false;  // carry out programs that callers send
-  double start_timeout = 120;   // seconds that tasks have to come
+  bool allow_programs = false;  // run programs that clients send
+  double start_timeout = 120;   // seconds to wait for tasks to start
 
-  // What is read and written.
+  // Input and output.
   std::string data;
   std::string bad_rows = "error";         // of tables; or "skip"
   double feed_timeout = 60;               // seconds that a step may wait for its examples
   std::string logdir;                     // "": nothing is written at all
-  std::string resume = "auto";            // "never", "must"
+  std::string resume = "auto";            // "never", "must", "weights"
   std::string checkpoint_every = "600s";  // steps ("500") or seconds ("600s"); "0": only the last
   int64_t keep = 5;                       // checkpoints; 0: all
   int64_t summary_every = 100;            // steps; 0: none
@@ -74,21 +77,37 @@ struct Flags {
   std::string log_level = "info";
   std::string config;
 
-  // Clusters made by hand.
+  // Clusters that are started by hand.
   std::string cluster_spec;
   std::string job_name;
   std::optional<int64_t> task_index;
 };
 
-// Declared flags and the places where their values come from: command line, TUTTI_* variable, --config
-// FILE.json, default, in this order. An unknown name in any of the three is an InvalidArgument that suggests
-// the nearest; a value that cannot be read is one that names the flag, the value, what is expected and where
-// it came from. Every value that is given is checked, also one that another place overrides.
-//   '-' and '_' are the same in every name: --log-level, --log_level, TUTTI_LOG_LEVEL, "log-level" in the
-//   file. A flag that is repeated has its last value, so that a script can append to somebody else's command
-//   line. The flag named --config, where there is one, names the file. TUTTI_CONFIG may, the file itself may
-//   not. Variables that begin with TUTTI_TEST_ belong to Tutti's own tests and are left alone.
-// The values are references held by the caller, who keeps them alive until parse() has returned.
+// Says which tasks must use the same value of a flag, and whether a resumed run may use another value.
+enum class FlagScope {
+  Local,  // may differ between tasks: paths, addresses, what is logged
+  Job,    // the same on all tasks; may change when a run is resumed: its length, how often it saves
+  Run,    // the same on all tasks; resuming a run with another value logs a warning
+  Model,  // the same on all tasks; part of the model or the data: a run cannot be resumed with another value
+};
+
+// A flag and its value as text: {"--batch", "32", FlagScope::Model}.
+struct FlagValue {
+  std::string name;
+  std::string text;
+  FlagScope scope = FlagScope::Run;
+};
+using FlagValues = std::vector<FlagValue>;
+
+// Declares flags and reads their values from, in decreasing order of precedence: command line, TUTTI_*
+// variable, --config FILE.json, default. An unknown name is an InvalidArgument that suggests the nearest
+// name. A value that cannot be parsed is an InvalidArgument that names the flag, the value, what is expected
+// and where the value came from. Every given value is checked, even if it is overridden.
+//   '-' and '_' are equivalent in every name: --log-level, --log_level, TUTTI_LOG_LEVEL, "log-level" in the
+//   file. The last value of a repeated flag wins, so that a script can append to somebody else's command
+//   line. The flag --config, if declared, names the file. TUTTI_CONFIG may name it too; the file itself may
+//   not. Variables that begin with TUTTI_TEST_ are reserved for Tutti's own tests and are ignored.
+// The bound variables must stay alive until parse() has returned.
 class FlagSet {
  public:
   // `about` is the first paragraph of --help.
@@ -97,41 +116,61 @@ class FlagSet {
   FlagSet(const FlagSet&) = delete;
   FlagSet& operator=(const FlagSet&) = delete;
 
-  // What is added from here on is listed under this heading.
+  // Lists the flags that are added from here on under this heading.
   void group(const std::string& heading);
 
-  // `names`: "--lanes", or several for one value: "--task_index,--task_id", "--help,-h". The first gives
-  // the variable (TUTTI_TASK_INDEX) and the key of the config file ("task_index").
+  // Adds a flag. `names` is "--lanes", or several names for one value: "--task_index,--task_id", "--help,-h".
+  // The first determines the variable (TUTTI_TASK_INDEX) and the key of the config file ("task_index").
   void add(const std::string& names, std::string& value, const std::string& help);
   void add(const std::string& names, int64_t& value, const std::string& help);
   void add(const std::string& names, double& value, const std::string& help);
   void add(const std::string& names, bool& value, const std::string& help);  // --name and --no-name
   void add(const std::string& names, std::optional<int64_t>& value, const std::string& help);
-  // One of `choices`; anything else is an error that lists them and suggests the nearest.
+  // Adds a flag that takes one of `choices`; anything else is an error that lists them and suggests one.
   void add_choice(const std::string& names, std::string& value, const std::vector<std::string>& choices,
                   const std::string& help);
 
-  // Every value given for the flag must also pass `holds`; `expects` completes "'-1' is not ...".
+  // Adds an argument that belongs to no flag, such as INPUT in `program INPUT --lanes 4`, or all that remain.
+  // They are assigned in the order of these calls. A positional argument that is not given keeps its value.
+  // Without such calls, an argument that belongs to no flag is an error.
+  void add_positional(const std::string& name, std::string& value, const std::string& help);
+  void add_positional(const std::string& name, std::vector<std::string>& rest, const std::string& help);
+
+  // Requires that every value given for the flag also passes `holds`; `expects` completes "'-1' is not ...".
   void require(const std::string& name, const std::string& expects,
                std::function<bool(const std::string&)> holds);
-  void at_least(const std::string& name, int64_t least);
-  // Two whole numbers of which only one may be other than 0. The one from the place that counts more wins
-  // (--steps over "epochs" in the file, anything over a default); both from one place are an error.
+  // Sets the range of a number: at_least() and between() include the ends, above() excludes the lower one.
+  // --help and the errors show it. Every number that does not accept all values has a range.
+  void at_least(const std::string& name, double least);
+  void between(const std::string& name, double least, double most);
+  void above(const std::string& name, double least);
+  void above(const std::string& name, double least, double most);
+  // Declares two whole numbers of which only one may be other than 0. The source of higher precedence wins
+  // (--steps over "epochs" in the file, anything over a default); both from one source are an error.
   void exclusive(const std::string& one, const std::string& other);
+  // Sets the scope of these flags. The scope of other flags is FlagScope::Run.
+  void scope(FlagScope scope, const std::vector<std::string>& names);
+  // Makes values() return "(hidden)" instead of a value that is not empty.
+  void hide(const std::string& name);
 
-  // Fills the values. Returns what is to be printed instead of running: the text of --help or --version, else
-  // nothing.
+  // Fills the values. Returns the text of --help or --version if one of them was given: the program should
+  // then print it and end.
   [[nodiscard]] std::optional<std::string> parse(int argc, const char* const* argv,
                                                  const Environment& environment);
+
+  // Returns all flags but --help and --version with their current values, in the order of their addition.
+  FlagValues values() const;
 
  private:
   struct Impl;  // keeps CLI11 out of this header
   std::unique_ptr<Impl> impl_;
 };
 
-// Adds every member of Flags, in groups, with its help and its limits.
+// Adds a flag for every member of Flags, in groups, with its help and its limits.
 void add_standard_flags(FlagSet& set, Flags& flags);
-// Of these, those that say how workers find and reach each other, for programs that train nothing.
+// Returns the values of the standard flags, for a program that has filled them without a FlagSet.
+FlagValues values_of(const Flags& flags);
+// Adds only the flags that say how workers find and reach each other, for programs that do not train.
 void add_connection_flags(FlagSet& set, Flags& flags);
 
 }  // namespace tutti

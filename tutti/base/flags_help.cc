@@ -25,12 +25,16 @@ std::string value_name(const Flag& flag) {
   }
 }
 
-std::string default_text(const Flag& flag) {
+// Returns the range and the default for the help text: " (0 or more; default: 32)".
+std::string range_and_default(const Flag& flag) {
+  std::vector<std::string> parts;
+  if (!flag.range.empty()) parts.push_back(flag.range);
   const std::string value = flag.command_line_only ? "" : flag.show();
-  return value.empty() ? "" : fmt::format(" (default: {})", value);
+  if (!value.empty()) parts.push_back("default: " + value);
+  return parts.empty() ? "" : fmt::format(" ({})", fmt::join(parts, "; "));
 }
 
-// Words of `text` from kHelpColumn to kLineWidth, the first line behind `lead`.
+// Wraps `text` between kHelpColumn and kLineWidth; the first line follows `lead`.
 std::string two_columns(const std::string& lead, const std::string& text) {
   std::string page;
   std::string line = lead;
@@ -56,13 +60,18 @@ std::string flag_help(const Flag& flag) {
   std::string lead = "  " + flag.display;
   if (flag.takes == Flag::Takes::Switch && !flag.command_line_only)
     lead += ", --no-" + flag.flag_name().substr(2);
-  return two_columns(lead + value_name(flag), flag.help + default_text(flag));
+  return two_columns(lead + value_name(flag), flag.help + range_and_default(flag));
 }
 
 }  // namespace
 
-std::string flags_help(const std::string& program, const std::string& about, const std::vector<Flag>& flags) {
-  std::string page = fmt::format("{}\n\nUsage: {} [FLAGS]\n", about, program);
+std::string flags_help(const std::string& program, const std::string& about,
+                       const std::vector<Positional>& positional, const std::vector<Flag>& flags) {
+  std::string page = fmt::format("{}\n\nUsage: {} [FLAGS]", about, program);
+  for (const Positional& argument : positional)
+    page += fmt::format(" [{}{}]", argument.name, argument.rest == nullptr ? "" : "...");
+  page += positional.empty() ? "\n" : "\n\nArguments:\n";
+  for (const Positional& argument : positional) page += two_columns("  " + argument.name, argument.help);
   std::vector<std::string> headings;
   for (const Flag& flag : flags) {
     if (std::find(headings.begin(), headings.end(), flag.heading) == headings.end())

@@ -27,7 +27,7 @@ std::optional<std::string> parse(FlagSet& set, std::vector<const char*> argument
   return set.parse(static_cast<int>(arguments.size()), arguments.data(), Environment(variables));
 }
 
-// What the standard flags are after these arguments and variables.
+// Returns the standard flags after parsing these arguments and variables.
 Flags standard(const std::vector<const char*>& arguments, const Variables& variables = {}, Flags flags = {}) {
   FlagSet set("A program.");
   add_standard_flags(set, flags);
@@ -41,7 +41,7 @@ void expect_refused(const Matcher& text, const std::vector<const char*>& argumen
   expect_error(ErrorKind::InvalidArgument, text, [&] { standard(arguments, variables); });
 }
 
-// A config file, and the arguments that name it.
+// A config file with the arguments that name it.
 class ConfigFile {
  public:
   explicit ConfigFile(const std::string& text) : path_(folder_ / "run.json") { std::ofstream(path_) << text; }
@@ -165,6 +165,44 @@ TEST(Flags, what_belongs_to_no_flag_is_refused) {
   EXPECT_EQ(standard({"--lanes", "3", "--"}).lanes, 3);
 }
 
+struct Arguments {
+  std::string input = "none";
+  std::vector<std::string> outputs;
+  int64_t lanes = 0;
+};
+
+Arguments positional(const std::vector<const char*>& given) {
+  Arguments arguments;
+  FlagSet set("A program.");
+  set.add("--lanes", arguments.lanes, "");
+  set.add_positional("INPUT", arguments.input, "what is read");
+  set.add_positional("OUTPUT", arguments.outputs, "what is written");
+  EXPECT_EQ(parse(set, given), std::nullopt);
+  return arguments;
+}
+
+TEST(Flags, a_program_may_have_arguments_of_its_own) {
+  EXPECT_EQ(positional({"--lanes", "3"}).input, "none");
+  const Arguments given = positional({"in", "--lanes", "3", "-4", "--", "--out"});
+  EXPECT_EQ(given.input, "in");
+  EXPECT_EQ(given.lanes, 3);
+  EXPECT_EQ(given.outputs, (std::vector<std::string>{"-4", "--out"}));
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("unknown flag '--lane'"), [] {
+    positional({"in", "--lane", "3"});
+  });
+}
+
+TEST(Flags, more_arguments_than_a_program_has_are_refused) {
+  std::string input;
+  FlagSet set("A program.");
+  set.add_positional("INPUT", input, "what is read");
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("'second' belongs to no flag"), [&] {
+    static_cast<void>(parse(set, {"first", "second"}));
+  });
+  EXPECT_THAT(parse(set, {"--help"}).value_or(""),
+              AllOf(HasSubstr("[FLAGS] [INPUT]\n"), HasSubstr("  INPUT"), HasSubstr("what is read")));
+}
+
 TEST(Flags, a_flag_without_its_value_is_refused) {
   expect_refused(AllOf(HasSubstr("--lanes needs a value"), HasSubstr("the command line ends")), {"--lanes"});
   expect_refused(HasSubstr("--log-level needs a value"), {"--batch", "2", "--log_level"});
@@ -200,8 +238,10 @@ TEST(Flags, choices_suggest_the_nearest) {
 }
 
 TEST(Flags, standard_ones_have_limits) {
-  expect_refused(HasSubstr("a whole number of 0 or more"), {"--lanes", "-1"});
-  expect_refused(HasSubstr("a whole number of 1 or more"), {"--batch", "0"});
+  expect_refused(HasSubstr("'-1' (from the command line) is not a whole number from 0 to 1048576"),
+                 {"--lanes", "-1"});
+  expect_refused(HasSubstr("--lanes"), {"--lanes", "9223372036854775807"});
+  expect_refused(HasSubstr("a whole number from 1 to 1000000000"), {"--batch", "0"});
   expect_refused(HasSubstr("--steps: '-5'"), {"--steps=-5"});
   expect_refused(HasSubstr("--epochs"), {"--epochs", "-5"});
   expect_refused(HasSubstr("--threads"), {"--threads", "-5"});
@@ -210,6 +250,46 @@ TEST(Flags, standard_ones_have_limits) {
   expect_refused(HasSubstr("steps (500) or of seconds (600s)"), {"--checkpoint-every", "10m"});
   EXPECT_EQ(standard({"--checkpoint-every", "0"}).checkpoint_every, "0");
   EXPECT_EQ(standard({"--seed", "-9223372036854775808"}).seed, std::numeric_limits<int64_t>::min());
+}
+
+TEST(Flags, seconds_are_finite_and_fit_into_a_clock) {
+  for (const char* name : {"--timeout", "--start-timeout", "--feed-timeout"}) {
+    for (const char* text : {"0", "-1", "nan", "inf", "1e10", "1e20", "1e308"})
+      expect_refused(AllOf(HasSubstr(name), HasSubstr("is not a number above 0, at most 1000000")),
+                     {name, text});
+  }
+  EXPECT_EQ(standard({"--timeout", "1e6"}).timeout, 1e6);
+}
+
+TEST(Flags, steps_to_profile_are_a_range) {
+  for (const char* text : {"", "x", "-1", "5..5", "5..4", "1..2..3", "9223372036854775807"})
+    expect_refused(HasSubstr("a step (10) or a range of steps (10..12)"), {"--profile-steps", text});
+  EXPECT_EQ(standard({"--profile-steps", "10..12"}).profile_steps, "10..12");
+}
+
+// A flag that is added without a range fails here.
+TEST(Flags, every_standard_number_but_the_seed_shows_its_range) {
+  Flags flags;
+  FlagSet set("x");
+  add_standard_flags(set, flags);
+  const std::string help = parse(set, {"--help"}).value_or("");
+  size_t numbers = 0;
+  std::string text;  // of one flag
+  const auto check = [&] {
+    const bool is_number = text.find(" N ") != std::string::npos || text.find(" X ") != std::string::npos;
+    if (!is_number || text.find("--seed") != std::string::npos) return;
+    ++numbers;
+    EXPECT_THAT(text, testing::ContainsRegex("\\((-?[0-9]+ +to|above) ")) << text;
+  };
+  for (const std::string& line : split(help, '\n')) {
+    if (line.starts_with("  --")) {
+      check();
+      text.clear();
+    }
+    text += line + " ";
+  }
+  check();
+  EXPECT_EQ(numbers, 14U);
 }
 
 TEST(Flags, a_placement_is_one_of_three) {
@@ -226,10 +306,10 @@ TEST(Flags, of_parameter_servers_have_limits) {
   EXPECT_EQ(standard({"--staleness", "-1"}).staleness, -1);
   EXPECT_EQ(standard({}).start_timeout, 120);
   EXPECT_TRUE(standard({"--log-placement"}).log_placement);
-  expect_refused(HasSubstr("a whole number of -1 or more"), {"--staleness", "-2"});
+  expect_refused(HasSubstr("a whole number from -1 to"), {"--staleness", "-2"});
   expect_refused(HasSubstr("--backup"), {"--backup", "-1"});
   expect_refused(HasSubstr("--inter-op-threads"), {"--inter-op-threads", "-1"});
-  expect_refused(HasSubstr("a number of seconds above 0"), {"--start-timeout", "0"});
+  expect_refused(HasSubstr("a number above 0, at most 1000000"), {"--start-timeout", "0"});
 }
 
 TEST(Flags, a_secret_comes_from_a_variable_and_is_not_shown) {
@@ -258,7 +338,7 @@ TEST(Flags, steps_on_the_command_line_replace_epochs_from_elsewhere) {
   EXPECT_EQ(over_file.epochs, 2);
   const Flags over_variable = standard({"--steps", "5"}, {{"TUTTI_EPOCHS", "7"}});
   EXPECT_EQ(over_variable.epochs, 0);
-  // A 0 is no opinion, and replaces nothing.
+  // A 0 means "not set" and replaces nothing.
   EXPECT_EQ(standard({"--steps", "0"}, {}, defaults).epochs, 3);
 }
 
@@ -311,11 +391,12 @@ TEST(Flags, an_unknown_key_is_refused_with_the_nearest) {
 TEST(Flags, wrong_types_and_broken_files_are_refused) {
   expect_file_refused(HasSubstr("true (from"), R"({"device": true})");
   expect_file_refused(HasSubstr("null"), R"({"device": null})");
+  expect_file_refused(HasSubstr("\\u0000"), R"({"logdir": "a\u0000b"})");
   expect_file_refused(HasSubstr("[1]"), R"({"lanes": [1]})");
   expect_file_refused(HasSubstr("1.5"), R"({"lanes": 1.5})");
   expect_file_refused(HasSubstr("18446744073709551615"), R"({"seed": 18446744073709551615})");
   expect_file_refused(HasSubstr("'-1'"), R"({"lanes": -1})");
-  expect_file_refused(HasSubstr("not an object"), "[1, 2]");
+  expect_file_refused(HasSubstr("expected an object"), "[1, 2]");
   expect_file_refused(HasSubstr("line 1"), R"({"lanes": )");
   expect_file_refused(HasSubstr("line 1"), "");
   expect_file_refused(HasSubstr("stands twice"), R"({"lanes": 1, "lanes": 2})");
@@ -428,7 +509,7 @@ TEST(Flags, help_lists_every_flag_in_its_group_with_its_default) {
     const std::string help = parse(set, {"--lanes", "3", ask}).value_or("");
     EXPECT_THAT(help, testing::StartsWith("Draws digits.\n\nUsage: prog [FLAGS]\n"));
     for (const char* text :
-         {"--strategy single|allreduce|ps-sync|ps-async|in-graph", "--batch N", "(default: 77)",
+         {"--strategy single|allreduce|ps-sync|ps-async|in-graph", "--batch N", "default: 77)",
           "--task_index, --task_id N", "\nClusters made by hand:\n", "\nMine:\n", "--color, --no-color",
           "(default: true)", "--version", "(default: 600s)"}) {
       EXPECT_THAT(help, HasSubstr(text));
@@ -470,6 +551,43 @@ TEST(Flags, own_requirements_are_kept) {
                });
 }
 
+TEST(Flags, ranges_stand_in_the_help_and_in_errors) {
+  int64_t count = 1;
+  double rate = 0.5;
+  double share = 0.5;
+  std::optional<int64_t> place;
+  FlagSet set("x");
+  set.add("--count", count, "how many");
+  set.between("--count", 1, 8);
+  set.add("--rate", rate, "how fast");
+  set.at_least("--rate", 0);
+  set.add("--share", share, "how much");
+  set.above("--share", 0);
+  set.add("--place", place, "where");
+  set.at_least("--place", 2);
+  const std::string help = parse(set, {"--help"}).value_or("");
+  for (const char* text :
+       {"(1 to 8; default: 1)", "(0 or more; default: 0.5)", "(above 0; default: 0.5)", "(2 or more)"})
+    EXPECT_THAT(help, HasSubstr(text));
+  const auto expect_bad = [&](const char* flag, const char* value, const char* expects) {
+    expect_error(ErrorKind::InvalidArgument, HasSubstr(expects), [&] { parse(set, {flag, value}); });
+  };
+  expect_bad("--count", "9", "'9' (from the command line) is not a whole number from 1 to 8");
+  expect_bad("--count", "2.5", "is not a whole number from 1 to 8");
+  expect_bad("--rate", "-1", "'-1' (from the command line) is not a number of 0 or more");
+  expect_bad("--rate", "nan", "is not a number of 0 or more");
+  expect_bad("--share", "0", "is not a number above 0");
+  expect_bad("--place", "1", "is not a whole number of 2 or more");
+  EXPECT_EQ(parse(set, {"--count", "8", "--rate", "0", "--share", "1e-300", "--place", "2"}), std::nullopt);
+  EXPECT_EQ(count, 8);
+  EXPECT_EQ(place, 2);
+}
+
+TEST(Flags, a_file_nested_without_end_is_refused) {
+  expect_file_refused(AllOf(HasSubstr("run.json"), HasSubstr("nested more than 100 deep")),
+                      std::string(200000, '['));
+}
+
 TEST(Flags, a_flag_declared_twice_is_a_bug) {
   std::string one;
   FlagSet set("x");
@@ -478,6 +596,34 @@ TEST(Flags, a_flag_declared_twice_is_a_bug) {
   expect_error(ErrorKind::Bug, HasSubstr("--alias"), [&] { set.add("--alias", one, "second"); });
   expect_error(ErrorKind::Bug, HasSubstr("plain"), [&] { set.add("plain", one, "second"); });
   expect_error(ErrorKind::Bug, HasSubstr("--none"), [&] { set.at_least("--none", 1); });
+}
+
+TEST(Flags, values_are_told_with_their_scope_and_without_the_secret) {
+  Flags flags;
+  double rate = 0.1;
+  FlagSet set("x");
+  set.add("--rate", rate, "learning rate");
+  add_standard_flags(set, flags);
+  ASSERT_FALSE(parse(set, {"--rate", "0.5", "--batch", "7", "--secret", "hush"}));
+  const FlagValues values = set.values();
+  const auto value = [&](const std::string& name) {
+    const auto found =
+        std::find_if(values.begin(), values.end(), [&](const FlagValue& flag) { return flag.name == name; });
+    EXPECT_NE(found, values.end()) << name;
+    return found == values.end() ? FlagValue{} : *found;
+  };
+  EXPECT_EQ(value("--rate").text, "0.5");
+  EXPECT_EQ(value("--rate").scope, FlagScope::Run);  // the default
+  EXPECT_EQ(value("--batch").text, "7");
+  EXPECT_EQ(value("--batch").scope, FlagScope::Model);
+  EXPECT_EQ(value("--steps").scope, FlagScope::Job);
+  EXPECT_EQ(value("--secret").text, "(hidden)");
+  EXPECT_EQ(value("--secret").scope, FlagScope::Local);
+}
+
+// A new standard flag must state whether tasks may have different values.
+TEST(Flags, every_standard_flag_has_a_scope_of_its_own) {
+  for (const FlagValue& flag : values_of({})) EXPECT_NE(flag.scope, FlagScope::Run) << flag.name;
 }
 
 }  // namespace

@@ -6,7 +6,8 @@
 
 namespace tutti {
 
-// Ended by a signal, in good order: what there was to write is written. Not an Error: nothing went wrong.
+// Thrown when a signal has ended the program in good order, after all pending output has been written. This
+// is not an Error, since nothing went wrong.
 class Interrupted final : public std::exception {
  public:
   Interrupted(int signal_number, std::string text) : signal_(signal_number), text_(std::move(text)) {}

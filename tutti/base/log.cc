@@ -44,10 +44,10 @@ void Log::write(LogLevel level, std::string_view text) const {
   const std::string who = task_.empty() ? "" : task_ + " ";
   const std::string kind =
       level == LogLevel::Info ? "" : fmt::format("{}: ", log_level_names()[static_cast<size_t>(level)]);
-  // A live line may stand where this one goes; what remains of it would read as part of this one.
+  // The progress hook may have printed a live line here, whose rest would otherwise follow this line.
   const char* clear = ::isatty(STDERR_FILENO) == 1 ? "\r\x1b[K" : "";
   const std::string line = fmt::format("{}{} {}{}{}\n", clear, time_of_day(), who, kind, text);
-  // One write a line, so that lines of several processes do not mix. A log that cannot be written is no
+  // Uses one write per line, so that lines of several processes do not mix. Failing to write the log is no
   // reason to stop.
   [[maybe_unused]] const auto written = ::write(STDERR_FILENO, line.data(), line.size());
 }

@@ -11,15 +11,15 @@ namespace tutti {
 
 enum class LogLevel { Debug, Info, Warning, Error, Off };
 
-// "debug", "info", "warning", "error", "off".
+// Returns "debug", "info", "warning", "error" and "off".
 const std::vector<std::string>& log_level_names();
 
-// One of these names; anything else is an InvalidArgument that suggests the nearest.
+// Parses one of these names; anything else is an InvalidArgument that suggests the nearest.
 LogLevel parse_log_level(std::string_view text);
 
-// Lines for people, on stderr, one write a line: "12:03:41.250 worker/2 warning: text". Thread-safe; a value,
-// handed down with the Context, never global. The live line of the progress hook is told to step aside by
-// `before_line`.
+// Writes log lines to stderr, one write(2) per line: "12:03:41.250 worker/2
+// warning: text". Thread-safe. A value that is passed along with the Context, never
+// a global.
 class Log {
  public:
   explicit Log(LogLevel level = LogLevel::Info, std::string task = "")

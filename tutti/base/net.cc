@@ -15,6 +15,33 @@ namespace tutti {
 
 using std::chrono::milliseconds;
 
+namespace {
+
+constexpr int kWaiting = 1024;  // maximum number of connections not yet accepted
+
+void allow(const FileDescriptor& socket, int level, int option, int value) {
+  setsockopt(socket.get(), level, option, &value, sizeof value);
+}
+
+// Listens at `address`. An IPv6 socket listens in both families if `only_ipv6` is 0.
+Listening listen_with(const SocketAddress& address, int only_ipv6) {
+  const int family = address.bytes.ss_family;
+  Listening listening{FileDescriptor(::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0))};
+  const int socket = listening.socket.get();
+  if (socket < 0) return {FileDescriptor(), 0, errno};
+  // Connections of an earlier process that are still closing must not block the port.
+  allow(listening.socket, SOL_SOCKET, SO_REUSEADDR, 1);
+  if (family == AF_INET6) allow(listening.socket, IPPROTO_IPV6, IPV6_V6ONLY, only_ipv6);
+  SocketAddress bound;
+  if (bind(socket, address.get(), address.size) != 0 || listen(socket, kWaiting) != 0 ||
+      getsockname(socket, bound.get(), &bound.size) != 0)
+    return {FileDescriptor(), 0, errno};
+  listening.port = port_of(bound);
+  return listening;
+}
+
+}  // namespace
+
 Resolved resolve(const std::string& host, int port) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
@@ -41,12 +68,16 @@ std::string numeric(const SocketAddress& address) {
   return std::string(text);
 }
 
-// Both families have it at one place.
+// The port is at the same place in the addresses of both families.
 int port_of(const SocketAddress& address) {
   sockaddr_in with_port{};
   std::memcpy(&with_port, &address.bytes, sizeof(with_port));
   return ntohs(with_port.sin_port);
 }
+
+bool is_loopback(const SocketAddress& address) { return is_loopback(numeric(address)); }
+
+bool is_loopback(std::string_view numbers) { return numbers.starts_with("127.") || numbers == "::1"; }
 
 Connected connect_within(const SocketAddress& address, milliseconds patience) {
   return connect_awaiting(address, [&](int socket) {
@@ -65,6 +96,25 @@ Connected connect_awaiting(const SocketAddress& address, const std::function<boo
   socklen_t size = sizeof(error);
   if (getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &size) != 0) error = errno;
   return {error == 0 ? std::move(socket) : FileDescriptor(), error};
+}
+
+Listening listen_at(const SocketAddress& address) { return listen_with(address, 1); }
+
+Listening listen_everywhere(int port) {
+  SocketAddress address;
+  sockaddr_in6 both{};
+  both.sin6_family = AF_INET6;
+  both.sin6_port = htons(static_cast<uint16_t>(port));
+  std::memcpy(&address.bytes, &both, sizeof both);
+  address.size = sizeof both;
+  Listening listening = listen_with(address, 0);
+  if (listening.error != EAFNOSUPPORT && listening.error != EADDRNOTAVAIL) return listening;
+  sockaddr_in ipv4{};  // this machine has no IPv6
+  ipv4.sin_family = AF_INET;
+  ipv4.sin_port = htons(static_cast<uint16_t>(port));
+  std::memcpy(&address.bytes, &ipv4, sizeof ipv4);
+  address.size = sizeof ipv4;
+  return listen_with(address, 0);
 }
 
 }  // namespace tutti

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <sys/socket.h>
 #include <vector>
 
@@ -10,37 +11,52 @@
 
 namespace tutti {
 
-// Where a socket is, or shall be. A value.
+// The address of a socket.
 struct SocketAddress {
   sockaddr_storage bytes{};
-  socklen_t size = sizeof(sockaddr_storage);  // room for the system to fill in
+  socklen_t size = sizeof(sockaddr_storage);  // capacity, which the system replaces by the actual size
 
   sockaddr* get() { return reinterpret_cast<sockaddr*>(&bytes); }
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&bytes); }
 };
 
 struct Resolved {
-  std::vector<SocketAddress> addresses;  // the best first
-  std::string trouble;                   // why there is none
+  std::vector<SocketAddress> addresses;  // in order of preference
+  std::string trouble;                   // why there are none
 };
 
-// Of a host's name, or of an address in numbers.
+// Resolves a host name or a numeric address.
 Resolved resolve(const std::string& host, int port);
 
-// "10.0.0.3", "2001:db8::1"; an IPv4 address on a socket of both families as IPv4.
+// Returns the numeric form, "10.0.0.3" or "2001:db8::1". An IPv4-mapped address is written as IPv4.
 std::string numeric(const SocketAddress& address);
 int port_of(const SocketAddress& address);
+// Returns true if only this machine can reach the address. Also accepts a numeric address as text.
+bool is_loopback(const SocketAddress& address);
+bool is_loopback(std::string_view numbers);
 
-// A TCP socket that does not block, or errno.
+// A non-blocking TCP socket, or the value of errno.
 struct Connected {
   FileDescriptor socket;
   int error = 0;
 };
 
-// An address that is down gives no answer at all: ETIMEDOUT when that time is over.
+// Connects. Fails with ETIMEDOUT after `patience`: an address that is down does not answer at all.
 Connected connect_within(const SocketAddress& address, std::chrono::milliseconds patience);
-// The same for those who mind other things meanwhile: `await` returns when the socket can be written to;
-// false where it gives up.
+// Like above, for callers that have other things to watch meanwhile: `await` returns true when the socket can
+// be written to, and false to give up.
 Connected connect_awaiting(const SocketAddress& address, const std::function<bool(int socket)>& await);
+
+// A non-blocking TCP socket that listens, or the value of errno. Port 0 requests any free port.
+struct Listening {
+  FileDescriptor socket;
+  int port = 0;
+  int error = 0;
+};
+
+// Listens at this address only.
+Listening listen_at(const SocketAddress& address);
+// Listens on this port of every address of this machine, in both families if it has both.
+Listening listen_everywhere(int port);
 
 }  // namespace tutti

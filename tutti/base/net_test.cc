@@ -40,7 +40,7 @@ TEST(Net, resolves_names_and_numbers) {
 TEST(Net, connects_or_says_why_not) {
   SocketAddress address;
   const FileDescriptor listener = listen_on_loopback(address);
-  // Longer than poll(2) can count.
+  // This is longer than poll(2) can count.
   const Connected connected = connect_within(address, std::chrono::hours(24 * 365));
   EXPECT_EQ(connected.error, 0);
   EXPECT_GE(connected.socket.get(), 0);
@@ -51,7 +51,7 @@ TEST(Net, connects_or_says_why_not) {
 TEST(Net, gives_up_an_address_that_does_not_answer) {
   SocketAddress address;
   const FileDescriptor listener = listen_on_loopback(address);
-  // More than it has room for: the kernel then leaves connections without an answer.
+  // Opens more connections than the backlog holds: the kernel then leaves connections unanswered.
   std::vector<Connected> waiting;
   for (int i = 0; i < 5 && (waiting.empty() || waiting.back().error == 0); ++i)
     waiting.push_back(connect_within(address, milliseconds(100)));
@@ -66,7 +66,7 @@ TEST(ThisHost, leaves_out_addresses_that_others_cannot_reach) {
   }
 }
 
-// The number of the first process namespace is the same on all machines.
+// The number of the first process namespace is the same on all machines, so that it alone does not suffice.
 TEST(ThisHost, is_told_from_others_by_its_boot) {
   std::ifstream file("/proc/sys/kernel/random/boot_id");
   std::string boot;

@@ -15,13 +15,13 @@
 namespace tutti {
 namespace {
 
-// A port stays taken for as long as its socket lives, so that the next one is another.
+// A port stays taken while its socket lives, so that the next port found is a different one.
 struct BoundPort {
   FileDescriptor socket;
   int port;
 };
 
-// Nothing where somebody has it. 0: any.
+// Returns nullopt if the port is taken. Port 0 requests any free port.
 std::optional<BoundPort> bind_port(int port) {
   FileDescriptor descriptor(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (descriptor.get() < 0) fail_errno(errno, "opening a socket to find a free port");
@@ -49,10 +49,10 @@ struct Range {
   int last;
 };
 
-// The larger part of what the system leaves alone.
+// Returns the larger range of ports outside the system's ephemeral ports.
 Range quiet_ports() {
-  constexpr Range kUsual{32768, 60999};  // Linux' own
-  constexpr int kFirst = 10000;          // below are too many services
+  constexpr Range kUsual{32768, 60999};  // the default of Linux
+  constexpr int kFirst = 10000;          // too many services use ports below
   constexpr int kLast = 65535;
   Range served = kUsual;
   std::ifstream file("/proc/sys/net/ipv4/ip_local_port_range");

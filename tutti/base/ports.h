@@ -4,10 +4,10 @@
 
 namespace tutti {
 
-// TCP ports of 127.0.0.1 that nobody listens on just now, all different. Where there is room they are outside
-// of the range from which the system serves whoever asks for any port: until they are listened on, nobody
-// gets one by chance, to hear there from those who were meant to meet another. Overloaded where the machine
-// has none left.
+// Returns different TCP ports of 127.0.0.1 at which nothing listens now. If possible they lie outside the
+// system's range of ephemeral ports, so that no other program is given one of them by chance before the
+// caller listens at it, and then receives connections that were meant for the caller. Throws Overloaded if no
+// port is free.
 std::vector<int> free_ports(int count);
 
 }  // namespace tutti

@@ -4,7 +4,7 @@
 
 namespace tutti {
 
-// 32 lower-case hexadecimal digits that nobody can guess.
+// Returns 32 random lower-case hexadecimal digits that cannot be guessed.
 std::string random_key();
 
 }  // namespace tutti

@@ -33,8 +33,8 @@ uint32_t big_endian(const std::byte* bytes) {
 }
 
 #if defined(__x86_64__)
-// Bit 29 of EBX in leaf 7 says SHA; __builtin_cpu_supports does not know it in every compiler that we build
-// with.
+// Bit 29 of EBX in leaf 7 indicates SHA; __builtin_cpu_supports does not know it in every compiler that we
+// build with.
 bool has_instructions() {
   unsigned a = 0;
   unsigned b = 0;
@@ -79,8 +79,8 @@ void Sha256::compress_portable(State& state, const std::byte* blocks, size_t cou
 }
 
 #if defined(__x86_64__)
-// Four rounds a turn. The instructions want the state as ABEF and CDGH, and the schedule four words at a
-// time.
+// Each iteration computes four rounds. The instructions need the state as ABEF and CDGH, and the schedule in
+// groups of four words.
 __attribute__((target("sha,sse4.1"))) void Sha256::compress_by_instruction(State& state,
                                                                            const std::byte* blocks,
                                                                            size_t count) {

@@ -8,15 +8,15 @@
 
 namespace tutti {
 
-// SHA-256 (FIPS 180-4) of bytes that come in pieces.
+// Computes the SHA-256 (FIPS 180-4) of bytes that are given in pieces.
 class Sha256 {
  public:
-  // Portable leaves the CPU's instructions aside; only tests ask for it.
+  // Portable does not use the CPU's SHA instructions; only tests request it.
   enum class Code { Fastest, Portable };
   explicit Sha256(Code code = Code::Fastest);
 
   void update(std::span<const std::byte> bytes);
-  // The 64 lower-case digits of everything so far. More may follow.
+  // Returns the hash of everything so far as 64 lower-case digits. update() may be called again afterwards.
   std::string hex() const;
 
  private:
@@ -29,7 +29,7 @@ class Sha256 {
 
   Compress compress_;
   State state_;
-  std::array<std::byte, kBlock> pending_{};  // the first length_ % kBlock bytes of the block to come
+  std::array<std::byte, kBlock> pending_{};  // the first length_ % kBlock bytes of the next block
   uint64_t length_ = 0;
 };
 

@@ -19,7 +19,7 @@ class Sha256Code : public testing::TestWithParam<Sha256::Code> {
   }
 };
 
-// FIPS 180-2, appendix B, and the empty message.
+// The values are those of FIPS 180-2, appendix B, and of the empty message.
 TEST_P(Sha256Code, gives_the_published_values) {
   EXPECT_EQ(hash(""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
   EXPECT_EQ(hash("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
@@ -29,7 +29,7 @@ TEST_P(Sha256Code, gives_the_published_values) {
             "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
 }
 
-// The lengths around which the padding changes its shape; values from Python's hashlib.
+// These are the lengths at which the padding changes; the values come from Python's hashlib.
 TEST_P(Sha256Code, pads_every_length_rightly) {
   const std::map<size_t, std::string> expected = {
       {55, "e7313d333c272e639f790978283f9eb392e843d0f29b7016828bb1daa4aac70b"},
@@ -53,7 +53,7 @@ TEST_P(Sha256Code, does_not_depend_on_how_the_bytes_are_cut) {
   for (size_t first = 0; first <= 130; ++first) {
     Sha256 pieces(GetParam());
     pieces.update(as_bytes(text).first(first));
-    static_cast<void>(pieces.hex());  // asking does not end it
+    static_cast<void>(pieces.hex());  // hex() does not finish the hash
     pieces.update(as_bytes(text).subspan(first, 17));
     pieces.update(as_bytes(text).subspan(first + 17));
     EXPECT_EQ(pieces.hex(), hash(text)) << first;

@@ -1,5 +1,3 @@
-#include <cstdlib>
-
 #include "tutti/base/error.h"
 #include "tutti/base/every.h"
 #include "tutti/base/flags.h"
@@ -9,9 +7,20 @@
 namespace tutti {
 namespace {
 
-bool is_every(const std::string& text) {
+// Above these limits, counts of steps and examples could overflow.
+constexpr double kMostSteps = 1e12;
+constexpr double kMostEpochs = 1e9;
+constexpr double kMostBatch = 1e9;
+constexpr double kMostThreads = 4096;
+constexpr double kMostKept = 1e9;
+constexpr double kMostTaskIndex = 999'999;
+constexpr double kMostSeconds = 1e6;  // 11 days
+
+// Returns true if parse(text) does not throw.
+template <class Parse>
+bool is_good(Parse parse, const std::string& text) {
   try {
-    parse_every(text);
+    static_cast<void>(parse(text));
     return true;
   } catch (const Error&) {
     return false;
@@ -20,66 +29,80 @@ bool is_every(const std::string& text) {
 
 void add_training_flags(FlagSet& set, Flags& flags) {
   set.group("What is trained, and how far");
-  set.add_choice(
-      "--strategy", flags.strategy, {"single", "allreduce", "ps-sync", "ps-async", "in-graph"},
-      "how a step is made; by itself single alone, ps-async where there are servers, else allreduce");
+  set.add_choice("--strategy", flags.strategy, {"single", "allreduce", "ps-sync", "ps-async", "in-graph"},
+                 "how a step is made; if not given: single in a job of one task, ps-async where there are "
+                 "parameter servers, else allreduce");
   set.add("--lanes", flags.lanes,
-          "shares of every global batch, which fix the result to the bit; 0: one a worker");
-  set.at_least("--lanes", 0);
+          "equal shares of every global batch; the result depends on their number to the bit, and not on the "
+          "number of workers; 0: one for each worker");
+  set.between("--lanes", 0, kMostLanes);
   set.add("--batch", flags.batch, "examples per lane and step");
-  set.at_least("--batch", 1);
-  set.add("--steps", flags.steps, "global steps; 0: as many as --epochs says");
-  set.at_least("--steps", 0);
-  set.add("--epochs", flags.epochs, "times every example is seen; 0 with --steps 0: once");
-  set.at_least("--epochs", 0);
+  set.between("--batch", 1, kMostBatch);
+  set.add("--steps", flags.steps, "train for this many global steps; 0: as many as --epochs says");
+  set.between("--steps", 0, kMostSteps);
+  set.add("--epochs", flags.epochs, "train this many times on every example; 0, with --steps 0: once");
+  set.between("--epochs", 0, kMostEpochs);
   set.exclusive("--steps", "--epochs");
   set.add("--drop-remainder", flags.drop_remainder,
-          "leave out the last examples of an epoch that do not fill a step of all lanes");
-  set.add("--seed", flags.seed, "of weights, data order and dropout");
+          "leave out the last examples of an epoch if they do not fill a step of all lanes");
+  set.add("--seed", flags.seed,
+          "seed of the first weights, of the order of examples and of dropout; any whole number");
   set.add_choice("--precision", flags.precision, {"fp32", "bf16"},
-                 "of forward and backward; weights stay fp32");
+                 "number format of forward and backward; weights are always fp32");
   set.add_choice("--layout", flags.layout, {"auto", "contiguous", "channels-last"},
-                 "of images and convolution kernels; auto is channels-last where the model has such kernels");
+                 "memory format of images and convolution kernels; auto: channels-last if the model has "
+                 "convolutions");
   set.add("--nan-guard", flags.nan_guard,
-          "end when the loss is no longer a number, and say what went bad first");
+          "stop when the loss is NaN or infinite, and name the first tensor that is");
+  set.scope(FlagScope::Job, {"--strategy", "--lanes", "--steps", "--epochs", "--nan-guard", "--layout"});
+  set.scope(FlagScope::Model, {"--batch", "--drop-remainder", "--seed", "--precision"});
 }
 
 void add_place_flags(FlagSet& set, Flags& flags) {
   set.group("Where it runs");
   set.add(
       "--device", flags.device,
-      "auto, cpu, cuda, cuda:N or /gpu:N; auto is the GPU of the local rank, or the CPU where there is none");
-  set.add("--threads", flags.threads, "threads inside one kernel; 0: cores / workers on this machine");
-  set.at_least("--threads", 0);
+      "auto, cpu, cuda, cuda:N or /gpu:N; auto: the GPU with the local rank's number, or the CPU if there "
+      "is no GPU");
+  set.add("--threads", flags.threads,
+          "threads that compute one operator; 0: cores of this machine / workers on it");
+  set.between("--threads", 0, kMostThreads);
   set.add("--inter-op-threads", flags.inter_op_threads,
-          "kernels that may run beside each other; 0: as many as LibTorch thinks right");
-  set.at_least("--inter-op-threads", 0);
+          "operators that may run at the same time; 0: LibTorch's default");
+  set.between("--inter-op-threads", 0, kMostThreads);
+  set.scope(FlagScope::Local, {"--device", "--inter-op-threads"});
+  set.scope(FlagScope::Job, {"--threads"});
 }
-
-bool is_positive(const std::string& text) { return std::strtod(text.c_str(), nullptr) > 0; }
 
 void add_carrier_flags(FlagSet& set, Flags& flags) {
   set.add_choice(
       "--comm", flags.comm, {"auto", "shm", "gloo", "mpi", "nccl", "shm+gloo", "shm+mpi"},
-      "what carries the gradients: shared memory inside a host and Gloo's TCP or MPI between hosts, or one "
-      "of them for all; auto is nccl where each worker has a GPU of its own, else shm+gloo");
+      "how gradients travel: shm is shared memory and needs all workers on one host, gloo is TCP, "
+      "shm+gloo and shm+mpi use shared memory within a host and the other between hosts; auto: nccl "
+      "if each worker has a GPU of its own, else shm+gloo");
   set.add("--timeout", flags.timeout, "seconds to wait for another task before giving up and naming it");
-  set.require("--timeout", "a number of seconds above 0", is_positive);
+  set.above("--timeout", 0, kMostSeconds);
+  set.scope(FlagScope::Local, {"--timeout"});
+  set.scope(FlagScope::Job, {"--comm"});
 }
 
 void add_comm_flags(FlagSet& set, Flags& flags) {
   set.group("How the workers talk");
   set.add_choice(
       "--reduce", flags.reduce, {"tree", "fast"},
-      "how gradients are added: tree gives the same bits on any number of workers, fast is in whatever "
-      "order the backend adds");
+      "order in which gradients are added: tree gives the same bits on any number of workers, fast "
+      "leaves the order to the backend");
   set.add_choice(
       "--wire-precision", flags.wire_precision, {"fp32", "bf16", "fp16"},
-      "of gradients that are sent over a network; below fp32 the bits depend on the number of workers");
+      "number format of gradients that are sent over a network; with bf16 and fp16 the bits depend "
+      "on the number of workers");
   set.add("--error-feedback", flags.error_feedback,
-          "what --wire-precision rounds away is added to the next gradient");
-  set.add_choice("--optimizer-state", flags.optimizer_state, {"auto", "replicated", "sharded"},
-                 "sharded: each worker keeps and updates its own part; auto: where all share memory");
+          "add the error of rounding to --wire-precision to the next gradient");
+  set.add_choice(
+      "--optimizer-state", flags.optimizer_state, {"auto", "replicated", "sharded"},
+      "replicated: every worker keeps all of the optimiser's state; sharded: each keeps and updates "
+      "its own part; auto: sharded if all workers share memory");
+  set.scope(FlagScope::Job, {"--reduce", "--wire-precision", "--error-feedback", "--optimizer-state"});
   add_carrier_flags(set, flags);
 }
 
@@ -91,80 +114,106 @@ bool is_placement(const std::string& text) {
 
 void add_parameter_server_flags(FlagSet& set, Flags& flags) {
   set.group("What parameter servers do");
-  set.add("--placement", flags.placement,
-          "which server has which parameter: round-robin in the order in which they were made, greedy by "
-          "bytes, or split:SIZE (split:4M), which cuts those that are larger along their first axis");
+  set.add(
+      "--placement", flags.placement,
+      "which server keeps which parameter: round-robin in the order in which they were made, greedy by "
+      "size, or split:SIZE (split:4M), which cuts parameters larger than SIZE bytes along their first axis");
   set.require("--placement", "round-robin, greedy or split:SIZE, such as split:65536 or split:4M",
               is_placement);
-  set.add("--log-placement", flags.log_placement, "a line for every parameter and lane: where it is");
+  set.add("--log-placement", flags.log_placement,
+          "a line for every parameter and lane that says where it is: task, device and host");
   set.add("--staleness", flags.staleness,
-          "ps-async: steps that a worker may be ahead of the slowest; 0 is lock step, -1 any number");
-  set.at_least("--staleness", -1);
-  set.add("--overlap", flags.overlap,
-          "ps-async: push and pull travel while the next gradients are computed, which are then of values "
-          "that are one update of each worker older");
+          "ps-async: how many steps a worker may be ahead of the slowest one; 0: none; -1: no limit");
+  set.between("--staleness", -1, kMostSteps);
+  set.add(
+      "--overlap", flags.overlap,
+      "ps-async: push and pull while the next gradients are computed; these are then computed from values "
+      "that are older by one update of each worker");
   set.add("--backup", flags.backup,
-          "ps-sync: so many workers' gradients, those that come last, are left out of a step");
-  set.at_least("--backup", 0);
+          "ps-sync: the number of workers whose gradients a step does not wait for; it leaves out those that "
+          "come last");
+  set.between("--backup", 0, kMostLanes);
+  set.scope(FlagScope::Local, {"--log-placement"});
+  set.scope(FlagScope::Job, {"--placement", "--staleness", "--overlap", "--backup"});
 }
 
 void add_server_flags(FlagSet& set, Flags& flags) {
   set.group("How tasks reach their servers");
-  set.add("--tls-cert", flags.tls_cert, "this task's certificate, a file in PEM: servers then speak TLS");
-  set.add("--tls-key", flags.tls_key, "the key of --tls-cert, a file in PEM");
+  set.add("--tls-cert", flags.tls_cert, "PEM file with this task's certificate; its servers then use TLS");
+  set.add("--tls-key", flags.tls_key, "PEM file with the private key of --tls-cert");
   set.add("--tls-ca", flags.tls_ca,
-          "the authority by which the others' certificates are checked, a file in PEM: this task then calls "
-          "with TLS, and a server asks its callers for theirs");
-  set.add(
-      "--secret", flags.secret,
-      "what all tasks of a job know and nobody else; give it as the variable TUTTI_SECRET, which keeps it "
-      "out of the list of processes");
-  set.add("--insecure", flags.insecure, "servers listen to other machines also without TLS");
+          "PEM file with the authority that signed the other tasks' certificates; this task then calls with "
+          "TLS, and its servers require a certificate from their callers");
+  set.add("--secret", flags.secret,
+          "a secret that all tasks of the job share; set the variable TUTTI_SECRET instead of this flag, so "
+          "that the list of processes does not show it");
+  set.add("--insecure", flags.insecure, "let servers listen to other machines even without TLS");
   set.add("--allow-programs", flags.allow_programs,
-          "a bare server carries out the programs (TorchScript) that callers send it");
+          "let a server without a program of its own run the programs (TorchScript) that callers send it");
   set.add("--start-timeout", flags.start_timeout,
-          "seconds that the tasks have to come, in any order, before those missing are named");
-  set.require("--start-timeout", "a number of seconds above 0", is_positive);
+          "with servers or a master: seconds that all tasks have to start, in any order, before the missing "
+          "ones are named; workers alone wait for --timeout");
+  set.above("--start-timeout", 0, kMostSeconds);
+  set.hide("--secret");
+  set.scope(FlagScope::Local, {"--tls-cert", "--tls-key", "--tls-ca", "--secret", "--insecure",
+                               "--allow-programs", "--start-timeout"});
 }
 
 void add_log_flags(FlagSet& set, Flags& flags) {
-  set.add_choice("--log-level", flags.log_level, log_level_names(), "the least that is worth a line");
+  set.add_choice("--log-level", flags.log_level, log_level_names(),
+                 "the least severe messages that are printed");
+  set.scope(FlagScope::Local, {"--log-level"});
 }
 
 void add_file_flags(FlagSet& set, Flags& flags) {
   set.group("What is read and written");
-  set.add("--data", flags.data, "where the examples are");
+  set.add("--data", flags.data, "folder or file with the examples");
   set.add_choice("--bad-rows", flags.bad_rows, {"error", "skip"},
-                 "rows of tables in which something is wrong are an error, or are left out and counted");
+                 "what happens to a row of a table that cannot be read: error stops, skip leaves it out and "
+                 "counts it");
   set.add("--feed-timeout", flags.feed_timeout,
-          "seconds to wait for a batch before giving up and saying what is being read");
-  set.require("--feed-timeout", "a number of seconds above 0", is_positive);
-  set.add("--logdir", flags.logdir, "folder of checkpoints and event files; '' writes nothing at all");
-  set.add_choice("--resume", flags.resume, {"auto", "never", "must"},
-                 "from the newest checkpoint in --logdir: where there is one, not at all, or fail without");
-  set.add("--checkpoint-every", flags.checkpoint_every, "steps (500) or seconds (600s); 0: only at the end");
-  set.require("--checkpoint-every", "a number of steps (500) or of seconds (600s)", is_every);
-  set.add("--keep", flags.keep, "newest checkpoints that are kept; 0: all");
-  set.at_least("--keep", 0);
-  set.add("--summary-every", flags.summary_every, "steps between two entries in the event file; 0: none");
-  set.at_least("--summary-every", 0);
-  set.add("--profile-steps", flags.profile_steps,
-          "trace LibTorch's operators in these steps, into --timeline or --logdir: 10..12 are the steps 10 "
-          "and 11");
+          "seconds that a step may wait for its examples before it gives up and says what is being read");
+  set.above("--feed-timeout", 0, kMostSeconds);
+  set.add("--logdir", flags.logdir, "folder for checkpoints and event files; '': neither is written");
+  set.add_choice(
+      "--resume", flags.resume, {"auto", "never", "must", "weights"},
+      "whether to continue from the newest checkpoint in --logdir: auto: if there is one; must: fail "
+      "if there is none; weights: load its weights and start again at step 0");
+  set.add("--checkpoint-every", flags.checkpoint_every,
+          "save a checkpoint after this many steps (500) or seconds (600s); 0: only at the end");
+  set.require("--checkpoint-every", "a number of steps (500) or of seconds (600s)",
+              [](const std::string& text) { return is_good(parse_every, text); });
+  set.add("--keep", flags.keep, "number of checkpoints that are kept, the newest ones; 0: all");
+  set.between("--keep", 0, kMostKept);
+  set.add("--summary-every", flags.summary_every,
+          "steps from one entry in the event file to the next; 0: no entries");
+  set.between("--summary-every", 0, kMostSteps);
+  set.add(
+      "--profile-steps", flags.profile_steps,
+      "record LibTorch's operators in these steps, into --timeline or --logdir: 10 is step 10, 10..12 are "
+      "the steps 10 and 11");
+  set.require("--profile-steps", "a step (10) or a range of steps (10..12)",
+              [](const std::string& text) { return is_good(parse_step_interval, text); });
   set.add("--timeline", flags.timeline,
-          "Chrome trace of where all workers' time goes: open it in ui.perfetto.dev or chrome://tracing");
-  set.add("--report", flags.report, "JSON file with speed, loss, metrics and the hash of the weights");
+          "file for a Chrome trace of where the time of all workers goes; open it in ui.perfetto.dev or "
+          "chrome://tracing");
+  set.add("--report", flags.report, "JSON file for speed, loss, metrics and the hash of the weights");
   add_log_flags(set, flags);
   set.add("--config", flags.config, "JSON file with values for any of these flags");
+  // The contents of --data are compared by other means. Only the chief reads and writes --logdir.
+  set.scope(FlagScope::Local, {"--data", "--feed-timeout", "--logdir", "--resume", "--keep",
+                               "--profile-steps", "--timeline", "--report", "--config"});
+  set.scope(FlagScope::Job, {"--bad-rows", "--checkpoint-every", "--summary-every"});
 }
 
 void add_cluster_flags(FlagSet& set, Flags& flags) {
   set.group("Clusters made by hand");
   set.add("--cluster_spec", flags.cluster_spec,
-          "every task's address: 'ps|h:2222,worker|h:2223;h:2224', or JSON");
-  set.add("--job_name", flags.job_name, "the job of this task: ps, worker, chief, ...");
-  set.add("--task_index,--task_id", flags.task_index, "the index of this task in its job, from 0");
-  set.at_least("--task_index", 0);
+          "the address of every task: 'ps|h:2222,worker|h:2223;h:2224', or JSON");
+  set.add("--job_name", flags.job_name, "this task's job: ps, worker, chief, ...");
+  set.add("--task_index,--task_id", flags.task_index, "this task's index in its job");
+  set.between("--task_index", 0, kMostTaskIndex);
+  set.scope(FlagScope::Local, {"--cluster_spec", "--job_name", "--task_index"});
 }
 
 }  // namespace
@@ -177,6 +226,13 @@ void add_standard_flags(FlagSet& set, Flags& flags) {
   add_server_flags(set, flags);
   add_file_flags(set, flags);
   add_cluster_flags(set, flags);
+}
+
+FlagValues values_of(const Flags& flags) {
+  Flags copy = flags;
+  FlagSet set("");
+  add_standard_flags(set, copy);
+  return set.values();
 }
 
 void add_connection_flags(FlagSet& set, Flags& flags) {

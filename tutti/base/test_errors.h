@@ -9,7 +9,7 @@
 
 namespace tutti {
 
-// For tests: the statement has to throw an Error of this kind; returns its text.
+// For tests: expects that the statement throws an Error of this kind, and returns its text.
 template <class Statement>
 std::string error_of(ErrorKind kind, const Statement& statement) {
   try {
@@ -22,7 +22,7 @@ std::string error_of(ErrorKind kind, const Statement& statement) {
   return "";
 }
 
-// The same, and its text has to match.
+// Like error_of(), but also expects that the text matches.
 //   expect_error(ErrorKind::DataLoss, HasSubstr("byte 8"), [&] { SafetensorsFile file(path); });
 template <class Matcher, class Statement>
 void expect_error(ErrorKind kind, const Matcher& text, const Statement& statement) {

@@ -10,8 +10,8 @@
 
 namespace tutti {
 
-// For tests: a fresh folder that is removed with everything in it. In memory where the system has a place for
-// that: files that are synced thousands of times over would wait minutes for a disk.
+// For tests: a new folder that is removed with all its contents. It is in memory if the system offers that:
+// syncing files thousands of times would take minutes on a disk.
 class TestFolder {
  public:
   TestFolder() : path_(parent() + "/tutti-test-XXXXXX") {

@@ -16,7 +16,7 @@
 
 namespace tutti {
 
-// For tests: what is in a file of trace events, read by somebody else's parser.
+// For tests: the contents of a file of trace events, read with an independent parser.
 struct ReadTrace {
   struct Span {
     int64_t begin, end;  // nanoseconds
@@ -30,7 +30,7 @@ struct ReadTrace {
   std::map<Thread, std::string> threads;
   std::map<Thread, std::vector<Span>> spans;
 
-  // Of a process, in the order of their beginnings.
+  // Returns the spans of a process that have this name, ordered by their beginning.
   std::vector<Span> of(int process, const std::string& name) const {
     std::vector<Span> found;
     for (const auto& [thread, list] : spans) {
@@ -64,7 +64,7 @@ inline ReadTrace read_trace(const std::string& path) {
   return trace;
 }
 
-// Of two spans of a thread one lies in the other, or they do not touch.
+// Expects that any two spans of a thread are either nested or disjoint.
 inline void expect_nested(const ReadTrace& trace) {
   for (auto [thread, spans] : trace.spans) {
     std::sort(spans.begin(), spans.end(), [](const auto& a, const auto& b) {

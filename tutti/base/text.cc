@@ -11,7 +11,7 @@
 namespace tutti {
 namespace {
 
-// Edit distance (insert, delete, replace, swap neighbours): Damerau-Levenshtein, restricted form.
+// Returns the edit distance (insert, delete, replace, swap neighbours): Damerau-Levenshtein, restricted form.
 size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<size_t> two_above(b.size() + 1);
   std::vector<size_t> above(b.size() + 1);

@@ -34,7 +34,7 @@ SocketAddress address_of(const ifaddrs& item) {
   return address;
 }
 
-// Another one for every start of every machine. Files of /proc do not say how long they are.
+// Returns the id that the kernel generates at every boot. Files in /proc do not report their size.
 std::string boot_id() {
   std::ifstream file("/proc/sys/kernel/random/boot_id");
   std::string id;

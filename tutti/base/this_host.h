@@ -5,14 +5,14 @@
 
 namespace tutti {
 
-// The addresses of this host's interfaces that are up and that others can reach: neither the loopback's, nor
-// IPv6's of one link. IPv4 first.
+// Returns the addresses of this host's active interfaces that other hosts can reach: no loopback and no
+// link-local IPv6 addresses. IPv4 comes first.
 std::vector<std::string> own_addresses();
 
-// "localhost" where it has none.
+// Returns the name of this host, or "localhost" if it has none.
 std::string host_name();
 
-// The same for processes that are on one host and see one another's /proc, and for no others.
+// Returns a text that is equal for two processes only if they are on one host and see each other's /proc.
 std::string host_identity();
 
 }  // namespace tutti

@@ -59,8 +59,8 @@ Timeline::Recording& Timeline::new_recording(std::string_view name) {
   return recording;
 }
 
-// Threads end, and the system gives their ids to others: one that is called differently gets a track of its
-// own.
+// The system reuses the ids of threads that have ended: a thread whose name differs gets a track of its own,
+// even if its id is known.
 void Timeline::name_thread(std::string_view name) noexcept {
   try {
     const auto id = std::this_thread::get_id();
@@ -71,7 +71,7 @@ void Timeline::name_thread(std::string_view name) noexcept {
     }
     new_recording(name);
   } catch (const std::exception&) {
-    // Then it goes on under its old name.
+    // The thread keeps its old name.
   }
 }
 
@@ -107,7 +107,7 @@ void Timeline::record(Activity activity, std::string_view name, std::string_view
     room(recording) = {begin, end, step, kept_name, kept_what, activity};
     ++recording.end;
   } catch (const std::exception&) {
-    // Out of memory: the span is missing, and the work goes on.
+    // Out of memory: this span is not recorded, and the thread continues.
   }
 }
 

@@ -19,50 +19,50 @@
 
 namespace tutti {
 
-// What a thread does with a stretch of its time.
+// The kind of work that a thread does during a span.
 enum class Activity : uint8_t {
-  Step,       // all of a step, or of another part of a training
+  Step,       // a whole step, or another phase of a training
   Compute,    // forward, backward, update
-  Queue,      // waits for a batch
-  Read,       // makes a batch
-  Operation,  // is in a communicator's operation; what it does there lies inside
-  Wait,       // waits for other ranks
-  Reduce,     // adds
-  Copy,       // moves bytes
-  Save,       // writes or reads a checkpoint
+  Queue,      // waiting for a batch
+  Read,       // preparing a batch
+  Operation,  // an operation of a communicator; its parts are nested inside
+  Wait,       // waiting for other ranks
+  Reduce,     // adding
+  Copy,       // moving bytes
+  Save,       // writing or reading a checkpoint
   Evaluate,
-  Operator,  // of LibTorch (--profile-steps)
+  Operator,  // an operator of LibTorch (--profile-steps)
 };
 
-// "step", "compute", ...
+// Returns "step", "compute", and so on.
 std::string_view to_string(Activity activity);
 
 struct TimelineOptions {
-  // Of all threads together, 64 bytes each. When there are so many, a thread that goes on forgets its oldest.
+  // The capacity of all threads together, 64 bytes each. Once it is reached, a thread drops its oldest spans.
   size_t most_spans = size_t{1} << 20;
-  // Empty: CLOCK_MONOTONIC, which all processes of a machine have in common.
+  // If empty, CLOCK_MONOTONIC, which all processes of a machine share.
   std::function<std::chrono::nanoseconds()> clock = {};
 };
 
-// What the threads of one process did, and when: spans of time, kept in memory (trace_events.h makes a file
-// of them). The Context has one where --timeline asks for it and hands it down; where it is off there is
-// none, and a SpanScope without one costs a comparison. A span costs a fifth of a microsecond.
+// Records what the threads of one process did and when, as spans of time in memory (trace_events.h writes
+// them to a file). The Context owns one if --timeline is given, and passes it down. Otherwise the pointer is
+// null, and a SpanScope costs one comparison. Recording a span costs a fifth of a microsecond.
 //
-// Spans of a thread nest. Thread-safe: each thread writes to a track of its own.
+// The spans of a thread are nested. Thread-safe: each thread writes to a track of its own.
 class Timeline {
  public:
   struct Span {
     int64_t begin = 0;  // nanoseconds of the clock
     int64_t end = 0;
     int64_t step = -1;
-    std::string_view name;  // lives as long as the timeline
-    std::string_view what;  // that it was done to; may be empty
+    std::string_view name;  // valid as long as the timeline
+    std::string_view what;  // the object of the activity; may be empty
     Activity activity = Activity::Step;
   };
   // The spans of a thread, numbered from 0 in the order in which they ended.
   struct Track {
     std::string name;
-    uint64_t first = 0;  // those before are forgotten
+    uint64_t first = 0;  // the earlier spans have been dropped
     uint64_t end = 0;    // one past the last
   };
 
@@ -73,21 +73,21 @@ class Timeline {
 
   int64_t now() const { return clock_ ? clock_().count() : monotonic(); }
 
-  // Of this thread, which is now in the span's end. Texts are copied.
+  // Records a span of the calling thread, which ends now. The texts are copied.
   void record(Activity activity, std::string_view name, std::string_view what, int64_t step, int64_t begin,
               int64_t end) noexcept;
 
-  // What this thread is called, from here on; the same as before is fine.
+  // Sets the name of the calling thread from here on. Does nothing if it has this name already.
   void name_thread(std::string_view name) noexcept;
 
   std::vector<Track> tracks() const;
-  // Copies what is still there of the spans from number `from` on, at most so many; returns the number after
-  // the last.
+  // Copies up to `most` of the spans that are still kept, from number `from` on; returns the number after the
+  // last one.
   uint64_t read(size_t track, uint64_t from, size_t most, std::vector<Span>& into) const;
 
  private:
   static constexpr size_t kChunk = 512;
-  // Different texts that a thread may have.
+  // The maximum number of different texts of a thread.
   static constexpr size_t kMostTexts = 4096;
   using Chunk = std::array<Span, kChunk>;
   struct Hash : std::hash<std::string_view> {
@@ -96,10 +96,10 @@ class Timeline {
 
   struct Recording {
     mutable std::mutex mutex;
-    std::string name;  // all below: guarded by mutex
+    std::string name;  // this and all below: guarded by mutex
     std::unordered_set<std::string, Hash, std::equal_to<>> texts;
     std::deque<std::unique_ptr<Chunk>> chunks;
-    uint64_t first = 0;  // of the first chunk
+    uint64_t first = 0;  // number of the first span in the first chunk
     uint64_t end = 0;
   };
 
@@ -119,7 +119,7 @@ class Timeline {
   std::unordered_map<std::thread::id, Recording*> by_thread_;
 };
 
-// A span from here to the end of the block; nothing where there is no timeline. The texts outlive it.
+// Records a span from here to the end of the block. Does nothing without a timeline. Keep the texts alive.
 class SpanScope {
  public:
   SpanScope(Timeline* timeline, Activity activity, const char* name, int64_t step = -1, const char* what = "")
@@ -141,7 +141,7 @@ class SpanScope {
   int64_t begin_ = 0;
 };
 
-// For code that has a timeline only at times.
+// For callers whose timeline may be null.
 inline void name_thread(Timeline* timeline, std::string_view name) {
   if (timeline != nullptr) timeline->name_thread(name);
 }

@@ -10,7 +10,7 @@
 namespace tutti {
 namespace {
 
-// Goes on by one nanosecond whenever it is looked at.
+// A clock that advances by one nanosecond whenever it is read.
 TimelineOptions counting(size_t most_spans = 1 << 16) {
   return {.most_spans = most_spans, .clock = [now = 0]() mutable { return std::chrono::nanoseconds(++now); }};
 }

@@ -1,6 +1,6 @@
 #pragma once
 
-// What differs between LibTorch 1.13 and 2.x, and nothing else. Tried versions: docs/libtorch.md.
+// Hides the differences between LibTorch 1.13 and 2.x, and nothing else. Tested versions: docs/libtorch.md.
 
 #include <atomic>
 #include <cstdint>
@@ -24,8 +24,8 @@
 
 namespace tutti::compat {
 
-// The key of a parameter in torch::optim::Optimizer::state(): first the address as text, later the address
-// itself.
+// Returns the key of a parameter in torch::optim::Optimizer::state(): the address as text in older versions,
+// the address itself in newer ones.
 template <class Optimizer>
 auto optimizer_state_key(Optimizer& optimizer, const torch::Tensor& parameter) {
   using Key = typename std::decay_t<decltype(optimizer.state())>::key_type;
@@ -38,7 +38,7 @@ auto optimizer_state_key(Optimizer& optimizer, const torch::Tensor& parameter) {
   }
 }
 
-// A node of our own in autograd's graph: a shared_ptr, later an intrusive_ptr.
+// Creates a node of our own in autograd's graph: a shared_ptr in older versions, later an intrusive_ptr.
 template <class Node, class... Args>
 auto make_node(Args&&... args) {
   using Pointer = std::decay_t<decltype(std::declval<const torch::Tensor&>().grad_fn())>;
@@ -49,8 +49,8 @@ auto make_node(Args&&... args) {
   }
 }
 
-// Autocast of one device type, off again (and its cache dropped) at the end of the scope. Without a type,
-// nothing.
+// Enables autocast for one device type until the end of the scope, and then clears its cache. Does nothing if
+// no type is given.
 class AutocastScope {
  public:
   AutocastScope(torch::DeviceType device, std::optional<torch::ScalarType> lower)
@@ -93,7 +93,7 @@ class AutocastScope {
   bool enabled_;
 };
 
-// To what autocast lowers on the CPU in this thread; nothing where it is off.
+// Returns the type to which autocast lowers on the CPU in this thread, or nullopt if it is off.
 inline std::optional<torch::ScalarType> cpu_autocast() {
 #if TUTTI_TORCH_AT_LEAST(2, 4)
   if (!at::autocast::is_autocast_enabled(torch::kCPU)) return std::nullopt;
@@ -104,7 +104,7 @@ inline std::optional<torch::ScalarType> cpu_autocast() {
 #endif
 }
 
-// Counts what this thread takes from the CPU's memory for tensors while it lives, less what it gives back.
+// While it lives, counts the bytes that this thread allocates for tensors on the CPU, less those it frees.
 class CountedAllocations {
  public:
   CountedAllocations()
@@ -112,7 +112,7 @@ class CountedAllocations {
   int64_t bytes() const { return count_->bytes; }
 
  private:
-  // The totals are int64_t, later size_t.
+  // The totals are int64_t in older versions, size_t in newer ones.
   template <class>
   struct TotalIn;
   template <class Total>
@@ -128,15 +128,15 @@ class CountedAllocations {
     }
     bool memoryProfilingEnabled() const override { return true; }
 
-    std::atomic<int64_t> bytes = 0;  // what it starts elsewhere may count too
+    std::atomic<int64_t> bytes = 0;  // threads that it starts may be counted too
   };
 
-  std::shared_ptr<Count> count_;  // shared with the thread's own list
+  std::shared_ptr<Count> count_;  // shared with LibTorch's list of this thread
   c10::DebugInfoGuard guard_;
 };
 
-// A moment on a device's current stream. Its time can be read since 2.4; before, all there is to know is that
-// it cannot.
+// An event on a device's current stream. Times can be read since LibTorch 2.4; before that,
+// milliseconds_until() returns nullopt.
 class TimedEvent {
  public:
   explicit TimedEvent(torch::Device device)
@@ -146,7 +146,7 @@ class TimedEvent {
   }
   bool passed() const { return event_.query(); }
   void wait() const { event_.synchronize(); }
-  // Both have to have passed.
+  // Requires that both events have passed.
   std::optional<double> milliseconds_until(const TimedEvent& later) const {
     return event_.elapsedTime(later.event_);
   }

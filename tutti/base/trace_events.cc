@@ -20,14 +20,14 @@ namespace fs = std::filesystem;
 constexpr size_t kSpansAtOnce = 1024;
 constexpr int64_t kNanoseconds = 1000;  // in a microsecond
 
-// A text that is no UTF-8 must not cost the file.
+// Replaces invalid UTF-8, which would otherwise make the whole file fail.
 std::string to_text(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
-// Viewers take process and thread 0 for the idle ones of the system.
+// Viewers treat process 0 and thread 0 as the idle ones of the system.
 int process_id(int number) { return number + 1; }
 size_t thread_id(size_t track) { return track + 1; }
 
-// What stands there is replaced by renaming, so that it has to be a file; a link stays one.
+// The file is replaced by renaming, so that an existing path must be a file. A symbolic link is kept.
 std::string target_of(const std::string& path) {
   std::error_code ignored;
   const fs::file_status status = fs::status(path, ignored);
@@ -150,9 +150,8 @@ void TraceFile::finish() {
 }
 
 void require_writable_trace(const std::string& path) {
-  const std::string temporary = temporary_for(target_of(path));
-  const FileWriter writer(temporary);
-  ::unlink(temporary.c_str());
+  static_cast<void>(target_of(path));  // fails if the path exists and is not a file
+  require_replaceable(path);
 }
 
 void write_trace(const std::string& path, const Timeline& timeline, const TraceProcess& process,

@@ -15,29 +15,29 @@
 
 namespace tutti {
 
-// When the first span began, by the timeline's clock; nothing where there are none. Looks at all of them.
+// Returns the beginning of the first span, by the timeline's clock, or nullopt. Reads all spans.
 std::optional<int64_t> first_begin(const Timeline& timeline);
 
 struct TraceProcess {
   int number = 0;
   std::string name = "";   // "worker/2 on host"
-  std::string label = "";  // beside it
-  // From the timeline's nanoseconds to those of the file.
+  std::string label = "";  // shown next to the name
+  // Converts the timeline's nanoseconds to those of the file.
   std::function<int64_t(int64_t)> time = [](int64_t own) { return own; };
 };
 
-// A timeline as Chrome's trace events (chrome://tracing, ui.perfetto.dev), piece by piece: what was recorded
-// until this was made. The timeline outlives it.
+// Converts a timeline to Chrome's trace events (chrome://tracing, ui.perfetto.dev), piece by piece. Includes
+// everything recorded before the construction. The timeline must outlive it.
 //   "Trace Event Format", Google, 2016: complete events ("X") and metadata ("M"), times in microseconds.
 class TraceEvents {
  public:
   TraceEvents(const Timeline& timeline, TraceProcess process);
 
-  // The next events, a line each, with commas between them: about so many bytes, nothing when all are out.
+  // Returns about `bytes` bytes of the next events, one per line, separated by commas; "" at the end.
   std::string next(size_t bytes);
 
   uint64_t spans() const;
-  // That were forgotten.
+  // The number of spans that the timeline had dropped.
   uint64_t dropped() const;
 
  private:
@@ -49,25 +49,25 @@ class TraceEvents {
   const Timeline& timeline_;
   const TraceProcess process_;
   const std::vector<Timeline::Track> tracks_;
-  std::string text_;  // that next() returns
+  std::string text_;  // the result of next() so far
   bool named_ = false;
   size_t track_ = 0;
-  uint64_t number_ = 0;  // of the next span in it
+  uint64_t number_ = 0;  // of the next span in that track
   std::vector<Timeline::Span> spans_;
-  std::unordered_map<std::string, std::string> quoted_;  // by the name without quotes
+  std::unordered_map<std::string, std::string> quoted_;  // keyed by the name without quotes
 };
 
-// A file of trace events on its way: under another name, until finish() gives it its own. Unfinished it
-// leaves nothing.
+// Writes a file of trace events. The file has a temporary name until finish() renames it. If it is not
+// finished, nothing is left behind.
 class TraceFile {
  public:
-  // Throws where the path cannot be written.
+  // Throws if the path cannot be written.
   TraceFile(std::string path, const Json& about);
   ~TraceFile();
   TraceFile(const TraceFile&) = delete;
   TraceFile& operator=(const TraceFile&) = delete;
 
-  // As from TraceEvents.
+  // Requires a text that TraceEvents::next() returned.
   void write(std::string_view events);
   void finish();
 
@@ -79,10 +79,10 @@ class TraceFile {
   bool finished_ = false;
 };
 
-// Throws where a TraceFile at this path would; leaves nothing there.
+// Throws if creating a TraceFile at this path would throw; leaves no file behind.
 void require_writable_trace(const std::string& path);
 
-// One process by itself; `about` lands beside the events.
+// Writes the trace of a single process. The file contains `about` next to the events.
 void write_trace(const std::string& path, const Timeline& timeline, const TraceProcess& process,
                  const Json& about);
 

@@ -6,7 +6,7 @@
 
 namespace tutti {
 
-// "float32", "bfloat16", "int64": how types are called wherever people read of them.
+// Returns the name of a type as shown to users: "float32", "bfloat16", "int64".
 inline std::string type_name(c10::ScalarType type) {
   switch (type) {
     case c10::ScalarType::Float:

@@ -4,7 +4,7 @@
 
 namespace tutti {
 
-// CMakeLists.txt reads it from this line.
+// CMakeLists.txt parses this line.
 inline constexpr std::string_view kVersion = "0.1.0";
 
 constexpr std::string_view version() { return kVersion; }

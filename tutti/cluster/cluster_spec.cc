@@ -15,7 +15,7 @@
 namespace tutti {
 namespace {
 
-// Far above any cluster; it keeps a mistyped index from being taken for a million missing tasks.
+// Far larger than any cluster. The limit prevents that a mistyped index means a million missing tasks.
 constexpr int kMaxIndex = 999'999;
 
 bool is_job_name(std::string_view name) {
@@ -27,18 +27,20 @@ bool is_job_name(std::string_view name) {
 void check_job(const std::string& job, const ClusterSpec::Tasks& tasks) {
   if (!is_job_name(job)) {
     fail(ErrorKind::InvalidArgument,
-         "cluster: '{}' is no job name: a letter first, then letters, digits and underscores", job);
+         "cluster: '{}' is not a job name: it has to begin with a letter, followed by letters, digits and "
+         "underscores",
+         job);
   }
   if (tasks.empty()) fail(ErrorKind::InvalidArgument, "cluster: job '{}' has no task", job);
   for (const int index : {tasks.begin()->first, tasks.rbegin()->first}) {
     if (index < 0 || index > kMaxIndex) {
-      fail(ErrorKind::InvalidArgument, "cluster: job '{}': {} is no task index (0 to {})", job, index,
+      fail(ErrorKind::InvalidArgument, "cluster: job '{}': {} is not a task index (0 to {})", job, index,
            kMaxIndex);
     }
   }
 }
 
-// Who has an address already; the address as its parts, since 'H:2222' and 'h:02222' are one place.
+// The owners of the addresses seen so far. Addresses are normalised: 'H:2222' and 'h:02222' are the same.
 class AddressBook {
  public:
   void add(const std::string& job, int index, const std::string& text) {
@@ -47,7 +49,7 @@ class AddressBook {
     const std::string task = fmt::format("/job:{}/task:{}", job, index);
     const auto [place, added] = owners_.emplace(tutti::to_string(address), task);
     if (!added) {
-      fail(ErrorKind::InvalidArgument, "cluster: {} and {} have one address, '{}'", place->second, task,
+      fail(ErrorKind::InvalidArgument, "cluster: {} and {} have the same address, '{}'", place->second, task,
            text);
     }
   }
@@ -77,14 +79,14 @@ std::pair<std::string, ClusterSpec::Tasks> parse_job(const std::string& piece) {
 
 std::string address_text(const Json& value, const std::string& job) {
   if (value.is_string()) return value.get<std::string>();
-  fail(ErrorKind::InvalidArgument, "cluster: job '{}': {} is no address; write \"HOST:PORT\"", job,
+  fail(ErrorKind::InvalidArgument, "cluster: job '{}': {} is not an address; write \"HOST:PORT\"", job,
        value.dump());
 }
 
 int task_index(const std::string& text, const std::string& job) {
   const auto index = parse_int(text);
   if (!index || *index < 0 || *index > kMaxIndex) {
-    fail(ErrorKind::InvalidArgument, "cluster: job '{}': '{}' is no task index (0 to {})", job, text,
+    fail(ErrorKind::InvalidArgument, "cluster: job '{}': '{}' is not a task index (0 to {})", job, text,
          kMaxIndex);
   }
   return static_cast<int>(*index);

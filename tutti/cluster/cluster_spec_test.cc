@@ -67,7 +67,7 @@ TEST(ClusterSpec, reads_back_what_it_writes) {
 TEST(ClusterSpec, one_address_has_one_task) {
   expect_refused(AllOf(HasSubstr("/job:ps/task:0"), HasSubstr("/job:worker/task:1"), HasSubstr("'H:02222'")),
                  "ps|h:2222,worker|h:1;H:02222");
-  expect_refused(HasSubstr("one address"), R"({"w": {"3": "h:1", "4": "h:1"}})");
+  expect_refused(HasSubstr("the same address"), R"({"w": {"3": "h:1", "4": "h:1"}})");
 }
 
 TEST(ClusterSpec, port_zero_is_chosen_later_and_may_repeat) {
@@ -79,11 +79,11 @@ TEST(ClusterSpec, the_bad_piece_is_quoted) {
   expect_refused(HasSubstr("'worker'"), "ps|h:1,worker");
   expect_refused(HasSubstr("'worker|h:1|h:2'"), "worker|h:1|h:2");
   expect_refused(HasSubstr("job 'ps' has no task"), "ps|,worker|h:1");
-  expect_refused(HasSubstr("'' is no job name"), "|h:1");
-  expect_refused(HasSubstr("'2ps' is no job name"), "2ps|h:1");
-  expect_refused(HasSubstr("'_ps' is no job name"), "_ps|h:1");
-  expect_refused(HasSubstr("' worker' is no job name"), "ps|h:1, worker|h:2");
-  expect_refused(HasSubstr("'a-b' is no job name"), "a-b|h:1");
+  expect_refused(HasSubstr("'' is not a job name"), "|h:1");
+  expect_refused(HasSubstr("'2ps' is not a job name"), "2ps|h:1");
+  expect_refused(HasSubstr("'_ps' is not a job name"), "_ps|h:1");
+  expect_refused(HasSubstr("' worker' is not a job name"), "ps|h:1, worker|h:2");
+  expect_refused(HasSubstr("'a-b' is not a job name"), "a-b|h:1");
   expect_refused(AllOf(HasSubstr("task 1"), HasSubstr("'ps|h:1;'")), "ps|h:1;");
   expect_refused(HasSubstr("task 0"), "ps|;h:1");
   expect_refused(HasSubstr("''"), "ps|h:1,");
@@ -97,14 +97,14 @@ TEST(ClusterSpec, bad_json_is_quoted) {
   expect_refused(HasSubstr("line 1"), R"({"ps": ["h:1")");
   expect_refused(HasSubstr("stands twice"), R"({"ps": ["h:1"], "ps": ["h:2"]})");
   expect_refused(HasSubstr("'ps' is a text"), R"({"ps": "h:1"})");
-  expect_refused(HasSubstr("'ps': 5 is no address"), R"({"ps": ["h:1", 5]})");
+  expect_refused(HasSubstr("'ps': 5 is not an address"), R"({"ps": ["h:1", 5]})");
   expect_refused(HasSubstr("'ps' has no task"), R"({"ps": []})");
   expect_refused(HasSubstr("'ps' has no task"), R"({"ps": {}})");
-  expect_refused(HasSubstr("'x' is no task index"), R"({"ps": {"x": "h:1"}})");
-  expect_refused(HasSubstr("'-1' is no task index"), R"({"ps": {"-1": "h:1"}})");
-  expect_refused(HasSubstr("'2000000000' is no task index"), R"({"ps": {"2000000000": "h:1"}})");
+  expect_refused(HasSubstr("'x' is not a task index"), R"({"ps": {"x": "h:1"}})");
+  expect_refused(HasSubstr("'-1' is not a task index"), R"({"ps": {"-1": "h:1"}})");
+  expect_refused(HasSubstr("'2000000000' is not a task index"), R"({"ps": {"2000000000": "h:1"}})");
   expect_refused(HasSubstr("'ps' has task 01 twice"), R"({"ps": {"1": "h:1", "01": "h:2"}})");
-  expect_refused(HasSubstr("'worker' is no task index"), R"({"cluster": {"worker": ["h:1"]}})");
+  expect_refused(HasSubstr("'worker' is not a task index"), R"({"cluster": {"worker": ["h:1"]}})");
   expect_error(ErrorKind::InvalidArgument, HasSubstr("a list, not an object"),
                [] { ClusterSpec::from_json("[1]"); });
 }

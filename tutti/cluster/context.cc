@@ -1,12 +1,23 @@
 #include "tutti/cluster/context.h"
 
+#include <algorithm>
+#include <filesystem>
 #include <limits>
+#include <mutex>
+#include <optional>
+#include <set>
 #include <utility>
 
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
 #include "tutti/base/error.h"
+#include "tutti/base/file.h"
+#include "tutti/base/json.h"
 #include "tutti/cluster/cores.h"
 #include "tutti/cluster/device.h"
 #include "tutti/cluster/roles.h"
+#include "tutti/cluster/threads.h"
 
 namespace tutti {
 namespace {
@@ -26,7 +37,7 @@ std::shared_ptr<Timeline> make_timeline(const Flags& flags) {
   return timeline;
 }
 
-// A server keeps its slice in memory that it sends from: it takes a GPU only where it is told to.
+// A server sends its part from host memory, so it uses a GPU only if --device asks for one.
 c10::Device device_of(const Flags& flags, const Identity& identity) {
   if (flags.device == "cpu" || (flags.device == "auto" && is_server_job(identity.task.job))) {
     return {c10::DeviceType::CPU};
@@ -36,27 +47,195 @@ c10::Device device_of(const Flags& flags, const Identity& identity) {
 
 int threads_of(const Flags& flags, const Identity& identity) {
   if (flags.threads < 0 || flags.threads > std::numeric_limits<int>::max()) {
-    fail(ErrorKind::InvalidArgument, "--threads {} is no number of threads", flags.threads);
+    fail(ErrorKind::InvalidArgument, "--threads {} is not a number of threads", flags.threads);
   }
   if (flags.threads > 0) return static_cast<int>(flags.threads);
   return share_of_cores(identity.membership.local_world);
 }
 
+// A program may set its flags without parsing them.
+Flags checked(Flags flags) {
+  if (flags.lanes < 0 || flags.lanes > kMostLanes)
+    fail(ErrorKind::InvalidArgument, "--lanes {}: expected 0 to {}", flags.lanes, kMostLanes);
+  if (flags.batch < 1) fail(ErrorKind::InvalidArgument, "--batch {}: expected 1 or more", flags.batch);
+  if (!flags.report.empty() && flags.report == flags.timeline)
+    fail(ErrorKind::InvalidArgument, "--report and --timeline name the same file: {}", flags.report);
+  return flags;
+}
+
+// Returns the identity from the environment if this process is one of several tasks, else nullopt.
+std::optional<Identity> place_among_others() {
+  try {
+    Identity found = discover(Flags(), Environment::of_process());
+    if (found.membership.world > 1 || found.is_evaluator || is_server_job(found.task.job)) return found;
+  } catch (const Error&) {
+    // Contradictory variables are reported only to callers of discover().
+  }
+  return std::nullopt;
+}
+
+void require_own_place(const Identity& identity) {
+  if (identity.source != Identity().source || identity.membership.world != 1) return;
+  if (const auto found = place_among_others()) {
+    fail(
+        ErrorKind::InvalidArgument,
+        "this process is {} in a job of {} workers (found through {}), but its Context was given an Identity "
+        "that stands alone. Use Context(flags), which finds the place of this process, or tutti::run(). To "
+        "work alone on purpose, set Identity::source",
+        found->task.short_name(), found->membership.world, found->source);
+  }
+}
+
+DeviceSpec spec_of(const Task& task) {
+  DeviceSpec spec;
+  spec.job = task.job;
+  spec.replica = 0;
+  spec.task = task.index;
+  return spec;
+}
+
+DeviceSpec spec_of(const Task& task, c10::Device device) {
+  DeviceSpec spec = spec_of(task);
+  spec.device_type = device.is_cpu() ? "CPU" : "GPU";
+  spec.device_index = device.has_index() ? device.index() : 0;
+  return spec;
+}
+
+// If the launcher provides no addresses, only the number of the other workers is known.
+std::vector<Task> all_workers(const Identity& identity) {
+  if (!identity.cluster.empty()) return workers_of(identity.cluster);
+  if (identity.membership.world == 1) return {identity.task};
+  std::vector<Task> workers;
+  for (int rank = 0; rank < identity.membership.world; ++rank)
+    workers.push_back({.job = identity.task.job, .index = rank});
+  return workers;
+}
+
+// Returns the device as far as this task can know it.
+DeviceSpec device_of_task(const Task& task, const Flags& flags, const Identity& identity, c10::Device own) {
+  const bool is_given = flags.device != "auto";
+  if (is_given ? own.is_cpu() : is_server_job(task.job)) return spec_of(task, c10::DeviceType::CPU);
+  if (!identity.cluster.empty() && is_on_same_host(identity.cluster, task, identity.task)) {
+    const Membership membership = identity_in(identity.cluster, task, identity.source).membership;
+    return spec_of(task, choose_device(flags.device, membership.local_rank, count_gpus()));
+  }
+  DeviceSpec spec = spec_of(task);
+  if (is_given) spec.device_type = "GPU";
+  return spec;
+}
+
+// Fails at the start, and not after hours of training, if the path cannot be written.
+void require_writable_report(const std::string& path) {
+  if (path.empty()) return;
+  try {
+    require_replaceable(path);
+  } catch (const Error& error) {
+    fail(error.kind(), "--report: {}", error.what());
+  }
+}
+
 }  // namespace
 
-Context::Context(Flags flags, Identity identity)
-    : flags_(std::move(flags)),
+struct Context::Claims {
+  std::mutex mutex;
+  std::set<std::string> folders;  // guarded by mutex
+};
+
+Context::Context(const Flags& flags, FlagValues values)
+    : Context(flags, discover(flags, Environment::of_process()), std::move(values)) {
+  set_threads(threads_);
+}
+
+Context::Context(Flags flags, Identity identity, FlagValues values)
+    : flags_(checked(std::move(flags))),
+      flag_values_(values.empty() ? values_of(flags_) : std::move(values)),
       identity_(std::move(identity)),
       log_(make_log(flags_, identity_)),
       timeline_(make_timeline(flags_)),
+      claims_(std::make_shared<Claims>()),
       device_(device_of(flags_, identity_)),
-      threads_(threads_of(flags_, identity_)) {}
+      threads_(threads_of(flags_, identity_)) {
+  require_own_place(identity_);
+  if (flags_.threads > 0) set_threads(threads_);
+  if (flags_.inter_op_threads > 0) set_inter_op_threads(static_cast<int>(flags_.inter_op_threads));
+  if (is_chief()) require_writable_report(flags_.report);
+}
 
 Context Context::with_run(const std::string& logdir, const std::string& resume) const {
   Context other = *this;
   other.flags_.logdir = logdir;
   other.flags_.resume = resume;
+  for (FlagValue& flag : other.flag_values_) {
+    if (flag.name == "--logdir") flag.text = logdir;
+    if (flag.name == "--resume") flag.text = resume;
+  }
   return other;
+}
+
+int Context::rank_at(const Task& task) const {
+  const std::vector<Task> workers = all_workers(identity_);
+  const auto found = std::find(workers.begin(), workers.end(), task);
+  if (found == workers.end())
+    fail(ErrorKind::InvalidArgument, "{} is no worker of this job, which has {} workers ({} to {})",
+         task.short_name(), workers.size(), workers.front().short_name(), workers.back().short_name());
+  return static_cast<int>(found - workers.begin());
+}
+
+std::vector<DeviceSpec> Context::devices() const {
+  std::vector<Task> tasks = all_workers(identity_);
+  for (const Task& server : servers_of(identity_.cluster)) tasks.push_back(server);
+  std::vector<DeviceSpec> devices;
+  for (const Task& task : tasks)
+    devices.push_back(task == identity_.task ? spec_of(task, device_)
+                                             : device_of_task(task, flags_, identity_, device_));
+  return devices;
+}
+
+std::vector<DeviceSpec> Context::local_devices() const {
+  std::vector<DeviceSpec> devices = {spec_of(task(), c10::DeviceType::CPU)};
+  for (int gpu = 0; gpu < num_gpus(); ++gpu)
+    devices.push_back(spec_of(task(), {c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(gpu)}));
+  return devices;
+}
+
+int Context::num_gpus() const { return count_gpus(); }
+
+std::string Context::tf_config() const {
+  if (cluster().empty() && world() > 1) return "";
+  Json config = Json::object();
+  if (!cluster().empty()) config["cluster"] = Json::parse(cluster().to_json());
+  config["task"] = {{"type", task().job}, {"index", task().index}};
+  return config.dump();
+}
+
+void Context::require_worker() const {
+  if (identity_.is_evaluator) {
+    fail(ErrorKind::InvalidArgument,
+         "{} is an evaluator, and evaluating beside the training is not supported yet: this task trains "
+         "nothing. End it with exit code 0, as tutti::run() does, and evaluate in the chief",
+         task().short_name());
+  }
+  if (is_server_job(task().job)) {
+    fail(ErrorKind::InvalidArgument,
+         "{} is a parameter server, which trains nothing: call tutti::serve(context) in it, as tutti::run() "
+         "does",
+         task().short_name());
+  }
+}
+
+std::vector<std::string> Context::shared_flags() const {
+  std::vector<std::string> lines;
+  for (const FlagValue& flag : flag_values_) {
+    if (flag.scope != FlagScope::Local) lines.push_back(fmt::format("{} {}", flag.name, flag.text));
+  }
+  return lines;
+}
+
+bool Context::claim_folder(const std::string& path) const {
+  std::string normal = std::filesystem::absolute(path).lexically_normal().string();
+  if (normal.ends_with('/')) normal.pop_back();
+  const std::lock_guard lock(claims_->mutex);
+  return claims_->folders.insert(normal).second;
 }
 
 }  // namespace tutti

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <c10/core/Device.h>
 
@@ -11,18 +12,26 @@
 #include "tutti/base/flags.h"
 #include "tutti/base/log.h"
 #include "tutti/base/timeline.h"
+#include "tutti/cluster/device_spec.h"
 #include "tutti/cluster/identity.h"
 
 namespace tutti {
 
-// Who this process is, where it runs and what it was asked to do: built once in main and passed on, never
-// global. Immutable but for the membership; cheap to read from any thread.
+// The identity of this process, its device and its flags. Built once in main and passed on, never global.
+// Immutable except for the membership; cheap to read from any thread.
 class Context {
  public:
-  // Finds the device and the number of threads; `identity` comes from discover().
-  Context(Flags flags, Identity identity);
+  // For a program that does not use tutti::run(): finds the task of this process in the flags and the
+  // environment, as discover() does, chooses the device and sets the number of threads. `values` are those of
+  // all flags, including the program's own (FlagSet::values()); empty: those of the standard flags.
+  explicit Context(const Flags& flags, FlagValues values = {});
 
-  // The same task with another --logdir and --resume, for one of several trainings of a program.
+  // Takes a known identity: a result of discover(), or one made by hand. Sets the number of threads
+  // only if the flags give one. Throws InvalidArgument if `identity` is the default, a single process,
+  // although a launcher has started this process as one of several.
+  Context(Flags flags, Identity identity, FlagValues values = {});
+
+  // Returns a copy with another --logdir and --resume, for one of several trainings of a program.
   Context with_run(const std::string& logdir, const std::string& resume) const;
 
   int rank() const { return identity_.membership.rank; }
@@ -34,29 +43,57 @@ class Context {
   const ClusterSpec& cluster() const { return identity_.cluster; }
   const Identity& identity() const { return identity_; }
 
+  // Returns the rank of a worker. Throws InvalidArgument if the job has no such worker.
+  int rank_at(const Task& task) const;
+  // Returns one device for each task of the job, on which that task computes: the workers in the order of
+  // their ranks, then the servers. The type and the index are left open if only the other task knows them, as
+  // for tasks on other hosts if --device is auto.
+  std::vector<DeviceSpec> devices() const;
+  // Returns the devices of this host that this process may use, named after this task: the CPU, then the
+  // GPUs.
+  std::vector<DeviceSpec> local_devices() const;
+  // Returns the number of GPUs that this process may use.
+  int num_gpus() const;
+  // Returns the cluster and this task as the text of the environment variable TF_CONFIG, or "" if the
+  // launcher provides no addresses (MPI, Slurm, torchrun).
+  std::string tf_config() const;
+  // Throws InvalidArgument if this task does not train: a parameter server or an evaluator.
+  void require_worker() const;
+
   const Flags& flags() const { return flags_; }
+  // All flags of the program, including its own, with their values as text. The secret is hidden.
+  const FlagValues& flag_values() const { return flag_values_; }
+  // Returns the flags that have to be the same on all tasks, one line each: "--batch 32".
+  std::vector<std::string> shared_flags() const;
+  // Claims a log directory for one training of this program. Returns false if this context or a copy has
+  // claimed it before: the trainings would overwrite and resume each other's checkpoints. Thread-safe.
+  bool claim_folder(const std::string& path) const;
   const Log& log() const { return log_; }
-  // Whether the workers have been connected, which is done once (comm/connect.h).
+  // True after the workers have been connected, which happens once (comm/connect.h).
   std::atomic<bool>& connected() const { return *connected_; }
-  // Where what this process does is noted down, with --timeline; else null.
+  // Records the spans of this process with --timeline; else null.
   Timeline* timeline() const { return timeline_.get(); }
-  // One GPU per local rank, or the CPU; what --device says goes first.
+  // The device of --device; by default the GPU of the local rank, or the CPU.
   c10::Device device() const { return device_; }
-  // Threads inside one kernel: --threads, else share_of_cores(). Fixed, since kernels may sum in another
-  // order. Nothing is set by building a Context: tutti::run() does that.
+  // The number of threads inside one kernel: --threads, else share_of_cores(). Never changes, because kernels
+  // may sum in a different order with another number.
   int threads() const { return threads_; }
-  // The number of lanes: --lanes, else one for every worker that computes, which a master does not.
+  // The number of lanes: --lanes, else one per worker that computes; an in-graph master does not.
   int64_t lanes() const {
     if (flags_.lanes > 0) return flags_.lanes;
     return flags_.strategy == "in-graph" && world() > 1 ? world() - 1 : world();
   }
 
  private:
+  struct Claims;
+
   Flags flags_;
+  FlagValues flag_values_;
   Identity identity_;
   Log log_;
-  std::shared_ptr<Timeline> timeline_;  // shared by the copies of this
-  std::shared_ptr<std::atomic<bool>> connected_ = std::make_shared<std::atomic<bool>>(false);  // likewise
+  std::shared_ptr<Timeline> timeline_;  // shared by the copies
+  std::shared_ptr<std::atomic<bool>> connected_ = std::make_shared<std::atomic<bool>>(false);  // shared too
+  std::shared_ptr<Claims> claims_;                                                             // shared too
   c10::Device device_;
   int threads_;
 };

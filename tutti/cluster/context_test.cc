@@ -1,15 +1,23 @@
 #include "tutti/cluster/context.h"
 
+#include <cstdlib>
+#include <dlfcn.h>
+#include <map>
+
+#include <ATen/Parallel.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tutti/base/test_errors.h"
+#include "tutti/base/test_folder.h"
 #include "tutti/cluster/roles.h"
 #include "tutti/cluster/test_identity.h"
 
 namespace tutti {
 namespace {
 
+using testing::AllOf;
+using testing::ElementsAre;
 using testing::HasSubstr;
 
 Flags on_cpu() {
@@ -35,6 +43,26 @@ TEST(Context, is_what_discovery_found) {
   EXPECT_EQ(context.cluster().num_tasks("worker"), 2);
   EXPECT_EQ(context.lanes(), 3);
   EXPECT_TRUE(context.device().is_cpu());
+}
+
+TEST(Context, refuses_a_report_in_the_place_of_the_timeline) {
+  Flags flags = on_cpu();
+  flags.report = flags.timeline = "out.json";
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("name the same file: out.json"),
+               [&] { Context(flags, Identity()); });
+}
+
+TEST(Context, refuses_a_report_that_the_chief_could_not_write) {
+  const TestFolder folder;
+  Flags flags = on_cpu();
+  flags.report = folder / "no/such/report.json";
+  const std::string cluster = "worker|a:1;b:1";
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("--report: opening"),
+               [&] { Context(flags, identity(cluster, "worker", 0)); });
+  const Context does_not_write(flags, identity(cluster, "worker", 1));
+  flags.report = folder.path();
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("is a directory"),
+               [&] { Context(flags, identity(cluster, "worker", 0)); });
 }
 
 TEST(Context, alone_is_chief_of_a_world_of_one) {
@@ -87,6 +115,183 @@ TEST(Context, refuses_devices_and_threads_that_are_none) {
   flags = on_cpu();
   flags.threads = -1;
   expect_error(ErrorKind::InvalidArgument, HasSubstr("--threads -1"), [&] { Context(flags, Identity()); });
+}
+
+// Sets environment variables of this process for its lifetime, as a launcher would.
+class InEnvironment {
+ public:
+  explicit InEnvironment(std::map<std::string, std::string> variables) : variables_(std::move(variables)) {
+    for (const auto& [name, value] : variables_) setenv(name.c_str(), value.c_str(), 1);
+  }
+  ~InEnvironment() {
+    for (const auto& [name, value] : variables_) unsetenv(name.c_str());
+  }
+  InEnvironment(const InEnvironment&) = delete;
+  InEnvironment& operator=(const InEnvironment&) = delete;
+
+ private:
+  std::map<std::string, std::string> variables_;
+};
+
+const std::map<std::string, std::string> kByTuttiRun = {
+    {"TUTTI_CLUSTER_SPEC", "worker|127.0.0.1:1;127.0.0.1:2"},
+    {"TUTTI_JOB_NAME", "worker"},
+    {"TUTTI_TASK_INDEX", "1"},
+    {kLaunchVariable, "k3y"}};
+
+// A program that fills in its Flags itself has not read the variables.
+TEST(Context, of_flags_alone_finds_the_place_that_tutti_run_gave) {
+  const InEnvironment launched(kByTuttiRun);
+  const Context context(on_cpu());
+  EXPECT_EQ(context.rank(), 1);
+  EXPECT_EQ(context.world(), 2);
+  EXPECT_EQ(context.identity().launch, "k3y");
+}
+
+TEST(Context, of_flags_alone_finds_the_place_that_other_launchers_gave) {
+  const std::map<std::string, std::string> variables = {
+      {"TF_CONFIG",
+       R"({"cluster": {"chief": ["a:1"], "worker": ["b:1"]}, "task": {"type": "worker", "index": 0}})"}};
+  const InEnvironment launched(variables);
+  EXPECT_EQ(Context(on_cpu()).rank(), 1);
+}
+
+TEST(Context, of_flags_alone_refuses_a_variable_that_is_no_index) {
+  auto variables = kByTuttiRun;
+  variables["TUTTI_TASK_INDEX"] = "one";
+  const InEnvironment launched(variables);
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("TUTTI_TASK_INDEX: 'one'"), [] { Context{on_cpu()}; });
+}
+
+TEST(Context, that_would_train_alone_in_a_job_of_several_is_refused) {
+  const InEnvironment launched(kByTuttiRun);
+  expect_error(ErrorKind::InvalidArgument,
+               AllOf(HasSubstr("worker/1 in a job of 2 workers"), HasSubstr("Context(flags)")),
+               [] { Context(on_cpu(), Identity()); });
+  Identity alone;
+  alone.source = "this test";
+  EXPECT_EQ(Context(on_cpu(), alone).world(), 1);
+  EXPECT_EQ(Context(on_cpu(), identity("worker|a:1;a:2", "worker", 1)).rank(), 1);
+}
+
+TEST(Context, alone_under_a_launcher_of_one_is_fine) {
+  auto variables = kByTuttiRun;
+  variables["TUTTI_CLUSTER_SPEC"] = "worker|127.0.0.1:1";
+  variables["TUTTI_TASK_INDEX"] = "0";
+  const InEnvironment launched(variables);
+  EXPECT_EQ(Context(on_cpu(), Identity()).world(), 1);
+}
+
+// Includes the threads of OpenBLAS, which LibTorch does not set.
+TEST(Context, sets_the_threads_that_the_flags_name) {
+  const auto openblas = reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, "openblas_get_num_threads"));
+  for (const int threads : {2, 1}) {
+    Flags flags = on_cpu();
+    flags.threads = threads;
+    const Context context(flags, Identity());
+    EXPECT_EQ(at::get_num_threads(), threads);
+    if (openblas != nullptr) {
+      EXPECT_EQ(openblas(), threads);
+    }
+  }
+  if (openblas == nullptr) GTEST_SKIP() << "NOT TESTED: LibTorch's BLAS is not OpenBLAS";
+}
+
+std::vector<std::string> names_of(const std::vector<DeviceSpec>& devices) {
+  std::vector<std::string> names;
+  for (const DeviceSpec& device : devices) names.push_back(device.to_string());
+  return names;
+}
+
+TEST(Context, names_the_devices_of_the_job_in_the_order_of_the_ranks) {
+  const std::string cluster = "ps|a:1,chief|a:2,worker|a:3;b:3";
+  const Context context(on_cpu(), identity(cluster, "worker", 0));
+  EXPECT_THAT(
+      names_of(context.devices()),
+      ElementsAre("/job:chief/replica:0/task:0/device:CPU:0", "/job:worker/replica:0/task:0/device:CPU:0",
+                  "/job:worker/replica:0/task:1/device:CPU:0", "/job:ps/replica:0/task:0/device:CPU:0"));
+  EXPECT_EQ(context.devices().at(static_cast<size_t>(context.rank_at({.job = "worker", .index = 1}))).task,
+            1);
+  EXPECT_EQ(context.local_devices().front().to_string(), "/job:worker/replica:0/task:0/device:CPU:0");
+  EXPECT_EQ(context.local_devices().size(), 1U + static_cast<size_t>(context.num_gpus()));
+}
+
+// With --device auto, a host knows only its own GPUs.
+TEST(Context, leaves_open_what_only_other_hosts_know) {
+  const Context context(Flags(), identity("worker|a:1;b:1,ps|b:2", "worker", 0));
+  EXPECT_THAT(names_of(context.devices()),
+              ElementsAre(context.num_gpus() > 0 ? "/job:worker/replica:0/task:0/device:GPU:0"
+                                                 : "/job:worker/replica:0/task:0/device:CPU:0",
+                          "/job:worker/replica:0/task:1", "/job:ps/replica:0/task:0/device:CPU:0"));
+}
+
+TEST(Context, knows_the_ranks_of_all_workers) {
+  const Context context(on_cpu(), identity("ps|a:1,worker|a:3;b:3,chief|a:2", "ps", 0));
+  EXPECT_EQ(context.rank_at({.job = "chief", .index = 0}), 0);
+  EXPECT_EQ(context.rank_at({.job = "worker", .index = 1}), 2);
+  for (const Task& task : {Task{"worker", 2}, Task{"ps", 0}})
+    expect_error(ErrorKind::InvalidArgument, AllOf(HasSubstr(task.short_name()), HasSubstr("3 workers")),
+                 [&] { context.rank_at(task); });
+}
+
+TEST(Context, knows_the_ranks_also_where_nobody_names_addresses) {
+  Identity identity;
+  identity.task = {.job = "worker", .index = 1};
+  identity.membership = {.rank = 1, .world = 3};
+  identity.source = "MPI";
+  const Context context(on_cpu(), identity);
+  EXPECT_EQ(context.rank_at({.job = "worker", .index = 2}), 2);
+  EXPECT_EQ(context.devices().size(), 3U);
+  EXPECT_EQ(context.tf_config(), "");
+}
+
+// Reading the text back gives the same task of the same cluster.
+TEST(Context, tells_the_cluster_as_the_text_of_TF_CONFIG) {
+  for (const char* job : {"worker", "ps"}) {
+    const Context context(on_cpu(), identity("zebra|a:5,ps|a:1,chief|a:2,worker|a:3;b:3", job, 0));
+    const Identity read = discover(Flags(), Environment({{"TF_CONFIG", context.tf_config()}}));
+    EXPECT_EQ(read.source, "TF_CONFIG");
+    EXPECT_EQ(read.task, context.task());
+    EXPECT_EQ(read.membership.rank, context.rank());
+    EXPECT_EQ(read.cluster.to_string(), context.cluster().to_string());
+  }
+  EXPECT_EQ(Context(on_cpu(), Identity()).tf_config(), R"({"task":{"type":"worker","index":0}})");
+}
+
+TEST(Context, of_a_task_that_trains_nothing_says_so) {
+  Context(on_cpu(), Identity()).require_worker();
+  expect_error(ErrorKind::InvalidArgument, AllOf(HasSubstr("ps/0"), HasSubstr("tutti::serve")),
+               [] { Context(on_cpu(), identity("ps|a:1,worker|a:2", "ps", 0)).require_worker(); });
+  expect_error(ErrorKind::InvalidArgument, AllOf(HasSubstr("evaluator/0"), HasSubstr("not supported yet")),
+               [] { Context(on_cpu(), identity("", "evaluator", 0)).require_worker(); });
+}
+
+TEST(Context, tells_the_values_of_all_flags_and_which_of_them_all_tasks_share) {
+  using testing::Contains;
+  Flags flags = on_cpu();
+  flags.batch = 7;
+  flags.logdir = "/a";
+  const Context context(flags, identity("worker|a:1;b:1", "worker", 0));
+  EXPECT_EQ(context.flag_values().size(), values_of(flags).size());
+  EXPECT_THAT(context.shared_flags(), Contains("--batch 7"));
+  EXPECT_THAT(context.shared_flags(), testing::Not(Contains(HasSubstr("--logdir"))));
+  const Context other = context.with_run("/b", "never");
+  for (const FlagValue& flag : other.flag_values()) {
+    if (flag.name == "--logdir") {
+      EXPECT_EQ(flag.text, "/b");
+    }
+    if (flag.name == "--resume") {
+      EXPECT_EQ(flag.text, "never");
+    }
+  }
+}
+
+TEST(Context, gives_a_folder_to_one_training_of_the_program) {
+  const Context context(on_cpu(), identity("worker|a:1;b:1", "worker", 0));
+  const Context copy = context.with_run("/run", "auto");
+  EXPECT_TRUE(context.claim_folder("/run"));
+  EXPECT_FALSE(copy.claim_folder("/other/../run/"));
+  EXPECT_TRUE(copy.claim_folder("/run/g"));
 }
 
 }  // namespace

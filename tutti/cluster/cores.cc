@@ -8,12 +8,12 @@
 namespace tutti {
 namespace {
 
-// Cores that a process may run on; 0 is this one.
+// Returns the number of cores that a process may run on; 0 is this process.
 int cores_of(pid_t process) {
   cpu_set_t cores;
   CPU_ZERO(&cores);
   if (sched_getaffinity(process, sizeof(cores), &cores) == 0) return std::max(1, CPU_COUNT(&cores));
-  // Another user's parent, or more cores than a cpu_set_t has room for.
+  // The parent belongs to another user, or there are more cores than a cpu_set_t can hold.
   return process == 0 ? std::max(1, static_cast<int>(std::thread::hardware_concurrency())) : cores_of(0);
 }
 

@@ -2,13 +2,13 @@
 
 namespace tutti {
 
-// Cores for one of `local_world` tasks that share this host: an equal part of those that the process that
-// started this one may use, and never more than this one may use itself. So it holds for a launcher that
-// gives every task cores of its own, for one that binds several to one socket, and for one that binds none;
-// taskset and containers count. At least 1.
+// Returns the number of cores for one of `local_world` tasks on this host, at least 1: an equal share of
+// the cores of the parent process, but not more than this process may use itself. This covers launchers
+// that give every task its own cores, bind several to one socket, or bind none. Respects taskset and
+// containers.
 int share_of_cores(int local_world);
 
-// Whether `local_world` tasks that share this host need not share a core, by the same reckoning.
+// Returns true if, counted in the same way, each of `local_world` tasks on this host can have a core.
 bool have_a_core_each(int local_world);
 
 }  // namespace tutti

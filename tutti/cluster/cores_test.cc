@@ -27,7 +27,7 @@ void keep_only(int wanted) {
   sched_setaffinity(0, sizeof(cores), &cores);
 }
 
-// What `ask` says in a child that keeps `own` cores, under a parent that keeps `together` of them.
+// Returns the result of `ask` in a child with `own` cores, whose parent has `together` cores.
 int in_grandchild(int together, int own, const std::function<int()>& ask) {
   const pid_t parent = fork();
   if (parent == 0) {
@@ -75,7 +75,7 @@ TEST(Cores, each_task_has_one_where_its_launcher_has_enough) {
     return in_grandchild(together, own, [&] { return have_a_core_each(local_world) ? 1 : 0; });
   };
   const int all = cores_now();
-  EXPECT_EQ(in_child(all, 1, all), 1);  // pinned to one each
+  EXPECT_EQ(in_child(all, 1, all), 1);  // each pinned to one core
   EXPECT_EQ(in_child(all, all, all), 1);
   EXPECT_EQ(in_child(all, all, all + 1), 0);
   EXPECT_EQ(in_child(1, 1, 1), 1);

@@ -15,7 +15,7 @@
 namespace tutti {
 namespace {
 
-// "cuda:1" and "gpu" in the words of a DeviceSpec.
+// Parses "cuda:1" and "gpu", or a DeviceSpec.
 DeviceSpec read_device(std::string_view asked) {
   if (asked.starts_with('/')) return DeviceSpec::parse(asked);
   const auto colon = asked.find(':');
@@ -34,9 +34,9 @@ c10::Device gpu(int index) { return {c10::DeviceType::CUDA, static_cast<c10::Dev
 c10::Device choose_gpu(std::string_view asked, std::optional<int> index, int local_rank, int gpus) {
   if (gpus == 0) {
     fail(ErrorKind::InvalidArgument,
-         "--device '{}': LibTorch finds no GPU here. Use --device cpu or auto; if there is one, look at its "
-         "driver, at "
-         "CUDA_VISIBLE_DEVICES, and whether this LibTorch was built with CUDA (`tutti doctor` tells)",
+         "--device '{}': LibTorch finds no GPU here. Use --device cpu or auto; if there is a GPU, check its "
+         "driver, CUDA_VISIBLE_DEVICES, and whether this LibTorch was built with CUDA (`tutti doctor` shows "
+         "it)",
          asked);
   }
   if (index && *index >= gpus) {
@@ -53,18 +53,19 @@ c10::Device choose_device(std::string_view asked, int local_rank, int gpus) {
   const DeviceSpec spec = read_device(asked);
   if (spec.job || spec.task || spec.replica) {
     fail(ErrorKind::InvalidArgument,
-         "--device '{}' names a task; here it is a device of this one, such as /gpu:0", asked);
+         "--device '{}' names a task, but has to name a device of this task, such as /gpu:0", asked);
   }
   const std::string type = spec.device_type.value_or("");
   if (type == "CPU") {
     if (spec.device_index.value_or(0) != 0) {
-      fail(ErrorKind::InvalidArgument, "--device '{}': the CPU is one device, /cpu:0, with all its cores",
-           asked);
+      fail(ErrorKind::InvalidArgument,
+           "--device '{}': there is only one CPU device, /cpu:0, which has all cores", asked);
     }
     return {c10::DeviceType::CPU};
   }
   if (type == "GPU" || type == "CUDA") return choose_gpu(asked, spec.device_index, local_rank, gpus);
-  fail(ErrorKind::InvalidArgument, "--device '{}' is of no type that Tutti uses: CPU or GPU", asked);
+  fail(ErrorKind::InvalidArgument, "--device '{}' has a type that Tutti does not support: use CPU or GPU",
+       asked);
 }
 
 int count_gpus() { return torch::cuda::is_available() ? static_cast<int>(torch::cuda::device_count()) : 0; }

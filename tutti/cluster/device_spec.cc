@@ -27,7 +27,7 @@ std::string upper(std::string_view text) {
   return raised;
 }
 
-// Reads the pieces between the slashes, one after the other, into a spec.
+// Parses the parts between the slashes into a spec.
 class Parser {
  public:
   explicit Parser(std::string_view whole) : whole_(whole) {}
@@ -65,7 +65,7 @@ class Parser {
   void read_field(const std::string& piece, const std::string& key, const std::string& value) {
     take_once(piece, key);
     if (key == "job") {
-      if (value != "*" && !is_identifier(value)) bad(piece, "is no job name");
+      if (value != "*" && !is_identifier(value)) bad(piece, "is not a job name");
       if (value != "*") spec_.job = value;
     } else {
       (key == "task" ? spec_.task : spec_.replica) = read_index(piece, value);

@@ -6,13 +6,13 @@
 
 namespace tutti {
 
-// The name of a device in a cluster, or of several: a field that is not set means any.
-//   /job:worker/replica:0/task:2/device:GPU:0    every field
-//   /gpu:0  /cpu:*  /device:GPU                  short forms; "cpu" and "gpu" in either case
-//   /job:*/task:1                                '*' is the same as leaving the field out
+// The name of one device in a cluster, or a pattern for several: an unset field matches anything.
+//   /job:worker/replica:0/task:2/device:GPU:0    all fields
+//   /gpu:0  /cpu:*  /device:GPU                  short forms; "cpu" and "gpu" in upper or lower case
+//   /job:*/task:1                                '*' is the same as omitting the field
 //   / (or nothing)                               any device
-// Fields stand in any order, each at most once. Job names are as in ClusterSpec, in their own case; device
-// types are letters, digits and underscores and are kept in capitals.
+// Fields may have any order, each at most once. Job names are as in ClusterSpec, and case-sensitive; device
+// types are letters, digits and underscores, and are converted to upper case.
 struct DeviceSpec {
   std::optional<std::string> job;
   std::optional<int> replica;
@@ -20,23 +20,24 @@ struct DeviceSpec {
   std::optional<std::string> device_type;
   std::optional<int> device_index;
 
-  // InvalidArgument that quotes the bad piece and the whole.
+  // Throws an InvalidArgument that quotes the invalid part and the whole text.
   static DeviceSpec parse(std::string_view text);
 
-  // Canonical: job, replica, task, device; "/device:GPU:*" without an index; "/" without any field.
+  // Returns the canonical form: job, replica, task, device; "/device:GPU:*" without an index; "/" without
+  // fields.
   std::string to_string() const;
 
   bool operator==(const DeviceSpec&) const = default;
 };
 
-// Nested scopes: every field that `inner` sets wins, `outer` fills in the rest. Where `inner` changes the
-// type of the device, the index of `outer` is dropped: it numbers devices of another type.
+// Merges nested scopes: fields of `inner` take precedence, `outer` fills in the rest. If `inner` changes the
+// device type, the index of `outer` is dropped, because it counts devices of another type.
 DeviceSpec merge(const DeviceSpec& outer, const DeviceSpec& inner);
 
-// Whether `device` has every field that `pattern` sets, with the same value.
+// Returns true if `device` has the same value for every field that `pattern` sets.
 bool matches(const DeviceSpec& pattern, const DeviceSpec& device);
 
-// Whether some device can match both.
+// Returns true if some device matches both.
 bool is_compatible(const DeviceSpec& a, const DeviceSpec& b);
 
 }  // namespace tutti

@@ -9,7 +9,7 @@
 
 namespace tutti {
 
-// One process with a role: "/job:worker/task:2".
+// A process with a role: "/job:worker/task:2".
 struct Task {
   std::string job = "worker";
   int index = 0;
@@ -19,8 +19,8 @@ struct Task {
   bool operator==(const Task&) const = default;
 };
 
-// Where a worker stands among the workers, as of one numbered agreement on who is alive. Ranks and worlds
-// change with it.
+// The position of a worker among the live workers, as of one numbered agreement (epoch) on who is alive.
+// Ranks and worlds may change with the epoch.
 struct Membership {
   uint64_t epoch = 0;
   int rank = 0;
@@ -29,28 +29,28 @@ struct Membership {
   int local_world = 1;
 };
 
-// What discovery finds out. For servers and evaluators, which stand outside the row of workers, see roles.h.
+// The result of discover(). For servers and evaluators, which have no worker rank, see roles.h.
 struct Identity {
   Task task;
   Membership membership;
-  ClusterSpec cluster;                 // empty where the launcher names no addresses (MPI, Slurm)
+  ClusterSpec cluster;                 // empty if the launcher provides no addresses (MPI, Slurm)
   bool is_chief = true;                // rank 0
-  bool is_evaluator = false;           // stands outside the cluster: rank 0 of its own world of one
-  std::string source = "one process";  // which discovery answered, for `tutti doctor` and for error messages
+  bool is_evaluator = false;           // not part of the cluster: rank 0 of its own world of one
+  std::string source = "one process";  // the discovery method, for `tutti doctor` and error messages
   std::string
-      master_address;  // HOST:PORT of rank 0, or its host alone (PMIx), or "" where the launcher names none
-  bool launcher_serves = false;  // somebody else than rank 0 listens there already, with a c10d TCPStore
-  std::string launch;  // the same for all tasks of one start by `tutti run`, and for no others; "" elsewhere
-  int attempt = 0;     // how often the launcher has started all of them before: what it serves outlives them
+      master_address;  // HOST:PORT of rank 0, or only its host (PMIx), or "" if the launcher provides none
+  bool launcher_serves = false;  // the launcher, not rank 0, listens there with a c10d TCPStore
+  std::string launch;            // an id shared by all tasks of one start by `tutti run`; "" elsewhere
+  int attempt = 0;               // number of restarts by the launcher, whose store outlives them
 };
 
-// What `tutti run` tells its tasks in it (Identity::launch).
+// The variable in which `tutti run` passes Identity::launch.
 inline constexpr const char* kLaunchVariable = "_TUTTI_LAUNCH";
 
-// Asks, in this order: flags, TF_CONFIG, torchrun, Open MPI, MPICH/PMI, PMIx, Slurm; else one process. The
-// first that has anything to say decides; where what it says is incomplete or contradicts itself, an
-// InvalidArgument quotes it. Ranks come from the launcher, or from the cluster: chief (or master) first, then
-// the workers. See discovery/.
+// Tries, in this order: flags, TF_CONFIG, torchrun, Open MPI, MPICH/PMI, PMIx, Slurm; else one process. The
+// first method that finds any of its variables decides. If its information is incomplete or contradictory,
+// throws an InvalidArgument that quotes it. Ranks come from the launcher, or from the cluster: chief (or
+// master) first, then the workers. See discovery/.
 Identity discover(const Flags& flags, const Environment& environment);
 
 }  // namespace tutti

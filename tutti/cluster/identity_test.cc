@@ -12,7 +12,7 @@ namespace {
 using discovery::Variables;
 using testing::HasSubstr;
 
-// Each launcher's variables, in the order in which they are asked, with a rank that no other has.
+// The variables of each launcher, in the order of discovery, each with a different rank.
 const std::vector<std::pair<std::string, Variables>> kLaunchers = {
     {"TF_CONFIG",
      {{"TF_CONFIG", R"({"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 1}})"}}},

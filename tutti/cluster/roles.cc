@@ -11,7 +11,7 @@ constexpr std::string_view kEvaluator = "evaluator";
 
 bool comes_first(std::string_view job) { return job == "chief" || job == "master"; }
 
-// Tasks 0 to the highest that is named: the gaps are tasks too, whose addresses this one was not told.
+// Appends tasks 0 to the highest index: gaps are tasks too, whose addresses this task does not know.
 void append_tasks(const ClusterSpec& cluster, const std::string& job, std::vector<Task>& tasks) {
   const int last = cluster.task_indices(job).back();
   for (int index = 0; index <= last; ++index) tasks.push_back({.job = job, .index = index});
@@ -23,7 +23,7 @@ std::string host_of(const ClusterSpec& cluster, const Task& task) {
   return found == tasks.end() ? "" : parse_address(found->second).host;
 }
 
-// Place of `task` in `row`, and among those of the row that share its host.
+// Sets the rank of `task` in `row`, and its local rank among the tasks on the same host.
 void stand(const ClusterSpec& cluster, const std::vector<Task>& row, const Task& task,
            Membership& membership) {
   const std::string host = host_of(cluster, task);
@@ -37,7 +37,7 @@ void stand(const ClusterSpec& cluster, const std::vector<Task>& row, const Task&
   }
 }
 
-// Where rank 0 listens, if that is known already.
+// Returns the address of rank 0 if it is known already, else "".
 std::string meeting_place(const ClusterSpec& cluster, const std::vector<Task>& workers) {
   if (workers.empty()) return "";
   const auto& tasks = cluster.tasks(workers.front().job);
@@ -79,9 +79,14 @@ std::vector<Task> servers_of(const ClusterSpec& cluster) {
   return servers;
 }
 
+bool is_on_same_host(const ClusterSpec& cluster, const Task& one, const Task& other) {
+  const std::string host = host_of(cluster, one);
+  return !host.empty() && host == host_of(cluster, other);
+}
+
 Identity identity_in(const ClusterSpec& cluster, const Task& task, std::string_view source) {
   if (task.job == kEvaluator) return evaluator(task, source);
-  cluster.address(task.job, task.index);  // throws where there is no such task
+  cluster.address(task.job, task.index);  // throws if there is no such task
   Identity identity;
   identity.task = task;
   identity.cluster = cluster.without(kEvaluator);

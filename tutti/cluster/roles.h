@@ -9,23 +9,26 @@
 
 namespace tutti {
 
-// Jobs have any name; these few say what their tasks do.
+// Job names are free, except that a few determine the role of their tasks.
 bool is_server_job(std::string_view job);  // "ps", "parameter_server"
 
-// Whether one of the cluster's jobs holds parameters for the workers.
+// Returns true if one of the cluster's jobs is a server job.
 bool has_servers(const ClusterSpec& cluster);
 
-// The workers in the order of their ranks: chief, master, then every other job that is not a server, as
-// named.
+// Returns the workers in the order of their ranks: chief, master, then all other jobs but servers and
+// the evaluator, in the order of the specification.
 std::vector<Task> workers_of(const ClusterSpec& cluster);
 std::vector<Task> servers_of(const ClusterSpec& cluster);
 
-// What a task of a cluster is. A worker's rank is its place in workers_of(); the chief is rank 0. A server
-// stands outside that row: its rank is its index in its job, its world the number of workers, and its local
-// world the tasks of its own job on its host. Tasks are on one host where their addresses name one. Where the
-// cluster leaves out some indices, the ranks are those of a cluster without gaps. A task "evaluator" needs no
-// address. It stands alone: no cluster, rank 0 in a world of one, not the chief. InvalidArgument where the
-// cluster has no such task.
+// Returns true if the addresses of both tasks have the same host. A task without an address is on no host.
+bool is_on_same_host(const ClusterSpec& cluster, const Task& one, const Task& other);
+
+// Returns the identity of a task of a cluster. A worker's rank is its position in workers_of(); the chief is
+// rank 0. A server is not a worker: its rank is its index in its job, its world the number of workers, and
+// its local world the number of tasks of its own job on its host. Tasks are on the same host if their
+// addresses have the same host. If indices have gaps, ranks are counted as if there were none. A task
+// "evaluator" needs no address; it has no cluster, is rank 0 in a world of one, and not the chief. Throws
+// InvalidArgument if the cluster has no such task.
 Identity identity_in(const ClusterSpec& cluster, const Task& task, std::string_view source);
 
 }  // namespace tutti

@@ -15,7 +15,7 @@
 namespace tutti::comm {
 namespace {
 
-// Larger ones are broadcast in slices, so that the root does not have to send everything to everybody.
+// Larger tensors are broadcast in slices, so that the root does not send the whole tensor to every rank.
 constexpr int64_t kSmallBroadcast = 64 << 10;
 
 Bytes bytes_of(const torch::Tensor& tensor) {
@@ -24,18 +24,18 @@ Bytes bytes_of(const torch::Tensor& tensor) {
 
 bool is_plain(const torch::Tensor& tensor) { return tensor.is_cpu() && tensor.is_contiguous(); }
 
-// A tensor as one run of bytes at that place: itself where it is that, else a copy.
+// Returns the tensor as contiguous memory on device `place`: itself if it already is, else a copy.
 torch::Tensor flat(const torch::Tensor& tensor, torch::Device place) {
   return tensor.to(place).contiguous().view(-1);
 }
 
-// The same without the values: room to receive into.
+// Like flat(), but does not copy the values: a buffer to receive into.
 torch::Tensor flat_room(const torch::Tensor& tensor, torch::Device place) {
   if (tensor.device() == place && tensor.is_contiguous()) return tensor.view(-1);
   return torch::empty({tensor.numel()}, tensor.options().device(place));
 }
 
-// Where `room` is a copy, the values go where they belong.
+// If `room` is not the memory of `tensor`, copies the values back into `tensor`.
 void put_back(const torch::Tensor& tensor, const torch::Tensor& room) {
   if (room.data_ptr() != tensor.data_ptr()) tensor.copy_(room.view(tensor.sizes()));
 }
@@ -46,14 +46,14 @@ bool overlap(const torch::Tensor& one, const torch::Tensor& other) {
   return a.data() < b.data() + b.size() && b.data() < a.data() + a.size();
 }
 
-// A flat tensor, or its copy where what comes would be written over it.
+// Returns the flat tensor, or a copy if received values would overwrite it.
 torch::Tensor apart(const torch::Tensor& values, const std::vector<torch::Tensor>& rooms) {
   const bool lies_there = std::any_of(rooms.begin(), rooms.end(),
                                       [&](const torch::Tensor& room) { return overlap(values, room); });
   return lies_there ? values.clone() : values;
 }
 
-// The equal parts of a flat tensor.
+// Splits a flat tensor into equal parts.
 std::vector<torch::Tensor> parts_of(const torch::Tensor& tensor, int parts) {
   std::vector<torch::Tensor> views;
   const int64_t each = tensor.numel() / parts;
@@ -82,8 +82,8 @@ void require_one_each(const std::vector<torch::Tensor>& tensors, int world) {
          world);
 }
 
-// What takes the time of an exchange over a network: what is that short is on its way for less than anybody
-// is late. Of longer ones nobody can say when the others had come.
+// Returns what an exchange over a network spends its time on. Short messages take less time than it takes to
+// wait for late ranks. For longer ones the two cannot be told apart, so the time counts as copying.
 Activity mostly(const std::vector<ConstBytes>& sends, const std::vector<Bytes>& recvs) {
   constexpr size_t kShort = size_t{16} << 10;
   size_t longest = 0;
@@ -112,7 +112,7 @@ Collectives::Collectives(std::unique_ptr<Transport> transport, std::chrono::mill
   hosts_.emplace(Hosts{by_host_->placement(), *inside_});
 }
 
-// Where an exception passes by, this rank ends before its time.
+// If destroyed by an exception, this rank ends prematurely.
 Collectives::~Collectives() {
   if (on_failure_ && std::uncaught_exceptions() > 0) on_failure_();
 }
@@ -122,7 +122,7 @@ std::string Collectives::name() const {
                                : fmt::format("{}+{}", on_device_->name(), transport_->name());
 }
 
-// Where an operation on a tensor goes on.
+// Returns the device on which an operation on this tensor runs.
 torch::Device Collectives::place_of(const torch::Tensor& tensor) const {
   return on_device(tensor) ? tensor.device() : torch::Device(torch::kCPU);
 }
@@ -153,15 +153,15 @@ void Collectives::guarded(const char* name, const Options& options, const Body& 
     give_up(error);
     throw;
   } catch (const std::exception& error) {
-    // LibTorch's, say, or no memory. Going on, this rank would be an operation behind the others.
+    // For example from LibTorch, or out of memory. Continuing would leave this rank an operation behind.
     give_up(Error(ErrorKind::PeerLost, fmt::format("{} failed on rank {}: {}", describe(operation), rank_,
                                                    first_line(error.what()))));
     throw;
   }
 }
 
-// What this and all others fail with from now on, unless they have failed already. Some may wait on the
-// device for one that waits in the transport, or the other way round.
+// Makes this and all other ranks fail with `error` from now on, unless they have already failed. Informs both
+// transport and device: ranks that wait in one may be waiting for ranks that wait in the other.
 void Collectives::give_up(const Error& error) noexcept {
   try {
     {
@@ -174,7 +174,17 @@ void Collectives::give_up(const Error& error) noexcept {
     transport_->abandon(error.what());
     if (on_device_ != nullptr) on_device_->abandon(error.what());
   } catch (const std::exception&) {
-    // The others will find out by themselves that this rank is gone.
+    // The others will detect by themselves that this rank is gone.
+  }
+}
+
+// If the executor cannot start its thread, this rank would be an operation behind the others: it gives up.
+Work Collectives::run_on(Executor& executor, std::function<void()> operation) {
+  try {
+    return executor.run(std::move(operation));
+  } catch (const Error& error) {
+    give_up(error);
+    throw;
   }
 }
 
@@ -182,7 +192,7 @@ template <class Body>
 Work Collectives::perform(const char* name, const Options& options, Body body) {
   if (options.run == Run::Behind) {
     behind_ = true;
-    return queue_.run([this, name, options, body = std::move(body)] {
+    return run_on(queue_, [this, name, options, body = std::move(body)] {
       name_thread(timeline_, "communicator");
       guarded(name, options, body);
     });
@@ -193,7 +203,7 @@ Work Collectives::perform(const char* name, const Options& options, Body body) {
   return {};
 }
 
-// Own parts never leave the rank, and say where all are.
+// A rank's own part is copied locally, and its device decides where the exchange runs.
 void Collectives::exchange(const Tensors& inputs, const Tensors& outputs, const Operation& operation) {
   if (const auto me = static_cast<size_t>(rank_); on_device(inputs[me])) {
     if (inputs[me].data_ptr() != outputs[me].data_ptr()) outputs[me].copy_(inputs[me]);
@@ -255,9 +265,10 @@ void Collectives::reduce_by_exchange(const torch::Tensor& tensor, ReduceOp op, c
   const torch::Tensor& mine = slices[static_cast<size_t>(rank_)];
   Tensors theirs;
   for (int r = 0; r < world_; ++r) theirs.push_back(r == rank_ ? mine : torch::empty_like(mine));
-  exchange(slices, theirs, operation);
+  const Reduction whole{tensor.scalar_type(), op, tensor.numel()};
+  exchange(slices, theirs, of(operation, whole));
   reduce(theirs, mine, op, operation);
-  exchange(Tensors(static_cast<size_t>(world_), mine), slices, operation);
+  exchange(Tensors(static_cast<size_t>(world_), mine), slices, of(operation, whole));
 }
 
 Work Collectives::all_reduce(const torch::Tensor& tensor, ReduceOp op, const Options& options) {
@@ -275,7 +286,7 @@ Work Collectives::all_reduce(const torch::Tensor& tensor, ReduceOp op, const Opt
       put_back(tensor, values);
       return;
     }
-    // Without a view: of a few kilobytes, making one would cost as much as all else.
+    // Does not make a view: for a few kilobytes that would cost as much as everything else.
     if (in_memory && is_plain(tensor)) {
       reduce_in_memory(tensor, op, operation);
       return;
@@ -299,7 +310,8 @@ Work Collectives::reduce_scatter(const torch::Tensor& output, const torch::Tenso
     } else {
       Tensors theirs;
       for (int r = 0; r < world_; ++r) theirs.push_back(torch::empty({room.numel()}, room.options()));
-      exchange(parts_of(values, world_), theirs, operation);
+      const Reduction whole{room.scalar_type(), op, room.numel()};
+      exchange(parts_of(values, world_), theirs, of(operation, whole));
       reduce(theirs, room, op, operation);
     }
     put_back(output, room);
@@ -425,7 +437,7 @@ Work Collectives::between_two(const char* name, const torch::Tensor& tensor, int
                               const Options& options) {
   require_rank(peer);
   if (peer == rank_) fail(ErrorKind::InvalidArgument, "rank {} sends to itself", rank_);
-  return messages_[{peer, sending}].run([this, name, tensor, peer, sending, options] {
+  return run_on(messages_[{peer, sending}], [this, name, tensor, peer, sending, options] {
     name_thread(timeline_, sending ? "sender" : "receiver");
     guarded(name, options, [&](const Operation& operation) {
       if (sending) {
@@ -467,7 +479,7 @@ SharedVectors* Collectives::shared() { return in_place_ != nullptr ? this : null
 
 torch::Tensor Collectives::allocate(int64_t elements, torch::ScalarType type) {
   SharedBlock block;
-  // Never nothing, whatever a backend would make of it.
+  // Allocates at least one byte, so that no backend has to support empty blocks.
   const size_t size = std::max<size_t>(1, static_cast<size_t>(elements) * c10::elementSize(type));
   perform("allocate", {}, [&](const Operation& operation) { block = in_place_->allocate(size, operation); });
   return torch::from_blob(
@@ -476,7 +488,7 @@ torch::Tensor Collectives::allocate(int64_t elements, torch::ScalarType type) {
 }
 
 Collectives::Tensors Collectives::everyones(const torch::Tensor& mine) {
-  if (mine.numel() == 0) return Tensors(static_cast<size_t>(world_), mine);  // it has no place
+  if (mine.numel() == 0) return Tensors(static_cast<size_t>(world_), mine);  // it has no address
   const SharedBlock block =
       in_place_->everyones(static_cast<const std::byte*>(mine.data_ptr()), mine.nbytes());
   if (block.parts.empty())

@@ -18,13 +18,13 @@
 
 namespace tutti::comm {
 
-// All operations over whatever moves the bytes. Sums are made here: every rank gets one slice from all
-// others, adds it along the tree, and hands it out again, which moves no more than a ring does.
+// Implements all operations over any transport. Sums are computed here: every rank receives one slice from
+// all others, adds it along the tree, and sends the result to all, which moves no more bytes than a ring.
 class Collectives final : public Communicator, private SharedVectors {
  public:
-  // The timeline, where there is one, outlives it. `on_device`, where there is one, has the same ranks as the
-  // transport. `on_failure` is called, in any thread, when this communicator or one that was split from it
-  // has failed, and when it ends because of an exception.
+  // The timeline, if any, must outlive this object. `on_device`, if any, must have the same ranks as the
+  // transport. `on_failure` is called, from any thread, when this communicator or one that was split from it
+  // has failed, and when it is destroyed because of an exception.
   Collectives(std::unique_ptr<Transport> transport, std::chrono::milliseconds timeout,
               Timeline* timeline = nullptr, std::unique_ptr<OnDevice> on_device = nullptr,
               std::function<void()> on_failure = {});
@@ -74,6 +74,7 @@ class Collectives final : public Communicator, private SharedVectors {
   Work between_two(const char* name, const torch::Tensor& tensor, int peer, bool sending,
                    const Options& options);
   void throw_if_broken();
+  Work run_on(Executor& executor, std::function<void()> operation);
   void give_up(const Error& error) noexcept;
   torch::Device place_of(const torch::Tensor& tensor) const;
   bool adds_by_host(const torch::Tensor& tensor) const;
@@ -88,14 +89,14 @@ class Collectives final : public Communicator, private SharedVectors {
   const std::unique_ptr<Transport> transport_;
   const std::unique_ptr<OnDevice> on_device_;
   const std::function<void()> on_failure_;
-  InPlace* const in_place_;             // the transport, where it is one
+  InPlace* const in_place_;             // the transport if it is one, else nullptr
   OwnAllReduce* const own_all_reduce_;  // likewise
   ByHost* const by_host_;               // likewise
   const int rank_;
   const int world_;
   const std::chrono::milliseconds timeout_;
   Timeline* const timeline_;
-  std::unique_ptr<Communicator> inside_;  // where there are hosts
+  std::unique_ptr<Communicator> inside_;  // set if by_host_ is
   std::optional<Hosts> hosts_;
   int splits_ = 0;
   bool behind_ = false;  // some operation may still be in queue_
@@ -103,9 +104,9 @@ class Collectives final : public Communicator, private SharedVectors {
   std::mutex mutex_;
   std::optional<Error> broken_;  // guarded by mutex_
 
-  // Last, so that they end first.
+  // Last, so that they are destroyed first.
   Executor queue_;
-  std::map<std::pair<int, bool>, Executor> messages_;  // by peer, and whether to it
+  std::map<std::pair<int, bool>, Executor> messages_;  // by peer; true: sends to it
 };
 
 }  // namespace tutti::comm

@@ -11,7 +11,7 @@ namespace tutti::comm {
 namespace {
 
 constexpr int kRoundTrips = 20;
-// Readings that are closer together say more about their own errors than about drift.
+// The difference of readings closer together than this is dominated by their errors, not by drift.
 constexpr int64_t kApart = 1'000'000'000;
 
 int64_t& value(const torch::Tensor& one) { return *static_cast<int64_t*>(one.data_ptr()); }
@@ -51,7 +51,7 @@ std::vector<ClockReading> compare_clocks(Communicator& comm, const std::vector<s
     const auto first =
         std::find(hosts.begin(), hosts.end(), hosts[static_cast<size_t>(rank)]) - hosts.begin();
     if (first == 0) {
-      row[0] = now();  // of no consequence: the line is flat
+      row[0] = now();  // any time will do: the offset is always 0
     } else if (first < rank) {
       std::copy_n(row - (rank - first) * kNumbers, kNumbers, row);
     } else if (comm.rank() == 0) {

@@ -15,49 +15,49 @@ namespace tutti::comm {
 
 struct Hosts;  // hosts.h
 
-// Of booleans, Sum is "any" and Product is "all"; Average is for floating types alone.
+// For booleans, Sum means "any" and Product means "all". Average supports only floating-point types.
 enum class ReduceOp { Sum, Average, Min, Max, Product };
 
 enum class Run {
-  Here,    // in the calling thread: done, or thrown, when the call returns
+  Here,    // in the calling thread: the call returns when it is done, or throws
   Behind,  // in a thread of the communicator: the call returns at once
 };
 
 struct Options {
   std::chrono::milliseconds timeout{0};  // 0: the communicator's
   Run run = Run::Here;
-  bool any_order = false;  // all_reduce may add in the order that is fastest, whatever the bits
-  // For error messages: what is moved, and in which step. The text outlives the operation.
+  bool any_order = false;  // all_reduce may add in the fastest order, so that the bits may differ
+  // For error messages: what is moved, and in which step. The text must outlive the operation.
   const char* what = "";
   int64_t step = -1;
 };
 
-// Vectors that all ranks of one host have in memory together.
+// Vectors in memory that all ranks of one host share.
 class SharedVectors {
  public:
   virtual ~SharedVectors() = default;
-  // One of zeros, which every rank can read and write in place. Every rank calls it, alike.
+  // Returns zeros that every rank can read and write in place. All must call this with the same arguments.
   virtual torch::Tensor allocate(int64_t elements, torch::ScalarType type) = 0;
-  // The vectors of all ranks that belong to `mine`: allocated by the same call, and the same part of it. In
-  // rank order, without mine being copied. Not a part of one: InvalidArgument.
+  // Returns the vectors of all ranks that correspond to `mine` (allocated by the same call, and the same part
+  // of it), in rank order. Copies nothing. Throws InvalidArgument if `mine` is not part of a shared vector.
   virtual std::vector<torch::Tensor> everyones(const torch::Tensor& mine) = 0;
-  // All ranks are here, and each sees what the others have written before.
+  // Waits for all ranks. Afterwards each rank sees everything that the others wrote before this call.
   virtual void sync(const Options& options = {}) = 0;
 };
 
-// A group of ranks that move tensors among themselves. Every rank calls the same operations in the same
-// order; only send and recv are between two. They are carried out in that order, one after the other. Tensors
+// A group of ranks that move tensors among themselves. Every rank must call the same operations in the same
+// order, except send and recv, which involve two ranks. Operations run in that order, one at a time. Tensors
 // may be strided or empty, on the CPU or on a GPU, of float32/64, bfloat16, float16, int32/64, uint8 or bool;
-// types and sizes have to fit across the ranks. What a rank gives and what it receives may share memory where
-// the one is its own part of the other, and in all_to_all in any way. Where what a rank gives is on_device(),
-// so it is at all ranks.
+// types and sizes must match across the ranks. A rank's input and output may share memory if one is the
+// rank's own part of the other; in all_to_all they may overlap in any way. If a rank's input is on_device(),
+// the inputs of all ranks must be.
 //
-// What can be seen at once is an InvalidArgument and changes nothing. A rank that is late is a Timeout, one
-// that is gone a PeerLost; both name it, all ranks get the same text, and the communicator is broken from
-// then on: every later call throws the same. Sums are added along a fixed tree over the ranks, so that they
-// have the same bits over every backend.
+// An error that can be detected at once is an InvalidArgument and changes nothing. A late rank causes a
+// Timeout, a lost rank a PeerLost. Both name the rank, all ranks get the same text, and the communicator is
+// broken from then on: every later call throws the same error. Sums are added along a fixed tree over the
+// ranks, so that they have the same bits over every backend.
 //
-// Thread-compatible: one thread at a time calls the operations.
+// Thread-compatible: only one thread at a time may call the operations.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -65,51 +65,51 @@ class Communicator {
   virtual std::string name() const = 0;
   virtual int rank() const = 0;
   virtual int world() const = 0;
-  // Whether collectives move a tensor, and add it, where it is, instead of in the memory of the host. Not
-  // those on the CPU (but for tests).
+  // Returns true if collectives move and add this tensor on its device instead of in host memory. Always
+  // false for tensors on the CPU (except in tests).
   virtual bool on_device(const torch::Tensor& tensor) const = 0;
-  // Where its operations are noted down; null where nobody asked for it.
+  // Returns the timeline that records the operations, or nullptr if there is none.
   virtual Timeline* timeline() const = 0;
 
   // In place.
   virtual Work all_reduce(const torch::Tensor& tensor, ReduceOp op, const Options& options = {}) = 0;
-  // `input` is cut into one part a rank, along its first dimension; `output` is this rank's part of the sum.
+  // Splits `input` into one part per rank, along its first dimension; `output` is the sum of part rank().
   virtual Work reduce_scatter(const torch::Tensor& output, const torch::Tensor& input, ReduceOp op,
                               const Options& options = {}) = 0;
-  // Along the first dimension, in rank order; the uneven form has a tensor for each rank.
+  // Concatenates along the first dimension, in rank order; the uneven form has one output per rank.
   virtual Work all_gather(const torch::Tensor& output, const torch::Tensor& input,
                           const Options& options = {}) = 0;
   virtual Work all_gather_uneven(const std::vector<torch::Tensor>& outputs, const torch::Tensor& input,
                                  const Options& options = {}) = 0;
-  // Part r of `input` goes to rank r, whose part for this one arrives as part r of `output`.
+  // Sends part r of `input` to rank r, and receives that rank's part for this rank as part r of `output`.
   virtual Work all_to_all(const torch::Tensor& output, const torch::Tensor& input,
                           const Options& options = {}) = 0;
   virtual Work all_to_all_uneven(const std::vector<torch::Tensor>& outputs,
                                  const std::vector<torch::Tensor>& inputs, const Options& options = {}) = 0;
   // In place, from the root.
   virtual Work broadcast(const torch::Tensor& tensor, int root, const Options& options = {}) = 0;
-  // `output` counts at the root alone, as `input` does in scatter.
+  // Only the root uses `output`, and in scatter only the root uses `input`.
   virtual Work gather(const torch::Tensor& output, const torch::Tensor& input, int root,
                       const Options& options = {}) = 0;
   virtual Work scatter(const torch::Tensor& output, const torch::Tensor& input, int root,
                        const Options& options = {}) = 0;
-  // Between two ranks messages arrive in the order in which they were sent. Always behind: a rank may send
-  // to one that sends to it.
+  // Messages between two ranks arrive in the order in which they were sent. Both always run behind, so that
+  // two ranks may send to each other.
   virtual Work send(const torch::Tensor& tensor, int to, const Options& options = {}) = 0;
   virtual Work recv(const torch::Tensor& tensor, int from, const Options& options = {}) = 0;
   virtual Work barrier(const Options& options = {}) = 0;
 
-  // nullptr where the ranks do not share memory.
+  // Returns nullptr unless all ranks share memory.
   virtual SharedVectors* shared() = 0;
-  // nullptr where it makes nothing of it which ranks share memory: all do, none do, or they are mixed.
+  // Returns nullptr unless some, but not all, ranks share memory and each host's ranks are contiguous.
   virtual const Hosts* hosts() = 0;
 
-  // This rank goes no further, and why: all others hear of it in place of a peer that is gone. Does not throw
-  // and does not wait; what is called afterwards throws.
+  // Announces that this rank gives up, and why: the others fail with this text instead of reporting a lost
+  // peer. Does not throw and does not wait. Every later call throws.
   virtual void abandon(const std::string& why) noexcept = 0;
 
-  // Ranks that give the same colour form a group, in the order of their ranks here. Colour -1: none, and
-  // nullptr. Every rank calls it.
+  // Ranks that pass the same colour form a group, in the order of their ranks here. Returns nullptr for
+  // colour -1. Every rank must call this.
   virtual std::unique_ptr<Communicator> split(int colour) = 0;
 };
 

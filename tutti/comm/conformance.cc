@@ -19,10 +19,10 @@ using Tensors = std::vector<torch::Tensor>;
 const std::vector<torch::ScalarType> kTypes = {torch::kFloat, torch::kDouble, torch::kBFloat16, torch::kHalf,
                                                torch::kInt,   torch::kLong,   torch::kByte,     torch::kBool};
 const std::vector<int64_t> kSizes = {0, 1, 17, 1000, 4097};
-// Of the types that matter most: more than goes into a staging buffer.
+// Used for the most important types: more than fits into a staging buffer.
 constexpr int64_t kLargeSize = 70001;
 
-// Small whole numbers, which every type holds exactly, other ones for every rank.
+// Returns small integers, which every type represents exactly and which differ by rank.
 torch::Tensor values(int rank, int64_t size, torch::ScalarType type, int64_t largest = 3) {
   return (torch::arange(size) * 7 + rank * 3 + 1).remainder(largest).to(type);
 }
@@ -33,7 +33,7 @@ void expect_equal(const torch::Tensor& actual, const torch::Tensor& expected, co
     fail(ErrorKind::Bug, "{}: other values than expected", what);
 }
 
-// What LibTorch makes of the same values.
+// Returns the result that LibTorch computes from the same values.
 torch::Tensor expected_of(ReduceOp op, const Tensors& inputs, torch::ScalarType type) {
   const torch::Tensor all = torch::stack(inputs).to(torch::kDouble);
   if (all.numel() == 0) return inputs.front();
@@ -110,7 +110,7 @@ void check_movements_of(Communicator& comm, torch::ScalarType type, int64_t size
   }
 }
 
-// What rank `from` has for rank `to`; nothing for some.
+// Returns the tensor that rank `from` sends to rank `to`; for some pairs it is empty.
 torch::Tensor letter(int from, int to, int64_t size) {
   return values(from * 5 + to, (from + to) % 3 == 2 ? 0 : size + from + 2 * to, torch::kFloat, 1000);
 }
@@ -137,7 +137,7 @@ void check_all_to_all(Communicator& comm, int64_t size) {
   }
 }
 
-// In place too.
+// Also checks all_to_all in place.
 void check_all_to_all_over_itself(Communicator& comm, int64_t size) {
   const torch::Tensor whole = values(comm.rank(), size * comm.world() + 1, torch::kInt, 1000);
   const torch::Tensor input = whole.narrow(0, 0, size * comm.world());
@@ -159,7 +159,7 @@ void check_all_to_all_over_itself(Communicator& comm, int64_t size) {
     letters.push_back(values(comm.rank() * 7 + r, size, torch::kFloat, 1000));
     theirs.push_back(values(r * 7 + comm.rank(), size, torch::kFloat, 1000));
   }
-  // What goes to one lies where what comes from another does.
+  // The tensor sent to one rank shares memory with the one received from another.
   Tensors turned(letters.rbegin(), letters.rend());
   const auto me = static_cast<size_t>(comm.rank());
   comm.all_to_all_uneven(turned, letters).wait();
@@ -167,7 +167,7 @@ void check_all_to_all_over_itself(Communicator& comm, int64_t size) {
   expect_equal(torch::cat(turned), torch::cat(theirs), "all_to_all_uneven in place");
 }
 
-// Ranks whose operations do not fit; they are of no use afterwards. What each has thrown.
+// Runs `body` on a group of all ranks, which it may break. Returns the kind of error that it threw, if any.
 std::optional<ErrorKind> misfit(Communicator& comm, const std::function<void(Communicator&)>& body) {
   const auto group = comm.split(0);
   std::optional<ErrorKind> kind;
@@ -176,7 +176,7 @@ std::optional<ErrorKind> misfit(Communicator& comm, const std::function<void(Com
   } catch (const Error& error) {
     kind = error.kind();
   }
-  // Nobody leaves while another still waits.
+  // No rank leaves while another still waits.
   comm.barrier().wait();
   return kind;
 }
@@ -210,7 +210,7 @@ void check_reductions(Communicator& comm) {
         check_reduction(comm, type, op, kLargeSize);
     }
   }
-  // The sign counts.
+  // Checks that values are compared as signed.
   const torch::Tensor below = torch::full({5}, -1 - comm.rank(), torch::kInt);
   comm.all_reduce(below, ReduceOp::Max).wait();
   expect_equal(below, torch::full({5}, -1, torch::kInt), "the largest of negative numbers");
@@ -256,12 +256,12 @@ void check_messages(Communicator& comm) {
   std::vector<Work> works;
   Tensors received;
   for (const int64_t size : {1, 0, 100000}) {
-    // All send before any receives, and more than fits into a pipe.
+    // All ranks send before any receives, and send more than fits into a pipe.
     works.push_back(comm.send(values(comm.rank(), size, torch::kFloat, 1000), next));
     received.push_back(torch::empty({size}));
   }
   for (const torch::Tensor& tensor : received) works.push_back(comm.recv(tensor, previous));
-  // A collective may go on meanwhile.
+  // A collective may run at the same time.
   comm.barrier().wait();
   for (const Work& work : works) work.wait();
   for (const torch::Tensor& tensor : received)
@@ -275,7 +275,7 @@ void check_order_behind(Communicator& comm) {
     tensors.push_back(torch::full({1 + i * 500}, i + comm.rank()).to(torch::kFloat));
     works.push_back(comm.all_reduce(tensors.back(), ReduceOp::Sum, {.run = Run::Behind, .what = "a bucket"}));
   }
-  // One in the calling thread comes after all that are behind.
+  // An operation in the calling thread runs after all operations that are behind.
   const torch::Tensor last = torch::ones({1});
   comm.all_reduce(last, ReduceOp::Sum).wait();
   for (const Work& work : works) {
@@ -311,7 +311,7 @@ void check_bad_arguments(Communicator& comm) {
   expect_refused([&] { comm.all_reduce(torch::zeros({3}, torch::kLong), ReduceOp::Average); },
                  "the average of whole numbers");
   expect_refused([&] { comm.all_gather_uneven({}, tensor); }, "no output at all");
-  // Nothing is broken by that.
+  // The communicator still works afterwards.
   comm.barrier().wait();
 }
 

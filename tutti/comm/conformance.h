@@ -4,8 +4,8 @@
 
 namespace tutti::comm {
 
-// What every backend has to do, whoever its ranks are. Each rank calls these with its own communicator; what
-// is wrong is a gtest failure in one process, and an Error in every other test program.
+// Checks that every backend must pass, whether its ranks are threads or processes. Each rank calls these with
+// its own communicator. Each throws an Error if a check fails.
 void check_reductions(Communicator& comm);
 void check_movements(Communicator& comm);
 void check_strided_and_empty(Communicator& comm);
@@ -14,11 +14,11 @@ void check_order_behind(Communicator& comm);
 void check_split(Communicator& comm);
 void check_bad_arguments(Communicator& comm);
 void check_large(Communicator& comm);
-// Of sizes that do not fit no message is taken for another: an InvalidArgument, or over Gloo a Timeout. Not
-// one of all, since NCCL does not see it.
+// Checks that messages of the wrong size are rejected: with InvalidArgument, or over Gloo with a Timeout. Not
+// part of check_conformance(), since NCCL does not detect this.
 void check_misfits(Communicator& comm);
 
-// All of them.
+// Runs all checks that every backend must pass.
 void check_conformance(Communicator& comm);
 
 }  // namespace tutti::comm

@@ -45,7 +45,7 @@ class ConformanceOfTwo : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(ConformanceOfTwo, reduces_64_megabytes) { with_ranks(GetParam(), 2, check_large); }
 
-// The tree written down the other way, from the top.
+// Computes the tree in a different way, from the top.
 torch::Tensor tree_sum(const std::vector<torch::Tensor>& inputs, size_t begin, size_t width) {
   if (width == 1) return inputs[begin];
   const size_t half = width / 2;
@@ -74,7 +74,7 @@ TEST_P(ConformanceOfTwo, names_a_rank_that_does_not_come) {
   const auto errors = errors_of_ranks(GetParam(), 3, std::chrono::milliseconds(300), [](Communicator& comm) {
     comm.barrier({.what = "the start"});
     if (comm.rank() == 1) {
-      // Neither comes nor leaves, until the others have given up.
+      // This rank neither joins nor leaves until the others have given up.
       EXPECT_THROW(comm.recv(torch::zeros({1}), 0, {.timeout = std::chrono::seconds(30)}).wait(), Error);
       return;
     }
@@ -120,7 +120,7 @@ TEST_P(ConformanceOfTwo, names_two_ranks_that_do_different_things) {
 TEST_P(ConformanceOfTwo, names_the_rank_whose_message_does_not_come) {
   const auto errors = errors_of_ranks(GetParam(), 3, std::chrono::milliseconds(300), [](Communicator& comm) {
     comm.barrier();
-    // Rank 0 waits for rank 2, which waits for nobody and then for all.
+    // Rank 0 waits for a message that rank 2 never sends. Then every rank waits for its neighbour.
     if (comm.rank() == 0) comm.recv(torch::zeros({5}), 2, {.what = "a row"}).wait();
     EXPECT_THROW(
         comm.recv(torch::zeros({1}), (comm.rank() + 1) % 3, {.timeout = std::chrono::seconds(30)}).wait(),
@@ -131,7 +131,7 @@ TEST_P(ConformanceOfTwo, names_the_rank_whose_message_does_not_come) {
   EXPECT_EQ(errors[0].find("worker/1"), std::string::npos) << errors[0];
 }
 
-// LibTorch has no run of bytes for a sparse tensor.
+// Sparse tensors have no contiguous memory, so LibTorch throws.
 TEST_P(ConformanceOfTwo, an_exception_that_is_not_ours_ends_the_operation_for_all) {
   std::string again;
   const auto begin = std::chrono::steady_clock::now();
@@ -190,14 +190,14 @@ TEST(ConformanceOfShm, a_shared_vector_is_freed_with_its_last_tensor) {
     part.fill_(comm.rank());
     part.reset();
     comm.shared()->sync();
-    // The others' are still to be seen.
+    // The vectors of the other ranks are still accessible.
     EXPECT_EQ(everyones[1][3].item<float>(), 1);
     comm.shared()->sync();
     everyones.clear();
     all.arrive_and_wait();
     EXPECT_EQ(shared_mappings(), before);
     all.arrive_and_wait();
-    // What comes after it is not taken for it.
+    // A vector allocated later is not mistaken for the freed one.
     const torch::Tensor next = comm.shared()->allocate(1000, torch::kFloat);
     next.fill_(1);
     comm.all_reduce(next, ReduceOp::Sum).wait();

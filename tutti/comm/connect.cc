@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -13,16 +14,15 @@
 #include "tutti/base/address.h"
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
-#include "tutti/base/file.h"
+#include "tutti/base/net.h"
 #include "tutti/base/random_key.h"
-#include "tutti/base/sha256.h"
 #include "tutti/base/text.h"
 #include "tutti/base/this_host.h"
 #include "tutti/cluster/roles.h"
 #include "tutti/comm/collectives.h"
 #include "tutti/comm/failure_board.h"
 #include "tutti/comm/gloo/gloo.h"
-#include "tutti/comm/gloo/tcp_rendezvous.h"
+#include "tutti/comm/gloo/launcher_store.h"
 #include "tutti/comm/hierarchy/hierarchy.h"
 #include "tutti/comm/hosts.h"
 #include "tutti/comm/inproc/inproc.h"
@@ -31,104 +31,130 @@
 #include "tutti/comm/nccl/nccl.h"
 #include "tutti/comm/rendezvous.h"
 #include "tutti/comm/shm/shm.h"
+#include "tutti/comm/table/tcp_rendezvous.h"
 
 namespace tutti::comm {
 namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kFarewell{2000};
-
-// What a worker knows of all of them before they are connected.
+// Holds the facts about all workers that a worker knows before they are connected.
 struct Meeting {
   std::shared_ptr<Rendezvous> table;
   std::string master_host;
   std::vector<std::string> who = {};        // "worker/2 on node7"
-  std::optional<Placement> placement = {};  // nothing where the ranks of the hosts are mixed
-  std::string no_nccl = {};                 // why they cannot use it; "" where they can
+  std::optional<Placement> placement = {};  // nullopt if the ranks of some host are not contiguous
+  std::string no_nccl = {};                 // why they cannot use NCCL; "" if they can
 
   bool one_host() const { return placement && placement->hosts() == 1; }
   bool two_levels() const { return placement && placement->has_two_levels(); }
 };
 
-milliseconds timeout_of(const Context& context) {
-  return std::chrono::duration_cast<milliseconds>(std::chrono::duration<double>(context.flags().timeout));
+milliseconds timeout_of(const Context& context) { return milliseconds_of(context.flags().timeout); }
+
+// Returns a key that only the processes of this job know: the id of the launch and the secret, each if there
+// is one.
+std::string key_of_job(const Context& context) {
+  return context.identity().launch + "\n" + context.flags().secret;
 }
 
-std::string hash_of(const std::string& text) {
-  Sha256 hash;
-  hash.update(as_bytes(text));
-  return hash.hex();
+bool on_one_host(const Context& context) { return context.local_world() == context.world(); }
+
+bool in_numbers(const std::string& host) {
+  return host.find_first_not_of("0123456789.") == std::string::npos || host.find(':') != std::string::npos;
 }
 
-// A table may come into the hands of another job that was told of the same address. What is this job's lies
-// under keys that the other does not know; where rank 0 holds the table it says whose it is, in a word that
-// does not give them away.
-std::shared_ptr<Rendezvous> table_of_job(const Context& context, const std::string& address,
-                                         std::shared_ptr<Rendezvous> table) {
-  constexpr const char* kJob = "job";
-  const std::string key = hash_of(context.identity().launch + "\n" + context.flags().secret);
-  const std::string word = hash_of(key);
-  if (context.rank() == 0) table->set(kJob, word);
-  if (table->get(kJob, timeout_of(context)) != word)
-    fail(ErrorKind::InvalidArgument,
-         "at {} another job meets: rank 0 there is of another launch, or was given another --secret. Wait "
-         "until that job has ended, or give this one other addresses",
-         address);
-  return with_prefix(std::move(table), key + "/");
+// Returns the hosts at which rank 0 serves the table: the given one if others can reach it there. An empty
+// result means all addresses of this machine. On the host itself, its name may resolve to the loopback, and
+// the address of a service (as in Kubernetes) or behind a router is not an address of this machine.
+std::vector<std::string> hosts_to_serve(const Context& context, const std::string& host) {
+  const std::vector<std::string> own = own_addresses();
+  bool loopback = true;
+  bool mine = false;
+  for (const SocketAddress& address : resolve(host, 0).addresses) {
+    const bool looped = is_loopback(address);
+    loopback = loopback && looped;
+    mine = mine || looped || std::find(own.begin(), own.end(), numeric(address)) != own.end();
+  }
+  const bool elsewhere = loopback && !on_one_host(context) && !in_numbers(host);
+  if (mine && !elsewhere) return {host};
+  const bool open = context.flags().secret.empty() && context.identity().launch.empty();
+  context.log().info("the table of the ranks is served at all addresses of this machine: '{}' {}{}", host,
+                     mine ? "leads to the loopback here" : "is no address of this machine",
+                     open ? ". Give the job a --secret" : "");
+  return {};
 }
 
 Meeting meet_at_address(const Context& context) {
-  const Identity& identity = context.identity();
-  const Address address = parse_address(identity.master_address);
-  const Serve serve = context.rank() == 0 && !identity.launcher_serves ? Serve::Here : Serve::Elsewhere;
-  auto table = tcp_rendezvous(address.host, static_cast<uint16_t>(address.port), serve, timeout_of(context));
-  // What an earlier attempt has left there is none of ours.
-  if (identity.launcher_serves) {
-    table = with_prefix(std::move(table), fmt::format("tutti/attempt/{}/", identity.attempt));
-  } else {
-    table = table_of_job(context, identity.master_address, std::move(table));
-  }
-  return {.table = std::move(table), .master_host = address.host};
-}
-
-// "KEY PORT HOST HOST ...": the prefix of the table's keys, and where rank 0 listens. A host has several
-// addresses: the others take the first that answers.
-Meeting meet_through_mpi(const Context& context) {
-  const milliseconds timeout = timeout_of(context);
-  mpi_initialise();
-  ServedRendezvous served;
-  std::string text;
+  const Address address = parse_address(context.identity().master_address);
+  const auto port = static_cast<uint16_t>(address.port);
+  const std::string key = key_of_job(context);
   if (context.rank() == 0) {
-    served = serve_tcp_rendezvous(timeout);
-    const bool one_host = context.local_world() == context.world();
-    const auto hosts = one_host ? std::vector<std::string>{"127.0.0.1"} : own_addresses();
-    text = fmt::format("{} {} {}", random_key(), served.port, fmt::join(hosts, " "));
+    const auto hosts = hosts_to_serve(context, address.host);
+    return {.table = serve_tcp_rendezvous({.hosts = hosts, .port = port, .key = key}).table,
+            .master_host = address.host};
   }
-  const std::vector<std::string> words = split(mpi_broadcast_text(text, 0, timeout), ' ');
-  const std::vector<std::string> hosts(words.begin() + 2, words.end());
-  FoundRendezvous found{served.table, hosts.front()};
-  if (!found.table)
-    found = find_tcp_rendezvous(hosts, static_cast<uint16_t>(parse_int(words[1]).value_or(0)), timeout);
-  return {.table = with_prefix(found.table, words[0] + "/"), .master_host = found.host};
+  const auto found = find_tcp_rendezvous(
+      {.hosts = {address.host}, .port = port, .key = key, .timeout = timeout_of(context)});
+  return {.table = found.table, .master_host = address.host};
 }
 
-// What the task of a rank is called, as far as anybody knows.
+// Rank 0 serves a table at any free port, and `share` sends the text "KEY PORT HOST HOST ..." to all ranks.
+// A host has several addresses: the other ranks use the first one that answers.
+Meeting meet_by_text(const Context& context,
+                     const std::function<std::string(const std::optional<std::string>&)>& share) {
+  ServedRendezvous served;
+  std::optional<std::string> text;
+  if (context.rank() == 0) {
+    std::vector<std::string> hosts = on_one_host(context) ? std::vector<std::string>() : own_addresses();
+    if (hosts.empty()) hosts = {"127.0.0.1"};
+    const std::string key = random_key();
+    served = serve_tcp_rendezvous({.hosts = hosts, .key = key});
+    text = fmt::format("{} {} {}", key, served.port, fmt::join(hosts, " "));
+  }
+  const std::vector<std::string> words = split(share(text), ' ');
+  if (words.size() < 3) fail(ErrorKind::DataLoss, "the text shared by rank 0 was not written by Tutti");
+  if (served.table) return {.table = served.table, .master_host = words[2]};
+  const auto found = find_tcp_rendezvous({.hosts = {words.begin() + 2, words.end()},
+                                          .port = static_cast<uint16_t>(parse_int(words[1]).value_or(0)),
+                                          .key = words[0],
+                                          .timeout = timeout_of(context)});
+  return {.table = found.table, .master_host = found.host};
+}
+
+Meeting meet_through_mpi(const Context& context) {
+  mpi_initialise();
+  return meet_by_text(context, [&](const std::optional<std::string>& text) {
+    return mpi_broadcast_text(text.value_or(""), 0, timeout_of(context));
+  });
+}
+
+// The launcher's table outlives an attempt to run the job, so the key contains the attempt.
+Meeting meet_through_launcher(const Context& context) {
+  const Identity& identity = context.identity();
+  const std::string key = fmt::format("tutti/attempt/{}/table", identity.attempt);
+  return meet_by_text(context, [&](const std::optional<std::string>& text) {
+    return share_through_launcher(parse_address(identity.master_address), key, text, timeout_of(context));
+  });
+}
+
+// Returns the name of the task with this rank, with its address if that is known.
 std::string name_of(int rank, const Context& context) {
   const std::vector<Task> workers = workers_of(context.cluster());
   if (static_cast<size_t>(rank) >= workers.size()) return fmt::format("rank {}", rank);
   const Task& task = workers[static_cast<size_t>(rank)];
   const auto& addresses = context.cluster().tasks(task.job);
-  const auto address = addresses.find(task.index);  // not there where this one was not told of it
+  const auto address = addresses.find(task.index);  // end() if this task was not told it
   return address == addresses.end() ? task.short_name()
                                     : fmt::format("{} ({})", task.short_name(), address->second);
 }
 
 Meeting go_to_meeting(const Context& context) {
+  if (context.identity().launcher_serves) return meet_through_launcher(context);
   if (context.identity().master_address.find(':') != std::string::npos) return meet_at_address(context);
   if (context.identity().source == "Open MPI") return meet_through_mpi(context);
   fail(ErrorKind::InvalidArgument,
-       "there are {} workers (found through {}), but nothing says where they meet: give --cluster_spec with "
+       "there are {} workers (found through {}), but no address at which they meet: give --cluster_spec with "
        "every worker's HOST:PORT, or start them with tutti run, Open MPI's mpirun, srun or torchrun",
        context.world(), context.identity().source);
 }
@@ -153,23 +179,40 @@ void meet_all(const Context& context, Meeting& meeting) {
   meeting.no_nccl = why_not_nccl(devices);
 }
 
-// With rank 0 its table ends, if it has one: those that have come should first read there why they cannot go
-// on.
-void leave(const Context& context, Rendezvous& table) {
-  const auto deadline = std::chrono::steady_clock::now() + kFarewell;
-  const auto key = [](int rank) { return fmt::format("left/{}", rank); };
-  try {
-    table.set(key(context.rank()), "");
-    for (int rank = 1; context.rank() == 0 && rank < context.world(); ++rank) {
-      if (!table.peek(fmt::format("here/{}", rank))) continue;
-      table.get(key(rank), until(deadline));
+// All tasks must have the same flags, except those of FlagScope::Local. Rank 0 compares them before anything
+// that depends on them is built, and announces the result to all ranks.
+void require_same_flags(const Context& context, Rendezvous& table, const std::vector<std::string>& who) {
+  constexpr const char* kVerdict = "flags/verdict";
+  const auto key = [](int rank) { return fmt::format("flags/{}", rank); };
+  std::vector<std::string> lines = context.shared_flags();
+  lines.push_back(context.flags().timeline.empty() ? "no --timeline" : "a --timeline");
+  const std::string own = fmt::format("{}\n{}", context.threads(), fmt::join(lines, "\n"));
+  if (context.rank() > 0) {
+    table.set(key(context.rank()), own);
+  } else {
+    std::string verdict;
+    for (int rank = 1; rank < context.world() && verdict.empty(); ++rank) {
+      const std::vector<std::string> theirs = split(table.get(key(rank), timeout_of(context)), '\n');
+      if (theirs[0] != std::to_string(context.threads()))
+        context.log().warning(
+            "{} computes with {} threads and {} with {}: kernels may add in another order, so that a run on "
+            "other workers gives other bits. Give --threads",
+            who[0], context.threads(), who[static_cast<size_t>(rank)], theirs[0]);
+      const auto [here, there] = std::mismatch(lines.begin(), lines.end(), theirs.begin() + 1, theirs.end());
+      if (here == lines.end() && there == theirs.end()) continue;
+      verdict = fmt::format(
+          "the workers were not given the same flags: {} has '{}', {} has '{}'. Start all with one program "
+          "and the same flags",
+          who[0], here == lines.end() ? "nothing more" : *here, who[static_cast<size_t>(rank)],
+          there == theirs.end() ? "nothing more" : *there);
     }
-  } catch (const Error&) {
-    // Then they read it in this one's output.
+    table.set(kVerdict, "." + verdict);
   }
+  const std::string verdict = table.get(kVerdict, timeout_of(context)).substr(1);
+  if (!verdict.empty()) fail(ErrorKind::InvalidArgument, "{}", verdict);
 }
 
-// Whether what is on GPUs goes from one to the other.
+// Returns true if tensors on GPUs are sent directly from GPU to GPU. Throws if --comm nccl is impossible.
 bool takes_nccl(const Context& context, const Meeting& meeting) {
   const std::string& asked = context.flags().comm;
   if (asked == "nccl" && !meeting.no_nccl.empty())
@@ -177,8 +220,8 @@ bool takes_nccl(const Context& context, const Meeting& meeting) {
   return (asked == "nccl" || asked == "auto") && meeting.no_nccl.empty();
 }
 
-// What else there is to do: "shm", "gloo", "mpi", or "shm+gloo" and "shm+mpi" where there is something of
-// both.
+// Returns the backend for everything else: "shm", "gloo", "mpi", or "shm+gloo" or "shm+mpi" if there are
+// several hosts, some of them with several ranks.
 std::string backend_for(const Context& context, const Meeting& meeting) {
   const std::string& flag = context.flags().comm;
   const std::string asked = flag == "auto" || flag == "nccl" ? "shm+gloo" : flag;
@@ -195,14 +238,18 @@ std::unique_ptr<Transport> make_network(const Context& context, const Meeting& m
   const auto table = with_prefix(meeting.table, name + "/");
   const milliseconds timeout = timeout_of(context);
   if (name == "gloo") {
-    return gloo_transport(table, {context.rank(), context.world(), meeting.who,
-                                  meeting.one_host() ? "" : meeting.master_host, timeout});
+    return gloo_transport(table, {.rank = context.rank(),
+                                  .world = context.world(),
+                                  .who = meeting.who,
+                                  .holder = meeting.who.front(),
+                                  .peer_host = meeting.one_host() ? "" : meeting.master_host,
+                                  .timeout = timeout});
   }
   mpi_initialise();
-  return mpi_transport(table, {meeting.who, timeout});
+  return mpi_transport(table, {meeting.who, meeting.who.front(), timeout});
 }
 
-// Of the ranks of this host.
+// Returns the shared-memory transport of the ranks of this host.
 std::unique_ptr<Transport> make_memory(const Context& context, const Meeting& meeting) {
   const Placement& placement = *meeting.placement;
   const int rank = context.rank();
@@ -237,47 +284,48 @@ std::unique_ptr<Transport> make_transport(const Context& context, const Meeting&
 std::unique_ptr<OnDevice> make_on_device(const Context& context, const Meeting& meeting) {
   if (!takes_nccl(context, meeting)) return nullptr;
   return nccl_on_device(with_prefix(meeting.table, "nccl/"), context.device(),
-                        {.rank = context.rank(), .world = context.world(), .who = meeting.who},
+                        {.rank = context.rank(),
+                         .world = context.world(),
+                         .who = meeting.who,
+                         .holder = meeting.who.front(),
+                         .silence = timeout_of(context)},
                         timeout_of(context));
 }
 
 std::string where(const Meeting& meeting) {
   if (meeting.one_host()) return "on one host";
-  return meeting.placement ? "on several hosts" : "on several hosts, with the ranks of each apart";
+  return meeting.placement ? "on several hosts" : "on several hosts, with mixed ranks";
 }
 
-// Those that have met.
+// Connects the workers after they have found the table.
 std::shared_ptr<Communicator> connect_all(const Context& context, Meeting& meeting) {
-  try {
-    meet_all(context, meeting);
-    auto on_device = make_on_device(context, meeting);
-    auto transport = make_transport(context, meeting);
-    return std::make_shared<Collectives>(std::move(transport), timeout_of(context), context.timeline(),
-                                         std::move(on_device), mpi_never_finalise);
-  } catch (const std::exception&) {
-    leave(context, *meeting.table);
-    throw;
-  }
+  meet_all(context, meeting);
+  require_same_flags(context, *meeting.table, meeting.who);
+  auto on_device = make_on_device(context, meeting);
+  auto transport = make_transport(context, meeting);
+  return std::make_shared<Collectives>(std::move(transport), timeout_of(context), context.timeline(),
+                                       std::move(on_device), mpi_never_finalise);
 }
 
 void say_how(const Context& context, const Meeting& meeting, const Communicator& comm) {
   context.log().info("{} workers connected over {} ({})", comm.world(), comm.name(), where(meeting));
   if (context.device().is_cuda() && !takes_nccl(context, meeting))
-    context.log().info("gradients go through the hosts, not from GPU to GPU: {}",
+    context.log().info("gradients go through host memory, not from GPU to GPU: {}",
                        meeting.no_nccl.empty() ? "--comm says so" : meeting.no_nccl);
 }
 
 void require_first(const Context& context) {
   if (!context.connected()) return;
   fail(ErrorKind::InvalidArgument,
-       "the workers of this program are connected already. For two trainings at once make one communicator, "
-       "comm::connect(context), and give each Trainer or DistributedOptimizer split(0) of it, as "
-       "options.communicator");
+       "the workers of this program are already connected. For two trainings at the same time, create one "
+       "communicator with comm::connect(context), and pass split(0) of it to each Trainer or "
+       "DistributedOptimizer as options.communicator");
 }
 
 }  // namespace
 
 std::shared_ptr<Communicator> connect(const Context& context) {
+  context.require_worker();
   const milliseconds timeout = timeout_of(context);
   if (context.world() == 1)
     return std::make_shared<Collectives>(std::move(inproc_transports(1, timeout).front()), timeout,

@@ -7,13 +7,13 @@
 
 namespace tutti::comm {
 
-// The workers of this job, over what --comm says. `auto` is "shm+gloo": shared memory between those of one
-// host, Gloo's TCP between hosts; one of the two alone where there is nothing for the other to do, and Gloo
-// alone where the ranks of a host are not a run. Where each worker has a GPU of its own and the build NCCL,
-// `auto` and `nccl` take NCCL besides, for what is on the GPUs. They meet at the address of rank 0 that the
-// launcher or the cluster names, or through MPI where mpirun names none. Every worker calls it once: a
-// second time is an InvalidArgument. Who needs several communicators, for two trainings in one program, say,
-// takes split(0) of the one. A worker that does not come is named in the Timeout.
+// Connects the workers of this job over the backend named by --comm. `auto` means "shm+gloo": shared memory
+// within a host and Gloo's TCP between hosts. Only one of the two is used if the other has nothing to do, and
+// only Gloo if the ranks of some host are not contiguous. If each worker has a GPU of its own and the build
+// has NCCL, `auto` and `nccl` also use NCCL, for tensors on the GPUs. Workers meet at the address of rank 0
+// given by the launcher or the cluster, or through MPI if mpirun gives none. Every worker calls this once; a
+// second call throws InvalidArgument. A program that needs several communicators, for example for two
+// trainings, calls split(0) on the first one. A Timeout names the workers that did not connect.
 std::shared_ptr<Communicator> connect(const Context& context);
 
 }  // namespace tutti::comm

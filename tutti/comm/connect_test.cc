@@ -1,6 +1,11 @@
 #include "tutti/comm/connect.h"
 
+#include <array>
+#include <filesystem>
+#include <fstream>
 #include <functional>
+#include <set>
+#include <sstream>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -8,9 +13,14 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
+#include "tutti/base/address.h"
+#include "tutti/base/net.h"
 #include "tutti/base/ports.h"
 #include "tutti/base/test_errors.h"
+#include "tutti/base/this_host.h"
 #include "tutti/cluster/roles.h"
+#include "tutti/comm/gloo/c10d_compat.h"
+#include "tutti/comm/test_messages.h"
 #include "tutti/comm/test_network.h"
 
 namespace tutti::comm {
@@ -27,9 +37,11 @@ struct Start {
 
 void meet_all(const Context& context) { connect(context)->barrier(); }
 
-// Ranks that were told of the same addresses, each by a start of its own.
-std::vector<Outcome> connect_ranks(const std::vector<Start>& starts,
-                                   const std::function<void(const Context&)>& body = meet_all) {
+// Connects one rank for each of `starts`; all know the same addresses. `change` may modify the identity of
+// each rank.
+std::vector<Outcome> connect_ranks(
+    const std::vector<Start>& starts, const std::function<void(const Context&)>& body = meet_all,
+    const std::function<void(Identity&)>& change = [](Identity&) {}) {
   const std::vector<int> ports = free_ports(static_cast<int>(starts.size()));
   ClusterSpec::Tasks tasks;
   for (size_t i = 0; i < ports.size(); ++i)
@@ -44,6 +56,7 @@ std::vector<Outcome> connect_ranks(const std::vector<Start>& starts,
     flags.secret = starts[static_cast<size_t>(rank)].secret;
     Identity identity = identity_in(cluster, {.job = "worker", .index = rank}, "a test");
     identity.launch = starts[static_cast<size_t>(rank)].launch;
+    change(identity);
     body(Context(flags, identity));
   });
 }
@@ -77,6 +90,105 @@ TEST(Connect, a_program_connects_once_and_splits_that_for_more) {
       EXPECT_EQ(one.item<float>(), 2);
     }
   }));
+}
+
+// Returns the addresses at which this process listens, in the kernel's notation.
+std::set<std::string> listening_addresses() {
+  std::set<std::string> sockets;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    sockets.insert(std::filesystem::read_symlink(entry, gone).string());
+  }
+  std::set<std::string> addresses;
+  for (const char* table : {"/proc/net/tcp", "/proc/net/tcp6"}) {
+    std::ifstream file(table);
+    std::string line;
+    while (std::getline(file, line)) {
+      std::istringstream words(line);
+      std::array<std::string, 10>
+          columns;  // the second is the address, the fourth the state, the last the inode
+      for (std::string& column : columns) words >> column;
+      if (columns[3] == "0A" && sockets.contains(fmt::format("socket:[{}]", columns[9])))
+        addresses.insert(columns[1].substr(0, columns[1].find(':')));
+    }
+  }
+  return addresses;
+}
+
+TEST(Connect, a_job_on_one_machine_listens_at_the_loopback_alone) {
+  for (const char* comm : {"auto", "gloo"}) {
+    testing::expect_no_errors(connect_ranks({{}, {}}, [&](const Context& context) {
+      Flags flags = context.flags();
+      flags.comm = comm;
+      const auto communicator = connect(Context(flags, context.identity()));
+      communicator->barrier().wait();
+      EXPECT_EQ(listening_addresses(), std::set<std::string>{"0100007F"}) << comm;
+      communicator->barrier().wait();
+    }));
+  }
+}
+
+TEST(Connect, where_the_name_of_a_host_is_the_loopback_others_can_reach_it_all_the_same) {
+  const auto two_hosts = [](Identity& identity) {
+    identity.membership.local_world = 1;
+    identity.membership.local_rank = 0;
+    identity.master_address.replace(0, identity.master_address.find(':'), "localhost");
+  };
+  testing::expect_no_errors(connect_ranks(
+      {{}, {}},
+      [&](const Context& context) {
+        const auto communicator = connect(context);
+        const int port = parse_address(context.identity().master_address).port;
+        for (const std::string& host : own_addresses())
+          EXPECT_EQ(connect_within(resolve(host, port).addresses.at(0), testing::kLong).error, 0) << host;
+        communicator->barrier().wait();
+      },
+      two_hosts));
+}
+
+// The test serves a table like torchrun.
+TEST(Connect, those_whose_launcher_serves_a_table_find_rank_0_through_that) {
+  c10d::TCPStoreOptions options;
+  compat::without_libuv(options);
+  options.port = 0;
+  options.isServer = true;
+  options.waitWorkers = false;
+  const auto agent = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+  for (const int attempt : {0, 1}) {
+    testing::expect_no_errors(connect_ranks({{}, {}, {}}, meet_all, [&](Identity& identity) {
+      identity.launcher_serves = true;
+      identity.attempt = attempt;
+      identity.master_address = fmt::format("127.0.0.1:{}", agent->getPort());
+    }));
+  }
+}
+
+TEST(Connect, says_that_the_launcher_or_rank_0_is_not_there) {
+  const auto through = [](int port, int rank) {
+    return [port, rank](Identity& identity) {
+      identity.launcher_serves = true;
+      identity.membership.rank = rank;
+      identity.master_address = fmt::format("127.0.0.1:{}", port);
+    };
+  };
+  auto outcomes = connect_ranks({{}, {}}, meet_all, through(free_ports(1)[0], 1));
+  for (const Outcome& outcome : outcomes) {
+    ASSERT_TRUE(outcome);
+    EXPECT_EQ(outcome->kind(), ErrorKind::Timeout);
+    EXPECT_THAT(outcome->what(), HasSubstr("the launcher (torchrun) does not answer at 127.0.0.1:"));
+  }
+  c10d::TCPStoreOptions options;
+  compat::without_libuv(options);
+  options.port = 0;
+  options.isServer = true;
+  options.waitWorkers = false;
+  const auto agent = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+  outcomes = connect_ranks({{}, {}}, meet_all, through(agent->getPort(), 1));
+  for (const Outcome& outcome : outcomes) {
+    ASSERT_TRUE(outcome);
+    EXPECT_EQ(outcome->kind(), ErrorKind::Timeout);
+    EXPECT_THAT(outcome->what(), HasSubstr("nothing from rank 0 through the launcher's"));
+  }
 }
 
 }  // namespace

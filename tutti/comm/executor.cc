@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "tutti/base/start_thread.h"
+
 namespace tutti::comm {
 
 Executor::~Executor() {
@@ -18,7 +20,7 @@ Work Executor::run(std::function<void()> operation) {
   const std::shared_future<void> result = task.get_future().share();
   {
     const std::lock_guard lock(mutex_);
-    if (!thread_.joinable()) thread_ = std::thread([this] { carry_out(); });
+    if (!thread_.joinable()) thread_ = start_thread("carrying out operations", [this] { carry_out(); });
     waiting_.push_back(std::move(task));
   }
   changed_.notify_all();

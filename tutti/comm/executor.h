@@ -11,8 +11,8 @@
 
 namespace tutti::comm {
 
-// A thread that carries out operations in the order in which they are given to it. It starts with the first;
-// the destructor lets it finish what it has. Thread-safe.
+// A thread that runs operations in the order in which they are submitted. It starts with the first one. The
+// destructor waits until all submitted operations have finished. Thread-safe.
 class Executor {
  public:
   Executor() = default;
@@ -20,8 +20,9 @@ class Executor {
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
+  // Throws Overloaded if the thread cannot be started.
   Work run(std::function<void()> operation);
-  // Returns when there is nothing left to do.
+  // Waits until all submitted operations have finished.
   void drain();
 
  private:

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "tutti/base/deadline.h"
+#include "tutti/base/start_thread.h"
 #include "tutti/base/text.h"
 
 namespace tutti::comm {
@@ -15,7 +16,7 @@ constexpr const char* kFailure = "failure";
 constexpr const char* kMissing = "missing";
 constexpr std::chrono::milliseconds kPause{10};
 
-// The kind's number, a space, the text.
+// Format: the number of the kind, a space, the text.
 std::string to_value(const Error& error) {
   return fmt::format("{} {}", static_cast<int>(error.kind()), error.what());
 }
@@ -25,10 +26,9 @@ Error to_error(const std::string& value) {
   const auto kind = parse_int(value.substr(0, space));
   if (kind && *kind >= 0 && *kind <= static_cast<int>(ErrorKind::Bug) && space != std::string::npos)
     return {static_cast<ErrorKind>(*kind), value.substr(space + 1)};
-  return {ErrorKind::DataLoss,
-          fmt::format(
-              "the ranks' table holds a failure that is not Tutti's: '{}'. Does another program reach it?",
-              value)};
+  return {ErrorKind::DataLoss, fmt::format("the table of the ranks contains a failure that Tutti did not "
+                                           "write: '{}'. Does another program write to it?",
+                                           value)};
 }
 
 std::string last_seen(bool waiting, const std::string& text) {
@@ -40,7 +40,7 @@ std::string last_seen(bool waiting, const std::string& text) {
 
 std::vector<std::string> roll_call(Rendezvous& table, const BoardOptions& options, const std::string& word,
                                    std::chrono::milliseconds timeout) {
-  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  const auto deadline = deadline_after(timeout);
   const auto key = [](int rank) { return fmt::format("here/{}", rank); };
   table.set(key(options.rank), word);
   std::vector<std::string> words;
@@ -77,7 +77,7 @@ std::vector<std::string> names_of(const std::vector<std::string>& who, const std
 FailureBoard::FailureBoard(std::shared_ptr<Rendezvous> table, BoardOptions options,
                            std::function<void()> abandon)
     : table_(std::move(table)), options_(std::move(options)), abandon_(std::move(abandon)) {
-  thread_ = std::thread([this] { keep_watch(); });
+  thread_ = start_thread("watching over the operations of the ranks", [this] { keep_watch(); });
 }
 
 FailureBoard::~FailureBoard() {
@@ -91,8 +91,8 @@ FailureBoard::~FailureBoard() {
 
 std::string FailureBoard::who(int rank) const { return name_of(options_.who, rank); }
 
-// After a pause the others may have given up on this rank; what they sent before would still let it go on for
-// a while.
+// During a pause the others may have given up on this rank. Without this check, messages that they had
+// already sent would let it go on for a while.
 void FailureBoard::look_after_pause() {
   {
     const std::lock_guard lock(mutex_);
@@ -101,7 +101,7 @@ void FailureBoard::look_after_pause() {
   try {
     adopt_failure();
   } catch (const Error&) {
-    // The operation itself will find out.
+    // The operation itself will detect the failure.
   }
 }
 
@@ -116,7 +116,7 @@ FailureBoard::Watch FailureBoard::watch(const Operation& operation, Party party,
   const auto place =
       entries_.insert(entries_.end(), {describe(operation), why_not_there(operation), operation.timeout,
                                        operation.deadline, of_all, number_, std::move(peers), Clock::now()});
-  // The thread looks up often enough for all but short timeouts.
+  // The thread wakes up often enough except for short timeouts.
   if (operation.timeout < 4 * options_.look_up) changed_.notify_all();
   return {*this, place};
 }
@@ -152,7 +152,7 @@ void FailureBoard::lost(const Watch& watch, int rank, const std::string& why) {
     const auto word = word_of(rank).value_or(Word{});
     seen = "; " + last_seen(word.waiting, word.text);
   } catch (const Error&) {
-    // The table is gone too: then there is no more to say.
+    // The table is gone too, so nothing is known about the rank.
   }
   report(ErrorKind::PeerLost,
          fmt::format("{} failed: {} is gone{}{}. Its own output says why{}", operation, who(rank),
@@ -175,7 +175,7 @@ void FailureBoard::fail_together(ErrorKind kind, const std::string& text) {
   try {
     error = to_error(table_->set_once(kFailure, to_value(error)));
   } catch (const Error&) {
-    // Nobody can be told; each rank has to come to it by itself.
+    // The table cannot be reached; each rank has to detect the failure by itself.
   }
   {
     const std::lock_guard lock(mutex_);
@@ -197,7 +197,7 @@ void FailureBoard::on_failure(std::function<void(const Error&)> hear) {
 void FailureBoard::keep_watch() {
   std::unique_lock lock(mutex_);
   while (!stopping_ && !failure_) {
-    // Woken for an operation with a short timeout, it only thinks again about when to look.
+    // If woken for an operation with a short timeout, only the time of the next look is computed again.
     if (changed_.wait_until(lock, next_look()) == std::cv_status::timeout && !stopping_) look(lock);
   }
 }
@@ -215,11 +215,11 @@ FailureBoard::Clock::time_point FailureBoard::next_look() const {
   return next;
 }
 
-// Not told by operations that are over soon: what was done last tells more than what has just begun.
+// Operations that have not waited long are left out: the last finished one says more than one just begun.
 std::string FailureBoard::own_word() const {
   const Entry* longest = nullptr;
   for (const Entry& entry : entries_) {
-    // Where it waits for all and for one other besides, the others want to hear of the former.
+    // If it waits both for all ranks and for one rank, the wait for all matters more to the others.
     if (waits_long(entry) && (longest == nullptr || (entry.of_all && !longest->of_all))) longest = &entry;
   }
   if (longest != nullptr)
@@ -263,13 +263,21 @@ void FailureBoard::adopt_failure() {
 }
 
 void FailureBoard::look_at_table(const std::string& word, const std::string& waiting) {
+  const auto now = Clock::now();
   try {
     if (!word.empty()) table_->set(fmt::format("last/{}", options_.rank), word);
     if (!waiting.empty()) adopt_failure();
+    silent_since_.reset();
   } catch (const Error& error) {
-    // A table that is slow may come back; where it is gone, its rank is, and nobody would hear of a failure.
-    if (!waiting.empty() && error.kind() == ErrorKind::PeerLost)
+    if (waiting.empty()) return;
+    // If the rank that holds the table left in good order, the table is not needed: the connections to the
+    // other ranks report when these end. If the table was lost, its rank is lost, and no failure could be
+    // announced. A table that is silent may come back.
+    if (error.kind() == ErrorKind::PeerLost && !table_->ended())
       fail_together(ErrorKind::PeerLost, fmt::format("{} failed: {}", waiting, error.what()));
+    if (error.kind() != ErrorKind::Timeout) return;
+    if (!silent_since_) silent_since_ = now;
+    if (Clock::now() - *silent_since_ >= options_.silence) time_out_without_table(waiting, options_.silence);
   }
 }
 
@@ -278,7 +286,7 @@ std::optional<FailureBoard::Word> FailureBoard::word_of(int rank) {
   if (!value || value->size() < 2) return std::nullopt;
   const size_t text = value->find(' ', 2);
   const auto number = parse_int(value->substr(2, text - 2));
-  // What is not Tutti's says nothing.
+  // An entry that Tutti did not write is ignored.
   if (!number || text == std::string::npos) return std::nullopt;
   return Word{value->front() == 'W', *number, value->substr(text + 1)};
 }
@@ -289,6 +297,7 @@ void FailureBoard::time_out(const Entry& entry) {
   try {
     for (const int rank : entry.missing) words.push_back(word_of(rank));
   } catch (const Error& error) {
+    if (error.kind() == ErrorKind::Timeout) return time_out_without_table(entry.operation, entry.timeout);
     table = fmt::format(". {}", error.what());
     words.clear();
   }
@@ -306,9 +315,21 @@ void FailureBoard::time_out(const Entry& entry) {
                             entry.operation, text, table, entry.of_all ? entry.why_not_there : ""));
 }
 
-// Who has not come: of those of whom something is missing the ones that have the least to say for themselves.
-// In an operation of all ranks, who waits in it too does so for others; who waits in an earlier one of all
-// ranks, probably; who has begun it and does not wait may have been stopped there.
+// Without the table nothing is known about the other ranks: they may be waiting for the rank that holds it,
+// as this one is.
+void FailureBoard::time_out_without_table(const std::string& operation, std::chrono::milliseconds timeout) {
+  fail_together(
+      ErrorKind::Timeout,
+      fmt::format(
+          "{} failed: it was not done within {:g} s, and {} does not answer: it holds the table of the "
+          "ranks. It may have been stopped, or its host may be overloaded. Look at what it is doing, "
+          "or raise --timeout",
+          operation, seconds(timeout), options_.holder));
+}
+
+// Returns the indices of the ranks to blame: of those from which something is missing, the ones with the
+// weakest excuse. In an operation of all ranks, a rank that waits in it too is waiting for others, and one
+// that waits in an earlier one probably is; one that has begun it and does not wait may have been stopped.
 std::vector<size_t> FailureBoard::to_blame(const Entry& entry,
                                            const std::vector<std::optional<Word>>& words) {
   const auto excuse = [&](const std::optional<Word>& word) {

@@ -21,33 +21,36 @@ namespace tutti::comm {
 struct BoardOptions {
   int rank = 0;
   int world = 1;
-  std::vector<std::string> who = {};  // by rank, for people; empty: "rank 3"
-  // A rank that waits looks this often whether another has failed, ...
+  std::vector<std::string> who = {};         // by rank, for error messages; empty: "rank 3"
+  std::string holder = "rank 0 of the job";  // the rank that holds the table, for error messages
+  // If the table does not answer for this long, operations time out, even if their own timeout is longer.
+  std::chrono::milliseconds silence{60000};
+  // How often a waiting rank checks whether another rank has failed.
   std::chrono::milliseconds look_up{200};
-  // ... says so on the board when it has waited this long (or a quarter of its timeout), and says no more
-  // often what else it has done.
+  // A rank that has waited this long (or a quarter of its timeout) reports on the board that it waits. Other
+  // reports, of the last operation it finished, are at least this far apart.
   std::chrono::milliseconds last_words{1000};
 };
 
-// Every rank leaves a word and gets those of all. Whoever has not come in time is named in the Timeout, with
-// one text for all who have.
+// Every rank contributes a word and gets the words of all ranks. Throws a Timeout that names the missing
+// ranks; the text is the same for all ranks that did come.
 std::vector<std::string> roll_call(Rendezvous& table, const BoardOptions& options, const std::string& word,
                                    std::chrono::milliseconds timeout);
 
-// What a rank, or these, are called where `who` has the names of all or of none.
+// Return the name of a rank, or of several. `who` has the names of all ranks, or is empty.
 std::string name_of(const std::vector<std::string>& who, int rank);
 std::vector<std::string> names_of(const std::vector<std::string>& who, const std::vector<int>& ranks);
 
-// How ranks that have no memory in common fail together: with one text, which names whoever is to blame. It
-// is told of every operation. A thread of its own leaves word of what this rank does, keeps the deadlines,
-// and looks whether another rank has failed. The first failure that comes to the table is everybody's.
+// Lets ranks that share no memory fail together, with one text that names the rank at fault. Every operation
+// is registered with it. Its own thread reports on the table what this rank does, enforces the deadlines, and
+// checks whether another rank has failed. The first failure written to the table becomes that of all ranks.
 //
-// The table has to be there for as long as operations are under way: where it is gone, so is the group.
+// The table must exist as long as operations are in progress: if it is lost, the group fails.
 // Thread-safe.
 class FailureBoard {
  public:
-  // `abandon` makes all operations that are under way give up. Called once, in any thread, when the
-  // failure is known; what on_failure() was given comes after it.
+  // `abandon` must make all operations in progress give up. It is called once, from any thread, when the
+  // failure is known; the callbacks passed to on_failure() are called after it.
   FailureBoard(std::shared_ptr<Rendezvous> table, BoardOptions options, std::function<void()> abandon);
   ~FailureBoard();
   FailureBoard(const FailureBoard&) = delete;
@@ -55,24 +58,24 @@ class FailureBoard {
 
  private:
   struct Entry {
-    std::string operation;  // as describe() says it: what it points to may end before the entry does
+    std::string operation;  // text of describe(): the Operation's pointers may dangle before the entry ends
     std::string_view why_not_there;
     std::chrono::milliseconds timeout;
     std::chrono::steady_clock::time_point deadline;
     bool of_all;
-    int64_t number;            // of operations of all ranks that have begun
-    std::vector<int> missing;  // peers of which nothing has come yet
+    int64_t number;            // count of operations of all ranks begun so far
+    std::vector<int> missing;  // peers from which not everything has arrived yet
     std::chrono::steady_clock::time_point began;
   };
 
  public:
-  // One operation, from its beginning to the end of this object.
+  // Registers one operation for the lifetime of this object.
   class Watch {
    public:
     ~Watch();
     Watch(const Watch&) = delete;
     Watch& operator=(const Watch&) = delete;
-    // All has come from this rank.
+    // Everything expected from this rank has arrived.
     void arrived(int rank);
 
    private:
@@ -83,22 +86,22 @@ class FailureBoard {
     const std::list<Entry>::iterator entry_;
   };
 
-  enum class Party { All, Two };  // whether all ranks take part, or this one and another
-  // Throws where the group has failed already. An operation of all ranks that begins within another is a part
-  // of that.
+  enum class Party { All, Two };  // all ranks take part, or this rank and one other
+  // Throws if the group has already failed. An operation of all ranks that begins within another counts as
+  // part of the outer one.
   Watch watch(const Operation& operation, Party party, std::vector<int> peers);
 
-  // Throws the failure of all ranks: the one that is known, or else that this rank is gone. `why` is what the
-  // network says about it, or nothing.
+  // Throws the failure that all ranks share: the known one, or else that rank `rank` is gone. `why` is the
+  // network's reason, or empty.
   [[noreturn]] void lost(const Watch& watch, int rank, const std::string& why);
-  // The same with a text of one's own.
+  // Like lost(), with the caller's own kind and text.
   [[noreturn]] void report(ErrorKind kind, const std::string& text);
-  // What all others fail with, unless they have failed already. Does not throw it.
+  // Makes all other ranks fail with this text, unless they have already failed. Does not throw it.
   void give_up(const std::string& text) { fail_together(ErrorKind::PeerLost, text); }
   void throw_if_failed();
 
-  // Is told of the failure, once, in any thread; at once where there has been one. It does not call the
-  // board.
+  // Calls `hear` once with the failure, from any thread; at once if there already is a failure. `hear` must
+  // not call the board.
   void on_failure(std::function<void(const Error&)> hear);
 
  private:
@@ -118,16 +121,18 @@ class FailureBoard {
   void adopt_failure();
   void look_at_table(const std::string& word, const std::string& waiting);
   void time_out(const Entry& entry);
+  void time_out_without_table(const std::string& operation, std::chrono::milliseconds timeout);
   void fail_together(ErrorKind kind, const std::string& text);
   static std::vector<size_t> to_blame(const Entry& entry, const std::vector<std::optional<Word>>& words);
   std::optional<Word> word_of(int rank);
   std::string who(int rank) const;
 
-  const std::shared_ptr<Rendezvous> table_;  // shared: the ranks' threads may have it in common
+  const std::shared_ptr<Rendezvous> table_;  // shared: ranks that are threads may use the same table
   const BoardOptions options_;
   const std::function<void()> abandon_;
+  std::optional<Clock::time_point> silent_since_;  // used only by the thread
 
-  std::mutex reporting_;  // held by whoever makes a failure known; taken before mutex_
+  std::mutex reporting_;  // held while a failure is made known; taken before mutex_
   std::vector<std::function<void(const Error&)>> listeners_;  // guarded by reporting_
 
   std::mutex mutex_;
@@ -145,11 +150,11 @@ class FailureBoard {
   std::thread thread_;
 };
 
-// What a transport does besides whose ranks fail together by a board.
+// Additional interface of a transport whose ranks fail together through a failure board.
 class OnBoard {
  public:
   virtual ~OnBoard() = default;
-  // Where there are others.
+  // Requires a world of more than one rank.
   virtual FailureBoard& board() = 0;
 };
 

@@ -6,8 +6,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tutti/base/ports.h"
 #include "tutti/base/test_errors.h"
-#include "tutti/comm/gloo/tcp_rendezvous.h"
 #include "tutti/comm/test_messages.h"
 #include "tutti/comm/test_network.h"
 
@@ -38,7 +38,7 @@ TEST(RollCall, names_all_who_have_not_come) {
       [] { roll_call(*local_rendezvous(), {.rank = 1, .world = 3, .who = names(3)}, "", milliseconds(50)); });
 }
 
-// Boards of ranks that wait without a network: until they are told to give up.
+// A board of a rank that waits without a network, until it is told to give up.
 class BoardRank {
  public:
   BoardRank(const std::shared_ptr<Rendezvous>& table, int rank, int world)
@@ -46,6 +46,7 @@ class BoardRank {
               {.rank = rank,
                .world = world,
                .who = names(world),
+               .holder = names(world)[0],
                .look_up = milliseconds(10),
                .last_words = milliseconds(20)},
               [this] { given_up_.count_down(); }) {}
@@ -60,7 +61,7 @@ class BoardRank {
   std::latch given_up_{1};
 
  public:
-  FailureBoard board;  // last: it calls what is above
+  FailureBoard board;  // last: it uses the members above
 };
 
 void await_key(Rendezvous& table, const std::string& key) { table.get(key, kLong); }
@@ -71,7 +72,7 @@ TEST(FailureBoard, names_who_has_not_come_and_what_it_did_last) {
     BoardRank self(table, rank, 3);
     { const auto done = self.board.watch(operation("barrier", kLong, 117), FailureBoard::Party::All, {}); }
     if (rank == 2) {
-      // Is there, but busy with something else.
+      // Rank 2 is there, but busy with something else.
       await_key(*table, "failure");
       return;
     }
@@ -133,7 +134,7 @@ TEST(FailureBoard, the_first_failure_is_everybodys_from_then_on) {
   EXPECT_EQ(
       text,
       "all_reduce failed: worker/1 (host 1) is gone; it has not done anything yet. Its own output says why; "
-      "or it never comes here, where only some workers call this, as in `if (ctx.is_chief())`");
+      "or it does not make this call because it is inside a condition, as in `if (ctx.is_chief())`");
   expect_error(ErrorKind::PeerLost, text, [&] { second.board.report(ErrorKind::Timeout, "something else"); });
   for (BoardRank* rank : {&first, &second})
     expect_error(ErrorKind::PeerLost, text,
@@ -145,7 +146,8 @@ TEST(FailureBoard, what_is_not_tuttis_in_the_table_is_a_failure_too) {
     const auto table = local_rendezvous();
     BoardRank self(table, 0, 2);
     table->set("failure", text);
-    expect_error(ErrorKind::DataLoss, HasSubstr(fmt::format("a failure that is not Tutti's: '{}'", text)),
+    expect_error(ErrorKind::DataLoss,
+                 HasSubstr(fmt::format("a failure that Tutti did not write: '{}'", text)),
                  [&] { self.wait_in_vain(operation("barrier"), FailureBoard::Party::All, {1}); });
   }
 }
@@ -162,12 +164,43 @@ TEST(FailureBoard, words_that_are_not_tuttis_say_nothing) {
 }
 
 TEST(FailureBoard, fails_where_the_table_is_gone) {
-  auto served = serve_tcp_rendezvous(kLong);
-  BoardRank self(tcp_rendezvous("127.0.0.1", served.port, Serve::Elsewhere, kLong), 1, 2);
-  served.table.reset();
+  const auto port = static_cast<uint16_t>(free_ports(1)[0]);
+  const testing::Child holder([&] {
+    const auto served = testing::serve_table(port);
+    while (true) ::pause();
+  });
+  BoardRank self(testing::find_table(port), 1, 2);
+  holder.kill();
   expect_error(ErrorKind::PeerLost,
                AllOf(HasSubstr("barrier failed: the table of the ranks"), HasSubstr("rank 0 of the job")),
                [&] { self.wait_in_vain(operation("barrier"), FailureBoard::Party::All, {0}); });
+}
+
+// Rank 0 has finished and left, while this rank still waits for a third.
+TEST(FailureBoard, does_without_a_table_that_has_ended_in_good_order) {
+  auto served = testing::serve_table();
+  const auto table = testing::find_table(served.port);
+  BoardRank self(table, 1, 3);
+  served.table.reset();
+  expect_error(ErrorKind::Timeout, HasSubstr("barrier failed: nothing from worker/2 (host 2) for 1 s"), [&] {
+    self.wait_in_vain(operation("barrier", milliseconds(1000)), FailureBoard::Party::All, {2});
+  });
+  EXPECT_TRUE(table->ended());
+}
+
+TEST(FailureBoard, names_the_rank_with_the_table_where_that_is_silent) {
+  const auto port = static_cast<uint16_t>(free_ports(1)[0]);
+  const testing::Child holder([&] {
+    const auto served = testing::serve_table(port);
+    while (true) ::pause();
+  });
+  BoardRank self(testing::find_table(port), 1, 3);
+  holder.stop();
+  expect_error(
+      ErrorKind::Timeout,
+      AllOf(HasSubstr("barrier failed: it was not done within 0.3 s, and worker/0 (host 0) does not answer"),
+            Not(HasSubstr("worker/2"))),
+      [&] { self.wait_in_vain(operation("barrier", milliseconds(300)), FailureBoard::Party::All, {2}); });
 }
 
 }  // namespace

@@ -9,37 +9,37 @@
 
 namespace tutti::comm {
 
-// Which ranks are on which host: those of each are a run. A value.
+// Which ranks are on which host. The ranks of each host are contiguous. A value type.
 class Placement {
  public:
-  // Of every rank, what its host is called. Nothing where the ranks of some host are not a run.
+  // Takes the name of each rank's host. Returns nullopt if the ranks of some host are not contiguous.
   static std::optional<Placement> of(const std::vector<std::string>& host_of_rank);
 
   int hosts() const { return static_cast<int>(first_.size()) - 1; }
   int world() const { return first_.back(); }
-  // A host has the ranks [first(host), first(host) + size(host)).
+  // The ranks of a host are [first(host), first(host) + size(host)).
   int first(int host) const { return first_[static_cast<size_t>(host)]; }
   int size(int host) const { return first(host + 1) - first(host); }
   int host_of(int rank) const { return host_of_[static_cast<size_t>(rank)]; }
-  // Among the ranks of its host.
+  // Returns the rank's index among the ranks of its host.
   int local_rank(int rank) const { return rank - first(host_of(rank)); }
-  // Whether there are several hosts, some of them with several ranks.
+  // Returns true if there are several hosts, and some of them have several ranks.
   bool has_two_levels() const { return hosts() > 1 && hosts() < world(); }
 
  private:
   Placement() = default;
 
   std::vector<int> host_of_;
-  std::vector<int> first_;  // the world at the end
+  std::vector<int> first_;  // by host; the last entry is the world
 };
 
-// For those who would rather make use of it themselves that each host's ranks share memory: what they move
-// with all_to_all_uneven() of the communicator goes straight over the network.
+// For callers that exploit the shared memory of each host's ranks themselves: data moved by the
+// communicator's all_to_all_uneven() to another host goes straight over the network.
 struct Hosts {
   Placement placement;
-  // The ranks of this host, in their order, with SharedVectors. All hosts call the same operations of it in
-  // the same order; it fails with the communicator, and the other way round, with one text. What it is split
-  // into does not.
+  // The ranks of this host, in their order, with SharedVectors. All hosts must call the same operations on it
+  // in the same order. It and the communicator fail together, with one text; communicators that are split
+  // from it do not.
   Communicator& inside;
 };
 

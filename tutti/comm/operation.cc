@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include "tutti/base/deadline.h"
 #include "tutti/comm/transport.h"
 
 namespace tutti::comm {
@@ -7,7 +8,19 @@ namespace tutti::comm {
 Operation operation_of(const char* name, const Options& options, std::chrono::milliseconds usual,
                        Timeline* timeline) {
   const auto timeout = options.timeout.count() > 0 ? options.timeout : usual;
-  return {name, options.what, options.step, std::chrono::steady_clock::now() + timeout, timeout, timeline};
+  return {name, options.what, options.step, deadline_after(timeout), timeout, timeline};
+}
+
+// FNV-1a hash.
+uint64_t key_of(const Operation& operation) {
+  uint64_t key = 14695981039346656037ULL;
+  const auto mix = [&key](uint64_t value) { key = (key ^ value) * 1099511628211ULL; };
+  for (const char* name = operation.name; *name != '\0'; ++name) mix(static_cast<unsigned char>(*name));
+  if (operation.whole == nullptr) return key;
+  mix(static_cast<uint64_t>(operation.whole->type));
+  mix(static_cast<uint64_t>(operation.whole->op));
+  mix(static_cast<uint64_t>(operation.whole->count));
+  return key;
 }
 
 std::string describe(const Operation& operation) {
@@ -19,7 +32,7 @@ std::string describe(const Operation& operation) {
 
 std::string_view why_not_there(const Operation& operation) {
   if (operation.step >= 0) return "";
-  return "; or it never comes here, where only some workers call this, as in `if (ctx.is_chief())`";
+  return "; or it does not make this call because it is inside a condition, as in `if (ctx.is_chief())`";
 }
 
 }  // namespace tutti::comm

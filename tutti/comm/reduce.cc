@@ -16,7 +16,7 @@
 namespace tutti::comm {
 namespace {
 
-// So many elements at a time: what is being combined stays in the first-level cache.
+// Elements combined at a time, chosen so that they stay in the first-level cache.
 constexpr int64_t kBlock = 1024;
 
 struct Sum {
@@ -31,7 +31,7 @@ struct Product {
     return static_cast<T>(a * b);
   }
 };
-// Not a number wins, as in torch::amin.
+// NaN wins, as in torch::amin.
 struct Min {
   template <class T>
   static T apply(T a, T b) {
@@ -45,7 +45,7 @@ struct Max {
   }
 };
 
-// Whole numbers are added as unsigned ones, which may overflow.
+// Integers are added as unsigned integers, for which overflow is defined.
 template <class T>
 struct Arithmetic {
   using Type = T;
@@ -67,7 +67,7 @@ struct Arithmetic<c10::BFloat16> {
   using Type = float;
 };
 
-// For comparisons the sign counts.
+// Comparisons need the signed type.
 template <class T, class Op>
 using Type = std::conditional_t<(std::is_same_v<Op, Sum> || std::is_same_v<Op, Product>) || sizeof(T) == 2,
                                 typename Arithmetic<T>::Type, T>;
@@ -77,7 +77,7 @@ void combine(A* to, const A* a, const A* b, int64_t count) {
   for (int64_t i = 0; i < count; ++i) to[i] = Op::apply(a[i], b[i]);
 }
 
-// To what T can hold.
+// Rounds the values to the precision of T.
 template <class T, class A>
 void round_to(A* values, int64_t count) {
   if constexpr (sizeof(T) != sizeof(A)) {
@@ -94,7 +94,7 @@ void store(std::byte* to, const A* from, int64_t count) {
   }
 }
 
-// The elements as they are, or converted into `scratch`.
+// Returns the elements in place if T and A have the same size, else converts them into `scratch`.
 template <class T, class A>
 const A* load(const std::byte* from, int64_t count, A* scratch) {
   const auto* elements = reinterpret_cast<const T*>(from);
@@ -121,7 +121,7 @@ void reduce_as(std::span<const std::byte* const> inputs, std::span<std::byte* co
                const Reduction& reduction, const Program& program) {
   using A = Type<T, Op>;
   const size_t depth = depth_of(program);
-  // Small reductions are made so often that clearing the scratch would show.
+  // Small reductions are so frequent that the time to clear the scratch memory would be noticeable.
   const auto scratch = std::make_unique_for_overwrite<A[]>(depth * kBlock);
   const auto stack = std::make_unique_for_overwrite<const A*[]>(depth);
   for (int64_t offset = 0; offset < reduction.count; offset += kBlock) {
@@ -199,13 +199,13 @@ void require_reducible(c10::ScalarType type, ReduceOp op) {
     case c10::ScalarType::Byte:
     case c10::ScalarType::Bool:
       if (op == ReduceOp::Average)
-        fail(ErrorKind::InvalidArgument, "the average of {} tensors is not of their type; sum them",
-             type_name(type));
+        fail(ErrorKind::InvalidArgument,
+             "the average of {} tensors would not be of the same type; sum them instead", type_name(type));
       return;
     default:
       fail(ErrorKind::InvalidArgument,
-           "tensors of type {} cannot be reduced; float32, float64, bfloat16, float16, int32, int64, uint8 "
-           "and bool can",
+           "tensors of type {} cannot be reduced; the supported types are float32, float64, bfloat16, "
+           "float16, int32, int64, uint8 and bool",
            type_name(type));
   }
 }
@@ -258,7 +258,7 @@ void reduce(std::span<const std::byte* const> inputs, std::span<std::byte* const
     case c10::ScalarType::Byte:
       return reduce_with<uint8_t>(inputs, outputs, reduction, program);
     case c10::ScalarType::Bool: {
-      // 0 or 1: the larger is "any", the smaller is "all".
+      // The values are 0 or 1: Max is "any" and Min is "all".
       Reduction bits = reduction;
       bits.op =
           reduction.op == ReduceOp::Sum || reduction.op == ReduceOp::Max ? ReduceOp::Max : ReduceOp::Min;

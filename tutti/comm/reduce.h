@@ -12,58 +12,58 @@
 
 namespace tutti::comm {
 
-// How `count` elements of one type become one.
+// How inputs of `count` elements of one type are combined, element by element.
 struct Reduction {
   c10::ScalarType type;
   ReduceOp op;
   int64_t count;
-  // What the result, when it has been rounded to its type, is divided by; 0: by nothing. For floating types.
+  // Divides the result, after it was rounded to its type; 0: no division. Only for floating-point types.
   double divisor = 0;
-  // What the average is of, where inputs are themselves sums; 0: of the inputs.
+  // The number of values to average over if the inputs are themselves sums; 0: the number of inputs.
   int64_t parts = 0;
-  // Half precision is rounded whenever two have been combined, and not only at the end: so it makes no
-  // difference which of the combinations are made elsewhere.
+  // Rounds half precision after every combination of two values, and not only at the end. Then the result
+  // does not depend on which of the combinations are made elsewhere.
   bool round_each = false;
 };
 
-// The part of `count` elements that one of `world` ranks looks after; ends on cache lines.
+// The part of `count` elements that one of `world` ranks is responsible for; aligned to cache lines.
 struct Slice {
   int64_t begin;
   int64_t end;
 };
 Slice slice_of(int64_t count, int rank, int world);
 
-// Whether there is such a thing: not the average of whole numbers. Else InvalidArgument.
+// Throws InvalidArgument if the reduction is not supported, such as the average of integers.
 void require_reducible(c10::ScalarType type, ReduceOp op);
 
-// In which order inputs are combined, as for a machine with a stack: a number is the input that is put on it,
-// kCombine replaces the two on top by what they make.
+// The order in which inputs are combined, as a program for a stack machine: a number pushes that input, and
+// kCombine replaces the two topmost values by their combination.
 using Program = std::vector<int>;
 inline constexpr int kCombine = -1;
 
-// A node of the tree, and whether there is anything in it.
+// A node of the tree; `present` is false if it has no value.
 struct Node {
   TreeNode place;
   bool present;
 };
 
-// What nodes without gaps between them, in the order of their leaves, become along the tree: so many nodes
-// further up, and how each is made. Node i is input i. An empty program where none of them is present.
+// Joins nodes, given in the order of their leaves and without gaps, along the tree as far as possible. Node i
+// is input i. Returns the resulting nodes; `program` computes each, and is empty if none below is present.
 struct Root {
   TreeNode place;
   Program program;
 };
 std::vector<Root> roots_of(std::span<const Node> nodes, int64_t leaves);
 
-// The same of nodes that cover all leaves: one root.
+// Like roots_of(), for nodes that cover all leaves and therefore have one root.
 Program program_of(std::span<const Node> nodes, int64_t leaves);
 
-// All of so many inputs along the tree over their index.
+// Returns the program that combines this number of inputs along the tree over their indices.
 Program tree_program(size_t inputs);
 
-// Combines `inputs` element by element, and writes the result to every one of `outputs`, which may be among
-// the inputs. Half precision is added in float32 and rounded once (or Reduction::round_each). Plain loops,
-// with the same bits on every machine.
+// Combines `inputs` element by element, and writes the result to each of `outputs`, which may be among the
+// inputs. Half precision is added in float32 and rounded once (but see Reduction::round_each). Uses plain
+// loops, which give the same bits on every machine.
 void reduce(std::span<const std::byte* const> inputs, std::span<std::byte* const> outputs,
             const Reduction& reduction, const Program& program);
 

@@ -32,7 +32,7 @@ torch::Tensor reduce_on_device(std::span<const torch::Tensor> inputs, const Redu
                                const Program& program) {
   TUTTI_CHECK(!program.empty(), "nothing to reduce");
   const torch::NoGradGuard no_grad;
-  // 0 or 1: the larger is "any", the smaller is "all".
+  // The values are 0 or 1: Max is "any" and Min is "all".
   const bool bits = reduction.type == torch::kBool;
   const bool any = reduction.op == ReduceOp::Sum || reduction.op == ReduceOp::Max;
   const ReduceOp op = !bits ? reduction.op : any ? ReduceOp::Max : ReduceOp::Min;
@@ -49,7 +49,7 @@ torch::Tensor reduce_on_device(std::span<const torch::Tensor> inputs, const Redu
     if (reduction.round_each) stack.back() = stack.back().to(reduction.type).to(wide);
   }
   torch::Tensor result = stack.back();
-  // One input is its own result: it is not to be written to.
+  // A single input is its own result; it is copied because the caller's tensor must not be modified.
   if (program.size() == 1) result = result.clone();
   if (op == ReduceOp::Average) {
     const auto parts = reduction.parts != 0 ? reduction.parts : static_cast<int64_t>(inputs.size());
@@ -62,8 +62,8 @@ torch::Tensor reduce_on_device(std::span<const torch::Tensor> inputs, const Redu
   return result.to(reduction.type);
 }
 
-// By a tensor there: by a number of the host CUDA does not divide, but multiplies with its reciprocal. Half
-// precision has not room for every divisor.
+// Divides by a tensor on the device: given a number of the host, CUDA would multiply by its reciprocal. The
+// division uses the wide type because half precision cannot represent every divisor.
 void divide(const torch::Tensor& values, double divisor) {
   const torch::NoGradGuard no_grad;
   const torch::ScalarType wide = sum_type(values.scalar_type());

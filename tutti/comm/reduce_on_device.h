@@ -8,12 +8,12 @@
 
 namespace tutti::comm {
 
-// As reduce(), with LibTorch's operators, on the device where the inputs are: the same bits. Those that the
-// program leaves out may be undefined.
+// Like reduce(), with LibTorch's operators on the device of the inputs; gives the same bits. Inputs that the
+// program does not use may be undefined.
 torch::Tensor reduce_on_device(std::span<const torch::Tensor> inputs, const Reduction& reduction,
                                const Program& program);
 
-// In place, with the same bits on every device.
+// Divides in place, with the same bits on every device.
 void divide(const torch::Tensor& values, double divisor);
 
 }  // namespace tutti::comm

@@ -9,7 +9,7 @@ namespace {
 
 constexpr int64_t kCount = 3001;
 
-// Of types with a sign also below zero, of floating types with a fraction.
+// Signed types get values below zero as well, and floating-point types get fractions.
 std::vector<torch::Tensor> inputs_of(torch::ScalarType type, size_t count) {
   std::vector<torch::Tensor> inputs;
   for (size_t i = 0; i < count; ++i) {
@@ -64,7 +64,7 @@ TEST(ReduceOnDevice, leaves_inputs_alone_and_out) {
   EXPECT_TRUE(torch::equal(inputs[2], before));
 }
 
-// Then it makes no difference where the first of them are added.
+// Then it does not matter where the first inputs are added.
 TEST(ReduceOnDevice, half_precision_that_is_rounded_each_time_can_be_added_in_parts) {
   for (const auto type : {torch::kBFloat16, torch::kHalf}) {
     const auto inputs = inputs_of(type, 4);
@@ -76,7 +76,7 @@ TEST(ReduceOnDevice, half_precision_that_is_rounded_each_time_can_be_added_in_pa
   }
 }
 
-// 257 is not among the numbers of bfloat16.
+// bfloat16 cannot represent 257.
 TEST(ReduceOnDevice, half_precision_is_divided_by_what_it_cannot_hold) {
   const auto inputs = inputs_of(torch::kBFloat16, 1);
   const torch::Tensor divided = inputs[0].clone();

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <utility>
 
+#include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 
 namespace tutti::comm {
@@ -20,7 +21,7 @@ class LocalRendezvous final : public Rendezvous {
 
   std::string get(const std::string& key, std::chrono::milliseconds timeout) override {
     std::unique_lock lock(mutex_);
-    if (!changed_.wait_for(lock, timeout, [&] { return values_.contains(key); }))
+    if (!changed_.wait_until(lock, deadline_after(timeout), [&] { return values_.contains(key); }))
       fail(ErrorKind::Timeout, "nobody has set '{}' for {:g} s: look at the other ranks, or raise --timeout",
            key, std::chrono::duration<double>(timeout).count());
     return values_[key];
@@ -38,6 +39,8 @@ class LocalRendezvous final : public Rendezvous {
     if (added) changed_.notify_all();
     return place->second;
   }
+
+  bool ended() const override { return false; }
 
  private:
   std::mutex mutex_;
@@ -58,9 +61,10 @@ class PrefixedRendezvous final : public Rendezvous {
   std::string set_once(const std::string& key, const std::string& value) override {
     return table_->set_once(prefix_ + key, value);
   }
+  bool ended() const override { return table_->ended(); }
 
  private:
-  // Shared: other prefixes lead to the same table.
+  // Shared: several prefixes may use the same table.
   const std::shared_ptr<Rendezvous> table_;
   const std::string prefix_;
 };

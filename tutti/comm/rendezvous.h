@@ -7,23 +7,26 @@
 
 namespace tutti::comm {
 
-// A small table of texts that all ranks of a job can reach: where they find one another, and leave word when
-// something goes wrong. Not for tensors. Thread-safe.
+// A small table of texts that all ranks of a job can reach. Ranks use it to find one another and to report
+// failures. Not meant for tensors. Thread-safe.
 class Rendezvous {
  public:
   virtual ~Rendezvous() = default;
   virtual void set(const std::string& key, const std::string& value) = 0;
-  // Waits until somebody has set it; a Timeout names the key.
+  // Waits until some rank has set the key. Throws a Timeout that names the key.
   virtual std::string get(const std::string& key, std::chrono::milliseconds timeout) = 0;
   virtual std::optional<std::string> peek(const std::string& key) = 0;
-  // The first value that comes stays. Returns the one that is there afterwards.
+  // Sets the value unless the key already has one. Returns the value that the key has afterwards.
   virtual std::string set_once(const std::string& key, const std::string& value) = 0;
+  // Returns true if the process that holds the table has closed it in good order. All calls fail then, but
+  // no rank is lost.
+  virtual bool ended() const = 0;
 };
 
-// One table in this process, for ranks that are threads.
+// Returns a table in this process, for ranks that are threads.
 std::shared_ptr<Rendezvous> local_rendezvous();
 
-// The same table under keys that begin with `prefix`.
+// Returns a view of the same table in which every key is prefixed with `prefix`.
 std::shared_ptr<Rendezvous> with_prefix(std::shared_ptr<Rendezvous> table, const std::string& prefix);
 
 }  // namespace tutti::comm

@@ -2,17 +2,14 @@
 
 #include <latch>
 #include <set>
-#include <sys/socket.h>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tutti/base/file.h"
 #include "tutti/base/net.h"
 #include "tutti/base/ports.h"
 #include "tutti/base/test_errors.h"
-#include "tutti/comm/gloo/tcp_rendezvous.h"
 #include "tutti/comm/test_messages.h"
 #include "tutti/comm/test_network.h"
 
@@ -24,8 +21,10 @@ using ::testing::AllOf;
 using testing::as_ranks;
 using testing::Child;
 using testing::expect_no_errors;
+using testing::find_table;
 using ::testing::HasSubstr;
 using testing::kLong;
+using testing::serve_table;
 
 void expect_to_be_a_table(Rendezvous& table) {
   EXPECT_EQ(table.peek("a"), std::nullopt);
@@ -54,18 +53,40 @@ TEST(LocalRendezvous, prefixes_keep_keys_apart) {
 }
 
 TEST(TcpRendezvous, is_a_table_for_all_its_clients) {
-  const auto served = serve_tcp_rendezvous(kLong);
+  const auto served = serve_table();
   expect_to_be_a_table(*served.table);
-  const auto client = tcp_rendezvous("localhost", served.port, Serve::Elsewhere, kLong);
+  const auto client = find_table(served.port, "localhost");
   EXPECT_EQ(client->get("b", kLong), "");
   expect_to_be_a_table(*with_prefix(client, "client/"));
   EXPECT_EQ(served.table->get("client/b", kLong), "");
 }
 
+TEST(TcpRendezvous, carries_long_values) {
+  const auto served = serve_table();
+  const auto client = find_table(served.port);
+  const std::string value = std::string(size_t{9} << 20, 'x') + "end";
+  client->set("long", value);
+  EXPECT_EQ(find_table(served.port)->get("long", kLong), value);
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("values of up to"),
+               [&] { client->set("longer", std::string(size_t{17} << 20, 'x')); });
+  EXPECT_EQ(client->get("long", kLong), value);
+}
+
+TEST(TcpRendezvous, says_that_it_is_full) {
+  const auto served = serve_table();
+  const auto client = find_table(served.port);
+  const std::string value(size_t{16} << 20, 'x');
+  for (int i = 0; i < 20; ++i) client->set("same", value);
+  expect_error(ErrorKind::Overloaded, HasSubstr("is full"), [&] {
+    for (int i = 0; i < 20; ++i) client->set(fmt::format("{}", i), value);
+  });
+  EXPECT_EQ(client->set_once("same", ""), value);
+}
+
 TEST(TcpRendezvous, wakes_those_that_wait_while_others_ask) {
-  const auto served = serve_tcp_rendezvous(kLong);
+  const auto served = serve_table();
   expect_no_errors(as_ranks(4, [&](int rank) {
-    const auto table = tcp_rendezvous("127.0.0.1", served.port, Serve::Elsewhere, kLong);
+    const auto table = find_table(served.port);
     const auto key = [](int r) { return fmt::format("key/{}", r); };
     std::thread waiting([&] { EXPECT_EQ(table->get(key((rank + 1) % 4), kLong), "here"); });
     EXPECT_EQ(table->peek("other"), std::nullopt);
@@ -75,11 +96,11 @@ TEST(TcpRendezvous, wakes_those_that_wait_while_others_ask) {
 }
 
 TEST(TcpRendezvous, set_once_lets_one_of_many_win) {
-  const auto served = serve_tcp_rendezvous(kLong);
+  const auto served = serve_table();
   std::vector<std::string> winners(4);
   std::latch ready(4);
   expect_no_errors(as_ranks(4, [&](int rank) {
-    const auto table = tcp_rendezvous("127.0.0.1", served.port, Serve::Elsewhere, kLong);
+    const auto table = find_table(served.port);
     ready.arrive_and_wait();
     winners[static_cast<size_t>(rank)] = table->set_once("winner", fmt::format("rank {}", rank));
   }));
@@ -88,8 +109,8 @@ TEST(TcpRendezvous, set_once_lets_one_of_many_win) {
 }
 
 TEST(TcpRendezvous, names_key_and_address_of_what_is_never_set) {
-  const auto served = serve_tcp_rendezvous(kLong);
-  const auto client = tcp_rendezvous("127.0.0.1", served.port, Serve::Elsewhere, kLong);
+  const auto served = serve_table();
+  const auto client = find_table(served.port);
   expect_error(
       ErrorKind::Timeout,
       HasSubstr(fmt::format("nobody has set 'absent' in the table at 127.0.0.1:{} for 0.03 s", served.port)),
@@ -97,9 +118,19 @@ TEST(TcpRendezvous, names_key_and_address_of_what_is_never_set) {
 }
 
 TEST(TcpRendezvous, says_that_a_port_is_taken) {
-  const auto served = serve_tcp_rendezvous(kLong);
+  const auto served = serve_table();
   expect_error(ErrorKind::Overloaded, HasSubstr(fmt::format("port {} of this machine is taken", served.port)),
-               [&] { tcp_rendezvous("127.0.0.1", served.port, Serve::Here, kLong); });
+               [&] { serve_table(served.port); });
+}
+
+TEST(TcpRendezvous, says_that_an_address_is_not_this_machines) {
+  // An address reserved for documentation (RFC 5737).
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("serving the table of the ranks at 192.0.2.1"),
+               [] { serve_tcp_rendezvous({.hosts = {"192.0.2.1"}}); });
+}
+
+std::shared_ptr<Rendezvous> find_within(const std::string& host, uint16_t port, milliseconds timeout) {
+  return find_tcp_rendezvous({.hosts = {host}, .port = port, .timeout = timeout}).table;
 }
 
 TEST(TcpRendezvous, says_what_to_check_where_nobody_answers) {
@@ -108,38 +139,26 @@ TEST(TcpRendezvous, says_what_to_check_where_nobody_answers) {
       ErrorKind::Timeout,
       AllOf(HasSubstr(fmt::format("nobody answers at localhost:{} for 0.1 s (Connection refused)", port)),
             HasSubstr("Check that rank 0 is running")),
-      [&] { tcp_rendezvous("localhost", port, Serve::Elsewhere, milliseconds(100)); });
+      [&] { find_within("localhost", port, milliseconds(100)); });
   expect_error(ErrorKind::Timeout, HasSubstr("nobody answers at no-such-host.invalid:1"),
-               [] { tcp_rendezvous("no-such-host.invalid", 1, Serve::Elsewhere, milliseconds(100)); });
+               [] { find_within("no-such-host.invalid", 1, milliseconds(100)); });
 }
 
-FileDescriptor listen_somewhere(uint16_t& port) {
-  FileDescriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  SocketAddress address = resolve("127.0.0.1", 0).addresses.at(0);
-  EXPECT_EQ(bind(socket.get(), address.get(), address.size), 0);
-  EXPECT_EQ(listen(socket.get(), 10), 0);
-  EXPECT_EQ(getsockname(socket.get(), address.get(), &address.size), 0);
-  port = static_cast<uint16_t>(port_of(address));
-  return socket;
-}
-
-// Another program, or a rank 0 that has been stopped.
+// The listener may be another program, or a stopped rank 0.
 TEST(TcpRendezvous, does_not_wait_for_one_that_listens_and_never_answers) {
-  uint16_t port = 0;
-  const FileDescriptor silent = listen_somewhere(port);
-  const auto begin = std::chrono::steady_clock::now();
+  const Listening silent = listen_at(resolve("127.0.0.1", 0).addresses.at(0));
+  const auto port = static_cast<uint16_t>(silent.port);
   expect_error(ErrorKind::Timeout,
                HasSubstr(fmt::format("somebody listens at 127.0.0.1:{} but does not answer as rank 0's table "
-                                     "does within 1 s: is rank 0 stopped, or the port another program's?",
+                                     "does within 0.3 s: is rank 0 stopped, or the port another program's?",
                                      port)),
-               [&] { tcp_rendezvous("127.0.0.1", port, Serve::Elsewhere, milliseconds(1000)); });
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+               [&] { find_within("127.0.0.1", port, milliseconds(300)); });
 }
 
 TEST(TcpRendezvous, goes_round_all_names_of_the_host) {
-  const auto served = serve_tcp_rendezvous(kLong);
+  const auto served = serve_table();
   const FoundRendezvous found =
-      find_tcp_rendezvous({"no-such-host.invalid", "127.0.0.1", "localhost"}, served.port, kLong);
+      find_tcp_rendezvous({.hosts = {"no-such-host.invalid", "127.0.0.1", "localhost"}, .port = served.port});
   EXPECT_EQ(found.host, "127.0.0.1");
   served.table->set("a", "1");
   EXPECT_EQ(found.table->get("a", kLong), "1");
@@ -148,38 +167,73 @@ TEST(TcpRendezvous, goes_round_all_names_of_the_host) {
 TEST(TcpRendezvous, waits_for_the_server_to_come) {
   const auto port = static_cast<uint16_t>(free_ports(1)[0]);
   std::shared_ptr<Rendezvous> client;
-  std::thread early([&] { client = tcp_rendezvous("127.0.0.1", port, Serve::Elsewhere, kLong); });
-  const auto server = tcp_rendezvous("127.0.0.1", port, Serve::Here, kLong);
+  std::thread early([&] { client = find_table(port); });
+  const auto server = serve_table(port).table;
   early.join();
   server->set("a", "1");
   EXPECT_EQ(client->get("a", kLong), "1");
 }
 
 TEST(TcpRendezvous, says_that_the_server_has_ended) {
-  auto served = serve_tcp_rendezvous(kLong);
-  const auto client = tcp_rendezvous("127.0.0.1", served.port, Serve::Elsewhere, kLong);
+  auto served = serve_table();
+  const auto client = find_table(served.port);
+  EXPECT_FALSE(client->ended());
   served.table.reset();
-  expect_error(ErrorKind::PeerLost,
-               HasSubstr(fmt::format("the table of the ranks at 127.0.0.1:{} is gone", served.port)), [&] {
-                 // The first write to a closed connection may still succeed.
-                 for (int i = 0; i < 10; ++i) client->set("a", "1");
-                 client->peek("a");
-               });
+  for (int i = 0; i < 3; ++i)
+    expect_error(ErrorKind::PeerLost,
+                 HasSubstr(fmt::format("the table of the ranks at 127.0.0.1:{} is gone", served.port)),
+                 [&] { client->set("a", "1"); });
+  EXPECT_TRUE(client->ended());
 }
 
-TEST(TcpRendezvous, says_that_the_server_does_not_answer) {
+TEST(TcpRendezvous, ends_when_its_clients_have_gone) {
+  auto served = serve_tcp_rendezvous({.farewell = kLong});
+  auto client = find_table(served.port);
+  std::thread last([&] {
+    // The table is still served, although its destructor is running.
+    client->set("reason", "of rank 1");
+    EXPECT_EQ(client->get("reason", kLong), "of rank 1");
+    client.reset();
+  });
+  served.table.reset();
+  last.join();
+}
+
+TEST(TcpRendezvous, says_that_the_server_was_killed) {
   const auto port = static_cast<uint16_t>(free_ports(1)[0]);
   const Child server([&] {
-    const auto table = tcp_rendezvous("127.0.0.1", port, Serve::Here, kLong);
+    const auto table = serve_table(port);
     while (true) ::pause();
   });
-  const auto client = tcp_rendezvous("127.0.0.1", port, Serve::Elsewhere, kLong);
+  const auto client = find_table(port);
+  client->set("a", "1");
+  server.kill();
+  expect_error(ErrorKind::PeerLost, HasSubstr("is gone"), [&] {
+    while (true) client->peek("a");
+  });
+  EXPECT_FALSE(client->ended());
+}
+
+TEST(TcpRendezvous, says_that_the_server_does_not_answer_and_goes_on_when_it_does) {
+  const auto port = static_cast<uint16_t>(free_ports(1)[0]);
+  const Child server([&] {
+    const auto table = serve_table(port);
+    while (true) ::pause();
+  });
+  const auto client = find_table(port);
   EXPECT_EQ(client->set_once("a", "1"), "1");
   server.stop();
-  expect_error(
-      ErrorKind::Timeout,
-      HasSubstr(fmt::format("the table of the ranks at 127.0.0.1:{} has not answered for 5 s", port)),
-      [&] { client->peek("a"); });
+  const auto fails = [&] {
+    expect_error(
+        ErrorKind::Timeout,
+        HasSubstr(fmt::format("the table of the ranks at 127.0.0.1:{} has not answered for 5 s", port)),
+        [&] { client->peek("a"); });
+  };
+  fails();
+  fails();  // without waiting again
+  server.go_on();
+  EXPECT_EQ(client->set_once("a", "2"), "1");
+  EXPECT_EQ(client->peek("b"), std::nullopt);
 }
 
 }  // namespace

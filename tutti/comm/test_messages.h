@@ -20,7 +20,7 @@ inline Operation operation(const char* name, std::chrono::milliseconds timeout =
   return operation_of(name, options, timeout);
 }
 
-// What rank `from` sends to rank `to`.
+// Returns the message that rank `from` sends to rank `to`.
 inline std::vector<std::byte> message(int from, int to, size_t size) {
   std::vector<std::byte> bytes(size);
   for (size_t i = 0; i < size; ++i)
@@ -28,7 +28,7 @@ inline std::vector<std::byte> message(int from, int to, size_t size) {
   return bytes;
 }
 
-// Everybody sends everybody messages of these sizes and looks at what has come.
+// Every rank sends every rank a message of these sizes and checks the messages that it receives.
 inline void exchange_and_look(Transport& transport, const std::function<size_t(int from, int to)>& size,
                               const Operation& operation) {
   std::vector<std::vector<std::byte>> out;
@@ -52,7 +52,7 @@ inline void meet(Transport& transport, const Operation& operation) {
       transport, [](int, int) { return size_t{1}; }, operation);
 }
 
-// Equal, uneven, odd, empty and one-sided ones.
+// Exchanges equal, uneven, odd, empty and one-sided messages.
 inline void exchange_messages_of_any_size(Transport& transport) {
   const Operation now = operation("exchange");
   exchange_and_look(
@@ -67,7 +67,7 @@ inline void exchange_messages_of_any_size(Transport& transport) {
       transport, [](int, int to) { return to == 0 ? size_t{3000001} : 0; }, now);
 }
 
-// Around a ring, in one thread for each direction, while a third one exchanges.
+// Sends messages around a ring, with one thread per direction, while a third thread calls exchange().
 inline void send_and_recv_beside_exchanges(Transport& transport) {
   const int rank = transport.rank();
   const int world = transport.world();

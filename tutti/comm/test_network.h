@@ -14,6 +14,7 @@
 #include <gtest/gtest.h>
 
 #include "tutti/base/error.h"
+#include "tutti/comm/table/tcp_rendezvous.h"
 
 namespace tutti::comm::testing {
 
@@ -23,7 +24,15 @@ inline std::vector<std::string> names(int world) {
   return who;
 }
 
-// Runs body(rank) in a thread for each rank; returns what each has thrown, nothing where it has not.
+// Serves a table on this machine. Its destructor does not wait for the clients.
+inline ServedRendezvous serve_table(uint16_t port = 0) {
+  return serve_tcp_rendezvous({.port = port, .farewell = std::chrono::milliseconds(0)});
+}
+inline std::shared_ptr<Rendezvous> find_table(uint16_t port, const std::string& host = "127.0.0.1") {
+  return find_tcp_rendezvous({.hosts = {host}, .port = port}).table;
+}
+
+// Runs body(rank) in one thread per rank. Returns the error that each has thrown, or nullopt.
 using Outcome = std::optional<Error>;
 inline std::vector<Outcome> as_ranks(int world, const std::function<void(int)>& body) {
   std::vector<Outcome> outcomes(static_cast<size_t>(world));
@@ -47,7 +56,7 @@ inline void expect_no_errors(const std::vector<Outcome>& outcomes) {
   for (const Outcome& outcome : outcomes) EXPECT_FALSE(outcome) << outcome->what();
 }
 
-// A child process that runs `body` and is there until it is killed.
+// A child process that runs `body` and then waits until it is killed.
 class Child {
  public:
   explicit Child(const std::function<void()>& body) : pid_(::fork()) {
@@ -66,11 +75,12 @@ class Child {
   Child(const Child&) = delete;
   Child& operator=(const Child&) = delete;
   void kill() const { ::kill(pid_, SIGKILL); }
-  // Returns when it has stopped.
+  // Stops the process and waits until it has stopped.
   void stop() const {
     ::kill(pid_, SIGSTOP);
     ::waitpid(pid_, nullptr, WUNTRACED);
   }
+  void go_on() const { ::kill(pid_, SIGCONT); }
 
  private:
   const pid_t pid_;

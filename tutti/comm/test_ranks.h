@@ -22,8 +22,8 @@ namespace tutti::comm::testing {
 // Makes the transport of one rank of a world.
 using MakeTransport = std::function<std::unique_ptr<Transport>(int rank)>;
 
-// Moves bytes as another transport does and hides what else that one can do: for the algorithms of those that
-// can do no more.
+// Forwards to another transport and hides its additional interfaces, to test the algorithms for transports
+// that have none.
 class PlainTransport final : public Transport {
  public:
   explicit PlainTransport(std::unique_ptr<Transport> inner) : inner_(std::move(inner)) {}
@@ -49,8 +49,8 @@ class PlainTransport final : public Transport {
   std::unique_ptr<Transport> inner_;
 };
 
-// Ranks on hosts that are but names, one letter a rank: "aabb" are two hosts with two ranks each. Shared
-// memory inside, Gloo between them; Gloo alone where the ranks of a host are apart or each is alone.
+// Ranks on simulated hosts, one letter per rank: "aabb" means two hosts with two ranks each. They use shared
+// memory within a host and Gloo between hosts, or only Gloo if Placement finds no two levels.
 inline std::unique_ptr<Transport> transport_on_hosts(const std::string& hosts, int rank,
                                                      const std::shared_ptr<Rendezvous>& table,
                                                      std::chrono::milliseconds timeout) {
@@ -76,8 +76,8 @@ inline std::unique_ptr<Transport> transport_on_hosts(const std::string& hosts, i
   return hierarchy_transport(std::move(network), std::move(memory), *placement, timeout);
 }
 
-// For a world of threads of this process: "inproc", "plain", "shm", or the hosts of as many ranks. The
-// rendezvous lives as long as the result.
+// For a world of threads of this process. `backend` is "inproc", "plain", "shm", or one host letter per rank.
+// The rendezvous lives as long as the result.
 inline MakeTransport make_transports(const std::string& backend, int world,
                                      std::chrono::milliseconds timeout) {
   if (backend == "inproc" || backend == "plain") {
@@ -99,7 +99,7 @@ inline MakeTransport make_transports(const std::string& backend, int world,
 // Makes the communicator of one rank of a world.
 using MakeCommunicator = std::function<std::unique_ptr<Communicator>(int rank)>;
 
-// Runs `body` once a rank, each in a thread of its own; returns what each has thrown, "" for nothing.
+// Runs `body` once per rank, each in its own thread. Returns the error text of each rank, "" if none.
 inline std::vector<std::string> errors_of_ranks(int world, const MakeCommunicator& make,
                                                 const std::function<void(Communicator&)>& body) {
   std::vector<std::string> errors(static_cast<size_t>(world));

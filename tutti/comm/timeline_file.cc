@@ -22,7 +22,7 @@
 namespace tutti::comm {
 namespace {
 
-// What a rank sends at once.
+// The size of the pieces that a rank sends.
 constexpr size_t kPiece = size_t{256} << 10;
 constexpr int64_t kStopped = -1;
 
@@ -35,7 +35,7 @@ TimelineFileOptions options_of(const Context& context) {
   return {context.flags().timeline, context.task().short_name(), host_name(), host_identity(), context.log()};
 }
 
-// When the timeline's clock, which shows `now`, showed `then`.
+// Returns the wall-clock time at which the timeline's clock showed `then`; it shows `now` at present.
 std::string wall_time(int64_t then, int64_t now) {
   const auto wall = std::chrono::system_clock::now() - std::chrono::nanoseconds(now - then);
   return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::chrono::system_clock::to_time_t(wall)));
@@ -122,7 +122,7 @@ void TimelineFile::gather_and_write() {
   Json ranks = Json::array();
   for (const std::string& text :
        gather_all(comm_, about_this(clock).dump(-1, ' ', false, Json::error_handler_t::replace), kWhat))
-    ranks.push_back(Json::parse(text));
+    ranks.push_back(parse_json(text, "a rank's part of the timeline", ErrorKind::DataLoss));
   TraceEvents events(*timeline_, process(clock, begin));
   write_all(events, {{"tutti_version", version()},
                      {"began", wall_time(begin, now)},
@@ -131,7 +131,7 @@ void TimelineFile::gather_and_write() {
                      {"ranks", ranks}});
 }
 
-// In rounds: in each, every rank sends a piece, and rank 0 writes them.
+// Works in rounds: in each, every rank sends a piece, and rank 0 writes all of them.
 void TimelineFile::write_all(TraceEvents& events, const Json& about) {
   std::optional<TraceFile> file;
   std::exception_ptr failure;
@@ -159,7 +159,7 @@ void TimelineFile::write_all(TraceEvents& events, const Json& about) {
                     comm_.world(), options_.path);
 }
 
-// By rank, for rank 0; the others get as many empty ones. None when nobody has any more.
+// Returns the pieces by rank at rank 0, as many empty ones elsewhere, and none when no rank has any left.
 std::vector<std::string> TimelineFile::gather_pieces(const std::string& mine, bool stopped) {
   const auto sizes = gather_all(comm_, stopped ? kStopped : static_cast<int64_t>(mine.size()), kWhat);
   if (sizes[0] == kStopped && !stopped)
@@ -177,7 +177,7 @@ std::vector<std::string> TimelineFile::gather_pieces(const std::string& mine, bo
   return pieces;
 }
 
-// With absolute times: so the files of several ranks fit together.
+// Writes absolute times, so that the files of several ranks can be combined.
 void TimelineFile::write_own(const std::string& why) noexcept {
   try {
     const CommonClock clock(clocks_[static_cast<size_t>(comm_.rank())]);
@@ -188,12 +188,12 @@ void TimelineFile::write_own(const std::string& why) noexcept {
                  {"why", why},
                  {"world", comm_.world()},
                  {"ranks", Json::array({about_this(clock)})}});
-    options_.log.warning("the timeline in {} is that of {} alone: {}", path, options_.task, why);
+    options_.log.warning("the timeline in {} has only the spans of {}: {}", path, options_.task, why);
   } catch (const std::exception& error) {
     try {
       options_.log.warning("the timeline was not written: {}", error.what());
     } catch (const std::exception&) {
-      // Nobody is left to tell.
+      // The log cannot be written either.
     }
   }
 }

@@ -17,32 +17,32 @@ namespace tutti::comm {
 struct TimelineFileOptions {
   std::string path;  // rank 0 writes it
   std::string task = "worker";
-  std::string host = "";     // for people
-  std::string machine = "";  // equal where ranks have one clock
+  std::string host = "";     // the host's name, for display
+  std::string machine = "";  // equal for ranks that share a clock
   Log log = Log();
 };
 
-// The file of --timeline: what all ranks have noted down, on the clock of rank 0, a process each. It is
-// written at the end, when this object goes, and rank by rank in pieces, so that nobody holds more than its
-// own.
+// The file of --timeline: the spans of all ranks, on the clock of rank 0, with one process per rank. It is
+// written at the end, when this object is destroyed. Ranks send their spans in pieces, so that no rank holds
+// more than its own spans.
 //
-// After an error the ranks cannot talk any more: then each writes what it has to a file of its own, FILE and
-// FILE.rank1 and so on, on the same clock. Owned by whoever trains; the communicator and the timeline outlive
-// it.
+// After an error the ranks can no longer communicate. Then each writes its spans to a file of its own, FILE,
+// FILE.rank1 and so on, on the same clock. Owned by the code that trains; the communicator and the timeline
+// must outlive it.
 class TimelineFile {
  public:
-  // Every rank makes one, or none does. With a path that cannot be written rank 0 throws, and gives up for
-  // all. Without a timeline it is nothing.
+  // Either every rank makes one, or none does. If the path cannot be written, rank 0 throws and abandons the
+  // communicator for all. Does nothing if the timeline is nullptr.
   TimelineFile(Timeline* timeline, Communicator& comm, TimelineFileOptions options);
-  // That of --timeline.
+  // Uses the timeline and the options of the context (--timeline).
   TimelineFile(const Context& context, Communicator& comm);
-  // Writes, once more where that was done before. While an exception passes by, which the other ranks may
-  // know nothing of, each rank writes its own.
+  // Writes the file, again if write() was called before. If an exception is in flight, of which the other
+  // ranks may not know, each rank writes its own file.
   ~TimelineFile();
   TimelineFile(const TimelineFile&) = delete;
   TimelineFile& operator=(const TimelineFile&) = delete;
 
-  // Every rank calls it. What goes wrong is a warning in the log: training is not to fail from it.
+  // Every rank must call this. Errors are logged as warnings, since training should not fail because of them.
   void write() noexcept;
 
  private:

@@ -26,12 +26,12 @@ struct World {
   std::string backend = "inproc";
   int ranks = 2;
   bool a_machine_each = false;
-  // By rank, on top of the usual.
+  // Returns additional options for each rank.
   std::function<TimelineOptions(int rank)> timeline = [](int) { return TimelineOptions{}; };
 };
 
-// As a training does it: the ranks connect, a TimelineFile is made, and written when the body is done.
-// Returns what each has thrown.
+// Works like a training: the ranks connect, create a TimelineFile, and write it when the body has finished.
+// Returns the errors by rank.
 std::vector<std::string> train(const World& world, const std::function<void(Rank)>& body) {
   const auto make = testing::make_transports(world.backend, world.ranks, kTimeout);
   std::vector<std::string> errors(static_cast<size_t>(world.ranks));
@@ -60,14 +60,14 @@ std::vector<std::string> train(const World& world, const std::function<void(Rank
 
 void three_barriers(const Rank& rank) {
   for (int64_t step = 0; step < 3; ++step) {
-    // Always another one is late.
+    // A different rank is late in each step.
     std::this_thread::sleep_for(
         std::chrono::milliseconds(step % rank.comm.world() == rank.comm.rank() ? 20 : 0));
     rank.comm.barrier({.step = step});
   }
 }
 
-// No rank has left a barrier before all had come, give or take what the clocks are uncertain by.
+// Expects that no rank left a barrier before all had reached it, within the uncertainty of the clocks.
 void expect_common_barriers(const ReadTrace& trace, int ranks) {
   double uncertainty = 1;
   for (const Json& about : trace.json.at("otherData").at("ranks"))
@@ -109,7 +109,7 @@ TEST(TimelineFile, says_who_was_waited_for) {
   const World world{.path = folder / "t.json"};
   EXPECT_EQ(train(world, three_barriers), std::vector<std::string>(2));
   const ReadTrace trace = read_trace(world.path);
-  // The other one waits for whoever sleeps.
+  // The other rank waits for the one that sleeps.
   for (size_t step = 0; step < 2; ++step) {
     std::vector<int64_t> waited;
     for (int rank = 0; rank < 2; ++rank) {
@@ -223,7 +223,7 @@ TEST(TimelineFile, without_a_timeline_there_is_none) {
 }
 
 TEST(CommonClock, corrects_drift_between_two_readings) {
-  // A clock that gains 100 us a second and was an hour ahead.
+  // A clock that gains 100 us per second and was an hour ahead.
   constexpr int64_t kHour = 3'600'000'000'000;
   constexpr int64_t kSecond = 1'000'000'000;
   const auto reading = [](int64_t at) {

@@ -15,34 +15,44 @@
 
 namespace tutti::comm {
 
-// What is being done, and until when.
+// The operation in progress and its deadline.
 struct Operation {
   const char* name;  // "all_reduce"
   const char* what;
   int64_t step;
   std::chrono::steady_clock::time_point deadline;
   std::chrono::milliseconds timeout;
-  Timeline* timeline = nullptr;  // where it is noted down
+  Timeline* timeline = nullptr;      // records the operation
+  const Reduction* whole = nullptr;  // all that is combined or moved, if all ranks must agree on it
 };
 
-// One that began now, within its own timeout or else `usual`.
+// Returns an operation that begins now. Its timeout is that of `options`, or `usual` if they have none.
 Operation operation_of(const char* name, const Options& options, std::chrono::milliseconds usual,
                        Timeline* timeline = nullptr);
 
-// "all_reduce of gradients at step 118".
+// Returns a copy of the operation with this `whole`, which must outlive it.
+inline Operation of(Operation operation, const Reduction& whole) {
+  operation.whole = &whole;
+  return operation;
+}
+
+// Hashes what all ranks must agree on: the operation's name, and the element type, count and reduction.
+uint64_t key_of(const Operation& operation);
+
+// Returns a text such as "all_reduce of gradients at step 118".
 std::string describe(const Operation& operation);
 
-// What else may keep a rank from it: outside of steps it is often a program that lets some ranks alone call
-// what all have to. "" in steps, which begin together.
+// Returns another possible reason why a rank is missing, for error messages: outside steps, programs often
+// let only some ranks make a call that all must make. Returns "" in steps, which all ranks begin together.
 std::string_view why_not_there(const Operation& operation);
 
 using Bytes = std::span<std::byte>;
 using ConstBytes = std::span<const std::byte>;
 
-// What a backend is made of: it moves bytes between ranks. Everything else, arithmetic, types, layouts and
-// order, is the same for all of them (collectives.h). Errors are those of Communicator, without the name of
-// the operation. exchange() is called by one thread at a time; send() and recv() by others, one for each peer
-// and direction, meanwhile.
+// The part that each backend implements: it moves bytes between ranks. Arithmetic, types, layouts and order
+// are the same for all backends (collectives.h). Throws the same errors as Communicator, without the name of
+// the operation. One thread at a time calls exchange(). Meanwhile other threads, one for each peer and
+// direction, may call send() and recv().
 class Transport {
  public:
   virtual ~Transport() = default;
@@ -50,77 +60,77 @@ class Transport {
   virtual int rank() const = 0;
   virtual int world() const = 0;
 
-  // sends[r] goes to rank r, and recvs[r] comes from it, for all ranks at once. What goes to a rank is as
-  // long as what it expects; nothing at all is fine. This rank's own pair is left alone.
+  // Sends sends[r] to rank r and receives recvs[r] from it, for all ranks at once. A message must be as long
+  // as the receiver expects; it may be empty. This rank's own pair is ignored.
   virtual void exchange(std::span<const ConstBytes> sends, std::span<const Bytes> recvs,
                         const Operation& operation) = 0;
   virtual void send(ConstBytes bytes, int to, const Operation& operation) = 0;
   virtual void recv(Bytes bytes, int from, const Operation& operation) = 0;
 
-  // What every rank throws from now on, unless the group has failed before.
+  // Makes every rank throw this text from now on, unless the group has already failed.
   virtual void abandon(const std::string& text) = 0;
 
-  // The group of these ranks of ours, this one among them, in this order. `name` is not used twice.
+  // Returns the group of these ranks, in this order. They must include this rank. `name` must be unique.
   virtual std::unique_ptr<Transport> split(const std::vector<int>& ranks, const std::string& name) = 0;
 };
 
-// Memory of one size at every rank, seen by all.
+// One part of memory per rank, all of the same size, which all ranks can access.
 struct SharedBlock {
   std::vector<std::byte*> parts;  // by rank
   size_t size = 0;
-  std::shared_ptr<void> memory;  // for as long as somebody holds it
+  std::shared_ptr<void> memory;  // keeps the memory alive
 };
 
-// What a transport does besides whose ranks see one another's memory.
+// Additional interface of a transport whose ranks share memory.
 class InPlace {
  public:
   virtual ~InPlace() = default;
-  // Zeros. Every rank calls it, with one size.
+  // Returns memory filled with zeros. Every rank must call this with the same size.
   virtual SharedBlock allocate(size_t size, const Operation& operation) = 0;
-  // The ranks' counterparts of these bytes; no parts if allocate() did not give them.
+  // Returns the bytes of all ranks that correspond to these, or no parts if they are not from allocate().
   virtual SharedBlock everyones(const std::byte* mine, size_t size) const = 0;
   virtual void sync(const Operation& operation) = 0;
   virtual void all_reduce(std::byte* data, const Reduction& reduction, const Operation& operation) = 0;
 };
 
-// What a transport does besides some of whose ranks see one another's memory, and some do not: what all of a
-// host need comes to it once. Sums have the same bits as without.
+// Additional interface of a transport in which only the ranks of a host share memory: data that all ranks of
+// a host need is sent to the host once. Sums have the same bits as without it.
 class ByHost {
  public:
   virtual ~ByHost() = default;
   virtual const Placement& placement() const = 0;
-  // One more group of the ranks of this host, in place. It fails with all.
+  // Returns another group of this host's ranks, which is InPlace. It fails together with the whole group.
   virtual std::unique_ptr<Transport> inside() = 0;
 
   virtual void all_reduce(std::byte* data, const Reduction& reduction, const Operation& operation) = 0;
-  // So many elements of the output; the input has as many for each rank.
+  // The reduction's count is that of the output; the input has as many elements for each rank.
   virtual void reduce_scatter(std::byte* output, const std::byte* input, const Reduction& reduction,
                               const Operation& operation) = 0;
-  // By rank; what comes from this one is the input.
+  // `outputs` is indexed by rank; this rank contributes `input`.
   virtual void all_gather(std::span<const Bytes> outputs, ConstBytes input, const Operation& operation) = 0;
   virtual void broadcast(Bytes bytes, int root, const Operation& operation) = 0;
   virtual void sync(const Operation& operation) = 0;
 };
 
-// What a transport does besides that adds by itself, in the order that is fastest for it.
+// Additional interface of a transport that has its own all-reduce, which adds in the order it finds fastest.
 class OwnAllReduce {
  public:
   virtual ~OwnAllReduce() = default;
-  // Whether it knows how.
+  // Returns true if it supports this type.
   virtual bool adds(torch::ScalarType type) const = 0;
   virtual void add_all(const torch::Tensor& flat, const Operation& operation) = 0;
 };
 
-// What stands beside a transport and has the same ranks, where their tensors are on devices that reach one
-// another: it moves these tensors, and those alone, without passing through the memory of the hosts. One
-// thread at a time calls it.
+// Used next to a transport with the same ranks if their devices can reach one another: moves the tensors on
+// these devices, and no others, without passing them through host memory. Only one thread at a time may
+// call it.
 class OnDevice : public OwnAllReduce {
  public:
   virtual std::string name() const = 0;
-  // Whether a tensor is where it moves them.
+  // Returns true if the tensor is on the device whose tensors it moves.
   virtual bool takes(const torch::Tensor& tensor) const = 0;
-  // As Transport::exchange(), of contiguous tensors. What has been enqueued on the device before comes first,
-  // and what is enqueued afterwards finds what has come.
+  // Like Transport::exchange(), for contiguous tensors. Runs after all work already enqueued on the device;
+  // work enqueued afterwards sees the received values.
   virtual void exchange(std::span<const torch::Tensor> sends, std::span<const torch::Tensor> recvs,
                         const Operation& operation) = 0;
   virtual void abandon(const std::string& text) = 0;

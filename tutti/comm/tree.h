@@ -4,22 +4,22 @@
 
 namespace tutti::comm {
 
-// A node of the one tree along which everything is added (DESIGN 3): (level, i) covers those of the leaves
-// [i << level, (i + 1) << level) that exist, and is the sum of its two children, of which the right one may
-// cover none.
+// A node of the one tree along which everything is added (DESIGN 3). Node (level, i) covers the existing
+// leaves of [i << level, (i + 1) << level). It is the sum of its two children; the right child may cover no
+// leaves.
 struct TreeNode {
   int level;
   int64_t index;
 };
 
 enum class Move {
-  Stay,        // the root, or one whose sibling has yet to come
+  Stay,        // it is the root, or its sibling is yet to come
   Rise,        // its parent has no other child
-  JoinAndRise  // its sibling is the one that waits: together they are their parent
+  JoinAndRise  // its sibling is the one that waits: together they form their parent
 };
 
-// What becomes of a node that has just been made, where nodes come in the order of their leaves, `waiting` is
-// the last that stayed (or null), and there are so many leaves.
+// Returns what to do with a new node. Nodes come in the order of their leaves, `waiting` is the last node
+// that stayed (or null), and `leaves` is the number of leaves of the tree.
 inline Move next_move(const TreeNode& node, const TreeNode* waiting, int64_t leaves) {
   const int64_t on_level = (leaves + (int64_t{1} << node.level) - 1) >> node.level;
   if (on_level == 1) return Move::Stay;

@@ -6,13 +6,13 @@
 
 namespace tutti::comm {
 
-// Something that works on all workers together, such as a module that looks at the examples of all of them.
-// Who trains a model gives its modules their group (params/module_group.h).
+// Something that needs all workers, such as a module that uses the examples of all of them. The code that
+// trains a model passes the group to its modules (params/module_group.h).
 class UsesCommunicator {
  public:
   virtual ~UsesCommunicator() = default;
-  // All workers, in a group that nobody else but such modules uses. Shared by them and by what their forward
-  // leaves behind for the backward pass. Takes the place of what was given before; empty: alone again.
+  // Sets the group of all workers, which only such modules use. They share it with the state that their
+  // forward pass keeps for the backward pass. Replaces the previous group; nullptr means no other workers.
   virtual void use(std::shared_ptr<Communicator> group) = 0;
 };
 

@@ -7,11 +7,11 @@
 
 namespace tutti::comm {
 
-// In which elements of this type are added: float32 for half precision, else their own.
+// Returns the type in which elements of this type are added: float32 for half precision, else the same type.
 c10::ScalarType sum_type(c10::ScalarType type);
 
-// So many elements to the type in which they are added, and back to their own, rounded as reduce() rounds; a
-// copy where that is the same type.
+// Convert `count` elements of `type` to the type in which they are added, and back with the rounding of
+// reduce(). They copy if that is the same type.
 void widen(const std::byte* from, std::byte* to, c10::ScalarType type, int64_t count);
 void narrow(const std::byte* from, std::byte* to, c10::ScalarType type, int64_t count);
 

@@ -6,16 +6,16 @@
 
 namespace tutti::comm {
 
-// An operation that may still be under way. A value; safe to wait for from several threads. It need not be
-// waited for: the operation is carried out all the same, but then its failure is heard of only at the next
-// one.
+// An operation that may still be running. A value type; several threads may wait for it. Nobody has to wait:
+// the operation is carried out anyway, but then its failure is not reported before the next operation is
+// called.
 class Work {
  public:
-  // One that is done.
+  // Constructs a finished operation.
   Work() = default;
   explicit Work(std::shared_future<void> result) : result_(std::move(result)) {}
 
-  // Returns when the tensors of the operation may be used again; throws what went wrong, at every call.
+  // Waits until the tensors of the operation may be used again. Throws its error, at every call.
   void wait() const {
     if (result_.valid()) result_.get();
   }

@@ -61,7 +61,7 @@ const torch::Tensor& Batch::front() const {
 int64_t Batch::size() const { return tensors_.empty() ? 0 : tensors_.front().second.size(0); }
 
 Batch Batch::to(torch::Device device) const {
-  // Towards the CPU nobody would know when an asynchronous copy has arrived.
+  // For a copy to the CPU, nothing would tell when an asynchronous copy has finished.
   const bool asynchronous = !device.is_cpu();
   Batch moved = *this;
   for (auto& [name, tensor] : moved.tensors_) tensor = tensor.to(device, asynchronous);

@@ -10,26 +10,26 @@
 
 namespace tutti {
 
-// Named tensors with one row an example. The first is the model's input where nothing else is said. A value;
-// copying copies handles. May be empty of examples (size() == 0), and is then never given to a loss.
+// Named tensors with one row per example. By default the first one is the model's input. A value; copying
+// copies handles. May have no examples (size() == 0), and is then never passed to a loss.
 class Batch {
  public:
   using Tensors = std::vector<std::pair<std::string, torch::Tensor>>;
 
   Batch() = default;
-  // Every tensor needs the same first dimension, every name may occur once; else InvalidArgument.
+  // All tensors need the same first dimension, and names must be unique; else InvalidArgument.
   explicit Batch(Tensors tensors);
 
-  // A name that is not there is an InvalidArgument that lists those that are.
+  // An unknown name is an InvalidArgument that lists the existing names.
   const torch::Tensor& operator[](std::string_view name) const;
   bool has(std::string_view name) const;
   const torch::Tensor& front() const;
   const Tensors& tensors() const { return tensors_; }
 
-  // Examples.
+  // The number of examples.
   int64_t size() const;
 
-  // The same batch on another device. To a GPU, the copy is asynchronous where the memory is pinned.
+  // Returns the batch on another device. A copy to a GPU is asynchronous if the memory is pinned.
   Batch to(torch::Device device) const;
   Batch pinned() const;
 

@@ -12,6 +12,7 @@
 #include <ATen/core/grad_mode.h>
 #include <fmt/ranges.h>
 
+#include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 
 namespace tutti::data {
@@ -21,9 +22,6 @@ int64_t saturating_product(int64_t a, int64_t b) {
   int64_t product = 0;
   return __builtin_mul_overflow(a, b, &product) ? std::numeric_limits<int64_t>::max() : product;
 }
-
-// A deadline that far is none; one further could overflow the clock.
-constexpr std::chrono::milliseconds kLongestWait = std::chrono::hours(24 * 365);
 
 const BatchQueueOptions& checked(const BatchQueueOptions& o, const Feed& feed, const Sampler& sampler) {
   if (o.first_step < 0 || o.end_step < o.first_step) {
@@ -47,11 +45,11 @@ const BatchQueueOptions& checked(const BatchQueueOptions& o, const Feed& feed, c
 
 }  // namespace
 
-// What the queue and its readers have in common. Batches have tickets, counted from 0 in the order in which
-// they are handed out. The ticket t lives in the slot t mod ahead: a thread may take a ticket once the one
-// that had its slot before was handed out.
+// The state that the queue shares with its readers. Batches have tickets, numbered from 0 in the order in
+// which next() returns them. The batch of ticket t is stored in slot t mod `ahead`: a reader may take a
+// ticket once the previous batch in its slot has been returned.
 struct BatchQueue::Shared {
-  // What became of a ticket: nothing yet, a batch, or an error.
+  // The result of a ticket: nothing yet, a batch, or an error.
   struct Slot {
     std::optional<Batch> batch;
     std::optional<Error> error;
@@ -84,23 +82,23 @@ struct BatchQueue::Shared {
 
   const Feed feed;
   const Sampler sampler;
-  const BatchQueueOptions options;  // readers: its timeline only under the mutex, and not when stopping
+  const BatchQueueOptions options;  // readers do not use its timeline once they see `stopping`
   const std::chrono::milliseconds timeout;
   const int64_t lanes;
   const int64_t tickets;
-  const int64_t ahead;  // slots
+  const int64_t ahead;  // number of slots
 
   std::mutex mutex;
   std::condition_variable slot_free;    // readers wait for it
   std::condition_variable batch_ready;  // next() waits for it
-  std::condition_variable reader_left;  // the source, or for good: stop_readers() waits for it
-  std::vector<Slot> slots;              // all below: guarded by mutex
+  std::condition_variable reader_left;  // a reader has left the source or ended: stop_readers() waits for it
+  std::vector<Slot> slots;              // this and all below: guarded by mutex
   int64_t next_to_make = 0;
   int64_t next_to_hand_out = 0;
   int64_t waits = 0;
   int64_t readers = 0;
-  int64_t fetching = 0;  // readers that are in the source
-  bool late = false;     // next() has given up waiting, and got nothing since
+  int64_t fetching = 0;  // number of readers that are reading from the source
+  bool late = false;     // next() has timed out and has not returned a batch since
   bool stopping = false;
 };
 
@@ -126,7 +124,7 @@ BatchQueue::BatchQueue(Feed feed, const Sampler& sampler, const BatchQueueOption
   const int64_t threads = shared_->feed.options().threads;
   const int64_t useful = std::min({threads, shared_->ahead, shared_->tickets});
   readers_.reserve(static_cast<size_t>(useful));
-  // They begin once all are there.
+  // The readers begin once all of them have been started.
   Shared::Lock lock(shared_->mutex);
   try {
     for (int64_t i = 0; i < useful; ++i) {
@@ -149,7 +147,7 @@ void BatchQueue::stop_readers() {
   s.slot_free.notify_all();
   const auto patience = s.late ? std::chrono::milliseconds(0) : s.timeout;
   const bool all_left = s.reader_left.wait_for(lock, patience, [&] { return s.readers == 0; });
-  // What transforms use may be gone when this is.
+  // Objects that the transforms use may be destroyed once the queue is.
   s.reader_left.wait(lock, [&] { return s.readers == s.fetching; });
   lock.unlock();
   for (std::thread& reader : readers_) {
@@ -165,7 +163,7 @@ void BatchQueue::Shared::read_batches(int64_t reader, Lock lock) {
   const at::NoGradGuard no_grad;
   bool failed = false;
   if (!stopping) name_thread(options.timeline, fmt::format("reader {}", reader));
-  // After a batch that failed nothing will be handed out.
+  // After a batch that failed, next() returns no other.
   while (!failed) {
     slot_free.wait(lock, [this] {
       return stopping || next_to_make == tickets || next_to_make - next_to_hand_out < ahead;
@@ -181,8 +179,8 @@ void BatchQueue::Shared::read_batches(int64_t reader, Lock lock) {
   reader_left.notify_one();
 }
 
-// Unlocks meanwhile. Nothing, where the queue has stopped when the source has answered: what only the queue's
-// owner keeps alive must not be touched then.
+// Unlocks while it works. Returns an empty slot if the queue has been stopped by the time the source returns:
+// objects that only the queue's owner keeps alive must not be used then.
 BatchQueue::Shared::Slot BatchQueue::Shared::make(int64_t ticket, Lock& lock) {
   Timeline* const timeline = options.timeline;
   const int64_t begin = timeline != nullptr ? timeline->now() : 0;
@@ -231,7 +229,7 @@ std::optional<Batch> BatchQueue::next() {
 void BatchQueue::Shared::wait_for(int64_t ticket, Lock& lock) {
   ++waits;
   const SpanScope span(options.timeline, Activity::Queue, "wait for a batch", step_in_timeline(ticket));
-  late = !batch_ready.wait_for(lock, timeout, [&] { return slot_of(ticket).ready(); });
+  late = !batch_ready.wait_until(lock, deadline_after(timeout), [&] { return slot_of(ticket).ready(); });
   if (late) fail_late(ticket);
 }
 

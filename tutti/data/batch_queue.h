@@ -19,32 +19,32 @@ struct BatchQueueOptions {
   int64_t first_step = 0;
   int64_t end_step = 0;  // one past the last
   int64_t first_lane = 0;
-  int64_t end_lane = 1;                // one past the last; with none, the queue is at its end at once
-  torch::Device device = torch::kCPU;  // where the batches will go: pinned on the way to a GPU
-  std::chrono::milliseconds timeout = std::chrono::seconds(60);  // where the feed says none
-  Timeline* timeline = nullptr;  // where waiting and reading are noted down; outlives the queue
-  int64_t step_in_timeline = 0;  // of step 0
+  int64_t end_lane = 1;                // one past the last; without lanes, the queue ends at once
+  torch::Device device = torch::kCPU;  // destination of the batches; for a GPU they are pinned
+  std::chrono::milliseconds timeout = std::chrono::seconds(60);  // used if the feed sets none
+  Timeline* timeline = nullptr;  // records waiting and reading; must outlive the queue
+  int64_t step_in_timeline = 0;  // the timeline's number of step 0
 };
 
-// A feed in motion: threads that read batches ahead of the training loop. Batches are made out of order, by
-// any thread, and handed out in order; at most `FeedOptions::ahead` of them exist here at a time. One thread
-// calls next(). The destructor stops the others. It waits for what is under way, but for a source's read no
-// longer than next() would: one that hangs (its file server is gone) is left behind, with its source.
+// Threads that read the batches of a feed ahead of the training loop. Batches are made in any order, by any
+// thread, but returned in order; at most `FeedOptions::ahead` of them exist here. Only one thread may call
+// next(). The destructor stops the readers and waits for their pending work, but for a source's read no
+// longer than next() would: a reader that hangs (its file server is gone) is detached with its source.
 class BatchQueue {
  public:
-  // Steps and lanes have to lie in the sampler's, and its examples in the feed's; else InvalidArgument.
+  // The sampler must have these steps and lanes, and the feed the sampler's examples; else InvalidArgument.
   BatchQueue(Feed feed, const Sampler& sampler, const BatchQueueOptions& options);
   ~BatchQueue();
   BatchQueue(const BatchQueue&) = delete;
   BatchQueue& operator=(const BatchQueue&) = delete;
 
-  // The batches of (first_step, first_lane), (first_step, first_lane + 1), ... in order; nothing after the
-  // last. A lane without examples gets an empty batch. Waits for as long as the feed's timeout, then throws a
-  // Timeout that says what for, and may be called again. A reader's Error comes out in place of its batch,
-  // and again at every call after that.
+  // Returns the batches of (first_step, first_lane), (first_step, first_lane + 1), ... in order, and nullopt
+  // after the last. A lane without examples gets an empty batch. If a batch is not ready within the feed's
+  // timeout, throws a Timeout that names its examples; next() may then be called again. If reading a batch
+  // failed, throws the reader's Error, and again at every later call.
   std::optional<Batch> next();
 
-  // Calls of next() that found their batch not ready.
+  // The number of calls of next() that had to wait for their batch.
   int64_t waits() const;
 
  private:
@@ -52,8 +52,8 @@ class BatchQueue {
 
   void stop_readers();
 
-  const std::shared_ptr<Shared> shared_;  // with the readers
-  std::vector<std::thread> readers_;      // touched by constructor and destructor alone
+  const std::shared_ptr<Shared> shared_;  // shared with the readers
+  std::vector<std::thread> readers_;      // used only by constructor and destructor
 };
 
 }  // namespace tutti::data

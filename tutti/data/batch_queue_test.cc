@@ -17,7 +17,7 @@ namespace {
 using std::chrono::milliseconds;
 using testing::HasSubstr;
 
-// Examples that are their own number. A closed gate holds up the reads of examples from `gated` on; reads are
+// Each example is its own number. A closed gate delays the reads of examples from `gated` on; the reads are
 // counted.
 class GatedSource final : public Source {
  public:
@@ -69,7 +69,7 @@ class GatedSource final : public Source {
   int64_t gated_;
 };
 
-// Fails where it is asked for one example.
+// Fails if it is asked for one particular example.
 class FailingSource final : public Source {
  public:
   explicit FailingSource(int64_t bad) : bad_(bad) {}
@@ -146,7 +146,7 @@ TEST(BatchQueue, reads_no_further_ahead_than_it_may) {
 }
 
 TEST(BatchQueue, reads_later_batches_while_an_early_one_is_slow) {
-  const auto source = std::make_shared<GatedSource>(8, 0);  // every read is held up
+  const auto source = std::make_shared<GatedSource>(8, 0);  // every read is delayed
   const Feed feed = Feed(source).with({.threads = 4, .ahead = 8});
   BatchQueue queue(feed, Sampler(8, {.order = Order::Sequential}), {.end_step = 8});
   source->wait_for_reads(4);

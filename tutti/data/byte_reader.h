@@ -7,20 +7,20 @@
 
 namespace tutti::data {
 
-// The bytes of a file from front to back. Used by one thread.
+// Reads the bytes of a file sequentially. Not thread-safe.
 class ByteReader {
  public:
   virtual ~ByteReader() = default;
 
-  // Up to `size` bytes; fewer only at the end. DataLoss where the file cannot be what it should be.
+  // Reads up to `size` bytes; fewer only at the end. Throws DataLoss if the file is damaged.
   virtual size_t read(char* to, size_t size) = 0;
 
-  // More bytes than this cannot come out of the whole file, so a header that promises more is lying.
+  // An upper limit of the bytes that the file can yield, for checking the size that a header claims.
   virtual uint64_t most_bytes() const = 0;
 };
 
-// Opens a plain or gzip-compressed file; which of the two it is, its first bytes tell. InvalidArgument where
-// it is missing, no regular file, or not readable.
+// Opens a plain or gzip-compressed file; its first bytes determine which. Throws InvalidArgument if it is
+// missing, not a regular file, or not readable.
 std::unique_ptr<ByteReader> open_bytes(const std::string& path);
 
 }  // namespace tutti::data

@@ -26,7 +26,7 @@ void Canvas::line(Point a, Point b) {
     const float dy = static_cast<float>(row) - a.y;
     for (int column = left; column <= right; ++column) {
       const float dx = static_cast<float>(column) - a.x;
-      // The nearest point of the line is this share of the way from a to b.
+      // `share` is the position of the nearest point of the line, as a share of the way from a to b.
       const float share = std::clamp((dx * along.x + dy * along.y) * per_length, 0.0F, 1.0F);
       const float distance = squared(dx - share * along.x) + squared(dy - share * along.y);
       distances[column] = std::min(distances[column], distance);

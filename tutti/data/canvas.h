@@ -6,7 +6,7 @@
 
 namespace tutti::data {
 
-// Pixels of a digit, row by row, 0 paper and 255 ink.
+// Pixels of a digit, row by row; 0 is paper and 255 is ink.
 constexpr int kDigitSide = 28;
 constexpr size_t kDigitSize = size_t{kDigitSide} * kDigitSide;
 using DigitPixels = std::array<uint8_t, kDigitSize>;
@@ -16,18 +16,18 @@ struct Point {
   float y;
 };
 
-// The paper that a pen draws on: it keeps, for every pixel, how far the nearest line is, and turns that into
-// ink at the end. So strokes that cross or overlap are not darker there. Used by one thread.
+// A canvas for strokes of a pen. It stores for every pixel the distance of the nearest line, and ink() turns
+// this into darkness, so that strokes that cross or overlap are not darker there. Not thread-safe.
 class Canvas {
  public:
   Canvas();
 
-  // A straight line from a to b; pixel (column, row) has its centre at (column, row). Only what lies within
-  // kReach of it is looked at.
+  // Draws a straight line from a to b; pixel (column, row) has its centre at (column, row). Only pixels
+  // within kReach of it are updated.
   void line(Point a, Point b);
 
-  // The ink of a pen with this radius and an edge this soft (both in pixels, radius + softness <= kReach): 0
-  // to 1.
+  // Returns the darkness of each pixel, 0 to 1, for a pen with this radius and this softness of its edge
+  // (both in pixels, radius + softness <= kReach).
   std::array<float, kDigitSize> ink(float radius, float softness) const;
 
   static constexpr float kReach = 2.75F;

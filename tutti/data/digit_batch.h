@@ -8,13 +8,13 @@
 
 namespace tutti::data {
 
-// Collects digits, one after the other, into the batch that every source of them gives: "image" (float32,
-// Nx1x28x28, 0 to 1) and "label" (int64, N).
+// Collects digits into a batch with the tensors that all digit sources have: "image" (float32, Nx1x28x28, 0
+// to 1) and "label" (int64, N).
 class DigitBatch {
  public:
   explicit DigitBatch(int64_t size);
 
-  // 28x28 bytes. As often as `size` says.
+  // Adds a digit of 28x28 bytes. Must be called `size` times.
   void add(const uint8_t* pixels, int64_t label);
 
   Batch finish();

@@ -4,10 +4,10 @@
 
 namespace tutti::data {
 
-// A point that the pen passes; the box of a digit is the unit square, y grows downwards. Through a smooth
-// knot the pen goes in a curve, at a corner it turns.
+// A point on the path of the pen; the box of a digit is the unit square, y grows downwards. The path is
+// curved at a smooth knot and changes direction at a corner.
 struct Knot {
-  enum Kind { Smooth, Corner, Lift };  // Lift: the stroke ends here, and the next knot begins another one
+  enum Kind { Smooth, Corner, Lift };  // Lift: the stroke ends here, and the next knot begins another
   float x;
   float y;
   Kind kind = Smooth;
@@ -16,7 +16,7 @@ struct Knot {
 // One way to write a digit.
 using DigitShape = std::span<const Knot>;
 
-// The ways in which people write `digit` (0 to 9). Never empty.
+// Returns the ways in which people write `digit` (0 to 9). Never empty.
 std::span<const DigitShape> shapes_of(int digit);
 
 }  // namespace tutti::data

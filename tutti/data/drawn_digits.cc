@@ -10,21 +10,21 @@
 namespace tutti::data {
 namespace {
 
-// What a hand varies, and by how much. Chosen so that a linear model stays well under 95 % and a small
-// convolutional network well over 97 % (drawn_digits_slow_test.cc).
-constexpr float kHeight = 19.0F;      // of an upright digit, in pixels
-constexpr float kKnotShake = 0.035F;  // deviation, in the unit square
-constexpr float kTurn = 0.30F;        // radians, at most
+// The limits of the random variation of handwriting. Chosen so that a linear model stays well below 95 % and
+// a small convolutional network gets well above 97 % (drawn_digits_slow_test.cc).
+constexpr float kHeight = 19.0F;      // height of an upright digit, in pixels
+constexpr float kKnotShake = 0.035F;  // standard deviation, in the unit square
+constexpr float kTurn = 0.30F;        // maximum, in radians
 constexpr float kSlant = 0.35F;
 constexpr float kShift = 2.5F;  // pixels
 constexpr float kNoise = 0.06F;
 constexpr int kLinesPerCurve = 4;
 
-// Good to 1e-6 for the small angles used here, and the same on every machine, which libm's are not.
+// Accurate to 1e-6 for the small angles used here. Unlike libm's, the results are equal on every machine.
 float small_sine(float x) { return x * (1.0F - x * x / 6.0F * (1.0F - x * x / 20.0F)); }
 float small_cosine(float x) { return 1.0F - x * x / 2.0F * (1.0F - x * x / 12.0F * (1.0F - x * x / 30.0F)); }
 
-// From the unit square of a shape to pixels.
+// Maps the unit square of a shape to pixels.
 class Placement {
  public:
   explicit Placement(RandomStream& random) {
@@ -53,14 +53,14 @@ class Placement {
   Point centre_;
 };
 
-// Where the pen heads at knot i: Catmull and Rom's tangent, half the way from the knot before to the knot
-// after.
+// Returns the direction of the pen at knot i: the tangent of Catmull and Rom, half the vector from the
+// previous knot to the next knot.
 Point heading(std::span<const Knot> stroke, std::span<const Point> points, size_t i) {
   if (i == 0 || i + 1 == points.size() || stroke[i].kind == Knot::Corner) return {0.0F, 0.0F};
   return {(points[i + 1].x - points[i - 1].x) / 2.0F, (points[i + 1].y - points[i - 1].y) / 2.0F};
 }
 
-// One stroke: cubic Hermite curves from knot to knot, each as a few straight lines.
+// Draws one stroke: cubic Hermite curves between knots, each approximated by a few straight lines.
 void draw_stroke(Canvas& canvas, std::span<const Knot> stroke, std::span<const Point> points) {
   for (size_t i = 0; i + 1 < points.size(); ++i) {
     const Point from = points[i];
@@ -96,7 +96,7 @@ void draw_shape(Canvas& canvas, DigitShape shape, RandomStream& random) {
   }
 }
 
-// Ink of some darkness on grainy paper.
+// Draws the ink with random darkness on grainy paper.
 DigitPixels develop(const Canvas& canvas, RandomStream& random) {
   const auto ink = canvas.ink(random.uniform(0.7F, 1.7F), random.uniform(0.4F, 0.9F));
   const float darkness = 255.0F * random.uniform(0.7F, 1.0F);

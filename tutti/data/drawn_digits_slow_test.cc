@@ -1,4 +1,4 @@
-// Drawn digits have to be worth learning: too hard for a linear model, and soon learnt by a small
+// Drawn digits must be worth learning: too hard for a linear model, but quickly learnt by a small
 // convolutional network.
 #include <gtest/gtest.h>
 #include <torch/torch.h>

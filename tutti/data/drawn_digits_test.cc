@@ -13,7 +13,7 @@
 namespace tutti::data {
 namespace {
 
-// FNV-1a, the 64-bit one.
+// Computes the 64-bit FNV-1a hash.
 uint64_t hash_of_first(int64_t count, uint64_t seed) {
   uint64_t hash = 0xcbf29ce484222325ULL;
   for (int64_t number = 0; number < count; ++number) {
@@ -27,8 +27,8 @@ uint64_t hash_of_first(int64_t count, uint64_t seed) {
 TEST(DrawnDigits, are_the_same_bytes_for_the_same_seed) {
   EXPECT_EQ(hash_of_first(50, 1), hash_of_first(50, 1));
   EXPECT_NE(hash_of_first(50, 1), hash_of_first(50, 2));
-  // Changes with every change of the pen; figures that were published with other digits are then to be
-  // measured anew.
+  // This value changes with every change of the pen; published figures that were measured with other digits
+  // must then be measured again.
   EXPECT_EQ(hash_of_first(50, 1), 3993350097190404355ULL);
 }
 

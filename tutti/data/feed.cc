@@ -9,13 +9,13 @@
 namespace tutti::data {
 namespace {
 
-// "example 7" or "50 examples, the first of them 7".
+// Returns "example 7" or "50 examples, the first of them 7".
 std::string name_examples(std::span<const int64_t> examples) {
   if (examples.size() == 1) return fmt::format("example {}", examples.front());
   return fmt::format("{} examples, the first of them {}", examples.size(), examples.front());
 }
 
-// Runs `work`; what is thrown by foreign code becomes an Error that says what was being done.
+// Runs `work` and converts its exceptions to an Error that says what was being done.
 template <class Work>
 Batch as_error(ErrorKind kind, const char* doing, std::span<const int64_t> examples, const Work& work) {
   try {

@@ -16,53 +16,55 @@
 namespace tutti::data {
 
 struct FeedOptions {
-  int threads = 1;    // that read and transform ahead of the training loop
-  int64_t ahead = 4;  // batches at most that are ready, or being made, before they are asked for
-  // That a wait for a batch may take; as --feed-timeout says, where nothing is said here.
+  int threads = 1;    // number of threads that read and transform ahead of the training loop
+  int64_t ahead = 4;  // maximum number of batches that are ready, or being made, in advance
+  // The maximum time that a wait for a batch may take; --feed-timeout by default.
   std::optional<std::chrono::milliseconds> timeout = {};
 };
 
-// A source and how its examples are to be seen. A value: each of its verbs returns another feed and leaves
-// this one as it is; copies share the source. A BatchQueue sets it in motion.
+// A source together with a way of reading its examples. A value: shuffle(), take() and so on return a new
+// feed and do not change this one; copies share the source. A BatchQueue reads the batches.
 class Feed {
  public:
   using Transform = std::function<Batch(Batch)>;
 
   explicit Feed(std::shared_ptr<const Source> source);
 
-  // In random order, another one every epoch.
+  // Reads the examples in random order, with a new order in each epoch.
   Feed shuffle() const;
 
-  // Every batch goes through `transform`, after those given before. It runs on the reading threads, on
-  // several batches at once where there are several threads, and keeps the number of examples.
+  // Applies `transform` to every batch, after the transforms given before. It runs on the reading threads, on
+  // several batches at once if there are several threads, and must not change the number of examples.
   Feed map(Transform transform) const;
 
-  // The first `count` examples of the source, or all where there are fewer.
+  // Uses only the first `count` examples of the source, or all if there are fewer.
   Feed take(int64_t count) const;
 
-  // Each lane sees a range of examples of its own, as `deal` says of so many lanes and examples: fewer than
-  // the source has after take().
+  // Gives each lane a range of examples of its own, which `deal` computes from the number of lanes and the
+  // number of examples (those that take() has left).
   using Deal = std::function<std::vector<ExampleRange>(int64_t lanes, int64_t examples)>;
   Feed deal(Deal deal) const;
 
   Feed with(const FeedOptions& options) const;
 
-  // Examples.
+  // The number of examples.
   int64_t size() const { return size_; }
   Order order() const { return order_; }
-  // Those of each of so many lanes; none where they share all examples.
+  // The ranges of the lanes; empty if the lanes share all examples.
   std::vector<ExampleRange> ranges(int64_t lanes) const;
   const Source& source() const { return *source_; }
+  // For recognising the source without keeping it alive.
+  std::weak_ptr<const Source> weak_source() const { return source_; }
   const FeedOptions& options() const { return options_; }
 
-  // These examples, read and transformed on the calling thread. Thread-safe where the transforms are. What
-  // goes wrong in a reader or a transform comes out as an Error.
+  // Reads and transforms these examples on the calling thread. Thread-safe if the transforms are. An
+  // exception in a reader or a transform is thrown as an Error.
   Batch read(std::span<const int64_t> examples) const;
-  // The two halves of it: as the source has them, and transformed.
+  // The two halves of read(): read from the source, and transform.
   Batch fetch(std::span<const int64_t> examples) const;
   Batch transform(std::span<const int64_t> examples, Batch batch) const;
 
-  // Of all that the source has under that name, as the transforms make it.
+  // Returns statistics of the tensors of that name over all examples, after the transforms.
   TableStatistics statistics(const std::string& name) const;
 
  private:

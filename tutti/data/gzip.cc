@@ -10,7 +10,7 @@
 namespace tutti::data {
 namespace {
 
-// Deflate's best case is 258 bytes out of 2 bits.
+// The best case of deflate is 258 bytes from 2 bits.
 constexpr uint64_t kMostRatio = 1032;
 constexpr int kGzipOnly = 16;  // added to the window bits
 
@@ -57,8 +57,8 @@ class GzipReader final : public ByteReader {
     }
   }
 
-  // Files may be glued together; whatever follows the first has to be another one, and inflate() says if it
-  // is not.
+  // Gzip files may be concatenated; anything after the first member must be another one, and inflate()
+  // reports if it is not.
   void finish_member() {
     at_end_ = stream_.avail_in == 0 && !refill();
     if (!at_end_) {

@@ -7,8 +7,8 @@
 
 namespace tutti::data {
 
-// What the gzip members in `compressed` hold, one after the other. `path` is for errors: DataLoss where the
-// data is damaged, cut short, or followed by something else. Without zlib in this build: Unimplemented.
+// Decompresses consecutive gzip members. `path` is used in errors. Throws DataLoss if the data is damaged,
+// truncated, or followed by other data, and Unimplemented if this build has no zlib.
 std::unique_ptr<ByteReader> gunzip(std::unique_ptr<ByteReader> compressed, const std::string& path);
 
 }  // namespace tutti::data

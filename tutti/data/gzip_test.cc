@@ -35,7 +35,7 @@ std::string idx_of(uint32_t size, const std::string& elements) {
   return header + elements;
 }
 
-// Bytes that do not compress away, so that every part of the file matters.
+// Returns bytes that cannot be compressed, so that every part of the file matters.
 std::string noise(uint32_t size) {
   std::string bytes;
   uint32_t state = 1;
@@ -76,7 +76,7 @@ TEST_F(Gzip, notices_every_cut) {
 
 TEST_F(Gzip, notices_flipped_bits) {
   const std::string whole = zipped(idx_of(500, noise(500)));
-  // From the compressed data, after bits that mean nothing, to the checksum and the size.
+  // Covers the compressed data, the checksum and the size, but not the header, of which some bits are unused.
   for (size_t at = 11; at < whole.size(); at += 3) {
     std::string flipped = whole;
     flipped[at] = static_cast<char>(flipped[at] ^ 0x10);

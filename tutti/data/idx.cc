@@ -14,14 +14,14 @@
 namespace tutti::data {
 namespace {
 
-// As many as any tensor in practice; a header with more is no IDX header.
+// More than any tensor has in practice; a header with more dimensions is not an IDX header.
 constexpr int kMostDimensions = 16;
 
 struct Header {
   torch::ScalarType type;
   std::vector<int64_t> shape;
   uint64_t bytes;          // of the header itself
-  uint64_t payload_bytes;  // that it promises
+  uint64_t payload_bytes;  // bytes of the elements, according to the header
 };
 
 std::optional<torch::ScalarType> type_of(unsigned char code) {
@@ -55,8 +55,8 @@ void read_header_bytes(ByteReader& reader, const std::string& path, uint64_t off
   }
 }
 
-// Fills in what the shape promises. Empty dimensions count as one, so that no other product of them overflows
-// either.
+// Returns the number of bytes that the shape requires. Counts empty dimensions as one, so that the product of
+// the others is checked for overflow too.
 uint64_t promised_bytes(const std::string& path, const Header& header) {
   uint64_t elements = 1;
   bool empty = false;

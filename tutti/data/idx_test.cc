@@ -16,7 +16,7 @@ class Idx : public testing::Test {
  protected:
   torch::Tensor read(const std::string& bytes) { return read_idx(folder_.write("file.idx", bytes)); }
 
-  // Reads bytes that are damaged; the text has to name the file.
+  // Reads damaged bytes and expects an error that names the file.
   std::string loss(const std::string& bytes) {
     const auto text = error_of(ErrorKind::DataLoss, [&] { read(bytes); });
     EXPECT_THAT(text, HasSubstr(folder_.path() + "/file.idx"));
@@ -79,7 +79,7 @@ TEST_F(Idx, takes_no_memory_for_a_header_that_lies) {
   EXPECT_THAT(loss("\0\0\x0e\x01\xff\xff\xff\xff"s), HasSubstr("34359738360 bytes"));
   EXPECT_THAT(loss("\0\0\x0e\x02\xff\xff\xff\xff\xff\xff\xff\xff"s),
               HasSubstr("more elements than there can be"));
-  // 2^64 elements, and 0 times 2^96: both would wrap around.
+  // The shapes have 2^64 elements, and 0 times 2^96: both would overflow.
   EXPECT_THAT(loss("\0\0\x08\x04\0\x01\0\0\0\x01\0\0\0\x01\0\0\0\x01\0\0"s), HasSubstr("more elements"));
   EXPECT_THAT(loss("\0\0\x08\x04\0\0\0\0\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"s),
               HasSubstr("more elements"));

@@ -17,7 +17,7 @@ constexpr int64_t kDrawnTrain = 60000;
 constexpr int64_t kDrawnTest = 10000;
 constexpr uint8_t kMostLabel = 9;
 
-// Digits kept as bytes, a quarter of what they take as floats.
+// Digits stored as bytes, which take a quarter of the memory of floats.
 class ByteDigits final : public Source {
  public:
   ByteDigits(torch::Tensor images, torch::Tensor labels)
@@ -41,8 +41,8 @@ class ByteDigits final : public Source {
   const torch::Tensor labels_;
 };
 
-// "train-images" and "idx3" give the file that is there: train-images-idx3-ubyte, train-images.idx3-ubyte, or
-// either of them with .gz.
+// Returns the file that exists for "train-images" and "idx3": train-images-idx3-ubyte,
+// train-images.idx3-ubyte, or either of them with .gz.
 std::string find_file(const std::string& dir, const std::string& name, const std::string& format) {
   for (const char* separator : {"-", "."}) {
     for (const char* ending : {"", ".gz"}) {
@@ -106,7 +106,7 @@ Feed read_digits(const std::string& dir, const std::string& name) {
 
 Digits mnist(const std::string& dir) {
   if (dir.empty()) {
-    // One book: the test's digits come after the training's.
+    // Both come from one sequence: the test digits follow the training digits.
     return {Feed(drawn_digits({.first = 0, .size = kDrawnTrain})),
             Feed(drawn_digits({.first = kDrawnTrain, .size = kDrawnTest}))};
   }

@@ -29,7 +29,7 @@ std::string labels(const std::string& values) {
   return "\0\0\x08\x01"s + word(static_cast<int64_t>(values.size())) + values;
 }
 
-// A folder with three training digits and two to test; parts of it are then overwritten.
+// A folder with three training and two test digits; some tests overwrite parts of it.
 class MnistFiles : public testing::Test {
  protected:
   MnistFiles() {
@@ -121,7 +121,7 @@ TEST(RealMnist, is_what_everybody_knows_it_to_be) {
   for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<int64_t>(i);
   const Batch batch = digits.train().read(all);
   EXPECT_EQ(batch["label"][0].item<int64_t>(), 5);
-  // The mean and deviation that everybody normalises with.
+  // These are the mean and deviation that are commonly used for normalising.
   EXPECT_NEAR(batch["image"].mean().item<double>(), 0.1307, 5e-5);
   EXPECT_NEAR(batch["image"].std().item<double>(), 0.3081, 5e-5);
 }

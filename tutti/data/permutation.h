@@ -6,7 +6,7 @@
 
 namespace tutti::data {
 
-// One well-mixed 64-bit word out of another: the finaliser of SplitMix64 (Steele, Lea, Flood 2014), a
+// Mixes the bits of a 64-bit word: the finaliser of SplitMix64 (Steele, Lea, Flood 2014), a
 // bijection.
 constexpr uint64_t mix(uint64_t word) {
   word = (word ^ (word >> 30)) * 0xbf58476d1ce4e5b9ULL;
@@ -14,28 +14,28 @@ constexpr uint64_t mix(uint64_t word) {
   return word ^ (word >> 31);
 }
 
-// A bijection on [0, size) chosen by a key, computed where it is asked for: shuffling without an array. Const
-// after construction; building one costs about as much as evaluating it once.
+// A bijection on [0, size) that is determined by a key and computed on demand, so that shuffling needs no
+// array. Const after construction; building one costs about as much as evaluating it once.
 //
-// A Feistel network permutes the numbers of b bits, where 2^b is the first power of two that holds `size`; a
-// result outside [0, size) is encrypted again until it falls inside (cycle walking: Black and Rogaway,
-// "Ciphers with arbitrary finite domains", 2002). At most half of the numbers lie outside, so two turns are
-// enough on average.
+// A Feistel network permutes the numbers of b bits, where 2^b is the first power of two that is not less than
+// `size`; a result outside [0, size) is encrypted again until it is inside (cycle walking: Black and Rogaway,
+// "Ciphers with arbitrary finite domains", 2002). At most half of the numbers lie outside, so that two rounds
+// of encryption suffice on average.
 class Permutation {
  public:
   static constexpr int64_t kLargest = int64_t{1} << 62;
 
-  // 0 <= size <= kLargest, else InvalidArgument.
+  // Requires 0 <= size <= kLargest, else throws InvalidArgument.
   Permutation(int64_t size, uint64_t key);
 
   int64_t size() const { return static_cast<int64_t>(size_); }
 
-  // Where `position` in [0, size) goes; anything else is a Bug.
+  // Returns the image of `position`, which must be in [0, size); anything else is a Bug.
   int64_t operator()(int64_t position) const;
 
  private:
-  // A round mixes little where a half has few bits, so narrow networks get more of them; permutation_test.cc
-  // sees 18 rounds of 3 bits fall short.
+  // A round mixes little if a half has few bits, so narrow networks use more rounds; permutation_test.cc
+  // shows that 18 rounds of 3 bits are not enough.
   static constexpr int kNarrowBits = 10;
   static constexpr int kNarrowRounds = 24;
   static constexpr int kWideRounds = 10;

@@ -25,8 +25,8 @@ bool is_bijection(std::vector<int64_t> image) {
   return true;
 }
 
-// How far counts are from being equal, in standard deviations of Pearson's chi-square (degrees k: mean k,
-// variance 2k).
+// Returns how far counts are from being equal, in standard deviations of Pearson's chi-square (k degrees:
+// mean k, variance 2k).
 double deviations_from_uniform(const std::vector<int64_t>& counts, double total) {
   const double expected = total / static_cast<double>(counts.size());
   double chi_square = 0.0;
@@ -86,8 +86,8 @@ TEST(Permutation, reaches_every_order_of_a_few_numbers_equally_often) {
 }
 
 TEST(Permutation, spreads_neighbours) {
-  // The distance between images of neighbours, in 50 equal bins of its (triangular) distribution's cumulative
-  // function.
+  // Counts the distances between images of neighbours in 50 equal bins of the cumulative function of their
+  // (triangular) distribution.
   constexpr int64_t kSize = 100000;
   const Permutation permutation(kSize, 3);
   std::vector<int64_t> counts(50);

@@ -6,8 +6,8 @@
 
 namespace tutti::data {
 
-// A stream of pseudo-random numbers out of a key: SplitMix64. The same key gives the same numbers on every
-// machine; there is nothing of libm in it.
+// A stream of pseudo-random numbers that starts from a key: SplitMix64. The same key gives the same numbers
+// on every machine, since it does not use libm.
 class RandomStream {
  public:
   explicit RandomStream(uint64_t key) : state_(key) {}
@@ -17,14 +17,15 @@ class RandomStream {
     return mix(state_);
   }
 
-  // In [0, 1), a multiple of 2^-24.
+  // Returns a number in [0, 1), a multiple of 2^-24.
   float uniform() { return static_cast<float>(word() >> 40) * 0x1p-24F; }
   float uniform(float low, float high) { return low + (high - low) * uniform(); }
 
-  // In [0, count), count small.
+  // Returns a number in [0, count) for a small count.
   int below(int count) { return static_cast<int>((word() >> 32) * static_cast<uint64_t>(count) >> 32); }
 
-  // Nearly normal, mean 0 and deviation 1, never beyond 3.5: four uniform numbers out of one word.
+  // Returns a nearly normal number, mean 0, deviation 1, within 3.5: the sum of four uniform ones from a
+  // word.
   float bell() {
     const uint64_t bits = word();
     const auto sum =

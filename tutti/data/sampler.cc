@@ -8,7 +8,7 @@
 namespace tutti::data {
 namespace {
 
-// Seeds and epochs are small and close together; two rounds of mixing put their keys far apart.
+// Seeds and epochs are small and close together; mixing twice makes their keys very different.
 uint64_t epoch_key(int64_t seed, int64_t epoch) {
   return mix(mix(static_cast<uint64_t>(seed) + 0x632be59bd9b4e019ULL) ^ static_cast<uint64_t>(epoch));
 }
@@ -60,11 +60,11 @@ int64_t Sampler::epoch_of(int64_t step) const {
   return step / steps_per_epoch_;
 }
 
-// In the order of what the lane deals out, alone or with the others.
+// Returns positions in the order of the lane's own examples, or in the order that all lanes share.
 ExampleRange Sampler::positions(int64_t in_epoch, int64_t lane) const {
   const bool alone = !options_.ranges.empty();
   const int64_t all = alone ? options_.ranges[static_cast<size_t>(lane)].size() : size_;
-  // No overflow: the step begins inside the epoch, and a step's examples are at most 2^62.
+  // This does not overflow: the step begins inside the epoch, and a step has at most 2^62 examples.
   const int64_t before =
       alone ? in_epoch * options_.batch : in_epoch * options_.lanes * options_.batch + lane * options_.batch;
   const int64_t begin = std::min(before, all);

@@ -7,7 +7,7 @@ namespace tutti::data {
 
 enum class Order { Sequential, Shuffled };
 
-// Neighbours among the examples: [begin, end).
+// A range of consecutive examples: [begin, end).
 struct ExampleRange {
   int64_t begin = 0;
   int64_t end = 0;
@@ -21,38 +21,41 @@ struct SamplerOptions {
   int64_t seed = 1;
   int64_t lanes = 1;
   int64_t batch = 1;  // examples per lane and step
-  // Leaves out what does not fill a step of all lanes: other examples in each epoch where they are shuffled.
+  // Leaves out the last examples of an epoch if they do not fill a step of all lanes. If examples are
+  // shuffled, these are different ones in each epoch.
   bool drop_remainder = false;
-  // What each lane sees where it does not share all examples with the others. Empty: it does.
+  // The examples of each lane, if the lanes do not share all examples. Empty: they do.
   std::vector<ExampleRange> ranges = {};
 };
 
-// Which examples a lane sees at a step: a pure function of the options, the step and the lane. It holds no
-// list of examples, so a billion of them cost nothing and every step can be resumed. A value; const after
-// construction.
+// Determines the examples that a lane sees at a step, as a pure function of the options, the step and the
+// lane. It stores no list of examples, so a billion of them cost nothing, and training can resume at any
+// step. A value; const after construction.
 //
-// An epoch is the sequence of all examples, each once, in an order that depends on seed and epoch alone. It
-// is dealt out in positions: step by step, within a step lane by lane, within a lane example by example. So
-// the examples of a step are the same however many lanes share them, as long as lanes x batch is.
+// An epoch is the sequence of all examples, each once, in an order that depends only on seed and epoch. Its
+// positions are assigned step by step, within a step lane by lane, and within a lane example by example. So
+// the examples of a step do not depend on the number of lanes that share them, as long as lanes x batch is
+// the same.
 //
-// With ranges each lane deals out its own to itself, in an order of its own. An epoch is as long as the
-// longest needs; where the remainder is dropped, as the shortest fills.
+// With ranges each lane goes through its own examples, in an order of its own. An epoch is as long as the
+// lane with the most examples needs; if the remainder is dropped, as long as the lane with the fewest
+// examples fills.
 class Sampler {
  public:
-  // Examples from 0 to 2^62, at least one lane and a batch of one, a range for each lane or none; else
-  // InvalidArgument.
+  // Requires 0 to 2^62 examples, at least one lane and a batch of at least one, and one range for each lane
+  // or none; else InvalidArgument.
   Sampler(int64_t examples, const SamplerOptions& options = {});
 
-  // Steps that an epoch takes; its last may be short. 0 where there are not enough examples for one.
+  // The number of steps per epoch; the last one may be shorter. 0 if there are too few examples for one step.
   int64_t steps_per_epoch() const { return steps_per_epoch_; }
 
-  // The epoch that the global step (from 0) belongs to. There must be examples.
+  // The epoch of a global step (counted from 0). Requires examples.
   int64_t epoch_of(int64_t step) const;
 
-  // Fills `out` with what `lane` sees at global step `step`: `batch` examples; in the last step of an epoch
-  // perhaps fewer, perhaps none.
+  // Fills `out` with the examples of `lane` at global step `step`: `batch` examples, or in the last step of
+  // an epoch possibly fewer or none.
   void examples(int64_t step, int64_t lane, std::vector<int64_t>& out) const;
-  // Whether every lane sees some at that step.
+  // Returns true if every lane has examples at that step.
   bool fills_all_lanes(int64_t step) const;
 
   int64_t size() const { return size_; }

@@ -13,7 +13,7 @@ namespace tutti::data {
 namespace {
 
 std::vector<int64_t> seen_by(const Sampler& sampler, int64_t step, int64_t lane) {
-  std::vector<int64_t> examples = {-7, -7};  // examples() has to replace what was there
+  std::vector<int64_t> examples = {-7, -7};  // examples() must replace these
   sampler.examples(step, lane, examples);
   return examples;
 }
@@ -111,7 +111,7 @@ TEST(Sampler, shuffles_every_epoch_and_seed_anew) {
   for (int64_t epoch = 1; epoch < 20; ++epoch) {
     const auto next = epoch_of_all_lanes(Sampler(kSize, {.seed = 1, .batch = 100}), epoch);
     EXPECT_LT(std::abs(correlation(last, next)), bound) << "epoch " << epoch;
-    // Seed 1 + e must not look like seed 1 a few epochs on.
+    // Seed 1 + e must not give the order of seed 1 a few epochs later.
     const auto other = epoch_of_all_lanes(Sampler(kSize, {.seed = 1 + epoch, .batch = 100}), 0);
     EXPECT_LT(std::abs(correlation(next, other)), bound) << "epoch " << epoch;
     last = next;

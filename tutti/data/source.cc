@@ -9,7 +9,7 @@
 namespace tutti::data {
 namespace {
 
-// Rows are copied by hand: index_select would start a team of kernel threads beside those of the training
+// Copies rows without index_select, which would start kernel threads that compete with those of the training
 // loop.
 torch::Tensor copy_rows(const torch::Tensor& from, std::span<const int64_t> rows) {
   auto shape = from.sizes().vec();

@@ -24,7 +24,7 @@ double or_nan(const ColumnStatistics& column, double number) {
 
 }  // namespace
 
-// Welford's: nothing is lost where the mean is far from 0.
+// Welford's algorithm, which stays accurate if the mean is far from 0.
 void ColumnStatistics::add(double number) {
   if (std::isnan(number)) {
     ++missing;

@@ -11,11 +11,11 @@
 
 namespace tutti::data {
 
-// What a column of numbers holds. Those of several parts are put together: in the same order they give the
-// same bits, whoever has looked at which part.
+// Statistics of a column of numbers. Those of several parts can be merged: merging them in the same order
+// gives the same bits, no matter which task computed which part.
 struct ColumnStatistics {
-  int64_t count = 0;    // of numbers
-  int64_t missing = 0;  // NaN
+  int64_t count = 0;    // number of values that are not missing
+  int64_t missing = 0;  // number of NaNs
   double min = std::numeric_limits<double>::infinity();
   double max = -std::numeric_limits<double>::infinity();
   double mean = 0;
@@ -24,19 +24,19 @@ struct ColumnStatistics {
   void add(double number);
   void merge(const ColumnStatistics& other);
 
-  // Of the numbers that there are, as those of a whole: the mean squared difference. 0 where there are none.
+  // Returns the variance of the population, that is, the mean squared difference. 0 if there are no numbers.
   double variance() const { return count > 0 ? squares / static_cast<double>(count) : 0; }
-  // In place of what is missing: the mean, or 0 where there is no number.
+  // Returns a replacement for missing values: the mean, or 0 if there are no numbers.
   double filler() const { return count > 0 ? mean : 0; }
 };
 
-// What a table holds, column by column: a number for each in float64, as tensors.
+// Statistics of a table, column by column. The tensors have one float64 number per column.
 struct TableStatistics {
   std::vector<ColumnStatistics> columns = {};
 
   void merge(const TableStatistics& other);
 
-  // Without a number in it a column's least and greatest are NaN.
+  // These four are NaN for a column without numbers.
   torch::Tensor min() const;
   torch::Tensor max() const;
   torch::Tensor mean() const;
@@ -45,9 +45,9 @@ struct TableStatistics {
   torch::Tensor missing() const;
 };
 
-// Of a tensor with a row an example; everything behind that counts as columns.
+// Computes the statistics of a tensor with one row per example; all its other dimensions count as columns.
 TableStatistics statistics_of(const torch::Tensor& rows);
-// Of so many examples, some at a time.
+// Computes the statistics of `examples` examples, a part at a time.
 TableStatistics statistics_in_parts(int64_t examples,
                                     const std::function<TableStatistics(std::span<const int64_t>)>& of);
 

@@ -11,7 +11,7 @@
 namespace tutti::metrics {
 namespace {
 
-// How many examples of each class got this score.
+// The number of examples of each class with this score.
 struct Bin {
   double score = 0;
   uint64_t positives = 0;
@@ -20,11 +20,12 @@ struct Bin {
 
 constexpr size_t kCountersOfBin = 3;
 
-// Whole numbers of examples per distinct score: adding those of two workers loses nothing, so the value does
-// not depend on who saw which example.
+// Counts examples per distinct score: adding the counts of two workers is exact, so the value does not depend
+// on which worker saw which example.
 class Auc final : public Metric {
  public:
-  explicit Auc(std::string label) : label_(std::move(label)) {}
+  Auc(std::string label, const MetricOptions& options)
+      : name_(options.name.empty() ? "auc" : options.name), label_(std::move(label)) {}
 
   const std::string& name() const override { return name_; }
 
@@ -59,8 +60,8 @@ class Auc final : public Metric {
     compact_where_due();
   }
 
-  // Mann and Whitney's statistic, twice over so that ties stay whole numbers: sum over the scores, from the
-  // least, of positives * (2 * negatives below + negatives beside).
+  // Computes Mann and Whitney's statistic, doubled so that ties stay whole numbers: the sum over the scores,
+  // in ascending order, of positives * (2 * negatives below + negatives with the same score).
   std::optional<double> value() const override {
     __extension__ using Wide = unsigned __int128;
     Wide doubled = 0;
@@ -80,7 +81,9 @@ class Auc final : public Metric {
     compact_at_ = kFirstCompaction;
   }
 
-  std::unique_ptr<Metric> clone() const override { return std::make_unique<Auc>(label_); }
+  std::unique_ptr<Metric> clone() const override {
+    return std::make_unique<Auc>(label_, MetricOptions{name_});
+  }
 
  private:
   static constexpr size_t kFirstCompaction = 1 << 20;
@@ -89,13 +92,14 @@ class Auc final : public Metric {
     torch::Tensor scores = prediction.detach().to(torch::kCPU, torch::kDouble);
     if (scores.dim() == 2 && scores.size(1) == 2) scores = scores.select(1, 1) - scores.select(1, 0);
     if (scores.numel() != examples || scores.dim() == 0 || scores.size(0) != examples) {
-      fail(ErrorKind::InvalidArgument, "{}: predictions of shape [{}] hold no score for each of {} examples",
-           name_, fmt::join(prediction.sizes(), ", "), examples);
+      fail(ErrorKind::InvalidArgument,
+           "{}: predictions of shape [{}] are not one score for each of {} examples", name_,
+           fmt::join(prediction.sizes(), ", "), examples);
     }
     const auto without_order = scores.isnan().sum().item<int64_t>();
     if (without_order > 0) {
-      fail(ErrorKind::InvalidArgument, "{}: {} of {} scores are NaN and have no rank", name_, without_order,
-           examples);
+      fail(ErrorKind::InvalidArgument, "{}: {} of {} scores are NaN and cannot be ranked", name_,
+           without_order, examples);
     }
     return scores.contiguous();
   }
@@ -105,13 +109,13 @@ class Auc final : public Metric {
     const bool well_formed =
         labels.numel() == batch.size() && (labels.eq(0) | labels.eq(1) | labels.isnan()).all().item<bool>();
     if (!well_formed) {
-      fail(ErrorKind::InvalidArgument, "{}: '{}' has to hold 0, 1 or nothing (NaN) for each of {} examples",
+      fail(ErrorKind::InvalidArgument, "{}: '{}' must be 0, 1 or missing (NaN) for each of {} examples",
            name_, label_, batch.size());
     }
     return labels;
   }
 
-  // Sorted, one bin a score.
+  // Returns the bins sorted, with one bin per score.
   static std::vector<Bin> compacted(std::vector<Bin> bins) {
     std::sort(bins.begin(), bins.end(), [](const Bin& a, const Bin& b) { return a.score < b.score; });
     size_t kept = 0;
@@ -127,21 +131,23 @@ class Auc final : public Metric {
     return bins;
   }
 
-  // Doubles the mark where little was saved, so that sorting stays a small part of the work.
+  // Doubles the threshold if compacting saved little, so that sorting stays a small part of the work.
   void compact_where_due() {
     if (bins_.size() < compact_at_) return;
     bins_ = compacted(std::move(bins_));
     compact_at_ = std::max(kFirstCompaction, 2 * bins_.size());
   }
 
-  std::string name_ = "auc";
+  std::string name_;
   std::string label_;
-  std::vector<Bin> bins_;  // in any order, scores may repeat
+  std::vector<Bin> bins_;  // in any order; scores may repeat
   size_t compact_at_ = kFirstCompaction;
 };
 
 }  // namespace
 
-MetricPtr auc(const std::string& label) { return std::make_shared<Auc>(label); }
+MetricPtr auc(const std::string& label, const MetricOptions& options) {
+  return std::make_shared<Auc>(label, options);
+}
 
 }  // namespace tutti::metrics

@@ -2,6 +2,8 @@
 
 #include <array>
 #include <cmath>
+#include <set>
+#include <string_view>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -17,30 +19,35 @@ namespace {
 
 [[noreturn]] void fail_shapes(const std::string& metric, const torch::Tensor& prediction,
                               const std::string& label, const torch::Tensor& labels) {
-  fail(ErrorKind::InvalidArgument, "{}: predictions of shape [{}] do not go with '{}' of shape [{}]", metric,
+  fail(ErrorKind::InvalidArgument, "{}: predictions of shape [{}] do not fit '{}' of shape [{}]", metric,
        fmt::join(prediction.sizes(), ", "), label, fmt::join(labels.sizes(), ", "));
 }
 
-// One column more or less makes no difference between predictions and labels: (n, 1) is (n).
+// (n, 1) and (n) are treated as the same shape of predictions and labels.
 torch::Tensor without_column(const torch::Tensor& tensor) {
   return tensor.dim() == 2 && tensor.size(1) == 1 ? tensor.squeeze(1) : tensor;
 }
 
 class Accuracy final : public Metric {
  public:
-  Accuracy(std::string label, const AccuracyOptions& options) : label_(std::move(label)), options_(options) {}
+  Accuracy(std::string label, const AccuracyOptions& options)
+      : name_(options.name.empty() ? "accuracy" : options.name),
+        label_(std::move(label)),
+        options_(options) {}
 
   const std::string& name() const override { return name_; }
 
   void update(const torch::Tensor& prediction, const Batch& batch) override {
     const torch::NoGradGuard no_gradients;
     if (batch.size() == 0) return;
-    const torch::Tensor labels = without_column(batch[label_]);
     const torch::Tensor single = without_column(prediction);
+    const torch::Tensor labels = classes_of(without_column(batch[label_]), single);
     const torch::Tensor answers = single.dim() == 1 ? single > options_.threshold : single.argmax(1);
     if (answers.sizes() != labels.sizes()) fail_shapes(name_, prediction, label_, labels);
-    // What is missing equals nothing.
-    mean_.add(answers.to(labels.scalar_type()).eq(labels).sum(), labels.isnan().logical_not().sum());
+    // A missing label is NaN, which equals nothing. Compares in double precision, since a type for few
+    // classes might not represent all answers.
+    mean_.add(answers.to(torch::kDouble).eq(labels.to(torch::kDouble)).sum(),
+              labels.isnan().logical_not().sum());
   }
 
   std::vector<double> counters() const override { return mean_.counters(); }
@@ -50,7 +57,21 @@ class Accuracy final : public Metric {
   std::unique_ptr<Metric> clone() const override { return std::make_unique<Accuracy>(label_, options_); }
 
  private:
-  std::string name_ = "accuracy";
+  // Returns the class numbers of one-hot labels; NaN for a row that contains any NaN.
+  torch::Tensor classes_of(const torch::Tensor& labels, const torch::Tensor& prediction) const {
+    if (prediction.dim() < 2 || labels.sizes() != prediction.sizes()) return labels;
+    const torch::Tensor missing = labels.isnan().any(1);
+    const torch::Tensor ones = labels.eq(1).sum(1).eq(1) & labels.eq(0).sum(1).eq(labels.size(1) - 1);
+    if (!(ones | missing).all().item<bool>()) {
+      fail(ErrorKind::InvalidArgument,
+           "{}: '{}' has the shape of the predictions, [{}], but is not one-hot: expected a single 1 in each "
+           "row, and 0 elsewhere",
+           name_, label_, fmt::join(labels.sizes(), ", "));
+    }
+    return labels.to(torch::kDouble).argmax(1).to(torch::kDouble).masked_fill(missing, std::nan(""));
+  }
+
+  std::string name_;
   std::string label_;
   AccuracyOptions options_;
   RunningMean mean_;
@@ -59,8 +80,12 @@ class Accuracy final : public Metric {
 class SquaredError final : public Metric {
  public:
   enum class Scale { Squared, Root };
-  SquaredError(std::string label, Scale scale)
-      : name_(scale == Scale::Root ? "rmse" : "mse"), label_(std::move(label)), scale_(scale) {}
+  SquaredError(std::string label, Scale scale, const MetricOptions& options)
+      : name_(!options.name.empty()  ? options.name
+              : scale == Scale::Root ? "rmse"
+                                     : "mse"),
+        label_(std::move(label)),
+        scale_(scale) {}
 
   const std::string& name() const override { return name_; }
 
@@ -71,7 +96,8 @@ class SquaredError final : public Metric {
     if (values.sizes() != labels.sizes()) fail_shapes(name_, prediction, label_, labels);
     const torch::Tensor known = labels.isnan().logical_not();
     const torch::Tensor errors = (values.to(torch::kDouble) - labels.to(torch::kDouble)).square();
-    mean_.add(errors.masked_fill(known.logical_not(), 0).sum(), known.sum());
+    const torch::Tensor counted = errors.masked_fill(known.logical_not(), 0);
+    mean_.add(counted.dim() > 1 ? counted.flatten(1).sum(1) : counted, known.sum());
   }
 
   std::vector<double> counters() const override { return mean_.counters(); }
@@ -81,7 +107,9 @@ class SquaredError final : public Metric {
     return mean && scale_ == Scale::Root ? std::sqrt(*mean) : mean;
   }
   void reset() override { mean_ = {}; }
-  std::unique_ptr<Metric> clone() const override { return std::make_unique<SquaredError>(label_, scale_); }
+  std::unique_ptr<Metric> clone() const override {
+    return std::make_unique<SquaredError>(label_, scale_, MetricOptions{name_});
+  }
 
  private:
   std::string name_;
@@ -106,7 +134,7 @@ class Mean final : public Metric {
            fmt::join(values.sizes(), ", "), batch.size());
     }
     const double times = values.numel() == 1 ? static_cast<double>(batch.size()) : 1;
-    mean_.add(values.sum() * times, batch.size());
+    mean_.add(values * times, batch.size());
   }
 
   std::vector<double> counters() const override { return mean_.counters(); }
@@ -127,16 +155,27 @@ MetricPtr accuracy(const std::string& label, const AccuracyOptions& options) {
   return std::make_shared<Accuracy>(label, options);
 }
 
-MetricPtr mse(const std::string& label) {
-  return std::make_shared<SquaredError>(label, SquaredError::Scale::Squared);
+MetricPtr mse(const std::string& label, const MetricOptions& options) {
+  return std::make_shared<SquaredError>(label, SquaredError::Scale::Squared, options);
 }
 
-MetricPtr rmse(const std::string& label) {
-  return std::make_shared<SquaredError>(label, SquaredError::Scale::Root);
+MetricPtr rmse(const std::string& label, const MetricOptions& options) {
+  return std::make_shared<SquaredError>(label, SquaredError::Scale::Root, options);
 }
 
 MetricPtr mean(const std::string& name, Compute compute) {
   return std::make_shared<Mean>(name, std::move(compute));
+}
+
+void require_distinct_names(const List& list) {
+  std::set<std::string_view> names;
+  for (const MetricPtr& metric : list) {
+    if (names.insert(metric->name()).second) continue;
+    fail(ErrorKind::InvalidArgument,
+         "two metrics are called '{0}'; give one of them another name, as in {0}(\"label\", {{.name = "
+         "\"my_{0}\"}})",
+         metric->name());
+  }
 }
 
 }  // namespace tutti::metrics

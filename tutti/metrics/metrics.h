@@ -5,32 +5,44 @@
 
 #include "tutti/metrics/metric.h"
 
-// A label that is NaN is missing: its example is left out.
+// Examples whose label is NaN are not counted. For the same predictions, the value of each metric is the same
+// to the bit, no matter how the examples are distributed over workers.
 namespace tutti::metrics {
 
-struct AccuracyOptions {
-  // For predictions of one column: above it the answer is 1, else 0. 0 fits logits, 0.5 probabilities.
-  double threshold = 0;
+// Two metrics of one evaluation need different names; an empty name is the metric's own.
+struct MetricOptions {
+  std::string name = {};
 };
 
-// "accuracy": the share of right answers. Predictions (n, classes, ...) answer with the greatest of dimension
-// 1, labels are (n, ...) class numbers.
+struct AccuracyOptions {
+  // If the predictions have one column, greater values stand for class 1, others for class 0. Use 0 for
+  // logits and 0.5 for probabilities.
+  double threshold = 0;
+  std::string name = {};
+};
+
+// "accuracy": the share of correct predictions. Of predictions (n, classes, ...) the predicted class is the
+// one with the greatest value along dimension 1. Labels are class numbers (n, ...), or one-hot with the shape
+// of the predictions.
 MetricPtr accuracy(const std::string& label, const AccuracyOptions& options = {});
 
-// "auc": the area under the ROC curve, exact: the chance that a positive example scores above a negative one,
-// a tie counting half. Predictions (n) or (n, 1) are scores; of (n, 2) the score is column 1 less column 0.
-// Labels are 0 or 1. No value where one of the two classes is missing. Keeps each distinct score, and its
-// counters are as many as these.
-MetricPtr auc(const std::string& label);
+// "auc": the exact area under the ROC curve, that is, the probability that a positive example has a higher
+// score than a negative one; ties count half. Predictions (n) or (n, 1) are scores; for (n, 2) the score is
+// column 1 minus column 0. Labels are 0 or 1. Has no value if there are no examples of one of the two
+// classes. Memory and the size of the counters grow with the number of distinct scores.
+MetricPtr auc(const std::string& label, const MetricOptions& options = {});
 
 // "mse" and "rmse": the mean squared difference between predictions and labels of the same shape, and its
 // square root.
-MetricPtr mse(const std::string& label);
-MetricPtr rmse(const std::string& label);
+MetricPtr mse(const std::string& label, const MetricOptions& options = {});
+MetricPtr rmse(const std::string& label, const MetricOptions& options = {});
 
-// The mean over the examples of what `compute` returns: one value an example, or one for the whole batch,
-// which then counts for each of its examples (a loss that is the mean over the batch).
+// The mean of `compute` over all examples. `compute` returns one value per example, or a single value, such
+// as a mean loss, that counts for each example of the batch.
 using Compute = std::function<torch::Tensor(const torch::Tensor& prediction, const Batch& batch)>;
 MetricPtr mean(const std::string& name, Compute compute);
+
+// Throws InvalidArgument if two metrics have the same name, since one value would replace the other.
+void require_distinct_names(const List& list);
 
 }  // namespace tutti::metrics

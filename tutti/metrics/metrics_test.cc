@@ -7,6 +7,7 @@
 #include <torch/utils.h>
 
 #include "tutti/base/test_errors.h"
+#include "tutti/metrics/running_mean.h"
 
 namespace tutti::metrics {
 namespace {
@@ -15,7 +16,7 @@ using testing::HasSubstr;
 
 Batch labels(const torch::Tensor& tensor) { return Batch({{"label", tensor}}); }
 
-// By the definition: of every pair of a positive and a negative, does the positive score higher?
+// Follows the definition: the share of pairs of a positive and a negative with a higher positive score.
 std::optional<double> auc_by_pairs(const std::vector<double>& scores, const std::vector<int64_t>& classes) {
   double right = 0;
   double pairs = 0;
@@ -42,7 +43,7 @@ struct Scored {
   }
 };
 
-// Scores of few different values, so that there are many ties.
+// Draws scores with few distinct values, so that there are many ties.
 Scored draw(uint32_t seed, size_t count, int distinct) {
   std::mt19937 random(seed);
   Scored drawn;
@@ -123,7 +124,7 @@ TEST(Accuracy, counts_every_place_of_a_picture) {
 
 TEST(Accuracy, refuses_shapes_that_do_not_go_together) {
   const auto metric = accuracy("label");
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("[2, 3] do not go with 'label' of shape [3]"), [&] {
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("[2, 3] do not fit 'label' of shape [3]"), [&] {
     metric->update(torch::zeros({2, 3}), labels(torch::zeros({3})));
   });
   EXPECT_EQ(metric->value(), std::nullopt);
@@ -180,6 +181,126 @@ TEST(RunningMeans, merge_as_if_one_had_seen_all) {
   EXPECT_THROW(merged->merge(std::vector<double>{1}), Error);
 }
 
+TEST(Metric, has_a_name_of_its_own_or_one_that_is_given) {
+  const List list = {accuracy("label", {.name = "a"}), auc("label", {.name = "b"}),
+                     mse("label", {.name = "c"}), rmse("label", {.name = "d"})};
+  std::vector<std::string> names;
+  for (const MetricPtr& metric : list) {
+    names.push_back(metric->name());
+    EXPECT_EQ(metric->clone()->name(), metric->name());
+  }
+  EXPECT_THAT(names, testing::ElementsAre("a", "b", "c", "d"));
+  EXPECT_NO_THROW(require_distinct_names({auc("x"), auc("y", {.name = "auc_of_y"})}));
+  expect_error(ErrorKind::InvalidArgument,
+               testing::AllOf(HasSubstr("two metrics are called 'auc'"), HasSubstr(".name = ")), [] {
+                 require_distinct_names({auc("x"), mse("x"), auc("y")});
+               });
+}
+
+TEST(Accuracy, takes_one_hot_labels_and_class_numbers_alike) {
+  const torch::Tensor prediction = torch::randn({40, 5, 3});
+  const torch::Tensor classes = torch::randint(0, 5, {40, 3}, torch::kLong);
+  const auto by_number = accuracy("label");
+  by_number->update(prediction, labels(classes));
+  const torch::Tensor one_hot = torch::one_hot(classes, 5).transpose(1, 2);
+  for (const auto type : {torch::kLong, torch::kFloat, torch::kByte, torch::kBool}) {
+    const auto metric = accuracy("label");
+    metric->update(prediction, labels(one_hot.to(type)));
+    EXPECT_EQ(metric->value(), by_number->value());
+  }
+  // A row with a missing label is left out.
+  torch::Tensor some = torch::eye(3);
+  some[1].fill_(std::nan(""));
+  const auto metric = accuracy("label");
+  metric->update(torch::tensor({{1.0, 0.0, 0.0}, {0.0, 1.0, 0.0}, {1.0, 0.0, 0.0}}), labels(some));
+  EXPECT_EQ(metric->value(), 0.5);
+  for (const torch::Tensor& bad : {torch::ones({2, 2}), torch::zeros({2, 2}), torch::full({2, 2}, 0.5)}) {
+    expect_error(ErrorKind::InvalidArgument, HasSubstr("not one-hot"), [&] {
+      accuracy("label")->update(torch::zeros({2, 2}), labels(bad));
+    });
+  }
+}
+
+TEST(Accuracy, tells_more_classes_apart_than_the_type_of_the_labels_holds) {
+  const auto metric = accuracy("label");
+  torch::Tensor prediction = torch::zeros({1, 300});
+  prediction[0][256] = 1;
+  metric->update(prediction, labels(torch::zeros({1}, torch::kByte)));
+  EXPECT_EQ(metric->value(), 0);
+}
+
+// Compares with 128-bit integers: all numbers are whole multiples of 2^-60.
+TEST(ExactSum, is_the_sum_rounded_once) {
+  __extension__ using Wide = __int128;
+  std::mt19937_64 random(3);
+  for (int round = 0; round < 200; ++round) {
+    ExactSum sum;
+    Wide exact = 0;
+    for (int i = 0; i < 100; ++i) {
+      const int64_t number = static_cast<int64_t>(random()) >> (random() % 63);
+      // It has at most 53 bits, so that it is exact as a double.
+      const int64_t whole = number / 2048 * 2048;
+      sum.add(std::ldexp(static_cast<double>(whole), -60));
+      exact += whole;
+    }
+    // The compiler rounds a wide integer to the nearest double, ties to even.
+    EXPECT_EQ(sum.value(), std::ldexp(static_cast<double>(exact), -60)) << round;
+    EXPECT_EQ(ExactSum::from(sum.numbers()).value(), sum.value());
+  }
+}
+
+TEST(ExactSum, forgets_nothing_small) {
+  ExactSum sum;
+  for (const double number : {1e300, 1.0, 1e-300, -1e300, -1.0}) sum.add(number);
+  EXPECT_EQ(sum.value(), 1e-300);
+  sum.add(-1e-300);
+  EXPECT_EQ(sum.value(), 0);
+  ExactSum half;  // 2^53 + 1 lies between two doubles; the last number decides
+  for (const double number : {std::ldexp(1.0, 53), 1.0, 1e-30}) half.add(number);
+  EXPECT_EQ(half.value(), std::ldexp(1.0, 53) + 2);
+}
+
+TEST(ExactSum, is_infinite_or_no_number_as_an_ordinary_sum) {
+  const auto sum_of = [](const std::vector<double>& numbers) {
+    ExactSum sum;
+    for (const double number : numbers) sum.add(number);
+    for (const double number : sum.numbers()) EXPECT_TRUE(std::isfinite(number));
+    return ExactSum::from(sum.numbers()).value();
+  };
+  EXPECT_EQ(sum_of({1, INFINITY, 2}), INFINITY);
+  EXPECT_EQ(sum_of({-INFINITY, 2}), -INFINITY);
+  EXPECT_TRUE(std::isnan(sum_of({INFINITY, 1, -INFINITY})));
+  EXPECT_TRUE(std::isnan(sum_of({1, NAN})));
+  EXPECT_EQ(sum_of({1e308, 1e308, 1e308}), INFINITY);
+}
+
+// The last digits of the loss decide which restart is kept.
+TEST(RunningMeans, have_the_same_bits_at_every_number_of_workers_and_in_every_order) {
+  torch::manual_seed(5);
+  const int64_t batches = 12;
+  const torch::Tensor prediction =
+      torch::randn({batches * 7}, torch::kDouble) * torch::randn({batches * 7}, torch::kDouble).mul(9).exp();
+  const torch::Tensor label = torch::randn({batches * 7}, torch::kDouble);
+  const auto value = [](const torch::Tensor& all, const Batch&) { return all; };
+  const auto of_batch = [](const torch::Tensor& all, const Batch&) { return all.mean(); };
+  for (const MetricPtr& metric :
+       List{mse("label"), rmse("label"), mean("each", value), mean("batch", of_batch)}) {
+    std::vector<double> found;
+    for (const int64_t workers : {1, 2, 3, 4, 6, 12}) {
+      const auto merged = metric->clone();
+      for (int64_t turn = 0; turn < workers; ++turn) {
+        const int64_t worker = workers % 2 == 0 ? workers - 1 - turn : turn;
+        const auto own = metric->clone();
+        for (int64_t batch = worker; batch < batches; batch += workers)
+          own->update(prediction.narrow(0, 7 * batch, 7), labels(label.narrow(0, 7 * batch, 7)));
+        merged->merge(own->counters());
+      }
+      found.push_back(merged->value().value());
+    }
+    EXPECT_THAT(found, testing::Each(found[0])) << metric->name();
+  }
+}
+
 TEST(Auc, agrees_with_its_definition_ties_included) {
   for (uint32_t seed = 0; seed < 20; ++seed) {
     const Scored drawn = draw(seed, 1 + 20 * seed, 1 + static_cast<int>(seed) * 3);
@@ -193,7 +314,7 @@ TEST(Auc, agrees_with_its_definition_ties_included) {
   }
 }
 
-// The example of scikit-learn's documentation of roc_auc_score.
+// This is the example in scikit-learn's documentation of roc_auc_score.
 TEST(Auc, agrees_with_a_published_example) {
   const auto metric = auc("label");
   metric->update(torch::tensor({0.1, 0.4, 0.35, 0.8}), labels(torch::tensor({0, 0, 1, 1})));
@@ -256,7 +377,7 @@ TEST(Auc, refuses_what_has_no_rank) {
   expect_error(ErrorKind::InvalidArgument, HasSubstr("1 of 2 scores are NaN"), [&] {
     metric->update(torch::tensor({0.0, std::nan("")}), labels(torch::tensor({0, 1})));
   });
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("0, 1 or nothing (NaN) for each of 2"), [&] {
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("0, 1 or missing (NaN) for each of 2"), [&] {
     metric->update(torch::zeros({2}), labels(torch::tensor({0, 2})));
   });
   expect_error(ErrorKind::InvalidArgument, HasSubstr("[2, 3]"), [&] {
@@ -271,7 +392,7 @@ TEST(Metrics, leave_out_examples_whose_label_is_missing) {
   const torch::Tensor prediction = torch::tensor({2.F, 3.F, 1.F, -7.F, -1.F});
   const auto value_of = [&](const MetricPtr& metric) {
     metric->update(prediction, labels(label));
-    metric->update(prediction.narrow(0, 1, 1), labels(label.narrow(0, 1, 1)));  // nothing at all
+    metric->update(prediction.narrow(0, 1, 1), labels(label.narrow(0, 1, 1)));  // no label at all
     return metric->value();
   };
   EXPECT_DOUBLE_EQ(*value_of(accuracy("label")), 1.0 / 3);

@@ -1,42 +1,152 @@
 #include "tutti/metrics/running_mean.h"
 
+#include <cmath>
+#include <limits>
+#include <utility>
+
 #include <ATen/Functions.h>
 
 #include "tutti/base/check.h"
 
 namespace tutti::metrics {
+namespace {
 
-void RunningMean::add(const torch::Tensor& sum, const torch::Tensor& count) {
-  const auto add_to = [](torch::Tensor& all, const torch::Tensor& more) {
-    const torch::Tensor wide = more.to(torch::kDouble);
-    all = all.defined() ? all.to(wide.device()) + wide : wide;
-  };
-  add_to(sum_on_device_, sum);
-  add_to(count_on_device_, count);
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// The codes for the sum of the numbers that were not finite.
+constexpr double kNone = 0;
+constexpr double kPlusInfinity = 1;
+constexpr double kMinusInfinity = 2;
+constexpr double kNotANumber = 3;
+
+double code_of(double beyond) {
+  if (std::isnan(beyond)) return kNotANumber;
+  if (std::isinf(beyond)) return beyond > 0 ? kPlusInfinity : kMinusInfinity;
+  return kNone;
 }
 
-void RunningMean::add(const torch::Tensor& sum, int64_t count) {
-  add(sum, at::scalar_tensor(static_cast<double>(count), at::kDouble));
+double beyond_of(double code) {
+  if (code == kNotANumber) return std::numeric_limits<double>::quiet_NaN();
+  if (code == kPlusInfinity) return kInfinity;
+  return code == kMinusInfinity ? -kInfinity : 0;
+}
+
+// a + b equals sum + rest exactly, if |a| >= |b| (Dekker's Fast2Sum).
+struct Sum {
+  double sum;
+  double rest;
+};
+Sum add_exactly(double a, double b) {
+  const double sum = a + b;
+  return {sum, b - (sum - a)};
+}
+
+}  // namespace
+
+void ExactSum::add(double number) {
+  if (!std::isfinite(number)) {
+    beyond_ += number;
+    return;
+  }
+  size_t kept = 0;
+  for (const double part : parts_) {
+    const bool is_smaller = std::abs(number) < std::abs(part);
+    const Sum both = is_smaller ? add_exactly(part, number) : add_exactly(number, part);
+    if (!std::isfinite(both.sum)) {
+      beyond_ += both.sum;
+      return;
+    }
+    if (both.rest != 0) parts_[kept++] = both.rest;
+    number = both.sum;
+  }
+  parts_.resize(kept);
+  if (number != 0) parts_.push_back(number);
+}
+
+void ExactSum::add(const ExactSum& other) {
+  beyond_ += other.beyond_;
+  for (const double part : other.parts_) add(part);
+}
+
+double ExactSum::value() const {
+  if (beyond_ != 0) return beyond_;
+  if (parts_.empty()) return 0;
+  size_t left = parts_.size() - 1;
+  double sum = parts_[left];
+  double rest = 0;
+  while (left > 0 && rest == 0) {
+    const Sum both = add_exactly(sum, parts_[--left]);
+    sum = both.sum;
+    rest = both.rest;
+  }
+  // If the rest is half of the last digit, the next part determines the direction of rounding.
+  if (left > 0 && (rest < 0) == (parts_[left - 1] < 0)) {
+    const double doubled = 2 * rest;
+    const double rounded = sum + doubled;
+    if (doubled == rounded - sum) sum = rounded;
+  }
+  return sum;
+}
+
+std::vector<double> ExactSum::numbers() const {
+  std::vector<double> numbers = {code_of(beyond_)};
+  numbers.insert(numbers.end(), parts_.begin(), parts_.end());
+  return numbers;
+}
+
+ExactSum ExactSum::from(std::span<const double> numbers) {
+  TUTTI_CHECK(!numbers.empty(), "no numbers where those of a sum are due");
+  ExactSum sum;
+  sum.beyond_ = beyond_of(numbers[0]);
+  for (const double part : numbers.subspan(1)) sum.add(part);
+  return sum;
+}
+
+void RunningMean::add(const torch::Tensor& numbers, const torch::Tensor& count) {
+  constexpr int64_t kMostWaiting = 1 << 20;
+  numbers_.push_back(numbers.detach().to(torch::kDouble).flatten());
+  counts_.push_back(count.detach().to(torch::kDouble).flatten());
+  waiting_ += numbers.numel() + 1;
+  if (waiting_ >= kMostWaiting) fold();
+}
+
+void RunningMean::add(const torch::Tensor& numbers, int64_t count) {
+  add(numbers, at::scalar_tensor(static_cast<double>(count), at::kDouble));
+}
+
+// Adds the waiting numbers to the sum.
+void RunningMean::fold() const {
+  const auto take = [](std::vector<torch::Tensor>& tensors, const auto& use) {
+    if (tensors.empty()) return;
+    // Copies once per device instead of once per batch.
+    for (torch::Tensor& tensor : tensors) tensor = tensor.to(tensors.front().device());
+    const torch::Tensor all = at::cat(std::exchange(tensors, {})).cpu().contiguous();
+    const auto* values = static_cast<const double*>(all.data_ptr());
+    for (int64_t i = 0; i < all.numel(); ++i) use(values[i]);
+  };
+  take(numbers_, [this](double number) { sum_.add(number); });
+  take(counts_, [this](double count) { count_ += count; });
+  waiting_ = 0;
+}
+
+std::vector<double> RunningMean::counters() const {
+  fold();
+  std::vector<double> counters = {count_};
+  const std::vector<double> sum = sum_.numbers();
+  counters.insert(counters.end(), sum.begin(), sum.end());
+  return counters;
 }
 
 void RunningMean::merge(std::span<const double> counters) {
-  TUTTI_CHECK(counters.size() == 2, "{} counters where a sum and a count are due", counters.size());
-  merged_sum_ += counters[0];
-  merged_count_ += counters[1];
+  TUTTI_CHECK(counters.size() >= 2, "{} counters where a count and a sum are due", counters.size());
+  count_ += counters[0];
+  sum_.add(ExactSum::from(counters.subspan(1)));
 }
 
 std::optional<double> RunningMean::value() const {
-  const double count = this->count();
-  if (count == 0) return std::nullopt;
-  return sum() / count;
-}
-
-double RunningMean::sum() const {
-  return merged_sum_ + (sum_on_device_.defined() ? sum_on_device_.item<double>() : 0);
-}
-
-double RunningMean::count() const {
-  return merged_count_ + (count_on_device_.defined() ? count_on_device_.item<double>() : 0);
+  fold();
+  if (count_ == 0) return std::nullopt;
+  return sum_.value() / count_;
 }
 
 }  // namespace tutti::metrics

@@ -9,27 +9,47 @@
 
 namespace tutti::metrics {
 
-// A sum and what it is divided by. What a GPU adds stays there until somebody asks, so that no batch waits
-// for it.
+// A sum of doubles that is rounded only once, when its value is computed. Therefore the value depends neither
+// on the order of the numbers nor on how they were distributed over workers.
+//   J. R. Shewchuk, Adaptive Precision Floating-Point Arithmetic and Fast Robust Geometric Predicates, 1997:
+//   the sum is a list of parts that do not overlap. Python's math.fsum does the same.
+class ExactSum {
+ public:
+  void add(double number);
+  void add(const ExactSum& other);
+  // Returns the double nearest to the sum; infinite or NaN if an ordinary sum would be.
+  double value() const;
+
+  // Converts the state to finite numbers, which text such as JSON can represent, and back.
+  std::vector<double> numbers() const;
+  static ExactSum from(std::span<const double> numbers);
+
+ private:
+  std::vector<double> parts_;  // in ascending order of magnitude
+  double beyond_ = 0;          // the sum of all numbers that were not finite
+};
+
+// The mean of many numbers, with the same bits in any order. Results of a GPU stay there until value() or
+// counters() is called, so that no batch waits for them. Not thread-safe.
 class RunningMean {
  public:
-  // One number each on any device: a sum, and over how many things it is.
-  void add(const torch::Tensor& sum, const torch::Tensor& count);
-  void add(const torch::Tensor& sum, int64_t count);
+  // Adds numbers of any shape on any device. `count`, a single number, is the divisor.
+  void add(const torch::Tensor& numbers, const torch::Tensor& count);
+  void add(const torch::Tensor& numbers, int64_t count);
 
-  std::vector<double> counters() const { return {sum(), count()}; }
+  std::vector<double> counters() const;
   void merge(std::span<const double> counters);
-  // Nothing where nothing was counted.
+  // Returns nullopt if nothing was counted.
   std::optional<double> value() const;
 
  private:
-  double sum() const;
-  double count() const;
+  void fold() const;
 
-  torch::Tensor sum_on_device_;  // both undefined before the first add
-  torch::Tensor count_on_device_;
-  double merged_sum_ = 0;  // what came from others
-  double merged_count_ = 0;
+  mutable std::vector<torch::Tensor> numbers_;  // flat, in double precision, not added to sum_ yet
+  mutable std::vector<torch::Tensor> counts_;   // their counts
+  mutable int64_t waiting_ = 0;                 // number of elements in numbers_
+  mutable ExactSum sum_;
+  mutable double count_ = 0;
 };
 
 }  // namespace tutti::metrics

@@ -9,17 +9,17 @@
 namespace tutti::nn {
 namespace {
 
-// One column more or less makes no difference between targets and outputs: (n, 1) is (n).
+// Accepts targets that have one dimension of size 1 more or less than the outputs: (n, 1) matches (n).
 torch::Tensor targets_for(const torch::Tensor& targets, const torch::Tensor& outputs, const char* loss) {
   if (targets.sizes() == outputs.sizes()) return targets;
   const bool same_rows = targets.dim() > 0 && outputs.dim() > 0 && targets.size(0) == outputs.size(0);
   if (!same_rows || targets.numel() != outputs.numel())
-    fail(ErrorKind::InvalidArgument, "{}: targets of shape [{}] do not go with outputs of shape [{}]", loss,
+    fail(ErrorKind::InvalidArgument, "{}: targets of shape [{}] do not match outputs of shape [{}]", loss,
          fmt::join(targets.sizes(), ", "), fmt::join(outputs.sizes(), ", "));
   return targets.reshape(outputs.sizes());
 }
 
-// A sum, and what it is over.
+// A sum and the number of its terms.
 struct Sum {
   torch::Tensor sum;
   torch::Tensor count;
@@ -27,11 +27,11 @@ struct Sum {
   torch::Tensor mean() const { return sum / count.clamp_min(1); }
 };
 
-// What is missing is put away before anything is computed from it: nothing times NaN is NaN, in a gradient
-// too.
+// Missing values are masked before anything is computed from them: zero times NaN is NaN, also in a
+// gradient.
 template <class Each>
 Sum sum_of(const char* loss, const torch::Tensor& targets, const torch::Tensor& outputs, const Each& each) {
-  // In float32 at least: a loss of half precision has three digits.
+  // Uses at least float32: a half-precision loss has only three digits.
   const auto type = at::promote_types(outputs.scalar_type(), at::kFloat);
   const torch::Tensor given = outputs.to(type);
   const torch::Tensor wanted = targets_for(targets, outputs, loss).to(type);

@@ -32,7 +32,7 @@ TEST(Losses, leave_out_what_is_missing_and_its_gradient) {
   const torch::Tensor targets = torch::tensor({1.F, kNan, 0.F, kNan}).reshape({4, 1});
   const torch::Tensor present = torch::tensor({1.F, 0.F}).reshape({2, 1});
   for (const auto loss : {xent_uniform_sum, xent_uniform_mean, mse}) {
-    // Whatever the model says of them, also what no loss can be made of.
+    // The outputs for missing targets may be anything, even NaN.
     torch::Tensor all = torch::tensor({0.5F, 7.F, -2.F, kNan}).reshape({4, 1}).requires_grad_();
     torch::Tensor some = torch::tensor({0.5F, -2.F}).reshape({2, 1}).requires_grad_();
     const torch::Tensor of_all = loss(targets, all);
@@ -69,7 +69,7 @@ TEST(Losses, take_a_column_for_a_vector_and_say_what_does_not_go_together) {
   expect_error(ErrorKind::InvalidArgument, HasSubstr("xent_uniform_sum: targets of shape [3, 2]"), [] {
     xent_uniform_sum(torch::ones({3, 2}), torch::zeros({3, 1}));
   });
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("do not go with"), [] {
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("do not match"), [] {
     mse(torch::ones({1, 3}), torch::zeros({3, 1}));
   });
 }

@@ -14,8 +14,8 @@
 namespace tutti::nn {
 namespace {
 
-// x * scale + shift, and `filler` where x is missing. Parameters that are not trained: a checkpoint has them,
-// and no step touches them.
+// Returns x * scale + shift, or `filler` where x is missing. The three are parameters that are not trained,
+// so they are saved in checkpoints and no step changes them.
 class Window : public torch::nn::Module {
  public:
   explicit Window(const data::TableStatistics& statistics) {
@@ -26,7 +26,7 @@ class Window : public torch::nn::Module {
       const data::ColumnStatistics& column = statistics.columns[i];
       if (column.count > 0 && !std::isfinite(column.max - column.min))
         fail(ErrorKind::InvalidArgument,
-             "WindowInput: the numbers of column {} go from {} to {}, which is no range", i + 1, column.min,
+             "WindowInput cannot rescale column {}: its minimum is {} and its maximum {}", i + 1, column.min,
              column.max);
       const double range = column.count > 0 ? column.max - column.min : 0;
       const double factor = range > 0 ? 2 / range : 0;
@@ -114,7 +114,7 @@ Dense::Dense(int64_t columns, Activation activation)
                 },
                 columns};
       }) {
-  if (columns < 1) fail(ErrorKind::InvalidArgument, "Dense({}): a layer has one column or more", columns);
+  if (columns < 1) fail(ErrorKind::InvalidArgument, "Dense({}): a layer needs at least one column", columns);
 }
 
 Dropout::Dropout(double probability)
@@ -125,7 +125,7 @@ Dropout::Dropout(double probability)
                 input.columns};
       }) {
   if (!(probability >= 0 && probability < 1))
-    fail(ErrorKind::InvalidArgument, "Dropout({}): expected a probability from 0 to less than 1",
+    fail(ErrorKind::InvalidArgument, "Dropout({}): the probability has to be at least 0 and less than 1",
          probability);
 }
 

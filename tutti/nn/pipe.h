@@ -16,23 +16,23 @@
 
 namespace tutti::nn {
 
-// What a layer is made for.
+// The input for which a layer is created.
 struct PipeInput {
-  int64_t columns = 0;  // that come in
-  // Of the data, where they come from it as they are; else empty. May have to read all of it.
+  int64_t columns = 0;  // number of input columns
+  // Statistics of the columns if the input is the data itself, else empty. May have to read all data.
   std::function<data::TableStatistics()> statistics = {};
 };
 
-// A layer that was made: rows in, rows out.
+// A layer as created by a pipe: a function from rows to rows.
 struct PipeLayer {
-  std::string name;                           // "dense"; the module's is dense1, ...
-  std::shared_ptr<torch::nn::Module> module;  // its parameters and buffers; null where it has none
+  std::string name;                           // "dense"; the modules are named dense1, ...
+  std::shared_ptr<torch::nn::Module> module;  // its parameters and buffers; null if it has none
   std::function<torch::Tensor(const torch::Tensor&)> forward;
-  int64_t columns = 0;  // that come out
+  int64_t columns = 0;  // number of output columns
 };
 
-// The layers of a pipe, as one module: layer by layer. Parameters are called by layer and number:
-// "dense2.weight".
+// The layers of a pipe as one module, which applies them in order. Parameters are named after layer and
+// number: "dense2.weight".
 class PipeNetImpl : public torch::nn::Module {
  public:
   explicit PipeNetImpl(const std::vector<PipeLayer>& layers);
@@ -48,7 +48,7 @@ TORCH_MODULE(PipeNet);
 
 namespace internal {
 
-// With first weights of its own, where it is one of LibTorch's.
+// Returns a new module of the same kind. A module of LibTorch gets new initial weights, any other is cloned.
 template <class Module>
 std::shared_ptr<Module> another(const Module& module) {
   if constexpr (requires { std::make_shared<Module>(module.options); }) {
@@ -60,18 +60,18 @@ std::shared_ptr<Module> another(const Module& module) {
 
 }  // namespace internal
 
-// Layers in a row, before they know what comes in:
+// A sequence of layers that is independent of the size of the input:
 //   const Pipe pipe = WindowInput() | Dense(20, torch::tanh) | Dense(5, torch::tanh) | Dense(1);
 //   PipeNet net = pipe.build(feed.statistics("desc"));
-// A value. Besides those below, a function of a tensor is a layer that leaves the columns as they are, and so
-// is a module of LibTorch's such as torch::nn::BatchNorm1d(20), of which each net gets a new one.
+// A value. Besides the layers below, a function of a tensor can be a layer if it keeps the number of columns,
+// and so can a LibTorch module such as torch::nn::BatchNorm1d(20); each net gets a new copy of the module.
 class Pipe {
  public:
   using Make = std::function<PipeLayer(const PipeInput&)>;
 
   explicit Pipe(Make layer) : layers_{std::move(layer)} {}
 
-  // Makes all layers, with parameters from LibTorch's generator.
+  // Creates all layers; the parameters are drawn from LibTorch's generator.
   PipeNet build(const data::TableStatistics& statistics) const;
   PipeNet build(PipeInput input) const;
 
@@ -92,19 +92,19 @@ class Pipe {
 
 using Activation = std::function<torch::Tensor(const torch::Tensor&)>;
 
-// Rescales each column to its range over all the data: its least value becomes -1, its greatest 1. A column
-// that never changes becomes 0, and what is missing becomes the column's mean. The first layer of a pipe.
+// Rescales each column by its range over all the data: its minimum becomes -1, its maximum 1. A constant
+// column becomes 0, and missing values become the column's mean. Has to be the first layer of a pipe.
 struct WindowInput : Pipe {
   WindowInput();
 };
 
-// `columns` sums of all that comes in, weighted and shifted, and what the activation makes of them. Weights
-// begin as Glorot and Bengio have it, shifts with 0.
+// A fully connected layer with `columns` outputs, followed by the activation. Weights are initialised after
+// Glorot and Bengio, biases with 0.
 struct Dense : Pipe {
   explicit Dense(int64_t columns, Activation activation = {});
 };
 
-// In training leaves out each number with this probability.
+// In training sets each value to 0 with this probability, as torch::dropout does.
 struct Dropout : Pipe {
   explicit Dropout(double probability);
 };

@@ -44,7 +44,7 @@ TEST(WindowInput, is_in_a_checkpoint_and_is_not_trained) {
 
 TEST(WindowInput, says_which_column_has_no_range) {
   const torch::Tensor rows = torch::tensor({{1.F, INFINITY}, {2.F, 3.F}});
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("column 2 go from 3 to inf"),
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("column 2: its minimum is 3 and its maximum inf"),
                [&] { WindowInput().build(data::statistics_of(rows)); });
 }
 

@@ -18,15 +18,16 @@ using torch::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// What the error says when some worker does not come.
-constexpr const char* kForward = "SyncBatchNorm, whose forward all workers call alike";
-constexpr const char* kBackward = "SyncBatchNorm, whose backward all workers call alike";
+// The operation that error messages name if a worker does not take part.
+constexpr const char* kForward = "the forward of SyncBatchNorm, which all workers have to call equally often";
+constexpr const char* kBackward =
+    "the backward of SyncBatchNorm, which all workers have to call equally often";
 
 torch::ScalarType statistics_type(const Tensor& input) {
   return input.scalar_type() == torch::kFloat64 ? torch::kFloat64 : torch::kFloat32;
 }
 
-// One value a channel, in the shape in which it is added to an input.
+// Reshapes a vector of one value per channel so that it can be broadcast over the input.
 Tensor spread(const Tensor& channels, const Tensor& input) {
   std::vector<int64_t> sizes(static_cast<size_t>(input.dim()), 1);
   sizes[1] = channels.numel();
@@ -36,7 +37,7 @@ Tensor spread(const Tensor& channels, const Tensor& input) {
 const double* data_of(const Tensor& float64) { return static_cast<const double*>(float64.data_ptr()); }
 double* data_of(Tensor& float64) { return static_cast<double*>(float64.data_ptr()); }
 
-// The vector `mine` of every worker, a row each in rank order: float64 on the CPU.
+// Gathers the vector `mine` of every worker. Returns one row per rank: float64 on the CPU.
 Tensor gather_rows(comm::Communicator& group, const Tensor& mine, const char* what) {
   const Tensor row = mine.to(torch::kCPU, torch::kFloat64);
   const Tensor rows = torch::empty({group.world(), row.numel()}, row.options());
@@ -44,14 +45,14 @@ Tensor gather_rows(comm::Communicator& group, const Tensor& mine, const char* wh
   return rows;
 }
 
-// Of each channel, over some examples.
+// The moments of each channel over some examples.
 struct Moments {
-  double count = 0;  // of values a channel
-  Tensor mean;       // float64 on the CPU, as the next
+  double count = 0;  // the number of values per channel
+  Tensor mean;       // float64 on the CPU, like m2
   Tensor m2;         // the sum of the squared distances from the mean
 };
 
-// What this worker contributes: count, means, m2s.
+// Returns this worker's contribution: count, means, m2s.
 Tensor moments_row(const Tensor& input) {
   const int64_t channels = input.size(1);
   if (input.numel() == 0) return torch::zeros({1 + 2 * channels}, torch::kFloat64);
@@ -63,8 +64,8 @@ Tensor moments_row(const Tensor& input) {
                      variance.to(torch::kFloat64) * count});
 }
 
-// Two sets of examples become one. Chan, Golub, LeVeque: Updating formulae and a pairwise algorithm for
-// computing sample variances (1979). A plain loop, with the same bits everywhere.
+// Merges two sets of examples. See Chan, Golub, LeVeque: Updating formulae and a pairwise algorithm for
+// computing sample variances (1979). A plain loop, so it gives the same bits on all machines.
 void merge(Moments& all, const double* row) {
   const double count = row[0];
   if (count == 0) return;
@@ -88,8 +89,8 @@ Moments moments_of_all(comm::Communicator& group, const Tensor& input) {
   for (int64_t r = 0; r < rows.size(0); ++r) merge(all, data_of(rows) + r * rows.size(1));
   if (all.count < 2) {
     fail(ErrorKind::InvalidArgument,
-         "SyncBatchNorm: all {} workers together have {} values a channel in this step, and at least two are "
-         "needed in training",
+         "SyncBatchNorm: in this step all {} workers together have {} values per channel, but training needs "
+         "at least two",
          group.world(), all.count);
   }
   return all;
@@ -101,7 +102,7 @@ void track(const Tensor& running, const Tensor& fresh, double momentum) {
   running.copy_(running.to(torch::kFloat64).mul_(1 - momentum).add_(fresh.to(running.device()), momentum));
 }
 
-// The sums of all workers, added in rank order.
+// Adds the rows of all workers in rank order.
 Tensor sum_rows(const Tensor& rows) {
   Tensor sums = torch::zeros({rows.size(1)}, torch::kFloat64);
   double* to = data_of(sums);
@@ -110,16 +111,16 @@ Tensor sum_rows(const Tensor& rows) {
   return sums;
 }
 
-// What normalising needs to know of the examples of all workers.
+// The data that normalisation needs from the examples of all workers.
 struct Normaliser {
-  Tensor mean;      // on the input's device, of the statistics' type, as the next
+  Tensor mean;      // on the input's device, of the statistics' type, like variance
   Tensor variance;  // biased
   double eps;
   double count;
   std::shared_ptr<comm::Communicator> group;
 };
 
-// Keeps the communicator as long as there is a graph that needs it.
+// Keeps the communicator alive as long as a graph needs it.
 struct GroupHolder final : torch::CustomClassHolder {
   explicit GroupHolder(std::shared_ptr<comm::Communicator> given) : group(std::move(given)) {}
   const std::shared_ptr<comm::Communicator> group;
@@ -145,7 +146,8 @@ struct Normalise : torch::autograd::Function<Normalise> {
   // with both summed over all workers.
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     if (torch::GradMode::is_enabled())
-      fail(ErrorKind::Unimplemented, "SyncBatchNorm has no second derivative: backward without create_graph");
+      fail(ErrorKind::Unimplemented,
+           "SyncBatchNorm has no second derivative: call backward without create_graph");
     const variable_list saved = context->get_saved_variables();
     const Tensor& x = saved[0];
     const Tensor& weight = saved[1];
@@ -172,7 +174,7 @@ struct Normalise : torch::autograd::Function<Normalise> {
   }
 
  private:
-  // The same sums as where mean and variance are constants.
+  // Returns the same sums as if mean and variance were constants.
   static std::pair<Tensor, Tensor> local_sums(const Tensor& dy, const Tensor& x, const Tensor& weight,
                                               const Tensor& mean, const Tensor& variance, double eps) {
     if (x.numel() == 0) return {torch::zeros_like(mean), torch::zeros_like(mean)};
@@ -186,14 +188,13 @@ struct Normalise : torch::autograd::Function<Normalise> {
 
 void SyncBatchNormImpl::_check_input_dim(const Tensor& input) {
   if (input.dim() >= 2 && input.dim() <= 5 && input.size(1) == options.num_features()) return;
-  fail(
-      ErrorKind::InvalidArgument,
-      "SyncBatchNorm of {} channels takes 2 to 5 dimensions, the second of which are the channels; the input "
-      "is [{}]",
-      options.num_features(), fmt::join(input.sizes(), ","));
+  fail(ErrorKind::InvalidArgument,
+       "SyncBatchNorm of {} channels expects an input with 2 to 5 dimensions, of which the second is the "
+       "channels; the shape is [{}]",
+       options.num_features(), fmt::join(input.sizes(), ","));
 }
 
-// Returns what share of the running statistics the new ones become.
+// Counts the batch and returns the weight of its statistics in the running statistics.
 double SyncBatchNormImpl::count_batch() {
   if (is_training() && num_batches_tracked.defined()) {
     num_batches_tracked += 1;

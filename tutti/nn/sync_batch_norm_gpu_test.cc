@@ -9,8 +9,8 @@ namespace {
 
 using torch::Tensor;
 
-// One rank on the GPU, one on the CPU: two on one GPU would share LibTorch's one thread for its backward
-// passes, and wait there for each other.
+// Runs one rank on the GPU and one on the CPU. Two ranks on one GPU would share LibTorch's only backward
+// thread for that device, and wait there for each other.
 void expect_as_alone(torch::MemoryFormat format, torch::ScalarType type, double tolerance) {
   torch::manual_seed(1);
   const Tensor input = (torch::randn({6, 4, 5, 3}) * 3 + 1).to(type);

@@ -27,12 +27,12 @@ using torch::nn::BatchNormOptions;
 
 constexpr int64_t kChannels = 3;
 
-// The communicator belongs to the test.
+// Returns a pointer without ownership: the communicator belongs to the test.
 std::shared_ptr<comm::Communicator> borrowed(comm::Communicator& comm) {
   return {&comm, [](comm::Communicator*) {}};
 }
 
-// torch::nn::BatchNorm for so many dimensions.
+// Returns the torch::nn::BatchNorm for this number of dimensions.
 std::shared_ptr<torch::nn::Module> plain_norm(int64_t dims, const BatchNormOptions& options) {
   if (dims <= 3) return torch::nn::BatchNorm1d(options).ptr();
   if (dims == 4) return torch::nn::BatchNorm2d(options).ptr();
@@ -45,14 +45,14 @@ Tensor run_plain(torch::nn::Module& norm, const Tensor& x) {
   return norm.as<torch::nn::BatchNorm3d>()->forward(x);
 }
 
-// Some weights that are not 1 and 0, the same in every module.
+// Sets weights other than 1 and 0, the same in every module.
 void fill_weights(torch::nn::Module& norm) {
   const torch::NoGradGuard no_grad;
   for (auto& parameter : norm.named_parameters())
     parameter.value().copy_(torch::linspace(0.5, 1.5, kChannels) * (parameter.key() == "bias" ? -1 : 1));
 }
 
-// [examples, channels, 2, 3, 2], as far as `dims` go; channels differ in mean and spread.
+// Shape [examples, channels, 2, 3, 2], cut to `dims` dimensions; channels differ in mean and spread.
 Tensor make_input(int64_t examples, int64_t dims, torch::ScalarType type) {
   std::vector<int64_t> sizes = {examples, kChannels, 2, 3, 2};
   sizes.resize(static_cast<size_t>(dims));
@@ -63,12 +63,12 @@ Tensor make_input(int64_t examples, int64_t dims, torch::ScalarType type) {
   return (torch::randn(sizes, torch::kFloat64) * spread + mean).to(type);
 }
 
-// Something that treats no two outputs alike.
+// A loss whose gradient differs for all outputs.
 Tensor loss_of(const Tensor& y, const Tensor& target) { return ((y - target) * y * y).sum(); }
 
 struct Step {
-  std::vector<Tensor> inputs;   // a rank each
-  std::vector<Tensor> targets;  // likewise
+  std::vector<Tensor> inputs;   // one per rank
+  std::vector<Tensor> targets;  // one per rank
 };
 
 std::vector<Step> make_steps(int world, int64_t dims, torch::ScalarType type) {
@@ -76,7 +76,7 @@ std::vector<Step> make_steps(int world, int64_t dims, torch::ScalarType type) {
   std::vector<Step> steps(3);
   for (size_t s = 0; s < steps.size(); ++s) {
     for (int rank = 0; rank < world; ++rank) {
-      // Of several workers the first has nothing in the last step.
+      // With several workers, the first one has no examples in the last step.
       const bool none = s == 2 && rank == 0 && world > 1;
       steps[s].inputs.push_back(make_input(none ? 0 : 2 + (rank + static_cast<int>(s)) % 3, dims, type));
       steps[s].targets.push_back(torch::randn(steps[s].inputs.back().sizes(), type));
@@ -85,12 +85,12 @@ std::vector<Step> make_steps(int world, int64_t dims, torch::ScalarType type) {
   return steps;
 }
 
-// What a rank has of a step.
+// The results of one rank at one step.
 struct Outcome {
   Tensor y;
   Tensor dx;
   std::vector<Tensor> grads;    // of weight and bias
-  std::vector<Tensor> buffers;  // after it
+  std::vector<Tensor> buffers;  // after the step
 };
 
 Outcome make_outcome(const torch::nn::Module& norm, const Tensor& y, const Tensor& x) {
@@ -192,7 +192,7 @@ TEST_P(SyncBatchNormOver, takes_all_options_of_batch_norm) {
   expect_as_alone(GetParam(), 3, torch::kFloat64, BatchNormOptions(kChannels).track_running_stats(false));
 }
 
-// Without weight and bias the gradient goes through the input alone.
+// Without weight and bias the gradient flows through the input only.
 TEST_P(SyncBatchNormOver, has_a_gradient_without_weight_and_bias) {
   expect_as_alone(GetParam(), 4, torch::kFloat64, BatchNormOptions(kChannels).affine(false));
 }
@@ -260,7 +260,7 @@ TEST_P(SyncBatchNormOver, channels_last_stays_so_and_gives_the_same) {
   });
 }
 
-// As behind a convolution under autocast: the input in half precision, the parameters not.
+// This happens after a convolution under autocast: the input has half precision, the parameters do not.
 TEST_P(SyncBatchNormOver, makes_statistics_of_half_precision_in_float32) {
   const int world = GetParam();
   const Step step = make_steps(world, 4, torch::kFloat32)[0];
@@ -285,7 +285,7 @@ TEST_P(SyncBatchNormOver, makes_statistics_of_half_precision_in_float32) {
     y[me] = result.detach();
     dx[me] = x.grad();
     EXPECT_EQ(norm->weight.grad().scalar_type(), torch::kFloat32);
-    // Far closer than half precision could be.
+    // Much closer than half precision would allow.
     expect_near(norm->running_mean, exact->running_mean, 1e-6, "mean");
     expect_near(norm->running_var, exact->running_var, 1e-6, "variance");
   });
@@ -329,7 +329,7 @@ TEST(SyncBatchNorm, alone_or_in_evaluation_it_has_the_bits_of_batch_norm) {
     const torch::NoGradGuard no_grad;
     for (size_t b = 0; b < 3; ++b) together->buffers()[b].copy_(plain->buffers()[b]);
     together->eval();
-    // The others do not take part.
+    // The other ranks do not take part.
     if (comm.rank() != 0) return;
     EXPECT_TRUE(together(step.inputs[me]).equal(plain(step.inputs[me])));
   });
@@ -381,9 +381,9 @@ std::vector<std::string> errors_with(const std::vector<Tensor>& inputs) {
 
 TEST(SyncBatchNorm, too_few_values_are_an_error_on_all_workers) {
   for (const std::string& error : errors_with({torch::empty({0, 3}), torch::empty({0, 3, 4, 4})}))
-    EXPECT_THAT(error, HasSubstr("all 2 workers together have 0 values a channel"));
+    EXPECT_THAT(error, HasSubstr("all 2 workers together have 0 values per channel"));
   for (const std::string& error : errors_with({torch::empty({0, 3}), torch::rand({1, 3})}))
-    EXPECT_THAT(error, HasSubstr("1 values a channel"));
+    EXPECT_THAT(error, HasSubstr("1 values per channel"));
   for (const std::string& error : errors_with({torch::rand({1, 3}), torch::rand({1, 3})}))
     EXPECT_EQ(error, "");
 }
@@ -409,7 +409,8 @@ TEST(SyncBatchNorm, a_worker_that_does_not_call_is_missed_by_name) {
         if (comm.rank() == 0) norm(torch::rand({4, 3}));
         if (comm.rank() == 1) std::this_thread::sleep_for(std::chrono::seconds(1));
       });
-  EXPECT_THAT(errors[0], HasSubstr("SyncBatchNorm, whose forward all workers call alike"));
+  EXPECT_THAT(errors[0],
+              HasSubstr("the forward of SyncBatchNorm, which all workers have to call equally often"));
   EXPECT_THAT(errors[0], HasSubstr("worker/1"));
 }
 
@@ -422,7 +423,7 @@ TEST(SyncBatchNorm, a_second_derivative_is_refused) {
   for (const std::string& error : errors) EXPECT_THAT(error, HasSubstr("no second derivative"));
 }
 
-// A graph may be all that is left of a module.
+// A graph may outlive its module.
 TEST(SyncBatchNorm, backward_works_after_the_module_is_gone) {
   with_ranks("inproc", 2, [&](comm::Communicator& comm) {
     const Tensor x = torch::rand({4, 3}).requires_grad_();
@@ -453,7 +454,7 @@ std::shared_ptr<Net<Norm>> make_net() {
   return net;
 }
 
-// Ten steps on the whole batch, by one process with torch::nn and by several with SyncBatchNorm.
+// Makes ten steps on the whole batch, in one process with torch::nn and in several with SyncBatchNorm.
 TEST_P(SyncBatchNormOver, a_distributed_optimizer_trains_as_one_process_on_the_whole_batch) {
   const int world = GetParam();
   torch::manual_seed(3);
@@ -494,7 +495,7 @@ TEST_P(SyncBatchNormOver, a_distributed_optimizer_trains_as_one_process_on_the_w
   }
 }
 
-// The sum of three equal float32, divided by three, need not be what it was.
+// The sum of three equal float32 numbers, divided by three, may differ from the original number.
 TEST_P(SyncBatchNormOver, the_mean_over_the_lanes_leaves_running_statistics_as_they_are) {
   constexpr int64_t kMany = 500;
   torch::manual_seed(4);

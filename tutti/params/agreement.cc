@@ -10,8 +10,10 @@
 #include <torch/utils.h>
 #include <torch/version.h>
 
+#include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
+#include "tutti/base/text.h"
 #include "tutti/base/version.h"
 #include "tutti/comm/gather_all.h"
 #include "tutti/params/optimizer_state.h"
@@ -37,9 +39,11 @@ constexpr const char* kState = "the optimiser's state";
 
 }  // namespace
 
-std::vector<std::string> plan_of(const Parameters& parameters, const OptimizerOptions& optimizer) {
-  std::vector<std::string> plan = {fmt::format("tutti {}, LibTorch {}", version(), TORCH_VERSION),
-                                   fmt::format("optimizer {}", to_json(optimizer).dump())};
+std::vector<std::string> plan_of(const Context& context, const Parameters& parameters,
+                                 const OptimizerOptions& optimizer) {
+  std::vector<std::string> plan = {fmt::format("tutti {}, LibTorch {}", version(), TORCH_VERSION)};
+  for (const std::string& flag : context.shared_flags()) plan.push_back(flag);
+  plan.push_back(fmt::format("optimizer {}", to_json(optimizer).dump()));
   for (const std::string& line : parameters.plan()) plan.push_back(line);
   for (const auto& view : parameters.buffers())
     plan.push_back(fmt::format("buffer {} {}", view.name, describe(view.tensor)));
@@ -47,27 +51,33 @@ std::vector<std::string> plan_of(const Parameters& parameters, const OptimizerOp
   return plan;
 }
 
-void require_same_plan(comm::Communicator& comm, const std::vector<std::string>& plan) {
-  const auto all = gather_all(comm, fmt::format("{}", fmt::join(plan, "\n")), "the plan");
+void require_same_plan(const Context& context, comm::Communicator& comm,
+                       const std::vector<std::string>& plan) {
+  const auto all =
+      gather_all(comm, fmt::format("{}\n{}", context.task().short_name(), fmt::join(plan, "\n")), "the plan");
   const std::vector<std::string> first = lines_of(all[0]);
   for (int rank = 1; rank < comm.world(); ++rank) {
     const std::vector<std::string> other = lines_of(all[static_cast<size_t>(rank)]);
-    if (other == first) continue;
-    size_t i = 0;
+    // The first line is the name of the task.
+    size_t i = 1;
     while (i < std::min(first.size(), other.size()) && first[i] == other[i]) ++i;
+    if (i == first.size() && i == other.size()) continue;
     fail(ErrorKind::InvalidArgument,
-         "the workers do not train the same: rank 0 has {}, rank {} has {}. Start all with one program and "
-         "the same flags",
-         line_or_nothing(first, i), rank, line_or_nothing(other, i));
+         "the workers do not train the same: rank 0 ({}) has {}, rank {} ({}) has {}. Start all with one "
+         "program and the same flags",
+         first[0], line_or_nothing(first, i), rank, other[0], line_or_nothing(other, i));
   }
 }
 
-void require_same_plan(const std::vector<std::string>& chiefs, const std::vector<std::string>& theirs,
-                       const std::string& who) {
-  const auto [here, there] = std::mismatch(chiefs.begin(), chiefs.end(), theirs.begin(), theirs.end());
-  if (here == chiefs.end() && there == theirs.end()) return;
-  fail(ErrorKind::InvalidArgument, "{} has not the same plan as the chief: '{}' where the chief has '{}'",
-       who, there == theirs.end() ? "nothing" : *there, here == chiefs.end() ? "nothing" : *here);
+void require_same_plan(const std::vector<std::string>& first, const std::vector<std::string>& theirs,
+                       const std::string& who, const std::string& first_name) {
+  const auto [here, there] = std::mismatch(first.begin(), first.end(), theirs.begin(), theirs.end());
+  if (here == first.end() && there == theirs.end()) return;
+  fail(ErrorKind::InvalidArgument,
+       "{} does not train the same as {}: it has '{}', and {} has '{}'. Start all tasks with the same "
+       "program and flags",
+       who, first_name, there == theirs.end() ? "nothing" : *there, first_name,
+       here == first.end() ? "nothing" : *here);
 }
 
 void on_chief(const Context& context, comm::Communicator& comm, const comm::Options& options,
@@ -82,8 +92,7 @@ void on_chief(const Context& context, comm::Communicator& comm, const comm::Opti
     }
   }
   comm::Options waiting = options;
-  waiting.timeout = std::chrono::ceil<std::chrono::milliseconds>(
-      std::chrono::duration<double>(context.flags().timeout * kTimeouts));
+  waiting.timeout = milliseconds_of(context.flags().timeout * kTimeouts);
   comm.barrier(waiting).wait();
 }
 
@@ -93,6 +102,25 @@ void warn_of_idle_workers(const Context& context, const comm::Communicator& comm
       "{} of the {} workers have no lane and only wait for the others: use --lanes {} at least, or fewer "
       "workers",
       comm.world() - lanes, comm.world(), comm.world());
+}
+
+void warn_of_other_threads(const Context& context, int of_chief) {
+  if (context.threads() == of_chief) return;
+  context.log().warning(
+      "this worker computes with {} threads and the chief with {}: kernels may add in another order, so that "
+      "a run on other workers gives other bits. Give --threads",
+      context.threads(), of_chief);
+}
+
+void warn_of_sparse_tables(const Context& context, const Parameters& parameters) {
+  if (!context.is_chief()) return;
+  for (const Parameters::SparseTable& table : parameters.sparse_tables()) {
+    context.log().warning(
+        "the embedding {} was made with sparse(true), which Tutti does not support yet: each step touches "
+        "all of its {} rows, not only those of the batch: {} of gradients, as much of weights, and as much "
+        "again for every state that the optimiser keeps of them",
+        table.name, table.rows, human_bytes(table.bytes));
+  }
 }
 
 void broadcast(comm::Communicator& comm, Parameters& parameters, int root) {
@@ -110,7 +138,9 @@ Optimizer::State broadcast(comm::Communicator& comm, const Optimizer::State& sta
   if (comm.world() == 1) return state;
   const bool mine = comm.rank() == root;
   const auto outlines = gather_all(comm, mine ? outline_of(state).dump() : std::string(), kState);
-  const Optimizer::State result = mine ? state : state_of(Json::parse(outlines[static_cast<size_t>(root)]));
+  const Optimizer::State result =
+      mine ? state
+           : state_of(parse_json(outlines[static_cast<size_t>(root)], "an outline", ErrorKind::DataLoss));
   for (const Optimizer::Slot& slot : result.slots) comm.broadcast(slot.vector, root, {.what = kState}).wait();
   return result;
 }
@@ -127,7 +157,8 @@ Optimizer::State gather_state(comm::Communicator& comm, const Parameters& parame
   Optimizer::State whole{.steps = mine.steps, .slots = {}};
   for (const Optimizer::Slot& slot : mine.slots) put(whole, parameters, slot);
   for (int rank = 1; rank < comm.world(); ++rank) {
-    const Optimizer::State theirs = state_of(Json::parse(outlines[static_cast<size_t>(rank)]));
+    const Optimizer::State theirs =
+        state_of(parse_json(outlines[static_cast<size_t>(rank)], "an outline", ErrorKind::DataLoss));
     for (const Optimizer::Slot& slot : theirs.slots) {
       comm.recv(slot.vector, rank, {.what = kState}).wait();
       put(whole, parameters, slot);

@@ -9,10 +9,10 @@
 
 namespace tutti {
 
-// Tells during a backward pass which gradients are complete, however often a parameter was used: `before` is
-// called when autograd is about to add to a gradient, and nothing is added if it throws; `done` when that has
-// been done. Both get the index in Parameters::trained() and are called by autograd's thread. Of a parameter
-// that was not used nothing is heard. All parameters are still trained. They outlive the watch.
+// Reports during a backward pass which gradients are complete, however often a parameter is used. Calls
+// `before` when autograd is about to add to a gradient (if it throws, nothing is added) and `done` after
+// that. Both get the index in Parameters::trained(), run on autograd's thread, and are not called for unused
+// parameters. All trained parameters must still require gradients, and must outlive the watch.
 class BackwardWatch {
  public:
   using Call = std::function<void(size_t parameter)>;
@@ -22,9 +22,9 @@ class BackwardWatch {
   BackwardWatch& operator=(const BackwardWatch&) = delete;
 
  private:
-  BackwardWatch() = default;  // nothing is watched yet: what fails later leaves no hook behind
+  BackwardWatch() = default;  // delegated to, so that a constructor that throws later still removes its hooks
 
-  // Our hooks at each of the parameters, and what takes away those where autograd adds its gradient up.
+  // The hooks on the parameters, and functions that remove the hooks on autograd's gradient accumulators.
   std::vector<std::pair<torch::Tensor, unsigned>> before_;
   std::vector<std::function<void()>> take_away_;
 };

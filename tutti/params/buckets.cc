@@ -7,7 +7,7 @@
 namespace tutti {
 namespace {
 
-// A new bucket begins with the first parameter for which the one before is long enough.
+// Starts a new bucket at the first parameter for which the current bucket has reached the minimum size.
 void cut(const Parameters& parameters, size_t block, int64_t bytes, Buckets& buckets) {
   const torch::Tensor& vector = buckets.vectors[block];
   const int64_t enough = (bytes - 1) / static_cast<int64_t>(vector.element_size()) + 1;

@@ -11,23 +11,23 @@
 
 namespace tutti {
 
-// A stretch of one vector that is summed over the workers as one.
+// A stretch of one vector that is summed over the workers as a unit.
 struct Bucket {
-  size_t vector;  // which
-  int64_t begin;  // elements of it
+  size_t vector;  // index in Buckets::vectors
+  int64_t begin;  // the range of elements in the vector
   int64_t end;
-  bool gradients;  // else buffers
+  bool gradients;  // false: the bucket holds buffers
 };
 
-// The vectors that are summed in a step, the gradients first, cut where one parameter ends and another begins
-// into buckets of at least so many bytes, so that the first can be sent while the last are being computed.
-// They are the same however many workers there are.
+// The vectors that are summed in a step, gradients first, cut at parameter boundaries into buckets of at
+// least a given number of bytes, so that the first buckets can be sent while the last are still being
+// computed. The buckets do not depend on the number of workers.
 struct Buckets {
   std::vector<torch::Tensor> vectors;
   std::vector<Bucket> all;
-  std::vector<size_t> of_parameter;  // for each of Parameters::trained()
+  std::vector<size_t> of_parameter;  // [index in Parameters::trained()]
 
-  // The stretch itself.
+  // Returns the elements of the bucket.
   torch::Tensor stretch(const Bucket& bucket) const {
     return vectors[bucket.vector].narrow(0, bucket.begin, bucket.end - bucket.begin);
   }
@@ -36,12 +36,12 @@ struct Buckets {
 inline constexpr int64_t kBucketBytes = int64_t{1} << 20;
 Buckets buckets_of(const Parameters& parameters, int64_t bytes = kBucketBytes);
 
-// A bucket is dealt out to the workers in cells of so many elements, counted from its beginning; the last may
-// be shorter.
+// The unit, in elements, in which a bucket is divided among the workers. Cells are counted from the beginning
+// of the bucket; the last one may be shorter.
 inline constexpr int64_t kCell = 1024;
-// What one of `world` workers looks after, counted from the beginning of the vector.
+// Returns the part of the bucket that worker `rank` of `world` owns, as a slice of the bucket's vector.
 comm::Slice part_of(const Bucket& bucket, int rank, int world);
-// The same of all parameters: none where there are fewer cells than workers.
+// Returns the parts of all parameters that the worker owns; empty where there are fewer cells than workers.
 std::vector<Stretch> parts_of(const Parameters& parameters, int rank, int world);
 
 }  // namespace tutti

@@ -11,7 +11,7 @@
 namespace tutti {
 namespace {
 
-// Always in the same order: that of eight sums side by side.
+// Adds in a fixed order: eight partial sums side by side.
 template <class T>
 double sum_of_squares(const T* values, int64_t count) {
   constexpr int64_t kSums = 8;
@@ -32,7 +32,7 @@ double sum_of_squares(const T* values, int64_t count) {
   return sum;
 }
 
-// Of each cell of a stretch.
+// Appends the sum of squares of each cell of the stretch.
 void append_squares(const torch::Tensor& stretch, std::vector<double>& squares) {
   const torch::Tensor values = stretch.is_cpu() && stretch.scalar_type() == torch::kFloat
                                    ? stretch
@@ -60,7 +60,7 @@ double norm_of(const Buckets& buckets) {
   return std::sqrt(sum);
 }
 
-// The small number is what torch::nn::utils::clip_grad_norm_ adds, too.
+// torch::nn::utils::clip_grad_norm_ adds the same small number.
 double clip_factor(double norm, double largest) { return std::min(1.0, largest / (norm + 1e-6)); }
 
 double clip_norm(const Buckets& buckets, double largest) {
@@ -89,7 +89,7 @@ double clip_norm_scattered(comm::Communicator& comm, const Buckets& buckets, dou
   for (const int64_t count : counts) all.push_back(torch::empty({count}, torch::kDouble));
   comm.all_gather_uneven(all, torch::tensor(mine, torch::kDouble),
                          {.what = "the norm of gradients", .step = step});
-  // In the order of the cells, as where one worker has all.
+  // Adds in the order of the cells, as clip_norm() does on a single worker, so that the bits are the same.
   std::vector<const double*> next;
   for (const torch::Tensor& squares : all) next.push_back(static_cast<const double*>(squares.data_ptr()));
   double sum = 0;

@@ -7,14 +7,14 @@
 
 namespace tutti {
 
-// The norm of all gradients together.
+// Returns the norm of all gradients together.
 double norm_of(const Buckets& buckets);
-// What they are multiplied by so that it is at most `largest`; 1 where it is already.
+// Returns the factor that limits the norm of gradients to `largest`; 1 if it is within the limit already.
 double clip_factor(double norm, double largest);
 
-// Scales gradients so that the norm of all of them together is at most `largest`; returns what it was. Where
-// they are scattered, each worker has and scales its own part; else each has all, and nothing is sent. The
-// bits are the same either way.
+// Scales the gradients so that the norm of all of them together is at most `largest`; returns the norm
+// before. In clip_norm() each worker holds all gradients and nothing is sent. In clip_norm_scattered() each
+// worker holds and scales its own part. Both give the same bits.
 double clip_norm(const Buckets& buckets, double largest);
 double clip_norm_scattered(comm::Communicator& comm, const Buckets& buckets, double largest, int64_t step);
 

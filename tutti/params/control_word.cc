@@ -1,6 +1,7 @@
 #include "tutti/params/control_word.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include <torch/utils.h>
 
@@ -9,10 +10,10 @@
 namespace tutti {
 namespace {
 
-// What a word begins with.
-enum Head { kStep, kStop, kSave, kHead };
+// The layout of the beginning of a word.
+enum Head { kStep, kStop, kSignal, kSave, kRate, kHead };
 
-// The shape that TreeSum's result has for a block.
+// Returns the subtrees that TreeSum::finish() returns for this block, without values.
 std::vector<TreeSum::Subtree> subtrees_of(LaneRange block, int64_t leaves) {
   TreeSum empty({}, block, leaves);
   for (int64_t leaf = block.begin; leaf < block.end; ++leaf) empty.skip();
@@ -21,7 +22,30 @@ std::vector<TreeSum::Subtree> subtrees_of(LaneRange block, int64_t leaves) {
 
 const double* numbers_in(const torch::Tensor& word) { return static_cast<const double*>(word.data_ptr()); }
 
+// Compares the rates exactly: a schedule computes the same bits on every worker.
+void require_one_rate(const std::vector<torch::Tensor>& words) {
+  constexpr size_t kNobody = std::numeric_limits<size_t>::max();
+  size_t first = kNobody;
+  for (size_t rank = 0; rank < words.size(); ++rank) {
+    const double* word = numbers_in(words[rank]);
+    if (std::isnan(word[kRate])) continue;
+    if (first == kNobody) first = rank;
+    const double expected = numbers_in(words[first])[kRate];
+    if (word[kRate] == expected) continue;
+    fail(ErrorKind::InvalidArgument,
+         "the workers use different learning rates at step {}: rank {} uses {}, rank {} uses {}. Start all "
+         "with the same flags, and let schedules and calls of set_learning_rate() depend on the step alone",
+         word[kStep], first, expected, rank, word[kRate]);
+  }
+}
+
 }  // namespace
+
+void Wishes::add(const Wishes& other) {
+  stop = stop || other.stop;
+  save = save || other.save;
+  signal = std::max(signal, other.signal);
+}
 
 ControlWord::ControlWord(std::span<const LaneRange> blocks, int64_t leaves, int64_t numbers)
     : leaves_(leaves), numbers_(numbers) {
@@ -41,12 +65,14 @@ int64_t ControlWord::place_of(size_t subtree) const {
   return kHead + static_cast<int64_t>(subtree) * (1 + numbers_);
 }
 
-void ControlWord::write(const torch::Tensor& word, int64_t step, const Wishes& wishes,
+void ControlWord::write(const torch::Tensor& word, int64_t step, const Wishes& wishes, double learning_rate,
                         const std::vector<TreeSum::Subtree>& subtrees) const {
   auto* to = static_cast<double*>(word.data_ptr());
   to[kStep] = static_cast<double>(step);
-  to[kStop] = static_cast<double>(wishes.stop);
+  to[kStop] = wishes.stop ? 1 : 0;
+  to[kSignal] = wishes.signal;
   to[kSave] = wishes.save ? 1 : 0;
+  to[kRate] = learning_rate;
   for (size_t i = 0; i < subtrees.size(); ++i) {
     double* place = to + place_of(i);
     *place++ = subtrees[i].values ? 1 : 0;
@@ -58,7 +84,9 @@ void ControlWord::write(const torch::Tensor& word, int64_t step, const Wishes& w
 
 torch::Tensor ControlWord::without_data(int64_t step) const {
   torch::Tensor word = torch::zeros({size()}, torch::kDouble);
-  static_cast<double*>(word.data_ptr())[kStep] = static_cast<double>(step);
+  auto* to = static_cast<double*>(word.data_ptr());
+  to[kStep] = static_cast<double>(step);
+  to[kRate] = kNoRate;
   return word;
 }
 
@@ -80,9 +108,10 @@ ReduceOutcome ControlWord::read(const std::vector<torch::Tensor>& words) {
            "rank 0 is at step {}, rank {} at step {}: every worker has to make the same steps", first[kStep],
            rank, word[kStep]);
     }
-    outcome.wishes.stop = std::max(outcome.wishes.stop, static_cast<int64_t>(word[kStop]));
-    outcome.wishes.save = outcome.wishes.save || word[kSave] != 0;
+    outcome.wishes.add(
+        {.stop = word[kStop] != 0, .save = word[kSave] != 0, .signal = static_cast<int>(word[kSignal])});
   }
+  require_one_rate(words);
   outcome.first_with_data = -1;
   for (size_t s = 0; s < sources_.size();) {
     const int rank = sources_[s].rank;

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -12,58 +13,67 @@
 
 namespace tutti {
 
-// What a worker asks of all others; they all do what the one asks that asks for most.
+// Requests of one worker to all workers. Every worker fulfils the requests of all.
 struct Wishes {
-  int64_t stop = 0;   // to stop after this step; the larger, the better the reason
+  bool stop = false;  // the training is complete after this step
   bool save = false;  // to write a checkpoint after this step
+  int signal = 0;     // to stop after this step because of this signal, and to go on in another run; 0: none
+
+  bool end_training() const { return stop || signal != 0; }
+  void add(const Wishes& other);
 };
 
-// What every worker knows of a step once it has heard from all.
+// Used instead of a learning rate by a worker that does not update the parameters.
+inline constexpr double kNoRate = std::numeric_limits<double>::quiet_NaN();
+
+// The facts about a step that every worker knows once it has received all words.
 struct ReduceOutcome {
-  bool any_data = false;        // else nothing was summed
+  bool any_data = false;        // false: nothing was summed
   bool data_everywhere = true;  // every worker with lanes had data in one of them
-  int first_with_data = 0;      // the lowest rank that had
+  int first_with_data = 0;      // the lowest rank that had data, if any had
   Wishes wishes;
 };
 
-// What travels with every step before the sums are made: each worker's step and wishes, whether there is
-// anything in each of the sums it holds, and a few float64 numbers of each, such as the loss and the count of
-// examples. From it everybody knows in which order the sums become one.
+// The message that each worker sends at every step before the sums are made: its step, wishes and learning
+// rate, and for each sum that it holds whether there is data and a few float64 numbers, such as the loss and
+// the count of examples. From all words, every worker derives the order in which sums are added.
 class ControlWord {
  public:
-  // A sum that some worker holds.
+  // One of the sums that a worker holds.
   struct Source {
     int rank;
-    size_t subtree;  // of that rank
+    size_t subtree;  // index among the subtrees of that rank
   };
 
-  // `blocks` are the leaves of each rank, in rank order and without gaps, of a tree of so many leaves.
+  // `blocks` are the leaves of each rank, in rank order and without gaps, of a tree with `leaves` leaves.
   ControlWord(std::span<const LaneRange> blocks, int64_t leaves, int64_t numbers);
 
   int64_t size() const;
-  // The most that one worker holds.
+  // The largest number of sums that one worker holds.
   size_t most_subtrees() const { return most_subtrees_; }
-  // Of all workers, in the order of their leaves.
+  // The sources of all workers, in the order of their leaves.
   std::span<const Source> sources() const { return sources_; }
-  // Known from read() on: whether there is anything in this source, and the order of the sums.
+  // Valid after read(): whether this source has data, and the order in which the sums are added.
   bool present(size_t source) const { return nodes_[source].present; }
   const comm::Program& program() const { return program_; }
   // The sources as nodes of the tree.
   std::span<const comm::Node> nodes() const { return nodes_; }
   int64_t leaves() const { return leaves_; }
 
-  // `subtrees` hold the numbers of this worker's sums as the last of their vectors.
-  void write(const torch::Tensor& word, int64_t step, const Wishes& wishes,
+  // Writes this worker's word. In each subtree, the last vector holds the numbers of that sum.
+  // `learning_rate` is the one that this worker uses, or kNoRate.
+  void write(const torch::Tensor& word, int64_t step, const Wishes& wishes, double learning_rate,
              const std::vector<TreeSum::Subtree>& subtrees) const;
-  // That of a worker none of whose lanes had data.
+  // Returns the word of a worker none of whose lanes had data.
   torch::Tensor without_data(int64_t step) const;
-  // What a word says.
+  // Accessors for the contents of a word.
   int64_t step_of(const torch::Tensor& word) const;
   bool has_data(const torch::Tensor& word, size_t subtree) const;
 
-  // All workers' words, by rank. InvalidArgument, alike on all, where they are not at one step.
+  // Reads the words of all workers, which are in rank order. Throws the same InvalidArgument on all workers
+  // if they are not at the same step or use different learning rates.
   ReduceOutcome read(const std::vector<torch::Tensor>& words);
-  // The numbers of all sums in one.
+  // Returns the numbers of all sums added together.
   torch::Tensor sum_numbers(const std::vector<torch::Tensor>& words) const;
 
  private:
@@ -71,7 +81,7 @@ class ControlWord {
 
   const int64_t leaves_;
   const int64_t numbers_;
-  std::vector<comm::Node> nodes_;  // beside the sources
+  std::vector<comm::Node> nodes_;  // parallel to sources_
   std::vector<Source> sources_;
   size_t most_subtrees_ = 0;
   comm::Program program_;

@@ -13,6 +13,8 @@
 #include <fmt/ranges.h>
 
 #include "tutti/base/error.h"
+#include "tutti/base/this_host.h"
+#include "tutti/cluster/device.h"
 #include "tutti/cluster/roles.h"
 
 namespace tutti {
@@ -20,9 +22,9 @@ namespace {
 
 using WeakTensor = c10::weak_intrusive_ptr<at::TensorImpl, at::UndefinedTensorImpl>;
 
-// Who is pinned where. The one piece of global state of this room: a model is built before there is anything
-// to pass on to its constructors, and LibTorch leaves no place for it on a tensor. Tensors are held weakly,
-// so that an address means one tensor for as long as it is in here. Thread-safe.
+// Maps tensors to the devices they are pinned to. The only global state of this folder: a model is built
+// before there is an object to pass to its constructors, and tensors have no field for it. Holds tensors
+// weakly, so that an address identifies one tensor for as long as it is in the map. Thread-safe.
 class Pins {
  public:
   static Pins& of_process() {
@@ -30,7 +32,7 @@ class Pins {
     return pins;
   }
 
-  // What is known of it already is further inside.
+  // If the tensor has a device already, that one counts as the inner scope.
   void add(const torch::Tensor& tensor, const DeviceSpec& device) {
     const std::lock_guard lock(mutex_);
     if (pins_.size() >= full_) prune();
@@ -45,7 +47,7 @@ class Pins {
     return found == pins_.end() ? std::nullopt : std::optional(found->second.device);
   }
 
-  // Most of what is made in a scope is gone when it ends.
+  // Removes the entries of destroyed tensors. Most tensors that are created in a scope are gone when it ends.
   void forget_the_dead() {
     const std::lock_guard lock(mutex_);
     prune();
@@ -64,8 +66,8 @@ class Pins {
   }
 
   std::mutex mutex_;
-  std::unordered_map<const at::TensorImpl*, Pin> pins_;  // all below: guarded by mutex_
-  size_t full_ = 0;                                      // when to look for those that are gone
+  std::unordered_map<const at::TensorImpl*, Pin> pins_;  // this and all members below: guarded by mutex_
+  size_t full_ = 0;                                      // the size at which to look for destroyed tensors
 };
 
 template <class Take>
@@ -77,7 +79,7 @@ void for_each_tensor(const c10::IValue& value, const Take& take) {
   }
 }
 
-// What an operator was given: what it gives back of that it has not created.
+// The tensors passed to an operator: an output that is among them was not created by the operator.
 struct Given final : at::ObserverContext {
   std::vector<const at::TensorImpl*> tensors;
 };
@@ -107,7 +109,7 @@ void after_operator(const at::RecordFunction& call, at::ObserverContext* context
   }
 }
 
-// Of the outermost scope of this thread.
+// The callback handle that the outermost scope of this thread has registered.
 at::CallbackHandle& watch_of_thread() {
   thread_local at::CallbackHandle handle = at::INVALID_CALLBACK_HANDLE;
   return handle;
@@ -128,6 +130,20 @@ DeviceSpec require_job(const DeviceSpec& spec) {
   return spec;
 }
 
+// Returns true if a scope without a job matches this device.
+bool is_on(const DeviceSpec& spec, torch::Device device) {
+  if (spec.device_type && *spec.device_type != (device.is_cpu() ? "CPU" : "GPU")) return false;
+  return !spec.device_index || *spec.device_index == (device.has_index() ? device.index() : 0);
+}
+
+std::string why_not_there(const DeviceSpec& spec, torch::Device device) {
+  const bool no_gpu = spec.device_type == "GPU" && count_gpus() == 0;
+  return fmt::format(
+      "this task trains on {}, and all of a model is on one device{}. Remove the device scope, or choose the "
+      "device of the whole model with --device",
+      device.str(), no_gpu ? "; LibTorch finds no GPU here" : "");
+}
+
 // "worker (tasks 0, 1), ps (task 0)"
 std::string jobs_in(const ClusterSpec& cluster) {
   std::vector<std::string> jobs;
@@ -139,8 +155,8 @@ std::string jobs_in(const ClusterSpec& cluster) {
 }
 
 [[noreturn]] void refuse(const std::string& parameter, const DeviceSpec& device, const std::string& why) {
-  fail(ErrorKind::InvalidArgument, "the parameter {} was created on {}, but {}", parameter,
-       device.to_string(), why);
+  fail(ErrorKind::InvalidArgument, "the parameter {} is pinned to {}, but {}", parameter, device.to_string(),
+       why);
 }
 
 std::optional<int> server_of(const std::string& parameter, const DeviceSpec& device,
@@ -154,12 +170,12 @@ std::optional<int> server_of(const std::string& parameter, const DeviceSpec& dev
   }
   if (!is_server_job(*device.job))
     refuse(parameter, device,
-           fmt::format("the job {} holds no parameters; servers do, and the cluster {}", *device.job,
+           fmt::format("the job {} cannot hold parameters; only servers can, and the cluster {}", *device.job,
                        jobs_in(cluster)));
   if (device.replica.value_or(0) != 0)
-    refuse(parameter, device, "there is one replica of every task, /replica:0");
+    refuse(parameter, device, "every task has only one replica, /replica:0");
   if (device.device_type.value_or("CPU") != "CPU" || device.device_index.value_or(0) != 0)
-    refuse(parameter, device, "servers hold parameters on /cpu:0 alone");
+    refuse(parameter, device, "servers hold parameters only on /cpu:0");
   if (!device.task) return std::nullopt;
   const std::vector<Task> servers = servers_of(cluster);
   const auto found =
@@ -198,14 +214,40 @@ std::optional<DeviceSpec> pin_of(const torch::Tensor& parameter) {
   return Pins::of_process().find(parameter);
 }
 
+void require_created_on(const Parameters& parameters, torch::Device device) {
+  for (const auto views : {parameters.trained(), parameters.frozen(), parameters.buffers()}) {
+    for (const Parameters::View& view : views) {
+      const std::optional<DeviceSpec> pin = pin_of(view.tensor);
+      if (pin && !pin->job && !is_on(*pin, device)) refuse(view.name, *pin, why_not_there(*pin, device));
+    }
+  }
+}
+
+void say_placement(const Context& context, const Parameters& parameters, const LaneRange& lanes) {
+  if (!context.flags().log_placement) return;
+  const std::string task = fmt::format("/job:{}/replica:0/task:{}", context.task().job, context.task().index);
+  const auto say = [&](const std::string& what, torch::Device device) {
+    context.log().info("{}: {}/device:{}:{} on host {}", what, task, device.is_cpu() ? "CPU" : "GPU",
+                       device.has_index() ? device.index() : 0, host_name());
+  };
+  for (const auto views : {parameters.trained(), parameters.frozen()}) {
+    for (const Parameters::View& view : views)
+      say(fmt::format("{}: (Parameter {})", view.name, describe(view.tensor)), view.tensor.device());
+  }
+  for (const Parameters::View& view : parameters.buffers())
+    say(fmt::format("{}: (Buffer {})", view.name, describe(view.tensor)), view.tensor.device());
+  for (int64_t lane = lanes.begin; lane < lanes.end; ++lane)
+    say(fmt::format("lane {}: (Lane)", lane), parameters.device());
+}
+
 void require_unpinned(const Parameters& parameters, const ClusterSpec& cluster) {
   pinned_servers(parameters, cluster);
   for (const Parameters::View& view : parameters.trained()) {
     const std::optional<DeviceSpec> device = pin_of(view.tensor);
     if (device && device->job)
-      refuse(
-          view.name, *device,
-          "here every worker holds all parameters: use --strategy ps-async or ps-sync, or no device scope");
+      refuse(view.name, *device,
+             "without servers every worker holds all parameters: use --strategy ps-async or ps-sync, or "
+             "remove the device scope");
   }
 }
 

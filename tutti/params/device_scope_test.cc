@@ -39,7 +39,7 @@ TEST(DeviceScope, pins_what_is_created_inside_and_nothing_else) {
   EXPECT_THAT(places_in(*after), ElementsAre("", ""));
 }
 
-// Every way in which a module comes to its parameters.
+// Covers every way in which a module gets its parameters.
 TEST(DeviceScope, sees_all_kinds_of_modules) {
   const DeviceScope on("/job:ps");
   nn::Module own;
@@ -157,7 +157,7 @@ TEST(PinnedServers, that_are_not_there_are_named_with_parameter_and_scope) {
   expect_refused("/job:ps/task:2", kTwoServers, "ps (tasks 0, 1)");
   expect_refused("/job:ps/task:0", "worker|h:1", "has worker (task 0)");
   expect_refused("/job:parameter_server/task:0", kTwoServers, "ps (tasks 0, 1)");
-  expect_refused("/job:worker/task:0", kTwoServers, "holds no parameters");
+  expect_refused("/job:worker/task:0", kTwoServers, "cannot hold parameters");
   expect_refused("/job:ps/replica:1/task:0", kTwoServers, "replica:0");
   expect_refused("/job:ps/task:0/device:GPU:0", kTwoServers, "/cpu:0");
   nn::Linear linear(1, 1);
@@ -165,6 +165,43 @@ TEST(PinnedServers, that_are_not_there_are_named_with_parameter_and_scope) {
   const Parameters parameters(*linear);
   expect_error(ErrorKind::InvalidArgument, HasSubstr("names no jobs"),
                [&] { pinned_servers(parameters, ClusterSpec()); });
+}
+
+void create_on(const char* scope, const char* device) {
+  nn::Linear linear(1, 1);
+  pin(*linear, scope);
+  require_created_on(Parameters(*linear), torch::Device(device));
+}
+
+TEST(DeviceScope, of_the_device_that_trains_is_fine) {
+  for (const char* scope : {"/cpu:0", "/cpu:*", "/", "/device:CPU:0", "/job:ps/task:0"})
+    create_on(scope, "cpu");
+  for (const char* scope : {"/gpu:1", "/gpu:*"}) create_on(scope, "cuda:1");
+}
+
+TEST(DeviceScope, of_another_device_than_the_one_that_trains_is_refused) {
+  const auto expect_refused = [](const char* scope, const char* device, const char* why) {
+    expect_error(
+        ErrorKind::InvalidArgument,
+        AllOf(HasSubstr("parameter weight"), HasSubstr(device), HasSubstr(why), HasSubstr("--device")),
+        [&] { create_on(scope, device); });
+  };
+  expect_refused("/gpu:0", "cpu", "/device:GPU:0");
+  expect_refused("/cpu:1", "cpu", "/device:CPU:1");
+  expect_refused("/device:TPU:0", "cpu", "/device:TPU:0");
+  expect_refused("/gpu:0", "cuda:1", "/device:GPU:0");
+  expect_refused("/cpu:0", "cuda:0", "/device:CPU:0");
+  if (!torch::cuda::is_available()) expect_refused("/gpu:0", "cpu", "finds no GPU here");
+}
+
+// Frozen parameters and buffers are parts of the model as well.
+TEST(DeviceScope, is_looked_at_for_all_tensors_of_a_model) {
+  nn::Sequential net(nn::Linear(2, 2), [] {
+    const auto on = device("/gpu:0");
+    return nn::BatchNorm1d(nn::BatchNorm1dOptions(2).affine(false));
+  }());
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("1.running_mean"),
+               [&] { require_created_on(Parameters(*net), torch::kCPU); });
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "tutti/params/agreement.h"
 #include "tutti/params/device_scope.h"
 #include "tutti/params/module_group.h"
+#include "tutti/params/residuals.h"
 
 namespace tutti {
 namespace {
@@ -19,7 +20,7 @@ int64_t lanes_for(const Context& context, const DistributedOptimizerOptions& opt
   return context.flags().lanes > 0 ? context.flags().lanes : world;
 }
 
-// What this worker updates.
+// Returns the stretches of the parameters that this worker updates.
 std::vector<Stretch> updated(const Parameters& parameters, const comm::Communicator& comm,
                              const ReducerOptions& options) {
   return options.scatter ? parts_of(parameters, comm.rank(), comm.world()) : parameters.blocks();
@@ -29,21 +30,35 @@ std::vector<std::string> plan_for(const Context& context, const Parameters& para
                                   const OptimizerOptions& optimizer,
                                   const DistributedOptimizerOptions& options, const ReducerOptions& reducer,
                                   int64_t lanes) {
-  std::vector<std::string> plan = plan_of(parameters, optimizer);
+  std::vector<std::string> plan = plan_of(context, parameters, optimizer);
   plan.push_back(fmt::format("lanes {}", lanes));
   plan.push_back(fmt::format("clip_norm {}", options.clip_norm));
+  plan.push_back(fmt::format("seed {}", options.seed.value_or(context.flags().seed)));
   plan.push_back(fmt::format("drop-remainder {}", context.flags().drop_remainder));
   plan.push_back(to_string(reducer));
   plan.push_back(context.flags().logdir.empty() ? "no logdir" : "a logdir");
   return plan;
 }
 
-// The vectors move when it is known that those of all fit, and before anybody holds on to them.
-Parameters& alike_and_shared(const Context& context, Parameters& parameters, comm::Communicator& comm,
-                             const std::vector<std::string>& plan) {
+std::shared_ptr<comm::Communicator> communicator_for(const Context& context,
+                                                     const DistributedOptimizerOptions& options) {
+  if (options.communicator) return options.communicator;
+  const std::string& strategy = context.flags().strategy;
+  if (!strategy.empty() && strategy != "single" && strategy != "allreduce") {
+    fail(
+        ErrorKind::InvalidArgument,
+        "--strategy {}: a training loop of your own works with all-reduce only. Use a Trainer, or --strategy "
+        "allreduce",
+        strategy);
+  }
+  return comm::connect(context);
+}
+
+Parameters& alike(const Context& context, Parameters& parameters, comm::Communicator& comm,
+                  const std::vector<std::string>& plan) {
   require_unpinned(parameters, context.cluster());
-  require_same_plan(comm, plan);
-  move_to_shared_memory(parameters, comm);
+  require_created_on(parameters, parameters.device());
+  require_same_plan(context, comm, plan);
   return parameters;
 }
 
@@ -55,22 +70,24 @@ DistributedOptimizer::DistributedOptimizer(const Context& context, Parameters& p
     : context_(context),
       parameters_(parameters),
       options_(options),
-      reducer_options_(options.reducer ? *options.reducer : reducer_options(context.flags())),
-      comm_(options.communicator ? options.communicator : comm::connect(context)),
+      reducer_options_(options.reducer ? *options.reducer : tutti::reducer_options(context.flags())),
+      comm_(communicator_for(context, options)),
       all_lanes_(lanes_for(context, options, comm_->world())),
-      optimizer_(updated(alike_and_shared(
-                             context, parameters, *comm_,
-                             plan_for(context, parameters, optimizer, options, reducer_options_, all_lanes_)),
-                         *comm_, reducer_options_),
-                 optimizer),
+      optimizer_(
+          updated(alike(context, parameters, *comm_,
+                        plan_for(context, parameters, optimizer, options, reducer_options_, all_lanes_)),
+                  *comm_, reducer_options_),
+          optimizer),
       timeline_file_(context, *comm_),
       module_group_(give_group(parameters, *comm_, all_lanes_)),
       mean_(parameters, *comm_, all_lanes_, reducer_options_) {
   warn_of_idle_workers(context, *comm_, all_lanes_);
+  say_placement(context, parameters, lanes());
+  warn_of_sparse_tables(context, parameters);
 }
 
 comm::Communicator& DistributedOptimizer::communicator() {
-  require_between_steps("the communicator is wanted");
+  require_between_steps("the communicator is requested");
   return *comm_;
 }
 
@@ -80,12 +97,19 @@ void DistributedOptimizer::broadcast_from(int root) {
 }
 
 Optimizer::State DistributedOptimizer::gather_state() {
-  if (reducer_options_.scatter) return tutti::gather_state(communicator(), parameters_, optimizer_);
-  return communicator().rank() == 0 ? optimizer_.state() : Optimizer::State{};
+  Optimizer::State state;
+  if (reducer_options_.scatter)
+    state = tutti::gather_state(communicator(), parameters_, optimizer_);
+  else if (communicator().rank() == 0)
+    state = optimizer_.state();
+  gather_residuals(communicator(), parameters_, mean_, state);
+  return state;
 }
 
 void DistributedOptimizer::restore(const Optimizer::State& state) {
-  optimizer_.restore(broadcast(communicator(), state, 0));
+  Optimizer::State own = state;
+  restore_residuals(context_, communicator(), parameters_, mean_, own);
+  optimizer_.restore(broadcast(*comm_, own, 0));
 }
 
 bool DistributedOptimizer::goes_on(bool has_data) {
@@ -99,13 +123,13 @@ bool DistributedOptimizer::goes_on(bool has_data) {
 void DistributedOptimizer::require_between_steps(const char* what) const {
   if (lanes_added_ == 0 || lanes_added_ != lanes().size()) return;
   fail(ErrorKind::InvalidArgument,
-       "{} when the last of this worker's lanes ({} to {}) was added and gradients are on their way: call "
-       "step() first",
+       "{} after the last of this worker's lanes ({} to {}) was added, while its gradients are being sent: "
+       "call step() first",
        what, lanes().begin, lanes().end);
 }
 
-// A step begins with what is called first in it, when it is known which one it is. One whose last lane has
-// failed on its way cannot go on: beginning anew throws why.
+// The first call of a step begins it, because only then it is known which call that is. A step whose last
+// lane failed while it was being sent cannot continue: begin_step() throws the reason.
 void DistributedOptimizer::enter_step(const char* what) {
   require_between_steps(what);
   if (in_step_ && !mean_.is_sending()) return;
@@ -116,10 +140,10 @@ void DistributedOptimizer::enter_step(const char* what) {
 void DistributedOptimizer::begin_step() {
   lanes_added_ = 0;
   losses_known_ = true;
-  mean_.begin_step(steps(), wishes_);
+  mean_.begin_step(steps(), wishes_, optimizer_.learning_rate());
 }
 
-// A lane counts when all of it is there. If it fails before anything is sent, nobody has to know.
+// A lane counts only when it is complete. If it fails before it is sent, other workers are not affected.
 template <class Body>
 void DistributedOptimizer::add(const char* what, Body body) {
   enter_step(what);
@@ -129,12 +153,16 @@ void DistributedOptimizer::add(const char* what, Body body) {
     if (mean_.is_sending()) abandon(error);
     throw;
   }
+  random_.reset();
   ++lanes_added_;
 }
 
 void DistributedOptimizer::zero_grad() {
   enter_step("zero_grad()");
   mean_.begin_lane();
+  if (!random_) random_.emplace(parameters_.device());
+  random_->seed(
+      lane_seed(options_.seed.value_or(context_.flags().seed), steps(), lanes().begin + lanes_added_));
 }
 
 void DistributedOptimizer::backward(const torch::Tensor& loss, int64_t examples) {
@@ -168,10 +196,11 @@ int64_t DistributedOptimizer::step(int64_t examples) {
   if (lanes_added_ == 0 && lanes().size() == 1) add_lane(examples);
   if (lanes_added_ != lanes().size()) {
     fail(ErrorKind::InvalidArgument,
-         "step() after {} of the {} lanes of this worker: call add_lane() for each", lanes_added_,
-         lanes().size());
+         "step() was called after {} of the {} lanes of this worker: call add_lane() for each lane",
+         lanes_added_, lanes().size());
   }
-  if (!in_step_) begin_step();  // without lanes
+  random_.reset();
+  if (!in_step_) begin_step();  // this worker has no lanes
   in_step_ = false;
   lanes_added_ = 0;
   wishes_ = {};
@@ -201,8 +230,8 @@ void DistributedOptimizer::update() {
 void DistributedOptimizer::wish(const Wishes& wishes) {
   if (in_step_)
     fail(ErrorKind::InvalidArgument,
-         "the step has begun before it was said what is wished of it: call zero_grad() after wish(), which "
-         "is in Loop::goes_on()");
+         "the step began before its wishes were set: call zero_grad() after wish(), which Loop::goes_on() "
+         "calls");
   wishes_ = wishes;
 }
 

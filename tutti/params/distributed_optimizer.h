@@ -12,93 +12,107 @@
 #include "tutti/params/gradient_mean.h"
 #include "tutti/params/optimizer.h"
 #include "tutti/params/parameters.h"
+#include "tutti/params/random_scope.h"
 
 namespace tutti {
 
 struct DistributedOptimizerOptions {
-  int64_t lanes = 0;     // 0: --lanes, else one a worker
-  double clip_norm = 0;  // the largest norm of the mean gradient; 0: any
-  // Empty: as the flags say.
+  int64_t lanes = 0;     // 0: --lanes, or one per worker if that is 0 too
+  double clip_norm = 0;  // the maximum norm of the mean gradient; 0: no limit
+  // If empty, the options that the flags set.
   std::optional<ReducerOptions> reducer = {};
-  // Empty: connected as the flags and the launcher say.
+  // If empty, one is connected as the flags and the launcher say.
   std::shared_ptr<comm::Communicator> communicator = {};
+  // The seed of the random numbers in lanes; empty: --seed. If a program has two optimisers, each should have
+  // a seed of its own, unless both are to draw the same numbers.
+  std::optional<int64_t> seed = {};
 };
 
-// An optimiser for a training loop of one's own, on as many workers as there are:
+// An optimiser for custom training loops on any number of workers:
 //   tutti::Parameters params(*net);
 //   tutti::DistributedOptimizer opt(ctx, params, torch::optim::AdagradOptions(0.01));
 //   opt.broadcast_from(0);
-//   for (...) { opt.zero_grad(); loss.backward(); opt.step(); }
-// Several backward passes between zero_grad() and step() add up. Where there is one, opt.backward(loss) in
-// its place sends what is ready while the pass goes on. Every worker calls step() equally often: while
-// (opt.goes_on(there_is_data)); one that has no data left gives 0 examples.
-// With one lane a worker the result depends on the number of workers, as it does everywhere. For the same
-// bits at any, fix --lanes and make each lane of the worker by itself:
+//   for (...) { opt.zero_grad(); loss_of(batch).backward(); opt.step(); }
+// Several backward passes between zero_grad() and step() add up. If there is only one, use
+// opt.backward(loss), which sends gradients that are ready during the pass. Every worker has to call step()
+// equally often: while (opt.goes_on(there_is_data)). A worker that has no data left calls step(0).
+//
+// With one lane per worker the result depends on the number of workers, as in other systems. To get the same
+// bits with any number of workers, fix --lanes and compute each lane of the worker separately:
 //   for (int64_t lane = opt.lanes().begin; lane < opt.lanes().end; ++lane) {
 //     opt.zero_grad(); loss_of(lane).backward(); opt.add_lane();
 //   }
 //   opt.step();
-// From the last backward() or add_lane() of a worker on until step(), gradients are on their way: what would
-// change them, or needs the communicator, is an InvalidArgument meanwhile.
+// Call zero_grad() before the forward pass. From then until the lane is added, random numbers, as in dropout,
+// are those of the lane: they depend on --seed, the lane and the number of updates, and so are the same with
+// any number of workers and after a resume. The program's random numbers outside of lanes are not affected.
 //
-// A lane that fails, because a batch does not fit into memory, say, can be made again, from zero_grad() on,
-// or be left out with add_lane(0): the others hear nothing of it. Only where it was the last of its worker,
-// and on its way over a network, do all hear why. That, and a step() that fails, ends the training: whatever
-// is tried then throws the same. Not thread-safe.
+// Between a worker's last backward() or add_lane() and step(), gradients are being sent. Calls that would
+// change them, or that need the communicator, throw InvalidArgument during that time.
+//
+// If a lane fails, for example because a batch does not fit into memory, it can be computed again, beginning
+// with zero_grad(), or skipped with add_lane(0); other workers are not affected. Only if it was the last lane
+// of its worker and was being sent over a network, all workers are told why. That, and a step() that fails,
+// ends the training: later calls throw the same error. Not thread-safe.
 class DistributedOptimizer {
  public:
-  // Context and parameters outlive this. Where the workers share memory, the parameters are moved into it.
-  // Every worker makes one, with the same parameters and options: else InvalidArgument says what differs. Two
-  // in one program, as for a GAN, each need a communicator of their own: comm::connect() once, and split(0)
-  // of it for each.
+  // Context and parameters must outlive this object. Every worker has to make one, with the same parameters
+  // and options; otherwise throws InvalidArgument that says what differs. If a program has two, as for a GAN,
+  // each needs a communicator of its own: call comm::connect() once, and split(0) on it for each.
   DistributedOptimizer(const Context& context, Parameters& parameters, const OptimizerOptions& optimizer,
                        const DistributedOptimizerOptions& options = {});
 
-  // Parameters, buffers and, unless each worker has its own part of it, the optimiser's state as `root` has
-  // them.
+  // Copies the parameters, the buffers and, unless it is sharded, the optimiser's state from rank `root` to
+  // all workers.
   void broadcast_from(int root);
-  // The whole state of the optimiser, at rank 0, nothing elsewhere; and back, from there to all.
+  // gather_state() returns the whole state of the optimiser at rank 0, and an empty one elsewhere; restore()
+  // distributes such a state from rank 0 to all workers. It includes the residuals of --wire-precision
+  // (residuals.h).
   Optimizer::State gather_state();
   void restore(const Optimizer::State& state);
 
-  // Whether another step is to be made, when this worker still has data or has none: with --drop-remainder as
-  // long as all have, else as long as any has. Every worker asks.
+  // Returns true if another step is to be made: with --drop-remainder as long as all workers have data, else
+  // as long as any has. Every worker has to call it.
   bool goes_on(bool has_data);
 
+  // Begins a lane, or begins it again. Call it before the forward pass.
   void zero_grad();
-  // The one backward pass of a lane, of its mean loss over so many examples, and add_lane().
+  // Makes the only backward pass of a lane, from its mean loss over `examples` examples, and calls
+  // add_lane().
   void backward(const torch::Tensor& loss, int64_t examples = 1);
-  // The gradients are those of the mean over so many examples. Equal counts may be left out: then all weigh
-  // the same.
+  // Adds the current gradients, which are those of the mean over `examples` examples. If all counts are equal
+  // they may be omitted.
   void add_lane(int64_t examples = 1);
-  // Averages the gradients over the examples of all workers and makes one update with them. Adds the lane
-  // first, where the worker has one alone and add_lane() was not called. Returns the examples of all; 0, and
-  // no update, where nobody had any.
+  // Averages the gradients over the examples of all workers and makes one update with them. If the worker has
+  // a single lane and add_lane() was not called, adds that lane first. Returns the number of examples of all
+  // workers; if it is 0, makes no update.
   int64_t step(int64_t examples = 1);
 
-  // What this worker asks of all others in the next step. Before that has begun.
+  // Sets the wishes of this worker for the next step. Has to be called before that step begins.
   void wish(const Wishes& wishes);
-  // What has come of the last step, which all know alike. The sum of losses is undefined where a lane of this
-  // worker did not tell its loss to backward().
+  // The result of the last step, which is the same on all workers. The sum of losses is undefined if a lane
+  // of this worker did not pass its loss to backward().
   const GradientMean::Result& last_step() const { return last_step_; }
-  // step() was called so often, for those without any examples, too.
+  // The number of calls of step(), including those without examples.
   int64_t steps_here() const { return steps_here_; }
 
-  // Those of this worker.
+  // The lanes of this worker.
   LaneRange lanes() const { return mean_.lanes(); }
   int64_t all_lanes() const { return all_lanes_; }
-  // Each worker has its own part of the optimiser's state.
+  // Returns true if each worker holds its own part of the optimiser's state.
   bool is_sharded() const { return reducer_options_.scatter; }
-  // This worker goes no further, and why: the others hear of it at once.
+  const ReducerOptions& reducer_options() const { return reducer_options_; }
+  double clip_norm() const { return options_.clip_norm; }
+  // Tells the other workers at once that this one has failed, and why.
   void abandon(const std::exception& error);
 
-  // What --timeline asks for, where the workers stop together and the process may live on. Every worker calls
-  // it.
+  // Writes the file of --timeline, for programs that continue after the workers have stopped together. Every
+  // worker has to call it.
   void write_timeline() { timeline_file_.write(); }
 
   // "tree" or "fast".
   std::string reduce() const { return mean_.name(); }
-  // Updates made, restored ones included.
+  // The number of updates, including those before a resume.
   int64_t steps() const { return optimizer_.steps(); }
   Optimizer& optimizer() { return optimizer_; }
   comm::Communicator& communicator();
@@ -119,14 +133,15 @@ class DistributedOptimizer {
   const int64_t all_lanes_;
   Optimizer optimizer_;
   comm::TimelineFile timeline_file_;
-  const std::shared_ptr<comm::Communicator> module_group_;  // where some module wants one
+  const std::shared_ptr<comm::Communicator> module_group_;  // null if no module needs one
   Wishes wishes_;                                           // for the next step
   GradientMean::Result last_step_;
   int64_t steps_here_ = 0;
   bool losses_known_ = true;  // in the step
   bool in_step_ = false;
-  int64_t lanes_added_ = 0;  // in it
-  GradientMean mean_;        // last: when it has gone nothing is being sent any more
+  int64_t lanes_added_ = 0;            // in the current step
+  std::optional<RandomScope> random_;  // from zero_grad() until the lane is added
+  GradientMean mean_;                  // last member: its destructor waits until everything has been sent
 };
 
 }  // namespace tutti

@@ -2,6 +2,7 @@
 
 #include <future>
 #include <memory>
+#include <mutex>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -33,7 +34,7 @@ std::shared_ptr<Net> make_net(uint64_t seed) {
   return std::make_shared<Net>();
 }
 
-// What lane `lane` sees at a step.
+// The batch of one lane at one step.
 struct LaneBatch {
   torch::Tensor x;
   torch::Tensor y;
@@ -62,7 +63,7 @@ Context context_of(int64_t lanes = 0, bool drop_remainder = true) {
   return Context(flags, Identity{});
 }
 
-// The communicator belongs to the test.
+// Returns a pointer without ownership: the communicator belongs to the test.
 std::shared_ptr<comm::Communicator> borrowed(comm::Communicator& comm) {
   return {&comm, [](comm::Communicator*) {}};
 }
@@ -107,7 +108,7 @@ TEST_P(DistributedOptimizerOver, makes_the_update_that_one_process_makes_with_th
   });
 }
 
-// The first has no data at all, the second enough for one step, the third for three.
+// The first worker has no data at all, the second enough for one step, the third for three.
 TEST_P(DistributedOptimizerOver, ends_with_the_shortest_worker_or_goes_on_with_those_that_have_data) {
   constexpr int kWorld = 3;
   const auto batches = make_batches(3, kWorld);
@@ -249,22 +250,23 @@ TEST_P(DistributedOptimizerOver, names_the_first_difference_between_two_models) 
   const auto expect_all = [](const std::vector<std::string>& errors, const char* text) {
     for (const std::string& error : errors) EXPECT_THAT(error, HasSubstr(text));
   };
-  expect_all(errors_with(
-                 [](bool other) { return torch::nn::Sequential(Linear(3, 2), Linear(2, other ? 4000 : 5)); }),
-             "rank 0 has '1.weight float32[5,2]', rank 2 has '1.weight float32[4000,2]'");
+  expect_all(
+      errors_with(
+          [](bool other) { return torch::nn::Sequential(Linear(3, 2), Linear(2, other ? 4000 : 5)); }),
+      "rank 0 (worker/0) has '1.weight float32[5,2]', rank 2 (worker/0) has '1.weight float32[4000,2]'");
   expect_all(errors_with([](bool other) {
                torch::nn::Sequential net(Linear(3, 2));
                if (other) net->to(torch::kDouble);
                return net;
              }),
-             "rank 0 has '0.weight float32[2,3]', rank 2 has '0.weight float64[2,3]'");
+             "rank 0 (worker/0) has '0.weight float32[2,3]', rank 2 (worker/0) has '0.weight float64[2,3]'");
   expect_all(errors_with([](bool other) {
                return other ? torch::nn::Sequential(Linear(2, 4), Linear(3, 2))
                             : torch::nn::Sequential(Linear(3, 2), Linear(2, 4));
              }),
-             "rank 0 has '0.weight float32[2,3]', rank 2 has '0.weight float32[4,2]'");
+             "rank 0 (worker/0) has '0.weight float32[2,3]', rank 2 (worker/0) has '0.weight float32[4,2]'");
   expect_all(errors_with([](bool) { return torch::nn::Sequential(Linear(3, 2)); }, 6),
-             "rank 0 has 'lanes 3', rank 2 has 'lanes 6'");
+             "rank 0 (worker/0) has '--lanes 0', rank 2 (worker/0) has '--lanes 6'");
 }
 
 TEST_P(DistributedOptimizerOver, one_lane_has_the_same_bits_with_workers_that_have_none) {
@@ -297,14 +299,14 @@ TEST_P(DistributedOptimizerOver, one_lane_has_the_same_bits_with_workers_that_ha
   }
 }
 
-// What a backward pass through it throws.
+// Returns the loss wrapped so that its backward pass throws.
 torch::Tensor with_a_backward_that_fails(const torch::Tensor& loss) {
   const torch::Tensor on_the_way = loss * 1;
   on_the_way.register_hook([](const torch::Tensor&) { throw std::runtime_error("no memory is left"); });
   return on_the_way * 1;
 }
 
-// Rank 1 misses the first backward pass of its first lane, of two, at every step.
+// In each step the `failing` rank fails the first backward pass of the first of its two lanes.
 TEST_P(DistributedOptimizerOver, a_backward_pass_that_failed_can_be_made_again) {
   constexpr int64_t kLanes = 4;
   const auto batches = make_batches(3, kLanes);
@@ -339,7 +341,7 @@ TEST_P(DistributedOptimizerOver, a_backward_pass_that_failed_can_be_made_again) 
   for (const std::string& hash : hashes) EXPECT_EQ(hash, hashes[0]);
 }
 
-// Over a network the others wait for the last lane of a worker from its loss on.
+// Over a network the other workers wait for the last lane of a worker as soon as its loss is known.
 TEST(DistributedOptimizer, a_last_backward_pass_that_fails_is_what_all_workers_hear_of) {
   const auto batches = make_batches(1, 2);
   const std::vector<std::shared_ptr<Net>> nets = {make_net(1), make_net(1)};
@@ -371,7 +373,7 @@ TEST_P(DistributedOptimizerOver, after_a_step_that_failed_no_later_one_is_made_o
     Parameters params(net);
     DistributedOptimizer opt(context, params, torch::optim::SGDOptions(0.1),
                              {.communicator = borrowed(comm)});
-    if (comm.rank() == 1) {  // is late, for ever
+    if (comm.rank() == 1) {  // never takes part
       given_up.get_future().wait();
       return;
     }
@@ -460,6 +462,146 @@ TEST_P(DistributedOptimizerOver, a_parameter_that_was_frozen_too_late_is_named) 
   }
 }
 
+TEST_P(DistributedOptimizerOver, a_parameter_that_was_unfrozen_too_late_is_named) {
+  with_ranks(GetParam(), 1, [](comm::Communicator& comm) {
+    const Context context = context_of();
+    torch::nn::Sequential net(torch::nn::Linear(3, 2), torch::nn::Linear(2, 2));
+    net->named_parameters()["1.weight"].requires_grad_(false);
+    Parameters params(*net);
+    DistributedOptimizer opt(context, params, torch::optim::SGDOptions(0.1),
+                             {.communicator = borrowed(comm)});
+    opt.zero_grad();
+    net->forward(torch::ones({1, 3})).mean().backward();
+    opt.step();
+    net->named_parameters()["1.weight"].requires_grad_(true);
+    expect_error(ErrorKind::InvalidArgument, AllOf(HasSubstr("1.weight"), HasSubstr("unfrozen")),
+                 [&] { opt.zero_grad(); });
+  });
+}
+
+struct WithDropout : torch::nn::Module {
+  torch::Tensor forward(const torch::Tensor& x) { return second(dropout(norm(first(x)))); }
+  torch::nn::Linear first = register_module("first", torch::nn::Linear(5, 7));
+  torch::nn::BatchNorm1d norm = register_module("norm", torch::nn::BatchNorm1d(7));
+  torch::nn::Dropout dropout = register_module("dropout", torch::nn::Dropout(0.5));
+  torch::nn::Linear second = register_module("second", torch::nn::Linear(7, 3));
+};
+
+// LibTorch has one generator for all threads, so the ranks take turns from zero_grad() to backward().
+TEST_P(DistributedOptimizerOver, dropout_depends_on_lane_and_step_and_not_on_the_number_of_workers) {
+  constexpr int64_t kDropoutLanes = 4;
+  constexpr int64_t kSteps = 6;
+  const auto batches = make_batches(kSteps, kDropoutLanes);
+  // Makes all steps with one optimiser, or with two, of which the second resumes where the first ended.
+  const auto train = [&](comm::Communicator& comm, WithDropout& net, int64_t until_resumed) {
+    static std::mutex generator;
+    const Context context = context_of(kDropoutLanes);
+    Parameters params(net);
+    Optimizer::State state;
+    for (int64_t step = 0; step < kSteps;) {
+      DistributedOptimizer opt(context, params, torch::optim::AdamOptions(0.01),
+                               {.communicator = borrowed(comm)});
+      if (step > 0) opt.restore(state);
+      for (const int64_t end = step == 0 ? until_resumed : kSteps; step < end; ++step) {
+        for (int64_t lane = opt.lanes().begin; lane < opt.lanes().end; ++lane) {
+          const LaneBatch& batch = batches[static_cast<size_t>(step)][static_cast<size_t>(lane)];
+          const std::lock_guard lock(generator);
+          opt.zero_grad();
+          opt.backward(torch::mse_loss(net.forward(batch.x), batch.y), batch.x.size(0));
+        }
+        opt.step();
+      }
+      state = opt.gather_state();
+    }
+  };
+  const auto net_like = [](uint64_t seed) {
+    torch::manual_seed(seed);
+    return std::make_shared<WithDropout>();
+  };
+  const auto expected = net_like(1);
+  with_ranks("inproc", 1, [&](comm::Communicator& comm) { train(comm, *expected, kSteps); });
+  const auto resumed = net_like(1);
+  with_ranks("inproc", 1, [&](comm::Communicator& comm) { train(comm, *resumed, 2); });
+  std::vector<std::shared_ptr<WithDropout>> nets = {resumed};
+  for (const int world : {2, 3, 4}) {
+    for (int rank = 0; rank < world; ++rank) nets.push_back(net_like(1));
+    const size_t first = nets.size() - static_cast<size_t>(world);
+    with_ranks(GetParam(), world, [&](comm::Communicator& comm) {
+      train(comm, *nets[first + static_cast<size_t>(comm.rank())], kSteps);
+    });
+  }
+  for (const auto& net : nets) {
+    for (const auto& item : expected->named_parameters())
+      EXPECT_TRUE(torch::equal(net->named_parameters()[item.key()], item.value())) << item.key();
+    for (const auto& item : expected->named_buffers())
+      EXPECT_TRUE(torch::equal(net->named_buffers()[item.key()], item.value())) << item.key();
+  }
+}
+
+TEST(DistributedOptimizer, leaves_the_programs_own_random_numbers_alone) {
+  torch::manual_seed(8);
+  const torch::Tensor expected = torch::rand({6});
+  with_ranks("inproc", 1, [&](comm::Communicator& comm) {
+    const Context context = context_of(2);
+    WithDropout net;
+    Parameters params(net);
+    DistributedOptimizer opt(context, params, torch::optim::SGDOptions(0.1),
+                             {.communicator = borrowed(comm)});
+    torch::manual_seed(8);
+    for (int64_t step = 0; step < 2; ++step) {
+      EXPECT_TRUE(torch::equal(torch::rand({2}), expected.narrow(0, 2 * step, 2))) << step;
+      for (int lane = 0; lane < 2; ++lane) {
+        opt.zero_grad();
+        opt.backward(net.forward(torch::ones({4, 5})).mean());
+      }
+      opt.step();
+    }
+    opt.zero_grad();
+    net.forward(torch::ones({4, 5})).mean().backward();
+    opt.add_lane();
+    EXPECT_TRUE(torch::equal(torch::rand({2}), expected.narrow(0, 4, 2)));
+  });
+}
+
+TEST_P(DistributedOptimizerOver, workers_with_different_learning_rates_are_told_so) {
+  const auto errors = errors_of_ranks(GetParam(), 3, std::chrono::seconds(60), [](comm::Communicator& comm) {
+    const Context context = context_of();
+    torch::nn::Linear net(3, 2);
+    Parameters params(*net);
+    DistributedOptimizer opt(context, params, torch::optim::SGDOptions(0.1),
+                             {.communicator = borrowed(comm)});
+    opt.broadcast_from(0);
+    for (int step = 0; step < 3; ++step) {
+      opt.optimizer().set_learning_rate(step == 2 && comm.rank() == 1 ? 0.25 : 0.5 / (step + 1));
+      opt.zero_grad();
+      opt.backward(net->forward(torch::ones({1, 3})).mean());
+      opt.step();
+    }
+  });
+  for (const std::string& error : errors) {
+    EXPECT_THAT(error, AllOf(HasSubstr("different learning rates at step 2"), HasSubstr("rank 1 uses 0.25")));
+  }
+}
+
+TEST_P(DistributedOptimizerOver, vectors_held_from_before_it_was_made_are_those_that_it_trains) {
+  with_ranks(GetParam(), 2, [](comm::Communicator& comm) {
+    const Context context = context_of();
+    torch::nn::Linear net(3, 2);
+    Parameters params(*net);
+    const torch::Tensor values = params.values();
+    const torch::Tensor weight = values.narrow(0, 0, 6);
+    DistributedOptimizer opt(context, params, torch::optim::SGDOptions(0.1),
+                             {.communicator = borrowed(comm)});
+    opt.broadcast_from(0);
+    opt.zero_grad();
+    opt.backward(net->forward(torch::ones({1, 3})).mean());
+    opt.step();
+    EXPECT_TRUE(torch::equal(values, params.values()));
+    EXPECT_TRUE(torch::equal(weight, net->weight.detach().flatten()));
+    EXPECT_EQ(values.data_ptr(), params.values().data_ptr());
+  });
+}
+
 struct WithEmptyBuffer : torch::nn::Module {
   torch::nn::Linear dense = register_module("dense", torch::nn::Linear(3, 2));
   torch::Tensor empty = register_buffer("empty", torch::empty({0}));
@@ -487,14 +629,14 @@ TEST(DistributedOptimizer, takes_a_loss_of_one_number_whatever_its_shape_and_no_
   opt.zero_grad();
   expect_error(ErrorKind::InvalidArgument, AllOf(HasSubstr("float32[4,3]"), HasSubstr("mean")),
                [&] { opt.backward(net->forward(batch.x), 4); });
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("does not depend on any parameter"),
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("does not depend on any trained parameter"),
                [&] { opt.backward(torch::ones({}), 4); });
   opt.zero_grad();
   opt.backward(loss_of(*net, batch).reshape({1}), 4);
   EXPECT_EQ(opt.step(), 4);
 }
 
-// As the two nets of a GAN: each has a group of its own, and gradients of both may be on their way at once.
+// Like the two nets of a GAN: each has its own group, and gradients of both may be in transit at once.
 TEST_P(DistributedOptimizerOver, two_in_one_program_train_over_two_parts_of_one_communicator) {
   constexpr int64_t kLanes = 2;
   const auto batches = make_batches(4, kLanes);

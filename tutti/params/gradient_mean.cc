@@ -13,6 +13,31 @@
 namespace tutti {
 namespace {
 
+// Returns the memory that the workers of this host share; nullptr if they share none, or if the vectors are
+// on a device other than the CPU.
+comm::SharedVectors* shared_by(comm::Communicator& comm, torch::Device device) {
+  if (comm.world() == 1 || !device.is_cpu()) return nullptr;
+  if (comm::SharedVectors* shared = comm.shared()) return shared;
+  return comm.hosts() != nullptr ? comm.hosts()->inside.shared() : nullptr;
+}
+
+bool is_in(comm::SharedVectors& shared, const torch::Tensor& vector) {
+  try {
+    return !shared.everyones(vector).empty();
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+// Moves the parameters into shared memory, if there is any.
+Parameters& ready_to_sum(Parameters& parameters, comm::Communicator& comm) {
+  parameters.require_as_made();
+  comm::SharedVectors* shared = shared_by(comm, parameters.device());
+  if (shared != nullptr && !is_in(*shared, parameters.blocks().front().values))
+    parameters.move(shared_allocator(comm, parameters.device()));
+  return parameters;
+}
+
 std::vector<torch::Tensor> buffers_of(const Parameters& parameters) {
   std::vector<torch::Tensor> buffers(parameters.buffer_vectors().begin(), parameters.buffer_vectors().end());
   for (const torch::Tensor& counter : counters_of(parameters)) buffers.push_back(counter);
@@ -23,18 +48,6 @@ Buckets summed(const Parameters& parameters, const std::vector<torch::Tensor>& e
   Buckets buckets = buckets_of(parameters);
   std::copy(exact.begin(), exact.end(), buckets.vectors.end() - static_cast<int64_t>(exact.size()));
   return buckets;
-}
-
-// Autograd adds nothing to those that are not trained any more.
-Parameters& require_trained(Parameters& parameters) {
-  for (const auto& view : parameters.trained()) {
-    if (view.tensor.requires_grad()) continue;
-    fail(ErrorKind::InvalidArgument,
-         "the parameter {} was frozen after the parameters had been made into one vector: set requires_grad "
-         "before that (a Trainer does it when it is made)",
-         view.name);
-  }
-  return parameters;
 }
 
 Reducer::Divisor count_of(bool one_lane) {
@@ -48,7 +61,7 @@ Reducer::Divisor count_of(bool one_lane) {
 
 GradientMean::GradientMean(Parameters& parameters, comm::Communicator& comm, int64_t lanes,
                            const ReducerOptions& options)
-    : parameters_(require_trained(parameters)),
+    : parameters_(ready_to_sum(parameters, comm)),
       comm_(comm),
       one_lane_(lanes == 1),
       scatter_(options.scatter && comm.world() > 1),
@@ -66,8 +79,9 @@ GradientMean::GradientMean(Parameters& parameters, comm::Communicator& comm, int
       [this](size_t parameter) { on_gradient(parameter); });
 }
 
-void GradientMean::begin_step(int64_t step, const Wishes& wishes) {
-  reducer_.begin(step, wishes);
+void GradientMean::begin_step(int64_t step, const Wishes& wishes, double learning_rate) {
+  parameters_.require_as_made();
+  reducer_.begin(step, wishes, learning_rate);
   if (lane_begun_) restore_buffers();
   lane_begun_ = false;
   step_ = step;
@@ -79,7 +93,7 @@ void GradientMean::restore_buffers() {
 }
 
 void GradientMean::begin_lane() {
-  watching_ = false;  // over a backward pass that has failed
+  watching_ = false;  // resets the state after a backward pass that failed
   parameters_.zero_grads();
   if (lane_begun_) return restore_buffers();
   const torch::NoGradGuard no_grad;
@@ -100,13 +114,14 @@ void GradientMean::begin_backward(const torch::Tensor& loss, int64_t examples) {
   watching_ = true;
 }
 
-// What is being sent may not change.
+// Throws if the gradient is being sent, since it must not change then.
 void GradientMean::before_gradient(size_t parameter) const {
   if (!is_sending() || (watching_ && !heard_[parameter])) return;
   const std::string& name = parameters_.trained()[parameter].name;
   if (watching_) {
     fail(ErrorKind::InvalidArgument,
-         "the gradient of {} came twice in one lane: make one backward pass over the sum of the losses",
+         "the gradient of {} was computed twice in one lane: make one backward pass over the sum of the "
+         "losses",
          name);
   }
   fail(ErrorKind::InvalidArgument,
@@ -157,7 +172,7 @@ void GradientMean::share_update() {
   reducer_.spread(values);
 }
 
-// A worker that had no data has not counted.
+// The counters of a worker without data have not advanced, so they are broadcast from a worker that had data.
 void GradientMean::share_counters(const ReduceOutcome& outcome) {
   if (outcome.data_everywhere) return;
   for (const torch::Tensor& counter : counters_of(parameters_))
@@ -165,25 +180,20 @@ void GradientMean::share_counters(const ReduceOutcome& outcome) {
 }
 
 Allocate shared_allocator(comm::Communicator& comm, torch::Device device) {
-  comm::SharedVectors* shared = comm.world() > 1 && device.is_cpu() ? comm.shared() : nullptr;
-  if (shared == nullptr && device.is_cpu() && comm.hosts() != nullptr) shared = comm.hosts()->inside.shared();
+  comm::SharedVectors* shared = shared_by(comm, device);
   if (shared == nullptr) return {};
   return [shared](int64_t elements, const torch::TensorOptions& options) {
     return shared->allocate(elements, options.dtype().toScalarType());
   };
 }
 
-void move_to_shared_memory(Parameters& parameters, comm::Communicator& comm) {
-  if (const Allocate allocate = shared_allocator(comm, parameters.device())) parameters.move(allocate);
-}
-
 void require_mean(const torch::Tensor& loss) {
   if (!loss.defined() || loss.numel() != 1) {
-    fail(ErrorKind::InvalidArgument, "the loss is {}, but the mean over the batch is one number",
+    fail(ErrorKind::InvalidArgument, "the loss is {}, but the mean over the batch has to be a single number",
          loss.defined() ? describe(loss) : "nothing");
   }
   if (!loss.requires_grad()) {
-    fail(ErrorKind::InvalidArgument, "the loss does not depend on any parameter that is trained");
+    fail(ErrorKind::InvalidArgument, "the loss does not depend on any trained parameter");
   }
 }
 

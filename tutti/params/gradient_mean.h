@@ -14,54 +14,61 @@
 
 namespace tutti {
 
-// The mean gradient of a step over the examples of all lanes of all workers, and the mean of the floating
-// buffers over the lanes. Other buffers are those of a worker's own last lane: the same everywhere if they
-// count batches, and not shared if they depend on the data. A step is begin_step(); for each lane of this
-// worker begin_lane(), forward, begin_backward(), one backward pass, add(), or skip(); then finish().
-// Gradients are sent while the last backward pass still runs, where that is of use: from its begin_backward()
-// on until finish() gradients and communicator are in use. A lane that fails before add() can be begun again,
-// a step too; once gradients are being sent neither can (Reducer). Not thread-safe.
+// Computes the mean gradient of a step over the examples of all lanes of all workers, and the mean of the
+// floating buffers over the lanes. Other buffers are those of a worker's own last lane: the same everywhere
+// if they count batches, and not shared if they depend on the data. A step is begin_step(); for each lane of
+// this worker either begin_lane(), forward, begin_backward(), one backward pass, add(), or skip(); then
+// finish(). If the reducer overlaps, gradients are sent while the last backward pass still runs: gradients
+// and communicator are then in use from its begin_backward() until finish(). A lane or a step that fails
+// before that can be begun again, but not after (see Reducer). Not thread-safe.
 class GradientMean {
  public:
   struct Result {
-    int64_t examples = 0;         // 0: nobody had any, and nothing has changed
-    torch::Tensor loss_sum = {};  // over all examples: one float64, on the device
+    int64_t examples = 0;         // 0: no lane had any, and nothing has changed
+    torch::Tensor loss_sum = {};  // over all examples: one float64 on the device
     Wishes wishes;
   };
 
-  // Both outlive this. Where the workers share memory, the parameters are in it (move_to_shared_memory). One
-  // that has been frozen since they were made is an InvalidArgument.
+  // Both must outlive this. If the workers share memory, moves the parameters into it unless they are there
+  // already; so the parameters of all workers must be known to match (require_same_plan). Throws
+  // InvalidArgument if a parameter has been frozen or unfrozen since the parameters were made.
   GradientMean(Parameters& parameters, comm::Communicator& comm, int64_t lanes,
                const ReducerOptions& options = {});
 
   LaneRange lanes() const { return reducer_.block(); }
   // "tree" or "fast".
   std::string name() const { return reducer_.name(); }
-  // What the mean loss over so many examples is multiplied by before the backward pass: so a lane gives the
-  // sum. With one lane in all the mean is taken as it is: nothing to scale, to add or to divide.
+  // Returns the factor for a lane's mean loss before the backward pass, so that the lane gives the sum. With
+  // one lane in all, the mean is used as it is, and nothing has to be scaled, added or divided.
   double weight(int64_t examples) const { return one_lane_ ? 1 : static_cast<double>(examples); }
 
-  // Buffers are again what they were before a step that was broken off (but with one lane in all, where they
-  // are what its forward pass has left).
-  void begin_step(int64_t step, const Wishes& wishes = {});
-  // Gradients are zero, buffers as they were before the step.
+  // Begins a step. If the previous step was broken off, restores the buffers to their values before it,
+  // except with one lane in all, where they keep the values from its forward pass. The learning rate is
+  // compared with that of the other workers; kNoRate is not compared. Throws InvalidArgument if a parameter
+  // has been frozen or unfrozen since the parameters were made.
+  void begin_step(int64_t step, const Wishes& wishes = {}, double learning_rate = kNoRate);
+  // Sets the gradients to zero and the buffers to their values before the step.
   void begin_lane();
-  // The lane's mean loss, one number. All its gradients come from the one backward pass that follows, or are
-  // there already.
+  // Takes the lane's mean loss, a single number. All gradients of the lane come from the one backward pass
+  // that follows, or are present already.
   void begin_backward(const torch::Tensor& loss, int64_t examples);
-  // Gradients are being sent: only add(), where it is yet to come, and finish() may follow.
+  // Returns true while gradients are being sent. Then only add(), if still due, and finish() may be called.
   bool is_sending() const { return reducer_.is_open(); }
-  // The gradients are there.
+  // Adds the lane, whose gradients are complete.
   void add();
-  // The lane has no examples.
+  // Marks the lane as having no examples.
   void skip();
-  // After the last lane: the means are in the vectors of every worker; where they are scattered, its own part
-  // is. All have to be at the same step.
+  // Called after the last lane. Leaves the means in the vectors of every worker, or only its own part of them
+  // if gradients are scattered. All workers have to be at the same step.
   Result finish();
 
-  // Limits the norm of the mean gradient; returns what it was.
+  // Access to the residuals of rounding (see Summation). May be called only between two steps.
+  std::optional<Residuals> residuals() const { return reducer_.residuals(); }
+  void set_residuals(const Residuals& residuals) { reducer_.set_residuals(residuals); }
+
+  // Limits the norm of the mean gradient; returns the norm before.
   double clip_norm(double largest);
-  // Where gradients are scattered, each worker has updated its part of the parameters: everybody gets all.
+  // If gradients are scattered, sends each worker's updated part of the parameters to all.
   void share_update();
 
  private:
@@ -74,31 +81,29 @@ class GradientMean {
   comm::Communicator& comm_;
   const bool one_lane_;
   const bool scatter_;
-  const std::vector<torch::Tensor> buffers_;  // all of the module's, the floating ones as vectors
-  std::vector<torch::Tensor> before_;         // what every lane starts from
-  // In which the floating buffers are summed: in float64, where the sum of equal float32 is exact. So what is
-  // the same in all lanes, because nobody or everybody together has changed it, keeps its bits at any number
-  // of lanes.
+  const std::vector<torch::Tensor> buffers_;  // all buffers of the module, the floating ones as vectors
+  std::vector<torch::Tensor> before_;         // the values that every lane starts from
+  // The vectors in which the floating buffers are summed, in float64, in which a sum of equal float32 numbers
+  // is exact. So a buffer that is the same in all lanes, because no lane or all of them together changed it,
+  // keeps its bits for any number of lanes.
   const std::vector<torch::Tensor> exact_;
-  bool lane_begun_ = false;  // in a step that is not finished: `before_` holds
+  bool lane_begun_ = false;  // in a step that is not finished: `before_` is valid
   int64_t step_ = 0;
-  torch::Tensor numbers_;  // of a step: the sum of losses, examples, lanes with data
+  torch::Tensor numbers_;  // of the step: the sum of losses, the examples, the lanes with data
   Reducer reducer_;
 
-  // While a backward pass is watched: which gradients are there, and how many each bucket waits for.
+  // While a backward pass is watched: which gradients are complete, and how many each bucket still waits for.
   std::vector<bool> heard_;
   std::vector<int> missing_;
   bool watching_ = false;
-  std::optional<BackwardWatch> watch_;  // where it is of use
+  std::optional<BackwardWatch> watch_;  // empty if the reducer does not overlap
 };
 
-// Memory that all workers of the host see, where there is such a thing; else empty. Parameters on this device
-// have to be in it.
+// Returns an allocator of memory that all workers of the host share; empty if there is none. If there is such
+// memory, gradients on this device have to be in it.
 Allocate shared_allocator(comm::Communicator& comm, torch::Device device);
-// Moves them there. It has to be known before that those of all workers are alike (require_same_plan).
-void move_to_shared_memory(Parameters& parameters, comm::Communicator& comm);
 
-// InvalidArgument unless it is one number that depends on something that is trained.
+// Throws InvalidArgument unless the loss is a single number that depends on a trained parameter.
 void require_mean(const torch::Tensor& loss);
 
 }  // namespace tutti

@@ -19,11 +19,11 @@ using comm::testing::with_device::backends;
 using comm::testing::with_device::errors_of_ranks;
 using comm::testing::with_device::with_ranks;
 
-constexpr int64_t kWidth = 530;  // a weight is more than a bucket
+constexpr int64_t kWidth = 530;  // a weight matrix is larger than a bucket
 constexpr int64_t kLanes = 4;
 constexpr int64_t kSteps = 3;
 
-// One parameter is used twice, one not at all, and two are ready in an order that can be turned round.
+// One parameter is used twice, one not at all, and two become ready in an order that can be reversed.
 struct Net : torch::nn::Module {
   torch::Tensor forward(torch::Tensor x, bool turned) {
     x = torch::tanh(twice(torch::tanh(twice(x))));
@@ -41,11 +41,11 @@ struct Net : torch::nn::Module {
 struct Job {
   ReducerOptions reducer = {};
   double clip_norm = 0;
-  uint64_t without_data = 0;  // bit l: lane l
-  bool turned = false;        // on odd ranks
+  uint64_t without_data = 0;  // bit l: lane l has no data
+  bool turned = false;        // reversed order on odd ranks
   bool early = true;          // gradients are sent while the backward pass runs
   torch::ScalarType type = torch::kFloat;
-  // Adam makes much of small differences between small gradients.
+  // Adam amplifies small differences between small gradients.
   OptimizerOptions optimizer = torch::optim::AdamOptions(1e-2);
 };
 
@@ -60,7 +60,7 @@ torch::Tensor input_of(int64_t step, int64_t lane) {
   return torch::sin(index * 0.7 + static_cast<double>(step * kLanes + lane));
 }
 
-// LibTorch has one generator for all threads.
+// LibTorch has one generator for all threads, so this takes a lock.
 std::unique_ptr<Net> make_net() {
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
@@ -133,8 +133,8 @@ TEST_P(GradientMeanOver, does_not_mind_in_which_order_gradients_come) {
   const Trained alone = train_alone({});
   with_ranks(GetParam(), 2, [&](comm::Communicator& comm) {
     const Trained trained = train(comm, {.turned = true});
-    // Autograd may add up the two branches' inputs in another order, too: what matters is that nothing is
-    // mixed up.
+    // Autograd may also add the inputs of the two branches in another order. The test only checks that
+    // gradients are not mixed up.
     EXPECT_TRUE(torch::allclose(trained.values, alone.values, 1e-3, 1e-4)) << comm.rank();
   });
 }
@@ -149,7 +149,7 @@ TEST_P(GradientMeanOver, clips_to_the_same_bits_whether_gradients_are_scattered_
   same_bits_as_alone({.reducer = {{.scatter = true}}, .clip_norm = 1e-3}, {2, 3, 4});
 }
 
-// Half precision is rounded at every addition, wherever it is made.
+// Half precision is rounded at every addition, on whichever worker it is made.
 TEST_P(GradientMeanOver, has_the_same_bits_in_bfloat16_at_any_number_of_workers) {
   same_bits_as_alone({.type = torch::kBFloat16}, {1, 2, 3, 4, 8});
 }
@@ -206,14 +206,14 @@ TEST_P(GradientMeanOver, finds_a_second_backward_pass) {
     mean.add();
     mean.finish();
   });
-  // In shared memory nothing is sent before the end, and so it is as good as one.
+  // In shared memory nothing is sent before the end, so the two passes count as one.
   const bool sent_early = GetParam() == "plain" || GetParam() == "device";
   for (const std::string& error : errors)
     EXPECT_EQ(error.find("twice in one lane") != std::string::npos, sent_early) << error;
 }
 
-// Hosts of one size and of several, and more hosts than two; where ranks are apart nothing is added on the
-// way.
+// Hosts of equal and of different sizes, and more than two hosts. In "abab" the ranks of a host are not
+// contiguous, so nothing is added within a host.
 TEST(GradientMean, has_the_same_bits_on_several_hosts) {
   for (const Job& job : {Job{}, Job{.clip_norm = 1e-3, .without_data = 0x2},
                          Job{.reducer = {{.scatter = true}}}, Job{.type = torch::kBFloat16}}) {

@@ -41,6 +41,7 @@ LaneVectors::LaneVectors(Parameters& parameters, int64_t lanes, const Allocate& 
 }
 
 void LaneVectors::begin_step() {
+  parameters_.require_as_made();
   const torch::NoGradGuard no_grad;
   for (size_t i = 0; i < before_.size(); ++i) before_[i].copy_(current_[i]);
   show_buffers();

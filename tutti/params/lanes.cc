@@ -19,10 +19,11 @@ uint64_t mix(uint64_t x) {
 
 LaneRange lanes_of(int rank, int world, int64_t lanes) {
   if (rank < 0 || rank >= world || lanes < 1) {
-    fail(ErrorKind::InvalidArgument, "rank {} of {} workers and {} lanes: no such share", rank, world, lanes);
+    fail(ErrorKind::InvalidArgument, "rank {} of {} workers with {} lanes is not a valid share", rank, world,
+         lanes);
   }
   const int64_t share = lanes / world;
-  const int64_t larger = lanes % world;  // the first so many workers have one more
+  const int64_t larger = lanes % world;  // this many workers, from rank 0 on, have one lane more
   const int64_t begin = rank * share + std::min<int64_t>(rank, larger);
   return {begin, begin + share + (rank < larger ? 1 : 0)};
 }

@@ -14,15 +14,15 @@ struct LaneRange {
   bool operator==(const LaneRange&) const = default;
 };
 
-// The lanes of a worker: contiguous blocks in rank order whose sizes differ by at most one.
-// More workers than lanes leave some without any. InvalidArgument unless 0 <= rank < world and lanes > 0.
+// Returns the lanes of a worker: contiguous blocks in rank order whose sizes differ by at most one; some are
+// empty if there are more workers than lanes. Throws InvalidArgument unless 0 <= rank < world and lanes > 0.
 LaneRange lanes_of(int rank, int world, int64_t lanes);
 
-// Those of all workers, in rank order.
+// Returns the lanes of all workers, in rank order.
 std::vector<LaneRange> blocks_of(int world, int64_t lanes);
 
-// The seed of everything random in one lane's forward at one step (dropout): a pure function, so that it
-// needs no state and resumes anywhere.
+// Returns the seed of all random numbers in one lane's forward pass at one step, as in dropout. It is a pure
+// function, so it needs no state and a run can resume at any step.
 uint64_t lane_seed(int64_t seed, int64_t step, int64_t lane);
 
 }  // namespace tutti

@@ -10,12 +10,11 @@ std::shared_ptr<comm::Communicator> give_group(const Parameters& parameters, com
   if (parameters.communicator_users().empty() || comm.world() == 1) return nullptr;
   const int64_t world = comm.world();
   if (lanes % world != 0) {
-    fail(
-        ErrorKind::InvalidArgument,
-        "the model has modules that work on all workers together (SyncBatchNorm), so that every worker needs "
-        "as many lanes as the others, but {} lanes are shared by {} workers. Use --lanes {}, or a number of "
-        "workers that divides {}",
-        lanes, world, (lanes / world + 1) * world, lanes);
+    fail(ErrorKind::InvalidArgument,
+         "the model has modules that work on all workers together (SyncBatchNorm), so all workers need the "
+         "same number of lanes, but there are {} lanes for {} workers. Use --lanes {}, or a number of "
+         "workers that divides {}",
+         lanes, world, (lanes / world + 1) * world, lanes);
   }
   const std::shared_ptr<comm::Communicator> group = comm.split(0);
   for (const auto& user : parameters.communicator_users()) user->use(group);

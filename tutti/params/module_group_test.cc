@@ -47,7 +47,7 @@ TEST(ModuleGroup, a_module_may_be_the_whole_model) {
 TEST(ModuleGroup, nobody_waits_for_others_where_nothing_is_wanted) {
   with_ranks("inproc", 2, [](comm::Communicator& comm) {
     torch::nn::Linear plain(1, 1);
-    // The others would be missed, were anything sent.
+    // If anything were sent, rank 0 would wait for the other ranks in vain.
     if (comm.rank() != 0) return;
     EXPECT_FALSE(give_group(Parameters(*plain), comm, 3));
   });
@@ -64,7 +64,7 @@ TEST(ModuleGroup, lanes_that_cannot_be_shared_equally_are_an_error_with_both_num
     give_group(Parameters(*net), comm, 4);
   });
   for (const std::string& error : errors) {
-    EXPECT_THAT(error, HasSubstr("4 lanes are shared by 3 workers"));
+    EXPECT_THAT(error, HasSubstr("there are 4 lanes for 3 workers"));
     EXPECT_THAT(error, HasSubstr("--lanes 6"));
   }
 }

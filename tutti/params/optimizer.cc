@@ -1,6 +1,8 @@
 #include "tutti/params/optimizer.h"
 
 #include <algorithm>
+#include <cmath>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 
@@ -25,7 +27,7 @@ using torch::optim::RMSpropParamState;
 using torch::optim::SGDOptions;
 using torch::optim::SGDParamState;
 
-// What is particular to each optimiser: its class, its name, and the vectors that it keeps under these
+// The properties of each optimiser: its class, its name, and the vectors that it keeps with the given
 // options.
 struct SlotView {
   const char* name;
@@ -163,20 +165,47 @@ struct Kind<RMSpropOptions> {
   }
 };
 
-// Calls use(options, Kind<Options>()) with the alternative that is there.
+// Calls use(options, Kind<Options>()) with the alternative that the variant holds.
 template <class Use>
 decltype(auto) with_kind(const OptimizerOptions& options, Use use) {
   return std::visit(
       [&](const auto& o) -> decltype(auto) { return use(o, Kind<std::decay_t<decltype(o)>>()); }, options);
 }
 
+[[noreturn]] void fail_option(std::string_view optimizer, std::string_view option, double value,
+                              std::string_view range) {
+  fail(ErrorKind::InvalidArgument, "the optimiser {}: {} is {}, expected {}", optimizer, option, value,
+       range);
+}
+
+// Checks the ranges of PyTorch's documentation. The JSON contains all numeric options.
+void require_in_range(const OptimizerOptions& options) {
+  const Json json = to_json(options);
+  const auto name = json.at("name").get<std::string>();
+  for (const auto& [option, value] : json.items()) {
+    for (const Json& number : value.is_array() ? value : Json::array({value})) {
+      if (!number.is_number()) continue;
+      const auto found = number.get<double>();
+      const bool may_be_negative = option == "dampening";
+      if (!std::isfinite(found) || (found < 0 && !may_be_negative))
+        fail_option(name, option == "lr" ? "the learning rate" : option, found,
+                    may_be_negative ? "a finite number" : "a finite number of 0 or more");
+      if (option == "betas" && found >= 1) fail_option(name, option, found, "a number below 1");
+    }
+  }
+  const bool nesterov = json.value("nesterov", false);
+  if (nesterov && (json.at("momentum") == 0.0 || json.at("dampening") != 0.0))
+    fail(ErrorKind::InvalidArgument,
+         "the optimiser {}: nesterov needs a momentum above 0 and a dampening of 0", name);
+}
+
 int64_t slice_elements(const torch::Tensor& values) {
-  // On a GPU every slice would be a kernel launch, and its caches are not ours to fill.
+  // On a GPU every slice would be a kernel launch, and slices would not make better use of its caches.
   if (!values.device().is_cpu()) return std::max<int64_t>(1, values.numel());
   return Optimizer::kSliceElements * at::get_num_threads();
 }
 
-// The state of a slice as its class; `make` puts a fresh one there first.
+// state_of() returns the state of a slice as its class; make_state() first puts a new one there.
 template <class State>
 State& state_of(torch::optim::Optimizer& optimizer, const torch::Tensor& values) {
   return static_cast<State&>(*optimizer.state().at(compat::optimizer_state_key(optimizer, values)));
@@ -188,14 +217,14 @@ State& make_state(torch::optim::Optimizer& optimizer, const torch::Tensor& value
   return state_of<State>(optimizer, values);
 }
 
-// Plain SGD remembers nothing, and then has no state object either.
+// SGD without momentum keeps nothing, and then LibTorch has no state object for it.
 template <class Kind, class Options>
 bool has_slots(Kind kind, const Options& options) {
   typename Kind::State state;
   return !kind.slots(state, options).empty();
 }
 
-// What the slots hold for `elements` elements of a block from `offset` on.
+// Returns the part of a slot that covers `elements` elements of the block, from `offset` on.
 torch::Tensor find_slot(std::span<const Optimizer::Slot> slots, std::string_view name, size_t block,
                         int64_t offset, int64_t elements) {
   bool is_there = false;
@@ -207,8 +236,8 @@ torch::Tensor find_slot(std::span<const Optimizer::Slot> slots, std::string_view
   }
   if (is_there) {
     fail(ErrorKind::InvalidArgument,
-         "the optimiser's slot {} has not the {} elements from {} on that are needed", name, elements,
-         offset);
+         "the optimiser's slot {} does not have the {} elements that are needed, from element {} on", name,
+         elements, offset);
   }
   fail(ErrorKind::InvalidArgument,
        "the optimiser's slot {} is missing; was the checkpoint made by another optimiser?", name);
@@ -218,6 +247,7 @@ torch::Tensor find_slot(std::span<const Optimizer::Slot> slots, std::string_view
 
 Optimizer::Optimizer(std::vector<Stretch> stretches, const OptimizerOptions& options)
     : stretches_(std::move(stretches)), options_(options) {
+  require_in_range(options_);
   const torch::NoGradGuard no_grad;
   for (size_t i = 0; i < stretches_.size(); ++i) {
     const torch::Tensor& values = stretches_[i].values;
@@ -268,6 +298,8 @@ std::string Optimizer::name() const {
 double Optimizer::learning_rate() const { return optimizer_->param_groups().front().options().get_lr(); }
 
 void Optimizer::set_learning_rate(double rate) {
+  if (!std::isfinite(rate) || rate < 0)
+    fail_option(name(), "the learning rate", rate, "a finite number of 0 or more");
   for (auto& group : optimizer_->param_groups()) group.options().set_lr(rate);
 }
 
@@ -332,7 +364,7 @@ Json to_json(const OptimizerOptions& options) {
 template <size_t I = 0>
 static OptimizerOptions options_of_kind(const Json& json, const std::string& name) {
   if constexpr (I == std::variant_size_v<OptimizerOptions>) {
-    fail(ErrorKind::InvalidArgument, "there is no optimiser '{}'", name);
+    fail(ErrorKind::InvalidArgument, "the optimiser '{}' is unknown", name);
   } else {
     using ThisKind = Kind<std::variant_alternative_t<I, OptimizerOptions>>;
     if (name == ThisKind::kName) return ThisKind::options(json);
@@ -344,7 +376,7 @@ OptimizerOptions optimizer_from_json(const Json& json) {
   try {
     return options_of_kind(json, json.at("name").get<std::string>());
   } catch (const Json::exception& error) {
-    fail(ErrorKind::InvalidArgument, "an optimiser's options do not make sense: {}", error.what());
+    fail(ErrorKind::InvalidArgument, "the optimiser's options are invalid: {}", error.what());
   }
 }
 

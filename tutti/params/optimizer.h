@@ -19,8 +19,8 @@
 
 namespace tutti {
 
-// Any of these is a choice of optimiser: Trainer(..., torch::optim::AdamOptions(1e-4), ...). All of them work
-// element by element, so that any slice of a vector can be updated on its own, with the same bits.
+// A choice of optimiser, as in Trainer(..., torch::optim::AdamOptions(1e-4), ...). All of them work element
+// by element, so any slice of a vector can be updated on its own with the same bits.
 using OptimizerOptions =
     std::variant<torch::optim::SGDOptions, torch::optim::AdamOptions, torch::optim::AdamWOptions,
                  torch::optim::AdagradOptions, torch::optim::RMSpropOptions>;
@@ -33,43 +33,45 @@ class Optimizer {
   // A part of one of the vectors that the optimiser keeps, such as "exp_avg".
   struct Slot {
     std::string name;
-    size_t block;    // of the parameters that it belongs to
-    int64_t offset;  // where in it the part begins
+    size_t block;    // the block of the parameters
+    int64_t offset;  // where in the block the part begins
     torch::Tensor vector;
   };
 
-  // All that it has learnt.
+  // Everything that the optimiser has learnt.
   struct State {
     int64_t steps = 0;
     std::vector<Slot> slots;
   };
 
-  // Of all parameters, or of a part of them.
+  // Optimises all parameters, or a part of them. Throws InvalidArgument if an option is out of range: a
+  // learning rate or weight decay below 0, a beta of 1, a number that is not finite.
   Optimizer(std::vector<Stretch> stretches, const OptimizerOptions& options);
   ~Optimizer();
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
   void step();
-  // With these gradients in place of the stretches' own: a vector for each, as long as it.
+  // Makes a step with these gradients, one vector per stretch, instead of the stretches' own.
   void step(std::span<const torch::Tensor> gradients);
 
   // "adam", "sgd", ...
   std::string name() const;
-  // As given; a learning rate that was set later is not in them.
+  // The options as given, without a learning rate that was set later.
   const OptimizerOptions& options() const { return options_; }
   double learning_rate() const;
+  // Throws InvalidArgument if the rate is negative or not finite.
   void set_learning_rate(double rate);
-  // How often step() was called, restored ones included.
+  // The number of calls of step(), including those before a restore.
   int64_t steps() const { return steps_; }
 
-  // A copy: of each slot a part for every stretch, none before the first step.
+  // Returns a copy. Each slot has a part for every stretch; before the first step there are no slots.
   State state() const { return {steps_, slots()}; }
-  // Continues where an optimiser of the same kind was, over these stretches or more; before the first step as
-  // if it were new. The learning rate stays. Where no slot covers a stretch it is an InvalidArgument.
+  // Continues from the state of an optimiser of the same kind over these stretches or more. A state of 0
+  // steps resets this one. The learning rate is kept. Throws InvalidArgument if no slot covers a stretch.
   void restore(const State& state);
 
-  // How many elements are updated at a time, on the CPU and with one thread.
+  // The number of elements that are updated at a time, on the CPU and with one thread.
   static constexpr int64_t kSliceElements = 65536;
 
  private:
@@ -90,7 +92,7 @@ class Optimizer {
   int64_t steps_ = 0;
 };
 
-// The options as they go into a checkpoint's manifest: {"name": "adam", "lr": 0.0001, ...}.
+// Convert to and from the form in a checkpoint's manifest: {"name": "adam", "lr": 0.0001, ...}.
 Json to_json(const OptimizerOptions& options);
 OptimizerOptions optimizer_from_json(const Json& json);
 

@@ -14,14 +14,14 @@
 namespace tutti {
 namespace {
 
-// No vector has so many elements: it is a lie, or would overflow.
+// No vector has this many elements: a larger size is invalid, or would overflow.
 constexpr int64_t kMostElements = int64_t{1} << 40;
 
 torch::ScalarType type_of(const std::string& name) {
   for (const torch::ScalarType type : {torch::kFloat32, torch::kFloat64, torch::kBFloat16, torch::kFloat16}) {
     if (type_name(type) == name) return type;
   }
-  fail(ErrorKind::InvalidArgument, "an optimiser keeps nothing of type '{}'", name);
+  fail(ErrorKind::InvalidArgument, "an optimiser has no state of type '{}'", name);
 }
 
 }  // namespace
@@ -51,7 +51,7 @@ Optimizer::State state_of(const Json& outline) {
     }
     return state;
   } catch (const Json::exception& error) {
-    fail(ErrorKind::InvalidArgument, "an optimiser's state does not make sense: {}", error.what());
+    fail(ErrorKind::InvalidArgument, "the optimiser's state is invalid: {}", error.what());
   }
 }
 

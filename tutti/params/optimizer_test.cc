@@ -1,12 +1,14 @@
 #include "tutti/params/optimizer.h"
 
+#include <limits>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 #include <torch/types.h>
 #include <torch/utils.h>
 
-#include "tutti/base/error.h"
+#include "tutti/base/test_errors.h"
 
 namespace tutti {
 namespace {
@@ -45,7 +47,7 @@ torch::Tensor gradient(int64_t elements, int step) {
   return torch::randn({elements});
 }
 
-// Odd cuts: slices that end in the middle of every vector register.
+// The cuts are at odd offsets, so slices end in the middle of vector registers.
 TEST_P(OptimizerTest, gives_the_bits_of_torch_optim_on_the_whole_vector) {
   const int64_t elements = 3 * Optimizer::kSliceElements + 12347;
   torch::manual_seed(1);
@@ -67,7 +69,7 @@ TEST_P(OptimizerTest, gives_the_bits_of_torch_optim_on_the_whole_vector) {
     whole.mutable_grad().copy_(g);
     plain->step();
     if (step % 3 == 1) {
-      sliced.step(cut(g));  // in place of its own
+      sliced.step(cut(g));  // instead of its own gradients
     } else {
       grads.copy_(g);
       sliced.step();
@@ -157,6 +159,43 @@ TEST(Optimizer, options_can_be_written_down) {
   EXPECT_EQ(json.at("name"), "adam");
   EXPECT_EQ(json.at("lr"), 1e-3);
   EXPECT_EQ(json.at("amsgrad"), true);
+}
+
+TEST(Optimizer, refuses_options_that_are_out_of_range) {
+  using namespace torch::optim;  // NOLINT(google-build-using-namespace): a table of its classes
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  const std::vector<std::pair<OptimizerOptions, const char*>> bad = {
+      {SGDOptions(-1), "the optimiser sgd: the learning rate is -1"},
+      {SGDOptions(kNan), "the learning rate is nan"},
+      {SGDOptions(kInfinity), "the learning rate is inf"},
+      {SGDOptions(1).momentum(-0.5), "momentum is -0.5"},
+      {SGDOptions(1).weight_decay(-1), "weight_decay is -1"},
+      {SGDOptions(1).nesterov(true), "nesterov needs a momentum above 0"},
+      {AdamOptions(-1), "the optimiser adam: the learning rate is -1"},
+      {AdamOptions(1).betas({0.9, 1.0}), "betas is 1, expected a number below 1"},
+      {AdamOptions(1).betas({-0.1, 0.9}), "betas is -0.1"},
+      {AdamOptions(1).eps(-1), "eps is -1"},
+      {AdamWOptions(1).weight_decay(-1), "the optimiser adamw: weight_decay is -1"},
+      {AdagradOptions(1).lr_decay(-1), "lr_decay is -1"},
+      {AdagradOptions(1).initial_accumulator_value(-1), "initial_accumulator_value is -1"},
+      {RMSpropOptions(1).alpha(-1), "alpha is -1"},
+  };
+  for (const auto& [options, text] : bad) {
+    expect_error(ErrorKind::InvalidArgument, testing::HasSubstr(text),
+                 [&options = options] { const Optimizer made(std::vector<Stretch>{}, options); });
+  }
+}
+
+TEST(Optimizer, refuses_a_learning_rate_below_zero_that_is_set_later) {
+  const torch::Tensor values = torch::zeros({3});
+  Optimizer optimizer({{.values = values, .grads = torch::ones({3})}}, torch::optim::SGDOptions(0.1));
+  for (const double rate : {-1.0, std::numeric_limits<double>::quiet_NaN()}) {
+    expect_error(ErrorKind::InvalidArgument, testing::HasSubstr("the learning rate is"),
+                 [&] { optimizer.set_learning_rate(rate); });
+  }
+  optimizer.set_learning_rate(0);
+  EXPECT_EQ(optimizer.learning_rate(), 0);
 }
 
 }  // namespace

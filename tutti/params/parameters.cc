@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <torch/nn/modules/embedding.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 
@@ -24,7 +25,7 @@ struct Named {
   torch::Tensor tensor;
 };
 
-// Each tensor once, under its first name; the other names become aliases.
+// Returns each tensor once, under its first name, and records its other names as aliases.
 std::vector<Named> once_each(const torch::OrderedDict<std::string, torch::Tensor>& named,
                              std::map<std::string, std::string>& aliases) {
   std::vector<Named> tensors;
@@ -54,8 +55,8 @@ Span memory_of(const Named& named) {
   return {begin, begin + (last + 1) * static_cast<int64_t>(named.tensor.element_size()), &named.name};
 }
 
-// Two tensors in one place would be torn apart when they are moved into the vector; to be shared they must be
-// the same.
+// Throws if two different tensors overlap in memory: they would be separated when they are moved into the
+// vector. A shared parameter has to be one tensor under several names.
 void require_disjoint(const std::vector<Named>& tensors) {
   std::vector<Span> spans;
   for (const Named& named : tensors) {
@@ -65,9 +66,8 @@ void require_disjoint(const std::vector<Named>& tensors) {
   for (size_t i = 1; i < spans.size(); ++i) {
     if (spans[i].begin < spans[i - 1].end) {
       fail(ErrorKind::InvalidArgument,
-           "the parameters {} and {} overlap in memory but are two tensors; to share one, register the same "
-           "tensor under "
-           "both names",
+           "the parameters {} and {} are different tensors but overlap in memory; to share a parameter, "
+           "register the same tensor under both names",
            *spans[i - 1].name, *spans[i].name);
     }
   }
@@ -95,7 +95,7 @@ torch::Tensor view_at(const torch::Tensor& vector, int64_t offset, const torch::
   return piece.view(like.sizes());
 }
 
-// Gives every tensor a place in the vector of its type; returns the length of each vector, by type in order
+// Gives every tensor a place in the vector of its type. Returns the length of each vector, by type in order
 // of appearance.
 struct Vector {
   torch::ScalarType type;
@@ -128,7 +128,18 @@ torch::Tensor make_vector(const Allocate& allocate, int64_t elements,
   return vector;
 }
 
-// The module itself too, where somebody holds it by a pointer that can be shared.
+// All views into the vector share its storage, so this replaces the memory of the storage.
+void move_vector(const Allocate& allocate, const torch::Tensor& vector) {
+  auto place = std::make_unique<torch::Tensor>(make_vector(allocate, vector.numel(), vector.options()));
+  place->copy_(vector);
+  void* memory = place->data_ptr();
+  const auto release = [](void* context) {
+    delete static_cast<torch::Tensor*>(context);
+  };  // the signature that c10::DataPtr needs
+  vector.storage().set_data_ptr(c10::DataPtr(memory, place.release(), release, vector.device()));
+}
+
+// Includes the module itself if a shared_ptr owns it.
 std::vector<std::shared_ptr<comm::UsesCommunicator>> users_in(torch::nn::Module& module) {
   auto all = module.modules(/*include_self=*/false);
   if (const auto self = module.weak_from_this().lock()) all.push_back(self);
@@ -140,10 +151,31 @@ std::vector<std::shared_ptr<comm::UsesCommunicator>> users_in(torch::nn::Module&
   return users;
 }
 
+template <class Embedding>
+bool is_sparse(const torch::nn::Module& module) {
+  const auto* embedding = module.as<Embedding>();
+  return embedding != nullptr && embedding->options.sparse();
+}
+
+std::vector<Parameters::SparseTable> sparse_tables_in(torch::nn::Module& module) {
+  std::vector<Parameters::SparseTable> tables;
+  const auto look_at = [&](const std::string& prefix, const torch::nn::Module& part) {
+    if (!is_sparse<torch::nn::EmbeddingImpl>(part) && !is_sparse<torch::nn::EmbeddingBagImpl>(part)) return;
+    const torch::Tensor weight = part.named_parameters(/*recurse=*/false)["weight"];
+    if (weight.requires_grad()) tables.push_back({prefix + "weight", weight.size(0), weight.nbytes()});
+  };
+  look_at("", module);
+  for (const auto& item : module.named_modules("", /*include_self=*/false))
+    look_at(item.key() + ".", *item.value());
+  return tables;
+}
+
 }  // namespace
 
 Parameters::Parameters(torch::nn::Module& module, const ParametersOptions& options)
-    : layout_(options.layout), communicator_users_(users_in(module)) {
+    : layout_(options.layout),
+      communicator_users_(users_in(module)),
+      sparse_tables_(sparse_tables_in(module)) {
   const std::vector<Named> parameters = once_each(module.named_parameters(), aliases_);
   require_disjoint(parameters);
   for (const Named& named : parameters) {
@@ -155,8 +187,8 @@ Parameters::Parameters(torch::nn::Module& module, const ParametersOptions& optio
   }
   if (trained_.empty()) {
     fail(ErrorKind::InvalidArgument,
-         "the module has no parameter to train ({} frozen): register its submodules and leave requires_grad "
-         "on",
+         "the module has no parameter to train ({} frozen): register its submodules, and do not clear "
+         "requires_grad",
          frozen_.size());
   }
   require_trainable(parameters, trained_.front().tensor.device());
@@ -165,10 +197,34 @@ Parameters::Parameters(torch::nn::Module& module, const ParametersOptions& optio
   place_buffers(options.allocate);
 }
 
+// Autograd adds nothing to the gradients of frozen parameters, and the gradients of unfrozen ones are not in
+// the vectors.
+void Parameters::require_as_made() const {
+  constexpr const char* kBefore =
+      "set requires_grad before that (a Trainer does it when it is made); to train other parameters than "
+      "before, make new Parameters, or a new Trainer, of the module";
+  for (const View& view : trained_) {
+    if (view.tensor.requires_grad()) continue;
+    fail(ErrorKind::InvalidArgument,
+         "the parameter {} was frozen after the parameters had been made into one vector: {}", view.name,
+         kBefore);
+  }
+  for (const View& view : frozen_) {
+    if (!view.tensor.requires_grad()) continue;
+    fail(ErrorKind::InvalidArgument,
+         "the parameter {} was unfrozen after the parameters had been made into one vector, which it is not "
+         "part of: {}",
+         view.name, kBefore);
+  }
+}
+
 void Parameters::move(const Allocate& allocate) {
   const torch::NoGradGuard no_grad;
-  place_trained(allocate);
-  place_buffers(allocate);
+  for (const Stretch& block : blocks_) {
+    move_vector(allocate, block.values);
+    move_vector(allocate, block.grads);
+  }
+  for (const torch::Tensor& vector : buffer_vectors_) move_vector(allocate, vector);
 }
 
 void Parameters::place_trained(const Allocate& allocate) {
@@ -209,8 +265,9 @@ void Parameters::place_buffers(const Allocate& allocate) {
 
 const torch::Tensor& Parameters::values() const {
   if (blocks_.size() != 1) {
-    fail(ErrorKind::InvalidArgument, "the parameters are of {} types and so in {} vectors; use blocks()",
-         blocks_.size(), blocks_.size());
+    fail(ErrorKind::InvalidArgument,
+         "the parameters have {} types and so are stored in {} vectors; use blocks()", blocks_.size(),
+         blocks_.size());
   }
   return blocks_.front().values;
 }

@@ -17,11 +17,11 @@ class UsesCommunicator;
 
 namespace tutti {
 
-// A stretch of parameters with its gradients, both one-dimensional and of one length.
+// A slice of the parameters with its gradients, both one-dimensional and of the same length.
 struct Stretch {
   torch::Tensor values;
   torch::Tensor grads;
-  // Of which block of Parameters, and where in it.
+  // The block of Parameters that it belongs to, and its offset there.
   size_t block = 0;
   int64_t offset = 0;
 };
@@ -32,29 +32,30 @@ enum class Layout {
                  // are the same
 };
 
-// Gets the number of elements, type and device; returns a one-dimensional tensor of zeros.
+// Takes the number of elements, the type and the device; returns a one-dimensional tensor of zeros.
 using Allocate = std::function<torch::Tensor(int64_t elements, const torch::TensorOptions& options)>;
 
 struct ParametersOptions {
-  // Where the vectors live. The default is LibTorch's own allocator.
+  // Allocates the vectors. The default is LibTorch's own allocator.
   Allocate allocate;
   Layout layout = Layout::Contiguous;
 };
 
 // The trainable parameters of a module as one flat vector of values and one of gradients, each tensor a named
 // view into them, in the order in which the module created them. A module with parameters of several types
-// has one pair of vectors a type. Each view starts on a cache line; the gaps between views are zero and stay
-// zero.
+// has one pair of vectors per type. Each view starts on a cache line; the gaps between views are always zero.
 //
-// The constructor moves the module's tensors into the vectors; the module goes on working as before, and
-// autograd adds up into the gradient views. What is not trained stays beside the vectors: frozen parameters,
-// which are left where they are, and buffers, of which those of a floating type are moved into vectors of
-// their own, so that they can be saved, summed and restored as one. A tensor that is registered under several
-// names is stored once, under its first name.
+// The constructor moves the module's tensors into the vectors; the module continues to work as before, and
+// autograd accumulates into the gradient views. The vectors do not include tensors that are not trained:
+// frozen parameters stay where they are, and buffers of a floating type are moved into vectors of their own,
+// so that they can be saved, summed and restored together. A tensor that is registered under several names is
+// stored once, under its first name.
 //
-// Holds the module's tensors, not the module, and those submodules that work on all workers together.
-// Thread-compatible. InvalidArgument: nothing to train, sparse parameters, parameters on several devices, or
-// two parameters that overlap in memory without being the same one.
+// Shares ownership of the module's tensors and of those submodules that need a communicator, but not of the
+// module itself. Thread-compatible.
+//
+// The constructor throws InvalidArgument if there is nothing to train, if a parameter is sparse, if
+// parameters are on several devices, or if two different parameters overlap in memory.
 class Parameters {
  public:
   struct View {
@@ -73,41 +74,54 @@ class Parameters {
   // Second and further names of tensors stored once: name -> the first name.
   const std::map<std::string, std::string>& aliases() const { return aliases_; }
 
-  // Whole.
+  // The whole vectors.
   const std::vector<Stretch>& blocks() const { return blocks_; }
-  // The one vector, where all trained parameters have one type; else InvalidArgument.
+  // The only vector, if all trained parameters have the same type; else InvalidArgument.
   const torch::Tensor& values() const;
   const torch::Tensor& grads() const;
-  // Of the floating buffers, one vector a type.
+  // The vectors of the floating buffers, one per type.
   std::span<const torch::Tensor> buffer_vectors() const { return buffer_vectors_; }
 
-  // Submodules that want a communicator; each once.
+  // Submodules that need a communicator; each once.
   std::span<const std::shared_ptr<comm::UsesCommunicator>> communicator_users() const {
     return communicator_users_;
   }
 
-  // What `vector`, as long as the values of the view's block, holds for this parameter: of an optimiser's
-  // slot, say.
+  // Embeddings of the module that were made with sparse(true). Their gradients are dense nevertheless.
+  struct SparseTable {
+    std::string name;  // "item.weight"
+    int64_t rows = 0;
+    uint64_t bytes = 0;
+  };
+  std::span<const SparseTable> sparse_tables() const { return sparse_tables_; }
+
+  // Returns the part of `vector` that belongs to this parameter, in its shape. `vector` is as long as the
+  // values of the view's block, as an optimiser's slot is.
   torch::Tensor view_of(const View& view, const torch::Tensor& vector) const;
 
   torch::Device device() const { return blocks_.front().values.device(); }
-  // Elements of all trained parameters, gaps not counted.
+  // The number of elements of all trained parameters, without gaps.
   int64_t size() const;
 
-  // Moves the vectors to other memory, values and all. Nobody may hold on to them, or to views into them,
-  // from before.
+  // Throws InvalidArgument if a parameter was frozen or unfrozen since construction: the vectors hold those
+  // that were trainable at that time.
+  void require_as_made() const;
+
+  // Moves the vectors to other memory of the same device, values and all. The tensors stay the same ones:
+  // vectors, and views into them, that the program holds see the new memory.
   void move(const Allocate& allocate);
 
   void zero_grads();
-  // Puts gradients back that the program or autograd has replaced by tensors of its own; one that it has
-  // dropped is zero. To be called between the backward pass and whatever reads the gradient vectors.
+  // Copies gradients that the program or autograd has replaced by other tensors back into the vectors; a
+  // dropped gradient becomes zero. Has to be called after the backward pass, before the gradient vectors are
+  // read.
   void collect_grads();
-  // The same for one of trained().
+  // Like collect_grads(), for one parameter of trained().
   void collect_grad(size_t parameter);
 
   // SHA-256 over the bytes of the trained parameters, each in its logical order, in the order of their names.
   std::string sha256() const;
-  // One line a trained parameter, "conv1.weight float32[32,1,5,5]": what must be the same on every worker.
+  // One line per trained parameter, "conv1.weight float32[32,1,5,5]"; must be the same on every worker.
   std::vector<std::string> plan() const;
 
  private:
@@ -122,6 +136,7 @@ class Parameters {
   std::vector<Stretch> blocks_;
   std::vector<torch::Tensor> buffer_vectors_;
   std::vector<std::shared_ptr<comm::UsesCommunicator>> communicator_users_;
+  std::vector<SparseTable> sparse_tables_;
 };
 
 // "float32[32,1,5,5]".

@@ -14,7 +14,7 @@
 namespace tutti {
 namespace {
 
-// The leaves of each worker: its lanes, or, where the order does not count, itself.
+// Returns the leaves of each worker: its lanes or, for --reduce fast, a single leaf for the worker.
 std::vector<LaneRange> leaves_of(int world, int64_t lanes, bool fast) {
   std::vector<LaneRange> leaves;
   for (int rank = 0; rank < world; ++rank)
@@ -29,7 +29,7 @@ std::unique_ptr<Summation> make_summation(comm::Communicator& comm, const Bucket
   const torch::Tensor& any = buckets.vectors.front();
   const bool on_cpu = any.is_cpu() && !comm.on_device(any);
   if (on_cpu && comm.shared() != nullptr) return sum_in_memory(comm, buckets, word, options);
-  // What is rounded is rounded where it begins, and so cannot be added on its way.
+  // Values are rounded on the worker that computed them, so they cannot be added on the way (by hosts).
   const bool rounded = options.wire != torch::ScalarType::Undefined;
   if (on_cpu && !rounded && comm.hosts() != nullptr) return sum_by_hosts(comm, buckets, word, options);
   return sum_by_exchange(comm, buckets, word, options);
@@ -76,17 +76,18 @@ Reducer::Reducer(comm::Communicator& comm, Buckets buckets, torch::Tensor number
 
 Reducer::~Reducer() = default;
 
-// Where the order does not count, what a worker has is one tree by itself.
+// With --reduce fast, the lanes of a worker form a tree of their own.
 TreeSum Reducer::make_sum(TreeSum::Vectors vectors, int64_t lanes, bool fast) const {
   const bool by_itself = fast && block_.size() > 0;
   const LaneRange block = by_itself ? LaneRange{0, block_.size()} : block_;
   return {std::move(vectors), block, by_itself ? block_.size() : lanes};
 }
 
-void Reducer::begin(int64_t step, const Wishes& wishes) {
+void Reducer::begin(int64_t step, const Wishes& wishes, double learning_rate) {
   if (opened_) give_up();
   step_ = step;
   wishes_ = wishes;
+  learning_rate_ = learning_rate;
   lanes_done_ = 0;
   next_ = 0;
   seen_.clear();
@@ -99,9 +100,9 @@ void Reducer::begin(int64_t step, const Wishes& wishes) {
   }
 }
 
-// The others wait for the rest of a step that never comes.
+// The other workers wait for the rest of a step that will not come, so this abandons the communicator.
 void Reducer::give_up() {
-  comm_.abandon(fmt::format("step {} was broken off when its gradients were on their way", step_));
+  comm_.abandon(fmt::format("step {} was abandoned while its gradients were being sent", step_));
   wait_for_jobs();
   comm_.barrier({.what = "a new step", .step = step_});  // throws why it was abandoned
 }
@@ -159,7 +160,7 @@ void Reducer::start(std::function<void()> job) {
 }
 
 void Reducer::start_words() {
-  word_.write(summation_->word(), step_, wishes_, numbers_sum_.finish());
+  word_.write(summation_->word(), step_, wishes_, learning_rate_, numbers_sum_.finish());
   start([this] {
     const std::vector<torch::Tensor> words = summation_->words(step_);
     outcome_ = word_.read(words);
@@ -167,7 +168,7 @@ void Reducer::start_words() {
   });
 }
 
-// Those whose turn it is, as far as they are there: all workers send them in one order.
+// Starts the buckets that are next in the order and complete: all workers send them in the same order.
 void Reducer::start_ready() {
   for (; next_ < order_.size() && progress_[order_[next_]].subtrees; ++next_) {
     const size_t bucket = order_[next_];
@@ -183,7 +184,7 @@ void Reducer::start_ready() {
 ReduceOutcome Reducer::finish() {
   const torch::NoGradGuard no_grad;
   if (lanes_done_ != block_.size()) {
-    fail(ErrorKind::InvalidArgument, "step {} is finished after {} of the {} lanes of this worker", step_,
+    fail(ErrorKind::InvalidArgument, "step {} was finished after {} of the {} lanes of this worker", step_,
          lanes_done_, block_.size());
   }
   if (summation_ == nullptr) return finish_alone();

@@ -20,34 +20,34 @@
 namespace tutti {
 
 struct ReducerOptions : SummationOptions {
-  bool fast = false;  // in whatever order the communicator adds
+  bool fast = false;  // add in any order that the communicator chooses
 };
-// As --reduce, --wire-precision, --error-feedback and --optimizer-state say.
+// Returns the options that --reduce, --wire-precision, --error-feedback and --optimizer-state set.
 ReducerOptions reducer_options(const Flags& flags);
 // "reduce tree", "reduce tree, bfloat16 on the wire, scattered".
 std::string to_string(const ReducerOptions& options);
 
-// Adds what the lanes of a step give, over all workers: TreeSum for the lanes of this one, and the upper part
-// of the same tree across them (Summation). So the sums have the same bits whoever has which lanes, and
-// whatever carries them.
+// Sums the results of all lanes of a step over all workers: TreeSum adds the lanes of this worker, and
+// Summation the upper part of the same tree across workers. So the sums have the same bits for any
+// distribution of the lanes to workers and any transport.
 //
-// Beside the buckets there are a few float64 numbers, such as the loss and the count of examples, which every
-// worker adds for itself.
+// Besides the buckets there are a few float64 numbers, such as the loss and the count of examples, which
+// every worker adds for itself.
 //
 // A step is begin(), for each lane of this worker add() or skip(), then finish(). Before the last add() a
-// worker may open(): it knows the numbers of the lane, but its vectors are still being filled; then what is
-// ready() is sent while the rest is computed. The workers open() as they like; from then on until finish()
-// vectors and communicator are in use by another thread.
+// worker may call open(), when the numbers of the lane are known but its vectors are still being filled: then
+// each bucket is sent as soon as it is ready(). Each worker decides for itself whether to call open(). From
+// then until finish(), vectors and communicator are in use by another thread.
 //
-// A step that fails before it is_open() can be begun again. Afterwards the others have a part of it, and it
-// cannot: the communicator is abandoned by begin(), unless it has failed by itself, and begin() throws why,
-// always. Not thread-safe.
+// A step that fails before it is open can be begun again. After that the other workers have received a part
+// of it, and begin() cannot restart it: it abandons the communicator, unless that has failed already, and
+// throws the reason, also at every later call. Not thread-safe.
 class Reducer {
  public:
-  // What a vector is divided by when it has been summed, given the sums of the numbers; 0: by nothing.
+  // Returns the divisor of a summed vector, given the sums of the numbers; 0: no division.
   using Divisor = std::function<double(const Bucket& bucket, const torch::Tensor& numbers)>;
 
-  // The communicator outlives the reducer. Every worker makes one, with buckets of the same sizes.
+  // The communicator must outlive the reducer. Every worker makes one, with buckets of the same sizes.
   Reducer(comm::Communicator& comm, Buckets buckets, torch::Tensor numbers, int64_t lanes, Divisor divisor,
           const ReducerOptions& options = {});
   ~Reducer();
@@ -56,36 +56,43 @@ class Reducer {
   const Buckets& buckets() const { return buckets_; }
   // "tree" or "fast".
   std::string name() const { return summation_ ? summation_->name() : "tree"; }
-  // Whether it is of use to open().
+  // Returns true if calling open() can overlap communication with computation.
   bool overlaps() const { return summation_ && summation_->overlaps(); }
 
-  // Forgets a step that was broken off.
-  void begin(int64_t step, const Wishes& wishes);
-  // Vectors and numbers hold what the next lane gives, or it has no data.
+  // Begins a step and forgets a step that was broken off. `learning_rate` is the one with which this worker
+  // will use the sums; it is compared with that of the other workers, unless it is kNoRate.
+  void begin(int64_t step, const Wishes& wishes, double learning_rate = kNoRate);
+  // add() takes the results of the next lane from vectors and numbers; skip() says that the lane has no data.
   void add();
   void skip();
 
-  // The numbers hold what a lane of this worker gives. False, and nothing happens, where that is not its
-  // last, or it is of no use.
+  // Begins to send during the worker's last lane, whose numbers are ready. Returns false and does nothing if
+  // this is not the last lane, or if overlaps() is false.
   bool open();
-  // From open() on, until finish() has succeeded.
+  // Returns true from open() until finish() has succeeded.
   bool is_open() const { return opened_; }
-  // So does this bucket. In any order, once each; those of which one hears nothing are taken at add().
+  // Marks a bucket as complete, in any order, each once. add() takes those that were not marked.
   void ready(size_t bucket);
 
-  // The sums of all lanes are then in the vectors and numbers of every worker, or, where gradients are
-  // scattered, its own part. All have to be at the same step and have had all their lanes, else
-  // InvalidArgument.
+  // Leaves the sums of all lanes in the vectors and numbers of every worker or, if gradients are scattered,
+  // each worker's own part. Throws InvalidArgument if the workers are not at the same step, if lanes of this
+  // worker are missing, or if learning rates differ.
   ReduceOutcome finish();
 
-  // Gives every worker's part of the buckets to all: of vectors as long as those of the buckets.
+  // Access to the residuals of rounding (see Summation). May be called only between two steps that succeeded.
+  std::optional<Residuals> residuals() const { return summation_ ? summation_->residuals() : std::nullopt; }
+  void set_residuals(const Residuals& residuals) {
+    if (summation_) summation_->set_residuals(residuals);
+  }
+
+  // Distributes every worker's part of the buckets to all. The vectors are as long as those of the buckets.
   void spread(const std::vector<torch::Tensor>& vectors);
 
  private:
   // One bucket in one step.
   struct Progress {
     TreeSum sum;
-    bool added = false;  // the last lane
+    bool added = false;  // the last lane has been added
     std::optional<Subtrees> subtrees = {};
   };
 
@@ -109,24 +116,25 @@ class Reducer {
   ControlWord word_;
   std::unique_ptr<Summation> summation_;  // null in a world of one
 
-  // The order in which buckets are sent: at first from the back, where the backward pass begins; after the
-  // first step, the order in which rank 0 had them ready.
+  // The order in which buckets are sent: at first from back to front, since the backward pass begins at the
+  // back; after the first step, the order in which they were ready on rank 0.
   std::vector<size_t> order_;
   std::vector<size_t> seen_;
   bool agreed_ = false;
 
-  // Of this step.
+  // The state of the current step.
   int64_t step_ = 0;
   Wishes wishes_;
+  double learning_rate_ = kNoRate;
   int64_t lanes_done_ = 0;
   bool opened_ = false;
-  size_t next_ = 0;  // in the order: what is to be sent
+  size_t next_ = 0;  // index in order_ of the next bucket to send
   // Written by jobs.
   ReduceOutcome outcome_;
   torch::Tensor totals_;
 
-  std::vector<comm::Work> jobs_;  // of this step; those of one that failed stay
-  comm::Executor executor_;       // last, so that it ends first
+  std::vector<comm::Work> jobs_;  // of this step; those of a failed step stay
+  comm::Executor executor_;       // last member, so that it is destroyed first
 };
 
 }  // namespace tutti

@@ -22,7 +22,7 @@ using comm::testing::with_device::with_ranks;
 
 constexpr int64_t kSize = 5003;
 
-// Lane `lane` of a step: values whose sum depends on the order in which they are added, or no data.
+// Returns a lane's values at a step, whose sum depends on the order of addition; nullopt if it has no data.
 std::optional<torch::Tensor> lane_values(int64_t lane, int64_t step, uint64_t without_data) {
   if ((without_data >> lane) & 1) return std::nullopt;
   const torch::Tensor index = torch::arange(kSize, torch::kFloat);
@@ -30,7 +30,7 @@ std::optional<torch::Tensor> lane_values(int64_t lane, int64_t step, uint64_t wi
          std::pow(10.0, static_cast<double>(lane % 7));
 }
 
-// From the top, by the definition alone.
+// Adds from the top, following the definition only.
 std::optional<torch::Tensor> reference(const std::vector<std::optional<torch::Tensor>>& leaves, int64_t begin,
                                        int64_t width) {
   if (begin >= static_cast<int64_t>(leaves.size())) return std::nullopt;
@@ -45,7 +45,7 @@ torch::Tensor vector_for(comm::Communicator& comm, int64_t size) {
   return comm.shared() != nullptr ? comm.shared()->allocate(size, torch::kFloat) : torch::zeros({size});
 }
 
-// Each vector is one bucket.
+// Makes each vector one bucket.
 Buckets whole_vectors(std::vector<torch::Tensor> vectors) {
   Buckets buckets;
   buckets.vectors = std::move(vectors);
@@ -60,7 +60,10 @@ void reduce_and_compare(comm::Communicator& comm, int64_t lanes, uint64_t withou
   const torch::Tensor numbers = torch::zeros({2}, torch::kDouble);
   Reducer reducer(comm, whole_vectors({vector, small}), numbers, lanes, {});
   for (int64_t step = 0; step < 3; ++step) {
-    reducer.begin(step, {.stop = comm.rank() == 1 ? 15 : 0, .save = comm.rank() == comm.world() - 1});
+    const int last = comm.world() - 1;
+    reducer.begin(
+        step,
+        {.stop = comm.rank() == last, .save = comm.rank() == last, .signal = comm.rank() == 1 ? 15 : 0});
     std::vector<std::optional<torch::Tensor>> leaves;
     for (int64_t lane = 0; lane < lanes; ++lane) leaves.push_back(lane_values(lane, step, without_data));
     for (int64_t lane = reducer.block().begin; lane < reducer.block().end; ++lane) {
@@ -77,7 +80,8 @@ void reduce_and_compare(comm::Communicator& comm, int64_t lanes, uint64_t withou
       reducer.add();
     }
     const auto outcome = reducer.finish();
-    EXPECT_EQ(outcome.wishes.stop, comm.world() > 1 ? 15 : 0);
+    EXPECT_TRUE(outcome.wishes.stop);
+    EXPECT_EQ(outcome.wishes.signal, comm.world() > 1 ? 15 : 0);
     EXPECT_TRUE(outcome.wishes.save);
     int64_t width = 1;
     while (width < lanes) width *= 2;

@@ -18,8 +18,8 @@ namespace {
 void require_name(const std::string& name, const char* of_what) {
   if (name.empty() || name.find('.') != std::string::npos)
     fail(ErrorKind::InvalidArgument,
-         "'{}' is no name of a {}: it must not be empty nor have a '.', which joins the names of nested "
-         "scopes",
+         "'{}' is not a valid name of a {}: it must not be empty or contain '.', which joins the names of "
+         "nested scopes",
          name, of_what);
 }
 
@@ -29,7 +29,7 @@ torch::ScalarType type_in(const torch::TensorOptions& options) {
 
 }  // namespace
 
-// What the handles know together.
+// The data that handles derived from one another share.
 struct Scope::Tree {
   std::shared_ptr<torch::nn::Module> root;
   std::map<std::string, std::string> created_at;  // "file.cc:12" by the whole name
@@ -54,8 +54,8 @@ Scope Scope::nested(const std::string& name) const {
     inner.module_ = *child;
   } else if (!reuse_) {
     if (module_->named_parameters(/*recurse=*/false).contains(name))
-      fail(ErrorKind::InvalidArgument, "the scope {} cannot be: a parameter has its name{}", inner.name_,
-           created_at(inner.name_));
+      fail(ErrorKind::InvalidArgument, "the scope {} cannot be created: a parameter has its name{}",
+           inner.name_, created_at(inner.name_));
     inner.module_ = module_->register_module(name, std::make_shared<torch::nn::Module>(name));
   }
   return inner;
@@ -67,7 +67,7 @@ Scope Scope::reuse() const {
   return same;
 }
 
-// ", created at net.cc:12", where it was not registered by other means.
+// Returns ", created at net.cc:12", or "" if the parameter was registered by other means.
 std::string Scope::created_at(const std::string& name) const {
   const auto found = tree_->created_at.find(name);
   return found == tree_->created_at.end() ? "" : ", created at " + found->second;
@@ -82,14 +82,14 @@ torch::Tensor Scope::get(const std::string& name, torch::IntArrayRef shape, cons
   if (!reuse_) {
     if (there != nullptr)
       fail(ErrorKind::InvalidArgument,
-           "the parameter {} is there already{}: give the second another name, or share the first with "
+           "the parameter {} exists already{}: give the second one another name, or share the first one with "
            "reuse()",
            full(name), created_at(full(name)));
     return create(name, shape, init, options, where);
   }
   if (there == nullptr) {
     fail(ErrorKind::InvalidArgument,
-         "there is no parameter {} to be shared: create it in a scope without reuse() first{}", full(name),
+         "there is no parameter {} to share: create it first, in a scope without reuse(){}", full(name),
          did_you_mean(full(name), tree_->root->named_parameters().keys()));
   }
   require_alike(*there, full(name), shape, options);
@@ -119,8 +119,9 @@ void Scope::require_alike(const torch::Tensor& there, const std::string& name, t
                           const torch::TensorOptions& options) const {
   if (there.sizes() == shape && there.scalar_type() == type_in(options)) return;
   fail(ErrorKind::InvalidArgument,
-       "the parameter {} cannot be shared as {}[{}]: it is {}{}; ask for what it is, or create another", name,
-       type_name(type_in(options)), fmt::join(shape, ","), describe(there), created_at(name));
+       "the parameter {} cannot be shared as {}[{}]: it is {}{}; ask for its own type and shape, or create "
+       "another parameter",
+       name, type_name(type_in(options)), fmt::join(shape, ","), describe(there), created_at(name));
 }
 
 }  // namespace tutti::params

@@ -11,11 +11,11 @@
 
 namespace tutti::params {
 
-// Gives a new parameter its values, in place: [](const auto& w) { torch::nn::init::uniform_(w, 0, 1); }.
+// Initialises a new parameter in place: [](const auto& w) { torch::nn::init::uniform_(w, 0, 1); }.
 using Init = std::function<void(const torch::Tensor& parameter)>;
 
-// A line of a program: where a call stands that has it as a default argument. (std::source_location is beyond
-// the clang that checks us.)
+// A line of the program. As a default argument, here() gives the line of the call. (std::source_location is
+// not supported by the version of clang that checks this code.)
 struct SourceLine {
   const char* file;
   int line;
@@ -25,26 +25,28 @@ struct SourceLine {
   }
 };
 
-// Parameters that several parts of a program share by name. They are created in a module, which can be given
-// to Parameters, Trainer and all else as any other; nested scopes are submodules of it, so that
+// Creates parameters that several parts of a program share by name. They are created in a module, which can
+// be passed to Parameters, Trainer and so on like any other module; nested scopes are its submodules. For
+// example
 //   params::Scope scope(net);
 //   auto w = scope.nested("hidden").get("w", {1, 16}, init);
-// is net's parameter "hidden.w". `options` say its type, by default float32, and whether it is trained, as by
-// default what is of a floating type is. A handle; those that come
-// from one another know where each parameter was created. Thread-compatible.
+// creates net's parameter "hidden.w". `options` set its type (float32 by default) and whether it is trained
+// (by default if its type is a floating type). A handle; scopes that are derived from one another share the
+// record of where each parameter was created. Thread-compatible.
 class Scope {
  public:
-  // Fills this module, and keeps it alive.
+  // Creates parameters in this module, and shares its ownership.
   explicit Scope(std::shared_ptr<torch::nn::Module> module);
 
-  // The scope of this name inside: the submodule that has it, or a new one.
+  // Returns the nested scope of this name: the existing submodule, or a new one.
   Scope nested(const std::string& name) const;
-  // The same scope, in which get() creates nothing but gives what is there; so do those nested in it.
+  // Returns the same scope in a mode in which get() returns existing parameters and creates none; this also
+  // applies to scopes nested in it.
   Scope reuse() const;
 
-  // Creates the parameter. One that is there already is an InvalidArgument that says where it was created.
-  // With reuse() it is the other way round: one that is not there, or has another shape or type, is the
-  // error, which says so and suggests the nearest name; `init` is not called.
+  // Creates the parameter. If it exists already, this is an InvalidArgument that says where it was created.
+  // With reuse(), returns the existing parameter without calling `init`; if it does not exist, or has another
+  // shape or type, this is an InvalidArgument that suggests the nearest name.
   torch::Tensor get(const std::string& name, torch::IntArrayRef shape, const Init& init = {},
                     const torch::TensorOptions& options = {},
                     const SourceLine& where = SourceLine::here()) const;
@@ -54,7 +56,7 @@ class Scope {
     return get(name, torch::IntArrayRef(shape), init, options, where);
   }
 
-  // Whole, such as "hidden.w"; of the outermost scope: "".
+  // The full name, such as "hidden.w"; "" for the outermost scope.
   const std::string& name() const { return name_; }
 
  private:
@@ -67,8 +69,8 @@ class Scope {
                      const torch::TensorOptions& options) const;
   std::string created_at(const std::string& name) const;
 
-  std::shared_ptr<Tree> tree_;                 // shared by the handles that come from one another
-  std::shared_ptr<torch::nn::Module> module_;  // of this scope; null where a reused one does not exist
+  std::shared_ptr<Tree> tree_;                 // shared by handles that are derived from one another
+  std::shared_ptr<torch::nn::Module> module_;  // of this scope; null if a reused one does not exist
   std::string name_;
   bool reuse_ = false;
 };

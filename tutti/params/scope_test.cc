@@ -39,7 +39,7 @@ TEST_F(ScopeOf, shares_what_it_has_created) {
   EXPECT_EQ(net_->parameters().size(), 1);
 }
 
-// Two towers over one set of weights, as any module.
+// Two towers share one set of weights.
 TEST_F(ScopeOf, gives_parameters_that_train_as_those_of_any_module) {
   const auto tower = [](const Scope& scope, const torch::Tensor& x) {
     return x.matmul(scope.nested("tower").get("w", {2, 1}, ones));
@@ -56,7 +56,7 @@ TEST_F(ScopeOf, says_where_the_first_of_two_was_created) {
   scope_.nested("hidden").get("w", {1, 16});
   expect_error(
       ErrorKind::InvalidArgument,
-      AllOf(HasSubstr("hidden.w is there already"), HasSubstr("scope_test.cc:" + line), HasSubstr("reuse")),
+      AllOf(HasSubstr("hidden.w exists already"), HasSubstr("scope_test.cc:" + line), HasSubstr("reuse")),
       [&] {
         scope_.nested("hidden").get("w", {1, 16});
       });
@@ -89,15 +89,16 @@ TEST_F(ScopeOf, shares_nothing_of_another_shape_or_type) {
 TEST_F(ScopeOf, shares_what_a_module_has_created_itself) {
   net_->register_module("linear", torch::nn::Linear(2, 3));
   EXPECT_EQ(scope_.reuse().nested("linear").get("weight", {3, 2}).numel(), 6);
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("linear.weight is there already"), [&] {
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("linear.weight exists already"), [&] {
     scope_.nested("linear").get("weight", {3, 2});
   });
 }
 
 TEST_F(ScopeOf, refuses_names_that_are_none_or_taken) {
   for (const char* name : {"", "a.b"}) {
-    expect_error(ErrorKind::InvalidArgument, HasSubstr("is no name"), [&] { scope_.get(name, {1}); });
-    expect_error(ErrorKind::InvalidArgument, HasSubstr("is no name"), [&] { scope_.nested(name); });
+    expect_error(ErrorKind::InvalidArgument, HasSubstr("is not a valid name"),
+                 [&] { scope_.get(name, {1}); });
+    expect_error(ErrorKind::InvalidArgument, HasSubstr("is not a valid name"), [&] { scope_.nested(name); });
   }
   scope_.get("w", {1});
   expect_error(ErrorKind::InvalidArgument, HasSubstr("a parameter has its name"),

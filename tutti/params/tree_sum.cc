@@ -26,7 +26,7 @@ void TreeSum::push(Subtree node) {
       Subtree left = std::move(waiting_.back());
       waiting_.pop_back();
       if (left.values && node.values) {
-        // Addition commutes to the bit, so that the right one may take the left one in.
+        // Addition commutes to the bit, so the left sum may be added into the right one.
         for (size_t i = 0; i < vectors_.size(); ++i) (*node.values)[i].add_((*left.values)[i]);
         spare_.push_back(std::move(*left.values));
       } else if (left.values) {

@@ -13,7 +13,7 @@ namespace {
 
 using Leaf = std::optional<float>;
 
-// The tree as its definition says it, written top down: the independent source.
+// The tree written top down, from its definition, as an independent reference.
 Leaf reference(const std::vector<Leaf>& leaves, int level, int64_t index) {
   const auto lanes = static_cast<int64_t>(leaves.size());
   const int64_t begin = index << level;
@@ -57,7 +57,7 @@ TEST(TreeSum, one_worker_adds_along_the_tree_whatever_the_number_of_lanes) {
     const auto leaves = leaves_of(lanes, 0);
     const torch::Tensor vector = torch::empty({3});
     TreeSum sum({vector}, {0, lanes}, lanes);
-    for (int step = 0; step < 3; ++step) {  // the memory of one step serves the next
+    for (int step = 0; step < 3; ++step) {  // the memory of one step is reused by the next
       const auto sums = run(sum, vector, leaves, {0, lanes});
       ASSERT_EQ(sums.size(), 1U);
       EXPECT_EQ(vector[2].item<float>(), *reference(leaves, root_level(lanes), 0)) << lanes;
@@ -88,7 +88,7 @@ TEST(TreeSum, a_negative_zero_survives_lanes_without_data) {
   EXPECT_TRUE(std::signbit(vector.item<float>()));
 }
 
-// What workers hold must be nodes of the tree; put together they give the root.
+// The sums of workers must be nodes of the tree, which together give the root.
 TEST(TreeSum, blocks_of_any_world_are_whole_subtrees_with_the_same_root) {
   for (int64_t lanes : {1, 2, 3, 5, 8, 13, 16}) {
     const auto leaves = leaves_of(lanes, 0);

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/address.h"
+#include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 #include "tutti/cluster/roles.h"
 #include "tutti/ps/peer.h"
@@ -22,14 +23,14 @@ using Clock = std::chrono::steady_clock;
 constexpr milliseconds kBetweenAnnouncements{1000};
 constexpr milliseconds kBetweenQuestions{50};
 constexpr milliseconds kToConnect{1000};
-// The chief answers at once.
+// The chief does not wait before it answers.
 constexpr milliseconds kForAnAnswer{5000};
 
 int port_of(const ClusterSpec& cluster, const Task& task) {
   return parse_address(cluster.address(task.job, task.index)).port;
 }
 
-// A channel to the chief, whatever the options were meant for.
+// Returns a channel to the chief with these options, but another `who` and no arena.
 rpc::Channel channel_to_chief(const ClusterSpec& cluster, rpc::ChannelOptions options) {
   const Task chief = workers_of(cluster).front();
   const std::string& address = cluster.address(chief.job, chief.index);
@@ -45,8 +46,8 @@ bool chooses_its_port(const ClusterSpec& cluster, const Task& task) {
   const std::vector<Task> workers = workers_of(cluster);
   if (workers.empty() || port_of(cluster, workers.front()) == 0) {
     fail(ErrorKind::InvalidArgument,
-         "{} has port 0, and so has {}, whom the others would ask for it: give {} a port, or let `tutti run` "
-         "choose them all",
+         "{} has port 0, and so has {}, which the others would ask for it: give {} a port, or let `tutti "
+         "run` choose all ports",
          task.short_name(), workers.empty() ? "everybody" : workers.front().short_name(),
          workers.empty() ? "one" : workers.front().short_name());
   }
@@ -68,16 +69,16 @@ rpc::Message AddressBook::serve(const rpc::Caller& caller, const std::string& me
   const std::lock_guard lock(mutex_);
   const auto found = entries_.find(task);
   if (found == entries_.end()) {
-    fail(ErrorKind::InvalidArgument, "{}: in the chief's cluster there is no {} with port 0", method, task);
+    fail(ErrorKind::InvalidArgument, "{}: the chief's cluster has no {} with port 0", method, task);
   }
   Entry& entry = found->second;
   if (method == "find") return {{{"port", entry.port}}, {}};
   if (method != "announce")
-    fail(ErrorKind::InvalidArgument, "the chief has an address book, no parameters: '{}' is for others",
-         method);
+    fail(ErrorKind::InvalidArgument,
+         "the chief only serves addresses and has no parameters: '{}' is for parameter servers", method);
   const auto port = static_cast<int>(number_within(request.head, "port", 1, 65535));
   if (entry.caller && entry.caller->id != caller.id)
-    fail(ErrorKind::InvalidArgument, "there is a {} already: {}", task, name_of(*entry.caller));
+    fail(ErrorKind::InvalidArgument, "{} is registered already: {}", task, name_of(*entry.caller));
   entry = {caller, port};
   return {};
 }
@@ -94,7 +95,7 @@ OpenAddressBook::OpenAddressBook(const Context& context)
 
 Announcement::Announcement(const Context& context, int port) : context_(context), port_(port) {
   if (!chooses_its_port(context.cluster(), context.task())) return;
-  context.log().info("listening at port {}, which the chief is told", port);
+  context.log().info("listening on port {}, which is reported to the chief", port);
   thread_ = std::jthread([this](const std::stop_token& stop) { tell(stop); });
 }
 
@@ -103,7 +104,7 @@ void Announcement::check() const {
   if (refused_) std::rethrow_exception(refused_);
 }
 
-// Until it is asked to stop, or refused for good.
+// Runs until it is asked to stop, or until the chief has refused it for --start-timeout.
 void Announcement::tell(const std::stop_token& stop) {
   rpc::Channel chief =
       channel_to_chief(context_.cluster(),
@@ -126,7 +127,7 @@ void Announcement::tell(const std::stop_token& stop) {
         return;
       }
       if (Clock::now() >= next_reminder) {
-        context_.log().info("port {} is not known to the others yet: {}", port_, error.what());
+        context_.log().info("could not report port {} to the chief yet: {}", port_, error.what());
         next_reminder += kBetweenReminders;
       }
     }
@@ -137,7 +138,7 @@ void Announcement::tell(const std::stop_token& stop) {
 
 std::string find_address(const ClusterSpec& cluster, const Task& task, const rpc::ChannelOptions& options,
                          milliseconds patience) {
-  const auto deadline = Clock::now() + patience;
+  const auto deadline = deadline_after(patience);
   const auto left = [&] {
     return std::max(std::chrono::ceil<milliseconds>(deadline - Clock::now()), milliseconds(1));
   };
@@ -154,7 +155,7 @@ std::string find_address(const ClusterSpec& cluster, const Task& task, const rpc
     }
     std::this_thread::sleep_for(std::min(left(), kBetweenQuestions));
   } while (Clock::now() < deadline);
-  fail(ErrorKind::Timeout, "{} ({}) has not told the chief its port", task.short_name(),
+  fail(ErrorKind::Timeout, "{} ({}) has not reported its port to the chief", task.short_name(),
        cluster.address(task.job, task.index));
 }
 

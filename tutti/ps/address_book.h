@@ -14,17 +14,17 @@
 #include "tutti/rpc/channel.h"
 #include "tutti/rpc/host.h"
 
-// Tasks to whom the cluster gives port 0 listen at one that the system chooses. They tell it to the chief, at
-// the chief's own address, and whoever calls them asks there.
+// A task whose port in the cluster is 0 listens on a port that the system chooses. It announces that port to
+// the chief at the chief's own address, and other tasks ask the chief for it before they connect.
 namespace tutti::ps {
 
-// InvalidArgument where the chief's own port is 0: then there is nobody to ask.
+// Throws InvalidArgument if the chief's own port is 0, because then no task could be asked.
 bool chooses_its_port(const ClusterSpec& cluster, const Task& task);
 
-// What the chief knows. What a task has said holds as long as its connection.
+// The chief's table of announced ports. An entry is valid as long as the connection that announced it.
 //
-// announce: {task, port}: of the caller
-// find: {task}: {port}, 0 where it is not known yet
+// announce: {task, port} registers the port of the calling task
+// find: {task} returns {port}, which is 0 while it is not known
 class AddressBook final : public rpc::Service {
  public:
   explicit AddressBook(const ClusterSpec& cluster);
@@ -35,15 +35,15 @@ class AddressBook final : public rpc::Service {
 
  private:
   struct Entry {
-    std::optional<rpc::Caller> caller;  // nothing: nobody has made it yet
+    std::optional<rpc::Caller> caller;  // nullopt: no task has announced it yet
     int port = 0;
   };
 
   std::mutex mutex_;
-  std::map<std::string, Entry> entries_;  // of all that choose their ports, by "ps/0"; guarded by mutex_
+  std::map<std::string, Entry> entries_;  // every task with port 0, by "ps/0"; guarded by mutex_
 };
 
-// At the chief: the book, open to all as long as it lives.
+// Used by the chief. Serves the address book to all tasks for the lifetime of this object.
 class OpenAddressBook {
  public:
   explicit OpenAddressBook(const Context& context);
@@ -53,14 +53,14 @@ class OpenAddressBook {
   rpc::Host host_;  // last, so that it ends first
 };
 
-// Of this task, where it chooses its port: told to the chief every second, so that a chief who comes back
-// hears it again. Else nothing.
+// If this task chooses its port, announces it to the chief every second, so that a restarted chief learns it
+// again. Otherwise does nothing.
 class Announcement {
  public:
-  // The context outlives it.
+  // The context must outlive this object.
   Announcement(const Context& context, int port);
-  // InvalidArgument: the chief has refused it for --start-timeout seconds. There is another task of this
-  // name, which the chief takes for alive, or the two have not one secret, or not one cluster.
+  // Throws InvalidArgument if the chief has refused the announcement for --start-timeout seconds: a task with
+  // this name is already registered, or the chief has another secret or another cluster.
   void check() const;
 
  private:
@@ -73,8 +73,8 @@ class Announcement {
   std::jthread thread_;         // last, so that it ends first
 };
 
-// HOST:PORT of a task that chooses its port. Timeout: it has not told the chief within so long, or the chief
-// is not there.
+// Returns HOST:PORT of a task that chooses its port. Throws Timeout if the task has not announced it within
+// `patience`, or if the chief cannot be reached.
 std::string find_address(const ClusterSpec& cluster, const Task& task, const rpc::ChannelOptions& options,
                          std::chrono::milliseconds patience);
 

@@ -44,11 +44,11 @@ TEST(AddressBook, knows_those_who_are_there) {
 TEST(AddressBook, refuses_a_second_task_of_one_name_and_what_is_not_for_it) {
   AddressBook book(ClusterSpec::parse("ps|a:0;a:0,worker|a:1"));
   book.serve(server(1), "announce", announcement(4711));
-  expect_error(ErrorKind::InvalidArgument, "there is a ps/0 already: ps/0 (host here, pid 101)",
+  expect_error(ErrorKind::InvalidArgument, "ps/0 is registered already: ps/0 (host here, pid 101)",
                [&] { book.serve(server(2), "announce", announcement(4712)); });
   EXPECT_EQ(port_in(book, "ps/0"), 4711);
   for (const char* stranger : {"ps/2", "worker/0", ""}) {
-    expect_error(ErrorKind::InvalidArgument, HasSubstr("in the chief's cluster"),
+    expect_error(ErrorKind::InvalidArgument, HasSubstr("the chief's cluster has no"),
                  [&] { port_in(book, stranger); });
   }
   expect_error(ErrorKind::InvalidArgument, HasSubstr("'pull'"),
@@ -100,7 +100,7 @@ TEST_F(OpenBook, lets_the_second_of_one_name_fail) {
   const Announcement first(server_, 4711);
   EXPECT_EQ(find(milliseconds(60000)), "127.0.0.1:4711");
   const Announcement second(server_, 4712);
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("there is a ps/0 already"), [&] {
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("ps/0 is registered already"), [&] {
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
     while (std::chrono::steady_clock::now() < deadline) {
       second.check();
@@ -114,7 +114,7 @@ TEST_F(OpenBook, lets_the_second_of_one_name_fail) {
 TEST_F(OpenBook, says_who_has_not_told_its_port) {
   expect_error(ErrorKind::Timeout, HasSubstr("worker/0 (127.0.0.1:"), [&] { find(milliseconds(100)); });
   const OpenAddressBook book(chief_);
-  expect_error(ErrorKind::Timeout, "ps/0 (127.0.0.1:0) has not told the chief its port",
+  expect_error(ErrorKind::Timeout, "ps/0 (127.0.0.1:0) has not reported its port to the chief",
                [&] { find(milliseconds(100)); });
 }
 

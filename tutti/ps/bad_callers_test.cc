@@ -1,6 +1,6 @@
-// What comes over the wire to a server that nobody has vetted: garbage, other protocols, calls cut short,
-// frames and messages with something wrong in them, and callers that do not listen. The server says what is
-// wrong or hangs up, does not grow, and serves whoever comes next.
+// Hostile input to a server over the network: garbage, other protocols, truncated calls, malformed frames and
+// messages, and callers that never read. The server answers with an error or closes the connection, does not
+// grow, and serves the next caller.
 #include <fstream>
 #include <future>
 #include <poll.h>
@@ -29,7 +29,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 constexpr size_t kMiB = size_t{1} << 20;
-// For anything that is going to happen on a busy machine.
+// A time within which anything happens, even on a busy machine.
 constexpr seconds kEventually{60};
 constexpr uint32_t kSeed = 20240607;
 
@@ -41,7 +41,7 @@ size_t resident_bytes() {
   return resident * static_cast<size_t>(sysconf(_SC_PAGESIZE));
 }
 
-// Passes on what a caller and a host say to each other, and keeps the caller's part of it.
+// Relays the bytes between a caller and a host, and records those of the caller.
 class Recorder {
  public:
   explicit Recorder(int host) : listener_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
@@ -63,7 +63,7 @@ class Recorder {
   Recorder& operator=(const Recorder&) = delete;
 
   int port() const { return port_; }
-  // When the caller has hung up.
+  // Waits until the caller has closed the connection.
   std::string recorded() {
     thread_.join();
     return recorded_;
@@ -97,7 +97,7 @@ class Recorder {
 
 class BadCallers : public ::testing::Test {
  protected:
-  // A good caller is served afterwards, and memory is what it was.
+  // Checks that a good caller is still served, and that memory has not grown.
   ~BadCallers() override {
     rpc::Channel channel(address_);
     EXPECT_NO_THROW({
@@ -108,7 +108,7 @@ class BadCallers : public ::testing::Test {
     EXPECT_LT(resident_bytes(), resident_before_ + 256 * kMiB);
   }
 
-  // What good callers say, each with the method it belongs to.
+  // Valid messages, each with its method.
   static std::vector<std::pair<std::string, rpc::Message>> good_messages() {
     Json with_step = brief();
     with_step["step"] = 0;
@@ -118,6 +118,8 @@ class BadCallers : public ::testing::Test {
     progress["progress"] = {{"fit", 0}};
     Json fits = brief();
     fits["fits"] = 0;
+    Json snapshot = with_step;
+    snapshot["pushes"] = {{0, 0}};
     Json key = brief();
     key["key"] = "k";
     rpc::Message sync = push_of_step(0, 0.5);
@@ -134,7 +136,10 @@ class BadCallers : public ::testing::Test {
             {"push", async},
             {"scale", {scale, {}}},
             {"enter", {with_step, {}}},
-            {"snapshot", {brief(), {}}},
+            {"go_on", {brief(), {}}},
+            {"hold", {brief(), {}}},
+            {"release", {brief(), {}}},
+            {"snapshot", {snapshot, {}}},
             {"note", {{{"key", "k"}, {"value", {1, 2}}}, {}}},
             {"read", {key, {}}},
             {"progress", {progress, {}}},
@@ -146,7 +151,7 @@ class BadCallers : public ::testing::Test {
   }
   static Json brief() { return {{"run", "r"}, {"patience", 1}}; }
 
-  // On a run that has begun, of either kind. An answer, or an error that says more than that there is one.
+  // Calls a method of a run that has begun. Accepts an answer, or an error that states a reason.
   void say(rpc::Channel& channel, const std::string& method, const rpc::Message& message) {
     try {
       channel.call(method, message, {.timeout = kEventually});
@@ -168,7 +173,7 @@ class BadCallers : public ::testing::Test {
     return stream;
   }
 
-  std::mt19937 random_{kSeed};  // NOLINT(bugprone-random-generator-seed): the same ones every time
+  std::mt19937 random_{kSeed};  // NOLINT(bugprone-random-generator-seed): reproducible
   int cases_ = 0;
   Service service_{Log(LogLevel::Off)};
   const rpc::Host host_{{.memory = 64 * kMiB}, service_};
@@ -176,7 +181,7 @@ class BadCallers : public ::testing::Test {
   const size_t resident_before_ = resident_bytes();
 };
 
-// In every head, every field in turn is left out and replaced by everything that it cannot be.
+// Omits every field of every head in turn, and replaces it by every kind of invalid value.
 TEST_F(BadCallers, with_heads_that_make_no_sense) {
   const std::vector<Json> nonsense = {nullptr,
                                       true,
@@ -242,7 +247,7 @@ TEST_F(BadCallers, with_pieces_that_are_not_those) {
   }
 }
 
-// A number of pieces, a size, a place, a length: some bytes of the frame are others.
+// Overwrites some bytes of valid frames: numbers of pieces, sizes, offsets and lengths.
 TEST_F(BadCallers, with_frames_that_lie) {
   std::vector<std::string> frames;
   for (const auto& [method, message] : good_messages()) {
@@ -278,7 +283,7 @@ TEST_F(BadCallers, with_frames_that_lie) {
   }
 }
 
-// The bytes of a good caller, from HTTP/2's first word on: cut off anywhere, changed anywhere, mixed.
+// Takes the bytes of a valid connection, from the HTTP/2 preface on, and truncates, changes or mixes them.
 TEST_F(BadCallers, with_http_2_that_is_none) {
   std::string good;
   {
@@ -320,7 +325,7 @@ TEST_F(BadCallers, of_another_kind) {
   }
 }
 
-// Many questions, and nobody to take the answers: only who asks waits for that.
+// Callers that send many requests and never read the answers: only they have to wait.
 TEST_F(BadCallers, that_do_not_listen) {
   constexpr int64_t kElements = 2 << 20;
   const torch::Tensor values = torch::ones({kElements});

@@ -11,6 +11,7 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
+#include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 #include "tutti/cluster/roles.h"
 #include "tutti/params/optimizer_state.h"
@@ -24,7 +25,7 @@ using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 using Tensors = std::vector<torch::Tensor>;
 
-// Not to be guessed, and not twice.
+// Returns a random, unique name of a run.
 std::string new_run() {
   std::random_device random;
   return fmt::format("{:08x}{:08x}", random(), random());
@@ -58,7 +59,7 @@ Client::~Client() = default;
 
 Json Client::head() const { return {{"run", run_}, {"patience", peers_.timeout().count()}}; }
 
-// What comes back is written into these.
+// Calls a server and writes the pieces of its answer into `into`.
 Json Client::call(size_t server, const char* method, const rpc::Message& request, const Tensors& into,
                   rpc::CallOptions options) {
   const Places places(into);
@@ -122,7 +123,7 @@ Tensors Client::own_values() const {
   return values;
 }
 
-// Where what a server sends back goes.
+// Returns the tensors into which a server's answer is written.
 Tensors Client::places(size_t server, const Tensors& values, const Extras& extras) const {
   Tensors places = parts_of(server, values);
   if (server > 0) return places;
@@ -167,7 +168,7 @@ void Client::begin(const RunOptions& options, const Standing& standing, const Op
 
 Client::Standing Client::join(const std::vector<std::string>& plan) {
   constexpr milliseconds kPause{100};
-  const auto deadline = Clock::now() + peers_.start_timeout();
+  const auto deadline = deadline_after(peers_.start_timeout());
   for (;; std::this_thread::sleep_for(kPause)) {
     const std::vector<Json> answers =
         join_each(plan, std::chrono::ceil<milliseconds>(deadline - Clock::now()));
@@ -177,9 +178,8 @@ Client::Standing Client::join(const std::vector<std::string>& plan) {
     if (one_run) return {.step = number_in(answers[0], "step"), .progress = answers[0].at("progress")};
     if (Clock::now() >= deadline) {
       fail(ErrorKind::Timeout,
-           "the parameter servers are not in one run: one has started anew, and the chief has not set the "
-           "others "
-           "back within {:g} s (--start-timeout)",
+           "the parameter servers are not in the same run: one was restarted, and the chief has not restored "
+           "the others within {:g} s (--start-timeout)",
            context_.flags().start_timeout);
     }
   }
@@ -189,24 +189,47 @@ std::vector<Json> Client::join_each(const std::vector<std::string>& plan, millis
   std::vector<Json> answers(peers_.size());
   const rpc::Message message{
       {{"rank", context_.rank()}, {"plan", plan}, {"patience", std::max(wait, milliseconds(1)).count()}}, {}};
+  rpc::CallOptions options = peers_.patience("to join");
+  options.timeout += wait;
+  const auto join_one = [&](size_t i) { answers[i] = peers_.call(i, "join", message, options).head; };
+  // If two tasks have the same index, the first server accepts one; the other does not reach the other
+  // servers.
+  try {
+    join_one(0);
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::InvalidArgument || error.kind() == ErrorKind::Overloaded)
+      hear_from_others(join_one);
+    throw;
+  }
   peers_.for_all([&](size_t i) {
-    rpc::CallOptions options = peers_.patience("to join");
-    options.timeout += wait;
-    answers[i] = peers_.call(i, "join", message, options).head;
+    if (i > 0) join_one(i);
   });
   return answers;
 }
 
-// Of servers that make a step together some may have made it, and some not: then as it was before.
+// If the first server refuses the run as a whole, and not only this task, joins the other servers too, so
+// that they end the run as well and their waiting callers get the error.
+void Client::hear_from_others(const std::function<void(size_t)>& join_one) {
+  try {
+    if (peers_.call(0, "state", {}, peers_.patience("its state")).head.at("begun").get<bool>()) return;
+    peers_.for_all([&](size_t i) {
+      if (i > 0) join_one(i);
+    });
+  } catch (const Error&) {
+    // The caller rethrows the error of the first server.
+  }
+}
+
+// ps-sync: some servers may have made a step that others have not; in that case pulls the values before it.
 int64_t Client::pull(int64_t at_least) {
   if (!in_step_) return pull_at({});
-  const auto deadline = Clock::now() + peers_.timeout();
+  const auto deadline = deadline_after(peers_.timeout());
   for (int64_t step = std::max(common_step(), at_least);;) {
     try {
       return pull_at(step);
     } catch (const Error& error) {
-      // Steps that do without this worker go on: one server may have left this one behind when another has
-      // given what it had then.
+      // With backup workers, steps go on without this one: after common_step(), a server may already have
+      // dropped the values of that step.
       if (error.kind() != ErrorKind::PeerLost || !peers_.are_connected() || Clock::now() >= deadline) throw;
       const int64_t now = common_step();
       if (now <= step) throw;
@@ -215,7 +238,7 @@ int64_t Client::pull(int64_t at_least) {
   }
 }
 
-// The last one that all of them have come to; -1 where they are not in this run.
+// Returns the last step that all servers have reached, or -1 if one of them is not in this run.
 int64_t Client::common_step() {
   int64_t step = std::numeric_limits<int64_t>::max();
   for (const Json& state : states_of_all())
@@ -260,11 +283,11 @@ void Client::scale(int64_t step, double factor) {
   });
 }
 
-// The first server decides alone. Whoever has lost another one enters no step any more, and waits for us to
-// begin anew: so now and then we look whether all are there.
+// Only the first server decides. A worker that has lost another server enters no more steps and waits until
+// all join again; therefore checks every half second that all servers are still in the run.
 std::optional<int64_t> Client::enter(int64_t step) {
   constexpr milliseconds kBetweenLooks{500};
-  const auto deadline = Clock::now() + peers_.timeout();
+  const auto deadline = deadline_after(peers_.timeout());
   rpc::Message message{head(), {}};
   message.head["step"] = step;
   for (;;) {
@@ -278,8 +301,8 @@ std::optional<int64_t> Client::enter(int64_t step) {
     }
     if (!peers_.are_connected() || common_step() < 0) {
       fail(ErrorKind::PeerLost,
-           "no step {} with this worker: a parameter server has lost its part, or all were set back to a "
-           "checkpoint",
+           "step {} cannot be made with this worker: a parameter server has lost its part, or all were "
+           "restored from a checkpoint",
            step);
     }
   }
@@ -296,27 +319,69 @@ Client::Applied Client::push_asynchronous(const Update& update, const Tensors& v
     if (update.learning_rate) message.head["rate"] = *update.learning_rate;
     return call(i, "push", message, places(i, values, extras), peers_.patience("gradients", step_));
   };
-  // The first server counts: what it refuses, nobody is asked to apply.
-  const Json answer = push_to(0);
-  const Applied applied{answer.at("made").get<bool>(), answer.value("made_step", int64_t{-1}),
-                        number_in(answer, "step")};
+  // Server 0 is asked first: if it refuses the update, no other server is asked to apply it.
+  std::vector<Json> answers(peers_.size());
+  const Json& answer = answers[0] = push_to(0);
+  Applied applied{answer.at("made").get<bool>(), answer.value("made_step", int64_t{-1}),
+                  number_in(answer, "step")};
   peers_.for_all([&](size_t i) {
     if (i == 0) return;
     if (applied.made) {
-      push_to(i);
+      answers[i] = push_to(i);
       return;
     }
-    call(i, "pull", {head(), {}}, places(i, values, extras), peers_.patience("the parameters"));
+    answers[i] = call(i, "pull", {head(), {}}, places(i, values, extras), peers_.patience("the parameters"));
   });
   step_ = applied.now;
+  // Waits only now that all servers have the update, so that a snapshot in the meantime is consistent.
+  const auto is_ahead = [](const Json& each) { return each.value("too_far_ahead", false); };
+  if (std::none_of(answers.begin(), answers.end(), is_ahead)) return applied;
+  peers_.for_all([&](size_t i) {
+    if (!is_ahead(answers[i])) return;
+    peers_.call(i, "go_on", {head(), {}}, peers_.patience("the slowest worker", applied.step));
+    answers[i] = call(i, "pull", {head(), {}}, places(i, values, extras), peers_.patience("the parameters"));
+  });
+  step_ = applied.now = number_in(answer, "step");
   return applied;
 }
 
-Client::Snapshot Client::snapshot() {
+// Returns nullopt if a server was ahead of the others, because a worker was lost in the middle of a step; the
+// worker that replaces it will complete the step.
+std::optional<std::vector<rpc::Message>> Client::try_to_snapshot() {
+  rpc::Message request{head(), {}};
   std::vector<rpc::Message> answers(peers_.size());
-  peers_.for_all([&](size_t i) {
-    answers[i] = peers_.call(i, "snapshot", {head(), {}}, peers_.patience("a snapshot"));
+  const auto release = [&] { peers_.call(0, "release", {head(), {}}, peers_.patience("to go on")); };
+  request.head.update(peers_.call(0, "hold", request, peers_.patience("a snapshot")).head);
+  try {
+    peers_.for_all(
+        [&](size_t i) { answers[i] = peers_.call(i, "snapshot", request, peers_.patience("a snapshot")); });
+  } catch (const Error&) {
+    try {
+      release();
+    } catch (const Error&) {
+      // The server is lost too, so it holds no updates back.
+    }
+    throw;
+  }
+  release();
+  const bool is_ahead = std::any_of(answers.begin(), answers.end(), [](const rpc::Message& answer) {
+    return answer.head.value("is_ahead", false);
   });
+  return is_ahead ? std::nullopt : std::optional(std::move(answers));
+}
+
+Client::Snapshot Client::snapshot() {
+  constexpr milliseconds kPause{100};
+  const auto deadline = Clock::now() + peers_.timeout();
+  std::optional<std::vector<rpc::Message>> found = try_to_snapshot();
+  for (; !found; found = try_to_snapshot()) {
+    if (Clock::now() >= deadline)
+      fail(ErrorKind::Timeout,
+           "no snapshot of the parameter servers: some have made a step that the others have not, because a "
+           "worker was lost in the middle of it and nobody has taken its place");
+    std::this_thread::sleep_for(kPause);
+  }
+  const std::vector<rpc::Message>& answers = *found;
   Snapshot snapshot{
       .step = number_in(answers[0].head, "step"), .progress = answers[0].head.at("progress"), .state = {}};
   for (size_t i = 0; i < peers_.size(); ++i) {
@@ -329,6 +394,15 @@ Client::Snapshot Client::snapshot() {
     for (const Optimizer::Slot& slot : state.slots) put(snapshot.state, parameters_, slot);
   }
   return snapshot;
+}
+
+void Client::agree(const std::string& key, const std::vector<std::string>& lines) {
+  peers_.for_all([&](size_t i) {
+    rpc::Message message{head(), {}};
+    message.head["key"] = key;
+    message.head["plan"] = lines;
+    peers_.call(i, "agree", message, peers_.patience("the plan"));
+  });
 }
 
 void Client::note(const std::string& key, const Json& value) {
@@ -350,6 +424,8 @@ Json Client::read_with(Json head, const std::string& key) {
   message.head["patience"] = number_in(message.head, "patience") * kTimeouts;
   rpc::CallOptions options = peers_.patience(key.c_str());
   options.timeout *= kTimeouts;
+  // Readers also wait while the chief writes a checkpoint, which may take long.
+  options.give_up = {};
   return peers_.call(0, "read", message, options).head.at("value");
 }
 
@@ -370,13 +446,24 @@ void Client::finish(int64_t fits) {
 }
 
 void Client::await_others(int64_t fits) {
+  constexpr milliseconds kBetweenLooks{500};
+  const auto begin = Clock::now();
+  const auto deadline = begin + peers_.timeout();
   rpc::Message message{head(), {}};
   message.head["fits"] = fits;
-  try {
-    peers_.call(0, "await_finish", message, peers_.patience("the last updates"));
-  } catch (const Error& error) {
-    if (error.kind() != ErrorKind::Timeout) throw;
-    context_.log().warning("going on without them: {}", error.what());
+  message.head["patience"] = std::min(kBetweenLooks, peers_.timeout()).count();
+  rpc::CallOptions options = peers_.patience("the last updates");
+  options.give_up = {};
+  for (;;) {
+    try {
+      peers_.call(0, "await_finish", message, options);
+      return;
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::Timeout) throw;
+      if (Clock::now() < deadline && !peers_.gives_up(begin)) continue;
+      context_.log().warning("going on without them: {}", error.what());
+      return;
+    }
   }
 }
 

@@ -3,10 +3,12 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tutti/base/json.h"
@@ -19,103 +21,113 @@
 
 namespace tutti::ps {
 
-// Memory for parameters, gradients and what else is sent: servers of this machine see it, and nothing of it
-// is copied on the way to them.
+// Returns an allocator for parameters, gradients and other tensors that are sent. Servers on the same machine
+// map this memory, so that tensors are not copied on the way to them.
 Allocate arena_allocator(std::shared_ptr<rpc::Arena> arena);
 
-// What there is once, beside the parameters: kept by server 0.
+// Tensors that exist once, beside the parameters. Server 0 keeps them.
 struct Extras {
   std::vector<torch::Tensor> buffers = {};   // one-dimensional; summed over the lanes
-  std::vector<torch::Tensor> counters = {};  // any shape; taken over from one of the workers
+  std::vector<torch::Tensor> counters = {};  // any shape; copied from one of the workers
 };
 
-// How the chief wants steps to be made.
+// The chief's settings for the steps of a run.
 struct RunOptions {
   std::string strategy = "ps-async";  // or "ps-sync"
   int64_t lanes = 1;
   int64_t backup = 0;
   int64_t staleness = -1;
-  bool clipped = false;  // ps-sync: every step is scaled
+  bool clipped = false;  // ps-sync: every step calls scale()
   OptimizerOptions optimizer;
 };
 
-// A worker's side of the parameter servers: all of them as one. Values that come back are written into the
-// parameters, those of the extras into these. A server that is lost is a PeerLost, which names it; connect()
-// and join() again is what mends it. Not thread-safe.
+// A worker's connection to all parameter servers. Results are written into the parameters and the extras.
+// Throws PeerLost with the name of a server that was lost; after that, connect() and join() have to be called
+// again. Not thread-safe.
 class Client {
  public:
-  // The servers are those of the context's cluster. Context and parameters outlive the client.
+  // Uses the servers of the context's cluster. The context and the parameters must outlive the client.
   Client(const Context& context, Parameters& parameters, const Placement& placement,
          std::shared_ptr<rpc::Arena> arena);
   ~Client();
 
-  // Waits for all servers, and says every ten seconds for whom. Not longer than --start-timeout: then a
-  // Timeout names each that is missing, and why.
+  // Waits until all servers are connected, and logs every ten seconds which are missing. After
+  // --start-timeout, throws a Timeout that names each missing server and the reason.
   void connect() { peers_.connect(); }
 
-  // From begin() or pull() on.
+  // Sets a predicate that ends the wait for an answer with a Timeout (Peers::set_give_up).
+  void set_give_up(Peers::GiveUp give_up) { peers_.set_give_up(std::move(give_up)); }
+
+  // Takes effect with the next begin() or pull().
   void set_extras(const Extras& extras) { extras_ = extras; }
 
-  // Of what the servers have: where the run stands that they are all in. Nothing where they are in none, or
-  // not all in one.
+  // Returns the position of the run that all servers are in, or nullopt if a server is in no run or the
+  // servers are in different runs.
   struct Standing {
     int64_t step = 0;
     Json progress = Json::object();
     std::map<int64_t, int64_t> staleness = {};  // updates by the age of their values, in steps
-    int64_t dropped = 0;                        // gradients that came too late
+    int64_t dropped = 0;                        // gradients that arrived too late
   };
   std::optional<Standing> standing();
-  // What they have used of their cores so far, all together.
+  // Returns the CPU time that all servers together have used so far.
   double cpu_seconds();
-  // The furthest that any of them had come.
+  // Returns the highest step of any server at the last call of standing().
   int64_t furthest_step() const { return furthest_step_; }
 
-  // The chief: all servers begin, at this step, with the values that parameters and extras have.
+  // Chief only: starts a run on all servers, at the step of `standing` and with the values of parameters and
+  // extras.
   void begin(const RunOptions& options, const Standing& standing, const Optimizer::State& state,
              const std::vector<std::string>& plan);
-  // Everybody: once the chief has begun, on all servers. InvalidArgument: the plan is not the chief's.
+  // All workers: waits until the chief has begun the run on all servers. Throws InvalidArgument if the plans
+  // differ.
   Standing join(const std::vector<std::string>& plan);
 
-  // Takes over the newest values that all servers have, which are not older than of that step: it is waited
-  // for. Returns their step.
+  // Copies the newest values that all servers have into parameters and extras; waits until all servers have
+  // reached step `at_least`. Returns the step of the values.
   int64_t pull(int64_t at_least = 0);
 
-  // What this worker's lanes gave of a step: for each subtree that has data, by server, the server's parts,
-  // and those of the extras for server 0. Waits for all workers. The control words of all, one after the
-  // other.
+  // Contribution of this worker's lanes to a step: for each server, and for each subtree with data, the
+  // server's parts of the gradients, and for server 0 also the extras. push_synchronous() waits for all
+  // workers and returns the concatenated control words of all of them.
   struct Push {
     int64_t step = 0;
     std::optional<double> learning_rate = {};
     torch::Tensor word = {};
-    std::vector<std::vector<torch::Tensor>> pieces = {};  // [server], in the order that SyncStep wants
-    // The update is not made yet: the mean gradient comes back in the place of the values.
+    std::vector<std::vector<torch::Tensor>> pieces = {};  // [server], in the order that SyncStep expects
+    // If true, the servers return the mean gradient instead of the values and make no update until scale().
     bool scaled = false;
   };
   torch::Tensor push_synchronous(const Push& push, int64_t workers);
-  // Now it is, with the gradient times the factor, which is the same on all workers.
+  // Makes that update with the gradient multiplied by the factor, which must be the same on all workers.
   void scale(int64_t step, double factor);
-  // Where some may be left behind: how many are in this step with us, or nothing if it was made without us.
+  // If a step may leave workers behind: returns the number of workers in it, or nullopt if it was made
+  // without this one.
   std::optional<int64_t> enter(int64_t step);
 
-  // Gradients, one vector a block, that are applied as they are, unless `end` steps are made already.
+  // Gradients, one vector per block. A server applies them as they are, unless `end` steps have already been
+  // made.
   struct Update {
     const std::vector<torch::Tensor>& gradients;
     const Extras& changes;
-    int64_t of = 0;  // the step that the values stood at of which they are the gradients
+    int64_t of = 0;  // the step of the values that the gradients were computed from
     int64_t examples = 0;
-    int64_t end = -1;  // -1: no end
+    int64_t end = -1;  // -1: no limit
     std::optional<double> learning_rate = {};
   };
   struct Applied {
     bool made = false;
-    int64_t step = 0;  // which it was
-    int64_t now = 0;   // steps made, as far as the values show
+    int64_t step = 0;  // the index of the step that was made
+    int64_t now = 0;   // number of steps in the returned values
   };
-  // The newest values come back into `values`, one vector a block, and `extras`.
+  // The newest values are written into `values`, one vector per block, and into `extras`.
   Applied push_asynchronous(const Update& update, const std::vector<torch::Tensor>& values,
                             const Extras& extras);
 
-  // For a checkpoint: values and extras are taken over, and the whole of the optimiser's state.
+  // Takes a checkpoint: copies values and extras, and returns the complete state of the optimiser. The state
+  // is consistent: each step is in the parts of all servers or of none, and so is each asynchronous push,
+  // except for one whose worker died before it had pushed to all servers. Other workers wait meanwhile. A
+  // Timeout names the worker whose push is late.
   struct Snapshot {
     int64_t step = 0;
     Json progress = Json::object();
@@ -123,24 +135,27 @@ class Client {
   };
   Snapshot snapshot();
 
-  // From the chief to all workers, who wait for it, longer than for one another.
+  // Checks that all workers pass the same lines under this key; the first worker to arrive defines them.
+  // Throws InvalidArgument with the difference, on all workers of the run.
+  void agree(const std::string& key, const std::vector<std::string>& lines);
+  // note() passes a value from the chief to all workers; read() waits for it, ten times as long as --timeout.
   void note(const std::string& key, const Json& value);
   Json read(const std::string& key);
-  // What does not depend on which run the servers are in, or whether they are in any.
+  // Like read(), but works whichever run the servers are in, and also if they are in none.
   Json read_from_any_run(const std::string& key);
 
-  // The chief: what goes with the run, for whoever joins.
+  // Chief only: stores data with the run for workers that join later.
   void set_progress(const Json& progress);
-  // This worker's last update of so many fits is in.
+  // Tells the servers that this worker has pushed its last update of this number of fits.
   void finish(int64_t fits);
-  // The chief: so is that of everybody else. One that is gone and does not come back is not waited for.
+  // Chief only: waits until the other workers have done so too, but not longer than --timeout (a warning).
   void await_others(int64_t fits);
-  // The chief: servers end when everybody has left.
+  // Chief only: tells the servers to end when all workers have left.
   void end();
-  // This worker does not come back: it is not waited for at the end.
+  // Tells the servers that this worker does not come back, so that they do not wait for it at the end.
   void leave();
 
-  // What a server has of the gradients: views into them.
+  // Returns views into a server's parts of the gradients.
   std::vector<torch::Tensor> gradients_of(int server) const;
   int servers() const { return static_cast<int>(peers_.size()); }
   const Placement& placement() const { return placement_; }
@@ -151,7 +166,9 @@ class Client {
   std::vector<Json> states_of_all();
   int64_t common_step();
   int64_t pull_at(std::optional<int64_t> step);
+  std::optional<std::vector<rpc::Message>> try_to_snapshot();
   std::vector<Json> join_each(const std::vector<std::string>& plan, std::chrono::milliseconds wait);
+  void hear_from_others(const std::function<void(size_t)>& join_one);
   Json read_with(Json head, const std::string& key);
   Json head() const;
   std::vector<torch::Tensor> parts_of(size_t server, const std::vector<torch::Tensor>& blocks) const;
@@ -163,7 +180,7 @@ class Client {
   const Context& context_;
   Parameters& parameters_;
   const Placement placement_;
-  const bool in_step_;  // servers make every step together
+  const bool in_step_;  // ps-sync: all servers make each step together
   Extras extras_;
   std::vector<std::vector<Placement::Part>> parts_;  // of each server
   std::string run_;

@@ -9,18 +9,18 @@
 
 namespace tutti {
 
-// Serves modules to other tasks, who use them as parts of their own models (remote_module.h):
+// Serves modules to other tasks, which use them as parts of their own models (remote_module.h):
 //   tutti::ModuleServer server(context);
 //   server.add("tail", tail, torch::optim::AdamOptions(1e-3));
 //   server.join();
 // Listens at this task's own address of the cluster, from the constructor on. Not thread-safe.
 class ModuleServer {
  public:
-  // The context outlives it. A task that has no address in the cluster is an InvalidArgument.
+  // The context must outlive the server. A task without an address in the cluster is an InvalidArgument.
   explicit ModuleServer(const Context& context, const ps::GraphLimits& limits = {});
 
-  // The module's parameters move into flat vectors (Parameters), and the optimiser updates them where a
-  // client says step(). All are added before join().
+  // Moves the module's parameters into flat vectors (Parameters); the optimiser updates them when a client
+  // calls step(). All modules have to be added before join().
   template <class Net>
   void add(const std::string& name, const Net& net, const OptimizerOptions& optimizer) {
     add(name, make_served(net), optimizer);
@@ -29,8 +29,8 @@ class ModuleServer {
     service_.add(name, module, optimizer);
   }
 
-  // Serves until a client has said end() and all have left. Where nobody comes for --start-timeout: Timeout,
-  // or PeerLost if somebody was there, who has left without a word.
+  // Serves until a client has called end() and all clients have left. Throws Timeout if no client connects
+  // within --start-timeout, or PeerLost if a client left without end() and none has connected since then.
   void join();
 
   // HOST:PORT.

@@ -58,11 +58,11 @@ struct Roots {
   Tensors gradients;
 };
 
-// The outputs of whose gradients there are any.
+// Selects the outputs for which a gradient was received.
 Roots roots_of(const Tensors& outputs, const Tensors& gradients) {
   if (gradients.size() != outputs.size())
-    fail(ErrorKind::InvalidArgument, "{} gradients came, where {} outputs have one", gradients.size(),
-         outputs.size());
+    fail(ErrorKind::InvalidArgument, "{} gradients were received for {} outputs that need one",
+         gradients.size(), outputs.size());
   Roots roots;
   for (size_t i = 0; i < outputs.size(); ++i) {
     if (!gradients[i].defined()) continue;
@@ -72,7 +72,7 @@ Roots roots_of(const Tensors& outputs, const Tensors& gradients) {
   return roots;
 }
 
-// Adds up in the parameters too; returns the gradients of those inputs that have one.
+// Also accumulates into the parameters' gradients. Returns the gradients of the inputs.
 Tensors backward_to_all(const Roots& roots, const Tensors& inputs, bool retain) {
   torch::autograd::backward(roots.outputs, roots.gradients, retain);
   Tensors gradients;
@@ -115,9 +115,10 @@ void ModuleService::add(const std::string& name, const ServedModule& module,
                         const OptimizerOptions& optimizer) {
   require_on_cpu(name, module);
   const Lock lock(mutex_);
-  if (open_) fail(ErrorKind::InvalidArgument, "'{}' comes too late: add modules before join()", name);
+  if (open_) fail(ErrorKind::InvalidArgument, "'{}' was added too late: add modules before join()", name);
   if (modules_.contains(name))
-    fail(ErrorKind::InvalidArgument, "there is a module '{}' already: give each a name of its own", name);
+    fail(ErrorKind::InvalidArgument, "there is already a module '{}': give each module a name of its own",
+         name);
   modules_.emplace(name, std::make_unique<Served>(name, module, optimizer));
 }
 
@@ -134,12 +135,11 @@ rpc::Message ModuleService::serve(const rpc::Caller& caller, const std::string& 
   } catch (const Error& error) {
     throw Error(error.kind(), fmt::format("{}: {}: {}", task_, method, error.what()));
   } catch (const Json::exception& error) {
-    fail(ErrorKind::InvalidArgument, "{}: {}: the message does not make sense: {}", task_, method,
-         error.what());
+    fail(ErrorKind::InvalidArgument, "{}: {}: the message is malformed: {}", task_, method, error.what());
   } catch (const c10::Error& error) {
     fail(ErrorKind::InvalidArgument, "{}: {}: {}", task_, method, first_line(error.what_without_backtrace()));
   } catch (const std::bad_alloc&) {
-    fail(ErrorKind::Overloaded, "{}: {}: no memory", task_, method);
+    fail(ErrorKind::Overloaded, "{}: {}: out of memory", task_, method);
   } catch (const std::exception& error) {
     fail(ErrorKind::InvalidArgument, "{}: {}: {}", task_, method, first_line(error.what()));
   }
@@ -154,11 +154,12 @@ rpc::Message ModuleService::dispatch(const rpc::Caller& caller, const std::strin
       {"load", &ModuleService::load},           {"end", &ModuleService::end}};
   if (method == "attach") return attach(caller, request.head);
   const auto found = kMethods.find(method);
-  if (found == kMethods.end()) fail(ErrorKind::InvalidArgument, "a server of modules does not know how to");
+  if (found == kMethods.end())
+    fail(ErrorKind::InvalidArgument, "the module server does not support this request");
   Served& served = module_of(caller);
   forget(caller, request.head);
   const std::lock_guard lock(compute_);
-  // As many threads as the program has asked for: a thread that is new to LibTorch has not heard of it.
+  // A thread that is new to LibTorch does not know the number of threads that the program has set.
   at::init_num_threads();
   return (this->*found->second)({caller.id, served, request});
 }
@@ -173,7 +174,7 @@ rpc::Message ModuleService::attach(const rpc::Caller& caller, const Json& head) 
   changed_.wait_for(lock, patience, [&] { return open_ || !callers_.contains(caller.id); });
   if (!open_) {
     callers_.erase(caller.id);
-    fail(ErrorKind::Timeout, "it has not added its modules within {:g} s: look at its log",
+    fail(ErrorKind::Timeout, "the task has not added its modules within {:g} s: look at its log",
          seconds(patience));
   }
   const auto found = modules_.find(name);
@@ -182,7 +183,7 @@ rpc::Message ModuleService::attach(const rpc::Caller& caller, const Json& head) 
     changed_.notify_all();
     std::vector<std::string> names;
     for (const auto& [each, served] : modules_) names.push_back(each);
-    fail(ErrorKind::InvalidArgument, "it has no module '{}', but {}{}", name,
+    fail(ErrorKind::InvalidArgument, "the task has no module '{}', but {}{}", name,
          names.empty() ? "none at all" : fmt::format("'{}'", fmt::join(names, "', '")),
          did_you_mean(name, names));
   }
@@ -225,7 +226,7 @@ rpc::Message ModuleService::forward(const Call& call) {
   return answer;
 }
 
-// The module's forward; of the graph, what goes in, and how much memory it takes.
+// Runs the module's forward. Stores the inputs and the memory of the graph in `graph`.
 ModuleService::Tensors ModuleService::run(const Call& call, Graph& graph, bool wants_graph, Reader& reader) {
   const Json& head = call.request.head;
   const compat::CountedAllocations allocations;
@@ -239,7 +240,7 @@ ModuleService::Tensors ModuleService::run(const Call& call, Graph& graph, bool w
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (!wants_graph || !gradients[i]) continue;
     inputs[i].set_requires_grad(true);
-    // What the module may change in place, which a leaf is not.
+    // The module may change its input in place, which a leaf does not allow.
     arguments[i] = inputs[i].clone();
   }
   const Tensors outputs = call.served.module.forward(arguments);
@@ -289,7 +290,7 @@ rpc::Message ModuleService::sha256(const Call& call) {
   return answer;
 }
 
-// Copies: the answer leaves when somebody else may compute already.
+// Clones the tensors, because the answer is sent after the lock on computations is released.
 rpc::Message ModuleService::state(const Call& call) {
   rpc::Message answer;
   std::vector<std::string> names;
@@ -327,8 +328,8 @@ void ModuleService::require_room() const {
   const Lock lock(mutex_);
   if (graphs_.size() < limits_.graphs && graph_bytes_ < limits_.bytes) return;
   fail(ErrorKind::Overloaded,
-       "{} forwards wait for their backward and hold {}, which is as much as is kept: let go of outputs that "
-       "need none, or call forward under torch::NoGradGuard",
+       "{} forwards wait for their backward and hold {}, which is the limit: release outputs that need no "
+       "backward, or call forward under torch::NoGradGuard",
        graphs_.size(), human_bytes(static_cast<uint64_t>(graph_bytes_)));
 }
 
@@ -337,8 +338,8 @@ int64_t ModuleService::keep(std::shared_ptr<const Graph> graph) {
   if (!callers_.contains(graph->caller)) fail(ErrorKind::PeerLost, "the caller is gone");
   if (graph_bytes_ + graph->bytes > limits_.bytes) {
     fail(ErrorKind::Overloaded,
-         "its graph takes {}, where {} of {} are taken already: take smaller batches, let go of outputs that "
-         "need no backward, or call forward under torch::NoGradGuard",
+         "the graph needs {}, but {} of {} are taken already: use smaller batches, release outputs that need "
+         "no backward, or call forward under torch::NoGradGuard",
          human_bytes(static_cast<uint64_t>(graph->bytes)), human_bytes(static_cast<uint64_t>(graph_bytes_)),
          human_bytes(static_cast<uint64_t>(limits_.bytes)));
   }
@@ -366,7 +367,7 @@ void ModuleService::drop(const Lock& /*lock*/, int64_t id) {
 
 void ModuleService::forget(const rpc::Caller& caller, const Json& head) {
   if (!head.contains("forget")) return;
-  std::vector<std::shared_ptr<const Graph>> forgotten;  // which end when the lock is free again
+  std::vector<std::shared_ptr<const Graph>> forgotten;  // destroyed after the lock is released
   const Lock lock(mutex_);
   for (const int64_t id : head.at("forget").get<std::vector<int64_t>>()) {
     const auto found = graphs_.find(id);
@@ -396,10 +397,11 @@ void ModuleService::await_end(milliseconds patience) {
     changed_.wait(lock, [&] { return done() || callers_.empty(); });
     if (changed_.wait_for(lock, patience, [&] { return done() || !callers_.empty(); })) continue;
     if (last_.empty())
-      fail(ErrorKind::Timeout, "{}: nobody has come for its modules within {:g} s (--start-timeout)", task_,
-           seconds(patience));
+      fail(ErrorKind::Timeout, "{}: no client has connected to its modules within {:g} s (--start-timeout)",
+           task_, seconds(patience));
     fail(ErrorKind::PeerLost,
-         "{}: {} has left without end(), and nobody has come for {:g} s (--start-timeout): look at its log",
+         "{}: {} has left without end(), and no client has connected for {:g} s (--start-timeout): look at "
+         "the log of that client",
          task_, last_, seconds(patience));
   }
 }

@@ -18,44 +18,45 @@
 
 namespace tutti::ps {
 
-// What forwards whose backward is still to come may hold, those of all clients together. A forward beyond it
-// is refused as Overloaded.
+// Limits on the graphs, of all clients together, that are kept until their backward. A forward beyond them is
+// refused with Overloaded.
 struct GraphLimits {
   size_t graphs = 4096;
   int64_t bytes = int64_t{4} << 30;
 };
 
-// Modules that clients on other tasks use as parts of theirs. A connection is of one module:
-//   attach     waits until all modules are added; answers what the module is
-//   forward    inputs, and the state of the client's generator, so that dropout draws what it would draw
-//              there; answers the outputs and the state after it. Keeps the graph where the client wants one
-//   backward   gradients of the outputs of a graph; answers those of its inputs. Those of the parameters add
-//              up here. The graph is gone then, unless the client retains it
+// Serves modules that clients on other tasks use as parts of their models. Each connection uses one module:
+//   attach     waits until all modules are added; returns the module's plan and the optimiser's name
+//   forward    takes inputs and the state of the client's generator, so that dropout draws the same
+//              numbers as on the client; returns outputs and the new state. Keeps the graph on request
+//   backward   takes gradients of the outputs of a graph and returns those of its inputs; gradients of the
+//              parameters are accumulated here. Drops the graph unless the client retains it
 //   zero_grad, step, sha256
-//   state, load  parameters, buffers and what the optimiser has learnt, by name
-//   end        the job is done when everybody has left
-// Every request may name graphs to be forgotten; those of a connection that ends are forgotten. What is
-// computed is computed one after the other. Thread-safe.
+//   state, load  parameters, buffers and the optimiser's state, by name
+//   end        ends the job when all clients have left
+// Every request may name graphs to drop; the graphs of a closed connection are dropped as well. Computations
+// run one at a time. Thread-safe.
 class ModuleService final : public rpc::Service {
  public:
-  // `task` is who serves, for errors.
+  // `task` is the name of the serving task, for error messages.
   explicit ModuleService(std::string task, const GraphLimits& limits = {});
 
-  // Before open(). InvalidArgument: the name is taken, or the module is not on the CPU.
+  // To be called before open(). Throws InvalidArgument if the name is taken, Unimplemented if the module is
+  // not on the CPU.
   void add(const std::string& name, const ServedModule& module, const OptimizerOptions& optimizer);
-  // All modules are there.
+  // Announces that all modules have been added.
   void open();
 
   rpc::Message serve(const rpc::Caller& caller, const std::string& method,
                      const rpc::Message& request) override;
   void gone(const rpc::Caller& caller) override;
 
-  // Returns when a client has said end() and all have left. Timeout or PeerLost: nobody was there for so
-  // long.
+  // Returns when a client has called end() and all clients have left. Throws Timeout if no client ever
+  // attached, or PeerLost if all have left without end(), and none has connected for `patience`.
   void await_end(std::chrono::milliseconds patience);
-  // Connections, those included that wait for open().
+  // Returns the number of connections, including those that wait for open().
   size_t callers() const;
-  // What is kept for backwards to come.
+  // Return the number and the memory of the graphs that are kept for a backward.
   size_t graphs() const;
   int64_t graph_bytes() const;
 
@@ -74,7 +75,7 @@ class ModuleService final : public rpc::Service {
   struct Graph {
     uint64_t caller = 0;
     Tensors inputs = {};
-    Tensors outputs = {};  // those that have a gradient
+    Tensors outputs = {};  // those that require a gradient
     int64_t bytes = 0;
   };
   struct Call {
@@ -109,9 +110,9 @@ class ModuleService final : public rpc::Service {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::map<std::string, std::unique_ptr<Served>> modules_;  // all below: guarded by mutex_
-  std::map<uint64_t, Served*> callers_;                     // that are attached
+  std::map<uint64_t, Served*> callers_;                     // attached callers; null while attach waits
   std::map<int64_t, std::shared_ptr<const Graph>> graphs_;
-  std::string last_;  // who has left last
+  std::string last_;  // the client that attached last
   int64_t graph_bytes_ = 0;
   int64_t graphs_so_far_ = 0;
   bool open_ = false;

@@ -1,4 +1,4 @@
-// The service of modules without a network: what it makes of messages, sensible ones and others.
+// Tests the module service without a network, with valid and invalid messages.
 #include "tutti/ps/module_service.h"
 
 #include <thread>
@@ -143,12 +143,13 @@ TEST_F(ModuleServiceOf, is_attached_to_by_name_once_all_modules_are_there) {
                [&] { call(1, "attach", attach("tial")); });
   expect_error(ErrorKind::InvalidArgument, HasSubstr("worker/1 (host here, pid 101) has not attached"),
                [&] { call(1, "step"); });
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("does not know how to"), [&] { call(0, "dance"); });
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("does not support this request"),
+               [&] { call(0, "dance"); });
 }
 
 TEST_F(ModuleServiceOf, wakes_who_waits_to_attach_when_it_leaves) {
   std::thread waiting([&] { EXPECT_THROW(call(0, "attach", attach("tail", 3600000)), Error); });
-  // Either before or in the middle of it.
+  // gone() may come before or during the wait in attach.
   while (service_.callers() == 0) {
   }
   service_.gone(caller(0));
@@ -181,7 +182,7 @@ TEST_F(ModuleServiceOf, says_what_the_module_says_of_wrong_shapes) {
   });
 }
 
-// Whatever is left out or replaced: an error, and it goes on.
+// Each missing or replaced field gives an error, and the service goes on.
 TEST_F(ModuleServiceOf, refuses_messages_that_make_no_sense) {
   attach_all({0});
   const std::vector<Json> nonsense = {
@@ -247,7 +248,7 @@ TEST_F(ModuleServiceOf, is_done_when_all_have_left_after_the_end) {
 
 TEST_F(ModuleServiceOf, names_who_has_left_without_a_word) {
   constexpr std::chrono::milliseconds kShort{1};
-  expect_error(ErrorKind::Timeout, HasSubstr("nobody has come"), [&] { service_.await_end(kShort); });
+  expect_error(ErrorKind::Timeout, HasSubstr("no client has connected"), [&] { service_.await_end(kShort); });
   attach_all({3});
   service_.gone(caller(3));
   expect_error(ErrorKind::PeerLost, HasSubstr("worker/3 (host here, pid 103) has left without end()"),

@@ -23,11 +23,11 @@ std::vector<const Parameters::View*> all_views(const Parameters& parameters) {
 
 std::string steps_name(const Optimizer& optimizer) { return optimizer.name() + "/steps"; }
 
-// Takes it out of the state.
+// Removes the tensor from the state and returns it.
 torch::Tensor take(NamedTensors& state, const std::string& name) {
   const auto found = state.find(name);
   if (found == state.end())
-    fail(ErrorKind::InvalidArgument, "the state has no {}: it is of another module or optimiser", name);
+    fail(ErrorKind::InvalidArgument, "the state has no {}: it belongs to another module or optimiser", name);
   const torch::Tensor tensor = found->second;
   state.erase(found);
   return tensor;
@@ -39,7 +39,7 @@ void require_alike(const std::string& name, const torch::Tensor& given, const to
          describe(own));
 }
 
-// Of what is left of the state, all of which has to be the optimiser's.
+// Converts the rest of the state, which has to consist of the optimiser's slots.
 std::vector<Optimizer::Slot> slots_of(const Parameters& parameters, const NamedTensors& state) {
   std::map<std::pair<std::string, size_t>, Optimizer::Slot> slots;
   for (const auto& [name, tensor] : state) {
@@ -49,7 +49,8 @@ std::vector<Optimizer::Slot> slots_of(const Parameters& parameters, const NamedT
       if (slash != std::string::npos && name.compare(slash + 1, std::string::npos, view.name) == 0)
         of = &view;
     }
-    if (of == nullptr) fail(ErrorKind::InvalidArgument, "the state has {}, which the module has not", name);
+    if (of == nullptr)
+      fail(ErrorKind::InvalidArgument, "the state has {}, which the module does not have", name);
     require_alike(name, tensor, of->tensor);
     const std::string slot = name.substr(0, slash);
     const auto [found, is_new] =
@@ -69,7 +70,7 @@ std::vector<Optimizer::Slot> slots_of(const Parameters& parameters, const NamedT
   return list;
 }
 
-// All of it, or nothing.
+// Restores the whole state, or none of it if it throws.
 void restore(Optimizer& optimizer, const Optimizer::State& state) {
   const Optimizer::State before = optimizer.state();
   try {

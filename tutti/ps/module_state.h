@@ -8,13 +8,13 @@
 
 namespace tutti::ps {
 
-// All of a module that a checkpoint has to hold, by name: parameters, frozen ones and buffers; of what the
-// optimiser has learnt "exp_avg/conv1.weight", and the number of its steps, "adam/steps". The tensors of the
-// module are its own.
+// Returns everything of a module that a checkpoint has to hold, by name: trained and frozen parameters,
+// buffers, the optimiser's slots ("exp_avg/conv1.weight") and its number of steps ("adam/steps"). The
+// module's tensors are not copied.
 std::vector<store::NamedTensor> state_of(const Parameters& parameters, const Optimizer& optimizer);
 
-// The other way round. Where it is not of this module and optimiser, an InvalidArgument names the first that
-// differs, and nothing is changed.
+// Restores such a state. If it does not match the module and the optimiser, throws an InvalidArgument that
+// names the first difference, and changes nothing.
 void load_state(Parameters& parameters, Optimizer& optimizer, const std::vector<store::NamedTensor>& state);
 
 }  // namespace tutti::ps

@@ -11,7 +11,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// A module that has learnt for two steps.
+// A module that was trained for two steps.
 struct Learnt {
   explicit Learnt(const OptimizerOptions& options) : optimizer(parameters.blocks(), options) {
     for (int i = 0; i < 2; ++i) step();

@@ -16,7 +16,7 @@ Json hello_of(const Context& context) {
 }
 
 std::string name_of(const rpc::Caller& caller) {
-  // They say what they like.
+  // The content comes from the caller and may be of any type.
   const auto said = [&](const char* key, const char* otherwise) {
     const auto found = caller.hello.find(key);
     if (found == caller.hello.end()) return std::string(otherwise);
@@ -38,7 +38,8 @@ std::string fixed_address_of(const Context& context, const Task& task) {
   std::string address = address_of(context, task);
   if (parse_address(address).port == 0) {
     fail(ErrorKind::InvalidArgument,
-         "{} serves modules and has port 0, which nobody could find ({} in the cluster): give it a port",
+         "{} serves modules but has port 0 ({} in the cluster), so that clients could not find it: give it a "
+         "port",
          task.short_name(), address);
   }
   return address;
@@ -49,10 +50,6 @@ rpc::HostOptions host_at_own_address(const Context& context) {
           .credentials = rpc::credentials_of(context.flags()),
           .insecure = context.flags().insecure,
           .report = [log = context.log()](const std::string& text) { log.warning("{}", text); }};
-}
-
-std::chrono::milliseconds milliseconds_of(double seconds) {
-  return std::chrono::ceil<std::chrono::milliseconds>(std::chrono::duration<double>(seconds));
 }
 
 }  // namespace tutti::ps

@@ -8,26 +8,24 @@
 #include "tutti/cluster/identity.h"
 #include "tutti/rpc/host.h"
 
-// Who tasks are for one another when they call.
+// How tasks identify themselves to one another.
 namespace tutti::ps {
 
-// As every connection of this task begins (rpc::ChannelOptions): its name, host and process.
+// Returns the name, host and process of this task, which it sends on every connection (rpc::ChannelOptions).
 Json hello_of(const Context& context);
-// "worker/1 (host b, pid 4711)", as it has said.
+// Returns "worker/1 (host b, pid 4711)", from what the caller sent.
 std::string name_of(const rpc::Caller& caller);
 
-// HOST:PORT of a task that others call; port 0 where it chooses one (address_book.h). InvalidArgument: the
-// cluster does not say.
+// Returns HOST:PORT of a task; the port is 0 if the task chooses it (address_book.h). Throws InvalidArgument
+// if the cluster names no addresses.
 std::string address_of(const Context& context, const Task& task);
-// The same, of a task that nobody looks up: port 0 is an InvalidArgument too.
+// Like address_of(), for a server of modules, which has to have a fixed port: throws InvalidArgument if it is
+// 0.
 std::string fixed_address_of(const Context& context, const Task& task);
-// What listens at this task's own address, as its flags say.
+// Returns the options for a host at this task's own address, from the flags.
 rpc::HostOptions host_at_own_address(const Context& context);
 
-// Who waits says so as often.
+// The interval between log lines of a task that is waiting.
 inline constexpr std::chrono::milliseconds kBetweenReminders{10000};
-
-// Of a flag in seconds.
-std::chrono::milliseconds milliseconds_of(double seconds);
 
 }  // namespace tutti::ps

@@ -8,6 +8,7 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 #include "tutti/ps/peer.h"
 
@@ -17,7 +18,7 @@ namespace {
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-// No attempt is worth while in less.
+// The minimum duration of an attempt.
 constexpr milliseconds kLeast{50};
 
 }  // namespace
@@ -61,13 +62,13 @@ rpc::CallOptions Peers::patience(const char* what, int64_t step) const {
   constexpr milliseconds kOnItsWay{5000};
   return {.timeout = timeout() + kOnItsWay,
           .into = {},
-          .give_up = [this] { return one_is_lost_.load(); },
+          .give_up = [this, since = Clock::now()] { return one_is_lost_.load() || gives_up(since); },
           .what = what,
           .step = step};
 }
 
 void Peers::connect() {
-  const auto deadline = Clock::now() + start_timeout();
+  const auto deadline = deadline_after(start_timeout());
   std::vector<std::string> missing(peers_.size());
   for (bool reminded = false;; reminded = true) {
     const auto patience =
@@ -86,7 +87,7 @@ void Peers::connect() {
 }
 
 void Peers::connect(size_t peer) {
-  const auto deadline = Clock::now() + start_timeout();
+  const auto deadline = deadline_after(start_timeout());
   for (;;) {
     const auto patience =
         std::min(kBetweenReminders, std::chrono::ceil<milliseconds>(deadline - Clock::now()));
@@ -97,7 +98,7 @@ void Peers::connect(size_t peer) {
   }
 }
 
-// Why it is not there; "" if it is.
+// Tries to connect. Returns "" if connected, else the reason why not.
 std::string Peers::attempt(size_t index, milliseconds patience) {
   Peer& peer = peers_[index];
   const auto deadline = Clock::now() + std::max(patience, kLeast);

@@ -4,10 +4,12 @@
 #include <chrono>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <torch/utils.h>
@@ -21,11 +23,11 @@
 
 namespace tutti::ps {
 
-// Other tasks of the cluster that are called at once: a channel and a thread each. Those that choose their
-// ports are looked up, again whenever they are connected to; the chief keeps the book. Not thread-safe.
+// Other tasks of the cluster that are called in parallel, with a channel and a thread for each. A task that
+// chooses its port is looked up in the chief's address book at every connect(). Not thread-safe.
 class Peers {
  public:
-  // `what` they are, for people: "parameter servers". The context outlives them.
+  // `what` describes the tasks in messages: "parameter servers". The context must outlive this object.
   Peers(const Context& context, const std::vector<Task>& tasks, std::string_view what,
         std::shared_ptr<rpc::Arena> arena);
 
@@ -33,27 +35,35 @@ class Peers {
   // "ps/0 (h:2222)".
   const std::string& name(size_t peer) const { return peers_[peer].name; }
 
-  // Waits for all of them, and says every ten seconds for whom. Not longer than --start-timeout: then a
-  // Timeout names each that is missing, and why.
+  // Waits until all are connected, and logs every ten seconds which are missing. After --start-timeout,
+  // throws a Timeout that names each missing task and the reason.
   void connect();
-  // The same for one, in any thread.
+  // Connects to one task, like connect(). May be called from any thread.
   void connect(size_t peer);
 
   rpc::Message call(size_t peer, const std::string& method, const rpc::Message& request,
                     const rpc::CallOptions& options) {
     return peers_[peer].channel->call(method, request, options);
   }
-  // None of the connections has ended, as far as anybody has noticed.
+  // Returns true if no connection is known to have ended.
   bool are_connected() const {
     return std::all_of(peers_.begin(), peers_.end(),
                        [](const Peer& peer) { return peer.channel->is_connected(); });
   }
-  // As long as --timeout and a little: the other end gives up first, and says for whom it has waited.
+  // Returns call options with a timeout a little above --timeout, so that the other end, which knows who is
+  // late, gives up first.
   rpc::CallOptions patience(const char* what, int64_t step = -1) const;
+  // Sets a predicate that is called ten times a second while an answer is pending; if it returns true, the
+  // call ends.
+  using GiveUp = std::function<bool(std::chrono::steady_clock::time_point waiting_since)>;
+  void set_give_up(GiveUp give_up) { give_up_ = std::move(give_up); }
+  bool gives_up(std::chrono::steady_clock::time_point waiting_since) const {
+    return give_up_ && give_up_(waiting_since);
+  }
   std::chrono::milliseconds timeout() const;
   std::chrono::milliseconds start_timeout() const;
 
-  // In the peer's thread, after what it has been given before.
+  // Runs the body in the peer's thread, after the work that was queued there before.
   template <class Body>
   comm::Work run(size_t peer, Body body) {
     return peers_[peer].thread->run([body, peer] {
@@ -61,9 +71,9 @@ class Peers {
       body(peer);
     });
   }
-  // For each at once, after what it has been given before. What is thrown, when all are done, is what the
-  // first has failed with; that one is lost goes before everything else. Nobody then waits for the others,
-  // whose answers may never come: they may wait for a task that has to begin anew like this one.
+  // Runs the body for all peers in parallel, each after its queued work, and waits for all. Rethrows the
+  // first PeerLost, else the first failure. Once a peer is lost, calls to the others are abandoned, because
+  // their answers may never come: they may wait for a task that has to reconnect like this one.
   template <class Body>
   void for_all(Body body);
 
@@ -72,7 +82,7 @@ class Peers {
     Task task;
     std::string name;
     bool chooses_its_port;
-    std::string address;                    // where the channel leads; "": none yet
+    std::string address;                    // the address of the channel; "": none yet
     std::unique_ptr<rpc::Channel> channel;  // null: none yet
     std::unique_ptr<comm::Executor> thread;
   };
@@ -85,7 +95,8 @@ class Peers {
   const std::string what_;
   const rpc::ChannelOptions options_;
   std::optional<OpenAddressBook> book_;
-  std::atomic<bool> one_is_lost_ = false;  // while all are asked at once
+  GiveUp give_up_;
+  std::atomic<bool> one_is_lost_ = false;  // during for_all()
   std::vector<Peer> peers_;                // last, so that their threads end first
 };
 

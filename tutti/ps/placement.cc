@@ -21,8 +21,8 @@ int64_t bytes_of(std::string_view text, std::string_view rule) {
   const std::string_view unit(end, static_cast<size_t>(text.data() + text.size() - end));
   const size_t power = unit.empty() ? 0 : std::string_view("KMG").find(unit) + 1;
   if (error != std::errc() || number <= 0 || (!unit.empty() && (unit.size() != 1 || power == 0)))
-    fail(ErrorKind::InvalidArgument, "--placement {}: '{}' is no size; split:256K and split:1M are", rule,
-         text);
+    fail(ErrorKind::InvalidArgument,
+         "--placement {}: '{}' is not a size; write for example split:256K or split:1M", rule, text);
   return number << (10 * power);
 }
 
@@ -30,7 +30,8 @@ int64_t row_size(const torch::Tensor& tensor) {
   return tensor.dim() == 0 || tensor.size(0) == 0 ? tensor.numel() : tensor.numel() / tensor.size(0);
 }
 
-// Of one parameter, without their servers: rows are dealt out evenly, the first pieces having one more.
+// Cuts one parameter into pieces, without servers. Rows are divided evenly; the first pieces have one row
+// more.
 std::vector<Piece> cut(const torch::Tensor& tensor, size_t parameter, const PlacementRule& rule) {
   const auto bytes = static_cast<int64_t>(tensor.nbytes());
   const bool whole = rule.kind != PlacementRule::Kind::Split || bytes <= rule.bytes || tensor.dim() == 0;
@@ -63,7 +64,7 @@ Placement::Placement(const Parameters& parameters, int servers, const PlacementR
   TUTTI_CHECK(servers > 0, "{} servers", servers);
   const PinnedServers pins = pinned.empty() ? PinnedServers(parameters.trained().size()) : pinned;
   TUTTI_CHECK(pins.size() == parameters.trained().size(), "{} pins", pins.size());
-  // Who is pinned has its place before the others are dealt out.
+  // Pinned parameters count towards the load before the others are placed.
   std::vector<int64_t> load(static_cast<size_t>(servers), 0);
   for (size_t i = 0; i < pins.size(); ++i) {
     if (pins[i])

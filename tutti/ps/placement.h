@@ -11,33 +11,33 @@
 
 namespace tutti::ps {
 
-// How parameters are dealt out to servers.
+// The rule by which parameters are distributed over the servers.
 struct PlacementRule {
   enum class Kind {
-    RoundRobin,  // in the order in which the module created them
-    Greedy,      // each to the server that has the fewest bytes so far
-    Split,       // as Greedy, after those above so many bytes were cut along their first dimension
+    RoundRobin,  // in the order of creation in the module
+    Greedy,      // each to the server with the fewest bytes so far
+    Split,       // like Greedy, after parameters above `bytes` were cut along dimension 0
   };
   Kind kind = Kind::RoundRobin;
-  int64_t bytes = 0;  // of Split: the most that a piece has
+  int64_t bytes = 0;  // Split only: the maximum size of a piece
 };
 
-// "round-robin", "greedy", or "split:256K". Anything else is an InvalidArgument.
+// Parses "round-robin", "greedy" or "split:256K". Throws InvalidArgument for anything else.
 PlacementRule parse_placement(std::string_view text);
 
-// A stretch of one parameter, which one server has. A parameter that is not cut is one.
+// A contiguous range of one parameter on one server. A parameter that is not cut is a single piece.
 struct Piece {
-  size_t parameter;  // of Parameters::trained()
-  int64_t begin;     // elements of it, as they lie in memory
+  size_t parameter;  // index in Parameters::trained()
+  int64_t begin;     // element offsets, in memory order
   int64_t end;
   int server;
 };
 
-// The server that a parameter of Parameters::trained() is pinned to, if it is (pinned_servers).
+// For each parameter of Parameters::trained(): the server that it is pinned to, or nullopt (pinned_servers).
 using PinnedServers = std::vector<std::optional<int>>;
 
-// Which server has what: a function of the model, its pins and the rule alone, so that every worker finds the
-// same. A parameter that is pinned is there as a whole; the rule deals out the others.
+// The assignment of parameters to servers. It depends only on the model, the pins and the rule, so that every
+// worker computes the same one. Pinned parameters are not cut; the rule distributes the others.
 class Placement {
  public:
   Placement(const Parameters& parameters, int servers, const PlacementRule& rule = {},
@@ -45,16 +45,16 @@ class Placement {
 
   int servers() const { return servers_; }
   const std::vector<Piece>& pieces() const { return pieces_; }
-  // What a server has of each block of the parameters: stretches in the order of memory.
+  // The parts of the parameters' blocks that a server holds, in memory order.
   struct Part {
     size_t block;
-    int64_t begin;  // elements of the block's vector
+    int64_t begin;  // element offsets in the block's vector
     int64_t end;
   };
   std::vector<Part> parts_of(int server) const;
 
-  // A line each: "conv1.weight: (Parameter float32[32,1,5,5]): /job:ps/replica:0/task:0/device:CPU:0". Of one
-  // that is cut a line a piece, with its rows.
+  // Returns one line per piece: "conv1.weight: (Parameter float32[32,1,5,5]):
+  // /job:ps/replica:0/task:0/device:CPU:0". The lines of a parameter that is cut also name its rows.
   std::vector<std::string> lines(const Parameters& parameters, std::string_view job) const;
 
  private:
@@ -62,7 +62,7 @@ class Placement {
 
   int servers_;
   std::vector<Piece> pieces_;
-  std::vector<Part> parts_;  // beside the pieces
+  std::vector<Part> parts_;  // [piece], the same order as pieces_
 };
 
 }  // namespace tutti::ps

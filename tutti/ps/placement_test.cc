@@ -37,7 +37,7 @@ TEST(Placement, gives_each_to_the_server_with_the_fewest_bytes) {
   EXPECT_THAT(servers_of(Placement(parameters, 2, parse_placement("greedy"))), ElementsAre(0, 1, 1, 1));
 }
 
-// 13 rows in pieces of at most 1,200 bytes, which are 3 rows: 3, 3, 3, 2, 2.
+// 13 rows in pieces of at most 1,200 bytes, which are 3 rows, give pieces of 3, 3, 3, 2 and 2 rows.
 TEST(Placement, cuts_large_parameters_evenly_by_rows) {
   Net net;
   const Parameters parameters(net);
@@ -76,7 +76,7 @@ TEST(Placement, puts_pinned_parameters_where_they_are_pinned_and_deals_out_the_o
   const Parameters parameters(net);
   const PinnedServers pinned = {2, std::nullopt, std::nullopt, std::nullopt};
   EXPECT_THAT(servers_of(Placement(parameters, 3, {}, pinned)), ElementsAre(2, 0, 1, 2));
-  // Whole, and counted before the first of the others is placed.
+  // Pinned parameters are not cut, and count before the first of the others is placed.
   EXPECT_THAT(servers_of(Placement(parameters, 2, parse_placement("greedy"), {1, {}, {}, 1})),
               ElementsAre(1, 0, 0, 1));
   EXPECT_THAT(servers_of(Placement(parameters, 2, parse_placement("split:1200"), {1, {}, {}, {}})),

@@ -2,14 +2,14 @@
 
 #include <torch/types.h>
 
-// LibTorch has one generator of the CPU for the whole process.
+// The state of LibTorch's default CPU generator, of which there is one per process.
 namespace tutti::ps {
 
 torch::Tensor random_state();
-// InvalidArgument: no such state.
+// Throws InvalidArgument if the tensor is not a generator state.
 void set_random_state(const torch::Tensor& state);
 
-// Draws from another state for as long as it lives; then the process goes on with its own. One at a time.
+// Sets another state for its lifetime and then restores the previous one. Only one may exist at a time.
 class RandomScope {
  public:
   explicit RandomScope(const torch::Tensor& state) : own_(random_state()) { set_random_state(state); }

@@ -32,7 +32,8 @@ using Tensors = RemoteModule::Tensors;
 Task task_of(std::string_view device) {
   const DeviceSpec spec = DeviceSpec::parse(device);
   if (!spec.job || !spec.task)
-    fail(ErrorKind::InvalidArgument, "{} is not one task: a remote module is at /job:worker/task:1, say",
+    fail(ErrorKind::InvalidArgument,
+         "{} does not name a single task: a remote module is at, for example, /job:worker/task:1",
          spec.to_string());
   if (spec.replica.value_or(0) != 0 || spec.device_type.value_or("CPU") != "CPU" ||
       spec.device_index.value_or(0) != 0)
@@ -45,27 +46,28 @@ rpc::ChannelOptions channel_options(const Context& context, const std::string& w
   return {.credentials = rpc::credentials_of(context.flags()), .hello = ps::hello_of(context), .who = who};
 }
 
-// On the device of the tensor whose gradient it is, or that it is computed from.
+// Moves the tensor to the device of `of`, if both are defined.
 torch::Tensor like(const torch::Tensor& tensor, const torch::Tensor& of) {
   return tensor.defined() && of.defined() ? tensor.to(of.device()) : tensor;
 }
 
 }  // namespace
 
-// The connection to one module of one task. Once lost it stays so: what the other end kept for it is gone.
+// The connection to one module of one task. A lost connection stays lost, because the graphs that the other
+// end kept for it are gone.
 class RemoteModule::Connection {
  public:
   Connection(const Context& context, const Task& task, const std::string& name)
       : address_(ps::fixed_address_of(context, task)),
         who_(fmt::format("{} ({})", task.short_name(), address_)),
         name_(name),
-        timeout_(ps::milliseconds_of(context.flags().timeout)),
+        timeout_(milliseconds_of(context.flags().timeout)),
         channel_(address_, channel_options(context, who_)) {
     attach(context);
   }
 
   rpc::Message call(const std::string& method, rpc::Message request);
-  // From any thread, and from within anything: it is told with the next call.
+  // May be called from any thread and in any context; the graph is dropped there with the next call.
   void forget(int64_t graph) {
     const std::lock_guard lock(forgotten_mutex_);
     forgotten_.push_back(graph);
@@ -85,19 +87,19 @@ class RemoteModule::Connection {
   const std::string who_;
   const std::string name_;
   const milliseconds timeout_;
-  std::vector<std::string> plan_;  // const once attached
+  std::vector<std::string> plan_;  // constant once attached
   std::atomic<bool> training_ = true;
 
   std::mutex mutex_;
   rpc::Channel channel_;  // all below: guarded by mutex_
-  std::string lost_;      // why; "": it is there
+  std::string lost_;      // the reason; "": not lost
 
   std::mutex forgotten_mutex_;
   std::vector<int64_t> forgotten_;  // guarded by forgotten_mutex_
 };
 
 void RemoteModule::Connection::attach(const Context& context) {
-  const auto deadline = Clock::now() + ps::milliseconds_of(context.flags().start_timeout);
+  const auto deadline = deadline_after(milliseconds_of(context.flags().start_timeout));
   connect(context, deadline);
   const milliseconds patience = std::max(until(deadline), milliseconds(1));
   const rpc::Message answer =
@@ -112,8 +114,8 @@ void RemoteModule::Connection::connect(const Context& context, Clock::time_point
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::Timeout && error.kind() != ErrorKind::PeerLost) throw;
       if (Clock::now() >= deadline) {
-        fail(ErrorKind::Timeout, "the module '{}' did not come within {:g} s (--start-timeout): {}", name_,
-             context.flags().start_timeout, error.what());
+        fail(ErrorKind::Timeout, "the module '{}' was not available within {:g} s (--start-timeout): {}",
+             name_, context.flags().start_timeout, error.what());
       }
       context.log().info("still waiting for the module '{}': {}", name_, error.what());
     }
@@ -134,8 +136,8 @@ rpc::Message RemoteModule::Connection::call(const std::string& method, rpc::Mess
   const std::lock_guard lock(mutex_);
   if (!lost_.empty()) {
     fail(ErrorKind::PeerLost,
-         "the module '{}' of {} is lost, and with it the graphs and gradients that were there; make another "
-         "RemoteModule and load() the state of a checkpoint. It was: {}",
+         "the module '{}' of {} is lost, together with its graphs and gradients; create another RemoteModule "
+         "and load() the state of a checkpoint. The cause: {}",
          name_, who_, lost_);
   }
   {
@@ -145,8 +147,8 @@ rpc::Message RemoteModule::Connection::call(const std::string& method, rpc::Mess
   return exchange(method, request, timeout_);
 }
 
-// Where autograd comes back to: the outputs of one forward. Beside the inputs it has one more edge, which
-// stands for the parameters there: whether they are to have gradients too.
+// The autograd node of the outputs of one forward. Beside the edges of the inputs it has one more, which
+// stands for the remote parameters: it tells whether they need gradients too.
 struct RemoteModule::Backward final : torch::autograd::Node {
   Backward(std::shared_ptr<Connection> to, int64_t graph, Tensors from)
       : connection(std::move(to)), id(graph), inputs(std::move(from)) {}
@@ -162,18 +164,19 @@ struct RemoteModule::Backward final : torch::autograd::Node {
 
   const std::shared_ptr<Connection> connection;
   const int64_t id;
-  const Tensors inputs;  // empty ones, of the devices that the inputs were on
+  const Tensors inputs;  // empty tensors on the devices of the inputs
   std::atomic<bool> retain = true;
   std::atomic<bool> done = false;
 };
 
 Tensors RemoteModule::Backward::apply(Tensors&& gradients) {
   if (torch::GradMode::is_enabled())
-    fail(ErrorKind::Unimplemented, "the gradients of '{}' have no gradients: backward without create_graph",
+    fail(ErrorKind::Unimplemented, "'{}' has no second derivatives: call backward without create_graph",
          connection->name());
   if (done)
     fail(ErrorKind::InvalidArgument,
-         "a second backward through one forward of '{}': say retain_graph in the first", connection->name());
+         "a second backward through one forward of '{}' needs retain_graph in the first one",
+         connection->name());
   std::vector<bool> wanted;
   for (size_t i = 0; i < inputs.size(); ++i)
     wanted.push_back(should_compute_output(i) && task_should_compute_output(i));
@@ -202,8 +205,8 @@ torch::Tensor RemoteModule::forward(const torch::Tensor& input) {
   const Tensors outputs = forward(Tensors{input});
   if (outputs.size() != 1)
     fail(ErrorKind::InvalidArgument,
-         "the module '{}' has {} outputs: give its inputs as a vector, and take one", connection_->name(),
-         outputs.size());
+         "the module '{}' has {} outputs: pass its inputs as a vector to get a vector of outputs",
+         connection_->name(), outputs.size());
   return outputs.front();
 }
 
@@ -230,13 +233,13 @@ Tensors RemoteModule::forward(const Tensors& inputs) {
   const Tensors random = ps::unpack(answer.head.at("random"), reader);
   const auto have_gradients = answer.head.at("gradients").get<std::vector<bool>>();
   if (random.size() != 1 || have_gradients.size() != outputs.size())
-    fail(ErrorKind::DataLoss, "{}: the answer to a forward does not make sense", connection_->who());
+    fail(ErrorKind::DataLoss, "{}: the answer to a forward is malformed", connection_->who());
   ps::set_random_state(random.front());
   for (torch::Tensor& output : outputs)
     output = like(output, places.empty() ? torch::Tensor() : places.front());
   if (!answer.head.contains("of")) return outputs;
 
-  // As every node of autograd: long chains of them end without recursion.
+  // compat::make_node makes nodes as autograd does, so that long chains are destroyed without recursion.
   const auto node =
       compat::make_node<Backward>(connection_, answer.head.at("of").get<int64_t>(), std::move(places));
   torch::autograd::edge_list edges = torch::autograd::collect_next_edges(inputs);

@@ -13,50 +13,51 @@
 
 namespace tutti {
 
-// A part of a model that is on another task, which serves it (module_server.h):
+// A part of a model that is served by another task (module_server.h):
 //   tutti::RemoteModule tail(context, "/job:worker/task:1", "tail");
 //   auto loss = cross_entropy(tail.forward(front->forward(x)), labels);
 //   loss.backward();
 //   tail.step();
-// Forward and backward cross the wire through autograd, and dropout draws from this process's generator, so
-// that two halves on two tasks train to the bits of both on one. Forwards under NoGradGuard keep no graph
-// there; the others keep it until their backward, or until the last of their outputs is gone. Inputs may be
-// on any device; gradients of gradients are Unimplemented.
+// Autograd runs forward and backward across the connection, and dropout uses the state of this process's
+// generator, so two halves on two tasks train to the same bits as both on one. The serving task keeps the
+// graph of a forward until its backward, or until the last of its outputs is destroyed; under NoGradGuard it
+// keeps none. Inputs may be on any device; gradients of gradients are Unimplemented.
 //
-// Errors of the remote part arrive as what they are there, with the name of the task, also from backward(). A
-// task that is lost is a PeerLost, one that does not answer within --timeout a Timeout: this handle is of no
-// use then, and says so at once. Another one may find the task again, with parameters that load() sets back.
+// Errors of the remote part arrive with their own kind and the name of the task, also from backward(). A lost
+// task is a PeerLost, and a task that does not answer within --timeout a Timeout. After that every call on
+// this handle fails at once. A new handle can connect to the restarted task and restore its parameters by
+// load().
 //
-// A handle: copies are the same part. Thread-safe: one call after the other.
+// A handle: copies refer to the same part. Thread-safe; calls are made one after the other.
 class RemoteModule {
  public:
   using Tensors = std::vector<torch::Tensor>;
 
-  // Waits for the task to serve, for --start-timeout, and says every ten seconds that it does.
-  // InvalidArgument: it is not one task of the cluster, or has no such module.
+  // Waits up to --start-timeout until the task serves, with a log line every ten seconds. InvalidArgument:
+  // `device` does not name a single task of the cluster, or the task has no such module.
   RemoteModule(const Context& context, std::string_view device, const std::string& name);
 
-  // Of a module with one input and one output, and of any.
+  // The first is for modules with one input and one output, the second for all modules.
   torch::Tensor forward(const torch::Tensor& input);
   Tensors forward(const Tensors& inputs);
 
-  // From the next forward on.
+  // Take effect with the next forward.
   void train(bool on = true);
   void eval() { train(false); }
 
-  // Of the parameters there. The optimiser is the one that the module was added with.
+  // Act on the parameters of the serving task. The optimiser is the one that the module was added with.
   void zero_grad();
   void step(std::optional<double> learning_rate = {});
-  // As Parameters tells them.
+  // As in class Parameters.
   std::string sha256();
   const std::vector<std::string>& plan() const;
 
-  // All that a checkpoint has to hold: parameters, buffers, and what the optimiser has learnt, by name.
+  // The contents of a checkpoint: parameters, buffers, and the optimiser's state, by name.
   std::vector<store::NamedTensor> state();
-  // Sets them back. What is not of this module and optimiser is an InvalidArgument, and changes nothing.
+  // Restores that state. A state of another module or optimiser is an InvalidArgument and changes nothing.
   void load(const std::vector<store::NamedTensor>& state);
 
-  // The task may end when everybody who uses its modules has left: the last thing to be called.
+  // Allows the serving task to end when all clients have left. Has to be the last call.
   void end();
 
  private:

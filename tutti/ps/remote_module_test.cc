@@ -1,4 +1,4 @@
-// Both ends in one process, over a real connection. Two processes: tests/remote_test.cc.
+// Tests both ends in one process, over a real connection. Two processes: tests/remote_test.cc.
 #include "tutti/ps/remote_module.h"
 
 #include <thread>
@@ -24,14 +24,14 @@ using Tensors = std::vector<torch::Tensor>;
 
 namespace nn = torch::nn;
 
-// Everything that makes it hard to get the same bits.
+// Contains everything that makes it hard to get the same bits.
 nn::Sequential make_tail() {
   return nn::Sequential(nn::Functional([](torch::Tensor x) { return x.relu_(); }), nn::Dropout(0.3),
                         nn::Linear(8, 6), nn::BatchNorm1d(6),
                         nn::Dropout(nn::DropoutOptions(0.5).inplace(true)), nn::Linear(6, 1));
 }
 
-// The same module as a copy.
+// Returns a copy of the module.
 nn::Sequential twin_of(const nn::Sequential& net) {
   return nn::Sequential(std::dynamic_pointer_cast<nn::SequentialImpl>(net->clone()));
 }
@@ -44,7 +44,7 @@ struct TwoToTwo : nn::Module {
   nn::Linear linear = register_module("linear", nn::Linear(3, 3));
 };
 
-// Task worker/1 serves a module "part", worker/0 calls.
+// Task worker/1 serves a module "part", which worker/0 calls.
 class Pair {
  public:
   explicit Pair(const ServedModule& module, const OptimizerOptions& optimizer,
@@ -74,7 +74,7 @@ class Pair {
 constexpr int kSteps = 10;
 const OptimizerOptions kAdam = torch::optim::AdamOptions(0.01);
 
-// Trains front and tail together, and tells the losses of all steps.
+// Trains front and tail together, and returns the losses of all steps.
 template <class Forward, class ZeroGrad, class Step>
 std::vector<float> train(nn::Linear& front, const Forward& tail, const ZeroGrad& zero_grad,
                          const Step& step) {
@@ -165,7 +165,7 @@ TEST(RemoteModule, has_any_number_of_inputs_and_outputs) {
   expect_error(ErrorKind::InvalidArgument, HasSubstr("does not take 1 tensors"), [&] { remote.forward(a); });
 }
 
-// A linear layer there, whose weights are ones: what its gradients are is plain.
+// A remote linear layer whose weights are ones, so that its gradients are easy to predict.
 class RemoteLinear : public ::testing::Test {
  protected:
   RemoteLinear() {
@@ -245,7 +245,8 @@ TEST_F(RemoteLinear, is_named_when_it_is_not_there) {
                make("/job:worker/task:1", "prat"));
   expect_error(ErrorKind::InvalidArgument, HasSubstr("tasks 0 to 1"), make("/job:worker/task:2", "part"));
   expect_error(ErrorKind::InvalidArgument, HasSubstr("ps"), make("/job:ps/task:0", "part"));
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("not one task"), make("/job:worker", "part"));
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("does not name a single task"),
+               make("/job:worker", "part"));
   expect_error(ErrorKind::InvalidArgument, HasSubstr("CPU"), make("/job:worker/task:1/gpu:0", "part"));
   const Context alone{Flags{}, Identity{}};
   expect_error(ErrorKind::InvalidArgument, HasSubstr("--cluster_spec"),
@@ -287,7 +288,7 @@ TEST(RemoteModuleMode, is_that_of_the_client) {
   EXPECT_FALSE(torch::equal(remote.forward(x.clone()), remote.forward(x.clone())));
 }
 
-// Room for one graph: each of these would be refused if the one before it was still there.
+// There is room for one graph: each forward would be refused if the previous graph were still kept.
 TEST(RemoteModuleGraphs, are_kept_no_longer_than_somebody_may_need_them) {
   const Pair pair(make_served(nn::Linear(2, 1)), kAdam, {.graphs = 1});
   RemoteModule remote = pair.part();

@@ -15,7 +15,7 @@
 
 namespace tutti {
 
-// A module together with its forward, as it is called for another task.
+// A module and its forward, as they are served to other tasks.
 struct ServedModule {
   using Tensors = std::vector<torch::Tensor>;
 
@@ -34,7 +34,7 @@ Tensors outputs_of(const std::tuple<Outputs...>& outputs) {
   return std::apply([](const auto&... each) { return Tensors{each...}; }, outputs);
 }
 
-// Net::forward of one, two or three tensors.
+// Calls Net::forward with one, two or three tensors.
 template <class Net>
 Tensors call_forward(Net& net, const Tensors& in) {
   if constexpr (requires { outputs_of(net.forward(in[0])); }) {
@@ -51,8 +51,8 @@ Tensors call_forward(Net& net, const Tensors& in) {
 
 }  // namespace internal
 
-// Net::forward takes up to three tensors and returns one, or several in a vector or tuple. What is otherwise
-// is told with a function of one's own, in a ServedModule.
+// Net::forward has to take up to three tensors and return one tensor, or several in a vector or tuple. For
+// any other signature, fill in a ServedModule with a function of your own.
 template <class Net>
 ServedModule make_served(std::shared_ptr<Net> net) {
   return {net, [net](const ServedModule::Tensors& in) { return internal::call_forward(*net, in); }};

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 #include "tutti/cluster/roles.h"
 #include "tutti/ps/peer.h"
@@ -9,20 +10,26 @@
 namespace tutti::ps {
 namespace {
 
-rpc::HostOptions host_options(const Context& context) {
+rpc::HostOptions host_options(const Context& context, Service& service) {
   if (!is_server_job(context.task().job)) {
-    fail(ErrorKind::InvalidArgument, "{} is no parameter server: these are tasks of the job 'ps'",
+    fail(ErrorKind::InvalidArgument, "{} is not a parameter server: these are the tasks of the job 'ps'",
          context.task().short_name());
   }
-  return host_at_own_address(context);
+  rpc::HostOptions options = host_at_own_address(context);
+  options.report = [&service, log = options.report](const std::string& text) {
+    log(text);
+    service.note_refusal(text);
+  };
+  return options;
 }
 
 }  // namespace
 
 Server::Server(const Context& context)
     : context_(context),
-      service_(context.log(), milliseconds_of(context.flags().start_timeout)),
-      host_(host_options(context), service_),
+      service_(context.log(), {.patience = milliseconds_of(context.flags().start_timeout),
+                               .timeout = milliseconds_of(context.flags().timeout)}),
+      host_(host_options(context, service_), service_),
       announcement_(context, host_.port()) {}
 
 std::string Server::target() const {

@@ -10,23 +10,23 @@
 
 namespace tutti::ps {
 
-// The parameter server that this task is: listens at its own address of the cluster, from the constructor on,
-// until it is destroyed. Thread-safe.
+// The parameter server of this task. Listens at the task's own address in the cluster from construction to
+// destruction. Thread-safe.
 class Server {
  public:
-  // The context, of a task in a job of servers, outlives it.
+  // The task has to be in a job of servers. The context must outlive the server.
   explicit Server(const Context& context);
 
   // "grpc://host:port".
   std::string target() const;
-  // Waits so long, or until the job is done: the chief has said so, or end() was called, and everybody has
-  // left; or somebody has called stop from elsewhere (`tutti stop`). InvalidArgument: the chief refuses this
-  // server (address_book.h).
+  // Waits up to `patience` for the end of the job and returns true when it is done: the chief or end() has
+  // ended it and all callers have left, or `tutti stop` was called. Throws InvalidArgument if the chief
+  // refuses this server (address_book.h).
   bool join_for(std::chrono::milliseconds patience) {
     announcement_.check();
     return service_.join_for(patience);
   }
-  // Nobody new is expected: the job is done when those who are here have left.
+  // Ends the job: it is done as soon as the present callers have left. New ones are not waited for.
   void end() { service_.end(); }
   int callers() { return service_.callers(); }
 

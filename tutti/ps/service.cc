@@ -1,6 +1,7 @@
 #include "tutti/ps/service.h"
 
 #include <algorithm>
+#include <numeric>
 #include <sys/resource.h>
 #include <utility>
 
@@ -9,22 +10,25 @@
 #include <nlohmann/json.hpp>
 #include <torch/types.h>
 
+#include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
+#include "tutti/base/ran_out.h"
 #include "tutti/base/text.h"
 #include "tutti/params/agreement.h"
 #include "tutti/ps/peer.h"
 #include "tutti/ps/wire.h"
+#include "tutti/rpc/buffers.h"
 
-// Who is there, and what they tell each other. The steps are in service_steps.cc.
+// Workers, the run and notes. The steps are in service_steps.cc.
 namespace tutti::ps {
 namespace {
 
 using std::chrono::milliseconds;
 
-constexpr int64_t kLongestPatience = 1000000000000;  // ms: 30 years, which can be added to the time
+constexpr int64_t kLongestPatience = 1000000000000;  // ms: 30 years, which overflow no time point
 constexpr size_t kMostNotes = size_t{256} << 20;     // bytes
 
-// Of all cores, so far.
+// Returns the CPU time of all threads of this process so far.
 double cpu_seconds() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
@@ -38,18 +42,33 @@ double cpu_seconds() {
 
 rpc::Message Service::serve(const rpc::Caller& caller, const std::string& method,
                             const rpc::Message& request) {
-  static const std::map<std::string, Method> kMethods = {
-      {"state", &Service::state},       {"begin", &Service::begin}, {"join", &Service::join_run},
-      {"pull", &Service::pull},         {"push", &Service::push},   {"enter", &Service::enter},
-      {"snapshot", &Service::snapshot}, {"note", &Service::note},   {"read", &Service::read},
-      {"finish", &Service::finish},     {"end", &Service::end_job}, {"await_finish", &Service::await_finish},
-      {"progress", &Service::progress}, {"scale", &Service::scale}, {"leave", &Service::leave},
-      {"stop", &Service::stop_all}};
+  static const std::map<std::string, Method> kMethods = {{"state", &Service::state},
+                                                         {"begin", &Service::begin},
+                                                         {"join", &Service::join_run},
+                                                         {"pull", &Service::pull},
+                                                         {"push", &Service::push},
+                                                         {"enter", &Service::enter},
+                                                         {"agree", &Service::agree},
+                                                         {"snapshot", &Service::snapshot},
+                                                         {"note", &Service::note},
+                                                         {"read", &Service::read},
+                                                         {"finish", &Service::finish},
+                                                         {"end", &Service::end_job},
+                                                         {"await_finish", &Service::await_finish},
+                                                         {"progress", &Service::progress},
+                                                         {"scale", &Service::scale},
+                                                         {"leave", &Service::leave},
+                                                         {"stop", &Service::stop_all},
+                                                         {"go_on", &Service::go_on},
+                                                         {"hold", &Service::hold},
+                                                         {"release", &Service::release}};
   const auto found = kMethods.find(method);
   if (found == kMethods.end())
-    fail(ErrorKind::InvalidArgument, "a parameter server does not know how to '{}'", method);
+    fail(ErrorKind::InvalidArgument, "a parameter server does not support '{}'", method);
   Lock lock(mutex_);
   callers_.insert(caller.id);
+  for (auto& [rank, worker] : workers_) worker.requests += worker.caller == caller.id ? 1 : 0;
+  if (places_awaited_ > 0) changed_.notify_all();
   ++serving_[caller.id];
   const auto leave = [&] {
     if (--serving_[caller.id] == 0) {
@@ -63,13 +82,14 @@ rpc::Message Service::serve(const rpc::Caller& caller, const std::string& method
     return answer;
   } catch (const Json::exception& error) {
     leave();
-    fail(ErrorKind::InvalidArgument, "{}: the message does not make sense: {}", method, error.what());
+    fail(ErrorKind::InvalidArgument, "{}: the message is malformed: {}", method, error.what());
   } catch (const Error&) {
     leave();
     throw;
   } catch (const std::exception& error) {
     leave();
-    fail(ErrorKind::InvalidArgument, "{}: {}", method, first_line(error.what()));
+    const ErrorKind kind = ran_out(error) ? ErrorKind::Overloaded : ErrorKind::InvalidArgument;
+    fail(kind, "{}: {}", method, first_line(error.what()));
   }
 }
 
@@ -78,23 +98,65 @@ void Service::gone(const rpc::Caller& caller) {
   callers_.erase(caller.id);
   last_gone_ = Clock::now();
   if (serving_.contains(caller.id)) lost_.insert(caller.id);
+  let_go_of(caller);
   for (auto& [rank, worker] : workers_) {
     if (worker.caller != caller.id) continue;
     worker.caller = 0;
     if (run_ && run_->sync) run_->sync->withdraw(rank);
-    // Another may take its place, unless its gradients are in.
+    // Another worker may take its place in the step, unless its gradients have been added up.
     if (run_ && run_->added_up < run_->entering) run_->entered.erase(rank);
     if (!worker.left && !ended_) log_.warning("{} is gone", worker.name);
   }
+  // Tasks that connect from now on belong to another start of the job and wait for its chief.
+  if (run_ && !run_->refused.empty() && callers_.empty()) run_.reset();
   changed_.notify_all();
   left_.notify_all();
 }
 
 bool Service::join_for(milliseconds patience) {
   Lock lock(mutex_);
-  return left_.wait_for(lock, patience, [&] {
+  const auto is_done = [&] {
     return (stopped_ && !callers_.contains(stopper_)) || (ended_ && all_have_left());
-  });
+  };
+  const bool done = left_.wait_for(lock, patience, is_done);
+  if (ended_ && !stopped_) check_who_is_late();
+  return done;
+}
+
+// A worker calls "leave" when it is done. One that does not, and does not come back, was stopped or killed.
+void Service::check_who_is_late() const {
+  if (patience_ == milliseconds(0)) return;
+  const auto seconds = [](milliseconds time) { return std::chrono::duration<double>(time).count(); };
+  const auto now = Clock::now();
+  int64_t fits = 0;
+  for (const auto& [rank, worker] : workers_) fits = std::max(fits, worker.finished);
+  for (const auto& [rank, worker] : workers_) {
+    if (worker.left) continue;
+    if (worker.caller != 0 && worker.finished < fits && now >= ended_at_ + options_.timeout)
+      fail(
+          ErrorKind::Timeout,
+          "{} has not finished its steps {:g} s (--timeout) after the chief has ended the job: it is stopped "
+          "or stuck. The weights are the chief's; the gradients of that worker are not in them",
+          worker.name, seconds(options_.timeout));
+    if (worker.caller == 0 && callers_.empty() && now >= last_gone_ + patience_)
+      fail(
+          ErrorKind::Timeout,
+          "{} is gone, and has not come back for {:g} s (--start-timeout) after the chief has ended the job: "
+          "it was killed, is stopped, or has failed, which its own output says",
+          worker.name, seconds(patience_));
+  }
+}
+
+void Service::note_refusal(const std::string& text) {
+  const Lock lock(mutex_);
+  last_refusal_ = text;
+  ++refusals_;
+}
+
+// For errors about a worker that has not come, which may be one of the refused callers.
+std::string Service::refusals() const {
+  if (refusals_ == 0) return "";
+  return fmt::format(" (callers that this server has refused: {}; the last: {})", refusals_, last_refusal_);
 }
 
 bool Service::all_have_left() const {
@@ -106,6 +168,7 @@ bool Service::all_have_left() const {
 void Service::end() {
   const Lock lock(mutex_);
   ended_ = true;
+  ended_at_ = Clock::now();
   patience_ = milliseconds(0);
   changed_.notify_all();
   left_.notify_all();
@@ -119,15 +182,17 @@ int Service::callers() {
 void Service::wait(Lock& lock, const rpc::Caller& caller, const rpc::Message& request,
                    const std::function<bool()>& holds, const std::function<std::string()>& late) {
   const auto deadline =
-      Clock::now() + milliseconds(number_within(request.head, "patience", 0, kLongestPatience));
+      deadline_after(milliseconds(number_within(request.head, "patience", 0, kLongestPatience)));
   const std::string run = request.head.value("run", std::string());
   const auto is_over = [&] {
-    return lost_.contains(caller.id) || stopped_ || (!run.empty() && (!run_ || run_->id != run)) || holds();
+    return lost_.contains(caller.id) || stopped_ || (!run.empty() && (!run_ || run_->id != run)) ||
+           (run_ && !run_->refused.empty()) || holds();
   };
   const bool in_time = changed_.wait_until(lock, deadline, is_over);
   if (lost_.contains(caller.id)) fail(ErrorKind::PeerLost, "{} is gone", name_of(caller));
   if (stopped_) fail(ErrorKind::PeerLost, "the server was stopped");
   if (!run.empty()) require_run(request);
+  if (run_ && !run_->refused.empty() && !holds()) fail(ErrorKind::InvalidArgument, "{}", run_->refused);
   if (!in_time) fail(ErrorKind::Timeout, "{}", late());
 }
 
@@ -138,11 +203,20 @@ int Service::rank_of(const rpc::Caller& caller) const {
   fail(ErrorKind::InvalidArgument, "{} has not joined", name_of(caller));
 }
 
-// A worker that has slept through the servers' being set back would push what belongs to another past.
+// A worker that has not noticed that the servers returned to a checkpoint would otherwise push gradients of
+// the abandoned run.
 void Service::require_run(const rpc::Message& request) const {
-  if (!run_) fail(ErrorKind::PeerLost, "the server has started anew and knows of no training yet");
+  if (!run_) fail(ErrorKind::PeerLost, "the server has been restarted and has no training yet");
   if (text_in(request.head, "run") != run_->id)
-    fail(ErrorKind::PeerLost, "the servers were set back to an earlier checkpoint meanwhile");
+    fail(ErrorKind::PeerLost, "the servers have returned to an earlier checkpoint");
+  if (!run_->refused.empty()) fail(ErrorKind::InvalidArgument, "{}", run_->refused);
+}
+
+void Service::refuse_run(const Error& error) {
+  run_->refused = error.what();
+  log_.warning("the run ends: {}", run_->refused);
+  changed_.notify_all();
+  throw error;
 }
 
 std::string Service::missing(const std::function<bool(int, const Worker&)>& is_missing) const {
@@ -150,7 +224,7 @@ std::string Service::missing(const std::function<bool(int, const Worker&)>& is_m
   for (int rank = 0; rank < run_->workers; ++rank) {
     const auto found = workers_.find(rank);
     if (found == workers_.end()) {
-      names.push_back(fmt::format("the worker of rank {}, which has never come", rank));
+      names.push_back(fmt::format("the worker of rank {}, which has never come{}", rank, refusals()));
     } else if (is_missing(rank, found->second)) {
       names.push_back(found->second.name + (found->second.caller == 0 ? ", which is gone" : ""));
     }
@@ -159,7 +233,7 @@ std::string Service::missing(const std::function<bool(int, const Worker&)>& is_m
 }
 
 rpc::Message Service::state(Lock&, const rpc::Caller&, const rpc::Message&) {
-  if (!run_) return {{{"begun", false}, {"cpu_seconds", cpu_seconds()}}, {}};
+  if (!run_ || !run_->refused.empty()) return {{{"begun", false}, {"cpu_seconds", cpu_seconds()}}, {}};
   Json staleness = Json::object();
   for (const auto& [steps, updates] : run_->staleness_counts) staleness[std::to_string(steps)] = updates;
   return {{{"begun", true},
@@ -178,31 +252,126 @@ rpc::Message Service::join_run(Lock& lock, const rpc::Caller& caller, const rpc:
   const int rank = static_cast<int>(number_within(request.head, "rank", 0, kMostWorkers));
   wait(
       lock, caller, request, [&] { return run_ != nullptr; },
-      [] { return std::string("the chief has not begun the training"); });
+      [&] { return "the chief has not begun the training" + refusals(); });
+  if (!run_->refused.empty()) fail(ErrorKind::InvalidArgument, "{}", run_->refused);
+  try {
+    admit(lock, caller, request, rank);
+  } catch (const Error& error) {
+    // The others cannot go on without this worker. A later replacement of a worker does not end the run.
+    const bool is_late = error.kind() == ErrorKind::Timeout || error.kind() == ErrorKind::PeerLost;
+    if (!is_late && rank < run_->workers && !workers_.contains(rank)) refuse_run(error);
+    throw;
+  }
+  Worker& worker = workers_[rank];
+  worker.caller = caller.id;
+  worker.name = name_of(caller);
+  worker.hello = caller.hello;
+  worker.shares_memory = caller.shares_memory;
+  worker.requests = 0;
+  worker.left = false;
+  worker.pushes_since_join = 0;
+  changed_.notify_all();
+  return {{{"run", run_->id}, {"step", run_->step}, {"progress", run_->progress}}, {}};
+}
+
+// Throws if the worker must not join the run.
+void Service::admit(Lock& lock, const rpc::Caller& caller, const rpc::Message& request, int rank) {
   require_same_plan(run_->plan, lines_in(request.head, "plan"), name_of(caller));
   if (rank >= run_->workers)
     fail(ErrorKind::InvalidArgument, "{} has rank {}, but the chief counts {} workers", name_of(caller), rank,
          run_->workers);
-  Worker& worker = workers_[rank];
-  // One that was killed is found out in a moment; one that lives is another with the same index.
-  wait(
-      lock, caller, request, [&] { return worker.caller == 0 || worker.caller == caller.id; },
-      [&] { return fmt::format("two tasks have one index: {} and {}", worker.name, name_of(caller)); });
-  worker.caller = caller.id;
-  worker.name = name_of(caller);
-  worker.left = false;
-  changed_.notify_all();
-  return {{{"run", run_->id}, {"step", run_->step}, {"progress", run_->progress}}, {}};
+  await_place(lock, caller, request, rank);
+  require_room(rank, caller);
+}
+
+// Waits until the previous worker of this rank is known to be gone: at once if it was killed, after the
+// keepalive timeout if its machine vanished. If it is alive, two tasks have the same index, which is an
+// error.
+void Service::await_place(Lock& lock, const rpc::Caller& caller, const rpc::Message& request, int rank) {
+  constexpr int64_t kUntilNoticed = 25000;  // ms: two keepalive intervals of ten seconds, and a margin
+  const auto found = workers_.find(rank);
+  if (found == workers_.end()) return;
+  const Worker& other = found->second;
+  if (other.caller == 0 || other.caller == caller.id) return;
+  // The same process again: its last connection is broken, but this end has not noticed yet.
+  const bool is_itself = other.hello == caller.hello;
+  const int64_t requests = other.requests;
+  const std::string who = fmt::format(
+      "two tasks have one index: {} and {}. The first is at work: start no second one with its "
+      "--job_name and --task_index",
+      other.name, name_of(caller));
+  const auto is_alive = [&] { return !is_itself && (other.requests != requests || other.left); };
+  rpc::Message question{request.head, {}};
+  if (!is_itself)
+    question.head["patience"] =
+        std::min(kUntilNoticed, number_within(request.head, "patience", 0, kLongestPatience));
+  ++places_awaited_;
+  try {
+    wait(
+        lock, caller, question, [&] { return other.caller == 0 || is_alive(); }, [&] { return who; });
+    --places_awaited_;
+  } catch (const Error& error) {
+    --places_awaited_;
+    if (error.kind() != ErrorKind::Timeout || is_itself) throw;
+    fail(ErrorKind::InvalidArgument, "{}", who);
+  }
+  if (is_alive()) fail(ErrorKind::InvalidArgument, "{}", who);
+}
+
+// The gradients of a synchronous step stay here until all workers have pushed theirs, except for workers that
+// share memory. If they did not all fit, no step would ever complete.
+void Service::require_room(int rank, const rpc::Caller& caller) const {
+  if (!run_->sync) return;
+  std::vector<size_t> all;
+  const auto add = [&](int worker) { all.push_back(run_->sync->bytes_of_offer(worker)); };
+  if (!caller.shares_memory) add(rank);
+  for (const auto& [other, worker] : workers_) {
+    if (other != rank && other < run_->workers && worker.caller != 0 && !worker.shares_memory) add(other);
+  }
+  std::sort(all.rbegin(), all.rend());
+  all.resize(std::min(all.size(), enough()));
+  const size_t bytes = std::accumulate(all.begin(), all.end(), size_t{0});
+  if (bytes + bytes / rpc::kSpareOfBuffer <= options_.memory) return;
+  fail(ErrorKind::Overloaded,
+       "no room for the gradients of {}: those of {} workers take {} together in a step of ps-sync, and this "
+       "server holds {} at most. Start more servers (--ps), so that each has a smaller part, or fewer "
+       "workers",
+       name_of(caller), all.size(), human_bytes(bytes), human_bytes(options_.memory));
+}
+
+void Service::take_room(size_t bytes) {
+  if (note_bytes_ + bytes > kMostNotes)
+    fail(ErrorKind::Overloaded, "no room for a note of {} bytes: others have taken {}", bytes, note_bytes_);
+  note_bytes_ += bytes;
+}
+
+rpc::Message Service::agree(Lock&, const rpc::Caller& caller, const rpc::Message& request) {
+  require_run(request);
+  static_cast<void>(rank_of(caller));  // throws unless the caller has joined
+  const std::string key = text_in(request.head, "key");
+  const std::vector<std::string> lines = lines_in(request.head, "plan");
+  const auto found = run_->agreed.find(key);
+  if (found == run_->agreed.end()) {
+    size_t bytes = key.size();
+    for (const std::string& line : lines) bytes += line.size();
+    take_room(bytes);
+    run_->agreed.emplace(key, std::pair(lines, name_of(caller)));
+    return {};
+  }
+  const auto& [first, who] = found->second;
+  try {
+    require_same_plan(first, lines, name_of(caller), who);
+  } catch (const Error& error) {
+    refuse_run(error);
+  }
+  return {};
 }
 
 rpc::Message Service::note(Lock&, const rpc::Caller&, const rpc::Message& request) {
   const std::string key = text_in(request.head, "key");
   const Json& value = request.head.at("value");
   const size_t bytes = key.size() + value.dump().size();
-  if (notes_.empty()) note_bytes_ = 0;
-  if (note_bytes_ + bytes > kMostNotes)
-    fail(ErrorKind::Overloaded, "no room for a note of {} bytes: others have taken {}", bytes, note_bytes_);
-  note_bytes_ += bytes;
+  take_room(bytes);
   notes_[key] = value;
   changed_.notify_all();
   return {};
@@ -212,7 +381,7 @@ rpc::Message Service::read(Lock& lock, const rpc::Caller& caller, const rpc::Mes
   const std::string key = text_in(request.head, "key");
   wait(
       lock, caller, request, [&] { return notes_.contains(key); },
-      [&] { return fmt::format("the chief has not told of '{}'", key); });
+      [&] { return fmt::format("the chief has not stored the note '{}'", key); });
   return {{{"value", notes_.at(key)}}, {}};
 }
 
@@ -246,12 +415,13 @@ rpc::Message Service::await_finish(Lock& lock, const rpc::Caller& caller, const 
 
 rpc::Message Service::end_job(Lock&, const rpc::Caller&, const rpc::Message&) {
   ended_ = true;
+  ended_at_ = Clock::now();
   changed_.notify_all();
   left_.notify_all();
   return {};
 }
 
-// One that this server, started anew, has not seen join leaves as well.
+// Callers that have not joined this server, for example because it was restarted, may leave as well.
 rpc::Message Service::leave(Lock&, const rpc::Caller& caller, const rpc::Message&) {
   for (auto& [rank, worker] : workers_) {
     if (worker.caller == caller.id) worker.left = true;

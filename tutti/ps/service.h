@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/base/log.h"
 #include "tutti/ps/shard.h"
@@ -20,42 +21,63 @@
 
 namespace tutti::ps {
 
-// A parameter server: what it knows of the model it is told by the chief (method "begin"), so that it serves
-// any program. It holds one part of the parameters and their optimiser, and makes the updates. Server 0
-// beside that keeps what there is once: the global step, the buffers, who has finished, and the chief's
-// notes.
+struct ServiceOptions {
+  // After the end of the job, how long to wait for workers that were lost and may be on their way back. 0:
+  // not at all.
+  std::chrono::milliseconds patience{0};
+  // After the end of the job, how long a connected worker may take to finish its steps.
+  std::chrono::milliseconds timeout = std::chrono::hours(1);
+  // The maximum memory of all pending requests together (rpc::HostOptions).
+  size_t memory = rpc::HostOptions{}.memory;
+};
+
+// A parameter server. The chief describes the model to it (method "begin"), so that one server serves any
+// program. It holds one part of the parameters and their optimiser, and makes the updates. Server 0 also
+// holds what exists once: the global step, the buffers, which workers have finished, and the chief's notes.
+// The methods:
 //
-// state: what it has, for anybody: {begun, run, step, cpu_seconds}
-// begin: the chief: the part's values, its optimiser's state, and how steps are made
-// join: a worker, once a connection: waits for begin; checks that the worker has the same plan
-// pull: the values as they are now, or at a step, which is waited for
-// push: what one worker's lanes gave. Synchronous: waits until the step is made; asynchronous: an update at
-// once. Either way the new values come back
-// scale: where gradients are clipped, a push brings back the mean gradient, and this makes the update with it
-// enter: where some workers may be left behind: who is in this step (server 0). Who is not waits until it is
-// made
-// snapshot: values and the optimiser's state, for a checkpoint
-// note, read: JSON under a key: from the chief to all, until the run is begun anew
-// progress: the chief's notes that go with the run
-// finish: the worker's last update of a fit is in; await_finish waits until that holds for all
+// state: returns {begun, run, step, cpu_seconds, ...} to any caller
+// begin: from the chief: the values of the part, the optimiser's state, and the settings of the steps
+// join: from a worker, once per connection. Waits for begin; checks that the worker has the same plan, that
+// no other task has its index, and that its gradients fit into memory. If a worker that was never in the
+// run fails the first or the last check, the run cannot be made as configured: it ends for all, with the
+// reason
+// pull: returns the present values, or waits until a given step and returns its values
+// push: the contribution of one worker's lanes. Synchronous: waits until the step is made. Asynchronous:
+// makes an update at once. Both return the new values
+// go_on: asynchronous, with a bound on staleness: waits until this worker is no longer too far ahead
+// scale: if gradients are clipped, push returns the mean gradient, and scale makes the update with it
+// enter: if steps may leave workers behind: takes a place in this step (server 0). A worker without a place
+// waits until the step is made
+// agree: lines under a key that must be the same from all workers of the run; the first worker defines them
+// hold, release: from the chief to server 0, around a snapshot: no update begins in between. hold waits for
+// the step in progress and returns the point that every server has to reach: the step, and the number of
+// pushes of each worker
+// snapshot: waits until that point and returns values and the optimiser's state for a checkpoint; a server
+// that is already ahead of it returns is_ahead instead
+// note, read: JSON values under a key, from the chief to all, until the next begin
+// progress: the chief's data that belong to the run
+// finish: the worker has pushed its last update of a fit; await_finish waits until all workers have
 // leave: the worker does not come back
-// end: the job is done when nobody is connected any more, and who was lost has come back and left
-// stop: the same at once
+// end: the job is done when no caller is connected and no lost worker is expected back any more
+// stop: the job is done at once
 //
 // Thread-safe.
 class Service final : public rpc::Service {
  public:
-  // At the end of the job it waits so long for workers that were lost: they may be on their way back.
-  explicit Service(Log log, std::chrono::milliseconds patience = {})
-      : log_(std::move(log)), patience_(patience) {}
+  explicit Service(Log log, const ServiceOptions& options = {})
+      : log_(std::move(log)), options_(options), patience_(options.patience) {}
 
   rpc::Message serve(const rpc::Caller& caller, const std::string& method,
                      const rpc::Message& request) override;
   void gone(const rpc::Caller& caller) override;
 
-  // Whether the job is done, within so long: everybody has left after the end, or somebody has called stop.
+  // Waits up to `patience` and returns true if the job is done: it was ended and all callers have left, or
+  // stop was called. Throws Timeout if, after the end, a worker did not finish or come back in time.
   bool join_for(std::chrono::milliseconds patience);
-  // The end, where nobody is on the way back.
+  // Records why the host refused a caller. Errors about workers that have not come mention it.
+  void note_refusal(const std::string& text);
+  // Ends the job without waiting for workers that were lost.
   void end();
   int callers();
 
@@ -64,42 +86,53 @@ class Service final : public rpc::Service {
   using Lock = std::unique_lock<std::mutex>;
   using Method = rpc::Message (Service::*)(Lock&, const rpc::Caller&, const rpc::Message&);
 
-  // What the chief has begun.
+  // The run that the chief has begun.
   struct Run {
     Run(const Json& head, const rpc::Message& message);
-    // Values, buffers, counters.
+    // Returns values, buffers and counters, in this order.
     std::vector<torch::Tensor> everything() const;
 
-    const std::string id;  // another one each time the servers are set back
+    const std::string id;  // new after each return to a checkpoint
     const std::vector<std::string> plan;
     const int workers;
     const bool synchronous;
-    const int64_t backup;     // synchronous: workers that a step does without
-    const int64_t staleness;  // asynchronous: how many steps a worker may be ahead of the last; below 0: any
+    const int64_t backup;     // synchronous: how many workers a step may leave behind
+    const int64_t staleness;  // asynchronous: maximum number of steps ahead of the slowest; < 0: none
     Shard shard;
     std::vector<torch::Tensor> buffers;
     std::vector<torch::Tensor> counters;
     int64_t step;
     Json progress;
     std::optional<SyncStep> sync;
-    // As it was before the step that was added up last: values, buffers, counters. For a worker that comes
-    // back in the middle of a step that some servers have made and others have not. None where that cannot
-    // be.
+    // Values, buffers and counters before the last step that was added up. A worker that comes back in the
+    // middle of a step needs them if some servers have made that step and others have not. Empty if that
+    // cannot happen.
     std::vector<torch::Tensor> previous;
-    torch::Tensor words;    // of the last step that was added up
-    int64_t added_up = -1;  // which that is
+    torch::Tensor words;    // control words of the last step that was added up
+    int64_t added_up = -1;  // the index of that step
+    // How often the gradients of a step were inconsistent and therefore discarded, and the last reason.
+    int64_t refusals = 0;
+    std::string why_refused;
     std::set<int> entered;
-    int64_t entering = -1;                        // the step that `entered` belongs to
-    std::map<int64_t, int64_t> staleness_counts;  // how many updates were of values so many steps old
+    int64_t entering = -1;  // the step that `entered` belongs to
+    // By key of agree(): the lines of the first worker, and its name.
+    std::map<std::string, std::pair<std::vector<std::string>, std::string>> agreed;
+    uint64_t holder = 0;  // the caller that holds updates back; 0: none
+    std::string refused;  // why workers with different settings ended the run; "": they did not
+    std::map<int64_t, int64_t> staleness_counts;  // number of updates by the age of their values, in steps
     int64_t dropped = 0;
   };
 
   struct Worker {
-    uint64_t caller = 0;  // 0: none at present
+    uint64_t caller = 0;  // 0: not connected
     std::string name;
-    int64_t pushes = 0;    // in this run
-    int64_t finished = 0;  // fits
-    bool left = false;     // and does not come back
+    Json hello;
+    bool shares_memory = false;
+    int64_t requests = 0;           // from this caller so far
+    int64_t pushes = 0;             // in this run
+    int64_t pushes_since_join = 0;  // all servers count these from the same moment on
+    int64_t finished = 0;           // number of finished fits
+    bool left = false;              // and does not come back
   };
 
   rpc::Message state(Lock&, const rpc::Caller&, const rpc::Message&);
@@ -108,7 +141,11 @@ class Service final : public rpc::Service {
   rpc::Message pull(Lock&, const rpc::Caller&, const rpc::Message& request);
   rpc::Message push(Lock&, const rpc::Caller&, const rpc::Message& request);
   rpc::Message enter(Lock&, const rpc::Caller&, const rpc::Message& request);
+  rpc::Message go_on(Lock&, const rpc::Caller&, const rpc::Message& request);
+  rpc::Message hold(Lock&, const rpc::Caller&, const rpc::Message& request);
+  rpc::Message release(Lock&, const rpc::Caller&, const rpc::Message& request);
   rpc::Message snapshot(Lock&, const rpc::Caller&, const rpc::Message& request);
+  rpc::Message agree(Lock&, const rpc::Caller&, const rpc::Message& request);
   rpc::Message note(Lock&, const rpc::Caller&, const rpc::Message& request);
   rpc::Message read(Lock&, const rpc::Caller&, const rpc::Message& request);
   rpc::Message progress(Lock&, const rpc::Caller&, const rpc::Message& request);
@@ -122,17 +159,23 @@ class Service final : public rpc::Service {
   rpc::Message push_asynchronous(Lock&, const rpc::Caller&, int rank, const rpc::Message& request);
   rpc::Message scale(Lock&, const rpc::Caller&, const rpc::Message& request);
   void add_up(const rpc::Message& request);
+  void refuse_step(const std::string& why);
   void make_step(double factor);
-  void await_sum(Lock& lock, const rpc::Caller& caller, int rank, const rpc::Message& request, int64_t step);
+  void await_sum(Lock& lock, const rpc::Caller& caller, int rank, const rpc::Message& request, int64_t step,
+                 int64_t refusals);
   rpc::Message copies_for(const rpc::Message& request);
   rpc::Message copies_at(int64_t step, const rpc::Message& request);
-  void add_values(rpc::Message& answer, const rpc::Message& request);
-  void add_gradients(rpc::Message& answer, const rpc::Message& request);
+  void add(rpc::Message& answer, const std::vector<torch::Tensor>& tensors,
+           const rpc::Message& request) const;
+  void add_values(rpc::Message& answer, const rpc::Message& request) const;
+  void add_gradients(rpc::Message& answer, const rpc::Message& request) const;
   bool may_go_on(const Worker& worker) const;
+  size_t enough() const;
+  void let_go_of(const rpc::Caller& caller);
+  void await_pushes(Lock& lock, const rpc::Caller& caller, const rpc::Message& request);
 
-  // Until it holds; a caller that is gone meanwhile is a PeerLost, a run that was set back an
-  // InvalidArgument, and at the end of the head's "patience" in milliseconds a Timeout with the text that
-  // late() gives.
+  // Waits until holds() is true. Throws PeerLost if the caller has gone, InvalidArgument if the run was
+  // refused, and, after the time in the head's "patience" (milliseconds), Timeout with the text of late().
   void wait(Lock& lock, const rpc::Caller& caller, const rpc::Message& request,
             const std::function<bool()>& holds, const std::function<std::string()>& late);
   int rank_of(const rpc::Caller& caller) const;
@@ -140,24 +183,38 @@ class Service final : public rpc::Service {
   std::string missing(const std::function<bool(int rank, const Worker&)>& is_missing) const;
   Worker& worker_of(const rpc::Caller& caller) { return workers_.at(rank_of(caller)); }
   bool all_have_left() const;
+  // Records the error as the reason why the run ends for all its workers, and throws it.
+  [[noreturn]] void refuse_run(const Error& error);
+  // Reserves memory for notes, which stay as long as the run. Throws Overloaded if there are too many.
+  void take_room(size_t bytes);
+  void check_who_is_late() const;
+  void admit(Lock& lock, const rpc::Caller& caller, const rpc::Message& request, int rank);
+  void await_place(Lock& lock, const rpc::Caller& caller, const rpc::Message& request, int rank);
+  void require_room(int rank, const rpc::Caller& caller) const;
+  std::string refusals() const;
 
   const Log log_;
+  const ServiceOptions options_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::condition_variable left_;  // what join_for() waits for: changed_ would wake it with every push
-  // All guarded by mutex_.
+  std::condition_variable left_;  // for join_for(), which changed_ would wake with every push
+  // All members below are guarded by mutex_.
   std::unique_ptr<Run> run_;
   std::map<int, Worker> workers_;  // by rank
   std::map<std::string, Json> notes_;
   size_t note_bytes_ = 0;
-  std::set<uint64_t> callers_;  // those that have said something and are still there
-  std::set<uint64_t> lost_;     // those that are gone while serve() is at work for them
+  std::set<uint64_t> callers_;  // connected callers that have sent a request
+  std::set<uint64_t> lost_;     // callers that disconnected while serve() runs for them
   std::map<uint64_t, int> serving_;
+  int places_awaited_ = 0;  // number of tasks that wait for an index that another task has
   bool ended_ = false;
+  Clock::time_point ended_at_;
   std::chrono::milliseconds patience_;
+  std::string last_refusal_;  // text of the host's last refusal
+  int64_t refusals_ = 0;
   Clock::time_point last_gone_;
   bool stopped_ = false;
-  uint64_t stopper_ = 0;  // who is still to hear that it is so
+  uint64_t stopper_ = 0;  // the caller of stop, which still has to get its answer
 };
 
 }  // namespace tutti::ps

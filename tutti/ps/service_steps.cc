@@ -13,13 +13,13 @@
 #include "tutti/ps/service.h"
 #include "tutti/ps/wire.h"
 
-// What a parameter server has, and what steps make of it.
+// The methods of a parameter server that read and update the parameters.
 namespace tutti::ps {
 namespace {
 
-constexpr int64_t kMostExamples = int64_t{1} << 40;  // of a push
+constexpr int64_t kMostExamples = int64_t{1} << 40;  // per push
 
-// Before memory is taken for what the head speaks of.
+// Checks the sizes in the head before any memory is allocated for them.
 void require_as_long_as_said(const Json& head, const rpc::Message& message) {
   int64_t bytes =
       bytes_in(head.at("buffers")) + bytes_in(head.at("counters")) + bytes_in(head.at("state").at("slots"));
@@ -35,8 +35,8 @@ void append(rpc::Message& message, const Tensors& tensors) {
   for (const torch::Tensor& tensor : tensors) message.pieces.push_back(piece_of(tensor));
 }
 
-// Where they may change before the answer is sent. The copies are made where the caller wants them, if that
-// is seen from here.
+// For tensors that may change before the answer is sent. Copies directly into the caller's destination if it
+// is in shared memory.
 void append_copies(rpc::Message& message, const Tensors& tensors, const rpc::Message& request) {
   for (const torch::Tensor& tensor : tensors) {
     const std::span<std::byte> from = bytes_of(tensor);
@@ -96,6 +96,7 @@ rpc::Message Service::begin(Lock&, const rpc::Caller& caller, const rpc::Message
   const int64_t fits = run->progress.value("fit", int64_t{0});
   run_ = std::move(run);
   notes_.clear();
+  note_bytes_ = 0;
   for (auto& [rank, worker] : workers_) {
     worker.pushes = 0;
     worker.finished = std::min(worker.finished, fits);
@@ -113,21 +114,25 @@ rpc::Message Service::copies_for(const rpc::Message& request) {
   return answer;
 }
 
-// Those of a synchronous step. Nobody changes them before this has been sent, unless a step can do without
-// this worker.
-void Service::add_values(rpc::Message& answer, const rpc::Message& request) {
-  answer.head["step"] = run_->step;
+// For the answer to a synchronous step. Nothing changes these tensors before the answer is sent, unless steps
+// can be made without this worker; in that case they are copied.
+void Service::add(rpc::Message& answer, const Tensors& tensors, const rpc::Message& request) const {
   if (run_->backup > 0) {
-    append_copies(answer, run_->everything(), request);
+    append_copies(answer, tensors, request);
   } else {
-    append(answer, run_->everything());
+    append(answer, tensors);
   }
+}
+
+void Service::add_values(rpc::Message& answer, const rpc::Message& request) const {
+  answer.head["step"] = run_->step;
+  add(answer, run_->everything(), request);
 }
 
 rpc::Message Service::copies_at(int64_t step, const rpc::Message& request) {
   const bool is_past = step + 1 == run_->step || (step == run_->step && run_->added_up == step);
   if (!is_past && step != run_->step) {
-    fail(ErrorKind::PeerLost, "the server is at step {}, and knows nothing of step {} any more", run_->step,
+    fail(ErrorKind::PeerLost, "the server is at step {}, and has dropped the results of step {}", run_->step,
          step);
   }
   if (!is_past || run_->previous.empty()) return copies_for(request);
@@ -138,12 +143,12 @@ rpc::Message Service::copies_at(int64_t step, const rpc::Message& request) {
 
 rpc::Message Service::pull(Lock& lock, const rpc::Caller& caller, const rpc::Message& request) {
   require_run(request);
-  rank_of(caller);  // refuses who has not joined
+  rank_of(caller);  // throws unless the caller has joined
   if (!request.head.contains("step")) return copies_for(request);
   const int64_t step = number_within(request.head, "step", 0, kMostSteps);
   wait(
       lock, caller, request, [&] { return run_->step >= step; },
-      [&] { return fmt::format("the server has not come to step {}, but to {}", step, run_->step); });
+      [&] { return fmt::format("the server has not reached step {}; it is at step {}", step, run_->step); });
   return copies_at(step, request);
 }
 
@@ -159,10 +164,25 @@ void Service::add_up(const rpc::Message& request) {
     run_->shard.optimizer().set_learning_rate(rate->get<double>());
   const std::vector<torch::Tensor> now = run_->everything();
   for (size_t i = 0; i < run_->previous.size(); ++i) run_->previous[i].copy_(now[i]);
-  const SyncStep::Result result = run_->sync->add_up(run_->step);
+  const SyncStep::Result result = [&] {
+    try {
+      return run_->sync->add_up(run_->step);
+    } catch (const Error& error) {
+      refuse_step(error.what());
+      throw;
+    }
+  }();
   run_->words = result.words;
   run_->added_up = run_->step;
   run_->progress["examples"] = run_->progress.value("examples", int64_t{0}) + result.examples;
+  changed_.notify_all();
+}
+
+// Discards inconsistent offers of the workers: all workers get the reason, and nothing changes.
+void Service::refuse_step(const std::string& why) {
+  for (int rank = 0; rank < run_->workers; ++rank) run_->sync->withdraw(rank);
+  ++run_->refusals;
+  run_->why_refused = why;
   changed_.notify_all();
 }
 
@@ -175,12 +195,13 @@ void Service::make_step(double factor) {
 rpc::Message Service::push_synchronous(Lock& lock, const rpc::Caller& caller, int rank,
                                        const rpc::Message& request) {
   const int64_t step = number_within(request.head, "step", 0, kMostSteps);
-  // One that was killed after this server had its gradients, and before another had them, comes once more.
+  // A worker that was killed between its pushes to two servers pushes the step again after its restart.
   if (step != run_->step && step + 1 != run_->step)
     fail(ErrorKind::InvalidArgument, "{} is at step {}, the server at step {}", name_of(caller), step,
          run_->step);
   const bool scaled = request.head.value("scaled", false);
   if (run_->added_up < step) {
+    const int64_t refusals = run_->refusals;
     run_->sync->offer(rank, step, request);
     ++workers_.at(rank).pushes;
     const int64_t expected = number_within(request.head, "expected", 1, run_->workers, run_->workers);
@@ -188,7 +209,7 @@ rpc::Message Service::push_synchronous(Lock& lock, const rpc::Caller& caller, in
       add_up(request);
       if (!scaled) make_step(1);
     }
-    await_sum(lock, caller, rank, request, step);
+    await_sum(lock, caller, rank, request, step, refusals);
   }
   rpc::Message answer{Json::object(), {piece_of(run_->words)}};
   if (scaled) {
@@ -200,34 +221,36 @@ rpc::Message Service::push_synchronous(Lock& lock, const rpc::Caller& caller, in
 }
 
 void Service::await_sum(Lock& lock, const rpc::Caller& caller, int rank, const rpc::Message& request,
-                        int64_t step) {
+                        int64_t step, int64_t refusals) {
   const auto is_missing = [&](int other, const Worker&) { return !run_->sync->has(other); };
   try {
     wait(
-        lock, caller, request, [&] { return run_->added_up >= step; },
+        lock, caller, request, [&] { return run_->added_up >= step || run_->refusals > refusals; },
         [&] { return fmt::format("no gradients for step {} from {}", step, missing(is_missing)); });
   } catch (const Error&) {
     if (run_ && run_->sync && run_->added_up < step) run_->sync->withdraw(rank);
     throw;
   }
+  if (run_->added_up < step) fail(ErrorKind::InvalidArgument, "{}", run_->why_refused);
 }
 
-// Copies: who has its own first scales the gradients, while those of another may still be under way.
-void Service::add_gradients(rpc::Message& answer, const rpc::Message& request) {
+void Service::add_gradients(rpc::Message& answer, const rpc::Message& request) const {
   Tensors all;
   for (const Stretch& stretch : run_->shard.stretches()) all.push_back(stretch.grads);
   all.insert(all.end(), run_->buffers.begin(), run_->buffers.end());
   all.insert(all.end(), run_->counters.begin(), run_->counters.end());
-  append_copies(answer, all, request);
+  add(answer, all, request);
 }
 
-// Every worker has found the same factor; the first to say so makes the update.
+// All workers pass the same factor; the first call makes the update.
 rpc::Message Service::scale(Lock&, const rpc::Caller& caller, const rpc::Message& request) {
   require_run(request);
-  rank_of(caller);  // refuses who has not joined
+  rank_of(caller);  // throws unless the caller has joined
   const int64_t step = number_within(request.head, "step", 0, kMostSteps);
   if (step == run_->step && run_->added_up == step) make_step(request.head.at("factor").get<double>());
-  if (step + 1 != run_->step)
+  // With --backup, the other workers may have made more steps in the meantime.
+  const bool made = run_->backup > 0 ? step < run_->step : step + 1 == run_->step;
+  if (!made)
     fail(ErrorKind::InvalidArgument, "{} is at step {}, the server at step {}", name_of(caller), step,
          run_->step);
   rpc::Message answer;
@@ -235,19 +258,19 @@ rpc::Message Service::scale(Lock&, const rpc::Caller& caller, const rpc::Message
   return answer;
 }
 
-// Whoever has no place waits until the step is over, or until a place in it is free again: nobody may get
-// ahead of the servers.
+// A worker without a place waits until the step is over or a place becomes free, so that no worker gets ahead
+// of the servers.
 rpc::Message Service::enter(Lock& lock, const rpc::Caller& caller, const rpc::Message& request) {
   require_run(request);
   const int rank = rank_of(caller);
   const int64_t step = number_within(request.head, "step", 0, kMostSteps);
-  const auto enough = static_cast<size_t>(std::max<int64_t>(1, run_->workers - run_->backup));
   const auto is_missing = [&](int other, const Worker&) { return !run_->entered.contains(other); };
   const auto why = [&] {
-    return fmt::format("step {} needs {} workers; missing is {}", step, enough, missing(is_missing));
+    return fmt::format("step {} needs {} workers; missing is {}", step, enough(), missing(is_missing));
   };
   const auto has_place = [&] {
-    return run_->entering == step && (run_->entered.contains(rank) || run_->entered.size() < enough);
+    const bool is_free = run_->holder == 0 && run_->entered.size() < enough();
+    return run_->entering == step && (run_->entered.contains(rank) || is_free);
   };
   if (run_->entering < step && step == run_->step) {
     run_->entering = step;
@@ -262,11 +285,16 @@ rpc::Message Service::enter(Lock& lock, const rpc::Caller& caller, const rpc::Me
   run_->entered.insert(rank);
   changed_.notify_all();
   wait(
-      lock, caller, request, [&] { return run_->entering > step || run_->entered.size() >= enough; }, why);
-  return {{{"late", false}, {"expected", enough}}, {}};
+      lock, caller, request, [&] { return run_->entering > step || run_->entered.size() >= enough(); }, why);
+  return {{{"late", false}, {"expected", enough()}}, {}};
 }
 
-// Whether it is not too far ahead of the slowest that is still at work.
+// Returns the number of workers that a step needs.
+size_t Service::enough() const {
+  return static_cast<size_t>(std::max<int64_t>(1, run_->workers - run_->backup));
+}
+
+// Returns false if the worker is too far ahead of the slowest worker that has not finished.
 bool Service::may_go_on(const Worker& worker) const {
   if (run_->staleness < 0) return true;
   int64_t slowest = worker.pushes;
@@ -280,7 +308,10 @@ bool Service::may_go_on(const Worker& worker) const {
 rpc::Message Service::push_asynchronous(Lock& lock, const rpc::Caller& caller, int rank,
                                         const rpc::Message& request) {
   const torch::NoGradGuard no_grad;
-  // The first server counts: only it is told of what, of how many examples, and up to where.
+  wait(
+      lock, caller, request, [&] { return run_->holder == 0; },
+      [] { return std::string("the chief takes a snapshot of the servers, and has not finished it"); });
+  // Only server 0 receives "of", "examples" and "end", and counts with them.
   const auto end = request.head.value("end", int64_t{-1});
   if (end >= 0 && run_->step >= end) {
     rpc::Message answer = copies_for(request);
@@ -292,7 +323,7 @@ rpc::Message Service::push_asynchronous(Lock& lock, const rpc::Caller& caller, i
   Reader reader(request);
   if (const auto rate = request.head.find("rate"); rate != request.head.end())
     run_->shard.optimizer().set_learning_rate(rate->get<double>());
-  // As they lie in what has come: nothing is copied.
+  // Views into the received message; nothing is copied.
   Tensors gradients;
   for (const Stretch& stretch : run_->shard.stretches())
     gradients.push_back(reader.take(stretch.values.numel(), stretch.values.scalar_type()));
@@ -306,8 +337,19 @@ rpc::Message Service::push_asynchronous(Lock& lock, const rpc::Caller& caller, i
   ++run_->staleness_counts[run_->step - of];
   const int64_t made = run_->step++;
   ++worker.pushes;
+  ++worker.pushes_since_join;
   run_->progress["examples"] = run_->progress.value("examples", int64_t{0}) + examples;
   changed_.notify_all();
+  rpc::Message answer = copies_for(request);
+  answer.head["made"] = true;
+  answer.head["made_step"] = made;
+  answer.head["too_far_ahead"] = !may_go_on(worker);
+  return answer;
+}
+
+rpc::Message Service::go_on(Lock& lock, const rpc::Caller& caller, const rpc::Message& request) {
+  require_run(request);
+  const Worker& worker = worker_of(caller);
   wait(
       lock, caller, request, [&] { return may_go_on(worker); },
       [&] {
@@ -315,14 +357,77 @@ rpc::Message Service::push_asynchronous(Lock& lock, const rpc::Caller& caller, i
                            run_->staleness,
                            missing([&](int, const Worker& other) { return other.pushes < worker.pushes; }));
       });
-  rpc::Message answer = copies_for(request);
-  answer.head["made"] = true;
-  answer.head["made_step"] = made;
-  return answer;
+  return {};
 }
 
-rpc::Message Service::snapshot(Lock&, const rpc::Caller&, const rpc::Message& request) {
+// Workers push to this server first, and enter steps here. So from now on no new update reaches any server,
+// and updates applied here are already on their way to the others.
+rpc::Message Service::hold(Lock& lock, const rpc::Caller& caller, const rpc::Message& request) {
   require_run(request);
+  wait(
+      lock, caller, request, [&] { return run_->holder == 0 || run_->holder == caller.id; },
+      [] { return std::string("somebody else takes a snapshot of the servers"); });
+  run_->holder = caller.id;
+  const auto is_late = [&](int rank, const Worker&) {
+    return run_->entered.contains(rank) && !run_->sync->has(rank);
+  };
+  try {
+    wait(
+        lock, caller, request, [&] { return run_->entering < run_->step || run_->entered.size() < enough(); },
+        [&] { return fmt::format("no gradients for step {} from {}", run_->step, missing(is_late)); });
+  } catch (const Error&) {
+    let_go_of(caller);
+    throw;
+  }
+  Json pushes = Json::array();
+  for (const auto& [rank, worker] : workers_) pushes.push_back({rank, worker.pushes_since_join});
+  return {{{"step", run_->step}, {"pushes", std::move(pushes)}}, {}};
+}
+
+rpc::Message Service::release(Lock&, const rpc::Caller& caller, const rpc::Message&) {
+  let_go_of(caller);
+  return {};
+}
+
+void Service::let_go_of(const rpc::Caller& caller) {
+  if (!run_ || run_->holder != caller.id) return;
+  run_->holder = 0;
+  changed_.notify_all();
+}
+
+// Waits until every update that server 0 has applied is applied here, except updates of workers that are
+// gone.
+void Service::await_pushes(Lock& lock, const rpc::Caller& caller, const rpc::Message& request) {
+  std::map<int, int64_t> due;
+  for (const Json& entry : request.head.at("pushes"))
+    due[entry.at(0).get<int>()] = entry.at(1).get<int64_t>();
+  const auto is_due = [&](int rank, const Worker& worker) {
+    const auto found = due.find(rank);
+    return found != due.end() && worker.caller != 0 && worker.pushes_since_join < found->second;
+  };
+  wait(
+      lock, caller, request,
+      [&] {
+        return std::none_of(workers_.begin(), workers_.end(),
+                            [&](const auto& entry) { return is_due(entry.first, entry.second); });
+      },
+      [&] {
+        return fmt::format("an update that the first server has applied has not come from {}",
+                           missing(is_due));
+      });
+}
+
+rpc::Message Service::snapshot(Lock& lock, const rpc::Caller& caller, const rpc::Message& request) {
+  require_run(request);
+  if (run_->synchronous) {
+    const int64_t step = number_within(request.head, "step", 0, kMostSteps);
+    wait(
+        lock, caller, request, [&] { return run_->step >= step; },
+        [&] { return fmt::format("the server has not reached step {}; it is at {}", step, run_->step); });
+    if (run_->step > step || run_->added_up >= step) return {{{"is_ahead", true}}, {}};
+  } else {
+    await_pushes(lock, caller, request);
+  }
   const Optimizer::State state = run_->shard.optimizer().state();
   rpc::Message answer{{{"step", run_->step}, {"progress", run_->progress}, {"state", outline_of(state)}}, {}};
   for (const Stretch& stretch : run_->shard.stretches())

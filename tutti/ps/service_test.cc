@@ -1,6 +1,7 @@
-// The server without a network: what it makes of messages, sensible ones and others.
+// Tests the parameter server without a network, with valid and invalid messages.
 #include "tutti/ps/service.h"
 
+#include <atomic>
 #include <future>
 #include <thread>
 
@@ -36,7 +37,7 @@ TEST_F(ServiceOf, ps_async_applies_what_comes_and_counts_how_old_it_is) {
   const rpc::Message answer = call(1, "push", push(0.25));
   EXPECT_TRUE(torch::equal(values_in(answer), torch::full({kSize}, 0.5)));
   EXPECT_EQ(answer.head.at("made_step"), 1);
-  // Made while its last push was under way: of the values from before it, which it had pulled first.
+  // Computed while its last push was pending, from the values before that push, which it had pulled first.
   call(0, "push", push(0, 0));
   call(0, "push", push(0, 2));
   const Json state = call(0, "state", {}).head;
@@ -73,35 +74,36 @@ TEST_F(ServiceOf, ps_async_makes_no_step_beyond_the_last) {
 
 TEST_F(ServiceOf, ps_async_holds_back_who_is_too_far_ahead_until_the_slowest_comes_or_goes) {
   start("ps-async", 2, 0);
-  bool went_on = false;
-  std::thread fast([&] {
-    call(0, "push", push(0));
-    went_on = true;
-  });
-  call(1, "push", push(0));
+  EXPECT_TRUE(call(0, "push", push(0)).head.at("too_far_ahead").get<bool>());
+  std::thread fast([&] { call(0, "go_on", {head(), {}}); });
+  EXPECT_FALSE(call(1, "push", push(0)).head.at("too_far_ahead").get<bool>());
   fast.join();
-  EXPECT_TRUE(went_on);
-  std::thread alone([&] { call(0, "push", push(0)); });
+  call(0, "push", push(0));
+  std::thread alone([&] { call(0, "go_on", {head(), {}}); });
   service_.gone(caller(1));
   alone.join();
 }
 
 TEST_F(ServiceOf, names_who_is_missing_when_patience_ends) {
   start("ps-async", 2, 0);
-  rpc::Message impatient = push(0);
+  call(0, "push", push(0));
+  rpc::Message impatient{head(), {}};
   impatient.head["patience"] = 1;
   expect_error(ErrorKind::Timeout, HasSubstr("worker/1 (host here, pid 101)"),
-               [&] { call(0, "push", impatient); });
+               [&] { call(0, "go_on", impatient); });
 }
 
 TEST_F(ServiceOf, wakes_whoever_waits_when_it_is_gone_itself) {
   start("ps-async", 2, 0);
-  std::thread waiting(
-      [&] { expect_error(ErrorKind::PeerLost, HasSubstr("is gone"), [&] { call(0, "push", push(0)); }); });
-  // Either before or in the middle of it.
-  while (call(7, "state", {}).head.at("step") == 0) {
-  }
-  service_.gone(caller(0));
+  rpc::Message question{head(), {}};
+  question.head["key"] = "k";
+  std::atomic<bool> woken = false;
+  std::thread waiting([&] {
+    expect_error(ErrorKind::PeerLost, HasSubstr("is gone"), [&] { call(0, "read", question); });
+    woken = true;
+  });
+  // A host may also call gone() before the service has begun to wait.
+  while (!woken) service_.gone(caller(0));
   waiting.join();
 }
 
@@ -109,20 +111,48 @@ torch::Tensor values_behind_words(const rpc::Message& answer) {
   return values_in({answer.head, {answer.pieces.begin() + 1, answer.pieces.end()}});
 }
 
-// It had pushed to this server, and was killed before it had pushed to another.
+rpc::Message scale(int64_t step, double factor) {
+  rpc::Message request{head(), {}};
+  request.head.update({{"step", step}, {"factor", factor}});
+  return request;
+}
+
+// The worker had pushed to this server, but was killed before it had pushed to another.
 TEST_F(ServiceOf, ps_sync_scales_no_gradient_that_is_still_on_its_way_to_another) {
   start("ps-sync", 1);
   rpc::Message request = push_of_step(0, 0.5);
   request.head["scaled"] = true;
   const rpc::Message answer = call(0, "push", request);
-  rpc::Message scale{head(), {}};
-  scale.head["step"] = 0;
-  scale.head["factor"] = 0.5;
-  call(0, "scale", scale);
+  call(0, "scale", scale(0, 0.5));
   EXPECT_TRUE(torch::equal(values_behind_words(answer), torch::full({kSize}, 0.5)));
 }
 
-// Three workers, of whom two make a step.
+// The first worker may have made the update before the answer to another is put together.
+TEST_F(ServiceOf, ps_sync_gives_the_mean_without_its_scale_also_after_the_update) {
+  start("ps-sync", 1);
+  rpc::Message request = push_of_step(0, 0.5);
+  request.head["scaled"] = true;
+  call(0, "push", request);
+  call(0, "scale", scale(0, 0.5));
+  EXPECT_TRUE(torch::equal(values_behind_words(call(0, "push", request)), torch::full({kSize}, 0.5)));
+}
+
+TEST_F(ServiceOf, ps_sync_tells_all_workers_that_their_learning_rates_differ_and_stays_as_it_is) {
+  start("ps-sync", 2);
+  const auto expect_refused = [&](uint64_t worker, const rpc::Message& request) {
+    expect_error(ErrorKind::InvalidArgument, HasSubstr("different learning rates at step 0"),
+                 [&] { call(worker, "push", request); });
+  };
+  std::thread other([&] { expect_refused(1, push_without_lane(0, 0.25)); });
+  expect_refused(0, push_of_step(0, 0.5, 0.125));
+  other.join();
+  std::thread again([&] { call(1, "push", push_without_lane(0, 0.125)); });
+  EXPECT_TRUE(torch::equal(values_behind_words(call(0, "push", push_of_step(0, 0.5, 0.125))),
+                           torch::full({kSize}, 0.5)));
+  again.join();
+}
+
+// Three workers, of which two make a step.
 class ServiceWithBackup : public ServiceOf {
  protected:
   ServiceWithBackup() {
@@ -136,7 +166,7 @@ class ServiceWithBackup : public ServiceOf {
     request.head["step"] = step;
     return std::async(std::launch::async, [this, id, request] { return call(id, "enter", request).head; });
   }
-  // Gives up at once.
+  // Gives up after one millisecond.
   void expect_no_place_yet(uint64_t id, int64_t step) {
     rpc::Message request{head(), {}};
     request.head["step"] = step;
@@ -150,6 +180,17 @@ class ServiceWithBackup : public ServiceOf {
   }
   const Json in_step_ = {{"late", false}, {"expected", 2}};
 };
+
+TEST_F(ServiceWithBackup, answers_a_worker_that_scales_after_the_others_have_made_the_next_step) {
+  for (const int64_t step : {0, 1}) {
+    rpc::Message request = push_of_step(step, 0.5);
+    request.head.update({{"expected", 1}, {"scaled", true}});
+    call(0, "push", request);
+    call(0, "scale", scale(step, 0.5));
+  }
+  EXPECT_EQ(call(1, "scale", scale(0, 0.25)).head.at("step"), 2);
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("at step 2"), [&] { call(1, "scale", scale(2, 1)); });
+}
 
 TEST_F(ServiceWithBackup, has_who_is_late_wait_for_the_end_of_the_step_and_counts_it) {
   auto first = enter(0, 0);
@@ -174,12 +215,47 @@ TEST_F(ServiceWithBackup, gives_the_place_of_who_is_gone_to_another) {
   EXPECT_EQ(call(0, "state", {}).head.at("dropped"), 0);
 }
 
+// The chief takes a snapshot: pending steps are finished first, and no new one begins.
+TEST_F(ServiceWithBackup, holds_steps_back_while_a_snapshot_is_taken) {
+  auto first = enter(0, 0);
+  EXPECT_EQ(enter(2, 0).get(), in_step_);
+  EXPECT_EQ(first.get(), in_step_);
+  rpc::Message impatient{head(), {}};
+  impatient.head["patience"] = 1;
+  expect_error(ErrorKind::Timeout, HasSubstr("no gradients for step 0 from worker/0"),
+               [&] { call(1, "hold", impatient); });
+  auto push = std::async(std::launch::async, [&] { call(0, "push", push_expecting_two(0)); });
+  call(2, "push", push_expecting_two(0));
+  push.get();
+  rpc::Message at = {head(), {}};
+  at.head["step"] = call(1, "hold", {head(), {}}).head.at("step");
+  EXPECT_EQ(at.head["step"], 1);
+  expect_no_place_yet(0, 1);
+  EXPECT_FALSE(call(1, "snapshot", at).head.contains("is_ahead"));
+  at.head["step"] = 0;
+  EXPECT_TRUE(call(1, "snapshot", at).head.at("is_ahead").get<bool>());
+  auto held_back = enter(0, 1);
+  call(1, "release", {head(), {}});
+  EXPECT_EQ(enter(2, 1).get(), in_step_);
+  EXPECT_EQ(held_back.get(), in_step_);
+}
+
+TEST_F(ServiceOf, lets_updates_go_on_when_whoever_held_them_back_is_gone) {
+  start("ps-async", 2);
+  call(1, "hold", {head(), {}});
+  rpc::Message impatient = push(0);
+  impatient.head["patience"] = 1;
+  expect_error(ErrorKind::Timeout, HasSubstr("snapshot"), [&] { call(0, "push", impatient); });
+  service_.gone(caller(1));
+  EXPECT_NO_THROW(call(0, "push", impatient));
+}
+
 TEST_F(ServiceWithBackup, lets_nobody_get_ahead) {
   expect_no_place_yet(1, 1);
   rpc::Message pull{head(), {}};
   pull.head["step"] = 1;
   pull.head["patience"] = 1;
-  expect_error(ErrorKind::Timeout, HasSubstr("has not come to step 1"), [&] { call(1, "pull", pull); });
+  expect_error(ErrorKind::Timeout, HasSubstr("has not reached step 1"), [&] { call(1, "pull", pull); });
 }
 
 TEST_F(ServiceOf, ps_sync_lets_a_worker_that_comes_back_do_its_last_step_again) {
@@ -195,23 +271,25 @@ TEST_F(ServiceOf, ps_sync_lets_a_worker_that_comes_back_do_its_last_step_again) 
       torch::equal(values_behind_words(call(1, "push", push_of_step(0, 0.5))), torch::full({kSize}, 0.5)));
   EXPECT_TRUE(
       torch::equal(values_behind_words(call(1, "push", push_of_step(1, 0.25))), torch::full({kSize}, 0.25)));
-  expect_error(ErrorKind::PeerLost, HasSubstr("knows nothing of step 0"), [&] { call(1, "pull", pull); });
+  expect_error(ErrorKind::PeerLost, HasSubstr("has dropped the results of step 0"),
+               [&] { call(1, "pull", pull); });
 }
 
 TEST_F(ServiceOf, refuses_what_belongs_to_another_run) {
   start("ps-async", 1);
   rpc::Message old = push(0);
   old.head["run"] = "another";
-  expect_error(ErrorKind::PeerLost, HasSubstr("set back"), [&] { call(0, "push", old); });
+  expect_error(ErrorKind::PeerLost, HasSubstr("returned to an earlier checkpoint"),
+               [&] { call(0, "push", old); });
 }
 
 TEST_F(ServiceOf, refuses_what_comes_before_its_time) {
-  expect_error(ErrorKind::PeerLost, HasSubstr("started anew"), [&] { call(0, "push", push(0)); });
+  expect_error(ErrorKind::PeerLost, HasSubstr("has been restarted"), [&] { call(0, "push", push(0)); });
   expect_error(ErrorKind::Timeout, HasSubstr("has not begun"), [&] { call(0, "join", join(0)); });
   call(0, "begin", begin("ps-async", 1));
   expect_error(ErrorKind::InvalidArgument, HasSubstr("has not joined"), [&] { call(5, "push", push(0)); });
   expect_error(ErrorKind::InvalidArgument, HasSubstr("counts 1 workers"), [&] { call(5, "join", join(1)); });
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("does not know how"), [&] { call(5, "dance", {}); });
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("does not support"), [&] { call(5, "dance", {}); });
 }
 
 TEST_F(ServiceOf, names_the_first_difference_between_two_plans) {
@@ -219,7 +297,7 @@ TEST_F(ServiceOf, names_the_first_difference_between_two_plans) {
   rpc::Message other = join(1);
   other.head["plan"] = {"six parameters"};
   expect_error(ErrorKind::InvalidArgument,
-               HasSubstr("'six parameters' where the chief has 'five parameters'"),
+               HasSubstr("it has 'six parameters', and the chief has 'five parameters'"),
                [&] { call(1, "join", other); });
 }
 
@@ -231,7 +309,7 @@ TEST_F(ServiceOf, refuses_pieces_that_do_not_fit_and_stays_as_it_is) {
   EXPECT_TRUE(torch::equal(values_in(call(0, "pull", {head(), {}})), torch::ones({kSize})));
 }
 
-// Whatever is left out or replaced: an error, and the server lives on.
+// Each missing or replaced field gives an error, and the server goes on.
 TEST_F(ServiceOf, refuses_heads_that_make_no_sense) {
   const std::vector<Json> nonsense = {
       nullptr, -1, int64_t{1} << 60, "text", Json::array({1, 2}), Json::object(), 1.5, true};
@@ -254,11 +332,12 @@ TEST_F(ServiceOf, refuses_heads_that_make_no_sense) {
   EXPECT_TRUE(torch::equal(values_in(call(0, "pull", {head(), {}})), torch::ones({kSize})));
 }
 
-// A server that was started anew had fallen over it.
+// A restarted server used to crash here.
 TEST_F(ServiceOf, that_knows_of_no_training_is_not_asked_who_has_finished) {
   rpc::Message question{head(), {}};
   question.head["fits"] = 1;
-  expect_error(ErrorKind::PeerLost, HasSubstr("started anew"), [&] { call(0, "await_finish", question); });
+  expect_error(ErrorKind::PeerLost, HasSubstr("has been restarted"),
+               [&] { call(0, "await_finish", question); });
 }
 
 TEST_F(ServiceOf, that_is_set_back_forgets_who_had_finished_and_what_was_noted) {
@@ -269,11 +348,11 @@ TEST_F(ServiceOf, that_is_set_back_forgets_who_had_finished_and_what_was_noted) 
     EXPECT_NO_THROW(call(0, method, fits));
   call(0, "begin", begin("ps-async", 1));
   expect_error(ErrorKind::Timeout, HasSubstr("not finished"), [&] { call(0, "await_finish", fits); });
-  expect_error(ErrorKind::Timeout, HasSubstr("has not told"), [&] { call(0, "read", fits); });
+  expect_error(ErrorKind::Timeout, HasSubstr("has not stored"), [&] { call(0, "read", fits); });
 }
 
 TEST(Service, waits_at_the_end_for_a_worker_that_was_lost_before_it_had_left) {
-  Service service(Log(LogLevel::Off), std::chrono::hours(1));
+  Service service(Log(LogLevel::Off), {.patience = std::chrono::hours(1)});
   service.serve(caller(0), "begin", begin("ps-async", 1));
   service.serve(caller(0), "join", join(0));
   service.serve(caller(0), "end", {});
@@ -284,6 +363,107 @@ TEST(Service, waits_at_the_end_for_a_worker_that_was_lost_before_it_had_left) {
   EXPECT_FALSE(service.join_for(std::chrono::milliseconds(0)));
   service.gone(caller(1));
   EXPECT_TRUE(service.join_for(std::chrono::milliseconds(0)));
+}
+
+// A worker that is stopped in its last step, or after it, is named.
+TEST(Service, says_at_the_end_who_has_not_finished_or_not_left) {
+  const auto end_without = [](const ServiceOptions& options, bool connected) {
+    Service service(Log(LogLevel::Off), options);
+    const auto call = [&](uint64_t id, const char* method, const rpc::Message& request) {
+      service.serve(caller(id), method, request);
+    };
+    call(0, "begin", begin("ps-async", 2));
+    for (int rank = 0; rank < 2; ++rank) call(static_cast<uint64_t>(rank), "join", join(rank));
+    rpc::Message fits{head(), {}};
+    fits.head["fits"] = 1;
+    call(0, "finish", fits);
+    if (!connected) call(1, "finish", fits);
+    call(0, "end", {});
+    call(0, "leave", {});
+    service.gone(caller(0));
+    if (!connected) service.gone(caller(1));
+    while (!service.join_for(std::chrono::milliseconds(1))) {
+    }
+  };
+  using std::chrono::hours;
+  using std::chrono::milliseconds;
+  expect_error(ErrorKind::Timeout, HasSubstr("worker/1 (host here, pid 101) has not finished"),
+               [&] { end_without({.patience = hours(1), .timeout = milliseconds(2)}, true); });
+  expect_error(ErrorKind::Timeout, HasSubstr("worker/1 (host here, pid 101) is gone"),
+               [&] { end_without({.patience = milliseconds(2), .timeout = hours(1)}, false); });
+}
+
+TEST_F(ServiceOf, refuses_the_second_task_of_one_index_when_the_first_is_heard_from) {
+  start("ps-async", 2);
+  rpc::Message patient = join(1);
+  patient.head["patience"] = 60000;
+  auto twin = std::async(std::launch::async, [&] {
+    expect_error(ErrorKind::InvalidArgument, HasSubstr("two tasks have one index: worker/1"),
+                 [&] { call(5, "join", patient); });
+  });
+  while (twin.wait_for(std::chrono::milliseconds(1)) != std::future_status::ready) call(1, "state", {});
+  twin.get();
+  EXPECT_NO_THROW(call(1, "push", push(0)));
+}
+
+TEST_F(ServiceOf, lets_a_worker_that_was_killed_come_back_in_its_place) {
+  start("ps-async", 2);
+  rpc::Message patient = join(1);
+  patient.head["patience"] = 60000;
+  auto next = std::async(std::launch::async, [&] { call(5, "join", patient); });
+  service_.gone(caller(1));
+  next.get();
+  EXPECT_NO_THROW(call(5, "push", push(0)));
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("has not joined"), [&] { call(1, "push", push(0)); });
+}
+
+TEST_F(ServiceOf, tells_all_that_a_worker_has_another_plan) {
+  call(0, "begin", begin("ps-sync", 3));
+  for (int rank = 0; rank < 2; ++rank) call(static_cast<uint64_t>(rank), "join", join(rank));
+  rpc::Message question{head(), {}};
+  question.head["key"] = "k";
+  auto waiting = std::async(std::launch::async, [&] {
+    expect_error(ErrorKind::InvalidArgument, HasSubstr("'six parameters'"),
+                 [&] { call(0, "read", question); });
+  });
+  rpc::Message other = join(2);
+  other.head["plan"] = {"six parameters"};
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("worker/2"), [&] { call(2, "join", other); });
+  waiting.get();
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("worker/2"), [&] { call(1, "pull", {head(), {}}); });
+  // Tasks that connect after all have gone wait for their chief.
+  for (const uint64_t id : {0, 1, 2}) service_.gone(caller(id));
+  expect_error(ErrorKind::Timeout, HasSubstr("has not begun"), [&] { call(2, "join", join(2)); });
+  call(0, "begin", begin("ps-sync", 3));
+  EXPECT_NO_THROW(call(2, "join", join(2)));
+}
+
+TEST_F(ServiceOf, mentions_whom_its_host_has_refused_where_a_worker_has_never_come) {
+  call(0, "begin", begin("ps-async", 2, 0));
+  call(0, "join", join(0));
+  service_.note_refusal("10.0.0.3:4711 was refused: the caller has another secret than this server");
+  rpc::Message fits{head(), {}};
+  fits.head.update({{"fits", 1}, {"patience", 1}});
+  expect_error(ErrorKind::Timeout, HasSubstr("another secret"), [&] { call(0, "await_finish", fits); });
+}
+
+// The gradients of both workers would wait for room that the other one takes.
+TEST(Service, says_before_the_first_step_that_the_gradients_of_all_do_not_fit) {
+  Service service(Log(LogLevel::Off), {.memory = 3 * kSize * sizeof(float) / 2});
+  const auto call = [&](uint64_t id, bool shares_memory) {
+    rpc::Caller worker = caller(id);
+    worker.shares_memory = shares_memory;
+    return service.serve(worker, "join", join(static_cast<int>(id) - 1));
+  };
+  service.serve(caller(1), "begin", begin("ps-sync", 3));
+  EXPECT_NO_THROW(call(1, false));
+  EXPECT_NO_THROW(call(2, true));
+  expect_error(ErrorKind::Overloaded,
+               ::testing::AllOf(HasSubstr("40 B"), HasSubstr("30 B"), HasSubstr("--ps")),
+               [&] { call(3, false); });
+  rpc::Message pull{head(), {}};
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("no room"),
+               [&] { service.serve(caller(1), "pull", pull); });
 }
 
 TEST_F(ServiceOf, is_done_when_all_have_left_after_the_end) {

@@ -9,10 +9,10 @@
 
 namespace tutti::ps {
 
-// What one server has of the parameters, and the optimiser that updates it. Not thread-safe.
+// One server's part of the parameters and the optimiser that updates it. Not thread-safe.
 class Shard {
  public:
-  // A stretch of a block of the parameters.
+  // A contiguous range of one block of the parameters.
   struct Part {
     size_t block;
     int64_t begin;
@@ -20,10 +20,10 @@ class Shard {
     torch::ScalarType type;
   };
 
-  // Values are zeros. Gradients are of any content: memory that nobody touches is not taken.
+  // Values are zero. Gradients are uninitialised, so that unused memory is never committed.
   Shard(const std::vector<Part>& parts, const OptimizerOptions& optimizer);
 
-  // In the order of the parts.
+  // Returns the stretches, in the order of the parts.
   std::span<const Stretch> stretches() const { return stretches_; }
   Optimizer& optimizer() { return optimizer_; }
   const Optimizer& optimizer() const { return optimizer_; }

@@ -54,11 +54,19 @@ void SyncStep::offer(int rank, int64_t step, const rpc::Message& message) {
   offers_[static_cast<size_t>(rank)] = std::move(offer);
 }
 
+size_t SyncStep::bytes_of_offer(int rank) const {
+  const auto subtrees = std::count_if(word_.sources().begin(), word_.sources().end(),
+                                      [&](const ControlWord::Source& source) { return source.rank == rank; });
+  size_t bytes = 0;
+  for (const torch::Tensor& vector : summed_) bytes += vector.nbytes();
+  return bytes * static_cast<size_t>(subtrees);
+}
+
 int64_t SyncStep::offers() const {
   return std::count_if(offers_.begin(), offers_.end(), [](const auto& offer) { return offer.has_value(); });
 }
 
-// That of a worker without data where it has offered nothing.
+// Returns the control word of the worker's offer, or that of a worker without data.
 torch::Tensor SyncStep::word_of(int rank, int64_t step) const {
   if (const auto& offer = offers_[static_cast<size_t>(rank)]) return offer->word;
   return word_.without_data(step);
@@ -86,10 +94,11 @@ SyncStep::Result SyncStep::add_up(int64_t step) {
 void SyncStep::apply(double factor) {
   if (!any_data_) return;
   const torch::NoGradGuard no_grad;
-  if (factor != 1) {
-    for (const Stretch& stretch : stretches_) stretch.grads.mul_(factor);
-  }
-  optimizer_.step();
+  if (factor == 1) return optimizer_.step();
+  // The mean itself stays as it is: other workers may still have to get it, and compute the factor from it.
+  std::vector<torch::Tensor> scaled;
+  for (const Stretch& stretch : stretches_) scaled.push_back(stretch.grads * factor);
+  optimizer_.step(scaled);
 }
 
 void SyncStep::add(const torch::Tensor& numbers) {

@@ -18,36 +18,38 @@ struct SyncOptions {
   int64_t lanes = 1;
 };
 
-// One synchronous step of whoever holds parameters, or a part of them: takes what every worker's lanes gave
-// of the part, adds it along the tree over the lanes, divides it by the examples of all and updates the part.
-// So its bits are those of any other way to make the step.
+// One synchronous step of a server that holds the parameters or a part of them: collects the gradients of all
+// workers' lanes, adds them along the tree over the lanes, divides by the number of all examples and updates
+// the part. The result has the same bits as with every other strategy.
 //
-// What a worker gives are pieces: its control word; for each of its subtrees that has data the stretches of
-// the part and then the buffers, of which there may be none here; and, where it has data, the counters. Not
+// A worker's message consists of its control word; for each of its subtrees that has data, the stretches of
+// the part and then the buffers, if this server has any; and the counters if it has any data. Not
 // thread-safe.
 class SyncStep {
  public:
-  // The optimiser, that of the stretches, outlives this. `buffers` are what the mean over the lanes is taken
-  // of, `counters` what is taken over from a worker that had data.
+  // The optimiser belongs to the stretches and must outlive this object. `buffers` are averaged over the
+  // lanes; `counters` are copied from a worker that had data.
   SyncStep(std::vector<Stretch> stretches, Optimizer& optimizer, std::vector<torch::Tensor> buffers,
            std::vector<torch::Tensor> counters, const SyncOptions& options);
 
-  // The message stays until made() or withdraw(). What does not fit is an InvalidArgument and changes
-  // nothing.
+  // Stores a worker's message until add_up() or withdraw(). A message of the wrong form throws
+  // InvalidArgument and changes nothing.
   void offer(int rank, int64_t step, const rpc::Message& message);
   void withdraw(int rank) { offers_[static_cast<size_t>(rank)].reset(); }
+  // Returns the size of an offer of this worker if all of its subtrees have data.
+  size_t bytes_of_offer(int rank) const;
   bool has(int rank) const { return offers_[static_cast<size_t>(rank)].has_value(); }
   int64_t offers() const;
 
-  // Makes the mean gradient out of what was offered, which it forgets. Who offered nothing had no data.
+  // Computes the mean gradient from the offers and discards them. A worker without an offer had no data.
   struct Result {
     ReduceOutcome outcome;
     int64_t examples = 0;
-    torch::Tensor loss_sum = {};  // of all examples, float64; undefined where there were none
-    torch::Tensor words = {};     // of all workers, one after the other
+    torch::Tensor loss_sum = {};  // over all examples, float64; undefined without examples
+    torch::Tensor words = {};     // of all workers, concatenated
   };
   Result add_up(int64_t step);
-  // Updates the part with that gradient, multiplied by the factor. Nothing happens where nobody had data.
+  // Updates the part with that gradient times the factor. Does nothing if no worker had data.
   void apply(double factor);
 
  private:
@@ -66,10 +68,10 @@ class SyncStep {
   const std::vector<torch::Tensor> buffers_;
   const std::vector<torch::Tensor> counters_;
   const bool one_lane_;
-  std::vector<torch::Tensor> summed_;  // the gradients, then the buffers
+  std::vector<torch::Tensor> summed_;  // gradients, then buffers
   ControlWord word_;
   std::vector<std::optional<Offer>> offers_;  // [rank]
-  bool any_data_ = false;                     // in what was added up
+  bool any_data_ = false;                     // in the last add_up()
 };
 
 }  // namespace tutti::ps

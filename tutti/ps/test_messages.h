@@ -16,7 +16,7 @@
 #include "tutti/ps/wire.h"
 #include "tutti/rpc/host.h"
 
-// For tests: what a chief and workers say to a server.
+// For tests: the messages of a chief and of workers to a server.
 namespace tutti::ps {
 
 inline constexpr int64_t kSize = 5;
@@ -62,12 +62,23 @@ inline torch::Tensor values_in(const rpc::Message& answer) {
   return Reader(answer).take(kSize, torch::kFloat32).clone();
 }
 
-// What the one worker of one lane pushes.
-inline rpc::Message push_of_step(int64_t step, double gradient) {
+// The push of a worker with the only lane.
+inline rpc::Message push_of_step(int64_t step, double gradient, double rate = kNoRate) {
   const ControlWord control(blocks_of(1, 1), 1, kNumbers);
   const torch::Tensor word = torch::zeros({control.size()}, torch::kDouble);
-  control.write(word, step, {}, {{{0, 0}, TreeSum::Vectors{torch::tensor({1.0, 1.0, 1.0}, torch::kDouble)}}});
+  control.write(word, step, {}, rate,
+                {{{0, 0}, TreeSum::Vectors{torch::tensor({1.0, 1.0, 1.0}, torch::kDouble)}}});
   rpc::Message message{head(), pieces_of({word, torch::full({kSize}, gradient)})};
+  message.head["step"] = step;
+  return message;
+}
+
+// The push of a worker without a lane.
+inline rpc::Message push_without_lane(int64_t step, double rate) {
+  const ControlWord control(blocks_of(1, 1), 1, kNumbers);
+  const torch::Tensor word = torch::zeros({control.size()}, torch::kDouble);
+  control.write(word, step, {}, rate, {});
+  rpc::Message message{head(), pieces_of({word})};
   message.head["step"] = step;
   return message;
 }

@@ -19,14 +19,14 @@ namespace {
 
 constexpr std::array kTypes = {torch::kFloat32, torch::kFloat64, torch::kBFloat16, torch::kFloat16,
                                torch::kInt64,   torch::kInt32,   torch::kUInt8,    torch::kBool};
-// No tensor has so many elements; larger numbers in a message are lies, or would overflow.
+// No tensor has so many elements; larger numbers in a message are invalid or would overflow.
 constexpr int64_t kMostElements = int64_t{1} << 40;
 
 torch::ScalarType type_of(const std::string& name) {
   for (const torch::ScalarType type : kTypes) {
     if (type_name(type) == name) return type;
   }
-  fail(ErrorKind::InvalidArgument, "there is no type '{}'", name);
+  fail(ErrorKind::InvalidArgument, "the type '{}' is unknown", name);
 }
 
 int64_t size_in(const Json& head, const char* name) {
@@ -35,7 +35,7 @@ int64_t size_in(const Json& head, const char* name) {
   return size;
 }
 
-// Of a tensor that fills its memory without a gap; of any other an InvalidArgument.
+// Returns the number of elements of a tensor without gaps in memory. Throws InvalidArgument for any other.
 int64_t elements_of(const std::vector<int64_t>& shape, const std::vector<int64_t>& strides) {
   const auto refuse = [&] {
     fail(ErrorKind::InvalidArgument, "there is no tensor of shape [{}] with strides [{}]",
@@ -56,7 +56,8 @@ int64_t elements_of(const std::vector<int64_t>& shape, const std::vector<int64_t
   return empty ? 0 : elements;
 }
 
-// Of the host, as long as the tensor, which is on a device: from there the copy to a GPU does not wait.
+// Returns host memory of the size of a tensor on a device; it is pinned, so that copies to a GPU do not
+// block.
 torch::Tensor memory_beside(const torch::Tensor& tensor) {
   return torch::empty(tensor.sizes(),
                       torch::TensorOptions().dtype(tensor.dtype()).pinned_memory(tensor.is_cuda()));
@@ -107,7 +108,7 @@ torch::Tensor Reader::take(int64_t elements, torch::ScalarType type) {
          piece.bytes.size(), size);
   }
   ++next_;
-  // LibTorch knows no const.
+  // from_blob() takes no pointer to const.
   return torch::from_blob(
       const_cast<std::byte*>(piece.bytes.data()), {elements}, [owner = piece.owner](void*) {},
       torch::TensorOptions().dtype(type));

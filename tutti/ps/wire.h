@@ -9,27 +9,28 @@
 
 #include <torch/types.h>
 
+#include "tutti/base/flags.h"
 #include "tutti/base/json.h"
 #include "tutti/params/optimizer.h"
 #include "tutti/ps/shard.h"
 #include "tutti/rpc/message.h"
 
-// How workers and servers write down what they say. Both ends are one version of Tutti, which the rpc room
-// sees to; what does not fit is an InvalidArgument all the same.
+// Encoding of the messages between workers and servers. The rpc layer ensures that both ends are the same
+// version of Tutti; a malformed message throws InvalidArgument all the same.
 namespace tutti::ps {
 
-// The most that a message may speak of.
+// Upper bounds for numbers in a message.
 inline constexpr int64_t kMostWorkers = 1 << 16;
-inline constexpr int64_t kMostLanes = 1 << 20;
 inline constexpr int64_t kMostSteps = int64_t{1} << 60;
 
 std::span<std::byte> bytes_of(const torch::Tensor& contiguous);
-// The tensor's own memory, which lives as long as the piece; of one on a device, a copy.
+// Refers to the tensor's memory, which lives as long as the piece; a tensor on a device is copied to the
+// host.
 rpc::Piece piece_of(const torch::Tensor& contiguous);
 std::vector<rpc::Piece> pieces_of(const std::vector<torch::Tensor>& tensors);
 
-// Where the pieces of an answer go: into the tensors themselves, or, of those on a device, into memory beside
-// them, until take_over().
+// Destinations for the pieces of an answer: the tensors themselves, or, for tensors on a device, buffers on
+// the host that take_over() copies to the device.
 class Places {
  public:
   explicit Places(const std::vector<torch::Tensor>& tensors);
@@ -41,15 +42,15 @@ class Places {
   std::vector<torch::Tensor> on_host_;
 };
 
-// Takes the pieces of a message one after the other.
+// Reads the pieces of a message one after the other.
 class Reader {
  public:
   explicit Reader(const rpc::Message& message) : message_(message) {}
-  // A tensor that sees the next piece, which has to be so long.
+  // Returns a view of the next piece. Throws InvalidArgument unless the piece has exactly this size.
   torch::Tensor take(int64_t elements, torch::ScalarType type);
   void take_into(const torch::Tensor& tensor);
   void take_into(const std::vector<torch::Tensor>& tensors);
-  // Nothing is left over.
+  // Throws InvalidArgument if there are unread pieces.
   void end() const;
 
  private:
@@ -60,13 +61,13 @@ class Reader {
 // [{"type": "float32", "size": 10}, ...]
 Json to_json(const std::vector<torch::Tensor>& tensors);
 std::vector<torch::Tensor> zeros_from_json(const Json& json);
-// The bytes that such a list speaks of.
+// Returns the total size in bytes of the tensors in such a list.
 int64_t bytes_in(const Json& list);
 
-// Tensors of any shape and device, of which some may be undefined, as outlines and pieces. What has no gaps
-// in memory comes out in the same order, so that kernels do the same with it. InvalidArgument: a sparse one.
+// Encodes tensors of any shape and device, some of which may be undefined, as outlines and pieces. Strides of
+// dense tensors are kept, so that kernels run alike on the copy. Throws InvalidArgument for a sparse tensor.
 Json pack(const std::vector<torch::Tensor>& tensors, std::vector<rpc::Piece>& pieces);
-// Copies, on the CPU. Outlines that make no sense are an InvalidArgument.
+// Returns copies on the CPU. Throws InvalidArgument for invalid outlines.
 std::vector<torch::Tensor> unpack(const Json& outlines, Reader& reader);
 
 Json to_json(const std::vector<Shard::Part>& parts);
@@ -74,12 +75,12 @@ std::vector<Shard::Part> parts_from_json(const Json& json);
 
 std::vector<torch::Tensor> vectors_of(const Optimizer::State& state);
 
-// All bytes of a message.
+// Returns the total size of the pieces of a message.
 int64_t bytes_of(const rpc::Message& message);
 
-// What the head says under this name; anything else is an InvalidArgument.
+// Return the field of that name. All throw InvalidArgument if it is missing or has another type.
 int64_t number_in(const Json& head, const char* name);
-// The same, not beyond these two; what is not there is `otherwise`, where that is given.
+// Also checks that least <= number <= most. A missing number is `otherwise`, if that is given.
 int64_t number_within(const Json& head, const char* name, int64_t least, int64_t most,
                       std::optional<int64_t> otherwise = {});
 std::string text_in(const Json& head, const char* name);

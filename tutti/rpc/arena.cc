@@ -22,12 +22,12 @@ FileDescriptor make_shared_memory(size_t bytes) {
   FileDescriptor memory(memfd_create(kArenaFile, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (memory.get() < 0 || ftruncate(memory.get(), static_cast<off_t>(bytes)) != 0)
     fail_errno(errno, fmt::format("making an arena of {}", human_bytes(bytes)));
-  // Whoever maps it can rely on its size: no access ends in a SIGBUS because the file was cut.
+  // Sealed, so that a process that maps it can rely on its size: no access gets a SIGBUS from truncation.
   if (fcntl(memory.get(), F_ADD_SEALS, kArenaSeals) != 0) fail_errno(errno, "sealing an arena");
   return memory;
 }
 
-// So many bytes, or half, or a quarter: as many as there is address space for.
+// Returns `bytes`, halved until so much address space is available.
 size_t mappable(size_t bytes) {
   constexpr size_t kLeast = size_t{64} << 20;
   for (; bytes > kLeast; bytes /= 2) {
@@ -80,14 +80,14 @@ std::span<std::byte> Arena::allocate(size_t bytes) {
   const std::lock_guard lock(impl_->mutex);
   const size_t left = impl_->size - impl_->used;
   if (bytes > left)
-    fail(ErrorKind::Overloaded, "{} do not fit into an arena that has {} left", human_bytes(bytes),
-         human_bytes(left));
+    fail(ErrorKind::Overloaded, "{} do not fit into the shared memory of this connection, which has {} left",
+         human_bytes(bytes), human_bytes(left));
   const size_t begin = impl_->used;
   const size_t taken = round_to(bytes, kArenaPage);
-  // Now rather than when it is touched: there the end of memory would be a signal, here it is an error.
+  // Allocated now, because running out of memory at the first access would be a signal instead of an error.
   if (taken > 0 &&
       fallocate(impl_->memory.get(), 0, static_cast<off_t>(begin), static_cast<off_t>(taken)) != 0)
-    fail(ErrorKind::Overloaded, "no memory for {} in an arena: {}", human_bytes(bytes), errno_text(errno));
+    fail(ErrorKind::Overloaded, "no shared memory for {}: {}", human_bytes(bytes), errno_text(errno));
   impl_->used += taken;
   impl_->head().used = impl_->used;
   return {impl_->base + begin, bytes};

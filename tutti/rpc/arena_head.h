@@ -7,7 +7,7 @@
 
 #include "tutti/rpc/proof.h"
 
-// What an arena looks like to those who map it: its first page is this head, what has been allocated follows.
+// Layout of an arena in shared memory: the first page is this head, and the allocated memory follows.
 namespace tutti::rpc {
 
 inline constexpr size_t kArenaPage = 4096;
@@ -15,8 +15,8 @@ inline constexpr const char* kArenaFile = "tutti-arena";
 inline constexpr int kArenaSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 struct ArenaHead {
-  char nonce[kNonceDigits];    // says that it is this one, and no other file of that number
-  std::atomic<uint64_t> used;  // bytes from the beginning of the head on that have been allocated
+  char nonce[kNonceDigits];    // tells this arena from any other file with the same descriptor
+  std::atomic<uint64_t> used;  // allocated bytes, including the page of the head
 };
 static_assert(sizeof(ArenaHead) <= kArenaPage && std::atomic<uint64_t>::is_always_lock_free);
 

@@ -50,7 +50,7 @@ TEST(Arena, that_is_full_says_so) {
   EXPECT_EQ(arena.allocate(kArenaPage).size(), kArenaPage);
 }
 
-// `ulimit -v`, as clusters set it.
+// Clusters may set such a limit with `ulimit -v`.
 TEST(Arena, takes_what_address_space_there_is) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "a sanitizer has taken the address space";

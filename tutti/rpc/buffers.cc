@@ -16,7 +16,7 @@ namespace tutti::rpc {
 namespace {
 
 constexpr size_t kAlignment = 64;
-// Below, asking the heap is cheap.
+// Smaller blocks are cheap to get from the heap.
 constexpr size_t kWorthKeeping = size_t{256} << 10;
 constexpr size_t kMostKept = 16;
 constexpr std::chrono::milliseconds kTurn{100};
@@ -44,10 +44,10 @@ struct Buffers::State {
   const size_t budget;
   std::mutex mutex;
   std::condition_variable changed;
-  size_t out = 0;             // all below: guarded by mutex; bytes that are in use
-  size_t idle = 0;            // bytes that are kept for the next who asks
-  std::list<Block> kept;      // of `idle` bytes, the newest first
-  std::list<size_t> waiting;  // how much each wants, in the order of asking
+  size_t out = 0;             // bytes in use; this and all below: guarded by mutex
+  size_t idle = 0;            // bytes of free blocks that are kept for reuse
+  std::list<Block> kept;      // the free blocks, the newest first
+  std::list<size_t> waiting;  // sizes of the waiting requests, in order of arrival
 
   bool has_room(size_t bytes) const { return bytes <= budget - out; }
   bool await_room(std::unique_lock<std::mutex>& lock, size_t bytes,
@@ -57,7 +57,7 @@ struct Buffers::State {
   void give_back(Block block);
 };
 
-// False where nobody waits any more.
+// Returns false if the caller stopped waiting.
 bool Buffers::State::await_room(std::unique_lock<std::mutex>& lock, size_t bytes,
                                 const std::function<bool()>& keep_waiting) {
   if (waiting.empty() && has_room(bytes)) return true;
@@ -70,15 +70,15 @@ bool Buffers::State::await_room(std::unique_lock<std::mutex>& lock, size_t bytes
     lock.lock();
   }
   waiting.erase(place);
-  // Who was behind may have room now.
+  // The requests behind this one may have room now.
   changed.notify_all();
   return wanted;
 }
 
-// A block that is kept, of at most twice the size, or the room for a new one.
+// Takes a kept block that is not much larger than needed, or reserves room for a new one.
 Block Buffers::State::claim(size_t bytes) {
   const auto found = std::find_if(kept.begin(), kept.end(), [&](const Block& block) {
-    return block.size >= bytes && block.size / 2 <= bytes && has_room(block.size);
+    return block.size >= bytes && block.size - bytes <= bytes / kSpareOfBuffer && has_room(block.size);
   });
   Block block{bytes, {}};
   if (found != kept.end()) {
@@ -92,7 +92,7 @@ Block Buffers::State::claim(size_t bytes) {
   return block;
 }
 
-// Until so many bytes can be added to those in use.
+// Frees kept blocks until `bytes` more can be in use.
 void Buffers::State::drop_idle(size_t bytes) {
   while (!kept.empty() && (bytes > budget - out - idle || kept.size() > kMostKept)) {
     idle -= kept.back().size;
@@ -118,7 +118,7 @@ Buffers::Buffers(size_t budget) : state_(std::make_shared<State>(budget)) {}
 
 std::shared_ptr<std::byte> Buffers::take(size_t bytes, const std::function<bool()>& keep_waiting) {
   if (bytes > state_->budget)
-    fail(ErrorKind::Overloaded, "{} are more than all messages together may take here, {}",
+    fail(ErrorKind::Overloaded, "a message of {} is larger than the limit for all messages together, {}",
          human_bytes(bytes), human_bytes(state_->budget));
   Block block;
   {
@@ -130,7 +130,7 @@ std::shared_ptr<std::byte> Buffers::take(size_t bytes, const std::function<bool(
   if (block.memory == nullptr) block.memory = make_memory(size);
   if (block.memory == nullptr) {
     state_->give_back({size, {}});
-    fail(ErrorKind::Overloaded, "no memory for {} that are to come", human_bytes(bytes));
+    fail(ErrorKind::Overloaded, "no memory for a message of {}", human_bytes(bytes));
   }
   return {block.memory.release(), [state = state_, size](std::byte* used) {
             state->give_back({size, Memory(used)});

@@ -6,22 +6,25 @@
 
 namespace tutti::rpc {
 
-// Memory for what comes in, from one budget for all who ask. Blocks that are given back are used again: fresh
+// A reused block is larger than requested by at most one part in this number.
+inline constexpr size_t kSpareOfBuffer = 8;
+
+// Memory for incoming messages, from one budget for all callers. Returned blocks are reused, because fresh
 // memory costs more than what is then done with it. Thread-safe.
 class Buffers {
  public:
   explicit Buffers(size_t budget);
 
-  // Bytes of any content, for as long as a copy of the pointer lives (which may be longer than this object).
-  // Where there is no room it waits for it, in the order of asking, and asks `keep_waiting` ten times a
-  // second whether to, which does not throw: null if not. What can never fit is Overloaded.
+  // Returns uninitialised memory that lives as long as a copy of the pointer, which may outlive this object.
+  // If there is no room, waits in order of arrival and calls `keep_waiting`, which must not throw, ten times
+  // a second; returns null once it returns false. Throws Overloaded if the request can never fit.
   std::shared_ptr<std::byte> take(size_t bytes, const std::function<bool()>& keep_waiting);
-  // The same, but Overloaded also where there is no room within a tenth of a second.
+  // The same, but throws Overloaded if there is no room within a tenth of a second.
   std::shared_ptr<std::byte> take(size_t bytes);
 
  private:
   struct State;
-  const std::shared_ptr<State> state_;  // shared with the blocks that are out
+  const std::shared_ptr<State> state_;  // shared with the blocks in use
 };
 
 }  // namespace tutti::rpc

@@ -19,7 +19,8 @@ using testing::HasSubstr;
 TEST(Buffers, what_can_never_fit_is_refused) {
   Buffers buffers(kMiB);
   expect_error(ErrorKind::Overloaded, HasSubstr("1.0 MiB"), [&] { buffers.take(kMiB + 1); });
-  expect_error(ErrorKind::Overloaded, HasSubstr("more than all"), [&] { buffers.take(size_t{1} << 60); });
+  expect_error(ErrorKind::Overloaded, HasSubstr("larger than the limit for all"),
+               [&] { buffers.take(size_t{1} << 60); });
   EXPECT_NE(buffers.take(kMiB), nullptr);
 }
 

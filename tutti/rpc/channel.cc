@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "tutti/base/address.h"
+#include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 #include "tutti/rpc/buffers.h"
 #include "tutti/rpc/handshake.h"
@@ -23,13 +24,14 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kFirstPause{10};
 constexpr milliseconds kLongestPause{1000};
-// One attempt: where packets vanish, another name server or route may do better next time.
+// The maximum time of one attempt: if packets are lost, the next attempt may use another name server or
+// route.
 constexpr milliseconds kAttempt{10000};
 
 constexpr milliseconds kBetweenLooks{100};
 
-// A server that hangs up before its first word so often, and for so long, does not do it by accident. Between
-// two of them an attempt may come to nothing, as it does on a busy machine.
+// A server that closes connections so often, for so long, before its first frame does it on purpose. Attempts
+// that merely time out in between, as on a busy machine, do not reset the count.
 constexpr int kHangUps = 5;
 constexpr milliseconds kHangingUp{3000};
 
@@ -38,9 +40,15 @@ bool is_hang_up(const std::string& text) {
          text.find("Broken pipe") != std::string::npos;
 }
 
+// Thrown when give_up() has returned true.
+class GivenUp final : public Error {
+ public:
+  GivenUp() : Error(ErrorKind::Timeout, "given up") {}
+};
+
 double seconds(milliseconds time) { return std::chrono::duration<double>(time).count(); }
 
-// "'push' (gradients) at step 118", as much of it as is known.
+// Returns "'push' (gradients) at step 118", without the parts that are unknown.
 std::string describe(const std::string& method, const CallOptions& options) {
   std::string text = fmt::format("'{}'", method);
   if (*options.what != '\0') text += fmt::format(" ({})", options.what);
@@ -51,7 +59,7 @@ std::string describe(const std::string& method, const CallOptions& options) {
 }  // namespace
 
 struct Channel::Impl {
-  // What there is while connected.
+  // The state of an open connection.
   struct Connection {
     explicit Connection(std::unique_ptr<Stream> open) : stream(std::move(open)), wire(*stream) {}
     const std::unique_ptr<Stream> stream;
@@ -75,7 +83,7 @@ struct Channel::Impl {
   Frame exchange(const std::string& method, const Message& request, const CallOptions& call,
                  const Patience& patience, Message& answer);
   [[noreturn]] void fail_calling(const Error& error, const std::string& what, milliseconds timeout) const;
-  // TLS says it to nobody but its own log, on either side.
+  // Guesses the reason, since TLS reports it only in a log, on both sides.
   std::string why_hung_up() const;
 
   const std::string address;
@@ -88,12 +96,12 @@ struct Channel::Impl {
 
 namespace {
 
-// Two threads in one call would read each other's answers.
+// Detects concurrent calls, in which two threads would read each other's answers.
 class OneAtATime {
  public:
   OneAtATime(std::atomic_flag& in_use, const std::string& who) : in_use_(in_use) {
     if (in_use_.test_and_set(std::memory_order_acquire))
-      fail(ErrorKind::Bug, "{}: called by two threads at once, where each needs a channel of its own", who);
+      fail(ErrorKind::Bug, "{}: called by two threads at once; each thread needs a channel of its own", who);
   }
   ~OneAtATime() { in_use_.clear(std::memory_order_release); }
   OneAtATime(const OneAtATime&) = delete;
@@ -118,14 +126,14 @@ void Channel::Impl::open(Clock::time_point deadline) {
 
 std::string Channel::Impl::why_hung_up() const {
   return options.credentials.authority.empty()
-             ? "it hangs up before the first word, as a server does that speaks TLS: give this task --tls-ca"
-             : "it hangs up when it has seen this task's certificate, or that it has none: give it "
-               "--tls-cert and "
-               "--tls-key of an authority that the server knows";
+             ? "it closes the connection before the handshake, as a server with TLS does: give this task "
+               "--tls-ca"
+             : "it closes the connection because of this task's certificate, or because there is none: give "
+               "this task --tls-cert and --tls-key from an authority that the server trusts";
 }
 
 void Channel::Impl::open_in_time(milliseconds timeout) {
-  const auto deadline = Clock::now() + timeout;
+  const auto deadline = deadline_after(timeout);
   std::string last = kNothingAnswers;
   int hang_ups = 0;
   Clock::time_point first_hang_up;
@@ -146,8 +154,8 @@ void Channel::Impl::open_in_time(milliseconds timeout) {
     }
     if (Clock::now() + pause >= deadline)
       fail(ErrorKind::Timeout,
-           "{}: not there for {:g} s ({}). Check that it is running, that this is its address, and that no "
-           "firewall stands between",
+           "{}: not reachable for {:g} s ({}). Check that it is running, that this is its address, and that "
+           "no firewall blocks the connection",
            who, seconds(timeout), last);
     std::this_thread::sleep_for(pause);
   }
@@ -181,7 +189,7 @@ Frame Channel::Impl::await_frame(const CallOptions& call, const Patience& patien
                                       patience);
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::Timeout || Clock::now() >= deadline) throw;
-      if (call.give_up && call.give_up()) throw;
+      if (call.give_up && call.give_up()) throw GivenUp();
     }
   }
 }
@@ -189,7 +197,7 @@ Frame Channel::Impl::await_frame(const CallOptions& call, const Patience& patien
 Frame Channel::Impl::receive_frame(const CallOptions& call, const Patience& patience) {
   Frame frame = await_frame(call, patience);
   if (frame.kind != FrameKind::Answer && frame.kind != FrameKind::Failure)
-    fail(ErrorKind::DataLoss, "a frame of another kind than is due");
+    fail(ErrorKind::DataLoss, "a frame of an unexpected kind");
   return frame;
 }
 
@@ -198,25 +206,25 @@ std::vector<Piece> Channel::Impl::receive_pieces(const Frame& answer, const Call
   Room room{call.into, {}};
   if (call.into.empty()) room = room_for(answer.pieces, [this](size_t size) { return buffers.take(size); });
   if (answer.pieces.size() != room.places.size())
-    fail(ErrorKind::DataLoss, "{} pieces came, where {} are expected", answer.pieces.size(),
+    fail(ErrorKind::DataLoss, "{} pieces were received, but {} are expected", answer.pieces.size(),
          room.places.size());
   std::vector<Piece> pieces;
   for (size_t i = 0; i < room.places.size(); ++i) {
     const Part& part = answer.pieces[i];
     const Bytes place = room.places[i];
     if (part.size != place.size())
-      fail(ErrorKind::DataLoss, "piece {} has {} bytes, where {} are expected", i, part.size, place.size());
+      fail(ErrorKind::DataLoss, "piece {} has {} bytes, but {} are expected", i, part.size, place.size());
     if (part.follows()) {
       connection->wire.receive(place, patience);
     } else if (call.into.empty() || part.place != part_of(place).place) {
-      fail(ErrorKind::DataLoss, "piece {} was put where nobody has asked for it", i);
+      fail(ErrorKind::DataLoss, "piece {} was put in a place that was not requested", i);
     }
     pieces.push_back({place, room.memory});
   }
   return pieces;
 }
 
-// The frame of the answer; its pieces are in `answer`.
+// Returns the frame of the answer, and stores its head and pieces in `answer`.
 Frame Channel::Impl::exchange(const std::string& method, const Message& request, const CallOptions& call,
                               const Patience& patience, Message& answer) {
   send(method, request, call, patience);
@@ -225,7 +233,7 @@ Frame Channel::Impl::exchange(const std::string& method, const Message& request,
   if (frame.kind == FrameKind::Answer) {
     answer.pieces = receive_pieces(frame, call, patience);
   } else if (!answer.head.is_string()) {
-    fail(ErrorKind::DataLoss, "a failure without its text");
+    fail(ErrorKind::DataLoss, "a failure without a text");
   }
   connection->wire.finish();
   return frame;
@@ -235,14 +243,13 @@ void Channel::Impl::fail_calling(const Error& error, const std::string& what, mi
   switch (error.kind()) {
     case ErrorKind::Timeout:
       fail(ErrorKind::Timeout,
-           "{}: no answer to {} for {:g} s: it is stopped, stuck or overloaded. Look at its log, or raise "
-           "--timeout",
+           "{}: no answer to {} for {:g} s: the task is stopped, stuck or overloaded. Look at its log, or "
+           "raise --timeout",
            who, what, seconds(timeout));
     case ErrorKind::PeerLost:
       fail(ErrorKind::PeerLost,
-           "{}: the connection ended during {} ({}). It has ended, or the network is down; its own output "
-           "says "
-           "why",
+           "{}: the connection ended during {} ({}). The task has ended, or the network is down; its own "
+           "output says why",
            who, what, error.what());
     default:
       throw Error(error.kind(), fmt::format("{}: {}: {}", who, what, error.what()));
@@ -263,14 +270,18 @@ bool Channel::is_connected() const { return impl_->connection.has_value(); }
 
 Message Channel::call(const std::string& method, const Message& request, const CallOptions& options) {
   const OneAtATime alone(impl_->in_use, impl_->who);
-  const auto deadline = Clock::now() + options.timeout;
+  const auto deadline = deadline_after(options.timeout);
   if (!impl_->connection) impl_->open_in_time(options.timeout);
   Message answer;
   Frame frame;
   try {
     frame = impl_->exchange(method, request, options, {.deadline = deadline}, answer);
+  } catch (const GivenUp&) {
+    impl_->connection.reset();
+    fail(ErrorKind::Timeout, "{}: the answer to {} was not waited for any longer", impl_->who,
+         describe(method, options));
   } catch (const Error& error) {
-    // What of it is still under way cannot be told from what comes next.
+    // Closes the connection: the rest of this answer could not be told from the next one.
     impl_->connection.reset();
     impl_->fail_calling(error, describe(method, options), options.timeout);
   }

@@ -16,50 +16,52 @@ namespace tutti::rpc {
 
 struct ChannelOptions {
   Credentials credentials = {};
-  // Who calls, for the service: every connection begins with it.
+  // Identifies the caller to the service; sent at the start of every connection.
   Json hello = Json::object();
   // For error messages: "ps/1 (h:2222)".
   std::string who = {};
-  // Where the other end is on this machine: what lies in it is named, not sent. May be null.
+  // Memory that a server on the same machine can map: pieces in it are not sent, but referred to. May be
+  // null.
   std::shared_ptr<Arena> arena = {};
-  // The most that an answer may take for which no place is given.
+  // The maximum memory of an answer without `into`.
   size_t memory = size_t{16} << 30;
 };
 
 struct CallOptions {
-  // Where the other end is stopped in the middle of a long request, the error comes up to 10 s later: until
-  // the connection is given up, the network library holds on to the bytes of the request.
+  // If the other end is stopped in the middle of a long request, the error comes up to 10 s later, because
+  // the network library holds the bytes of the request until the connection is closed.
   std::chrono::milliseconds timeout{60000};
-  // Where the pieces of the answer go, as many and as long as these: nothing has to be taken from the heap.
-  // In the arena, the other end writes them there itself.
+  // Destinations for the pieces of the answer, which must have the same number and sizes; saves an
+  // allocation. The other end writes directly into destinations in the arena.
   std::vector<std::span<std::byte>> into = {};
-  // Asked ten times a second while nothing comes: whether the answer is not wanted any more, which is a
-  // Timeout then. Empty: it is.
+  // Called ten times a second while the answer is pending; if it returns true, the call ends with a Timeout.
+  // Empty: never gives up.
   std::function<bool()> give_up = {};
-  // For error messages: what is asked for, and in which step.
+  // For error messages: the purpose of the call, and its step.
   const char* what = "";
   int64_t step = -1;
 };
 
-// A connection to one server, made when it is first needed, and again when it was lost. Thread-compatible:
-// one call at a time (else a Bug); who needs several at once has several channels.
+// A connection to one server, opened at the first use and again after it was lost. Thread-compatible: only
+// one call at a time (else a Bug). For concurrent calls, use several channels.
 class Channel {
  public:
-  // HOST:PORT; nothing is connected yet. Proxies of the environment are not used.
+  // HOST:PORT. Does not connect yet. Ignores proxies from the environment.
   Channel(const std::string& address, const ChannelOptions& options = {});
   ~Channel();
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
 
-  // Waits until the server is there. What was in the way is in the text of the Timeout: refused, no such
-  // host, another version, another secret. What waiting does not mend is an InvalidArgument at once.
+  // Waits until the server can be reached. A Timeout contains the last obstacle, such as a refused connection
+  // or an unknown host. Throws InvalidArgument at once if waiting cannot help, as with another version or
+  // secret.
   void connect(std::chrono::milliseconds timeout);
-  // Whether the last call, if there was any, has left a connection behind.
+  // Returns true if the last use of the channel left an open connection.
   bool is_connected() const;
 
-  // Sends the request and waits for the answer. An Error of the service comes back as it was thrown there. A
-  // connection that ends is a PeerLost: whether the request was carried out is not known then. The next call
-  // connects again.
+  // Sends the request and waits for the answer. Rethrows an Error of the service. Throws PeerLost if
+  // the connection ends; whether the request was carried out is then unknown. The next call connects
+  // again.
   Message call(const std::string& method, const Message& request, const CallOptions& options = {});
 
  private:

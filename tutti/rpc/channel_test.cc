@@ -37,7 +37,7 @@ const std::vector<size_t> kSizes = {0,
                                     3 * kLargestChunk,
                                     300 * kMiB};
 
-// A host and its service, and channels to it.
+// Runs a host with its service.
 class ChannelTest : public testing::Test {
  protected:
   explicit ChannelTest(const HostOptions& options = {}) : host_(std::in_place, options, service_) {}
@@ -85,7 +85,7 @@ TEST_F(ChannelTest, arenas_carry_bytes_of_any_number) {
   }
 }
 
-// 70,000 pieces: with places and without, in the arena and outside, empty ones and odd ones.
+// Tests 70,000 pieces: with and without destinations, inside and outside the arena, empty and of odd sizes.
 TEST_F(ChannelTest, many_pieces_keep_their_order) {
   const auto arena = std::make_shared<Arena>();
   Channel channel(address_, named(arena));
@@ -125,10 +125,10 @@ TEST_F(ChannelTest, pieces_that_come_are_aligned) {
 TEST_F(ChannelTest, an_answer_that_does_not_fit_is_an_error) {
   Channel channel(address_, named());
   std::vector<std::byte> place(10);
-  expect_error(ErrorKind::DataLoss, HasSubstr("11 bytes, where 10 are expected"), [&] {
+  expect_error(ErrorKind::DataLoss, HasSubstr("11 bytes, but 10 are expected"), [&] {
     channel.call("pieces", {{{"sizes", {11}}}, {}}, {.into = {place}});
   });
-  expect_error(ErrorKind::DataLoss, HasSubstr("2 pieces came, where 1"), [&] {
+  expect_error(ErrorKind::DataLoss, HasSubstr("2 pieces were received, but 1"), [&] {
     channel.call("pieces", {{{"sizes", {10, 10}}}, {}}, {.into = {place}});
   });
   EXPECT_NO_THROW(channel.call("pieces", {{{"sizes", {10}}}, {}}, {.into = {place}}));
@@ -296,7 +296,7 @@ TEST(Channel, nobody_there_is_a_timeout_that_says_what_was_in_the_way) {
   const std::string address = "127.0.0.1:" + std::to_string(free_ports(1)[0]);
   Channel channel(address, {.who = "ps/0 (" + address + ")"});
   expect_error(ErrorKind::Timeout,
-               AllOf(HasSubstr("ps/0 (" + address + "): not there for 0.3 s"), HasSubstr("refused")),
+               AllOf(HasSubstr("ps/0 (" + address + "): not reachable for 0.3 s"), HasSubstr("refused")),
                [&] { channel.connect(milliseconds(300)); });
   Channel nameless("no.such.host.invalid:1");
   expect_error(ErrorKind::Timeout, AllOf(HasSubstr("no.such.host.invalid")),
@@ -327,7 +327,7 @@ TEST(Channel, comes_back_to_a_server_that_comes_back) {
   EXPECT_NO_THROW(channel.call("nothing", {}));
 }
 
-// --- Servers that lie. What answers is a listener without a host, with which the test does as it likes.
+// --- Servers that send wrong data: a listener without a host, whose stream the test controls.
 
 class LyingServer {
  public:
@@ -337,7 +337,7 @@ class LyingServer {
             const auto stream = listener_->accept(kEventually);
             if (stream != nullptr) talk(*stream);
           } catch (const Error&) {
-            // The caller has had enough.
+            // The caller has closed the connection.
           }
         }) {}
   ~LyingServer() {
@@ -353,7 +353,7 @@ class LyingServer {
   std::thread thread_;
 };
 
-// Greets, and answers the first request with these bytes.
+// Completes the handshake, and answers the first request with these bytes.
 std::function<void(ServerStream&)> answer_with(std::string bytes) {
   return [bytes = std::move(bytes)](ServerStream& stream) {
     const auto deadline = Clock::now() + kEventually;
@@ -385,24 +385,24 @@ Frame answer_frame(std::vector<Part> pieces) {
 }
 
 TEST(Channel, answers_that_are_none_are_refused) {
-  expect_lie_refused(std::string(100, 'x'), ErrorKind::DataLoss, HasSubstr("no frame of Tutti"));
+  expect_lie_refused(std::string(100, 'x'), ErrorKind::DataLoss, HasSubstr("not a frame of Tutti"));
   Frame request = answer_frame({});
   request.kind = FrameKind::Request;
-  expect_lie_refused(encode(request), ErrorKind::DataLoss, HasSubstr("another kind"));
+  expect_lie_refused(encode(request), ErrorKind::DataLoss, HasSubstr("an unexpected kind"));
   Frame failure = answer_frame({});
   failure.kind = FrameKind::Failure;
-  expect_lie_refused(encode(failure), ErrorKind::DataLoss, HasSubstr("without its text"));
+  expect_lie_refused(encode(failure), ErrorKind::DataLoss, HasSubstr("without a text"));
   expect_lie_refused(encode(answer_frame({})) + "x", ErrorKind::DataLoss, HasSubstr("belong to no message"));
 }
 
 TEST(Channel, answers_that_claim_too_much_are_refused) {
   for (const uint64_t size : {uint64_t{1} << 60, ~uint64_t{0}, uint64_t{1} << 40})
-    expect_lie_refused(encode(answer_frame({{size}})), ErrorKind::Overloaded, HasSubstr("more than"));
+    expect_lie_refused(encode(answer_frame({{size}})), ErrorKind::Overloaded, HasSubstr("larger than"));
 }
 
 TEST(Channel, answers_that_were_put_elsewhere_are_refused) {
   std::vector<std::byte> place(10);
-  expect_lie_refused(encode(answer_frame({{10, 4096}})), ErrorKind::DataLoss, HasSubstr("nobody has asked"),
+  expect_lie_refused(encode(answer_frame({{10, 4096}})), ErrorKind::DataLoss, HasSubstr("was not requested"),
                      {.into = {place}});
   expect_lie_refused(encode(answer_frame({{10, 4096}})), ErrorKind::DataLoss, HasSubstr(""));
 }

@@ -8,7 +8,7 @@
 namespace tutti::rpc {
 namespace {
 
-// The text of a file that holds something `what` in PEM, such as "CERTIFICATE".
+// Returns the text of a PEM file that has to contain a `what`, such as "CERTIFICATE".
 std::string read_pem(const char* flag, const std::string& path, std::string_view what) {
   if (path.empty()) return "";
   std::string text = read_file(path);
@@ -17,8 +17,8 @@ std::string read_pem(const char* flag, const std::string& path, std::string_view
   const bool is_pem = end != std::string::npos &&
                       std::string_view(text).substr(begin, end - begin).find(what) != std::string_view::npos;
   if (!is_pem)
-    fail(ErrorKind::InvalidArgument, "{} {}: holds no {} in PEM (a text that begins with -----BEGIN)", flag,
-         path, what);
+    fail(ErrorKind::InvalidArgument,
+         "{} {}: the file contains no {} in PEM (a text that begins with -----BEGIN)", flag, path, what);
   return text;
 }
 

@@ -11,11 +11,11 @@
 
 #include "tutti/base/check.h"
 
-// Little-endian, without gaps:
+// The format is little-endian and has no padding:
 //   prefix   magic 4, protocol 2, kind 1, error 1, method 4, head 4, pieces 4, into 4, following 8
 //   method, head
 //   pieces, into: size 8, place 8 each
-// The bytes of the pieces that follow come behind it, in their order.
+// The bytes of the pieces that follow come after the frame, in the same order.
 namespace tutti::rpc {
 namespace {
 
@@ -23,7 +23,6 @@ static_assert(std::endian::native == std::endian::little, "numbers are sent as t
 
 constexpr std::string_view kMagic = "TUTi";
 constexpr size_t kPartSize = 16;
-constexpr int kDeepest = 100;  // of JSON: copying it recurses
 
 template <class Number>
 void put(std::string& bytes, Number number) {
@@ -39,7 +38,7 @@ void put_parts(std::string& bytes, std::span<const Part> parts) {
   }
 }
 
-// Takes one after the other from bytes that have been found to be enough.
+// Reads numbers and text in sequence from bytes whose size has been checked.
 class Taker {
  public:
   explicit Taker(std::span<const std::byte> bytes) : left_(bytes) {}
@@ -85,7 +84,7 @@ void check_limits(const FramePrefix& prefix, const FrameLimits& limits, ErrorKin
   check_limit("number of places", prefix.into, limits.parts, kind);
 }
 
-// How one number of a frame stands in its prefix.
+// Clamps a number to the 32 bits that it has in the prefix; values at the maximum fail check_limits().
 uint32_t narrow(size_t size) {
   return static_cast<uint32_t>(std::min<size_t>(size, std::numeric_limits<uint32_t>::max()));
 }
@@ -149,16 +148,17 @@ FramePrefix decode_prefix(std::span<const std::byte> bytes, const FrameLimits& l
   TUTTI_CHECK(bytes.size() == kPrefixSize, "{} bytes", bytes.size());
   Taker taker(bytes);
   if (taker.text(kMagic.size()) != kMagic)
-    fail(ErrorKind::DataLoss, "what came is no frame of Tutti: it does not begin like one");
+    fail(ErrorKind::DataLoss, "the received bytes are not a frame of Tutti");
   const auto protocol = taker.number<uint16_t>();
   if (protocol != kProtocol)
     fail(ErrorKind::InvalidArgument,
-         "a frame of protocol {}, where this is protocol {}: run one version everywhere", protocol,
-         kProtocol);
+         "the frame has protocol version {}, but this task has version {}: run the same version of Tutti "
+         "everywhere",
+         protocol, kProtocol);
   const auto kind = taker.number<uint8_t>();
   const auto error = taker.number<uint8_t>();
   if (!is_kind(kind) || !is_error(error))
-    fail(ErrorKind::DataLoss, "a frame of the unknown kind {}/{}", kind, error);
+    fail(ErrorKind::DataLoss, "a frame of unknown kind {}/{}", kind, error);
   FramePrefix prefix{};
   prefix.kind = static_cast<FrameKind>(kind);
   prefix.error = static_cast<ErrorKind>(error);
@@ -188,18 +188,11 @@ Frame decode_rest(const FramePrefix& prefix, std::span<const std::byte> bytes) {
 }
 
 Json decode_json(std::string_view text) {
-  const auto check_depth = [](int depth, Json::parse_event_t, const Json&) {
-    if (depth > kDeepest)
-      fail(ErrorKind::DataLoss, "a frame with a head of JSON that is more than {} deep", kDeepest);
-    return true;
-  };
-  Json json = Json::parse(text, check_depth, false);
-  if (json.is_discarded()) fail(ErrorKind::DataLoss, "a frame with a head that is no JSON");
-  return json;
+  return parse_json(text, "the head of a frame", ErrorKind::DataLoss);
 }
 
 std::string encode_json(const Json& json) {
-  // Text that is no UTF-8, such as a path, is no reason to fail.
+  // Text that is not UTF-8, such as a path, must not make the message fail.
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 

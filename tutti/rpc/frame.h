@@ -11,46 +11,46 @@
 
 namespace tutti::rpc {
 
-// Raised by every change after which two versions do not understand each other.
+// Incremented by every change that makes two versions incompatible.
 inline constexpr uint16_t kProtocol = 1;
 
 enum class FrameKind : uint8_t {
-  Challenge = 1,  // host: who are you, and can you prove it?
-  Proof = 2,      // caller: this is who I am
-  Welcome = 3,    // host: and here is my proof
+  Challenge = 1,  // from the host: its nonce
+  Proof = 2,      // from the caller: its nonce, proof and hello
+  Welcome = 3,    // from the host: its proof
   Request = 4,
   Answer = 5,
-  Failure = 6,  // instead of an answer
+  Failure = 6,  // an error instead of an answer
 };
 
-// Where the bytes of a piece are.
+// The size and the location of a piece's bytes.
 struct Part {
   static constexpr uint64_t kFollows = ~uint64_t{0};
 
   uint64_t size = 0;
-  uint64_t place = kFollows;  // behind the frame, or this offset in the caller's arena
+  uint64_t place = kFollows;  // kFollows: after the frame; else the offset in the caller's arena
 
   bool follows() const { return place == kFollows; }
 };
 
-// All of a message but the bytes of its pieces.
+// A message without the bytes of its pieces.
 struct Frame {
   FrameKind kind = FrameKind::Request;
-  ErrorKind error = ErrorKind::Bug;  // of a failure
-  std::string method;                // of a request
+  ErrorKind error = ErrorKind::Bug;  // of a Failure
+  std::string method;                // of a Request
   std::string head = "{}";           // JSON
   std::vector<Part> pieces;
-  std::vector<Part> into;  // where the caller wants the pieces of the answer, if it says so
+  std::vector<Part> into;  // where the caller wants the pieces of the answer; may be empty
 };
 
-// How much of it may come.
+// Limits on the size of a received frame.
 struct FrameLimits {
   uint32_t head = uint32_t{16} << 20;
   uint32_t parts = uint32_t{1} << 20;
 };
 inline constexpr uint32_t kLongestMethod = 256;
 
-// The fixed beginning of a frame.
+// The size of the fixed-size prefix of a frame.
 inline constexpr size_t kPrefixSize = 32;
 
 struct FramePrefix {
@@ -60,23 +60,23 @@ struct FramePrefix {
   uint32_t head;       // bytes
   uint32_t pieces;     // number
   uint32_t into;       // number
-  uint64_t following;  // bytes of all pieces that follow the frame
+  uint64_t following;  // total size of the pieces that follow the frame
 
-  // Of what stands between the prefix and the pieces.
+  // Returns the size of what is between the prefix and the pieces.
   size_t rest() const;
 };
 
-// The bytes of a frame. What is beyond the default limits is an InvalidArgument.
+// Returns the bytes of a frame. Throws InvalidArgument beyond the default limits.
 std::string encode(const Frame& frame);
-// Checked against the limits, and, as everything here, nothing is taken for granted: DataLoss.
+// Decode untrusted bytes and check them against the limits. Throw DataLoss if they are malformed.
 FramePrefix decode_prefix(std::span<const std::byte> bytes, const FrameLimits& limits);
 Frame decode_rest(const FramePrefix& prefix, std::span<const std::byte> bytes);
 
-// The text as JSON; DataLoss if it is none.
+// Parses JSON; throws DataLoss if the text is invalid.
 Json decode_json(std::string_view text);
 std::string encode_json(const Json& json);
 
-// Bytes of all pieces that follow a frame. DataLoss where they are more than can be counted.
+// Returns the total size of the pieces that follow a frame. Throws DataLoss if the sum overflows.
 uint64_t following_bytes(std::span<const Part> pieces);
 
 }  // namespace tutti::rpc

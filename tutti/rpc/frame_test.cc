@@ -70,11 +70,11 @@ TEST(Frame, what_claims_too_much_is_refused) {
 }
 
 TEST(Frame, what_is_no_frame_is_refused) {
-  expect_refused("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", HasSubstr("no frame of Tutti"));
+  expect_refused("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", HasSubstr("not a frame of Tutti"));
   expect_refused(with<uint8_t>(6, 0), HasSubstr("kind"));
   expect_refused(with<uint8_t>(6, 7), HasSubstr("kind"));
   expect_refused(with<uint8_t>(7, 200), HasSubstr("kind"));
-  expect_refused(with<uint16_t>(4, 9), AllOf(HasSubstr("protocol 9"), HasSubstr("protocol 1")),
+  expect_refused(with<uint16_t>(4, 9), AllOf(HasSubstr("protocol version 9"), HasSubstr("version 1")),
                  ErrorKind::InvalidArgument);
 }
 
@@ -98,9 +98,9 @@ TEST(Frame, a_head_is_json) {
 
 TEST(Frame, text_that_is_no_utf8_can_be_sent) { EXPECT_NO_THROW(decode_json(encode_json("a\xff"))); }
 
-// Whatever is changed in a frame, it is an error or another frame, and never more memory than its bytes.
+// A changed frame is either an error or another valid frame, and takes no more memory than its bytes.
 TEST(Frame, fuzzed_ones_are_errors_or_frames) {
-  std::mt19937 random(4);  // NOLINT(bugprone-random-generator-seed): the same ones every time
+  std::mt19937 random(4);  // NOLINT(bugprone-random-generator-seed): reproducible
   const std::string good = encode(some_frame());
   for (int i = 0; i < 200000; ++i) {
     std::string bytes = good;

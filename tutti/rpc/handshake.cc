@@ -12,7 +12,7 @@
 namespace tutti::rpc {
 namespace {
 
-// Of who has not proved anything yet, little is read.
+// Small limits, because the peer is not authenticated yet.
 constexpr FrameLimits kFirstWords{.head = uint32_t{64} << 10, .parts = 0};
 
 constexpr const char* kSameSecret = "Start all tasks of a job with the same TUTTI_SECRET (--secret)";
@@ -30,9 +30,9 @@ Json receive(Wire& wire, FrameKind kind, const Patience& patience) {
   };
   const Frame frame = wire.receive(kFirstWords, allocate, patience.next(), patience);
   wire.finish();
-  if (frame.kind != kind) fail(ErrorKind::DataLoss, "a frame of another kind than is due");
+  if (frame.kind != kind) fail(ErrorKind::DataLoss, "a frame of an unexpected kind");
   Json head = decode_json(frame.head);
-  if (!head.is_object()) fail(ErrorKind::DataLoss, "a frame with a head that is no object");
+  if (!head.is_object()) fail(ErrorKind::DataLoss, "a frame whose head is not a JSON object");
   return head;
 }
 
@@ -43,7 +43,7 @@ std::string text_at(const Json& head, const char* key) {
   return found->get<std::string>();
 }
 
-// "" without a secret. The name of the role keeps one from sending the other its own proof back.
+// Returns "" without a secret. The role keeps an attacker from sending a peer its own proof back.
 std::string proof(const std::string& secret, std::string_view role, const std::string& of_host,
                   const std::string& of_caller, const std::string& hello) {
   if (secret.empty()) return "";
@@ -78,13 +78,13 @@ Greeting greet_caller(Wire& wire, const std::string& secret, const Patience& pat
   const std::string said = text_at(answer, "hello");
   const std::string shown = text_at(answer, "proof");
   if (!equal_proofs(shown, proof(secret, "caller", of_host, of_caller, said))) {
-    const char* const how = secret.empty()  ? "the caller has a secret, and this server none"
-                            : shown.empty() ? "this server has a secret, and the caller none"
+    const char* const how = secret.empty()  ? "the caller has a secret, but this server has none"
+                            : shown.empty() ? "this server has a secret, but the caller has none"
                                             : "the caller has another secret than this server";
     fail(ErrorKind::InvalidArgument, "{}. {}", how, kSameSecret);
   }
   Greeting greeting{decode_json(said), Mapping::of(text_at(answer, "arena"))};
-  if (!greeting.hello.is_object()) fail(ErrorKind::DataLoss, "a hello that is no object");
+  if (!greeting.hello.is_object()) fail(ErrorKind::DataLoss, "a hello that is not a JSON object");
   send(wire, FrameKind::Welcome,
        {{"proof", proof(secret, "host", of_host, of_caller, said)}, {"arena", greeting.arena != nullptr}},
        patience);

@@ -7,7 +7,6 @@
 #include <list>
 #include <mutex>
 #include <new>
-#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -15,6 +14,8 @@
 #include <fmt/format.h>
 
 #include "tutti/base/error.h"
+#include "tutti/base/ran_out.h"
+#include "tutti/base/start_thread.h"
 #include "tutti/rpc/buffers.h"
 #include "tutti/rpc/handshake.h"
 #include "tutti/rpc/listening.h"
@@ -27,53 +28,61 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Every connection has a thread; more of them than this are no cluster but a flood.
+// Limits the number of threads, of which each connection has one. No cluster has so many tasks.
 constexpr size_t kMostCallers = 4096;
+// The limit for connections that have not completed the handshake. A new one then replaces the oldest:
+// legitimate callers complete it at once, so that strangers cannot keep others out.
+constexpr size_t kMostStrangers = 128;
 constexpr milliseconds kGreeting{10000};
-// That an answer may take to leave when the host ends.
+// The time for sending pending answers when the host closes.
 constexpr milliseconds kFarewell{2000};
-// Between two chunks of one message: a caller that begins and does not go on holds memory that others wait
-// for.
+// The maximum time between two chunks of a message, because an incomplete message holds memory that other
+// callers wait for.
 constexpr milliseconds kChunk{60000};
-// How soon the end of a caller is noticed whose request is being served.
+// How often to check whether callers whose requests are being served are still connected.
 constexpr milliseconds kWatch{100};
 
-// What the connections of a host share.
+// State that all connections of a host share.
 struct Shared {
   const HostOptions options;
   Service& service;
   Buffers buffers;
 };
 
-// What is sent: the frame, encoded, and those of the answer's pieces that follow it.
+// An encoded answer: the frame and the pieces that follow it.
 struct Reply {
   std::string frame;
   std::vector<ConstBytes> following;
   Message answer;
 };
 
-// One caller: its thread greets it, and then receives, serves and answers one request after the other.
+// One caller. Its thread does the handshake and then receives, serves and answers requests one by one.
 class Connection {
  public:
   Connection(Shared& shared, uint64_t id, std::unique_ptr<ServerStream> stream)
       : shared_(shared),
-        caller_{id, Json::object(), stream->address()},
+        caller_{.id = id, .hello = Json::object(), .address = stream->address()},
         stream_(std::move(stream)),
         wire_(*stream_),
-        thread_([this] { run(); }) {}
+        thread_(start()) {}
   ~Connection() { thread_.join(); }
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
 
   bool done() const { return done_; }
-  // Looks whether a caller whose request is being served is still there. From any thread.
+  // Returns true before the handshake has completed. From any thread.
+  bool is_stranger();
+  // Closes the connection if the handshake has not completed. From any thread.
+  void drop_stranger();
+  // Checks whether the caller is still connected while its request is served. From any thread.
   void watch();
-  // Nothing of it is served any more. From any thread.
+  // Tells the service that the caller is gone; no more requests are served. From any thread.
   void tell_gone();
-  // Whether it has been asked for something, and the answer has not left. From any thread.
+  // Returns true if a request is being served or its answer has not been sent. From any thread.
   bool is_busy();
 
  private:
+  std::thread start();
   void run();
   void refuse(const Error& error);
   void talk();
@@ -91,14 +100,15 @@ class Connection {
   std::shared_ptr<std::byte> allocate(size_t bytes);
 
   Shared& shared_;
-  Caller caller_;  // const once it has been greeted
+  Caller caller_;  // const after the handshake
   std::shared_ptr<const Mapping> arena_;
-  std::unique_ptr<ServerStream> stream_;  // of the thread; while it serves, guarded by mutex_
+  std::unique_ptr<ServerStream> stream_;  // used by the thread; during serve(), guarded by mutex_
   Wire wire_;
   std::atomic<bool> done_ = false;
 
   std::mutex mutex_;
   bool greeted_ = false;  // all below: guarded by mutex_
+  bool ended_ = false;    // the stream is about to be destroyed
   bool serving_ = false;
   bool answering_ = false;
   bool gone_ = false;
@@ -106,11 +116,30 @@ class Connection {
   std::thread thread_;  // last: it uses all of the above
 };
 
+std::thread Connection::start() {
+  try {
+    return start_thread("serving a caller", [this] { run(); });
+  } catch (const Error& error) {
+    refuse(error);
+    throw;
+  }
+}
+
+bool Connection::is_stranger() {
+  const std::lock_guard lock(mutex_);
+  return !greeted_ && !ended_;
+}
+
+void Connection::drop_stranger() {
+  const std::lock_guard lock(mutex_);
+  if (!greeted_ && !ended_) stream_->hang_up();
+}
+
 void Connection::run() {
   try {
     talk();
   } catch (const StreamEnd&) {
-    // It has gone, which is how every connection ends.
+    // The caller has disconnected, which is the normal end of a connection.
   } catch (const Error& error) {
     refuse(error);
   } catch (const std::bad_alloc&) {
@@ -118,6 +147,10 @@ void Connection::run() {
   }
   tell_gone();
   end_answering();
+  {
+    const std::lock_guard lock(mutex_);
+    ended_ = true;
+  }
   stream_.reset();
   done_ = true;
 }
@@ -141,6 +174,7 @@ void Connection::greet() {
       greet_caller(wire_, shared_.options.credentials.secret, {.deadline = Clock::now() + kGreeting});
   caller_.hello = greeting.hello;
   arena_ = greeting.arena;
+  caller_.shares_memory = arena_ != nullptr;
   const std::lock_guard lock(mutex_);
   greeted_ = true;
 }
@@ -165,14 +199,14 @@ void Connection::tell_gone() {
 std::shared_ptr<std::byte> Connection::allocate(size_t bytes) {
   auto memory = shared_.buffers.take(bytes, [this] { return !stream_->ended(); });
   if (memory == nullptr)
-    throw StreamEnd(ErrorKind::PeerLost, "the caller has gone while it waited for memory");
+    throw StreamEnd(ErrorKind::PeerLost, "the client closed the connection while it waited for memory");
   return memory;
 }
 
 Frame Connection::receive_frame() {
   Frame frame = wire_.receive({}, [this](size_t bytes) { return allocate(bytes); }, Clock::time_point::max(),
                               {.each = kChunk});
-  if (frame.kind != FrameKind::Request) fail(ErrorKind::DataLoss, "a frame of another kind than is due");
+  if (frame.kind != FrameKind::Request) fail(ErrorKind::DataLoss, "a frame of an unexpected kind");
   return frame;
 }
 
@@ -186,7 +220,8 @@ Message Connection::receive(const Frame& frame) {
       wire_.receive(room.places[i], {.each = kChunk});
       request.pieces.push_back({room.places[i], room.memory});
     } else {
-      if (arena_ == nullptr) fail(ErrorKind::DataLoss, "a piece in an arena that is not seen from here");
+      if (arena_ == nullptr)
+        fail(ErrorKind::DataLoss, "a piece in shared memory that this host does not share with the client");
       request.pieces.push_back({arena_->at(part.place, part.size), arena_});
     }
   }
@@ -207,7 +242,7 @@ bool Connection::is_busy() {
   return serving_ || answering_;
 }
 
-// A write that fails ends the connection: half an answer may have left.
+// If a write fails, closes the connection, because a part of the answer may have been sent.
 void Connection::serve(const Frame& frame, Message request) {
   const Reply reply = reply_to(frame, std::move(request));
   wire_.send(reply.frame, reply.following, {.each = kChunk});
@@ -223,14 +258,15 @@ Reply Connection::reply_to(const Frame& frame, Message request) {
   } catch (const Error& error) {
     return failure(error);
   } catch (const std::exception& error) {
-    return failure(Error(ErrorKind::Bug, fmt::format("'{}': {}", frame.method, error.what())));
+    const ErrorKind kind = ran_out(error) ? ErrorKind::Overloaded : ErrorKind::Bug;
+    return failure(Error(kind, fmt::format("'{}': {}", frame.method, error.what())));
   }
 }
 
 Message Connection::ask_service(const Frame& frame, const Message& request) {
   {
     const std::lock_guard lock(mutex_);
-    if (gone_) throw StreamEnd(ErrorKind::PeerLost, "the host is closing");
+    if (gone_) throw StreamEnd(ErrorKind::PeerLost, "the server is closing");
     serving_ = true;
   }
   try {
@@ -242,9 +278,9 @@ Message Connection::ask_service(const Frame& frame, const Message& request) {
   } catch (const Error& error) {
     const std::lock_guard lock(mutex_);
     serving_ = false;
-    // What it was told of itself the caller need not hear: that it has gone, or that the host is closing.
+    // A PeerLost from a service that was told gone() is not sent: the caller has gone or the host is closing.
     if (gone_ && error.kind() == ErrorKind::PeerLost)
-      throw StreamEnd(ErrorKind::PeerLost, "the caller has gone");
+      throw StreamEnd(ErrorKind::PeerLost, "the client has closed the connection");
     answering_ = true;
     throw;
   } catch (...) {
@@ -260,12 +296,12 @@ void Connection::end_answering() {
   answering_ = false;
 }
 
-// Where a piece of the answer goes. What the caller wants in its arena is copied there at once, where the
-// service has not done so.
+// Returns the location of a piece of the answer. If the caller wants it in its arena, copies it there, unless
+// the service has already written it there.
 Part Connection::place(const Piece& piece, const Part& wanted) const {
   if (wanted.follows() || wanted.size != piece.bytes.size() || arena_ == nullptr) return {piece.bytes.size()};
   const Bytes to = arena_->at(wanted.place, wanted.size);
-  // It may overlap: the service may answer with what it was sent.
+  // The ranges may overlap, because the service may return pieces of the request.
   if (to.data() != piece.bytes.data() && !to.empty()) std::memmove(to.data(), piece.bytes.data(), to.size());
   return wanted;
 }
@@ -297,12 +333,12 @@ void check_options(const HostOptions& options) {
   const Credentials& credentials = options.credentials;
   if (credentials.certificate.empty() && !credentials.authority.empty())
     fail(ErrorKind::InvalidArgument,
-         "a server with --tls-ca needs a certificate too: give it --tls-cert and --tls-key");
+         "a server with --tls-ca also needs a certificate: give it --tls-cert and --tls-key");
   if (!credentials.certificate.empty() || options.insecure) return;
   if (!is_loopback(parse_address(options.address).host))
     fail(ErrorKind::InvalidArgument,
-         "will not listen at {} without TLS, where other machines can read and change what is sent: give "
-         "--tls-cert and --tls-key, or --insecure where the network is trusted, or listen at 127.0.0.1",
+         "refusing to listen at {} without TLS, since other machines could read and change the messages: use "
+         "--tls-cert and --tls-key, or --insecure if the network is trusted, or listen at 127.0.0.1",
          options.address);
 }
 
@@ -317,27 +353,28 @@ struct Host::Impl {
   Impl(const HostOptions& options, Service& service)
       : shared{checked(options), service, Buffers(options.memory)},
         listener(listen(options.address, options.credentials)),
-        doorkeeper([this] { keep_door(); }) {}
+        acceptor(start_thread("accepting callers", [this] { accept_callers(); })) {}
   ~Impl();
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 
-  void keep_door();
+  void accept_callers();
   void let_in(std::unique_ptr<ServerStream> stream);
+  void make_room_for_stranger();
   bool anyone_busy();
 
   Shared shared;
   const std::unique_ptr<Listener> listener;
-  uint64_t callers = 0;               // so far; of the doorkeeper's
-  std::atomic<bool> closing = false;  // nobody is let in any more
-  std::atomic<bool> closed = false;   // and nobody is there
+  uint64_t callers = 0;               // so far; used by the acceptor thread only
+  std::atomic<bool> closing = false;  // no more callers are accepted
+  std::atomic<bool> closed = false;   // all connections have been closed
   std::mutex mutex;
   std::list<Connection> connections;  // guarded by mutex
-  std::thread doorkeeper;             // last: it uses all of the above
+  std::thread acceptor;               // last: it uses all of the above
 };
 
-// Lets callers in, and looks after those that are there, until the last has gone.
-void Host::Impl::keep_door() {
+// Accepts callers and watches the connected ones until the host is closed.
+void Host::Impl::accept_callers() {
   while (!closed) {
     auto stream = listener->accept(kWatch);
     const std::lock_guard lock(mutex);
@@ -349,15 +386,24 @@ void Host::Impl::keep_door() {
 
 void Host::Impl::let_in(std::unique_ptr<ServerStream> stream) {
   if (connections.size() >= kMostCallers) {
-    stream->refuse(Error(ErrorKind::Overloaded, fmt::format("{} callers are here already", kMostCallers)));
+    stream->refuse(Error(ErrorKind::Overloaded,
+                         fmt::format("the server has the maximum of {} connections already", kMostCallers)));
     return;
   }
+  make_room_for_stranger();
   try {
     connections.emplace_back(shared, ++callers, std::move(stream));
-  } catch (const std::system_error& error) {
-    if (shared.options.report)
-      shared.options.report(fmt::format("a caller was refused: no thread for it: {}", error.what()));
+  } catch (const Error&) {
+    // No thread could be started; the constructor has already told the caller.
   }
+}
+
+void Host::Impl::make_room_for_stranger() {
+  const auto is_stranger = [](Connection& connection) { return connection.is_stranger(); };
+  const auto strangers = std::count_if(connections.begin(), connections.end(), is_stranger);
+  if (static_cast<size_t>(strangers) < kMostStrangers) return;
+  const auto oldest = std::find_if(connections.begin(), connections.end(), is_stranger);
+  if (oldest != connections.end()) oldest->drop_stranger();
 }
 
 bool Host::Impl::anyone_busy() {
@@ -366,7 +412,7 @@ bool Host::Impl::anyone_busy() {
                      [](Connection& connection) { return connection.is_busy(); });
 }
 
-// What the service has done by now the callers hear of.
+// Answers that the service has finished by now are still sent.
 Host::Impl::~Impl() {
   closing = true;
   {
@@ -377,7 +423,7 @@ Host::Impl::~Impl() {
   while (anyone_busy() && Clock::now() < deadline) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   listener->close();
   closed = true;
-  doorkeeper.join();
+  acceptor.join();
 }
 
 Host::Host(const HostOptions& options, Service& service) : impl_(std::make_unique<Impl>(options, service)) {}

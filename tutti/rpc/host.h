@@ -12,46 +12,48 @@ namespace tutti::rpc {
 
 // One connection to a host.
 struct Caller {
-  uint64_t id;          // not used twice
-  Json hello;           // as the caller said it
-  std::string address;  // where it comes from
+  uint64_t id;          // never reused
+  Json hello;           // sent by the caller
+  std::string address;  // for messages
+  // True if the caller's arena is mapped here, so that pieces in it take no memory of this process.
+  bool shares_memory = false;
 };
 
-// What a host does for its callers.
+// The methods that a host offers to its callers.
 class Service {
  public:
   virtual ~Service() = default;
-  // In a thread of this caller's own, one request at a time; it may wait. What it throws reaches the caller
-  // as it is. The answer's pieces are read before the next request of this caller is served.
+  // Runs in a thread of this caller, one request at a time; may block. An exception is sent to the caller.
+  // The pieces of the answer are read before the caller's next request is served.
   virtual Message serve(const Caller& caller, const std::string& method, const Message& request) = 0;
-  // The connection has ended, or the host is about to: nothing more comes from it. In another thread, maybe
-  // while serve() is still at work for it, which should then come to an end, by an exception where it has no
-  // answer. Said again and again until it has, and once more then: a serve() that was only about to begin may
-  // not have noticed.
+  // Called when the connection has ended or the host is closing, so that no more requests come from it. Runs
+  // in another thread, possibly while serve() runs for this caller; serve() should then return, or throw if
+  // it has no answer. Called repeatedly until serve() has returned, and once more afterwards, because a
+  // serve() that was just about to begin may have missed the first call.
   virtual void gone(const Caller& caller) = 0;
 };
 
 struct HostOptions {
-  // HOST:PORT to listen on; port 0: any. An address other than this machine's loopback needs TLS or
+  // HOST:PORT to listen on; port 0 chooses a free one. Any address but loopback requires TLS or
   // `insecure`.
   std::string address = "127.0.0.1:0";
   Credentials credentials = {};
   bool insecure = false;
-  // The most that requests under way may take, from all callers together; a request that is larger waits
-  // until there is room, one that can never fit is refused.
+  // The maximum memory of all pending requests together. A request that does not fit now waits for room; one
+  // that can never fit is refused.
   size_t memory = size_t{16} << 30;
-  // Told of callers that were refused, and why: one line, for a log. From any thread.
+  // Called from any thread with a line for the log when a caller is refused.
   std::function<void(const std::string& text)> report = {};
 };
 
-// Listens, and carries out what callers ask, each in a thread of its own. The service outlives it.
+// Listens for connections and serves each in a thread of its own. The service must outlive the host.
 // Thread-safe.
 class Host {
  public:
-  // Port in use: Overloaded, which names who has it, where that can be found out.
+  // Throws Overloaded if the port is in use; the error names the process that uses it if that is known.
   Host(const HostOptions& options, Service& service);
-  // Refuses new requests, tells the service that every caller is gone, and waits for what is under way. What
-  // the service has done by then its callers still hear of.
+  // Refuses new requests, tells the service that every caller is gone, and waits for pending requests.
+  // Callers still receive the answers that the service has finished.
   ~Host();
   Host(const Host&) = delete;
   Host& operator=(const Host&) = delete;

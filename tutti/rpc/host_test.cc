@@ -2,10 +2,14 @@
 
 #include <array>
 #include <condition_variable>
+#include <cstring>
+#include <filesystem>
 #include <future>
+#include <iterator>
 #include <mutex>
 #include <random>
 #include <string_view>
+#include <thread>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -41,7 +45,7 @@ class HostTest : public testing::Test {
     Channel channel(address_);
     EXPECT_NO_THROW(channel.call("nothing", {})) << "the server lives on";
   }
-  // A stream on which nothing has been said yet, or on which both know each other.
+  // Open a stream before the handshake, and one after it.
   std::unique_ptr<Stream> stranger() const { return open_stream(address_, {}, soon()); }
   std::unique_ptr<Stream> acquaintance() const {
     auto stream = stranger();
@@ -67,7 +71,7 @@ void say(Stream& stream, std::string_view bytes) {
   stream.flush(soon());
 }
 
-// What the host says to these bytes, where the other end knows how to listen.
+// Expects this error on the caller's side after the host has refused it.
 template <class Matcher>
 void expect_hung_up(Stream& stream, ErrorKind kind, const Matcher& text) {
   expect_error(kind, text, [&] {
@@ -82,10 +86,22 @@ TEST_F(HostTest, frames_that_are_none_end_the_connection) {
           std::string("GET / HTTP/1.1\r\nHost: localhost\r\nAccept: */*\r\n\r\n")}) {
       const auto stream = known ? acquaintance() : stranger();
       say(*stream, bytes + std::string(32, ' '));
-      expect_hung_up(*stream, ErrorKind::DataLoss, HasSubstr("no frame of Tutti"));
+      expect_hung_up(*stream, ErrorKind::DataLoss, HasSubstr("not a frame of Tutti"));
     }
   }
   service_.await_gone(4);
+}
+
+TEST_F(HostTest, a_stranger_that_announces_three_gibibytes_is_refused_before_memory_is_taken) {
+  constexpr size_t kPlaceOfHeadSize = kPrefixSize - 20;
+  Frame frame;
+  frame.kind = FrameKind::Proof;
+  std::string bytes = encode(frame);
+  const uint32_t size = uint32_t{3} << 30;
+  std::memcpy(bytes.data() + kPlaceOfHeadSize, &size, sizeof size);
+  const auto stream = stranger();
+  say(*stream, bytes);
+  expect_hung_up(*stream, ErrorKind::DataLoss, HasSubstr("a head of 3221225472, where 65536 is the most"));
 }
 
 TEST_F(HostTest, an_empty_chunk_ends_the_connection) {
@@ -119,15 +135,16 @@ TEST_F(HostTest, who_claims_more_than_the_budget_is_refused_at_once) {
     frame.method = "echo";
     frame.pieces = {{size}};
     say(*stream, encode(frame));
-    expect_hung_up(*stream, ErrorKind::Overloaded, HasSubstr("more than"));
+    expect_hung_up(*stream, ErrorKind::Overloaded, HasSubstr("larger than"));
   }
 }
 
 TEST_F(HostTest, a_request_beyond_the_budget_is_refused_while_it_is_sent) {
   Channel channel(address_, {.who = "ps/0"});
-  expect_error(ErrorKind::Overloaded, AllOf(HasSubstr("ps/0: 'echo': 64.0 MiB"), HasSubstr("8.0 MiB")), [&] {
-    channel.call("echo", {{}, {{pattern(64 * kMiB)}}});
-  });
+  expect_error(ErrorKind::Overloaded,
+               AllOf(HasSubstr("ps/0: 'echo': a message of 64.0 MiB"), HasSubstr("8.0 MiB")), [&] {
+                 channel.call("echo", {{}, {{pattern(64 * kMiB)}}});
+               });
   EXPECT_THAT(reports(), testing::ElementsAre(AllOf(HasSubstr("127.0.0.1:"), HasSubstr("64.0 MiB"))));
 }
 
@@ -153,7 +170,7 @@ TEST_F(HostTest, who_goes_while_it_waits_for_room_is_gone) {
   service_.let_go();
 }
 
-// Is told that its caller has gone before it has begun to serve it, and forgets.
+// A service that ignores a gone() that came before serve(), and waits for the next ones.
 class LateService final : public Service {
  public:
   Message serve(const Caller&, const std::string&, const Message&) override {
@@ -185,7 +202,7 @@ class LateService final : public Service {
   int told_ = 0;
 };
 
-// Fails while its host is being closed, of something else.
+// A service that fails with an error of its own while its host is closing.
 class RefusingService final : public Service {
  public:
   Message serve(const Caller&, const std::string&, const Message&) override {
@@ -243,7 +260,7 @@ TEST_F(HostTest, a_hello_that_is_no_object_is_refused) {
   for (const Json& hello : {Json(), Json(5), Json::array({1})}) {
     const auto stream = stranger();
     Wire wire(*stream);
-    expect_error(ErrorKind::DataLoss, HasSubstr("no object"),
+    expect_error(ErrorKind::DataLoss, HasSubstr("not a JSON object"),
                  [&] { greet_host(wire, "", hello, nullptr, {.deadline = soon()}); });
   }
 }
@@ -262,7 +279,7 @@ TEST_F(HostTest, offsets_outside_the_arena_are_refused) {
       frame.head = encode_json({{"sizes", Json::array({into && lie.size < 10000 ? lie.size : 1})}});
       (into ? frame.into : frame.pieces) = {lie};
       wire.send(frame, {}, {.deadline = soon()});
-      if (into && lie.size > 10000) continue;  // no answer is as long
+      if (into && lie.size > 10000) continue;  // no answer can be that long
       try {
         const Frame answer = wire.receive({}, {}, soon(), {.deadline = soon()});
         EXPECT_EQ(answer.kind, FrameKind::Failure);
@@ -281,12 +298,12 @@ TEST_F(HostTest, a_place_without_an_arena_is_refused) {
   frame.method = "echo";
   frame.pieces = {{10, 4096}};
   say(*stream, encode(frame));
-  expect_hung_up(*stream, ErrorKind::DataLoss, HasSubstr("arena"));
+  expect_hung_up(*stream, ErrorKind::DataLoss, HasSubstr("shared memory"));
 }
 
-// Whatever is sent, the host answers or hangs up, and serves the next.
+// Whatever is sent, the host answers or closes the connection, and serves the next caller.
 TEST_F(HostTest, fuzzed_requests_do_it_no_harm) {
-  std::mt19937 random(7);  // NOLINT(bugprone-random-generator-seed): the same ones every time
+  std::mt19937 random(7);  // NOLINT(bugprone-random-generator-seed): reproducible
   Frame frame;
   frame.method = "echo";
   frame.head = R"({"a": [1, 2]})";
@@ -309,7 +326,29 @@ TEST_F(HostTest, fuzzed_requests_do_it_no_harm) {
   }
 }
 
-// --- What is no gRPC at all.
+size_t threads_of_this_process() {
+  const std::filesystem::directory_iterator tasks("/proc/self/task");
+  return static_cast<size_t>(std::distance(begin(tasks), end(tasks)));
+}
+
+// Strangers take neither a thread nor a place from later callers.
+TEST_F(HostTest, strangers_that_say_nothing_shut_nobody_out) {
+  constexpr size_t kStrangers = 300;
+  const size_t before = threads_of_this_process();
+  std::vector<std::unique_ptr<Stream>> strangers;
+  for (size_t i = 0; i < kStrangers; ++i) strangers.push_back(stranger());
+  Channel channel(address_);
+  EXPECT_NO_THROW(channel.call("nothing", {}));
+  // The threads of those that were disconnected end a little later.
+  const auto deadline = soon();
+  while (threads_of_this_process() >= before + kStrangers / 2 && Clock::now() < deadline)
+    std::this_thread::sleep_for(milliseconds(10));
+  EXPECT_LT(threads_of_this_process(), before + kStrangers / 2);
+  // The first strangers have been disconnected.
+  EXPECT_THROW(while (true) strangers.front()->read(soon()), StreamEnd);
+}
+
+// --- Callers that do not use gRPC.
 
 TEST_F(HostTest, who_speaks_http_1_or_garbage_is_hung_up_on) {
   for (const std::string& words :

@@ -20,6 +20,8 @@
 namespace tutti::rpc {
 namespace {
 
+namespace fs = std::filesystem;
+
 using Found = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
 Found look_up(const Address& address) {
@@ -28,7 +30,7 @@ Found look_up(const Address& address) {
   addrinfo* found = nullptr;
   const int error = getaddrinfo(address.host.c_str(), std::to_string(address.port).c_str(), &hints, &found);
   if (error != 0)
-    fail(ErrorKind::InvalidArgument, "host '{}' is not known here: {}. Check the name", address.host,
+    fail(ErrorKind::InvalidArgument, "host '{}' cannot be resolved: {}. Check the name", address.host,
          gai_strerror(error));
   return {found, &freeaddrinfo};
 }
@@ -41,8 +43,8 @@ bool leads_to_loopback(const sockaddr& address) {
   return false;
 }
 
-// The number of the socket that listens at a port, from one of /proc/net's tables: their columns are number,
-// own address, other's address, state, queues, timer, retransmissions, user, timeout, inode.
+// Returns the inode of the socket that listens on a port, from a table in /proc/net. Its columns are number,
+// local address, remote address, state, queues, timer, retransmissions, user, timeout, inode.
 std::string listening_inode(const char* table, int port) {
   std::ifstream file(table);
   std::string line;
@@ -56,10 +58,12 @@ std::string listening_inode(const char* table, int port) {
   return "";
 }
 
-bool has_descriptor(const std::filesystem::path& process, const std::string& target) {
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(process / "fd", error)) {
-    if (std::filesystem::read_symlink(entry, error) == target) return true;
+bool has_descriptor(const fs::path& process, const std::string& target) {
+  std::error_code error;  // the process may end meanwhile
+  for (fs::directory_iterator entry(process / "fd", error), end; !error && entry != end;
+       entry.increment(error)) {
+    std::error_code closed;
+    if (fs::read_symlink(*entry, closed) == target) return true;
   }
   return false;
 }
@@ -79,7 +83,7 @@ int why_not_listen(const Address& address) {
   const FileDescriptor descriptor(
       ::socket(all->ai_family, all->ai_socktype | SOCK_CLOEXEC, all->ai_protocol));
   const int on = 1;
-  // As gRPC does it: a port whose last connections are still being closed is free.
+  // Like gRPC: a port is free even if its last connections are still being closed.
   setsockopt(descriptor.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   const bool listens = descriptor.get() >= 0 &&
                        ::bind(descriptor.get(), all->ai_addr, all->ai_addrlen) == 0 &&
@@ -92,11 +96,11 @@ std::string user_of_port(int port) {
   if (inode.empty()) inode = listening_inode("/proc/net/tcp6", port);
   if (inode.empty()) return "";
   std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc", error)) {
+  for (const auto& entry : fs::directory_iterator("/proc", error)) {
     const auto pid = parse_int(entry.path().filename().string());
     if (!pid || !has_descriptor(entry.path(), fmt::format("socket:[{}]", inode))) continue;
-    std::string name;
-    std::getline(std::ifstream(entry.path() / "comm"), name);
+    std::string name = read_system_file(entry.path() / "comm");
+    if (name.ends_with('\n')) name.pop_back();
     return fmt::format(" by pid {} ({})", *pid, name);
   }
   return "";

@@ -4,16 +4,16 @@
 
 #include "tutti/base/address.h"
 
-// What there is to know of an address before, and after, a host listens there.
+// Checks of an address for a server.
 namespace tutti::rpc {
 
-// Whether it is this machine's alone. A host that is not known is an InvalidArgument.
+// Returns true if all addresses of the host are loopback. Throws InvalidArgument if it cannot be resolved.
 bool is_loopback(const std::string& host);
 
-// 0 where this process could listen there, else errno's value.
+// Returns 0 if this process could listen there, else the value of errno.
 int why_not_listen(const Address& address);
 
-// " by pid 123 (python3)", or "" where /proc does not tell.
+// Returns " by pid 123 (python3)", or "" if /proc does not show it.
 std::string user_of_port(int port);
 
 }  // namespace tutti::rpc

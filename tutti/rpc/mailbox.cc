@@ -8,7 +8,7 @@
 
 namespace tutti::rpc {
 
-std::optional<Mailbox::Letter> Mailbox::next(std::chrono::milliseconds patience) {
+std::optional<Mailbox::Request> Mailbox::next(std::chrono::milliseconds patience) {
   std::unique_lock lock(mutex_);
   TUTTI_CHECK(taken_ == nullptr, "the last request has not been answered");
   changed_.wait_for(lock, patience, [&] { return !waiting_.empty(); });
@@ -16,7 +16,7 @@ std::optional<Mailbox::Letter> Mailbox::next(std::chrono::milliseconds patience)
   taken_ = waiting_.front();
   waiting_.pop_front();
   taken_->taken = true;
-  return taken_->letter;
+  return taken_->request;
 }
 
 void Mailbox::answer(Message message) { end(std::move(message), nullptr); }
@@ -41,14 +41,14 @@ bool Mailbox::is_there(uint64_t caller) const {
 Message Mailbox::serve(const Caller& caller, const std::string& method, const Message& request) {
   std::unique_lock lock(mutex_);
   callers_.insert(caller.id);
-  Waiting waiting{.letter = {&caller, &method, &request}};
+  Waiting waiting{.request = {&caller, &method, &request}};
   waiting_.push_back(&waiting);
   changed_.notify_all();
-  // What has been taken is being read: it is to end first, also where nobody wants the answer any more.
+  // A request that was taken is being read, so wait for its end even if the caller has gone.
   changed_.wait(lock, [&] { return waiting.done || (!waiting.taken && !callers_.contains(caller.id)); });
   if (!waiting.done) {
     std::erase(waiting_, &waiting);
-    fail(ErrorKind::PeerLost, "the caller has left");
+    fail(ErrorKind::PeerLost, "the client has left");
   }
   if (waiting.error) std::rethrow_exception(waiting.error);
   return std::move(waiting.answer);

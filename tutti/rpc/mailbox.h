@@ -14,23 +14,24 @@
 
 namespace tutti::rpc {
 
-// A service whose requests are carried out by a thread that comes for them, one at a time, in the order in
-// which they came. It is to be destroyed after its host. Thread-safe; next() and answer() are for one thread.
+// A service whose requests are taken by one thread of the program, one at a time, in the order of their
+// arrival. Has to outlive its host. Thread-safe, except that next(), answer() and refuse() are for one
+// thread.
 class Mailbox final : public Service {
  public:
-  struct Letter {
+  struct Request {
     const Caller* caller;
     const std::string* method;
-    const Message* request;
+    const Message* message;
   };
 
-  // The next request, which stays in memory until it is answered or refused, before the next is asked for.
-  // Nothing if none came within so long.
-  std::optional<Letter> next(std::chrono::milliseconds patience);
+  // Returns the next request; nullopt if none arrived within `patience`. A request is valid until it is
+  // answered or refused, which has to happen before the next call.
+  std::optional<Request> next(std::chrono::milliseconds patience);
   void answer(Message message);
   void refuse(std::exception_ptr error);
 
-  // Whether somebody who has asked for something is still connected.
+  // Returns true if a caller that has sent a request is still connected.
   bool is_there(uint64_t caller) const;
 
   Message serve(const Caller& caller, const std::string& method, const Message& request) override;
@@ -38,7 +39,7 @@ class Mailbox final : public Service {
 
  private:
   struct Waiting {
-    Letter letter;
+    Request request;
     bool taken = false;
     bool done = false;
     Message answer = {};
@@ -51,7 +52,7 @@ class Mailbox final : public Service {
   std::condition_variable changed_;
   std::deque<Waiting*> waiting_;  // all below: guarded by mutex_
   Waiting* taken_ = nullptr;
-  std::set<uint64_t> callers_;  // those that are there
+  std::set<uint64_t> callers_;  // connected ones
 };
 
 }  // namespace tutti::rpc

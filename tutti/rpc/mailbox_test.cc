@@ -18,7 +18,7 @@ constexpr milliseconds kLong{60000};
 
 Caller caller(uint64_t id) { return {.id = id, .hello = Json::object(), .address = "here"}; }
 
-// What a caller's thread does.
+// Sends a request from a thread of its own.
 std::future<Message> ask(Mailbox& mailbox, const Caller& who, const std::string& method) {
   return std::async(std::launch::async, [&mailbox, who, method] {
     const Message request{{{"from", who.id}}, {}};
@@ -29,17 +29,17 @@ std::future<Message> ask(Mailbox& mailbox, const Caller& who, const std::string&
 TEST(Mailbox, hands_out_requests_one_by_one_and_answers_each) {
   Mailbox mailbox;
   auto first = ask(mailbox, caller(1), "one");
-  auto letter = mailbox.next(kLong);
-  ASSERT_TRUE(letter);
-  EXPECT_EQ(*letter->method, "one");
-  EXPECT_EQ(letter->request->head.at("from"), 1);
+  auto request = mailbox.next(kLong);
+  ASSERT_TRUE(request);
+  EXPECT_EQ(*request->method, "one");
+  EXPECT_EQ(request->message->head.at("from"), 1);
   EXPECT_TRUE(mailbox.is_there(1));
   auto second = ask(mailbox, caller(2), "two");
   mailbox.answer({{{"answer", 1}}, {}});
   EXPECT_EQ(first.get().head.at("answer"), 1);
-  letter = mailbox.next(kLong);
-  ASSERT_TRUE(letter);
-  EXPECT_EQ(*letter->method, "two");
+  request = mailbox.next(kLong);
+  ASSERT_TRUE(request);
+  EXPECT_EQ(*request->method, "two");
   mailbox.refuse(std::make_exception_ptr(Error(ErrorKind::InvalidArgument, "not today")));
   expect_error(ErrorKind::InvalidArgument, HasSubstr("not today"), [&] { second.get(); });
 }
@@ -57,7 +57,7 @@ TEST(Mailbox, forgets_what_nobody_waits_for_any_more) {
   while (!mailbox.is_there(2)) std::this_thread::yield();
   mailbox.gone(caller(2));
   expect_error(ErrorKind::PeerLost, HasSubstr("has left"), [&] { waiting.get(); });
-  // What is being read stays until it is answered.
+  // A request that was taken stays valid until it is answered.
   mailbox.gone(caller(1));
   EXPECT_FALSE(mailbox.is_there(1));
   EXPECT_EQ(taken.wait_for(milliseconds(0)), std::future_status::timeout);

@@ -18,8 +18,8 @@
 namespace tutti::rpc {
 namespace {
 
-// The path of a descriptor of another process; "" where it is no arena. Looked at before it is opened:
-// opening may have effects where it is something else.
+// Returns the path of a descriptor of another process, or "" if it is not an arena. Checked before opening,
+// because opening another kind of file may have side effects.
 std::string path_of(int64_t pid, int64_t descriptor) {
   std::string path = fmt::format("/proc/{}/fd/{}", pid, descriptor);
   std::array<char, 64> target{};
@@ -28,7 +28,7 @@ std::string path_of(int64_t pid, int64_t descriptor) {
   return is.starts_with(fmt::format("/memfd:{}", kArenaFile)) ? path : "";
 }
 
-// Its size, or 0 where the file is not as an arena has to be.
+// Returns its size, or 0 if the file does not have the properties of an arena.
 size_t size_of(int descriptor) {
   struct stat status {};
   if (fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode)) return 0;
@@ -59,8 +59,8 @@ std::shared_ptr<const Mapping> Mapping::of(const std::string& name) {
 Mapping::~Mapping() { munmap(base_, size_); }
 
 std::span<std::byte> Mapping::at(uint64_t offset, uint64_t bytes) const {
-  // The other process writes this number: it is no more than its word, but what it can do with a wrong one is
-  // only to have pages of its own made.
+  // The other process writes this number and could lie, but a wrong number only makes pages of its own file
+  // accessible.
   const uint64_t end = std::min<uint64_t>(reinterpret_cast<const ArenaHead*>(base_)->used, size_);
   if (offset < kArenaPage || offset > end || bytes > end - offset)
     fail(ErrorKind::DataLoss, "the bytes from {} on, {} of them, are not in the arena of {} bytes", offset,

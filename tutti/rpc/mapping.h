@@ -8,11 +8,11 @@
 
 namespace tutti::rpc {
 
-// The arena of another process, as it is seen from here. Thread-safe.
+// The arena of another process, mapped into this one. Thread-safe.
 class Mapping {
  public:
-  // By its name (Arena::name()). Null where it cannot be reached: it is on another machine, of another user,
-  // or gone.
+  // Maps an arena by Arena::name(). Returns null if it is not accessible: it is on another machine, belongs
+  // to another user, or no longer exists.
   static std::shared_ptr<const Mapping> of(const std::string& name);
 
   Mapping(std::byte* base, size_t size) : base_(base), size_(size) {}
@@ -20,7 +20,7 @@ class Mapping {
   Mapping(const Mapping&) = delete;
   Mapping& operator=(const Mapping&) = delete;
 
-  // A range that the other process has allocated; any other is a DataLoss.
+  // Returns a range that the other process has allocated; throws DataLoss for any other.
   std::span<std::byte> at(uint64_t offset, uint64_t bytes) const;
 
  private:

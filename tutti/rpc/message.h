@@ -11,19 +11,19 @@
 
 namespace tutti::rpc {
 
-// Bytes, and who keeps them alive.
+// Bytes and the owner of their memory.
 struct Piece {
   std::span<const std::byte> bytes;
-  std::shared_ptr<const void> owner = {};  // empty: who sends it, until the call has returned
+  std::shared_ptr<const void> owner = {};  // empty: the sender, until the call returns
 };
 
-// A few words, and bytes of any number and size, which are copied as seldom as can be.
+// A JSON head and any number of byte pieces, which are copied as rarely as possible.
 struct Message {
   Json head = Json::object();
   std::vector<Piece> pieces = {};
-  // Of a request, as a service sees it: where the pieces of the answer are wanted, for those where the caller
-  // has said so and its memory is seen from here; else empty. A service may write them there itself, and
-  // answer with these bytes. What is there after a failure is not defined.
+  // In a request, for the service: where the caller wants the pieces of the answer, for destinations in its
+  // arena that are mapped here; else empty. A service may write them there and return these bytes as pieces.
+  // Their content after a failure is undefined.
   std::vector<std::span<std::byte>> into = {};
 };
 

@@ -13,10 +13,11 @@ constexpr size_t kAlignment = 64;
 }  // namespace
 
 Room room_for(std::span<const Part> pieces, const Wire::Allocate& allocate) {
-  // Beyond, rounding could overflow; nothing of this size exists.
+  // Beyond this size, which no machine has, rounding could overflow.
   constexpr uint64_t kBeyond = uint64_t{1} << 62;
   if (following_bytes(pieces) > kBeyond)
-    fail(ErrorKind::Overloaded, "{} bytes are more than any machine holds", following_bytes(pieces));
+    fail(ErrorKind::Overloaded, "a message of {} bytes is larger than the memory of any machine",
+         following_bytes(pieces));
   size_t size = 0;
   for (const Part& piece : pieces) size += piece.follows() ? round_to(piece.size, kAlignment) : 0;
   Room room;

@@ -12,13 +12,13 @@
 
 namespace tutti::rpc {
 
-// Where pieces are received: a place for each that follows the frame, an empty one for the others.
+// Memory for received pieces: a place for each piece that follows the frame, an empty one for the others.
 struct Room {
   std::vector<Bytes> places;
   std::shared_ptr<std::byte> memory;
 };
 
-// All in one block of `allocate`, each aligned as a tensor wants it.
+// Takes one block from `allocate` for all places, each aligned for a tensor.
 Room room_for(std::span<const Part> pieces, const Wire::Allocate& allocate);
 
 }  // namespace tutti::rpc

@@ -1,4 +1,4 @@
-// What only processes of their own can show: shared memory between them, and their sudden ends.
+// Tests that need several processes: shared memory between them, and killed processes.
 #include <csignal>
 #include <cstdlib>
 #include <future>
@@ -7,9 +7,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tutti/base/address.h"
 #include "tutti/base/test_errors.h"
 #include "tutti/rpc/channel.h"
 #include "tutti/rpc/host.h"
+#include "tutti/rpc/raw_socket.h"
 #include "tutti/rpc/stream.h"
 #include "tutti/rpc/test_peer.h"
 #include "tutti/rpc/test_service.h"
@@ -29,6 +31,18 @@ TEST(Processes, bytes_go_and_come_over_the_wire) {
   EXPECT_TRUE(equal(channel.call("echo", {{}, {{bytes}}}).pieces.at(0).bytes, bytes));
 }
 
+TEST(Processes, a_host_that_has_run_out_of_descriptors_lets_callers_in_when_some_are_free_again) {
+  const Peer server({"serve", "100"});
+  {
+    std::vector<std::unique_ptr<RawSocket>> idle;
+    for (int i = 0; i < 200; ++i)
+      idle.push_back(std::make_unique<RawSocket>(parse_address(server.word()).port));
+    while (server.descriptors() < 60) std::this_thread::yield();
+  }
+  Channel channel(server.word());
+  EXPECT_NO_THROW(channel.connect(kEventually));
+}
+
 TEST(Processes, an_arena_is_seen_by_the_other) {
   const Peer server({"serve"});
   const auto arena = std::make_shared<Arena>();
@@ -41,7 +55,7 @@ TEST(Processes, an_arena_is_seen_by_the_other) {
   EXPECT_TRUE(equal(to, bytes));
 }
 
-// The caller is killed again and again in the middle of what it sends and gets.
+// The caller is killed repeatedly while it sends and receives.
 TEST(Processes, a_host_lives_on_when_callers_are_killed) {
   TestService service;
   const Host host({}, service);
@@ -92,7 +106,8 @@ TEST_P(Killed, a_server_is_lost_and_can_come_back) {
 
 INSTANTIATE_TEST_SUITE_P(Arena, Killed, testing::Bool());
 
-// In the middle of sending: what was lent to gRPC must be free when the call has thrown.
+// The server stops while a request is being sent: memory leased to gRPC must be free when the call has
+// thrown.
 TEST(Processes, a_server_that_is_stopped_is_a_timeout) {
   Peer server({"serve"});
   Channel channel(server.word(), {.who = "ps/0"});
@@ -118,7 +133,7 @@ TEST(Processes, a_host_ends_also_when_a_caller_is_stopped_in_the_middle) {
   host.reset();
 }
 
-// gRPC reads them when it is first used: they are for a process that has not done so.
+// gRPC reads the proxy variables at its first use, so the test needs a new process.
 TEST(Processes, proxies_are_not_used) {
   TestService service;
   const Host host({}, service);

@@ -32,7 +32,7 @@ std::string bytes_of(std::string_view hex) {
   return bytes;
 }
 
-// The key as long as a block, and every byte of it changed by `pad`.
+// Returns the key, extended to a block with zeros, with every byte xor `pad`.
 std::string padded(std::string key, unsigned char pad) {
   key.resize(kBlock);
   for (char& c : key) c = static_cast<char>(static_cast<unsigned char>(c) ^ pad);

@@ -15,7 +15,7 @@
 
 namespace tutti::rpc {
 
-// For tests: a caller that knows nothing of gRPC.
+// For tests: a raw TCP connection, without gRPC.
 class RawSocket {
  public:
   explicit RawSocket(int port) : socket_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
@@ -30,16 +30,16 @@ class RawSocket {
   explicit RawSocket(FileDescriptor connected) : socket_(std::move(connected)) {}
   int descriptor() const { return socket_.get(); }
   void say(std::string_view bytes) const { send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL); }
-  // Nothing more is said.
+  // Closes the sending direction.
   void fall_silent() const { shutdown(socket_.get(), SHUT_WR); }
-  // What has come by now, at least a byte of it; "" at the end.
+  // Waits for at least one byte and returns what has arrived; "" at the end.
   std::string hear() const {
     std::string bytes(1 << 16, '\0');
     const ssize_t size = recv(socket_.get(), bytes.data(), bytes.size(), 0);
     bytes.resize(size > 0 ? static_cast<size_t>(size) : 0);
     return bytes;
   }
-  // Returns when the other side has hung up.
+  // Returns when the other side has closed the connection.
   void await_end() const {
     std::array<char, 4096> bytes{};
     ssize_t size = 0;

@@ -1,18 +1,24 @@
-// Who may talk to whom, and what those are told who may not. The certificates are made by openssl.
+// Tests which callers are accepted, and what others are told. The certificates are made by openssl.
 #include <functional>
 #include <future>
 #include <optional>
+#include <set>
 #include <string>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "tutti/base/test_errors.h"
 #include "tutti/rpc/channel.h"
+#include "tutti/rpc/frame.h"
 #include "tutti/rpc/host.h"
+#include "tutti/rpc/proof.h"
+#include "tutti/rpc/stream.h"
 #include "tutti/rpc/test_certificates.h"
 #include "tutti/rpc/test_service.h"
+#include "tutti/rpc/wire.h"
 
 namespace tutti::rpc {
 namespace {
@@ -25,7 +31,7 @@ class Security : public testing::Test {
   static void SetUpTestSuite() { made = std::make_unique<Certificates>(); }
   static void TearDownTestSuite() { made.reset(); }
 
-  // Of a task with this certificate ("": none) that trusts this authority ("": none).
+  // Returns the credentials of a task with this certificate and this authority; "" means none.
   static Credentials of(const std::string& name, const std::string& authority) {
     Credentials credentials;
     if (!name.empty()) credentials.certificate = made->text(name + ".pem");
@@ -73,7 +79,7 @@ TEST_F(Security, a_server_of_an_unknown_authority_is_refused) {
 }
 
 TEST_F(Security, a_server_of_another_name_is_refused) {
-  expect_refused(of("worker", ""), of("", "ca"), HasSubstr("another name"));
+  expect_refused(of("worker", ""), of("", "ca"), HasSubstr("another host name"));
 }
 
 TEST_F(Security, a_caller_without_a_certificate_that_is_known_is_refused) {
@@ -103,9 +109,32 @@ TEST_F(Security, who_does_not_know_the_secret_is_refused_and_both_say_so) {
   EXPECT_THAT(report.get_future().get(), AllOf(HasSubstr("127.0.0.1:"), HasSubstr("another secret")));
 }
 
+// Before the handshake, nothing may be sent that allows an offline search for the secret, however short it
+// is.
+TEST_F(Security, a_stranger_hears_a_nonce_and_nothing_that_depends_on_the_secret) {
+  const Host host({.credentials = with_secret("1")}, service_);
+  const auto soon = Clock::now() + kEventually;
+  std::set<std::string> nonces;
+  for (int i = 0; i < 2; ++i) {
+    const auto stream = open_stream(address_of(host), {}, soon);
+    Wire wire(*stream);
+    const Json challenge = decode_json(wire.receive({}, {}, soon, {.deadline = soon}).head);
+    EXPECT_EQ(challenge.size(), 1U);
+    nonces.insert(challenge.at("nonce").get<std::string>());
+    Frame guess;
+    guess.kind = FrameKind::Proof;
+    guess.head = encode_json({{"nonce", make_nonce()}, {"proof", "guessed"}, {"hello", "{}"}, {"arena", ""}});
+    wire.finish();
+    wire.send(guess, {}, {.deadline = soon});
+    expect_error(ErrorKind::InvalidArgument, HasSubstr("another secret"),
+                 [&] { wire.receive({}, {}, soon, {.deadline = soon}); });
+  }
+  EXPECT_EQ(nonces.size(), 2U);
+}
+
 TEST_F(Security, a_secret_at_one_end_alone_is_refused) {
-  expect_refused(with_secret("right"), {}, HasSubstr("this server has a secret, and the caller none"));
-  expect_refused({}, with_secret("right"), HasSubstr("the caller has a secret, and this server none"));
+  expect_refused(with_secret("right"), {}, HasSubstr("this server has a secret, but the caller has none"));
+  expect_refused({}, with_secret("right"), HasSubstr("the caller has a secret, but this server has none"));
 }
 
 TEST_F(Security, a_server_needs_a_whole_certificate) {

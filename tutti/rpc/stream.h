@@ -10,18 +10,18 @@
 #include "tutti/base/error.h"
 #include "tutti/rpc/credentials.h"
 
-// What Tutti needs of a network library: connections that carry chunks of bytes both ways. Only grpc/ knows
-// which one it is.
+// The interface to the network library: connections that carry chunks of bytes in both directions. Only grpc/
+// depends on a particular library.
 namespace tutti::rpc {
 
 using Clock = std::chrono::steady_clock;
 using Bytes = std::span<std::byte>;
 using ConstBytes = std::span<const std::byte>;
 
-// A stream that ended by itself or by the other end's doing.
+// Thrown when a stream was ended, or was lost.
 class StreamEnd : public Error {
  public:
-  // Whether the text is what the other end said.
+  // Tells whether the text was sent by the other end.
   enum class Said { ByIt, ByNobody };
   StreamEnd(ErrorKind kind, const std::string& text, Said said = Said::ByNobody)
       : Error(kind, text), said_(said) {}
@@ -31,46 +31,48 @@ class StreamEnd : public Error {
   Said said_;
 };
 
-// Bytes that came in one go, in parts.
+// A received chunk of bytes, in parts.
 struct Chunk {
   std::vector<ConstBytes> parts;
   std::shared_ptr<const void> owner;
 };
 
-// The most that one chunk holds; the other end takes no larger one.
+// The maximum size of a chunk; the other end refuses larger ones.
 inline constexpr size_t kLargestChunk = size_t{4} << 20;
 
-// A connection, as one of its ends sees it. For one thread at a time. What does not happen until the deadline
-// is a Timeout, after which a read may be tried again, but of a write only the end of the stream is of use;
-// when the other end has ended it, a StreamEnd.
+// One end of a connection. Used by one thread at a time. Throws Timeout after the deadline: then a read may
+// be repeated, but after a write the stream can only be destroyed. Throws StreamEnd when the other end has
+// ended it.
 class Stream {
  public:
-  // Ends it. What was lent to it is free after that.
+  // Closes the stream and releases all bytes given to write().
   virtual ~Stream() = default;
 
-  // Sends them as one chunk. They are lent to the stream until flush() has returned.
+  // Sends the parts as one chunk. They must stay valid until flush() has returned.
   virtual void write(std::span<const ConstBytes> parts, Clock::time_point deadline) = 0;
-  // Everything written has left.
+  // Returns when everything written has been sent.
   virtual void flush(Clock::time_point deadline) = 0;
   virtual Chunk read(Clock::time_point deadline) = 0;
-  // Whether it has ended, without waiting.
+  // Returns true if the stream has ended. Does not block.
   virtual bool ended() = 0;
 };
 
-// A server's end of it.
+// The server's end of a stream.
 class ServerStream : public Stream {
  public:
-  // Where the caller is, for people.
+  // Returns the caller's address, for messages.
   virtual std::string address() const = 0;
-  // Ends it, and tells the other end why.
+  // Ends the stream and sends the reason to the other end.
   virtual void refuse(const Error& why) = 0;
+  // Ends the stream. May be called from any thread; pending reads and writes then fail.
+  virtual void hang_up() = 0;
 };
 
-// What there is to say of an attempt that has come to nothing by its deadline.
+// The text of the error if an attempt has had no result by its deadline.
 inline constexpr const char* kNothingAnswers = "nothing answers";
 
-// One attempt. A StreamEnd says what was in the way: as a PeerLost if another attempt may do better, else as
-// an InvalidArgument.
+// Makes one attempt to connect. Throws a StreamEnd with the obstacle: PeerLost if another attempt may
+// succeed, else InvalidArgument.
 std::unique_ptr<Stream> open_stream(const std::string& address, const Credentials& credentials,
                                     Clock::time_point deadline);
 
@@ -78,13 +80,13 @@ class Listener {
  public:
   virtual ~Listener() = default;
   virtual int port() const = 0;
-  // The next caller, or null when none came for so long, or it has been closed.
+  // Returns the next caller, or null if none came within `patience` or the listener was closed.
   virtual std::unique_ptr<ServerStream> accept(std::chrono::milliseconds patience) = 0;
-  // Ends all streams, also those waited for, and returns when they have been destroyed. Accepts no more.
+  // Ends all streams, also pending ones, and returns when they have been destroyed. Accepts no more.
   virtual void close() = 0;
 };
 
-// At HOST:PORT. A port in use is Overloaded.
+// Listens at HOST:PORT. Throws Overloaded if the port is in use.
 std::unique_ptr<Listener> listen(const std::string& address, const Credentials& credentials);
 
 }  // namespace tutti::rpc

@@ -11,7 +11,7 @@
 
 namespace tutti::rpc {
 
-// For tests: certificates by name, of authorities and of tasks that these have signed. Made by openssl.
+// For tests: certificates by name, of authorities and of the tasks that they signed, made by openssl.
 class Certificates {
  public:
   Certificates() {

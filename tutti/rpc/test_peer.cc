@@ -5,9 +5,12 @@
 #include <csignal>
 #include <cstdlib>
 #include <fcntl.h>
+#include <filesystem>
+#include <iterator>
 #include <memory>
 #include <span>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -56,9 +59,14 @@ void wait(const std::string& address) {
 }
 
 void run(std::span<char*> arguments) {
-  // Whatever becomes of the test, nothing is left behind.
+  // Ends this process with the test, however the test ends.
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   const std::string role = arguments[0];
+  if (role == "serve" && arguments.size() > 1) {
+    const rlim_t descriptors = std::stoul(arguments[1]);
+    const rlimit limit{descriptors, descriptors};
+    setrlimit(RLIMIT_NOFILE, &limit);
+  }
   if (role == "serve") serve();
   if (role == "wait") wait(arguments[1]);
   if (role == "echo") echo(arguments[1], std::stoul(arguments[2]), arguments.size() > 3);
@@ -93,6 +101,11 @@ void Peer::await_word(int descriptor) {
 }
 
 Peer::~Peer() { kill(); }
+
+size_t Peer::descriptors() const {
+  const std::filesystem::directory_iterator all("/proc/" + std::to_string(pid_) + "/fd");
+  return static_cast<size_t>(std::distance(begin(all), end(all)));
+}
 
 void Peer::signal(int number) const { EXPECT_EQ(::kill(pid_, number), 0); }
 

@@ -1,26 +1,30 @@
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <sys/types.h>
 #include <vector>
 
 namespace tutti::rpc {
 
-// For tests: this test's program once more, in a process of its own. gRPC knows no fork without exec.
+// For tests: this test program in another process, by fork and exec, since gRPC does not support fork alone.
 class Peer {
  public:
-  // {"serve"}: a host with a TestService, whose first word is its address.
-  // {"echo", ADDRESS, BYTES}: sends so many bytes there and gets them back, again and again; with "arena"
-  // behind it through an arena.
-  // {"wait", ADDRESS}: has the service there wait.
+  // {"serve"}: a host with a TestService, which prints its address first; a number after it limits its file
+  // descriptors.
+  // {"echo", ADDRESS, BYTES}: sends this number of bytes there and receives them back, repeatedly; with
+  // "arena" after it, through an arena.
+  // {"wait", ADDRESS}: calls "wait" of the service there.
   explicit Peer(const std::vector<std::string>& arguments);
-  // Kills it.
+  // Kills the process.
   ~Peer();
   Peer(const Peer&) = delete;
   Peer& operator=(const Peer&) = delete;
 
-  // The first line that it has printed.
+  // Returns the first line that the process printed.
   const std::string& word() const { return word_; }
+  // Returns the number of open file descriptors of the process.
+  size_t descriptors() const;
   void signal(int number) const;
   // Kills it with SIGKILL, and returns when it has ended.
   void kill();

@@ -17,12 +17,12 @@
 
 namespace tutti::rpc {
 
-// For tests: long enough for anything that is going to happen on a busy machine.
+// For tests: a time within which anything happens, even on a busy machine.
 constexpr std::chrono::seconds kEventually{60};
 
 inline constexpr size_t kMiB = size_t{1} << 20;
 
-// Bytes that are not the same anywhere near each other.
+// Returns bytes that differ between nearby offsets.
 inline std::vector<std::byte> pattern(size_t size, size_t seed = 0) {
   std::vector<std::byte> bytes(size);
   for (size_t i = 0; i < size; ++i) bytes[i] = static_cast<std::byte>((i + seed) * 7 + (i >> 9));
@@ -34,7 +34,7 @@ inline bool equal(std::span<const std::byte> one, std::span<const std::byte> oth
          (one.empty() || std::memcmp(one.data(), other.data(), one.size()) == 0);
 }
 
-// Does what tests ask of it.
+// A service with methods for tests.
 class TestService final : public Service {
  public:
   Message serve(const Caller& caller, const std::string& method, const Message& request) override {
@@ -64,12 +64,12 @@ class TestService final : public Service {
   void await_gone(size_t count) {
     await([&] { return gone_.size() >= count; });
   }
-  // Lets go of what "keep" has kept.
+  // Releases the requests that "keep" has kept.
   void let_go() {
     const std::lock_guard lock(mutex_);
     kept_.clear();
   }
-  // Lets those go on that "wait".
+  // Lets pending calls of "wait" return.
   void release() {
     const std::lock_guard lock(mutex_);
     released_ = true;

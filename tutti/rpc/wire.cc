@@ -10,10 +10,10 @@
 namespace tutti::rpc {
 namespace {
 
-// Longer ones are worth memory from the budget.
+// Longer frames take memory from the budget.
 constexpr size_t kShort = size_t{16} << 10;
 
-// Cuts what it is given into chunks.
+// Cuts bytes into chunks and writes them.
 class Cutter {
  public:
   Cutter(Stream& stream, const Patience& patience) : stream_(stream), patience_(patience) {}
@@ -96,7 +96,7 @@ void Wire::receive(Bytes bytes, const Patience& patience) {
 }
 
 void Wire::finish() {
-  if (part_ != chunk_.parts.size()) fail(ErrorKind::DataLoss, "bytes that belong to no message");
+  if (part_ != chunk_.parts.size()) fail(ErrorKind::DataLoss, "received bytes that belong to no message");
   chunk_ = {};
   part_ = 0;
 }

@@ -10,7 +10,7 @@
 
 namespace tutti::rpc {
 
-// How long to wait: until a moment for all, and for so long for every chunk.
+// How long to wait: a deadline for everything, and a limit for each chunk.
 struct Patience {
   Clock::time_point deadline = Clock::time_point::max();
   Clock::duration each = Clock::duration::max();
@@ -18,36 +18,36 @@ struct Patience {
   Clock::time_point next() const;
 };
 
-// Frames over a stream, and the bytes that follow them, cut into chunks. What is not as it should be is a
-// DataLoss. For one thread at a time.
+// Sends and receives frames and the bytes that follow them, cut into chunks, over a stream. Malformed data
+// throw DataLoss. Used by one thread at a time.
 class Wire {
  public:
   explicit Wire(Stream& stream) : stream_(stream) {}
 
-  // The frame and the pieces that follow it. They are free again when it returns.
+  // Sends the frame and the pieces that follow it, which may be freed when it returns.
   void send(const Frame& frame, std::span<const ConstBytes> following, const Patience& patience) {
     send(encode(frame), following, patience);
   }
-  // The same of an encoded frame.
+  // The same for an encoded frame.
   void send(std::string_view frame, std::span<const ConstBytes> following, const Patience& patience);
 
-  // Memory for what is long in a frame.
+  // Allocates memory for a frame that is too long for the stack.
   using Allocate = std::function<std::shared_ptr<std::byte>(size_t bytes)>;
-  // Waits for its beginning until `begin`; what is a Timeout then may be tried again.
+  // Waits for the first chunk until `begin`; after a Timeout there, the call may be repeated.
   Frame receive(const FrameLimits& limits, const Allocate& allocate, Clock::time_point begin,
                 const Patience& patience);
-  // The next of the bytes that follow it.
+  // Receives the next of the bytes that follow the frame.
   void receive(Bytes bytes, const Patience& patience);
-  // All of them have been received: nothing else may have come with them.
+  // Checks that nothing is left over after the last piece.
   void finish();
 
  private:
   void next_chunk(Clock::time_point deadline);
 
   Stream& stream_;
-  Chunk chunk_;          // what came last,
-  size_t part_ = 0;      // and up to where it has been received
-  size_t received_ = 0;  // of this part
+  Chunk chunk_;          // the current chunk
+  size_t part_ = 0;      // the position in it: the part,
+  size_t received_ = 0;  // and the bytes received from this part
 };
 
 }  // namespace tutti::rpc

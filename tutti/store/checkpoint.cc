@@ -20,19 +20,19 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kCheckpointPrefix = "ckpt-";
-// The name of a checkpoint that is being replaced, from when it steps aside until the new one is in its
+// The suffix of a checkpoint that is being replaced: it is renamed to this until the new one is in its
 // place.
 constexpr std::string_view kReplaced = ".replaced";
 constexpr const char* kLatest = "latest";
 
 std::string folder_name(int64_t step) { return fmt::format("{}{}", kCheckpointPrefix, step); }
 
-// One folder ckpt-<step> or ckpt-<step>.replaced, whatever is in it.
+// A folder ckpt-<step> or ckpt-<step>.replaced, with any content.
 struct Folder {
   int64_t step = 0;
   std::string path;
   bool replaced = false;
-  int64_t sequence = -1;  // -1: not to be had, the manifest is broken
+  int64_t sequence = -1;  // -1: unknown, because the manifest is damaged
 };
 
 std::optional<Folder> parse_folder(const fs::directory_entry& entry) {
@@ -43,7 +43,7 @@ std::optional<Folder> parse_folder(const fs::directory_entry& entry) {
   std::error_code ignored;
   if (!name.starts_with(kCheckpointPrefix) || !entry.is_directory(ignored)) return std::nullopt;
   const auto step = parse_int(name.substr(kCheckpointPrefix.size()));
-  // "ckpt-007" and "ckpt--1" are not ours.
+  // "ckpt-007" and "ckpt--1" are not names of checkpoints.
   if (!step || *step < 0 || folder_name(*step) != name) return std::nullopt;
   return Folder{.step = *step, .path = entry.path().string(), .replaced = replaced};
 }
@@ -68,7 +68,7 @@ std::vector<Folder> list_folders(const std::string& logdir) {
   return folders;
 }
 
-// The one saved last first, and at the end those whose manifest is broken.
+// Returns the folders, the one saved last first; those with a damaged manifest come last.
 std::vector<Folder> newest_first(const std::string& logdir) {
   std::vector<Folder> folders = list_folders(logdir);
   for (Folder& folder : folders) folder.sequence = sequence_of(folder.path);
@@ -78,8 +78,8 @@ std::vector<Folder> newest_first(const std::string& logdir) {
   return folders;
 }
 
-// A kill may leave both the old and the new one of a replacement; the new one was whole before it got its
-// name.
+// If a save was killed, both the old and the new checkpoint of a replacement may exist. The old one can be
+// removed, because the new one was complete before it was renamed.
 void remove_replaced(const std::string& logdir) {
   for (const Folder& folder : list_folders(logdir)) {
     if (folder.replaced && path_exists(logdir + "/" + folder_name(folder.step)))
@@ -98,7 +98,7 @@ void publish(TemporaryFolder& written, const std::string& logdir, int64_t step) 
 void point_latest_to(const std::string& logdir, int64_t step) {
   const TemporaryFolder temporary(logdir);
   const std::string link = temporary.path() + "/" + kLatest;
-  // Relative, so that the directory can be moved.
+  // The link is relative, so that the directory can be moved.
   if (::symlink(folder_name(step).c_str(), link.c_str()) != 0) {
     fail_errno(errno, fmt::format("making the link {}", link));
   }
@@ -112,11 +112,11 @@ void remove_beyond(const std::string& logdir, int keep) {
   for (size_t i = static_cast<size_t>(keep); i < folders.size(); ++i) remove_folder(logdir, folders[i].path);
 }
 
-// A folder of CheckpointDir, whose name says its step.
+// Reads a folder of CheckpointDir and checks that its step agrees with its name.
 Checkpoint read_folder(const Folder& folder) {
   Checkpoint checkpoint = read_checkpoint_folder(folder.path);
   if (checkpoint.step != folder.step) {
-    fail(ErrorKind::DataLoss, "{}: is the checkpoint of step {}", folder.path, checkpoint.step);
+    fail(ErrorKind::DataLoss, "{}: contains the checkpoint of step {}", folder.path, checkpoint.step);
   }
   return checkpoint;
 }
@@ -154,25 +154,28 @@ std::vector<int64_t> CheckpointDir::steps() const {
   return {steps.begin(), steps.end()};
 }
 
-CheckpointDir::Loaded CheckpointDir::load_latest() const {
+CheckpointDir::Loaded CheckpointDir::load_latest(const std::function<void(const Checkpoint&)>& check) const {
   std::vector<Folder> folders = newest_first(logdir_);
-  // Those with a broken manifest first: nobody knows when they were saved, and they have to be told of.
+  // Damaged manifests come first: their age is unknown, and they have to be reported.
   std::stable_partition(folders.begin(), folders.end(),
                         [](const Folder& folder) { return folder.sequence < 0; });
   Loaded loaded;
   for (const Folder& folder : folders) {
     try {
-      loaded.checkpoint = read_folder(folder);
+      Checkpoint checkpoint = read_folder(folder);
+      if (check) check(checkpoint);
+      loaded.checkpoint = std::move(checkpoint);
       return loaded;
     } catch (const Error& error) {
-      // Only what is damaged is passed over. Memory that ran out or a newer format would go unnoticed.
+      // Skips only damaged checkpoints; running out of memory or a newer format are errors.
       if (error.kind() != ErrorKind::DataLoss) throw;
       loaded.skipped.push_back(fmt::format("checkpoint of step {}: {}", folder.step, error.what()));
     }
   }
   if (!loaded.skipped.empty()) {
     fail(ErrorKind::DataLoss,
-         "{}: none of its {} checkpoints is whole ({}). Restore one, or start anew with --resume never",
+         "{}: all of its {} checkpoints are damaged ({}). Restore one from a copy, or start from scratch "
+         "with --resume never",
          logdir_, loaded.skipped.size(), fmt::join(loaded.skipped, "; "));
   }
   return loaded;
@@ -184,15 +187,15 @@ Checkpoint CheckpointDir::load(int64_t step) const {
     if (folder.step == step && (!found || !folder.replaced)) found = std::move(folder);
   }
   if (!found) {
-    fail(ErrorKind::InvalidArgument, "{}: no checkpoint of step {}; there are those of step {}", logdir_,
-         step, fmt::join(steps(), ", "));
+    fail(ErrorKind::InvalidArgument, "{}: there is no checkpoint of step {}, only of step {}", logdir_, step,
+         fmt::join(steps(), ", "));
   }
   return read_folder(*found);
 }
 
 Checkpoint load_checkpoint(const std::string& folder) {
   if (!path_exists(folder + "/" + kManifestName)) {
-    fail(ErrorKind::InvalidArgument, "{} is no checkpoint: it holds no {}", folder, kManifestName);
+    fail(ErrorKind::InvalidArgument, "{} is not a checkpoint: it contains no {}", folder, kManifestName);
   }
   return read_checkpoint_folder(folder);
 }

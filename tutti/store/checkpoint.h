@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,13 +12,13 @@
 
 namespace tutti::store {
 
-// What a run needs to go on from where it was.
+// The state that a run needs to resume.
 struct Checkpoint {
-  int64_t step = 0;                    // steps done
+  int64_t step = 0;                    // number of steps made
   std::vector<NamedTensor> weights;    // parameters and buffers: "conv1.weight"
   std::vector<NamedTensor> optimizer;  // slots: "exp_avg/conv1.weight"
-  // Whatever else the trainer needs: lanes, seed, data cursor, random streams, options. A number that is not
-  // finite comes back as null.
+  // Everything else that the trainer needs: lanes, seed, data cursor, random streams, options. Numbers that
+  // are not finite are read back as null.
   nlohmann::json state = nlohmann::json::object();
 };
 
@@ -26,31 +27,33 @@ struct CheckpointDirOptions {
 };
 
 // The checkpoints of one run: folders ckpt-<step> in its log directory, and a link `latest` to the one saved
-// last. Other things in the directory are left alone. One process at a time saves; any number may read
+// last. Other files in the directory are not touched. Only one process may save at a time; others may read
 // meanwhile.
 class CheckpointDir {
  public:
-  // Nothing is touched before the first save.
+  // Does not touch the file system before the first save.
   explicit CheckpointDir(std::string logdir, const CheckpointDirOptions& options = {});
 
-  // All or nothing: killed at any point, or with the disk full, what was there before is still there and
-  // whole. A checkpoint of the same step is replaced. Returns once everything is on the device.
+  // Saves all or nothing: if the process is killed at any point, or the disk is full, the previous
+  // checkpoints remain intact. Replaces a checkpoint of the same step. Returns when all data are on the
+  // device.
   void save(const Checkpoint& checkpoint);
 
-  // In rising order, broken ones included. Empty where there is no such directory.
+  // Returns the steps in ascending order, damaged checkpoints included; empty if there is no such directory.
   std::vector<int64_t> steps() const;
 
   struct Loaded {
     std::optional<Checkpoint> checkpoint;
-    std::vector<std::string> skipped;  // broken ones that it passed over, a line each: which, and why
+    std::vector<std::string> skipped;  // a line for each damaged checkpoint: its name and the reason
   };
-  // The newest whole checkpoint: the one saved last, whatever its step, of those whose every bit is as it was
-  // written. None where the directory holds none at all; where it holds only broken ones, a DataLoss with
-  // every reason, since to start anew would lose work.
-  Loaded load_latest() const;
+  // Returns the newest intact checkpoint, that is, the one saved last, whatever its step; none if the
+  // directory holds no checkpoints. If all are damaged, throws DataLoss with the reasons, since starting anew
+  // would lose work. `check` may throw DataLoss if a checkpoint lacks what its reader needs; it is skipped as
+  // well.
+  Loaded load_latest(const std::function<void(const Checkpoint&)>& check = {}) const;
 
-  // Fails with InvalidArgument where there is no such step (and lists those that are), DataLoss where it is
-  // broken.
+  // Throws an InvalidArgument that lists the existing steps if there is no such step, and DataLoss if the
+  // checkpoint is damaged.
   Checkpoint load(int64_t step) const;
 
   const std::string& logdir() const { return logdir_; }
@@ -60,7 +63,7 @@ class CheckpointDir {
   CheckpointDirOptions options_;
 };
 
-// The checkpoint in a folder ckpt-<step>, or in what `latest` points to; every bit verified.
+// Reads a folder ckpt-<step>, or the one that `latest` points to, and verifies all checksums.
 Checkpoint load_checkpoint(const std::string& folder);
 
 }  // namespace tutti::store

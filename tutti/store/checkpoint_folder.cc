@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 ManifestFile write_part(const std::string& folder, const char* part, const std::vector<NamedTensor>& tensors,
                         int64_t step) {
   const std::string name = fmt::format("{}.safetensors", part);
-  // "pt" tells other readers that the elements lie as PyTorch has them.
+  // "pt" tells other readers that the layout of the tensors is that of PyTorch.
   const WrittenFile written =
       write_safetensors(folder + "/" + name, tensors, {{"format", "pt"}, {"step", std::to_string(step)}});
   return {.name = name, .part = part, .bytes = written.bytes, .checksum = written.checksum};
@@ -33,12 +33,14 @@ void verify(const std::string& path, const ManifestFile& listed) {
   require_file(path);
   const FileReader file(path);
   if (file.size() != listed.bytes) {
-    fail(ErrorKind::DataLoss, "{}: has {} bytes, but {} were written", path, file.size(), listed.bytes);
+    fail(ErrorKind::DataLoss, "{}: the file has {} bytes, but {} were written", path, file.size(),
+         listed.bytes);
   }
   const uint32_t checksum = checksum_of_file(file);
   if (checksum != listed.checksum) {
-    fail(ErrorKind::DataLoss, "{}: its checksum is {:08x}, but that of what was written {:08x}", path,
-         checksum, listed.checksum);
+    fail(ErrorKind::DataLoss,
+         "{}: the checksum of the file is {:08x}, but that of the written data was {:08x}", path, checksum,
+         listed.checksum);
   }
 }
 
@@ -73,7 +75,7 @@ Checkpoint read_checkpoint_folder(const std::string& folder) {
     auto& part = listed.part == kWeightsPart ? checkpoint.weights : checkpoint.optimizer;
     for (NamedTensor& named : SafetensorsFile(path).read_all()) {
       if (!seen.emplace(listed.part, named.name).second) {
-        fail(ErrorKind::DataLoss, "{}: tensor '{}' is in another file of the checkpoint too", path,
+        fail(ErrorKind::DataLoss, "{}: tensor '{}' is also in another file of the checkpoint", path,
              named.name);
       }
       part.push_back(std::move(named));

@@ -8,13 +8,14 @@
 
 namespace tutti::store {
 
-// Fills an empty folder with the files of a checkpoint, the manifest last, all of it on the device.
+// Writes the files of a checkpoint into an empty folder, the manifest last, and waits until all is on the
+// device.
 void write_checkpoint_folder(const std::string& folder, const Checkpoint& checkpoint, int64_t sequence);
 
-// The manifest alone; DataLoss where it is missing or damaged.
+// Reads only the manifest. Throws DataLoss if it is missing or damaged.
 Manifest read_folder_manifest(const std::string& folder);
 
-// Verifies sizes and checksums and reads every listed file; DataLoss where anything is missing or wrong.
+// Reads all listed files and verifies sizes and checksums. Throws DataLoss if a file is missing or damaged.
 Checkpoint read_checkpoint_folder(const std::string& folder);
 
 }  // namespace tutti::store

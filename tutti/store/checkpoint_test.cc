@@ -32,7 +32,7 @@ void flip_bit(const std::string& path, size_t bit) {
   replace_file(path, text);
 }
 
-// Steps 1 and 2 are there, 2 is the newest.
+// Has checkpoints of steps 1 and 2; 2 is the newest.
 class Damaged : public testing::Test {
  protected:
   Damaged() {
@@ -90,6 +90,69 @@ TEST(Checkpoint, holds_what_the_design_promises) {
   EXPECT_TRUE(SafetensorsFile(folder / "latest/weights.safetensors").has("conv1.weight"));
 }
 
+// Replaces every value in turn by one of another type or out of range, with a correct checksum.
+TEST(Checkpoint, passes_over_a_manifest_with_values_of_other_types) {
+  const TestFolder folder;
+  CheckpointDir directory(folder.path());
+  directory.save(checkpoint_of(1));
+  directory.save(checkpoint_of(2));
+  const std::string path = folder / "ckpt-2/manifest.json";
+  const auto whole = nlohmann::json::parse(read_file(path));
+  const auto values = nlohmann::json::parse(
+      R"([null, true, -1, 0.5, 1e300, 18446744073709551615, 9223372036854775807, "x", "", [], [1], {}, {"a": 1}])");
+  std::vector<nlohmann::json::json_pointer> places;
+  for (const auto& [key, value] : whole.items()) {
+    if (key != "checksum" && key != "state") places.emplace_back("/" + key);
+  }
+  for (const char* key : {"name", "part", "bytes", "crc32c"})
+    places.emplace_back(std::string("/files/0/") + key);
+  int passed_over = 0;
+  for (const auto& place : places) {
+    for (const auto& value : values) {
+      nlohmann::json changed = whole;
+      changed[place] = value;
+      write_any_manifest(path, changed);
+      try {
+        const CheckpointDir::Loaded loaded = directory.load_latest();
+        ASSERT_TRUE(loaded.checkpoint);
+        passed_over += loaded.checkpoint->step == 1 ? 1 : 0;
+        EXPECT_EQ(loaded.skipped.size(), loaded.checkpoint->step == 1 ? 1U : 0U);
+      } catch (const Error& error) {
+        // A later version of Tutti might have written this value.
+        EXPECT_EQ(error.kind(), ErrorKind::Unimplemented) << place << " " << value << ": " << error.what();
+      }
+    }
+  }
+  EXPECT_GT(passed_over, 100);
+  write_any_manifest(path, whole);
+  EXPECT_EQ(directory.load_latest().checkpoint->step, 2);
+}
+
+TEST(Checkpoint, passes_over_a_manifest_that_is_nested_without_end) {
+  const TestFolder folder;
+  CheckpointDir directory(folder.path());
+  directory.save(checkpoint_of(1));
+  directory.save(checkpoint_of(2));
+  std::string rest = "\n  \"state\": " + std::string(100000, '[') + std::string(100000, ']') + "}\n";
+  replace_file(folder / "ckpt-2/manifest.json",
+               fmt::format("{{\n  \"checksum\": \"crc32c:{:08x}\",", crc32c(as_bytes(rest))) + rest);
+  const CheckpointDir::Loaded loaded = directory.load_latest();
+  EXPECT_EQ(loaded.checkpoint->step, 1);
+  EXPECT_THAT(loaded.skipped, ElementsAre(HasSubstr("nested more than 100 deep")));
+}
+
+TEST(Checkpoint, passes_over_what_its_reader_cannot_use) {
+  const TestFolder folder;
+  CheckpointDir directory(folder.path());
+  directory.save(checkpoint_of(1));
+  directory.save(checkpoint_of(2));
+  const CheckpointDir::Loaded loaded = directory.load_latest([](const Checkpoint& checkpoint) {
+    if (checkpoint.step == 2) fail(ErrorKind::DataLoss, "not this one");
+  });
+  EXPECT_EQ(loaded.checkpoint->step, 1);
+  EXPECT_THAT(loaded.skipped, ElementsAre(HasSubstr("not this one")));
+}
+
 TEST(Checkpoint, latest_points_to_the_one_saved_last_and_moves_with_the_directory) {
   const TestFolder folder;
   CheckpointDir directory(folder / "run");
@@ -110,8 +173,8 @@ TEST(Checkpoint, keeps_the_newest_only) {
   EXPECT_EQ(all.steps().size(), 8U);
 }
 
-// A run that is started anew in an old directory: its first checkpoint must not give way to those of the old
-// run.
+// If a run starts from scratch in an old directory, its first checkpoint counts as newer than those of the
+// old run.
 TEST(Checkpoint, newest_is_the_one_saved_last_even_with_a_lower_step) {
   const TestFolder folder;
   CheckpointDir directory(folder.path(), {.keep = 3});
@@ -131,7 +194,7 @@ TEST(Checkpoint, replaces_one_of_the_same_step) {
   EXPECT_EQ(names_in(folder.path()), (std::set<std::string>{"ckpt-1", "ckpt-2", "latest"}));
 }
 
-// What a kill leaves between the two renames of a replacement.
+// A save that is killed between the two renames of a replacement leaves this.
 TEST(Checkpoint, uses_one_that_was_stepping_aside) {
   const TestFolder folder;
   CheckpointDir directory(folder.path());
@@ -154,7 +217,7 @@ TEST(Checkpoint, finds_none_where_there_is_none) {
   expect_error(ErrorKind::InvalidArgument, HasSubstr("no checkpoint of step 3"),
                [&] { (void)missing.load(3); });
   expect_error(ErrorKind::InvalidArgument, HasSubstr("--logdir"), [] { const CheckpointDir none(""); });
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("holds no manifest.json"),
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("contains no manifest.json"),
                [&] { (void)load_checkpoint(folder.path()); });
 }
 
@@ -247,7 +310,7 @@ TEST_F(Damaged, by_a_flipped_bit_anywhere) {
   for (const char* name : {"weights.safetensors", "optimizer.safetensors", "manifest.json"}) {
     const std::string path = folder_ / "ckpt-2" + "/" + name;
     const size_t bits = 8 * fs::file_size(path);
-    // 11 and 8 have no common divisor, so that every bit of a byte has its turn.
+    // 11 and 8 have no common divisor, so that all bits of a byte are tested.
     for (size_t bit = 0; bit < bits; bit += 11) {
       flip_bit(path, bit);
       expect_the_older_one_is_used(name);
@@ -293,7 +356,7 @@ TEST_F(Damaged, by_a_name_that_says_another_step) {
   directory_.save(checkpoint_of(3));
   fs::remove_all(folder_ / "ckpt-2");
   fs::rename(folder_ / "ckpt-3", folder_ / "ckpt-2");
-  expect_the_older_one_is_used("is the checkpoint of step 3");
+  expect_the_older_one_is_used("contains the checkpoint of step 3");
   EXPECT_EQ(load_checkpoint(folder_ / "ckpt-2").step, 3);
 }
 
@@ -301,7 +364,7 @@ TEST_F(Damaged, all_of_them) {
   flip_bit(folder_ / "ckpt-1/manifest.json", 700);
   flip_bit(folder_ / "ckpt-2/weights.safetensors", 700);
   expect_error(ErrorKind::DataLoss,
-               AllOf(HasSubstr("none of its 2"), HasSubstr("ckpt-1"), HasSubstr("ckpt-2")),
+               AllOf(HasSubstr("all of its 2"), HasSubstr("ckpt-1"), HasSubstr("ckpt-2")),
                [&] { (void)directory_.load_latest(); });
 }
 
@@ -332,7 +395,7 @@ class WrittenByHand : public testing::Test {
 TEST_F(WrittenByHand, a_manifest_cannot_lead_out_of_its_folder) {
   for (const char* name : {"../ckpt-1/weights.safetensors", "/etc/passwd", "..", ""}) {
     manifest_.files[0].name = name;
-    expect_refused(ErrorKind::DataLoss, "no name of a file in this folder");
+    expect_refused(ErrorKind::DataLoss, "not the name of a file in this folder");
   }
 }
 
@@ -341,7 +404,7 @@ TEST_F(WrittenByHand, a_tensor_may_not_be_in_two_files) {
   ManifestFile more = manifest_.files[0];
   more.name = "more.safetensors";
   manifest_.files.push_back(more);
-  expect_refused(ErrorKind::DataLoss, "is in another file of the checkpoint too");
+  expect_refused(ErrorKind::DataLoss, "is also in another file of the checkpoint");
 }
 
 TEST_F(WrittenByHand, a_part_may_be_in_several_files) {

@@ -1,4 +1,4 @@
-// What is left where a save ends in the middle: killed, or on a file system that is full or read-only.
+// Tests saves that are interrupted: by a kill, or by a file system that is full or read-only.
 
 #include <array>
 #include <csignal>
@@ -43,8 +43,8 @@ int wait_for(pid_t pid) {
 
 enum class Outcome { Killed, Ended, NotTraceable };
 
-// Saves in a child that is killed at its `stop`th stop: each system call is one when it begins and one when
-// it ends.
+// Saves in a child process that is killed at its stop number `stop`; each system call stops it once at its
+// beginning and once at its end.
 Outcome save_and_kill(CheckpointDir& directory, const Checkpoint& checkpoint, int stop) {
   const pid_t pid = fork_child([&] {
     if (::ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) != 0) return kNotAllowed;
@@ -65,8 +65,8 @@ Outcome save_and_kill(CheckpointDir& directory, const Checkpoint& checkpoint, in
   return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? Outcome::Ended : Outcome::NotTraceable;
 }
 
-// Saves `second` after `first`, killed at every system call in turn. Whatever is left has to be one of the
-// two, whole, with nothing broken in sight, and the next save has to leave a tidy directory.
+// Saves `second` after `first` and kills the process at every system call in turn. One of the two has to
+// remain, complete, without any damaged checkpoint, and the next save has to leave a tidy directory.
 void expect_whole_after_every_kill(const Checkpoint& first, const Checkpoint& second, int keep) {
   std::set<int64_t> seen;
   for (int stop = 0;; ++stop) {
@@ -107,7 +107,7 @@ TEST(Crash, a_kill_while_a_checkpoint_is_replaced_leaves_a_whole_one) {
   expect_whole_after_every_kill(checkpoint_of(1, 1), checkpoint_of(1, 2), 5);
 }
 
-// Many writers in a row, each going on in what the one before left.
+// Runs many writers in sequence, each of which continues after the checkpoint of the previous one.
 TEST(Crash, kills_at_random_times_lose_no_finished_checkpoint) {
   const TestFolder folder;
   CheckpointDir directory(folder.path(), {.keep = 2});
@@ -142,7 +142,7 @@ TEST(Crash, kills_at_random_times_lose_no_finished_checkpoint) {
   }
 }
 
-// Runs `body` in a child that has mounted a small file system of its own at `path`, gone with the child.
+// Runs `body` in a child with a small file system of its own at `path`, which ends with the child.
 void with_own_file_system(const std::string& path, const std::string& options,
                           const std::function<void()>& body) {
   const pid_t pid = fork_child([&] {

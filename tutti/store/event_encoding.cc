@@ -19,7 +19,7 @@ void append_little_endian(std::string& bytes, Unsigned value) {
   for (size_t i = 0; i < sizeof(value); ++i) bytes.push_back(static_cast<char>(value >> (8 * i)));
 }
 
-// Records may hold records; the mask keeps a checksum of checksums from being trivial.
+// Records may contain records, so checksums are masked: the CRC of data with embedded CRCs is degenerate.
 uint32_t masked_checksum(std::string_view data) {
   constexpr uint32_t kMask = 0xa282ead8;
   return std::rotr(crc32c(as_bytes(data)), 15) + kMask;

@@ -7,8 +7,8 @@
 
 namespace tutti::store {
 
-// The bytes of one protobuf message, field by field. Enough of the wire format for TensorBoard's events, so
-// that an event file needs no protobuf library.
+// Encodes one protobuf message, field by field. It supports as much of the wire format as TensorBoard's
+// events need, so that no protobuf library is required.
 class ProtoMessage {
  public:
   ProtoMessage& integer(int field, int64_t value);
@@ -27,7 +27,8 @@ class ProtoMessage {
   std::string bytes_;
 };
 
-// One record of TensorFlow's format: length, masked CRC-32C of the length, data, masked CRC-32C of the data.
+// Returns a record in TensorFlow's format: length, masked CRC-32C of the length, data, masked CRC-32C of the
+// data.
 std::string frame_record(std::string_view data);
 
 }  // namespace tutti::store

@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kEventFilePrefix = "events.out.tfevents.";
 
-// The numbers of the fields of TensorBoard's messages that are written here.
+// Field numbers of TensorBoard's messages.
 enum EventField { kWallTime = 1, kStep = 2, kFileVersion = 3, kSummary = 5, kSessionLog = 7 };
 enum SessionLogField { kStatus = 1 };
 enum SummaryField { kValue = 1 };
@@ -48,8 +48,8 @@ double seconds_since_1970() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-// TensorBoard reads the files of a directory in the order of their names: one that is begun in the same
-// second as another, or after the clock was set back, takes the second after it.
+// TensorBoard reads the files of a directory in the order of their names. If another file has this second or
+// a later one, as after the clock was set back, returns the second after it.
 int64_t second_for_name(const std::string& logdir) {
   constexpr int64_t kDay = 86400;
   const auto now = static_cast<int64_t>(seconds_since_1970());
@@ -84,8 +84,8 @@ struct Moments {
   double sum_of_squares = 0;
 };
 
-// The finite elements in double precision, a piece at a time: a copy of all of them might not fit beside the
-// model.
+// Passes the finite elements to `use` in double precision, in pieces, because a copy of all of them might not
+// fit into memory beside the model.
 template <class Use>
 void for_finite_pieces(const torch::Tensor& values, const Use& use) {
   constexpr int64_t kPiece = 1 << 22;
@@ -121,7 +121,7 @@ ProtoMessage histogram_message(const torch::Tensor& values, const Moments& momen
   std::vector<double> limits = {moments.greatest};
   std::vector<double> counts = {moments.count};
   const double width = (moments.greatest - moments.least) / kHistogramBuckets;
-  // All equal, or so far apart that the width is beyond a double: one bucket.
+  // One bucket if all are equal, or so far apart that the width overflows a double.
   if (width > 0 && std::isfinite(width)) {
     counts = count_buckets(values, moments);
     limits.clear();
@@ -145,8 +145,8 @@ EventWriter::EventWriter(const std::string& logdir, const EventWriterOptions& op
                       ::getpid());
   fd_ = FileDescriptor(path_, O_WRONLY | O_CREAT | O_EXCL);
   append(ProtoMessage().real(kWallTime, seconds_since_1970()).text(kFileVersion, "brain.Event:2").bytes());
-  // In every file: TensorBoard takes only the second start in a directory for a restart, and forgets what it
-  // has read of this step and later ones.
+  // Every file begins with a START: TensorBoard takes only the second one in a directory for a restart, and
+  // then discards the events of this step and later ones.
   const auto start = ProtoMessage().integer(kStatus, kSessionStart);
   append(
       event_at(options_.resumed_after ? *options_.resumed_after + 1 : 0).message(kSessionLog, start).bytes());
@@ -157,7 +157,7 @@ EventWriter::~EventWriter() {
   try {
     flush();
   } catch (const Error&) {
-    // Told to whoever calls flush(); there is nobody here to tell.
+    // A destructor cannot report the error; callers of flush() get it.
     return;
   }
 }
@@ -188,7 +188,7 @@ void EventWriter::append(const std::string& event) {
 
 void EventWriter::flush() {
   last_flush_ = std::chrono::steady_clock::now();
-  // At its own place: what a failed attempt left of a record is overwritten by the next.
+  // Writes at a fixed offset, so that the next attempt overwrites a partial record of a failed one.
   write_at(fd_, path_, written_, as_bytes(held_));
   written_ += held_.size();
   held_.clear();

@@ -13,17 +13,17 @@
 namespace tutti::store {
 
 struct EventWriterOptions {
-  // The run goes on after this step; nothing: it begins. TensorBoard forgets what earlier files in the
-  // directory say about later steps.
+  // Set if the run resumes after this step. TensorBoard then discards the events of later steps in earlier
+  // files of the directory.
   std::optional<int64_t> resumed_after;
   std::chrono::milliseconds flush_every{30000};
   size_t flush_bytes = 1 << 20;
 };
 
-// Writes one event file of TensorBoard (events.out.tfevents.*) into `logdir`. What is given is held back for
-// up to flush_every; a flush that fails keeps it for the next one. Not thread-safe. The destructor flushes
-// and keeps quiet about a failure: call flush() to hear of it, also before a checkpoint, so that no event is
-// older than the checkpoint and lost.
+// Writes one event file for TensorBoard (events.out.tfevents.*) into `logdir`. Events are buffered for up to
+// flush_every; if a flush fails, they stay buffered for the next one. Not thread-safe. The destructor flushes
+// and ignores errors: call flush() to get them, and also before each checkpoint, so that no event from before
+// the checkpoint can be lost.
 class EventWriter {
  public:
   explicit EventWriter(const std::string& logdir, const EventWriterOptions& options = {});
@@ -32,13 +32,13 @@ class EventWriter {
   EventWriter& operator=(const EventWriter&) = delete;
 
   void scalar(const std::string& tag, int64_t step, double value);
-  // The finite elements in 64 equal buckets between the least and the greatest; without a finite element,
-  // nothing.
+  // Writes the finite elements in 64 equal buckets between the minimum and the maximum. Writes nothing
+  // without a finite element.
   void histogram(const std::string& tag, int64_t step, const torch::Tensor& values);
-  // Markdown, for TensorBoard's text page.
+  // Writes Markdown for TensorBoard's text page.
   void text(const std::string& tag, int64_t step, const std::string& markdown);
 
-  // Hands what is held back to the operating system.
+  // Writes buffered events to the file, without waiting for the device.
   void flush();
 
   const std::string& path() const { return path_; }

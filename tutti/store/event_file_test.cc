@@ -33,7 +33,7 @@ size_t files_in(const std::string& folder) {
   return static_cast<size_t>(std::distance(fs::directory_iterator(folder), fs::directory_iterator()));
 }
 
-// The bytes of the messages, from protobuf's description of its encoding.
+// The expected bytes are taken from protobuf's description of its encoding.
 TEST(ProtoMessage, encodes_as_the_format_says) {
   EXPECT_EQ(ProtoMessage().integer(1, 150).bytes(), "\x08\x96\x01");
   EXPECT_EQ(ProtoMessage().text(2, "testing").bytes(), "\x12\x07testing");

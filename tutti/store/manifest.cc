@@ -1,12 +1,14 @@
 #include "tutti/store/manifest.h"
 
 #include <algorithm>
+#include <limits>
 
 #include <fmt/format.h>
 
 #include "tutti/base/crc32c.h"
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
+#include "tutti/base/json.h"
 
 namespace tutti::store {
 namespace {
@@ -15,39 +17,63 @@ using nlohmann::json;
 
 constexpr int kFormat = 1;
 
-// The first line holds the checksum of all that follows it: no number in it can change unseen.
+// The first line holds the checksum of the rest, so that every change is detected.
 std::string checksum_line(std::string_view rest) {
   return fmt::format("{{\n  \"checksum\": \"crc32c:{:08x}\",", crc32c(as_bytes(rest)));
 }
 
 void check_file(const std::string& path, const ManifestFile& file) {
-  // A name that leads out of the folder is either damage or malice.
+  // A name that leads out of the folder is a sign of damage or of an attack.
   if (file.name.empty() || file.name.find('/') != std::string::npos || file.name == "..") {
-    fail(ErrorKind::DataLoss, "{}: '{}' is no name of a file in this folder", path, file.name);
+    fail(ErrorKind::DataLoss, "{}: '{}' is not the name of a file in this folder", path, file.name);
   }
   if (file.part != kWeightsPart && file.part != kOptimizerPart) {
-    fail(ErrorKind::Unimplemented, "{}: {} holds '{}', which this version of Tutti does not know", path,
+    fail(ErrorKind::Unimplemented, "{}: {} contains '{}', which this version of Tutti does not support", path,
          file.name, file.part);
   }
 }
 
+// Returns an integer from 0 to `most`.
+int64_t count_in(const json& object, std::string_view key, const std::string& path, int64_t most) {
+  const auto count = value_in<int64_t>(object, key, path);
+  if (count < 0 || count > most)
+    fail(ErrorKind::DataLoss, "{}: '{}' is {}, expected 0 to {}", path, key, count, most);
+  return count;
+}
+
+const json& part_of(const json& object, const char* key, const std::string& path) {
+  const auto found = object.find(key);
+  if (found == object.end()) fail(ErrorKind::DataLoss, "{}: '{}' is missing", path, key);
+  return *found;
+}
+
+// Checks every value, because a file with a correct checksum may still have been made by something else.
 Manifest manifest_in(const std::string& path, const json& json) {
-  const auto format = json.at("format").get<int64_t>();
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max() / 2;
+  const auto format = value_in<int64_t>(json, "format", path);
   if (format != kFormat) {
-    fail(ErrorKind::Unimplemented, "{}: a checkpoint of format {}; this version of Tutti reads format {}",
-         path, format, kFormat);
+    fail(ErrorKind::Unimplemented,
+         "{}: the checkpoint has format {}, but this version of Tutti reads format {}", path, format,
+         kFormat);
   }
   Manifest manifest;
-  manifest.step = json.at("step").get<int64_t>();
-  manifest.sequence = json.at("sequence").get<int64_t>();
-  manifest.tutti_version = json.at("tutti_version").get<std::string>();
-  manifest.libtorch_version = json.at("libtorch_version").get<std::string>();
-  manifest.state = json.at("state");
-  for (const auto& entry : json.at("files")) {
-    ManifestFile file{.name = entry.at("name").get<std::string>(),
-                      .part = entry.at("part").get<std::string>(),
-                      .bytes = entry.at("bytes").get<uint64_t>(),
-                      .checksum = entry.at("crc32c").get<uint32_t>()};
+  manifest.step = count_in(json, "step", path, kMost);
+  manifest.sequence = count_in(json, "sequence", path, kMost);
+  manifest.tutti_version = value_in<std::string>(json, "tutti_version", path);
+  manifest.libtorch_version = value_in<std::string>(json, "libtorch_version", path);
+  manifest.state = part_of(json, "state", path);
+  if (!manifest.state.is_object() && !manifest.state.is_null())
+    fail(ErrorKind::DataLoss, "{}: 'state' should be an object, but it is {}", path,
+         json_type_name(manifest.state));
+  const auto& files = part_of(json, "files", path);
+  if (!files.is_array())
+    fail(ErrorKind::DataLoss, "{}: 'files' should be a list, but it is {}", path, json_type_name(files));
+  for (const auto& entry : files) {
+    ManifestFile file{.name = value_in<std::string>(entry, "name", path),
+                      .part = value_in<std::string>(entry, "part", path),
+                      .bytes = static_cast<uint64_t>(count_in(entry, "bytes", path, kMost)),
+                      .checksum = static_cast<uint32_t>(
+                          count_in(entry, "crc32c", path, std::numeric_limits<uint32_t>::max()))};
     check_file(path, file);
     manifest.files.push_back(std::move(file));
   }
@@ -73,10 +99,10 @@ void write_manifest(const std::string& path, const Manifest& manifest) {
   try {
     text = contents.dump(2) + "\n";
   } catch (const json::exception& error) {
-    fail(ErrorKind::InvalidArgument, "{}: a text in the state is no UTF-8: {}", path, error.what());
+    fail(ErrorKind::InvalidArgument, "{}: a text in the state is not UTF-8: {}", path, error.what());
   }
   const std::string_view rest =
-      std::string_view(text).substr(1);  // less the "{", which the first line brings
+      std::string_view(text).substr(1);  // without the "{", which is in the first line
   FileWriter writer(path);
   writer.write(checksum_line(rest));
   writer.write(rest);
@@ -88,14 +114,10 @@ Manifest read_manifest(const std::string& path) {
   const size_t checksum_line_bytes = checksum_line("").size();
   const std::string_view rest = std::string_view(text).substr(std::min(checksum_line_bytes, text.size()));
   if (std::string_view(text).substr(0, checksum_line_bytes) != checksum_line(rest)) {
-    fail(ErrorKind::DataLoss, "{}: its checksum does not agree with its text; it is damaged or was edited",
+    fail(ErrorKind::DataLoss, "{}: the checksum does not match the text; the file is damaged or was edited",
          path);
   }
-  try {
-    return manifest_in(path, json::parse(text));
-  } catch (const json::exception& error) {
-    fail(ErrorKind::DataLoss, "{}: not a checkpoint's manifest: {}", path, error.what());
-  }
+  return manifest_in(path, parse_sorted_json(text, path, ErrorKind::DataLoss));
 }
 
 }  // namespace tutti::store

@@ -10,11 +10,11 @@ namespace tutti::store {
 
 inline constexpr const char* kManifestName = "manifest.json";
 
-// What the tensors of a file are to a checkpoint.
+// The roles of a file's tensors in a checkpoint.
 inline constexpr const char* kWeightsPart = "weights";
 inline constexpr const char* kOptimizerPart = "optimizer";
 
-// One safetensors file of a checkpoint. A part may lie in any number of files, from any number of writers.
+// One safetensors file of a checkpoint. A part may be spread over any number of files and writers.
 struct ManifestFile {
   std::string name;  // within the folder
   std::string part;
@@ -22,21 +22,22 @@ struct ManifestFile {
   uint32_t checksum = 0;  // CRC-32C
 };
 
-// The table of contents of a checkpoint's folder. Written last: where it is whole, so is what it lists.
+// The table of contents of a checkpoint's folder. It is written last: if it is intact, so are the listed
+// files.
 struct Manifest {
   int64_t step = 0;
   int64_t sequence =
-      0;  // counts the saves into one log directory: the newest has the greatest, whatever its step
+      0;  // number of the save in the log directory: the newest has the greatest, whatever its step
   std::string tutti_version;
   std::string libtorch_version;
   std::vector<ManifestFile> files;
   nlohmann::json state;
 };
 
-// On the device when it returns.
+// Returns when the manifest is on the device.
 void write_manifest(const std::string& path, const Manifest& manifest);
 
-// One flipped bit anywhere in it is a DataLoss; the form of a later Tutti is Unimplemented.
+// Throws DataLoss if any bit has changed, and Unimplemented for the format of a later version of Tutti.
 Manifest read_manifest(const std::string& path);
 
 }  // namespace tutti::store

@@ -11,7 +11,7 @@ std::span<const std::byte> bytes_of(const torch::Tensor& tensor) {
   return {static_cast<const std::byte*>(tensor.data_ptr()), static_cast<size_t>(tensor.nbytes())};
 }
 
-// Cuts along the first dimension until a piece is small enough to be copied.
+// Splits along the first dimension until a piece is small enough to be copied.
 void copy_pieces(const torch::Tensor& tensor, const std::function<void(std::span<const std::byte>)>& take) {
   const auto bytes = static_cast<int64_t>(tensor.nbytes());
   if (tensor.device().is_cpu() && tensor.is_contiguous()) {
@@ -32,7 +32,7 @@ void copy_pieces(const torch::Tensor& tensor, const std::function<void(std::span
 
 void for_each_piece(const torch::Tensor& tensor,
                     const std::function<void(std::span<const std::byte>)>& take) {
-  // A negated view shows other numbers than its memory holds.
+  // A negated view has the opposite sign of the numbers in its memory.
   copy_pieces(tensor.detach().resolve_neg(), take);
 }
 

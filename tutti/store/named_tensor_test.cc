@@ -27,7 +27,7 @@ TEST(ForEachPiece, gives_the_elements_in_order_whatever_the_strides) {
 }
 
 TEST(ForEachPiece, cuts_large_views_without_losing_an_element) {
-  // 40 MB: several pieces; of one row and of many.
+  // 40 MB, which gives several pieces, of one row and of many rows.
   const torch::Tensor tensor = torch::arange(5'000'000, torch::kLong);
   EXPECT_EQ(collected(tensor.reshape({2, 2'500'000}).t()),
             memory_of(tensor.reshape({2, 2'500'000}).t().contiguous()));

@@ -45,7 +45,7 @@ ordered_json to_json(const Report& report) {
 }
 
 void write_report(const std::string& path, const Report& report) {
-  // A text that is no UTF-8 (a device or version from outside) must not cost the report.
+  // A string that is not UTF-8, such as the name of a device, must not make the report fail.
   replace_file(path, to_json(report).dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n");
 }
 

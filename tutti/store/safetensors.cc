@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
+#include "tutti/base/json.h"
 #include "tutti/base/text.h"
 #include "tutti/base/type_name.h"
 
@@ -61,20 +62,20 @@ void check_writable(const std::string& path, const std::vector<NamedTensor>& ten
   std::set<std::string> names;
   for (const auto& [name, tensor] : tensors) {
     if (name == kMetadataName || !names.insert(name).second) {
-      fail(ErrorKind::InvalidArgument,
-           "{}: two tensors are named '{}', or the format keeps that name for itself", path, name);
+      fail(ErrorKind::InvalidArgument, "{}: two tensors are named '{}', or the format reserves that name",
+           path, name);
     }
     if (!tensor.defined() || tensor.layout() != torch::kStrided || tensor.is_meta()) {
       fail(ErrorKind::InvalidArgument, "{}: tensor '{}' has no dense elements to write", path, name);
     }
     if (!name_of(tensor.scalar_type())) {
-      fail(ErrorKind::InvalidArgument, "{}: tensor '{}' is of type {}, which safetensors files do not know",
+      fail(ErrorKind::InvalidArgument, "{}: tensor '{}' has type {}, which safetensors files do not support",
            path, name, type_name(tensor.scalar_type()));
     }
   }
 }
 
-// By falling size of the elements: then every tensor begins at a multiple of its own.
+// Sorts by decreasing element size, so that each tensor begins at a multiple of its element size.
 std::vector<NamedTensor> in_file_order(std::vector<NamedTensor> tensors) {
   std::stable_sort(tensors.begin(), tensors.end(), [](const NamedTensor& a, const NamedTensor& b) {
     return a.tensor.element_size() > b.tensor.element_size();
@@ -99,7 +100,8 @@ std::string header_of(const std::string& path, const std::vector<NamedTensor>& t
     text.resize((text.size() + kLengthBytes - 1) / kLengthBytes * kLengthBytes, ' ');
     return text;
   } catch (const nlohmann::json::exception& error) {
-    fail(ErrorKind::InvalidArgument, "{}: a name or a piece of metadata is no UTF-8: {}", path, error.what());
+    fail(ErrorKind::InvalidArgument, "{}: a name or a piece of metadata is not UTF-8: {}", path,
+         error.what());
   }
 }
 
@@ -113,43 +115,32 @@ std::array<std::byte, kLengthBytes> little_endian(uint64_t value) {
 
 uint64_t read_header_length(const FileReader& file) {
   if (file.size() < kLengthBytes) {
-    fail(ErrorKind::DataLoss, "{}: has {} bytes, too few for a safetensors file", file.path(), file.size());
+    fail(ErrorKind::DataLoss, "{}: the file has {} bytes, too few for a safetensors file", file.path(),
+         file.size());
   }
   std::array<std::byte, kLengthBytes> bytes{};
   file.read_at(0, bytes);
   uint64_t length = 0;
   for (size_t i = 0; i < bytes.size(); ++i) length |= static_cast<uint64_t>(bytes[i]) << (8 * i);
   if (length > kLongestHeader || length > file.size() - kLengthBytes) {
-    fail(ErrorKind::DataLoss, "{}: bytes 0 to 7 promise a header of {} bytes, but the file has {}",
+    fail(ErrorKind::DataLoss, "{}: bytes 0 to 7 announce a header of {} bytes, but the file has {}",
          file.path(), length, file.size());
   }
   return length;
 }
 
-// nlohmann keeps the last of two equal keys without a word; a file that holds two contradicts itself.
 json parse_header(const std::string& path, const std::string& text) {
-  std::set<std::string> seen;
-  const auto reject_repeated = [&](int depth, json::parse_event_t event, json& value) {
-    if (event == json::parse_event_t::key && depth == 1 && !seen.insert(value.get<std::string>()).second) {
-      fail(ErrorKind::DataLoss, "{}: the header names '{}' twice", path, value.get<std::string>());
-    }
-    return true;
-  };
-  try {
-    json header = json::parse(text, reject_repeated);
-    if (!header.is_object()) fail(ErrorKind::DataLoss, "{}: the header is no JSON object", path);
-    return header;
-  } catch (const json::exception& error) {
-    fail(ErrorKind::DataLoss, "{}: the header is no JSON (counted from byte {}): {}", path, kLengthBytes,
-         error.what());
-  }
+  json header = parse_sorted_json(text, fmt::format("{}: the header, from byte {} on,", path, kLengthBytes),
+                                  ErrorKind::DataLoss);
+  if (!header.is_object()) fail(ErrorKind::DataLoss, "{}: the header is not a JSON object", path);
+  return header;
 }
 
 std::map<std::string, std::string> parse_metadata(const std::string& path, const json& value) {
   try {
     return value.get<std::map<std::string, std::string>>();
   } catch (const json::exception&) {
-    fail(ErrorKind::DataLoss, "{}: {} is no table of texts", path, kMetadataName);
+    fail(ErrorKind::DataLoss, "{}: {} is not an object of texts", path, kMetadataName);
   }
 }
 
@@ -160,8 +151,8 @@ bool is_sizes(const json& value) {
          });
 }
 
-// The bytes that type and shape ask for; nothing where they, or the strides of an empty tensor, are beyond a
-// number.
+// Returns the number of bytes for type and shape, or nullopt if it, or the strides of an empty tensor, would
+// overflow.
 std::optional<uint64_t> bytes_needed(torch::ScalarType type, const std::vector<int64_t>& shape) {
   auto bytes = static_cast<int64_t>(c10::elementSize(type));
   bool empty = false;
@@ -185,18 +176,19 @@ TensorInfo parse_tensor(const std::string& path, const std::string& name, const 
   const auto type_name = value["dtype"].get<std::string>();
   const auto type = type_of(type_name);
   if (!type)
-    fail(ErrorKind::Unimplemented, "{}: tensor '{}' is of the unknown type '{}'", path, name, type_name);
+    fail(ErrorKind::Unimplemented, "{}: tensor '{}' has the unknown type '{}'", path, name, type_name);
 
   TensorInfo info{.name = name, .type = *type, .shape = value["shape"].get<std::vector<int64_t>>()};
   const auto begin = value["data_offsets"][0].get<uint64_t>();
   const auto end = value["data_offsets"][1].get<uint64_t>();
   if (begin > end || end > file_size - data_begin) {
-    fail(ErrorKind::DataLoss, "{}: tensor '{}' should lie in bytes {} to {} of the {} that follow the header",
-         path, name, begin, end, file_size - data_begin);
+    fail(ErrorKind::DataLoss,
+         "{}: tensor '{}' is said to be at bytes {} to {}, but only {} bytes follow the header", path, name,
+         begin, end, file_size - data_begin);
   }
   if (bytes_needed(*type, info.shape) != end - begin) {
     fail(ErrorKind::DataLoss,
-         "{}: tensor '{}' of type {} and shape [{}] does not take the {} bytes that it has", path, name,
+         "{}: tensor '{}' has type {} and shape [{}], which do not match its size of {} bytes", path, name,
          type_name, fmt::join(info.shape, ", "), end - begin);
   }
   info.begin = data_begin + begin;
@@ -204,13 +196,13 @@ TensorInfo parse_tensor(const std::string& path, const std::string& name, const 
   return info;
 }
 
-// Sorted by place, each tensor has to begin where the one before it ends, and the last one to end the file.
+// Checks that each tensor begins where the previous one ends, and that the last one ends with the file.
 void check_filled(const std::string& path, const std::vector<TensorInfo>& tensors, uint64_t data_begin,
                   uint64_t file_size) {
   uint64_t at = data_begin;
   for (const TensorInfo& info : tensors) {
     if (info.begin != at) {
-      fail(ErrorKind::DataLoss, "{}: tensor '{}' begins at byte {}, but the one before it ends at byte {}",
+      fail(ErrorKind::DataLoss, "{}: tensor '{}' begins at byte {}, but the previous one ends at byte {}",
            path, info.name, info.begin, at);
     }
     at += info.bytes;
@@ -260,7 +252,7 @@ torch::Tensor SafetensorsFile::read(const std::string& name) const {
   if (found == index_.end()) {
     std::vector<std::string> names;
     for (const TensorInfo& info : tensors_) names.push_back(info.name);
-    fail(ErrorKind::InvalidArgument, "{}: has no tensor '{}'{}", file_.path(), name,
+    fail(ErrorKind::InvalidArgument, "{}: there is no tensor '{}'{}", file_.path(), name,
          did_you_mean(name, names));
   }
   return read(tensors_[found->second]);
@@ -270,10 +262,10 @@ torch::Tensor SafetensorsFile::read(const TensorInfo& info) const {
   torch::Tensor tensor = torch::empty(info.shape, info.type);
   const std::span bytes(static_cast<std::byte*>(tensor.data_ptr()), static_cast<size_t>(info.bytes));
   file_.read_at(info.begin, bytes);
-  // Any other byte in a bool is undefined behaviour wherever it is used.
+  // In a bool, any other byte would be undefined behaviour.
   if (info.type == torch::kBool &&
       std::any_of(bytes.begin(), bytes.end(), [](std::byte b) { return b > std::byte{1}; })) {
-    fail(ErrorKind::DataLoss, "{}: tensor '{}' is BOOL but holds a byte that is neither 0 nor 1",
+    fail(ErrorKind::DataLoss, "{}: tensor '{}' is BOOL but contains a byte that is neither 0 nor 1",
          file_.path(), info.name);
   }
   return tensor;

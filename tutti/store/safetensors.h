@@ -20,35 +20,35 @@ struct WrittenFile {
   uint32_t checksum = 0;  // CRC-32C
 };
 
-// Streams: the tensors may be on a GPU and need not be contiguous. They lie in the file by the size of their
-// elements, so that each is aligned, and within one size in the order given. On the device when this returns.
-// Two tensors of one name, a type that the format does not know, and a name that is no UTF-8 are
-// InvalidArgument.
+// Streams the tensors, which may be on a GPU and need not be contiguous. They are sorted by decreasing
+// element size, so that each is aligned; tensors of the same element size keep their order. Returns when all
+// data are on the device. Throws InvalidArgument for duplicate names, for types that the format does not
+// support, and for names that are not UTF-8.
 WrittenFile write_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors,
                               const std::map<std::string, std::string>& metadata = {});
 
-// One tensor as the header describes it.
+// A tensor's entry in the header.
 struct TensorInfo {
   std::string name;
   torch::ScalarType type = torch::kFloat;
   std::vector<int64_t> shape;
-  uint64_t begin = 0;  // of its first byte in the file
+  uint64_t begin = 0;  // offset of its first byte in the file
   uint64_t bytes = 0;
 };
 
-// A file that was checked when it was opened: header, names, types, shapes, and that the tensors fill the
-// file without a hole and without sharing a byte. What is wrong is a DataLoss that names the file and the
-// tensor or byte. The elements are not looked at. Safe to read from several threads.
+// Opens a file and checks its header: names, types, shapes, and that the tensors fill the file without gaps
+// or overlaps. If anything is wrong, throws a DataLoss that names the file and the tensor or byte. Does not
+// check the elements. May be read from several threads.
 class SafetensorsFile {
  public:
   explicit SafetensorsFile(const std::string& path);
 
-  // In the order in which they lie in the file.
+  // Returns the tensors in the order of their data in the file.
   const std::vector<TensorInfo>& tensors() const { return tensors_; }
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
   bool has(const std::string& name) const { return index_.contains(name); }
 
-  // A copy on the CPU. A name that is not there is an InvalidArgument that suggests the nearest.
+  // Returns a copy on the CPU. An unknown name throws an InvalidArgument that suggests the nearest one.
   torch::Tensor read(const std::string& name) const;
   std::vector<NamedTensor> read_all() const;
 
@@ -57,7 +57,7 @@ class SafetensorsFile {
 
   FileReader file_;
   std::vector<TensorInfo> tensors_;
-  std::map<std::string, size_t> index_;  // name -> place in tensors_
+  std::map<std::string, size_t> index_;  // index in tensors_ by name
   std::map<std::string, std::string> metadata_;
 };
 

@@ -39,12 +39,12 @@ std::string bits_of(const torch::Tensor& tensor) {
   return {static_cast<const char*>(plain.data_ptr()), plain.nbytes()};
 }
 
-// The same type, shape and bits; equal() alone takes no NaN for equal.
+// Compares type, shape and bits, because equal() does not consider NaNs equal.
 bool same(const torch::Tensor& a, const torch::Tensor& b) {
   return a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() && bits_of(a) == bits_of(b);
 }
 
-// A file with this header (a length of its own where one is given) and so many bytes after it.
+// Writes a file with this header, optionally with a wrong length, and this number of bytes after it.
 std::string file_with(const TestFolder& folder, const std::string& header, size_t data_bytes,
                       std::optional<uint64_t> length = std::nullopt) {
   const uint64_t written = length.value_or(header.size());
@@ -158,7 +158,7 @@ TEST(Safetensors, refuses_what_the_format_cannot_hold) {
   };
   expect_refused({{"twice", torch::ones({1})}, {"twice", torch::ones({1})}}, "'twice'");
   expect_refused({{"__metadata__", torch::ones({1})}}, "__metadata__");
-  expect_refused({{"complex", torch::ones({1}, torch::kComplexFloat)}}, "'complex' is of type ComplexFloat");
+  expect_refused({{"complex", torch::ones({1}, torch::kComplexFloat)}}, "'complex' has type ComplexFloat");
   expect_refused({{"none", torch::Tensor()}}, "'none'");
   expect_refused({{"sparse", torch::ones({2, 2}).to_sparse()}}, "'sparse'");
   expect_refused({{"meta", torch::ones({2}, torch::kMeta)}}, "'meta'");
@@ -186,7 +186,7 @@ TEST(Safetensors, notices_a_file_cut_short_at_every_length) {
                [&] { SafetensorsFile file(folder / "cut"); });
 }
 
-// Any byte of the header changed: another name or an error, but nothing worse. The sanitizers watch.
+// A changed byte of the header gives another name or an error, and nothing worse, as sanitizers check.
 TEST(Safetensors, survives_every_flipped_bit_of_the_header) {
   const TestFolder folder;
   write_safetensors(folder / "file", {{"a", torch::ones({5})}, {"b", torch::ones({3}, torch::kBool)}},
@@ -210,18 +210,18 @@ TEST(Safetensors, disbelieves_a_length_beyond_the_file) {
   const TestFolder folder;
   for (const uint64_t length : {uint64_t{3}, uint64_t{1} << 40, ~uint64_t{0}, ~uint64_t{0} - 7}) {
     const std::string path = file_with(folder, "{}", 0, length);
-    expect_error(ErrorKind::DataLoss, HasSubstr("promise a header of " + std::to_string(length)),
+    expect_error(ErrorKind::DataLoss, HasSubstr("announce a header of " + std::to_string(length)),
                  [&] { SafetensorsFile file(path); });
   }
 }
 
 TEST(Safetensors, disbelieves_a_header_that_is_no_table_of_tensors) {
-  expect_data_loss("", 0, "no JSON");
-  expect_data_loss("{", 0, "no JSON");
-  expect_data_loss("[]", 0, "no JSON object");
-  expect_data_loss("null", 0, "no JSON object");
-  expect_data_loss(std::string(100000, '['), 0, "no JSON");
-  expect_data_loss("{\"\xff\": 1}", 0, "no JSON");
+  expect_data_loss("", 0, "not JSON");
+  expect_data_loss("{", 0, "not JSON");
+  expect_data_loss("[]", 0, "not a JSON object");
+  expect_data_loss("null", 0, "not a JSON object");
+  expect_data_loss(std::string(100000, '['), 0, "nested more than 100 deep");
+  expect_data_loss("{\"\xff\": 1}", 0, "not JSON");
   expect_data_loss(R"({"a": 1})", 0, "'a' needs dtype");
   expect_data_loss(R"({"a": {"dtype": "F32", "shape": [1]}})", 4, "'a' needs dtype");
   expect_data_loss(R"({"a": {"dtype": 32, "shape": [1], "data_offsets": [0, 4]}})", 4, "'a' needs dtype");
@@ -233,17 +233,17 @@ TEST(Safetensors, disbelieves_a_header_that_is_no_table_of_tensors) {
                    "'a' needs dtype");
   expect_data_loss(R"({"a": {"dtype": "F32", "shape": [18446744073709551615], "data_offsets": [0, 4]}})", 4,
                    "'a'");
-  expect_data_loss(R"({"__metadata__": {"a": 1}})", 0, "no table of texts");
-  expect_data_loss(R"({"__metadata__": []})", 0, "no table of texts");
+  expect_data_loss(R"({"__metadata__": {"a": 1}})", 0, "not an object of texts");
+  expect_data_loss(R"({"__metadata__": []})", 0, "not an object of texts");
 }
 
 TEST(Safetensors, disbelieves_tensors_that_contradict_their_bytes) {
   expect_data_loss(R"({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}})", 4,
-                   "does not take the 4 bytes");
+                   "do not match its size of 4 bytes");
   expect_data_loss(R"({"a": {"dtype": "F64", "shape": [1], "data_offsets": [0, 4]}})", 4,
-                   "does not take the 4 bytes");
+                   "do not match its size of 4 bytes");
   expect_data_loss(R"({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 8]}})", 4,
-                   "bytes 0 to 8 of the 4");
+                   "bytes 0 to 8, but only 4");
   expect_data_loss(R"({"a": {"dtype": "F32", "shape": [1], "data_offsets": [4, 0]}})", 4, "bytes 4 to 0");
   expect_data_loss(R"({"a": {"dtype": "F32", "shape": [4611686018427387904, 4], "data_offsets": [0, 0]}})", 0,
                    "'a'");
@@ -258,7 +258,7 @@ TEST(Safetensors, disbelieves_holes_and_shared_bytes) {
   expect_data_loss("{\"a\": {" + one + "[0, 4]}, \"b\": {" + one + "[8, 12]}}", 12, "'b' begins at byte");
   expect_data_loss("{\"a\": {" + one + "[4, 8]}}", 8, "'a' begins at byte");
   expect_data_loss("{\"a\": {" + one + "[0, 4]}}", 8, "no tensor owns bytes");
-  expect_data_loss("{\"a\": {" + one + "[0, 4]}, \"a\": {" + one + "[0, 4]}}", 4, "names 'a' twice");
+  expect_data_loss("{\"a\": {" + one + "[0, 4]}, \"a\": {" + one + "[0, 4]}}", 4, "the key 'a' stands twice");
 }
 
 TEST(Safetensors, disbelieves_a_bool_that_is_neither) {
@@ -273,7 +273,7 @@ TEST(Safetensors, says_which_tensor_is_of_a_type_it_does_not_know) {
   const TestFolder folder;
   const std::string path =
       file_with(folder, R"({"a": {"dtype": "F8_E4M3", "shape": [1], "data_offsets": [0, 1]}})", 1);
-  expect_error(ErrorKind::Unimplemented, HasSubstr("'a' is of the unknown type 'F8_E4M3'"),
+  expect_error(ErrorKind::Unimplemented, HasSubstr("'a' has the unknown type 'F8_E4M3'"),
                [&] { SafetensorsFile file(path); });
 }
 
@@ -300,7 +300,7 @@ TEST(Safetensors, is_read_by_the_python_package) {
     write_safetensors(folder / "file", tensors, {{"step", "7"}});
     const auto answer = ask_oracle("check_safetensors.py", {folder / "file", expected.dump()});
     EXPECT_EQ(answer.status, 0) << answer.output << with_bfloat16;
-    // NumPy's loader refuses a file with bfloat16; the second time it reads the values of all the rest.
+    // NumPy's loader refuses files with bfloat16, so the second round reads all other types.
     std::erase_if(tensors,
                   [](const NamedTensor& named) { return named.tensor.scalar_type() == torch::kBFloat16; });
   }

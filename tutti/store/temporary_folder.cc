@@ -27,7 +27,7 @@ bool same_file(const FileDescriptor& fd, const std::string& path) {
          open.st_dev == named.st_dev;
 }
 
-// Makes one more folder with a name that nobody has; nothing where the name is taken.
+// Creates a folder. Returns false if the name is taken.
 bool make_folder(const std::string& path) {
   constexpr mode_t kAllForAll = 0777;
   if (::mkdir(path.c_str(), kAllForAll) == 0) return true;
@@ -35,11 +35,12 @@ bool make_folder(const std::string& path) {
   fail_errno(errno, fmt::format("making the directory {}", path));
 }
 
-// The lock of a folder just made; nothing where somebody took it for a leftover before it was locked.
+// Locks a new folder. Returns nullopt if another process removed it as a leftover before it was locked.
 std::optional<FileDescriptor> lock_own(const std::string& path) {
   try {
     FileDescriptor fd(path, O_RDONLY | O_DIRECTORY);
-    // A file system without locks: then nobody can take the folder for a leftover either.
+    // If the file system has no locks, flock fails, and other processes cannot take the folder for a leftover
+    // either.
     while (::flock(fd.get(), LOCK_EX) != 0 && errno == EINTR) {
     }
     if (same_file(fd, path)) return fd;
@@ -66,7 +67,7 @@ TemporaryFolder::TemporaryFolder(const std::string& parent) {
 }
 
 TemporaryFolder::~TemporaryFolder() {
-  std::error_code ignored;  // whatever is left, remove_leftovers() finds again
+  std::error_code ignored;  // remove_leftovers() removes the rest later
   if (!path_.empty()) fs::remove_all(path_, ignored);
 }
 
@@ -89,7 +90,7 @@ void remove_leftovers(const std::string& parent) {
       std::error_code ignored;
       if (is_left_over(fd)) fs::remove_all(entry->path(), ignored);
     } catch (const Error&) {
-      continue;  // somebody else removed it first
+      continue;  // another process has removed it first
     }
   }
 }

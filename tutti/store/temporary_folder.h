@@ -6,9 +6,9 @@
 
 namespace tutti::store {
 
-// A folder with a name of its own in `parent`, to be filled and then renamed to what it shall be; else it is
-// removed. It is locked while its process lives, so that others know the leftovers of the dead from work in
-// progress.
+// A folder with a unique name in `parent`. It is filled and then renamed to its target; otherwise it is
+// removed. It is locked while its process lives, so that others can tell leftovers of dead processes from
+// work in progress.
 class TemporaryFolder {
  public:
   explicit TemporaryFolder(const std::string& parent);
@@ -24,11 +24,11 @@ class TemporaryFolder {
   FileDescriptor lock_;
 };
 
-// Removes a folder so that nobody ever sees a part of it under its name. What cannot be removed at once is
-// left to remove_leftovers().
+// Removes a folder atomically: nobody sees a part of it under its name. remove_leftovers() removes later what
+// cannot be removed at once.
 void remove_folder(const std::string& parent, const std::string& path);
 
-// Removes the temporary folders in `parent` whose processes are gone.
+// Removes the temporary folders in `parent` whose processes have ended.
 void remove_leftovers(const std::string& parent);
 
 }  // namespace tutti::store

@@ -4,15 +4,19 @@
 #include <set>
 #include <string>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 #include <torch/types.h>
 #include <torch/utils.h>
 
+#include "tutti/base/crc32c.h"
+#include "tutti/base/file.h"
 #include "tutti/store/checkpoint.h"
 
 namespace tutti::store {
 
-// For tests: a checkpoint in which every number says its step (and `mark`), so that a mixture of two shows.
+// For tests: a checkpoint whose numbers all depend on its step and `mark`, so that a mixture is detected.
 inline Checkpoint checkpoint_of(int64_t step, int64_t mark = 0, int64_t elements = 64) {
   const auto value = static_cast<double>(step * 1000 + mark);
   Checkpoint checkpoint;
@@ -25,6 +29,13 @@ inline Checkpoint checkpoint_of(int64_t step, int64_t mark = 0, int64_t elements
   return checkpoint;
 }
 
+// Writes a manifest with any contents and a correct checksum.
+inline void write_any_manifest(const std::string& path, nlohmann::json contents) {
+  contents.erase("checksum");
+  const std::string rest = contents.dump(2).substr(1) + "\n";
+  replace_file(path, fmt::format("{{\n  \"checksum\": \"crc32c:{:08x}\",", crc32c(as_bytes(rest))) + rest);
+}
+
 inline std::set<std::string> names_in(const std::string& folder) {
   std::set<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(folder))
@@ -32,7 +43,7 @@ inline std::set<std::string> names_in(const std::string& folder) {
   return names;
 }
 
-// The mark of a checkpoint made by checkpoint_of(); a failure where its pieces do not belong together.
+// Returns the mark of a checkpoint made by checkpoint_of(); fails the test if its parts do not match.
 inline int64_t checked_mark(const Checkpoint& checkpoint) {
   const double value = checkpoint.state.at("value").get<double>();
   EXPECT_EQ(checkpoint.weights.size(), 2U);

@@ -11,8 +11,8 @@
 
 namespace tutti::store {
 
-// For tests: an independent reader of what Tutti writes, a script in tests/oracles run by the Python that
-// scripts/test-python made and that TUTTI_TEST_PYTHON names.
+// For tests: an independent reader of files written by Tutti: a script in tests/oracles, run by the Python in
+// TUTTI_TEST_PYTHON, which scripts/test-python installs.
 struct OracleAnswer {
   int status = 0;
   std::string output;  // stdout and stderr
@@ -41,7 +41,7 @@ inline OracleAnswer ask_oracle(const std::string& script, const std::vector<std:
 
 }  // namespace tutti::store
 
-// At the top of a test that needs an oracle.
+// To be used at the beginning of a test that needs an oracle.
 #define TUTTI_NEEDS_ORACLES()         \
   if (!::tutti::store::has_oracles()) \
   GTEST_SKIP()                        \

@@ -10,14 +10,14 @@
 
 namespace tutti {
 
-// The time that steps take on a GPU, without waiting for it. On a CPU it measures nothing. Not thread-safe.
+// Measures the time that steps take on a GPU, without waiting for it. Does nothing on a CPU. Not thread-safe.
 class DeviceClock {
  public:
   explicit DeviceClock(torch::Device device) : device_(device) {}
 
   void begin_step();
   void end_step();
-  // All steps so far; waits for the last. Nothing where there is no GPU, or its time cannot be read.
+  // Returns the time of all steps, waiting for the last; nullopt without a GPU or if it cannot be read.
   std::optional<double> seconds();
 
  private:

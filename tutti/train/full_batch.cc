@@ -18,7 +18,7 @@
 namespace tutti {
 namespace {
 
-// The examples of a worker's lanes, a batch a lane.
+// Returns the examples of a worker's lanes, one batch per lane.
 std::vector<Batch> batches_of(const data::Feed& feed, const LaneRange& own, int64_t lanes,
                               torch::Device device) {
   const int64_t batch = (feed.size() + lanes - 1) / lanes;
@@ -36,7 +36,7 @@ std::vector<Batch> batches_of(const data::Feed& feed, const LaneRange& own, int6
   return batches;
 }
 
-// The loss over all examples, and its gradient.
+// The loss over all examples, with its gradient.
 class Objective {
  public:
   Objective(const Context& context, const Trainable& model, Parameters& parameters, const data::Feed& feed,
@@ -87,10 +87,10 @@ FullBatchResult search(Objective& objective, const Parameters& parameters,
   for (int64_t call = 0; call < calls; ++call) optimizer.step([&] { return objective.evaluate(); });
   const auto loss = objective.evaluate().item<double>();
   if (!std::isfinite(loss))
-    fail(ErrorKind::InvalidArgument,
-         "the loss is {} where L-BFGS ended: give LBFGSOptions a smaller lr, or "
-         "line_search_fn(\"strong_wolfe\")",
-         loss);
+    fail(
+        ErrorKind::InvalidArgument,
+        "L-BFGS ended with a loss of {}: give LBFGSOptions a smaller lr, or line_search_fn(\"strong_wolfe\")",
+        loss);
   return {loss, objective.evaluations()};
 }
 
@@ -102,8 +102,7 @@ FullBatchResult fit_full_batch(const Context& context, const Trainable& model, c
   model.module->to(context.device());
   Parameters parameters(*model.module);
   if (comm.world() > 1) {
-    require_same_plan(comm, parameters.plan());
-    move_to_shared_memory(parameters, comm);
+    require_same_plan(context, comm, parameters.plan());
     for (const Stretch& block : parameters.blocks()) comm.broadcast(block.values, 0).wait();
   }
   FullBatchResult result;
@@ -111,7 +110,7 @@ FullBatchResult fit_full_batch(const Context& context, const Trainable& model, c
     Objective objective(context, model, parameters, feed, comm);
     result = search(objective, parameters, options, calls);
   }
-  // The model may live longer than the communicator, whose memory it is in.
+  // Moves the model out of the communicator's memory, since the model may live longer.
   parameters.move(
       [](int64_t elements, const torch::TensorOptions& type) { return torch::zeros({elements}, type); });
   return result;

@@ -18,62 +18,65 @@
 
 namespace tutti {
 
-// A training that is under way, as its hooks see it: of a Trainer, or a Loop of one's own.
+// The state of a running training, of a Trainer or a Loop, as its hooks see it.
 struct Training {
   static constexpr int64_t kEndless = std::numeric_limits<int64_t>::max();
 
   const Context& context;
   Parameters& parameters;
   Optimizer& optimizer;
-  int64_t first_step = 0;  // where this run started or went on
+  int64_t first_step = 0;  // the step at which this run started or resumed
   int64_t step = 0;        // steps done
-  int64_t last_step = 0;   // when this worker's step before was done: others may have made some in between
-  int64_t end_step = 0;    // it ends when so many are done; kEndless where nobody knows
+  int64_t last_step = 0;   // `step` after this worker's previous step; others may have made steps in between
+  int64_t end_step = 0;    // the number of steps after which the training ends; kEndless if unknown
   bool in_step = false;    // all workers make every step together
-  bool went_on = false;    // where it started is no checkpoint: it went on without this worker
-  // Of the chief, where there is a log directory; else none.
+  bool went_on = false;    // first_step is not that of a checkpoint: this worker joined a running training
+  // Only on the chief, and only with a log directory; else null.
   store::EventWriter* events = nullptr;
-  // Writes a checkpoint of the steps done; does nothing where none are written. With several workers all of
-  // them call it after the same step: see `wishes`.
+  // Writes a checkpoint of the steps done; does nothing if checkpoints are disabled. With several workers all
+  // of them have to call it after the same step: see `wishes`.
   std::function<void()> save_checkpoint = {};
-  // Makes of what each worker has counted what all have; every worker calls it after the same step. Empty
-  // where they do not evaluate together.
+  // Merges the counters of all workers; every worker has to call it after the same step. Empty if the workers
+  // do not evaluate together.
   std::function<void(metrics::Metric&)> merge = {};
-  // Of this worker, for the next step; a hook may add to it in before_step(). StepResult::wishes says what
-  // all do.
+  // The wishes of this worker for the next step; a hook may add to them in before_step(). StepResult::wishes
+  // has the combined wishes of all workers.
   Wishes wishes = {};
-  // Set by a hook, it ends the training after this step, as if it had come to its end; with several workers
-  // after the next one, when all have heard of it.
+  // If a hook sets it, the training ends as if it were complete: after the next step or, if it is set during
+  // a step, after the step that follows. By then all workers have been told; a single worker makes that step
+  // as well, so that the weights do not depend on the number of workers. Workers that make steps of their own
+  // (ps-async, or --backup) end after the current step. If the program is started again, the fit remains
+  // complete, and the program continues after it.
   std::optional<std::string> stop_reason = {};
 
-  // Whether the steps done have come to a multiple of so many, or to the end, with the last of this worker.
+  // Returns true if this worker's last step reached or passed a multiple of `every`, or reached the end.
   bool due(int64_t every) const {
     return every > 0 && (step / every > last_step / every || step == end_step);
   }
 };
 
-// Something that is done beside the steps. Trainer or Loop owns its hooks and calls them, all on its thread,
-// in the order in which they were added; what one of them throws ends the training. Each method does nothing
-// unless it is overridden.
+// Work that is done besides the steps. A Trainer or Loop owns its hooks and calls them on its thread, in the
+// order in which they were added; checkpoints are saved after all hooks were called. An exception from a hook
+// ends the training. By default the methods do nothing.
 class Hook {
  public:
   virtual ~Hook() = default;
 
   // Once, before after_start().
   virtual void begin(Training&) {}
-  // The parameters are there, fresh or restored.
+  // The parameters have their initial or restored values.
   virtual void after_start(Training&) {}
   // Step number training.step is about to be made.
   virtual void before_step(Training&) {}
-  // A lane of this worker has been computed; the parameters are still those of before the step. Its gradients
-  // may already be on their way into the sum: nothing else is to be sent here, and no backward pass made.
+  // A lane of this worker has been computed; the parameters are still those from before the step. Its
+  // gradients may already be being sent, so this method must not communicate or make a backward pass.
   virtual void after_lane(Training&, int64_t /*lane*/, const Batch&, const LossOutput&) {}
   // The step is done, and counted in training.step.
   virtual void after_step(Training&, const StepResult&) {}
   // The last step is done.
   virtual void end(Training&) {}
-  // The training ends with an error; no end() follows. Where another task was lost, the parameters may be
-  // those of a step half made. May not throw.
+  // The training ends with an error; end() is not called. If another task was lost, the parameters may be
+  // those of a partly applied step. Must not throw.
   virtual void on_error(Training&, const std::exception&) noexcept {}
 };
 

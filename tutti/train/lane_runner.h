@@ -13,28 +13,28 @@
 
 namespace tutti {
 
-// A worker's lanes of a step, one after the other, and the sums of what they give. Not thread-safe.
+// Runs a worker's lanes of a step, one after the other, and sums their results. Not thread-safe.
 class LaneRunner {
  public:
-  // Which lanes, and which leaves of a tree of so many they are.
+  // The lanes of this worker, and the leaves that they are in a tree with `of` leaves.
   struct Place {
     LaneRange lanes;
     LaneRange leaves;
     int64_t of = 1;
   };
 
-  // Both outlive this. Summed are `gradients`, which are the replica's, whole or in parts; then the buffers
-  // and the numbers of the vectors.
+  // Replica and vectors must outlive this. Sums `gradients`, which are the replica's, whole or in parts, and
+  // then the buffers and the numbers of the vectors.
   LaneRunner(Replica& replica, LaneVectors& vectors, std::vector<torch::Tensor> gradients,
              const Place& place);
 
   void begin_step(int64_t step);
-  // The next lane's, as the replica prepares it; one without examples is skipped.
+  // Runs the next lane on its batch, as prepared by the replica; skips the lane if the batch has no examples.
   void run(const Batch& batch, const LaneObserver& observe);
-  // Of all its lanes: what could be added here.
+  // Returns the sums of all lanes: the subtrees that can be computed on this worker.
   std::vector<TreeSum::Subtree> finish();
 
-  // All lanes from the queue.
+  // Runs all lanes with batches from the queue.
   std::vector<TreeSum::Subtree> run_step(int64_t step, data::BatchQueue& queue, const LaneObserver& observe);
 
   const LaneRange& lanes() const { return place_.lanes; }
@@ -45,10 +45,10 @@ class LaneRunner {
   const Place place_;
   TreeSum sum_;
   int64_t step_ = 0;
-  int64_t lane_ = 0;  // the next
+  int64_t lane_ = 0;  // the next lane
 };
 
-// The replica's own, one vector a block.
+// Returns the replica's own gradients, one vector per block.
 std::vector<torch::Tensor> gradients_of(const Parameters& parameters);
 
 }  // namespace tutti

@@ -21,57 +21,83 @@
 namespace tutti {
 
 struct LoopOptions {
-  // What --epochs counts in. Where neither that nor --steps says how far, one epoch; and where this is 0, to
-  // stop() or the end of the data.
+  // The length of an epoch, for --epochs. Without --epochs and --steps the loop runs for one epoch; if this
+  // is 0, until stop() or the end of the data.
   int64_t steps_per_epoch = 0;
+  // The folder in --logdir for checkpoints and event files; "": the log directory itself. If a program has
+  // several loops, each needs a name of its own.
+  std::string name = {};
 };
 
-// What a Trainer has around its steps, for a training loop of one's own: checkpoints in --logdir, and going
-// on from them as --resume says; event files, progress, profile, report and hooks; and a good end after
-// SIGTERM or SIGINT.
+// One of several nets that are trained in a Loop. In the checkpoint its tensors have the name as a prefix:
+// "g.conv1.weight".
+struct LoopPart {
+  std::string name;
+  Parameters& parameters;
+  DistributedOptimizer& optimizer;
+};
+
+// Everything that a Trainer does besides its steps, for custom training loops: checkpoints in --logdir, and
+// resuming from them as --resume says; event files, progress, profile, report and hooks; and an orderly end
+// with a checkpoint after SIGTERM or SIGINT.
 //   tutti::Loop loop(ctx, params, opt);
 //   while (loop.goes_on()) {
 //     opt.zero_grad(); opt.backward(loss_of(loop.step())); opt.step();
 //   }
-// Every worker makes one and asks it equally often. All references outlive it. Not thread-safe.
+// Every worker has to make one and to call goes_on() equally often. Objects passed by reference must outlive
+// it. Not thread-safe.
+//
+// Several nets that are trained together, as in a GAN, are parts of one loop and share its checkpoints:
+//   tutti::Loop loop(ctx, {{"g", params_g, opt_g}, {"d", params_d, opt_d}});
+// A step of the loop is a step of the first part's optimiser, whose loss and examples also go to hooks and
+// report. The other optimisers may make any number of steps in the meantime.
 class Loop {
  public:
   Loop(const Context& context, Parameters& parameters, DistributedOptimizer& optimizer,
        const LoopOptions& options = {});
-  // Left before its end: nothing is saved, and hooks hear on_error(). Where it is by an exception the other
-  // workers hear of it, too; a break is for all of them together.
+  Loop(const Context& context, const std::vector<LoopPart>& parts, const LoopOptions& options = {});
+  // If the loop has not ended, saves nothing and calls the hooks' on_error(). If this is due to an exception,
+  // the other workers are told as well; a `break` has to be made by all workers after the same step.
   ~Loop();
   Loop(const Loop&) = delete;
   Loop& operator=(const Loop&) = delete;
 
-  // Called after those that the flags ask for. Kept as long as the loop: what it refers to outlives that.
+  // Adds a hook. It is called after those of the flags, but before a checkpoint is saved, so that the
+  // checkpoint includes its changes. Objects that it refers to must outlive the loop.
   void add_hook(std::unique_ptr<Hook> hook);
 
-  // Whether a step is to be made, after all that is due between two. First, every worker gets the newest
-  // whole checkpoint, or what rank 0 has (in place of broadcast_from(0)). Where it ends, the last checkpoint
-  // and the report are written; after a signal, which all workers heed after the same step, it throws
-  // Interrupted then.
+  // Does the work between two steps, and returns true if another step is to be made. The first call gives
+  // every worker the newest intact checkpoint, or the state of rank 0 (so broadcast_from(0) is not needed).
+  // The last call writes the last checkpoint and the report; after a signal, which takes effect after the
+  // same step on all workers, it then throws Interrupted.
   bool goes_on();
-  // The same where data may come to its end: see DistributedOptimizer::goes_on().
+  // Like goes_on(), for data that can run out: see DistributedOptimizer::goes_on().
   bool goes_on(bool has_data);
-  // Steps done: the number of the one to make.
+  // The number of steps done, which is also the index of the next step.
   int64_t step() const { return progress_.step + optimizer_.steps_here() - steps_seen_; }
 
-  // A lane's mean loss, and predictions if there are any, before its backward pass: for --nan-guard and hooks
-  // that look at lanes, once for each that counts. Nothing else needs it.
+  // Passes a lane's mean loss, and optionally its predictions, to --nan-guard and to hooks that use them.
+  // Call it before the backward pass, once per lane. Optional otherwise.
   void observe(int64_t lane, const Batch& batch, const LossOutput& output);
 
-  // Ends after this step; with several workers after the next one, when all have heard of it.
+  // Ends the loop after the next step that begins, by which time all workers have been told; a single worker
+  // makes that step as well, so that the weights do not depend on the number of workers. If called between
+  // goes_on() and step(), this is the step after the current one. The run is complete then: if the program is
+  // started again, the loop ends at once.
   void stop(std::string why) { training_.stop_reason = std::move(why); }
 
  private:
+  struct Checked {};  // tag: the names of the parts are checked
+  Loop(const Context& context, const std::vector<LoopPart>& parts, const LoopOptions& options, Checked);
   int64_t end_step(const LoopOptions& options) const;
+  RunFacts facts() const;
   bool advance(const std::optional<bool>& has_data);
   void begin();
   void prepare_step();
   void note_step();
-  void end(int64_t stop);
+  void end(const Wishes& wishes);
   void write_report();
+  void abandon(const std::exception& error);
   void tell_hooks(const std::exception& error) noexcept;
   void save();
   template <class Body>
@@ -80,18 +106,19 @@ class Loop {
   void for_each_hook(Call call);
 
   const Context& context_;
-  Parameters& parameters_;
-  DistributedOptimizer& optimizer_;
+  const std::vector<LoopPart> parts_;
+  Parameters& parameters_;           // of the first part
+  DistributedOptimizer& optimizer_;  // of the first part
   Session session_;
   std::vector<std::unique_ptr<Hook>> hooks_;
   Progress progress_;
   Training training_;
   StepResult last_step_;
-  int64_t steps_seen_;                  // of the optimiser
-  std::optional<StopSignals> signals_;  // from the first to the last step
-  bool prepared_ = false;               // the step to make: hooks have heard of it
+  int64_t steps_seen_;                  // of the optimiser, when last counted
+  std::optional<StopSignals> signals_;  // exists from the first to the last step
+  bool prepared_ = false;               // the hooks have been called for the next step
   bool ended_ = false;
-  bool failed_ = false;  // and hooks have heard why
+  bool failed_ = false;  // and the hooks have been told why
   const int exceptions_before_;
   std::chrono::steady_clock::time_point begin_;
   int64_t examples_before_ = 0;

@@ -44,7 +44,7 @@ Flags flags_for(const std::string& logdir, int64_t steps, const std::string& eve
   return flags;
 }
 
-// A loop of one's own on one of the ranks.
+// A loop with its own context and net, on one rank.
 struct OnRank {
   OnRank(comm::Communicator& comm, const Flags& flags, const LoopOptions& options = {})
       : context(test_context(flags)),
@@ -77,7 +77,7 @@ struct OnRank {
   Loop loop;
 };
 
-// A hook that does this, and writes down what it hears.
+// A hook that calls a function after each step and records the calls it gets.
 class Listener final : public Hook {
  public:
   explicit Listener(std::string& heard, std::function<void(Training&)> after_step = {})
@@ -107,9 +107,10 @@ TEST(Loop, all_wait_for_the_chief_that_writes_and_longer_than_for_one_another) {
   const TestFolder folder;
   const auto errors = errors_of_ranks("plain", 2, kTimeout, [&](comm::Communicator& comm) {
     std::string heard;
-    OnRank on(comm, flags_for(folder / "run", 2, "1"));
-    on.loop.add_hook(std::make_unique<Listener>(heard, [&](Training&) {
-      EXPECT_FALSE(store::CheckpointDir(folder / "run").steps().empty()) << comm.rank();
+    OnRank on(comm, flags_for(folder / "run", 3, "1"));
+    on.loop.add_hook(std::make_unique<Listener>(heard, [&](Training& training) {
+      const bool saved = !store::CheckpointDir(folder / "run").steps().empty();
+      EXPECT_TRUE(saved || training.step == 1) << comm.rank();
       if (comm.rank() == 0) std::this_thread::sleep_for(kTimeout / 2);
     }));
     on.run();
@@ -175,7 +176,7 @@ TEST(Loop, goes_on_on_all_workers_where_they_were) {
   EXPECT_EQ(straight, hashes[2]);
 }
 
-// Clocks do not agree to the step.
+// The clocks of two workers do not agree on the step.
 TEST(Loop, every_so_many_seconds_all_save_after_the_same_step) {
   const TestFolder folder;
   const auto errors = errors_of_ranks("plain", 2, kTimeout, [&](comm::Communicator& comm) {
@@ -198,9 +199,29 @@ TEST(Loop, all_stop_after_the_same_step_when_one_is_told_to) {
     }
     steps[rank] = on.loop.step();
   });
-  EXPECT_GE(steps[0], 5);
-  EXPECT_LE(steps[0], 6);
-  EXPECT_THAT(steps, Each(steps[0]));
+  EXPECT_THAT(steps, Each(6));
+  with_ranks("inproc", 1, [&](comm::Communicator& comm) {
+    OnRank on(comm, flags_for("", 1000));
+    while (on.loop.goes_on()) {
+      if (on.loop.step() == 4) on.loop.stop("it has seen enough");
+      on.step();
+    }
+    EXPECT_EQ(on.loop.step(), 6) << "where it is alone, too";
+  });
+}
+
+TEST(Loop, one_that_was_told_to_stop_stays_stopped_when_the_program_is_run_again) {
+  const TestFolder folder;
+  for (const int world : {2, 1, 2}) {
+    with_ranks("plain", world, [&](comm::Communicator& comm) {
+      OnRank on(comm, flags_for(folder / "run", 1000, "6"));
+      while (on.loop.goes_on()) {
+        if (on.loop.step() == 4) on.loop.stop("it has seen enough");
+        on.step();
+      }
+      EXPECT_EQ(on.loop.step(), 6) << world;
+    });
+  }
 }
 
 TEST(Loop, a_signal_ends_it_with_a_checkpoint) {
@@ -243,7 +264,7 @@ TEST(Loop, ends_with_the_data_and_knows_epochs) {
 TEST(Loop, counts_its_steps_and_wants_one_at_a_time) {
   with_ranks("inproc", 1, [&](comm::Communicator& comm) {
     OnRank on(comm, flags_for("", 0));
-    on.step();  // none of the loop's
+    on.step();  // not counted by the loop
     EXPECT_TRUE(on.loop.goes_on());
     EXPECT_EQ(on.loop.step(), 0);
     EXPECT_TRUE(on.loop.goes_on()) << "no step was made";
@@ -297,7 +318,7 @@ TEST(Loop, what_fails_in_it_is_told_to_the_other_workers) {
     }
   });
   EXPECT_THAT(errors, ElementsAre(HasSubstr("gave up at step 2"), "no such file"));
-  EXPECT_THAT(heard, Each(HasSubstr("the loop was left before its end")));
+  EXPECT_THAT(heard, Each(HasSubstr("the loop was left before it had ended")));
 }
 
 TEST(Loop, lanes_are_observed_and_one_that_is_no_number_ends_it_for_all) {
@@ -350,7 +371,8 @@ TEST(Loop, weights_that_are_no_numbers_are_not_saved) {
       on.net->weight.detach()[1][1].fill_(std::nanf(""));
       if (guard) {
         expect_error(ErrorKind::InvalidArgument,
-                     HasSubstr("weights are no longer finite after step 7: not saved"), [&] { on.run(); });
+                     HasSubstr("weights are no longer finite after step 7, and are not saved"),
+                     [&] { on.run(); });
       } else {
         on.run();
       }

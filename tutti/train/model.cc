@@ -22,7 +22,7 @@
 namespace tutti {
 namespace {
 
-constexpr const char* kObjective = "loss";  // all losses together, among the metrics
+constexpr const char* kObjective = "loss";  // the name of the sum of all losses among the metrics
 
 torch::Tensor as_columns(const torch::Tensor& rows, int64_t examples) {
   if (rows.dim() == 0 || rows.size(0) != examples)
@@ -31,18 +31,19 @@ torch::Tensor as_columns(const torch::Tensor& rows, int64_t examples) {
   return rows.reshape({examples, examples > 0 ? rows.numel() / examples : 0}).to(at::kFloat);
 }
 
-// A cell of a table that is written as its name ends.
+// Quotes a cell for the format of the table.
 std::string cell(const std::string& text, bool csv) {
   if (text.find_first_of(csv ? ",\"\r\n" : "\t\r\n") == std::string::npos) return text;
   if (!csv)
     fail(ErrorKind::InvalidArgument,
-         "an ID has a tab or a line end in it, which a TSV has no way to write: give a name with .csv");
+         "an ID contains a tab or a line break, which a TSV file cannot represent: use a file name that ends "
+         "in .csv");
   std::string quoted = "\"";
   for (const char c : text) quoted += c == '"' ? "\"\"" : std::string(1, c);
   return quoted + "\"";
 }
 
-// What a net is built for, and more only if it asks for that.
+// Returns the description of the input for which a net is built; the statistics are computed only on demand.
 nn::PipeInput input_of(const data::Feed& feed, const std::string& name) {
   if (feed.size() == 0) fail(ErrorKind::InvalidArgument, "the feed has no examples to train on");
   const torch::Tensor row = feed.read(std::vector<int64_t>{0})[name];
@@ -62,18 +63,19 @@ class Model::Instance {
       const size_t in = node.of[0];
       if (nodes[in].from_batch.empty() && !nodes[in].pipe)
         fail(ErrorKind::InvalidArgument,
-             "a net can be built on an input or another net, since their columns are known beforehand");
+             "the input of a net has to be an input of the model or another net, since only their columns "
+             "are known in advance");
       const nn::PipeNet net = node.pipe->build(nodes[in].pipe ? nn::PipeInput{nets_[in]->columns()}
                                                               : input_of(feed, nodes[in].from_batch));
       nets_[i] = net.ptr();
       root_->register_module(fmt::format("net{}", ++count), nets_[i]);
     }
-    if (count == 0) fail(ErrorKind::InvalidArgument, "a model without a net has nothing to train");
+    if (count == 0) fail(ErrorKind::InvalidArgument, "the model has no net, so there is nothing to train");
   }
 
   const std::shared_ptr<torch::nn::Module>& root() const { return root_; }
 
-  // The values of one batch, each computed once.
+  // The values for one batch, each computed once.
   class Values {
    public:
     Values(Instance& instance, const Batch& batch)
@@ -90,7 +92,7 @@ class Model::Instance {
     Tensors known_;
   };
 
-  // Of predictions(), in the order of its parts.
+  // The widths of the parts of predictions(), in order.
   std::vector<int64_t> widths;
 
  private:
@@ -113,12 +115,12 @@ class Model::Instance {
 
   const std::vector<Node>& nodes_;
   std::shared_ptr<torch::nn::Module> root_;
-  std::vector<std::shared_ptr<nn::PipeNetImpl>> nets_;  // of those nodes that are some
+  std::vector<std::shared_ptr<nn::PipeNetImpl>> nets_;  // [node]; null for nodes that are not nets
 };
 
 namespace {
 
-// A metric of one of the parts that predictions are made of.
+// A metric of one of the parts that predictions are composed of.
 class OfPart final : public metrics::Metric {
  public:
   OfPart(metrics::MetricPtr metric, std::function<const std::vector<int64_t>&()> widths, size_t part)
@@ -152,7 +154,8 @@ Model::Model(const Context& context) : context_(context) {}
 Model::~Model() = default;
 
 Model::Value Model::add(Node node) {
-  if (trainer_) fail(ErrorKind::InvalidArgument, "the model is trained already: say all of it before fit()");
+  if (trainer_)
+    fail(ErrorKind::InvalidArgument, "the model has been trained already: describe all of it before fit()");
   nodes_.push_back(std::move(node));
   return {*this, nodes_.size() - 1};
 }
@@ -167,7 +170,7 @@ Model::Value Model::add_call(Call call, const std::vector<Value>& of) {
 }
 
 void Model::require_own(const Value& value) const {
-  if (value.of_ != this) fail(ErrorKind::InvalidArgument, "a value of another model");
+  if (value.of_ != this) fail(ErrorKind::InvalidArgument, "this value belongs to another model");
 }
 
 Model::Value Model::input(const std::string& name) { return add({.from_batch = name}); }
@@ -201,12 +204,12 @@ void Model::metric(metrics::MetricPtr metric, Value prediction) {
   measured_.push_back({std::move(metric), prediction});
 }
 
-// evaluate() gives them all by name.
+// evaluate() returns losses and metrics by name, so the names have to be distinct.
 void Model::require_new_name(const std::string& name) const {
   const auto is_called = [&](const auto& other) { return other.name == name; };
   const auto is_measured = [&](const Measured& other) { return other.metric->name() == name; };
   if (name == kObjective)
-    fail(ErrorKind::InvalidArgument, "'{}' is what all losses together are called: take another name", name);
+    fail(ErrorKind::InvalidArgument, "'{}' is the name of the sum of all losses: use another name", name);
   if (std::any_of(losses_.begin(), losses_.end(), is_called) ||
       std::any_of(measured_.begin(), measured_.end(), is_measured))
     fail(ErrorKind::InvalidArgument, "two losses or metrics are called '{}'", name);
@@ -218,15 +221,15 @@ torch::Tensor Model::objective(Instance& instance, const Batch& batch) const {
   for (const auto& [name, value] : losses_) {
     const torch::Tensor& loss = values[value.index_];
     if (loss.numel() != 1)
-      fail(ErrorKind::InvalidArgument, "the loss '{}' is {} numbers, where one is expected", name,
+      fail(ErrorKind::InvalidArgument, "the loss '{}' has {} numbers, but has to be a single one", name,
            loss.numel());
     sum = sum.defined() ? sum + loss.reshape({}) : loss.reshape({});
   }
   return sum;
 }
 
-// Side by side: the outputs; what the metrics look at; each loss, the same in every row, where there are
-// targets.
+// Concatenates the outputs and, if the batch has all targets, the predictions for the metrics, and each loss,
+// the same in every row.
 torch::Tensor Model::predictions(Instance& instance, const Batch& batch) const {
   Instance::Values values(instance, batch);
   Tensors parts;
@@ -258,7 +261,7 @@ metrics::List Model::metrics_of(const std::shared_ptr<Instance>& instance) const
   return all;
 }
 
-// The losses are the last of the columns.
+// The losses are the last columns.
 metrics::MetricPtr Model::objective_metric() const {
   const auto losses = static_cast<int64_t>(losses_.size());
   return metrics::mean(kObjective, [losses](const torch::Tensor& prediction, const Batch&) {
@@ -279,10 +282,11 @@ Trainable Model::trainable(const std::shared_ptr<Instance>& instance) const {
 }
 
 void Model::require_ready(const ModelFitOptions& options) const {
-  if (trainer_) fail(ErrorKind::InvalidArgument, "the model is trained already: go on with its trainer()");
+  if (trainer_)
+    fail(ErrorKind::InvalidArgument, "the model has been trained already: use its trainer() to go on");
   if (losses_.empty()) fail(ErrorKind::InvalidArgument, "a model without a loss cannot be trained");
   if (options.restarts < 1)
-    fail(ErrorKind::InvalidArgument, "{} restarts: there has to be one start", options.restarts);
+    fail(ErrorKind::InvalidArgument, "{} restarts: there has to be at least one", options.restarts);
 }
 
 void Model::fit(const data::Feed& feed, const OptimizerOptions& optimizer, const ModelFitOptions& options,
@@ -292,8 +296,8 @@ void Model::fit(const data::Feed& feed, const OptimizerOptions& optimizer, const
   const bool several = options.restarts > 1;
   if (several && (has_servers(context_.cluster()) || flags.strategy == "in-graph"))
     fail(ErrorKind::InvalidArgument,
-         "{} restarts: parameter servers and masters know of one training; take --strategy allreduce, or one "
-         "start",
+         "{} restarts: parameter servers and masters support only a single one; use --strategy allreduce, or "
+         "one restart",
          options.restarts);
   std::shared_ptr<comm::Communicator> all = trainer.communicator;
   if (several && !all) all = comm::connect(context_);
@@ -303,7 +307,7 @@ void Model::fit(const data::Feed& feed, const OptimizerOptions& optimizer, const
     std::string logdir = flags.logdir;
     if (several && !logdir.empty())
       logdir = (std::filesystem::path(logdir) / fmt::format("start-{}", start + 1)).string();
-    // An earlier run may have come to the first start only.
+    // An earlier run may have reached only the first start.
     const std::string resume = start > 0 && flags.resume == "must" ? "auto" : flags.resume;
     auto context = std::make_unique<const Context>(context_.with_run(logdir, resume));
     const auto instance = make_instance(feed, start);
@@ -333,8 +337,8 @@ void Model::fit(const data::Feed& feed, const torch::optim::LBFGSOptions& optimi
   require_ready(options);
   if (has_servers(context_.cluster()) || context_.flags().strategy == "in-graph")
     fail(ErrorKind::InvalidArgument,
-         "L-BFGS with parameter servers or a master: they make one step a gradient; take --strategy "
-         "allreduce");
+         "L-BFGS does not work with parameter servers or a master, since they make one step per gradient: "
+         "use --strategy allreduce");
   const std::shared_ptr<comm::Communicator> all = comm::connect(context_);
   std::optional<double> least;
   for (int64_t start = 0; start < options.restarts; ++start) {
@@ -348,14 +352,14 @@ void Model::fit(const data::Feed& feed, const torch::optim::LBFGSOptions& optimi
     least = result.loss;
     instance_ = instance;
   }
-  // Which makes no steps, but evaluates and predicts.
+  // This trainer makes no steps; it only evaluates and predicts.
   trained_in_ = std::make_unique<const Context>(context_.with_run("", "never"));
   trainer_ = std::make_unique<Trainer>(*trained_in_, trainable(instance_), torch::optim::SGDOptions(1),
                                        TrainerOptions{.communicator = all});
 }
 
 Trainer& Model::trainer() {
-  if (!trainer_) fail(ErrorKind::InvalidArgument, "the model was not trained yet: call fit()");
+  if (!trainer_) fail(ErrorKind::InvalidArgument, "the model has not been trained yet: call fit() first");
   return *trainer_;
 }
 
@@ -363,7 +367,7 @@ std::map<std::string, double> Model::evaluate(const data::Feed& feed) {
   if (feed.size() > 0) {
     const Batch example = feed.read(std::vector<int64_t>{0});
     for (const Node& node : nodes_) {
-      if (node.is_target) static_cast<void>(example[node.from_batch]);  // or an error
+      if (node.is_target) static_cast<void>(example[node.from_batch]);  // throws if it is missing
     }
   }
   return trainer().evaluate(feed, metrics_of(instance_));
@@ -377,7 +381,7 @@ torch::Tensor Model::predict(const data::Feed& feed) {
   return all.narrow(1, 0, std::accumulate(instance_->widths.begin(), end, int64_t{0})).contiguous();
 }
 
-// "pred", or "pred 1", "pred 2" where it has several columns.
+// Returns the column names: "pred", or "pred 1", "pred 2" if the output has several columns.
 std::vector<std::string> Model::columns() const {
   std::vector<std::string> names;
   for (size_t i = 0; i < outputs_.size(); ++i) {

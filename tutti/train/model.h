@@ -24,13 +24,13 @@
 namespace tutti {
 
 struct ModelFitOptions {
-  int64_t steps = 0;  // of each start; as in FitOptions
+  int64_t steps = 0;  // per restart; as in FitOptions
   int64_t epochs = 0;
-  int64_t restarts = 1;  // trainings from other first weights, of which the best is kept
+  int64_t restarts = 1;  // trainings from different initial weights; the best one is kept
 };
 
-// A model that is said in a few lines: what goes in, what is computed from it, what is to become small, what
-// is to be known. Values are named once; a Trainer does the rest.
+// Describes a model in a few lines: its inputs, its layers, the losses to minimise, and the metrics and
+// outputs to report. Values are declared once; a Trainer does the rest.
 //   tutti::Model model(ctx);
 //   const auto desc = model.input("desc");
 //   const auto targ = model.target("targ");
@@ -39,11 +39,11 @@ struct ModelFitOptions {
 //   model.loss("xent", nn::xent_uniform_sum, targ, logits);
 //   model.metric(metrics::auc("targ"), logits);
 //   model.fit(feed.shuffle(), torch::optim::AdamOptions(1e-3), {.steps = 1000, .restarts = 2});
-// Every worker says and calls the same. Not thread-safe.
+// All workers have to make the same calls. Not thread-safe.
 class Model {
  public:
-  // A tensor with a row an example, or the weights: what it is is known for each batch. Only of use to the
-  // model that made it.
+  // A placeholder for a tensor with one row per example, or for the weights; it gets a new tensor with each
+  // batch. Can only be used with the model that created it.
   class Value {
    private:
     friend class Model;
@@ -52,68 +52,70 @@ class Model {
     size_t index_;
   };
 
-  // The context outlives it.
+  // The context must outlive the model.
   explicit Model(const Context& context);
   ~Model();
   Model(const Model&) = delete;
   Model& operator=(const Model&) = delete;
 
-  // Of the feed's batches. Targets are not there when predictions are asked for.
+  // Tensors of the feed's batches, by name. Targets are not available in predict().
   Value input(const std::string& name);
   Value target(const std::string& name);
-  // What a net makes of it; its layers are made when it is first known what comes in.
+  // The output of a net. Its layers are created when the number of input columns is first known.
   Value net(const nn::Pipe& pipe, Value rows);
-  // All weights of all nets in one vector; what layers are shifted by is left out.
+  // All weights of all nets in one vector. Does not include biases.
   Value weights();
-  // What a function makes of tensors.
+  // The result of applying a function to the tensors of these values.
   template <class Function, class... Values>
   Value apply(Function function, Values... values) {
     return add_call(unpacked(std::move(function), std::index_sequence_for<Values...>()), {values...});
   }
 
-  // What predict() gives, under this name.
+  // Adds columns of this name to the result of predict().
   void output(const std::string& name, Value value);
   template <class Function, class... Values>
   void output(const std::string& name, Function function, Values... values) {
     output(name, apply(std::move(function), values...));
   }
-  // One number a batch; what is trained is the sum of all losses. Lanes are averaged, whatever they are.
+  // The value has to be a single number per batch. Training minimises the sum of all losses, averaged over
+  // the lanes.
   void loss(const std::string& name, Value value);
   template <class Function, class... Values>
   void loss(const std::string& name, Function function, Values... values) {
     loss(name, apply(std::move(function), values...));
   }
-  // What evaluate() tells, of these predictions. Losses and metrics have names of their own.
+  // Adds a metric of these predictions to the result of evaluate(). Losses and metrics need different names.
   void metric(metrics::MetricPtr metric, Value prediction);
 
-  // Trains it, once in its life: that many times, each from weights that a seed of its own has given, and
-  // keeps the one whose loss over the whole feed, in batches as they were trained on, is least; all workers
-  // agree which. A start whose loss is no number loses; one that the NaN guard ends, ends all. With --logdir
-  // every start has a folder of its own there, so that a run that was interrupted goes on in the start in
-  // which it was. Several starts need workers that talk to each other: with servers, or a master, that is an
-  // InvalidArgument.
+  // Trains the model; can be called once. Trains `restarts` times, each from initial weights of its own seed,
+  // and keeps the result with the lowest loss over the whole feed, computed in batches of the same size as in
+  // training; all workers agree on it. A restart that ends with a NaN loss is discarded. If the NaN guard
+  // stops a restart, the whole fit stops. With --logdir every restart has a folder of its own there, so an
+  // interrupted run resumes in the restart that it was in. More than one restart requires workers that are
+  // connected to each other: with servers, or with a master, it is an InvalidArgument.
   void fit(const data::Feed& feed, const OptimizerOptions& optimizer, const ModelFitOptions& options = {},
            const TrainerOptions& trainer = {});
-  // The same with all examples at once (full_batch.h); `steps` is how often the optimiser is called, once
-  // where it is 0. Workers have to talk to each other for it.
+  // Like fit(), but each step uses all examples (full_batch.h). `steps` is the number of calls of the
+  // optimiser; 0 means one. Requires workers that are connected to each other.
   void fit(const data::Feed& feed, const torch::optim::LBFGSOptions& optimizer,
            const ModelFitOptions& options = {});
 
-  // After fit(). Metrics, and losses as means over the batches, by name.
+  // Returns the metrics, and the losses as means over the batches, by name. Requires fit().
   std::map<std::string, double> evaluate(const data::Feed& feed);
-  // The outputs' columns side by side, a row an example in the feed's order. One worker may call it alone.
+  // Returns the columns of all outputs side by side, with one row per example in the feed's order. Can be
+  // called by a single worker.
   torch::Tensor predict(const data::Feed& feed);
-  // The same as a table (.csv, else TSV) with the examples' IDs; the chief writes it, and the others do
-  // nothing.
+  // Writes the predictions and the examples' IDs to a table (CSV if the name ends in .csv, else TSV). The
+  // chief writes it; on other workers this does nothing.
   void predict(const data::Feed& feed, const std::string& path);
 
-  // Of the start that was kept.
+  // The trainer of the restart that was kept.
   Trainer& trainer();
 
  private:
   using Tensors = std::vector<torch::Tensor>;
   using Call = std::function<torch::Tensor(const Tensors&)>;
-  // One value: of a batch, of a net, of a function, or the weights.
+  // One value: a tensor of a batch, the result of a net or of a function, or the weights.
   struct Node {
     std::string from_batch = {};
     std::optional<nn::Pipe> pipe = {};
@@ -129,7 +131,7 @@ class Model {
     metrics::MetricPtr metric;
     Value prediction;
   };
-  // The nets of one start.
+  // The nets of one restart.
   class Instance;
 
   template <class Function, size_t... I>
@@ -155,7 +157,7 @@ class Model {
   std::vector<Named> outputs_;
   std::vector<Named> losses_;
   std::vector<Measured> measured_;
-  // Of the start that was kept; the trainer has references to its context.
+  // The state of the restart that was kept; the trainer has references to its context.
   std::unique_ptr<const Context> trained_in_;
   std::shared_ptr<Instance> instance_;
   std::unique_ptr<Trainer> trainer_;

@@ -24,7 +24,7 @@ using ::testing::StartsWith;
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-// Whether x0 > x1, on other scales and with holes.
+// Targets say whether x0 > x1; the inputs have other scales, and some values are missing.
 data::Feed which_is_greater(int64_t examples, uint64_t seed) {
   torch::manual_seed(seed);
   const torch::Tensor x = torch::rand({examples, 2});
@@ -97,7 +97,7 @@ TEST(Model, predicts_with_ids_and_needs_no_targets_for_it) {
 
 TEST(Model, keeps_the_best_of_several_starts) {
   const data::Feed feed = which_is_greater(200, 3);
-  // Each alone, as the same model has it with that seed.
+  // The results of each start alone, from the same model with that seed.
   double least = std::numeric_limits<double>::infinity();
   torch::Tensor best;
   for (int64_t start = 0; start < 3; ++start) {
@@ -131,14 +131,14 @@ TEST(Model, goes_on_in_the_start_in_which_it_was_interrupted) {
   };
   const torch::Tensor whole = fitted(folder / "whole");
   EXPECT_TRUE(path_exists(folder / "whole/start-1/ckpt-20"));
-  // The second start has only come to step 10.
+  // Makes it look as if the second start had reached only step 10.
   for (const char* step : {"ckpt-20", "ckpt-15"})
     std::filesystem::remove_all(folder / (std::string("whole/start-2/") + step));
   std::filesystem::remove_all(folder / "whole/start-2/latest");
   EXPECT_TRUE(torch::equal(fitted(folder / "whole"), whole));
 }
 
-// A line through points: what the program says, and what the line is.
+// Fits a line to points, once with a Model and once with LibTorch's L-BFGS alone.
 TEST(Model, finds_with_all_examples_at_once_what_lbfgs_finds_by_itself) {
   torch::manual_seed(9);
   const torch::Tensor x = torch::rand({64, 2});
@@ -184,7 +184,7 @@ TEST(Model, is_trained_once) {
 }
 
 TEST(Model, keeps_a_start_whose_loss_is_a_number) {
-  // The first start ends with weights that are none.
+  // The first start ends with NaN weights.
   Flags flags = flags_with(1);
   flags.nan_guard = false;
   const Context context = test_context(flags);
@@ -196,7 +196,7 @@ TEST(Model, keeps_a_start_whose_loss_is_a_number) {
   model.loss(
       "l",
       [&losses](const torch::Tensor& l, const torch::Tensor& t) {
-        // The lanes of the first step of the first start.
+        // NaN for the two lanes of the only step of the first start.
         return nn::mse(t, l * 1e-3) * (losses++ < 2 ? kNan : 1.F);
       },
       logits, model.target("targ"));
@@ -224,10 +224,10 @@ TEST(Model, says_what_is_missing_or_does_not_go_together) {
   expect_error(ErrorKind::InvalidArgument, HasSubstr("without a loss"), [&] { fit(empty); });
   Model without_net(context);
   without_net.loss("l", nn::mse, without_net.target("targ"), without_net.target("targ"));
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("without a net"), [&] { fit(without_net); });
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("the model has no net"), [&] { fit(without_net); });
   Model wide(context);
   wide.loss("wide", wide.net(nn::Dense(2), wide.input("desc")));
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("the loss 'wide' is 32 numbers"), [&] { fit(wide); });
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("the loss 'wide' has 32 numbers"), [&] { fit(wide); });
   Model misnamed(context);
   misnamed.loss("l", misnamed.net(nn::Dense(1), misnamed.input("dsc")));
   expect_error(ErrorKind::InvalidArgument, HasSubstr("'dsc'"), [&] { fit(misnamed); });

@@ -11,6 +11,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/torch_compat.h"
 #include "tutti/params/buckets.h"
+#include "tutti/params/device_scope.h"
 #include "tutti/params/gradient_mean.h"
 #include "tutti/params/lanes.h"
 
@@ -29,7 +30,7 @@ compat::AutocastScope autocast(const ReplicaOptions& options) {
   return {options.device.type(), lower ? std::optional(torch::kBFloat16) : std::nullopt};
 }
 
-// LibTorch has one generator for the whole process: replicas in several threads take turns with it.
+// LibTorch has one generator for the whole process, so replicas in several threads take turns with it.
 std::mutex& generator_mutex() {
   static std::mutex mutex;
   return mutex;
@@ -37,15 +38,16 @@ std::mutex& generator_mutex() {
 
 bool is_image(const torch::Tensor& tensor) { return tensor.dim() == 4 && tensor.is_floating_point(); }
 
-// Where the options say, before anybody holds on to the vectors.
+// Moves the vectors to the memory that the options give, before anyone holds references to them.
 Parameters& allocated(Parameters& parameters, const OptimizerOptions& optimizer,
                       const ReplicaOptions& options) {
+  require_created_on(parameters, options.device);
   if (options.before_allocate) options.before_allocate(parameters, optimizer);
   if (options.allocate) parameters.move(options.allocate);
   return parameters;
 }
 
-// In evaluation mode for the time of the scope.
+// Puts the module into evaluation mode for the duration of the scope.
 class EvaluationScope {
  public:
   explicit EvaluationScope(torch::nn::Module& module) : module_(module), was_training_(module.is_training()) {
@@ -95,7 +97,7 @@ LossOutput Replica::run_lane(int64_t step, int64_t lane, const Batch& batch, dou
 torch::Tensor Replica::predict(const Batch& batch) {
   if (!model_.predict) {
     fail(ErrorKind::InvalidArgument,
-         "nobody said how the model predicts: give its class a forward(torch::Tensor), or set "
+         "the model has no function for predictions: give its class a forward(torch::Tensor), or set "
          "Trainable::predict");
   }
   const SpanScope span(options_.timeline, Activity::Compute, "predict");

@@ -16,8 +16,8 @@ namespace tutti {
 
 enum class Precision { Float32, BFloat16 };
 
-// Looks at the loss of a lane before the backward pass, and so before anybody else gets anything of it; what
-// it throws ends the step.
+// Checks the loss of a lane before the backward pass, and so before it affects gradients or other workers. An
+// exception ends the step.
 using LossCheck = std::function<void(const Parameters& parameters, int64_t step, int64_t lane,
                                      const Batch& batch, const LossOutput& output)>;
 
@@ -26,34 +26,34 @@ struct ReplicaOptions {
   Layout layout = Layout::Contiguous;
   int64_t seed = 1;
   torch::Device device = torch::kCPU;
-  // Where the parameters' vectors live (ParametersOptions), and what is called with them before they go
-  // there: it may be memory in which those of all workers have to be alike.
+  // Allocates the parameters' vectors (ParametersOptions). `before_allocate` is called with the parameters
+  // before they are moved there: it may be memory in which the vectors of all workers have to match.
   Allocate allocate = {};
   std::function<void(const Parameters&, const OptimizerOptions&)> before_allocate = {};
-  // The optimiser has this part of so many of the parameters (parts_of).
+  // The part of the parameters that the optimiser updates, out of `parts` (parts_of).
   int part = 0;
   int parts = 1;
   LossCheck check_loss = {};
-  // Where forward and backward are noted down; may be null. Outlives the replica.
+  // Records forward and backward; may be null. Must outlive the replica.
   Timeline* timeline = nullptr;
 };
 
-// One copy of the model with its flat parameters and optimiser: what a strategy drives. Not thread-safe.
+// One copy of the model with its flat parameters and optimiser, which a strategy trains. Not thread-safe.
 class Replica {
  public:
   // Moves the module to the device and its parameters into the vectors.
   Replica(Trainable model, const OptimizerOptions& optimizer, const ReplicaOptions& options);
 
-  // Forward and backward of one lane's batch: the gradient of the mean loss times `weight` adds up in the
-  // gradient vectors. What is random in it depends on seed, lane and step alone. The batch must have
-  // examples. `before_backward` hears of the loss between the two.
+  // Makes the forward and backward pass of one lane, and adds the gradient of the mean loss times `weight` to
+  // the gradient vectors. Random numbers depend only on seed, lane and step. The batch must have examples.
+  // `before_backward` is called with the loss between the two passes.
   LossOutput run_lane(int64_t step, int64_t lane, const Batch& batch, double weight,
                       const std::function<void(const torch::Tensor& loss)>& before_backward);
 
-  // Predictions in evaluation mode, without gradients, in float32.
+  // Returns the predictions in evaluation mode, without gradients, in float32.
   torch::Tensor predict(const Batch& batch);
 
-  // The batch as the model takes it: on the device, images in the layout.
+  // Returns the batch in the form that the model takes: on the device, images in the layout.
   Batch prepare(const Batch& batch) const;
 
   torch::nn::Module& module() { return *model_.module; }
@@ -72,10 +72,10 @@ class Replica {
 
 Precision parse_precision(const std::string& text);
 
-// Channels-last where the module has convolutions over images: their kernels are then faster
+// Returns channels-last if the module has convolutions over images, because their kernels are then faster
 // (docs/benchmarks.md).
 Layout fastest_layout(const torch::nn::Module& module);
-// As --layout says.
+// Returns the layout that --layout selects.
 Layout layout_of(const std::string& text, const torch::nn::Module& module);
 
 }  // namespace tutti

@@ -1,9 +1,7 @@
 #include "tutti/train/run.h"
 
-#include <exception>
 #include <malloc.h>
-#include <string_view>
-#include <unistd.h>
+#include <string.h>
 
 #include <fmt/format.h>
 #include <torch/types.h>
@@ -11,20 +9,19 @@
 
 #include "tutti/base/environment.h"
 #include "tutti/base/error.h"
+#include "tutti/base/guarded_main.h"
 #include "tutti/base/interrupted.h"
-#include "tutti/base/text.h"
 #include "tutti/cluster/identity.h"
 #include "tutti/cluster/roles.h"
+#include "tutti/cluster/threads.h"
 #include "tutti/train/serve.h"
-#include "tutti/train/threads.h"
+#include "tutti/train/stop_signals.h"
 
 namespace tutti {
 namespace {
 
-constexpr int kUnknownError = 1;
-
-// Every step allocates and frees the same tensors. By default glibc gives blocks of this size back to the
-// system each time, and the kernel clears their pages anew: a seventh of a step of a small network
+// Every step allocates and frees the same tensors. By default glibc returns blocks of this size to the system
+// each time, and the kernel clears their pages again, which costs a seventh of a step of a small network
 // (docs/benchmarks.md).
 void keep_freed_memory() {
 #ifdef __GLIBC__
@@ -34,8 +31,8 @@ void keep_freed_memory() {
 #endif
 }
 
-void say(std::string_view text) {
-  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
+bool leaves_nobody_to_save_with(const Error& error) {
+  return error.kind() == ErrorKind::Timeout || error.kind() == ErrorKind::PeerLost;
 }
 
 int run_program(int argc, char** argv, const Program& program, const std::function<void(Context&)>& body) {
@@ -48,8 +45,14 @@ int run_program(int argc, char** argv, const Program& program, const std::functi
     fmt::print("{}", *text);
     return 0;
   }
-  Context context(flags, discover(flags, environment));
-  set_threads(context);
+  Context context(flags, discover(flags, environment), set.values());
+  set_threads(context.threads());
+  if (context.identity().is_evaluator) {
+    context.log().warning(
+        "evaluating beside the training is not supported yet: this task ends here, and the training goes on "
+        "without it. Call evaluate() in the program to evaluate after the training");
+    return 0;
+  }
   if (is_server_job(context.task().job)) {
     serve(context);
     return 0;
@@ -67,21 +70,19 @@ int run(int argc, char** argv, const std::function<void(Context&)>& body) {
 
 int run(int argc, char** argv, const Program& program, const std::function<void(Context&)>& body) {
   keep_freed_memory();
-  try {
-    return run_program(argc, argv, program, body);
-  } catch (const Interrupted& interrupted) {
-    say(fmt::format("{}\n", interrupted.what()));
-    return interrupted.exit_code();
-  } catch (const Error& error) {
-    say(fmt::format("{}: {}\n", to_string(error.kind()), error.what()));
-    return exit_code(error.kind());
-  } catch (const std::bad_alloc&) {
-    say("Overloaded: out of memory; use a smaller --batch, or a machine with more\n");
-    return exit_code(ErrorKind::Overloaded);
-  } catch (const std::exception& error) {
-    say(fmt::format("error: {}\n", first_line(error.what())));
-    return kUnknownError;
-  }
+  return guarded_main([&] {
+    try {
+      return run_program(argc, argv, program, body);
+    } catch (const Error& error) {
+      const auto signal = StopSignals::not_acted_on();
+      if (!signal || !leaves_nobody_to_save_with(error)) throw;
+      throw Interrupted(
+          *signal,
+          fmt::format("{}: {}\nstopped by {}: the other tasks did not take part in saving, so that the "
+                      "newest checkpoint is the one from before",
+                      to_string(error.kind()), error.what(), strsignal(*signal)));
+    }
+  });
 }
 
 }  // namespace tutti

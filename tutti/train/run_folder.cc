@@ -1,61 +1,224 @@
 #include "tutti/train/run_folder.h"
 
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <limits>
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 
 #include "tutti/base/error.h"
+#include "tutti/base/file.h"
+#include "tutti/base/json.h"
+#include "tutti/base/sha256.h"
+#include "tutti/store/manifest.h"
 
 namespace tutti {
+namespace {
 
-RunFolder::RunFolder(const Context& context) : context_(context) {
-  const Flags& flags = context.flags();
-  if (!flags.logdir.empty())
-    checkpoints_.emplace(flags.logdir, store::CheckpointDirOptions{static_cast<int>(flags.keep)});
+using nlohmann::json;
+
+// A name must not collide with checkpoints, which are folders in the same place.
+void require_name(const std::string& name) {
+  const bool path = name.find_first_of("/\\") != std::string::npos || name.starts_with('.');
+  if (path || name.starts_with("ckpt-") || name == "latest" || name == "lock")
+    fail(ErrorKind::InvalidArgument,
+         "'{}' cannot be the name of a training: it becomes a folder in --logdir, beside checkpoints", name);
+}
+
+std::string path_of(const Context& context, const std::string& name) {
+  require_name(name);
+  const std::string& logdir = context.flags().logdir;
+  return logdir.empty() || name.empty() ? logdir : (std::filesystem::path(logdir) / name).string();
+}
+
+std::string text_of(const json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
+
+// Checkpoints that were written before all flags were recorded have "threads" instead of "--threads".
+std::string old_key(const std::string& flag) { return flag.substr(std::min<size_t>(2, flag.size())); }
+
+// Returns "NAME was, not now" for each key that both have with different values.
+std::vector<std::string> differences(const json& saved, const json& now) {
+  std::vector<std::string> lines;
+  for (const auto& [name, value] : now.items()) {
+    if (saved.contains(name) && saved.at(name) != value)
+      lines.push_back(fmt::format("{} {}, not {}", name, text_of(saved.at(name)), text_of(value)));
+  }
+  return lines;
+}
+
+// Returns a hash of the launcher's name for this launch, so that checkpoints do not expose the name.
+std::string launch_of(const Context& context) {
+  const Identity& identity = context.identity();
+  if (identity.launch.empty()) return "";
+  Sha256 hash;
+  hash.update(as_bytes(identity.launch));
+  return hash.hex().substr(0, 16);
+}
+
+// Throws DataLoss if values have other types. This can happen in a manifest that was edited, or was written
+// by another version of Tutti.
+void require_well_formed(const json& state, const std::string& where) {
+  const auto require_count = [&where](const json& object, const char* name, int64_t least, int64_t most) {
+    const auto count = value_in<int64_t>(object, name, where, least);
+    if (count < least || count > most)
+      fail(ErrorKind::DataLoss, "{}: '{}' is {}, expected {} to {}", where, name, count, least, most);
+  };
+  const auto require_type = [&](const char* name, json::value_t type) {
+    const auto found = state.find(name);
+    if (found != state.end() && found->type() != type)
+      fail(ErrorKind::DataLoss, "{}: '{}' should be {}, but it is {}", where, name,
+           json_type_name(json(type)), found->dump());
+  };
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max() / 2;
+  for (const char* name : {"fit", "fit_begin", "examples", "restarts"}) require_count(state, name, 0, kMost);
+  for (const char* name : {"batch", "threads", "workers"}) require_count(state, name, 1, kMost);
+  require_count(state, "lanes", 1, kMostLanes);
+  static_cast<void>(value_in<int64_t>(state, "seed", where, 0));
+  for (const char* name : {"drop-remainder", "stopped"}) require_type(name, json::value_t::boolean);
+  require_type("feeds", json::value_t::array);
+  for (const char* name : {"precision", "launch", "stop_reason"}) require_type(name, json::value_t::string);
+  for (const char* name : {"flags", "settings", "data", "parts", "optimizer"})
+    require_type(name, json::value_t::object);
+  const json feeds = state.value("feeds", json::array());
+  for (const json& step : feeds) {
+    if (!step.is_number_integer() || step < 0)
+      fail(ErrorKind::DataLoss, "{}: 'feeds' should be steps, but has {}", where, step.dump());
+  }
+  const json data = state.value("data", json::object());
+  for (const auto& [name, value] : data.items()) {
+    if (!value.is_string())
+      fail(ErrorKind::DataLoss, "{}: '{}' of the data should be a string, but it is {}", where, name,
+           value.dump());
+  }
+}
+
+// Checks the state of one net: of the whole checkpoint if there is only one, else of one of its parts.
+void require_well_formed_net(const json& state, const std::string& where) {
+  const auto optimizer = state.find("optimizer");
+  if (optimizer == state.end()) fail(ErrorKind::DataLoss, "{}: 'optimizer' is missing", where);
+  static_cast<void>(value_in<std::string>(*optimizer, "name", where));
+  const auto steps = value_in<int64_t>(*optimizer, "steps", where, 0);
+  if (steps < 0) fail(ErrorKind::DataLoss, "{}: 'steps' of the optimiser is {}", where, steps);
+}
+
+void require_well_formed(const store::Checkpoint& checkpoint, const std::string& folder) {
+  const std::string where = fmt::format("{}/ckpt-{}/{}", folder, checkpoint.step, store::kManifestName);
+  const json& state = checkpoint.state;
+  if (!state.is_object())
+    fail(ErrorKind::DataLoss, "{}: 'state' should be an object, but it is {}", where, json_type_name(state));
+  require_well_formed(state, where);
+  if (!state.contains("parts")) return require_well_formed_net(state, where);
+  for (const auto& [name, part] : state.at("parts").items()) {
+    if (!part.is_object())
+      fail(ErrorKind::DataLoss, "{}: part '{}' should be an object, but it is {}", where, name, part.dump());
+    require_well_formed_net(part, where);
+  }
+}
+
+}  // namespace
+
+RunFolder::RunFolder(const Context& context, const std::string& name)
+    : context_(context), path_(path_of(context, name)) {
+  if (!path_.empty())
+    checkpoints_.emplace(path_, store::CheckpointDirOptions{static_cast<int>(context.flags().keep)});
+}
+
+void RunFolder::claim() {
+  if (!exists() || std::exchange(claimed_, true) || context_.claim_folder(path_)) return;
+  fail(
+      ErrorKind::InvalidArgument,
+      "two trainings of this program have the log directory {}: they would overwrite and resume each other's "
+      "checkpoints. Give each a name, which becomes a folder in --logdir (TrainerOptions::name, "
+      "LoopOptions::name), or train several nets in one Loop",
+      path_);
+}
+
+// A job that was killed and restarted may find that a process of its former run has not exited yet.
+void RunFolder::lock() {
+  constexpr std::chrono::milliseconds kPatience{3000};
+  if (!exists() || lock_) return;
+  lock_.emplace(path_, store::holder_name(context_.task().short_name()), kPatience);
+  if (!lock_->is_held())
+    context_.log().warning("the file system of {} has no locks: nothing keeps a second job from it", path_);
+}
+
+bool RunFolder::is_of_this_launch(const store::Checkpoint& checkpoint) const {
+  if (context_.identity().attempt > 0) return true;
+  const std::string launch = launch_of(context_);
+  return !launch.empty() && checkpoint.state.value("launch", "") == launch;
 }
 
 std::optional<RunFolder::Found> RunFolder::newest() {
   const std::string& mode = context_.flags().resume;
+  const bool anew = !std::exchange(begun_, true) && (mode == "never" || mode == "weights");
+  const Identity& identity = context_.identity();
+  const bool started_again = identity.attempt > 0 || !identity.launch.empty();  // or may be
   std::optional<Found> found;
-  if (checkpoints_ && mode != "never") {
-    store::CheckpointDir::Loaded loaded = checkpoints_->load_latest();
-    for (const std::string& line : loaded.skipped) context_.log().warning("passed over {}", line);
+  only_weights_ = false;
+  if (anew && mode == "never" && !started_again) return found;
+  if (checkpoints_) {
+    store::CheckpointDir::Loaded loaded;
+    try {
+      loaded = checkpoints_->load_latest(
+          [this](const store::Checkpoint& checkpoint) { require_well_formed(checkpoint, path_); });
+    } catch (const Error&) {
+      if (mode != "never") throw;
+    }
+    const bool ours = loaded.checkpoint && (!anew || is_of_this_launch(*loaded.checkpoint));
+    if (mode == "never" && !ours) return std::nullopt;
+    only_weights_ = mode == "weights" && !ours;
+    for (const std::string& line : loaded.skipped) context_.log().warning("skipped {}", line);
     if (loaded.checkpoint) {
-      const std::string where = fmt::format("{}/ckpt-{}", logdir(), loaded.checkpoint->step);
+      const std::string where = fmt::format("{}/ckpt-{}", path_, loaded.checkpoint->step);
       found.emplace(Found{*std::move(loaded.checkpoint), where});
     }
   }
-  if (!found && mode == "must")
-    fail(ErrorKind::InvalidArgument, "--resume must: there is no checkpoint in '{}'", logdir());
+  if (!found && (mode == "must" || mode == "weights"))
+    fail(ErrorKind::InvalidArgument, "--resume {}: there is no checkpoint in '{}'", mode, path_);
   return found;
 }
 
-nlohmann::json RunFolder::settings(int64_t lanes) const {
-  const Flags& flags = context_.flags();
-  return {{"lanes", lanes},
-          {"batch", flags.batch},
-          {"drop-remainder", flags.drop_remainder},
-          {"seed", flags.seed},
-          {"precision", flags.precision}};
+void RunFolder::fail_other_run(const std::string& what) const {
+  fail(ErrorKind::InvalidArgument,
+       "the run in {} has {}. Give the same to go on with it; --resume weights to begin anew at step 0 with "
+       "its weights; or another --logdir, or --resume never, to start anew",
+       path_, what);
 }
 
-void RunFolder::require_same_run(const Found& found, int64_t lanes) const {
-  const nlohmann::json& state = found.checkpoint.state;
-  const nlohmann::json settings_now = settings(lanes);
-  for (const auto& [name, now] : settings_now.items()) {
-    if (!state.contains(name) || state.at(name) == now) continue;
-    fail(ErrorKind::InvalidArgument,
-         "the run in {} has --{} {}, not {}; give the same to go on with it, or another --logdir or --resume "
-         "never "
-         "to start anew",
-         logdir(), name, state.at(name).dump(), now.dump());
+// Returns the flags of this scope that had another value in the run.
+std::vector<std::string> RunFolder::changed_flags(const json& state, FlagScope scope) const {
+  const json saved = state.value("flags", json::object());
+  std::vector<std::string> lines;
+  for (const FlagValue& flag : context_.flag_values()) {
+    if (flag.scope != scope) continue;
+    const json& all = saved.contains(flag.name) ? saved : state;
+    const std::string key = saved.contains(flag.name) ? flag.name : old_key(flag.name);
+    if (!all.contains(key) || text_of(all.at(key)) == flag.text) continue;
+    lines.push_back(fmt::format("{} {}, not {}", flag.name, text_of(all.at(key)), flag.text));
   }
-  if (state.value("threads", context_.threads()) == context_.threads()) return;
-  context_.log().warning(
-      "{} was made with --threads {}, now it is {}: kernels may add in another order, and the bits differ",
-      found.where, state.value("threads", 0), context_.threads());
+  return lines;
+}
+
+void RunFolder::require_same_run(const Found& found, int64_t lanes, const RunFacts& facts) const {
+  const json& state = found.checkpoint.state;
+  std::vector<std::string> other;
+  if (state.value("lanes", lanes) != lanes)
+    other.push_back(fmt::format("--lanes {}, not {}", state.value("lanes", lanes), lanes));
+  for (const std::string& line : changed_flags(state, FlagScope::Model)) other.push_back(line);
+  for (const std::string& line : differences(state.value("settings", json::object()), facts.settings))
+    other.push_back(line);
+  if (!other.empty()) fail_other_run(fmt::format("{}", fmt::join(other, "; ")));
+  if (const auto flags = changed_flags(state, FlagScope::Run); !flags.empty())
+    context_.log().warning("{} was made with {}; the run goes on with the new values", found.where,
+                           fmt::join(flags, "; "));
+  if (const auto bits = differences(state, facts.conditions); !bits.empty())
+    context_.log().warning("{} was made with {}: sums may be added in another order, and the bits differ",
+                           found.where, fmt::join(bits, "; "));
 }
 
 void RunFolder::require_finite(const Parameters& parameters, int64_t step) const {
@@ -64,19 +227,28 @@ void RunFolder::require_finite(const Parameters& parameters, int64_t step) const
   for (const Stretch& block : parameters.blocks()) {
     if (torch::isfinite(block.values).all().item<bool>()) continue;
     fail(ErrorKind::InvalidArgument,
-         "weights are no longer finite after step {}: not saved. Go on from the checkpoint before, with a "
-         "lower "
-         "learning rate or other data; --no-nan-guard saves all the same",
+         "the weights are no longer finite after step {}, and are not saved. Resume from the previous "
+         "checkpoint with a lower learning rate or other data; --no-nan-guard saves them in spite of it",
          step);
   }
 }
 
-void RunFolder::save(store::Checkpoint checkpoint, int64_t lanes) {
+void RunFolder::save(store::Checkpoint checkpoint, int64_t lanes, const RunFacts& facts) {
   if (!checkpoints_) return;
-  checkpoint.state.update(settings(lanes));
-  checkpoint.state["threads"] = context_.threads();
+  const Flags& flags = context_.flags();
+  checkpoint.state["lanes"] = lanes;
+  checkpoint.state["batch"] = flags.batch;
+  checkpoint.state["drop-remainder"] = flags.drop_remainder;
+  checkpoint.state["seed"] = flags.seed;
+  checkpoint.state["precision"] = flags.precision;
+  checkpoint.state["settings"] = facts.settings;
+  checkpoint.state.update(facts.conditions);
+  if (const std::string launch = launch_of(context_); !launch.empty()) checkpoint.state["launch"] = launch;
+  for (const FlagValue& flag : context_.flag_values()) {
+    if (flag.scope != FlagScope::Local) checkpoint.state["flags"][flag.name] = flag.text;
+  }
   checkpoints_->save(checkpoint);
-  context_.log().debug("saved {}/ckpt-{}", logdir(), checkpoint.step);
+  context_.log().debug("saved {}/ckpt-{}", path_, checkpoint.step);
 }
 
 }  // namespace tutti

@@ -3,44 +3,75 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
 #include "tutti/cluster/context.h"
 #include "tutti/params/parameters.h"
 #include "tutti/store/checkpoint.h"
+#include "tutti/store/folder_lock.h"
 
 namespace tutti {
 
-// The checkpoints of one run, in --logdir, as --resume and --keep say. Without --logdir there are none, and
-// nothing is written. For the chief; the context outlives it.
+// The identity of a run beyond its flags: only the same run may resume from its checkpoints. Compared key by
+// key; keys that only one side has are not compared.
+struct RunFacts {
+  // Facts that change the result: {"clip-norm": 1.0, "reduction": "reduce tree"}.
+  nlohmann::json settings = nlohmann::json::object();
+  // Facts that change only the last bits: {"threads": 1}. A difference is a warning.
+  nlohmann::json conditions = nlohmann::json::object();
+};
+
+// The checkpoints of one run, in --logdir or a folder in it, as set by --resume and --keep. Without --logdir
+// there are none, and nothing is written. The context must outlive this.
 class RunFolder {
  public:
   struct Found {
     store::Checkpoint checkpoint;
-    std::string where;  // for people
+    std::string where;  // the path, for messages
   };
 
-  explicit RunFolder(const Context& context);
+  // If `name` is not empty, uses the folder of that name in --logdir.
+  RunFolder(const Context& context, const std::string& name);
 
   bool exists() const { return checkpoints_.has_value(); }
-  const std::string& logdir() const { return context_.flags().logdir; }
+  const std::string& path() const { return path_; }
 
-  // The newest whole one, if --resume wants it.
+  // Reserves the folder for one training of this program, before it starts. Throws InvalidArgument if another
+  // training has it.
+  void claim();
+  // Locks the folder, on the chief before it trains, against training by another job (store::FolderLock).
+  void lock();
+
+  // Returns the newest intact checkpoint, if --resume asks for it. With --resume weights or never, a run
+  // begins anew once: later calls in the same process, and tasks that the same launcher has started again,
+  // get the newest checkpoint of that new run.
   std::optional<Found> newest();
-  // A run that goes on with other lanes, batch, seed or precision is another run: InvalidArgument says what
-  // differs.
-  void require_same_run(const Found& found, int64_t lanes) const;
-  // With --nan-guard, what is no number any more does not take the place of what was: InvalidArgument.
+  // Returns true if the last newest() was asked only for the weights of the checkpoint.
+  bool only_weights() const { return only_weights_; }
+  // Throws InvalidArgument that lists all differences with both values, if the run resumes with other lanes,
+  // another value of a flag of the model or the data (FlagScope::Model), or other settings. Logs a warning
+  // for flags with FlagScope::Run and for conditions.
+  void require_same_run(const Found& found, int64_t lanes, const RunFacts& facts) const;
+  // Throws the InvalidArgument that the run in this folder has `what`, such as "--lanes 1, not 2".
+  [[noreturn]] void fail_other_run(const std::string& what) const;
+  // With --nan-guard, throws InvalidArgument if a parameter is not finite, so that bad weights are not saved.
   void require_finite(const Parameters& parameters, int64_t step) const;
-  // With what require_same_run() compares.
-  void save(store::Checkpoint checkpoint, int64_t lanes);
+  // Saves the checkpoint, with the values that require_same_run() compares.
+  void save(store::Checkpoint checkpoint, int64_t lanes, const RunFacts& facts);
 
  private:
-  nlohmann::json settings(int64_t lanes) const;
+  bool is_of_this_launch(const store::Checkpoint& checkpoint) const;
+  std::vector<std::string> changed_flags(const nlohmann::json& state, FlagScope scope) const;
 
   const Context& context_;
+  const std::string path_;
   std::optional<store::CheckpointDir> checkpoints_;
+  std::optional<store::FolderLock> lock_;
+  bool claimed_ = false;
+  bool begun_ = false;  // newest() has been called
+  bool only_weights_ = false;
 };
 
 }  // namespace tutti

@@ -15,7 +15,7 @@ Schedule constant(double rate) {
 
 Schedule steps(double rate, std::vector<int64_t> at, double factor) {
   if (!std::is_sorted(at.begin(), at.end())) {
-    fail(ErrorKind::InvalidArgument, "the steps of a learning-rate schedule have to rise");
+    fail(ErrorKind::InvalidArgument, "the steps of a learning-rate schedule have to increase");
   }
   return [rate, at = std::move(at), factor](int64_t step) {
     const auto passed = std::upper_bound(at.begin(), at.end(), step) - at.begin();
@@ -25,7 +25,9 @@ Schedule steps(double rate, std::vector<int64_t> at, double factor) {
 
 Schedule decay(double rate, int64_t from, int64_t to) {
   if (from < 0 || to < from)
-    fail(ErrorKind::InvalidArgument, "a learning rate cannot fall from step {} to step {}", from, to);
+    fail(ErrorKind::InvalidArgument,
+         "a learning rate cannot decay from step {} to step {}: the second step has to be the later one",
+         from, to);
   return [rate, from, to](int64_t step) {
     if (step < from) return rate;
     if (step >= to) return 0.0;
@@ -35,7 +37,7 @@ Schedule decay(double rate, int64_t from, int64_t to) {
 
 Schedule cosine(double rate, int64_t length, double last) {
   if (length < 1)
-    fail(ErrorKind::InvalidArgument, "a cosine schedule over {} steps: it needs one at least", length);
+    fail(ErrorKind::InvalidArgument, "a cosine schedule over {} steps: at least one step is needed", length);
   return [rate, length, last](int64_t step) {
     const double progress = std::min(1.0, static_cast<double>(step) / static_cast<double>(length));
     return last + (rate - last) * 0.5 * (1 + std::cos(std::numbers::pi * progress));
@@ -54,8 +56,8 @@ Schedule warm_up(double first, int64_t length, Schedule then) {
 Schedule large_batch(const LargeBatchOptions& options, const std::function<Schedule(double rate)>& shape) {
   if (options.batch < 1 || options.base_batch < 1) {
     fail(ErrorKind::InvalidArgument,
-         "a schedule for a batch of {} with a base batch of {}: both have to be positive", options.batch,
-         options.base_batch);
+         "a schedule for a batch of {} examples with a base batch of {}: both have to be positive",
+         options.batch, options.base_batch);
   }
   const double scale = static_cast<double>(options.batch) / static_cast<double>(options.base_batch);
   return warm_up(options.base_rate, options.warm_up_steps, shape(options.base_rate * scale));

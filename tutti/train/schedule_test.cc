@@ -52,7 +52,7 @@ TEST(Schedule, warm_up_meets_what_follows) {
   EXPECT_DOUBLE_EQ(warm_up(0.1, 0, constant(1.1))(0), 1.1);
 }
 
-// The figures of the paper: 8,192 images take 0.1 * 32 = 3.2, a constant amount more each step.
+// The numbers of the paper: for 8,192 images the rate is 0.1 * 32 = 3.2, reached in equal increments.
 TEST(Schedule, large_batch_scales_the_rate_with_the_batch_and_warms_up) {
   const Schedule rate =
       large_batch({.batch = 8192, .warm_up_steps = 780}, [](double r) { return steps(r, {4680}); });

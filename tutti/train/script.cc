@@ -27,7 +27,7 @@ constexpr const char* kLossName = "loss";
 constexpr const char* kPredictName = "predict";
 constexpr const char* kForward = "forward";
 
-// LibTorch's errors go on with a stack of frames.
+// LibTorch's error messages end with a stack trace.
 std::string without_frames(const std::string& text) {
   return text.substr(0, text.find("\nException raised from"));
 }
@@ -41,15 +41,15 @@ auto or_invalid(const char* what, Body body) {
   } catch (const c10::Error& error) {
     fail(ErrorKind::InvalidArgument, "{}: {}", what, without_frames(error.what_without_backtrace()));
   } catch (const std::exception& error) {
-    // The compiler's own, whose type cannot be caught from outside of LibTorch.
+    // An exception of the compiler, whose type is not visible outside of LibTorch.
     fail(ErrorKind::InvalidArgument, "{}: {}", what, error.what());
   }
 }
 
-// One function of a program, and what its arguments are.
+// A function of a program, with the values of its arguments.
 class Call {
  public:
-  // Of a module: its first argument is the module itself.
+  // For a method of a module, `self` is the module, which is passed as the first argument.
   Call(torch::jit::Function& function, std::shared_ptr<const void> owner, std::optional<IValue> self,
        std::map<std::string, torch::Tensor> parameters)
       : function_(function),
@@ -64,7 +64,7 @@ class Call {
     torch::jit::Stack stack;
     if (self_) stack.push_back(*self_);
     for (const c10::Argument& argument : arguments_) stack.push_back(value_of(argument, batch));
-    // As it is written: what the optimiser of TorchScript makes of it has other bits.
+    // Disables the optimiser of TorchScript, whose result has other bits.
     const torch::jit::GraphOptimizerEnabledGuard as_it_is(false);
     return or_invalid("the program failed", [&] { return function_(std::move(stack)); });
   }
@@ -79,12 +79,13 @@ class Call {
     for (const auto& [parameter, tensor] : parameters_) known.push_back(parameter);
     for (const auto& [column, tensor] : batch.tensors()) known.push_back(column);
     fail(ErrorKind::InvalidArgument,
-         "{}() of the program wants '{}', which is neither a parameter nor in the batch{}; there are {}",
+         "{}() of the program has the argument '{}', which is neither a parameter nor a tensor of the "
+         "batch{}; available are {}",
          function_.name(), name, did_you_mean(name, known), fmt::join(known, ", "));
   }
 
   torch::jit::Function& function_;
-  const std::shared_ptr<const void> owner_;  // of the function
+  const std::shared_ptr<const void> owner_;  // keeps the function alive
   const std::optional<IValue> self_;
   const std::map<std::string, torch::Tensor> parameters_;
   std::vector<c10::Argument> arguments_;
@@ -98,7 +99,7 @@ LossOutput loss_output(const IValue& value) {
       return {elements[0].toTensor(), elements[1].toTensor()};
   }
   fail(ErrorKind::InvalidArgument,
-       "loss() of the program has to return the mean loss, or (loss, predictions), not a {}",
+       "loss() of the program has to return the mean loss, or (loss, predictions), but returns a {}",
        value.tagKind());
 }
 
@@ -112,7 +113,7 @@ void fill(Trainable& model, const Call& loss, const std::optional<Call>& predict
   if (predict) model.predict = [predict](const Batch& batch) { return prediction((*predict)(batch)); };
 }
 
-// A module that is written in TorchScript as one of LibTorch's: the same tensors under the same names.
+// A TorchScript module as a LibTorch module: the same tensors under the same names.
 class ScriptedModule final : public torch::nn::Module {
  public:
   explicit ScriptedModule(const torch::jit::Module& module) : module_(module) {
@@ -139,7 +140,7 @@ std::map<std::string, torch::Tensor> arguments_of(const torch::nn::Module& modul
       std::string name = entry.key();
       std::replace(name.begin(), name.end(), '.', '_');
       if (!arguments.emplace(name, entry.value()).second)
-        fail(ErrorKind::InvalidArgument, "two parameters would be '{}' in a program", name);
+        fail(ErrorKind::InvalidArgument, "two parameters would have the same name '{}' in a program", name);
     }
   };
   add(module.named_parameters());
@@ -147,7 +148,7 @@ std::map<std::string, torch::Tensor> arguments_of(const torch::nn::Module& modul
   return arguments;
 }
 
-// The module "a.b" of "a.b.weight", and "weight".
+// Splits "a.b.weight" into the module "a.b" and "weight".
 std::pair<std::string, std::string> split_name(const std::string& name) {
   const size_t dot = name.rfind('.');
   if (dot == std::string::npos) return {"", name};
@@ -169,7 +170,7 @@ Json outline_of_tensors(const Named& named, std::map<const void*, std::string>& 
   return all;
 }
 
-// Builds what an outline says, whose names come from somewhere else.
+// Builds the module of an outline, whose names come from another process and may be invalid.
 class Builder {
  public:
   Builder() { modules_.emplace("", root_); }
@@ -195,7 +196,7 @@ class Builder {
  private:
   torch::nn::Module& at(const std::string& path) {
     const auto found = modules_.find(path);
-    if (found == modules_.end()) fail(ErrorKind::InvalidArgument, "an outline without the module '{}'", path);
+    if (found == modules_.end()) fail(ErrorKind::InvalidArgument, "the outline has no module '{}'", path);
     return *found->second;
   }
 
@@ -232,7 +233,7 @@ Script Script::from_bytes(const std::string& bytes) {
   Script script;
   script.content_ = bytes;
   std::istringstream in(bytes);
-  script.module_ = or_invalid("this is no module that torch.jit.save has written",
+  script.module_ = or_invalid("this file was not written by torch.jit.save",
                               [&] { return std::make_shared<torch::jit::Module>(torch::jit::load(in)); });
   if (!script.module_->find_method(kLossName))
     fail(ErrorKind::InvalidArgument,
@@ -243,7 +244,8 @@ Script Script::from_bytes(const std::string& bytes) {
 Trainable script_model(const Script& script) {
   if (!script.is_module())
     fail(ErrorKind::InvalidArgument,
-         "the program is functions, which have no parameters: give a module with them, too");
+         "the program consists of functions, which have no parameters: pass a module with the parameters as "
+         "well");
   Trainable model;
   model.module = std::make_shared<ScriptedModule>(*script.module_);
   const auto call = [&](const char* name) {
@@ -259,7 +261,8 @@ Trainable script_model(const Script& script) {
 
 Trainable script_model(const std::shared_ptr<torch::nn::Module>& module, const Script& script) {
   if (script.is_module())
-    fail(ErrorKind::InvalidArgument, "the program is a module, which has its own parameters");
+    fail(ErrorKind::InvalidArgument,
+         "the program is a module with its own parameters: do not pass another one");
   const auto parameters = arguments_of(*module);
   Trainable model;
   model.module = module;
@@ -283,7 +286,7 @@ Json outline_of(const torch::nn::Module& module) {
 }
 
 std::shared_ptr<torch::nn::Module> module_of(const Json& outline) {
-  return or_invalid("an outline that is none", [&] {
+  return or_invalid("the outline of the model is invalid", [&] {
     Builder builder;
     for (const Json& path : outline.at("modules")) builder.add_module(path.get<std::string>());
     for (const Json& entry : outline.at("parameters")) builder.add_parameter(entry);

@@ -17,26 +17,27 @@ struct Module;
 
 namespace tutti {
 
-// What a model computes as a program in TorchScript, so that it can be sent to a process that has never seen
-// the model. It is carried out operation by operation, as the same code in C++ would be, with the same bits.
+// The computation of a model as a TorchScript program, which can be sent to a process that does not have the
+// model. It is executed operation by operation like the same code in C++, with the same bits.
 //
-// The program has a `loss`, which returns the mean loss over a batch, or (loss, predictions), and may have a
-// `predict`. What their arguments are called says what they get: a parameter or buffer, with '_' for each '.'
-// in its name, or a tensor of the batch; else what it is by default.
+// The program has a function `loss`, which returns the mean loss over a batch, or (loss, predictions), and
+// may have a function `predict`. The names of their arguments determine the values: a parameter or buffer,
+// with '_' in place of each '.' in its name, or a tensor of the batch; any other argument keeps its default
+// value.
 class Script {
  public:
   // Functions that take parameters as arguments:
   //   def loss(hidden_weight, hidden_bias, x, y):
   //       return torch.mse_loss(torch.linear(x, hidden_weight, hidden_bias), y)
-  // What does not compile is an InvalidArgument with the compiler's words.
+  // A text that does not compile is an InvalidArgument with the compiler's message.
   static Script from_text(const std::string& text);
-  // A module with its parameters: a .pt that torch.jit.save has written, or its content. Where it has no
-  // `predict`, that is its `forward`.
+  // A module with its parameters: a .pt file written by torch.jit.save, or the content of one. If it has no
+  // `predict`, its `forward` is used instead.
   static Script from_file(const std::string& path);
   static Script from_bytes(const std::string& bytes);
 
   bool is_module() const { return module_ != nullptr; }
-  // As it was given: for the other end's from_text() or from_bytes().
+  // The original text or bytes, for from_text() or from_bytes() in another process.
   const std::string& content() const { return content_; }
 
  private:
@@ -45,17 +46,17 @@ class Script {
   Script() = default;
 
   std::string content_;
-  std::shared_ptr<torch::jit::CompilationUnit> functions_;  // one of the two
+  std::shared_ptr<torch::jit::CompilationUnit> functions_;  // one of the two is set
   std::shared_ptr<torch::jit::Module> module_;
 };
 
-// The module that a script brings along.
+// A model from a script that is a module.
 Trainable script_model(const Script& script);
-// A module for its parameters alone: what is computed from them says the script, which is functions.
+// A model with the parameters of `module`, computed by a script that consists of functions.
 Trainable script_model(const std::shared_ptr<torch::nn::Module>& module, const Script& script);
 
-// The names, types and shapes of what a module has, from which another process can make one that is the same
-// but for the values.
+// The names, types and shapes of a module's parameters and buffers, from which another process can create the
+// same module with other values.
 Json outline_of(const torch::nn::Module& module);
 std::shared_ptr<torch::nn::Module> module_of(const Json& outline);
 

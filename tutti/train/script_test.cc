@@ -62,7 +62,7 @@ std::string hash_in_cpp() {
       net(), [](Net& n, const Batch& b) { return torch::mse_loss(n.forward(b["x"]), b["y"]); }));
 }
 
-// As torch.jit.save writes it.
+// Returns a module as torch.jit.save would write it.
 torch::jit::Module scripted_module(const Net& like) {
   torch::jit::Module dense("Dense");
   dense.register_parameter("weight", like.dense->weight.detach().clone(), false);
@@ -119,7 +119,7 @@ TEST(Script, predicts_and_knows_training_from_evaluation) {
   EXPECT_TRUE(replica.predict(batch()).equal(like->dense->forward(batch()["x"]).detach()));
 }
 
-// Debian's Python has the PyTorch that belongs to Debian's LibTorch.
+// Debian's Python provides the PyTorch that matches Debian's LibTorch.
 TEST(Script, of_a_module_that_python_has_saved_has_the_bits_of_the_same_in_cpp) {
   const std::string python = "/usr/bin/python3";
   if (std::system((python + " -c 'import torch' 2>/dev/null").c_str()) != 0)

@@ -9,21 +9,22 @@
 
 namespace tutti {
 
-// A parameter server in a program of one's own. What the model is it hears from the chief.
+// A parameter server inside another program. It receives the model from the chief.
 //
 //   tutti::Server server(tutti::ClusterSpec::parse("ps|h:2222,worker|h:2223;h:2224"), "ps", 0);
 //   server.join();
 class Server {
  public:
-  // Listens from here on. InvalidArgument: the cluster has no such task, or it is none of a job of servers.
+  // Starts to listen. Throws InvalidArgument if the cluster has no such task, or if its job is not one of
+  // parameter servers.
   Server(const ClusterSpec& cluster, const std::string& job, int index, const Flags& flags = {});
   explicit Server(const Context& context);
 
-  // "grpc://host:port".
+  // Returns "grpc://host:port".
   std::string target() const { return server_.target(); }
-  // Until every worker has finished, or somebody has called `tutti stop`. A signal lets those finish that are
-  // connected, since they may want to save what there is, and is thrown as Interrupted then; a second one
-  // ends the process.
+  // Returns when every worker has finished, or after `tutti stop`. After a signal it waits until the
+  // connected tasks have finished, since they may want to save a checkpoint, and then throws Interrupted; a
+  // second signal ends the process.
   void join();
 
  private:
@@ -31,8 +32,8 @@ class Server {
   ps::Server server_;
 };
 
-// The life of a task that serves, until the job is done: of a parameter server in a job of these, else of a
-// passive worker (passive/serve.h).
+// Runs a serving task until the job is done: a parameter server if its job is one of servers, else a passive
+// worker (passive/serve.h).
 void serve(const Context& context);
 
 }  // namespace tutti

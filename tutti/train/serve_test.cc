@@ -33,7 +33,7 @@ TEST(Server, listens_from_the_start_and_joins_until_it_is_stopped) {
 
 TEST(Server, is_one_of_the_servers_of_the_cluster) {
   const auto cluster = ClusterSpec::parse("ps|127.0.0.1:1,worker|127.0.0.1:2");
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("worker/0 is no parameter server"),
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("worker/0 is not a parameter server"),
                [&] { Server(cluster, "worker", 0, quiet()); });
   expect_error(ErrorKind::InvalidArgument, HasSubstr("1"), [&] { Server(cluster, "ps", 1, quiet()); });
   expect_error(ErrorKind::InvalidArgument, HasSubstr("pss"), [&] { Server(cluster, "pss", 0, quiet()); });

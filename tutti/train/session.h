@@ -3,6 +3,10 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
 
 #include "tutti/base/interrupted.h"
 #include "tutti/base/json.h"
@@ -15,67 +19,105 @@
 
 namespace tutti {
 
-// Where a run stands, beyond its parameters: what has to be known to go on exactly.
-struct Progress {
-  int64_t step = 0;       // steps done
-  int64_t fit = 0;        // which call of fit() they belong to, from 0
-  int64_t fit_begin = 0;  // the step at which it began
-  int64_t examples = 0;
-  int64_t restarts = 0;  // how often the run was resumed
+// A net of a run with its optimiser. If a run has several, each has a name.
+struct SessionPart {
+  std::string name;
+  Parameters& parameters;
+  Optimizer& optimizer;
 };
 
-// As it is told to other tasks. What is missing is 0.
+struct SessionOptions {
+  // The number of lanes; 0: as --lanes says, else as in the checkpoint, else one per worker.
+  int64_t lanes = 0;
+  // The name of the folder in --logdir; "": the log directory itself.
+  std::string name = {};
+};
+
+// The state of a run beyond its parameters, as far as it is needed to resume exactly.
+struct Progress {
+  int64_t step = 0;       // steps done
+  int64_t fit = 0;        // the index of the current call of fit(), from 0
+  int64_t fit_begin = 0;  // the step at which it began
+  int64_t examples = 0;
+  int64_t restarts = 0;  // the number of times that the run was resumed
+  // A hook has ended the fit before its last step; the fit is complete.
+  bool stopped = false;
+  // A hook has asked to end the fit; the fit ends with the next step.
+  std::optional<std::string> stop_reason = {};
+  // For each feed that was trained on, in the order of their first use: the steps that the fits before this
+  // one have made on it.
+  std::vector<int64_t> feeds = {};
+};
+
+// Convert to and from the form that other tasks and checkpoints receive. Missing numbers are 0.
 Json to_json(const Progress& progress);
 Progress progress_of(const Json& json);
 
-// What a run leaves behind and finds again: checkpoints and event files in the log directory. Decides between
-// a fresh start and a resumed one as --resume says. Only the chief writes; without a log directory nothing is
-// written at all, but for the report.
+// The checkpoints and event files of a run in the log directory. Decides, as --resume says, whether the run
+// starts anew or resumes. Only the chief writes. Without a log directory nothing is written except the
+// report.
 class Session {
  public:
-  // With so many lanes; 0: as many as the flags say, else the checkpoint, else one a worker. All references
-  // outlive the session.
-  Session(const Context& context, Parameters& parameters, Optimizer& optimizer, int64_t lanes = 0);
+  // All references must outlive the session.
+  Session(const Context& context, std::vector<SessionPart> parts, const SessionOptions& options = {});
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  // `optimizer` is the whole state.
-  void save(const Progress& progress, const Optimizer::State& optimizer);
+  // Reserves the folder before training: throws if another training of the program has it.
+  void claim() { folder_.claim(); }
+  // Locks the folder before training, on the chief, against other jobs.
+  void lock() { folder_.lock(); }
+  // Sets the facts that a run must share with its checkpoints to resume. Called on the chief before start().
+  void describe(RunFacts facts) { facts_ = std::move(facts); }
+  // Describes the data of the current fit by name, on the chief. Throws InvalidArgument if the fit was
+  // resumed and was trained on other data before.
+  void describe_data(const Json& data, const Progress& progress);
+
+  // Saves a checkpoint; `optimizers` has the whole state of each part's optimiser.
+  void save(const Progress& progress, const std::vector<Optimizer::State>& optimizers);
   store::EventWriter* events() { return events_.get(); }
 
-  // Where the run goes on.
+  // The state with which the run starts or resumes.
   struct Start {
     Progress progress;
-    Optimizer::State optimizer;
+    std::vector<Optimizer::State> optimizers = {{}};  // one per part
   };
-  // The chief alone: restores the parameters of the newest whole checkpoint, if there is one and --resume
-  // wants it.
+  // Called on the chief only. Restores the parameters of the newest intact checkpoint, if there is one and
+  // --resume asks for it.
   Start start();
-  // The chief, where the run goes on by itself: it has only been away.
+  // Called on a restarted chief if the run has continued without it.
   void go_on(int64_t step) {
     open_events(step);
     went_on_ = true;
   }
   bool went_on() const { return went_on_; }
-  // Those that are told: with what the chief has found.
+  // Called on the other tasks, with the number of lanes that the chief has found.
   void follow(int64_t lanes) { lanes_ = lanes; }
 
-  // Fixed for the whole run. After start().
+  // The number of lanes, which is fixed for the whole run. Valid after start().
   int64_t lanes() const { return lanes_; }
 
-  // What there is to say of the run as a whole; and --report, of the chief.
+  // fill() sets the report's values of the whole run; write() writes the file of --report, on the chief.
   void fill(store::Report& report, const Progress& progress) const;
   void write(const store::Report& report) const;
 
  private:
   Start resume(const RunFolder::Found& found);
+  void take_weights(const RunFolder::Found& found);
+  static store::Checkpoint checkpoint_of(const SessionPart& part, const RunFolder::Found& found);
+  void warn_of_other_options(const SessionPart& part, const store::Checkpoint& saved,
+                             const std::string& where) const;
+  std::string weights_sha256() const;
   void open_events(const std::optional<int64_t>& resumed_after);
 
   const Context& context_;
-  Parameters& parameters_;
-  Optimizer& optimizer_;
+  const std::vector<SessionPart> parts_;
   RunFolder folder_;
+  RunFacts facts_;
+  Json data_;          // of the current fit
+  Json resumed_data_;  // of the resumed fit, until it has been compared
+  int64_t resumed_fit_ = -1;
   std::unique_ptr<store::EventWriter> events_;
   bool lanes_are_given_;
   int64_t lanes_;

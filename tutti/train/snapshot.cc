@@ -14,12 +14,12 @@
 namespace tutti {
 namespace {
 
-using Tensors = std::map<std::string, torch::Tensor>;
+using TensorsByName = std::map<std::string, torch::Tensor>;
 
 constexpr size_t kDifferencesShown = 12;
 
-Tensors by_name(const std::vector<store::NamedTensor>& tensors) {
-  Tensors map;
+TensorsByName by_name(const std::vector<store::NamedTensor>& tensors) {
+  TensorsByName map;
   for (const auto& [name, tensor] : tensors) map.emplace(name, tensor);
   return map;
 }
@@ -32,8 +32,8 @@ std::vector<const Parameters::View*> all_views(const Parameters& parameters) {
   return views;
 }
 
-// One line a difference: "- conv1.weight float32[32,1,5,5]" only in the checkpoint, "+" only in the model.
-std::vector<std::string> differences(const Parameters& parameters, Tensors saved) {
+// One line per difference: "- conv1.weight float32[32,1,5,5]" only in the checkpoint, "+" only in the model.
+std::vector<std::string> differences(const Parameters& parameters, TensorsByName saved) {
   std::vector<std::string> lines;
   for (const auto* view : all_views(parameters)) {
     const auto found = saved.find(view->name);
@@ -51,16 +51,15 @@ std::vector<std::string> differences(const Parameters& parameters, Tensors saved
   return lines;
 }
 
-void require_same_model(const Parameters& parameters, const Tensors& saved, const std::string& where) {
+void require_same_model(const Parameters& parameters, const TensorsByName& saved, const std::string& where) {
   std::vector<std::string> lines = differences(parameters, saved);
   if (lines.empty()) return;
   const size_t more = lines.size() > kDifferencesShown ? lines.size() - kDifferencesShown : 0;
   lines.resize(lines.size() - more);
   if (more > 0) lines.push_back(fmt::format("and {} more", more));
   fail(ErrorKind::InvalidArgument,
-       "{} is of another model (- only in the checkpoint, + only in the model, ! differs):\n  {}\nTo start "
-       "anew, give "
-       "another --logdir or --resume never",
+       "{} belongs to another model (- only in the checkpoint, + only in the model, ! differs):\n  {}\nTo "
+       "start from scratch, give another --logdir or --resume never",
        where, fmt::join(lines, "\n  "));
 }
 
@@ -75,8 +74,8 @@ void require_same_optimizer(const Optimizer& optimizer, const store::Checkpoint&
        where, saved, optimizer.name());
 }
 
-// The optimiser's vectors put together again from their pieces by name.
-std::vector<Optimizer::Slot> slots_of(const Parameters& parameters, const Tensors& saved) {
+// Assembles the optimiser's vectors from their named pieces.
+std::vector<Optimizer::Slot> slots_of(const Parameters& parameters, const TensorsByName& saved) {
   std::vector<Optimizer::Slot> slots;
   const auto slot_at = [&](const std::string& name, size_t block) -> Optimizer::Slot& {
     for (auto& slot : slots) {
@@ -90,10 +89,23 @@ std::vector<Optimizer::Slot> slots_of(const Parameters& parameters, const Tensor
     const std::string parameter = full_name.substr(slash + 1);
     for (const auto& view : parameters.trained()) {
       if (slash == std::string::npos || view.name != parameter) continue;
-      parameters.view_of(view, slot_at(full_name.substr(0, slash), view.block).vector).copy_(tensor);
+      torch::Tensor slot = parameters.view_of(view, slot_at(full_name.substr(0, slash), view.block).vector);
+      if (tensor.sizes() != slot.sizes()) {
+        fail(ErrorKind::DataLoss, "the optimiser's {} has the shape [{}] in the checkpoint, expected [{}]",
+             full_name, fmt::join(tensor.sizes(), ", "), fmt::join(slot.sizes(), ", "));
+      }
+      slot.copy_(tensor);
     }
   }
   return slots;
+}
+
+void copy_weights(const Parameters& parameters, const TensorsByName& weights) {
+  const torch::NoGradGuard no_grad;
+  for (const auto* view : all_views(parameters)) {
+    torch::Tensor tensor = view->tensor.detach();
+    tensor.copy_(weights.at(view->name));
+  }
 }
 
 }  // namespace
@@ -117,17 +129,55 @@ store::Checkpoint snapshot(const Parameters& parameters, const OptimizerOptions&
 
 Optimizer::State restore(Parameters& parameters, const Optimizer& optimizer,
                          const store::Checkpoint& checkpoint, const std::string& where) {
-  const Tensors weights = by_name(checkpoint.weights);
+  const TensorsByName weights = by_name(checkpoint.weights);
   require_same_model(parameters, weights, where);
   require_same_optimizer(optimizer, checkpoint, where);
   const torch::NoGradGuard no_grad;
   Optimizer::State state{.steps = checkpoint.state.at("optimizer").value("steps", int64_t{0}),
                          .slots = slots_of(parameters, by_name(checkpoint.optimizer))};
-  for (const auto* view : all_views(parameters)) {
-    torch::Tensor tensor = view->tensor.detach();
-    tensor.copy_(weights.at(view->name));
-  }
+  copy_weights(parameters, weights);
   return state;
+}
+
+void restore_weights(Parameters& parameters, const store::Checkpoint& checkpoint, const std::string& where) {
+  const TensorsByName weights = by_name(checkpoint.weights);
+  require_same_model(parameters, weights, where);
+  copy_weights(parameters, weights);
+}
+
+void add_part(store::Checkpoint& whole, const std::string& name, store::Checkpoint part) {
+  for (auto& [tensor_name, tensor] : part.weights)
+    whole.weights.push_back({name + "." + tensor_name, tensor});
+  for (auto& [tensor_name, tensor] : part.optimizer) {
+    const size_t parameter = tensor_name.find('/') + 1;
+    whole.optimizer.push_back(
+        {tensor_name.substr(0, parameter) + name + "." + tensor_name.substr(parameter), tensor});
+  }
+  whole.state["parts"][name] = std::move(part.state);
+}
+
+store::Checkpoint part_of(const store::Checkpoint& whole, const std::string& name, const std::string& where) {
+  const nlohmann::json parts = whole.state.value("parts", nlohmann::json::object());
+  if (!parts.contains(name)) {
+    fail(ErrorKind::InvalidArgument,
+         "{} holds no net '{}': it was saved by a run with other nets. To start anew, give another --logdir "
+         "or --resume never",
+         where, name);
+  }
+  store::Checkpoint part;
+  part.step = whole.step;
+  part.state = parts.at(name);
+  const std::string prefix = name + ".";
+  for (const auto& [tensor_name, tensor] : whole.weights) {
+    if (tensor_name.starts_with(prefix)) part.weights.push_back({tensor_name.substr(prefix.size()), tensor});
+  }
+  for (const auto& [tensor_name, tensor] : whole.optimizer) {
+    const size_t parameter = tensor_name.find('/') + 1;
+    if (!tensor_name.substr(parameter).starts_with(prefix)) continue;
+    part.optimizer.push_back(
+        {tensor_name.substr(0, parameter) + tensor_name.substr(parameter + prefix.size()), tensor});
+  }
+  return part;
 }
 
 }  // namespace tutti

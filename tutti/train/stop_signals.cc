@@ -1,21 +1,33 @@
 #include "tutti/train/stop_signals.h"
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 
 namespace tutti {
 namespace {
 
-// A signal handler can reach nothing but what is static: the one place in Tutti where something has to be.
+using Clock = std::chrono::steady_clock;
+
+// A signal handler can only reach static variables. This is the only place in Tutti that needs them.
 std::atomic<int> received_signal{0};
 static_assert(std::atomic<int>::is_always_lock_free);
 
-void note(int number) { received_signal.store(number); }
+std::atomic<Clock::rep> received_at{0};  // since the epoch of the clock
+static_assert(std::atomic<Clock::rep>::is_always_lock_free);
+
+constexpr std::chrono::seconds kWithSignal{10};
+
+void note(int number) {
+  received_at.store(Clock::now().time_since_epoch().count());  // clock_gettime, which a handler may call
+  received_signal.store(number);
+}
 
 struct sigaction install(int number) {
   struct sigaction action {};
   struct sigaction old {};
   action.sa_handler = note;
-  // The second signal finds the default action: whoever insists is obeyed. System calls under way go on.
+  // A second signal gets the default action, so it ends the process. Interrupted system calls are restarted.
   action.sa_flags = SA_RESETHAND | SA_RESTART;
   sigemptyset(&action.sa_mask);
   sigaction(number, &action, &old);
@@ -34,9 +46,17 @@ StopSignals::~StopSignals() {
   sigaction(SIGINT, &old_int_, nullptr);
 }
 
-std::optional<int> StopSignals::received() const {
+std::optional<int> StopSignals::received() const { return not_acted_on(); }
+
+std::optional<int> StopSignals::not_acted_on() {
   const int number = received_signal.load();
   return number == 0 ? std::nullopt : std::optional(number);
+}
+
+bool StopSignals::is_overdue(Clock::time_point waiting_since) {
+  if (received_signal.load() == 0) return false;
+  const Clock::time_point came{Clock::duration(received_at.load())};
+  return Clock::now() >= std::max(came, waiting_since) + kWithSignal;
 }
 
 void StopSignals::forget() const { received_signal.store(0); }

@@ -1,13 +1,14 @@
 #pragma once
 
+#include <chrono>
 #include <optional>
 #include <signal.h>
 
 namespace tutti {
 
-// While it lives, SIGTERM and SIGINT no longer end the process but are noted here, so that the step under way
-// can be finished and a checkpoint written. A second one ends the process as usual. One that nobody has acted
-// on is there for the next of these objects, too. One at a time in a process.
+// While an object exists, SIGTERM and SIGINT no longer end the process but are recorded, so that the current
+// step can be finished and a checkpoint written. A second signal ends the process as usual. A signal that was
+// not acted on is also seen by the next object. Only one object may exist in a process at a time.
 class StopSignals {
  public:
   StopSignals();
@@ -15,10 +16,17 @@ class StopSignals {
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
 
-  // The signal that came, if one did.
+  // Returns the signal that was received; nullopt if there was none.
   std::optional<int> received() const;
-  // It was acted on.
+  // Clears the signal, after it was acted on.
   void forget() const;
+
+  // Returns a signal that arrived while an object existed and was not acted on; nullopt if there is none.
+  static std::optional<int> not_acted_on();
+
+  // Returns true if this task, which has been waiting since `waiting_since`, should stop waiting: a signal
+  // that was not acted on has been pending for ten seconds of the wait.
+  static bool is_overdue(std::chrono::steady_clock::time_point waiting_since);
 
  private:
   struct sigaction old_term_ {};

@@ -5,15 +5,14 @@
 #include "tutti/train/hook.h"
 #include "tutti/train/stop_signals.h"
 
-// How a training ends before its last step.
+// Functions that end a training before its last step.
 namespace tutti {
 
-// What this worker asks of all (Wishes::stop): 0 to go on, else to stop, by a hook or, which is more, by a
-// signal.
-int64_t wish_to_stop(const Training& training, const StopSignals& signals);
+// Returns this worker's requests to end the training: those of its hooks and of a signal.
+Wishes wish_to_stop(const Training& training, const StopSignals& signals);
 
-// It has come to its end, since all have agreed on this: says so, if it was a hook's wish; if a signal's,
-// throws Interrupted.
-void end_as_wished(const Training& training, int64_t wish, const StopSignals& signals);
+// Called when the training has ended because of these requests of all workers. Logs the reason of a hook; if
+// there was a signal, throws Interrupted.
+void end_as_wished(const Training& training, const Wishes& wishes, const StopSignals& signals);
 
 }  // namespace tutti

@@ -31,7 +31,7 @@ data::BatchQueue queue_of_step(const data::Feed& feed, int64_t lanes, int64_t st
 
 void ignore(int64_t, const Batch&, const LossOutput&) {}
 
-// A step as the design's section 3 says it, without any of our classes for lanes and trees.
+// A step as section 3 of the design describes it, written without our classes for lanes and trees.
 void reference_step(TestNet& net, const std::vector<Batch>& lanes, int64_t step,
                     torch::optim::Optimizer& optimizer) {
   std::vector<torch::Tensor> state_before;
@@ -52,7 +52,7 @@ void reference_step(TestNet& net, const std::vector<Batch>& lanes, int64_t step,
     for (const auto& buffer : net.buffers()) buffers.back().push_back(buffer.to(torch::kDouble, false, true));
     examples += static_cast<double>(lanes[lane].size());
   }
-  // Neighbours are added, then neighbours of neighbours; an odd one waits.
+  // Adds neighbours, then neighbours of these sums, and so on; an odd one is carried to the next level.
   const auto tree = [](std::vector<std::vector<torch::Tensor>> level) {
     while (level.size() > 1) {
       std::vector<std::vector<torch::Tensor>> above;
@@ -132,7 +132,7 @@ TEST(Synchronous, one_lane_is_an_ordinary_training_loop) {
   }
 }
 
-// 5 examples in lanes of 2: the last lane of the last step has one, the others none.
+// 5 examples in lanes of 2: the third lane has one example, the fourth none.
 TEST(Synchronous, lanes_without_examples_count_for_nothing) {
   const data::Feed feed = test_feed(5);
   Replica replica(make_trainable(test_net(), test_loss), torch::optim::AdamOptions(1e-2), {});
@@ -164,7 +164,7 @@ TEST(Synchronous, a_step_that_fails_in_an_observer_leaves_the_parameters_alone) 
   }
 }
 
-// The buffers that a lane had changed are again those of before the step.
+// The buffers that a failed lane has changed are restored to their values before the step.
 TEST(Synchronous, a_step_that_failed_is_made_again_with_the_same_bits) {
   constexpr int64_t kLanes = 3;
   constexpr int64_t kSteps = 4;
@@ -194,8 +194,8 @@ TEST(Synchronous, a_step_that_failed_is_made_again_with_the_same_bits) {
   }
 }
 
-// Ten steps of eight lanes by the ranks of `backend`; the hash of what each ends with. Some lanes have no
-// data.
+// Makes ten steps of eight lanes on the ranks of `backend`, and returns the hash of each rank's result. Some
+// lanes have no data.
 std::vector<std::string> hashes_after_steps(const std::string& backend, int world, int64_t examples,
                                             double clip_norm = 0) {
   constexpr int64_t kLanes = 8;
@@ -215,8 +215,9 @@ std::vector<std::string> hashes_after_steps(const std::string& backend, int worl
         feed, sampler,
         {.end_step = kSteps, .first_lane = strategy.lanes().begin, .end_lane = strategy.lanes().end});
     for (int64_t step = 0; step < kSteps; ++step) {
-      const StepResult result = strategy.step(step, {.stop = comm.rank() == 0 ? step : 0}, queue, ignore);
-      EXPECT_EQ(result.wishes.stop, step);
+      const StepResult result =
+          strategy.step(step, {.signal = comm.rank() == 0 ? static_cast<int>(step) : 0}, queue, ignore);
+      EXPECT_EQ(result.wishes.signal, step);
     }
     hashes[me] = replica.parameters().sha256();
     for (const auto& view : replica.parameters().buffers())
@@ -227,7 +228,7 @@ std::vector<std::string> hashes_after_steps(const std::string& backend, int worl
 
 class SynchronousOver : public ::testing::TestWithParam<std::string> {};
 
-// A whole epoch of 100 examples is 4 steps of 24 and one of 4; of 7 examples every step is short.
+// An epoch of 100 examples has 4 steps of 24 and one of 4; with 7 examples every step is short.
 TEST_P(SynchronousOver, gives_the_same_bits_at_every_world) {
   for (const int64_t examples : {100, 7}) {
     const std::string expected = hashes_after_steps("inproc", 1, examples)[0];
@@ -272,7 +273,8 @@ TEST(Replica, a_loss_that_is_no_number_is_found_before_anything_is_sent) {
     try {
       replica.run_lane(7, 2, Batch(tensors), 1, [&](const torch::Tensor&) { sent = true; });
     } catch (const Error& error) {
-      EXPECT_THAT(error.what(), HasSubstr("step 7, lane 2; the first that went bad is 'image' of the batch"));
+      EXPECT_THAT(error.what(),
+                  HasSubstr("step 7, lane 2; the first tensor that is not finite is 'image' of the batch"));
     }
     return sent;
   };

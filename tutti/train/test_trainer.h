@@ -14,7 +14,7 @@ namespace tutti {
 
 inline const OptimizerOptions kAdam = torch::optim::AdamOptions(1e-2);
 
-// Calls what it was given after every step.
+// Calls a function after every step.
 class AfterStep final : public Hook {
  public:
   explicit AfterStep(std::function<void(Training&)> body) : body_(std::move(body)) {}
@@ -24,7 +24,7 @@ class AfterStep final : public Hook {
   std::function<void(Training&)> body_;
 };
 
-// Trains to `steps`, or dies in an exception after `crash_after` steps; returns the hash of the weights.
+// Trains to `steps`, or ends with an exception after `crash_after` steps; returns the hash of the weights.
 inline std::string train(Flags flags, int64_t steps, std::optional<int64_t> crash_after = {}) {
   flags.steps = steps;
   const Context context = test_context(flags);

@@ -12,8 +12,8 @@
 
 namespace tutti {
 
-// What the tests of this room train: a small network with everything that makes it hard to get the same bits
-// twice.
+// The model of the tests in this folder: a small network with everything that makes it hard to get the same
+// bits twice.
 struct TestNet : torch::nn::Module {
   torch::Tensor forward(torch::Tensor x) {
     x = torch::relu(norm(conv(x)));
@@ -34,7 +34,7 @@ inline LossOutput test_loss(TestNet& net, const Batch& batch) {
   return {torch::cross_entropy_loss(prediction, batch["label"]), prediction};
 }
 
-// Four classes of 6 x 6 images that can be told apart: a bright quadrant each, and noise.
+// Four classes of 6 x 6 images that can be told apart: each has a bright quadrant, with noise.
 inline data::Feed test_feed(int64_t examples = 100) {
   torch::manual_seed(77);
   const torch::Tensor label = torch::arange(examples) % 4;

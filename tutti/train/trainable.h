@@ -13,8 +13,8 @@
 
 namespace tutti {
 
-// What a loss function returns: the mean over the batch's examples, and the predictions if it likes, so that
-// metrics of the training batches cost nothing. A tensor alone will do.
+// The result of a loss function: the mean over the batch's examples, and optionally the predictions, so that
+// metrics of the training batches cost nothing extra. Can be constructed from the loss alone.
 struct LossOutput {
   LossOutput(torch::Tensor mean_loss) : loss(std::move(mean_loss)) {}  // NOLINT(google-explicit-constructor)
   LossOutput(torch::Tensor mean_loss, torch::Tensor predictions)
@@ -26,12 +26,12 @@ struct LossOutput {
 
 class Script;
 
-// A module together with what is computed from it: all that training needs to know of a program's model.
+// A module together with its loss and prediction functions: everything that training needs of a model.
 struct Trainable {
   std::shared_ptr<torch::nn::Module> module;
   std::function<LossOutput(const Batch&)> loss;
-  std::function<torch::Tensor(const Batch&)> predict;  // empty where nobody said how
-  // The same as a program that can be sent to where the model is not known (script.h); may be null.
+  std::function<torch::Tensor(const Batch&)> predict;  // may be empty
+  // The same model as a program that can be sent to processes that do not have it (script.h); may be null.
   std::shared_ptr<const Script> script;
 };
 
@@ -44,7 +44,7 @@ concept HasForward = requires(Net& net, const torch::Tensor& x) {
 
 }  // namespace internal
 
-// Net::forward(Tensor), where there is one, gives predictions from the first tensor of a batch.
+// If Net has a forward(Tensor), it computes predictions from the first tensor of a batch.
 template <class Net, class Loss>
 Trainable make_trainable(std::shared_ptr<Net> net, Loss loss) {
   Trainable model;

@@ -17,10 +17,12 @@
 #include "tutti/params/lanes.h"
 #include "tutti/store/report.h"
 #include "tutti/train/device_clock.h"
+#include "tutti/train/feeds_seen.h"
 #include "tutti/train/hook.h"
 #include "tutti/train/replica.h"
 #include "tutti/train/schedule.h"
 #include "tutti/train/session.h"
+#include "tutti/train/stop_signals.h"
 #include "tutti/train/strategy.h"
 #include "tutti/train/team.h"
 #include "tutti/train/trainable.h"
@@ -29,26 +31,36 @@ namespace tutti {
 
 struct TrainerOptions {
   Schedule learning_rate = {};  // empty: the optimiser's own rate, constant
-  double clip_norm = 0;         // the largest norm of the mean gradient of a step; 0: any
-  // Empty: connected as the flags and the launcher say.
+  double clip_norm = 0;         // the maximum norm of the mean gradient; 0: no limit
+  // Empty: connected as the flags and the launcher say. A communicator of only some of the workers cannot be
+  // used together with --logdir.
   std::shared_ptr<comm::Communicator> communicator = {};
+  // The folder in --logdir for checkpoints and event files; "": the log directory itself. If a program has
+  // several trainers, each needs a name of its own.
+  std::string name = {};
 };
 
 struct FitOptions {
-  int64_t steps = 0;   // 0: as --steps and --epochs say
-  int64_t epochs = 0;  // of this feed
+  int64_t steps = 0;   // the length of this fit; 0: as --steps and --epochs say
+  int64_t epochs = 0;  // the length of this fit in epochs of this feed; 0: as above
+  // If true, begins with the first step of the feed's first epoch instead of where the last fit on this feed
+  // ended.
+  bool from_start = false;
 };
 
 struct EvaluateOptions {
   int64_t batch = 500;
+  // If true, this worker evaluates the whole feed by itself, and the others do not call the method. Possible
+  // after the first fit(), or if there is only one worker.
+  bool here = false;
 };
 
-// Trains one model as the flags say: strategy, lanes, precision, how far, checkpoints, report. Created once a
-// program; fit() may be called several times, with several feeds, one after the other. Not thread-safe.
+// Trains one model as the flags say: strategy, lanes, precision, number of steps, checkpoints, report.
+// Created once per program; fit() may be called several times, also with different feeds. Not thread-safe.
 class Trainer {
  public:
-  // `loss(net, batch)` returns the mean loss over the batch, or {loss, predictions}. The optimiser is named
-  // by its options:
+  // `loss(net, batch)` returns the mean loss over the batch, or {loss, predictions}. The type of the options
+  // selects the optimiser:
   //   Trainer trainer(ctx, net, torch::optim::AdamOptions(1e-4), [](Net& net, const Batch& b) { return ...;
   //   });
   template <class Net, class Loss>
@@ -61,49 +73,65 @@ class Trainer {
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
-  // Called after those that the flags ask for. Keeps it.
+  // Adds a hook. It is called after those of the flags, but before a checkpoint is saved, so that the
+  // checkpoint includes its changes.
   void add_hook(std::unique_ptr<Hook> hook);
 
-  // Trains up to the step that options or flags say; feeds and options are the same on all workers. A run
-  // that is resumed goes on with the example after the last one that is in its weights; a fit() that was
-  // finished before returns at once. After SIGTERM or SIGINT it finishes the step, saves a checkpoint and
-  // throws Interrupted; what comes too late for that, when the last step is made, ends the next fit().
+  // Trains for the number of steps given by the options or flags. Feed and options have to be the same on all
+  // workers. Another fit() on the same feed continues where the previous one on it ended, so several short
+  // fits see the same data as a long one. Two feeds are the same if they have the same source, size, order
+  // and partition; a source that replaces one that has been destroyed counts as the same source.
+  //
+  // A resumed run continues with the first example that its weights have not seen. A fit() that was completed
+  // before, by its last step or by a hook's stop_reason, returns at once. After SIGTERM or SIGINT it
+  // completes the step, saves a checkpoint and throws Interrupted; a signal that arrives during the last step
+  // ends the next fit().
   void fit(const data::Feed& feed, const FitOptions& options = {});
 
-  // The metrics' values over the whole feed, in evaluation mode, by name; they also go into report and event
-  // file.
+  // Computes the metrics over the whole feed, in evaluation mode, and returns their values by name. Also
+  // writes them to the report and the event file. Every worker has to call it and gets the same values,
+  // unless EvaluateOptions::here is set.
   std::map<std::string, double> evaluate(const data::Feed& feed, const metrics::List& list,
                                          const EvaluateOptions& options = {});
-  // The same, of which nothing is told to anybody else.
+  // Like evaluate(), but writes nothing to the report or the event file. A hook may call it between two
+  // steps: on every worker after the same step or, with `here`, on a single worker.
   std::map<std::string, double> measure(const data::Feed& feed, const metrics::List& list,
                                         const EvaluateOptions& options = {});
-  // The predictions for all examples of the feed, one row each, in its order. One worker may call it alone.
+  // Returns the predictions for all examples of the feed, one row each, in its order. Can be called by a
+  // single worker.
   //
-  // Where evaluate() or predict() comes before the first fit(), it starts the run: the weights are those of
-  // the newest checkpoint, as --resume says. Then every worker has to call it.
+  // If evaluate() or predict() is called before the first fit(), it starts the run: the weights are those of
+  // the newest checkpoint, as --resume says. In that case every worker has to call it.
   torch::Tensor predict(const data::Feed& feed, const EvaluateOptions& options = {});
 
   Parameters& parameters() { return replica_.parameters(); }
   Optimizer& optimizer() { return replica_.optimizer(); }
-  // Steps done.
+  // The number of steps done.
   int64_t step() const { return progress_.step; }
   const store::Report& report() const { return report_; }
-  // Writes it once more, where another trainer has written its own meanwhile.
+  // Writes the report again, for example after another trainer has written its own.
   void write_report() const { session_.write(report_); }
 
  private:
   void start_once();
   void start();
   FitOptions how_far(const FitOptions& options) const;
+  void begin_fit(int64_t fit, size_t feed, const FitOptions& options);
+  void follow_feed(size_t feed);
+  int64_t feed_begin() const;
   std::vector<std::string> plan_of_fit(const data::Feed& feed, const FitOptions& options) const;
+  void describe_data(const data::Feed& feed);
+  RunFacts facts() const;
   int64_t end_step(const data::Sampler& sampler, const FitOptions& options) const;
   Training make_training(int64_t end_step);
   std::chrono::milliseconds feed_timeout() const;
-  void save();
+  void save(const Training& training);
   [[noreturn]] void fail_too_few(const data::Sampler& sampler) const;
   void require_data_in_every_lane(const Training& training, const data::Sampler& sampler) const;
   void run_steps(Training& training, const data::Feed& feed, const data::Sampler& sampler);
-  void one_step(Training& training, data::BatchQueue& queue, int64_t stop);
+  void one_step(Training& training, data::BatchQueue& queue, const StopSignals& signals);
+  void remember_parameters();
+  void require_parameters_as_they_were(const char* since) const;
   void fill_report(double seconds, int64_t examples);
   std::vector<std::string> plan() const;
   void start_again(Training& training, const Error& error);
@@ -125,7 +153,12 @@ class Trainer {
   std::vector<std::unique_ptr<Hook>> hooks_;
   Progress progress_;
   int64_t next_fit_ = 0;
+  FeedsSeen feeds_;
+  size_t feed_ = 0;  // of the current fit
   StepResult last_step_;
+  bool has_own_hooks_ = false;
+  // The checksum of the parameters after the last step, if the team keeps them elsewhere.
+  std::optional<uint32_t> checksum_;
   DeviceClock device_clock_;
   store::Report report_;
 };

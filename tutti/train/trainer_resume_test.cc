@@ -6,6 +6,7 @@
 #include "tutti/base/test_errors.h"
 #include "tutti/base/test_folder.h"
 #include "tutti/store/checkpoint.h"
+#include "tutti/store/test_checkpoint.h"
 #include "tutti/train/test_trainer.h"
 
 namespace tutti {
@@ -73,6 +74,35 @@ TEST(TrainerResume, lanes_that_nobody_asked_for_are_those_of_the_run) {
   train(flags, 10);
   flags.lanes = 0;
   EXPECT_EQ(train(flags, 20), straight);
+}
+
+// Replaces every value of a checkpoint's state, in turn, by one of another type, with a correct checksum.
+TEST(TrainerResume, passes_over_a_checkpoint_whose_state_has_other_types) {
+  TestFolder folder;
+  Flags flags = test_flags();
+  const std::string straight = train(flags, 6);
+  flags.logdir = folder / "saved";
+  flags.checkpoint_every = "2";
+  train(flags, 4);
+  const auto whole = nlohmann::json::parse(read_file(flags.logdir + "/ckpt-4/manifest.json"));
+  std::vector<nlohmann::json::json_pointer> places = {nlohmann::json::json_pointer("/state")};
+  for (const auto& [key, value] : whole.at("state").items()) places.emplace_back("/state/" + key);
+  for (const char* key : {"name", "steps", "lr"}) places.emplace_back(std::string("/state/optimizer/") + key);
+  const auto values = nlohmann::json::parse(R"([null, true, 0.5, "x", [], {}])");
+  flags.logdir = folder / "run";
+  for (const auto& place : places) {
+    for (const auto& value : values) {
+      if (value.type() == whole.at(place).type()) continue;
+      nlohmann::json changed = whole;
+      changed[place] = value;
+      std::filesystem::remove_all(flags.logdir);
+      std::filesystem::copy(
+          folder / "saved", flags.logdir,
+          std::filesystem::copy_options::recursive | std::filesystem::copy_options::copy_symlinks);
+      store::write_any_manifest(flags.logdir + "/ckpt-4/manifest.json", changed);
+      EXPECT_EQ(train(flags, 6), straight) << place << " " << value;
+    }
+  }
 }
 
 struct OtherNet : torch::nn::Module {
@@ -158,7 +188,35 @@ TEST(TrainerResume, several_fits_follow_one_another_and_resume_in_the_right_one)
   }
 }
 
-// Spoils the weights in the middle of a step.
+TEST(TrainerResume, a_checkpoint_includes_what_hooks_have_done_after_its_step) {
+  const auto run = [](const std::string& logdir, int64_t crash_at) {
+    Flags flags = test_flags();
+    flags.logdir = logdir;
+    flags.checkpoint_every = "2";
+    flags.steps = 10;
+    const Context context = test_context(flags);
+    Trainer trainer(context, test_net(), kAdam, test_loss);
+    trainer.add_hook(std::make_unique<AfterStep>([&](Training& training) {
+      if (training.step == crash_at) throw std::runtime_error("crash");
+      const torch::NoGradGuard no_grad;
+      torch::Tensor(training.parameters.values()).mul_(0.9);
+    }));
+    try {
+      trainer.fit(test_feed().shuffle());
+    } catch (const std::runtime_error&) {
+      if (crash_at == 0) throw;
+    }
+    return trainer.parameters().sha256();
+  };
+  const std::string expected = run("", 0);
+  for (const int64_t crash_at : {4, 5, 10}) {
+    const TestFolder folder;
+    run(folder / "run", crash_at);
+    EXPECT_EQ(run(folder / "run", 0), expected) << crash_at;
+  }
+}
+
+// Sets a weight to NaN in the middle of a step.
 class Spoil final : public Hook {
  public:
   explicit Spoil(int64_t step) : step_(step) {}
@@ -183,7 +241,7 @@ TEST(TrainerResume, weights_that_are_no_numbers_do_not_become_the_newest_checkpo
     trainer.add_hook(std::make_unique<Spoil>(9));
     if (guard) {
       expect_error(ErrorKind::InvalidArgument,
-                   HasSubstr("weights are no longer finite after step 10: not saved"),
+                   HasSubstr("weights are no longer finite after step 10, and are not saved"),
                    [&] { trainer.fit(test_feed()); });
     } else {
       trainer.fit(test_feed());

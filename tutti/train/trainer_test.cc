@@ -50,8 +50,8 @@ TEST(Trainer, lanes_are_part_of_the_result) {
   EXPECT_NE(train(flags, 20), two);
 }
 
-// Through the middle of an epoch, with dropout, batch norm and lanes without examples in the last step of
-// each epoch.
+// Example 13, which is in the batch of step 3, has a NaN. In the second training a weight is NaN from the
+// beginning.
 TEST(Trainer, a_loss_that_is_no_number_names_what_went_bad_first) {
   Flags flags = test_flags();
   flags.steps = 10;
@@ -105,7 +105,7 @@ TEST(Trainer, a_signal_that_comes_with_the_last_step_ends_the_next_fit) {
   EXPECT_EQ(trainer.step(), 8);
 }
 
-// What the ranks of a world, as threads, have thrown.
+// Returns the errors that the ranks of a world, which are threads, have thrown.
 std::vector<std::string> errors_of_trainers(
     const std::string& backend,
     const std::function<void(int rank, const Context&, const TrainerOptions&)>& body) {
@@ -137,24 +137,29 @@ TEST(Trainer, workers_with_other_feeds_or_options_are_told_what_differs) {
           Trainer(context, nets[static_cast<size_t>(rank)], kAdam, test_loss, options)
               .fit(feeds[static_cast<size_t>(rank)]);
         });
-    EXPECT_THAT(of_feeds, testing::Each(HasSubstr("rank 0 has '100 examples to train on', rank 1 has '60")));
+    EXPECT_THAT(
+        of_feeds,
+        testing::Each(HasSubstr(
+            "rank 0 (worker/0) has 'data: examples 100', rank 1 (worker/1) has 'data: examples 60'")));
     const auto of_steps =
         errors_of_trainers(backend, [&](int rank, const Context& context, const TrainerOptions& options) {
           Trainer(context, nets[static_cast<size_t>(rank)], kAdam, test_loss, options)
               .fit(feeds[0], {.steps = 3 + rank});
         });
-    EXPECT_THAT(of_steps, testing::Each(HasSubstr("rank 0 has '3 steps, 0 epochs', rank 1 has '4 steps")));
+    EXPECT_THAT(of_steps,
+                testing::Each(HasSubstr("has '3 steps, 0 epochs', rank 1 (worker/1) has '4 steps")));
     const auto of_clipping =
         errors_of_trainers(backend, [&](int rank, const Context& context, const TrainerOptions& options) {
           TrainerOptions own = options;
           own.clip_norm = rank;
           Trainer(context, nets[static_cast<size_t>(rank)], kAdam, test_loss, own).fit(feeds[0]);
         });
-    EXPECT_THAT(of_clipping, testing::Each(HasSubstr("rank 0 has 'clip_norm 0', rank 1 has 'clip_norm 1'")));
+    EXPECT_THAT(of_clipping,
+                testing::Each(HasSubstr("has 'clip_norm 0', rank 1 (worker/1) has 'clip_norm 1'")));
   }
 }
 
-// Also where they share memory, in which two models would not have the same places.
+// This includes backends with shared memory, in which two models would not have the same layout.
 TEST(Trainer, workers_with_other_models_are_told_the_parameter) {
   for (const std::string backend : {"plain", "shm"}) {
     const std::vector<std::shared_ptr<torch::nn::SequentialImpl>> nets = {
@@ -171,7 +176,7 @@ TEST(Trainer, workers_with_other_models_are_told_the_parameter) {
               options)
               .fit(feed);
         });
-    EXPECT_THAT(errors, testing::Each(HasSubstr("rank 1 has '1.weight float32[4000,36]'")));
+    EXPECT_THAT(errors, testing::Each(HasSubstr("rank 1 (worker/1) has '1.weight float32[4000,36]'")));
   }
 }
 
@@ -218,7 +223,7 @@ TEST(Trainer, a_hook_can_end_the_training) {
     if (training.step == 7) training.stop_reason = "enough";
   }));
   trainer.fit(test_feed());
-  EXPECT_EQ(trainer.step(), 7);
+  EXPECT_EQ(trainer.step(), 8) << "the step after the one with which the hook has said so";
 }
 
 TEST(Trainer, follows_the_schedule) {
@@ -335,12 +340,12 @@ TEST(Trainer, writes_a_timeline_with_the_operators_of_the_steps_that_were_asked_
   EXPECT_EQ(trace.of(1, "backward").size(), 12U);
   EXPECT_EQ(trace.of(1, "update").size(), 6U);
   EXPECT_EQ(trace.of(1, "evaluate").size(), 1U);
-  EXPECT_EQ(trace.of(1, "read a batch").size(), 12U + 2U);  // a lane and step; a lane of the evaluation
+  EXPECT_EQ(trace.of(1, "read a batch").size(), 12U + 2U);  // per lane and step; per lane
   EXPECT_EQ(trace.of(1, "aten::convolution").size(), 4U);
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1);
 }
 
-// Reads nothing before it is let go.
+// Reads nothing until it is released.
 class StalledSource final : public data::Source {
  public:
   explicit StalledSource(std::shared_future<void> go) : go_(std::move(go)) {}

@@ -6,36 +6,36 @@
 #include "tutti/base/flags.h"
 #include "tutti/cluster/identity.h"
 
-// One function a launcher, in the order in which discover() asks them. Each returns nothing where its
-// launcher did not start this process, and throws InvalidArgument where it did, but what it says is
-// incomplete or contradicts itself.
+// One function per launcher, in the order in which discover() calls them. Each returns nullopt if its
+// launcher did not start this process, and throws InvalidArgument if it did, but its variables are incomplete
+// or contradictory.
 namespace tutti::discovery {
 
-// --cluster_spec, --job_name, --task_index. Job and index may be left out where there is only one.
+// --cluster_spec, --job_name and --task_index. Job and index may be omitted if there is only one.
 std::optional<Identity> from_flags(const Flags& flags);
 
-// TF_CONFIG: {"cluster": {"chief": [...], "worker": [...], "ps": [...]}, "task": {"type": "worker", "index":
-// 0}}. At most one chief, or master as it was called before. Also from orchestrators that know nothing of
+// TF_CONFIG: {"cluster": {"chief": [...], "worker": [...], "ps": [...]}, "task": {"type": "worker",
+// "index": 0}}. At most one chief, or master, which is its older name. Orchestrators set it without knowing
 // Tutti.
 std::optional<Identity> from_tf_config(const Environment& environment);
 
-// RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT: torchrun, and pods of PyTorch
-// operators (those leave out the local pair: one process a pod).
+// RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT: set by torchrun, and in pods of
+// PyTorch operators, which omit the local pair because each pod has one process.
 std::optional<Identity> from_torchrun(const Environment& environment);
 
 // OMPI_COMM_WORLD_*: Open MPI 4 and 5.
 std::optional<Identity> from_open_mpi(const Environment& environment);
 
-// PMI_RANK, PMI_SIZE: MPICH, Intel MPI and others of that family, also under `srun --mpi=pmi2`.
+// PMI_RANK, PMI_SIZE: MPICH, Intel MPI and relatives, also under `srun --mpi=pmi2`.
 std::optional<Identity> from_pmi(const Environment& environment);
 
-// PMIX_RANK, from a PMIx launcher that is not Open MPI's. The variables do not hold the size of the world (a
-// program asks the PMIx server for it), so this works under `srun --mpi=pmix`, where Slurm's variables do,
-// and is an error elsewhere.
+// PMIX_RANK, from a PMIx launcher other than Open MPI's. The variables do not contain the size of the world,
+// which a program would ask the PMIx server for. So this works under `srun --mpi=pmix`, where Slurm's
+// variables contain it, and is an error elsewhere.
 std::optional<Identity> from_pmix(const Environment& environment);
 
 // The variables of a step that srun started. The shell of salloc and the script of sbatch have some of them
-// as well, and are no tasks.
+// too, but are not tasks.
 std::optional<Identity> from_slurm(const Environment& environment);
 
 }  // namespace tutti::discovery

@@ -13,21 +13,21 @@ std::string chosen_job(const Flags& flags, const ClusterSpec& cluster) {
   if (!flags.job_name.empty()) return flags.job_name;
   if (cluster.jobs().size() == 1) return cluster.jobs().front();
   fail(ErrorKind::InvalidArgument,
-       "--cluster_spec names the jobs {}: say with --job_name which one this task is of",
+       "--cluster_spec names the jobs {}: select the job of this task with --job_name",
        fmt::join(cluster.jobs(), ", "));
 }
 
 int chosen_index(const Flags& flags, const ClusterSpec& cluster, const std::string& job) {
   if (flags.task_index) {
     if (*flags.task_index < 0 || *flags.task_index > INT_MAX) {
-      fail(ErrorKind::InvalidArgument, "--task_index {} is no index of a task", *flags.task_index);
+      fail(ErrorKind::InvalidArgument, "--task_index {} is not a task index", *flags.task_index);
     }
     return static_cast<int>(*flags.task_index);
   }
   if (job == "evaluator" && !cluster.has_job(job)) return 0;
   if (cluster.num_tasks(job) == 1) return cluster.task_indices(job).front();
   fail(ErrorKind::InvalidArgument,
-       "--cluster_spec gives the job '{}' {} tasks: say with --task_index which one this is", job,
+       "--cluster_spec gives the job '{}' {} tasks: select this task with --task_index", job,
        cluster.num_tasks(job));
 }
 
@@ -37,8 +37,7 @@ std::optional<Identity> from_flags(const Flags& flags) {
   if (flags.cluster_spec.empty()) {
     if (!flags.job_name.empty() || flags.task_index) {
       fail(ErrorKind::InvalidArgument,
-           "{} says which task of a cluster this is, but --cluster_spec, which says where they are, is not "
-           "given",
+           "{} selects a task of a cluster, but --cluster_spec, which describes the cluster, is not given",
            flags.job_name.empty() ? fmt::format("--task_index {}", *flags.task_index)
                                   : fmt::format("--job_name '{}'", flags.job_name));
     }
@@ -46,7 +45,7 @@ std::optional<Identity> from_flags(const Flags& flags) {
   }
   const ClusterSpec cluster = ClusterSpec::parse(flags.cluster_spec);
   if (cluster.empty()) {
-    fail(ErrorKind::InvalidArgument, "--cluster_spec '{}' names no task", flags.cluster_spec);
+    fail(ErrorKind::InvalidArgument, "--cluster_spec '{}' does not name any task", flags.cluster_spec);
   }
   const std::string job = chosen_job(flags, cluster);
   return identity_in(cluster, {.job = job, .index = chosen_index(flags, cluster, job)}, "flags");

@@ -62,7 +62,7 @@ TEST(FromFlags, refuses_what_contradicts_the_cluster) {
   expect_refused(HasSubstr("99999999999"), flags("worker|h:2", "worker", 99999999999));
   expect_refused(HasSubstr("-1"), flags("worker|h:2", "worker", -1));
   expect_refused(HasSubstr("'h'"), flags("worker|h", "worker", 0));
-  expect_refused(HasSubstr("names no task"), flags("{}", "worker", 0));
+  expect_refused(HasSubstr("does not name any task"), flags("{}", "worker", 0));
 }
 
 TEST(FromFlags, the_evaluator_need_not_be_in_the_cluster) {

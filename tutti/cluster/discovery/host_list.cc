@@ -18,7 +18,7 @@ constexpr size_t kMostHosts = 1'000'000;
   fail(ErrorKind::InvalidArgument, "host list '{}': '{}' {}", list, piece, why);
 }
 
-// Digits only, and few enough of them to count with.
+// Accepts only digits, and not more than fit into the number.
 std::optional<int64_t> parse_digits(std::string_view text) {
   constexpr size_t kMostDigits = 15;
   const bool digits =
@@ -26,14 +26,14 @@ std::optional<int64_t> parse_digits(std::string_view text) {
   return digits && text.size() <= kMostDigits ? parse_int(text) : std::nullopt;
 }
 
-// The commas outside brackets part the names.
+// Splits at the commas outside brackets.
 std::vector<std::string> split_names(std::string_view list) {
   std::vector<std::string> names(1);
   int depth = 0;
   for (const char c : list) {
     if (c == '[') ++depth;
     if (c == ']') --depth;
-    if (depth < 0 || depth > 1) bad(list, std::string(1, c), "stands where no bracket can");
+    if (depth < 0 || depth > 1) bad(list, std::string(1, c), "is at a position where no bracket is allowed");
     if (c == ',' && depth == 0) {
       names.emplace_back();
     } else {
@@ -44,23 +44,24 @@ std::vector<std::string> split_names(std::string_view list) {
   return names;
 }
 
-// "01-03" is 01, 02, 03; "7" is 7.
+// Appends 01, 02 and 03 for "01-03", and 7 for "7".
 void append_range(std::string_view list, const std::string& range, std::vector<std::string>& numbers) {
   const auto dash = range.find('-');
   const std::string first = range.substr(0, dash);
   const std::string last = dash == std::string::npos ? first : range.substr(dash + 1);
   const int64_t begin = parse_digits(first).value_or(-1);
   const int64_t end = parse_digits(last).value_or(-1);
-  if (begin < 0 || begin > end) bad(list, range, "is no number and no range such as 01-03");
-  if (numbers.size() + static_cast<size_t>(end - begin) >= kMostHosts) bad(list, range, "is too many hosts");
+  if (begin < 0 || begin > end) bad(list, range, "is neither a number nor a range such as 01-03");
+  if (numbers.size() + static_cast<size_t>(end - begin) >= kMostHosts)
+    bad(list, range, "names too many hosts");
   for (int64_t number = begin; number <= end; ++number) {
     numbers.push_back(fmt::format("{:0{}}", number, first.size()));
   }
 }
 
-// Every name so far with every ending.
+// Replaces the names by all combinations of a name and an ending.
 void extend(std::string_view list, std::vector<std::string>& names, const std::vector<std::string>& endings) {
-  if (names.size() * endings.size() > kMostHosts) bad(list, endings.back(), "is too many hosts");
+  if (names.size() * endings.size() > kMostHosts) bad(list, endings.back(), "names too many hosts");
   std::vector<std::string> extended;
   extended.reserve(names.size() * endings.size());
   for (const std::string& name : names) {
@@ -70,7 +71,7 @@ void extend(std::string_view list, std::vector<std::string>& names, const std::v
 }
 
 std::vector<std::string> expand_name(std::string_view list, std::string_view name) {
-  if (name.empty()) bad(list, name, "is no host name");
+  if (name.empty()) bad(list, name, "is not a host name");
   std::vector<std::string> hosts(1);
   while (!name.empty()) {
     const auto open = name.find('[');
@@ -87,7 +88,7 @@ std::vector<std::string> expand_name(std::string_view list, std::string_view nam
   return hosts;
 }
 
-// A count of tasks or nodes, of which neither is 0 nor beyond all clusters.
+// Returns a number of tasks or nodes; 0 if it is invalid or too large.
 int parse_count(std::string_view text) {
   const int64_t number = parse_digits(text).value_or(0);
   return number <= static_cast<int64_t>(kMostHosts) ? static_cast<int>(number) : 0;
@@ -100,7 +101,7 @@ std::vector<std::string> expand_host_list(std::string_view text) {
   for (const std::string& name : split_names(text)) {
     const std::vector<std::string> expanded = expand_name(text, name);
     hosts.insert(hosts.end(), expanded.begin(), expanded.end());
-    if (hosts.size() > kMostHosts) bad(text, name, "is too many hosts");
+    if (hosts.size() > kMostHosts) bad(text, name, "names too many hosts");
   }
   return hosts;
 }

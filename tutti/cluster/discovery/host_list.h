@@ -7,13 +7,13 @@
 
 namespace tutti::discovery {
 
-// Slurm's short form of many host names, in order: "node[01-03,7],gpu[1-2]x" is node01, node02, node03,
-// node7, gpu1x, gpu2x. Numbers keep the zeros of the range's first; a name may have several brackets, the
-// last counting fastest. InvalidArgument that quotes the bad piece, also for a list that names more than a
-// million hosts.
+// Expands Slurm's short form of a list of host names: "node[01-03,7],gpu[1-2]x" gives node01, node02, node03,
+// node7, gpu1x, gpu2x. Numbers keep the leading zeros of the first in the range. If a name has several
+// brackets, the last one varies fastest. Throws an InvalidArgument that quotes the invalid part, also for a
+// list of more than a million hosts.
 std::vector<std::string> expand_host_list(std::string_view text);
 
-// `nodes` nodes in a row with `tasks` tasks each.
+// `nodes` consecutive nodes with `tasks` tasks each.
 struct TasksPerNode {
   int tasks = 0;
   int nodes = 1;
@@ -21,7 +21,7 @@ struct TasksPerNode {
   bool operator==(const TasksPerNode&) const = default;
 };
 
-// "2(x3),1": three nodes with two tasks, then one with one. Nothing where the text is no such list.
+// Parses "2(x3),1": three nodes with two tasks, then one node with one. Returns nullopt for invalid text.
 std::optional<std::vector<TasksPerNode>> parse_tasks_per_node(std::string_view text);
 
 }  // namespace tutti::discovery

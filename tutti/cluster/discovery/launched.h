@@ -9,7 +9,7 @@
 #include "tutti/base/environment.h"
 #include "tutti/cluster/identity.h"
 
-// For tests: a launcher's variables with a few changed, and what is expected of an identity.
+// For tests: changes to a launcher's variables, and checks of an identity.
 namespace tutti::discovery {
 
 using Variables = std::map<std::string, std::string>;

@@ -18,15 +18,15 @@ class LauncherVariables {
 
   bool has(const std::string& name) const { return environment_.has(name); }
   std::optional<std::string> text(const std::string& name) const { return environment_.get(name); }
-  // The first of these that is set, else "".
+  // Returns the first of these variables that is set, or "".
   std::string first_set(std::initializer_list<std::string> names) const;
 
-  // A whole number of 0 or more; nothing where the variable is not set.
+  // Returns a whole number of at least 0, or nullopt if the variable is not set.
   std::optional<int> number(const std::string& name) const;
-  // The same, but it has to be there since `witness` is.
+  // The same, but the variable has to be set if `witness` is.
   int number_with(const std::string& name, const std::string& witness) const;
 
-  // "RANK=3" or "RANK (not set)".
+  // Returns "RANK=3" or "RANK (not set)".
   std::string quote(const std::string& name) const;
 
   [[noreturn]] void fail_with(const std::string& what) const;
@@ -36,7 +36,7 @@ class LauncherVariables {
   std::string_view launcher_;
 };
 
-// The names of the variables in which a launcher says where a task stands; "" for one that it does not have.
+// The names of a launcher's variables for the position of a task; "" for one that it does not set.
 struct StandingNames {
   std::string rank = "";
   std::string world = "";
@@ -44,13 +44,13 @@ struct StandingNames {
   std::string local_world = "";
 };
 
-// All four, checked against each other.
+// Reads all four numbers and checks them against each other.
 Membership read_standing(const LauncherVariables& variables, const StandingNames& names);
-// Throws where rank and world, or their local pair, cannot be true together.
+// Throws if rank and world, or the local pair, are inconsistent.
 void check_standing(const LauncherVariables& variables, const StandingNames& names,
                     const Membership& membership);
 
-// A worker of a world whose addresses nobody names.
+// Returns the identity of a worker for which the launcher provides no addresses.
 Identity launched_worker(const Membership& membership, std::string_view launcher);
 
 }  // namespace tutti::discovery

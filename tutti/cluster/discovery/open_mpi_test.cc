@@ -71,7 +71,7 @@ TEST(FromOpenMpi, reads_both_versions) {
 
 TEST(FromOpenMpi, says_nothing_without_its_variables) {
   EXPECT_FALSE(from_open_mpi(Environment()));
-  // Settings that users export do not make a process a task.
+  // Settings that users export do not make the process a task.
   EXPECT_FALSE(from_open_mpi(Environment({{"OMPI_MCA_btl", "tcp,self"}, {"OMPI_ALLOW_RUN_AS_ROOT", "1"}})));
 }
 

@@ -8,7 +8,7 @@ namespace {
 constexpr const char* kPmi = "MPICH (PMI)";
 
 StandingNames names_in(const LauncherVariables& variables) {
-  // The first pair is Hydra's (MPICH, Intel MPI), the second that of Cray's launcher.
+  // The first pair is set by Hydra (MPICH, Intel MPI), the second by Cray's launcher.
   const bool hydra = !variables.first_set({"MPI_LOCALRANKID", "MPI_LOCALNRANKS"}).empty();
   return {"PMI_RANK", "PMI_SIZE", hydra ? "MPI_LOCALRANKID" : "PMI_LOCAL_RANK",
           hydra ? "MPI_LOCALNRANKS" : "PMI_LOCAL_SIZE"};

@@ -8,8 +8,9 @@ std::optional<Identity> from_pmix(const Environment& environment) {
   const LauncherVariables variables(environment, "PMIx");
   if (!variables.has("PMIX_RANK")) return std::nullopt;
   if (is_slurm_task(environment)) return from_slurm_as(environment, variables, {.rank = "PMIX_RANK"});
-  variables.fail_with(variables.quote("PMIX_RANK") +
-                      " is set, but PMIx keeps the number of tasks to itself and no other launcher says it");
+  variables.fail_with(
+      variables.quote("PMIX_RANK") +
+      " is set, but PMIx does not give the number of tasks, and no variable of another launcher does");
 }
 
 }  // namespace tutti::discovery

@@ -11,12 +11,12 @@ namespace {
 
 constexpr const char* kSlurm = "Slurm";
 
-// Steps that are no steps: from here on the numbers stand for the batch script, the shell of salloc and the
-// like.
+// Step numbers from here on are not steps of srun: they stand for the batch script, the shell of salloc and
+// similar.
 constexpr int64_t kFirstSpecialStep = 0xfffffff0;
 
-// The newer name of the step's variable, the older one, else that of the job, which inside a step says the
-// same.
+// Returns the newer name of the step's variable, or the older one, or that of the job, which has the same
+// value inside a step.
 std::string step_name(const LauncherVariables& variables, const std::string& name) {
   const std::string found = variables.first_set({"SLURM_STEP_" + name, "SLURM_" + name});
   return found.empty() ? "SLURM_STEP_" + name : found;
@@ -27,7 +27,7 @@ std::string world_name(const LauncherVariables& variables) {
   return found.empty() ? "SLURM_STEP_NUM_TASKS" : found;
 }
 
-// Tasks on this node, of a list that must add up to the whole world.
+// Returns the number of tasks on this node from a list that must add up to the whole world.
 int tasks_on_this_node(const LauncherVariables& variables, const Membership& membership,
                        const std::string& name) {
   const auto text = variables.text(name);
@@ -52,7 +52,7 @@ int tasks_on_this_node(const LauncherVariables& variables, const Membership& mem
   return here;
 }
 
-// The host of rank 0: the first of the step, which is where srun puts it unless it was told otherwise.
+// Returns the host of rank 0: the first of the step, where srun puts it unless told otherwise.
 std::string first_host(const LauncherVariables& variables) {
   const std::string name = step_name(variables, "NODELIST");
   const auto list = variables.text(name);
@@ -64,8 +64,8 @@ std::string first_host(const LauncherVariables& variables) {
   }
 }
 
-// Srun names no port. Every task can work out the same one, and steps that run at one time mostly have
-// different ones.
+// Srun chooses no port. Every task computes the same one from the job and the step, so that concurrent steps
+// mostly have different ports.
 std::string meeting_place(const LauncherVariables& variables) {
   const std::string host = first_host(variables);
   const auto job = variables.number(variables.first_set({"SLURM_JOB_ID", "SLURM_JOBID"}));

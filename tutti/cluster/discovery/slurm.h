@@ -8,12 +8,12 @@
 
 namespace tutti::discovery {
 
-// Whether srun started this process as a task of a step.
+// Returns true if srun started this process as a task of a step.
 bool is_slurm_task(const Environment& environment);
 
-// What Slurm says, for a process interface (PMI, PMIx) under srun that gives the rank, PMI the world too, and
-// no more. What the named variables hold and Slurm says have to be the same; one that is not set has nothing
-// to say.
+// Returns the identity according to Slurm, for a process interface under srun that provides only the rank
+// (PMIx), or rank and world (PMI). Throws InvalidArgument if those of the named variables that are set
+// contradict Slurm's.
 Identity from_slurm_as(const Environment& environment, const LauncherVariables& variables,
                        const StandingNames& names);
 

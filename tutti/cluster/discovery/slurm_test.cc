@@ -13,7 +13,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-// As a cluster printed it for srun -N1 -n4, the second task.
+// Recorded on a cluster: the second task of srun -N1 -n4.
 const Variables kOneNode = {{"SLURMD_NODENAME", "t-cn0117"},
                             {"SLURM_CPUS_ON_NODE", "4"},
                             {"SLURM_DISTRIBUTION", "block"},
@@ -39,7 +39,7 @@ const Variables kOneNode = {{"SLURMD_NODENAME", "t-cn0117"},
                             {"SLURM_STEP_TASKS_PER_NODE", "4"},
                             {"SLURM_TASKS_PER_NODE", "4"}};
 
-// Seven tasks on four nodes, the last task, in a job that has more of both.
+// The last of seven tasks on four nodes, in a job that has more tasks and nodes.
 const Variables kFourNodes = {
     {"SLURM_JOB_ID", "7"},         {"SLURM_JOB_NODELIST", "node[01-03,7],gpu[1-2]x"},
     {"SLURM_LOCALID", "0"},        {"SLURM_NODEID", "3"},
@@ -47,7 +47,7 @@ const Variables kFourNodes = {
     {"SLURM_STEP_ID", "3"},        {"SLURM_STEP_NODELIST", "node[01-03,7]"},
     {"SLURM_STEP_NUM_TASKS", "7"}, {"SLURM_STEP_TASKS_PER_NODE", "2(x3),1"}};
 
-// A shell or a batch script inside an allocation of two nodes: no step.
+// A shell or a batch script inside an allocation of two nodes, which is not a step.
 const Variables kBatchScript = {{"SLURM_JOB_ID", "7"},
                                 {"SLURM_JOB_NODELIST", "node[01-02]"},
                                 {"SLURM_NTASKS", "4"},
@@ -108,8 +108,8 @@ TEST(FromSlurm, shells_and_scripts_of_an_allocation_are_no_tasks) {
   for (const char* step : {"4294967290", "4294967291", "4294967292"}) {
     EXPECT_FALSE(from_slurm(with(kBatchScript, {{"SLURM_STEP_ID", step}}))) << step;
   }
-  // A shell on the login node that inherited a step from the one that it was started in, but is no task
-  // itself.
+  // A shell on the login node that inherited the variables of a step from its parent, but is not a
+  // task.
   EXPECT_FALSE(from_slurm(without(kOneNode, {"SLURM_PROCID"})));
 }
 

@@ -17,7 +17,7 @@ template <class... Args>
   fail(ErrorKind::InvalidArgument, "{}: {}", kTfConfig, fmt::format(text, std::forward<Args>(args)...));
 }
 
-// An object under `key`, empty where there is none.
+// Returns the object under `key`, or an empty one if there is none.
 Json object_at(const Json& root, const char* key) {
   const auto found = root.find(key);
   if (found == root.end() || found->is_null()) return Json::object();
@@ -37,9 +37,9 @@ ClusterSpec cluster_in(const Json& root) {
 int index_in(const Json& task) {
   const auto found = task.find("index");
   if (found == task.end()) refuse("\"task\" has no \"index\": {}", task.dump());
-  // Some operators write the index as a text.
+  // Some operators write the index as a string.
   const auto index = parse_int(found->is_string() ? found->get<std::string>() : found->dump());
-  if (!index || *index < 0 || *index > INT_MAX) refuse("\"index\" {} is no index of a task", found->dump());
+  if (!index || *index < 0 || *index > INT_MAX) refuse("\"index\" {} is not a task index", found->dump());
   return static_cast<int>(*index);
 }
 
@@ -47,28 +47,31 @@ Task task_in(const Json& root) {
   const Json task = object_at(root, "task");
   const auto type = task.find("type");
   if (type == task.end()) refuse("there is a \"cluster\", but \"task\" has no \"type\": {}", task.dump());
-  if (!type->is_string()) refuse("\"type\" {} is no job name", type->dump());
+  if (!type->is_string()) refuse("\"type\" {} is not a job name", type->dump());
   return {.job = type->get<std::string>(), .index = index_in(task)};
 }
 
 void check_chief(const ClusterSpec& cluster) {
   if (cluster.has_job("chief") && cluster.has_job("master")) {
-    refuse("\"cluster\" has a chief and a master, which is the same under its older name: keep one");
+    refuse(
+        "\"cluster\" has both a chief and a master, which is the older name of the chief: keep one of them");
   }
   for (const char* job : {"chief", "master"}) {
     if (cluster.has_job(job) && cluster.num_tasks(job) != 1) {
-      refuse("\"cluster\" has {} tasks in the job '{}': there can be one", cluster.num_tasks(job), job);
+      refuse("\"cluster\" has {} tasks in the job '{}', but there can be only one", cluster.num_tasks(job),
+             job);
     }
   }
 }
 
-// Without a cluster there is one process, and "task" can only say so.
+// Without a cluster there is only one process, and "task" must agree with that.
 std::optional<Identity> alone(const Json& root) {
   if (object_at(root, "task").empty()) return std::nullopt;
   const Task task = task_in(root);
   if (task.job == "evaluator") return identity_in(ClusterSpec(), task, kTfConfig);
   if (task.index != 0 || is_server_job(task.job)) {
-    refuse("this is task {}, but there is no \"cluster\" that says where the others are", task.short_name());
+    refuse("this is task {}, but there is no \"cluster\" with the addresses of the other tasks",
+           task.short_name());
   }
   Identity identity;
   identity.task = task;

@@ -15,7 +15,7 @@ std::optional<Identity> found_in(const std::string& text) {
   return from_tf_config(Environment({{"TF_CONFIG", text}}));
 }
 
-// A cluster as a training operator writes it, for one task.
+// Returns the configuration of one task, as a training operator writes it.
 std::string config_of(const std::string& task) {
   return R"({"cluster": {"chief": ["job-chief-0.ns.svc:2222"], "ps": ["job-ps-0.ns.svc:2222", "job-ps-1.ns.svc:2222"],
              "worker": ["job-worker-0.ns.svc:2222", "job-worker-1.ns.svc:2222"]},
@@ -97,7 +97,7 @@ TEST(FromTfConfig, there_is_one_chief_at_most) {
       HasSubstr("2 tasks in the job 'chief'"),
       R"({"cluster": {"chief": ["a:1", "b:1"]}, "task": {"type": "chief", "index": 0}})");
   expect_tf_config_refused(
-      HasSubstr("a chief and a master"),
+      HasSubstr("both a chief and a master"),
       R"({"cluster": {"chief": ["a:1"], "master": ["b:1"]}, "task": {"type": "chief", "index": 0}})");
 }
 
@@ -109,7 +109,7 @@ TEST(FromTfConfig, what_is_missing_or_wrong_is_quoted) {
                            R"({"cluster": {"worker": ["a:1"]}, "task": "worker"})");
   expect_tf_config_refused(HasSubstr("no \"type\""), R"({"cluster": {"worker": ["a:1"]}})");
   expect_tf_config_refused(HasSubstr("no \"index\""), config_of(R"({"type": "worker"})"));
-  expect_tf_config_refused(HasSubstr("5 is no job name"), config_of(R"({"type": 5, "index": 0})"));
+  expect_tf_config_refused(HasSubstr("5 is not a job name"), config_of(R"({"type": 5, "index": 0})"));
   expect_tf_config_refused(HasSubstr("-1"), config_of(R"({"type": "worker", "index": -1})"));
   expect_tf_config_refused(HasSubstr("\"x\""), config_of(R"({"type": "worker", "index": "x"})"));
   expect_tf_config_refused(HasSubstr("0.5"), config_of(R"({"type": "worker", "index": 0.5})"));
@@ -123,7 +123,7 @@ TEST(FromTfConfig, what_is_missing_or_wrong_is_quoted) {
 
 TEST(FromTfConfig, two_tasks_with_one_address_are_refused) {
   expect_tf_config_refused(
-      HasSubstr("one address"),
+      HasSubstr("the same address"),
       R"({"cluster": {"worker": ["a:1", "a:1"]}, "task": {"type": "worker", "index": 0}})");
 }
 

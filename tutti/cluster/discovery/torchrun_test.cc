@@ -11,7 +11,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-// What torchrun --nnodes 2 --nproc-per-node 2 sets in the first process of its second node.
+// The variables that torchrun --nnodes 2 --nproc-per-node 2 sets in the first process of its second node.
 const Variables kTask = {{"RANK", "2"},
                          {"WORLD_SIZE", "4"},
                          {"LOCAL_RANK", "0"},

@@ -1,6 +1,6 @@
 #pragma once
 
-// What differs between the c10d of LibTorch 1.13 and of 2.x, as far as it is used here.
+// The differences between the c10d of LibTorch 1.13 and of 2.x that matter here.
 
 #include <chrono>
 #include <poll.h>
@@ -20,14 +20,14 @@
 
 namespace tutti::compat {
 
-// What Gloo and NCCL derive from.
+// The base class of the Gloo and NCCL backends.
 #if TUTTI_TORCH_AT_LEAST(2, 0)
 using Backend = c10d::Backend;
 #else
 using Backend = c10d::ProcessGroup;
 #endif
 
-// From 2.4 on a table is served by libuv unless told otherwise, with which not every LibTorch is built.
+// Since 2.4 a TCPStore uses libuv by default, but not every LibTorch is built with libuv.
 inline void without_libuv(c10d::TCPStoreOptions& options) {
 #if TUTTI_TORCH_AT_LEAST(2, 4)
   options.useLibUV = false;
@@ -36,7 +36,7 @@ inline void without_libuv(c10d::TCPStoreOptions& options) {
 #endif
 }
 
-// What has been begun since startCoalescing().
+// Ends a group of operations and returns the work begun since startCoalescing().
 inline std::vector<c10::intrusive_ptr<c10d::Work>> end_coalescing(Backend& backend) {
 #if TUTTI_TORCH_AT_LEAST(2, 1)
   return {backend.endCoalescing()};
@@ -47,9 +47,9 @@ inline std::vector<c10::intrusive_ptr<c10d::Work>> end_coalescing(Backend& backe
 #endif
 }
 
-// Whether a table answers at the other end of a connection, before a TCPStore of version 2.0 or earlier is
-// made: where none does, the second connection of that (below) would be its end. It is asked how many keys it
-// has. Throws where the connection is closed.
+// Returns true if a TCPStore answers on this connection, by asking for its number of keys. Needed before a
+// client of version 2.0 or earlier is created: if the other end is no TCPStore, the second connection
+// of the client (see below) would end the process. Throws if the connection is closed.
 inline bool is_table(int socket, std::chrono::steady_clock::time_point deadline) {
 #if TUTTI_TORCH_AT_LEAST(2, 1)
   static_cast<void>(socket);
@@ -72,8 +72,8 @@ inline bool is_table(int socket, std::chrono::steady_clock::time_point deadline)
 }
 
 // Before 2.1 a client has a second connection, for callbacks, and a thread that reads from it and ends the
-// process if the connection is reset. That is so where the server ends before it has come to accept it.
-// Returns when it has.
+// process if the connection is reset. That happens if the server ends before it has accepted the connection.
+// Waits until it has accepted it.
 inline void await_callback_connection(c10d::TCPStore& store) {
 #if TUTTI_TORCH_AT_LEAST(2, 1)
   static_cast<void>(store);

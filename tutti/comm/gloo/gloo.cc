@@ -1,10 +1,12 @@
 #include "tutti/comm/gloo/gloo.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
 #include <ctime>
 #include <list>
 #include <mutex>
+#include <new>
 #include <stdexcept>
 #include <sys/socket.h>
 #include <utility>
@@ -12,13 +14,14 @@
 #include <fmt/format.h>
 
 #include "tutti/base/check.h"
+#include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 #include "tutti/base/net.h"
 #include "tutti/base/text.h"
 #include "tutti/comm/failure_board.h"
 #include "tutti/comm/gloo/table_store.h"
 
-// LibTorch has been built with it, but does not say so to others.
+// LibTorch was built with this definition, but does not pass it on to programs that use it.
 #define USE_C10D_GLOO
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
@@ -29,18 +32,18 @@ using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 using Pending = c10::intrusive_ptr<c10d::Work>;
 
-// What is sent for different reasons never meets.
+// Messages sent for different reasons never match.
 enum Reason { kExchange, kMessage, kLifeline };
 
-// Nor does what does not fit, of which Gloo would say nothing: the tag has in it how many went before for the
-// same reason, and the size. So it is a Timeout.
-int tag_of(Reason reason, uint64_t number, uint64_t size) {
+// Returns a tag such that messages match only if sender and receiver agree on the number of earlier messages
+// for this reason, the size, and in exchanges the operation. Gloo does not detect mismatches; they time out.
+int tag_of(Reason reason, uint64_t number, uint64_t size, uint64_t key) {
   constexpr int kBits = 29;
-  const uint64_t mixed = ((number + 1) * 0x9e3779b97f4a7c15 ^ size) * 0xbf58476d1ce4e5b9;
+  const uint64_t mixed = ((number + 1) * 0x9e3779b97f4a7c15 ^ size ^ key) * 0xbf58476d1ce4e5b9;
   return static_cast<int>(reason) << kBits | static_cast<int>(mixed >> (64 - kBits));
 }
 
-// Of one reason; by peer.
+// The number of messages for one reason, by peer.
 struct Counts {
   explicit Counts(int world) : sent(static_cast<size_t>(world)), received(sent) {}
   std::vector<uint64_t> sent;
@@ -49,11 +52,11 @@ struct Counts {
 
 constexpr const char* kLoopback = "127.0.0.1";
 
-// The board keeps the deadlines. Gloo's own comes later, for the case that the board cannot.
+// The board enforces the deadlines. Gloo's own comes this much later, in case the board cannot.
 constexpr milliseconds kGlooIsLater{60000};
 
-// While it lives, writing to a connection that the other side has closed is an error in this thread (and in
-// threads that it starts) and does not end the process: Gloo does not see to that itself.
+// While this object exists, writing to a connection that the other side has closed causes an error in this
+// thread (and in threads that it starts) and does not end the process. Gloo does not block SIGPIPE itself.
 class NoSigpipe {
  public:
   NoSigpipe() {
@@ -76,8 +79,8 @@ class NoSigpipe {
   sigset_t before_;
 };
 
-// This machine's own address on the way to another: connecting a datagram socket sends nothing and only asks
-// the kernel for the route. "" where there is none.
+// Returns this machine's own address on the route to another: connecting a datagram socket sends nothing and
+// only asks the kernel for the route. Returns "" if there is no route.
 std::string address_on_route(const SocketAddress& to) {
   const FileDescriptor socket(::socket(to.bytes.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   SocketAddress own;
@@ -88,32 +91,31 @@ std::string address_on_route(const SocketAddress& to) {
 
 std::string address_towards(const std::string& host) {
   if (host.empty()) return kLoopback;
-  // A port there has to be; which one does not matter.
+  // A port is required, but any port will do.
   const Resolved found = resolve(host, 9);
   if (found.addresses.empty())
-    fail(ErrorKind::InvalidArgument, "host '{}' is not known here: {}. Check the name", host, found.trouble);
+    fail(ErrorKind::InvalidArgument, "host '{}' cannot be resolved: {}. Check the name", host, found.trouble);
   for (const SocketAddress& to : found.addresses) {
     std::string address = address_on_route(to);
     if (!address.empty()) return address;
   }
-  fail(ErrorKind::InvalidArgument, "no network of this machine leads to host '{}'", host);
+  fail(ErrorKind::InvalidArgument, "this machine has no network route to host '{}'", host);
 }
 
-bool is_loopback(const std::string& address) { return address.starts_with("127.") || address == "::1"; }
-
-// Who uses the loopback while another does not cannot be reached by that one.
+// A rank on the loopback cannot be reached by one that is not, so this returns the address towards that one.
 std::string reachable_address(const std::string& mine, const std::vector<std::string>& of_all) {
   if (!is_loopback(mine)) return mine;
-  const auto elsewhere = std::find_if_not(of_all.begin(), of_all.end(), is_loopback);
+  const auto elsewhere = std::find_if_not(of_all.begin(), of_all.end(),
+                                          [](const std::string& address) { return is_loopback(address); });
   return elsewhere == of_all.end() ? mine : address_towards(*elsewhere);
 }
 
 at::Tensor view(ConstBytes bytes) {
-  // Gloo knows no const; what it sends it only reads.
+  // Gloo's interface has no const, but it only reads the bytes that it sends.
   return at::from_blob(const_cast<std::byte*>(bytes.data()), {static_cast<int64_t>(bytes.size())}, at::kByte);
 }
 
-// What Gloo says, without its own file and line; nothing where that is the usual end of a connection.
+// Returns Gloo's message without its file and line, or "" if it only says that a connection was closed.
 std::string reason(const std::exception& error) {
   const std::string text = first_line(error.what());
   for (const char* usual : {"closed by peer", "reset by peer", "Broken pipe", "Socket closed"}) {
@@ -121,6 +123,17 @@ std::string reason(const std::exception& error) {
   }
   const size_t place = text.find("] ");
   return text.starts_with('[') && place != std::string::npos ? text.substr(place + 2) : text;
+}
+
+// Returns true if the system refused a thread, a descriptor or memory. Gloo reports this only with the text
+// of the system error.
+bool out_of_resources(const std::exception& error) {
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return true;
+  const std::string text = error.what();
+  for (const int code : {EAGAIN, EMFILE, ENFILE, ENOMEM}) {
+    if (text.find(errno_text(code)) != std::string::npos) return true;
+  }
+  return false;
 }
 
 class GlooTransport final : public Transport, public OwnAllReduce, public OnBoard {
@@ -154,28 +167,32 @@ class GlooTransport final : public Transport, public OwnAllReduce, public OnBoar
   using Party = FailureBoard::Party;
 
   BoardOptions board_options() const {
-    return {.rank = options_.rank, .world = options_.world, .who = options_.who};
+    return {.rank = options_.rank,
+            .world = options_.world,
+            .who = options_.who,
+            .holder = options_.holder,
+            .silence = options_.timeout};
   }
   std::vector<int> peers() const;
   void connect();
   void hang_up();
-  Pending post_send(ConstBytes bytes, int to, Reason reason);
-  Pending post_recv(Bytes bytes, int from, Reason reason);
+  Pending post_send(ConstBytes bytes, int to, Reason reason, uint64_t key = 0);
+  Pending post_recv(Bytes bytes, int from, Reason reason, uint64_t key = 0);
   void await(const Pending& pending, milliseconds patience);
   template <class Body>
   void attempt(const Operation& operation, Party party, const std::vector<int>& peers, const Body& body);
 
-  const std::shared_ptr<Rendezvous> table_;  // shared with its other parts
+  const std::shared_ptr<Rendezvous> table_;  // shared with users of other prefixes of it
   const GlooOptions options_;
   std::byte lifeline_byte_{};
   std::mutex posting_;
   c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;  // guarded by posting_, after construction
   std::vector<Counts> counts_;                        // likewise; by reason
-  std::vector<Pending> lifelines_;                    // one for each peer: receive what never comes
+  std::vector<Pending> lifelines_;                    // one per peer: receives that never complete
   std::mutex waiting_;
-  std::list<Pending> awaited_;           // guarded by waiting_; what has failed stays
+  std::list<Pending> awaited_;           // guarded by waiting_; failed ones stay
   bool hung_up_ = false;                 // guarded by waiting_
-  std::unique_ptr<FailureBoard> board_;  // last, so that it ends first
+  std::unique_ptr<FailureBoard> board_;  // last, so that it is destroyed first
 };
 
 std::vector<int> GlooTransport::peers() const {
@@ -187,13 +204,13 @@ std::vector<int> GlooTransport::peers() const {
 }
 
 void GlooTransport::connect() {
-  const auto deadline = Clock::now() + options_.timeout;
+  const auto deadline = deadline_after(options_.timeout);
   const std::string mine = address_towards(options_.peer_host);
   const auto addresses = roll_call(*table_, board_options(), mine, options_.timeout);
   auto options = c10d::ProcessGroupGloo::Options::create();
   options->threads = 1;  // for Gloo's own all-reduce
-  // Everybody is here, so that this is soon over, unless somebody ends just now. Gloo takes five times as
-  // long.
+  // All ranks are here, so connecting is fast unless one ends just now. Gloo waits up to five times this
+  // timeout.
   options->timeout = std::max(until(deadline) / 5, milliseconds(1000));
   try {
     options->devices.push_back(
@@ -202,36 +219,41 @@ void GlooTransport::connect() {
         c10::make_intrusive<TableStore>(with_prefix(table_, "gloo/"), deadline), options_.rank,
         options_.world, options);
     for (const int peer : peers()) lifelines_.push_back(post_recv({&lifeline_byte_, 1}, peer, kLifeline));
-    // Who went on, or gave up, while others are still connecting would cut them off without a reason.
+    // A rank that continued or gave up while others still connect would disconnect them without a reason.
     roll_call(*with_prefix(table_, "connected/"), board_options(), "", options->timeout);
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
+    if (out_of_resources(error))
+      fail(ErrorKind::Overloaded,
+           "connect failed: {}. Raise the limits of this process (ulimit -n, -u, -v, or its control group's)",
+           reason(error));
     fail(ErrorKind::PeerLost,
-         "connect failed: {}. All ranks were here, so one has ended since, or a firewall stands between",
+         "connect failed: {}. All ranks had registered, so one of them has ended since then, or a firewall "
+         "blocks the connection",
          reason(error).empty() ? "a connection was closed" : reason(error));
   }
 }
 
-// Ends all connections, so that whoever waits gets an exception, and nothing is written to anybody's memory
-// any more. c10d has no call for it; but Gloo does it when a wait runs into its timeout. After that nothing
-// is stuck, and the group can be destroyed as usual.
+// Closes all connections, so that every waiting thread gets an exception, and nothing is written to any
+// caller's memory any more. c10d has no call for this, but Gloo does it when a wait times out. Afterwards no
+// operation is stuck, and the group can be destroyed as usual.
 void GlooTransport::hang_up() {
   const NoSigpipe no_sigpipe;
   for (const Pending& lifeline : lifelines_) {
     try {
       lifeline->wait(milliseconds(1));
     } catch (const std::exception&) {
-      // That it times out is the point; or its peer has hung up before.
+      // The timeout is intended, or the peer has already hung up.
     }
   }
-  // Gloo tells nobody who waits for a message of which a part has gone or come.
+  // Gloo does not wake threads that wait for a partly transferred message.
   const std::lock_guard lock(waiting_);
   hung_up_ = true;
   for (const Pending& pending : awaited_) pending->abort();
 }
 
-// Throws where it fails, or is given up.
+// Waits for the operation. Throws if it fails or is aborted.
 void GlooTransport::await(const Pending& pending, milliseconds patience) {
   std::unique_lock lock(waiting_);
   if (hung_up_) throw std::runtime_error("closed by peer");
@@ -243,21 +265,21 @@ void GlooTransport::await(const Pending& pending, milliseconds patience) {
   if (!done) throw std::runtime_error("closed by peer");
 }
 
-Pending GlooTransport::post_send(ConstBytes bytes, int to, Reason reason) {
+Pending GlooTransport::post_send(ConstBytes bytes, int to, Reason reason, uint64_t key) {
   std::vector<at::Tensor> one{view(bytes)};
   const std::lock_guard lock(posting_);
   uint64_t& number = counts_[reason].sent[static_cast<size_t>(to)];
-  return group_->send(one, to, tag_of(reason, number++, bytes.size()));
+  return group_->send(one, to, tag_of(reason, number++, bytes.size(), key));
 }
 
-Pending GlooTransport::post_recv(Bytes bytes, int from, Reason reason) {
+Pending GlooTransport::post_recv(Bytes bytes, int from, Reason reason, uint64_t key) {
   std::vector<at::Tensor> one{view(bytes)};
   const std::lock_guard lock(posting_);
   uint64_t& number = counts_[reason].received[static_cast<size_t>(from)];
-  return group_->recv(one, from, tag_of(reason, number++, bytes.size()));
+  return group_->recv(one, from, tag_of(reason, number++, bytes.size(), key));
 }
 
-// body(watch, peer) keeps in `peer` whom it is dealing with. All that it throws is that this one is gone.
+// body(watch, peer) stores in `peer` the rank that it is dealing with; any exception means that it is gone.
 template <class Body>
 void GlooTransport::attempt(const Operation& operation, Party party, const std::vector<int>& peers,
                             const Body& body) {
@@ -271,20 +293,21 @@ void GlooTransport::attempt(const Operation& operation, Party party, const std::
   }
 }
 
-// Straight from and to the callers' memory: Gloo's all-to-all moves as fast, but wants all in one piece.
+// Moves data directly from and to the callers' memory. Gloo's all-to-all is as fast, but needs one buffer.
 void GlooTransport::exchange(std::span<const ConstBytes> sends, std::span<const Bytes> recvs,
                              const Operation& operation) {
   const auto at = [](const auto& all, int rank) { return all[static_cast<size_t>(rank)]; };
   std::vector<int> talking = peers();
   std::erase_if(talking, [&](int r) { return at(sends, r).empty() && at(recvs, r).empty(); });
   if (talking.empty()) return;
+  const uint64_t key = key_of(operation);
   attempt(operation, Party::All, talking, [&](FailureBoard::Watch& watch, int& peer) {
     std::vector<Pending> out(sends.size());
     std::vector<Pending> in(recvs.size());
     for (const int r : talking) {
       peer = r;
-      if (!at(recvs, r).empty()) in[static_cast<size_t>(r)] = post_recv(at(recvs, r), r, kExchange);
-      if (!at(sends, r).empty()) out[static_cast<size_t>(r)] = post_send(at(sends, r), r, kExchange);
+      if (!at(recvs, r).empty()) in[static_cast<size_t>(r)] = post_recv(at(recvs, r), r, kExchange, key);
+      if (!at(sends, r).empty()) out[static_cast<size_t>(r)] = post_send(at(sends, r), r, kExchange, key);
     }
     for (const int r : talking) {
       peer = r;
@@ -296,7 +319,7 @@ void GlooTransport::exchange(std::span<const ConstBytes> sends, std::span<const 
   });
 }
 
-// If a peer goes, its connection says so, as in an exchange.
+// If a peer is lost, its connection reports an error, as in an exchange.
 void GlooTransport::add_all(const torch::Tensor& flat, const Operation& operation) {
   if (flat.numel() == 0) return;
   attempt(operation, Party::All, peers(), [&](FailureBoard::Watch& watch, int&) {

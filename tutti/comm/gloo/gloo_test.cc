@@ -8,7 +8,6 @@
 
 #include "tutti/base/ports.h"
 #include "tutti/base/test_errors.h"
-#include "tutti/comm/gloo/tcp_rendezvous.h"
 #include "tutti/comm/test_messages.h"
 #include "tutti/comm/test_network.h"
 
@@ -90,7 +89,7 @@ TEST(Gloo, finds_the_address_of_a_named_host) {
     const auto transport = gloo_transport(table, {.rank = rank, .world = 2, .peer_host = "localhost"});
     meet(*transport, operation("exchange"));
   }));
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("host 'no-such-host.invalid' is not known here"), [&] {
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("host 'no-such-host.invalid' cannot be resolved"), [&] {
     gloo_transport(local_rendezvous(), {.rank = 0, .world = 2, .peer_host = "no-such-host.invalid"});
   });
 }
@@ -107,7 +106,7 @@ TEST(Gloo, names_the_rank_that_never_comes) {
   }
 }
 
-// Rank 2 does something else while the others wait for it; when it comes, it hears of what has happened.
+// Rank 2 is busy while the others wait for it. When it arrives, it learns of the failure.
 TEST(Gloo, names_the_rank_that_is_late_and_tells_it) {
   const auto table = local_rendezvous();
   std::latch over(2);
@@ -150,7 +149,7 @@ TEST(Gloo, names_the_rank_that_has_left_and_stays_broken) {
   EXPECT_STREQ(outcomes[0]->what(), outcomes[1]->what());
 }
 
-// Rank 0 waits for rank 1 alone, which has no connection that breaks, and hears of rank 2 all the same.
+// Rank 0 waits only for rank 1, whose connection does not break, and still learns of the failure of rank 2.
 TEST(Gloo, a_failure_reaches_those_that_wait_for_somebody_else) {
   const auto table = local_rendezvous();
   std::latch both_wait(2);
@@ -173,7 +172,7 @@ TEST(Gloo, a_failure_reaches_those_that_wait_for_somebody_else) {
 TEST(Gloo, a_process_that_is_killed_is_noticed_at_once) {
   const auto port = static_cast<uint16_t>(free_ports(1)[0]);
   const auto as_rank = [&](int rank) {
-    auto table = tcp_rendezvous("127.0.0.1", port, Serve::Elsewhere, kLong);
+    auto table = testing::find_table(port);
     auto transport = gloo(table, rank, 3);
     meet(*transport, operation("barrier"));
     return transport;
@@ -185,11 +184,11 @@ TEST(Gloo, a_process_that_is_killed_is_noticed_at_once) {
   };
   const Child one([&] { rest(1); });
   const Child two([&] { rest(2); });
-  const auto server = tcp_rendezvous("127.0.0.1", port, Serve::Here, kLong);
+  const auto server = testing::serve_table(port).table;
   const auto transport = as_rank(0);
   const auto begin = Clock::now();
   two.kill();
-  // The child may not have been through the barrier yet.
+  // The child may not have passed the barrier yet.
   expect_error(ErrorKind::PeerLost, HasSubstr("failed: worker/2 (host 2) is gone"),
                [&] { meet(*transport, operation("all_reduce")); });
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(5));
@@ -198,12 +197,12 @@ TEST(Gloo, a_process_that_is_killed_is_noticed_at_once) {
 TEST(Gloo, says_that_the_rank_with_the_table_is_gone) {
   const auto port = static_cast<uint16_t>(free_ports(1)[0]);
   const Child zero([&] {
-    const auto server = tcp_rendezvous("127.0.0.1", port, Serve::Here, kLong);
+    const auto server = testing::serve_table(port).table;
     const auto transport = gloo(server, 0, 2);
     meet(*transport, operation("barrier"));
     while (true) ::pause();
   });
-  const auto table = tcp_rendezvous("127.0.0.1", port, Serve::Elsewhere, kLong);
+  const auto table = testing::find_table(port);
   const auto transport = gloo(table, 1, 2);
   meet(*transport, operation("barrier"));
   zero.kill();
@@ -214,11 +213,11 @@ TEST(Gloo, says_that_the_rank_with_the_table_is_gone) {
 TEST(Gloo, a_process_that_is_stopped_is_named_when_the_time_is_over) {
   const auto port = static_cast<uint16_t>(free_ports(1)[0]);
   const Child one([&] {
-    const auto transport = gloo(tcp_rendezvous("127.0.0.1", port, Serve::Elsewhere, kLong), 1, 2);
+    const auto transport = gloo(testing::find_table(port), 1, 2);
     meet(*transport, operation("barrier", kLong, 117));
     while (true) ::pause();
   });
-  const auto table = tcp_rendezvous("127.0.0.1", port, Serve::Here, kLong);
+  const auto table = testing::serve_table(port).table;
   const auto transport = gloo(table, 0, 2);
   meet(*transport, operation("barrier", kLong, 117));
   one.stop();

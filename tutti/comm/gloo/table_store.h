@@ -16,13 +16,13 @@
 
 namespace tutti::comm {
 
-// A table as the backends of c10d want it, while they connect.
+// Presents a table as a c10d::Store, which the backends of c10d use while they connect.
 class TableStore final : public c10d::Store {
  public:
   TableStore(std::shared_ptr<Rendezvous> table, std::chrono::steady_clock::time_point deadline)
       : table_(std::move(table)), deadline_(deadline) {}
 
-  // Pure virtual in LibTorch 2.x, unknown to 1.13.
+  // Pure virtual in LibTorch 2.x; does not exist in 1.13.
   c10::intrusive_ptr<c10d::Store> clone() { return c10::make_intrusive<TableStore>(table_, deadline_); }
 
   void set(const std::string& key, const std::vector<uint8_t>& value) override {
@@ -45,7 +45,7 @@ class TableStore final : public c10d::Store {
 
  private:
   [[noreturn]] static void unused() {
-    fail(ErrorKind::Bug, "this version of c10d asks more of a table than it has");
+    fail(ErrorKind::Bug, "this version of c10d calls an operation that the table does not support");
   }
 
   const std::shared_ptr<Rendezvous> table_;

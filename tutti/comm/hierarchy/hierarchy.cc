@@ -15,13 +15,13 @@
 namespace tutti::comm {
 namespace {
 
-// Of memory that a rank shows to the others of its host, in two halves. Of more there is as much in flight at
-// a time, so that the network rests less often; less stays in the cache.
+// Half of the memory that a rank shares with the others of its host. Larger halves keep more bytes in flight,
+// so that the network idles less; smaller ones fit better into the cache.
 constexpr size_t kHalf = size_t{8} << 20;
-// Up to here a second message takes longer than the bytes that it spares.
+// Up to this size, a second message takes longer than sending the bytes that it would save.
 constexpr size_t kSmall = size_t{8} << 10;
 
-// Memory that is used again and again.
+// A buffer that is reused, and reallocated when it is too small.
 class Room {
  public:
   std::byte* of(size_t size) {
@@ -47,9 +47,12 @@ void copy_bytes(std::byte* to, const std::byte* from, size_t size) {
   if (size > 0 && to != from) std::memcpy(to, from, size);
 }
 
-// What hosts add and hand out goes through halves of memory that the ranks of a host see, one after the
-// other: each rank fills its own, all meet, each reads those of all. When a half is filled again, all have
-// been at the meeting of the other one, and so are done with reading this one.
+// Describes bytes that are moved and not combined, so that all ranks can check that they agree.
+Reduction movement(size_t bytes) { return {torch::kByte, ReduceOp::Sum, static_cast<int64_t>(bytes)}; }
+
+// The ranks of a host share memory in two halves, which are used in turn to add and to hand out: each rank
+// fills its own half, all meet, and each reads the halves of all. When a half is filled again, all ranks
+// have met on the other half since then, and so have finished reading this one.
 class HierarchyTransport final : public Transport, public ByHost {
  public:
   HierarchyTransport(std::unique_ptr<Transport> network, std::unique_ptr<Transport> memory,
@@ -100,7 +103,7 @@ class HierarchyTransport final : public Transport, public ByHost {
   const int local_;
   const std::unique_ptr<Transport> network_;
   FailureBoard& board_;
-  const SharedBlock block_;  // of two halves
+  const SharedBlock block_;  // two halves per rank
   HostGroup group_;
   const HostSums sums_;
   size_t uses_ = 0;
@@ -116,8 +119,8 @@ FailureBoard& board_of(Transport& network) {
   return on_board->board();
 }
 
-// Before anybody has the group: one that was to fail as soon as some have it would fail in the hands of those
-// who are still making it.
+// Allocates the block before any rank has the group: if a group failed once some ranks had it, the ranks
+// that are still making it would fail as well.
 SharedBlock make_block(Transport& memory, FailureBoard& board, std::chrono::milliseconds timeout) {
   try {
     return dynamic_cast<InPlace&>(memory).allocate(2 * kHalf, operation_of("connect", {}, timeout));
@@ -156,8 +159,8 @@ HierarchyTransport::Halves HierarchyTransport::next_halves() {
   return halves;
 }
 
-// What it consists of are parts of one operation to the board, which so hears of everybody who waits in any
-// of them.
+// Registers one operation with the board. Its steps inside the host and over the network count as parts of
+// it, so that the board knows of every rank that waits in any of them.
 template <class Body>
 void HierarchyTransport::attempt(const Operation& operation, const Body& body) {
   std::vector<int> others;
@@ -221,7 +224,7 @@ std::unique_ptr<Transport> HierarchyTransport::inside() {
   return std::make_unique<HostGroup>(std::move(memory), ranks_of(placement_, host_), board_);
 }
 
-// The sum of this rank's own stretch, from the halves that the ranks of each host have filled and met over.
+// Computes the sum of this rank's own stretch from the halves, after the ranks of each host have met.
 const std::byte* HierarchyTransport::add(const Shares& shares, const Halves& halves,
                                          const Reduction& reduction, const Operation& operation) {
   const size_t element = c10::elementSize(reduction.type);
@@ -264,8 +267,8 @@ const std::byte* HierarchyTransport::add(const Shares& shares, const Halves& hal
   return sum;
 }
 
-// All of it, at every rank: more bytes than need be, but only one message on its way. Each rank gets the sums
-// of another host from one of the ranks there.
+// Computes the whole sum at every rank: sends more bytes than necessary, but needs only one message. Each
+// rank receives the sums of another host from one of the ranks there.
 const std::byte* HierarchyTransport::add_small(const Halves& halves, const Reduction& reduction,
                                                const Operation& operation) {
   const size_t size = static_cast<size_t>(reduction.count) * c10::elementSize(reduction.type);
@@ -294,7 +297,7 @@ const std::byte* HierarchyTransport::add_small(const Halves& halves, const Reduc
   return sum;
 }
 
-// Everybody's own stretch, of elements of so many bytes, goes to all: that of rank r to places[r].
+// Sends every rank's own stretch, of elements of `unit` bytes, to all ranks: that of rank r to places[r].
 void HierarchyTransport::hand_out(const Shares& shares, size_t unit, const std::byte* own,
                                   const std::vector<std::byte*>& places, const Operation& operation) {
   const Halves halves = next_halves();
@@ -324,7 +327,8 @@ void HierarchyTransport::hand_out(const Shares& shares, size_t unit, const std::
   }
 }
 
-void HierarchyTransport::all_reduce(std::byte* data, const Reduction& reduction, const Operation& operation) {
+void HierarchyTransport::all_reduce(std::byte* data, const Reduction& reduction, const Operation& asked) {
+  const Operation operation = of(asked, reduction);
   const size_t element = c10::elementSize(reduction.type);
   const Reduction wide{sum_type(reduction.type), reduction.op, 0};
   const auto chunk = static_cast<int64_t>(kHalf / c10::elementSize(wide.type));
@@ -355,7 +359,8 @@ void HierarchyTransport::all_reduce(std::byte* data, const Reduction& reduction,
 }
 
 void HierarchyTransport::reduce_scatter(std::byte* output, const std::byte* input, const Reduction& reduction,
-                                        const Operation& operation) {
+                                        const Operation& asked) {
+  const Operation operation = of(asked, reduction);
   const size_t element = c10::elementSize(reduction.type);
   const Reduction wide{sum_type(reduction.type), reduction.op, 0};
   const size_t wide_element = c10::elementSize(wide.type);
@@ -380,10 +385,16 @@ void HierarchyTransport::reduce_scatter(std::byte* output, const std::byte* inpu
 }
 
 void HierarchyTransport::all_gather(std::span<const Bytes> outputs, ConstBytes input,
-                                    const Operation& operation) {
+                                    const Operation& asked) {
   const size_t chunk = kHalf / static_cast<size_t>(world_) / 64 * 64;
   size_t longest = 0;
-  for (const Bytes& output : outputs) longest = std::max(longest, output.size());
+  size_t size = 0;
+  for (const Bytes& output : outputs) {
+    longest = std::max(longest, output.size());
+    size += output.size();
+  }
+  const Reduction whole = movement(size);
+  const Operation operation = of(asked, whole);
   attempt(operation, [&] {
     for (size_t done = 0; done < longest; done += chunk) {
       std::vector<int64_t> lengths;
@@ -399,8 +410,10 @@ void HierarchyTransport::all_gather(std::span<const Bytes> outputs, ConstBytes i
   });
 }
 
-// The ranks of the root's host own what it has shown to them.
-void HierarchyTransport::broadcast(Bytes bytes, int root, const Operation& operation) {
+// The root shares the bytes with the ranks of its host, which then own one slice each.
+void HierarchyTransport::broadcast(Bytes bytes, int root, const Operation& asked) {
+  const Reduction whole = movement(bytes.size());
+  const Operation operation = of(asked, whole);
   const int source = placement_.host_of(root);
   attempt(operation, [&] {
     for (size_t done = 0; done < bytes.size(); done += kHalf) {
@@ -426,7 +439,7 @@ void HierarchyTransport::broadcast(Bytes bytes, int root, const Operation& opera
   });
 }
 
-// All of a host, then the first of each with the others, then all of a host again.
+// Synchronises the ranks of each host, then the first ranks of all hosts, then the ranks of each host again.
 void HierarchyTransport::sync(const Operation& operation) {
   std::byte here{};
   const auto ranks = static_cast<size_t>(world_);

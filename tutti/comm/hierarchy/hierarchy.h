@@ -7,9 +7,9 @@
 
 namespace tutti::comm {
 
-// Ranks on several hosts, some of which have several: inside a host they share memory, and what goes between
-// hosts takes the network. `network` has all ranks and a failure board; `memory` is in place and has those of
-// this host, in their order. Every rank calls it.
+// A transport for ranks on several hosts, some of which have several ranks. Ranks of a host share memory, and
+// hosts communicate over the network. `network` must have all ranks and a failure board; `memory` must be
+// InPlace and have the ranks of this host, in their order. Every rank must call this.
 std::unique_ptr<Transport> hierarchy_transport(std::unique_ptr<Transport> network,
                                                std::unique_ptr<Transport> memory, const Placement& placement,
                                                std::chrono::milliseconds timeout);

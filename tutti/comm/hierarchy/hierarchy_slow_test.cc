@@ -1,4 +1,4 @@
-// All placements of ranks on hosts, up to eight ranks on three hosts.
+// Placements of up to eight ranks on several hosts.
 #include <string>
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@ namespace tutti::comm {
 namespace {
 
 class Placements : public ::testing::TestWithParam<const char*> {};
-// Those of one rank each or with mixed ranks are carried by the network alone.
+// Placements with one rank per host, or whose hosts have mixed ranks, use only the network.
 INSTANTIATE_TEST_SUITE_P(OnHosts, Placements,
                          ::testing::Values("ab", "aab", "abb", "abc", "aba", "aaab", "abab", "aabbc", "abbcc",
                                            "aaabbb", "aabbcc", "aaabbbb", "aaabbbcc", "abbbbbbb", "aaaabbbb",

@@ -15,7 +15,6 @@
 
 #include "tutti/base/ports.h"
 #include "tutti/comm/failure_board.h"
-#include "tutti/comm/gloo/tcp_rendezvous.h"
 #include "tutti/comm/hierarchy/shares.h"
 #include "tutti/comm/hierarchy/test_placements.h"
 #include "tutti/comm/test_messages.h"
@@ -88,7 +87,7 @@ TEST(Shares, cover_what_each_owns_once_for_every_host) {
   }
 }
 
-// Nobody leaves while others still connect.
+// The barrier keeps ranks from leaving while others still connect.
 TEST(HierarchyName, says_what_it_is_made_of) {
   with_ranks("aab", 3, [](Communicator& comm) {
     EXPECT_EQ(comm.name(), "shm+gloo");
@@ -123,7 +122,7 @@ TEST(HierarchyHosts, share_memory_inside) {
   });
 }
 
-// Counts what comes over a network.
+// Counts the bytes that are received over a network.
 class Counted final : public Transport, public OnBoard {
  public:
   Counted(std::unique_ptr<Transport> inner, std::atomic<size_t>& bytes)
@@ -153,7 +152,7 @@ class Counted final : public Transport, public OnBoard {
   std::atomic<size_t>& bytes_;
 };
 
-// Into all hosts together.
+// Returns the number of bytes that all hosts together receive.
 size_t bytes_over_network(const std::string& hosts, const std::function<void(Communicator&)>& body) {
   std::atomic<size_t> bytes = 0;
   const Placement placement = placement_of(hosts);
@@ -174,10 +173,10 @@ TEST(HierarchyTraffic, comes_to_each_host_once) {
   constexpr int64_t kSize = 64000;
   constexpr size_t kBytes = kSize * sizeof(float);
   const auto sum = [](Communicator& comm) { comm.all_reduce(torch::ones({kSize}), ReduceOp::Sum).wait(); };
-  // Half of it as sums of the other host, the other half as the result.
+  // Each host receives half of the bytes as the sums of the other host, and half as the result.
   EXPECT_EQ(bytes_over_network("aabb", sum), 2 * kBytes);
   EXPECT_EQ(bytes_over_network("aaaabbbb", sum), 2 * kBytes);
-  // Ranks 1 to 3 are two parts of the tree.
+  // Ranks 1 to 3 form two branches of the tree.
   EXPECT_EQ(bytes_over_network("abbb", sum), kBytes / 2 * 3 + kBytes);
   const auto gather = [](Communicator& comm) {
     comm.all_gather(torch::empty({comm.world() * kSize}), torch::ones({kSize})).wait();
@@ -200,7 +199,7 @@ void add(Communicator& comm) {
   comm.all_reduce(torch::zeros({100000}), ReduceOp::Sum, {.what = "gradients", .step = 118}).wait();
 }
 
-// All texts but those of `except` are this one.
+// Expects the same text, which must match, from all ranks but `except`.
 void expect_one_text(const std::vector<std::string>& errors, const ::testing::Matcher<std::string>& text,
                      int except = -1) {
   const std::string& first = errors[except == 0 ? 1 : 0];
@@ -215,7 +214,7 @@ class HierarchyFailure : public ::testing::TestWithParam<int> {
  protected:
   int guilty() const { return GetParam(); }
   std::string name() const { return fmt::format("worker/{} on {}", guilty(), kHosts[guilty()]); }
-  // Of the others none is named.
+  // Matches if the text names the guilty rank and none of the others.
   ::testing::Matcher<std::string> names_it_alone() const {
     std::vector<::testing::Matcher<std::string>> all = {HasSubstr(name())};
     for (int r = 0; r < 4; ++r) {
@@ -232,7 +231,7 @@ TEST_P(HierarchyFailure, a_rank_that_does_not_come_is_named_by_all) {
     comm.barrier({.what = "the start"});
     if (comm.rank() == guilty()) {
       over.wait();
-      // Hears of it when it comes.
+      // Learns of the failure when it arrives.
       add(comm);
       return;
     }
@@ -318,17 +317,51 @@ TEST(HierarchyFailures, a_rank_that_does_something_else_in_its_host_is_named_by_
                                 HasSubstr("barrier")));
 }
 
+// Sizes, types and reductions differ by local rank, in the same way on both hosts: each rank agrees with its
+// counterpart on the other host.
+TEST(HierarchyFailures, operations_that_differ_inside_the_hosts_fail_everywhere) {
+  using Body = std::function<void(Communicator&, int local)>;
+  const std::vector<Body> bodies = {
+      [](Communicator& comm, int local) {
+        comm.all_reduce(torch::ones({100 + local}), ReduceOp::Sum).wait();
+      },
+      [](Communicator& comm, int local) {
+        comm.all_reduce(torch::ones({100000 + local}), ReduceOp::Sum).wait();
+      },
+      [](Communicator& comm, int local) {
+        comm.all_reduce(torch::ones({100}, local == 0 ? torch::kFloat : torch::kInt), ReduceOp::Sum).wait();
+      },
+      [](Communicator& comm, int local) {
+        comm.all_reduce(torch::ones({100}), local == 0 ? ReduceOp::Sum : ReduceOp::Max).wait();
+      },
+      [](Communicator& comm, int local) {
+        comm.reduce_scatter(torch::empty({100 + local}), torch::ones({4 * (100 + local)}), ReduceOp::Sum)
+            .wait();
+      },
+      [](Communicator& comm, int local) {
+        comm.all_gather(torch::empty({4 * (100 + local)}), torch::ones({100 + local})).wait();
+      },
+      [](Communicator& comm, int local) { comm.broadcast(torch::ones({100 + local}), 0).wait(); },
+  };
+  for (const Body& body : bodies) {
+    const auto errors = errors_of_ranks(kHosts, 4, kLong, [&](Communicator& comm) {
+      body(comm, comm.hosts()->placement.local_rank(comm.rank()));
+    });
+    expect_one_text(errors, HasSubstr("every rank has to call the same operations"));
+  }
+}
+
 TEST(HierarchyFailures, messages_of_ranks_that_have_left_fail) {
   const auto errors = errors_of_ranks(kHosts, 4, kLong, [&](Communicator& comm) {
     comm.barrier();
     if (comm.rank() == 3) return;
-    // 2 is on its host.
+    // Rank 2 is on the same host as rank 3.
     comm.recv(torch::empty({5}), 3).wait();
   });
   expect_one_text(errors, HasSubstr("recv failed: worker/3 on b"), 3);
 }
 
-// Processes: three children and this one, which is rank 0. Each says in the table how it ended.
+// The ranks are processes: three children and this one, rank 0. The table records how each child ended.
 class HierarchyProcesses : public ::testing::TestWithParam<int> {
  protected:
   void SetUp() override {
@@ -336,11 +369,11 @@ class HierarchyProcesses : public ::testing::TestWithParam<int> {
     for (int rank = 1; rank < 4; ++rank) {
       children_.push_back(std::make_unique<Child>([this, rank] {
         at::set_num_threads(1);
-        const auto table = tcp_rendezvous("127.0.0.1", port_, Serve::Elsewhere, kLong);
+        const auto table = testing::find_table(port_);
         table->set(fmt::format("said/{}", rank), error_of(table, rank));
       }));
     }
-    table_ = tcp_rendezvous("127.0.0.1", port_, Serve::Here, kLong);
+    table_ = testing::serve_table(port_).table;
   }
 
   static std::string error_of(const std::shared_ptr<Rendezvous>& table, int rank) {
@@ -359,7 +392,7 @@ class HierarchyProcesses : public ::testing::TestWithParam<int> {
     }
   }
 
-  // What all but the victim say after it was dealt with.
+  // Returns the errors of all ranks but the victim after `deed` was applied to the victim.
   std::vector<std::string> after(const std::function<void(const Child&)>& deed) {
     std::thread doer([&] {
       for (int rank = 0; rank < 4; ++rank) table_->get(fmt::format("ready/{}", rank), kLong);
@@ -378,7 +411,7 @@ class HierarchyProcesses : public ::testing::TestWithParam<int> {
   std::vector<std::unique_ptr<Child>> children_;
   std::shared_ptr<Rendezvous> table_;
 };
-// On the host of rank 0 and on the other.
+// The victims: a rank on the host of rank 0, and those on the other host.
 INSTANTIATE_TEST_SUITE_P(OfRank, HierarchyProcesses, ::testing::Values(1, 2, 3));
 
 TEST_P(HierarchyProcesses, one_that_is_killed_is_named_by_all_others_at_once) {

@@ -6,7 +6,7 @@
 namespace tutti::comm {
 namespace {
 
-// For the case that the board cannot keep them.
+// The memory's deadlines come this much later than the board's, in case the board cannot enforce those.
 constexpr std::chrono::seconds kMemoryIsLater{60};
 
 Operation later(Operation operation) {
@@ -34,7 +34,7 @@ std::vector<int> HostGroup::others() const {
   return others;
 }
 
-// Whatever the memory says: all ranks get the text that came to the board first.
+// Whatever error the memory throws, all ranks get the text that was reported to the board first.
 template <class Body>
 void HostGroup::attempt(const Operation& operation, Party party, std::vector<int> peers, const Body& body) {
   const auto watch = board_.watch(operation, party, std::move(peers));

@@ -9,12 +9,12 @@
 
 namespace tutti::comm {
 
-// The ranks of one host, of several that fail together: what goes wrong here is made known to the ranks of
-// all hosts, and what goes wrong elsewhere ends what is under way here. The board keeps the deadlines: who
-// waits here for a rank that waits for another host is not to blame that rank.
+// The ranks of one host among several hosts that fail together: a failure here is reported to the ranks of
+// all hosts, and a failure elsewhere ends the operations in progress here. The board enforces the deadlines:
+// a rank must not blame a rank of its host that is itself waiting for another host.
 class HostGroup final : public Transport, public InPlace {
  public:
-  // `memory` is in place and has the ranks `ranks` of those of the board, which outlives this.
+  // `memory` must be InPlace; its ranks are the ranks `ranks` of the board, which must outlive this.
   HostGroup(std::shared_ptr<Transport> memory, std::vector<int> ranks, FailureBoard& board);
 
   std::string name() const override { return memory_->name(); }
@@ -39,10 +39,9 @@ class HostGroup final : public Transport, public InPlace {
   template <class Body>
   void attempt(const Operation& operation, Party party, std::vector<int> peers, const Body& body);
 
-  const std::shared_ptr<Transport>
-      memory_;                    // shared: the board may be telling it of a failure when this ends
-  InPlace& in_place_;             // the same
-  const std::vector<int> ranks_;  // on the board
+  const std::shared_ptr<Transport> memory_;  // shared: the board may still call its abandon() when this ends
+  InPlace& in_place_;                        // the same object
+  const std::vector<int> ranks_;             // on the board
   FailureBoard& board_;
 };
 

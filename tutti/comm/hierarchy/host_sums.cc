@@ -43,7 +43,7 @@ void HostSums::add_branches(std::span<const std::byte* const> inputs, const Redu
   }
 }
 
-// Where hosts have different numbers of ranks, their shares end in different places.
+// If hosts have different numbers of ranks, their shares end at different elements.
 void HostSums::add_own(const Shares& shares, std::span<const std::byte* const> sums,
                        const Reduction& reduction, std::byte* to) const {
   const Slice own = shares.own(rank_);

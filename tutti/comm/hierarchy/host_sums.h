@@ -10,36 +10,36 @@
 
 namespace tutti::comm {
 
-// The one tree over all ranks, taken apart at the hosts: what the ranks of a host add are whole branches of
-// it, one where its ranks lie well in the tree and a few where not; their sums lie one behind the other. What
-// is added here is in the type of sums (widen.h).
+// The one tree over all ranks, split up by host: the ranks of a host add whole branches of it. A host has one
+// branch if its ranks are well aligned in the tree, else a few; the sums of its branches are stored one after
+// the other. All values here have the type in which elements are added (widen.h).
 class HostSums {
  public:
-  // Of the host of this rank. The placement outlives this.
+  // For this rank and its host. The placement must outlive this object.
   HostSums(const Placement& placement, int rank);
 
-  // How many the host of a rank has.
+  // Returns the number of branches of the rank's host.
   size_t branches(int rank) const { return branches_[static_cast<size_t>(placement_.host_of(rank))]; }
 
-  // The sums of this host's branches, from what each of its ranks has; nothing is divided yet.
+  // Computes the sums of this host's branches from the inputs of its ranks. Does not divide for averages yet.
   void add_branches(std::span<const std::byte* const> inputs, const Reduction& reduction,
                     std::byte* to) const;
-  // The result for what is this rank's own, from the sums of the branches: those of which each rank has sent
-  // its share.
+  // Computes the result for this rank's own elements from the sums of the branches. `sums` is indexed by rank
+  // and has the share that each rank has sent.
   void add_own(const Shares& shares, std::span<const std::byte* const> sums, const Reduction& reduction,
                std::byte* to) const;
-  // The result, from the sums of the branches of each host.
+  // Computes the result from the sums of the branches; `sums` is indexed by host.
   void add_all(std::span<const std::byte* const> sums, const Reduction& reduction, std::byte* to) const;
 
  private:
   const Placement& placement_;
   const int rank_;
-  const std::vector<Root> own_;   // branches
-  std::vector<size_t> branches_;  // by host
+  const std::vector<Root> own_;   // the branches of this host
+  std::vector<size_t> branches_;  // by host: their number
   Program tree_;                  // over the branches of all hosts
 };
 
-// Those of a host.
+// Returns the ranks of a host.
 std::vector<int> ranks_of(const Placement& placement, int host);
 
 }  // namespace tutti::comm

@@ -7,17 +7,17 @@
 
 namespace tutti::comm {
 
-// Who moves which elements of an operation between hosts. Each rank owns a stretch of them, so that each host
-// owns a run. What a host owns is split among the ranks of every other host: each sees to its share, and so
-// deals with those owners alone whose stretches it overlaps; where both hosts have equally many ranks, with
-// one.
+// Which rank moves which elements of an operation between hosts. Each rank owns a stretch of elements, and so
+// each host owns a contiguous range. The range of a host is split among the ranks of every other host: each
+// of them handles one share, and communicates only with the owners whose stretches overlap it. If both hosts
+// have the same number of ranks, that is one owner.
 class Shares {
  public:
-  // The stretches of all ranks, one behind the other. The placement outlives this.
+  // `own` has the stretches of all ranks, in order and without gaps. The placement must outlive this object.
   Shares(const Placement& placement, std::vector<Slice> own) : placement_(placement), own_(std::move(own)) {}
 
   const Slice& own(int rank) const { return own_[static_cast<size_t>(rank)]; }
-  // Of what the owner owns, what this rank sees to; of its own host's, what is its own.
+  // Returns the part of the owner's stretch that `rank` handles. Within a host, a rank handles only its own.
   Slice between(int rank, int owner) const;
 
  private:
@@ -29,11 +29,11 @@ class Shares {
 
 inline int64_t length(const Slice& slice) { return slice.end - slice.begin; }
 
-// Of so many elements every host owns an equal part, whatever number of ranks it has, and each of them an
-// equal share.
+// Splits `count` elements equally among the hosts, whatever number of ranks they have, and the part of each
+// host equally among its ranks.
 std::vector<Slice> even_stretches(const Placement& placement, int64_t count);
 
-// Stretches of these lengths, one behind the other.
+// Returns consecutive stretches of these lengths.
 std::vector<Slice> stretches_of(const std::vector<int64_t>& lengths);
 
 }  // namespace tutti::comm

@@ -12,13 +12,13 @@
 
 namespace tutti::comm::testing {
 
-// What holds for ranks on any hosts: a letter a rank.
+// Checks for ranks on any hosts. `hosts` has one letter per rank.
 
 inline void check_communicator_on(const std::string& hosts) {
   with_ranks(hosts, static_cast<int>(hosts.size()), check_conformance);
 }
 
-// By rank: the sum of all, and behind it the rank's part of it.
+// Returns, by rank, the result of all_reduce followed by that of reduce_scatter.
 inline std::vector<torch::Tensor> sums_over(const std::string& backend,
                                             const std::vector<torch::Tensor>& inputs, ReduceOp op) {
   std::vector<torch::Tensor> sums(inputs.size());
@@ -51,7 +51,7 @@ inline void check_sums_on(const std::string& hosts) {
         check_sums_of(hosts, size, type, op);
     }
   }
-  // More than is in flight at a time.
+  // More elements than are in flight at a time.
   check_sums_of(hosts, 2500001, torch::kFloat, ReduceOp::Sum);
 }
 
@@ -69,7 +69,7 @@ inline void check_long_movements_on(const std::string& hosts) {
   });
 }
 
-// All but the first; then those of each host.
+// Splits off all ranks but the first; then the ranks of each host.
 inline void check_parts_of(const std::string& hosts) {
   with_ranks(hosts, static_cast<int>(hosts.size()), [&](Communicator& comm) {
     const int host = hosts[static_cast<size_t>(comm.rank())];

@@ -29,7 +29,7 @@ SharedBlock make_block(size_t ranks, size_t size) {
   return block;
 }
 
-// What the threads of a group share: whoever calls first makes the block, or the smaller group.
+// The state that the threads of a group share. The first caller creates the block, or the smaller group.
 class Hub {
  public:
   explicit Hub(std::vector<std::string> who) : who_(std::move(who)) {}
@@ -46,7 +46,7 @@ class Hub {
       fail(ErrorKind::InvalidArgument, "{} allocates {} bytes where {} allocates {}",
            who_[static_cast<size_t>(rank)], size, who_[static_cast<size_t>(made.by)], made.block.size);
     SharedBlock block = made.block;
-    // From then on it is theirs.
+    // Once all ranks have taken it, they keep it alive themselves.
     if (++made.taken == who_.size()) blocks_.erase(place);
     return block;
   }
@@ -66,12 +66,12 @@ class Hub {
   struct Made {
     SharedBlock block;
     int by;
-    size_t taken;  // by so many
+    size_t taken;  // by how many ranks
   };
 
   const std::vector<std::string> who_;
   std::mutex mutex_;
-  std::map<size_t, Made> blocks_;                       // guarded by mutex_; that some have not taken yet
+  std::map<size_t, Made> blocks_;                       // guarded by mutex_; not yet taken by all ranks
   std::map<std::string, std::shared_ptr<Hub>> groups_;  // guarded by mutex_
 };
 
@@ -86,8 +86,9 @@ class InprocMemory final : public SharedMemory {
   SharedBlock allocate(size_t size, const Operation&, const std::function<void()>&) override {
     return hub_->block(next_block_++, size, rank_);
   }
-  // Threads end by leaving the group, which it sees itself.
+  // A thread ends by leaving the group, which SharedTransport detects itself.
   bool has_ended(int) override { return false; }
+  bool is_stopped(int) override { return false; }
 
   std::unique_ptr<SharedMemory> split(const std::vector<int>& ranks, const std::string& name) override {
     int rank = 0;

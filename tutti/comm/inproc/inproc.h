@@ -8,7 +8,7 @@
 
 namespace tutti::comm {
 
-// Ranks that are threads of this process, for tests: the transports of all of them, in rank order.
+// Returns the transports of ranks that are threads of this process, in rank order. For tests.
 std::vector<std::unique_ptr<Transport>> inproc_transports(int world, std::chrono::milliseconds timeout);
 
 }  // namespace tutti::comm

@@ -22,7 +22,7 @@
 namespace tutti::comm {
 namespace {
 
-// MPI counts in int.
+// Largest message in bytes: MPI uses int for counts.
 constexpr size_t kPiece = size_t{1} << 30;
 
 void check(int code, int line = __builtin_LINE()) {
@@ -33,10 +33,10 @@ void check(int code, int line = __builtin_LINE()) {
   fail(ErrorKind::PeerLost, "MPI says '{}' (mpi.cc:{})", text, line);
 }
 
-// Not a member of the library, which begins when somebody asks for it.
+// Not a member of Library: setting it must not initialise MPI.
 std::atomic<bool> may_finalise{true};
 
-// MPI itself, of which a process has one; hence static objects here, and nowhere else.
+// MPI itself. MPI exists once per process, so this file has static objects, unlike all others.
 class Library {
  public:
   static Library& get() {
@@ -44,14 +44,26 @@ class Library {
     return library;
   }
 
-  // To be held around every call, where MPI may be used by one thread at a time alone.
+  // Hold this around every call. It locks only if MPI supports just one thread at a time.
   std::unique_lock<std::mutex> lock() {
     return one_thread_ ? std::unique_lock(mutex_) : std::unique_lock<std::mutex>();
   }
-  // What MPI may go on to write to is never freed.
-  void leave_to_mpi(std::shared_ptr<std::string> bytes) {
+  // Keeps memory that MPI may still write to alive forever.
+  void leave_to_mpi(std::shared_ptr<void> memory) {
     const auto one_at_a_time = lock();
-    left_.push_back(std::move(bytes));
+    left_.push_back(std::move(memory));
+  }
+  // Call this if a message cannot be cancelled: it may still be written to memory that its owner is about to
+  // free. MPI only writes during its calls, so MPI is not called any more.
+  void stop() {
+    stopped_ = true;
+    may_finalise = false;
+  }
+  bool stopped() const { return stopped_; }
+  void require_usable() const {
+    if (stopped_)
+      fail(ErrorKind::PeerLost,
+           "MPI has a message in progress that cannot be cancelled, and is not used any more");
   }
 
   Library(const Library&) = delete;
@@ -81,7 +93,8 @@ class Library {
   std::mutex mutex_;
   bool one_thread_ = false;
   bool ours_ = false;  // initialised here
-  std::vector<std::shared_ptr<std::string>> left_;
+  std::atomic<bool> stopped_{false};
+  std::vector<std::shared_ptr<void>> left_;
 };
 
 class Group {
@@ -90,8 +103,8 @@ class Group {
   Group(Group&& other) noexcept : group_(std::exchange(other.group_, MPI_COMM_NULL)) {}
   Group(const Group&) = delete;
   ~Group() {
-    // With a message under way, freeing would wait for it.
-    if (group_ == MPI_COMM_NULL || broken_) return;
+    // If a message is still in progress, freeing would wait for it.
+    if (group_ == MPI_COMM_NULL || broken_ || Library::get().stopped()) return;
     const auto lock = Library::get().lock();
     MPI_Comm_free(&group_);
   }
@@ -105,6 +118,7 @@ class Group {
 };
 
 Group group_of(MPI_Comm world, const std::vector<int>& ranks, int tag) {
+  Library::get().require_usable();
   const auto lock = Library::get().lock();
   MPI_Group all = MPI_GROUP_NULL;
   MPI_Group some = MPI_GROUP_NULL;
@@ -132,8 +146,8 @@ std::vector<int> ranks_of(MPI_Comm group) {
   return ranks;
 }
 
-// What a thread does that waits for others: first nothing, so that short messages are fast; then it lets
-// others run, since ranks may outnumber the cores; then it sleeps.
+// How a thread waits for others: at first it spins, so that short messages are fast; then it yields, since
+// there may be more ranks than cores; then it sleeps.
 class Patience {
  public:
   void wait() {
@@ -151,7 +165,7 @@ class Patience {
   int waited_ = 0;
 };
 
-// What MPI adds by itself; MPI_DATATYPE_NULL: not that.
+// Returns the MPI type with which MPI's own all-reduce is used, or MPI_DATATYPE_NULL if it is not.
 MPI_Datatype mpi_type(torch::ScalarType type) {
   switch (type) {
     case torch::kFloat:
@@ -166,12 +180,12 @@ MPI_Datatype mpi_type(torch::ScalarType type) {
       return MPI_DATATYPE_NULL;
   }
 }
-constexpr int64_t kMostAtATime = int64_t{1} << 28;  // elements: MPI counts with int
+constexpr int64_t kMostAtATime = int64_t{1} << 28;  // elements: MPI uses int for counts
 
-// Messages under way, in pieces.
+// Messages in progress, in pieces of at most kPiece bytes.
 class Messages {
  public:
-  // `who` names a rank in errors, and outlives this.
+  // `who` returns the name of a rank for error messages; it must outlive this object.
   Messages(MPI_Comm group, const std::function<std::string(int rank)>& who) : group_(group), who_(who) {}
 
   void send(ConstBytes bytes, int to) {
@@ -185,8 +199,9 @@ class Messages {
     });
   }
 
-  // MPI's own, in place, of all ranks of the group.
+  // Starts MPI's own all-reduce over all ranks of the group, in place.
   void add_all(const torch::Tensor& flat, MPI_Datatype type, const std::vector<int>& peers) {
+    Library::get().require_usable();
     const auto lock = Library::get().lock();
     MPI_Request request = MPI_REQUEST_NULL;
     check(MPI_Iallreduce(MPI_IN_PLACE, flat.data_ptr(), static_cast<int>(flat.numel()), type, MPI_SUM, group_,
@@ -196,8 +211,8 @@ class Messages {
     everybody_ = peers;
   }
 
-  // Returns when all are done; tells the watch of each peer with which nothing is left. False: told to give
-  // up.
+  // Waits until all requests have completed, and tells the watch of each peer that has none left. Returns
+  // false if `give_up` becomes true.
   bool finish(FailureBoard::Watch& watch, const std::atomic<bool>& give_up) {
     std::vector<int> done(requests_.size());
     Patience patience;
@@ -222,14 +237,24 @@ class Messages {
     return true;
   }
 
-  // What can still be taken back is. MPI keeps no promise about a send that the other side never takes; after
-  // a failure the job ends.
-  void cancel() {
-    const auto lock = Library::get().lock();
-    for (size_t i = 0; i < requests_.size(); ++i) {
-      if (requests_[i] == MPI_REQUEST_NULL || posts_[i].peer == kEverybody) continue;
-      MPI_Cancel(&requests_[i]);
-      MPI_Request_free(&requests_[i]);
+  // Cancels what can still be cancelled. Waits up to kLastBytes for messages that have begun to arrive, so
+  // that nothing is written to the caller's memory afterwards. MPI gives no guarantee about sends that are
+  // never received; after a failure the job ends anyway.
+  void cancel() noexcept {
+    if (Library::get().stopped()) return;
+    {
+      const auto lock = Library::get().lock();
+      for (size_t i = 0; i < requests_.size(); ++i) {
+        if (requests_[i] == MPI_REQUEST_NULL || posts_[i].peer == kEverybody) continue;
+        MPI_Cancel(&requests_[i]);
+        if (!is_receive(posts_[i])) MPI_Request_free(&requests_[i]);
+      }
+    }
+    const auto deadline = std::chrono::steady_clock::now() + kLastBytes;
+    for (Patience patience; receiving(); patience.wait()) {
+      if (std::chrono::steady_clock::now() < deadline) continue;
+      Library::get().stop();
+      return;
     }
   }
 
@@ -242,6 +267,7 @@ class Messages {
 
   template <class Post>
   void post(size_t size, int peer, Way way, const Post& one) {
+    Library::get().require_usable();
     for (size_t done = 0; done < size; done += kPiece) {
       const auto lock = Library::get().lock();
       MPI_Request request = MPI_REQUEST_NULL;
@@ -254,6 +280,7 @@ class Messages {
   }
 
   int test(std::vector<int>& done) {
+    Library::get().require_usable();
     const auto lock = Library::get().lock();
     int count = 0;
     statuses_.resize(requests_.size());
@@ -268,7 +295,7 @@ class Messages {
     return count;
   }
 
-  // A message that is shorter than its room is nothing wrong to MPI.
+  // MPI does not report a message that is shorter than its buffer, so this checks the size.
   void look_at(const Posted& posted, const MPI_Status& status, int code) const {
     const int error = code == MPI_ERR_IN_STATUS ? status.MPI_ERROR : MPI_SUCCESS;
     if (error == MPI_ERR_TRUNCATE) fail_other_size(posted, "more");
@@ -284,21 +311,38 @@ class Messages {
          posted.expected, who_(posted.peer), sent);
   }
 
+  static bool is_receive(const Posted& posted) {
+    return posted.peer != kEverybody && posted.expected != kAnySize;
+  }
+
+  bool receiving() {
+    const auto lock = Library::get().lock();
+    bool any = false;
+    for (size_t i = 0; i < requests_.size(); ++i) {
+      if (requests_[i] == MPI_REQUEST_NULL || !is_receive(posts_[i])) continue;
+      int done = 0;
+      MPI_Test(&requests_[i], &done, MPI_STATUS_IGNORE);
+      any = any || done == 0;
+    }
+    return any;
+  }
+
+  static constexpr std::chrono::milliseconds kLastBytes{1000};
   static constexpr int kEverybody = -1;
   static constexpr int kAnySize = -1;
 
   const MPI_Comm group_;
   const std::function<std::string(int rank)>& who_;
-  std::vector<int> everybody_;  // but this rank, once add_all() was called
+  std::vector<int> everybody_;  // all ranks but this one; set by add_all()
   std::vector<MPI_Request> requests_;
-  std::vector<Posted> posts_;         // what each request is
-  std::vector<MPI_Status> statuses_;  // room
-  std::map<int, int> open_;           // requests by peer
+  std::vector<Posted> posts_;         // the message of each request
+  std::vector<MPI_Status> statuses_;  // buffer for MPI_Testsome
+  std::map<int, int> open_;           // number of open requests by peer
 };
 
 class MpiTransport final : public Transport, public OnBoard, public OwnAllReduce {
  public:
-  // The groups have the same ranks; messages in one never meet those in the other.
+  // Both groups have the same ranks. Messages of one group never match those of the other.
   MpiTransport(std::shared_ptr<Rendezvous> table, MpiOptions options, Group exchanges, Group messages)
       : table_(std::move(table)),
         options_(std::move(options)),
@@ -309,9 +353,19 @@ class MpiTransport final : public Transport, public OnBoard, public OwnAllReduce
         world_(static_cast<int>(ranks_of(exchanges_.get()).size())) {
     if (world_ == 1) return;
     board_ = std::make_unique<FailureBoard>(with_prefix(table_, "board/"),
-                                            BoardOptions{.rank = rank_, .world = world_, .who = options_.who},
+                                            BoardOptions{.rank = rank_,
+                                                         .world = world_,
+                                                         .who = options_.who,
+                                                         .holder = options_.holder,
+                                                         .silence = options_.timeout},
                                             [this] { give_up(); });
   }
+
+  ~MpiTransport() override {
+    if (adding_.defined()) Library::get().leave_to_mpi(std::make_shared<torch::Tensor>(adding_));
+  }
+  MpiTransport(const MpiTransport&) = delete;
+  MpiTransport& operator=(const MpiTransport&) = delete;
 
   std::string name() const override { return "mpi"; }
   int rank() const override { return rank_; }
@@ -350,7 +404,7 @@ class MpiTransport final : public Transport, public OnBoard, public OwnAllReduce
     for (int r = 0; r < world_; ++r) {
       if (r != rank_) others.push_back(r);
     }
-    // After a failure MPI may go on to write here.
+    // After a failure MPI may still write to this tensor, so it is then never freed.
     adding_ = flat;
     for (int64_t done = 0; done < flat.numel(); done += kMostAtATime) {
       const torch::Tensor piece = flat.narrow(0, done, std::min(kMostAtATime, flat.numel() - done));
@@ -366,7 +420,7 @@ class MpiTransport final : public Transport, public OnBoard, public OwnAllReduce
 
  private:
   void give_up() {
-    // Messages may stay under way.
+    // Some messages may still be in progress.
     exchanges_.broken();
     messages_.broken();
     mpi_never_finalise();
@@ -388,7 +442,7 @@ class MpiTransport final : public Transport, public OnBoard, public OwnAllReduce
     board_->throw_if_failed();
   }
 
-  const std::shared_ptr<Rendezvous> table_;  // shared with its other parts
+  const std::shared_ptr<Rendezvous> table_;  // shared with users of other prefixes of it
   const MpiOptions options_;
   const std::function<std::string(int rank)> who_;
   Group exchanges_;
@@ -397,10 +451,10 @@ class MpiTransport final : public Transport, public OnBoard, public OwnAllReduce
   const int world_;
   torch::Tensor adding_;
   std::atomic<bool> given_up_{false};
-  std::unique_ptr<FailureBoard> board_;  // last, so that it ends first
+  std::unique_ptr<FailureBoard> board_;  // last, so that it is destroyed first
 };
 
-// Everybody has to be here before MPI is asked for a group, which waits for all of them and knows no timeout.
+// All ranks must be here before MPI creates a group, since that waits for all of them and has no timeout.
 std::unique_ptr<Transport> make_transport(std::shared_ptr<Rendezvous> table, MpiOptions options,
                                           MPI_Comm world, const std::vector<int>& ranks, int rank) {
   roll_call(*table, {.rank = rank, .world = static_cast<int>(ranks.size()), .who = options.who}, "",
@@ -420,7 +474,7 @@ std::unique_ptr<Transport> MpiTransport::split(const std::vector<int>& ranks, co
                         static_cast<int>(me - ranks.begin()));
 }
 
-// In place. False where it does not come in time.
+// Broadcasts in place. Returns false if the bytes do not arrive in time.
 bool broadcast(const std::shared_ptr<std::string>& bytes, int root,
                std::chrono::steady_clock::time_point deadline) {
   Library& library = Library::get();
@@ -452,7 +506,7 @@ void mpi_initialise() { Library::get(); }
 void mpi_never_finalise() noexcept { may_finalise = false; }
 
 std::string mpi_broadcast_text(const std::string& text, int root, std::chrono::milliseconds timeout) {
-  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  const auto deadline = deadline_after(timeout);
   uint64_t size = text.size();
   const auto size_bytes = std::make_shared<std::string>(sizeof(size), '\0');
   std::memcpy(size_bytes->data(), &size, sizeof(size));

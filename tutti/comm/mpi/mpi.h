@@ -12,28 +12,29 @@ namespace tutti::comm {
 
 struct MpiOptions {
   std::vector<std::string> who = {};         // by rank, for error messages; empty: "rank 3"
-  std::chrono::milliseconds timeout{60000};  // for everybody to come
+  std::string holder = "rank 0 of the job";  // the rank that holds the table, for error messages
+  std::chrono::milliseconds timeout{60000};  // for all ranks to connect
 };
 
-// Whether this build can do it.
+// Returns true if this build has MPI.
 bool mpi_built();
 
-// Once a process, before all else here; harmless when MPI has been initialised already. MPI is finalised when
-// the process exits, if it was initialised here and nobody has called mpi_never_finalise().
+// Call this once per process, before the other functions here. Harmless if MPI is already initialised. MPI is
+// finalised at process exit if it was initialised here and mpi_never_finalise() was not called.
 void mpi_initialise();
 
-// To be called when something has failed, whatever carries the operations: finalising waits for all ranks
-// and knows no timeout, so it would wait for ever for those that do not come; mpirun ends them all when one
-// leaves without it. Harmless without MPI.
+// Call this after any failure, whatever backend is used: finalising MPI waits for all ranks and has no
+// timeout, so it would wait forever for ranks that never reach it. If a rank exits without finalising, mpirun
+// ends all ranks. Does nothing if the build has no MPI.
 void mpi_never_finalise() noexcept;
 
-// The root's text, at every rank of the job. A Timeout where it does not come.
+// Returns the root's text at every rank of the job. Throws Timeout if it does not arrive.
 std::string mpi_broadcast_text(const std::string& text, int root, std::chrono::milliseconds timeout);
 
-// All ranks that mpirun started, over MPI's two-sided messages. The table serves nothing else (with_prefix),
-// and has to last as long as the transport.
+// Returns a transport for all ranks that mpirun started, over MPI's two-sided messages. Nothing else may use
+// the table (with_prefix), and it must exist as long as the transport.
 //
-// Without MPI at build time this, and what meets, is Unimplemented.
+// If the build has no MPI, this, mpi_initialise() and mpi_broadcast_text() throw Unimplemented.
 std::unique_ptr<Transport> mpi_transport(std::shared_ptr<Rendezvous> table, const MpiOptions& options);
 
 }  // namespace tutti::comm

@@ -7,8 +7,7 @@ namespace {
 [[noreturn]] void missing() {
   fail(ErrorKind::Unimplemented,
        "this build has no MPI. Install it (libopenmpi-dev, openmpi-bin) and build again with "
-       "-DTUTTI_WITH_MPI=ON, or "
-       "take another way between the ranks");
+       "-DTUTTI_WITH_MPI=ON, or use another --comm");
 }
 
 }  // namespace

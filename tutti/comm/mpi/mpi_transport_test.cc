@@ -1,5 +1,5 @@
-// Two programs in one. As a test it starts itself under mpirun, with worlds of 1 to 4; there it is one of the
-// ranks, and tests as such.
+// Two programs in one. As a test, it starts itself under mpirun with worlds of 1 to 4. Under mpirun, it is
+// one of the ranks and runs the tests of a rank.
 
 #include <array>
 #include <cstdio>
@@ -13,9 +13,9 @@
 #include "tutti/base/test_errors.h"
 #include "tutti/comm/collectives.h"
 #include "tutti/comm/conformance.h"
-#include "tutti/comm/gloo/tcp_rendezvous.h"
 #include "tutti/comm/mpi/mpi.h"
 #include "tutti/comm/test_messages.h"
+#include "tutti/comm/test_network.h"
 
 namespace tutti::comm {
 namespace {
@@ -26,18 +26,18 @@ using testing::kLong;
 using testing::meet;
 using testing::operation;
 
-// --- as a rank
+// --- tests that run as a rank
 
-// Rank 0 serves the table and tells all others where.
+// Rank 0 serves the table and tells all others its address.
 std::shared_ptr<Rendezvous> table_of_ranks() {
   static const auto kTable = [] {
     mpi_initialise();
     const bool serves = Environment::of_process().get("OMPI_COMM_WORLD_RANK") == "0";
     ServedRendezvous served;
-    if (serves) served = serve_tcp_rendezvous(kLong);
+    if (serves) served = testing::serve_table();
     const std::string port = mpi_broadcast_text(std::to_string(served.port), 0, kLong);
     if (serves) return served.table;
-    return tcp_rendezvous("127.0.0.1", static_cast<uint16_t>(std::stoi(port)), Serve::Elsewhere, kLong);
+    return testing::find_table(static_cast<uint16_t>(std::stoi(port)));
   }();
   return kTable;
 }
@@ -71,7 +71,7 @@ TEST(Rank, conforms) {
   if (comm.world() == 2) check_large(comm);
 }
 
-// The last rank comes when the others have given up.
+// The last rank arrives after the others have given up.
 TEST(LateRank, is_named_by_all) {
   const auto transport = mpi("late");
   meet(*transport, operation("barrier"));
@@ -82,13 +82,13 @@ TEST(LateRank, is_named_by_all) {
   const auto text = fmt::format("all_reduce failed: nothing from rank {} for 0.3 s", last);
   expect_error(ErrorKind::Timeout, HasSubstr(text), [&] {
     meet(*transport, operation("all_reduce", milliseconds(300)));
-    // Small messages of those that have given up still lie there; so the late one sees it at the second at
-    // the latest.
+    // Small messages of the ranks that have given up may still be received, so the late rank fails in
+    // its second operation at the latest.
     meet(*transport, operation("all_reduce", milliseconds(300)));
   });
   fmt::print("{}\n", HasFailure() ? "not named" : "named by all");
   std::fflush(stdout);
-  // mpirun ends all when the first one leaves, and the table ends with rank 0.
+  // mpirun ends all ranks when the first one exits, and the table ends with rank 0.
   table->set("over", "");
   table->set(fmt::format("done/{}", transport->rank()), "");
   for (int r = 0; r <= last; ++r) table->get(fmt::format("done/{}", r), kLong);
@@ -102,7 +102,7 @@ TEST(MisfitRank, refuses_messages_of_another_size) {
   comm->barrier();
 }
 
-// --- as a test
+// --- tests that start ranks
 
 struct Ended {
   int status;
@@ -147,7 +147,7 @@ TEST_P(Mpirun, messages_of_another_size_are_refused) {
 
 TEST_P(Mpirun, a_late_rank_is_named_by_all) {
   if (GetParam() == 1) return;
-  // The exit code is mpirun's complaint that nobody has finalised.
+  // The exit code is not checked: mpirun reports an error because no rank has finalised MPI.
   const Ended ended = under_mpirun(GetParam(), "LateRank.*");
   size_t named = 0;
   for (size_t at = 0; (at = ended.output.find("named by all", at)) != std::string::npos; ++at) ++named;

@@ -16,8 +16,8 @@ namespace {
 using Pending = c10::intrusive_ptr<c10d::Work>;
 using Tensors = std::vector<torch::Tensor>;
 
-// So often it is looked at once more whether something is done before the thread takes a rest: most of it is
-// done within microseconds.
+// How often the thread checks whether an operation has finished before it starts to sleep between checks.
+// Most operations finish within microseconds.
 constexpr int kBriskLooks = 20000;
 constexpr std::chrono::microseconds kRest{50};
 
@@ -44,10 +44,10 @@ class C10dDevice final : public OnDevice {
   const C10dBackend backend_;
   const int rank_;
   const int world_;
-  FailureBoard board_;  // last, so that it ends first
+  FailureBoard board_;  // last, so that it is destroyed first
 };
 
-// NCCL connects in the first operation, in which all have to take part.
+// NCCL connects in the first operation, in which all ranks must take part.
 C10dDevice::C10dDevice(std::shared_ptr<Rendezvous> table, C10dBackend backend, torch::Device device,
                        const BoardOptions& options, std::chrono::milliseconds timeout)
     : backend_(std::move(backend)),
@@ -62,7 +62,7 @@ C10dDevice::~C10dDevice() {
     board_.throw_if_failed();
     backend_.shut_down();
   } catch (const std::exception&) {
-    // It has failed and was aborted; or the others have gone, and there is nothing more to do for them.
+    // The group has failed and was aborted, or the other ranks are gone. Nothing is left to shut down.
   }
 }
 
@@ -74,19 +74,19 @@ std::vector<int> C10dDevice::peers() const {
   return peers;
 }
 
-// The board keeps the deadline: c10d would end the process, or sleep between two looks.
+// The board enforces the deadline: c10d would end the process, or sleep between checks.
 void C10dDevice::await(c10d::Work& work) {
   for (int looks = 0; !work.isCompleted(); ++looks) {
     board_.throw_if_failed();
     looks < kBriskLooks ? std::this_thread::yield() : std::this_thread::sleep_for(kRest);
   }
-  // What was aborted is done, too.
+  // Aborted operations count as completed, too.
   board_.throw_if_failed();
-  // Throws what went wrong, and makes the current stream wait for the backend's own.
+  // Throws the operation's error, and makes the current stream wait for the backend's stream.
   work.wait();
 }
 
-// post() begins the work.
+// post() starts the work and returns it.
 template <class Post>
 void C10dDevice::attempt(const Operation& operation, std::vector<int> peers, const Post& post) {
   const auto watch = board_.watch(operation, FailureBoard::Party::All, std::move(peers));
@@ -98,9 +98,9 @@ void C10dDevice::attempt(const Operation& operation, std::vector<int> peers, con
     throw;
   } catch (const std::exception& error) {
     board_.throw_if_failed();
-    board_.report(ErrorKind::PeerLost, fmt::format("{} failed: {} says: {}. One of the others may be gone; "
-                                                   "its own output says why",
-                                                   describe(operation), name(), first_line(error.what())));
+    board_.report(ErrorKind::PeerLost,
+                  fmt::format("{} failed: {} reports: {}. Another rank may have ended; its output says why",
+                              describe(operation), name(), first_line(error.what())));
   }
 }
 

@@ -1,11 +1,10 @@
-// What moves tensors between GPUs, with Gloo and the CPU's tensors in their place.
+// Tests the code that moves tensors between GPUs, with Gloo and CPU tensors instead.
 #include "tutti/comm/nccl/c10d_device.h"
 
 #include <gmock/gmock.h>
 
 #include "tutti/base/test_errors.h"
 #include "tutti/comm/conformance.h"
-#include "tutti/comm/gloo/tcp_rendezvous.h"
 #include "tutti/comm/nccl/test_device.h"
 #include "tutti/comm/test_network.h"
 
@@ -56,7 +55,7 @@ TEST_P(DeviceWorlds, give_the_bits_of_threads) {
 
 TEST(Device, moves_64_megabytes) { with_ranks("device", 2, check_large); }
 
-// Beside memory that the ranks share, which is left to what is not on the device.
+// The ranks also share memory, which is then used only for tensors that are not on the device.
 TEST(Device, goes_before_shared_memory) {
   const auto table = local_rendezvous();
   const auto make = testing::make_transports("inproc", 2, kLong);
@@ -70,7 +69,7 @@ TEST(Device, goes_before_shared_memory) {
   for (const std::string& error : errors) EXPECT_EQ(error, "");
 }
 
-// Rank 2 does something else while the others wait on the device.
+// Rank 2 is busy while the others wait on the device.
 TEST(Device, names_the_rank_that_is_late) {
   const auto errors = errors_of_ranks("device", 3, milliseconds(500), [](Communicator& comm) {
     comm.barrier({.what = "the start"}).wait();
@@ -85,8 +84,8 @@ TEST(Device, names_the_rank_that_is_late) {
     EXPECT_THAT(errors[0], HasSubstr(part));
 }
 
-// Rank 0 fails in the transport, where rank 1 waits for it on the device: it hears of it before its own
-// deadline.
+// Rank 0 fails in the transport while rank 1 waits for it on the device. Rank 1 learns of the failure before
+// its own deadline.
 TEST(Device, a_failure_of_the_transport_ends_waits_on_the_device) {
   const auto errors = errors_of_ranks("device", 2, kLong, [](Communicator& comm) {
     if (comm.rank() == 0) {
@@ -108,11 +107,11 @@ TEST(Device, says_why_a_rank_gave_up_and_stays_broken) {
   for (const std::string& error : errors) EXPECT_EQ(error, "worker/1 gave up: the data ended");
 }
 
-// Two processes that have a device each; the other one waits for nothing any more.
+// Two processes with a device each. After connecting, the other process waits for no operation.
 class TwoProcesses {
  public:
-  static std::unique_ptr<Communicator> join(int rank, uint16_t port, Serve serve) {
-    const auto table = tcp_rendezvous("127.0.0.1", port, serve, kLong);
+  static std::unique_ptr<Communicator> join(int rank, uint16_t port) {
+    const auto table = rank == 0 ? testing::serve_table(port).table : testing::find_table(port);
     auto transport = gloo_transport(with_prefix(table, "gloo/"), {.rank = rank, .world = 2});
     std::unique_ptr<Communicator> comm = std::make_unique<Collectives>(
         std::move(transport), kLong, nullptr,
@@ -121,13 +120,13 @@ class TwoProcesses {
     return comm;
   }
 
-  std::unique_ptr<Communicator> join() { return join(0, port_, Serve::Here); }
+  std::unique_ptr<Communicator> join() { return join(0, port_); }
   const testing::Child& other() const { return other_; }
 
  private:
-  uint16_t port_ = serve_tcp_rendezvous(kLong).port;
+  uint16_t port_ = testing::serve_table().port;
   testing::Child other_{[port = port_] {
-    const auto comm = join(1, port, Serve::Elsewhere);
+    const auto comm = join(1, port);
     while (true) ::pause();
   }};
 };

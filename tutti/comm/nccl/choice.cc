@@ -24,7 +24,7 @@ std::string why_not_nccl(const std::vector<RankDevice>& ranks) {
   std::map<std::pair<std::string, std::string>, std::string> owners;
   for (const RankDevice& rank : ranks) {
     if (rank.device == kCpu) return fmt::format("{} has no GPU", rank.who);
-    if (rank.device == kUnbuilt) return fmt::format("the program of {} is built without NCCL", rank.who);
+    if (rank.device == kUnbuilt) return fmt::format("the program of {} was built without NCCL", rank.who);
     const auto [owner, first] = owners.try_emplace({rank.host, rank.device}, rank.who);
     if (!first) return fmt::format("{} and {} share a GPU", owner->second, rank.who);
   }

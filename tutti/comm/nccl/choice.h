@@ -7,18 +7,18 @@
 
 namespace tutti::comm {
 
-// What a rank tells the others of its device, before it is known whether NCCL can do anything for them: one
-// word.
+// Returns one word that describes a rank's device. The ranks exchange these words to find out whether they
+// can use NCCL.
 std::string device_word(torch::Device device);
 
-// What all ranks know of one another then, by rank.
+// A rank, its host and its device, as all ranks know them after they have met.
 struct RankDevice {
   std::string who;
   std::string host;
   std::string device;  // its device_word()
 };
 
-// Why these cannot use NCCL, for people; "" where they can.
+// Returns why these ranks cannot use NCCL, as text for messages, or "" if they can.
 std::string why_not_nccl(const std::vector<RankDevice>& ranks);
 
 }  // namespace tutti::comm

@@ -6,10 +6,11 @@
 #include <fmt/format.h>
 
 #include "tutti/base/check.h"
+#include "tutti/base/deadline.h"
 #include "tutti/comm/gloo/table_store.h"
 #include "tutti/comm/nccl/c10d_device.h"
 
-// LibTorch has been built with it, but does not say so to others.
+// LibTorch was built with this definition, but does not pass it on to programs that use it.
 #define USE_C10D_NCCL
 #include <ATen/cuda/CUDAContext.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
@@ -19,15 +20,15 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// The board keeps the deadlines. c10d's own comes later, for the case that the board cannot.
+// The board enforces the deadlines. c10d's own comes this much later, in case the board cannot.
 constexpr milliseconds kNcclIsLater{60000};
 
-// c10d takes this from the environment alone, and reads it when a group is made. With "blocking wait" it has
-// no thread that looks for errors and ends the process when it finds one: that is left to whoever waits. No
-// call of NCCL waits for other ranks longer than the last of these says.
+// c10d reads these settings only from the environment, when a group is created. With "blocking wait" it has
+// no thread that ends the process when it finds an error: errors are left to the caller that waits. The last
+// setting limits how long a call of NCCL waits for other ranks. Variables set by the user are kept.
 void leave_errors_to_us(milliseconds timeout) {
   const auto set = [](const char* name, const std::string& value) {
-    TUTTI_CHECK(::setenv(name, value.c_str(), 1) == 0, "{}={}", name, value);
+    TUTTI_CHECK(::setenv(name, value.c_str(), 0) == 0, "{}={}", name, value);
   };
   set("TORCH_NCCL_BLOCKING_WAIT", "1");
   set("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0");
@@ -55,7 +56,7 @@ bool can_add(torch::ScalarType type) {
 
 bool nccl_built() { return true; }
 
-// What NCCL tells GPUs apart by.
+// Uses the PCI address, by which NCCL distinguishes GPUs.
 std::string gpu_identity(torch::Device gpu) {
   const cudaDeviceProp& properties = *at::cuda::getDeviceProperties(gpu.index());
   return fmt::format("{:04x}:{:02x}:{:02x}", properties.pciDomainID, properties.pciBusID,
@@ -67,9 +68,9 @@ std::unique_ptr<OnDevice> nccl_on_device(std::shared_ptr<Rendezvous> table, torc
   leave_errors_to_us(timeout);
   roll_call(*table, options, "", timeout);
   auto settings = c10d::ProcessGroupNCCL::Options::create();
-  settings->timeout = timeout + kNcclIsLater;
-  settings->config.blocking = 0;  // else nothing ends a wait for a rank that stops while it connects
-  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  settings->timeout = std::min(timeout, kLongestWait) + kNcclIsLater;
+  settings->config.blocking = 0;  // else a wait for a rank that stops while it connects would never end
+  const auto deadline = deadline_after(timeout);
   const auto group = c10::make_intrusive<c10d::ProcessGroupNCCL>(
       c10::make_intrusive<TableStore>(with_prefix(table, "store/"), deadline), options.rank, options.world,
       settings);

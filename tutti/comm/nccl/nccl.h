@@ -12,17 +12,17 @@
 
 namespace tutti::comm {
 
-// Whether this build can do it.
+// Returns true if this build has NCCL.
 bool nccl_built();
 
-// Which of its host's GPUs this is, whatever each process sees of them. Without NCCL at build time:
-// Unimplemented.
+// Returns a name that identifies the GPU on its host, no matter which GPUs each process can see. Throws
+// Unimplemented if the build has no NCCL.
 std::string gpu_identity(torch::Device gpu);
 
-// NCCL, as LibTorch's c10d has it, between ranks that have each a GPU of their own. Every rank calls it with
-// the same table, or part of a table that serves nothing else (with_prefix); it has to last as long as the
-// result. Returns when all are connected; whoever has not come is named in the Timeout. The process is never
-// ended by c10d. Without NCCL at build time: Unimplemented.
+// Connects ranks that each have a GPU of their own over NCCL, using LibTorch's c10d. Every rank calls this
+// with the same table, or part of a table, that nothing else uses (with_prefix); it must exist as long as the
+// result. Waits until all ranks are connected, and throws a Timeout that names the missing ones. c10d never
+// ends the process. Throws Unimplemented if the build has no NCCL.
 std::unique_ptr<OnDevice> nccl_on_device(std::shared_ptr<Rendezvous> table, torch::Device gpu,
                                          const BoardOptions& options, std::chrono::milliseconds timeout);
 

@@ -1,4 +1,4 @@
-// NCCL itself, as far as one GPU goes; what stands around it is tested without one (c10d_device_test).
+// Tests NCCL itself as far as one GPU allows. The code around it is tested without a GPU (c10d_device_test).
 #include <gtest/gtest.h>
 #include <torch/cuda.h>
 #include <torch/torch.h>

@@ -6,8 +6,9 @@ namespace {
 
 [[noreturn]] void missing() {
   fail(ErrorKind::Unimplemented,
-       "this build has no NCCL. It needs a LibTorch with CUDA and the headers that lie beside PyTorch "
-       "(docs/libtorch.md); build again with -DTUTTI_WITH_NCCL=ON, or let the tensors go through the hosts");
+       "this build has no NCCL. NCCL needs a LibTorch with CUDA and the headers that are installed with "
+       "PyTorch (docs/libtorch.md). Build again with -DTUTTI_WITH_NCCL=ON, or use --comm auto, so that "
+       "tensors go through host memory");
 }
 
 }  // namespace

@@ -8,7 +8,7 @@
 #include "tutti/comm/gloo/table_store.h"
 #include "tutti/comm/nccl/c10d_device.h"
 
-// As in gloo.cc.
+// See gloo.cc.
 #define USE_C10D_GLOO
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
@@ -22,10 +22,10 @@ using Tensors = std::vector<at::Tensor>;
 // Longer than any test.
 constexpr milliseconds kGlooIsLater{60000};
 
-// What several threads wait for, and another may abort.
+// Operations that several threads wait for and that another thread may abort.
 class Waits {
  public:
-  // Returns when it is done, or aborted.
+  // Returns when the operation has finished or was aborted.
   void wait(const Pending& pending) {
     std::unique_lock lock(mutex_);
     if (aborted_) return;
@@ -47,7 +47,7 @@ class Waits {
   bool aborted_ = false;        // guarded by mutex_
 };
 
-// Of several messages. Those of Gloo know that they are done only once somebody has waited for them.
+// The work of several messages. Gloo's work only reports its completion after it was waited for.
 class GroupWork final : public c10d::Work {
  public:
   GroupWork(std::vector<Pending> messages, Waits& waits) : messages_(std::move(messages)), waits_(waits) {}
@@ -62,7 +62,7 @@ class GroupWork final : public c10d::Work {
   Waits& waits_;
 };
 
-// The end of a group as LibTorch 2.x asks for it, and as 1.13 does: either overrides in one of the two alone.
+// Ends a group in the way of LibTorch 2.x and in that of 1.13: each override applies to only one of them.
 class EndsGroups : public compat::Backend {
  public:
   using compat::Backend::Backend;
@@ -74,7 +74,7 @@ class EndsGroups : public compat::Backend {
   virtual Pending end_group() = 0;
 };
 
-// Gloo, where messages go in groups as NCCL's do, and not without one.
+// Gloo with messages in groups, like NCCL's. Messages outside a group are not supported.
 class GlooInGroups final : public EndsGroups {
  public:
   explicit GlooInGroups(c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo)
@@ -100,7 +100,7 @@ class GlooInGroups final : public EndsGroups {
 
   const c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo_;
   Waits waits_;
-  std::vector<Pending> messages_;  // of the group that is open
+  std::vector<Pending> messages_;  // of the open group
 };
 
 }  // namespace

@@ -14,13 +14,13 @@
 
 namespace tutti::comm::testing {
 
-// The code that moves tensors between GPUs, over Gloo, with the CPU's tensors in their place: what NCCL does
-// with it needs no GPU to be tested. Without Gloo at build time: Unimplemented.
+// Runs the code that moves tensors between GPUs over Gloo, with CPU tensors instead, so that the code around
+// NCCL can be tested without a GPU. Throws Unimplemented if the build has no Gloo.
 std::unique_ptr<OnDevice> device_over_gloo(std::shared_ptr<Rendezvous> table, int rank, int world,
                                            std::chrono::milliseconds timeout);
 
-// As their namesakes in test_ranks.h, which know no "device": beside ranks that are threads and show one
-// another no memory.
+// Like the functions of the same name in test_ranks.h, but they also support the backend "device": a device
+// over Gloo next to the transport "plain".
 namespace with_device {
 
 inline std::vector<std::string> errors_of_ranks(const std::string& backend, int world,
@@ -45,7 +45,7 @@ inline void with_ranks(const std::string& backend, int world,
     EXPECT_EQ(errors[static_cast<size_t>(rank)], "") << "rank " << rank;
 }
 
-// For tests of what is made of communicators.
+// Returns the backends for tests of code that uses communicators.
 inline std::vector<std::string> backends() {
   std::vector<std::string> backends = {"inproc", "plain", "shm"};
   if (gloo_built()) backends.emplace_back("device");

@@ -9,22 +9,24 @@
 
 namespace tutti::comm {
 
-// Where ranks get memory from that all of them see. Thread-compatible.
+// Allocates memory that all ranks of a group share. Thread-compatible.
 class SharedMemory {
  public:
   virtual ~SharedMemory() = default;
   virtual std::string name() const = 0;
   virtual int rank() const = 0;
   virtual int world() const = 0;
-  // For people: "worker/3 (pid 1234)".
+  // The rank's name in error messages: "worker/3 (pid 1234)".
   virtual const std::string& who(int rank) const = 0;
 
-  // Zeros. Every rank calls it, with one size. A rank that ends meanwhile is a PeerLost, one that is late a
-  // Timeout; both name it. While it waits it calls `look_up` every now and then, which may throw.
+  // Returns memory filled with zeros. Every rank must call this with the same size. Throws PeerLost if a rank
+  // ends meanwhile and Timeout if one is late; both name it. Calls `look_up`, which may throw, while waiting.
   virtual SharedBlock allocate(size_t size, const Operation& operation,
                                const std::function<void()>& look_up) = 0;
-  // As far as the system knows.
+  // Returns true if the operating system reports that the rank's process has ended.
   virtual bool has_ended(int rank) = 0;
+  // Returns true if a signal (SIGSTOP, Ctrl-Z) has stopped it. Like has_ended(), callable from any thread.
+  virtual bool is_stopped(int rank) = 0;
 
   virtual std::unique_ptr<SharedMemory> split(const std::vector<int>& ranks, const std::string& name) = 0;
 };

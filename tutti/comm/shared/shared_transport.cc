@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "tutti/base/check.h"
+#include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 #include "tutti/base/type_name.h"
 #include "tutti/cluster/cores.h"
@@ -15,9 +16,9 @@
 namespace tutti::comm {
 namespace {
 
-// Half of a staging buffer: larger ones fall out of the cache, smaller ones meet more often.
+// Size of half a staging buffer: larger ones do not fit into the cache, smaller ones need more sync points.
 constexpr size_t kStagingHalf = size_t{1} << 20;
-// Up to here every rank adds everything itself, which takes one meeting instead of two.
+// Up to this size every rank adds everything itself, which needs one sync point instead of two.
 constexpr size_t kSmall = size_t{16} << 10;
 constexpr size_t kMailboxBytes = size_t{64} << 10;
 constexpr size_t kCauseBytes = 2000;
@@ -27,7 +28,7 @@ constexpr uint32_t kWritten = 2;
 
 size_t aligned(size_t size) { return (size + 63) / 64 * 64; }
 
-// A cell of the exchange begins with the size of the whole message.
+// Each cell of an exchange begins with a head, which contains the size of the whole message.
 constexpr size_t kCellHead = 64;
 
 void put_in_cell(std::byte* cell, ConstBytes message, size_t done, size_t room) {
@@ -42,24 +43,12 @@ uint64_t size_in_cell(const std::byte* cell) {
   return size;
 }
 
-// False where the message is of another size.
+// Returns false if the message has a different size than expected.
 bool take_from_cell(const std::byte* cell, Bytes message, size_t done, size_t room) {
   if (size_in_cell(cell) != message.size()) return false;
   if (message.size() > done)
     std::memcpy(message.data() + done, cell + kCellHead, std::min(room, message.size() - done));
   return true;
-}
-
-// FNV-1a over what all ranks have to agree on.
-uint64_t key_of(const char* name, const Reduction* reduction) {
-  uint64_t key = 14695981039346656037ULL;
-  const auto mix = [&key](uint64_t value) { key = (key ^ value) * 1099511628211ULL; };
-  for (; *name != '\0'; ++name) mix(static_cast<unsigned char>(*name));
-  if (reduction == nullptr) return key;
-  mix(static_cast<uint64_t>(reduction->type));
-  mix(static_cast<uint64_t>(reduction->op));
-  mix(static_cast<uint64_t>(reduction->count));
-  return key;
 }
 
 template <size_t N>
@@ -70,21 +59,21 @@ void copy_text(char (&to)[N], const char* from) {
 
 }  // namespace
 
-// What a rank is about to do, as all others need it: it lies beside the rank's signal, in the same cache
-// line.
+// The part of a post that all other ranks read in every operation. It is stored next to the rank's signal, in
+// the same cache line.
 struct Brief {
-  uint64_t key;     // the same for the same operation
-  uint64_t offset;  // where the data is, in
-  int32_t block;    // one of the blocks; -1 for elsewhere
+  uint64_t key;     // hash of the operation
+  uint64_t offset;  // of the data in `block`
+  int32_t block;    // the number of the block with the data; -1: not in a block
   bool more;        // exchange: there will be another round
 };
 
-// The same for people. Nobody looks at it before something has gone wrong.
+// The part of a post that is used in error messages. It is read only after a failure.
 struct Words {
   char name[24];
   char what[56];
   int64_t step;
-  int64_t count;  // -1 where nothing is reduced
+  int64_t count;  // -1 if nothing is reduced
   int32_t type;
 
   std::string text() const {
@@ -102,17 +91,17 @@ struct Post {
 };
 
 struct ControlSlot {
-  alignas(64) Signal meetings;  // how many this rank has come to
+  alignas(64) Signal meetings;  // number of sync points this rank has reached
   Brief briefs[2];
   alignas(64) Words words[2];
   std::atomic<uint32_t> left;  // the rank has closed its end
-  // Of rank 0 alone: why the group has failed.
+  // Used only in the slot of rank 0: why the group has failed.
   std::atomic<uint32_t> failed;
   uint32_t kind;
   char cause[kCauseBytes];
 };
 
-// Messages from one rank to another, one piece at a time: the sender fills the box, the receiver empties it.
+// Carries messages from one rank to another, piece by piece: the sender fills it, the receiver empties it.
 struct Mailbox {
   alignas(64) Signal filled;
   alignas(64) Signal emptied;
@@ -138,14 +127,14 @@ ControlSlot& SharedTransport::slot(int rank) const {
   return *reinterpret_cast<ControlSlot*>(control_.parts[static_cast<size_t>(rank)]);
 }
 
-// In the receiver's part.
+// Mailboxes are in the receiver's part of the control block.
 Mailbox& SharedTransport::mailbox(int from, int to) const {
   std::byte* boxes = control_.parts[static_cast<size_t>(to)] + aligned(sizeof(ControlSlot));
   return reinterpret_cast<Mailbox*>(boxes)[from];
 }
 
-// The other half than last time. All have read that one before they come to the first meeting of this use,
-// and so before it is used again.
+// Returns the half that was not used last time. Every rank has finished reading that one before it reaches
+// the first sync point of this use, and therefore before it is filled again.
 std::vector<std::byte*> SharedTransport::next_staging() {
   const size_t from_end = (staging_uses_++ % 2 + 1) * kStagingHalf;
   std::vector<std::byte*> halves = control_.parts;
@@ -153,19 +142,20 @@ std::vector<std::byte*> SharedTransport::next_staging() {
   return halves;
 }
 
-Post SharedTransport::make_post(const Operation& operation, const Reduction* reduction) const {
+Post SharedTransport::make_post(const Operation& operation) const {
+  const Reduction* const whole = operation.whole;
   Post post{};
   copy_text(post.words.name, operation.name);
   copy_text(post.words.what, operation.what);
   post.words.step = operation.step;
-  post.words.count = reduction == nullptr ? -1 : reduction->count;
-  post.words.type = reduction == nullptr ? 0 : static_cast<int32_t>(reduction->type);
-  post.brief.key = key_of(operation.name, reduction);
+  post.words.count = whole == nullptr ? -1 : whole->count;
+  post.words.type = whole == nullptr ? 0 : static_cast<int32_t>(whole->type);
+  post.brief.key = key_of(operation);
   post.brief.block = -1;
   return post;
 }
 
-// A rank may be one meeting ahead of another that still reads its last post, and never two.
+// A rank may be one sync point ahead of another that still reads its last post, but never two.
 void SharedTransport::meet(const Post& post, const Operation& operation) {
   ControlSlot& mine = slot(rank_);
   mine.briefs[(meetings_ + 1) % 2] = post.brief;
@@ -209,7 +199,7 @@ void SharedTransport::throw_if_failed() {
     throw Error(static_cast<ErrorKind>(first.kind), first.cause);
 }
 
-// The first that comes stays.
+// Only the first failure is recorded.
 void SharedTransport::leave_word(ErrorKind kind, const std::string& text) {
   ControlSlot& first = slot(0);
   uint32_t none = kNone;
@@ -223,13 +213,13 @@ void SharedTransport::abandon(const std::string& text) { leave_word(ErrorKind::P
 
 void SharedTransport::fail_together(ErrorKind kind, const std::string& text) {
   leave_word(kind, text);
-  // Whoever is writing is done at once, unless it was killed just there: then our own text will do.
+  // A rank that is writing its failure finishes at once, unless it was killed. Then this rank's text is used.
   for (int i = 0; i < 1000; ++i) throw_if_failed();
   fail(kind, "{}", text);
 }
 
-// What a rank was about to do when it was last heard of. Reading it while the rank goes on would show a
-// mixture; but it is late.
+// Describes the last operation that the rank announced. The text could be garbled if the rank wrote its next
+// post meanwhile, but it is only read when the rank is late.
 std::string SharedTransport::last_seen(int rank) const {
   const uint32_t meetings = slot(rank).meetings.count.load(std::memory_order_acquire);
   if (meetings == 0) return "it has not done anything yet";
@@ -244,7 +234,7 @@ void SharedTransport::look_up(const Late& late, const Operation& operation) {
   throw_if_failed();
   std::vector<int> gone = late();
   std::erase_if(gone, [this](int r) { return !is_gone(r); });
-  // Who was late when it was asked may have come since, and then left.
+  // A rank that was late at the first check may have arrived since, and then left.
   const std::vector<int> missed = late();
   for (const int r : gone) {
     if (std::find(missed.begin(), missed.end(), r) == missed.end()) continue;
@@ -253,20 +243,48 @@ void SharedTransport::look_up(const Late& late, const Operation& operation) {
                   fmt::format("{} failed: {} is gone; {}. Its own output says why{}", describe(operation),
                               memory_->who(r), last_seen(r), has_left ? why_not_there(operation) : ""));
   }
+  look_for_stopped(missed, operation);
   if (missed.empty() || std::chrono::steady_clock::now() <= operation.deadline) return;
   std::string missing;
   for (const int r : missed) {
-    missing += fmt::format("{}nothing from {} for {:g} s, {}", missing.empty() ? "" : "; ", memory_->who(r),
-                           std::chrono::duration<double>(operation.timeout).count(), last_seen(r));
+    missing += fmt::format("{}nothing from {} for {:g} s, {}{}", missing.empty() ? "" : "; ", memory_->who(r),
+                           seconds(operation.timeout), last_seen(r),
+                           memory_->is_stopped(r) ? "; it has been stopped by a signal" : "");
   }
   fail_together(ErrorKind::Timeout,
                 fmt::format("{} failed: {}. Raise --timeout, or look at what it is doing{}",
                             describe(operation), missing, why_not_there(operation)));
 }
 
-void SharedTransport::sync(const Operation& operation) { meet(make_post(operation, nullptr), operation); }
+// An operation whose timeout is longer than usual, since a rank may be busy with other work, still waits only
+// the usual timeout for a rank that is stopped.
+void SharedTransport::look_for_stopped(const std::vector<int>& late, const Operation& operation) {
+  constexpr std::chrono::seconds kGap{1};  // a rank not seen stopped for this long has continued
+  if (operation.timeout <= timeout_) return;
+  const auto now = std::chrono::steady_clock::now();
+  for (const int r : late) {
+    if (!memory_->is_stopped(r)) continue;
+    std::chrono::steady_clock::time_point since;
+    {
+      const std::lock_guard lock(stopped_mutex_);
+      Stopped& stopped = stopped_.try_emplace(r, Stopped{now, now}).first->second;
+      if (now - stopped.seen > kGap) stopped.since = now;
+      stopped.seen = now;
+      since = stopped.since;
+    }
+    if (now - since < timeout_) continue;
+    fail_together(
+        ErrorKind::Timeout,
+        fmt::format(
+            "{} failed: {} has been stopped by a signal for {:g} s; {}. Let it go on (kill -CONT), or "
+            "end the job",
+            describe(operation), memory_->who(r), seconds(timeout_), last_seen(r)));
+  }
+}
 
-// Each rank's staging half has a cell for every receiver.
+void SharedTransport::sync(const Operation& operation) { meet(make_post(operation), operation); }
+
+// Each rank's staging half has one cell per receiver.
 void SharedTransport::exchange(std::span<const ConstBytes> sends, std::span<const Bytes> recvs,
                                const Operation& operation) {
   const size_t ranks = static_cast<size_t>(world_);
@@ -283,7 +301,7 @@ void SharedTransport::exchange(std::span<const ConstBytes> sends, std::span<cons
         if (r != me) put_in_cell(halves[me] + r * stride, sends[r], done, cell);
       }
     }
-    Post post = make_post(operation, nullptr);
+    Post post = make_post(operation);
     post.brief.more = longest > done + cell;
     meet(post, operation);
     const SpanScope span(operation.timeline, Activity::Copy, "copy out", operation.step);
@@ -354,7 +372,7 @@ SharedBlock SharedTransport::allocate(size_t size, const Operation& operation) {
 SharedTransport::Place SharedTransport::place_of(const std::byte* data, size_t size) const {
   for (const auto& [number, block] : given_) {
     const std::byte* begin = block.parts[static_cast<size_t>(rank_)];
-    // Where one is no more, others may lie now.
+    // After a block was freed, other data may be at its address.
     if (data >= begin && data + size <= begin + block.size && !block.memory.expired())
       return {number, static_cast<uint64_t>(data - begin)};
   }
@@ -373,7 +391,7 @@ SharedBlock SharedTransport::everyones(const std::byte* mine, size_t size) const
 void SharedTransport::all_reduce(std::byte* data, const Reduction& reduction, const Operation& operation) {
   const size_t size = static_cast<size_t>(reduction.count) * c10::elementSize(reduction.type);
   const Place place = place_of(data, size);
-  Post post = make_post(operation, &reduction);
+  Post post = make_post(of(operation, reduction));
   post.brief.block = place.block;
   post.brief.offset = place.offset;
   if (size <= kSmall) {
@@ -413,7 +431,7 @@ void SharedTransport::reduce_in_place(const Given& block, size_t offset, const R
   sync(operation);
 }
 
-// Chunk by chunk: everybody copies in, each adds its slice into its own staging buffer, everybody copies out.
+// Per chunk: all ranks copy in, each adds its slice into its own staging buffer, and all ranks copy out.
 void SharedTransport::reduce_staged(std::byte* data, const Reduction& reduction, const Operation& operation) {
   const size_t element = c10::elementSize(reduction.type);
   const auto chunk = static_cast<int64_t>(kStagingHalf / element);

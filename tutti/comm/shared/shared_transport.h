@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "tutti/base/error.h"
@@ -14,21 +15,21 @@
 
 namespace tutti::comm {
 
-// What is at the head of every rank's part of the control block, and of every mailbox in it.
+// Every rank's part of the control block begins with a ControlSlot, which is followed by its mailboxes.
 struct ControlSlot;
 struct Mailbox;
 struct Brief;
 struct Post;
 
-// Ranks that see one another's memory. They meet at sync points: a rank says what it is about to do in a
-// post, counts its signal up, and waits until the signals of all others have come as far. Between two sync
-// points each writes only what the others do not look at.
+// A transport for ranks that share memory. They meet at sync points: a rank describes its next operation in a
+// post, increments its signal, and waits until the signals of all others have reached the same count. Between
+// two sync points each rank writes only memory that the others do not read.
 //
-// Vectors from allocate() are reduced where they lie: each rank adds one slice from all ranks' memory and
-// writes the sum back to all. Anything else goes through staging buffers, one a rank, of two halves, so that
-// one half can be filled while others still read the other.
+// Vectors from allocate() are reduced in place: each rank adds one slice from all ranks' memory and writes
+// the sum back to all. Everything else goes through staging buffers, one per rank. Each has two halves, so
+// that one half can be filled while others still read the other.
 //
-// Whoever finds that the group has failed writes why into the control block, once; all others read it there.
+// The first rank that detects a failure writes its cause into the control block; all others read it there.
 class SharedTransport final : public Transport, public InPlace {
  public:
   SharedTransport(std::unique_ptr<SharedMemory> memory, std::chrono::milliseconds timeout);
@@ -51,21 +52,21 @@ class SharedTransport final : public Transport, public InPlace {
 
  private:
   struct Place {
-    int32_t block;  // -1: in none
+    int32_t block;  // -1: not in a block
     uint64_t offset;
   };
-  // What allocate() gave, for as long as somebody holds it.
+  // A block that allocate() returned; `memory` expires when nobody holds the block any more.
   struct Given {
     std::vector<std::byte*> parts;
     size_t size;
     std::weak_ptr<void> memory;
   };
-  using Late = std::function<std::vector<int>()>;  // who has not come yet
+  using Late = std::function<std::vector<int>()>;  // returns the ranks that have not arrived yet
 
   ControlSlot& slot(int rank) const;
   Mailbox& mailbox(int from, int to) const;
   std::vector<std::byte*> next_staging();
-  Post make_post(const Operation& operation, const Reduction* reduction) const;
+  Post make_post(const Operation& operation) const;
   void meet(const Post& post, const Operation& operation);
   const Brief& brief_of(int rank) const;
   void require_same_operation();
@@ -73,6 +74,7 @@ class SharedTransport final : public Transport, public InPlace {
   std::string last_seen(int rank) const;
   bool is_gone(int rank) const;
   void look_up(const Late& late, const Operation& operation);
+  void look_for_stopped(const std::vector<int>& late, const Operation& operation);
   void leave_word(ErrorKind kind, const std::string& text);
   [[noreturn]] void fail_together(ErrorKind kind, const std::string& text);
   [[noreturn]] void fail_other_size(size_t expected, int from, size_t sent);
@@ -89,10 +91,18 @@ class SharedTransport final : public Transport, public InPlace {
   const WaitOptions wait_options_;
   const Program tree_;
   SharedBlock control_;
-  std::map<int32_t, Given> given_;  // by what is the same number at all ranks
+  std::map<int32_t, Given> given_;  // by the allocation's number, which is the same at all ranks
   int32_t allocations_ = 0;
   uint32_t meetings_ = 0;
   uint32_t staging_uses_ = 0;
+
+  // When a rank was first and last seen stopped.
+  struct Stopped {
+    std::chrono::steady_clock::time_point since;
+    std::chrono::steady_clock::time_point seen;
+  };
+  std::mutex stopped_mutex_;
+  std::map<int, Stopped> stopped_;  // guarded by stopped_mutex_; by rank
 };
 
 }  // namespace tutti::comm

@@ -15,7 +15,7 @@ namespace {
 using testing::kLong;
 using testing::operation;
 
-// Of two ranks that are threads.
+// The shared blocks of two ranks that are threads.
 class Blocks {
  public:
   SharedBlock block(size_t number, size_t size) {
@@ -47,6 +47,7 @@ class FakeMemory final : public SharedMemory {
     return blocks_->block(next_++, size);
   }
   bool has_ended(int) override { return other_has_ended_(); }
+  bool is_stopped(int) override { return false; }
   std::unique_ptr<SharedMemory> split(const std::vector<int>&, const std::string&) override {
     return nullptr;
   }
@@ -59,8 +60,8 @@ class FakeMemory final : public SharedMemory {
   size_t next_ = 0;
 };
 
-// Rank 1 comes to the last meeting after rank 0 has found it late, and has left when rank 0 asks whether it
-// is still there.
+// Rank 1 reaches the last sync point after rank 0 has found it late, and has left by the time rank 0 checks
+// whether it is still there.
 void last_meeting(const std::function<void(Transport&)>& of_first,
                   const std::function<void(Transport&)>& of_second) {
   const auto blocks = std::make_shared<Blocks>();

@@ -16,7 +16,7 @@ void pause_core() {
 #endif
 }
 
-// Not the private kind: the word may lie in memory that processes share.
+// Not FUTEX_PRIVATE_FLAG, since the word may be in memory shared by several processes.
 void futex_wait(std::atomic<uint32_t>& word, uint32_t seen, std::chrono::milliseconds at_most) {
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(at_most);
   const std::chrono::nanoseconds rest = at_most - seconds;
@@ -30,7 +30,7 @@ void futex_wake_all(std::atomic<uint32_t>& word) {
 
 }  // namespace
 
-// Either the sleeper sees the new count, or it is seen here and woken: both sides write before they read.
+// Both sides write before they read, so either the sleeper sees the new count, or it is seen and woken here.
 void Signal::advance() {
   count.fetch_add(1, std::memory_order_seq_cst);
   if (sleepers.load(std::memory_order_seq_cst) > 0) futex_wake_all(count);
@@ -50,7 +50,7 @@ bool wait_a_little(Signal& signal, uint32_t target, const WaitOptions& options) 
 }
 
 WaitOptions wait_options(bool a_core_each) {
-  // About twenty microseconds: more than a switch of threads costs, less than anybody notices.
+  // About twenty microseconds: longer than a context switch takes, but too short to be noticed.
   return {.spins = a_core_each ? 1000 : 0};
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <fcntl.h>
+#include <fstream>
 #include <functional>
 #include <poll.h>
 #include <sys/mman.h>
@@ -33,7 +34,7 @@ constexpr milliseconds kLongestPause{20};
 struct Peer {
   pid_t pid = 0;  // 0: not known yet
   std::string who = "";
-  FileDescriptor handle = FileDescriptor();  // readable as soon as the process has ended; of our own none
+  FileDescriptor handle = FileDescriptor();  // readable once the process has ended; none for this process
 };
 
 // The mappings of one block, by rank.
@@ -60,11 +61,23 @@ class Mappings {
   const size_t size_;
 };
 
+// Allocates the memory now: if the system has too little, this call fails, instead of a later access raising
+// a signal.
 FileDescriptor make_memory(size_t size) {
   FileDescriptor memory(memfd_create("tutti", MFD_CLOEXEC));
-  if (memory.get() < 0 || ftruncate(memory.get(), static_cast<off_t>(size)) != 0)
+  if (memory.get() < 0 || ftruncate(memory.get(), static_cast<off_t>(size)) != 0 ||
+      fallocate(memory.get(), 0, 0, static_cast<off_t>(size)) != 0)
     fail_errno(errno, fmt::format("making {} bytes of shared memory", size));
   return memory;
+}
+
+// Returns the letter that /proc shows for the state of a process; ' ' if it has ended.
+char state_of(pid_t pid) {
+  std::ifstream file(fmt::format("/proc/{}/stat", pid));
+  std::string line;
+  std::getline(file, line);
+  const size_t name_end = line.rfind(") ");
+  return name_end == std::string::npos || name_end + 2 >= line.size() ? ' ' : line[name_end + 2];
 }
 
 ino_t inode_of(const FileDescriptor& file, const std::string& what) {
@@ -73,14 +86,13 @@ ino_t inode_of(const FileDescriptor& file, const std::string& what) {
   return status.st_ino;
 }
 
-// Readable as soon as the process has ended; -1 where it has ended already.
+// Returns a descriptor that is readable once the process has ended; -1 if it has already ended.
 FileDescriptor watch_process(pid_t pid) {
   FileDescriptor handle(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
   if (handle.get() < 0 && errno != ESRCH)
-    fail_errno(errno,
-               fmt::format("watching process {} (pidfd_open, in Linux since 5.3; a container's seccomp "
-                           "profile may refuse it; --comm gloo does without)",
-                           pid));
+    fail_errno(errno, fmt::format("watching process {} (pidfd_open, in Linux since 5.3; a container's "
+                                  "seccomp profile may forbid it; --comm gloo does not need it)",
+                                  pid));
   return handle;
 }
 
@@ -108,7 +120,7 @@ class ShmMemory final : public SharedMemory {
     const std::string what = fmt::format("block/{}", number);
     rendezvous_->set(key(what, options_.rank),
                      fmt::format("{} {} {}", memory.get(), inode_of(memory, "shared memory"), size));
-    // All look at the sizes of all before anybody opens anything, and so agree where they differ.
+    // Every rank checks all sizes before it opens any block, so that all report a difference alike.
     std::vector<Block> blocks;
     for (int r = 0; r < options_.world; ++r)
       blocks.push_back(block_of(await(what, r, operation, look_up), r, size));
@@ -116,7 +128,7 @@ class ShmMemory final : public SharedMemory {
       const int rank = static_cast<int>(r);
       mappings->map(r, rank == options_.rank ? memory.get() : open_block(blocks[r], rank, operation).get());
     }
-    // Ours may be closed when all have opened it.
+    // This rank's descriptor may be closed once all ranks have opened it.
     const std::string opened = fmt::format("opened/{}", number);
     rendezvous_->set(key(opened, options_.rank), "yes");
     for (int r = 0; r < options_.world; ++r) await(opened, r, operation, look_up);
@@ -128,6 +140,8 @@ class ShmMemory final : public SharedMemory {
     return end.fd >= 0 && poll(&end, 1, 0) > 0;
   }
 
+  bool is_stopped(int rank) override { return state_of(peers_[static_cast<size_t>(rank)].pid) == 'T'; }
+
   std::unique_ptr<SharedMemory> split(const std::vector<int>& ranks, const std::string& name) override {
     ShmOptions options = options_;
     options.world = static_cast<int>(ranks.size());
@@ -137,7 +151,7 @@ class ShmMemory final : public SharedMemory {
   }
 
  private:
-  // Of another process.
+  // The memory of another process.
   struct Block {
     int64_t descriptor;
     ino_t inode;
@@ -155,7 +169,7 @@ class ShmMemory final : public SharedMemory {
     if (peer(rank).handle.get() < 0) lost(rank, operation);
   }
 
-  // What a rank leaves in the table, as soon as it is there.
+  // Waits for the entry of a rank in the table and returns it.
   std::string await(const std::string& what, int rank, const Operation& operation,
                     const std::function<void()>& look_up) {
     for (milliseconds pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
@@ -183,8 +197,8 @@ class ShmMemory final : public SharedMemory {
       if (const auto number = parse_int(word)) numbers.push_back(*number);
     }
     if (words.size() != count || numbers.size() != count)
-      fail(ErrorKind::DataLoss,
-           "what the table of the ranks holds of {} is not what Tutti writes there: '{}'", who(rank), text);
+      fail(ErrorKind::DataLoss, "the entry of {} in the table of the ranks was not written by Tutti: '{}'",
+           who(rank), text);
     return numbers;
   }
 
@@ -199,7 +213,7 @@ class ShmMemory final : public SharedMemory {
   FileDescriptor open_block(const Block& block, int rank, const Operation& operation) {
     const std::string path = fmt::format("/proc/{}/fd/{}", peer(rank).pid, block.descriptor);
     FileDescriptor memory(open(path.c_str(), O_RDWR | O_CLOEXEC));
-    // Where the process has ended, or has given up and closed it, or its number is another's now.
+    // The process has ended, has given up and closed the memory, or its pid is now used by another process.
     if (memory.get() < 0 && (errno == ENOENT || errno == ESRCH)) lost(rank, operation);
     if (memory.get() < 0)
       fail_errno(errno, fmt::format("opening the shared memory of {} ({})", who(rank), path));

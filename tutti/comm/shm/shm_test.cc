@@ -5,12 +5,14 @@
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tutti/base/file.h"
+#include "tutti/base/ports.h"
 #include "tutti/base/test_errors.h"
 #include "tutti/comm/test_messages.h"
 #include "tutti/comm/test_network.h"
@@ -24,6 +26,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using testing::kLong;
 using testing::names;
+using testing::operation;
 
 std::unique_ptr<Transport> first_of(int world, const std::shared_ptr<Rendezvous>& table,
                                     milliseconds timeout = kLong) {
@@ -35,7 +38,7 @@ TEST(Shm, names_a_rank_that_does_not_come) {
                [] { first_of(2, local_rendezvous(), milliseconds(200)); });
 }
 
-// One timeout for all that there is to wait for.
+// A single timeout covers everything that the call waits for.
 TEST(Shm, waits_no_longer_for_several_than_for_one) {
   const auto table = local_rendezvous();
   std::thread slow([&] {
@@ -82,12 +85,12 @@ TEST(Shm, a_rank_that_ends_while_others_wait_for_it_is_lost_at_once) {
   waitpid(other, nullptr, 0);
 }
 
-// It has published its memory, and closed it.
+// Rank 1 has published its memory and then closed it.
 TEST(Shm, memory_that_is_no_longer_there_is_a_lost_rank) {
   const auto table = local_rendezvous();
   table->set("shm/pid/1", std::to_string(getpid()));
   table->set("shm/block/0/1", "1000000 17 4096");
-  // Whatever the size is, it is said first; so it has to be the one that is asked for.
+  // Sizes are checked first, so the entry must have the right one; it is taken from the error message.
   const std::string other_size =
       error_of(ErrorKind::InvalidArgument, [&] { first_of(2, table, milliseconds(500)); });
   const size_t begin = other_size.find("allocates ") + 10;
@@ -104,7 +107,42 @@ TEST(Shm, what_is_not_tuttis_in_the_table_is_an_error) {
   }
 }
 
-// As a container's profile may.
+// If there is too little memory, allocating it must fail; accessing a page that was not allocated would raise
+// a signal.
+TEST(Shm, memory_is_there_before_anybody_touches_it) {
+  const auto table = local_rendezvous();
+  table->set("shm/pid/1", std::to_string(getpid()));
+  std::thread waits_for_rank_1([&] { EXPECT_THROW(first_of(2, table, milliseconds(500)), Error); });
+  const std::string block = table->get("shm/block/0/0", kLong);  // "DESCRIPTOR INODE SIZE"
+  struct stat status {};
+  EXPECT_EQ(fstat(std::stoi(block), &status), 0);
+  EXPECT_GE(status.st_blocks * 512, std::stoll(block.substr(block.rfind(' '))));
+  waits_for_rank_1.join();
+}
+
+// The long timeout is for ranks that are busy with other work, not for a rank that is stopped.
+TEST(Shm, an_operation_that_may_be_long_ends_where_a_rank_was_stopped) {
+  const auto port = static_cast<uint16_t>(free_ports(1)[0]);
+  const auto as_rank = [](int rank, const std::shared_ptr<Rendezvous>& table) {
+    auto transport =
+        shm_transport(table, {.rank = rank, .world = 2, .who = names(2), .timeout = milliseconds(700)});
+    dynamic_cast<InPlace&>(*transport).sync(operation("barrier", kLong, 117));
+    return transport;
+  };
+  const testing::Child other([&] {
+    const auto transport = as_rank(1, testing::find_table(port));
+    while (true) pause();
+  });
+  const auto transport = as_rank(0, testing::serve_table(port).table);
+  other.stop();
+  expect_error(
+      ErrorKind::Timeout,
+      AllOf(HasSubstr("barrier at step 118 failed: worker/1 (host 1)"),
+            HasSubstr("has been stopped by a signal for 0.7 s; it was last seen in barrier at step 117")),
+      [&] { dynamic_cast<InPlace&>(*transport).sync(operation("barrier", kLong, 118)); });
+}
+
+// Makes pidfd_open fail, as a container's seccomp profile may.
 void refuse_pidfd_open(int error) {
   sock_filter rules[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),

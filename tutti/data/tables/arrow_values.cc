@@ -11,13 +11,14 @@
 #include <fmt/format.h>
 
 #include "tutti/base/error.h"
+#include "tutti/data/tables/table.h"
 
 namespace tutti::data {
 namespace {
 
 constexpr float kMissing = std::numeric_limits<float>::quiet_NaN();
 
-// Calls what to do with an array of numbers with what it is.
+// Calls `act` with the array, cast to its concrete type.
 template <class Do>
 void with_numbers(const arrow::Array& array, Do&& act) {
   using arrow::Type;
@@ -51,10 +52,23 @@ void with_numbers(const arrow::Array& array, Do&& act) {
   }
 }
 
+// Returns "" if the float represents the number: it is the nearest one and, for a whole number, equal to it.
+template <class Number>
+std::string why_not_held(Number number, float held) {
+  if constexpr (std::is_same_v<Number, double>) {
+    if (std::isinf(held) && !std::isinf(number)) return fmt::format("{} is too large for a float32", number);
+  } else if constexpr (std::is_integral_v<Number> && sizeof(Number) >= sizeof(float)) {
+    // A long double represents every 64-bit number exactly.
+    if (static_cast<long double>(number) != static_cast<long double>(held))
+      return not_exact(std::to_string(number), held);
+  }
+  return "";
+}
+
 }  // namespace
 
 bool is_number(const arrow::DataType& type) {
-  // Null: a column in which nothing is known.
+  // The type NA is that of a column with only nulls.
   return type.id() == arrow::Type::NA || type.id() == arrow::Type::BOOL || arrow::is_integer(type.id()) ||
          arrow::is_floating(type.id());
 }
@@ -96,7 +110,7 @@ std::string text_of(const arrow::Array& array, int64_t i) {
   return text;
 }
 
-void append_floats(const arrow::Array& array, std::vector<float>& to, const TooLarge& wrong) {
+void append_floats(const arrow::Array& array, std::vector<float>& to, const NotHeld& wrong) {
   if (array.type_id() == arrow::Type::NA) {
     to.insert(to.end(), static_cast<size_t>(array.length()), kMissing);
     return;
@@ -110,9 +124,8 @@ void append_floats(const arrow::Array& array, std::vector<float>& to, const TooL
       } else {
         to.push_back(static_cast<float>(numbers.Value(i)));
       }
-      if constexpr (std::is_same_v<Numbers, arrow::DoubleArray>) {
-        if (std::isinf(to.back()) && !std::isinf(numbers.Value(i)) && !numbers.IsNull(i)) wrong(i);
-      }
+      const std::string why = why_not_held(numbers.Value(i), to.back());
+      if (!why.empty() && !numbers.IsNull(i)) wrong(i, why);
     }
   });
   for (int64_t i = 0; array.null_count() > 0 && i < array.length(); ++i) {
@@ -121,18 +134,19 @@ void append_floats(const arrow::Array& array, std::vector<float>& to, const TooL
 }
 
 template <class Array>
-void ListColumn::take(const Array& array, const TooLarge& wrong) {
-  // Those of every list, with what lies between them.
-  append_floats(*array.values(), numbers_, [&](int64_t value) {
+void ListColumn::take(const Array& array, const NotHeld& wrong) {
+  // The values of all lists, and those between the lists.
+  append_floats(*array.values(), numbers_, [&](int64_t value, const std::string& why) {
     for (int64_t i = 0; i < array.length(); ++i) {
-      if (value >= array.value_offset(i) && value < array.value_offset(i) + array.value_length(i)) wrong(i);
+      if (value >= array.value_offset(i) && value < array.value_offset(i) + array.value_length(i))
+        wrong(i, why);
     }
   });
   for (int64_t i = 0; i < array.length(); ++i)
     add(array.value_offset(i), array.IsNull(i) ? 0 : array.value_length(i));
 }
 
-ListColumn::ListColumn(const arrow::Array& array, const TooLarge& wrong) {
+ListColumn::ListColumn(const arrow::Array& array, const NotHeld& wrong) {
   if (!is_list(*array.type())) {
     append_floats(array, numbers_, wrong);
     for (int64_t i = 0; i < array.length(); ++i) add(i, 1);

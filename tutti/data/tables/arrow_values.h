@@ -14,25 +14,25 @@ class DataType;
 
 namespace tutti::data {
 
-// What tables take of Arrow's arrays.
+// The values of Arrow arrays that tables support.
 
 bool is_number(const arrow::DataType& type);
 bool is_list(const arrow::DataType& type);
 bool can_be_id(const arrow::DataType& type);
 
-// Texts and whole numbers as they are written; "" for null.
+// Returns a text or a whole number as text; "" for null.
 std::string text_of(const arrow::Array& array, int64_t i);
 
-// Hears of rows with a number that no float can hold.
-using TooLarge = std::function<void(int64_t row)>;
+// Called for each row with a number too large for a float32, or a whole number that is not exact as one.
+using NotHeld = std::function<void(int64_t row, const std::string& why)>;
 
-// Numbers as they are nearest to; nulls are NaN.
-void append_floats(const arrow::Array& array, std::vector<float>& to, const TooLarge& wrong);
+// Appends numbers as the nearest float32; nulls become NaN.
+void append_floats(const arrow::Array& array, std::vector<float>& to, const NotHeld& wrong);
 
-// A column of lists, or of numbers, each a list of one; null is a list without numbers.
+// A column of lists, or of numbers, each treated as a list of one; null is an empty list.
 class ListColumn {
  public:
-  ListColumn(const arrow::Array& array, const TooLarge& wrong);
+  ListColumn(const arrow::Array& array, const NotHeld& wrong);
 
   std::span<const float> operator[](int64_t row) const {
     const auto& [begin, length] = lists_[static_cast<size_t>(row)];
@@ -41,11 +41,11 @@ class ListColumn {
 
  private:
   template <class Array>
-  void take(const Array& array, const TooLarge& wrong);
+  void take(const Array& array, const NotHeld& wrong);
   void add(int64_t begin, int64_t length) { lists_.emplace_back(begin, length); }
 
   std::vector<float> numbers_;
-  std::vector<std::pair<int64_t, int64_t>> lists_;  // by row: where in the numbers it begins, how long it is
+  std::vector<std::pair<int64_t, int64_t>> lists_;  // for each row, begin and length in numbers_
 };
 
 }  // namespace tutti::data

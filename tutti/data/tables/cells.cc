@@ -50,7 +50,7 @@ bool is_missing(std::string_view cell, const TextFormat& format) {
          std::find(format.missing.begin(), format.missing.end(), cell) != format.missing.end();
 }
 
-// RFC 3629: no overlong forms, no surrogates, nothing above U+10FFFF.
+// Follows RFC 3629: no overlong forms, no surrogates, nothing above U+10FFFF.
 bool is_utf8(std::string_view text) {
   for (size_t i = 0; i < text.size();) {
     const auto byte = [&](size_t at) {

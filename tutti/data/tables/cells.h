@@ -8,13 +8,13 @@
 
 namespace tutti::data {
 
-// The cells of a row, one after the other. Not thread-safe.
+// Splits a row into its cells. Not thread-safe.
 class Cells {
  public:
   Cells(std::string_view row, const TextFormat& format) : rest_(row), format_(format) {}
 
-  // Nothing after the last. A cell in quotes comes without them; it is valid until the next one. Where
-  // something follows a closing quote, or a quote is not closed: InvalidArgument that says so.
+  // Returns nullopt after the last cell. A quoted cell is returned without its quotes and is valid until the
+  // next call. Throws InvalidArgument if text follows a closing quote, or a quote is not closed.
   std::optional<std::string_view> next();
 
  private:
@@ -26,10 +26,10 @@ class Cells {
   bool done_ = false;
 };
 
-// Whether it stands for a value that nobody knows.
+// Returns true if the cell stands for an unknown value.
 bool is_missing(std::string_view cell, const TextFormat& format);
 
-// Blanks around it count for nothing.
+// Returns the text without surrounding blanks.
 std::string_view trimmed(std::string_view text);
 
 bool is_utf8(std::string_view text);

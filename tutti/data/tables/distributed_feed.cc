@@ -17,7 +17,7 @@ namespace {
 
 using Ranges = std::vector<ExampleRange>;
 
-// Neighbours, of as equal a size as can be.
+// Splits a range into consecutive parts of nearly equal size.
 void split(const ExampleRange& all, int parts, Ranges& into) {
   const auto shares = parts > 0 && all.size() > 0 ? blocks_of(parts, all.size()) : std::vector<LaneRange>();
   for (int part = 0; part < parts; ++part) {
@@ -32,7 +32,7 @@ Ranges split_among_lanes(int64_t lanes, int64_t examples) {
   return ranges;
 }
 
-// The shards in the order of the workers that have them, and how many each worker has.
+// Returns the shards ordered by the worker that reads them, and the number of shards of each worker.
 std::vector<std::string> by_worker(const std::vector<std::string>& shards, int world,
                                    std::vector<size_t>& of_each) {
   std::vector<std::string> ordered;
@@ -45,7 +45,7 @@ std::vector<std::string> by_worker(const std::vector<std::string>& shards, int w
   return ordered;
 }
 
-// What the lanes of each worker share among themselves.
+// Splits the examples of each worker among its lanes.
 Ranges split_among_workers(const Ranges& of_workers, int64_t lanes) {
   const auto world = static_cast<int>(of_workers.size());
   if (lanes < world)
@@ -79,13 +79,13 @@ Feed::Deal deal_to_workers(const std::vector<int64_t>& rows, const std::vector<s
   };
 }
 
-// A master reads for all of its workers.
+// In the in-graph strategy the master reads for all of its workers.
 Partition partition_for(const Context& context, Partition asked) {
   return asked == Partition::Mod && context.flags().strategy == "in-graph" ? Partition::Size : asked;
 }
 
-// How many rows the master table has in each shard. All headers are looked at, and that no shard is empty:
-// most of them a worker never opens. Where nobody knows this yet, workers begin at different shards.
+// Returns the rows of the master table in each shard. Reads the headers of all shards, most of which a worker
+// never opens, and checks that none is empty. Workers begin at different shards to share the work.
 std::vector<int64_t> look_at(const std::vector<std::string>& shards, const Schema& schema,
                              const std::string& master, int rank) {
   std::vector<int64_t> rows(shards.size());
@@ -149,10 +149,11 @@ Feed distributed_feed(const Context& context, const std::string& root, const Sch
   const Feed::Deal deal = partition == Partition::Size
                               ? Feed::Deal(split_among_lanes)
                               : deal_to_workers(tables->rows_of_shards(), shards_of_each);
-  // Not in the first step, whose batch the others wait for.
+  // Opens the shards now, and not in the first step, whose batch the other workers wait for.
   const LaneRange lanes = lanes_of(context.rank(), context.world(), std::max<int64_t>(context.lanes(), 1));
   const Ranges ranges = deal(context.lanes(), tables->size());
   for (int64_t lane = lanes.begin; lane < lanes.end; ++lane) tables->open(ranges[static_cast<size_t>(lane)]);
+  tables->require_ids_in_one_shard();
   return feed_of(context, tables, deal);
 }
 

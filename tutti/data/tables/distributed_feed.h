@@ -9,19 +9,19 @@
 
 namespace tutti::data {
 
-// Which worker reads which examples of a folder of shards.
+// Determines which worker reads which examples of a folder of shards.
 enum class Partition {
-  // Worker r those of the shards r, r + W, ...: each opens its own shards and no other. What a lane sees
-  // depends on the number of workers, and so do the bits.
+  // Worker r of W reads the shards r, r + W, ..., and opens no others. The examples of a lane depend on the
+  // number of workers, and so do the bits of the result.
   Mod,
-  // Each lane an equal share of the rows, neighbours in the order of the shards: a worker reads only the
-  // shards in which its lanes have some. The same bits at any number of workers.
+  // Each lane has an equal share of the rows, consecutive in the order of the shards. A worker reads only the
+  // shards that have rows of its lanes. The bits of the result do not depend on the number of workers.
   Size,
-  // Each worker all of them. The same bits at any number of workers, and those of table_feed().
+  // Each worker can read all examples. At any number of workers the bits are those of table_feed().
   All,
 };
 
-// "mod", "size" or "all"; else InvalidArgument.
+// Parses "mod", "size" or "all"; anything else is an InvalidArgument.
 Partition parse_partition(const std::string& text);
 
 struct DistributedFeedOptions {
@@ -30,11 +30,12 @@ struct DistributedFeedOptions {
   uint64_t memory = uint64_t{1} << 30;
 };
 
-// The tables in a folder of shards as this worker's feed. Every worker has to see the same folder. With Mod
-// there have to be as many shards as workers or more, and a lane for each worker: else InvalidArgument.
+// Returns the tables in a folder of shards as this worker's feed. Every worker must see the same folder. Mod
+// requires at least as many shards as workers, and a lane for each worker; else InvalidArgument.
 //
-// Workers do not talk to each other for it. Each has to know how many rows every shard has, and whether all
-// have the same columns; where one has found that out, the others find it beside the shard (table_facts.h).
+// The workers do not communicate. Each of them must know the number of rows of every shard, and that all
+// shards have the same columns; the first worker that determines this caches it next to the shard for the
+// others (table_facts.h).
 Feed distributed_feed(const Context& context, const std::string& root, const Schema& schema,
                       const DistributedFeedOptions& options = {});
 

@@ -24,7 +24,7 @@ using ::testing::HasSubstr;
 
 const Schema kSchema = {{"desc", {"d.tsv"}}, {"targ", {"t.tsv"}}};
 
-// Shards of 5, 1, 3, 7 and 4 rows; the example i holds the number i.
+// Shards of 5, 1, 3, 7 and 4 rows; example i holds the number i.
 class DistributedFeedTest : public ::testing::Test {
  protected:
   DistributedFeedTest() {
@@ -52,7 +52,7 @@ class DistributedFeedTest : public ::testing::Test {
     return distributed_feed(Context(flags, identity(cluster, "worker", rank)), folder_.path(), kSchema,
                             {.partition = partition});
   }
-  // What a lane of so many sees at a step.
+  // Returns the examples that a lane sees at a step.
   static std::vector<int64_t> seen(const Feed& feed, int64_t lanes, int64_t step, int64_t lane) {
     const Sampler sampler(feed.size(), {.lanes = lanes, .batch = 2, .ranges = feed.ranges(lanes)});
     std::vector<int64_t> examples;
@@ -69,7 +69,7 @@ class DistributedFeedTest : public ::testing::Test {
   static int64_t steps(const Feed& feed, int64_t lanes) {
     return Sampler(feed.size(), {.lanes = lanes, .batch = 2, .ranges = feed.ranges(lanes)}).steps_per_epoch();
   }
-  // All that the lanes of one worker see in an epoch.
+  // Returns all examples that the lanes of one worker see in an epoch.
   static std::multiset<int64_t> epoch(const Feed& feed, int rank, int world, int64_t lanes) {
     std::multiset<int64_t> all;
     const LaneRange own = lanes_of(rank, world, lanes);
@@ -135,7 +135,7 @@ TEST_F(DistributedFeedTest, by_mod_reads_its_own_shards_and_opens_no_other) {
                                              : std::vector<std::pair<int, int>>{{5, 6}, {9, 16}}) {
       for (int number = begin; number < end; ++number) expected.insert(number);
     }
-    // Counted before, the others may be anything now.
+    // Since the rows are counted already, the other shards are not needed any more.
     const std::string other = fmt::format("s{}/t.tsv", 1 - own);
     std::filesystem::rename(folder_ / other, folder_ / "away");
     EXPECT_EQ(epoch(one, own, 2, 4), expected);
@@ -178,6 +178,19 @@ TEST_F(DistributedFeedTest, sees_headers_that_differ_and_empty_shards_that_it_ne
   }
 }
 
+TEST_F(DistributedFeedTest, one_worker_sees_an_id_in_two_shards_however_they_are_dealt) {
+  folder_.write("s2/d.tsv", "ID\tx\nid6\t6\nid0\t7\nid8\t8\n");
+  folder_.write("s2/t.tsv", "ID\ty\nid6\t6\nid0\t7\nid8\t8\n");
+  for (const Partition partition : {Partition::Mod, Partition::Size, Partition::All}) {
+    expect_error(ErrorKind::DataLoss,
+                 AllOf(HasSubstr("the ID 'id0' is in"), HasSubstr("s0/d.tsv"), HasSubstr("s2/d.tsv")),
+                 [&] { feed(partition, 0, 1); });
+  }
+  // Worker 0 of 2 has both rows by 'mod' (shards 0, 2 and 4), worker 1 has neither.
+  expect_error(ErrorKind::DataLoss, HasSubstr("'id0'"), [&] { feed(Partition::Mod, 0, 2); });
+  EXPECT_NO_THROW(feed(Partition::Mod, 1, 2));
+}
+
 TEST_F(DistributedFeedTest, takes_the_first_examples_but_not_by_mod) {
   const Feed few = feed(Partition::Size, 0, 2).take(7);
   EXPECT_THAT(few.ranges(3), ElementsAre(ExampleRange{0, 3}, ExampleRange{3, 5}, ExampleRange{5, 7}));
@@ -197,7 +210,7 @@ TEST_F(DistributedFeedTest, finds_the_same_statistics_however_shards_are_dealt) 
 }
 
 TEST_F(DistributedFeedTest, says_that_a_shard_was_changed_under_way) {
-  // Its lanes have no rows there.
+  // The lanes of this worker have no rows in s0.
   const Feed one = feed(Partition::Size, 1, 2);
   folder_.write("s0/d.tsv", "ID\tx\nid0\t0\n");
   folder_.write("s0/t.tsv", "ID\ty\nid0\t0\n");

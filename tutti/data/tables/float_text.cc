@@ -13,7 +13,7 @@
 namespace tutti::data {
 namespace {
 
-// Those that a double holds exactly.
+// The powers of ten that a double represents exactly.
 constexpr double kPowers[] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,  1e8,  1e9,  1e10, 1e11,
                               1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};
 constexpr int kMostPower = 22;
@@ -23,7 +23,7 @@ constexpr uint64_t kTens[] = {1, 10, 100, 1000, 10000, 100000, 1000000, 10000000
 
 unsigned digit(const char* at) { return static_cast<unsigned>(*at) - '0'; }
 
-// The number that eight bytes are, each a digit, the first in the lowest: pairs, then fours, then all.
+// Returns the number of eight digits, one per byte, the first in the lowest byte. Combines pairs, then fours.
 uint64_t eight_digits(uint64_t bytes) {
   bytes = bytes * 10 + (bytes >> 8);
   const uint64_t low = (bytes & 0x000000FF000000FF) * 0x000F424000000064;
@@ -31,14 +31,14 @@ uint64_t eight_digits(uint64_t bytes) {
   return (low + high) >> 32;
 }
 
-// Takes all digits from `at` on, eight at a time where there are so many bytes, and appends them to `digits`.
+// Reads all digits from `at` on, eight at a time if there are so many bytes, and appends them to `digits`.
 const char* take_digits(const char* at, const char* end, uint64_t& digits) {
   static_assert(std::endian::native == std::endian::little);
   while (end - at >= 8) {
     uint64_t bytes = 0;
     std::memcpy(&bytes, at, sizeof bytes);
     bytes ^= 0x3030303030303030;
-    // The lowest byte with this bit is the first that is no digit; those above it may lie.
+    // The lowest byte with this bit is the first that is not a digit; the bits of higher bytes may be wrong.
     const uint64_t others = ((bytes + 0x7676767676767676) | bytes) & 0x8080808080808080;
     const int count = others == 0 ? 8 : std::countr_zero(others) / 8;
     if (count == 0) return at;
@@ -50,10 +50,10 @@ const char* take_digits(const char* at, const char* end, uint64_t& digits) {
   return at;
 }
 
-// The float that is nearest to a double is nearest to what that is nearest to, too, unless the double lies
-// right between two floats.
+// The float nearest to a double is also the float nearest to the number that the double was rounded from,
+// unless the double lies exactly between two floats.
 bool is_between_floats(double value) {
-  constexpr uint64_t kBelowFloat = (uint64_t{1} << 29) - 1;  // bits that a float does not have
+  constexpr uint64_t kBelowFloat = (uint64_t{1} << 29) - 1;  // bits that a float lacks
   return (std::bit_cast<uint64_t>(value) & kBelowFloat) == uint64_t{1} << 28;
 }
 
@@ -116,10 +116,10 @@ bool has_instructions() {
          __builtin_cpu_supports("bmi2") != 0;
 }
 
-constexpr int kBytes = 16;  // of a register
-constexpr int kBlock = 64;  // that separators are looked for in at once
+constexpr int kBytes = 16;  // bytes of a register
+constexpr int kBlock = 64;  // bytes that are searched for separators at once
 
-// By how many bytes of a register, at its right end, are part of the number: those.
+// Masks, by the length of a number: they select its bytes at the right end of a register.
 constexpr auto kPart = [] {
   std::array<std::array<uint8_t, kBytes>, kBytes + 1> table{};
   for (size_t length = 0; length <= kBytes; ++length)
@@ -127,8 +127,8 @@ constexpr auto kPart = [] {
   return table;
 }();
 
-// By how many bytes from the right end on the point is the last, none where there is none: where each byte
-// gets its digit from so that the point is gone.
+// Shuffles that remove the decimal point, by the number of bytes from the point to the right end (0: no
+// point). They give for each byte the index of the byte that moves there.
 constexpr auto kWithoutPoint = [] {
   std::array<std::array<uint8_t, kBytes>, kBytes + 1> table{};
   for (size_t with_point = 0; with_point <= kBytes; ++with_point) {
@@ -144,7 +144,7 @@ __attribute__((target(TUTTI_INSTRUCTIONS))) __m128i load(const void* bytes) {
   return _mm_loadu_si128(static_cast<const __m128i*>(bytes));
 }
 
-// A bit for each of the bytes that is a separator.
+// Returns a mask with one bit per byte that is set if the byte is a separator.
 __attribute__((target(TUTTI_INSTRUCTIONS))) uint64_t separators_in(const char* block, char separator) {
   const auto* const halves = reinterpret_cast<const __m256i*>(block);
   const __m256i wanted = _mm256_set1_epi8(separator);
@@ -153,16 +153,16 @@ __attribute__((target(TUTTI_INSTRUCTIONS))) uint64_t separators_in(const char* b
   return static_cast<uint32_t>(low) | uint64_t{static_cast<uint32_t>(high)} << kBlock / 2;
 }
 
-// The number between `first` and `behind`, where a register's bytes before `behind` can be read. False where
-// it is not of the common kind. No branch depends on its sign, its length or its point: those of measured
-// values cannot be foretold, and a wrong guess costs more than all that is done here.
+// Parses the number between `first` and `behind`. The 16 bytes before `behind` must be readable. Returns
+// false if it does not have the common form. No branch depends on its sign, its length or its point: those of
+// measured values are unpredictable, and a mispredicted branch costs more than this whole function.
 __attribute__((target(TUTTI_INSTRUCTIONS))) bool read_by_register(const char* first, const char* behind,
                                                                   float& number) {
   const ptrdiff_t bytes = behind - first;
   if (bytes < 1 || bytes > kBytes) return false;
   const __m128i text = load(behind - kBytes);
-  // Not as a comparison: its flag would be put into the low byte of a register, which then waits for what was
-  // in the others, the number before.
+  // Avoids a comparison: its flag would be written to the low byte of a register, which then depends on the
+  // old value of the others, that is, on the previous number.
   const auto minuses = static_cast<unsigned>(_mm_movemask_epi8(_mm_cmpeq_epi8(text, _mm_set1_epi8('-'))));
   const unsigned negative = minuses >> (kBytes - bytes) & 1;
   const ptrdiff_t length = bytes - negative;
@@ -191,8 +191,8 @@ __attribute__((target(TUTTI_INSTRUCTIONS))) bool read_by_register(const char* fi
   return !is_between_floats(value);
 }
 
-// Separators are found a block at a time, and not where a number turns out to end: so the next number can be
-// begun before this one is done.
+// Finds the separators a block at a time instead of at the end of each number, so that the CPU can start the
+// next number before this one is finished.
 __attribute__((target(TUTTI_INSTRUCTIONS))) size_t read_by_blocks(const char*& at, const char* end,
                                                                   char separator, size_t most,
                                                                   float* numbers) {

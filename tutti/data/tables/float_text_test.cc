@@ -16,7 +16,7 @@
 namespace tutti::data {
 namespace {
 
-// Against the C library, to the bit. Returns whether it was one of the common ones.
+// Compares with the C library, to the bit. Returns true if the number had the common form.
 bool check(const std::string& text) {
   float number = 0;
   const char* const end = read_common_float(text.data(), text.data() + text.size(), number);
@@ -47,7 +47,7 @@ TEST(FloatText, of_the_common_kind_gives_the_nearest_float) {
   EXPECT_GT(common, kTexts / 2);
 }
 
-// Whatever stands behind it, and however many digits there are before and behind the point.
+// Tests any text after the number, and any number of digits before and after the point.
 TEST(FloatText, ends_where_its_digits_end) {
   for (const std::string& behind : {std::string(), std::string("\t1234567890"),
                                     std::string("\xff\xff\xff\xff"
@@ -60,7 +60,7 @@ TEST(FloatText, ends_where_its_digits_end) {
         float number = 0;
         const std::string all = text + behind;
         const char* const end = read_common_float(all.data(), all.data() + all.size(), number);
-        if (end == nullptr) continue;  // right between two floats
+        if (end == nullptr) continue;  // exactly between two floats
         EXPECT_EQ(end - all.data(), static_cast<std::ptrdiff_t>(text.size())) << all;
         EXPECT_EQ(number, std::strtof(text.c_str(), nullptr)) << all;
       }
@@ -68,7 +68,7 @@ TEST(FloatText, ends_where_its_digits_end) {
   }
 }
 
-// Right between two floats, and a hair beside it.
+// Tests numbers exactly between two floats, and very close to that.
 TEST(FloatText, that_is_hard_to_round_gives_the_nearest_float) {
   std::mt19937_64 random(4);
   for (int i = 0; i < 100000; ++i) {
@@ -88,8 +88,8 @@ TEST(FloatText, of_another_kind_is_left_to_others) {
 using ReadFloats = size_t(const char*&, const char*, char, size_t, float*);
 class ManyFloats : public testing::TestWithParam<ReadFloats*> {};
 
-// Reads the cells as a table does: many at once, and by themselves those that are left over. What is read at
-// once has to be what is read one by one.
+// Reads the cells as a table does: many at once, and the remaining ones one by one. Both ways must give the
+// same numbers.
 void check_row(ReadFloats* read, const std::string& row, size_t& at_once) {
   const char* at = row.data();
   const char* const end = at + row.size();
@@ -161,7 +161,7 @@ TEST_P(ManyFloats, end_before_what_is_of_another_kind) {
 
 TEST_P(ManyFloats, are_no_more_than_asked_for_and_stay_inside_of_the_text) {
   for (size_t size = 0; size < 60; ++size) {
-    // Of exactly that size, for the address sanitizer.
+    // Has exactly that size, for the address sanitizer.
     std::vector<char> text(size);
     for (size_t i = 0; i < size; ++i) text[i] = i % 3 == 2 ? '\t' : '5';
     for (size_t most = 0; most <= 20; ++most) {

@@ -16,7 +16,7 @@ uint64_t mixed(uint64_t value) {
 
 }  // namespace
 
-// Two halves that know nothing of each other, each a chain of splitmix64's mixer over words of eight bytes.
+// Computes two independent halves, each a chain of splitmix64's mixer over words of eight bytes.
 IdIndex::Hash IdIndex::hash_of(std::string_view id) {
   Hash hash{id.size(), ~id.size()};
   while (!id.empty()) {
@@ -94,7 +94,7 @@ std::vector<int64_t> IdIndex::join_some(const IdIndex& other) const {
   return rows;
 }
 
-// All of them from front to back at once.
+// Merges all indices, which are sorted by hash, in one pass.
 std::optional<std::pair<IdIndex::Place, IdIndex::Place>> find_shared(
     const std::vector<const IdIndex*>& indices) {
   using Cursor = std::pair<std::vector<IdIndex::Entry>::const_iterator, size_t>;

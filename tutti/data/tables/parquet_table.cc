@@ -15,6 +15,8 @@
 #include <parquet/metadata.h>
 #include <parquet/schema.h>
 #include <span>
+#include <string_view>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -30,7 +32,7 @@
 namespace tutti::data {
 namespace {
 
-constexpr int64_t kBatchBytes = int64_t{4} << 20;  // that are unpacked at once, or a row
+constexpr int64_t kBatchBytes = int64_t{4} << 20;  // bytes that are unpacked at once (at least one row)
 
 using Floats = std::vector<float>;
 
@@ -46,18 +48,18 @@ class ParquetTable final : public Table {
                   std::string& buffer) const override;
 
  private:
-  // Rows that are stored together. Once they were asked for they are in the spool: row behind row the floats
-  // of each, or the lengths of its lists and then what is in them.
+  // A row group. Once one of its rows was read, all are in the spool: for each row its floats, or the lengths
+  // of its lists followed by their numbers.
   struct Group {
-    int64_t begin = 0;  // its first row's number in the file
+    int64_t begin = 0;  // number of its first row in the file
     int64_t end = 0;
     std::once_flag once = {};
-    std::vector<uint64_t> places = {};  // in the spool: of every row, or of the first where all are as long
+    std::vector<uint64_t> places = {};  // in the spool: of each row, or of the first if all have one size
   };
   using Batches = std::function<void(int64_t first, const arrow::RecordBatch&)>;
   using WhatIsWrong = std::function<void(int64_t row, const std::string& why)>;
 
-  // What Arrow has to say of a file that it cannot read, as an Error.
+  // Runs `body` and converts Arrow's exceptions about unreadable files to Errors.
   template <class Body>
   auto reading(Body&& body) const {
     try {
@@ -84,17 +86,17 @@ class ParquetTable final : public Table {
   [[noreturn]] void fail_at(int64_t row_in_file, const std::string& why) const;
 
   std::shared_ptr<parquet::FileMetaData> metadata_;
-  std::vector<int> id_leaf_;          // its one column, as Parquet counts them
-  std::vector<int> leaves_;           // of all others
-  mutable std::deque<Group> groups_;  // in their order
+  std::vector<int> id_leaf_;          // index of the ID column, as Parquet counts
+  std::vector<int> leaves_;           // indices of all other columns
+  mutable std::deque<Group> groups_;  // in file order
   mutable Spool spool_{"unpacked Parquet"};
-  std::vector<uint64_t> ids_at_;  // in the spool: of every row of the file, and of the end
-  std::vector<int64_t> kept_;     // rows of the file; empty: all
+  std::vector<uint64_t> ids_at_;  // positions in the spool: of each row of the file, and of the end
+  std::vector<int64_t> kept_;     // rows of the file that are kept; empty: all
 };
 
 ParquetTable::ParquetTable(const std::string& path, const std::string& id, const TableKind& kind, BadRows bad)
     : Table(path, kind) {
-  static_cast<void>(FileReader(path));  // or the usual error
+  static_cast<void>(FileReader(path));  // throws the usual error
   metadata_ = reading([&] { return parquet::ParquetFileReader::OpenFile(path)->metadata(); });
   read_schema(id);
   int64_t end = 0;
@@ -121,7 +123,7 @@ std::unique_ptr<parquet::arrow::FileReader> ParquetTable::open() const {
   parquet::ReaderProperties properties;
   properties.enable_buffered_stream();
   parquet::ArrowReaderProperties batches;
-  batches.set_pre_buffer(false);  // that would be a whole group of rows at once
+  batches.set_pre_buffer(false);  // would read a whole group of rows at once
   parquet::arrow::FileReaderBuilder builder;
   builder.properties(batches);
   PARQUET_THROW_NOT_OK(builder.OpenFile(path_, false, properties, metadata_));
@@ -138,9 +140,10 @@ void ParquetTable::read_schema(const std::string& id) {
   std::vector<std::string> names;
   for (const auto& field : schema->fields()) names.push_back(field->name());
   if (names.empty()) fail(ErrorKind::DataLoss, "{}: a table without columns", path_);
+  std::unordered_set<std::string_view> seen;
   for (size_t i = 0; i < names.size(); ++i) {
     if (names[i].empty()) fail(ErrorKind::DataLoss, "{}: column {} has no name", path_, i + 1);
-    if (std::count(names.begin(), names.end(), names[i]) > 1)
+    if (!seen.insert(names[i]).second)
       fail(ErrorKind::DataLoss, "{}: two columns are called '{}'", path_, names[i]);
   }
   const auto found = id.empty() ? names.begin() : std::find(names.begin(), names.end(), id);
@@ -170,7 +173,7 @@ void ParquetTable::read_schema(const std::string& id) {
   }
 }
 
-// `first`: the number of the batch's first row in the file, where the groups follow each other.
+// Calls `visit` for each batch with the number of its first row in the file. The groups must be consecutive.
 void ParquetTable::read_batches(const std::vector<int>& groups, const std::vector<int>& leaves, int64_t batch,
                                 const Batches& visit) const {
   if (groups.empty()) return;
@@ -281,7 +284,7 @@ void ParquetTable::spool(Group& group, int number, const WhatIsWrong& wrong) con
   const int64_t rows = group.end - group.begin;
   if (columns_.empty() || rows == 0) return;
   const auto floats = static_cast<int64_t>(columns_.size() * sizeof(float));
-  // In one piece, also where other threads spool other groups meanwhile.
+  // Reserves one contiguous piece, even if other threads write other groups to the spool meanwhile.
   if (is_dense()) group.places.push_back(spool_.reserve(static_cast<uint64_t>(rows * floats)));
   const int64_t row_bytes = std::max(floats, metadata_->RowGroup(number)->total_byte_size() / rows);
   const int64_t batch = std::max<int64_t>(1, kBatchBytes / row_bytes);
@@ -301,8 +304,8 @@ void ParquetTable::spool_dense(Group& group, int64_t first, const arrow::RecordB
   Floats column;
   for (size_t c = 0; c < columns; ++c) {
     column.clear();
-    append_floats(*batch.column(static_cast<int>(c)), column, [&](int64_t i) {
-      wrong(first + i, fmt::format("column '{}': a number that no float can hold", columns_[c]));
+    append_floats(*batch.column(static_cast<int>(c)), column, [&](int64_t i, const std::string& why) {
+      wrong(first + i, fmt::format("column '{}': {}", columns_[c], why));
     });
     for (size_t row = 0; row < column.size(); ++row) all[row * columns + c] = column[row];
   }
@@ -315,8 +318,8 @@ void ParquetTable::spool_lists(Group& group, int64_t first, const arrow::RecordB
                                const WhatIsWrong& wrong) const {
   std::vector<ListColumn> columns;
   for (size_t c = 0; c < columns_.size(); ++c) {
-    columns.emplace_back(*batch.column(static_cast<int>(c)), [&](int64_t i) {
-      wrong(first + i, fmt::format("column '{}': a number that no float can hold", columns_[c]));
+    columns.emplace_back(*batch.column(static_cast<int>(c)), [&](int64_t i, const std::string& why) {
+      wrong(first + i, fmt::format("column '{}': {}", columns_[c], why));
     });
   }
   std::string bytes;
@@ -328,7 +331,7 @@ void ParquetTable::spool_lists(Group& group, int64_t first, const arrow::RecordB
     for (size_t c = 0; c < columns_.size(); ++c) {
       const auto before = static_cast<ptrdiff_t>(numbers.size());
       for (const float number : columns[c][row]) {
-        // What is not known is no index.
+        // A missing value is not an index.
         if (kind_.form == TableKind::Form::Indices && std::isnan(number)) continue;
         numbers.push_back(number);
       }

@@ -7,14 +7,14 @@
 
 namespace tutti::data {
 
-// A table that is written as Parquet. Its IDs are texts or whole numbers, in the column of that name, or in
-// the first where it is empty; all others hold numbers, or lists of numbers where the kind says so. Nulls are
+// A table stored as Parquet. Its IDs are texts or whole numbers, in the column named `id`, or in the first
+// column if `id` is empty; all other columns hold numbers, or lists of numbers if the kind says so. Nulls are
 // missing values.
 //
-// Of Parquet a part of some 100,000 rows at least has to be unpacked for the sake of one: so what was asked
-// for once is kept unpacked, in a file without a name in TMPDIR or else /var/tmp.
+// To read one row of Parquet, a part of typically 100,000 rows or more must be unpacked. Therefore parts that
+// were read once are kept unpacked, in an unnamed file in TMPDIR or else /var/tmp.
 //
-// Unimplemented in a build without Arrow.
+// Throws Unimplemented in a build without Arrow.
 std::unique_ptr<Table> open_parquet(const std::string& path, const std::string& id, const TableKind& kind,
                                     BadRows bad);
 

@@ -34,7 +34,7 @@ struct Column {
   std::string json;
 };
 
-// Written by Arrow, so many rows a group.
+// Writes a file with Arrow, with `rows_a_group` rows per group.
 void write_parquet(const std::string& path, const std::vector<Column>& columns,
                    int64_t rows_a_group = 1 << 20) {
   arrow::FieldVector fields;
@@ -93,9 +93,9 @@ TEST_F(ParquetTableTest, has_numbers_of_every_type_and_nulls) {
                         {"int16", arrow::int16(), "[-32768, null, 7]"},
                         {"uint16", arrow::uint16(), "[65535, null, 7]"},
                         {"int32", arrow::int32(), "[-16777216, null, 7]"},
-                        {"uint32", arrow::uint32(), "[4294967295, null, 7]"},
-                        {"int64", arrow::int64(), "[9007199254740993, null, 7]"},
-                        {"uint64", arrow::uint64(), "[18446744073709551615, null, 7]"},
+                        {"uint32", arrow::uint32(), "[4294967040, null, 7]"},
+                        {"int64", arrow::int64(), "[9007199254740992, null, 7]"},
+                        {"uint64", arrow::uint64(), "[18446742974197923840, null, 7]"},
                         {"half", arrow::float16(), "[1.5, null, -0.25]"},
                         {"float", arrow::float32(), "[0.1, null, -2e38]"},
                         {"double", arrow::float64(), "[0.1, null, 1e-300]"},
@@ -108,15 +108,15 @@ TEST_F(ParquetTableTest, has_numbers_of_every_type_and_nulls) {
   std::vector<float> first = numbers_of(*t, 0, 1);
   EXPECT_TRUE(std::isnan(first.back()));
   first.pop_back();
-  EXPECT_EQ(first, (std::vector<float>{1, -128, 0, -32768, 65535, -16777216, 4294967295.F, 9007199254740993.F,
-                                       18446744073709551615.F, 1.5, 0.1F, 0.1F}));
+  EXPECT_EQ(first, (std::vector<float>{1, -128, 0, -32768, 65535, -16777216, 4294967040.F, 9007199254740992.F,
+                                       18446742974197923840.F, 1.5, 0.1F, 0.1F}));
   for (const float number : numbers_of(*t, 1, 2)) EXPECT_TRUE(std::isnan(number));
   std::vector<float> last = numbers_of(*t, 2, 3);
   last.pop_back();
   EXPECT_EQ(last, (std::vector<float>{0, 127, 255, 7, 7, 7, 7, 7, 7, -0.25, -2e38F, 0}));
 }
 
-// In groups of any size, asked for in any order, by several threads.
+// Several threads read groups of different sizes in any order.
 TEST_F(ParquetTableTest, gives_every_row_whatever_the_groups_and_the_order) {
   constexpr int64_t kRows = 1000;
   std::vector<std::string> ids;
@@ -189,6 +189,31 @@ TEST_F(ParquetTableTest, has_lists_as_their_kind_says) {
   EXPECT_EQ(lists_of(2), "[0, 1, 0, 1, 0] [2.5, 3]");
 }
 
+TEST_F(ParquetTableTest, whole_numbers_that_no_float_holds_are_an_error) {
+  const Column ids{"ID", arrow::utf8(), R"(["a", "b"])"};
+  const auto refused = [&](const std::string& number) {
+    return AllOf(HasSubstr("row 2 (of ID 'b'): column 'n': the whole number " + number + " is not exact"),
+                 HasSubstr("float32"));
+  };
+  EXPECT_THAT(error({ids, {"n", arrow::int64(), "[16777216, 16777217]"}}), refused("16777217"));
+  EXPECT_THAT(error({ids, {"n", arrow::int32(), "[-16777216, -16777217]"}}), refused("-16777217"));
+  EXPECT_THAT(error({ids, {"n", arrow::uint32(), "[4294967040, 4294967295]"}}), refused("4294967295"));
+  EXPECT_THAT(error({ids, {"n", arrow::uint64(), "[1, 18446744073709551615]"}}),
+              refused("18446744073709551615"));
+  EXPECT_THAT(error({ids, {"n", arrow::list(arrow::int64()), "[[1], [2, 16777217]]"}}, ragged()),
+              refused("16777217"));
+  // Whole numbers that are exact as floats are accepted, and so are columns of floats.
+  const auto held = table({{"ID", arrow::utf8(), R"(["a", "b"])"},
+                           {"n", arrow::int64(), "[16777218, -9223372036854775808]"},
+                           {"x", arrow::float64(), "[16777217, null]"}});
+  std::vector<float> numbers(4);
+  std::string buffer;
+  held->read(0, 2, numbers.data(), buffer);
+  EXPECT_EQ(numbers[0], 16777218.0F);
+  EXPECT_EQ(numbers[1], 16777216.0F);
+  EXPECT_EQ(numbers[2], -9223372036854775808.0F);
+}
+
 TEST_F(ParquetTableTest, says_what_is_wrong_with_row_column_and_id) {
   const Column ids{"ID", arrow::utf8(), R"(["a", "b"])"};
   const Column x{"x", arrow::float32(), "[1, 2]"};
@@ -197,13 +222,13 @@ TEST_F(ParquetTableTest, says_what_is_wrong_with_row_column_and_id) {
   EXPECT_THAT(error({ids, {"l", arrow::list(arrow::int32()), "[[1], [2]]"}}), HasSubstr("expected numbers"));
   EXPECT_THAT(error({ids, {"d", arrow::date32(), "[1, 2]"}}, ragged()), HasSubstr("or lists of them"));
   EXPECT_THAT(error({ids, {"d", arrow::float64(), "[1, 1e300]"}}),
-              HasSubstr("row 2 (of ID 'b'): column 'd': a number that no float can hold"));
+              HasSubstr("row 2 (of ID 'b'): column 'd': 1e+300 is too large for a float32"));
   EXPECT_THAT(error({ids, {"l", arrow::list(arrow::float64()), "[[1e300], [2]]"}}, ragged()),
-              HasSubstr("row 1 (of ID 'a'): column 'l': a number"));
+              HasSubstr("row 1 (of ID 'a'): column 'l': 1e+300 is too large"));
   EXPECT_THAT(error({ids, {"l", arrow::list(arrow::int32()), "[[1], [1, 2, 3]]"}}, padded(2)),
               HasSubstr("row 2 (of ID 'b'): column 'l': a list of 3 numbers, where 2 are the most"));
   EXPECT_THAT(error({ids, {"l", arrow::list(arrow::int32()), "[[1], [4]]"}}, indices(4)),
-              HasSubstr("4 is no index from 0 to 3"));
+              HasSubstr("4 is not an index from 0 to 3"));
   EXPECT_THAT(error({{"ID", arrow::utf8(), R"(["a", "a"])"}, x}),
               HasSubstr("row 2: there is a row of ID 'a' already, row 1"));
   EXPECT_THAT(error({{"ID", arrow::utf8(), R"(["a", null])"}, x}), HasSubstr("row 2: an empty ID"));
@@ -282,7 +307,7 @@ TEST_F(ParquetTableTest, fuzzed_bytes_do_no_harm) {
   EXPECT_GT(errors, 0);
 }
 
-// One table as text and one as Parquet: the same examples as from text alone.
+// One table is text and one is Parquet: the examples are the same as from text alone.
 TEST_F(ParquetTableTest, is_joined_like_any_other) {
   for (const char* shard : {"all/s0", "all/s1"}) make_directories(folder_ / shard);
   folder_.write("all/s0/d.tsv", "ID\tx\ty\na\t1\t2\nb\t3\t4\n");

@@ -14,9 +14,9 @@ constexpr size_t kLongestRow = size_t{64} << 20;
 constexpr size_t kMostPlaces = (size_t{32} << 20) / 16;
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
-// One past the row's end of line in `text`, or nothing where it is not there.
+// Returns the position after the row's end of line in `text`, or nullopt if `text` does not contain it.
 std::optional<size_t> end_of_row(std::string_view text, bool quotes) {
-  size_t open = 0;  // quotes so far
+  size_t open = 0;  // number of quotes so far
   for (size_t from = 0;;) {
     const auto* end = static_cast<const char*>(std::memchr(text.data() + from, '\n', text.size() - from));
     if (end == nullptr) return std::nullopt;
@@ -34,12 +34,12 @@ std::string_view without_line_end(std::string_view text) {
   return text;
 }
 
-// A part of a file at a time.
+// Reads a file row by row, in parts.
 class Scanner {
  public:
   explicit Scanner(const FileReader& file, bool quotes) : file_(file), quotes_(quotes) {}
 
-  // The next row with its end of line, "" at the end of the file. Valid until the next call.
+  // Returns the next row with its end of line, "" at the end of the file. Valid until the next call.
   std::string_view next(int64_t line) {
     for (;;) {
       const std::string_view rest = std::string_view(buffer_).substr(at_);
@@ -87,7 +87,7 @@ Rows::Rows(const std::string& path, bool quotes, const std::function<void(const 
     : file_(path), quotes_(quotes) {
   Scanner scanner(file_, quotes);
   int64_t line = 1;
-  std::optional<Row> empty;  // lines that may be the file's last
+  std::optional<Row> empty;  // the first of the empty lines that may end the file
   for (;;) {
     const Place place{scanner.offset(), line};
     std::string_view text = scanner.next(line);

@@ -10,29 +10,29 @@
 
 namespace tutti::data {
 
-// Where the rows of a text file are: found once, from front to back, and then again by number. Of every n-th
-// row the place is kept, n so large that it takes 32 MiB at most whatever the size of the file. Thread-safe
-// once made.
+// The positions of the rows of a text file, which are found in one pass and then used to read rows by number.
+// Stores the position of every n-th row, with n large enough that this takes at most 32 MiB for any file.
+// Thread-safe after construction.
 //
-// A row ends with its line, unless that is inside of quotes. Lines without anything at the file's end are
-// none. A row that never ends, or holds a NUL byte, is a DataLoss that names file and line.
+// A row ends at the end of its line, unless that is inside quotes. Empty lines at the end of the file are not
+// rows. A row that never ends, or contains a NUL byte, is a DataLoss that names file and line.
 class Rows {
  public:
   struct Row {
     int64_t number = 0;  // from 0
-    int64_t line = 0;    // where it begins, from 1
+    int64_t line = 0;    // the line where it begins, from 1
     std::string_view text;
   };
-  // `visit` sees every row once, in order.
+  // Calls `visit` for every row once, in order.
   Rows(const std::string& path, bool quotes, const std::function<void(const Row&)>& visit);
 
   int64_t size() const { return size_; }
   const std::string& path() const { return file_.path(); }
   uint64_t bytes() const { return file_.size(); }
 
-  // The text is in `buffer`, which is for one thread to use again.
+  // Reads one row. Its text is stored in `buffer`, which a thread may reuse.
   Row read(int64_t number, std::string& buffer) const;
-  // Those from `begin` to before `end`, one after the other, many with one look at the file.
+  // Reads the rows [begin, end) one after the other, many per read of the file.
   void read(int64_t begin, int64_t end, std::string& buffer,
             const std::function<void(const Row&)>& visit) const;
 
@@ -48,7 +48,7 @@ class Rows {
   const bool quotes_;
   int64_t size_ = 0;
   int64_t stride_ = 1;
-  std::vector<Place> places_;  // of the rows 0, stride, 2 stride, ...; behind the last, of the end
+  std::vector<Place> places_;  // of the rows 0, stride, 2 stride, ...; the last one is the end
 };
 
 }  // namespace tutti::data

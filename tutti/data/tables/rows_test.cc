@@ -18,7 +18,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Pair;
 
-// Lines and texts, as they are met and as they are found again.
+// Returns lines and texts of the rows, and checks that reading them by number gives the same.
 std::vector<std::pair<int64_t, std::string>> rows_of(const std::string& text, bool quotes = false) {
   const TestFolder folder;
   std::vector<std::pair<int64_t, std::string>> met;

@@ -28,7 +28,7 @@ Schema::Schema(std::vector<Entry> tables) : tables_(std::move(tables)) {
     if (is_sized && kind.size < 1)
       fail(ErrorKind::InvalidArgument, "the table '{}' of a schema has room for {} numbers", table->first,
            kind.size);
-    // Every index is to be a float.
+    // Every index must be exact as a float.
     constexpr int64_t kMostIndices = int64_t{1} << 24;
     if (kind.form == TableKind::Form::Indices && kind.size > kMostIndices)
       fail(ErrorKind::InvalidArgument, "the table '{}' of a schema has {} indices; {} are the most",

@@ -10,10 +10,10 @@
 
 namespace tutti::data {
 
-// One table of a schema: a file that every shard has, and how it is read; as its name ends where that is not
-// said: .csv as CSV; .parquet as Parquet (parquet_table.h), for which only the format's `id` matters; .idx,
-// -ubyte and the same with .gz as IDX (idx.h), whose rows have no IDs and are those of the master table in
-// its order; else as TSV.
+// One table of a schema: a file that every shard has, and how it is read. If no format is given, the ending
+// of its name decides: .csv is CSV; .parquet is Parquet (parquet_table.h), for which only the format's `id`
+// is used; .idx, -ubyte and these with .gz are IDX (idx.h), whose rows have no IDs and must be in the order
+// of the master table; anything else is TSV.
 struct TableFile {
   // NOLINTNEXTLINE(google-explicit-constructor): a file alone is how most are said
   TableFile(std::string name, TableKind what = {})
@@ -28,19 +28,19 @@ struct TableFile {
   TableKind kind;
 };
 
-// What a model needs to know of its data: tables by name. A folder of shards answers it (shards.h):
+// The data that a model needs: tables by name. A folder of shards provides them (shards.h):
 //   const Schema schema = {{"desc", {"descriptors.tsv"}}, {"targ", {"targets.tsv"}}};
 class Schema {
  public:
   using Entry = std::pair<std::string, TableFile>;
 
-  // Every name may occur once, every file may; there has to be a table: else InvalidArgument.
+  // Throws InvalidArgument if a name occurs twice or there is no table. A file may occur several times.
   Schema(std::initializer_list<Entry> tables) : Schema(std::vector<Entry>(tables)) {}
   explicit Schema(std::vector<Entry> tables);
 
-  // In the order in which they were given.
+  // The tables in the order in which they were given.
   const std::vector<Entry>& tables() const { return tables_; }
-  // An InvalidArgument lists the names that there are.
+  // An unknown name is an InvalidArgument that lists the existing names.
   const TableFile& operator[](const std::string& name) const;
 
  private:

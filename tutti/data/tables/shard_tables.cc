@@ -42,7 +42,7 @@ void require_nothing_in(const std::string& out) {
          out);
 }
 
-// Of each row of another table the row of the first that has its ID.
+// Returns for each row of another table the row of the first table with the same ID.
 std::vector<int64_t> rows_in_first(const TextTable& first, const TextTable& other) {
   const IdIndex::Joined joined = other.ids().join(first.ids());
   const auto alone = [](const TextTable& has, int64_t row, const TextTable& has_not) {
@@ -55,8 +55,8 @@ std::vector<int64_t> rows_in_first(const TextTable& first, const TextTable& othe
   return joined.rows;
 }
 
-// Of each row of the first table which shard it belongs to: neighbours together, so that the shards weigh
-// nearly the same.
+// Returns for each row of the first table the number of its shard. Neighbours stay together, and the shards
+// have nearly the same weight.
 std::vector<int64_t> cut(const std::vector<uint64_t>& weights, int64_t shards) {
   const uint64_t whole = std::accumulate(weights.begin(), weights.end(), uint64_t{0});
   const auto rows = static_cast<int64_t>(weights.size());
@@ -67,7 +67,7 @@ std::vector<int64_t> cut(const std::vector<uint64_t>& weights, int64_t shards) {
   for (int64_t row = 0; row < rows; ++row) {
     const auto due =
         static_cast<int64_t>(static_cast<unsigned __int128>(before) * static_cast<uint64_t>(shards) / whole);
-    // Every shard has a row, and leaves one for each that follows.
+    // Every shard gets at least one row, and must leave one for each shard that follows.
     const bool is_last_for_others = rows - row <= shards - 1 - shard;
     if (in_shard > 0 && shard + 1 < shards && (due > shard || is_last_for_others)) {
       ++shard;
@@ -80,7 +80,7 @@ std::vector<int64_t> cut(const std::vector<uint64_t>& weights, int64_t shards) {
   return shard_of;
 }
 
-// A file that is written row by row.
+// Writes a file row by row.
 class RowWriter {
  public:
   explicit RowWriter(const std::string& path) : writer_(path) {}
@@ -90,7 +90,7 @@ class RowWriter {
     buffer_ += '\n';
     if (buffer_.size() >= kEnough) flush();
   }
-  // Returns how many bytes it has.
+  // Returns the number of bytes written.
   uint64_t finish() {
     flush();
     writer_.finish();
@@ -106,7 +106,7 @@ class RowWriter {
   std::string buffer_;
 };
 
-// The folder while it is being filled, under another name: one that is broken off is not taken for whole.
+// The output folder, which has a temporary name while it is written, so that an incomplete one is never used.
 class Unfinished {
  public:
   explicit Unfinished(const std::string& out) : out_(out), path_(out + ".unfinished") {

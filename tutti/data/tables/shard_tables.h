@@ -11,23 +11,23 @@ namespace tutti::data {
 
 struct ShardOptions {
   enum class By { Rows, Bytes };
-  By by = By::Rows;  // what the shards have as equally much of as can be: rows, or bytes of all tables
+  By by = By::Rows;  // the quantity that is balanced: rows, or bytes of all tables
   int64_t shards = 1;
 };
 
-// What became of one.
+// A shard that was written.
 struct CutShard {
   std::string folder;
   int64_t rows = 0;
   uint64_t bytes = 0;
 };
 
-// Cuts tables into shards, all alike: `out`/shard0, shard1, ... each with a file for each table, with its
-// header. The rows of the first table are cut where they stand, in order; those of the others go to the shard
-// that has their ID, in their own order, so that one need not fit into memory. Rows are copied as they are.
+// Cuts tables into shards of equal structure: `out`/shard0, shard1, ..., with one file and its header per
+// table. The first table is cut in the order of its rows; the rows of the others go to the shard with their
+// ID, in their own order, so that no table needs to fit into memory. Rows are copied unchanged.
 //
-// Files are called as the tables' files are, without their folders. InvalidArgument: more shards than rows,
-// two tables of one name, a folder that has something in it already. DataLoss: as table_source() has it.
+// The files have the names of the tables' files. Throws InvalidArgument for more shards than rows, two tables
+// of one name, or a folder that is not empty, and DataLoss in the same cases as table_source().
 std::vector<CutShard> shard_tables(const std::vector<TableFile>& tables, const std::string& out,
                                    const ShardOptions& options);
 

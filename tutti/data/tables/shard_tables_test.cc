@@ -66,7 +66,7 @@ TEST_F(ShardTablesTest, is_what_a_feed_reads_back) {
   }
 }
 
-// What a cut that was killed has left is not taken for anything.
+// The files left by a killed process are not used.
 TEST_F(ShardTablesTest, begins_anew_where_an_earlier_cut_was_broken_off) {
   const std::string d = folder_.write("d.tsv", "ID\tx\na\t1\nb\t2\n");
   std::filesystem::create_directories(folder_ / "out.unfinished/shard7");
@@ -85,7 +85,7 @@ TEST_F(ShardTablesTest, by_bytes_weighs_all_tables) {
   const auto by_bytes =
       shard_tables({{folder_ / "d.tsv"}}, folder_ / "bytes", {.by = ShardOptions::By::Bytes, .shards = 2});
   EXPECT_LE(by_bytes[0].rows, 6);
-  // A row that weighs as much as all others leaves one for each shard.
+  // One row is as large as all others together, but every shard still gets one.
   folder_.write("one.tsv", "ID\tx\na\t" + std::string(5000, '1') + "\nb\t1\nc\t1\n");
   for (const CutShard& shard :
        shard_tables({{folder_ / "one.tsv"}}, folder_ / "one", {.by = ShardOptions::By::Bytes, .shards = 3}))

@@ -13,7 +13,7 @@ namespace {
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-// Without the number's leading zeros.
+// Removes a number from the front of the text and returns it without leading zeros.
 std::string_view take_number(std::string_view& text) {
   size_t end = 0;
   while (end < text.size() && is_digit(text[end])) ++end;
@@ -23,7 +23,7 @@ std::string_view take_number(std::string_view& text) {
   return number;
 }
 
-// Numbers count as numbers.
+// Compares names; digits in them are compared as numbers.
 bool comes_before(std::string_view a, std::string_view b) {
   const std::string_view whole_a = a;
   const std::string_view whole_b = b;

@@ -7,12 +7,12 @@
 
 namespace tutti::data {
 
-// The folders in `root`, each of which is a shard: shard2 before shard10. What begins with a dot is none.
-// InvalidArgument where there is no such folder, or nothing in it.
+// Returns the folders in `root`, each of which is a shard, with shard2 before shard10. Ignores names that
+// begin with a dot. Throws InvalidArgument if `root` does not exist or has no folders.
 std::vector<std::string> shards_in(const std::string& root);
 
-// The file that a shard has of a schema's table `name`. InvalidArgument, which names the shard, where it has
-// none.
+// Returns the path of the file for the schema's table `name`. Throws an InvalidArgument that names the shard
+// if it does not exist.
 std::string path_in(const std::string& shard, const std::string& name, const TableFile& table);
 
 }  // namespace tutti::data

@@ -10,13 +10,13 @@
 
 namespace tutti::data {
 
-// A file without a name, in TMPDIR or else /var/tmp, which goes when this does. Thread-safe.
+// An unnamed file in TMPDIR or else /var/tmp, which is removed with this object. Thread-safe.
 class Spool {
  public:
-  // `what` is in it, for people: "unpacked Parquet".
+  // `what` describes the contents for error messages: "unpacked Parquet".
   explicit Spool(const std::string& what);
 
-  // Room for so many bytes: returns where it begins.
+  // Reserves space for `bytes` bytes and returns its offset.
   uint64_t reserve(uint64_t bytes) { return end_.fetch_add(bytes); }
   void write(uint64_t at, std::span<const std::byte> bytes) const { write_at(fd_, what_, at, bytes); }
   uint64_t append(std::span<const std::byte> bytes) {

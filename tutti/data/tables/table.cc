@@ -12,10 +12,10 @@
 namespace tutti::data {
 namespace {
 
-// They are read as floats, which hold whole numbers up to 2^24.
+// Indices are read as floats, which represent whole numbers up to 2^24 exactly.
 void require_index(float index, int64_t size) {
   if (index >= 0 && index < static_cast<float>(size) && index == std::floor(index)) return;
-  fail(ErrorKind::InvalidArgument, "{} is no index from 0 to {}", index, size - 1);
+  fail(ErrorKind::InvalidArgument, "{} is not an index from 0 to {}", index, size - 1);
 }
 
 }  // namespace
@@ -33,6 +33,14 @@ std::unique_ptr<Table> open_table(const std::string& path, const TextFormat& for
                                   BadRows bad) {
   if (is_parquet(path)) return open_parquet(path, format.id, kind, bad);
   return std::make_unique<TextTable>(path, format, kind, bad);
+}
+
+std::string not_exact(std::string_view number, float nearest) {
+  return fmt::format(
+      "the whole number {} is not exact as a float32, which tables are read as (the nearest is {:.0f}); "
+      "write "
+      "it as several columns of smaller numbers, or leave the column out",
+      number, nearest);
 }
 
 std::string shown(std::string_view text) {

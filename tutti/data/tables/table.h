@@ -12,11 +12,11 @@
 
 namespace tutti::data {
 
-// A file as a table of numbers: a row an example, found by its ID. When it is opened its IDs are looked
-// through, its numbers are read when they are asked for. Thread-safe once opened.
+// A file as a table of numbers, with one row per example, which is found by its ID. Opening it reads the IDs;
+// the numbers are read on demand. Thread-safe once opened.
 //
-// What is wrong is a DataLoss that names file, row, column and ID, and says what was expected. Or rows that
-// are wrong are left out: then all of them are read when it is opened.
+// An error in the file is a DataLoss that names file, row, column and ID, and says what was expected. With
+// BadRows::Skip such rows are left out instead: then all rows are read when the table is opened.
 class Table {
  public:
   virtual ~Table() = default;
@@ -25,29 +25,29 @@ class Table {
 
   const std::string& path() const { return path_; }
   const std::string& id_column() const { return id_column_; }
-  // Without that of the IDs.
+  // The names of the columns, without the ID column.
   const std::vector<std::string>& columns() const { return columns_; }
   int64_t size() const { return ids_.size(); }
   bool is_dense() const { return kind_.form == TableKind::Form::Dense; }
 
   virtual std::string id(int64_t row) const = 0;
-  // Which row has which.
+  // Maps IDs to rows.
   const IdIndex& ids() const { return ids_; }
 
-  // Rows that were left out, and what was wrong with one of them.
+  // The number of rows left out, and the error in one of them.
   struct LeftOut {
     int64_t rows = 0;
     std::string why = {};
   };
   const LeftOut& left_out() const { return left_out_; }
-  // All that it was made of.
+  // The number of rows, including those that were left out.
   virtual int64_t rows_in_file() const = 0;
 
-  // The numbers of neighbours, one row behind the other, each as many as columns; those that are missing are
-  // NaN. `buffer` is for one thread to use again.
+  // Reads the numbers of consecutive rows, one row after the other, one number per column; missing ones are
+  // NaN. A thread may reuse `buffer`.
   virtual void read(int64_t begin, int64_t end, float* numbers, std::string& buffer) const = 0;
   void read(int64_t row, float* numbers, std::string& buffer) const { read(row, row + 1, numbers, buffer); }
-  // A row's lists, one behind the other, and how long each is.
+  // Reads the lists of a row, one after the other, and their lengths.
   virtual void read_lists(int64_t row, std::vector<float>& numbers, std::vector<int64_t>& lengths,
                           std::string& buffer) const = 0;
 
@@ -56,7 +56,7 @@ class Table {
   void leave_out(const std::string& why) {
     if (left_out_.rows++ == 0) left_out_.why = why;
   }
-  // One of a row's lists, as the kind wants it to be: else an InvalidArgument says what it is not.
+  // Throws an InvalidArgument that says what is wrong unless the list is valid for the table's kind.
   void require_list(const float* numbers, int64_t length) const;
 
   const std::string path_;
@@ -69,11 +69,14 @@ class Table {
 
 bool is_parquet(std::string_view path);
 
-// As its name ends: .parquet (parquet_table.h), else text (text_table.h), written in that format.
+// Opens a table by its ending: .parquet (parquet_table.h), else text in that format (text_table.h).
 std::unique_ptr<Table> open_table(const std::string& path, const TextFormat& format,
                                   const TableKind& kind = {}, BadRows bad = BadRows::Error);
 
-// An ID or a cell, as much of it as fits into a line.
+// The text of an error about a whole number that is not exact as a float32, the type of all numbers.
+std::string not_exact(std::string_view number, float nearest);
+
+// Returns an ID or a cell for an error message, shortened to fit into a line.
 std::string shown(std::string_view text);
 
 }  // namespace tutti::data

@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cmath>
 #include <fcntl.h>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <thread>
 #include <vector>
 
 #include <fmt/format.h>
@@ -21,13 +24,28 @@
 namespace tutti::data {
 namespace {
 
-constexpr int kVersion = 1;  // of how they are found and written
+constexpr int kVersion = 1;  // version of the algorithms and the format
 
-// Held as long as it lives, where the file system has locks.
+// Waits as long as another task may need to read the file. It may also be stopped, or be another program, so
+// that nobody should depend on it.
+std::chrono::milliseconds patience_for(const FileDescriptor& file) {
+  constexpr int64_t kLeast = 5000;
+  constexpr int64_t kBytesPerMillisecond = 100'000;
+  struct stat found {};
+  static_cast<void>(fstat(file.get(), &found));
+  return std::chrono::milliseconds(kLeast + found.st_size / kBytesPerMillisecond);
+}
+
+// Holds a lock for its lifetime, so that only one of several tasks reads the file. Goes on without the lock
+// if the file system has none, or if it is not free in time: then this task reads the file as well.
 class FileLock {
  public:
   explicit FileLock(const std::string& path) : fd_(path, O_RDONLY) {
-    static_cast<void>(flock(fd_.get(), LOCK_EX));
+    constexpr std::chrono::milliseconds kBetweenTries{10};
+    const auto end = std::chrono::steady_clock::now() + patience_for(fd_);
+    while (flock(fd_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK &&
+           std::chrono::steady_clock::now() < end)
+      std::this_thread::sleep_for(kBetweenTries);
   }
 
  private:
@@ -39,7 +57,7 @@ std::string kept_at(const std::string& path) {
   return (file.parent_path() / ("." + file.filename().string() + ".tutti.json")).string();
 }
 
-// Which file, and how it is read.
+// Identifies the version of the file and the format in which it is read.
 Json fingerprint_of(const std::string& path, const TextFormat& format) {
   struct stat found {};
   if (stat(path.c_str(), &found) != 0) fail_errno(errno, path);
@@ -53,13 +71,14 @@ Json fingerprint_of(const std::string& path, const TextFormat& format) {
           {"missing", format.missing}};
 }
 
-// Nothing where there is none, or it is of another file.
+// Returns the cached facts, or only the fingerprint if there are none, or they are outdated or damaged.
 Json kept_facts(const std::string& path, const Json& fingerprint) {
   try {
-    const Json facts = Json::parse(read_file(kept_at(path)));
+    const std::string file = kept_at(path);
+    const Json facts = parse_json(read_file(file), file);
     if (facts.at("of") == fingerprint) return facts;
   } catch (const std::exception&) {
-    // Whatever is wrong with it, it can be found out anew.
+    // The cause does not matter, since the facts can be computed again.
   }
   return {{"of", fingerprint}};
 }
@@ -68,7 +87,7 @@ void keep(const std::string& path, const Json& facts) {
   try {
     replace_file(kept_at(path), facts.dump() + "\n");
   } catch (const std::exception&) {
-    // Then it is found out again the next time.
+    // The facts are computed again the next time.
   }
 }
 
@@ -89,22 +108,51 @@ Json to_json(const TableStatistics& statistics) {
   return columns;
 }
 
-TableStatistics statistics_in(const Json& columns) {
+// Returns nullopt unless they have the format that to_json() writes.
+std::optional<TableStatistics> statistics_in(const Json& facts) {
+  const auto columns = facts.find("columns");
+  const auto names = facts.find("names");
+  const bool as_many = columns != facts.end() && columns->is_array() && names != facts.end() &&
+                       names->is_array() && columns->size() == names->size();
+  if (!as_many) return std::nullopt;
   TableStatistics statistics;
-  for (const Json& numbers : columns) {
+  for (const Json& numbers : *columns) {
+    const auto is_count = [&](size_t i) { return numbers[i].is_number_unsigned(); };
+    if (!numbers.is_array() || numbers.size() < 2 || !is_count(0) || !is_count(1)) return std::nullopt;
     ColumnStatistics& column = statistics.columns.emplace_back();
-    column.count = numbers.at(0).get<int64_t>();
-    column.missing = numbers.at(1).get<int64_t>();
+    column.count = numbers[0].get<int64_t>();
+    column.missing = numbers[1].get<int64_t>();
+    if (column.count < 0 || column.missing < 0) return std::nullopt;
     if (column.count == 0) continue;
-    column.min = numbers.at(2).get<double>();
-    column.max = numbers.at(3).get<double>();
-    column.mean = numbers.at(4).get<double>();
-    column.squares = numbers.at(5).get<double>();
+    const bool complete =
+        numbers.size() == 6 && std::all_of(numbers.begin() + 2, numbers.end(),
+                                           [](const Json& number) { return number.is_number(); });
+    if (!complete) return std::nullopt;
+    column.min = numbers[2].get<double>();
+    column.max = numbers[3].get<double>();
+    column.mean = numbers[4].get<double>();
+    column.squares = numbers[5].get<double>();
   }
   return statistics;
 }
 
-// JSON has no infinite numbers.
+// Returns nullopt if they are unknown or do not have the format that note() writes.
+std::optional<TableOutline> outline_in(const Json& facts) {
+  const auto rows = facts.find("rows");
+  const auto names = facts.find("names");
+  if (rows == facts.end() || !rows->is_number_unsigned() || names == facts.end() || !names->is_array())
+    return std::nullopt;
+  TableOutline outline{rows->get<int64_t>(), {}};
+  constexpr int64_t kMostRows = int64_t{1} << 48;
+  if (outline.rows < 0 || outline.rows > kMostRows) return std::nullopt;
+  for (const Json& name : *names) {
+    if (!name.is_string()) return std::nullopt;
+    outline.columns.push_back(name.get<std::string>());
+  }
+  return outline;
+}
+
+// JSON cannot represent infinite numbers.
 bool can_be_kept(const TableStatistics& statistics) {
   return std::all_of(statistics.columns.begin(), statistics.columns.end(), [](const ColumnStatistics& c) {
     return c.count == 0 || (std::isfinite(c.min) && std::isfinite(c.max) && std::isfinite(c.squares));
@@ -127,11 +175,7 @@ TableStatistics look_through(const Table& table) {
 TableOutline outline_of(const std::string& path, const TextFormat& format, const TableKind& kind) {
   const FileLock lock(path);
   Json facts = kept_facts(path, fingerprint_of(path, format));
-  try {
-    return {facts.at("rows").get<int64_t>(), facts.at("names").get<std::vector<std::string>>()};
-  } catch (const Json::exception&) {
-    // Not known yet, or somebody has changed it.
-  }
+  if (auto outline = outline_in(facts)) return *std::move(outline);
   const std::unique_ptr<Table> table = open_table(path, format, kind);
   note(facts, *table);
   keep(path, facts);
@@ -141,13 +185,7 @@ TableOutline outline_of(const std::string& path, const TextFormat& format, const
 TableStatistics statistics_of(const std::string& path, const TextFormat& format) {
   const FileLock lock(path);
   Json facts = kept_facts(path, fingerprint_of(path, format));
-  if (const auto columns = facts.find("columns"); columns != facts.end()) {
-    try {
-      return statistics_in(*columns);
-    } catch (const Json::exception&) {
-      // Somebody has changed it.
-    }
-  }
+  if (auto statistics = statistics_in(facts)) return *std::move(statistics);
   const std::unique_ptr<Table> table = open_table(path, format);
   const TableStatistics statistics = look_through(*table);
   note(facts, *table);

@@ -10,14 +10,14 @@
 
 namespace tutti::data {
 
-// What is found out about the file of a table by reading all of it, and then kept beside it, in
-// .NAME.tutti.json, for as long as the file has the same size and time and is read the same way. Of several
-// tasks that ask at once, one reads it and the others wait. In a folder that cannot be written nothing is
-// kept.
+// Facts about the file of a table that can only be found by reading all of it. They are cached next to it in
+// .NAME.tutti.json, and are valid as long as the file has the same size and time and is read in the same
+// format. If several tasks ask at once, one reads the file and the others wait; if it does not finish in the
+// time that this should take, they read it themselves. Nothing is cached in a folder that is not writable.
 
 struct TableOutline {
   int64_t rows = 0;
-  std::vector<std::string> columns = {};  // names, without that of the IDs
+  std::vector<std::string> columns = {};  // names, without the ID column
 };
 TableOutline outline_of(const std::string& path, const TextFormat& format, const TableKind& kind = {});
 

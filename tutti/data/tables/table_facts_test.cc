@@ -1,14 +1,18 @@
 #include "tutti/data/tables/table_facts.h"
 
+#include <fcntl.h>
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <sys/file.h>
 #include <thread>
 #include <vector>
 
 #include <gmock/gmock.h>
+#include <nlohmann/json.hpp>
 
 #include "tutti/base/file.h"
+#include "tutti/base/json.h"
 #include "tutti/base/test_errors.h"
 #include "tutti/base/test_folder.h"
 
@@ -40,7 +44,7 @@ TEST_F(TableFactsTest, are_kept_beside_the_table_and_found_again_to_the_last_bit
   const std::string text = read_file(kept());
   expect_facts_of_table(table_);
   EXPECT_EQ(read_file(kept()), text);
-  // They come from there: nobody looks at the table again.
+  // The facts come from the cache: the table is not read again.
   folder_.write(".t.tsv.tutti.json", [&] {
     std::string other = text;
     other.replace(other.find("\"rows\":3"), 8, "\"rows\":7");
@@ -70,6 +74,29 @@ TEST_F(TableFactsTest, that_were_tampered_with_are_found_anew) {
   expect_facts_of_table(table_);
 }
 
+TEST_F(TableFactsTest, of_any_other_type_are_found_anew) {
+  expect_facts_of_table(table_);
+  const Json whole = parse_json(read_file(kept()), "facts");
+  const std::vector<std::string> values = {"null",        "true",
+                                           "-1",          "0.5",
+                                           "1e300",       "\"x\"",
+                                           "[]",          "[1]",
+                                           "{}",          "18446744073709551615",
+                                           "[[1, 2, 3]]", "[[-1, 0], [true, 0]]"};
+  for (const char* key : {"of", "rows", "names", "columns"}) {
+    for (const std::string& value : values) {
+      Json changed = whole;
+      changed[key] = parse_json(value, "x");
+      folder_.write(".t.tsv.tutti.json", changed.dump());
+      expect_facts_of_table(table_);
+      folder_.write(".t.tsv.tutti.json", changed.dump());
+      EXPECT_NO_THROW(outline_of(table_, tsv())) << key << ": " << value;
+    }
+  }
+  folder_.write(".t.tsv.tutti.json", std::string(60000, '['));
+  expect_facts_of_table(table_);
+}
+
 TEST_F(TableFactsTest, are_not_kept_where_nothing_can_be_written) {
   std::filesystem::permissions(folder_.path(),
                                std::filesystem::perms::owner_read | std::filesystem::perms::owner_exec);
@@ -82,6 +109,13 @@ TEST_F(TableFactsTest, are_asked_for_by_many_at_once) {
   std::vector<std::thread> threads;
   for (int i = 0; i < 8; ++i) threads.emplace_back([&] { expect_facts_of_table(table_); });
   for (std::thread& thread : threads) thread.join();
+}
+
+// The holder of the lock may be a stopped task, or another program.
+TEST_F(TableFactsTest, are_found_although_somebody_keeps_the_table_locked) {
+  const FileDescriptor held(table_, O_RDONLY);
+  ASSERT_EQ(flock(held.get(), LOCK_EX), 0);
+  EXPECT_EQ(outline_of(table_, tsv()).rows, 3);
 }
 
 TEST_F(TableFactsTest, say_what_is_wrong_with_the_table) {

@@ -9,8 +9,8 @@
 
 namespace tutti::data {
 
-// The tables in a folder of shards as a feed. Every worker sees all of them, and reads the rows of its own
-// lanes: which examples a lane sees at a step does not depend on how many workers there are.
+// Returns the tables in a folder of shards as a feed. Every worker sees all examples, and reads the rows of
+// its own lanes: the examples of a lane at a step do not depend on the number of workers.
 //   const Schema schema = {{"desc", {"descriptors.tsv"}}, {"targ", {"targets.tsv"}}};
 //   trainer.fit(tutti::data::table_feed(ctx.flags().data, schema).shuffle());
 inline Feed table_feed(const std::string& root, const Schema& schema,

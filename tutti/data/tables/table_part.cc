@@ -35,7 +35,7 @@ torch::Tensor tensor_rows(const Places& places) {
   return at::stack(rows);
 }
 
-// The lists of a batch, row by row and within a row column by column.
+// The lists of a batch, ordered by row and then by column.
 struct Lists {
   explicit Lists(const Places& places)
       : rows(static_cast<int64_t>(places.size())),
@@ -64,7 +64,7 @@ struct Lists {
     return all.reshape({rows, columns, width});
   }
   int64_t longest() const { return lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end()); }
-  // 1 where any of a row's lists has the index.
+  // Returns a sparse tensor that is 1 if any of a row's lists contains the index.
   torch::Tensor as_sparse(int64_t size) const {
     std::set<std::pair<int64_t, int64_t>> ones;
     const float* index = numbers.data();

@@ -14,7 +14,7 @@
 
 namespace tutti::data {
 
-// The numbers of a table that were read before. Thread-safe.
+// Caches the numbers of a table that were read before. Thread-safe.
 class KeptRows {
  public:
   KeptRows(int64_t rows, size_t columns)
@@ -48,20 +48,20 @@ class KeptRows {
   std::vector<std::atomic<uint8_t>> states_;
 };
 
-// One table of one shard: a file whose rows have IDs, or a tensor with a row a row.
+// One table of one shard: a file whose rows have IDs, or a tensor with one row per example.
 struct TablePart {
   std::unique_ptr<Table> table;
   torch::Tensor tensor;
-  std::vector<int64_t> rows;  // by the example; empty: the same
+  std::vector<int64_t> rows;  // row of each example; empty: row = example
   std::unique_ptr<KeptRows> kept;
 
   int64_t size() const { return table ? table->size() : tensor.size(0); }
-  // What is to be the same in all shards.
+  // The names of the columns, which must be the same in all shards.
   std::vector<std::string> columns() const;
   int64_t row_of(int64_t example) const {
     return rows.empty() ? example : rows[static_cast<size_t>(example)];
   }
-  // The numbers of neighbours, one row behind the other.
+  // Reads the numbers of consecutive rows, one row after the other.
   void read(int64_t begin, int64_t end, float* numbers, std::string& buffer) const;
 };
 
@@ -71,8 +71,8 @@ struct RowPlace {
   int64_t row;
 };
 
-// What a batch has of one table, as its kind has it: one tensor, or lists and how long they are. There has to
-// be a row.
+// Appends the tensors that a batch has for one table of this kind: one tensor, or lists and their lengths.
+// Requires at least one row.
 void append_rows(const std::string& name, const TableKind& kind, const std::vector<RowPlace>& places,
                  Batch::Tensors& to);
 

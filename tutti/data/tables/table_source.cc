@@ -10,7 +10,9 @@
 
 #include <fmt/format.h>
 
+#include "tutti/base/crc32c.h"
 #include "tutti/base/error.h"
+#include "tutti/base/file.h"
 #include "tutti/data/idx.h"
 #include "tutti/data/tables/shards.h"
 #include "tutti/data/tables/table.h"
@@ -23,9 +25,9 @@ namespace {
 struct Shard {
   std::string folder;
   int64_t begin;                      // number of its first example
-  int64_t rows;                       // -1: not known before it is opened
-  std::once_flag once = {};           // opened
-  std::vector<TablePart> parts = {};  // as the schema has the tables
+  int64_t rows;                       // -1: unknown until it is opened
+  std::once_flag once = {};           // set once it is opened
+  std::vector<TablePart> parts = {};  // in the order of the schema's tables
 };
 
 class JoinedTables final : public TableSource {
@@ -46,7 +48,7 @@ class JoinedTables final : public TableSource {
       size_ += shards_.back().rows;
     }
     if (size_ == 0) fail(ErrorKind::InvalidArgument, "no shards to read");
-    if (!known) require_ids_in_one_shard();
+    if (!known) check_ids();
   }
 
   int64_t size() const override { return size_; }
@@ -54,6 +56,7 @@ class JoinedTables final : public TableSource {
   std::string id(int64_t example) const override;
   std::string place_of(int64_t example) const override { return shard_of(example).folder; }
   LeftOut left_out() const override { return left_out_; }
+  std::string parts() const override;
   void open(const ExampleRange& examples) const override {
     for (Shard& shard : shards_) {
       if (shard.begin < examples.end && examples.begin < shard.begin + shard.rows) open(shard);
@@ -64,6 +67,7 @@ class JoinedTables final : public TableSource {
     for (const Shard& shard : shards_) rows.push_back(shard.rows);
     return rows;
   }
+  void require_ids_in_one_shard() const override { check_ids(); }
   TableStatistics statistics(const std::string& name) const override;
 
  private:
@@ -71,7 +75,7 @@ class JoinedTables final : public TableSource {
   void open(Shard& shard) const;
   const Shard& opened(int64_t example) const;
   void require_columns_of_first(const Shard& shard) const;
-  void require_ids_in_one_shard() const;
+  void check_ids() const;
   TablePart open(const std::string& shard, const std::string& name, const TableFile& file) const;
   const TableFile& master_file() const { return schema_.tables()[master_].second; }
   int64_t join_all(Shard& shard) const;
@@ -88,13 +92,21 @@ class JoinedTables final : public TableSource {
 
   mutable std::mutex mutex_;
   mutable std::vector<TableColumns> columns_;  // of each table; guarded by mutex_
-  mutable uint64_t memory_;                    // that is left; likewise
+  mutable uint64_t memory_;                    // bytes left; guarded by mutex_
   mutable LeftOut left_out_;                   // complete when all shards are open
 };
 
+// Uses only the names of the folders, since their location may differ between hosts.
+std::string JoinedTables::parts() const {
+  if (shards_.size() == 1) return {};
+  std::string names;
+  for (const Shard& shard : shards_) names += std::filesystem::path(shard.folder).filename().string() + "\n";
+  return fmt::format("{} shards in an order with checksum {:08x}", shards_.size(), crc32c(as_bytes(names)));
+}
+
 size_t JoinedTables::master_of(const Schema& schema, const std::string& name) {
   if (name.empty()) return 0;
-  static_cast<void>(schema[name]);  // or an error
+  static_cast<void>(schema[name]);  // throws if unknown
   const auto& tables = schema.tables();
   return static_cast<size_t>(
       std::find_if(tables.begin(), tables.end(), [&](const auto& t) { return t.first == name; }) -
@@ -126,7 +138,7 @@ TablePart JoinedTables::open(const std::string& shard, const std::string& name, 
   return {{}, std::move(tensor), {}, {}};
 }
 
-// Returns how many examples there are.
+// Returns the number of examples.
 int64_t JoinedTables::join_all(Shard& shard) const {
   TablePart& master = shard.parts[master_];
   for (size_t i = 0; i < shard.parts.size(); ++i) {
@@ -144,7 +156,7 @@ int64_t JoinedTables::join_all(Shard& shard) const {
   return master.size();
 }
 
-// Of the master's rows those whose ID every table has.
+// Keeps the rows of the master table whose ID is in every table. Returns their number.
 int64_t JoinedTables::join_what_is_whole(Shard& shard) const {
   const Table& master = *shard.parts[master_].table;
   std::vector<bool> whole(static_cast<size_t>(master.size()), true);
@@ -187,18 +199,23 @@ void JoinedTables::require_columns_of_first(const Shard& shard) const {
     require_same_columns({shard.parts[i].columns(), path_of(i)}, columns_[i]);
 }
 
-void JoinedTables::require_ids_in_one_shard() const {
+// Checks the shards that are open.
+void JoinedTables::check_ids() const {
   std::vector<const IdIndex*> indices;
+  std::vector<const Table*> tables;
   for (const Shard& shard : shards_) {
-    if (!shard.parts[master_].table) return;
-    indices.push_back(&shard.parts[master_].table->ids());
+    if (shard.parts.empty()) continue;
+    const TablePart& master = shard.parts[master_];
+    if (!master.table) return;
+    tables.push_back(master.table.get());
+    indices.push_back(&master.table->ids());
   }
   const auto shared = find_shared(indices);
   if (!shared) return;
   const auto& [here, there] = *shared;
-  const Table& table = *shards_[here.index].parts[master_].table;
+  const Table& table = *tables[here.index];
   fail(ErrorKind::DataLoss, "the ID '{}' is in {} and in {}: expected one row an ID", table.id(here.row),
-       table.path(), shards_[there.index].parts[master_].table->path());
+       table.path(), tables[there.index]->path());
 }
 
 void JoinedTables::join(const Table& master, TablePart& part) const {
@@ -253,7 +270,7 @@ Batch JoinedTables::read(std::span<const int64_t> examples) const {
   return Batch(std::move(tensors));
 }
 
-// Where there are none in the master table, the shard and the row.
+// Without IDs in the master table, the ID consists of the shard and the row.
 std::string JoinedTables::id(int64_t example) const {
   check_examples({&example, 1}, size_, "the tables");
   const Shard& shard = opened(example);
@@ -263,13 +280,13 @@ std::string JoinedTables::id(int64_t example) const {
   return fmt::format("{}/{}", std::filesystem::path(shard.folder).filename().string(), row);
 }
 
-// Workers that begin at once begin at different shards, and so share what is not known yet.
+// Workers that start at the same time begin at different shards, and so share the unfinished work.
 TableStatistics JoinedTables::statistics(const std::string& name) const {
   const TableFile& file = schema_[name];
-  // What is not in the file as it is has to be read example by example.
+  // Values that the file does not contain literally must be computed example by example.
   if (file.is_idx() || file.kind.form != TableKind::Form::Dense || bad_rows_ == BadRows::Skip)
     return Source::statistics(name);
-  // In an order that does not depend on which worker has which.
+  // The order must not depend on the partition of shards among workers.
   std::vector<std::string> folders;
   for (const Shard& shard : shards_) folders.push_back(shard.folder);
   std::sort(folders.begin(), folders.end());

@@ -83,7 +83,7 @@ TEST_F(TableSourceTest, is_read_by_many_threads_at_once) {
     targ += fmt::format("{},{}\n", kRows - 1 - i, i);
   }
   shard("s", desc, targ);
-  const auto tables = source({.memory = 15000});  // for one of the tables
+  const auto tables = source({.memory = 15000});  // enough for one of the tables
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&, t] {
@@ -98,7 +98,7 @@ TEST_F(TableSourceTest, is_read_by_many_threads_at_once) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// Tables of other kinds than dense ones, in two shards.
+// Tables of other kinds than dense, in two shards.
 class TableKindsTest : public ::testing::Test {
  protected:
   TableKindsTest() {
@@ -146,9 +146,9 @@ TEST_F(TableKindsTest, indices_are_ones_in_a_sparse_matrix) {
                         at::tensor({1.F, 0.F, 0.F, 0.F, 1.F, 0.F, 0.F, 0.F, 0.F, 1.F, 1.F, 1.F,
                                     0.F, 0.F, 0.F, 1.F, 0.F, 0.F, 0.F, 0.F, 0.F, 1.F, 1.F, 0.F})
                             .reshape({3, 8})));
-  EXPECT_THAT(error(indices(7)), HasSubstr("7 is no index from 0 to 6"));
+  EXPECT_THAT(error(indices(7)), HasSubstr("7 is not an index from 0 to 6"));
   folder_.write("s2/l.tsv", "ID\tp\tq\nc\t4.5\t1\n");
-  EXPECT_THAT(error(indices(8)), HasSubstr("4.5 is no index"));
+  EXPECT_THAT(error(indices(8)), HasSubstr("4.5 is not an index"));
 }
 
 TEST_F(TableKindsTest, of_lists_may_have_no_columns) {
@@ -198,8 +198,8 @@ TEST_F(TableSourceTest, leaves_out_what_is_wrong_where_it_is_told_to) {
   EXPECT_TRUE(at::equal(batch["targ"].nan_to_num(-1).flatten(), at::tensor({10.F, -1.F, 40.F, 60.F, 80.F})));
   for (const auto& [example, id] : {std::pair(0, "a"), {1, "c"}, {2, "d"}, {3, "f"}, {4, "h"}})
     EXPECT_EQ(tables->id(example), id);
-  EXPECT_EQ(tables->left_out().examples, 4);  // 8 rows are in d.tsv
-  EXPECT_THAT(tables->left_out().why, AllOf(HasSubstr("s1/d.tsv:3"), HasSubstr("'text' is no number")));
+  EXPECT_EQ(tables->left_out().examples, 4);  // d.tsv has 8 rows
+  EXPECT_THAT(tables->left_out().why, AllOf(HasSubstr("s1/d.tsv:3"), HasSubstr("'text' is not a number")));
   EXPECT_EQ(tables->statistics("desc").columns.at(0).max, 8);
   EXPECT_THAT(tables->rows_of_shards(), ::testing::ElementsAre(4, 1));
   EXPECT_EQ(source({.bad_rows = BadRows::Skip})->left_out().examples, 4);

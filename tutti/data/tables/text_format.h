@@ -6,23 +6,23 @@
 
 namespace tutti::data {
 
-// How a table is written as text: a row a line, a cell a column. A line may end with \r\n, the last one with
-// nothing; a byte order mark is passed over.
+// The text format of a table: one line per row, one cell per column. Lines may end with \r\n; the last one
+// needs no end. A byte order mark is skipped.
 struct TextFormat {
   char separator = '\t';
-  // A cell may be "in quotes", and then hold separators, line ends, and "" for one quote.
+  // Cells may be "in quotes", and then contain separators, line ends, and "" for one quote.
   bool quotes = false;
-  // The first row has the columns' names. Else they are called 1, 2, 3, ...
+  // The first row has the names of the columns. Otherwise they are named 1, 2, 3, ...
   bool header = true;
-  // The column that says which example a row is of. Empty: the first.
+  // The column with the ID of the example. Empty: the first.
   std::string id = {};
-  // What stands for a value that nobody knows, beside an empty cell.
+  // The texts for a missing value, besides an empty cell.
   std::vector<std::string> missing = {"NA", "N/A", "NaN", "nan", "NULL", "null"};
 };
 
 inline TextFormat tsv() { return {}; }
 inline TextFormat csv() { return {.separator = ',', .quotes = true}; }
-// As its name ends: .csv, else as TSV.
+// Returns the format for a file's ending: CSV for .csv, else TSV.
 inline TextFormat format_of(std::string_view file) { return file.ends_with(".csv") ? csv() : tsv(); }
 
 }  // namespace tutti::data

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cmath>
 #include <limits>
+#include <unordered_set>
 
 #include <fmt/format.h>
 
@@ -17,7 +18,7 @@ namespace {
 
 constexpr float kMissing = std::numeric_limits<float>::quiet_NaN();
 
-// A number that is too small for a float is 0, as everywhere; one that is too large is none.
+// A number that underflows a float becomes 0, as usual; one that overflows is rejected.
 std::optional<float> number_in(std::string_view text) {
   if (text.starts_with('+')) text.remove_prefix(1);
   const auto wide = parse_double(text);
@@ -27,11 +28,27 @@ std::optional<float> number_in(std::string_view text) {
 }
 
 [[noreturn]] void fail_number(std::string_view cell) {
-  fail(ErrorKind::InvalidArgument, "{} is no number{}", shown(cell),
-       parse_double(cell) ? " that a float can hold" : "");
+  if (parse_double(cell)) fail(ErrorKind::InvalidArgument, "{} is too large for a float32", shown(cell));
+  fail(ErrorKind::InvalidArgument, "{} is not a number", shown(cell));
 }
 
-// "1 2 3", "[1, 2, 3]", "1;2;3"; "" and "[]" are empty.
+// Up to this limit every whole number is exact as a float32; above it, only some are.
+constexpr float kExactUpTo = 1 << 24;
+
+// Numbers are read as the nearest float32. For a whole number that is not exact, such as an index or a time,
+// this would be a different number: an error.
+void require_exact(std::string_view text, float number) {
+  if (std::abs(number) < kExactUpTo || !std::isfinite(number)) return;
+  std::string_view digits = text;
+  if (digits.starts_with('+') || digits.starts_with('-')) digits.remove_prefix(1);
+  if (digits.find_first_not_of("0123456789") != std::string_view::npos) return;
+  digits.remove_prefix(std::min(digits.find_first_not_of('0'), digits.size()));
+  // The decimal expansion of a float is finite, so that this prints all of it.
+  const std::string held = fmt::format("{:.0f}", std::abs(number));
+  if (digits != held) fail(ErrorKind::InvalidArgument, "{}", not_exact(shown(text), number));
+}
+
+// Parses "1 2 3", "[1, 2, 3]" or "1;2;3"; "" and "[]" are empty.
 void append_list(std::string_view cell, const TextFormat& format, std::vector<float>& numbers) {
   if (cell.starts_with('[') != cell.ends_with(']'))
     fail(ErrorKind::InvalidArgument, "{} has one bracket", shown(cell));
@@ -41,11 +58,13 @@ void append_list(std::string_view cell, const TextFormat& format, std::vector<fl
     const std::string_view text = cell.substr(0, end);
     const auto number = is_missing(text, format) ? std::nullopt : number_in(text);
     if (!number && !(!text.empty() && is_missing(text, format))) fail_number(text);
+    if (number) require_exact(text, *number);
     numbers.push_back(number.value_or(kMissing));
     cell = trimmed(cell.substr(end));
     if (cell.empty() || !(cell.front() == ',' || cell.front() == ';')) continue;
     cell = trimmed(cell.substr(1));
-    if (cell.empty()) fail(ErrorKind::InvalidArgument, "nothing behind the last separator of a list");
+    if (cell.empty())
+      fail(ErrorKind::InvalidArgument, "a list ends with a separator; expected a number behind it");
   }
 }
 
@@ -101,7 +120,7 @@ bool TextTable::is_good(const Rows::Row& row) {
     static_cast<void>(require_id(row));
     if (is_dense()) {
       std::vector<float> numbers(columns_.size());
-      if (!read_fast(row.text, numbers.data())) read_carefully(row, numbers.data());
+      read_dense(row, numbers.data());
     } else {
       std::vector<float> numbers;
       std::vector<int64_t> lengths;
@@ -126,12 +145,12 @@ void TextTable::read_header(const Rows::Row& row) {
   if (!format_.header) {
     for (size_t i = 0; i < names.size(); ++i) names[i] = std::to_string(i + 1);
   }
+  std::unordered_set<std::string_view> seen;
   for (size_t i = 0; i < names.size(); ++i) {
     if (names[i].empty()) fail(ErrorKind::DataLoss, "{}:{}: column {} has no name", path_, row.line, i + 1);
     if (!is_utf8(names[i]))
       fail(ErrorKind::DataLoss, "{}:{}: the name of column {} is not UTF-8", path_, row.line, i + 1);
-    if (std::find(names.begin(), names.begin() + static_cast<ptrdiff_t>(i), names[i]) !=
-        names.begin() + static_cast<ptrdiff_t>(i))
+    if (!seen.insert(names[i]).second)
       fail(ErrorKind::DataLoss, "{}:{}: two columns are called '{}'", path_, row.line, names[i]);
   }
   if (!format_.id.empty()) {
@@ -165,7 +184,7 @@ void TextTable::fail_at(const Rows::Row& row, const std::string& what) const {
   fail(ErrorKind::DataLoss, "{}:{}: {}", path_, row.line, what);
 }
 
-// Those that were left out are still in the file.
+// The rows that were left out are still in the file.
 Rows::Row TextTable::row_at(int64_t row, std::string& buffer) const {
   const auto before = std::upper_bound(shifts_.begin(), shifts_.end(), row) - shifts_.begin();
   return rows_->read(row + before + (format_.header ? 1 : 0), buffer);
@@ -182,7 +201,7 @@ std::string_view TextTable::header(std::string& buffer) const { return rows_->re
 
 void TextTable::read(int64_t begin, int64_t end, float* numbers, std::string& buffer) const {
   const auto take = [&](const Rows::Row& row) {
-    if (!read_fast(row.text, numbers)) read_carefully(row, numbers);
+    read_dense(row, numbers);
     numbers += columns_.size();
   };
   if (shifts_.empty()) {
@@ -198,7 +217,14 @@ void TextTable::read_lists(int64_t row, std::vector<float>& numbers, std::vector
   read_lists_of(row_at(row, buffer), numbers, lengths);
 }
 
-// False where something in it is out of the ordinary.
+void TextTable::read_dense(const Rows::Row& row, float* numbers) const {
+  if (!read_fast(row.text, numbers)) return read_carefully(row, numbers);
+  const auto may_be_rounded = [](float number) { return std::abs(number) >= kExactUpTo; };
+  if (!std::any_of(numbers, numbers + columns_.size(), may_be_rounded)) return;
+  read_cells(row, [&](size_t column, std::string_view cell) { require_exact(cell, numbers[column]); });
+}
+
+// Returns false if the text is not in the common form.
 bool TextTable::read_fast(std::string_view text, float* numbers) const {
   if (format_.quotes && text.find('"') != std::string_view::npos) return false;
   const char* at = text.data();
@@ -241,6 +267,7 @@ void TextTable::read_carefully(const Rows::Row& row, float* numbers) const {
   read_cells(row, [&](size_t, std::string_view cell) {
     const auto number = is_missing(cell, format_) ? std::optional(kMissing) : number_in(cell);
     if (!number) fail_number(cell);
+    require_exact(cell, *number);
     *numbers++ = *number;
   });
 }
@@ -262,7 +289,7 @@ void TextTable::read_lists_of(const Rows::Row& row, std::vector<float>& numbers,
   });
 }
 
-// All but the ID.
+// Visits all cells but the ID.
 void TextTable::read_cells(const Rows::Row& row, const TakeCell& take) const {
   size_t column = 0;
   std::string problem;

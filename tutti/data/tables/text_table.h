@@ -14,7 +14,7 @@
 
 namespace tutti::data {
 
-// A table that is written as text. What is wrong with it names the line.
+// A table stored as text. Errors in it name the line.
 class TextTable final : public Table {
  public:
   TextTable(const std::string& path, const TextFormat& format, const TableKind& kind = {},
@@ -23,7 +23,7 @@ class TextTable final : public Table {
   std::string id(int64_t row) const override;
   int64_t rows_in_file() const override { return rows_->size() - (format_.header ? 1 : 0); }
 
-  // A row as it is written, and the first with the columns' names, where there is one; both in `buffer`.
+  // Return a row, or the one with the columns' names if there is one, as it is written. Stored in `buffer`.
   std::string_view text(int64_t row, std::string& buffer) const;
   std::string_view header(std::string& buffer) const;
 
@@ -42,6 +42,7 @@ class TextTable final : public Table {
   std::string id_in(const Rows::Row& row) const;
   std::string require_id(const Rows::Row& row) const;
   Rows::Row row_at(int64_t row, std::string& buffer) const;
+  void read_dense(const Rows::Row& row, float* numbers) const;
   bool read_fast(std::string_view text, float* numbers) const;
   void read_carefully(const Rows::Row& row, float* numbers) const;
   void read_lists_of(const Rows::Row& row, std::vector<float>& numbers, std::vector<int64_t>& lengths) const;
@@ -50,10 +51,10 @@ class TextTable final : public Table {
 
   const TextFormat format_;
   const BadRows bad_;
-  size_t id_at_ = 0;  // which column
+  size_t id_at_ = 0;  // index of the ID column
   bool has_columns_ = false;
-  std::vector<int64_t> shifts_;  // of each row left out: how many of those that were not come before it
-  std::optional<Rows> rows_;     // there once all have been looked through
+  std::vector<int64_t> shifts_;  // for each row left out, the number of kept rows before it
+  std::optional<Rows> rows_;     // set once all rows have been read
 };
 
 }  // namespace tutti::data

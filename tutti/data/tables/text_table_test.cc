@@ -26,7 +26,7 @@ class TextTableTest : public ::testing::Test {
   TextTable table(const std::string& text, const TextFormat& format = {}) const {
     return TextTable(folder_.write("t.tsv", text), format);
   }
-  // Of all rows.
+  // Returns the numbers of all rows.
   std::vector<float> numbers(const std::string& text, const TextFormat& format = {}) const {
     const TextTable all = table(text, format);
     std::vector<float> numbers(static_cast<size_t>(all.size()) * all.columns().size());
@@ -35,7 +35,7 @@ class TextTableTest : public ::testing::Test {
       all.read(row, numbers.data() + static_cast<size_t>(row) * all.columns().size(), buffer);
     return numbers;
   }
-  // What is said of it, when it is opened or read.
+  // Returns the text of the error when the table is opened or read.
   std::string error(const std::string& text, const TextFormat& format = {}) const {
     return error_of(ErrorKind::DataLoss, [&] { numbers(text, format); });
   }
@@ -77,7 +77,7 @@ TEST_F(TextTableTest, numbers_that_nobody_knows_are_nan) {
   TextFormat format;
   format.missing = {"?"};
   EXPECT_TRUE(std::isnan(numbers("ID\tx\na\t?\n", format)[0]));
-  EXPECT_THAT(error("ID\tx\na\tNA\n", format), HasSubstr("'NA' is no number"));
+  EXPECT_THAT(error("ID\tx\na\tNA\n", format), HasSubstr("'NA' is not a number"));
 }
 
 TEST_F(TextTableTest, odd_ways_to_write_a_number_are_read) {
@@ -85,7 +85,7 @@ TEST_F(TextTableTest, odd_ways_to_write_a_number_are_read) {
               ElementsAre(1, 2, 0, kInfinity, 3));
 }
 
-// Against the C library.
+// Compares with the C library.
 TEST_F(TextTableTest, reads_the_float_that_is_nearest) {
   std::mt19937 random(1);
   std::string text = "ID\tx\n";
@@ -103,8 +103,9 @@ TEST_F(TextTableTest, reads_the_float_that_is_nearest) {
 TEST_F(TextTableTest, what_is_wrong_is_named_with_line_column_and_id) {
   EXPECT_THAT(error("ID\tx\ty\na\t1\t2\nb\t1\toops\n"),
               AllOf(HasSubstr("t.tsv:3:"), HasSubstr("'b'"), HasSubstr("column 'y' (3)"),
-                    HasSubstr("'oops' is no number")));
-  EXPECT_THAT(error("ID\tx\na\t1e99\n"), AllOf(HasSubstr("t.tsv:2:"), HasSubstr("that a float can hold")));
+                    HasSubstr("'oops' is not a number")));
+  EXPECT_THAT(error("ID\tx\na\t1e99\n"),
+              AllOf(HasSubstr("t.tsv:2:"), HasSubstr("'1e99' is too large for a float32")));
   EXPECT_THAT(error("ID\tx\ty\na\t1\n"),
               AllOf(HasSubstr("t.tsv:2:"), HasSubstr("'a'"), HasSubstr("2 cells; expected 3")));
   EXPECT_THAT(error("ID\tx\na\t1\t2\n"), AllOf(HasSubstr("3 cells; expected 2"), HasSubstr("header")));
@@ -138,7 +139,43 @@ std::string with_wrong_bytes(std::string text, std::mt19937& random) {
   return text;
 }
 
-// Whatever the bytes are: a table, or an error that says where.
+// The error names the line, the column and the number.
+TEST_F(TextTableTest, whole_numbers_that_no_float_holds_are_an_error) {
+  for (const char* number : {"16777217", "-16777217", "+33554433", "00016777217", "1700000000123",
+                             "9007199254740993", "123456789012345678901234567890"}) {
+    EXPECT_THAT(
+        error(fmt::format("ID\tx\tuser\na\t1\t2\nb\t1\t{}\n", number)),
+        AllOf(HasSubstr("t.tsv:3: ID 'b': column 'user' (3): the whole number '" + std::string(number)),
+              HasSubstr("not exact as a float32")));
+  }
+  // Rounding any other number to the nearest float is accepted, and so is a whole number that is exact.
+  EXPECT_THAT(numbers("ID\ta\tb\tc\td\te\n0\t16777216\t16777218\t16777217.5\t1.6777217e7\t-16777216\n"),
+              ElementsAre(16777216, 16777218, 16777218, 16777216, -16777216));
+  const std::string text = "ID,x\nb,\"16777217\"\n";
+  EXPECT_THAT(error(text, csv()), HasSubstr("the whole number '16777217'"));
+  const TextTable lists(folder_.write("l.tsv", "ID\tx\nb\t1 16777217\n"), {}, ragged());
+  std::vector<float> found;
+  std::vector<int64_t> lengths;
+  std::string buffer;
+  expect_error(ErrorKind::DataLoss, HasSubstr("the whole number '16777217'"),
+               [&] { lists.read_lists(0, found, lengths, buffer); });
+  const TextTable skipping(folder_.write("s.tsv", "ID\tx\na\t16777217\nb\t2\n"), {}, {}, BadRows::Skip);
+  EXPECT_EQ(skipping.size(), 1);
+  EXPECT_EQ(skipping.left_out().rows, 1);
+}
+
+// Comparing every name with all others would take minutes.
+TEST_F(TextTableTest, opens_a_table_of_very_many_columns) {
+  std::string text = "ID";
+  std::string row = "a";
+  for (int i = 0; i < 100000; ++i) {
+    text += fmt::format("\tcolumn{}", i);
+    row += "\t1";
+  }
+  EXPECT_EQ(table(text + "\n" + row + "\n").columns().size(), 100000U);
+  EXPECT_THAT(error(text + "\tcolumn7\n" + row + "\t1\n"), HasSubstr("two columns are called 'column7'"));
+}
+
 TEST_F(TextTableTest, what_may_be_in_a_number_separates_none) {
   for (const char separator : {'.', '-', 'e', '7', '"', '\n'}) {
     TextFormat format = tsv();
@@ -162,7 +199,7 @@ TEST_F(TextTableTest, fuzzed_bytes_do_no_harm) {
   }
 }
 
-// Rows that are wrong are left out; what is left can be read.
+// Rows with errors are left out; the other rows can be read.
 TEST_F(TextTableTest, fuzzed_lists_do_no_harm) {
   std::mt19937 random(8);
   for (int i = 0; i < 3000; ++i) {

@@ -30,12 +30,14 @@ class ByExchange final : public Summation {
   torch::Tensor word() override { return own_word_; }
   Tensors words(int64_t step) override { return gather_words(comm_, own_word_, step); }
   void add(size_t bucket, const Subtrees& subtrees, double divisor, int64_t step) override;
+  std::optional<Residuals> residuals() const override;
+  void set_residuals(const Residuals& residuals) override;
   void spread(const Tensors& vectors, int64_t step) override {
     spread_over_network(comm_, buckets_, vectors, step);
   }
 
  private:
-  // Of one bucket, where it is rounded.
+  // The roundings of one bucket, if it is rounded.
   struct Roundings {
     std::vector<Rounding> subtrees;
     Rounding sum;
@@ -47,13 +49,14 @@ class ByExchange final : public Summation {
   Tensors get_parts(size_t bucket, const Subtrees& subtrees, int64_t step);
   torch::Tensor add_parts(const Bucket& bucket, const Tensors& received, double divisor) const;
   void hand_out(size_t bucket, const torch::Tensor& sum, int64_t step);
+  torch::Tensor own_part(const Bucket& bucket, const Tensors& vectors) const;
 
   comm::Communicator& comm_;
   const Buckets& buckets_;
   const ControlWord& word_;
   const SummationOptions options_;
-  const bool on_device_;       // what is sent stays where the vectors are
-  const torch::Device place_;  // where it is added
+  const bool on_device_;       // data is sent from the device of the vectors
+  const torch::Device place_;  // the device on which sums are computed
   const torch::Tensor own_word_;
   std::vector<std::optional<Roundings>> roundings_;  // [bucket]
 };
@@ -84,7 +87,7 @@ torch::TensorOptions ByExchange::on_wire(const Bucket& bucket) const {
   return torch::TensorOptions().dtype(type).device(place_);
 }
 
-// Each worker's part of all subtrees, one behind the other.
+// Returns, for each worker, its part of all subtrees, concatenated.
 Tensors ByExchange::to_send(size_t bucket, const Subtrees& subtrees) {
   const Bucket& which = buckets_.all[bucket];
   Tensors stretches;
@@ -106,7 +109,7 @@ Tensors ByExchange::to_send(size_t bucket, const Subtrees& subtrees) {
   return sends;
 }
 
-// This worker's part of everybody's subtrees, by rank.
+// Returns this worker's part of the subtrees of all workers, by rank.
 Tensors ByExchange::get_parts(size_t bucket, const Subtrees& subtrees, int64_t step) {
   const Bucket& which = buckets_.all[bucket];
   const comm::Slice part = part_of(which, comm_.rank(), comm_.world());
@@ -164,6 +167,47 @@ void ByExchange::hand_out(size_t bucket, const torch::Tensor& sum, int64_t step)
 void ByExchange::add(size_t bucket, const Subtrees& subtrees, double divisor, int64_t step) {
   const Tensors received = get_parts(bucket, subtrees, step);
   hand_out(bucket, add_parts(buckets_.all[bucket], received, divisor), step);
+}
+
+std::optional<Residuals> ByExchange::residuals() const {
+  if (options_.wire == torch::ScalarType::Undefined || !options_.error_feedback) return std::nullopt;
+  const auto zeros = [&] {
+    Tensors vectors;
+    for (const torch::Tensor& vector : buckets_.vectors) vectors.push_back(torch::zeros_like(vector));
+    return vectors;
+  };
+  Residuals all{.subtrees = {}, .sums = zeros()};
+  for (size_t i = 0; i < word_.most_subtrees(); ++i) all.subtrees.push_back(zeros());
+  for (size_t b = 0; b < buckets_.all.size(); ++b) {
+    if (!roundings_[b]) continue;
+    const Bucket& bucket = buckets_.all[b];
+    for (size_t i = 0; i < roundings_[b]->subtrees.size(); ++i) {
+      if (const torch::Tensor& lost = roundings_[b]->subtrees[i].lost(); lost.defined())
+        all.subtrees[i][bucket.vector].narrow(0, bucket.begin, bucket.end - bucket.begin).copy_(lost);
+    }
+    if (const torch::Tensor& lost = roundings_[b]->sum.lost(); lost.defined())
+      own_part(bucket, all.sums).copy_(lost);
+  }
+  return all;
+}
+
+void ByExchange::set_residuals(const Residuals& residuals) {
+  for (size_t b = 0; b < buckets_.all.size(); ++b) {
+    if (!roundings_[b]) continue;
+    const Bucket& bucket = buckets_.all[b];
+    for (size_t i = 0; i < residuals.subtrees.size() && i < roundings_[b]->subtrees.size(); ++i) {
+      const torch::Tensor& vector = residuals.subtrees[i][bucket.vector];
+      roundings_[b]->subtrees[i].set_lost(
+          vector.narrow(0, bucket.begin, bucket.end - bucket.begin).to(place_).clone());
+    }
+    roundings_[b]->sum.set_lost(own_part(bucket, residuals.sums).to(place_).clone());
+  }
+}
+
+// Returns this worker's part of a bucket, in vectors as long as those of the buckets.
+torch::Tensor ByExchange::own_part(const Bucket& bucket, const Tensors& vectors) const {
+  const comm::Slice part = part_of(bucket, comm_.rank(), comm_.world());
+  return vectors[bucket.vector].narrow(0, part.begin, part.end - part.begin);
 }
 
 }  // namespace

@@ -16,9 +16,9 @@ using comm::Slice;
 
 int64_t size_of(const Slice& slice) { return slice.end - slice.begin; }
 
-// Every part of a bucket has an owner, who adds what all hosts have of it. On every other host it is cut into
-// pieces, one for each rank there: it adds what its host has of the piece, sends that to the owner, gets the
-// sum back, and writes it into the memory of all on its host.
+// Every part of a bucket has an owner, which adds what all hosts have of it. On every other host the part is
+// divided into pieces, one for each rank of that host. The rank adds the host's values of its piece, sends
+// the result to the owner, receives the sum, and writes it into the vectors of all ranks of its host.
 class ByHosts final : public Summation {
  public:
   ByHosts(comm::Communicator& comm, const Buckets& buckets, const ControlWord& word,
@@ -33,10 +33,10 @@ class ByHosts final : public Summation {
 
  private:
   bool is_here(int rank) const { return placement_.host_of(rank) == host_; }
-  // The sources of a host: the first, and the one behind the last.
+  // Returns the range of sources of a host: the first one, and the one after the last.
   std::pair<size_t, size_t> sources_of(int host) const;
   std::vector<comm::Root> roots_of(int host) const;
-  // The piece of `owner`'s part that `rank`, on another host, deals with.
+  // Returns the piece of the part of `owner` that `rank`, which is on another host, handles.
   Slice piece_of(const Bucket& bucket, int owner, int rank) const;
   torch::Tensor add_here(const Bucket& bucket, const Slice& slice, const comm::Program& program) const;
   Tensors collect(const Bucket& bucket, int64_t step) const;
@@ -89,7 +89,7 @@ Slice ByHosts::piece_of(const Bucket& bucket, int owner, int rank) const {
   return {part.begin + piece.begin, part.begin + piece.end};
 }
 
-// Of a slice, what one root of this host comes to.
+// Returns the sum of one root of this host, for a slice of the bucket.
 torch::Tensor ByHosts::add_here(const Bucket& bucket, const Slice& slice,
                                 const comm::Program& program) const {
   const torch::ScalarType type = buckets_.vectors[bucket.vector].scalar_type();
@@ -100,8 +100,8 @@ torch::Tensor ByHosts::add_here(const Bucket& bucket, const Slice& slice,
   return sum;
 }
 
-// What each root of each host, in their order, has of this rank's part; undefined where there is nothing in
-// it.
+// Returns the value of each root of each host, in their order, for this rank's part; undefined for a root
+// without data.
 Tensors ByHosts::collect(const Bucket& bucket, int64_t step) const {
   const auto type = torch::TensorOptions().dtype(buckets_.vectors[bucket.vector].scalar_type());
   std::vector<std::vector<comm::Root>> roots;
@@ -168,7 +168,7 @@ void ByHosts::add_part(const Bucket& bucket, const Tensors& of_roots, double div
                comm::program_of(nodes, word_.leaves()));
 }
 
-// This rank's part to all other hosts, and their pieces to all on this one.
+// Sends this rank's part to all other hosts, and copies the pieces that arrive to all ranks of this host.
 void ByHosts::hand_out(const Bucket& bucket, const Tensors& everyones, const comm::Options& options) const {
   const auto me = static_cast<size_t>(placement_.local_rank(comm_.rank()));
   const auto cut = [](const torch::Tensor& vector, const Slice& slice) {
@@ -196,7 +196,7 @@ void ByHosts::add(size_t bucket, const Subtrees& subtrees, double divisor, int64
   inputs_.show(which, subtrees);
   sync(step);
   const Tensors of_roots = collect(which, step);
-  // Everybody has read what was there.
+  // All ranks of the host have read the old values now.
   sync(step);
   add_part(which, of_roots, divisor);
   if (!options_.scatter || !which.gradients)

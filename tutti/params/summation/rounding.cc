@@ -7,13 +7,13 @@ namespace tutti {
 torch::Tensor Rounding::round(const torch::Tensor& exact) {
   const torch::NoGradGuard no_grad;
   const torch::Tensor wanted = lost_.defined() ? exact + lost_ : exact;
-  // bfloat16 reaches as far as float32.
+  // Clamps only for half: bfloat16 has the range of float32.
   constexpr double kLargestHalf = 65504;
   const torch::Tensor in_range = to_ == torch::kHalf ? wanted.clamp(-kLargestHalf, kLargestHalf) : wanted;
   torch::Tensor rounded = in_range.to(to_);
   if (keep_) {
     lost_ = wanted - rounded.to(exact.scalar_type());
-    // What never was a number must not stay one for ever.
+    // An infinity or NaN must not stay in the residual for ever.
     lost_.nan_to_num_(0, 0, 0);
   }
   return rounded;

@@ -23,7 +23,7 @@ TEST(Rounding, loses_nothing_over_many_steps) {
       forgot += forgetting.round(gradient).to(torch::kDouble);
     }
     const torch::Tensor exact = gradient.to(torch::kDouble) * kSteps;
-    // What is still being kept back is less than one unit of the type.
+    // The residual is less than one unit in the last place of the type.
     EXPECT_LT((kept - exact).abs().max().item<double>(), 0.02);
     EXPECT_GT((forgot - exact).abs().max().item<double>(), 0.05);
   }

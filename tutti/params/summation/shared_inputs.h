@@ -11,19 +11,19 @@
 
 namespace tutti {
 
-// The vectors of ranks that share memory, and all that is added to them there.
+// The vectors of ranks that share memory, and the inputs of the sums over them.
 class SharedInputs {
  public:
-  // Of the sources [first, end) of the word, which are all those of the ranks that `shared` has; `first_rank`
-  // is the first of these.
+  // Serves the sources [first, end) of the word, which are all sources of the ranks in `shared`; `first_rank`
+  // is the first of these ranks.
   SharedInputs(comm::SharedVectors& shared, const Buckets& buckets, const ControlWord& word, size_t first,
                size_t end, int first_rank);
 
-  // Lets the others see what is not in the bucket: all subtrees but the last.
+  // Makes the subtrees that are not in the bucket visible to the other ranks: all but the last.
   void show(const Bucket& bucket, const Subtrees& subtrees) const;
-  // Of every source, what it has of a vector from this element on.
+  // Returns the address of element `element` of a vector in every source.
   std::vector<const std::byte*> inputs(size_t vector, int64_t element) const;
-  // A vector as each rank has it.
+  // Returns a vector of every rank.
   const std::vector<torch::Tensor>& everyones(size_t vector) const { return vectors_[vector].everyones; }
 
  private:
@@ -37,7 +37,7 @@ class SharedInputs {
   std::vector<Vector> vectors_;
 };
 
-// Where an element of a vector is.
+// Returns the address of an element of a vector.
 std::byte* bytes_at(const torch::Tensor& vector, int64_t element);
 
 }  // namespace tutti

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,11 +15,11 @@
 
 namespace tutti {
 
-// What this worker's lanes gave of one bucket: one stretch a subtree. The last of them is in the bucket
-// itself.
+// The results of this worker's lanes for one bucket: one stretch per subtree. The last of them is in the
+// bucket itself.
 using Subtrees = std::vector<TreeSum::Subtree>;
 
-// How so many elements of a step are added, wherever that is done: as TreeSum adds them.
+// Returns the reduction that adds `count` elements of a step in the way TreeSum adds them.
 inline comm::Reduction sum_of(torch::ScalarType type, int64_t count, double divisor = 0) {
   return {.type = type,
           .op = comm::ReduceOp::Sum,
@@ -29,53 +30,66 @@ inline comm::Reduction sum_of(torch::ScalarType type, int64_t count, double divi
 }
 
 struct SummationOptions {
-  // Gradients are rounded to it before they are sent; undefined: sent as they are.
+  // The type to which gradients are rounded before they are sent; undefined: no rounding.
   torch::ScalarType wire = torch::ScalarType::Undefined;
-  // What rounding has taken from a gradient is added to the next one of the same worker.
+  // Adds the rounding error of a gradient to the next gradient of the same worker.
   bool error_feedback = true;
-  // Each worker gets its own part of the sum of gradients alone.
+  // Gives each worker only its own part of the sum of gradients.
   bool scatter = false;
 };
 
-// How what each of the workers holds becomes one sum in the vectors of all. In a step: show() for every
-// bucket, words(), and, once they are read, add() for every bucket, then end(). All workers call the same, in
-// the same order; one thread at a time.
+// The residuals of rounding on one worker, which are added to the next gradients: vectors as long as those of
+// the buckets, used for the buckets that hold gradients.
+struct Residuals {
+  using Vectors = std::vector<torch::Tensor>;
+  std::vector<Vectors> subtrees = {};  // of what this worker sends
+  Vectors sums = {};                   // of the sums that it hands out; zero outside of its part
+};
+
+// Adds the values that the workers hold and leaves the sum in the vectors of all workers. In a step, call
+// show() for every bucket, then words(), read them, then add() for every bucket, then end(). All workers have
+// to make the same calls in the same order; one thread at a time.
 class Summation {
  public:
   virtual ~Summation() = default;
-  // For the report: "tree", ...
+  // The name in the report: "tree", ...
   virtual std::string name() const = 0;
-  // Whether sums may be sent while others are still being made. If not, there is nothing to gain by it.
+  // Returns true if sums may be sent while others are still being computed, which gains time.
   virtual bool overlaps() const = 0;
 
-  // Lets the others see what is not in the bucket.
+  // Makes the subtrees that are not in the bucket itself visible to the other workers.
   virtual void show(size_t /*bucket*/, const Subtrees& /*subtrees*/) {}
-  // What this worker's word is written into.
+  // Returns the vector into which this worker's word is written.
   virtual torch::Tensor word() = 0;
-  // Those of all, by rank.
+  // Returns the words of all workers, by rank.
   virtual std::vector<torch::Tensor> words(int64_t step) = 0;
-  // The sum, divided by `divisor` (0: by nothing), is in the bucket of every worker, or, where it is
-  // scattered, in its own part.
+  // Computes the sum, divided by `divisor` (0: no division). It is then in the bucket of every worker or, if
+  // it is scattered, in the worker's own part of it.
   virtual void add(size_t bucket, const Subtrees& subtrees, double divisor, int64_t step) = 0;
-  // What was shown may be overwritten.
+  // Ends the step. Afterwards subtrees that were shown may be overwritten.
   virtual void end(int64_t /*step*/) {}
 
-  // Every worker's own part of the buckets goes to all; `vectors` are as long as those of the buckets.
+  // Returns a copy of the residuals, between two steps; nullopt without rounding or error feedback.
+  virtual std::optional<Residuals> residuals() const { return std::nullopt; }
+  // Sets the residuals of this worker, saved with the same rank and number of workers.
+  virtual void set_residuals(const Residuals& /*residuals*/) {}
+
+  // Distributes every worker's own part of the buckets to all; `vectors` are as long as those of the buckets.
   virtual void spread(const std::vector<torch::Tensor>& vectors, int64_t step) = 0;
 };
 
-// The fixed tree over the lanes, in memory that all workers share: each adds its part of every bucket where
-// the others have it and writes the sum back there.
+// The fixed tree over the lanes, in memory that all workers share: each worker reads its part of every bucket
+// from the vectors of all workers, adds it, and writes the sum back to all of them.
 std::unique_ptr<Summation> sum_in_memory(comm::Communicator& comm, const Buckets& buckets,
                                          const ControlWord& word, const SummationOptions& options);
-// The same tree, over any communicator: everybody sends every other worker its part and gets the sum back.
+// Adds along the same tree over any communicator: workers send one another their parts and get sums back.
 std::unique_ptr<Summation> sum_by_exchange(comm::Communicator& comm, const Buckets& buckets,
                                            const ControlWord& word, const SummationOptions& options);
-// The same tree, where each host's ranks share memory (comm::Hosts) and the vectors are in it: what is added
-// inside the host crosses the network as one.
+// Adds along the same tree if the ranks of each host share memory (comm::Hosts) and the vectors are in it:
+// values that are added within a host cross the network once.
 std::unique_ptr<Summation> sum_by_hosts(comm::Communicator& comm, const Buckets& buckets,
                                         const ControlWord& word, const SummationOptions& options);
-// In whatever order the communicator's own all-reduce adds. Each worker holds one sum.
+// Uses the communicator's own all-reduce, which adds in any order. Each worker holds one sum.
 std::unique_ptr<Summation> sum_by_all_reduce(comm::Communicator& comm, const Buckets& buckets,
                                              const ControlWord& word);
 

@@ -14,12 +14,12 @@
 namespace tutti::rpc {
 namespace {
 
-// Shorter than this, copying costs less than lending.
+// Shorter parts are cheaper to copy than to lease.
 constexpr size_t kWorthLending = size_t{8} << 10;
 
 }  // namespace
 
-struct Loan::State {
+struct SliceLeases::State {
   std::mutex mutex;
   std::condition_variable returned;
   size_t out = 0;  // guarded by mutex
@@ -27,25 +27,25 @@ struct Loan::State {
   static void give_back(void* slice);
 };
 
-// Of one slice that is lent.
-struct Loan::Slice {
-  // Shared: giving it back may be the last that anybody does with it.
+// The lease of one slice.
+struct SliceLeases::Slice {
+  // Shared, because returning the last slice may be the last use of the state.
   std::shared_ptr<State> state;
-  // gRPC hands it from thread to thread under locks of its own, which a sanitizer does not see.
+  // gRPC passes it between threads under its own locks, which a sanitizer does not see.
   std::atomic<bool> lent = false;
 };
 
-void Loan::State::give_back(void* slice) {
+void SliceLeases::State::give_back(void* slice) {
   const std::unique_ptr<Slice> mine(static_cast<Slice*>(slice));
   TUTTI_CHECK(mine->lent.load(std::memory_order_acquire), "a slice that was never lent");
   const std::lock_guard lock(mine->state->mutex);
   if (--mine->state->out == 0) mine->state->returned.notify_all();
 }
 
-Loan::Loan() : state_(std::make_shared<State>()) {}
-Loan::~Loan() = default;
+SliceLeases::SliceLeases() : state_(std::make_shared<State>()) {}
+SliceLeases::~SliceLeases() = default;
 
-grpc::ByteBuffer Loan::lend(std::span<const ConstBytes> parts) {
+grpc::ByteBuffer SliceLeases::lend(std::span<const ConstBytes> parts) {
   std::vector<grpc::Slice> slices;
   std::string copied;
   const auto end_copied = [&] {
@@ -65,19 +65,19 @@ grpc::ByteBuffer Loan::lend(std::span<const ConstBytes> parts) {
       const std::lock_guard lock(state_->mutex);
       ++state_->out;
     }
-    // gRPC knows no const; what it sends it only reads.
+    // The interface takes no pointer to const, but gRPC only reads the bytes it sends.
     slices.emplace_back(const_cast<std::byte*>(part.data()), part.size(), &State::give_back, slice.release());
   }
   end_copied();
   return {slices.data(), slices.size()};
 }
 
-bool Loan::all_returned() const {
+bool SliceLeases::all_returned() const {
   const std::lock_guard lock(state_->mutex);
   return state_->out == 0;
 }
 
-void Loan::await() const {
+void SliceLeases::await() const {
   std::unique_lock lock(state_->mutex);
   state_->returned.wait(lock, [&] { return state_->out == 0; });
 }

@@ -11,28 +11,28 @@ class ByteBuffer;
 
 namespace tutti::rpc {
 
-// Counts the bytes that gRPC has been lent and has not let go of: it may hold on to them after it has said
-// that they are on their way.
-class Loan {
+// Counts the leases of slices that gRPC has not released yet: gRPC may read the bytes of a message after it
+// has reported the write as done.
+class SliceLeases {
  public:
-  Loan();
-  ~Loan();
-  Loan(const Loan&) = delete;
-  Loan& operator=(const Loan&) = delete;
+  SliceLeases();
+  ~SliceLeases();
+  SliceLeases(const SliceLeases&) = delete;
+  SliceLeases& operator=(const SliceLeases&) = delete;
 
-  // The bytes as gRPC takes them: short ones are copied, long ones are lent.
+  // Returns the bytes as a gRPC buffer: short parts are copied, long parts are leased.
   grpc::ByteBuffer lend(std::span<const ConstBytes> parts);
   bool all_returned() const;
-  // Returns when all of it has been let go of, which is soon where the connection is closed.
+  // Returns when all leases have been released, which is soon after the connection is closed.
   void await() const;
 
  private:
   struct Slice;
   struct State;
-  const std::shared_ptr<State> state_;  // shared with what is lent
+  const std::shared_ptr<State> state_;  // shared with the leased slices
 };
 
-// What has come, as it lies in gRPC's memory.
+// Returns the received bytes without a copy: they stay in gRPC's memory.
 Chunk chunk_of(const grpc::ByteBuffer& bytes);
 
 }  // namespace tutti::rpc

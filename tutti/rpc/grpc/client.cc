@@ -32,11 +32,12 @@ std::shared_ptr<grpc::ChannelCredentials> channel_credentials(const Credentials&
 }
 
 std::shared_ptr<grpc::Channel> make_channel(const std::string& address, const Credentials& credentials) {
+  require_threads_of_grpc();
   grpc::ChannelArguments arguments;
   for (const Setting& setting : common_settings()) arguments.SetInt(setting.name, setting.value);
-  // Proxies are for other people's servers.
+  // Proxies are not for the tasks of a cluster.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  // A connection of its own, whose end is ours alone.
+  // Uses a connection that is not shared with other channels, so that it closes with this one.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
   arguments.SetInt(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1);
@@ -106,9 +107,9 @@ void ClientStream::release() {
   call_.reset();
   context_.reset();
   stub_.reset();
-  // Closes the connection, and with it goes what was still to be sent.
+  // Closes the connection and drops what has not been sent.
   channel_.reset();
-  pump_.await_loan();
+  pump_.await_leases();
   queue_.Shutdown();
   void* tag = nullptr;
   bool ok = false;
@@ -128,15 +129,15 @@ bool has(const std::string& text, std::initializer_list<std::string_view> any) {
                      [&](std::string_view part) { return text.find(part) != std::string::npos; });
 }
 
-// What no further attempt would mend, by gRPC's words for it; "" for the rest.
+// Recognizes errors in gRPC's texts that no retry can fix, and explains them; "" for all others.
 std::string mistake(const std::string& said) {
   if (has(said, {"WRONG_VERSION_NUMBER", "wrong version number"}))
-    return "it does not speak TLS, and this task does (--tls-ca). Give all tasks the same --tls-* flags";
+    return "it does not use TLS, but this task does (--tls-ca). Give all tasks the same --tls-* flags";
   if (has(said, {"CERTIFICATE_VERIFY_FAILED", "certificate verify failed"}))
-    return "its certificate was not issued by the authority in --tls-ca, or is not valid now";
+    return "its certificate was not issued by the authority in --tls-ca, or is not valid at this time";
   if (has(said, {"Hostname Verification Check failed", "is not in peer certificate"}))
-    return "its certificate is for another name than the one by which it is called";
-  if (has(said, {"http1.x"})) return "what answers there speaks HTTP/1: it is no server of Tutti";
+    return "its certificate was issued for another host name";
+  if (has(said, {"http1.x"})) return "an HTTP/1 server answers at this address, not a server of Tutti";
   return "";
 }
 

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "tutti/base/log.h"
+#include "tutti/base/start_thread.h"
 
 namespace tutti::rpc {
 namespace {
@@ -15,14 +16,13 @@ constexpr std::array kKinds = {
     ErrorKind::InvalidArgument, ErrorKind::PeerLost,      ErrorKind::Timeout, ErrorKind::DataLoss,
     ErrorKind::Overloaded,      ErrorKind::Unimplemented, ErrorKind::Bug};
 
-// The headers of HTTP/2, in which it travels, hold 8 KiB.
+// The status travels in HTTP/2 headers, which are limited to 8 KiB.
 constexpr size_t kLongestText = 2000;
 
-constexpr int kPingMs = 10000;
-// Our largest chunk, and what else is in a message.
+// The largest chunk and the overhead of a message.
 constexpr int kLargestMessage = static_cast<int>(kLargestChunk) + 4096;
 
-// For what gRPC itself says.
+// Maps the status codes of gRPC itself.
 ErrorKind kind_of(grpc::StatusCode code) {
   switch (code) {
     case grpc::StatusCode::DEADLINE_EXCEEDED:
@@ -40,7 +40,7 @@ ErrorKind kind_of(grpc::StatusCode code) {
 
 std::string text_of(const grpc::Status& status) {
   if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED)
-    return "a gRPC server answers, but none of Tutti. Check the address";
+    return "a gRPC server answers at this address, but not one of Tutti. Check the address";
   const std::string& text = status.error_message();
   return text.empty() ? "the connection has ended" : text;
 }
@@ -48,7 +48,7 @@ std::string text_of(const grpc::Status& status) {
 void log_tls_alone(gpr_log_func_args* args) {
   if (!std::string_view(args->file).ends_with("ssl_transport_security.cc")) return;
   const std::string_view text = args->message;
-  // Its words behind the codes of OpenSSL, where there are such.
+  // OpenSSL's codes come before the text, if there are any.
   const size_t codes = text.rfind("::");
   Log(LogLevel::Warning)
       .warning("TLS with another task failed: {}",
@@ -64,16 +64,25 @@ void tame_log() {
   }();
 }
 
+void require_threads_of_grpc() {
+  // Two timers, a timer manager, two executors, two of the event engine, and those of a first connection.
+  constexpr int kThreads = 10;
+  [[maybe_unused]] static const bool kOnce = [] {
+    require_threads(kThreads, "the threads of gRPC");
+    return true;
+  }();
+}
+
 std::span<const Setting> common_settings() {
   static constexpr std::array kSettings = {
-      // A machine that has vanished is noticed, also while nothing is asked of it.
+      // Detects a machine that has vanished, also while no call is pending.
       Setting{GRPC_ARG_KEEPALIVE_TIME_MS, kPingMs},
       Setting{GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kPingMs},
       Setting{GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1},
       Setting{GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0},
       Setting{GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, kPingMs / 2},
       Setting{GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0},
-      // Messages of any size come in chunks of ours.
+      // Wire cuts messages into chunks, so that no larger ones come.
       Setting{GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, kLargestMessage},
       Setting{GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, -1},
   };

@@ -10,17 +10,21 @@ namespace grpc {
 class Status;
 }
 
-// What both ends of a connection have in common.
+// Definitions for both ends of a connection.
 namespace tutti::rpc {
 
 inline constexpr const char* kMethod = "/tutti.Rpc/Talk";
-// The caller's version and protocol stand beside the call, so that the server can name them whatever has
-// become of what is said in it.
+// The caller's version and protocol are sent as metadata of the call, so that the server can name them even
+// if the messages themselves have become incompatible.
 inline constexpr const char* kVersionKey = "tutti-version";
 inline constexpr const char* kProtocolKey = "tutti-protocol";
 
-// How long a status may still take: one that the other end has already sent, or why a caller is refused.
+// How long to wait for a status that the other end has already sent, or for sending the reason of a refusal.
 inline constexpr std::chrono::seconds kLastWords{5};
+
+// The interval of keepalive pings, and the timeout of the answer. Without an answer, the other end's machine
+// has vanished or its process is stopped.
+inline constexpr int kPingMs = 10000;
 
 // One of gRPC's settings.
 struct Setting {
@@ -29,13 +33,17 @@ struct Setting {
 };
 std::span<const Setting> common_settings();
 
-// gRPC writes its own lines to stderr, mostly about what is an error to somebody here anyway. Of these only
-// those of TLS are left, which a server has no other way to tell of; all of them where GRPC_VERBOSITY asks
-// for more than errors. Needs something of gRPC to be there.
+// Throws Overloaded if the system cannot start the threads that gRPC needs; gRPC itself would abort or hang.
+// To be called before the first channel or server is made.
+void require_threads_of_grpc();
+
+// gRPC logs to stderr, mostly what is also an error elsewhere. Keeps only its lines about TLS, which a server
+// cannot learn in another way, or all lines if GRPC_VERBOSITY asks for more than errors. gRPC has to be
+// initialised.
 void tame_log();
 
-// An error as a server ends a call with it, and what a call has ended with. Nowhere else is a status looked
-// at.
+// Convert an error to the status with which a server ends a call, and the status of an ended call to an
+// error. No other code looks at a status.
 grpc::Status status_of(const Error& error);
 StreamEnd end_of(const grpc::Status& status);
 

@@ -1,4 +1,4 @@
-// Tutti's servers and callers among others that use gRPC too.
+// Tests servers and callers of Tutti together with other users of gRPC.
 #include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
@@ -22,7 +22,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-// What a caller that is not ours is told when it has said these bytes.
+// Returns the status that a foreign caller gets after it has sent these bytes.
 grpc::Status told(const Host& host, const std::string& method,
                   const std::map<std::string, std::string>& metadata, const std::string& bytes) {
   grpc::CompletionQueue queue;
@@ -66,8 +66,9 @@ TEST_F(Foreign, callers_of_another_protocol_are_told_both_versions) {
 }
 
 TEST_F(Foreign, callers_that_are_not_tutti_are_told_so) {
-  EXPECT_THAT(told(host_, "/some.Service/Method", {}, "x").error_message(), HasSubstr("is not Tutti"));
-  EXPECT_THAT(told(host_, kMethod, {}, "x").error_message(), HasSubstr("is not Tutti"));
+  EXPECT_THAT(told(host_, "/some.Service/Method", {}, "x").error_message(),
+              HasSubstr("but the client is not"));
+  EXPECT_THAT(told(host_, kMethod, {}, "x").error_message(), HasSubstr("but the client is not"));
 }
 
 TEST_F(Foreign, messages_beyond_a_chunk_are_refused_unread) {
@@ -86,7 +87,7 @@ TEST(ForeignServer, is_an_error_that_says_so) {
   builder.RegisterCallbackGenericService(&service);
   const auto server = builder.BuildAndStart();
   Channel channel("127.0.0.1:" + std::to_string(port), {.who = "ps/0"});
-  expect_error(ErrorKind::InvalidArgument, AllOf(HasSubstr("ps/0: "), HasSubstr("none of Tutti")),
+  expect_error(ErrorKind::InvalidArgument, AllOf(HasSubstr("ps/0: "), HasSubstr("not one of Tutti")),
                [&] { channel.connect(kEventually); });
 }
 

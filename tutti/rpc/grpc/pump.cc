@@ -29,7 +29,7 @@ Pump::~Pump() = default;
 
 void Pump::read_on() { hooks_.start_read(*incoming_, reading_.start()); }
 
-// Completes one operation, whichever it is. False at the deadline.
+// Processes one completed operation. Returns false at the deadline.
 bool Pump::step(Clock::time_point deadline) {
   void* tag = nullptr;
   bool ok = false;
@@ -53,16 +53,16 @@ void Pump::await_write(Clock::time_point deadline) {
 }
 
 void Pump::write(std::span<const ConstBytes> parts, Clock::time_point deadline) {
-  // One at a time is gRPC's rule.
+  // gRPC allows only one pending write.
   if (writing_.pending) await_write(deadline);
-  hooks_.start_write(loan_.lend(parts), writing_.start());
+  hooks_.start_write(leases_.lend(parts), writing_.start());
 }
 
 void Pump::flush(Clock::time_point deadline) {
-  // Nobody may come to move bytes while this thread sleeps, so it does not sleep for long.
+  // gRPC may need this thread to move bytes, so it sleeps only for short intervals.
   constexpr std::chrono::milliseconds kNap{1};
   await_write(deadline);
-  while (!loan_.all_returned()) {
+  while (!leases_.all_returned()) {
     if (!step(std::min(deadline, Clock::now() + kNap)) && Clock::now() >= deadline) fail_late();
   }
 }
@@ -87,6 +87,6 @@ void Pump::drain() {
   await(writing_, Clock::time_point::max());
 }
 
-void Pump::await_loan() { loan_.await(); }
+void Pump::await_leases() { leases_.await(); }
 
 }  // namespace tutti::rpc

@@ -12,7 +12,7 @@ class CompletionQueue;
 
 namespace tutti::rpc {
 
-// One of gRPC's operations, which gives its address as the tag.
+// A pending operation of gRPC, with its address as the tag.
 struct Operation {
   bool pending = false;
   bool ok = false;
@@ -23,9 +23,9 @@ struct Operation {
   }
 };
 
-// Reads and writes of one call, with plain blocking code, over a completion queue of its own. A read is
-// always under way, so that one chunk comes while another is looked at, and the end is noticed. Both ends of
-// a call have the same; what differs is in the hooks.
+// Blocking reads and writes of one call, over a completion queue of its own. A read is always pending, so
+// that the next chunk arrives while one is processed, and the end of the call is noticed. Used by both ends,
+// which differ in the hooks.
 class Pump {
  public:
   class Hooks {
@@ -33,7 +33,7 @@ class Pump {
     virtual ~Hooks() = default;
     virtual void start_read(grpc::ByteBuffer& into, void* tag) = 0;
     virtual void start_write(const grpc::ByteBuffer& bytes, void* tag) = 0;
-    // The call has ended: throws a StreamEnd that says why.
+    // Called when the call has ended: throws a StreamEnd with the reason.
     [[noreturn]] virtual void fail_ended() = 0;
   };
 
@@ -42,20 +42,20 @@ class Pump {
   Pump(const Pump&) = delete;
   Pump& operator=(const Pump&) = delete;
 
-  // The first read; to be called when the call has begun.
+  // Starts the first read. To be called when the call has begun.
   void read_on();
   void write(std::span<const ConstBytes> parts, Clock::time_point deadline);
   void flush(Clock::time_point deadline);
   Chunk read(Clock::time_point deadline);
-  // Whether a read has failed, without waiting.
+  // Returns true if a read has failed. Does not block.
   bool ended();
 
-  // Waits for an operation, while others are completed too. False at the deadline.
+  // Waits for an operation and processes others meanwhile. Returns false at the deadline.
   bool await(const Operation& operation, Clock::time_point deadline);
-  // After the call has been cancelled: waits for all that is under way.
+  // After the call was cancelled: waits for all pending operations.
   void drain();
-  // Everything lent is free again.
-  void await_loan();
+  // Waits until all leases have been released.
+  void await_leases();
 
  private:
   bool step(Clock::time_point deadline);
@@ -63,7 +63,7 @@ class Pump {
 
   grpc::CompletionQueue& queue_;
   Hooks& hooks_;
-  Loan loan_;
+  SliceLeases leases_;
   Operation reading_;
   Operation writing_;
   const std::unique_ptr<grpc::ByteBuffer> incoming_;

@@ -5,39 +5,47 @@
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "tutti/base/file.h"
 #include "tutti/base/version.h"
 #include "tutti/rpc/frame.h"
+#include "tutti/rpc/grpc/acceptor.h"
 #include "tutti/rpc/grpc/common.h"
 #include "tutti/rpc/grpc/pump.h"
 #include "tutti/rpc/listening.h"
+#include "tutti/rpc/proof.h"
 #include "tutti/rpc/stream.h"
 
 namespace tutti::rpc {
 namespace {
 
-// A caller has one stream in a connection.
+// A caller uses one stream per connection.
 constexpr int kStreamsOfAConnection = 16;
 constexpr int kHandshakeMs = 10000;
+// A connection without a stream is closed.
+constexpr int kIdleMs = 10000;
 
-// What gRPC needs to take a call, and what the call is then made of.
+void drain(grpc::CompletionQueue& queue) {
+  queue.Shutdown();
+  void* tag = nullptr;
+  bool ok = false;
+  while (queue.Next(&tag, &ok)) {
+  }
+}
+
+// The objects that gRPC needs to accept a call, and then to serve it.
 struct Call {
   grpc::CompletionQueue queue;
   grpc::GenericServerContext context;
   grpc::GenericServerAsyncReaderWriter stream{&context};
   Operation done;
 
-  ~Call() {
-    queue.Shutdown();
-    void* tag = nullptr;
-    bool ok = false;
-    while (queue.Next(&tag, &ok)) {
-    }
-  }
+  ~Call() { drain(queue); }
 };
 
 class GrpcServerStream final : public ServerStream, private Pump::Hooks {
@@ -50,9 +58,9 @@ class GrpcServerStream final : public ServerStream, private Pump::Hooks {
     pump_.await(call_->done, Clock::time_point::max());
     pump_.await(finishing_, Clock::time_point::max());
     pump_.drain();
-    // What has been lent to it and is not on its way yet goes with it.
+    // Drops the bytes leased to the call that have not been sent.
     call_.reset();
-    pump_.await_loan();
+    pump_.await_leases();
   }
   GrpcServerStream(const GrpcServerStream&) = delete;
   GrpcServerStream& operator=(const GrpcServerStream&) = delete;
@@ -65,6 +73,7 @@ class GrpcServerStream final : public ServerStream, private Pump::Hooks {
   Chunk read(Clock::time_point deadline) override { return pump_.read(deadline); }
   bool ended() override { return pump_.ended() || !call_->done.pending; }
   std::string address() const override;
+  void hang_up() override { call_->context.TryCancel(); }
   void refuse(const Error& why) override {
     call_->stream.Finish(status_of(why), finishing_.start());
     pump_.await(finishing_, Clock::now() + kLastWords);
@@ -74,7 +83,7 @@ class GrpcServerStream final : public ServerStream, private Pump::Hooks {
   void start_read(grpc::ByteBuffer& into, void* tag) override { call_->stream.Read(&into, tag); }
   void start_write(const grpc::ByteBuffer& bytes, void* tag) override { call_->stream.Write(bytes, tag); }
   [[noreturn]] void fail_ended() override {
-    throw StreamEnd(ErrorKind::PeerLost, "the caller has ended the connection");
+    throw StreamEnd(ErrorKind::PeerLost, "the client has closed the connection");
   }
   void check_caller();
   std::string said(const char* key) const;
@@ -85,7 +94,7 @@ class GrpcServerStream final : public ServerStream, private Pump::Hooks {
   bool checked_ = false;
 };
 
-// gRPC writes "ipv4:127.0.0.1:4711" and escapes the colons of IPv6.
+// gRPC returns "ipv4:127.0.0.1:4711", and escapes the colons of IPv6 addresses.
 std::string GrpcServerStream::address() const {
   const std::string peer = call_->context.peer();
   return peer.substr(peer.find(':') + 1);
@@ -97,16 +106,15 @@ std::string GrpcServerStream::said(const char* key) const {
   return found == metadata.end() ? "" : std::string(found->second.data(), found->second.size());
 }
 
-// Before the first word to it.
+// Runs before the first write to the caller.
 void GrpcServerStream::check_caller() {
   if (std::exchange(checked_, true)) return;
   if (call_->context.method() != kMethod || said(kProtocolKey).empty())
-    fail(ErrorKind::InvalidArgument, "this is a server of Tutti, and what calls is not Tutti");
+    fail(ErrorKind::InvalidArgument, "this is a server of Tutti, but the client is not");
   if (said(kProtocolKey) != std::to_string(kProtocol))
     fail(ErrorKind::InvalidArgument,
-         "Tutti {} of the caller (protocol {}) and Tutti {} of the server (protocol {}) do not understand "
-         "each "
-         "other: run one version everywhere",
+         "Tutti {} of the client (protocol {}) and Tutti {} of the server (protocol {}) are not compatible: "
+         "run the same version everywhere",
          said(kVersionKey), said(kProtocolKey), version(), kProtocol);
 }
 
@@ -120,19 +128,32 @@ std::shared_ptr<grpc::ServerCredentials> server_credentials(const Credentials& c
   return grpc::SslServerCredentials(options);
 }
 
-// gRPC itself does not say why it cannot listen.
-[[noreturn]] void fail_to_listen(const std::string& address, const Credentials& credentials) {
+[[noreturn]] void fail_to_listen(const std::string& address) {
   const Address place = parse_address(address);
   const int error = why_not_listen(place);
   if (error == EADDRINUSE)
     fail(ErrorKind::Overloaded,
-         "port {} is in use{}: choose another (0 is any that is free), or end that process", place.port,
+         "port {} is in use{}: choose another one (0 selects a free port), or end that process", place.port,
          user_of_port(place.port));
   if (error != 0) fail_errno(error, "listening at " + address);
-  if (!credentials.certificate.empty())
+  fail(ErrorKind::Overloaded, "port {} was in use a moment ago: try again", place.port);
+}
+
+// With external connections, gRPC does not report that certificate and key do not match, but every handshake
+// would fail. Therefore starts a server that listens on a name that nobody knows, and ends it at once.
+void require_good_certificate(const Credentials& credentials) {
+  if (credentials.certificate.empty()) return;
+  int port = 0;
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort("unix-abstract:tutti-" + make_nonce(), server_credentials(credentials), &port);
+  const auto queue = builder.AddCompletionQueue();
+  const auto server = builder.BuildAndStart();
+  const bool is_good = server != nullptr && port != 0;
+  if (server != nullptr) server->Shutdown();
+  drain(*queue);
+  if (!is_good)
     fail(ErrorKind::InvalidArgument,
          "no TLS with this certificate and key: check that --tls-key is the key of --tls-cert");
-  fail(ErrorKind::Overloaded, "gRPC cannot listen at {}, and does not say why", address);
 }
 
 class GrpcListener final : public Listener {
@@ -142,33 +163,55 @@ class GrpcListener final : public Listener {
   GrpcListener(const GrpcListener&) = delete;
   GrpcListener& operator=(const GrpcListener&) = delete;
 
-  int port() const override { return port_; }
+  int port() const override { return acceptor_->port(); }
   std::unique_ptr<ServerStream> accept(std::chrono::milliseconds patience) override;
   void close() override;
 
  private:
   void request();
+  void shut_down();
 
   grpc::AsyncGenericService service_;
   std::unique_ptr<grpc::ServerCompletionQueue> queue_;
-  int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
-  std::unique_ptr<Call> next_;  // the one that is asked for
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> taker_;
+  std::unique_ptr<Call> next_;  // the next call, requested from gRPC
+  std::optional<Acceptor> acceptor_;
 };
 
 GrpcListener::GrpcListener(const std::string& address, const Credentials& credentials) {
+  // gRPC does not report a connection that it cannot accept.
+  constexpr int kDescriptors = 48;
+  require_threads_of_grpc();
+  require_descriptors(kDescriptors, "serving at " + address);
   grpc::ServerBuilder builder;
   tame_log();
+  require_good_certificate(credentials);
   for (const Setting& setting : common_settings()) builder.AddChannelArgument(setting.name, setting.value);
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kStreamsOfAConnection);
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMs);
-  builder.AddListeningPort(address, server_credentials(credentials), &port_);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleMs);
+  using Type = grpc::ServerBuilder::experimental_type::ExternalConnectionType;
+  taker_ =
+      builder.experimental().AddExternalConnectionAcceptor(Type::FROM_FD, server_credentials(credentials));
   builder.RegisterAsyncGenericService(&service_);
   queue_ = builder.AddCompletionQueue();
   server_ = builder.BuildAndStart();
-  if (server_ == nullptr || port_ == 0) fail_to_listen(address, credentials);
+  if (server_ == nullptr)
+    fail(ErrorKind::Overloaded, "gRPC cannot serve at {}, and does not say why", address);
   request();
+  try {
+    acceptor_.emplace(parse_address(address), [this](int connected, int listener) {
+      grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
+      connection.fd = connected;
+      connection.listener_fd = listener;
+      taker_->HandleNewConnection(&connection);
+    });
+  } catch (const Error&) {
+    shut_down();
+    fail_to_listen(address);
+  }
 }
 
 void GrpcListener::request() {
@@ -187,15 +230,16 @@ std::unique_ptr<ServerStream> GrpcListener::accept(std::chrono::milliseconds pat
   return stream;
 }
 
-void GrpcListener::close() { server_->Shutdown(std::chrono::system_clock::now()); }
+void GrpcListener::close() {
+  acceptor_.reset();
+  server_->Shutdown(std::chrono::system_clock::now());
+}
 
-GrpcListener::~GrpcListener() {
+GrpcListener::~GrpcListener() { shut_down(); }
+
+void GrpcListener::shut_down() {
   close();
-  queue_->Shutdown();
-  void* tag = nullptr;
-  bool ok = false;
-  while (queue_->Next(&tag, &ok)) {
-  }
+  drain(*queue_);
 }
 
 }  // namespace

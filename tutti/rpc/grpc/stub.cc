@@ -6,7 +6,7 @@ namespace {
 
 [[noreturn]] void fail_without_grpc() {
   fail(ErrorKind::Unimplemented,
-       "this build has no gRPC, which servers and their callers need: install libgrpc++-dev and build again "
+       "this build has no gRPC, which servers and their clients need: install libgrpc++-dev and build again "
        "(TUTTI_WITH_GRPC)");
 }
 

@@ -20,8 +20,10 @@ class Checkpoint final : public Hook {
     if (result.wishes.save) save(training);
   }
 
+  // A worker that makes steps of its own saved its last step before it knew that this was the last.
   void end(Training& training) override {
-    if (training.step != last_step_) save(training);
+    const bool stopped_by_itself = !training.in_step && training.stop_reason.has_value();
+    if (training.step != last_step_ || stopped_by_itself) save(training);
   }
 
  private:
@@ -32,7 +34,7 @@ class Checkpoint final : public Hook {
   }
 
   Due due_;
-  int64_t last_step_ = 0;  // that was saved; -1: who knows
+  int64_t last_step_ = 0;  // the last step that was saved; -1: unknown
 };
 
 }  // namespace

@@ -7,7 +7,7 @@
 
 namespace tutti::hooks {
 
-// Saves a checkpoint every so many steps or seconds, and one at the end.
+// Saves a checkpoint at the given interval of steps or seconds, and one at the end.
 std::unique_ptr<Hook> checkpoint(Every every);
 
 }  // namespace tutti::hooks

@@ -21,7 +21,7 @@ std::optional<std::string> bad(const std::string& what, const torch::Tensor& ten
   return fmt::format("{} ({} of {} numbers are not finite)", what, wrong, tensor.numel());
 }
 
-// In the order in which the numbers flow; but what is missing in a batch is not bad where the model knows it.
+// Looks in the order of the data flow; but NaNs in a batch are accepted if the model handles missing values.
 std::string first_bad(const Parameters& parameters, const Batch& batch, const LossOutput& output) {
   const auto in_batch = [](const std::string& name) { return fmt::format("'{}' of the batch", name); };
   for (const auto& [name, tensor] : batch.tensors()) {
@@ -34,13 +34,13 @@ std::string first_bad(const Parameters& parameters, const Batch& batch, const Lo
   for (const auto& [name, tensor] : batch.tensors()) {
     if (tensor.is_sparse()) continue;
     if (auto found = bad(in_batch(name), tensor))
-      return *found + "; or, where the model knows what to do with missing numbers, what it makes of them";
+      return *found + "; or, if the model handles missing numbers, the values that it computes from them";
   }
   for (const auto& view : parameters.buffers()) {
     if (auto found = bad("buffer " + view.name, view.tensor)) return *found;
   }
   if (auto found = bad("the predictions", output.prediction)) return *found;
-  return "the loss itself: all it was computed from is finite";
+  return "the loss itself, since all values that it was computed from are finite";
 }
 
 void check(const Parameters& parameters, int64_t step, int64_t lane, const Batch& batch,
@@ -49,9 +49,8 @@ void check(const Parameters& parameters, int64_t step, int64_t lane, const Batch
   const auto loss = output.loss.item<double>();
   if (std::isfinite(loss)) return;
   fail(ErrorKind::InvalidArgument,
-       "the loss is {} at step {}, lane {}; the first that went bad is {}. Try a lower learning rate, or "
-       "look at "
-       "the data; --no-nan-guard goes on all the same",
+       "the loss is {} at step {}, lane {}; the first tensor that is not finite is {}. Try a lower learning "
+       "rate, or check the data; --no-nan-guard trains on in spite of it",
        loss, step, lane, first_bad(parameters, batch, output));
 }
 

@@ -4,10 +4,10 @@
 
 namespace tutti::hooks {
 
-// Ends the training with an InvalidArgument when the loss is no longer a finite number, before the parameters
-// take harm, of this worker or another, and names the first tensor that went bad: of the batch, the
-// parameters, the buffers or the predictions. Looks at every step on the CPU, at every 25th on a GPU, which
-// it has to wait for. What goes wrong in between is not saved (RunFolder).
+// Ends the training with an InvalidArgument when the loss is not finite, before the parameters of any worker
+// are updated with it, and names the first bad tensor of the batch, the parameters, the buffers or the
+// predictions. Checks every step on the CPU, and every 25th on a GPU, since reading the loss waits for the
+// GPU. If weights become bad between two checks, they are not saved (see RunFolder).
 LossCheck nan_guard();
 
 }  // namespace tutti::hooks

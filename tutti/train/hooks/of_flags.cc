@@ -1,6 +1,8 @@
 #include "tutti/train/hooks/of_flags.h"
 
 #include <filesystem>
+#include <iterator>
+#include <utility>
 
 #include "tutti/base/error.h"
 #include "tutti/base/every.h"
@@ -18,13 +20,18 @@ std::vector<std::unique_ptr<Hook>> of_flags(const Flags& flags) {
     if (flags.logdir.empty() && flags.timeline.empty())
       fail(ErrorKind::InvalidArgument,
            "--profile-steps needs a place to write to: --timeline FILE or --logdir");
-    hooks.push_back(profile(parse_step_range(flags.profile_steps),
+    hooks.push_back(profile(parse_step_interval(flags.profile_steps),
                             (std::filesystem::path(flags.logdir) / "trace.json").string()));
   }
   if (flags.logdir.empty()) return hooks;
   hooks.push_back(summaries({.every = flags.summary_every}));
   hooks.push_back(checkpoint(parse_every(flags.checkpoint_every)));
   return hooks;
+}
+
+void add(std::vector<std::unique_ptr<Hook>>& hooks, const Flags& flags, std::unique_ptr<Hook> hook) {
+  const bool saves = !flags.logdir.empty();
+  hooks.insert(saves ? std::prev(hooks.end()) : hooks.end(), std::move(hook));
 }
 
 }  // namespace tutti::hooks

@@ -8,7 +8,12 @@
 
 namespace tutti::hooks {
 
-// Those that the flags ask for: progress, profile, and with a log directory summaries and checkpoints.
+// Returns the hooks that the flags ask for: progress, profile, and with a log directory summaries and, as the
+// last one, checkpoints.
 std::vector<std::unique_ptr<Hook>> of_flags(const Flags& flags);
+
+// Adds a hook of the program to them, before the one that saves checkpoints: a checkpoint includes what hooks
+// have changed after the step.
+void add(std::vector<std::unique_ptr<Hook>>& hooks, const Flags& flags, std::unique_ptr<Hook> hook);
 
 }  // namespace tutti::hooks

@@ -8,15 +8,13 @@
 #include <c10/util/ThreadLocalDebugInfo.h>
 #include <nlohmann/json.hpp>
 
-#include "tutti/base/error.h"
-#include "tutti/base/text.h"
 #include "tutti/base/trace_events.h"
 
 namespace tutti::hooks {
 namespace {
 
-// LibTorch's callbacks are plain functions. They find the timeline in what LibTorch hands on from a thread to
-// those that work for it, under a key that it keeps for others.
+// LibTorch's callbacks are plain functions. They find the timeline in the thread-local debug information that
+// LibTorch passes on to its worker threads, under a key that LibTorch leaves to others.
 c10::DebugInfoKind key() { return c10::DebugInfoKind::TEST_INFO_2; }
 
 struct OperatorsTimeline final : c10::DebugInfoBase {
@@ -45,7 +43,7 @@ void end_operator(const at::RecordFunction& function, at::ObserverContext* conte
                   timeline.now());
 }
 
-// While it lives, the operators of this thread, and of those that work for it, are noted down.
+// While it exists, the operators of this thread, and of threads that work for it, are recorded.
 class OperatorRecording {
  public:
   explicit OperatorRecording(Timeline& timeline)
@@ -69,7 +67,7 @@ class OperatorRecording {
 
 class Profile final : public Hook {
  public:
-  Profile(StepRange steps, std::string file) : steps_(steps), file_(std::move(file)) {}
+  Profile(StepInterval steps, std::string file) : steps_(steps), file_(std::move(file)) {}
 
   void before_step(Training& training) override {
     if (training.step == steps_.begin) record(training);
@@ -110,7 +108,7 @@ class Profile final : public Hook {
         training.step - 1, file_);
   }
 
-  const StepRange steps_;
+  const StepInterval steps_;
   const std::string file_;
   std::optional<Timeline> own_;
   std::optional<OperatorRecording> recording_;
@@ -118,19 +116,7 @@ class Profile final : public Hook {
 
 }  // namespace
 
-StepRange parse_step_range(const std::string& text) {
-  const auto dots = text.find("..");
-  const auto begin = parse_int(text.substr(0, dots));
-  const auto end = dots == std::string::npos ? begin : parse_int(text.substr(dots + 2));
-  if (begin && end && dots == std::string::npos && *begin >= 0) return {*begin, *begin + 1};
-  if (!begin || !end || *begin < 0 || *end <= *begin) {
-    fail(ErrorKind::InvalidArgument,
-         "'{}' are no steps: write 10 for step 10, 10..12 for the steps 10 and 11", text);
-  }
-  return {*begin, *end};
-}
-
-std::unique_ptr<Hook> profile(StepRange steps, std::string file) {
+std::unique_ptr<Hook> profile(StepInterval steps, std::string file) {
   return std::make_unique<Profile>(steps, std::move(file));
 }
 

@@ -14,7 +14,7 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kLiveEvery{250};
 constexpr std::chrono::seconds kPlainEvery{10};
 
-// "1,234,567"; of what is counted here, nothing is negative.
+// Returns "1,234,567". The counts here are never negative.
 std::string grouped(int64_t number) {
   if (number < 1000) return std::to_string(number);
   return fmt::format("{},{:03}", grouped(number / 1000), number % 1000);
@@ -76,7 +76,7 @@ class Progress final : public Hook {
   }
 
   static void put(const std::string& text) {
-    // A screen that cannot be written to is no reason to stop.
+    // Errors are ignored: a terminal that cannot be written to must not stop the training.
     [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
   }
 

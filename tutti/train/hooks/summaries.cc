@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "tutti/base/error.h"
+#include "tutti/metrics/metrics.h"
 
 namespace tutti::hooks {
 namespace {
@@ -47,7 +48,13 @@ class Summaries final : public Hook {
 
 class BatchMetrics final : public Hook {
  public:
-  BatchMetrics(metrics::List list, int64_t every) : list_(std::move(list)), every_(every) {}
+  BatchMetrics(metrics::List list, std::optional<int64_t> every) : list_(std::move(list)), given_(every) {
+    metrics::require_distinct_names(list_);
+  }
+
+  void begin(Training& training) override {
+    every_ = given_.value_or(training.context.flags().summary_every);
+  }
 
   void after_lane(Training& training, int64_t, const Batch& batch, const LossOutput& output) override {
     if (!due_after(training)) return;
@@ -59,40 +66,45 @@ class BatchMetrics final : public Hook {
     for (const auto& metric : list_) metric->update(output.prediction, batch);
   }
 
-  // Where workers make steps of their own, the one that has made the step shows its own batch. Where the
-  // chief evaluates alone, as with parameter servers, it shows what its own lanes have counted: workers that
-  // come and go have not all counted the same steps.
+  // If workers make steps of their own, the worker that made the step shows its own batch. If the chief
+  // evaluates alone, as with parameter servers, it shows the counts of its own lanes only: workers come and
+  // go, and so have not all counted the same steps.
   void after_step(Training& training, const StepResult&) override {
     const bool due = training.in_step ? training.due(every_) : every_ > 0 && training.step % every_ == 0;
-    const bool merging = training.in_step && training.merge;
-    std::string text;
-    for (const auto& metric : list_) {
-      if (due) {
-        if (merging) training.merge(*metric);
-        text += show(training, *metric);
+    // The first batch was computed with the weights from before any step, so it is shown as step 0.
+    const bool is_first = every_ > 0 && training.step == 1;
+    if (due || is_first) {
+      for (const auto& metric : list_) {
+        if (training.in_step && training.merge) training.merge(*metric);
       }
-      metric->reset();
     }
-    if (due && (training.context.is_chief() || !training.in_step))
-      training.context.log().info("step {}{}", training.step, text);
+    if (is_first) show(training, 0);
+    if (due) show(training, training.step);
+    for (const auto& metric : list_) metric->reset();
   }
 
  private:
-  static std::string show(Training& training, const metrics::Metric& metric) {
-    const auto value = metric.value();
-    if (!value) return "";
-    if (training.events != nullptr) training.events->scalar("batch_" + metric.name(), training.step, *value);
-    return fmt::format("  {} (batch) {:.4f}", metric.name(), *value);
+  void show(Training& training, int64_t step) const {
+    std::string text;
+    for (const auto& metric : list_) {
+      const auto value = metric->value();
+      if (!value) continue;
+      text += fmt::format("  {} (batch) {:.4f}", metric->name(), *value);
+      if (training.events != nullptr) training.events->scalar("batch_" + metric->name(), step, *value);
+    }
+    if (training.context.is_chief() || !training.in_step)
+      training.context.log().info("step {}{}", step, text);
   }
 
-  // Whether the step that is being made may be due when it is done.
+  // Returns true if the current step may be shown when it is done.
   bool due_after(const Training& training) const {
     const int64_t done = training.step + 1;
-    return every_ > 0 && (!training.in_step || done % every_ == 0 || done == training.end_step);
+    return every_ > 0 && (!training.in_step || done == 1 || done % every_ == 0 || done == training.end_step);
   }
 
   const metrics::List list_;
-  const int64_t every_;
+  const std::optional<int64_t> given_;
+  int64_t every_ = 0;
 };
 
 }  // namespace
@@ -101,7 +113,7 @@ std::unique_ptr<Hook> summaries(const SummariesOptions& options) {
   return std::make_unique<Summaries>(options);
 }
 
-std::unique_ptr<Hook> batch_metrics(metrics::List list, int64_t every) {
+std::unique_ptr<Hook> batch_metrics(metrics::List list, std::optional<int64_t> every) {
   return std::make_unique<BatchMetrics>(std::move(list), every);
 }
 

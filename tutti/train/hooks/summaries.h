@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "tutti/metrics/metric.h"
 #include "tutti/train/hook.h"
@@ -16,8 +17,9 @@ struct SummariesOptions {
 // Writes loss, learning rate and examples per second to the event file.
 std::unique_ptr<Hook> summaries(const SummariesOptions& options = {});
 
-// Every so many steps, says what these metrics are on the step's own batch, on stderr and in the event file.
-// The loss function has to return its predictions.
-std::unique_ptr<Hook> batch_metrics(metrics::List list, int64_t every = 100);
+// Computes these metrics on the batch of the first step, which is shown as step 0, and then of every
+// `every`-th step, and writes them to stderr and to the event file. Without `every`, uses --summary-every; 0
+// means never. The loss function has to return its predictions.
+std::unique_ptr<Hook> batch_metrics(metrics::List list, std::optional<int64_t> every = {});
 
 }  // namespace tutti::hooks

@@ -15,7 +15,7 @@ namespace tutti::passive {
 Place::Place(const Json& head)
     : rank(static_cast<int>(ps::number_within(head, "rank", 0, ps::kMostWorkers))),
       workers(static_cast<int>(ps::number_within(head, "workers", rank + 1, ps::kMostWorkers))),
-      lanes(ps::number_within(head, "lanes", 1, ps::kMostLanes)) {}
+      lanes(ps::number_within(head, "lanes", 1, kMostLanes)) {}
 
 LaneServer::LaneServer(Replica& replica, const Place& place)
     : replica_(replica),
@@ -29,14 +29,16 @@ rpc::Message LaneServer::serve(const std::string& method, const rpc::Message& re
   if (method == "step") return step(request, wishes);
   if (method == "predictions") return predictions();
   if (method == "finish") return finish(request);
-  fail(ErrorKind::InvalidArgument, "there is no '{}' while steps are made", method);
+  // The master evaluates between two steps, in a hook, in which this worker takes no part.
+  if (method == "note") return {};
+  fail(ErrorKind::InvalidArgument, "'{}' is not supported during a step", method);
 }
 
 rpc::Message LaneServer::step(const rpc::Message& request, const Wishes& wishes) {
   const int64_t step = ps::number_in(request.head, "step");
   const Json& lanes = request.head.at("lanes");
   if (static_cast<int64_t>(lanes.size()) != lanes_.lanes().size())
-    fail(ErrorKind::InvalidArgument, "{} lanes where this worker has {}", lanes.size(),
+    fail(ErrorKind::InvalidArgument, "the request is for {} lanes, but this worker has {}", lanes.size(),
          lanes_.lanes().size());
   ps::Reader reader(request);
   take_into(reader, everything(replica_.parameters()));
@@ -57,14 +59,14 @@ rpc::Message LaneServer::step(const rpc::Message& request, const Wishes& wishes)
   const std::vector<TreeSum::Subtree> subtrees = lanes_.finish();
   const torch::NoGradGuard no_grad;
   const torch::Tensor word = torch::zeros({word_.size()}, torch::kDouble);
-  word_.write(word, step, wishes, subtrees);
+  word_.write(word, step, wishes, kNoRate, subtrees);
   rpc::Message answer{{{"predictions", !predictions_.empty()}}, {}};
   append(answer, {losses, word});
   bool any = false;
   for (const TreeSum::Subtree& subtree : subtrees) {
     if (!subtree.values) continue;
     any = true;
-    // The numbers, which are the last, are in the word.
+    // The last vector holds the numbers, which are in the word.
     append(answer, {subtree.values->begin(), subtree.values->end() - 1});
   }
   if (any) append(answer, vectors_.counters());

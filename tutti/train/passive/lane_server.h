@@ -15,7 +15,7 @@
 
 namespace tutti::passive {
 
-// Whom a passive worker's master has made it.
+// The rank that a master has assigned to a passive worker, with the numbers of workers and lanes.
 struct Place {
   int rank = 0;
   int workers = 1;
@@ -24,18 +24,18 @@ struct Place {
   explicit Place(const Json& head);
 };
 
-// A passive worker's part in the steps: it computes with the parameters and batches that its master sends,
-// and keeps nothing between steps. Not thread-safe.
+// A passive worker's part in the steps: computes with the parameters and batches that its master sends, and
+// keeps no state between steps. Not thread-safe.
 class LaneServer {
  public:
-  // The replica outlives this.
+  // The replica must outlive this.
   LaneServer(Replica& replica, const Place& place);
 
-  // Answers
-  //   step         what the request's lanes give: their losses; then what ps::SyncStep takes
-  //   predictions  those that the losses of the last step came with
-  //   finish       takes over parameters and buffers as they have become
-  // Anything else is an InvalidArgument.
+  // Handles the requests
+  //   step         returns the losses of the request's lanes, and the pieces that ps::SyncStep takes
+  //   predictions  returns the predictions that came with the losses of the last step
+  //   finish       takes over the final parameters and buffers
+  // and ignores "note". Throws InvalidArgument for any other request.
   rpc::Message serve(const std::string& method, const rpc::Message& request, const Wishes& wishes);
 
  private:
@@ -47,7 +47,7 @@ class LaneServer {
   LaneVectors vectors_;
   LaneRunner lanes_;
   const ControlWord word_;
-  Batch::Tensors predictions_;  // by lane
+  Batch::Tensors predictions_;  // names are lanes
 };
 
 }  // namespace tutti::passive

@@ -11,7 +11,7 @@
 namespace tutti::passive {
 namespace {
 
-// How it is sent.
+// Returns the tensor in the form in which it is sent.
 torch::Tensor flat(const torch::Tensor& tensor) { return tensor.detach().cpu().contiguous(); }
 
 }  // namespace

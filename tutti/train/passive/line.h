@@ -15,13 +15,13 @@
 
 namespace tutti::passive {
 
-// A passive worker's line to its master. It listens at the task's own address of the cluster. One master at a
-// time is listened to: the one that has begun last, for as long as it is connected. Not thread-safe.
+// A passive worker's connection to its master. Listens at the task's own address in the cluster. There is one
+// master at a time: the one that sent the last "begin", for as long as it is connected. Not thread-safe.
 class Line {
  public:
-  // Who beside its master may stop the worker, as `tutti stop` does.
+  // Says whether any caller may stop the worker, as `tutti stop` does, or only its master.
   enum class Stop { ByAnybody, ByNobody };
-  // The context outlives it.
+  // The context must outlive this.
   Line(const Context& context, Stop stop);
   ~Line();
   Line(const Line&) = delete;
@@ -32,38 +32,39 @@ class Line {
     const rpc::Message* message;
   };
 
-  // The master's next request, which is to be answered before the next is asked for. Nothing where none came
-  // within so long. Where the master has left, or another one begins, it is a PeerLost.
+  // Returns the master's next request, which has to be answered before the next call; nullopt if none arrived
+  // before the timeout. Throws PeerLost if the master has left or begins again, and InvalidArgument, with the
+  // master's reason, if it has refused the workers because one of them was started in another way.
   std::optional<Request> next(std::chrono::milliseconds patience);
-  // Until there is one.
+  // Waits without a timeout.
   Request next();
-  // The "begin" of whoever wants to be the master, or a "stop". Nothing where none came within so long.
+  // Returns the "begin" of a new master, or a "stop"; nullopt if none arrived before the timeout.
   std::optional<Request> next_beginning(std::chrono::milliseconds patience);
 
   void answer(rpc::Message message);
-  // Carries out what was asked for, and answers with what it returns; what it throws the master hears, and
-  // whoever called this.
+  // Runs the body for the current request, and answers with its result. An exception goes to the master, and
+  // is rethrown to the caller.
   void answer_with(const std::function<rpc::Message()>& body);
 
-  // The same request is the next.
+  // Makes the next call return the same request again.
   void keep();
 
-  // "master/0 (host a, pid 4711)"; "" before the first.
+  // The name of the master, such as "master/0 (host a, pid 4711)"; "" before there is one.
   const std::string& master() const { return master_name_; }
 
  private:
-  std::optional<rpc::Mailbox::Letter> take(std::chrono::milliseconds patience);
-  bool is_stop(const rpc::Mailbox::Letter& letter) const;
-  void refuse(const rpc::Mailbox::Letter& letter);
+  std::optional<rpc::Mailbox::Request> take(std::chrono::milliseconds patience);
+  bool is_stop(const rpc::Mailbox::Request& taken) const;
+  void refuse(const rpc::Mailbox::Request& taken);
 
   const Context& context_;
   const Stop stop_;
   rpc::Mailbox mailbox_;
   rpc::Host host_;
   ps::Announcement announcement_;
-  std::optional<rpc::Mailbox::Letter> letter_;  // taken, and not answered yet
+  std::optional<rpc::Mailbox::Request> taken_;  // not answered yet
   bool kept_ = false;
-  uint64_t master_ = 0;  // 0: none
+  uint64_t master_ = 0;  // the caller id; 0: none
   std::string master_name_;
 };
 

@@ -43,7 +43,7 @@ Master::~Master() {
   try {
     workers_->end();
   } catch (const std::exception& error) {
-    context_.log().warning("a passive worker could not be told that the job is done: {}", error.what());
+    context_.log().warning("could not tell a passive worker that the job is done: {}", error.what());
   }
 }
 
@@ -56,8 +56,8 @@ void Master::begin(const passive::Beginning& beginning, int64_t step) {
     const auto workers = static_cast<size_t>(workers_->count());
     if (workers == 0)
       fail(ErrorKind::InvalidArgument,
-           "a master has nobody to compute for it: name tasks beside it in --cluster_spec, or start it with "
-           "`tutti run -n 2 -- PROGRAM --strategy in-graph`");
+           "the master has no workers: name further tasks in --cluster_spec, or start it with `tutti run -n "
+           "2 -- PROGRAM --strategy in-graph`");
     sum_.emplace(parameters.blocks(), replica_->optimizer(), vectors_->buffers(), vectors_->counters(),
                  ps::SyncOptions{static_cast<int>(workers), beginning.lanes});
     under_way_.resize(workers);
@@ -71,13 +71,13 @@ void Master::gradients(int worker, std::vector<Batch> batches) {
   TUTTI_CHECK(at < asked_.size(), "worker {} of {}", worker, asked_.size());
   const LaneRange lanes = workers_->lanes_of(worker);
   if (asked_[at] || static_cast<int64_t>(batches.size()) != lanes.size())
-    fail(ErrorKind::InvalidArgument, "a worker is asked once a step, with a batch for each of its {} lanes",
-         lanes.size());
+    fail(ErrorKind::InvalidArgument,
+         "call gradients() once per worker and step, with one batch for each of its {} lanes", lanes.size());
   asked_[at] = true;
   under_way_[at] = workers_->ask(worker, step_, std::move(batches));
 }
 
-// What is under way sees the parameters.
+// Waits for all requests, since pending requests still read the parameters.
 std::exception_ptr Master::wait_for_all() noexcept {
   std::exception_ptr failure;
   for (comm::Work& work : under_way_) {

@@ -12,6 +12,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/interrupted.h"
+#include "tutti/cluster/threads.h"
 #include "tutti/params/agreement.h"
 #include "tutti/ps/wire.h"
 #include "tutti/train/hooks/nan_guard.h"
@@ -20,7 +21,6 @@
 #include "tutti/train/passive/line.h"
 #include "tutti/train/script.h"
 #include "tutti/train/stop_signals.h"
-#include "tutti/train/threads.h"
 
 namespace tutti {
 namespace {
@@ -31,26 +31,26 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kBetweenLooks{100};
 
-// What one beginning has made of this worker.
+// The state of this worker for one master.
 struct Run {
   std::unique_ptr<Replica> replica;
   std::unique_ptr<LaneServer> server;
 };
 
-// The script is the last of the pieces.
+// Returns the model in the message. The script is the last of the pieces.
 Trainable model_of(const Context& context, const rpc::Message& message) {
   const Json& head = message.head;
   const std::string name = context.task().short_name();
   if (!head.contains("script") || message.pieces.empty()) {
     fail(ErrorKind::InvalidArgument,
-         "{} is a bare server, which has never seen the model: give the trainer a script_model(), or start "
+         "{} is a bare server, which does not have the model: give the trainer a script_model(), or start "
          "the master's own program there",
          name);
   }
   if (!context.flags().allow_programs) {
     fail(ErrorKind::InvalidArgument,
-         "{} does not carry out programs that are sent to it: start it with --allow-programs, if everybody "
-         "who can reach it may run anything there",
+         "{} refuses to run programs that are sent to it: start it with --allow-programs, if everyone who "
+         "can reach it may run programs there",
          name);
   }
   const rpc::Piece& piece = message.pieces.back();
@@ -66,13 +66,13 @@ std::unique_ptr<Replica> replica_of(const Context& context, const Trainable& mod
       .seed = ps::number_in(head, "seed"),
       .device = context.device(),
       .check_loss = head.at("nan_guard").get<bool>() ? hooks::nan_guard() : LossCheck()};
-  // The master has the optimiser.
+  // The master updates the parameters, so the optimiser here is not used.
   return std::make_unique<Replica>(model, torch::optim::SGDOptions(1), options);
 }
 
 Run begin(const Context& context, const std::optional<Trainable>& model, const rpc::Message& message) {
   const Json& head = message.head;
-  // Kernels may add up in another order where they have another number of threads.
+  // With another number of threads, kernels may add in another order.
   set_threads(static_cast<int>(std::clamp<int64_t>(ps::number_in(head, "threads"), 1, 4096)));
   Run run;
   run.replica = replica_of(context, model ? *model : model_of(context, message), head);
@@ -86,7 +86,7 @@ Run begin(const Context& context, const std::optional<Trainable>& model, const r
   return run;
 }
 
-// One master, from its beginning to its end. False where the end has not come: another may begin.
+// Serves one master until it ends or a signal arrives. Returns true if the job is done.
 bool follow(const Context& context, const std::optional<Trainable>& model, Line& line,
             const StopSignals& signals, const Line::Request& beginning) {
   Run run;
@@ -102,10 +102,7 @@ bool follow(const Context& context, const std::optional<Trainable>& model, Line&
       line.answer({});
       return true;
     }
-    line.answer_with([&]() -> rpc::Message {
-      if (request->method == "note") return {};
-      return run.server->serve(request->method, *request->message, {});
-    });
+    line.answer_with([&] { return run.server->serve(request->method, *request->message, {}); });
   }
   return false;
 }
@@ -130,7 +127,7 @@ void follow_master(const Context& context, const std::optional<Trainable>& model
         return;
       }
     } catch (const std::exception& error) {
-      // The master has heard it too, or is gone.
+      // The master has received the error too, or has left.
       context.log().warning("{}; waiting for a master", error.what());
     }
   }

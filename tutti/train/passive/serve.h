@@ -7,9 +7,9 @@
 
 namespace tutti {
 
-// Is a passive worker of the master of this cluster (passive/master.h), until that has come to its end: with
-// this model; or without one, for any program that a master sends, where --allow-programs lets it. After
-// SIGTERM or SIGINT it throws Interrupted.
+// Runs a passive worker for the master of this cluster (passive/master.h) until the master ends. With a model
+// the worker computes that model; without one it runs the programs that a master sends, which requires
+// --allow-programs. Throws Interrupted after SIGTERM or SIGINT.
 void follow_master(const Context& context, const std::optional<Trainable>& model = std::nullopt);
 
 }  // namespace tutti

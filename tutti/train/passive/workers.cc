@@ -19,7 +19,7 @@ namespace {
 
 using Tensors = std::vector<torch::Tensor>;
 
-// Which of its sums a worker will have: those that cover a lane with data.
+// Returns, for each sum of the worker, whether it covers a lane with data.
 std::vector<bool> sums_with_data(const LaneRange& block, int64_t lanes, const std::vector<Batch>& batches) {
   TreeSum sum({}, block, lanes);
   for (const Batch& batch : batches) {
@@ -85,7 +85,24 @@ void Workers::begin(const Beginning& beginning) {
   }
   peers_.connect();
   ready_.assign(peers_.size(), 0);
-  peers_.for_all([this](size_t worker) { until_done(worker, {}); });
+  try {
+    peers_.for_all([this](size_t worker) { until_done(worker, {}); });
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::InvalidArgument) refuse(error.what());
+    throw;
+  }
+}
+
+// Tells the workers that have begun the reason why the run does not start.
+void Workers::refuse(const std::string& why) {
+  peers_.for_all([&](size_t worker) {
+    if (!ready_[worker]) return;
+    try {
+      peers_.call(worker, "refuse", {{{"why", why}}, {}}, peers_.patience("to end"));
+    } catch (const Error& error) {
+      context_.log().warning("{}", error.what());
+    }
+  });
 }
 
 void Workers::begin_one(size_t worker) {
@@ -117,8 +134,8 @@ comm::Work Workers::ask(int worker, int64_t step, std::vector<Batch> batches) {
   });
 }
 
-// Makes it ready, where it is not, and carries out the body. It keeps nothing, so that whatever a lost one
-// was at can be asked for again.
+// Begins the worker if it is not ready, and runs the body. Workers keep no state, so whatever a lost worker
+// was doing can be requested again.
 void Workers::until_done(size_t worker, const std::function<void()>& body) {
   for (;;) {
     try {
@@ -180,9 +197,9 @@ void Workers::fetch_predictions(size_t worker, Answer& answer) {
   }
 }
 
-void Workers::finish(const Json& progress, int64_t stop) {
+void Workers::finish(const Json& progress, int signal) {
   peers_.for_all([&](size_t worker) {
-    rpc::Message message{{{"progress", progress}, {"stop", stop}}, {}};
+    rpc::Message message{{{"progress", progress}, {"signal", signal}}, {}};
     append(message, everything(replica_.parameters()));
     until_done(worker, [&] { peers_.call(worker, "finish", message, peers_.patience("to finish")); });
   });
@@ -194,7 +211,7 @@ void Workers::note(const std::string& key, const Json& value) {
       peers_.call(worker, "note", {{{"key", key}, {"value", value}}, {}}, peers_.patience("to take a note"));
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::PeerLost) throw;
-      context_.log().warning("{}; nothing depends on it any more", error.what());
+      context_.log().warning("{}; the job does not need it any more", error.what());
     }
   });
 }
@@ -204,7 +221,7 @@ void Workers::end() {
     try {
       peers_.call(worker, "end", {}, peers_.patience("to end"));
     } catch (const Error& error) {
-      // It has come to the end by itself.
+      // The worker has ended by itself.
       if (error.kind() != ErrorKind::PeerLost) throw;
     }
   });

@@ -20,55 +20,56 @@
 
 namespace tutti::passive {
 
-// The tasks of a cluster that compute for a master: all but it, in the order of their ranks.
+// Returns the tasks of a cluster that compute for a master: all but the master, in rank order.
 std::vector<Task> tasks_of(const ClusterSpec& cluster);
 
-// How a master wants its workers to compute.
+// The settings that a master sends to its workers at the beginning.
 struct Beginning {
-  std::vector<std::string> plan;  // that of a worker which has the model itself has to be the same
+  std::vector<std::string> plan;  // has to equal the plan of a worker that has the model itself
   int64_t lanes = 1;
   Json progress = Json::object();
 };
 
-// The passive workers of a master, as it sees them. They keep nothing: parameters and batches go to them with
-// every step. One that is lost is waited for, for --start-timeout, and asked again. Not thread-safe.
+// The passive workers of a master, seen from the master. They keep no state: parameters and batches are sent
+// with every step. Waits for a lost worker for --start-timeout, and repeats the request. Not thread-safe.
 class Workers {
  public:
-  // All outlive this.
+  // All arguments must outlive this.
   Workers(const Context& context, const Trainable& model, Replica& replica, LaneVectors& vectors,
           std::shared_ptr<rpc::Arena> arena);
   ~Workers();
 
   int count() const { return static_cast<int>(peers_.size()); }
-  // Waits for all of them, and makes them ready. InvalidArgument: a worker has another plan, or has never
-  // seen the model and was given no script, or may not carry one out.
+  // Waits for all workers and makes them ready. Throws InvalidArgument if a worker has another plan, or if it
+  // does not have the model and was given no script, or may not run scripts.
   void begin(const Beginning& beginning);
 
-  // What goes with the run, for one that comes back.
+  // Sets the progress that is sent to a worker that comes back.
   void set_progress(const Json& progress) { beginning_.progress = progress; }
 
   LaneRange lanes_of(int worker) const;
-  // Sends the parameters as they are and the batches of the worker's lanes, as the feed gives them; computes
-  // there. Batches and parameters are not to change until the work is done.
+  // Sends the current parameters and the batches of the worker's lanes, as the feed returns them, and
+  // computes on the worker. Neither batches nor parameters may change until the work is done.
   comm::Work ask(int worker, int64_t step, std::vector<Batch> batches);
-  // What the last one that was asked for gave, once it is there. The sums are what ps::SyncStep takes.
+  // The worker's last result, after the work of ask() is done. `sums` is in the form that ps::SyncStep takes.
   struct Answer {
     rpc::Message sums;
-    std::vector<std::optional<LossOutput>> outputs;  // by lane of the worker, where there was data
+    std::vector<std::optional<LossOutput>> outputs;  // by lane of the worker; empty for lanes without data
   };
   const Answer& answer(int worker) const { return answers_[static_cast<size_t>(worker)]; }
 
-  // To all: parameters and buffers as they are now, at the end of a fit.
-  void finish(const Json& progress, int64_t stop);
-  // To all: JSON under a key.
+  // Sends the current parameters and buffers to all workers, at the end of a fit.
+  void finish(const Json& progress, int signal);
+  // Sends JSON under a key to all workers.
   void note(const std::string& key, const Json& value);
-  // To those who are still there: nothing more will come.
+  // Tells all workers that are still there that no more requests will come.
   void end();
 
  private:
-  struct Place;  // where a worker's sums go
+  struct Place;  // the vectors that receive a worker's sums
 
   void begin_one(size_t worker);
+  void refuse(const std::string& why);
   void until_done(size_t worker, const std::function<void()>& body);
   void compute(size_t worker, int64_t step, const std::vector<Batch>& batches);
   void fetch_predictions(size_t worker, Answer& answer);
@@ -81,8 +82,8 @@ class Workers {
   Beginning beginning_;
   std::vector<Place> places_;  // by worker
   std::vector<Answer> answers_;
-  std::vector<char> ready_;  // whether it has been begun; by worker, each of its thread
-  ps::Peers peers_;          // last, so that their threads end first
+  std::vector<char> ready_;  // whether it has been begun; by worker, each used by its own thread
+  ps::Peers peers_;          // last member, so that its threads end first
 };
 
 }  // namespace tutti::passive

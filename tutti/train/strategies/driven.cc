@@ -1,6 +1,6 @@
 #include "tutti/train/strategies/driven.h"
 
-#include <algorithm>
+#include <csignal>
 
 #include <nlohmann/json.hpp>
 
@@ -14,11 +14,18 @@ StepResult DrivenSteps::step(int64_t step, const Wishes& wishes, data::BatchQueu
     const passive::Line::Request request = line_.next();
     if (request.method == "finish") {
       line_.keep();
-      const int64_t stop = std::max<int64_t>(1, ps::number_in(request.message->head, "stop"));
-      return {.step = step, .made = true, .examples = 0, .loss_sum = {}, .wishes = {.stop = stop}};
+      const auto signal = static_cast<int>(ps::number_within(request.message->head, "signal", 0, SIGRTMAX));
+      return {.step = step,
+              .made = false,
+              .examples = 0,
+              .loss_sum = {},
+              .wishes = {.stop = true, .signal = signal}};
     }
     const int64_t made = request.method == "step" ? ps::number_in(request.message->head, "step") : step;
-    line_.answer_with([&] { return server_.serve(request.method, *request.message, wishes); });
+    // Only the master decides when to save; this worker does not learn about it.
+    line_.answer_with([&] {
+      return server_.serve(request.method, *request.message, {.stop = wishes.stop, .signal = wishes.signal});
+    });
     if (request.method == "step")
       return {.step = made + 1, .made = false, .examples = 0, .loss_sum = {}, .wishes = {}};
   }

@@ -9,15 +9,15 @@
 
 namespace tutti {
 
-// A passive worker that has the model itself: it computes what its master asks for until the master has made
-// the last step.
+// The steps of a passive worker that has the model itself: answers the master's requests until the master has
+// made the last step.
 class DrivenSteps final : public Strategy {
  public:
-  // All outlive the strategy.
+  // Both must outlive the strategy.
   DrivenSteps(passive::Line& line, passive::LaneServer& server) : line_(line), server_(server) {}
 
   std::string name() const override { return "in-graph"; }
-  // The batches come from the master.
+  // The batches come from the master, so this worker reads none.
   LaneRange lanes() const override { return {0, 0}; }
   bool in_step() const override { return true; }
   StepRange data_steps(int64_t step, int64_t) const override { return {step, step}; }

@@ -1,6 +1,5 @@
 #include "tutti/train/strategies/in_graph.h"
 
-#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -33,8 +32,9 @@ StepResult InGraph::step(int64_t step, const Wishes& wishes, data::BatchQueue& q
     if (mean.examples > 0 && clip_norm_ > 0) clip_norm(buckets_of(replica_.parameters()), clip_norm_);
     master_.apply();
   }
-  stop_ = std::max(wishes.stop, mean.wishes.stop);
-  return {step + 1, true, mean.examples, mean.loss_sum, {stop_, wishes.save || mean.wishes.save}};
+  wishes_ = wishes;
+  wishes_.add(mean.wishes);
+  return {step + 1, true, mean.examples, mean.loss_sum, wishes_};
 }
 
 }  // namespace tutti

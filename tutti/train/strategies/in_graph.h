@@ -7,11 +7,11 @@
 
 namespace tutti {
 
-// The master takes the batches of all lanes, lets its passive workers compute what they give, and makes the
-// update itself: the same bits as those of one worker alone.
+// The master takes the batches of all lanes, lets its passive workers compute losses and gradients, and makes
+// the update itself. The result has the same bits as that of a single worker.
 class InGraph final : public Strategy {
  public:
-  // The master, which has begun, outlives the strategy.
+  // The master must have begun, and must outlive the strategy.
   InGraph(Replica& replica, Master& master, int64_t lanes, double clip_norm)
       : replica_(replica), master_(master), lanes_(lanes), clip_norm_(clip_norm) {}
 
@@ -25,15 +25,15 @@ class InGraph final : public Strategy {
   int64_t finish(int64_t step) override { return step; }
   std::string reduce() const override { return "tree"; }
 
-  // What made the last step the last, if anything did.
-  int64_t stop() const { return stop_; }
+  // The requests of all tasks in the last step.
+  const Wishes& wishes() const { return wishes_; }
 
  private:
   Replica& replica_;
   Master& master_;
   const int64_t lanes_;
   const double clip_norm_;
-  int64_t stop_ = 0;
+  Wishes wishes_;
 };
 
 }  // namespace tutti

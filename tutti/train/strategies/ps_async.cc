@@ -17,7 +17,7 @@ namespace {
 
 using Tensors = std::vector<torch::Tensor>;
 
-// With one thread: the kernels of the training have those of this process.
+// Copies in the calling thread, so that kernels of the training keep the threads of this process.
 void copy(const Tensors& from, const Tensors& to) {
   for (size_t i = 0; i < from.size(); ++i) to[i].copy_(from[i]);
 }
@@ -85,7 +85,7 @@ StepResult PsAsync::step(int64_t step, const Wishes& wishes, data::BatchQueue& q
   return result;
 }
 
-// The mean of this worker's lanes is in gradients and buffers afterwards; false where none had data.
+// Leaves the mean of this worker's lanes in gradients and buffers. Returns false if no lane had data.
 bool PsAsync::compute(int64_t step, data::BatchQueue& queue, const LaneObserver& observe) {
   {
     const torch::NoGradGuard no_grad;
@@ -106,7 +106,7 @@ bool PsAsync::compute(int64_t step, data::BatchQueue& queue, const LaneObserver&
   return true;
 }
 
-// Gradients of the values that step `of` began with.
+// Starts to push the gradients, which were computed from the values of step `of`.
 void PsAsync::start_push(int64_t of) {
   copy(gradients_, going_.blocks);
   copy(before_, going_.extras);
@@ -128,7 +128,7 @@ void PsAsync::start_push(int64_t of) {
   pushed_loss_ = vectors_.numbers()[kLoss].clone();
 }
 
-// Takes over what has come back.
+// Waits for the push and takes over the new values.
 StepResult PsAsync::end_push() {
   if (!under_way_) return {.step = now_, .made = false, .examples = 0, .loss_sum = {}, .wishes = {}};
   under_way_ = false;
@@ -143,7 +143,7 @@ StepResult PsAsync::end_push() {
   copy(coming_.extras, {vectors_.buffers(), vectors_.counters()});
   vectors_.take_over_buffers();
   values_step_ = applied_.now;
-  // Its own step, which is nobody else's; where none was left to make, the last.
+  // Counts only this worker's own step; if there was no step left to make, takes the last one.
   now_ = applied_.made ? applied_.step + 1 : applied_.now;
   if (!applied_.made) return {.step = now_, .made = false, .examples = 0, .loss_sum = {}, .wishes = {}};
   return {.step = now_, .made = true, .examples = pushed_examples_, .loss_sum = pushed_loss_, .wishes = {}};

@@ -18,7 +18,7 @@ struct PsAsyncOptions {
   int world = 1;
   int64_t lanes = 1;
   double clip_norm = 0;
-  // What is pushed and what comes back travels while the next gradients are computed: these are then of
+  // Pushes and receives values while the next gradients are computed. Those gradients are then computed from
   // values that are one update of each worker older.
   bool overlap = true;
   Allocate allocate = {};
@@ -29,14 +29,14 @@ struct PsAsyncOptions {
 // servers apply it at once. Every push that is applied is a step.
 class PsAsync final : public Strategy {
  public:
-  // All outlive the strategy. The vectors are the client's extras.
+  // All must outlive the strategy. The buffers and counters of `vectors` are the client's extras.
   PsAsync(Replica& replica, ps::Client& client, LaneVectors& vectors, const PsAsyncOptions& options);
   ~PsAsync() override;
 
   std::string name() const override { return "ps-async"; }
   LaneRange lanes() const override { return block_; }
   bool in_step() const override { return false; }
-  // Its share: where the others make as many.
+  // This worker's share of the steps, if all workers make equally many.
   StepRange data_steps(int64_t step, int64_t end) const override {
     return {step / options_.world, step / options_.world + (end - step) + 1};
   }
@@ -50,7 +50,7 @@ class PsAsync final : public Strategy {
   std::string reduce() const override { return "none"; }
 
  private:
-  // What goes out, or comes back; in the host's memory.
+  // The vectors that are pushed, or that come back; in host memory.
   struct Vectors {
     std::vector<torch::Tensor> blocks;
     ps::Extras extras;
@@ -66,21 +66,21 @@ class PsAsync final : public Strategy {
   LaneVectors& vectors_;
   const PsAsyncOptions options_;
   const LaneRange block_;
-  std::vector<torch::Tensor> gradients_;  // the parameters'
+  std::vector<torch::Tensor> gradients_;  // those of the parameters
   LaneRunner lanes_;
-  ps::Extras before_;  // buffers that the lanes began with, and then how they have changed them
+  ps::Extras before_;  // the buffers that the lanes began with, later their changes
   Vectors going_;
   Vectors coming_;
   int64_t end_ = -1;
   int64_t now_ = 0;
-  int64_t values_step_ = -1;  // the one whose values came with the last push; -1: there was none
+  int64_t values_step_ = -1;  // the step of the values from the last push; -1: none
   int64_t examples_ = 0;
   ps::Client::Applied applied_;  // written by the thread
   bool under_way_ = false;
-  int64_t pushed_examples_ = 0;  // of the push under way
+  int64_t pushed_examples_ = 0;  // of the current push
   torch::Tensor pushed_loss_;
   comm::Work push_;
-  comm::Executor thread_;  // last, so that it ends first
+  comm::Executor thread_;  // last member, so that it ends first
 };
 
 }  // namespace tutti

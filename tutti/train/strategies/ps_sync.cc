@@ -14,7 +14,7 @@ namespace {
 
 using Tensors = std::vector<torch::Tensor>;
 
-// Server by server what it has of them.
+// Returns the gradients of the parts that each server holds, in the order of servers.
 Tensors gradients_by_server(const ps::Client& client) {
   Tensors all;
   for (int server = 0; server < client.servers(); ++server) {
@@ -51,9 +51,10 @@ StepResult PsSync::step(int64_t step, const Wishes& wishes, data::BatchQueue& qu
 
 StepResult PsSync::push(int64_t step, const Wishes& wishes, const std::vector<TreeSum::Subtree>& subtrees,
                         int64_t expected) {
-  word_.write(own_word_, step, wishes, subtrees);
+  const double rate = replica_.optimizer().learning_rate();
+  word_.write(own_word_, step, wishes, rate, subtrees);
   const torch::Tensor words = client_.push_synchronous({.step = step,
-                                                        .learning_rate = replica_.optimizer().learning_rate(),
+                                                        .learning_rate = rate,
                                                         .word = own_word_,
                                                         .pieces = pieces_of(subtrees),
                                                         .scaled = options_.clip_norm > 0},
@@ -69,7 +70,7 @@ StepResult PsSync::push(int64_t step, const Wishes& wishes, const std::vector<Tr
   return {step + 1, true, numbers[kExamples].item<int64_t>(), numbers[kLoss].clone(), outcome.wishes};
 }
 
-// The others have made this step, and maybe more, without us.
+// The other workers have made this step, and maybe more, without this one.
 StepResult PsSync::catch_up(int64_t step, data::BatchQueue& queue) {
   const int64_t now = client_.pull(step + 1);
   vectors_.take_over_buffers();
@@ -87,7 +88,8 @@ std::vector<Tensors> PsSync::pieces_of(const std::vector<TreeSum::Subtree>& subt
     any = true;
     size_t next = 0;
     for (int server = 0; server < client_.servers(); ++server) {
-      for (size_t part = 0; part < client_.gradients_of(server).size(); ++part)
+      const size_t parts = client_.gradients_of(server).size();
+      for (size_t part = 0; part < parts; ++part)
         pieces[static_cast<size_t>(server)].push_back((*subtree.values)[next++]);
     }
     for (size_t i = 0; i < vectors_.buffers().size(); ++i) pieces[0].push_back((*subtree.values)[next++]);

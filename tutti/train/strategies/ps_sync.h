@@ -17,19 +17,19 @@ struct PsSyncOptions {
   int rank = 0;
   int world = 1;
   int64_t lanes = 1;
-  int64_t backup = 0;  // workers that a step does without
+  int64_t backup = 0;  // the number of workers that a step need not wait for
   double clip_norm = 0;
   Timeline* timeline = nullptr;
 };
 
-// Every worker does its lanes and pushes what they give; the servers add it along the tree over the lanes of
-// all, update the parameters, and give them back: the same bits as those of workers without servers.
+// Every worker computes its lanes and pushes the sums; the servers add them along the tree over all lanes,
+// update the parameters, and return them. The result has the same bits as without servers.
 //
-// With backup workers a step is made of the first gradients that are ready. A worker that is later than that
-// goes on with the step that the others are at: its lanes count as without data in the meantime.
+// With backup workers, a step uses the first gradients that are ready. A worker that is later than that
+// continues with the step that the others have reached; the lanes that it missed count as lanes without data.
 class PsSync final : public Strategy {
  public:
-  // All outlive the strategy. The vectors are the client's extras.
+  // All must outlive the strategy. The buffers and counters of `vectors` are the client's extras.
   PsSync(Replica& replica, ps::Client& client, LaneVectors& vectors, const PsSyncOptions& options);
 
   std::string name() const override { return "ps-sync"; }

@@ -16,7 +16,7 @@ Synchronous::Synchronous(Replica& replica, comm::Communicator& comm, int64_t lan
 
 StepResult Synchronous::step(int64_t step, const Wishes& wishes, data::BatchQueue& queue,
                              const LaneObserver& observe) {
-  mean_.begin_step(step, wishes);
+  mean_.begin_step(step, wishes, replica_.optimizer().learning_rate());
   for (int64_t lane = lanes().begin; lane < lanes().end; ++lane) {
     const Batch batch = prepare(take(queue, step), step);
     if (batch.size() > 0) {

@@ -10,15 +10,15 @@
 namespace tutti {
 
 struct SynchronousOptions {
-  double clip_norm = 0;  // the largest norm of the mean gradient; 0: any
+  double clip_norm = 0;  // the maximum norm of the mean gradient; 0: no limit
   ReducerOptions reducer = {};
 };
 
-// Every worker does its lanes, one after the other, adds up what they give together with all others, and
-// makes the same update as they: "allreduce", or "single" where there is one worker.
+// Every worker computes its lanes, one after the other, sums the results together with all other workers, and
+// makes the same update: "allreduce", or "single" if there is one worker.
 class Synchronous final : public Strategy {
  public:
-  // Replica and communicator outlive the strategy.
+  // Replica and communicator must outlive the strategy.
   Synchronous(Replica& replica, comm::Communicator& comm, int64_t lanes,
               const SynchronousOptions& options = {});
 
@@ -29,6 +29,7 @@ class Synchronous final : public Strategy {
   void ends_at(int64_t) override {}
   int64_t finish(int64_t step) override { return step; }
   std::string reduce() const override { return mean_.name(); }
+  GradientMean& mean() { return mean_; }
   StepResult step(int64_t step, const Wishes& wishes, data::BatchQueue& queue,
                   const LaneObserver& observe) override;
 

@@ -6,11 +6,11 @@
 #include "tutti/comm/communicator.h"
 #include "tutti/comm/timeline_file.h"
 
-// What a task has that does not talk to the others through a communicator.
+// Replacements for a task that does not use a communicator with the other tasks.
 namespace tutti {
 
 std::unique_ptr<comm::Communicator> group_of_one();
-// A timeline file of its own: the name of the flag is the chief's.
+// Returns options for a separate timeline file. The chief's file has the name of the flag.
 comm::TimelineFileOptions timeline_of_its_own(const Context& context);
 
 }  // namespace tutti

@@ -2,10 +2,13 @@
 
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "tutti/base/error.h"
 #include "tutti/params/agreement.h"
 #include "tutti/params/device_scope.h"
 #include "tutti/params/module_group.h"
+#include "tutti/params/residuals.h"
 #include "tutti/train/strategies/synchronous.h"
 
 namespace tutti {
@@ -20,7 +23,7 @@ ByCommunicator::ByCommunicator(const Context& context, std::shared_ptr<comm::Com
   }
 }
 
-// In shared memory nothing but the own part is written twice, and that is less than updating all of it.
+// In shared memory, sharding writes only the own part a second time, which costs less than updating all.
 bool ByCommunicator::is_to_be_sharded(torch::Device device) const {
   const Flags& flags = context_.flags();
   if (comm_->world() == 1) return false;
@@ -32,7 +35,7 @@ void ByCommunicator::place(ReplicaOptions& options) {
   sharded_ = is_to_be_sharded(options.device);
   options.before_allocate = [this](const Parameters& parameters, const OptimizerOptions& optimizer) {
     require_unpinned(parameters, context_.cluster());
-    require_same(plan_of(parameters, optimizer));
+    require_same(plan_of(context_, parameters, optimizer));
   };
   options.allocate = shared_allocator(*comm_, options.device);
   options.part = sharded_ ? comm_->rank() : 0;
@@ -41,23 +44,38 @@ void ByCommunicator::place(ReplicaOptions& options) {
 
 Team::Start ByCommunicator::start(Session& session, Replica& replica, const std::vector<std::string>& plan) {
   require_same(plan);
-  const Session::Start start = start_together(context_, *comm_, session);
+  Session::Start start = start_together(context_, *comm_, session);
   if (world() > 1) {
     module_group_ = give_group(replica.parameters(), *comm_, session.lanes());
     broadcast(*comm_, replica.parameters(), 0);
     warn_of_idle_workers(context_, *comm_, session.lanes());
   }
-  replica.optimizer().restore(broadcast(*comm_, start.optimizer, 0));
+  say_placement(context_, replica.parameters(), lanes_of(comm_->rank(), world(), session.lanes()));
   ReducerOptions reducer = reducer_options(context_.flags());
   reducer.scatter = sharded_;
-  return {start.progress,
-          std::make_unique<Synchronous>(replica, *comm_, session.lanes(),
-                                        SynchronousOptions{clip_norm_, reducer}),
-          0};
+  auto strategy = std::make_unique<Synchronous>(replica, *comm_, session.lanes(),
+                                                SynchronousOptions{clip_norm_, reducer});
+  Optimizer::State& state = start.optimizers.front();
+  restore_residuals(context_, *comm_, replica.parameters(), strategy->mean(), state);
+  replica.optimizer().restore(broadcast(*comm_, state, 0));
+  mean_ = &strategy->mean();
+  return {start.progress, std::move(strategy), 0};
 }
 
 void ByCommunicator::require_same(const std::vector<std::string>& plan) {
-  if (comm_->world() > 1) require_same_plan(*comm_, plan);
+  if (comm_->world() > 1) require_same_plan(context_, *comm_, plan);
+}
+
+void ByCommunicator::require_same_fit(const MakePlan& make) {
+  if (world() == 1) return;
+  std::vector<std::string> plan;
+  try {
+    plan = make();
+  } catch (const std::exception& error) {
+    abandon(fmt::format("{} could not look at its data: {}", context_.task().short_name(), error.what()));
+    throw;
+  }
+  require_same(plan);
 }
 
 void ByCommunicator::save(Session& session, Replica& replica, const Progress& progress) {
@@ -67,8 +85,9 @@ void ByCommunicator::save(Session& session, Replica& replica, const Progress& pr
   } else if (is_chief()) {
     state = replica.optimizer().state();
   }
+  gather_residuals(*comm_, replica.parameters(), *mean_, state);
   on_chief(context_, *comm_, {.what = "the checkpoint", .step = progress.step},
-           [&] { session.save(progress, state); });
+           [&] { session.save(progress, {state}); });
 }
 
 void ByCommunicator::abandon(const std::string& why) noexcept {

@@ -12,7 +12,9 @@
 
 #include "tutti/base/error.h"
 #include "tutti/cluster/roles.h"
+#include "tutti/params/agreement.h"
 #include "tutti/params/device_scope.h"
+#include "tutti/train/stop_signals.h"
 #include "tutti/train/strategies/ps_async.h"
 #include "tutti/train/strategies/ps_sync.h"
 #include "tutti/train/teams/alone.h"
@@ -56,17 +58,18 @@ ByServers::ByServers(const Context& context, double clip_norm)
   }
   if (context.flags().optimizer_state == "sharded")
     fail(ErrorKind::InvalidArgument,
-         "--optimizer-state sharded is for workers without servers: servers have it");
+         "--optimizer-state sharded cannot be used with servers, since the servers hold the optimiser's "
+         "state");
 }
 
-// Whoever leaves with an error lets the servers live on: somebody may come back.
+// A worker that leaves with an error leaves the servers running, since it may come back.
 ByServers::~ByServers() {
   if (!client_ || at_work_ || !finished_) return;
   try {
     if (is_chief()) client_->end();
     client_->leave();
   } catch (const std::exception& error) {
-    context_.log().warning("the servers could not be told that {}: {}",
+    context_.log().warning("could not tell the servers that {}: {}",
                            is_chief() ? "the job is done" : "this worker leaves", error.what());
   }
 }
@@ -78,13 +81,14 @@ void ByServers::place(ReplicaOptions& options) {
 void ByServers::make_client(Replica& replica) {
   if (!replica.parameters().communicator_users().empty() && world() > 1) {
     fail(ErrorKind::InvalidArgument,
-         "SyncBatchNorm lets workers talk to each other, which they do not where there are servers: use "
-         "BatchNorm, or --strategy allreduce");
+         "SyncBatchNorm is not supported with parameter servers, since their workers are not connected to "
+         "each other: use BatchNorm, or --strategy allreduce");
   }
   const ps::Placement placement(replica.parameters(), static_cast<int>(servers_of(context_.cluster()).size()),
                                 ps::parse_placement(context_.flags().placement),
                                 pinned_servers(replica.parameters(), context_.cluster()));
   client_ = std::make_unique<ps::Client>(context_, replica.parameters(), placement, arena_);
+  client_->set_give_up(StopSignals::is_overdue);
   if (context_.flags().log_placement) say_placement(replica);
 }
 
@@ -121,7 +125,7 @@ auto ByServers::until_nobody_is_lost(Body body) {
   }
 }
 
-// A server may be lost in the middle of it, too; then it is waited for once more.
+// If a server is lost during the start, waits for it and starts once more.
 Team::Start ByServers::start(Session& session, Replica& replica, const std::vector<std::string>& plan) {
   at_work_ = true;
   if (!client_) make_client(replica);
@@ -139,17 +143,19 @@ Team::Start ByServers::try_to_start(Session& session, Replica& replica,
   const ps::Client::Standing standing = client_->join(whole_plan);
   session.follow(standing.progress.at("lanes").get<int64_t>());
   lanes_ = session.lanes();
+  warn_of_other_threads(context_, standing.progress.value("threads", context_.threads()));
   make_vectors(replica, lanes_);
   const int64_t step = client_->pull();
   vectors_->take_over_buffers();
   begun_ = true;
-  // The others may wait for the checkpoint that this task was to write when it was lost.
+  // The other workers may be waiting for the checkpoint that this task was to write when it was lost.
   if (is_chief()) client_->note(save_key(step), true);
   return {progress_at(step, standing.progress), make_strategy(replica, session.lanes()), lost_steps};
 }
 
-// A chief that comes back finds the run as it is. It begins it where there is none, or where a server has
-// lost its part of it: then all go back to the newest checkpoint. Returns how far.
+// Begins the run, unless the chief has been restarted and finds it running. If a server has lost its part of
+// the parameters, all tasks return to the newest checkpoint. Returns the number of steps that are lost by
+// this.
 int64_t ByServers::begin(Session& session, Replica& replica, const std::vector<std::string>& plan) {
   if (const auto standing = client_->standing()) {
     session.go_on(standing->step);
@@ -160,24 +166,26 @@ int64_t ByServers::begin(Session& session, Replica& replica, const std::vector<s
   if (begun_ && found.progress.restarts == 0) {
     fail(ErrorKind::DataLoss,
          "a parameter server has lost its part of the parameters at step {}, and there is no checkpoint to "
-         "go back "
-         "to: give a --logdir",
+         "restore: give a --logdir",
          furthest);
   }
   make_vectors(replica, session.lanes());
   vectors_->begin_step();
-  if (found.progress.restarts == 0) session.save(found.progress, found.optimizer);
+  if (found.progress.restarts == 0) session.save(found.progress, found.optimizers);
   const int64_t lost_steps = std::max<int64_t>(0, furthest - found.progress.step);
   if (lost_steps > 0)
-    context_.log().warning("a server has lost its part: all go back from step {} to {}", furthest,
-                           found.progress.step);
+    context_.log().warning(
+        "a server has lost its part of the parameters: all tasks return from step {} to {}", furthest,
+        found.progress.step);
+  Json progress = to_json(found.progress, session.lanes());
+  progress["threads"] = context_.threads();
   client_->begin({.strategy = strategy_,
                   .lanes = session.lanes(),
                   .backup = strategy_ == "ps-sync" ? context_.flags().backup : 0,
                   .staleness = context_.flags().staleness,
                   .clipped = clip_norm_ > 0,
                   .optimizer = replica.optimizer().options()},
-                 {found.progress.step, to_json(found.progress, session.lanes())}, found.optimizer, plan);
+                 {found.progress.step, std::move(progress)}, found.optimizers.front(), plan);
   for (const auto& [key, counters] : counted_) client_->note(key, counters);
   return lost_steps;
 }
@@ -206,36 +214,58 @@ std::unique_ptr<Strategy> ByServers::make_strategy(Replica& replica, int64_t lan
                      .timeline = context_.timeline()});
 }
 
-void ByServers::begin_fit(const Progress& progress) {
+void ByServers::require_same_fit(const MakePlan& make) {
+  if (world() == 1) return;
+  const std::vector<std::string> plan = make();
+  try {
+    client_->agree(plan.front(), plan);
+  } catch (const Error& error) {
+    // If a task is lost now, the first step finds out, and handles it.
+    if (error.kind() != ErrorKind::PeerLost) throw;
+  }
+}
+
+void ByServers::set_progress(const Progress& progress) {
   at_work_ = true;
   if (!is_chief()) return;
   try {
     client_->set_progress(to_json(progress, lanes_));
   } catch (const Error& error) {
-    // Who is lost now is missed in the first step, which knows what to do.
+    // If a task is lost now, the first step finds out, and handles it.
     if (error.kind() != ErrorKind::PeerLost) throw;
   }
 }
 
-// In lock step the others wait until it is there, as they do without servers; else they go on.
+// If workers make every step together, they wait for the checkpoint, as without servers; else they go on.
 void ByServers::save(Session& session, Replica& /*replica*/, const Progress& progress) {
   const std::string key = save_key(progress.step);
-  const bool in_step = strategy_ == "ps-sync" && context_.flags().backup == 0;
+  const bool in_step = is_in_step();
   if (is_chief()) {
     const ps::Client::Snapshot snapshot = client_->snapshot();
     vectors_->take_over_buffers();
     Progress saved = progress;
     saved.step = snapshot.step;
     saved.examples = snapshot.progress.value("examples", progress.examples);
-    session.save(saved, snapshot.state);
+    session.save(saved, {snapshot.state});
     if (in_step) client_->note(key, true);
   } else if (in_step) {
     client_->read(key);
   }
 }
 
+// Records that the fit has stopped: no other worker would make a step with one that comes back now.
+void ByServers::say_stopped() {
+  until_nobody_is_lost([&] {
+    std::optional<ps::Client::Standing> standing = client_->standing();
+    if (!standing) return;
+    standing->progress["stopped"] = true;
+    client_->set_progress(standing->progress);
+  });
+}
+
 void ByServers::finish_fit(Strategy& strategy, Progress& progress) {
   progress.step = strategy.finish(progress.step);
+  if (progress.stopped && is_chief() && is_in_step()) say_stopped();
   const int64_t fits = progress.fit + 1;
   client_->finish(fits);
   const std::string key = fmt::format("fit {}", fits);
@@ -253,7 +283,7 @@ void ByServers::finish_fit(Strategy& strategy, Progress& progress) {
   finished_ = true;
 }
 
-// The chief has counted everything. A server that is lost meanwhile changes nothing in that.
+// The chief has counted everything. A server that is lost in the meantime does not change the counts.
 void ByServers::merge(metrics::Metric& metric) {
   const std::string key = fmt::format("metric {}", merges_++);
   if (is_chief()) {

@@ -15,11 +15,11 @@
 
 namespace tutti {
 
-// Workers that know nothing of each other but what the parameter servers tell them: strategies ps-async and
-// ps-sync. Each comes and goes as it likes; the chief begins, writes the checkpoints, and ends the job.
+// Workers that communicate only through the parameter servers: the strategies ps-async and ps-sync. Workers
+// may join and leave at any time; the chief begins the run, writes the checkpoints, and ends the job.
 class ByServers final : public Team {
  public:
-  // The context outlives this.
+  // The context must outlive this.
   ByServers(const Context& context, double clip_norm);
   ~ByServers() override;
 
@@ -27,9 +27,10 @@ class ByServers final : public Team {
   bool is_chief() const override { return context_.is_chief(); }
   void place(ReplicaOptions& options) override;
   Start start(Session& session, Replica& replica, const std::vector<std::string>& plan) override;
-  void require_same(const std::vector<std::string>&) override {}
+  void require_same_fit(const MakePlan& make) override;
   bool can_start_again() const override { return true; }
-  void begin_fit(const Progress& progress) override;
+  bool keeps_parameters_elsewhere() const override { return true; }
+  void set_progress(const Progress& progress) override;
   void save(Session& session, Replica& replica, const Progress& progress) override;
   void finish_fit(Strategy& strategy, Progress& progress) override;
   Share share_of_evaluation() const override { return is_chief() ? Share{0, 1} : Share{-1, 1}; }
@@ -41,13 +42,15 @@ class ByServers final : public Team {
 
  private:
   Start try_to_start(Session& session, Replica& replica, const std::vector<std::string>& plan);
-  // Connects, and does it; once more where a server is lost meanwhile.
+  // Connects and runs the body; repeats this if a server is lost in the meantime.
   template <class Body>
   auto until_nobody_is_lost(Body body);
   void make_client(Replica& replica);
   void make_vectors(Replica& replica, int64_t lanes);
   int64_t begin(Session& session, Replica& replica, const std::vector<std::string>& plan);
   std::unique_ptr<Strategy> make_strategy(Replica& replica, int64_t lanes);
+  bool is_in_step() const { return strategy_ == "ps-sync" && context_.flags().backup == 0; }
+  void say_stopped();
   void say_placement(const Replica& replica) const;
 
   const Context& context_;
@@ -57,16 +60,16 @@ class ByServers final : public Team {
   std::optional<LaneVectors> vectors_;
   std::unique_ptr<ps::Client> client_;
   ps::Client::Standing standing_;  // at the end of the last fit
-  bool begun_ = false;             // it has been in the run
-  bool finished_ = false;          // a fit at least
+  bool begun_ = false;             // this task has taken part in the run
+  bool finished_ = false;          // at least one fit has been completed
   int64_t lanes_ = 1;
-  int64_t merges_ = 0;  // of metrics
-  // The chief: what it has told of metrics, for servers that know it no more.
+  int64_t merges_ = 0;  // the number of metrics merged
+  // On the chief: the metrics that it has sent, for servers that have lost them.
   std::map<std::string, std::vector<double>> counted_;
-  bool at_work_ = false;  // between start and the end of a fit
-  // Each worker has a timeline of its own.
+  bool at_work_ = false;  // between start() and the end of a fit
+  // Each worker has its own timeline.
   const std::unique_ptr<comm::Communicator> alone_;
-  comm::TimelineFile timeline_file_;  // last, so that it is written first
+  comm::TimelineFile timeline_file_;  // last member, so that it is written first
 };
 
 }  // namespace tutti

@@ -2,9 +2,9 @@
 
 #include <utility>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 #include "tutti/params/agreement.h"
 #include "tutti/ps/peer.h"
@@ -28,7 +28,7 @@ Driven::~Driven() {
     for (bool ended = false; !ended;) {
       const passive::Line::Request request = line_.next();
       ended = request.method == "end";
-      // What it says of metrics is not asked for here.
+      // Metrics that the master sends are not needed here.
       line_.answer({});
     }
   } catch (const std::exception& error) {
@@ -37,7 +37,7 @@ Driven::~Driven() {
 }
 
 Team::Start Driven::start(Session& session, Replica& replica, const std::vector<std::string>& plan) {
-  const auto request = line_.next_beginning(ps::milliseconds_of(context_.flags().start_timeout));
+  const auto request = line_.next_beginning(milliseconds_of(context_.flags().start_timeout));
   if (!request) {
     fail(ErrorKind::Timeout, "no master came to drive {} within {:g} s (--start-timeout)",
          context_.task().short_name(), context_.flags().start_timeout);
@@ -46,6 +46,7 @@ Team::Start Driven::start(Session& session, Replica& replica, const std::vector<
   line_.answer_with([&]() -> rpc::Message {
     const Json& head = request->message->head;
     require_same_plan(ps::lines_in(head, "plan"), plan, context_.task().short_name());
+    warn_of_other_threads(context_, static_cast<int>(ps::number_in(head, "threads")));
     place_.emplace(head);
     server_.emplace(replica, *place_);
     ps::Reader reader(*request->message);
@@ -70,12 +71,12 @@ void Driven::finish_fit(Strategy& /*strategy*/, Progress& progress) {
 
 // The master has counted everything.
 void Driven::merge(metrics::Metric& metric) {
-  const std::string key = fmt::format("metric {}", merges_++);
+  const std::string key = passive::note_of(metric);
   const passive::Line::Request request = line_.next();
   line_.answer_with([&]() -> rpc::Message {
     if (request.method != "note" || ps::text_in(request.message->head, "key") != key) {
       fail(ErrorKind::InvalidArgument,
-           "{} waits for the master's {}, which is at '{}': all have to go through the same program",
+           "{} waits for the master's {}, but the master is at '{}': all tasks have to run the same program",
            context_.task().short_name(), key, request.method);
     }
     metric.reset();

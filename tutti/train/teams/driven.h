@@ -16,12 +16,12 @@
 namespace tutti {
 
 // A passive worker that is a process of the same program as its master (Driving): it goes through the program
-// as the master does, and computes what that asks for.
+// like the master, and computes what the master requests.
 class Driven final : public Team {
  public:
-  // The context outlives this.
+  // The context must outlive this.
   explicit Driven(const Context& context);
-  // Stays until the master has come to its end too.
+  // Waits until the master has ended too, if this worker has completed a fit.
   ~Driven() override;
 
   int world() const override { return place_ ? place_->workers : 1; }
@@ -29,9 +29,10 @@ class Driven final : public Team {
   bool is_chief() const override { return false; }
   void place(ReplicaOptions&) override {}
   Start start(Session& session, Replica& replica, const std::vector<std::string>& plan) override;
-  void require_same(const std::vector<std::string>&) override {}
+  // Only the master has data.
+  void require_same_fit(const MakePlan&) override {}
   bool can_start_again() const override { return true; }
-  void begin_fit(const Progress&) override {}
+  void set_progress(const Progress&) override {}
   void save(Session&, Replica&, const Progress&) override {}
   void finish_fit(Strategy& strategy, Progress& progress) override;
   Share share_of_evaluation() const override { return {-1, 1}; }
@@ -44,13 +45,12 @@ class Driven final : public Team {
  private:
   const Context& context_;
   passive::Line line_;
-  std::optional<passive::Place> place_;  // once started
+  std::optional<passive::Place> place_;  // set by start(), like server_
   std::optional<passive::LaneServer> server_;
-  int64_t merges_ = 0;                                 // of metrics
-  bool finished_ = false;                              // a fit at least, and nothing was begun after it
-  const int exceptions_ = std::uncaught_exceptions();  // when this was made
+  bool finished_ = false;                              // at least one fit has been completed
+  const int exceptions_ = std::uncaught_exceptions();  // at construction
   const std::unique_ptr<comm::Communicator> alone_;
-  comm::TimelineFile timeline_file_;  // last, so that it is written first
+  comm::TimelineFile timeline_file_;  // last member, so that it is written first
 };
 
 }  // namespace tutti

@@ -2,11 +2,12 @@
 
 #include <utility>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
+#include "tutti/params/device_scope.h"
 #include "tutti/ps/client.h"
+#include "tutti/train/passive/lane_wire.h"
 #include "tutti/train/session.h"
 #include "tutti/train/strategies/in_graph.h"
 #include "tutti/train/teams/alone.h"
@@ -29,7 +30,7 @@ Driving::Driving(const Context& context, const Trainable& model, double clip_nor
   }
 }
 
-// Batches and sums come and go over the wire: a GPU would be of use to the workers.
+// Batches and sums travel over the network, so a GPU would be useful only to the workers.
 void Driving::place(ReplicaOptions& options) {
   options.device = torch::kCPU;
   options.allocate = ps::arena_allocator(arena_);
@@ -38,32 +39,33 @@ void Driving::place(ReplicaOptions& options) {
 Team::Start Driving::start(Session& session, Replica& replica, const std::vector<std::string>& plan) {
   if (!replica.parameters().communicator_users().empty() && workers_ > 1) {
     fail(ErrorKind::InvalidArgument,
-         "SyncBatchNorm lets workers talk to each other, which passive ones do not: use BatchNorm, or "
-         "--strategy allreduce");
+         "SyncBatchNorm is not supported with passive workers, since they are not connected to each other: "
+         "use BatchNorm, or --strategy allreduce");
   }
   Session::Start found = session.start();
-  replica.optimizer().restore(found.optimizer);
+  replica.optimizer().restore(found.optimizers.front());
   master_.emplace(context_, model_, replica, arena_);
   Json progress = to_json(found.progress);
   master_->begin({.plan = plan, .lanes = session.lanes(), .progress = std::move(progress)},
                  found.progress.step);
+  say_placement(context_, replica.parameters(), {});
   context_.log().info("{} passive {} connected", workers_, workers_ == 1 ? "worker" : "workers");
   return {found.progress, std::make_unique<InGraph>(replica, *master_, session.lanes(), clip_norm_), 0};
 }
 
-// For a worker that comes back.
-void Driving::begin_fit(const Progress& progress) { master_->all().set_progress(to_json(progress)); }
+// The progress is for a worker that comes back.
+void Driving::set_progress(const Progress& progress) { master_->all().set_progress(to_json(progress)); }
 
 void Driving::save(Session& session, Replica& replica, const Progress& progress) {
-  session.save(progress, replica.optimizer().state());
+  session.save(progress, {replica.optimizer().state()});
 }
 
 void Driving::finish_fit(Strategy& strategy, Progress& progress) {
-  master_->all().finish(to_json(progress), dynamic_cast<InGraph&>(strategy).stop());
+  master_->all().finish(to_json(progress), dynamic_cast<InGraph&>(strategy).wishes().signal);
 }
 
 void Driving::merge(metrics::Metric& metric) {
-  master_->all().note(fmt::format("metric {}", merges_++), metric.counters());
+  master_->all().note(passive::note_of(metric), metric.counters());
 }
 
 }  // namespace tutti

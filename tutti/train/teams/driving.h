@@ -13,22 +13,23 @@
 
 namespace tutti {
 
-// The master of passive workers: strategy in-graph. It holds parameters and data, and does alone whatever is
-// not computing gradients.
+// The master of passive workers: the strategy in-graph. It holds parameters and data, and does everything
+// itself except computing gradients.
 class Driving final : public Team {
  public:
-  // The context outlives this.
+  // The context must outlive this.
   Driving(const Context& context, const Trainable& model, double clip_norm);
 
-  // Those who compute.
+  // The number of passive workers, which compute the gradients.
   int world() const override { return workers_; }
   bool is_alone() const override { return false; }
   bool is_chief() const override { return true; }
   void place(ReplicaOptions& options) override;
   Start start(Session& session, Replica& replica, const std::vector<std::string>& plan) override;
-  void require_same(const std::vector<std::string>&) override {}
+  // Only the master has data.
+  void require_same_fit(const MakePlan&) override {}
   bool can_start_again() const override { return false; }
-  void begin_fit(const Progress& progress) override;
+  void set_progress(const Progress& progress) override;
   void save(Session& session, Replica& replica, const Progress& progress) override;
   void finish_fit(Strategy& strategy, Progress& progress) override;
   Share share_of_evaluation() const override { return {0, 1}; }
@@ -44,10 +45,9 @@ class Driving final : public Team {
   const double clip_norm_;
   const int workers_;
   const std::shared_ptr<rpc::Arena> arena_;
-  std::optional<Master> master_;  // once started
-  int64_t merges_ = 0;            // of metrics
+  std::optional<Master> master_;  // set by start()
   const std::unique_ptr<comm::Communicator> alone_;
-  comm::TimelineFile timeline_file_;  // last, so that it is written first
+  comm::TimelineFile timeline_file_;  // last member, so that it is written first
 };
 
 }  // namespace tutti

@@ -1,0 +1,38 @@
+// Declarations for the C++ blocks of README.md and docs/, which subproject_test.sh compiles. Includes only
+// tutti.h, so that it must provide all that the blocks use.
+#pragma once
+
+#include <tutti/tutti.h>
+
+#include <torch/torch.h>
+
+using tutti::metrics::auc;
+
+struct Net : torch::nn::Module {
+  torch::Tensor forward(torch::Tensor x) { return dense(x); }
+  torch::nn::Linear dense = register_module("dense", torch::nn::Linear(4, 1));
+};
+
+// The blocks are compiled but never run, so that nothing here needs a definition.
+extern tutti::Context& ctx;
+extern const std::shared_ptr<Net> net;
+extern torch::Tensor (*const loss)(Net&, const tutti::Batch&);
+extern tutti::Trainer trainer;
+extern tutti::Trainable model;
+extern tutti::Program program;
+extern tutti::FlagSet flags;
+extern double rate;
+extern int64_t hidden;
+extern std::string out;
+extern int argc;
+extern char** argv;
+
+extern tutti::data::Feed feed, train, test;
+extern const tutti::data::Schema schema;
+extern std::vector<tutti::Batch> batches;
+
+extern tutti::Parameters params_g, params_d;
+extern torch::optim::AdamOptions adam;
+extern tutti::DistributedOptimizer opt;
+extern const std::shared_ptr<Net> tail, front;
+extern torch::Tensor x, labels;

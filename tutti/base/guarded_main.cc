@@ -1,0 +1,64 @@
+#include "tutti/base/guarded_main.h"
+
+#include <cerrno>
+#include <exception>
+#include <fcntl.h>
+#include <new>
+#include <signal.h>
+#include <string_view>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+#include "tutti/base/error.h"
+#include "tutti/base/interrupted.h"
+#include "tutti/base/ran_out.h"
+#include "tutti/base/text.h"
+
+namespace tutti {
+namespace {
+
+constexpr int kUnknownError = 1;
+
+void say(std::string_view text) {
+  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
+}
+
+}  // namespace
+
+void open_standard_streams() {
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (fcntl(stream, F_GETFD) >= 0 || errno != EBADF) continue;
+    // open(2) returns the lowest number that is free, which is this one.
+    if (::open("/dev/null", stream == STDIN_FILENO ? O_RDONLY : O_WRONLY) < 0)
+      fail_errno(errno, "opening /dev/null in the place of a standard stream that is closed");
+  }
+}
+
+int guarded_main(const std::function<int()>& body) {
+  // A file that may not grow (ulimit -f) is then an error of the call that writes to it.
+  ::signal(SIGXFSZ, SIG_IGN);
+  try {
+    open_standard_streams();
+    return body();
+  } catch (const Interrupted& interrupted) {
+    say(fmt::format("{}\n", interrupted.what()));
+    return interrupted.exit_code();
+  } catch (const Error& error) {
+    say(fmt::format("{}: {}\n", to_string(error.kind()), error.what()));
+    return exit_code(error.kind());
+  } catch (const std::bad_alloc&) {
+    say("Overloaded: out of memory; free some, use a machine with more or, in a training, a smaller "
+        "--batch\n");
+    return exit_code(ErrorKind::Overloaded);
+  } catch (const std::exception& error) {
+    if (ran_out(error)) {
+      say(fmt::format("Overloaded: {}; free some, or raise its limit\n", first_line(error.what())));
+      return exit_code(ErrorKind::Overloaded);
+    }
+    say(fmt::format("error: {}\n", first_line(error.what())));
+    return kUnknownError;
+  }
+}
+
+}  // namespace tutti

@@ -1,0 +1,17 @@
+#pragma once
+
+#include <functional>
+
+namespace tutti {
+
+// Opens /dev/null in place of standard input, output and error if these are closed. Otherwise the next file
+// or socket that the program opens would get their number: the program would read its own text, or print into
+// a connection. Call it before anything else is opened.
+void open_standard_streams();
+
+// The complete body of a main(): opens the standard streams, calls `body` and returns its exit code. An
+// exception is printed as one line on standard error, "Kind: what happened, to whom, what to do", and returns
+// the exit code of its kind; an exception that is not Tutti's returns 1 (docs/operations.md lists all codes).
+int guarded_main(const std::function<int()>& body);
+
+}  // namespace tutti

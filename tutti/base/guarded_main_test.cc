@@ -1,0 +1,65 @@
+#include "tutti/base/guarded_main.h"
+
+#include <array>
+#include <fcntl.h>
+#include <new>
+#include <stdexcept>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <gmock/gmock.h>
+
+#include "tutti/base/error.h"
+#include "tutti/base/interrupted.h"
+
+namespace tutti {
+namespace {
+
+struct Ended {
+  int code;
+  std::string text;
+};
+
+template <class Thrown>
+Ended throwing(const Thrown& thrown) {
+  testing::internal::CaptureStderr();
+  const int code = guarded_main([&]() -> int { throw thrown; });
+  return {code, testing::internal::GetCapturedStderr()};
+}
+
+TEST(GuardedMain, prints_an_error_with_its_kind_and_returns_its_code) {
+  const Ended lost = throwing(Error(ErrorKind::PeerLost, "worker/1 is gone"));
+  EXPECT_EQ(lost.code, 10);
+  EXPECT_EQ(lost.text, "PeerLost: worker/1 is gone\n");
+  const Ended memory = throwing(std::bad_alloc());
+  EXPECT_EQ(memory.code, 13);
+  EXPECT_THAT(memory.text, testing::StartsWith("Overloaded: out of memory"));
+  const Ended signal = throwing(Interrupted(15, "stopped"));
+  EXPECT_EQ(signal.code, 143);
+  EXPECT_EQ(signal.text, "stopped\n");
+  const Ended other = throwing(std::runtime_error("first\nsecond"));
+  EXPECT_EQ(other.code, 1);
+  EXPECT_EQ(other.text, "error: first\n");
+  EXPECT_EQ(guarded_main([] { return 7; }), 7);
+}
+
+// The files that a process opens next must not get the numbers of closed standard streams.
+TEST(GuardedMain, closed_standard_streams_are_replaced_by_the_null_device) {
+  for (const std::array<bool, 3> closed :
+       {std::array{true, false, false}, {false, true, false}, {false, false, true}, {true, true, true}}) {
+    const pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      for (int stream = 0; stream < 3; ++stream) {
+        if (closed[static_cast<size_t>(stream)]) close(stream);
+      }
+      _exit(guarded_main([] { return ::open("/", O_RDONLY) > 2 && ::write(1, "", 0) == 0 ? 0 : 1; }));
+    }
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0) << testing::PrintToString(closed);
+  }
+}
+
+}  // namespace
+}  // namespace tutti

@@ -1,0 +1,96 @@
+#include "tutti/comm/table/protocol.h"
+
+#include <fmt/format.h>
+
+#include "tutti/base/error.h"
+#include "tutti/rpc/proof.h"
+
+namespace tutti::comm::table {
+namespace {
+
+constexpr size_t kSizeBytes = 4;
+constexpr size_t kRequestHead = 1 + 2 * kSizeBytes;
+constexpr size_t kReplyHead = 1 + kSizeBytes;
+
+void append_size(std::string& bytes, size_t size) {
+  for (size_t i = 0; i < kSizeBytes; ++i) bytes.push_back(static_cast<char>(size >> (8 * i) & 0xff));
+}
+
+size_t size_at(std::string_view bytes, size_t place) {
+  size_t size = 0;
+  for (size_t i = 0; i < kSizeBytes; ++i)
+    size |= static_cast<size_t>(static_cast<unsigned char>(bytes[place + i])) << (8 * i);
+  return size;
+}
+
+bool is_verb(char c) {
+  const auto verb = static_cast<Verb>(c);
+  return verb == Verb::Set || verb == Verb::Peek || verb == Verb::SetOnce;
+}
+
+bool is_status(char c) {
+  const auto status = static_cast<Status>(c);
+  return status == Status::Value || status == Status::Nothing || status == Status::Full ||
+         status == Status::Closed;
+}
+
+[[noreturn]] void fail_foreign() {
+  fail(ErrorKind::DataLoss, "the received bytes do not follow the protocol of the table of the ranks");
+}
+
+// The proof includes the role, so that one end cannot send the other's own proof back to it.
+std::string proof(std::string_view role, std::string_view key, std::string_view of_server,
+                  std::string_view of_client) {
+  return rpc::hmac_sha256(key, fmt::format("table {} {} {}", role, of_server, of_client));
+}
+
+}  // namespace
+
+std::string client_proof(std::string_view key, std::string_view of_server, std::string_view of_client) {
+  return proof("client", key, of_server, of_client);
+}
+
+std::string server_proof(std::string_view key, std::string_view of_server, std::string_view of_client) {
+  return proof("server", key, of_server, of_client);
+}
+
+std::string encode(const Request& request) {
+  std::string bytes(1, static_cast<char>(request.verb));
+  append_size(bytes, request.key.size());
+  append_size(bytes, request.value.size());
+  return bytes + request.key + request.value;
+}
+
+std::string encode(const Reply& reply) {
+  std::string bytes(1, static_cast<char>(reply.status));
+  append_size(bytes, reply.value.size());
+  return bytes + reply.value;
+}
+
+std::optional<Request> take_request(std::string& received) {
+  if (received.empty()) return std::nullopt;
+  if (!is_verb(received[0])) fail_foreign();
+  if (received.size() < kRequestHead) return std::nullopt;
+  const size_t key = size_at(received, 1);
+  const size_t value = size_at(received, 1 + kSizeBytes);
+  if (key > kLongestKey || value > kLongestValue) fail_foreign();
+  if (received.size() < kRequestHead + key + value) return std::nullopt;
+  Request request{static_cast<Verb>(received[0]), received.substr(kRequestHead, key),
+                  received.substr(kRequestHead + key, value)};
+  received.erase(0, kRequestHead + key + value);
+  return request;
+}
+
+std::optional<Reply> take_reply(std::string& received) {
+  if (received.empty()) return std::nullopt;
+  if (!is_status(received[0])) fail_foreign();
+  if (received.size() < kReplyHead) return std::nullopt;
+  const size_t value = size_at(received, 1);
+  if (value > kLongestValue) fail_foreign();
+  if (received.size() < kReplyHead + value) return std::nullopt;
+  Reply reply{static_cast<Status>(received[0]), received.substr(kReplyHead, value)};
+  received.erase(0, kReplyHead + value);
+  return reply;
+}
+
+}  // namespace tutti::comm::table

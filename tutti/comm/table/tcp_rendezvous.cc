@@ -1,0 +1,168 @@
+#include "tutti/comm/table/tcp_rendezvous.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <optional>
+#include <sys/socket.h>
+#include <thread>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "tutti/base/deadline.h"
+#include "tutti/base/error.h"
+#include "tutti/base/net.h"
+#include "tutti/comm/table/client.h"
+#include "tutti/comm/table/server.h"
+
+namespace tutti::comm {
+namespace {
+
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+constexpr milliseconds kFirstRetry{1};
+constexpr milliseconds kLongestRetry{50};
+// Time limit for each address: a host that is down or stopped does not answer at all.
+constexpr milliseconds kConnectTime{3000};
+
+// The table as used by the process that serves it.
+class Served final : public Rendezvous {
+ public:
+  Served(std::vector<Listening> listeners, const ServeOptions& options)
+      : table_(local_rendezvous()), server_(std::move(listeners), options.key, options.farewell, table_) {}
+
+  void set(const std::string& key, const std::string& value) override { table_->set(key, value); }
+  std::string get(const std::string& key, milliseconds timeout) override { return table_->get(key, timeout); }
+  std::optional<std::string> peek(const std::string& key) override { return table_->peek(key); }
+  std::string set_once(const std::string& key, const std::string& value) override {
+    return table_->set_once(key, value);
+  }
+  bool ended() const override { return false; }
+
+ private:
+  const std::shared_ptr<Rendezvous> table_;  // shared with the server's thread
+  table::Server server_;
+};
+
+[[noreturn]] void fail_to_listen(int error, const std::string& where, uint16_t port) {
+  if (error == EADDRINUSE)
+    fail(ErrorKind::Overloaded,
+         "port {} of this machine is taken: another job may be running here. Choose another, or end it",
+         port);
+  fail_errno(error, fmt::format("serving the table of the ranks at {}:{}", where, port));
+}
+
+// Listens at all hosts. Skips addresses of other machines and of unsupported address families.
+std::vector<Listening> listen_at_hosts(const ServeOptions& options) {
+  std::vector<Listening> listeners;
+  uint16_t port = options.port;
+  int error = EADDRNOTAVAIL;
+  for (const std::string& host : options.hosts) {
+    for (const SocketAddress& address : resolve(host, port).addresses) {
+      Listening listening = listen_at(address);
+      const bool passed = listening.error == EADDRNOTAVAIL || listening.error == EAFNOSUPPORT;
+      // Several names may resolve to the same address.
+      const bool again = listening.error == EADDRINUSE && !listeners.empty();
+      if (listening.error != 0 && !passed && !again) fail_to_listen(listening.error, host, port);
+      if (listening.error != 0) continue;
+      port = static_cast<uint16_t>(listening.port);
+      listeners.push_back(std::move(listening));
+    }
+  }
+  if (listeners.empty()) fail_to_listen(error, fmt::format("{}", fmt::join(options.hosts, ", ")), port);
+  return listeners;
+}
+
+std::vector<Listening> listen_for(const ServeOptions& options) {
+  if (!options.hosts.empty()) return listen_at_hosts(options);
+  std::vector<Listening> listeners;
+  listeners.push_back(listen_everywhere(options.port));
+  if (listeners[0].error != 0) fail_to_listen(listeners[0].error, "all addresses", options.port);
+  return listeners;
+}
+
+// The results of the attempts so far, for the error message.
+struct Attempts {
+  std::string nobody = "";    // why there was no connection
+  std::string somebody = "";  // the host where a process listens that does not answer like a table
+  std::string refused = "";   // the host with a table that has another key
+};
+
+std::optional<FoundRendezvous> try_address(const FindOptions& options, const std::string& host,
+                                           const SocketAddress& address, Clock::time_point deadline,
+                                           Attempts& attempts) {
+  const auto patience = [&] { return std::min(until(deadline), kConnectTime); };
+  Connected connected = connect_within(address, patience());
+  // Retrying would not help.
+  if (connected.error == EMFILE || connected.error == ENFILE || connected.error == ENOMEM)
+    fail_errno(connected.error,
+               fmt::format("connecting to the table of the ranks at {}:{}", host, options.port));
+  if (connected.error != 0) {
+    attempts.nobody = errno_text(connected.error);
+    return std::nullopt;
+  }
+  const int on = 1;
+  setsockopt(connected.socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  const table::Greeting greeting = table::greet(connected.socket, options.key, Clock::now() + patience());
+  if (greeting == table::Greeting::Done) {
+    const std::string name = fmt::format("{}:{}", host, options.port);
+    return FoundRendezvous{std::make_shared<table::Client>(std::move(connected.socket), name), host};
+  }
+  (greeting == table::Greeting::Refused ? attempts.refused : attempts.somebody) = host;
+  return std::nullopt;
+}
+
+[[noreturn]] void fail_refused(const std::string& host, uint16_t port) {
+  fail(ErrorKind::InvalidArgument,
+       "at {}:{} another job meets: rank 0 there is of another launch, or was given another --secret. Wait "
+       "until "
+       "that job has ended, or give this one other addresses",
+       host, port);
+}
+
+[[noreturn]] void fail_late(const FindOptions& options, const Attempts& attempts) {
+  if (!attempts.refused.empty()) fail_refused(attempts.refused, options.port);
+  if (!attempts.somebody.empty())
+    fail(ErrorKind::Timeout,
+         "somebody listens at {}:{} but does not answer as rank 0's table does within {:g} s: is rank 0 "
+         "stopped, or "
+         "the port another program's?",
+         attempts.somebody, options.port, seconds(options.timeout));
+  fail(ErrorKind::Timeout,
+       "nobody answers at {}:{} for {:g} s ({}). Check that rank 0 is running, that this is its host, and "
+       "that no "
+       "firewall stands between; or raise --timeout",
+       fmt::join(options.hosts, ", "), options.port, seconds(options.timeout), attempts.nobody);
+}
+
+}  // namespace
+
+ServedRendezvous serve_tcp_rendezvous(const ServeOptions& options) {
+  std::vector<Listening> listeners = listen_for(options);
+  const auto port = static_cast<uint16_t>(listeners.front().port);
+  return {std::make_shared<Served>(std::move(listeners), options), port};
+}
+
+FoundRendezvous find_tcp_rendezvous(const FindOptions& options) {
+  const auto deadline = deadline_after(options.timeout);
+  for (milliseconds pause = kFirstRetry;; pause = std::min(2 * pause, kLongestRetry)) {
+    Attempts attempts;
+    for (const std::string& host : options.hosts) {
+      const Resolved found = resolve(host, options.port);
+      if (found.addresses.empty()) attempts.nobody = found.trouble;
+      for (const SocketAddress& address : found.addresses) {
+        if (auto table = try_address(options, host, address, deadline, attempts)) return *std::move(table);
+      }
+    }
+    // With several addresses, as containers have them, the table of another machine may answer at one.
+    if (!attempts.refused.empty() && options.hosts.size() == 1) fail_refused(attempts.refused, options.port);
+    if (Clock::now() >= deadline) fail_late(options, attempts);
+    std::this_thread::sleep_for(std::min(pause, until(deadline)));
+  }
+}
+
+}  // namespace tutti::comm

@@ -1,0 +1,102 @@
+#include "tutti/store/folder_lock.h"
+
+#include <array>
+#include <cerrno>
+#include <ctime>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <thread>
+#include <unistd.h>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "tutti/base/error.h"
+#include "tutti/base/file.h"
+#include "tutti/base/text.h"
+#include "tutti/base/this_host.h"
+
+namespace tutti::store {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr size_t kLongestCommand = 400;
+
+// Returns true if it got the lock. Sets `locks` to false if the file system does not support locks.
+bool take_lock(const FileDescriptor& fd, const std::string& path, bool& locks) {
+  while (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno == EINTR) continue;
+    if (errno == EWOULDBLOCK) return false;
+    if (errno == ENOLCK || errno == EOPNOTSUPP || errno == ENOSYS || errno == EINVAL) {
+      locks = false;
+      return false;
+    }
+    fail_errno(errno, fmt::format("locking {}", path));
+  }
+  return true;
+}
+
+std::string now() {
+  const std::time_t seconds = std::time(nullptr);
+  std::tm utc{};
+  gmtime_r(&seconds, &utc);
+  std::array<char, 32> text{};
+  std::strftime(text.data(), text.size(), "%Y-%m-%d %H:%M:%S UTC", &utc);
+  return text.data();
+}
+
+// Returns the command line of this process. A secret in it is replaced by "...".
+std::string command() {
+  constexpr std::string_view kSecret = "--secret";
+  const std::vector<std::string> words = split(read_system_file("/proc/self/cmdline"), '\0');
+  std::string text;
+  for (size_t i = 0; i < words.size(); ++i) {
+    const bool after_secret = i > 0 && words[i - 1] == kSecret;
+    std::string word = after_secret ? "..." : words[i];
+    if (word.starts_with(std::string(kSecret) + "=")) word = "--secret=...";
+    if (!word.empty()) text += (text.empty() ? "" : " ") + word;
+  }
+  for (char& c : text) {
+    if (static_cast<unsigned char>(c) < ' ') c = ' ';
+  }
+  return text.size() <= kLongestCommand ? text : text.substr(0, kLongestCommand) + "...";
+}
+
+std::string read_holder(const std::string& path) {
+  try {
+    const std::string text = read_file(path);
+    return text.empty() ? "another process" : text.substr(0, text.find('\n'));
+  } catch (const Error&) {
+    return "another process";
+  }
+}
+
+}  // namespace
+
+FolderLock::FolderLock(const std::string& folder, const std::string& who,
+                       std::chrono::milliseconds patience) {
+  constexpr std::chrono::milliseconds kPause{20};
+  make_directories(folder);
+  const std::string path = folder + "/lock";
+  fd_ = FileDescriptor(path, O_RDWR | O_CREAT);
+  const auto deadline = Clock::now() + patience;
+  for (bool locks = true; !take_lock(fd_, path, locks); std::this_thread::sleep_for(kPause)) {
+    if (!locks) return;
+    if (Clock::now() < deadline) continue;
+    fail(ErrorKind::InvalidArgument,
+         "the log directory {} is in use by {}. Two jobs would overwrite and resume each other's "
+         "checkpoints: wait for it, stop it, or give another --logdir",
+         folder, read_holder(path));
+  }
+  held_ = true;
+  if (::ftruncate(fd_.get(), 0) != 0) fail_errno(errno, fmt::format("writing {}", path));
+  write_at(fd_, path, 0, as_bytes(who + "\n"));
+}
+
+std::string holder_name(const std::string& task) {
+  return fmt::format("{} on host {}, pid {}, since {}: {}", task, host_name(), ::getpid(), now(), command());
+}
+
+}  // namespace tutti::store

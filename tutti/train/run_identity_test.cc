@@ -1,0 +1,387 @@
+// Tests which run a checkpoint belongs to, and which trainings may share a log directory.
+#include <filesystem>
+#include <fstream>
+
+#include <gmock/gmock.h>
+#include <nlohmann/json.hpp>
+
+#include "tutti/base/test_errors.h"
+#include "tutti/base/test_folder.h"
+#include "tutti/cluster/test_identity.h"
+#include "tutti/comm/test_ranks.h"
+#include "tutti/store/checkpoint.h"
+#include "tutti/train/loop.h"
+#include "tutti/train/test_trainer.h"
+
+namespace tutti {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+// Trains ten steps, then twenty with something changed, and checks the messages of the second training.
+struct Two {
+  TestFolder folder;
+  Flags flags = test_flags();
+  FlagValues own;  // flags of the program
+
+  Two() {
+    flags.logdir = folder / "run";
+    flags.log_level = "warning";
+  }
+  Context context(int64_t steps) const {
+    Flags now = flags;
+    now.steps = steps;
+    FlagValues values = values_of(now);
+    values.insert(values.end(), own.begin(), own.end());
+    return Context(now, Identity{}, values);
+  }
+  // Returns the output on stderr.
+  std::string train(int64_t steps, const data::Feed& feed, const TrainerOptions& options = {},
+                    const OptimizerOptions& optimizer = kAdam) const {
+    const Context now = context(steps);
+    testing::internal::CaptureStderr();
+    try {
+      Trainer trainer(now, test_net(), optimizer, test_loss, options);
+      trainer.fit(feed);
+    } catch (...) {
+      testing::internal::GetCapturedStderr();
+      throw;
+    }
+    return testing::internal::GetCapturedStderr();
+  }
+};
+
+data::Feed feed() { return test_feed().shuffle(); }
+
+TEST(RunIdentity, other_data_are_refused_by_name) {
+  Two two;
+  two.train(10, feed());
+  expect_error(ErrorKind::InvalidArgument,
+               AllOf(HasSubstr("examples 100, not 120"), HasSubstr("--resume weights")),
+               [&] { two.train(20, test_feed(120).shuffle()); });
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("order shuffled, not as they are"),
+               [&] { two.train(20, test_feed()); });
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("column label"), [&] {
+    const Batch all = test_feed().read([] {
+      std::vector<int64_t> examples(100);
+      for (size_t i = 0; i < examples.size(); ++i) examples[i] = static_cast<int64_t>(i);
+      return examples;
+    }());
+    two.train(20, data::Feed(data::from_tensors({{"image", all["image"]}, {"label", (all["label"] + 1) % 4}}))
+                      .shuffle());
+  });
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("examples of each lane"), [&] {
+    two.train(20, feed().deal([](int64_t, int64_t examples) {
+      return std::vector<data::ExampleRange>{{0, examples / 2}};
+    }));
+  });
+  EXPECT_EQ(two.train(20, feed()), "");
+}
+
+TEST(RunIdentity, other_arithmetic_is_refused_by_name) {
+  Two two;
+  two.train(10, feed());
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("clip-norm 0.0, not 1.0"),
+               [&] { two.train(20, feed(), {.clip_norm = 1}); });
+  const Flags before = two.flags;
+  two.flags.reduce = "fast";
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("reduction reduce tree, not reduce fast"),
+               [&] { two.train(20, feed()); });
+  two.flags = before;
+  two.flags.wire_precision = "bf16";
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("bfloat16 on the wire"), [&] { two.train(20, feed()); });
+  two.flags = before;
+  two.flags.layout = "contiguous";  // auto is channels-last for this net
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("layout channels-last, not contiguous"),
+               [&] { two.train(20, feed()); });
+  two.flags = before;
+  two.flags.layout = "channels-last";
+  two.flags.optimizer_state = "sharded";
+  EXPECT_EQ(two.train(20, feed()), "");
+}
+
+TEST(RunIdentity, flags_of_the_program_are_recorded) {
+  Two two;
+  two.own = {{"--rate", "0.1", FlagScope::Run},
+             {"--hidden", "20", FlagScope::Model},
+             {"--out", "a.txt", FlagScope::Local},
+             {"--more-steps", "1", FlagScope::Job}};
+  two.train(10, feed());
+  two.own[0].text = "0.2";
+  two.own[2].text = "b.txt";
+  two.own[3].text = "2";
+  EXPECT_THAT(two.train(15, feed()),
+              AllOf(HasSubstr("--rate 0.1, not 0.2"), Not(HasSubstr("--out")), Not(HasSubstr("--more"))));
+  EXPECT_EQ(two.train(20, feed()), "");
+  two.own[1].text = "30";
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("--hidden 20, not 30"), [&] { two.train(30, feed()); });
+}
+
+TEST(RunIdentity, another_learning_rate_is_told) {
+  Two two;
+  two.train(10, feed());
+  EXPECT_THAT(two.train(20, feed(), {}, torch::optim::AdamOptions(2e-2)),
+              AllOf(HasSubstr("lr 0.01, not 0.02"), Not(HasSubstr("betas"))));
+}
+
+TEST(RunIdentity, checkpoints_from_before_all_this_still_load) {
+  Two two;
+  Flags without = two.flags;
+  without.logdir = "";
+  const std::string straight = train(without, 20);
+  two.train(10, feed());
+  store::CheckpointDir folder(two.flags.logdir);
+  store::Checkpoint checkpoint = folder.load(10);
+  for (const char* key : {"flags", "settings", "data"}) checkpoint.state.erase(key);
+  folder.save(checkpoint);
+  EXPECT_EQ(two.train(20, feed()), "");
+  EXPECT_EQ(folder.load(20).state.at("weights_sha256"), straight);
+  Flags other = two.flags;
+  other.batch = 5;
+  std::filesystem::remove_all(two.flags.logdir);
+  folder.save(checkpoint);
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("--batch 4, not 5"), [&] { train(other, 30); });
+}
+
+TEST(RunIdentity, resume_weights_keeps_the_weights_and_begins_anew) {
+  Two two;
+  two.train(10, feed());
+  store::CheckpointDir folder(two.flags.logdir);
+  const store::Checkpoint before = folder.load(10);
+  two.flags.lanes = 2;
+  expect_error(ErrorKind::InvalidArgument,
+               AllOf(HasSubstr("--lanes 1, not 2"), HasSubstr("--resume weights")),
+               [&] { two.train(20, feed()); });
+  two.flags.resume = "weights";
+  two.flags.steps = 0;
+  const Context context = two.context(0);
+  Trainer trainer(context, test_net(5), torch::optim::AdagradOptions(0.1), test_loss);
+  trainer.predict(test_feed(4));  // starts the run
+  EXPECT_EQ(trainer.step(), 0);
+  EXPECT_EQ(trainer.parameters().sha256(), before.state.at("weights_sha256"));
+  trainer.fit(feed(), {.steps = 4});
+  EXPECT_EQ(trainer.step(), 4);
+  EXPECT_EQ(trainer.report().restarts, 0);
+  EXPECT_EQ(folder.load_latest().checkpoint->step, 4);
+}
+
+TEST(RunIdentity, resume_weights_wants_a_checkpoint_of_the_same_model) {
+  Two two;
+  two.flags.resume = "weights";
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("there is no checkpoint"),
+               [&] { two.train(10, feed()); });
+}
+
+// A task that a launcher has started again belongs to the run that the launch has begun.
+TEST(RunIdentity, a_task_that_is_started_again_does_not_begin_anew_again) {
+  for (const char* mode : {"never", "weights"}) {
+    Two two;
+    two.train(10, feed());
+    two.flags.resume = mode;
+    Identity identity;
+    identity.launch = "of today";
+    const auto train = [&](int64_t steps) {
+      Flags flags = two.flags;
+      flags.steps = steps;
+      flags.log_level = "error";
+      const Context context(flags, identity);
+      Trainer trainer(context, test_net(), kAdam, test_loss);
+      trainer.fit(feed());
+      return trainer.report().restarts;
+    };
+    EXPECT_EQ(train(4), 0) << mode;
+    EXPECT_EQ(train(8), 1) << mode;
+    identity.launch = "of tomorrow";
+    EXPECT_EQ(train(2), 0) << mode;
+  }
+}
+
+TEST(RunIdentity, a_second_trainer_in_one_log_directory_needs_a_name) {
+  Two two;
+  const Context context = two.context(5);
+  Trainer first(context, test_net(), kAdam, test_loss);
+  Trainer second(context, test_net(2), kAdam, test_loss, {.name = "second"});
+  first.fit(feed());
+  second.fit(feed());
+  expect_error(ErrorKind::InvalidArgument,
+               AllOf(HasSubstr(two.flags.logdir), HasSubstr("TrainerOptions::name")),
+               [&] { Trainer(context, test_net(2), kAdam, test_loss).fit(feed()); });
+  EXPECT_NE(first.parameters().sha256(), second.parameters().sha256());
+  EXPECT_EQ(store::CheckpointDir(two.flags.logdir + "/second").load(5).state.at("weights_sha256"),
+            second.parameters().sha256());
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("'a/b'"),
+               [&] { Trainer(context, test_net(2), kAdam, test_loss, {.name = "a/b"}); });
+}
+
+// This happens in a loop over three learning rates.
+TEST(RunIdentity, a_trainer_that_has_gone_leaves_its_folder_to_nobody) {
+  Two two;
+  const Context context = two.context(5);
+  { Trainer(context, test_net(), kAdam, test_loss).fit(feed()); }
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("TrainerOptions::name"),
+               [&] { Trainer(context, test_net(), kAdam, test_loss).fit(feed()); });
+}
+
+TEST(RunIdentity, a_communicator_of_some_workers_and_a_log_directory_do_not_go_together) {
+  Two two;
+  const auto errors =
+      comm::testing::errors_of_ranks("inproc", 2, std::chrono::seconds(10), [&](comm::Communicator& comm) {
+        const Context context(two.flags, identity("worker|a:1;a:2", "worker", comm.rank()));
+        const std::shared_ptr<comm::Communicator> alone = comm.split(comm.rank());
+        expect_error(ErrorKind::InvalidArgument,
+                     AllOf(HasSubstr("1 of the 2 workers"), HasSubstr("--logdir")),
+                     [&] { Trainer(context, test_net(), kAdam, test_loss, {.communicator = alone}); });
+        const Context without = context.with_run("", "never");
+        Trainer(without, test_net(), kAdam, test_loss, {.communicator = alone});
+      });
+  EXPECT_THAT(errors, testing::Each(""));
+}
+
+struct WithTable : torch::nn::Module {
+  torch::Tensor forward(torch::Tensor x) { return head(table(x.to(torch::kInt64)).mean(1)); }
+  torch::nn::Embedding table =
+      register_module("table", torch::nn::Embedding(torch::nn::EmbeddingOptions(1000, 64).sparse(true)));
+  torch::nn::Linear head = register_module("head", torch::nn::Linear(64, 4));
+};
+
+TEST(RunIdentity, an_embedding_that_wants_sparse_gradients_is_told_what_it_costs) {
+  Two two;
+  const Context context = two.context(5);
+  testing::internal::CaptureStderr();
+  const Trainer trainer(
+      context, std::make_shared<WithTable>(), kAdam, [](WithTable& net, const Batch& batch) {
+        return torch::cross_entropy_loss(net.forward(batch["image"].flatten(1)), batch["label"]);
+      });
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              AllOf(HasSubstr("table.weight"), HasSubstr("sparse(true)"), HasSubstr("all of its 1000 rows"),
+                    HasSubstr("250.0 KiB")));
+}
+
+// Two nets that are trained in turns, on one rank.
+struct Pair {
+  Pair(const Flags& flags, comm::Communicator& comm)
+      : context(test_context(flags)),
+        one(comm.split(0)),
+        other(comm.split(0)),
+        params_g(*g),
+        params_d(*d),
+        opt_g(context, params_g, kAdam, {.communicator = one}),
+        opt_d(context, params_d, torch::optim::SGDOptions(0.1).momentum(0.9), {.communicator = other}),
+        loop(context, {{"g", params_g, opt_g}, {"d", params_d, opt_d}}) {}
+
+  // Makes two steps of d for one step of g.
+  void step() {
+    for (int64_t i = 0; i < 2; ++i) {
+      for (int64_t lane = opt_d.lanes().begin; lane < opt_d.lanes().end; ++lane) {
+        opt_d.zero_grad();
+        const torch::Tensor x = torch::full({1, 3}, static_cast<double>(loop.step() + lane + i));
+        opt_d.backward((d->forward(x) - g->forward(x).detach()).pow(2).mean());
+      }
+      opt_d.step();
+    }
+    for (int64_t lane = opt_g.lanes().begin; lane < opt_g.lanes().end; ++lane) {
+      opt_g.zero_grad();
+      opt_g.backward(
+          (g->forward(torch::ones({1, 3})) + d->forward(torch::ones({1, 3})).detach()).pow(2).mean());
+    }
+    opt_g.step();
+  }
+  std::string run(int64_t crash_at = -1) {
+    while (loop.goes_on()) {
+      if (loop.step() == crash_at) throw std::runtime_error("crash");
+      step();
+    }
+    return params_g.sha256() + params_d.sha256();
+  }
+
+  const Context context;
+  const std::shared_ptr<comm::Communicator> one;
+  const std::shared_ptr<comm::Communicator> other;
+  // The ranks are threads, which share one random generator, so no weight is drawn from it.
+  static torch::nn::Linear linear(double scale) {
+    const torch::NoGradGuard no_grad;
+    torch::nn::Linear net(3, 2);
+    net->weight.copy_(scale * torch::arange(6, torch::kFloat).view({2, 3}));
+    net->bias.fill_(scale);
+    return net;
+  }
+  torch::nn::Linear g = linear(0.1);
+  torch::nn::Linear d = linear(-0.2);
+  Parameters params_g;
+  Parameters params_d;
+  DistributedOptimizer opt_g;
+  DistributedOptimizer opt_d;
+  Loop loop;
+};
+
+TEST(RunIdentity, a_loop_over_two_nets_has_one_checkpoint_of_both) {
+  const TestFolder folder;
+  Flags flags = test_flags();
+  flags.lanes = 2;
+  flags.steps = 12;
+  std::string straight;
+  comm::testing::with_ranks("inproc", 1,
+                            [&](comm::Communicator& comm) { straight = Pair(flags, comm).run(); });
+  flags.logdir = folder / "run";
+  flags.checkpoint_every = "3";
+  comm::testing::errors_of_ranks("inproc", 2, std::chrono::seconds(10),
+                                 [&](comm::Communicator& comm) { Pair(flags, comm).run(7); });
+  EXPECT_EQ(store::CheckpointDir(flags.logdir).load_latest().checkpoint->step, 6);
+  comm::testing::with_ranks("inproc", 2, [&](comm::Communicator& comm) {
+    EXPECT_EQ(Pair(flags, comm).run(), straight) << comm.rank();
+  });
+  const store::Checkpoint last = *store::CheckpointDir(flags.logdir).load_latest().checkpoint;
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : last.weights) names.push_back(name);
+  EXPECT_THAT(names, testing::UnorderedElementsAre("g.weight", "g.bias", "d.weight", "d.bias"));
+}
+
+TEST(RunIdentity, a_loop_over_two_nets_does_not_take_the_checkpoint_of_one) {
+  const TestFolder folder;
+  Flags flags = test_flags();
+  flags.lanes = 1;
+  flags.steps = 3;
+  flags.logdir = folder / "run";
+  {
+    const Context context = test_context(flags);
+    torch::nn::Linear net(3, 2);
+    Parameters params(*net);
+    DistributedOptimizer opt(context, params, kAdam);
+    Loop loop(context, params, opt);
+    while (loop.goes_on()) {
+      opt.zero_grad();
+      opt.backward(net->forward(torch::ones({1, 3})).mean());
+      opt.step();
+    }
+  }
+  const auto errors = comm::testing::errors_of_ranks(
+      "inproc", 1, std::chrono::seconds(10), [&](comm::Communicator& comm) { Pair(flags, comm).run(); });
+  EXPECT_THAT(errors, testing::Each(AllOf(HasSubstr("no net 'g'"), HasSubstr("--resume never"))));
+}
+
+TEST(RunIdentity, a_second_loop_in_one_log_directory_needs_a_name) {
+  const TestFolder folder;
+  Flags flags = test_flags();
+  flags.logdir = folder / "run";
+  const Context context = test_context(flags);
+  torch::nn::Linear one(3, 2);
+  torch::nn::Linear two(3, 2);
+  Parameters params_one(*one);
+  Parameters params_two(*two);
+  DistributedOptimizer opt_one(context, params_one, kAdam);
+  DistributedOptimizer opt_two(context, params_two, kAdam);
+  Loop first(context, params_one, opt_one);
+  EXPECT_TRUE(first.goes_on());
+  EXPECT_TRUE(Loop(context, params_two, opt_two, {.name = "two"}).goes_on());
+  // This is the last check, because the optimiser is abandoned when this loop is destroyed.
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("LoopOptions::name"),
+               [&] { Loop(context, params_two, opt_two).goes_on(); });
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("two nets of a loop are called 'a'"), [&] {
+    Loop(context, {{"a", params_one, opt_one}, {"a", params_two, opt_two}}, {.name = "three"});
+  });
+}
+
+}  // namespace
+}  // namespace tutti
