@@ -42,15 +42,21 @@ TEST(Mnist, resumes_with_the_same_bits_after_kill_9) {
     kill(first.pid(), SIGKILL);
     EXPECT_EQ(first.wait(), 128 + SIGKILL);
   }
-  const auto second =
-      run_program(mnist({"--steps", "20", "--logdir", logdir, "--report", folder / "report.json"}));
+  const std::vector<std::string> command =
+      mnist({"--steps", "20", "--logdir", logdir, "--report", folder / "report.json"});
+  const auto second = run_program(command);
   EXPECT_EQ(second.exit_code, 0) << second.err;
-  EXPECT_THAT(second.err, HasSubstr("going on from"));
+  EXPECT_THAT(second.err, HasSubstr("resumed from"));
   const auto report = report_of(folder / "report.json");
   // It may have made more than ten steps before it died; then the run ends at that step.
   const auto steps = report.at("steps").get<int64_t>();
   EXPECT_EQ(report.at("restarts"), 1);
   EXPECT_EQ(report.at("weights_sha256"), straight_hash(folder, std::to_string(steps)));
+
+  // The run is complete: once more reports the same.
+  EXPECT_EQ(run_program(command).exit_code, 0);
+  EXPECT_EQ(report_of(folder / "report.json").at("loss"), report.at("loss"));
+  EXPECT_TRUE(report.at("loss").is_number());
 }
 
 TEST(Mnist, resumes_with_other_lanes_only_from_the_weights) {
@@ -77,8 +83,8 @@ TEST(Mnist, sigterm_leaves_a_checkpoint_from_which_the_same_bits_follow) {
     ASSERT_TRUE(eventually([&] { return std::filesystem::exists(logdir + "/ckpt-2"); }));
     kill(first.pid(), SIGTERM);
     EXPECT_EQ(first.wait(), 128 + SIGTERM);
-    EXPECT_THAT(first.err(), HasSubstr("stopped by Terminated after step"));
-    EXPECT_THAT(first.err(), HasSubstr("start it again to go on"));
+    EXPECT_THAT(first.err(), HasSubstr("stopped by SIGTERM after step"));
+    EXPECT_THAT(first.err(), HasSubstr("run the program again to continue"));
     const auto at = first.err().find("after step ") + 11;
     stopped_at = std::stoll(first.err().substr(at));
   }

@@ -223,7 +223,7 @@ TEST(Servers, of_which_one_is_told_to_stop_leave_the_other_at_work) {
   first.wait_for_error("serving at");
   ::kill(first.pid(), SIGTERM);
   EXPECT_EQ(first.wait(), 128 + SIGTERM) << first.err();
-  EXPECT_THAT(first.err(), HasSubstr("ps/0 stopped by Terminated"));
+  EXPECT_THAT(first.err(), HasSubstr("ps/0 stopped by SIGTERM"));
 }
 
 TEST(Servers, train_over_tls_with_those_who_have_certificates_and_the_secret) {

@@ -187,7 +187,7 @@ TEST(Together, sigterm_stops_all_after_one_step_and_any_number_goes_on_from_ther
     kill(run.run().pid(), SIGTERM);
     EXPECT_EQ(run.run().wait(), 128 + SIGTERM);
     EXPECT_TRUE(run.all_gone());
-    EXPECT_THAT(run.run().err(), HasSubstr("saved; start it again to go on"));
+    EXPECT_THAT(run.run().err(), HasSubstr("checkpoint saved; run the program again to continue"));
   }
   const int64_t stopped_at = json_of(logdir + "/latest/manifest.json").at("step").get<int64_t>();
   const std::string steps = std::to_string(stopped_at + 20);
@@ -203,7 +203,7 @@ TEST(Together, sigterm_ends_and_saves_a_job_in_which_a_worker_was_stopped) {
   kill(run.run().pid(), SIGTERM);
   EXPECT_EQ(run.run().wait(), 128 + SIGTERM);
   EXPECT_TRUE(run.all_gone());
-  EXPECT_THAT(run.run().err(), HasSubstr("saved; start it again to go on"));
+  EXPECT_THAT(run.run().err(), HasSubstr("checkpoint saved; run the program again to continue"));
 }
 
 TEST(Together, a_worker_that_is_told_to_end_while_another_does_not_answer_ends_as_told) {
@@ -213,7 +213,7 @@ TEST(Together, a_worker_that_is_told_to_end_while_another_does_not_answer_ends_a
   EXPECT_NE(run.run().wait(), 0);
   EXPECT_TRUE(run.all_gone());
   EXPECT_THAT(run.run().err(),
-              HasSubstr("stopped by Terminated: the other tasks did not take part in saving"));
+              HasSubstr("stopped by SIGTERM: the other tasks did not take part in saving"));
 }
 
 TEST(Together, a_stopped_chief_is_named_when_the_time_is_up_whatever_the_others_wait_for) {

@@ -1,5 +1,8 @@
 #include "tutti/train/serve.h"
 
+#include <algorithm>
+#include <unistd.h>
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
@@ -9,6 +12,7 @@
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 #include "tutti/base/flags.h"
+#include "tutti/base/this_host.h"
 #include "tutti/cluster/context.h"
 #include "tutti/cluster/roles.h"
 #include "tutti/cluster/threads.h"
@@ -20,19 +24,18 @@ namespace tutti {
 namespace {
 
 constexpr const char* kAboutServe =
-    "Runs one parameter server, for any program: the chief tells it which model it serves. In any other job "
-    "it "
-    "is a passive worker, which computes what a master asks for (--strategy in-graph). It ends with the "
-    "job.\n"
+    "Runs one parameter server, for any program: the chief tells it which model it serves. In any other job it "
+    "is a passive worker, which computes what a master asks for (--strategy in-graph). It ends with the job.\n"
     "  tutti serve --cluster_spec 'ps|h:2222,worker|h:2223;h:2224' --job_name ps --task_index 0\n"
     "  tutti serve --cluster_spec 'master|h:2222,worker|h:2223' --job_name worker --task_index 0 "
     "--allow-programs";
 constexpr const char* kAboutStop =
-    "Ends all servers of a cluster at once, or those of one job, or one task of it. Values that have not "
-    "been "
+    "Ends all servers of a cluster at once, or those of one job, or one task of it. Values that have not been "
     "saved are lost.\n"
     "  tutti stop --cluster_spec 'ps|h:2222,worker|h:2223;h:2224'\n"
     "  tutti stop --cluster_spec 'master|h:2222,worker|h:2223' --job_name worker";
+
+constexpr std::chrono::seconds kPatience{5};
 
 std::vector<Task> tasks_to_stop(const ClusterSpec& cluster, const Flags& flags) {
   std::vector<Task> tasks;
@@ -54,12 +57,14 @@ std::vector<Task> tasks_to_stop(const ClusterSpec& cluster, const Flags& flags) 
 
 void stop_task(const ClusterSpec& cluster, const Task& task, rpc::ChannelOptions options,
                std::chrono::milliseconds timeout) {
+  // A server that is there is found at once; where there is none, there is nothing to stop.
+  const auto patience = std::min<std::chrono::milliseconds>(timeout, kPatience);
   const std::string address = ps::chooses_its_port(cluster, task)
-                                  ? ps::find_address(cluster, task, options, timeout)
+                                  ? ps::find_address(cluster, task, options, patience)
                                   : cluster.address(task.job, task.index);
   options.who = fmt::format("{} ({})", task.short_name(), address);
   rpc::Channel channel(address, options);
-  channel.connect(timeout);
+  channel.connect(patience);
   channel.call("stop", {}, {.timeout = timeout, .what = "to stop"});
   fmt::print("{} at {}: stopped\n", task.short_name(), address);
 }
@@ -96,7 +101,7 @@ int stop_command(const std::vector<std::string>& arguments, const Environment& e
     fail(ErrorKind::InvalidArgument, "tutti stop: --cluster_spec has to name the servers to end");
   const ClusterSpec cluster = ClusterSpec::parse(flags.cluster_spec);
   const rpc::ChannelOptions options{.credentials = rpc::credentials_of(flags),
-                                    .hello = {{"task", "tutti stop"}}};
+                                    .hello = {{"task", "tutti stop"}, {"host", host_name()}, {"pid", ::getpid()}}};
   int code = 0;  // of the first task that could not be stopped
   for (const Task& task : tasks_to_stop(cluster, flags)) {
     try {

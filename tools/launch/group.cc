@@ -4,7 +4,6 @@
 #include <cerrno>
 #include <poll.h>
 #include <signal.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <thread>
 #include <utility>
@@ -13,6 +12,7 @@
 
 #include "tools/launch/cores.h"
 #include "tutti/base/error.h"
+#include "tutti/base/interrupted.h"
 
 namespace tutti {
 namespace {
@@ -23,11 +23,6 @@ using std::chrono::milliseconds;
 constexpr milliseconds kLookAround{500};
 // The polling interval for processes whose end causes no event.
 constexpr milliseconds kMoment{10};
-
-std::string signal_name(int signal) {
-  const char* name = sigabbrev_np(signal);
-  return name == nullptr ? fmt::format("signal {}", signal) : fmt::format("SIG{}", name);
-}
 
 // TF_CONFIG may put the chief into a job of its own.
 bool is_chief(const TaskPlan& task) {

@@ -7,6 +7,7 @@
 #include <fmt/core.h>
 
 #include "tutti/base/error.h"
+#include "tutti/base/interrupted.h"
 
 namespace tutti {
 namespace {
@@ -38,9 +39,9 @@ bool Outcome::interrupted() const {
 
 std::string Outcome::describe() const {
   if (!killed()) return fmt::format("ended with exit code {}{}", exit_code(), kind_of(exit_code()));
-  const char* name = sigabbrev_np(signal());
-  if (name == nullptr) return fmt::format("was killed by signal {}", signal());
-  return fmt::format("was killed by SIG{} ({})", name, sigdescr_np(signal()));
+  const char* description = sigdescr_np(signal());
+  return fmt::format("was killed by {}{}", signal_name(signal()),
+                     description == nullptr ? "" : fmt::format(" ({})", description));
 }
 
 int Outcome::weight() const {

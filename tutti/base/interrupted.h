@@ -19,4 +19,7 @@ class Interrupted final : public std::exception {
   std::string text_;
 };
 
+// "SIGTERM".
+std::string signal_name(int signal);
+
 }  // namespace tutti

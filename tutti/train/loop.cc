@@ -237,7 +237,7 @@ void Loop::write_report() {
   report.world = world;
   report.seconds = lasted.count();
   report.examples_per_second = lasted.count() > 0 ? examples / lasted.count() : 0;
-  if (last_step_.has_loss()) report.loss = last_step_.loss();
+  note_loss();
   session_.fill(report, progress_);
   session_.write(report);
 }
@@ -245,10 +245,15 @@ void Loop::write_report() {
 void Loop::save() {
   const SpanScope span(context_.timeline(), Activity::Save, "checkpoint", progress_.step);
   progress_.stop_reason = training_.stop_reason;
+  note_loss();
   std::vector<Optimizer::State> states;
   for (const LoopPart& part : parts_) states.push_back(part.optimizer.gather_state());
   on_chief(context_, optimizer_.communicator(), {.what = "the checkpoint", .step = progress_.step},
            [&] { session_.save(progress_, states); });
+}
+
+void Loop::note_loss() {
+  if (last_step_.has_loss()) progress_.loss = last_step_.loss();
 }
 
 void Loop::observe(int64_t lane, const Batch& batch, const LossOutput& output) {

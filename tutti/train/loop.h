@@ -97,6 +97,7 @@ class Loop {
   void note_step();
   void end(const Wishes& wishes);
   void write_report();
+  void note_loss();
   void abandon(const std::exception& error);
   void tell_hooks(const std::exception& error) noexcept;
   void save();

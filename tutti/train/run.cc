@@ -1,7 +1,6 @@
 #include "tutti/train/run.h"
 
 #include <malloc.h>
-#include <string.h>
 
 #include <fmt/format.h>
 #include <torch/types.h>
@@ -80,7 +79,7 @@ int run(int argc, char** argv, const Program& program, const std::function<void(
           *signal,
           fmt::format("{}: {}\nstopped by {}: the other tasks did not take part in saving, so that the "
                       "newest checkpoint is the one from before",
-                      to_string(error.kind()), error.what(), strsignal(*signal)));
+                      to_string(error.kind()), error.what(), signal_name(*signal)));
     }
   });
 }

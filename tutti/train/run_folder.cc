@@ -78,6 +78,8 @@ void require_well_formed(const json& state, const std::string& where) {
   for (const char* name : {"fit", "fit_begin", "examples", "restarts"}) require_count(state, name, 0, kMost);
   for (const char* name : {"batch", "threads", "workers"}) require_count(state, name, 1, kMost);
   require_count(state, "lanes", 1, kMostLanes);
+  if (state.contains("loss") && !state.at("loss").is_number())
+    fail(ErrorKind::DataLoss, "{}: 'loss' should be a number, but it is {}", where, state.at("loss").dump());
   static_cast<void>(value_in<int64_t>(state, "seed", where, 0));
   for (const char* name : {"drop-remainder", "stopped"}) require_type(name, json::value_t::boolean);
   require_type("feeds", json::value_t::array);
@@ -185,8 +187,8 @@ std::optional<RunFolder::Found> RunFolder::newest() {
 
 void RunFolder::fail_other_run(const std::string& what) const {
   fail(ErrorKind::InvalidArgument,
-       "the run in {} has {}. Give the same to go on with it; --resume weights to begin anew at step 0 with "
-       "its weights; or another --logdir, or --resume never, to start anew",
+       "the run in {} has {}. Give the same to continue it; --resume weights to start at step 0 with its "
+       "weights; or another --logdir, or --resume never, to start from nothing",
        path_, what);
 }
 

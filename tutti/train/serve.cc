@@ -4,7 +4,6 @@
 #include <csignal>
 #include <optional>
 #include <signal.h>
-#include <string.h>
 #include <unistd.h>
 
 #include <fmt/format.h>
@@ -60,11 +59,11 @@ void Server::join() {
     server_.end();
     if (const int callers = server_.callers(); callers > 0)
       context_.log().info("{}: waiting for {} to leave; a second signal ends the server at once",
-                          strsignal(*signal), callers);
+                          signal_name(*signal), callers);
   }
   if (signal)
     throw Interrupted(*signal,
-                      fmt::format("{} stopped by {}", context_.task().short_name(), strsignal(*signal)));
+                      fmt::format("{} stopped by {}", context_.task().short_name(), signal_name(*signal)));
   context_.log().info("the job is done");
 }
 

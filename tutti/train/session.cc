@@ -1,5 +1,6 @@
 #include "tutti/train/session.h"
 
+#include <cmath>
 #include <utility>
 
 #include <fmt/format.h>
@@ -18,6 +19,7 @@ Json to_json(const Progress& progress) {
                {"restarts", progress.restarts},   {"stopped", progress.stopped},
                {"feeds", progress.feeds}};
   if (progress.stop_reason) json["stop_reason"] = *progress.stop_reason;
+  if (progress.loss && std::isfinite(*progress.loss)) json["loss"] = *progress.loss;
   return json;
 }
 
@@ -27,6 +29,7 @@ Progress progress_of(const Json& json) {
           .fit_begin = json.value("fit_begin", int64_t{0}),
           .examples = json.value("examples", int64_t{0}),
           .restarts = json.value("restarts", int64_t{0}),
+          .loss = json.contains("loss") ? std::optional(json.value("loss", 0.0)) : std::nullopt,
           .stopped = json.value("stopped", false),
           .stop_reason =
               json.contains("stop_reason") ? std::optional(json.value("stop_reason", "")) : std::nullopt,
@@ -81,7 +84,7 @@ Session::Start Session::resume(const RunFolder::Found& found) {
   }
   data_ = resumed_data_ = state.value("data", nlohmann::json::object());
   resumed_fit_ = start.progress.fit;
-  context_.log().info("going on from {}", found.where);
+  context_.log().info("resumed from {}", found.where);
   return start;
 }
 
@@ -155,6 +158,7 @@ void Session::fill(store::Report& report, const Progress& progress) const {
   report.steps = progress.step;
   report.examples = progress.examples;
   report.restarts = progress.restarts;
+  report.loss = progress.loss;
   report.weights_sha256 = weights_sha256();
   report.tutti_version = version();
   report.libtorch_version = TORCH_VERSION;

@@ -40,6 +40,8 @@ struct Progress {
   int64_t fit_begin = 0;  // the step at which it began
   int64_t examples = 0;
   int64_t restarts = 0;  // the number of times that the run was resumed
+  // The mean loss of the last step that had examples, when the checkpoint or report was written.
+  std::optional<double> loss = {};
   // A hook has ended the fit before its last step; the fit is complete.
   bool stopped = false;
   // A hook has asked to end the fit; the fit ends with the next step.

@@ -69,7 +69,7 @@ void require_same_optimizer(const Optimizer& optimizer, const store::Checkpoint&
       checkpoint.state.value("optimizer", nlohmann::json::object()).value("name", std::string());
   if (saved == optimizer.name()) return;
   fail(ErrorKind::InvalidArgument,
-       "{} was made with the optimiser {}, the program now uses {}; to start anew, give another --logdir or "
+       "{} was made with the optimiser {}, the program now uses {}; to start from nothing, give another --logdir or "
        "--resume never",
        where, saved, optimizer.name());
 }
@@ -160,7 +160,7 @@ store::Checkpoint part_of(const store::Checkpoint& whole, const std::string& nam
   const nlohmann::json parts = whole.state.value("parts", nlohmann::json::object());
   if (!parts.contains(name)) {
     fail(ErrorKind::InvalidArgument,
-         "{} holds no net '{}': it was saved by a run with other nets. To start anew, give another --logdir "
+         "{} holds no net '{}': it was saved by a run with other nets. To start from nothing, give another --logdir "
          "or --resume never",
          where, name);
   }

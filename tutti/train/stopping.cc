@@ -1,6 +1,5 @@
 #include "tutti/train/stopping.h"
 
-#include <string.h>
 #include <string>
 
 #include <fmt/format.h>
@@ -27,8 +26,8 @@ void end_as_wished(const Training& training, const Wishes& wishes, const StopSig
     signals.forget();
     const std::string kept = training.context.flags().logdir.empty()
                                  ? "nothing was saved, since there is no --logdir"
-                                 : "saved; start it again to go on";
-    throw Interrupted(number, fmt::format("stopped by {} after step {}{}: {}", strsignal(number),
+                                 : "checkpoint saved; run the program again to continue";
+    throw Interrupted(number, fmt::format("stopped by {} after step {}{}: {}", signal_name(number),
                                           training.step, of_how_many(training), kept));
   }
 }

@@ -218,8 +218,13 @@ void Trainer::save(const Training& training) {
   strategy_->settle();
   if (has_own_hooks_) require_parameters_as_they_were("by a hook");
   progress_.stop_reason = training.stop_reason;
+  note_loss();
   team_->save(session_, replica_, progress_);
   remember_parameters();  // saving may have pulled newer parameters from the servers
+}
+
+void Trainer::note_loss() {
+  if (last_step_.has_loss()) progress_.loss = last_step_.loss();
 }
 
 void Trainer::fail_too_few(const data::Sampler& sampler) const {
@@ -438,7 +443,7 @@ void Trainer::fill_report(double seconds, int64_t examples) {
   report_.world = team_->world();
   report_.seconds += seconds;
   report_.examples_per_second = seconds > 0 ? static_cast<double>(examples) / seconds : 0;
-  if (last_step_.has_loss()) report_.loss = last_step_.loss();
+  note_loss();
   report_.device_seconds = device_clock_.seconds();
   session_.fill(report_, progress_);
   team_->fill(report_);

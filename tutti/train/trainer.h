@@ -126,6 +126,7 @@ class Trainer {
   Training make_training(int64_t end_step);
   std::chrono::milliseconds feed_timeout() const;
   void save(const Training& training);
+  void note_loss();
   [[noreturn]] void fail_too_few(const data::Sampler& sampler) const;
   void require_data_in_every_lane(const Training& training, const data::Sampler& sampler) const;
   void run_steps(Training& training, const data::Feed& feed, const data::Sampler& sampler);

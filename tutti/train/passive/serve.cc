@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
-#include <string.h>
 #include <string>
 #include <utility>
 
@@ -132,7 +131,7 @@ void follow_master(const Context& context, const std::optional<Trainable>& model
     }
   }
   const int signal = *signals.received();
-  throw Interrupted(signal, fmt::format("{} stopped by {}", context.task().short_name(), strsignal(signal)));
+  throw Interrupted(signal, fmt::format("{} stopped by {}", context.task().short_name(), signal_name(signal)));
 }
 
 }  // namespace tutti
