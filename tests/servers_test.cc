@@ -16,6 +16,7 @@
 namespace tutti::testing {
 namespace {
 
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -358,7 +359,8 @@ TEST(Servers, do_not_keep_a_chief_that_is_told_to_stop_and_waits_for_a_stopped_w
   ::kill(worker->pid(), SIGSTOP);
   ::kill(chief->pid(), SIGTERM);
   EXPECT_NE(chief->wait(), 0);
-  EXPECT_THAT(chief->err(), HasSubstr("was not waited for any longer"));
+  // It waits either for the step, or, if the stopped worker had sent its last gradients, for the end of the fit.
+  EXPECT_THAT(chief->err(), AnyOf(HasSubstr("was not waited for any longer"), HasSubstr("going on without them")));
 }
 
 TEST(Servers, refuse_a_second_task_of_one_index) {

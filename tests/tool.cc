@@ -23,7 +23,7 @@ namespace {
 
 using std::chrono::steady_clock;
 
-constexpr std::chrono::seconds kPatience{60};
+constexpr std::chrono::seconds kPatience{180};
 
 std::array<int, 2> make_pipe() {
   std::array<int, 2> ends{};
@@ -95,14 +95,14 @@ RunningProgram::~RunningProgram() {
   }
 }
 
-// Returns false at the end of both streams, and after a minute without output.
+// Returns false at the end of both streams, and after three minutes without output.
 bool RunningProgram::read_some() {
   std::array<pollfd, 2> events = {
       {{out_pipe_, POLLIN, 0}, {err_pipe_, POLLIN, 0}}};  // poll() ignores closed ones (-1)
   if (out_pipe_ < 0 && err_pipe_ < 0) return false;
   const auto patience = std::chrono::duration_cast<std::chrono::milliseconds>(kPatience);
   if (poll(events.data(), events.size(), static_cast<int>(patience.count())) == 0) {
-    ADD_FAILURE() << "nothing more was printed for a minute after:\n" << out_ << err_;
+    ADD_FAILURE() << "nothing more was printed for three minutes after:\n" << out_ << err_;
     return false;
   }
   if (events[0].revents != 0) append_from(out_pipe_, out_);

@@ -37,12 +37,15 @@ MeetingHost::MeetingHost(const Hosts& hosts, int workers, milliseconds timeout, 
 
 MeetingResult MeetingHost::run() {
   while (!all_here()) {
-    if (Clock::now() >= deadline_) give_up();
+    // A guest whose time is up later than ours is here until then, and not missing.
+    const auto now = Clock::now();
+    if (now >= deadline_) give_up();
+    for (Guest& guest : guests_) dismiss_late(guest, now);
+    forget_closed();
     wait_for_events();
     if (const auto signal = next_stop_signal(signals_)) return {{}, "", signal};
     accept_guests();
     for (Guest& guest : guests_) listen_to(guest);
-    for (Guest& guest : guests_) dismiss_late(guest);
     forget_closed();
   }
   return tell_all();
@@ -119,8 +122,8 @@ std::string MeetingHost::why_not(const Hello& hello) const {
                      other == guests_.end() ? "" : ", from " + other->socket.peer());
 }
 
-void MeetingHost::dismiss_late(Guest& guest) {
-  if (Clock::now() < guest.deadline || !guest.socket.is_open()) return;
+void MeetingHost::dismiss_late(Guest& guest, Clock::time_point now) {
+  if (now < guest.deadline || !guest.socket.is_open()) return;
   if (guest.hello)
     guest.socket.send(to_line(Answer{.kind = Answer::Kind::Late, .text = missing()}), kFarewell);
   guest.socket.close();

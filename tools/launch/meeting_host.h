@@ -40,7 +40,7 @@ class MeetingHost {
   void listen_to(Guest& guest);
   void take_hello(Guest& guest, const std::string& line);
   std::string why_not(const Hello& hello) const;
-  void dismiss_late(Guest& guest);
+  void dismiss_late(Guest& guest, Clock::time_point now);
   void forget_closed();
   MeetingResult tell_all();
   void await_guests_leaving();

@@ -52,12 +52,12 @@ Address parse_address(std::string_view text) {
          "address '{}' is IPv6: put it in brackets and add the port, as in [::1]:2222", text);
   }
   if (bracketed ? !is_ipv6(host) : !is_host_name(host)) {
-    fail(ErrorKind::InvalidArgument, "address '{}': '{}' is no host name{}", text, host,
+    fail(ErrorKind::InvalidArgument, "address '{}': '{}' is not a host name{}", text, host,
          is_ipv6(host) ? "; put an IPv6 address in brackets, as in [::1]:2222" : "");
   }
   const auto port = parse_port(text.substr(colon + 1));
   if (!port) {
-    fail(ErrorKind::InvalidArgument, "address '{}': '{}' is no port (0 to 65535)", text,
+    fail(ErrorKind::InvalidArgument, "address '{}': '{}' is not a port (0 to 65535)", text,
          text.substr(colon + 1));
   }
   return {.host = lower(host), .port = *port};

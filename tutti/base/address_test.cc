@@ -32,7 +32,7 @@ TEST(Address, is_written_as_it_is_read) {
 TEST(Address, bad_ports_are_quoted) {
   for (const char* port : {"", "x", "-1", "65536", "99999999999999999999", "22 ", "0x16", "+1", "2.2"}) {
     expect_error(ErrorKind::InvalidArgument,
-                 AllOf(HasSubstr("'" + std::string(port) + "' is no port"), HasSubstr("'h:")),
+                 AllOf(HasSubstr("'" + std::string(port) + "' is not a port"), HasSubstr("'h:")),
                  [&] { parse_address("h:" + std::string(port)); });
   }
   expect_error(ErrorKind::InvalidArgument, HasSubstr("'host' has no port"), [] { parse_address("host"); });
@@ -41,7 +41,7 @@ TEST(Address, bad_ports_are_quoted) {
 TEST(Address, bad_hosts_are_quoted) {
   for (const char* text : {":1", " h:1", "h h:1", "a/b:1", "h;:1", "a|b:1", "http://h:1", "[]:1", "[h]:1",
                            "[::1:1", "h]:1", "\xc3\xa9:1", "a\nb:1"}) {
-    expect_error(ErrorKind::InvalidArgument, AllOf(HasSubstr(text), HasSubstr("is no host name")),
+    expect_error(ErrorKind::InvalidArgument, AllOf(HasSubstr(text), HasSubstr("is not a host name")),
                  [&] { parse_address(text); });
   }
 }

@@ -74,7 +74,7 @@ CLI::Option* declare(CLI::App& app, const Flag& flag) {
   const auto word = name.find_first_not_of('-');
   // Compares the words only, since "-lanes" and "--lanes" differ only in dashes.
   const std::string hint = word == std::string::npos ? "" : did_you_mean("--" + name.substr(word), names);
-  fail(ErrorKind::InvalidArgument, "unknown flag '{}'{} (--help lists them all)",
+  fail(ErrorKind::InvalidArgument, "unknown flag '{}'{} (--help lists all flags)",
        word == std::string::npos ? argument : name, hint);
 }
 

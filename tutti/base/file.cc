@@ -123,7 +123,7 @@ void FileWriter::finish() {
 // Opens with O_NONBLOCK, so that a pipe at this path leads to an error and not to an endless wait.
 FileReader::FileReader(std::string path) : path_(std::move(path)), fd_(path_, O_RDONLY | O_NONBLOCK) {
   struct stat status {};
-  if (::fstat(fd_.get(), &status) != 0) fail_errno(errno, fmt::format("asking for the size of {}", path_));
+  if (::fstat(fd_.get(), &status) != 0) fail_errno(errno, fmt::format("reading the size of {}", path_));
   if (!S_ISREG(status.st_mode)) fail(ErrorKind::InvalidArgument, "{} is not a regular file", path_);
   size_ = static_cast<uint64_t>(status.st_size);
 }
@@ -134,7 +134,8 @@ void FileReader::read_at(uint64_t offset, std::span<std::byte> bytes) const {
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) fail_errno(errno, fmt::format("reading {} at byte {}", path_, offset));
     if (got == 0) {
-      fail(ErrorKind::DataLoss, "{}: ends at byte {}, {} bytes too early", path_, offset, bytes.size());
+      fail(ErrorKind::DataLoss, "{}: the file ends at byte {}, {} bytes too early", path_, offset,
+           bytes.size());
     }
     offset += static_cast<uint64_t>(got);
     bytes = bytes.subspan(static_cast<size_t>(got));

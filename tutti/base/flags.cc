@@ -140,7 +140,7 @@ std::optional<std::string> FlagSet::Impl::config_path(const FlagTexts& given,
 void FlagSet::Impl::take_file(const std::string& path) {
   const Json file = parse_json(read_file(path), path);
   if (!file.is_object()) {
-    fail(ErrorKind::InvalidArgument, "{}: holds {}, expected an object of flags and values", path,
+    fail(ErrorKind::InvalidArgument, "{}: the file contains {}; expected an object of flags and values", path,
          json_type_name(file));
   }
   for (const auto& [name, value] : file.items()) {
@@ -166,7 +166,7 @@ void FlagSet::Impl::take_variables(const Environment& environment) {
     } else {
       const auto meant = nearest(lower(name.substr(kPrefix.size())), keys());
       fail(ErrorKind::InvalidArgument,
-           "unknown variable {}{}; unset it, or see --help for those that there are", name,
+           "unknown variable {}: unset it, or see --help for the known variables{}", name,
            meant ? fmt::format("; did you mean '{}'?", find(*meant)->variable()) : "");
     }
   }
@@ -180,7 +180,7 @@ void FlagSet::Impl::take_command_line(const FlagTexts& given) {
 
 void FlagSet::Impl::declare(const Positional& argument) {
   TUTTI_CHECK(positional.empty() || positional.back().rest == nullptr,
-              "'{}' follows '{}', which takes all arguments that are left", argument.name,
+              "'{}' follows '{}', which takes all remaining arguments", argument.name,
               positional.back().name);
   positional.push_back(argument);
 }
@@ -196,7 +196,7 @@ void FlagSet::Impl::take_positional(const std::vector<std::string>& given) {
     if (next < given.size()) *argument.value = given[next++];
   }
   if (next < given.size())
-    fail(ErrorKind::InvalidArgument, "the argument '{}' belongs to no flag (--help lists them all)",
+    fail(ErrorKind::InvalidArgument, "the argument '{}' does not belong to a flag (--help lists all flags)",
          given[next]);
 }
 
@@ -225,7 +225,7 @@ void FlagSet::group(const std::string& heading) { impl_->heading = heading; }
 
 void FlagSet::add(const std::string& names, std::string& value, const std::string& help) {
   Flag& flag = impl_->declare(names, help);
-  flag.expects = "a text";
+  flag.expects = "a string";
   flag.assign = assign_to(value, [](const std::string& text) { return std::optional(text); });
   flag.show = [&value] { return value; };
 }

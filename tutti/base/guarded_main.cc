@@ -31,7 +31,7 @@ void open_standard_streams() {
     if (fcntl(stream, F_GETFD) >= 0 || errno != EBADF) continue;
     // open(2) returns the lowest number that is free, which is this one.
     if (::open("/dev/null", stream == STDIN_FILENO ? O_RDONLY : O_WRONLY) < 0)
-      fail_errno(errno, "opening /dev/null in the place of a standard stream that is closed");
+      fail_errno(errno, "opening /dev/null in place of a closed standard stream");
   }
 }
 
@@ -48,12 +48,13 @@ int guarded_main(const std::function<int()>& body) {
     say(fmt::format("{}: {}\n", to_string(error.kind()), error.what()));
     return exit_code(error.kind());
   } catch (const std::bad_alloc&) {
-    say("Overloaded: out of memory; free some, use a machine with more or, in a training, a smaller "
-        "--batch\n");
+    say("Overloaded: out of memory; free some memory, use a machine with more or, when training, set a "
+        "smaller --batch\n");
     return exit_code(ErrorKind::Overloaded);
   } catch (const std::exception& error) {
     if (ran_out(error)) {
-      say(fmt::format("Overloaded: {}; free some, or raise its limit\n", first_line(error.what())));
+      say(fmt::format("Overloaded: {}; free some of this resource, or raise its limit\n",
+                      first_line(error.what())));
       return exit_code(ErrorKind::Overloaded);
     }
     say(fmt::format("error: {}\n", first_line(error.what())));

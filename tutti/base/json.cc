@@ -32,7 +32,7 @@ class Inspector {
     if (event == Event::object_start) open_.emplace_back();
     if (event == Event::object_end) open_.pop_back();
     if (event == Event::key && !open_.back().insert(parsed.template get<std::string>()).second)
-      fail(kind_, "{}: the key '{}' stands twice in one object", what_, parsed.template get<std::string>());
+      fail(kind_, "{}: the key '{}' occurs twice in one object", what_, parsed.template get<std::string>());
     return true;
   }
 
@@ -66,7 +66,7 @@ std::string_view type_name(const AnyJson& value) {
     case Type::array:
       return "a list";
     case Type::string:
-      return "a text";
+      return "a string";
     case Type::boolean:
       return "true or false";
     default:
@@ -94,13 +94,13 @@ std::string_view wanted() {
   if constexpr (std::is_same_v<Value, int64_t>) return "a whole number";
   if constexpr (std::is_same_v<Value, double>) return "a number";
   if constexpr (std::is_same_v<Value, bool>) return "true or false";
-  return "a text";
+  return "a string";
 }
 
 template <class AnyJson>
 void require_object(const AnyJson& object, std::string_view what) {
   if (object.is_object()) return;
-  fail(ErrorKind::DataLoss, "{}: {} stands where an object should be", what, type_name(object));
+  fail(ErrorKind::DataLoss, "{}: expected an object, but found {}", what, type_name(object));
 }
 
 template <class Value, class AnyJson>

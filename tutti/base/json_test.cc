@@ -28,9 +28,9 @@ TEST(JsonText, names_the_source_and_the_place_of_a_mistake) {
 }
 
 TEST(JsonText, refuses_a_key_that_stands_twice) {
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("'lanes' stands twice"),
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("'lanes' occurs twice"),
                [] { parse_json(R"({"lanes": 1, "lanes": 2})", "run.json"); });
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("'w' stands twice"),
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("'w' occurs twice"),
                [] { parse_json(R"([{"a": {"w": 1, "b": {}, "w": 2}}])", "run.json"); });
   EXPECT_NO_THROW(parse_json(R"({"a": {"w": 1}, "b": {"w": 2}, "w": [{"w": 3}]})", "run.json"));
 }
@@ -75,15 +75,15 @@ TEST(JsonText, gives_values_only_of_the_type_that_is_asked_for) {
   for (const char* key : {"whole", "text", "none"})
     expect_bad("should be true or false", [&] { value_in<bool>(values, key, "x"); });
   for (const char* key : {"whole", "yes", "none"})
-    expect_bad("should be a text", [&] { value_in<std::string>(values, key, "x"); });
+    expect_bad("should be a string", [&] { value_in<std::string>(values, key, "x"); });
   expect_bad("x: 'absent' is missing", [&] { value_in<int64_t>(values, "absent", "x"); });
-  expect_bad("x: a list stands where an object should be",
+  expect_bad("x: expected an object, but found a list",
              [&] { value_in<int64_t>(values.at("list"), "whole", "x"); });
 }
 
 TEST(JsonText, names_types_for_people) {
   const Json values = parse_json(R"([null, {}, [], "x", true, 1, -1, 1.5])", "x");
-  const char* names[] = {"null",          "an object", "a list",   "a text",
+  const char* names[] = {"null",          "an object", "a list",   "a string",
                          "true or false", "a number",  "a number", "a number"};
   for (size_t i = 0; i < values.size(); ++i) EXPECT_EQ(json_type_name(values[i]), names[i]);
 }

@@ -36,7 +36,7 @@ LogLevel parse_log_level(std::string_view text) {
   for (size_t i = 0; i < names.size(); ++i) {
     if (names[i] == text) return static_cast<LogLevel>(i);
   }
-  fail(ErrorKind::InvalidArgument, "'{}' is no log level: use {}{}", text, fmt::join(names, ", "),
+  fail(ErrorKind::InvalidArgument, "'{}' is not a log level: use {}{}", text, fmt::join(names, ", "),
        did_you_mean(text, names));
 }
 

@@ -28,32 +28,32 @@ bool is_good(Parse parse, const std::string& text) {
 }
 
 void add_training_flags(FlagSet& set, Flags& flags) {
-  set.group("What is trained, and how far");
+  set.group("Training");
   set.add_choice("--strategy", flags.strategy, {"single", "allreduce", "ps-sync", "ps-async", "in-graph"},
-                 "how a step is made; if not given: single in a job of one task, ps-async where there are "
+                 "how a step is computed; if not given: single in a job of one task, ps-async if there are "
                  "parameter servers, else allreduce");
   set.add("--lanes", flags.lanes,
-          "equal shares of every global batch; the result depends on their number to the bit, and not on the "
-          "number of workers; 0: one for each worker");
+          "number of equal shares of every global batch; the bits of the result depend on it, but not on "
+          "the number of workers; 0: one for each worker");
   set.between("--lanes", 0, kMostLanes);
   set.add("--batch", flags.batch, "examples per lane and step");
   set.between("--batch", 1, kMostBatch);
-  set.add("--steps", flags.steps, "train for this many global steps; 0: as many as --epochs says");
+  set.add("--steps", flags.steps, "train for this many global steps; 0: --epochs determines the number");
   set.between("--steps", 0, kMostSteps);
-  set.add("--epochs", flags.epochs, "train this many times on every example; 0, with --steps 0: once");
+  set.add("--epochs", flags.epochs, "number of passes over all examples; 0, with --steps 0: one pass");
   set.between("--epochs", 0, kMostEpochs);
   set.exclusive("--steps", "--epochs");
   set.add("--drop-remainder", flags.drop_remainder,
           "leave out the last examples of an epoch if they do not fill a step of all lanes");
   set.add("--seed", flags.seed,
-          "seed of the first weights, of the order of examples and of dropout; any whole number");
+          "seed of the initial weights, of the order of examples and of dropout; any whole number");
   set.add_choice("--precision", flags.precision, {"fp32", "bf16"},
-                 "number format of forward and backward; weights are always fp32");
+                 "number format of the forward and backward passes; weights are always fp32");
   set.add_choice("--layout", flags.layout, {"auto", "contiguous", "channels-last"},
                  "memory format of images and convolution kernels; auto: channels-last if the model has "
                  "convolutions");
   set.add("--nan-guard", flags.nan_guard,
-          "stop when the loss is NaN or infinite, and name the first tensor that is");
+          "stop when the loss is NaN or infinite, and name the first tensor with such a value");
   set.scope(FlagScope::Job, {"--strategy", "--lanes", "--steps", "--epochs", "--nan-guard", "--layout"});
   set.scope(FlagScope::Model, {"--batch", "--drop-remainder", "--seed", "--precision"});
 }
@@ -65,21 +65,21 @@ void add_place_flags(FlagSet& set, Flags& flags) {
       "auto, cpu, cuda, cuda:N or /gpu:N; auto: the GPU with the local rank's number, or the CPU if there "
       "is no GPU");
   set.add("--threads", flags.threads,
-          "threads that compute one operator; 0: cores of this machine / workers on it");
+          "number of threads that compute one operator; 0: the cores of this machine divided "
+          "by the workers on it");
   set.between("--threads", 0, kMostThreads);
   set.add("--inter-op-threads", flags.inter_op_threads,
-          "operators that may run at the same time; 0: LibTorch's default");
+          "number of operators that may run at the same time; 0: LibTorch's default");
   set.between("--inter-op-threads", 0, kMostThreads);
   set.scope(FlagScope::Local, {"--device", "--inter-op-threads"});
   set.scope(FlagScope::Job, {"--threads"});
 }
 
 void add_carrier_flags(FlagSet& set, Flags& flags) {
-  set.add_choice(
-      "--comm", flags.comm, {"auto", "shm", "gloo", "mpi", "nccl", "shm+gloo", "shm+mpi"},
-      "how gradients travel: shm is shared memory and needs all workers on one host, gloo is TCP, "
-      "shm+gloo and shm+mpi use shared memory within a host and the other between hosts; auto: nccl "
-      "if each worker has a GPU of its own, else shm+gloo");
+  set.add_choice("--comm", flags.comm, {"auto", "shm", "gloo", "mpi", "nccl", "shm+gloo", "shm+mpi"},
+                 "how gradients are sent: shm is shared memory and needs all workers on one host, gloo is "
+                 "TCP, shm+gloo and shm+mpi use shared memory within a host and Gloo or MPI between hosts; "
+                 "auto: nccl if each worker has a GPU of its own, else shm+gloo");
   set.add("--timeout", flags.timeout, "seconds to wait for another task before giving up and naming it");
   set.above("--timeout", 0, kMostSeconds);
   set.scope(FlagScope::Local, {"--timeout"});
@@ -87,7 +87,7 @@ void add_carrier_flags(FlagSet& set, Flags& flags) {
 }
 
 void add_comm_flags(FlagSet& set, Flags& flags) {
-  set.group("How the workers talk");
+  set.group("Communication between workers");
   set.add_choice(
       "--reduce", flags.reduce, {"tree", "fast"},
       "order in which gradients are added: tree gives the same bits on any number of workers, fast "
@@ -97,7 +97,7 @@ void add_comm_flags(FlagSet& set, Flags& flags) {
       "number format of gradients that are sent over a network; with bf16 and fp16 the bits depend "
       "on the number of workers");
   set.add("--error-feedback", flags.error_feedback,
-          "add the error of rounding to --wire-precision to the next gradient");
+          "add the rounding error of --wire-precision to the next gradient");
   set.add_choice(
       "--optimizer-state", flags.optimizer_state, {"auto", "replicated", "sharded"},
       "replicated: every worker keeps all of the optimiser's state; sharded: each keeps and updates "
@@ -113,46 +113,46 @@ bool is_placement(const std::string& text) {
 }
 
 void add_parameter_server_flags(FlagSet& set, Flags& flags) {
-  set.group("What parameter servers do");
-  set.add(
-      "--placement", flags.placement,
-      "which server keeps which parameter: round-robin in the order in which they were made, greedy by "
-      "size, or split:SIZE (split:4M), which cuts parameters larger than SIZE bytes along their first axis");
+  set.group("Parameter servers");
+  set.add("--placement", flags.placement,
+          "which server keeps which parameter: round-robin in the order in which they were created, greedy "
+          "by size, or split:SIZE (split:4M), which splits parameters larger than SIZE "
+          "bytes along their first axis");
   set.require("--placement", "round-robin, greedy or split:SIZE, such as split:65536 or split:4M",
               is_placement);
   set.add("--log-placement", flags.log_placement,
-          "a line for every parameter and lane that says where it is: task, device and host");
+          "log a line for every parameter and lane with its task, device and host");
   set.add("--staleness", flags.staleness,
           "ps-async: how many steps a worker may be ahead of the slowest one; 0: none; -1: no limit");
   set.between("--staleness", -1, kMostSteps);
-  set.add(
-      "--overlap", flags.overlap,
-      "ps-async: push and pull while the next gradients are computed; these are then computed from values "
-      "that are older by one update of each worker");
+  set.add("--overlap", flags.overlap,
+          "ps-async: push and pull while the next gradients are computed; these gradients are then computed "
+          "from values that are older by one update of each worker");
   set.add("--backup", flags.backup,
-          "ps-sync: the number of workers whose gradients a step does not wait for; it leaves out those that "
-          "come last");
+          "ps-sync: number of workers whose gradients a step does not wait for; the gradients that arrive "
+          "last are dropped");
   set.between("--backup", 0, kMostLanes);
   set.scope(FlagScope::Local, {"--log-placement"});
   set.scope(FlagScope::Job, {"--placement", "--staleness", "--overlap", "--backup"});
 }
 
 void add_server_flags(FlagSet& set, Flags& flags) {
-  set.group("How tasks reach their servers");
+  set.group("Connections to servers");
   set.add("--tls-cert", flags.tls_cert, "PEM file with this task's certificate; its servers then use TLS");
   set.add("--tls-key", flags.tls_key, "PEM file with the private key of --tls-cert");
   set.add("--tls-ca", flags.tls_ca,
-          "PEM file with the authority that signed the other tasks' certificates; this task then calls with "
-          "TLS, and its servers require a certificate from their callers");
+          "PEM file with the certificate of the authority that signed the other tasks' certificates; this "
+          "task then calls with TLS, and its servers require a certificate from their callers");
   set.add("--secret", flags.secret,
           "a secret that all tasks of the job share; set the variable TUTTI_SECRET instead of this flag, so "
           "that the list of processes does not show it");
-  set.add("--insecure", flags.insecure, "let servers listen to other machines even without TLS");
+  set.add("--insecure", flags.insecure,
+          "let servers accept connections from other machines even without TLS");
   set.add("--allow-programs", flags.allow_programs,
           "let a server without a program of its own run the programs (TorchScript) that callers send it");
   set.add("--start-timeout", flags.start_timeout,
-          "with servers or a master: seconds that all tasks have to start, in any order, before the missing "
-          "ones are named; workers alone wait for --timeout");
+          "with servers or a master: seconds to wait until all tasks have started, in any order, before "
+          "giving up and naming the missing ones; workers alone wait for --timeout");
   set.above("--start-timeout", 0, kMostSeconds);
   set.hide("--secret");
   set.scope(FlagScope::Local, {"--tls-cert", "--tls-key", "--tls-ca", "--secret", "--insecure",
@@ -161,18 +161,19 @@ void add_server_flags(FlagSet& set, Flags& flags) {
 
 void add_log_flags(FlagSet& set, Flags& flags) {
   set.add_choice("--log-level", flags.log_level, log_level_names(),
-                 "the least severe messages that are printed");
+                 "minimum severity of the messages that are printed");
   set.scope(FlagScope::Local, {"--log-level"});
 }
 
 void add_file_flags(FlagSet& set, Flags& flags) {
-  set.group("What is read and written");
+  set.group("Files and logging");
   set.add("--data", flags.data, "folder or file with the examples");
   set.add_choice("--bad-rows", flags.bad_rows, {"error", "skip"},
-                 "what happens to a row of a table that cannot be read: error stops, skip leaves it out and "
-                 "counts it");
+                 "what to do with a table row that cannot be read: error: stop; skip: "
+                 "leave it out and count it");
   set.add("--feed-timeout", flags.feed_timeout,
-          "seconds that a step may wait for its examples before it gives up and says what is being read");
+          "seconds to wait for the examples of a step before giving up and naming the "
+          "data that is being read");
   set.above("--feed-timeout", 0, kMostSeconds);
   set.add("--logdir", flags.logdir, "folder for checkpoints and event files; '': neither is written");
   set.add_choice(
@@ -183,10 +184,10 @@ void add_file_flags(FlagSet& set, Flags& flags) {
           "save a checkpoint after this many steps (500) or seconds (600s); 0: only at the end");
   set.require("--checkpoint-every", "a number of steps (500) or of seconds (600s)",
               [](const std::string& text) { return is_good(parse_every, text); });
-  set.add("--keep", flags.keep, "number of checkpoints that are kept, the newest ones; 0: all");
+  set.add("--keep", flags.keep, "number of newest checkpoints to keep; 0: all");
   set.between("--keep", 0, kMostKept);
   set.add("--summary-every", flags.summary_every,
-          "steps from one entry in the event file to the next; 0: no entries");
+          "number of steps between entries in the event file; 0: no entries");
   set.between("--summary-every", 0, kMostSteps);
   set.add(
       "--profile-steps", flags.profile_steps,
@@ -195,8 +196,8 @@ void add_file_flags(FlagSet& set, Flags& flags) {
   set.require("--profile-steps", "a step (10) or a range of steps (10..12)",
               [](const std::string& text) { return is_good(parse_step_interval, text); });
   set.add("--timeline", flags.timeline,
-          "file for a Chrome trace of where the time of all workers goes; open it in ui.perfetto.dev or "
-          "chrome://tracing");
+          "file for a Chrome trace that shows how all workers spend their time; open it in ui.perfetto.dev "
+          "or chrome://tracing");
   set.add("--report", flags.report, "JSON file for speed, loss, metrics and the hash of the weights");
   add_log_flags(set, flags);
   set.add("--config", flags.config, "JSON file with values for any of these flags");
@@ -207,7 +208,7 @@ void add_file_flags(FlagSet& set, Flags& flags) {
 }
 
 void add_cluster_flags(FlagSet& set, Flags& flags) {
-  set.group("Clusters made by hand");
+  set.group("Cluster");
   set.add("--cluster_spec", flags.cluster_spec,
           "the address of every task: 'ps|h:2222,worker|h:2223;h:2224', or JSON");
   set.add("--job_name", flags.job_name, "this task's job: ps, worker, chief, ...");
@@ -236,7 +237,7 @@ FlagValues values_of(const Flags& flags) {
 }
 
 void add_connection_flags(FlagSet& set, Flags& flags) {
-  set.group("How the workers talk");
+  set.group("Communication between workers");
   add_carrier_flags(set, flags);
   add_log_flags(set, flags);
   add_server_flags(set, flags);

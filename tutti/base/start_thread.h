@@ -16,11 +16,10 @@ std::thread start_thread(std::string_view what, Body body) {
   try {
     return std::thread(std::move(body));
   } catch (const std::system_error& error) {
-    fail(
-        ErrorKind::Overloaded,
-        "{}: the system starts no more threads ({}). Raise the limit of processes (ulimit -u, or pids.max of "
-        "the control group), or end other programs",
-        what, error.what());
+    fail(ErrorKind::Overloaded,
+         "{}: the system cannot start more threads ({}). Raise the limit on processes (ulimit -u, or "
+         "pids.max of the control group), or stop other programs",
+         what, error.what());
   }
 }
 

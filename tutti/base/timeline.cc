@@ -79,7 +79,7 @@ std::string_view Timeline::keep(Recording& recording, std::string_view text) {
   if (text.empty()) return {};
   const auto found = recording.texts.find(text);
   if (found != recording.texts.end()) return *found;
-  if (recording.texts.size() >= kMostTexts) return "(one of too many)";
+  if (recording.texts.size() >= kMostTexts) return "(too many different names)";
   return *recording.texts.emplace(text).first;
 }
 

@@ -117,7 +117,7 @@ TEST(Timeline, has_a_limit_of_different_texts) {
   for (int i = 0; i < 10'000; ++i) timeline.record(Activity::Step, fmt::format("name {}", i), "", -1, 1, 2);
   const auto spans = all_of(timeline, 0);
   EXPECT_EQ(spans.front().name, "name 0");
-  EXPECT_EQ(spans.back().name, "(one of too many)");
+  EXPECT_EQ(spans.back().name, "(too many different names)");
 }
 
 TEST(Timeline, reading_goes_on_where_it_was_when_spans_are_forgotten_meanwhile) {

@@ -32,7 +32,7 @@ std::string target_of(const std::string& path) {
   std::error_code ignored;
   const fs::file_status status = fs::status(path, ignored);
   if (fs::exists(status) && !fs::is_regular_file(status))
-    fail(ErrorKind::InvalidArgument, "{} is not a file: give the timeline another name", path);
+    fail(ErrorKind::InvalidArgument, "{} is not a regular file: choose another name for the timeline", path);
   return fs::is_symlink(path, ignored) ? fs::weakly_canonical(path, ignored).string() : path;
 }
 

@@ -83,9 +83,9 @@ TEST(TraceFile, a_path_that_cannot_be_written_is_found_beforehand) {
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
   expect_error(ErrorKind::InvalidArgument, HasSubstr("no/such/t.json"),
                [&] { require_writable_trace(folder / "no/such/t.json"); });
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("is not a file"),
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("is not a regular file"),
                [&] { require_writable_trace(folder.path()); });
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("is not a file"),
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("is not a regular file"),
                [&] { require_writable_trace("/dev/null"); });
 }
 

@@ -27,11 +27,11 @@ bool is_job_name(std::string_view name) {
 void check_job(const std::string& job, const ClusterSpec::Tasks& tasks) {
   if (!is_job_name(job)) {
     fail(ErrorKind::InvalidArgument,
-         "cluster: '{}' is not a job name: it has to begin with a letter, followed by letters, digits and "
-         "underscores",
+         "cluster: '{}' is not a job name: it must begin with a letter, followed by "
+         "letters, digits and underscores",
          job);
   }
-  if (tasks.empty()) fail(ErrorKind::InvalidArgument, "cluster: job '{}' has no task", job);
+  if (tasks.empty()) fail(ErrorKind::InvalidArgument, "cluster: job '{}' has no tasks", job);
   for (const int index : {tasks.begin()->first, tasks.rbegin()->first}) {
     if (index < 0 || index > kMaxIndex) {
       fail(ErrorKind::InvalidArgument, "cluster: job '{}': {} is not a task index (0 to {})", job, index,
@@ -105,8 +105,8 @@ ClusterSpec::Tasks tasks_of(const Json& value, const std::string& job) {
     }
   } else {
     fail(ErrorKind::InvalidArgument,
-         "cluster: job '{}' is {}, not a list of addresses or an object of them by index", job,
-         json_type_name(value));
+         "cluster: job '{}' is {}; expected a list of addresses, or an object with an address for each index",
+         job, json_type_name(value));
   }
   return tasks;
 }
@@ -144,7 +144,8 @@ ClusterSpec ClusterSpec::from_text(std::string_view text) {
 ClusterSpec ClusterSpec::from_json(std::string_view text) {
   const Json root = parse_json(text, "cluster");
   if (!root.is_object()) {
-    fail(ErrorKind::InvalidArgument, "cluster: {} is {}, not an object of jobs", text, json_type_name(root));
+    fail(ErrorKind::InvalidArgument, "cluster: {} is {}; expected an object of jobs", text,
+         json_type_name(root));
   }
   Jobs jobs;
   for (const auto& [job, value] : root.items()) jobs.emplace_back(job, tasks_of(value, job));
@@ -166,7 +167,7 @@ const ClusterSpec::Tasks* ClusterSpec::find(std::string_view job) const {
 const ClusterSpec::Tasks& ClusterSpec::tasks(std::string_view job) const {
   const Tasks* tasks = find(job);
   if (tasks == nullptr) {
-    fail(ErrorKind::InvalidArgument, "cluster: no job '{}'; there is {}{}", job,
+    fail(ErrorKind::InvalidArgument, "cluster: there is no job '{}'; known jobs: {}{}", job,
          empty() ? "none" : fmt::format("{}", fmt::join(jobs(), ", ")), did_you_mean(job, jobs()));
   }
   return *tasks;

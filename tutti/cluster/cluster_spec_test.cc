@@ -95,8 +95,8 @@ TEST(ClusterSpec, the_bad_piece_is_quoted) {
 
 TEST(ClusterSpec, bad_json_is_quoted) {
   expect_refused(HasSubstr("line 1"), R"({"ps": ["h:1")");
-  expect_refused(HasSubstr("stands twice"), R"({"ps": ["h:1"], "ps": ["h:2"]})");
-  expect_refused(HasSubstr("'ps' is a text"), R"({"ps": "h:1"})");
+  expect_refused(HasSubstr("occurs twice"), R"({"ps": ["h:1"], "ps": ["h:2"]})");
+  expect_refused(HasSubstr("'ps' is a string"), R"({"ps": "h:1"})");
   expect_refused(HasSubstr("'ps': 5 is not an address"), R"({"ps": ["h:1", 5]})");
   expect_refused(HasSubstr("'ps' has no task"), R"({"ps": []})");
   expect_refused(HasSubstr("'ps' has no task"), R"({"ps": {}})");
@@ -105,7 +105,7 @@ TEST(ClusterSpec, bad_json_is_quoted) {
   expect_refused(HasSubstr("'2000000000' is not a task index"), R"({"ps": {"2000000000": "h:1"}})");
   expect_refused(HasSubstr("'ps' has task 01 twice"), R"({"ps": {"1": "h:1", "01": "h:2"}})");
   expect_refused(HasSubstr("'worker' is not a task index"), R"({"cluster": {"worker": ["h:1"]}})");
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("a list, not an object"),
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("a list; expected an object"),
                [] { ClusterSpec::from_json("[1]"); });
 }
 
@@ -120,7 +120,7 @@ TEST(ClusterSpec, an_unknown_job_or_task_lists_those_that_are_there) {
   expect_error(ErrorKind::InvalidArgument, HasSubstr("has no task -1"), [&] { spec.address("ps", -1); });
   const auto sparse = ClusterSpec::parse(R"({"worker": {"1": "a:1", "7": "b:1"}})");
   expect_error(ErrorKind::InvalidArgument, HasSubstr("it has 1, 7"), [&] { sparse.address("worker", 0); });
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("there is none"), [] { ClusterSpec().tasks("ps"); });
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("known jobs: none"), [] { ClusterSpec().tasks("ps"); });
 }
 
 TEST(ClusterSpec, checks_what_is_built_by_hand) {

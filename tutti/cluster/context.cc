@@ -47,7 +47,7 @@ c10::Device device_of(const Flags& flags, const Identity& identity) {
 
 int threads_of(const Flags& flags, const Identity& identity) {
   if (flags.threads < 0 || flags.threads > std::numeric_limits<int>::max()) {
-    fail(ErrorKind::InvalidArgument, "--threads {} is not a number of threads", flags.threads);
+    fail(ErrorKind::InvalidArgument, "--threads {} is not a valid number of threads", flags.threads);
   }
   if (flags.threads > 0) return static_cast<int>(flags.threads);
   return share_of_cores(identity.membership.local_world);
@@ -77,12 +77,11 @@ std::optional<Identity> place_among_others() {
 void require_own_place(const Identity& identity) {
   if (identity.source != Identity().source || identity.membership.world != 1) return;
   if (const auto found = place_among_others()) {
-    fail(
-        ErrorKind::InvalidArgument,
-        "this process is {} in a job of {} workers (found through {}), but its Context was given an Identity "
-        "that stands alone. Use Context(flags), which finds the place of this process, or tutti::run(). To "
-        "work alone on purpose, set Identity::source",
-        found->task.short_name(), found->membership.world, found->source);
+    fail(ErrorKind::InvalidArgument,
+         "this process is {} in a job of {} workers (found through {}), but its Context was given the "
+         "Identity of a single process. Use Context(flags), which finds the identity of this process, or "
+         "tutti::run(). To run alone on purpose, set Identity::source",
+         found->task.short_name(), found->membership.world, found->source);
   }
 }
 
@@ -176,7 +175,7 @@ int Context::rank_at(const Task& task) const {
   const std::vector<Task> workers = all_workers(identity_);
   const auto found = std::find(workers.begin(), workers.end(), task);
   if (found == workers.end())
-    fail(ErrorKind::InvalidArgument, "{} is no worker of this job, which has {} workers ({} to {})",
+    fail(ErrorKind::InvalidArgument, "{} is not a worker of this job, which has {} workers ({} to {})",
          task.short_name(), workers.size(), workers.front().short_name(), workers.back().short_name());
   return static_cast<int>(found - workers.begin());
 }
@@ -211,14 +210,14 @@ std::string Context::tf_config() const {
 void Context::require_worker() const {
   if (identity_.is_evaluator) {
     fail(ErrorKind::InvalidArgument,
-         "{} is an evaluator, and evaluating beside the training is not supported yet: this task trains "
-         "nothing. End it with exit code 0, as tutti::run() does, and evaluate in the chief",
+         "{} is an evaluator, but a separate task for evaluation is not supported yet. End it with exit code "
+         "0, as tutti::run() does, and evaluate in the chief",
          task().short_name());
   }
   if (is_server_job(task().job)) {
     fail(ErrorKind::InvalidArgument,
-         "{} is a parameter server, which trains nothing: call tutti::serve(context) in it, as tutti::run() "
-         "does",
+         "{} is a parameter server, which does not train: call tutti::serve(context) in it, "
+         "as tutti::run() does",
          task().short_name());
   }
 }

@@ -23,7 +23,7 @@ DeviceSpec read_device(std::string_view asked) {
   const std::string_view index = colon == std::string_view::npos ? "" : asked.substr(colon);
   if (kind != "cpu" && kind != "gpu" && kind != "cuda") {
     const std::vector<std::string> known = {"auto", "cpu", "cuda", "gpu"};
-    fail(ErrorKind::InvalidArgument, "--device '{}' is none of auto, cpu, cuda, cuda:N and /gpu:N{}", asked,
+    fail(ErrorKind::InvalidArgument, "--device '{}': expected auto, cpu, cuda, cuda:N or /gpu:N{}", asked,
          did_you_mean(kind, known));
   }
   return DeviceSpec::parse("/" + std::string(kind == "cpu" ? "cpu" : "gpu") + std::string(index));
@@ -53,7 +53,7 @@ c10::Device choose_device(std::string_view asked, int local_rank, int gpus) {
   const DeviceSpec spec = read_device(asked);
   if (spec.job || spec.task || spec.replica) {
     fail(ErrorKind::InvalidArgument,
-         "--device '{}' names a task, but has to name a device of this task, such as /gpu:0", asked);
+         "--device '{}' names a task, but must name a device of this task, such as /gpu:0", asked);
   }
   const std::string type = spec.device_type.value_or("");
   if (type == "CPU") {

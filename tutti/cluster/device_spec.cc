@@ -57,8 +57,8 @@ class Parser {
       read_device(piece, key, parts.size() == 2 ? parts[1] : "*");
     } else {
       static const std::vector<std::string> kKnown = {"job", "replica", "task", "device", "cpu", "gpu"};
-      bad(piece,
-          "names no field (" + fmt::format("{}", fmt::join(kKnown, ", ")) + ")" + did_you_mean(key, kKnown));
+      bad(piece, "is not a known field (" + fmt::format("{}", fmt::join(kKnown, ", ")) + ")" +
+                     did_you_mean(key, kKnown));
     }
   }
 

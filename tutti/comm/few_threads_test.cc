@@ -1,4 +1,4 @@
-// Tests what happens if the system starts no more threads.
+// Tests what happens if the system cannot start more threads.
 
 #include <array>
 #include <cerrno>
@@ -59,7 +59,7 @@ TEST(FewThreads, a_table_is_overloaded) {
 
 TEST(FewThreads, a_board_is_overloaded) {
   without_threads([] {
-    expect_error(ErrorKind::Overloaded, HasSubstr("starts no more threads"),
+    expect_error(ErrorKind::Overloaded, HasSubstr("cannot start more threads"),
                  [] { FailureBoard(local_rendezvous(), {.rank = 0, .world = 2}, [] {}); });
   });
 }
@@ -73,7 +73,7 @@ TEST(FewThreads, a_rank_that_cannot_begin_tells_the_others) {
   });
   ASSERT_TRUE(outcomes[0] && outcomes[1]);
   EXPECT_EQ(outcomes[1]->kind(), ErrorKind::Overloaded);
-  EXPECT_THAT(outcomes[0]->what(), HasSubstr("starts no more threads"));
+  EXPECT_THAT(outcomes[0]->what(), HasSubstr("cannot start more threads"));
 }
 
 }  // namespace

@@ -25,8 +25,8 @@ void check_tensor(const std::string& name, const torch::Tensor& tensor) {
     fail(ErrorKind::InvalidArgument, "batch: '{}' is an undefined tensor", name);
   }
   if (tensor.dim() == 0) {
-    fail(ErrorKind::InvalidArgument, "batch: '{}' has no dimensions; the first one counts the examples",
-         name);
+    fail(ErrorKind::InvalidArgument,
+         "batch: '{}' has no dimensions; the size of the first one must be the number of examples", name);
   }
 }
 
@@ -47,14 +47,14 @@ Batch::Batch(Tensors tensors) : tensors_(std::move(tensors)) {
 
 const torch::Tensor& Batch::operator[](std::string_view name) const {
   if (const torch::Tensor* tensor = find(tensors_, name)) return *tensor;
-  fail(ErrorKind::InvalidArgument, "batch: there is no '{}' in it; it has: {}", name,
+  fail(ErrorKind::InvalidArgument, "batch: there is no tensor '{}'; the batch has: {}", name,
        tensors_.empty() ? "nothing" : fmt::format("{}", fmt::join(names_of(tensors_), ", ")));
 }
 
 bool Batch::has(std::string_view name) const { return find(tensors_, name) != nullptr; }
 
 const torch::Tensor& Batch::front() const {
-  if (tensors_.empty()) fail(ErrorKind::InvalidArgument, "batch: it has no tensors, so no first one");
+  if (tensors_.empty()) fail(ErrorKind::InvalidArgument, "batch: front() needs a batch with tensors");
   return tensors_.front().second;
 }
 

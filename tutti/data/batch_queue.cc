@@ -25,19 +25,20 @@ int64_t saturating_product(int64_t a, int64_t b) {
 
 const BatchQueueOptions& checked(const BatchQueueOptions& o, const Feed& feed, const Sampler& sampler) {
   if (o.first_step < 0 || o.end_step < o.first_step) {
-    fail(ErrorKind::InvalidArgument, "batch queue: the steps {} to {} are no range", o.first_step,
+    fail(ErrorKind::InvalidArgument, "batch queue: steps {} to {} are not a valid range", o.first_step,
          o.end_step);
   }
   if (o.first_lane < 0 || o.end_lane < o.first_lane || o.end_lane > sampler.options().lanes) {
-    fail(ErrorKind::InvalidArgument, "batch queue: the lanes {} to {} are no range of the sampler's {}",
-         o.first_lane, o.end_lane, sampler.options().lanes);
+    fail(ErrorKind::InvalidArgument,
+         "batch queue: lanes {} to {} are not a range within the sampler's {} lanes", o.first_lane,
+         o.end_lane, sampler.options().lanes);
   }
   if (sampler.size() > feed.size()) {
-    fail(ErrorKind::InvalidArgument, "batch queue: the sampler deals out {} examples, but the feed has {}",
+    fail(ErrorKind::InvalidArgument, "batch queue: the sampler expects {} examples, but the feed has only {}",
          sampler.size(), feed.size());
   }
   if (sampler.size() == 0 && o.end_step > o.first_step) {
-    fail(ErrorKind::InvalidArgument, "batch queue: {} steps were asked for, but the feed has no examples",
+    fail(ErrorKind::InvalidArgument, "batch queue: {} steps were requested, but the feed has no examples",
          o.end_step - o.first_step);
   }
   return o;
@@ -114,7 +115,8 @@ BatchQueue::Shared::Slot BatchQueue::Shared::outcome_of(Body&& body) {
   } catch (const std::exception& error) {
     slot.error = Error(ErrorKind::Bug, std::string("batch queue: ") + error.what());
   } catch (...) {
-    slot.error = Error(ErrorKind::Bug, "batch queue: a reader threw something that is no std::exception");
+    slot.error =
+        Error(ErrorKind::Bug, "batch queue: a reader threw an exception that is not a std::exception");
   }
   return slot;
 }
@@ -134,7 +136,7 @@ BatchQueue::BatchQueue(Feed feed, const Sampler& sampler, const BatchQueueOption
   } catch (const std::system_error& error) {
     lock.unlock();
     stop_readers();
-    fail(ErrorKind::Overloaded, "batch queue: starting {} reading threads: {}", useful, error.what());
+    fail(ErrorKind::Overloaded, "batch queue: cannot start {} reader threads: {}", useful, error.what());
   }
 }
 
@@ -238,13 +240,12 @@ void BatchQueue::Shared::fail_late(int64_t ticket) const {
   sampler.examples(step_of(ticket), lane_of(ticket), examples);
   const std::span<const int64_t> shown(examples.data(), std::min<size_t>(examples.size(), 4));
   const std::string place = examples.empty() ? "" : feed.source().place_of(examples.front());
-  fail(
-      ErrorKind::Timeout,
-      "no batch for step {}, lane {} in {} s: a reader is at its {} examples ({}{}){}. Look at what they are "
-      "read from, or raise --feed-timeout",
-      step_of(ticket), lane_of(ticket), std::chrono::duration<double>(timeout).count(), examples.size(),
-      fmt::join(shown, ", "), shown.size() < examples.size() ? ", ..." : "",
-      place.empty() ? "" : fmt::format(", the first of them in {}", place));
+  fail(ErrorKind::Timeout,
+       "no batch for step {}, lane {} within {} s: a reader is still reading its {} examples ({}{}){}. Check "
+       "the source of the data, or raise --feed-timeout",
+       step_of(ticket), lane_of(ticket), std::chrono::duration<double>(timeout).count(), examples.size(),
+       fmt::join(shown, ", "), shown.size() < examples.size() ? ", ..." : "",
+       place.empty() ? "" : fmt::format(", the first of them from {}", place));
 }
 
 int64_t BatchQueue::waits() const {

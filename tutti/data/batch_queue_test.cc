@@ -164,7 +164,7 @@ TEST(BatchQueue, says_what_it_waits_for_when_a_batch_is_late_and_goes_on_later) 
     const auto text = error_of(ErrorKind::Timeout, [&] { queue.next(); });
     EXPECT_THAT(text, HasSubstr("step 3, lane 0"));
     EXPECT_THAT(text, HasSubstr("0.02 s"));
-    EXPECT_THAT(text, HasSubstr("10 examples (60, 61, 62, 63, ...), the first of them in shard6"));
+    EXPECT_THAT(text, HasSubstr("10 examples (60, 61, 62, 63, ...), the first of them from shard6"));
   }
   EXPECT_GE(queue.waits(), 2);
   source->open();
@@ -279,7 +279,7 @@ TEST(BatchQueue, refuses_what_makes_no_sense) {
   refuses(sampler, {.end_step = 3, .first_lane = -1});
   refuses(sampler, {.end_step = 3, .first_lane = 2, .end_lane = 1});
   refuses(sampler, {.end_step = 3, .end_lane = 3});
-  EXPECT_THAT(refuses(Sampler(11), {.end_step = 3}), HasSubstr("11 examples, but the feed has 10"));
+  EXPECT_THAT(refuses(Sampler(11), {.end_step = 3}), HasSubstr("11 examples, but the feed has only 10"));
   EXPECT_THAT(refuses(Sampler(0), {.end_step = 3}), HasSubstr("no examples"));
 }
 

@@ -21,7 +21,7 @@ class PlainReader final : public ByteReader {
     std::error_code missing;
     if (!std::filesystem::is_regular_file(path, missing)) {
       fail(ErrorKind::InvalidArgument, "{}: {}", path,
-           missing ? missing.message() : std::string("this is no regular file"));
+           missing ? missing.message() : std::string("not a regular file"));
     }
     file_.reset(std::fopen(path.c_str(), "rb"));
     if (file_ == nullptr) fail_errno(errno, "opening " + path);
@@ -31,7 +31,7 @@ class PlainReader final : public ByteReader {
   size_t read(char* to, size_t size) override {
     const size_t count = std::fread(to, 1, size, file_.get());
     if (count < size && std::ferror(file_.get()) != 0) {
-      fail(ErrorKind::DataLoss, "{}: reading it failed: {}", path_, errno_text(errno));
+      fail(ErrorKind::DataLoss, "{}: reading the file failed: {}", path_, errno_text(errno));
     }
     return count;
   }

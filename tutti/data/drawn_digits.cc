@@ -142,8 +142,8 @@ DrawnDigit draw_digit(uint64_t seed, int64_t number) {
 
 std::shared_ptr<const Source> drawn_digits(const DrawnDigitsOptions& options) {
   if (options.size < 0 || options.first < 0) {
-    fail(ErrorKind::InvalidArgument, "drawn digits: {} of them from {} on; both start at 0", options.size,
-         options.first);
+    fail(ErrorKind::InvalidArgument, "drawn digits: size is {} and first is {}; both must be 0 or more",
+         options.size, options.first);
   }
   return std::make_shared<DrawnDigits>(options);
 }

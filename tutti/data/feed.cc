@@ -9,10 +9,10 @@
 namespace tutti::data {
 namespace {
 
-// Returns "example 7" or "50 examples, the first of them 7".
+// Returns "example 7" or "50 examples (the first is 7)".
 std::string name_examples(std::span<const int64_t> examples) {
   if (examples.size() == 1) return fmt::format("example {}", examples.front());
-  return fmt::format("{} examples, the first of them {}", examples.size(), examples.front());
+  return fmt::format("{} examples (the first is {})", examples.size(), examples.front());
 }
 
 // Runs `work` and converts its exceptions to an Error that says what was being done.
@@ -31,14 +31,14 @@ Batch as_error(ErrorKind kind, const char* doing, std::span<const int64_t> examp
 
 void check_rows(const char* who, const Batch& batch, std::span<const int64_t> examples) {
   if (batch.size() == static_cast<int64_t>(examples.size())) return;
-  fail(ErrorKind::InvalidArgument, "feed: {} gave {} rows for {}; it has to give one for each", who,
+  fail(ErrorKind::InvalidArgument, "feed: {} returned {} rows for {}; expected one row for each example", who,
        batch.size(), name_examples(examples));
 }
 
 }  // namespace
 
 Feed::Feed(std::shared_ptr<const Source> source) : source_(std::move(source)) {
-  if (source_ == nullptr) fail(ErrorKind::InvalidArgument, "feed: there is no source");
+  if (source_ == nullptr) fail(ErrorKind::InvalidArgument, "feed: the source is a null pointer");
   size_ = source_->size();
 }
 
@@ -56,7 +56,7 @@ Feed Feed::map(Transform transform) const {
 }
 
 Feed Feed::take(int64_t count) const {
-  if (count < 0) fail(ErrorKind::InvalidArgument, "feed: take({}) was asked for; 0 is the fewest", count);
+  if (count < 0) fail(ErrorKind::InvalidArgument, "feed: take({}): the count must be 0 or more", count);
   Feed feed = *this;
   feed.size_ = std::min(feed.size_, count);
   return feed;
@@ -83,8 +83,8 @@ Feed Feed::with(const FeedOptions& options) const {
   const int64_t timeout = options.timeout.value_or(std::chrono::milliseconds(0)).count();
   if (options.threads < 1 || options.ahead < 1 || timeout < 0) {
     fail(ErrorKind::InvalidArgument,
-         "feed: {} threads, {} batches ahead, a timeout of {} ms; threads and batches start at 1, the "
-         "timeout at 0",
+         "feed: threads is {}, ahead is {} and timeout is {} ms; threads and ahead must be 1 or more, "
+         "timeout 0 or more",
          options.threads, options.ahead, timeout);
   }
   Feed feed = *this;

@@ -55,7 +55,7 @@ TEST(Feed, reads_nothing_for_no_examples) {
 TEST(Feed, turns_what_foreign_code_throws_into_an_error) {
   const auto text =
       error_of(ErrorKind::DataLoss, [] { Feed(std::make_shared<BrokenSource>()).read(kThree); });
-  EXPECT_THAT(text, HasSubstr("3 examples, the first of them 3"));
+  EXPECT_THAT(text, HasSubstr("3 examples (the first is 3)"));
   EXPECT_THAT(text, HasSubstr("disk on fire"));
   const Feed bad = numbers(10).map([](Batch batch) { return Batch({{"x", batch["x"].reshape({-1, 7})}}); });
   EXPECT_THAT(error_of(ErrorKind::InvalidArgument, [&] { bad.read(kThree); }), HasSubstr("transforming"));

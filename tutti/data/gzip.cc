@@ -19,7 +19,7 @@ class GzipReader final : public ByteReader {
   GzipReader(std::unique_ptr<ByteReader> compressed, const std::string& path)
       : path_(path), compressed_(std::move(compressed)) {
     const int code = inflateInit2(&stream_, MAX_WBITS + kGzipOnly);
-    if (code != Z_OK) fail(ErrorKind::Overloaded, "{}: zlib does not start (code {})", path_, code);
+    if (code != Z_OK) fail(ErrorKind::Overloaded, "{}: zlib cannot be initialised (code {})", path_, code);
   }
   ~GzipReader() override { inflateEnd(&stream_); }
   GzipReader(const GzipReader&) = delete;
@@ -46,14 +46,14 @@ class GzipReader final : public ByteReader {
  private:
   void inflate_some() {
     if (stream_.avail_in == 0 && !refill()) {
-      fail(ErrorKind::DataLoss, "{}: the compressed data is cut short at byte {}", path_, compressed_bytes_);
+      fail(ErrorKind::DataLoss, "{}: the compressed data is truncated at byte {}", path_, compressed_bytes_);
     }
     const int code = inflate(&stream_, Z_NO_FLUSH);
     if (code == Z_STREAM_END) return finish_member();
     if (code == Z_MEM_ERROR) fail(ErrorKind::Overloaded, "{}: out of memory while decompressing it", path_);
     if (code != Z_OK && code != Z_BUF_ERROR) {
       fail(ErrorKind::DataLoss, "{}: the compressed data is damaged before byte {}: {}", path_,
-           compressed_bytes_ - stream_.avail_in, stream_.msg != nullptr ? stream_.msg : "no valid gzip");
+           compressed_bytes_ - stream_.avail_in, stream_.msg != nullptr ? stream_.msg : "not valid gzip");
     }
   }
 

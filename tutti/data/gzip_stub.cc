@@ -5,7 +5,7 @@ namespace tutti::data {
 
 std::unique_ptr<ByteReader> gunzip(std::unique_ptr<ByteReader>, const std::string& path) {
   fail(ErrorKind::Unimplemented,
-       "{}: it is gzip-compressed, and this build has no zlib. Decompress it, or build with "
+       "{}: the file is gzip-compressed, but this build has no zlib. Decompress it, or build with "
        "TUTTI_WITH_ZLIB=ON",
        path);
 }

@@ -51,7 +51,7 @@ void read_header_bytes(ByteReader& reader, const std::string& path, uint64_t off
                        size_t size) {
   const size_t count = reader.read(reinterpret_cast<char*>(to), size);
   if (count < size) {
-    fail(ErrorKind::DataLoss, "{}: the IDX header is cut short at byte {}", path, offset + count);
+    fail(ErrorKind::DataLoss, "{}: the IDX header is truncated at byte {}", path, offset + count);
   }
 }
 
@@ -64,7 +64,7 @@ uint64_t promised_bytes(const std::string& path, const Header& header) {
     empty = empty || extent == 0;
     const auto factor = static_cast<uint64_t>(std::max<int64_t>(extent, 1));
     if (__builtin_mul_overflow(elements, factor, &elements) || elements > (uint64_t{1} << 59)) {
-      fail(ErrorKind::DataLoss, "{}: the IDX header (bytes 4 to {}) promises more elements than there can be",
+      fail(ErrorKind::DataLoss, "{}: the IDX header (bytes 4 to {}) declares more elements than are possible",
            path, header.bytes - 1);
     }
   }
@@ -75,14 +75,15 @@ Header read_header(ByteReader& reader, const std::string& path) {
   unsigned char magic[4] = {};
   read_header_bytes(reader, path, 0, magic, sizeof magic);
   if (magic[0] != 0 || magic[1] != 0) {
-    fail(ErrorKind::DataLoss, "{}: bytes 0 and 1 are {:02x} {:02x}, and not 00 00: this is no IDX file", path,
+    fail(ErrorKind::DataLoss, "{}: not an IDX file: bytes 0 and 1 are {:02x} {:02x}, expected 00 00", path,
          magic[0], magic[1]);
   }
   const auto type = type_of(magic[2]);
   if (!type)
-    fail(ErrorKind::DataLoss, "{}: byte 2 is {:02x}, which is no type of an IDX file", path, magic[2]);
+    fail(ErrorKind::DataLoss, "{}: byte 2 is {:02x}, which is not an element type of IDX files", path,
+         magic[2]);
   if (magic[3] < 1 || magic[3] > kMostDimensions) {
-    fail(ErrorKind::DataLoss, "{}: byte 3 promises {} dimensions; 1 to {} are possible", path, magic[3],
+    fail(ErrorKind::DataLoss, "{}: byte 3 declares {} dimensions; expected 1 to {}", path, magic[3],
          kMostDimensions);
   }
   Header header{*type, {}, sizeof magic, 0};
@@ -99,7 +100,8 @@ Header read_header(ByteReader& reader, const std::string& path) {
 void check_promise(const ByteReader& reader, const std::string& path, const Header& header) {
   if (header.payload_bytes <= reader.most_bytes()) return;
   fail(ErrorKind::DataLoss,
-       "{}: cut short: the header promises {} bytes from byte {} on, but the file can hold no more than {}",
+       "{}: the file is truncated: the header declares {} bytes from byte {}, but the file "
+       "can contain at most {}",
        path, header.payload_bytes, header.bytes, reader.most_bytes());
 }
 
@@ -107,12 +109,14 @@ void read_payload(ByteReader& reader, const std::string& path, const Header& hea
   const size_t count = reader.read(to, header.payload_bytes);
   if (count < header.payload_bytes) {
     fail(ErrorKind::DataLoss,
-         "{}: cut short at byte {}: the header promises {} bytes from byte {} on, {} came", path,
-         header.bytes + count, header.payload_bytes, header.bytes, count);
+         "{}: the file is truncated at byte {}: the header declares {} bytes from byte "
+         "{}, but only {} follow",
+         path, header.bytes + count, header.payload_bytes, header.bytes, count);
   }
   char beyond = 0;
   if (reader.read(&beyond, 1) != 0) {
-    fail(ErrorKind::DataLoss, "{}: it goes on at byte {}, where the header says that it ends", path,
+    fail(ErrorKind::DataLoss,
+         "{}: the file continues at byte {}, where it should end according to the header", path,
          header.bytes + header.payload_bytes);
   }
 }

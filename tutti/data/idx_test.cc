@@ -50,35 +50,35 @@ TEST_F(Idx, names_the_byte_where_the_header_is_wrong) {
   EXPECT_THAT(loss("\x89PNG\r\n"s), HasSubstr("bytes 0 and 1 are 89 50"));
   EXPECT_THAT(loss("\0\x01\x08\x01\0\0\0\0"s), HasSubstr("bytes 0 and 1 are 00 01"));
   EXPECT_THAT(loss("\0\0\x0a\x01\0\0\0\0"s), HasSubstr("byte 2 is 0a"));
-  EXPECT_THAT(loss("\0\0\x08\0"s), HasSubstr("byte 3 promises 0 dimensions"));
-  EXPECT_THAT(loss("\0\0\x08\xff"s), HasSubstr("byte 3 promises 255 dimensions"));
+  EXPECT_THAT(loss("\0\0\x08\0"s), HasSubstr("byte 3 declares 0 dimensions"));
+  EXPECT_THAT(loss("\0\0\x08\xff"s), HasSubstr("byte 3 declares 255 dimensions"));
 }
 
 TEST_F(Idx, names_the_byte_where_the_header_is_cut_short) {
   const auto whole = "\0\0\x08\x02\0\0\0\x01\0\0\0\x01\x05"s;
   for (size_t size = 0; size < 12; ++size) {
-    EXPECT_THAT(loss(whole.substr(0, size)), HasSubstr(fmt::format("cut short at byte {}", size)));
+    EXPECT_THAT(loss(whole.substr(0, size)), HasSubstr(fmt::format("truncated at byte {}", size)));
   }
 }
 
 TEST_F(Idx, says_what_was_promised_where_the_elements_are_cut_short) {
   for (const char* elements : {"", "x", "xxxxx"}) {
     const auto text = loss("\0\0\x08\x01\0\0\0\x06"s + elements);
-    EXPECT_THAT(text, HasSubstr("cut short"));
+    EXPECT_THAT(text, HasSubstr("truncated"));
     EXPECT_THAT(text, HasSubstr("6 bytes from byte 8"));
   }
-  EXPECT_THAT(loss("\0\0\x08\x01\0\0\0\x06"s + "xxxxx"), HasSubstr("cut short at byte 13"));
+  EXPECT_THAT(loss("\0\0\x08\x01\0\0\0\x06"s + "xxxxx"), HasSubstr("truncated at byte 13"));
 }
 
 TEST_F(Idx, refuses_bytes_after_the_last_element) {
-  EXPECT_THAT(loss("\0\0\x08\x01\0\0\0\x02xxx"s), HasSubstr("goes on at byte 10"));
-  EXPECT_THAT(loss("\0\0\x08\x01\0\0\0\0x"s), HasSubstr("goes on at byte 8"));
+  EXPECT_THAT(loss("\0\0\x08\x01\0\0\0\x02xxx"s), HasSubstr("continues at byte 10"));
+  EXPECT_THAT(loss("\0\0\x08\x01\0\0\0\0x"s), HasSubstr("continues at byte 8"));
 }
 
 TEST_F(Idx, takes_no_memory_for_a_header_that_lies) {
   EXPECT_THAT(loss("\0\0\x0e\x01\xff\xff\xff\xff"s), HasSubstr("34359738360 bytes"));
   EXPECT_THAT(loss("\0\0\x0e\x02\xff\xff\xff\xff\xff\xff\xff\xff"s),
-              HasSubstr("more elements than there can be"));
+              HasSubstr("more elements than are possible"));
   // The shapes have 2^64 elements, and 0 times 2^96: both would overflow.
   EXPECT_THAT(loss("\0\0\x08\x04\0\x01\0\0\0\x01\0\0\0\x01\0\0\0\x01\0\0"s), HasSubstr("more elements"));
   EXPECT_THAT(loss("\0\0\x08\x04\0\0\0\0\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"s),
@@ -89,7 +89,7 @@ TEST_F(Idx, says_what_is_wrong_with_the_path) {
   EXPECT_THAT(error_of(ErrorKind::InvalidArgument, [&] { read_idx(folder_.path() + "/none"); }),
               HasSubstr(folder_.path() + "/none: No such file"));
   EXPECT_THAT(error_of(ErrorKind::InvalidArgument, [&] { read_idx(folder_.path()); }),
-              HasSubstr("no regular file"));
+              HasSubstr("not a regular file"));
   error_of(ErrorKind::InvalidArgument, [] { read_idx(""); });
   error_of(ErrorKind::InvalidArgument, [] { read_idx("/dev/zero"); });
 }

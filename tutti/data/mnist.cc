@@ -53,8 +53,7 @@ std::string find_file(const std::string& dir, const std::string& name, const std
   }
   fail(ErrorKind::InvalidArgument,
        "{}: there is no {}-{}-ubyte or {}-{}-ubyte.gz. Put the four MNIST files there, or leave --data empty "
-       "to train "
-       "on drawn digits",
+       "to train on drawn digits",
        dir, name, format, name, format);
 }
 
@@ -62,11 +61,11 @@ torch::Tensor read_images(const std::string& path) {
   torch::Tensor images = read_idx(path);
   if (images.scalar_type() != torch::kUInt8 || images.dim() != 3) {
     fail(ErrorKind::DataLoss,
-         "{}: bytes 2 and 3 promise {} dimensions of {}; images have 3 of unsigned bytes", path, images.dim(),
-         type_name(images.scalar_type()));
+         "{}: bytes 2 and 3 declare {} dimensions of {}; images need 3 dimensions of unsigned bytes", path,
+         images.dim(), type_name(images.scalar_type()));
   }
   if (images.size(1) != kDigitSide || images.size(2) != kDigitSide) {
-    fail(ErrorKind::DataLoss, "{}: bytes 8 to 15 promise images of {}x{} pixels; digits have {}x{}", path,
+    fail(ErrorKind::DataLoss, "{}: bytes 8 to 15 declare images of {}x{} pixels; expected {}x{}", path,
          images.size(1), images.size(2), kDigitSide, kDigitSide);
   }
   return images;
@@ -76,15 +75,15 @@ torch::Tensor read_labels(const std::string& path) {
   torch::Tensor labels = read_idx(path);
   if (labels.scalar_type() != torch::kUInt8 || labels.dim() != 1) {
     fail(ErrorKind::DataLoss,
-         "{}: bytes 2 and 3 promise {} dimensions of {}; labels have 1 of unsigned bytes", path, labels.dim(),
-         type_name(labels.scalar_type()));
+         "{}: bytes 2 and 3 declare {} dimensions of {}; labels need 1 dimension of unsigned bytes", path,
+         labels.dim(), type_name(labels.scalar_type()));
   }
   constexpr int64_t kHeaderBytes = 8;
   const auto* values = static_cast<const uint8_t*>(labels.data_ptr());
   for (int64_t record = 0; record < labels.size(0); ++record) {
     if (values[record] > kMostLabel) {
-      fail(ErrorKind::DataLoss, "{}: the label of record {} (byte {}) is {}, and no digit", path, record,
-           kHeaderBytes + record, values[record]);
+      fail(ErrorKind::DataLoss, "{}: the label of record {} (byte {}) is {}; expected a digit from 0 to 9",
+           path, record, kHeaderBytes + record, values[record]);
     }
   }
   return labels;

@@ -98,7 +98,7 @@ TEST_F(MnistFiles, of_another_kind_are_refused) {
 
 TEST_F(MnistFiles, cut_short_are_refused) {
   folder_.write("t10k-images.idx3-ubyte", images(2).substr(0, 1000));
-  EXPECT_THAT(error(ErrorKind::DataLoss), HasSubstr("t10k-images.idx3-ubyte: cut short"));
+  EXPECT_THAT(error(ErrorKind::DataLoss), HasSubstr("t10k-images.idx3-ubyte: the file is truncated"));
 }
 
 TEST(DrawnMnist, has_as_many_digits_as_the_real_one) {

@@ -13,8 +13,7 @@ constexpr uint64_t kGolden = 0x9e3779b97f4a7c15ULL;
 
 Permutation::Permutation(int64_t size, uint64_t key) : size_(static_cast<uint64_t>(size)) {
   if (size < 0 || size > kLargest) {
-    fail(ErrorKind::InvalidArgument, "a permutation of {} numbers was asked for; 0 to 2^62 are possible",
-         size);
+    fail(ErrorKind::InvalidArgument, "a permutation of {} numbers was requested; expected 0 to 2^62", size);
   }
   const int bits = size < 2 ? 0 : std::bit_width(size_ - 1);
   rounds_ = bits <= kNarrowBits ? kNarrowRounds : kWideRounds;

@@ -15,12 +15,12 @@ uint64_t epoch_key(int64_t seed, int64_t epoch) {
 
 int64_t examples_per_step(const SamplerOptions& options) {
   if (options.lanes < 1 || options.batch < 1) {
-    fail(ErrorKind::InvalidArgument, "sampler: {} lanes with a batch of {} were asked for; both start at 1",
+    fail(ErrorKind::InvalidArgument, "sampler: lanes is {} and batch is {}; both must be 1 or more",
          options.lanes, options.batch);
   }
   int64_t product = 0;
   if (__builtin_mul_overflow(options.lanes, options.batch, &product) || product > Permutation::kLargest) {
-    fail(ErrorKind::InvalidArgument, "sampler: {} lanes with a batch of {} are too many examples a step",
+    fail(ErrorKind::InvalidArgument, "sampler: {} lanes with a batch of {} give too many examples per step",
          options.lanes, options.batch);
   }
   return product;
@@ -30,7 +30,7 @@ int64_t examples_per_step(const SamplerOptions& options) {
 
 Sampler::Sampler(int64_t examples, const SamplerOptions& options) : size_(examples), options_(options) {
   if (examples < 0 || examples > Permutation::kLargest) {
-    fail(ErrorKind::InvalidArgument, "sampler: {} examples; 0 to 2^62 are possible", examples);
+    fail(ErrorKind::InvalidArgument, "sampler: {} examples; expected 0 to 2^62", examples);
   }
   const int64_t per_step = examples_per_step(options);
   if (options.ranges.empty()) {
@@ -38,13 +38,14 @@ Sampler::Sampler(int64_t examples, const SamplerOptions& options) : size_(exampl
     return;
   }
   if (static_cast<int64_t>(options.ranges.size()) != options.lanes)
-    fail(ErrorKind::InvalidArgument, "sampler: {} ranges of examples for {} lanes", options.ranges.size(),
+    fail(ErrorKind::InvalidArgument,
+         "sampler: {} ranges of examples for {} lanes; expected one for each lane", options.ranges.size(),
          options.lanes);
   std::vector<int64_t> steps;
   for (const ExampleRange& range : options.ranges) {
     if (range.begin < 0 || range.end < range.begin || range.end > examples)
-      fail(ErrorKind::InvalidArgument, "sampler: no range of {} examples: {} to {}", examples, range.begin,
-           range.end);
+      fail(ErrorKind::InvalidArgument, "sampler: {} to {} is not a range within {} examples", range.begin,
+           range.end, examples);
     steps.push_back(steps_for(range.size(), options.batch));
   }
   const auto [shortest, longest] = std::minmax_element(steps.begin(), steps.end());

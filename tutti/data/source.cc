@@ -81,7 +81,7 @@ std::shared_ptr<const Source> from_tensors(Batch::Tensors tensors) {
 void check_examples(std::span<const int64_t> examples, int64_t size, std::string_view what) {
   for (const int64_t example : examples) {
     if (example < 0 || example >= size) {
-      fail(ErrorKind::Bug, "{}: example {} was asked for, but there are only {}", what, example, size);
+      fail(ErrorKind::Bug, "{}: example {} was requested, but there are only {}", what, example, size);
     }
   }
 }

@@ -55,8 +55,8 @@ void ColumnStatistics::merge(const ColumnStatistics& other) {
 void TableStatistics::merge(const TableStatistics& other) {
   if (columns.empty()) columns.resize(other.columns.size());
   if (columns.size() != other.columns.size())
-    fail(ErrorKind::InvalidArgument, "statistics of {} columns and of {} do not go together", columns.size(),
-         other.columns.size());
+    fail(ErrorKind::InvalidArgument, "statistics of {} columns cannot be merged with those of {} columns",
+         columns.size(), other.columns.size());
   for (size_t i = 0; i < columns.size(); ++i) columns[i].merge(other.columns[i]);
 }
 

@@ -93,8 +93,8 @@ class Auc final : public Metric {
     if (scores.dim() == 2 && scores.size(1) == 2) scores = scores.select(1, 1) - scores.select(1, 0);
     if (scores.numel() != examples || scores.dim() == 0 || scores.size(0) != examples) {
       fail(ErrorKind::InvalidArgument,
-           "{}: predictions of shape [{}] are not one score for each of {} examples", name_,
-           fmt::join(prediction.sizes(), ", "), examples);
+           "{}: the predictions for {} examples have shape [{}]; expected one score for each example", name_,
+           examples, fmt::join(prediction.sizes(), ", "));
     }
     const auto without_order = scores.isnan().sum().item<int64_t>();
     if (without_order > 0) {

@@ -19,7 +19,7 @@ namespace {
 
 [[noreturn]] void fail_shapes(const std::string& metric, const torch::Tensor& prediction,
                               const std::string& label, const torch::Tensor& labels) {
-  fail(ErrorKind::InvalidArgument, "{}: predictions of shape [{}] do not fit '{}' of shape [{}]", metric,
+  fail(ErrorKind::InvalidArgument, "{}: predictions of shape [{}] do not match '{}' of shape [{}]", metric,
        fmt::join(prediction.sizes(), ", "), label, fmt::join(labels.sizes(), ", "));
 }
 
@@ -130,7 +130,7 @@ class Mean final : public Metric {
     const torch::Tensor values = compute_(prediction, batch).to(torch::kDouble);
     if (values.numel() != 1 && (values.dim() != 1 || values.size(0) != batch.size())) {
       fail(ErrorKind::InvalidArgument,
-           "{}: a tensor of shape [{}] is neither one value nor one for each of {} examples", name_,
+           "{}: the tensor has shape [{}]; expected one value, or one for each of the {} examples", name_,
            fmt::join(values.sizes(), ", "), batch.size());
     }
     const double times = values.numel() == 1 ? static_cast<double>(batch.size()) : 1;

@@ -124,7 +124,7 @@ TEST(Accuracy, counts_every_place_of_a_picture) {
 
 TEST(Accuracy, refuses_shapes_that_do_not_go_together) {
   const auto metric = accuracy("label");
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("[2, 3] do not fit 'label' of shape [3]"), [&] {
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("[2, 3] do not match 'label' of shape [3]"), [&] {
     metric->update(torch::zeros({2, 3}), labels(torch::zeros({3})));
   });
   EXPECT_EQ(metric->value(), std::nullopt);

@@ -95,7 +95,7 @@ std::vector<double> ExactSum::numbers() const {
 }
 
 ExactSum ExactSum::from(std::span<const double> numbers) {
-  TUTTI_CHECK(!numbers.empty(), "no numbers where those of a sum are due");
+  TUTTI_CHECK(!numbers.empty(), "there are no numbers; expected those of a sum");
   ExactSum sum;
   sum.beyond_ = beyond_of(numbers[0]);
   for (const double part : numbers.subspan(1)) sum.add(part);
@@ -138,7 +138,7 @@ std::vector<double> RunningMean::counters() const {
 }
 
 void RunningMean::merge(std::span<const double> counters) {
-  TUTTI_CHECK(counters.size() >= 2, "{} counters where a count and a sum are due", counters.size());
+  TUTTI_CHECK(counters.size() >= 2, "{} counters; expected a count and a sum", counters.size());
   count_ += counters[0];
   sum_.add(ExactSum::from(counters.subspan(1)));
 }

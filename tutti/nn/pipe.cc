@@ -94,9 +94,8 @@ WindowInput::WindowInput()
     : Pipe([](const PipeInput& input) -> PipeLayer {
         if (!input.statistics)
           fail(ErrorKind::InvalidArgument,
-               "WindowInput rescales columns of the data: it has to be the first layer of a pipe that is "
-               "built "
-               "from their statistics");
+               "WindowInput rescales the columns of the data, so it must be the first layer of a pipe that "
+               "is built from their statistics");
         const auto window = std::make_shared<Window>(input.statistics());
         return {"window", window, [window](const torch::Tensor& rows) { return window->forward(rows); },
                 input.columns};
@@ -125,7 +124,7 @@ Dropout::Dropout(double probability)
                 input.columns};
       }) {
   if (!(probability >= 0 && probability < 1))
-    fail(ErrorKind::InvalidArgument, "Dropout({}): the probability has to be at least 0 and less than 1",
+    fail(ErrorKind::InvalidArgument, "Dropout({}): the probability must be at least 0 and less than 1",
          probability);
 }
 

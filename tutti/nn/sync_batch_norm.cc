@@ -19,9 +19,8 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 // The operation that error messages name if a worker does not take part.
-constexpr const char* kForward = "the forward of SyncBatchNorm, which all workers have to call equally often";
-constexpr const char* kBackward =
-    "the backward of SyncBatchNorm, which all workers have to call equally often";
+constexpr const char* kForward = "the forward of SyncBatchNorm, which all workers must call equally often";
+constexpr const char* kBackward = "the backward of SyncBatchNorm, which all workers must call equally often";
 
 torch::ScalarType statistics_type(const Tensor& input) {
   return input.scalar_type() == torch::kFloat64 ? torch::kFloat64 : torch::kFloat32;
@@ -189,8 +188,8 @@ struct Normalise : torch::autograd::Function<Normalise> {
 void SyncBatchNormImpl::_check_input_dim(const Tensor& input) {
   if (input.dim() >= 2 && input.dim() <= 5 && input.size(1) == options.num_features()) return;
   fail(ErrorKind::InvalidArgument,
-       "SyncBatchNorm of {} channels expects an input with 2 to 5 dimensions, of which the second is the "
-       "channels; the shape is [{}]",
+       "SyncBatchNorm of {} channels expects an input with 2 to 5 dimensions and the channels in the second "
+       "one; its shape is [{}]",
        options.num_features(), fmt::join(input.sizes(), ","));
 }
 

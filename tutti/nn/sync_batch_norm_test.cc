@@ -410,7 +410,7 @@ TEST(SyncBatchNorm, a_worker_that_does_not_call_is_missed_by_name) {
         if (comm.rank() == 1) std::this_thread::sleep_for(std::chrono::seconds(1));
       });
   EXPECT_THAT(errors[0],
-              HasSubstr("the forward of SyncBatchNorm, which all workers have to call equally often"));
+              HasSubstr("the forward of SyncBatchNorm, which all workers must call equally often"));
   EXPECT_THAT(errors[0], HasSubstr("worker/1"));
 }
 

@@ -116,7 +116,8 @@ void remove_beyond(const std::string& logdir, int keep) {
 Checkpoint read_folder(const Folder& folder) {
   Checkpoint checkpoint = read_checkpoint_folder(folder.path);
   if (checkpoint.step != folder.step) {
-    fail(ErrorKind::DataLoss, "{}: contains the checkpoint of step {}", folder.path, checkpoint.step);
+    fail(ErrorKind::DataLoss, "{}: the folder contains the checkpoint of another step, {}", folder.path,
+         checkpoint.step);
   }
   return checkpoint;
 }
@@ -129,7 +130,9 @@ CheckpointDir::CheckpointDir(std::string logdir, const CheckpointDirOptions& opt
 }
 
 void CheckpointDir::save(const Checkpoint& checkpoint) {
-  if (checkpoint.step < 0) fail(ErrorKind::InvalidArgument, "a checkpoint of step {}", checkpoint.step);
+  if (checkpoint.step < 0)
+    fail(ErrorKind::InvalidArgument, "cannot save a checkpoint of step {}: the step must be 0 or more",
+         checkpoint.step);
   try {
     make_directories(logdir_);
     remove_leftovers(logdir_);
@@ -187,8 +190,9 @@ Checkpoint CheckpointDir::load(int64_t step) const {
     if (folder.step == step && (!found || !folder.replaced)) found = std::move(folder);
   }
   if (!found) {
-    fail(ErrorKind::InvalidArgument, "{}: there is no checkpoint of step {}, only of step {}", logdir_, step,
-         fmt::join(steps(), ", "));
+    const std::vector<int64_t> kept = steps();
+    fail(ErrorKind::InvalidArgument, "{}: there is no checkpoint of step {}; available steps: {}", logdir_,
+         step, kept.empty() ? "none" : fmt::format("{}", fmt::join(kept, ", ")));
   }
   return read_folder(*found);
 }

@@ -356,7 +356,7 @@ TEST_F(Damaged, by_a_name_that_says_another_step) {
   directory_.save(checkpoint_of(3));
   fs::remove_all(folder_ / "ckpt-2");
   fs::rename(folder_ / "ckpt-3", folder_ / "ckpt-2");
-  expect_the_older_one_is_used("contains the checkpoint of step 3");
+  expect_the_older_one_is_used("the folder contains the checkpoint of another step, 3");
   EXPECT_EQ(load_checkpoint(folder_ / "ckpt-2").step, 3);
 }
 

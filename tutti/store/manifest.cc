@@ -99,7 +99,7 @@ void write_manifest(const std::string& path, const Manifest& manifest) {
   try {
     text = contents.dump(2) + "\n";
   } catch (const json::exception& error) {
-    fail(ErrorKind::InvalidArgument, "{}: a text in the state is not UTF-8: {}", path, error.what());
+    fail(ErrorKind::InvalidArgument, "{}: a string in the state is not UTF-8: {}", path, error.what());
   }
   const std::string_view rest =
       std::string_view(text).substr(1);  // without the "{", which is in the first line

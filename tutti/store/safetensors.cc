@@ -123,7 +123,7 @@ uint64_t read_header_length(const FileReader& file) {
   uint64_t length = 0;
   for (size_t i = 0; i < bytes.size(); ++i) length |= static_cast<uint64_t>(bytes[i]) << (8 * i);
   if (length > kLongestHeader || length > file.size() - kLengthBytes) {
-    fail(ErrorKind::DataLoss, "{}: bytes 0 to 7 announce a header of {} bytes, but the file has {}",
+    fail(ErrorKind::DataLoss, "{}: bytes 0 to 7 declare a header of {} bytes, but the file has {}",
          file.path(), length, file.size());
   }
   return length;
@@ -140,7 +140,7 @@ std::map<std::string, std::string> parse_metadata(const std::string& path, const
   try {
     return value.get<std::map<std::string, std::string>>();
   } catch (const json::exception&) {
-    fail(ErrorKind::DataLoss, "{}: {} is not an object of texts", path, kMetadataName);
+    fail(ErrorKind::DataLoss, "{}: {} is not an object of strings", path, kMetadataName);
   }
 }
 
@@ -183,8 +183,8 @@ TensorInfo parse_tensor(const std::string& path, const std::string& name, const 
   const auto end = value["data_offsets"][1].get<uint64_t>();
   if (begin > end || end > file_size - data_begin) {
     fail(ErrorKind::DataLoss,
-         "{}: tensor '{}' is said to be at bytes {} to {}, but only {} bytes follow the header", path, name,
-         begin, end, file_size - data_begin);
+         "{}: the header places tensor '{}' at bytes {} to {}, but only {} bytes follow the header", path,
+         name, begin, end, file_size - data_begin);
   }
   if (bytes_needed(*type, info.shape) != end - begin) {
     fail(ErrorKind::DataLoss,
@@ -207,7 +207,8 @@ void check_filled(const std::string& path, const std::vector<TensorInfo>& tensor
     }
     at += info.bytes;
   }
-  if (at != file_size) fail(ErrorKind::DataLoss, "{}: no tensor owns bytes {} to {}", path, at, file_size);
+  if (at != file_size)
+    fail(ErrorKind::DataLoss, "{}: bytes {} to {} belong to no tensor", path, at, file_size);
 }
 
 }  // namespace

@@ -182,7 +182,7 @@ TEST(Safetensors, notices_a_file_cut_short_at_every_length) {
                  [&] { SafetensorsFile file(folder / "cut"); });
   }
   replace_file(folder / "cut", whole + "x");
-  expect_error(ErrorKind::DataLoss, HasSubstr("no tensor owns bytes"),
+  expect_error(ErrorKind::DataLoss, HasSubstr("belong to no tensor"),
                [&] { SafetensorsFile file(folder / "cut"); });
 }
 
@@ -210,7 +210,7 @@ TEST(Safetensors, disbelieves_a_length_beyond_the_file) {
   const TestFolder folder;
   for (const uint64_t length : {uint64_t{3}, uint64_t{1} << 40, ~uint64_t{0}, ~uint64_t{0} - 7}) {
     const std::string path = file_with(folder, "{}", 0, length);
-    expect_error(ErrorKind::DataLoss, HasSubstr("announce a header of " + std::to_string(length)),
+    expect_error(ErrorKind::DataLoss, HasSubstr("declare a header of " + std::to_string(length)),
                  [&] { SafetensorsFile file(path); });
   }
 }
@@ -233,8 +233,8 @@ TEST(Safetensors, disbelieves_a_header_that_is_no_table_of_tensors) {
                    "'a' needs dtype");
   expect_data_loss(R"({"a": {"dtype": "F32", "shape": [18446744073709551615], "data_offsets": [0, 4]}})", 4,
                    "'a'");
-  expect_data_loss(R"({"__metadata__": {"a": 1}})", 0, "not an object of texts");
-  expect_data_loss(R"({"__metadata__": []})", 0, "not an object of texts");
+  expect_data_loss(R"({"__metadata__": {"a": 1}})", 0, "not an object of strings");
+  expect_data_loss(R"({"__metadata__": []})", 0, "not an object of strings");
 }
 
 TEST(Safetensors, disbelieves_tensors_that_contradict_their_bytes) {
@@ -257,8 +257,8 @@ TEST(Safetensors, disbelieves_holes_and_shared_bytes) {
   expect_data_loss("{\"a\": {" + one + "[0, 4]}, \"b\": {" + one + "[2, 6]}}", 6, "'b' begins at byte");
   expect_data_loss("{\"a\": {" + one + "[0, 4]}, \"b\": {" + one + "[8, 12]}}", 12, "'b' begins at byte");
   expect_data_loss("{\"a\": {" + one + "[4, 8]}}", 8, "'a' begins at byte");
-  expect_data_loss("{\"a\": {" + one + "[0, 4]}}", 8, "no tensor owns bytes");
-  expect_data_loss("{\"a\": {" + one + "[0, 4]}, \"a\": {" + one + "[0, 4]}}", 4, "the key 'a' stands twice");
+  expect_data_loss("{\"a\": {" + one + "[0, 4]}}", 8, "belong to no tensor");
+  expect_data_loss("{\"a\": {" + one + "[0, 4]}, \"a\": {" + one + "[0, 4]}}", 4, "the key 'a' occurs twice");
 }
 
 TEST(Safetensors, disbelieves_a_bool_that_is_neither) {

@@ -35,18 +35,17 @@ std::string LauncherVariables::quote(const std::string& name) const {
 }
 
 void LauncherVariables::fail_with(const std::string& what) const {
-  fail(
-      ErrorKind::InvalidArgument,
-      "{}: {}. Start this through the launcher, unset its variables, or say who this is with --cluster_spec, "
-      "--job_name and --task_index",
-      launcher_, what);
+  fail(ErrorKind::InvalidArgument,
+       "{}: {}. Start this process with the launcher, unset the launcher's variables, or identify this task "
+       "with --cluster_spec, --job_name and --task_index",
+       launcher_, what);
 }
 
 void check_standing(const LauncherVariables& variables, const StandingNames& names,
                     const Membership& membership) {
   const auto check_below = [&](int value, const std::string& name, int limit, const std::string& limit_name) {
     if (value < limit) return;
-    variables.fail_with(variables.quote(name) + " has to be below " + variables.quote(limit_name));
+    variables.fail_with(variables.quote(name) + " must be less than " + variables.quote(limit_name));
   };
   check_below(membership.rank, names.rank, membership.world, names.world);
   check_below(membership.local_rank, names.local_rank, membership.local_world, names.local_world);

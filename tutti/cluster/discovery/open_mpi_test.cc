@@ -86,7 +86,7 @@ TEST(FromOpenMpi, what_is_cut_short_is_refused) {
 }
 
 TEST(FromOpenMpi, what_cannot_be_true_is_refused) {
-  expect_refused(HasSubstr("OMPI_COMM_WORLD_RANK='2' has to be below OMPI_COMM_WORLD_SIZE='2'"),
+  expect_refused(HasSubstr("OMPI_COMM_WORLD_RANK='2' must be less than OMPI_COMM_WORLD_SIZE='2'"),
                  with(kOpenMpi4, {{"OMPI_COMM_WORLD_RANK", "2"}}));
   expect_refused(HasSubstr("OMPI_COMM_WORLD_LOCAL_SIZE='3' is more than"),
                  with(kOpenMpi4, {{"OMPI_COMM_WORLD_LOCAL_SIZE", "3"}}));

@@ -130,7 +130,7 @@ TEST(FromSlurm, what_contradicts_itself_is_refused) {
       AllOf(HasSubstr("SLURM_STEP_TASKS_PER_NODE='2(x3),1'"), HasSubstr("add up"), HasSubstr("='8'")),
       with(kFourNodes, {{"SLURM_STEP_NUM_TASKS", "8"}}));
   expect_slurm_refused(HasSubstr("SLURM_NODEID='4' is not in"), with(kFourNodes, {{"SLURM_NODEID", "4"}}));
-  expect_slurm_refused(HasSubstr("SLURM_LOCALID='1' has to be below"),
+  expect_slurm_refused(HasSubstr("SLURM_LOCALID='1' must be less than"),
                        with(kFourNodes, {{"SLURM_LOCALID", "1"}}));
   expect_slurm_refused(HasSubstr("'1(x1000000),1'"),
                        with(kFourNodes, {{"SLURM_STEP_TASKS_PER_NODE", "1(x1000000),1"}}));

@@ -22,7 +22,7 @@ Json object_at(const Json& root, const char* key) {
   const auto found = root.find(key);
   if (found == root.end() || found->is_null()) return Json::object();
   if (!found->is_object())
-    refuse("\"{}\" is {}, not an object: {}", key, json_type_name(*found), found->dump());
+    refuse("\"{}\" is {}; expected an object: {}", key, json_type_name(*found), found->dump());
   return *found;
 }
 
@@ -85,7 +85,7 @@ std::optional<Identity> from_tf_config(const Environment& environment) {
   const auto text = environment.get(kTfConfig);
   if (!text || text->empty()) return std::nullopt;
   const Json root = parse_json(*text, kTfConfig);
-  if (!root.is_object()) refuse("is {}, not an object: {}", json_type_name(root), *text);
+  if (!root.is_object()) refuse("is {}; expected an object: {}", json_type_name(root), *text);
   const ClusterSpec cluster = cluster_in(root);
   if (cluster.empty()) return alone(root);
   check_chief(cluster);

@@ -105,7 +105,7 @@ TEST(FromTfConfig, what_is_missing_or_wrong_is_quoted) {
   expect_tf_config_refused(HasSubstr("line 1"), R"({"cluster": {"worker": ["a:1")");
   expect_tf_config_refused(HasSubstr("a list"), "[]");
   expect_tf_config_refused(HasSubstr("\"cluster\" is a list"), R"({"cluster": []})");
-  expect_tf_config_refused(HasSubstr("\"task\" is a text"),
+  expect_tf_config_refused(HasSubstr("\"task\" is a string"),
                            R"({"cluster": {"worker": ["a:1"]}, "task": "worker"})");
   expect_tf_config_refused(HasSubstr("no \"type\""), R"({"cluster": {"worker": ["a:1"]}})");
   expect_tf_config_refused(HasSubstr("no \"index\""), config_of(R"({"type": "worker"})"));
@@ -118,7 +118,7 @@ TEST(FromTfConfig, what_is_missing_or_wrong_is_quoted) {
                            config_of(R"({"type": "wroker", "index": 0})"));
   expect_tf_config_refused(HasSubstr("'a'"),
                            R"({"cluster": {"worker": ["a"]}, "task": {"type": "worker", "index": 0}})");
-  expect_tf_config_refused(HasSubstr("stands twice"), R"({"task": {}, "task": {}})");
+  expect_tf_config_refused(HasSubstr("occurs twice"), R"({"task": {}, "task": {}})");
 }
 
 TEST(FromTfConfig, two_tasks_with_one_address_are_refused) {

@@ -21,7 +21,7 @@ std::string master_address(const LauncherVariables& variables) {
   if (!host && !port) return "";
   if (!host || !port) {
     variables.fail_with(variables.quote("MASTER_ADDR") + " and " + variables.quote("MASTER_PORT") +
-                        " go together");
+                        " must be set together");
   }
   const bool ipv6 = host->find(':') != std::string::npos && !host->starts_with('[');
   const std::string text = (ipv6 ? "[" + *host + "]" : *host) + ":" + std::to_string(*port);

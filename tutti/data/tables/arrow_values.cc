@@ -48,7 +48,7 @@ void with_numbers(const arrow::Array& array, Do&& act) {
     case Type::DOUBLE:
       return act(static_cast<const arrow::DoubleArray&>(array));
     default:
-      fail(ErrorKind::Bug, "an array of {} is not one of numbers", array.type()->ToString());
+      fail(ErrorKind::Bug, "an Arrow array of type {} does not contain numbers", array.type()->ToString());
   }
 }
 

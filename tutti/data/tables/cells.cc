@@ -22,7 +22,7 @@ std::string_view Cells::quoted() {
   rest_.remove_prefix(1);
   for (;;) {
     const size_t end = rest_.find('"');
-    if (end == std::string_view::npos) fail(ErrorKind::InvalidArgument, "a quote that is not closed");
+    if (end == std::string_view::npos) fail(ErrorKind::InvalidArgument, "a quote is not closed");
     unquoted_ += rest_.substr(0, end);
     rest_.remove_prefix(end + 1);
     if (!rest_.starts_with('"')) break;
@@ -31,8 +31,9 @@ std::string_view Cells::quoted() {
   }
   done_ = rest_.empty();
   if (!done_ && rest_.front() != format_.separator) {
-    fail(ErrorKind::InvalidArgument, "\"{}\" is followed by '{}', where a cell in quotes has to end",
-         unquoted_, rest_.substr(0, std::min<size_t>(rest_.find(format_.separator), 20)));
+    fail(ErrorKind::InvalidArgument,
+         "the quoted cell \"{}\" is followed by '{}'; expected a separator or the end of the row", unquoted_,
+         rest_.substr(0, std::min<size_t>(rest_.find(format_.separator), 20)));
   }
   if (!done_) rest_.remove_prefix(1);
   return unquoted_;

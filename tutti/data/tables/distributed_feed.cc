@@ -50,8 +50,8 @@ Ranges split_among_workers(const Ranges& of_workers, int64_t lanes) {
   const auto world = static_cast<int>(of_workers.size());
   if (lanes < world)
     fail(ErrorKind::InvalidArgument,
-         "with the partition 'mod' each of the {} workers needs a lane, but there are {}: give --lanes {} or "
-         "more, or take 'size' or 'all'",
+         "with the partition 'mod', each of the {} workers needs a lane, but there are only {}: set --lanes "
+         "to {} or more, or use the partition 'size' or 'all'",
          world, lanes, world);
   Ranges ranges;
   for (int rank = 0; rank < world; ++rank)
@@ -73,8 +73,8 @@ Feed::Deal deal_to_workers(const std::vector<int64_t>& rows, const std::vector<s
   return [of_workers](int64_t lanes, int64_t examples) {
     if (examples != of_workers.back().end)
       fail(ErrorKind::InvalidArgument,
-           "take() of a feed with the partition 'mod', of which each worker has its own part: take 'size' or "
-           "'all'");
+           "take() cannot be used with the partition 'mod', because each worker has its own part of the "
+           "examples: use the partition 'size' or 'all'");
     return split_among_workers(of_workers, lanes);
   };
 }
@@ -96,7 +96,8 @@ std::vector<int64_t> look_at(const std::vector<std::string>& shards, const Schem
       const size_t shard = (i + static_cast<size_t>(rank)) % shards.size();
       const std::string path = path_in(shards[shard], name, file);
       TableOutline outline = outline_of(path, file.format, file.kind);
-      if (outline.rows == 0) fail(ErrorKind::DataLoss, "{}: no rows: a shard has to have some", path);
+      if (outline.rows == 0)
+        fail(ErrorKind::DataLoss, "{}: the table has no rows; every shard must have at least one", path);
       if (name == master) rows[shard] = outline.rows;
       columns[shard] = {std::move(outline.columns), path};
     }
@@ -108,7 +109,7 @@ std::vector<int64_t> look_at(const std::vector<std::string>& shards, const Schem
 Feed feed_of(const Context& context, const std::shared_ptr<const TableSource>& tables, Feed::Deal deal) {
   const Source::LeftOut left_out = tables->left_out();
   if (left_out.examples > 0 && context.is_chief())
-    context.log().warning("{} examples were left out (--bad-rows skip), because of rows such as this: {}",
+    context.log().warning("{} examples were skipped (--bad-rows skip) because of bad rows, for example: {}",
                           left_out.examples, left_out.why);
   const Feed feed(tables);
   return deal ? feed.deal(std::move(deal)) : feed;
@@ -120,7 +121,7 @@ Partition parse_partition(const std::string& text) {
   if (text == "mod") return Partition::Mod;
   if (text == "size") return Partition::Size;
   if (text == "all") return Partition::All;
-  fail(ErrorKind::InvalidArgument, "no partition '{}': there are mod, size and all", text);
+  fail(ErrorKind::InvalidArgument, "unknown partition '{}': use mod, size or all", text);
 }
 
 Feed distributed_feed(const Context& context, const std::string& root, const Schema& schema,
@@ -136,8 +137,9 @@ Feed distributed_feed(const Context& context, const std::string& root, const Sch
   if (partition == Partition::Mod) {
     if (static_cast<size_t>(context.world()) > shards.size())
       fail(ErrorKind::InvalidArgument,
-           "{}: {} shards for {} workers: with the partition 'mod' each needs one of its own. Start {} or "
-           "fewer, make more with `tutti shard`, or take 'size', which splits shards, or 'all'",
+           "{}: there are {} shards for {} workers, but with the partition 'mod' each worker needs its own. "
+           "Start {} workers or fewer, make more shards with `tutti shard`, or use the partition 'size', "
+           "which splits shards, or 'all'",
            root, shards.size(), context.world(), shards.size());
     shards = by_worker(shards, context.world(), shards_of_each);
   }

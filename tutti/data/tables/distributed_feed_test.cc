@@ -147,7 +147,7 @@ TEST_F(DistributedFeedTest, by_mod_says_where_shards_or_lanes_are_too_few) {
   expect_error(ErrorKind::InvalidArgument,
                AllOf(HasSubstr("5 shards for 6 workers"), HasSubstr("'size'"), HasSubstr("'all'")),
                [&] { feed(Partition::Mod, 2, 6); });
-  expect_error(ErrorKind::InvalidArgument, AllOf(HasSubstr("3 workers"), HasSubstr("--lanes 3")),
+  expect_error(ErrorKind::InvalidArgument, AllOf(HasSubstr("3 workers"), HasSubstr("--lanes to 3")),
                [&] { feed(Partition::Mod, 0, 3).ranges(2); });
   EXPECT_EQ(feed(Partition::Size, 5, 6).size(), 20);
   EXPECT_EQ(feed(Partition::All, 5, 6).size(), 20);
@@ -170,7 +170,8 @@ TEST_F(DistributedFeedTest, leaves_out_bad_rows_where_it_is_told_to) {
 TEST_F(DistributedFeedTest, sees_headers_that_differ_and_empty_shards_that_it_never_opens) {
   for (const Partition partition : {Partition::Mod, Partition::Size}) {
     folder_.write("s3/t.tsv", "ID\tz\nid9\t1\n");
-    expect_error(ErrorKind::DataLoss, AllOf(HasSubstr("s3/t.tsv"), HasSubstr("'z' here, 'y' there")),
+    expect_error(ErrorKind::DataLoss,
+                 AllOf(HasSubstr("s3/t.tsv"), HasSubstr("'z' in the former and 'y' in the latter")),
                  [&] { feed(partition, 0, 5); });
     folder_.write("s3/t.tsv", "ID\ty\n");
     expect_error(ErrorKind::DataLoss, AllOf(HasSubstr("s3/t.tsv"), HasSubstr("no rows")),
@@ -183,7 +184,7 @@ TEST_F(DistributedFeedTest, one_worker_sees_an_id_in_two_shards_however_they_are
   folder_.write("s2/t.tsv", "ID\ty\nid6\t6\nid0\t7\nid8\t8\n");
   for (const Partition partition : {Partition::Mod, Partition::Size, Partition::All}) {
     expect_error(ErrorKind::DataLoss,
-                 AllOf(HasSubstr("the ID 'id0' is in"), HasSubstr("s0/d.tsv"), HasSubstr("s2/d.tsv")),
+                 AllOf(HasSubstr("the ID 'id0' occurs in"), HasSubstr("s0/d.tsv"), HasSubstr("s2/d.tsv")),
                  [&] { feed(partition, 0, 1); });
   }
   // Worker 0 of 2 has both rows by 'mod' (shards 0, 2 and 4), worker 1 has neither.
@@ -214,7 +215,7 @@ TEST_F(DistributedFeedTest, says_that_a_shard_was_changed_under_way) {
   const Feed one = feed(Partition::Size, 1, 2);
   folder_.write("s0/d.tsv", "ID\tx\nid0\t0\n");
   folder_.write("s0/t.tsv", "ID\ty\nid0\t0\n");
-  expect_error(ErrorKind::DataLoss, AllOf(HasSubstr("s0/d.tsv"), HasSubstr("1 rows, and had 5")),
+  expect_error(ErrorKind::DataLoss, AllOf(HasSubstr("s0/d.tsv"), HasSubstr("1 rows, but had 5")),
                [&] { one.read(std::vector<int64_t>{0}); });
 }
 
@@ -229,7 +230,7 @@ TEST_F(DistributedFeedTest, knows_ids_places_and_statistics) {
 
 TEST(Partition, is_read_from_text) {
   EXPECT_EQ(parse_partition("mod"), Partition::Mod);
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("mod, size and all"), [] { parse_partition("sizes"); });
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("mod, size or all"), [] { parse_partition("sizes"); });
 }
 
 }  // namespace

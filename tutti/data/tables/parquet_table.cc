@@ -102,20 +102,20 @@ ParquetTable::ParquetTable(const std::string& path, const std::string& id, const
   int64_t end = 0;
   for (int i = 0; i < metadata_->num_row_groups(); ++i) {
     const int64_t rows = metadata_->RowGroup(i)->num_rows();
-    if (rows < 0) fail(ErrorKind::DataLoss, "{}: a row group of {} rows", path, rows);
+    if (rows < 0) fail(ErrorKind::DataLoss, "{}: a row group declares {} rows", path, rows);
     Group& group = groups_.emplace_back();
     group.begin = std::exchange(end, end + rows);
     group.end = end;
   }
   if (end != metadata_->num_rows())
-    fail(ErrorKind::DataLoss, "{}: its row groups have {} rows, where it says it has {}", path, end,
+    fail(ErrorKind::DataLoss, "{}: the row groups have {} rows, but the metadata declares {}", path, end,
          metadata_->num_rows());
   read_ids(bad == BadRows::Skip ? rows_that_are_bad() : std::vector<bool>());
   if (bad == BadRows::Error) {
     require_no_doubles();
   } else {
     for (const int64_t row : ids_.finish_without_doubles())
-      leave_out(fmt::format("{}: there is a row of ID {} already", path, shown(this->id(row))));
+      leave_out(fmt::format("{}: the ID {} occurs more than once", path, shown(this->id(row))));
   }
 }
 
@@ -139,7 +139,7 @@ void ParquetTable::read_schema(const std::string& id) {
   const parquet::SchemaDescriptor& leaves = *metadata_->schema();
   std::vector<std::string> names;
   for (const auto& field : schema->fields()) names.push_back(field->name());
-  if (names.empty()) fail(ErrorKind::DataLoss, "{}: a table without columns", path_);
+  if (names.empty()) fail(ErrorKind::DataLoss, "{}: the table has no columns", path_);
   std::unordered_set<std::string_view> seen;
   for (size_t i = 0; i < names.size(); ++i) {
     if (names[i].empty()) fail(ErrorKind::DataLoss, "{}: column {} has no name", path_, i + 1);
@@ -148,7 +148,7 @@ void ParquetTable::read_schema(const std::string& id) {
   }
   const auto found = id.empty() ? names.begin() : std::find(names.begin(), names.end(), id);
   if (found == names.end())
-    fail(ErrorKind::DataLoss, "{}: no column is called '{}', which has to hold the IDs{}", path_, id,
+    fail(ErrorKind::DataLoss, "{}: there is no column '{}', which should contain the IDs{}", path_, id,
          did_you_mean(id, names));
   const auto id_at = static_cast<int>(found - names.begin());
   id_column_ = *found;
@@ -156,15 +156,15 @@ void ParquetTable::read_schema(const std::string& id) {
     const arrow::DataType& type = *schema->field(i)->type();
     if (i == id_at) {
       if (!can_be_id(type))
-        fail(ErrorKind::DataLoss,
-             "{}: the IDs, in the column '{}', are of type {}: expected text or whole numbers{}", path_,
-             id_column_, type.ToString(), id.empty() ? ". Where another column has the IDs, say which" : "");
+        fail(ErrorKind::DataLoss, "{}: the ID column '{}' has type {}; expected text or whole numbers{}",
+             path_, id_column_, type.ToString(),
+             id.empty() ? ". If another column contains the IDs, give its name" : "");
       continue;
     }
     const bool has_lists = is_list(type) && is_number(*type.field(0)->type());
     if (!is_number(type) && !(has_lists && !is_dense()))
-      fail(ErrorKind::DataLoss, "{}: the column '{}' is of type {}: expected numbers{}", path_,
-           names[static_cast<size_t>(i)], type.ToString(), is_dense() ? "" : ", or lists of them");
+      fail(ErrorKind::DataLoss, "{}: the column '{}' has type {}; expected numbers{}", path_,
+           names[static_cast<size_t>(i)], type.ToString(), is_dense() ? "" : " or lists of numbers");
     columns_.push_back(names[static_cast<size_t>(i)]);
   }
   for (int leaf = 0; leaf < leaves.num_columns(); ++leaf) {
@@ -188,12 +188,14 @@ void ParquetTable::read_batches(const std::vector<int>& groups, const std::vecto
       PARQUET_THROW_NOT_OK(batches->ReadNext(&next));
       if (next == nullptr) break;
       PARQUET_THROW_NOT_OK(next->ValidateFull());
-      if (next->num_rows() > end - row) fail(ErrorKind::DataLoss, "{}: more rows than it says it has", path_);
+      if (next->num_rows() > end - row)
+        fail(ErrorKind::DataLoss, "{}: the file has more rows than its metadata declares", path_);
       visit(row, *next);
       row += next->num_rows();
     }
     if (row != end)
-      fail(ErrorKind::DataLoss, "{}: fewer rows than it says it has: it ends at row {}", path_, row);
+      fail(ErrorKind::DataLoss, "{}: the file has fewer rows than its metadata declares: it ends at row {}",
+           path_, row);
   });
 }
 
@@ -214,7 +216,7 @@ void ParquetTable::read_ids(const std::vector<bool>& bad) {
       if (!bad.empty() && bad[static_cast<size_t>(row)]) {
         keeps_all = false;
       } else {
-        if (id.empty()) why = "an empty ID";
+        if (id.empty()) why = "the ID is empty";
         if (!is_utf8(id)) why = fmt::format("the ID {} is not UTF-8", shown(id));
         if (!why.empty() && bad.empty()) fail(ErrorKind::DataLoss, "{}: row {}: {}", path_, row + 1, why);
         if (!why.empty()) {
@@ -238,8 +240,8 @@ void ParquetTable::read_ids(const std::vector<bool>& bad) {
 void ParquetTable::require_no_doubles() {
   const auto twice = ids_.finish();
   if (!twice) return;
-  fail(ErrorKind::DataLoss, "{}: row {}: there is a row of ID {} already, row {}: expected one row an ID",
-       path_, twice->second + 1, shown(id(twice->second)), twice->first + 1);
+  fail(ErrorKind::DataLoss, "{}: row {}: the ID {} already occurs in row {}; IDs must be unique", path_,
+       twice->second + 1, shown(id(twice->second)), twice->first + 1);
 }
 
 std::vector<bool> ParquetTable::rows_that_are_bad() {
@@ -258,8 +260,8 @@ std::vector<bool> ParquetTable::rows_that_are_bad() {
 }
 
 void ParquetTable::fail_at(int64_t row_in_file, const std::string& why) const {
-  fail(ErrorKind::DataLoss, "{}: row {} (of ID {}): {}", path_, row_in_file + 1,
-       shown(id_in_file(row_in_file)), why);
+  fail(ErrorKind::DataLoss, "{}: row {} (ID {}): {}", path_, row_in_file + 1, shown(id_in_file(row_in_file)),
+       why);
 }
 
 std::string ParquetTable::id_in_file(int64_t row) const {
@@ -385,7 +387,7 @@ std::unique_ptr<Table> open_parquet(const std::string& path, const std::string& 
   try {
     return std::make_unique<ParquetTable>(path, id, kind, bad);
   } catch (const std::bad_alloc&) {
-    fail(ErrorKind::Overloaded, "{}: not enough memory for its IDs", path);
+    fail(ErrorKind::Overloaded, "{}: not enough memory for the IDs of the table", path);
   }
 }
 

@@ -5,8 +5,8 @@ namespace tutti::data {
 
 std::unique_ptr<Table> open_parquet(const std::string& path, const std::string&, const TableKind&, BadRows) {
   fail(ErrorKind::Unimplemented,
-       "{}: this build reads no Parquet. Write it as TSV or CSV, or build where CMake finds Arrow "
-       "(TUTTI_WITH_PARQUET=ON)",
+       "{}: this build cannot read Parquet. Write the table as TSV or CSV, or install Arrow and build with "
+       "TUTTI_WITH_PARQUET=ON",
        path);
 }
 

@@ -46,8 +46,8 @@ class Scanner {
       if (const auto end = end_of_row(rest, quotes_)) return take(*end);
       if (rest.size() > kLongestRow) {
         fail(ErrorKind::DataLoss,
-             "{}:{}: a row of more than {} MiB{}. Is this a table of text, and the separator right?",
-             file_.path(), line, kLongestRow >> 20, quotes_ ? ", or a quote that is never closed" : "");
+             "{}:{}: a row is longer than {} MiB{}. Is this a text table, and is its format correct?",
+             file_.path(), line, kLongestRow >> 20, quotes_ ? ", or a quote is never closed" : "");
       }
       if (read_to_ == file_.size()) return take(rest.size());
       buffer_.erase(0, at_);
@@ -96,14 +96,14 @@ Rows::Rows(const std::string& path, bool quotes, const std::function<void(const 
     text = without_line_end(text);
     if (place.offset == 0 && text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
     if (std::memchr(text.data(), 0, text.size()) != nullptr)
-      fail(ErrorKind::DataLoss, "{}:{}: a NUL byte: this is no table of text", path, place.line);
+      fail(ErrorKind::DataLoss, "{}:{}: there is a NUL byte: this is not a text table", path, place.line);
     keep(place);
     const Row row{size_++, place.line, text};
     if (text.empty()) {
       if (!empty) empty = row;
       continue;
     }
-    if (empty) fail(ErrorKind::DataLoss, "{}:{}: an empty line between rows", path, empty->line);
+    if (empty) fail(ErrorKind::DataLoss, "{}:{}: there is an empty line between rows", path, empty->line);
     visit(row);
   }
   if (empty) size_ = empty->number;
@@ -161,8 +161,8 @@ void Rows::read(int64_t begin, int64_t end, std::string& buffer,
 }
 
 void Rows::fail_changed(int64_t row) const {
-  fail(ErrorKind::DataLoss, "{}: row {} is no longer where it was: the file has changed meanwhile", path(),
-       row);
+  fail(ErrorKind::DataLoss, "{}: row {} is no longer where it was: the file was changed while it was in use",
+       path(), row);
 }
 
 }  // namespace tutti::data

@@ -18,30 +18,30 @@ bool TableFile::is_idx() const {
 }
 
 Schema::Schema(std::vector<Entry> tables) : tables_(std::move(tables)) {
-  if (tables_.empty()) fail(ErrorKind::InvalidArgument, "a schema without tables");
+  if (tables_.empty()) fail(ErrorKind::InvalidArgument, "the schema has no tables");
   for (auto table = tables_.begin(); table != tables_.end(); ++table) {
     if (table->first.empty() || table->second.file.empty())
-      fail(ErrorKind::InvalidArgument, "a table of a schema has no {}",
+      fail(ErrorKind::InvalidArgument, "a table of the schema has no {}",
            table->first.empty() ? "name" : "file");
     const TableKind& kind = table->second.kind;
     const bool is_sized = kind.form == TableKind::Form::Padded || kind.form == TableKind::Form::Indices;
     if (is_sized && kind.size < 1)
-      fail(ErrorKind::InvalidArgument, "the table '{}' of a schema has room for {} numbers", table->first,
-           kind.size);
+      fail(ErrorKind::InvalidArgument, "the table '{}' of the schema has size {}; expected 1 or more",
+           table->first, kind.size);
     // Every index must be exact as a float.
     constexpr int64_t kMostIndices = int64_t{1} << 24;
     if (kind.form == TableKind::Form::Indices && kind.size > kMostIndices)
-      fail(ErrorKind::InvalidArgument, "the table '{}' of a schema has {} indices; {} are the most",
+      fail(ErrorKind::InvalidArgument, "the table '{}' of the schema has {} indices; the maximum is {}",
            table->first, kind.size, kMostIndices);
     if (table->second.is_idx() && kind.form != TableKind::Form::Dense)
-      fail(ErrorKind::InvalidArgument, "the table '{}' of a schema is an IDX file, which has no lists",
-           table->first);
+      fail(ErrorKind::InvalidArgument,
+           "the table '{}' of the schema is an IDX file, which cannot contain lists", table->first);
     for (auto other = tables_.begin(); other != table; ++other) {
       if (other->first == table->first)
-        fail(ErrorKind::InvalidArgument, "two tables of a schema are called '{}'", table->first);
+        fail(ErrorKind::InvalidArgument, "two tables of the schema are named '{}'", table->first);
       if (other->second.file == table->second.file)
-        fail(ErrorKind::InvalidArgument, "the tables '{}' and '{}' of a schema are both in {}", other->first,
-             table->first, table->second.file);
+        fail(ErrorKind::InvalidArgument, "the tables '{}' and '{}' of the schema use the same file, {}",
+             other->first, table->first, table->second.file);
     }
   }
 }
@@ -52,7 +52,7 @@ const TableFile& Schema::operator[](const std::string& name) const {
     if (own == name) return file;
     names.push_back(own);
   }
-  fail(ErrorKind::InvalidArgument, "the schema has no table '{}', but {}{}", name, fmt::join(names, ", "),
+  fail(ErrorKind::InvalidArgument, "the schema has no table '{}'; it has {}{}", name, fmt::join(names, ", "),
        did_you_mean(name, names));
 }
 

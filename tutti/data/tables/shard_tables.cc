@@ -23,8 +23,9 @@ void require_different_names(const std::vector<TableFile>& tables) {
   for (size_t i = 0; i < tables.size(); ++i) {
     for (size_t j = 0; j < i; ++j) {
       if (name_of(tables[i]) == name_of(tables[j]))
-        fail(ErrorKind::InvalidArgument, "{} and {} would be one file in a shard: give one another name",
-             tables[j].file, tables[i].file);
+        fail(ErrorKind::InvalidArgument,
+             "{} and {} would become the same file in a shard: rename one of them", tables[j].file,
+             tables[i].file);
     }
   }
 }
@@ -38,8 +39,7 @@ void require_nothing_in(const std::string& out) {
   std::error_code error;
   if (!fs::exists(out, error)) return;
   if (!fs::is_directory(out, error) || !fs::is_empty(out, error))
-    fail(ErrorKind::InvalidArgument, "{}: there is something already; expected a new or an empty folder",
-         out);
+    fail(ErrorKind::InvalidArgument, "{} exists already; the output must be a new or an empty folder", out);
 }
 
 // Returns for each row of another table the row of the first table with the same ID.
@@ -47,8 +47,8 @@ std::vector<int64_t> rows_in_first(const TextTable& first, const TextTable& othe
   const IdIndex::Joined joined = other.ids().join(first.ids());
   const auto alone = [](const TextTable& has, int64_t row, const TextTable& has_not) {
     fail(ErrorKind::DataLoss,
-         "{}: there is no row of ID '{}', which {} has: every table has to have every ID", has_not.path(),
-         has.id(row), has.path());
+         "{}: there is no row with the ID '{}', which {} has; all tables must have the same IDs",
+         has_not.path(), has.id(row), has.path());
   };
   if (joined.alone_here) alone(other, *joined.alone_here, first);
   if (joined.alone_there) alone(first, *joined.alone_there, other);
@@ -132,21 +132,21 @@ class Unfinished {
 std::vector<CutShard> shard_tables(const std::vector<TableFile>& files, const std::string& folder,
                                    const ShardOptions& options) {
   const std::string out = without_slash(folder);
-  if (files.empty()) fail(ErrorKind::InvalidArgument, "no tables to cut");
+  if (files.empty()) fail(ErrorKind::InvalidArgument, "there are no tables to split");
   require_different_names(files);
   require_nothing_in(out);
   for (const TableFile& file : files) {
     if (is_parquet(file.file))
       fail(ErrorKind::InvalidArgument,
-           "{}: only tables of text are cut. A folder of shards may have Parquet, where what writes it can "
-           "write a file a shard",
+           "{}: only text tables can be split. Shards may contain Parquet if the program that writes it "
+           "writes one file for each shard",
            file.file);
   }
   Tables tables;
   for (const TableFile& file : files) tables.push_back(std::make_unique<TextTable>(file.file, file.format));
   const TextTable& first = *tables[0];
   if (options.shards < 1 || options.shards > first.size())
-    fail(ErrorKind::InvalidArgument, "{} has {} rows, which cannot be cut into {} shards", first.path(),
+    fail(ErrorKind::InvalidArgument, "{} has {} rows, which cannot be split into {} shards", first.path(),
          first.size(), options.shards);
 
   std::vector<std::vector<int64_t>> in_first(tables.size());

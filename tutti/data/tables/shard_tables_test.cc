@@ -102,14 +102,14 @@ TEST_F(ShardTablesTest, says_what_cannot_be_cut) {
     expect_error(kind, HasSubstr(text), [&] { shard_tables(tables, folder_ / "out", {.shards = shards}); });
     EXPECT_FALSE(path_exists(folder_ / "out"));
   };
-  refused(ErrorKind::InvalidArgument, {{d}}, 3, "2 rows, which cannot be cut into 3");
+  refused(ErrorKind::InvalidArgument, {{d}}, 3, "2 rows, which cannot be split into 3");
   refused(ErrorKind::InvalidArgument, {{d}}, 0, "into 0");
   refused(ErrorKind::InvalidArgument, {}, 1, "no tables");
-  refused(ErrorKind::InvalidArgument, {{d}, {folder_ / "t.parquet"}}, 1, "only tables of text");
-  refused(ErrorKind::InvalidArgument, {{d}, {same}}, 1, "one file in a shard");
-  refused(ErrorKind::DataLoss, {{d}, {t}}, 1, "no row of ID 'b'");
-  refused(ErrorKind::DataLoss, {{t}, {d}}, 1, "no row of ID 'b'");
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("something already"),
+  refused(ErrorKind::InvalidArgument, {{d}, {folder_ / "t.parquet"}}, 1, "only text tables");
+  refused(ErrorKind::InvalidArgument, {{d}, {same}}, 1, "the same file in a shard");
+  refused(ErrorKind::DataLoss, {{d}, {t}}, 1, "no row with the ID 'b'");
+  refused(ErrorKind::DataLoss, {{t}, {d}}, 1, "no row with the ID 'b'");
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("exists already"),
                [&] { shard_tables({{d}}, folder_ / "other", {}); });
 }
 

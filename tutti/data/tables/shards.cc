@@ -54,10 +54,10 @@ std::vector<std::string> shards_in(const std::string& root) {
     std::error_code ignored;
     if (!name.starts_with('.') && entry->is_directory(ignored)) names.push_back(name);
   }
-  if (error) fail(ErrorKind::InvalidArgument, "{}: {}: expected a folder of shards", root, error.message());
+  if (error) fail(ErrorKind::InvalidArgument, "{}: {}; expected a folder of shards", root, error.message());
   if (names.empty())
     fail(ErrorKind::InvalidArgument,
-         "{}: no folder in it: expected a folder for each shard, as `tutti shard` makes them", root);
+         "{}: it contains no folders; expected a folder for each shard, as `tutti shard` makes them", root);
   std::sort(names.begin(), names.end(), comes_before);
   for (std::string& name : names) name = (std::filesystem::path(root) / name).string();
   return names;
@@ -66,7 +66,7 @@ std::vector<std::string> shards_in(const std::string& root) {
 std::string path_in(const std::string& shard, const std::string& name, const TableFile& table) {
   std::string path = (std::filesystem::path(shard) / table.file).string();
   if (!path_exists(path))
-    fail(ErrorKind::InvalidArgument, "{}: there is no {}, which the schema's table '{}' is in", shard,
+    fail(ErrorKind::InvalidArgument, "{}: there is no file {}, which contains the schema's table '{}'", shard,
          table.file, name);
   return path;
 }

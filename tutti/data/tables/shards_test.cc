@@ -30,7 +30,8 @@ TEST(Shards, are_folders_in_the_order_of_their_numbers) {
 
 TEST(Shards, that_are_not_there_are_an_error) {
   const TestFolder folder;
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("no folder in it"), [&] { shards_in(folder.path()); });
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("contains no folders"),
+               [&] { shards_in(folder.path()); });
   expect_error(ErrorKind::InvalidArgument, AllOf(HasSubstr("nowhere"), HasSubstr("expected a folder")),
                [&] { shards_in(folder / "nowhere"); });
 }
@@ -47,9 +48,9 @@ TEST(Schema, that_makes_no_sense_is_refused) {
   const auto refused = [](std::vector<Schema::Entry> tables) {
     return error_of(ErrorKind::InvalidArgument, [&] { Schema(std::move(tables)); });
   };
-  EXPECT_THAT(refused({}), HasSubstr("without tables"));
-  EXPECT_THAT(refused({{"a", {"x"}}, {"a", {"y"}}}), HasSubstr("called 'a'"));
-  EXPECT_THAT(refused({{"a", {"x"}}, {"b", {"x"}}}), HasSubstr("both in x"));
+  EXPECT_THAT(refused({}), HasSubstr("has no tables"));
+  EXPECT_THAT(refused({{"a", {"x"}}, {"a", {"y"}}}), HasSubstr("named 'a'"));
+  EXPECT_THAT(refused({{"a", {"x"}}, {"b", {"x"}}}), HasSubstr("the same file, x"));
   EXPECT_THAT(refused({{"a", {""}}}), HasSubstr("no file"));
 }
 

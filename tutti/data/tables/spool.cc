@@ -14,7 +14,7 @@ namespace tutti::data {
 
 Spool::Spool(const std::string& what) {
   const std::string folder = Environment::of_process().get("TMPDIR").value_or("/var/tmp");
-  what_ = fmt::format("{} in {} (TMPDIR says where else)", what, folder);
+  what_ = fmt::format("{} in {} (set TMPDIR to use another folder)", what, folder);
   std::string path = folder + "/tutti-XXXXXX";  // the template for mkostemp(3)
   const int fd = mkostemp(path.data(), O_CLOEXEC);
   if (fd < 0) fail_errno(errno, what_);

@@ -22,7 +22,7 @@ void require_index(float index, int64_t size) {
 
 void Table::require_list(const float* numbers, int64_t length) const {
   if (kind_.form == TableKind::Form::Padded && length > kind_.size)
-    fail(ErrorKind::InvalidArgument, "a list of {} numbers, where {} are the most", length, kind_.size);
+    fail(ErrorKind::InvalidArgument, "the list has {} numbers; the maximum is {}", length, kind_.size);
   if (kind_.form == TableKind::Form::Indices)
     std::for_each(numbers, numbers + length, [&](float index) { require_index(index, kind_.size); });
 }
@@ -37,9 +37,9 @@ std::unique_ptr<Table> open_table(const std::string& path, const TextFormat& for
 
 std::string not_exact(std::string_view number, float nearest) {
   return fmt::format(
-      "the whole number {} is not exact as a float32, which tables are read as (the nearest is {:.0f}); "
-      "write "
-      "it as several columns of smaller numbers, or leave the column out",
+      "tables are read as float32, which cannot represent the whole number {} exactly (the "
+      "nearest is {:.0f}); write it as several columns of smaller "
+      "numbers, or remove the column",
       number, nearest);
 }
 

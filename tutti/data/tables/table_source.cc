@@ -40,14 +40,14 @@ class JoinedTables final : public TableSource {
         memory_(options.memory) {
     const bool known = !options.rows.empty() && options.bad_rows == BadRows::Error;
     if (known && options.rows.size() != shards.size())
-      fail(ErrorKind::InvalidArgument, "the rows of {} shards are known, but there are {}",
+      fail(ErrorKind::InvalidArgument, "the numbers of rows of {} shards were given, but there are {} shards",
            options.rows.size(), shards.size());
     for (size_t i = 0; i < shards.size(); ++i) {
       shards_.emplace_back(shards[i], size_, known ? options.rows[i] : -1);
       if (!known) open(shards_.back());
       size_ += shards_.back().rows;
     }
-    if (size_ == 0) fail(ErrorKind::InvalidArgument, "no shards to read");
+    if (size_ == 0) fail(ErrorKind::InvalidArgument, "there are no shards to read");
     if (!known) check_ids();
   }
 
@@ -119,10 +119,11 @@ void JoinedTables::open(Shard& shard) const {
     for (const auto& [name, file] : schema_.tables()) shard.parts.push_back(open(shard.folder, name, file));
     const int64_t rows = join_all(shard);
     const std::string path = path_in(shard.folder, schema_.tables()[master_].first, master_file());
-    if (rows == 0) fail(ErrorKind::DataLoss, "{}: no rows: a shard has to have some", path);
+    if (rows == 0)
+      fail(ErrorKind::DataLoss, "{}: the table has no rows; every shard must have at least one", path);
     if (shard.rows >= 0 && shard.rows != rows)
-      fail(ErrorKind::DataLoss, "{} has {} rows, and had {}: it was changed meanwhile", path, rows,
-           shard.rows);
+      fail(ErrorKind::DataLoss, "{} has {} rows, but had {} before: the file was changed while it was in use",
+           path, rows, shard.rows);
     shard.rows = rows;
     const std::lock_guard lock(mutex_);
     require_columns_of_first(shard);
@@ -145,8 +146,8 @@ int64_t JoinedTables::join_all(Shard& shard) const {
     const TablePart& part = shard.parts[i];
     if ((!part.table || !master.table) && part.size() != master.size())
       fail(ErrorKind::DataLoss,
-           "{}: {} has {} rows, and {} has {}: an IDX file has no IDs, so both have to have "
-           "the same rows in the same order",
+           "{}: {} has {} rows, but {} has {}; an IDX file has no IDs, so both must have the same rows in "
+           "the same order",
            shard.folder, schema_.tables()[i].second.file, part.size(), master_file().file, master.size());
   }
   if (bad_rows_ == BadRows::Skip && master.table) return join_what_is_whole(shard);
@@ -181,7 +182,7 @@ int64_t JoinedTables::join_what_is_whole(Shard& shard) const {
   const auto examples = static_cast<int64_t>(kept.size());
   if (examples == most) return examples;
   left_out_.examples += most - examples;
-  if (why.empty()) why = fmt::format("{}: IDs that are in one table only", shard.folder);
+  if (why.empty()) why = fmt::format("{}: some IDs are in one table only", shard.folder);
   if (left_out_.why.empty()) left_out_.why = why;
   return examples;
 }
@@ -214,7 +215,7 @@ void JoinedTables::check_ids() const {
   if (!shared) return;
   const auto& [here, there] = *shared;
   const Table& table = *tables[here.index];
-  fail(ErrorKind::DataLoss, "the ID '{}' is in {} and in {}: expected one row an ID", table.id(here.row),
+  fail(ErrorKind::DataLoss, "the ID '{}' occurs in both {} and {}; IDs must be unique", table.id(here.row),
        table.path(), tables[there.index]->path());
 }
 
@@ -225,8 +226,8 @@ void JoinedTables::join(const Table& master, TablePart& part) const {
   const auto require = [](const std::optional<int64_t>& alone, const Table& has, const Table& has_not) {
     if (alone)
       fail(ErrorKind::DataLoss,
-           "{}: there is no row of ID '{}', which {} has: every table has to have every ID", has_not.path(),
-           has.id(*alone), has.path());
+           "{}: there is no row with the ID '{}', which {} has; all tables must have the same IDs",
+           has_not.path(), has.id(*alone), has.path());
   };
   require(joined.alone_here, master, table);
   require(joined.alone_there, table, master);
@@ -309,8 +310,9 @@ void require_same_columns(const TableColumns& own, const TableColumns& first) {
       std::mismatch(own.names.begin(), own.names.end(), first.names.begin(), first.names.end());
   const auto shown = [](auto at, auto end) { return at == end ? "none" : fmt::format("'{}'", *at); };
   fail(ErrorKind::DataLoss,
-       "{} and {} have different columns: {} and {}; the first that differs is {} here, {} there", own.path,
-       first.path, own.names.size(), first.names.size(), shown(here, own.names.end()),
+       "{} and {} have different columns ({} and {} columns); the first difference is {} in the former and "
+       "{} in the latter",
+       own.path, first.path, own.names.size(), first.names.size(), shown(here, own.names.end()),
        shown(there, first.names.end()));
 }
 

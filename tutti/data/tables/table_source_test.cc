@@ -66,7 +66,8 @@ TEST_F(TableSourceTest, says_what_does_not_fit) {
   EXPECT_THAT(error(), AllOf(HasSubstr("s1/d.tsv"), HasSubstr("no rows")));
   shard("s1", "ID\tx\na\t1\n", "ID,z\na,10\n");
   shard("s2", "ID\tw\nc\t1\n", "ID,z\nc,10\n");
-  EXPECT_THAT(error(), AllOf(HasSubstr("s2/d.tsv"), HasSubstr("s1/d.tsv"), HasSubstr("'w' here, 'x' there")));
+  EXPECT_THAT(error(), AllOf(HasSubstr("s2/d.tsv"), HasSubstr("s1/d.tsv"),
+                             HasSubstr("'w' in the former and 'x' in the latter")));
   std::filesystem::remove(folder_ / "s2/t.csv");
   expect_error(ErrorKind::InvalidArgument, AllOf(HasSubstr("s2"), HasSubstr("t.csv"), HasSubstr("'targ'")),
                [&] { source(); });
@@ -135,7 +136,7 @@ TEST_F(TableKindsTest, ragged_is_as_long_as_the_longest_of_the_batch) {
 TEST_F(TableKindsTest, padded_has_one_length_for_all) {
   expect_equal(read(padded(4), {0})["l"], {-1, -1, -1, -1, 5, 6, -1, -1}, {1, 2, 4});
   EXPECT_THAT(error(padded(2)), AllOf(HasSubstr("s1/l.tsv:2"), HasSubstr("ID 'b'"), HasSubstr("column 'p'"),
-                                      HasSubstr("3 numbers, where 2 are the most")));
+                                      HasSubstr("3 numbers; the maximum is 2")));
 }
 
 TEST_F(TableKindsTest, indices_are_ones_in_a_sparse_matrix) {
@@ -165,8 +166,8 @@ TEST_F(TableKindsTest, say_what_is_no_list) {
                 AllOf(HasSubstr("s2/l.tsv:2"), HasSubstr("ID 'c'"), HasSubstr("column 'p' (2)")))
         << cell;
   }
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("room for 0"), [&] { read(padded(0), {0}); });
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("the most"), [&] { read(indices(1 << 25), {0}); });
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("has size 0"), [&] { read(padded(0), {0}); });
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("the maximum is"), [&] { read(indices(1 << 25), {0}); });
 }
 
 TEST_F(TableKindsTest, idx_has_the_rows_of_the_master_in_its_order) {

@@ -51,7 +51,7 @@ void require_exact(std::string_view text, float number) {
 // Parses "1 2 3", "[1, 2, 3]" or "1;2;3"; "" and "[]" are empty.
 void append_list(std::string_view cell, const TextFormat& format, std::vector<float>& numbers) {
   if (cell.starts_with('[') != cell.ends_with(']'))
-    fail(ErrorKind::InvalidArgument, "{} has one bracket", shown(cell));
+    fail(ErrorKind::InvalidArgument, "{} has only one bracket", shown(cell));
   if (cell.starts_with('[')) cell = trimmed(cell.substr(1, cell.size() - 2));
   while (!cell.empty()) {
     const size_t end = std::min(cell.find_first_of(" ,;"), cell.size());
@@ -64,7 +64,7 @@ void append_list(std::string_view cell, const TextFormat& format, std::vector<fl
     if (cell.empty() || !(cell.front() == ',' || cell.front() == ';')) continue;
     cell = trimmed(cell.substr(1));
     if (cell.empty())
-      fail(ErrorKind::InvalidArgument, "a list ends with a separator; expected a number behind it");
+      fail(ErrorKind::InvalidArgument, "the list ends with a separator; expected a number after it");
   }
 }
 
@@ -73,7 +73,7 @@ void append_list(std::string_view cell, const TextFormat& format, std::vector<fl
 TextTable::TextTable(const std::string& path, const TextFormat& format, const TableKind& kind, BadRows bad)
     : Table(path, kind), format_(format), bad_(bad) {
   if (std::string_view("0123456789+-.eE\"\r\n").find(format.separator) != std::string_view::npos)
-    fail(ErrorKind::InvalidArgument, "{}: '{}' cannot separate numbers", path, format.separator);
+    fail(ErrorKind::InvalidArgument, "{}: '{}' cannot be the separator of a table", path, format.separator);
   rows_.emplace(path, format.quotes, [this](const Rows::Row& row) { add_row(row); });
   if (!has_columns_)
     fail(ErrorKind::DataLoss, "{}: the file is empty; expected {}", path,
@@ -82,7 +82,7 @@ TextTable::TextTable(const std::string& path, const TextFormat& format, const Ta
     require_no_doubles();
   } else {
     for (const int64_t row : ids_.finish_without_doubles())
-      leave_out(fmt::format("{}: there is a row of ID {} already", path, shown(id(row))));
+      leave_out(fmt::format("{}: the ID {} occurs more than once", path, shown(id(row))));
   }
 }
 
@@ -92,8 +92,8 @@ void TextTable::require_no_doubles() {
   std::string buffer;
   const int64_t first_line = row_at(twice->first, buffer).line;
   const Rows::Row row = row_at(twice->second, buffer);
-  fail(ErrorKind::DataLoss, "{}:{}: there is a row of ID {} already, in line {}: expected one row an ID",
-       path_, row.line, shown(id_in(row)), first_line);
+  fail(ErrorKind::DataLoss, "{}:{}: the ID {} already occurs in line {}; IDs must be unique", path_, row.line,
+       shown(id_in(row)), first_line);
 }
 
 void TextTable::add_row(const Rows::Row& row) {
@@ -110,7 +110,7 @@ void TextTable::add_row(const Rows::Row& row) {
 
 std::string TextTable::require_id(const Rows::Row& row) const {
   std::string id = id_in(row);
-  if (id.empty()) fail_at(row, "an empty ID");
+  if (id.empty()) fail_at(row, "the ID is empty");
   if (!is_utf8(id)) fail_at(row, fmt::format("the ID {} is not UTF-8", shown(id)));
   return id;
 }
@@ -156,7 +156,7 @@ void TextTable::read_header(const Rows::Row& row) {
   if (!format_.id.empty()) {
     const auto id = std::find(names.begin(), names.end(), format_.id);
     if (id == names.end()) {
-      fail(ErrorKind::DataLoss, "{}:{}: no column is called '{}', which has to hold the IDs{}", path_,
+      fail(ErrorKind::DataLoss, "{}:{}: there is no column '{}', which should contain the IDs{}", path_,
            row.line, format_.id, did_you_mean(format_.id, names));
     }
     id_at_ = static_cast<size_t>(id - names.begin());
@@ -172,7 +172,8 @@ std::string TextTable::id_in(const Rows::Row& row) const {
     for (size_t i = 0;; ++i) {
       const auto cell = cells.next();
       if (!cell)
-        fail(ErrorKind::InvalidArgument, "{} cells, where column {} has to hold the ID", i, id_at_ + 1);
+        fail(ErrorKind::InvalidArgument, "the row has {} cells, but the ID is expected in column {}", i,
+             id_at_ + 1);
       if (i == id_at_) return std::string(trimmed(*cell));
     }
   } catch (const Error& error) {
@@ -305,8 +306,8 @@ void TextTable::read_cells(const Rows::Row& row, const TakeCell& take) const {
       }
     }
     if (column != columns_.size() + 1)
-      fail(ErrorKind::InvalidArgument, "{} cells; expected {}, as in the {}", column, columns_.size() + 1,
-           format_.header ? "header" : "first row");
+      fail(ErrorKind::InvalidArgument, "the row has {} cells; expected {}, as in the {}", column,
+           columns_.size() + 1, format_.header ? "header" : "first row");
     return;
   } catch (const Error& error) {
     problem = error.what();
