@@ -52,7 +52,7 @@ TEST(Inspect, shows_names_types_shapes_and_values_of_the_newest) {
   EXPECT_THAT(result.out, HasSubstr("checkpoints of step 10, 20"));
   EXPECT_THAT(result.out, HasSubstr("after step 20"));
   EXPECT_THAT(result.out, HasSubstr("lanes: 4"));
-  EXPECT_THAT(result.out, HasSubstr("is right"));
+  EXPECT_THAT(result.out, HasSubstr("is correct"));
   EXPECT_THAT(result.out, ContainsRegex("conv.weight +float +2x3 +24 B +-4 +2 +5\n"));
   EXPECT_THAT(result.out, ContainsRegex("conv.bias +float +0 +0 B empty\n"));
   EXPECT_THAT(result.out, ContainsRegex("count +long +scalar +8 B +7 +7 +7\n"));
@@ -94,7 +94,7 @@ TEST(Inspect, shows_the_newest_whole_one_and_names_the_broken) {
 TEST(Inspect, says_what_is_missing) {
   const TestFolder empty;
   EXPECT_EQ(inspect(empty.path()).exit_code, 2);
-  EXPECT_THAT(inspect(empty.path()).err, HasSubstr("holds no checkpoint"));
+  EXPECT_THAT(inspect(empty.path()).err, HasSubstr("contains no checkpoint"));
   EXPECT_THAT(inspect(empty / "nowhere").err, HasSubstr("no such file or folder"));
   std::ofstream(empty / "notes.txt") << "not tensors";
   EXPECT_EQ(inspect(empty / "notes.txt").exit_code, 12);

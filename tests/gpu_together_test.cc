@@ -38,7 +38,7 @@ TEST_F(GpuTogether, nccl_on_one_gpu_is_an_error) {
   command.insert(command.end(), {"--comm", "nccl"});
   const auto result = run_program(command);
   EXPECT_NE(result.exit_code, 0);
-  EXPECT_THAT(result.err, ::testing::HasSubstr("--comm nccl, but "));
+  EXPECT_THAT(result.err, ::testing::HasSubstr("--comm nccl is not possible: "));
 }
 
 }  // namespace

@@ -149,7 +149,7 @@ TEST(InGraph, refuses_a_worker_of_another_model) {
   const auto worker = terminals.start("worker", 0, {"--net", "normed"}, program);
   const auto master = terminals.start("master", 0, {"--net", "odd"}, program);
   EXPECT_EQ(master->wait(), exit_code(ErrorKind::InvalidArgument)) << master->err();
-  EXPECT_THAT(master->err(), HasSubstr("worker/0 does not train the same as"));
+  EXPECT_THAT(master->err(), HasSubstr("worker/0 does not match"));
   EXPECT_EQ(worker->wait(), exit_code(ErrorKind::InvalidArgument)) << worker->err();
 }
 
@@ -172,7 +172,7 @@ TEST(InGraph, names_workers_that_do_not_come) {
   const auto worker = terminals.start("worker", 1, {}, program);
   const auto master = terminals.start("master", 0, {"--start-timeout", "1"}, program);
   EXPECT_EQ(master->wait(), exit_code(ErrorKind::Timeout)) << master->err();
-  EXPECT_THAT(master->err(), HasSubstr("passive workers did not come within 1 s"));
+  EXPECT_THAT(master->err(), HasSubstr("passive workers did not connect within 1 s"));
   EXPECT_THAT(master->err(), HasSubstr("worker/0 (127.0.0.1:"));
 }
 
@@ -236,7 +236,7 @@ TEST_F(BareServers, carry_out_nothing_where_they_were_not_told_so) {
   const auto other = serve("worker_");
   const auto master = terminals_.start("master", 0, {}, in_graph({}));
   EXPECT_EQ(master->wait(), exit_code(ErrorKind::InvalidArgument)) << master->err();
-  EXPECT_THAT(master->err(), HasSubstr("worker/0 refuses to run programs"));
+  EXPECT_THAT(master->err(), HasSubstr("worker/0 does not run programs"));
   EXPECT_THAT(master->err(), HasSubstr("--allow-programs"));
   for (const std::string job : {"worker", "worker_"}) {
     const ProgramResult stop =

@@ -44,7 +44,7 @@ TEST_F(NetworkBench, starts_its_own_ranks_and_measures_everything) {
   const auto result = bench({"-n", "2", "--sizes", "4,1K,1M", "--json", json_});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("2 ranks over shm, 2 of them on the machine of rank 0"));
-  EXPECT_THAT(result.out, HasSubstr("all results were right"));
+  EXPECT_THAT(result.out, HasSubstr("all results were correct"));
   for (const char* name : {"all_reduce", "all_reduce_in_place", "all_reduce_any_order", "reduce_scatter",
                            "all_gather", "all_to_all", "broadcast"}) {
     EXPECT_THAT(result.out,
@@ -132,10 +132,10 @@ TEST_F(NetworkBench, says_what_is_wrong_before_it_starts_anything) {
 TEST_F(NetworkBench, does_not_contradict_its_launcher) {
   const auto other = bench_under_tutti_run("2", {"-n", "3"});
   EXPECT_EQ(other.exit_code, 2);
-  EXPECT_THAT(other.err, HasSubstr("-n 3, but there are 2 ranks already"));
+  EXPECT_THAT(other.err, HasSubstr("-n 3, but there are already 2 ranks"));
   const auto alone = bench_under_tutti_run("1", {});
   EXPECT_EQ(alone.exit_code, 2);
-  EXPECT_THAT(alone.err, HasSubstr("an exchange needs two or more"));
+  EXPECT_THAT(alone.err, HasSubstr("an exchange needs at least two"));
 }
 
 TEST_F(NetworkBench, names_a_rank_that_does_not_come) {

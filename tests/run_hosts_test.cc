@@ -207,7 +207,7 @@ TEST_F(RunHosts, servers_are_one_process_and_evaluators_wait_for_nobody) {
   for (const char* job : {"ps", "evaluator"}) {
     RunningProgram& crowd = start(cluster, job, 0, {.flags = {"-n", "2"}});
     EXPECT_EQ(crowd.wait(), 2);
-    EXPECT_THAT(crowd.err(), HasSubstr("-n 2, but TF_CONFIG says"));
+    EXPECT_THAT(crowd.err(), HasSubstr("-n 2 is not possible: TF_CONFIG makes this host"));
   }
 }
 
@@ -242,11 +242,11 @@ TEST_F(RunHosts, one_whose_time_is_up_sooner_hears_who_is_late) {
 TEST_F(RunHosts, a_launcher_that_is_killed_may_come_again) {
   RunningProgram& first = start(3, 0);
   RunningProgram& second = start(3, 1);
-  first.wait_for_error("worker/1 (" + address(1) + ") has come");
+  first.wait_for_error("worker/1 (" + address(1) + ") connected from");
   kill(second.pid(), SIGKILL);
   EXPECT_EQ(second.wait(), 137);
   RunningProgram& third = start(3, 2);
-  first.wait_for_error("worker/2 (" + address(2) + ") has come");
+  first.wait_for_error("worker/2 (" + address(2) + ") connected from");
   RunningProgram& again = start(3, 1, {.gpus = "0,1"});
   for (RunningProgram* program : {&first, &again, &third}) EXPECT_EQ(program->wait(), 0) << program->err();
   EXPECT_EQ(lines_of(again.out()).size(), 2U);
@@ -270,7 +270,7 @@ TEST_F(RunHosts, the_first_launcher_may_come_again_too) {
 TEST_F(RunHosts, guests_outlive_the_first_launchers_sudden_death) {
   RunningProgram& former = start(3, 0);
   RunningProgram& second = start(3, 1);
-  former.wait_for_error("worker/1 (" + address(1) + ") has come");
+  former.wait_for_error("worker/1 (" + address(1) + ") connected from");
   kill(former.pid(), SIGKILL);
   EXPECT_EQ(former.wait(), 137);
   RunningProgram& first = start(3, 0);
@@ -285,7 +285,7 @@ TEST_F(RunHosts, a_signal_ends_the_wait) {
   alone.wait_for_error("waits up to");
   kill(alone.pid(), SIGTERM);
   EXPECT_EQ(alone.wait(), 143);
-  first.wait_for_error("worker/1 (" + address(1) + ") has come");
+  first.wait_for_error("worker/1 (" + address(1) + ") connected from");
   kill(second.pid(), SIGINT);
   EXPECT_EQ(second.wait(), 130);
   kill(first.pid(), SIGINT);
@@ -296,10 +296,10 @@ TEST_F(RunHosts, a_signal_ends_the_wait) {
 TEST_F(RunHosts, two_with_one_index_are_told_so) {
   RunningProgram& first = start(3, 0);
   RunningProgram& second = start(3, 1);
-  first.wait_for_error("worker/1 (" + address(1) + ") has come");
+  first.wait_for_error("worker/1 (" + address(1) + ") connected from");
   RunningProgram& twin = start(3, 1);
   EXPECT_EQ(twin.wait(), 2);
-  EXPECT_THAT(twin.err(), HasSubstr("worker/1 (" + address(1) + ") is here already"));
+  EXPECT_THAT(twin.err(), HasSubstr("worker/1 (" + address(1) + ") is already running"));
   EXPECT_EQ(twin.out(), "");
   RunningProgram& third = start(3, 2);
   for (RunningProgram* program : {&first, &second, &third}) EXPECT_EQ(program->wait(), 0) << program->err();
@@ -321,7 +321,7 @@ TEST_F(RunHosts, one_of_another_cluster_is_sent_away) {
   RunningProgram& first = start(2, 0);
   RunningProgram& other = start(nlohmann::json{{"worker", {address(0), address(2)}}}, "worker", 1, {});
   EXPECT_EQ(other.wait(), 2);
-  EXPECT_THAT(other.err(), HasSubstr("its TF_CONFIG names other hosts than that of worker/0"));
+  EXPECT_THAT(other.err(), HasSubstr("its TF_CONFIG lists different hosts than that of worker/0"));
   RunningProgram& second = start(2, 1);
   EXPECT_EQ(first.wait(), 0) << first.err();
   EXPECT_EQ(second.wait(), 0) << second.err();
@@ -453,7 +453,7 @@ TEST_F(RunHosts, that_do_not_fit_are_refused_at_once) {
   refused({{"worker", {"a:0", "b:1"}}}, "'a:0', needs a port");
   refused({{"worker", {"a"}}}, "'a'");
   refused({{"worker", {"a:1", "a:1"}}}, "'a:1'");
-  refused({{"worker", {{"0", "a:1"}, {"2", "b:1"}}}}, "leaves out worker/1");
+  refused({{"worker", {{"0", "a:1"}, {"2", "b:1"}}}}, "lacks worker/1");
 }
 
 }  // namespace

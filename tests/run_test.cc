@@ -281,7 +281,7 @@ TEST_F(RunOnHosts, refuses_what_it_does_not_understand_and_quotes_it) {
     EXPECT_THAT(result.err, HasSubstr(text));
     EXPECT_EQ(lines_of(result.err).size(), 1U) << result.err;
   };
-  refused("empty piece", run_on(""));
+  refused("empty entry", run_on(""));
   refused("'x' in 'b:x'", run_on("a:2,b:x"));
   refused("'a' twice", run_on("a:2,a:2"));
   refused("5 workers", run_on("a:2,b:2", {"-n", "5"}));
@@ -308,7 +308,7 @@ TEST_P(RunKilled, names_the_task_and_the_signal_and_ends_the_others) {
   EXPECT_THAT(result.err, HasSubstr("worker/1 (pid "));
   EXPECT_THAT(result.err, HasSubstr("was killed by SIG" + signal));
   EXPECT_THAT(result.err, HasSubstr("  | last words"));
-  EXPECT_THAT(result.err, HasSubstr("ending the 2 others"));
+  EXPECT_THAT(result.err, HasSubstr("ending 2 other tasks"));
   EXPECT_THAT(result.err, Not(HasSubstr("worker/0 (pid")));
   const std::map<std::string, int> codes = {
       {"KILL", 137}, {"SEGV", 139}, {"TERM", 143}, {"ABRT", 134}, {"BUS", 135}};
@@ -349,9 +349,9 @@ TEST_F(Run, starts_nobody_again_when_the_chief_has_ended_well) {
                              "until [ -e pid1 ] && ! kill -0 $(cat pid1); do sleep 0.01; done; kill -9 $$";
   const auto result = run({"--ps", "1", "-n", "2", "--restarts", "9"}, script);
   EXPECT_EQ(result.exit_code, 128 + SIGKILL) << result.err;
-  EXPECT_THAT(result.err, HasSubstr("ps/0 is not started again: the job is done"));
-  EXPECT_THAT(result.err, HasSubstr("worker/1 is not started again: the job is done"));
-  EXPECT_THAT(result.err, Not(HasSubstr("is started again")));
+  EXPECT_THAT(result.err, HasSubstr("ps/0 is not restarted: the job is done"));
+  EXPECT_THAT(result.err, HasSubstr("worker/1 is not restarted: the job is done"));
+  EXPECT_THAT(result.err, Not(HasSubstr("restarting")));
 }
 
 TEST_F(Run, shows_the_last_ten_lines_of_both_streams) {
@@ -528,7 +528,7 @@ TEST_F(Run, a_guardian_that_is_killed_is_replaced) {
   program.wait_for_output("[worker/0] ready");
   program.wait_for_output("[worker/1] ready");
   kill(guardian_of(program.pid()), SIGKILL);
-  program.wait_for_error("another one has been started");
+  program.wait_for_error("a new one has been started");
   kill(program.pid(), SIGKILL);
   EXPECT_TRUE(nobody_is_left());
 }
@@ -587,7 +587,7 @@ TEST_F(Run, does_not_start_a_chief_again_that_was_told_to_stop) {
                              "; echo started; exit 143";
   const auto result = run({"--ps", "1", "-n", "1", "--restarts", "2"}, script);
   EXPECT_EQ(result.exit_code, 128 + SIGTERM) << result.err;
-  EXPECT_THAT(result.err, HasSubstr("worker/0 is not started again: it was told to stop"));
+  EXPECT_THAT(result.err, HasSubstr("worker/0 is not restarted: it received a stop signal"));
   EXPECT_EQ(lines_of(result.out).size(), 1U) << result.out;
   EXPECT_TRUE(nobody_is_left());
 }
@@ -609,8 +609,8 @@ TEST_F(Run, kills_a_worker_that_is_stopped_when_the_job_is_done) {
                              "; until [ -e ready ]; do sleep 0.01; done";
   const auto result = run({"-n", "2"}, script);
   EXPECT_EQ(result.exit_code, 128 + SIGKILL);
-  EXPECT_THAT(result.err, HasSubstr("is stopped by SIGSTOP; kill -CONT"));
-  EXPECT_THAT(result.err, HasSubstr("is still stopped, and the job is done: killing it"));
+  EXPECT_THAT(result.err, HasSubstr("was stopped by SIGSTOP; continue it with kill -CONT"));
+  EXPECT_THAT(result.err, HasSubstr("is still stopped, but the job is done: killing it"));
 }
 
 class RunWithFewProcesses : public Run, public ::testing::WithParamInterface<int> {};

@@ -39,7 +39,7 @@ TEST_F(ServersBench, starts_a_server_and_workers_and_measures_both_ways_to_it) {
     EXPECT_THAT(result.out, ContainsRegex(std::string(over) + " +4 B +[0-9]+ +[0-9.]+ +[0-9.]+ +[0-9.]+"));
     EXPECT_THAT(result.out, ContainsRegex(std::string(over) + " +1 MiB +[0-9]+ +[0-9.]+ +[0-9.]+ +[0-9.]+"));
   }
-  EXPECT_THAT(result.out, HasSubstr("all results were right"));
+  EXPECT_THAT(result.out, HasSubstr("all results were correct"));
   const nlohmann::json figures = written();
   EXPECT_EQ(figures.at("servers"), 1);
   EXPECT_EQ(figures.at("workers"), 2);
@@ -78,7 +78,7 @@ TEST_F(ServersBench, measures_servers_that_were_started_by_hand) {
   const auto worker =
       run_program(command({"--sizes", "64", "--job_name", "worker", "--task_index", "0"}) + cluster);
   EXPECT_EQ(worker.exit_code, 0) << worker.err;
-  EXPECT_THAT(worker.out, HasSubstr("all results were right"));
+  EXPECT_THAT(worker.out, HasSubstr("all results were correct"));
   EXPECT_EQ(server.wait(), 0) << server.err();
 }
 
@@ -97,7 +97,7 @@ TEST_F(ServersBench, says_what_is_wrong_before_it_starts_anything) {
               HasSubstr("has no job 'ps'"));
   EXPECT_THAT(complaint({"--cluster_spec", "ps|127.0.0.1:1,worker|127.0.0.1:2", "--job_name", "worker",
                          "--task_index", "0", "-n", "2"}),
-              HasSubstr("there are 1 workers and 1 servers already"));
+              HasSubstr("there are already 1 workers and 1 servers"));
   EXPECT_THAT(run_program({program_path("tutti"), "bench", "pss"}).err, HasSubstr("did you mean 'ps'?"));
 }
 

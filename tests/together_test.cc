@@ -105,7 +105,7 @@ TEST(Together, what_only_the_chief_calls_is_an_error_that_says_so) {
     const auto result = run_program(
         training(2, {"--steps", "2", "--batch", "2", "--evaluate", "--only-chief", "--comm", comm}));
     EXPECT_EQ(result.exit_code, exit_code(ErrorKind::PeerLost)) << result.err;
-    EXPECT_THAT(result.err, HasSubstr("inside a condition, as in `if (ctx.is_chief())`"));
+    EXPECT_THAT(result.err, HasSubstr("inside a condition such as `if (ctx.is_chief())`"));
   }
 }
 
@@ -213,7 +213,7 @@ TEST(Together, a_worker_that_is_told_to_end_while_another_does_not_answer_ends_a
   EXPECT_NE(run.run().wait(), 0);
   EXPECT_TRUE(run.all_gone());
   EXPECT_THAT(run.run().err(),
-              HasSubstr("stopped by SIGTERM: the other tasks did not take part in saving"));
+              HasSubstr("stopped by SIGTERM: no checkpoint was saved, since the other tasks did not"));
 }
 
 TEST(Together, a_stopped_chief_is_named_when_the_time_is_up_whatever_the_others_wait_for) {

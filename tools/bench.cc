@@ -23,8 +23,8 @@ int bench_command(const std::vector<std::string>& arguments, const Environment& 
   if (name == "ps") return bench_ps(rest, environment);
   const std::vector<std::string> known = {"collectives", "ps", "--help"};
   fail(ErrorKind::InvalidArgument,
-       "tutti bench: there is no benchmark '{}'{}; there are tutti bench collectives and tutti bench ps",
-       name, did_you_mean(name, known));
+       "tutti bench: there is no benchmark '{}'{}; the benchmarks are collectives and ps", name,
+       did_you_mean(name, known));
 }
 
 }  // namespace tutti

@@ -149,9 +149,8 @@ const char* label_of(Level level) {
 
 int doctor_command(const std::vector<std::string>& arguments, const Environment& environment) {
   CLI::App app(
-      "Checks whether this machine is ready for training, and says what to do where it is not. Ends with 1 "
-      "if a "
-      "check is \"bad\".",
+      "Checks whether this machine is ready for training, and says what to do if it is not. Exits with code "
+      "1 if a check is \"bad\".",
       "tutti doctor");
   if (!parse_arguments(app, arguments)) return 0;
   bool bad = false;

@@ -78,7 +78,7 @@ void print_checkpoint(const std::string& folder, const store::Checkpoint& checkp
   fmt::print("{}: a checkpoint after step {}, written by Tutti {} with LibTorch {}\n", folder,
              checkpoint.step, manifest.tutti_version, manifest.libtorch_version);
   for (const store::ManifestFile& file : manifest.files) {
-    fmt::print("  {}: {}, checksum {:08x} is right\n", file.name, human_bytes(file.bytes), file.checksum);
+    fmt::print("  {}: {}, checksum {:08x} is correct\n", file.name, human_bytes(file.bytes), file.checksum);
   }
   print_state(checkpoint.state);
   print_table("weights", checkpoint.weights);
@@ -87,7 +87,7 @@ void print_checkpoint(const std::string& folder, const store::Checkpoint& checkp
 
 int inspect_file(const std::string& path) {
   const store::SafetensorsFile file(path);
-  fmt::print("{}: the header is right; a file alone has no checksum of the values\n", path);
+  fmt::print("{}: the header is valid; the values have no checksum outside a checkpoint\n", path);
   for (const auto& [key, value] : file.metadata()) fmt::print("  {}: {}\n", key, value);
   print_table("tensors", file.read_all());
   return 0;
@@ -99,7 +99,7 @@ int inspect_logdir(const std::string& logdir) {
   const store::CheckpointDir directory(logdir);
   const store::CheckpointDir::Loaded loaded = directory.load_latest();
   if (!loaded.checkpoint) {
-    fail(ErrorKind::InvalidArgument, "{}: the folder holds no checkpoint (ckpt-<step>)", logdir);
+    fail(ErrorKind::InvalidArgument, "{}: the folder contains no checkpoint (ckpt-<step>)", logdir);
   }
   fmt::print("{}: checkpoints of step {}\n", logdir, fmt::join(directory.steps(), ", "));
   print_checkpoint(fmt::format("{}/ckpt-{}", logdir, loaded.checkpoint->step), *loaded.checkpoint);
@@ -116,8 +116,8 @@ int inspect_command(const std::vector<std::string>& arguments, const Environment
   std::string path;
   std::string id;
   app.add_option("PATH", path,
-                 "A checkpoint (a folder ckpt-<step>), a --logdir, whose newest checkpoint is shown, or a "
-                 ".safetensors file; or a table, .tsv, .csv or .parquet")
+                 "A checkpoint (a folder ckpt-<step>), a --logdir (its newest checkpoint is shown), a "
+                 ".safetensors file, or a table (.tsv, .csv or .parquet)")
       ->required();
   app.add_option("--id", id, "Name of a table's column of IDs (default: the first column)");
   if (!parse_arguments(app, arguments)) return 0;

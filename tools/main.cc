@@ -25,9 +25,9 @@ struct Command {
 constexpr std::array<Command, 8> kCommands = {{
     {"run", "start a program as the workers of one job", run_command},
     {"serve", "run one parameter server, for any program", nullptr},
-    {"stop", "end the parameter servers of a cluster", nullptr},
+    {"stop", "stop the parameter servers of a cluster", nullptr},
     {"inspect", "show and verify a checkpoint, or show a table", nullptr},
-    {"shard", "cut tables into shards, a folder each", nullptr},
+    {"shard", "split tables into shards, one folder each", nullptr},
     {"doctor", "check whether this machine is ready for training", nullptr},
     {"bench", "measure how fast tasks exchange vectors", nullptr},
     {"version", "print the versions of Tutti and LibTorch", version_command},
@@ -49,7 +49,7 @@ int help(std::FILE* to) {
   for (std::string& argument : arguments) pointers.push_back(argument.data());
   pointers.push_back(nullptr);
   execv(program.c_str(), pointers.data());
-  fail_errno(errno, "executing " + program + ", which has to be in the same folder as tutti");
+  fail_errno(errno, "executing " + program + ", which must be in the same folder as tutti");
 }
 
 int dispatch(const std::vector<std::string>& arguments) {
@@ -64,7 +64,7 @@ int dispatch(const std::vector<std::string>& arguments) {
     if (command.run == nullptr) become_torch_program(arguments);
     return command.run({arguments.begin() + 1, arguments.end()}, Environment::of_process());
   }
-  fail(ErrorKind::InvalidArgument, "tutti: there is no command '{}'{}; tutti help lists all", name,
+  fail(ErrorKind::InvalidArgument, "tutti: there is no command '{}'{}; tutti help lists all commands", name,
        did_you_mean(name, known));
 }
 

@@ -16,19 +16,16 @@ namespace tutti {
 namespace {
 
 constexpr const char* kAbout =
-    "Starts PROGRAM as the workers of one job and waits until they have ended. Each worker gets its share "
-    "of\n"
-    "the cores and, if there are GPUs, one of them. If a worker fails, the others are ended too.\n"
+    "Starts PROGRAM as the workers of one job and waits until they have ended. Each worker gets an equal\n"
+    "share of the cores and, if there are GPUs, one of them. If a worker fails, the others are ended too.\n"
     "  tutti run [-n WORKERS] [--ps P] [--restarts K] -- PROGRAM [ARGUMENTS...]   on this machine\n"
-    "  tutti run -H HOST:SLOTS,... [-n WORKERS] -- PROGRAM [ARGUMENTS...]         on several, by Open MPI's "
-    "mpirun\n"
+    "  tutti run -H HOST:SLOTS,... [-n WORKERS] -- PROGRAM [ARGUMENTS...]         on several, by Open "
+    "MPI's mpirun\n"
     "  TF_CONFIG='{...}' tutti run [-n WORKERS] -- PROGRAM [ARGUMENTS...]         on each host that "
-    "TF_CONFIG "
-    "names\n"
-    "Without -n there is one worker per visible GPU (CUDA_VISIBLE_DEVICES, NVIDIA_VISIBLE_DEVICES), and one\n"
-    "worker if there is no GPU. If the ARGUMENTS hold --strategy in-graph, or TUTTI_STRATEGY says so, one "
-    "more\n"
-    "task is started, the master.";
+    "TF_CONFIG names\n"
+    "Without -n there is one worker per visible GPU (CUDA_VISIBLE_DEVICES, NVIDIA_VISIBLE_DEVICES), and\n"
+    "one worker if there is no GPU. If the ARGUMENTS contain --strategy in-graph, or TUTTI_STRATEGY is\n"
+    "in-graph, a master is started as one more task.";
 
 struct RunOptions {
   LaunchOptions launch;
@@ -39,7 +36,7 @@ struct RunOptions {
 void add_options(CLI::App& app, RunOptions& options) {
   app.add_option(
          "-n,--workers", options.launch.workers,
-         "Number of workers on this machine, or with -H in all (default: one per visible GPU; with -H, "
+         "Number of workers on this machine, or in total with -H (default: one per visible GPU; with -H, "
          "one per slot)")
       ->check(CLI::Range(1, kMostWorkersOfAHost));
   app.add_option("--ps", options.launch.servers,
@@ -47,14 +44,14 @@ void add_options(CLI::App& app, RunOptions& options) {
       ->check(CLI::Range(0, kMostWorkersOfAHost));
   app.add_option(
       "-H,--hosts", options.hosts,
-      "Hosts and how many workers each takes, HOST:SLOTS,HOST:SLOTS,...; Open MPI's mpirun starts them");
+      "Hosts and the number of workers on each, HOST:SLOTS,HOST:SLOTS,...; Open MPI's mpirun starts them");
   app.add_option(
          "-x", options.variables,
          "Environment variable for the workers, NAME or NAME=VALUE; may be repeated. With -H only these "
          "and TUTTI_* reach the other hosts")
       ->allow_extra_args(false);
   app.add_option("--restarts", options.launch.restarts,
-                 "How many times the workers are started again after a failure (default: 0)")
+                 "How many times workers are restarted after a failure (default: 0)")
       ->check(CLI::Range(0, 1'000'000));
   app.add_option_function<double>(
          "--start-timeout",
@@ -84,9 +81,8 @@ bool wants_master(const std::vector<std::string>& command, const Environment& en
                                  ForwardedVariables variables, const Environment& environment) {
   if (options.launch.servers > 0)
     fail(ErrorKind::InvalidArgument,
-         "tutti run: --ps {} cannot be combined with -H; start the servers with `tutti serve`, and name them "
-         "in "
-         "--cluster_spec",
+         "tutti run: --ps {} cannot be combined with -H; start the servers with `tutti serve`, and name "
+         "them in --cluster_spec",
          options.launch.servers);
   if (options.launch.restarts > 0)
     fail(ErrorKind::InvalidArgument,
@@ -112,7 +108,7 @@ int run_command(const std::vector<std::string>& arguments, const Environment& en
     const std::vector<std::string> known = {"--workers",       "--ps",  "--hosts", "-x", "--restarts",
                                             "--start-timeout", "--help"};
     fail(ErrorKind::InvalidArgument,
-         "tutti run: there is no flag '{}'{}; flags of the program follow its name", name,
+         "tutti run: there is no flag '{}'{}; put the program's flags after its name", name,
          did_you_mean(name, known));
   }
   // A `--` after the program's name belongs to the program.

@@ -24,14 +24,15 @@ namespace tutti {
 namespace {
 
 constexpr const char* kAboutServe =
-    "Runs one parameter server, for any program: the chief tells it which model it serves. In any other job it "
-    "is a passive worker, which computes what a master asks for (--strategy in-graph). It ends with the job.\n"
+    "Runs one parameter server, for any program: the chief tells it which model to serve. With any other "
+    "--job_name it is a passive worker, which computes what a master requests (--strategy in-graph). It "
+    "ends with the job.\n"
     "  tutti serve --cluster_spec 'ps|h:2222,worker|h:2223;h:2224' --job_name ps --task_index 0\n"
     "  tutti serve --cluster_spec 'master|h:2222,worker|h:2223' --job_name worker --task_index 0 "
     "--allow-programs";
 constexpr const char* kAboutStop =
-    "Ends all servers of a cluster at once, or those of one job, or one task of it. Values that have not been "
-    "saved are lost.\n"
+    "Stops all servers of a cluster at once, or those of one job, or a single task. Values that have not "
+    "been saved are lost.\n"
     "  tutti stop --cluster_spec 'ps|h:2222,worker|h:2223;h:2224'\n"
     "  tutti stop --cluster_spec 'master|h:2222,worker|h:2223' --job_name worker";
 
@@ -83,8 +84,8 @@ int serve_command(const std::vector<std::string>& arguments, const Environment& 
   const Context context(flags, discover(flags, environment));
   if (context.cluster().empty()) {
     fail(ErrorKind::InvalidArgument,
-         "tutti serve: --cluster_spec, --job_name and --task_index have to say which task of which cluster "
-         "this is");
+         "tutti serve: give --cluster_spec, --job_name and --task_index, which say which task of the "
+         "cluster this is");
   }
   set_threads(context.threads());
   serve(context);
@@ -98,10 +99,11 @@ int stop_command(const std::vector<std::string>& arguments, const Environment& e
     return 0;
   }
   if (flags.cluster_spec.empty())
-    fail(ErrorKind::InvalidArgument, "tutti stop: --cluster_spec has to name the servers to end");
+    fail(ErrorKind::InvalidArgument, "tutti stop: give --cluster_spec, which names the servers to stop");
   const ClusterSpec cluster = ClusterSpec::parse(flags.cluster_spec);
-  const rpc::ChannelOptions options{.credentials = rpc::credentials_of(flags),
-                                    .hello = {{"task", "tutti stop"}, {"host", host_name()}, {"pid", ::getpid()}}};
+  const rpc::ChannelOptions options{
+      .credentials = rpc::credentials_of(flags),
+      .hello = {{"task", "tutti stop"}, {"host", host_name()}, {"pid", ::getpid()}}};
   int code = 0;  // of the first task that could not be stopped
   for (const Task& task : tasks_to_stop(cluster, flags)) {
     try {

@@ -10,9 +10,8 @@ namespace tutti {
 
 int shard_command(const std::vector<std::string>& arguments, const Environment&) {
   CLI::App app(
-      "Cuts tables into shards. Each shard is a folder with one part of every table; all rows of an ID are "
-      "in "
-      "the same shard.",
+      "Splits tables into shards. Each shard is a folder with one part of every table; all rows of an ID "
+      "are in the same shard.",
       "tutti shard");
   std::vector<std::string> inputs;
   std::string by = "rows";
@@ -20,10 +19,10 @@ int shard_command(const std::vector<std::string>& arguments, const Environment&)
   std::string id;
   bool no_header = false;
   data::ShardOptions options;
-  app.add_option("INPUT", inputs, "Tables, .tsv or .csv; IDs are cut in the order of the first one")
+  app.add_option("INPUT", inputs, "Tables, .tsv or .csv; the shards follow the order of the first one")
       ->required();
   app.add_option("-n,--shards", options.shards, "Number of shards")->required();
-  app.add_option("--by", by, "Shards get equal numbers of rows, or of bytes: rows or bytes")
+  app.add_option("--by", by, "Give the shards equal numbers of rows or of bytes: rows or bytes")
       ->capture_default_str();
   app.add_option("--out", out, "Folder for the shards, which must be new or empty")->required();
   app.add_option("--id", id, "Name of the column of IDs in all tables (default: the first column)");

@@ -17,7 +17,7 @@ int dispatch(const std::vector<std::string>& arguments) {
   if (name == "serve") return serve_command(rest, environment);
   if (name == "shard") return shard_command(rest, environment);
   if (name == "stop") return stop_command(rest, environment);
-  fail(ErrorKind::InvalidArgument, "tutti-torch is a part of `tutti`, which starts it; use `tutti`");
+  fail(ErrorKind::InvalidArgument, "tutti-torch is started by `tutti`; use `tutti` instead");
 }
 
 }  // namespace

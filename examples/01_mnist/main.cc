@@ -30,9 +30,8 @@ int main(int argc, char** argv) {
   program.add_flags = [&](tutti::FlagSet& flags) {
     flags.add("--rate", rate, "learning rate of Adam");
     flags.at_least("--rate", 0);
-    flags.add(
-        "--decay-steps", decay_steps,
-        "steps after which the rate is 0; it falls in the last three tenths of them; 0: it is constant");
+    flags.add("--decay-steps", decay_steps,
+              "steps until the rate is 0; the rate falls during the last 30 % of them; 0: constant rate");
     flags.between("--decay-steps", 0, 1e12);
   };
 

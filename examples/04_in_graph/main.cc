@@ -95,8 +95,8 @@ int main(int argc, char** argv) {
     flags.at_least("--rate", 0);
     flags.add("--by-hand", by_hand, "drive the workers without a Trainer: gradients, average, apply");
     flags.add("--curve", curve, "file for the losses, one line for each step");
-    flags.add("--against", against, "file of another run's --curve, to compare with");
-    flags.add("--picture", picture, "SVG file for a picture of both curves");
+    flags.add("--against", against, "file written by --curve in another run, to compare with");
+    flags.add("--picture", picture, "SVG file for a plot of both curves");
     flags.scope(tutti::FlagScope::Local, {"--curve", "--against", "--picture"});
   };
   return tutti::run(argc, argv, program, [&](tutti::Context& ctx) {

@@ -24,11 +24,11 @@ int main(int argc, char** argv) {
   program.add_flags = [&](tutti::FlagSet& flags) {
     flags.add("--make-data", make, "write tables into the folder --data, and exit");
     flags.add_choice("--partition", partition, {"all", "size", "mod"},
-                     "which worker reads which shards: each reads any, those of its lanes, or its own");
-    flags.add("--starts", starts, "number of trainings from different first weights; the best one is kept");
+                     "shards that a worker reads: all, those of its lanes (size), or its share (mod)");
+    flags.add("--starts", starts, "number of runs from different initial weights; the best one is kept");
     flags.between("--starts", 1, 1000);
     flags.add("--full-batch", full_batch, "train on all examples at once by L-BFGS, for --steps iterations");
-    flags.add("--predictions", predictions, "table to write, with a prediction for each row of the test");
+    flags.add("--predictions", predictions, "table to write, with a prediction for each test example");
     flags.scope(tutti::FlagScope::Local, {"--predictions"});
     flags.scope(tutti::FlagScope::Model, {"--partition"});
   };

@@ -88,7 +88,7 @@ TEST_F(ByHand, a_chief_that_never_starts_is_named_by_all) {
   for (const int index : {0, 1, 2}) start_as("worker", index, {"--timeout", "3"});
   for (const ProgramResult& result : wait_for_all(tasks_)) {
     EXPECT_NE(result.exit_code, 0);
-    EXPECT_THAT(result.err, HasSubstr("Timeout: nobody answers at " + addresses_[0]));
+    EXPECT_THAT(result.err, HasSubstr("Timeout: nothing answered at " + addresses_[0]));
     EXPECT_THAT(result.err, HasSubstr("rank 0"));
   }
 }

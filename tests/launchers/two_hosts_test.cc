@@ -56,7 +56,7 @@ TEST_F(OnTwoHosts, shared_memory_between_them_is_refused) {
     start(training_.command(host_of(index).here(), flags(index, {"--comm", "shm"})));
   for (const ProgramResult& result : wait_for_all(tasks_)) {
     EXPECT_NE(result.exit_code, 0);
-    EXPECT_THAT(result.err, HasSubstr("the workers are on several hosts"));
+    EXPECT_THAT(result.err, HasSubstr("--comm shm needs all workers on one host"));
   }
 }
 

@@ -145,9 +145,8 @@ void Collectives::verify(const Job& job, Operation operation, int64_t bytes) {
   }
   if (bad.empty()) return;
   fail(ErrorKind::DataLoss,
-       "{} of {} bytes over {} gave wrong values at {}; do not train with it, and report this with the "
-       "output of "
-       "`tutti doctor`",
+       "{} of {} bytes over {} gave wrong values at {}; do not train with it, and report this together with "
+       "the output of `tutti doctor`",
        name_of(operation), bytes, comm_.name(), fmt::join(bad, ", "));
 }
 

@@ -42,11 +42,11 @@ struct CollectivesRequest : bench::Request {
 };
 
 void add_collectives_flags(FlagSet& set, CollectivesRequest& asked) {
-  set.group("What is measured");
+  set.group("Measurement");
   std::vector<std::string> names;
   for (const Operation operation : bench::all_operations()) names.emplace_back(bench::name_of(operation));
   set.add("--operation", asked.operations,
-          fmt::format("all, or a list with commas: {}; in_place needs ranks that share memory",
+          fmt::format("all, or a comma-separated list of {}; in_place needs ranks that share memory",
                       fmt::join(names, ", ")));
   bench::add_request_flags(set, asked);
 }
@@ -77,12 +77,11 @@ void require_workers(const Identity& identity, int64_t workers) {
     fail(ErrorKind::InvalidArgument, "{}: {} is not a worker; start the benchmark as workers only", kName,
          identity.task.short_name());
   if (workers > 0 && workers != world)
-    fail(ErrorKind::InvalidArgument,
-         "{}: -n {}, but there are {} ranks already (found through {}); leave -n out", kName, workers, world,
-         identity.source);
+    fail(ErrorKind::InvalidArgument, "{}: -n {}, but there are already {} ranks (found through {}); omit -n",
+         kName, workers, world, identity.source);
   if (world == 1)
     fail(ErrorKind::InvalidArgument,
-         "{}: there is only one rank (found through {}), but an exchange needs two or more; start several",
+         "{}: there is only one rank (found through {}), but an exchange needs at least two; start more",
          kName, identity.source);
 }
 
@@ -95,7 +94,7 @@ std::vector<Operation> operations_for(const CollectivesRequest& asked, const ben
   for (const Operation operation : operations) {
     if (!bench.can(operation))
       fail(ErrorKind::InvalidArgument,
-           "{}: {} needs memory that all ranks share, but they are connected over {}; leave it out", kName,
+           "{}: {} needs memory that all ranks share, but they are connected over {}; omit it", kName,
            bench::name_of(operation), comm.name());
   }
   return operations;
@@ -106,7 +105,7 @@ void say_who(const Context& context, const comm::Communicator& comm) {
   bench::say(fmt::format("{} ranks over {}, {} of them on the machine of rank 0, which has {} cores; float32",
                          comm.world(), comm.name(), context.local_world(), cores));
   if (context.local_world() > cores)
-    bench::say("there are more ranks than cores: they take turns, which is part of these figures");
+    bench::say("there are more ranks than cores: they share cores, which slows down the results below");
   bench::say("");
   bench::say(bench::heading());
 }
@@ -130,7 +129,7 @@ int measure_collectives(const CollectivesRequest& asked, const Context& context,
     }
   }
   if (!context.is_chief()) return 0;
-  bench::say("\nall results were right\n" + bench::legend());
+  bench::say("\nall results were correct\n" + bench::legend());
   if (!asked.json.empty())
     replace_file(asked.json, bench::to_json(rows, comm->world(), comm->name()).dump(2) + "\n");
   return 0;

@@ -170,15 +170,16 @@ std::string line_of(const Row& row, int ranks) {
 }
 
 std::string legend() {
-  return "us: microseconds from a common start until the last rank is done; the middle one of all "
-         "repetitions, and the one that\n"
-         "    99 % of them do not exceed. Each repetition begins behind a barrier, which is not counted.\n"
-         "GB/s: size / median, in 10^9 bytes a second. The size is the whole vector's: what reduce_scatter "
-         "takes, all_gather\n"
-         "    gives, and every rank has in the others.\n"
-         "bus GB/s: GB/s times what each of the n ranks sends at least, in sizes: 2(n-1)/n for all_reduce, 1 "
-         "for broadcast, else\n"
-         "    (n-1)/n. It does not depend on n: compare it with the speed of the link.";
+  return "us: microseconds from a common start until the last rank is done: the median and the 99th "
+         "percentile of all\n"
+         "    repetitions. Each repetition begins after a barrier, whose time is not counted.\n"
+         "GB/s: size / median, in 10^9 bytes per second. The size is that of the whole vector: the input "
+         "of reduce_scatter,\n"
+         "    the output of all_gather, and the vector of each rank in all other operations.\n"
+         "bus GB/s: GB/s times the least part of the vector that each of the n ranks must send: 2(n-1)/n "
+         "for all_reduce,\n"
+         "    1 for broadcast, otherwise (n-1)/n. It does not depend on n: compare it with the speed of "
+         "the link.";
 }
 
 Json to_json(const std::vector<Row>& rows, int ranks, std::string_view backend) {

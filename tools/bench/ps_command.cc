@@ -21,13 +21,12 @@ namespace {
 constexpr const char* kPsName = "tutti bench ps";
 constexpr const char* kPsAbout =
     "Measures how fast the workers of a job push to its parameter servers and pull from them, connected as "
-    "in "
-    "training, and verifies the results.\n"
+    "in training, and verifies the results.\n"
     "  tutti bench ps                                          one server, and one worker per core\n"
     "  tutti run --ps 2 -n 4 -- tutti bench ps                 under any launcher that starts training\n"
     "  tutti bench ps --cluster_spec 'ps|a:2222,worker|b:2222' --job_name worker --task_index 0\n"
-    "                                                          on several machines; servers run this command "
-    "or tutti serve\n"
+    "                                                          on several machines; servers run this "
+    "command or tutti serve\n"
     "It reads the same environment variables as training: TUTTI_CONFIG, TUTTI_SECRET, TF_CONFIG and so on.";
 
 struct PsRequest : bench::Request {
@@ -37,11 +36,11 @@ struct PsRequest : bench::Request {
 };
 
 void add_ps_flags(FlagSet& set, PsRequest& asked) {
-  set.group("What is measured");
+  set.group("Measurement");
   set.add("--over", asked.over,
-          "how worker and server exchange data: memory, which they share on one machine; network; or all");
+          "how workers and servers exchange data: memory (shared, on one machine), network, or all");
   bench::add_request_flags(set, asked);
-  set.add("--ps", asked.servers, "number of servers to start if no launcher has; 0: one");
+  set.add("--ps", asked.servers, "number of servers to start if no launcher has started them; 0: one");
   set.between("--ps", 0, 1024);
 }
 
@@ -58,8 +57,7 @@ void require_servers(const Identity& identity, const PsRequest& asked) {
   if (!has_servers(identity.cluster))
     fail(ErrorKind::InvalidArgument,
          "{}: the cluster (found through {}) has no job 'ps'; start it with `tutti run --ps 1 -n {} -- ...`, "
-         "or "
-         "name servers in --cluster_spec",
+         "or name servers in --cluster_spec",
          kPsName, identity.source, identity.membership.world);
   if (identity.is_evaluator)
     fail(ErrorKind::InvalidArgument, "{}: an evaluator does not use servers; start only workers and servers",
@@ -69,7 +67,7 @@ void require_servers(const Identity& identity, const PsRequest& asked) {
   const auto servers = std::ssize(servers_of(identity.cluster));
   if ((asked.workers > 0 && asked.workers != world) || (asked.servers > 0 && asked.servers != servers))
     fail(ErrorKind::InvalidArgument,
-         "{}: there are {} workers and {} servers already (found through {}); leave -n and --ps out", kPsName,
+         "{}: there are already {} workers and {} servers (found through {}); omit -n and --ps", kPsName,
          world, servers, identity.source);
 }
 
@@ -89,7 +87,7 @@ void measure_servers(const PsRequest& asked, const Context& context, const std::
   }
   bench.end();
   if (!context.is_chief()) return;
-  bench::say("\nall results were right\n" + bench::server_legend());
+  bench::say("\nall results were correct\n" + bench::server_legend());
   if (!asked.json.empty())
     replace_file(asked.json, bench::to_json(rows, servers, context.world()).dump(2) + "\n");
 }

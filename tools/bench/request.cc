@@ -14,16 +14,17 @@
 namespace tutti::bench {
 
 void add_request_flags(FlagSet& set, Request& request) {
-  set.add("--sizes", request.sizes,
-          fmt::format(
-              "sizes in bytes: a list such as 4K,1M, or a range such as {}, of which every fourth power of "
-              "two is measured",
-              request.sizes));
-  set.add("--seconds", request.seconds, "about how many seconds each size is measured");
+  set.add(
+      "--sizes", request.sizes,
+      fmt::format("sizes in bytes: a list such as 4K,1M, or a range such as {}, in which each size is four "
+                  "times the previous one",
+                  request.sizes));
+  set.add("--seconds", request.seconds, "approximate number of seconds to measure each size");
   set.above("--seconds", 0, 1e6);
-  set.add("--workers,-n", request.workers, "number of workers to start if no launcher has; 0: one per core");
+  set.add("--workers,-n", request.workers,
+          "number of workers to start if no launcher has started them; 0: one per core");
   set.between("--workers", 0, 1024);
-  set.add("--json", request.json, "also write the figures to this file");
+  set.add("--json", request.json, "also write the results to this file");
 }
 
 std::vector<int64_t> sizes_of(const Request& request) {

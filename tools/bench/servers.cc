@@ -90,8 +90,8 @@ void Servers::Worker::verify() {
   const auto wrong = vector.ne(static_cast<float>(pushes)).sum().item<int64_t>();
   if (wrong == 0) return;
   fail(ErrorKind::DataLoss,
-       "{} of {} values are wrong after {} pushes; do not train with these servers, and report this with the "
-       "output of `tutti doctor`",
+       "{} of {} values are wrong after {} pushes; do not train with these servers, and report this "
+       "together with the output of `tutti doctor`",
        wrong, vector.numel(), pushes);
 }
 
@@ -197,16 +197,16 @@ std::string line_of(const ServerRow& row) {
 
 std::string server_legend() {
   return "A call pushes a gradient of the size, split among the servers, which update the values, and pulls "
-         "these back.\n"
-         "over: memory that worker and server both see, where they are on one machine, or the network.\n"
-         "us: microseconds of a call, as the slowest worker sees it; all workers call at once. The middle "
-         "one "
-         "of its calls, and the\n"
-         "    one that 99 % of them do not exceed.\n"
-         "GB/s: of that worker, both ways: 2 * size / median, in 10^9 bytes a second.\n"
-         "calls/s: of all workers.\n"
-         "server us: of the servers' CPU, a call; a core of theirs can do no more than 10^6 / this in a "
-         "second.";
+         "the values back.\n"
+         "over: shared memory, if worker and server are on one machine, or the network.\n"
+         "us: microseconds per call of the slowest worker, while all workers call at once: the median and "
+         "the 99th percentile\n"
+         "    of its calls.\n"
+         "GB/s: of that worker, in both directions: 2 * size / median, in 10^9 bytes per second.\n"
+         "calls/s: of all workers together.\n"
+         "server us: CPU time of the servers per call, in microseconds. One server core can handle at most "
+         "10^6 / this\n"
+         "    calls per second.";
 }
 
 Json to_json(const std::vector<ServerRow>& rows, int servers, int workers) {

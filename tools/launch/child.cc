@@ -83,7 +83,7 @@ void restore_signals() {
         program);
   }
   if (error == EACCES) {
-    fail(ErrorKind::InvalidArgument, "{}: the file may not be executed; see its permissions (chmod +x)",
+    fail(ErrorKind::InvalidArgument, "{}: the file is not executable; check its permissions (chmod +x)",
          program);
   }
   fail_errno(error, "executing " + program);
@@ -98,8 +98,8 @@ void await_exec(const Pipe& complaint, const std::string& program, pid_t pid) {
     if (std::chrono::steady_clock::now() < deadline) continue;  // interrupted by a signal
     kill(pid, SIGKILL);
     fail(ErrorKind::Timeout,
-         "{}: the program has not been loaded within {} s; look at the disk or the file server that it is on",
-         program, kLoading.count());
+         "{}: the program was not loaded within {} s; check the disk or file server that it is on", program,
+         kLoading.count());
   }
   int error = 0;
   if (read(complaint.read_end.get(), &error, sizeof error) != sizeof error) return;
@@ -147,8 +147,8 @@ Child start_child(const std::vector<std::string>& command, const ChildOptions& o
 void fail_to_fork(int error, const std::string& what) {
   if (error == EAGAIN) {
     fail(ErrorKind::Overloaded,
-         "{}: there are as many processes as this user or container may have; end some, or raise the limit "
-         "(ulimit -u, pids.max)",
+         "{}: this user or container has reached its maximum number of processes; end some, or raise the "
+         "limit (ulimit -u, pids.max)",
          what);
   }
   fail_errno(error, what);

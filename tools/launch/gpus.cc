@@ -64,9 +64,8 @@ std::vector<std::string> cuda_list(const std::string& text, size_t devices) {
     if (!gpu || (!gpus.empty() && is_uuid(*gpu) != is_uuid(gpus.front()))) break;
     if (std::find(gpus.begin(), gpus.end(), *gpu) != gpus.end()) {
       fail(ErrorKind::InvalidArgument,
-           "{}='{}' names GPU '{}' twice, and CUDA then shows none at all; name each once, and use -n to "
-           "start "
-           "more workers than GPUs",
+           "{}='{}' names GPU '{}' twice, which makes CUDA hide all GPUs; name each GPU once, and use -n to "
+           "start more workers than GPUs",
            kCuda, text, *gpu);
     }
     gpus.push_back(*gpu);

@@ -159,11 +159,11 @@ void Group::interrupt(int signal) {
     lose_output();
   } else if (kill_at_) {
     result_.interrupted = true;
-    say("{} again: killing the tasks that are left", signal_name(signal));
+    say("received {} again: killing the remaining tasks", signal_name(signal));
     kill_at_ = Clock::now();
   } else {
     result_.interrupted = true;
-    say("{}: passed on to the tasks, which have {} s to end; once more kills them", signal_name(signal),
+    say("passed {} on to the tasks, which have {} s to end; a second signal kills them", signal_name(signal),
         std::chrono::duration_cast<std::chrono::seconds>(options_.interrupt_grace).count());
     stop(signal, options_.interrupt_grace);
     // A stopped task must run to act on the signal, since the others wait for it to save together.
@@ -205,7 +205,7 @@ void Group::take_children() {
     } else if (member == members_.end()) {
       continue;  // a grandchild whose parent ended before it
     } else if (stopped) {
-      say("{} (pid {}) is stopped by {}; kill -CONT {} lets it go on", member->task(), pid,
+      say("{} (pid {}) was stopped by {}; continue it with kill -CONT {}", member->task(), pid,
           signal_name(WSTOPSIG(status)), pid);
     } else {
       take_ended(*member, status);
@@ -227,11 +227,10 @@ void Group::take_ended(Member& member, int status) {
 void Group::replace_guardian() {
   try {
     watch_.guardian.replace();
-    say("the guardian process was killed; another one has been started");
+    say("the guardian process was killed; a new one has been started");
   } catch (const Error& error) {
-    say("the guardian process was killed and cannot be started again: kill -9 of this process would leave "
-        "the "
-        "tasks behind. {}",
+    say("the guardian process was killed and cannot be restarted: if this process is killed by kill -9, its "
+        "tasks continue to run. {}",
         error.what());
   }
 }
@@ -265,16 +264,16 @@ bool Group::restart(Member& member) {
   if (kill_at_ || result_.interrupted || restarts_ >= options_.restarts) return false;
   const auto index = static_cast<size_t>(&member - members_.data());
   if (job_is_done()) {
-    say("{} is not started again: the job is done", member.task());
+    say("{} is not restarted: the job is done", member.task());
     return tasks_[index].part == Part::Server ||
            (member.came_back() && member.outcome()->exit_code() == exit_code(ErrorKind::Timeout));
   }
   if (is_chief(tasks_[index]) && member.outcome()->interrupted()) {
-    say("{} is not started again: it was told to stop, and has ended the run", member.task());
+    say("{} is not restarted: it received a stop signal and ended the run", member.task());
     return false;
   }
   report(member);
-  say("{} is started again: restart {} of {}", member.task(), ++restarts_, options_.restarts);
+  say("restarting {}: restart {} of {}", member.task(), ++restarts_, options_.restarts);
   member = start(index);
   member.set_came_back();
   return true;
@@ -305,7 +304,7 @@ void Group::report(const Member& member) {
   const auto left =
       std::count_if(members_.begin(), members_.end(), [](const Member& m) { return m.running(); });
   if (left > 0 && !kill_at_ && restarts_ >= options_.restarts)
-    say("ending the {} other{}", left, left == 1 ? "" : "s");
+    say("ending {} other task{}", left, left == 1 ? "" : "s");
 }
 
 void Group::stop(int signal, milliseconds grace) {
@@ -330,7 +329,7 @@ void Group::end_stopped_workers() {
   if (Clock::now() - *all_stopped_since_ < options_.stopped_grace) return;
   for (size_t i = 0; i < members_.size(); ++i) {
     if (tasks_[i].part != Part::Worker || !members_[i].running()) continue;
-    say("{} (pid {}) is still stopped, and the job is done: killing it", members_[i].task(),
+    say("{} (pid {}) is still stopped, but the job is done: killing it", members_[i].task(),
         members_[i].pid());
     members_[i].signal(SIGKILL);
   }
@@ -343,14 +342,14 @@ void Group::kill_overdue() {
   if (!kill_at_ || Clock::now() < *kill_at_) return;
   if (result_.interrupted && !std::exchange(said_that_it_kills_, true)) {
     for (const Member& member : members_) {
-      if (member.running()) say("{} (pid {}) has not ended in time: killing it", member.task(), member.pid());
+      if (member.running()) say("{} (pid {}) did not end in time: killing it", member.task(), member.pid());
     }
   }
   signal_all(SIGKILL);
   if (Clock::now() < *kill_at_ + options_.kill_grace) return;
   for (Member& member : members_) {
     if (!member.running()) continue;
-    leave_behind(member.task(), member.pid(), "has not ended after SIGKILL");
+    leave_behind(member.task(), member.pid(), "did not end after SIGKILL");
     member.ended(Outcome(SIGKILL));
   }
   if (result_.exit_code == 0) result_.exit_code = 128 + SIGKILL;
@@ -375,7 +374,7 @@ void Group::end_strays() {
     if (Clock::now() >= kill_at) signal_strays(SIGKILL);
     if (Clock::now() >= kill_at + options_.kill_grace) {
       for (const ProcessState& process : left)
-        leave_behind(process.name, process.pid, "was started by a task, has not ended after SIGKILL");
+        leave_behind(process.name, process.pid, "was started by a task, did not end after SIGKILL");
     }
     pass_on_output();
     take_children();

@@ -73,7 +73,7 @@ TEST(Group, does_not_wait_for_ever_for_a_process_that_cannot_be_killed) {
   EXPECT_EQ(group.exit_code, 3);
   EXPECT_TRUE(group.left_behind);
   EXPECT_THAT(err, HasSubstr("worker/1 (pid "));
-  EXPECT_THAT(err, HasSubstr("has not ended after SIGKILL and is left behind (state t"));
+  EXPECT_THAT(err, HasSubstr("did not end after SIGKILL and is left behind (state t"));
 }
 
 TEST(Group, does_not_wait_for_ever_for_a_grandchild_that_cannot_be_killed) {
@@ -87,8 +87,7 @@ TEST(Group, does_not_wait_for_ever_for_a_grandchild_that_cannot_be_killed) {
   if (path_exists(folder / "refused")) GTEST_SKIP() << "NOT TESTED: ptrace of a process is not allowed here";
   EXPECT_EQ(group.exit_code, 0);
   EXPECT_TRUE(group.left_behind);
-  EXPECT_THAT(err,
-              HasSubstr("was started by a task, has not ended after SIGKILL and is left behind (state t"));
+  EXPECT_THAT(err, HasSubstr("was started by a task, did not end after SIGKILL and is left behind (state t"));
 }
 
 TEST(Group, kills_a_stopped_task_after_a_signal) {
@@ -101,14 +100,14 @@ TEST(Group, kills_a_stopped_task_after_a_signal) {
                   {.interrupt_grace = milliseconds(100)});
   EXPECT_TRUE(group.interrupted);
   EXPECT_FALSE(group.left_behind);
-  EXPECT_THAT(err, HasSubstr("is stopped by SIGSTOP"));
+  EXPECT_THAT(err, HasSubstr("was stopped by SIGSTOP"));
 }
 
 TEST(Group, names_a_task_that_it_kills_after_a_signal) {
   const auto [group, err] =
       run_workers("trap '' TERM; kill -TERM $PPID; sleep 1000", {.interrupt_grace = milliseconds(100)});
   EXPECT_TRUE(group.interrupted);
-  EXPECT_THAT(err, HasSubstr("has not ended in time: killing it"));
+  EXPECT_THAT(err, HasSubstr("did not end in time: killing it"));
 }
 
 }  // namespace

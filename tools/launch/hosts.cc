@@ -31,7 +31,7 @@ std::vector<Task> row_of(const ClusterSpec& cluster) {
 void check_row(const ClusterSpec& cluster, const std::vector<Task>& row) {
   for (const Task& task : row) {
     if (!cluster.tasks(task.job).contains(task.index))
-      fail(ErrorKind::InvalidArgument, "{}: \"cluster\" leaves out {}; name every host", kVariable,
+      fail(ErrorKind::InvalidArgument, "{}: \"cluster\" lacks {}; list every host", kVariable,
            task.short_name());
   }
   if (row.empty() || is_server_job(row.front().job))
@@ -40,7 +40,7 @@ void check_row(const ClusterSpec& cluster, const std::vector<Task>& row) {
   const std::string& first = cluster.address(row.front().job, row.front().index);
   if (parse_address(first).port == 0)
     fail(ErrorKind::InvalidArgument,
-         "{}: the address of {}, '{}', needs a port, where the launchers and later the workers connect",
+         "{}: the address of {}, '{}', needs a port, to which the launchers and later the workers connect",
          kVariable, row.front().short_name(), first);
 }
 
@@ -61,8 +61,8 @@ class Ports {
     do {
       if (++address.port > kLastPort)
         fail(ErrorKind::InvalidArgument,
-             "{}: the other workers of a host get the ports after '{}', but none are left; give it a lower "
-             "port",
+             "{}: the other workers of a host get the ports after '{}', but no ports are left; give it a "
+             "lower port",
              kVariable, text);
     } while (!taken_.insert(to_string(address)).second);
     return to_string(address);

@@ -117,7 +117,7 @@ TEST(Hosts, that_are_told_badly_are_refused) {
     expect_error(ErrorKind::InvalidArgument, AllOf(HasSubstr("TF_CONFIG"), HasSubstr(text)),
                  [&] { told(cluster, "worker", 1); });
   };
-  refused("leaves out worker/0", R"({"worker": {"1": "b:1"}})");
+  refused("lacks worker/0", R"({"worker": {"1": "b:1"}})");
   refused("'a:0', needs a port", R"({"worker": ["a:0", "b:1"]})");
   refused("no task 1", R"({"worker": ["a:1"]})");
   refused("'b'", R"({"worker": ["a:1", "b"]})");

@@ -68,13 +68,12 @@ FileDescriptor listen_at(int port, std::string_view what) {
   Listening listening = listen_everywhere(port);
   if (listening.error == EADDRINUSE) {
     fail(ErrorKind::InvalidArgument,
-         "tutti run: port {} is in use on this host, but it is {}; end the program that listens there (ss "
-         "-ltnp "
-         "shows it), or name another port",
+         "tutti run: port {} is in use on this host, but is needed by {}; end the program that listens "
+         "there (ss -ltnp shows it), or choose another port",
          port, what);
   }
   if (listening.error != 0)
-    fail_errno(listening.error, fmt::format("tutti run: listening at port {}, {}", port, what));
+    fail_errno(listening.error, fmt::format("tutti run: listening at port {} for {}", port, what));
   return std::move(listening.socket);
 }
 

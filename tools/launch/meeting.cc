@@ -92,12 +92,11 @@ class MeetingGuest {
            answer->text);
     if (answer && answer->kind == Answer::Kind::Late)
       fail(ErrorKind::Timeout,
-           "tutti run: after {:g} s not all launchers have come to {}; missing: {}. Start tutti run there "
-           "too, or "
-           "raise --start-timeout",
+           "tutti run: after {:g} s not all launchers have connected to {}; missing: {}. Start tutti run "
+           "there too, or raise --start-timeout",
            seconds(timeout_), hosts_.first_address(), answer->text);
     if (answer && fits(answer->workers)) return answer;
-    trouble_ = fmt::format("a program there is not a launcher: it sent '{}'",
+    trouble_ = fmt::format("the program there is not a launcher: it sent '{}'",
                            harmless(line.substr(0, kLongestQuote)));
     return std::nullopt;
   }
@@ -112,9 +111,8 @@ class MeetingGuest {
 
   [[noreturn]] void give_up() const {
     fail(ErrorKind::Timeout,
-         "tutti run: the launcher of {}, where all meet, has not answered within {:g} s ({}). Start tutti "
-         "run there "
-         "too, or raise --start-timeout",
+         "tutti run: the launcher of {}, to which all others connect, did not answer within {:g} s ({}). "
+         "Start tutti run there too, or raise --start-timeout",
          hosts_.name_of(0), seconds(timeout_), trouble_);
   }
 

@@ -33,7 +33,7 @@ MeetingHost::MeetingHost(const Hosts& hosts, int workers, milliseconds timeout, 
       log_(log),
       listener_(listen_at(
           parse_address(hosts.first_address()).port,
-          fmt::format("the address of {} in TF_CONFIG, where the launchers meet", hosts.name_of(0)))) {}
+          fmt::format("the launchers, which connect to the address of {} in TF_CONFIG", hosts.name_of(0)))) {}
 
 MeetingResult MeetingHost::run() {
   while (!all_here()) {
@@ -103,7 +103,7 @@ void MeetingHost::take_hello(Guest& guest, const std::string& line) {
     guest.socket.close();
     return;
   }
-  log_.debug("{} has come, from {}", hosts_.name_of(hello->host), guest.socket.peer());
+  log_.debug("{} connected from {}", hosts_.name_of(hello->host), guest.socket.peer());
   guest.hello = hello;
   guest.deadline = Clock::now() + hello->patience;
 }
@@ -111,15 +111,17 @@ void MeetingHost::take_hello(Guest& guest, const std::string& line) {
 // Returns the reason to refuse a guest, or "".
 std::string MeetingHost::why_not(const Hello& hello) const {
   if (hello.fingerprint != hosts_.fingerprint())
-    return fmt::format("its TF_CONFIG names other hosts than that of {}; give all hosts the same \"cluster\"",
-                       hosts_.name_of(0));
+    return fmt::format(
+        "its TF_CONFIG lists different hosts than that of {}; give all hosts "
+        "the same \"cluster\"",
+        hosts_.name_of(0));
   const auto other = std::find_if(guests_.begin(), guests_.end(), [&](const Guest& g) {
     return g.hello && g.hello->host == hello.host && g.socket.is_open();
   });
   if (hello.host != 0 && other == guests_.end()) return "";
-  return fmt::format("{} is here already{}; give each host an \"index\" of its own in TF_CONFIG",
+  return fmt::format("{} is already running{}; give each host its own \"index\" in TF_CONFIG",
                      hosts_.name_of(hello.host),
-                     other == guests_.end() ? "" : ", from " + other->socket.peer());
+                     other == guests_.end() ? "" : ", at " + other->socket.peer());
 }
 
 void MeetingHost::dismiss_late(Guest& guest, Clock::time_point now) {
@@ -146,7 +148,9 @@ MeetingResult MeetingHost::tell_all() {
   }
   for (Guest& guest : guests_) {
     if (guest.socket.send(to_line(answer), kFarewell)) continue;
-    fail(ErrorKind::PeerLost, "tutti run: the launcher of {} has gone after all had come; start all again",
+    fail(ErrorKind::PeerLost,
+         "tutti run: the launcher of {} disconnected after all launchers had connected; start "
+         "all of them again",
          hosts_.name_of(guest.hello->host));
   }
   await_guests_leaving();
@@ -173,9 +177,8 @@ void MeetingHost::give_up() {
       guest.socket.send(to_line(Answer{.kind = Answer::Kind::Late, .text = missing()}), kFarewell);
   }
   fail(ErrorKind::Timeout,
-       "tutti run: after {:g} s not all launchers have come to {}; missing: {}. Start tutti run there too, "
-       "or raise "
-       "--start-timeout{}",
+       "tutti run: after {:g} s not all launchers have connected to {}; missing: {}. Start tutti run there "
+       "too, or raise --start-timeout{}",
        seconds(timeout_), hosts_.first_address(), missing(), stranger_);
 }
 

@@ -42,7 +42,7 @@ bool is_host(std::string_view text) {
 HostSlots parse_host(const std::string& piece, std::string_view whole) {
   const size_t colon = piece.find(':');
   const std::string host = piece.substr(0, colon);
-  if (piece.empty()) refuse("'{}' has an empty piece; write HOST:SLOTS,HOST:SLOTS,...", whole);
+  if (piece.empty()) refuse("'{}' has an empty entry; write HOST:SLOTS,HOST:SLOTS,...", whole);
   if (colon != std::string::npos && piece.find(':', colon + 1) != std::string::npos)
     refuse("'{}': '{}' has more than one ':'; to use an IPv6 address, give it a name in /etc/hosts", whole,
            piece);
@@ -103,7 +103,7 @@ std::vector<HostSlots> parse_hosts(std::string_view text) {
   for (const std::string& piece : split(text, ',')) {
     const HostSlots next = parse_host(piece, text);
     if (std::any_of(hosts.begin(), hosts.end(), [&](const HostSlots& h) { return h.host == next.host; }))
-      refuse("'{}' names '{}' twice: name it once with the sum of its slots", text, next.host);
+      refuse("'{}' names '{}' twice; name it once, with the sum of its slots", text, next.host);
     hosts.push_back(next);
   }
   return hosts;
@@ -112,8 +112,8 @@ std::vector<HostSlots> parse_hosts(std::string_view text) {
 std::vector<std::string> mpirun_command(const MpirunJob& job, const Environment& environment) {
   const int slots = slots_of(job.hosts);
   if (job.workers > slots)
-    refuse("'{}' has {} slots, but -n asks for {} workers; name more slots or leave -n out",
-           host_list(job.hosts), slots, job.workers);
+    refuse("'{}' has {} slots, but -n asks for {} workers; give more slots or omit -n", host_list(job.hosts),
+           slots, job.workers);
   // Open MPI would bind each of two ranks to a core, and each of more ranks to a socket; our programs divide
   // the cores themselves.
   std::vector<std::string> words = {
@@ -143,8 +143,10 @@ ForwardedVariables forward_variables(const std::vector<std::string>& words, cons
       refuse_variable("'{}': '{}' is not the name of a variable; write -x NAME or -x NAME=VALUE", word, name);
     if (!named.insert(name).second) refuse_variable("{}: the variable is named twice", name);
     if (std::find(kIdentity.begin(), kIdentity.end(), name) != kIdentity.end())
-      refuse_variable("{}: this variable says which task a process is, and each has its own; leave it out",
-                      name);
+      refuse_variable(
+          "{}: this variable says which task a process is, so it must differ between processes; "
+          "omit it",
+          name);
     if (name.size() < word.size()) {
       variables[name] = word.substr(name.size() + 1);
     } else if (!variables.contains(name)) {
@@ -162,7 +164,7 @@ Environment mpirun_environment(const Environment& environment) {
 
 void become_mpirun(const MpirunJob& job, const Environment& environment, const Log& log) {
   if (!environment.get("TF_CONFIG").value_or("").empty())
-    refuse("names hosts, and so does TF_CONFIG; leave -H out, or unset TF_CONFIG");
+    refuse("cannot be combined with TF_CONFIG, which also names hosts; omit -H, or unset TF_CONFIG");
   std::vector<std::string> words = mpirun_command(job, environment);
   log.info("{}", in_words(words));
   std::vector<std::string> variables;
@@ -176,7 +178,9 @@ void become_mpirun(const MpirunJob& job, const Environment& environment, const L
   entries.push_back(nullptr);
   execvpe(arguments[0], arguments.data(), entries.data());
   if (errno == ENOENT)
-    refuse("needs Open MPI's mpirun, which is not in PATH; apt-get install openmpi-bin, or load its module");
+    refuse(
+        "needs Open MPI's mpirun, which is not in PATH; install it (apt-get install openmpi-bin), or load "
+        "its module");
   fail_errno(errno, "executing mpirun");
 }
 

@@ -23,10 +23,10 @@ TEST(MpirunHosts, have_slots_or_one) {
 }
 
 TEST(MpirunHosts, the_bad_piece_is_quoted) {
-  const std::vector<std::pair<std::string, std::string>> bad = {{"", "an empty piece"},
-                                                                {"a:2,", "an empty piece"},
-                                                                {",a", "an empty piece"},
-                                                                {"a:2,,b", "an empty piece"},
+  const std::vector<std::pair<std::string, std::string>> bad = {{"", "an empty entry"},
+                                                                {"a:2,", "an empty entry"},
+                                                                {",a", "an empty entry"},
+                                                                {"a:2,,b", "an empty entry"},
                                                                 {"a:0", "'0' in 'a:0'"},
                                                                 {"a:-1", "'-1'"},
                                                                 {"a:two", "'two'"},

@@ -52,14 +52,13 @@ Planner::Planner(const Environment& environment, const LaunchOptions& options, c
     : options_(options), log_(log), hosts_(Hosts::from(environment)), gpus_(visible_gpus(environment)) {
   if (stands_outside() && options_.workers.value_or(1) != 1) {
     fail(ErrorKind::InvalidArgument,
-         "tutti run: -n {}, but TF_CONFIG says that this is {}, which is one process; leave -n out",
+         "tutti run: -n {} is not possible: TF_CONFIG makes this host {}, which is a single process; omit -n",
          *options_.workers, hosts_->own() ? hosts_->name_of(*hosts_->own()) : "an evaluator");
   }
   if (hosts_ && options_.servers > 0) {
     fail(ErrorKind::InvalidArgument,
          "tutti run: --ps {} cannot be combined with TF_CONFIG; name the servers in TF_CONFIG, and start "
-         "each of "
-         "them by a `tutti run` of its own",
+         "each with its own `tutti run`",
          options_.servers);
   }
   compare_numbers();

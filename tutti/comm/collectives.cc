@@ -72,14 +72,14 @@ std::vector<torch::Tensor> slices_of(const torch::Tensor& tensor, int world) {
 
 void require_fit(const torch::Tensor& whole, const torch::Tensor& part, int parts) {
   if (whole.scalar_type() == part.scalar_type() && whole.numel() == part.numel() * parts) return;
-  fail(ErrorKind::InvalidArgument, "{} {} elements do not make {} parts of {} {} elements", whole.numel(),
-       type_name(whole.scalar_type()), parts, part.numel(), type_name(part.scalar_type()));
+  fail(ErrorKind::InvalidArgument, "{} {} elements cannot be divided into {} parts of {} {} elements",
+       whole.numel(), type_name(whole.scalar_type()), parts, part.numel(), type_name(part.scalar_type()));
 }
 
 void require_one_each(const std::vector<torch::Tensor>& tensors, int world) {
   if (tensors.size() != static_cast<size_t>(world))
-    fail(ErrorKind::InvalidArgument, "{} tensors for {} ranks: one for each is needed", tensors.size(),
-         world);
+    fail(ErrorKind::InvalidArgument, "{} tensors were given for {} ranks; expected one for each rank",
+         tensors.size(), world);
 }
 
 // Returns what an exchange over a network spends its time on. Short messages take less time than it takes to
@@ -133,7 +133,7 @@ bool Collectives::adds_by_host(const torch::Tensor& tensor) const {
 
 void Collectives::require_rank(int rank) const {
   if (rank < 0 || rank >= world_)
-    fail(ErrorKind::InvalidArgument, "there is no rank {}; there are {}", rank, world_);
+    fail(ErrorKind::InvalidArgument, "there is no rank {}; there are {} ranks", rank, world_);
 }
 
 void Collectives::throw_if_broken() {
@@ -344,7 +344,8 @@ Work Collectives::all_to_all(const torch::Tensor& output, const torch::Tensor& i
                              const Options& options) {
   require_fit(output, input, 1);
   if (input.numel() % world_ != 0)
-    fail(ErrorKind::InvalidArgument, "{} elements do not make {} equal parts", input.numel(), world_);
+    fail(ErrorKind::InvalidArgument, "{} elements cannot be divided into {} equal parts", input.numel(),
+         world_);
   return perform("all_to_all", options, [this, output, input](const Operation& operation) {
     const torch::Tensor room = flat_room(output, place_of(input));
     const torch::Tensor values = apart(flat(input, place_of(input)), {room});
@@ -436,7 +437,7 @@ Work Collectives::scatter(const torch::Tensor& output, const torch::Tensor& inpu
 Work Collectives::between_two(const char* name, const torch::Tensor& tensor, int peer, bool sending,
                               const Options& options) {
   require_rank(peer);
-  if (peer == rank_) fail(ErrorKind::InvalidArgument, "rank {} sends to itself", rank_);
+  if (peer == rank_) fail(ErrorKind::InvalidArgument, "rank {} cannot exchange messages with itself", rank_);
   return run_on(messages_[{peer, sending}], [this, name, tensor, peer, sending, options] {
     name_thread(timeline_, sending ? "sender" : "receiver");
     guarded(name, options, [&](const Operation& operation) {

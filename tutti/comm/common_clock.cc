@@ -21,8 +21,8 @@ ClockReading ask(Communicator& comm, int rank, const std::function<int64_t()>& n
   ClockReading best{.uncertainty = std::numeric_limits<int64_t>::max()};
   for (int i = 0; i < kRoundTrips; ++i) {
     const int64_t sent = now();
-    comm.send(message, rank, {.what = "a look at the clock"}).wait();
-    comm.recv(message, rank, {.what = "a look at the clock"}).wait();
+    comm.send(message, rank, {.what = "a clock reading"}).wait();
+    comm.recv(message, rank, {.what = "a clock reading"}).wait();
     const int64_t back = now();
     const int64_t half = (back - sent + 1) / 2;
     if (half < best.uncertainty) best = {value(message), sent + half - value(message), half};
@@ -33,9 +33,9 @@ ClockReading ask(Communicator& comm, int rank, const std::function<int64_t()>& n
 void answer(Communicator& comm, const std::function<int64_t()>& now) {
   const torch::Tensor message = torch::zeros({1}, torch::kInt64);
   for (int i = 0; i < kRoundTrips; ++i) {
-    comm.recv(message, 0, {.what = "a look at the clock"}).wait();
+    comm.recv(message, 0, {.what = "a clock reading"}).wait();
     value(message) = now();
-    comm.send(message, 0, {.what = "a look at the clock"}).wait();
+    comm.send(message, 0, {.what = "a clock reading"}).wait();
   }
 }
 
@@ -63,7 +63,7 @@ std::vector<ClockReading> compare_clocks(Communicator& comm, const std::vector<s
       answer(comm, now);
     }
   }
-  comm.broadcast(readings, 0, {.what = "the clocks"}).wait();
+  comm.broadcast(readings, 0, {.what = "the clock readings"}).wait();
   std::vector<ClockReading> all;
   row = static_cast<int64_t*>(readings.data_ptr());
   for (int rank = 0; rank < comm.world(); ++rank, row += kNumbers) all.push_back({row[0], row[1], row[2]});

@@ -79,9 +79,9 @@ std::vector<std::string> hosts_to_serve(const Context& context, const std::strin
   const bool elsewhere = loopback && !on_one_host(context) && !in_numbers(host);
   if (mine && !elsewhere) return {host};
   const bool open = context.flags().secret.empty() && context.identity().launch.empty();
-  context.log().info("the table of the ranks is served at all addresses of this machine: '{}' {}{}", host,
-                     mine ? "leads to the loopback here" : "is no address of this machine",
-                     open ? ". Give the job a --secret" : "");
+  context.log().info("the table of the ranks listens at all addresses of this machine, since '{}' {}{}", host,
+                     mine ? "is a loopback address here" : "is not an address of this machine",
+                     open ? ". Protect it with a --secret" : "");
   return {};
 }
 
@@ -154,8 +154,9 @@ Meeting go_to_meeting(const Context& context) {
   if (context.identity().master_address.find(':') != std::string::npos) return meet_at_address(context);
   if (context.identity().source == "Open MPI") return meet_through_mpi(context);
   fail(ErrorKind::InvalidArgument,
-       "there are {} workers (found through {}), but no address at which they meet: give --cluster_spec with "
-       "every worker's HOST:PORT, or start them with tutti run, Open MPI's mpirun, srun or torchrun",
+       "there are {} workers (found through {}), but they have no address to connect to: give "
+       "--cluster_spec with every worker's HOST:PORT, or start them with tutti run, Open MPI's mpirun, srun "
+       "or torchrun",
        context.world(), context.identity().source);
 }
 
@@ -195,14 +196,14 @@ void require_same_flags(const Context& context, Rendezvous& table, const std::ve
       const std::vector<std::string> theirs = split(table.get(key(rank), timeout_of(context)), '\n');
       if (theirs[0] != std::to_string(context.threads()))
         context.log().warning(
-            "{} computes with {} threads and {} with {}: kernels may add in another order, so that a run on "
-            "other workers gives other bits. Give --threads",
+            "{} computes with {} threads and {} with {}: kernels may add in a different order, so a run on "
+            "other workers may give different bits. Set --threads",
             who[0], context.threads(), who[static_cast<size_t>(rank)], theirs[0]);
       const auto [here, there] = std::mismatch(lines.begin(), lines.end(), theirs.begin() + 1, theirs.end());
       if (here == lines.end() && there == theirs.end()) continue;
       verdict = fmt::format(
-          "the workers were not given the same flags: {} has '{}', {} has '{}'. Start all with one program "
-          "and the same flags",
+          "the workers have different flags: {} has '{}', {} has '{}'. Start all workers with the same "
+          "program and the same flags",
           who[0], here == lines.end() ? "nothing more" : *here, who[static_cast<size_t>(rank)],
           there == theirs.end() ? "nothing more" : *there);
     }
@@ -216,7 +217,7 @@ void require_same_flags(const Context& context, Rendezvous& table, const std::ve
 bool takes_nccl(const Context& context, const Meeting& meeting) {
   const std::string& asked = context.flags().comm;
   if (asked == "nccl" && !meeting.no_nccl.empty())
-    fail(ErrorKind::InvalidArgument, "--comm nccl, but {}: use auto", meeting.no_nccl);
+    fail(ErrorKind::InvalidArgument, "--comm nccl is not possible: {}. Use --comm auto", meeting.no_nccl);
   return (asked == "nccl" || asked == "auto") && meeting.no_nccl.empty();
 }
 
@@ -227,7 +228,8 @@ std::string backend_for(const Context& context, const Meeting& meeting) {
   const std::string asked = flag == "auto" || flag == "nccl" ? "shm+gloo" : flag;
   if (asked == "shm" && !meeting.one_host())
     fail(ErrorKind::InvalidArgument,
-         "--comm shm, but the workers are on several hosts: use auto, shm+gloo, shm+mpi, gloo or mpi");
+         "--comm shm needs all workers on one host, but they are on several: use auto, shm+gloo, shm+mpi, "
+         "gloo or mpi");
   const size_t plus = asked.find('+');
   if (plus == std::string::npos || meeting.two_levels()) return asked;
   return meeting.one_host() ? "shm" : asked.substr(plus + 1);
@@ -265,7 +267,7 @@ std::unique_ptr<Transport> make_memory(const Context& context, const Meeting& me
 void require_all(const Transport& transport, const Context& context) {
   if (transport.world() == context.world()) return;
   fail(ErrorKind::InvalidArgument,
-       "--comm {}: there are {} workers (found through {}), but {} of them under it; start them with mpirun",
+       "--comm {}: there are {} workers (found through {}), but it connects {}; start them with mpirun",
        transport.name(), context.world(), context.identity().source, transport.world());
 }
 
@@ -294,7 +296,7 @@ std::unique_ptr<OnDevice> make_on_device(const Context& context, const Meeting& 
 
 std::string where(const Meeting& meeting) {
   if (meeting.one_host()) return "on one host";
-  return meeting.placement ? "on several hosts" : "on several hosts, with mixed ranks";
+  return meeting.placement ? "on several hosts" : "on several hosts, with interleaved ranks";
 }
 
 // Connects the workers after they have found the table.

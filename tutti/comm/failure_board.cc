@@ -32,7 +32,7 @@ Error to_error(const std::string& value) {
 }
 
 std::string last_seen(bool waiting, const std::string& text) {
-  if (text.empty()) return "it has not done anything yet";
+  if (text.empty()) return "it has not started any operation yet";
   return fmt::format("it {} {}", waiting ? "waits in" : "was last seen in", text);
 }
 
@@ -59,7 +59,8 @@ std::vector<std::string> roll_call(Rendezvous& table, const BoardOptions& option
     if (!table.peek(key(r))) missing += ", " + name_of(options.who, r);
   }
   const std::string text = fmt::format(
-      "connect failed: nothing from {} for {:g} s. Is it running? Look at its output, or raise --timeout",
+      "connect failed: nothing from {} for {:g} s. Check that it is running, look at its output, or "
+      "raise --timeout",
       missing, seconds(timeout));
   fail(ErrorKind::Timeout, "{}", table.set_once(kMissing, text));
 }
@@ -309,7 +310,7 @@ void FailureBoard::time_out(const Entry& entry) {
                         seconds(entry.timeout));
     if (table.empty()) text += ", " + last_seen(word.waiting, word.text);
   }
-  if (text.empty()) text = fmt::format("it was not done within {:g} s", seconds(entry.timeout));
+  if (text.empty()) text = fmt::format("it did not finish within {:g} s", seconds(entry.timeout));
   fail_together(ErrorKind::Timeout,
                 fmt::format("{} failed: {}{}. Raise --timeout, or look at what it is doing{}",
                             entry.operation, text, table, entry.of_all ? entry.why_not_there : ""));
@@ -321,9 +322,9 @@ void FailureBoard::time_out_without_table(const std::string& operation, std::chr
   fail_together(
       ErrorKind::Timeout,
       fmt::format(
-          "{} failed: it was not done within {:g} s, and {} does not answer: it holds the table of the "
-          "ranks. It may have been stopped, or its host may be overloaded. Look at what it is doing, "
-          "or raise --timeout",
+          "{} failed: it did not finish within {:g} s, and {}, which holds the table of the ranks, does not "
+          "answer. It may have been stopped, or its host may be overloaded. Look at what it is doing, or "
+          "raise --timeout",
           operation, seconds(timeout), options_.holder));
 }
 

@@ -93,7 +93,7 @@ TEST(FailureBoard, names_who_has_not_come_and_what_it_did_last) {
 TEST(FailureBoard, says_that_a_rank_has_not_done_anything) {
   BoardRank self(local_rendezvous(), 0, 2);
   expect_error(ErrorKind::Timeout,
-               HasSubstr("nothing from worker/1 (host 1) for 0.05 s, it has not done anything yet"), [&] {
+               HasSubstr("nothing from worker/1 (host 1) for 0.05 s, it has not started any operation"), [&] {
                  self.wait_in_vain(operation("barrier", milliseconds(50)), FailureBoard::Party::All, {1});
                });
 }
@@ -133,8 +133,8 @@ TEST(FailureBoard, the_first_failure_is_everybodys_from_then_on) {
   });
   EXPECT_EQ(
       text,
-      "all_reduce failed: worker/1 (host 1) is gone; it has not done anything yet. Its own output says why; "
-      "or it does not make this call because it is inside a condition, as in `if (ctx.is_chief())`");
+      "all_reduce failed: worker/1 (host 1) is gone; it has not started any operation yet. Its own output "
+      "says why. A rank may also skip this call if it is inside a condition such as `if (ctx.is_chief())`");
   expect_error(ErrorKind::PeerLost, text, [&] { second.board.report(ErrorKind::Timeout, "something else"); });
   for (BoardRank* rank : {&first, &second})
     expect_error(ErrorKind::PeerLost, text,
@@ -157,7 +157,7 @@ TEST(FailureBoard, words_that_are_not_tuttis_say_nothing) {
     const auto table = local_rendezvous();
     BoardRank self(table, 0, 2);
     table->set("last/1", text);
-    expect_error(ErrorKind::Timeout, HasSubstr("it has not done anything yet"), [&] {
+    expect_error(ErrorKind::Timeout, HasSubstr("it has not started any operation yet"), [&] {
       self.wait_in_vain(operation("barrier", milliseconds(50)), FailureBoard::Party::All, {1});
     });
   }
@@ -198,7 +198,7 @@ TEST(FailureBoard, names_the_rank_with_the_table_where_that_is_silent) {
   holder.stop();
   expect_error(
       ErrorKind::Timeout,
-      AllOf(HasSubstr("barrier failed: it was not done within 0.3 s, and worker/0 (host 0) does not answer"),
+      AllOf(HasSubstr("barrier failed: it did not finish within 0.3 s, and worker/0 (host 0), which holds"),
             Not(HasSubstr("worker/2"))),
       [&] { self.wait_in_vain(operation("barrier", milliseconds(300)), FailureBoard::Party::All, {2}); });
 }

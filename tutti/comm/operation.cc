@@ -32,7 +32,7 @@ std::string describe(const Operation& operation) {
 
 std::string_view why_not_there(const Operation& operation) {
   if (operation.step >= 0) return "";
-  return "; or it does not make this call because it is inside a condition, as in `if (ctx.is_chief())`";
+  return ". A rank may also skip this call if it is inside a condition such as `if (ctx.is_chief())`";
 }
 
 }  // namespace tutti::comm

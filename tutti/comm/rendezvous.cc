@@ -22,8 +22,9 @@ class LocalRendezvous final : public Rendezvous {
   std::string get(const std::string& key, std::chrono::milliseconds timeout) override {
     std::unique_lock lock(mutex_);
     if (!changed_.wait_until(lock, deadline_after(timeout), [&] { return values_.contains(key); }))
-      fail(ErrorKind::Timeout, "nobody has set '{}' for {:g} s: look at the other ranks, or raise --timeout",
-           key, std::chrono::duration<double>(timeout).count());
+      fail(ErrorKind::Timeout,
+           "no rank set '{}' within {:g} s: look at the output of the other ranks, or raise --timeout", key,
+           std::chrono::duration<double>(timeout).count());
     return values_[key];
   }
 

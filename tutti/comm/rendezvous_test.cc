@@ -40,7 +40,7 @@ void expect_to_be_a_table(Rendezvous& table) {
 TEST(LocalRendezvous, is_a_table) { expect_to_be_a_table(*local_rendezvous()); }
 
 TEST(LocalRendezvous, names_a_key_that_is_never_set) {
-  expect_error(ErrorKind::Timeout, HasSubstr("nobody has set 'absent' for 0.03 s"),
+  expect_error(ErrorKind::Timeout, HasSubstr("no rank set 'absent' within 0.03 s"),
                [] { local_rendezvous()->get("absent", milliseconds(30)); });
 }
 
@@ -113,13 +113,14 @@ TEST(TcpRendezvous, names_key_and_address_of_what_is_never_set) {
   const auto client = find_table(served.port);
   expect_error(
       ErrorKind::Timeout,
-      HasSubstr(fmt::format("nobody has set 'absent' in the table at 127.0.0.1:{} for 0.03 s", served.port)),
+      HasSubstr(fmt::format("no rank set 'absent' in the table at 127.0.0.1:{} within 0.03 s", served.port)),
       [&] { client->get("absent", milliseconds(30)); });
 }
 
 TEST(TcpRendezvous, says_that_a_port_is_taken) {
   const auto served = serve_table();
-  expect_error(ErrorKind::Overloaded, HasSubstr(fmt::format("port {} of this machine is taken", served.port)),
+  expect_error(ErrorKind::Overloaded,
+               HasSubstr(fmt::format("port {} of this machine is in use", served.port)),
                [&] { serve_table(served.port); });
 }
 
@@ -137,10 +138,10 @@ TEST(TcpRendezvous, says_what_to_check_where_nobody_answers) {
   const auto port = static_cast<uint16_t>(free_ports(1)[0]);
   expect_error(
       ErrorKind::Timeout,
-      AllOf(HasSubstr(fmt::format("nobody answers at localhost:{} for 0.1 s (Connection refused)", port)),
+      AllOf(HasSubstr(fmt::format("nothing answered at localhost:{} within 0.1 s (Connection refused", port)),
             HasSubstr("Check that rank 0 is running")),
       [&] { find_within("localhost", port, milliseconds(100)); });
-  expect_error(ErrorKind::Timeout, HasSubstr("nobody answers at no-such-host.invalid:1"),
+  expect_error(ErrorKind::Timeout, HasSubstr("nothing answered at no-such-host.invalid:1"),
                [] { find_within("no-such-host.invalid", 1, milliseconds(100)); });
 }
 
@@ -149,8 +150,8 @@ TEST(TcpRendezvous, does_not_wait_for_one_that_listens_and_never_answers) {
   const Listening silent = listen_at(resolve("127.0.0.1", 0).addresses.at(0));
   const auto port = static_cast<uint16_t>(silent.port);
   expect_error(ErrorKind::Timeout,
-               HasSubstr(fmt::format("somebody listens at 127.0.0.1:{} but does not answer as rank 0's table "
-                                     "does within 0.3 s: is rank 0 stopped, or the port another program's?",
+               HasSubstr(fmt::format("a program listens at 127.0.0.1:{}, but did not answer as the table of "
+                                     "rank 0 within 0.3 s. Check that rank 0 is not stopped",
                                      port)),
                [&] { find_within("127.0.0.1", port, milliseconds(300)); });
 }

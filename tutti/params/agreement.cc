@@ -63,8 +63,8 @@ void require_same_plan(const Context& context, comm::Communicator& comm,
     while (i < std::min(first.size(), other.size()) && first[i] == other[i]) ++i;
     if (i == first.size() && i == other.size()) continue;
     fail(ErrorKind::InvalidArgument,
-         "the workers do not train the same: rank 0 ({}) has {}, rank {} ({}) has {}. Start all with one "
-         "program and the same flags",
+         "the workers do not match: rank 0 ({}) has {}, rank {} ({}) has {}. Start all tasks with the same "
+         "program and flags",
          first[0], line_or_nothing(first, i), rank, other[0], line_or_nothing(other, i));
   }
 }
@@ -74,8 +74,7 @@ void require_same_plan(const std::vector<std::string>& first, const std::vector<
   const auto [here, there] = std::mismatch(first.begin(), first.end(), theirs.begin(), theirs.end());
   if (here == first.end() && there == theirs.end()) return;
   fail(ErrorKind::InvalidArgument,
-       "{} does not train the same as {}: it has '{}', and {} has '{}'. Start all tasks with the same "
-       "program and flags",
+       "{} does not match {}: it has '{}', but {} has '{}'. Start all tasks with the same program and flags",
        who, first_name, there == theirs.end() ? "nothing" : *there, first_name,
        here == first.end() ? "nothing" : *here);
 }
@@ -99,16 +98,16 @@ void on_chief(const Context& context, comm::Communicator& comm, const comm::Opti
 void warn_of_idle_workers(const Context& context, const comm::Communicator& comm, int64_t lanes) {
   if (lanes >= comm.world() || comm.rank() != 0) return;
   context.log().warning(
-      "{} of the {} workers have no lane and only wait for the others: use --lanes {} at least, or fewer "
-      "workers",
+      "{} of the {} workers have no lane and only wait for the others: use at least --lanes {}, or "
+      "fewer workers",
       comm.world() - lanes, comm.world(), comm.world());
 }
 
 void warn_of_other_threads(const Context& context, int of_chief) {
   if (context.threads() == of_chief) return;
   context.log().warning(
-      "this worker computes with {} threads and the chief with {}: kernels may add in another order, so that "
-      "a run on other workers gives other bits. Give --threads",
+      "this worker computes with {} threads and the chief with {}: kernels may add in a different order, "
+      "so a run on other workers may give different bits. Set --threads",
       context.threads(), of_chief);
 }
 
@@ -116,9 +115,9 @@ void warn_of_sparse_tables(const Context& context, const Parameters& parameters)
   if (!context.is_chief()) return;
   for (const Parameters::SparseTable& table : parameters.sparse_tables()) {
     context.log().warning(
-        "the embedding {} was made with sparse(true), which Tutti does not support yet: each step touches "
-        "all of its {} rows, not only those of the batch: {} of gradients, as much of weights, and as much "
-        "again for every state that the optimiser keeps of them",
+        "the embedding {} was made with sparse(true), which Tutti does not support yet: each step processes "
+        "all of its {} rows, not only those of the batch. This means {} of gradients, as much of weights, "
+        "and as much again for each state of the optimiser",
         table.name, table.rows, human_bytes(table.bytes));
   }
 }

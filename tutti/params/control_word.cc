@@ -34,7 +34,7 @@ void require_one_rate(const std::vector<torch::Tensor>& words) {
     if (word[kRate] == expected) continue;
     fail(ErrorKind::InvalidArgument,
          "the workers use different learning rates at step {}: rank {} uses {}, rank {} uses {}. Start all "
-         "with the same flags, and let schedules and calls of set_learning_rate() depend on the step alone",
+         "with the same flags, and let schedules and calls of set_learning_rate() depend only on the step",
          word[kStep], first, expected, rank, word[kRate]);
   }
 }

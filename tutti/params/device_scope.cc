@@ -123,8 +123,8 @@ DeviceSpec parse_scope(std::string_view device) {
 DeviceSpec require_job(const DeviceSpec& spec) {
   if (!spec.job && (spec.task || spec.replica)) {
     fail(ErrorKind::InvalidArgument,
-         "the device scope {} names a task, but neither it nor a scope around it names the job: "
-         "/job:ps/task:0 does",
+         "the device scope {} names a task, but neither it nor an enclosing scope names the job: use, for "
+         "example, /job:ps/task:0",
          spec.to_string());
   }
   return spec;
@@ -139,8 +139,8 @@ bool is_on(const DeviceSpec& spec, torch::Device device) {
 std::string why_not_there(const DeviceSpec& spec, torch::Device device) {
   const bool no_gpu = spec.device_type == "GPU" && count_gpus() == 0;
   return fmt::format(
-      "this task trains on {}, and all of a model is on one device{}. Remove the device scope, or choose the "
-      "device of the whole model with --device",
+      "this task trains on {}, and the whole model has to be on one device{}. Remove the device scope, or "
+      "choose the device of the model with --device",
       device.str(), no_gpu ? "; LibTorch finds no GPU here" : "");
 }
 

@@ -123,8 +123,8 @@ bool DistributedOptimizer::goes_on(bool has_data) {
 void DistributedOptimizer::require_between_steps(const char* what) const {
   if (lanes_added_ == 0 || lanes_added_ != lanes().size()) return;
   fail(ErrorKind::InvalidArgument,
-       "{} after the last of this worker's lanes ({} to {}) was added, while its gradients are being sent: "
-       "call step() first",
+       "{} was called after the last lane of this worker (lanes {} to {}), while its gradients are being "
+       "sent: call step() first",
        what, lanes().begin, lanes().end);
 }
 
@@ -230,8 +230,8 @@ void DistributedOptimizer::update() {
 void DistributedOptimizer::wish(const Wishes& wishes) {
   if (in_step_)
     fail(ErrorKind::InvalidArgument,
-         "the step began before its wishes were set: call zero_grad() after wish(), which Loop::goes_on() "
-         "calls");
+         "wish() was called after the step had begun: call zero_grad() after wish(), which "
+         "Loop::goes_on() calls");
   wishes_ = wishes;
 }
 

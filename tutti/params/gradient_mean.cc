@@ -125,8 +125,8 @@ void GradientMean::before_gradient(size_t parameter) const {
          name);
   }
   fail(ErrorKind::InvalidArgument,
-       "a backward pass would change the gradient of {}, which is being sent since the last lane of step {}: "
-       "call step() first",
+       "a backward pass would change the gradient of {}, which is already being sent after the last lane of "
+       "step {}: call step() first",
        name, step_);
 }
 
@@ -189,7 +189,7 @@ Allocate shared_allocator(comm::Communicator& comm, torch::Device device) {
 
 void require_mean(const torch::Tensor& loss) {
   if (!loss.defined() || loss.numel() != 1) {
-    fail(ErrorKind::InvalidArgument, "the loss is {}, but the mean over the batch has to be a single number",
+    fail(ErrorKind::InvalidArgument, "the loss is {}, expected a single number, the mean over the batch",
          loss.defined() ? describe(loss) : "nothing");
   }
   if (!loss.requires_grad()) {

@@ -236,8 +236,8 @@ torch::Tensor find_slot(std::span<const Optimizer::Slot> slots, std::string_view
   }
   if (is_there) {
     fail(ErrorKind::InvalidArgument,
-         "the optimiser's slot {} does not have the {} elements that are needed, from element {} on", name,
-         elements, offset);
+         "the optimiser's slot {} does not have the required {} elements from element {} on", name, elements,
+         offset);
   }
   fail(ErrorKind::InvalidArgument,
        "the optimiser's slot {} is missing; was the checkpoint made by another optimiser?", name);

@@ -122,7 +122,7 @@ torch::Tensor make_vector(const Allocate& allocate, int64_t elements,
   if (!allocate) return torch::zeros({elements}, tensor_options);
   torch::Tensor vector = allocate(elements, tensor_options);
   if (vector.dim() != 1 || vector.numel() != elements || vector.scalar_type() != tensor_options.dtype()) {
-    fail(ErrorKind::InvalidArgument, "the allocator gave {} where a vector of {} elements was asked for",
+    fail(ErrorKind::InvalidArgument, "the allocator returned {}, expected a vector of {} elements",
          describe(vector), elements);
   }
   return vector;
@@ -201,19 +201,19 @@ Parameters::Parameters(torch::nn::Module& module, const ParametersOptions& optio
 // the vectors.
 void Parameters::require_as_made() const {
   constexpr const char* kBefore =
-      "set requires_grad before that (a Trainer does it when it is made); to train other parameters than "
-      "before, make new Parameters, or a new Trainer, of the module";
+      "set requires_grad before creating Parameters or a Trainer; to train other parameters later, create "
+      "new Parameters or a new Trainer for the module";
   for (const View& view : trained_) {
     if (view.tensor.requires_grad()) continue;
     fail(ErrorKind::InvalidArgument,
-         "the parameter {} was frozen after the parameters had been made into one vector: {}", view.name,
+         "the parameter {} was frozen after the parameters had been joined into one vector: {}", view.name,
          kBefore);
   }
   for (const View& view : frozen_) {
     if (!view.tensor.requires_grad()) continue;
     fail(ErrorKind::InvalidArgument,
-         "the parameter {} was unfrozen after the parameters had been made into one vector, which it is not "
-         "part of: {}",
+         "the parameter {} was unfrozen after the parameters had been joined into one vector, which does not "
+         "contain it: {}",
          view.name, kBefore);
   }
 }

@@ -82,8 +82,9 @@ void restore_residuals(const Context& context, comm::Communicator& comm, const P
   std::optional<Residuals> own = mean.residuals();
   if (comm.rank() == 0 && !saved.empty() && (!ours || !own))
     context.log().warning(
-        "the residuals that rounding (--wire-precision) had kept back are dropped, since they belong to "
-        "other workers or are not used: the run goes on, but not with the bits of an uninterrupted run");
+        "the rounding residuals in the checkpoint (--wire-precision) are dropped, since they belong to "
+        "another number of workers or are not used: the run continues, but not with the bits of an "
+        "uninterrupted run");
   if (!own) return;
   if (comm::gather_all(comm, int64_t{ours}, kWhat)[0] == 0) return;
   const comm::Options options{.what = kWhat};

@@ -46,10 +46,10 @@ bool chooses_its_port(const ClusterSpec& cluster, const Task& task) {
   const std::vector<Task> workers = workers_of(cluster);
   if (workers.empty() || port_of(cluster, workers.front()) == 0) {
     fail(ErrorKind::InvalidArgument,
-         "{} has port 0, and so has {}, which the others would ask for it: give {} a port, or let `tutti "
-         "run` choose all ports",
-         task.short_name(), workers.empty() ? "everybody" : workers.front().short_name(),
-         workers.empty() ? "one" : workers.front().short_name());
+         "{} has port 0, and so has {}: tasks report their ports to the chief, whose own port has to be "
+         "fixed. Give {} a port, or let `tutti run` choose all ports",
+         task.short_name(), workers.empty() ? "every task" : workers.front().short_name(),
+         workers.empty() ? "the chief" : workers.front().short_name());
   }
   return true;
 }
@@ -78,7 +78,7 @@ rpc::Message AddressBook::serve(const rpc::Caller& caller, const std::string& me
          "the chief only serves addresses and has no parameters: '{}' is for parameter servers", method);
   const auto port = static_cast<int>(number_within(request.head, "port", 1, 65535));
   if (entry.caller && entry.caller->id != caller.id)
-    fail(ErrorKind::InvalidArgument, "{} is registered already: {}", task, name_of(*entry.caller));
+    fail(ErrorKind::InvalidArgument, "{} is already registered: {}", task, name_of(*entry.caller));
   entry = {caller, port};
   return {};
 }
@@ -116,7 +116,7 @@ void Announcement::tell(const std::stop_token& stop) {
   while (!stop.stop_requested()) {
     try {
       const milliseconds timeout = chief.is_connected() ? kForAnAnswer : kToConnect;
-      chief.call("announce", text, {.timeout = timeout, .what = "a place in the address book"});
+      chief.call("announce", text, {.timeout = timeout, .what = "report of the port"});
       last_not_refused = Clock::now();
       next_reminder = last_not_refused + kBetweenReminders;
     } catch (const Error& error) {

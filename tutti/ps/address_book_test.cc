@@ -44,7 +44,7 @@ TEST(AddressBook, knows_those_who_are_there) {
 TEST(AddressBook, refuses_a_second_task_of_one_name_and_what_is_not_for_it) {
   AddressBook book(ClusterSpec::parse("ps|a:0;a:0,worker|a:1"));
   book.serve(server(1), "announce", announcement(4711));
-  expect_error(ErrorKind::InvalidArgument, "ps/0 is registered already: ps/0 (host here, pid 101)",
+  expect_error(ErrorKind::InvalidArgument, "ps/0 is already registered: ps/0 (host here, pid 101)",
                [&] { book.serve(server(2), "announce", announcement(4712)); });
   EXPECT_EQ(port_in(book, "ps/0"), 4711);
   for (const char* stranger : {"ps/2", "worker/0", ""}) {
@@ -100,7 +100,7 @@ TEST_F(OpenBook, lets_the_second_of_one_name_fail) {
   const Announcement first(server_, 4711);
   EXPECT_EQ(find(milliseconds(60000)), "127.0.0.1:4711");
   const Announcement second(server_, 4712);
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("ps/0 is registered already"), [&] {
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("ps/0 is already registered"), [&] {
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
     while (std::chrono::steady_clock::now() < deadline) {
       second.check();

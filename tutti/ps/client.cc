@@ -189,7 +189,7 @@ std::vector<Json> Client::join_each(const std::vector<std::string>& plan, millis
   std::vector<Json> answers(peers_.size());
   const rpc::Message message{
       {{"rank", context_.rank()}, {"plan", plan}, {"patience", std::max(wait, milliseconds(1)).count()}}, {}};
-  rpc::CallOptions options = peers_.patience("to join");
+  rpc::CallOptions options = peers_.patience("start of the run");
   options.timeout += wait;
   const auto join_one = [&](size_t i) { answers[i] = peers_.call(i, "join", message, options).head; };
   // If two tasks have the same index, the first server accepts one; the other does not reach the other
@@ -293,7 +293,7 @@ std::optional<int64_t> Client::enter(int64_t step) {
   for (;;) {
     message.head["patience"] = std::min(kBetweenLooks, peers_.timeout()).count();
     try {
-      const Json answer = peers_.call(0, "enter", message, peers_.patience("a place in the step", step)).head;
+      const Json answer = peers_.call(0, "enter", message, peers_.patience("start of the step", step)).head;
       if (answer.at("late").get<bool>()) return std::nullopt;
       return number_in(answer, "expected");
     } catch (const Error& error) {
@@ -301,8 +301,8 @@ std::optional<int64_t> Client::enter(int64_t step) {
     }
     if (!peers_.are_connected() || common_step() < 0) {
       fail(ErrorKind::PeerLost,
-           "step {} cannot be made with this worker: a parameter server has lost its part, or all were "
-           "restored from a checkpoint",
+           "this worker cannot take part in step {}: a parameter server has lost its part of the parameters, "
+           "or all were restored from a checkpoint",
            step);
     }
   }
@@ -350,7 +350,7 @@ Client::Applied Client::push_asynchronous(const Update& update, const Tensors& v
 std::optional<std::vector<rpc::Message>> Client::try_to_snapshot() {
   rpc::Message request{head(), {}};
   std::vector<rpc::Message> answers(peers_.size());
-  const auto release = [&] { peers_.call(0, "release", {head(), {}}, peers_.patience("to go on")); };
+  const auto release = [&] { peers_.call(0, "release", {head(), {}}, peers_.patience("a snapshot")); };
   request.head.update(peers_.call(0, "hold", request, peers_.patience("a snapshot")).head);
   try {
     peers_.for_all(
@@ -377,8 +377,8 @@ Client::Snapshot Client::snapshot() {
   for (; !found; found = try_to_snapshot()) {
     if (Clock::now() >= deadline)
       fail(ErrorKind::Timeout,
-           "no snapshot of the parameter servers: some have made a step that the others have not, because a "
-           "worker was lost in the middle of it and nobody has taken its place");
+           "cannot take a snapshot of the parameter servers: some have made a step that the others have not, "
+           "because a worker was lost during this step and has not been replaced");
     std::this_thread::sleep_for(kPause);
   }
   const std::vector<rpc::Message>& answers = *found;
@@ -441,7 +441,7 @@ void Client::finish(int64_t fits) {
   peers_.for_all([&](size_t i) {
     rpc::Message message{head(), {}};
     message.head["fits"] = fits;
-    peers_.call(i, "finish", message, peers_.patience("to finish"));
+    peers_.call(i, "finish", message, peers_.patience("end of the fit"));
   });
 }
 
@@ -461,18 +461,18 @@ void Client::await_others(int64_t fits) {
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::Timeout) throw;
       if (Clock::now() < deadline && !peers_.gives_up(begin)) continue;
-      context_.log().warning("going on without them: {}", error.what());
+      context_.log().warning("continuing without the other workers: {}", error.what());
       return;
     }
   }
 }
 
 void Client::end() {
-  peers_.for_all([&](size_t i) { peers_.call(i, "end", {}, peers_.patience("to end")); });
+  peers_.for_all([&](size_t i) { peers_.call(i, "end", {}, peers_.patience("end of the job")); });
 }
 
 void Client::leave() {
-  peers_.for_all([&](size_t i) { peers_.call(i, "leave", {}, peers_.patience("to leave")); });
+  peers_.for_all([&](size_t i) { peers_.call(i, "leave", {}, peers_.patience("end of this worker")); });
 }
 
 }  // namespace tutti::ps

@@ -30,7 +30,7 @@ using Tensors = ServedModule::Tensors;
 std::vector<bool> flags_in(const Json& head, const char* name, size_t size) {
   auto flags = head.at(name).get<std::vector<bool>>();
   if (flags.size() != size)
-    fail(ErrorKind::InvalidArgument, "'{}' has {} values; {} are expected", name, flags.size(), size);
+    fail(ErrorKind::InvalidArgument, "'{}' has {} values, expected {}", name, flags.size(), size);
   return flags;
 }
 
@@ -38,17 +38,16 @@ std::optional<torch::ScalarType> autocast_in(const Json& head) {
   const std::string type = head.value("autocast", "");
   if (type.empty()) return std::nullopt;
   if (type == "bfloat16") return torch::kBFloat16;
-  fail(ErrorKind::InvalidArgument, "autocast of the CPU lowers to bfloat16, not to {}", type);
+  fail(ErrorKind::InvalidArgument, "autocast on the CPU supports only bfloat16, not {}", type);
 }
 
 void require_on_cpu(const std::string& name, const ServedModule& module) {
   if (!module.module || !module.forward)
-    fail(ErrorKind::InvalidArgument, "'{}' needs a module and its forward", name);
+    fail(ErrorKind::InvalidArgument, "'{}' needs a module and a forward function", name);
   for (const torch::Tensor& tensor : module.module->parameters()) {
     if (!tensor.device().is_cpu())
       fail(ErrorKind::Unimplemented,
-           "'{}' is on {}: modules are served from the CPU in this version; move it there with "
-           "to(torch::kCPU)",
+           "'{}' is on {}, but only modules on the CPU can be served: move it there with to(torch::kCPU)",
            name, tensor.device().str());
   }
 }
@@ -117,8 +116,7 @@ void ModuleService::add(const std::string& name, const ServedModule& module,
   const Lock lock(mutex_);
   if (open_) fail(ErrorKind::InvalidArgument, "'{}' was added too late: add modules before join()", name);
   if (modules_.contains(name))
-    fail(ErrorKind::InvalidArgument, "there is already a module '{}': give each module a name of its own",
-         name);
+    fail(ErrorKind::InvalidArgument, "a module '{}' already exists: give each module its own name", name);
   modules_.emplace(name, std::make_unique<Served>(name, module, optimizer));
 }
 
@@ -183,9 +181,8 @@ rpc::Message ModuleService::attach(const rpc::Caller& caller, const Json& head) 
     changed_.notify_all();
     std::vector<std::string> names;
     for (const auto& [each, served] : modules_) names.push_back(each);
-    fail(ErrorKind::InvalidArgument, "the task has no module '{}', but {}{}", name,
-         names.empty() ? "none at all" : fmt::format("'{}'", fmt::join(names, "', '")),
-         did_you_mean(name, names));
+    fail(ErrorKind::InvalidArgument, "the task has no module '{}'; it has {}{}", name,
+         names.empty() ? "none" : fmt::format("'{}'", fmt::join(names, "', '")), did_you_mean(name, names));
   }
   Served& served = *found->second;
   callers_[caller.id] = &served;
@@ -208,7 +205,7 @@ rpc::Message ModuleService::forward(const Call& call) {
   Reader reader(call.request);
   const Tensors random = unpack(head.at("random"), reader);
   if (random.size() != 1 || !random.front().defined())
-    fail(ErrorKind::InvalidArgument, "a forward needs one state of a generator");
+    fail(ErrorKind::InvalidArgument, "a forward request needs the state of one random generator");
   const RandomScope random_scope(random.front());
 
   const auto graph = std::make_shared<Graph>();
@@ -310,7 +307,7 @@ rpc::Message ModuleService::load(const Call& call) {
   const Tensors tensors = unpack(call.request.head.at("tensors"), reader);
   reader.end();
   if (names.size() != tensors.size())
-    fail(ErrorKind::InvalidArgument, "{} names for {} tensors", names.size(), tensors.size());
+    fail(ErrorKind::InvalidArgument, "the message has {} names for {} tensors", names.size(), tensors.size());
   std::vector<store::NamedTensor> state;
   for (size_t i = 0; i < names.size(); ++i) state.push_back({names[i], tensors[i]});
   load_state(call.served.parameters, call.served.optimizer, state);
@@ -328,8 +325,8 @@ void ModuleService::require_room() const {
   const Lock lock(mutex_);
   if (graphs_.size() < limits_.graphs && graph_bytes_ < limits_.bytes) return;
   fail(ErrorKind::Overloaded,
-       "{} forwards wait for their backward and hold {}, which is the limit: release outputs that need no "
-       "backward, or call forward under torch::NoGradGuard",
+       "{} forward passes are waiting for their backward pass and use {}, which is the limit: release "
+       "outputs that need no backward pass, or call forward under torch::NoGradGuard",
        graphs_.size(), human_bytes(static_cast<uint64_t>(graph_bytes_)));
 }
 
@@ -338,8 +335,8 @@ int64_t ModuleService::keep(std::shared_ptr<const Graph> graph) {
   if (!callers_.contains(graph->caller)) fail(ErrorKind::PeerLost, "the caller is gone");
   if (graph_bytes_ + graph->bytes > limits_.bytes) {
     fail(ErrorKind::Overloaded,
-         "the graph needs {}, but {} of {} are taken already: use smaller batches, release outputs that need "
-         "no backward, or call forward under torch::NoGradGuard",
+         "the graph needs {}, but {} of {} are already in use: use smaller batches, release outputs that "
+         "need no backward pass, or call forward under torch::NoGradGuard",
          human_bytes(static_cast<uint64_t>(graph->bytes)), human_bytes(static_cast<uint64_t>(graph_bytes_)),
          human_bytes(static_cast<uint64_t>(limits_.bytes)));
   }
@@ -353,7 +350,8 @@ std::shared_ptr<const ModuleService::Graph> ModuleService::graph_of(const Call& 
   const Lock lock(mutex_);
   const auto found = graphs_.find(id);
   if (found == graphs_.end() || found->second->caller != call.caller)
-    fail(ErrorKind::InvalidArgument, "there is no forward {} of this client that waits for its backward", id);
+    fail(ErrorKind::InvalidArgument,
+         "this client has no forward pass {} that is waiting for its backward pass", id);
   auto graph = found->second;
   if (!retain) drop(lock, id);
   return graph;

@@ -86,7 +86,7 @@ TEST_F(ModuleServiceOf, keeps_a_graph_until_its_backward_and_longer_where_told_s
   for (const bool retain : {true, false}) call(0, "backward", backward(id, torch::ones({2, 1}), retain));
   EXPECT_EQ(service_.graphs(), 0);
   EXPECT_EQ(service_.graph_bytes(), 0);
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("worker/1: backward: there is no forward"), [&] {
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("worker/1: backward: this client has no forward"), [&] {
     call(0, "backward", backward(id, torch::ones({2, 1})));
   });
 }
@@ -106,7 +106,7 @@ TEST_F(ModuleServiceOf, forgets_graphs_when_told_and_when_their_client_leaves) {
   request.head["forget"] = {mine, theirs, 4711};
   call(0, "zero_grad", request);
   EXPECT_EQ(service_.graphs(), 1) << "that of somebody else stays";
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("of this client"), [&] {
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("this client has no"), [&] {
     call(0, "backward", backward(theirs, torch::ones({2, 1})));
   });
   service_.gone(caller(1));
@@ -126,7 +126,7 @@ TEST_F(ModuleServiceOfTwoGraphs, refuses_to_keep_more) {
     call(0, "forward", forward(torch::ones({2000, 3})));
   });
   forward_of(0);
-  expect_error(ErrorKind::Overloaded, HasSubstr("2 forwards wait for their backward"),
+  expect_error(ErrorKind::Overloaded, HasSubstr("2 forward passes are waiting for their backward"),
                [&] { forward_of(0); });
   call(0, "forward", forward(torch::ones({2, 3}), false));
   call(0, "backward", backward(id, torch::ones({2, 1})));
@@ -160,7 +160,7 @@ TEST_F(ModuleServiceOf, takes_each_name_once_and_nothing_when_it_is_open) {
   const auto options = torch::optim::SGDOptions(1.0);
   expect_error(ErrorKind::InvalidArgument, HasSubstr("already"),
                [&] { service_.add("tail", make_served(tail_), options); });
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("its forward"), [&] {
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("a forward function"), [&] {
     service_.add("other", {tail_.ptr(), {}}, options);
   });
   service_.open();
@@ -233,7 +233,7 @@ TEST_F(ModuleServiceOf, refuses_tensors_that_reach_beyond_their_bytes) {
     rpc::Message wrong = forward(torch::ones({2, 3}));
     wrong.head["inputs"][0]["shape"] = shape;
     wrong.head["inputs"][0]["strides"] = strides;
-    expect_error(ErrorKind::InvalidArgument, HasSubstr("there is no tensor of shape"),
+    expect_error(ErrorKind::InvalidArgument, HasSubstr("a tensor of shape"),
                  [&] { call(0, "forward", wrong); });
   }
 }

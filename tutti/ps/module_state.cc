@@ -35,7 +35,7 @@ torch::Tensor take(NamedTensors& state, const std::string& name) {
 
 void require_alike(const std::string& name, const torch::Tensor& given, const torch::Tensor& own) {
   if (given.sizes() != own.sizes() || given.scalar_type() != own.scalar_type())
-    fail(ErrorKind::InvalidArgument, "in the state {} is {}, in the module {}", name, describe(given),
+    fail(ErrorKind::InvalidArgument, "{} is {} in the state, but {} in the module", name, describe(given),
          describe(own));
 }
 
@@ -63,7 +63,8 @@ std::vector<Optimizer::Slot> slots_of(const Parameters& parameters, const NamedT
     for (const Parameters::View& view : parameters.trained()) {
       const std::string name = slot.name + "/" + view.name;
       if (view.block == slot.block && !state.contains(name))
-        fail(ErrorKind::InvalidArgument, "the state has no {}, though it has others of its kind", name);
+        fail(ErrorKind::InvalidArgument,
+             "the state has no {}, although it has the same slot for other parameters", name);
     }
     list.push_back(std::move(slot));
   }
@@ -103,7 +104,8 @@ void load_state(Parameters& parameters, Optimizer& optimizer, const std::vector<
   NamedTensors left;
   for (const auto& [name, tensor] : state) {
     if (!tensor.defined() || !left.emplace(name, tensor).second)
-      fail(ErrorKind::InvalidArgument, "the state has {} {}", name, tensor.defined() ? "twice" : "undefined");
+      fail(ErrorKind::InvalidArgument, "the state is invalid: {} is {}", name,
+           tensor.defined() ? "given twice" : "undefined");
   }
   const torch::Tensor steps = take(left, steps_name(optimizer));
   require_alike(steps_name(optimizer), steps, torch::tensor(int64_t{0}, torch::kInt64));

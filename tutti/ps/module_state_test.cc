@@ -76,7 +76,7 @@ TEST(ModuleState, of_another_module_or_optimiser_is_refused_and_changes_nothing)
   refused(more, "has 2.weight");
   auto twice = own;
   twice.push_back(own.front());
-  refused(twice, "0.weight twice");
+  refused(twice, "0.weight is given twice");
   auto wider = own;
   wider.front().tensor = torch::ones({4, 3});
   refused(wider, "float32[4,3]");

@@ -38,8 +38,7 @@ std::string fixed_address_of(const Context& context, const Task& task) {
   std::string address = address_of(context, task);
   if (parse_address(address).port == 0) {
     fail(ErrorKind::InvalidArgument,
-         "{} serves modules but has port 0 ({} in the cluster), so that clients could not find it: give it a "
-         "port",
+         "{} serves modules but has port 0 ({} in the cluster), so clients cannot find it: give it a port",
          task.short_name(), address);
   }
   return address;

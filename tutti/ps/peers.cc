@@ -78,7 +78,7 @@ void Peers::connect() {
     std::copy_if(missing.begin(), missing.end(), std::back_inserter(lines),
                  [](const std::string& line) { return !line.empty(); });
     if (lines.empty()) {
-      if (reminded) context_.log().info("all {} are there", what_);
+      if (reminded) context_.log().info("all {} are connected", what_);
       return;
     }
     if (Clock::now() + kLeast >= deadline) give_up(lines);
@@ -114,8 +114,8 @@ std::string Peers::attempt(size_t index, milliseconds patience) {
 }
 
 void Peers::give_up(const std::vector<std::string>& missing) const {
-  fail(ErrorKind::Timeout, "{} of {} {} did not come within {:g} s (--start-timeout):\n  {}", missing.size(),
-       peers_.size(), what_, context_.flags().start_timeout, fmt::join(missing, "\n  "));
+  fail(ErrorKind::Timeout, "{} of {} {} did not connect within {:g} s (--start-timeout):\n  {}",
+       missing.size(), peers_.size(), what_, context_.flags().start_timeout, fmt::join(missing, "\n  "));
 }
 
 }  // namespace tutti::ps

@@ -25,7 +25,8 @@ void set_random_state(const torch::Tensor& state) {
   try {
     cpu.set_state(state);
   } catch (const c10::Error& error) {
-    fail(ErrorKind::InvalidArgument, "not the state of a generator: {}", error.what_without_backtrace());
+    fail(ErrorKind::InvalidArgument, "not a valid state of a random generator: {}",
+         error.what_without_backtrace());
   }
 }
 

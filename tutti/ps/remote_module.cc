@@ -32,12 +32,12 @@ using Tensors = RemoteModule::Tensors;
 Task task_of(std::string_view device) {
   const DeviceSpec spec = DeviceSpec::parse(device);
   if (!spec.job || !spec.task)
-    fail(ErrorKind::InvalidArgument,
-         "{} does not name a single task: a remote module is at, for example, /job:worker/task:1",
+    fail(ErrorKind::InvalidArgument, "{} does not name a single task: use, for example, /job:worker/task:1",
          spec.to_string());
   if (spec.replica.value_or(0) != 0 || spec.device_type.value_or("CPU") != "CPU" ||
       spec.device_index.value_or(0) != 0)
-    fail(ErrorKind::InvalidArgument, "{}: modules are served from the CPU of replica 0: leave the rest out",
+    fail(ErrorKind::InvalidArgument,
+         "{}: modules are only served from the CPU of replica 0: give only the job and the task",
          spec.to_string());
   return {.job = *spec.job, .index = *spec.task};
 }
@@ -171,11 +171,12 @@ struct RemoteModule::Backward final : torch::autograd::Node {
 
 Tensors RemoteModule::Backward::apply(Tensors&& gradients) {
   if (torch::GradMode::is_enabled())
-    fail(ErrorKind::Unimplemented, "'{}' has no second derivatives: call backward without create_graph",
+    fail(ErrorKind::Unimplemented,
+         "second derivatives of '{}' are not supported: call backward without create_graph",
          connection->name());
   if (done)
     fail(ErrorKind::InvalidArgument,
-         "a second backward through one forward of '{}' needs retain_graph in the first one",
+         "a second backward pass through the same forward pass of '{}' needs retain_graph in the first one",
          connection->name());
   std::vector<bool> wanted;
   for (size_t i = 0; i < inputs.size(); ++i)
@@ -191,7 +192,7 @@ Tensors RemoteModule::Backward::apply(Tensors&& gradients) {
   ps::Reader reader(answer);
   Tensors found = ps::unpack(answer.head.at("gradients"), reader);
   if (found.size() != inputs.size())
-    fail(ErrorKind::DataLoss, "{}: {} gradients came for {} inputs", connection->who(), found.size(),
+    fail(ErrorKind::DataLoss, "{}: received {} gradients for {} inputs", connection->who(), found.size(),
          inputs.size());
   for (size_t i = 0; i < found.size(); ++i) found[i] = like(found[i], inputs[i]);
   found.emplace_back();
@@ -233,7 +234,7 @@ Tensors RemoteModule::forward(const Tensors& inputs) {
   const Tensors random = ps::unpack(answer.head.at("random"), reader);
   const auto have_gradients = answer.head.at("gradients").get<std::vector<bool>>();
   if (random.size() != 1 || have_gradients.size() != outputs.size())
-    fail(ErrorKind::DataLoss, "{}: the answer to a forward is malformed", connection_->who());
+    fail(ErrorKind::DataLoss, "{}: the answer to a forward request is malformed", connection_->who());
   ps::set_random_state(random.front());
   for (torch::Tensor& output : outputs)
     output = like(output, places.empty() ? torch::Tensor() : places.front());
@@ -271,7 +272,7 @@ std::vector<store::NamedTensor> RemoteModule::state() {
   ps::Reader reader(answer);
   const Tensors tensors = ps::unpack(answer.head.at("tensors"), reader);
   if (names.size() != tensors.size())
-    fail(ErrorKind::DataLoss, "{}: {} names for {} tensors", connection_->who(), names.size(),
+    fail(ErrorKind::DataLoss, "{}: the message has {} names for {} tensors", connection_->who(), names.size(),
          tensors.size());
   std::vector<store::NamedTensor> state;
   for (size_t i = 0; i < names.size(); ++i) state.push_back({names[i], tensors[i]});

@@ -12,7 +12,7 @@ namespace {
 
 rpc::HostOptions host_options(const Context& context, Service& service) {
   if (!is_server_job(context.task().job)) {
-    fail(ErrorKind::InvalidArgument, "{} is not a parameter server: these are the tasks of the job 'ps'",
+    fail(ErrorKind::InvalidArgument, "{} is not a parameter server: only tasks of the job 'ps' are",
          context.task().short_name());
   }
   rpc::HostOptions options = host_at_own_address(context);

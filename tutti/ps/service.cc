@@ -133,16 +133,15 @@ void Service::check_who_is_late() const {
   for (const auto& [rank, worker] : workers_) {
     if (worker.left) continue;
     if (worker.caller != 0 && worker.finished < fits && now >= ended_at_ + options_.timeout)
-      fail(
-          ErrorKind::Timeout,
-          "{} has not finished its steps {:g} s (--timeout) after the chief has ended the job: it is stopped "
-          "or stuck. The weights are the chief's; the gradients of that worker are not in them",
-          worker.name, seconds(options_.timeout));
+      fail(ErrorKind::Timeout,
+           "{} has not finished its steps {:g} s (--timeout) after the chief ended the job: it is stopped or "
+           "stuck. The weights are the chief's; they do not include the remaining gradients of that worker",
+           worker.name, seconds(options_.timeout));
     if (worker.caller == 0 && callers_.empty() && now >= last_gone_ + patience_)
       fail(
           ErrorKind::Timeout,
-          "{} is gone, and has not come back for {:g} s (--start-timeout) after the chief has ended the job: "
-          "it was killed, is stopped, or has failed, which its own output says",
+          "{} is gone and has not reconnected within {:g} s (--start-timeout) after the chief ended the job: "
+          "it was killed, is stopped, or has failed. Look at its output",
           worker.name, seconds(patience_));
   }
 }
@@ -206,7 +205,7 @@ int Service::rank_of(const rpc::Caller& caller) const {
 // A worker that has not noticed that the servers returned to a checkpoint would otherwise push gradients of
 // the abandoned run.
 void Service::require_run(const rpc::Message& request) const {
-  if (!run_) fail(ErrorKind::PeerLost, "the server has been restarted and has no training yet");
+  if (!run_) fail(ErrorKind::PeerLost, "the server was restarted and has not received the parameters yet");
   if (text_in(request.head, "run") != run_->id)
     fail(ErrorKind::PeerLost, "the servers have returned to an earlier checkpoint");
   if (!run_->refused.empty()) fail(ErrorKind::InvalidArgument, "{}", run_->refused);
@@ -224,7 +223,7 @@ std::string Service::missing(const std::function<bool(int, const Worker&)>& is_m
   for (int rank = 0; rank < run_->workers; ++rank) {
     const auto found = workers_.find(rank);
     if (found == workers_.end()) {
-      names.push_back(fmt::format("the worker of rank {}, which has never come{}", rank, refusals()));
+      names.push_back(fmt::format("the worker of rank {}, which has never connected{}", rank, refusals()));
     } else if (is_missing(rank, found->second)) {
       names.push_back(found->second.name + (found->second.caller == 0 ? ", which is gone" : ""));
     }
@@ -252,7 +251,7 @@ rpc::Message Service::join_run(Lock& lock, const rpc::Caller& caller, const rpc:
   const int rank = static_cast<int>(number_within(request.head, "rank", 0, kMostWorkers));
   wait(
       lock, caller, request, [&] { return run_ != nullptr; },
-      [&] { return "the chief has not begun the training" + refusals(); });
+      [&] { return "the chief has not started the training" + refusals(); });
   if (!run_->refused.empty()) fail(ErrorKind::InvalidArgument, "{}", run_->refused);
   try {
     admit(lock, caller, request, rank);
@@ -278,8 +277,8 @@ rpc::Message Service::join_run(Lock& lock, const rpc::Caller& caller, const rpc:
 void Service::admit(Lock& lock, const rpc::Caller& caller, const rpc::Message& request, int rank) {
   require_same_plan(run_->plan, lines_in(request.head, "plan"), name_of(caller));
   if (rank >= run_->workers)
-    fail(ErrorKind::InvalidArgument, "{} has rank {}, but the chief counts {} workers", name_of(caller), rank,
-         run_->workers);
+    fail(ErrorKind::InvalidArgument, "{} has rank {}, but the chief's cluster has {} workers",
+         name_of(caller), rank, run_->workers);
   await_place(lock, caller, request, rank);
   require_room(rank, caller);
 }
@@ -297,7 +296,7 @@ void Service::await_place(Lock& lock, const rpc::Caller& caller, const rpc::Mess
   const bool is_itself = other.hello == caller.hello;
   const int64_t requests = other.requests;
   const std::string who = fmt::format(
-      "two tasks have one index: {} and {}. The first is at work: start no second one with its "
+      "two tasks have the same index: {} and {}. The first is running: do not start another one with its "
       "--job_name and --task_index",
       other.name, name_of(caller));
   const auto is_alive = [&] { return !is_itself && (other.requests != requests || other.left); };
@@ -333,15 +332,16 @@ void Service::require_room(int rank, const rpc::Caller& caller) const {
   const size_t bytes = std::accumulate(all.begin(), all.end(), size_t{0});
   if (bytes + bytes / rpc::kSpareOfBuffer <= options_.memory) return;
   fail(ErrorKind::Overloaded,
-       "no room for the gradients of {}: those of {} workers take {} together in a step of ps-sync, and this "
-       "server holds {} at most. Start more servers (--ps), so that each has a smaller part, or fewer "
-       "workers",
+       "not enough memory for the gradients of {}: the gradients of {} workers need {} in a step of ps-sync, "
+       "but this server may use at most {}. Start more servers (--ps), so that each has a smaller part, or "
+       "fewer workers",
        name_of(caller), all.size(), human_bytes(bytes), human_bytes(options_.memory));
 }
 
 void Service::take_room(size_t bytes) {
   if (note_bytes_ + bytes > kMostNotes)
-    fail(ErrorKind::Overloaded, "no room for a note of {} bytes: others have taken {}", bytes, note_bytes_);
+    fail(ErrorKind::Overloaded, "not enough memory for a note of {} bytes: other notes use {}", bytes,
+         note_bytes_);
   note_bytes_ += bytes;
 }
 

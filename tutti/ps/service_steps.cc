@@ -26,7 +26,7 @@ void require_as_long_as_said(const Json& head, const rpc::Message& message) {
   for (const Shard::Part& part : parts_from_json(head.at("parts")))
     bytes += (part.end - part.begin) * static_cast<int64_t>(c10::elementSize(part.type));
   if (bytes != bytes_of(message))
-    fail(ErrorKind::InvalidArgument, "the message speaks of {} bytes, but has {}", bytes, bytes_of(message));
+    fail(ErrorKind::InvalidArgument, "the message announces {} bytes, but has {}", bytes, bytes_of(message));
 }
 
 using Tensors = std::vector<torch::Tensor>;
@@ -101,7 +101,7 @@ rpc::Message Service::begin(Lock&, const rpc::Caller& caller, const rpc::Message
     worker.pushes = 0;
     worker.finished = std::min(worker.finished, fits);
   }
-  log_.info("{} of parameters at step {}, from {}",
+  log_.info("received {} of parameters at step {} from {}",
             fmt::format("{:.1f} MB", static_cast<double>(run_->shard.bytes()) / 1e6), run_->step,
             name_of(caller));
   changed_.notify_all();
@@ -132,7 +132,7 @@ void Service::add_values(rpc::Message& answer, const rpc::Message& request) cons
 rpc::Message Service::copies_at(int64_t step, const rpc::Message& request) {
   const bool is_past = step + 1 == run_->step || (step == run_->step && run_->added_up == step);
   if (!is_past && step != run_->step) {
-    fail(ErrorKind::PeerLost, "the server is at step {}, and has dropped the results of step {}", run_->step,
+    fail(ErrorKind::PeerLost, "the server is at step {} and no longer has the results of step {}", run_->step,
          step);
   }
   if (!is_past || run_->previous.empty()) return copies_for(request);
@@ -266,7 +266,7 @@ rpc::Message Service::enter(Lock& lock, const rpc::Caller& caller, const rpc::Me
   const int64_t step = number_within(request.head, "step", 0, kMostSteps);
   const auto is_missing = [&](int other, const Worker&) { return !run_->entered.contains(other); };
   const auto why = [&] {
-    return fmt::format("step {} needs {} workers; missing is {}", step, enough(), missing(is_missing));
+    return fmt::format("step {} needs {} workers; missing: {}", step, enough(), missing(is_missing));
   };
   const auto has_place = [&] {
     const bool is_free = run_->holder == 0 && run_->entered.size() < enough();
@@ -310,7 +310,7 @@ rpc::Message Service::push_asynchronous(Lock& lock, const rpc::Caller& caller, i
   const torch::NoGradGuard no_grad;
   wait(
       lock, caller, request, [&] { return run_->holder == 0; },
-      [] { return std::string("the chief takes a snapshot of the servers, and has not finished it"); });
+      [] { return std::string("the chief has not finished a snapshot of the servers"); });
   // Only server 0 receives "of", "examples" and "end", and counts with them.
   const auto end = request.head.value("end", int64_t{-1});
   if (end >= 0 && run_->step >= end) {
@@ -353,8 +353,7 @@ rpc::Message Service::go_on(Lock& lock, const rpc::Caller& caller, const rpc::Me
   wait(
       lock, caller, request, [&] { return may_go_on(worker); },
       [&] {
-        return fmt::format("{} may not get further ahead (--staleness {}) of {}", worker.name,
-                           run_->staleness,
+        return fmt::format("{} has to wait (--staleness {}) for {}", worker.name, run_->staleness,
                            missing([&](int, const Worker& other) { return other.pushes < worker.pushes; }));
       });
   return {};
@@ -366,7 +365,7 @@ rpc::Message Service::hold(Lock& lock, const rpc::Caller& caller, const rpc::Mes
   require_run(request);
   wait(
       lock, caller, request, [&] { return run_->holder == 0 || run_->holder == caller.id; },
-      [] { return std::string("somebody else takes a snapshot of the servers"); });
+      [] { return std::string("another task is taking a snapshot of the servers"); });
   run_->holder = caller.id;
   const auto is_late = [&](int rank, const Worker&) {
     return run_->entered.contains(rank) && !run_->sync->has(rank);
@@ -412,7 +411,7 @@ void Service::await_pushes(Lock& lock, const rpc::Caller& caller, const rpc::Mes
                             [&](const auto& entry) { return is_due(entry.first, entry.second); });
       },
       [&] {
-        return fmt::format("an update that the first server has applied has not come from {}",
+        return fmt::format("an update that the first server has applied has not arrived from {}",
                            missing(is_due));
       });
 }
@@ -423,7 +422,9 @@ rpc::Message Service::snapshot(Lock& lock, const rpc::Caller& caller, const rpc:
     const int64_t step = number_within(request.head, "step", 0, kMostSteps);
     wait(
         lock, caller, request, [&] { return run_->step >= step; },
-        [&] { return fmt::format("the server has not reached step {}; it is at {}", step, run_->step); });
+        [&] {
+          return fmt::format("the server has not reached step {}; it is at step {}", step, run_->step);
+        });
     if (run_->step > step || run_->added_up >= step) return {{{"is_ahead", true}}, {}};
   } else {
     await_pushes(lock, caller, request);

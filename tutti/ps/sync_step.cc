@@ -38,7 +38,7 @@ void SyncStep::offer(int rank, int64_t step, const rpc::Message& message) {
   Reader reader(message);
   Offer offer{.word = reader.take(word_.size(), torch::kDouble).clone(), .subtrees = {}, .counters = {}};
   if (word_.step_of(offer.word) != step)
-    fail(ErrorKind::InvalidArgument, "the gradients are of step {}, not of step {}",
+    fail(ErrorKind::InvalidArgument, "the gradients are for step {}, expected step {}",
          word_.step_of(offer.word), step);
   bool any = false;
   for (const ControlWord::Source& source : word_.sources()) {

@@ -31,14 +31,15 @@ torch::ScalarType type_of(const std::string& name) {
 
 int64_t size_in(const Json& head, const char* name) {
   const int64_t size = number_in(head, name);
-  if (size < 0 || size > kMostElements) fail(ErrorKind::InvalidArgument, "'{}' is {}", name, size);
+  if (size < 0 || size > kMostElements)
+    fail(ErrorKind::InvalidArgument, "'{}' is {}, which is out of range", name, size);
   return size;
 }
 
 // Returns the number of elements of a tensor without gaps in memory. Throws InvalidArgument for any other.
 int64_t elements_of(const std::vector<int64_t>& shape, const std::vector<int64_t>& strides) {
   const auto refuse = [&] {
-    fail(ErrorKind::InvalidArgument, "there is no tensor of shape [{}] with strides [{}]",
+    fail(ErrorKind::InvalidArgument, "a tensor of shape [{}] cannot have the strides [{}]",
          fmt::join(shape, ","), fmt::join(strides, ","));
   };
   if (shape.size() != strides.size()) refuse();
@@ -104,7 +105,7 @@ torch::Tensor Reader::take(int64_t elements, torch::ScalarType type) {
     fail(ErrorKind::InvalidArgument, "the message has {} pieces; more were expected", message_.pieces.size());
   const rpc::Piece& piece = message_.pieces[next_];
   if (piece.bytes.size() != size) {
-    fail(ErrorKind::InvalidArgument, "piece {} of the message has {} bytes; {} were expected", next_,
+    fail(ErrorKind::InvalidArgument, "piece {} of the message has {} bytes, expected {}", next_,
          piece.bytes.size(), size);
   }
   ++next_;
@@ -129,8 +130,7 @@ void Reader::take_into(const std::vector<torch::Tensor>& tensors) {
 
 void Reader::end() const {
   if (next_ != message_.pieces.size())
-    fail(ErrorKind::InvalidArgument, "the message has {} pieces; {} were expected", message_.pieces.size(),
-         next_);
+    fail(ErrorKind::InvalidArgument, "the message has {} pieces, expected {}", message_.pieces.size(), next_);
 }
 
 Json to_json(const std::vector<torch::Tensor>& tensors) {
@@ -235,7 +235,7 @@ int64_t number_within(const Json& head, const char* name, int64_t least, int64_t
   if (otherwise && !head.contains(name)) return *otherwise;
   const int64_t number = number_in(head, name);
   if (number < least || number > most)
-    fail(ErrorKind::InvalidArgument, "'{}' is {}; it can be {} to {}", name, number, least, most);
+    fail(ErrorKind::InvalidArgument, "'{}' is {}, expected {} to {}", name, number, least, most);
   return number;
 }
 
@@ -248,7 +248,7 @@ std::string text_in(const Json& head, const char* name) {
 
 const Json& object_in(const Json& head, const char* name) {
   const Json& object = head.at(name);
-  if (!object.is_object()) fail(ErrorKind::InvalidArgument, "'{}' is no object", name);
+  if (!object.is_object()) fail(ErrorKind::InvalidArgument, "'{}' is not an object", name);
   return object;
 }
 
@@ -266,7 +266,8 @@ std::vector<int64_t> sizes_in(const Json& head, const char* name) {
   for (const Json& entry : head.at(name)) {
     const int64_t size = entry.is_number_integer() ? entry.get<int64_t>() : -1;
     if (size < 0 || (size > 0 && elements > kMostElements / size))
-      fail(ErrorKind::InvalidArgument, "'{}' is {}, which no tensor has", name, head.at(name).dump());
+      fail(ErrorKind::InvalidArgument, "'{}' is {}, which is not a valid tensor shape", name,
+           head.at(name).dump());
     elements *= size;
     sizes.push_back(size);
   }

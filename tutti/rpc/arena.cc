@@ -21,7 +21,7 @@ namespace {
 FileDescriptor make_shared_memory(size_t bytes) {
   FileDescriptor memory(memfd_create(kArenaFile, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (memory.get() < 0 || ftruncate(memory.get(), static_cast<off_t>(bytes)) != 0)
-    fail_errno(errno, fmt::format("making an arena of {}", human_bytes(bytes)));
+    fail_errno(errno, fmt::format("creating an arena of {}", human_bytes(bytes)));
   // Sealed, so that a process that maps it can rely on its size: no access gets a SIGBUS from truncation.
   if (fcntl(memory.get(), F_ADD_SEALS, kArenaSeals) != 0) fail_errno(errno, "sealing an arena");
   return memory;

@@ -118,7 +118,7 @@ Buffers::Buffers(size_t budget) : state_(std::make_shared<State>(budget)) {}
 
 std::shared_ptr<std::byte> Buffers::take(size_t bytes, const std::function<bool()>& keep_waiting) {
   if (bytes > state_->budget)
-    fail(ErrorKind::Overloaded, "a message of {} is larger than the limit for all messages together, {}",
+    fail(ErrorKind::Overloaded, "a message of {} is larger than the limit of {} for all messages together",
          human_bytes(bytes), human_bytes(state_->budget));
   Block block;
   {
@@ -139,7 +139,7 @@ std::shared_ptr<std::byte> Buffers::take(size_t bytes, const std::function<bool(
 
 std::shared_ptr<std::byte> Buffers::take(size_t bytes) {
   auto memory = take(bytes, [] { return false; });
-  if (memory == nullptr) fail(ErrorKind::Overloaded, "no room for {} now", human_bytes(bytes));
+  if (memory == nullptr) fail(ErrorKind::Overloaded, "no room for a message of {} now", human_bytes(bytes));
   return memory;
 }
 

@@ -19,7 +19,7 @@ using testing::HasSubstr;
 TEST(Buffers, what_can_never_fit_is_refused) {
   Buffers buffers(kMiB);
   expect_error(ErrorKind::Overloaded, HasSubstr("1.0 MiB"), [&] { buffers.take(kMiB + 1); });
-  expect_error(ErrorKind::Overloaded, HasSubstr("larger than the limit for all"),
+  expect_error(ErrorKind::Overloaded, HasSubstr("larger than the limit of 1.0 MiB for all"),
                [&] { buffers.take(size_t{1} << 60); });
   EXPECT_NE(buffers.take(kMiB), nullptr);
 }

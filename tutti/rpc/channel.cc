@@ -197,7 +197,7 @@ Frame Channel::Impl::await_frame(const CallOptions& call, const Patience& patien
 Frame Channel::Impl::receive_frame(const CallOptions& call, const Patience& patience) {
   Frame frame = await_frame(call, patience);
   if (frame.kind != FrameKind::Answer && frame.kind != FrameKind::Failure)
-    fail(ErrorKind::DataLoss, "a frame of an unexpected kind");
+    fail(ErrorKind::DataLoss, "received a frame of an unexpected kind");
   return frame;
 }
 
@@ -233,7 +233,7 @@ Frame Channel::Impl::exchange(const std::string& method, const Message& request,
   if (frame.kind == FrameKind::Answer) {
     answer.pieces = receive_pieces(frame, call, patience);
   } else if (!answer.head.is_string()) {
-    fail(ErrorKind::DataLoss, "a failure without a text");
+    fail(ErrorKind::DataLoss, "received a failure without an error text");
   }
   connection->wire.finish();
   return frame;
@@ -278,7 +278,7 @@ Message Channel::call(const std::string& method, const Message& request, const C
     frame = impl_->exchange(method, request, options, {.deadline = deadline}, answer);
   } catch (const GivenUp&) {
     impl_->connection.reset();
-    fail(ErrorKind::Timeout, "{}: the answer to {} was not waited for any longer", impl_->who,
+    fail(ErrorKind::Timeout, "{}: stopped waiting for the answer to {}", impl_->who,
          describe(method, options));
   } catch (const Error& error) {
     // Closes the connection: the rest of this answer could not be told from the next one.

@@ -391,7 +391,7 @@ TEST(Channel, answers_that_are_none_are_refused) {
   expect_lie_refused(encode(request), ErrorKind::DataLoss, HasSubstr("an unexpected kind"));
   Frame failure = answer_frame({});
   failure.kind = FrameKind::Failure;
-  expect_lie_refused(encode(failure), ErrorKind::DataLoss, HasSubstr("without a text"));
+  expect_lie_refused(encode(failure), ErrorKind::DataLoss, HasSubstr("without an error text"));
   expect_lie_refused(encode(answer_frame({})) + "x", ErrorKind::DataLoss, HasSubstr("belong to no message"));
 }
 

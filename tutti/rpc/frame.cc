@@ -74,7 +74,7 @@ class Taker {
 };
 
 void check_limit(std::string_view what, uint64_t value, uint64_t limit, ErrorKind kind) {
-  if (value > limit) fail(kind, "a frame with a {} of {}, where {} is the most", what, value, limit);
+  if (value > limit) fail(kind, "a frame has a {} of {}; the maximum is {}", what, value, limit);
 }
 
 void check_limits(const FramePrefix& prefix, const FrameLimits& limits, ErrorKind kind) {
@@ -117,7 +117,7 @@ uint64_t following_bytes(std::span<const Part> pieces) {
   for (const Part& piece : pieces) {
     if (!piece.follows()) continue;
     if (piece.size > std::numeric_limits<uint64_t>::max() - sum)
-      fail(ErrorKind::DataLoss, "a frame with pieces of more than 2^64 bytes");
+      fail(ErrorKind::DataLoss, "the pieces of a frame have more than 2^64 bytes");
     sum += piece.size;
   }
   return sum;
@@ -158,7 +158,7 @@ FramePrefix decode_prefix(std::span<const std::byte> bytes, const FrameLimits& l
   const auto kind = taker.number<uint8_t>();
   const auto error = taker.number<uint8_t>();
   if (!is_kind(kind) || !is_error(error))
-    fail(ErrorKind::DataLoss, "a frame of unknown kind {}/{}", kind, error);
+    fail(ErrorKind::DataLoss, "received a frame of unknown kind {}/{}", kind, error);
   FramePrefix prefix{};
   prefix.kind = static_cast<FrameKind>(kind);
   prefix.error = static_cast<ErrorKind>(error);
@@ -182,7 +182,7 @@ Frame decode_rest(const FramePrefix& prefix, std::span<const std::byte> bytes) {
   frame.pieces = taker.parts(prefix.pieces);
   frame.into = taker.parts(prefix.into);
   if (following_bytes(frame.pieces) != prefix.following)
-    fail(ErrorKind::DataLoss, "a frame that announces {} bytes, with pieces of {}", prefix.following,
+    fail(ErrorKind::DataLoss, "a frame announces {} bytes, but its pieces have {}", prefix.following,
          following_bytes(frame.pieces));
   return frame;
 }

@@ -30,16 +30,16 @@ Json receive(Wire& wire, FrameKind kind, const Patience& patience) {
   };
   const Frame frame = wire.receive(kFirstWords, allocate, patience.next(), patience);
   wire.finish();
-  if (frame.kind != kind) fail(ErrorKind::DataLoss, "a frame of an unexpected kind");
+  if (frame.kind != kind) fail(ErrorKind::DataLoss, "received a frame of an unexpected kind");
   Json head = decode_json(frame.head);
-  if (!head.is_object()) fail(ErrorKind::DataLoss, "a frame whose head is not a JSON object");
+  if (!head.is_object()) fail(ErrorKind::DataLoss, "received a frame whose head is not a JSON object");
   return head;
 }
 
 std::string text_at(const Json& head, const char* key) {
   const auto found = head.find(key);
   if (found == head.end() || !found->is_string())
-    fail(ErrorKind::DataLoss, "a frame without the text '{}' in its head", key);
+    fail(ErrorKind::DataLoss, "received a frame without the text '{}' in its head", key);
   return found->get<std::string>();
 }
 
@@ -66,7 +66,7 @@ bool greet_host(Wire& wire, const std::string& secret, const Json& hello, const 
        patience);
   const Json welcome = receive(wire, FrameKind::Welcome, patience);
   if (!equal_proofs(text_at(welcome, "proof"), proof(secret, "host", of_host, of_caller, said)))
-    fail(ErrorKind::InvalidArgument, "the server has another secret than this task. {}", kSameSecret);
+    fail(ErrorKind::InvalidArgument, "the server and this task have different secrets. {}", kSameSecret);
   return welcome.value("arena", Json()) == true;
 }
 
@@ -80,11 +80,11 @@ Greeting greet_caller(Wire& wire, const std::string& secret, const Patience& pat
   if (!equal_proofs(shown, proof(secret, "caller", of_host, of_caller, said))) {
     const char* const how = secret.empty()  ? "the caller has a secret, but this server has none"
                             : shown.empty() ? "this server has a secret, but the caller has none"
-                                            : "the caller has another secret than this server";
+                                            : "the caller and this server have different secrets";
     fail(ErrorKind::InvalidArgument, "{}. {}", how, kSameSecret);
   }
   Greeting greeting{decode_json(said), Mapping::of(text_at(answer, "arena"))};
-  if (!greeting.hello.is_object()) fail(ErrorKind::DataLoss, "a hello that is not a JSON object");
+  if (!greeting.hello.is_object()) fail(ErrorKind::DataLoss, "the hello is not a JSON object");
   send(wire, FrameKind::Welcome,
        {{"proof", proof(secret, "host", of_host, of_caller, said)}, {"arena", greeting.arena != nullptr}},
        patience);

@@ -143,7 +143,7 @@ void Connection::run() {
   } catch (const Error& error) {
     refuse(error);
   } catch (const std::bad_alloc&) {
-    refuse(Error(ErrorKind::Overloaded, "no memory"));
+    refuse(Error(ErrorKind::Overloaded, "the server is out of memory"));
   }
   tell_gone();
   end_answering();
@@ -206,7 +206,7 @@ std::shared_ptr<std::byte> Connection::allocate(size_t bytes) {
 Frame Connection::receive_frame() {
   Frame frame = wire_.receive({}, [this](size_t bytes) { return allocate(bytes); }, Clock::time_point::max(),
                               {.each = kChunk});
-  if (frame.kind != FrameKind::Request) fail(ErrorKind::DataLoss, "a frame of an unexpected kind");
+  if (frame.kind != FrameKind::Request) fail(ErrorKind::DataLoss, "received a frame of an unexpected kind");
   return frame;
 }
 
@@ -221,7 +221,8 @@ Message Connection::receive(const Frame& frame) {
       request.pieces.push_back({room.places[i], room.memory});
     } else {
       if (arena_ == nullptr)
-        fail(ErrorKind::DataLoss, "a piece in shared memory that this host does not share with the client");
+        fail(ErrorKind::DataLoss,
+             "a piece is in shared memory that this host does not share with the client");
       request.pieces.push_back({arena_->at(part.place, part.size), arena_});
     }
   }
@@ -387,7 +388,7 @@ void Host::Impl::accept_callers() {
 void Host::Impl::let_in(std::unique_ptr<ServerStream> stream) {
   if (connections.size() >= kMostCallers) {
     stream->refuse(Error(ErrorKind::Overloaded,
-                         fmt::format("the server has the maximum of {} connections already", kMostCallers)));
+                         fmt::format("the server already has the maximum of {} connections", kMostCallers)));
     return;
   }
   make_room_for_stranger();

@@ -101,7 +101,7 @@ TEST_F(HostTest, a_stranger_that_announces_three_gibibytes_is_refused_before_mem
   std::memcpy(bytes.data() + kPlaceOfHeadSize, &size, sizeof size);
   const auto stream = stranger();
   say(*stream, bytes);
-  expect_hung_up(*stream, ErrorKind::DataLoss, HasSubstr("a head of 3221225472, where 65536 is the most"));
+  expect_hung_up(*stream, ErrorKind::DataLoss, HasSubstr("a head of 3221225472; the maximum is 65536"));
 }
 
 TEST_F(HostTest, an_empty_chunk_ends_the_connection) {

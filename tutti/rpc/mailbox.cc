@@ -48,7 +48,7 @@ Message Mailbox::serve(const Caller& caller, const std::string& method, const Me
   changed_.wait(lock, [&] { return waiting.done || (!waiting.taken && !callers_.contains(caller.id)); });
   if (!waiting.done) {
     std::erase(waiting_, &waiting);
-    fail(ErrorKind::PeerLost, "the client has left");
+    fail(ErrorKind::PeerLost, "the client has closed the connection");
   }
   if (waiting.error) std::rethrow_exception(waiting.error);
   return std::move(waiting.answer);

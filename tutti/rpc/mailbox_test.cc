@@ -56,7 +56,7 @@ TEST(Mailbox, forgets_what_nobody_waits_for_any_more) {
   auto waiting = ask(mailbox, caller(2), "waiting");
   while (!mailbox.is_there(2)) std::this_thread::yield();
   mailbox.gone(caller(2));
-  expect_error(ErrorKind::PeerLost, HasSubstr("has left"), [&] { waiting.get(); });
+  expect_error(ErrorKind::PeerLost, HasSubstr("has closed the connection"), [&] { waiting.get(); });
   // A request that was taken stays valid until it is answered.
   mailbox.gone(caller(1));
   EXPECT_FALSE(mailbox.is_there(1));

@@ -63,7 +63,7 @@ std::span<std::byte> Mapping::at(uint64_t offset, uint64_t bytes) const {
   // accessible.
   const uint64_t end = std::min<uint64_t>(reinterpret_cast<const ArenaHead*>(base_)->used, size_);
   if (offset < kArenaPage || offset > end || bytes > end - offset)
-    fail(ErrorKind::DataLoss, "the bytes from {} on, {} of them, are not in the arena of {} bytes", offset,
+    fail(ErrorKind::DataLoss, "a piece at offset {} with {} bytes is not in the arena of {} bytes", offset,
          bytes, end);
   return {base_ + offset, static_cast<size_t>(bytes)};
 }

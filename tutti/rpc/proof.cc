@@ -44,7 +44,7 @@ std::string padded(std::string key, unsigned char pad) {
 std::string make_nonce() {
   std::array<unsigned char, kNonceDigits / 2> bytes{};
   if (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size()))
-    fail_errno(errno, "drawing random bytes");
+    fail_errno(errno, "generating random bytes");
   std::string digits;
   for (const unsigned char byte : bytes) digits += fmt::format("{:02x}", byte);
   return digits;

@@ -103,10 +103,11 @@ TEST_F(Security, who_does_not_know_the_secret_is_refused_and_both_say_so) {
                    .report = [&](const std::string& text) { report.set_value(text); }},
                   service_);
   Channel channel(address_of(host), {.credentials = with_secret("wrong"), .who = "ps/0"});
-  expect_error(ErrorKind::InvalidArgument,
-               AllOf(HasSubstr("ps/0: the caller has another secret"), HasSubstr("TUTTI_SECRET")),
-               [&] { channel.call("nothing", {}); });
-  EXPECT_THAT(report.get_future().get(), AllOf(HasSubstr("127.0.0.1:"), HasSubstr("another secret")));
+  expect_error(
+      ErrorKind::InvalidArgument,
+      AllOf(HasSubstr("ps/0: the caller and this server have different secrets"), HasSubstr("TUTTI_SECRET")),
+      [&] { channel.call("nothing", {}); });
+  EXPECT_THAT(report.get_future().get(), AllOf(HasSubstr("127.0.0.1:"), HasSubstr("different secrets")));
 }
 
 // Before the handshake, nothing may be sent that allows an offline search for the secret, however short it
@@ -126,7 +127,7 @@ TEST_F(Security, a_stranger_hears_a_nonce_and_nothing_that_depends_on_the_secret
     guess.head = encode_json({{"nonce", make_nonce()}, {"proof", "guessed"}, {"hello", "{}"}, {"arena", ""}});
     wire.finish();
     wire.send(guess, {}, {.deadline = soon});
-    expect_error(ErrorKind::InvalidArgument, HasSubstr("another secret"),
+    expect_error(ErrorKind::InvalidArgument, HasSubstr("different secrets"),
                  [&] { wire.receive({}, {}, soon, {.deadline = soon}); });
   }
   EXPECT_EQ(nonces.size(), 2U);

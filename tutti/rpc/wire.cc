@@ -77,7 +77,7 @@ void Wire::next_chunk(Clock::time_point deadline) {
   chunk_ = stream_.read(deadline);
   part_ = 0;
   received_ = 0;
-  if (chunk_.parts.empty()) fail(ErrorKind::DataLoss, "an empty chunk");
+  if (chunk_.parts.empty()) fail(ErrorKind::DataLoss, "received an empty chunk");
 }
 
 void Wire::receive(Bytes bytes, const Patience& patience) {

@@ -19,11 +19,11 @@ namespace {
 
 // Requires names that are distinct and can be a prefix before a dot.
 const std::vector<LoopPart>& require_named(const std::vector<LoopPart>& parts) {
-  if (parts.empty()) fail(ErrorKind::InvalidArgument, "a loop without a net has nothing to train");
+  if (parts.empty()) fail(ErrorKind::InvalidArgument, "the loop has no net, so there is nothing to train");
   std::set<std::string> names;
   for (const LoopPart& part : parts) {
     if (part.name.empty() || part.name.find_first_of("./") != std::string::npos)
-      fail(ErrorKind::InvalidArgument, "'{}' cannot be the name of a net in a loop: use letters and digits",
+      fail(ErrorKind::InvalidArgument, "'{}' is not a valid name for a net: use letters and digits",
            part.name);
     if (!names.insert(part.name).second)
       fail(ErrorKind::InvalidArgument, "two nets of a loop are called '{}'", part.name);
@@ -71,7 +71,7 @@ Loop::Loop(const Context& context, const std::vector<LoopPart>& parts, const Loo
 
 Loop::~Loop() {
   if (!signals_ || ended_ || failed_) return;
-  const std::runtime_error why("the loop was left before it had ended");
+  const std::runtime_error why("the program left the training loop before it had ended");
   tell_hooks(why);
   if (std::uncaught_exceptions() > exceptions_before_) abandon(why);
 }
@@ -92,7 +92,7 @@ int64_t Loop::end_step(const LoopOptions& options) const {
   if (options.steps_per_epoch > 0) return std::max<int64_t>(1, flags.epochs) * options.steps_per_epoch;
   if (flags.epochs == 0) return Training::kEndless;
   fail(ErrorKind::InvalidArgument,
-       "--epochs {}: the number of steps per epoch is not known here: use --steps, or set "
+       "--epochs {}: the number of steps per epoch is unknown. Use --steps, or set "
        "LoopOptions::steps_per_epoch in the program",
        flags.epochs);
 }
@@ -166,7 +166,8 @@ void Loop::begin() {
   training_.events = session_.events();
   training_.stop_reason = progress_.stop_reason;
   if (progress_.stopped && context_.is_chief())
-    context_.log().info("this loop was stopped after step {}, and stays stopped", progress_.step);
+    context_.log().info("this loop was already stopped after step {}; it will not be continued",
+                        progress_.step);
   steps_seen_ = optimizer_.steps_here();  // steps made before do not count for the loop
   signals_.emplace();
   begin_ = std::chrono::steady_clock::now();
@@ -198,8 +199,8 @@ void Loop::prepare_step() {
 void Loop::note_step() {
   if (step() != progress_.step + 1) {
     fail(ErrorKind::InvalidArgument,
-         "the optimiser's step() was called {} times between two calls of Loop::goes_on(), but has to be "
-         "called once",
+         "the optimiser's step() was called {} times between two calls of Loop::goes_on(); it has to be "
+         "called exactly once",
          step() - progress_.step);
   }
   steps_seen_ = optimizer_.steps_here();

@@ -140,7 +140,7 @@ TEST(Loop, a_chief_that_cannot_go_on_is_what_all_hear_of) {
   flags.resume = "must";
   const auto errors =
       errors_of_ranks("plain", 2, kTimeout, [&](comm::Communicator& comm) { OnRank(comm, flags).run(); });
-  EXPECT_THAT(errors, Each(HasSubstr("there is no checkpoint")));
+  EXPECT_THAT(errors, Each(HasSubstr("no checkpoint was found")));
 }
 
 TEST(Loop, goes_on_on_all_workers_where_they_were) {
@@ -318,7 +318,7 @@ TEST(Loop, what_fails_in_it_is_told_to_the_other_workers) {
     }
   });
   EXPECT_THAT(errors, ElementsAre(HasSubstr("gave up at step 2"), "no such file"));
-  EXPECT_THAT(heard, Each(HasSubstr("the loop was left before it had ended")));
+  EXPECT_THAT(heard, Each(HasSubstr("the program left the training loop before it had ended")));
 }
 
 TEST(Loop, lanes_are_observed_and_one_that_is_no_number_ends_it_for_all) {
@@ -371,7 +371,7 @@ TEST(Loop, weights_that_are_no_numbers_are_not_saved) {
       on.net->weight.detach()[1][1].fill_(std::nanf(""));
       if (guard) {
         expect_error(ErrorKind::InvalidArgument,
-                     HasSubstr("weights are no longer finite after step 7, and are not saved"),
+                     HasSubstr("weights are no longer finite after step 7 and were not saved"),
                      [&] { on.run(); });
       } else {
         on.run();

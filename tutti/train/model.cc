@@ -26,7 +26,7 @@ constexpr const char* kObjective = "loss";  // the name of the sum of all losses
 
 torch::Tensor as_columns(const torch::Tensor& rows, int64_t examples) {
   if (rows.dim() == 0 || rows.size(0) != examples)
-    fail(ErrorKind::InvalidArgument, "a prediction has {} rows for {} examples",
+    fail(ErrorKind::InvalidArgument, "a prediction has {} rows, expected one for each of the {} examples",
          rows.dim() == 0 ? 0 : rows.size(0), examples);
   return rows.reshape({examples, examples > 0 ? rows.numel() / examples : 0}).to(at::kFloat);
 }
@@ -155,7 +155,7 @@ Model::~Model() = default;
 
 Model::Value Model::add(Node node) {
   if (trainer_)
-    fail(ErrorKind::InvalidArgument, "the model has been trained already: describe all of it before fit()");
+    fail(ErrorKind::InvalidArgument, "the model has already been trained: define all of it before fit()");
   nodes_.push_back(std::move(node));
   return {*this, nodes_.size() - 1};
 }
@@ -221,7 +221,7 @@ torch::Tensor Model::objective(Instance& instance, const Batch& batch) const {
   for (const auto& [name, value] : losses_) {
     const torch::Tensor& loss = values[value.index_];
     if (loss.numel() != 1)
-      fail(ErrorKind::InvalidArgument, "the loss '{}' has {} numbers, but has to be a single one", name,
+      fail(ErrorKind::InvalidArgument, "the loss '{}' has {} numbers, expected a single one", name,
            loss.numel());
     sum = sum.defined() ? sum + loss.reshape({}) : loss.reshape({});
   }
@@ -283,10 +283,10 @@ Trainable Model::trainable(const std::shared_ptr<Instance>& instance) const {
 
 void Model::require_ready(const ModelFitOptions& options) const {
   if (trainer_)
-    fail(ErrorKind::InvalidArgument, "the model has been trained already: use its trainer() to go on");
-  if (losses_.empty()) fail(ErrorKind::InvalidArgument, "a model without a loss cannot be trained");
+    fail(ErrorKind::InvalidArgument, "the model has already been trained: use its trainer() to continue");
+  if (losses_.empty()) fail(ErrorKind::InvalidArgument, "the model has no loss, so it cannot be trained");
   if (options.restarts < 1)
-    fail(ErrorKind::InvalidArgument, "{} restarts: there has to be at least one", options.restarts);
+    fail(ErrorKind::InvalidArgument, "{} restarts are requested, expected at least one", options.restarts);
 }
 
 void Model::fit(const data::Feed& feed, const OptimizerOptions& optimizer, const ModelFitOptions& options,
@@ -296,8 +296,8 @@ void Model::fit(const data::Feed& feed, const OptimizerOptions& optimizer, const
   const bool several = options.restarts > 1;
   if (several && (has_servers(context_.cluster()) || flags.strategy == "in-graph"))
     fail(ErrorKind::InvalidArgument,
-         "{} restarts: parameter servers and masters support only a single one; use --strategy allreduce, or "
-         "one restart",
+         "{} restarts are requested, but parameter servers and masters support only one: use --strategy "
+         "allreduce, or one restart",
          options.restarts);
   std::shared_ptr<comm::Communicator> all = trainer.communicator;
   if (several && !all) all = comm::connect(context_);

@@ -172,9 +172,9 @@ TEST(Model, is_trained_once) {
   const data::Feed feed = which_is_greater(100, 1);
   GreaterModel model(context);
   model.fit(feed, torch::optim::SGDOptions(0.1), {.restarts = 2});
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("trained already"),
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("already been trained"),
                [&] { model.fit(feed, torch::optim::SGDOptions(0.1)); });
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("trained already"), [&] { model.input("desc"); });
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("already been trained"), [&] { model.input("desc"); });
   GreaterModel other(context);
   expect_error(ErrorKind::InvalidArgument, HasSubstr("another model"),
                [&] { model.output("x", other.input("desc")); });
@@ -221,7 +221,7 @@ TEST(Model, says_what_is_missing_or_does_not_go_together) {
   const data::Feed feed = which_is_greater(40, 1);
   const auto fit = [&](Model& model) { model.fit(feed, torch::optim::SGDOptions(0.1)); };
   Model empty(context);
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("without a loss"), [&] { fit(empty); });
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("has no loss"), [&] { fit(empty); });
   Model without_net(context);
   without_net.loss("l", nn::mse, without_net.target("targ"), without_net.target("targ"));
   expect_error(ErrorKind::InvalidArgument, HasSubstr("the model has no net"), [&] { fit(without_net); });

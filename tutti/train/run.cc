@@ -48,8 +48,8 @@ int run_program(int argc, char** argv, const Program& program, const std::functi
   set_threads(context.threads());
   if (context.identity().is_evaluator) {
     context.log().warning(
-        "evaluating beside the training is not supported yet: this task ends here, and the training goes on "
-        "without it. Call evaluate() in the program to evaluate after the training");
+        "evaluating during the training in a separate task is not supported yet: this task ends now, and the "
+        "training continues without it. To evaluate after the training, call evaluate() in the program");
     return 0;
   }
   if (is_server_job(context.task().job)) {
@@ -77,8 +77,8 @@ int run(int argc, char** argv, const Program& program, const std::function<void(
       if (!signal || !leaves_nobody_to_save_with(error)) throw;
       throw Interrupted(
           *signal,
-          fmt::format("{}: {}\nstopped by {}: the other tasks did not take part in saving, so that the "
-                      "newest checkpoint is the one from before",
+          fmt::format("{}: {}\nstopped by {}: no checkpoint was saved, since the other tasks did not take "
+                      "part; the newest checkpoint is an earlier one",
                       to_string(error.kind()), error.what(), signal_name(*signal)));
     }
   });

@@ -27,7 +27,9 @@ void require_name(const std::string& name) {
   const bool path = name.find_first_of("/\\") != std::string::npos || name.starts_with('.');
   if (path || name.starts_with("ckpt-") || name == "latest" || name == "lock")
     fail(ErrorKind::InvalidArgument,
-         "'{}' cannot be the name of a training: it becomes a folder in --logdir, beside checkpoints", name);
+         "'{}' is not a valid name for a training, since the name becomes a folder in --logdir, next to "
+         "the checkpoints",
+         name);
 }
 
 std::string path_of(const Context& context, const std::string& name) {
@@ -89,7 +91,7 @@ void require_well_formed(const json& state, const std::string& where) {
   const json feeds = state.value("feeds", json::array());
   for (const json& step : feeds) {
     if (!step.is_number_integer() || step < 0)
-      fail(ErrorKind::DataLoss, "{}: 'feeds' should be steps, but has {}", where, step.dump());
+      fail(ErrorKind::DataLoss, "{}: 'feeds' should be a list of steps, but contains {}", where, step.dump());
   }
   const json data = state.value("data", json::object());
   for (const auto& [name, value] : data.items()) {
@@ -132,12 +134,11 @@ RunFolder::RunFolder(const Context& context, const std::string& name)
 
 void RunFolder::claim() {
   if (!exists() || std::exchange(claimed_, true) || context_.claim_folder(path_)) return;
-  fail(
-      ErrorKind::InvalidArgument,
-      "two trainings of this program have the log directory {}: they would overwrite and resume each other's "
-      "checkpoints. Give each a name, which becomes a folder in --logdir (TrainerOptions::name, "
-      "LoopOptions::name), or train several nets in one Loop",
-      path_);
+  fail(ErrorKind::InvalidArgument,
+       "two trainings of this program use the log directory {}: they would overwrite and resume each other's "
+       "checkpoints. Give each a name (TrainerOptions::name, LoopOptions::name), which becomes a folder in "
+       "--logdir, or train several nets in one Loop",
+       path_);
 }
 
 // A job that was killed and restarted may find that a process of its former run has not exited yet.
@@ -146,7 +147,8 @@ void RunFolder::lock() {
   if (!exists() || lock_) return;
   lock_.emplace(path_, store::holder_name(context_.task().short_name()), kPatience);
   if (!lock_->is_held())
-    context_.log().warning("the file system of {} has no locks: nothing keeps a second job from it", path_);
+    context_.log().warning("{} is on a file system without locks: make sure that no second job uses it",
+                           path_);
 }
 
 bool RunFolder::is_of_this_launch(const store::Checkpoint& checkpoint) const {
@@ -181,14 +183,15 @@ std::optional<RunFolder::Found> RunFolder::newest() {
     }
   }
   if (!found && (mode == "must" || mode == "weights"))
-    fail(ErrorKind::InvalidArgument, "--resume {}: there is no checkpoint in '{}'", mode, path_);
+    fail(ErrorKind::InvalidArgument, "--resume {}: no checkpoint was found in '{}'", mode, path_);
   return found;
 }
 
 void RunFolder::fail_other_run(const std::string& what) const {
   fail(ErrorKind::InvalidArgument,
-       "the run in {} has {}. Give the same to continue it; --resume weights to start at step 0 with its "
-       "weights; or another --logdir, or --resume never, to start from nothing",
+       "the run in {} was made with {}. To continue it, use the same settings and data; to start at step 0 "
+       "with its weights, give --resume weights; to start from scratch, give another --logdir or "
+       "--resume never",
        path_, what);
 }
 
@@ -216,10 +219,10 @@ void RunFolder::require_same_run(const Found& found, int64_t lanes, const RunFac
     other.push_back(line);
   if (!other.empty()) fail_other_run(fmt::format("{}", fmt::join(other, "; ")));
   if (const auto flags = changed_flags(state, FlagScope::Run); !flags.empty())
-    context_.log().warning("{} was made with {}; the run goes on with the new values", found.where,
+    context_.log().warning("{} was made with {}; the run continues with the new values", found.where,
                            fmt::join(flags, "; "));
   if (const auto bits = differences(state, facts.conditions); !bits.empty())
-    context_.log().warning("{} was made with {}: sums may be added in another order, and the bits differ",
+    context_.log().warning("{} was made with {}: sums may be added in another order, so the bits may differ",
                            found.where, fmt::join(bits, "; "));
 }
 
@@ -229,8 +232,8 @@ void RunFolder::require_finite(const Parameters& parameters, int64_t step) const
   for (const Stretch& block : parameters.blocks()) {
     if (torch::isfinite(block.values).all().item<bool>()) continue;
     fail(ErrorKind::InvalidArgument,
-         "the weights are no longer finite after step {}, and are not saved. Resume from the previous "
-         "checkpoint with a lower learning rate or other data; --no-nan-guard saves them in spite of it",
+         "the weights are no longer finite after step {} and were not saved. Resume from the previous "
+         "checkpoint with a lower learning rate or other data; --no-nan-guard saves them anyway",
          step);
   }
 }

@@ -170,7 +170,7 @@ TEST(RunIdentity, resume_weights_keeps_the_weights_and_begins_anew) {
 TEST(RunIdentity, resume_weights_wants_a_checkpoint_of_the_same_model) {
   Two two;
   two.flags.resume = "weights";
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("there is no checkpoint"),
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("no checkpoint was found"),
                [&] { two.train(10, feed()); });
 }
 
@@ -358,7 +358,7 @@ TEST(RunIdentity, a_loop_over_two_nets_does_not_take_the_checkpoint_of_one) {
   }
   const auto errors = comm::testing::errors_of_ranks(
       "inproc", 1, std::chrono::seconds(10), [&](comm::Communicator& comm) { Pair(flags, comm).run(); });
-  EXPECT_THAT(errors, testing::Each(AllOf(HasSubstr("no net 'g'"), HasSubstr("--resume never"))));
+  EXPECT_THAT(errors, testing::Each(AllOf(HasSubstr("the net 'g'"), HasSubstr("--resume never"))));
 }
 
 TEST(RunIdentity, a_second_loop_in_one_log_directory_needs_a_name) {

@@ -26,8 +26,7 @@ Schedule steps(double rate, std::vector<int64_t> at, double factor) {
 Schedule decay(double rate, int64_t from, int64_t to) {
   if (from < 0 || to < from)
     fail(ErrorKind::InvalidArgument,
-         "a learning rate cannot decay from step {} to step {}: the second step has to be the later one",
-         from, to);
+         "a learning rate cannot decay from step {} to step {}: the second step has to be later", from, to);
   return [rate, from, to](int64_t step) {
     if (step < from) return rate;
     if (step >= to) return 0.0;
@@ -37,7 +36,7 @@ Schedule decay(double rate, int64_t from, int64_t to) {
 
 Schedule cosine(double rate, int64_t length, double last) {
   if (length < 1)
-    fail(ErrorKind::InvalidArgument, "a cosine schedule over {} steps: at least one step is needed", length);
+    fail(ErrorKind::InvalidArgument, "a cosine schedule has {} steps, expected at least one", length);
   return [rate, length, last](int64_t step) {
     const double progress = std::min(1.0, static_cast<double>(step) / static_cast<double>(length));
     return last + (rate - last) * 0.5 * (1 + std::cos(std::numbers::pi * progress));
@@ -56,7 +55,7 @@ Schedule warm_up(double first, int64_t length, Schedule then) {
 Schedule large_batch(const LargeBatchOptions& options, const std::function<Schedule(double rate)>& shape) {
   if (options.batch < 1 || options.base_batch < 1) {
     fail(ErrorKind::InvalidArgument,
-         "a schedule for a batch of {} examples with a base batch of {}: both have to be positive",
+         "a schedule has a batch of {} examples and a base batch of {}: both have to be positive",
          options.batch, options.base_batch);
   }
   const double scale = static_cast<double>(options.batch) / static_cast<double>(options.base_batch);

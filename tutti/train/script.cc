@@ -80,7 +80,7 @@ class Call {
     for (const auto& [column, tensor] : batch.tensors()) known.push_back(column);
     fail(ErrorKind::InvalidArgument,
          "{}() of the program has the argument '{}', which is neither a parameter nor a tensor of the "
-         "batch{}; available are {}",
+         "batch{}; available: {}",
          function_.name(), name, did_you_mean(name, known), fmt::join(known, ", "));
   }
 
@@ -237,15 +237,14 @@ Script Script::from_bytes(const std::string& bytes) {
                               [&] { return std::make_shared<torch::jit::Module>(torch::jit::load(in)); });
   if (!script.module_->find_method(kLossName))
     fail(ErrorKind::InvalidArgument,
-         "the module has no method loss(self, ...): give it one, with @torch.jit.export before it");
+         "the module has no method loss(self, ...): add one and mark it with @torch.jit.export");
   return script;
 }
 
 Trainable script_model(const Script& script) {
   if (!script.is_module())
     fail(ErrorKind::InvalidArgument,
-         "the program consists of functions, which have no parameters: pass a module with the parameters as "
-         "well");
+         "the program consists of functions and has no parameters: also pass a module with the parameters");
   Trainable model;
   model.module = std::make_shared<ScriptedModule>(*script.module_);
   const auto call = [&](const char* name) {
@@ -262,7 +261,7 @@ Trainable script_model(const Script& script) {
 Trainable script_model(const std::shared_ptr<torch::nn::Module>& module, const Script& script) {
   if (script.is_module())
     fail(ErrorKind::InvalidArgument,
-         "the program is a module with its own parameters: do not pass another one");
+         "the program is a module with its own parameters: do not pass another module");
   const auto parameters = arguments_of(*module);
   Trainable model;
   model.module = module;

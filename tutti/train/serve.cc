@@ -49,8 +49,10 @@ void Server::join() {
   Clock::time_point deadline;
   while (!server_.join_for(std::chrono::milliseconds(100))) {
     if (signal && Clock::now() >= deadline) {
-      context_.log().warning("{} callers have not left within {:g} s (--timeout); ending without them",
-                             server_.callers(), context_.flags().timeout);
+      context_.log().warning(
+          "{} callers have not disconnected within {:g} s (--timeout); the server "
+          "ends anyway",
+          server_.callers(), context_.flags().timeout);
       break;
     }
     if (signal || !signals.received()) continue;
@@ -58,8 +60,10 @@ void Server::join() {
     deadline = Clock::now() + milliseconds_of(context_.flags().timeout);
     server_.end();
     if (const int callers = server_.callers(); callers > 0)
-      context_.log().info("{}: waiting for {} to leave; a second signal ends the server at once",
-                          signal_name(*signal), callers);
+      context_.log().info(
+          "{}: waiting for the callers to disconnect ({} left); a second signal ends the "
+          "server at once",
+          signal_name(*signal), callers);
   }
   if (signal)
     throw Interrupted(*signal,

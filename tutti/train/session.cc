@@ -63,7 +63,7 @@ Session::Start Session::start() {
 void Session::take_weights(const RunFolder::Found& found) {
   for (const SessionPart& part : parts_)
     restore_weights(part.parameters, checkpoint_of(part, found), found.where);
-  context_.log().info("beginning anew at step 0 with the weights of {}", found.where);
+  context_.log().info("starting at step 0 with the weights of {}", found.where);
 }
 
 store::Checkpoint Session::checkpoint_of(const SessionPart& part, const RunFolder::Found& found) {
@@ -100,7 +100,7 @@ void Session::warn_of_other_options(const SessionPart& part, const store::Checkp
         fmt::format("{}{} {}, not {}", text.empty() ? "" : "; ", name, before.at(name).dump(), value.dump());
   }
   if (!text.empty())
-    context_.log().warning("{}: the optimiser {} had {}; the run goes on with the new values", where,
+    context_.log().warning("{}: the optimiser {} had {}; the run continues with the new values", where,
                            part.optimizer.name(), text);
 }
 

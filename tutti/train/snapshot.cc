@@ -69,8 +69,8 @@ void require_same_optimizer(const Optimizer& optimizer, const store::Checkpoint&
       checkpoint.state.value("optimizer", nlohmann::json::object()).value("name", std::string());
   if (saved == optimizer.name()) return;
   fail(ErrorKind::InvalidArgument,
-       "{} was made with the optimiser {}, the program now uses {}; to start from nothing, give another --logdir or "
-       "--resume never",
+       "{} was made with the optimiser {}, but the program now uses {}. To start from scratch, give another "
+       "--logdir or --resume never",
        where, saved, optimizer.name());
 }
 
@@ -160,8 +160,8 @@ store::Checkpoint part_of(const store::Checkpoint& whole, const std::string& nam
   const nlohmann::json parts = whole.state.value("parts", nlohmann::json::object());
   if (!parts.contains(name)) {
     fail(ErrorKind::InvalidArgument,
-         "{} holds no net '{}': it was saved by a run with other nets. To start from nothing, give another --logdir "
-         "or --resume never",
+         "{} does not contain the net '{}': it was saved by a run with other nets. To start from scratch, "
+         "give another --logdir or --resume never",
          where, name);
   }
   store::Checkpoint part;

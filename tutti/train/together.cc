@@ -27,9 +27,9 @@ void require_whole_group(const Context& context, const comm::Communicator& comm)
   if (context.flags().logdir.empty() || context.world() == 1) return;
   if (comm.world() == context.world() && (comm.rank() == 0) == context.is_chief()) return;
   fail(ErrorKind::InvalidArgument,
-       "the communicator of this training connects {} of the {} workers, or numbers them in another way, and "
-       "--logdir is {}: checkpoints of a part of the workers are not supported. Train it without a log "
-       "directory (context.with_run(\"\", \"never\")), and save its weights by yourself",
+       "the communicator of this training connects {} of the {} workers, or numbers them differently, but "
+       "--logdir is {}: checkpoints are only supported if all workers train together. Train without a log "
+       "directory (context.with_run(\"\", \"never\")) and save the weights yourself",
        comm.world(), context.world(), context.flags().logdir);
 }
 

@@ -204,8 +204,8 @@ void Trainer::require_data_in_every_lane(const Training& training, const data::S
   if (!team_->needs_data_in_every_lane() || last < first || sampler.fills_all_lanes(last)) return;
   fail(ErrorKind::InvalidArgument,
        "SyncBatchNorm needs examples in every lane, but the last step of an epoch does not fill {} lanes of "
-       "{} examples ({} examples in all). Use --drop-remainder, in place of --no-drop-remainder, to leave "
-       "that step out",
+       "{} examples ({} examples in all). Use --drop-remainder instead of --no-drop-remainder to skip "
+       "that step",
        session_.lanes(), sampler.options().batch, sampler.size());
 }
 
@@ -279,7 +279,7 @@ void Trainer::fit(const data::Feed& feed, const FitOptions& options) {
   else
     follow_feed(this_feed);
   if (this_fit < progress_.fit) return;  // finished before the run was resumed
-  or_abandon("go on", [&] { describe_data(feed); });
+  or_abandon("continue", [&] { describe_data(feed); });
   const data::Sampler sampler(feed.size(), {.order = feed.order(),
                                             .seed = context_.flags().seed,
                                             .lanes = session_.lanes(),
@@ -288,7 +288,8 @@ void Trainer::fit(const data::Feed& feed, const FitOptions& options) {
                                             .ranges = feed.ranges(session_.lanes())});
   if (sampler.steps_per_epoch() == 0) fail_too_few(sampler);
   if (progress_.stopped && context_.is_chief())
-    context_.log().info("this fit was ended by a hook after step {}, and stays ended", progress_.step);
+    context_.log().info("a hook has already stopped this fit after step {}; it will not be continued",
+                        progress_.step);
   Training training = make_training(progress_.stopped ? progress_.step : end_step(sampler, options));
   training.save_checkpoint = [&] { save(training); };
   require_data_in_every_lane(training, sampler);
@@ -321,7 +322,7 @@ void Trainer::fit(const data::Feed& feed, const FitOptions& options) {
 // Another task was lost, and some steps may be lost with it.
 void Trainer::start_again(Training& training, const Error& error) {
   const Progress before = progress_;
-  context_.log().warning("{}; waiting for it to come back", error.what());
+  context_.log().warning("{}; waiting for the lost task to reconnect", error.what());
   try {
     strategy_->settle();
   } catch (const Error&) {
@@ -355,7 +356,7 @@ void Trainer::begin_again(const Progress& before) {
 
 void Trainer::run_steps(Training& training, const data::Feed& feed, const data::Sampler& sampler) {
   const StopSignals signals;
-  require_parameters_as_they_were("outside of the steps of a fit");
+  require_parameters_as_they_were("outside the steps of a fit");
   for_each_hook([&](Hook& hook) { hook.after_start(training); });
   const StepRange steps = strategy_->data_steps(training.step - feed_begin(),
                                                 std::max(training.step, training.end_step) - feed_begin());
@@ -399,10 +400,10 @@ void Trainer::remember_parameters() {
 void Trainer::require_parameters_as_they_were(const char* since) const {
   if (!team_->keeps_parameters_elsewhere() || checksum_ == checksum_of(replica_.parameters())) return;
   fail(ErrorKind::InvalidArgument,
-       "the parameters or buffers were changed {} (at step {}), but with --strategy {} they live on the "
-       "parameter servers, where such a change is lost. Let the optimiser make it (weight_decay, for "
-       "instance), keep what is computed from the parameters, such as a moving average, in tensors that are "
-       "not part of the model until the training has ended, or use --strategy allreduce",
+       "the parameters or buffers were changed {} (at step {}), but with --strategy {} the parameter servers "
+       "hold them, so the change would be lost. Let the optimiser make such changes (for example "
+       "weight_decay), keep values computed from the parameters, such as a moving average, in tensors "
+       "outside the model until the training has ended, or use --strategy allreduce",
        since, progress_.step, strategy_->name());
 }
 
@@ -472,8 +473,8 @@ std::map<std::string, double> Trainer::measure(const data::Feed& feed, const met
   metrics::require_distinct_names(list);
   if (options.here && !strategy_ && !team_->is_alone()) {
     fail(ErrorKind::InvalidArgument,
-         "{} cannot evaluate alone before the first fit(), with which all workers start the run: evaluate "
-         "later, or on all of them",
+         "{} cannot evaluate alone before the first fit(), in which all workers start the run: evaluate "
+         "later, or on all workers",
          context_.task().short_name());
   }
   start_once();

@@ -241,7 +241,7 @@ TEST(TrainerResume, weights_that_are_no_numbers_do_not_become_the_newest_checkpo
     trainer.add_hook(std::make_unique<Spoil>(9));
     if (guard) {
       expect_error(ErrorKind::InvalidArgument,
-                   HasSubstr("weights are no longer finite after step 10, and are not saved"),
+                   HasSubstr("weights are no longer finite after step 10 and were not saved"),
                    [&] { trainer.fit(test_feed()); });
     } else {
       trainer.fit(test_feed());

@@ -279,7 +279,7 @@ TEST(Trainer, a_master_without_workers_says_so) {
   Flags flags = test_flags();
   flags.strategy = "in-graph";
   const Context context = test_context(flags);
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("needs workers beside the master"),
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("needs workers in addition to the master"),
                [&] { Trainer(context, test_net(), kAdam, test_loss); });
 }
 

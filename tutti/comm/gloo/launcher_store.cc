@@ -46,8 +46,8 @@ Found await_launcher(const Address& launcher, Clock::time_point deadline, millis
     }
     if (Clock::now() >= deadline)
       fail(ErrorKind::Timeout,
-           "the launcher (torchrun) does not answer at {} for {:g} s ({}). Check that it is running, that "
-           "MASTER_ADDR is its host, and that no firewall stands between; or raise --timeout",
+           "the launcher (torchrun) did not answer at {} within {:g} s ({}). Check that it is running, that "
+           "MASTER_ADDR is its host, and that no firewall blocks the connection; or raise --timeout",
            to_string(launcher), seconds(timeout), why);
     std::this_thread::sleep_for(std::min(kLauncherPause, until(deadline)));
   }
@@ -115,14 +115,13 @@ std::string share_through_launcher(const Address& launcher, const std::string& k
     throw;
   } catch (const std::exception& error) {
     fail(ErrorKind::PeerLost,
-         "the launcher's (torchrun's) table at {} was lost, or is not a table: {}. Its own output "
-         "says why",
+         "the table of the launcher (torchrun) at {} was lost, or another program listens there: {}. Its "
+         "own output says why",
          to_string(launcher), first_line(error.what()));
   }
   fail(ErrorKind::Timeout,
-       "nothing from rank 0 through the launcher's (torchrun's) table at {} for {:g} s. Look at rank 0's "
-       "output, or "
-       "raise --timeout",
+       "nothing from rank 0 through the table of the launcher (torchrun) at {} for {:g} s. Look at rank 0's "
+       "output, or raise --timeout",
        to_string(launcher), seconds(timeout));
 }
 

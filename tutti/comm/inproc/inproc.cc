@@ -43,7 +43,7 @@ class Hub {
       place = blocks_.emplace(number, Made{make_block(who_.size(), size), rank, 0}).first;
     Made& made = place->second;
     if (made.block.size != size)
-      fail(ErrorKind::InvalidArgument, "{} allocates {} bytes where {} allocates {}",
+      fail(ErrorKind::InvalidArgument, "{} allocates {} bytes, but {} allocates {}",
            who_[static_cast<size_t>(rank)], size, who_[static_cast<size_t>(made.by)], made.block.size);
     SharedBlock block = made.block;
     // Once all ranks have taken it, they keep it alive themselves.

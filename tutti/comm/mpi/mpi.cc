@@ -30,7 +30,7 @@ void check(int code, int line = __builtin_LINE()) {
   char text[MPI_MAX_ERROR_STRING] = "";
   int size = 0;
   MPI_Error_string(code, text, &size);
-  fail(ErrorKind::PeerLost, "MPI says '{}' (mpi.cc:{})", text, line);
+  fail(ErrorKind::PeerLost, "MPI reports '{}' (mpi.cc:{})", text, line);
 }
 
 // Not a member of Library: setting it must not initialise MPI.
@@ -63,7 +63,7 @@ class Library {
   void require_usable() const {
     if (stopped_)
       fail(ErrorKind::PeerLost,
-           "MPI has a message in progress that cannot be cancelled, and is not used any more");
+           "MPI can no longer be used, since it has a message in progress that cannot be cancelled");
   }
 
   Library(const Library&) = delete;

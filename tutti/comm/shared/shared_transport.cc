@@ -222,7 +222,7 @@ void SharedTransport::fail_together(ErrorKind kind, const std::string& text) {
 // post meanwhile, but it is only read when the rank is late.
 std::string SharedTransport::last_seen(int rank) const {
   const uint32_t meetings = slot(rank).meetings.count.load(std::memory_order_acquire);
-  if (meetings == 0) return "it has not done anything yet";
+  if (meetings == 0) return "it has not started any operation yet";
   return fmt::format("it was last seen in {}", slot(rank).words[meetings % 2].text());
 }
 
@@ -276,8 +276,8 @@ void SharedTransport::look_for_stopped(const std::vector<int>& late, const Opera
     fail_together(
         ErrorKind::Timeout,
         fmt::format(
-            "{} failed: {} has been stopped by a signal for {:g} s; {}. Let it go on (kill -CONT), or "
-            "end the job",
+            "{} failed: {} has been stopped by a signal for {:g} s; {}. Continue it (kill -CONT), or end "
+            "the job",
             describe(operation), memory_->who(r), seconds(timeout_), last_seen(r)));
   }
 }

@@ -67,7 +67,7 @@ FileDescriptor make_memory(size_t size) {
   FileDescriptor memory(memfd_create("tutti", MFD_CLOEXEC));
   if (memory.get() < 0 || ftruncate(memory.get(), static_cast<off_t>(size)) != 0 ||
       fallocate(memory.get(), 0, 0, static_cast<off_t>(size)) != 0)
-    fail_errno(errno, fmt::format("making {} bytes of shared memory", size));
+    fail_errno(errno, fmt::format("allocating {} bytes of shared memory", size));
   return memory;
 }
 
@@ -205,8 +205,8 @@ class ShmMemory final : public SharedMemory {
   Block block_of(const std::string& text, int rank, size_t size) const {
     const std::vector<int64_t> numbers = numbers_of(text, 3, rank);
     if (static_cast<size_t>(numbers[2]) != size)
-      fail(ErrorKind::InvalidArgument, "{} allocates {} bytes where {} allocates {}", who(options_.rank),
-           size, who(rank), numbers[2]);
+      fail(ErrorKind::InvalidArgument, "{} allocates {} bytes, but {} allocates {}", who(options_.rank), size,
+           who(rank), numbers[2]);
     return {numbers[0], static_cast<ino_t>(numbers[1])};
   }
 

@@ -85,7 +85,8 @@ std::string Client::get(const std::string& key, milliseconds timeout) {
     if (auto value = peek(key)) return *std::move(value);
     if (Clock::now() >= deadline)
       fail(ErrorKind::Timeout,
-           "nobody has set '{}' in the table at {} for {:g} s: look at the other ranks, or raise --timeout",
+           "no rank set '{}' in the table at {} within {:g} s: look at the output of the other ranks, or "
+           "raise --timeout",
            key, address_, seconds(timeout));
     std::this_thread::sleep_for(std::min(pause, until(deadline)));
   }
@@ -98,7 +99,7 @@ std::string Client::set_once(const std::string& key, const std::string& value) {
 Reply Client::ask(const Request& request) {
   if (request.key.size() > kLongestKey || request.value.size() > kLongestValue)
     fail(ErrorKind::InvalidArgument,
-         "a table of the ranks takes keys of up to {} and values of up to {} bytes, not {} and {}",
+         "the table of the ranks accepts keys of up to {} and values of up to {} bytes, not {} and {}",
          kLongestKey, kLongestValue, request.key.size(), request.value.size());
   const std::lock_guard lock(mutex_);
   // Discards the answer to an earlier call that has timed out.
@@ -108,7 +109,7 @@ Reply Client::ask(const Request& request) {
   asked_at_ = Clock::now();
   Reply reply = await_reply();
   if (reply.status == Status::Full)
-    fail(ErrorKind::Overloaded, "the table of the ranks at {} is full: it is only for small texts", address_);
+    fail(ErrorKind::Overloaded, "the table of the ranks at {} is full: it is only for short texts", address_);
   return reply;
 }
 
@@ -160,16 +161,14 @@ bool Client::exchange_bytes() {
 void Client::fail_gone() const {
   fail(ErrorKind::PeerLost,
        "the table of the ranks at {} is gone: the process that holds it (rank 0 of the job) has ended, or "
-       "cannot "
-       "be reached any more. Its own output says why",
+       "can no longer be reached. Its own output says why",
        address_);
 }
 
 void Client::fail_silent() const {
   fail(ErrorKind::Timeout,
-       "the table of the ranks at {} has not answered for {} s: look at what the process that holds it (rank "
-       "0 of "
-       "the job) is doing",
+       "the table of the ranks at {} has not answered for {} s: check what the process that holds it (rank "
+       "0 of the job) is doing",
        address_, std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - asked_at_).count());
 }
 

@@ -32,7 +32,7 @@ constexpr size_t kMostBytes = size_t{256} << 20;
 
 FileDescriptor make_event() {
   FileDescriptor event(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (event.get() < 0) fail_errno(errno, "making the event that ends the table of the ranks");
+  if (event.get() < 0) fail_errno(errno, "creating an eventfd for the table of the ranks");
   return event;
 }
 

@@ -112,7 +112,7 @@ TEST(Table, nothing_that_a_stranger_gets_tells_of_the_key) {
 
 TEST(Table, those_with_another_key_are_told_so) {
   const auto served = serve_tcp_rendezvous({.key = "one"});
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("another job meets"),
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("another job uses"),
                [&] { find_tcp_rendezvous({.hosts = {"127.0.0.1"}, .port = served.port, .key = "other"}); });
   const auto found = find_tcp_rendezvous({.hosts = {"127.0.0.1"}, .port = served.port, .key = "one"});
   found.table->set("a", "1");
@@ -133,7 +133,7 @@ TEST(Table, a_server_without_the_key_is_refused) {
     while (recv(caller.get(), buffer.data(), buffer.size(), 0) > 0) {
     }
   });
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("another job meets"), [&] {
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("another job uses"), [&] {
     find_tcp_rendezvous(
         {.hosts = {"127.0.0.1"}, .port = static_cast<uint16_t>(listening.port), .key = "secret"});
   });

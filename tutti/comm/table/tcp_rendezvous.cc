@@ -51,7 +51,7 @@ class Served final : public Rendezvous {
 [[noreturn]] void fail_to_listen(int error, const std::string& where, uint16_t port) {
   if (error == EADDRINUSE)
     fail(ErrorKind::Overloaded,
-         "port {} of this machine is taken: another job may be running here. Choose another, or end it",
+         "port {} of this machine is in use, perhaps by another job. Choose another port, or end that job",
          port);
   fail_errno(error, fmt::format("serving the table of the ranks at {}:{}", where, port));
 }
@@ -118,9 +118,8 @@ std::optional<FoundRendezvous> try_address(const FindOptions& options, const std
 
 [[noreturn]] void fail_refused(const std::string& host, uint16_t port) {
   fail(ErrorKind::InvalidArgument,
-       "at {}:{} another job meets: rank 0 there is of another launch, or was given another --secret. Wait "
-       "until "
-       "that job has ended, or give this one other addresses",
+       "another job uses {}:{}: rank 0 there belongs to another launch, or has another --secret. Wait until "
+       "that job has ended, or give this job other addresses",
        host, port);
 }
 
@@ -128,14 +127,12 @@ std::optional<FoundRendezvous> try_address(const FindOptions& options, const std
   if (!attempts.refused.empty()) fail_refused(attempts.refused, options.port);
   if (!attempts.somebody.empty())
     fail(ErrorKind::Timeout,
-         "somebody listens at {}:{} but does not answer as rank 0's table does within {:g} s: is rank 0 "
-         "stopped, or "
-         "the port another program's?",
+         "a program listens at {}:{}, but did not answer as the table of rank 0 within {:g} s. Check that "
+         "rank 0 is not stopped, and that no other program uses this port",
          attempts.somebody, options.port, seconds(options.timeout));
   fail(ErrorKind::Timeout,
-       "nobody answers at {}:{} for {:g} s ({}). Check that rank 0 is running, that this is its host, and "
-       "that no "
-       "firewall stands between; or raise --timeout",
+       "nothing answered at {}:{} within {:g} s ({}). Check that rank 0 is running, that this is its host, "
+       "and that no firewall blocks the connection; or raise --timeout",
        fmt::join(options.hosts, ", "), options.port, seconds(options.timeout), attempts.nobody);
 }
 

@@ -84,7 +84,7 @@ Acceptor::Acceptor(const Address& address, Take take)
     : take_(std::move(take)),
       listeners_(listen_for(address, port_)),
       end_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  if (end_.get() < 0) fail_errno(errno, "making an eventfd");
+  if (end_.get() < 0) fail_errno(errno, "creating an eventfd");
   thread_ = start_thread("accepting connections", [this] { accept_all(); });
 }
 

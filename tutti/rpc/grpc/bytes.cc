@@ -85,7 +85,8 @@ void SliceLeases::await() const {
 Chunk chunk_of(const grpc::ByteBuffer& bytes) {
   auto slices = std::make_shared<std::vector<grpc::Slice>>();
   const grpc::Status status = bytes.Dump(slices.get());
-  if (!status.ok()) fail(ErrorKind::DataLoss, "bytes that gRPC cannot read: {}", status.error_message());
+  if (!status.ok())
+    fail(ErrorKind::DataLoss, "gRPC cannot read the received bytes: {}", status.error_message());
   Chunk chunk;
   chunk.parts.reserve(slices->size());
   for (const grpc::Slice& slice : *slices)

@@ -67,8 +67,8 @@ TEST_F(Foreign, callers_of_another_protocol_are_told_both_versions) {
 
 TEST_F(Foreign, callers_that_are_not_tutti_are_told_so) {
   EXPECT_THAT(told(host_, "/some.Service/Method", {}, "x").error_message(),
-              HasSubstr("but the client is not"));
-  EXPECT_THAT(told(host_, kMethod, {}, "x").error_message(), HasSubstr("but the client is not"));
+              HasSubstr("but the client is another program"));
+  EXPECT_THAT(told(host_, kMethod, {}, "x").error_message(), HasSubstr("but the client is another program"));
 }
 
 TEST_F(Foreign, messages_beyond_a_chunk_are_refused_unread) {

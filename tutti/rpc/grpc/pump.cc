@@ -18,7 +18,7 @@ gpr_timespec grpc_time(Clock::time_point deadline) {
   return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_nanos(nanoseconds, GPR_TIMESPAN));
 }
 
-[[noreturn]] void fail_late() { fail(ErrorKind::Timeout, "nothing came in time"); }
+[[noreturn]] void fail_late() { fail(ErrorKind::Timeout, "no message arrived in time"); }
 
 }  // namespace
 

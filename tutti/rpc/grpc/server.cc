@@ -110,7 +110,7 @@ std::string GrpcServerStream::said(const char* key) const {
 void GrpcServerStream::check_caller() {
   if (std::exchange(checked_, true)) return;
   if (call_->context.method() != kMethod || said(kProtocolKey).empty())
-    fail(ErrorKind::InvalidArgument, "this is a server of Tutti, but the client is not");
+    fail(ErrorKind::InvalidArgument, "this is a server of Tutti, but the client is another program");
   if (said(kProtocolKey) != std::to_string(kProtocol))
     fail(ErrorKind::InvalidArgument,
          "Tutti {} of the client (protocol {}) and Tutti {} of the server (protocol {}) are not compatible: "
@@ -153,7 +153,7 @@ void require_good_certificate(const Credentials& credentials) {
   drain(*queue);
   if (!is_good)
     fail(ErrorKind::InvalidArgument,
-         "no TLS with this certificate and key: check that --tls-key is the key of --tls-cert");
+         "TLS cannot use this certificate and key: check that --tls-key is the key of --tls-cert");
 }
 
 class GrpcListener final : public Listener {
@@ -199,7 +199,7 @@ GrpcListener::GrpcListener(const std::string& address, const Credentials& creden
   queue_ = builder.AddCompletionQueue();
   server_ = builder.BuildAndStart();
   if (server_ == nullptr)
-    fail(ErrorKind::Overloaded, "gRPC cannot serve at {}, and does not say why", address);
+    fail(ErrorKind::Overloaded, "gRPC cannot listen at {}, and gives no reason", address);
   request();
   try {
     acceptor_.emplace(parse_address(address), [this](int connected, int listener) {

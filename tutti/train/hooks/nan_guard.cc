@@ -50,7 +50,7 @@ void check(const Parameters& parameters, int64_t step, int64_t lane, const Batch
   if (std::isfinite(loss)) return;
   fail(ErrorKind::InvalidArgument,
        "the loss is {} at step {}, lane {}; the first tensor that is not finite is {}. Try a lower learning "
-       "rate, or check the data; --no-nan-guard trains on in spite of it",
+       "rate, or check the data; --no-nan-guard continues the training anyway",
        loss, step, lane, first_bad(parameters, batch, output));
 }
 

@@ -19,7 +19,7 @@ std::vector<std::unique_ptr<Hook>> of_flags(const Flags& flags) {
   if (!flags.profile_steps.empty()) {
     if (flags.logdir.empty() && flags.timeline.empty())
       fail(ErrorKind::InvalidArgument,
-           "--profile-steps needs a place to write to: --timeline FILE or --logdir");
+           "--profile-steps needs an output file: give --timeline FILE or --logdir");
     hooks.push_back(profile(parse_step_interval(flags.profile_steps),
                             (std::filesystem::path(flags.logdir) / "trace.json").string()));
   }

@@ -104,7 +104,7 @@ class Profile final : public Hook {
     write_trace(file_, *own_, process, Json{{"first_step", steps_.begin}, {"end_step", training.step}});
     own_.reset();
     training.context.log().info(
-        "trace of the steps {} to {} in {}: open it in ui.perfetto.dev or chrome://tracing", steps_.begin,
+        "the trace of steps {} to {} is in {}: open it in ui.perfetto.dev or chrome://tracing", steps_.begin,
         training.step - 1, file_);
   }
 

@@ -56,7 +56,8 @@ Batch take_batch(ps::Reader& reader, const Json& outline) {
   const std::vector<std::string> names = ps::lines_in(outline, "names");
   const std::vector<torch::Tensor> unpacked = ps::unpack(outline.at("tensors"), reader);
   if (names.size() != unpacked.size())
-    fail(ErrorKind::InvalidArgument, "{} names for {} tensors", names.size(), unpacked.size());
+    fail(ErrorKind::InvalidArgument, "the message has {} names for {} tensors", names.size(),
+         unpacked.size());
   Batch::Tensors tensors;
   for (size_t i = 0; i < names.size(); ++i) tensors.emplace_back(names[i], unpacked[i]);
   return Batch(std::move(tensors));

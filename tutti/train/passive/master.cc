@@ -56,8 +56,8 @@ void Master::begin(const passive::Beginning& beginning, int64_t step) {
     const auto workers = static_cast<size_t>(workers_->count());
     if (workers == 0)
       fail(ErrorKind::InvalidArgument,
-           "the master has no workers: name further tasks in --cluster_spec, or start it with `tutti run -n "
-           "2 -- PROGRAM --strategy in-graph`");
+           "the master has no workers: name more tasks in --cluster_spec, or start it with `tutti run -n 2 "
+           "-- PROGRAM --strategy in-graph`");
     sum_.emplace(parameters.blocks(), replica_->optimizer(), vectors_->buffers(), vectors_->counters(),
                  ps::SyncOptions{static_cast<int>(workers), beginning.lanes});
     under_way_.resize(workers);

@@ -42,14 +42,14 @@ Trainable model_of(const Context& context, const rpc::Message& message) {
   const std::string name = context.task().short_name();
   if (!head.contains("script") || message.pieces.empty()) {
     fail(ErrorKind::InvalidArgument,
-         "{} is a bare server, which does not have the model: give the trainer a script_model(), or start "
-         "the master's own program there",
+         "{} is a bare server and does not have the model: give the trainer a script_model(), or start the "
+         "master's own program there",
          name);
   }
   if (!context.flags().allow_programs) {
     fail(ErrorKind::InvalidArgument,
-         "{} refuses to run programs that are sent to it: start it with --allow-programs, if everyone who "
-         "can reach it may run programs there",
+         "{} does not run programs that other tasks send. Start it with --allow-programs if everyone who can "
+         "connect to it may run programs there",
          name);
   }
   const rpc::Piece& piece = message.pieces.back();
@@ -131,7 +131,8 @@ void follow_master(const Context& context, const std::optional<Trainable>& model
     }
   }
   const int signal = *signals.received();
-  throw Interrupted(signal, fmt::format("{} stopped by {}", context.task().short_name(), signal_name(signal)));
+  throw Interrupted(signal,
+                    fmt::format("{} stopped by {}", context.task().short_name(), signal_name(signal)));
 }
 
 }  // namespace tutti

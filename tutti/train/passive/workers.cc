@@ -98,7 +98,7 @@ void Workers::refuse(const std::string& why) {
   peers_.for_all([&](size_t worker) {
     if (!ready_[worker]) return;
     try {
-      peers_.call(worker, "refuse", {{{"why", why}}, {}}, peers_.patience("to end"));
+      peers_.call(worker, "refuse", {{{"why", why}}, {}}, peers_.patience("end of the job"));
     } catch (const Error& error) {
       context_.log().warning("{}", error.what());
     }
@@ -125,7 +125,7 @@ void Workers::begin_one(size_t worker) {
     message.head["outline"] = outline_of(replica_.module());
     message.pieces.push_back({std::as_bytes(std::span(content)), model_.script});
   }
-  peers_.call(worker, "begin", message, peers_.patience("a passive worker to begin"));
+  peers_.call(worker, "begin", message, peers_.patience("start of a passive worker"));
 }
 
 comm::Work Workers::ask(int worker, int64_t step, std::vector<Batch> batches) {
@@ -148,7 +148,7 @@ void Workers::until_done(size_t worker, const std::function<void()>& body) {
       return;
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::PeerLost) throw;
-      context_.log().warning("{}; waiting for it to come back", error.what());
+      context_.log().warning("{}; waiting for the lost task to reconnect", error.what());
       ready_[worker] = 0;
     }
   }
@@ -201,17 +201,17 @@ void Workers::finish(const Json& progress, int signal) {
   peers_.for_all([&](size_t worker) {
     rpc::Message message{{{"progress", progress}, {"signal", signal}}, {}};
     append(message, everything(replica_.parameters()));
-    until_done(worker, [&] { peers_.call(worker, "finish", message, peers_.patience("to finish")); });
+    until_done(worker, [&] { peers_.call(worker, "finish", message, peers_.patience("end of the fit")); });
   });
 }
 
 void Workers::note(const std::string& key, const Json& value) {
   peers_.for_all([&](size_t worker) {
     try {
-      peers_.call(worker, "note", {{{"key", key}, {"value", value}}, {}}, peers_.patience("to take a note"));
+      peers_.call(worker, "note", {{{"key", key}, {"value", value}}, {}}, peers_.patience("a note"));
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::PeerLost) throw;
-      context_.log().warning("{}; the job does not need it any more", error.what());
+      context_.log().warning("{}; ignored, since the job no longer needs this worker", error.what());
     }
   });
 }
@@ -219,7 +219,7 @@ void Workers::note(const std::string& key, const Json& value) {
 void Workers::end() {
   peers_.for_all([&](size_t worker) {
     try {
-      peers_.call(worker, "end", {}, peers_.patience("to end"));
+      peers_.call(worker, "end", {}, peers_.patience("end of the job"));
     } catch (const Error& error) {
       // The worker has ended by itself.
       if (error.kind() != ErrorKind::PeerLost) throw;

@@ -72,7 +72,7 @@ void ByCommunicator::require_same_fit(const MakePlan& make) {
   try {
     plan = make();
   } catch (const std::exception& error) {
-    abandon(fmt::format("{} could not look at its data: {}", context_.task().short_name(), error.what()));
+    abandon(fmt::format("{} could not inspect its data: {}", context_.task().short_name(), error.what()));
     throw;
   }
   require_same(plan);

@@ -120,7 +120,7 @@ auto ByServers::until_nobody_is_lost(Body body) {
       return body();
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::PeerLost) throw;
-      context_.log().warning("{}; trying once more", error.what());
+      context_.log().warning("{}; trying again", error.what());
     }
   }
 }

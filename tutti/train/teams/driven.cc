@@ -39,7 +39,7 @@ Driven::~Driven() {
 Team::Start Driven::start(Session& session, Replica& replica, const std::vector<std::string>& plan) {
   const auto request = line_.next_beginning(milliseconds_of(context_.flags().start_timeout));
   if (!request) {
-    fail(ErrorKind::Timeout, "no master came to drive {} within {:g} s (--start-timeout)",
+    fail(ErrorKind::Timeout, "no master has connected to {} within {:g} s (--start-timeout)",
          context_.task().short_name(), context_.flags().start_timeout);
   }
   Progress progress;
@@ -76,7 +76,7 @@ void Driven::merge(metrics::Metric& metric) {
   line_.answer_with([&]() -> rpc::Message {
     if (request.method != "note" || ps::text_in(request.message->head, "key") != key) {
       fail(ErrorKind::InvalidArgument,
-           "{} waits for the master's {}, but the master is at '{}': all tasks have to run the same program",
+           "{} expects '{}' from the master, but it sent '{}': all tasks have to run the same program",
            context_.task().short_name(), key, request.method);
     }
     metric.reset();

@@ -24,8 +24,8 @@ Driving::Driving(const Context& context, const Trainable& model, double clip_nor
       timeline_file_(context.timeline(), *alone_, timeline_of_its_own(context)) {
   if (workers_ == 0) {
     fail(ErrorKind::InvalidArgument,
-         "--strategy in-graph needs workers beside the master, but the cluster (found through {}) has none "
-         "with an address: start it with `tutti run -n 2 -- ...`, or name them in --cluster_spec",
+         "--strategy in-graph needs workers in addition to the master, but the cluster (found through {}) "
+         "has none with an address: start it with `tutti run -n 2 -- ...`, or name them in --cluster_spec",
          context.identity().source);
   }
 }
