@@ -42,11 +42,11 @@ struct Side {
 };
 
 std::shared_ptr<tutti::comm::Communicator> connect(const std::string& backend) {
-  tutti::Flags flags;
-  flags.comm = backend;
-  flags.device = "cpu";
-  flags.log_level = "error";
-  const tutti::Context context(flags, tutti::discover(flags, tutti::Environment::of_process()));
+  tutti::RunConfig config;
+  config.network.backend = backend;
+  config.compute.device = "cpu";
+  config.output.log_level = "error";
+  const tutti::Context context(config, tutti::discover(config, tutti::Environment::of_process()));
   return tutti::comm::connect(context);
 }
 

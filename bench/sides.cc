@@ -24,7 +24,7 @@ std::string quoted(const std::string& text) {
 }
 
 // Returns the last line that the command prints, or "". `end` is appended to the shell command.
-std::string last_line_of(const std::vector<std::string>& words, const char* end = "") {
+std::string last_line(const std::vector<std::string>& words, const char* end = "") {
   std::string command;
   for (const std::string& word : words) command += quoted(word) + " ";
   const std::unique_ptr<FILE, int (*)(FILE*)> pipe(popen((command + end).c_str(), "r"), pclose);
@@ -37,7 +37,7 @@ std::string last_line_of(const std::vector<std::string>& words, const char* end 
 }
 
 std::optional<Measured> run(const Side& side) {
-  std::istringstream text(last_line_of(side.command, "2>/dev/null"));
+  std::istringstream text(last_line(side.command, "2>/dev/null"));
   Measured measured;
   if (!(text >> measured.per_second >> measured.peak_mebibytes)) return std::nullopt;
   return measured;
@@ -98,8 +98,22 @@ Scratch::~Scratch() {
 std::optional<std::string> peer_python(const std::string& peers) {
   const std::filesystem::path script = folder() / "../scripts/peer-python";
   const auto build = std::filesystem::read_symlink("/proc/self/exe").parent_path().parent_path();
-  const std::string python = last_line_of({script.string(), build.string(), peers});
+  const std::string python = last_line({script.string(), build.string(), peers});
   return python.empty() ? std::nullopt : std::optional(python);
+}
+
+std::string last_line_of(const std::vector<std::string>& command) {
+  return last_line(command, "2>/dev/null");
+}
+
+std::optional<std::string> pytorch_python(const std::string& libtorch) {
+  const std::string wanted = libtorch.substr(0, libtorch.rfind('.') + 1);
+  const auto fits = [&](const std::string& python) {
+    return last_line_of({python, "-c", "import torch; print(torch.__version__)"}).starts_with(wanted);
+  };
+  if (fits("/usr/bin/python3")) return "/usr/bin/python3";
+  std::optional<std::string> other = peer_python("torch");
+  return other && fits(*other) ? other : std::nullopt;
 }
 
 double median(std::vector<double> values) {

@@ -51,6 +51,13 @@ std::filesystem::path folder();
 // Returns a Python with these peers, which scripts/peer-python installs on first use; nullopt if it cannot.
 std::optional<std::string> peer_python(const std::string& peers);
 
+// Returns a Python whose PyTorch has this version of LibTorch, such as "2.15.0", up to the last number: the
+// distribution's, or PyPI's, which scripts/peer-python installs on first use. nullopt if there is none.
+std::optional<std::string> pytorch_python(const std::string& libtorch);
+
+// Returns the last line that a command prints, without its errors; "" if there is none.
+std::string last_line_of(const std::vector<std::string>& command);
+
 double median(std::vector<double> values);
 
 }  // namespace bench

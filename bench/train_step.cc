@@ -1,13 +1,15 @@
 // Compares training the MNIST network with the Trainer, with a hand-written loop against LibTorch, and with
 // PyTorch from Python: one core each, alternating, in one run. Prints Markdown.
-//   bench_train_step                         all sides
-//   bench_train_step --side trainer-fp32     one side, for the parent or a profiler
+//   bench_train_step                         all sides, also with the distribution's LibTorch (./dev build
+//   system) bench_train_step --side trainer-fp32     one side, for the parent or a profiler bench_train_step
+//   --libtorch              the version of LibTorch
 #include <chrono>
 #include <filesystem>
 #include <malloc.h>
 #include <string>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <torch/torch.h>
 
 #include "bench/mnist_net.h"
@@ -59,8 +61,8 @@ int trainer(const std::string& precision) {
   arguments.reserve(words.size());
   for (std::string& word : words) arguments.push_back(word.data());
   tutti::Program program;
-  program.defaults.batch = kBatch;
-  program.defaults.steps = kWarmUp + kSteps;
+  program.defaults.training.batch = kBatch;
+  program.defaults.training.steps = kWarmUp + kSteps;
   return tutti::run(static_cast<int>(arguments.size()), arguments.data(), program, [](tutti::Context& ctx) {
     tutti::Trainer trainer(ctx, std::make_shared<MnistNet>(), torch::optim::AdamOptions(1e-4),
                            [](MnistNet& net, const tutti::Batch& batch) {
@@ -136,31 +138,52 @@ int run_side(const std::string& side) {
   return 2;
 }
 
-std::vector<bench::Side> sides(const std::string& self) {
+// This program, as it was built with one LibTorch.
+struct Build {
+  std::string program;
+  std::string libtorch;  // its version
+  std::optional<std::string> python = bench::pytorch_python(libtorch);
+
+  std::string name_of(const std::string& side) const { return libtorch + " " + side; }
+};
+
+// Returns this program, and the one in the folder for the distribution's LibTorch if it was built.
+std::vector<Build> builds() {
+  const auto self = std::filesystem::read_symlink("/proc/self/exe");
+  const auto other = self.parent_path() / "../../build-pypi/bin" / self.filename();
+  std::vector<Build> all = {{self.string(), TORCH_VERSION}};
+  const std::string libtorch = bench::last_line_of({other.string(), "--libtorch"});
+  if (!libtorch.empty() && libtorch != TORCH_VERSION) all.push_back({other.string(), libtorch});
+  return all;
+}
+
+std::vector<bench::Side> sides(const Build& build) {
   std::vector<bench::Side> all;
   for (const char* side :
        {"trainer-fp32", "loop-fp32", "tuned-fp32", "trainer-bf16", "loop-bf16", "tuned-bf16"}) {
-    all.push_back({side, {self, "--side", side}});
+    all.push_back({build.name_of(side), {build.program, "--side", side}});
   }
   const std::string peer = (bench::folder() / "peers/train_step.py").string();
   for (const char* precision : {"fp32", "bf16"}) {
-    all.push_back({std::string("pytorch-") + precision, {"/usr/bin/python3", peer, precision}});
+    all.push_back({build.name_of("pytorch-" + std::string(precision)),
+                   {build.python.value_or("false"), peer, precision}});
   }
   return all;
 }
 
-void print_report(const std::map<std::string, bench::Measured>& all) {
-  std::map<std::string, double> speed;
-  std::map<std::string, double> memory;
-  for (const auto& [name, measured] : all) {
-    speed[name] = measured.per_second;
-    memory[name] = measured.peak_mebibytes;
-  }
-  fmt::print(
-      "## Training step\n\nThe MNIST network (conv 5x5x32, conv 5x5x64, 500, 10), Adam, batches of {}, one "
-      "core each; median of {} alternating rounds of {} steps (`./dev bench train_step`).\n\n",
-      kBatch, kRounds, kSteps);
-  fmt::print("| | images/s | peak memory, MiB |\n|---|---|---|\n");
+using Figures = std::map<std::string, bench::Measured>;
+
+std::string ratio(const Figures& all, const std::string& a, const std::string& b,
+                  double bench::Measured::*figure = &bench::Measured::per_second) {
+  if (!all.contains(a) || !all.contains(b)) return "not here";
+  return fmt::format("{:.2f}", all.at(a).*figure / all.at(b).*figure);
+}
+
+void print_speeds(const std::vector<Build>& compared, const Figures& all) {
+  fmt::print("|");
+  for (const Build& build : compared)
+    fmt::print(" | images/s, LibTorch {0} | peak memory, MiB", build.libtorch);
+  fmt::print(" |\n|---|{}\n", fmt::join(std::vector<std::string>(compared.size(), "---|---|"), ""));
   const std::pair<const char*, const char*> rows[] = {
       {"trainer-fp32", "Tutti's Trainer, fp32"},
       {"loop-fp32", "LibTorch loop by hand, fp32"},
@@ -171,32 +194,82 @@ void print_report(const std::map<std::string, bench::Measured>& all) {
       {"tuned-bf16", "the same with channels-last and malloc settings, bf16"},
       {"pytorch-bf16", "PyTorch from Python, bf16"}};
   for (const auto& [side, name] : rows) {
-    if (!speed.contains(side)) {
-      fmt::print("| {} | not here | |\n", name);
-      continue;
+    fmt::print("| {}", name);
+    for (const Build& build : compared) {
+      const auto found = all.find(build.name_of(side));
+      if (found == all.end()) {
+        fmt::print(" | not here |");
+      } else {
+        fmt::print(" | {:.0f} | {:.0f}", found->second.per_second, found->second.peak_mebibytes);
+      }
     }
-    fmt::print("| {} | {:.0f} | {:.0f} |\n", name, speed[side], memory[side]);
+    fmt::print(" |\n");
   }
-  const auto ratio = [](std::map<std::string, double>& of, const char* a, const char* b) {
-    return of.contains(a) && of.contains(b) ? fmt::format("{:.2f}", of[a] / of[b]) : std::string("not here");
+}
+
+void print_ratios(const std::vector<Build>& compared, const Figures& all) {
+  fmt::print("\n| ratio");
+  for (const Build& build : compared) fmt::print(" | LibTorch {}", build.libtorch);
+  fmt::print(" | to reach |\n|---|{}---|\n",
+             fmt::join(std::vector<std::string>(compared.size(), "---|"), ""));
+  struct Row {
+    const char* name;
+    const char* a;
+    const char* b;
+    const char* to_reach;
   };
-  fmt::print("\n| ratio | measured | to reach |\n|---|---|---|\n");
-  fmt::print("| Trainer / loop by hand, fp32 | {} | 0.99 |\n", ratio(speed, "trainer-fp32", "loop-fp32"));
-  fmt::print("| Trainer / tuned loop by hand, fp32 | {} | |\n", ratio(speed, "trainer-fp32", "tuned-fp32"));
-  fmt::print("| Trainer / tuned loop by hand, bf16 | {} | |\n", ratio(speed, "trainer-bf16", "tuned-bf16"));
-  fmt::print("| Trainer / PyTorch, fp32 | {} | 1.15 |\n", ratio(speed, "trainer-fp32", "pytorch-fp32"));
-  fmt::print("| Trainer bf16 / PyTorch fp32 | {} | 2 (with AMX) |\n",
-             ratio(speed, "trainer-bf16", "pytorch-fp32"));
-  fmt::print("| Trainer / PyTorch, bf16 | {} | |\n", ratio(speed, "trainer-bf16", "pytorch-bf16"));
-  fmt::print("| memory, Trainer / loop by hand, fp32 | {} | 1.1 |\n",
-             ratio(memory, "trainer-fp32", "loop-fp32"));
+  constexpr Row kRows[] = {
+      {"Trainer / loop by hand, fp32", "trainer-fp32", "loop-fp32", "0.99"},
+      {"Trainer / tuned loop by hand, fp32", "trainer-fp32", "tuned-fp32", ""},
+      {"Trainer / tuned loop by hand, bf16", "trainer-bf16", "tuned-bf16", ""},
+      {"Trainer / PyTorch, fp32", "trainer-fp32", "pytorch-fp32", "1.15"},
+      {"Trainer bf16 / PyTorch fp32", "trainer-bf16", "pytorch-fp32", "2 (with AMX)"},
+      {"Trainer / PyTorch, bf16", "trainer-bf16", "pytorch-bf16", ""},
+  };
+  for (const Row& row : kRows) {
+    fmt::print("| {}", row.name);
+    for (const Build& build : compared)
+      fmt::print(" | {}", ratio(all, build.name_of(row.a), build.name_of(row.b)));
+    fmt::print(" | {} |\n", row.to_reach);
+  }
+  fmt::print("| memory, Trainer / loop by hand, fp32");
+  for (const Build& build : compared) {
+    fmt::print(" | {}", ratio(all, build.name_of("trainer-fp32"), build.name_of("loop-fp32"),
+                              &bench::Measured::peak_mebibytes));
+  }
+  fmt::print(" | 1.1 |\n");
+}
+
+void print_report(const std::vector<Build>& compared, const Figures& all) {
+  fmt::print(
+      "## Training step\n\nThe MNIST network (conv 5x5x32, conv 5x5x64, 500, 10), Adam, batches of {}, one "
+      "core each; median of {} alternating rounds of {} steps (`./dev bench train_step`). Each PyTorch has "
+      "the "
+      "LibTorch of its column.\n\n",
+      kBatch, kRounds, kSteps);
+  print_speeds(compared, all);
+  print_ratios(compared, all);
+  if (compared.size() < 2) return;
+  for (const char* precision : {"fp32", "bf16"}) {
+    const std::string side = std::string("trainer-") + precision;
+    fmt::print("\nTrainer, {}: LibTorch {} is {} times as fast as {}.\n", precision, compared[0].libtorch,
+               ratio(all, compared[0].name_of(side), compared[1].name_of(side)), compared[1].libtorch);
+  }
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   if (argc == 3 && std::string(argv[1]) == "--side") return run_side(argv[2]);
-  const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
-  print_report(bench::measure(sides(self), kRounds));
+  if (argc == 2 && std::string(argv[1]) == "--libtorch") {
+    fmt::print("{}\n", TORCH_VERSION);
+    return 0;
+  }
+  const std::vector<Build> compared = builds();
+  std::vector<bench::Side> all;
+  for (const Build& build : compared) {
+    for (bench::Side& side : sides(build)) all.push_back(std::move(side));
+  }
+  print_report(compared, bench::measure(all, kRounds));
   return 0;
 }

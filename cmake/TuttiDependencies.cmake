@@ -50,7 +50,8 @@ add_library(tutti_fmt INTERFACE)
 if(TUTTI_FMT_LIBRARY_FITS)
   target_link_libraries(tutti_fmt INTERFACE ${TUTTI_FMT_LIBRARY})
 else()
-  target_compile_definitions(tutti_fmt INTERFACE FMT_HEADER_ONLY)
+  # fmt 12 has fmt::format() in fmt/core.h only where it is asked for.
+  target_compile_definitions(tutti_fmt INTERFACE FMT_HEADER_ONLY FMT_DEPRECATED_HEAVY_CORE)
 endif()
 target_link_libraries(tutti_headers INTERFACE tutti_fmt)
 # LibTorch's own headers use it too.

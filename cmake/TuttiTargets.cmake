@@ -75,6 +75,9 @@ function(tutti_join_now target)
   set_target_properties(${target} PROPERTIES SOURCES "${apart}")
 endfunction()
 
+# Libraries below this folder are installed, as parts of libtutti.so (TuttiInstall.cmake).
+set(tutti_rooms_dir ${PROJECT_SOURCE_DIR}/tutti)
+
 # tutti_library(NAME [TORCH|TORCH_NN] SOURCES ... [DEPENDS ...]): the library tutti_NAME of the room NAME.
 function(tutti_library name)
   cmake_parse_arguments(arg "TORCH;TORCH_NN" "" "SOURCES;DEPENDS" ${ARGN})
@@ -89,6 +92,10 @@ function(tutti_library name)
   target_link_libraries(${target} PUBLIC tutti_headers Threads::Threads ${arg_DEPENDS})
   tutti_use_torch(${target})
   tutti_join(${target})
+  cmake_path(IS_PREFIX tutti_rooms_dir ${CMAKE_CURRENT_SOURCE_DIR} in_the_library)
+  if(in_the_library)
+    set_property(GLOBAL APPEND PROPERTY TUTTI_ROOMS ${target})
+  endif()
 endfunction()
 
 # tutti_program(NAME [TORCH|TORCH_NN] SOURCES ... [DEPENDS ...]): a binary in bin/.

@@ -16,7 +16,7 @@ class Gpu : public ::testing::Test {
     if (!torch::cuda::is_available()) GTEST_SKIP() << "NO GPU HERE: nothing of this file was run";
   }
 
-  static Flags flags() {
+  static Flags config() {
     Flags flags = test_flags();
     flags.device = "cuda";
     flags.steps = 60;
@@ -25,7 +25,7 @@ class Gpu : public ::testing::Test {
 };
 
 TEST_F(Gpu, keeps_parameters_gradients_and_optimiser_on_the_device) {
-  const Context context = test_context(flags());
+  const Context context = test_context(config());
   Trainer trainer(context, test_net(), torch::optim::AdamOptions(1e-2), test_loss);
   trainer.fit(test_feed().shuffle());
   EXPECT_TRUE(trainer.parameters().values().is_cuda());
@@ -36,7 +36,7 @@ TEST_F(Gpu, keeps_parameters_gradients_and_optimiser_on_the_device) {
 }
 
 TEST_F(Gpu, learns_what_the_cpu_learns) {
-  const Context context = test_context(flags());
+  const Context context = test_context(config());
   Trainer trainer(context, test_net(), torch::optim::AdamOptions(1e-2), test_loss);
   trainer.fit(test_feed().shuffle());
   EXPECT_GT(trainer.evaluate(test_feed(), {metrics::accuracy("label")}).at("accuracy"), 0.9);
@@ -44,7 +44,7 @@ TEST_F(Gpu, learns_what_the_cpu_learns) {
 
 TEST_F(Gpu, resumes_from_a_checkpoint_that_a_cpu_can_read) {
   TestFolder folder;
-  Flags on_gpu = flags();
+  Flags on_gpu = config();
   on_gpu.logdir = folder / "run";
   {
     const Context context = test_context(on_gpu);

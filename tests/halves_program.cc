@@ -7,9 +7,9 @@
 #include <fmt/format.h>
 #include <torch/torch.h>
 
+#include "tutti/base/config.h"
 #include "tutti/base/environment.h"
 #include "tutti/base/error.h"
-#include "tutti/base/flags.h"
 #include "tutti/cluster/context.h"
 #include "tutti/params/optimizer.h"
 #include "tutti/params/parameters.h"
@@ -90,7 +90,7 @@ void run(const tutti::Context& context, const Options& options) {
     train(*front,
           {[&](const torch::Tensor& x) { return tail->forward(x); }, [&] { parameters.zero_grads(); },
            [&] { optimizer.step(); }, [&] { return parameters.sha256(); }},
-          context.flags().steps);
+          context.config().training.steps);
   } else if (context.task().index == 1) {
     tutti::ModuleServer server(context);
     server.add("tail", tail, kAdam);
@@ -100,7 +100,7 @@ void run(const tutti::Context& context, const Options& options) {
     train(*front,
           {[&](const torch::Tensor& x) { return remote.forward(x); }, [&] { remote.zero_grad(); },
            [&] { remote.step(); }, [&] { return remote.sha256(); }},
-          context.flags().steps);
+          context.config().training.steps);
     remote.end();
   }
 }
@@ -110,14 +110,14 @@ void run(const tutti::Context& context, const Options& options) {
 int main(int argc, char** argv) {
   try {
     Options options;
-    tutti::Flags flags;
+    tutti::RunConfig config;
     tutti::FlagSet set("Two halves of one network.");
     set.add("--alone", options.alone, "both halves here");
     set.add("--die-at", options.die_at, "the forward in whose backward the second half is killed");
-    tutti::add_standard_flags(set, flags);
+    tutti::add_standard_flags(set, config);
     const auto environment = tutti::Environment::of_process();
     if (set.parse(argc, argv, environment)) return 0;
-    const tutti::Context context(flags, tutti::discover(flags, environment));
+    const tutti::Context context(config, tutti::discover(config, environment));
     at::set_num_threads(context.threads());
     run(context, options);
     return 0;

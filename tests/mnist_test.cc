@@ -154,5 +154,21 @@ TEST(Mnist, help_lists_every_flag_and_exits_well) {
     EXPECT_THAT(result.out, HasSubstr(flag));
 }
 
+// Example 07, which docs/training.md describes.
+TEST(Mnist, another_program_predicts_with_its_weights) {
+  const TestFolder folder;
+  const auto trained = run_program(mnist({"--steps", "30", "--logdir", folder / "run"}));
+  ASSERT_EQ(trained.exit_code, 0) << trained.err;
+  const std::string accuracy = trained.out.substr(trained.out.find("test accuracy"), 20);
+  for (const std::string weights : {"run", "run/ckpt-30", "run/ckpt-30/weights.safetensors"}) {
+    const auto predicted = run_program({program_path("predict"), folder / weights, "--threads", "1"});
+    EXPECT_EQ(predicted.exit_code, 0) << predicted.err;
+    EXPECT_THAT(predicted.out, HasSubstr(accuracy));
+  }
+  const auto refused = run_program({program_path("predict"), folder.path()});
+  EXPECT_NE(refused.exit_code, 0);
+  EXPECT_THAT(refused.err, HasSubstr("subfolders with checkpoints: run"));
+}
+
 }  // namespace
 }  // namespace tutti::testing

@@ -1,4 +1,4 @@
-// Declarations for the C++ blocks of README.md and docs/, which subproject_test.sh compiles. Includes only
+// Declarations for the C++ blocks of README.md and docs/, which embedded_test.sh compiles. Includes only
 // tutti.h, so that it must provide all that the blocks use.
 #pragma once
 
@@ -22,6 +22,7 @@ extern tutti::Trainable model;
 extern tutti::Program program;
 extern tutti::FlagSet flags;
 extern double rate;
+extern tutti::ElementwiseOptimizer (*const lion)(double rate);
 extern int64_t hidden;
 extern std::string out;
 extern int argc;
@@ -35,4 +36,5 @@ extern tutti::Parameters params_g, params_d;
 extern torch::optim::AdamOptions adam;
 extern tutti::DistributedOptimizer opt;
 extern const std::shared_ptr<Net> tail, front;
-extern torch::Tensor x, labels;
+extern torch::Tensor x, labels, seen;
+extern int64_t rounds;

@@ -101,6 +101,18 @@ class FailOnOne final : public tutti::Hook {
   const int64_t at_;
 };
 
+// Kills the chief in the middle of the training.
+class KillChief final : public tutti::Hook {
+ public:
+  explicit KillChief(int64_t at) : at_(at) {}
+  void before_step(tutti::Training& training) override {
+    if (training.group.is_chief() && training.step == at_) std::raise(SIGKILL);
+  }
+
+ private:
+  const int64_t at_;
+};
+
 class StopAt final : public tutti::Hook {
  public:
   explicit StopAt(int64_t step) : step_(step) {}
@@ -156,10 +168,26 @@ class MeasureEvery final : public tutti::Hook {
   const std::function<double()> measure_;
 };
 
+tutti::ElementwiseOptimizer lion(double beta2) {
+  return {.name = "lion",
+          .rate = 1e-3,
+          .slots = {"exp_avg"},
+          .numbers = {{"beta2", beta2}},
+          .update = [beta2](const tutti::ElementwiseUpdate& u) {
+            u.values.mul_(1 - u.rate * u.weight_decay);
+            u.values.sub_((u.slots[0] * 0.9 + u.grads * 0.1).sign() * u.rate);
+            u.slots[0].mul_(beta2).add_(u.grads, 1 - beta2);
+          }};
+}
+
 struct Options {
   std::string net = "odd";
+  std::string optimizer = "adam";
+  bool frozen = false;
+  double server_beta = 0.99;
   double clip_norm = 0;
   int64_t fail_at = -1;
+  int64_t kill_at = -1;
   bool evaluate = false;
   bool other_labels = false;
   bool only_chief = false;
@@ -168,12 +196,17 @@ struct Options {
   bool decay = false;
   bool decay_buffers = false;
   int64_t measure_every = 0;
+  int64_t validate_every = 0;
+  double average = 0;
   double rate_of_rank_1 = 0;
   bool own_loop = false;
   bool say_memory = false;
   std::string die_once;
   std::string device;
 };
+
+constexpr int64_t kValidated = 300;  // examples
+constexpr double kLeastGain = 0.3;   // of the loss, so that the training ends early
 
 void die_once(const std::string& mark) {
   if (std::filesystem::exists(mark)) return;
@@ -199,6 +232,20 @@ tutti::data::Feed with_other_labels(const tutti::data::Feed& feed) {
   return tutti::data::Feed(std::make_shared<OtherLabels>(feed));
 }
 
+tutti::OptimizerOptions optimizer_of(const Options& options) {
+  std::vector<tutti::ParameterGroup> groups = {{.names = "*.bias", .weight_decay = 0},
+                                               {.names = "pred.*", .rate = 0.3}};
+  if (options.frozen) groups.push_back({.names = "pred.bias", .frozen = true});
+  if (options.optimizer == "grouped") return {torch::optim::AdamWOptions(1e-3).weight_decay(0.1), groups};
+  if (options.optimizer == "lion") return {lion(0.99), groups};
+  if (options.optimizer == "replicated")
+    return tutti::ReplicatedOptimizer{.name = "whole", .make = [](const std::vector<torch::Tensor>& all) {
+                                        return std::make_unique<torch::optim::Adam>(
+                                            all, torch::optim::AdamOptions(1e-3));
+                                      }};
+  return torch::optim::AdamOptions(1e-3);
+}
+
 template <class Net>
 std::shared_ptr<Net> make_net(const Options& options) {
   if (options.device.empty()) return std::make_shared<Net>();
@@ -212,13 +259,13 @@ void train_in_own_loop(tutti::Context& ctx, const Options& options) {
   const auto feed = tutti::data::mnist("").train().shuffle();
   const auto net = make_net<Net>(options);
   tutti::Parameters params(*net);
-  tutti::DistributedOptimizer opt(ctx, params, torch::optim::AdamOptions(1e-3));
+  tutti::DistributedOptimizer opt(ctx, params, optimizer_of(options));
   tutti::Loop loop(ctx, params, opt);
   loop.add_hook(std::make_unique<StopAt>(options.stop_at));
   loop.add_hook(std::make_unique<SaySteps>());
-  const tutti::data::Sampler sampler(feed.size(), {.seed = ctx.flags().seed,
+  const tutti::data::Sampler sampler(feed.size(), {.seed = ctx.config().training.seed,
                                                    .lanes = opt.all_lanes(),
-                                                   .batch = ctx.flags().batch,
+                                                   .batch = ctx.config().training.batch,
                                                    .drop_remainder = true});
   std::vector<int64_t> examples;
   while (loop.goes_on()) {
@@ -236,12 +283,13 @@ template <class Net>
 void train(tutti::Context& ctx, const Options& options) {
   if (options.own_loop) return train_in_own_loop<Net>(ctx, options);
   const auto digits = tutti::data::mnist("");
-  tutti::Trainer trainer(ctx, make_net<Net>(options), torch::optim::AdamOptions(1e-3),
+  tutti::Trainer trainer(ctx, make_net<Net>(options), optimizer_of(options),
                          [](Net& net, const tutti::Batch& batch) {
                            return torch::cross_entropy_loss(net.forward(batch["image"]), batch["label"]);
                          },
-                         {.clip_norm = options.clip_norm});
+                         {.clip_norm = options.clip_norm, .average = options.average});
   trainer.add_hook(std::make_unique<FailOnOne>(options.fail_at));
+  trainer.add_hook(std::make_unique<KillChief>(options.kill_at));
   if (options.stop_at >= 0) trainer.add_hook(std::make_unique<StopAt>(options.stop_at));
   if (options.rate_of_rank_1 > 0) trainer.add_hook(std::make_unique<RateOfRank1>(options.rate_of_rank_1));
   if (options.decay || options.decay_buffers)
@@ -254,7 +302,20 @@ void train(tutti::Context& ctx, const Options& options) {
     }));
   }
   trainer.add_hook(std::make_unique<SaySteps>());
-  trainer.fit((options.other_labels ? with_other_labels(digits.train()) : digits.train()).shuffle());
+  tutti::FitOptions fit;
+  if (options.validate_every > 0) {
+    trainer.add_hook(tutti::hooks::early_stopping({.patience = 1, .min_delta = kLeastGain}));
+    fit.validate = {.feed = digits.test().take(kValidated),
+                    .metrics = {tutti::metrics::accuracy("label")},
+                    .every_steps = options.validate_every};
+  }
+  const tutti::History history =
+      trainer.fit((options.other_labels ? with_other_labels(digits.train()) : digits.train()).shuffle(), fit);
+  if (options.validate_every > 0 && ctx.is_chief()) {
+    for (const tutti::History::Row& row : history.rows)
+      fmt::print("step {} epoch {} loss {} validation {}\n", row.step, row.epoch, row.loss.value_or(-1),
+                 nlohmann::json(row.validation).dump());
+  }
   if (options.say_memory) fmt::print("private memory {}\n", private_memory());
   if (ctx.rank() == 1 && !options.die_once.empty()) die_once(options.die_once);
   // Only the chief's feed matters.
@@ -267,11 +328,11 @@ void train(tutti::Context& ctx, const Options& options) {
 
 // A program that does not use tutti::run().
 int own_context(bool is_told_to_stand_alone) {
-  tutti::Flags flags;
-  flags.device = "cpu";
+  tutti::RunConfig config;
+  config.compute.device = "cpu";
   try {
     const tutti::Context ctx =
-        is_told_to_stand_alone ? tutti::Context(flags, tutti::Identity()) : tutti::Context(flags);
+        is_told_to_stand_alone ? tutti::Context(config, tutti::Identity()) : tutti::Context(config);
     fmt::print("rank {} of {}\n", ctx.rank(), ctx.world());
     return 0;
   } catch (const tutti::Error& error) {
@@ -289,8 +350,13 @@ int main(int argc, char** argv) {
   tutti::Program program;
   program.add_flags = [&](tutti::FlagSet& flags) {
     flags.add_choice("--net", options.net, {"cnn", "normed", "odd", "synced", "wide"}, "which network");
+    flags.add_choice("--optimizer", options.optimizer, {"adam", "grouped", "lion", "replicated"},
+                     "which optimiser");
+    flags.add("--frozen", options.frozen, "one of its groups is frozen");
+    flags.add("--server-beta", options.server_beta, "a number of lion on servers, by mistake; 0: no lion");
     flags.add("--clip-norm", options.clip_norm, "largest norm of the gradient; 0: any");
     flags.add("--fail-at", options.fail_at, "the step at which rank 1 fails");
+    flags.add("--kill-at", options.kill_at, "the step at which the chief is killed");
     flags.add("--evaluate", options.evaluate, "count the accuracy at the end");
     flags.add("--other-labels", options.other_labels, "train on the digits with other labels");
     flags.add("--only-chief", options.only_chief, "the chief alone does that, by mistake");
@@ -300,6 +366,9 @@ int main(int argc, char** argv) {
     flags.add("--decay-buffers", options.decay_buffers, "a hook makes the buffers smaller before each step");
     flags.add("--measure-every", options.measure_every,
               "a hook counts the accuracy after every so many steps");
+    flags.add("--validate-every", options.validate_every,
+              "validate after every so many steps, and end when the loss gets hardly better");
+    flags.add("--average", options.average, "the decay of a moving average of the weights");
     flags.add("--rate-of-rank-1", options.rate_of_rank_1,
               "rank 1 has a learning rate of its own from step 3 on, by mistake");
     flags.add("--own-loop", options.own_loop, "train in a loop of its own");
@@ -309,6 +378,11 @@ int main(int argc, char** argv) {
     flags.add("--create-on", options.device, "the device scope around the network's creation");
     // Like data, this flag is local to the task, and its contents are compared.
     flags.scope(tutti::FlagScope::Local, {"--other-labels"});
+  };
+  program.optimizers = [&] {
+    std::vector<tutti::ElementwiseOptimizer> known;
+    if (options.server_beta > 0) known.push_back(lion(options.server_beta));
+    return known;
   };
   return tutti::run(argc, argv, program, [&](tutti::Context& ctx) {
     if (options.net == "cnn") train<Cnn>(ctx, options);

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "tutti/base/config.h"
 #include "tutti/base/environment.h"
-#include "tutti/base/flags.h"
 
 namespace tutti {
 
@@ -16,7 +16,7 @@ namespace tutti {
 // `add_own` adds, are accepted.
 std::optional<std::string> parse_connection_arguments(const char* name, const char* about,
                                                       const std::vector<std::string>& arguments,
-                                                      const Environment& environment, Flags& flags,
+                                                      const Environment& environment, RunConfig& config,
                                                       const std::function<void(FlagSet&)>& add_own = {});
 
 }  // namespace tutti

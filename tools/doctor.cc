@@ -10,9 +10,9 @@
 #include "tools/commands.h"
 #include "tools/launch/cores.h"
 #include "tools/machine.h"
+#include "tutti/base/config.h"
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
-#include "tutti/base/flags.h"
 #include "tutti/base/text.h"
 #include "tutti/base/version.h"
 #include "tutti/cluster/device.h"
@@ -91,12 +91,12 @@ Finding open_files() {
 // Tells which task a program started in this environment would be.
 Finding identity(const Environment& environment) {
   try {
-    Flags flags;
+    RunConfig config;
     FlagSet set("");
-    add_standard_flags(set, flags);
+    add_standard_flags(set, config);
     const std::array arguments = {"tutti doctor"};
     [[maybe_unused]] const auto nothing = set.parse(1, arguments.data(), environment);
-    const Identity found = discover(flags, environment);
+    const Identity found = discover(config, environment);
     return {Level::Ok, "identity",
             fmt::format("{}, rank {} of {} ({})", found.task.short_name(), found.membership.rank,
                         found.membership.world, found.source),

@@ -42,6 +42,12 @@ TEST(Doctor, reads_the_vector_units_of_the_first_core) {
   EXPECT_THAT(finding.found, HasSubstr("--precision bf16"));
 }
 
+TEST(Doctor, says_that_bf16_is_slow_without_amx) {
+  const Finding finding = check_vector_units("processor\t: 0\nflags\t\t: avx2 avx512f avx512_bf16\n");
+  EXPECT_EQ(finding.level, Level::Ok);
+  EXPECT_THAT(finding.found, HasSubstr("--precision bf16 is slower than fp32"));
+}
+
 TEST(Doctor, warns_of_a_cpu_without_vector_units_it_knows) {
   EXPECT_EQ(check_vector_units("").level, Level::Warning);
   EXPECT_EQ(check_vector_units("processor: 0\nflags\t: fpu sse2").level, Level::Warning);

@@ -9,9 +9,9 @@
 
 #include "tools/commands.h"
 #include "tools/connection_arguments.h"
+#include "tutti/base/config.h"
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
-#include "tutti/base/flags.h"
 #include "tutti/base/this_host.h"
 #include "tutti/cluster/context.h"
 #include "tutti/cluster/roles.h"
@@ -38,20 +38,20 @@ constexpr const char* kAboutStop =
 
 constexpr std::chrono::seconds kPatience{5};
 
-std::vector<Task> tasks_to_stop(const ClusterSpec& cluster, const Flags& flags) {
+std::vector<Task> tasks_to_stop(const ClusterSpec& cluster, const RunConfig& config) {
   std::vector<Task> tasks;
-  if (flags.job_name.empty()) {
+  if (config.cluster.job.empty()) {
     tasks = servers_of(cluster);
   } else {
-    for (const int index : cluster.task_indices(flags.job_name))
-      tasks.push_back({.job = flags.job_name, .index = index});
+    for (const int index : cluster.task_indices(config.cluster.job))
+      tasks.push_back({.job = config.cluster.job, .index = index});
   }
   if (tasks.empty())
     fail(ErrorKind::InvalidArgument,
          "tutti stop: the cluster has no servers, only the jobs {}; choose one with --job_name",
          fmt::join(cluster.jobs(), ", "));
-  if (!flags.task_index) return tasks;
-  const Task only{.job = tasks.front().job, .index = static_cast<int>(*flags.task_index)};
+  if (!config.cluster.task) return tasks;
+  const Task only{.job = tasks.front().job, .index = static_cast<int>(*config.cluster.task)};
   static_cast<void>(cluster.address(only.job, only.index));  // throws if there is none
   return {only};
 }
@@ -73,15 +73,16 @@ void stop_task(const ClusterSpec& cluster, const Task& task, rpc::ChannelOptions
 }  // namespace
 
 int serve_command(const std::vector<std::string>& arguments, const Environment& environment) {
-  Flags flags;
+  RunConfig config;
   if (const auto help =
-          parse_connection_arguments("tutti serve", kAboutServe, arguments, environment, flags)) {
+          parse_connection_arguments("tutti serve", kAboutServe, arguments, environment, config)) {
     fmt::print("{}", *help);
     return 0;
   }
   // A server does not use a GPU unless --device requests it.
-  if (flags.device == "auto") flags.device = "cpu";
-  const Context context(flags, discover(flags, environment));
+  if (config.compute.device == "auto") config.compute.device = "cpu";
+  config.training.stop_on_signals = true;
+  const Context context(config, discover(config, environment));
   if (context.cluster().empty()) {
     fail(ErrorKind::InvalidArgument,
          "tutti serve: give --cluster_spec, --job_name and --task_index, which say which task of the "
@@ -93,21 +94,22 @@ int serve_command(const std::vector<std::string>& arguments, const Environment& 
 }
 
 int stop_command(const std::vector<std::string>& arguments, const Environment& environment) {
-  Flags flags;
-  if (const auto help = parse_connection_arguments("tutti stop", kAboutStop, arguments, environment, flags)) {
+  RunConfig config;
+  if (const auto help =
+          parse_connection_arguments("tutti stop", kAboutStop, arguments, environment, config)) {
     fmt::print("{}", *help);
     return 0;
   }
-  if (flags.cluster_spec.empty())
+  if (config.cluster.spec.empty())
     fail(ErrorKind::InvalidArgument, "tutti stop: give --cluster_spec, which names the servers to stop");
-  const ClusterSpec cluster = ClusterSpec::parse(flags.cluster_spec);
+  const ClusterSpec cluster = ClusterSpec::parse(config.cluster.spec);
   const rpc::ChannelOptions options{
-      .credentials = rpc::credentials_of(flags),
+      .credentials = rpc::credentials_of(config),
       .hello = {{"task", "tutti stop"}, {"host", host_name()}, {"pid", ::getpid()}}};
   int code = 0;  // of the first task that could not be stopped
-  for (const Task& task : tasks_to_stop(cluster, flags)) {
+  for (const Task& task : tasks_to_stop(cluster, config)) {
     try {
-      stop_task(cluster, task, options, milliseconds_of(flags.timeout));
+      stop_task(cluster, task, options, milliseconds_of(config.network.timeout));
     } catch (const Error& error) {
       if (code == 0) code = exit_code(error.kind());
       fmt::print(stderr, "{}: {}\n", to_string(error.kind()), error.what());

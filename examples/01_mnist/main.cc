@@ -23,8 +23,8 @@ struct Net : nn::Module {
 int main(int argc, char** argv) {
   tutti::Program program;
   program.about = "Trains a convolutional network on MNIST, or on drawn digits if --data is empty.";
-  program.defaults.batch = 50;
-  program.defaults.steps = 5000;
+  program.defaults.training.batch = 50;
+  program.defaults.training.steps = 5000;
   double rate = 1e-4;
   int64_t decay_steps = 0;
   program.add_flags = [&](tutti::FlagSet& flags) {
@@ -36,7 +36,7 @@ int main(int argc, char** argv) {
   };
 
   return tutti::run(argc, argv, program, [&](tutti::Context& ctx) {
-    const auto digits = tutti::data::mnist(ctx.flags().data);
+    const auto digits = tutti::data::mnist(ctx.config().data.path);
     const auto net = std::make_shared<Net>();
     const auto schedule = decay_steps > 0 ? tutti::schedules::decay(rate, decay_steps * 7 / 10, decay_steps)
                                           : tutti::schedules::constant(rate);

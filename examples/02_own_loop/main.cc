@@ -10,11 +10,11 @@ int main(int argc, char** argv) {
   program.about =
       "Trains a small network on MNIST, or on drawn digits if --data is empty, in a training loop of its "
       "own.";
-  program.defaults.batch = 50;
-  program.defaults.steps = 1000;
+  program.defaults.training.batch = 50;
+  program.defaults.training.steps = 1000;
 
   return tutti::run(argc, argv, program, [&](tutti::Context& ctx) {
-    const auto feed = tutti::data::mnist(ctx.flags().data).train().shuffle();
+    const auto feed = tutti::data::mnist(ctx.config().data.path).train().shuffle();
     nn::Sequential net(nn::Flatten(), nn::Linear(28 * 28, 128), nn::ReLU(), nn::Linear(128, 10));
 
     tutti::Parameters params(*net);                                                    // (1)
@@ -22,9 +22,9 @@ int main(int argc, char** argv) {
     tutti::Loop loop(ctx, params, opt);                                                // (3)
     loop.add_hook(tutti::hooks::batch_metrics({tutti::metrics::accuracy("label")}));
 
-    const tutti::data::Sampler sampler(feed.size(), {.seed = ctx.flags().seed,
+    const tutti::data::Sampler sampler(feed.size(), {.seed = ctx.config().training.seed,
                                                      .lanes = opt.all_lanes(),
-                                                     .batch = ctx.flags().batch,
+                                                     .batch = ctx.config().training.batch,
                                                      .drop_remainder = true});
     std::vector<int64_t> examples;
     while (loop.goes_on()) {  // (4)

@@ -62,11 +62,11 @@ void train_by_hand(tutti::Context& ctx, double rate, std::vector<double>& losses
   tutti::Master master(ctx, model, torch::optim::SGDOptions(rate));
   const auto feed = exponential().shuffle();
   const tutti::data::Sampler sampler(feed.size(), {.order = feed.order(),
-                                                   .seed = ctx.flags().seed,
+                                                   .seed = ctx.config().training.seed,
                                                    .lanes = master.workers(),
-                                                   .batch = ctx.flags().batch});
+                                                   .batch = ctx.config().training.batch});
   std::vector<int64_t> examples;
-  for (int64_t step = 0; step < ctx.flags().steps; ++step) {
+  for (int64_t step = 0; step < ctx.config().training.steps; ++step) {
     for (int worker = 0; worker < master.workers(); ++worker) {
       sampler.examples(step, worker, examples);
       master.gradients(worker, {feed.read(examples)});
@@ -83,8 +83,8 @@ void train_by_hand(tutti::Context& ctx, double rate, std::vector<double>& losses
 int main(int argc, char** argv) {
   tutti::Program program;
   program.about = "Learns y = e^x, alone or as a master that sends the computations to its workers.";
-  program.defaults.batch = 50;
-  program.defaults.steps = 600;
+  program.defaults.training.batch = 50;
+  program.defaults.training.steps = 600;
   double rate = 0.2;
   bool by_hand = false;
   std::string curve;

@@ -11,11 +11,11 @@ namespace nn = tutti::nn;
 int main(int argc, char** argv) {
   tutti::Program program;
   program.about = "Learns from sharded tables of descriptors; --make-data writes example tables first.";
-  program.defaults.data = "descriptors";
-  program.defaults.lanes = 2;
-  program.defaults.batch = 50;
-  program.defaults.steps = 1000;
-  program.defaults.threads = 1;
+  program.defaults.data.path = "descriptors";
+  program.defaults.training.lanes = 2;
+  program.defaults.training.batch = 50;
+  program.defaults.training.steps = 1000;
+  program.defaults.compute.threads = 1;
   bool make = false;
   std::string partition = "all";
   std::string predictions;
@@ -34,7 +34,7 @@ int main(int argc, char** argv) {
   };
 
   return tutti::run(argc, argv, program, [&](tutti::Context& ctx) {
-    const std::string folder = ctx.flags().data;
+    const std::string folder = ctx.config().data.path;
     if (make) {
       make_data(folder + "/train", 8000, 4, 1);
       make_data(folder + "/test", 2000, 1, 2);
@@ -60,7 +60,7 @@ int main(int argc, char** argv) {
 
     if (full_batch) {
       const auto search =
-          torch::optim::LBFGSOptions(1).max_iter(ctx.flags().steps).line_search_fn("strong_wolfe");
+          torch::optim::LBFGSOptions(1).max_iter(ctx.config().training.steps).line_search_fn("strong_wolfe");
       model.fit(train, search, {.restarts = starts});
     } else {
       model.fit(train.shuffle(), torch::optim::AdamOptions(1e-3), {.restarts = starts});

@@ -1,7 +1,6 @@
 // Trains two nets in turn, as in a GAN: a generator learns to turn noise into points of a ring, a
 // discriminator to distinguish them from real points of the ring. One loop keeps one checkpoint of both.
 #include <numbers>
-#include <tutti/comm/connect.h>
 #include <tutti/tutti.h>
 
 #include <torch/torch.h>
@@ -38,8 +37,8 @@ torch::Tensor says(nn::Sequential& net, const torch::Tensor& points, double labe
 int main(int argc, char** argv) {
   tutti::Program program;
   program.about = "Trains a generator of points on a ring against a discriminator.";
-  program.defaults.batch = 64;
-  program.defaults.steps = 2000;
+  program.defaults.training.batch = 64;
+  program.defaults.training.steps = 2000;
   double rate = 1e-3;
   program.add_flags = [&](tutti::FlagSet& flags) { flags.add("--rate", rate, "learning rate of both nets"); };
 
@@ -49,23 +48,23 @@ int main(int argc, char** argv) {
     tutti::Parameters params_g(*g);
     tutti::Parameters params_d(*d);
     // One connection, with a group of its own for each optimiser.
-    const auto comm = tutti::comm::connect(ctx);
+    const tutti::Group all = tutti::connect(ctx);
     const auto adam = torch::optim::AdamOptions(rate).betas({0.5, 0.9});
-    tutti::DistributedOptimizer opt_g(ctx, params_g, adam, {.communicator = comm->split(0)});
-    tutti::DistributedOptimizer opt_d(ctx, params_d, adam, {.communicator = comm->split(0)});
+    tutti::DistributedOptimizer opt_g(ctx, params_g, adam, {.group = all.split(0)});
+    tutti::DistributedOptimizer opt_d(ctx, params_d, adam, {.group = all.split(0)});
     tutti::Loop loop(ctx, {{"g", params_g, opt_g}, {"d", params_d, opt_d}});
 
-    const int64_t batch = ctx.flags().batch;
+    const int64_t batch = ctx.config().training.batch;
     while (loop.goes_on()) {
       for (int64_t lane = opt_d.lanes().begin; lane < opt_d.lanes().end; ++lane) {
-        Draw draw(ctx.flags().seed, loop.step(), lane);
+        Draw draw(ctx.config().training.seed, loop.step(), lane);
         opt_d.zero_grad();
         const torch::Tensor made = g->forward(draw.noise(batch)).detach();
         opt_d.backward(says(d, draw.ring(batch), 1) + says(d, made, 0), batch);
       }
       opt_d.step();
       for (int64_t lane = opt_g.lanes().begin; lane < opt_g.lanes().end; ++lane) {
-        Draw draw(ctx.flags().seed, loop.step(), lane);
+        Draw draw(ctx.config().training.seed, loop.step(), lane);
         opt_g.zero_grad();
         opt_g.backward(says(d, g->forward(draw.noise(batch)), 1), batch);
       }
@@ -73,7 +72,7 @@ int main(int argc, char** argv) {
     }
 
     const torch::NoGradGuard no_grad;
-    const torch::Tensor distance = g->forward(Draw(ctx.flags().seed, -1, 0).noise(1000)).norm(2, 1);
+    const torch::Tensor distance = g->forward(Draw(ctx.config().training.seed, -1, 0).noise(1000)).norm(2, 1);
     if (ctx.is_chief())
       fmt::print("distance from the centre {:.3f} ± {:.3f}\nweights {} {}\n", distance.mean().item<double>(),
                  distance.std().item<double>(), params_g.sha256(), params_d.sha256());

@@ -11,7 +11,7 @@
 
 #include "tests/drawn/training.h"
 #include "tests/together.h"
-#include "tutti/base/flags.h"
+#include "tutti/base/config.h"
 #include "tutti/cluster/identity.h"
 
 namespace tutti::testing {
@@ -43,14 +43,14 @@ std::string result_in(const std::string& report) {
 // Trains in one process, which is this one.
 std::string alone(const Draw& draw, const TestFolder& folder) {
   const std::string report = folder / "alone.json";
-  tutti::Flags flags;
+  tutti::RunConfig config;
   FlagSet set("the draw");
-  add_standard_flags(set, flags);
+  add_standard_flags(set, config);
   Words words = Words{"drawn"} + draw.flags() + Words{"--report", report, "--log-level", "error"};
   std::vector<const char*> arguments;
   for (const std::string& word : words) arguments.push_back(word.c_str());
   EXPECT_FALSE(set.parse(static_cast<int>(arguments.size()), arguments.data(), Environment{}));
-  train(Context(flags, Identity{}), draw);
+  train(Context(config, Identity{}), draw);
   return result_in(report);
 }
 

@@ -178,7 +178,7 @@ void train_by_hand(const Context& context, const Draw& draw, std::shared_ptr<Dra
   Loop loop(context, parameters, optimizer);
   loop.add_hook(std::make_unique<DrawnHook>(draw));
   const data::Sampler sampler(feed.size(), {.order = feed.order(),
-                                            .seed = context.flags().seed,
+                                            .seed = context.config().training.seed,
                                             .lanes = optimizer.all_lanes(),
                                             .batch = draw.batch,
                                             .drop_remainder = draw.drop_remainder});

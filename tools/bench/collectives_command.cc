@@ -54,10 +54,10 @@ void add_collectives_flags(FlagSet& set, CollectivesRequest& asked) {
 // Returns the text of --help; or nullopt, and fills `asked`.
 std::optional<std::string> parse(const std::vector<std::string>& arguments, const Environment& environment,
                                  CollectivesRequest& asked) {
-  auto help = parse_connection_arguments(kName, kAbout, arguments, environment, asked.flags,
+  auto help = parse_connection_arguments(kName, kAbout, arguments, environment, asked.config,
                                          [&](FlagSet& set) { add_collectives_flags(set, asked); });
-  asked.flags.device = "cpu";
-  asked.flags.timeline.clear();
+  asked.config.compute.device = "cpu";
+  asked.config.output.timeline.clear();
   return help;
 }
 
@@ -145,11 +145,11 @@ int bench_collectives(const std::vector<std::string>& arguments, const Environme
   }
   static_cast<void>(bench::parse_operations(asked.operations));
   const std::vector<int64_t> sizes = bench::sizes_of(asked);
-  const Identity identity = discover(asked.flags, environment);
+  const Identity identity = discover(asked.config, environment);
   if (identity.source == Identity().source) return start_ranks(arguments, environment, asked.workers);
   require_workers(identity, asked.workers);
   if (identity.is_chief) bench::check_json(asked);
-  return measure_collectives(asked, Context(asked.flags, identity), sizes);
+  return measure_collectives(asked, Context(asked.config, identity), sizes);
 }
 
 }  // namespace tutti

@@ -96,21 +96,21 @@ void measure_servers(const PsRequest& asked, const Context& context, const std::
 
 int bench_ps(const std::vector<std::string>& arguments, const Environment& environment) {
   PsRequest asked;
-  if (const auto help = parse_connection_arguments(kPsName, kPsAbout, arguments, environment, asked.flags,
+  if (const auto help = parse_connection_arguments(kPsName, kPsAbout, arguments, environment, asked.config,
                                                    [&](FlagSet& set) { add_ps_flags(set, asked); })) {
     fmt::print("{}", *help);
     return 0;
   }
-  asked.flags.device = "cpu";
-  asked.flags.strategy = "ps-async";
-  asked.flags.timeline.clear();
+  asked.config.compute.device = "cpu";
+  asked.config.training.strategy = "ps-async";
+  asked.config.output.timeline.clear();
   static_cast<void>(bench::parse_carriers(asked.over));
   const std::vector<int64_t> sizes = bench::sizes_of(asked);
-  const Identity identity = discover(asked.flags, environment);
+  const Identity identity = discover(asked.config, environment);
   if (identity.source == Identity().source) return start_servers_and_workers(arguments, environment, asked);
   require_servers(identity, asked);
   if (identity.is_chief && !is_server_job(identity.task.job)) bench::check_json(asked);
-  const Context context(asked.flags, identity);
+  const Context context(asked.config, identity);
   at::set_num_threads(context.threads());
   if (is_server_job(context.task().job)) {
     serve(context);

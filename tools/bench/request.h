@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "tools/launch/launcher.h"
+#include "tutti/base/config.h"
 #include "tutti/base/environment.h"
-#include "tutti/base/flags.h"
 
 // The common parts of benchmarks with several tasks.
 namespace tutti::bench {
@@ -17,7 +17,7 @@ struct Request {
   double seconds = 0.2;
   int64_t workers = 0;
   std::string json = {};
-  Flags flags = {};
+  RunConfig config = {};
 };
 
 void add_request_flags(FlagSet& set, Request& request);

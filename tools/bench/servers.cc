@@ -71,7 +71,7 @@ struct Servers::Worker {
 
   void push_pull() {
     static_cast<void>(
-        client.push_asynchronous({.gradients = gradients, .changes = {}, .examples = 1}, values, {}));
+        client.push_asynchronous({.gradients = gradients, .results = {}, .examples = 1}, values, {}));
   }
   void verify();
 

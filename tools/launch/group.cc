@@ -32,8 +32,9 @@ bool is_chief(const TaskPlan& task) {
 
 }  // namespace
 
-Group::Group(std::vector<std::string> command, const Environment& environment, std::vector<TaskPlan> tasks,
-             SignalPipe& signals, JobWatch watch, const GroupOptions& options)
+TaskGroup::TaskGroup(std::vector<std::string> command, const Environment& environment,
+                     std::vector<TaskPlan> tasks, SignalPipe& signals, JobWatch watch,
+                     const GroupOptions& options)
     : command_(std::move(command)),
       environment_(environment.variables()),
       tasks_(std::move(tasks)),
@@ -41,7 +42,7 @@ Group::Group(std::vector<std::string> command, const Environment& environment, s
       signals_(signals),
       watch_(watch) {}
 
-Group::~Group() {
+TaskGroup::~TaskGroup() {
   const auto limit = Clock::now() + options_.kill_grace;
   for (auto left = strays(); !left.empty() && Clock::now() < limit; left = strays()) {
     for (const ProcessState& process : left) kill(process.pid, SIGKILL);
@@ -52,7 +53,7 @@ Group::~Group() {
   }
 }
 
-GroupResult Group::run() {
+GroupResult TaskGroup::run() {
   start_all();
   wait_for_all();
   end_strays();
@@ -62,7 +63,7 @@ GroupResult Group::run() {
 }
 
 // Waits for a slow reader of the output, such as a pager, without a time limit; a signal ends the wait.
-void Group::flush() {
+void TaskGroup::flush() {
   while (!out_.empty() || !err_.empty()) {
     wait_for_events();
     pass_on_output();
@@ -76,20 +77,20 @@ void Group::flush() {
 }
 
 template <class... Args>
-void Group::say(fmt::format_string<Args...> text, Args&&... args) {
+void TaskGroup::say(fmt::format_string<Args...> text, Args&&... args) {
   err_.add("tutti run: " + fmt::format(text, std::forward<Args>(args)...) + "\n");
   err_.pass_on();
 }
 
-void Group::start_all() {
+void TaskGroup::start_all() {
   for (size_t index = 0; index < tasks_.size(); ++index) members_.push_back(start(index));
 }
 
-Member Group::start(size_t index) {
+Member TaskGroup::start(size_t index) {
   return {tasks_[index].name, start_child(command_, options_for(index)), out_, err_};
 }
 
-ChildOptions Group::options_for(size_t index) const {
+ChildOptions TaskGroup::options_for(size_t index) const {
   ChildOptions child;
   std::map<std::string, std::string> variables = environment_;
   for (const auto& [name, value] : tasks_[index].variables) variables[name] = value;
@@ -105,7 +106,7 @@ ChildOptions Group::options_for(size_t index) const {
 }
 
 // Workers get equal shares of the cores.
-std::vector<int> Group::cores_of(size_t index) const {
+std::vector<int> TaskGroup::cores_of(size_t index) const {
   if (tasks_[index].part != Part::Worker) return usable_cores();
   const auto is_worker = [](const TaskPlan& task) { return task.part == Part::Worker; };
   const auto place = std::count_if(tasks_.begin(), tasks_.begin() + static_cast<int64_t>(index), is_worker);
@@ -113,7 +114,7 @@ std::vector<int> Group::cores_of(size_t index) const {
   return share_of(usable_cores(), static_cast<int>(place), static_cast<int>(workers));
 }
 
-void Group::wait_for_all() {
+void TaskGroup::wait_for_all() {
   while (anyone_running()) {
     wait_for_events();
     take_signals();
@@ -125,12 +126,12 @@ void Group::wait_for_all() {
   }
 }
 
-void Group::pass_on_output() {
+void TaskGroup::pass_on_output() {
   for (Member& member : members_) member.pass_on();
   for (Output* output : {&out_, &err_}) output->pass_on();
 }
 
-void Group::wait_for_events() {
+void TaskGroup::wait_for_events() {
   std::vector<pollfd> events = {{signals_.descriptor(), POLLIN, 0}};
   for (const Output* output : {&out_, &err_}) {
     if (!output->empty()) events.push_back({output->descriptor(), POLLOUT, 0});
@@ -146,7 +147,7 @@ void Group::wait_for_events() {
   poll(events.data(), events.size(), static_cast<int>(timeout.count()));
 }
 
-void Group::take_signals() {
+void TaskGroup::take_signals() {
   while (const std::optional<int> signal = signals_.next()) {
     if (*signal != SIGCHLD) interrupt(*signal);
   }
@@ -154,7 +155,7 @@ void Group::take_signals() {
 
 // Passes the first signal on, and gives the tasks time to end in good order. A second signal, or one while
 // the group is ending anyway, kills them.
-void Group::interrupt(int signal) {
+void TaskGroup::interrupt(int signal) {
   if (signal == SIGPIPE) {
     lose_output();
   } else if (kill_at_) {
@@ -172,14 +173,14 @@ void Group::interrupt(int signal) {
 }
 
 // The reader of this process's output is gone, as with `| head`.
-void Group::lose_output() {
+void TaskGroup::lose_output() {
   if (kill_at_) return;
   result_ = {128 + SIGPIPE, true};
   stop(SIGTERM, options_.interrupt_grace);
 }
 
 // Handles all processes that have ended. Those that have failed are started again, if that is allowed.
-void Group::reap() {
+void TaskGroup::reap() {
   take_children();
   if (failed_.empty() || may_be_a_consequence()) return;
   failed_at_.reset();
@@ -193,7 +194,7 @@ void Group::reap() {
   }
 }
 
-void Group::take_children() {
+void TaskGroup::take_children() {
   int status = 0;
   for (pid_t pid = waitpid(-1, &status, WNOHANG | WUNTRACED); pid > 0;
        pid = waitpid(-1, &status, WNOHANG | WUNTRACED)) {
@@ -213,7 +214,7 @@ void Group::take_children() {
   }
 }
 
-void Group::take_ended(Member& member, int status) {
+void TaskGroup::take_ended(Member& member, int status) {
   member.ended(Outcome(status));
   member.finish_output();
   if (servers_ended_ || member.outcome()->success()) return;
@@ -224,7 +225,7 @@ void Group::take_ended(Member& member, int status) {
   });
 }
 
-void Group::replace_guardian() {
+void TaskGroup::replace_guardian() {
   try {
     watch_.guardian.replace();
     say("the guardian process was killed; a new one has been started");
@@ -237,14 +238,14 @@ void Group::replace_guardian() {
 
 // A task often notices that another task is gone before that task's process has ended. The user wants to read
 // the output of the latter, so that a mere complaint waits a second for its end.
-bool Group::may_be_a_consequence() const {
+bool TaskGroup::may_be_a_consequence() const {
   constexpr milliseconds kTimeToEnd{1000};
   return failed_.front()->outcome()->weight() == Outcome::kComplaint && anyone_running() && !kill_at_ &&
          restarts_ >= options_.restarts && Clock::now() < *failed_at_ + kTimeToEnd;
 }
 
 // Servers end by themselves after a program has used them. If it has not used them, this ends them.
-void Group::end_idle_servers() {
+void TaskGroup::end_idle_servers() {
   constexpr milliseconds kTimeToEnd{5000};
   if (kill_at_) return;
   for (size_t i = 0; i < members_.size(); ++i) {
@@ -260,7 +261,7 @@ void Group::end_idle_servers() {
 // stopped in good order, it has ended the run and also the servers. When the job is done, there is nothing to
 // return to: a server that is lost then, or a restarted task that has waited in vain, does not count as a
 // failure.
-bool Group::restart(Member& member) {
+bool TaskGroup::restart(Member& member) {
   if (kill_at_ || result_.interrupted || restarts_ >= options_.restarts) return false;
   const auto index = static_cast<size_t>(&member - members_.data());
   if (job_is_done()) {
@@ -281,7 +282,7 @@ bool Group::restart(Member& member) {
 
 // Returns true if the chief, which waits for the last update of all others, has ended with 0, or if all
 // servers and masters have.
-bool Group::job_is_done() const {
+bool TaskGroup::job_is_done() const {
   bool any = false;
   for (size_t i = 0; i < members_.size(); ++i) {
     if (!is_chief(tasks_[i])) continue;
@@ -295,7 +296,7 @@ bool Group::job_is_done() const {
   return any;
 }
 
-void Group::report(const Member& member) {
+void TaskGroup::report(const Member& member) {
   std::string text = fmt::format("{} (pid {}) {} after {:.1f} s", member.task(), member.pid(),
                                  member.outcome()->describe(), member.seconds());
   if (!member.last_lines().empty()) text += "; its last lines:";
@@ -307,13 +308,13 @@ void Group::report(const Member& member) {
     say("ending {} other task{}", left, left == 1 ? "" : "s");
 }
 
-void Group::stop(int signal, milliseconds grace) {
+void TaskGroup::stop(int signal, milliseconds grace) {
   kill_at_ = Clock::now() + grace;
   signal_all(signal);
 }
 
 // A worker that is stopped when the job is done would prevent the job from ending.
-void Group::end_stopped_workers() {
+void TaskGroup::end_stopped_workers() {
   bool any = false;
   for (size_t i = 0; i < members_.size(); ++i) {
     if (tasks_[i].part != Part::Worker || !members_[i].running()) continue;
@@ -338,7 +339,7 @@ void Group::end_stopped_workers() {
 
 // A process that waits in the kernel, for example for a file server or a driver that does not answer, does
 // not end at SIGKILL either.
-void Group::kill_overdue() {
+void TaskGroup::kill_overdue() {
   if (!kill_at_ || Clock::now() < *kill_at_) return;
   if (result_.interrupted && !std::exchange(said_that_it_kills_, true)) {
     for (const Member& member : members_) {
@@ -355,7 +356,7 @@ void Group::kill_overdue() {
   if (result_.exit_code == 0) result_.exit_code = 128 + SIGKILL;
 }
 
-void Group::leave_behind(const std::string& who, pid_t pid, std::string_view why) {
+void TaskGroup::leave_behind(const std::string& who, pid_t pid, std::string_view why) {
   left_behind_.push_back(pid);
   result_.left_behind = true;
   const auto process = process_state(pid);
@@ -365,7 +366,7 @@ void Group::leave_behind(const std::string& who, pid_t pid, std::string_view why
 }
 
 // Ends the processes that tasks have started and left behind, and kills them if they do not end.
-void Group::end_strays() {
+void TaskGroup::end_strays() {
   const auto limit = kill_at_.value_or(Clock::now() + options_.failure_grace);
   signal_strays(SIGTERM);
   for (auto left = strays(); !left.empty(); left = strays()) {
@@ -383,7 +384,7 @@ void Group::end_strays() {
   take_children();  // the last of them may be zombies
 }
 
-std::vector<ProcessState> Group::strays() const {
+std::vector<ProcessState> TaskGroup::strays() const {
   std::vector<ProcessState> left = watch_.processes.living();
   std::erase_if(left, [&](const ProcessState& process) {
     return std::find(left_behind_.begin(), left_behind_.end(), process.pid) != left_behind_.end();
@@ -391,18 +392,18 @@ std::vector<ProcessState> Group::strays() const {
   return left;
 }
 
-void Group::signal_strays(int signal) {
+void TaskGroup::signal_strays(int signal) {
   for (const ProcessState& process : strays()) {
     if (kill(process.pid, signal) == 0 || errno != EPERM) continue;
     leave_behind(process.name, process.pid, "was started by a task, belongs to another user");
   }
 }
 
-bool Group::anyone_running() const {
+bool TaskGroup::anyone_running() const {
   return std::any_of(members_.begin(), members_.end(), [](const Member& m) { return m.running(); });
 }
 
-void Group::signal_all(int signal) const {
+void TaskGroup::signal_all(int signal) const {
   for (const Member& member : members_) member.signal(signal);
 }
 

@@ -60,14 +60,14 @@ struct GroupResult {
 
 // The processes of one job on this machine. When run() returns or throws, these processes and all that they
 // have started are gone, except for those that SIGKILL does not end; these are named on stderr.
-class Group {
+class TaskGroup {
  public:
   // The references must outlive the group.
-  Group(std::vector<std::string> command, const Environment& environment, std::vector<TaskPlan> tasks,
-        SignalPipe& signals, JobWatch watch, const GroupOptions& options = {});
-  ~Group();
-  Group(const Group&) = delete;
-  Group& operator=(const Group&) = delete;
+  TaskGroup(std::vector<std::string> command, const Environment& environment, std::vector<TaskPlan> tasks,
+            SignalPipe& signals, JobWatch watch, const GroupOptions& options = {});
+  ~TaskGroup();
+  TaskGroup(const TaskGroup&) = delete;
+  TaskGroup& operator=(const TaskGroup&) = delete;
 
   GroupResult run();
 

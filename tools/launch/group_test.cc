@@ -54,14 +54,14 @@ RunResult run_workers(const std::string& script, const GroupOptions& options) {
   const std::vector<TaskPlan> tasks = {{"worker/0", {{"INDEX", "0"}}, Part::Worker},
                                        {"worker/1", {{"INDEX", "1"}}, Part::Worker}};
   testing::internal::CaptureStderr();
-  Group group({"sh", "-c", script}, Environment::of_process(), tasks, signals, {mark, processes, guardian},
-              options);
+  TaskGroup group({"sh", "-c", script}, Environment::of_process(), tasks, signals,
+                  {mark, processes, guardian}, options);
   RunResult result{group.run(), ""};
   result.err = testing::internal::GetCapturedStderr();
   return result;
 }
 
-TEST(Group, does_not_wait_for_ever_for_a_process_that_cannot_be_killed) {
+TEST(TaskGroup, does_not_wait_for_ever_for_a_process_that_cannot_be_killed) {
   const TestFolder folder;
   const Holder holder(folder);
   const auto [group, err] =
@@ -76,7 +76,7 @@ TEST(Group, does_not_wait_for_ever_for_a_process_that_cannot_be_killed) {
   EXPECT_THAT(err, HasSubstr("did not end after SIGKILL and is left behind (state t"));
 }
 
-TEST(Group, does_not_wait_for_ever_for_a_grandchild_that_cannot_be_killed) {
+TEST(TaskGroup, does_not_wait_for_ever_for_a_grandchild_that_cannot_be_killed) {
   const TestFolder folder;
   const Holder holder(folder);
   const auto [group, err] = run_workers(
@@ -90,7 +90,7 @@ TEST(Group, does_not_wait_for_ever_for_a_grandchild_that_cannot_be_killed) {
   EXPECT_THAT(err, HasSubstr("was started by a task, did not end after SIGKILL and is left behind (state t"));
 }
 
-TEST(Group, kills_a_stopped_task_after_a_signal) {
+TEST(TaskGroup, kills_a_stopped_task_after_a_signal) {
   const TestFolder folder;
   const auto [group, err] =
       run_workers("cd " + folder.path() +
@@ -103,7 +103,7 @@ TEST(Group, kills_a_stopped_task_after_a_signal) {
   EXPECT_THAT(err, HasSubstr("was stopped by SIGSTOP"));
 }
 
-TEST(Group, names_a_task_that_it_kills_after_a_signal) {
+TEST(TaskGroup, names_a_task_that_it_kills_after_a_signal) {
   const auto [group, err] =
       run_workers("trap '' TERM; kill -TERM $PPID; sleep 1000", {.interrupt_grace = milliseconds(100)});
   EXPECT_TRUE(group.interrupted);

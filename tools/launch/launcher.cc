@@ -27,7 +27,7 @@ int launch(const std::vector<std::string>& command, const Environment& environme
     const GroupOptions group{.restarts = one_by_one ? options.restarts : 0};
     const JobWatch watch{mark, processes, guardian};
     const GroupResult result =
-        Group(command, environment, std::move(plan.tasks), signals, watch, group).run();
+        TaskGroup(command, environment, std::move(plan.tasks), signals, watch, group).run();
     const bool may_restart = !result.interrupted && !result.left_behind && !one_by_one;
     if (result.exit_code == 0 || !may_restart || restart == options.restarts) return result.exit_code;
     Output err(STDERR_FILENO);

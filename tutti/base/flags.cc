@@ -347,6 +347,17 @@ FlagValues FlagSet::values() const {
   return values;
 }
 
+void FlagSet::require_valid(const FlagValues& defaults) const {
+  for (Flag flag : impl_->flags) {
+    if (flag.command_line_only) continue;
+    const std::string text = flag.show();
+    const bool is_default = std::any_of(defaults.begin(), defaults.end(), [&](const FlagValue& value) {
+      return value.name == flag.flag_name() && value.text == text;
+    });
+    if (!is_default) flag.take(text, FlagSource::Default, "the program");
+  }
+}
+
 std::optional<std::string> FlagSet::parse(int argc, const char* const* argv, const Environment& environment) {
   const auto [given, positional] = read_command_line(impl_->flags, argc, argv);
   const std::string program = program_name(argc, argv);

@@ -11,78 +11,6 @@
 
 namespace tutti {
 
-// A larger number of lanes is a mistake: every worker loops over its own lanes and would never finish.
-inline constexpr int64_t kMostLanes = 1 << 20;
-
-// The flags that every program has, as plain values (DESIGN 6). A program may change the defaults before it
-// parses them.
-struct Flags {
-  // Training.
-  std::string strategy;        // "": single for one task, ps-async with servers, else allreduce
-  int64_t lanes = 0;           // 0: one per worker
-  int64_t batch = 32;          // examples per lane and step
-  int64_t steps = 0;           // global steps; 0: as many as `epochs` says
-  int64_t epochs = 0;          // 0 with steps 0: one epoch
-  bool drop_remainder = true;  // leave out the last examples of an epoch that do not fill a step of all lanes
-  int64_t seed = 1;
-  std::string precision = "fp32";  // or "bf16"
-  std::string layout = "auto";     // of images and kernels: "contiguous", "channels-last"
-  bool nan_guard = true;           // stop when the loss is NaN or infinite
-
-  // Where it runs.
-  std::string device =
-      "auto";           // "cpu", "cuda", "cuda:1", "/gpu:0"; auto: the GPU of the local rank, or the CPU
-  int64_t threads = 0;  // 0: cores / local workers
-  int64_t inter_op_threads = 0;  // 0: LibTorch's own choice
-
-  // Communication between workers.
-  std::string reduce = "tree";          // or "fast"
-  std::string wire_precision = "fp32";  // of gradients that are sent: "bf16", "fp16"
-  bool error_feedback = true;           // add the rounding error to the next gradient
-  // "replicated", "sharded"; auto: sharded in a Trainer whose workers all share memory.
-  std::string optimizer_state = "auto";
-  // "shm", "gloo", "mpi", "nccl", "shm+gloo", "shm+mpi"; auto: nccl if each worker has a GPU of its own, else
-  // shm+gloo, or only the one of the two that is needed.
-  std::string comm = "auto";
-  double timeout = 60;  // the maximum seconds of any wait for another task
-
-  // Parameter servers.
-  std::string placement = "round-robin";  // "greedy", "split:SIZE"
-  bool log_placement = false;             // log one line for every parameter and lane
-  int64_t staleness = -1;                 // steps that a worker may be ahead of the slowest; -1: any
-  bool overlap = true;                    // push and pull run while the next gradients are computed
-  int64_t backup = 0;                     // number of workers whose gradients a step does not wait for
-
-  // Connections to servers.
-  std::string tls_cert;  // files in PEM; "": no TLS
-  std::string tls_key;
-  std::string tls_ca;
-  std::string secret;           // shared by all tasks of a job
-  bool insecure = false;        // listen beyond loopback without TLS
-  bool allow_programs = false;  // run programs that clients send
-  double start_timeout = 120;   // seconds to wait for tasks to start
-
-  // Input and output.
-  std::string data;
-  std::string bad_rows = "error";         // of tables; or "skip"
-  double feed_timeout = 60;               // seconds that a step may wait for its examples
-  std::string logdir;                     // "": nothing is written at all
-  std::string resume = "auto";            // "never", "must", "weights"
-  std::string checkpoint_every = "600s";  // steps ("500") or seconds ("600s"); "0": only the last
-  int64_t keep = 5;                       // checkpoints; 0: all
-  int64_t summary_every = 100;            // steps; 0: none
-  std::string profile_steps;              // "10..12"
-  std::string timeline;                   // file; "": none
-  std::string report;
-  std::string log_level = "info";
-  std::string config;
-
-  // Clusters that are started by hand.
-  std::string cluster_spec;
-  std::string job_name;
-  std::optional<int64_t> task_index;
-};
-
 // Says which tasks must use the same value of a flag, and whether a resumed run may use another value.
 enum class FlagScope {
   Local,  // may differ between tasks: paths, addresses, what is logged
@@ -158,6 +86,9 @@ class FlagSet {
   [[nodiscard]] std::optional<std::string> parse(int argc, const char* const* argv,
                                                  const Environment& environment);
 
+  // Throws InvalidArgument if a variable has a value that its flag would not accept, other than that in
+  // `defaults`: for values that a program has set in code.
+  void require_valid(const FlagValues& defaults) const;
   // Returns all flags but --help and --version with their current values, in the order of their addition.
   FlagValues values() const;
 
@@ -165,12 +96,5 @@ class FlagSet {
   struct Impl;  // keeps CLI11 out of this header
   std::unique_ptr<Impl> impl_;
 };
-
-// Adds a flag for every member of Flags, in groups, with its help and its limits.
-void add_standard_flags(FlagSet& set, Flags& flags);
-// Returns the values of the standard flags, for a program that has filled them without a FlagSet.
-FlagValues values_of(const Flags& flags);
-// Adds only the flags that say how workers find and reach each other, for programs that do not train.
-void add_connection_flags(FlagSet& set, Flags& flags);
 
 }  // namespace tutti

@@ -1,5 +1,3 @@
-#include "tutti/base/flags.h"
-
 #include <cmath>
 #include <fstream>
 #include <limits>
@@ -7,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tutti/base/config.h"
 #include "tutti/base/test_errors.h"
 #include "tutti/base/test_folder.h"
 #include "tutti/base/text.h"
@@ -28,11 +27,12 @@ std::optional<std::string> parse(FlagSet& set, std::vector<const char*> argument
 }
 
 // Returns the standard flags after parsing these arguments and variables.
-Flags standard(const std::vector<const char*>& arguments, const Variables& variables = {}, Flags flags = {}) {
+RunConfig standard(const std::vector<const char*>& arguments, const Variables& variables = {},
+                   RunConfig config = {}) {
   FlagSet set("A program.");
-  add_standard_flags(set, flags);
+  add_standard_flags(set, config);
   EXPECT_EQ(parse(set, arguments, variables), std::nullopt);
-  return flags;
+  return config;
 }
 
 template <class Matcher>
@@ -52,8 +52,8 @@ class ConfigFile {
   std::string path_;
 };
 
-Flags from_file(const std::string& text, std::vector<const char*> arguments = {},
-                const Variables& variables = {}) {
+RunConfig from_file(const std::string& text, std::vector<const char*> arguments = {},
+                    const Variables& variables = {}) {
   const ConfigFile file(text);
   arguments.insert(arguments.begin(), {"--config", file.path()});
   return standard(arguments, variables);
@@ -64,59 +64,60 @@ void expect_file_refused(const Matcher& text, const std::string& file) {
   expect_error(ErrorKind::InvalidArgument, AllOf(HasSubstr("run.json"), text), [&] { from_file(file); });
 }
 
-TEST(Flags, are_their_defaults_where_nothing_is_said) {
-  const Flags flags = standard({});
-  EXPECT_EQ(flags.batch, 32);
-  EXPECT_EQ(flags.precision, "fp32");
-  EXPECT_EQ(flags.task_index, std::nullopt);
+TEST(RunConfig, are_their_defaults_where_nothing_is_said) {
+  const RunConfig config = standard({});
+  EXPECT_EQ(config.training.batch, 32);
+  EXPECT_EQ(config.compute.precision, "fp32");
+  EXPECT_EQ(config.cluster.task, std::nullopt);
 }
 
-TEST(Flags, come_from_the_command_line) {
-  const Flags flags =
+TEST(RunConfig, come_from_the_command_line) {
+  const RunConfig config =
       standard({"--lanes", "4", "--batch=50", "--strategy", "ps-async", "--seed=-7", "--data", "/d x"});
-  EXPECT_EQ(flags.lanes, 4);
-  EXPECT_EQ(flags.batch, 50);
-  EXPECT_EQ(flags.strategy, "ps-async");
-  EXPECT_EQ(flags.seed, -7);
-  EXPECT_EQ(flags.data, "/d x");
+  EXPECT_EQ(config.training.lanes, 4);
+  EXPECT_EQ(config.training.batch, 50);
+  EXPECT_EQ(config.training.strategy, "ps-async");
+  EXPECT_EQ(config.training.seed, -7);
+  EXPECT_EQ(config.data.path, "/d x");
 }
 
-TEST(Flags, take_hyphens_and_underscores_for_one) {
+TEST(RunConfig, take_hyphens_and_underscores_for_one) {
   for (const char* name : {"--cluster_spec", "--cluster-spec"})
-    EXPECT_EQ(standard({name, "a|b:1"}).cluster_spec, "a|b:1");
+    EXPECT_EQ(standard({name, "a|b:1"}).cluster.spec, "a|b:1");
   for (const char* name : {"--checkpoint-every", "--checkpoint_every"}) {
-    EXPECT_EQ(standard({name, "5"}).checkpoint_every, "5");
-    EXPECT_EQ(standard({(std::string(name) + "=7s").c_str()}).checkpoint_every, "7s");
+    EXPECT_EQ(standard({name, "5"}).checkpoints.every, "5");
+    EXPECT_EQ(standard({(std::string(name) + "=7s").c_str()}).checkpoints.every, "7s");
   }
-  EXPECT_EQ(standard({"--task-id", "3"}).task_index, 3);
-  EXPECT_EQ(standard({"--task_index", "3"}).task_index, 3);
+  EXPECT_EQ(standard({"--task-id", "3"}).cluster.task, 3);
+  EXPECT_EQ(standard({"--task_index", "3"}).cluster.task, 3);
 }
 
-TEST(Flags, leave_values_as_they_are) {
-  EXPECT_EQ(standard({"--data=--a-b=c-d"}).data, "--a-b=c-d");
-  EXPECT_EQ(standard({"--data", "--no-such-flag"}).data, "--no-such-flag");
-  EXPECT_EQ(standard({"--data", "[1]"}).data, "[1]");
-  EXPECT_EQ(standard({"--data", "'x' \"y\" \\ \n %s {} \xc3\xa9"}).data, "'x' \"y\" \\ \n %s {} \xc3\xa9");
-  EXPECT_EQ(standard({"--cluster_spec", R"({"worker":["h:1"]})"}).cluster_spec, R"({"worker":["h:1"]})");
-  EXPECT_EQ(standard({"--data", "-"}).data, "-");
-  EXPECT_EQ(standard({"--data", "-5"}).data, "-5");
-  EXPECT_EQ(standard({"--data", "--"}).data, "--");
-  EXPECT_EQ(standard({"--data=a=b=c"}).data, "a=b=c");
+TEST(RunConfig, leave_values_as_they_are) {
+  EXPECT_EQ(standard({"--data=--a-b=c-d"}).data.path, "--a-b=c-d");
+  EXPECT_EQ(standard({"--data", "--no-such-flag"}).data.path, "--no-such-flag");
+  EXPECT_EQ(standard({"--data", "[1]"}).data.path, "[1]");
+  EXPECT_EQ(standard({"--data", "'x' \"y\" \\ \n %s {} \xc3\xa9"}).data.path,
+            "'x' \"y\" \\ \n %s {} \xc3\xa9");
+  EXPECT_EQ(standard({"--cluster_spec", R"({"worker":["h:1"]})"}).cluster.spec, R"({"worker":["h:1"]})");
+  EXPECT_EQ(standard({"--data", "-"}).data.path, "-");
+  EXPECT_EQ(standard({"--data", "-5"}).data.path, "-5");
+  EXPECT_EQ(standard({"--data", "--"}).data.path, "--");
+  EXPECT_EQ(standard({"--data=a=b=c"}).data.path, "a=b=c");
   const std::string huge(1 << 20, 'x');
-  EXPECT_EQ(standard({"--data", huge.c_str()}).data, huge);
+  EXPECT_EQ(standard({"--data", huge.c_str()}).data.path, huge);
 }
 
-TEST(Flags, can_be_empty) {
-  Flags defaults;
-  defaults.logdir = "/tmp/x";
-  EXPECT_EQ(standard({"--logdir", ""}, {}, defaults).logdir, "");
-  EXPECT_EQ(standard({"--logdir="}, {}, defaults).logdir, "");
-  EXPECT_EQ(standard({"--logdir=", "--steps", "3"}, {}, defaults).steps, 3);
-  EXPECT_EQ(standard({}, {{"TUTTI_LOGDIR", ""}}, defaults).logdir, "");
+TEST(RunConfig, can_be_empty) {
+  RunConfig defaults;
+  defaults.checkpoints.logdir = "/tmp/x";
+  EXPECT_EQ(standard({"--logdir", ""}, {}, defaults).checkpoints.logdir, "");
+  EXPECT_EQ(standard({"--logdir="}, {}, defaults).checkpoints.logdir, "");
+  EXPECT_EQ(standard({"--logdir=", "--steps", "3"}, {}, defaults).training.steps, 3);
+  EXPECT_EQ(standard({}, {{"TUTTI_LOGDIR", ""}}, defaults).checkpoints.logdir, "");
 }
 
-TEST(Flags, take_negative_numbers) {
-  EXPECT_EQ(standard({"--seed", "-3"}).seed, -3);
+TEST(RunConfig, take_negative_numbers) {
+  EXPECT_EQ(standard({"--seed", "-3"}).training.seed, -3);
   double rate = 0;
   FlagSet set("x");
   set.add("--rate", rate, "r");
@@ -126,25 +127,25 @@ TEST(Flags, take_negative_numbers) {
   EXPECT_EQ(rate, -1e-3);
 }
 
-TEST(Flags, the_last_of_a_repeated_flag_counts) {
-  EXPECT_EQ(standard({"--lanes", "2", "--lanes=3", "--lanes", "4"}).lanes, 4);
-  EXPECT_EQ(standard({"--task_id", "1", "--task_index", "2"}).task_index, 2);
+TEST(RunConfig, the_last_of_a_repeated_flag_counts) {
+  EXPECT_EQ(standard({"--lanes", "2", "--lanes=3", "--lanes", "4"}).training.lanes, 4);
+  EXPECT_EQ(standard({"--task_id", "1", "--task_index", "2"}).cluster.task, 2);
 }
 
-TEST(Flags, every_value_of_a_repeated_flag_is_checked) {
+TEST(RunConfig, every_value_of_a_repeated_flag_is_checked) {
   expect_refused(HasSubstr("'x'"), {"--lanes", "x", "--lanes", "4"});
 }
 
-TEST(Flags, the_command_line_goes_before_variables_before_the_file_before_defaults) {
+TEST(RunConfig, the_command_line_goes_before_variables_before_the_file_before_defaults) {
   const std::string file = R"({"lanes": 1, "batch": 1, "steps": 1})";
-  const Flags flags = from_file(file, {"--lanes", "3"}, {{"TUTTI_LANES", "2"}, {"TUTTI_BATCH", "2"}});
-  EXPECT_EQ(flags.lanes, 3);
-  EXPECT_EQ(flags.batch, 2);
-  EXPECT_EQ(flags.steps, 1);
-  EXPECT_EQ(flags.seed, 1);
+  const RunConfig config = from_file(file, {"--lanes", "3"}, {{"TUTTI_LANES", "2"}, {"TUTTI_BATCH", "2"}});
+  EXPECT_EQ(config.training.lanes, 3);
+  EXPECT_EQ(config.training.batch, 2);
+  EXPECT_EQ(config.training.steps, 1);
+  EXPECT_EQ(config.training.seed, 1);
 }
 
-TEST(Flags, an_unknown_flag_is_refused_with_the_nearest) {
+TEST(RunConfig, an_unknown_flag_is_refused_with_the_nearest) {
   expect_refused(AllOf(HasSubstr("unknown flag '--lane'"), HasSubstr("did you mean '--lanes'?")),
                  {"--lane", "3"});
   expect_refused(HasSubstr("did you mean '--checkpoint-every'?"), {"--checkpoint-evry=5"});
@@ -157,12 +158,12 @@ TEST(Flags, an_unknown_flag_is_refused_with_the_nearest) {
   expect_refused(HasSubstr("'--LANES'"), {"--LANES", "3"});
 }
 
-TEST(Flags, what_belongs_to_no_flag_is_refused) {
+TEST(RunConfig, what_belongs_to_no_flag_is_refused) {
   expect_refused(HasSubstr("'train'"), {"train"});
   expect_refused(HasSubstr("'4'"), {"--lanes", "3", "4"});
   expect_refused(HasSubstr("''"), {""});
   expect_refused(HasSubstr("'--lanes'"), {"--", "--lanes", "3"});
-  EXPECT_EQ(standard({"--lanes", "3", "--"}).lanes, 3);
+  EXPECT_EQ(standard({"--lanes", "3", "--"}).training.lanes, 3);
 }
 
 struct Arguments {
@@ -181,7 +182,7 @@ Arguments positional(const std::vector<const char*>& given) {
   return arguments;
 }
 
-TEST(Flags, a_program_may_have_arguments_of_its_own) {
+TEST(RunConfig, a_program_may_have_arguments_of_its_own) {
   EXPECT_EQ(positional({"--lanes", "3"}).input, "none");
   const Arguments given = positional({"in", "--lanes", "3", "-4", "--", "--out"});
   EXPECT_EQ(given.input, "in");
@@ -192,7 +193,7 @@ TEST(Flags, a_program_may_have_arguments_of_its_own) {
   });
 }
 
-TEST(Flags, more_arguments_than_a_program_has_are_refused) {
+TEST(RunConfig, more_arguments_than_a_program_has_are_refused) {
   std::string input;
   FlagSet set("A program.");
   set.add_positional("INPUT", input, "what is read");
@@ -203,14 +204,14 @@ TEST(Flags, more_arguments_than_a_program_has_are_refused) {
               AllOf(HasSubstr("[FLAGS] [INPUT]\n"), HasSubstr("  INPUT"), HasSubstr("what is read")));
 }
 
-TEST(Flags, a_flag_without_its_value_is_refused) {
+TEST(RunConfig, a_flag_without_its_value_is_refused) {
   expect_refused(AllOf(HasSubstr("--lanes needs a value"), HasSubstr("the command line ends")), {"--lanes"});
   expect_refused(HasSubstr("--log-level needs a value"), {"--batch", "2", "--log_level"});
   expect_refused(AllOf(HasSubstr("--logdir needs a value"), HasSubstr("'--steps' follows")),
                  {"--logdir", "--steps", "5"});
 }
 
-TEST(Flags, a_value_that_cannot_be_read_is_quoted_with_its_origin) {
+TEST(RunConfig, a_value_that_cannot_be_read_is_quoted_with_its_origin) {
   expect_refused(
       AllOf(HasSubstr("--lanes: 'four'"), HasSubstr("the command line"), HasSubstr("a whole number")),
       {"--lanes", "four"});
@@ -223,11 +224,11 @@ TEST(Flags, a_value_that_cannot_be_read_is_quoted_with_its_origin) {
   }
 }
 
-TEST(Flags, a_bad_value_is_an_error_also_where_another_overrides_it) {
+TEST(RunConfig, a_bad_value_is_an_error_also_where_another_overrides_it) {
   expect_refused(HasSubstr("TUTTI_LANES"), {"--lanes", "4"}, {{"TUTTI_LANES", "x"}});
 }
 
-TEST(Flags, choices_suggest_the_nearest) {
+TEST(RunConfig, choices_suggest_the_nearest) {
   expect_refused(AllOf(HasSubstr("--precision: 'fp23'"), HasSubstr("one of fp32, bf16"),
                        HasSubstr("did you mean 'fp32'?")),
                  {"--precision", "fp23"});
@@ -237,7 +238,7 @@ TEST(Flags, choices_suggest_the_nearest) {
   expect_refused(HasSubstr("TUTTI_STRATEGY"), {}, {{"TUTTI_STRATEGY", ""}});
 }
 
-TEST(Flags, standard_ones_have_limits) {
+TEST(RunConfig, standard_ones_have_limits) {
   expect_refused(HasSubstr("'-1' (from the command line) is not a whole number from 0 to 1048576"),
                  {"--lanes", "-1"});
   expect_refused(HasSubstr("--lanes"), {"--lanes", "9223372036854775807"});
@@ -248,30 +249,30 @@ TEST(Flags, standard_ones_have_limits) {
   expect_refused(HasSubstr("--task_index"), {"--task_id", "-1"});
   expect_refused(HasSubstr("--batch: 'x'"), {"--batch", "x"});
   expect_refused(HasSubstr("steps (500) or of seconds (600s)"), {"--checkpoint-every", "10m"});
-  EXPECT_EQ(standard({"--checkpoint-every", "0"}).checkpoint_every, "0");
-  EXPECT_EQ(standard({"--seed", "-9223372036854775808"}).seed, std::numeric_limits<int64_t>::min());
+  EXPECT_EQ(standard({"--checkpoint-every", "0"}).checkpoints.every, "0");
+  EXPECT_EQ(standard({"--seed", "-9223372036854775808"}).training.seed, std::numeric_limits<int64_t>::min());
 }
 
-TEST(Flags, seconds_are_finite_and_fit_into_a_clock) {
+TEST(RunConfig, seconds_are_finite_and_fit_into_a_clock) {
   for (const char* name : {"--timeout", "--start-timeout", "--feed-timeout"}) {
     for (const char* text : {"0", "-1", "nan", "inf", "1e10", "1e20", "1e308"})
       expect_refused(AllOf(HasSubstr(name), HasSubstr("is not a number above 0, at most 1000000")),
                      {name, text});
   }
-  EXPECT_EQ(standard({"--timeout", "1e6"}).timeout, 1e6);
+  EXPECT_EQ(standard({"--timeout", "1e6"}).network.timeout, 1e6);
 }
 
-TEST(Flags, steps_to_profile_are_a_range) {
+TEST(RunConfig, steps_to_profile_are_a_range) {
   for (const char* text : {"", "x", "-1", "5..5", "5..4", "1..2..3", "9223372036854775807"})
     expect_refused(HasSubstr("a step (10) or a range of steps (10..12)"), {"--profile-steps", text});
-  EXPECT_EQ(standard({"--profile-steps", "10..12"}).profile_steps, "10..12");
+  EXPECT_EQ(standard({"--profile-steps", "10..12"}).output.profile_steps, "10..12");
 }
 
 // A flag that is added without a range fails here.
-TEST(Flags, every_standard_number_but_the_seed_shows_its_range) {
-  Flags flags;
+TEST(RunConfig, every_standard_number_but_the_seed_shows_its_range) {
+  RunConfig config;
   FlagSet set("x");
-  add_standard_flags(set, flags);
+  add_standard_flags(set, config);
   const std::string help = parse(set, {"--help"}).value_or("");
   size_t numbers = 0;
   std::string text;  // of one flag
@@ -292,57 +293,57 @@ TEST(Flags, every_standard_number_but_the_seed_shows_its_range) {
   EXPECT_EQ(numbers, 14U);
 }
 
-TEST(Flags, a_placement_is_one_of_three) {
-  EXPECT_EQ(standard({}).placement, "round-robin");
+TEST(RunConfig, a_placement_is_one_of_three) {
+  EXPECT_EQ(standard({}).servers.placement, "round-robin");
   for (const char* text : {"round-robin", "greedy", "split:65536", "split:4M"})
-    EXPECT_EQ(standard({"--placement", text}).placement, text);
+    EXPECT_EQ(standard({"--placement", text}).servers.placement, text);
   for (const char* text : {"", "random", "split", "split:", "split:0", "split:-4", "split:4X"})
     expect_refused(AllOf(HasSubstr("--placement: '" + std::string(text) + "'"), HasSubstr("split:4M")),
                    {"--placement", text});
 }
 
-TEST(Flags, of_parameter_servers_have_limits) {
-  EXPECT_EQ(standard({"--staleness", "0"}).staleness, 0);
-  EXPECT_EQ(standard({"--staleness", "-1"}).staleness, -1);
-  EXPECT_EQ(standard({}).start_timeout, 120);
-  EXPECT_TRUE(standard({"--log-placement"}).log_placement);
+TEST(RunConfig, of_parameter_servers_have_limits) {
+  EXPECT_EQ(standard({"--staleness", "0"}).servers.staleness, 0);
+  EXPECT_EQ(standard({"--staleness", "-1"}).servers.staleness, -1);
+  EXPECT_EQ(standard({}).network.start_timeout, 120);
+  EXPECT_TRUE(standard({"--log-placement"}).output.log_placement);
   expect_refused(HasSubstr("a whole number from -1 to"), {"--staleness", "-2"});
   expect_refused(HasSubstr("--backup"), {"--backup", "-1"});
   expect_refused(HasSubstr("--inter-op-threads"), {"--inter-op-threads", "-1"});
   expect_refused(HasSubstr("a number above 0, at most 1000000"), {"--start-timeout", "0"});
 }
 
-TEST(Flags, a_secret_comes_from_a_variable_and_is_not_shown) {
-  EXPECT_EQ(standard({}, {{"TUTTI_SECRET", "open sesame"}}).secret, "open sesame");
-  Flags flags;
+TEST(RunConfig, a_secret_comes_from_a_variable_and_is_not_shown) {
+  EXPECT_EQ(standard({}, {{"TUTTI_SECRET", "open sesame"}}).security.secret, "open sesame");
+  RunConfig config;
   FlagSet set("x");
-  add_standard_flags(set, flags);
+  add_standard_flags(set, config);
   const auto help = parse(set, {"--secret", "open sesame", "--help"}, {{"TUTTI_SECRET", "open sesame"}});
   EXPECT_THAT(help.value_or(""), AllOf(HasSubstr("TUTTI_SECRET"), Not(HasSubstr("sesame"))));
 }
 
-TEST(Flags, steps_and_epochs_exclude_each_other) {
+TEST(RunConfig, steps_and_epochs_exclude_each_other) {
   expect_refused(AllOf(HasSubstr("--steps 5"), HasSubstr("--epochs 2"), HasSubstr("contradict")),
                  {"--steps", "5", "--epochs", "2"});
-  EXPECT_EQ(standard({"--steps", "5", "--epochs", "0"}).steps, 5);
+  EXPECT_EQ(standard({"--steps", "5", "--epochs", "0"}).training.steps, 5);
 }
 
-TEST(Flags, steps_on_the_command_line_replace_epochs_from_elsewhere) {
-  Flags defaults;
-  defaults.epochs = 3;
-  const Flags over_default = standard({"--steps", "5"}, {}, defaults);
-  EXPECT_EQ(over_default.steps, 5);
-  EXPECT_EQ(over_default.epochs, 0);
-  const Flags over_file = from_file(R"({"steps": 9})", {"--epochs", "2"});
-  EXPECT_EQ(over_file.steps, 0);
-  EXPECT_EQ(over_file.epochs, 2);
-  const Flags over_variable = standard({"--steps", "5"}, {{"TUTTI_EPOCHS", "7"}});
-  EXPECT_EQ(over_variable.epochs, 0);
+TEST(RunConfig, steps_on_the_command_line_replace_epochs_from_elsewhere) {
+  RunConfig defaults;
+  defaults.training.epochs = 3;
+  const RunConfig over_default = standard({"--steps", "5"}, {}, defaults);
+  EXPECT_EQ(over_default.training.steps, 5);
+  EXPECT_EQ(over_default.training.epochs, 0);
+  const RunConfig over_file = from_file(R"({"steps": 9})", {"--epochs", "2"});
+  EXPECT_EQ(over_file.training.steps, 0);
+  EXPECT_EQ(over_file.training.epochs, 2);
+  const RunConfig over_variable = standard({"--steps", "5"}, {{"TUTTI_EPOCHS", "7"}});
+  EXPECT_EQ(over_variable.training.epochs, 0);
   // A 0 means "not set" and replaces nothing.
-  EXPECT_EQ(standard({"--steps", "0"}, {}, defaults).epochs, 3);
+  EXPECT_EQ(standard({"--steps", "0"}, {}, defaults).training.epochs, 3);
 }
 
-TEST(Flags, an_unknown_variable_is_refused_with_the_nearest) {
+TEST(RunConfig, an_unknown_variable_is_refused_with_the_nearest) {
   expect_refused(AllOf(HasSubstr("unknown variable TUTTI_LANE:"), HasSubstr("did you mean 'TUTTI_LANES'?")),
                  {}, {{"TUTTI_LANE", "3"}});
   expect_refused(HasSubstr("did you mean 'TUTTI_TASK_INDEX'?"), {}, {{"TUTTI_TASK_INDX", "3"}});
@@ -351,36 +352,37 @@ TEST(Flags, an_unknown_variable_is_refused_with_the_nearest) {
   expect_refused(HasSubstr("TUTTI_"), {}, {{"TUTTI_", "1"}});
 }
 
-TEST(Flags, variables_of_others_are_left_alone) {
-  EXPECT_EQ(
-      standard({}, {{"TUTTI_TEST_BIN", "x"}, {"TUTTI", "x"}, {"_TUTTI_JOB", "x"}, {"LANES", "9"}}).lanes, 0);
+TEST(RunConfig, variables_of_others_are_left_alone) {
+  EXPECT_EQ(standard({}, {{"TUTTI_TEST_BIN", "x"}, {"TUTTI", "x"}, {"_TUTTI_JOB", "x"}, {"LANES", "9"}})
+                .training.lanes,
+            0);
 }
 
-TEST(Flags, the_file_takes_every_type) {
-  const Flags flags = from_file(
+TEST(RunConfig, the_file_takes_every_type) {
+  const RunConfig config = from_file(
       R"({"lanes": 4, "log-level": "debug", "checkpoint_every": 500, "data": "", "task-index": 0, "seed": -3})");
-  EXPECT_EQ(flags.lanes, 4);
-  EXPECT_EQ(flags.log_level, "debug");
-  EXPECT_EQ(flags.checkpoint_every, "500");
-  EXPECT_EQ(flags.task_index, 0);
-  EXPECT_EQ(flags.seed, -3);
+  EXPECT_EQ(config.training.lanes, 4);
+  EXPECT_EQ(config.output.log_level, "debug");
+  EXPECT_EQ(config.checkpoints.every, "500");
+  EXPECT_EQ(config.cluster.task, 0);
+  EXPECT_EQ(config.training.seed, -3);
 }
 
-TEST(Flags, the_file_can_come_from_a_variable) {
+TEST(RunConfig, the_file_can_come_from_a_variable) {
   const ConfigFile file(R"({"lanes": 5})");
-  EXPECT_EQ(standard({}, {{"TUTTI_CONFIG", file.path()}}).lanes, 5);
+  EXPECT_EQ(standard({}, {{"TUTTI_CONFIG", file.path()}}).training.lanes, 5);
   const ConfigFile other(R"({"lanes": 6})");
-  const Flags flags = standard({"--config", other.path()}, {{"TUTTI_CONFIG", file.path()}});
-  EXPECT_EQ(flags.lanes, 6);
-  EXPECT_EQ(flags.config, other.path());
-  EXPECT_EQ(standard({"--config", ""}, {{"TUTTI_CONFIG", file.path()}}).lanes, 0);
+  const RunConfig config = standard({"--config", other.path()}, {{"TUTTI_CONFIG", file.path()}});
+  EXPECT_EQ(config.training.lanes, 6);
+  EXPECT_EQ(config.config_file, other.path());
+  EXPECT_EQ(standard({"--config", ""}, {{"TUTTI_CONFIG", file.path()}}).training.lanes, 0);
 }
 
-TEST(Flags, the_file_cannot_name_another) {
+TEST(RunConfig, the_file_cannot_name_another) {
   expect_file_refused(HasSubstr("cannot name another"), R"({"config": "x.json"})");
 }
 
-TEST(Flags, an_unknown_key_is_refused_with_the_nearest) {
+TEST(RunConfig, an_unknown_key_is_refused_with_the_nearest) {
   expect_file_refused(AllOf(HasSubstr("unknown key 'lane'"), HasSubstr("did you mean 'lanes'?")),
                       R"({"lane": 1})");
   expect_file_refused(HasSubstr("unknown key 'help'"), R"({"help": true})");
@@ -388,7 +390,7 @@ TEST(Flags, an_unknown_key_is_refused_with_the_nearest) {
   expect_file_refused(HasSubstr("unknown key '--lanes'"), R"({"--lanes": 1})");
 }
 
-TEST(Flags, wrong_types_and_broken_files_are_refused) {
+TEST(RunConfig, wrong_types_and_broken_files_are_refused) {
   expect_file_refused(HasSubstr("true (from"), R"({"device": true})");
   expect_file_refused(HasSubstr("null"), R"({"device": null})");
   expect_file_refused(HasSubstr("\\u0000"), R"({"logdir": "a\u0000b"})");
@@ -403,11 +405,11 @@ TEST(Flags, wrong_types_and_broken_files_are_refused) {
   expect_file_refused(HasSubstr("lanes"), R"({"task_index": 1, "lanes": {"a": 1}})");
 }
 
-TEST(Flags, one_flag_written_twice_in_the_file_counts_by_its_last) {
-  EXPECT_EQ(from_file(R"({"log-level": "debug", "log_level": "error"})").log_level, "error");
+TEST(RunConfig, one_flag_written_twice_in_the_file_counts_by_its_last) {
+  EXPECT_EQ(from_file(R"({"log-level": "debug", "log_level": "error"})").output.log_level, "error");
 }
 
-TEST(Flags, a_file_that_is_not_there_is_named) {
+TEST(RunConfig, a_file_that_is_not_there_is_named) {
   const TestFolder folder;
   expect_refused(HasSubstr("none.json"), {"--config", (folder / "none.json").c_str()});
   expect_refused(HasSubstr(folder.path()), {"--config", folder.path().c_str()});
@@ -486,7 +488,7 @@ TEST_F(Switches, an_unknown_negative_form_is_suggested_too) {
   expect_error(ErrorKind::InvalidArgument, HasSubstr("'--no-name'"), [&] { parse_all({"--no-name"}); });
 }
 
-TEST(Flags, numbers_are_finite) {
+TEST(RunConfig, numbers_are_finite) {
   double rate = 0;
   FlagSet set("x");
   set.add("--rate", rate, "r");
@@ -497,11 +499,11 @@ TEST(Flags, numbers_are_finite) {
   }
 }
 
-TEST(Flags, help_lists_every_flag_in_its_group_with_its_default) {
-  Flags flags;
-  flags.batch = 77;
+TEST(RunConfig, help_lists_every_flag_in_its_group_with_its_default) {
+  RunConfig config;
+  config.training.batch = 77;
   FlagSet set("Draws digits.");
-  add_standard_flags(set, flags);
+  add_standard_flags(set, config);
   bool color = true;
   set.group("Mine");
   set.add("--color", color, "in color");
@@ -515,29 +517,29 @@ TEST(Flags, help_lists_every_flag_in_its_group_with_its_default) {
     }
     for (const std::string& line : split(help, '\n')) EXPECT_LE(line.size(), 110U) << line;
   }
-  EXPECT_EQ(flags.lanes, 0) << "help sets nothing";
+  EXPECT_EQ(config.training.lanes, 0) << "help sets nothing";
 }
 
-TEST(Flags, help_comes_before_mistakes_in_variables_and_files) {
-  Flags flags;
+TEST(RunConfig, help_comes_before_mistakes_in_variables_and_files) {
+  RunConfig config;
   FlagSet set("x");
-  add_standard_flags(set, flags);
+  add_standard_flags(set, config);
   EXPECT_TRUE(parse(set, {"--help", "--config", "/none"}, {{"TUTTI_WRONG", "1"}}).has_value());
 }
 
-TEST(Flags, version_names_the_program) {
+TEST(RunConfig, version_names_the_program) {
   FlagSet set("x");
   EXPECT_THAT(parse(set, {"--version"}).value_or(""), AllOf(HasSubstr("prog (Tutti "), EndsWith(")\n")));
 }
 
-TEST(Flags, a_program_without_arguments_parses) {
-  Flags flags;
+TEST(RunConfig, a_program_without_arguments_parses) {
+  RunConfig config;
   FlagSet set("x");
-  add_standard_flags(set, flags);
+  add_standard_flags(set, config);
   EXPECT_EQ(set.parse(0, nullptr, Environment()), std::nullopt);
 }
 
-TEST(Flags, own_requirements_are_kept) {
+TEST(RunConfig, own_requirements_are_kept) {
   std::string even = "2";
   FlagSet set("x");
   set.add("--even", even, "a number");
@@ -550,7 +552,7 @@ TEST(Flags, own_requirements_are_kept) {
                });
 }
 
-TEST(Flags, ranges_stand_in_the_help_and_in_errors) {
+TEST(RunConfig, ranges_stand_in_the_help_and_in_errors) {
   int64_t count = 1;
   double rate = 0.5;
   double share = 0.5;
@@ -582,12 +584,12 @@ TEST(Flags, ranges_stand_in_the_help_and_in_errors) {
   EXPECT_EQ(place, 2);
 }
 
-TEST(Flags, a_file_nested_without_end_is_refused) {
+TEST(RunConfig, a_file_nested_without_end_is_refused) {
   expect_file_refused(AllOf(HasSubstr("run.json"), HasSubstr("nested more than 100 deep")),
                       std::string(200000, '['));
 }
 
-TEST(Flags, a_flag_declared_twice_is_a_bug) {
+TEST(RunConfig, a_flag_declared_twice_is_a_bug) {
   std::string one;
   FlagSet set("x");
   set.add("--a-b,--alias", one, "first");
@@ -597,12 +599,12 @@ TEST(Flags, a_flag_declared_twice_is_a_bug) {
   expect_error(ErrorKind::Bug, HasSubstr("--none"), [&] { set.at_least("--none", 1); });
 }
 
-TEST(Flags, values_are_told_with_their_scope_and_without_the_secret) {
-  Flags flags;
+TEST(RunConfig, values_are_told_with_their_scope_and_without_the_secret) {
+  RunConfig config;
   double rate = 0.1;
   FlagSet set("x");
   set.add("--rate", rate, "learning rate");
-  add_standard_flags(set, flags);
+  add_standard_flags(set, config);
   ASSERT_FALSE(parse(set, {"--rate", "0.5", "--batch", "7", "--secret", "hush"}));
   const FlagValues values = set.values();
   const auto value = [&](const std::string& name) {
@@ -621,7 +623,7 @@ TEST(Flags, values_are_told_with_their_scope_and_without_the_secret) {
 }
 
 // A new standard flag must state whether tasks may have different values.
-TEST(Flags, every_standard_flag_has_a_scope_of_its_own) {
+TEST(RunConfig, every_standard_flag_has_a_scope_of_its_own) {
   for (const FlagValue& flag : values_of({})) EXPECT_NE(flag.scope, FlagScope::Run) << flag.name;
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
 #include <limits>
 #include <mutex>
 #include <optional>
@@ -26,47 +27,62 @@ bool stands_alone(const Identity& identity) {
   return identity.membership.world == 1 && !identity.is_evaluator && servers_of(identity.cluster).empty();
 }
 
-Log make_log(const Flags& flags, const Identity& identity) {
-  return Log(parse_log_level(flags.log_level), stands_alone(identity) ? "" : identity.task.short_name());
+Log make_log(const RunConfig& config, const Identity& identity) {
+  return Log(parse_log_level(config.output.log_level),
+             stands_alone(identity) ? "" : identity.task.short_name());
 }
 
-std::shared_ptr<Timeline> make_timeline(const Flags& flags) {
-  if (flags.timeline.empty()) return nullptr;
+std::shared_ptr<Timeline> make_timeline(const RunConfig& config) {
+  if (config.output.timeline.empty()) return nullptr;
   auto timeline = std::make_shared<Timeline>();
   timeline->name_thread("main");
   return timeline;
 }
 
 // A server sends its part from host memory, so it uses a GPU only if --device asks for one.
-c10::Device device_of(const Flags& flags, const Identity& identity) {
-  if (flags.device == "cpu" || (flags.device == "auto" && is_server_job(identity.task.job))) {
+c10::Device device_of(const RunConfig& config, const Identity& identity) {
+  if (config.compute.device == "cpu" ||
+      (config.compute.device == "auto" && is_server_job(identity.task.job))) {
     return {c10::DeviceType::CPU};
   }
-  return choose_device(flags.device, identity.membership.local_rank, count_gpus());
+  return choose_device(config.compute.device, identity.membership.local_rank, count_gpus());
 }
 
-int threads_of(const Flags& flags, const Identity& identity) {
-  if (flags.threads < 0 || flags.threads > std::numeric_limits<int>::max()) {
-    fail(ErrorKind::InvalidArgument, "--threads {} is not a valid number of threads", flags.threads);
+int threads_of(const RunConfig& config, const Identity& identity) {
+  if (config.compute.threads < 0 || config.compute.threads > std::numeric_limits<int>::max()) {
+    fail(ErrorKind::InvalidArgument, "--threads {} is not a valid number of threads", config.compute.threads);
   }
-  if (flags.threads > 0) return static_cast<int>(flags.threads);
+  if (config.compute.threads > 0) return static_cast<int>(config.compute.threads);
   return share_of_cores(identity.membership.local_world);
 }
 
-// A program may set its flags without parsing them.
-Flags checked(Flags flags) {
-  if (flags.lanes < 0 || flags.lanes > kMostLanes)
-    fail(ErrorKind::InvalidArgument, "--lanes {}: expected 0 to {}", flags.lanes, kMostLanes);
-  if (flags.batch < 1) fail(ErrorKind::InvalidArgument, "--batch {}: expected 1 or more", flags.batch);
-  if (!flags.report.empty() && flags.report == flags.timeline)
-    fail(ErrorKind::InvalidArgument, "--report and --timeline name the same file: {}", flags.report);
-  return flags;
+RunConfig checked(RunConfig config) {
+  if (!config.output.report.empty() && config.output.report == config.output.timeline)
+    fail(ErrorKind::InvalidArgument, "--report and --timeline name the same file: {}", config.output.report);
+  return config;
+}
+
+// Returns the flags among `values` that a program has added to the standard ones.
+FlagValues added_by_program(const FlagValues& values) {
+  if (values.empty()) return {};
+  const FlagValues standard = values_of(RunConfig());
+  FlagValues added;
+  std::copy_if(values.begin(), values.end(), std::back_inserter(added), [&](const FlagValue& value) {
+    return std::none_of(standard.begin(), standard.end(),
+                        [&](const FlagValue& other) { return other.name == value.name; });
+  });
+  return added;
+}
+
+FlagValues all_values(FlagValues program_flags, const RunConfig& config) {
+  for (FlagValue& value : values_of(config)) program_flags.push_back(std::move(value));
+  return program_flags;
 }
 
 // Returns the identity from the environment if this process is one of several tasks, else nullopt.
 std::optional<Identity> place_among_others() {
   try {
-    Identity found = discover(Flags(), Environment::of_process());
+    Identity found = discover(RunConfig(), Environment::of_process());
     if (found.membership.world > 1 || found.is_evaluator || is_server_job(found.task.job)) return found;
   } catch (const Error&) {
     // Contradictory variables are reported only to callers of discover().
@@ -79,7 +95,7 @@ void require_own_place(const Identity& identity) {
   if (const auto found = place_among_others()) {
     fail(ErrorKind::InvalidArgument,
          "this process is {} in a job of {} workers (found through {}), but its Context was given the "
-         "Identity of a single process. Use Context(flags), which finds the identity of this process, or "
+         "Identity of a single process. Use Context(config), which finds the identity of this process, or "
          "tutti::run(). To run alone on purpose, set Identity::source",
          found->task.short_name(), found->membership.world, found->source);
   }
@@ -111,12 +127,13 @@ std::vector<Task> all_workers(const Identity& identity) {
 }
 
 // Returns the device as far as this task can know it.
-DeviceSpec device_of_task(const Task& task, const Flags& flags, const Identity& identity, c10::Device own) {
-  const bool is_given = flags.device != "auto";
+DeviceSpec device_of_task(const Task& task, const RunConfig& config, const Identity& identity,
+                          c10::Device own) {
+  const bool is_given = config.compute.device != "auto";
   if (is_given ? own.is_cpu() : is_server_job(task.job)) return spec_of(task, c10::DeviceType::CPU);
   if (!identity.cluster.empty() && is_on_same_host(identity.cluster, task, identity.task)) {
     const Membership membership = identity_in(identity.cluster, task, identity.source).membership;
-    return spec_of(task, choose_device(flags.device, membership.local_rank, count_gpus()));
+    return spec_of(task, choose_device(config.compute.device, membership.local_rank, count_gpus()));
   }
   DeviceSpec spec = spec_of(task);
   if (is_given) spec.device_type = "GPU";
@@ -140,34 +157,32 @@ struct Context::Claims {
   std::set<std::string> folders;  // guarded by mutex
 };
 
-Context::Context(const Flags& flags, FlagValues values)
-    : Context(flags, discover(flags, Environment::of_process()), std::move(values)) {
+Context::Context(const RunConfig& config, const FlagValues& values)
+    : Context(config, discover(config, Environment::of_process()), values) {
   set_threads(threads_);
 }
 
-Context::Context(Flags flags, Identity identity, FlagValues values)
-    : flags_(checked(std::move(flags))),
-      flag_values_(values.empty() ? values_of(flags_) : std::move(values)),
+Context::Context(RunConfig config, Identity identity, const FlagValues& values)
+    : config_(checked(std::move(config))),
+      program_flags_(added_by_program(values)),
+      flag_values_(all_values(program_flags_, config_)),
       identity_(std::move(identity)),
-      log_(make_log(flags_, identity_)),
-      timeline_(make_timeline(flags_)),
+      log_(make_log(config_, identity_)),
+      timeline_(make_timeline(config_)),
       claims_(std::make_shared<Claims>()),
-      device_(device_of(flags_, identity_)),
-      threads_(threads_of(flags_, identity_)) {
+      device_(device_of(config_, identity_)),
+      threads_(threads_of(config_, identity_)) {
   require_own_place(identity_);
-  if (flags_.threads > 0) set_threads(threads_);
-  if (flags_.inter_op_threads > 0) set_inter_op_threads(static_cast<int>(flags_.inter_op_threads));
-  if (is_chief()) require_writable_report(flags_.report);
+  if (config_.compute.threads > 0) set_threads(threads_);
+  if (config_.compute.inter_op_threads > 0)
+    set_inter_op_threads(static_cast<int>(config_.compute.inter_op_threads));
+  if (is_chief()) require_writable_report(config_.output.report);
 }
 
-Context Context::with_run(const std::string& logdir, const std::string& resume) const {
+Context Context::with(RunConfig config) const {
   Context other = *this;
-  other.flags_.logdir = logdir;
-  other.flags_.resume = resume;
-  for (FlagValue& flag : other.flag_values_) {
-    if (flag.name == "--logdir") flag.text = logdir;
-    if (flag.name == "--resume") flag.text = resume;
-  }
+  other.config_ = checked(std::move(config));
+  other.flag_values_ = all_values(program_flags_, other.config_);
   return other;
 }
 
@@ -186,7 +201,7 @@ std::vector<DeviceSpec> Context::devices() const {
   std::vector<DeviceSpec> devices;
   for (const Task& task : tasks)
     devices.push_back(task == identity_.task ? spec_of(task, device_)
-                                             : device_of_task(task, flags_, identity_, device_));
+                                             : device_of_task(task, config_, identity_, device_));
   return devices;
 }
 

@@ -8,8 +8,8 @@
 
 #include <c10/core/Device.h>
 
+#include "tutti/base/config.h"
 #include "tutti/base/environment.h"
-#include "tutti/base/flags.h"
 #include "tutti/base/log.h"
 #include "tutti/base/timeline.h"
 #include "tutti/cluster/device_spec.h"
@@ -17,22 +17,23 @@
 
 namespace tutti {
 
-// The identity of this process, its device and its flags. Built once in main and passed on, never global.
-// Immutable except for the membership; cheap to read from any thread.
+// The identity of this process, its device and its configuration. Made once in main() and passed on, never
+// global. A value: copies share the log, the timeline and the claimed folders. Thread-safe.
 class Context {
  public:
   // For a program that does not use tutti::run(): finds the task of this process in the flags and the
   // environment, as discover() does, chooses the device and sets the number of threads. `values` are those of
-  // all flags, including the program's own (FlagSet::values()); empty: those of the standard flags.
-  explicit Context(const Flags& flags, FlagValues values = {});
+  // all config, including the program's own (FlagSet::values()); empty: those of the standard flags.
+  explicit Context(const RunConfig& config, const FlagValues& values = {});
 
   // Takes a known identity: a result of discover(), or one made by hand. Sets the number of threads
   // only if the flags give one. Throws InvalidArgument if `identity` is the default, a single process,
   // although a launcher has started this process as one of several.
-  Context(Flags flags, Identity identity, FlagValues values = {});
+  Context(RunConfig config, Identity identity, const FlagValues& values = {});
 
-  // Returns a copy with another --logdir and --resume, for one of several trainings of a program.
-  Context with_run(const std::string& logdir, const std::string& resume) const;
+  // Returns a copy with another configuration, for one of several trainings of a program. Identity, device,
+  // threads, log and timeline remain those of the process.
+  Context with(RunConfig config) const;
 
   int rank() const { return identity_.membership.rank; }
   int world() const { return identity_.membership.world; }
@@ -60,7 +61,7 @@ class Context {
   // Throws InvalidArgument if this task does not train: a parameter server or an evaluator.
   void require_worker() const;
 
-  const Flags& flags() const { return flags_; }
+  const RunConfig& config() const { return config_; }
   // All flags of the program, including its own, with their values as text. The secret is hidden.
   const FlagValues& flag_values() const { return flag_values_; }
   // Returns the flags that have to be the same on all tasks, one line each: "--batch 32".
@@ -78,16 +79,12 @@ class Context {
   // The number of threads inside one kernel: --threads, else share_of_cores(). Never changes, because kernels
   // may sum in a different order with another number.
   int threads() const { return threads_; }
-  // The number of lanes: --lanes, else one per worker that computes; an in-graph master does not.
-  int64_t lanes() const {
-    if (flags_.lanes > 0) return flags_.lanes;
-    return flags_.strategy == "in-graph" && world() > 1 ? world() - 1 : world();
-  }
 
  private:
   struct Claims;
 
-  Flags flags_;
+  RunConfig config_;
+  FlagValues program_flags_;  // flags that the program has added
   FlagValues flag_values_;
   Identity identity_;
   Log log_;

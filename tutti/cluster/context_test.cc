@@ -20,10 +20,10 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-Flags on_cpu() {
-  Flags flags;
-  flags.device = "cpu";
-  return flags;
+RunConfig on_cpu() {
+  RunConfig config;
+  config.compute.device = "cpu";
+  return config;
 }
 
 std::string line_of(const Context& context) {
@@ -41,28 +41,27 @@ TEST(Context, is_what_discovery_found) {
   EXPECT_FALSE(context.is_chief());
   EXPECT_EQ(context.task().name(), "/job:worker/task:1");
   EXPECT_EQ(context.cluster().num_tasks("worker"), 2);
-  EXPECT_EQ(context.lanes(), 3);
   EXPECT_TRUE(context.device().is_cpu());
 }
 
 TEST(Context, refuses_a_report_in_the_place_of_the_timeline) {
-  Flags flags = on_cpu();
-  flags.report = flags.timeline = "out.json";
+  RunConfig config = on_cpu();
+  config.output.report = config.output.timeline = "out.json";
   expect_error(ErrorKind::InvalidArgument, HasSubstr("name the same file: out.json"),
-               [&] { Context(flags, Identity()); });
+               [&] { Context(config, Identity()); });
 }
 
 TEST(Context, refuses_a_report_that_the_chief_could_not_write) {
   const TestFolder folder;
-  Flags flags = on_cpu();
-  flags.report = folder / "no/such/report.json";
+  RunConfig config = on_cpu();
+  config.output.report = folder / "no/such/report.json";
   const std::string cluster = "worker|a:1;b:1";
   expect_error(ErrorKind::InvalidArgument, HasSubstr("--report: opening"),
-               [&] { Context(flags, identity(cluster, "worker", 0)); });
-  const Context does_not_write(flags, identity(cluster, "worker", 1));
-  flags.report = folder.path();
+               [&] { Context(config, identity(cluster, "worker", 0)); });
+  const Context does_not_write(config, identity(cluster, "worker", 1));
+  config.output.report = folder.path();
   expect_error(ErrorKind::InvalidArgument, HasSubstr("is a directory"),
-               [&] { Context(flags, identity(cluster, "worker", 0)); });
+               [&] { Context(config, identity(cluster, "worker", 0)); });
 }
 
 TEST(Context, alone_is_chief_of_a_world_of_one) {
@@ -70,18 +69,14 @@ TEST(Context, alone_is_chief_of_a_world_of_one) {
   EXPECT_EQ(context.rank(), 0);
   EXPECT_EQ(context.world(), 1);
   EXPECT_TRUE(context.is_chief());
-  EXPECT_EQ(context.lanes(), 1);
   EXPECT_GE(context.threads(), 1);
 }
 
-TEST(Context, flags_decide_threads_and_lanes) {
-  Flags flags = on_cpu();
-  flags.threads = 7;
-  flags.lanes = 12;
-  const Context context(flags, Identity());
+TEST(Context, configuration_decides_the_threads) {
+  RunConfig config = on_cpu();
+  config.compute.threads = 7;
+  const Context context(config, Identity());
   EXPECT_EQ(context.threads(), 7);
-  EXPECT_EQ(context.lanes(), 12);
-  EXPECT_EQ(context.flags().lanes, 12);
 }
 
 TEST(Context, log_names_the_task_where_there_are_several) {
@@ -95,26 +90,27 @@ TEST(Context, log_names_the_task_where_there_are_several) {
 }
 
 TEST(Context, log_has_the_level_of_the_flags) {
-  Flags flags = on_cpu();
-  flags.log_level = "error";
-  EXPECT_EQ(line_of(Context(flags, Identity())), "");
-  flags.log_level = "loud";
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("'loud'"), [&] { Context(flags, Identity()); });
+  RunConfig config = on_cpu();
+  config.output.log_level = "error";
+  EXPECT_EQ(line_of(Context(config, Identity())), "");
+  config.output.log_level = "loud";
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("'loud'"), [&] { Context(config, Identity()); });
 }
 
 TEST(Context, a_server_stays_on_the_cpu_unless_told_otherwise) {
-  const Context context(Flags(), identity("ps|a:1,worker|a:2", "ps", 0));
+  const Context context(RunConfig(), identity("ps|a:1,worker|a:2", "ps", 0));
   EXPECT_TRUE(context.device().is_cpu());
   EXPECT_FALSE(context.is_chief());
 }
 
 TEST(Context, refuses_devices_and_threads_that_are_none) {
-  Flags flags = on_cpu();
-  flags.device = "gpuu";
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("'gpuu'"), [&] { Context(flags, Identity()); });
-  flags = on_cpu();
-  flags.threads = -1;
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("--threads -1"), [&] { Context(flags, Identity()); });
+  RunConfig config = on_cpu();
+  config.compute.device = "gpuu";
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("'gpuu'"), [&] { Context(config, Identity()); });
+  config = on_cpu();
+  config.compute.threads = -1;
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("--threads: '-1'"),
+               [&] { Context(config, Identity()); });
 }
 
 // Sets environment variables of this process for its lifetime, as a launcher would.
@@ -139,7 +135,7 @@ const std::map<std::string, std::string> kByTuttiRun = {
     {"TUTTI_TASK_INDEX", "1"},
     {kLaunchVariable, "k3y"}};
 
-// A program that fills in its Flags itself has not read the variables.
+// A program that fills in its RunConfig itself has not read the variables.
 TEST(Context, of_flags_alone_finds_the_place_that_tutti_run_gave) {
   const InEnvironment launched(kByTuttiRun);
   const Context context(on_cpu());
@@ -166,7 +162,7 @@ TEST(Context, of_flags_alone_refuses_a_variable_that_is_no_index) {
 TEST(Context, that_would_train_alone_in_a_job_of_several_is_refused) {
   const InEnvironment launched(kByTuttiRun);
   expect_error(ErrorKind::InvalidArgument,
-               AllOf(HasSubstr("worker/1 in a job of 2 workers"), HasSubstr("Context(flags)")),
+               AllOf(HasSubstr("worker/1 in a job of 2 workers"), HasSubstr("Context(config)")),
                [] { Context(on_cpu(), Identity()); });
   Identity alone;
   alone.source = "this test";
@@ -186,9 +182,9 @@ TEST(Context, alone_under_a_launcher_of_one_is_fine) {
 TEST(Context, sets_the_threads_that_the_flags_name) {
   const auto openblas = reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, "openblas_get_num_threads"));
   for (const int threads : {2, 1}) {
-    Flags flags = on_cpu();
-    flags.threads = threads;
-    const Context context(flags, Identity());
+    RunConfig config = on_cpu();
+    config.compute.threads = threads;
+    const Context context(config, Identity());
     EXPECT_EQ(at::get_num_threads(), threads);
     if (openblas != nullptr) {
       EXPECT_EQ(openblas(), threads);
@@ -218,7 +214,7 @@ TEST(Context, names_the_devices_of_the_job_in_the_order_of_the_ranks) {
 
 // With --device auto, a host knows only its own GPUs.
 TEST(Context, leaves_open_what_only_other_hosts_know) {
-  const Context context(Flags(), identity("worker|a:1;b:1,ps|b:2", "worker", 0));
+  const Context context(RunConfig(), identity("worker|a:1;b:1,ps|b:2", "worker", 0));
   EXPECT_THAT(names_of(context.devices()),
               ElementsAre(context.num_gpus() > 0 ? "/job:worker/replica:0/task:0/device:GPU:0"
                                                  : "/job:worker/replica:0/task:0/device:CPU:0",
@@ -249,7 +245,7 @@ TEST(Context, knows_the_ranks_also_where_nobody_names_addresses) {
 TEST(Context, tells_the_cluster_as_the_text_of_TF_CONFIG) {
   for (const char* job : {"worker", "ps"}) {
     const Context context(on_cpu(), identity("zebra|a:5,ps|a:1,chief|a:2,worker|a:3;b:3", job, 0));
-    const Identity read = discover(Flags(), Environment({{"TF_CONFIG", context.tf_config()}}));
+    const Identity read = discover(RunConfig(), Environment({{"TF_CONFIG", context.tf_config()}}));
     EXPECT_EQ(read.source, "TF_CONFIG");
     EXPECT_EQ(read.task, context.task());
     EXPECT_EQ(read.membership.rank, context.rank());
@@ -268,14 +264,16 @@ TEST(Context, of_a_task_that_trains_nothing_says_so) {
 
 TEST(Context, tells_the_values_of_all_flags_and_which_of_them_all_tasks_share) {
   using testing::Contains;
-  Flags flags = on_cpu();
-  flags.batch = 7;
-  flags.logdir = "/a";
-  const Context context(flags, identity("worker|a:1;b:1", "worker", 0));
-  EXPECT_EQ(context.flag_values().size(), values_of(flags).size());
+  RunConfig config = on_cpu();
+  config.training.batch = 7;
+  config.checkpoints.logdir = "/a";
+  const Context context(config, identity("worker|a:1;b:1", "worker", 0));
+  EXPECT_EQ(context.flag_values().size(), values_of(config).size());
   EXPECT_THAT(context.shared_flags(), Contains("--batch 7"));
   EXPECT_THAT(context.shared_flags(), testing::Not(Contains(HasSubstr("--logdir"))));
-  const Context other = context.with_run("/b", "never");
+  config.checkpoints.logdir = "/b";
+  config.checkpoints.resume = "never";
+  const Context other = context.with(config);
   for (const FlagValue& flag : other.flag_values()) {
     if (flag.name == "--logdir") {
       EXPECT_EQ(flag.text, "/b");
@@ -288,7 +286,7 @@ TEST(Context, tells_the_values_of_all_flags_and_which_of_them_all_tasks_share) {
 
 TEST(Context, gives_a_folder_to_one_training_of_the_program) {
   const Context context(on_cpu(), identity("worker|a:1;b:1", "worker", 0));
-  const Context copy = context.with_run("/run", "auto");
+  const Context copy = context.with(context.config());
   EXPECT_TRUE(context.claim_folder("/run"));
   EXPECT_FALSE(copy.claim_folder("/other/../run/"));
   EXPECT_TRUE(copy.claim_folder("/run/g"));

@@ -7,23 +7,23 @@
 namespace tutti {
 namespace {
 
-// `tutti run` passes the task in TUTTI_* variables. Parsing the command line reads them into the flags; a
-// program that fills in its Flags itself has not read them.
-Flags with_variables(Flags flags, const Environment& environment) {
-  if (!flags.cluster_spec.empty() || !flags.job_name.empty() || flags.task_index) return flags;
-  flags.cluster_spec = environment.get("TUTTI_CLUSTER_SPEC").value_or("");
-  flags.job_name = environment.get("TUTTI_JOB_NAME").value_or("");
+// `tutti run` passes the task in TUTTI_* variables. Parsing the command line reads them into the config; a
+// program that fills in its RunConfig itself has not read them.
+RunConfig with_variables(RunConfig config, const Environment& environment) {
+  if (!config.cluster.spec.empty() || !config.cluster.job.empty() || config.cluster.task) return config;
+  config.cluster.spec = environment.get("TUTTI_CLUSTER_SPEC").value_or("");
+  config.cluster.job = environment.get("TUTTI_JOB_NAME").value_or("");
   if (const auto index = environment.get("TUTTI_TASK_INDEX")) {
-    flags.task_index = parse_int(*index);
-    if (!flags.task_index)
+    config.cluster.task = parse_int(*index);
+    if (!config.cluster.task)
       fail(ErrorKind::InvalidArgument, "TUTTI_TASK_INDEX: '{}' is not a whole number", *index);
   }
-  return flags;
+  return config;
 }
 
-Identity ask_all(const Flags& given, const Environment& environment) {
-  const Flags flags = with_variables(given, environment);
-  if (const auto found = discovery::from_flags(flags)) return *found;
+Identity ask_all(const RunConfig& given, const Environment& environment) {
+  const RunConfig config = with_variables(given, environment);
+  if (const auto found = discovery::from_flags(config)) return *found;
   if (const auto found = discovery::from_tf_config(environment)) return *found;
   if (const auto found = discovery::from_torchrun(environment)) return *found;
   if (const auto found = discovery::from_open_mpi(environment)) return *found;
@@ -35,8 +35,8 @@ Identity ask_all(const Flags& given, const Environment& environment) {
 
 }  // namespace
 
-Identity discover(const Flags& flags, const Environment& environment) {
-  Identity identity = ask_all(flags, environment);
+Identity discover(const RunConfig& config, const Environment& environment) {
+  Identity identity = ask_all(config, environment);
   identity.launch = environment.get(kLaunchVariable).value_or("");
   return identity;
 }

@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <string>
 
+#include "tutti/base/config.h"
 #include "tutti/base/environment.h"
-#include "tutti/base/flags.h"
 #include "tutti/cluster/cluster_spec.h"
 
 namespace tutti {
@@ -47,10 +47,10 @@ struct Identity {
 // The variable in which `tutti run` passes Identity::launch.
 inline constexpr const char* kLaunchVariable = "_TUTTI_LAUNCH";
 
-// Tries, in this order: flags, TF_CONFIG, torchrun, Open MPI, MPICH/PMI, PMIx, Slurm; else one process. The
+// Tries, in this order: config, TF_CONFIG, torchrun, Open MPI, MPICH/PMI, PMIx, Slurm; else one process. The
 // first method that finds any of its variables decides. If its information is incomplete or contradictory,
 // throws an InvalidArgument that quotes it. Ranks come from the launcher, or from the cluster: chief (or
 // master) first, then the workers. See discovery/.
-Identity discover(const Flags& flags, const Environment& environment);
+Identity discover(const RunConfig& config, const Environment& environment);
 
 }  // namespace tutti

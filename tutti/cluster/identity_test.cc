@@ -42,17 +42,17 @@ Environment all_from(size_t first) {
 
 TEST(Discovery, the_first_with_anything_to_say_decides) {
   for (size_t i = 0; i < kLaunchers.size(); ++i) {
-    const Identity identity = discover(Flags(), all_from(i));
+    const Identity identity = discover(RunConfig(), all_from(i));
     EXPECT_EQ(identity.source, kLaunchers[i].first);
     EXPECT_EQ(identity.membership.rank, static_cast<int>(i) + 1);
   }
 }
 
 TEST(Discovery, flags_go_before_every_launcher) {
-  Flags flags;
-  flags.cluster_spec = "worker|a:1;b:1";
-  flags.task_index = 0;
-  const Identity identity = discover(flags, all_from(0));
+  RunConfig config;
+  config.cluster.spec = "worker|a:1;b:1";
+  config.cluster.task = 0;
+  const Identity identity = discover(config, all_from(0));
   EXPECT_EQ(identity.source, "flags");
   EXPECT_EQ(identity.membership.rank, 0);
 }
@@ -61,18 +61,18 @@ TEST(Discovery, pmix_is_asked_before_slurm) {
   Variables variables = kLaunchers.back().second;
   variables["PMIX_RANK"] = "4";
   expect_error(ErrorKind::InvalidArgument, HasSubstr("PMIX_RANK='4'"),
-               [&] { discover(Flags(), Environment(variables)); });
+               [&] { discover(RunConfig(), Environment(variables)); });
 }
 
 TEST(Discovery, a_launcher_that_contradicts_itself_is_not_passed_over) {
   Variables variables = all_from(3).variables();
   variables["RANK"] = "0";
   expect_error(ErrorKind::InvalidArgument, HasSubstr("WORLD_SIZE is not"),
-               [&] { discover(Flags(), Environment(variables)); });
+               [&] { discover(RunConfig(), Environment(variables)); });
 }
 
 TEST(Discovery, without_any_it_is_one_process) {
-  const Identity identity = discover(Flags(), Environment({{"HOME", "/"}, {"MASTER_ADDR", "h"}}));
+  const Identity identity = discover(RunConfig(), Environment({{"HOME", "/"}, {"MASTER_ADDR", "h"}}));
   discovery::expect_standing(identity, 0, 1, 0, 1);
   EXPECT_EQ(identity.source, "one process");
   EXPECT_EQ(identity.task, Task());
@@ -87,10 +87,10 @@ TEST(Task, has_a_long_and_a_short_name) {
 }
 
 TEST(Discover, knows_the_launch_whoever_names_the_ranks) {
-  EXPECT_EQ(discover(Flags(), Environment()).launch, "");
+  EXPECT_EQ(discover(RunConfig(), Environment()).launch, "");
   Variables variables = kLaunchers[1].second;
   variables[kLaunchVariable] = "k3y";
-  EXPECT_EQ(discover(Flags(), Environment(variables)).launch, "k3y");
+  EXPECT_EQ(discover(RunConfig(), Environment(variables)).launch, "k3y");
 }
 
 }  // namespace

@@ -23,7 +23,8 @@ void set_threads(int threads) {
 }
 
 void set_inter_op_threads(int threads) {
-  if (threads != at::get_num_interop_threads()) at::set_num_interop_threads(threads);
+  const auto current = static_cast<int>(at::get_num_interop_threads());  // in newer versions a size_t
+  if (threads != current) at::set_num_interop_threads(threads);
 }
 
 }  // namespace tutti

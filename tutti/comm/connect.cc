@@ -50,12 +50,12 @@ struct Meeting {
   bool two_levels() const { return placement && placement->has_two_levels(); }
 };
 
-milliseconds timeout_of(const Context& context) { return milliseconds_of(context.flags().timeout); }
+milliseconds timeout_of(const Context& context) { return milliseconds_of(context.config().network.timeout); }
 
 // Returns a key that only the processes of this job know: the id of the launch and the secret, each if there
 // is one.
 std::string key_of_job(const Context& context) {
-  return context.identity().launch + "\n" + context.flags().secret;
+  return context.identity().launch + "\n" + context.config().security.secret;
 }
 
 bool on_one_host(const Context& context) { return context.local_world() == context.world(); }
@@ -78,7 +78,7 @@ std::vector<std::string> hosts_to_serve(const Context& context, const std::strin
   }
   const bool elsewhere = loopback && !on_one_host(context) && !in_numbers(host);
   if (mine && !elsewhere) return {host};
-  const bool open = context.flags().secret.empty() && context.identity().launch.empty();
+  const bool open = context.config().security.secret.empty() && context.identity().launch.empty();
   context.log().info("the table of the ranks listens at all addresses of this machine, since '{}' {}{}", host,
                      mine ? "is a loopback address here" : "is not an address of this machine",
                      open ? ". Protect it with a --secret" : "");
@@ -186,7 +186,7 @@ void require_same_flags(const Context& context, Rendezvous& table, const std::ve
   constexpr const char* kVerdict = "flags/verdict";
   const auto key = [](int rank) { return fmt::format("flags/{}", rank); };
   std::vector<std::string> lines = context.shared_flags();
-  lines.push_back(context.flags().timeline.empty() ? "no --timeline" : "a --timeline");
+  lines.push_back(context.config().output.timeline.empty() ? "no --timeline" : "a --timeline");
   const std::string own = fmt::format("{}\n{}", context.threads(), fmt::join(lines, "\n"));
   if (context.rank() > 0) {
     table.set(key(context.rank()), own);
@@ -215,7 +215,7 @@ void require_same_flags(const Context& context, Rendezvous& table, const std::ve
 
 // Returns true if tensors on GPUs are sent directly from GPU to GPU. Throws if --comm nccl is impossible.
 bool takes_nccl(const Context& context, const Meeting& meeting) {
-  const std::string& asked = context.flags().comm;
+  const std::string& asked = context.config().network.backend;
   if (asked == "nccl" && !meeting.no_nccl.empty())
     fail(ErrorKind::InvalidArgument, "--comm nccl is not possible: {}. Use --comm auto", meeting.no_nccl);
   return (asked == "nccl" || asked == "auto") && meeting.no_nccl.empty();
@@ -224,7 +224,7 @@ bool takes_nccl(const Context& context, const Meeting& meeting) {
 // Returns the backend for everything else: "shm", "gloo", "mpi", or "shm+gloo" or "shm+mpi" if there are
 // several hosts, some of them with several ranks.
 std::string backend_for(const Context& context, const Meeting& meeting) {
-  const std::string& flag = context.flags().comm;
+  const std::string& flag = context.config().network.backend;
   const std::string asked = flag == "auto" || flag == "nccl" ? "shm+gloo" : flag;
   if (asked == "shm" && !meeting.one_host())
     fail(ErrorKind::InvalidArgument,
@@ -319,9 +319,9 @@ void say_how(const Context& context, const Meeting& meeting, const Communicator&
 void require_first(const Context& context) {
   if (!context.connected()) return;
   fail(ErrorKind::InvalidArgument,
-       "the workers of this program are already connected. For two trainings at the same time, create one "
-       "communicator with comm::connect(context), and pass split(0) of it to each Trainer or "
-       "DistributedOptimizer as options.communicator");
+       "the workers of this program are already connected. For several trainings, call "
+       "tutti::connect(context) once, and pass split(0) of the group to each Trainer or "
+       "DistributedOptimizer as options.group");
 }
 
 }  // namespace

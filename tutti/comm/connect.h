@@ -13,7 +13,7 @@ namespace tutti::comm {
 // has NCCL, `auto` and `nccl` also use NCCL, for tensors on the GPUs. Workers meet at the address of rank 0
 // given by the launcher or the cluster, or through MPI if mpirun gives none. Every worker calls this once; a
 // second call throws InvalidArgument. A program that needs several communicators, for example for two
-// trainings, calls split(0) on the first one. A Timeout names the workers that did not connect.
+// trainings, calls split() on the first one (see Group). A Timeout names the workers that did not connect.
 std::shared_ptr<Communicator> connect(const Context& context);
 
 }  // namespace tutti::comm

@@ -48,16 +48,16 @@ std::vector<Outcome> connect_ranks(
     tasks.emplace(static_cast<int>(i), fmt::format("127.0.0.1:{}", ports[i]));
   const ClusterSpec cluster({{"worker", tasks}});
   return as_ranks(static_cast<int>(starts.size()), [&](int rank) {
-    Flags flags;
-    flags.log_level = "error";
-    flags.timeout = 3;
-    flags.threads = 1;
-    flags.device = "cpu";
-    flags.secret = starts[static_cast<size_t>(rank)].secret;
+    RunConfig config;
+    config.output.log_level = "error";
+    config.network.timeout = 3;
+    config.compute.threads = 1;
+    config.compute.device = "cpu";
+    config.security.secret = starts[static_cast<size_t>(rank)].secret;
     Identity identity = identity_in(cluster, {.job = "worker", .index = rank}, "a test");
     identity.launch = starts[static_cast<size_t>(rank)].launch;
     change(identity);
-    body(Context(flags, identity));
+    body(Context(config, identity));
   });
 }
 
@@ -118,9 +118,9 @@ std::set<std::string> listening_addresses() {
 TEST(Connect, a_job_on_one_machine_listens_at_the_loopback_alone) {
   for (const char* comm : {"auto", "gloo"}) {
     testing::expect_no_errors(connect_ranks({{}, {}}, [&](const Context& context) {
-      Flags flags = context.flags();
-      flags.comm = comm;
-      const auto communicator = connect(Context(flags, context.identity()));
+      RunConfig config = context.config();
+      config.network.backend = comm;
+      const auto communicator = connect(Context(config, context.identity()));
       communicator->barrier().wait();
       EXPECT_EQ(listening_addresses(), std::set<std::string>{"0100007F"}) << comm;
       communicator->barrier().wait();

@@ -22,6 +22,11 @@ namespace tutti::comm::testing {
 // Makes the transport of one rank of a world.
 using MakeTransport = std::function<std::unique_ptr<Transport>(int rank)>;
 
+// Returns a pointer that does not own the communicator.
+inline std::shared_ptr<Communicator> borrowed(Communicator& comm) {
+  return {&comm, [](Communicator*) {}};
+}
+
 // Forwards to another transport and hides its additional interfaces, to test the algorithms for transports
 // that have none.
 class PlainTransport final : public Transport {

@@ -30,17 +30,6 @@ constexpr const char* kWhat = "the timeline";
 
 double microseconds(int64_t nanoseconds) { return static_cast<double>(nanoseconds) / 1000; }
 
-TimelineFileOptions options_of(const Context& context) {
-  if (context.timeline() == nullptr) return {};
-  return {context.flags().timeline, context.task().short_name(), host_name(), host_identity(), context.log()};
-}
-
-// Returns the wall-clock time at which the timeline's clock showed `then`; it shows `now` at present.
-std::string wall_time(int64_t then, int64_t now) {
-  const auto wall = std::chrono::system_clock::now() - std::chrono::nanoseconds(now - then);
-  return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::chrono::system_clock::to_time_t(wall)));
-}
-
 // "trace.rank2.json"
 std::string path_for(const std::string& path, int rank) {
   if (rank == 0) return path;
@@ -50,10 +39,24 @@ std::string path_for(const std::string& path, int rank) {
       .string();
 }
 
+// The ranks may be a group of the workers, and the other groups write files of their own.
+TimelineFileOptions options_of(const Context& context, const Communicator& comm) {
+  if (context.timeline() == nullptr) return {};
+  const std::string& path = context.config().output.timeline;
+  return {comm.rank() == 0 ? path_for(path, context.rank()) : path, context.task().short_name(), host_name(),
+          host_identity(), context.log()};
+}
+
+// Returns the wall-clock time at which the timeline's clock showed `then`; it shows `now` at present.
+std::string wall_time(int64_t then, int64_t now) {
+  const auto wall = std::chrono::system_clock::now() - std::chrono::nanoseconds(now - then);
+  return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::chrono::system_clock::to_time_t(wall)));
+}
+
 }  // namespace
 
 TimelineFile::TimelineFile(const Context& context, Communicator& comm)
-    : TimelineFile(context.timeline(), comm, options_of(context)) {}
+    : TimelineFile(context.timeline(), comm, options_of(context, comm)) {}
 
 TimelineFile::TimelineFile(Timeline* timeline, Communicator& comm, TimelineFileOptions options)
     : timeline_(timeline),

@@ -10,8 +10,8 @@
 
 namespace tutti {
 
-// Named tensors with one row per example. By default the first one is the model's input. A value; copying
-// copies handles. May have no examples (size() == 0), and is then never passed to a loss.
+// Named tensors with one row per example. A value; copying copies handles. May have no examples (size() ==
+// 0), and is then never passed to a loss.
 class Batch {
  public:
   using Tensors = std::vector<std::pair<std::string, torch::Tensor>>;

@@ -189,9 +189,11 @@ BatchQueue::Shared::Slot BatchQueue::Shared::make(int64_t ticket, Lock& lock) {
   std::vector<int64_t> examples;
   ++fetching;
   lock.unlock();
+  Fetched fetched;
   Slot slot = outcome_of([&] {
     sampler.examples(step_of(ticket), lane_of(ticket), examples);
-    return feed.fetch(examples);
+    fetched = feed.fetch(examples);
+    return Batch();
   });
   lock.lock();
   --fetching;
@@ -200,7 +202,7 @@ BatchQueue::Shared::Slot BatchQueue::Shared::make(int64_t ticket, Lock& lock) {
   lock.unlock();
   if (slot.batch) {
     slot = outcome_of([&] {
-      Batch batch = feed.transform(examples, std::move(*slot.batch));
+      Batch batch = feed.transform(examples, std::move(fetched));
       return options.device.is_cuda() ? batch.pinned() : std::move(batch);
     });
   }
@@ -239,7 +241,7 @@ void BatchQueue::Shared::fail_late(int64_t ticket) const {
   std::vector<int64_t> examples;
   sampler.examples(step_of(ticket), lane_of(ticket), examples);
   const std::span<const int64_t> shown(examples.data(), std::min<size_t>(examples.size(), 4));
-  const std::string place = examples.empty() ? "" : feed.source().place_of(examples.front());
+  const std::string place = examples.empty() ? "" : feed.place_of(examples.front());
   fail(ErrorKind::Timeout,
        "no batch for step {}, lane {} within {} s: a reader is still reading its {} examples ({}{}){}. Check "
        "the source of the data, or raise --feed-timeout",

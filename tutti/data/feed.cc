@@ -1,10 +1,16 @@
 #include "tutti/data/feed.h"
 
 #include <algorithm>
+#include <cmath>
 #include <new>
+#include <numeric>
 #include <string>
+#include <utility>
+
+#include <fmt/ranges.h>
 
 #include "tutti/base/error.h"
+#include "tutti/params/random_scope.h"
 
 namespace tutti::data {
 namespace {
@@ -17,7 +23,8 @@ std::string name_examples(std::span<const int64_t> examples) {
 
 // Runs `work` and converts its exceptions to an Error that says what was being done.
 template <class Work>
-Batch as_error(ErrorKind kind, const char* doing, std::span<const int64_t> examples, const Work& work) {
+auto as_error(ErrorKind kind, const char* doing, std::span<const int64_t> examples, const Work& work)
+    -> decltype(work()) {
   try {
     return work();
   } catch (const Error&) {
@@ -33,6 +40,75 @@ void check_rows(const char* who, const Batch& batch, std::span<const int64_t> ex
   if (batch.size() == static_cast<int64_t>(examples.size())) return;
   fail(ErrorKind::InvalidArgument, "feed: {} returned {} rows for {}; expected one row for each example", who,
        batch.size(), name_examples(examples));
+}
+
+// The columns of the first example. A transform may draw random numbers, which must not disturb those of the
+// program.
+std::vector<Column> columns_of_first(const Feed& feed) {
+  const RandomScope own_numbers(torch::kCPU);
+  return columns_in(feed.read(std::vector<int64_t>{0}));
+}
+
+// Throws unless the feeds can be combined. Returns their columns; empty if no feed has examples.
+std::vector<Column> require_alike(const std::vector<Feed>& feeds) {
+  std::vector<Column> columns;
+  size_t first = 0;
+  for (size_t i = 0; i < feeds.size(); ++i) {
+    if (feeds[i].order() != feeds[0].order())
+      fail(ErrorKind::InvalidArgument,
+           "feed: feeds 0 and {} cannot be combined: only one of them is shuffled. Combine them unshuffled, "
+           "and call "
+           "shuffle() on the result",
+           i);
+    if (!feeds[i].ranges(1).empty())
+      fail(ErrorKind::InvalidArgument,
+           "feed: feed {} cannot be combined with others: it gives each lane examples of its own. Use the "
+           "partition "
+           "'all', or call deal() on the combined feed",
+           i);
+    if (feeds[i].size() == 0) continue;
+    const std::vector<Column> own = columns_of_first(feeds[i]);
+    if (columns.empty()) {
+      columns = own;
+      first = i;
+    } else if (!are_alike(columns, own)) {
+      fail(ErrorKind::InvalidArgument,
+           "feed: feeds {} and {} cannot be combined, because their columns differ: {} in feed {}, {} in "
+           "feed {}. "
+           "Change one of them with map()",
+           first, i, text_of(columns), first, text_of(own), i);
+    }
+  }
+  return columns;
+}
+
+// The most demanding of the options.
+FeedOptions options_for_all(const std::vector<Feed>& feeds) {
+  FeedOptions all = feeds.front().options();
+  for (const Feed& feed : feeds) {
+    all.threads = std::max(all.threads, feed.options().threads);
+    all.ahead = std::max(all.ahead, feed.options().ahead);
+    all.timeout = std::max(all.timeout, feed.options().timeout);
+  }
+  return all;
+}
+
+// The number of examples that an epoch of the mixture has of each feed.
+std::vector<int64_t> counts_of(const std::vector<Feed>& feeds, const std::vector<double>& weights,
+                               MixEnd end) {
+  std::vector<double>
+      epochs;  // the size of a mixture in which the feed is read once, in units of the weights
+  for (size_t i = 0; i < feeds.size(); ++i)
+    epochs.push_back(static_cast<double>(feeds[i].size()) / weights[i]);
+  const auto [shortest, longest] = std::minmax_element(epochs.begin(), epochs.end());
+  const double epoch = end == MixEnd::AllRead ? *longest : *shortest;
+  if (epoch * std::accumulate(weights.begin(), weights.end(), 0.0) > 0x1p52)
+    fail(ErrorKind::InvalidArgument,
+         "mix: with the weights {} an epoch would have more than 2^52 examples: use weights that differ less",
+         fmt::join(weights, ", "));
+  std::vector<int64_t> counts;
+  for (const double weight : weights) counts.push_back(std::llround(epoch * weight));
+  return counts;
 }
 
 }  // namespace
@@ -62,6 +138,84 @@ Feed Feed::take(int64_t count) const {
   return feed;
 }
 
+Feed Feed::skip(int64_t count) const {
+  if (count < 0) fail(ErrorKind::InvalidArgument, "feed: skip({}): the count must be 0 or more", count);
+  return with_arrangement(skipping(size_, count));
+}
+
+std::vector<Feed> Feed::split(const std::vector<double>& fractions, const SplitOptions& options) const {
+  constexpr double kRounding = 1e-6;
+  const double sum = std::accumulate(fractions.begin(), fractions.end(), 0.0);
+  const bool is_positive = std::all_of(fractions.begin(), fractions.end(), [](double f) { return f > 0; });
+  if (!is_positive || !(std::abs(sum - 1) <= kRounding))
+    fail(ErrorKind::InvalidArgument,
+         "feed: split({}): the fractions must be positive and add up to 1, as in split({{0.9, 0.1}}); their "
+         "sum is {}",
+         fmt::join(fractions, ", "), sum);
+  if (options.order == Order::Shuffled && deal_)
+    fail(ErrorKind::InvalidArgument,
+         "feed: each lane has examples of its own, so that the feed cannot be split at random: use "
+         "split(fractions, "
+         "{{.order = Order::Sequential}}), or the partition 'all'");
+  std::vector<Feed> parts;
+  double before = 0;
+  int64_t begin = 0;
+  for (size_t i = 0; i < fractions.size(); ++i) {
+    before += fractions[i];
+    const int64_t end = i + 1 == fractions.size()
+                            ? size_
+                            : std::min<int64_t>(size_, std::llround(before * static_cast<double>(size_)));
+    parts.push_back(options.order == Order::Shuffled
+                        ? with_arrangement(drawn(size_, begin, end, options.seed))
+                        : take(end).skip(begin));
+    begin = end;
+  }
+  return parts;
+}
+
+Feed combine(std::vector<Feed> parts, std::shared_ptr<const Arrangement> arrangement) {
+  Feed feed;
+  if (parts.size() == 1) {
+    feed.deal_ = parts[0].deal_;
+  } else {
+    feed.columns_ = require_alike(parts);
+  }
+  feed.order_ = parts[0].order_;
+  feed.options_ = options_for_all(parts);
+  feed.size_ = arrangement->size();
+  feed.arrangement_ = std::move(arrangement);
+  feed.parts_ = std::make_shared<const std::vector<Feed>>(std::move(parts));
+  return feed;
+}
+
+Feed Feed::with_arrangement(std::shared_ptr<const Arrangement> arrangement) const {
+  return combine({*this}, std::move(arrangement));
+}
+
+Feed concat(const std::vector<Feed>& feeds) {
+  if (feeds.empty()) fail(ErrorKind::InvalidArgument, "concat: at least one feed is needed");
+  if (feeds.size() == 1) return feeds[0];
+  std::vector<int64_t> sizes;
+  for (const Feed& feed : feeds) sizes.push_back(feed.size());
+  return combine(feeds, one_after_another(sizes));
+}
+
+Feed mix(const std::vector<Feed>& feeds, const std::vector<double>& weights, const MixOptions& options) {
+  if (feeds.empty() || feeds.size() != weights.size())
+    fail(ErrorKind::InvalidArgument,
+         "mix: there are {} feeds and {} weights; expected one weight for each feed", feeds.size(),
+         weights.size());
+  std::vector<int64_t> sizes;
+  for (size_t i = 0; i < feeds.size(); ++i) {
+    if (!(weights[i] > 0) || !std::isfinite(weights[i]))
+      fail(ErrorKind::InvalidArgument, "mix: the weight of feed {} is {}; it must be above 0", i, weights[i]);
+    if (feeds[i].size() == 0) fail(ErrorKind::InvalidArgument, "mix: feed {} has no examples", i);
+    sizes.push_back(feeds[i].size());
+  }
+  if (feeds.size() == 1) return feeds[0];
+  return combine(feeds, interleaved(std::move(sizes), counts_of(feeds, weights, options.end), options.seed));
+}
+
 Feed Feed::deal(Deal deal) const {
   Feed feed = *this;
   feed.deal_ = std::move(deal);
@@ -73,10 +227,9 @@ std::vector<ExampleRange> Feed::ranges(int64_t lanes) const {
 }
 
 TableStatistics Feed::statistics(const std::string& name) const {
-  if (transforms_.empty()) return source_->statistics(name);
-  return statistics_in_parts(source_->size(), [&](std::span<const int64_t> examples) {
-    return statistics_of(read(examples)[name]);
-  });
+  if (source_ != nullptr && transforms_.empty() && size_ == source_->size()) return source_->statistics(name);
+  return statistics_in_parts(
+      size_, [&](std::span<const int64_t> examples) { return statistics_of(read(examples)[name]); });
 }
 
 Feed Feed::with(const FeedOptions& options) const {
@@ -92,17 +245,121 @@ Feed Feed::with(const FeedOptions& options) const {
   return feed;
 }
 
-Batch Feed::read(std::span<const int64_t> examples) const { return transform(examples, fetch(examples)); }
-
-Batch Feed::fetch(std::span<const int64_t> examples) const {
-  if (examples.empty()) return {};
-  Batch batch = as_error(ErrorKind::DataLoss, "reading", examples, [&] { return source_->read(examples); });
-  check_rows("the source", batch, examples);
-  return batch;
+std::string Feed::id(int64_t example) const {
+  if (source_ != nullptr) return source_->id(example);
+  const PartExample in = arrangement_->at(example);
+  return (*parts_)[in.part].id(in.example);
 }
 
-Batch Feed::transform(std::span<const int64_t> examples, Batch batch) const {
-  if (examples.empty()) return batch;
+std::string Feed::place_of(int64_t example) const {
+  if (source_ != nullptr) return source_->place_of(example);
+  const PartExample in = arrangement_->at(example);
+  return (*parts_)[in.part].place_of(in.example);
+}
+
+// A source that several parts share counts once.
+Source::LeftOut Feed::left_out() const {
+  if (source_ != nullptr) return source_->left_out();
+  Source::LeftOut all;
+  std::vector<std::shared_ptr<const Source>> counted;
+  for (const auto& weak : weak_sources()) {
+    std::shared_ptr<const Source> source = weak.lock();
+    if (std::find(counted.begin(), counted.end(), source) != counted.end()) continue;
+    const Source::LeftOut own = source->left_out();
+    all.examples += own.examples;
+    if (all.why.empty()) all.why = own.why;
+    counted.push_back(std::move(source));
+  }
+  return all;
+}
+
+const std::vector<Feed>& Feed::parts() const {
+  static const std::vector<Feed> kNone;
+  return parts_ ? *parts_ : kNone;
+}
+
+// Returns the recipe with the number of examples, which differs from that of the source or arrangement after
+// take().
+std::string Feed::recipe_as_part() const {
+  const std::string own = recipe();
+  if (own.empty()) return std::to_string(size_);
+  return size_ == arrangement_->size() ? own : fmt::format("take {}({})", size_, own);
+}
+
+std::string Feed::recipe() const {
+  if (source_ != nullptr) return {};
+  std::vector<std::string> of;
+  for (const Feed& part : *parts_) of.push_back(part.recipe_as_part());
+  return fmt::format("{}({})", arrangement_->text(), fmt::join(of, ", "));
+}
+
+std::vector<std::weak_ptr<const Source>> Feed::weak_sources() const {
+  if (source_ != nullptr) return {source_};
+  std::vector<std::weak_ptr<const Source>> all;
+  for (const Feed& part : *parts_) {
+    for (auto& source : part.weak_sources()) all.push_back(std::move(source));
+  }
+  return all;
+}
+
+std::string Feed::origins() const {
+  if (source_ != nullptr) return source_->parts();
+  std::string all;
+  for (const Feed& part : *parts_) {
+    const std::string own = part.origins();
+    if (!all.empty() && !own.empty()) all += "; ";
+    all += own;
+  }
+  return all;
+}
+
+Batch Feed::read(std::span<const int64_t> examples) const { return transform(examples, fetch(examples)); }
+
+// Says which of the examples each part has, and in which rows of the batch they are.
+std::vector<PartRows> Feed::positions_by_part(std::span<const int64_t> examples,
+                                              std::vector<std::vector<int64_t>>& examples_of) const {
+  std::vector<PartRows> rows(parts_->size());
+  examples_of.assign(parts_->size(), {});
+  for (size_t row = 0; row < examples.size(); ++row) {
+    check_examples(examples.subspan(row, 1), arrangement_->size(), "feed");
+    const PartExample in = arrangement_->at(examples[row]);
+    rows[in.part].part = in.part;
+    rows[in.part].positions.push_back(static_cast<int64_t>(row));
+    examples_of[in.part].push_back(in.example);
+  }
+  return rows;
+}
+
+Fetched Feed::fetch(std::span<const int64_t> examples) const {
+  Fetched fetched;
+  if (examples.empty()) return fetched;
+  if (source_ != nullptr) {
+    fetched.batch =
+        as_error(ErrorKind::DataLoss, "reading", examples, [&] { return source_->read(examples); });
+    check_rows("the source", fetched.batch, examples);
+    return fetched;
+  }
+  std::vector<std::vector<int64_t>> examples_of;
+  positions_by_part(examples, examples_of);
+  for (size_t part = 0; part < examples_of.size(); ++part)
+    fetched.parts.push_back((*parts_)[part].fetch(examples_of[part]));
+  return fetched;
+}
+
+Batch Feed::joined(std::span<const int64_t> examples, std::vector<Fetched> parts) const {
+  std::vector<std::vector<int64_t>> examples_of;
+  std::vector<PartRows> rows = positions_by_part(examples, examples_of);
+  for (size_t part = 0; part < rows.size(); ++part)
+    rows[part].batch = (*parts_)[part].transform(examples_of[part], std::move(parts[part]));
+  if (rows.size() == 1) return std::move(rows[0].batch);
+  std::erase_if(rows, [](const PartRows& part) { return part.positions.empty(); });
+  return as_error(ErrorKind::InvalidArgument, "joining", examples,
+                  [&] { return join_rows(rows, static_cast<int64_t>(examples.size()), columns_); });
+}
+
+Batch Feed::transform(std::span<const int64_t> examples, Fetched fetched) const {
+  if (examples.empty()) return std::move(fetched.batch);
+  Batch batch = source_ != nullptr ? std::move(fetched.batch) : joined(examples, std::move(fetched.parts));
   for (const Transform& transform : transforms_) {
     batch = as_error(ErrorKind::InvalidArgument, "transforming", examples,
                      [&] { return transform(std::move(batch)); });

@@ -6,9 +6,12 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
+#include "tutti/data/arrangement.h"
 #include "tutti/data/batch.h"
+#include "tutti/data/join_rows.h"
 #include "tutti/data/sampler.h"
 #include "tutti/data/source.h"
 #include "tutti/data/statistics.h"
@@ -22,8 +25,22 @@ struct FeedOptions {
   std::optional<std::chrono::milliseconds> timeout = {};
 };
 
-// A source together with a way of reading its examples. A value: shuffle(), take() and so on return a new
-// feed and do not change this one; copies share the source. A BatchQueue reads the batches.
+struct SplitOptions {
+  // Shuffled: the parts are drawn at random, as `seed` says. Sequential: each part has consecutive examples.
+  Order order = Order::Shuffled;
+  int64_t seed = 1;
+};
+
+// The rows of a batch as the sources have them, before any transform: one batch or, for a combined feed,
+// those of its parts.
+struct Fetched {
+  Batch batch = {};
+  std::vector<Fetched> parts = {};
+};
+
+// A source together with a way of reading its examples, or several feeds combined into one. A value:
+// shuffle(), take() and so on return a new feed and do not change this one; copies share the sources. A
+// BatchQueue reads the batches.
 class Feed {
  public:
   using Transform = std::function<Batch(Batch)>;
@@ -37,8 +54,16 @@ class Feed {
   // several batches at once if there are several threads, and must not change the number of examples.
   Feed map(Transform transform) const;
 
-  // Uses only the first `count` examples of the source, or all if there are fewer.
+  // Uses only the first `count` examples, or all if there are fewer. These are the first ones before
+  // shuffling, whether shuffle() is called before or after.
   Feed take(int64_t count) const;
+  // Leaves out the first `count` examples, or all if there are fewer; otherwise as take().
+  Feed skip(int64_t count) const;
+  // Divides the examples among as many feeds as there are fractions, which have to add up to 1: {0.9, 0.1}.
+  // Each example is in exactly one of them, and the same options always give the same parts. The parts are
+  // read in the order of this feed: they are shuffled if it is. If each lane has examples of its own (see
+  // deal()), only the sequential order is possible; else InvalidArgument.
+  std::vector<Feed> split(const std::vector<double>& fractions, const SplitOptions& options = {}) const;
 
   // Gives each lane a range of examples of its own, which `deal` computes from the number of lanes and the
   // number of examples (those that take() has left).
@@ -52,28 +77,86 @@ class Feed {
   Order order() const { return order_; }
   // The ranges of the lanes; empty if the lanes share all examples.
   std::vector<ExampleRange> ranges(int64_t lanes) const;
-  const Source& source() const { return *source_; }
-  // For recognising the source without keeping it alive.
-  std::weak_ptr<const Source> weak_source() const { return source_; }
+  // The ID of an example, and the file that it is read from, as its source says.
+  std::string id(int64_t example) const;
+  std::string place_of(int64_t example) const;
+  // The examples that the sources have skipped because of errors in them; `why` is that of the first such
+  // source.
+  Source::LeftOut left_out() const;
   const FeedOptions& options() const { return options_; }
 
   // Reads and transforms these examples on the calling thread. Thread-safe if the transforms are. An
   // exception in a reader or a transform is thrown as an Error.
   Batch read(std::span<const int64_t> examples) const;
-  // The two halves of read(): read from the source, and transform.
-  Batch fetch(std::span<const int64_t> examples) const;
-  Batch transform(std::span<const int64_t> examples, Batch batch) const;
+  // The two halves of read(): read from the sources, and transform.
+  Fetched fetch(std::span<const int64_t> examples) const;
+  Batch transform(std::span<const int64_t> examples, Fetched fetched) const;
 
-  // Returns statistics of the tensors of that name over all examples, after the transforms.
+  // Returns statistics of the tensors of that name over the examples of this feed, after the transforms.
   TableStatistics statistics(const std::string& name) const;
 
+  // The feeds that this one combines, and how; empty and null for the feed of a source.
+  const std::vector<Feed>& parts() const;
+  const Arrangement* arrangement() const { return arrangement_.get(); }
+  // Says how the feed's examples come from its sources: "" for all or the first examples of a single source,
+  // else for example "concat(60000, skip 100(2000))". Feeds of the same sources with the same text and size
+  // have the same examples, but possibly other transforms.
+  std::string recipe() const;
+  // The sources, in the order in which the recipe has their sizes. For recognising them without keeping them
+  // alive.
+  std::vector<std::weak_ptr<const Source>> weak_sources() const;
+  // A readable list of what the sources' examples come from (Source::parts); "" if no source knows.
+  std::string origins() const;
+
  private:
+  friend Feed combine(std::vector<Feed> parts, std::shared_ptr<const Arrangement> arrangement);
+
+  Feed() = default;
+  Feed with_arrangement(std::shared_ptr<const Arrangement> arrangement) const;
+  std::string recipe_as_part() const;
+  std::vector<PartRows> positions_by_part(std::span<const int64_t> examples,
+                                          std::vector<std::vector<int64_t>>& examples_of) const;
+  Batch joined(std::span<const int64_t> examples, std::vector<Fetched> parts) const;
+
+  // Either a source, or parts with their arrangement. The parts' own order, deal and options are not used.
   std::shared_ptr<const Source> source_;
+  std::shared_ptr<const std::vector<Feed>> parts_;
+  std::shared_ptr<const Arrangement> arrangement_;
+  std::vector<Column> columns_;  // of the parts, if there are several
   std::vector<Transform> transforms_;
   Deal deal_;
   FeedOptions options_;
   Order order_ = Order::Sequential;
   int64_t size_ = 0;
 };
+
+// Several feeds one after the other. Each part keeps its transforms, which see only the part's own rows of a
+// batch. Either all feeds are shuffled, and then so is the whole, across the parts, or none is. The columns
+// of all feeds need the same names, types and shapes, which is checked by reading the first example of each;
+// else InvalidArgument. Feeds that give each lane examples of its own (the partitions Size and Mod) cannot be
+// combined: call deal() on the result.
+Feed concat(const std::vector<Feed>& feeds);
+
+enum class MixEnd {
+  // An epoch has every example of every feed at least once: it ends when each feed has been read to its end,
+  // and feeds
+  // that are small for their weight are read several times.
+  AllRead,
+  // An epoch has no example twice: it ends when the first feed has been read to its end. It has the same
+  // examples each
+  // time, so the last ones of the other feeds are never read.
+  FirstRead,
+};
+
+struct MixOptions {
+  int64_t seed = 1;  // determines at which positions each feed's examples are
+  MixEnd end = MixEnd::AllRead;
+};
+
+// Several feeds in proportion to their weights, which may have any positive sum: mix({a, b}, {3, 1}) has
+// three examples of `a` for each of `b`. They are spread evenly, so that every stretch of the mixture, such
+// as a batch, has about these proportions; shuffle() then draws from the whole mixture at random. The same in
+// all other respects as concat().
+Feed mix(const std::vector<Feed>& feeds, const std::vector<double>& weights, const MixOptions& options = {});
 
 }  // namespace tutti::data

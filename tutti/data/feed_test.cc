@@ -33,7 +33,7 @@ TEST(Feed, is_a_value_whose_verbs_leave_it_as_it_is) {
   EXPECT_EQ(other.size(), 4);
   EXPECT_EQ(other.order(), Order::Shuffled);
   EXPECT_EQ(other.options().threads, 3);
-  EXPECT_EQ(&other.source(), &feed.source());
+  EXPECT_TRUE(other.weak_sources()[0].lock() == feed.weak_sources()[0].lock());
 }
 
 TEST(Feed, transforms_in_the_order_given) {

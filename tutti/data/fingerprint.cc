@@ -32,6 +32,20 @@ std::string checksum_of(const torch::Tensor& tensor) {
   return fmt::format("{:08x}", crc32c({static_cast<const std::byte*>(bytes.data_ptr()), bytes.nbytes()}));
 }
 
+// Adds the columns of the sources, with the path to each: "feed 1: ".
+void add_columns(const Fetched& fetched, const std::string& path, Fingerprint& lines) {
+  for (size_t part = 0; part < fetched.parts.size(); ++part) {
+    const std::string name = fetched.parts.size() > 1 ? fmt::format("{}feed {}: ", path, part) : path;
+    add_columns(fetched.parts[part], name, lines);
+  }
+  for (const auto& [name, tensor] : fetched.batch.tensors()) {
+    lines.emplace_back(
+        path + "column " + name,
+        fmt::format("{}[{}], {} examples with checksum {}", type_name(tensor.scalar_type()),
+                    fmt::join(tensor.sizes().slice(1), ","), tensor.size(0), checksum_of(tensor)));
+  }
+}
+
 }  // namespace
 
 Fingerprint order_of(const Feed& feed, int64_t lanes) {
@@ -43,23 +57,26 @@ Fingerprint order_of(const Feed& feed, int64_t lanes) {
   lines.emplace_back(
       "examples of each lane",
       ranges.empty() ? "all" : fmt::format("ranges with checksum {:08x}", crc32c(as_bytes(ranges))));
-  if (const std::string parts = feed.source().parts(); !parts.empty()) lines.emplace_back("parts", parts);
+  if (const std::string parts = feed.origins(); !parts.empty()) lines.emplace_back("parts", parts);
+  // Also for the feed of a single source: a run with one is not resumed with a combined feed.
+  const std::string recipe = feed.recipe();
+  lines.emplace_back("combination", recipe.empty() ? "none" : recipe);
   return lines;
 }
 
 Fingerprint columns_of(const Feed& feed, int64_t lanes) {
+  Fingerprint lines;
+  if (feed.parts().size() > 1) {
+    for (size_t part = 0; part < feed.parts().size(); ++part) {
+      for (auto& [name, text] : columns_of(feed.parts()[part], lanes))
+        lines.emplace_back(fmt::format("feed {}: {}", part, name), std::move(text));
+    }
+    return lines;
+  }
   const std::vector<ExampleRange> ranges = feed.ranges(lanes);
   const std::vector<int64_t> examples =
       spread(ranges.empty() ? ExampleRange{0, feed.size()} : ranges.front());
-  if (examples.empty()) return {};
-  const Batch batch = feed.fetch(examples);
-  Fingerprint lines;
-  for (const auto& [name, tensor] : batch.tensors()) {
-    lines.emplace_back(
-        "column " + name,
-        fmt::format("{}[{}], {} examples with checksum {}", type_name(tensor.scalar_type()),
-                    fmt::join(tensor.sizes().slice(1), ","), examples.size(), checksum_of(tensor)));
-  }
+  if (!examples.empty()) add_columns(feed.fetch(examples), "", lines);
   return lines;
 }
 

@@ -28,10 +28,6 @@ using torch::nn::BatchNormOptions;
 constexpr int64_t kChannels = 3;
 
 // Returns a pointer without ownership: the communicator belongs to the test.
-std::shared_ptr<comm::Communicator> borrowed(comm::Communicator& comm) {
-  return {&comm, [](comm::Communicator*) {}};
-}
-
 // Returns the torch::nn::BatchNorm for this number of dimensions.
 std::shared_ptr<torch::nn::Module> plain_norm(int64_t dims, const BatchNormOptions& options) {
   if (dims <= 3) return torch::nn::BatchNorm1d(options).ptr();
@@ -109,7 +105,7 @@ std::vector<Outcome> run_together(int world, size_t rank, comm::Communicator& co
   SyncBatchNorm norm(options);
   fill_weights(*norm);
   norm->to(steps[0].inputs[0].scalar_type());
-  if (world > 1) norm->use(borrowed(comm));
+  if (world > 1) norm->use(comm::testing::borrowed(comm));
   std::vector<Outcome> outcomes;
   for (const Step& step : steps) {
     zero_grad(*norm);
@@ -207,7 +203,7 @@ TEST_P(SyncBatchNormOver, gradients_agree_with_finite_differences) {
       SyncBatchNorm norm(kChannels);
       fill_weights(*norm);
       norm->to(torch::kFloat64);
-      norm->use(borrowed(comm));
+      norm->use(comm::testing::borrowed(comm));
       const Tensor x = inputs[me].clone().requires_grad_();
       const Tensor loss = loss_of(norm(x), step.targets[me]);
       losses[me] = loss.item<double>();
@@ -246,7 +242,7 @@ TEST_P(SyncBatchNormOver, channels_last_stays_so_and_gives_the_same) {
     for (const auto format : {torch::MemoryFormat::Contiguous, torch::MemoryFormat::ChannelsLast}) {
       SyncBatchNorm norm(kChannels);
       norm->to(torch::kFloat64);
-      norm->use(borrowed(comm));
+      norm->use(comm::testing::borrowed(comm));
       const Tensor x = step.inputs[me].clone(format).requires_grad_();
       const Tensor y = norm(x);
       EXPECT_TRUE(y.is_contiguous(format));
@@ -275,7 +271,7 @@ TEST_P(SyncBatchNormOver, makes_statistics_of_half_precision_in_float32) {
   with_ranks("inproc", world, [&](comm::Communicator& comm) {
     const auto me = static_cast<size_t>(comm.rank());
     SyncBatchNorm norm(kChannels);
-    norm->use(borrowed(comm));
+    norm->use(comm::testing::borrowed(comm));
     const Tensor x = lower.inputs[me].clone().requires_grad_();
     const Tensor result = [&] {
       const compat::AutocastScope scope(torch::kCPU, torch::kBFloat16);
@@ -299,7 +295,7 @@ TEST_P(SyncBatchNormOver, does_without_a_gradient_of_the_input) {
     const auto me = static_cast<size_t>(comm.rank());
     SyncBatchNorm norm(kChannels);
     norm->to(torch::kFloat64);
-    norm->use(borrowed(comm));
+    norm->use(comm::testing::borrowed(comm));
     loss_of(norm(step.inputs[me]), step.targets[me]).backward();
     const Tensor given = norm->weight.grad().clone();
     zero_grad(*norm);
@@ -317,7 +313,7 @@ TEST(SyncBatchNorm, alone_or_in_evaluation_it_has_the_bits_of_batch_norm) {
     SyncBatchNorm together(kChannels);
     SyncBatchNorm alone(kChannels);
     torch::nn::BatchNorm2d plain(kChannels);
-    together->use(borrowed(comm));
+    together->use(comm::testing::borrowed(comm));
     const auto me = static_cast<size_t>(comm.rank());
     for (const bool training : {true, false}) {
       alone->train(training);
@@ -362,7 +358,7 @@ TEST(SyncBatchNorm, a_clone_works_in_the_same_group) {
   const Step step = make_steps(2, 2, torch::kFloat32)[0];
   with_ranks("inproc", 2, [&](comm::Communicator& comm) {
     SyncBatchNorm norm(kChannels);
-    norm->use(borrowed(comm));
+    norm->use(comm::testing::borrowed(comm));
     const auto copy = std::dynamic_pointer_cast<SyncBatchNormImpl>(norm->clone());
     const auto me = static_cast<size_t>(comm.rank());
     EXPECT_TRUE(copy->forward(step.inputs[me]).equal(norm(step.inputs[me])));
@@ -374,7 +370,7 @@ std::vector<std::string> errors_with(const std::vector<Tensor>& inputs) {
   return errors_of_ranks("inproc", static_cast<int>(inputs.size()), std::chrono::seconds(60),
                          [&](comm::Communicator& comm) {
                            SyncBatchNorm norm(kChannels);
-                           norm->use(borrowed(comm));
+                           norm->use(comm::testing::borrowed(comm));
                            norm(inputs[static_cast<size_t>(comm.rank())]);
                          });
 }
@@ -405,7 +401,7 @@ TEST(SyncBatchNorm, a_worker_that_does_not_call_is_missed_by_name) {
   const auto errors =
       errors_of_ranks("inproc", 2, std::chrono::milliseconds(300), [&](comm::Communicator& comm) {
         SyncBatchNorm norm(kChannels);
-        norm->use(borrowed(comm));
+        norm->use(comm::testing::borrowed(comm));
         if (comm.rank() == 0) norm(torch::rand({4, 3}));
         if (comm.rank() == 1) std::this_thread::sleep_for(std::chrono::seconds(1));
       });
@@ -417,7 +413,7 @@ TEST(SyncBatchNorm, a_worker_that_does_not_call_is_missed_by_name) {
 TEST(SyncBatchNorm, a_second_derivative_is_refused) {
   const auto errors = errors_of_ranks("inproc", 2, std::chrono::seconds(60), [&](comm::Communicator& comm) {
     SyncBatchNorm norm(kChannels);
-    norm->use(borrowed(comm));
+    norm->use(comm::testing::borrowed(comm));
     norm(torch::rand({4, 3}).requires_grad_()).square().sum().backward({}, c10::nullopt, true);
   });
   for (const std::string& error : errors) EXPECT_THAT(error, HasSubstr("no second derivative"));
@@ -470,14 +466,14 @@ TEST_P(SyncBatchNormOver, a_distributed_optimizer_trains_as_one_process_on_the_w
   std::vector<std::shared_ptr<Net<SyncBatchNorm>>> nets;
   for (int rank = 0; rank < world; ++rank) nets.push_back(make_net<SyncBatchNorm>());
   with_ranks("inproc", world, [&](comm::Communicator& comm) {
-    Flags flags;
-    flags.device = "cpu";
-    flags.threads = 1;
-    const Context context(flags, Identity{});
+    RunConfig config;
+    config.compute.device = "cpu";
+    config.compute.threads = 1;
+    const Context context(config, Identity{});
     auto& net = *nets[static_cast<size_t>(comm.rank())];
     Parameters params(net);
     DistributedOptimizer opt(context, params, torch::optim::SGDOptions(0.1),
-                             {.communicator = borrowed(comm)});
+                             {.group = comm::testing::borrowed(comm)});
     for (int64_t step = 0; step < 10; ++step) {
       const auto mine = [&](const Tensor& all) { return all[step].narrow(0, comm.rank() * 4, 4); };
       opt.zero_grad();
@@ -501,15 +497,15 @@ TEST_P(SyncBatchNormOver, the_mean_over_the_lanes_leaves_running_statistics_as_t
   torch::manual_seed(4);
   const Tensor x = torch::randn({GetParam(), 4, kMany});
   with_ranks("inproc", GetParam(), [&](comm::Communicator& comm) {
-    Flags flags;
-    flags.device = "cpu";
-    flags.threads = 1;
-    const Context context(flags, Identity{});
+    RunConfig config;
+    config.compute.device = "cpu";
+    config.compute.threads = 1;
+    const Context context(config, Identity{});
     SyncBatchNorm norm(kMany);
     norm->register_buffer("constant", torch::linspace(0, 1, kMany));
     Parameters params(*norm);
     DistributedOptimizer opt(context, params, torch::optim::SGDOptions(0.1),
-                             {.communicator = borrowed(comm)});
+                             {.group = comm::testing::borrowed(comm)});
     for (int step = 0; step < 3; ++step) {
       opt.zero_grad();
       norm(x[comm.rank()]).square().sum().backward();

@@ -91,7 +91,7 @@ void on_chief(const Context& context, comm::Communicator& comm, const comm::Opti
     }
   }
   comm::Options waiting = options;
-  waiting.timeout = milliseconds_of(context.flags().timeout * kTimeouts);
+  waiting.timeout = milliseconds_of(context.config().network.timeout * kTimeouts);
   comm.barrier(waiting).wait();
 }
 
@@ -112,7 +112,6 @@ void warn_of_other_threads(const Context& context, int of_chief) {
 }
 
 void warn_of_sparse_tables(const Context& context, const Parameters& parameters) {
-  if (!context.is_chief()) return;
   for (const Parameters::SparseTable& table : parameters.sparse_tables()) {
     context.log().warning(
         "the embedding {} was made with sparse(true), which Tutti does not support yet: each step processes "
@@ -141,6 +140,7 @@ Optimizer::State broadcast(comm::Communicator& comm, const Optimizer::State& sta
       mine ? state
            : state_of(parse_json(outlines[static_cast<size_t>(root)], "an outline", ErrorKind::DataLoss));
   for (const Optimizer::Slot& slot : result.slots) comm.broadcast(slot.vector, root, {.what = kState}).wait();
+  if (result.archive.defined()) comm.broadcast(result.archive, root, {.what = kState}).wait();
   return result;
 }
 

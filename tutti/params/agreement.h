@@ -36,7 +36,7 @@ void warn_of_idle_workers(const Context& context, const comm::Communicator& comm
 // Logs a warning if this worker's kernels use another number of threads than the chief's.
 void warn_of_other_threads(const Context& context, int of_chief);
 
-// Logs a warning on the chief for each embedding made with sparse(true): its gradient is a dense vector here.
+// Logs a warning for each embedding made with sparse(true): its gradient is a dense vector here.
 void warn_of_sparse_tables(const Context& context, const Parameters& parameters);
 
 // Copies the parameters and buffers of rank `root` to all ranks.

@@ -224,7 +224,7 @@ void require_created_on(const Parameters& parameters, torch::Device device) {
 }
 
 void say_placement(const Context& context, const Parameters& parameters, const LaneRange& lanes) {
-  if (!context.flags().log_placement) return;
+  if (!context.config().output.log_placement) return;
   const std::string task = fmt::format("/job:{}/replica:0/task:{}", context.task().job, context.task().index);
   const auto say = [&](const std::string& what, torch::Device device) {
     context.log().info("{}: {}/device:{}:{} on host {}", what, task, device.is_cpu() ? "CPU" : "GPU",

@@ -6,7 +6,6 @@
 #include <torch/utils.h>
 
 #include "tutti/base/error.h"
-#include "tutti/comm/connect.h"
 #include "tutti/params/agreement.h"
 #include "tutti/params/device_scope.h"
 #include "tutti/params/module_group.h"
@@ -15,14 +14,14 @@
 namespace tutti {
 namespace {
 
-int64_t lanes_for(const Context& context, const DistributedOptimizerOptions& options, int world) {
-  if (options.lanes > 0) return options.lanes;
-  return context.flags().lanes > 0 ? context.flags().lanes : world;
+int64_t lanes_of_all(const Context& context, const DistributedOptimizerOptions& options, int world) {
+  return options.lanes > 0 ? options.lanes : lanes_for(context.config(), world);
 }
 
 // Returns the stretches of the parameters that this worker updates.
-std::vector<Stretch> updated(const Parameters& parameters, const comm::Communicator& comm,
-                             const ReducerOptions& options) {
+std::vector<Stretch> updated(const Parameters& parameters, const OptimizerOptions& optimizer,
+                             const comm::Communicator& comm, const ReducerOptions& options) {
+  if (options.scatter) require_elementwise(optimizer, "--optimizer-state sharded");
   return options.scatter ? parts_of(parameters, comm.rank(), comm.world()) : parameters.blocks();
 }
 
@@ -33,17 +32,16 @@ std::vector<std::string> plan_for(const Context& context, const Parameters& para
   std::vector<std::string> plan = plan_of(context, parameters, optimizer);
   plan.push_back(fmt::format("lanes {}", lanes));
   plan.push_back(fmt::format("clip_norm {}", options.clip_norm));
-  plan.push_back(fmt::format("seed {}", options.seed.value_or(context.flags().seed)));
-  plan.push_back(fmt::format("drop-remainder {}", context.flags().drop_remainder));
+  plan.push_back(fmt::format("seed {}", options.seed.value_or(context.config().training.seed)));
+  plan.push_back(fmt::format("drop-remainder {}", context.config().training.drop_remainder));
   plan.push_back(to_string(reducer));
-  plan.push_back(context.flags().logdir.empty() ? "no logdir" : "a logdir");
+  plan.push_back(context.config().checkpoints.logdir.empty() ? "no logdir" : "a logdir");
   return plan;
 }
 
-std::shared_ptr<comm::Communicator> communicator_for(const Context& context,
-                                                     const DistributedOptimizerOptions& options) {
-  if (options.communicator) return options.communicator;
-  const std::string& strategy = context.flags().strategy;
+Group group_for(const Context& context, const DistributedOptimizerOptions& options) {
+  if (options.group) return *options.group;
+  const std::string& strategy = context.config().training.strategy;
   if (!strategy.empty() && strategy != "single" && strategy != "allreduce") {
     fail(
         ErrorKind::InvalidArgument,
@@ -51,7 +49,14 @@ std::shared_ptr<comm::Communicator> communicator_for(const Context& context,
         "allreduce",
         strategy);
   }
-  return comm::connect(context);
+  return connect(context);
+}
+
+const std::shared_ptr<comm::Communicator>& connected(const Group& group) {
+  if (!group.communicator)
+    fail(ErrorKind::InvalidArgument,
+         "the workers of the group are not connected: use tutti::connect(context), or a part of it");
+  return group.communicator;
 }
 
 Parameters& alike(const Context& context, Parameters& parameters, comm::Communicator& comm,
@@ -68,22 +73,24 @@ DistributedOptimizer::DistributedOptimizer(const Context& context, Parameters& p
                                            const OptimizerOptions& optimizer,
                                            const DistributedOptimizerOptions& options)
     : context_(context),
-      parameters_(parameters),
+      parameters_(freeze(parameters, optimizer.groups)),
       options_(options),
-      reducer_options_(options.reducer ? *options.reducer : tutti::reducer_options(context.flags())),
-      comm_(communicator_for(context, options)),
-      all_lanes_(lanes_for(context, options, comm_->world())),
+      reducer_options_(options.reducer ? *options.reducer : tutti::reducer_options(context.config())),
+      group_(group_for(context, options)),
+      comm_(connected(group_)),
+      all_lanes_(lanes_of_all(context, options, group_.world)),
       optimizer_(
+          parameters,
           updated(alike(context, parameters, *comm_,
                         plan_for(context, parameters, optimizer, options, reducer_options_, all_lanes_)),
-                  *comm_, reducer_options_),
+                  optimizer, *comm_, reducer_options_),
           optimizer),
       timeline_file_(context, *comm_),
       module_group_(give_group(parameters, *comm_, all_lanes_)),
       mean_(parameters, *comm_, all_lanes_, reducer_options_) {
   warn_of_idle_workers(context, *comm_, all_lanes_);
   say_placement(context, parameters, lanes());
-  warn_of_sparse_tables(context, parameters);
+  if (group_.is_chief()) warn_of_sparse_tables(context, parameters);
 }
 
 comm::Communicator& DistributedOptimizer::communicator() {
@@ -114,9 +121,9 @@ void DistributedOptimizer::restore(const Optimizer::State& state) {
 
 bool DistributedOptimizer::goes_on(bool has_data) {
   const torch::Tensor goes_on = torch::full({1}, has_data, torch::kBool);
-  communicator().all_reduce(goes_on,
-                            context_.flags().drop_remainder ? comm::ReduceOp::Min : comm::ReduceOp::Max,
-                            {.what = "whether there is data", .step = steps()});
+  communicator().all_reduce(
+      goes_on, context_.config().training.drop_remainder ? comm::ReduceOp::Min : comm::ReduceOp::Max,
+      {.what = "whether there is data", .step = steps()});
   return goes_on.item<bool>();
 }
 
@@ -150,7 +157,7 @@ void DistributedOptimizer::add(const char* what, Body body) {
   try {
     body();
   } catch (const std::exception& error) {
-    if (mean_.is_sending()) abandon(error);
+    if (mean_.is_sending()) give_up(error);
     throw;
   }
   random_.reset();
@@ -161,8 +168,8 @@ void DistributedOptimizer::zero_grad() {
   enter_step("zero_grad()");
   mean_.begin_lane();
   if (!random_) random_.emplace(parameters_.device());
-  random_->seed(
-      lane_seed(options_.seed.value_or(context_.flags().seed), steps(), lanes().begin + lanes_added_));
+  random_->seed(lane_seed(options_.seed.value_or(context_.config().training.seed), steps(),
+                          lanes().begin + lanes_added_));
 }
 
 void DistributedOptimizer::backward(const torch::Tensor& loss, int64_t examples) {
@@ -209,7 +216,7 @@ int64_t DistributedOptimizer::step(int64_t examples) {
     ++steps_here_;
     return last_step_.examples;
   } catch (const std::exception& error) {
-    abandon(error);
+    give_up(error);
     throw;
   }
 }
@@ -235,9 +242,11 @@ void DistributedOptimizer::wish(const Wishes& wishes) {
   wishes_ = wishes;
 }
 
-void DistributedOptimizer::abandon(const std::exception& error) {
-  const std::string why =
-      fmt::format("{} gave up at step {}: {}", context_.task().short_name(), steps(), error.what());
+void DistributedOptimizer::give_up(const std::exception& error) {
+  abandon(fmt::format("{} gave up at step {}: {}", context_.task().short_name(), steps(), error.what()));
+}
+
+void DistributedOptimizer::abandon(const std::string& why) noexcept {
   comm_->abandon(why);
   if (module_group_) module_group_->abandon(why);
 }

@@ -8,6 +8,7 @@
 
 #include "tutti/cluster/context.h"
 #include "tutti/comm/communicator.h"
+#include "tutti/comm/group.h"
 #include "tutti/comm/timeline_file.h"
 #include "tutti/params/gradient_mean.h"
 #include "tutti/params/optimizer.h"
@@ -21,8 +22,8 @@ struct DistributedOptimizerOptions {
   double clip_norm = 0;  // the maximum norm of the mean gradient; 0: no limit
   // If empty, the options that the flags set.
   std::optional<ReducerOptions> reducer = {};
-  // If empty, one is connected as the flags and the launcher say.
-  std::shared_ptr<comm::Communicator> communicator = {};
+  // The workers that train together; empty: all of the job, connected as the flags and the launcher say.
+  std::optional<Group> group = {};
   // The seed of the random numbers in lanes; empty: --seed. If a program has two optimisers, each should have
   // a seed of its own, unless both are to draw the same numbers.
   std::optional<int64_t> seed = {};
@@ -56,9 +57,10 @@ struct DistributedOptimizerOptions {
 // ends the training: later calls throw the same error. Not thread-safe.
 class DistributedOptimizer {
  public:
-  // Context and parameters must outlive this object. Every worker has to make one, with the same parameters
-  // and options; otherwise throws InvalidArgument that says what differs. If a program has two, as for a GAN,
-  // each needs a communicator of its own: call comm::connect() once, and split(0) on it for each.
+  // The parameters must outlive this object; the optimiser's groups may freeze some of them
+  // (Parameters::freeze). Every worker has to make one, with the same parameters and options; otherwise
+  // throws InvalidArgument that says what differs. If a program has two, as for a GAN,
+  // each needs a group of its own: call tutti::connect() once, and split(0) on it for each.
   DistributedOptimizer(const Context& context, Parameters& parameters, const OptimizerOptions& optimizer,
                        const DistributedOptimizerOptions& options = {});
 
@@ -103,8 +105,8 @@ class DistributedOptimizer {
   bool is_sharded() const { return reducer_options_.scatter; }
   const ReducerOptions& reducer_options() const { return reducer_options_; }
   double clip_norm() const { return options_.clip_norm; }
-  // Tells the other workers at once that this one has failed, and why.
-  void abandon(const std::exception& error);
+  // Tells the other workers at once that this one has failed, and why. Does not throw.
+  void abandon(const std::string& why) noexcept;
 
   // Writes the file of --timeline, for programs that continue after the workers have stopped together. Every
   // worker has to call it.
@@ -116,20 +118,23 @@ class DistributedOptimizer {
   int64_t steps() const { return optimizer_.steps(); }
   Optimizer& optimizer() { return optimizer_; }
   comm::Communicator& communicator();
+  const Group& group() const { return group_; }
 
  private:
   void require_between_steps(const char* what) const;
+  void give_up(const std::exception& error);
   void enter_step(const char* what);
   template <class Body>
   void add(const char* what, Body body);
   void begin_step();
   void update();
 
-  const Context& context_;
+  const Context context_;
   Parameters& parameters_;
   const DistributedOptimizerOptions options_;
   const ReducerOptions reducer_options_;
-  const std::shared_ptr<comm::Communicator> comm_;
+  const Group group_;
+  const std::shared_ptr<comm::Communicator> comm_;  // of the group
   const int64_t all_lanes_;
   Optimizer optimizer_;
   comm::TimelineFile timeline_file_;

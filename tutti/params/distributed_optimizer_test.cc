@@ -55,19 +55,15 @@ torch::Tensor loss_of(Net& net, const LaneBatch& batch) {
 }
 
 Context context_of(int64_t lanes = 0, bool drop_remainder = true) {
-  Flags flags;
-  flags.drop_remainder = drop_remainder;
-  flags.device = "cpu";
-  flags.threads = 1;
-  flags.lanes = lanes;
-  return Context(flags, Identity{});
+  RunConfig config;
+  config.training.drop_remainder = drop_remainder;
+  config.compute.device = "cpu";
+  config.compute.threads = 1;
+  config.training.lanes = lanes;
+  return Context(config, Identity{});
 }
 
 // Returns a pointer without ownership: the communicator belongs to the test.
-std::shared_ptr<comm::Communicator> borrowed(comm::Communicator& comm) {
-  return {&comm, [](comm::Communicator*) {}};
-}
-
 class DistributedOptimizerOver : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(DistributedOptimizerOver, makes_the_update_that_one_process_makes_with_the_mean_gradient) {
@@ -94,7 +90,7 @@ TEST_P(DistributedOptimizerOver, makes_the_update_that_one_process_makes_with_th
     Net& net = *nets[static_cast<size_t>(comm.rank())];
     Parameters params(net);
     DistributedOptimizer opt(context, params, torch::optim::SGDOptions(0.1),
-                             {.communicator = borrowed(comm)});
+                             {.group = comm::testing::borrowed(comm)});
     opt.broadcast_from(1);
     for (const auto& lanes : batches) {
       const LaneBatch& batch = lanes[static_cast<size_t>(comm.rank())];
@@ -135,7 +131,7 @@ TEST_P(DistributedOptimizerOver, ends_with_the_shortest_worker_or_goes_on_with_t
       const Context context = context_of(0, drop_remainder);
       Parameters params(*nets[rank]);
       DistributedOptimizer opt(context, params, torch::optim::SGDOptions(0.1),
-                               {.communicator = borrowed(comm)});
+                               {.group = comm::testing::borrowed(comm)});
       size_t step = 0;
       for (; opt.goes_on(step < own_steps[rank]); ++step) {
         opt.zero_grad();
@@ -171,7 +167,7 @@ TEST_P(DistributedOptimizerOver, adds_up_the_backward_passes_between_two_steps) 
     const Context context = context_of();
     Parameters params(*nets[rank]);
     DistributedOptimizer opt(context, params, torch::optim::SGDOptions(0.1),
-                             {.communicator = borrowed(comm)});
+                             {.group = comm::testing::borrowed(comm)});
     for (size_t pass = 0; pass < passes.size(); pass += 2) {
       opt.zero_grad();
       for (size_t each = pass; each < pass + 2; ++each)
@@ -197,7 +193,7 @@ TEST_P(DistributedOptimizerOver, gives_the_same_bits_at_every_world_where_the_la
       Net& net = *nets[static_cast<size_t>(comm.rank())];
       Parameters params(net);
       DistributedOptimizer opt(context, params, torch::optim::AdamOptions(0.01),
-                               {.clip_norm = 0.5, .communicator = borrowed(comm)});
+                               {.clip_norm = 0.5, .group = comm::testing::borrowed(comm)});
       for (const auto& lanes : batches) {
         for (int64_t lane = opt.lanes().begin; lane < opt.lanes().end; ++lane) {
           opt.zero_grad();
@@ -221,7 +217,7 @@ TEST_P(DistributedOptimizerOver, a_worker_without_data_counts_for_nothing) {
     Net& net = *nets[static_cast<size_t>(comm.rank())];
     Parameters params(net);
     DistributedOptimizer opt(context, params, torch::optim::SGDOptions(0.1),
-                             {.communicator = borrowed(comm)});
+                             {.group = comm::testing::borrowed(comm)});
     opt.zero_grad();
     if (comm.rank() == 1) loss_of(net, batches[0][0]).backward();
     EXPECT_EQ(opt.step(comm.rank() == 1 ? 4 : 0), 4);
@@ -244,7 +240,8 @@ TEST_P(DistributedOptimizerOver, names_the_first_difference_between_two_models) 
       const Context context = context_of(other ? lanes_of_other : 0);
       torch::nn::Sequential net = make(other);
       Parameters params(*net);
-      DistributedOptimizer(context, params, torch::optim::SGDOptions(0.1), {.communicator = borrowed(comm)});
+      DistributedOptimizer(context, params, torch::optim::SGDOptions(0.1),
+                           {.group = comm::testing::borrowed(comm)});
     });
   };
   const auto expect_all = [](const std::vector<std::string>& errors, const char* text) {
@@ -280,7 +277,7 @@ TEST_P(DistributedOptimizerOver, one_lane_has_the_same_bits_with_workers_that_ha
       Net& net = *nets[static_cast<size_t>(comm.rank())];
       Parameters params(net);
       DistributedOptimizer opt(context, params, torch::optim::AdamOptions(0.01),
-                               {.communicator = borrowed(comm)});
+                               {.group = comm::testing::borrowed(comm)});
       for (const auto& lanes : batches) {
         const LaneBatch& batch = lanes[3];  // of 7 examples
         if (opt.lanes().size() > 0) {
@@ -318,7 +315,7 @@ TEST_P(DistributedOptimizerOver, a_backward_pass_that_failed_can_be_made_again) 
       Net& net = *nets[static_cast<size_t>(comm.rank())];
       Parameters params(net);
       DistributedOptimizer opt(context, params, torch::optim::AdamOptions(0.01),
-                               {.communicator = borrowed(comm)});
+                               {.group = comm::testing::borrowed(comm)});
       for (const auto& lanes : batches) {
         for (int64_t lane = opt.lanes().begin; lane < opt.lanes().end; ++lane) {
           const LaneBatch& batch = lanes[static_cast<size_t>(lane)];
@@ -350,7 +347,7 @@ TEST(DistributedOptimizer, a_last_backward_pass_that_fails_is_what_all_workers_h
     Net& net = *nets[static_cast<size_t>(comm.rank())];
     Parameters params(net);
     DistributedOptimizer opt(context, params, torch::optim::SGDOptions(0.1),
-                             {.communicator = borrowed(comm)});
+                             {.group = comm::testing::borrowed(comm)});
     const LaneBatch& batch = batches[0][static_cast<size_t>(comm.rank())];
     if (comm.rank() == 1) {
       opt.zero_grad();
@@ -372,7 +369,7 @@ TEST_P(DistributedOptimizerOver, after_a_step_that_failed_no_later_one_is_made_o
     Net& net = *nets[static_cast<size_t>(comm.rank())];
     Parameters params(net);
     DistributedOptimizer opt(context, params, torch::optim::SGDOptions(0.1),
-                             {.communicator = borrowed(comm)});
+                             {.group = comm::testing::borrowed(comm)});
     if (comm.rank() == 1) {  // never takes part
       given_up.get_future().wait();
       return;
@@ -400,7 +397,7 @@ TEST_P(DistributedOptimizerOver, names_the_step_after_those_that_were_restored) 
         const Context context = context_of();
         Parameters params(*nets[static_cast<size_t>(comm.rank())]);
         DistributedOptimizer opt(context, params, torch::optim::SGDOptions(0.1),
-                                 {.communicator = borrowed(comm)});
+                                 {.group = comm::testing::borrowed(comm)});
         opt.restore({.steps = 5, .slots = {}});
         if (comm.rank() == 0) {
           EXPECT_THROW(opt.step(0), Error);
@@ -421,7 +418,7 @@ TEST_P(DistributedOptimizerOver, between_the_last_lane_and_the_step_nothing_may_
     const Context context = context_of(2);
     Parameters params(net);
     DistributedOptimizer opt(context, params, torch::optim::SGDOptions(0.1),
-                             {.communicator = borrowed(comm)});
+                             {.group = comm::testing::borrowed(comm)});
     for (const auto& lanes : batches) {
       for (int64_t lane = opt.lanes().begin; lane < opt.lanes().end; ++lane) {
         opt.zero_grad();
@@ -456,7 +453,7 @@ TEST_P(DistributedOptimizerOver, a_parameter_that_was_frozen_too_late_is_named) 
           Parameters params(*net);
           net->named_parameters()["1.weight"].requires_grad_(false);
           DistributedOptimizer(context, params, torch::optim::SGDOptions(0.1),
-                               {.communicator = borrowed(comm)});
+                               {.group = comm::testing::borrowed(comm)});
         });
     for (const std::string& error : errors) EXPECT_THAT(error, HasSubstr("1.weight"));
   }
@@ -469,7 +466,7 @@ TEST_P(DistributedOptimizerOver, a_parameter_that_was_unfrozen_too_late_is_named
     net->named_parameters()["1.weight"].requires_grad_(false);
     Parameters params(*net);
     DistributedOptimizer opt(context, params, torch::optim::SGDOptions(0.1),
-                             {.communicator = borrowed(comm)});
+                             {.group = comm::testing::borrowed(comm)});
     opt.zero_grad();
     net->forward(torch::ones({1, 3})).mean().backward();
     opt.step();
@@ -500,7 +497,7 @@ TEST_P(DistributedOptimizerOver, dropout_depends_on_lane_and_step_and_not_on_the
     Optimizer::State state;
     for (int64_t step = 0; step < kSteps;) {
       DistributedOptimizer opt(context, params, torch::optim::AdamOptions(0.01),
-                               {.communicator = borrowed(comm)});
+                               {.group = comm::testing::borrowed(comm)});
       if (step > 0) opt.restore(state);
       for (const int64_t end = step == 0 ? until_resumed : kSteps; step < end; ++step) {
         for (int64_t lane = opt.lanes().begin; lane < opt.lanes().end; ++lane) {
@@ -546,7 +543,7 @@ TEST(DistributedOptimizer, leaves_the_programs_own_random_numbers_alone) {
     WithDropout net;
     Parameters params(net);
     DistributedOptimizer opt(context, params, torch::optim::SGDOptions(0.1),
-                             {.communicator = borrowed(comm)});
+                             {.group = comm::testing::borrowed(comm)});
     torch::manual_seed(8);
     for (int64_t step = 0; step < 2; ++step) {
       EXPECT_TRUE(torch::equal(torch::rand({2}), expected.narrow(0, 2 * step, 2))) << step;
@@ -569,7 +566,7 @@ TEST_P(DistributedOptimizerOver, workers_with_different_learning_rates_are_told_
     torch::nn::Linear net(3, 2);
     Parameters params(*net);
     DistributedOptimizer opt(context, params, torch::optim::SGDOptions(0.1),
-                             {.communicator = borrowed(comm)});
+                             {.group = comm::testing::borrowed(comm)});
     opt.broadcast_from(0);
     for (int step = 0; step < 3; ++step) {
       opt.optimizer().set_learning_rate(step == 2 && comm.rank() == 1 ? 0.25 : 0.5 / (step + 1));
@@ -591,7 +588,7 @@ TEST_P(DistributedOptimizerOver, vectors_held_from_before_it_was_made_are_those_
     const torch::Tensor values = params.values();
     const torch::Tensor weight = values.narrow(0, 0, 6);
     DistributedOptimizer opt(context, params, torch::optim::SGDOptions(0.1),
-                             {.communicator = borrowed(comm)});
+                             {.group = comm::testing::borrowed(comm)});
     opt.broadcast_from(0);
     opt.zero_grad();
     opt.backward(net->forward(torch::ones({1, 3})).mean());
@@ -613,7 +610,7 @@ TEST_P(DistributedOptimizerOver, an_empty_buffer_is_no_obstacle) {
     WithEmptyBuffer net;
     Parameters params(net);
     DistributedOptimizer opt(context, params, torch::optim::SGDOptions(0.1),
-                             {.communicator = borrowed(comm)});
+                             {.group = comm::testing::borrowed(comm)});
     opt.zero_grad();
     opt.backward(net.dense(torch::ones({4, 3})).mean(), 4);
     EXPECT_EQ(opt.step(), 8);
@@ -652,9 +649,9 @@ TEST_P(DistributedOptimizerOver, two_in_one_program_train_over_two_parts_of_one_
       Parameters params_a(a);
       Parameters params_b(b);
       DistributedOptimizer opt_a(context, params_a, torch::optim::AdamOptions(0.01),
-                                 {.communicator = comm.split(0)});
+                                 {.group = Group(comm.split(0))});
       DistributedOptimizer opt_b(context, params_b, torch::optim::AdamOptions(0.02),
-                                 {.communicator = comm.split(0)});
+                                 {.group = Group(comm.split(0))});
       for (const auto& lanes : batches) {
         for (int64_t lane = opt_a.lanes().begin; lane < opt_a.lanes().end; ++lane) {
           const LaneBatch& batch = lanes[static_cast<size_t>(lane)];
@@ -681,7 +678,8 @@ TEST(DistributedOptimizer, says_when_workers_have_nothing_to_do) {
       const Context context = context_of(lanes);
       torch::nn::Linear net(2, 2);
       Parameters params(*net);
-      DistributedOptimizer(context, params, torch::optim::SGDOptions(0.1), {.communicator = borrowed(comm)});
+      DistributedOptimizer(context, params, torch::optim::SGDOptions(0.1),
+                           {.group = comm::testing::borrowed(comm)});
     });
     const std::string said = ::testing::internal::GetCapturedStderr();
     EXPECT_EQ(said.find("1 of the 2 workers have no lane") != std::string::npos, lanes == 1) << said;

@@ -9,6 +9,7 @@
 
 #include "tutti/comm/communicator.h"
 #include "tutti/params/backward_watch.h"
+#include "tutti/params/lane_sum.h"
 #include "tutti/params/parameters.h"
 #include "tutti/params/reducer.h"
 
@@ -21,7 +22,7 @@ namespace tutti {
 // finish(). If the reducer overlaps, gradients are sent while the last backward pass still runs: gradients
 // and communicator are then in use from its begin_backward() until finish(). A lane or a step that fails
 // before that can be begun again, but not after (see Reducer). Not thread-safe.
-class GradientMean {
+class GradientMean final : public LaneSum {
  public:
   struct Result {
     int64_t examples = 0;         // 0: no lane had any, and nothing has changed
@@ -38,26 +39,19 @@ class GradientMean {
   LaneRange lanes() const { return reducer_.block(); }
   // "tree" or "fast".
   std::string name() const { return reducer_.name(); }
-  // Returns the factor for a lane's mean loss before the backward pass, so that the lane gives the sum. With
-  // one lane in all, the mean is used as it is, and nothing has to be scaled, added or divided.
-  double weight(int64_t examples) const { return one_lane_ ? 1 : static_cast<double>(examples); }
+  double weight(int64_t examples) const override { return one_lane_ ? 1 : static_cast<double>(examples); }
 
   // Begins a step. If the previous step was broken off, restores the buffers to their values before it,
   // except with one lane in all, where they keep the values from its forward pass. The learning rate is
   // compared with that of the other workers; kNoRate is not compared. Throws InvalidArgument if a parameter
   // has been frozen or unfrozen since the parameters were made.
   void begin_step(int64_t step, const Wishes& wishes = {}, double learning_rate = kNoRate);
-  // Sets the gradients to zero and the buffers to their values before the step.
-  void begin_lane();
-  // Takes the lane's mean loss, a single number. All gradients of the lane come from the one backward pass
-  // that follows, or are present already.
-  void begin_backward(const torch::Tensor& loss, int64_t examples);
+  void begin_lane() override;
+  void begin_backward(const torch::Tensor& loss, int64_t examples) override;
   // Returns true while gradients are being sent. Then only add(), if still due, and finish() may be called.
   bool is_sending() const { return reducer_.is_open(); }
-  // Adds the lane, whose gradients are complete.
-  void add();
-  // Marks the lane as having no examples.
-  void skip();
+  void add() override;
+  void skip() override;
   // Called after the last lane. Leaves the means in the vectors of every worker, or only its own part of them
   // if gradients are scattered. All workers have to be at the same step.
   Result finish();

@@ -1,7 +1,6 @@
 #include "tutti/params/optimizer.h"
 
 #include <algorithm>
-#include <cmath>
 #include <string_view>
 #include <type_traits>
 #include <utility>
@@ -10,194 +9,18 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
+#include "tutti/base/check.h"
 #include "tutti/base/error.h"
 #include "tutti/base/torch_compat.h"
+#include "tutti/params/control_word.h"
+#include "tutti/params/optimizer_archive.h"
+#include "tutti/params/optimizer_kinds.h"
 
 namespace tutti {
 namespace {
 
-using torch::optim::AdagradOptions;
-using torch::optim::AdagradParamState;
-using torch::optim::AdamOptions;
-using torch::optim::AdamParamState;
-using torch::optim::AdamWOptions;
-using torch::optim::AdamWParamState;
-using torch::optim::RMSpropOptions;
-using torch::optim::RMSpropParamState;
-using torch::optim::SGDOptions;
-using torch::optim::SGDParamState;
-
-// The properties of each optimiser: its class, its name, and the vectors that it keeps with the given
-// options.
-struct SlotView {
-  const char* name;
-  torch::Tensor* tensor;
-};
-using SlotViews = std::vector<SlotView>;
-
-template <class Options>
-struct Kind;
-
-template <class State, class Options>
-SlotViews adam_slots(State& state, const Options& options) {
-  SlotViews slots = {{"exp_avg", &state.exp_avg()}, {"exp_avg_sq", &state.exp_avg_sq()}};
-  if (options.amsgrad()) slots.push_back({"max_exp_avg_sq", &state.max_exp_avg_sq()});
-  return slots;
-}
-
-template <class Options>
-Json adam_json(const Options& o) {
-  return {{"lr", o.lr()},
-          {"betas", {std::get<0>(o.betas()), std::get<1>(o.betas())}},
-          {"eps", o.eps()},
-          {"weight_decay", o.weight_decay()},
-          {"amsgrad", o.amsgrad()}};
-}
-
-template <class Options>
-Options adam_options(const Json& json) {
-  Options o(json.at("lr").get<double>());
-  o.betas({json.at("betas").at(0).get<double>(), json.at("betas").at(1).get<double>()});
-  o.eps(json.at("eps").get<double>());
-  o.weight_decay(json.at("weight_decay").get<double>());
-  o.amsgrad(json.at("amsgrad").get<bool>());
-  return o;
-}
-
-template <>
-struct Kind<AdamOptions> {
-  using Optimizer = torch::optim::Adam;
-  using State = AdamParamState;
-  static constexpr const char* kName = "adam";
-  static SlotViews slots(State& state, const AdamOptions& options) { return adam_slots(state, options); }
-  static void set_step(State& state, int64_t step) { state.step(step); }
-  static Json json(const AdamOptions& options) { return adam_json(options); }
-  static AdamOptions options(const Json& json) { return adam_options<AdamOptions>(json); }
-};
-
-template <>
-struct Kind<AdamWOptions> {
-  using Optimizer = torch::optim::AdamW;
-  using State = AdamWParamState;
-  static constexpr const char* kName = "adamw";
-  static SlotViews slots(State& state, const AdamWOptions& options) { return adam_slots(state, options); }
-  static void set_step(State& state, int64_t step) { state.step(step); }
-  static Json json(const AdamWOptions& options) { return adam_json(options); }
-  static AdamWOptions options(const Json& json) { return adam_options<AdamWOptions>(json); }
-};
-
-template <>
-struct Kind<SGDOptions> {
-  using Optimizer = torch::optim::SGD;
-  using State = SGDParamState;
-  static constexpr const char* kName = "sgd";
-  static SlotViews slots(State& state, const SGDOptions& options) {
-    if (options.momentum() == 0) return {};
-    return {{"momentum_buffer", &state.momentum_buffer()}};
-  }
-  static void set_step(State&, int64_t) {}
-  static Json json(const SGDOptions& o) {
-    return {{"lr", o.lr()},
-            {"momentum", o.momentum()},
-            {"dampening", o.dampening()},
-            {"weight_decay", o.weight_decay()},
-            {"nesterov", o.nesterov()}};
-  }
-  static SGDOptions options(const Json& json) {
-    return SGDOptions(json.at("lr").get<double>())
-        .momentum(json.at("momentum").get<double>())
-        .dampening(json.at("dampening").get<double>())
-        .weight_decay(json.at("weight_decay").get<double>())
-        .nesterov(json.at("nesterov").get<bool>());
-  }
-};
-
-template <>
-struct Kind<AdagradOptions> {
-  using Optimizer = torch::optim::Adagrad;
-  using State = AdagradParamState;
-  static constexpr const char* kName = "adagrad";
-  static SlotViews slots(State& state, const AdagradOptions&) { return {{"sum", &state.sum()}}; }
-  static void set_step(State& state, int64_t step) { state.step(step); }
-  static Json json(const AdagradOptions& o) {
-    return {{"lr", o.lr()},
-            {"lr_decay", o.lr_decay()},
-            {"weight_decay", o.weight_decay()},
-            {"initial_accumulator_value", o.initial_accumulator_value()},
-            {"eps", o.eps()}};
-  }
-  static AdagradOptions options(const Json& json) {
-    return AdagradOptions(json.at("lr").get<double>())
-        .lr_decay(json.at("lr_decay").get<double>())
-        .weight_decay(json.at("weight_decay").get<double>())
-        .initial_accumulator_value(json.at("initial_accumulator_value").get<double>())
-        .eps(json.at("eps").get<double>());
-  }
-};
-
-template <>
-struct Kind<RMSpropOptions> {
-  using Optimizer = torch::optim::RMSprop;
-  using State = RMSpropParamState;
-  static constexpr const char* kName = "rmsprop";
-  static SlotViews slots(State& state, const RMSpropOptions& options) {
-    SlotViews slots = {{"square_avg", &state.square_avg()}};
-    if (options.momentum() > 0) slots.push_back({"momentum_buffer", &state.momentum_buffer()});
-    if (options.centered()) slots.push_back({"grad_avg", &state.grad_avg()});
-    return slots;
-  }
-  static void set_step(State& state, int64_t step) { state.step(step); }
-  static Json json(const RMSpropOptions& o) {
-    return {{"lr", o.lr()},
-            {"alpha", o.alpha()},
-            {"eps", o.eps()},
-            {"weight_decay", o.weight_decay()},
-            {"momentum", o.momentum()},
-            {"centered", o.centered()}};
-  }
-  static RMSpropOptions options(const Json& json) {
-    return RMSpropOptions(json.at("lr").get<double>())
-        .alpha(json.at("alpha").get<double>())
-        .eps(json.at("eps").get<double>())
-        .weight_decay(json.at("weight_decay").get<double>())
-        .momentum(json.at("momentum").get<double>())
-        .centered(json.at("centered").get<bool>());
-  }
-};
-
-// Calls use(options, Kind<Options>()) with the alternative that the variant holds.
-template <class Use>
-decltype(auto) with_kind(const OptimizerOptions& options, Use use) {
-  return std::visit(
-      [&](const auto& o) -> decltype(auto) { return use(o, Kind<std::decay_t<decltype(o)>>()); }, options);
-}
-
-[[noreturn]] void fail_option(std::string_view optimizer, std::string_view option, double value,
-                              std::string_view range) {
-  fail(ErrorKind::InvalidArgument, "the optimiser {}: {} is {}, expected {}", optimizer, option, value,
-       range);
-}
-
-// Checks the ranges of PyTorch's documentation. The JSON contains all numeric options.
-void require_in_range(const OptimizerOptions& options) {
-  const Json json = to_json(options);
-  const auto name = json.at("name").get<std::string>();
-  for (const auto& [option, value] : json.items()) {
-    for (const Json& number : value.is_array() ? value : Json::array({value})) {
-      if (!number.is_number()) continue;
-      const auto found = number.get<double>();
-      const bool may_be_negative = option == "dampening";
-      if (!std::isfinite(found) || (found < 0 && !may_be_negative))
-        fail_option(name, option == "lr" ? "the learning rate" : option, found,
-                    may_be_negative ? "a finite number" : "a finite number of 0 or more");
-      if (option == "betas" && found >= 1) fail_option(name, option, found, "a number below 1");
-    }
-  }
-  const bool nesterov = json.value("nesterov", false);
-  if (nesterov && (json.at("momentum") == 0.0 || json.at("dampening") != 0.0))
-    fail(ErrorKind::InvalidArgument,
-         "the optimiser {}: nesterov needs a momentum above 0 and a dampening of 0", name);
-}
+using optimizer_kinds::SlotView;
+using optimizer_kinds::with_kind;
 
 int64_t slice_elements(const torch::Tensor& values) {
   // On a GPU every slice would be a kernel launch, and slices would not make better use of its caches.
@@ -219,9 +42,17 @@ State& make_state(torch::optim::Optimizer& optimizer, const torch::Tensor& value
 
 // SGD without momentum keeps nothing, and then LibTorch has no state object for it.
 template <class Kind, class Options>
-bool has_slots(Kind kind, const Options& options) {
+bool has_state(Kind kind, const Options& options) {
   typename Kind::State state;
-  return !kind.slots(state, options).empty();
+  return kind.kCountsSteps || !kind.slots(state, options).empty();
+}
+
+double rate_of(const torch::optim::OptimizerOptions& options) {
+  try {
+    return options.get_lr();
+  } catch (const c10::Error&) {
+    return kNoRate;  // options of one's own need not tell it
+  }
 }
 
 // Returns the part of a slot that covers `elements` elements of the block, from `offset` on.
@@ -245,38 +76,120 @@ torch::Tensor find_slot(std::span<const Optimizer::Slot> slots, std::string_view
 
 }  // namespace
 
-Optimizer::Optimizer(std::vector<Stretch> stretches, const OptimizerOptions& options)
-    : stretches_(std::move(stretches)), options_(options) {
+Optimizer::Optimizer(const Parameters& parameters, std::vector<Stretch> stretches,
+                     const OptimizerOptions& options)
+    : Optimizer(std::move(stretches), options, ranges_of(parameters, options.groups),
+                {parameters.trained().begin(), parameters.trained().end()}) {}
+
+Optimizer::Optimizer(std::vector<Stretch> stretches, const OptimizerOptions& options,
+                     std::vector<GroupRange> ranges)
+    : Optimizer(std::move(stretches), options, std::move(ranges), {}) {}
+
+Optimizer::Optimizer(std::vector<Stretch> stretches, const OptimizerOptions& options,
+                     std::vector<GroupRange> ranges, std::vector<Parameters::View> views)
+    : stretches_(std::move(stretches)),
+      options_(options),
+      ranges_(std::move(ranges)),
+      views_(options.is_replicated() ? std::move(views) : std::vector<Parameters::View>()) {
   require_in_range(options_);
-  const torch::NoGradGuard no_grad;
-  for (size_t i = 0; i < stretches_.size(); ++i) {
-    const torch::Tensor& values = stretches_[i].values;
-    const int64_t step = slice_elements(values);
-    for (int64_t offset = 0; offset < values.numel(); offset += step) {
-      const int64_t length = std::min(step, values.numel() - offset);
-      slices_.push_back({i, offset, values.narrow(0, offset, length).detach().requires_grad_(true)});
-    }
-  }
-  use_gradients([this](size_t i) { return stretches_[i].grads; });
-  optimizer_ = make();
+  if (options_.is_replicated())
+    begin_replicated();
+  else
+    begin();
 }
 
+void Optimizer::begin() {
+  const torch::NoGradGuard no_grad;
+  for (size_t i = 0; i < stretches_.size(); ++i) cut(i);
+  use_gradients([this](size_t i) { return stretches_[i].grads; });
+  optimizer_ = make();
+  rate_ = optimizer_->defaults().get_lr();
+  set_learning_rate(rate_);
+}
+
+// The learning rates of its own groups stay as they are until set_learning_rate() is called.
+void Optimizer::begin_replicated() {
+  optimizer_ = make();
+  if (!optimizer_ || optimizer_->param_groups().empty())
+    fail(ErrorKind::InvalidArgument, "the function `make` of the optimiser {} has made no optimiser", name());
+  if (dynamic_cast<const torch::optim::LBFGS*>(optimizer_.get()) != nullptr)
+    fail(ErrorKind::InvalidArgument,
+         "the optimiser {} is L-BFGS, which computes the loss several times in each step: use "
+         "Model::fit(feed, torch::optim::LBFGSOptions())",
+         name());
+  groups_.clear();
+  for (const auto& group : optimizer_->param_groups()) groups_.push_back({.rate = rate_of(group.options())});
+  rate_ = groups_.front().rate;
+  for (Group& group : groups_) group.rate = rate_ > 0 ? group.rate / rate_ : 1;
+}
+
+// Cuts a stretch at the ends of the ranges, and into slices that fit into the cache.
+void Optimizer::cut(size_t index) {
+  const Stretch& stretch = stretches_[index];
+  const int64_t most = slice_elements(stretch.values);
+  const auto add = [&](int64_t begin, int64_t end, size_t group) {
+    for (int64_t at = begin; at < end; at += most) {
+      const int64_t length = std::min(most, end - at);
+      slices_.push_back(
+          {index, at, stretch.values.narrow(0, at, length).detach().requires_grad_(true), group});
+    }
+  };
+  int64_t done = 0;
+  for (const GroupRange& range : ranges_) {
+    const int64_t begin = std::max(done, range.begin - stretch.offset);
+    const int64_t end = std::min(stretch.values.numel(), range.end - stretch.offset);
+    if (range.block != stretch.block || begin >= end) continue;
+    add(done, begin, 0);
+    add(begin, end, group_of(range));
+    done = end;
+  }
+  add(done, stretch.values.numel(), 0);
+}
+
+size_t Optimizer::group_of(const GroupRange& range) {
+  const auto is_it = [&](const Group& group) {
+    return group.rate == range.rate && group.weight_decay == range.weight_decay;
+  };
+  const auto found = std::find_if(groups_.begin(), groups_.end(), is_it);
+  if (found != groups_.end()) return static_cast<size_t>(found - groups_.begin());
+  groups_.push_back({range.rate, range.weight_decay});
+  return groups_.size() - 1;
+}
+
+// The options of a group are set after construction: newer versions of LibTorch replace options that are
+// given with a group, and have their default value there, by those of the optimiser.
 std::unique_ptr<torch::optim::Optimizer> Optimizer::make() const {
-  std::vector<torch::Tensor> parameters;
-  for (const Slice& slice : slices_) parameters.push_back(slice.values);
-  return with_kind(options_, [&](const auto& o, auto kind) -> std::unique_ptr<torch::optim::Optimizer> {
-    return std::make_unique<typename decltype(kind)::Optimizer>(parameters, o);
+  std::vector<torch::optim::OptimizerParamGroup> groups(groups_.size(), std::vector<torch::Tensor>());
+  for (const Slice& slice : slices_) groups[slice.group].params().push_back(slice.values);
+  for (const Parameters::View& view : views_) groups.front().params().push_back(view.tensor);
+  return with_kind(options_, [&](const auto& o, auto kind) {
+    std::unique_ptr<torch::optim::Optimizer> made = kind.make(groups, o);
+    for (size_t i = 0; i < groups_.size(); ++i) {
+      if (const auto weight_decay = groups_[i].weight_decay)
+        kind.set_weight_decay(made->param_groups()[i].options(), *weight_decay);
+    }
+    return made;
   });
+}
+
+// Forgets the state, and keeps the options of the groups.
+void Optimizer::make_anew() {
+  std::unique_ptr<torch::optim::Optimizer> made = make();
+  for (size_t i = 0; i < groups_.size(); ++i)
+    made->param_groups()[i].set_options(optimizer_->param_groups()[i].options().clone());
+  optimizer_ = std::move(made);
 }
 
 Optimizer::~Optimizer() = default;
 
 void Optimizer::step() {
+  for (const Parameters::View& view : views_) view.tensor.mutable_grad() = view.grad;
   optimizer_->step();
   ++steps_;
 }
 
 void Optimizer::step(std::span<const torch::Tensor> gradients) {
+  TUTTI_CHECK(!options_.is_replicated(), "the optimiser {} has only the gradients of the parameters", name());
   use_gradients([&](size_t i) { return gradients[i]; });
   step();
   use_gradients([this](size_t i) { return stretches_[i].grads; });
@@ -291,30 +204,37 @@ void Optimizer::use_gradients(const std::function<torch::Tensor(size_t stretch)>
   }
 }
 
-std::string Optimizer::name() const {
-  return with_kind(options_, [](const auto&, auto kind) -> std::string { return decltype(kind)::kName; });
+void Optimizer::set_learning_rate(double rate) {
+  require_learning_rate(name(), rate);
+  try {
+    for (size_t i = 0; i < groups_.size(); ++i)
+      optimizer_->param_groups()[i].options().set_lr(rate * groups_[i].rate);
+  } catch (const c10::Error&) {
+    fail(ErrorKind::InvalidArgument,
+         "the learning rate of the optimiser {} cannot be set: override get_lr() and set_lr() of its options",
+         name());
+  }
+  rate_ = rate;
 }
 
-double Optimizer::learning_rate() const { return optimizer_->param_groups().front().options().get_lr(); }
-
-void Optimizer::set_learning_rate(double rate) {
-  if (!std::isfinite(rate) || rate < 0)
-    fail_option(name(), "the learning rate", rate, "a finite number of 0 or more");
-  for (auto& group : optimizer_->param_groups()) group.options().set_lr(rate);
+Optimizer::State Optimizer::state() const {
+  if (options_.is_replicated() && steps_ > 0)
+    return {.steps = steps_, .slots = {}, .archive = archive_of(*optimizer_, name())};
+  return {.steps = steps_, .slots = slots()};
 }
 
 std::vector<Optimizer::Slot> Optimizer::slots() const {
   std::vector<Slot> slots;
   if (steps_ == 0) return slots;
   const torch::NoGradGuard no_grad;
-  const auto slot_at = [&](const char* name, const Stretch& stretch) -> Slot& {
+  const auto slot_at = [&](const std::string& name, const Stretch& stretch) -> Slot& {
     for (Slot& slot : slots) {
       if (slot.name == name && slot.block == stretch.block && slot.offset == stretch.offset) return slot;
     }
     return slots.emplace_back(Slot{name, stretch.block, stretch.offset, torch::empty_like(stretch.values)});
   };
   with_kind(options_, [&](const auto& options, auto kind) {
-    if (!has_slots(kind, options)) return;
+    if (!has_state(kind, options)) return;
     for (const Slice& slice : slices_) {
       auto& state = state_of<typename decltype(kind)::State>(*optimizer_, slice.values);
       for (const SlotView& view : kind.slots(state, options)) {
@@ -328,19 +248,24 @@ std::vector<Optimizer::Slot> Optimizer::slots() const {
 }
 
 void Optimizer::restore(const State& restored) {
-  steps_ = restored.steps;
   const torch::NoGradGuard no_grad;
-  if (steps_ == 0) {
-    const double rate = learning_rate();
-    optimizer_ = make();
-    set_learning_rate(rate);
-    return;
+  if (restored.steps == 0 || options_.is_replicated()) make_anew();
+  if (restored.steps > 0 && options_.is_replicated()) {
+    if (!restored.archive.defined())
+      fail(ErrorKind::InvalidArgument, "there is no saved state of the optimiser {}", name());
+    load_archive(*optimizer_, restored.archive, name());
+  } else if (restored.steps > 0) {
+    restore_slots(restored);
   }
+  steps_ = restored.steps;
+}
+
+void Optimizer::restore_slots(const State& restored) {
   with_kind(options_, [&](const auto& options, auto kind) {
-    if (!has_slots(kind, options)) return;
+    if (!has_state(kind, options)) return;
     for (const Slice& slice : slices_) {
       auto& state = make_state<typename decltype(kind)::State>(*optimizer_, slice.values);
-      kind.set_step(state, steps_);
+      kind.set_step(state, restored.steps);
       for (const SlotView& view : kind.slots(state, options)) {
         const Stretch& stretch = stretches_[slice.stretch];
         *view.tensor = find_slot(restored.slots, view.name, stretch.block, stretch.offset + slice.offset,
@@ -351,33 +276,6 @@ void Optimizer::restore(const State& restored) {
       }
     }
   });
-}
-
-Json to_json(const OptimizerOptions& options) {
-  return with_kind(options, [](const auto& o, auto kind) {
-    Json json = {{"name", decltype(kind)::kName}};
-    json.update(kind.json(o));
-    return json;
-  });
-}
-
-template <size_t I = 0>
-static OptimizerOptions options_of_kind(const Json& json, const std::string& name) {
-  if constexpr (I == std::variant_size_v<OptimizerOptions>) {
-    fail(ErrorKind::InvalidArgument, "the optimiser '{}' is unknown", name);
-  } else {
-    using ThisKind = Kind<std::variant_alternative_t<I, OptimizerOptions>>;
-    if (name == ThisKind::kName) return ThisKind::options(json);
-    return options_of_kind<I + 1>(json, name);
-  }
-}
-
-OptimizerOptions optimizer_from_json(const Json& json) {
-  try {
-    return options_of_kind(json, json.at("name").get<std::string>());
-  } catch (const Json::exception& error) {
-    fail(ErrorKind::InvalidArgument, "the optimiser's options are invalid: {}", error.what());
-  }
 }
 
 }  // namespace tutti

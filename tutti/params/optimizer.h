@@ -3,31 +3,25 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
-#include <variant>
+#include <utility>
 #include <vector>
 
-#include <torch/optim/adagrad.h>
-#include <torch/optim/adam.h>
-#include <torch/optim/adamw.h>
-#include <torch/optim/rmsprop.h>
-#include <torch/optim/sgd.h>
+#include <torch/optim/optimizer.h>
+#include <torch/types.h>
 
-#include "tutti/base/json.h"
+#include "tutti/params/optimizer_options.h"
+#include "tutti/params/parameter_groups.h"
 #include "tutti/params/parameters.h"
 
 namespace tutti {
 
-// A choice of optimiser, as in Trainer(..., torch::optim::AdamOptions(1e-4), ...). All of them work element
-// by element, so any slice of a vector can be updated on its own with the same bits.
-using OptimizerOptions =
-    std::variant<torch::optim::SGDOptions, torch::optim::AdamOptions, torch::optim::AdamWOptions,
-                 torch::optim::AdagradOptions, torch::optim::RMSpropOptions>;
-
 // torch::optim on flat vectors. It is run on slices of the vectors that fit into the cache: torch::optim
 // makes several passes over a tensor (ten for Adam), and in this way all but one of them stay in the cache
-// (bench/optimizer.cc). Updates the values in place and leaves the gradients alone. Not thread-safe.
+// (bench/optimizer.cc). Ends of groups of parameters cut slices too, and each group is one of torch::optim's.
+// Updates the values in place and leaves the gradients alone. Not thread-safe.
 class Optimizer {
  public:
   // A part of one of the vectors that the optimiser keeps, such as "exp_avg".
@@ -42,39 +36,58 @@ class Optimizer {
   struct State {
     int64_t steps = 0;
     std::vector<Slot> slots;
+    // The bytes that a ReplicatedOptimizer has saved of itself, in place of slots; else undefined.
+    torch::Tensor archive = {};
   };
 
-  // Optimises all parameters, or a part of them. Throws InvalidArgument if an option is out of range: a
-  // learning rate or weight decay below 0, a beta of 1, a number that is not finite.
-  Optimizer(std::vector<Stretch> stretches, const OptimizerOptions& options);
+  // Optimises stretches of these parameters, which the groups of the options have frozen already (freeze).
+  // Throws InvalidArgument if an option is out of range (require_in_range).
+  // A ReplicatedOptimizer updates the parameters as a whole, whatever the stretches.
+  Optimizer(const Parameters& parameters, std::vector<Stretch> stretches, const OptimizerOptions& options);
+  // Optimises stretches of parameters that are elsewhere. `ranges` is what ranges_of() has returned there,
+  // and the names in the options' groups are not used.
+  Optimizer(std::vector<Stretch> stretches, const OptimizerOptions& options,
+            std::vector<GroupRange> ranges = {});
   ~Optimizer();
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
   void step();
-  // Makes a step with these gradients, one vector per stretch, instead of the stretches' own.
+  // Makes a step with these gradients, one vector per stretch, instead of the stretches' own. Not for a
+  // ReplicatedOptimizer.
   void step(std::span<const torch::Tensor> gradients);
 
   // "adam", "sgd", ...
-  std::string name() const;
+  std::string name() const { return name_of(options_); }
   // The options as given, without a learning rate that was set later.
   const OptimizerOptions& options() const { return options_; }
-  double learning_rate() const;
-  // Throws InvalidArgument if the rate is negative or not finite.
+  // The rate of parameters that are in no group; kNoRate if a ReplicatedOptimizer does not tell it.
+  double learning_rate() const { return rate_; }
+  // Sets that rate, and those of the groups to its multiples. Throws InvalidArgument if the rate is negative
+  // or not finite.
   void set_learning_rate(double rate);
   // The number of calls of step(), including those before a restore.
   int64_t steps() const { return steps_; }
 
   // Returns a copy. Each slot has a part for every stretch; before the first step there are no slots.
-  State state() const { return {steps_, slots()}; }
+  State state() const;
   // Continues from the state of an optimiser of the same kind over these stretches or more. A state of 0
   // steps resets this one. The learning rate is kept. Throws InvalidArgument if no slot covers a stretch.
   void restore(const State& state);
 
+  // The number of pieces in which a step updates the parameters.
+  size_t slices() const { return slices_.size(); }
   // The number of elements that are updated at a time, on the CPU and with one thread.
   static constexpr int64_t kSliceElements = 65536;
 
  private:
+  Optimizer(std::vector<Stretch> stretches, const OptimizerOptions& options, std::vector<GroupRange> ranges,
+            std::vector<Parameters::View> views);
+  void begin();
+  void begin_replicated();
+  void make_anew();
+  void restore_slots(const State& restored);
+  void cut(size_t stretch);
   void use_gradients(const std::function<torch::Tensor(size_t stretch)>& of);
   std::vector<Slot> slots() const;
   std::unique_ptr<torch::optim::Optimizer> make() const;
@@ -83,17 +96,24 @@ class Optimizer {
     size_t stretch;
     int64_t offset;
     torch::Tensor values;
+    size_t group;
   };
+  // A group of torch::optim; the first is that of all parameters for which nothing is different.
+  struct Group {
+    double rate = 1;
+    std::optional<double> weight_decay = {};
+  };
+  size_t group_of(const GroupRange& range);
 
   std::vector<Stretch> stretches_;
   OptimizerOptions options_;
+  std::vector<GroupRange> ranges_;
+  std::vector<Group> groups_ = {{}};
+  const std::vector<Parameters::View> views_;  // for a ReplicatedOptimizer only
   std::vector<Slice> slices_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
+  double rate_ = 0;
   int64_t steps_ = 0;
 };
-
-// Convert to and from the form in a checkpoint's manifest: {"name": "adam", "lr": 0.0001, ...}.
-Json to_json(const OptimizerOptions& options);
-OptimizerOptions optimizer_from_json(const Json& json);
 
 }  // namespace tutti

@@ -24,6 +24,13 @@ torch::ScalarType type_of(const std::string& name) {
   fail(ErrorKind::InvalidArgument, "an optimiser has no state of type '{}'", name);
 }
 
+int64_t size_in(const Json& json, const char* key) {
+  const auto size = json.at(key).get<int64_t>();
+  if (size < 0 || size > kMostElements)
+    fail(ErrorKind::InvalidArgument, "a slot of an optimiser has {} elements", size);
+  return size;
+}
+
 }  // namespace
 
 Json outline_of(const Optimizer::State& state) {
@@ -35,16 +42,17 @@ Json outline_of(const Optimizer::State& state) {
                                 {"size", slot.vector.numel()},
                                 {"type", type_name(slot.vector.scalar_type())}});
   }
+  if (state.archive.defined()) outline["archive"] = state.archive.numel();
   return outline;
 }
 
 Optimizer::State state_of(const Json& outline) {
   try {
     Optimizer::State state{.steps = outline.at("steps").get<int64_t>(), .slots = {}};
+    if (outline.contains("archive"))
+      state.archive = torch::empty({size_in(outline, "archive")}, torch::kUInt8);
     for (const Json& slot : outline.at("slots")) {
-      const auto size = slot.at("size").get<int64_t>();
-      if (size < 0 || size > kMostElements)
-        fail(ErrorKind::InvalidArgument, "a slot of an optimiser has {} elements", size);
+      const int64_t size = size_in(slot, "size");
       const torch::ScalarType type = type_of(slot.at("type").get<std::string>());
       state.slots.push_back({slot.at("name").get<std::string>(), slot.at("block").get<size_t>(),
                              slot.at("offset").get<int64_t>(), torch::empty({size}, type)});

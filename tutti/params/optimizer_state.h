@@ -6,10 +6,11 @@
 
 namespace tutti {
 
-// Describes the slots without their contents: {"steps": 3, "slots": [{"name", "block", ...}, ...]}.
+// Describes the slots, and the archive if there is one, without their contents: {"steps": 3, "slots":
+// [{"name", "block", ...}, ...], "archive": 1000}.
 Json outline_of(const Optimizer::State& state);
-// Returns slots as described by the outline, with uninitialised memory. Throws InvalidArgument if the outline
-// is invalid.
+// Returns slots and archive as described by the outline, with uninitialised memory. Throws InvalidArgument if
+// the outline is invalid.
 Optimizer::State state_of(const Json& outline);
 
 // Copies a part of a slot to its place in `whole`, whose slots are as long as the blocks of the parameters.

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -170,10 +172,18 @@ std::vector<Parameters::SparseTable> sparse_tables_in(torch::nn::Module& module)
   return tables;
 }
 
+[[noreturn]] void fail_nothing_to_train(size_t frozen) {
+  fail(ErrorKind::InvalidArgument,
+       "the module has no parameter to train ({} frozen): register its submodules, and do not freeze all of "
+       "them",
+       frozen);
+}
+
 }  // namespace
 
 Parameters::Parameters(torch::nn::Module& module, const ParametersOptions& options)
-    : layout_(options.layout),
+    : allocate_(options.allocate),
+      layout_(options.layout),
       communicator_users_(users_in(module)),
       sparse_tables_(sparse_tables_in(module)) {
   const std::vector<Named> parameters = once_each(module.named_parameters(), aliases_);
@@ -185,16 +195,30 @@ Parameters::Parameters(torch::nn::Module& module, const ParametersOptions& optio
   for (const Named& named : once_each(module.named_buffers(), aliases_)) {
     if (named.tensor.defined()) buffers_.push_back({named.name, named.tensor, {}, 0, 0});
   }
-  if (trained_.empty()) {
-    fail(ErrorKind::InvalidArgument,
-         "the module has no parameter to train ({} frozen): register its submodules, and do not clear "
-         "requires_grad",
-         frozen_.size());
-  }
+  if (trained_.empty()) fail_nothing_to_train(frozen_.size());
   require_trainable(parameters, trained_.front().tensor.device());
   const torch::NoGradGuard no_grad;
-  place_trained(options.allocate);
-  place_buffers(options.allocate);
+  place_trained();
+  place_buffers();
+}
+
+void Parameters::freeze(std::span<const std::string> names) {
+  if (names.empty()) return;
+  const std::unordered_set<std::string_view> chosen(names.begin(), names.end());
+  const auto stays = [&](const View& view) { return !chosen.contains(view.name); };
+  if (std::none_of(trained_.begin(), trained_.end(), stays))
+    fail_nothing_to_train(trained_.size() + frozen_.size());
+  const torch::NoGradGuard no_grad;
+  const auto first = std::stable_partition(trained_.begin(), trained_.end(), stays);
+  for (auto view = first; view != trained_.end(); ++view) {
+    view->tensor.mutable_grad() = torch::Tensor();
+    view->tensor.set_requires_grad(false);
+    view->tensor.set_data(view->tensor.detach().clone());
+    frozen_.push_back({view->name, view->tensor, {}, 0, 0});
+  }
+  trained_.erase(first, trained_.end());
+  std::erase_if(sparse_tables_, [&](const SparseTable& table) { return chosen.contains(table.name); });
+  place_trained();
 }
 
 // Autograd adds nothing to the gradients of frozen parameters, and the gradients of unfrozen ones are not in
@@ -227,13 +251,13 @@ void Parameters::move(const Allocate& allocate) {
   for (const torch::Tensor& vector : buffer_vectors_) move_vector(allocate, vector);
 }
 
-void Parameters::place_trained(const Allocate& allocate) {
+void Parameters::place_trained() {
   blocks_.clear();
   const torch::Device device = trained_.front().tensor.device();
   for (const Vector& vector : assign_places(trained_)) {
     const auto tensor_options = torch::TensorOptions().dtype(vector.type).device(device);
-    blocks_.push_back({make_vector(allocate, vector.elements, tensor_options),
-                       make_vector(allocate, vector.elements, tensor_options), blocks_.size(), 0});
+    blocks_.push_back({make_vector(allocate_, vector.elements, tensor_options),
+                       make_vector(allocate_, vector.elements, tensor_options), blocks_.size(), 0});
   }
   for (View& view : trained_) {
     const torch::Tensor value = view_of(view, blocks_[view.block].values);
@@ -244,7 +268,7 @@ void Parameters::place_trained(const Allocate& allocate) {
   }
 }
 
-void Parameters::place_buffers(const Allocate& allocate) {
+void Parameters::place_buffers() {
   const torch::Device device = this->device();
   buffer_vectors_.clear();
   std::vector<View> floating;
@@ -253,7 +277,7 @@ void Parameters::place_buffers(const Allocate& allocate) {
   }
   for (const Vector& vector : assign_places(floating)) {
     buffer_vectors_.push_back(
-        make_vector(allocate, vector.elements, torch::TensorOptions().dtype(vector.type).device(device)));
+        make_vector(allocate_, vector.elements, torch::TensorOptions().dtype(vector.type).device(device)));
   }
   for (View& buffer : floating) {
     const torch::Tensor value =

@@ -103,8 +103,13 @@ class Parameters {
   // The number of elements of all trained parameters, without gaps.
   int64_t size() const;
 
-  // Throws InvalidArgument if a parameter was frozen or unfrozen since construction: the vectors hold those
-  // that were trainable at that time.
+  // Clears requires_grad of these parameters and takes them out of the vectors, which are made anew:
+  // blocks(), and references to the vectors from before, are invalid afterwards. Gradients become zero.
+  // Throws InvalidArgument, and changes nothing, if no parameter would be left to train.
+  void freeze(std::span<const std::string> names);
+
+  // Throws InvalidArgument if a parameter was frozen or unfrozen since construction, other than by freeze():
+  // the vectors hold those that were trainable at that time.
   void require_as_made() const;
 
   // Moves the vectors to other memory of the same device, values and all. The tensors stay the same ones:
@@ -125,9 +130,10 @@ class Parameters {
   std::vector<std::string> plan() const;
 
  private:
-  void place_trained(const Allocate& allocate);
-  void place_buffers(const Allocate& allocate);
+  void place_trained();
+  void place_buffers();
 
+  Allocate allocate_;
   Layout layout_;
   std::vector<View> trained_;
   std::vector<View> frozen_;

@@ -29,4 +29,9 @@ class RandomScope {
   std::vector<Saved> saved_;
 };
 
+// Returns the states of LibTorch's default generators of the CPU and of the device.
+std::vector<torch::Tensor> generator_states(torch::Device device);
+// Sets them back. Throws InvalidArgument if they are not states of these generators.
+void set_generator_states(torch::Device device, const std::vector<torch::Tensor>& states);
+
 }  // namespace tutti

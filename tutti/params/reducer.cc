@@ -37,13 +37,13 @@ std::unique_ptr<Summation> make_summation(comm::Communicator& comm, const Bucket
 
 }  // namespace
 
-ReducerOptions reducer_options(const Flags& flags) {
+ReducerOptions reducer_options(const RunConfig& config) {
   ReducerOptions options;
-  options.fast = flags.reduce == "fast";
-  if (flags.wire_precision == "bf16") options.wire = torch::kBFloat16;
-  if (flags.wire_precision == "fp16") options.wire = torch::kHalf;
-  options.error_feedback = flags.error_feedback;
-  options.scatter = flags.optimizer_state == "sharded";
+  options.fast = config.reduction.order == "fast";
+  if (config.reduction.wire_precision == "bf16") options.wire = torch::kBFloat16;
+  if (config.reduction.wire_precision == "fp16") options.wire = torch::kHalf;
+  options.error_feedback = config.reduction.error_feedback;
+  options.scatter = config.reduction.optimizer_state == "sharded";
   return options;
 }
 

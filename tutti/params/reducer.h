@@ -10,7 +10,7 @@
 
 #include <torch/types.h>
 
-#include "tutti/base/flags.h"
+#include "tutti/base/config.h"
 #include "tutti/comm/communicator.h"
 #include "tutti/comm/executor.h"
 #include "tutti/params/buckets.h"
@@ -23,7 +23,7 @@ struct ReducerOptions : SummationOptions {
   bool fast = false;  // add in any order that the communicator chooses
 };
 // Returns the options that --reduce, --wire-precision, --error-feedback and --optimizer-state set.
-ReducerOptions reducer_options(const Flags& flags);
+ReducerOptions reducer_options(const RunConfig& config);
 // "reduce tree", "reduce tree, bfloat16 on the wire, scattered".
 std::string to_string(const ReducerOptions& options);
 

@@ -108,7 +108,7 @@ void Announcement::check() const {
 void Announcement::tell(const std::stop_token& stop) {
   rpc::Channel chief =
       channel_to_chief(context_.cluster(),
-                       {.credentials = rpc::credentials_of(context_.flags()), .hello = hello_of(context_)});
+                       {.credentials = rpc::credentials_of(context_.config()), .hello = hello_of(context_)});
   const rpc::Message text{{{"task", context_.task().short_name()}, {"port", port_}}, {}};
   std::condition_variable_any stopped;
   auto next_reminder = Clock::now() + kBetweenReminders;
@@ -121,7 +121,7 @@ void Announcement::tell(const std::stop_token& stop) {
       next_reminder = last_not_refused + kBetweenReminders;
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::InvalidArgument) last_not_refused = Clock::now();
-      if (Clock::now() >= last_not_refused + milliseconds_of(context_.flags().start_timeout)) {
+      if (Clock::now() >= last_not_refused + milliseconds_of(context_.config().network.start_timeout)) {
         const std::lock_guard lock(mutex_);
         refused_ = std::current_exception();
         return;

@@ -72,10 +72,10 @@ TEST(AddressBook, is_needed_where_a_port_is_0_and_has_a_known_place) {
 class OpenBook : public ::testing::Test {
  protected:
   Context task(const std::string& job) const {
-    Flags flags;
-    flags.log_level = "off";
-    flags.start_timeout = 1;
-    return {flags, identity_in(cluster_, {.job = job, .index = 0}, "the test")};
+    RunConfig config;
+    config.output.log_level = "off";
+    config.network.start_timeout = 1;
+    return {config, identity_in(cluster_, {.job = job, .index = 0}, "the test")};
   }
   std::string find(milliseconds patience) const {
     return find_address(cluster_, {.job = "ps", .index = 0}, {}, patience);

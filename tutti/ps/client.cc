@@ -33,6 +33,13 @@ std::string new_run() {
 
 void append(Tensors& to, const Tensors& more) { to.insert(to.end(), more.begin(), more.end()); }
 
+// Returns the parameters in row-major order on the CPU.
+Tensors on_host(std::span<const Parameters::View> views) {
+  Tensors all;
+  for (const Parameters::View& view : views) all.push_back(view.tensor.detach().cpu().contiguous());
+  return all;
+}
+
 }  // namespace
 
 Allocate arena_allocator(std::shared_ptr<rpc::Arena> arena) {
@@ -50,7 +57,7 @@ Client::Client(const Context& context, Parameters& parameters, const Placement& 
     : context_(context),
       parameters_(parameters),
       placement_(placement),
-      in_step_(context.flags().strategy == "ps-sync"),
+      in_step_(context.config().training.strategy == "ps-sync"),
       peers_(context, servers_of(context.cluster()), "parameter servers", std::move(arena)) {
   for (size_t i = 0; i < peers_.size(); ++i) parts_.push_back(placement.parts_of(static_cast<int>(i)));
 }
@@ -135,6 +142,7 @@ Tensors Client::places(size_t server, const Tensors& values, const Extras& extra
 void Client::begin(const RunOptions& options, const Standing& standing, const Optimizer::State& state,
                    const std::vector<std::string>& plan) {
   const std::string run = new_run();
+  const Json ranges = tutti::to_json(ranges_of(parameters_, options.optimizer.groups));
   peers_.for_all([&](size_t i) {
     std::vector<Shard::Part> parts;
     Optimizer::State mine{.steps = state.steps, .slots = {}};
@@ -145,6 +153,7 @@ void Client::begin(const RunOptions& options, const Standing& standing, const Op
         mine.slots.push_back(std::move(slot));
     }
     const Extras extras = i == 0 ? extras_ : Extras{};
+    const Tensors frozen = i == 0 ? on_host(parameters_.frozen()) : Tensors{};
     rpc::Message message{{{"run", run},
                           {"plan", plan},
                           {"workers", context_.world()},
@@ -154,13 +163,16 @@ void Client::begin(const RunOptions& options, const Standing& standing, const Op
                           {"staleness", options.staleness},
                           {"redo", options.clipped || peers_.size() > 1},
                           {"optimizer", tutti::to_json(options.optimizer)},
+                          {"ranges", ranges},
                           {"step", standing.step},
                           {"progress", standing.progress},
                           {"parts", to_json(parts)},
                           {"buffers", to_json(extras.buffers)},
                           {"counters", to_json(extras.counters)},
+                          {"frozen", to_json(frozen)},
                           {"state", outline_of(mine)}},
                          pieces_of(places(i, own_values(), extras_))};
+    for (rpc::Piece& piece : pieces_of(frozen)) message.pieces.push_back(std::move(piece));
     for (rpc::Piece& piece : pieces_of(vectors_of(mine))) message.pieces.push_back(std::move(piece));
     peers_.call(i, "begin", message, peers_.patience("the parameters", standing.step));
   });
@@ -180,7 +192,7 @@ Client::Standing Client::join(const std::vector<std::string>& plan) {
       fail(ErrorKind::Timeout,
            "the parameter servers are not in the same run: one was restarted, and the chief has not restored "
            "the others within {:g} s (--start-timeout)",
-           context_.flags().start_timeout);
+           context_.config().network.start_timeout);
     }
   }
 }
@@ -218,6 +230,17 @@ void Client::hear_from_others(const std::function<void(size_t)>& join_one) {
   } catch (const Error&) {
     // The caller rethrows the error of the first server.
   }
+}
+
+void Client::pull_frozen() {
+  const torch::NoGradGuard no_grad;
+  Tensors received;
+  for (const Parameters::View& view : parameters_.frozen())
+    received.push_back(torch::empty(view.tensor.sizes(), torch::TensorOptions().dtype(view.tensor.dtype())));
+  if (received.empty()) return;
+  call(0, "frozen", {head(), {}}, received, peers_.patience("the frozen parameters"));
+  for (size_t i = 0; i < received.size(); ++i)
+    torch::Tensor(parameters_.frozen()[i].tensor).detach().copy_(received[i]);
 }
 
 // ps-sync: some servers may have made a step that others have not; in that case pulls the values before it.
@@ -310,7 +333,7 @@ std::optional<int64_t> Client::enter(int64_t step) {
 
 Client::Applied Client::push_asynchronous(const Update& update, const Tensors& values, const Extras& extras) {
   const auto push_to = [&](size_t i) {
-    rpc::Message message{head(), pieces_of(places(i, update.gradients, update.changes))};
+    rpc::Message message{head(), pieces_of(places(i, update.gradients, update.results))};
     if (i == 0) {
       message.head["of"] = update.of;
       message.head["examples"] = update.examples;

@@ -83,6 +83,9 @@ class Client {
   // differ.
   Standing join(const std::vector<std::string>& plan);
 
+  // Takes over the chief's values of the parameters that are not trained. They may be those of a checkpoint,
+  // which only the chief has read.
+  void pull_frozen();
   // Copies the newest values that all servers have into parameters and extras; waits until all servers have
   // reached step `at_least`. Returns the step of the values.
   int64_t pull(int64_t at_least = 0);
@@ -109,8 +112,8 @@ class Client {
   // made.
   struct Update {
     const std::vector<torch::Tensor>& gradients;
-    const Extras& changes;
-    int64_t of = 0;  // the step of the values that the gradients were computed from
+    const Extras& results;  // floating buffers after the step, and the changes of counters
+    int64_t of = 0;         // the step of the values that the gradients were computed from
     int64_t examples = 0;
     int64_t end = -1;  // -1: no limit
     std::optional<double> learning_rate = {};

@@ -15,7 +15,7 @@ ModuleServer::ModuleServer(const Context& context, const ps::GraphLimits& limits
 void ModuleServer::join() {
   context_.log().info("serving modules at {}", address_);
   service_.open();
-  service_.await_end(milliseconds_of(context_.flags().start_timeout));
+  service_.await_end(milliseconds_of(context_.config().network.start_timeout));
 }
 
 }  // namespace tutti

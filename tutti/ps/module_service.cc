@@ -105,7 +105,7 @@ ModuleService::Served::Served(std::string called, const ServedModule& served, co
     : name(std::move(called)),
       module(served),
       parameters(*served.module),
-      optimizer(parameters.blocks(), options) {}
+      optimizer(parameters, freeze(parameters, options.groups).blocks(), options) {}
 
 ModuleService::ModuleService(std::string task, const GraphLimits& limits)
     : task_(std::move(task)), limits_(limits) {}
@@ -113,6 +113,7 @@ ModuleService::ModuleService(std::string task, const GraphLimits& limits)
 void ModuleService::add(const std::string& name, const ServedModule& module,
                         const OptimizerOptions& optimizer) {
   require_on_cpu(name, module);
+  require_elementwise(optimizer, "a module server");
   const Lock lock(mutex_);
   if (open_) fail(ErrorKind::InvalidArgument, "'{}' was added too late: add modules before join()", name);
   if (modules_.contains(name))

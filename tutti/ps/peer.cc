@@ -46,8 +46,8 @@ std::string fixed_address_of(const Context& context, const Task& task) {
 
 rpc::HostOptions host_at_own_address(const Context& context) {
   return {.address = address_of(context, context.task()),
-          .credentials = rpc::credentials_of(context.flags()),
-          .insecure = context.flags().insecure,
+          .credentials = rpc::credentials_of(context.config()),
+          .insecure = context.config().security.insecure,
           .report = [log = context.log()](const std::string& text) { log.warning("{}", text); }};
 }
 

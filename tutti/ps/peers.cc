@@ -27,7 +27,7 @@ Peers::Peers(const Context& context, const std::vector<Task>& tasks, std::string
              std::shared_ptr<rpc::Arena> arena)
     : context_(context),
       what_(what),
-      options_({.credentials = rpc::credentials_of(context.flags()),
+      options_({.credentials = rpc::credentials_of(context.config()),
                 .hello = hello_of(context),
                 .who = {},
                 .arena = std::move(arena)}) {
@@ -54,9 +54,9 @@ void Peers::lead(Peer& peer, const std::string& address) {
   peer.channel = std::make_unique<rpc::Channel>(address, options);
 }
 
-milliseconds Peers::timeout() const { return milliseconds_of(context_.flags().timeout); }
+milliseconds Peers::timeout() const { return milliseconds_of(context_.config().network.timeout); }
 
-milliseconds Peers::start_timeout() const { return milliseconds_of(context_.flags().start_timeout); }
+milliseconds Peers::start_timeout() const { return milliseconds_of(context_.config().network.start_timeout); }
 
 rpc::CallOptions Peers::patience(const char* what, int64_t step) const {
   constexpr milliseconds kOnItsWay{5000};
@@ -115,7 +115,8 @@ std::string Peers::attempt(size_t index, milliseconds patience) {
 
 void Peers::give_up(const std::vector<std::string>& missing) const {
   fail(ErrorKind::Timeout, "{} of {} {} did not connect within {:g} s (--start-timeout):\n  {}",
-       missing.size(), peers_.size(), what_, context_.flags().start_timeout, fmt::join(missing, "\n  "));
+       missing.size(), peers_.size(), what_, context_.config().network.start_timeout,
+       fmt::join(missing, "\n  "));
 }
 
 }  // namespace tutti::ps

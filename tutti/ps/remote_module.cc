@@ -43,7 +43,7 @@ Task task_of(std::string_view device) {
 }
 
 rpc::ChannelOptions channel_options(const Context& context, const std::string& who) {
-  return {.credentials = rpc::credentials_of(context.flags()), .hello = ps::hello_of(context), .who = who};
+  return {.credentials = rpc::credentials_of(context.config()), .hello = ps::hello_of(context), .who = who};
 }
 
 // Moves the tensor to the device of `of`, if both are defined.
@@ -61,7 +61,7 @@ class RemoteModule::Connection {
       : address_(ps::fixed_address_of(context, task)),
         who_(fmt::format("{} ({})", task.short_name(), address_)),
         name_(name),
-        timeout_(milliseconds_of(context.flags().timeout)),
+        timeout_(milliseconds_of(context.config().network.timeout)),
         channel_(address_, channel_options(context, who_)) {
     attach(context);
   }
@@ -99,7 +99,7 @@ class RemoteModule::Connection {
 };
 
 void RemoteModule::Connection::attach(const Context& context) {
-  const auto deadline = deadline_after(milliseconds_of(context.flags().start_timeout));
+  const auto deadline = deadline_after(milliseconds_of(context.config().network.start_timeout));
   connect(context, deadline);
   const milliseconds patience = std::max(until(deadline), milliseconds(1));
   const rpc::Message answer =
@@ -115,7 +115,7 @@ void RemoteModule::Connection::connect(const Context& context, Clock::time_point
       if (error.kind() != ErrorKind::Timeout && error.kind() != ErrorKind::PeerLost) throw;
       if (Clock::now() >= deadline) {
         fail(ErrorKind::Timeout, "the module '{}' was not available within {:g} s (--start-timeout): {}",
-             name_, context.flags().start_timeout, error.what());
+             name_, context.config().network.start_timeout, error.what());
       }
       context.log().info("still waiting for the module '{}': {}", name_, error.what());
     }

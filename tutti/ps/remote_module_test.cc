@@ -60,10 +60,10 @@ class Pair {
 
  private:
   static Context context_of(int port) {
-    Flags flags;
-    flags.log_level = "off";
+    RunConfig config;
+    config.output.log_level = "off";
     const auto cluster = ClusterSpec::parse(fmt::format("worker|127.0.0.1:1;127.0.0.1:{}", port));
-    return {flags, identity_in(cluster, {.job = "worker", .index = 0}, "the test")};
+    return {config, identity_in(cluster, {.job = "worker", .index = 0}, "the test")};
   }
 
   ps::ModuleService service_;
@@ -248,7 +248,7 @@ TEST_F(RemoteLinear, is_named_when_it_is_not_there) {
   expect_error(ErrorKind::InvalidArgument, HasSubstr("does not name a single task"),
                make("/job:worker", "part"));
   expect_error(ErrorKind::InvalidArgument, HasSubstr("CPU"), make("/job:worker/task:1/gpu:0", "part"));
-  const Context alone{Flags{}, Identity{}};
+  const Context alone{RunConfig{}, Identity{}};
   expect_error(ErrorKind::InvalidArgument, HasSubstr("--cluster_spec"),
                [&] { RemoteModule(alone, "/job:worker/task:1", "part"); });
 }

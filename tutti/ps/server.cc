@@ -1,5 +1,7 @@
 #include "tutti/ps/server.h"
 
+#include <utility>
+
 #include <fmt/format.h>
 
 #include "tutti/base/deadline.h"
@@ -25,10 +27,11 @@ rpc::HostOptions host_options(const Context& context, Service& service) {
 
 }  // namespace
 
-Server::Server(const Context& context)
+Server::Server(const Context& context, std::vector<ElementwiseOptimizer> optimizers)
     : context_(context),
-      service_(context.log(), {.patience = milliseconds_of(context.flags().start_timeout),
-                               .timeout = milliseconds_of(context.flags().timeout)}),
+      service_(context.log(), {.patience = milliseconds_of(context.config().network.start_timeout),
+                               .timeout = milliseconds_of(context.config().network.timeout),
+                               .optimizers = std::move(optimizers)}),
       host_(host_options(context, service_), service_),
       announcement_(context, host_.port()) {}
 

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <string>
+#include <vector>
 
 #include "tutti/cluster/context.h"
 #include "tutti/ps/address_book.h"
@@ -15,7 +16,8 @@ namespace tutti::ps {
 class Server {
  public:
   // The task has to be in a job of servers. The context must outlive the server.
-  explicit Server(const Context& context);
+  // `optimizers` are those besides torch::optim's that the program may use.
+  explicit Server(const Context& context, std::vector<ElementwiseOptimizer> optimizers = {});
 
   // "grpc://host:port".
   std::string target() const;

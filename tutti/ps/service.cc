@@ -42,26 +42,18 @@ double cpu_seconds() {
 
 rpc::Message Service::serve(const rpc::Caller& caller, const std::string& method,
                             const rpc::Message& request) {
-  static const std::map<std::string, Method> kMethods = {{"state", &Service::state},
-                                                         {"begin", &Service::begin},
-                                                         {"join", &Service::join_run},
-                                                         {"pull", &Service::pull},
-                                                         {"push", &Service::push},
-                                                         {"enter", &Service::enter},
-                                                         {"agree", &Service::agree},
-                                                         {"snapshot", &Service::snapshot},
-                                                         {"note", &Service::note},
-                                                         {"read", &Service::read},
-                                                         {"finish", &Service::finish},
-                                                         {"end", &Service::end_job},
-                                                         {"await_finish", &Service::await_finish},
-                                                         {"progress", &Service::progress},
-                                                         {"scale", &Service::scale},
-                                                         {"leave", &Service::leave},
-                                                         {"stop", &Service::stop_all},
-                                                         {"go_on", &Service::go_on},
-                                                         {"hold", &Service::hold},
-                                                         {"release", &Service::release}};
+  static const std::map<std::string, Method> kMethods = {
+      {"state", &Service::state},       {"begin", &Service::begin},
+      {"join", &Service::join_run},     {"pull", &Service::pull},
+      {"frozen", &Service::frozen},     {"push", &Service::push},
+      {"enter", &Service::enter},       {"agree", &Service::agree},
+      {"snapshot", &Service::snapshot}, {"note", &Service::note},
+      {"read", &Service::read},         {"finish", &Service::finish},
+      {"end", &Service::end_job},       {"await_finish", &Service::await_finish},
+      {"progress", &Service::progress}, {"scale", &Service::scale},
+      {"leave", &Service::leave},       {"stop", &Service::stop_all},
+      {"go_on", &Service::go_on},       {"hold", &Service::hold},
+      {"release", &Service::release}};
   const auto found = kMethods.find(method);
   if (found == kMethods.end())
     fail(ErrorKind::InvalidArgument, "a parameter server does not support '{}'", method);

@@ -29,6 +29,8 @@ struct ServiceOptions {
   std::chrono::milliseconds timeout = std::chrono::hours(1);
   // The maximum memory of all pending requests together (rpc::HostOptions).
   size_t memory = rpc::HostOptions{}.memory;
+  // The optimisers besides those of torch::optim that a chief may ask for.
+  std::vector<ElementwiseOptimizer> optimizers = {};
 };
 
 // A parameter server. The chief describes the model to it (method "begin"), so that one server serves any
@@ -43,6 +45,7 @@ struct ServiceOptions {
 // run fails the first or the last check, the run cannot be made as configured: it ends for all, with the
 // reason
 // pull: returns the present values, or waits until a given step and returns its values
+// frozen: returns the chief's values of the parameters that are not trained
 // push: the contribution of one worker's lanes. Synchronous: waits until the step is made. Asynchronous:
 // makes an update at once. Both return the new values
 // go_on: asynchronous, with a bound on staleness: waits until this worker is no longer too far ahead
@@ -88,7 +91,7 @@ class Service final : public rpc::Service {
 
   // The run that the chief has begun.
   struct Run {
-    Run(const Json& head, const rpc::Message& message);
+    Run(const Json& head, const rpc::Message& message, std::span<const ElementwiseOptimizer> optimizers);
     // Returns values, buffers and counters, in this order.
     std::vector<torch::Tensor> everything() const;
 
@@ -101,6 +104,7 @@ class Service final : public rpc::Service {
     Shard shard;
     std::vector<torch::Tensor> buffers;
     std::vector<torch::Tensor> counters;
+    const std::vector<torch::Tensor> frozen;  // parameters that are not trained; on server 0 only
     int64_t step;
     Json progress;
     std::optional<SyncStep> sync;
@@ -139,6 +143,7 @@ class Service final : public rpc::Service {
   rpc::Message begin(Lock&, const rpc::Caller&, const rpc::Message& request);
   rpc::Message join_run(Lock&, const rpc::Caller&, const rpc::Message& request);
   rpc::Message pull(Lock&, const rpc::Caller&, const rpc::Message& request);
+  rpc::Message frozen(Lock&, const rpc::Caller&, const rpc::Message& request);
   rpc::Message push(Lock&, const rpc::Caller&, const rpc::Message& request);
   rpc::Message enter(Lock&, const rpc::Caller&, const rpc::Message& request);
   rpc::Message go_on(Lock&, const rpc::Caller&, const rpc::Message& request);

@@ -21,8 +21,8 @@ constexpr int64_t kMostExamples = int64_t{1} << 40;  // per push
 
 // Checks the sizes in the head before any memory is allocated for them.
 void require_as_long_as_said(const Json& head, const rpc::Message& message) {
-  int64_t bytes =
-      bytes_in(head.at("buffers")) + bytes_in(head.at("counters")) + bytes_in(head.at("state").at("slots"));
+  int64_t bytes = bytes_in(head.at("buffers")) + bytes_in(head.at("counters")) +
+                  bytes_in(head.value("frozen", Json::array())) + bytes_in(head.at("state").at("slots"));
   for (const Shard::Part& part : parts_from_json(head.at("parts")))
     bytes += (part.end - part.begin) * static_cast<int64_t>(c10::elementSize(part.type));
   if (bytes != bytes_of(message))
@@ -53,22 +53,26 @@ void append_copies(rpc::Message& message, const Tensors& tensors, const rpc::Mes
 
 }  // namespace
 
-Service::Run::Run(const Json& head, const rpc::Message& message)
+Service::Run::Run(const Json& head, const rpc::Message& message,
+                  std::span<const ElementwiseOptimizer> optimizers)
     : id(text_in(head, "run")),
       plan(lines_in(head, "plan")),
       workers(static_cast<int>(number_within(head, "workers", 1, kMostWorkers))),
       synchronous(text_in(head, "strategy") == "ps-sync"),
       backup(number_within(head, "backup", 0, kMostWorkers)),
       staleness(number_within(head, "staleness", -kMostSteps, kMostSteps)),
-      shard(parts_from_json(head.at("parts")), optimizer_from_json(head.at("optimizer"))),
+      shard(parts_from_json(head.at("parts")), optimizer_from_json(head.at("optimizer"), optimizers),
+            ranges_from_json(head.value("ranges", Json::array()))),
       buffers(zeros_from_json(head.at("buffers"))),
       counters(zeros_from_json(head.at("counters"))),
+      frozen(zeros_from_json(head.value("frozen", Json::array()))),
       step(number_within(head, "step", 0, kMostSteps)),
       progress(object_in(head, "progress")) {
   Reader reader(message);
   for (const Stretch& stretch : shard.stretches()) reader.take_into(stretch.values);
   reader.take_into(buffers);
   reader.take_into(counters);
+  reader.take_into(frozen);
   const Optimizer::State state = state_of(head.at("state"));
   reader.take_into(vectors_of(state));
   shard.optimizer().restore(state);
@@ -92,7 +96,7 @@ std::vector<torch::Tensor> Service::Run::everything() const {
 
 rpc::Message Service::begin(Lock&, const rpc::Caller& caller, const rpc::Message& request) {
   require_as_long_as_said(request.head, request);
-  auto run = std::make_unique<Run>(request.head, request);
+  auto run = std::make_unique<Run>(request.head, request, options_.optimizers);
   const int64_t fits = run->progress.value("fit", int64_t{0});
   run_ = std::move(run);
   notes_.clear();
@@ -150,6 +154,11 @@ rpc::Message Service::pull(Lock& lock, const rpc::Caller& caller, const rpc::Mes
       lock, caller, request, [&] { return run_->step >= step; },
       [&] { return fmt::format("the server has not reached step {}; it is at step {}", step, run_->step); });
   return copies_at(step, request);
+}
+
+rpc::Message Service::frozen(Lock&, const rpc::Caller&, const rpc::Message& request) {
+  require_run(request);
+  return {Json::object(), pieces_of(run_->frozen)};
 }
 
 rpc::Message Service::push(Lock& lock, const rpc::Caller& caller, const rpc::Message& request) {
@@ -327,8 +336,10 @@ rpc::Message Service::push_asynchronous(Lock& lock, const rpc::Caller& caller, i
   Tensors gradients;
   for (const Stretch& stretch : run_->shard.stretches())
     gradients.push_back(reader.take(stretch.values.numel(), stretch.values.scalar_type()));
+  // A floating buffer is a mean over the workers, to which each contributes its share.
+  const double share = 1.0 / run_->workers;
   for (const torch::Tensor& buffer : run_->buffers)
-    buffer.add_(reader.take(buffer.numel(), buffer.scalar_type()));
+    buffer.lerp_(reader.take(buffer.numel(), buffer.scalar_type()), share);
   for (const torch::Tensor& counter : run_->counters)
     counter.add_(reader.take(counter.numel(), counter.scalar_type()));
   reader.end();

@@ -1,5 +1,7 @@
 #include "tutti/ps/shard.h"
 
+#include <utility>
+
 #include <torch/types.h>
 #include <torch/utils.h>
 
@@ -19,8 +21,9 @@ std::vector<Stretch> stretches_of(const std::vector<Shard::Part>& parts) {
 
 }  // namespace
 
-Shard::Shard(const std::vector<Part>& parts, const OptimizerOptions& optimizer)
-    : stretches_(stretches_of(parts)), optimizer_(stretches_, optimizer) {}
+Shard::Shard(const std::vector<Part>& parts, const OptimizerOptions& optimizer,
+             std::vector<GroupRange> ranges)
+    : stretches_(stretches_of(parts)), optimizer_(stretches_, optimizer, std::move(ranges)) {}
 
 int64_t Shard::bytes() const {
   int64_t bytes = 0;

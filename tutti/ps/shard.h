@@ -21,7 +21,9 @@ class Shard {
   };
 
   // Values are zero. Gradients are uninitialised, so that unused memory is never committed.
-  Shard(const std::vector<Part>& parts, const OptimizerOptions& optimizer);
+  // `ranges` are those of the optimiser's groups in all parameters.
+  Shard(const std::vector<Part>& parts, const OptimizerOptions& optimizer,
+        std::vector<GroupRange> ranges = {});
 
   // Returns the stretches, in the order of the parts.
   std::span<const Stretch> stretches() const { return stretches_; }

@@ -39,7 +39,7 @@ class SnapshotOfTwo : public ::testing::Test {
     }
     Client::Applied push(double gradient) {
       const std::vector<torch::Tensor> all = {torch::full_like(values(), gradient)};
-      return client.push_asynchronous({.gradients = all, .changes = {}, .examples = 1}, {values()}, {});
+      return client.push_asynchronous({.gradients = all, .results = {}, .examples = 1}, {values()}, {});
     }
     torch::Tensor values() const { return parameters.blocks().front().values.detach(); }
 
@@ -50,13 +50,13 @@ class SnapshotOfTwo : public ::testing::Test {
   };
 
   Context context_of(int rank) const {
-    Flags flags;
-    flags.log_level = "off";
-    flags.strategy = "ps-async";
-    flags.timeout = timeout_;
+    RunConfig config;
+    config.output.log_level = "off";
+    config.training.strategy = "ps-async";
+    config.network.timeout = timeout_;
     const auto cluster = ClusterSpec::parse(fmt::format(
         "ps|127.0.0.1:{};127.0.0.1:{},worker|127.0.0.1:1;127.0.0.1:2", hosts_[0]->port(), hosts_[1]->port()));
-    return {flags, identity_in(cluster, {.job = "worker", .index = rank}, "the test")};
+    return {config, identity_in(cluster, {.job = "worker", .index = rank}, "the test")};
   }
   void begin(Worker& chief, int64_t staleness = -1) const {
     chief.client.begin({.staleness = staleness, .optimizer = torch::optim::SGDOptions(1.0)}, {}, {}, plan_);

@@ -24,12 +24,12 @@ std::string read_pem(const char* flag, const std::string& path, std::string_view
 
 }  // namespace
 
-Credentials credentials_of(const Flags& flags) {
-  if (flags.tls_cert.empty() != flags.tls_key.empty())
+Credentials credentials_of(const RunConfig& config) {
+  if (config.security.tls_cert.empty() != config.security.tls_key.empty())
     fail(ErrorKind::InvalidArgument, "--tls-cert and --tls-key belong together: give both, or neither");
-  return {flags.secret, read_pem("--tls-cert", flags.tls_cert, "CERTIFICATE"),
-          read_pem("--tls-key", flags.tls_key, "PRIVATE KEY"),
-          read_pem("--tls-ca", flags.tls_ca, "CERTIFICATE")};
+  return {config.security.secret, read_pem("--tls-cert", config.security.tls_cert, "CERTIFICATE"),
+          read_pem("--tls-key", config.security.tls_key, "PRIVATE KEY"),
+          read_pem("--tls-ca", config.security.tls_ca, "CERTIFICATE")};
 }
 
 }  // namespace tutti::rpc

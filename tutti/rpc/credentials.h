@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "tutti/base/flags.h"
+#include "tutti/base/config.h"
 
 namespace tutti::rpc {
 
@@ -19,6 +19,6 @@ struct Credentials {
 
 // Returns the credentials given by --tls-cert, --tls-key, --tls-ca and --secret. A file that cannot be read
 // or is not PEM throws an InvalidArgument that names it.
-Credentials credentials_of(const Flags& flags);
+Credentials credentials_of(const RunConfig& config);
 
 }  // namespace tutti::rpc

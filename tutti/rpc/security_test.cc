@@ -152,21 +152,21 @@ TEST_F(Security, with_tls_a_server_listens_to_other_machines) {
 }
 
 TEST_F(Security, credentials_come_from_flags) {
-  Flags flags;
-  flags.secret = "x";
-  EXPECT_EQ(credentials_of(flags).secret, "x");
-  flags.tls_cert = made->path("server.pem");
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("belong together"), [&] { credentials_of(flags); });
-  flags.tls_key = made->path("server.key");
-  flags.tls_ca = made->path("ca.pem");
-  EXPECT_EQ(credentials_of(flags).authority, made->text("ca.pem"));
-  EXPECT_EQ(credentials_of(flags).certificate, made->text("server.pem"));
-  flags.tls_ca = made->path("server.key");
+  RunConfig config;
+  config.security.secret = "x";
+  EXPECT_EQ(credentials_of(config).secret, "x");
+  config.security.tls_cert = made->path("server.pem");
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("belong together"), [&] { credentials_of(config); });
+  config.security.tls_key = made->path("server.key");
+  config.security.tls_ca = made->path("ca.pem");
+  EXPECT_EQ(credentials_of(config).authority, made->text("ca.pem"));
+  EXPECT_EQ(credentials_of(config).certificate, made->text("server.pem"));
+  config.security.tls_ca = made->path("server.key");
   expect_error(ErrorKind::InvalidArgument,
                AllOf(HasSubstr("--tls-ca"), HasSubstr("server.key"), HasSubstr("CERTIFICATE")),
-               [&] { credentials_of(flags); });
-  flags.tls_ca = made->path("none.pem");
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("none.pem"), [&] { credentials_of(flags); });
+               [&] { credentials_of(config); });
+  config.security.tls_ca = made->path("none.pem");
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("none.pem"), [&] { credentials_of(config); });
 }
 
 }  // namespace

@@ -129,7 +129,17 @@ CheckpointDir::CheckpointDir(std::string logdir, const CheckpointDirOptions& opt
   if (logdir_.empty()) fail(ErrorKind::InvalidArgument, "checkpoints need a directory: give --logdir");
 }
 
-void CheckpointDir::save(const Checkpoint& checkpoint) {
+CheckpointDir::~CheckpointDir() = default;
+CheckpointDir::CheckpointDir(CheckpointDir&&) noexcept = default;
+CheckpointDir& CheckpointDir::operator=(CheckpointDir&&) noexcept = default;
+
+std::string CheckpointDir::open() {
+  make_directories(logdir_);
+  next_ = std::make_unique<TemporaryFolder>(logdir_);
+  return next_->path();
+}
+
+void CheckpointDir::save(const Checkpoint& checkpoint, const std::vector<Shared>& shared) {
   if (checkpoint.step < 0)
     fail(ErrorKind::InvalidArgument, "cannot save a checkpoint of step {}: the step must be 0 or more",
          checkpoint.step);
@@ -140,9 +150,10 @@ void CheckpointDir::save(const Checkpoint& checkpoint) {
     int64_t sequence = 0;
     for (const Folder& folder : list_folders(logdir_))
       sequence = std::max(sequence, sequence_of(folder.path) + 1);
-    TemporaryFolder temporary(logdir_);
-    write_checkpoint_folder(temporary.path(), checkpoint, sequence);
-    publish(temporary, logdir_, checkpoint.step);
+    if (!next_) next_ = std::make_unique<TemporaryFolder>(logdir_);
+    const std::unique_ptr<TemporaryFolder> temporary = std::move(next_);
+    write_checkpoint_folder(temporary->path(), checkpoint, sequence, shared);
+    publish(*temporary, logdir_, checkpoint.step);
     point_latest_to(logdir_, checkpoint.step);
     remove_beyond(logdir_, options_.keep);
   } catch (const Error& error) {

@@ -1,7 +1,10 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
+#include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,11 +15,15 @@
 
 namespace tutti::store {
 
+class TemporaryFolder;
+
 // The state that a run needs to resume.
 struct Checkpoint {
   int64_t step = 0;                    // number of steps made
   std::vector<NamedTensor> weights;    // parameters and buffers: "conv1.weight"
   std::vector<NamedTensor> optimizer;  // slots: "exp_avg/conv1.weight"
+  // Further parts of the state, by name: "average", "random". Each is a file of its own.
+  std::map<std::string, std::vector<NamedTensor>> more = {};
   // Everything else that the trainer needs: lanes, seed, data cursor, random streams, options. Numbers that
   // are not finite are read back as null.
   nlohmann::json state = nlohmann::json::object();
@@ -33,11 +40,24 @@ class CheckpointDir {
  public:
   // Does not touch the file system before the first save.
   explicit CheckpointDir(std::string logdir, const CheckpointDirOptions& options = {});
+  ~CheckpointDir();
+  CheckpointDir(CheckpointDir&&) noexcept;
+  CheckpointDir& operator=(CheckpointDir&&) noexcept;
+
+  // A part that other tasks write, each a file of its own, into the folder that open() has returned
+  // (shared_files.h).
+  struct Shared {
+    std::string part;
+    int writers = 1;
+    std::chrono::milliseconds timeout{60000};
+  };
+  // Makes the folder of the next checkpoint, so that other tasks can write to it, and returns its path.
+  std::string open();
 
   // Saves all or nothing: if the process is killed at any point, or the disk is full, the previous
   // checkpoints remain intact. Replaces a checkpoint of the same step. Returns when all data are on the
   // device.
-  void save(const Checkpoint& checkpoint);
+  void save(const Checkpoint& checkpoint, const std::vector<Shared>& shared = {});
 
   // Returns the steps in ascending order, damaged checkpoints included; empty if there is no such directory.
   std::vector<int64_t> steps() const;
@@ -61,6 +81,7 @@ class CheckpointDir {
  private:
   std::string logdir_;
   CheckpointDirOptions options_;
+  std::unique_ptr<TemporaryFolder> next_;  // made by open(), until it has been saved
 };
 
 // Reads a folder ckpt-<step>, or the one that `latest` points to, and verifies all checksums.

@@ -9,14 +9,15 @@
 #include "tutti/base/file.h"
 #include "tutti/base/version.h"
 #include "tutti/store/safetensors.h"
+#include "tutti/store/shared_files.h"
 
 namespace tutti::store {
 namespace {
 
 namespace fs = std::filesystem;
 
-ManifestFile write_part(const std::string& folder, const char* part, const std::vector<NamedTensor>& tensors,
-                        int64_t step) {
+ManifestFile write_part(const std::string& folder, const std::string& part,
+                        const std::vector<NamedTensor>& tensors, int64_t step) {
   const std::string name = fmt::format("{}.safetensors", part);
   // "pt" tells other readers that the layout of the tensors is that of PyTorch.
   const WrittenFile written =
@@ -46,7 +47,8 @@ void verify(const std::string& path, const ManifestFile& listed) {
 
 }  // namespace
 
-void write_checkpoint_folder(const std::string& folder, const Checkpoint& checkpoint, int64_t sequence) {
+void write_checkpoint_folder(const std::string& folder, const Checkpoint& checkpoint, int64_t sequence,
+                             const std::vector<CheckpointDir::Shared>& shared) {
   Manifest manifest{.step = checkpoint.step,
                     .sequence = sequence,
                     .tutti_version = std::string(version()),
@@ -55,6 +57,12 @@ void write_checkpoint_folder(const std::string& folder, const Checkpoint& checkp
                     .state = checkpoint.state};
   manifest.files.push_back(write_part(folder, kWeightsPart, checkpoint.weights, checkpoint.step));
   manifest.files.push_back(write_part(folder, kOptimizerPart, checkpoint.optimizer, checkpoint.step));
+  for (const auto& [part, tensors] : checkpoint.more)
+    manifest.files.push_back(write_part(folder, part, tensors, checkpoint.step));
+  for (const CheckpointDir::Shared& each : shared) {
+    for (ManifestFile& file : await_shared_files(folder, each.part, each.writers, each.timeout))
+      manifest.files.push_back(std::move(file));
+  }
   write_manifest(folder + "/" + kManifestName, manifest);
   sync_directory(folder);
 }
@@ -67,12 +75,16 @@ Manifest read_folder_manifest(const std::string& folder) {
 
 Checkpoint read_checkpoint_folder(const std::string& folder) {
   const Manifest manifest = read_folder_manifest(folder);
-  Checkpoint checkpoint{.step = manifest.step, .weights = {}, .optimizer = {}, .state = manifest.state};
+  Checkpoint checkpoint;
+  checkpoint.step = manifest.step;
+  checkpoint.state = manifest.state;
   std::set<std::pair<std::string, std::string>> seen;
   for (const ManifestFile& listed : manifest.files) {
     const std::string path = folder + "/" + listed.name;
     verify(path, listed);
-    auto& part = listed.part == kWeightsPart ? checkpoint.weights : checkpoint.optimizer;
+    std::vector<NamedTensor>& part = listed.part == kWeightsPart     ? checkpoint.weights
+                                     : listed.part == kOptimizerPart ? checkpoint.optimizer
+                                                                     : checkpoint.more[listed.part];
     for (NamedTensor& named : SafetensorsFile(path).read_all()) {
       if (!seen.emplace(listed.part, named.name).second) {
         fail(ErrorKind::DataLoss, "{}: tensor '{}' is also in another file of the checkpoint", path,

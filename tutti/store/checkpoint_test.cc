@@ -13,6 +13,7 @@
 #include "tutti/base/version.h"
 #include "tutti/store/manifest.h"
 #include "tutti/store/safetensors.h"
+#include "tutti/store/shared_files.h"
 #include "tutti/store/test_checkpoint.h"
 #include "tutti/store/test_oracle.h"
 
@@ -415,11 +416,48 @@ TEST_F(WrittenByHand, a_part_may_be_in_several_files) {
   EXPECT_EQ(load_checkpoint(folder_ / "ckpt-1").weights.size(), 3U);
 }
 
-TEST_F(WrittenByHand, a_newer_form_is_no_damage) {
+TEST_F(WrittenByHand, a_part_of_another_name_is_kept_apart) {
   manifest_.files[0].part = "embeddings";
-  expect_refused(ErrorKind::Unimplemented, "embeddings");
-  expect_error(ErrorKind::Unimplemented, HasSubstr("embeddings"),
-               [&] { (void)CheckpointDir(folder_.path()).load_latest(); });
+  write_manifest(path_, manifest_);
+  const Checkpoint checkpoint = load_checkpoint(folder_ / "ckpt-1");
+  EXPECT_TRUE(checkpoint.weights.empty());
+  EXPECT_EQ(checkpoint.more.at("embeddings").size(), 2U);
+  manifest_.files[0].part = "";
+  expect_refused(ErrorKind::DataLoss, "does not belong to a part");
+}
+
+// Each task writes its file while the chief waits for all of them.
+TEST(Checkpoint, is_written_by_several_tasks) {
+  const TestFolder folder;
+  CheckpointDir dir(folder.path());
+  constexpr int kWriters = 3;
+  const std::string open = dir.open();
+  std::vector<std::thread> others;
+  for (int writer = 0; writer < kWriters; ++writer)
+    others.emplace_back([&open, writer] {
+      write_shared_file(open, "rows", writer, kWriters,
+                        {{std::to_string(writer), torch::full({2}, static_cast<double>(writer))}}, 7);
+    });
+  dir.save({.step = 7, .weights = {}, .optimizer = {}},
+           {{.part = "rows", .writers = kWriters, .timeout = std::chrono::seconds(20)}});
+  for (std::thread& other : others) other.join();
+  const auto rows = dir.load(7).more.at("rows");
+  ASSERT_EQ(rows.size(), 3U);
+  for (const NamedTensor& row : rows) EXPECT_EQ(row.tensor[0].item<double>(), std::stod(row.name));
+  EXPECT_FALSE(fs::exists(folder / "ckpt-7/rows-1of3.written"));
+}
+
+TEST(Checkpoint, does_not_count_if_a_task_has_not_written_its_part) {
+  const TestFolder folder;
+  CheckpointDir dir(folder.path());
+  write_shared_file(dir.open(), "rows", 0, 2, {}, 1);
+  expect_error(ErrorKind::Timeout, HasSubstr("worker 1 of 2"), [&] {
+    dir.save({.step = 1, .weights = {}, .optimizer = {}},
+             {{.part = "rows", .writers = 2, .timeout = std::chrono::milliseconds(20)}});
+  });
+  EXPECT_TRUE(dir.steps().empty());
+  dir.save({.step = 2, .weights = {}, .optimizer = {}});
+  EXPECT_EQ(dir.steps(), (std::vector<int64_t>{2}));
 }
 
 TEST(Checkpoint, is_read_by_the_python_package) {

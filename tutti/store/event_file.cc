@@ -5,15 +5,19 @@
 #include <fcntl.h>
 #include <filesystem>
 #include <limits>
+#include <span>
 #include <unistd.h>
 #include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
 #include "tutti/base/this_host.h"
+#include "tutti/base/type_name.h"
 #include "tutti/store/event_encoding.h"
+#include "tutti/store/png.h"
 
 namespace tutti::store {
 namespace {
@@ -26,7 +30,7 @@ constexpr std::string_view kEventFilePrefix = "events.out.tfevents.";
 enum EventField { kWallTime = 1, kStep = 2, kFileVersion = 3, kSummary = 5, kSessionLog = 7 };
 enum SessionLogField { kStatus = 1 };
 enum SummaryField { kValue = 1 };
-enum ValueField { kTag = 1, kSimpleValue = 2, kHistogram = 5, kTensor = 8, kPluginData = 9 };
+enum ValueField { kTag = 1, kSimpleValue = 2, kImage = 4, kHistogram = 5, kTensor = 8, kPluginData = 9 };
 enum HistogramField {
   kMin = 1,
   kMax = 2,
@@ -36,6 +40,7 @@ enum HistogramField {
   kLimits = 6,
   kBuckets = 7
 };
+enum ImageField { kHeight = 1, kWidth = 2, kColourSpace = 3, kEncoded = 4 };
 enum TensorField { kType = 1, kStrings = 8 };
 enum MetadataField { kPlugin = 1 };
 enum PluginField { kPluginName = 1 };
@@ -136,6 +141,35 @@ ProtoMessage histogram_message(const torch::Tensor& values, const Moments& momen
   return message;
 }
 
+// --- Images
+
+// Returns the image with its channels innermost, as bytes in main memory.
+torch::Tensor as_pixels(const std::string& tag, const torch::Tensor& image) {
+  constexpr int64_t kMostPixels = std::numeric_limits<int32_t>::max();
+  const bool has_channels = image.dim() == 3 && image.size(0) >= 1 && image.size(0) <= 4;
+  if ((image.dim() != 2 && !has_channels) || image.numel() == 0 || image.numel() > kMostPixels)
+    fail(ErrorKind::InvalidArgument,
+         "the image '{}' has the shape [{}]; expected height x width, or 1 to 4 channels x height x width",
+         tag, fmt::join(image.sizes(), ", "));
+  torch::Tensor pixels = image.detach().cpu();
+  if (pixels.is_floating_point()) {
+    constexpr double kRounding = 1e-3;
+    pixels = pixels.to(torch::kFloat);
+    // Also false if there is a NaN.
+    if (!pixels.ge(-kRounding).logical_and(pixels.le(1 + kRounding)).all().item<bool>())
+      fail(ErrorKind::InvalidArgument,
+           "the image '{}' has values from {} to {}; expected floats from 0 to 1, or uint8. Scale it first",
+           tag, pixels.min().item<float>(), pixels.max().item<float>());
+    pixels = pixels.clamp(0, 1).mul(255).round().to(torch::kByte);
+  }
+  if (pixels.scalar_type() != torch::kByte)
+    fail(ErrorKind::InvalidArgument,
+         "the image '{}' is of the type {}; expected floats from 0 to 1, or uint8", tag,
+         type_name(pixels.scalar_type()));
+  if (pixels.dim() == 2) pixels = pixels.unsqueeze(0);
+  return pixels.permute({1, 2, 0}).contiguous();
+}
+
 }  // namespace
 
 EventWriter::EventWriter(const std::string& logdir, const EventWriterOptions& options)
@@ -171,6 +205,16 @@ void EventWriter::histogram(const std::string& tag, int64_t step, const torch::T
   if (moments.count == 0) return;
   append(summary_event(
       step, ProtoMessage().text(kTag, tag).message(kHistogram, histogram_message(values, moments))));
+}
+
+void EventWriter::image(const std::string& tag, int64_t step, const torch::Tensor& image) {
+  const torch::Tensor pixels = as_pixels(tag, image);
+  const std::span<const std::byte> bytes(static_cast<const std::byte*>(pixels.data_ptr()), pixels.nbytes());
+  const int64_t channels = pixels.size(2);  // also the number of the colour space
+  ProtoMessage message;
+  message.integer(kHeight, pixels.size(0)).integer(kWidth, pixels.size(1)).integer(kColourSpace, channels);
+  message.text(kEncoded, encode_png(bytes, pixels.size(0), pixels.size(1), channels));
+  append(summary_event(step, ProtoMessage().text(kTag, tag).message(kImage, message)));
 }
 
 void EventWriter::text(const std::string& tag, int64_t step, const std::string& markdown) {

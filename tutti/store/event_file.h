@@ -35,6 +35,10 @@ class EventWriter {
   // Writes the finite elements in 64 equal buckets between the minimum and the maximum. Writes nothing
   // without a finite element.
   void histogram(const std::string& tag, int64_t step, const torch::Tensor& values);
+  // Writes one image of the shape HW (grey) or CHW with 1 to 4 channels (grey, grey and alpha, RGB, RGBA), of
+  // the type uint8 or of floats from 0 to 1, from any device. Another shape, type or range is an
+  // InvalidArgument. It is stored as PNG, so a build without zlib throws Unimplemented.
+  void image(const std::string& tag, int64_t step, const torch::Tensor& image);
   // Writes Markdown for TensorBoard's text page.
   void text(const std::string& tag, int64_t step, const std::string& markdown);
 

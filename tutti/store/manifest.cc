@@ -27,10 +27,8 @@ void check_file(const std::string& path, const ManifestFile& file) {
   if (file.name.empty() || file.name.find('/') != std::string::npos || file.name == "..") {
     fail(ErrorKind::DataLoss, "{}: '{}' is not the name of a file in this folder", path, file.name);
   }
-  if (file.part != kWeightsPart && file.part != kOptimizerPart) {
-    fail(ErrorKind::Unimplemented, "{}: {} contains '{}', which this version of Tutti does not support", path,
-         file.name, file.part);
-  }
+  if (file.part.empty())
+    fail(ErrorKind::DataLoss, "{}: {} does not belong to a part of the state", path, file.name);
 }
 
 // Returns an integer from 0 to `most`.

@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -30,6 +31,9 @@ struct Report {
   // Both are omitted from the file if there are none.
   std::map<int64_t, int64_t> staleness = {};
   int64_t dropped_gradients = 0;
+  // What --resume anyway has accepted: the settings and data of which the run had others before. Omitted from
+  // the file if there are none.
+  std::vector<std::string> differences = {};
   int64_t skipped_examples = 0;  // with --bad-rows skip; omitted too if 0
   std::string tutti_version;
   std::string libtorch_version;

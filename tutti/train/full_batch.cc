@@ -14,6 +14,8 @@
 #include "tutti/params/gradient_mean.h"
 #include "tutti/params/lanes.h"
 #include "tutti/params/parameters.h"
+#include "tutti/train/lane_runner.h"
+#include "tutti/train/replica.h"
 
 namespace tutti {
 namespace {
@@ -39,22 +41,18 @@ std::vector<Batch> batches_of(const data::Feed& feed, const LaneRange& own, int6
 // The loss over all examples, with its gradient.
 class Objective {
  public:
-  Objective(const Context& context, const Trainable& model, Parameters& parameters, const data::Feed& feed,
-            comm::Communicator& comm)
-      : model_(model),
-        seed_(context.flags().seed),
-        mean_(parameters, comm, context.lanes()),
-        batches_(batches_of(feed, mean_.lanes(), context.lanes(), context.device())) {}
+  Objective(const Context& context, Replica& replica, const data::Feed& feed, comm::Communicator& comm,
+            int64_t lanes)
+      : mean_(replica.parameters(), comm, lanes),
+        lanes_(replica, mean_, mean_.lanes()),
+        batches_(batches_of(feed, mean_.lanes(), lanes, context.device())) {}
 
   torch::Tensor evaluate() {
     mean_.begin_step(evaluations_++);
-    for (int64_t lane = mean_.lanes().begin; lane < mean_.lanes().end; ++lane) {
-      const Batch& batch = batches_[static_cast<size_t>(lane - mean_.lanes().begin)];
-      if (batch.size() > 0)
-        add(lane, batch);
-      else
-        mean_.skip();
-    }
+    // The random numbers are those of step 0 in every evaluation, which so computes the same function.
+    for (int64_t lane = mean_.lanes().begin; lane < mean_.lanes().end; ++lane)
+      lanes_.run_lane(0, lane, batches_[static_cast<size_t>(lane - mean_.lanes().begin)],
+                      [](int64_t, const Batch&, const LossOutput&) {});
     const GradientMean::Result result = mean_.finish();
     if (result.examples == 0) fail(ErrorKind::InvalidArgument, "the feed has no examples to train on");
     return result.loss_sum / static_cast<double>(result.examples);
@@ -62,19 +60,8 @@ class Objective {
   int64_t evaluations() const { return evaluations_; }
 
  private:
-  void add(int64_t lane, const Batch& batch) {
-    torch::manual_seed(lane_seed(seed_, 0, lane));
-    mean_.begin_lane();
-    const LossOutput output = model_.loss(batch);
-    require_mean(output.loss);
-    mean_.begin_backward(output.loss, batch.size());
-    (output.loss * mean_.weight(batch.size())).backward();
-    mean_.add();
-  }
-
-  const Trainable& model_;
-  const int64_t seed_;
   GradientMean mean_;
+  LaneRunner lanes_;
   const std::vector<Batch> batches_;
   int64_t evaluations_ = 0;
 };
@@ -97,17 +84,19 @@ FullBatchResult search(Objective& objective, const Parameters& parameters,
 }  // namespace
 
 FullBatchResult fit_full_batch(const Context& context, const Trainable& model, const data::Feed& feed,
-                               const torch::optim::LBFGSOptions& options, int64_t calls,
-                               comm::Communicator& comm) {
-  model.module->to(context.device());
-  Parameters parameters(*model.module);
-  if (comm.world() > 1) {
+                               const torch::optim::LBFGSOptions& options, int64_t calls, const Group& group) {
+  // L-BFGS makes the updates, so the replica's optimiser is not used.
+  Replica replica(model, torch::optim::SGDOptions(1),
+                  {.seed = context.config().training.seed, .device = context.device()});
+  Parameters& parameters = replica.parameters();
+  comm::Communicator& comm = *group.communicator;
+  if (group.world > 1) {
     require_same_plan(context, comm, parameters.plan());
     for (const Stretch& block : parameters.blocks()) comm.broadcast(block.values, 0).wait();
   }
   FullBatchResult result;
   {
-    Objective objective(context, model, parameters, feed, comm);
+    Objective objective(context, replica, feed, comm, lanes_for(context.config(), group.world));
     result = search(objective, parameters, options, calls);
   }
   // Moves the model out of the communicator's memory, since the model may live longer.

@@ -5,7 +5,7 @@
 #include <torch/optim/lbfgs.h>
 
 #include "tutti/cluster/context.h"
-#include "tutti/comm/communicator.h"
+#include "tutti/comm/group.h"
 #include "tutti/data/feed.h"
 #include "tutti/train/trainable.h"
 
@@ -25,7 +25,6 @@ struct FullBatchResult {
 // Every worker has to call it, with the same model and its own part of the feed. Throws InvalidArgument if
 // the final loss is not finite.
 FullBatchResult fit_full_batch(const Context& context, const Trainable& model, const data::Feed& feed,
-                               const torch::optim::LBFGSOptions& options, int64_t calls,
-                               comm::Communicator& comm);
+                               const torch::optim::LBFGSOptions& options, int64_t calls, const Group& group);
 
 }  // namespace tutti

@@ -4,6 +4,7 @@
 #include <exception>
 #include <functional>
 #include <limits>
+#include <map>
 #include <optional>
 #include <string>
 
@@ -13,6 +14,7 @@
 #include "tutti/params/optimizer.h"
 #include "tutti/params/parameters.h"
 #include "tutti/store/event_file.h"
+#include "tutti/train/state_part.h"
 #include "tutti/train/strategy.h"
 #include "tutti/train/trainable.h"
 
@@ -23,6 +25,7 @@ struct Training {
   static constexpr int64_t kEndless = std::numeric_limits<int64_t>::max();
 
   const Context& context;
+  const Group& group;  // the workers that train together
   Parameters& parameters;
   Optimizer& optimizer;
   int64_t first_step = 0;  // the step at which this run started or resumed
@@ -30,15 +33,23 @@ struct Training {
   int64_t last_step = 0;   // `step` after this worker's previous step; others may have made steps in between
   int64_t end_step = 0;    // the number of steps after which the training ends; kEndless if unknown
   bool in_step = false;    // all workers make every step together
-  bool went_on = false;    // first_step is not that of a checkpoint: this worker joined a running training
+  // The parameters are held by servers: changes that a hook makes in this process are lost.
+  bool keeps_parameters_elsewhere = false;
+  bool went_on = false;  // first_step is not that of a checkpoint: this worker joined a running training
+  int64_t steps_per_epoch = 0;  // 0: unknown
+  int64_t epoch = 0;            // the index of the current pass over the feed, from 0
   // Only on the chief, and only with a log directory; else null.
   store::EventWriter* events = nullptr;
+  std::string folder = {};  // the log directory of this training; "": nothing is written
   // Writes a checkpoint of the steps done; does nothing if checkpoints are disabled. With several workers all
   // of them have to call it after the same step: see `wishes`.
   std::function<void()> save_checkpoint = {};
   // Merges the counters of all workers; every worker has to call it after the same step. Empty if the workers
   // do not evaluate together.
   std::function<void(metrics::Metric&)> merge = {};
+  // Tells all hooks the values of a validation (Hook::after_validation()), logs them and writes them to the
+  // event file. To be called after the same step on all workers that know the values.
+  std::function<void(const std::map<std::string, double>&)> report_validation = {};
   // The wishes of this worker for the next step; a hook may add to them in before_step(). StepResult::wishes
   // has the combined wishes of all workers.
   Wishes wishes = {};
@@ -66,6 +77,13 @@ class Hook {
   virtual void begin(Training&) {}
   // The parameters have their initial or restored values.
   virtual void after_start(Training&) {}
+  // This worker is about to make the first step of training.epoch since it was started or resumed.
+  virtual void begin_epoch(Training&) {}
+  // The last step of training.epoch has been made. Called after after_step().
+  virtual void end_epoch(Training&) {}
+  // The model has been validated, by fit() or by a hook (Training::report_validation), with these values.
+  // With parameter servers and in-graph only the chief is told.
+  virtual void after_validation(Training&, const std::map<std::string, double>& /*values*/) {}
   // Step number training.step is about to be made.
   virtual void before_step(Training&) {}
   // A lane of this worker has been computed; the parameters are still those from before the step. Its
@@ -75,6 +93,15 @@ class Hook {
   virtual void after_step(Training&, const StepResult&) {}
   // The last step is done.
   virtual void end(Training&) {}
+  // A checkpoint has been written to this folder. Called on the chief, between two steps or after end().
+  virtual void after_save(Training&, const std::string& /*path*/, int64_t /*step*/) {}
+
+  // What a resumed run must find again, such as the best value so far; see StatePart. It is restored before
+  // begin(). A hook with such a state needs a name.
+  virtual std::string name() const { return ""; }
+  virtual Snapshot state() const { return {}; }
+  virtual void restore(const Snapshot& /*state*/) {}
+
   // The training ends with an error; end() is not called. If another task was lost, the parameters may be
   // those of a partly applied step. Must not throw.
   virtual void on_error(Training&, const std::exception&) noexcept {}

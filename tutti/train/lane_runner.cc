@@ -1,67 +1,36 @@
 #include "tutti/train/lane_runner.h"
 
-#include <utility>
-
-#include <torch/utils.h>
+#include "tutti/base/timeline.h"
 
 namespace tutti {
-namespace {
 
-std::vector<torch::Tensor> summed(std::vector<torch::Tensor> gradients, const LaneVectors& vectors) {
-  gradients.insert(gradients.end(), vectors.buffers().begin(), vectors.buffers().end());
-  gradients.push_back(vectors.numbers());
-  return gradients;
-}
-
-}  // namespace
-
-LaneRunner::LaneRunner(Replica& replica, LaneVectors& vectors, std::vector<torch::Tensor> gradients,
-                       const Place& place)
-    : replica_(replica),
-      vectors_(vectors),
-      place_(place),
-      sum_(summed(std::move(gradients), vectors), place.leaves, place.of) {}
-
-void LaneRunner::begin_step(int64_t step) {
-  sum_.reset();
-  vectors_.begin_step();
-  step_ = step;
-  lane_ = place_.lanes.begin;
-}
-
-void LaneRunner::run(const Batch& batch, const LaneObserver& observe) {
-  const int64_t lane = lane_++;
+void LaneRunner::run_lane(int64_t step, int64_t lane, const Batch& batch, const LaneObserver& observe) {
   if (batch.size() == 0) {
     sum_.skip();
     return;
   }
-  vectors_.begin_lane();
+  Timeline* timeline = replica_.options().timeline;
+  const Batch ready = prepared(batch, step);
+  {
+    const SpanScope span(timeline, Activity::Compute, "clear the gradients", step);
+    sum_.begin_lane();
+  }
   const LossOutput output =
-      replica_.run_lane(step_, lane, batch, vectors_.weight(batch.size()),
-                        [&](const torch::Tensor& loss) { vectors_.count(loss, batch.size()); });
-  observe(lane, batch, output);
-  vectors_.collect();
-  const torch::NoGradGuard no_grad;
+      replica_.run_lane(step, lane, ready, sum_.weight(ready.size()),
+                        [&](const torch::Tensor& loss) { sum_.begin_backward(loss, ready.size()); });
+  observe(lane, ready, output);
+  const SpanScope span(timeline, Activity::Reduce, "add the lane", step);
   sum_.add();
 }
 
-std::vector<TreeSum::Subtree> LaneRunner::finish() {
-  const torch::NoGradGuard no_grad;
-  return sum_.finish();
+void LaneRunner::run_step(int64_t step, data::BatchQueue& queue, const LaneObserver& observe) {
+  for (int64_t lane = lanes_.begin; lane < lanes_.end; ++lane)
+    run_lane(step, lane, take(queue, step), observe);
 }
 
-std::vector<TreeSum::Subtree> LaneRunner::run_step(int64_t step, data::BatchQueue& queue,
-                                                   const LaneObserver& observe) {
-  begin_step(step);
-  for (int64_t lane = place_.lanes.begin; lane < place_.lanes.end; ++lane)
-    run(replica_.prepare(take(queue, step)), observe);
-  return finish();
-}
-
-std::vector<torch::Tensor> gradients_of(const Parameters& parameters) {
-  std::vector<torch::Tensor> gradients;
-  for (const Stretch& block : parameters.blocks()) gradients.push_back(block.grads);
-  return gradients;
+Batch LaneRunner::prepared(const Batch& batch, int64_t step) const {
+  const SpanScope span(replica_.options().timeline, Activity::Copy, "prepare the batch", step);
+  return replica_.prepare(batch);
 }
 
 }  // namespace tutti

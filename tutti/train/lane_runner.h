@@ -1,54 +1,35 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
-#include <torch/types.h>
-
-#include "tutti/params/lane_vectors.h"
+#include "tutti/params/lane_sum.h"
 #include "tutti/params/lanes.h"
-#include "tutti/params/tree_sum.h"
 #include "tutti/train/replica.h"
 #include "tutti/train/strategy.h"
 
 namespace tutti {
 
-// Runs a worker's lanes of a step, one after the other, and sums their results. Not thread-safe.
+// Runs the lanes of a step: seeds the random numbers from seed, step and lane, makes the forward and backward
+// pass, and adds the result. All ways of training run their lanes with it. Not thread-safe.
 class LaneRunner {
  public:
-  // The lanes of this worker, and the leaves that they are in a tree with `of` leaves.
-  struct Place {
-    LaneRange lanes;
-    LaneRange leaves;
-    int64_t of = 1;
-  };
+  // Both must outlive this. `lanes` are those of this worker.
+  LaneRunner(Replica& replica, LaneSum& sum, const LaneRange& lanes)
+      : replica_(replica), sum_(sum), lanes_(lanes) {}
 
-  // Replica and vectors must outlive this. Sums `gradients`, which are the replica's, whole or in parts, and
-  // then the buffers and the numbers of the vectors.
-  LaneRunner(Replica& replica, LaneVectors& vectors, std::vector<torch::Tensor> gradients,
-             const Place& place);
+  // Runs one lane on its batch, as the feed returns it; skips the lane if the batch has no examples.
+  void run_lane(int64_t step, int64_t lane, const Batch& batch, const LaneObserver& observe);
+  // Runs all lanes, in order, with batches from the queue.
+  void run_step(int64_t step, data::BatchQueue& queue, const LaneObserver& observe);
 
-  void begin_step(int64_t step);
-  // Runs the next lane on its batch, as prepared by the replica; skips the lane if the batch has no examples.
-  void run(const Batch& batch, const LaneObserver& observe);
-  // Returns the sums of all lanes: the subtrees that can be computed on this worker.
-  std::vector<TreeSum::Subtree> finish();
-
-  // Runs all lanes with batches from the queue.
-  std::vector<TreeSum::Subtree> run_step(int64_t step, data::BatchQueue& queue, const LaneObserver& observe);
-
-  const LaneRange& lanes() const { return place_.lanes; }
+  const LaneRange& lanes() const { return lanes_; }
 
  private:
-  Replica& replica_;
-  LaneVectors& vectors_;
-  const Place place_;
-  TreeSum sum_;
-  int64_t step_ = 0;
-  int64_t lane_ = 0;  // the next lane
-};
+  Batch prepared(const Batch& batch, int64_t step) const;
 
-// Returns the replica's own gradients, one vector per block.
-std::vector<torch::Tensor> gradients_of(const Parameters& parameters);
+  Replica& replica_;
+  LaneSum& sum_;
+  const LaneRange lanes_;
+};
 
 }  // namespace tutti

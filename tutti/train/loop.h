@@ -1,6 +1,5 @@
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <exception>
 #include <memory>
@@ -13,9 +12,8 @@
 #include "tutti/data/batch.h"
 #include "tutti/params/distributed_optimizer.h"
 #include "tutti/params/parameters.h"
+#include "tutti/train/engine.h"
 #include "tutti/train/hook.h"
-#include "tutti/train/session.h"
-#include "tutti/train/stop_signals.h"
 #include "tutti/train/trainable.h"
 
 namespace tutti {
@@ -44,8 +42,8 @@ struct LoopPart {
 //   while (loop.goes_on()) {
 //     opt.zero_grad(); opt.backward(loss_of(loop.step())); opt.step();
 //   }
-// Every worker has to make one and to call goes_on() equally often. Objects passed by reference must outlive
-// it. Not thread-safe.
+// Every worker has to make one and to call goes_on() equally often. The parts must outlive it. Not
+// thread-safe.
 //
 // Several nets that are trained together, as in a GAN, are parts of one loop and share its checkpoints:
 //   tutti::Loop loop(ctx, {{"g", params_g, opt_g}, {"d", params_d, opt_d}});
@@ -66,6 +64,10 @@ class Loop {
   // checkpoint includes its changes. Objects that it refers to must outlive the loop.
   void add_hook(std::unique_ptr<Hook> hook);
 
+  // Adds a part to the state that checkpoints contain, under a name of its own: a moving average, say, or the
+  // program's own counters. Objects that it refers to must outlive this.
+  void state(const std::string& name, StatePart part) { engine_.add_state(name, std::move(part)); }
+
   // Does the work between two steps, and returns true if another step is to be made. The first call gives
   // every worker the newest intact checkpoint, or the state of rank 0 (so broadcast_from(0) is not needed).
   // The last call writes the last checkpoint and the report; after a signal, which takes effect after the
@@ -74,7 +76,7 @@ class Loop {
   // Like goes_on(), for data that can run out: see DistributedOptimizer::goes_on().
   bool goes_on(bool has_data);
   // The number of steps done, which is also the index of the next step.
-  int64_t step() const { return progress_.step + optimizer_.steps_here() - steps_seen_; }
+  int64_t step() const { return engine_.progress().step + optimizer_.steps_here() - steps_seen_; }
 
   // Passes a lane's mean loss, and optionally its predictions, to --nan-guard and to hooks that use them.
   // Call it before the backward pass, once per lane. Optional otherwise.
@@ -84,9 +86,10 @@ class Loop {
   // makes that step as well, so that the weights do not depend on the number of workers. If called between
   // goes_on() and step(), this is the step after the current one. The run is complete then: if the program is
   // started again, the loop ends at once.
-  void stop(std::string why) { training_.stop_reason = std::move(why); }
+  void stop(std::string why) { engine_.training().stop_reason = std::move(why); }
 
  private:
+  class Optimisers;   // the loop's Team
   struct Checked {};  // tag: the names of the parts are checked
   Loop(const Context& context, const std::vector<LoopPart>& parts, const LoopOptions& options, Checked);
   int64_t end_step(const LoopOptions& options) const;
@@ -95,34 +98,22 @@ class Loop {
   void begin();
   void prepare_step();
   void note_step();
-  void end(const Wishes& wishes);
-  void write_report();
-  void note_loss();
-  void abandon(const std::exception& error);
-  void tell_hooks(const std::exception& error) noexcept;
-  void save();
+  void end(const Wishes& reasons);
   template <class Body>
   auto or_abandon(Body body);
-  template <class Call>
-  void for_each_hook(Call call);
 
-  const Context& context_;
+  const Context context_;
   const std::vector<LoopPart> parts_;
-  Parameters& parameters_;           // of the first part
   DistributedOptimizer& optimizer_;  // of the first part
-  Session session_;
-  std::vector<std::unique_ptr<Hook>> hooks_;
-  Progress progress_;
-  Training training_;
-  StepResult last_step_;
-  int64_t steps_seen_;                  // of the optimiser, when last counted
-  std::optional<StopSignals> signals_;  // exists from the first to the last step
-  bool prepared_ = false;               // the hooks have been called for the next step
+  const std::unique_ptr<Optimisers> team_;
+  Engine engine_;
+  const int64_t steps_per_epoch_;
+  const int64_t end_step_;
+  int64_t steps_seen_;  // of the optimiser, when last counted
+  bool begun_ = false;
+  bool prepared_ = false;  // the hooks have been called for the next step
   bool ended_ = false;
-  bool failed_ = false;  // and the hooks have been told why
   const int exceptions_before_;
-  std::chrono::steady_clock::time_point begin_;
-  int64_t examples_before_ = 0;
 };
 
 }  // namespace tutti

@@ -270,7 +270,7 @@ metrics::MetricPtr Model::objective_metric() const {
 }
 
 std::shared_ptr<Model::Instance> Model::make_instance(const data::Feed& feed, int64_t start) const {
-  torch::manual_seed(static_cast<uint64_t>(context_.flags().seed + start));
+  torch::manual_seed(static_cast<uint64_t>(context_.config().training.seed + start));
   return std::make_shared<Instance>(nodes_, feed);
 }
 
@@ -292,41 +292,41 @@ void Model::require_ready(const ModelFitOptions& options) const {
 void Model::fit(const data::Feed& feed, const OptimizerOptions& optimizer, const ModelFitOptions& options,
                 const TrainerOptions& trainer) {
   require_ready(options);
-  const Flags& flags = context_.flags();
+  const RunConfig& config = context_.config();
   const bool several = options.restarts > 1;
-  if (several && (has_servers(context_.cluster()) || flags.strategy == "in-graph"))
+  if (several && (has_servers(context_.cluster()) || config.training.strategy == "in-graph"))
     fail(ErrorKind::InvalidArgument,
          "{} restarts are requested, but parameter servers and masters support only one: use --strategy "
          "allreduce, or one restart",
          options.restarts);
-  std::shared_ptr<comm::Communicator> all = trainer.communicator;
-  if (several && !all) all = comm::connect(context_);
+  std::optional<Group> all = trainer.group;
+  if (several && !all) all = connect(context_);
   std::optional<double> least;
   std::unique_ptr<Trainer> best;
   for (int64_t start = 0; start < options.restarts; ++start) {
-    std::string logdir = flags.logdir;
-    if (several && !logdir.empty())
-      logdir = (std::filesystem::path(logdir) / fmt::format("start-{}", start + 1)).string();
+    RunConfig of_start = config;
+    RunConfig::Checkpoints& checkpoints = of_start.checkpoints;
+    if (several && !checkpoints.logdir.empty())
+      checkpoints.logdir =
+          (std::filesystem::path(checkpoints.logdir) / fmt::format("start-{}", start + 1)).string();
     // An earlier run may have reached only the first start.
-    const std::string resume = start > 0 && flags.resume == "must" ? "auto" : flags.resume;
-    auto context = std::make_unique<const Context>(context_.with_run(logdir, resume));
+    if (start > 0 && checkpoints.resume == "must") checkpoints.resume = "auto";
     const auto instance = make_instance(feed, start);
     TrainerOptions how = trainer;
-    how.communicator = several ? std::shared_ptr<comm::Communicator>(all->split(0)) : all;
-    auto candidate = std::make_unique<Trainer>(*context, trainable(instance), optimizer, how);
+    how.group = several ? all->split(0) : all;
+    auto candidate = std::make_unique<Trainer>(context_.with(of_start), trainable(instance), optimizer, how);
     candidate->fit(feed, {.steps = options.steps, .epochs = options.epochs});
     if (several) {
-      const auto measured = candidate->measure(feed, {objective_metric()}, {.batch = flags.batch});
+      const auto measured = candidate->measure(feed, {objective_metric()}, {.batch = config.training.batch});
       const auto found = measured.find(kObjective);
       const double loss = found == measured.end() ? std::numeric_limits<double>::quiet_NaN() : found->second;
-      if (context_.is_chief())
+      if (candidate->group().is_chief())
         context_.log().info("start {} of {}: loss {:.6g}", start + 1, options.restarts, loss);
       if (best && !(loss < *least) && !std::isnan(*least)) continue;
       least = loss;
     }
     best = std::move(candidate);
     instance_ = instance;
-    trained_in_ = std::move(context);
   }
   trainer_ = std::move(best);
   if (several) trainer_->write_report();
@@ -335,17 +335,17 @@ void Model::fit(const data::Feed& feed, const OptimizerOptions& optimizer, const
 void Model::fit(const data::Feed& feed, const torch::optim::LBFGSOptions& optimizer,
                 const ModelFitOptions& options) {
   require_ready(options);
-  if (has_servers(context_.cluster()) || context_.flags().strategy == "in-graph")
+  if (has_servers(context_.cluster()) || context_.config().training.strategy == "in-graph")
     fail(ErrorKind::InvalidArgument,
          "L-BFGS does not work with parameter servers or a master, since they make one step per gradient: "
          "use --strategy allreduce");
-  const std::shared_ptr<comm::Communicator> all = comm::connect(context_);
+  const Group all = connect(context_);
   std::optional<double> least;
   for (int64_t start = 0; start < options.restarts; ++start) {
     const auto instance = make_instance(feed, start);
     const FullBatchResult result = fit_full_batch(context_, trainable(instance), feed, optimizer,
-                                                  std::max<int64_t>(1, options.steps), *all->split(0));
-    if (context_.is_chief())
+                                                  std::max<int64_t>(1, options.steps), all.split(0));
+    if (all.is_chief())
       context_.log().info("start {} of {}: loss {:.6g} after {} evaluations", start + 1, options.restarts,
                           result.loss, result.evaluations);
     if (least && !(result.loss < *least)) continue;
@@ -353,9 +353,11 @@ void Model::fit(const data::Feed& feed, const torch::optim::LBFGSOptions& optimi
     instance_ = instance;
   }
   // This trainer makes no steps; it only evaluates and predicts.
-  trained_in_ = std::make_unique<const Context>(context_.with_run("", "never"));
-  trainer_ = std::make_unique<Trainer>(*trained_in_, trainable(instance_), torch::optim::SGDOptions(1),
-                                       TrainerOptions{.communicator = all});
+  RunConfig without_folder = context_.config();
+  without_folder.checkpoints.logdir.clear();
+  without_folder.checkpoints.resume = "never";
+  trainer_ = std::make_unique<Trainer>(context_.with(without_folder), trainable(instance_),
+                                       torch::optim::SGDOptions(1), TrainerOptions{.group = all});
 }
 
 Trainer& Model::trainer() {
@@ -393,7 +395,7 @@ std::vector<std::string> Model::columns() const {
 }
 
 void Model::predict(const data::Feed& feed, const std::string& path) {
-  if (!context_.is_chief()) return;
+  if (!trainer().group().is_chief()) return;
   const torch::Tensor rows = predict(feed);
   const bool csv = path.ends_with(".csv");
   const char* const separator = csv ? "," : "\t";
@@ -401,7 +403,7 @@ void Model::predict(const data::Feed& feed, const std::string& path) {
   for (const std::string& name : columns()) text += separator + cell(name, csv);
   text += '\n';
   for (int64_t row = 0; row < rows.size(0); ++row) {
-    text += cell(feed.source().id(row), csv);
+    text += cell(feed.id(row), csv);
     const float* numbers = rows.data_ptr<float>() + row * rows.size(1);
     for (int64_t i = 0; i < rows.size(1); ++i) text += fmt::format("{}{}", separator, numbers[i]);
     text += '\n';

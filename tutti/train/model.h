@@ -158,7 +158,6 @@ class Model {
   std::vector<Named> losses_;
   std::vector<Measured> measured_;
   // The state of the restart that was kept; the trainer has references to its context.
-  std::unique_ptr<const Context> trained_in_;
   std::shared_ptr<Instance> instance_;
   std::unique_ptr<Trainer> trainer_;
 };

@@ -56,12 +56,12 @@ struct GreaterModel : Model {
   }
 };
 
-Flags flags_with(int64_t steps) {
-  Flags flags = test_flags();
-  flags.lanes = 2;
-  flags.batch = 16;
-  flags.steps = steps;
-  return flags;
+RunConfig flags_with(int64_t steps) {
+  RunConfig config = test_flags();
+  config.training.lanes = 2;
+  config.training.batch = 16;
+  config.training.steps = steps;
+  return config;
 }
 
 TEST(Model, learns_and_tells_metrics_and_losses_by_name) {
@@ -101,9 +101,9 @@ TEST(Model, keeps_the_best_of_several_starts) {
   double least = std::numeric_limits<double>::infinity();
   torch::Tensor best;
   for (int64_t start = 0; start < 3; ++start) {
-    Flags flags = flags_with(4);
-    flags.seed += start;
-    const Context context = test_context(flags);
+    RunConfig config = flags_with(4);
+    config.training.seed += start;
+    const Context context = test_context(config);
     GreaterModel model(context);
     model.fit(feed, torch::optim::AdamOptions(0.01));
     const double loss = model.evaluate(feed).at("loss");
@@ -121,10 +121,10 @@ TEST(Model, goes_on_in_the_start_in_which_it_was_interrupted) {
   const TestFolder folder;
   const data::Feed feed = which_is_greater(200, 3);
   const auto fitted = [&](const std::string& logdir) {
-    Flags flags = flags_with(20);
-    flags.logdir = logdir;
-    flags.checkpoint_every = "5";
-    const Context context = test_context(flags);
+    RunConfig config = flags_with(20);
+    config.checkpoints.logdir = logdir;
+    config.checkpoints.every = "5";
+    const Context context = test_context(config);
     GreaterModel model(context);
     model.fit(feed, torch::optim::AdamOptions(0.01), {.restarts = 2});
     return model.predict(feed);
@@ -145,9 +145,9 @@ TEST(Model, finds_with_all_examples_at_once_what_lbfgs_finds_by_itself) {
   const torch::Tensor y = x.matmul(torch::tensor({{2.F}, {-3.F}})) + 1;
   const data::Feed feed(data::from_tensors({{"x", x}, {"y", y}}));
   const auto search = torch::optim::LBFGSOptions(1).max_iter(30).line_search_fn("strong_wolfe");
-  Flags flags = flags_with(1);
-  flags.lanes = 1;
-  const Context context = test_context(flags);
+  RunConfig config = flags_with(1);
+  config.training.lanes = 1;
+  const Context context = test_context(config);
   Model model(context);
   const auto line = model.net(nn::Dense(1), model.input("x"));
   model.output("y", line);
@@ -155,7 +155,7 @@ TEST(Model, finds_with_all_examples_at_once_what_lbfgs_finds_by_itself) {
   model.fit(feed, search);
   EXPECT_LT(model.evaluate(feed).at("mse"), 1e-9);
 
-  torch::manual_seed(flags.seed);
+  torch::manual_seed(config.training.seed);
   nn::PipeNet net = nn::Dense(1).build(nn::PipeInput{2});
   torch::optim::LBFGS alone(net->parameters(), search);
   alone.step([&] {
@@ -185,9 +185,9 @@ TEST(Model, is_trained_once) {
 
 TEST(Model, keeps_a_start_whose_loss_is_a_number) {
   // The first start ends with NaN weights.
-  Flags flags = flags_with(1);
-  flags.nan_guard = false;
-  const Context context = test_context(flags);
+  RunConfig config = flags_with(1);
+  config.training.nan_guard = false;
+  const Context context = test_context(config);
   const data::Feed feed = which_is_greater(100, 1);
   Model model(context);
   int losses = 0;
@@ -206,12 +206,12 @@ TEST(Model, keeps_a_start_whose_loss_is_a_number) {
 
 TEST(Model, writes_the_report_of_the_start_that_is_kept) {
   const TestFolder folder;
-  Flags flags = flags_with(4);
-  flags.report = folder / "report.json";
-  const Context context = test_context(flags);
+  RunConfig config = flags_with(4);
+  config.output.report = folder / "report.json";
+  const Context context = test_context(config);
   GreaterModel model(context);
   model.fit(which_is_greater(200, 3), torch::optim::AdamOptions(0.01), {.restarts = 3});
-  const auto report = nlohmann::json::parse(read_file(flags.report));
+  const auto report = nlohmann::json::parse(read_file(config.output.report));
   EXPECT_EQ(report.at("weights_sha256"), model.trainer().report().weights_sha256);
   EXPECT_EQ(report.at("metrics").size(), 0);
 }

@@ -44,12 +44,12 @@ TEST(Placement, on_the_device_that_trains_is_honoured) {
   trainer.fit(test_feed(), {.steps = 1});
 }
 
-Flags saying_where() {
-  Flags flags = test_flags();
-  flags.log_placement = true;
-  flags.log_level = "info";
-  flags.lanes = 2;
-  return flags;
+RunConfig saying_where() {
+  RunConfig config = test_flags();
+  config.output.log_placement = true;
+  config.output.log_level = "info";
+  config.training.lanes = 2;
+  return config;
 }
 
 template <class Body>
@@ -76,9 +76,9 @@ TEST(Placement, is_told_of_every_parameter_without_servers_too) {
 }
 
 TEST(Placement, is_told_where_it_was_asked_for_alone) {
-  Flags flags = saying_where();
-  flags.log_placement = false;
-  const Context context = test_context(flags);
+  RunConfig config = saying_where();
+  config.output.log_placement = false;
+  const Context context = test_context(config);
   EXPECT_THAT(log_of([&] { Trainer(context, test_net(), kSgd, test_loss).fit(test_feed(), {.steps = 1}); }),
               Not(HasSubstr("(Parameter")));
 }
@@ -93,11 +93,11 @@ TEST(Placement, is_told_in_a_loop_of_ones_own) {
 }
 
 TEST(Placement, of_a_task_that_trains_nothing_is_an_error) {
-  Flags flags = test_flags();
-  const Context server(flags, identity("ps|a:1,worker|a:2", "ps", 0));
+  RunConfig config = test_flags();
+  const Context server(config, identity("ps|a:1,worker|a:2", "ps", 0));
   expect_error(ErrorKind::InvalidArgument, HasSubstr("ps/0 is a parameter server"),
                [&] { Trainer(server, test_net(), kSgd, test_loss); });
-  const Context evaluator(flags, identity("", "evaluator", 0));
+  const Context evaluator(config, identity("", "evaluator", 0));
   const auto net = test_net();
   Parameters parameters(*net);
   expect_error(ErrorKind::InvalidArgument, HasSubstr("evaluator/0 is an evaluator"),

@@ -14,6 +14,8 @@
 #include "tutti/params/device_scope.h"
 #include "tutti/params/gradient_mean.h"
 #include "tutti/params/lanes.h"
+#include "tutti/train/evaluation_scope.h"
+#include "tutti/train/hooks/nan_guard.h"
 
 namespace tutti {
 namespace {
@@ -38,31 +40,31 @@ std::mutex& generator_mutex() {
 
 bool is_image(const torch::Tensor& tensor) { return tensor.dim() == 4 && tensor.is_floating_point(); }
 
-// Moves the vectors to the memory that the options give, before anyone holds references to them.
+// Returns channels-last if the module has convolutions over images, because their kernels are then faster
+// (docs/benchmarks.md).
+Layout fastest_layout(const torch::nn::Module& module) {
+  for (const torch::Tensor& parameter : module.parameters()) {
+    if (parameter.dim() == 4) return Layout::ChannelsLast;
+  }
+  return Layout::Contiguous;
+}
+
+Layout layout_of(const std::string& text, const torch::nn::Module& module) {
+  if (text == "contiguous") return Layout::Contiguous;
+  if (text == "channels-last") return Layout::ChannelsLast;
+  return fastest_layout(module);
+}
+
+// Freezes what the groups say, and moves the vectors to the memory that the options give, before anyone holds
+// references to them.
 Parameters& allocated(Parameters& parameters, const OptimizerOptions& optimizer,
                       const ReplicaOptions& options) {
   require_created_on(parameters, options.device);
+  freeze(parameters, optimizer.groups);
   if (options.before_allocate) options.before_allocate(parameters, optimizer);
   if (options.allocate) parameters.move(options.allocate);
   return parameters;
 }
-
-// Puts the module into evaluation mode for the duration of the scope.
-class EvaluationScope {
- public:
-  explicit EvaluationScope(torch::nn::Module& module) : module_(module), was_training_(module.is_training()) {
-    if (was_training_) module_.eval();
-  }
-  ~EvaluationScope() {
-    if (was_training_) module_.train();
-  }
-  EvaluationScope(const EvaluationScope&) = delete;
-  EvaluationScope& operator=(const EvaluationScope&) = delete;
-
- private:
-  torch::nn::Module& module_;
-  bool was_training_;
-};
 
 }  // namespace
 
@@ -70,7 +72,8 @@ Replica::Replica(Trainable model, const OptimizerOptions& optimizer, const Repli
     : model_(on_device(std::move(model), options.device)),
       options_(options),
       parameters_(*model_.module, {.allocate = {}, .layout = options.layout}),
-      optimizer_(parts_of(allocated(parameters_, optimizer, options), options.part, options.parts),
+      optimizer_(parameters_,
+                 parts_of(allocated(parameters_, optimizer, options), options.part, options.parts),
                  optimizer) {}
 
 LossOutput Replica::run_lane(int64_t step, int64_t lane, const Batch& batch, double weight,
@@ -95,17 +98,21 @@ LossOutput Replica::run_lane(int64_t step, int64_t lane, const Batch& batch, dou
 }
 
 torch::Tensor Replica::predict(const Batch& batch) {
-  if (!model_.predict) {
-    fail(ErrorKind::InvalidArgument,
-         "the model has no function for predictions: give its class a forward(torch::Tensor), or set "
-         "Trainable::predict");
-  }
+  if (!model_.predict) fail_no_predictions();
   const SpanScope span(options_.timeline, Activity::Compute, "predict");
   const torch::NoGradGuard no_grad;
   const EvaluationScope evaluation(*model_.module);
   const auto scope = autocast(options_);
   const torch::Tensor prediction = model_.predict(batch);
   return prediction.is_floating_point() ? prediction.to(torch::kFloat32) : prediction;
+}
+
+torch::Tensor Replica::evaluate_loss(const Batch& batch) {
+  const SpanScope span(options_.timeline, Activity::Compute, "predict");
+  const torch::NoGradGuard no_grad;
+  const EvaluationScope evaluation(*model_.module);
+  const auto scope = autocast(options_);
+  return model_.loss(batch).loss.to(torch::kDouble);
 }
 
 Batch Replica::prepare(const Batch& batch) const {
@@ -124,17 +131,14 @@ Precision parse_precision(const std::string& text) {
   fail(ErrorKind::InvalidArgument, "--precision {}: use fp32 or bf16", text);
 }
 
-Layout fastest_layout(const torch::nn::Module& module) {
-  for (const torch::Tensor& parameter : module.parameters()) {
-    if (parameter.dim() == 4) return Layout::ChannelsLast;
-  }
-  return Layout::Contiguous;
-}
-
-Layout layout_of(const std::string& text, const torch::nn::Module& module) {
-  if (text == "contiguous") return Layout::Contiguous;
-  if (text == "channels-last") return Layout::ChannelsLast;
-  return fastest_layout(module);
+ReplicaOptions replica_options(const Context& context, const torch::nn::Module& module) {
+  const RunConfig& config = context.config();
+  return {.precision = parse_precision(config.compute.precision),
+          .layout = layout_of(config.compute.layout, module),
+          .seed = config.training.seed,
+          .device = context.device(),
+          .check_loss = config.training.nan_guard ? hooks::nan_guard() : LossCheck(),
+          .timeline = context.timeline()};
 }
 
 }  // namespace tutti

@@ -7,6 +7,7 @@
 #include <torch/types.h>
 
 #include "tutti/base/timeline.h"
+#include "tutti/cluster/context.h"
 #include "tutti/data/batch.h"
 #include "tutti/params/optimizer.h"
 #include "tutti/params/parameters.h"
@@ -53,6 +54,9 @@ class Replica {
   // Returns the predictions in evaluation mode, without gradients, in float32.
   torch::Tensor predict(const Batch& batch);
 
+  // Returns the mean loss of the batch in evaluation mode, without gradients, as float64.
+  torch::Tensor evaluate_loss(const Batch& batch);
+
   // Returns the batch in the form that the model takes: on the device, images in the layout.
   Batch prepare(const Batch& batch) const;
 
@@ -71,11 +75,7 @@ class Replica {
 };
 
 Precision parse_precision(const std::string& text);
-
-// Returns channels-last if the module has convolutions over images, because their kernels are then faster
-// (docs/benchmarks.md).
-Layout fastest_layout(const torch::nn::Module& module);
-// Returns the layout that --layout selects.
-Layout layout_of(const std::string& text, const torch::nn::Module& module);
+// Returns the options that the context's configuration asks for.
+ReplicaOptions replica_options(const Context& context, const torch::nn::Module& module);
 
 }  // namespace tutti

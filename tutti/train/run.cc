@@ -35,16 +35,17 @@ bool leaves_nobody_to_save_with(const Error& error) {
 }
 
 int run_program(int argc, char** argv, const Program& program, const std::function<void(Context&)>& body) {
-  Flags flags = program.defaults;
+  RunConfig config = program.defaults;
   FlagSet set(program.about);
   if (program.add_flags) program.add_flags(set);
-  add_standard_flags(set, flags);
+  add_standard_flags(set, config);
   const Environment environment = Environment::of_process();
   if (const auto text = set.parse(argc, argv, environment)) {
     fmt::print("{}", *text);
     return 0;
   }
-  Context context(flags, discover(flags, environment), set.values());
+  config.training.stop_on_signals = true;
+  Context context(config, discover(config, environment), set.values());
   set_threads(context.threads());
   if (context.identity().is_evaluator) {
     context.log().warning(
@@ -53,10 +54,10 @@ int run_program(int argc, char** argv, const Program& program, const std::functi
     return 0;
   }
   if (is_server_job(context.task().job)) {
-    serve(context);
+    serve(context, program.optimizers ? program.optimizers() : std::vector<ElementwiseOptimizer>());
     return 0;
   }
-  torch::manual_seed(flags.seed);
+  torch::manual_seed(config.training.seed);
   body(context);
   return 0;
 }

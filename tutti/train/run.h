@@ -2,18 +2,23 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
-#include "tutti/base/flags.h"
+#include "tutti/base/config.h"
 #include "tutti/cluster/context.h"
+#include "tutti/params/optimizer_options.h"
 
 namespace tutti {
 
 // The description and the flags of a program, set before its flags are read.
 struct Program {
   std::string about = "Trains a model with Tutti.";  // the first lines of --help
-  Flags defaults = {};
+  RunConfig defaults = {};
   std::function<void(FlagSet&)>
       add_flags;  // adds the program's own flags; their variables must outlive run()
+  // Returns the optimisers of one's own that the program uses, for its parameter servers. Called after the
+  // flags are read.
+  std::function<std::vector<ElementwiseOptimizer>()> optimizers;
 };
 
 // The complete body of a main(): reads flags and environment, determines which task this is, and calls `body`

@@ -32,9 +32,9 @@ void require_name(const std::string& name) {
          name);
 }
 
-std::string path_of(const Context& context, const std::string& name) {
+std::string folder_of(const Context& context, const std::string& name) {
   require_name(name);
-  const std::string& logdir = context.flags().logdir;
+  const std::string& logdir = context.config().checkpoints.logdir;
   return logdir.empty() || name.empty() ? logdir : (std::filesystem::path(logdir) / name).string();
 }
 
@@ -44,7 +44,7 @@ std::string text_of(const json& value) { return value.is_string() ? value.get<st
 std::string old_key(const std::string& flag) { return flag.substr(std::min<size_t>(2, flag.size())); }
 
 // Returns "NAME was, not now" for each key that both have with different values.
-std::vector<std::string> differences(const json& saved, const json& now) {
+std::vector<std::string> differing(const json& saved, const json& now) {
   std::vector<std::string> lines;
   for (const auto& [name, value] : now.items()) {
     if (saved.contains(name) && saved.at(name) != value)
@@ -86,7 +86,7 @@ void require_well_formed(const json& state, const std::string& where) {
   for (const char* name : {"drop-remainder", "stopped"}) require_type(name, json::value_t::boolean);
   require_type("feeds", json::value_t::array);
   for (const char* name : {"precision", "launch", "stop_reason"}) require_type(name, json::value_t::string);
-  for (const char* name : {"flags", "settings", "data", "parts", "optimizer"})
+  for (const char* name : {"flags", "settings", "data", "parts", "optimizer", "state"})
     require_type(name, json::value_t::object);
   const json feeds = state.value("feeds", json::array());
   for (const json& step : feeds) {
@@ -127,9 +127,10 @@ void require_well_formed(const store::Checkpoint& checkpoint, const std::string&
 }  // namespace
 
 RunFolder::RunFolder(const Context& context, const std::string& name)
-    : context_(context), path_(path_of(context, name)) {
+    : context_(context), path_(folder_of(context, name)) {
   if (!path_.empty())
-    checkpoints_.emplace(path_, store::CheckpointDirOptions{static_cast<int>(context.flags().keep)});
+    checkpoints_.emplace(path_,
+                         store::CheckpointDirOptions{static_cast<int>(context.config().checkpoints.keep)});
 }
 
 void RunFolder::claim() {
@@ -158,7 +159,7 @@ bool RunFolder::is_of_this_launch(const store::Checkpoint& checkpoint) const {
 }
 
 std::optional<RunFolder::Found> RunFolder::newest() {
-  const std::string& mode = context_.flags().resume;
+  const std::string& mode = context_.config().checkpoints.resume;
   const bool anew = !std::exchange(begun_, true) && (mode == "never" || mode == "weights");
   const Identity& identity = context_.identity();
   const bool started_again = identity.attempt > 0 || !identity.launch.empty();  // or may be
@@ -178,7 +179,7 @@ std::optional<RunFolder::Found> RunFolder::newest() {
     only_weights_ = mode == "weights" && !ours;
     for (const std::string& line : loaded.skipped) context_.log().warning("skipped {}", line);
     if (loaded.checkpoint) {
-      const std::string where = fmt::format("{}/ckpt-{}", path_, loaded.checkpoint->step);
+      const std::string where = path_of(loaded.checkpoint->step);
       found.emplace(Found{*std::move(loaded.checkpoint), where});
     }
   }
@@ -187,10 +188,19 @@ std::optional<RunFolder::Found> RunFolder::newest() {
   return found;
 }
 
-void RunFolder::fail_other_run(const std::string& what) const {
+std::string RunFolder::path_of(int64_t step) const { return fmt::format("{}/ckpt-{}", path_, step); }
+
+void RunFolder::refuse_other_run(const std::string& what) {
+  if (context_.config().checkpoints.resume == "anyway") {
+    context_.log().warning("the run in {} was made with {}; it continues anyway (--resume anyway)", path_,
+                           what);
+    differences_.push_back(what);
+    return;
+  }
   fail(ErrorKind::InvalidArgument,
-       "the run in {} was made with {}. To continue it, use the same settings and data; to start at step 0 "
-       "with its weights, give --resume weights; to start from scratch, give another --logdir or "
+       "the run in {} was made with {}. To continue it, use the same settings and data, or give "
+       "--resume anyway; to start at step 0 with its weights, give --resume weights; to start from scratch, "
+       "give another --logdir or "
        "--resume never",
        path_, what);
 }
@@ -209,25 +219,25 @@ std::vector<std::string> RunFolder::changed_flags(const json& state, FlagScope s
   return lines;
 }
 
-void RunFolder::require_same_run(const Found& found, int64_t lanes, const RunFacts& facts) const {
+void RunFolder::require_same_run(const Found& found, int64_t lanes, const RunFacts& facts) {
   const json& state = found.checkpoint.state;
   std::vector<std::string> other;
   if (state.value("lanes", lanes) != lanes)
     other.push_back(fmt::format("--lanes {}, not {}", state.value("lanes", lanes), lanes));
   for (const std::string& line : changed_flags(state, FlagScope::Model)) other.push_back(line);
-  for (const std::string& line : differences(state.value("settings", json::object()), facts.settings))
+  for (const std::string& line : differing(state.value("settings", json::object()), facts.settings))
     other.push_back(line);
-  if (!other.empty()) fail_other_run(fmt::format("{}", fmt::join(other, "; ")));
+  if (!other.empty()) refuse_other_run(fmt::format("{}", fmt::join(other, "; ")));
   if (const auto flags = changed_flags(state, FlagScope::Run); !flags.empty())
     context_.log().warning("{} was made with {}; the run continues with the new values", found.where,
                            fmt::join(flags, "; "));
-  if (const auto bits = differences(state, facts.conditions); !bits.empty())
+  if (const auto bits = differing(state, facts.conditions); !bits.empty())
     context_.log().warning("{} was made with {}: sums may be added in another order, so the bits may differ",
                            found.where, fmt::join(bits, "; "));
 }
 
 void RunFolder::require_finite(const Parameters& parameters, int64_t step) const {
-  if (!context_.flags().nan_guard) return;
+  if (!context_.config().training.nan_guard) return;
   const torch::NoGradGuard no_grad;
   for (const Stretch& block : parameters.blocks()) {
     if (torch::isfinite(block.values).all().item<bool>()) continue;
@@ -238,22 +248,23 @@ void RunFolder::require_finite(const Parameters& parameters, int64_t step) const
   }
 }
 
-void RunFolder::save(store::Checkpoint checkpoint, int64_t lanes, const RunFacts& facts) {
+void RunFolder::save(store::Checkpoint checkpoint, int64_t lanes, const RunFacts& facts,
+                     const std::vector<store::CheckpointDir::Shared>& shared) {
   if (!checkpoints_) return;
-  const Flags& flags = context_.flags();
+  const RunConfig& config = context_.config();
   checkpoint.state["lanes"] = lanes;
-  checkpoint.state["batch"] = flags.batch;
-  checkpoint.state["drop-remainder"] = flags.drop_remainder;
-  checkpoint.state["seed"] = flags.seed;
-  checkpoint.state["precision"] = flags.precision;
+  checkpoint.state["batch"] = config.training.batch;
+  checkpoint.state["drop-remainder"] = config.training.drop_remainder;
+  checkpoint.state["seed"] = config.training.seed;
+  checkpoint.state["precision"] = config.compute.precision;
   checkpoint.state["settings"] = facts.settings;
   checkpoint.state.update(facts.conditions);
   if (const std::string launch = launch_of(context_); !launch.empty()) checkpoint.state["launch"] = launch;
   for (const FlagValue& flag : context_.flag_values()) {
     if (flag.scope != FlagScope::Local) checkpoint.state["flags"][flag.name] = flag.text;
   }
-  checkpoints_->save(checkpoint);
-  context_.log().debug("saved {}/ckpt-{}", path_, checkpoint.step);
+  checkpoints_->save(checkpoint, shared);
+  context_.log().debug("saved {}", path_of(checkpoint.step));
 }
 
 }  // namespace tutti

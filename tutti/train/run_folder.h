@@ -51,15 +51,23 @@ class RunFolder {
   // Returns true if the last newest() was asked only for the weights of the checkpoint.
   bool only_weights() const { return only_weights_; }
   // Throws InvalidArgument that lists all differences with both values, if the run resumes with other lanes,
-  // another value of a flag of the model or the data (FlagScope::Model), or other settings. Logs a warning
-  // for flags with FlagScope::Run and for conditions.
-  void require_same_run(const Found& found, int64_t lanes, const RunFacts& facts) const;
-  // Throws the InvalidArgument that the run in this folder has `what`, such as "--lanes 1, not 2".
-  [[noreturn]] void fail_other_run(const std::string& what) const;
+  // another value of a flag of the model or the data (FlagScope::Model), or other settings (see
+  // refuse_other_run()). Logs a warning for flags with FlagScope::Run and for conditions.
+  void require_same_run(const Found& found, int64_t lanes, const RunFacts& facts);
+  // Throws the InvalidArgument that the run in this folder has `what`, such as "--lanes 1, not 2". With
+  // --resume anyway, records and logs this instead.
+  void refuse_other_run(const std::string& what);
+  // The differences that --resume anyway has accepted.
+  const std::vector<std::string>& differences() const { return differences_; }
   // With --nan-guard, throws InvalidArgument if a parameter is not finite, so that bad weights are not saved.
   void require_finite(const Parameters& parameters, int64_t step) const;
+  // Makes the folder of the next checkpoint, to which all tasks may write; "" if nothing is written.
+  std::string open() { return checkpoints_ ? checkpoints_->open() : ""; }
   // Saves the checkpoint, with the values that require_same_run() compares.
-  void save(store::Checkpoint checkpoint, int64_t lanes, const RunFacts& facts);
+  void save(store::Checkpoint checkpoint, int64_t lanes, const RunFacts& facts,
+            const std::vector<store::CheckpointDir::Shared>& shared);
+  // The folder of the checkpoint of this step.
+  std::string path_of(int64_t step) const;
 
  private:
   bool is_of_this_launch(const store::Checkpoint& checkpoint) const;
@@ -72,6 +80,7 @@ class RunFolder {
   bool claimed_ = false;
   bool begun_ = false;  // newest() has been called
   bool only_weights_ = false;
+  std::vector<std::string> differences_;
 };
 
 }  // namespace tutti

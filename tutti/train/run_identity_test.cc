@@ -23,16 +23,16 @@ using testing::Not;
 // Trains ten steps, then twenty with something changed, and checks the messages of the second training.
 struct Two {
   TestFolder folder;
-  Flags flags = test_flags();
+  RunConfig config = test_flags();
   FlagValues own;  // flags of the program
 
   Two() {
-    flags.logdir = folder / "run";
-    flags.log_level = "warning";
+    config.checkpoints.logdir = folder / "run";
+    config.output.log_level = "warning";
   }
   Context context(int64_t steps) const {
-    Flags now = flags;
-    now.steps = steps;
+    RunConfig now = config;
+    now.training.steps = steps;
     FlagValues values = values_of(now);
     values.insert(values.end(), own.begin(), own.end());
     return Context(now, Identity{}, values);
@@ -85,20 +85,20 @@ TEST(RunIdentity, other_arithmetic_is_refused_by_name) {
   two.train(10, feed());
   expect_error(ErrorKind::InvalidArgument, HasSubstr("clip-norm 0.0, not 1.0"),
                [&] { two.train(20, feed(), {.clip_norm = 1}); });
-  const Flags before = two.flags;
-  two.flags.reduce = "fast";
+  const RunConfig before = two.config;
+  two.config.reduction.order = "fast";
   expect_error(ErrorKind::InvalidArgument, HasSubstr("reduction reduce tree, not reduce fast"),
                [&] { two.train(20, feed()); });
-  two.flags = before;
-  two.flags.wire_precision = "bf16";
+  two.config = before;
+  two.config.reduction.wire_precision = "bf16";
   expect_error(ErrorKind::InvalidArgument, HasSubstr("bfloat16 on the wire"), [&] { two.train(20, feed()); });
-  two.flags = before;
-  two.flags.layout = "contiguous";  // auto is channels-last for this net
+  two.config = before;
+  two.config.compute.layout = "contiguous";  // auto is channels-last for this net
   expect_error(ErrorKind::InvalidArgument, HasSubstr("layout channels-last, not contiguous"),
                [&] { two.train(20, feed()); });
-  two.flags = before;
-  two.flags.layout = "channels-last";
-  two.flags.optimizer_state = "sharded";
+  two.config = before;
+  two.config.compute.layout = "channels-last";
+  two.config.reduction.optimizer_state = "sharded";
   EXPECT_EQ(two.train(20, feed()), "");
 }
 
@@ -128,19 +128,19 @@ TEST(RunIdentity, another_learning_rate_is_told) {
 
 TEST(RunIdentity, checkpoints_from_before_all_this_still_load) {
   Two two;
-  Flags without = two.flags;
-  without.logdir = "";
+  RunConfig without = two.config;
+  without.checkpoints.logdir = "";
   const std::string straight = train(without, 20);
   two.train(10, feed());
-  store::CheckpointDir folder(two.flags.logdir);
+  store::CheckpointDir folder(two.config.checkpoints.logdir);
   store::Checkpoint checkpoint = folder.load(10);
   for (const char* key : {"flags", "settings", "data"}) checkpoint.state.erase(key);
   folder.save(checkpoint);
   EXPECT_EQ(two.train(20, feed()), "");
   EXPECT_EQ(folder.load(20).state.at("weights_sha256"), straight);
-  Flags other = two.flags;
-  other.batch = 5;
-  std::filesystem::remove_all(two.flags.logdir);
+  RunConfig other = two.config;
+  other.training.batch = 5;
+  std::filesystem::remove_all(two.config.checkpoints.logdir);
   folder.save(checkpoint);
   expect_error(ErrorKind::InvalidArgument, HasSubstr("--batch 4, not 5"), [&] { train(other, 30); });
 }
@@ -148,14 +148,14 @@ TEST(RunIdentity, checkpoints_from_before_all_this_still_load) {
 TEST(RunIdentity, resume_weights_keeps_the_weights_and_begins_anew) {
   Two two;
   two.train(10, feed());
-  store::CheckpointDir folder(two.flags.logdir);
+  store::CheckpointDir folder(two.config.checkpoints.logdir);
   const store::Checkpoint before = folder.load(10);
-  two.flags.lanes = 2;
+  two.config.training.lanes = 2;
   expect_error(ErrorKind::InvalidArgument,
                AllOf(HasSubstr("--lanes 1, not 2"), HasSubstr("--resume weights")),
                [&] { two.train(20, feed()); });
-  two.flags.resume = "weights";
-  two.flags.steps = 0;
+  two.config.checkpoints.resume = "weights";
+  two.config.training.steps = 0;
   const Context context = two.context(0);
   Trainer trainer(context, test_net(5), torch::optim::AdagradOptions(0.1), test_loss);
   trainer.predict(test_feed(4));  // starts the run
@@ -169,7 +169,7 @@ TEST(RunIdentity, resume_weights_keeps_the_weights_and_begins_anew) {
 
 TEST(RunIdentity, resume_weights_wants_a_checkpoint_of_the_same_model) {
   Two two;
-  two.flags.resume = "weights";
+  two.config.checkpoints.resume = "weights";
   expect_error(ErrorKind::InvalidArgument, HasSubstr("no checkpoint was found"),
                [&] { two.train(10, feed()); });
 }
@@ -179,14 +179,14 @@ TEST(RunIdentity, a_task_that_is_started_again_does_not_begin_anew_again) {
   for (const char* mode : {"never", "weights"}) {
     Two two;
     two.train(10, feed());
-    two.flags.resume = mode;
+    two.config.checkpoints.resume = mode;
     Identity identity;
     identity.launch = "of today";
     const auto train = [&](int64_t steps) {
-      Flags flags = two.flags;
-      flags.steps = steps;
-      flags.log_level = "error";
-      const Context context(flags, identity);
+      RunConfig config = two.config;
+      config.training.steps = steps;
+      config.output.log_level = "error";
+      const Context context(config, identity);
       Trainer trainer(context, test_net(), kAdam, test_loss);
       trainer.fit(feed());
       return trainer.report().restarts;
@@ -206,11 +206,12 @@ TEST(RunIdentity, a_second_trainer_in_one_log_directory_needs_a_name) {
   first.fit(feed());
   second.fit(feed());
   expect_error(ErrorKind::InvalidArgument,
-               AllOf(HasSubstr(two.flags.logdir), HasSubstr("TrainerOptions::name")),
+               AllOf(HasSubstr(two.config.checkpoints.logdir), HasSubstr("TrainerOptions::name")),
                [&] { Trainer(context, test_net(2), kAdam, test_loss).fit(feed()); });
   EXPECT_NE(first.parameters().sha256(), second.parameters().sha256());
-  EXPECT_EQ(store::CheckpointDir(two.flags.logdir + "/second").load(5).state.at("weights_sha256"),
-            second.parameters().sha256());
+  EXPECT_EQ(
+      store::CheckpointDir(two.config.checkpoints.logdir + "/second").load(5).state.at("weights_sha256"),
+      second.parameters().sha256());
   expect_error(ErrorKind::InvalidArgument, HasSubstr("'a/b'"),
                [&] { Trainer(context, test_net(2), kAdam, test_loss, {.name = "a/b"}); });
 }
@@ -224,19 +225,27 @@ TEST(RunIdentity, a_trainer_that_has_gone_leaves_its_folder_to_nobody) {
                [&] { Trainer(context, test_net(), kAdam, test_loss).fit(feed()); });
 }
 
-TEST(RunIdentity, a_communicator_of_some_workers_and_a_log_directory_do_not_go_together) {
+TEST(RunIdentity, groups_of_workers_have_checkpoints_of_their_own) {
   Two two;
-  const auto errors =
-      comm::testing::errors_of_ranks("inproc", 2, std::chrono::seconds(10), [&](comm::Communicator& comm) {
-        const Context context(two.flags, identity("worker|a:1;a:2", "worker", comm.rank()));
-        const std::shared_ptr<comm::Communicator> alone = comm.split(comm.rank());
-        expect_error(ErrorKind::InvalidArgument,
-                     AllOf(HasSubstr("1 of the 2 workers"), HasSubstr("--logdir")),
-                     [&] { Trainer(context, test_net(), kAdam, test_loss, {.communicator = alone}); });
-        const Context without = context.with_run("", "never");
-        Trainer(without, test_net(), kAdam, test_loss, {.communicator = alone});
-      });
-  EXPECT_THAT(errors, testing::Each(""));
+  const data::Feed data = feed();
+  for (const int64_t steps : {5, 9}) {
+    const std::vector<std::shared_ptr<TestNet>> nets = {test_net(1), test_net(2)};
+    const auto errors =
+        comm::testing::errors_of_ranks("inproc", 2, std::chrono::seconds(10), [&](comm::Communicator& comm) {
+          RunConfig config = two.config;
+          config.training.steps = steps;
+          config.checkpoints.logdir += comm.rank() == 0 ? "-a" : "-b";
+          const Context context(config, identity("worker|a:1;a:2", "worker", comm.rank()));
+          const Group alone = Group(comm::testing::borrowed(comm)).split(comm.rank());
+          Trainer trainer(context, nets[static_cast<size_t>(comm.rank())], kAdam, test_loss,
+                          {.group = alone});
+          trainer.fit(data);
+          EXPECT_TRUE(trainer.group().is_chief());
+          EXPECT_EQ(trainer.report().restarts, steps == 5 ? 0 : 1);
+          EXPECT_EQ(trainer.step(), steps);
+        });
+    EXPECT_THAT(errors, testing::Each(""));
+  }
 }
 
 struct WithTable : torch::nn::Module {
@@ -261,14 +270,14 @@ TEST(RunIdentity, an_embedding_that_wants_sparse_gradients_is_told_what_it_costs
 
 // Two nets that are trained in turns, on one rank.
 struct Pair {
-  Pair(const Flags& flags, comm::Communicator& comm)
-      : context(test_context(flags)),
+  Pair(const RunConfig& config, comm::Communicator& comm)
+      : context(test_context(config)),
         one(comm.split(0)),
         other(comm.split(0)),
         params_g(*g),
         params_d(*d),
-        opt_g(context, params_g, kAdam, {.communicator = one}),
-        opt_d(context, params_d, torch::optim::SGDOptions(0.1).momentum(0.9), {.communicator = other}),
+        opt_g(context, params_g, kAdam, {.group = one}),
+        opt_d(context, params_d, torch::optim::SGDOptions(0.1).momentum(0.9), {.group = other}),
         loop(context, {{"g", params_g, opt_g}, {"d", params_d, opt_d}}) {}
 
   // Makes two steps of d for one step of g.
@@ -318,21 +327,21 @@ struct Pair {
 
 TEST(RunIdentity, a_loop_over_two_nets_has_one_checkpoint_of_both) {
   const TestFolder folder;
-  Flags flags = test_flags();
-  flags.lanes = 2;
-  flags.steps = 12;
+  RunConfig config = test_flags();
+  config.training.lanes = 2;
+  config.training.steps = 12;
   std::string straight;
   comm::testing::with_ranks("inproc", 1,
-                            [&](comm::Communicator& comm) { straight = Pair(flags, comm).run(); });
-  flags.logdir = folder / "run";
-  flags.checkpoint_every = "3";
+                            [&](comm::Communicator& comm) { straight = Pair(config, comm).run(); });
+  config.checkpoints.logdir = folder / "run";
+  config.checkpoints.every = "3";
   comm::testing::errors_of_ranks("inproc", 2, std::chrono::seconds(10),
-                                 [&](comm::Communicator& comm) { Pair(flags, comm).run(7); });
-  EXPECT_EQ(store::CheckpointDir(flags.logdir).load_latest().checkpoint->step, 6);
+                                 [&](comm::Communicator& comm) { Pair(config, comm).run(7); });
+  EXPECT_EQ(store::CheckpointDir(config.checkpoints.logdir).load_latest().checkpoint->step, 6);
   comm::testing::with_ranks("inproc", 2, [&](comm::Communicator& comm) {
-    EXPECT_EQ(Pair(flags, comm).run(), straight) << comm.rank();
+    EXPECT_EQ(Pair(config, comm).run(), straight) << comm.rank();
   });
-  const store::Checkpoint last = *store::CheckpointDir(flags.logdir).load_latest().checkpoint;
+  const store::Checkpoint last = *store::CheckpointDir(config.checkpoints.logdir).load_latest().checkpoint;
   std::vector<std::string> names;
   for (const auto& [name, tensor] : last.weights) names.push_back(name);
   EXPECT_THAT(names, testing::UnorderedElementsAre("g.weight", "g.bias", "d.weight", "d.bias"));
@@ -340,12 +349,12 @@ TEST(RunIdentity, a_loop_over_two_nets_has_one_checkpoint_of_both) {
 
 TEST(RunIdentity, a_loop_over_two_nets_does_not_take_the_checkpoint_of_one) {
   const TestFolder folder;
-  Flags flags = test_flags();
-  flags.lanes = 1;
-  flags.steps = 3;
-  flags.logdir = folder / "run";
+  RunConfig config = test_flags();
+  config.training.lanes = 1;
+  config.training.steps = 3;
+  config.checkpoints.logdir = folder / "run";
   {
-    const Context context = test_context(flags);
+    const Context context = test_context(config);
     torch::nn::Linear net(3, 2);
     Parameters params(*net);
     DistributedOptimizer opt(context, params, kAdam);
@@ -357,15 +366,15 @@ TEST(RunIdentity, a_loop_over_two_nets_does_not_take_the_checkpoint_of_one) {
     }
   }
   const auto errors = comm::testing::errors_of_ranks(
-      "inproc", 1, std::chrono::seconds(10), [&](comm::Communicator& comm) { Pair(flags, comm).run(); });
+      "inproc", 1, std::chrono::seconds(10), [&](comm::Communicator& comm) { Pair(config, comm).run(); });
   EXPECT_THAT(errors, testing::Each(AllOf(HasSubstr("the net 'g'"), HasSubstr("--resume never"))));
 }
 
 TEST(RunIdentity, a_second_loop_in_one_log_directory_needs_a_name) {
   const TestFolder folder;
-  Flags flags = test_flags();
-  flags.logdir = folder / "run";
-  const Context context = test_context(flags);
+  RunConfig config = test_flags();
+  config.checkpoints.logdir = folder / "run";
+  const Context context = test_context(config);
   torch::nn::Linear one(3, 2);
   torch::nn::Linear two(3, 2);
   Parameters params_one(*one);

@@ -5,6 +5,7 @@
 #include <optional>
 #include <signal.h>
 #include <unistd.h>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -35,16 +36,19 @@ void end_soon(int code) {
 
 }  // namespace
 
-Server::Server(const ClusterSpec& cluster, const std::string& job, int index, const Flags& flags)
-    : Server(Context(flags, identity_in(cluster, {.job = job, .index = index}, "the program"))) {}
+Server::Server(const ClusterSpec& cluster, const std::string& job, int index, const RunConfig& config,
+               std::vector<ElementwiseOptimizer> optimizers)
+    : Server(Context(config, identity_in(cluster, {.job = job, .index = index}, "the program")),
+             std::move(optimizers)) {}
 
-Server::Server(const Context& context) : context_(context), server_(context_) {
+Server::Server(const Context& context, std::vector<ElementwiseOptimizer> optimizers)
+    : context_(context), server_(context_, std::move(optimizers)) {
   context_.log().info("serving at {}", target());
 }
 
 void Server::join() {
   using Clock = std::chrono::steady_clock;
-  const StopSignals signals;
+  const StopSignals signals(context_.config());
   std::optional<int> signal;
   Clock::time_point deadline;
   while (!server_.join_for(std::chrono::milliseconds(100))) {
@@ -52,12 +56,12 @@ void Server::join() {
       context_.log().warning(
           "{} callers have not disconnected within {:g} s (--timeout); the server "
           "ends anyway",
-          server_.callers(), context_.flags().timeout);
+          server_.callers(), context_.config().network.timeout);
       break;
     }
     if (signal || !signals.received()) continue;
     signal = signals.received();
-    deadline = Clock::now() + milliseconds_of(context_.flags().timeout);
+    deadline = Clock::now() + milliseconds_of(context_.config().network.timeout);
     server_.end();
     if (const int callers = server_.callers(); callers > 0)
       context_.log().info(
@@ -73,9 +77,9 @@ void Server::join() {
 
 // When the server is destroyed, gRPC may wait for a thread of its own that could not be started. So there is
 // a deadline for the end, which needs no thread.
-void serve(const Context& context) {
+void serve(const Context& context, std::vector<ElementwiseOptimizer> optimizers) {
   if (is_server_job(context.task().job)) {
-    Server server(context);
+    Server server(context, std::move(optimizers));
     try {
       server.join();
       end_soon(0);

@@ -1,8 +1,9 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
-#include "tutti/base/flags.h"
+#include "tutti/base/config.h"
 #include "tutti/cluster/cluster_spec.h"
 #include "tutti/cluster/context.h"
 #include "tutti/ps/server.h"
@@ -17,14 +18,16 @@ class Server {
  public:
   // Starts to listen. Throws InvalidArgument if the cluster has no such task, or if its job is not one of
   // parameter servers.
-  Server(const ClusterSpec& cluster, const std::string& job, int index, const Flags& flags = {});
-  explicit Server(const Context& context);
+  // `optimizers` are those besides torch::optim's that the chief may use (ElementwiseOptimizer).
+  Server(const ClusterSpec& cluster, const std::string& job, int index, const RunConfig& config = {},
+         std::vector<ElementwiseOptimizer> optimizers = {});
+  explicit Server(const Context& context, std::vector<ElementwiseOptimizer> optimizers = {});
 
   // Returns "grpc://host:port".
   std::string target() const { return server_.target(); }
-  // Returns when every worker has finished, or after `tutti stop`. After a signal it waits until the
-  // connected tasks have finished, since they may want to save a checkpoint, and then throws Interrupted; a
-  // second signal ends the process.
+  // Returns when every worker has finished, or after `tutti stop`. If the configuration asks to stop on
+  // signals, waits after a signal until the connected tasks have finished, since they may want to save a
+  // checkpoint, and then throws Interrupted; a second signal ends the process.
   void join();
 
  private:
@@ -33,7 +36,7 @@ class Server {
 };
 
 // Runs a serving task until the job is done: a parameter server if its job is one of servers, else a passive
-// worker (passive/serve.h).
-void serve(const Context& context);
+// worker (passive/serve.h). `optimizers` are those of Server.
+void serve(const Context& context, std::vector<ElementwiseOptimizer> optimizers = {});
 
 }  // namespace tutti

@@ -13,10 +13,10 @@ namespace {
 
 using ::testing::HasSubstr;
 
-Flags quiet() {
-  Flags flags;
-  flags.log_level = "off";
-  return flags;
+RunConfig quiet() {
+  RunConfig config;
+  config.output.log_level = "off";
+  return config;
 }
 
 TEST(Server, listens_from_the_start_and_joins_until_it_is_stopped) {

@@ -4,11 +4,16 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 #include <torch/version.h>
 
+#include "tutti/base/deadline.h"
 #include "tutti/base/file.h"
 #include "tutti/base/sha256.h"
 #include "tutti/base/version.h"
+#include "tutti/store/manifest.h"
+#include "tutti/store/shared_files.h"
 #include "tutti/train/snapshot.h"
 
 namespace tutti {
@@ -36,16 +41,45 @@ Progress progress_of(const Json& json) {
           .feeds = json.value("feeds", std::vector<int64_t>{})};
 }
 
-Session::Session(const Context& context, std::vector<SessionPart> parts, const SessionOptions& options)
+namespace {
+
+// Copies the tensors, which are those of the running training.
+store::Checkpoint copy_of(store::Checkpoint checkpoint) {
+  const torch::NoGradGuard no_grad;
+  const auto copy = [](std::vector<store::NamedTensor>& tensors) {
+    for (store::NamedTensor& named : tensors)
+      named.tensor = named.tensor.detach().to(torch::kCPU, false, true);
+  };
+  copy(checkpoint.weights);
+  copy(checkpoint.optimizer);
+  for (auto& [name, tensors] : checkpoint.more) copy(tensors);
+  return checkpoint;
+}
+
+// Returns the parts of the checkpoint besides the model and its optimiser.
+Snapshots parts_in(const store::Checkpoint& checkpoint) {
+  Snapshots parts;
+  for (const auto& [name, tensors] : checkpoint.more) parts[name].tensors = tensors;
+  const Json values = checkpoint.state.value("state", Json::object());
+  for (const auto& [name, value] : values.items()) parts[name].values = value;
+  return parts;
+}
+
+}  // namespace
+
+Session::Session(const Context& context, const Group& group, std::vector<SessionPart> parts,
+                 const SessionOptions& options)
     : context_(context),
+      group_(group),
       parts_(std::move(parts)),
       folder_(context, options.name),
-      lanes_are_given_(options.lanes > 0 || context.flags().lanes > 0),
-      lanes_(options.lanes > 0 ? options.lanes : context.lanes()) {}
+      lanes_are_given_(options.lanes > 0 || context.config().training.lanes > 0),
+      lanes_(options.lanes > 0 ? options.lanes : lanes_for(context.config(), group.world)) {}
 
 Session::~Session() = default;
 
 Session::Start Session::start() {
+  finish_saving();
   const std::optional<RunFolder::Found> found = folder_.newest();
   went_on_ = false;
   if (found && !folder_.only_weights()) {
@@ -58,6 +92,13 @@ Session::Start Session::start() {
   Start start;
   start.optimizers.resize(parts_.size());
   return start;
+}
+
+Snapshots Session::go_on(int64_t step) {
+  const std::optional<RunFolder::Found> found = folder_.newest();
+  open_events(step);
+  went_on_ = true;
+  return found ? parts_in(found->checkpoint) : Snapshots();
 }
 
 void Session::take_weights(const RunFolder::Found& found) {
@@ -82,6 +123,7 @@ Session::Start Session::resume(const RunFolder::Found& found) {
     warn_of_other_options(part, own, found.where);
     start.optimizers.push_back(restore(part.parameters, part.optimizer, own, found.where));
   }
+  start.more = parts_in(found.checkpoint);
   data_ = resumed_data_ = state.value("data", nlohmann::json::object());
   resumed_fit_ = start.progress.fit;
   context_.log().info("resumed from {}", found.where);
@@ -110,20 +152,37 @@ void Session::describe_data(const Json& data, const Progress& progress) {
   if (resumed_fit_ != progress.fit) return;
   for (const auto& [name, value] : data.items()) {
     if (!resumed.contains(name) || resumed.at(name) == value) continue;
-    folder_.fail_other_run(fmt::format("other data: {} {}, not {}", name, resumed.at(name).get<std::string>(),
-                                       value.get<std::string>()));
+    folder_.refuse_other_run(fmt::format("other data: {} {}, not {}", name,
+                                         resumed.at(name).get<std::string>(), value.get<std::string>()));
   }
 }
 
 void Session::open_events(const std::optional<int64_t>& resumed_after) {
-  if (!folder_.exists() || !context_.is_chief()) return;
+  if (!folder_.exists() || !group_.is_chief()) return;
   store::EventWriterOptions options;
   options.resumed_after = resumed_after;
   events_ = std::make_unique<store::EventWriter>(folder_.path(), options);
 }
 
-void Session::save(const Progress& progress, const std::vector<Optimizer::State>& optimizers) {
-  if (!folder_.exists() || !context_.is_chief()) return;
+std::string Session::open_folder() {
+  finish_saving();
+  return folder_.open();
+}
+
+void Session::write_optimizer(const std::string& folder, const Optimizer::State& state, int64_t step) {
+  finish_saving();
+  store::Checkpoint own;
+  own.optimizer = tensors_of(parts_.front().parameters, state.slots);
+  saving_ =
+      writer_.run([folder, step, rank = group_.rank, world = group_.world, copy = copy_of(std::move(own))] {
+        store::write_shared_file(folder, store::kOptimizerPart, rank, world, copy.optimizer, step);
+      });
+}
+
+void Session::save(const Progress& progress, const std::vector<Optimizer::State>& optimizers,
+                   const Snapshots& more, int optimizer_writers) {
+  if (!folder_.exists() || !group_.is_chief()) return;
+  if (optimizer_writers == 0) finish_saving();
   if (events_) events_->flush();
   store::Checkpoint checkpoint;
   for (size_t i = 0; i < parts_.size(); ++i) {
@@ -140,8 +199,30 @@ void Session::save(const Progress& progress, const std::vector<Optimizer::State>
   for (const auto& [name, value] : told.items()) {
     if (name != "step") checkpoint.state[name] = value;
   }
+  for (const auto& [name, snapshot] : more) {
+    if (!snapshot.tensors.empty()) checkpoint.more[name] = snapshot.tensors;
+    if (!snapshot.values.empty()) checkpoint.state["state"][name] = snapshot.values;
+  }
   if (!data_.empty()) checkpoint.state["data"] = data_;
-  folder_.save(std::move(checkpoint), lanes_, facts_);
+  being_saved_ = {folder_.path_of(checkpoint.step), checkpoint.step};
+  std::vector<store::CheckpointDir::Shared> shared;
+  if (optimizer_writers > 0)
+    shared.push_back({.part = store::kOptimizerPart,
+                      .writers = optimizer_writers,
+                      .timeout = milliseconds_of(context_.config().network.timeout)});
+  saving_ = writer_.run(
+      [this, copy = copy_of(std::move(checkpoint)), lanes = lanes_, facts = facts_, shared, own = saving_] {
+        own.wait();  // this worker's part of the optimiser's state, if it writes one
+        folder_.save(copy, lanes, facts, shared);
+      });
+}
+
+void Session::finish_saving() { saving_.wait(); }
+
+std::optional<Session::Saved> Session::take_saved() {
+  if (!being_saved_ || !saving_.done()) return std::nullopt;
+  saving_.wait();
+  return std::exchange(being_saved_, std::nullopt);
 }
 
 // Returns the hash of the weights; with several nets, a hash over their names and hashes.
@@ -158,17 +239,18 @@ void Session::fill(store::Report& report, const Progress& progress) const {
   report.steps = progress.step;
   report.examples = progress.examples;
   report.restarts = progress.restarts;
+  report.differences = folder_.differences();
   report.loss = progress.loss;
   report.weights_sha256 = weights_sha256();
   report.tutti_version = version();
   report.libtorch_version = TORCH_VERSION;
-  report.precision = context_.flags().precision;
+  report.precision = context_.config().compute.precision;
   report.device = parts_[0].parameters.device().str();
 }
 
 void Session::write(const store::Report& report) const {
-  if (!context_.flags().report.empty() && context_.is_chief())
-    store::write_report(context_.flags().report, report);
+  if (!context_.config().output.report.empty() && group_.is_chief())
+    store::write_report(context_.config().output.report, report);
 }
 
 }  // namespace tutti

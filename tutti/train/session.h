@@ -11,11 +11,14 @@
 #include "tutti/base/interrupted.h"
 #include "tutti/base/json.h"
 #include "tutti/cluster/context.h"
+#include "tutti/comm/executor.h"
+#include "tutti/comm/group.h"
 #include "tutti/params/optimizer.h"
 #include "tutti/params/parameters.h"
 #include "tutti/store/event_file.h"
 #include "tutti/store/report.h"
 #include "tutti/train/run_folder.h"
+#include "tutti/train/state_part.h"
 
 namespace tutti {
 
@@ -56,12 +59,13 @@ Json to_json(const Progress& progress);
 Progress progress_of(const Json& json);
 
 // The checkpoints and event files of a run in the log directory. Decides, as --resume says, whether the run
-// starts anew or resumes. Only the chief writes. Without a log directory nothing is written except the
-// report.
+// starts anew or resumes. Only the group's chief writes. Without a log directory nothing is written except
+// the report.
 class Session {
  public:
   // All references must outlive the session.
-  Session(const Context& context, std::vector<SessionPart> parts, const SessionOptions& options = {});
+  Session(const Context& context, const Group& group, std::vector<SessionPart> parts,
+          const SessionOptions& options = {});
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
@@ -76,23 +80,41 @@ class Session {
   // resumed and was trained on other data before.
   void describe_data(const Json& data, const Progress& progress);
 
-  // Saves a checkpoint; `optimizers` has the whole state of each part's optimiser.
-  void save(const Progress& progress, const std::vector<Optimizer::State>& optimizers);
+  // Copies the state of the run and writes it to a checkpoint in the background, after the previous
+  // checkpoint has been written. `optimizers` has the whole state of each part's optimiser. Throws the error
+  // of the previous checkpoint, if it could not be written.
+  //
+  // If `optimizer_writers` is not 0, that many workers write the optimiser's state as well: open_folder() has
+  // made the folder, and each has called write_optimizer().
+  void save(const Progress& progress, const std::vector<Optimizer::State>& optimizers,
+            const Snapshots& more = {}, int optimizer_writers = 0);
+  // Makes the folder of the next checkpoint, on the chief; returns "" if nothing is written.
+  std::string open_folder();
+  // Copies this worker's part of the optimiser's state and writes it to the folder in the background.
+  void write_optimizer(const std::string& folder, const Optimizer::State& state, int64_t step);
+  // Waits until all checkpoints have been written; throws the error of the last one.
+  void finish_saving();
+  // A checkpoint that has been written.
+  struct Saved {
+    std::string path;
+    int64_t step = 0;
+  };
+  // Returns the checkpoint whose writing has ended since the last call, on the chief.
+  std::optional<Saved> take_saved();
   store::EventWriter* events() { return events_.get(); }
 
   // The state with which the run starts or resumes.
   struct Start {
     Progress progress;
     std::vector<Optimizer::State> optimizers = {{}};  // one per part
+    Snapshots more = {};
   };
   // Called on the chief only. Restores the parameters of the newest intact checkpoint, if there is one and
   // --resume asks for it.
   Start start();
-  // Called on a restarted chief if the run has continued without it.
-  void go_on(int64_t step) {
-    open_events(step);
-    went_on_ = true;
-  }
+  // Called on a restarted chief if the run has continued without it. Returns the further parts of the newest
+  // checkpoint, which may be older than the run.
+  Snapshots go_on(int64_t step);
   bool went_on() const { return went_on_; }
   // Called on the other tasks, with the number of lanes that the chief has found.
   void follow(int64_t lanes) { lanes_ = lanes; }
@@ -100,6 +122,10 @@ class Session {
   // The number of lanes, which is fixed for the whole run. Valid after start().
   int64_t lanes() const { return lanes_; }
 
+  // The folder of checkpoints and event files; "" if nothing is written.
+  const std::string& folder() const { return folder_.path(); }
+  // The differences to the resumed run that --resume anyway has accepted.
+  const std::vector<std::string>& differences() const { return folder_.differences(); }
   // fill() sets the report's values of the whole run; write() writes the file of --report, on the chief.
   void fill(store::Report& report, const Progress& progress) const;
   void write(const store::Report& report) const;
@@ -114,6 +140,7 @@ class Session {
   void open_events(const std::optional<int64_t>& resumed_after);
 
   const Context& context_;
+  const Group& group_;
   const std::vector<SessionPart> parts_;
   RunFolder folder_;
   RunFacts facts_;
@@ -124,6 +151,9 @@ class Session {
   bool lanes_are_given_;
   int64_t lanes_;
   bool went_on_ = false;
+  std::optional<Saved> being_saved_;
+  comm::Work saving_;
+  comm::Executor writer_;  // last member, so that it ends first
 };
 
 }  // namespace tutti

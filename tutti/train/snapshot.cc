@@ -10,6 +10,7 @@
 #include <torch/utils.h>
 
 #include "tutti/base/error.h"
+#include "tutti/base/text.h"
 
 namespace tutti {
 namespace {
@@ -17,6 +18,7 @@ namespace {
 using TensorsByName = std::map<std::string, torch::Tensor>;
 
 constexpr size_t kDifferencesShown = 12;
+constexpr const char* kArchive = "archive";  // the state of a ReplicatedOptimizer; slots have a '/'
 
 TensorsByName by_name(const std::vector<store::NamedTensor>& tensors) {
   TensorsByName map;
@@ -100,6 +102,52 @@ std::vector<Optimizer::Slot> slots_of(const Parameters& parameters, const Tensor
   return slots;
 }
 
+// Returns the tensors of the optimiser's state, with parts of one parameter (tensors_of()) joined.
+TensorsByName joined(const Parameters& parameters, const store::Checkpoint& checkpoint) {
+  TensorsByName whole;
+  TensorsByName flat;
+  std::map<std::string, int64_t> elements;
+  for (const auto& [full_name, tensor] : checkpoint.optimizer) {
+    const size_t bracket = full_name.rfind('[');
+    const auto begin =
+        full_name.ends_with(']') && bracket != std::string::npos
+            ? parse_int(full_name.substr(bracket + 1, full_name.find(':', bracket) - bracket - 1))
+            : std::nullopt;
+    if (!begin) {
+      whole.emplace(full_name, tensor);
+      continue;
+    }
+    const std::string name = full_name.substr(0, bracket);
+    const std::string parameter = name.substr(name.find('/') + 1);
+    for (const auto& view : parameters.trained()) {
+      if (view.name != parameter) continue;
+      if (*begin < 0 || *begin + tensor.numel() > view.tensor.numel() || tensor.dim() != 1)
+        fail(ErrorKind::DataLoss, "the optimiser's {} has {} elements, but {} has {}", full_name,
+             tensor.numel(), parameter, view.tensor.numel());
+      auto [found, is_new] = flat.try_emplace(name);
+      if (is_new) found->second = torch::zeros({view.tensor.numel()}, tensor.options());
+      found->second.narrow(0, *begin, tensor.numel()).copy_(tensor);
+      elements[name] += tensor.numel();
+    }
+  }
+  // The parts are in the order of memory, which was that of the layout with which they were saved.
+  const bool channels_last =
+      checkpoint.state.value("settings", nlohmann::json::object()).value("layout", "") == "channels-last";
+  for (const auto& [name, vector] : flat) {
+    if (elements[name] != vector.numel())
+      fail(ErrorKind::DataLoss, "the optimiser's {} has {} of {} elements in the checkpoint", name,
+           elements[name], vector.numel());
+    for (const auto& view : parameters.trained()) {
+      if (view.name != name.substr(name.find('/') + 1)) continue;
+      const auto sizes = view.tensor.sizes();
+      whole[name] = channels_last && view.tensor.dim() == 4
+                        ? vector.view({sizes[0], sizes[2], sizes[3], sizes[1]}).permute({0, 3, 1, 2})
+                        : vector.view(sizes);
+    }
+  }
+  return whole;
+}
+
 void copy_weights(const Parameters& parameters, const TensorsByName& weights) {
   const torch::NoGradGuard no_grad;
   for (const auto* view : all_views(parameters)) {
@@ -110,17 +158,33 @@ void copy_weights(const Parameters& parameters, const TensorsByName& weights) {
 
 }  // namespace
 
+std::vector<store::NamedTensor> tensors_of(const Parameters& parameters,
+                                           const std::vector<Optimizer::Slot>& slots) {
+  std::vector<store::NamedTensor> tensors;
+  for (const auto& slot : slots) {
+    for (const auto& view : parameters.trained()) {
+      if (view.block != slot.block) continue;
+      const int64_t begin = std::max(view.offset, slot.offset);
+      const int64_t end = std::min(view.offset + view.tensor.numel(), slot.offset + slot.vector.numel());
+      if (end <= begin && view.tensor.numel() > 0) continue;
+      const std::string name = slot.name + "/" + view.name;
+      const torch::Tensor flat = slot.vector.narrow(0, begin - slot.offset, end - begin);
+      if (flat.numel() == view.tensor.numel())
+        tensors.push_back({name, flat.as_strided(view.tensor.sizes(), view.tensor.strides())});
+      else
+        tensors.push_back({fmt::format("{}[{}:{}]", name, begin - view.offset, end - view.offset), flat});
+    }
+  }
+  return tensors;
+}
+
 store::Checkpoint snapshot(const Parameters& parameters, const OptimizerOptions& optimizer,
                            const Optimizer::State& state) {
   store::Checkpoint checkpoint;
   for (const auto* view : all_views(parameters))
     checkpoint.weights.push_back({view->name, view->tensor.detach()});
-  for (const auto& slot : state.slots) {
-    for (const auto& view : parameters.trained()) {
-      if (view.block != slot.block) continue;
-      checkpoint.optimizer.push_back({slot.name + "/" + view.name, parameters.view_of(view, slot.vector)});
-    }
-  }
+  checkpoint.optimizer = tensors_of(parameters, state.slots);
+  if (state.archive.defined()) checkpoint.optimizer.push_back({kArchive, state.archive});
   checkpoint.state["optimizer"] = nlohmann::json(to_json(optimizer));
   checkpoint.state["optimizer"]["steps"] = state.steps;
   checkpoint.state["weights_sha256"] = parameters.sha256();
@@ -133,8 +197,10 @@ Optimizer::State restore(Parameters& parameters, const Optimizer& optimizer,
   require_same_model(parameters, weights, where);
   require_same_optimizer(optimizer, checkpoint, where);
   const torch::NoGradGuard no_grad;
+  const TensorsByName saved = joined(parameters, checkpoint);
   Optimizer::State state{.steps = checkpoint.state.at("optimizer").value("steps", int64_t{0}),
-                         .slots = slots_of(parameters, by_name(checkpoint.optimizer))};
+                         .slots = slots_of(parameters, saved)};
+  if (const auto archive = saved.find(kArchive); archive != saved.end()) state.archive = archive->second;
   copy_weights(parameters, weights);
   return state;
 }

@@ -9,9 +9,15 @@
 namespace tutti {
 
 // Returns the tensors of a model for a checkpoint, by name: parameters, frozen parameters, buffers, and those
-// of the optimiser as "exp_avg/conv1.weight". They are the model's own: write them before the next step.
+// of the optimiser as "exp_avg/conv1.weight", or "archive" if it is a ReplicatedOptimizer. They are the
+// model's own: write them before the next step.
 store::Checkpoint snapshot(const Parameters& parameters, const OptimizerOptions& optimizer,
                            const Optimizer::State& state);
+
+// Returns slots, or parts of them, as tensors with the names of the parameters. A part of a parameter is
+// flat, in the order of memory, and named with its elements: "exp_avg/conv1.weight[128:256]".
+std::vector<store::NamedTensor> tensors_of(const Parameters& parameters,
+                                           const std::vector<Optimizer::Slot>& slots);
 
 // Restores the model from a checkpoint and returns the optimiser's state. If the checkpoint belongs to
 // another model or optimiser, changes nothing and throws an InvalidArgument that lists the differences, by

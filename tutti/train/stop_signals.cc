@@ -36,17 +36,19 @@ struct sigaction install(int number) {
 
 }  // namespace
 
-StopSignals::StopSignals() {
+StopSignals::StopSignals(const RunConfig& config) : listens_(config.training.stop_on_signals) {
+  if (!listens_) return;
   old_term_ = install(SIGTERM);
   old_int_ = install(SIGINT);
 }
 
 StopSignals::~StopSignals() {
+  if (!listens_) return;
   sigaction(SIGTERM, &old_term_, nullptr);
   sigaction(SIGINT, &old_int_, nullptr);
 }
 
-std::optional<int> StopSignals::received() const { return not_acted_on(); }
+std::optional<int> StopSignals::received() const { return listens_ ? not_acted_on() : std::nullopt; }
 
 std::optional<int> StopSignals::not_acted_on() {
   const int number = received_signal.load();

@@ -4,6 +4,8 @@
 #include <optional>
 #include <signal.h>
 
+#include "tutti/base/config.h"
+
 namespace tutti {
 
 // While an object exists, SIGTERM and SIGINT no longer end the process but are recorded, so that the current
@@ -11,7 +13,9 @@ namespace tutti {
 // not acted on is also seen by the next object. Only one object may exist in a process at a time.
 class StopSignals {
  public:
-  StopSignals();
+  // Does nothing, and never receives a signal, unless the configuration asks for it
+  // (RunConfig::Training::stop_on_signals).
+  explicit StopSignals(const RunConfig& config);
   ~StopSignals();
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
@@ -29,6 +33,7 @@ class StopSignals {
   static bool is_overdue(std::chrono::steady_clock::time_point waiting_since);
 
  private:
+  const bool listens_;
   struct sigaction old_term_ {};
   struct sigaction old_int_ {};
 };

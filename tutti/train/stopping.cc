@@ -24,7 +24,7 @@ void end_as_wished(const Training& training, const Wishes& wishes, const StopSig
     training.context.log().info("stopped after step {}: {}", training.step, *training.stop_reason);
   if (const int number = wishes.signal; number != 0 && training.step < training.end_step) {
     signals.forget();
-    const std::string kept = training.context.flags().logdir.empty()
+    const std::string kept = training.context.config().checkpoints.logdir.empty()
                                  ? "nothing was saved, since --logdir was not given"
                                  : "checkpoint saved; run the program again to continue";
     throw Interrupted(number, fmt::format("stopped by {} after step {}{}: {}", signal_name(number),

@@ -2,14 +2,22 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include <torch/types.h>
 
 #include "tutti/base/error.h"
+#include "tutti/cluster/context.h"
+#include "tutti/comm/group.h"
 #include "tutti/data/batch_queue.h"
+#include "tutti/metrics/metric.h"
 #include "tutti/params/control_word.h"
 #include "tutti/params/lanes.h"
+#include "tutti/store/report.h"
+#include "tutti/train/replica.h"
+#include "tutti/train/session.h"
 #include "tutti/train/trainable.h"
 
 namespace tutti {
@@ -46,31 +54,91 @@ using LaneObserver = std::function<void(int64_t lane, const Batch& batch, const 
 // Returns the next batch of the queue, which must not be at its end.
 Batch take(data::BatchQueue& queue, int64_t step);
 
-// The way in which a step is made from the gradients of the lanes: alone, by all-reduce, by parameter
-// servers, or by a master.
-class Strategy {
+// The workers of a training, seen from one of them: how they begin with a common state, save it, and what
+// they exchange besides the steps. Every worker has to make the same calls, unless stated otherwise. Not
+// thread-safe.
+class Team {
  public:
-  virtual ~Strategy() = default;
-  virtual std::string name() const = 0;
-  // The lanes of this worker.
-  virtual LaneRange lanes() const = 0;
-  // Returns true if all workers make every step together, and so stop after the same one.
-  virtual bool in_step() const = 0;
-  // Returns the steps of the data that this worker uses while all make the steps from `step` to `end`.
-  virtual StepRange data_steps(int64_t step, int64_t end) const = 0;
-  // Sets the number of steps after which no more are made.
-  virtual void ends_at(int64_t step) = 0;
+  virtual ~Team() = default;
+  virtual const Group& group() const = 0;
+  // Returns true if no other task takes part in the steps.
+  virtual bool is_alone() const { return group().world == 1; }
+
+  struct Start {
+    Progress progress;
+    int64_t lost_steps = 0;  // steps that were made, but have to be made again
+    Snapshots more = {};     // of the checkpoint; see StatePart::restore
+  };
+  // Brings all workers to the same start: to the checkpoint that the chief's session finds, or to the current
+  // state of a running training. `plan` has to be the same on all workers.
+  virtual Start start(Session& session, const std::vector<std::string>& plan) = 0;
+  // Tells a task that takes the place of a lost one later where the run stands: in which fit, and whether a
+  // hook has asked to end it.
+  virtual void set_progress(const Progress& /*progress*/) {}
+  // Saves a checkpoint (Session::save()) that includes `more`, which the chief's checkpoint has from itself
+  // or, as for random generators, from all workers.
+  virtual void save(Session& session, const Progress& progress, const Snapshots& more) = 0;
+  // Waits until the chief has written all checkpoints. Throws, on all connected workers, if it could not.
+  virtual void finish_saving(Session& session) { session.finish_saving(); }
+  // Merges the counts of all workers, on each of them.
+  virtual void merge(metrics::Metric& metric) = 0;
+  // Sets the values of the report that concern the steps.
+  virtual void fill(store::Report& report) const = 0;
+  // Writes the file of --timeline if the run ends here but the process may continue.
+  virtual void write_timeline() = 0;
+  // Tells the other workers that this one cannot continue, and why. Does not throw.
+  virtual void abandon(const std::string& why) noexcept = 0;
+};
+
+// The facts about a strategy that do not change after its start.
+struct StrategyFacts {
+  std::string name;       // "allreduce"
+  LaneRange lanes = {};   // those of this worker
+  bool in_step = true;    // all workers make every step together, and so stop after the same one
+  bool restarts = false;  // after another task was lost, start() may be called in the middle of a fit
+  // The parameters are held by servers: changes that a hook or the program makes in this process are lost
+  // with the next step.
+  bool keeps_parameters_elsewhere = false;
+  // A module works on all workers together, so no lane may be without examples.
+  bool needs_data_in_every_lane = false;
+  // This worker's part of the batches of an evaluation, out of `evaluation_parts`; -1: it takes none.
+  int evaluation_part = 0;
+  int evaluation_parts = 1;
+};
+
+// A way of training: how a step is made from the gradients of the lanes, alone, by all-reduce, by parameter
+// servers, or by a master. There is one class for each, which owns the replica of the model.
+class Strategy : public Team {
+ public:
+  virtual Replica& replica() = 0;
+  // Valid after start().
+  virtual const StrategyFacts& facts() const = 0;
+
+  // Compares the facts of a fit, one per line, if every worker has its own data. Calls `make` only if it is
+  // needed, since it has to read data. Throws InvalidArgument that says what differs.
+  using MakePlan = std::function<std::vector<std::string>()>;
+  virtual void require_same_fit(const MakePlan& make) = 0;
+  // Begins the steps of a fit from `step` to `end`, counted from the beginning of the feed. Returns the steps
+  // of the feed that this worker uses.
+  virtual StepRange begin_steps(int64_t step, int64_t end, int64_t /*feed_begin*/) { return {step, end}; }
   // Makes step number `step` (from 0): takes this worker's lanes from the queue, in order, and updates the
   // parameters. A step that fails has not changed them. The wishes of this worker are sent to all others.
   virtual StepResult step(int64_t step, const Wishes& wishes, data::BatchQueue& queue,
                           const LaneObserver& observe) = 0;
   // Waits until all pending requests to other tasks have finished, without applying their results. Afterwards
-  // the connections may be used by other callers. Throws the error of a failed request, as finish() will too.
+  // the connections may be used by other callers. Throws the error of a failed request, as finish_fit() will.
   virtual void settle() {}
-  // Waits for pending requests and applies their results; returns the number of steps made.
-  virtual int64_t finish(int64_t step) = 0;
-  // The way in which gradients are added, for the report: "tree" or "fast".
-  virtual std::string reduce() const = 0;
+  // Ends a fit after its last step: gives all workers the same weights, and sets `progress` to the end.
+  virtual void finish_fit(Progress& /*progress*/) {}
 };
+
+struct StrategyOptions {
+  std::optional<Group> group = {};  // empty: all workers of the job, connected as the flags say
+  double clip_norm = 0;             // the maximum norm of the mean gradient; 0: no limit
+};
+
+// Makes the strategy of --strategy. The context must outlive it.
+std::unique_ptr<Strategy> make_strategy(const Context& context, const Trainable& model,
+                                        const OptimizerOptions& optimizer, const StrategyOptions& options);
 
 }  // namespace tutti

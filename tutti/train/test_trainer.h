@@ -25,9 +25,9 @@ class AfterStep final : public Hook {
 };
 
 // Trains to `steps`, or ends with an exception after `crash_after` steps; returns the hash of the weights.
-inline std::string train(Flags flags, int64_t steps, std::optional<int64_t> crash_after = {}) {
-  flags.steps = steps;
-  const Context context = test_context(flags);
+inline std::string train(RunConfig config, int64_t steps, std::optional<int64_t> crash_after = {}) {
+  config.training.steps = steps;
+  const Context context = test_context(config);
   Trainer trainer(context, test_net(), kAdam, test_loss);
   trainer.add_hook(std::make_unique<AfterStep>([&](Training& training) {
     if (training.step == crash_after) throw std::runtime_error("crash");

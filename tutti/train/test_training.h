@@ -46,17 +46,18 @@ inline data::Feed test_feed(int64_t examples = 100) {
   return data::Feed(data::from_tensors({{"image", image}, {"label", label}}));
 }
 
-inline Flags test_flags() {
-  Flags flags;
-  flags.batch = 4;
-  flags.lanes = 1;
-  flags.threads = 1;
-  flags.device = "cpu";
-  flags.log_level = "error";
-  flags.checkpoint_every = "0";
-  return flags;
+inline RunConfig test_flags() {
+  RunConfig config;
+  config.training.batch = 4;
+  config.training.lanes = 1;
+  config.compute.threads = 1;
+  config.compute.device = "cpu";
+  config.output.log_level = "error";
+  config.checkpoints.every = "0";
+  config.training.stop_on_signals = true;
+  return config;
 }
 
-inline Context test_context(const Flags& flags) { return Context(flags, Identity{}); }
+inline Context test_context(const RunConfig& config) { return Context(config, Identity{}); }
 
 }  // namespace tutti

@@ -1,5 +1,6 @@
 #include "tutti/train/together.h"
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 #include <torch/types.h>
 #include <torch/utils.h>
@@ -7,8 +8,42 @@
 #include "tutti/base/error.h"
 #include "tutti/comm/gather_all.h"
 #include "tutti/params/agreement.h"
+#include "tutti/params/random_scope.h"
 
 namespace tutti {
+
+namespace {
+
+Json outline_of(const Snapshots& parts) {
+  Json outline = Json::object();
+  for (const auto& [name, part] : parts) {
+    Json tensors = Json::array();
+    for (const auto& [tensor_name, tensor] : part.tensors)
+      tensors.push_back({{"name", tensor_name},
+                         {"type", static_cast<int>(tensor.scalar_type())},
+                         {"sizes", tensor.sizes().vec()}});
+    outline[name] = {{"tensors", std::move(tensors)}, {"values", part.values}};
+  }
+  return outline;
+}
+
+// Returns parts as described by the outline, with uninitialised tensors.
+Snapshots parts_of(const Json& outline) {
+  Snapshots parts;
+  for (const auto& [name, part] : outline.items()) {
+    Snapshot& made = parts[name];
+    made.values = part.at("values");
+    for (const Json& tensor : part.at("tensors"))
+      made.tensors.push_back({tensor.at("name").get<std::string>(),
+                              torch::empty(tensor.at("sizes").get<std::vector<int64_t>>(),
+                                           static_cast<torch::ScalarType>(tensor.at("type").get<int>()))});
+  }
+  return parts;
+}
+
+std::string generator_name(int rank, size_t generator) { return fmt::format("rank{}.{}", rank, generator); }
+
+}  // namespace
 
 Session::Start start_together(const Context& context, comm::Communicator& comm, Session& session) {
   Session::Start start;
@@ -16,21 +51,54 @@ Session::Start start_together(const Context& context, comm::Communicator& comm, 
   if (comm.world() == 1) return start;
   Json told = to_json(start.progress);
   told["lanes"] = session.lanes();
+  told["more"] = outline_of(start.more);
   const auto all = gather_all(comm, comm.rank() == 0 ? told.dump() : std::string(), "the progress");
   const Json chiefs = Json::parse(all[0]);
   start.progress = progress_of(chiefs);
   session.follow(chiefs.at("lanes").get<int64_t>());
+  if (comm.rank() > 0) start.more = parts_of(chiefs.at("more"));
+  for (auto& [name, part] : start.more) {
+    for (const auto& [tensor_name, tensor] : part.tensors)
+      comm.broadcast(tensor, 0, {.what = "the state of the run"}).wait();
+  }
   return start;
 }
 
-void require_whole_group(const Context& context, const comm::Communicator& comm) {
-  if (context.flags().logdir.empty() || context.world() == 1) return;
-  if (comm.world() == context.world() && (comm.rank() == 0) == context.is_chief()) return;
-  fail(ErrorKind::InvalidArgument,
-       "the communicator of this training connects {} of the {} workers, or numbers them differently, but "
-       "--logdir is {}: checkpoints are only supported if all workers train together. Train without a log "
-       "directory (context.with_run(\"\", \"never\")) and save the weights yourself",
-       comm.world(), context.world(), context.flags().logdir);
+void finish_saving(const Context& context, comm::Communicator& comm, Session& session) {
+  if (!session.folder().empty())
+    on_chief(context, comm, {.what = "the checkpoint"}, [&] { session.finish_saving(); });
+}
+
+StatePart generators_part(torch::Device device, int rank) {
+  const auto snapshot = [device, rank] {
+    Snapshot states;
+    for (const torch::Tensor& state : generator_states(device))
+      states.tensors.push_back({generator_name(rank, states.tensors.size()), state});
+    return states;
+  };
+  // A run with more workers than before starts the additional ones with the generators that they have.
+  const auto restore = [device, rank](const Snapshot& snapshot) {
+    std::vector<torch::Tensor> states;
+    for (const auto& [name, tensor] : snapshot.tensors) {
+      if (name == generator_name(rank, states.size())) states.push_back(tensor);
+    }
+    set_generator_states(device, states);
+  };
+  return {snapshot, restore};
+}
+
+Snapshots gather_generators(comm::Communicator& comm, Snapshots parts) {
+  const auto found = parts.find(kGenerators);
+  if (comm.world() == 1 || found == parts.end()) return parts;
+  std::vector<store::NamedTensor> all;
+  const std::vector<store::NamedTensor> own = std::move(found->second.tensors);
+  for (size_t i = 0; i < own.size(); ++i) {
+    const auto states = gather_all(comm, own[i].tensor, "the random generators");
+    for (int rank = 0; rank < comm.world(); ++rank)
+      all.push_back({generator_name(rank, i), states[static_cast<size_t>(rank)]});
+  }
+  found->second.tensors = std::move(all);
+  return parts;
 }
 
 RunFacts facts_of(const Context& context, const ReducerOptions& reducer, double clip_norm, int world,

@@ -11,12 +11,18 @@
 namespace tutti {
 
 // Starts a run: only rank 0 reads the checkpoint, since the others may be on machines without it. The others
-// receive progress and lanes; the caller still has to send the parameters and the optimiser's state.
+// receive progress, lanes and further parts; the caller still has to send the parameters and the optimiser's
+// state.
 Session::Start start_together(const Context& context, comm::Communicator& comm, Session& session);
 
-// Throws InvalidArgument if the communicator connects only some of the workers, and there is a log directory:
-// each group would read and write the same checkpoints there, or none.
-void require_whole_group(const Context& context, const comm::Communicator& comm);
+// Waits, on all ranks, until rank 0 has written all checkpoints.
+void finish_saving(const Context& context, comm::Communicator& comm, Session& session);
+
+// The part of a checkpoint with the states of LibTorch's random generators. Each rank has its own.
+inline constexpr const char* kGenerators = "random";
+StatePart generators_part(torch::Device device, int rank);
+// Returns the parts, at rank 0 with the generators of all ranks.
+Snapshots gather_generators(comm::Communicator& comm, Snapshots parts);
 
 // Returns the facts that a resumed run must share with its checkpoint, for any kind of training.
 RunFacts facts_of(const Context& context, const ReducerOptions& reducer, double clip_norm, int world,

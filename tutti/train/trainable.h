@@ -3,12 +3,15 @@
 #include <concepts>
 #include <functional>
 #include <memory>
+#include <string>
+#include <type_traits>
 #include <utility>
 
 #include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>
 #include <torch/types.h>
 
+#include "tutti/base/error.h"
 #include "tutti/data/batch.h"
 
 namespace tutti {
@@ -35,6 +38,21 @@ struct Trainable {
   std::shared_ptr<const Script> script;
 };
 
+struct TrainableOptions {
+  // The tensor of a batch that the net's forward(Tensor) makes predictions from. "": chosen as input_of()
+  // says.
+  std::string input = {};
+};
+
+// Returns the tensor of that name or, if `name` is empty, the one that a net with a single input most likely
+// reads: "x", or "image", or the only tensor of a floating type, or else the only tensor, not counting labels
+// ("y", "label", "labels", "target", "targets"). The order of the tensors does not matter. If several are
+// possible, or none is, throws an InvalidArgument that lists the tensors of the batch.
+const torch::Tensor& input_of(const Batch& batch, const std::string& name = {});
+
+// Throws the InvalidArgument that the model has no function for predictions.
+[[noreturn]] void fail_no_predictions();
+
 namespace internal {
 
 template <class Net>
@@ -42,23 +60,90 @@ concept HasForward = requires(Net& net, const torch::Tensor& x) {
   { net.forward(x) } -> std::convertible_to<torch::Tensor>;
 };
 
-}  // namespace internal
+template <class Loss, class Net>
+concept LossOf = requires(Loss& loss, Net& net, const Batch& batch) {
+  { loss(net, batch) } -> std::convertible_to<LossOutput>;
+};
 
-// If Net has a forward(Tensor), it computes predictions from the first tensor of a batch.
-template <class Net, class Loss>
-Trainable make_trainable(std::shared_ptr<Net> net, Loss loss) {
-  Trainable model;
-  model.module = net;
-  model.loss = [net, loss = std::move(loss)](const Batch& batch) -> LossOutput { return loss(*net, batch); };
-  if constexpr (internal::HasForward<Net>) {
-    model.predict = [net](const Batch& batch) -> torch::Tensor { return net->forward(batch.front()); };
-  }
-  return model;
+// The module that a std::shared_ptr or a holder such as torch::nn::Sequential refers to.
+template <class Module>
+const std::shared_ptr<Module>& module_of_handle(const std::shared_ptr<Module>& module) {
+  return module;
+}
+template <class Module>
+const std::shared_ptr<Module>& module_of_handle(const torch::nn::ModuleHolder<Module>& holder) {
+  return holder.ptr();
 }
 
-template <class Net, class Loss>
-Trainable make_trainable(const torch::nn::ModuleHolder<Net>& net, Loss loss) {
-  return make_trainable(net.ptr(), std::move(loss));
+template <class Handle>
+concept ModuleHandle = requires(const Handle& handle) {
+  { module_of_handle(handle) } -> std::convertible_to<std::shared_ptr<torch::nn::Module>>;
+};
+
+template <class Handle, class Loss>
+std::function<LossOutput(const Batch&)> bind_loss(const Handle& net, Loss loss) {
+  using Net = std::remove_cvref_t<decltype(*module_of_handle(net))>;
+  if constexpr (LossOf<Loss, Net>) {
+    return [net = module_of_handle(net), loss = std::move(loss)](const Batch& batch) mutable -> LossOutput {
+      return loss(*net, batch);
+    };
+  } else if constexpr (LossOf<Loss, Handle>) {
+    return [net = Handle(net), loss = std::move(loss)](const Batch& batch) mutable -> LossOutput {
+      return loss(net, batch);
+    };
+  } else {
+    static_assert(
+        LossOf<Loss, Net>,
+        "the loss has to be a function loss(net, batch) of the net, or the module holder, and a const "
+        "tutti::Batch&, which returns the mean loss as a torch::Tensor or {loss, predictions} as a "
+        "tutti::LossOutput");
+    return {};
+  }
+}
+
+template <class Handle>
+std::function<torch::Tensor(const Batch&)> bind_forward(const Handle& handle,
+                                                        const TrainableOptions& options) {
+  using Net = std::remove_cvref_t<decltype(*module_of_handle(handle))>;
+  if constexpr (HasForward<Net>) {
+    return [net = module_of_handle(handle), input = options.input](const Batch& batch) -> torch::Tensor {
+      return net->forward(input_of(batch, input));
+    };
+  } else {
+    return {};
+  }
+}
+
+}  // namespace internal
+
+// `net` is a std::shared_ptr to a module, or a module holder. `loss(net, batch)` returns the mean loss over
+// the batch, or {loss, predictions}; it takes the module, as in Net& or torch::nn::SequentialImpl&, or what
+// was passed as `net`, as in torch::nn::Sequential&, by reference or const reference. If the module has a
+// forward(Tensor), it makes the predictions.
+template <class Handle, class Loss>
+Trainable make_trainable(const Handle& net, Loss loss, const TrainableOptions& options = {}) {
+  if constexpr (internal::ModuleHandle<Handle>) {
+    return {.module = internal::module_of_handle(net),
+            .loss = internal::bind_loss(net, std::move(loss)),
+            .predict = internal::bind_forward(net, options),
+            .script = {}};
+  } else {
+    static_assert(internal::ModuleHandle<Handle>,
+                  "the net has to be a std::shared_ptr to a torch::nn::Module, or a module holder such as "
+                  "torch::nn::Sequential");
+    return {};
+  }
+}
+
+// A model that only predicts; to train it is an InvalidArgument.
+template <internal::ModuleHandle Handle>
+Trainable make_trainable(const Handle& net, const TrainableOptions& options = {}) {
+  return {.module = internal::module_of_handle(net),
+          .loss = [](const Batch&) -> LossOutput {
+            fail(ErrorKind::InvalidArgument, "the model has no loss function: pass one to make_trainable()");
+          },
+          .predict = internal::bind_forward(net, options),
+          .script = {}};
 }
 
 }  // namespace tutti

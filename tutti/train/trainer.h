@@ -1,6 +1,5 @@
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -11,20 +10,19 @@
 
 #include "tutti/base/error.h"
 #include "tutti/cluster/context.h"
-#include "tutti/comm/communicator.h"
+#include "tutti/comm/group.h"
 #include "tutti/data/feed.h"
 #include "tutti/metrics/metric.h"
 #include "tutti/params/lanes.h"
 #include "tutti/store/report.h"
 #include "tutti/train/device_clock.h"
+#include "tutti/train/engine.h"
 #include "tutti/train/feeds_seen.h"
+#include "tutti/train/history.h"
 #include "tutti/train/hook.h"
-#include "tutti/train/replica.h"
+#include "tutti/train/moving_average.h"
 #include "tutti/train/schedule.h"
-#include "tutti/train/session.h"
-#include "tutti/train/stop_signals.h"
 #include "tutti/train/strategy.h"
-#include "tutti/train/team.h"
 #include "tutti/train/trainable.h"
 
 namespace tutti {
@@ -32,12 +30,26 @@ namespace tutti {
 struct TrainerOptions {
   Schedule learning_rate = {};  // empty: the optimiser's own rate, constant
   double clip_norm = 0;         // the maximum norm of the mean gradient; 0: no limit
-  // Empty: connected as the flags and the launcher say. A communicator of only some of the workers cannot be
-  // used together with --logdir.
-  std::shared_ptr<comm::Communicator> communicator = {};
+  // The decay of a moving average of the weights, such as 0.999; 0: none. The average is used for evaluation
+  // and predictions, and saved in checkpoints, as the part "average". With parameter servers and in-graph
+  // only the chief has it.
+  double average = 0;
+  // The workers that train together; empty: all of the job, connected as the flags and the launcher say.
+  std::optional<Group> group = {};
   // The folder in --logdir for checkpoints and event files; "": the log directory itself. If a program has
   // several trainers, each needs a name of its own.
   std::string name = {};
+};
+
+// The validation of the model during a fit.
+struct ValidateOptions {
+  std::optional<data::Feed> feed = {};  // empty: the model is not validated
+  metrics::List metrics = {};           // besides "loss", the mean of the loss function
+  // After every so many steps or passes over the training feed, and at the end of the fit. If both are 0,
+  // after every pass.
+  int64_t every_steps = 0;
+  int64_t every_epochs = 0;
+  int64_t batch = 500;
 };
 
 struct FitOptions {
@@ -46,6 +58,7 @@ struct FitOptions {
   // If true, begins with the first step of the feed's first epoch instead of where the last fit on this feed
   // ended.
   bool from_start = false;
+  ValidateOptions validate = {};
 };
 
 struct EvaluateOptions {
@@ -53,10 +66,15 @@ struct EvaluateOptions {
   // If true, this worker evaluates the whole feed by itself, and the others do not call the method. Possible
   // after the first fit(), or if there is only one worker.
   bool here = false;
+  // If true, uses the weights of the last step even if the trainer has their moving average
+  // (TrainerOptions::average).
+  bool last_weights = false;
 };
 
-// Trains one model as the flags say: strategy, lanes, precision, number of steps, checkpoints, report.
-// Created once per program; fit() may be called several times, also with different feeds. Not thread-safe.
+// Trains one model as the context's configuration says: strategy, lanes, precision, number of steps,
+// checkpoints, report. fit() may be called several times, also with different feeds. A program may have
+// several trainers, also with different configurations (Context::with()) and groups of workers. Not
+// thread-safe.
 class Trainer {
  public:
   // `loss(net, batch)` returns the mean loss over the batch, or {loss, predictions}. The type of the options
@@ -77,16 +95,24 @@ class Trainer {
   // checkpoint includes its changes.
   void add_hook(std::unique_ptr<Hook> hook);
 
+  // Adds a part to the state that checkpoints contain, under a name of its own: a moving average, say, or the
+  // program's own counters. Objects that it refers to must outlive this.
+  void state(const std::string& name, StatePart part) { engine_.add_state(name, std::move(part)); }
+
   // Trains for the number of steps given by the options or flags. Feed and options have to be the same on all
   // workers. Another fit() on the same feed continues where the previous one on it ended, so several short
-  // fits see the same data as a long one. Two feeds are the same if they have the same source, size, order
-  // and partition; a source that replaces one that has been destroyed counts as the same source.
+  // fits see the same data as a long one. Two feeds are the same if they have the same sources, combined in
+  // the same way, and the same size, order and partition; a source that replaces one that has been
+  // destroyed counts as the same source.
   //
   // A resumed run continues with the first example that its weights have not seen. A fit() that was completed
   // before, by its last step or by a hook's stop_reason, returns at once. After SIGTERM or SIGINT it
   // completes the step, saves a checkpoint and throws Interrupted; a signal that arrives during the last step
   // ends the next fit().
-  void fit(const data::Feed& feed, const FitOptions& options = {});
+  //
+  // Returns the history of the fit, with a row for each epoch and validation. A validation does not affect
+  // the training: a run with validations has the same bits as one without.
+  History fit(const data::Feed& feed, const FitOptions& options = {});
 
   // Computes the metrics over the whole feed, in evaluation mode, and returns their values by name. Also
   // writes them to the report and the event file. Every worker has to call it and gets the same values,
@@ -97,6 +123,8 @@ class Trainer {
   // steps: on every worker after the same step or, with `here`, on a single worker.
   std::map<std::string, double> measure(const data::Feed& feed, const metrics::List& list,
                                         const EvaluateOptions& options = {});
+  // Returns the moving average of the weights by name (TrainerOptions::average); empty if there is none.
+  std::vector<store::NamedTensor> average();
   // Returns the predictions for all examples of the feed, one row each, in its order. Can be called by a
   // single worker.
   //
@@ -104,64 +132,66 @@ class Trainer {
   // the newest checkpoint, as --resume says. In that case every worker has to call it.
   torch::Tensor predict(const data::Feed& feed, const EvaluateOptions& options = {});
 
-  Parameters& parameters() { return replica_.parameters(); }
-  Optimizer& optimizer() { return replica_.optimizer(); }
+  Parameters& parameters() { return replica().parameters(); }
+  Optimizer& optimizer() { return replica().optimizer(); }
+  // The workers that train together. The chief among them writes checkpoints, events and the report.
+  const Group& group() const { return strategy_->group(); }
   // The number of steps done.
-  int64_t step() const { return progress_.step; }
-  const store::Report& report() const { return report_; }
+  int64_t step() const { return engine_.progress().step; }
+  const store::Report& report() const { return engine_.report(); }
   // Writes the report again, for example after another trainer has written its own.
-  void write_report() const { session_.write(report_); }
+  void write_report() const { engine_.session().write(engine_.report()); }
 
  private:
+  Replica& replica() { return strategy_->replica(); }
+  class AverageHook;
+  class ValidationHook;
+  void validate();
+  using Predict = std::function<torch::Tensor(const Batch&)>;
+  std::map<std::string, double> measure_by(const Predict& predict, const data::Feed& feed,
+                                           const metrics::List& list, const EvaluateOptions& options);
+  void with_weights(const EvaluateOptions& options, const std::function<void()>& body);
   void start_once();
   void start();
   FitOptions how_far(const FitOptions& options) const;
   void begin_fit(int64_t fit, size_t feed, const FitOptions& options);
   void follow_feed(size_t feed);
   int64_t feed_begin() const;
+  std::vector<std::string> plan();
   std::vector<std::string> plan_of_fit(const data::Feed& feed, const FitOptions& options) const;
   void describe_data(const data::Feed& feed);
-  RunFacts facts() const;
+  RunFacts facts();
   int64_t end_step(const data::Sampler& sampler, const FitOptions& options) const;
-  Training make_training(int64_t end_step);
-  std::chrono::milliseconds feed_timeout() const;
-  void save(const Training& training);
-  void note_loss();
+  void save();
   [[noreturn]] void fail_too_few(const data::Sampler& sampler) const;
-  void require_data_in_every_lane(const Training& training, const data::Sampler& sampler) const;
-  void run_steps(Training& training, const data::Feed& feed, const data::Sampler& sampler);
-  void one_step(Training& training, data::BatchQueue& queue, const StopSignals& signals);
+  void require_data_in_every_lane(const data::Sampler& sampler) const;
+  void run(const data::Feed& feed, const data::Sampler& sampler);
+  void run_steps(const data::Feed& feed, const data::Sampler& sampler);
+  void one_step(data::BatchQueue& queue);
   void remember_parameters();
-  void require_parameters_as_they_were(const char* since) const;
-  void fill_report(double seconds, int64_t examples);
-  std::vector<std::string> plan() const;
-  void start_again(Training& training, const Error& error);
+  void require_parameters_as_they_were(const char* since);
+  void start_again(const Error& error);
   void begin_again(const Progress& before);
   template <class Body>
   void for_each_batch(const data::Feed& feed, const data::Sampler& sampler, const LaneRange& lanes,
                       Body body);
-  template <class Call>
-  void for_each_hook(Call call);
   template <class Body>
-  void or_abandon(const char* what, Body body);
+  void or_abandon(const std::string& what, Body body);
 
-  const Context& context_;
+  const Context context_;
   const TrainerOptions options_;
-  const std::unique_ptr<Team> team_;
-  Replica replica_;
-  Session session_;
-  std::unique_ptr<Strategy> strategy_;  // once started
-  std::vector<std::unique_ptr<Hook>> hooks_;
-  Progress progress_;
+  const std::unique_ptr<Strategy> strategy_;
+  std::optional<MovingAverage> average_;
+  Engine engine_;
+  HistoryHook* history_ = nullptr;  // owned by the engine
+  ValidateOptions validate_;        // of the current fit
+  bool started_ = false;
   int64_t next_fit_ = 0;
   FeedsSeen feeds_;
   size_t feed_ = 0;  // of the current fit
-  StepResult last_step_;
-  bool has_own_hooks_ = false;
-  // The checksum of the parameters after the last step, if the team keeps them elsewhere.
+  // The checksum of the parameters after the last step, if the strategy keeps them elsewhere.
   std::optional<uint32_t> checksum_;
   DeviceClock device_clock_;
-  store::Report report_;
 };
 
 }  // namespace tutti

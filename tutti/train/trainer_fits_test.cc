@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <csignal>
 #include <filesystem>
+#include <set>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -58,12 +59,12 @@ struct Trained {
 // Runs the fits in one program, which may end with an exception after `crash_after` steps.
 Trained run_fits(const std::function<void(Trainer&)>& fits, const std::string& logdir = "",
                  int64_t crash_after = -1) {
-  Flags flags = test_flags();
-  flags.lanes = 2;
-  flags.batch = 3;
-  flags.logdir = logdir;
-  flags.checkpoint_every = "1";
-  const Context context = test_context(flags);
+  RunConfig config = test_flags();
+  config.training.lanes = 2;
+  config.training.batch = 3;
+  config.checkpoints.logdir = logdir;
+  config.checkpoints.every = "1";
+  const Context context = test_context(config);
   Trained trained;
   Trainer trainer(context, test_net(), kAdam, test_loss);
   trainer.add_hook(std::make_unique<WriteDown>(trained.seen, crash_after));
@@ -195,9 +196,9 @@ std::unique_ptr<Hook> stop_at(int64_t step) {
 }
 
 TEST(Fits, a_hook_ends_one_at_the_same_step_on_any_number_of_workers) {
-  Flags flags = test_flags();
-  flags.lanes = 4;
-  flags.steps = 100;
+  RunConfig config = test_flags();
+  config.training.lanes = 4;
+  config.training.steps = 100;
   for (const std::string backend : {"inproc", "plain", "shm"}) {
     std::vector<std::string> hashes;
     for (const int world : {1, 2, 4}) {
@@ -206,10 +207,9 @@ TEST(Fits, a_hook_ends_one_at_the_same_step_on_any_number_of_workers) {
       for (int rank = 0; rank < world; ++rank) nets.push_back(test_net());
       const data::Feed feed = test_feed();
       with_ranks(backend, world, [&](comm::Communicator& comm) {
-        const Context context = test_context(flags);
-        Trainer trainer(
-            context, nets[static_cast<size_t>(comm.rank())], kAdam, test_loss,
-            {.communicator = std::shared_ptr<comm::Communicator>(&comm, [](comm::Communicator*) {})});
+        const Context context = test_context(config);
+        Trainer trainer(context, nets[static_cast<size_t>(comm.rank())], kAdam, test_loss,
+                        {.group = comm::testing::borrowed(comm)});
         trainer.add_hook(stop_at(7));
         trainer.fit(feed.shuffle());
         EXPECT_EQ(trainer.step(), 8) << world;
@@ -224,12 +224,12 @@ TEST(Fits, a_hook_ends_one_at_the_same_step_on_any_number_of_workers) {
 TEST(Fits, one_that_a_hook_has_ended_stays_ended_when_the_program_is_run_again) {
   for (const std::string every : {"0", "1", "7", "8"}) {
     const TestFolder folder;
-    Flags flags = test_flags();
-    flags.logdir = folder / "run";
-    flags.checkpoint_every = every;
+    RunConfig config = test_flags();
+    config.checkpoints.logdir = folder / "run";
+    config.checkpoints.every = every;
     const data::Feed feed = test_feed();
     const auto run = [&] {
-      const Context context = test_context(flags);
+      const Context context = test_context(config);
       Trainer trainer(context, test_net(), kAdam, test_loss);
       trainer.add_hook(stop_at(7));
       trainer.fit(feed.shuffle(), {.steps = 50});
@@ -274,11 +274,11 @@ class StopAndThen final : public Hook {
 TEST(Fits, a_hook_that_ends_one_is_heeded_after_a_crash_or_a_signal_in_between) {
   using When = StopAndThen::When;
   const auto run = [](const std::string& logdir, When when, const std::function<void()>& body) {
-    Flags flags = test_flags();
-    flags.logdir = logdir;
-    flags.checkpoint_every = "1";
-    flags.steps = 50;
-    const Context context = test_context(flags);
+    RunConfig config = test_flags();
+    config.checkpoints.logdir = logdir;
+    config.checkpoints.every = "1";
+    config.training.steps = 50;
+    const Context context = test_context(config);
     Trainer trainer(context, test_net(), kAdam, test_loss);
     trainer.add_hook(std::make_unique<StopAndThen>(when, body));
     try {
@@ -304,11 +304,11 @@ TEST(Fits, a_hook_that_ends_one_is_heeded_after_a_crash_or_a_signal_in_between) 
 
 TEST(Fits, the_last_checkpoint_of_one_that_a_hook_has_ended_says_so) {
   const TestFolder folder;
-  Flags flags = test_flags();
-  flags.logdir = folder / "run";
-  flags.steps = 50;
+  RunConfig config = test_flags();
+  config.checkpoints.logdir = folder / "run";
+  config.training.steps = 50;
   const auto run = [&] {
-    const Context context = test_context(flags);
+    const Context context = test_context(config);
     Trainer trainer(context, test_net(), kAdam, test_loss);
     trainer.add_hook(stop_at(7));
     trainer.fit(test_feed().shuffle());
@@ -327,6 +327,90 @@ TEST(Fits, unfreezing_a_parameter_between_two_is_an_error_that_names_it) {
   net->conv->weight.requires_grad_(true);
   expect_error(ErrorKind::InvalidArgument, testing::AllOf(HasSubstr("conv.weight"), HasSubstr("unfrozen")),
                [&] { trainer.fit(test_feed(), {.steps = 1}); });
+}
+
+// A mixture of a part of one source and a part of another, made anew on each call.
+data::Feed mixed_feed(const data::Feed& one, const data::Feed& other, double weight = 2) {
+  const auto brighter = [](const Batch& batch) {
+    return Batch({{"image", batch["image"] + 0.5}, {"label", batch["label"]}, {"number", batch["number"]}});
+  };
+  return data::mix({one.split({0.75, 0.25})[0].map(brighter), other.skip(5)}, {weight, 1}).shuffle();
+}
+
+TEST(Fits, a_mixture_is_resumed_with_the_same_bits_at_any_number_of_workers) {
+  const data::Feed one = numbered_feed(40);
+  const data::Feed other = numbered_feed(21, 100);
+  std::vector<std::string> hashes;
+  std::vector<Seen> all_seen;
+  const std::vector<data::Feed> feeds = {mixed_feed(one, other), mixed_feed(one, other)};
+  // Trains for 20 steps in two fits, or until it crashes. Ranks are threads, which share LibTorch's random
+  // generator: the nets are made before.
+  using Nets = std::vector<std::shared_ptr<TestNet>>;
+  const auto train_on = [&](const Nets& nets, comm::Communicator& comm, const std::string& logdir,
+                            int64_t crash_after) {
+    RunConfig config = test_flags();
+    config.training.lanes = 2;
+    config.training.batch = 3;
+    config.checkpoints.logdir = logdir;
+    config.checkpoints.every = logdir.empty() ? "0" : "4";
+    const Context context = test_context(config);
+    Seen seen;
+    Trainer trainer(context, nets[static_cast<size_t>(comm.rank())], kAdam, test_loss,
+                    {.group = comm::testing::borrowed(comm)});
+    trainer.add_hook(std::make_unique<WriteDown>(seen, crash_after));
+    trainer.fit(feeds[0], {.steps = 12});
+    trainer.fit(feeds[1], {.steps = 8});
+    if (comm.rank() != 0) return;
+    hashes.push_back(trainer.parameters().sha256());
+    if (comm.world() == 1) all_seen.push_back(seen);
+  };
+  for (const int world : {1, 2}) {
+    const TestFolder folder;
+    const auto run = [&](const std::string& logdir, int64_t crash_after) {
+      const Nets nets = {test_net(), test_net()};
+      return comm::testing::errors_of_ranks(
+          "inproc", world, std::chrono::seconds(20),
+          [&](comm::Communicator& comm) { train_on(nets, comm, logdir, crash_after); });
+    };
+    EXPECT_THAT(run("", -1), testing::Each(""));
+    for (const int64_t crash_after : {6, 14})
+      EXPECT_THAT(run(folder / "run", crash_after), testing::Each(testing::Ne("")));
+    EXPECT_THAT(run(folder / "run", -1), testing::Each(""));
+  }
+  EXPECT_THAT(hashes, testing::AllOf(testing::SizeIs(4), testing::Each(hashes.at(0))));
+  // 30 examples of `one` and 16 of `other`, at 2 : 1. The mixture ends when both are read: after 32 and 16.
+  const Seen& seen = all_seen.at(0);
+  ASSERT_EQ(seen.size(), 120U);
+  const Seen epoch(seen.begin(), seen.begin() + 48);
+  EXPECT_EQ(std::count_if(epoch.begin(), epoch.end(), [](int64_t number) { return number >= 105; }), 16);
+  EXPECT_EQ(std::set<int64_t>(epoch.begin(), epoch.end()).size(), 46U);
+}
+
+TEST(Fits, a_run_is_not_resumed_with_another_mixture) {
+  const TestFolder folder;
+  const data::Feed one = numbered_feed(40);
+  const data::Feed other = numbered_feed(21, 100);
+  const auto train_on = [&](const data::Feed& feed, int64_t crash_after = -1) {
+    run_fits([&](Trainer& trainer) { trainer.fit(feed, {.steps = 4}); }, folder / "run", crash_after);
+  };
+  train_on(mixed_feed(one, other), 2);
+  for (const data::Feed& feed :
+       {mixed_feed(one, other, 3), mixed_feed(one.take(39), other), numbered_feed(48).shuffle()})
+    EXPECT_THAT(error_of(ErrorKind::InvalidArgument, [&] { train_on(feed); }), HasSubstr("other data"));
+}
+
+TEST(Fits, different_mixtures_of_the_same_sources_are_different_feeds) {
+  const data::Feed one = numbered_feed(40);
+  const auto seen_on = [&](const data::Feed& first, const data::Feed& second) {
+    return run_fits([&](Trainer& trainer) {
+             trainer.fit(first, {.steps = 1});
+             trainer.fit(second, {.steps = 1});
+           })
+        .seen;
+  };
+  const auto halves = one.split({0.5, 0.5}, {.order = data::Order::Sequential});
+  EXPECT_EQ(seen_on(halves[0], halves[1]), (Seen{0, 1, 2, 3, 4, 5, 20, 21, 22, 23, 24, 25}));
+  EXPECT_EQ(seen_on(one.skip(20), one.skip(20)), (Seen{20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31}));
 }
 
 }  // namespace

@@ -18,89 +18,89 @@ using testing::HasSubstr;
 TEST(TrainerResume, resumes_with_the_same_bits) {
   for (const int64_t lanes : {1, 3}) {
     TestFolder folder;
-    Flags flags = test_flags();
-    flags.lanes = lanes;
-    const std::string straight = train(flags, 40);
-    flags.logdir = folder / "run";
-    flags.checkpoint_every = "10";
-    train(flags, 40, 17);
-    EXPECT_EQ(train(flags, 40), straight) << lanes << " lanes";
+    RunConfig config = test_flags();
+    config.training.lanes = lanes;
+    const std::string straight = train(config, 40);
+    config.checkpoints.logdir = folder / "run";
+    config.checkpoints.every = "10";
+    train(config, 40, 17);
+    EXPECT_EQ(train(config, 40), straight) << lanes << " lanes";
   }
 }
 
 TEST(TrainerResume, a_run_that_has_ended_goes_on_when_more_steps_are_asked_for) {
   TestFolder folder;
-  Flags flags = test_flags();
-  const std::string straight = train(flags, 30);
-  flags.logdir = folder / "run";
-  train(flags, 20);
-  EXPECT_EQ(train(flags, 30), straight);
-  EXPECT_EQ(train(flags, 30), straight);  // nothing left to do
+  RunConfig config = test_flags();
+  const std::string straight = train(config, 30);
+  config.checkpoints.logdir = folder / "run";
+  train(config, 20);
+  EXPECT_EQ(train(config, 30), straight);
+  EXPECT_EQ(train(config, 30), straight);  // nothing left to do
 }
 
 TEST(TrainerResume, resume_never_starts_anew_and_must_needs_a_checkpoint) {
   TestFolder folder;
-  Flags flags = test_flags();
-  const std::string ten = train(flags, 10);
-  flags.logdir = folder / "run";
-  flags.resume = "must";
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("no checkpoint"), [&] { train(flags, 10); });
-  flags.resume = "auto";
-  train(flags, 20);
-  flags.resume = "never";
-  EXPECT_EQ(train(flags, 10), ten);
+  RunConfig config = test_flags();
+  const std::string ten = train(config, 10);
+  config.checkpoints.logdir = folder / "run";
+  config.checkpoints.resume = "must";
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("no checkpoint"), [&] { train(config, 10); });
+  config.checkpoints.resume = "auto";
+  train(config, 20);
+  config.checkpoints.resume = "never";
+  EXPECT_EQ(train(config, 10), ten);
 }
 
 TEST(TrainerResume, a_run_with_other_settings_is_refused_by_name) {
   TestFolder folder;
-  Flags flags = test_flags();
-  flags.logdir = folder / "run";
-  train(flags, 5);
-  Flags other = flags;
-  other.lanes = 2;
+  RunConfig config = test_flags();
+  config.checkpoints.logdir = folder / "run";
+  train(config, 5);
+  RunConfig other = config;
+  other.training.lanes = 2;
   expect_error(ErrorKind::InvalidArgument, AllOf(HasSubstr("--lanes 1, not 2"), HasSubstr("--resume never")),
                [&] { train(other, 10); });
-  other = flags;
-  other.batch = 5;
+  other = config;
+  other.training.batch = 5;
   expect_error(ErrorKind::InvalidArgument, HasSubstr("--batch 4, not 5"), [&] { train(other, 10); });
 }
 
 TEST(TrainerResume, lanes_that_nobody_asked_for_are_those_of_the_run) {
   TestFolder folder;
-  Flags flags = test_flags();
-  flags.lanes = 3;
-  const std::string straight = train(flags, 20);
-  flags.logdir = folder / "run";
-  train(flags, 10);
-  flags.lanes = 0;
-  EXPECT_EQ(train(flags, 20), straight);
+  RunConfig config = test_flags();
+  config.training.lanes = 3;
+  const std::string straight = train(config, 20);
+  config.checkpoints.logdir = folder / "run";
+  train(config, 10);
+  config.training.lanes = 0;
+  EXPECT_EQ(train(config, 20), straight);
 }
 
 // Replaces every value of a checkpoint's state, in turn, by one of another type, with a correct checksum.
 TEST(TrainerResume, passes_over_a_checkpoint_whose_state_has_other_types) {
   TestFolder folder;
-  Flags flags = test_flags();
-  const std::string straight = train(flags, 6);
-  flags.logdir = folder / "saved";
-  flags.checkpoint_every = "2";
-  train(flags, 4);
-  const auto whole = nlohmann::json::parse(read_file(flags.logdir + "/ckpt-4/manifest.json"));
+  RunConfig config = test_flags();
+  const std::string straight = train(config, 6);
+  config.checkpoints.logdir = folder / "saved";
+  config.checkpoints.every = "2";
+  train(config, 4);
+  const auto whole = nlohmann::json::parse(read_file(config.checkpoints.logdir + "/ckpt-4/manifest.json"));
   std::vector<nlohmann::json::json_pointer> places = {nlohmann::json::json_pointer("/state")};
   for (const auto& [key, value] : whole.at("state").items()) places.emplace_back("/state/" + key);
   for (const char* key : {"name", "steps", "lr"}) places.emplace_back(std::string("/state/optimizer/") + key);
   const auto values = nlohmann::json::parse(R"([null, true, 0.5, "x", [], {}])");
-  flags.logdir = folder / "run";
+  config.checkpoints.logdir = folder / "run";
   for (const auto& place : places) {
     for (const auto& value : values) {
       if (value.type() == whole.at(place).type()) continue;
       nlohmann::json changed = whole;
       changed[place] = value;
-      std::filesystem::remove_all(flags.logdir);
+      std::filesystem::remove_all(config.checkpoints.logdir);
       std::filesystem::copy(
-          folder / "saved", flags.logdir,
+          folder / "saved", config.checkpoints.logdir,
           std::filesystem::copy_options::recursive | std::filesystem::copy_options::copy_symlinks);
-      store::write_any_manifest(flags.logdir + "/ckpt-4/manifest.json", changed);
-      EXPECT_EQ(train(flags, 6), straight) << place << " " << value;
+      store::write_any_manifest(config.checkpoints.logdir + "/ckpt-4/manifest.json", changed);
+      EXPECT_EQ(train(config, 6), straight) << place << " " << value;
     }
   }
 }
@@ -114,11 +114,11 @@ struct OtherNet : torch::nn::Module {
 
 TEST(TrainerResume, a_checkpoint_of_another_model_is_shown_as_a_diff) {
   TestFolder folder;
-  Flags flags = test_flags();
-  flags.logdir = folder / "run";
-  train(flags, 5);
-  flags.steps = 10;
-  const Context context = test_context(flags);
+  RunConfig config = test_flags();
+  config.checkpoints.logdir = folder / "run";
+  train(config, 5);
+  config.training.steps = 10;
+  const Context context = test_context(config);
   Trainer trainer(context, std::make_shared<OtherNet>(), kAdam, [](OtherNet& net, const Batch& batch) {
     return torch::cross_entropy_loss(net.forward(batch["image"]), batch["label"]);
   });
@@ -134,10 +134,10 @@ TEST(TrainerResume, a_checkpoint_of_another_model_is_shown_as_a_diff) {
 
 TEST(TrainerResume, a_checkpoint_of_another_optimiser_is_refused_by_name) {
   TestFolder folder;
-  Flags flags = test_flags();
-  flags.logdir = folder / "run";
-  train(flags, 5);
-  const Context context = test_context(flags);
+  RunConfig config = test_flags();
+  config.checkpoints.logdir = folder / "run";
+  train(config, 5);
+  const Context context = test_context(config);
   Trainer trainer(context, test_net(), torch::optim::AdagradOptions(0.1), test_loss);
   expect_error(ErrorKind::InvalidArgument, AllOf(HasSubstr("adam"), HasSubstr("adagrad")),
                [&] { trainer.fit(test_feed()); });
@@ -145,26 +145,26 @@ TEST(TrainerResume, a_checkpoint_of_another_optimiser_is_refused_by_name) {
 
 TEST(TrainerResume, a_broken_newest_checkpoint_falls_back_to_the_one_before) {
   TestFolder folder;
-  Flags flags = test_flags();
-  const std::string straight = train(flags, 20);
-  flags.logdir = folder / "run";
-  flags.checkpoint_every = "5";
-  train(flags, 15);
+  RunConfig config = test_flags();
+  const std::string straight = train(config, 20);
+  config.checkpoints.logdir = folder / "run";
+  config.checkpoints.every = "5";
+  train(config, 15);
   std::filesystem::resize_file(folder / "run/ckpt-15/weights.safetensors", 100);
-  EXPECT_EQ(train(flags, 20), straight);
+  EXPECT_EQ(train(config, 20), straight);
 }
 
 TEST(TrainerResume, checkpoint_every_0_writes_only_the_last) {
   TestFolder folder;
-  Flags flags = test_flags();
-  flags.logdir = folder / "run";
-  train(flags, 12);
+  RunConfig config = test_flags();
+  config.checkpoints.logdir = folder / "run";
+  train(config, 12);
   EXPECT_EQ(store::CheckpointDir(folder / "run").steps(), std::vector<int64_t>{12});
 }
 
 TEST(TrainerResume, several_fits_follow_one_another_and_resume_in_the_right_one) {
-  const auto both = [](Flags flags, std::optional<int64_t> crash_after) {
-    const Context context = test_context(flags);
+  const auto both = [](RunConfig config, std::optional<int64_t> crash_after) {
+    const Context context = test_context(config);
     Trainer trainer(context, test_net(), kAdam, test_loss);
     trainer.add_hook(std::make_unique<AfterStep>([&](Training& training) {
       if (training.step == crash_after) throw std::runtime_error("crash");
@@ -176,25 +176,25 @@ TEST(TrainerResume, several_fits_follow_one_another_and_resume_in_the_right_one)
     }
     return std::pair(trainer.step(), trainer.parameters().sha256());
   };
-  Flags flags = test_flags();
-  const auto straight = both(flags, {});
+  RunConfig config = test_flags();
+  const auto straight = both(config, {});
   EXPECT_EQ(straight.first, 10 + 12);
   for (const int64_t crash : {7, 10, 17}) {
     TestFolder folder;
-    flags.logdir = folder / "run";
-    flags.checkpoint_every = "3";
-    both(flags, crash);
-    EXPECT_EQ(both(flags, {}), straight) << crash;
+    config.checkpoints.logdir = folder / "run";
+    config.checkpoints.every = "3";
+    both(config, crash);
+    EXPECT_EQ(both(config, {}), straight) << crash;
   }
 }
 
 TEST(TrainerResume, a_checkpoint_includes_what_hooks_have_done_after_its_step) {
   const auto run = [](const std::string& logdir, int64_t crash_at) {
-    Flags flags = test_flags();
-    flags.logdir = logdir;
-    flags.checkpoint_every = "2";
-    flags.steps = 10;
-    const Context context = test_context(flags);
+    RunConfig config = test_flags();
+    config.checkpoints.logdir = logdir;
+    config.checkpoints.every = "2";
+    config.training.steps = 10;
+    const Context context = test_context(config);
     Trainer trainer(context, test_net(), kAdam, test_loss);
     trainer.add_hook(std::make_unique<AfterStep>([&](Training& training) {
       if (training.step == crash_at) throw std::runtime_error("crash");
@@ -231,12 +231,12 @@ class Spoil final : public Hook {
 TEST(TrainerResume, weights_that_are_no_numbers_do_not_become_the_newest_checkpoint) {
   for (const bool guard : {true, false}) {
     TestFolder folder;
-    Flags flags = test_flags();
-    flags.logdir = folder / "run";
-    flags.checkpoint_every = "5";
-    flags.steps = 10;
-    flags.nan_guard = guard;
-    const Context context = test_context(flags);
+    RunConfig config = test_flags();
+    config.checkpoints.logdir = folder / "run";
+    config.checkpoints.every = "5";
+    config.training.steps = 10;
+    config.training.nan_guard = guard;
+    const Context context = test_context(config);
     Trainer trainer(context, test_net(), kAdam, test_loss);
     trainer.add_hook(std::make_unique<Spoil>(9));
     if (guard) {

@@ -24,9 +24,9 @@ using testing::AllOf;
 using testing::HasSubstr;
 
 TEST(Trainer, learns) {
-  Flags flags = test_flags();
-  flags.steps = 150;
-  const Context context = test_context(flags);
+  RunConfig config = test_flags();
+  config.training.steps = 150;
+  const Context context = test_context(config);
   Trainer trainer(context, test_net(), kAdam, test_loss);
   trainer.fit(test_feed().shuffle());
   const auto values = trainer.evaluate(test_feed(), {metrics::accuracy("label")}, {.batch = 7});
@@ -35,27 +35,27 @@ TEST(Trainer, learns) {
 }
 
 TEST(Trainer, gives_the_same_bits_twice_and_others_for_another_seed) {
-  Flags flags = test_flags();
-  const std::string once = train(flags, 40);
-  EXPECT_EQ(train(flags, 40), once);
-  flags.seed = 2;
-  EXPECT_NE(train(flags, 40), once);
+  RunConfig config = test_flags();
+  const std::string once = train(config, 40);
+  EXPECT_EQ(train(config, 40), once);
+  config.training.seed = 2;
+  EXPECT_NE(train(config, 40), once);
 }
 
 TEST(Trainer, lanes_are_part_of_the_result) {
-  Flags flags = test_flags();
-  flags.lanes = 2;
-  const std::string two = train(flags, 20);
-  flags.lanes = 4;
-  EXPECT_NE(train(flags, 20), two);
+  RunConfig config = test_flags();
+  config.training.lanes = 2;
+  const std::string two = train(config, 20);
+  config.training.lanes = 4;
+  EXPECT_NE(train(config, 20), two);
 }
 
 // Example 13, which is in the batch of step 3, has a NaN. In the second training a weight is NaN from the
 // beginning.
 TEST(Trainer, a_loss_that_is_no_number_names_what_went_bad_first) {
-  Flags flags = test_flags();
-  flags.steps = 10;
-  const Context context = test_context(flags);
+  RunConfig config = test_flags();
+  config.training.steps = 10;
+  const Context context = test_context(config);
   torch::Tensor image = torch::rand({20, 1, 6, 6});
   image[13][0][2][2] = std::nanf("");
   const data::Feed feed(data::from_tensors({{"image", image}, {"label", torch::zeros({20}, torch::kInt64)}}));
@@ -71,17 +71,17 @@ TEST(Trainer, a_loss_that_is_no_number_names_what_went_bad_first) {
 
 TEST(Trainer, evaluates_and_predicts_with_the_weights_of_the_run) {
   TestFolder folder;
-  Flags flags = test_flags();
-  flags.logdir = folder / "run";
-  flags.resume = "must";
-  const Context early = test_context(flags);
+  RunConfig config = test_flags();
+  config.checkpoints.logdir = folder / "run";
+  config.checkpoints.resume = "must";
+  const Context early = test_context(config);
   expect_error(ErrorKind::InvalidArgument, HasSubstr("no checkpoint"), [&] {
     Trainer(early, test_net(), kAdam, test_loss).evaluate(test_feed(), {metrics::accuracy("label")});
   });
-  flags.resume = "auto";
-  const std::string trained = train(flags, 20);
-  flags.resume = "must";
-  const Context context = test_context(flags);
+  config.checkpoints.resume = "auto";
+  const std::string trained = train(config, 20);
+  config.checkpoints.resume = "must";
+  const Context context = test_context(config);
   Trainer evaluating(context, test_net(7), kAdam, test_loss);
   evaluating.evaluate(test_feed(), {metrics::accuracy("label")});
   EXPECT_EQ(evaluating.parameters().sha256(), trained);
@@ -92,8 +92,8 @@ TEST(Trainer, evaluates_and_predicts_with_the_weights_of_the_run) {
 }
 
 TEST(Trainer, a_signal_that_comes_with_the_last_step_ends_the_next_fit) {
-  Flags flags = test_flags();
-  const Context context = test_context(flags);
+  RunConfig config = test_flags();
+  const Context context = test_context(config);
   Trainer trainer(context, test_net(), kAdam, test_loss);
   trainer.add_hook(std::make_unique<AfterStep>([](Training& training) {
     if (training.step == 3) raise(SIGTERM);
@@ -110,16 +110,16 @@ std::vector<std::string> errors_of_trainers(
     const std::string& backend,
     const std::function<void(int rank, const Context&, const TrainerOptions&)>& body) {
   return comm::testing::errors_of_ranks(backend, 2, std::chrono::seconds(5), [&](comm::Communicator& comm) {
-    Flags flags = test_flags();
-    flags.lanes = 2;
-    flags.steps = 4;
+    RunConfig config = test_flags();
+    config.training.lanes = 2;
+    config.training.steps = 4;
     Identity identity;
     identity.task.index = identity.membership.rank = comm.rank();
     identity.membership.world = comm.world();
     identity.is_chief = comm.rank() == 0;
     TrainerOptions options;
-    options.communicator = std::shared_ptr<comm::Communicator>(&comm, [](comm::Communicator*) {});
-    body(comm.rank(), Context(flags, identity), options);
+    options.group = comm::testing::borrowed(comm);
+    body(comm.rank(), Context(config, identity), options);
   });
 }
 
@@ -199,10 +199,10 @@ TEST(Trainer, hooks_are_called_in_order) {
    private:
     std::string& calls_;
   };
-  Flags flags = test_flags();
-  flags.lanes = 2;
-  flags.steps = 2;
-  const Context context = test_context(flags);
+  RunConfig config = test_flags();
+  config.training.lanes = 2;
+  config.training.steps = 2;
+  const Context context = test_context(config);
   std::string calls;
   Trainer trainer(context, test_net(), kAdam, test_loss);
   trainer.add_hook(std::make_unique<Recorder>(calls));
@@ -215,9 +215,9 @@ TEST(Trainer, hooks_are_called_in_order) {
 }
 
 TEST(Trainer, a_hook_can_end_the_training) {
-  Flags flags = test_flags();
-  flags.steps = 100;
-  const Context context = test_context(flags);
+  RunConfig config = test_flags();
+  config.training.steps = 100;
+  const Context context = test_context(config);
   Trainer trainer(context, test_net(), kAdam, test_loss);
   trainer.add_hook(std::make_unique<AfterStep>([](Training& training) {
     if (training.step == 7) training.stop_reason = "enough";
@@ -227,9 +227,9 @@ TEST(Trainer, a_hook_can_end_the_training) {
 }
 
 TEST(Trainer, follows_the_schedule) {
-  Flags flags = test_flags();
-  flags.steps = 3;
-  const Context context = test_context(flags);
+  RunConfig config = test_flags();
+  config.training.steps = 3;
+  const Context context = test_context(config);
   TrainerOptions options;
   options.learning_rate = [](int64_t step) { return 0.5 + static_cast<double>(step); };
   Trainer trainer(context, test_net(), kAdam, test_loss, options);
@@ -268,31 +268,31 @@ TEST(Trainer, a_reader_that_fails_ends_the_training_with_its_error) {
 }
 
 TEST(Trainer, says_what_a_strategy_needs_that_the_cluster_has_not) {
-  Flags flags = test_flags();
-  flags.strategy = "ps-sync";
-  const Context context = test_context(flags);
+  RunConfig config = test_flags();
+  config.training.strategy = "ps-sync";
+  const Context context = test_context(config);
   expect_error(ErrorKind::InvalidArgument, HasSubstr("has no job 'ps'"),
                [&] { Trainer(context, test_net(), kAdam, test_loss); });
 }
 
 TEST(Trainer, a_master_without_workers_says_so) {
-  Flags flags = test_flags();
-  flags.strategy = "in-graph";
-  const Context context = test_context(flags);
+  RunConfig config = test_flags();
+  config.training.strategy = "in-graph";
+  const Context context = test_context(config);
   expect_error(ErrorKind::InvalidArgument, HasSubstr("needs workers in addition to the master"),
                [&] { Trainer(context, test_net(), kAdam, test_loss); });
 }
 
 TEST(Trainer, report_says_what_was_done) {
   TestFolder folder;
-  Flags flags = test_flags();
-  flags.steps = 6;
-  flags.report = folder / "report.json";
-  const Context context = test_context(flags);
+  RunConfig config = test_flags();
+  config.training.steps = 6;
+  config.output.report = folder / "report.json";
+  const Context context = test_context(config);
   Trainer trainer(context, test_net(), kAdam, test_loss);
   trainer.fit(test_feed());
   trainer.evaluate(test_feed(), {metrics::accuracy("label")});
-  std::ifstream in(flags.report);
+  std::ifstream in(config.output.report);
   const auto report = nlohmann::json::parse(in);
   EXPECT_EQ(report.at("strategy"), "single");
   EXPECT_EQ(report.at("steps"), 6);
@@ -304,11 +304,11 @@ TEST(Trainer, report_says_what_was_done) {
 
 TEST(Trainer, profiles_the_steps_that_were_asked_for) {
   TestFolder folder;
-  Flags flags = test_flags();
-  flags.steps = 6;
-  flags.logdir = folder / "run";
-  flags.profile_steps = "2..4";
-  const Context context = test_context(flags);
+  RunConfig config = test_flags();
+  config.training.steps = 6;
+  config.checkpoints.logdir = folder / "run";
+  config.output.profile_steps = "2..4";
+  const Context context = test_context(config);
   Trainer trainer(context, test_net(), kAdam, test_loss);
   trainer.fit(test_feed());
   const ReadTrace trace = read_trace(folder / "run/trace.json");
@@ -322,18 +322,18 @@ TEST(Trainer, profiles_the_steps_that_were_asked_for) {
 
 TEST(Trainer, writes_a_timeline_with_the_operators_of_the_steps_that_were_asked_for) {
   TestFolder folder;
-  Flags flags = test_flags();
-  flags.steps = 6;
-  flags.lanes = 2;
-  flags.timeline = folder / "t.json";
-  flags.profile_steps = "2..4";
+  RunConfig config = test_flags();
+  config.training.steps = 6;
+  config.training.lanes = 2;
+  config.output.timeline = folder / "t.json";
+  config.output.profile_steps = "2..4";
   {
-    const Context context = test_context(flags);
+    const Context context = test_context(config);
     Trainer trainer(context, test_net(), kAdam, test_loss);
     trainer.fit(test_feed());
     trainer.evaluate(test_feed(), {metrics::accuracy("label")});
   }
-  const ReadTrace trace = read_trace(flags.timeline);
+  const ReadTrace trace = read_trace(config.output.timeline);
   expect_nested(trace);
   EXPECT_EQ(trace.of(1, "step").size(), 6U);
   EXPECT_EQ(trace.of(1, "forward").size(), 12U);
@@ -360,9 +360,9 @@ class StalledSource final : public data::Source {
 };
 
 TEST(Trainer, does_not_wait_longer_for_a_batch_than_it_is_told_to) {
-  Flags flags = test_flags();
-  flags.feed_timeout = 0.05;
-  const Context context = test_context(flags);
+  RunConfig config = test_flags();
+  config.data.timeout = 0.05;
+  const Context context = test_context(config);
   std::promise<void> go;
   const auto source = std::make_shared<StalledSource>(go.get_future().share());
   Trainer trainer(context, test_net(), kAdam, test_loss);
@@ -372,17 +372,17 @@ TEST(Trainer, does_not_wait_longer_for_a_batch_than_it_is_told_to) {
 }
 
 TEST(Trainer, a_profile_needs_a_place) {
-  Flags flags = test_flags();
-  flags.profile_steps = "2..4";
-  const Context context = test_context(flags);
+  RunConfig config = test_flags();
+  config.output.profile_steps = "2..4";
+  const Context context = test_context(config);
   expect_error(ErrorKind::InvalidArgument, HasSubstr("--timeline FILE or --logdir"),
                [&] { Trainer(context, test_net(), kAdam, test_loss); });
 }
 
 TEST(Trainer, metrics_of_the_batches_need_predictions) {
-  Flags flags = test_flags();
-  flags.steps = 4;
-  const Context context = test_context(flags);
+  RunConfig config = test_flags();
+  config.training.steps = 4;
+  const Context context = test_context(config);
   Trainer trainer(context, test_net(), kAdam,
                   [](TestNet& net, const Batch& batch) { return test_loss(net, batch).loss; });
   trainer.add_hook(hooks::batch_metrics({metrics::accuracy("label")}, 2));

@@ -2,8 +2,8 @@
 
 #include <optional>
 
+#include "tutti/base/config.h"
 #include "tutti/base/environment.h"
-#include "tutti/base/flags.h"
 #include "tutti/cluster/identity.h"
 
 // One function per launcher, in the order in which discover() calls them. Each returns nullopt if its
@@ -12,7 +12,7 @@
 namespace tutti::discovery {
 
 // --cluster_spec, --job_name and --task_index. Job and index may be omitted if there is only one.
-std::optional<Identity> from_flags(const Flags& flags);
+std::optional<Identity> from_flags(const RunConfig& config);
 
 // TF_CONFIG: {"cluster": {"chief": [...], "worker": [...], "ps": [...]}, "task": {"type": "worker",
 // "index": 0}}. At most one chief, or master, which is its older name. Orchestrators set it without knowing

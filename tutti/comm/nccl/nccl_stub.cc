@@ -4,7 +4,7 @@
 namespace tutti::comm {
 namespace {
 
-[[noreturn]] void missing() {
+[[noreturn]] void nccl_missing() {
   fail(ErrorKind::Unimplemented,
        "this build has no NCCL. NCCL needs a LibTorch with CUDA and the headers that are installed with "
        "PyTorch (docs/libtorch.md). Build again with -DTUTTI_WITH_NCCL=ON, or use --comm auto, so that "
@@ -14,10 +14,10 @@ namespace {
 }  // namespace
 
 bool nccl_built() { return false; }
-std::string gpu_identity(torch::Device) { missing(); }
+std::string gpu_identity(torch::Device) { nccl_missing(); }
 std::unique_ptr<OnDevice> nccl_on_device(std::shared_ptr<Rendezvous>, torch::Device, const BoardOptions&,
                                          std::chrono::milliseconds) {
-  missing();
+  nccl_missing();
 }
 
 }  // namespace tutti::comm

@@ -73,7 +73,8 @@ Feed::Deal deal_to_workers(const std::vector<int64_t>& rows, const std::vector<s
   return [of_workers](int64_t lanes, int64_t examples) {
     if (examples != of_workers.back().end)
       fail(ErrorKind::InvalidArgument,
-           "take() cannot be used with the partition 'mod', because each worker has its own part of the "
+           "take(), skip() and split() cannot be used with the partition 'mod', because each worker has its "
+           "own part of the "
            "examples: use the partition 'size' or 'all'");
     return split_among_workers(of_workers, lanes);
   };
@@ -81,7 +82,8 @@ Feed::Deal deal_to_workers(const std::vector<int64_t>& rows, const std::vector<s
 
 // In the in-graph strategy the master reads for all of its workers.
 Partition partition_for(const Context& context, Partition asked) {
-  return asked == Partition::Mod && context.flags().strategy == "in-graph" ? Partition::Size : asked;
+  return asked == Partition::Mod && context.config().training.strategy == "in-graph" ? Partition::Size
+                                                                                     : asked;
 }
 
 // Returns the rows of the master table in each shard. Reads the headers of all shards, most of which a worker
@@ -106,9 +108,10 @@ std::vector<int64_t> look_at(const std::vector<std::string>& shards, const Schem
   return rows;
 }
 
-Feed feed_of(const Context& context, const std::shared_ptr<const TableSource>& tables, Feed::Deal deal) {
+Feed feed_of(const Context& context, const Group& group, const std::shared_ptr<const TableSource>& tables,
+             Feed::Deal deal) {
   const Source::LeftOut left_out = tables->left_out();
-  if (left_out.examples > 0 && context.is_chief())
+  if (left_out.examples > 0 && group.is_chief())
     context.log().warning("{} examples were skipped (--bad-rows skip) because of bad rows, for example: {}",
                           left_out.examples, left_out.why);
   const Feed feed(tables);
@@ -127,36 +130,40 @@ Partition parse_partition(const std::string& text) {
 Feed distributed_feed(const Context& context, const std::string& root, const Schema& schema,
                       const DistributedFeedOptions& options) {
   const Partition partition = partition_for(context, options.partition);
+  const Group group = options.group.value_or(Group::unconnected(context));
   std::vector<std::string> shards = shards_in(root);
-  TableSourceOptions how{.master_table = options.master_table,
-                         .memory = options.memory,
-                         .rows = {},
-                         .bad_rows = context.flags().bad_rows == "skip" ? BadRows::Skip : BadRows::Error};
-  if (partition == Partition::All) return feed_of(context, table_source(shards, schema, how), {});
+  TableSourceOptions how{
+      .master_table = options.master_table,
+      .memory = options.memory,
+      .rows = {},
+      .bad_rows = context.config().data.bad_rows == "skip" ? BadRows::Skip : BadRows::Error};
+  if (partition == Partition::All) return feed_of(context, group, table_source(shards, schema, how), {});
   std::vector<size_t> shards_of_each;
   if (partition == Partition::Mod) {
-    if (static_cast<size_t>(context.world()) > shards.size())
+    if (static_cast<size_t>(group.world) > shards.size())
       fail(ErrorKind::InvalidArgument,
            "{}: there are {} shards for {} workers, but with the partition 'mod' each worker needs its own. "
            "Start {} workers or fewer, make more shards with `tutti shard`, or use the partition 'size', "
            "which splits shards, or 'all'",
-           root, shards.size(), context.world(), shards.size());
-    shards = by_worker(shards, context.world(), shards_of_each);
+           root, shards.size(), group.world, shards.size());
+    shards = by_worker(shards, group.world, shards_of_each);
   }
   const std::string master =
       options.master_table.empty() ? schema.tables().front().first : options.master_table;
   if (how.bad_rows == BadRows::Error && !schema[master].is_idx())
-    how.rows = look_at(shards, schema, master, context.rank());
+    how.rows = look_at(shards, schema, master, group.rank);
   const auto tables = table_source(shards, schema, how);
   const Feed::Deal deal = partition == Partition::Size
                               ? Feed::Deal(split_among_lanes)
                               : deal_to_workers(tables->rows_of_shards(), shards_of_each);
   // Opens the shards now, and not in the first step, whose batch the other workers wait for.
-  const LaneRange lanes = lanes_of(context.rank(), context.world(), std::max<int64_t>(context.lanes(), 1));
-  const Ranges ranges = deal(context.lanes(), tables->size());
+  const bool has_master = context.config().training.strategy == "in-graph" && group.world > 1;
+  const int64_t all_lanes = lanes_for(context.config(), has_master ? group.world - 1 : group.world);
+  const LaneRange lanes = lanes_of(group.rank, group.world, all_lanes);
+  const Ranges ranges = deal(all_lanes, tables->size());
   for (int64_t lane = lanes.begin; lane < lanes.end; ++lane) tables->open(ranges[static_cast<size_t>(lane)]);
   tables->require_ids_in_one_shard();
-  return feed_of(context, tables, deal);
+  return feed_of(context, group, tables, deal);
 }
 
 }  // namespace tutti::data

@@ -1,9 +1,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "tutti/cluster/context.h"
+#include "tutti/comm/group.h"
 #include "tutti/data/feed.h"
 #include "tutti/data/tables/schema.h"
 
@@ -26,8 +28,9 @@ Partition parse_partition(const std::string& text);
 
 struct DistributedFeedOptions {
   std::string master_table = {};  // as in TableSourceOptions
-  Partition partition = Partition::Mod;
+  Partition partition = Partition::Size;
   uint64_t memory = uint64_t{1} << 30;
+  std::optional<Group> group = {};  // the workers that train on the feed; empty: all of the job
 };
 
 // Returns the tables in a folder of shards as this worker's feed. Every worker must see the same folder. Mod

@@ -45,11 +45,11 @@ class DistributedFeedTest : public ::testing::Test {
   Feed feed(Partition partition, int rank, int world) const {
     std::string cluster = "worker|";
     for (int i = 0; i < world; ++i) cluster += fmt::format("{}h:{}", i == 0 ? "" : ";", i + 1);
-    Flags flags;
-    flags.device = "cpu";
-    flags.log_level = "off";
-    if (skip_bad_rows_) flags.bad_rows = "skip";
-    return distributed_feed(Context(flags, identity(cluster, "worker", rank)), folder_.path(), kSchema,
+    RunConfig config;
+    config.compute.device = "cpu";
+    config.output.log_level = "off";
+    if (skip_bad_rows_) config.data.bad_rows = "skip";
+    return distributed_feed(Context(config, identity(cluster, "worker", rank)), folder_.path(), kSchema,
                             {.partition = partition});
   }
   // Returns the examples that a lane sees at a step.
@@ -163,7 +163,7 @@ TEST_F(DistributedFeedTest, leaves_out_bad_rows_where_it_is_told_to) {
     for (int rank = 0; rank < 2; ++rank) all.merge(epoch(feed(partition, rank, 2), rank, 2, 3));
     EXPECT_EQ(all.size(), 19);
     EXPECT_EQ(all.count(7), 0);
-    EXPECT_EQ(feed(partition, 0, 2).source().left_out().examples, 1);
+    EXPECT_EQ(feed(partition, 0, 2).left_out().examples, 1);
   }
 }
 
@@ -221,8 +221,8 @@ TEST_F(DistributedFeedTest, says_that_a_shard_was_changed_under_way) {
 
 TEST_F(DistributedFeedTest, knows_ids_places_and_statistics) {
   const Feed one = feed(Partition::Mod, 0, 2);
-  EXPECT_EQ(one.source().id(5), "id6");  // s2 follows s0
-  EXPECT_THAT(one.source().place_of(5), HasSubstr("s2"));
+  EXPECT_EQ(one.id(5), "id6");  // s2 follows s0
+  EXPECT_THAT(one.place_of(5), HasSubstr("s2"));
   const TableStatistics desc = one.statistics("desc");
   EXPECT_EQ(desc.columns.at(0).max, 19);
   EXPECT_EQ(desc.columns.at(0).count, 20);

@@ -13,24 +13,24 @@
 
 namespace tutti::hooks {
 
-std::vector<std::unique_ptr<Hook>> of_flags(const Flags& flags) {
+std::vector<std::unique_ptr<Hook>> of_flags(const RunConfig& config) {
   std::vector<std::unique_ptr<Hook>> hooks;
   hooks.push_back(progress());
-  if (!flags.profile_steps.empty()) {
-    if (flags.logdir.empty() && flags.timeline.empty())
+  if (!config.output.profile_steps.empty()) {
+    if (config.checkpoints.logdir.empty() && config.output.timeline.empty())
       fail(ErrorKind::InvalidArgument,
            "--profile-steps needs an output file: give --timeline FILE or --logdir");
-    hooks.push_back(profile(parse_step_interval(flags.profile_steps),
-                            (std::filesystem::path(flags.logdir) / "trace.json").string()));
+    hooks.push_back(profile(parse_step_interval(config.output.profile_steps),
+                            (std::filesystem::path(config.checkpoints.logdir) / "trace.json").string()));
   }
-  if (flags.logdir.empty()) return hooks;
-  hooks.push_back(summaries({.every = flags.summary_every}));
-  hooks.push_back(checkpoint(parse_every(flags.checkpoint_every)));
+  if (config.checkpoints.logdir.empty()) return hooks;
+  hooks.push_back(summaries({.every = config.output.summary_every}));
+  hooks.push_back(checkpoint(parse_every(config.checkpoints.every)));
   return hooks;
 }
 
-void add(std::vector<std::unique_ptr<Hook>>& hooks, const Flags& flags, std::unique_ptr<Hook> hook) {
-  const bool saves = !flags.logdir.empty();
+void add(std::vector<std::unique_ptr<Hook>>& hooks, const RunConfig& config, std::unique_ptr<Hook> hook) {
+  const bool saves = !config.checkpoints.logdir.empty();
   hooks.insert(saves ? std::prev(hooks.end()) : hooks.end(), std::move(hook));
 }
 

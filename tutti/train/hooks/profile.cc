@@ -86,7 +86,7 @@ class Profile final : public Hook {
   void record(const Training& training) {
     Timeline* timeline = training.context.timeline();
     if (timeline == nullptr) {
-      if (!training.context.is_chief()) return;
+      if (!training.group.is_chief()) return;
       require_writable_trace(file_);
       timeline = &own_.emplace();
       timeline->name_thread("main");

@@ -39,7 +39,7 @@ class Progress final : public Hook {
     const auto now = Clock::now();
     const bool due =
         now - window_start_ >= (live_ ? Clock::duration(kLiveEvery) : Clock::duration(kPlainEvery));
-    if ((!due && training.step != training.end_step) || !training.context.is_chief()) return;
+    if ((!due && training.step != training.end_step) || !training.group.is_chief()) return;
     show(training, result, std::chrono::duration<double>(now - window_start_).count());
     window_start_ = now;
     window_examples_ = 0;

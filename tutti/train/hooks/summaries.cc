@@ -53,7 +53,7 @@ class BatchMetrics final : public Hook {
   }
 
   void begin(Training& training) override {
-    every_ = given_.value_or(training.context.flags().summary_every);
+    every_ = given_.value_or(training.context.config().output.summary_every);
   }
 
   void after_lane(Training& training, int64_t, const Batch& batch, const LossOutput& output) override {
@@ -92,8 +92,7 @@ class BatchMetrics final : public Hook {
       text += fmt::format("  {} (batch) {:.4f}", metric->name(), *value);
       if (training.events != nullptr) training.events->scalar("batch_" + metric->name(), step, *value);
     }
-    if (training.context.is_chief() || !training.in_step)
-      training.context.log().info("step {}{}", step, text);
+    if (training.group.is_chief() || !training.in_step) training.context.log().info("step {}{}", step, text);
   }
 
   // Returns true if the current step may be shown when it is done.

@@ -20,9 +20,9 @@ Place::Place(const Json& head)
 LaneServer::LaneServer(Replica& replica, const Place& place)
     : replica_(replica),
       vectors_(replica.parameters(), place.lanes),
-      lanes_(replica, vectors_, gradients_of(replica.parameters()),
-             {lanes_of(place.rank, place.workers, place.lanes),
-              lanes_of(place.rank, place.workers, place.lanes), place.lanes}),
+      sum_(vectors_, gradients_of(replica.parameters()), lanes_of(place.rank, place.workers, place.lanes),
+           place.lanes),
+      lanes_(replica, sum_, lanes_of(place.rank, place.workers, place.lanes)),
       word_(blocks_of(place.workers, place.lanes), place.lanes, kNumbers) {}
 
 rpc::Message LaneServer::serve(const std::string& method, const rpc::Message& request, const Wishes& wishes) {
@@ -45,18 +45,16 @@ rpc::Message LaneServer::step(const rpc::Message& request, const Wishes& wishes)
   const torch::Tensor losses =
       torch::full({lanes_.lanes().size()}, std::numeric_limits<double>::quiet_NaN(), torch::kDouble);
   predictions_.clear();
-  lanes_.begin_step(step);
-  for (const Json& outline : lanes) {
-    const Batch batch = outline.is_null() ? Batch() : take_batch(reader, outline);
-    lanes_.run(batch.size() > 0 ? replica_.prepare(batch) : batch,
-               [&](int64_t lane, const Batch&, const LossOutput& output) {
-                 losses[lane - lanes_.lanes().begin] = output.loss.to(torch::kDouble).cpu();
-                 if (output.prediction.defined())
-                   predictions_.emplace_back(std::to_string(lane), output.prediction);
-               });
-  }
+  const auto observe = [&](int64_t lane, const Batch&, const LossOutput& output) {
+    losses[lane - lanes_.lanes().begin] = output.loss.to(torch::kDouble).cpu();
+    if (output.prediction.defined()) predictions_.emplace_back(std::to_string(lane), output.prediction);
+  };
+  sum_.begin_step();
+  int64_t lane = lanes_.lanes().begin;
+  for (const Json& outline : lanes)
+    lanes_.run_lane(step, lane++, outline.is_null() ? Batch() : take_batch(reader, outline), observe);
   reader.end();
-  const std::vector<TreeSum::Subtree> subtrees = lanes_.finish();
+  const std::vector<TreeSum::Subtree> subtrees = sum_.finish();
   const torch::NoGradGuard no_grad;
   const torch::Tensor word = torch::zeros({word_.size()}, torch::kDouble);
   word_.write(word, step, wishes, kNoRate, subtrees);

@@ -45,6 +45,7 @@ class LaneServer {
 
   Replica& replica_;
   LaneVectors vectors_;
+  LocalSum sum_;
   LaneRunner lanes_;
   const ControlWord word_;
   Batch::Tensors predictions_;  // names are lanes

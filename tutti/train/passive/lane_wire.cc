@@ -1,5 +1,6 @@
 #include "tutti/train/passive/lane_wire.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -28,7 +29,10 @@ std::vector<torch::Tensor> everything(const Parameters& parameters) {
 
 std::vector<torch::Tensor> frozen(const Parameters& parameters) {
   std::vector<torch::Tensor> all;
-  for (const auto& view : parameters.frozen()) all.push_back(view.tensor.detach());
+  std::vector<const Parameters::View*> views;
+  for (const auto& view : parameters.frozen()) views.push_back(&view);
+  std::sort(views.begin(), views.end(), [](const auto* a, const auto* b) { return a->name < b->name; });
+  for (const auto* view : views) all.push_back(view->tensor.detach());
   return all;
 }
 

@@ -15,9 +15,8 @@ namespace {
 
 std::unique_ptr<Replica> own_replica(const Context& context, const Trainable& model,
                                      const OptimizerOptions& optimizer, std::shared_ptr<rpc::Arena> arena) {
-  ReplicaOptions options{.precision = parse_precision(context.flags().precision),
-                         .layout = layout_of(context.flags().layout, *model.module),
-                         .seed = context.flags().seed};
+  ReplicaOptions options = replica_options(context, *model.module);
+  options.device = torch::kCPU;
   options.allocate = ps::arena_allocator(std::move(arena));
   return std::make_unique<Replica>(model, optimizer, options);
 }

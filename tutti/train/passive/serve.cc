@@ -30,6 +30,15 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kBetweenLooks{100};
 
+// Freezes what is frozen in the master, whose groups of the optimiser are not known here.
+Trainable frozen_as_in(const Json& head, const Trainable& model) {
+  auto parameters = model.module->named_parameters();
+  for (const std::string& name : ps::lines_in(head, "frozen")) {
+    if (torch::Tensor* parameter = parameters.find(name)) parameter->set_requires_grad(false);
+  }
+  return model;
+}
+
 // The state of this worker for one master.
 struct Run {
   std::unique_ptr<Replica> replica;
@@ -46,7 +55,7 @@ Trainable model_of(const Context& context, const rpc::Message& message) {
          "master's own program there",
          name);
   }
-  if (!context.flags().allow_programs) {
+  if (!context.config().security.allow_programs) {
     fail(ErrorKind::InvalidArgument,
          "{} does not run programs that other tasks send. Start it with --allow-programs if everyone who can "
          "connect to it may run programs there",
@@ -74,7 +83,7 @@ Run begin(const Context& context, const std::optional<Trainable>& model, const r
   // With another number of threads, kernels may add in another order.
   set_threads(static_cast<int>(std::clamp<int64_t>(ps::number_in(head, "threads"), 1, 4096)));
   Run run;
-  run.replica = replica_of(context, model ? *model : model_of(context, message), head);
+  run.replica = replica_of(context, frozen_as_in(head, model ? *model : model_of(context, message)), head);
   if (model) {
     require_same_plan(ps::lines_in(head, "plan"), run.replica->parameters().plan(),
                       context.task().short_name());
@@ -109,7 +118,7 @@ bool follow(const Context& context, const std::optional<Trainable>& model, Line&
 }  // namespace
 
 void follow_master(const Context& context, const std::optional<Trainable>& model) {
-  const StopSignals signals;
+  const StopSignals signals(context.config());
   Line line(context, Line::Stop::ByAnybody);
   context.log().info("waiting for a master at {}",
                      context.cluster().address(context.task().job, context.task().index));

@@ -34,6 +34,12 @@ std::vector<bool> sums_with_data(const LaneRange& block, int64_t lanes, const st
   return present;
 }
 
+std::vector<std::string> names_of(std::span<const Parameters::View> views) {
+  std::vector<std::string> names;
+  for (const auto& view : views) names.push_back(view.name);
+  return names;
+}
+
 }  // namespace
 
 std::vector<Task> tasks_of(const ClusterSpec& cluster) {
@@ -106,17 +112,18 @@ void Workers::refuse(const std::string& why) {
 }
 
 void Workers::begin_one(size_t worker) {
-  const Flags& flags = context_.flags();
+  const RunConfig& config = context_.config();
   rpc::Message message{{{"plan", beginning_.plan},
                         {"rank", worker},
                         {"workers", count()},
                         {"lanes", beginning_.lanes},
                         {"progress", beginning_.progress},
                         {"threads", context_.threads()},
-                        {"seed", flags.seed},
-                        {"precision", flags.precision},
+                        {"seed", config.training.seed},
+                        {"precision", config.compute.precision},
                         {"channels_last", replica_.options().layout == Layout::ChannelsLast},
-                        {"nan_guard", flags.nan_guard}},
+                        {"nan_guard", config.training.nan_guard},
+                        {"frozen", names_of(replica_.parameters().frozen())}},
                        {}};
   append(message, frozen(replica_.parameters()));
   if (model_.script) {

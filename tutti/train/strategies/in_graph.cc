@@ -1,40 +1,219 @@
 #include "tutti/train/strategies/in_graph.h"
 
+#include <csignal>
 #include <utility>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
+#include "tutti/base/deadline.h"
+#include "tutti/base/error.h"
 #include "tutti/base/timeline.h"
+#include "tutti/params/agreement.h"
 #include "tutti/params/buckets.h"
 #include "tutti/params/clip_norm.h"
+#include "tutti/params/device_scope.h"
+#include "tutti/ps/client.h"
+#include "tutti/ps/peer.h"
+#include "tutti/ps/wire.h"
+#include "tutti/train/passive/lane_wire.h"
+#include "tutti/train/strategies/unconnected.h"
 
 namespace tutti {
+namespace {
 
-StepResult InGraph::step(int64_t step, const Wishes& wishes, data::BatchQueue& queue,
-                         const LaneObserver& observe) {
-  Timeline* timeline = replica_.options().timeline;
+constexpr const char* kName = "in-graph";
+
+// The workers that compute. The master is the chief, but not one of them.
+Group computing_group(const Context& context) {
+  Group group = Group::unconnected(context);
+  group.world = static_cast<int>(passive::tasks_of(context.cluster()).size());
+  if (group.world == 0)
+    fail(ErrorKind::InvalidArgument,
+         "--strategy in-graph needs workers in addition to the master, but the cluster (found through {}) "
+         "has none with an address: start it with `tutti run -n 2 -- ...`, or name them in --cluster_spec",
+         context.identity().source);
+  return group;
+}
+
+// Batches and sums travel over the network, so a GPU would be useful only to the workers.
+ReplicaOptions on_cpu(ReplicaOptions options) {
+  options.device = torch::kCPU;
+  return options;
+}
+
+}  // namespace
+
+InGraphMaster::InGraphMaster(const Context& context, const Trainable& model,
+                             const OptimizerOptions& optimizer, const ReplicaOptions& replica,
+                             double clip_norm)
+    : context_(context),
+      model_(model),
+      clip_norm_(clip_norm),
+      group_(computing_group(context)),
+      arena_(std::make_shared<rpc::Arena>()),
+      replica_(model, optimizer, in_arena(on_cpu(replica), arena_)),
+      alone_(group_of_one()),
+      timeline_file_(context.timeline(), *alone_, timeline_of_its_own(context)) {}
+
+Team::Start InGraphMaster::start(Session& session, const std::vector<std::string>& plan) {
+  if (!replica_.parameters().communicator_users().empty() && group_.world > 1) {
+    fail(ErrorKind::InvalidArgument,
+         "SyncBatchNorm is not supported with passive workers, since they are not connected to each other: "
+         "use BatchNorm, or --strategy allreduce");
+  }
+  Session::Start found = session.start();
+  replica_.optimizer().restore(found.optimizers.front());
+  master_.emplace(context_, model_, replica_, arena_);
+  master_->begin({.plan = plan, .lanes = session.lanes(), .progress = to_json(found.progress)},
+                 found.progress.step);
+  say_placement(context_, replica_.parameters(), {});
+  context_.log().info("{} passive {} connected", group_.world, group_.world == 1 ? "worker" : "workers");
+  facts_ = {.name = kName, .lanes = {0, session.lanes()}};
+  return {found.progress, 0, std::move(found.more)};
+}
+
+// The progress is for a worker that comes back.
+void InGraphMaster::set_progress(const Progress& progress) { master_->all().set_progress(to_json(progress)); }
+
+StepResult InGraphMaster::step(int64_t step, const Wishes& wishes, data::BatchQueue& queue,
+                               const LaneObserver& observe) {
   std::vector<Batch> all;
-  for (int worker = 0; worker < master_.workers(); ++worker) {
-    const LaneRange lanes = master_.lanes_of(worker);
+  for (int worker = 0; worker < master_->workers(); ++worker) {
+    const LaneRange lanes = master_->lanes_of(worker);
     std::vector<Batch> batches;
     for (int64_t lane = lanes.begin; lane < lanes.end; ++lane) batches.push_back(take(queue, step));
     all.insert(all.end(), batches.begin(), batches.end());
-    if (lanes.size() > 0) master_.gradients(worker, std::move(batches));
+    if (lanes.size() > 0) master_->gradients(worker, std::move(batches));
   }
   const Master::Mean mean = [&] {
-    const SpanScope span(timeline, Activity::Wait, "gradients", step);
-    return master_.average();
+    const SpanScope span(context_.timeline(), Activity::Wait, "gradients", step);
+    return master_->average();
   }();
   for (size_t lane = 0; lane < mean.outputs.size(); ++lane) {
     if (mean.outputs[lane]) observe(static_cast<int64_t>(lane), all[lane], *mean.outputs[lane]);
   }
   {
-    const SpanScope span(timeline, Activity::Compute, "update", step);
+    const SpanScope span(context_.timeline(), Activity::Compute, "update", step);
     if (mean.examples > 0 && clip_norm_ > 0) clip_norm(buckets_of(replica_.parameters()), clip_norm_);
-    master_.apply();
+    master_->apply();
   }
   wishes_ = wishes;
   wishes_.add(mean.wishes);
   return {step + 1, true, mean.examples, mean.loss_sum, wishes_};
+}
+
+void InGraphMaster::save(Session& session, const Progress& progress, const Snapshots& more) {
+  session.save(progress, {replica_.optimizer().state()}, more);
+}
+
+void InGraphMaster::finish_fit(Progress& progress) {
+  master_->all().finish(to_json(progress), wishes_.signal);
+}
+
+void InGraphMaster::merge(metrics::Metric& metric) {
+  master_->all().note(passive::note_of(metric), metric.counters());
+}
+
+void InGraphMaster::fill(store::Report& report) const {
+  report.strategy = kName;
+  report.world = group_.world;
+}
+
+InGraphWorker::InGraphWorker(const Context& context, const Trainable& model,
+                             const OptimizerOptions& optimizer, const ReplicaOptions& replica)
+    : context_(context),
+      group_(computing_group(context)),
+      replica_(model, optimizer, replica),
+      line_(context, passive::Line::Stop::ByNobody),
+      alone_(group_of_one()),
+      timeline_file_(context.timeline(), *alone_, timeline_of_its_own(context)) {}
+
+InGraphWorker::~InGraphWorker() {
+  if (!finished_ || std::uncaught_exceptions() > exceptions_) return;
+  try {
+    for (bool ended = false; !ended;) {
+      const passive::Line::Request request = line_.next();
+      ended = request.method == "end";
+      // Metrics that the master sends are not needed here.
+      line_.answer({});
+    }
+  } catch (const std::exception& error) {
+    context_.log().warning("{}", error.what());
+  }
+}
+
+Team::Start InGraphWorker::start(Session& session, const std::vector<std::string>& plan) {
+  const double timeout = context_.config().network.start_timeout;
+  const auto request = line_.next_beginning(milliseconds_of(timeout));
+  if (!request) {
+    fail(ErrorKind::Timeout, "no master has connected to {} within {:g} s (--start-timeout)",
+         context_.task().short_name(), timeout);
+  }
+  Progress progress;
+  line_.answer_with([&]() -> rpc::Message {
+    const Json& head = request->message->head;
+    require_same_plan(ps::lines_in(head, "plan"), plan, context_.task().short_name());
+    warn_of_other_threads(context_, static_cast<int>(ps::number_in(head, "threads")));
+    const passive::Place place(head);
+    server_.emplace(replica_, place);
+    ps::Reader reader(*request->message);
+    passive::take_into(reader, passive::frozen(replica_.parameters()));
+    progress = progress_of(head.at("progress"));
+    session.follow(place.lanes);
+    return {};
+  });
+  facts_ = {.name = kName, .restarts = true, .evaluation_part = -1};
+  return {progress, 0};
+}
+
+StepResult InGraphWorker::step(int64_t step, const Wishes& wishes, data::BatchQueue& /*queue*/,
+                               const LaneObserver& /*observe*/) {
+  for (;;) {
+    const passive::Line::Request request = line_.next();
+    if (request.method == "finish") {
+      line_.keep();
+      const auto signal = static_cast<int>(ps::number_within(request.message->head, "signal", 0, SIGRTMAX));
+      return {.step = step, .made = false, .wishes = {.stop = true, .signal = signal}};
+    }
+    const int64_t made = request.method == "step" ? ps::number_in(request.message->head, "step") : step;
+    // Only the master decides when to save; this worker does not learn about it.
+    line_.answer_with([&] {
+      return server_->serve(request.method, *request.message, {.stop = wishes.stop, .signal = wishes.signal});
+    });
+    if (request.method == "step") return {.step = made + 1, .made = false, .wishes = {}};
+  }
+}
+
+void InGraphWorker::finish_fit(Progress& progress) {
+  for (;;) {
+    const passive::Line::Request request = line_.next();
+    if (request.method == "finish") progress = progress_of(request.message->head.at("progress"));
+    line_.answer_with([&] { return server_->serve(request.method, *request.message, {}); });
+    if (request.method != "finish") continue;
+    finished_ = true;
+    return;
+  }
+}
+
+void InGraphWorker::merge(metrics::Metric& metric) {
+  const std::string key = passive::note_of(metric);
+  const passive::Line::Request request = line_.next();
+  line_.answer_with([&]() -> rpc::Message {
+    if (request.method != "note" || ps::text_in(request.message->head, "key") != key) {
+      fail(ErrorKind::InvalidArgument,
+           "{} expects '{}' from the master, but it sent '{}': all tasks have to run the same program",
+           context_.task().short_name(), key, request.method);
+    }
+    metric.reset();
+    metric.merge(request.message->head.at("value").get<std::vector<double>>());
+    return {};
+  });
+}
+
+void InGraphWorker::fill(store::Report& report) const {
+  report.strategy = kName;
+  report.world = group_.world;
 }
 
 }  // namespace tutti

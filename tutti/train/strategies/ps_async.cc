@@ -46,8 +46,9 @@ PsAsync::PsAsync(Replica& replica, ps::Client& client, LaneVectors& vectors, con
       options_(options),
       block_(lanes_of(options.rank, options.world, options.lanes)),
       gradients_(gradients_of(replica.parameters())),
-      lanes_(replica, vectors, gradients_, {block_, {0, block_.size()}, std::max<int64_t>(1, block_.size())}),
-      before_({like(vectors.buffers()), like(vectors.counters())}),
+      sum_(vectors, gradients_, {0, block_.size()}, std::max<int64_t>(1, block_.size())),
+      lanes_(replica, sum_, block_),
+      results_({like(vectors.buffers()), like(vectors.counters())}),
       going_(like_ours()),
       coming_(like_ours()) {}
 
@@ -67,15 +68,15 @@ PsAsync::Vectors PsAsync::like_ours() const {
   return all;
 }
 
-StepResult PsAsync::step(int64_t step, const Wishes& wishes, data::BatchQueue& queue,
+StepResult PsAsync::make(int64_t step, const Wishes& wishes, data::BatchQueue& queue,
                          const LaneObserver& observe) {
   now_ = step;
   const int64_t of = values_step_ < 0 ? step : values_step_;
   const bool any_data = compute(step, queue, observe);
   const torch::NoGradGuard no_grad;
   if (any_data && options_.clip_norm > 0) clip_norm(buckets_of(replica_.parameters()), options_.clip_norm);
-  subtract_from(vectors_.buffers(), before_.buffers);
-  subtract_from(vectors_.counters(), before_.counters);
+  copy(vectors_.buffers(), results_.buffers);
+  subtract_from(vectors_.counters(), results_.counters);
   StepResult result = end_push();
   if (any_data && (end_ < 0 || result.step < end_)) {
     start_push(of);
@@ -90,9 +91,11 @@ bool PsAsync::compute(int64_t step, data::BatchQueue& queue, const LaneObserver&
   {
     const torch::NoGradGuard no_grad;
     vectors_.begin_step();
-    copy({vectors_.buffers(), vectors_.counters()}, before_);
+    copy(vectors_.counters(), results_.counters);
   }
-  const auto subtrees = lanes_.run_step(step, queue, observe);
+  sum_.begin_step();
+  lanes_.run_step(step, queue, observe);
+  const auto subtrees = sum_.finish();
   const torch::NoGradGuard no_grad;
   const bool any_data = std::any_of(subtrees.begin(), subtrees.end(), [](const TreeSum::Subtree& subtree) {
     return subtree.values.has_value();
@@ -109,14 +112,14 @@ bool PsAsync::compute(int64_t step, data::BatchQueue& queue, const LaneObserver&
 // Starts to push the gradients, which were computed from the values of step `of`.
 void PsAsync::start_push(int64_t of) {
   copy(gradients_, going_.blocks);
-  copy(before_, going_.extras);
+  copy(results_, going_.extras);
   const double rate = replica_.optimizer().learning_rate();
   push_ = thread_.run([this, of, rate, examples = examples_] {
     name_thread(options_.timeline, "push and pull");
     const SpanScope span(options_.timeline, Activity::Reduce, "push and pull", now_);
     const torch::NoGradGuard no_grad;
     applied_ = client_.push_asynchronous({.gradients = going_.blocks,
-                                          .changes = going_.extras,
+                                          .results = going_.extras,
                                           .of = of,
                                           .examples = examples,
                                           .end = end_,

@@ -9,7 +9,7 @@
 #include "tutti/ps/client.h"
 #include "tutti/train/lane_runner.h"
 #include "tutti/train/replica.h"
-#include "tutti/train/strategy.h"
+#include "tutti/train/strategies/server_steps.h"
 
 namespace tutti {
 
@@ -26,22 +26,21 @@ struct PsAsyncOptions {
 };
 
 // Every worker pulls the newest parameters, computes the mean gradient of its lanes, and pushes it; the
-// servers apply it at once. Every push that is applied is a step.
-class PsAsync final : public Strategy {
+// servers apply it at once. Every push that is applied is a step. The servers move the floating buffers
+// towards those of the push by the worker's share, 1/world, so that they stay between the values that workers
+// have computed: with the changes of several workers added up, a running variance may become negative.
+class PsAsync final : public ServerSteps {
  public:
   // All must outlive the strategy. The buffers and counters of `vectors` are the client's extras.
   PsAsync(Replica& replica, ps::Client& client, LaneVectors& vectors, const PsAsyncOptions& options);
   ~PsAsync() override;
 
-  std::string name() const override { return "ps-async"; }
-  LaneRange lanes() const override { return block_; }
-  bool in_step() const override { return false; }
   // This worker's share of the steps, if all workers make equally many.
-  StepRange data_steps(int64_t step, int64_t end) const override {
+  StepRange begin(int64_t step, int64_t end, int64_t feed_begin) override {
+    end_ = feed_begin + end;
     return {step / options_.world, step / options_.world + (end - step) + 1};
   }
-  void ends_at(int64_t step) override { end_ = step; }
-  StepResult step(int64_t step, const Wishes& wishes, data::BatchQueue& queue,
+  StepResult make(int64_t step, const Wishes& wishes, data::BatchQueue& queue,
                   const LaneObserver& observe) override;
   void settle() override {
     if (under_way_) push_.wait();
@@ -67,8 +66,9 @@ class PsAsync final : public Strategy {
   const PsAsyncOptions options_;
   const LaneRange block_;
   std::vector<torch::Tensor> gradients_;  // those of the parameters
+  LocalSum sum_;
   LaneRunner lanes_;
-  ps::Extras before_;  // the buffers that the lanes began with, later their changes
+  ps::Extras results_;  // of the lanes: the floating buffers, and the changes of the counters
   Vectors going_;
   Vectors coming_;
   int64_t end_ = -1;

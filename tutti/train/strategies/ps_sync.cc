@@ -31,13 +31,16 @@ PsSync::PsSync(Replica& replica, ps::Client& client, LaneVectors& vectors, const
       vectors_(vectors),
       options_(options),
       block_(lanes_of(options.rank, options.world, options.lanes)),
-      lanes_(replica, vectors, gradients_by_server(client), {block_, block_, options.lanes}),
+      sum_(vectors, gradients_by_server(client), block_, options.lanes),
+      lanes_(replica, sum_, block_),
       word_(blocks_of(options.world, options.lanes), options.lanes, kNumbers),
       own_word_(torch::zeros({word_.size()}, torch::kDouble)) {}
 
-StepResult PsSync::step(int64_t step, const Wishes& wishes, data::BatchQueue& queue,
+StepResult PsSync::make(int64_t step, const Wishes& wishes, data::BatchQueue& queue,
                         const LaneObserver& observe) {
-  const auto subtrees = lanes_.run_step(step, queue, observe);
+  sum_.begin_step();
+  lanes_.run_step(step, queue, observe);
+  const auto subtrees = sum_.finish();
   const torch::NoGradGuard no_grad;
   const SpanScope span(options_.timeline, Activity::Reduce, "gradients", step);
   int64_t expected = options_.world;

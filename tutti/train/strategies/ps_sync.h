@@ -9,7 +9,7 @@
 #include "tutti/ps/client.h"
 #include "tutti/train/lane_runner.h"
 #include "tutti/train/replica.h"
-#include "tutti/train/strategy.h"
+#include "tutti/train/strategies/server_steps.h"
 
 namespace tutti {
 
@@ -27,18 +27,15 @@ struct PsSyncOptions {
 //
 // With backup workers, a step uses the first gradients that are ready. A worker that is later than that
 // continues with the step that the others have reached; the lanes that it missed count as lanes without data.
-class PsSync final : public Strategy {
+class PsSync final : public ServerSteps {
  public:
   // All must outlive the strategy. The buffers and counters of `vectors` are the client's extras.
   PsSync(Replica& replica, ps::Client& client, LaneVectors& vectors, const PsSyncOptions& options);
 
-  std::string name() const override { return "ps-sync"; }
-  LaneRange lanes() const override { return block_; }
-  bool in_step() const override { return options_.backup == 0; }
-  StepRange data_steps(int64_t step, int64_t end) const override { return {step, end}; }
-  StepResult step(int64_t step, const Wishes& wishes, data::BatchQueue& queue,
+  StepRange begin(int64_t step, int64_t end, int64_t) override { return {step, end}; }
+  StepResult make(int64_t step, const Wishes& wishes, data::BatchQueue& queue,
                   const LaneObserver& observe) override;
-  void ends_at(int64_t) override {}
+  void settle() override {}
   int64_t finish(int64_t step) override { return step; }
   std::string reduce() const override {
     return options_.backup > 0 ? "tree, of those who were there" : "tree";
@@ -55,6 +52,7 @@ class PsSync final : public Strategy {
   LaneVectors& vectors_;
   const PsSyncOptions options_;
   const LaneRange block_;
+  LocalSum sum_;
   LaneRunner lanes_;
   ControlWord word_;
   const torch::Tensor own_word_;

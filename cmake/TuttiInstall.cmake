@@ -1,0 +1,121 @@
+# `cmake --install` and `cpack`: the headers, libtutti.so, the command, a CMake package and a file for pkg-config.
+# docs/installing.md says what is put where and why.
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+# Not an argument of project(): it would become the version of a project that Tutti is a part of.
+file(STRINGS ${PROJECT_SOURCE_DIR}/tutti/base/version.h tutti_version REGEX "kVersion = ")
+string(REGEX REPLACE ".*\"([0-9]+\\.[0-9]+)(\\.[0-9]+)\".*" "\\1;\\1\\2" tutti_version "${tutti_version}")
+list(POP_FRONT tutti_version tutti_interface) # 0.1 of 0.1.0
+set(tutti_private_dir ${CMAKE_INSTALL_LIBDIR}/tutti)
+set(tutti_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/tutti)
+
+# All rooms as one shared library: a program that uses it needs none of the libraries that only Tutti's sources use.
+get_property(tutti_rooms GLOBAL PROPERTY TUTTI_ROOMS)
+list(TRANSFORM tutti_rooms REPLACE "(.+)" "$<TARGET_OBJECTS:\\1>" OUTPUT_VARIABLE tutti_objects)
+add_library(tutti_shared SHARED ${tutti_objects})
+target_link_libraries(tutti_shared PRIVATE ${tutti_rooms})
+target_link_options(tutti_shared PRIVATE -Wl,-z,defs)
+target_compile_features(tutti_shared INTERFACE cxx_std_20)
+set_target_properties(tutti_shared PROPERTIES
+  OUTPUT_NAME tutti EXPORT_NAME tutti LINKER_LANGUAGE CXX
+  VERSION ${tutti_version} SOVERSION ${tutti_interface}
+  LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib
+  INSTALL_RPATH "$ORIGIN/tutti")
+file(RELATIVE_PATH tutti_bin_to_private /${CMAKE_INSTALL_BINDIR} /${tutti_private_dir})
+set_target_properties(tutti_command tutti_torch_command PROPERTIES INSTALL_RPATH "$ORIGIN/${tutti_bin_to_private}")
+
+install(TARGETS tutti_command tutti_torch_command RUNTIME COMPONENT tutti)
+install(TARGETS tutti_shared EXPORT tuttiTargets
+  LIBRARY COMPONENT tutti NAMELINK_COMPONENT tutti INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(EXPORT tuttiTargets NAMESPACE tutti:: DESTINATION ${tutti_package_dir} COMPONENT tutti)
+
+# The public headers: tutti/tutti.h and what it includes, as they are when they are installed.
+install(CODE "set(root [[${PROJECT_SOURCE_DIR}]])
+set(folder [[${CMAKE_INSTALL_INCLUDEDIR}]])" COMPONENT tutti)
+install(SCRIPT ${PROJECT_SOURCE_DIR}/cmake/install_headers.cmake COMPONENT tutti)
+
+# LibTorch, and other libraries that are not the system's: the libraries in lib/tutti, LibTorch's headers in
+# lib/tutti/include. An installation has links there, a package has copies.
+set(tutti_torch_headers)
+if(NOT TUTTI_TORCH_ROOT_INCLUDE IN_LIST CMAKE_CXX_IMPLICIT_INCLUDE_DIRECTORIES)
+  set(tutti_torch_headers ${TUTTI_TORCH_ROOT_INCLUDE})
+endif()
+foreach(component tutti_links tutti_copies)
+  set(unless_asked_for)
+  if(component STREQUAL tutti_copies)
+    set(unless_asked_for EXCLUDE_FROM_ALL)
+  endif()
+  install(CODE "set(how ${component})
+set(cuda ${TUTTI_HAVE_CUDA})
+set(folder [[${tutti_private_dir}]])
+set(licenses_folder [[${CMAKE_INSTALL_DOCDIR}]])
+set(torch_headers [[${tutti_torch_headers}]])
+set(libraries [[$<TARGET_FILE:tutti_shared>]] [[$<TARGET_FILE:tutti_torch_command>]])"
+    COMPONENT ${component} ${unless_asked_for})
+  install(SCRIPT ${PROJECT_SOURCE_DIR}/cmake/install_private_libraries.cmake COMPONENT ${component} ${unless_asked_for})
+endforeach()
+
+# --- find_package(tutti)
+get_filename_component(tutti_fmt_lib_dir "${TUTTI_FMT_LIBRARY}" DIRECTORY)
+configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/tuttiConfig.cmake.in ${PROJECT_BINARY_DIR}/tuttiConfig.cmake
+  INSTALL_DESTINATION ${tutti_package_dir} NO_CHECK_REQUIRED_COMPONENTS_MACRO)
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/tuttiConfigVersion.cmake VERSION ${tutti_version} COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/tuttiConfig.cmake ${PROJECT_BINARY_DIR}/tuttiConfigVersion.cmake
+  DESTINATION ${tutti_package_dir} COMPONENT tutti)
+
+# --- pkg-config
+file(RELATIVE_PATH tutti_pc_to_prefix /${CMAKE_INSTALL_LIBDIR}/pkgconfig /.)
+string(REGEX REPLACE "/$" "" tutti_pc_to_prefix ${tutti_pc_to_prefix})
+set(tutti_pc_cflags)
+set(tutti_pc_libs -ltorch_cpu -lc10)
+if(tutti_torch_headers)
+  list(APPEND tutti_pc_cflags "-isystem \${libdir}/tutti/include"
+    "-isystem \${libdir}/tutti/include/torch/csrc/api/include")
+  list(PREPEND tutti_pc_libs "-L\${libdir}/tutti -Wl,-rpath,\${libdir}/tutti")
+else()
+  list(APPEND tutti_pc_cflags "-isystem ${TUTTI_TORCH_INCLUDE}")
+endif()
+foreach(dir ${tutti_header_dirs})
+  if(NOT dir IN_LIST CMAKE_CXX_IMPLICIT_INCLUDE_DIRECTORIES)
+    list(APPEND tutti_pc_cflags "-isystem ${dir}")
+  endif()
+endforeach()
+if(TUTTI_FMT_LIBRARY_FITS)
+  list(APPEND tutti_pc_libs -lfmt)
+else()
+  list(APPEND tutti_pc_cflags -DFMT_HEADER_ONLY -DFMT_DEPRECATED_HEAVY_CORE)
+endif()
+list(JOIN tutti_pc_cflags " " tutti_pc_cflags)
+list(JOIN tutti_pc_libs " " tutti_pc_libs)
+configure_file(${PROJECT_SOURCE_DIR}/cmake/tutti.pc.in ${PROJECT_BINARY_DIR}/tutti.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/tutti.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT tutti)
+install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} RENAME copyright COMPONENT tutti)
+
+# --- cpack: a .deb
+set(CPACK_GENERATOR DEB)
+set(CPACK_PACKAGE_NAME tutti)
+set(CPACK_PACKAGE_CONTACT "The maintainers of Tutti <maintainers@localhost>")
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "trains LibTorch models on many processes")
+set(CPACK_PACKAGE_VERSION ${tutti_version})
+set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
+set(CPACK_STRIP_FILES ON)
+# One package of these components.
+set(CPACK_INSTALL_CMAKE_PROJECTS "${PROJECT_BINARY_DIR};tutti;tutti;/;${PROJECT_BINARY_DIR};tutti;tutti_copies;/")
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_DEBIAN_PACKAGE_SECTION science)
+set(CPACK_PROJECT_CONFIG_FILE ${PROJECT_SOURCE_DIR}/cmake/package_dependencies.cmake)
+set(CPACK_TUTTI_BUILD ${PROJECT_BINARY_DIR})
+set(CPACK_TUTTI_BINARIES ${PROJECT_BINARY_DIR}/lib/libtutti.so ${PROJECT_BINARY_DIR}/bin/tutti
+  ${PROJECT_BINARY_DIR}/bin/tutti-torch)
+set(CPACK_TUTTI_PRIVATE_DIRS)
+set(CPACK_DEBIAN_COMPRESSION_TYPE zstd)
+# For those who build programs; a machine that only runs them does without.
+set(CPACK_DEBIAN_PACKAGE_RECOMMENDS "g++, cmake, pkg-config, libfmt-dev, nlohmann-json3-dev")
+if(NOT tutti_torch_headers)
+  string(APPEND CPACK_DEBIAN_PACKAGE_RECOMMENDS ", libtorch-dev")
+  # Without it Debian's LibTorch computes with the slow reference BLAS.
+  set(CPACK_DEBIAN_PACKAGE_DEPENDS libopenblas0-pthread)
+else()
+  set(CPACK_TUTTI_PRIVATE_DIRS ${tutti_torch_lib_dir}) # of which the package has copies
+endif()
+include(CPack)

@@ -1,0 +1,21 @@
+# Installs tutti/tutti.h, all headers that it includes, and those that they include. Set by cmake/TuttiInstall.cmake:
+# `root`, the clone, and `folder`, where they go below the prefix.
+cmake_policy(VERSION 3.24)
+set(headers tutti/tutti.h)
+set(todo tutti/tutti.h)
+while(todo)
+  list(POP_FRONT todo header)
+  file(STRINGS ${root}/${header} lines REGEX "^#include \"tutti/")
+  foreach(line ${lines})
+    string(REGEX REPLACE "^#include \"([^\"]+)\".*" "\\1" included "${line}")
+    if(NOT included IN_LIST headers)
+      list(APPEND headers ${included})
+      list(APPEND todo ${included})
+    endif()
+  endforeach()
+endwhile()
+
+foreach(header ${headers})
+  get_filename_component(subfolder ${header} DIRECTORY)
+  file(INSTALL ${root}/${header} DESTINATION ${CMAKE_INSTALL_PREFIX}/${folder}/${subfolder})
+endforeach()

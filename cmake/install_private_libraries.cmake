@@ -1,0 +1,41 @@
+# Puts what `libraries` need and the system does not have into `folder` below the prefix, and LibTorch's headers
+# (`torch_headers`; empty if they are the system's) into its subfolder `include`. As `how` says, as links (tutti_links)
+# or as copies (tutti_copies), with the licenses in `licenses_folder`. Set by cmake/TuttiInstall.cmake.
+cmake_policy(VERSION 3.24)
+file(GET_RUNTIME_DEPENDENCIES LIBRARIES ${libraries}
+  RESOLVED_DEPENDENCIES_VAR found UNRESOLVED_DEPENDENCIES_VAR missing
+  POST_EXCLUDE_REGEXES "^/lib" "^/usr/lib")
+if(missing)
+  message(FATAL_ERROR "These libraries were not found, which Tutti was built with: ${missing}")
+endif()
+if(how STREQUAL tutti_copies AND cuda AND torch_headers)
+  message(FATAL_ERROR "A package cannot contain a LibTorch with CUDA: some of its libraries are only looked for when it runs. "
+    "Configure with -DTUTTI_WITH_CUDA=OFF, or use `cmake --install`, which links to the LibTorch that is here.")
+endif()
+
+set(to ${CMAKE_INSTALL_PREFIX}/${folder})
+# An installation of an earlier build may have libraries here that are not needed any more.
+file(REMOVE_RECURSE $ENV{DESTDIR}${to})
+if(how STREQUAL tutti_copies)
+  if(found)
+    file(INSTALL ${found} DESTINATION ${to} FOLLOW_SYMLINK_CHAIN)
+  endif()
+  if(torch_headers)
+    file(INSTALL ${torch_headers}/ DESTINATION ${to}/include)
+    # Those of PyPI's LibTorch, and of what it is linked to, are beside it.
+    file(GLOB licenses ${torch_headers}/../../*.dist-info)
+    file(INSTALL ${licenses} DESTINATION ${CMAKE_INSTALL_PREFIX}/${licenses_folder})
+  endif()
+else()
+  if(found OR torch_headers)
+    file(MAKE_DIRECTORY $ENV{DESTDIR}${to})
+  endif()
+  foreach(library ${found})
+    get_filename_component(name ${library} NAME)
+    message(STATUS "Linking: ${to}/${name} -> ${library}")
+    file(CREATE_LINK ${library} $ENV{DESTDIR}${to}/${name} SYMBOLIC)
+  endforeach()
+  if(torch_headers)
+    file(CREATE_LINK ${torch_headers} $ENV{DESTDIR}${to}/include SYMBOLIC)
+  endif()
+endif()

@@ -1,0 +1,49 @@
+# Sourced by the tests of this folder: builds linear.cc in the temporary folder $scratch, and runs it.
+here=$(cd "$(dirname "$0")" && pwd)
+scratch=${CONSUMERS_SCRATCH-$(mktemp -d)}
+[ -n "${CONSUMERS_SCRATCH-}" ] || trap 'rm -rf "$scratch"' EXIT
+# Nothing that could tell where Tutti is.
+unset CMAKE_PREFIX_PATH PKG_CONFIG_PATH LD_LIBRARY_PATH CXXFLAGS LDFLAGS
+
+fail() {
+  echo "FAILED: $*"
+  exit 1
+}
+
+quietly() { # command...
+  "$@" >"$scratch/log" 2>&1 || {
+    cat "$scratch/log"
+    fail "$*"
+  }
+}
+
+# One worker gets the same weights as two that `tutti run` has started.
+check_program() { # program, folder of the command
+  alone=$("$1" --lanes 2 --threads 1 2>"$scratch/log") || { cat "$scratch/log" && fail "the program"; }
+  together=$("$2/tutti" run -n 2 -- "$1" --lanes 2 --threads 1 2>"$scratch/log") || {
+    cat "$scratch/log"
+    fail "two workers"
+  }
+  echo "$alone" | grep -qE '^weights [0-9a-f]{64}$' || fail "no weights in: $alone"
+  [ "$together" = "[worker/0] $alone" ] || fail "one worker: $alone; two: $together"
+}
+
+check_libraries() { # program or library...
+  for file in "$@"; do
+    libraries=$(ldd "$file") || fail "ldd $file"
+    if echo "$libraries" | grep -E 'not found'; then fail "libraries of $file"; fi
+  done
+}
+
+# Builds it with CMake in a project of C++17 whose warnings are errors. Nothing of Tutti's own flags may reach it but C++20.
+find_package() { # cmake, prefix
+  mkdir "$scratch/found"
+  cp "$here/linear.cc" "$here/found/CMakeLists.txt" "$scratch/found"
+  quietly "$1" -S "$scratch/found" -B "$scratch/found/build" "-DCMAKE_PREFIX_PATH=$2"
+  quietly "$1" --build "$scratch/found/build"
+  commands=$scratch/found/build/compile_commands.json
+  grep -qE -- '-std=(gnu|c)\+\+20' "$commands" || fail "not C++20: $(cat "$commands")"
+  if grep -E -- '-ffp-contract|-fPIC|-O2|cmake_pch|gtest|ccache' "$commands"; then fail "these are Tutti's own flags"; fi
+  check_libraries "$scratch/found/build/linear"
+  check_program "$scratch/found/build/linear" "$2/bin"
+}

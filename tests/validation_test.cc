@@ -1,0 +1,76 @@
+// Tests validation, early stopping and moving averages in all ways of training, with processes.
+#include <filesystem>
+#include <sstream>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/together.h"
+
+namespace tutti::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+const Flags kFlags = {"--net",   "normed", "--lanes",          "4", "--batch",   "5",
+                      "--steps", "200",    "--validate-every", "5", "--average", "0.9"};
+
+struct Result {
+  int64_t steps = 0;
+  std::string hash;
+  std::string history;
+  bool operator==(const Result&) const = default;
+};
+
+Result result_of(const Flags& launcher, const Flags& flags) {
+  const TestFolder folder;
+  const std::string report = folder / "report.json";
+  Flags command = launcher.empty() ? Flags() : with({program_path("tutti"), "run"}, with(launcher, {"--"}));
+  command = with(with(command, {together_program(), "--threads", "1", "--report", report}), flags);
+  const ProgramResult result = run_program(command);
+  EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
+  if (result.exit_code != 0) return {};
+  // The launcher puts the task before each line.
+  std::string history;
+  std::istringstream lines(result.out);
+  for (std::string line; std::getline(lines, line);) {
+    const size_t begin = line.find("step ");
+    if (begin != std::string::npos) history += line.substr(begin) + "\n";
+  }
+  const nlohmann::json json = json_of(report);
+  return {json.at("steps").get<int64_t>(), json.at("weights_sha256").get<std::string>(), history};
+}
+
+TEST(Validation, ends_the_training_at_the_same_step_in_every_way_of_training) {
+  const Result alone = result_of({}, kFlags);
+  EXPECT_LT(alone.steps, 200);
+  EXPECT_THAT(alone.history, HasSubstr("accuracy"));
+  for (const char* workers : {"2", "3"}) EXPECT_EQ(result_of({"-n", workers}, kFlags), alone) << workers;
+  EXPECT_EQ(result_of({"-n", "3"}, with(kFlags, {"--strategy", "in-graph"})), alone);
+  EXPECT_EQ(result_of({"--ps", "2", "-n", "2"}, with(kFlags, {"--strategy", "ps-sync"})), alone);
+}
+
+TEST(Validation, is_continued_by_a_resumed_run) {
+  const Result alone = result_of({}, kFlags);
+  for (const std::string strategy : {"allreduce", "ps-sync", "in-graph"}) {
+    const TestFolder folder;
+    const Flags saving = with(kFlags, {"--strategy", strategy, "--logdir", folder / "run"});
+    Flags launcher = {"-n", strategy == "in-graph" ? "3" : "2"};
+    if (strategy == "ps-sync") launcher = with({"--ps", "2"}, launcher);
+    Flags command = with({program_path("tutti"), "run"}, with(launcher, {"--", together_program()}));
+    command = with(command, with(saving, {"--checkpoint-every", "4", "--kill-at", "9", "--timeout", "5"}));
+    EXPECT_NE(run_program(command).exit_code, 0) << strategy;
+    EXPECT_TRUE(std::filesystem::exists(folder / "run/latest")) << strategy;
+    EXPECT_EQ(result_of(launcher, saving), alone) << strategy;
+  }
+}
+
+TEST(Validation, of_asynchronous_steps_is_made_by_the_chief) {
+  const Result result =
+      result_of({"--ps", "2", "-n", "2"}, with(kFlags, {"--strategy", "ps-async", "--steps", "30"}));
+  EXPECT_THAT(result.history, HasSubstr("accuracy"));
+  EXPECT_THAT(result.history, ::testing::Not(HasSubstr("null"))) << "a buffer or the loss is not finite";
+}
+
+}  // namespace
+}  // namespace tutti::testing

@@ -1,0 +1,127 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "tutti/base/flags.h"
+
+namespace tutti {
+
+// A larger number of lanes is a mistake: every worker loops over its own lanes and would never finish.
+inline constexpr int64_t kMostLanes = 1 << 20;
+
+// How a program trains, by topic. It can be filled in code, from flags (add_standard_flags()), or both. Each
+// value has a flag, which is named where the names differ; `--help` explains all of them.
+struct RunConfig {
+  struct Training {
+    std::string strategy;  // "": single for one task, ps-async with servers, else allreduce
+    int64_t lanes = 0;     // 0: one per worker
+    int64_t batch = 32;    // examples per lane and step
+    int64_t steps = 0;     // global steps; 0: as many as `epochs` says
+    int64_t epochs = 0;    // 0 with steps 0: one epoch
+    bool drop_remainder =
+        true;  // leave out the last examples of an epoch that do not fill a step of all lanes
+    int64_t seed = 1;
+    bool nan_guard = true;  // stop when the loss is NaN or infinite
+    // No flag; tutti::run() sets it. After SIGTERM or SIGINT, a training completes the step, saves a
+    // checkpoint and throws Interrupted. If false, Tutti does not touch the process's signal handlers.
+    bool stop_on_signals = false;
+  };
+
+  struct Compute {
+    // "cpu", "cuda", "cuda:1", "/gpu:0"; auto: the GPU of the local rank, or the CPU
+    std::string device = "auto";
+    int64_t threads = 0;             // 0: cores / local workers
+    int64_t inter_op_threads = 0;    // 0: LibTorch's own choice
+    std::string precision = "fp32";  // or "bf16"
+    std::string layout = "auto";     // of images and kernels: "contiguous", "channels-last"
+  };
+
+  // The sum of the gradients of all workers.
+  struct Reduction {
+    std::string order = "tree";           // or "fast" (--reduce)
+    std::string wire_precision = "fp32";  // of gradients that are sent: "bf16", "fp16"
+    bool error_feedback = true;           // add the rounding error to the next gradient
+    // "replicated", "sharded"; auto: sharded in a Trainer whose workers all share memory.
+    std::string optimizer_state = "auto";
+  };
+
+  // Connections between tasks.
+  struct Network {
+    // "shm", "gloo", "mpi", "nccl", "shm+gloo", "shm+mpi"; auto: nccl if each worker has a GPU of its own,
+    // else shm+gloo, or only the one of the two that is needed (--comm)
+    std::string backend = "auto";
+    double timeout = 60;         // the maximum seconds of any wait for another task
+    double start_timeout = 120;  // seconds to wait for tasks to start
+  };
+
+  // Parameter servers.
+  struct Servers {
+    std::string placement = "round-robin";  // "greedy", "split:SIZE"
+    int64_t staleness = -1;                 // steps that a worker may be ahead of the slowest; -1: any
+    bool overlap = true;                    // push and pull run while the next gradients are computed
+    int64_t backup = 0;                     // number of workers whose gradients a step does not wait for
+  };
+
+  // Who may connect to this task's servers.
+  struct Security {
+    std::string tls_cert;  // files in PEM; "": no TLS
+    std::string tls_key;
+    std::string tls_ca;
+    std::string secret;           // shared by all tasks of a job
+    bool insecure = false;        // listen beyond loopback without TLS
+    bool allow_programs = false;  // run programs that clients send
+  };
+
+  struct Data {
+    std::string path;                // --data
+    std::string bad_rows = "error";  // of tables; or "skip"
+    double timeout = 60;             // seconds that a step may wait for its examples (--feed-timeout)
+  };
+
+  struct Checkpoints {
+    std::string logdir;           // "": nothing is written at all
+    std::string resume = "auto";  // "never", "must", "weights", "anyway"
+    std::string every = "600s";  // steps ("500") or seconds ("600s"); "0": only the last (--checkpoint-every)
+    int64_t keep = 5;            // 0: all
+  };
+
+  struct Output {
+    int64_t summary_every = 100;  // steps; 0: none
+    std::string profile_steps;    // "10..12"
+    std::string timeline;         // file; "": none
+    std::string report;           // file; "": none
+    std::string log_level = "info";
+    bool log_placement = false;  // log one line for every parameter and lane
+  };
+
+  // A cluster that is started by hand.
+  struct Cluster {
+    std::string spec;             // --cluster_spec
+    std::string job;              // --job_name
+    std::optional<int64_t> task;  // --task_index
+  };
+
+  Training training;
+  Compute compute;
+  Reduction reduction;
+  Network network;
+  Servers servers;
+  Security security;
+  Data data;
+  Checkpoints checkpoints;
+  Output output;
+  Cluster cluster;
+  std::string config_file;  // where --config found values for the flags
+};
+
+// Adds a flag for every value, in groups, with its help and its limits.
+void add_standard_flags(FlagSet& set, RunConfig& config);
+// Adds only the flags that say how workers find and reach each other, for programs that do not train.
+void add_connection_flags(FlagSet& set, RunConfig& config);
+// Returns the values of the standard flags. Throws InvalidArgument if one is not a value that its flag
+// accepts, for a program that has filled them in code.
+FlagValues values_of(const RunConfig& config);
+
+}  // namespace tutti

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "tutti/cluster/context.h"
+#include "tutti/comm/communicator.h"
+
+namespace tutti {
+
+// The workers that train a model together, and the place of this one among them. By default a training uses
+// all workers of the job. To train several models at once, split them:
+//   const tutti::Group mine = tutti::connect(ctx).split(ctx.rank() % 2);
+//   tutti::Trainer trainer(ctx, net, optimizer, loss, {.group = mine});
+// A value: copies share the communicator.
+struct Group {
+  // A group of this worker alone, without a communicator.
+  Group() = default;
+  // The ranks of a communicator. Rank 0 is the chief.
+  Group(std::shared_ptr<comm::Communicator> connected, uint64_t epoch = 0);  // NOLINT: converts on purpose
+  // All workers of the job, which reach each other only through parameter servers or a master.
+  static Group unconnected(const Context& context);
+
+  // Workers that pass the same colour form a group, in the order of their ranks. Every worker of this group
+  // has to call it. Requires a communicator.
+  Group split(int colour) const;
+  bool is_chief() const { return rank == chief; }
+
+  // Null if the workers are not connected to each other.
+  std::shared_ptr<comm::Communicator> communicator = {};
+  int rank = 0;
+  int world = 1;
+  int chief = 0;       // the rank that reads and writes checkpoints, events and the report
+  uint64_t epoch = 0;  // the number of times that the workers of the job have been numbered anew
+};
+
+// Connects all workers of the job, as comm::connect() does.
+Group connect(const Context& context);
+
+// Returns the number of lanes: --lanes, else one per worker.
+int64_t lanes_for(const RunConfig& config, int world);
+
+}  // namespace tutti

@@ -1,0 +1,298 @@
+#include "tutti/train/engine.h"
+
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "tutti/base/file.h"
+#include "tutti/base/interrupted.h"
+#include "tutti/store/manifest.h"
+#include "tutti/train/hooks/of_flags.h"
+#include "tutti/train/stopping.h"
+#include "tutti/train/together.h"
+
+namespace tutti {
+
+Engine::Engine(const Context& context, Team& team, std::vector<SessionPart> parts,
+               const SessionOptions& options)
+    : context_(context),
+      team_(team),
+      session_(context, team.group(), parts, options),
+      training_{.context = context,
+                .group = team.group(),
+                .parameters = parts.front().parameters,
+                .optimizer = parts.front().optimizer} {
+  training_.report_validation = [this](const std::map<std::string, double>& values) {
+    report_validation(values);
+  };
+  training_.folder = session_.folder();
+  add_state(kGenerators, generators_part(context.device(), team.group().rank));
+  try {
+    hooks_ = hooks::of_flags(context.config());
+  } catch (const std::exception& error) {
+    abandon("could not start", error);
+    throw;
+  }
+}
+
+void Engine::add_hook(std::unique_ptr<Hook> hook) {
+  hooks::add(hooks_, context_.config(), std::move(hook));
+  has_own_hooks_ = true;
+}
+
+void Engine::add_first_hook(std::unique_ptr<Hook> hook) { hooks_.insert(hooks_.begin(), std::move(hook)); }
+
+template <class Call>
+void Engine::for_each_hook(Call call) {
+  const SpanScope span(context_.timeline(), Activity::Step, "hooks", progress_.step);
+  for (const auto& hook : hooks_) call(*hook);
+}
+
+// Returns the names of the parts of the state that belong to the hooks. Hooks of the same kind are told apart
+// by their order.
+std::vector<std::string> Engine::hook_names() const {
+  std::vector<std::string> names;
+  std::map<std::string, int> seen;
+  for (const auto& hook : hooks_) {
+    std::string name = "hook-" + hook->name();
+    const int before = seen[name]++;
+    if (before > 0) name += fmt::format("-{}", before + 1);
+    names.push_back(std::move(name));
+  }
+  return names;
+}
+
+// Called before the first step after each start.
+void Engine::restore_hooks() {
+  if (!std::exchange(hooks_are_stale_, false)) return;
+  const std::vector<std::string> names = hook_names();
+  for (size_t i = 0; i < hooks_.size(); ++i) {
+    const auto found = found_.find(names[i]);
+    if (found == found_.end()) continue;
+    hooks_[i]->restore(found->second);
+    found_.erase(found);
+  }
+}
+
+void Engine::add_state(const std::string& name, StatePart part) {
+  const bool is_valid = !name.empty() && name.find_first_not_of(
+                                             "abcdefghijklmnopqrstuvwxyz"
+                                             "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                             "0123456789_-") == std::string::npos;
+  if (!is_valid || name == store::kWeightsPart || name == store::kOptimizerPart)
+    tutti::fail(ErrorKind::InvalidArgument,
+                "'{}' is not a valid name for a part of the state: use letters and digits", name);
+  if (!parts_.emplace(name, part).second)
+    tutti::fail(ErrorKind::InvalidArgument, "two parts of the state are called '{}'", name);
+  restore_part(name, part);
+}
+
+void Engine::restore_part(const std::string& name, const StatePart& part) {
+  const auto found = found_.find(name);
+  if (found == found_.end()) return;
+  part.restore(found->second);
+  found_.erase(found);
+}
+
+void Engine::claim() {
+  session_.claim();
+  if (team_.group().is_chief()) session_.lock();
+}
+
+void Engine::start(const std::vector<std::string>& plan) {
+  const SpanScope span(context_.timeline(), Activity::Step, "start");
+  Team::Start start = team_.start(session_, plan);
+  progress_ = start.progress;
+  report_.lost_steps += start.lost_steps;
+  found_ = std::move(start.more);
+  hooks_are_stale_ = true;
+  for (const auto& [name, part] : parts_) restore_part(name, part);
+  if (!std::exchange(plan_logged_, true) && team_.group().is_chief()) log_plan();
+}
+
+// Says once how the model is trained, and what leaves the bits of the result open.
+void Engine::log_plan() {
+  const RunConfig& config = context_.config();
+  store::Report plan;
+  team_.fill(plan);
+  const auto counted = [](int64_t count, const char* what) {
+    return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
+  };
+  context_.log().info("training with {}: {}, {}, {}, {} on {}", plan.strategy, counted(plan.world, "worker"),
+                      counted(session_.lanes(), "lane"), counted(context_.threads(), "thread"),
+                      config.compute.precision, context_.device().str());
+  if (config.compute.precision == "bf16" && context_.device().is_cpu() &&
+      read_system_file("/proc/cpuinfo").find(" amx_bf16") == std::string::npos)
+    context_.log().info("this processor has no AMX, so bf16 is slower than fp32 on it");
+  std::vector<std::string> open;
+  if (config.training.lanes == 0) open.push_back("workers (set --lanes)");
+  if (config.compute.threads == 0) open.push_back("cores (set --threads)");
+  if (!open.empty())
+    context_.log().info("the bits of the result depend on the number of {}", fmt::join(open, " and of "));
+}
+
+void Engine::begin(const Length& length, const StrategyFacts& facts,
+                   std::function<void(metrics::Metric&)> merge) {
+  length_ = length;
+  training_.first_step = training_.step = training_.last_step = progress_.step;
+  training_.end_step = length.end_step;
+  training_.steps_per_epoch = length.steps_per_epoch;
+  training_.epoch = epochs_done();
+  training_.in_step = facts.in_step;
+  training_.keeps_parameters_elsewhere = facts.keeps_parameters_elsewhere;
+  training_.merge = std::move(merge);
+  begin_ = std::chrono::steady_clock::now();
+  examples_before_ = progress_.examples;
+  restore_hooks();
+  for_each_hook([&](Hook& hook) { hook.begin(training_); });
+}
+
+void Engine::begin_steps() {
+  signals_.emplace(context_.config());
+  training_.step = training_.last_step = progress_.step;
+  training_.went_on = session_.went_on();
+  training_.events = session_.events();
+  training_.stop_reason = progress_.stop_reason;
+  last_step_.wishes = {};
+  restore_hooks();
+  is_running_ = true;
+  epoch_begun_ = -1;
+  for_each_hook([&](Hook& hook) { hook.after_start(training_); });
+}
+
+void Engine::leave_steps() {
+  signals_.reset();
+  is_running_ = false;
+}
+
+void Engine::before_step() {
+  training_.wishes = {};
+  if (training_.steps_per_epoch > 0 && epochs_done() != epoch_begun_) {
+    training_.epoch = epoch_begun_ = epochs_done();
+    for_each_hook([&](Hook& hook) { hook.begin_epoch(training_); });
+  }
+  for_each_hook([&](Hook& hook) { hook.before_step(training_); });
+  if (training_.in_step) training_.wishes.add(wish_to_stop(training_, *signals_));
+}
+
+void Engine::after_lane(int64_t lane, const Batch& batch, const LossOutput& output) {
+  for_each_hook([&](Hook& hook) { hook.after_lane(training_, lane, batch, output); });
+}
+
+void Engine::after_step(const StepResult& result) {
+  progress_.step = training_.step = result.step;
+  last_step_.wishes = result.wishes;
+  if (!result.made) return;
+  // Set before a hook saves the step.
+  progress_.stopped = training_.in_step && result.wishes.stop;
+  last_step_ = result;
+  progress_.examples += result.examples;
+  const std::optional<std::string> stop_reason = training_.stop_reason;
+  const bool ends_epoch = training_.steps_per_epoch > 0 && epochs_done() > epoch_begun_;
+  for (const auto& hook : hooks_) {
+    const SpanScope span(context_.timeline(), Activity::Step, "hooks", progress_.step);
+    hook->after_step(training_, result);
+    if (ends_epoch) hook->end_epoch(training_);
+  }
+  if (training_.in_step && training_.stop_reason != stop_reason) {
+    progress_.stop_reason = training_.stop_reason;
+    team_.set_progress(progress_);
+  }
+  training_.last_step = training_.step;
+  note_saved();
+}
+
+Wishes Engine::reasons_to_end() const {
+  const Wishes own = wish_to_stop(training_, *signals_);
+  if (!training_.in_step) return own;
+  if (last_step_.wishes.end_training()) return last_step_.wishes;
+  return {.signal = team_.is_alone() ? own.signal : 0};
+}
+
+// The number of complete passes over the feed.
+int64_t Engine::epochs_done() const {
+  return training_.steps_per_epoch > 0 ? (training_.step - length_.first_epoch_at) / training_.steps_per_epoch
+                                       : 0;
+}
+
+void Engine::report_validation(const std::map<std::string, double>& values) {
+  std::string text;
+  for (const auto& [name, value] : values) {
+    text += fmt::format("  {} {:.4f}", name, value);
+    if (training_.events != nullptr) training_.events->scalar("validation_" + name, training_.step, value);
+  }
+  if (team_.group().is_chief()) context_.log().info("validation after step {}:{}", training_.step, text);
+  for_each_hook([&](Hook& hook) { hook.after_validation(training_, values); });
+}
+
+void Engine::end(const Wishes& reasons) {
+  training_.step = progress_.step;
+  for_each_hook([&](Hook& hook) { hook.end(training_); });
+  team_.finish_saving(session_);
+  note_saved();
+  write_report();
+  begin_ = std::chrono::steady_clock::now();  // this training is counted
+  examples_before_ = progress_.examples;
+  is_running_ = false;
+  try {
+    end_as_wished(training_, reasons, *signals_);
+  } catch (const Interrupted&) {
+    team_.write_timeline();  // all workers stop here
+    signals_.reset();
+    throw;
+  }
+  signals_.reset();
+}
+
+void Engine::fail(const std::exception& error) noexcept {
+  signals_.reset();
+  if (!is_running_) return;
+  is_running_ = false;
+  for (const auto& hook : hooks_) hook->on_error(training_, error);
+}
+
+void Engine::abandon(const std::string& what, const std::exception& error) noexcept {
+  try {
+    team_.abandon(fmt::format("{} {}: {}", context_.task().short_name(), what, error.what()));
+  } catch (const std::exception&) {
+    team_.abandon("a worker has failed");  // not even the text could be made
+  }
+}
+
+void Engine::save() {
+  const SpanScope span(context_.timeline(), Activity::Save, "checkpoint", progress_.step);
+  progress_.stop_reason = training_.stop_reason;
+  note_loss();
+  Snapshots more;
+  for (const auto& [name, part] : parts_) more[name] = part.snapshot();
+  const std::vector<std::string> names = hook_names();
+  for (size_t i = 0; i < hooks_.size(); ++i) {
+    Snapshot state = hooks_[i]->state();
+    if (!state.tensors.empty() || !state.values.empty()) more[names[i]] = std::move(state);
+  }
+  team_.save(session_, progress_, more);
+}
+
+void Engine::note_saved() {
+  const auto saved = session_.take_saved();
+  if (saved) for_each_hook([&](Hook& hook) { hook.after_save(training_, saved->path, saved->step); });
+}
+
+void Engine::note_loss() {
+  if (last_step_.has_loss()) progress_.loss = last_step_.loss();
+}
+
+void Engine::write_report() {
+  const std::chrono::duration<double> lasted =
+      is_running_ ? std::chrono::steady_clock::now() - begin_ : std::chrono::duration<double>(0);
+  const auto examples = static_cast<double>(progress_.examples - examples_before_);
+  report_.seconds += lasted.count();
+  report_.examples_per_second = lasted.count() > 0 ? examples / lasted.count() : 0;
+  note_loss();
+  session_.fill(report_, progress_);
+  team_.fill(report_);
+  session_.write(report_);
+}
+
+}  // namespace tutti

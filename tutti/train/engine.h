@@ -1,0 +1,122 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tutti/cluster/context.h"
+#include "tutti/store/report.h"
+#include "tutti/train/hook.h"
+#include "tutti/train/session.h"
+#include "tutti/train/stop_signals.h"
+#include "tutti/train/strategy.h"
+
+namespace tutti {
+
+// The work of a training besides its steps, for Trainer and Loop: checkpoints, resuming, hooks, wishes to
+// stop, signals, and the report. Between start() and the end, the owner makes steps and calls, for each of
+// them, before_step(), after_lane(), after_step(). Not thread-safe.
+class Engine {
+ public:
+  // The context and the team must outlive this, and the objects that the parts refer to. Hooks see the first
+  // part.
+  Engine(const Context& context, Team& team, std::vector<SessionPart> parts, const SessionOptions& options);
+
+  // Adds a hook after those of the configuration, but before the one that saves checkpoints, so that a
+  // checkpoint includes what hooks have changed.
+  void add_hook(std::unique_ptr<Hook> hook);
+  bool has_own_hooks() const { return has_own_hooks_; }
+  // Adds a hook of the training itself, before all others. It does not count as a hook of the program.
+  void add_first_hook(std::unique_ptr<Hook> hook);
+
+  // Adds a part to the state that checkpoints contain. Throws InvalidArgument if the name is taken or is not
+  // a valid file name.
+  void add_state(const std::string& name, StatePart part);
+
+  // Reserves the run's folder, before the first step.
+  void claim();
+  // Begins or resumes the run, or, after another task was lost, begins with the state that the others have.
+  void start(const std::vector<std::string>& plan);
+  struct Length {
+    int64_t end_step = 0;         // the number of steps of the run after which the training ends
+    int64_t steps_per_epoch = 0;  // 0: unknown
+    int64_t first_epoch_at = 0;   // the step of the run with which the first epoch began
+  };
+  // Begins a training. `merge` is Training::merge.
+  void begin(const Length& length, const StrategyFacts& facts, std::function<void(metrics::Metric&)> merge);
+  // Begins the steps of the training, again if start() was called meanwhile. From here to the end, signals
+  // are recorded if the configuration asks for it.
+  void begin_steps();
+  // Leaves the steps because another task was lost.
+  void leave_steps();
+  void before_step();
+  void after_lane(int64_t lane, const Batch& batch, const LossOutput& output);
+  // Counts the step, unless the worker took no part in it, and calls the hooks.
+  void after_step(const StepResult& result);
+  // Returns the reasons to end the training now, before the next step. All workers that make every step
+  // together stop after the step in which a wish has reached every worker; a worker without others, or one
+  // that makes steps of its own, reacts at once.
+  Wishes reasons_to_end() const;
+  // Ends the training after its last step and writes the report. Throws Interrupted if a signal is a reason.
+  void end(const Wishes& reasons);
+  // Tells the hooks that the training has failed, unless they have been told.
+  void fail(const std::exception& error) noexcept;
+  // Tells the other workers that this one "could not start", say.
+  void abandon(const std::string& what, const std::exception& error) noexcept;
+
+  // Saves a checkpoint of the steps done. It is written in the background.
+  void save();
+  // Fills the report and writes it.
+  void write_report();
+
+  // Returns true between begin_steps() and the end.
+  bool is_running() const { return is_running_; }
+  Session& session() { return session_; }
+  const Session& session() const { return session_; }
+  Progress& progress() { return progress_; }
+  const Progress& progress() const { return progress_; }
+  Training& training() { return training_; }
+  const Training& training() const { return training_; }
+  store::Report& report() { return report_; }
+  const store::Report& report() const { return report_; }
+
+ private:
+  void log_plan();
+  void note_loss();
+  void report_validation(const std::map<std::string, double>& values);
+  int64_t epochs_done() const;
+  void note_saved();
+  void restore_hooks();
+  std::vector<std::string> hook_names() const;
+  void restore_part(const std::string& name, const StatePart& part);
+  template <class Call>
+  void for_each_hook(Call call);
+
+  const Context& context_;
+  Team& team_;
+  Session session_;
+  Training training_;
+  std::vector<std::unique_ptr<Hook>> hooks_;
+  bool has_own_hooks_ = false;
+  std::map<std::string, StatePart> parts_;
+  bool plan_logged_ = false;
+  bool hooks_are_stale_ = false;  // the run has been started since they were restored
+  Snapshots found_;               // of the checkpoint, until the parts have taken them
+  Progress progress_;
+  StepResult last_step_;
+  store::Report report_;
+  std::optional<StopSignals> signals_;  // during the steps
+  bool is_running_ = false;
+  Length length_;
+  int64_t epoch_begun_ = -1;                     // -1: none in these steps
+  std::chrono::steady_clock::time_point begin_;  // of the training
+  int64_t examples_before_ = 0;                  // of the run, when the training began
+};
+
+}  // namespace tutti

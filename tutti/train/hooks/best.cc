@@ -1,0 +1,182 @@
+#include "tutti/train/hooks/best.h"
+
+#include <cmath>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include "tutti/base/error.h"
+#include "tutti/store/checkpoint.h"
+#include "tutti/train/snapshot.h"
+
+namespace tutti::hooks {
+namespace {
+
+bool is_smaller_better(const std::string& name, Goal goal) {
+  if (goal != Goal::Auto) return goal == Goal::Smaller;
+  return name.ends_with("loss") || name.ends_with("error") || name.ends_with("mse");
+}
+
+// The best value of a validation so far.
+class Best {
+ public:
+  Best(std::string monitor, Goal goal, double min_delta)
+      : monitor_(std::move(monitor)), sign_(is_smaller_better(monitor_, goal) ? -1 : 1), delta_(min_delta) {}
+
+  // Returns true if the monitored value is better than all before. NaN never is.
+  bool improves(const std::map<std::string, double>& values) {
+    const auto found = values.find(monitor_);
+    if (found == values.end()) {
+      std::vector<std::string> names;
+      for (const auto& [name, value] : values) names.push_back(name);
+      fail(ErrorKind::InvalidArgument,
+           "the validation has no value '{}', which a hook monitors; its values are: {}", monitor_,
+           fmt::join(names, ", "));
+    }
+    if (std::isnan(found->second)) return false;
+    if (value_ && !(sign_ * (found->second - *value_) > delta_)) return false;
+    value_ = found->second;
+    return true;
+  }
+
+  const std::string& monitor() const { return monitor_; }
+  std::optional<double> value() const { return value_; }
+  void set(const Json& json) { value_ = json.is_number() ? std::optional(json.get<double>()) : std::nullopt; }
+
+ private:
+  std::string monitor_;
+  double sign_;
+  double delta_;
+  std::optional<double> value_;
+};
+
+Json json_of(std::optional<double> value) { return value ? Json(*value) : Json(nullptr); }
+
+// Copies of all weights and buffers.
+std::vector<torch::Tensor> copies_of(const Parameters& parameters) {
+  std::vector<torch::Tensor> copies;
+  for (const Stretch& block : parameters.blocks()) copies.push_back(block.values.detach().clone());
+  for (const auto& view : parameters.buffers()) copies.push_back(view.tensor.detach().clone());
+  return copies;
+}
+
+void copy_back(const std::vector<torch::Tensor>& copies, const Parameters& parameters) {
+  const torch::NoGradGuard no_grad;
+  size_t next = 0;
+  for (const Stretch& block : parameters.blocks()) block.values.detach().copy_(copies[next++]);
+  for (const auto& view : parameters.buffers()) {
+    torch::Tensor tensor = view.tensor.detach();
+    tensor.copy_(copies[next++]);
+  }
+}
+
+class EarlyStopping final : public Hook {
+ public:
+  explicit EarlyStopping(const EarlyStoppingOptions& options)
+      : options_(options), best_(options.monitor, options.goal, options.min_delta) {
+    if (options.patience < 0)
+      fail(ErrorKind::InvalidArgument, "the patience of early_stopping is {}, expected 0 or more",
+           options.patience);
+  }
+
+  void begin(Training& training) override {
+    if (options_.restore_best && training.keeps_parameters_elsewhere)
+      fail(ErrorKind::InvalidArgument,
+           "early_stopping cannot restore the best weights, since the parameter servers hold them: use "
+           "keep_best(), which saves them");
+    if (std::exchange(restored_, false)) return;
+    best_ = Best(options_.monitor, options_.goal, options_.min_delta);
+    without_ = 0;
+    weights_.clear();
+  }
+
+  void after_validation(Training& training, const std::map<std::string, double>& values) override {
+    if (best_.improves(values)) {
+      without_ = 0;
+      if (options_.restore_best) weights_ = copies_of(training.parameters);
+      return;
+    }
+    if (++without_ <= options_.patience) return;
+    training.stop_reason =
+        fmt::format("{} has not improved for {} validations; its best value is {}", best_.monitor(), without_,
+                    best_.value() ? fmt::format("{:.6g}", *best_.value()) : "none");
+  }
+
+  void end(Training& training) override {
+    if (!weights_.empty()) copy_back(weights_, training.parameters);
+  }
+
+  std::string name() const override { return "early_stopping"; }
+  Snapshot state() const override {
+    Snapshot state;
+    state.values = {{"best", json_of(best_.value())}, {"without", without_}};
+    for (const torch::Tensor& tensor : weights_)
+      state.tensors.push_back({std::to_string(state.tensors.size()), tensor});
+    return state;
+  }
+  void restore(const Snapshot& state) override {
+    best_.set(state.values.at("best"));
+    without_ = state.values.at("without").get<int64_t>();
+    weights_.clear();
+    for (const auto& [name, tensor] : state.tensors) weights_.push_back(tensor.clone());
+    restored_ = true;
+  }
+
+ private:
+  const EarlyStoppingOptions options_;
+  Best best_;
+  int64_t without_ = 0;                 // validations since the last improvement
+  std::vector<torch::Tensor> weights_;  // of the best validation
+  bool restored_ = false;               // since the last begin()
+};
+
+class KeepBest final : public Hook {
+ public:
+  explicit KeepBest(const KeepBestOptions& options)
+      : options_(options), best_(options.monitor, options.goal, 0) {}
+
+  void begin(Training&) override {
+    if (!std::exchange(restored_, false)) best_ = Best(options_.monitor, options_.goal, 0);
+  }
+
+  void after_validation(Training& training, const std::map<std::string, double>& values) override {
+    if (!best_.improves(values) || !training.group.is_chief() || training.folder.empty()) return;
+    store::Checkpoint checkpoint = snapshot(training.parameters, training.optimizer.options(), {});
+    checkpoint.step = training.step;
+    checkpoint.state["best"] = {{options_.monitor, *best_.value()}};
+    store::CheckpointDir(training.folder + "/" + options_.folder, {.keep = 1}).save(checkpoint);
+  }
+
+  std::string name() const override { return "keep_best"; }
+  Snapshot state() const override {
+    Snapshot state;
+    state.values = {{"best", json_of(best_.value())}};
+    return state;
+  }
+  void restore(const Snapshot& state) override {
+    best_.set(state.values.at("best"));
+    restored_ = true;
+  }
+
+ private:
+  const KeepBestOptions options_;
+  Best best_;
+  bool restored_ = false;  // since the last begin()
+};
+
+}  // namespace
+
+std::unique_ptr<Hook> early_stopping(const EarlyStoppingOptions& options) {
+  return std::make_unique<EarlyStopping>(options);
+}
+
+std::unique_ptr<Hook> keep_best(const KeepBestOptions& options) {
+  return std::make_unique<KeepBest>(options);
+}
+
+}  // namespace tutti::hooks

@@ -1,0 +1,170 @@
+#include "tutti/train/strategies/all_reduce.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "tutti/base/error.h"
+#include "tutti/base/file.h"
+#include "tutti/base/timeline.h"
+#include "tutti/comm/gather_all.h"
+#include "tutti/params/agreement.h"
+#include "tutti/params/device_scope.h"
+#include "tutti/params/module_group.h"
+#include "tutti/params/residuals.h"
+
+namespace tutti {
+namespace {
+
+// An empty file by which workers recognise a folder that they share.
+constexpr const char* kToken = "shared";
+
+comm::Communicator& connected(const Context& context, const Group& group) {
+  if (!group.communicator)
+    fail(ErrorKind::InvalidArgument,
+         "the workers of the group are not connected: use tutti::connect(context), or a part of it");
+  if (context.config().training.strategy == "single" && group.world > 1)
+    fail(ErrorKind::InvalidArgument,
+         "--strategy single is for one process, but there are {} workers (found through {})", group.world,
+         context.identity().source);
+  return *group.communicator;
+}
+
+// In shared memory, sharding writes only the own part a second time, which costs less than updating all.
+bool is_to_be_sharded(const Context& context, comm::Communicator& comm, const OptimizerOptions& optimizer) {
+  const RunConfig::Reduction& asked = context.config().reduction;
+  if (asked.optimizer_state == "sharded") require_elementwise(optimizer, "--optimizer-state sharded");
+  if (optimizer.is_replicated()) return false;
+  if (comm.world() == 1) return false;
+  if (asked.optimizer_state != "auto") return asked.optimizer_state == "sharded";
+  return asked.order == "tree" && context.device().is_cpu() && comm.shared() != nullptr;
+}
+
+}  // namespace
+
+AllReduce::AllReduce(const Context& context, Group group, const Trainable& model,
+                     const OptimizerOptions& optimizer, const ReplicaOptions& replica, double clip_norm)
+    : context_(context),
+      group_(std::move(group)),
+      comm_(connected(context, group_)),
+      clip_norm_(clip_norm),
+      sharded_(is_to_be_sharded(context, comm_, optimizer)),
+      replica_(model, optimizer, placed(replica)),
+      timeline_file_(context, comm_) {}
+
+ReplicaOptions AllReduce::placed(ReplicaOptions options) {
+  options.before_allocate = [this](const Parameters& parameters, const OptimizerOptions& optimizer) {
+    require_unpinned(parameters, context_.cluster());
+    require_same(plan_of(context_, parameters, optimizer));
+  };
+  options.allocate = shared_allocator(comm_, options.device);
+  options.part = sharded_ ? group_.rank : 0;
+  options.parts = sharded_ ? group_.world : 1;
+  return options;
+}
+
+void AllReduce::require_same(const std::vector<std::string>& plan) {
+  if (group_.world > 1) require_same_plan(context_, comm_, plan);
+}
+
+Team::Start AllReduce::start(Session& session, const std::vector<std::string>& plan) {
+  require_same(plan);
+  Session::Start start = start_together(context_, comm_, session);
+  Parameters& parameters = replica_.parameters();
+  if (group_.world > 1) {
+    module_group_ = give_group(parameters, comm_, session.lanes());
+    broadcast(comm_, parameters, 0);
+    warn_of_idle_workers(context_, comm_, session.lanes());
+  }
+  ReducerOptions reducer = reducer_options(context_.config());
+  reducer.scatter = sharded_;
+  lanes_.reset();
+  mean_.emplace(parameters, comm_, session.lanes(), reducer);
+  lanes_.emplace(replica_, *mean_, mean_->lanes());
+  say_placement(context_, parameters, mean_->lanes());
+  Optimizer::State& state = start.optimizers.front();
+  restore_residuals(context_, comm_, parameters, *mean_, state);
+  replica_.optimizer().restore(broadcast(comm_, state, 0));
+  facts_ = {.name = group_.world == 1 ? "single" : "allreduce",
+            .lanes = mean_->lanes(),
+            .needs_data_in_every_lane = module_group_ != nullptr,
+            .evaluation_part = group_.rank,
+            .evaluation_parts = group_.world};
+  return {start.progress, 0, std::move(start.more)};
+}
+
+void AllReduce::require_same_fit(const MakePlan& make) {
+  if (group_.world == 1) return;
+  std::vector<std::string> plan;
+  try {
+    plan = make();
+  } catch (const std::exception& error) {
+    abandon(fmt::format("{} could not inspect its data: {}", context_.task().short_name(), error.what()));
+    throw;
+  }
+  require_same(plan);
+}
+
+StepResult AllReduce::step(int64_t step, const Wishes& wishes, data::BatchQueue& queue,
+                           const LaneObserver& observe) {
+  mean_->begin_step(step, wishes, replica_.optimizer().learning_rate());
+  lanes_->run_step(step, queue, observe);
+  const GradientMean::Result result = [&] {
+    const SpanScope span(context_.timeline(), Activity::Reduce, "gradients", step);
+    return mean_->finish();
+  }();
+  if (result.examples > 0) {
+    if (clip_norm_ > 0) mean_->clip_norm(clip_norm_);
+    const SpanScope span(context_.timeline(), Activity::Compute, "update", step);
+    replica_.optimizer().step();
+    mean_->share_update();
+  }
+  return {step + 1, true, result.examples, result.loss_sum, result.wishes};
+}
+
+void AllReduce::save(Session& session, const Progress& progress, const Snapshots& more) {
+  const std::string folder = sharded_ ? shared_folder(session, progress.step) : "";
+  Optimizer::State state;
+  if (!folder.empty()) {
+    Optimizer::State own = replica_.optimizer().state();
+    session.write_optimizer(folder, own, progress.step);
+    state.steps = own.steps;
+  } else if (sharded_) {
+    state = gather_state(comm_, replica_.parameters(), replica_.optimizer());
+  } else if (group_.is_chief()) {
+    state = replica_.optimizer().state();
+  }
+  gather_residuals(comm_, replica_.parameters(), *mean_, state);
+  const Snapshots all = gather_generators(comm_, more);
+  on_chief(context_, comm_, {.what = "the checkpoint", .step = progress.step},
+           [&] { session.save(progress, {state}, all, folder.empty() ? 0 : group_.world); });
+}
+
+// Returns the folder of the next checkpoint if all workers can write to it, else "".
+std::string AllReduce::shared_folder(Session& session, int64_t step) {
+  std::string folder;
+  on_chief(context_, comm_, {.what = "the checkpoint", .step = step}, [&] {
+    folder = session.open_folder();
+    if (!folder.empty()) replace_file(folder + "/" + kToken, "");
+  });
+  folder = gather_all(comm_, folder, "the folder of the checkpoint")[0];
+  const bool sees = !folder.empty() && path_exists(folder + "/" + kToken);
+  const auto all = gather_all(comm_, int64_t{sees}, "the folder of the checkpoint");
+  if (group_.is_chief() && !folder.empty()) std::filesystem::remove(folder + "/" + kToken);
+  return std::all_of(all.begin(), all.end(), [](int64_t one) { return one != 0; }) ? folder : "";
+}
+
+void AllReduce::fill(store::Report& report) const {
+  report.strategy = facts_.name;
+  report.reduce = mean_->name();
+  report.world = group_.world;
+}
+
+void AllReduce::abandon(const std::string& why) noexcept {
+  comm_.abandon(why);
+  if (module_group_) module_group_->abandon(why);
+}
+
+}  // namespace tutti

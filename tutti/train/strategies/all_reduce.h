@@ -1,0 +1,58 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tutti/cluster/context.h"
+#include "tutti/comm/group.h"
+#include "tutti/comm/timeline_file.h"
+#include "tutti/params/gradient_mean.h"
+#include "tutti/train/lane_runner.h"
+#include "tutti/train/strategy.h"
+#include "tutti/train/together.h"
+
+namespace tutti {
+
+// Every worker computes its lanes, one after the other, sums the results together with all other workers, and
+// makes the same update: the strategy "allreduce", or "single" if there is one worker.
+class AllReduce final : public Strategy {
+ public:
+  // The context must outlive this. The group has to be connected.
+  AllReduce(const Context& context, Group group, const Trainable& model, const OptimizerOptions& optimizer,
+            const ReplicaOptions& replica, double clip_norm);
+
+  const Group& group() const override { return group_; }
+  Replica& replica() override { return replica_; }
+  const StrategyFacts& facts() const override { return facts_; }
+  Start start(Session& session, const std::vector<std::string>& plan) override;
+  void require_same_fit(const MakePlan& make) override;
+  StepResult step(int64_t step, const Wishes& wishes, data::BatchQueue& queue,
+                  const LaneObserver& observe) override;
+  void save(Session& session, const Progress& progress, const Snapshots& more) override;
+  void finish_saving(Session& session) override { tutti::finish_saving(context_, comm_, session); }
+  void merge(metrics::Metric& metric) override { tutti::merge(comm_, metric); }
+  void fill(store::Report& report) const override;
+  void write_timeline() override { timeline_file_.write(); }
+  void abandon(const std::string& why) noexcept override;
+
+ private:
+  ReplicaOptions placed(ReplicaOptions options);
+  std::string shared_folder(Session& session, int64_t step);
+  void require_same(const std::vector<std::string>& plan);
+
+  const Context& context_;
+  const Group group_;
+  comm::Communicator& comm_;  // of the group
+  const double clip_norm_;
+  const bool sharded_;  // each worker keeps and updates its own part of the optimiser's state
+  Replica replica_;
+  StrategyFacts facts_;
+  std::optional<GradientMean> mean_;                  // once started, like all below
+  std::optional<LaneRunner> lanes_;                   // of this worker
+  std::shared_ptr<comm::Communicator> module_group_;  // null if no module needs one
+  comm::TimelineFile timeline_file_;                  // last member, so that it is written first
+};
+
+}  // namespace tutti

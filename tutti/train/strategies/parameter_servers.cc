@@ -1,0 +1,321 @@
+#include "tutti/train/strategies/parameter_servers.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include "tutti/base/error.h"
+#include "tutti/cluster/roles.h"
+#include "tutti/params/agreement.h"
+#include "tutti/params/device_scope.h"
+#include "tutti/train/stop_signals.h"
+#include "tutti/train/strategies/ps_async.h"
+#include "tutti/train/strategies/ps_sync.h"
+#include "tutti/train/strategies/unconnected.h"
+
+namespace tutti {
+namespace {
+
+Json to_json(const Progress& progress, int64_t lanes) {
+  Json json = tutti::to_json(progress);
+  json["lanes"] = lanes;
+  return json;
+}
+
+Progress progress_at(int64_t step, const Json& json) {
+  Progress progress = progress_of(json);
+  progress.step = step;
+  return progress;
+}
+
+std::string name_of(const Context& context, const OptimizerOptions& optimizer) {
+  const std::string& asked = context.config().training.strategy;
+  const std::string name = asked.empty() ? "ps-async" : asked;
+  if (!has_servers(context.cluster()))
+    fail(
+        ErrorKind::InvalidArgument,
+        "--strategy {} needs parameter servers, but the cluster (found through {}) has no job 'ps': start it "
+        "with `tutti run --ps 1 -n {} -- ...`, or name them in --cluster_spec",
+        name, context.identity().source, context.world());
+  if (context.config().reduction.optimizer_state == "sharded")
+    fail(ErrorKind::InvalidArgument,
+         "--optimizer-state sharded cannot be used with servers, since the servers hold the optimiser's "
+         "state");
+  require_elementwise(optimizer, "--strategy " + name);
+  return name;
+}
+
+std::string save_key(int64_t step) { return fmt::format("save {}", step); }
+
+}  // namespace
+
+ParameterServers::ParameterServers(const Context& context, const Trainable& model,
+                                   const OptimizerOptions& optimizer, const ReplicaOptions& replica,
+                                   double clip_norm)
+    : context_(context),
+      group_(Group::unconnected(context)),
+      name_(name_of(context, optimizer)),
+      clip_norm_(clip_norm),
+      arena_(std::make_shared<rpc::Arena>()),
+      replica_(model, optimizer, in_arena(replica, arena_)),
+      alone_(group_of_one()),
+      timeline_file_(context.timeline(), *alone_, timeline_of_its_own(context)) {}
+
+// A worker that leaves with an error leaves the servers running, since it may come back.
+ParameterServers::~ParameterServers() {
+  if (!client_ || at_work_ || !finished_) return;
+  try {
+    if (group_.is_chief()) client_->end();
+    client_->leave();
+  } catch (const std::exception& error) {
+    context_.log().warning("could not tell the servers that {}: {}",
+                           group_.is_chief() ? "the job is done" : "this worker leaves", error.what());
+  }
+}
+
+void ParameterServers::make_client() {
+  if (!replica_.parameters().communicator_users().empty() && group_.world > 1) {
+    fail(ErrorKind::InvalidArgument,
+         "SyncBatchNorm is not supported with parameter servers, since their workers are not connected to "
+         "each other: use BatchNorm, or --strategy allreduce");
+  }
+  const ps::Placement placement(replica_.parameters(),
+                                static_cast<int>(servers_of(context_.cluster()).size()),
+                                ps::parse_placement(context_.config().servers.placement),
+                                pinned_servers(replica_.parameters(), context_.cluster()));
+  client_ = std::make_unique<ps::Client>(context_, replica_.parameters(), placement, arena_);
+  client_->set_give_up(StopSignals::is_overdue);
+  if (context_.config().output.log_placement) say_placement();
+}
+
+void ParameterServers::make_vectors(int64_t lanes) {
+  if (vectors_) return;
+  vectors_.emplace(replica_.parameters(), lanes, ps::arena_allocator(arena_));
+  client_->set_extras({vectors_->buffers(), vectors_->counters()});
+}
+
+void ParameterServers::say_placement() const {
+  const std::string job = servers_of(context_.cluster()).front().job;
+  for (const std::string& line : client_->placement().lines(replica_.parameters(), job))
+    context_.log().info("{}", line);
+  const std::vector<LaneRange> blocks = blocks_of(group_.world, lanes_for(context_.config(), group_.world));
+  const std::vector<Task> workers = workers_of(context_.cluster());
+  for (size_t rank = 0; rank < workers.size(); ++rank) {
+    for (int64_t lane = blocks[rank].begin; lane < blocks[rank].end; ++lane)
+      context_.log().info("lane {}: (Lane): /job:{}/replica:0/task:{}", lane, workers[rank].job,
+                          workers[rank].index);
+  }
+}
+
+template <class Body>
+auto ParameterServers::until_nobody_is_lost(Body body) {
+  constexpr std::chrono::milliseconds kPause{100};
+  for (;; std::this_thread::sleep_for(kPause)) {
+    client_->connect();
+    try {
+      return body();
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::PeerLost) throw;
+      context_.log().warning("{}; trying again", error.what());
+    }
+  }
+}
+
+// If a server is lost during the start, waits for it and starts once more.
+Team::Start ParameterServers::start(Session& session, const std::vector<std::string>& plan) {
+  at_work_ = true;
+  if (!client_) make_client();
+  return until_nobody_is_lost([&] { return try_to_start(session, plan); });
+}
+
+Team::Start ParameterServers::try_to_start(Session& session, const std::vector<std::string>& plan) {
+  std::vector<std::string> whole_plan = plan;
+  whole_plan.push_back("strategy " + name_);
+  whole_plan.push_back(fmt::format("{} workers", group_.world));
+  for (const std::string& line : client_->placement().lines(replica_.parameters(), "ps"))
+    whole_plan.push_back(line);
+  const int64_t lost_steps = group_.is_chief() ? begin(session, whole_plan) : 0;
+  const ps::Client::Standing standing = client_->join(whole_plan);
+  client_->pull_frozen();
+  session.follow(standing.progress.at("lanes").get<int64_t>());
+  lanes_ = session.lanes();
+  warn_of_other_threads(context_, standing.progress.value("threads", context_.threads()));
+  make_vectors(lanes_);
+  const int64_t step = client_->pull();
+  vectors_->take_over_buffers();
+  begun_ = true;
+  // The other workers may be waiting for the checkpoint that this task was to write when it was lost.
+  if (group_.is_chief()) client_->note(save_key(step), true);
+  make_steps(lanes_);
+  return {progress_at(step, standing.progress), lost_steps, std::exchange(found_, {})};
+}
+
+// Begins the run, unless the chief has been restarted and finds it running. If a server has lost its part of
+// the parameters, all tasks return to the newest checkpoint. Returns the number of steps that are lost by
+// this.
+int64_t ParameterServers::begin(Session& session, const std::vector<std::string>& plan) {
+  if (const auto standing = client_->standing()) {
+    found_ = session.go_on(standing->step);
+    return 0;
+  }
+  const int64_t furthest = client_->furthest_step();
+  Session::Start found = session.start();
+  found_ = std::move(found.more);
+  if (begun_ && found.progress.restarts == 0) {
+    fail(ErrorKind::DataLoss,
+         "a parameter server has lost its part of the parameters at step {}, and there is no checkpoint to "
+         "restore: give a --logdir",
+         furthest);
+  }
+  make_vectors(session.lanes());
+  vectors_->begin_step();
+  if (found.progress.restarts == 0) session.save(found.progress, found.optimizers);
+  const int64_t lost_steps = std::max<int64_t>(0, furthest - found.progress.step);
+  if (lost_steps > 0)
+    context_.log().warning(
+        "a server has lost its part of the parameters: all tasks return from step {} to {}", furthest,
+        found.progress.step);
+  Json progress = to_json(found.progress, session.lanes());
+  progress["threads"] = context_.threads();
+  client_->begin({.strategy = name_,
+                  .lanes = session.lanes(),
+                  .backup = name_ == "ps-sync" ? context_.config().servers.backup : 0,
+                  .staleness = context_.config().servers.staleness,
+                  .clipped = clip_norm_ > 0,
+                  .optimizer = replica_.optimizer().options()},
+                 {found.progress.step, std::move(progress)}, found.optimizers.front(), plan);
+  for (const auto& [key, counters] : counted_) client_->note(key, counters);
+  return lost_steps;
+}
+
+void ParameterServers::make_steps(int64_t lanes) {
+  const RunConfig::Servers& config = context_.config().servers;
+  facts_ = {.name = name_,
+            .lanes = lanes_of(group_.rank, group_.world, lanes),
+            .in_step = name_ == "ps-sync" && config.backup == 0,
+            .restarts = true,
+            .keeps_parameters_elsewhere = true,
+            .evaluation_part = group_.is_chief() ? 0 : -1};
+  if (name_ == "ps-sync") {
+    steps_ = std::make_unique<PsSync>(replica_, *client_, *vectors_,
+                                      PsSyncOptions{.rank = group_.rank,
+                                                    .world = group_.world,
+                                                    .lanes = lanes,
+                                                    .backup = config.backup,
+                                                    .clip_norm = clip_norm_,
+                                                    .timeline = context_.timeline()});
+    return;
+  }
+  if (lanes < group_.world)
+    fail(ErrorKind::InvalidArgument,
+         "ps-async needs a lane for each of the {} workers, but there are {} lanes", group_.world, lanes);
+  steps_ = std::make_unique<PsAsync>(replica_, *client_, *vectors_,
+                                     PsAsyncOptions{.rank = group_.rank,
+                                                    .world = group_.world,
+                                                    .lanes = lanes,
+                                                    .clip_norm = clip_norm_,
+                                                    .overlap = config.overlap && config.staleness != 0,
+                                                    .allocate = ps::arena_allocator(arena_),
+                                                    .timeline = context_.timeline()});
+}
+
+void ParameterServers::require_same_fit(const MakePlan& make) {
+  if (group_.world == 1) return;
+  const std::vector<std::string> plan = make();
+  try {
+    client_->agree(plan.front(), plan);
+  } catch (const Error& error) {
+    // If a task is lost now, the first step finds out, and handles it.
+    if (error.kind() != ErrorKind::PeerLost) throw;
+  }
+}
+
+void ParameterServers::set_progress(const Progress& progress) {
+  at_work_ = true;
+  if (!group_.is_chief()) return;
+  try {
+    client_->set_progress(to_json(progress, lanes_));
+  } catch (const Error& error) {
+    // If a task is lost now, the first step finds out, and handles it.
+    if (error.kind() != ErrorKind::PeerLost) throw;
+  }
+}
+
+// If workers make every step together, they wait for the checkpoint, as without servers; else they go on.
+void ParameterServers::save(Session& session, const Progress& progress, const Snapshots& more) {
+  const std::string key = save_key(progress.step);
+  const bool in_step = facts_.in_step;
+  if (group_.is_chief()) {
+    const ps::Client::Snapshot snapshot = client_->snapshot();
+    vectors_->take_over_buffers();
+    Progress saved = progress;
+    saved.step = snapshot.step;
+    saved.examples = snapshot.progress.value("examples", progress.examples);
+    session.save(saved, {snapshot.state}, more);
+    if (in_step) client_->note(key, true);
+  } else if (in_step) {
+    client_->read(key);
+  }
+}
+
+// Records that the fit has stopped: no other worker would make a step with one that comes back now.
+void ParameterServers::say_stopped() {
+  until_nobody_is_lost([&] {
+    std::optional<ps::Client::Standing> standing = client_->standing();
+    if (!standing) return;
+    standing->progress["stopped"] = true;
+    client_->set_progress(standing->progress);
+  });
+}
+
+void ParameterServers::finish_fit(Progress& progress) {
+  progress.step = steps_->finish(progress.step);
+  if (progress.stopped && group_.is_chief() && facts_.in_step) say_stopped();
+  const int64_t fits = progress.fit + 1;
+  client_->finish(fits);
+  const std::string key = fmt::format("fit {}", fits);
+  if (group_.is_chief()) {
+    client_->await_others(fits);
+    client_->note(key, true);
+  } else {
+    client_->read(key);
+  }
+  progress.step = client_->pull();
+  vectors_->take_over_buffers();
+  standing_ = client_->standing().value_or(standing_);
+  progress.examples = standing_.progress.value("examples", progress.examples);
+  at_work_ = false;
+  finished_ = true;
+}
+
+// The chief has counted everything. A server that is lost in the meantime does not change the counts.
+void ParameterServers::merge(metrics::Metric& metric) {
+  const std::string key = fmt::format("metric {}", merges_++);
+  if (group_.is_chief()) {
+    counted_[key] = metric.counters();
+    until_nobody_is_lost([&] {
+      for (const auto& [counted, counters] : counted_) client_->note(counted, counters);
+    });
+    return;
+  }
+  const auto counters =
+      until_nobody_is_lost([&] { return client_->read_from_any_run(key); }).get<std::vector<double>>();
+  metric.reset();
+  metric.merge(counters);
+}
+
+void ParameterServers::fill(store::Report& report) const {
+  report.strategy = name_;
+  report.reduce = steps_->reduce();
+  report.world = group_.world;
+  report.staleness = standing_.staleness;
+  report.dropped_gradients = standing_.dropped;
+}
+
+}  // namespace tutti

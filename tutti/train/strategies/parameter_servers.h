@@ -1,0 +1,86 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tutti/cluster/context.h"
+#include "tutti/comm/communicator.h"
+#include "tutti/comm/timeline_file.h"
+#include "tutti/params/lane_vectors.h"
+#include "tutti/ps/client.h"
+#include "tutti/train/strategies/server_steps.h"
+#include "tutti/train/strategy.h"
+
+namespace tutti {
+
+// Workers that communicate only through the parameter servers: the strategies "ps-async" and "ps-sync", which
+// differ in the way they make a step (ServerSteps). Workers may join and leave at any time; the chief begins
+// the run, writes the checkpoints, and ends the job.
+class ParameterServers final : public Strategy {
+ public:
+  // The context must outlive this.
+  ParameterServers(const Context& context, const Trainable& model, const OptimizerOptions& optimizer,
+                   const ReplicaOptions& replica, double clip_norm);
+  ~ParameterServers() override;
+
+  const Group& group() const override { return group_; }
+  Replica& replica() override { return replica_; }
+  const StrategyFacts& facts() const override { return facts_; }
+  Start start(Session& session, const std::vector<std::string>& plan) override;
+  void require_same_fit(const MakePlan& make) override;
+  void set_progress(const Progress& progress) override;
+  StepRange begin_steps(int64_t step, int64_t end, int64_t feed_begin) override {
+    return steps_->begin(step, end, feed_begin);
+  }
+  StepResult step(int64_t step, const Wishes& wishes, data::BatchQueue& queue,
+                  const LaneObserver& observe) override {
+    return steps_->make(step, wishes, queue, observe);
+  }
+  void settle() override { steps_->settle(); }
+  void save(Session& session, const Progress& progress, const Snapshots& more) override;
+  void finish_fit(Progress& progress) override;
+  void merge(metrics::Metric& metric) override;
+  void fill(store::Report& report) const override;
+  void write_timeline() override { timeline_file_.write(); }
+  void abandon(const std::string&) noexcept override {}
+
+ private:
+  Start try_to_start(Session& session, const std::vector<std::string>& plan);
+  // Connects and runs the body; repeats this if a server is lost in the meantime.
+  template <class Body>
+  auto until_nobody_is_lost(Body body);
+  void make_client();
+  void make_vectors(int64_t lanes);
+  int64_t begin(Session& session, const std::vector<std::string>& plan);
+  void make_steps(int64_t lanes);
+  void say_stopped();
+  void say_placement() const;
+
+  const Context& context_;
+  const Group group_;
+  const std::string name_;
+  const double clip_norm_;
+  const std::shared_ptr<rpc::Arena> arena_;
+  Replica replica_;
+  StrategyFacts facts_;
+  std::optional<LaneVectors> vectors_;
+  std::unique_ptr<ps::Client> client_;
+  std::unique_ptr<ServerSteps> steps_;  // once started
+  ps::Client::Standing standing_;       // at the end of the last fit
+  Snapshots found_;                     // of the checkpoint, on the chief that begins the run
+  bool begun_ = false;                  // this task has taken part in the run
+  bool finished_ = false;               // at least one fit has been completed
+  int64_t lanes_ = 1;
+  int64_t merges_ = 0;  // the number of metrics merged
+  // On the chief: the metrics that it has sent, for servers that have lost them.
+  std::map<std::string, std::vector<double>> counted_;
+  bool at_work_ = false;  // between start() and the end of a fit
+  // Each worker has its own timeline.
+  const std::unique_ptr<comm::Communicator> alone_;
+  comm::TimelineFile timeline_file_;  // last member, so that it is written first
+};
+
+}  // namespace tutti
