@@ -150,7 +150,7 @@ struct Build {
 // Returns this program, and the one in the folder for the distribution's LibTorch if it was built.
 std::vector<Build> builds() {
   const auto self = std::filesystem::read_symlink("/proc/self/exe");
-  const auto other = self.parent_path() / "../../build-pypi/bin" / self.filename();
+  const auto other = self.parent_path() / "../../build-system/bin" / self.filename();
   std::vector<Build> all = {{self.string(), TORCH_VERSION}};
   const std::string libtorch = bench::last_line_of({other.string(), "--libtorch"});
   if (!libtorch.empty() && libtorch != TORCH_VERSION) all.push_back({other.string(), libtorch});
