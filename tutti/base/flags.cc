@@ -21,6 +21,8 @@ namespace {
 
 constexpr std::string_view kPrefix = "TUTTI_";
 constexpr std::string_view kTestPrefix = "TUTTI_TEST_";
+// Chooses the LibTorch that ./dev builds with, so it may be exported where programs are started.
+constexpr std::string_view kOfTheBuild = "TUTTI_LIBTORCH";
 
 std::string lower(std::string_view text) {
   std::string lowered(text);
@@ -157,7 +159,7 @@ void FlagSet::Impl::take_file(const std::string& path) {
 
 void FlagSet::Impl::take_variables(const Environment& environment) {
   for (const auto& [name, text] : environment.variables()) {
-    if (!name.starts_with(kPrefix) || name.starts_with(kTestPrefix)) continue;
+    if (!name.starts_with(kPrefix) || name.starts_with(kTestPrefix) || name == kOfTheBuild) continue;
     const auto found = std::find_if(flags.begin(), flags.end(), [&name = name](const Flag& flag) {
       return flag.variable() == name && !flag.command_line_only;
     });

@@ -353,7 +353,11 @@ TEST(RunConfig, an_unknown_variable_is_refused_with_the_nearest) {
 }
 
 TEST(RunConfig, variables_of_others_are_left_alone) {
-  EXPECT_EQ(standard({}, {{"TUTTI_TEST_BIN", "x"}, {"TUTTI", "x"}, {"_TUTTI_JOB", "x"}, {"LANES", "9"}})
+  EXPECT_EQ(standard({}, {{"TUTTI_TEST_BIN", "x"},
+                          {"TUTTI_LIBTORCH", "x"},
+                          {"TUTTI", "x"},
+                          {"_TUTTI_JOB", "x"},
+                          {"LANES", "9"}})
                 .training.lanes,
             0);
 }
