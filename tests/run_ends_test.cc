@@ -1,0 +1,377 @@
+// Tests how a job of `tutti run` ends: by itself, by a signal or by a failure; and restarts.
+#include <filesystem>
+#include <fstream>
+#include <signal.h>
+#include <unistd.h>
+
+#include <gmock/gmock.h>
+
+#include "tests/run_job.h"
+
+namespace tutti::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::StartsWith;
+using ::testing::UnorderedElementsAre;
+
+class RunKilled : public Run, public ::testing::WithParamInterface<const char*> {};
+
+TEST_P(RunKilled, names_the_task_and_the_signal_and_ends_the_others) {
+  const std::string signal = GetParam();
+  const std::string script =
+      "if [ $TUTTI_TASK_INDEX = 1 ]; then echo last words; kill -" + signal + " $$; fi; sleep 1000";
+  const auto start = std::chrono::steady_clock::now();
+  const auto result = run({"-n", "3"}, script, {}, Crashes::AskedFor);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
+  EXPECT_THAT(result.err, HasSubstr("worker/1 (pid "));
+  EXPECT_THAT(result.err, HasSubstr("was killed by SIG" + signal));
+  EXPECT_THAT(result.err, HasSubstr("  | last words"));
+  EXPECT_THAT(result.err, HasSubstr("ending 2 other tasks"));
+  EXPECT_THAT(result.err, Not(HasSubstr("worker/0 (pid")));
+  const std::map<std::string, int> codes = {
+      {"KILL", 137}, {"SEGV", 139}, {"TERM", 143}, {"ABRT", 134}, {"BUS", 135}};
+  EXPECT_EQ(result.exit_code, codes.at(signal));
+  EXPECT_TRUE(nobody_is_left());
+}
+
+INSTANTIATE_TEST_SUITE_P(BySignal, RunKilled, ::testing::Values("KILL", "SEGV", "TERM", "ABRT", "BUS"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST_F(Run, says_what_tuttis_exit_codes_mean) {
+  const auto result = run({"-n", "2"}, "[ $TUTTI_TASK_INDEX = 0 ] || exit 11; sleep 1000");
+  EXPECT_EQ(result.exit_code, 11);
+  EXPECT_THAT(result.err, HasSubstr("worker/1"));
+  EXPECT_THAT(result.err, HasSubstr("ended with exit code 11 (Timeout)"));
+}
+
+// When rank 0 prints the cause, rank 1 has ended already and rank 0 has not.
+TEST_F(Run, tells_the_cause_and_not_that_somebody_else_was_seen_to_be_gone) {
+  const auto result =
+      run({"-n", "2"}, "cd " + folder_.path() +
+                           "; if [ $TUTTI_TASK_INDEX = 1 ]; then echo $$ >new; mv new pid; exit 10; fi; "
+                           "until [ -e pid ] && ! kill -0 $(cat pid); do sleep 0.01; done; "
+                           "echo why >&2; exit 3");
+  EXPECT_EQ(result.exit_code, 3);
+  EXPECT_THAT(result.err, HasSubstr("worker/0"));
+  EXPECT_THAT(result.err, HasSubstr("  | why\n"));
+}
+
+// A server is lost when the chief has ended, and a worker is being restarted: nothing must be restarted then.
+TEST_F(Run, starts_nobody_again_when_the_chief_has_ended_well) {
+  const std::string gone = "until [ -e pid0 ] && ! kill -0 $(cat pid0); do sleep 0.01; done; ";
+  const std::string script = "cd " + folder_.path() +
+                             "; if [ $TUTTI_JOB_NAME = worker ] && [ $TUTTI_TASK_INDEX = 0 ]; then echo $$ "
+                             ">new; mv new pid0; exit 0; fi; " +
+                             gone +
+                             "if [ $TUTTI_JOB_NAME = ps ]; then echo $$ >new1; mv new1 pid1; kill -9 $$; fi; "
+                             "until [ -e pid1 ] && ! kill -0 $(cat pid1); do sleep 0.01; done; kill -9 $$";
+  const auto result = run({"--ps", "1", "-n", "2", "--restarts", "9"}, script);
+  EXPECT_EQ(result.exit_code, 128 + SIGKILL) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("ps/0 is not restarted: the job is done"));
+  EXPECT_THAT(result.err, HasSubstr("worker/1 is not restarted: the job is done"));
+  EXPECT_THAT(result.err, Not(HasSubstr("restarting")));
+}
+
+TEST_F(Run, shows_the_last_ten_lines_of_both_streams) {
+  const auto result =
+      run({"-n", "2"}, "[ $TUTTI_TASK_INDEX = 1 ] && { seq 1 20; echo why >&2; exit 1; }; sleep 1000");
+  EXPECT_THAT(result.err, HasSubstr("its last lines:\n  | "));
+  EXPECT_THAT(result.err, HasSubstr("  | 20\n"));
+  EXPECT_THAT(result.err, HasSubstr("  | why\n"));
+  EXPECT_THAT(result.err, Not(HasSubstr("  | 5\n")));
+}
+
+TEST_F(Run, kills_what_will_not_end) {
+  const auto result = run({"-n", "2"},
+                          "trap '' TERM INT HUP; [ $TUTTI_TASK_INDEX = 1 ] && { sleep 1; exit 3; }; "
+                          "while :; do sleep 1; done");
+  EXPECT_EQ(result.exit_code, 3);
+  EXPECT_TRUE(nobody_is_left());
+}
+
+TEST_F(Run, leaves_no_grandchild_behind_after_a_failure) {
+  // The processes are in the same group, in the background, and in a session of their own.
+  const auto result = run({"-n", "2"},
+                          "sleep 1000 & setsid sleep 1000 & (setsid sh -c 'trap \"\" TERM; sleep 1000' &); "
+                          "[ $TUTTI_TASK_INDEX = 1 ] && exit 5; wait");
+  EXPECT_EQ(result.exit_code, 5);
+  EXPECT_THAT(processes_with(mark_), IsEmpty());
+}
+
+// Its environment does not show that it belongs to the job.
+TEST_F(Run, leaves_no_grandchild_behind_that_has_an_empty_environment) {
+  const std::string script = "cd " + folder_.path() +
+                             "; (env -i setsid sh -c 'echo $$ >new; mv new pid; exec sleep 1000' &)"
+                             "; until [ -e pid ]; do sleep 0.01; done";
+  for (const char* workers : {"1", "2"}) {
+    const auto result = run({"-n", workers}, script);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    pid_t grandchild = 0;
+    std::ifstream(folder_ / "pid") >> grandchild;
+    EXPECT_EQ(kill(grandchild, SIGKILL), -1) << "it still lives";
+    std::filesystem::remove(folder_ / "pid");
+  }
+}
+
+TEST_F(Run, leaves_a_child_alone_that_it_had_before) {
+  const auto result = run_program(
+      {"sh", "-c",
+       "sleep 1000 >/dev/null 2>&1 & echo $!; exec " + program_path("tutti") + " run -n 2 -- true"},
+      {mark_});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(kill(std::stoi(result.out), SIGKILL), 0) << "it was ended";
+}
+
+TEST_F(Run, leaves_no_grandchild_behind_after_success) {
+  const auto result = run({}, "(setsid sleep 1000 >/dev/null 2>&1 &)");
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_THAT(processes_with(mark_), IsEmpty());
+}
+
+TEST_F(Run, a_daemon_that_holds_the_pipes_does_not_hold_up_the_end) {
+  const auto result = run({"-n", "2"}, "setsid sleep 1000 & echo done");
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_THAT(lines_of(result.out), UnorderedElementsAre("[worker/0] done", "[worker/1] done"));
+  EXPECT_THAT(processes_with(mark_), IsEmpty());
+}
+
+class RunInterrupted : public Run, public ::testing::WithParamInterface<int> {};
+
+TEST_P(RunInterrupted, passes_the_signal_on_and_lets_the_tasks_end_well) {
+  RunningProgram program(command({"-n", "2"},
+                                 "trap 'echo saving; exit 0' INT TERM HUP; echo ready; "
+                                 "while :; do sleep 0.05; done"),
+                         {mark_});
+  program.wait_for_output("[worker/0] ready");
+  program.wait_for_output("[worker/1] ready");
+  kill(program.pid(), GetParam());
+  EXPECT_EQ(program.wait(), 0) << program.err();
+  EXPECT_THAT(program.out(), HasSubstr("[worker/0] saving"));
+  EXPECT_THAT(program.out(), HasSubstr("[worker/1] saving"));
+  EXPECT_TRUE(nobody_is_left());
+}
+
+INSTANTIATE_TEST_SUITE_P(BySignal, RunInterrupted, ::testing::Values(SIGINT, SIGTERM, SIGHUP),
+                         [](const auto& info) { return std::string(sigabbrev_np(info.param)); });
+
+TEST_F(Run, the_tasks_get_one_signal_and_no_second) {
+  RunningProgram program(command({"-n", "1"},
+                                 "trap 'echo got one' INT; echo ready; i=0; "
+                                 "while [ $i -lt 20 ]; do sleep 0.05; i=$((i+1)); done"),
+                         {mark_});
+  program.wait_for_output("ready");
+  kill(program.pid(), SIGINT);
+  program.wait();
+  EXPECT_EQ(program.out(), "ready\ngot one\n");
+}
+
+TEST_F(Run, a_second_signal_kills) {
+  RunningProgram program(command({"-n", "2"}, "trap 'echo no' INT; echo ready; while :; do sleep 0.05; done"),
+                         {mark_});
+  program.wait_for_output("[worker/0] ready");
+  program.wait_for_output("[worker/1] ready");
+  kill(program.pid(), SIGINT);
+  program.wait_for_output("[worker/0] no");
+  program.wait_for_output("[worker/1] no");
+  kill(program.pid(), SIGINT);
+  EXPECT_EQ(program.wait(), 137);
+  EXPECT_TRUE(nobody_is_left());
+}
+
+TEST_F(Run, an_interrupted_job_is_not_restarted) {
+  RunningProgram program(command({"-n", "2", "--restarts", "3"}, "echo ready; sleep 1000"), {mark_});
+  program.wait_for_output("[worker/0] ready");
+  program.wait_for_output("[worker/1] ready");
+  kill(program.pid(), SIGTERM);
+  EXPECT_EQ(program.wait(), 143);
+  EXPECT_THAT(program.err(), Not(HasSubstr("restart")));
+}
+
+TEST_F(Run, nobody_survives_the_launchers_sudden_death) {
+  RunningProgram program(
+      command({"-n", "2"},
+              "(setsid sleep 1000 &) ; sleep 1000 & trap '' TERM HUP; echo ready; wait; sleep 1000"),
+      {mark_});
+  program.wait_for_output("[worker/0] ready");
+  program.wait_for_output("[worker/1] ready");
+  kill(program.pid(), SIGKILL);
+  EXPECT_TRUE(nobody_is_left());
+  EXPECT_EQ(program.wait(), 137);
+}
+
+// Otherwise one of the launcher's own pipes would get the number of a standard stream.
+TEST_F(Run, ends_well_when_its_standard_streams_are_closed) {
+  for (const char* closed : {"<&-", ">&-", "2>&-", "<&- >&-", ">&- 2>&-", "<&- >&- 2>&-"}) {
+    for (const std::string workers : {"1", "2"}) {
+      const std::string command = program_path("tutti") + " run -n " + workers +
+                                  " -- sh -c 'cat; echo fine; echo fine >&2; echo x >" + folder_.path() +
+                                  "/$TUTTI_TASK_INDEX' ";
+      const auto result = run_program({"sh", "-c", command + closed}, {mark_});
+      EXPECT_EQ(result.exit_code, 0) << command << closed << result.err;
+      EXPECT_TRUE(std::filesystem::remove(folder_ / "0"));
+      EXPECT_EQ(std::filesystem::remove(folder_ / "1"), workers == "2");
+    }
+  }
+}
+
+// Returns the process that watches the launcher, or -1.
+pid_t guardian_of(pid_t launcher) {
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    std::ifstream file(entry.path() / "stat");
+    std::string pid, name, state;
+    pid_t parent = 0;
+    if (file >> pid >> name >> state >> parent && parent == launcher && name == "(tutti-guardian)")
+      return std::stoi(pid);
+  }
+  ADD_FAILURE() << "there is no guardian";
+  return -1;
+}
+
+TEST_F(Run, a_guardian_that_is_stopped_does_not_hold_up_the_end) {
+  RunningProgram program(
+      command({"-n", "2"}, "echo ready; until [ -e " + folder_.path() + "/go ]; do sleep 0.01; done"),
+      {mark_});
+  program.wait_for_output("[worker/0] ready");
+  const pid_t guardian = guardian_of(program.pid());
+  kill(guardian, SIGSTOP);
+  folder_.write("go", "");
+  EXPECT_EQ(program.wait(), 0) << program.err();
+  EXPECT_TRUE(eventually([&] { return kill(guardian, 0) != 0; }));
+}
+
+constexpr const char* kDetaches = "(setsid sleep 1000 &); trap '' TERM HUP; echo ready; sleep 1000";
+
+TEST_F(Run, a_guardian_that_is_killed_is_replaced) {
+  RunningProgram program(command({"-n", "2"}, kDetaches), {mark_});
+  program.wait_for_output("[worker/0] ready");
+  program.wait_for_output("[worker/1] ready");
+  kill(guardian_of(program.pid()), SIGKILL);
+  program.wait_for_error("a new one has been started");
+  kill(program.pid(), SIGKILL);
+  EXPECT_TRUE(nobody_is_left());
+}
+
+TEST_F(Run, nobody_survives_the_launchers_death_while_the_guardian_is_stopped) {
+  RunningProgram program(command({"-n", "2"}, kDetaches), {mark_});
+  program.wait_for_output("[worker/0] ready");
+  program.wait_for_output("[worker/1] ready");
+  kill(program.pid(), SIGSTOP);
+  kill(guardian_of(program.pid()), SIGSTOP);
+  kill(program.pid(), SIGKILL);
+  EXPECT_TRUE(nobody_is_left());
+}
+
+TEST_F(Run, ends_when_nobody_reads_any_more) {
+  const auto result =
+      run_program({"sh", "-c", program_path("tutti") + " run -n 2 -- sh -c 'yes' | head -n 2"}, {mark_});
+  EXPECT_EQ(lines_of(result.out).size(), 2U);
+  EXPECT_TRUE(nobody_is_left());
+}
+
+TEST_F(Run, restarts_the_whole_group_until_it_succeeds) {
+  // Each start leaves a line; worker 1 fails twice.
+  const std::string log = folder_ / "starts";
+  const std::string script = "echo $TUTTI_TASK_INDEX $TUTTI_CLUSTER_SPEC >>" + log +
+                             "; if [ $TUTTI_TASK_INDEX = 1 ] && [ $(grep -c ^1 " + log +
+                             ") -lt 3 ]; then exit 9; fi; [ $TUTTI_TASK_INDEX = 1 ] || sleep 0.3; echo fine";
+  const auto result = run({"-n", "2", "--restarts", "5"}, script);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("restart 1 of 5"));
+  EXPECT_THAT(result.err, HasSubstr("restart 2 of 5"));
+  EXPECT_THAT(result.err, Not(HasSubstr("restart 3 of 5")));
+}
+
+// Both workers are dead before the launcher handles either.
+TEST_F(Run, starts_each_of_those_again_that_fail_at_once_where_there_are_servers) {
+  const std::string script =
+      "cd " + folder_.path() +
+      "; if [ $TUTTI_JOB_NAME = ps ]; then until [ -e again0 ] && [ -e again1 ]; do sleep 0.01; done; exit "
+      "0; fi"
+      "; me=$TUTTI_TASK_INDEX"
+      "; if [ -e pid$me ]; then touch again$me; exit 0; fi"
+      "; echo $$ >new$me; mv new$me pid$me"
+      "; if [ $me = 1 ]; then until [ -e never ]; do sleep 0.01; done; fi"
+      "; until [ -e pid1 ]; do sleep 0.01; done"
+      "; kill -STOP $PPID; kill -9 $(cat pid1); (sleep 0.2; kill -CONT $PPID) & kill -9 $$";
+  const auto result = run({"--ps", "1", "-n", "2", "--restarts", "2"}, script);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("restart 2 of 2"));
+}
+
+// Its servers are ended too.
+TEST_F(Run, does_not_start_a_chief_again_that_was_told_to_stop) {
+  const std::string script = "cd " + folder_.path() +
+                             "; if [ $TUTTI_JOB_NAME = ps ]; then sleep 1000 & wait; fi"
+                             "; echo started; exit 143";
+  const auto result = run({"--ps", "1", "-n", "1", "--restarts", "2"}, script);
+  EXPECT_EQ(result.exit_code, 128 + SIGTERM) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("worker/0 is not restarted: it received a stop signal"));
+  EXPECT_EQ(lines_of(result.out).size(), 1U) << result.out;
+  EXPECT_TRUE(nobody_is_left());
+}
+
+TEST_F(Run, starts_nobody_again_when_the_servers_have_ended) {
+  const std::string script =
+      "cd " + folder_.path() +
+      "; if [ $TUTTI_JOB_NAME = ps ]; then echo $$ >new; mv new pid; exit 0; fi"
+      "; until [ -e pid ]; do sleep 0.01; done; while kill -0 $(cat pid); do sleep 0.01; done; kill -9 $$";
+  const auto result = run({"--ps", "1", "-n", "1", "--restarts", "2"}, script);
+  EXPECT_EQ(result.exit_code, 128 + SIGKILL) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("the job is done"));
+}
+
+// The stopped worker would never end by itself.
+TEST_F(Run, kills_a_worker_that_is_stopped_when_the_job_is_done) {
+  const std::string script = "cd " + folder_.path() +
+                             "; if [ $TUTTI_TASK_INDEX = 1 ]; then touch ready; kill -STOP $$; fi"
+                             "; until [ -e ready ]; do sleep 0.01; done";
+  const auto result = run({"-n", "2"}, script);
+  EXPECT_EQ(result.exit_code, 128 + SIGKILL);
+  EXPECT_THAT(result.err, HasSubstr("was stopped by SIGSTOP; continue it with kill -CONT"));
+  EXPECT_THAT(result.err, HasSubstr("is still stopped, but the job is done: killing it"));
+}
+
+class RunWithFewProcesses : public Run, public ::testing::WithParamInterface<int> {};
+
+// The user has no other processes. The limit prevents starting the guardian, then the first or the second
+// task.
+TEST_P(RunWithFewProcesses, says_that_there_are_too_many) {
+  if (geteuid() != 0) GTEST_SKIP() << "NOT TESTED: only root can become a user without processes";
+  const std::string user = std::to_string(1'000'000 + getpid());
+  const Words as_user = {"setpriv", "--reuid", user, "--clear-groups"};
+  const Words tutti = {program_path("tutti")};
+  if (run_program(as_user + tutti + Words{"version"}).exit_code != 0)
+    GTEST_SKIP() << "NOT TESTED: another user may not execute " << tutti[0];
+  const Words limited = {"prlimit", "--nproc=" + std::to_string(GetParam())};
+  const auto result =
+      run_program(as_user + limited + tutti + Words{"run", "-n", "2", "--", "sleep", "1000"}, {mark_});
+  EXPECT_EQ(result.exit_code, 13) << result.out << result.err;
+  EXPECT_THAT(result.err, StartsWith("Overloaded: starting "));
+  EXPECT_THAT(result.err, HasSubstr("ulimit -u"));
+  EXPECT_EQ(lines_of(result.err).size(), 1U) << result.err;
+  EXPECT_TRUE(nobody_is_left());
+}
+
+INSTANTIATE_TEST_SUITE_P(ByLimit, RunWithFewProcesses, ::testing::Values(1, 2, 3));
+
+TEST_F(Run, says_that_there_are_too_few_files) {
+  const auto result = run_program(
+      {"sh", "-c", "ulimit -n 8; exec " + program_path("tutti") + " run -n 2 -- sleep 1000"}, {mark_});
+  EXPECT_EQ(result.exit_code, 13) << result.out << result.err;
+  // The first descriptor that fails depends on those that this process has left open.
+  EXPECT_THAT(result.err, StartsWith("Overloaded: opening "));
+  EXPECT_THAT(result.err, HasSubstr("Too many open files"));
+  EXPECT_TRUE(nobody_is_left());
+}
+
+TEST_F(Run, gives_up_after_the_last_restart) {
+  const auto result = run({"--restarts", "2"}, "echo start; exit 7");
+  EXPECT_EQ(result.exit_code, 7);
+  EXPECT_EQ(lines_of(result.out).size(), 3U);
+}
+
+}  // namespace
+}  // namespace tutti::testing
