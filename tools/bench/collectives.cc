@@ -37,9 +37,9 @@ torch::Tensor pattern_sum(int64_t begin, int64_t count, int64_t ranks) {
   return pattern(begin, count, 0).mul_(ranks).add_(ranks * (ranks - 1) / 2);
 }
 
-bool has_parts(Operation operation) {
-  return operation == Operation::ReduceScatter || operation == Operation::AllGather ||
-         operation == Operation::AllToAll;
+bool has_parts(Collective operation) {
+  return operation == Collective::ReduceScatter || operation == Collective::AllGather ||
+         operation == Collective::AllToAll;
 }
 
 double seconds_since(Clock::time_point begin) {
@@ -55,12 +55,12 @@ struct Collectives::Job {
   std::function<void()> run;
 };
 
-bool Collectives::can(Operation operation) const {
-  return operation != Operation::AllReduceInPlace || comm_.shared() != nullptr;
+bool Collectives::can(Collective operation) const {
+  return operation != Collective::AllReduceInPlace || comm_.shared() != nullptr;
 }
 
-int64_t Collectives::actual_bytes(Operation operation, int64_t bytes) const {
-  if (operation == Operation::Barrier) return 0;
+int64_t Collectives::actual_bytes(Collective operation, int64_t bytes) const {
+  if (operation == Collective::Barrier) return 0;
   const int64_t unit = kElementBytes * (has_parts(operation) ? comm_.world() : 1);
   return (bytes + unit - 1) / unit * unit;
 }
@@ -73,7 +73,7 @@ torch::Tensor Collectives::shared_vector(int64_t elements) {
   return shared_.narrow(0, 0, elements);
 }
 
-Collectives::Job Collectives::job_of(Operation operation, int64_t elements) {
+Collectives::Job Collectives::job_of(Collective operation, int64_t elements) {
   const int64_t rank = comm_.rank();
   const int64_t ranks = comm_.world();
   const int64_t part = elements / ranks;
@@ -82,19 +82,19 @@ Collectives::Job Collectives::job_of(Operation operation, int64_t elements) {
   };
   Job job;
   switch (operation) {
-    case Operation::AllReduce:
-    case Operation::AllReduceAnyOrder:
-    case Operation::AllReduceInPlace: {
+    case Collective::AllReduce:
+    case Collective::AllReduceAnyOrder:
+    case Collective::AllReduceInPlace: {
       comm::Options options = kOptions;
-      options.any_order = operation == Operation::AllReduceAnyOrder;
-      job.output = job.input = operation == Operation::AllReduceInPlace
+      options.any_order = operation == Collective::AllReduceAnyOrder;
+      job.output = job.input = operation == Collective::AllReduceInPlace
                                    ? shared_vector(elements).copy_(pattern(0, elements, rank))
                                    : pattern(0, elements, rank);
       job.expected = pattern_sum(0, elements, ranks);
       job.run = reduce_all(job.input, options);
       return job;
     }
-    case Operation::ReduceScatter:
+    case Collective::ReduceScatter:
       job.input = pattern(0, elements, rank);
       job.output = torch::zeros({part});
       job.expected = pattern_sum(rank * part, part, ranks);
@@ -102,7 +102,7 @@ Collectives::Job Collectives::job_of(Operation operation, int64_t elements) {
         comm_.reduce_scatter(to, from, ReduceOp::Sum, kOptions).wait();
       };
       return job;
-    case Operation::AllGather: {
+    case Collective::AllGather: {
       std::vector<torch::Tensor> parts;
       for (int64_t r = 0; r < ranks; ++r) parts.push_back(pattern(0, part, r));
       job.input = pattern(0, part, rank);
@@ -111,7 +111,7 @@ Collectives::Job Collectives::job_of(Operation operation, int64_t elements) {
       job.run = [this, to = job.output, from = job.input] { comm_.all_gather(to, from, kOptions).wait(); };
       return job;
     }
-    case Operation::AllToAll: {
+    case Collective::AllToAll: {
       std::vector<torch::Tensor> parts;
       for (int64_t r = 0; r < ranks; ++r) parts.push_back(pattern(rank * part, part, r));
       job.input = pattern(0, elements, rank);
@@ -120,12 +120,12 @@ Collectives::Job Collectives::job_of(Operation operation, int64_t elements) {
       job.run = [this, to = job.output, from = job.input] { comm_.all_to_all(to, from, kOptions).wait(); };
       return job;
     }
-    case Operation::Broadcast:
+    case Collective::Broadcast:
       job.output = job.input = pattern(0, elements, rank);
       job.expected = pattern(0, elements, kRoot);
       job.run = [this, vector = job.input] { comm_.broadcast(vector, kRoot, kOptions).wait(); };
       return job;
-    case Operation::Barrier:
+    case Collective::Barrier:
       job.output = job.input = job.expected = torch::zeros({0});
       job.run = [this] { comm_.barrier(kOptions).wait(); };
       return job;
@@ -133,7 +133,7 @@ Collectives::Job Collectives::job_of(Operation operation, int64_t elements) {
   fail(ErrorKind::Bug, "an unknown operation");
 }
 
-void Collectives::verify(const Job& job, Operation operation, int64_t bytes) {
+void Collectives::verify(const Job& job, Collective operation, int64_t bytes) {
   job.run();
   const torch::Tensor wrong = torch::full({1}, job.output.ne(job.expected).sum().item<int64_t>());
   torch::Tensor everyones = torch::zeros({comm_.world()}, torch::kInt64);
@@ -171,7 +171,7 @@ std::vector<double> Collectives::time(const Job& job, int64_t repetitions) {
   return seconds;
 }
 
-Row Collectives::measure(Operation operation, int64_t bytes) {
+Row Collectives::measure(Collective operation, int64_t bytes) {
   const int64_t actual = actual_bytes(operation, bytes);
   Job job = job_of(operation, actual / kElementBytes);
   verify(job, operation, actual);

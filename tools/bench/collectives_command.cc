@@ -24,7 +24,7 @@
 namespace tutti {
 namespace {
 
-using bench::Operation;
+using bench::Collective;
 using bench::Row;
 
 constexpr const char* kName = "tutti bench collectives";
@@ -44,7 +44,7 @@ struct CollectivesRequest : bench::Request {
 void add_collectives_flags(FlagSet& set, CollectivesRequest& asked) {
   set.group("Measurement");
   std::vector<std::string> names;
-  for (const Operation operation : bench::all_operations()) names.emplace_back(bench::name_of(operation));
+  for (const Collective operation : bench::all_operations()) names.emplace_back(bench::name_of(operation));
   set.add("--operation", asked.operations,
           fmt::format("all, or a comma-separated list of {}; in_place needs ranks that share memory",
                       fmt::join(names, ", ")));
@@ -86,12 +86,12 @@ void require_workers(const Identity& identity, int64_t workers) {
 }
 
 // Throws if the request is invalid, before ranks wait for each other.
-std::vector<Operation> operations_for(const CollectivesRequest& asked, const bench::Collectives& bench,
-                                      const comm::Communicator& comm) {
-  std::vector<Operation> operations = bench::parse_operations(asked.operations);
+std::vector<Collective> operations_for(const CollectivesRequest& asked, const bench::Collectives& bench,
+                                       const comm::Communicator& comm) {
+  std::vector<Collective> operations = bench::parse_operations(asked.operations);
   if (asked.operations == "all")
-    std::erase_if(operations, [&](Operation operation) { return !bench.can(operation); });
-  for (const Operation operation : operations) {
+    std::erase_if(operations, [&](Collective operation) { return !bench.can(operation); });
+  for (const Collective operation : operations) {
     if (!bench.can(operation))
       fail(ErrorKind::InvalidArgument,
            "{}: {} needs memory that all ranks share, but they are connected over {}; omit it", kName,
@@ -115,10 +115,10 @@ int measure_collectives(const CollectivesRequest& asked, const Context& context,
   at::set_num_threads(context.threads());
   const auto comm = comm::connect(context);
   bench::Collectives bench(*comm, asked.seconds);
-  const std::vector<Operation> operations = operations_for(asked, bench, *comm);
+  const std::vector<Collective> operations = operations_for(asked, bench, *comm);
   if (context.is_chief()) say_who(context, *comm);
   std::vector<Row> rows;
-  for (const Operation operation : operations) {
+  for (const Collective operation : operations) {
     int64_t last = -1;
     for (const int64_t size : sizes) {
       const int64_t bytes = bench.actual_bytes(operation, size);

@@ -20,19 +20,19 @@ constexpr int64_t kLargest = int64_t{16} << 30;
 constexpr int64_t kStep = 4;  // factor between consecutive sizes of "4..64M"
 
 struct Known {
-  Operation operation;
+  Collective operation;
   std::string_view name;
 };
 
 constexpr std::array<Known, 8> kKnown = {{
-    {Operation::AllReduce, "all_reduce"},
-    {Operation::AllReduceInPlace, "all_reduce_in_place"},
-    {Operation::AllReduceAnyOrder, "all_reduce_any_order"},
-    {Operation::ReduceScatter, "reduce_scatter"},
-    {Operation::AllGather, "all_gather"},
-    {Operation::AllToAll, "all_to_all"},
-    {Operation::Broadcast, "broadcast"},
-    {Operation::Barrier, "barrier"},
+    {Collective::AllReduce, "all_reduce"},
+    {Collective::AllReduceInPlace, "all_reduce_in_place"},
+    {Collective::AllReduceAnyOrder, "all_reduce_any_order"},
+    {Collective::ReduceScatter, "reduce_scatter"},
+    {Collective::AllGather, "all_gather"},
+    {Collective::AllToAll, "all_to_all"},
+    {Collective::Broadcast, "broadcast"},
+    {Collective::Barrier, "barrier"},
 }};
 
 [[noreturn]] void fail_size(std::string_view text) {
@@ -65,27 +65,27 @@ double round_to(double value, double digits) {
   return std::isfinite(value) ? std::round(value * digits) / digits : 0;
 }
 
-std::string_view name_of(Operation operation) {
+std::string_view name_of(Collective operation) {
   for (const Known& known : kKnown) {
     if (known.operation == operation) return known.name;
   }
   return "unknown";
 }
 
-const std::vector<Operation>& all_operations() {
-  static const std::vector<Operation> kAll = [] {
-    std::vector<Operation> all;
+const std::vector<Collective>& all_operations() {
+  static const std::vector<Collective> kAll = [] {
+    std::vector<Collective> all;
     for (const Known& known : kKnown) all.push_back(known.operation);
     return all;
   }();
   return kAll;
 }
 
-std::vector<Operation> parse_operations(std::string_view text) {
+std::vector<Collective> parse_operations(std::string_view text) {
   if (text == "all") return all_operations();
   std::vector<std::string> names = {"all"};
   for (const Known& known : kKnown) names.emplace_back(known.name);
-  std::vector<Operation> operations;
+  std::vector<Collective> operations;
   for (const std::string& name : split(text, ',')) {
     const auto known =
         std::find_if(kKnown.begin(), kKnown.end(), [&](const Known& each) { return each.name == name; });
@@ -128,20 +128,20 @@ double quantile(std::vector<double> values, double share) {
   return values[static_cast<size_t>(at)];
 }
 
-double bus_factor(Operation operation, int ranks) {
+double bus_factor(Collective operation, int ranks) {
   const double others = static_cast<double>(ranks - 1) / ranks;
   switch (operation) {
-    case Operation::AllReduce:
-    case Operation::AllReduceInPlace:
-    case Operation::AllReduceAnyOrder:
+    case Collective::AllReduce:
+    case Collective::AllReduceInPlace:
+    case Collective::AllReduceAnyOrder:
       return 2 * others;
-    case Operation::ReduceScatter:
-    case Operation::AllGather:
-    case Operation::AllToAll:
+    case Collective::ReduceScatter:
+    case Collective::AllGather:
+    case Collective::AllToAll:
       return others;
-    case Operation::Broadcast:
+    case Collective::Broadcast:
       return 1;
-    case Operation::Barrier:
+    case Collective::Barrier:
       return 0;
   }
   return 0;

@@ -10,7 +10,7 @@
 // The figures that `tutti bench collectives` measures, and their output.
 namespace tutti::bench {
 
-enum class Operation {
+enum class Collective {
   AllReduce,          // a vector in any memory
   AllReduceInPlace,   // a vector that all ranks share
   AllReduceAnyOrder,  // summed in the backend's own order
@@ -21,11 +21,11 @@ enum class Operation {
   Barrier,
 };
 
-std::string_view name_of(Operation operation);
-const std::vector<Operation>& all_operations();
+std::string_view name_of(Collective operation);
+const std::vector<Collective>& all_operations();
 
 // Parses "all", or names separated by commas.
-std::vector<Operation> parse_operations(std::string_view text);
+std::vector<Collective> parse_operations(std::string_view text);
 
 // Parses sizes in bytes: "4,64K,1M", or "4..64M" for the sizes from 4 on, each 4 times the previous one, and
 // 64M. K, M and G are powers of 1024, with or without B or iB. At least 1 B, at most 16 GiB.
@@ -36,7 +36,7 @@ std::string size_text(int64_t bytes);
 
 // The result of one operation at one size.
 struct Row {
-  Operation operation = Operation::Barrier;
+  Collective operation = Collective::Barrier;
   int64_t bytes = 0;  // of the whole vector; a barrier has none
   int64_t repetitions = 0;
   double median = 0;  // seconds
@@ -51,7 +51,7 @@ double quantile(std::vector<double> values, double share);
 
 // The factor for the bus bandwidth, factor * size / time: the minimum number of times that a rank sends, and
 // receives, the whole size (as in NVIDIA's nccl-tests).
-double bus_factor(Operation operation, int ranks);
+double bus_factor(Collective operation, int ranks);
 // In bytes per second.
 double algorithm_bandwidth(const Row& row);
 double bus_bandwidth(const Row& row, int ranks);

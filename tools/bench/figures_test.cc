@@ -29,12 +29,12 @@ TEST(Figures, refuses_what_is_no_size) {
 TEST(Figures, reads_operations_and_suggests_the_nearest) {
   EXPECT_EQ(parse_operations("all").size(), 8U);
   EXPECT_THAT(parse_operations("broadcast,all_reduce"),
-              ElementsAre(Operation::Broadcast, Operation::AllReduce));
+              ElementsAre(Collective::Broadcast, Collective::AllReduce));
   expect_error(ErrorKind::InvalidArgument, HasSubstr("did you mean 'all_gather'?"),
                [] { parse_operations("all_gathr"); });
   expect_error(ErrorKind::InvalidArgument, HasSubstr("'' is not one of"),
                [] { parse_operations("barrier,"); });
-  for (const Operation operation : all_operations())
+  for (const Collective operation : all_operations())
     EXPECT_THAT(parse_operations(name_of(operation)), ElementsAre(operation));
 }
 
@@ -52,27 +52,27 @@ TEST(Figures, counts_quantiles) {
 
 // In a ring of n ranks each sends 2(n-1) parts of size 1/n.
 TEST(Figures, bus_bandwidth_is_what_a_ring_moves) {
-  const Row row{Operation::AllReduce, 8'000'000, 1, 1e-3, 1e-3};
+  const Row row{Collective::AllReduce, 8'000'000, 1, 1e-3, 1e-3};
   EXPECT_DOUBLE_EQ(algorithm_bandwidth(row), 8e9);
   EXPECT_DOUBLE_EQ(bus_bandwidth(row, 2), 8e9);
   EXPECT_DOUBLE_EQ(bus_bandwidth(row, 4), 12e9);
-  EXPECT_DOUBLE_EQ(bus_factor(Operation::AllGather, 4), 0.75);
-  EXPECT_DOUBLE_EQ(bus_factor(Operation::Broadcast, 4), 1);
-  EXPECT_DOUBLE_EQ(algorithm_bandwidth({Operation::Barrier, 0, 1, 0, 0}), 0);
+  EXPECT_DOUBLE_EQ(bus_factor(Collective::AllGather, 4), 0.75);
+  EXPECT_DOUBLE_EQ(bus_factor(Collective::Broadcast, 4), 1);
+  EXPECT_DOUBLE_EQ(algorithm_bandwidth({Collective::Barrier, 0, 1, 0, 0}), 0);
 }
 
 TEST(Figures, every_line_is_as_wide_as_the_heading) {
-  for (const Operation operation : all_operations()) {
+  for (const Collective operation : all_operations()) {
     for (const int64_t bytes : {int64_t{4}, int64_t{64} << 20}) {
-      const Row row{operation, operation == Operation::Barrier ? 0 : bytes, 10'000, 12.5e-6, 1.234};
+      const Row row{operation, operation == Collective::Barrier ? 0 : bytes, 10'000, 12.5e-6, 1.234};
       EXPECT_EQ(line_of(row, 4).size(), heading().size()) << line_of(row, 4);
     }
   }
-  EXPECT_THAT(line_of({Operation::AllReduce, 64 << 20, 5, 0.01, 0.02}, 2), HasSubstr(" 64 MiB "));
+  EXPECT_THAT(line_of({Collective::AllReduce, 64 << 20, 5, 0.01, 0.02}, 2), HasSubstr(" 64 MiB "));
 }
 
 TEST(Figures, json_has_a_row_for_each) {
-  const Json json = to_json({{Operation::AllGather, 4096, 7, 2e-6, 3e-6}}, 4, "gloo");
+  const Json json = to_json({{Collective::AllGather, 4096, 7, 2e-6, 3e-6}}, 4, "gloo");
   EXPECT_EQ(json.at("ranks"), 4);
   EXPECT_EQ(json.at("comm"), "gloo");
   const Json& row = json.at("rows").at(0);

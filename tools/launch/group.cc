@@ -26,7 +26,7 @@ constexpr milliseconds kMoment{10};
 
 // TF_CONFIG may put the chief into a job of its own.
 bool is_chief(const TaskPlan& task) {
-  if (task.part != Part::Worker) return false;
+  if (task.role != TaskRole::Worker) return false;
   return task.name == "worker/0" || task.name == "chief/0" || task.name == "master/0";
 }
 
@@ -107,8 +107,8 @@ ChildOptions TaskGroup::options_for(size_t index) const {
 
 // Workers get equal shares of the cores.
 std::vector<int> TaskGroup::cores_of(size_t index) const {
-  if (tasks_[index].part != Part::Worker) return usable_cores();
-  const auto is_worker = [](const TaskPlan& task) { return task.part == Part::Worker; };
+  if (tasks_[index].role != TaskRole::Worker) return usable_cores();
+  const auto is_worker = [](const TaskPlan& task) { return task.role == TaskRole::Worker; };
   const auto place = std::count_if(tasks_.begin(), tasks_.begin() + static_cast<int64_t>(index), is_worker);
   const auto workers = std::count_if(tasks_.begin(), tasks_.end(), is_worker);
   return share_of(usable_cores(), static_cast<int>(place), static_cast<int>(workers));
@@ -249,7 +249,7 @@ void TaskGroup::end_idle_servers() {
   constexpr milliseconds kTimeToEnd{5000};
   if (kill_at_) return;
   for (size_t i = 0; i < members_.size(); ++i) {
-    if (tasks_[i].part != Part::Server && members_[i].running()) return;
+    if (tasks_[i].role != TaskRole::Server && members_[i].running()) return;
   }
   if (!servers_alone_since_) servers_alone_since_ = Clock::now();
   if (Clock::now() - *servers_alone_since_ < kTimeToEnd || !anyone_running()) return;
@@ -266,7 +266,7 @@ bool TaskGroup::restart(Member& member) {
   const auto index = static_cast<size_t>(&member - members_.data());
   if (job_is_done()) {
     say("{} is not restarted: the job is done", member.task());
-    return tasks_[index].part == Part::Server ||
+    return tasks_[index].role == TaskRole::Server ||
            (member.came_back() && member.outcome()->exit_code() == exit_code(ErrorKind::Timeout));
   }
   if (is_chief(tasks_[index]) && member.outcome()->interrupted()) {
@@ -289,7 +289,7 @@ bool TaskGroup::job_is_done() const {
     if (!members_[i].running() && members_[i].outcome()->success()) return true;
   }
   for (size_t i = 0; i < members_.size(); ++i) {
-    if (tasks_[i].part == Part::Worker) continue;
+    if (tasks_[i].role == TaskRole::Worker) continue;
     any = true;
     if (members_[i].running() || !members_[i].outcome()->success()) return false;
   }
@@ -317,7 +317,7 @@ void TaskGroup::stop(int signal, milliseconds grace) {
 void TaskGroup::end_stopped_workers() {
   bool any = false;
   for (size_t i = 0; i < members_.size(); ++i) {
-    if (tasks_[i].part != Part::Worker || !members_[i].running()) continue;
+    if (tasks_[i].role != TaskRole::Worker || !members_[i].running()) continue;
     const auto process = process_state(members_[i].pid());
     if (kill_at_ || !process || process->state != 'T' || !job_is_done()) {
       all_stopped_since_.reset();
@@ -329,7 +329,7 @@ void TaskGroup::end_stopped_workers() {
   if (!all_stopped_since_) all_stopped_since_ = Clock::now();
   if (Clock::now() - *all_stopped_since_ < options_.stopped_grace) return;
   for (size_t i = 0; i < members_.size(); ++i) {
-    if (tasks_[i].part != Part::Worker || !members_[i].running()) continue;
+    if (tasks_[i].role != TaskRole::Worker || !members_[i].running()) continue;
     say("{} (pid {}) is still stopped, but the job is done: killing it", members_[i].task(),
         members_[i].pid());
     members_[i].signal(SIGKILL);

@@ -21,13 +21,13 @@ namespace tutti {
 
 // The role of a task. Servers and masters may use all cores, since they work while the workers wait; they
 // keep the state to which a worker that is started again comes back.
-enum class Part { Worker, Server, Master };
+enum class TaskRole { Worker, Server, Master };
 
 // A process to be started for one task, and the variables that tell it which task it is.
 struct TaskPlan {
   std::string name;  // "worker/2"
   std::map<std::string, std::string> variables;
-  Part part = Part::Worker;
+  TaskRole role = TaskRole::Worker;
 };
 
 struct GroupOptions {

@@ -51,8 +51,8 @@ RunResult run_workers(const std::string& script, const GroupOptions& options) {
   const JobMark mark;
   JobProcesses processes;
   Guardian guardian(mark, processes);
-  const std::vector<TaskPlan> tasks = {{"worker/0", {{"INDEX", "0"}}, Part::Worker},
-                                       {"worker/1", {{"INDEX", "1"}}, Part::Worker}};
+  const std::vector<TaskPlan> tasks = {{"worker/0", {{"INDEX", "0"}}, TaskRole::Worker},
+                                       {"worker/1", {{"INDEX", "1"}}, TaskRole::Worker}};
   testing::internal::CaptureStderr();
   TaskGroup group({"sh", "-c", script}, Environment::of_process(), tasks, signals,
                   {mark, processes, guardian}, options);

@@ -83,10 +83,10 @@ std::string job_of_more(const std::vector<Task>& row, const Task& first) {
 
 }  // namespace
 
-std::optional<Hosts> Hosts::from(const Environment& environment) {
+std::optional<JobHosts> JobHosts::from(const Environment& environment) {
   const std::optional<Identity> identity = discovery::from_tf_config(environment);
   if (!identity || (identity->cluster.empty() && !identity->is_evaluator)) return std::nullopt;
-  Hosts hosts;
+  JobHosts hosts;
   hosts.config_ = environment.get(kVariable).value_or("");
   if (identity->is_evaluator) return hosts;
   hosts.cluster_ = identity->cluster;
@@ -98,25 +98,25 @@ std::optional<Hosts> Hosts::from(const Environment& environment) {
   return hosts;
 }
 
-bool Hosts::is_server(size_t host) const { return is_server_job(row_.at(host).job); }
+bool JobHosts::is_server(size_t host) const { return is_server_job(row_.at(host).job); }
 
-std::string Hosts::name_of(size_t host) const {
+std::string JobHosts::name_of(size_t host) const {
   const Task& task = row_.at(host);
   return fmt::format("{} ({})", task.short_name(), cluster_.address(task.job, task.index));
 }
 
-const std::string& Hosts::first_address() const {
+const std::string& JobHosts::first_address() const {
   return cluster_.address(row_.front().job, row_.front().index);
 }
 
-std::string Hosts::fingerprint() const {
+std::string JobHosts::fingerprint() const {
   Sha256 hash;
   // Hashes by rank and not as written: TF_CONFIG may list the jobs in another order on every host.
   for (size_t host = 0; host < row_.size(); ++host) hash.update(as_bytes(name_of(host) + "\n"));
   return hash.hex();
 }
 
-Hosts::Spread Hosts::spread(const std::vector<int>& workers) const {
+JobHosts::Spread JobHosts::spread(const std::vector<int>& workers) const {
   TUTTI_CHECK(workers.size() == row_.size(), "{} numbers for {} hosts", workers.size(), row_.size());
   Ports ports(cluster_);
   ClusterSpec::Jobs jobs;
@@ -142,7 +142,7 @@ Hosts::Spread Hosts::spread(const std::vector<int>& workers) const {
   return spread;
 }
 
-std::string Hosts::config_for(const ClusterSpec& cluster, const Task& task) const {
+std::string JobHosts::config_for(const ClusterSpec& cluster, const Task& task) const {
   Json root = parse_json(config_, kVariable);
   root["cluster"] = parse_json(cluster.to_json(), "the cluster");
   root["task"]["type"] = task.job;

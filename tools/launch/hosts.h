@@ -12,11 +12,11 @@ namespace tutti {
 
 // The hosts of a job, from TF_CONFIG, which names one task per host. The launcher on each host starts as many
 // tasks as the host has GPUs, and all launchers compute the same larger cluster of these tasks. Immutable.
-class Hosts {
+class JobHosts {
  public:
   // nullopt if TF_CONFIG is not set or names no cluster. InvalidArgument if discovery::from_tf_config() finds
   // an error, or if a host or the port of the first host is missing.
-  static std::optional<Hosts> from(const Environment& environment);
+  static std::optional<JobHosts> from(const Environment& environment);
 
   // The hosts: workers in the order of their ranks, then servers. A server is always one process.
   const std::vector<Task>& row() const { return row_; }
@@ -42,7 +42,7 @@ class Hosts {
   std::string config_for(const ClusterSpec& cluster, const Task& task) const;
 
  private:
-  Hosts() = default;
+  JobHosts() = default;
 
   std::string config_;
   ClusterSpec cluster_;

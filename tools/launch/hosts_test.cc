@@ -12,27 +12,27 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-std::optional<Hosts> told(const std::string& cluster, const std::string& type, int index) {
+std::optional<JobHosts> told(const std::string& cluster, const std::string& type, int index) {
   const std::string task = R"({"type": ")" + type + R"(", "index": )" + std::to_string(index) + "}";
-  return Hosts::from(Environment({{"TF_CONFIG", R"({"cluster": )" + cluster + R"(, "task": )" + task +
-                                                    R"(, "environment": "cloud"})"}}));
+  return JobHosts::from(Environment({{"TF_CONFIG", R"({"cluster": )" + cluster + R"(, "task": )" + task +
+                                                       R"(, "environment": "cloud"})"}}));
 }
 
-std::string spread(const Hosts& hosts, const std::vector<int>& workers) {
+std::string spread(const JobHosts& hosts, const std::vector<int>& workers) {
   return hosts.spread(workers).cluster.to_string();
 }
 
 const std::string kThree = R"({"worker": ["a:2222", "b:2222", "c:3333"]})";
 
-TEST(Hosts, are_none_where_TF_CONFIG_names_none) {
-  EXPECT_FALSE(Hosts::from(Environment()));
+TEST(JobHosts, are_none_where_TF_CONFIG_names_none) {
+  EXPECT_FALSE(JobHosts::from(Environment()));
   for (const std::string text :
        {"", "{}", R"({"cluster": {}})", R"({"task": {"type": "worker", "index": 0}})"}) {
-    EXPECT_FALSE(Hosts::from(Environment({{"TF_CONFIG", text}}))) << text;
+    EXPECT_FALSE(JobHosts::from(Environment({{"TF_CONFIG", text}}))) << text;
   }
 }
 
-TEST(Hosts, stand_in_the_order_of_ranks) {
+TEST(JobHosts, stand_in_the_order_of_ranks) {
   const auto hosts = told(R"({"ps": ["p:1"], "worker": ["a:1", "b:1"], "chief": ["c:1"]})", "worker", 1);
   EXPECT_THAT(hosts->row(),
               ElementsAre(Task{"chief", 0}, Task{"worker", 0}, Task{"worker", 1}, Task{"ps", 0}));
@@ -43,7 +43,7 @@ TEST(Hosts, stand_in_the_order_of_ranks) {
   EXPECT_FALSE(hosts->is_server(0));
 }
 
-TEST(Hosts, may_differ_in_their_workers) {
+TEST(JobHosts, may_differ_in_their_workers) {
   const auto hosts = told(kThree, "worker", 0);
   EXPECT_EQ(spread(*hosts, {2, 1, 3}), "worker|a:2222;a:2223;b:2222;c:3333;c:3334;c:3335");
   EXPECT_EQ(spread(*hosts, {1, 1, 1}), "worker|a:2222;b:2222;c:3333");
@@ -54,7 +54,7 @@ TEST(Hosts, may_differ_in_their_workers) {
   EXPECT_THAT(tasks[2], ElementsAre(Task{"worker", 3}, Task{"worker", 4}, Task{"worker", 5}));
 }
 
-TEST(Hosts, the_chiefs_other_workers_come_next_in_rank) {
+TEST(JobHosts, the_chiefs_other_workers_come_next_in_rank) {
   const auto hosts = told(R"({"ps": ["p:1"], "worker": ["a:1"], "chief": ["c:1"]})", "chief", 0);
   const auto spread = hosts->spread({2, 2, 1});
   EXPECT_EQ(spread.cluster.to_string(), "chief|c:1,worker|c:2;a:1;a:2,ps|p:1");
@@ -65,27 +65,27 @@ TEST(Hosts, the_chiefs_other_workers_come_next_in_rank) {
   EXPECT_EQ(alone->spread({2}).cluster.to_string(), "master|m:1,worker|m:2");
 }
 
-TEST(Hosts, ports_that_somebody_has_are_passed_over) {
+TEST(JobHosts, ports_that_somebody_has_are_passed_over) {
   const auto one_machine = told(R"({"worker": ["h:1", "h:2", "H:3"], "ps": ["h:5"]})", "worker", 0);
   EXPECT_EQ(spread(*one_machine, {2, 2, 1, 1}), "worker|h:1;h:4;h:2;h:6;H:3,ps|h:5");
 }
 
-TEST(Hosts, ports_that_the_tasks_choose_stay_open) {
+TEST(JobHosts, ports_that_the_tasks_choose_stay_open) {
   const auto hosts = told(R"({"worker": ["a:1", "b:0"]})", "worker", 0);
   EXPECT_EQ(spread(*hosts, {1, 2}), "worker|a:1;b:0;b:0");
 }
 
-TEST(Hosts, with_IPv6_addresses_keep_their_brackets) {
+TEST(JobHosts, with_IPv6_addresses_keep_their_brackets) {
   EXPECT_EQ(spread(*told(R"({"worker": ["[::1]:7"]})", "worker", 0), {2}), "worker|[::1]:7;[::1]:8");
 }
 
-TEST(Hosts, a_port_beyond_the_last_is_refused) {
+TEST(JobHosts, a_port_beyond_the_last_is_refused) {
   const auto hosts = told(R"({"worker": ["a:65534"]})", "worker", 0);
   EXPECT_EQ(spread(*hosts, {2}), "worker|a:65534;a:65535");
   expect_error(ErrorKind::InvalidArgument, HasSubstr("'a:65535'"), [&] { hosts->spread({3}); });
 }
 
-TEST(Hosts, all_launchers_make_the_same_cluster) {
+TEST(JobHosts, all_launchers_make_the_same_cluster) {
   const auto first = told(kThree, "worker", 0);
   const auto third = told(kThree, "worker", 2);
   EXPECT_EQ(spread(*first, {2, 1, 3}), spread(*third, {2, 1, 3}));
@@ -97,7 +97,7 @@ TEST(Hosts, all_launchers_make_the_same_cluster) {
             told(R"({"worker": ["a:2222", "b:2222", "c:3334"]})", "worker", 0)->fingerprint());
 }
 
-TEST(Hosts, TF_CONFIG_says_the_same_of_the_larger_cluster) {
+TEST(JobHosts, TF_CONFIG_says_the_same_of_the_larger_cluster) {
   const auto hosts = told(kThree, "worker", 1);
   const auto larger = hosts->spread({1, 2, 1});
   const auto config = nlohmann::json::parse(hosts->config_for(larger.cluster, larger.tasks[1][1]));
@@ -106,13 +106,13 @@ TEST(Hosts, TF_CONFIG_says_the_same_of_the_larger_cluster) {
                             "task": {"type": "worker", "index": 2}, "environment": "cloud"})"));
 }
 
-TEST(Hosts, an_evaluator_stands_outside) {
+TEST(JobHosts, an_evaluator_stands_outside) {
   const auto hosts = told(kThree, "evaluator", 0);
   ASSERT_TRUE(hosts);
   EXPECT_FALSE(hosts->own());
 }
 
-TEST(Hosts, that_are_told_badly_are_refused) {
+TEST(JobHosts, that_are_told_badly_are_refused) {
   const auto refused = [](const std::string& text, const std::string& cluster) {
     expect_error(ErrorKind::InvalidArgument, AllOf(HasSubstr("TF_CONFIG"), HasSubstr(text)),
                  [&] { told(cluster, "worker", 1); });

@@ -23,7 +23,7 @@ int launch(const std::vector<std::string>& command, const Environment& environme
     Plan plan = planner.plan(signals);
     if (plan.signal) return 128 + *plan.signal;
     const bool one_by_one = std::any_of(plan.tasks.begin(), plan.tasks.end(),
-                                        [](const TaskPlan& task) { return task.part != Part::Worker; });
+                                        [](const TaskPlan& task) { return task.role != TaskRole::Worker; });
     const GroupOptions group{.restarts = one_by_one ? options.restarts : 0};
     const JobWatch watch{mark, processes, guardian};
     const GroupResult result =

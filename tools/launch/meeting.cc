@@ -32,7 +32,7 @@ constexpr milliseconds kSendTime{5000};
 // A launcher that connects to that of the first host.
 class MeetingGuest {
  public:
-  MeetingGuest(const Hosts& hosts, int workers, milliseconds timeout, SignalPipe& signals)
+  MeetingGuest(const JobHosts& hosts, int workers, milliseconds timeout, SignalPipe& signals)
       : hosts_(hosts), workers_(workers), timeout_(timeout), signals_(signals) {}
 
   MeetingResult run() {
@@ -116,7 +116,7 @@ class MeetingGuest {
          hosts_.name_of(0), seconds(timeout_), trouble_);
   }
 
-  const Hosts& hosts_;
+  const JobHosts& hosts_;
   const int workers_;
   const milliseconds timeout_;
   const Clock::time_point deadline_ = Clock::now() + timeout_;
@@ -128,7 +128,7 @@ class MeetingGuest {
 
 }  // namespace
 
-MeetingResult meet(const Hosts& hosts, int workers, milliseconds timeout, SignalPipe& signals,
+MeetingResult meet(const JobHosts& hosts, int workers, milliseconds timeout, SignalPipe& signals,
                    const Log& log) {
   if (hosts.row().size() == 1) return {{workers}, random_key(), std::nullopt};
   log.info("{} starts {} and waits up to {:g} s for the launchers of the other {} at {}",

@@ -25,7 +25,7 @@ struct MeetingResult {
 //   Timeout          not all connected in time; all that did name the missing ones
 //   InvalidArgument  TF_CONFIG is not the same on all hosts, or the address is in use
 //   PeerLost         a launcher disconnected after all had connected
-MeetingResult meet(const Hosts& hosts, int workers, std::chrono::milliseconds timeout, SignalPipe& signals,
+MeetingResult meet(const JobHosts& hosts, int workers, std::chrono::milliseconds timeout, SignalPipe& signals,
                    const Log& log);
 
 // Returns the next signal other than SIGCHLD.

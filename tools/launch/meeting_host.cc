@@ -24,7 +24,7 @@ constexpr size_t kMostNamed = 20;
 
 }  // namespace
 
-MeetingHost::MeetingHost(const Hosts& hosts, int workers, milliseconds timeout, SignalPipe& signals,
+MeetingHost::MeetingHost(const JobHosts& hosts, int workers, milliseconds timeout, SignalPipe& signals,
                          const Log& log)
     : hosts_(hosts),
       workers_(workers),

@@ -18,7 +18,7 @@ namespace tutti {
 // The launcher of the first host, to which all others connect. Occupies the port until all are connected.
 class MeetingHost {
  public:
-  MeetingHost(const Hosts& hosts, int workers, std::chrono::milliseconds timeout, SignalPipe& signals,
+  MeetingHost(const JobHosts& hosts, int workers, std::chrono::milliseconds timeout, SignalPipe& signals,
               const Log& log);
 
   MeetingResult run();
@@ -47,7 +47,7 @@ class MeetingHost {
   [[noreturn]] void give_up();
   std::string missing() const;
 
-  const Hosts& hosts_;
+  const JobHosts& hosts_;
   const int workers_;
   const std::chrono::milliseconds timeout_;
   const Clock::time_point deadline_ = Clock::now() + timeout_;

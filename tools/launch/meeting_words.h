@@ -17,10 +17,10 @@ inline constexpr int kMostWorkersOfAHost = 4096;
 struct Hello {
   static constexpr size_t kLongest = 200;  // bytes
 
-  size_t host = 0;  // its index in Hosts::row()
+  size_t host = 0;  // its index in JobHosts::row()
   int workers = 1;
   std::chrono::milliseconds patience{0};  // the time after which it wants to know who is missing
-  std::string fingerprint;                // Hosts::fingerprint()
+  std::string fingerprint;                // JobHosts::fingerprint()
 
   bool operator==(const Hello&) const = default;
 };

@@ -49,7 +49,7 @@ std::string counted(size_t number, std::string_view what) {
 }  // namespace
 
 Planner::Planner(const Environment& environment, const LaunchOptions& options, const Log& log)
-    : options_(options), log_(log), hosts_(Hosts::from(environment)), gpus_(visible_gpus(environment)) {
+    : options_(options), log_(log), hosts_(JobHosts::from(environment)), gpus_(visible_gpus(environment)) {
   if (stands_outside() && options_.workers.value_or(1) != 1) {
     fail(ErrorKind::InvalidArgument,
          "tutti run: -n {} is not possible: TF_CONFIG makes this host {}, which is a single process; omit -n",
@@ -87,12 +87,12 @@ Plan Planner::on_this_machine() const {
   const std::string launch = random_key();
   for (int index = 0; index < options_.servers; ++index) {
     plan.tasks.push_back(plan_of(cluster, {.job = kServers, .index = index}, launch));
-    plan.tasks.back().part = Part::Server;
+    plan.tasks.back().role = TaskRole::Server;
     plan.tasks.back().variables["CUDA_VISIBLE_DEVICES"] = "";
   }
   if (options_.master) {
     plan.tasks.push_back(plan_of(cluster, {.job = kMaster, .index = 0}, launch));
-    plan.tasks.back().part = Part::Master;
+    plan.tasks.back().role = TaskRole::Master;
     plan.tasks.back().variables["CUDA_VISIBLE_DEVICES"] = "";
   }
   for (const int index : cluster.task_indices(kWorkers)) {
@@ -105,7 +105,7 @@ Plan Planner::on_this_machine() const {
 Plan Planner::with_other_hosts(SignalPipe& signals) const {
   const MeetingResult met = meet(*hosts_, workers_here(), options_.start_timeout, signals, log_);
   if (met.signal) return {{}, met.signal};
-  const Hosts::Spread spread = hosts_->spread(met.workers);
+  const JobHosts::Spread spread = hosts_->spread(met.workers);
   Plan plan;
   for (const Task& task : spread.tasks.at(*hosts_->own())) {
     plan.tasks.push_back(plan_of(spread.cluster, task, met.launch));

@@ -39,7 +39,7 @@ class Planner {
 
   const LaunchOptions options_;
   const Log& log_;
-  const std::optional<Hosts> hosts_;
+  const std::optional<JobHosts> hosts_;
   const std::vector<std::string> gpus_;
 };
 

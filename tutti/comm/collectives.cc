@@ -109,7 +109,7 @@ Collectives::Collectives(std::unique_ptr<Transport> transport, std::chrono::mill
       timeline_(timeline) {
   if (by_host_ == nullptr) return;
   inside_ = std::make_unique<Collectives>(by_host_->inside(), timeout, timeline, nullptr, on_failure_);
-  hosts_.emplace(Hosts{by_host_->placement(), *inside_});
+  hosts_.emplace(Hosts{by_host_->layout(), *inside_});
 }
 
 // If destroyed by an exception, this rank ends prematurely.

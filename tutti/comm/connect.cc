@@ -39,15 +39,15 @@ namespace {
 using std::chrono::milliseconds;
 
 // Holds the facts about all workers that a worker knows before they are connected.
-struct Meeting {
+struct Roster {
   std::shared_ptr<Rendezvous> table;
   std::string master_host;
-  std::vector<std::string> who = {};        // "worker/2 on node7"
-  std::optional<Placement> placement = {};  // nullopt if the ranks of some host are not contiguous
-  std::string no_nccl = {};                 // why they cannot use NCCL; "" if they can
+  std::vector<std::string> who = {};      // "worker/2 on node7"
+  std::optional<RankLayout> layout = {};  // nullopt if the ranks of some host are not contiguous
+  std::string no_nccl = {};               // why they cannot use NCCL; "" if they can
 
-  bool one_host() const { return placement && placement->hosts() == 1; }
-  bool two_levels() const { return placement && placement->has_two_levels(); }
+  bool one_host() const { return layout && layout->hosts() == 1; }
+  bool two_levels() const { return layout && layout->has_two_levels(); }
 };
 
 milliseconds timeout_of(const Context& context) { return milliseconds_of(context.config().network.timeout); }
@@ -85,7 +85,7 @@ std::vector<std::string> hosts_to_serve(const Context& context, const std::strin
   return {};
 }
 
-Meeting meet_at_address(const Context& context) {
+Roster roster_at_address(const Context& context) {
   const Address address = parse_address(context.identity().master_address);
   const auto port = static_cast<uint16_t>(address.port);
   const std::string key = key_of_job(context);
@@ -101,8 +101,8 @@ Meeting meet_at_address(const Context& context) {
 
 // Rank 0 serves a table at any free port, and `share` sends the text "KEY PORT HOST HOST ..." to all ranks.
 // A host has several addresses: the other ranks use the first one that answers.
-Meeting meet_by_text(const Context& context,
-                     const std::function<std::string(const std::optional<std::string>&)>& share) {
+Roster roster_by_text(const Context& context,
+                      const std::function<std::string(const std::optional<std::string>&)>& share) {
   ServedRendezvous served;
   std::optional<std::string> text;
   if (context.rank() == 0) {
@@ -122,18 +122,18 @@ Meeting meet_by_text(const Context& context,
   return {.table = found.table, .master_host = found.host};
 }
 
-Meeting meet_through_mpi(const Context& context) {
+Roster roster_through_mpi(const Context& context) {
   mpi_initialise();
-  return meet_by_text(context, [&](const std::optional<std::string>& text) {
+  return roster_by_text(context, [&](const std::optional<std::string>& text) {
     return mpi_broadcast_text(text.value_or(""), 0, timeout_of(context));
   });
 }
 
 // The launcher's table outlives an attempt to run the job, so the key contains the attempt.
-Meeting meet_through_launcher(const Context& context) {
+Roster roster_through_launcher(const Context& context) {
   const Identity& identity = context.identity();
   const std::string key = fmt::format("tutti/attempt/{}/table", identity.attempt);
-  return meet_by_text(context, [&](const std::optional<std::string>& text) {
+  return roster_by_text(context, [&](const std::optional<std::string>& text) {
     return share_through_launcher(parse_address(identity.master_address), key, text, timeout_of(context));
   });
 }
@@ -149,10 +149,10 @@ std::string name_of(int rank, const Context& context) {
                                     : fmt::format("{} ({})", task.short_name(), address->second);
 }
 
-Meeting go_to_meeting(const Context& context) {
-  if (context.identity().launcher_serves) return meet_through_launcher(context);
-  if (context.identity().master_address.find(':') != std::string::npos) return meet_at_address(context);
-  if (context.identity().source == "Open MPI") return meet_through_mpi(context);
+Roster find_roster(const Context& context) {
+  if (context.identity().launcher_serves) return roster_through_launcher(context);
+  if (context.identity().master_address.find(':') != std::string::npos) return roster_at_address(context);
+  if (context.identity().source == "Open MPI") return roster_through_mpi(context);
   fail(ErrorKind::InvalidArgument,
        "there are {} workers (found through {}), but they have no address to connect to: give "
        "--cluster_spec with every worker's HOST:PORT, or start them with tutti run, Open MPI's mpirun, srun "
@@ -160,10 +160,10 @@ Meeting go_to_meeting(const Context& context) {
        context.world(), context.identity().source);
 }
 
-void meet_all(const Context& context, Meeting& meeting) {
+void call_roll(const Context& context, Roster& roster) {
   BoardOptions options{.rank = context.rank(), .world = context.world()};
   for (int rank = 0; rank < context.world(); ++rank) options.who.push_back(name_of(rank, context));
-  const auto words = roll_call(*meeting.table, options,
+  const auto words = roll_call(*roster.table, options,
                                fmt::format("{} {} {} on {}", host_identity(), device_word(context.device()),
                                            context.task().short_name(), host_name()),
                                timeout_of(context));
@@ -173,11 +173,11 @@ void meet_all(const Context& context, Meeting& meeting) {
     const size_t device = word.find(' ') + 1;
     const size_t who = word.find(' ', device) + 1;
     hosts.push_back(word.substr(0, device - 1));
-    meeting.who.push_back(word.substr(who));
-    devices.push_back({meeting.who.back(), hosts.back(), word.substr(device, who - 1 - device)});
+    roster.who.push_back(word.substr(who));
+    devices.push_back({roster.who.back(), hosts.back(), word.substr(device, who - 1 - device)});
   }
-  meeting.placement = Placement::of(hosts);
-  meeting.no_nccl = why_not_nccl(devices);
+  roster.layout = RankLayout::of(hosts);
+  roster.no_nccl = why_not_nccl(devices);
 }
 
 // All tasks must have the same flags, except those of FlagScope::Local. Rank 0 compares them before anything
@@ -214,53 +214,53 @@ void require_same_flags(const Context& context, Rendezvous& table, const std::ve
 }
 
 // Returns true if tensors on GPUs are sent directly from GPU to GPU. Throws if --comm nccl is impossible.
-bool takes_nccl(const Context& context, const Meeting& meeting) {
+bool takes_nccl(const Context& context, const Roster& roster) {
   const std::string& asked = context.config().network.backend;
-  if (asked == "nccl" && !meeting.no_nccl.empty())
-    fail(ErrorKind::InvalidArgument, "--comm nccl is not possible: {}. Use --comm auto", meeting.no_nccl);
-  return (asked == "nccl" || asked == "auto") && meeting.no_nccl.empty();
+  if (asked == "nccl" && !roster.no_nccl.empty())
+    fail(ErrorKind::InvalidArgument, "--comm nccl is not possible: {}. Use --comm auto", roster.no_nccl);
+  return (asked == "nccl" || asked == "auto") && roster.no_nccl.empty();
 }
 
 // Returns the backend for everything else: "shm", "gloo", "mpi", or "shm+gloo" or "shm+mpi" if there are
 // several hosts, some of them with several ranks.
-std::string backend_for(const Context& context, const Meeting& meeting) {
+std::string backend_for(const Context& context, const Roster& roster) {
   const std::string& flag = context.config().network.backend;
   const std::string asked = flag == "auto" || flag == "nccl" ? "shm+gloo" : flag;
-  if (asked == "shm" && !meeting.one_host())
+  if (asked == "shm" && !roster.one_host())
     fail(ErrorKind::InvalidArgument,
          "--comm shm needs all workers on one host, but they are on several: use auto, shm+gloo, shm+mpi, "
          "gloo or mpi");
   const size_t plus = asked.find('+');
-  if (plus == std::string::npos || meeting.two_levels()) return asked;
-  return meeting.one_host() ? "shm" : asked.substr(plus + 1);
+  if (plus == std::string::npos || roster.two_levels()) return asked;
+  return roster.one_host() ? "shm" : asked.substr(plus + 1);
 }
 
-std::unique_ptr<Transport> make_network(const Context& context, const Meeting& meeting,
+std::unique_ptr<Transport> make_network(const Context& context, const Roster& roster,
                                         const std::string& name) {
-  const auto table = with_prefix(meeting.table, name + "/");
+  const auto table = with_prefix(roster.table, name + "/");
   const milliseconds timeout = timeout_of(context);
   if (name == "gloo") {
     return gloo_transport(table, {.rank = context.rank(),
                                   .world = context.world(),
-                                  .who = meeting.who,
-                                  .holder = meeting.who.front(),
-                                  .peer_host = meeting.one_host() ? "" : meeting.master_host,
+                                  .who = roster.who,
+                                  .holder = roster.who.front(),
+                                  .peer_host = roster.one_host() ? "" : roster.master_host,
                                   .timeout = timeout});
   }
   mpi_initialise();
-  return mpi_transport(table, {meeting.who, meeting.who.front(), timeout});
+  return mpi_transport(table, {roster.who, roster.who.front(), timeout});
 }
 
 // Returns the shared-memory transport of the ranks of this host.
-std::unique_ptr<Transport> make_memory(const Context& context, const Meeting& meeting) {
-  const Placement& placement = *meeting.placement;
+std::unique_ptr<Transport> make_memory(const Context& context, const Roster& roster) {
+  const RankLayout& layout = *roster.layout;
   const int rank = context.rank();
-  const int host = placement.host_of(rank);
-  const auto first = meeting.who.begin() + placement.first(host);
-  return shm_transport(with_prefix(meeting.table, fmt::format("shm/{}/", host)),
-                       {.rank = placement.local_rank(rank),
-                        .world = placement.size(host),
-                        .who = {first, first + placement.size(host)},
+  const int host = layout.host_of(rank);
+  const auto first = roster.who.begin() + layout.first(host);
+  return shm_transport(with_prefix(roster.table, fmt::format("shm/{}/", host)),
+                       {.rank = layout.local_rank(rank),
+                        .world = layout.size(host),
+                        .who = {first, first + layout.size(host)},
                         .timeout = timeout_of(context)});
 }
 
@@ -271,49 +271,49 @@ void require_all(const Transport& transport, const Context& context) {
        transport.name(), context.world(), context.identity().source, transport.world());
 }
 
-std::unique_ptr<Transport> make_transport(const Context& context, const Meeting& meeting) {
-  const std::string backend = backend_for(context, meeting);
-  if (backend == "shm") return make_memory(context, meeting);
+std::unique_ptr<Transport> make_transport(const Context& context, const Roster& roster) {
+  const std::string backend = backend_for(context, roster);
+  if (backend == "shm") return make_memory(context, roster);
   const size_t plus = backend.find('+');
   auto network =
-      make_network(context, meeting, plus == std::string::npos ? backend : backend.substr(plus + 1));
+      make_network(context, roster, plus == std::string::npos ? backend : backend.substr(plus + 1));
   require_all(*network, context);
   if (plus == std::string::npos) return network;
-  return hierarchy_transport(std::move(network), make_memory(context, meeting), *meeting.placement,
+  return hierarchy_transport(std::move(network), make_memory(context, roster), *roster.layout,
                              timeout_of(context));
 }
 
-std::unique_ptr<OnDevice> make_on_device(const Context& context, const Meeting& meeting) {
-  if (!takes_nccl(context, meeting)) return nullptr;
-  return nccl_on_device(with_prefix(meeting.table, "nccl/"), context.device(),
+std::unique_ptr<OnDevice> make_on_device(const Context& context, const Roster& roster) {
+  if (!takes_nccl(context, roster)) return nullptr;
+  return nccl_on_device(with_prefix(roster.table, "nccl/"), context.device(),
                         {.rank = context.rank(),
                          .world = context.world(),
-                         .who = meeting.who,
-                         .holder = meeting.who.front(),
+                         .who = roster.who,
+                         .holder = roster.who.front(),
                          .silence = timeout_of(context)},
                         timeout_of(context));
 }
 
-std::string where(const Meeting& meeting) {
-  if (meeting.one_host()) return "on one host";
-  return meeting.placement ? "on several hosts" : "on several hosts, with interleaved ranks";
+std::string where(const Roster& roster) {
+  if (roster.one_host()) return "on one host";
+  return roster.layout ? "on several hosts" : "on several hosts, with interleaved ranks";
 }
 
 // Connects the workers after they have found the table.
-std::shared_ptr<Communicator> connect_all(const Context& context, Meeting& meeting) {
-  meet_all(context, meeting);
-  require_same_flags(context, *meeting.table, meeting.who);
-  auto on_device = make_on_device(context, meeting);
-  auto transport = make_transport(context, meeting);
+std::shared_ptr<Communicator> connect_all(const Context& context, Roster& roster) {
+  call_roll(context, roster);
+  require_same_flags(context, *roster.table, roster.who);
+  auto on_device = make_on_device(context, roster);
+  auto transport = make_transport(context, roster);
   return std::make_shared<Collectives>(std::move(transport), timeout_of(context), context.timeline(),
                                        std::move(on_device), mpi_never_finalise);
 }
 
-void say_how(const Context& context, const Meeting& meeting, const Communicator& comm) {
-  context.log().info("{} workers connected over {} ({})", comm.world(), comm.name(), where(meeting));
-  if (context.device().is_cuda() && !takes_nccl(context, meeting))
+void say_how(const Context& context, const Roster& roster, const Communicator& comm) {
+  context.log().info("{} workers connected over {} ({})", comm.world(), comm.name(), where(roster));
+  if (context.device().is_cuda() && !takes_nccl(context, roster))
     context.log().info("gradients go through host memory, not from GPU to GPU: {}",
-                       meeting.no_nccl.empty() ? "--comm says so" : meeting.no_nccl);
+                       roster.no_nccl.empty() ? "--comm says so" : roster.no_nccl);
 }
 
 void require_first(const Context& context) {
@@ -334,10 +334,10 @@ std::shared_ptr<Communicator> connect(const Context& context) {
                                          context.timeline());
   require_first(context);
   try {
-    Meeting meeting = go_to_meeting(context);
-    auto comm = connect_all(context, meeting);
+    Roster roster = find_roster(context);
+    auto comm = connect_all(context, roster);
     context.connected() = true;
-    if (context.is_chief()) say_how(context, meeting, *comm);
+    if (context.is_chief()) say_how(context, roster, *comm);
     return comm;
   } catch (const std::exception&) {
     mpi_never_finalise();

@@ -4,19 +4,19 @@
 
 namespace tutti::comm {
 
-std::optional<Placement> Placement::of(const std::vector<std::string>& host_of_rank) {
-  Placement placement;
+std::optional<RankLayout> RankLayout::of(const std::vector<std::string>& host_of_rank) {
+  RankLayout layout;
   std::set<std::string> seen;
   for (size_t rank = 0; rank < host_of_rank.size(); ++rank) {
     const std::string& host = host_of_rank[rank];
     if (rank == 0 || host != host_of_rank[rank - 1]) {
       if (!seen.insert(host).second) return std::nullopt;
-      placement.first_.push_back(static_cast<int>(rank));
+      layout.first_.push_back(static_cast<int>(rank));
     }
-    placement.host_of_.push_back(static_cast<int>(placement.first_.size()) - 1);
+    layout.host_of_.push_back(static_cast<int>(layout.first_.size()) - 1);
   }
-  placement.first_.push_back(static_cast<int>(host_of_rank.size()));
-  return placement;
+  layout.first_.push_back(static_cast<int>(host_of_rank.size()));
+  return layout;
 }
 
 }  // namespace tutti::comm

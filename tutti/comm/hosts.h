@@ -10,10 +10,10 @@
 namespace tutti::comm {
 
 // Which ranks are on which host. The ranks of each host are contiguous. A value type.
-class Placement {
+class RankLayout {
  public:
   // Takes the name of each rank's host. Returns nullopt if the ranks of some host are not contiguous.
-  static std::optional<Placement> of(const std::vector<std::string>& host_of_rank);
+  static std::optional<RankLayout> of(const std::vector<std::string>& host_of_rank);
 
   int hosts() const { return static_cast<int>(first_.size()) - 1; }
   int world() const { return first_.back(); }
@@ -27,7 +27,7 @@ class Placement {
   bool has_two_levels() const { return hosts() > 1 && hosts() < world(); }
 
  private:
-  Placement() = default;
+  RankLayout() = default;
 
   std::vector<int> host_of_;
   std::vector<int> first_;  // by host; the last entry is the world
@@ -36,7 +36,7 @@ class Placement {
 // For callers that exploit the shared memory of each host's ranks themselves: data moved by the
 // communicator's all_to_all_uneven() to another host goes straight over the network.
 struct Hosts {
-  Placement placement;
+  RankLayout layout;
   // The ranks of this host, in their order, with SharedVectors. All hosts must call the same operations on it
   // in the same order. It and the communicator fail together, with one text; communicators that are split
   // from it do not.

@@ -55,7 +55,7 @@ class PlainTransport final : public Transport {
 };
 
 // Ranks on simulated hosts, one letter per rank: "aabb" means two hosts with two ranks each. They use shared
-// memory within a host and Gloo between hosts, or only Gloo if Placement finds no two levels.
+// memory within a host and Gloo between hosts, or only Gloo if RankLayout finds no two levels.
 inline std::unique_ptr<Transport> transport_on_hosts(const std::string& hosts, int rank,
                                                      const std::shared_ptr<Rendezvous>& table,
                                                      std::chrono::milliseconds timeout) {
@@ -69,16 +69,16 @@ inline std::unique_ptr<Transport> transport_on_hosts(const std::string& hosts, i
   auto network =
       gloo_transport(with_prefix(table, "gloo/"),
                      {.rank = rank, .world = world, .who = who, .peer_host = "", .timeout = timeout});
-  const auto placement = Placement::of(host_of_rank);
-  if (!placement || !placement->has_two_levels()) return network;
-  const int host = placement->host_of(rank);
-  const auto first = who.begin() + placement->first(host);
-  auto memory = shm_transport(with_prefix(table, fmt::format("{}/", host)),
-                              {.rank = placement->local_rank(rank),
-                               .world = placement->size(host),
-                               .who = {first, first + placement->size(host)},
-                               .timeout = timeout});
-  return hierarchy_transport(std::move(network), std::move(memory), *placement, timeout);
+  const auto layout = RankLayout::of(host_of_rank);
+  if (!layout || !layout->has_two_levels()) return network;
+  const int host = layout->host_of(rank);
+  const auto first = who.begin() + layout->first(host);
+  auto memory =
+      shm_transport(with_prefix(table, fmt::format("{}/", host)), {.rank = layout->local_rank(rank),
+                                                                   .world = layout->size(host),
+                                                                   .who = {first, first + layout->size(host)},
+                                                                   .timeout = timeout});
+  return hierarchy_transport(std::move(network), std::move(memory), *layout, timeout);
 }
 
 // For a world of threads of this process. `backend` is "inproc", "plain", "shm", or one host letter per rank.

@@ -98,7 +98,7 @@ class InPlace {
 class ByHost {
  public:
   virtual ~ByHost() = default;
-  virtual const Placement& placement() const = 0;
+  virtual const RankLayout& layout() const = 0;
   // Returns another group of this host's ranks, which is InPlace. It fails together with the whole group.
   virtual std::unique_ptr<Transport> inside() = 0;
 

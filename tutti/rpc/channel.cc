@@ -74,14 +74,14 @@ struct Channel::Impl {
 
   void open(Clock::time_point deadline);
   void open_in_time(milliseconds timeout);
-  Part part_of(ConstBytes bytes) const;
+  PieceHeader header_of(ConstBytes bytes) const;
   void send(const std::string& method, const Message& request, const CallOptions& call,
-            const Patience& patience);
-  Frame receive_frame(const CallOptions& call, const Patience& patience);
-  Frame await_frame(const CallOptions& call, const Patience& patience);
-  std::vector<Piece> receive_pieces(const Frame& answer, const CallOptions& call, const Patience& patience);
+            const TimeLimits& time);
+  Frame receive_frame(const CallOptions& call, const TimeLimits& time);
+  Frame await_frame(const CallOptions& call, const TimeLimits& time);
+  std::vector<Piece> receive_pieces(const Frame& answer, const CallOptions& call, const TimeLimits& time);
   Frame exchange(const std::string& method, const Message& request, const CallOptions& call,
-                 const Patience& patience, Message& answer);
+                 const TimeLimits& time, Message& answer);
   [[noreturn]] void fail_calling(const Error& error, const std::string& what, milliseconds timeout) const;
   // Guesses the reason, since TLS reports it only in a log, on both sides.
   std::string why_hung_up() const;
@@ -161,32 +161,31 @@ void Channel::Impl::open_in_time(milliseconds timeout) {
   }
 }
 
-Part Channel::Impl::part_of(ConstBytes bytes) const {
+PieceHeader Channel::Impl::header_of(ConstBytes bytes) const {
   if (!connection->sees_arena || bytes.empty() || !options.arena->contains(bytes)) return {bytes.size()};
   return {bytes.size(), options.arena->offset_of(bytes)};
 }
 
 void Channel::Impl::send(const std::string& method, const Message& request, const CallOptions& call,
-                         const Patience& patience) {
+                         const TimeLimits& time) {
   Frame frame;
   frame.method = method;
   frame.head = encode_json(request.head);
   std::vector<ConstBytes> following;
   for (const Piece& piece : request.pieces) {
-    frame.pieces.push_back(part_of(piece.bytes));
+    frame.pieces.push_back(header_of(piece.bytes));
     if (frame.pieces.back().follows()) following.push_back(piece.bytes);
   }
-  for (const Bytes bytes : call.into) frame.into.push_back(part_of(bytes));
-  connection->wire.send(frame, following, patience);
+  for (const Bytes bytes : call.into) frame.into.push_back(header_of(bytes));
+  connection->wire.send(frame, following, time);
 }
 
-Frame Channel::Impl::await_frame(const CallOptions& call, const Patience& patience) {
+Frame Channel::Impl::await_frame(const CallOptions& call, const TimeLimits& time) {
   const auto allocate = [this](size_t bytes) { return buffers.take(bytes); };
   while (true) {
-    const auto deadline = patience.next();
+    const auto deadline = time.next();
     try {
-      return connection->wire.receive({}, allocate, std::min(deadline, Clock::now() + kBetweenLooks),
-                                      patience);
+      return connection->wire.receive({}, allocate, std::min(deadline, Clock::now() + kBetweenLooks), time);
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::Timeout || Clock::now() >= deadline) throw;
       if (call.give_up && call.give_up()) throw GivenUp();
@@ -194,15 +193,15 @@ Frame Channel::Impl::await_frame(const CallOptions& call, const Patience& patien
   }
 }
 
-Frame Channel::Impl::receive_frame(const CallOptions& call, const Patience& patience) {
-  Frame frame = await_frame(call, patience);
+Frame Channel::Impl::receive_frame(const CallOptions& call, const TimeLimits& time) {
+  Frame frame = await_frame(call, time);
   if (frame.kind != FrameKind::Answer && frame.kind != FrameKind::Failure)
     fail(ErrorKind::DataLoss, "received a frame of an unexpected kind");
   return frame;
 }
 
 std::vector<Piece> Channel::Impl::receive_pieces(const Frame& answer, const CallOptions& call,
-                                                 const Patience& patience) {
+                                                 const TimeLimits& time) {
   Room room{call.into, {}};
   if (call.into.empty()) room = room_for(answer.pieces, [this](size_t size) { return buffers.take(size); });
   if (answer.pieces.size() != room.places.size())
@@ -210,13 +209,13 @@ std::vector<Piece> Channel::Impl::receive_pieces(const Frame& answer, const Call
          room.places.size());
   std::vector<Piece> pieces;
   for (size_t i = 0; i < room.places.size(); ++i) {
-    const Part& part = answer.pieces[i];
+    const PieceHeader& header = answer.pieces[i];
     const Bytes place = room.places[i];
-    if (part.size != place.size())
-      fail(ErrorKind::DataLoss, "piece {} has {} bytes, but {} are expected", i, part.size, place.size());
-    if (part.follows()) {
-      connection->wire.receive(place, patience);
-    } else if (call.into.empty() || part.place != part_of(place).place) {
+    if (header.size != place.size())
+      fail(ErrorKind::DataLoss, "piece {} has {} bytes, but {} are expected", i, header.size, place.size());
+    if (header.follows()) {
+      connection->wire.receive(place, time);
+    } else if (call.into.empty() || header.place != header_of(place).place) {
       fail(ErrorKind::DataLoss, "piece {} was put in a place that was not requested", i);
     }
     pieces.push_back({place, room.memory});
@@ -226,12 +225,12 @@ std::vector<Piece> Channel::Impl::receive_pieces(const Frame& answer, const Call
 
 // Returns the frame of the answer, and stores its head and pieces in `answer`.
 Frame Channel::Impl::exchange(const std::string& method, const Message& request, const CallOptions& call,
-                              const Patience& patience, Message& answer) {
-  send(method, request, call, patience);
-  Frame frame = receive_frame(call, patience);
+                              const TimeLimits& time, Message& answer) {
+  send(method, request, call, time);
+  Frame frame = receive_frame(call, time);
   answer.head = decode_json(frame.head);
   if (frame.kind == FrameKind::Answer) {
-    answer.pieces = receive_pieces(frame, call, patience);
+    answer.pieces = receive_pieces(frame, call, time);
   } else if (!answer.head.is_string()) {
     fail(ErrorKind::DataLoss, "received a failure without an error text");
   }

@@ -376,7 +376,7 @@ void expect_lie_refused(const std::string& bytes, ErrorKind kind, const Matcher&
   EXPECT_FALSE(channel.is_connected());
 }
 
-Frame answer_frame(std::vector<Part> pieces) {
+Frame answer_frame(std::vector<PieceHeader> pieces) {
   Frame frame;
   frame.kind = FrameKind::Answer;
   frame.head = "null";

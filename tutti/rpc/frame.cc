@@ -31,10 +31,10 @@ void put(std::string& bytes, Number number) {
   bytes.append(raw, sizeof number);
 }
 
-void put_parts(std::string& bytes, std::span<const Part> parts) {
-  for (const Part& part : parts) {
-    put(bytes, part.size);
-    put(bytes, part.place);
+void put_headers(std::string& bytes, std::span<const PieceHeader> headers) {
+  for (const PieceHeader& header : headers) {
+    put(bytes, header.size);
+    put(bytes, header.place);
   }
 }
 
@@ -53,13 +53,13 @@ class Taker {
     const auto bytes = take(size);
     return {reinterpret_cast<const char*>(bytes.data()), size};
   }
-  std::vector<Part> parts(size_t count) {
-    std::vector<Part> parts(count);
-    for (Part& part : parts) {
-      part.size = number<uint64_t>();
-      part.place = number<uint64_t>();
+  std::vector<PieceHeader> headers(size_t count) {
+    std::vector<PieceHeader> headers(count);
+    for (PieceHeader& header : headers) {
+      header.size = number<uint64_t>();
+      header.place = number<uint64_t>();
     }
-    return parts;
+    return headers;
   }
 
  private:
@@ -112,9 +112,9 @@ size_t FramePrefix::rest() const {
   return size_t{method} + head + kPartSize * (size_t{pieces} + size_t{into});
 }
 
-uint64_t following_bytes(std::span<const Part> pieces) {
+uint64_t following_bytes(std::span<const PieceHeader> pieces) {
   uint64_t sum = 0;
-  for (const Part& piece : pieces) {
+  for (const PieceHeader& piece : pieces) {
     if (!piece.follows()) continue;
     if (piece.size > std::numeric_limits<uint64_t>::max() - sum)
       fail(ErrorKind::DataLoss, "the pieces of a frame have more than 2^64 bytes");
@@ -139,8 +139,8 @@ std::string encode(const Frame& frame) {
   put(bytes, prefix.following);
   bytes += frame.method;
   bytes += frame.head;
-  put_parts(bytes, frame.pieces);
-  put_parts(bytes, frame.into);
+  put_headers(bytes, frame.pieces);
+  put_headers(bytes, frame.into);
   return bytes;
 }
 
@@ -179,8 +179,8 @@ Frame decode_rest(const FramePrefix& prefix, std::span<const std::byte> bytes) {
   frame.error = prefix.error;
   frame.method = taker.text(prefix.method);
   frame.head = taker.text(prefix.head);
-  frame.pieces = taker.parts(prefix.pieces);
-  frame.into = taker.parts(prefix.into);
+  frame.pieces = taker.headers(prefix.pieces);
+  frame.into = taker.headers(prefix.into);
   if (following_bytes(frame.pieces) != prefix.following)
     fail(ErrorKind::DataLoss, "a frame announces {} bytes, but its pieces have {}", prefix.following,
          following_bytes(frame.pieces));

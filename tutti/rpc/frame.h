@@ -24,7 +24,7 @@ enum class FrameKind : uint8_t {
 };
 
 // The size and the location of a piece's bytes.
-struct Part {
+struct PieceHeader {
   static constexpr uint64_t kFollows = ~uint64_t{0};
 
   uint64_t size = 0;
@@ -39,8 +39,8 @@ struct Frame {
   ErrorKind error = ErrorKind::Bug;  // of a Failure
   std::string method;                // of a Request
   std::string head = "{}";           // JSON
-  std::vector<Part> pieces;
-  std::vector<Part> into;  // where the caller wants the pieces of the answer; may be empty
+  std::vector<PieceHeader> pieces;
+  std::vector<PieceHeader> into;  // where the caller wants the pieces of the answer; may be empty
 };
 
 // Limits on the size of a received frame.
@@ -77,6 +77,6 @@ Json decode_json(std::string_view text);
 std::string encode_json(const Json& json);
 
 // Returns the total size of the pieces that follow a frame. Throws DataLoss if the sum overflows.
-uint64_t following_bytes(std::span<const Part> pieces);
+uint64_t following_bytes(std::span<const PieceHeader> pieces);
 
 }  // namespace tutti::rpc

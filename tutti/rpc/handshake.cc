@@ -17,18 +17,18 @@ constexpr FrameLimits kFirstWords{.head = uint32_t{64} << 10, .parts = 0};
 
 constexpr const char* kSameSecret = "Start all tasks of a job with the same TUTTI_SECRET (--secret)";
 
-void send(Wire& wire, FrameKind kind, const Json& head, const Patience& patience) {
+void send(Wire& wire, FrameKind kind, const Json& head, const TimeLimits& time) {
   Frame frame;
   frame.kind = kind;
   frame.head = encode_json(head);
-  wire.send(frame, {}, patience);
+  wire.send(frame, {}, time);
 }
 
-Json receive(Wire& wire, FrameKind kind, const Patience& patience) {
+Json receive(Wire& wire, FrameKind kind, const TimeLimits& time) {
   const auto allocate = [](size_t bytes) {
     return std::shared_ptr<std::byte>(new std::byte[bytes], std::default_delete<std::byte[]>());
   };
-  const Frame frame = wire.receive(kFirstWords, allocate, patience.next(), patience);
+  const Frame frame = wire.receive(kFirstWords, allocate, time.next(), time);
   wire.finish();
   if (frame.kind != kind) fail(ErrorKind::DataLoss, "received a frame of an unexpected kind");
   Json head = decode_json(frame.head);
@@ -53,8 +53,8 @@ std::string proof(const std::string& secret, std::string_view role, const std::s
 }  // namespace
 
 bool greet_host(Wire& wire, const std::string& secret, const Json& hello, const Arena* arena,
-                const Patience& patience) {
-  const Json challenge = receive(wire, FrameKind::Challenge, patience);
+                const TimeLimits& time) {
+  const Json challenge = receive(wire, FrameKind::Challenge, time);
   const std::string of_host = text_at(challenge, "nonce");
   const std::string of_caller = make_nonce();
   const std::string said = encode_json(hello);
@@ -63,17 +63,17 @@ bool greet_host(Wire& wire, const std::string& secret, const Json& hello, const 
         {"proof", proof(secret, "caller", of_host, of_caller, said)},
         {"hello", said},
         {"arena", arena == nullptr ? "" : arena->name()}},
-       patience);
-  const Json welcome = receive(wire, FrameKind::Welcome, patience);
+       time);
+  const Json welcome = receive(wire, FrameKind::Welcome, time);
   if (!equal_proofs(text_at(welcome, "proof"), proof(secret, "host", of_host, of_caller, said)))
     fail(ErrorKind::InvalidArgument, "the server and this task have different secrets. {}", kSameSecret);
   return welcome.value("arena", Json()) == true;
 }
 
-Greeting greet_caller(Wire& wire, const std::string& secret, const Patience& patience) {
+Greeting greet_caller(Wire& wire, const std::string& secret, const TimeLimits& time) {
   const std::string of_host = make_nonce();
-  send(wire, FrameKind::Challenge, {{"nonce", of_host}}, patience);
-  const Json answer = receive(wire, FrameKind::Proof, patience);
+  send(wire, FrameKind::Challenge, {{"nonce", of_host}}, time);
+  const Json answer = receive(wire, FrameKind::Proof, time);
   const std::string of_caller = text_at(answer, "nonce");
   const std::string said = text_at(answer, "hello");
   const std::string shown = text_at(answer, "proof");
@@ -87,7 +87,7 @@ Greeting greet_caller(Wire& wire, const std::string& secret, const Patience& pat
   if (!greeting.hello.is_object()) fail(ErrorKind::DataLoss, "the hello is not a JSON object");
   send(wire, FrameKind::Welcome,
        {{"proof", proof(secret, "host", of_host, of_caller, said)}, {"arena", greeting.arena != nullptr}},
-       patience);
+       time);
   return greeting;
 }
 

@@ -18,7 +18,7 @@ namespace tutti::rpc {
 
 // The caller's side. Returns true if the host can map the arena, which may be null.
 bool greet_host(Wire& wire, const std::string& secret, const Json& hello, const Arena* arena,
-                const Patience& patience);
+                const TimeLimits& time);
 
 struct Greeting {
   Json hello;
@@ -27,6 +27,6 @@ struct Greeting {
 };
 
 // The host's side. Throws InvalidArgument if the caller has another secret.
-Greeting greet_caller(Wire& wire, const std::string& secret, const Patience& patience);
+Greeting greet_caller(Wire& wire, const std::string& secret, const TimeLimits& time);
 
 }  // namespace tutti::rpc

@@ -96,7 +96,7 @@ class Connection {
   Reply reply_to(const Frame& frame, Message request);
   Reply answer(const Frame& request, Message answer) const;
   static Reply failure(const Error& error);
-  Part place(const Piece& piece, const Part& wanted) const;
+  PieceHeader place(const Piece& piece, const PieceHeader& wanted) const;
   std::shared_ptr<std::byte> allocate(size_t bytes);
 
   Shared& shared_;
@@ -215,15 +215,15 @@ Message Connection::receive(const Frame& frame) {
   request.head = decode_json(frame.head);
   const Room room = room_for(frame.pieces, [this](size_t bytes) { return allocate(bytes); });
   for (size_t i = 0; i < frame.pieces.size(); ++i) {
-    const Part& part = frame.pieces[i];
-    if (part.follows()) {
+    const PieceHeader& header = frame.pieces[i];
+    if (header.follows()) {
       wire_.receive(room.places[i], {.each = kChunk});
       request.pieces.push_back({room.places[i], room.memory});
     } else {
       if (arena_ == nullptr)
         fail(ErrorKind::DataLoss,
              "a piece is in shared memory that this host does not share with the client");
-      request.pieces.push_back({arena_->at(part.place, part.size), arena_});
+      request.pieces.push_back({arena_->at(header.place, header.size), arena_});
     }
   }
   wire_.finish();
@@ -232,9 +232,9 @@ Message Connection::receive(const Frame& frame) {
 
 std::vector<Bytes> Connection::places_of(const Frame& frame) const {
   std::vector<Bytes> places;
-  for (const Part& part : frame.into)
-    places.push_back(part.follows() || arena_ == nullptr ? Bytes()
-                                                         : Bytes(arena_->at(part.place, part.size)));
+  for (const PieceHeader& header : frame.into)
+    places.push_back(header.follows() || arena_ == nullptr ? Bytes()
+                                                           : Bytes(arena_->at(header.place, header.size)));
   return places;
 }
 
@@ -299,7 +299,7 @@ void Connection::end_answering() {
 
 // Returns the location of a piece of the answer. If the caller wants it in its arena, copies it there, unless
 // the service has already written it there.
-Part Connection::place(const Piece& piece, const Part& wanted) const {
+PieceHeader Connection::place(const Piece& piece, const PieceHeader& wanted) const {
   if (wanted.follows() || wanted.size != piece.bytes.size() || arena_ == nullptr) return {piece.bytes.size()};
   const Bytes to = arena_->at(wanted.place, wanted.size);
   // The ranges may overlap, because the service may return pieces of the request.
@@ -314,7 +314,7 @@ Reply Connection::answer(const Frame& request, Message answer) const {
   frame.head = encode_json(answer.head);
   for (size_t i = 0; i < answer.pieces.size(); ++i) {
     const Piece& piece = answer.pieces[i];
-    frame.pieces.push_back(place(piece, i < request.into.size() ? request.into[i] : Part{}));
+    frame.pieces.push_back(place(piece, i < request.into.size() ? request.into[i] : PieceHeader{}));
     if (frame.pieces.back().follows()) reply.following.push_back(piece.bytes);
   }
   reply.frame = encode(frame);

@@ -268,8 +268,8 @@ TEST_F(HostTest, a_hello_that_is_no_object_is_refused) {
 TEST_F(HostTest, offsets_outside_the_arena_are_refused) {
   Arena arena;
   arena.allocate(100);
-  for (const Part lie :
-       {Part{100, 0}, Part{5000, 4096}, Part{1, uint64_t{1} << 39}, Part{~uint64_t{0}, 4096}}) {
+  for (const PieceHeader lie : {PieceHeader{100, 0}, PieceHeader{5000, 4096},
+                                PieceHeader{1, uint64_t{1} << 39}, PieceHeader{~uint64_t{0}, 4096}}) {
     for (const bool into : {false, true}) {
       const auto stream = stranger();
       Wire wire(*stream);

@@ -8,10 +8,10 @@
 
 namespace tutti::rpc {
 
-std::optional<Mailbox::Request> Mailbox::next(std::chrono::milliseconds patience) {
+std::optional<Mailbox::Request> Mailbox::next(std::chrono::milliseconds timeout) {
   std::unique_lock lock(mutex_);
   TUTTI_CHECK(taken_ == nullptr, "the last request has not been answered");
-  changed_.wait_for(lock, patience, [&] { return !waiting_.empty(); });
+  changed_.wait_for(lock, timeout, [&] { return !waiting_.empty(); });
   if (waiting_.empty()) return std::nullopt;
   taken_ = waiting_.front();
   waiting_.pop_front();

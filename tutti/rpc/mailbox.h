@@ -25,9 +25,9 @@ class Mailbox final : public Service {
     const Message* message;
   };
 
-  // Returns the next request; nullopt if none arrived within `patience`. A request is valid until it is
+  // Returns the next request; nullopt if none arrived within `timeout`. A request is valid until it is
   // answered or refused, which has to happen before the next call.
-  std::optional<Request> next(std::chrono::milliseconds patience);
+  std::optional<Request> next(std::chrono::milliseconds timeout);
   void answer(Message message);
   void refuse(std::exception_ptr error);
 

@@ -19,6 +19,6 @@ struct Room {
 };
 
 // Takes one block from `allocate` for all places, each aligned for a tensor.
-Room room_for(std::span<const Part> pieces, const Wire::Allocate& allocate);
+Room room_for(std::span<const PieceHeader> pieces, const Wire::Allocate& allocate);
 
 }  // namespace tutti::rpc

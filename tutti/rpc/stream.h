@@ -80,8 +80,8 @@ class Listener {
  public:
   virtual ~Listener() = default;
   virtual int port() const = 0;
-  // Returns the next caller, or null if none came within `patience` or the listener was closed.
-  virtual std::unique_ptr<ServerStream> accept(std::chrono::milliseconds patience) = 0;
+  // Returns the next caller, or null if none came within `timeout` or the listener was closed.
+  virtual std::unique_ptr<ServerStream> accept(std::chrono::milliseconds timeout) = 0;
   // Ends all streams, also pending ones, and returns when they have been destroyed. Accepts no more.
   virtual void close() = 0;
 };

@@ -16,7 +16,7 @@ constexpr size_t kShort = size_t{16} << 10;
 // Cuts bytes into chunks and writes them.
 class Cutter {
  public:
-  Cutter(Stream& stream, const Patience& patience) : stream_(stream), patience_(patience) {}
+  Cutter(Stream& stream, const TimeLimits& time) : stream_(stream), time_(time) {}
 
   void add(ConstBytes bytes) {
     while (!bytes.empty()) {
@@ -29,47 +29,47 @@ class Cutter {
   }
   void finish() {
     if (size_ > 0) send();
-    stream_.flush(patience_.next());
+    stream_.flush(time_.next());
   }
 
  private:
   void send() {
-    stream_.write(parts_, patience_.next());
+    stream_.write(parts_, time_.next());
     parts_.clear();
     size_ = 0;
   }
 
   Stream& stream_;
-  const Patience& patience_;
+  const TimeLimits& time_;
   std::vector<ConstBytes> parts_;
   size_t size_ = 0;
 };
 
 }  // namespace
 
-Clock::time_point Patience::next() const {
+Clock::time_point TimeLimits::next() const {
   const auto now = Clock::now();
   return deadline - now > each ? now + each : deadline;
 }
 
-void Wire::send(std::string_view frame, std::span<const ConstBytes> following, const Patience& patience) {
-  Cutter cutter(stream_, patience);
+void Wire::send(std::string_view frame, std::span<const ConstBytes> following, const TimeLimits& time) {
+  Cutter cutter(stream_, time);
   cutter.add(as_bytes(frame));
   for (const ConstBytes piece : following) cutter.add(piece);
   cutter.finish();
 }
 
 Frame Wire::receive(const FrameLimits& limits, const Allocate& allocate, Clock::time_point begin,
-                    const Patience& patience) {
+                    const TimeLimits& time) {
   next_chunk(begin);
   std::array<std::byte, kPrefixSize> prefix_bytes{};
-  receive(prefix_bytes, patience);
+  receive(prefix_bytes, time);
   const FramePrefix prefix = decode_prefix(prefix_bytes, limits);
   std::array<std::byte, kShort> here;
   std::shared_ptr<std::byte> there;
   if (prefix.rest() > kShort) there = allocate(prefix.rest());
   const Bytes rest(there != nullptr ? there.get() : here.data(), prefix.rest());
-  receive(rest, patience);
+  receive(rest, time);
   return decode_rest(prefix, rest);
 }
 
@@ -80,9 +80,9 @@ void Wire::next_chunk(Clock::time_point deadline) {
   if (chunk_.parts.empty()) fail(ErrorKind::DataLoss, "received an empty chunk");
 }
 
-void Wire::receive(Bytes bytes, const Patience& patience) {
+void Wire::receive(Bytes bytes, const TimeLimits& time) {
   while (!bytes.empty()) {
-    if (part_ == chunk_.parts.size()) next_chunk(patience.next());
+    if (part_ == chunk_.parts.size()) next_chunk(time.next());
     const ConstBytes left = chunk_.parts[part_].subspan(received_);
     const size_t taken = std::min(left.size(), bytes.size());
     std::memcpy(bytes.data(), left.data(), taken);

@@ -11,7 +11,7 @@
 namespace tutti::rpc {
 
 // How long to wait: a deadline for everything, and a limit for each chunk.
-struct Patience {
+struct TimeLimits {
   Clock::time_point deadline = Clock::time_point::max();
   Clock::duration each = Clock::duration::max();
 
@@ -25,19 +25,19 @@ class Wire {
   explicit Wire(Stream& stream) : stream_(stream) {}
 
   // Sends the frame and the pieces that follow it, which may be freed when it returns.
-  void send(const Frame& frame, std::span<const ConstBytes> following, const Patience& patience) {
-    send(encode(frame), following, patience);
+  void send(const Frame& frame, std::span<const ConstBytes> following, const TimeLimits& time) {
+    send(encode(frame), following, time);
   }
   // The same for an encoded frame.
-  void send(std::string_view frame, std::span<const ConstBytes> following, const Patience& patience);
+  void send(std::string_view frame, std::span<const ConstBytes> following, const TimeLimits& time);
 
   // Allocates memory for a frame that is too long for the stack.
   using Allocate = std::function<std::shared_ptr<std::byte>(size_t bytes)>;
   // Waits for the first chunk until `begin`; after a Timeout there, the call may be repeated.
   Frame receive(const FrameLimits& limits, const Allocate& allocate, Clock::time_point begin,
-                const Patience& patience);
+                const TimeLimits& time);
   // Receives the next of the bytes that follow the frame.
-  void receive(Bytes bytes, const Patience& patience);
+  void receive(Bytes bytes, const TimeLimits& time);
   // Checks that nothing is left over after the last piece.
   void finish();
 

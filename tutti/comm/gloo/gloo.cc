@@ -178,7 +178,7 @@ class GlooTransport final : public Transport, public OwnAllReduce, public OnBoar
   void hang_up();
   Pending post_send(ConstBytes bytes, int to, Reason reason, uint64_t key = 0);
   Pending post_recv(Bytes bytes, int from, Reason reason, uint64_t key = 0);
-  void await(const Pending& pending, milliseconds patience);
+  void await(const Pending& pending, milliseconds timeout);
   template <class Body>
   void attempt(const Operation& operation, Party party, const std::vector<int>& peers, const Body& body);
 
@@ -254,12 +254,12 @@ void GlooTransport::hang_up() {
 }
 
 // Waits for the operation. Throws if it fails or is aborted.
-void GlooTransport::await(const Pending& pending, milliseconds patience) {
+void GlooTransport::await(const Pending& pending, milliseconds timeout) {
   std::unique_lock lock(waiting_);
   if (hung_up_) throw std::runtime_error("closed by peer");
   const auto place = awaited_.insert(awaited_.end(), pending);
   lock.unlock();
-  const bool done = pending->wait(patience);
+  const bool done = pending->wait(timeout);
   lock.lock();
   awaited_.erase(place);
   if (!done) throw std::runtime_error("closed by peer");
@@ -311,9 +311,9 @@ void GlooTransport::exchange(std::span<const ConstBytes> sends, std::span<const 
     }
     for (const int r : talking) {
       peer = r;
-      const auto patience = until(operation.deadline) + kGlooIsLater;
-      if (const Pending& pending = at(in, r)) await(pending, patience);
-      if (const Pending& pending = at(out, r)) await(pending, patience);
+      const auto timeout = until(operation.deadline) + kGlooIsLater;
+      if (const Pending& pending = at(in, r)) await(pending, timeout);
+      if (const Pending& pending = at(out, r)) await(pending, timeout);
       watch.arrived(r);
     }
   });

@@ -55,8 +55,8 @@ Reduction movement(size_t bytes) { return {torch::kByte, ReduceOp::Sum, static_c
 // have met on the other half since then, and so have finished reading this one.
 class HierarchyTransport final : public Transport, public ByHost {
  public:
-  HierarchyTransport(std::unique_ptr<Transport> network, std::unique_ptr<Transport> memory,
-                     Placement placement, std::chrono::milliseconds timeout);
+  HierarchyTransport(std::unique_ptr<Transport> network, std::unique_ptr<Transport> memory, RankLayout layout,
+                     std::chrono::milliseconds timeout);
 
   std::string name() const override { return fmt::format("{}+{}", group_.name(), network_->name()); }
   int rank() const override { return rank_; }
@@ -68,7 +68,7 @@ class HierarchyTransport final : public Transport, public ByHost {
   void abandon(const std::string& text) override { board_.give_up(text); }
   std::unique_ptr<Transport> split(const std::vector<int>& ranks, const std::string& name) override;
 
-  const Placement& placement() const override { return placement_; }
+  const RankLayout& layout() const override { return layout_; }
   std::unique_ptr<Transport> inside() override;
   void all_reduce(std::byte* data, const Reduction& reduction, const Operation& operation) override;
   void reduce_scatter(std::byte* output, const std::byte* input, const Reduction& reduction,
@@ -80,7 +80,7 @@ class HierarchyTransport final : public Transport, public ByHost {
  private:
   using Halves = std::vector<std::byte*>;  // by rank inside the host
 
-  bool is_here(int rank) const { return placement_.host_of(rank) == host_; }
+  bool is_here(int rank) const { return layout_.host_of(rank) == host_; }
   std::vector<int> all_here() const;
   std::byte* mine(const Halves& halves) const { return halves[static_cast<size_t>(local_)]; }
   Halves next_halves();
@@ -96,7 +96,7 @@ class HierarchyTransport final : public Transport, public ByHost {
                 const std::vector<std::byte*>& places, const Operation& operation);
 
   const std::chrono::milliseconds timeout_;
-  const Placement placement_;
+  const RankLayout layout_;
   const int rank_;
   const int world_;
   const int host_;
@@ -130,19 +130,19 @@ SharedBlock make_block(Transport& memory, FailureBoard& board, std::chrono::mill
 }
 
 HierarchyTransport::HierarchyTransport(std::unique_ptr<Transport> network, std::unique_ptr<Transport> memory,
-                                       Placement placement, std::chrono::milliseconds timeout)
+                                       RankLayout layout, std::chrono::milliseconds timeout)
     : timeout_(timeout),
-      placement_(std::move(placement)),
+      layout_(std::move(layout)),
       rank_(network->rank()),
       world_(network->world()),
-      host_(placement_.host_of(rank_)),
-      local_(placement_.local_rank(rank_)),
+      host_(layout_.host_of(rank_)),
+      local_(layout_.local_rank(rank_)),
       network_(std::move(network)),
       board_(board_of(*network_)),
       block_(make_block(*memory, board_, timeout_)),
-      group_(std::move(memory), ranks_of(placement_, host_), board_),
-      sums_(placement_, rank_) {
-  TUTTI_CHECK(group_.rank() == local_ && group_.world() == placement_.size(host_), "rank {} is rank {} of {}",
+      group_(std::move(memory), ranks_of(layout_, host_), board_),
+      sums_(layout_, rank_) {
+  TUTTI_CHECK(group_.rank() == local_ && group_.world() == layout_.size(host_), "rank {} is rank {} of {}",
               rank_, group_.rank(), group_.world());
 }
 
@@ -183,7 +183,7 @@ void HierarchyTransport::exchange(std::span<const ConstBytes> sends, std::span<c
   std::vector<Bytes> recvs_here;
   std::vector<ConstBytes> sends_there(sends.begin(), sends.end());
   std::vector<Bytes> recvs_there(recvs.begin(), recvs.end());
-  for (const int rank : ranks_of(placement_, host_)) {
+  for (const int rank : ranks_of(layout_, host_)) {
     const auto r = static_cast<size_t>(rank);
     sends_here.push_back(std::exchange(sends_there[r], {}));
     recvs_here.push_back(std::exchange(recvs_there[r], {}));
@@ -195,12 +195,11 @@ void HierarchyTransport::exchange(std::span<const ConstBytes> sends, std::span<c
 }
 
 void HierarchyTransport::send(ConstBytes bytes, int to, const Operation& operation) {
-  is_here(to) ? group_.send(bytes, placement_.local_rank(to), operation)
-              : network_->send(bytes, to, operation);
+  is_here(to) ? group_.send(bytes, layout_.local_rank(to), operation) : network_->send(bytes, to, operation);
 }
 
 void HierarchyTransport::recv(Bytes bytes, int from, const Operation& operation) {
-  is_here(from) ? group_.recv(bytes, placement_.local_rank(from), operation)
+  is_here(from) ? group_.recv(bytes, layout_.local_rank(from), operation)
                 : network_->recv(bytes, from, operation);
 }
 
@@ -208,20 +207,20 @@ std::unique_ptr<Transport> HierarchyTransport::split(const std::vector<int>& ran
   std::vector<std::string> hosts;
   std::vector<int> here;
   for (const int rank : ranks) {
-    hosts.push_back(std::to_string(placement_.host_of(rank)));
-    if (is_here(rank)) here.push_back(placement_.local_rank(rank));
+    hosts.push_back(std::to_string(layout_.host_of(rank)));
+    if (is_here(rank)) here.push_back(layout_.local_rank(rank));
   }
   if (here.size() == ranks.size()) return group_.split(here, name);
-  const auto placement = Placement::of(hosts);
+  const auto layout = RankLayout::of(hosts);
   auto network = network_->split(ranks, name);
-  if (!placement || !placement->has_two_levels()) return network;
-  auto memory = group_.split(here, fmt::format("{}/{}", name, placement_.host_of(rank_)));
-  return hierarchy_transport(std::move(network), std::move(memory), *placement, timeout_);
+  if (!layout || !layout->has_two_levels()) return network;
+  auto memory = group_.split(here, fmt::format("{}/{}", name, layout_.host_of(rank_)));
+  return hierarchy_transport(std::move(network), std::move(memory), *layout, timeout_);
 }
 
 std::unique_ptr<Transport> HierarchyTransport::inside() {
   auto memory = group_.split(all_here(), fmt::format("inside/{}", splits_++));
-  return std::make_unique<HostGroup>(std::move(memory), ranks_of(placement_, host_), board_);
+  return std::make_unique<HostGroup>(std::move(memory), ranks_of(layout_, host_), board_);
 }
 
 // Computes the sum of this rank's own stretch from the halves, after the ranks of each host have met.
@@ -273,7 +272,7 @@ const std::byte* HierarchyTransport::add_small(const Halves& halves, const Reduc
                                                const Operation& operation) {
   const size_t size = static_cast<size_t>(reduction.count) * c10::elementSize(reduction.type);
   const auto giver = [&](int host, int to) {
-    return placement_.first(host) + placement_.local_rank(to) % placement_.size(host);
+    return layout_.first(host) + layout_.local_rank(to) % layout_.size(host);
   };
   std::byte* const out = sends_.of(sums_.branches(rank_) * size);
   std::byte* in = recvs_.of(static_cast<size_t>(world_) * size);
@@ -281,13 +280,13 @@ const std::byte* HierarchyTransport::add_small(const Halves& halves, const Reduc
   std::vector<Bytes> recvs(static_cast<size_t>(world_));
   std::vector<const std::byte*> sums;
   sums_.add_branches(places_at(halves, 0), reduction, out);
-  for (int host = 0; host < placement_.hosts(); ++host) {
+  for (int host = 0; host < layout_.hosts(); ++host) {
     sums.push_back(host == host_ ? out : in);
     if (host == host_) continue;
     const int rank = giver(host, rank_);
     recvs[static_cast<size_t>(rank)] = {in, sums_.branches(rank) * size};
     in += sums_.branches(rank) * size;
-    for (const int to : ranks_of(placement_, host)) {
+    for (const int to : ranks_of(layout_, host)) {
       if (giver(host_, to) == rank_) sends[static_cast<size_t>(to)] = {out, sums_.branches(rank_) * size};
     }
   }
@@ -318,10 +317,10 @@ void HierarchyTransport::hand_out(const Shares& shares, size_t unit, const std::
   group_.sync(operation);
   const SpanScope span(operation.timeline, Activity::Copy, "copy out", operation.step);
   for (int owner = 0; owner < world_; ++owner) {
-    for (const int rank : ranks_of(placement_, host_)) {
+    for (const int rank : ranks_of(layout_, host_)) {
       const Slice share = shares.between(rank, owner);
       copy_bytes(places[static_cast<size_t>(owner)] + bytes(share.begin - shares.own(owner).begin),
-                 halves[static_cast<size_t>(placement_.local_rank(rank))] + bytes(share.begin),
+                 halves[static_cast<size_t>(layout_.local_rank(rank))] + bytes(share.begin),
                  bytes(length(share)));
     }
   }
@@ -346,7 +345,7 @@ void HierarchyTransport::all_reduce(std::byte* data, const Reduction& reduction,
         narrow(add_small(halves, {wide.type, wide.op, count}, operation), here, reduction.type, count);
         continue;
       }
-      const Shares shares(placement_, even_stretches(placement_, count));
+      const Shares shares(layout_, even_stretches(layout_, count));
       const std::byte* const sum = add(shares, halves, wide, operation);
       std::vector<std::byte*> places;
       for (int r = 0; r < world_; ++r)
@@ -377,7 +376,7 @@ void HierarchyTransport::reduce_scatter(std::byte* output, const std::byte* inpu
         }
       }
       group_.sync(operation);
-      const Shares shares(placement_, stretches_of(std::vector<int64_t>(static_cast<size_t>(world_), count)));
+      const Shares shares(layout_, stretches_of(std::vector<int64_t>(static_cast<size_t>(world_), count)));
       const std::byte* const sum = add(shares, halves, wide, operation);
       narrow(sum, output + static_cast<size_t>(done) * element, reduction.type, count);
     }
@@ -404,7 +403,7 @@ void HierarchyTransport::all_gather(std::span<const Bytes> outputs, ConstBytes i
         lengths.push_back(static_cast<int64_t>(std::min(chunk, output.size() - begin)));
         places.push_back(output.data() + begin);
       }
-      const Shares shares(placement_, stretches_of(lengths));
+      const Shares shares(layout_, stretches_of(lengths));
       hand_out(shares, 1, input.data() + std::min(done, input.size()), places, operation);
     }
   });
@@ -414,7 +413,7 @@ void HierarchyTransport::all_gather(std::span<const Bytes> outputs, ConstBytes i
 void HierarchyTransport::broadcast(Bytes bytes, int root, const Operation& asked) {
   const Reduction whole = movement(bytes.size());
   const Operation operation = of(asked, whole);
-  const int source = placement_.host_of(root);
+  const int source = layout_.host_of(root);
   attempt(operation, [&] {
     for (size_t done = 0; done < bytes.size(); done += kHalf) {
       const size_t size = std::min(kHalf, bytes.size() - done);
@@ -423,15 +422,14 @@ void HierarchyTransport::broadcast(Bytes bytes, int root, const Operation& asked
         const Halves halves = next_halves();
         if (rank_ == root) copy_bytes(mine(halves), shown, size);
         group_.sync(operation);
-        shown = halves[static_cast<size_t>(placement_.local_rank(root))];
+        shown = halves[static_cast<size_t>(layout_.local_rank(root))];
       }
       std::vector<int64_t> lengths;
       for (int r = 0; r < world_; ++r) {
-        const Slice slice =
-            slice_of(static_cast<int64_t>(size), placement_.local_rank(r), placement_.size(source));
-        lengths.push_back(placement_.host_of(r) == source ? length(slice) : 0);
+        const Slice slice = slice_of(static_cast<int64_t>(size), layout_.local_rank(r), layout_.size(source));
+        lengths.push_back(layout_.host_of(r) == source ? length(slice) : 0);
       }
-      const Shares shares(placement_, stretches_of(lengths));
+      const Shares shares(layout_, stretches_of(lengths));
       std::vector<std::byte*> places;
       for (int r = 0; r < world_; ++r) places.push_back(bytes.data() + done + shares.own(r).begin);
       hand_out(shares, 1, shown + shares.own(rank_).begin, places, operation);
@@ -446,9 +444,9 @@ void HierarchyTransport::sync(const Operation& operation) {
   std::vector<std::byte> there(ranks);
   std::vector<ConstBytes> sends(ranks);
   std::vector<Bytes> recvs(ranks);
-  for (int host = 0; host < placement_.hosts() && local_ == 0; ++host) {
+  for (int host = 0; host < layout_.hosts() && local_ == 0; ++host) {
     if (host == host_) continue;
-    const auto r = static_cast<size_t>(placement_.first(host));
+    const auto r = static_cast<size_t>(layout_.first(host));
     sends[r] = {&here, 1};
     recvs[r] = {&there[r], 1};
   }
@@ -462,9 +460,9 @@ void HierarchyTransport::sync(const Operation& operation) {
 }  // namespace
 
 std::unique_ptr<Transport> hierarchy_transport(std::unique_ptr<Transport> network,
-                                               std::unique_ptr<Transport> memory, const Placement& placement,
+                                               std::unique_ptr<Transport> memory, const RankLayout& layout,
                                                std::chrono::milliseconds timeout) {
-  return std::make_unique<HierarchyTransport>(std::move(network), std::move(memory), placement, timeout);
+  return std::make_unique<HierarchyTransport>(std::move(network), std::move(memory), layout, timeout);
 }
 
 }  // namespace tutti::comm

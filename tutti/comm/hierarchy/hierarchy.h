@@ -11,7 +11,7 @@ namespace tutti::comm {
 // hosts communicate over the network. `network` must have all ranks and a failure board; `memory` must be
 // InPlace and have the ranks of this host, in their order. Every rank must call this.
 std::unique_ptr<Transport> hierarchy_transport(std::unique_ptr<Transport> network,
-                                               std::unique_ptr<Transport> memory, const Placement& placement,
+                                               std::unique_ptr<Transport> memory, const RankLayout& layout,
                                                std::chrono::milliseconds timeout);
 
 }  // namespace tutti::comm

@@ -48,35 +48,35 @@ TEST(HierarchyOfOneEach, refuses_messages_of_another_size) { with_ranks("abc", 3
 
 // --- which ranks are where
 
-Placement placement_of(const std::string& hosts) {
+RankLayout placement_of(const std::string& hosts) {
   std::vector<std::string> names;
   for (const char host : hosts) names.emplace_back(1, host);
-  return *Placement::of(names);
+  return *RankLayout::of(names);
 }
 
-TEST(Placement, knows_the_run_of_each_host) {
-  const Placement placement = placement_of("abbbcc");
-  EXPECT_EQ(placement.hosts(), 3);
-  EXPECT_EQ(placement.world(), 6);
-  EXPECT_EQ(placement.first(1), 1);
-  EXPECT_EQ(placement.size(1), 3);
-  EXPECT_EQ(placement.host_of(3), 1);
-  EXPECT_EQ(placement.local_rank(3), 2);
-  EXPECT_TRUE(placement.has_two_levels());
+TEST(RankLayout, knows_the_run_of_each_host) {
+  const RankLayout layout = placement_of("abbbcc");
+  EXPECT_EQ(layout.hosts(), 3);
+  EXPECT_EQ(layout.world(), 6);
+  EXPECT_EQ(layout.first(1), 1);
+  EXPECT_EQ(layout.size(1), 3);
+  EXPECT_EQ(layout.host_of(3), 1);
+  EXPECT_EQ(layout.local_rank(3), 2);
+  EXPECT_TRUE(layout.has_two_levels());
   EXPECT_FALSE(placement_of("abc").has_two_levels());
   EXPECT_FALSE(placement_of("aaa").has_two_levels());
-  EXPECT_EQ(Placement::of({"a", "b", "a"}), std::nullopt);
+  EXPECT_EQ(RankLayout::of({"a", "b", "a"}), std::nullopt);
 }
 
 TEST(Shares, cover_what_each_owns_once_for_every_host) {
   for (const char* hosts : {"ab", "aab", "abb", "aabb", "abbb", "aabbc", "aaabbbb", "aaabbbcc"}) {
-    const Placement placement = placement_of(hosts);
-    const Shares shares(placement, even_stretches(placement, 10001));
-    for (int owner = 0; owner < placement.world(); ++owner) {
-      for (int host = 0; host < placement.hosts(); ++host) {
+    const RankLayout layout = placement_of(hosts);
+    const Shares shares(layout, even_stretches(layout, 10001));
+    for (int owner = 0; owner < layout.world(); ++owner) {
+      for (int host = 0; host < layout.hosts(); ++host) {
         int64_t end = shares.own(owner).begin;
-        for (int i = 0; i < placement.size(host); ++i) {
-          const Slice share = shares.between(placement.first(host) + i, owner);
+        for (int i = 0; i < layout.size(host); ++i) {
+          const Slice share = shares.between(layout.first(host) + i, owner);
           if (length(share) == 0) continue;
           EXPECT_EQ(share.begin, end) << hosts;
           end = share.end;
@@ -107,8 +107,8 @@ TEST(HierarchyHosts, share_memory_inside) {
     ASSERT_NE(hosts, nullptr);
     Communicator& inside = hosts->inside;
     EXPECT_EQ(inside.world(), comm.rank() < 2 ? 2 : 3);
-    EXPECT_EQ(inside.rank(), hosts->placement.local_rank(comm.rank()));
-    EXPECT_EQ(hosts->placement.host_of(comm.rank()), comm.rank() < 2 ? 0 : 1);
+    EXPECT_EQ(inside.rank(), hosts->layout.local_rank(comm.rank()));
+    EXPECT_EQ(hosts->layout.host_of(comm.rank()), comm.rank() < 2 ? 0 : 1);
     ASSERT_NE(inside.shared(), nullptr);
     const torch::Tensor vector = inside.shared()->allocate(1000, torch::kFloat);
     vector.fill_(comm.rank());
@@ -155,15 +155,15 @@ class Counted final : public Transport, public OnBoard {
 // Returns the number of bytes that all hosts together receive.
 size_t bytes_over_network(const std::string& hosts, const std::function<void(Communicator&)>& body) {
   std::atomic<size_t> bytes = 0;
-  const Placement placement = placement_of(hosts);
+  const RankLayout layout = placement_of(hosts);
   const auto table = local_rendezvous();
-  testing::expect_no_errors(testing::as_ranks(placement.world(), [&](int rank) {
-    const int host = placement.host_of(rank);
+  testing::expect_no_errors(testing::as_ranks(layout.world(), [&](int rank) {
+    const int host = layout.host_of(rank);
     auto network = std::make_unique<Counted>(
-        gloo_transport(with_prefix(table, "gloo/"), {.rank = rank, .world = placement.world()}), bytes);
+        gloo_transport(with_prefix(table, "gloo/"), {.rank = rank, .world = layout.world()}), bytes);
     auto memory = shm_transport(with_prefix(table, std::to_string(host) + "/"),
-                                {placement.local_rank(rank), placement.size(host), {}, kLong});
-    Collectives comm(hierarchy_transport(std::move(network), std::move(memory), placement, kLong), kLong);
+                                {layout.local_rank(rank), layout.size(host), {}, kLong});
+    Collectives comm(hierarchy_transport(std::move(network), std::move(memory), layout, kLong), kLong);
     body(comm);
   }));
   return bytes;
@@ -345,7 +345,7 @@ TEST(HierarchyFailures, operations_that_differ_inside_the_hosts_fail_everywhere)
   };
   for (const Body& body : bodies) {
     const auto errors = errors_of_ranks(kHosts, 4, kLong, [&](Communicator& comm) {
-      body(comm, comm.hosts()->placement.local_rank(comm.rank()));
+      body(comm, comm.hosts()->layout.local_rank(comm.rank()));
     });
     expect_one_text(errors, HasSubstr("every rank has to call the same operations"));
   }

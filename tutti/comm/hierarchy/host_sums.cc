@@ -5,10 +5,10 @@
 namespace tutti::comm {
 namespace {
 
-std::vector<Root> branches_of(const Placement& placement, int host) {
+std::vector<Root> branches_of(const RankLayout& layout, int host) {
   std::vector<Node> leaves;
-  for (const int rank : ranks_of(placement, host)) leaves.push_back({{0, rank}, true});
-  return roots_of(leaves, placement.world());
+  for (const int rank : ranks_of(layout, host)) leaves.push_back({{0, rank}, true});
+  return roots_of(leaves, layout.world());
 }
 
 size_t size_of(int64_t elements, const Reduction& reduction) {
@@ -17,21 +17,21 @@ size_t size_of(int64_t elements, const Reduction& reduction) {
 
 }  // namespace
 
-std::vector<int> ranks_of(const Placement& placement, int host) {
+std::vector<int> ranks_of(const RankLayout& layout, int host) {
   std::vector<int> ranks;
-  for (int i = 0; i < placement.size(host); ++i) ranks.push_back(placement.first(host) + i);
+  for (int i = 0; i < layout.size(host); ++i) ranks.push_back(layout.first(host) + i);
   return ranks;
 }
 
-HostSums::HostSums(const Placement& placement, int rank)
-    : placement_(placement), rank_(rank), own_(branches_of(placement, placement.host_of(rank))) {
+HostSums::HostSums(const RankLayout& layout, int rank)
+    : layout_(layout), rank_(rank), own_(branches_of(layout, layout.host_of(rank))) {
   std::vector<Node> nodes;
-  for (int host = 0; host < placement.hosts(); ++host) {
-    const auto branches = branches_of(placement, host);
+  for (int host = 0; host < layout.hosts(); ++host) {
+    const auto branches = branches_of(layout, host);
     for (const Root& branch : branches) nodes.push_back({branch.place, true});
     branches_.push_back(branches.size());
   }
-  tree_ = program_of(nodes, placement.world());
+  tree_ = program_of(nodes, layout.world());
 }
 
 void HostSums::add_branches(std::span<const std::byte* const> inputs, const Reduction& reduction,
@@ -49,7 +49,7 @@ void HostSums::add_own(const Shares& shares, std::span<const std::byte* const> s
   const Slice own = shares.own(rank_);
   for (int64_t begin = own.begin, end = own.end; begin < own.end; begin = end, end = own.end) {
     std::vector<const std::byte*> inputs;
-    for (int rank = 0; rank < placement_.world(); ++rank) {
+    for (int rank = 0; rank < layout_.world(); ++rank) {
       const Slice share = shares.between(rank, rank_);
       if (begin < share.begin || begin >= share.end) continue;
       end = std::min(end, share.end);
@@ -58,20 +58,20 @@ void HostSums::add_own(const Shares& shares, std::span<const std::byte* const> s
         inputs.push_back(input);
     }
     std::byte* const here = to + size_of(begin - own.begin, reduction);
-    reduce(inputs, {&here, 1}, {reduction.type, reduction.op, end - begin, 0, placement_.world()}, tree_);
+    reduce(inputs, {&here, 1}, {reduction.type, reduction.op, end - begin, 0, layout_.world()}, tree_);
   }
 }
 
 void HostSums::add_all(std::span<const std::byte* const> sums, const Reduction& reduction,
                        std::byte* to) const {
   std::vector<const std::byte*> inputs;
-  for (int host = 0; host < placement_.hosts(); ++host) {
+  for (int host = 0; host < layout_.hosts(); ++host) {
     const std::byte* input = sums[static_cast<size_t>(host)];
     for (size_t i = 0; i < branches_[static_cast<size_t>(host)];
          ++i, input += size_of(reduction.count, reduction))
       inputs.push_back(input);
   }
-  reduce(inputs, {&to, 1}, {reduction.type, reduction.op, reduction.count, 0, placement_.world()}, tree_);
+  reduce(inputs, {&to, 1}, {reduction.type, reduction.op, reduction.count, 0, layout_.world()}, tree_);
 }
 
 }  // namespace tutti::comm

@@ -15,11 +15,11 @@ namespace tutti::comm {
 // the other. All values here have the type in which elements are added (widen.h).
 class HostSums {
  public:
-  // For this rank and its host. The placement must outlive this object.
-  HostSums(const Placement& placement, int rank);
+  // For this rank and its host. The layout must outlive this object.
+  HostSums(const RankLayout& layout, int rank);
 
   // Returns the number of branches of the rank's host.
-  size_t branches(int rank) const { return branches_[static_cast<size_t>(placement_.host_of(rank))]; }
+  size_t branches(int rank) const { return branches_[static_cast<size_t>(layout_.host_of(rank))]; }
 
   // Computes the sums of this host's branches from the inputs of its ranks. Does not divide for averages yet.
   void add_branches(std::span<const std::byte* const> inputs, const Reduction& reduction,
@@ -32,7 +32,7 @@ class HostSums {
   void add_all(std::span<const std::byte* const> sums, const Reduction& reduction, std::byte* to) const;
 
  private:
-  const Placement& placement_;
+  const RankLayout& layout_;
   const int rank_;
   const std::vector<Root> own_;   // the branches of this host
   std::vector<size_t> branches_;  // by host: their number
@@ -40,6 +40,6 @@ class HostSums {
 };
 
 // Returns the ranks of a host.
-std::vector<int> ranks_of(const Placement& placement, int host);
+std::vector<int> ranks_of(const RankLayout& layout, int host);
 
 }  // namespace tutti::comm

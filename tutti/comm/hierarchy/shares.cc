@@ -15,29 +15,29 @@ Slice overlap(const Slice& a, const Slice& b) {
 }  // namespace
 
 Slice Shares::seen_to(int rank, int host) const {
-  const int own_host = placement_.host_of(rank);
-  const int local = placement_.local_rank(rank);
-  const int first = placement_.first(host);
-  const int size = placement_.size(host);
-  if (placement_.size(own_host) == size) return own(first + local);
+  const int own_host = layout_.host_of(rank);
+  const int local = layout_.local_rank(rank);
+  const int first = layout_.first(host);
+  const int size = layout_.size(host);
+  if (layout_.size(own_host) == size) return own(first + local);
   const Slice run{own(first).begin, own(first + size - 1).end};
-  return shifted(slice_of(length(run), local, placement_.size(own_host)), run.begin);
+  return shifted(slice_of(length(run), local, layout_.size(own_host)), run.begin);
 }
 
 Slice Shares::between(int rank, int owner) const {
-  const int host = placement_.host_of(owner);
-  if (placement_.host_of(rank) == host)
+  const int host = layout_.host_of(owner);
+  if (layout_.host_of(rank) == host)
     return rank == owner ? own(owner) : Slice{own(owner).begin, own(owner).begin};
   return overlap(seen_to(rank, host), own(owner));
 }
 
-std::vector<Slice> even_stretches(const Placement& placement, int64_t count) {
+std::vector<Slice> even_stretches(const RankLayout& layout, int64_t count) {
   std::vector<Slice> stretches;
-  for (int rank = 0; rank < placement.world(); ++rank) {
-    const int host = placement.host_of(rank);
-    const Slice part = slice_of(count, host, placement.hosts());
+  for (int rank = 0; rank < layout.world(); ++rank) {
+    const int host = layout.host_of(rank);
+    const Slice part = slice_of(count, host, layout.hosts());
     stretches.push_back(
-        shifted(slice_of(length(part), placement.local_rank(rank), placement.size(host)), part.begin));
+        shifted(slice_of(length(part), layout.local_rank(rank), layout.size(host)), part.begin));
   }
   return stretches;
 }

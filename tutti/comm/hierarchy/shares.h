@@ -13,8 +13,8 @@ namespace tutti::comm {
 // have the same number of ranks, that is one owner.
 class Shares {
  public:
-  // `own` has the stretches of all ranks, in order and without gaps. The placement must outlive this object.
-  Shares(const Placement& placement, std::vector<Slice> own) : placement_(placement), own_(std::move(own)) {}
+  // `own` has the stretches of all ranks, in order and without gaps. The layout must outlive this object.
+  Shares(const RankLayout& layout, std::vector<Slice> own) : layout_(layout), own_(std::move(own)) {}
 
   const Slice& own(int rank) const { return own_[static_cast<size_t>(rank)]; }
   // Returns the part of the owner's stretch that `rank` handles. Within a host, a rank handles only its own.
@@ -23,7 +23,7 @@ class Shares {
  private:
   Slice seen_to(int rank, int host) const;
 
-  const Placement& placement_;
+  const RankLayout& layout_;
   const std::vector<Slice> own_;
 };
 
@@ -31,7 +31,7 @@ inline int64_t length(const Slice& slice) { return slice.end - slice.begin; }
 
 // Splits `count` elements equally among the hosts, whatever number of ranks they have, and the part of each
 // host equally among its ranks.
-std::vector<Slice> even_stretches(const Placement& placement, int64_t count);
+std::vector<Slice> even_stretches(const RankLayout& layout, int64_t count);
 
 // Returns consecutive stretches of these lengths.
 std::vector<Slice> stretches_of(const std::vector<int64_t>& lengths);

@@ -148,7 +148,7 @@ std::vector<int> ranks_of(MPI_Comm group) {
 
 // How a thread waits for others: at first it spins, so that short messages are fast; then it yields, since
 // there may be more ranks than cores; then it sleeps.
-class Patience {
+class Backoff {
  public:
   void wait() {
     ++waited_;
@@ -215,15 +215,15 @@ class Messages {
   // false if `give_up` becomes true.
   bool finish(FailureBoard::Watch& watch, const std::atomic<bool>& give_up) {
     std::vector<int> done(requests_.size());
-    Patience patience;
+    Backoff backoff;
     for (size_t left = requests_.size(); left > 0;) {
       const int count = test(done);
       if (count == 0) {
         if (give_up) return false;
-        patience.wait();
+        backoff.wait();
         continue;
       }
-      patience.forget();
+      backoff.forget();
       left -= static_cast<size_t>(count);
       for (int i = 0; i < count; ++i) {
         const int peer = posts_[static_cast<size_t>(done[static_cast<size_t>(i)])].peer;
@@ -251,7 +251,7 @@ class Messages {
       }
     }
     const auto deadline = std::chrono::steady_clock::now() + kLastBytes;
-    for (Patience patience; receiving(); patience.wait()) {
+    for (Backoff backoff; receiving(); backoff.wait()) {
       if (std::chrono::steady_clock::now() < deadline) continue;
       Library::get().stop();
       return;
@@ -484,7 +484,7 @@ bool broadcast(const std::shared_ptr<std::string>& bytes, int root,
     check(
         MPI_Ibcast(bytes->data(), static_cast<int>(bytes->size()), MPI_BYTE, root, MPI_COMM_WORLD, &request));
   }
-  for (Patience patience;; patience.wait()) {
+  for (Backoff backoff;; backoff.wait()) {
     int done = 0;
     {
       const auto lock = library.lock();

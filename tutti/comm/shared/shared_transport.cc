@@ -20,7 +20,7 @@ namespace {
 constexpr size_t kStagingHalf = size_t{1} << 20;
 // Up to this size every rank adds everything itself, which needs one sync point instead of two.
 constexpr size_t kSmall = size_t{16} << 10;
-constexpr size_t kMailboxBytes = size_t{64} << 10;
+constexpr size_t kPipeBytes = size_t{64} << 10;
 constexpr size_t kCauseBytes = 2000;
 constexpr uint32_t kNone = 0;
 constexpr uint32_t kBeingWritten = 1;
@@ -102,11 +102,11 @@ struct ControlSlot {
 };
 
 // Carries messages from one rank to another, piece by piece: the sender fills it, the receiver empties it.
-struct Mailbox {
+struct RankPipe {
   alignas(64) Signal filled;
   alignas(64) Signal emptied;
   uint64_t message_size;
-  std::byte bytes[kMailboxBytes];
+  std::byte bytes[kPipeBytes];
 };
 
 SharedTransport::SharedTransport(std::unique_ptr<SharedMemory> memory, std::chrono::milliseconds timeout)
@@ -117,7 +117,7 @@ SharedTransport::SharedTransport(std::unique_ptr<SharedMemory> memory, std::chro
       wait_options_(wait_options(have_a_core_each(world_))),
       tree_(tree_program(static_cast<size_t>(world_))) {
   const size_t ranks = static_cast<size_t>(world_);
-  const size_t size = aligned(sizeof(ControlSlot)) + ranks * sizeof(Mailbox) + 2 * kStagingHalf;
+  const size_t size = aligned(sizeof(ControlSlot)) + ranks * sizeof(RankPipe) + 2 * kStagingHalf;
   control_ = memory_->allocate(size, operation_of("connect", {}, timeout_), [] {});
 }
 
@@ -127,10 +127,10 @@ ControlSlot& SharedTransport::slot(int rank) const {
   return *reinterpret_cast<ControlSlot*>(control_.parts[static_cast<size_t>(rank)]);
 }
 
-// Mailboxes are in the receiver's part of the control block.
-Mailbox& SharedTransport::mailbox(int from, int to) const {
+// RankPipes are in the receiver's part of the control block.
+RankPipe& SharedTransport::pipe(int from, int to) const {
   std::byte* boxes = control_.parts[static_cast<size_t>(to)] + aligned(sizeof(ControlSlot));
-  return reinterpret_cast<Mailbox*>(boxes)[from];
+  return reinterpret_cast<RankPipe*>(boxes)[from];
 }
 
 // Returns the half that was not used last time. Every rank has finished reading that one before it reaches
@@ -322,15 +322,15 @@ void SharedTransport::fail_other_size(size_t expected, int from, size_t sent) {
 }
 
 void SharedTransport::send(ConstBytes bytes, int to, const Operation& operation) {
-  Mailbox& box = mailbox(rank_, to);
+  RankPipe& box = pipe(rank_, to);
   const auto filled = [&] { return box.filled.count.load(std::memory_order_relaxed); };
   const Late late = [&] { return box.emptied.reached(filled()) ? std::vector<int>() : std::vector{to}; };
-  for (size_t done = 0; done < bytes.size(); done += kMailboxBytes) {
+  for (size_t done = 0; done < bytes.size(); done += kPipeBytes) {
     {
       const SpanScope span(operation.timeline, Activity::Wait, "wait for the receiver", operation.step);
       wait(box.emptied, filled(), wait_options_, [&] { look_up(late, operation); });
     }
-    const size_t size = std::min(kMailboxBytes, bytes.size() - done);
+    const size_t size = std::min(kPipeBytes, bytes.size() - done);
     box.message_size = bytes.size();
     std::memcpy(box.bytes, bytes.data() + done, size);
     box.filled.advance();
@@ -338,16 +338,16 @@ void SharedTransport::send(ConstBytes bytes, int to, const Operation& operation)
 }
 
 void SharedTransport::recv(Bytes bytes, int from, const Operation& operation) {
-  Mailbox& box = mailbox(from, rank_);
+  RankPipe& box = pipe(from, rank_);
   const auto next = [&] { return box.emptied.count.load(std::memory_order_relaxed) + 1; };
   const Late late = [&] { return box.filled.reached(next()) ? std::vector<int>() : std::vector{from}; };
-  for (size_t done = 0; done < bytes.size(); done += kMailboxBytes) {
+  for (size_t done = 0; done < bytes.size(); done += kPipeBytes) {
     {
       const SpanScope span(operation.timeline, Activity::Wait, "wait for the sender", operation.step);
       wait(box.filled, next(), wait_options_, [&] { look_up(late, operation); });
     }
     if (box.message_size != bytes.size()) fail_other_size(bytes.size(), from, box.message_size);
-    std::memcpy(bytes.data() + done, box.bytes, std::min(kMailboxBytes, bytes.size() - done));
+    std::memcpy(bytes.data() + done, box.bytes, std::min(kPipeBytes, bytes.size() - done));
     box.emptied.advance();
   }
 }
@@ -369,7 +369,7 @@ SharedBlock SharedTransport::allocate(size_t size, const Operation& operation) {
   return block;
 }
 
-SharedTransport::Place SharedTransport::place_of(const std::byte* data, size_t size) const {
+SharedTransport::BlockOffset SharedTransport::place_of(const std::byte* data, size_t size) const {
   for (const auto& [number, block] : given_) {
     const std::byte* begin = block.parts[static_cast<size_t>(rank_)];
     // After a block was freed, other data may be at its address.
@@ -380,7 +380,7 @@ SharedTransport::Place SharedTransport::place_of(const std::byte* data, size_t s
 }
 
 SharedBlock SharedTransport::everyones(const std::byte* mine, size_t size) const {
-  const Place place = place_of(mine, size);
+  const BlockOffset place = place_of(mine, size);
   if (place.block < 0) return {};
   const Given& given = given_.at(place.block);
   SharedBlock block{given.parts, size, given.memory.lock()};
@@ -390,7 +390,7 @@ SharedBlock SharedTransport::everyones(const std::byte* mine, size_t size) const
 
 void SharedTransport::all_reduce(std::byte* data, const Reduction& reduction, const Operation& operation) {
   const size_t size = static_cast<size_t>(reduction.count) * c10::elementSize(reduction.type);
-  const Place place = place_of(data, size);
+  const BlockOffset place = place_of(data, size);
   Post post = make_post(of(operation, reduction));
   post.brief.block = place.block;
   post.brief.offset = place.offset;

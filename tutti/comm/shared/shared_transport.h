@@ -15,9 +15,9 @@
 
 namespace tutti::comm {
 
-// Every rank's part of the control block begins with a ControlSlot, which is followed by its mailboxes.
+// Every rank's part of the control block begins with a ControlSlot, which is followed by its pipes.
 struct ControlSlot;
-struct Mailbox;
+struct RankPipe;
 struct Brief;
 struct Post;
 
@@ -51,7 +51,7 @@ class SharedTransport final : public Transport, public InPlace {
   void all_reduce(std::byte* data, const Reduction& reduction, const Operation& operation) override;
 
  private:
-  struct Place {
+  struct BlockOffset {
     int32_t block;  // -1: not in a block
     uint64_t offset;
   };
@@ -64,7 +64,7 @@ class SharedTransport final : public Transport, public InPlace {
   using Late = std::function<std::vector<int>()>;  // returns the ranks that have not arrived yet
 
   ControlSlot& slot(int rank) const;
-  Mailbox& mailbox(int from, int to) const;
+  RankPipe& pipe(int from, int to) const;
   std::vector<std::byte*> next_staging();
   Post make_post(const Operation& operation) const;
   void meet(const Post& post, const Operation& operation);
@@ -79,7 +79,7 @@ class SharedTransport final : public Transport, public InPlace {
   [[noreturn]] void fail_together(ErrorKind kind, const std::string& text);
   [[noreturn]] void fail_other_size(size_t expected, int from, size_t sent);
   void throw_if_failed();
-  Place place_of(const std::byte* data, size_t size) const;
+  BlockOffset place_of(const std::byte* data, size_t size) const;
   void reduce_in_place(const Given& block, size_t offset, const Reduction& reduction,
                        const Operation& operation);
   void reduce_staged(std::byte* data, const Reduction& reduction, const Operation& operation);

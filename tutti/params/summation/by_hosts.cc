@@ -32,7 +32,7 @@ class ByHosts final : public Summation {
   void spread(const Tensors& vectors, int64_t step) override;
 
  private:
-  bool is_here(int rank) const { return placement_.host_of(rank) == host_; }
+  bool is_here(int rank) const { return layout_.host_of(rank) == host_; }
   // Returns the range of sources of a host: the first one, and the one after the last.
   std::pair<size_t, size_t> sources_of(int host) const;
   std::vector<comm::Root> roots_of(int host) const;
@@ -45,7 +45,7 @@ class ByHosts final : public Summation {
   void sync(int64_t step) { shared_.sync({.what = "gradients", .step = step}); }
 
   comm::Communicator& comm_;
-  const comm::Placement placement_;
+  const comm::RankLayout layout_;
   comm::SharedVectors& shared_;  // of this host
   const int host_;
   const Buckets& buckets_;
@@ -58,22 +58,22 @@ class ByHosts final : public Summation {
 ByHosts::ByHosts(comm::Communicator& comm, const Buckets& buckets, const ControlWord& word,
                  const SummationOptions& options)
     : comm_(comm),
-      placement_(comm.hosts()->placement),
+      layout_(comm.hosts()->layout),
       shared_(*comm.hosts()->inside.shared()),
-      host_(placement_.host_of(comm.rank())),
+      host_(layout_.host_of(comm.rank())),
       buckets_(buckets),
       word_(word),
       options_(options),
       own_word_(torch::zeros({word.size()}, torch::kDouble)),
       inputs_(shared_, buckets, word, sources_of(host_).first, sources_of(host_).second,
-              placement_.first(host_)) {}
+              layout_.first(host_)) {}
 
 std::pair<size_t, size_t> ByHosts::sources_of(int host) const {
   const auto sources = word_.sources();
   size_t first = 0;
-  while (first < sources.size() && placement_.host_of(sources[first].rank) < host) ++first;
+  while (first < sources.size() && layout_.host_of(sources[first].rank) < host) ++first;
   size_t end = first;
-  while (end < sources.size() && placement_.host_of(sources[end].rank) == host) ++end;
+  while (end < sources.size() && layout_.host_of(sources[end].rank) == host) ++end;
   return {first, end};
 }
 
@@ -85,7 +85,7 @@ std::vector<comm::Root> ByHosts::roots_of(int host) const {
 Slice ByHosts::piece_of(const Bucket& bucket, int owner, int rank) const {
   const Slice part = part_of(bucket, owner, comm_.world());
   const Slice piece =
-      comm::slice_of(size_of(part), placement_.local_rank(rank), placement_.size(placement_.host_of(rank)));
+      comm::slice_of(size_of(part), layout_.local_rank(rank), layout_.size(layout_.host_of(rank)));
   return {part.begin + piece.begin, part.begin + piece.end};
 }
 
@@ -105,7 +105,7 @@ torch::Tensor ByHosts::add_here(const Bucket& bucket, const Slice& slice,
 Tensors ByHosts::collect(const Bucket& bucket, int64_t step) const {
   const auto type = torch::TensorOptions().dtype(buckets_.vectors[bucket.vector].scalar_type());
   std::vector<std::vector<comm::Root>> roots;
-  for (int host = 0; host < placement_.hosts(); ++host) roots.push_back(roots_of(host));
+  for (int host = 0; host < layout_.hosts(); ++host) roots.push_back(roots_of(host));
   const auto there = [](const std::vector<comm::Root>& all) {
     return std::count_if(all.begin(), all.end(),
                          [](const comm::Root& root) { return !root.program.empty(); });
@@ -122,12 +122,12 @@ Tensors ByHosts::collect(const Bucket& bucket, int64_t step) const {
     }
     sends.push_back(torch::cat(pieces));
     const int64_t size = is_here(rank) ? 0 : size_of(piece_of(bucket, comm_.rank(), rank));
-    recvs.push_back(torch::empty({there(roots[static_cast<size_t>(placement_.host_of(rank))]) * size}, type));
+    recvs.push_back(torch::empty({there(roots[static_cast<size_t>(layout_.host_of(rank))]) * size}, type));
   }
   comm_.all_to_all_uneven(recvs, sends, {.what = "gradients", .step = step});
   const Slice part = part_of(bucket, comm_.rank(), comm_.world());
   Tensors of_roots;
-  for (int host = 0; host < placement_.hosts(); ++host) {
+  for (int host = 0; host < layout_.hosts(); ++host) {
     int64_t taken = 0;
     for (const comm::Root& root : roots[static_cast<size_t>(host)]) {
       if (root.program.empty()) {
@@ -136,7 +136,7 @@ Tensors ByHosts::collect(const Bucket& bucket, int64_t step) const {
         of_roots.push_back(add_here(bucket, part, root.program));
       } else {
         Tensors pieces;
-        for (int rank = placement_.first(host); rank < placement_.first(host) + placement_.size(host);
+        for (int rank = layout_.first(host); rank < layout_.first(host) + layout_.size(host);
              ++rank) {
           const int64_t size = size_of(piece_of(bucket, comm_.rank(), rank));
           pieces.push_back(recvs[static_cast<size_t>(rank)].narrow(0, taken * size, size));
@@ -151,7 +151,7 @@ Tensors ByHosts::collect(const Bucket& bucket, int64_t step) const {
 
 void ByHosts::add_part(const Bucket& bucket, const Tensors& of_roots, double divisor) const {
   std::vector<comm::Node> nodes;
-  for (int host = 0; host < placement_.hosts(); ++host) {
+  for (int host = 0; host < layout_.hosts(); ++host) {
     for (const comm::Root& root : roots_of(host)) nodes.push_back({root.place, !root.program.empty()});
   }
   const Slice part = part_of(bucket, comm_.rank(), comm_.world());
@@ -161,7 +161,7 @@ void ByHosts::add_part(const Bucket& bucket, const Tensors& of_roots, double div
   const bool scatter = options_.scatter && bucket.gradients;
   const Tensors& vectors = inputs_.everyones(bucket.vector);
   for (size_t r = 0; r < vectors.size(); ++r) {
-    if (!scatter || static_cast<int>(r) == placement_.local_rank(comm_.rank()))
+    if (!scatter || static_cast<int>(r) == layout_.local_rank(comm_.rank()))
       outputs.push_back(bytes_at(vectors[r], part.begin));
   }
   comm::reduce(inputs, outputs, sum_of(vectors.front().scalar_type(), size_of(part), divisor),
@@ -170,7 +170,7 @@ void ByHosts::add_part(const Bucket& bucket, const Tensors& of_roots, double div
 
 // Sends this rank's part to all other hosts, and copies the pieces that arrive to all ranks of this host.
 void ByHosts::hand_out(const Bucket& bucket, const Tensors& everyones, const comm::Options& options) const {
-  const auto me = static_cast<size_t>(placement_.local_rank(comm_.rank()));
+  const auto me = static_cast<size_t>(layout_.local_rank(comm_.rank()));
   const auto cut = [](const torch::Tensor& vector, const Slice& slice) {
     return vector.narrow(0, slice.begin, size_of(slice));
   };
@@ -205,7 +205,7 @@ void ByHosts::add(size_t bucket, const Subtrees& subtrees, double divisor, int64
 }
 
 void ByHosts::spread(const Tensors& vectors, int64_t step) {
-  const auto me = static_cast<size_t>(placement_.local_rank(comm_.rank()));
+  const auto me = static_cast<size_t>(layout_.local_rank(comm_.rank()));
   for (const Bucket& bucket : buckets_.all) {
     if (!bucket.gradients) continue;
     const Tensors everyones = shared_.everyones(vectors[bucket.vector]);

@@ -66,8 +66,8 @@ class ClientStream final : public Stream, private Pump::Hooks {
 
   grpc::CompletionQueue queue_;
   Pump pump_;
-  Operation starting_;
-  Operation finishing_;
+  CompletionTag starting_;
+  CompletionTag finishing_;
   bool finished_ = false;
   grpc::Status status_;
   std::optional<grpc::ClientContext> context_;

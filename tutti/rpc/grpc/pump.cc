@@ -34,13 +34,13 @@ bool Pump::step(Clock::time_point deadline) {
   void* tag = nullptr;
   bool ok = false;
   if (queue_.AsyncNext(&tag, &ok, grpc_time(deadline)) != grpc::CompletionQueue::GOT_EVENT) return false;
-  auto* operation = static_cast<Operation*>(tag);
+  auto* operation = static_cast<CompletionTag*>(tag);
   operation->pending = false;
   operation->ok = ok;
   return true;
 }
 
-bool Pump::await(const Operation& operation, Clock::time_point deadline) {
+bool Pump::await(const CompletionTag& operation, Clock::time_point deadline) {
   while (operation.pending) {
     if (!step(deadline)) return false;
   }

@@ -13,7 +13,7 @@ class CompletionQueue;
 namespace tutti::rpc {
 
 // A pending operation of gRPC, with its address as the tag.
-struct Operation {
+struct CompletionTag {
   bool pending = false;
   bool ok = false;
 
@@ -51,7 +51,7 @@ class Pump {
   bool ended();
 
   // Waits for an operation and processes others meanwhile. Returns false at the deadline.
-  bool await(const Operation& operation, Clock::time_point deadline);
+  bool await(const CompletionTag& operation, Clock::time_point deadline);
   // After the call was cancelled: waits for all pending operations.
   void drain();
   // Waits until all leases have been released.
@@ -64,8 +64,8 @@ class Pump {
   grpc::CompletionQueue& queue_;
   Hooks& hooks_;
   SliceLeases leases_;
-  Operation reading_;
-  Operation writing_;
+  CompletionTag reading_;
+  CompletionTag writing_;
   const std::unique_ptr<grpc::ByteBuffer> incoming_;
 };
 

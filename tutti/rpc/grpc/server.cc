@@ -43,7 +43,7 @@ struct Call {
   grpc::CompletionQueue queue;
   grpc::GenericServerContext context;
   grpc::GenericServerAsyncReaderWriter stream{&context};
-  Operation done;
+  CompletionTag done;
 
   ~Call() { drain(queue); }
 };
@@ -90,7 +90,7 @@ class GrpcServerStream final : public ServerStream, private Pump::Hooks {
 
   std::unique_ptr<Call> call_;
   Pump pump_;
-  Operation finishing_;
+  CompletionTag finishing_;
   bool checked_ = false;
 };
 
@@ -164,7 +164,7 @@ class GrpcListener final : public Listener {
   GrpcListener& operator=(const GrpcListener&) = delete;
 
   int port() const override { return acceptor_->port(); }
-  std::unique_ptr<ServerStream> accept(std::chrono::milliseconds patience) override;
+  std::unique_ptr<ServerStream> accept(std::chrono::milliseconds timeout) override;
   void close() override;
 
  private:
@@ -220,10 +220,10 @@ void GrpcListener::request() {
   service_.RequestCall(&next_->context, &next_->stream, &next_->queue, queue_.get(), next_.get());
 }
 
-std::unique_ptr<ServerStream> GrpcListener::accept(std::chrono::milliseconds patience) {
+std::unique_ptr<ServerStream> GrpcListener::accept(std::chrono::milliseconds timeout) {
   void* tag = nullptr;
   bool ok = false;
-  const auto deadline = std::chrono::system_clock::now() + patience;
+  const auto deadline = std::chrono::system_clock::now() + timeout;
   if (queue_->AsyncNext(&tag, &ok, deadline) != grpc::CompletionQueue::GOT_EVENT || !ok) return nullptr;
   auto stream = std::make_unique<GrpcServerStream>(std::move(next_));
   request();
