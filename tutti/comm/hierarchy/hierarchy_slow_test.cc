@@ -1,10 +1,10 @@
-// Placements of up to eight ranks on several hosts.
+// Layouts of up to eight ranks on several hosts.
 #include <string>
 
 #include <gtest/gtest.h>
 
 #include "tutti/comm/conformance.h"
-#include "tutti/comm/hierarchy/test_placements.h"
+#include "tutti/comm/hierarchy/test_layouts.h"
 #include "tutti/comm/test_ranks.h"
 
 namespace tutti::comm {

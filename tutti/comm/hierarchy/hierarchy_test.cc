@@ -16,7 +16,7 @@
 #include "tutti/base/ports.h"
 #include "tutti/comm/failure_board.h"
 #include "tutti/comm/hierarchy/shares.h"
-#include "tutti/comm/hierarchy/test_placements.h"
+#include "tutti/comm/hierarchy/test_layouts.h"
 #include "tutti/comm/test_messages.h"
 #include "tutti/comm/test_network.h"
 #include "tutti/comm/test_ranks.h"
@@ -41,21 +41,21 @@ INSTANTIATE_TEST_SUITE_P(OnHosts, Hierarchy, ::testing::Values("aabb", "abbb"),
 TEST_P(Hierarchy, is_a_communicator) { testing::check_communicator_on(GetParam()); }
 TEST_P(Hierarchy, sums_have_the_bits_of_one_flat_tree) { testing::check_sums_on(GetParam()); }
 TEST_P(Hierarchy, moves_more_than_is_in_flight_at_a_time) { testing::check_long_movements_on(GetParam()); }
-TEST_P(Hierarchy, a_part_of_it_is_what_its_placement_says) { testing::check_parts_of(GetParam()); }
+TEST_P(Hierarchy, a_part_of_it_is_what_its_layout_says) { testing::check_parts_of(GetParam()); }
 
 TEST_P(Hierarchy, refuses_messages_of_another_size) { with_ranks(GetParam(), 4, check_misfits); }
 TEST(HierarchyOfOneEach, refuses_messages_of_another_size) { with_ranks("abc", 3, check_misfits); }
 
 // --- which ranks are where
 
-RankLayout placement_of(const std::string& hosts) {
+RankLayout layout_of(const std::string& hosts) {
   std::vector<std::string> names;
   for (const char host : hosts) names.emplace_back(1, host);
   return *RankLayout::of(names);
 }
 
 TEST(RankLayout, knows_the_run_of_each_host) {
-  const RankLayout layout = placement_of("abbbcc");
+  const RankLayout layout = layout_of("abbbcc");
   EXPECT_EQ(layout.hosts(), 3);
   EXPECT_EQ(layout.world(), 6);
   EXPECT_EQ(layout.first(1), 1);
@@ -63,14 +63,14 @@ TEST(RankLayout, knows_the_run_of_each_host) {
   EXPECT_EQ(layout.host_of(3), 1);
   EXPECT_EQ(layout.local_rank(3), 2);
   EXPECT_TRUE(layout.has_two_levels());
-  EXPECT_FALSE(placement_of("abc").has_two_levels());
-  EXPECT_FALSE(placement_of("aaa").has_two_levels());
+  EXPECT_FALSE(layout_of("abc").has_two_levels());
+  EXPECT_FALSE(layout_of("aaa").has_two_levels());
   EXPECT_EQ(RankLayout::of({"a", "b", "a"}), std::nullopt);
 }
 
 TEST(Shares, cover_what_each_owns_once_for_every_host) {
   for (const char* hosts : {"ab", "aab", "abb", "aabb", "abbb", "aabbc", "aaabbbb", "aaabbbcc"}) {
-    const RankLayout layout = placement_of(hosts);
+    const RankLayout layout = layout_of(hosts);
     const Shares shares(layout, even_stretches(layout, 10001));
     for (int owner = 0; owner < layout.world(); ++owner) {
       for (int host = 0; host < layout.hosts(); ++host) {
@@ -155,7 +155,7 @@ class Counted final : public Transport, public OnBoard {
 // Returns the number of bytes that all hosts together receive.
 size_t bytes_over_network(const std::string& hosts, const std::function<void(Communicator&)>& body) {
   std::atomic<size_t> bytes = 0;
-  const RankLayout layout = placement_of(hosts);
+  const RankLayout layout = layout_of(hosts);
   const auto table = local_rendezvous();
   testing::expect_no_errors(testing::as_ranks(layout.world(), [&](int rank) {
     const int host = layout.host_of(rank);

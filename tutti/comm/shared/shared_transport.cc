@@ -128,7 +128,7 @@ ControlSlot& SharedTransport::slot(int rank) const {
 }
 
 // RankPipes are in the receiver's part of the control block.
-RankPipe& SharedTransport::pipe(int from, int to) const {
+RankPipe& SharedTransport::pipe_between(int from, int to) const {
   std::byte* boxes = control_.parts[static_cast<size_t>(to)] + aligned(sizeof(ControlSlot));
   return reinterpret_cast<RankPipe*>(boxes)[from];
 }
@@ -322,33 +322,33 @@ void SharedTransport::fail_other_size(size_t expected, int from, size_t sent) {
 }
 
 void SharedTransport::send(ConstBytes bytes, int to, const Operation& operation) {
-  RankPipe& box = pipe(rank_, to);
-  const auto filled = [&] { return box.filled.count.load(std::memory_order_relaxed); };
-  const Late late = [&] { return box.emptied.reached(filled()) ? std::vector<int>() : std::vector{to}; };
+  RankPipe& pipe = pipe_between(rank_, to);
+  const auto filled = [&] { return pipe.filled.count.load(std::memory_order_relaxed); };
+  const Late late = [&] { return pipe.emptied.reached(filled()) ? std::vector<int>() : std::vector{to}; };
   for (size_t done = 0; done < bytes.size(); done += kPipeBytes) {
     {
       const SpanScope span(operation.timeline, Activity::Wait, "wait for the receiver", operation.step);
-      wait(box.emptied, filled(), wait_options_, [&] { look_up(late, operation); });
+      wait(pipe.emptied, filled(), wait_options_, [&] { look_up(late, operation); });
     }
     const size_t size = std::min(kPipeBytes, bytes.size() - done);
-    box.message_size = bytes.size();
-    std::memcpy(box.bytes, bytes.data() + done, size);
-    box.filled.advance();
+    pipe.message_size = bytes.size();
+    std::memcpy(pipe.bytes, bytes.data() + done, size);
+    pipe.filled.advance();
   }
 }
 
 void SharedTransport::recv(Bytes bytes, int from, const Operation& operation) {
-  RankPipe& box = pipe(from, rank_);
-  const auto next = [&] { return box.emptied.count.load(std::memory_order_relaxed) + 1; };
-  const Late late = [&] { return box.filled.reached(next()) ? std::vector<int>() : std::vector{from}; };
+  RankPipe& pipe = pipe_between(from, rank_);
+  const auto next = [&] { return pipe.emptied.count.load(std::memory_order_relaxed) + 1; };
+  const Late late = [&] { return pipe.filled.reached(next()) ? std::vector<int>() : std::vector{from}; };
   for (size_t done = 0; done < bytes.size(); done += kPipeBytes) {
     {
       const SpanScope span(operation.timeline, Activity::Wait, "wait for the sender", operation.step);
-      wait(box.filled, next(), wait_options_, [&] { look_up(late, operation); });
+      wait(pipe.filled, next(), wait_options_, [&] { look_up(late, operation); });
     }
-    if (box.message_size != bytes.size()) fail_other_size(bytes.size(), from, box.message_size);
-    std::memcpy(bytes.data() + done, box.bytes, std::min(kPipeBytes, bytes.size() - done));
-    box.emptied.advance();
+    if (pipe.message_size != bytes.size()) fail_other_size(bytes.size(), from, pipe.message_size);
+    std::memcpy(bytes.data() + done, pipe.bytes, std::min(kPipeBytes, bytes.size() - done));
+    pipe.emptied.advance();
   }
 }
 

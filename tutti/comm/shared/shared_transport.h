@@ -64,7 +64,7 @@ class SharedTransport final : public Transport, public InPlace {
   using Late = std::function<std::vector<int>()>;  // returns the ranks that have not arrived yet
 
   ControlSlot& slot(int rank) const;
-  RankPipe& pipe(int from, int to) const;
+  RankPipe& pipe_between(int from, int to) const;
   std::vector<std::byte*> next_staging();
   Post make_post(const Operation& operation) const;
   void meet(const Post& post, const Operation& operation);
