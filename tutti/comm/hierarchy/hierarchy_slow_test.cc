@@ -10,18 +10,18 @@
 namespace tutti::comm {
 namespace {
 
-class Placements : public ::testing::TestWithParam<const char*> {};
-// Placements with one rank per host, or whose hosts have mixed ranks, use only the network.
-INSTANTIATE_TEST_SUITE_P(OnHosts, Placements,
+class Layouts : public ::testing::TestWithParam<const char*> {};
+// Layouts with one rank per host, or whose hosts have mixed ranks, use only the network.
+INSTANTIATE_TEST_SUITE_P(OnHosts, Layouts,
                          ::testing::Values("ab", "aab", "abb", "abc", "aba", "aaab", "abab", "aabbc", "abbcc",
                                            "aaabbb", "aabbcc", "aaabbbb", "aaabbbcc", "abbbbbbb", "aaaabbbb",
                                            "aabbccdd", "abcde", "abcdefgh"),
                          [](const auto& info) { return std::string(info.param); });
 
-TEST_P(Placements, make_a_communicator) { testing::check_communicator_on(GetParam()); }
-TEST_P(Placements, do_not_change_the_bits_of_sums) { testing::check_sums_on(GetParam()); }
-TEST_P(Placements, move_more_than_is_in_flight_at_a_time) { testing::check_long_movements_on(GetParam()); }
-TEST_P(Placements, can_be_split) { testing::check_parts_of(GetParam()); }
+TEST_P(Layouts, make_a_communicator) { testing::check_communicator_on(GetParam()); }
+TEST_P(Layouts, do_not_change_the_bits_of_sums) { testing::check_sums_on(GetParam()); }
+TEST_P(Layouts, move_more_than_is_in_flight_at_a_time) { testing::check_long_movements_on(GetParam()); }
+TEST_P(Layouts, can_be_split) { testing::check_parts_of(GetParam()); }
 
 TEST(Hosts, reduce_64_megabytes) {
   testing::with_ranks("ab", 2, check_large);
