@@ -86,10 +86,15 @@ std::vector<Json> Client::states_of_all() {
 std::optional<Client::Standing> Client::standing() {
   const std::vector<Json> states = states_of_all();
   furthest_step_ = 0;
+  without_run_.clear();
   bool all = true;
-  for (const Json& state : states) {
-    if (state.value("begun", false)) furthest_step_ = std::max(furthest_step_, number_in(state, "step"));
-    all = all && state.value("begun", false) && state.value("run", "") == states[0].value("run", "");
+  for (size_t i = 0; i < states.size(); ++i) {
+    const bool begun = states[i].value("begun", false);
+    if (begun)
+      furthest_step_ = std::max(furthest_step_, number_in(states[i], "step"));
+    else
+      without_run_.push_back(static_cast<int>(i));
+    all = all && begun && states[i].value("run", "") == states[0].value("run", "");
   }
   if (!all) return std::nullopt;
   Standing standing{.step = number_in(states[0], "step"),
@@ -370,8 +375,9 @@ Client::Applied Client::push_asynchronous(const Update& update, const Tensors& v
 
 // Returns nullopt if a server was ahead of the others, because a worker was lost in the middle of a step; the
 // worker that replaces it will complete the step.
-std::optional<std::vector<rpc::Message>> Client::try_to_snapshot() {
+std::optional<std::vector<rpc::Message>> Client::try_to_snapshot(Slots slots) {
   rpc::Message request{head(), {}};
+  request.head["keep"] = slots == Slots::Keep;
   std::vector<rpc::Message> answers(peers_.size());
   const auto release = [&] { peers_.call(0, "release", {head(), {}}, peers_.patience("a snapshot")); };
   request.head.update(peers_.call(0, "hold", request, peers_.patience("a snapshot")).head);
@@ -393,11 +399,11 @@ std::optional<std::vector<rpc::Message>> Client::try_to_snapshot() {
   return is_ahead ? std::nullopt : std::optional(std::move(answers));
 }
 
-Client::Snapshot Client::snapshot() {
+Client::Snapshot Client::snapshot(Slots slots) {
   constexpr milliseconds kPause{100};
   const auto deadline = Clock::now() + peers_.timeout();
-  std::optional<std::vector<rpc::Message>> found = try_to_snapshot();
-  for (; !found; found = try_to_snapshot()) {
+  std::optional<std::vector<rpc::Message>> found = try_to_snapshot(slots);
+  for (; !found; found = try_to_snapshot(slots)) {
     if (Clock::now() >= deadline)
       fail(ErrorKind::Timeout,
            "cannot take a snapshot of the parameter servers: some have made a step that the others have not, "
@@ -410,13 +416,44 @@ Client::Snapshot Client::snapshot() {
   for (size_t i = 0; i < peers_.size(); ++i) {
     Reader reader(answers[i]);
     reader.take_into(places(i, own_values(), extras_));
-    const Optimizer::State state = state_of(answers[i].head.at("state"));
-    reader.take_into(vectors_of(state));
-    reader.end();
+    Optimizer::State state = state_of(answers[i].head.at("state"));
     snapshot.state.steps = std::max(snapshot.state.steps, state.steps);
-    for (const Optimizer::Slot& slot : state.slots) put(snapshot.state, parameters_, slot);
+    if (slots == Slots::Send) {
+      reader.take_into(vectors_of(state));
+      for (const Optimizer::Slot& slot : state.slots) put(snapshot.state, parameters_, slot);
+    } else {
+      snapshot.kept.push_back(std::move(state.slots));
+    }
+    reader.end();
   }
   return snapshot;
+}
+
+bool Client::all_share(const std::string& mark) {
+  std::vector<int> share(peers_.size());
+  peers_.for_all([&](size_t i) {
+    const Json answer =
+        peers_.call(i, "shares", {{{"mark", mark}}, {}}, peers_.patience("the folder of a checkpoint")).head;
+    share[i] = answer.at("shares").get<bool>() ? 1 : 0;
+  });
+  return std::all_of(share.begin(), share.end(), [](int one) { return one == 1; });
+}
+
+void Client::write(int server, const std::string& mark, const std::string& file,
+                   const std::vector<std::vector<store::NamedTensor>>& tensors) {
+  rpc::Message request{head(), {}};
+  request.head["mark"] = mark;
+  request.head["name"] = file;
+  request.head["tensors"] = Json::array();
+  for (size_t slot = 0; slot < tensors.size(); ++slot) {
+    for (const auto& [name, tensor] : tensors[slot])
+      request.head["tensors"].push_back({{"slot", slot},
+                                         {"name", name},
+                                         {"begin", tensor.storage_offset()},
+                                         {"shape", tensor.sizes().vec()},
+                                         {"strides", tensor.strides().vec()}});
+  }
+  peers_.call(static_cast<size_t>(server), "write", request, peers_.patience("its part of a checkpoint"));
 }
 
 void Client::agree(const std::string& key, const std::vector<std::string>& lines) {

@@ -45,7 +45,10 @@ class Peers {
                     const rpc::CallOptions& options) {
     return peers_[peer].channel->call(method, request, options);
   }
-  // Returns true if no connection is known to have ended.
+  // Returns false if the connection is known to have ended.
+  bool is_connected(size_t peer) const {
+    return peers_[peer].channel && peers_[peer].channel->is_connected();
+  }
   bool are_connected() const {
     return std::all_of(peers_.begin(), peers_.end(),
                        [](const Peer& peer) { return peer.channel->is_connected(); });

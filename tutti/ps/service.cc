@@ -53,7 +53,8 @@ rpc::Message Service::serve(const rpc::Caller& caller, const std::string& method
       {"progress", &Service::progress}, {"scale", &Service::scale},
       {"leave", &Service::leave},       {"stop", &Service::stop_all},
       {"go_on", &Service::go_on},       {"hold", &Service::hold},
-      {"release", &Service::release}};
+      {"release", &Service::release},   {"shares", &Service::shares},
+      {"write", &Service::write}};
   const auto found = kMethods.find(method);
   if (found == kMethods.end())
     fail(ErrorKind::InvalidArgument, "a parameter server does not support '{}'", method);
@@ -91,6 +92,7 @@ void Service::gone(const rpc::Caller& caller) {
   last_gone_ = Clock::now();
   if (serving_.contains(caller.id)) lost_.insert(caller.id);
   let_go_of(caller);
+  if (kept_ && kept_->caller == caller.id) kept_.reset();
   for (auto& [rank, worker] : workers_) {
     if (worker.caller != caller.id) continue;
     worker.caller = 0;

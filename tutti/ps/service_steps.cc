@@ -12,6 +12,7 @@
 #include "tutti/ps/peer.h"
 #include "tutti/ps/service.h"
 #include "tutti/ps/wire.h"
+#include "tutti/store/shared_files.h"
 
 // The methods of a parameter server that read and update the parameters.
 namespace tutti::ps {
@@ -440,14 +441,58 @@ rpc::Message Service::snapshot(Lock& lock, const rpc::Caller& caller, const rpc:
   } else {
     await_pushes(lock, caller, request);
   }
-  const Optimizer::State state = run_->shard.optimizer().state();
+  Optimizer::State state = run_->shard.optimizer().state();  // a copy
   rpc::Message answer{{{"step", run_->step}, {"progress", run_->progress}, {"state", outline_of(state)}}, {}};
   for (const Stretch& stretch : run_->shard.stretches())
     answer.pieces.push_back(piece_of(stretch.values.clone()));
   append_copies(answer, run_->buffers, request);
   append_copies(answer, run_->counters, request);
-  append(answer, vectors_of(state));
+  if (request.head.value("keep", false))
+    kept_ = Kept{caller.id, run_->step, std::move(state)};
+  else
+    append(answer, vectors_of(state));
   return answer;
+}
+
+// Returns the folder of the chief's mark, or "". A file system may be slow, so others go on meanwhile.
+std::string Service::marked_folder(Lock& lock, const rpc::Message& request) {
+  lock.unlock();
+  std::string folder = store::folder_of_mark(text_in(request.head, "mark"));
+  lock.lock();
+  return folder;
+}
+
+rpc::Message Service::shares(Lock& lock, const rpc::Caller&, const rpc::Message& request) {
+  return {{{"shares", !marked_folder(lock, request).empty()}}, {}};
+}
+
+// The chief knows the names of the parameters, and which part of each slot belongs to which.
+rpc::Message Service::write(Lock& lock, const rpc::Caller& caller, const rpc::Message& request) {
+  const std::string folder = marked_folder(lock, request);
+  require_run(request);
+  const std::string name = text_in(request.head, "name");
+  if (folder.empty() || name.find('/') != std::string::npos)
+    fail(ErrorKind::InvalidArgument, "this server cannot write '{}': it does not share the folder of {}",
+         name, text_in(request.head, "mark"));
+  if (!kept_ || kept_->caller != caller.id)
+    fail(ErrorKind::PeerLost,
+         "the connection was lost before this server had written its part of a checkpoint");
+  const Kept kept = *std::exchange(kept_, std::nullopt);
+  std::vector<store::NamedTensor> tensors;
+  for (const Json& one : request.head.at("tensors")) {
+    const torch::Tensor& slot = kept.state.slots.at(one.at("slot").get<size_t>()).vector;
+    tensors.push_back({text_in(one, "name"), slot.as_strided(one.at("shape").get<std::vector<int64_t>>(),
+                                                             one.at("strides").get<std::vector<int64_t>>(),
+                                                             number_in(one, "begin"))});
+  }
+  writer_.run([folder, name, step = kept.step, tensors = std::move(tensors), log = log_] {
+    try {
+      store::write_shared_file(folder, name, tensors, step);
+    } catch (const Error& error) {
+      log.warning("this server's part of the checkpoint of step {} was not written: {}", step, error.what());
+    }
+  });
+  return {};
 }
 
 }  // namespace tutti::ps

@@ -48,7 +48,7 @@ void verify(const std::string& path, const ManifestFile& listed) {
 }  // namespace
 
 void write_checkpoint_folder(const std::string& folder, const Checkpoint& checkpoint, int64_t sequence,
-                             const std::vector<CheckpointDir::Shared>& shared) {
+                             const CheckpointDir::Shared& shared) {
   Manifest manifest{.step = checkpoint.step,
                     .sequence = sequence,
                     .tutti_version = std::string(version()),
@@ -59,10 +59,8 @@ void write_checkpoint_folder(const std::string& folder, const Checkpoint& checkp
   manifest.files.push_back(write_part(folder, kOptimizerPart, checkpoint.optimizer, checkpoint.step));
   for (const auto& [part, tensors] : checkpoint.more)
     manifest.files.push_back(write_part(folder, part, tensors, checkpoint.step));
-  for (const CheckpointDir::Shared& each : shared) {
-    for (ManifestFile& file : await_shared_files(folder, each.part, each.writers, each.timeout))
-      manifest.files.push_back(std::move(file));
-  }
+  for (ManifestFile& file : await_shared_files(folder, shared.files, checkpoint.step, shared.timeout))
+    manifest.files.push_back(std::move(file));
   write_manifest(folder + "/" + kManifestName, manifest);
   sync_directory(folder);
 }

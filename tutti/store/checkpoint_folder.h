@@ -11,7 +11,7 @@ namespace tutti::store {
 // Writes the files of a checkpoint into a folder, waits for those that other tasks write, and writes the
 // manifest last. Returns when all is on the device.
 void write_checkpoint_folder(const std::string& folder, const Checkpoint& checkpoint, int64_t sequence,
-                             const std::vector<CheckpointDir::Shared>& shared = {});
+                             const CheckpointDir::Shared& shared = {});
 
 // Reads only the manifest. Throws DataLoss if it is missing or damaged.
 Manifest read_folder_manifest(const std::string& folder);
