@@ -18,7 +18,7 @@
 #include "tutti/ps/peers.h"
 #include "tutti/ps/placement.h"
 #include "tutti/rpc/arena.h"
-#include "tutti/store/named_tensor.h"
+#include "tutti/store/safetensors.h"
 
 namespace tutti::ps {
 
@@ -156,9 +156,9 @@ class Client {
   void agree(const std::string& key, const std::vector<std::string>& lines);
   // note() passes a value from the chief to all workers; read() waits for it, ten times as long as --timeout.
   void note(const std::string& key, const Json& value);
-  Json read(const std::string& key);
+  Json read(const std::string& key) { return read(key, run_); }
   // Like read(), but works whichever run the servers are in, and also if they are in none.
-  Json read_from_any_run(const std::string& key);
+  Json read_from_any_run(const std::string& key) { return read(key, ""); }
 
   // Chief only: stores data with the run for workers that join later.
   void set_progress(const Json& progress);
@@ -189,8 +189,10 @@ class Client {
   std::optional<std::vector<rpc::Message>> try_to_snapshot(Slots slots);
   std::vector<Json> join_each(const std::vector<std::string>& plan, std::chrono::milliseconds wait);
   void hear_from_others(const std::function<void(size_t)>& join_one);
-  Json read_with(Json head, const std::string& key);
-  Json head() const;
+  Json read(const std::string& key, const std::string& run);
+  rpc::Message request(const Json& more = Json::object(),
+                       const std::vector<torch::Tensor>& tensors = {}) const;
+  void tell_all(const char* method, const Json& more, const char* what);
   std::vector<torch::Tensor> parts_of(size_t server, const std::vector<torch::Tensor>& blocks) const;
   std::vector<torch::Tensor> own_values() const;
   std::vector<torch::Tensor> own_gradients() const;
@@ -202,7 +204,7 @@ class Client {
   const Placement placement_;
   const bool in_step_;  // ps-sync: all servers make each step together
   Extras extras_;
-  std::vector<std::vector<Placement::Part>> parts_;  // of each server
+  std::vector<std::vector<Part>> parts_;  // of each server
   std::string run_;
   int64_t step_ = 0;  // for error messages
   int64_t furthest_step_ = 0;

@@ -14,8 +14,9 @@
 #include "tutti/base/error.h"
 #include "tutti/base/ran_out.h"
 #include "tutti/base/text.h"
+#include "tutti/cluster/roles.h"
 #include "tutti/params/agreement.h"
-#include "tutti/ps/peer.h"
+#include "tutti/ps/peers.h"
 #include "tutti/ps/wire.h"
 #include "tutti/rpc/buffers.h"
 
@@ -36,6 +37,19 @@ double cpu_seconds() {
     return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
   };
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+rpc::HostOptions host_options(const Context& context, Service& service) {
+  if (!is_server_job(context.task().job)) {
+    fail(ErrorKind::InvalidArgument, "{} is not a parameter server: only tasks of the job 'ps' are",
+         context.task().short_name());
+  }
+  rpc::HostOptions options = host_at_own_address(context);
+  options.report = [&service, log = options.report](const std::string& text) {
+    log(text);
+    service.note_refusal(text);
+  };
+  return options;
 }
 
 }  // namespace
@@ -430,6 +444,20 @@ rpc::Message Service::stop_all(Lock&, const rpc::Caller& caller, const rpc::Mess
   changed_.notify_all();
   left_.notify_all();
   return {};
+}
+
+Server::Server(const Context& context, std::vector<ElementwiseOptimizer> optimizers)
+    : context_(context),
+      service_(context.log(), {.patience = milliseconds_of(context.config().network.start_timeout),
+                               .timeout = milliseconds_of(context.config().network.timeout),
+                               .optimizers = std::move(optimizers)}),
+      host_(host_options(context, service_), service_),
+      announcement_(context, host_.port()) {}
+
+std::string Server::target() const {
+  const Task& task = context_.task();
+  const std::string& address = context_.cluster().address(task.job, task.index);
+  return fmt::format("grpc://{}:{}", address.substr(0, address.rfind(':')), host_.port());
 }
 
 }  // namespace tutti::ps

@@ -146,7 +146,7 @@ TEST_F(ServiceOf, writes_the_state_of_the_snapshot_whatever_comes_later) {
   }
   call(0, "write", write);
   const auto files = store::await_shared_files(
-      folder.path(), {{.part = "m", .name = "part", .writer = "ps/0"}}, 1, std::chrono::seconds(20));
+      folder.path(), {.files = {{.part = "m", .name = "part", .writer = "ps/0"}}}, 1);
   EXPECT_EQ(files.size(), 1U);
   const store::SafetensorsFile file(folder / "part");
   EXPECT_TRUE(torch::equal(file.read("m/a"), torch::full({2, 2}, 0.5)));

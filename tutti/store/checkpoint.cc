@@ -11,8 +11,8 @@
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/text.h"
-#include "tutti/store/checkpoint_folder.h"
-#include "tutti/store/temporary_folder.h"
+#include "tutti/store/folder_lock.h"
+#include "tutti/store/manifest.h"
 
 namespace tutti::store {
 namespace {
@@ -139,7 +139,7 @@ std::string CheckpointDir::open() {
   return fs::absolute(next_->path()).string();
 }
 
-void CheckpointDir::save(const Checkpoint& checkpoint, const Shared& shared) {
+void CheckpointDir::save(const Checkpoint& checkpoint, const SharedFiles& shared) {
   if (checkpoint.step < 0)
     fail(ErrorKind::InvalidArgument, "cannot save a checkpoint of step {}: the step must be 0 or more",
          checkpoint.step);

@@ -11,7 +11,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "tutti/store/named_tensor.h"
+#include "tutti/store/safetensors.h"
 #include "tutti/store/shared_files.h"
 
 namespace tutti::store {
@@ -49,15 +49,10 @@ class CheckpointDir {
   // path.
   std::string open();
 
-  // The files that other tasks write into the folder that open() has returned.
-  struct Shared {
-    std::vector<SharedFile> files = {};
-    std::chrono::milliseconds timeout{60000};
-  };
   // Saves all or nothing: if the process is killed at any point, or the disk is full, the previous
   // checkpoints remain intact. Replaces a checkpoint of the same step. Returns when all data are on the
-  // device, including those of other tasks.
-  void save(const Checkpoint& checkpoint, const Shared& shared = {});
+  // device, including those that other tasks write into the folder that open() has returned.
+  void save(const Checkpoint& checkpoint, const SharedFiles& shared = {});
 
   // Returns the steps in ascending order, damaged checkpoints included; empty if there is no such directory.
   std::vector<int64_t> steps() const;

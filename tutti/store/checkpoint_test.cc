@@ -426,8 +426,8 @@ TEST_F(WrittenByHand, a_part_of_another_name_is_kept_apart) {
   expect_refused(ErrorKind::DataLoss, "does not belong to a part");
 }
 
-CheckpointDir::Shared rows_of(int writers, std::chrono::milliseconds timeout) {
-  CheckpointDir::Shared shared{.files = {}, .timeout = timeout};
+SharedFiles rows_of(int writers, std::chrono::milliseconds timeout) {
+  SharedFiles shared{.files = {}, .timeout = timeout};
   for (int writer = 0; writer < writers; ++writer)
     shared.files.push_back({.part = "rows",
                             .name = shared_file_name("rows", writer, writers),
@@ -465,7 +465,7 @@ class PartOfAnotherTask : public testing::Test {
     write_shared_file(open_, "rows-1of2.safetensors", {{"0", torch::ones({2})}}, step);
     write_shared_file(open_, "rows-2of2.safetensors", {{"1", torch::ones({2})}}, step);
   }
-  void expect_refused(ErrorKind kind, const std::string& text, CheckpointDir::Shared shared = two()) {
+  void expect_refused(ErrorKind kind, const std::string& text, SharedFiles shared = two()) {
     expect_error(kind, AllOf(HasSubstr("ps/1"), HasSubstr(file_), HasSubstr(text)),
                  [&] { dir_.save({.step = 1, .weights = {}, .optimizer = {}}, shared); });
     EXPECT_TRUE(dir_.steps().empty());
@@ -476,7 +476,7 @@ class PartOfAnotherTask : public testing::Test {
     EXPECT_EQ(names_in(folder_ / "ckpt-2"),
               (std::set<std::string>{"manifest.json", "optimizer.safetensors", "weights.safetensors"}));
   }
-  static CheckpointDir::Shared two() { return rows_of(2, std::chrono::milliseconds(20)); }
+  static SharedFiles two() { return rows_of(2, std::chrono::milliseconds(20)); }
 
   const TestFolder folder_;
   CheckpointDir dir_{folder_.path()};
@@ -491,7 +491,7 @@ TEST_F(PartOfAnotherTask, that_does_not_come_is_named) {
 
 TEST_F(PartOfAnotherTask, is_not_waited_for_if_the_task_is_lost) {
   write_shared_file(open_, "rows-1of2.safetensors", {}, 1);
-  CheckpointDir::Shared shared = rows_of(2, std::chrono::hours(1));
+  SharedFiles shared = rows_of(2, std::chrono::hours(1));
   shared.files[1].is_lost = std::make_shared<std::atomic<bool>>(true);
   expect_refused(ErrorKind::PeerLost, "lost", shared);
 }

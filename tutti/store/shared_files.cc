@@ -115,13 +115,13 @@ void write_shared_file(const std::string& folder, const std::string& name,
   }
 }
 
-std::vector<ManifestFile> await_shared_files(const std::string& folder, const std::vector<SharedFile>& files,
-                                             int64_t step, std::chrono::milliseconds timeout) {
+std::vector<ManifestFile> await_shared_files(const std::string& folder, const SharedFiles& shared,
+                                             int64_t step) {
   const auto begin = Clock::now();
   std::vector<ManifestFile> listed;
-  for (const SharedFile& file : files) {
+  for (const SharedFile& file : shared.files) {
     const std::string path = folder + "/" + file.name;
-    const Json record = await_record(path, file, begin, timeout);
+    const Json record = await_record(path, file, begin, shared.timeout);
     try {
       listed.push_back(checked(path, file, record, step));
     } catch (const Error& error) {

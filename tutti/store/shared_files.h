@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "tutti/store/manifest.h"
-#include "tutti/store/named_tensor.h"
+#include "tutti/store/safetensors.h"
 
 // A checkpoint may have many writers: the task that writes the manifest makes the folder, other tasks that
 // share the folder write their files into it, each followed by a record, and the manifest comes last.
@@ -41,6 +41,11 @@ struct SharedFile {
   std::shared_ptr<const std::atomic<bool>> is_lost = {};
 };
 
+struct SharedFiles {
+  std::vector<SharedFile> files = {};
+  std::chrono::milliseconds timeout{60000};
+};
+
 // Returns the name of the file of writer `index` (from 0) out of `count`: "optimizer-2of3.safetensors".
 std::string shared_file_name(const std::string& part, int index, int count);
 
@@ -53,7 +58,7 @@ void write_shared_file(const std::string& folder, const std::string& name,
 // file: what the task has recorded, a Timeout, PeerLost if the task is lost, or DataLoss if the file is not
 // as recorded, not whole, or of another step. Does not read the tensors, whose checksums are compared by
 // whoever reads the checkpoint.
-std::vector<ManifestFile> await_shared_files(const std::string& folder, const std::vector<SharedFile>& files,
-                                             int64_t step, std::chrono::milliseconds timeout);
+std::vector<ManifestFile> await_shared_files(const std::string& folder, const SharedFiles& shared,
+                                             int64_t step);
 
 }  // namespace tutti::store

@@ -218,7 +218,7 @@ void Session::save(const Progress& progress, const std::vector<Optimizer::State>
   }
   if (!data_.empty()) checkpoint.state["data"] = data_;
   being_saved_ = {folder_.path_of(checkpoint.step), checkpoint.step};
-  const store::CheckpointDir::Shared files{shared, milliseconds_of(context_.config().network.timeout)};
+  const store::SharedFiles files{shared, milliseconds_of(context_.config().network.timeout)};
   saving_ = writer_.run(
       [this, copy = copy_of(std::move(checkpoint)), lanes = lanes_, facts = facts_, files, own = saving_] {
         own.wait();  // this worker's part of the optimiser's state, if it writes one

@@ -11,6 +11,8 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
+#include "tutti/ps/remote_module.h"
+#include "tutti/train/state_part.h"
 
 namespace tutti {
 namespace {
@@ -212,6 +214,11 @@ void restore_weights(Parameters& parameters, const store::Checkpoint& checkpoint
   const TensorsByName weights = by_name(checkpoint.weights);
   require_same_model(parameters, weights, where);
   copy_weights(parameters, weights);
+}
+
+StatePart remote_state(const RemoteModule& module) {
+  return {[module]() mutable { return Snapshot{.tensors = module.state()}; },
+          [module](const Snapshot& saved) mutable { module.load(saved.tensors); }};
 }
 
 void add_part(store::Checkpoint& whole, const std::string& name, store::Checkpoint part) {
