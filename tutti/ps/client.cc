@@ -120,6 +120,7 @@ double Client::cpu_seconds() {
 void Client::begin(const RunOptions& options, const Standing& standing, const Optimizer::State& state,
                    const std::vector<std::string>& plan) {
   const std::string run = new_run();
+  without_run_.clear();
   const Json ranges = tutti::to_json(ranges_of(parameters_, options.optimizer.groups));
   peers_.for_all([&](size_t i) {
     Optimizer::State mine{.steps = state.steps, .slots = {}};

@@ -71,7 +71,7 @@ class Client {
     int64_t dropped = 0;                        // gradients that arrived too late
   };
   std::optional<Standing> standing();
-  // Returns the servers that were in no run at the last call of standing().
+  // Returns the servers that were in no run at the last call of standing(), if begin() was not called since.
   const std::vector<int>& servers_without_run() const { return without_run_; }
   // Returns the CPU time that all servers together have used so far.
   double cpu_seconds();

@@ -134,9 +134,7 @@ auto ParameterServers::until_nobody_is_lost(Body body) {
 Team::Start ParameterServers::start(Session& session, const std::vector<std::string>& plan) {
   at_work_ = true;
   if (!client_) make_client();
-  for (const auto& [server, is_lost] : writers_) {
-    if (!client_->is_connected(server)) *is_lost = true;
-  }
+  mark_lost_writers();
   return until_nobody_is_lost([&] { return try_to_start(session, plan); });
 }
 
@@ -166,14 +164,14 @@ Team::Start ParameterServers::try_to_start(Session& session, const std::vector<s
 // the parameters, all tasks return to the newest checkpoint. Returns the number of steps that are lost by
 // this.
 int64_t ParameterServers::begin(Session& session, const std::vector<std::string>& plan) {
-  if (const auto standing = client_->standing()) {
+  const auto standing = client_->standing();
+  mark_lost_writers();
+  await_writers(session);
+  if (standing) {
     found_ = session.go_on(standing->step);
     return 0;
   }
   const int64_t furthest = client_->furthest_step();
-  for (const int server : client_->servers_without_run()) {
-    if (writers_.contains(server)) *writers_[server] = true;
-  }
   Session::Start found = session.start();
   found_ = std::move(found.more);
   if (begun_ && found.progress.restarts == 0) {
@@ -256,20 +254,30 @@ void ParameterServers::set_progress(const Progress& progress) {
   }
 }
 
-// Waits until the chief's checkpoint has been written. Throws PeerLost if a server is lost that has to write
-// a part of it.
-void ParameterServers::await_saved(Session& session) {
+// Marks the servers that are known to be lost and had to write a part of the last checkpoint.
+void ParameterServers::mark_lost_writers() {
+  const std::vector<int>& without_run = client_->servers_without_run();
+  for (const auto& [server, is_lost] : writers_) {
+    const bool has_run = std::find(without_run.begin(), without_run.end(), server) == without_run.end();
+    if (!has_run || !client_->is_connected(server)) *is_lost = true;
+  }
+}
+
+// Waits until the last checkpoint is written, or cannot be written because a server was lost.
+void ParameterServers::await_writers(const Session& session) {
   constexpr std::chrono::milliseconds kBetweenLooks{5};
   constexpr std::chrono::milliseconds kBetweenQuestions{500};
   auto next_question = std::chrono::steady_clock::now() + kBetweenQuestions;
-  while (!writers_.empty() && !session.has_saved()) {
-    std::this_thread::sleep_for(kBetweenLooks);
+  for (; !writers_.empty() && !session.has_saved(); std::this_thread::sleep_for(kBetweenLooks)) {
     if (std::chrono::steady_clock::now() < next_question) continue;
-    if (!client_->standing())
-      fail(ErrorKind::PeerLost, "a parameter server was lost while a checkpoint was written");
+    try {
+      static_cast<void>(client_->standing());
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::PeerLost) throw;
+    }
+    mark_lost_writers();
     next_question = std::chrono::steady_clock::now() + kBetweenQuestions;
   }
-  session.finish_saving();
 }
 
 // If all servers share the folder of the checkpoint, each writes its part of the optimiser's state into it;
@@ -283,10 +291,10 @@ void ParameterServers::save(Session& session, const Progress& progress, const Sn
     if (facts_.in_step) client_->read(key);
     return;
   }
-  await_saved(session);
-  writers_.clear();
+  await_writers(session);
   std::optional<store::FolderMark> mark;
   if (const std::string folder = session.open_folder(); !folder.empty()) mark.emplace(folder);
+  writers_.clear();
   const bool shared = mark && client_->all_share(mark->path());
   const ps::Client::Snapshot snapshot =
       client_->snapshot(shared ? ps::Client::Slots::Keep : ps::Client::Slots::Send);
@@ -327,7 +335,8 @@ void ParameterServers::finish_saving(Session& session) {
     return;
   }
   try {
-    await_saved(session);
+    await_writers(session);
+    session.finish_saving();
   } catch (const Error& error) {
     if (error.kind() == ErrorKind::PeerLost) throw;
     client_->note(key, {{"kind", static_cast<int>(error.kind())},

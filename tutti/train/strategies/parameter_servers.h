@@ -58,7 +58,8 @@ class ParameterServers final : public Strategy {
   void make_vectors(int64_t lanes);
   int64_t begin(Session& session, const std::vector<std::string>& plan);
   void make_steps(int64_t lanes);
-  void await_saved(Session& session);
+  void mark_lost_writers();
+  void await_writers(const Session& session);
   std::vector<store::SharedFile> write_on_servers(const std::string& mark,
                                                   const ps::Client::Snapshot& snapshot);
   void say_stopped();
