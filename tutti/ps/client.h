@@ -148,7 +148,7 @@ class Client {
   bool all_share(const std::string& mark);
   // Has a server write the slots that it has kept into the folder of the mark, in the background
   // (store::write_shared_file). `tensors` are views of each of Snapshot::kept, with their names in the file.
-  void write(int server, const std::string& mark, const std::string& file,
+  void write(int server, const std::string& mark, const std::string& file, int64_t step,
              const std::vector<std::vector<store::NamedTensor>>& tensors);
 
   // Checks that all workers pass the same lines under this key; the first worker to arrive defines them.

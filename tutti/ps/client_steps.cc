@@ -249,7 +249,7 @@ bool Client::all_share(const std::string& mark) {
   return std::all_of(share.begin(), share.end(), [](int one) { return one == 1; });
 }
 
-void Client::write(int server, const std::string& mark, const std::string& file,
+void Client::write(int server, const std::string& mark, const std::string& file, int64_t step,
                    const std::vector<std::vector<store::NamedTensor>>& tensors) {
   Json outlines = Json::array();
   for (size_t slot = 0; slot < tensors.size(); ++slot) {
@@ -261,7 +261,7 @@ void Client::write(int server, const std::string& mark, const std::string& file,
                           {"strides", tensor.strides().vec()}});
   }
   peers_.call(static_cast<size_t>(server), "write",
-              request({{"mark", mark}, {"name", file}, {"tensors", std::move(outlines)}}),
+              request({{"mark", mark}, {"name", file}, {"step", step}, {"tensors", std::move(outlines)}}),
               peers_.patience("its part of a checkpoint"));
 }
 

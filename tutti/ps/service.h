@@ -136,7 +136,6 @@ class Service final : public rpc::Service {
   // A copy of the optimiser's state, from a snapshot until it is written.
   struct Kept {
     uint64_t caller;
-    int64_t step;
     Optimizer::State state;
   };
 

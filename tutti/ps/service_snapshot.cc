@@ -91,7 +91,7 @@ rpc::Message Service::snapshot(Lock& lock, const rpc::Caller& caller, const rpc:
   append_copies(answer, run_->buffers, request);
   append_copies(answer, run_->counters, request);
   if (request.head.value("keep", false))
-    kept_ = Kept{caller.id, run_->step, std::move(state)};
+    kept_ = Kept{caller.id, std::move(state)};
   else
     append(answer, vectors_of(state));
   return answer;
@@ -99,8 +99,9 @@ rpc::Message Service::snapshot(Lock& lock, const rpc::Caller& caller, const rpc:
 
 // Returns the folder of the chief's mark, or "". A file system may be slow, so others go on meanwhile.
 std::string Service::marked_folder(Lock& lock, const rpc::Message& request) {
+  const std::string mark = text_in(request.head, "mark");
   lock.unlock();
-  std::string folder = store::folder_of_mark(text_in(request.head, "mark"));
+  std::string folder = store::folder_of_mark(mark);
   lock.lock();
   return folder;
 }
@@ -109,7 +110,8 @@ rpc::Message Service::shares(Lock& lock, const rpc::Caller&, const rpc::Message&
   return {{{"shares", !marked_folder(lock, request).empty()}}, {}};
 }
 
-// The chief knows the names of the parameters, and which part of each slot belongs to which.
+// The chief knows the names of the parameters and which part of each slot belongs to which. It also gives the
+// step, which with ps-async only the first server counts exactly.
 rpc::Message Service::write(Lock& lock, const rpc::Caller& caller, const rpc::Message& request) {
   const std::string folder = marked_folder(lock, request);
   require_run(request);
@@ -128,10 +130,11 @@ rpc::Message Service::write(Lock& lock, const rpc::Caller& caller, const rpc::Me
                                                              one.at("strides").get<std::vector<int64_t>>(),
                                                              number_in(one, "begin"))});
   }
-  writer_.run([folder, name, step = kept.step, tensors = std::move(tensors), log = log_] {
+  const int64_t step = number_within(request.head, "step", 0, kMostSteps);
+  writer_.run([folder, name, step, tensors = std::move(tensors), log = log_] {
     try {
       store::write_shared_file(folder, name, tensors, step);
-    } catch (const Error& error) {
+    } catch (const std::exception& error) {
       log.warning("this server's part of the checkpoint of step {} was not written: {}", step, error.what());
     }
   });

@@ -136,6 +136,7 @@ TEST_F(ServiceOf, writes_the_state_of_the_snapshot_whatever_comes_later) {
   rpc::Message write{head(), {}};
   write.head["mark"] = mark.path();
   write.head["name"] = "part";
+  write.head["step"] = 1;
   write.head["tensors"] = {
       {{"slot", 0}, {"name", "m/a"}, {"begin", 0}, {"shape", {2, 2}}, {"strides", {2, 1}}},
       {{"slot", 0}, {"name", "m/b"}, {"begin", 4}, {"shape", {1}}, {"strides", {1}}}};

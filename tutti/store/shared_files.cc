@@ -102,12 +102,14 @@ void write_shared_file(const std::string& folder, const std::string& name,
     const WrittenFile written =
         write_safetensors(path, tensors, {{"format", "pt"}, {"step", std::to_string(step)}});
     write_record(path, {{"bytes", written.bytes}, {"checksum", written.checksum}});
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
+    const auto* known = dynamic_cast<const Error*>(&error);
+    const ErrorKind kind = known == nullptr ? ErrorKind::Overloaded : known->kind();
     // A full disk has room for the record again without the file.
     std::error_code ignored;
     fs::remove(path, ignored);
     try {
-      write_record(path, {{"kind", static_cast<int>(error.kind())}, {"error", error.what()}});
+      write_record(path, {{"kind", static_cast<int>(kind)}, {"error", error.what()}});
     } catch (const Error&) {
       // The other task waits in vain, and says for whom.
     }

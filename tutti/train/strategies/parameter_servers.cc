@@ -317,7 +317,7 @@ std::vector<store::SharedFile> ParameterServers::write_on_servers(const std::str
     for (const Optimizer::Slot& slot : snapshot.kept.at(static_cast<size_t>(server)))
       tensors.push_back(tensors_of(replica_.parameters(), {slot}));
     const std::string name = store::shared_file_name(store::kOptimizerPart, server, client_->servers());
-    client_->write(server, mark, name, tensors);
+    client_->write(server, mark, name, snapshot.step, tensors);
     const auto is_lost = writers_[server] = std::make_shared<std::atomic<bool>>(false);
     files.push_back({store::kOptimizerPart, name, client_->name(server), is_lost});
   }
