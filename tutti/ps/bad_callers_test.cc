@@ -120,6 +120,8 @@ class BadCallers : public ::testing::Test {
     fits["fits"] = 0;
     Json snapshot = with_step;
     snapshot["pushes"] = {{0, 0}};
+    Json write = with_step;
+    write.update({{"mark", "/tmp/shared-by-nobody"}, {"name", "part"}, {"tensors", Json::array()}});
     Json key = brief();
     key["key"] = "k";
     rpc::Message sync = push_of_step(0, 0.5);
@@ -140,6 +142,8 @@ class BadCallers : public ::testing::Test {
             {"hold", {brief(), {}}},
             {"release", {brief(), {}}},
             {"snapshot", {snapshot, {}}},
+            {"shares", {write, {}}},
+            {"write", {write, {}}},
             {"note", {{{"key", "k"}, {"value", {1, 2}}}, {}}},
             {"read", {key, {}}},
             {"progress", {progress, {}}},
