@@ -226,7 +226,7 @@ Client::Snapshot Client::snapshot(Slots slots) {
   for (size_t i = 0; i < peers_.size(); ++i) {
     Reader reader(answers[i]);
     reader.take_into(places(i, own_values(), extras_));
-    Optimizer::State state = state_of(answers[i].head.at("state"));
+    Optimizer::State state = tutti::state_of(answers[i].head.at("state"));
     snapshot.state.steps = std::max(snapshot.state.steps, state.steps);
     if (slots == Slots::Send) {
       reader.take_into(vectors_of(state));

@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::string_view kSplit = "split:";
 
-int64_t bytes_of(std::string_view text, std::string_view rule) {
+int64_t parse_size(std::string_view text, std::string_view rule) {
   int64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   const std::string_view unit(end, static_cast<size_t>(text.data() + text.size() - end));
@@ -66,7 +66,7 @@ PlacementRule parse_placement(std::string_view text) {
   if (text == "round-robin") return {};
   if (text == "greedy") return {PlacementRule::Kind::Greedy, 0};
   if (text.starts_with(kSplit))
-    return {PlacementRule::Kind::Split, bytes_of(text.substr(kSplit.size()), text)};
+    return {PlacementRule::Kind::Split, parse_size(text.substr(kSplit.size()), text)};
   fail(ErrorKind::InvalidArgument, "--placement: '{}' is not round-robin, greedy or split:SIZE", text);
 }
 

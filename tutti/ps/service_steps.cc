@@ -52,7 +52,7 @@ Service::Run::Run(const Json& head, const rpc::Message& message,
   reader.take_into(buffers);
   reader.take_into(counters);
   reader.take_into(frozen);
-  const Optimizer::State state = state_of(head.at("state"));
+  const Optimizer::State state = tutti::state_of(head.at("state"));
   reader.take_into(vectors_of(state));
   shard.optimizer().restore(state);
   reader.end();

@@ -216,7 +216,7 @@ void restore_weights(Parameters& parameters, const store::Checkpoint& checkpoint
   copy_weights(parameters, weights);
 }
 
-StatePart remote_state(const RemoteModule& module) {
+StatePart remote_state(RemoteModule module) {
   return {[module]() mutable { return Snapshot{.tensors = module.state()}; },
           [module](const Snapshot& saved) mutable { module.load(saved.tensors); }};
 }

@@ -34,6 +34,6 @@ struct StatePart {
 // The parameters, the buffers and the optimiser's state of a module that another task serves:
 //   trainer.state("tail", remote_state(tail));
 // If several workers are connected and use the module, only the chief adds it, so that it is restored once.
-StatePart remote_state(const RemoteModule& module);
+StatePart remote_state(RemoteModule module);
 
 }  // namespace tutti
