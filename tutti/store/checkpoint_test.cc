@@ -1,9 +1,13 @@
 #include "tutti/store/checkpoint.h"
 
+#include <atomic>
 #include <csignal>
 #include <filesystem>
+#include <fstream>
+#include <memory>
 #include <set>
 #include <sys/resource.h>
+#include <thread>
 
 #include <torch/version.h>
 
