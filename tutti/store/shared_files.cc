@@ -38,8 +38,7 @@ void write_record(const std::string& path, const Json& record) {
   rename_path(temporary, record_of(path));
 }
 
-// Returns the record as soon as it is there.
-Json await_record(const std::string& path, const SharedFile& file, Clock::time_point begin,
+void await_record(const std::string& path, const SharedFile& file, Clock::time_point begin,
                   std::chrono::milliseconds timeout) {
   constexpr std::chrono::milliseconds kBetweenLooks{5};
   for (; !path_exists(record_of(path)); std::this_thread::sleep_for(kBetweenLooks)) {
@@ -49,11 +48,11 @@ Json await_record(const std::string& path, const SharedFile& file, Clock::time_p
       fail(ErrorKind::Timeout, "{} has not written its part, {}, within {:g} s", file.writer, path,
            std::chrono::duration<double>(timeout).count());
   }
-  return parse_json(read_file(record_of(path)), record_of(path), ErrorKind::DataLoss);
 }
 
 // Checks that the file is as recorded, as far as its size and header show.
-ManifestFile checked(const std::string& path, const SharedFile& file, const Json& record, int64_t step) {
+ManifestFile checked(const std::string& path, const SharedFile& file, int64_t step) {
+  const Json record = parse_json(read_file(record_of(path)), record_of(path), ErrorKind::DataLoss);
   if (record.contains("error")) {
     const int kind = std::clamp(record.at("kind").get<int>(), 0, static_cast<int>(ErrorKind::Bug));
     throw Error(static_cast<ErrorKind>(kind), record.at("error").get<std::string>());
@@ -64,9 +63,9 @@ ManifestFile checked(const std::string& path, const SharedFile& file, const Json
                       .checksum = record.at("checksum").get<uint32_t>()};
   std::error_code error;
   const auto bytes = fs::file_size(path, error);
-  if (error || bytes != listed.bytes)
-    fail(ErrorKind::DataLoss, "{} has {} bytes, but {} were recorded", path,
-         error ? error.message() : std::to_string(bytes), listed.bytes);
+  if (error) fail(ErrorKind::DataLoss, "{}: {}", path, error.message());
+  if (bytes != listed.bytes)
+    fail(ErrorKind::DataLoss, "{} has {} bytes, but {} were recorded", path, bytes, listed.bytes);
   const auto metadata = SafetensorsFile(path).metadata();
   const auto found = metadata.find("step");
   if (found == metadata.end() || found->second != std::to_string(step))
@@ -110,7 +109,7 @@ void write_shared_file(const std::string& folder, const std::string& name,
     fs::remove(path, ignored);
     try {
       write_record(path, {{"kind", static_cast<int>(kind)}, {"error", error.what()}});
-    } catch (const Error&) {
+    } catch (const std::exception&) {
       // The other task waits in vain, and says for whom.
     }
     throw;
@@ -123,9 +122,9 @@ std::vector<ManifestFile> await_shared_files(const std::string& folder, const Sh
   std::vector<ManifestFile> listed;
   for (const SharedFile& file : shared.files) {
     const std::string path = folder + "/" + file.name;
-    const Json record = await_record(path, file, begin, shared.timeout);
+    await_record(path, file, begin, shared.timeout);
     try {
-      listed.push_back(checked(path, file, record, step));
+      listed.push_back(checked(path, file, step));
     } catch (const Error& error) {
       throw Error(error.kind(), fmt::format("{}: {}", file.writer, error.what()));
     } catch (const Json::exception& error) {
