@@ -11,10 +11,14 @@
 #include "tutti/base/environment.h"
 #include "tutti/base/error.h"
 #include "tutti/cluster/context.h"
+#include "tutti/params/distributed_optimizer.h"
 #include "tutti/params/optimizer.h"
 #include "tutti/params/parameters.h"
 #include "tutti/ps/module_server.h"
 #include "tutti/ps/remote_module.h"
+#include "tutti/train/loop.h"
+#include "tutti/train/state_part.h"
+#include "tutti/train/strategies/unconnected.h"
 
 namespace {
 
@@ -79,6 +83,28 @@ void train(Front& front, const Second& second, int64_t steps) {
   fmt::print("front {}\ntail {}\n", parameters.sha256(), second.sha256());
 }
 
+// The checkpoints of the first half have the state of the second.
+void train_in_loop(const tutti::Context& context, Front& front, tutti::RemoteModule& tail) {
+  tutti::Parameters parameters(front);
+  tutti::DistributedOptimizer optimizer(context, parameters, kAdam,
+                                        {.group = tutti::Group(tutti::group_of_one())});
+  tutti::Loop loop(context, parameters, optimizer);
+  loop.state("tail", tutti::remote_state(tail));
+  while (loop.goes_on()) {
+    torch::manual_seed(static_cast<uint64_t>(loop.step()));
+    const torch::Tensor x = torch::rand({8, 1, 28, 28});
+    const torch::Tensor labels = torch::randint(10, {8}, torch::kInt64);
+    optimizer.zero_grad();
+    tail.zero_grad();
+    const torch::Tensor loss = torch::cross_entropy_loss(tail.forward(front.forward(x)), labels);
+    optimizer.backward(loss);
+    optimizer.step();
+    tail.step();
+    fmt::print("step {} loss {:a}\n", loop.step(), loss.item<float>());
+  }
+  fmt::print("front {}\ntail {}\n", parameters.sha256(), tail.sha256());
+}
+
 void run(const tutti::Context& context, const Options& options) {
   torch::manual_seed(1);
   const auto front = std::make_shared<Front>();
@@ -97,6 +123,11 @@ void run(const tutti::Context& context, const Options& options) {
     server.join();
   } else {
     tutti::RemoteModule remote(context, "/job:worker/task:1", "tail");
+    if (!context.config().checkpoints.logdir.empty()) {
+      train_in_loop(context, *front, remote);
+      remote.end();
+      return;
+    }
     train(*front,
           {[&](const torch::Tensor& x) { return remote.forward(x); }, [&] { remote.zero_grad(); },
            [&] { remote.step(); }, [&] { return remote.sha256(); }},

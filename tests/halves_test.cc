@@ -47,6 +47,22 @@ TEST_F(Halves, on_two_tasks_train_to_the_bits_of_both_on_one) {
   EXPECT_EQ(client->out(), alone.out);
 }
 
+TEST_F(Halves, are_resumed_together_from_the_checkpoints_of_one) {
+  const TestFolder folder;
+  const auto train = [&](const std::string& log, const char* steps) {
+    const auto server = start(1, {});
+    const auto client = start(0, {"--steps", steps, "--logdir", folder / log});
+    EXPECT_EQ(client->wait(), 0) << client->err();
+    EXPECT_EQ(server->wait(), 0) << server->err();
+    return client->out();
+  };
+  const std::string straight = train("straight", "12");
+  train("resumed", "6");
+  const std::string resumed = train("resumed", "12");
+  EXPECT_THAT(straight, AllOf(HasSubstr("step 6 loss"), HasSubstr("\ntail ")));
+  EXPECT_EQ(resumed, straight.substr(straight.find("step 7 ")));
+}
+
 TEST_F(Halves, of_which_one_is_killed_in_its_backward_are_told_apart_by_name) {
   const auto server = start(1, {"--die-at", "3"});
   const auto client = start(0, {"--steps", "12"});

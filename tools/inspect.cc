@@ -13,7 +13,7 @@
 #include "tutti/base/text.h"
 #include "tutti/data/tables/table.h"
 #include "tutti/store/checkpoint.h"
-#include "tutti/store/checkpoint_folder.h"
+#include "tutti/store/manifest.h"
 #include "tutti/store/safetensors.h"
 
 namespace tutti {

@@ -17,7 +17,7 @@
 #include "tutti/cluster/roles.h"
 #include "tutti/cluster/threads.h"
 #include "tutti/ps/address_book.h"
-#include "tutti/ps/peer.h"
+#include "tutti/ps/peers.h"
 #include "tutti/rpc/channel.h"
 
 namespace tutti {

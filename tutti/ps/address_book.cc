@@ -11,7 +11,7 @@
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 #include "tutti/cluster/roles.h"
-#include "tutti/ps/peer.h"
+#include "tutti/ps/peers.h"
 #include "tutti/ps/wire.h"
 
 namespace tutti::ps {

@@ -120,6 +120,8 @@ class BadCallers : public ::testing::Test {
     fits["fits"] = 0;
     Json snapshot = with_step;
     snapshot["pushes"] = {{0, 0}};
+    Json write = with_step;
+    write.update({{"mark", "/tmp/shared-by-nobody"}, {"name", "part"}, {"tensors", Json::array()}});
     Json key = brief();
     key["key"] = "k";
     rpc::Message sync = push_of_step(0, 0.5);
@@ -140,6 +142,8 @@ class BadCallers : public ::testing::Test {
             {"hold", {brief(), {}}},
             {"release", {brief(), {}}},
             {"snapshot", {snapshot, {}}},
+            {"shares", {write, {}}},
+            {"write", {write, {}}},
             {"note", {{{"key", "k"}, {"value", {1, 2}}}, {}}},
             {"read", {key, {}}},
             {"progress", {progress, {}}},
@@ -330,7 +334,7 @@ TEST_F(BadCallers, that_do_not_listen) {
   constexpr int64_t kElements = 2 << 20;
   const torch::Tensor values = torch::ones({kElements});
   rpc::Message large = begin("ps-async", 4);
-  large.head["parts"] = to_json(std::vector<Shard::Part>{{0, 0, kElements, torch::kFloat32}});
+  large.head["parts"] = to_json(std::vector<Part>{{0, 0, kElements, torch::kFloat32}});
   large.pieces = pieces_of({values});
   rpc::Channel channel(address_);
   channel.call("begin", large);

@@ -18,6 +18,7 @@
 #include "tutti/ps/peers.h"
 #include "tutti/ps/placement.h"
 #include "tutti/rpc/arena.h"
+#include "tutti/store/safetensors.h"
 
 namespace tutti::ps {
 
@@ -70,6 +71,8 @@ class Client {
     int64_t dropped = 0;                        // gradients that arrived too late
   };
   std::optional<Standing> standing();
+  // Returns the servers that were in no run at the last call of standing(), if begin() was not called since.
+  const std::vector<int>& servers_without_run() const { return without_run_; }
   // Returns the CPU time that all servers together have used so far.
   double cpu_seconds();
   // Returns the highest step of any server at the last call of standing().
@@ -135,17 +138,27 @@ class Client {
     int64_t step = 0;
     Json progress = Json::object();
     Optimizer::State state = {};
+    // With Slots::Keep, the servers keep copies of the slots until write(): `state` has none, and these are
+    // those of each server, without values.
+    std::vector<std::vector<Optimizer::Slot>> kept = {};  // [server]
   };
-  Snapshot snapshot();
+  enum class Slots { Send, Keep };
+  Snapshot snapshot(Slots slots = Slots::Send);
+  // Returns true if all servers see this mark of a folder (store/shared_files.h).
+  bool all_share(const std::string& mark);
+  // Has a server write the slots that it has kept into the folder of the mark, in the background
+  // (store::write_shared_file). `tensors` are views of each of Snapshot::kept, with their names in the file.
+  void write(int server, const std::string& mark, const std::string& file, int64_t step,
+             const std::vector<std::vector<store::NamedTensor>>& tensors);
 
   // Checks that all workers pass the same lines under this key; the first worker to arrive defines them.
   // Throws InvalidArgument with the difference, on all workers of the run.
   void agree(const std::string& key, const std::vector<std::string>& lines);
   // note() passes a value from the chief to all workers; read() waits for it, ten times as long as --timeout.
   void note(const std::string& key, const Json& value);
-  Json read(const std::string& key);
+  Json read(const std::string& key) { return read(key, run_); }
   // Like read(), but works whichever run the servers are in, and also if they are in none.
-  Json read_from_any_run(const std::string& key);
+  Json read_from_any_run(const std::string& key) { return read(key, ""); }
 
   // Chief only: stores data with the run for workers that join later.
   void set_progress(const Json& progress);
@@ -158,9 +171,13 @@ class Client {
   // Tells the servers that this worker does not come back, so that they do not wait for it at the end.
   void leave();
 
+  // Returns false if the last call of this server has found its connection broken.
+  bool is_connected(int server) const { return peers_.is_connected(static_cast<size_t>(server)); }
   // Returns views into a server's parts of the gradients.
   std::vector<torch::Tensor> gradients_of(int server) const;
   int servers() const { return static_cast<int>(peers_.size()); }
+  // "ps/0 (h:2222)".
+  const std::string& name(int server) const { return peers_.name(static_cast<size_t>(server)); }
   const Placement& placement() const { return placement_; }
 
  private:
@@ -169,11 +186,13 @@ class Client {
   std::vector<Json> states_of_all();
   int64_t common_step();
   int64_t pull_at(std::optional<int64_t> step);
-  std::optional<std::vector<rpc::Message>> try_to_snapshot();
+  std::optional<std::vector<rpc::Message>> try_to_snapshot(Slots slots);
   std::vector<Json> join_each(const std::vector<std::string>& plan, std::chrono::milliseconds wait);
   void hear_from_others(const std::function<void(size_t)>& join_one);
-  Json read_with(Json head, const std::string& key);
-  Json head() const;
+  Json read(const std::string& key, const std::string& run);
+  rpc::Message request(const Json& more = Json::object(),
+                       const std::vector<torch::Tensor>& tensors = {}) const;
+  void tell_all(const char* method, const Json& more, const char* what);
   std::vector<torch::Tensor> parts_of(size_t server, const std::vector<torch::Tensor>& blocks) const;
   std::vector<torch::Tensor> own_values() const;
   std::vector<torch::Tensor> own_gradients() const;
@@ -185,10 +204,11 @@ class Client {
   const Placement placement_;
   const bool in_step_;  // ps-sync: all servers make each step together
   Extras extras_;
-  std::vector<std::vector<Placement::Part>> parts_;  // of each server
+  std::vector<std::vector<Part>> parts_;  // of each server
   std::string run_;
   int64_t step_ = 0;  // for error messages
   int64_t furthest_step_ = 0;
+  std::vector<int> without_run_;
   Peers peers_;  // last, so that their threads end first
 };
 

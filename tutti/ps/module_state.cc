@@ -1,5 +1,3 @@
-#include "tutti/ps/module_state.h"
-
 #include <map>
 #include <string>
 
@@ -7,6 +5,7 @@
 #include <torch/utils.h>
 
 #include "tutti/base/error.h"
+#include "tutti/ps/module_server.h"
 
 namespace tutti::ps {
 namespace {

@@ -1,9 +1,8 @@
-#include "tutti/ps/module_state.h"
-
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
 #include "tutti/base/test_errors.h"
+#include "tutti/ps/module_server.h"
 
 namespace tutti::ps {
 namespace {

@@ -15,13 +15,35 @@
 #include <torch/utils.h>
 
 #include "tutti/base/error.h"
+#include "tutti/base/json.h"
 #include "tutti/cluster/context.h"
+#include "tutti/cluster/identity.h"
 #include "tutti/comm/executor.h"
 #include "tutti/ps/address_book.h"
 #include "tutti/rpc/arena.h"
 #include "tutti/rpc/channel.h"
+#include "tutti/rpc/host.h"
 
 namespace tutti::ps {
+
+// How tasks identify themselves to one another.
+
+// Returns the name, host and process of this task, which it sends on every connection (rpc::ChannelOptions).
+Json hello_of(const Context& context);
+// Returns "worker/1 (host b, pid 4711)", from what the caller sent.
+std::string name_of(const rpc::Caller& caller);
+
+// Returns HOST:PORT of a task; the port is 0 if the task chooses it (address_book.h). Throws InvalidArgument
+// if the cluster names no addresses.
+std::string address_of(const Context& context, const Task& task);
+// Like address_of(), for a server of modules, which has to have a fixed port: throws InvalidArgument if it is
+// 0.
+std::string fixed_address_of(const Context& context, const Task& task);
+// Returns the options for a host at this task's own address, from the flags.
+rpc::HostOptions host_at_own_address(const Context& context);
+
+// The interval between log lines of a task that is waiting.
+inline constexpr std::chrono::milliseconds kBetweenReminders{10000};
 
 // Other tasks of the cluster that are called in parallel, with a channel and a thread for each. A task that
 // chooses its port is looked up in the chief's address book at every connect(). Not thread-safe.
@@ -45,7 +67,10 @@ class Peers {
                     const rpc::CallOptions& options) {
     return peers_[peer].channel->call(method, request, options);
   }
-  // Returns true if no connection is known to have ended.
+  // Returns false if the connection is known to have ended.
+  bool is_connected(size_t peer) const {
+    return peers_[peer].channel && peers_[peer].channel->is_connected();
+  }
   bool are_connected() const {
     return std::all_of(peers_.begin(), peers_.end(),
                        [](const Peer& peer) { return peer.channel->is_connected(); });

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <utility>
 
 #include <fmt/format.h>
 #include <torch/types.h>
@@ -15,7 +16,7 @@ namespace {
 
 constexpr std::string_view kSplit = "split:";
 
-int64_t bytes_of(std::string_view text, std::string_view rule) {
+int64_t parse_size(std::string_view text, std::string_view rule) {
   int64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   const std::string_view unit(end, static_cast<size_t>(text.data() + text.size() - end));
@@ -48,13 +49,24 @@ std::vector<Piece> cut(const torch::Tensor& tensor, size_t parameter, const Plac
   return result;
 }
 
+std::vector<Stretch> stretches_of(const std::vector<Part>& parts) {
+  std::vector<Stretch> stretches;
+  for (const Part& part : parts) {
+    const auto options = torch::TensorOptions().dtype(part.type);
+    const int64_t size = part.end - part.begin;
+    stretches.push_back(
+        {torch::zeros({size}, options), torch::empty({size}, options), part.block, part.begin});
+  }
+  return stretches;
+}
+
 }  // namespace
 
 PlacementRule parse_placement(std::string_view text) {
   if (text == "round-robin") return {};
   if (text == "greedy") return {PlacementRule::Kind::Greedy, 0};
   if (text.starts_with(kSplit))
-    return {PlacementRule::Kind::Split, bytes_of(text.substr(kSplit.size()), text)};
+    return {PlacementRule::Kind::Split, parse_size(text.substr(kSplit.size()), text)};
   fail(ErrorKind::InvalidArgument, "--placement: '{}' is not round-robin, greedy or split:SIZE", text);
 }
 
@@ -90,10 +102,11 @@ Placement::Placement(const Parameters& parameters, int servers, const PlacementR
 
 void Placement::add(const Parameters::View& view, const Piece& piece) {
   pieces_.push_back(piece);
-  parts_.push_back({view.block, view.offset + piece.begin, view.offset + piece.end});
+  parts_.push_back(
+      {view.block, view.offset + piece.begin, view.offset + piece.end, view.tensor.scalar_type()});
 }
 
-std::vector<Placement::Part> Placement::parts_of(int server) const {
+std::vector<Part> Placement::parts_of(int server) const {
   std::vector<Part> parts;
   for (size_t i = 0; i < pieces_.size(); ++i) {
     if (pieces_[i].server == server) parts.push_back(parts_[i]);
@@ -115,6 +128,16 @@ std::vector<std::string> Placement::lines(const Parameters& parameters, std::str
                                 rows, describe(view.tensor), job, piece.server));
   }
   return lines;
+}
+
+Shard::Shard(const std::vector<Part>& parts, const OptimizerOptions& optimizer,
+             std::vector<GroupRange> ranges)
+    : stretches_(stretches_of(parts)), optimizer_(stretches_, optimizer, std::move(ranges)) {}
+
+int64_t Shard::bytes() const {
+  int64_t bytes = 0;
+  for (const Stretch& stretch : stretches_) bytes += static_cast<int64_t>(stretch.values.nbytes());
+  return bytes;
 }
 
 }  // namespace tutti::ps

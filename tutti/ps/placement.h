@@ -3,10 +3,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "tutti/params/optimizer.h"
 #include "tutti/params/parameters.h"
 
 namespace tutti::ps {
@@ -33,6 +35,14 @@ struct Piece {
   int server;
 };
 
+// A contiguous range of one block of the parameters.
+struct Part {
+  size_t block;
+  int64_t begin;  // element offsets in the block's vector
+  int64_t end;
+  torch::ScalarType type;
+};
+
 // For each parameter of Parameters::trained(): the server that it is pinned to, or nullopt (pinned_servers).
 using PinnedServers = std::vector<std::optional<int>>;
 
@@ -45,12 +55,7 @@ class Placement {
 
   int servers() const { return servers_; }
   const std::vector<Piece>& pieces() const { return pieces_; }
-  // The parts of the parameters' blocks that a server holds, in memory order.
-  struct Part {
-    size_t block;
-    int64_t begin;  // element offsets in the block's vector
-    int64_t end;
-  };
+  // Returns the parts that a server holds, in memory order.
   std::vector<Part> parts_of(int server) const;
 
   // Returns one line per piece: "conv1.weight: (Parameter float32[32,1,5,5]):
@@ -63,6 +68,25 @@ class Placement {
   int servers_;
   std::vector<Piece> pieces_;
   std::vector<Part> parts_;  // [piece], the same order as pieces_
+};
+
+// One server's part of the parameters and the optimiser that updates it. Not thread-safe.
+class Shard {
+ public:
+  // Values are zero. Gradients are uninitialised, so that unused memory is never committed.
+  // `ranges` are those of the optimiser's groups in all parameters.
+  Shard(const std::vector<Part>& parts, const OptimizerOptions& optimizer,
+        std::vector<GroupRange> ranges = {});
+
+  // Returns the stretches, in the order of the parts.
+  std::span<const Stretch> stretches() const { return stretches_; }
+  Optimizer& optimizer() { return optimizer_; }
+  const Optimizer& optimizer() const { return optimizer_; }
+  int64_t bytes() const;
+
+ private:
+  const std::vector<Stretch> stretches_;
+  Optimizer optimizer_;
 };
 
 }  // namespace tutti::ps

@@ -58,7 +58,7 @@ TEST(Placement, covers_every_element_once_by_any_rule) {
       int64_t elements = 0;
       std::vector<std::pair<int64_t, int64_t>> stretches;
       for (int server = 0; server < servers; ++server) {
-        for (const Placement::Part& part : placement.parts_of(server)) {
+        for (const Part& part : placement.parts_of(server)) {
           elements += part.end - part.begin;
           stretches.emplace_back(part.begin, part.end);
         }

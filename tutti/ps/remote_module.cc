@@ -17,8 +17,8 @@
 #include "tutti/base/torch_compat.h"
 #include "tutti/base/type_name.h"
 #include "tutti/cluster/device_spec.h"
-#include "tutti/ps/peer.h"
-#include "tutti/ps/random_state.h"
+#include "tutti/params/random_scope.h"
+#include "tutti/ps/peers.h"
 #include "tutti/ps/wire.h"
 #include "tutti/rpc/channel.h"
 
@@ -225,7 +225,7 @@ Tensors RemoteModule::forward(const Tensors& inputs) {
                   {"training", connection_->training().load()},
                   {"gradients", gradients},
                   {"autocast", autocast ? type_name(*autocast) : ""}};
-  request.head["random"] = ps::pack({ps::random_state()}, request.pieces);
+  request.head["random"] = ps::pack({generator_states(torch::kCPU).front()}, request.pieces);
   request.head["inputs"] = ps::pack(inputs, request.pieces);
 
   const rpc::Message answer = connection_->call("forward", std::move(request));
@@ -235,7 +235,7 @@ Tensors RemoteModule::forward(const Tensors& inputs) {
   const auto have_gradients = answer.head.at("gradients").get<std::vector<bool>>();
   if (random.size() != 1 || have_gradients.size() != outputs.size())
     fail(ErrorKind::DataLoss, "{}: the answer to a forward request is malformed", connection_->who());
-  ps::set_random_state(random.front());
+  set_generator_states(torch::kCPU, random);
   for (torch::Tensor& output : outputs)
     output = like(output, places.empty() ? torch::Tensor() : places.front());
   if (!answer.head.contains("of")) return outputs;

@@ -9,7 +9,7 @@
 #include <torch/types.h>
 
 #include "tutti/cluster/context.h"
-#include "tutti/store/named_tensor.h"
+#include "tutti/store/safetensors.h"
 
 namespace tutti {
 

@@ -11,7 +11,7 @@
 #include "tutti/base/test_folder.h"
 #include "tutti/base/torch_compat.h"
 #include "tutti/cluster/roles.h"
-#include "tutti/ps/module_service.h"
+#include "tutti/ps/module_server.h"
 #include "tutti/rpc/host.h"
 #include "tutti/store/safetensors.h"
 

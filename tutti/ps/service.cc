@@ -14,8 +14,9 @@
 #include "tutti/base/error.h"
 #include "tutti/base/ran_out.h"
 #include "tutti/base/text.h"
+#include "tutti/cluster/roles.h"
 #include "tutti/params/agreement.h"
-#include "tutti/ps/peer.h"
+#include "tutti/ps/peers.h"
 #include "tutti/ps/wire.h"
 #include "tutti/rpc/buffers.h"
 
@@ -38,6 +39,19 @@ double cpu_seconds() {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
+rpc::HostOptions host_options(const Context& context, Service& service) {
+  if (!is_server_job(context.task().job)) {
+    fail(ErrorKind::InvalidArgument, "{} is not a parameter server: only tasks of the job 'ps' are",
+         context.task().short_name());
+  }
+  rpc::HostOptions options = host_at_own_address(context);
+  options.report = [&service, log = options.report](const std::string& text) {
+    log(text);
+    service.note_refusal(text);
+  };
+  return options;
+}
+
 }  // namespace
 
 rpc::Message Service::serve(const rpc::Caller& caller, const std::string& method,
@@ -53,7 +67,8 @@ rpc::Message Service::serve(const rpc::Caller& caller, const std::string& method
       {"progress", &Service::progress}, {"scale", &Service::scale},
       {"leave", &Service::leave},       {"stop", &Service::stop_all},
       {"go_on", &Service::go_on},       {"hold", &Service::hold},
-      {"release", &Service::release}};
+      {"release", &Service::release},   {"shares", &Service::shares},
+      {"write", &Service::write}};
   const auto found = kMethods.find(method);
   if (found == kMethods.end())
     fail(ErrorKind::InvalidArgument, "a parameter server does not support '{}'", method);
@@ -91,6 +106,7 @@ void Service::gone(const rpc::Caller& caller) {
   last_gone_ = Clock::now();
   if (serving_.contains(caller.id)) lost_.insert(caller.id);
   let_go_of(caller);
+  if (kept_ && kept_->caller == caller.id) kept_.reset();
   for (auto& [rank, worker] : workers_) {
     if (worker.caller != caller.id) continue;
     worker.caller = 0;
@@ -428,6 +444,20 @@ rpc::Message Service::stop_all(Lock&, const rpc::Caller& caller, const rpc::Mess
   changed_.notify_all();
   left_.notify_all();
   return {};
+}
+
+Server::Server(const Context& context, std::vector<ElementwiseOptimizer> optimizers)
+    : context_(context),
+      service_(context.log(), {.patience = milliseconds_of(context.config().network.start_timeout),
+                               .timeout = milliseconds_of(context.config().network.timeout),
+                               .optimizers = std::move(optimizers)}),
+      host_(host_options(context, service_), service_),
+      announcement_(context, host_.port()) {}
+
+std::string Server::target() const {
+  const Task& task = context_.task();
+  const std::string& address = context_.cluster().address(task.job, task.index);
+  return fmt::format("grpc://{}:{}", address.substr(0, address.rfind(':')), host_.port());
 }
 
 }  // namespace tutti::ps

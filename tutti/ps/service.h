@@ -15,7 +15,10 @@
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/base/log.h"
-#include "tutti/ps/shard.h"
+#include "tutti/cluster/context.h"
+#include "tutti/comm/executor.h"
+#include "tutti/ps/address_book.h"
+#include "tutti/ps/placement.h"
 #include "tutti/ps/sync_step.h"
 #include "tutti/rpc/host.h"
 
@@ -57,7 +60,10 @@ struct ServiceOptions {
 // the step in progress and returns the point that every server has to reach: the step, and the number of
 // pushes of each worker
 // snapshot: waits until that point and returns values and the optimiser's state for a checkpoint; a server
-// that is already ahead of it returns is_ahead instead
+// that is already ahead of it returns is_ahead instead. If asked to keep the optimiser's state, the server
+// returns only its outline
+// shares: returns whether this server sees the chief's mark of a folder (store/shared_files.h)
+// write: starts to write the state that was kept into that folder, in the background
 // note, read: JSON values under a key, from the chief to all, until the next begin
 // progress: the chief's data that belong to the run
 // finish: the worker has pushed its last update of a fit; await_finish waits until all workers have
@@ -127,6 +133,12 @@ class Service final : public rpc::Service {
     int64_t dropped = 0;
   };
 
+  // A copy of the optimiser's state, from a snapshot until it is written.
+  struct Kept {
+    uint64_t caller;
+    Optimizer::State state;
+  };
+
   struct Worker {
     uint64_t caller = 0;  // 0: not connected
     std::string name;
@@ -150,6 +162,9 @@ class Service final : public rpc::Service {
   rpc::Message hold(Lock&, const rpc::Caller&, const rpc::Message& request);
   rpc::Message release(Lock&, const rpc::Caller&, const rpc::Message& request);
   rpc::Message snapshot(Lock&, const rpc::Caller&, const rpc::Message& request);
+  rpc::Message shares(Lock&, const rpc::Caller&, const rpc::Message& request);
+  rpc::Message write(Lock&, const rpc::Caller&, const rpc::Message& request);
+  static std::string marked_folder(Lock& lock, const rpc::Message& request);
   rpc::Message agree(Lock&, const rpc::Caller&, const rpc::Message& request);
   rpc::Message note(Lock&, const rpc::Caller&, const rpc::Message& request);
   rpc::Message read(Lock&, const rpc::Caller&, const rpc::Message& request);
@@ -206,6 +221,7 @@ class Service final : public rpc::Service {
   // All members below are guarded by mutex_.
   std::unique_ptr<Run> run_;
   std::map<int, Worker> workers_;  // by rank
+  std::optional<Kept> kept_;
   std::map<std::string, Json> notes_;
   size_t note_bytes_ = 0;
   std::set<uint64_t> callers_;  // connected callers that have sent a request
@@ -220,6 +236,36 @@ class Service final : public rpc::Service {
   Clock::time_point last_gone_;
   bool stopped_ = false;
   uint64_t stopper_ = 0;  // the caller of stop, which still has to get its answer
+  // Writes parts of checkpoints. Last member, so that it ends first.
+  comm::Executor writer_;
+};
+
+// The parameter server of this task. Listens at the task's own address in the cluster from construction to
+// destruction. Thread-safe.
+class Server {
+ public:
+  // The task has to be in a job of servers. The context must outlive the server.
+  // `optimizers` are those besides torch::optim's that the program may use.
+  explicit Server(const Context& context, std::vector<ElementwiseOptimizer> optimizers = {});
+
+  // "grpc://host:port".
+  std::string target() const;
+  // Waits up to `patience` for the end of the job and returns true when it is done: the chief or end() has
+  // ended it and all callers have left, or `tutti stop` was called. Throws InvalidArgument if the chief
+  // refuses this server (address_book.h).
+  bool join_for(std::chrono::milliseconds patience) {
+    announcement_.check();
+    return service_.join_for(patience);
+  }
+  // Ends the job: it is done as soon as the present callers have left. New ones are not waited for.
+  void end() { service_.end(); }
+  int callers() { return service_.callers(); }
+
+ private:
+  const Context& context_;
+  Service service_;
+  rpc::Host host_;  // after the service, so that it ends first
+  Announcement announcement_;
 };
 
 }  // namespace tutti::ps

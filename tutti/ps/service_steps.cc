@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include <fmt/format.h>
@@ -9,7 +8,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/params/optimizer_state.h"
-#include "tutti/ps/peer.h"
+#include "tutti/ps/peers.h"
 #include "tutti/ps/service.h"
 #include "tutti/ps/wire.h"
 
@@ -23,33 +22,13 @@ constexpr int64_t kMostExamples = int64_t{1} << 40;  // per push
 void require_as_long_as_said(const Json& head, const rpc::Message& message) {
   int64_t bytes = bytes_in(head.at("buffers")) + bytes_in(head.at("counters")) +
                   bytes_in(head.value("frozen", Json::array())) + bytes_in(head.at("state").at("slots"));
-  for (const Shard::Part& part : parts_from_json(head.at("parts")))
+  for (const Part& part : parts_from_json(head.at("parts")))
     bytes += (part.end - part.begin) * static_cast<int64_t>(c10::elementSize(part.type));
   if (bytes != bytes_of(message))
     fail(ErrorKind::InvalidArgument, "the message announces {} bytes, but has {}", bytes, bytes_of(message));
 }
 
 using Tensors = std::vector<torch::Tensor>;
-
-void append(rpc::Message& message, const Tensors& tensors) {
-  for (const torch::Tensor& tensor : tensors) message.pieces.push_back(piece_of(tensor));
-}
-
-// For tensors that may change before the answer is sent. Copies directly into the caller's destination if it
-// is in shared memory.
-void append_copies(rpc::Message& message, const Tensors& tensors, const rpc::Message& request) {
-  for (const torch::Tensor& tensor : tensors) {
-    const std::span<std::byte> from = bytes_of(tensor);
-    const size_t index = message.pieces.size();
-    if (index < request.into.size() && request.into[index].size() == from.size() && !from.empty()) {
-      const std::span<std::byte> to = request.into[index];
-      std::memcpy(to.data(), from.data(), from.size());
-      message.pieces.push_back({to});
-    } else {
-      message.pieces.push_back(piece_of(tensor.clone()));
-    }
-  }
-}
 
 }  // namespace
 
@@ -73,7 +52,7 @@ Service::Run::Run(const Json& head, const rpc::Message& message,
   reader.take_into(buffers);
   reader.take_into(counters);
   reader.take_into(frozen);
-  const Optimizer::State state = state_of(head.at("state"));
+  const Optimizer::State state = tutti::state_of(head.at("state"));
   reader.take_into(vectors_of(state));
   shard.optimizer().restore(state);
   reader.end();
@@ -368,86 +347,6 @@ rpc::Message Service::go_on(Lock& lock, const rpc::Caller& caller, const rpc::Me
                            missing([&](int, const Worker& other) { return other.pushes < worker.pushes; }));
       });
   return {};
-}
-
-// Workers push to this server first, and enter steps here. So from now on no new update reaches any server,
-// and updates applied here are already on their way to the others.
-rpc::Message Service::hold(Lock& lock, const rpc::Caller& caller, const rpc::Message& request) {
-  require_run(request);
-  wait(
-      lock, caller, request, [&] { return run_->holder == 0 || run_->holder == caller.id; },
-      [] { return std::string("another task is taking a snapshot of the servers"); });
-  run_->holder = caller.id;
-  const auto is_late = [&](int rank, const Worker&) {
-    return run_->entered.contains(rank) && !run_->sync->has(rank);
-  };
-  try {
-    wait(
-        lock, caller, request, [&] { return run_->entering < run_->step || run_->entered.size() < enough(); },
-        [&] { return fmt::format("no gradients for step {} from {}", run_->step, missing(is_late)); });
-  } catch (const Error&) {
-    let_go_of(caller);
-    throw;
-  }
-  Json pushes = Json::array();
-  for (const auto& [rank, worker] : workers_) pushes.push_back({rank, worker.pushes_since_join});
-  return {{{"step", run_->step}, {"pushes", std::move(pushes)}}, {}};
-}
-
-rpc::Message Service::release(Lock&, const rpc::Caller& caller, const rpc::Message&) {
-  let_go_of(caller);
-  return {};
-}
-
-void Service::let_go_of(const rpc::Caller& caller) {
-  if (!run_ || run_->holder != caller.id) return;
-  run_->holder = 0;
-  changed_.notify_all();
-}
-
-// Waits until every update that server 0 has applied is applied here, except updates of workers that are
-// gone.
-void Service::await_pushes(Lock& lock, const rpc::Caller& caller, const rpc::Message& request) {
-  std::map<int, int64_t> due;
-  for (const Json& entry : request.head.at("pushes"))
-    due[entry.at(0).get<int>()] = entry.at(1).get<int64_t>();
-  const auto is_due = [&](int rank, const Worker& worker) {
-    const auto found = due.find(rank);
-    return found != due.end() && worker.caller != 0 && worker.pushes_since_join < found->second;
-  };
-  wait(
-      lock, caller, request,
-      [&] {
-        return std::none_of(workers_.begin(), workers_.end(),
-                            [&](const auto& entry) { return is_due(entry.first, entry.second); });
-      },
-      [&] {
-        return fmt::format("an update that the first server has applied has not arrived from {}",
-                           missing(is_due));
-      });
-}
-
-rpc::Message Service::snapshot(Lock& lock, const rpc::Caller& caller, const rpc::Message& request) {
-  require_run(request);
-  if (run_->synchronous) {
-    const int64_t step = number_within(request.head, "step", 0, kMostSteps);
-    wait(
-        lock, caller, request, [&] { return run_->step >= step; },
-        [&] {
-          return fmt::format("the server has not reached step {}; it is at step {}", step, run_->step);
-        });
-    if (run_->step > step || run_->added_up >= step) return {{{"is_ahead", true}}, {}};
-  } else {
-    await_pushes(lock, caller, request);
-  }
-  const Optimizer::State state = run_->shard.optimizer().state();
-  rpc::Message answer{{{"step", run_->step}, {"progress", run_->progress}, {"state", outline_of(state)}}, {}};
-  for (const Stretch& stretch : run_->shard.stretches())
-    answer.pieces.push_back(piece_of(stretch.values.clone()));
-  append_copies(answer, run_->buffers, request);
-  append_copies(answer, run_->counters, request);
-  append(answer, vectors_of(state));
-  return answer;
 }
 
 }  // namespace tutti::ps

@@ -9,8 +9,11 @@
 #include <torch/torch.h>
 
 #include "tutti/base/test_errors.h"
+#include "tutti/base/test_folder.h"
 #include "tutti/ps/test_messages.h"
 #include "tutti/ps/wire.h"
+#include "tutti/store/safetensors.h"
+#include "tutti/store/shared_files.h"
 
 namespace tutti::ps {
 namespace {
@@ -105,6 +108,57 @@ TEST_F(ServiceOf, wakes_whoever_waits_when_it_is_gone_itself) {
   // A host may also call gone() before the service has begun to wait.
   while (!woken) service_.gone(caller(0));
   waiting.join();
+}
+
+// The chief takes a snapshot, and the next push changes the optimiser's state before it is written.
+TEST_F(ServiceOf, writes_the_state_of_the_snapshot_whatever_comes_later) {
+  rpc::Message beginning = begin("ps-async", 1);
+  beginning.head["optimizer"] = tutti::to_json(torch::optim::SGDOptions(1.0).momentum(0.9));
+  call(0, "begin", beginning);
+  call(0, "join", join(0));
+  call(0, "push", push(0.5));
+  rpc::Message request{head(), {}};
+  request.head.update(call(0, "hold", request).head);
+  request.head["keep"] = true;
+  const rpc::Message answer = call(0, "snapshot", request);
+  EXPECT_EQ(answer.pieces.size(), 1U);  // the values
+  EXPECT_EQ(answer.head.at("state").at("slots").size(), 1U);
+  call(0, "release", {head(), {}});
+  call(0, "push", push(2));
+
+  const TestFolder folder;
+  const store::FolderMark mark(folder.path());
+  const auto shares = [&](const std::string& path) {
+    return call(0, "shares", {{{"mark", path}}, {}}).head.at("shares").get<bool>();
+  };
+  EXPECT_TRUE(shares(mark.path()));
+  EXPECT_FALSE(shares(folder / "manifest.json"));
+  rpc::Message write{head(), {}};
+  write.head["mark"] = mark.path();
+  write.head["name"] = "part";
+  write.head["step"] = 1;
+  write.head["tensors"] = {
+      {{"slot", 0}, {"name", "m/a"}, {"begin", 0}, {"shape", {2, 2}}, {"strides", {2, 1}}},
+      {{"slot", 0}, {"name", "m/b"}, {"begin", 4}, {"shape", {1}}, {"strides", {1}}}};
+  for (const char* key : {"mark", "name"}) {
+    rpc::Message elsewhere = write;
+    elsewhere.head[key] = std::string(key) == "mark" ? "/tmp/shared-by-nobody" : "../part";
+    expect_error(ErrorKind::InvalidArgument, HasSubstr("cannot write"), [&] { call(0, "write", elsewhere); });
+  }
+  call(0, "write", write);
+  const auto files = store::await_shared_files(
+      folder.path(), {.files = {{.part = "m", .name = "part", .writer = "ps/0"}}}, 1);
+  EXPECT_EQ(files.size(), 1U);
+  const store::SafetensorsFile file(folder / "part");
+  EXPECT_TRUE(torch::equal(file.read("m/a"), torch::full({2, 2}, 0.5)));
+  EXPECT_TRUE(torch::equal(file.read("m/b"), torch::full({1}, 0.5)));
+  expect_error(ErrorKind::PeerLost, HasSubstr("its part"), [&] { call(0, "write", write); });
+  // A copy is not kept for a chief that is gone.
+  request.head.update(call(0, "hold", request).head);
+  call(0, "snapshot", request);
+  service_.gone(caller(0));
+  call(0, "join", join(0));
+  expect_error(ErrorKind::PeerLost, HasSubstr("its part"), [&] { call(0, "write", write); });
 }
 
 torch::Tensor values_behind_words(const rpc::Message& answer) {

@@ -39,7 +39,7 @@ inline rpc::Message begin(const char* strategy, int workers, int64_t staleness =
            {"optimizer", tutti::to_json(torch::optim::SGDOptions(1.0))},
            {"step", 0},
            {"progress", Json::object()},
-           {"parts", to_json(std::vector<Shard::Part>{{0, 0, kSize, torch::kFloat32}})},
+           {"parts", to_json(std::vector<Part>{{0, 0, kSize, torch::kFloat32}})},
            {"buffers", Json::array()},
            {"counters", Json::array()},
            {"state", {{"steps", 0}, {"slots", Json::array()}}}},

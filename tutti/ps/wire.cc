@@ -82,6 +82,25 @@ std::vector<rpc::Piece> pieces_of(const std::vector<torch::Tensor>& tensors) {
   return pieces;
 }
 
+void append(rpc::Message& message, const std::vector<torch::Tensor>& tensors) {
+  for (const torch::Tensor& tensor : tensors) message.pieces.push_back(piece_of(tensor));
+}
+
+void append_copies(rpc::Message& answer, const std::vector<torch::Tensor>& tensors,
+                   const rpc::Message& request) {
+  for (const torch::Tensor& tensor : tensors) {
+    const std::span<std::byte> from = bytes_of(tensor);
+    const size_t index = answer.pieces.size();
+    if (index < request.into.size() && request.into[index].size() == from.size() && !from.empty()) {
+      const std::span<std::byte> to = request.into[index];
+      std::memcpy(to.data(), from.data(), from.size());
+      answer.pieces.push_back({to});
+    } else {
+      answer.pieces.push_back(piece_of(tensor.clone()));
+    }
+  }
+}
+
 Places::Places(const std::vector<torch::Tensor>& tensors) : tensors_(tensors) {
   for (const torch::Tensor& tensor : tensors)
     on_host_.push_back(tensor.is_cpu() ? tensor : memory_beside(tensor));
@@ -191,17 +210,17 @@ std::vector<torch::Tensor> unpack(const Json& outlines, Reader& reader) {
   return tensors;
 }
 
-Json to_json(const std::vector<Shard::Part>& parts) {
+Json to_json(const std::vector<Part>& parts) {
   Json json = Json::array();
-  for (const Shard::Part& part : parts) {
+  for (const Part& part : parts) {
     json.push_back(
         {{"block", part.block}, {"begin", part.begin}, {"end", part.end}, {"type", type_name(part.type)}});
   }
   return json;
 }
 
-std::vector<Shard::Part> parts_from_json(const Json& json) {
-  std::vector<Shard::Part> parts;
+std::vector<Part> parts_from_json(const Json& json) {
+  std::vector<Part> parts;
   for (const Json& one : json) {
     parts.push_back({static_cast<size_t>(size_in(one, "block")), size_in(one, "begin"), size_in(one, "end"),
                      type_in(one, "type")});

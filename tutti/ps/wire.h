@@ -12,7 +12,7 @@
 #include "tutti/base/flags.h"
 #include "tutti/base/json.h"
 #include "tutti/params/optimizer.h"
-#include "tutti/ps/shard.h"
+#include "tutti/ps/placement.h"
 #include "tutti/rpc/message.h"
 
 // Encoding of the messages between workers and servers. The rpc layer ensures that both ends are the same
@@ -28,6 +28,11 @@ std::span<std::byte> bytes_of(const torch::Tensor& contiguous);
 // host.
 rpc::Piece piece_of(const torch::Tensor& contiguous);
 std::vector<rpc::Piece> pieces_of(const std::vector<torch::Tensor>& tensors);
+void append(rpc::Message& message, const std::vector<torch::Tensor>& tensors);
+// For tensors that may change before the answer is sent. Copies directly into the caller's destination if it
+// is in shared memory.
+void append_copies(rpc::Message& answer, const std::vector<torch::Tensor>& tensors,
+                   const rpc::Message& request);
 
 // Destinations for the pieces of an answer: the tensors themselves, or, for tensors on a device, buffers on
 // the host that take_over() copies to the device.
@@ -70,8 +75,8 @@ Json pack(const std::vector<torch::Tensor>& tensors, std::vector<rpc::Piece>& pi
 // Returns copies on the CPU. Throws InvalidArgument for invalid outlines.
 std::vector<torch::Tensor> unpack(const Json& outlines, Reader& reader);
 
-Json to_json(const std::vector<Shard::Part>& parts);
-std::vector<Shard::Part> parts_from_json(const Json& json);
+Json to_json(const std::vector<Part>& parts);
+std::vector<Part> parts_from_json(const Json& json);
 
 std::vector<torch::Tensor> vectors_of(const Optimizer::State& state);
 

@@ -11,8 +11,8 @@
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/text.h"
-#include "tutti/store/checkpoint_folder.h"
-#include "tutti/store/temporary_folder.h"
+#include "tutti/store/folder_lock.h"
+#include "tutti/store/manifest.h"
 
 namespace tutti::store {
 namespace {
@@ -136,10 +136,10 @@ CheckpointDir& CheckpointDir::operator=(CheckpointDir&&) noexcept = default;
 std::string CheckpointDir::open() {
   make_directories(logdir_);
   next_ = std::make_unique<TemporaryFolder>(logdir_);
-  return next_->path();
+  return fs::absolute(next_->path()).string();
 }
 
-void CheckpointDir::save(const Checkpoint& checkpoint, const std::vector<Shared>& shared) {
+void CheckpointDir::save(const Checkpoint& checkpoint, const SharedFiles& shared) {
   if (checkpoint.step < 0)
     fail(ErrorKind::InvalidArgument, "cannot save a checkpoint of step {}: the step must be 0 or more",
          checkpoint.step);
@@ -150,7 +150,8 @@ void CheckpointDir::save(const Checkpoint& checkpoint, const std::vector<Shared>
     int64_t sequence = 0;
     for (const Folder& folder : list_folders(logdir_))
       sequence = std::max(sequence, sequence_of(folder.path) + 1);
-    if (!next_) next_ = std::make_unique<TemporaryFolder>(logdir_);
+    // A folder that was opened for nothing may contain files of tasks that were too late.
+    if (shared.files.empty()) next_ = std::make_unique<TemporaryFolder>(logdir_);
     const std::unique_ptr<TemporaryFolder> temporary = std::move(next_);
     write_checkpoint_folder(temporary->path(), checkpoint, sequence, shared);
     publish(*temporary, logdir_, checkpoint.step);

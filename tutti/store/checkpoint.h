@@ -11,7 +11,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "tutti/store/named_tensor.h"
+#include "tutti/store/safetensors.h"
+#include "tutti/store/shared_files.h"
 
 namespace tutti::store {
 
@@ -44,20 +45,14 @@ class CheckpointDir {
   CheckpointDir(CheckpointDir&&) noexcept;
   CheckpointDir& operator=(CheckpointDir&&) noexcept;
 
-  // A part that other tasks write, each a file of its own, into the folder that open() has returned
-  // (shared_files.h).
-  struct Shared {
-    std::string part;
-    int writers = 1;
-    std::chrono::milliseconds timeout{60000};
-  };
-  // Makes the folder of the next checkpoint, so that other tasks can write to it, and returns its path.
+  // Makes the folder of the next checkpoint, so that other tasks can write to it, and returns its absolute
+  // path.
   std::string open();
 
   // Saves all or nothing: if the process is killed at any point, or the disk is full, the previous
   // checkpoints remain intact. Replaces a checkpoint of the same step. Returns when all data are on the
-  // device.
-  void save(const Checkpoint& checkpoint, const std::vector<Shared>& shared = {});
+  // device, including those that other tasks write into the folder that open() has returned.
+  void save(const Checkpoint& checkpoint, const SharedFiles& shared = {});
 
   // Returns the steps in ascending order, damaged checkpoints included; empty if there is no such directory.
   std::vector<int64_t> steps() const;

@@ -1,9 +1,13 @@
 #include "tutti/store/checkpoint.h"
 
+#include <atomic>
 #include <csignal>
 #include <filesystem>
+#include <fstream>
+#include <memory>
 #include <set>
 #include <sys/resource.h>
+#include <thread>
 
 #include <torch/version.h>
 
@@ -426,6 +430,15 @@ TEST_F(WrittenByHand, a_part_of_another_name_is_kept_apart) {
   expect_refused(ErrorKind::DataLoss, "does not belong to a part");
 }
 
+SharedFiles rows_of(int writers, std::chrono::milliseconds timeout) {
+  SharedFiles shared{.files = {}, .timeout = timeout};
+  for (int writer = 0; writer < writers; ++writer)
+    shared.files.push_back({.part = "rows",
+                            .name = shared_file_name("rows", writer, writers),
+                            .writer = fmt::format("ps/{}", writer)});
+  return shared;
+}
+
 // Each task writes its file while the chief waits for all of them.
 TEST(Checkpoint, is_written_by_several_tasks) {
   const TestFolder folder;
@@ -435,29 +448,116 @@ TEST(Checkpoint, is_written_by_several_tasks) {
   std::vector<std::thread> others;
   for (int writer = 0; writer < kWriters; ++writer)
     others.emplace_back([&open, writer] {
-      write_shared_file(open, "rows", writer, kWriters,
+      write_shared_file(open, shared_file_name("rows", writer, kWriters),
                         {{std::to_string(writer), torch::full({2}, static_cast<double>(writer))}}, 7);
     });
-  dir.save({.step = 7, .weights = {}, .optimizer = {}},
-           {{.part = "rows", .writers = kWriters, .timeout = std::chrono::seconds(20)}});
+  dir.save({.step = 7, .weights = {}, .optimizer = {}}, rows_of(kWriters, std::chrono::seconds(20)));
   for (std::thread& other : others) other.join();
   const auto rows = dir.load(7).more.at("rows");
   ASSERT_EQ(rows.size(), 3U);
   for (const NamedTensor& row : rows) EXPECT_EQ(row.tensor[0].item<double>(), std::stod(row.name));
-  EXPECT_FALSE(fs::exists(folder / "ckpt-7/rows-1of3.written"));
+  const std::set<std::string> files = {"manifest.json",         "optimizer.safetensors",
+                                       "rows-1of3.safetensors", "rows-2of3.safetensors",
+                                       "rows-3of3.safetensors", "weights.safetensors"};
+  EXPECT_EQ(names_in(folder / "ckpt-7"), files);
 }
 
-TEST(Checkpoint, does_not_count_if_a_task_has_not_written_its_part) {
+// Has one of two tasks write its file, changes something, and expects that the checkpoint does not count.
+class PartOfAnotherTask : public testing::Test {
+ protected:
+  void write(int64_t step) {
+    write_shared_file(open_, "rows-1of2.safetensors", {{"0", torch::ones({2})}}, step);
+    write_shared_file(open_, "rows-2of2.safetensors", {{"1", torch::ones({2})}}, step);
+  }
+  void expect_refused(ErrorKind kind, const std::string& text, SharedFiles shared = two()) {
+    expect_error(kind, AllOf(HasSubstr("ps/1"), HasSubstr(file_), HasSubstr(text)),
+                 [&] { dir_.save({.step = 1, .weights = {}, .optimizer = {}}, shared); });
+    EXPECT_TRUE(dir_.steps().empty());
+    // What was left over does not get into the next one.
+    dir_.open();
+    dir_.save({.step = 2, .weights = {}, .optimizer = {}});
+    EXPECT_EQ(dir_.steps(), (std::vector<int64_t>{2}));
+    EXPECT_EQ(names_in(folder_ / "ckpt-2"),
+              (std::set<std::string>{"manifest.json", "optimizer.safetensors", "weights.safetensors"}));
+  }
+  static SharedFiles two() { return rows_of(2, std::chrono::milliseconds(20)); }
+
+  const TestFolder folder_;
+  CheckpointDir dir_{folder_.path()};
+  const std::string open_ = dir_.open();
+  const std::string file_ = open_ + "/rows-2of2.safetensors";
+};
+
+TEST_F(PartOfAnotherTask, that_does_not_come_is_named) {
+  write_shared_file(open_, "rows-1of2.safetensors", {}, 1);
+  expect_refused(ErrorKind::Timeout, "within 0.02 s");
+}
+
+TEST_F(PartOfAnotherTask, is_not_waited_for_if_the_task_is_lost) {
+  write_shared_file(open_, "rows-1of2.safetensors", {}, 1);
+  SharedFiles shared = rows_of(2, std::chrono::hours(1));
+  shared.files[1].is_lost = std::make_shared<std::atomic<bool>>(true);
+  expect_refused(ErrorKind::PeerLost, "lost", shared);
+}
+
+TEST_F(PartOfAnotherTask, that_was_cut_off_is_named) {
+  write(1);
+  fs::resize_file(file_, fs::file_size(file_) - 1);
+  expect_refused(ErrorKind::DataLoss, "were recorded");
+}
+
+TEST_F(PartOfAnotherTask, that_is_not_there_is_named) {
+  write(1);
+  fs::remove(file_);
+  expect_refused(ErrorKind::DataLoss, "No such file");
+}
+
+TEST_F(PartOfAnotherTask, of_another_step_is_named) {
+  write(1);
+  write_shared_file(open_, "rows-2of2.safetensors", {{"1", torch::ones({2})}}, 3);
+  expect_refused(ErrorKind::DataLoss, "is of step 3, expected 1");
+}
+
+TEST_F(PartOfAnotherTask, that_is_something_else_is_named) {
+  write(1);
+  std::ofstream(file_).write(std::string(fs::file_size(file_), 'x').data(),
+                             static_cast<std::streamsize>(fs::file_size(file_)));
+  expect_refused(ErrorKind::DataLoss, "rows-2of2");
+}
+
+TEST_F(PartOfAnotherTask, with_a_record_of_something_else_is_named) {
+  write(1);
+  for (const char* record : {"", "[]", "{}", R"({"bytes": "many", "checksum": 0})",
+                             R"({"error": 1, "kind": 2})", R"({"error": "on fire", "kind": 1000})"}) {
+    dir_.open();
+    SCOPED_TRACE(record);
+    const std::string open = dir_.open();
+    write_shared_file(open, "rows-1of2.safetensors", {}, 1);
+    std::ofstream(open + "/rows-2of2.safetensors.written") << record;
+    EXPECT_THROW(dir_.save({.step = 1, .weights = {}, .optimizer = {}}, two()), Error);
+    EXPECT_TRUE(dir_.steps().empty());
+  }
+}
+
+TEST_F(PartOfAnotherTask, that_could_not_be_written_says_why) {
+  write_shared_file(open_, "rows-1of2.safetensors", {}, 1);
+  fs::create_directory(file_);
+  EXPECT_THROW(write_shared_file(open_, "rows-2of2.safetensors", {}, 1), Error);
+  expect_refused(ErrorKind::InvalidArgument, "", rows_of(2, std::chrono::hours(1)));
+}
+
+TEST(FolderMark, is_found_by_whoever_shares_the_folder) {
   const TestFolder folder;
-  CheckpointDir dir(folder.path());
-  write_shared_file(dir.open(), "rows", 0, 2, {}, 1);
-  expect_error(ErrorKind::Timeout, HasSubstr("worker 1 of 2"), [&] {
-    dir.save({.step = 1, .weights = {}, .optimizer = {}},
-             {{.part = "rows", .writers = 2, .timeout = std::chrono::milliseconds(20)}});
-  });
-  EXPECT_TRUE(dir.steps().empty());
-  dir.save({.step = 2, .weights = {}, .optimizer = {}});
-  EXPECT_EQ(dir.steps(), (std::vector<int64_t>{2}));
+  std::string path;
+  {
+    const FolderMark mark(folder.path());
+    path = mark.path();
+    EXPECT_EQ(folder_of_mark(path), folder.path());
+    EXPECT_EQ(folder_of_mark(path + "0"), "");
+  }
+  EXPECT_EQ(folder_of_mark(path), "");
+  EXPECT_TRUE(fs::is_empty(folder.path()));
+  for (const char* nothing : {"", "/", "/etc/passwd", "shared-by-0"}) EXPECT_EQ(folder_of_mark(nothing), "");
 }
 
 TEST(Checkpoint, is_read_by_the_python_package) {

@@ -11,7 +11,6 @@
 
 #include "tutti/base/test_errors.h"
 #include "tutti/base/test_folder.h"
-#include "tutti/store/event_encoding.h"
 #include "tutti/store/test_oracle.h"
 
 namespace tutti::store {

@@ -8,6 +8,9 @@
 
 namespace tutti::store {
 
+struct Checkpoint;
+struct SharedFiles;
+
 inline constexpr const char* kManifestName = "manifest.json";
 
 // The roles of a file's tensors in a checkpoint.
@@ -39,5 +42,16 @@ void write_manifest(const std::string& path, const Manifest& manifest);
 
 // Throws DataLoss if any bit has changed, and Unimplemented for the format of a later version of Tutti.
 Manifest read_manifest(const std::string& path);
+
+// Writes the files of a checkpoint into a folder, waits for those that other tasks write, and writes the
+// manifest last. Returns when all is on the device.
+void write_checkpoint_folder(const std::string& folder, const Checkpoint& checkpoint, int64_t sequence,
+                             const SharedFiles& shared);
+
+// Reads only the manifest. Throws DataLoss if it is missing or damaged.
+Manifest read_folder_manifest(const std::string& folder);
+
+// Reads all listed files and verifies sizes and checksums. Throws DataLoss if a file is missing or damaged.
+Checkpoint read_checkpoint_folder(const std::string& folder);
 
 }  // namespace tutti::store

@@ -1,16 +1,28 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
 #include <torch/types.h>
 
 #include "tutti/base/file.h"
-#include "tutti/store/named_tensor.h"
 
 namespace tutti::store {
+
+// A tensor is identified by its name, never by its position or by a rank.
+struct NamedTensor {
+  std::string name;
+  torch::Tensor tensor;
+};
+
+// Passes the elements of a tensor to `take` in row-major order, in pieces. A tensor that is on a GPU or not
+// contiguous is copied one piece at a time; other tensors are not copied.
+void for_each_piece(const torch::Tensor& tensor, const std::function<void(std::span<const std::byte>)>& take);
 
 // The format of the `safetensors` package: the length of the header in 8 bytes (little-endian), the header in
 // JSON, the elements. Types: F64 F32 F16 BF16 I64 I32 I16 I8 U8 BOOL.

@@ -1,10 +1,12 @@
 #include "tutti/store/shared_files.h"
 
+#include <algorithm>
 #include <filesystem>
+#include <random>
 #include <thread>
+#include <unistd.h>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
@@ -15,51 +17,123 @@
 namespace tutti::store {
 namespace {
 
-std::string stem_of(const std::string& part, int writer, int writers) {
-  return fmt::format("{}-{}of{}", part, writer + 1, writers);
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+constexpr std::string_view kMarkPrefix = "shared-by-";
+
+std::string new_mark(const std::string& folder) {
+  std::random_device random;
+  return fmt::format("{}/{}{:08x}{:08x}", folder, kMarkPrefix, random(), random());
 }
 
-std::string record_path(const std::string& folder, const std::string& part, int writer, int writers) {
-  return fmt::format("{}/{}.written", folder, stem_of(part, writer, writers));
+std::string record_of(const std::string& path) { return path + ".written"; }
+
+// The rename comes last: as soon as the record is there, the other task may rename the folder.
+void write_record(const std::string& path, const Json& record) {
+  const std::string temporary = record_of(path) + ".new";
+  FileWriter file(temporary);
+  file.write(record.dump());
+  file.finish();
+  rename_path(temporary, record_of(path));
+}
+
+void await_record(const std::string& path, const SharedFile& file, Clock::time_point begin,
+                  std::chrono::milliseconds timeout) {
+  constexpr std::chrono::milliseconds kBetweenLooks{5};
+  for (; !path_exists(record_of(path)); std::this_thread::sleep_for(kBetweenLooks)) {
+    if (file.is_lost && *file.is_lost)
+      fail(ErrorKind::PeerLost, "{} was lost before it had written its part, {}", file.writer, path);
+    if (Clock::now() >= begin + timeout)
+      fail(ErrorKind::Timeout, "{} has not written its part, {}, within {:g} s", file.writer, path,
+           std::chrono::duration<double>(timeout).count());
+  }
+}
+
+// Checks that the file is as recorded, as far as its size and header show.
+ManifestFile checked(const std::string& path, const SharedFile& file, int64_t step) {
+  const Json record = parse_json(read_file(record_of(path)), record_of(path), ErrorKind::DataLoss);
+  if (record.contains("error")) {
+    const int kind = std::clamp(record.at("kind").get<int>(), 0, static_cast<int>(ErrorKind::Bug));
+    throw Error(static_cast<ErrorKind>(kind), record.at("error").get<std::string>());
+  }
+  ManifestFile listed{.name = file.name,
+                      .part = file.part,
+                      .bytes = record.at("bytes").get<uint64_t>(),
+                      .checksum = record.at("checksum").get<uint32_t>()};
+  std::error_code error;
+  const auto bytes = fs::file_size(path, error);
+  if (error) fail(ErrorKind::DataLoss, "{}: {}", path, error.message());
+  if (bytes != listed.bytes)
+    fail(ErrorKind::DataLoss, "{} has {} bytes, but {} were recorded", path, bytes, listed.bytes);
+  const auto metadata = SafetensorsFile(path).metadata();
+  const auto found = metadata.find("step");
+  if (found == metadata.end() || found->second != std::to_string(step))
+    fail(ErrorKind::DataLoss, "{} is of step {}, expected {}", path,
+         found == metadata.end() ? "?" : found->second, step);
+  return listed;
 }
 
 }  // namespace
 
-void write_shared_file(const std::string& folder, const std::string& part, int writer, int writers,
-                       const std::vector<NamedTensor>& tensors, int64_t step) {
-  const std::string name = stem_of(part, writer, writers) + ".safetensors";
-  const WrittenFile written =
-      write_safetensors(folder + "/" + name, tensors, {{"format", "pt"}, {"step", std::to_string(step)}});
-  const Json record = {{"name", name}, {"bytes", written.bytes}, {"checksum", written.checksum}};
-  // The rename comes last: as soon as the record is there, the other task may rename the folder.
-  const std::string path = record_path(folder, part, writer, writers);
-  FileWriter file(path + ".new");
-  file.write(record.dump());
-  file.finish();
-  rename_path(path + ".new", path);
+FolderMark::FolderMark(const std::string& folder) : path_(new_mark(folder)) { replace_file(path_, ""); }
+
+FolderMark::~FolderMark() {
+  std::error_code ignored;
+  fs::remove(path_, ignored);
 }
 
-std::vector<ManifestFile> await_shared_files(const std::string& folder, const std::string& part, int writers,
-                                             std::chrono::milliseconds timeout) {
-  constexpr std::chrono::milliseconds kBetweenLooks{5};
-  const auto deadline = std::chrono::steady_clock::now() + timeout;
-  std::vector<ManifestFile> files;
-  for (int writer = 0; writer < writers; ++writer) {
-    const std::string path = record_path(folder, part, writer, writers);
-    while (!path_exists(path)) {
-      if (std::chrono::steady_clock::now() >= deadline)
-        fail(ErrorKind::Timeout, "worker {} of {} has not written its part '{}' of the checkpoint in {}",
-             writer, writers, part, folder);
-      std::this_thread::sleep_for(kBetweenLooks);
+std::string folder_of_mark(const std::string& mark) {
+  const fs::path path(mark);
+  const std::string folder = path.parent_path().string();
+  const bool is_mark = path.is_absolute() && path.filename().string().starts_with(kMarkPrefix);
+  return is_mark && path_exists(mark) && ::access(folder.c_str(), W_OK | X_OK) == 0 ? folder : "";
+}
+
+std::string shared_file_name(const std::string& part, int index, int count) {
+  return fmt::format("{}-{}of{}.safetensors", part, index + 1, count);
+}
+
+void write_shared_file(const std::string& folder, const std::string& name,
+                       const std::vector<NamedTensor>& tensors, int64_t step) {
+  const std::string path = folder + "/" + name;
+  try {
+    const WrittenFile written =
+        write_safetensors(path, tensors, {{"format", "pt"}, {"step", std::to_string(step)}});
+    write_record(path, {{"bytes", written.bytes}, {"checksum", written.checksum}});
+  } catch (const std::exception& error) {
+    const auto* known = dynamic_cast<const Error*>(&error);
+    const ErrorKind kind = known == nullptr ? ErrorKind::Overloaded : known->kind();
+    // A full disk has room for the record again without the file.
+    std::error_code ignored;
+    fs::remove(path, ignored);
+    try {
+      write_record(path, {{"kind", static_cast<int>(kind)}, {"error", error.what()}});
+    } catch (const std::exception&) {
+      // The other task waits in vain, and says for whom.
     }
-    const Json record = parse_json(read_file(path), path, ErrorKind::DataLoss);
-    files.push_back({.name = record.at("name").get<std::string>(),
-                     .part = part,
-                     .bytes = record.at("bytes").get<uint64_t>(),
-                     .checksum = record.at("checksum").get<uint32_t>()});
-    std::filesystem::remove(path);
+    throw;
   }
-  return files;
+}
+
+std::vector<ManifestFile> await_shared_files(const std::string& folder, const SharedFiles& shared,
+                                             int64_t step) {
+  const auto begin = Clock::now();
+  std::vector<ManifestFile> listed;
+  for (const SharedFile& file : shared.files) {
+    const std::string path = folder + "/" + file.name;
+    await_record(path, file, begin, shared.timeout);
+    try {
+      listed.push_back(checked(path, file, step));
+    } catch (const Error& error) {
+      throw Error(error.kind(), fmt::format("{}: {}", file.writer, error.what()));
+    } catch (const Json::exception& error) {
+      fail(ErrorKind::DataLoss, "{}: {}: {}", file.writer, record_of(path), error.what());
+    }
+    std::error_code ignored;
+    fs::remove(record_of(path), ignored);
+  }
+  return listed;
 }
 
 }  // namespace tutti::store

@@ -249,7 +249,7 @@ void RunFolder::require_finite(const Parameters& parameters, int64_t step) const
 }
 
 void RunFolder::save(store::Checkpoint checkpoint, int64_t lanes, const RunFacts& facts,
-                     const std::vector<store::CheckpointDir::Shared>& shared) {
+                     const store::SharedFiles& shared) {
   if (!checkpoints_) return;
   const RunConfig& config = context_.config();
   checkpoint.state["lanes"] = lanes;

@@ -65,7 +65,7 @@ class RunFolder {
   std::string open() { return checkpoints_ ? checkpoints_->open() : ""; }
   // Saves the checkpoint, with the values that require_same_run() compares.
   void save(store::Checkpoint checkpoint, int64_t lanes, const RunFacts& facts,
-            const std::vector<store::CheckpointDir::Shared>& shared);
+            const store::SharedFiles& shared);
   // The folder of the checkpoint of this step.
   std::string path_of(int64_t step) const;
 

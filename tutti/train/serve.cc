@@ -13,7 +13,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/interrupted.h"
 #include "tutti/cluster/roles.h"
-#include "tutti/ps/peer.h"
+#include "tutti/ps/peers.h"
 #include "tutti/train/passive/serve.h"
 #include "tutti/train/stop_signals.h"
 

@@ -6,7 +6,7 @@
 #include "tutti/base/config.h"
 #include "tutti/cluster/cluster_spec.h"
 #include "tutti/cluster/context.h"
-#include "tutti/ps/server.h"
+#include "tutti/ps/service.h"
 
 namespace tutti {
 

@@ -78,8 +78,20 @@ Session::Session(const Context& context, const Group& group, std::vector<Session
 
 Session::~Session() = default;
 
+// If a task was lost before it had written its part of the last checkpoint, the one before it is the newest.
+void Session::pass_over_lost_checkpoint() {
+  try {
+    finish_saving();
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::PeerLost) throw;
+    context_.log().warning("{}", error.what());
+    being_saved_.reset();
+  }
+  saving_ = {};
+}
+
 Session::Start Session::start() {
-  finish_saving();
+  pass_over_lost_checkpoint();
   const std::optional<RunFolder::Found> found = folder_.newest();
   went_on_ = false;
   if (found && !folder_.only_weights()) {
@@ -95,6 +107,7 @@ Session::Start Session::start() {
 }
 
 Snapshots Session::go_on(int64_t step) {
+  pass_over_lost_checkpoint();
   const std::optional<RunFolder::Found> found = folder_.newest();
   open_events(step);
   went_on_ = true;
@@ -173,16 +186,16 @@ void Session::write_optimizer(const std::string& folder, const Optimizer::State&
   finish_saving();
   store::Checkpoint own;
   own.optimizer = tensors_of(parts_.front().parameters, state.slots);
-  saving_ =
-      writer_.run([folder, step, rank = group_.rank, world = group_.world, copy = copy_of(std::move(own))] {
-        store::write_shared_file(folder, store::kOptimizerPart, rank, world, copy.optimizer, step);
-      });
+  const std::string name = store::shared_file_name(store::kOptimizerPart, group_.rank, group_.world);
+  saving_ = writer_.run([folder, name, step, copy = copy_of(std::move(own))] {
+    store::write_shared_file(folder, name, copy.optimizer, step);
+  });
 }
 
 void Session::save(const Progress& progress, const std::vector<Optimizer::State>& optimizers,
-                   const Snapshots& more, int optimizer_writers) {
+                   const Snapshots& more, const std::vector<store::SharedFile>& shared) {
   if (!folder_.exists() || !group_.is_chief()) return;
-  if (optimizer_writers == 0) finish_saving();
+  if (shared.empty()) finish_saving();
   if (events_) events_->flush();
   store::Checkpoint checkpoint;
   for (size_t i = 0; i < parts_.size(); ++i) {
@@ -205,15 +218,11 @@ void Session::save(const Progress& progress, const std::vector<Optimizer::State>
   }
   if (!data_.empty()) checkpoint.state["data"] = data_;
   being_saved_ = {folder_.path_of(checkpoint.step), checkpoint.step};
-  std::vector<store::CheckpointDir::Shared> shared;
-  if (optimizer_writers > 0)
-    shared.push_back({.part = store::kOptimizerPart,
-                      .writers = optimizer_writers,
-                      .timeout = milliseconds_of(context_.config().network.timeout)});
+  const store::SharedFiles files{shared, milliseconds_of(context_.config().network.timeout)};
   saving_ = writer_.run(
-      [this, copy = copy_of(std::move(checkpoint)), lanes = lanes_, facts = facts_, shared, own = saving_] {
+      [this, copy = copy_of(std::move(checkpoint)), lanes = lanes_, facts = facts_, files, own = saving_] {
         own.wait();  // this worker's part of the optimiser's state, if it writes one
-        folder_.save(copy, lanes, facts, shared);
+        folder_.save(copy, lanes, facts, files);
       });
 }
 

@@ -17,6 +17,7 @@
 #include "tutti/params/parameters.h"
 #include "tutti/store/event_file.h"
 #include "tutti/store/report.h"
+#include "tutti/store/shared_files.h"
 #include "tutti/train/run_folder.h"
 #include "tutti/train/state_part.h"
 
@@ -84,16 +85,18 @@ class Session {
   // checkpoint has been written. `optimizers` has the whole state of each part's optimiser. Throws the error
   // of the previous checkpoint, if it could not be written.
   //
-  // If `optimizer_writers` is not 0, that many workers write the optimiser's state as well: open_folder() has
-  // made the folder, and each has called write_optimizer().
+  // `shared` are files that are written besides: into the folder that open_folder() has made, by other tasks
+  // or by write_optimizer().
   void save(const Progress& progress, const std::vector<Optimizer::State>& optimizers,
-            const Snapshots& more = {}, int optimizer_writers = 0);
+            const Snapshots& more = {}, const std::vector<store::SharedFile>& shared = {});
   // Makes the folder of the next checkpoint, on the chief; returns "" if nothing is written.
   std::string open_folder();
   // Copies this worker's part of the optimiser's state and writes it to the folder in the background.
   void write_optimizer(const std::string& folder, const Optimizer::State& state, int64_t step);
   // Waits until all checkpoints have been written; throws the error of the last one.
   void finish_saving();
+  // Returns true if finish_saving() would not wait.
+  bool has_saved() const { return saving_.done(); }
   // A checkpoint that has been written.
   struct Saved {
     std::string path;
@@ -110,7 +113,8 @@ class Session {
     Snapshots more = {};
   };
   // Called on the chief only. Restores the parameters of the newest intact checkpoint, if there is one and
-  // --resume asks for it.
+  // --resume asks for it. Logs a warning if the last checkpoint was not saved because a task was lost that
+  // had to write a part of it.
   Start start();
   // Called on a restarted chief if the run has continued without it. Returns the further parts of the newest
   // checkpoint, which may be older than the run.
@@ -131,6 +135,7 @@ class Session {
   void write(const store::Report& report) const;
 
  private:
+  void pass_over_lost_checkpoint();
   Start resume(const RunFolder::Found& found);
   void take_weights(const RunFolder::Found& found);
   static store::Checkpoint checkpoint_of(const SessionPart& part, const RunFolder::Found& found);

@@ -11,6 +11,8 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
+#include "tutti/ps/remote_module.h"
+#include "tutti/train/state_part.h"
 
 namespace tutti {
 namespace {
@@ -166,9 +168,12 @@ std::vector<store::NamedTensor> tensors_of(const Parameters& parameters,
       if (view.block != slot.block) continue;
       const int64_t begin = std::max(view.offset, slot.offset);
       const int64_t end = std::min(view.offset + view.tensor.numel(), slot.offset + slot.vector.numel());
-      if (end <= begin && view.tensor.numel() > 0) continue;
+      const bool is_empty = view.tensor.numel() == 0;
+      // The slot of an empty parameter goes with the first elements of the block, which only one part has.
+      if (is_empty ? slot.offset > 0 || slot.vector.numel() == 0 : end <= begin) continue;
       const std::string name = slot.name + "/" + view.name;
-      const torch::Tensor flat = slot.vector.narrow(0, begin - slot.offset, end - begin);
+      const torch::Tensor flat =
+          is_empty ? slot.vector.narrow(0, 0, 0) : slot.vector.narrow(0, begin - slot.offset, end - begin);
       if (flat.numel() == view.tensor.numel())
         tensors.push_back({name, flat.as_strided(view.tensor.sizes(), view.tensor.strides())});
       else
@@ -209,6 +214,11 @@ void restore_weights(Parameters& parameters, const store::Checkpoint& checkpoint
   const TensorsByName weights = by_name(checkpoint.weights);
   require_same_model(parameters, weights, where);
   copy_weights(parameters, weights);
+}
+
+StatePart remote_state(RemoteModule module) {
+  return {[module]() mutable { return Snapshot{.tensors = module.state()}; },
+          [module](const Snapshot& saved) mutable { module.load(saved.tensors); }};
 }
 
 void add_part(store::Checkpoint& whole, const std::string& name, store::Checkpoint part) {

@@ -6,9 +6,11 @@
 #include <vector>
 
 #include "tutti/base/json.h"
-#include "tutti/store/named_tensor.h"
+#include "tutti/store/safetensors.h"
 
 namespace tutti {
+
+class RemoteModule;
 
 // The state of one part of a run after a step: tensors and other values.
 struct Snapshot {
@@ -28,5 +30,10 @@ struct StatePart {
   // InvalidArgument if the state does not fit.
   std::function<void(const Snapshot&)> restore;
 };
+
+// The parameters, the buffers and the optimiser's state of a module that another task serves:
+//   trainer.state("tail", remote_state(tail));
+// If several workers are connected and use the module, only the chief adds it, so that it is restored once.
+StatePart remote_state(RemoteModule module);
 
 }  // namespace tutti

@@ -10,7 +10,7 @@
 #include "tutti/base/check.h"
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
-#include "tutti/ps/peer.h"
+#include "tutti/ps/peers.h"
 #include "tutti/ps/wire.h"
 
 namespace tutti::passive {

@@ -1,25 +1,22 @@
 #include "tutti/train/strategies/all_reduce.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "tutti/base/error.h"
-#include "tutti/base/file.h"
 #include "tutti/base/timeline.h"
 #include "tutti/comm/gather_all.h"
 #include "tutti/params/agreement.h"
 #include "tutti/params/device_scope.h"
 #include "tutti/params/module_group.h"
 #include "tutti/params/residuals.h"
+#include "tutti/store/manifest.h"
+#include "tutti/store/shared_files.h"
 
 namespace tutti {
 namespace {
-
-// An empty file by which workers recognise a folder that they share.
-constexpr const char* kToken = "shared";
 
 comm::Communicator& connected(const Context& context, const Group& group) {
   if (!group.communicator)
@@ -138,21 +135,25 @@ void AllReduce::save(Session& session, const Progress& progress, const Snapshots
   }
   gather_residuals(comm_, replica_.parameters(), *mean_, state);
   const Snapshots all = gather_generators(comm_, more);
+  std::vector<store::SharedFile> files;
+  for (int rank = 0; !folder.empty() && rank < group_.world; ++rank)
+    files.push_back({.part = store::kOptimizerPart,
+                     .name = store::shared_file_name(store::kOptimizerPart, rank, group_.world),
+                     .writer = fmt::format("worker {} of {}", rank, group_.world)});
   on_chief(context_, comm_, {.what = "the checkpoint", .step = progress.step},
-           [&] { session.save(progress, {state}, all, folder.empty() ? 0 : group_.world); });
+           [&] { session.save(progress, {state}, all, files); });
 }
 
 // Returns the folder of the next checkpoint if all workers can write to it, else "".
 std::string AllReduce::shared_folder(Session& session, int64_t step) {
-  std::string folder;
+  std::optional<store::FolderMark> mark;
   on_chief(context_, comm_, {.what = "the checkpoint", .step = step}, [&] {
-    folder = session.open_folder();
-    if (!folder.empty()) replace_file(folder + "/" + kToken, "");
+    const std::string folder = session.open_folder();
+    if (!folder.empty()) mark.emplace(folder);
   });
-  folder = gather_all(comm_, folder, "the folder of the checkpoint")[0];
-  const bool sees = !folder.empty() && path_exists(folder + "/" + kToken);
-  const auto all = gather_all(comm_, int64_t{sees}, "the folder of the checkpoint");
-  if (group_.is_chief() && !folder.empty()) std::filesystem::remove(folder + "/" + kToken);
+  const auto marks = gather_all(comm_, mark ? mark->path() : std::string(), "the folder of the checkpoint");
+  const std::string folder = store::folder_of_mark(marks[0]);
+  const auto all = gather_all(comm_, int64_t{!folder.empty()}, "the folder of the checkpoint");
   return std::all_of(all.begin(), all.end(), [](int64_t one) { return one != 0; }) ? folder : "";
 }
 

@@ -14,7 +14,7 @@
 #include "tutti/params/clip_norm.h"
 #include "tutti/params/device_scope.h"
 #include "tutti/ps/client.h"
-#include "tutti/ps/peer.h"
+#include "tutti/ps/peers.h"
 #include "tutti/ps/wire.h"
 #include "tutti/train/passive/lane_wire.h"
 #include "tutti/train/strategies/unconnected.h"

@@ -14,6 +14,9 @@
 #include "tutti/cluster/roles.h"
 #include "tutti/params/agreement.h"
 #include "tutti/params/device_scope.h"
+#include "tutti/store/manifest.h"
+#include "tutti/store/shared_files.h"
+#include "tutti/train/snapshot.h"
 #include "tutti/train/stop_signals.h"
 #include "tutti/train/strategies/ps_async.h"
 #include "tutti/train/strategies/ps_sync.h"
@@ -69,7 +72,7 @@ ParameterServers::ParameterServers(const Context& context, const Trainable& mode
 
 // A worker that leaves with an error leaves the servers running, since it may come back.
 ParameterServers::~ParameterServers() {
-  if (!client_ || at_work_ || !finished_) return;
+  if (!client_ || at_work_ || fits_ == 0) return;
   try {
     if (group_.is_chief()) client_->end();
     client_->leave();
@@ -131,6 +134,7 @@ auto ParameterServers::until_nobody_is_lost(Body body) {
 Team::Start ParameterServers::start(Session& session, const std::vector<std::string>& plan) {
   at_work_ = true;
   if (!client_) make_client();
+  mark_lost_writers();
   return until_nobody_is_lost([&] { return try_to_start(session, plan); });
 }
 
@@ -160,7 +164,10 @@ Team::Start ParameterServers::try_to_start(Session& session, const std::vector<s
 // the parameters, all tasks return to the newest checkpoint. Returns the number of steps that are lost by
 // this.
 int64_t ParameterServers::begin(Session& session, const std::vector<std::string>& plan) {
-  if (const auto standing = client_->standing()) {
+  const auto standing = client_->standing();
+  mark_lost_writers();
+  await_writers(session);
+  if (standing) {
     found_ = session.go_on(standing->step);
     return 0;
   }
@@ -247,21 +254,96 @@ void ParameterServers::set_progress(const Progress& progress) {
   }
 }
 
-// If workers make every step together, they wait for the checkpoint, as without servers; else they go on.
+// Marks the servers that are known to be lost and had to write a part of the last checkpoint.
+void ParameterServers::mark_lost_writers() {
+  const std::vector<int>& without_run = client_->servers_without_run();
+  for (const auto& [server, is_lost] : writers_) {
+    const bool has_run = std::find(without_run.begin(), without_run.end(), server) == without_run.end();
+    if (!has_run || !client_->is_connected(server)) *is_lost = true;
+  }
+}
+
+// Waits until the last checkpoint is written, or cannot be written because a server was lost.
+void ParameterServers::await_writers(const Session& session) {
+  constexpr std::chrono::milliseconds kBetweenLooks{5};
+  constexpr std::chrono::milliseconds kBetweenQuestions{500};
+  auto next_question = std::chrono::steady_clock::now() + kBetweenQuestions;
+  for (; !writers_.empty() && !session.has_saved(); std::this_thread::sleep_for(kBetweenLooks)) {
+    if (std::chrono::steady_clock::now() < next_question) continue;
+    try {
+      static_cast<void>(client_->standing());
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::PeerLost) throw;
+    }
+    mark_lost_writers();
+    next_question = std::chrono::steady_clock::now() + kBetweenQuestions;
+  }
+}
+
+// If all servers share the folder of the checkpoint, each writes its part of the optimiser's state into it;
+// else the chief receives all of it. The chief writes the values of the parameters, which it receives with
+// every step, in one file for other programs.
+//
+// If workers make every step together, they wait until all copies were taken; else they go on.
 void ParameterServers::save(Session& session, const Progress& progress, const Snapshots& more) {
   const std::string key = save_key(progress.step);
-  const bool in_step = facts_.in_step;
-  if (group_.is_chief()) {
-    const ps::Client::Snapshot snapshot = client_->snapshot();
-    vectors_->take_over_buffers();
-    Progress saved = progress;
-    saved.step = snapshot.step;
-    saved.examples = snapshot.progress.value("examples", progress.examples);
-    session.save(saved, {snapshot.state}, more);
-    if (in_step) client_->note(key, true);
-  } else if (in_step) {
-    client_->read(key);
+  if (!group_.is_chief()) {
+    if (facts_.in_step) client_->read(key);
+    return;
   }
+  await_writers(session);
+  std::optional<store::FolderMark> mark;
+  if (const std::string folder = session.open_folder(); !folder.empty()) mark.emplace(folder);
+  writers_.clear();
+  const bool shared = mark && client_->all_share(mark->path());
+  const ps::Client::Snapshot snapshot =
+      client_->snapshot(shared ? ps::Client::Slots::Keep : ps::Client::Slots::Send);
+  vectors_->take_over_buffers();
+  Progress saved = progress;
+  saved.step = snapshot.step;
+  saved.examples = snapshot.progress.value("examples", progress.examples);
+  std::vector<store::SharedFile> files;
+  if (shared) files = write_on_servers(mark->path(), snapshot);
+  mark.reset();
+  session.save(saved, {snapshot.state}, more, files);
+  if (facts_.in_step) client_->note(key, true);
+}
+
+std::vector<store::SharedFile> ParameterServers::write_on_servers(const std::string& mark,
+                                                                  const ps::Client::Snapshot& snapshot) {
+  std::vector<store::SharedFile> files;
+  for (int server = 0; server < client_->servers(); ++server) {
+    std::vector<std::vector<store::NamedTensor>> tensors;
+    for (const Optimizer::Slot& slot : snapshot.kept.at(static_cast<size_t>(server)))
+      tensors.push_back(tensors_of(replica_.parameters(), {slot}));
+    const std::string name = store::shared_file_name(store::kOptimizerPart, server, client_->servers());
+    client_->write(server, mark, name, snapshot.step, tensors);
+    const auto is_lost = writers_[server] = std::make_shared<std::atomic<bool>>(false);
+    files.push_back({store::kOptimizerPart, name, client_->name(server), is_lost});
+  }
+  return files;
+}
+
+// All workers wait for the chief: if a server is lost before it has written its part, they have to make the
+// last steps again together.
+void ParameterServers::finish_saving(Session& session) {
+  const std::string key = fmt::format("saved {}", fits_);
+  if (!group_.is_chief()) {
+    const Json saved = client_->read(key);
+    if (saved.is_object())
+      throw Error(static_cast<ErrorKind>(saved.at("kind").get<int>()), saved.at("error").get<std::string>());
+    return;
+  }
+  try {
+    await_writers(session);
+    session.finish_saving();
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::PeerLost) throw;
+    client_->note(key, {{"kind", static_cast<int>(error.kind())},
+                        {"error", fmt::format("{}: {}", context_.task().short_name(), error.what())}});
+    throw;
+  }
+  client_->note(key, true);
 }
 
 // Records that the fit has stopped: no other worker would make a step with one that comes back now.
@@ -291,7 +373,7 @@ void ParameterServers::finish_fit(Progress& progress) {
   standing_ = client_->standing().value_or(standing_);
   progress.examples = standing_.progress.value("examples", progress.examples);
   at_work_ = false;
-  finished_ = true;
+  fits_ = fits;
 }
 
 // The chief has counted everything. A server that is lost in the meantime does not change the counts.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <optional>
@@ -41,6 +42,7 @@ class ParameterServers final : public Strategy {
   }
   void settle() override { steps_->settle(); }
   void save(Session& session, const Progress& progress, const Snapshots& more) override;
+  void finish_saving(Session& session) override;
   void finish_fit(Progress& progress) override;
   void merge(metrics::Metric& metric) override;
   void fill(store::Report& report) const override;
@@ -56,6 +58,10 @@ class ParameterServers final : public Strategy {
   void make_vectors(int64_t lanes);
   int64_t begin(Session& session, const std::vector<std::string>& plan);
   void make_steps(int64_t lanes);
+  void mark_lost_writers();
+  void await_writers(const Session& session);
+  std::vector<store::SharedFile> write_on_servers(const std::string& mark,
+                                                  const ps::Client::Snapshot& snapshot);
   void say_stopped();
   void say_placement() const;
 
@@ -72,7 +78,9 @@ class ParameterServers final : public Strategy {
   ps::Client::Standing standing_;       // at the end of the last fit
   Snapshots found_;                     // of the checkpoint, on the chief that begins the run
   bool begun_ = false;                  // this task has taken part in the run
-  bool finished_ = false;               // at least one fit has been completed
+  int64_t fits_ = 0;                    // the number of completed fits
+  // On the chief, for each server that writes a part of the last checkpoint: true if it was lost.
+  std::map<int, std::shared_ptr<std::atomic<bool>>> writers_;
   int64_t lanes_ = 1;
   int64_t merges_ = 0;  // the number of metrics merged
   // On the chief: the metrics that it has sent, for servers that have lost them.

@@ -1,5 +1,5 @@
 // Tests the module service without a network, with valid and invalid messages.
-#include "tutti/ps/module_service.h"
+#include "tutti/ps/module_server.h"
 
 #include <thread>
 
@@ -7,7 +7,7 @@
 #include <torch/torch.h>
 
 #include "tutti/base/test_errors.h"
-#include "tutti/ps/random_state.h"
+#include "tutti/params/random_scope.h"
 #include "tutti/ps/test_messages.h"
 #include "tutti/ps/wire.h"
 
@@ -26,7 +26,7 @@ rpc::Message forward(const torch::Tensor& input, bool graph = true) {
   rpc::Message message;
   message.head = {{"graph", graph}, {"training", true}, {"autocast", ""}};
   message.head["gradients"] = std::vector<bool>{true};
-  message.head["random"] = pack({random_state()}, message.pieces);
+  message.head["random"] = pack({generator_states(torch::kCPU).front()}, message.pieces);
   message.head["inputs"] = pack({input}, message.pieces);
   return message;
 }
@@ -203,12 +203,12 @@ TEST_F(ModuleServiceOf, refuses_messages_that_make_no_sense) {
     EXPECT_THROW(call(0, method, one_too_many), Error) << method;
     EXPECT_THROW(call(0, method, {}), Error) << method;
   };
-  const torch::Tensor own = random_state();
+  const torch::Tensor own = generator_states(torch::kCPU).front();
   worry("forward", forward(torch::ones({2, 3})));
   rpc::Message garbage = forward(torch::ones({2, 3}));
   garbage.pieces[0] = piece_of(torch::zeros_like(own));
   expect_error(ErrorKind::InvalidArgument, HasSubstr("generator"), [&] { call(0, "forward", garbage); });
-  EXPECT_TRUE(torch::equal(random_state(), own));
+  EXPECT_TRUE(torch::equal(generator_states(torch::kCPU).front(), own));
   const int64_t id = forward_of(0);
   worry("backward", backward(id, torch::ones({2, 1}), true));
   worry("load", call(0, "state"));

@@ -1,0 +1,145 @@
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+#include <torch/types.h>
+
+#include "tutti/base/error.h"
+#include "tutti/params/optimizer_state.h"
+#include "tutti/ps/service.h"
+#include "tutti/ps/wire.h"
+#include "tutti/store/shared_files.h"
+
+// The methods of a parameter server that take and write consistent copies for checkpoints.
+namespace tutti::ps {
+
+// Workers push to this server first, and enter steps here. So from now on no new update reaches any server,
+// and updates applied here are already on their way to the others.
+rpc::Message Service::hold(Lock& lock, const rpc::Caller& caller, const rpc::Message& request) {
+  require_run(request);
+  wait(
+      lock, caller, request, [&] { return run_->holder == 0 || run_->holder == caller.id; },
+      [] { return std::string("another task is taking a snapshot of the servers"); });
+  run_->holder = caller.id;
+  const auto is_late = [&](int rank, const Worker&) {
+    return run_->entered.contains(rank) && !run_->sync->has(rank);
+  };
+  try {
+    wait(
+        lock, caller, request, [&] { return run_->entering < run_->step || run_->entered.size() < enough(); },
+        [&] { return fmt::format("no gradients for step {} from {}", run_->step, missing(is_late)); });
+  } catch (const Error&) {
+    let_go_of(caller);
+    throw;
+  }
+  Json pushes = Json::array();
+  for (const auto& [rank, worker] : workers_) pushes.push_back({rank, worker.pushes_since_join});
+  return {{{"step", run_->step}, {"pushes", std::move(pushes)}}, {}};
+}
+
+rpc::Message Service::release(Lock&, const rpc::Caller& caller, const rpc::Message&) {
+  let_go_of(caller);
+  return {};
+}
+
+void Service::let_go_of(const rpc::Caller& caller) {
+  if (!run_ || run_->holder != caller.id) return;
+  run_->holder = 0;
+  changed_.notify_all();
+}
+
+// Waits until every update that server 0 has applied is applied here, except updates of workers that are
+// gone.
+void Service::await_pushes(Lock& lock, const rpc::Caller& caller, const rpc::Message& request) {
+  std::map<int, int64_t> due;
+  for (const Json& entry : request.head.at("pushes"))
+    due[entry.at(0).get<int>()] = entry.at(1).get<int64_t>();
+  const auto is_due = [&](int rank, const Worker& worker) {
+    const auto found = due.find(rank);
+    return found != due.end() && worker.caller != 0 && worker.pushes_since_join < found->second;
+  };
+  wait(
+      lock, caller, request,
+      [&] {
+        return std::none_of(workers_.begin(), workers_.end(),
+                            [&](const auto& entry) { return is_due(entry.first, entry.second); });
+      },
+      [&] {
+        return fmt::format("an update that the first server has applied has not arrived from {}",
+                           missing(is_due));
+      });
+}
+
+rpc::Message Service::snapshot(Lock& lock, const rpc::Caller& caller, const rpc::Message& request) {
+  require_run(request);
+  if (run_->synchronous) {
+    const int64_t step = number_within(request.head, "step", 0, kMostSteps);
+    wait(
+        lock, caller, request, [&] { return run_->step >= step; },
+        [&] {
+          return fmt::format("the server has not reached step {}; it is at step {}", step, run_->step);
+        });
+    if (run_->step > step || run_->added_up >= step) return {{{"is_ahead", true}}, {}};
+  } else {
+    await_pushes(lock, caller, request);
+  }
+  Optimizer::State state = run_->shard.optimizer().state();  // a copy
+  rpc::Message answer{{{"step", run_->step}, {"progress", run_->progress}, {"state", outline_of(state)}}, {}};
+  for (const Stretch& stretch : run_->shard.stretches())
+    answer.pieces.push_back(piece_of(stretch.values.clone()));
+  append_copies(answer, run_->buffers, request);
+  append_copies(answer, run_->counters, request);
+  if (request.head.value("keep", false))
+    kept_ = Kept{caller.id, std::move(state)};
+  else
+    append(answer, vectors_of(state));
+  return answer;
+}
+
+// Returns the folder of the chief's mark, or "". A file system may be slow, so others go on meanwhile.
+std::string Service::marked_folder(Lock& lock, const rpc::Message& request) {
+  const std::string mark = text_in(request.head, "mark");
+  lock.unlock();
+  std::string folder = store::folder_of_mark(mark);
+  lock.lock();
+  return folder;
+}
+
+rpc::Message Service::shares(Lock& lock, const rpc::Caller&, const rpc::Message& request) {
+  return {{{"shares", !marked_folder(lock, request).empty()}}, {}};
+}
+
+// The chief knows the names of the parameters and which part of each slot belongs to which. It also gives the
+// step, which with ps-async only the first server counts exactly.
+rpc::Message Service::write(Lock& lock, const rpc::Caller& caller, const rpc::Message& request) {
+  const std::string folder = marked_folder(lock, request);
+  require_run(request);
+  const std::string name = text_in(request.head, "name");
+  if (folder.empty() || name.find('/') != std::string::npos)
+    fail(ErrorKind::InvalidArgument, "this server cannot write '{}': it does not share the folder of {}",
+         name, text_in(request.head, "mark"));
+  if (!kept_ || kept_->caller != caller.id)
+    fail(ErrorKind::PeerLost,
+         "the connection was lost before this server had written its part of a checkpoint");
+  const Kept kept = *std::exchange(kept_, std::nullopt);
+  std::vector<store::NamedTensor> tensors;
+  for (const Json& one : request.head.at("tensors")) {
+    const torch::Tensor& slot = kept.state.slots.at(one.at("slot").get<size_t>()).vector;
+    tensors.push_back({text_in(one, "name"), slot.as_strided(one.at("shape").get<std::vector<int64_t>>(),
+                                                             one.at("strides").get<std::vector<int64_t>>(),
+                                                             number_in(one, "begin"))});
+  }
+  const int64_t step = number_within(request.head, "step", 0, kMostSteps);
+  writer_.run([folder, name, step, tensors = std::move(tensors), log = log_] {
+    try {
+      store::write_shared_file(folder, name, tensors, step);
+    } catch (const std::exception& error) {
+      log.warning("this server's part of the checkpoint of step {} was not written: {}", step, error.what());
+    }
+  });
+  return {};
+}
+
+}  // namespace tutti::ps
