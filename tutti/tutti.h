@@ -10,7 +10,7 @@
 #include "tutti/comm/group.h"
 #include "tutti/data/batch.h"
 #include "tutti/data/feed.h"
-#include "tutti/data/mnist.h"
+#include "tutti/data/idx.h"
 #include "tutti/data/sampler.h"
 #include "tutti/data/source.h"
 #include "tutti/data/tables/distributed_feed.h"
