@@ -13,7 +13,6 @@
 #include "tutti/data/idx.h"
 #include "tutti/data/sampler.h"
 #include "tutti/data/source.h"
-#include "tutti/data/tables/distributed_feed.h"
 #include "tutti/data/tables/table_feed.h"
 #include "tutti/metrics/metrics.h"
 #include "tutti/nn/losses.h"

@@ -7,7 +7,7 @@
 #include <ATen/Functions.h>
 
 #include "examples/common/digit_shapes.h"
-#include "tutti/data/permutation.h"
+#include "tutti/data/sampler.h"
 
 namespace example {
 namespace {
