@@ -9,8 +9,8 @@
 #include <fmt/format.h>
 
 #include "bench/sides.h"
+#include "examples/common/digits.h"
 #include "tutti/data/batch_queue.h"
-#include "tutti/data/mnist.h"
 
 namespace {
 
@@ -24,7 +24,7 @@ constexpr int kRounds = 5;
 
 int deliver(Order order) {
   bench::pin_to_one_core();
-  const Feed feed = tutti::data::mnist("").train();
+  const Feed feed = example::digits("").train();
   const Sampler sampler(feed.size(), {.order = order, .batch = kBatch});
   const auto start = std::chrono::steady_clock::now();
   BatchQueue queue(feed, sampler, {.end_step = sampler.steps_per_epoch()});

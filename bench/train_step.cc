@@ -14,6 +14,7 @@
 
 #include "bench/mnist_net.h"
 #include "bench/sides.h"
+#include "examples/common/digits.h"
 #include "tutti/base/file.h"
 #include "tutti/base/torch_compat.h"
 #include "tutti/tutti.h"
@@ -71,7 +72,7 @@ int trainer(const std::string& precision) {
                            });
     StepClock clock;
     trainer.add_hook(std::make_unique<ClockHook>(clock));
-    trainer.fit(tutti::data::mnist("").train().take(10000).shuffle());
+    trainer.fit(example::digits("").train().take(10000).shuffle());
     bench::print_measured(clock.images_per_second());
   });
 }
@@ -93,7 +94,7 @@ int loop(const LoopOptions& options) {
   torch::manual_seed(1);
   std::vector<int64_t> first(10000);
   std::iota(first.begin(), first.end(), 0);
-  const tutti::Batch all = tutti::data::mnist("").train().read(first);
+  const tutti::Batch all = example::digits("").train().read(first);
   const torch::Tensor bytes = (all["image"] * 255).to(torch::kUInt8);
   MnistNet net;
   if (options.channels_last) {

@@ -30,7 +30,9 @@ good_tree() {
   write tutti/data/feed.h '#include <torch/types.h>'
   write tutti/tutti.h '#include "tutti/data/feed.h"' '#include "tutti/base/error.h"'
   write tools/run.cc '#include "tools/launch/launcher.h"' '#include "tutti/data/feed.h"'
-  write examples/01_mnist/main.cc '#include <tutti/tutti.h>'
+  write examples/01_mnist/main.cc '#include <tutti/tutti.h>' '#include "examples/common/digits.h"'
+  write bench/feed.cc '#include "examples/common/digits.h"'
+  write tests/program.cc '#include "examples/common/digits.h"'
 }
 
 good_tree
@@ -75,6 +77,14 @@ expect 1 'tutti/data/x.cc:1:'
 good_tree
 write tools/x.cc '#include "examples/01_mnist/net.h"'
 expect 1 'tools/x.cc:1: tools may not include examples/01_mnist/net.h'
+
+good_tree
+write tests/x.cc '#include "examples/01_mnist/net.h"'
+expect 1 'tests/x.cc:1: tests may not include examples/01_mnist/net.h'
+
+good_tree
+write tutti/data/x.cc '#include "examples/common/digits.h"'
+expect 1 'tutti/data/x.cc:1: tutti may not include examples/common/digits.h'
 
 # Two mistakes are both named.
 good_tree

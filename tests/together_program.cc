@@ -11,6 +11,8 @@
 
 #include <torch/torch.h>
 
+#include "examples/common/digits.h"
+
 namespace {
 
 namespace nn = torch::nn;
@@ -256,7 +258,7 @@ std::shared_ptr<Net> make_net(const Options& options) {
 // Trains as train() does with a Trainer, but in a loop of its own.
 template <class Net>
 void train_in_own_loop(tutti::Context& ctx, const Options& options) {
-  const auto feed = tutti::data::mnist("").train().shuffle();
+  const auto feed = example::digits("").train().shuffle();
   const auto net = make_net<Net>(options);
   tutti::Parameters params(*net);
   tutti::DistributedOptimizer opt(ctx, params, optimizer_of(options));
@@ -282,7 +284,7 @@ void train_in_own_loop(tutti::Context& ctx, const Options& options) {
 template <class Net>
 void train(tutti::Context& ctx, const Options& options) {
   if (options.own_loop) return train_in_own_loop<Net>(ctx, options);
-  const auto digits = tutti::data::mnist("");
+  const auto digits = example::digits("");
   tutti::Trainer trainer(ctx, make_net<Net>(options), optimizer_of(options),
                          [](Net& net, const tutti::Batch& batch) {
                            return torch::cross_entropy_loss(net.forward(batch["image"]), batch["label"]);

@@ -4,7 +4,7 @@
 #include "tools/commands.h"
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
-#include "tutti/data/tables/shard_tables.h"
+#include "tutti/data/tables/shards.h"
 
 namespace tutti {
 

@@ -3,6 +3,8 @@
 
 #include <torch/torch.h>
 
+#include "examples/common/digits.h"
+
 namespace nn = torch::nn;
 using torch::max_pool2d;
 using torch::relu;
@@ -36,7 +38,7 @@ int main(int argc, char** argv) {
   };
 
   return tutti::run(argc, argv, program, [&](tutti::Context& ctx) {
-    const auto digits = tutti::data::mnist(ctx.config().data.path);
+    const auto digits = example::digits(ctx.config().data.path);
     const auto net = std::make_shared<Net>();
     const auto schedule = decay_steps > 0 ? tutti::schedules::decay(rate, decay_steps * 7 / 10, decay_steps)
                                           : tutti::schedules::constant(rate);

@@ -3,6 +3,8 @@
 
 #include <torch/torch.h>
 
+#include "examples/common/digits.h"
+
 namespace nn = torch::nn;
 
 int main(int argc, char** argv) {
@@ -14,7 +16,7 @@ int main(int argc, char** argv) {
   program.defaults.training.steps = 1000;
 
   return tutti::run(argc, argv, program, [&](tutti::Context& ctx) {
-    const auto feed = tutti::data::mnist(ctx.config().data.path).train().shuffle();
+    const auto feed = example::digits(ctx.config().data.path).train().shuffle();
     nn::Sequential net(nn::Flatten(), nn::Linear(28 * 28, 128), nn::ReLU(), nn::Linear(128, 10));
 
     tutti::Parameters params(*net);                                                    // (1)

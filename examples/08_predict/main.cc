@@ -5,6 +5,8 @@
 
 #include <torch/torch.h>
 
+#include "examples/common/digits.h"
+
 namespace nn = torch::nn;
 using torch::max_pool2d;
 using torch::relu;
@@ -31,7 +33,7 @@ int main(int argc, char** argv) {
   };
 
   return tutti::run(argc, argv, program, [&](tutti::Context& ctx) {
-    const auto digits = tutti::data::mnist(ctx.config().data.path);
+    const auto digits = example::digits(ctx.config().data.path);
     const auto model = std::make_shared<Net>();
     tutti::load_weights(*model, weights);
     const torch::Tensor predictions = tutti::predict(tutti::make_trainable(model), digits.test());

@@ -96,7 +96,6 @@ struct BatchQueue::Shared {
   std::vector<Slot> slots;              // this and all below: guarded by mutex
   int64_t next_to_make = 0;
   int64_t next_to_hand_out = 0;
-  int64_t waits = 0;
   int64_t readers = 0;
   int64_t fetching = 0;  // number of readers that are reading from the source
   bool late = false;     // next() has timed out and has not returned a batch since
@@ -231,7 +230,6 @@ std::optional<Batch> BatchQueue::next() {
 }
 
 void BatchQueue::Shared::wait_for(int64_t ticket, Lock& lock) {
-  ++waits;
   const SpanScope span(options.timeline, Activity::Queue, "wait for a batch", step_in_timeline(ticket));
   late = !batch_ready.wait_until(lock, deadline_after(timeout), [&] { return slot_of(ticket).ready(); });
   if (late) fail_late(ticket);
@@ -248,11 +246,6 @@ void BatchQueue::Shared::fail_late(int64_t ticket) const {
        step_of(ticket), lane_of(ticket), std::chrono::duration<double>(timeout).count(), examples.size(),
        fmt::join(shown, ", "), shown.size() < examples.size() ? ", ..." : "",
        place.empty() ? "" : fmt::format(", the first of them from {}", place));
-}
-
-int64_t BatchQueue::waits() const {
-  const Shared::Lock lock(shared_->mutex);
-  return shared_->waits;
 }
 
 }  // namespace tutti::data

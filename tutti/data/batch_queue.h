@@ -44,9 +44,6 @@ class BatchQueue {
   // failed, throws the reader's Error, and again at every later call.
   std::optional<Batch> next();
 
-  // The number of calls of next() that had to wait for their batch.
-  int64_t waits() const;
-
  private:
   struct Shared;
 

@@ -4,12 +4,17 @@
 #include <cmath>
 #include <new>
 #include <numeric>
+#include <span>
 #include <string>
 #include <utility>
 
+#include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "tutti/base/crc32c.h"
 #include "tutti/base/error.h"
+#include "tutti/base/file.h"
+#include "tutti/base/type_name.h"
 #include "tutti/params/random_scope.h"
 
 namespace tutti::data {
@@ -57,14 +62,12 @@ std::vector<Column> require_alike(const std::vector<Feed>& feeds) {
     if (feeds[i].order() != feeds[0].order())
       fail(ErrorKind::InvalidArgument,
            "feed: feeds 0 and {} cannot be combined: only one of them is shuffled. Combine them unshuffled, "
-           "and call "
-           "shuffle() on the result",
+           "and call shuffle() on the result",
            i);
     if (!feeds[i].ranges(1).empty())
       fail(ErrorKind::InvalidArgument,
            "feed: feed {} cannot be combined with others: it gives each lane examples of its own. Use the "
-           "partition "
-           "'all', or call deal() on the combined feed",
+           "partition 'all', or call deal() on the combined feed",
            i);
     if (feeds[i].size() == 0) continue;
     const std::vector<Column> own = columns_of_first(feeds[i]);
@@ -74,8 +77,7 @@ std::vector<Column> require_alike(const std::vector<Feed>& feeds) {
     } else if (!are_alike(columns, own)) {
       fail(ErrorKind::InvalidArgument,
            "feed: feeds {} and {} cannot be combined, because their columns differ: {} in feed {}, {} in "
-           "feed {}. "
-           "Change one of them with map()",
+           "feed {}. Change one of them with map()",
            first, i, text_of(columns), first, text_of(own), i);
     }
   }
@@ -96,8 +98,8 @@ FeedOptions options_for_all(const std::vector<Feed>& feeds) {
 // The number of examples that an epoch of the mixture has of each feed.
 std::vector<int64_t> counts_of(const std::vector<Feed>& feeds, const std::vector<double>& weights,
                                MixEnd end) {
-  std::vector<double>
-      epochs;  // the size of a mixture in which the feed is read once, in units of the weights
+  // For each feed, the size of a mixture in which it is read once, in units of the weights.
+  std::vector<double> epochs;
   for (size_t i = 0; i < feeds.size(); ++i)
     epochs.push_back(static_cast<double>(feeds[i].size()) / weights[i]);
   const auto [shortest, longest] = std::minmax_element(epochs.begin(), epochs.end());
@@ -116,6 +118,21 @@ std::vector<int64_t> counts_of(const std::vector<Feed>& feeds, const std::vector
 Feed::Feed(std::shared_ptr<const Source> source) : source_(std::move(source)) {
   if (source_ == nullptr) fail(ErrorKind::InvalidArgument, "feed: the source is a null pointer");
   size_ = source_->size();
+}
+
+Feed combine(std::vector<Feed> parts, Arrangement arrangement) {
+  Feed feed;
+  if (parts.size() == 1) {
+    feed.deal_ = parts[0].deal_;
+  } else {
+    feed.columns_ = require_alike(parts);
+  }
+  feed.order_ = parts[0].order_;
+  feed.options_ = options_for_all(parts);
+  feed.size_ = arrangement.size;
+  feed.arrangement_ = std::make_shared<const Arrangement>(std::move(arrangement));
+  feed.parts_ = std::make_shared<const std::vector<Feed>>(std::move(parts));
+  return feed;
 }
 
 Feed Feed::shuffle() const {
@@ -140,7 +157,7 @@ Feed Feed::take(int64_t count) const {
 
 Feed Feed::skip(int64_t count) const {
   if (count < 0) fail(ErrorKind::InvalidArgument, "feed: skip({}): the count must be 0 or more", count);
-  return with_arrangement(skipping(size_, count));
+  return combine({*this}, skipping(size_, count));
 }
 
 std::vector<Feed> Feed::split(const std::vector<double>& fractions, const SplitOptions& options) const {
@@ -155,8 +172,7 @@ std::vector<Feed> Feed::split(const std::vector<double>& fractions, const SplitO
   if (options.order == Order::Shuffled && deal_)
     fail(ErrorKind::InvalidArgument,
          "feed: each lane has examples of its own, so that the feed cannot be split at random: use "
-         "split(fractions, "
-         "{{.order = Order::Sequential}}), or the partition 'all'");
+         "split(fractions, {{.order = Order::Sequential}}), or the partition 'all'");
   std::vector<Feed> parts;
   double before = 0;
   int64_t begin = 0;
@@ -166,30 +182,11 @@ std::vector<Feed> Feed::split(const std::vector<double>& fractions, const SplitO
                             ? size_
                             : std::min<int64_t>(size_, std::llround(before * static_cast<double>(size_)));
     parts.push_back(options.order == Order::Shuffled
-                        ? with_arrangement(drawn(size_, begin, end, options.seed))
+                        ? combine({*this}, drawn(size_, begin, end, options.seed))
                         : take(end).skip(begin));
     begin = end;
   }
   return parts;
-}
-
-Feed combine(std::vector<Feed> parts, std::shared_ptr<const Arrangement> arrangement) {
-  Feed feed;
-  if (parts.size() == 1) {
-    feed.deal_ = parts[0].deal_;
-  } else {
-    feed.columns_ = require_alike(parts);
-  }
-  feed.order_ = parts[0].order_;
-  feed.options_ = options_for_all(parts);
-  feed.size_ = arrangement->size();
-  feed.arrangement_ = std::move(arrangement);
-  feed.parts_ = std::make_shared<const std::vector<Feed>>(std::move(parts));
-  return feed;
-}
-
-Feed Feed::with_arrangement(std::shared_ptr<const Arrangement> arrangement) const {
-  return combine({*this}, std::move(arrangement));
 }
 
 Feed concat(const std::vector<Feed>& feeds) {
@@ -283,14 +280,14 @@ const std::vector<Feed>& Feed::parts() const {
 std::string Feed::recipe_as_part() const {
   const std::string own = recipe();
   if (own.empty()) return std::to_string(size_);
-  return size_ == arrangement_->size() ? own : fmt::format("take {}({})", size_, own);
+  return size_ == arrangement_->size ? own : fmt::format("take {}({})", size_, own);
 }
 
 std::string Feed::recipe() const {
   if (source_ != nullptr) return {};
   std::vector<std::string> of;
   for (const Feed& part : *parts_) of.push_back(part.recipe_as_part());
-  return fmt::format("{}({})", arrangement_->text(), fmt::join(of, ", "));
+  return fmt::format("{}({})", arrangement_->text, fmt::join(of, ", "));
 }
 
 std::vector<std::weak_ptr<const Source>> Feed::weak_sources() const {
@@ -315,19 +312,21 @@ std::string Feed::origins() const {
 
 Batch Feed::read(std::span<const int64_t> examples) const { return transform(examples, fetch(examples)); }
 
-// Says which of the examples each part has, and in which rows of the batch they are.
-std::vector<PartRows> Feed::positions_by_part(std::span<const int64_t> examples,
-                                              std::vector<std::vector<int64_t>>& examples_of) const {
-  std::vector<PartRows> rows(parts_->size());
-  examples_of.assign(parts_->size(), {});
+// Some rows of a batch that come from one part.
+struct Feed::RowsOfPart {
+  std::vector<int64_t> examples = {};   // as the part numbers them
+  std::vector<int64_t> positions = {};  // of their rows in the batch
+};
+
+std::vector<Feed::RowsOfPart> Feed::by_part(std::span<const int64_t> examples) const {
+  std::vector<RowsOfPart> parts(parts_->size());
   for (size_t row = 0; row < examples.size(); ++row) {
-    check_examples(examples.subspan(row, 1), arrangement_->size(), "feed");
+    check_examples(examples.subspan(row, 1), arrangement_->size, "feed");
     const PartExample in = arrangement_->at(examples[row]);
-    rows[in.part].part = in.part;
-    rows[in.part].positions.push_back(static_cast<int64_t>(row));
-    examples_of[in.part].push_back(in.example);
+    parts[in.part].examples.push_back(in.example);
+    parts[in.part].positions.push_back(static_cast<int64_t>(row));
   }
-  return rows;
+  return parts;
 }
 
 Fetched Feed::fetch(std::span<const int64_t> examples) const {
@@ -339,20 +338,20 @@ Fetched Feed::fetch(std::span<const int64_t> examples) const {
     check_rows("the source", fetched.batch, examples);
     return fetched;
   }
-  std::vector<std::vector<int64_t>> examples_of;
-  positions_by_part(examples, examples_of);
-  for (size_t part = 0; part < examples_of.size(); ++part)
-    fetched.parts.push_back((*parts_)[part].fetch(examples_of[part]));
+  const std::vector<RowsOfPart> rows = by_part(examples);
+  for (size_t part = 0; part < rows.size(); ++part)
+    fetched.parts.push_back((*parts_)[part].fetch(rows[part].examples));
   return fetched;
 }
 
 Batch Feed::joined(std::span<const int64_t> examples, std::vector<Fetched> parts) const {
-  std::vector<std::vector<int64_t>> examples_of;
-  std::vector<PartRows> rows = positions_by_part(examples, examples_of);
-  for (size_t part = 0; part < rows.size(); ++part)
-    rows[part].batch = (*parts_)[part].transform(examples_of[part], std::move(parts[part]));
-  if (rows.size() == 1) return std::move(rows[0].batch);
-  std::erase_if(rows, [](const PartRows& part) { return part.positions.empty(); });
+  std::vector<PartRows> rows;
+  const std::vector<RowsOfPart> of_parts = by_part(examples);
+  for (size_t part = 0; part < of_parts.size(); ++part) {
+    Batch batch = (*parts_)[part].transform(of_parts[part].examples, std::move(parts[part]));
+    if (of_parts.size() == 1) return batch;
+    if (batch.size() > 0) rows.push_back({part, of_parts[part].positions, std::move(batch)});
+  }
   return as_error(ErrorKind::InvalidArgument, "joining", examples,
                   [&] { return join_rows(rows, static_cast<int64_t>(examples.size()), columns_); });
 }
@@ -366,6 +365,75 @@ Batch Feed::transform(std::span<const int64_t> examples, Fetched fetched) const 
     check_rows("a transform", batch, examples);
   }
   return batch;
+}
+
+namespace {
+
+constexpr int64_t kExamples = 16;
+
+// Returns examples from the first to the last, as far apart as possible.
+std::vector<int64_t> spread(const ExampleRange& range) {
+  const int64_t count = std::min(range.size(), kExamples);
+  const int64_t gaps = std::max<int64_t>(count - 1, 1);
+  // Divides before it multiplies, since the product of two large numbers would overflow.
+  const int64_t step = (range.size() - 1) / gaps;
+  const int64_t rest = (range.size() - 1) % gaps;
+  std::vector<int64_t> examples;
+  for (int64_t i = 0; i < count; ++i) examples.push_back(range.begin + step * i + rest * i / gaps);
+  return examples;
+}
+
+std::string checksum_of(const torch::Tensor& tensor) {
+  const torch::Tensor bytes = tensor.detach().cpu().contiguous();
+  return fmt::format("{:08x}", crc32c({static_cast<const std::byte*>(bytes.data_ptr()), bytes.nbytes()}));
+}
+
+// Adds the columns of the sources, with the path to each: "feed 1: ".
+void add_columns(const Fetched& fetched, const std::string& path, Fingerprint& lines) {
+  for (size_t part = 0; part < fetched.parts.size(); ++part) {
+    const std::string name = fetched.parts.size() > 1 ? fmt::format("{}feed {}: ", path, part) : path;
+    add_columns(fetched.parts[part], name, lines);
+  }
+  for (const auto& [name, tensor] : fetched.batch.tensors()) {
+    lines.emplace_back(
+        path + "column " + name,
+        fmt::format("{}[{}], {} examples with checksum {}", type_name(tensor.scalar_type()),
+                    fmt::join(tensor.sizes().slice(1), ","), tensor.size(0), checksum_of(tensor)));
+  }
+}
+
+}  // namespace
+
+Fingerprint order_of(const Feed& feed, int64_t lanes) {
+  Fingerprint lines = {{"examples", std::to_string(feed.size())},
+                       {"order", feed.order() == Order::Shuffled ? "shuffled" : "as they are"}};
+  std::string ranges;
+  for (const ExampleRange& range : feed.ranges(lanes))
+    ranges += fmt::format("{} {} ", range.begin, range.end);
+  lines.emplace_back(
+      "examples of each lane",
+      ranges.empty() ? "all" : fmt::format("ranges with checksum {:08x}", crc32c(as_bytes(ranges))));
+  if (const std::string parts = feed.origins(); !parts.empty()) lines.emplace_back("parts", parts);
+  // Also for the feed of a single source: a run with one is not resumed with a combined feed.
+  const std::string recipe = feed.recipe();
+  lines.emplace_back("combination", recipe.empty() ? "none" : recipe);
+  return lines;
+}
+
+Fingerprint columns_of(const Feed& feed, int64_t lanes) {
+  Fingerprint lines;
+  if (feed.parts().size() > 1) {
+    for (size_t part = 0; part < feed.parts().size(); ++part) {
+      for (auto& [name, text] : columns_of(feed.parts()[part], lanes))
+        lines.emplace_back(fmt::format("feed {}: {}", part, name), std::move(text));
+    }
+    return lines;
+  }
+  const std::vector<ExampleRange> ranges = feed.ranges(lanes);
+  const std::vector<int64_t> examples =
+      spread(ranges.empty() ? ExampleRange{0, feed.size()} : ranges.front());
+  if (!examples.empty()) add_columns(feed.fetch(examples), "", lines);
+  return lines;
 }
 
 }  // namespace tutti::data

@@ -7,14 +7,12 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "tutti/data/arrangement.h"
 #include "tutti/data/batch.h"
-#include "tutti/data/join_rows.h"
 #include "tutti/data/sampler.h"
 #include "tutti/data/source.h"
-#include "tutti/data/statistics.h"
 
 namespace tutti::data {
 
@@ -95,9 +93,8 @@ class Feed {
   // Returns statistics of the tensors of that name over the examples of this feed, after the transforms.
   TableStatistics statistics(const std::string& name) const;
 
-  // The feeds that this one combines, and how; empty and null for the feed of a source.
+  // The feeds that this one combines; empty for the feed of a source.
   const std::vector<Feed>& parts() const;
-  const Arrangement* arrangement() const { return arrangement_.get(); }
   // Says how the feed's examples come from its sources: "" for all or the first examples of a single source,
   // else for example "concat(60000, skip 100(2000))". Feeds of the same sources with the same text and size
   // have the same examples, but possibly other transforms.
@@ -109,13 +106,12 @@ class Feed {
   std::string origins() const;
 
  private:
-  friend Feed combine(std::vector<Feed> parts, std::shared_ptr<const Arrangement> arrangement);
+  friend Feed combine(std::vector<Feed> parts, Arrangement arrangement);
 
   Feed() = default;
-  Feed with_arrangement(std::shared_ptr<const Arrangement> arrangement) const;
   std::string recipe_as_part() const;
-  std::vector<PartRows> positions_by_part(std::span<const int64_t> examples,
-                                          std::vector<std::vector<int64_t>>& examples_of) const;
+  struct RowsOfPart;
+  std::vector<RowsOfPart> by_part(std::span<const int64_t> examples) const;
   Batch joined(std::span<const int64_t> examples, std::vector<Fetched> parts) const;
 
   // Either a source, or parts with their arrangement. The parts' own order, deal and options are not used.
@@ -139,12 +135,10 @@ Feed concat(const std::vector<Feed>& feeds);
 
 enum class MixEnd {
   // An epoch has every example of every feed at least once: it ends when each feed has been read to its end,
-  // and feeds
-  // that are small for their weight are read several times.
+  // and feeds that are small for their weight are read several times.
   AllRead,
   // An epoch has no example twice: it ends when the first feed has been read to its end. It has the same
-  // examples each
-  // time, so the last ones of the other feeds are never read.
+  // examples each time, so the last ones of the other feeds are never read.
   FirstRead,
 };
 
@@ -158,5 +152,18 @@ struct MixOptions {
 // as a batch, has about these proportions; shuffle() then draws from the whole mixture at random. The same in
 // all other respects as concat().
 Feed mix(const std::vector<Feed>& feeds, const std::vector<double>& weights, const MixOptions& options = {});
+
+// Name and text: {"examples", "60000"}, {"column label", "int64[], 16 examples with checksum 1f2e3d4c"}.
+using Fingerprint = std::vector<std::pair<std::string, std::string>>;
+
+// Describes the number of examples of a feed, their order, how it is combined from other feeds, and the
+// examples of each of `lanes` lanes. Reads no examples.
+Fingerprint order_of(const Feed& feed, int64_t lanes);
+
+// Describes the names, types and shapes of the source's columns, before the feed's transforms, and a checksum
+// of a few examples: the first, the last and some between them, taken from lane 0 if each lane has examples
+// of its own, and from each part of a combined feed. Feeds that differ only in other examples have equal
+// fingerprints. Costs as much as reading 16 examples of each part.
+Fingerprint columns_of(const Feed& feed, int64_t lanes);
 
 }  // namespace tutti::data

@@ -10,7 +10,6 @@
 #include "tutti/base/test_folder.h"
 #include "tutti/data/batch_queue.h"
 #include "tutti/data/feed.h"
-#include "tutti/data/fingerprint.h"
 #include "tutti/data/tables/table_feed.h"
 
 namespace tutti::data {

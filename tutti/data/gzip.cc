@@ -1,11 +1,10 @@
-#include "tutti/data/gzip.h"
-
 #include <array>
 #include <limits>
 
 #include <zlib.h>
 
 #include "tutti/base/check.h"
+#include "tutti/data/idx.h"
 
 namespace tutti::data {
 namespace {

@@ -1,5 +1,5 @@
 #include "tutti/base/error.h"
-#include "tutti/data/gzip.h"
+#include "tutti/data/idx.h"
 
 namespace tutti::data {
 

@@ -1,5 +1,3 @@
-#include "tutti/data/gzip.h"
-
 #include <torch/types.h>
 #include <torch/utils.h>
 #include <zlib.h>

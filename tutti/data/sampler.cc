@@ -1,11 +1,50 @@
 #include "tutti/data/sampler.h"
 
 #include <algorithm>
+#include <bit>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "tutti/base/check.h"
-#include "tutti/data/permutation.h"
 
 namespace tutti::data {
+
+Permutation::Permutation(int64_t size, uint64_t key) : size_(static_cast<uint64_t>(size)) {
+  if (size < 0 || size > kLargest) {
+    fail(ErrorKind::InvalidArgument, "a permutation of {} numbers was requested; expected 0 to 2^62", size);
+  }
+  const int bits = size < 2 ? 0 : std::bit_width(size_ - 1);
+  rounds_ = bits <= kNarrowBits ? kNarrowRounds : kWideRounds;
+  right_bits_ = (bits + 1) / 2;
+  left_mask_ = (uint64_t{1} << (bits - right_bits_)) - 1;
+  right_mask_ = (uint64_t{1} << right_bits_) - 1;
+  for (size_t round = 0; round < rounds_; ++round) {
+    key += 0x9e3779b97f4a7c15ULL;
+    round_keys_[round] = mix(key);
+  }
+}
+
+uint64_t Permutation::encrypt(uint64_t word) const {
+  uint64_t left = word >> right_bits_;
+  uint64_t right = word & right_mask_;
+  for (size_t round = 0; round < rounds_; round += 2) {
+    right ^= mix(left + round_keys_[round]) & right_mask_;
+    left ^= mix(right + round_keys_[round + 1]) & left_mask_;
+  }
+  return (left << right_bits_) | right;
+}
+
+int64_t Permutation::operator()(int64_t position) const {
+  auto word = static_cast<uint64_t>(position);
+  TUTTI_CHECK(word < size_, "position {} size {}", position, size_);
+  do {
+    word = encrypt(word);
+  } while (word >= size_);
+  return static_cast<int64_t>(word);
+}
+
 namespace {
 
 // Seeds and epochs are small and close together; mixing twice makes their keys very different.
@@ -96,6 +135,94 @@ void Sampler::examples(int64_t step, int64_t lane, std::vector<int64_t>& out) co
   const Permutation permutation(own.size(), key);
   for (int64_t position = at.begin; position < at.end; ++position)
     out.push_back(own.begin + permutation(position));
+}
+
+namespace {
+
+// Returns 0, and the sums of the first 1, 2, ... numbers.
+std::vector<int64_t> sums_of(const std::vector<int64_t>& numbers) {
+  std::vector<int64_t> sums = {0};
+  for (const int64_t number : numbers) sums.push_back(sums.back() + number);
+  return sums;
+}
+
+// The parts are the leaves of a binary tree. A node with n positions, of which l belong to its left half,
+// sends position p to the left if floor((p l + phase) / n) is less than floor(((p + 1) l + phase) / n): so
+// the first p positions have that many of the left half before them, and its share differs from p l / n by
+// less than one.
+class Interleaved {
+ public:
+  Interleaved(std::vector<int64_t> sizes, const std::vector<int64_t>& counts, int64_t seed)
+      : sizes_(std::move(sizes)), sums_(sums_of(counts)), seed_(seed) {}
+
+  int64_t size() const { return sums_.back(); }
+
+  PartExample operator()(int64_t example) const {
+    int64_t position = example;
+    size_t begin = 0;
+    size_t end = sizes_.size();
+    while (end - begin > 1) {
+      const size_t middle = begin + (end - begin) / 2;
+      const int64_t before = of_left(begin, middle, end, position);
+      if (of_left(begin, middle, end, position + 1) > before) {
+        position = before;
+        end = middle;
+      } else {
+        position -= before;
+        begin = middle;
+      }
+    }
+    return {begin, position % sizes_[begin]};
+  }
+
+ private:
+  // Returns the number of positions of the left half among the first `positions` of a node.
+  int64_t of_left(size_t begin, size_t middle, size_t end, int64_t positions) const {
+    __extension__ using Wide = unsigned __int128;
+    const auto all = static_cast<uint64_t>(sums_[end] - sums_[begin]);
+    const auto left = static_cast<uint64_t>(sums_[middle] - sums_[begin]);
+    const uint64_t phase =
+        mix(mix(static_cast<uint64_t>(seed_) + 0xd6e8feb86659fd93ULL) ^ (begin << 32 | end)) % all;
+    return static_cast<int64_t>((Wide{static_cast<uint64_t>(positions)} * left + phase) / all);
+  }
+
+  std::vector<int64_t> sizes_;
+  std::vector<int64_t> sums_;  // of the counts
+  int64_t seed_;
+};
+
+}  // namespace
+
+Arrangement skipping(int64_t size, int64_t count) {
+  const int64_t skipped = std::min(size, count);
+  return {size - skipped,
+          [skipped](int64_t example) {
+            return PartExample{0, skipped + example};
+          },
+          fmt::format("skip {}", skipped)};
+}
+
+Arrangement drawn(int64_t size, int64_t begin, int64_t end, int64_t seed) {
+  const Permutation order(size, mix(static_cast<uint64_t>(seed) + 0x9fb21c651e98df25ULL));
+  return {end - begin,
+          [order, begin](int64_t example) {
+            return PartExample{0, order(begin + example)};
+          },
+          fmt::format("{} to {} in the order of seed {}", begin, end, seed)};
+}
+
+Arrangement one_after_another(const std::vector<int64_t>& sizes) {
+  const std::vector<int64_t> begins = sums_of(sizes);  // of each part, and the end of the last one
+  const auto at = [begins](int64_t example) {
+    const auto next = std::upper_bound(begins.begin(), begins.end(), example);
+    return PartExample{static_cast<size_t>(next - begins.begin()) - 1, example - *(next - 1)};
+  };
+  return {begins.back(), at, "concat"};
+}
+
+Arrangement interleaved(std::vector<int64_t> sizes, const std::vector<int64_t>& counts, int64_t seed) {
+  const Interleaved at(std::move(sizes), counts, seed);
+  return {at.size(), at, fmt::format("mix {} by seed {}", fmt::join(counts, " : "), seed)};
 }
 
 }  // namespace tutti::data

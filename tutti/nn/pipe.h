@@ -12,7 +12,7 @@
 #include <torch/nn/pimpl.h>
 #include <torch/types.h>
 
-#include "tutti/data/statistics.h"
+#include "tutti/data/source.h"
 
 namespace tutti::nn {
 

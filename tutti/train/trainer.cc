@@ -10,7 +10,7 @@
 #include "tutti/base/crc32c.h"
 #include "tutti/base/deadline.h"
 #include "tutti/base/interrupted.h"
-#include "tutti/data/fingerprint.h"
+#include "tutti/data/feed.h"
 #include "tutti/metrics/metrics.h"
 #include "tutti/params/agreement.h"
 #include "tutti/params/random_scope.h"

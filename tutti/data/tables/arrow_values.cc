@@ -110,7 +110,7 @@ std::string text_of(const arrow::Array& array, int64_t i) {
   return text;
 }
 
-void append_floats(const arrow::Array& array, std::vector<float>& to, const NotHeld& wrong) {
+void append_floats(const arrow::Array& array, std::vector<float>& to, const ReportProblem& wrong) {
   if (array.type_id() == arrow::Type::NA) {
     to.insert(to.end(), static_cast<size_t>(array.length()), kMissing);
     return;
@@ -134,7 +134,7 @@ void append_floats(const arrow::Array& array, std::vector<float>& to, const NotH
 }
 
 template <class Array>
-void ListColumn::take(const Array& array, const NotHeld& wrong) {
+void ListColumn::take(const Array& array, const ReportProblem& wrong) {
   // The values of all lists, and those between the lists.
   append_floats(*array.values(), numbers_, [&](int64_t value, const std::string& why) {
     for (int64_t i = 0; i < array.length(); ++i) {
@@ -146,7 +146,7 @@ void ListColumn::take(const Array& array, const NotHeld& wrong) {
     add(array.value_offset(i), array.IsNull(i) ? 0 : array.value_length(i));
 }
 
-ListColumn::ListColumn(const arrow::Array& array, const NotHeld& wrong) {
+ListColumn::ListColumn(const arrow::Array& array, const ReportProblem& wrong) {
   if (!is_list(*array.type())) {
     append_floats(array, numbers_, wrong);
     for (int64_t i = 0; i < array.length(); ++i) add(i, 1);

@@ -24,15 +24,15 @@ bool can_be_id(const arrow::DataType& type);
 std::string text_of(const arrow::Array& array, int64_t i);
 
 // Called for each row with a number too large for a float32, or a whole number that is not exact as one.
-using NotHeld = std::function<void(int64_t row, const std::string& why)>;
+using ReportProblem = std::function<void(int64_t row, const std::string& why)>;
 
 // Appends numbers as the nearest float32; nulls become NaN.
-void append_floats(const arrow::Array& array, std::vector<float>& to, const NotHeld& wrong);
+void append_floats(const arrow::Array& array, std::vector<float>& to, const ReportProblem& wrong);
 
 // A column of lists, or of numbers, each treated as a list of one; null is an empty list.
 class ListColumn {
  public:
-  ListColumn(const arrow::Array& array, const NotHeld& wrong);
+  ListColumn(const arrow::Array& array, const ReportProblem& wrong);
 
   std::span<const float> operator[](int64_t row) const {
     const auto& [begin, length] = lists_[static_cast<size_t>(row)];
@@ -41,7 +41,7 @@ class ListColumn {
 
  private:
   template <class Array>
-  void take(const Array& array, const NotHeld& wrong);
+  void take(const Array& array, const ReportProblem& wrong);
   void add(int64_t begin, int64_t length) { lists_.emplace_back(begin, length); }
 
   std::vector<float> numbers_;

@@ -1,9 +1,18 @@
 #include "tutti/data/tables/cells.h"
 
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <random>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
+#include <gtest/gtest.h>
 
 #include "tutti/base/test_errors.h"
 
@@ -51,6 +60,166 @@ TEST(Utf8, is_told_from_what_is_not) {
                            "\xF5\x80\x80\x80", "\xE2\x82", "a\xFF"})
     EXPECT_FALSE(is_utf8(text)) << text;
 }
+
+// Compares with the C library, to the bit. Returns true if the number had the common form.
+bool check(const std::string& text) {
+  float number = 0;
+  const char* const end = read_common_float(text.data(), text.data() + text.size(), number);
+  if (end == nullptr) return false;
+  char* expected_end = nullptr;
+  const float expected = std::strtof(text.c_str(), &expected_end);
+  EXPECT_EQ(end, expected_end) << text;
+  EXPECT_EQ(std::bit_cast<uint32_t>(number), std::bit_cast<uint32_t>(expected)) << text;
+  return true;
+}
+
+TEST(FloatText, of_the_common_kind_gives_the_nearest_float) {
+  for (const char* text :
+       {"0", "-0", "1", "-1.5", "0.1", ".5", "5.", "3e2", "3E-2", "1e+22", "16777215", "0.000123456\tx"})
+    EXPECT_TRUE(check(text)) << text;
+  std::mt19937_64 random(3);
+  int common = 0;
+  constexpr int kTexts = 300000;
+  for (int i = 0; i < kTexts; ++i) {
+    const auto value = std::bit_cast<float>(static_cast<uint32_t>(random()));
+    if (!std::isfinite(value)) continue;
+    const int digits = 1 + static_cast<int>(random() % 12);
+    common += check(i % 2 == 0 ? fmt::format("{:.{}g}", value, digits)
+                               : fmt::format("{:.{}f}", std::fmod(value, 1e4F), digits))
+                  ? 1
+                  : 0;
+  }
+  EXPECT_GT(common, kTexts / 2);
+}
+
+// Tests any text after the number, and any number of digits before and after the point.
+TEST(FloatText, ends_where_its_digits_end) {
+  for (const std::string& behind : {std::string(), std::string("\t1234567890"),
+                                    std::string("\xff\xff\xff\xff"
+                                                "99999999"),
+                                    std::string("/0:0;0"), std::string(20, '\0')}) {
+    for (int whole = 0; whole <= 15; ++whole) {
+      for (int part = whole == 0 ? 1 : 0; part <= 15 - whole; ++part) {
+        const std::string text = std::string("987654321098765").substr(0, static_cast<size_t>(whole)) + "." +
+                                 std::string("123456789012345").substr(0, static_cast<size_t>(part));
+        float number = 0;
+        const std::string all = text + behind;
+        const char* const end = read_common_float(all.data(), all.data() + all.size(), number);
+        if (end == nullptr) continue;  // exactly between two floats
+        EXPECT_EQ(end - all.data(), static_cast<std::ptrdiff_t>(text.size())) << all;
+        EXPECT_EQ(number, std::strtof(text.c_str(), nullptr)) << all;
+      }
+    }
+  }
+}
+
+// Tests numbers exactly between two floats, and very close to that.
+TEST(FloatText, that_is_hard_to_round_gives_the_nearest_float) {
+  std::mt19937_64 random(4);
+  for (int i = 0; i < 100000; ++i) {
+    const double between = static_cast<double>((random() % (1 << 23)) + (1 << 23)) + 0.5;
+    check(fmt::format("{:.1f}", between));
+    check(fmt::format("{:.1f}00001", between));
+    check(fmt::format("{}e-{}", static_cast<uint64_t>(between * 10), 1 + random() % 20));
+  }
+}
+
+TEST(FloatText, of_another_kind_is_left_to_others) {
+  for (const char* text :
+       {"", "-", ".", "x", "nan", "inf", "1e", "1e-", "1e100", "1234567890123456", "1e-40", "+1"})
+    EXPECT_FALSE(check(text)) << text;
+}
+
+using ReadFloats = size_t(const char*&, const char*, char, size_t, float*);
+class ManyFloats : public testing::TestWithParam<ReadFloats*> {};
+
+// Reads the cells as a table does: many at once, and the remaining ones one by one. Both ways must give the
+// same numbers.
+void check_row(ReadFloats* read, const std::string& row, size_t& at_once) {
+  const char* at = row.data();
+  const char* const end = at + row.size();
+  std::vector<float> numbers(static_cast<size_t>(std::count(row.begin(), row.end(), '\t')));
+  while (at != end) {
+    const char* expected = at;
+    const size_t count = read(at, end, '\t', numbers.size(), numbers.data());
+    at_once += count;
+    for (size_t i = 0; i < count; ++i) {
+      char* behind = nullptr;
+      EXPECT_EQ(std::bit_cast<uint32_t>(numbers[i]), std::bit_cast<uint32_t>(std::strtof(expected, &behind)))
+          << std::string_view(expected, static_cast<size_t>(behind - expected));
+      ASSERT_EQ(*behind, '\t');
+      expected = behind + 1;
+    }
+    ASSERT_EQ(at, expected);
+    at = std::find(at, end, '\t');
+    if (at != end) ++at;
+  }
+}
+
+TEST_P(ManyFloats, are_each_the_nearest_float) {
+  std::mt19937_64 random(5);
+  std::normal_distribution<double> normal;
+  size_t at_once = 0;
+  constexpr size_t kRows = 2000;
+  constexpr size_t kCells = 60;
+  for (size_t i = 0; i < kRows; ++i) {
+    std::string row;
+    for (size_t cell = 0; cell < kCells; ++cell) {
+      const double value = normal(random) * std::pow(10, static_cast<int>(random() % 9) - 4);
+      row += random() % 2 == 0 ? fmt::format("{:.{}f}\t", value, random() % 9)
+                               : fmt::format("{:.{}g}\t", value, 1 + random() % 9);
+    }
+    check_row(GetParam(), row, at_once);
+  }
+  EXPECT_GT(at_once, kRows * kCells / 2);
+}
+
+TEST_P(ManyFloats, of_every_length_and_with_the_point_at_every_place) {
+  const std::string digits = "9876543210987654321";
+  std::string row;
+  for (size_t length = 0; length < digits.size(); ++length) {
+    for (const char* sign : {"", "-"}) {
+      row += sign + digits.substr(0, length) + '\t';
+      for (size_t point = 0; point <= length; ++point)
+        row += sign + digits.substr(0, point) + '.' + digits.substr(point, length - point) + '\t';
+    }
+  }
+  size_t at_once = 0;
+  check_row(GetParam(), row, at_once);
+  EXPECT_GT(at_once, 200);
+}
+
+TEST_P(ManyFloats, end_before_what_is_of_another_kind) {
+  const std::vector<std::string> others = {
+      "",      "-",   ".",  "-.",  "x",    "1x",     "1.5.",
+      "1.5.5", "--1", "1-", "+1",  " 1",   "1 ",     "1,5",
+      "1e",    "nan", "/1", "1:2", "\xb1", "1\xae.", "12345678901234567"};
+  for (const std::string& other : others) {
+    const std::string row = "1.5\t-2\t" + other + "\t3\t12345678901234567890\t";
+    std::vector<float> numbers(8);
+    const char* at = row.data();
+    EXPECT_EQ(GetParam()(at, row.data() + row.size(), '\t', 8, numbers.data()), 2) << other;
+    EXPECT_EQ(at - row.data(), 7) << other;
+    EXPECT_EQ(numbers[1], -2);
+  }
+}
+
+TEST_P(ManyFloats, are_no_more_than_asked_for_and_stay_inside_of_the_text) {
+  for (size_t size = 0; size < 60; ++size) {
+    // Has exactly that size, for the address sanitizer.
+    std::vector<char> text(size);
+    for (size_t i = 0; i < size; ++i) text[i] = i % 3 == 2 ? '\t' : '5';
+    for (size_t most = 0; most <= 20; ++most) {
+      std::vector<float> numbers(most);
+      const char* at = text.data();
+      const size_t count = GetParam()(at, text.data() + size, '\t', most, numbers.data());
+      EXPECT_LE(count, std::min(most, size / 3));
+      EXPECT_EQ(at - text.data(), static_cast<std::ptrdiff_t>(3 * count));
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Codes, ManyFloats, testing::Values(read_common_floats, read_common_floats_portable));
 
 }  // namespace
 }  // namespace tutti::data

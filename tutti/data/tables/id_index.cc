@@ -3,28 +3,24 @@
 #include <algorithm>
 #include <cstring>
 
+#include "tutti/data/sampler.h"
+
 namespace tutti::data {
 namespace {
 
 constexpr uint64_t kOdd = 0x9e3779b97f4a7c15;
 
-uint64_t mixed(uint64_t value) {
-  value = (value ^ value >> 30) * 0xbf58476d1ce4e5b9;
-  value = (value ^ value >> 27) * 0x94d049bb133111eb;
-  return value ^ value >> 31;
-}
-
 }  // namespace
 
-// Computes two independent halves, each a chain of splitmix64's mixer over words of eight bytes.
+// Computes two independent halves, each a chain of SplitMix64's finaliser over words of eight bytes.
 IdIndex::Hash IdIndex::hash_of(std::string_view id) {
   Hash hash{id.size(), ~id.size()};
   while (!id.empty()) {
     uint64_t word = 0;
     const size_t size = std::min(id.size(), sizeof word);
     std::memcpy(&word, id.data(), size);
-    hash.high = mixed(hash.high ^ word) + kOdd;
-    hash.low = mixed(hash.low + (word ^ kOdd) * kOdd);
+    hash.high = mix(hash.high ^ word) + kOdd;
+    hash.low = mix(hash.low + (word ^ kOdd) * kOdd);
     id.remove_prefix(size);
   }
   return hash;
@@ -33,7 +29,7 @@ IdIndex::Hash IdIndex::hash_of(std::string_view id) {
 void IdIndex::add(std::string_view id) {
   const Hash hash = hash_of(id);
   entries_.push_back({hash, rows_++});
-  order_ = {mixed(order_.high ^ hash.high) + 1, mixed(order_.low + hash.low * kOdd)};
+  order_ = {mix(order_.high ^ hash.high) + 1, mix(order_.low + hash.low * kOdd)};
 }
 
 std::optional<IdIndex::Twice> IdIndex::finish() {
@@ -61,13 +57,6 @@ std::vector<int64_t> IdIndex::finish_without_doubles() {
   entries_.resize(kept);
   std::sort(doubles.begin(), doubles.end());
   return doubles;
-}
-
-std::optional<int64_t> IdIndex::find(std::string_view id) const {
-  const Hash hash = hash_of(id);
-  const auto entry = std::lower_bound(entries_.begin(), entries_.end(), hash,
-                                      [](const Entry& a, const Hash& b) { return a.hash < b; });
-  return entry != entries_.end() && entry->hash == hash ? std::optional(entry->row) : std::nullopt;
 }
 
 IdIndex::Joined IdIndex::join(const IdIndex& other) const {

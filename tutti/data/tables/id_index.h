@@ -26,7 +26,6 @@ class IdIndex {
 
   // The number of rows that were added.
   int64_t size() const { return rows_; }
-  std::optional<int64_t> find(std::string_view id) const;
   // Returns true if both have the same IDs in the same order.
   bool is_aligned_with(const IdIndex& other) const {
     return size() == other.size() && order_ == other.order_;

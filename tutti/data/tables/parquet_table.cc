@@ -1,10 +1,14 @@
-#include "tutti/data/tables/parquet_table.h"
-
 #include <algorithm>
 #include <arrow/record_batch.h>
 #include <arrow/type.h>
+#include <atomic>
+#include <cerrno>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
 #include <deque>
+#include <fcntl.h>
 #include <functional>
 #include <mutex>
 #include <new>
@@ -15,19 +19,20 @@
 #include <parquet/metadata.h>
 #include <parquet/schema.h>
 #include <span>
+#include <string>
 #include <string_view>
-#include <unordered_set>
+#include <unistd.h>
 #include <utility>
 #include <vector>
 
 #include <fmt/format.h>
 
+#include "tutti/base/environment.h"
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
-#include "tutti/base/text.h"
 #include "tutti/data/tables/arrow_values.h"
 #include "tutti/data/tables/cells.h"
-#include "tutti/data/tables/spool.h"
+#include "tutti/data/tables/table.h"
 
 namespace tutti::data {
 namespace {
@@ -35,6 +40,44 @@ namespace {
 constexpr int64_t kBatchBytes = int64_t{4} << 20;  // bytes that are unpacked at once (at least one row)
 
 using Floats = std::vector<float>;
+
+// An unnamed file in TMPDIR or else /var/tmp, which is removed with this object. Thread-safe.
+class Spool {
+ public:
+  Spool() {
+    const std::string folder = Environment::of_process().get("TMPDIR").value_or("/var/tmp");
+    what_ = fmt::format("unpacked Parquet in {} (set TMPDIR to use another folder)", folder);
+    std::string path = folder + "/tutti-XXXXXX";  // the template for mkostemp(3)
+    const int fd = mkostemp(path.data(), O_CLOEXEC);
+    if (fd < 0) fail_errno(errno, what_);
+    fd_ = FileDescriptor(fd);
+    unlink(path.c_str());
+  }
+
+  // Reserves space for `bytes` bytes and returns its offset.
+  uint64_t reserve(uint64_t bytes) { return end_.fetch_add(bytes); }
+  void write(uint64_t at, std::span<const std::byte> bytes) const { write_at(fd_, what_, at, bytes); }
+  uint64_t append(std::string_view bytes) {
+    const uint64_t at = reserve(bytes.size());
+    write(at, as_bytes(bytes));
+    return at;
+  }
+
+  void read_at(uint64_t offset, std::span<std::byte> bytes) const {
+    while (!bytes.empty()) {
+      const ssize_t count = pread(fd_.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
+      if (count < 0 && errno == EINTR) continue;
+      if (count <= 0) fail_errno(count < 0 ? errno : EIO, what_);
+      bytes = bytes.subspan(static_cast<size_t>(count));
+      offset += static_cast<uint64_t>(count);
+    }
+  }
+
+ private:
+  std::string what_;  // for error messages
+  FileDescriptor fd_;
+  std::atomic<uint64_t> end_ = 0;
+};
 
 class ParquetTable final : public Table {
  public:
@@ -57,7 +100,6 @@ class ParquetTable final : public Table {
     std::vector<uint64_t> places = {};  // in the spool: of each row, or of the first if all have one size
   };
   using Batches = std::function<void(int64_t first, const arrow::RecordBatch&)>;
-  using WhatIsWrong = std::function<void(int64_t row, const std::string& why)>;
 
   // Runs `body` and converts Arrow's exceptions about unreadable files to Errors.
   template <class Body>
@@ -73,23 +115,23 @@ class ParquetTable final : public Table {
   void read_batches(const std::vector<int>& groups, const std::vector<int>& leaves, int64_t batch,
                     const Batches& visit) const;
   void read_ids(const std::vector<bool>& bad);
-  void require_no_doubles();
+  [[noreturn]] void fail_twice(const IdIndex::Twice& rows) const override;
   std::vector<bool> rows_that_are_bad();
   int64_t row_in_file(int64_t row) const { return kept_.empty() ? row : kept_[static_cast<size_t>(row)]; }
   std::string id_in_file(int64_t row) const;
   const Group& spooled(int64_t row_in_file) const;
-  void spool(Group& group, int number, const WhatIsWrong& wrong) const;
+  void spool(Group& group, int number, const ReportProblem& wrong) const;
   void spool_dense(Group& group, int64_t first, const arrow::RecordBatch& batch,
-                   const WhatIsWrong& wrong) const;
+                   const ReportProblem& wrong) const;
   void spool_lists(Group& group, int64_t first, const arrow::RecordBatch& batch,
-                   const WhatIsWrong& wrong) const;
+                   const ReportProblem& wrong) const;
   [[noreturn]] void fail_at(int64_t row_in_file, const std::string& why) const;
 
   std::shared_ptr<parquet::FileMetaData> metadata_;
   std::vector<int> id_leaf_;          // index of the ID column, as Parquet counts
   std::vector<int> leaves_;           // indices of all other columns
   mutable std::deque<Group> groups_;  // in file order
-  mutable Spool spool_{"unpacked Parquet"};
+  mutable Spool spool_;
   std::vector<uint64_t> ids_at_;  // positions in the spool: of each row of the file, and of the end
   std::vector<int64_t> kept_;     // rows of the file that are kept; empty: all
 };
@@ -111,12 +153,7 @@ ParquetTable::ParquetTable(const std::string& path, const std::string& id, const
     fail(ErrorKind::DataLoss, "{}: the row groups have {} rows, but the metadata declares {}", path, end,
          metadata_->num_rows());
   read_ids(bad == BadRows::Skip ? rows_that_are_bad() : std::vector<bool>());
-  if (bad == BadRows::Error) {
-    require_no_doubles();
-  } else {
-    for (const int64_t row : ids_.finish_without_doubles())
-      leave_out(fmt::format("{}: the ID {} occurs more than once", path, shown(this->id(row))));
-  }
+  finish_ids(bad);
 }
 
 std::unique_ptr<parquet::arrow::FileReader> ParquetTable::open() const {
@@ -140,18 +177,7 @@ void ParquetTable::read_schema(const std::string& id) {
   std::vector<std::string> names;
   for (const auto& field : schema->fields()) names.push_back(field->name());
   if (names.empty()) fail(ErrorKind::DataLoss, "{}: the table has no columns", path_);
-  std::unordered_set<std::string_view> seen;
-  for (size_t i = 0; i < names.size(); ++i) {
-    if (names[i].empty()) fail(ErrorKind::DataLoss, "{}: column {} has no name", path_, i + 1);
-    if (!seen.insert(names[i]).second)
-      fail(ErrorKind::DataLoss, "{}: two columns are called '{}'", path_, names[i]);
-  }
-  const auto found = id.empty() ? names.begin() : std::find(names.begin(), names.end(), id);
-  if (found == names.end())
-    fail(ErrorKind::DataLoss, "{}: there is no column '{}', which should contain the IDs{}", path_, id,
-         did_you_mean(id, names));
-  const auto id_at = static_cast<int>(found - names.begin());
-  id_column_ = *found;
+  const auto id_at = static_cast<int>(set_columns(std::move(names), id, path_));
   for (int i = 0; i < schema->num_fields(); ++i) {
     const arrow::DataType& type = *schema->field(i)->type();
     if (i == id_at) {
@@ -164,8 +190,7 @@ void ParquetTable::read_schema(const std::string& id) {
     const bool has_lists = is_list(type) && is_number(*type.field(0)->type());
     if (!is_number(type) && !(has_lists && !is_dense()))
       fail(ErrorKind::DataLoss, "{}: the column '{}' has type {}; expected numbers{}", path_,
-           names[static_cast<size_t>(i)], type.ToString(), is_dense() ? "" : " or lists of numbers");
-    columns_.push_back(names[static_cast<size_t>(i)]);
+           schema->field(i)->name(), type.ToString(), is_dense() ? "" : " or lists of numbers");
   }
   for (int leaf = 0; leaf < leaves.num_columns(); ++leaf) {
     const bool is_id = leaves.group_node()->FieldIndex(*leaves.GetColumnRoot(leaf)) == id_at;
@@ -205,43 +230,35 @@ void ParquetTable::read_ids(const std::vector<bool>& bad) {
   constexpr int64_t kRows = 1 << 16;
   ids_at_.push_back(0);
   std::string texts;
-  bool keeps_all = true;
   read_batches(all, id_leaf_, kRows, [&](int64_t first, const arrow::RecordBatch& batch) {
     texts.clear();
     std::vector<size_t> sizes;
     for (int64_t i = 0; i < batch.num_rows(); ++i) {
       const std::string id = text_of(*batch.column(0), i);
       const int64_t row = first + i;
-      std::string why;
-      if (!bad.empty() && bad[static_cast<size_t>(row)]) {
-        keeps_all = false;
-      } else {
-        if (id.empty()) why = "the ID is empty";
-        if (!is_utf8(id)) why = fmt::format("the ID {} is not UTF-8", shown(id));
-        if (!why.empty() && bad.empty()) fail(ErrorKind::DataLoss, "{}: row {}: {}", path_, row + 1, why);
-        if (!why.empty()) {
-          keeps_all = false;
-          leave_out(fmt::format("{}: row {}: {}", path_, row + 1, why));
-        } else {
-          ids_.add(id);
-          if (!bad.empty()) kept_.push_back(row);
-        }
-      }
       texts += id;
       sizes.push_back(id.size());
+      if (!bad.empty() && bad[static_cast<size_t>(row)]) continue;
+      const std::string problem = problem_of_id(id);
+      if (problem.empty()) {
+        ids_.add(id);
+        if (!bad.empty()) kept_.push_back(row);
+      } else if (bad.empty()) {
+        fail(ErrorKind::DataLoss, "{}: row {}: {}", path_, row + 1, problem);
+      } else {
+        leave_out(fmt::format("{}: row {}: {}", path_, row + 1, problem));
+      }
     }
-    uint64_t at = spool_.append(as_bytes(texts));
+    uint64_t at = spool_.append(texts);
     ids_at_.back() = at;
     for (const size_t size : sizes) ids_at_.push_back(at += size);
   });
-  if (keeps_all) kept_ = {};
+  if (static_cast<int64_t>(kept_.size()) == rows_in_file()) kept_ = {};
 }
 
-void ParquetTable::require_no_doubles() {
-  const auto twice = ids_.finish();
-  if (!twice) return;
+void ParquetTable::fail_twice(const IdIndex::Twice& rows) const {
   fail(ErrorKind::DataLoss, "{}: row {}: the ID {} already occurs in row {}; IDs must be unique", path_,
-       twice->second + 1, shown(id(twice->second)), twice->first + 1);
+       rows.second + 1, shown(id(rows.second)), rows.first + 1);
 }
 
 std::vector<bool> ParquetTable::rows_that_are_bad() {
@@ -281,7 +298,7 @@ const ParquetTable::Group& ParquetTable::spooled(int64_t row_in_file) const {
   return *group;
 }
 
-void ParquetTable::spool(Group& group, int number, const WhatIsWrong& wrong) const {
+void ParquetTable::spool(Group& group, int number, const ReportProblem& wrong) const {
   group.places.clear();
   const int64_t rows = group.end - group.begin;
   if (columns_.empty() || rows == 0) return;
@@ -300,7 +317,7 @@ void ParquetTable::spool(Group& group, int number, const WhatIsWrong& wrong) con
 }
 
 void ParquetTable::spool_dense(Group& group, int64_t first, const arrow::RecordBatch& batch,
-                               const WhatIsWrong& wrong) const {
+                               const ReportProblem& wrong) const {
   const auto columns = columns_.size();
   Floats all(static_cast<size_t>(batch.num_rows()) * columns);
   Floats column;
@@ -317,7 +334,7 @@ void ParquetTable::spool_dense(Group& group, int64_t first, const arrow::RecordB
 }
 
 void ParquetTable::spool_lists(Group& group, int64_t first, const arrow::RecordBatch& batch,
-                               const WhatIsWrong& wrong) const {
+                               const ReportProblem& wrong) const {
   std::vector<ListColumn> columns;
   for (size_t c = 0; c < columns_.size(); ++c) {
     columns.emplace_back(*batch.column(static_cast<int>(c)), [&](int64_t i, const std::string& why) {
@@ -347,7 +364,7 @@ void ParquetTable::spool_lists(Group& group, int64_t first, const arrow::RecordB
     }
     bytes.append(reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(float));
   }
-  const uint64_t at = spool_.append(as_bytes(bytes));
+  const uint64_t at = spool_.append(bytes);
   for (const uint64_t begin : begins) group.places.push_back(at + begin);
 }
 

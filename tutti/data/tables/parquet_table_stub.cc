@@ -1,5 +1,5 @@
 #include "tutti/base/error.h"
-#include "tutti/data/tables/parquet_table.h"
+#include "tutti/data/tables/table.h"
 
 namespace tutti::data {
 

@@ -1,5 +1,5 @@
 #include "tutti/base/test_errors.h"
-#include "tutti/data/tables/parquet_table.h"
+#include "tutti/data/tables/table.h"
 
 namespace tutti::data {
 namespace {

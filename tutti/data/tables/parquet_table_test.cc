@@ -1,5 +1,3 @@
-#include "tutti/data/tables/parquet_table.h"
-
 #include <arrow/io/file.h>
 #include <arrow/json/from_string.h>
 #include <arrow/table.h>
@@ -19,7 +17,7 @@
 #include "tutti/base/test_errors.h"
 #include "tutti/base/test_folder.h"
 #include "tutti/data/tables/shards.h"
-#include "tutti/data/tables/table_facts.h"
+#include "tutti/data/tables/table.h"
 #include "tutti/data/tables/table_source.h"
 
 namespace tutti::data {
@@ -28,18 +26,18 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-struct Column {
+struct ParquetColumn {
   std::string name;
   std::shared_ptr<arrow::DataType> type;
   std::string json;
 };
 
 // Writes a file with Arrow, with `rows_a_group` rows per group.
-void write_parquet(const std::string& path, const std::vector<Column>& columns,
+void write_parquet(const std::string& path, const std::vector<ParquetColumn>& columns,
                    int64_t rows_a_group = 1 << 20) {
   arrow::FieldVector fields;
   arrow::ArrayVector arrays;
-  for (const Column& column : columns) {
+  for (const ParquetColumn& column : columns) {
     fields.push_back(arrow::field(column.name, column.type));
     PARQUET_ASSIGN_OR_THROW(auto array, arrow::json::ArrayFromJSONString(column.type, column.json));
     arrays.push_back(array);
@@ -59,13 +57,13 @@ std::vector<float> numbers_of(const Table& table, int64_t begin, int64_t end) {
 
 class ParquetTableTest : public testing::Test {
  protected:
-  std::unique_ptr<Table> table(const std::vector<Column>& columns, int64_t rows_a_group = 1 << 20,
+  std::unique_ptr<Table> table(const std::vector<ParquetColumn>& columns, int64_t rows_a_group = 1 << 20,
                                const TableKind& kind = {}, BadRows bad = BadRows::Error,
                                const std::string& id = "") const {
     write_parquet(folder_ / "t.parquet", columns, rows_a_group);
     return open_parquet(folder_ / "t.parquet", id, kind, bad);
   }
-  std::string error(const std::vector<Column>& columns, const TableKind& kind = {},
+  std::string error(const std::vector<ParquetColumn>& columns, const TableKind& kind = {},
                     const std::string& id = "") const {
     return error_of(ErrorKind::DataLoss, [&] {
       const auto opened = table(columns, 1 << 20, kind, BadRows::Error, id);
@@ -190,7 +188,7 @@ TEST_F(ParquetTableTest, has_lists_as_their_kind_says) {
 }
 
 TEST_F(ParquetTableTest, whole_numbers_that_no_float_holds_are_an_error) {
-  const Column ids{"ID", arrow::utf8(), R"(["a", "b"])"};
+  const ParquetColumn ids{"ID", arrow::utf8(), R"(["a", "b"])"};
   const auto refused = [&](const std::string& number) {
     return AllOf(HasSubstr("row 2 (ID 'b'): column 'n': tables are read as float32"),
                  HasSubstr("cannot represent the whole number " + number + " exactly"));
@@ -215,8 +213,8 @@ TEST_F(ParquetTableTest, whole_numbers_that_no_float_holds_are_an_error) {
 }
 
 TEST_F(ParquetTableTest, says_what_is_wrong_with_row_column_and_id) {
-  const Column ids{"ID", arrow::utf8(), R"(["a", "b"])"};
-  const Column x{"x", arrow::float32(), "[1, 2]"};
+  const ParquetColumn ids{"ID", arrow::utf8(), R"(["a", "b"])"};
+  const ParquetColumn x{"x", arrow::float32(), "[1, 2]"};
   EXPECT_THAT(error({ids, {"s", arrow::utf8(), R"(["1", "2"])"}}),
               AllOf(HasSubstr("t.parquet"), HasSubstr("column 's' has type string; expected numbers")));
   EXPECT_THAT(error({ids, {"l", arrow::list(arrow::int32()), "[[1], [2]]"}}), HasSubstr("expected numbers"));
@@ -265,8 +263,8 @@ TEST_F(ParquetTableTest, may_have_no_columns_or_no_rows) {
 }
 
 TEST_F(ParquetTableTest, says_that_a_file_is_none_or_is_cut_off) {
-  const std::vector<Column> columns = {{"ID", arrow::utf8(), R"(["a", "b"])"},
-                                       {"x", arrow::float32(), "[1, 2]"}};
+  const std::vector<ParquetColumn> columns = {{"ID", arrow::utf8(), R"(["a", "b"])"},
+                                              {"x", arrow::float32(), "[1, 2]"}};
   write_parquet(folder_ / "whole.parquet", columns);
   const std::string bytes = read_file(folder_ / "whole.parquet");
   for (const std::string& text : {std::string(), std::string("ID\tx\na\t1\n"),

@@ -46,10 +46,10 @@ Schema::Schema(std::vector<Entry> tables) : tables_(std::move(tables)) {
   }
 }
 
-const TableFile& Schema::operator[](const std::string& name) const {
+size_t Schema::index_of(const std::string& name) const {
   std::vector<std::string> names;
   for (const auto& [own, file] : tables_) {
-    if (own == name) return file;
+    if (own == name) return names.size();
     names.push_back(own);
   }
   fail(ErrorKind::InvalidArgument, "the schema has no table '{}'; it has {}{}", name, fmt::join(names, ", "),

@@ -2,11 +2,16 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <memory>
+#include <numeric>
 #include <string_view>
 #include <system_error>
 
+#include <fmt/format.h>
+
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
+#include "tutti/data/tables/text_table.h"
 
 namespace tutti::data {
 namespace {
@@ -69,6 +74,170 @@ std::string path_in(const std::string& shard, const std::string& name, const Tab
     fail(ErrorKind::InvalidArgument, "{}: there is no file {}, which contains the schema's table '{}'", shard,
          table.file, name);
   return path;
+}
+
+namespace {
+
+namespace fs = std::filesystem;
+using Tables = std::vector<std::unique_ptr<TextTable>>;
+
+std::string name_of(const TableFile& table) { return fs::path(table.file).filename().string(); }
+
+void require_different_names(const std::vector<TableFile>& tables) {
+  for (size_t i = 0; i < tables.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      if (name_of(tables[i]) == name_of(tables[j]))
+        fail(ErrorKind::InvalidArgument,
+             "{} and {} would become the same file in a shard: rename one of them", tables[j].file,
+             tables[i].file);
+    }
+  }
+}
+
+std::string without_slash(std::string path) {
+  while (path.size() > 1 && path.ends_with('/')) path.pop_back();
+  return path;
+}
+
+void require_nothing_in(const std::string& out) {
+  std::error_code error;
+  if (!fs::exists(out, error)) return;
+  if (!fs::is_directory(out, error) || !fs::is_empty(out, error))
+    fail(ErrorKind::InvalidArgument, "{} exists already; the output must be a new or an empty folder", out);
+}
+
+// Returns for each row of the first table the number of its shard. Neighbours stay together, and the shards
+// have nearly the same weight.
+std::vector<int64_t> cut(const std::vector<uint64_t>& weights, int64_t shards) {
+  const uint64_t whole = std::accumulate(weights.begin(), weights.end(), uint64_t{0});
+  const auto rows = static_cast<int64_t>(weights.size());
+  std::vector<int64_t> shard_of(weights.size());
+  uint64_t before = 0;
+  int64_t shard = 0;
+  int64_t in_shard = 0;
+  for (int64_t row = 0; row < rows; ++row) {
+    const auto due =
+        static_cast<int64_t>(static_cast<unsigned __int128>(before) * static_cast<uint64_t>(shards) / whole);
+    // Every shard gets at least one row, and must leave one for each shard that follows.
+    const bool is_last_for_others = rows - row <= shards - 1 - shard;
+    if (in_shard > 0 && shard + 1 < shards && (due > shard || is_last_for_others)) {
+      ++shard;
+      in_shard = 0;
+    }
+    shard_of[static_cast<size_t>(row)] = shard;
+    before += weights[static_cast<size_t>(row)];
+    ++in_shard;
+  }
+  return shard_of;
+}
+
+// Writes a file row by row.
+class RowWriter {
+ public:
+  explicit RowWriter(const std::string& path) : writer_(path) {}
+  void write(std::string_view row) {
+    constexpr size_t kEnough = 1 << 16;
+    buffer_.append(row);
+    buffer_ += '\n';
+    if (buffer_.size() >= kEnough) flush();
+  }
+  // Returns the number of bytes written.
+  uint64_t finish() {
+    flush();
+    writer_.finish();
+    return writer_.bytes();
+  }
+
+ private:
+  void flush() {
+    writer_.write(buffer_);
+    buffer_.clear();
+  }
+  FileWriter writer_;
+  std::string buffer_;
+};
+
+// The output folder, which has a temporary name while it is written, so that an incomplete one is never used.
+class Unfinished {
+ public:
+  explicit Unfinished(const std::string& out) : out_(out), path_(out + ".unfinished") {
+    fs::remove_all(path_);
+  }
+  ~Unfinished() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  Unfinished(const Unfinished&) = delete;
+  Unfinished& operator=(const Unfinished&) = delete;
+
+  std::string folder(const std::string& shard) const { return (fs::path(path_) / shard).string(); }
+  void finish() const { rename_path(path_, out_); }
+
+ private:
+  const std::string out_;
+  const std::string path_;
+};
+
+}  // namespace
+
+std::vector<CutShard> shard_tables(const std::vector<TableFile>& files, const std::string& folder,
+                                   const ShardOptions& options) {
+  const std::string out = without_slash(folder);
+  if (files.empty()) fail(ErrorKind::InvalidArgument, "there are no tables to split");
+  require_different_names(files);
+  require_nothing_in(out);
+  for (const TableFile& file : files) {
+    if (is_parquet(file.file))
+      fail(ErrorKind::InvalidArgument,
+           "{}: only text tables can be split. Shards may contain Parquet if the program that writes it "
+           "writes one file for each shard",
+           file.file);
+  }
+  Tables tables;
+  for (const TableFile& file : files) tables.push_back(std::make_unique<TextTable>(file.file, file.format));
+  const TextTable& first = *tables[0];
+  if (options.shards < 1 || options.shards > first.size())
+    fail(ErrorKind::InvalidArgument, "{} has {} rows, which cannot be split into {} shards", first.path(),
+         first.size(), options.shards);
+
+  std::vector<std::vector<int64_t>> in_first(tables.size());
+  for (size_t i = 1; i < tables.size(); ++i) in_first[i] = rows_with_same_ids(*tables[i], first);
+  const auto row_in_first = [&](size_t table, int64_t row) {
+    return table == 0 ? row : in_first[table][static_cast<size_t>(row)];
+  };
+  std::string buffer;
+  std::vector<uint64_t> weights(static_cast<size_t>(first.size()), 1);
+  if (options.by == ShardOptions::By::Bytes) {
+    for (size_t i = 0; i < tables.size(); ++i) {
+      for (int64_t row = 0; row < tables[i]->size(); ++row)
+        weights[static_cast<size_t>(row_in_first(i, row))] += tables[i]->text(row, buffer).size();
+    }
+  }
+  const std::vector<int64_t> shard_of = cut(weights, options.shards);
+
+  const Unfinished unfinished(out);
+  std::vector<CutShard> shards;
+  for (int64_t shard = 0; shard < options.shards; ++shard) {
+    const std::string name = fmt::format("shard{}", shard);
+    shards.push_back({.folder = (fs::path(out) / name).string()});
+    make_directories(unfinished.folder(name));
+  }
+  for (const int64_t shard : shard_of) ++shards[static_cast<size_t>(shard)].rows;
+  for (size_t i = 0; i < tables.size(); ++i) {
+    std::vector<std::unique_ptr<RowWriter>> writers;
+    for (int64_t shard = 0; shard < options.shards; ++shard) {
+      const fs::path folder = unfinished.folder(fmt::format("shard{}", shard));
+      writers.push_back(std::make_unique<RowWriter>((folder / name_of(files[i])).string()));
+      if (files[i].format.header) writers.back()->write(tables[i]->header(buffer));
+    }
+    for (int64_t row = 0; row < tables[i]->size(); ++row) {
+      const int64_t shard = shard_of[static_cast<size_t>(row_in_first(i, row))];
+      writers[static_cast<size_t>(shard)]->write(tables[i]->text(row, buffer));
+    }
+    for (size_t shard = 0; shard < shards.size(); ++shard) shards[shard].bytes += writers[shard]->finish();
+  }
+  unfinished.finish();
+  return shards;
 }
 
 }  // namespace tutti::data

@@ -6,9 +6,9 @@
 #include <string_view>
 #include <vector>
 
+#include "tutti/data/source.h"
 #include "tutti/data/tables/id_index.h"
-#include "tutti/data/tables/table_kind.h"
-#include "tutti/data/tables/text_format.h"
+#include "tutti/data/tables/schema.h"
 
 namespace tutti::data {
 
@@ -56,6 +56,15 @@ class Table {
   void leave_out(const std::string& why) {
     if (left_out_.rows++ == 0) left_out_.why = why;
   }
+  // Sets the names of the columns, and returns the index of the one with the IDs: `id`, or the first if `id`
+  // is empty. Errors begin with `where`.
+  size_t set_columns(std::vector<std::string> names, const std::string& id, const std::string& where);
+  // Returns why the text cannot be an ID, or "".
+  static std::string problem_of_id(std::string_view id);
+  // Must be called once all IDs have been added. If an ID occurs twice, calls fail_twice(), or leaves the
+  // later row out.
+  void finish_ids(BadRows bad);
+  [[noreturn]] virtual void fail_twice(const IdIndex::Twice& rows) const = 0;
   // Throws an InvalidArgument that says what is wrong unless the list is valid for the table's kind.
   void require_list(const float* numbers, int64_t length) const;
 
@@ -67,9 +76,13 @@ class Table {
   LeftOut left_out_;
 };
 
+// Returns for each row of `table` the row of `other` with the same ID. Throws a DataLoss that names an ID
+// which only one of them has.
+std::vector<int64_t> rows_with_same_ids(const Table& table, const Table& other);
+
 bool is_parquet(std::string_view path);
 
-// Opens a table by its ending: .parquet (parquet_table.h), else text in that format (text_table.h).
+// Opens a table by its ending: .parquet, else text in that format.
 std::unique_ptr<Table> open_table(const std::string& path, const TextFormat& format,
                                   const TableKind& kind = {}, BadRows bad = BadRows::Error);
 
@@ -78,5 +91,29 @@ std::string not_exact(std::string_view number, float nearest);
 
 // Returns an ID or a cell for an error message, shortened to fit into a line.
 std::string shown(std::string_view text);
+
+// A table stored as Parquet. Its IDs are texts or whole numbers, in the column named `id`, or in the first
+// column if `id` is empty; all other columns hold numbers, or lists of numbers if the kind says so. Nulls are
+// missing values.
+//
+// To read one row of Parquet, a part of typically 100,000 rows or more must be unpacked. Therefore parts that
+// were read once are kept unpacked, in an unnamed file in TMPDIR or else /var/tmp.
+//
+// Throws Unimplemented in a build without Arrow.
+std::unique_ptr<Table> open_parquet(const std::string& path, const std::string& id, const TableKind& kind,
+                                    BadRows bad);
+
+// Facts about the file of a table that can only be found by reading all of it. They are cached next to it in
+// .NAME.tutti.json, and are valid as long as the file has the same size and time and is read in the same
+// format. If several tasks ask at once, one reads the file and the others wait; if it does not finish in the
+// time that this should take, they read it themselves. Nothing is cached in a folder that is not writable.
+
+struct TableOutline {
+  int64_t rows = 0;
+  std::vector<std::string> columns = {};  // names, without the ID column
+};
+TableOutline outline_of(const std::string& path, const TextFormat& format, const TableKind& kind = {});
+
+TableStatistics statistics_of(const std::string& path, const TextFormat& format);
 
 }  // namespace tutti::data

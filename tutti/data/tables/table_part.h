@@ -9,8 +9,8 @@
 #include <torch/types.h>
 
 #include "tutti/data/batch.h"
+#include "tutti/data/tables/schema.h"
 #include "tutti/data/tables/table.h"
-#include "tutti/data/tables/table_kind.h"
 
 namespace tutti::data {
 

@@ -16,7 +16,6 @@
 #include "tutti/data/idx.h"
 #include "tutti/data/tables/shards.h"
 #include "tutti/data/tables/table.h"
-#include "tutti/data/tables/table_facts.h"
 #include "tutti/data/tables/table_part.h"
 
 namespace tutti::data {
@@ -35,7 +34,7 @@ class JoinedTables final : public TableSource {
   JoinedTables(const std::vector<std::string>& shards, const Schema& schema,
                const TableSourceOptions& options)
       : schema_(schema),
-        master_(master_of(schema, options.master_table)),
+        master_(options.master_table.empty() ? 0 : schema.index_of(options.master_table)),
         bad_rows_(options.bad_rows),
         memory_(options.memory) {
     const bool known = !options.rows.empty() && options.bad_rows == BadRows::Error;
@@ -48,7 +47,7 @@ class JoinedTables final : public TableSource {
       size_ += shards_.back().rows;
     }
     if (size_ == 0) fail(ErrorKind::InvalidArgument, "there are no shards to read");
-    if (!known) check_ids();
+    if (!known) require_ids_in_one_shard();
   }
 
   int64_t size() const override { return size_; }
@@ -57,30 +56,31 @@ class JoinedTables final : public TableSource {
   std::string place_of(int64_t example) const override { return shard_of(example).folder; }
   LeftOut left_out() const override { return left_out_; }
   std::string parts() const override;
-  void open(const ExampleRange& examples) const override {
+  void open(const std::vector<ExampleRange>& ranges) const override {
     for (Shard& shard : shards_) {
-      if (shard.begin < examples.end && examples.begin < shard.begin + shard.rows) open(shard);
+      const auto overlaps = [&](const ExampleRange& examples) {
+        return shard.begin < examples.end && examples.begin < shard.begin + shard.rows;
+      };
+      if (std::any_of(ranges.begin(), ranges.end(), overlaps)) open(shard);
     }
+    require_ids_in_one_shard();
   }
   std::vector<int64_t> rows_of_shards() const override {
     std::vector<int64_t> rows;
     for (const Shard& shard : shards_) rows.push_back(shard.rows);
     return rows;
   }
-  void require_ids_in_one_shard() const override { check_ids(); }
   TableStatistics statistics(const std::string& name) const override;
 
  private:
-  static size_t master_of(const Schema& schema, const std::string& name);
   void open(Shard& shard) const;
   const Shard& opened(int64_t example) const;
   void require_columns_of_first(const Shard& shard) const;
-  void check_ids() const;
+  void require_ids_in_one_shard() const;
   TablePart open(const std::string& shard, const std::string& name, const TableFile& file) const;
   const TableFile& master_file() const { return schema_.tables()[master_].second; }
   int64_t join_all(Shard& shard) const;
-  void join(const Table& master, TablePart& part) const;
-  int64_t join_what_is_whole(Shard& shard) const;
+  int64_t join_complete_rows(Shard& shard) const;
   void keep_if_it_fits(TablePart& part) const;
   Shard& shard_of(int64_t example) const;
 
@@ -102,15 +102,6 @@ std::string JoinedTables::parts() const {
   std::string names;
   for (const Shard& shard : shards_) names += std::filesystem::path(shard.folder).filename().string() + "\n";
   return fmt::format("{} shards in an order with checksum {:08x}", shards_.size(), crc32c(as_bytes(names)));
-}
-
-size_t JoinedTables::master_of(const Schema& schema, const std::string& name) {
-  if (name.empty()) return 0;
-  static_cast<void>(schema[name]);  // throws if unknown
-  const auto& tables = schema.tables();
-  return static_cast<size_t>(
-      std::find_if(tables.begin(), tables.end(), [&](const auto& t) { return t.first == name; }) -
-      tables.begin());
 }
 
 void JoinedTables::open(Shard& shard) const {
@@ -150,15 +141,16 @@ int64_t JoinedTables::join_all(Shard& shard) const {
            "the same order",
            shard.folder, schema_.tables()[i].second.file, part.size(), master_file().file, master.size());
   }
-  if (bad_rows_ == BadRows::Skip && master.table) return join_what_is_whole(shard);
+  if (bad_rows_ == BadRows::Skip && master.table) return join_complete_rows(shard);
   for (TablePart& part : shard.parts) {
-    if (part.table && master.table) join(*master.table, part);
+    if (part.table && master.table && !part.table->ids().is_aligned_with(master.table->ids()))
+      part.rows = rows_with_same_ids(*master.table, *part.table);
   }
   return master.size();
 }
 
 // Keeps the rows of the master table whose ID is in every table. Returns their number.
-int64_t JoinedTables::join_what_is_whole(Shard& shard) const {
+int64_t JoinedTables::join_complete_rows(Shard& shard) const {
   const Table& master = *shard.parts[master_].table;
   std::vector<bool> whole(static_cast<size_t>(master.size()), true);
   int64_t most = 0;  // rows of a table
@@ -188,20 +180,19 @@ int64_t JoinedTables::join_what_is_whole(Shard& shard) const {
 }
 
 void JoinedTables::require_columns_of_first(const Shard& shard) const {
-  const auto path_of = [&](size_t i) {
-    return path_in(shard.folder, schema_.tables()[i].first, schema_.tables()[i].second);
-  };
-  if (columns_.empty()) {
-    for (size_t i = 0; i < shard.parts.size(); ++i)
-      columns_.push_back({shard.parts[i].columns(), path_of(i)});
-    return;
+  for (size_t i = 0; i < shard.parts.size(); ++i) {
+    const auto& [name, file] = schema_.tables()[i];
+    TableColumns own{shard.parts[i].columns(), path_in(shard.folder, name, file)};
+    if (i < columns_.size()) {
+      require_same_columns(own, columns_[i]);
+    } else {
+      columns_.push_back(std::move(own));
+    }
   }
-  for (size_t i = 0; i < shard.parts.size(); ++i)
-    require_same_columns({shard.parts[i].columns(), path_of(i)}, columns_[i]);
 }
 
 // Checks the shards that are open.
-void JoinedTables::check_ids() const {
+void JoinedTables::require_ids_in_one_shard() const {
   std::vector<const IdIndex*> indices;
   std::vector<const Table*> tables;
   for (const Shard& shard : shards_) {
@@ -217,21 +208,6 @@ void JoinedTables::check_ids() const {
   const Table& table = *tables[here.index];
   fail(ErrorKind::DataLoss, "the ID '{}' occurs in both {} and {}; IDs must be unique", table.id(here.row),
        table.path(), tables[there.index]->path());
-}
-
-void JoinedTables::join(const Table& master, TablePart& part) const {
-  const Table& table = *part.table;
-  if (table.ids().is_aligned_with(master.ids())) return;
-  IdIndex::Joined joined = master.ids().join(table.ids());
-  const auto require = [](const std::optional<int64_t>& alone, const Table& has, const Table& has_not) {
-    if (alone)
-      fail(ErrorKind::DataLoss,
-           "{}: there is no row with the ID '{}', which {} has; all tables must have the same IDs",
-           has_not.path(), has.id(*alone), has.path());
-  };
-  require(joined.alone_here, master, table);
-  require(joined.alone_there, table, master);
-  part.rows = std::move(joined.rows);
 }
 
 void JoinedTables::keep_if_it_fits(TablePart& part) const {

@@ -18,7 +18,7 @@ struct TableSourceOptions {
   // The maximum number of bytes for caching the numbers of all tables; numbers that do not fit are read from
   // their files again.
   uint64_t memory = uint64_t{1} << 30;
-  // The number of rows of the master table in each shard, if known (table_facts.h): a shard is then opened
+  // The number of rows of the master table in each shard, if known (outline_of): a shard is then opened
   // when it is first used. Empty: all shards are opened at once.
   std::vector<int64_t> rows = {};
   // Skip: rows with errors, rows whose ID is missing in another table, and rows with a repeated ID are left
@@ -38,13 +38,12 @@ class TableSource : public Source {
  public:
   // The number of examples of each shard.
   virtual std::vector<int64_t> rows_of_shards() const = 0;
-  // Opens the shards that contain some of these examples.
-  virtual void open(const ExampleRange& examples) const = 0;
-  // Throws DataLoss if an ID is in two of the open shards.
-  virtual void require_ids_in_one_shard() const = 0;
+  // Opens the shards that contain some of these examples. Throws DataLoss if an ID is in two open shards.
+  virtual void open(const std::vector<ExampleRange>& ranges) const = 0;
 };
+
 // Returns the tables of these shards as examples, joined by ID within each shard: one tensor per table, as
-// its kind determines (table_kind.h), in float32; missing values are NaN. Rows and IDs are read here, numbers
+// its kind determines (schema.h), in float32; missing values are NaN. Rows and IDs are read here, numbers
 // on demand. The tensors of IDX files have the files' types; their rows must be in the master table's order.
 //
 // For kinds with lists, the tensor "NAME length" next to "NAME" has their lengths: (rows, columns), int64.

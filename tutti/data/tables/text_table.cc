@@ -4,14 +4,12 @@
 #include <charconv>
 #include <cmath>
 #include <limits>
-#include <unordered_set>
 
 #include <fmt/format.h>
 
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
 #include "tutti/data/tables/cells.h"
-#include "tutti/data/tables/float_text.h"
 
 namespace tutti::data {
 namespace {
@@ -78,20 +76,13 @@ TextTable::TextTable(const std::string& path, const TextFormat& format, const Ta
   if (!has_columns_)
     fail(ErrorKind::DataLoss, "{}: the file is empty; expected {}", path,
          format.header ? "a row with the columns' names" : "rows");
-  if (bad == BadRows::Error) {
-    require_no_doubles();
-  } else {
-    for (const int64_t row : ids_.finish_without_doubles())
-      leave_out(fmt::format("{}: the ID {} occurs more than once", path, shown(id(row))));
-  }
+  finish_ids(bad);
 }
 
-void TextTable::require_no_doubles() {
-  const auto twice = ids_.finish();
-  if (!twice) return;
+void TextTable::fail_twice(const IdIndex::Twice& rows) const {
   std::string buffer;
-  const int64_t first_line = row_at(twice->first, buffer).line;
-  const Rows::Row row = row_at(twice->second, buffer);
+  const int64_t first_line = row_at(rows.first, buffer).line;
+  const Rows::Row row = row_at(rows.second, buffer);
   fail(ErrorKind::DataLoss, "{}:{}: the ID {} already occurs in line {}; IDs must be unique", path_, row.line,
        shown(id_in(row)), first_line);
 }
@@ -110,20 +101,18 @@ void TextTable::add_row(const Rows::Row& row) {
 
 std::string TextTable::require_id(const Rows::Row& row) const {
   std::string id = id_in(row);
-  if (id.empty()) fail_at(row, "the ID is empty");
-  if (!is_utf8(id)) fail_at(row, fmt::format("the ID {} is not UTF-8", shown(id)));
+  if (const std::string problem = problem_of_id(id); !problem.empty()) fail_at(row, problem);
   return id;
 }
 
 bool TextTable::is_good(const Rows::Row& row) {
   try {
     static_cast<void>(require_id(row));
+    std::vector<float> numbers(columns_.size());
+    std::vector<int64_t> lengths;
     if (is_dense()) {
-      std::vector<float> numbers(columns_.size());
       read_dense(row, numbers.data());
     } else {
-      std::vector<float> numbers;
-      std::vector<int64_t> lengths;
       read_lists_of(row, numbers, lengths);
     }
     return true;
@@ -145,25 +134,11 @@ void TextTable::read_header(const Rows::Row& row) {
   if (!format_.header) {
     for (size_t i = 0; i < names.size(); ++i) names[i] = std::to_string(i + 1);
   }
-  std::unordered_set<std::string_view> seen;
   for (size_t i = 0; i < names.size(); ++i) {
-    if (names[i].empty()) fail(ErrorKind::DataLoss, "{}:{}: column {} has no name", path_, row.line, i + 1);
     if (!is_utf8(names[i]))
       fail(ErrorKind::DataLoss, "{}:{}: the name of column {} is not UTF-8", path_, row.line, i + 1);
-    if (!seen.insert(names[i]).second)
-      fail(ErrorKind::DataLoss, "{}:{}: two columns are called '{}'", path_, row.line, names[i]);
   }
-  if (!format_.id.empty()) {
-    const auto id = std::find(names.begin(), names.end(), format_.id);
-    if (id == names.end()) {
-      fail(ErrorKind::DataLoss, "{}:{}: there is no column '{}', which should contain the IDs{}", path_,
-           row.line, format_.id, did_you_mean(format_.id, names));
-    }
-    id_at_ = static_cast<size_t>(id - names.begin());
-  }
-  id_column_ = names[id_at_];
-  names.erase(names.begin() + static_cast<ptrdiff_t>(id_at_));
-  columns_ = std::move(names);
+  id_at_ = set_columns(std::move(names), format_.id, fmt::format("{}:{}", path_, row.line));
 }
 
 std::string TextTable::id_in(const Rows::Row& row) const {

@@ -8,9 +8,8 @@
 #include <vector>
 
 #include "tutti/data/tables/rows.h"
+#include "tutti/data/tables/schema.h"
 #include "tutti/data/tables/table.h"
-#include "tutti/data/tables/table_kind.h"
-#include "tutti/data/tables/text_format.h"
 
 namespace tutti::data {
 
@@ -38,7 +37,6 @@ class TextTable final : public Table {
   void read_header(const Rows::Row& row);
   void add_row(const Rows::Row& row);
   bool is_good(const Rows::Row& row);
-  void require_no_doubles();
   std::string id_in(const Rows::Row& row) const;
   std::string require_id(const Rows::Row& row) const;
   Rows::Row row_at(int64_t row, std::string& buffer) const;
@@ -47,6 +45,7 @@ class TextTable final : public Table {
   void read_carefully(const Rows::Row& row, float* numbers) const;
   void read_lists_of(const Rows::Row& row, std::vector<float>& numbers, std::vector<int64_t>& lengths) const;
   void read_cells(const Rows::Row& row, const TakeCell& take) const;
+  [[noreturn]] void fail_twice(const IdIndex::Twice& rows) const override;
   [[noreturn]] void fail_at(const Rows::Row& row, const std::string& what) const;
 
   const TextFormat format_;

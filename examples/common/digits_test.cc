@@ -1,4 +1,4 @@
-#include "tutti/data/drawn_digits.h"
+#include "examples/common/digits.h"
 
 #include <algorithm>
 #include <numeric>
@@ -7,10 +7,10 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
+#include "examples/common/digit_shapes.h"
 #include "tutti/base/test_errors.h"
-#include "tutti/data/digit_shapes.h"
 
-namespace tutti::data {
+namespace example {
 namespace {
 
 // Computes the 64-bit FNV-1a hash.
@@ -56,22 +56,27 @@ TEST(DrawnDigits, are_all_different_and_equally_often_each_digit) {
 }
 
 TEST(DrawnDigits, come_as_batches_from_anywhere_in_the_book) {
-  const auto source = drawn_digits({.seed = 3, .first = 100, .size = 20});
+  const auto source = drawn_digits(100, 20);
   EXPECT_EQ(source->size(), 20);
-  const Batch batch = source->read(std::vector<int64_t>{7, 19});
+  const tutti::Batch batch = source->read(std::vector<int64_t>{7, 19});
   EXPECT_EQ(batch["image"].sizes(), (std::vector<int64_t>{2, 1, 28, 28}));
   for (const auto& [row, number] : {std::pair{0, 107}, std::pair{1, 119}}) {
-    const DrawnDigit digit = draw_digit(3, number);
+    const DrawnDigit digit = draw_digit(1, number);
     EXPECT_EQ(batch["label"][row].item<int64_t>(), digit.label);
     const torch::Tensor bytes = (batch["image"][row].flatten() * 255).round().to(torch::kByte);
     EXPECT_TRUE(std::equal(digit.pixels.begin(), digit.pixels.end(), bytes.data_ptr<uint8_t>()));
   }
-  error_of(ErrorKind::Bug, [&] { source->read(std::vector<int64_t>{20}); });
-  error_of(ErrorKind::InvalidArgument, [] { drawn_digits({.size = -1}); });
+  tutti::error_of(tutti::ErrorKind::Bug, [&] { source->read(std::vector<int64_t>{20}); });
+}
+
+TEST(DrawnDigits, are_as_many_as_the_real_ones) {
+  const tutti::data::Digits drawn = digits("");
+  EXPECT_EQ(drawn.train().size(), 60000);
+  EXPECT_EQ(drawn.test().size(), 10000);
 }
 
 TEST(DigitShapes, fit_into_the_unit_square_and_have_strokes_of_two_knots_or_more) {
-  for (int digit = 0; digit < 10; ++digit) {
+  for (size_t digit = 0; digit < 10; ++digit) {
     EXPECT_FALSE(shapes_of(digit).empty());
     for (const DigitShape shape : shapes_of(digit)) {
       size_t stroke = 0;
@@ -85,8 +90,7 @@ TEST(DigitShapes, fit_into_the_unit_square_and_have_strokes_of_two_knots_or_more
       }
     }
   }
-  error_of(ErrorKind::Bug, [] { shapes_of(10); });
 }
 
 }  // namespace
-}  // namespace tutti::data
+}  // namespace example

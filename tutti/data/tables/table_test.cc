@@ -1,4 +1,4 @@
-#include "tutti/data/tables/table_facts.h"
+#include "tutti/data/tables/table.h"
 
 #include <fcntl.h>
 #include <filesystem>

@@ -1,4 +1,4 @@
-#include "tutti/data/tables/distributed_feed.h"
+#include "tutti/data/tables/table_feed.h"
 
 #include <filesystem>
 #include <set>
@@ -12,7 +12,6 @@
 #include "tutti/base/test_folder.h"
 #include "tutti/cluster/test_identity.h"
 #include "tutti/data/sampler.h"
-#include "tutti/data/tables/table_feed.h"
 #include "tutti/params/lanes.h"
 
 namespace tutti::data {
@@ -22,7 +21,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-const Schema kSchema = {{"desc", {"d.tsv"}}, {"targ", {"t.tsv"}}};
+const Schema kDescAndTarg = {{"desc", {"d.tsv"}}, {"targ", {"t.tsv"}}};
 
 // Shards of 5, 1, 3, 7 and 4 rows; example i holds the number i.
 class DistributedFeedTest : public ::testing::Test {
@@ -49,7 +48,7 @@ class DistributedFeedTest : public ::testing::Test {
     config.compute.device = "cpu";
     config.output.log_level = "off";
     if (skip_bad_rows_) config.data.bad_rows = "skip";
-    return distributed_feed(Context(config, identity(cluster, "worker", rank)), folder_.path(), kSchema,
+    return distributed_feed(Context(config, identity(cluster, "worker", rank)), folder_.path(), kDescAndTarg,
                             {.partition = partition});
   }
   // Returns the examples that a lane sees at a step.
@@ -117,7 +116,7 @@ TEST_F(DistributedFeedTest, by_size_or_whole_has_lanes_see_the_same_however_many
 }
 
 TEST_F(DistributedFeedTest, whole_is_what_table_feed_gives) {
-  const Feed whole = table_feed(folder_.path(), kSchema);
+  const Feed whole = table_feed(folder_.path(), kDescAndTarg);
   for (int64_t step = 0; step < 10; ++step)
     EXPECT_EQ(seen(feed(Partition::All, 1, 2), 2, step, 1), seen(whole, 2, step, 1));
 }

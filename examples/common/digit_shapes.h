@@ -1,8 +1,9 @@
 #pragma once
 
+#include <cstddef>
 #include <span>
 
-namespace tutti::data {
+namespace example {
 
 // A point on the path of the pen; the box of a digit is the unit square, y grows downwards. The path is
 // curved at a smooth knot and changes direction at a corner.
@@ -17,6 +18,6 @@ struct Knot {
 using DigitShape = std::span<const Knot>;
 
 // Returns the ways in which people write `digit` (0 to 9). Never empty.
-std::span<const DigitShape> shapes_of(int digit);
+std::span<const DigitShape> shapes_of(size_t digit);
 
-}  // namespace tutti::data
+}  // namespace example

@@ -1,10 +1,8 @@
-#include "tutti/data/digit_shapes.h"
+#include "examples/common/digit_shapes.h"
 
 #include <array>
 
-#include "tutti/base/check.h"
-
-namespace tutti::data {
+namespace example {
 namespace {
 
 using enum Knot::Kind;
@@ -90,9 +88,6 @@ constexpr std::array<std::span<const DigitShape>, 10> kShapes = {kZero, kOne, kT
 
 }  // namespace
 
-std::span<const DigitShape> shapes_of(int digit) {
-  TUTTI_CHECK(digit >= 0 && digit <= 9, "digit {}", digit);
-  return kShapes[static_cast<size_t>(digit)];
-}
+std::span<const DigitShape> shapes_of(size_t digit) { return kShapes[digit]; }
 
-}  // namespace tutti::data
+}  // namespace example

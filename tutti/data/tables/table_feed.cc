@@ -1,14 +1,13 @@
-#include "tutti/data/tables/distributed_feed.h"
+#include "tutti/data/tables/table_feed.h"
 
 #include <algorithm>
 #include <memory>
-#include <numeric>
 #include <utility>
 #include <vector>
 
 #include "tutti/base/error.h"
 #include "tutti/data/tables/shards.h"
-#include "tutti/data/tables/table_facts.h"
+#include "tutti/data/tables/table.h"
 #include "tutti/data/tables/table_source.h"
 #include "tutti/params/lanes.h"
 
@@ -32,15 +31,11 @@ Ranges split_among_lanes(int64_t lanes, int64_t examples) {
   return ranges;
 }
 
-// Returns the shards ordered by the worker that reads them, and the number of shards of each worker.
-std::vector<std::string> by_worker(const std::vector<std::string>& shards, int world,
-                                   std::vector<size_t>& of_each) {
+// Returns the shards ordered by the worker that reads them.
+std::vector<std::string> by_worker(const std::vector<std::string>& shards, size_t world) {
   std::vector<std::string> ordered;
-  for (int rank = 0; rank < world; ++rank) {
-    const size_t before = ordered.size();
-    for (auto i = static_cast<size_t>(rank); i < shards.size(); i += static_cast<size_t>(world))
-      ordered.push_back(shards[i]);
-    of_each.push_back(ordered.size() - before);
+  for (size_t rank = 0; rank < world; ++rank) {
+    for (size_t i = rank; i < shards.size(); i += world) ordered.push_back(shards[i]);
   }
   return ordered;
 }
@@ -60,13 +55,14 @@ Ranges split_among_workers(const Ranges& of_workers, int64_t lanes) {
   return ranges;
 }
 
-Feed::Deal deal_to_workers(const std::vector<int64_t>& rows, const std::vector<size_t>& shards_of_each) {
+// Takes the numbers of rows of the shards in the order of by_worker().
+Feed::Deal deal_to_workers(const std::vector<int64_t>& rows, size_t world) {
   Ranges of_workers;
-  auto next = rows.begin();
+  size_t shard = 0;
   int64_t begin = 0;
-  for (const size_t count : shards_of_each) {
-    const int64_t end = std::accumulate(next, next + static_cast<ptrdiff_t>(count), begin);
-    next += static_cast<ptrdiff_t>(count);
+  for (size_t rank = 0; rank < world; ++rank) {
+    int64_t end = begin;
+    for (size_t i = rank; i < rows.size(); i += world) end += rows[shard++];
     of_workers.push_back({begin, end});
     begin = end;
   }
@@ -74,8 +70,7 @@ Feed::Deal deal_to_workers(const std::vector<int64_t>& rows, const std::vector<s
     if (examples != of_workers.back().end)
       fail(ErrorKind::InvalidArgument,
            "take(), skip() and split() cannot be used with the partition 'mod', because each worker has its "
-           "own part of the "
-           "examples: use the partition 'size' or 'all'");
+           "own part of the examples: use the partition 'size' or 'all'");
     return split_among_workers(of_workers, lanes);
   };
 }
@@ -138,31 +133,29 @@ Feed distributed_feed(const Context& context, const std::string& root, const Sch
       .rows = {},
       .bad_rows = context.config().data.bad_rows == "skip" ? BadRows::Skip : BadRows::Error};
   if (partition == Partition::All) return feed_of(context, group, table_source(shards, schema, how), {});
-  std::vector<size_t> shards_of_each;
+  const auto world = static_cast<size_t>(group.world);
   if (partition == Partition::Mod) {
-    if (static_cast<size_t>(group.world) > shards.size())
+    if (world > shards.size())
       fail(ErrorKind::InvalidArgument,
            "{}: there are {} shards for {} workers, but with the partition 'mod' each worker needs its own. "
            "Start {} workers or fewer, make more shards with `tutti shard`, or use the partition 'size', "
            "which splits shards, or 'all'",
            root, shards.size(), group.world, shards.size());
-    shards = by_worker(shards, group.world, shards_of_each);
+    shards = by_worker(shards, world);
   }
   const std::string master =
       options.master_table.empty() ? schema.tables().front().first : options.master_table;
   if (how.bad_rows == BadRows::Error && !schema[master].is_idx())
     how.rows = look_at(shards, schema, master, group.rank);
   const auto tables = table_source(shards, schema, how);
-  const Feed::Deal deal = partition == Partition::Size
-                              ? Feed::Deal(split_among_lanes)
-                              : deal_to_workers(tables->rows_of_shards(), shards_of_each);
+  const Feed::Deal deal = partition == Partition::Size ? Feed::Deal(split_among_lanes)
+                                                       : deal_to_workers(tables->rows_of_shards(), world);
   // Opens the shards now, and not in the first step, whose batch the other workers wait for.
   const bool has_master = context.config().training.strategy == "in-graph" && group.world > 1;
   const int64_t all_lanes = lanes_for(context.config(), has_master ? group.world - 1 : group.world);
   const LaneRange lanes = lanes_of(group.rank, group.world, all_lanes);
   const Ranges ranges = deal(all_lanes, tables->size());
-  for (int64_t lane = lanes.begin; lane < lanes.end; ++lane) tables->open(ranges[static_cast<size_t>(lane)]);
-  tables->require_ids_in_one_shard();
+  tables->open({ranges.begin() + lanes.begin, ranges.begin() + lanes.end});
   return feed_of(context, group, tables, deal);
 }
 

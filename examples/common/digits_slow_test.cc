@@ -3,13 +3,17 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "examples/common/digits.h"
 #include "tutti/data/batch_queue.h"
-#include "tutti/data/mnist.h"
 
-namespace tutti::data {
+namespace example {
 namespace {
 
 namespace nn = torch::nn;
+using tutti::data::BatchQueue;
+using tutti::data::Digits;
+using tutti::data::Feed;
+using tutti::data::Sampler;
 
 double accuracy(nn::Sequential& model, const Feed& feed) {
   const torch::NoGradGuard no_grad;
@@ -35,10 +39,10 @@ void train(nn::Sequential& model, const Feed& feed, int64_t batch_size, int64_t 
 
 TEST(DrawnDigitsSlow, are_too_hard_for_a_linear_model) {
   torch::manual_seed(1);
-  const Digits digits = mnist("");
+  const Digits drawn = digits("");
   nn::Sequential linear(nn::Flatten(), nn::Linear(784, 10));
-  train(linear, digits.train().shuffle(), 100, 15 * 600);
-  const double reached = accuracy(linear, digits.test());
+  train(linear, drawn.train().shuffle(), 100, 15 * 600);
+  const double reached = accuracy(linear, drawn.test());
   RecordProperty("accuracy", std::to_string(reached));
   EXPECT_GT(reached, 0.70);
   EXPECT_LT(reached, 0.90);
@@ -46,13 +50,13 @@ TEST(DrawnDigitsSlow, are_too_hard_for_a_linear_model) {
 
 TEST(DrawnDigitsSlow, are_soon_learnt_by_a_convolutional_network) {
   torch::manual_seed(1);
-  const Digits digits = mnist("");
+  const Digits drawn = digits("");
   nn::Sequential network(nn::Conv2d(nn::Conv2dOptions(1, 32, 5).padding(2)), nn::ReLU(), nn::MaxPool2d(2),
                          nn::Conv2d(nn::Conv2dOptions(32, 64, 5).padding(2)), nn::ReLU(), nn::MaxPool2d(2),
                          nn::Flatten(), nn::Linear(3136, 500), nn::ReLU(), nn::Linear(500, 10));
-  train(network, digits.train().shuffle(), 50, 600);
-  EXPECT_GT(accuracy(network, digits.test().take(5000)), 0.97);
+  train(network, drawn.train().shuffle(), 50, 600);
+  EXPECT_GT(accuracy(network, drawn.test().take(5000)), 0.97);
 }
 
 }  // namespace
-}  // namespace tutti::data
+}  // namespace example
