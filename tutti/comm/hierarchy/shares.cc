@@ -21,7 +21,7 @@ Slice Shares::seen_to(int rank, int host) const {
   const int size = placement_.size(host);
   if (placement_.size(own_host) == size) return own(first + local);
   const Slice run{own(first).begin, own(first + size - 1).end};
-  return shifted(slice_of(length(run), local, placement_.size(own_host)), run.begin);
+  return shifted(slice_of(run.size(), local, placement_.size(own_host)), run.begin);
 }
 
 Slice Shares::between(int rank, int owner) const {
@@ -37,7 +37,7 @@ std::vector<Slice> even_stretches(const Placement& placement, int64_t count) {
     const int host = placement.host_of(rank);
     const Slice part = slice_of(count, host, placement.hosts());
     stretches.push_back(
-        shifted(slice_of(length(part), placement.local_rank(rank), placement.size(host)), part.begin));
+        shifted(slice_of(part.size(), placement.local_rank(rank), placement.size(host)), part.begin));
   }
   return stretches;
 }
