@@ -65,7 +65,7 @@ std::vector<torch::Tensor> slices_of(const torch::Tensor& tensor, int world) {
   std::vector<torch::Tensor> views;
   for (int r = 0; r < world; ++r) {
     const Slice slice = slice_of(tensor.numel(), r, world);
-    views.push_back(tensor.narrow(0, slice.begin, slice.end - slice.begin));
+    views.push_back(tensor.narrow(0, slice.begin, slice.size()));
   }
   return views;
 }

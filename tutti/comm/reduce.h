@@ -30,6 +30,8 @@ struct Reduction {
 struct Slice {
   int64_t begin;
   int64_t end;
+
+  int64_t size() const { return end - begin; }
 };
 Slice slice_of(int64_t count, int rank, int world);
 

@@ -7,7 +7,7 @@
 namespace tutti::comm {
 
 // Something that needs all workers, such as a module that uses the examples of all of them. The code that
-// trains a model passes the group to its modules (params/module_group.h).
+// trains a model passes the group to its modules (give_group() in params/agreement.h).
 class UsesCommunicator {
  public:
   virtual ~UsesCommunicator() = default;

@@ -6,36 +6,23 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
-#include <torch/types.h>
-#include <torch/utils.h>
 #include <torch/version.h>
 
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
-#include "tutti/base/json.h"
 #include "tutti/base/text.h"
 #include "tutti/base/version.h"
 #include "tutti/comm/gather_all.h"
-#include "tutti/params/optimizer_state.h"
+#include "tutti/comm/uses_communicator.h"
 
 namespace tutti {
 namespace {
 
-std::vector<std::string> lines_of(const std::string& text) {
-  std::vector<std::string> lines;
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = std::min(text.find('\n', begin), text.size());
-    lines.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return lines;
-}
+using Lines = std::vector<std::string>;
 
-std::string line_or_nothing(const std::vector<std::string>& lines, size_t i) {
-  return i < lines.size() ? fmt::format("'{}'", lines[i]) : "nothing more";
+std::string line_at(const Lines& lines, Lines::const_iterator at) {
+  return at == lines.end() ? "nothing more" : fmt::format("'{}'", *at);
 }
-
-constexpr const char* kState = "the optimiser's state";
 
 }  // namespace
 
@@ -55,17 +42,16 @@ void require_same_plan(const Context& context, comm::Communicator& comm,
                        const std::vector<std::string>& plan) {
   const auto all =
       gather_all(comm, fmt::format("{}\n{}", context.task().short_name(), fmt::join(plan, "\n")), "the plan");
-  const std::vector<std::string> first = lines_of(all[0]);
+  const Lines first = split(all[0], '\n');
   for (int rank = 1; rank < comm.world(); ++rank) {
-    const std::vector<std::string> other = lines_of(all[static_cast<size_t>(rank)]);
+    const Lines other = split(all[static_cast<size_t>(rank)], '\n');
     // The first line is the name of the task.
-    size_t i = 1;
-    while (i < std::min(first.size(), other.size()) && first[i] == other[i]) ++i;
-    if (i == first.size() && i == other.size()) continue;
+    const auto [here, there] = std::mismatch(first.begin() + 1, first.end(), other.begin() + 1, other.end());
+    if (here == first.end() && there == other.end()) continue;
     fail(ErrorKind::InvalidArgument,
          "the workers do not match: rank 0 ({}) has {}, rank {} ({}) has {}. Start all tasks with the same "
          "program and flags",
-         first[0], line_or_nothing(first, i), rank, other[0], line_or_nothing(other, i));
+         first[0], line_at(first, here), rank, other[0], line_at(other, there));
   }
 }
 
@@ -121,49 +107,20 @@ void warn_of_sparse_tables(const Context& context, const Parameters& parameters)
   }
 }
 
-void broadcast(comm::Communicator& comm, Parameters& parameters, int root) {
-  if (comm.world() == 1) return;
-  const torch::NoGradGuard no_grad;
-  for (const auto& block : parameters.blocks())
-    comm.broadcast(block.values, root, {.what = "the parameters"}).wait();
-  for (const auto& view : parameters.frozen())
-    comm.broadcast(view.tensor, root, {.what = "the parameters"}).wait();
-  for (const auto& view : parameters.buffers())
-    comm.broadcast(view.tensor, root, {.what = "the buffers"}).wait();
-}
-
-Optimizer::State broadcast(comm::Communicator& comm, const Optimizer::State& state, int root) {
-  if (comm.world() == 1) return state;
-  const bool mine = comm.rank() == root;
-  const auto outlines = gather_all(comm, mine ? outline_of(state).dump() : std::string(), kState);
-  const Optimizer::State result =
-      mine ? state
-           : state_of(parse_json(outlines[static_cast<size_t>(root)], "an outline", ErrorKind::DataLoss));
-  for (const Optimizer::Slot& slot : result.slots) comm.broadcast(slot.vector, root, {.what = kState}).wait();
-  if (result.archive.defined()) comm.broadcast(result.archive, root, {.what = kState}).wait();
-  return result;
-}
-
-Optimizer::State gather_state(comm::Communicator& comm, const Parameters& parameters,
-                              const Optimizer& optimizer) {
-  const torch::NoGradGuard no_grad;
-  const Optimizer::State mine = optimizer.state();
-  const auto outlines = gather_all(comm, outline_of(mine).dump(), kState);
-  if (comm.rank() != 0) {
-    for (const Optimizer::Slot& slot : mine.slots) comm.send(slot.vector, 0, {.what = kState}).wait();
-    return {};
+std::shared_ptr<comm::Communicator> give_group(const Parameters& parameters, comm::Communicator& comm,
+                                               int64_t lanes) {
+  if (parameters.communicator_users().empty() || comm.world() == 1) return nullptr;
+  const int64_t world = comm.world();
+  if (lanes % world != 0) {
+    fail(ErrorKind::InvalidArgument,
+         "the model has modules that work on all workers together (SyncBatchNorm), so all workers need the "
+         "same number of lanes, but there are {} lanes for {} workers. Use --lanes {}, or a number of "
+         "workers that divides {}",
+         lanes, world, (lanes / world + 1) * world, lanes);
   }
-  Optimizer::State whole{.steps = mine.steps, .slots = {}};
-  for (const Optimizer::Slot& slot : mine.slots) put(whole, parameters, slot);
-  for (int rank = 1; rank < comm.world(); ++rank) {
-    const Optimizer::State theirs =
-        state_of(parse_json(outlines[static_cast<size_t>(rank)], "an outline", ErrorKind::DataLoss));
-    for (const Optimizer::Slot& slot : theirs.slots) {
-      comm.recv(slot.vector, rank, {.what = kState}).wait();
-      put(whole, parameters, slot);
-    }
-  }
-  return whole;
+  const std::shared_ptr<comm::Communicator> group = comm.split(0);
+  for (const auto& user : parameters.communicator_users()) user->use(group);
+  return group;
 }
 
 }  // namespace tutti

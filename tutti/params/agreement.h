@@ -1,12 +1,14 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "tutti/cluster/context.h"
 #include "tutti/comm/communicator.h"
-#include "tutti/params/optimizer.h"
+#include "tutti/params/optimizer_options.h"
 #include "tutti/params/parameters.h"
 
 namespace tutti {
@@ -39,14 +41,12 @@ void warn_of_other_threads(const Context& context, int of_chief);
 // Logs a warning for each embedding made with sparse(true): its gradient is a dense vector here.
 void warn_of_sparse_tables(const Context& context, const Parameters& parameters);
 
-// Copies the parameters and buffers of rank `root` to all ranks.
-void broadcast(comm::Communicator& comm, Parameters& parameters, int root);
-// Returns the state of rank `root` on every rank. The states that other ranks pass in are ignored.
-Optimizer::State broadcast(comm::Communicator& comm, const Optimizer::State& state, int root);
-
-// Collects the parts of the optimiser's state that the workers hold. Returns the whole state at rank 0, and
-// an empty state on all other ranks.
-Optimizer::State gather_state(comm::Communicator& comm, const Parameters& parameters,
-                              const Optimizer& optimizer);
+// Gives the modules that work on all workers together (comm::UsesCommunicator) a communicator of all workers.
+// It is separate from `comm`, which may be sending gradients in another thread while a module's backward pass
+// communicates. Every worker has to call it, with the same model and lanes. Returns nullptr, and does
+// nothing, if no module needs one or there is one worker. Throws InvalidArgument unless all workers have
+// equally many lanes, because such modules have to be called equally often on every worker.
+std::shared_ptr<comm::Communicator> give_group(const Parameters& parameters, comm::Communicator& comm,
+                                               int64_t lanes);
 
 }  // namespace tutti

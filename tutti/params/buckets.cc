@@ -1,6 +1,8 @@
 #include "tutti/params/buckets.h"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 
 #include <torch/utils.h>
 
@@ -26,6 +28,62 @@ void cut(const Parameters& parameters, size_t block, int64_t bytes, Buckets& buc
   buckets.all.push_back(bucket);
 }
 
+int64_t cells_in(const comm::Slice& slice) { return (slice.size() + kCell - 1) / kCell; }
+
+// Adds in a fixed order: eight partial sums side by side.
+template <class T>
+double sum_of_squares(const T* values, int64_t count) {
+  constexpr int64_t kSums = 8;
+  std::array<double, kSums> sums{};
+  int64_t i = 0;
+  for (; i + kSums <= count; i += kSums) {
+    for (int64_t k = 0; k < kSums; ++k) {
+      const auto value = static_cast<double>(values[i + k]);
+      sums[static_cast<size_t>(k)] += value * value;
+    }
+  }
+  for (int64_t k = 0; i < count; ++i, ++k) {
+    const auto value = static_cast<double>(values[i]);
+    sums[static_cast<size_t>(k)] += value * value;
+  }
+  double sum = 0;
+  for (const double part : sums) sum += part;
+  return sum;
+}
+
+// Returns the worker's part of each bucket of gradients.
+std::vector<torch::Tensor> gradients_in(const Buckets& buckets, int rank = 0, int world = 1) {
+  std::vector<torch::Tensor> parts;
+  for (const Bucket& bucket : buckets.all) {
+    if (bucket.gradients)
+      parts.push_back(stretch_of(buckets.vectors[bucket.vector], part_of(bucket, rank, world)));
+  }
+  return parts;
+}
+
+// Returns the sum of squares of each cell of the stretches.
+std::vector<double> squares_of(const std::vector<torch::Tensor>& stretches) {
+  std::vector<double> squares;
+  for (const torch::Tensor& stretch : stretches) {
+    const torch::Tensor values = stretch.is_cpu() && stretch.scalar_type() == torch::kFloat
+                                     ? stretch
+                                     : stretch.to(torch::kCPU, torch::kDouble);
+    for (int64_t begin = 0; begin < values.numel(); begin += kCell) {
+      const int64_t count = std::min(kCell, values.numel() - begin);
+      squares.push_back(values.scalar_type() == torch::kFloat
+                            ? sum_of_squares(static_cast<const float*>(values.data_ptr()) + begin, count)
+                            : sum_of_squares(static_cast<const double*>(values.data_ptr()) + begin, count));
+    }
+  }
+  return squares;
+}
+
+void clip(const std::vector<torch::Tensor>& gradients, double norm, double largest) {
+  if (const double factor = clip_factor(norm, largest); factor < 1) {
+    for (const torch::Tensor& part : gradients) part.mul_(factor);
+  }
+}
+
 }  // namespace
 
 Buckets buckets_of(const Parameters& parameters, int64_t bytes) {
@@ -41,24 +99,69 @@ Buckets buckets_of(const Parameters& parameters, int64_t bytes) {
   return buckets;
 }
 
+comm::Slice part_of(const Bucket& bucket, int rank, int world) {
+  const int64_t cells = cells_in(bucket.slice());
+  const auto at = [&](int r) { return std::min(bucket.end, bucket.begin + cells * r / world * kCell); };
+  return {at(rank), at(rank + 1)};
+}
+
 std::vector<Stretch> parts_of(const Parameters& parameters, int rank, int world) {
   if (world == 1) return parameters.blocks();
   std::vector<Stretch> stretches;
   for (const Bucket& bucket : buckets_of(parameters).all) {
     const comm::Slice part = part_of(bucket, rank, world);
-    if (!bucket.gradients || part.begin == part.end) continue;
+    if (!bucket.gradients || part.size() == 0) continue;
     const Stretch& block = parameters.blocks()[bucket.vector];
-    stretches.push_back({block.values.narrow(0, part.begin, part.end - part.begin),
-                         block.grads.narrow(0, part.begin, part.end - part.begin), bucket.vector,
-                         part.begin});
+    stretches.push_back(
+        {stretch_of(block.values, part), stretch_of(block.grads, part), bucket.vector, part.begin});
   }
   return stretches;
 }
 
-comm::Slice part_of(const Bucket& bucket, int rank, int world) {
-  const int64_t cells = (bucket.end - bucket.begin + kCell - 1) / kCell;
-  const auto at = [&](int r) { return std::min(bucket.end, bucket.begin + cells * r / world * kCell); };
-  return {at(rank), at(rank + 1)};
+double norm_of(const Buckets& buckets) {
+  const torch::NoGradGuard no_grad;
+  double sum = 0;
+  for (const double square : squares_of(gradients_in(buckets))) sum += square;
+  return std::sqrt(sum);
+}
+
+// torch::nn::utils::clip_grad_norm_ adds the same small number.
+double clip_factor(double norm, double largest) { return std::min(1.0, largest / (norm + 1e-6)); }
+
+double clip_norm(const Buckets& buckets, double largest) {
+  const torch::NoGradGuard no_grad;
+  const double norm = norm_of(buckets);
+  clip(gradients_in(buckets), norm, largest);
+  return norm;
+}
+
+double clip_norm_scattered(comm::Communicator& comm, const Buckets& buckets, double largest, int64_t step) {
+  const torch::NoGradGuard no_grad;
+  const auto cells_of = [&](const Bucket& bucket, int rank) {
+    return bucket.gradients ? cells_in(part_of(bucket, rank, comm.world())) : 0;
+  };
+  const std::vector<torch::Tensor> own = gradients_in(buckets, comm.rank(), comm.world());
+  std::vector<torch::Tensor> squares;  // [rank]
+  std::vector<const double*> next;     // [rank]
+  for (int rank = 0; rank < comm.world(); ++rank) {
+    int64_t cells = 0;
+    for (const Bucket& bucket : buckets.all) cells += cells_of(bucket, rank);
+    squares.push_back(torch::empty({cells}, torch::kDouble));
+    next.push_back(static_cast<const double*>(squares.back().data_ptr()));
+  }
+  comm.all_gather_uneven(squares, torch::tensor(squares_of(own), torch::kDouble),
+                         {.what = "the norm of gradients", .step = step});
+  // Adds in the order of the cells, as norm_of() does on a single worker, so that the bits are the same.
+  double sum = 0;
+  for (const Bucket& bucket : buckets.all) {
+    for (int rank = 0; rank < comm.world(); ++rank) {
+      for (int64_t cells = cells_of(bucket, rank); cells > 0; --cells)
+        sum += *next[static_cast<size_t>(rank)]++;
+    }
+  }
+  const double norm = std::sqrt(sum);
+  clip(own, norm, largest);
+  return norm;
 }
 
 }  // namespace tutti

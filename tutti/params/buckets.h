@@ -6,6 +6,7 @@
 
 #include <torch/types.h>
 
+#include "tutti/comm/communicator.h"
 #include "tutti/comm/reduce.h"
 #include "tutti/params/parameters.h"
 
@@ -17,7 +18,14 @@ struct Bucket {
   int64_t begin;  // the range of elements in the vector
   int64_t end;
   bool gradients;  // false: the bucket holds buffers
+
+  comm::Slice slice() const { return {begin, end}; }
 };
+
+// Returns these elements of a vector, as a view.
+inline torch::Tensor stretch_of(const torch::Tensor& vector, const comm::Slice& slice) {
+  return vector.narrow(0, slice.begin, slice.size());
+}
 
 // The vectors that are summed in a step, gradients first, cut at parameter boundaries into buckets of at
 // least a given number of bytes, so that the first buckets can be sent while the last are still being
@@ -29,7 +37,7 @@ struct Buckets {
 
   // Returns the elements of the bucket.
   torch::Tensor stretch(const Bucket& bucket) const {
-    return vectors[bucket.vector].narrow(0, bucket.begin, bucket.end - bucket.begin);
+    return stretch_of(vectors[bucket.vector], bucket.slice());
   }
 };
 
@@ -43,5 +51,16 @@ inline constexpr int64_t kCell = 1024;
 comm::Slice part_of(const Bucket& bucket, int rank, int world);
 // Returns the parts of all parameters that the worker owns; empty where there are fewer cells than workers.
 std::vector<Stretch> parts_of(const Parameters& parameters, int rank, int world);
+
+// Returns the norm of all gradients together.
+double norm_of(const Buckets& buckets);
+// Returns the factor that limits the norm of gradients to `largest`; 1 if it is within the limit already.
+double clip_factor(double norm, double largest);
+
+// Scales the gradients so that the norm of all of them together is at most `largest`; returns the norm
+// before. In clip_norm() each worker holds all gradients and nothing is sent. In clip_norm_scattered() each
+// worker holds and scales its own part. Both give the same bits.
+double clip_norm(const Buckets& buckets, double largest);
+double clip_norm_scattered(comm::Communicator& comm, const Buckets& buckets, double largest, int64_t step);
 
 }  // namespace tutti

@@ -84,9 +84,7 @@ void ControlWord::write(const torch::Tensor& word, int64_t step, const Wishes& w
 
 torch::Tensor ControlWord::without_data(int64_t step) const {
   torch::Tensor word = torch::zeros({size()}, torch::kDouble);
-  auto* to = static_cast<double*>(word.data_ptr());
-  to[kStep] = static_cast<double>(step);
-  to[kRate] = kNoRate;
+  write(word, step, {}, kNoRate, {});
   return word;
 }
 

@@ -9,7 +9,7 @@
 #include <torch/types.h>
 
 #include "tutti/comm/reduce.h"
-#include "tutti/params/tree_sum.h"
+#include "tutti/params/lanes.h"
 
 namespace tutti {
 

@@ -136,14 +136,6 @@ bool is_on(const DeviceSpec& spec, torch::Device device) {
   return !spec.device_index || *spec.device_index == (device.has_index() ? device.index() : 0);
 }
 
-std::string why_not_there(const DeviceSpec& spec, torch::Device device) {
-  const bool no_gpu = spec.device_type == "GPU" && count_gpus() == 0;
-  return fmt::format(
-      "this task trains on {}, and the whole model has to be on one device{}. Remove the device scope, or "
-      "choose the device of the model with --device",
-      device.str(), no_gpu ? "; LibTorch finds no GPU here" : "");
-}
-
 // "worker (tasks 0, 1), ps (task 0)"
 std::string jobs_in(const ClusterSpec& cluster) {
   std::vector<std::string> jobs;
@@ -218,7 +210,12 @@ void require_created_on(const Parameters& parameters, torch::Device device) {
   for (const auto views : {parameters.trained(), parameters.frozen(), parameters.buffers()}) {
     for (const Parameters::View& view : views) {
       const std::optional<DeviceSpec> pin = pin_of(view.tensor);
-      if (pin && !pin->job && !is_on(*pin, device)) refuse(view.name, *pin, why_not_there(*pin, device));
+      if (!pin || pin->job || is_on(*pin, device)) continue;
+      const bool no_gpu = pin->device_type == "GPU" && count_gpus() == 0;
+      refuse(view.name, *pin,
+             fmt::format("this task trains on {}, and the whole model has to be on one device{}. Remove the "
+                         "device scope, or choose the device of the model with --device",
+                         device.str(), no_gpu ? "; LibTorch finds no GPU here" : ""));
     }
   }
 }

@@ -8,15 +8,10 @@
 #include "tutti/base/error.h"
 #include "tutti/params/agreement.h"
 #include "tutti/params/device_scope.h"
-#include "tutti/params/module_group.h"
-#include "tutti/params/residuals.h"
+#include "tutti/params/optimizer_state.h"
 
 namespace tutti {
 namespace {
-
-int64_t lanes_of_all(const Context& context, const DistributedOptimizerOptions& options, int world) {
-  return options.lanes > 0 ? options.lanes : lanes_for(context.config(), world);
-}
 
 // Returns the stretches of the parameters that this worker updates.
 std::vector<Stretch> updated(const Parameters& parameters, const OptimizerOptions& optimizer,
@@ -78,7 +73,7 @@ DistributedOptimizer::DistributedOptimizer(const Context& context, Parameters& p
       reducer_options_(options.reducer ? *options.reducer : tutti::reducer_options(context.config())),
       group_(group_for(context, options)),
       comm_(connected(group_)),
-      all_lanes_(lanes_of_all(context, options, group_.world)),
+      all_lanes_(options.lanes > 0 ? options.lanes : lanes_for(context.config(), group_.world)),
       optimizer_(
           parameters,
           updated(alike(context, parameters, *comm_,

@@ -69,7 +69,7 @@ class DistributedOptimizer {
   void broadcast_from(int root);
   // gather_state() returns the whole state of the optimiser at rank 0, and an empty one elsewhere; restore()
   // distributes such a state from rank 0 to all workers. It includes the residuals of --wire-precision
-  // (residuals.h).
+  // (gather_residuals).
   Optimizer::State gather_state();
   void restore(const Optimizer::State& state);
 
@@ -101,8 +101,6 @@ class DistributedOptimizer {
   // The lanes of this worker.
   LaneRange lanes() const { return mean_.lanes(); }
   int64_t all_lanes() const { return all_lanes_; }
-  // Returns true if each worker holds its own part of the optimiser's state.
-  bool is_sharded() const { return reducer_options_.scatter; }
   const ReducerOptions& reducer_options() const { return reducer_options_; }
   double clip_norm() const { return options_.clip_norm; }
   // Tells the other workers at once that this one has failed, and why. Does not throw.

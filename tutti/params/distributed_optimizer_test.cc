@@ -1,69 +1,21 @@
 #include "tutti/params/distributed_optimizer.h"
 
-#include <future>
 #include <memory>
 #include <mutex>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
-#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "tutti/base/error.h"
-#include "tutti/base/test_errors.h"
 #include "tutti/comm/test_ranks.h"
+#include "tutti/params/test_lanes.h"
 
 namespace tutti {
 namespace {
 
-using comm::testing::errors_of_ranks;
 using comm::testing::with_ranks;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
-struct Net : torch::nn::Module {
-  torch::Tensor forward(const torch::Tensor& x) { return second(torch::relu(norm(first(x)))); }
-  torch::nn::Linear first = register_module("first", torch::nn::Linear(5, 7));
-  torch::nn::BatchNorm1d norm = register_module("norm", torch::nn::BatchNorm1d(7));
-  torch::nn::Linear second = register_module("second", torch::nn::Linear(7, 3));
-};
-
-std::shared_ptr<Net> make_net(uint64_t seed) {
-  torch::manual_seed(seed);
-  return std::make_shared<Net>();
-}
-
-// The batch of one lane at one step.
-struct LaneBatch {
-  torch::Tensor x;
-  torch::Tensor y;
-};
-
-std::vector<std::vector<LaneBatch>> make_batches(int64_t steps, int64_t lanes) {
-  torch::manual_seed(5);
-  std::vector<std::vector<LaneBatch>> batches(static_cast<size_t>(steps));
-  for (auto& step : batches) {
-    for (int64_t lane = 0; lane < lanes; ++lane)
-      step.push_back({torch::randn({4 + lane, 5}), torch::randn({4 + lane, 3})});
-  }
-  return batches;
-}
-
-torch::Tensor loss_of(Net& net, const LaneBatch& batch) {
-  return torch::mse_loss(net.forward(batch.x), batch.y);
-}
-
-Context context_of(int64_t lanes = 0, bool drop_remainder = true) {
-  RunConfig config;
-  config.training.drop_remainder = drop_remainder;
-  config.compute.device = "cpu";
-  config.compute.threads = 1;
-  config.training.lanes = lanes;
-  return Context(config, Identity{});
-}
-
-// Returns a pointer without ownership: the communicator belongs to the test.
 class DistributedOptimizerOver : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(DistributedOptimizerOver, makes_the_update_that_one_process_makes_with_the_mean_gradient) {
@@ -231,41 +183,6 @@ TEST_P(DistributedOptimizerOver, a_worker_without_data_counts_for_nothing) {
   EXPECT_EQ(nets[0]->norm->num_batches_tracked.item<int64_t>(), 1);
 }
 
-TEST_P(DistributedOptimizerOver, names_the_first_difference_between_two_models) {
-  using torch::nn::Linear;
-  const auto errors_with = [&](const std::function<torch::nn::Sequential(bool other)>& make,
-                               int64_t lanes_of_other = 0) {
-    return errors_of_ranks(GetParam(), 3, std::chrono::seconds(60), [&](comm::Communicator& comm) {
-      const bool other = comm.rank() == 2;
-      const Context context = context_of(other ? lanes_of_other : 0);
-      torch::nn::Sequential net = make(other);
-      Parameters params(*net);
-      DistributedOptimizer(context, params, torch::optim::SGDOptions(0.1),
-                           {.group = comm::testing::borrowed(comm)});
-    });
-  };
-  const auto expect_all = [](const std::vector<std::string>& errors, const char* text) {
-    for (const std::string& error : errors) EXPECT_THAT(error, HasSubstr(text));
-  };
-  expect_all(
-      errors_with(
-          [](bool other) { return torch::nn::Sequential(Linear(3, 2), Linear(2, other ? 4000 : 5)); }),
-      "rank 0 (worker/0) has '1.weight float32[5,2]', rank 2 (worker/0) has '1.weight float32[4000,2]'");
-  expect_all(errors_with([](bool other) {
-               torch::nn::Sequential net(Linear(3, 2));
-               if (other) net->to(torch::kDouble);
-               return net;
-             }),
-             "rank 0 (worker/0) has '0.weight float32[2,3]', rank 2 (worker/0) has '0.weight float64[2,3]'");
-  expect_all(errors_with([](bool other) {
-               return other ? torch::nn::Sequential(Linear(2, 4), Linear(3, 2))
-                            : torch::nn::Sequential(Linear(3, 2), Linear(2, 4));
-             }),
-             "rank 0 (worker/0) has '0.weight float32[2,3]', rank 2 (worker/0) has '0.weight float32[4,2]'");
-  expect_all(errors_with([](bool) { return torch::nn::Sequential(Linear(3, 2)); }, 6),
-             "rank 0 (worker/0) has '--lanes 0', rank 2 (worker/0) has '--lanes 6'");
-}
-
 TEST_P(DistributedOptimizerOver, one_lane_has_the_same_bits_with_workers_that_have_none) {
   const auto batches = make_batches(4, 4);
   std::string expected;
@@ -294,186 +211,6 @@ TEST_P(DistributedOptimizerOver, one_lane_has_the_same_bits_with_workers_that_ha
       EXPECT_TRUE(torch::equal(net->norm->running_var, nets[0]->norm->running_var));
     }
   }
-}
-
-// Returns the loss wrapped so that its backward pass throws.
-torch::Tensor with_a_backward_that_fails(const torch::Tensor& loss) {
-  const torch::Tensor on_the_way = loss * 1;
-  on_the_way.register_hook([](const torch::Tensor&) { throw std::runtime_error("no memory is left"); });
-  return on_the_way * 1;
-}
-
-// In each step the `failing` rank fails the first backward pass of the first of its two lanes.
-TEST_P(DistributedOptimizerOver, a_backward_pass_that_failed_can_be_made_again) {
-  constexpr int64_t kLanes = 4;
-  const auto batches = make_batches(3, kLanes);
-  std::vector<std::string> hashes;
-  for (const int failing : {-1, 0, 1}) {
-    std::vector<std::shared_ptr<Net>> nets = {make_net(1), make_net(1)};
-    with_ranks(GetParam(), 2, [&](comm::Communicator& comm) {
-      const Context context = context_of(kLanes);
-      Net& net = *nets[static_cast<size_t>(comm.rank())];
-      Parameters params(net);
-      DistributedOptimizer opt(context, params, torch::optim::AdamOptions(0.01),
-                               {.group = comm::testing::borrowed(comm)});
-      for (const auto& lanes : batches) {
-        for (int64_t lane = opt.lanes().begin; lane < opt.lanes().end; ++lane) {
-          const LaneBatch& batch = lanes[static_cast<size_t>(lane)];
-          if (comm.rank() == failing && lane == opt.lanes().begin) {
-            opt.zero_grad();
-            EXPECT_THROW(opt.backward(with_a_backward_that_fails(loss_of(net, batch)), 9), std::exception);
-          }
-          opt.zero_grad();
-          opt.backward(loss_of(net, batch), batch.x.size(0));
-        }
-        opt.step();
-      }
-    });
-    for (const auto& net : nets) {
-      const Parameters params(*net);
-      hashes.push_back(params.sha256());
-      EXPECT_TRUE(torch::equal(net->norm->running_var, nets[0]->norm->running_var));
-    }
-  }
-  for (const std::string& hash : hashes) EXPECT_EQ(hash, hashes[0]);
-}
-
-// Over a network the other workers wait for the last lane of a worker as soon as its loss is known.
-TEST(DistributedOptimizer, a_last_backward_pass_that_fails_is_what_all_workers_hear_of) {
-  const auto batches = make_batches(1, 2);
-  const std::vector<std::shared_ptr<Net>> nets = {make_net(1), make_net(1)};
-  const auto errors = errors_of_ranks("plain", 2, std::chrono::seconds(5), [&](comm::Communicator& comm) {
-    const Context context = context_of();
-    Net& net = *nets[static_cast<size_t>(comm.rank())];
-    Parameters params(net);
-    DistributedOptimizer opt(context, params, torch::optim::SGDOptions(0.1),
-                             {.group = comm::testing::borrowed(comm)});
-    const LaneBatch& batch = batches[0][static_cast<size_t>(comm.rank())];
-    if (comm.rank() == 1) {
-      opt.zero_grad();
-      EXPECT_THROW(opt.backward(with_a_backward_that_fails(loss_of(net, batch))), std::exception);
-    }
-    opt.zero_grad();
-    opt.backward(loss_of(net, batch));
-    opt.step();
-  });
-  for (const std::string& error : errors) EXPECT_THAT(error, HasSubstr("no memory is left"));
-}
-
-TEST_P(DistributedOptimizerOver, after_a_step_that_failed_no_later_one_is_made_of_what_it_has_left) {
-  const auto batches = make_batches(1, 2);
-  const std::vector<std::shared_ptr<Net>> nets = {make_net(1), make_net(1)};
-  std::promise<void> given_up;
-  errors_of_ranks(GetParam(), 2, std::chrono::milliseconds(300), [&](comm::Communicator& comm) {
-    const Context context = context_of();
-    Net& net = *nets[static_cast<size_t>(comm.rank())];
-    Parameters params(net);
-    DistributedOptimizer opt(context, params, torch::optim::SGDOptions(0.1),
-                             {.group = comm::testing::borrowed(comm)});
-    if (comm.rank() == 1) {  // never takes part
-      given_up.get_future().wait();
-      return;
-    }
-    const std::string before = params.sha256();
-    for (int attempt = 0; attempt < 3; ++attempt) {
-      EXPECT_THROW(
-          {
-            opt.zero_grad();
-            opt.backward(loss_of(net, batches[0][0]));
-            opt.step();
-          },
-          Error);
-    }
-    EXPECT_EQ(params.sha256(), before);
-    given_up.set_value();
-  });
-}
-
-TEST_P(DistributedOptimizerOver, names_the_step_after_those_that_were_restored) {
-  const std::vector<std::shared_ptr<Net>> nets = {make_net(1), make_net(1)};
-  std::promise<void> given_up;
-  const auto errors =
-      errors_of_ranks(GetParam(), 2, std::chrono::milliseconds(300), [&](comm::Communicator& comm) {
-        const Context context = context_of();
-        Parameters params(*nets[static_cast<size_t>(comm.rank())]);
-        DistributedOptimizer opt(context, params, torch::optim::SGDOptions(0.1),
-                                 {.group = comm::testing::borrowed(comm)});
-        opt.restore({.steps = 5, .slots = {}});
-        if (comm.rank() == 0) {
-          EXPECT_THROW(opt.step(0), Error);
-          given_up.set_value();
-          opt.step(0);
-        } else {
-          given_up.get_future().wait();
-        }
-      });
-  EXPECT_THAT(errors[0], HasSubstr("at step 5"));
-}
-
-TEST_P(DistributedOptimizerOver, between_the_last_lane_and_the_step_nothing_may_touch_the_gradients) {
-  const auto batches = make_batches(3, 2);
-  const std::vector<std::shared_ptr<Net>> nets = {make_net(1), make_net(1)};
-  const auto undisturbed = make_net(1);
-  const auto train = [&](comm::Communicator& comm, Net& net, bool disturbed) {
-    const Context context = context_of(2);
-    Parameters params(net);
-    DistributedOptimizer opt(context, params, torch::optim::SGDOptions(0.1),
-                             {.group = comm::testing::borrowed(comm)});
-    for (const auto& lanes : batches) {
-      for (int64_t lane = opt.lanes().begin; lane < opt.lanes().end; ++lane) {
-        opt.zero_grad();
-        opt.backward(loss_of(net, lanes[static_cast<size_t>(lane)]), 4 + lane);
-      }
-      if (disturbed) {
-        const auto refused = [&](const std::function<void()>& body) {
-          expect_error(ErrorKind::InvalidArgument, HasSubstr("step()"), body);
-        };
-        refused([&] { opt.zero_grad(); });
-        refused([&] { opt.goes_on(true); });
-        refused([&] { opt.communicator(); });
-        refused([&] { opt.gather_state(); });
-        const torch::Tensor further = loss_of(net, lanes[0]);
-        if (GetParam() == "plain") refused([&] { further.backward(); });
-      }
-      opt.step();
-    }
-  };
-  with_ranks("inproc", 1, [&](comm::Communicator& comm) { train(comm, *undisturbed, false); });
-  with_ranks(GetParam(), 2,
-             [&](comm::Communicator& comm) { train(comm, *nets[static_cast<size_t>(comm.rank())], true); });
-  for (const auto& net : nets) EXPECT_TRUE(torch::equal(net->first->weight, undisturbed->first->weight));
-}
-
-TEST_P(DistributedOptimizerOver, a_parameter_that_was_frozen_too_late_is_named) {
-  for (const int world : {1, 2}) {
-    const auto errors =
-        errors_of_ranks(GetParam(), world, std::chrono::seconds(60), [](comm::Communicator& comm) {
-          const Context context = context_of();
-          torch::nn::Sequential net(torch::nn::Linear(3, 2), torch::nn::Linear(2, 2));
-          Parameters params(*net);
-          net->named_parameters()["1.weight"].requires_grad_(false);
-          DistributedOptimizer(context, params, torch::optim::SGDOptions(0.1),
-                               {.group = comm::testing::borrowed(comm)});
-        });
-    for (const std::string& error : errors) EXPECT_THAT(error, HasSubstr("1.weight"));
-  }
-}
-
-TEST_P(DistributedOptimizerOver, a_parameter_that_was_unfrozen_too_late_is_named) {
-  with_ranks(GetParam(), 1, [](comm::Communicator& comm) {
-    const Context context = context_of();
-    torch::nn::Sequential net(torch::nn::Linear(3, 2), torch::nn::Linear(2, 2));
-    net->named_parameters()["1.weight"].requires_grad_(false);
-    Parameters params(*net);
-    DistributedOptimizer opt(context, params, torch::optim::SGDOptions(0.1),
-                             {.group = comm::testing::borrowed(comm)});
-    opt.zero_grad();
-    net->forward(torch::ones({1, 3})).mean().backward();
-    opt.step();
-    net->named_parameters()["1.weight"].requires_grad_(true);
-    expect_error(ErrorKind::InvalidArgument, AllOf(HasSubstr("1.weight"), HasSubstr("unfrozen")),
-                 [&] { opt.zero_grad(); });
-  });
 }
 
 struct WithDropout : torch::nn::Module {
@@ -560,26 +297,6 @@ TEST(DistributedOptimizer, leaves_the_programs_own_random_numbers_alone) {
   });
 }
 
-TEST_P(DistributedOptimizerOver, workers_with_different_learning_rates_are_told_so) {
-  const auto errors = errors_of_ranks(GetParam(), 3, std::chrono::seconds(60), [](comm::Communicator& comm) {
-    const Context context = context_of();
-    torch::nn::Linear net(3, 2);
-    Parameters params(*net);
-    DistributedOptimizer opt(context, params, torch::optim::SGDOptions(0.1),
-                             {.group = comm::testing::borrowed(comm)});
-    opt.broadcast_from(0);
-    for (int step = 0; step < 3; ++step) {
-      opt.optimizer().set_learning_rate(step == 2 && comm.rank() == 1 ? 0.25 : 0.5 / (step + 1));
-      opt.zero_grad();
-      opt.backward(net->forward(torch::ones({1, 3})).mean());
-      opt.step();
-    }
-  });
-  for (const std::string& error : errors) {
-    EXPECT_THAT(error, AllOf(HasSubstr("different learning rates at step 2"), HasSubstr("rank 1 uses 0.25")));
-  }
-}
-
 TEST_P(DistributedOptimizerOver, vectors_held_from_before_it_was_made_are_those_that_it_trains) {
   with_ranks(GetParam(), 2, [](comm::Communicator& comm) {
     const Context context = context_of();
@@ -615,22 +332,6 @@ TEST_P(DistributedOptimizerOver, an_empty_buffer_is_no_obstacle) {
     opt.backward(net.dense(torch::ones({4, 3})).mean(), 4);
     EXPECT_EQ(opt.step(), 8);
   });
-}
-
-TEST(DistributedOptimizer, takes_a_loss_of_one_number_whatever_its_shape_and_no_other) {
-  const Context context = context_of();
-  const auto net = make_net(1);
-  Parameters params(*net);
-  DistributedOptimizer opt(context, params, torch::optim::SGDOptions(0.1));
-  const LaneBatch batch = make_batches(1, 1)[0][0];
-  opt.zero_grad();
-  expect_error(ErrorKind::InvalidArgument, AllOf(HasSubstr("float32[4,3]"), HasSubstr("mean")),
-               [&] { opt.backward(net->forward(batch.x), 4); });
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("does not depend on any trained parameter"),
-               [&] { opt.backward(torch::ones({}), 4); });
-  opt.zero_grad();
-  opt.backward(loss_of(*net, batch).reshape({1}), 4);
-  EXPECT_EQ(opt.step(), 4);
 }
 
 // Like the two nets of a GAN: each has its own group, and gradients of both may be in transit at once.
@@ -669,33 +370,6 @@ TEST_P(DistributedOptimizerOver, two_in_one_program_train_over_two_parts_of_one_
       EXPECT_EQ(hashes.back(), hashes[i % 2]) << world << " workers";
     }
   }
-}
-
-TEST(DistributedOptimizer, says_when_workers_have_nothing_to_do) {
-  for (const int64_t lanes : {1, 2}) {
-    ::testing::internal::CaptureStderr();
-    with_ranks("inproc", 2, [&](comm::Communicator& comm) {
-      const Context context = context_of(lanes);
-      torch::nn::Linear net(2, 2);
-      Parameters params(*net);
-      DistributedOptimizer(context, params, torch::optim::SGDOptions(0.1),
-                           {.group = comm::testing::borrowed(comm)});
-    });
-    const std::string said = ::testing::internal::GetCapturedStderr();
-    EXPECT_EQ(said.find("1 of the 2 workers have no lane") != std::string::npos, lanes == 1) << said;
-  }
-}
-
-TEST(DistributedOptimizer, says_which_lanes_are_missing) {
-  const Context context = context_of(2);
-  const auto net = make_net(1);
-  Parameters params(*net);
-  DistributedOptimizer opt(context, params, torch::optim::SGDOptions(0.1));
-  opt.zero_grad();
-  opt.add_lane();
-  EXPECT_THROW(opt.step(), Error);
-  opt.add_lane();
-  EXPECT_THROW(opt.add_lane(), Error);
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, DistributedOptimizerOver, ::testing::Values("inproc", "plain", "shm"),

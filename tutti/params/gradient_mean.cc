@@ -1,16 +1,56 @@
 #include "tutti/params/gradient_mean.h"
 
 #include <algorithm>
+#include <functional>
+#include <utility>
 
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/utils/lambda_post_hook.h>
+#include <torch/csrc/autograd/variable.h>
 #include <torch/utils.h>
 
-#include "tutti/base/check.h"
 #include "tutti/base/error.h"
 #include "tutti/comm/hosts.h"
-#include "tutti/params/clip_norm.h"
-#include "tutti/params/lane_vectors.h"
 
 namespace tutti {
+
+// Reports during a backward pass which gradients are complete, however often a parameter is used. Calls
+// `before` when autograd is about to add to a gradient (if it throws, nothing is added) and `done` after
+// that. Both get the index in Parameters::trained(), run on autograd's thread, and are not called for unused
+// parameters. All trained parameters must still require gradients, and must outlive the watch.
+class BackwardWatch {
+ public:
+  using Call = std::function<void(size_t parameter)>;
+
+  BackwardWatch(const Parameters& parameters, const Call& before, const Call& done) : BackwardWatch() {
+    using torch::autograd::variable_list;
+    for (size_t i = 0; i < parameters.trained().size(); ++i) {
+      const torch::Tensor& tensor = parameters.trained()[i].tensor;
+      before_.emplace_back(tensor, tensor.register_hook([before, i](const torch::Tensor&) { before(i); }));
+      const auto node = torch::autograd::impl::grad_accumulator(tensor);
+      const uintptr_t key = node->add_post_hook(std::make_unique<torch::autograd::utils::LambdaPostHook>(
+          [done, i](const variable_list& outputs, const variable_list&) {
+            done(i);
+            return outputs;
+          }));
+      take_away_.emplace_back([node, key] { node->del_post_hook(key); });
+    }
+  }
+  ~BackwardWatch() {
+    for (const auto& [tensor, hook] : before_) tensor.remove_hook(hook);
+    for (const auto& take_away : take_away_) take_away();
+  }
+  BackwardWatch(const BackwardWatch&) = delete;
+  BackwardWatch& operator=(const BackwardWatch&) = delete;
+
+ private:
+  BackwardWatch() = default;  // delegated to, so that a constructor that throws later still removes its hooks
+
+  // The hooks on the parameters, and functions that remove the hooks on autograd's gradient accumulators.
+  std::vector<std::pair<torch::Tensor, unsigned>> before_;
+  std::vector<std::function<void()>> take_away_;
+};
+
 namespace {
 
 // Returns the memory that the workers of this host share; nullptr if they share none, or if the vectors are
@@ -38,12 +78,6 @@ Parameters& ready_to_sum(Parameters& parameters, comm::Communicator& comm) {
   return parameters;
 }
 
-std::vector<torch::Tensor> buffers_of(const Parameters& parameters) {
-  std::vector<torch::Tensor> buffers(parameters.buffer_vectors().begin(), parameters.buffer_vectors().end());
-  for (const torch::Tensor& counter : counters_of(parameters)) buffers.push_back(counter);
-  return buffers;
-}
-
 Buckets summed(const Parameters& parameters, const std::vector<torch::Tensor>& exact) {
   Buckets buckets = buckets_of(parameters);
   std::copy(exact.begin(), exact.end(), buckets.vectors.end() - static_cast<int64_t>(exact.size()));
@@ -63,50 +97,38 @@ GradientMean::GradientMean(Parameters& parameters, comm::Communicator& comm, int
                            const ReducerOptions& options)
     : parameters_(ready_to_sum(parameters, comm)),
       comm_(comm),
-      one_lane_(lanes == 1),
       scatter_(options.scatter && comm.world() > 1),
-      buffers_(buffers_of(parameters)),
-      exact_(exact_sums(parameters, one_lane_, shared_allocator(comm, parameters.device()))),
-      numbers_(torch::zeros({kNumbers},
-                            torch::TensorOptions().dtype(torch::kFloat64).device(parameters.device()))),
-      reducer_(comm, summed(parameters, exact_), numbers_, lanes, count_of(one_lane_), options) {
-  if (lanes > 1) {
-    for (const torch::Tensor& buffer : buffers_) before_.push_back(torch::empty_like(buffer));
-  }
-  if (!reducer_.overlaps()) return;
-  watch_.emplace(
-      parameters, [this](size_t parameter) { before_gradient(parameter); },
-      [this](size_t parameter) { on_gradient(parameter); });
+      vectors_(parameters, lanes, shared_allocator(comm, parameters.device())),
+      reducer_(comm, summed(parameters, vectors_.buffers()), vectors_.numbers(), lanes, count_of(lanes == 1),
+               options) {
+  if (reducer_.overlaps())
+    watch_ = std::make_unique<BackwardWatch>(
+        parameters, [this](size_t parameter) { before_gradient(parameter); },
+        [this](size_t parameter) { on_gradient(parameter); });
 }
+
+GradientMean::~GradientMean() = default;
 
 void GradientMean::begin_step(int64_t step, const Wishes& wishes, double learning_rate) {
   parameters_.require_as_made();
   reducer_.begin(step, wishes, learning_rate);
-  if (lane_begun_) restore_buffers();
+  if (lane_begun_) vectors_.restore_buffers();
   lane_begun_ = false;
   step_ = step;
 }
 
-void GradientMean::restore_buffers() {
-  const torch::NoGradGuard no_grad;
-  for (size_t i = 0; i < before_.size(); ++i) buffers_[i].copy_(before_[i]);
-}
-
+// The first lane leaves the buffers alone, since a loop may have made its forward pass already.
 void GradientMean::begin_lane() {
   watching_ = false;  // resets the state after a backward pass that failed
+  if (lane_begun_) return vectors_.begin_lane();
   parameters_.zero_grads();
-  if (lane_begun_) return restore_buffers();
-  const torch::NoGradGuard no_grad;
-  for (size_t i = 0; i < before_.size(); ++i) before_[i].copy_(buffers_[i]);
+  vectors_.save_buffers();
   lane_begun_ = true;
 }
 
 void GradientMean::begin_backward(const torch::Tensor& loss, int64_t examples) {
-  TUTTI_CHECK(examples > 0, "{} examples", examples);
   const torch::NoGradGuard no_grad;
-  numbers_[kLoss].copy_(loss.detach().reshape({}).to(torch::kFloat64) * static_cast<double>(examples));
-  numbers_[kExamples].fill_(examples);
-  numbers_[kLanes].fill_(1);
+  vectors_.count(loss, examples);
   if (!watch_ || !reducer_.open()) return;
   heard_.assign(parameters_.trained().size(), false);
   missing_.assign(reducer_.buckets().all.size(), 0);
@@ -141,22 +163,19 @@ void GradientMean::on_gradient(size_t parameter) {
 
 void GradientMean::add() {
   watching_ = false;
-  parameters_.collect_grads();
+  vectors_.collect();
   const torch::NoGradGuard no_grad;
-  for (size_t i = 0; i < exact_.size(); ++i) exact_[i].copy_(parameters_.buffer_vectors()[i]);
   reducer_.add();
 }
-
-void GradientMean::skip() { reducer_.skip(); }
 
 GradientMean::Result GradientMean::finish() {
   const ReduceOutcome outcome = reducer_.finish();
   if (!outcome.any_data) return {.wishes = outcome.wishes};
   share_counters(outcome);
-  const torch::NoGradGuard no_grad;
-  for (size_t i = 0; i < exact_.size(); ++i) parameters_.buffer_vectors()[i].copy_(exact_[i]);
+  vectors_.take_over_buffers();
   lane_begun_ = false;
-  return {numbers_[kExamples].item<int64_t>(), numbers_[kLoss].clone(), outcome.wishes};
+  const torch::Tensor& numbers = vectors_.numbers();
+  return {numbers[kExamples].item<int64_t>(), numbers[kLoss].clone(), outcome.wishes};
 }
 
 double GradientMean::clip_norm(double largest) {
@@ -175,7 +194,7 @@ void GradientMean::share_update() {
 // The counters of a worker without data have not advanced, so they are broadcast from a worker that had data.
 void GradientMean::share_counters(const ReduceOutcome& outcome) {
   if (outcome.data_everywhere) return;
-  for (const torch::Tensor& counter : counters_of(parameters_))
+  for (const torch::Tensor& counter : vectors_.counters())
     comm_.broadcast(counter, outcome.first_with_data, {.what = "a buffer"});
 }
 

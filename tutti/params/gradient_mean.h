@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -8,12 +9,13 @@
 #include <torch/types.h>
 
 #include "tutti/comm/communicator.h"
-#include "tutti/params/backward_watch.h"
 #include "tutti/params/lane_sum.h"
 #include "tutti/params/parameters.h"
 #include "tutti/params/reducer.h"
 
 namespace tutti {
+
+class BackwardWatch;
 
 // Computes the mean gradient of a step over the examples of all lanes of all workers, and the mean of the
 // floating buffers over the lanes. Other buffers are those of a worker's own last lane: the same everywhere
@@ -35,11 +37,12 @@ class GradientMean final : public LaneSum {
   // InvalidArgument if a parameter has been frozen or unfrozen since the parameters were made.
   GradientMean(Parameters& parameters, comm::Communicator& comm, int64_t lanes,
                const ReducerOptions& options = {});
+  ~GradientMean() override;
 
   LaneRange lanes() const { return reducer_.block(); }
   // "tree" or "fast".
   std::string name() const { return reducer_.name(); }
-  double weight(int64_t examples) const override { return one_lane_ ? 1 : static_cast<double>(examples); }
+  double weight(int64_t examples) const override { return vectors_.weight(examples); }
 
   // Begins a step. If the previous step was broken off, restores the buffers to their values before it,
   // except with one lane in all, where they keep the values from its forward pass. The learning rate is
@@ -51,7 +54,7 @@ class GradientMean final : public LaneSum {
   // Returns true while gradients are being sent. Then only add(), if still due, and finish() may be called.
   bool is_sending() const { return reducer_.is_open(); }
   void add() override;
-  void skip() override;
+  void skip() override { reducer_.skip(); }
   // Called after the last lane. Leaves the means in the vectors of every worker, or only its own part of them
   // if gradients are scattered. All workers have to be at the same step.
   Result finish();
@@ -66,31 +69,23 @@ class GradientMean final : public LaneSum {
   void share_update();
 
  private:
-  void restore_buffers();
   void share_counters(const ReduceOutcome& outcome);
   void before_gradient(size_t parameter) const;
   void on_gradient(size_t parameter);
 
   Parameters& parameters_;
   comm::Communicator& comm_;
-  const bool one_lane_;
   const bool scatter_;
-  const std::vector<torch::Tensor> buffers_;  // all buffers of the module, the floating ones as vectors
-  std::vector<torch::Tensor> before_;         // the values that every lane starts from
-  // The vectors in which the floating buffers are summed, in float64, in which a sum of equal float32 numbers
-  // is exact. So a buffer that is the same in all lanes, because no lane or all of them together changed it,
-  // keeps its bits for any number of lanes.
-  const std::vector<torch::Tensor> exact_;
-  bool lane_begun_ = false;  // in a step that is not finished: `before_` is valid
+  LaneVectors vectors_;
+  bool lane_begun_ = false;  // in a step that is not finished: `vectors_` has saved the buffers
   int64_t step_ = 0;
-  torch::Tensor numbers_;  // of the step: the sum of losses, the examples, the lanes with data
   Reducer reducer_;
 
   // While a backward pass is watched: which gradients are complete, and how many each bucket still waits for.
   std::vector<bool> heard_;
   std::vector<int> missing_;
   bool watching_ = false;
-  std::optional<BackwardWatch> watch_;  // empty if the reducer does not overlap
+  std::unique_ptr<BackwardWatch> watch_;  // null if the reducer does not overlap
 };
 
 // Returns an allocator of memory that all workers of the host share; empty if there is none. If there is such

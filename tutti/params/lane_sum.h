@@ -5,8 +5,8 @@
 
 #include <torch/types.h>
 
-#include "tutti/params/lane_vectors.h"
-#include "tutti/params/tree_sum.h"
+#include "tutti/params/lanes.h"
+#include "tutti/params/parameters.h"
 
 namespace tutti {
 
@@ -29,6 +29,63 @@ class LaneSum {
   virtual void skip() = 0;
 };
 
+// The numbers of a lane, which are stored in one float64 vector.
+enum Number {
+  kLoss,      // the sum over its examples
+  kExamples,  // the number of its examples
+  kLanes,     // 1
+  kNumbers
+};
+
+// The results of one lane after the other, in vectors that can be summed: gradients (the vectors of the
+// parameters), floating buffers, and a few numbers. Every lane starts from the buffers as they were before
+// the step. With one lane in all nothing has to be summed, so the module's own buffers are used. Not
+// thread-safe.
+class LaneVectors {
+ public:
+  // The parameters must outlive this.
+  LaneVectors(Parameters& parameters, int64_t lanes, const Allocate& allocate = {});
+
+  // See LaneSum::weight().
+  double weight(int64_t examples) const { return one_lane_ ? 1 : static_cast<double>(examples); }
+  bool one_lane() const { return one_lane_; }
+
+  // Saves the module's buffers as the values that lanes start from, and copies them to buffers(). Throws
+  // InvalidArgument if a parameter has been frozen or unfrozen since the parameters were made.
+  void begin_step();
+  void save_buffers();
+  // Sets the module's buffers to the values that were saved.
+  void restore_buffers();
+  // Sets the gradients to zero and the buffers to the values that were saved.
+  void begin_lane();
+  // Stores the numbers of a lane; `loss` is its mean loss.
+  void count(const torch::Tensor& loss, int64_t examples);
+  // Called after the backward pass: collects the results of the lane in the vectors.
+  void collect();
+  // Copies the current values of buffers() to the module.
+  void take_over_buffers();
+
+  // The float64 vectors in which the floating buffers are summed. A sum of equal float32 numbers is exact in
+  // float64, so a buffer that is the same in all lanes keeps its bits for any number of lanes. With one lane,
+  // or for float64 buffers, these are the buffers' own vectors.
+  const std::vector<torch::Tensor>& buffers() const { return exact_; }
+  // The buffers that are not of a floating type, such as a count of batches. They are not summed: after each
+  // lane they are the same, since every lane starts from the values before the step.
+  const std::vector<torch::Tensor>& counters() const { return counters_; }
+  const torch::Tensor& numbers() const { return numbers_; }
+
+ private:
+  void show_buffers();
+
+  Parameters& parameters_;
+  const bool one_lane_;
+  const std::vector<torch::Tensor> counters_;
+  const std::vector<torch::Tensor> exact_;
+  std::vector<torch::Tensor> current_;  // the module's buffers: floating vectors, then counters
+  std::vector<torch::Tensor> before_;   // parallel to current_; empty with one lane
+  const torch::Tensor numbers_;
+};
+
 // The sum over the lanes of this worker, for another task to complete: a server or a master. Not thread-safe.
 class LocalSum final : public LaneSum {
  public:
@@ -46,7 +103,7 @@ class LocalSum final : public LaneSum {
   void add() override;
   void skip() override { sum_.skip(); }
   // Returns the sums of all lanes: the subtrees that can be computed on this worker.
-  std::vector<TreeSum::Subtree> finish();
+  std::vector<TreeSum::Subtree> finish() { return sum_.finish(); }
 
  private:
   LaneVectors& vectors_;

@@ -1,19 +1,22 @@
 #include "tutti/params/optimizer.h"
 
 #include <algorithm>
+#include <sstream>
 #include <string_view>
 #include <type_traits>
 #include <utility>
 
 #include <nlohmann/json.hpp>
+#include <torch/serialize/archive.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 
 #include "tutti/base/check.h"
 #include "tutti/base/error.h"
+#include "tutti/base/text.h"
 #include "tutti/base/torch_compat.h"
+#include "tutti/comm/gather_all.h"
 #include "tutti/params/control_word.h"
-#include "tutti/params/optimizer_archive.h"
 #include "tutti/params/optimizer_kinds.h"
 
 namespace tutti {
@@ -26,25 +29,6 @@ int64_t slice_elements(const torch::Tensor& values) {
   // On a GPU every slice would be a kernel launch, and slices would not make better use of its caches.
   if (!values.device().is_cpu()) return std::max<int64_t>(1, values.numel());
   return Optimizer::kSliceElements * at::get_num_threads();
-}
-
-// state_of() returns the state of a slice as its class; make_state() first puts a new one there.
-template <class State>
-State& state_of(torch::optim::Optimizer& optimizer, const torch::Tensor& values) {
-  return static_cast<State&>(*optimizer.state().at(compat::optimizer_state_key(optimizer, values)));
-}
-
-template <class State>
-State& make_state(torch::optim::Optimizer& optimizer, const torch::Tensor& values) {
-  optimizer.state()[compat::optimizer_state_key(optimizer, values)] = std::make_unique<State>();
-  return state_of<State>(optimizer, values);
-}
-
-// SGD without momentum keeps nothing, and then LibTorch has no state object for it.
-template <class Kind, class Options>
-bool has_state(Kind kind, const Options& options) {
-  typename Kind::State state;
-  return kind.kCountsSteps || !kind.slots(state, options).empty();
 }
 
 double rate_of(const torch::optim::OptimizerOptions& options) {
@@ -74,16 +58,49 @@ torch::Tensor find_slot(std::span<const Optimizer::Slot> slots, std::string_view
        "the optimiser's slot {} is missing; was the checkpoint made by another optimiser?", name);
 }
 
+torch::serialize::InputArchive opened(const torch::Tensor& bytes) {
+  torch::serialize::InputArchive archive;
+  archive.load_from(static_cast<const char*>(bytes.data_ptr()), static_cast<size_t>(bytes.numel()));
+  return archive;
+}
+
+// Returns everything that the optimiser saves of itself, as bytes. Throws InvalidArgument that names it if it
+// does not implement save().
+torch::Tensor archive_of(const torch::optim::Optimizer& optimizer, const std::string& name) {
+  torch::serialize::OutputArchive archive;
+  optimizer.save(archive);
+  std::ostringstream out;
+  archive.save_to(out);
+  const torch::Tensor bytes = comm::bytes_of(out.str());
+  if (opened(bytes).keys().empty())
+    fail(ErrorKind::InvalidArgument,
+         "the optimiser {} saves nothing, so a checkpoint would not contain its state: override "
+         "torch::optim::Optimizer::save() and load()",
+         name);
+  return bytes;
+}
+
+// Restores the result of archive_of(), except for the options of the groups, which stay as the program has
+// set them. Throws InvalidArgument if the bytes belong to another optimiser or to other parameters.
+void load_archive(torch::optim::Optimizer& optimizer, const torch::Tensor& archive, const std::string& name) {
+  std::vector<std::unique_ptr<torch::optim::OptimizerOptions>> options;
+  for (const auto& group : optimizer.param_groups()) options.push_back(group.options().clone());
+  try {
+    auto input = opened(archive);
+    optimizer.load(input);
+  } catch (const c10::Error& error) {
+    fail(ErrorKind::InvalidArgument, "the saved state does not fit the optimiser {}: {}", name,
+         first_line(error.what()));
+  }
+  for (size_t i = 0; i < options.size(); ++i) optimizer.param_groups()[i].set_options(std::move(options[i]));
+}
+
 }  // namespace
 
 Optimizer::Optimizer(const Parameters& parameters, std::vector<Stretch> stretches,
                      const OptimizerOptions& options)
     : Optimizer(std::move(stretches), options, ranges_of(parameters, options.groups),
                 {parameters.trained().begin(), parameters.trained().end()}) {}
-
-Optimizer::Optimizer(std::vector<Stretch> stretches, const OptimizerOptions& options,
-                     std::vector<GroupRange> ranges)
-    : Optimizer(std::move(stretches), options, std::move(ranges), {}) {}
 
 Optimizer::Optimizer(std::vector<Stretch> stretches, const OptimizerOptions& options,
                      std::vector<GroupRange> ranges, std::vector<Parameters::View> views)
@@ -234,9 +251,10 @@ std::vector<Optimizer::Slot> Optimizer::slots() const {
     return slots.emplace_back(Slot{name, stretch.block, stretch.offset, torch::empty_like(stretch.values)});
   };
   with_kind(options_, [&](const auto& options, auto kind) {
-    if (!has_state(kind, options)) return;
     for (const Slice& slice : slices_) {
-      auto& state = state_of<typename decltype(kind)::State>(*optimizer_, slice.values);
+      const auto found = optimizer_->state().find(compat::optimizer_state_key(*optimizer_, slice.values));
+      if (found == optimizer_->state().end()) continue;  // SGD without momentum keeps nothing
+      auto& state = static_cast<typename decltype(kind)::State&>(*found->second);
       for (const SlotView& view : kind.slots(state, options)) {
         slot_at(view.name, stretches_[slice.stretch])
             .vector.narrow(0, slice.offset, slice.values.numel())
@@ -262,9 +280,11 @@ void Optimizer::restore(const State& restored) {
 
 void Optimizer::restore_slots(const State& restored) {
   with_kind(options_, [&](const auto& options, auto kind) {
-    if (!has_state(kind, options)) return;
+    using SliceState = typename decltype(kind)::State;
     for (const Slice& slice : slices_) {
-      auto& state = make_state<typename decltype(kind)::State>(*optimizer_, slice.values);
+      auto& kept = optimizer_->state()[compat::optimizer_state_key(*optimizer_, slice.values)];
+      kept = std::make_unique<SliceState>();
+      auto& state = static_cast<SliceState&>(*kept);
       kind.set_step(state, restored.steps);
       for (const SlotView& view : kind.slots(state, options)) {
         const Stretch& stretch = stretches_[slice.stretch];

@@ -44,10 +44,10 @@ class Optimizer {
   // Throws InvalidArgument if an option is out of range (require_in_range).
   // A ReplicatedOptimizer updates the parameters as a whole, whatever the stretches.
   Optimizer(const Parameters& parameters, std::vector<Stretch> stretches, const OptimizerOptions& options);
-  // Optimises stretches of parameters that are elsewhere. `ranges` is what ranges_of() has returned there,
-  // and the names in the options' groups are not used.
+  // Optimises stretches of parameters that are elsewhere. `ranges` is the result of ranges_of() there, and
+  // the names in the options' groups are not used. Only a ReplicatedOptimizer uses the parameters `views`.
   Optimizer(std::vector<Stretch> stretches, const OptimizerOptions& options,
-            std::vector<GroupRange> ranges = {});
+            std::vector<GroupRange> ranges = {}, std::vector<Parameters::View> views = {});
   ~Optimizer();
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
@@ -81,8 +81,6 @@ class Optimizer {
   static constexpr int64_t kSliceElements = 65536;
 
  private:
-  Optimizer(std::vector<Stretch> stretches, const OptimizerOptions& options, std::vector<GroupRange> ranges,
-            std::vector<Parameters::View> views);
   void begin();
   void begin_replicated();
   void make_anew();

@@ -6,7 +6,6 @@
 #include <string_view>
 
 #include "tutti/base/error.h"
-#include "tutti/params/elementwise.h"
 #include "tutti/params/optimizer_kinds.h"
 
 namespace tutti {
@@ -79,7 +78,7 @@ void require_valid(const ElementwiseOptimizer& own) {
       fail(ErrorKind::InvalidArgument, "the optimiser {} has two slots of the name '{}'", own.name, slot);
   }
   if (!own.update) fail(ErrorKind::InvalidArgument, "the optimiser {} has no function `update`", own.name);
-  require_elementwise(own);
+  optimizer_kinds::require_elementwise(own);
 }
 
 void require_valid(const ReplicatedOptimizer& own) {
@@ -100,21 +99,6 @@ void require_in_range(const ParameterGroup& group, const OptimizerOptions& optio
          "the optimiser {}: the group '{}' changes the rate or the weight decay, but groups can only freeze "
          "parameters of a ReplicatedOptimizer: build other groups in its function `make`",
          name_of(options), group.names);
-}
-
-Json to_json(const ParameterGroup& group) {
-  Json json = {{"names", group.names}, {"rate", group.rate}, {"frozen", group.frozen}};
-  if (group.weight_decay) json["weight_decay"] = *group.weight_decay;
-  return json;
-}
-
-ParameterGroup group_from_json(const Json& json) {
-  ParameterGroup group{.names = json.at("names").get<std::string>(),
-                       .rate = json.at("rate").get<double>(),
-                       .weight_decay = {},
-                       .frozen = json.at("frozen").get<bool>()};
-  if (json.contains("weight_decay")) group.weight_decay = json.at("weight_decay").get<double>();
-  return group;
 }
 
 template <size_t I = 0>

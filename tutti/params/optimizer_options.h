@@ -4,7 +4,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -22,24 +21,9 @@
 #include <torch/types.h>
 
 #include "tutti/base/json.h"
+#include "tutti/params/parameter_groups.h"
 
 namespace tutti {
-
-// What is different for some of the parameters, like a group of torch::optim:
-//   {.names = "*.bias", .weight_decay = 0}     no weight decay for biases
-//   {.names = "encoder.*", .rate = 0.1}        a tenth of the learning rate, also of a schedule's
-//   {.names = "!head.*", .frozen = true}       trains the head only
-// If several groups apply to a parameter, their factors multiply, the last weight decay counts, and one that
-// freezes it suffices.
-struct ParameterGroup {
-  // A pattern for the full names of parameters: '*' stands for any text, '?' for one character, and a '!' at
-  // the beginning selects the parameters that do not match. A pattern that matches none is an error.
-  std::string names;
-  double rate = 1;                          // multiplies the learning rate
-  std::optional<double> weight_decay = {};  // instead of the optimiser's
-  // Clears requires_grad: the parameters are not trained, and have no gradients and no optimiser state.
-  bool frozen = false;
-};
 
 // The arguments of ElementwiseOptimizer::update: a piece of the parameters as one-dimensional tensors of the
 // same length. Values and slots are changed in place; the gradients must not be changed.
@@ -64,8 +48,8 @@ struct ElementwiseOptimizer {
   double rate = 0;                      // the learning rate
   double weight_decay = 0;              // passed to update(), which has to apply it
   std::vector<std::string> slots = {};  // the names of the vectors that it keeps, such as "exp_avg"
-  std::map<std::string, double> numbers =
-      {};  // others, such as betas: compared between workers, and recorded
+  // Other options, such as betas: compared between workers, and recorded.
+  std::map<std::string, double> numbers = {};
   std::function<void(const ElementwiseUpdate&)> update = {};
 };
 

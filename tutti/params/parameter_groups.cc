@@ -1,7 +1,8 @@
 #include "tutti/params/parameter_groups.h"
 
 #include <algorithm>
-#include <string>
+#include <iterator>
+#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
@@ -9,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
+#include "tutti/params/optimizer_options.h"
 
 namespace tutti {
 namespace {
@@ -37,12 +39,6 @@ bool matches(std::string_view pattern, std::string_view name) {
   return pattern.find_first_not_of('*', p) == std::string_view::npos;
 }
 
-bool is_inverted(std::string_view pattern) { return pattern.starts_with('!'); }
-
-std::string_view without_mark(std::string_view pattern) {
-  return is_inverted(pattern) ? pattern.substr(1) : pattern;
-}
-
 // Returns all names of each parameter. One that is registered several times has several.
 using Names = std::vector<std::string>;
 Names names_of(const Parameters& parameters, const Parameters::View& view) {
@@ -53,21 +49,13 @@ Names names_of(const Parameters& parameters, const Parameters::View& view) {
   return names;
 }
 
-bool any_matches(std::string_view pattern, const Names& names) {
+bool is_inverted(const ParameterGroup& group) { return group.names.starts_with('!'); }
+
+// Ignores a '!' at the beginning of the pattern.
+bool matches_any(const ParameterGroup& group, const Names& names) {
+  const std::string_view pattern = std::string_view(group.names).substr(is_inverted(group) ? 1 : 0);
   return std::any_of(names.begin(), names.end(),
                      [&](const std::string& name) { return matches(pattern, name); });
-}
-
-bool selects(const ParameterGroup& group, const Names& names) {
-  return any_matches(without_mark(group.names), names) != is_inverted(group.names);
-}
-
-[[noreturn]] void fail_unmatched(const ParameterGroup& group, const Names& all) {
-  const size_t shown = std::min(all.size(), kNamesShown);
-  fail(ErrorKind::InvalidArgument,
-       "the group '{}' of the optimiser matches no parameter. The parameters are: {}{}", group.names,
-       fmt::join(all.begin(), all.begin() + static_cast<ptrdiff_t>(shown), ", "),
-       shown < all.size() ? fmt::format(", and {} more", all.size() - shown) : "");
 }
 
 void require_matches(const Parameters& parameters, const std::vector<ParameterGroup>& groups) {
@@ -76,14 +64,17 @@ void require_matches(const Parameters& parameters, const std::vector<ParameterGr
     for (const auto& view : views) all.push_back(names_of(parameters, view));
   }
   for (const ParameterGroup& group : groups) {
-    const auto has = [&](auto is_in) { return std::any_of(all.begin(), all.end(), is_in); };
+    const auto has = [&](auto is_in) {
+      return std::any_of(all.begin(), all.end(), [&](const Names& names) { return is_in(group, names); });
+    };
     // The opposite of a misspelt name would be all parameters.
-    if (has([&](const Names& names) { return any_matches(without_mark(group.names), names); }) &&
-        has([&](const Names& names) { return selects(group, names); }))
-      continue;
-    Names first_names;
-    for (const Names& names : all) first_names.push_back(names.front());
-    fail_unmatched(group, first_names);
+    if (has(matches_any) && has(selects)) continue;
+    Names shown;
+    for (size_t i = 0; i < std::min(all.size(), kNamesShown); ++i) shown.push_back(all[i].front());
+    fail(ErrorKind::InvalidArgument,
+         "the group '{}' of the optimiser matches no parameter. The parameters are: {}{}", group.names,
+         fmt::join(shown, ", "),
+         shown.size() < all.size() ? fmt::format(", and {} more", all.size() - shown.size()) : "");
   }
 }
 
@@ -104,8 +95,8 @@ bool is_next_to(const GroupRange& range, const GroupRange& next) {
 
 }  // namespace
 
-bool selects(std::string_view pattern, std::string_view name) {
-  return matches(without_mark(pattern), name) != is_inverted(pattern);
+bool selects(const ParameterGroup& group, const Names& names) {
+  return matches_any(group, names) != is_inverted(group);
 }
 
 Parameters& freeze(Parameters& parameters, const std::vector<ParameterGroup>& groups) {
@@ -146,6 +137,21 @@ std::vector<GroupRange> ranges_of(const Parameters& parameters, const std::vecto
   return ranges;
 }
 
+Json to_json(const ParameterGroup& group) {
+  Json json = {{"names", group.names}, {"rate", group.rate}, {"frozen", group.frozen}};
+  if (group.weight_decay) json["weight_decay"] = *group.weight_decay;
+  return json;
+}
+
+ParameterGroup group_from_json(const Json& json) {
+  ParameterGroup group{.names = json.at("names").get<std::string>(),
+                       .rate = json.at("rate").get<double>(),
+                       .weight_decay = {},
+                       .frozen = json.at("frozen").get<bool>()};
+  if (json.contains("weight_decay")) group.weight_decay = json.at("weight_decay").get<double>();
+  return group;
+}
+
 Json to_json(const std::vector<GroupRange>& ranges) {
   Json json = Json::array();
   for (const GroupRange& range : ranges) {
@@ -159,20 +165,19 @@ Json to_json(const std::vector<GroupRange>& ranges) {
 std::vector<GroupRange> ranges_from_json(const Json& json) {
   std::vector<GroupRange> ranges;
   for (const Json& one : json) {
-    GroupRange& range = ranges.emplace_back();
-    range = {.block = one.at("block").get<size_t>(),
-             .begin = one.at("begin").get<int64_t>(),
-             .end = one.at("end").get<int64_t>(),
-             .rate = one.at("rate").get<double>()};
+    GroupRange range{.block = one.at("block").get<size_t>(),
+                     .begin = one.at("begin").get<int64_t>(),
+                     .end = one.at("end").get<int64_t>(),
+                     .rate = one.at("rate").get<double>()};
     if (one.contains("weight_decay")) range.weight_decay = one.at("weight_decay").get<double>();
-    const bool is_after =
-        ranges.size() == 1 || ranges[ranges.size() - 2].block < range.block ||
-        (ranges[ranges.size() - 2].block == range.block && ranges[ranges.size() - 2].end <= range.begin);
-    if (range.begin < 0 || range.end < range.begin || !is_after)
+    const GroupRange last = ranges.empty() ? GroupRange() : ranges.back();
+    const bool is_after = std::pair(range.block, range.begin) >= std::pair(last.block, last.end);
+    if (range.end < range.begin || range.begin < 0 || !is_after)
       fail(ErrorKind::InvalidArgument, "the ranges of the optimiser's groups are not in order");
     require_in_range(OptimizerOptions(
         torch::optim::SGDOptions(0),
         {{.names = "of a message", .rate = range.rate, .weight_decay = range.weight_decay}}));
+    ranges.push_back(range);
   }
   return ranges;
 }

@@ -51,19 +51,19 @@ void fill_gradients(torch::nn::Module& module, int step) {
 }
 
 TEST(ParameterGroups, patterns_know_stars_question_marks_and_opposites) {
-  EXPECT_TRUE(selects("*.bias", "blocks.3.mlp.bias"));
-  EXPECT_FALSE(selects("*.bias", "bias"));
-  EXPECT_TRUE(selects("encoder.*", "encoder.0.weight"));
-  EXPECT_FALSE(selects("encoder.*", "decoder.encoder.0.weight"));
-  EXPECT_TRUE(selects("*norm*", "norm.weight"));
-  EXPECT_TRUE(selects("block?.w", "block1.w"));
-  EXPECT_FALSE(selects("block?.w", "block.w"));
-  EXPECT_TRUE(selects("a*b*c", "a.b.b.c"));
-  EXPECT_FALSE(selects("a*b*c", "a.b.b"));
-  EXPECT_FALSE(selects("!head.*", "head.weight"));
-  EXPECT_TRUE(selects("!head.*", "body.weight"));
-  EXPECT_TRUE(selects("*", "anything"));
-  EXPECT_FALSE(selects("", "anything"));
+  EXPECT_TRUE(selects({.names = "*.bias"}, {"blocks.3.mlp.bias"}));
+  EXPECT_FALSE(selects({.names = "*.bias"}, {"bias"}));
+  EXPECT_TRUE(selects({.names = "encoder.*"}, {"encoder.0.weight"}));
+  EXPECT_FALSE(selects({.names = "encoder.*"}, {"decoder.encoder.0.weight"}));
+  EXPECT_TRUE(selects({.names = "*norm*"}, {"norm.weight"}));
+  EXPECT_TRUE(selects({.names = "block?.w"}, {"block1.w"}));
+  EXPECT_FALSE(selects({.names = "block?.w"}, {"block.w"}));
+  EXPECT_TRUE(selects({.names = "a*b*c"}, {"a.b.b.c"}));
+  EXPECT_FALSE(selects({.names = "a*b*c"}, {"a.b.b"}));
+  EXPECT_FALSE(selects({.names = "!head.*"}, {"head.weight"}));
+  EXPECT_TRUE(selects({.names = "!head.*"}, {"body.weight"}));
+  EXPECT_TRUE(selects({.names = "*"}, {"anything"}));
+  EXPECT_FALSE(selects({.names = ""}, {"anything"}));
 }
 
 TEST(ParameterGroups, a_pattern_that_matches_nothing_is_an_error_that_names_it) {

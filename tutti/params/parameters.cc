@@ -22,20 +22,15 @@ namespace {
 
 constexpr int64_t kCacheLine = 64;
 
-struct Named {
-  std::string name;
-  torch::Tensor tensor;
-};
-
 // Returns each tensor once, under its first name, and records its other names as aliases.
-std::vector<Named> once_each(const torch::OrderedDict<std::string, torch::Tensor>& named,
-                             std::map<std::string, std::string>& aliases) {
-  std::vector<Named> tensors;
+std::vector<Parameters::View> once_each(const torch::OrderedDict<std::string, torch::Tensor>& named,
+                                        std::map<std::string, std::string>& aliases) {
+  std::vector<Parameters::View> tensors;
   std::unordered_map<const void*, std::string> first_name;
   for (const auto& item : named) {
     const auto [known, is_new] = first_name.emplace(item.value().unsafeGetTensorImpl(), item.key());
     if (is_new) {
-      tensors.push_back({item.key(), item.value()});
+      tensors.push_back({item.key(), item.value(), {}});
     } else {
       aliases.emplace(item.key(), known->second);
     }
@@ -49,20 +44,19 @@ struct Span {
   const std::string* name;
 };
 
-Span memory_of(const Named& named) {
+Span memory_of(const Parameters::View& view) {
   int64_t last = 0;
-  for (int64_t d = 0; d < named.tensor.dim(); ++d)
-    last += (named.tensor.size(d) - 1) * named.tensor.stride(d);
-  const auto* begin = static_cast<const std::byte*>(named.tensor.data_ptr());
-  return {begin, begin + (last + 1) * static_cast<int64_t>(named.tensor.element_size()), &named.name};
+  for (int64_t d = 0; d < view.tensor.dim(); ++d) last += (view.tensor.size(d) - 1) * view.tensor.stride(d);
+  const auto* begin = static_cast<const std::byte*>(view.tensor.data_ptr());
+  return {begin, begin + (last + 1) * static_cast<int64_t>(view.tensor.element_size()), &view.name};
 }
 
 // Throws if two different tensors overlap in memory: they would be separated when they are moved into the
 // vector. A shared parameter has to be one tensor under several names.
-void require_disjoint(const std::vector<Named>& tensors) {
+void require_disjoint(const std::vector<Parameters::View>& parameters) {
   std::vector<Span> spans;
-  for (const Named& named : tensors) {
-    if (named.tensor.numel() > 0) spans.push_back(memory_of(named));
+  for (const auto& view : parameters) {
+    if (view.tensor.numel() > 0) spans.push_back(memory_of(view));
   }
   std::sort(spans.begin(), spans.end(), [](const Span& a, const Span& b) { return a.begin < b.begin; });
   for (size_t i = 1; i < spans.size(); ++i) {
@@ -75,17 +69,15 @@ void require_disjoint(const std::vector<Named>& tensors) {
   }
 }
 
-void require_trainable(const std::vector<Named>& tensors, torch::Device device) {
-  for (const Named& named : tensors) {
-    if (named.tensor.layout() != torch::kStrided) {
+void require_trainable(const std::vector<Parameters::View>& parameters, torch::Device device) {
+  for (const auto& view : parameters) {
+    if (view.tensor.layout() != torch::kStrided)
       fail(ErrorKind::InvalidArgument, "the parameter {} is sparse; only dense parameters can be trained",
-           named.name);
-    }
-    if (named.tensor.device() != device) {
+           view.name);
+    if (view.tensor.device() != device)
       fail(ErrorKind::InvalidArgument,
-           "the parameter {} is on {}, others are on {}; move the whole module to one device", named.name,
-           named.tensor.device().str(), device.str());
-    }
+           "the parameter {} is on {}, others are on {}; move the whole module to one device", view.name,
+           view.tensor.device().str(), device.str());
   }
 }
 
@@ -119,20 +111,20 @@ std::vector<Vector> assign_places(std::vector<Parameters::View>& views) {
   return vectors;
 }
 
-torch::Tensor make_vector(const Allocate& allocate, int64_t elements,
-                          const torch::TensorOptions& tensor_options) {
-  if (!allocate) return torch::zeros({elements}, tensor_options);
-  torch::Tensor vector = allocate(elements, tensor_options);
-  if (vector.dim() != 1 || vector.numel() != elements || vector.scalar_type() != tensor_options.dtype()) {
+torch::Tensor make_vector(const Allocate& allocate, const Vector& like, torch::Device device) {
+  const auto options = torch::TensorOptions().dtype(like.type).device(device);
+  if (!allocate) return torch::zeros({like.elements}, options);
+  torch::Tensor vector = allocate(like.elements, options);
+  if (vector.dim() != 1 || vector.numel() != like.elements || vector.scalar_type() != like.type)
     fail(ErrorKind::InvalidArgument, "the allocator returned {}, expected a vector of {} elements",
-         describe(vector), elements);
-  }
+         describe(vector), like.elements);
   return vector;
 }
 
 // All views into the vector share its storage, so this replaces the memory of the storage.
 void move_vector(const Allocate& allocate, const torch::Tensor& vector) {
-  auto place = std::make_unique<torch::Tensor>(make_vector(allocate, vector.numel(), vector.options()));
+  auto place = std::make_unique<torch::Tensor>(
+      make_vector(allocate, {vector.scalar_type(), vector.numel()}, vector.device()));
   place->copy_(vector);
   void* memory = place->data_ptr();
   const auto release = [](void* context) {
@@ -186,15 +178,11 @@ Parameters::Parameters(torch::nn::Module& module, const ParametersOptions& optio
       layout_(options.layout),
       communicator_users_(users_in(module)),
       sparse_tables_(sparse_tables_in(module)) {
-  const std::vector<Named> parameters = once_each(module.named_parameters(), aliases_);
+  const std::vector<View> parameters = once_each(module.named_parameters(), aliases_);
   require_disjoint(parameters);
-  for (const Named& named : parameters) {
-    View view{named.name, named.tensor, {}, 0, 0};
-    (named.tensor.requires_grad() ? trained_ : frozen_).push_back(std::move(view));
-  }
-  for (const Named& named : once_each(module.named_buffers(), aliases_)) {
-    if (named.tensor.defined()) buffers_.push_back({named.name, named.tensor, {}, 0, 0});
-  }
+  for (const View& view : parameters) (view.tensor.requires_grad() ? trained_ : frozen_).push_back(view);
+  buffers_ = once_each(module.named_buffers(), aliases_);
+  std::erase_if(buffers_, [](const View& buffer) { return !buffer.tensor.defined(); });
   if (trained_.empty()) fail_nothing_to_train(frozen_.size());
   require_trainable(parameters, trained_.front().tensor.device());
   const torch::NoGradGuard no_grad;
@@ -254,11 +242,9 @@ void Parameters::move(const Allocate& allocate) {
 void Parameters::place_trained() {
   blocks_.clear();
   const torch::Device device = trained_.front().tensor.device();
-  for (const Vector& vector : assign_places(trained_)) {
-    const auto tensor_options = torch::TensorOptions().dtype(vector.type).device(device);
-    blocks_.push_back({make_vector(allocate_, vector.elements, tensor_options),
-                       make_vector(allocate_, vector.elements, tensor_options), blocks_.size(), 0});
-  }
+  for (const Vector& vector : assign_places(trained_))
+    blocks_.push_back(
+        {make_vector(allocate_, vector, device), make_vector(allocate_, vector, device), blocks_.size(), 0});
   for (View& view : trained_) {
     const torch::Tensor value = view_of(view, blocks_[view.block].values);
     value.copy_(view.tensor);
@@ -269,17 +255,13 @@ void Parameters::place_trained() {
 }
 
 void Parameters::place_buffers() {
-  const torch::Device device = this->device();
-  buffer_vectors_.clear();
   std::vector<View> floating;
   for (const View& buffer : buffers_) {
     if (buffer.tensor.is_floating_point()) floating.push_back(buffer);
   }
-  for (const Vector& vector : assign_places(floating)) {
-    buffer_vectors_.push_back(
-        make_vector(allocate_, vector.elements, torch::TensorOptions().dtype(vector.type).device(device)));
-  }
-  for (View& buffer : floating) {
+  for (const Vector& vector : assign_places(floating))
+    buffer_vectors_.push_back(make_vector(allocate_, vector, device()));
+  for (const View& buffer : floating) {
     const torch::Tensor value =
         view_at(buffer_vectors_[buffer.block], buffer.offset, buffer.tensor, Layout::Contiguous);
     value.copy_(buffer.tensor);

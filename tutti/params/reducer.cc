@@ -14,18 +14,16 @@
 namespace tutti {
 namespace {
 
-// Returns the leaves of each worker: its lanes or, for --reduce fast, a single leaf for the worker.
-std::vector<LaneRange> leaves_of(int world, int64_t lanes, bool fast) {
-  std::vector<LaneRange> leaves;
-  for (int rank = 0; rank < world; ++rank)
-    leaves.push_back(fast ? LaneRange{rank, rank + 1} : lanes_of(rank, world, lanes));
-  return leaves;
+// With --reduce fast, each worker is a single leaf of the tree; else the lanes are the leaves.
+ControlWord word_for(int world, int64_t lanes, int64_t numbers, bool fast) {
+  const int64_t leaves = fast ? world : lanes;
+  return {blocks_of(world, leaves), leaves, numbers};
 }
 
 std::unique_ptr<Summation> make_summation(comm::Communicator& comm, const Buckets& buckets,
                                           const ControlWord& word, const ReducerOptions& options) {
   if (comm.world() == 1) return nullptr;
-  if (options.fast) return sum_by_all_reduce(comm, buckets, word);
+  if (options.fast) return sum_by_all_reduce(comm, buckets);
   const torch::Tensor& any = buckets.vectors.front();
   const bool on_cpu = any.is_cpu() && !comm.on_device(any);
   if (on_cpu && comm.shared() != nullptr) return sum_in_memory(comm, buckets, word, options);
@@ -63,8 +61,7 @@ Reducer::Reducer(comm::Communicator& comm, Buckets buckets, torch::Tensor number
       divisor_(std::move(divisor)),
       block_(lanes_of(comm.rank(), comm.world(), lanes)),
       numbers_sum_(make_sum({numbers_}, lanes, options.fast)),
-      word_(leaves_of(comm.world(), lanes, options.fast), options.fast ? comm.world() : lanes,
-            numbers_.numel()),
+      word_(word_for(comm.world(), lanes, numbers_.numel(), options.fast)),
       summation_(make_summation(comm, buckets_, word_, options)),
       order_(buckets_.all.size()) {
   for (const Bucket& bucket : buckets_.all)
@@ -95,7 +92,6 @@ void Reducer::begin(int64_t step, const Wishes& wishes, double learning_rate) {
   numbers_sum_.reset();
   for (Progress& bucket : progress_) {
     bucket.sum.reset();
-    bucket.added = false;
     bucket.subtrees.reset();
   }
 }
@@ -110,7 +106,7 @@ void Reducer::give_up() {
 void Reducer::add() {
   if (!opened_) numbers_sum_.add();
   for (size_t i = progress_.size(); i-- > 0;) {
-    if (!progress_[i].added) add_bucket(i);
+    if (!progress_[i].subtrees) add_bucket(i);
   }
   ++lanes_done_;
   if (opened_) start_ready();
@@ -125,7 +121,6 @@ void Reducer::skip() {
 void Reducer::add_bucket(size_t bucket) {
   progress_[bucket].sum.add();
   if (!opened_) return;
-  progress_[bucket].added = true;
   progress_[bucket].subtrees = progress_[bucket].sum.finish();
   seen_.push_back(bucket);
 }
@@ -139,7 +134,7 @@ bool Reducer::open() {
 }
 
 void Reducer::ready(size_t bucket) {
-  if (!opened_ || progress_[bucket].added) return;
+  if (!opened_ || progress_[bucket].subtrees) return;
   add_bucket(bucket);
   start_ready();
 }
@@ -160,9 +155,10 @@ void Reducer::start(std::function<void()> job) {
 }
 
 void Reducer::start_words() {
-  word_.write(summation_->word(), step_, wishes_, learning_rate_, numbers_sum_.finish());
-  start([this] {
-    const std::vector<torch::Tensor> words = summation_->words(step_);
+  const torch::Tensor own = torch::zeros({word_.size()}, torch::kDouble);
+  word_.write(own, step_, wishes_, learning_rate_, numbers_sum_.finish());
+  start([this, own] {
+    const std::vector<torch::Tensor> words = summation_->words(own, step_);
     outcome_ = word_.read(words);
     if (outcome_.any_data) totals_ = word_.sum_numbers(words);
   });

@@ -92,8 +92,7 @@ class Reducer {
   // One bucket in one step.
   struct Progress {
     TreeSum sum;
-    bool added = false;  // the last lane has been added
-    std::optional<Subtrees> subtrees = {};
+    std::optional<Subtrees> subtrees = {};  // after the last lane has been added
   };
 
   TreeSum make_sum(TreeSum::Vectors vectors, int64_t lanes, bool fast) const;

@@ -7,7 +7,7 @@
 #include <torch/types.h>
 
 #include "tutti/params/control_word.h"
-#include "tutti/params/lane_vectors.h"
+#include "tutti/params/lane_sum.h"
 #include "tutti/params/optimizer.h"
 #include "tutti/rpc/message.h"
 

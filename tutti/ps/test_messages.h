@@ -10,7 +10,7 @@
 #include <torch/utils.h>
 
 #include "tutti/params/control_word.h"
-#include "tutti/params/lane_vectors.h"
+#include "tutti/params/lane_sum.h"
 #include "tutti/params/lanes.h"
 #include "tutti/params/optimizer.h"
 #include "tutti/ps/wire.h"

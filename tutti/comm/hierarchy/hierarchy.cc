@@ -229,7 +229,7 @@ const std::byte* HierarchyTransport::add(const Shares& shares, const Halves& hal
   const size_t element = c10::elementSize(reduction.type);
   const auto ranks = static_cast<size_t>(world_);
   const auto size_between = [&](int rank, int owner) {
-    return static_cast<size_t>(length(shares.between(rank, owner))) * sums_.branches(rank) * element;
+    return static_cast<size_t>(shares.between(rank, owner).size()) * sums_.branches(rank) * element;
   };
   size_t to_send = 0;
   size_t to_receive = 0;
@@ -248,7 +248,7 @@ const std::byte* HierarchyTransport::add(const Shares& shares, const Halves& hal
       const auto r = static_cast<size_t>(rank);
       const Slice share = shares.between(rank_, rank);
       sums_.add_branches(places_at(halves, static_cast<size_t>(share.begin) * element),
-                         {reduction.type, reduction.op, length(share)}, out);
+                         {reduction.type, reduction.op, share.size()}, out);
       sums[r] = out;
       if (!is_here(rank)) {
         sends[r] = {out, size_between(rank_, rank)};
@@ -261,7 +261,7 @@ const std::byte* HierarchyTransport::add(const Shares& shares, const Halves& hal
   }
   over_network(sends, recvs, operation);
   const SpanScope span(operation.timeline, Activity::Reduce, "add", operation.step);
-  std::byte* const sum = sum_.of(static_cast<size_t>(length(shares.own(rank_))) * element);
+  std::byte* const sum = sum_.of(static_cast<size_t>(shares.own(rank_).size()) * element);
   sums_.add_own(shares, sums, reduction, sum);
   return sum;
 }
@@ -308,12 +308,12 @@ void HierarchyTransport::hand_out(const Shares& shares, size_t unit, const std::
     if (is_here(rank)) continue;
     const Slice theirs = shares.between(rank_, rank);
     const Slice ours = shares.between(rank, rank_);
-    recvs[static_cast<size_t>(rank)] = {mine(halves) + bytes(theirs.begin), bytes(length(theirs))};
+    recvs[static_cast<size_t>(rank)] = {mine(halves) + bytes(theirs.begin), bytes(theirs.size())};
     sends[static_cast<size_t>(rank)] = {own + bytes(ours.begin - shares.own(rank_).begin),
-                                        bytes(length(ours))};
+                                        bytes(ours.size())};
   }
   over_network(sends, recvs, operation);
-  copy_bytes(mine(halves) + bytes(shares.own(rank_).begin), own, bytes(length(shares.own(rank_))));
+  copy_bytes(mine(halves) + bytes(shares.own(rank_).begin), own, bytes(shares.own(rank_).size()));
   group_.sync(operation);
   const SpanScope span(operation.timeline, Activity::Copy, "copy out", operation.step);
   for (int owner = 0; owner < world_; ++owner) {
@@ -321,7 +321,7 @@ void HierarchyTransport::hand_out(const Shares& shares, size_t unit, const std::
       const Slice share = shares.between(rank, owner);
       copy_bytes(places[static_cast<size_t>(owner)] + bytes(share.begin - shares.own(owner).begin),
                  halves[static_cast<size_t>(layout_.local_rank(rank))] + bytes(share.begin),
-                 bytes(length(share)));
+                 bytes(share.size()));
     }
   }
 }
@@ -351,7 +351,7 @@ void HierarchyTransport::all_reduce(std::byte* data, const Reduction& reduction,
       for (int r = 0; r < world_; ++r)
         places.push_back(here + static_cast<size_t>(shares.own(r).begin) * element);
       std::byte* const own = places[static_cast<size_t>(rank_)];
-      narrow(sum, own, reduction.type, length(shares.own(rank_)));
+      narrow(sum, own, reduction.type, shares.own(rank_).size());
       hand_out(shares, element, own, places, operation);
     }
   });
@@ -427,7 +427,7 @@ void HierarchyTransport::broadcast(Bytes bytes, int root, const Operation& asked
       std::vector<int64_t> lengths;
       for (int r = 0; r < world_; ++r) {
         const Slice slice = slice_of(static_cast<int64_t>(size), layout_.local_rank(r), layout_.size(source));
-        lengths.push_back(layout_.host_of(r) == source ? length(slice) : 0);
+        lengths.push_back(layout_.host_of(r) == source ? slice.size() : 0);
       }
       const Shares shares(layout_, stretches_of(lengths));
       std::vector<std::byte*> places;

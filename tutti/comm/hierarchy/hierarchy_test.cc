@@ -77,7 +77,7 @@ TEST(Shares, cover_what_each_owns_once_for_every_host) {
         int64_t end = shares.own(owner).begin;
         for (int i = 0; i < layout.size(host); ++i) {
           const Slice share = shares.between(layout.first(host) + i, owner);
-          if (length(share) == 0) continue;
+          if (share.size() == 0) continue;
           EXPECT_EQ(share.begin, end) << hosts;
           end = share.end;
         }

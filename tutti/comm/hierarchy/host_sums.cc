@@ -54,7 +54,7 @@ void HostSums::add_own(const Shares& shares, std::span<const std::byte* const> s
       if (begin < share.begin || begin >= share.end) continue;
       end = std::min(end, share.end);
       const std::byte* input = sums[static_cast<size_t>(rank)] + size_of(begin - share.begin, reduction);
-      for (size_t i = 0; i < branches(rank); ++i, input += size_of(length(share), reduction))
+      for (size_t i = 0; i < branches(rank); ++i, input += size_of(share.size(), reduction))
         inputs.push_back(input);
     }
     std::byte* const here = to + size_of(begin - own.begin, reduction);

@@ -21,7 +21,7 @@ Slice Shares::seen_to(int rank, int host) const {
   const int size = layout_.size(host);
   if (layout_.size(own_host) == size) return own(first + local);
   const Slice run{own(first).begin, own(first + size - 1).end};
-  return shifted(slice_of(length(run), local, layout_.size(own_host)), run.begin);
+  return shifted(slice_of(run.size(), local, layout_.size(own_host)), run.begin);
 }
 
 Slice Shares::between(int rank, int owner) const {
@@ -37,7 +37,7 @@ std::vector<Slice> even_stretches(const RankLayout& layout, int64_t count) {
     const int host = layout.host_of(rank);
     const Slice part = slice_of(count, host, layout.hosts());
     stretches.push_back(
-        shifted(slice_of(length(part), layout.local_rank(rank), layout.size(host)), part.begin));
+        shifted(slice_of(part.size(), layout.local_rank(rank), layout.size(host)), part.begin));
   }
   return stretches;
 }

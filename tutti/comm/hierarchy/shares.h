@@ -27,8 +27,6 @@ class Shares {
   const std::vector<Slice> own_;
 };
 
-inline int64_t length(const Slice& slice) { return slice.end - slice.begin; }
-
 // Splits `count` elements equally among the hosts, whatever number of ranks they have, and the part of each
 // host equally among its ranks.
 std::vector<Slice> even_stretches(const RankLayout& layout, int64_t count);

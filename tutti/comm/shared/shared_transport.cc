@@ -426,7 +426,7 @@ void SharedTransport::reduce_in_place(const Given& block, size_t offset, const R
   const std::vector<const std::byte*> inputs(parts.begin(), parts.end());
   {
     const SpanScope span(operation.timeline, Activity::Reduce, "add", operation.step);
-    comm::reduce(inputs, parts, {reduction.type, reduction.op, slice.end - slice.begin}, tree_);
+    comm::reduce(inputs, parts, {reduction.type, reduction.op, slice.size()}, tree_);
   }
   sync(operation);
 }
@@ -450,7 +450,7 @@ void SharedTransport::reduce_staged(std::byte* data, const Reduction& reduction,
     std::byte* out = parts[static_cast<size_t>(rank_)] + static_cast<size_t>(slice.begin) * element;
     {
       const SpanScope span(operation.timeline, Activity::Reduce, "add", operation.step);
-      comm::reduce(inputs, {&out, 1}, {reduction.type, reduction.op, slice.end - slice.begin}, tree_);
+      comm::reduce(inputs, {&out, 1}, {reduction.type, reduction.op, slice.size()}, tree_);
     }
     sync(operation);
     const SpanScope span(operation.timeline, Activity::Copy, "copy out", operation.step);
@@ -458,7 +458,7 @@ void SharedTransport::reduce_staged(std::byte* data, const Reduction& reduction,
       const Slice theirs = slice_of(count, r, world_);
       const size_t begin = static_cast<size_t>(theirs.begin) * element;
       std::memcpy(here + begin, parts[static_cast<size_t>(r)] + begin,
-                  static_cast<size_t>(theirs.end - theirs.begin) * element);
+                  static_cast<size_t>(theirs.size()) * element);
     }
   }
 }

@@ -1,11 +1,9 @@
 #include <algorithm>
-#include <utility>
+#include <optional>
 
 #include <torch/utils.h>
 
 #include "tutti/comm/hosts.h"
-#include "tutti/params/summation/over_network.h"
-#include "tutti/params/summation/shared_inputs.h"
 #include "tutti/params/summation/summation.h"
 
 namespace tutti {
@@ -13,8 +11,6 @@ namespace {
 
 using Tensors = std::vector<torch::Tensor>;
 using comm::Slice;
-
-int64_t size_of(const Slice& slice) { return slice.end - slice.begin; }
 
 // Every part of a bucket has an owner, which adds what all hosts have of it. On every other host the part is
 // divided into pieces, one for each rank of that host. The rank adds the host's values of its piece, sends
@@ -26,15 +22,13 @@ class ByHosts final : public Summation {
 
   std::string name() const override { return "tree"; }
   bool overlaps() const override { return true; }
-  torch::Tensor word() override { return own_word_; }
-  Tensors words(int64_t step) override { return gather_words(comm_, own_word_, step); }
+  Tensors words(const torch::Tensor& own, int64_t step) override { return gather_words(comm_, own, step); }
   void add(size_t bucket, const Subtrees& subtrees, double divisor, int64_t step) override;
   void spread(const Tensors& vectors, int64_t step) override;
 
  private:
   bool is_here(int rank) const { return layout_.host_of(rank) == host_; }
-  // Returns the range of sources of a host: the first one, and the one after the last.
-  std::pair<size_t, size_t> sources_of(int host) const;
+  // Returns the sums of a host, after its own values have been added as far as possible.
   std::vector<comm::Root> roots_of(int host) const;
   // Returns the piece of the part of `owner` that `rank`, which is on another host, handles.
   Slice piece_of(const Bucket& bucket, int owner, int rank) const;
@@ -48,10 +42,10 @@ class ByHosts final : public Summation {
   const comm::RankLayout layout_;
   comm::SharedVectors& shared_;  // of this host
   const int host_;
+  const int own_;  // the rank of this worker among those of its host
   const Buckets& buckets_;
   const ControlWord& word_;
   const SummationOptions options_;
-  const torch::Tensor own_word_;
   const SharedInputs inputs_;  // of this host
 };
 
@@ -61,31 +55,26 @@ ByHosts::ByHosts(comm::Communicator& comm, const Buckets& buckets, const Control
       layout_(comm.hosts()->layout),
       shared_(*comm.hosts()->inside.shared()),
       host_(layout_.host_of(comm.rank())),
+      own_(layout_.local_rank(comm.rank())),
       buckets_(buckets),
       word_(word),
       options_(options),
-      own_word_(torch::zeros({word.size()}, torch::kDouble)),
-      inputs_(shared_, buckets, word, sources_of(host_).first, sources_of(host_).second,
-              layout_.first(host_)) {}
-
-std::pair<size_t, size_t> ByHosts::sources_of(int host) const {
-  const auto sources = word_.sources();
-  size_t first = 0;
-  while (first < sources.size() && layout_.host_of(sources[first].rank) < host) ++first;
-  size_t end = first;
-  while (end < sources.size() && layout_.host_of(sources[end].rank) == host) ++end;
-  return {first, end};
-}
+      inputs_(shared_, buckets, word, layout_.first(host_)) {}
 
 std::vector<comm::Root> ByHosts::roots_of(int host) const {
-  const auto [first, end] = sources_of(host);
+  const auto sources = word_.sources();
+  const auto host_at = [&](size_t source) { return layout_.host_of(sources[source].rank); };
+  size_t first = 0;
+  while (first < sources.size() && host_at(first) < host) ++first;
+  size_t end = first;
+  while (end < sources.size() && host_at(end) == host) ++end;
   return comm::roots_of(word_.nodes().subspan(first, end - first), word_.leaves());
 }
 
 Slice ByHosts::piece_of(const Bucket& bucket, int owner, int rank) const {
   const Slice part = part_of(bucket, owner, comm_.world());
   const Slice piece =
-      comm::slice_of(size_of(part), layout_.local_rank(rank), layout_.size(layout_.host_of(rank)));
+      comm::slice_of(part.size(), layout_.local_rank(rank), layout_.size(layout_.host_of(rank)));
   return {part.begin + piece.begin, part.begin + piece.end};
 }
 
@@ -93,10 +82,9 @@ Slice ByHosts::piece_of(const Bucket& bucket, int owner, int rank) const {
 torch::Tensor ByHosts::add_here(const Bucket& bucket, const Slice& slice,
                                 const comm::Program& program) const {
   const torch::ScalarType type = buckets_.vectors[bucket.vector].scalar_type();
-  const torch::Tensor sum = torch::empty({size_of(slice)}, torch::TensorOptions().dtype(type));
+  const torch::Tensor sum = torch::empty({slice.size()}, torch::TensorOptions().dtype(type));
   std::byte* output = bytes_at(sum, 0);
-  comm::reduce(inputs_.inputs(bucket.vector, slice.begin), {&output, 1}, sum_of(type, size_of(slice)),
-               program);
+  comm::reduce(inputs_.inputs(bucket.vector, slice.begin), {&output, 1}, sum_of(type, slice.size()), program);
   return sum;
 }
 
@@ -121,7 +109,7 @@ Tensors ByHosts::collect(const Bucket& bucket, int64_t step) const {
       }
     }
     sends.push_back(torch::cat(pieces));
-    const int64_t size = is_here(rank) ? 0 : size_of(piece_of(bucket, comm_.rank(), rank));
+    const int64_t size = is_here(rank) ? 0 : piece_of(bucket, comm_.rank(), rank).size();
     recvs.push_back(torch::empty({there(roots[static_cast<size_t>(layout_.host_of(rank))]) * size}, type));
   }
   comm_.all_to_all_uneven(recvs, sends, {.what = "gradients", .step = step});
@@ -136,9 +124,8 @@ Tensors ByHosts::collect(const Bucket& bucket, int64_t step) const {
         of_roots.push_back(add_here(bucket, part, root.program));
       } else {
         Tensors pieces;
-        for (int rank = layout_.first(host); rank < layout_.first(host) + layout_.size(host);
-             ++rank) {
-          const int64_t size = size_of(piece_of(bucket, comm_.rank(), rank));
+        for (int rank = layout_.first(host); rank < layout_.first(host) + layout_.size(host); ++rank) {
+          const int64_t size = piece_of(bucket, comm_.rank(), rank).size();
           pieces.push_back(recvs[static_cast<size_t>(rank)].narrow(0, taken * size, size));
         }
         of_roots.push_back(torch::cat(pieces));
@@ -157,37 +144,26 @@ void ByHosts::add_part(const Bucket& bucket, const Tensors& of_roots, double div
   const Slice part = part_of(bucket, comm_.rank(), comm_.world());
   std::vector<const std::byte*> inputs;
   for (const torch::Tensor& sum : of_roots) inputs.push_back(sum.defined() ? bytes_at(sum, 0) : nullptr);
-  std::vector<std::byte*> outputs;
   const bool scatter = options_.scatter && bucket.gradients;
-  const Tensors& vectors = inputs_.everyones(bucket.vector);
-  for (size_t r = 0; r < vectors.size(); ++r) {
-    if (!scatter || static_cast<int>(r) == layout_.local_rank(comm_.rank()))
-      outputs.push_back(bytes_at(vectors[r], part.begin));
-  }
-  comm::reduce(inputs, outputs, sum_of(vectors.front().scalar_type(), size_of(part), divisor),
+  comm::reduce(inputs,
+               inputs_.outputs(bucket.vector, part.begin, scatter ? std::optional(own_) : std::nullopt),
+               sum_of(buckets_.vectors[bucket.vector].scalar_type(), part.size(), divisor),
                comm::program_of(nodes, word_.leaves()));
 }
 
 // Sends this rank's part to all other hosts, and copies the pieces that arrive to all ranks of this host.
 void ByHosts::hand_out(const Bucket& bucket, const Tensors& everyones, const comm::Options& options) const {
-  const auto me = static_cast<size_t>(layout_.local_rank(comm_.rank()));
-  const auto cut = [](const torch::Tensor& vector, const Slice& slice) {
-    return vector.narrow(0, slice.begin, size_of(slice));
-  };
+  const torch::Tensor& mine = everyones[static_cast<size_t>(own_)];
   Tensors sends;
   Tensors recvs;
   for (int rank = 0; rank < comm_.world(); ++rank) {
     const Slice none{0, 0};
-    sends.push_back(cut(everyones[me], is_here(rank) ? none : piece_of(bucket, comm_.rank(), rank)));
-    recvs.push_back(cut(everyones[me], is_here(rank) ? none : piece_of(bucket, rank, comm_.rank())));
+    sends.push_back(stretch_of(mine, is_here(rank) ? none : piece_of(bucket, comm_.rank(), rank)));
+    recvs.push_back(stretch_of(mine, is_here(rank) ? none : piece_of(bucket, rank, comm_.rank())));
   }
   comm_.all_to_all_uneven(recvs, sends, options);
   for (int rank = 0; rank < comm_.world(); ++rank) {
-    if (is_here(rank)) continue;
-    const Slice piece = piece_of(bucket, rank, comm_.rank());
-    for (size_t r = 0; r < everyones.size(); ++r) {
-      if (r != me) cut(everyones[r], piece).copy_(cut(everyones[me], piece));
-    }
+    if (!is_here(rank)) copy_to_all(everyones, own_, piece_of(bucket, rank, comm_.rank()));
   }
 }
 
@@ -205,17 +181,10 @@ void ByHosts::add(size_t bucket, const Subtrees& subtrees, double divisor, int64
 }
 
 void ByHosts::spread(const Tensors& vectors, int64_t step) {
-  const auto me = static_cast<size_t>(layout_.local_rank(comm_.rank()));
   for (const Bucket& bucket : buckets_.all) {
     if (!bucket.gradients) continue;
     const Tensors everyones = shared_.everyones(vectors[bucket.vector]);
-    const Slice part = part_of(bucket, comm_.rank(), comm_.world());
-    for (size_t r = 0; r < everyones.size(); ++r) {
-      if (r != me)
-        everyones[r]
-            .narrow(0, part.begin, size_of(part))
-            .copy_(everyones[me].narrow(0, part.begin, size_of(part)));
-    }
+    copy_to_all(everyones, own_, part_of(bucket, comm_.rank(), comm_.world()));
     hand_out(bucket, everyones, {.what = "the parameters", .step = step});
   }
   sync(step);

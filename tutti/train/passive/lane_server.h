@@ -8,7 +8,7 @@
 
 #include "tutti/base/json.h"
 #include "tutti/params/control_word.h"
-#include "tutti/params/lane_vectors.h"
+#include "tutti/params/lane_sum.h"
 #include "tutti/rpc/message.h"
 #include "tutti/train/lane_runner.h"
 #include "tutti/train/replica.h"

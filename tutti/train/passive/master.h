@@ -10,7 +10,7 @@
 #include <torch/types.h>
 
 #include "tutti/cluster/context.h"
-#include "tutti/params/lane_vectors.h"
+#include "tutti/params/lane_sum.h"
 #include "tutti/params/optimizer.h"
 #include "tutti/ps/sync_step.h"
 #include "tutti/rpc/arena.h"

@@ -9,7 +9,6 @@
 #include "tutti/base/error.h"
 #include "tutti/cluster/roles.h"
 #include "tutti/params/control_word.h"
-#include "tutti/params/tree_sum.h"
 #include "tutti/ps/client.h"
 #include "tutti/train/passive/lane_wire.h"
 #include "tutti/train/script.h"

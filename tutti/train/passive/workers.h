@@ -11,7 +11,7 @@
 
 #include "tutti/base/json.h"
 #include "tutti/cluster/context.h"
-#include "tutti/params/lane_vectors.h"
+#include "tutti/params/lane_sum.h"
 #include "tutti/params/lanes.h"
 #include "tutti/ps/peers.h"
 #include "tutti/rpc/arena.h"

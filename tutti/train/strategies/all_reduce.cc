@@ -10,8 +10,7 @@
 #include "tutti/comm/gather_all.h"
 #include "tutti/params/agreement.h"
 #include "tutti/params/device_scope.h"
-#include "tutti/params/module_group.h"
-#include "tutti/params/residuals.h"
+#include "tutti/params/optimizer_state.h"
 #include "tutti/store/manifest.h"
 #include "tutti/store/shared_files.h"
 

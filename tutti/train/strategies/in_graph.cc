@@ -11,7 +11,6 @@
 #include "tutti/base/timeline.h"
 #include "tutti/params/agreement.h"
 #include "tutti/params/buckets.h"
-#include "tutti/params/clip_norm.h"
 #include "tutti/params/device_scope.h"
 #include "tutti/ps/client.h"
 #include "tutti/ps/peers.h"

@@ -10,7 +10,7 @@
 #include "tutti/cluster/context.h"
 #include "tutti/comm/communicator.h"
 #include "tutti/comm/timeline_file.h"
-#include "tutti/params/lane_vectors.h"
+#include "tutti/params/lane_sum.h"
 #include "tutti/ps/client.h"
 #include "tutti/train/strategies/server_steps.h"
 #include "tutti/train/strategy.h"

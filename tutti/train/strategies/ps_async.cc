@@ -10,7 +10,6 @@
 #include "tutti/base/timeline.h"
 #include "tutti/comm/reduce_on_device.h"
 #include "tutti/params/buckets.h"
-#include "tutti/params/clip_norm.h"
 
 namespace tutti {
 namespace {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "tutti/comm/executor.h"
-#include "tutti/params/lane_vectors.h"
+#include "tutti/params/lane_sum.h"
 #include "tutti/ps/client.h"
 #include "tutti/train/lane_runner.h"
 #include "tutti/train/replica.h"

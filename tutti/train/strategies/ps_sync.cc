@@ -7,7 +7,6 @@
 
 #include "tutti/base/timeline.h"
 #include "tutti/params/buckets.h"
-#include "tutti/params/clip_norm.h"
 
 namespace tutti {
 namespace {

@@ -1,4 +1,4 @@
-#include "tutti/params/module_group.h"
+#include "tutti/params/agreement.h"
 
 #include <gmock/gmock.h>
 #include <torch/torch.h>

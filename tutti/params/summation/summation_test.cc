@@ -1,4 +1,4 @@
-#include "tutti/params/summation/rounding.h"
+#include "tutti/params/summation/summation.h"
 
 #include <cmath>
 #include <limits>
