@@ -16,11 +16,11 @@ class Gpu : public ::testing::Test {
     if (!torch::cuda::is_available()) GTEST_SKIP() << "NO GPU HERE: nothing of this file was run";
   }
 
-  static Flags config() {
-    Flags flags = test_flags();
-    flags.device = "cuda";
-    flags.steps = 60;
-    return flags;
+  static RunConfig config() {
+    RunConfig config = test_flags();
+    config.compute.device = "cuda";
+    config.training.steps = 60;
+    return config;
   }
 };
 
@@ -44,16 +44,16 @@ TEST_F(Gpu, learns_what_the_cpu_learns) {
 
 TEST_F(Gpu, resumes_from_a_checkpoint_that_a_cpu_can_read) {
   TestFolder folder;
-  Flags on_gpu = config();
-  on_gpu.logdir = folder / "run";
+  RunConfig on_gpu = config();
+  on_gpu.checkpoints.logdir = folder / "run";
   {
     const Context context = test_context(on_gpu);
     Trainer trainer(context, test_net(), torch::optim::AdamOptions(1e-2), test_loss);
     trainer.fit(test_feed().shuffle());
   }
-  Flags on_cpu = on_gpu;
-  on_cpu.device = "cpu";
-  on_cpu.steps = 61;
+  RunConfig on_cpu = on_gpu;
+  on_cpu.compute.device = "cpu";
+  on_cpu.training.steps = 61;
   const Context context = test_context(on_cpu);
   Trainer trainer(context, test_net(), torch::optim::AdamOptions(1e-2), test_loss);
   trainer.fit(test_feed().shuffle());

@@ -17,8 +17,8 @@
 #include "tutti/ps/module_server.h"
 #include "tutti/ps/remote_module.h"
 #include "tutti/train/loop.h"
-#include "tutti/train/state_part.h"
-#include "tutti/train/strategies/unconnected.h"
+#include "tutti/train/snapshot.h"
+#include "tutti/train/strategy.h"
 
 namespace {
 

@@ -1,5 +1,3 @@
-#include "tutti/train/serve.h"
-
 #include <algorithm>
 #include <unistd.h>
 
@@ -19,6 +17,7 @@
 #include "tutti/ps/address_book.h"
 #include "tutti/ps/peers.h"
 #include "tutti/rpc/channel.h"
+#include "tutti/train/run.h"
 
 namespace tutti {
 namespace {

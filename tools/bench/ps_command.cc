@@ -13,7 +13,7 @@
 #include "tutti/base/file.h"
 #include "tutti/cluster/context.h"
 #include "tutti/cluster/roles.h"
-#include "tutti/train/serve.h"
+#include "tutti/train/run.h"
 
 namespace tutti {
 namespace {

@@ -64,7 +64,7 @@ struct RunConfig {
     int64_t backup = 0;                     // number of workers whose gradients a step does not wait for
   };
 
-  // Who may connect to this task's servers.
+  // Encryption and authentication: decides which callers may connect to this task's servers.
   struct Security {
     std::string tls_cert;  // files in PEM; "": no TLS
     std::string tls_key;

@@ -24,13 +24,6 @@ constexpr std::string_view kTestPrefix = "TUTTI_TEST_";
 // Chooses the LibTorch that ./dev builds with, so it may be exported where programs are started.
 constexpr std::string_view kOfTheBuild = "TUTTI_LIBTORCH";
 
-std::string lower(std::string_view text) {
-  std::string lowered(text);
-  std::transform(lowered.begin(), lowered.end(), lowered.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return lowered;
-}
-
 std::optional<bool> parse_switch(const std::string& text) {
   const std::string word = lower(text);
   if (word == "true" || word == "1" || word == "yes" || word == "on") return true;

@@ -31,8 +31,8 @@ struct Report {
   // Both are omitted from the file if there are none.
   std::map<int64_t, int64_t> staleness = {};
   int64_t dropped_gradients = 0;
-  // What --resume anyway has accepted: the settings and data of which the run had others before. Omitted from
-  // the file if there are none.
+  // The changed settings and data that --resume anyway has accepted, each with the value that the run had
+  // before and the present one. Omitted from the file if there are none.
   std::vector<std::string> differences = {};
   int64_t skipped_examples = 0;  // with --bad-rows skip; omitted too if 0
   std::string tutti_version;

@@ -6,7 +6,6 @@
 
 #include "tutti/comm/test_ranks.h"
 #include "tutti/params/lanes.h"
-#include "tutti/train/hooks/nan_guard.h"
 #include "tutti/train/test_training.h"
 
 namespace tutti {
@@ -285,7 +284,7 @@ TEST(Replica, a_loss_that_is_no_mean_is_an_error_that_shows_its_shape) {
 
 TEST(Replica, a_loss_that_is_no_number_is_found_before_anything_is_sent) {
   Replica replica(make_trainable(test_net(), test_loss), torch::optim::AdamOptions(1e-2),
-                  {.check_loss = hooks::nan_guard()});
+                  {.nan_guard = true});
   Batch::Tensors tensors = test_feed(4).read(std::vector<int64_t>{0, 1}).tensors();
   const auto run = [&] {
     bool sent = false;

@@ -1,6 +1,6 @@
 #include "tutti/train/engine.h"
 
-#include <utility>
+#include <iterator>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -8,9 +8,7 @@
 #include "tutti/base/file.h"
 #include "tutti/base/interrupted.h"
 #include "tutti/store/manifest.h"
-#include "tutti/train/hooks/of_flags.h"
-#include "tutti/train/stopping.h"
-#include "tutti/train/together.h"
+#include "tutti/train/hooks.h"
 
 namespace tutti {
 
@@ -37,11 +35,10 @@ Engine::Engine(const Context& context, Team& team, std::vector<SessionPart> part
 }
 
 void Engine::add_hook(std::unique_ptr<Hook> hook) {
-  hooks::add(hooks_, context_.config(), std::move(hook));
+  const bool saves = !context_.config().checkpoints.logdir.empty();  // with the last hook
+  hooks_.insert(saves ? std::prev(hooks_.end()) : hooks_.end(), std::move(hook));
   has_own_hooks_ = true;
 }
-
-void Engine::add_first_hook(std::unique_ptr<Hook> hook) { hooks_.insert(hooks_.begin(), std::move(hook)); }
 
 template <class Call>
 void Engine::for_each_hook(Call call) {
@@ -67,12 +64,8 @@ std::vector<std::string> Engine::hook_names() const {
 void Engine::restore_hooks() {
   if (!std::exchange(hooks_are_stale_, false)) return;
   const std::vector<std::string> names = hook_names();
-  for (size_t i = 0; i < hooks_.size(); ++i) {
-    const auto found = found_.find(names[i]);
-    if (found == found_.end()) continue;
-    hooks_[i]->restore(found->second);
-    found_.erase(found);
-  }
+  for (size_t i = 0; i < hooks_.size(); ++i)
+    restore_part(names[i], [&](const Snapshot& state) { hooks_[i]->restore(state); });
 }
 
 void Engine::add_state(const std::string& name, StatePart part) {
@@ -85,19 +78,14 @@ void Engine::add_state(const std::string& name, StatePart part) {
                 "'{}' is not a valid name for a part of the state: use letters and digits", name);
   if (!parts_.emplace(name, part).second)
     tutti::fail(ErrorKind::InvalidArgument, "two parts of the state are called '{}'", name);
-  restore_part(name, part);
+  restore_part(name, part.restore);
 }
 
-void Engine::restore_part(const std::string& name, const StatePart& part) {
+void Engine::restore_part(const std::string& name, const std::function<void(const Snapshot&)>& restore) {
   const auto found = found_.find(name);
   if (found == found_.end()) return;
-  part.restore(found->second);
+  restore(found->second);
   found_.erase(found);
-}
-
-void Engine::claim() {
-  session_.claim();
-  if (team_.group().is_chief()) session_.lock();
 }
 
 void Engine::start(const std::vector<std::string>& plan) {
@@ -107,7 +95,7 @@ void Engine::start(const std::vector<std::string>& plan) {
   report_.lost_steps += start.lost_steps;
   found_ = std::move(start.more);
   hooks_are_stale_ = true;
-  for (const auto& [name, part] : parts_) restore_part(name, part);
+  for (const auto& [name, part] : parts_) restore_part(name, part.restore);
   if (!std::exchange(plan_logged_, true) && team_.group().is_chief()) log_plan();
 }
 
@@ -132,8 +120,7 @@ void Engine::log_plan() {
     context_.log().info("the bits of the result depend on the number of {}", fmt::join(open, " and of "));
 }
 
-void Engine::begin(const Length& length, const StrategyFacts& facts,
-                   std::function<void(metrics::Metric&)> merge) {
+void Engine::begin(const Length& length, const StrategyFacts& facts) {
   length_ = length;
   training_.first_step = training_.step = training_.last_step = progress_.step;
   training_.end_step = length.end_step;
@@ -141,7 +128,8 @@ void Engine::begin(const Length& length, const StrategyFacts& facts,
   training_.epoch = epochs_done();
   training_.in_step = facts.in_step;
   training_.keeps_parameters_elsewhere = facts.keeps_parameters_elsewhere;
-  training_.merge = std::move(merge);
+  training_.merge = {};
+  if (facts.evaluation_parts > 1) training_.merge = [this](metrics::Metric& metric) { team_.merge(metric); };
   begin_ = std::chrono::steady_clock::now();
   examples_before_ = progress_.examples;
   restore_hooks();
@@ -173,7 +161,7 @@ void Engine::before_step() {
     for_each_hook([&](Hook& hook) { hook.begin_epoch(training_); });
   }
   for_each_hook([&](Hook& hook) { hook.before_step(training_); });
-  if (training_.in_step) training_.wishes.add(wish_to_stop(training_, *signals_));
+  if (training_.in_step) training_.wishes.add(own_reasons());
 }
 
 void Engine::after_lane(int64_t lane, const Batch& batch, const LossOutput& output) {
@@ -190,11 +178,10 @@ void Engine::after_step(const StepResult& result) {
   progress_.examples += result.examples;
   const std::optional<std::string> stop_reason = training_.stop_reason;
   const bool ends_epoch = training_.steps_per_epoch > 0 && epochs_done() > epoch_begun_;
-  for (const auto& hook : hooks_) {
-    const SpanScope span(context_.timeline(), Activity::Step, "hooks", progress_.step);
-    hook->after_step(training_, result);
-    if (ends_epoch) hook->end_epoch(training_);
-  }
+  for_each_hook([&](Hook& hook) {
+    hook.after_step(training_, result);
+    if (ends_epoch) hook.end_epoch(training_);
+  });
   if (training_.in_step && training_.stop_reason != stop_reason) {
     progress_.stop_reason = training_.stop_reason;
     team_.set_progress(progress_);
@@ -203,8 +190,13 @@ void Engine::after_step(const StepResult& result) {
   note_saved();
 }
 
+// The requests of this worker's hooks, and of a signal that it has received, to end the training.
+Wishes Engine::own_reasons() const {
+  return {.stop = training_.stop_reason.has_value(), .signal = signals_->received().value_or(0)};
+}
+
 Wishes Engine::reasons_to_end() const {
-  const Wishes own = wish_to_stop(training_, *signals_);
+  const Wishes own = own_reasons();
   if (!training_.in_step) return own;
   if (last_step_.wishes.end_training()) return last_step_.wishes;
   return {.signal = team_.is_alone() ? own.signal : 0};
@@ -235,14 +227,22 @@ void Engine::end(const Wishes& reasons) {
   begin_ = std::chrono::steady_clock::now();  // this training is counted
   examples_before_ = progress_.examples;
   is_running_ = false;
-  try {
-    end_as_wished(training_, reasons, *signals_);
-  } catch (const Interrupted&) {
+  if (training_.stop_reason)
+    context_.log().info("stopped after step {}: {}", training_.step, *training_.stop_reason);
+  const bool interrupted = reasons.signal != 0 && training_.step < training_.end_step;
+  if (interrupted) {
+    signals_->forget();
     team_.write_timeline();  // all workers stop here
-    signals_.reset();
-    throw;
   }
   signals_.reset();
+  if (!interrupted) return;
+  throw Interrupted(
+      reasons.signal,
+      fmt::format("stopped by {} after step {}{}: {}", signal_name(reasons.signal), training_.step,
+                  training_.end_step == Training::kEndless ? "" : fmt::format(" of {}", training_.end_step),
+                  context_.config().checkpoints.logdir.empty()
+                      ? "nothing was saved, since --logdir was not given"
+                      : "checkpoint saved; run the program again to continue"));
 }
 
 void Engine::fail(const std::exception& error) noexcept {

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tutti/cluster/context.h"
@@ -32,15 +33,19 @@ class Engine {
   // checkpoint includes what hooks have changed.
   void add_hook(std::unique_ptr<Hook> hook);
   bool has_own_hooks() const { return has_own_hooks_; }
-  // Adds a hook of the training itself, before all others. It does not count as a hook of the program.
-  void add_first_hook(std::unique_ptr<Hook> hook);
+  // Adds a hook of the training itself, before all others, and returns it. It does not count as a hook of the
+  // program.
+  template <class OwnHook>
+  OwnHook* add_first_hook(std::unique_ptr<OwnHook> hook) {
+    OwnHook* const added = hook.get();
+    hooks_.insert(hooks_.begin(), std::move(hook));
+    return added;
+  }
 
   // Adds a part to the state that checkpoints contain. Throws InvalidArgument if the name is taken or is not
   // a valid file name.
   void add_state(const std::string& name, StatePart part);
 
-  // Reserves the run's folder, before the first step.
-  void claim();
   // Begins or resumes the run, or, after another task was lost, begins with the state that the others have.
   void start(const std::vector<std::string>& plan);
   struct Length {
@@ -48,8 +53,8 @@ class Engine {
     int64_t steps_per_epoch = 0;  // 0: unknown
     int64_t first_epoch_at = 0;   // the step of the run with which the first epoch began
   };
-  // Begins a training. `merge` is Training::merge.
-  void begin(const Length& length, const StrategyFacts& facts, std::function<void(metrics::Metric&)> merge);
+  // Begins a training. The workers evaluate together if the facts have several evaluation parts.
+  void begin(const Length& length, const StrategyFacts& facts);
   // Begins the steps of the training, again if start() was called meanwhile. From here to the end, signals
   // are recorded if the configuration asks for it.
   void begin_steps();
@@ -75,8 +80,6 @@ class Engine {
   // Fills the report and writes it.
   void write_report();
 
-  // Returns true between begin_steps() and the end.
-  bool is_running() const { return is_running_; }
   Session& session() { return session_; }
   const Session& session() const { return session_; }
   Progress& progress() { return progress_; }
@@ -87,6 +90,7 @@ class Engine {
   const store::Report& report() const { return report_; }
 
  private:
+  Wishes own_reasons() const;
   void log_plan();
   void note_loss();
   void report_validation(const std::map<std::string, double>& values);
@@ -94,7 +98,7 @@ class Engine {
   void note_saved();
   void restore_hooks();
   std::vector<std::string> hook_names() const;
-  void restore_part(const std::string& name, const StatePart& part);
+  void restore_part(const std::string& name, const std::function<void(const Snapshot&)>& restore);
   template <class Call>
   void for_each_hook(Call call);
 
@@ -112,7 +116,7 @@ class Engine {
   StepResult last_step_;
   store::Report report_;
   std::optional<StopSignals> signals_;  // during the steps
-  bool is_running_ = false;
+  bool is_running_ = false;             // between begin_steps() and the end
   Length length_;
   int64_t epoch_begun_ = -1;                     // -1: none in these steps
   std::chrono::steady_clock::time_point begin_;  // of the training

@@ -1,31 +1,28 @@
-#include "tutti/train/full_batch.h"
-
 #include <algorithm>
 #include <cmath>
-#include <utility>
-#include <vector>
 
-#include <torch/types.h>
 #include <torch/utils.h>
 
 #include "tutti/base/error.h"
+#include "tutti/cluster/roles.h"
 #include "tutti/data/sampler.h"
 #include "tutti/params/agreement.h"
 #include "tutti/params/gradient_mean.h"
 #include "tutti/params/lanes.h"
 #include "tutti/params/parameters.h"
-#include "tutti/train/lane_runner.h"
+#include "tutti/train/model.h"
 #include "tutti/train/replica.h"
 
+// Model::fit() by L-BFGS, in which every evaluation of the loss covers all examples. Losses and gradients are
+// added along the tree, so the bits do not depend on the number of workers.
 namespace tutti {
 namespace {
 
 // Returns the examples of a worker's lanes, one batch per lane.
 std::vector<Batch> batches_of(const data::Feed& feed, const LaneRange& own, int64_t lanes,
                               torch::Device device) {
-  const int64_t batch = (feed.size() + lanes - 1) / lanes;
   const std::vector<data::ExampleRange> ranges = feed.ranges(lanes);
-  int64_t longest = batch;
+  int64_t longest = (feed.size() + lanes - 1) / lanes;
   for (const data::ExampleRange& range : ranges) longest = std::max(longest, range.size());
   const data::Sampler sampler(
       feed.size(), {.order = data::Order::Sequential, .lanes = lanes, .batch = longest, .ranges = ranges});
@@ -66,25 +63,28 @@ class Objective {
   int64_t evaluations_ = 0;
 };
 
-FullBatchResult search(Objective& objective, const Parameters& parameters,
-                       const torch::optim::LBFGSOptions& options, int64_t calls) {
+struct Found {
+  double loss = 0;          // the final loss, over all examples
+  int64_t evaluations = 0;  // of the loss and its gradient
+};
+
+Found search(Objective& objective, const Parameters& parameters, const torch::optim::LBFGSOptions& options,
+             int64_t calls) {
   std::vector<torch::Tensor> trained;
   for (const Parameters::View& view : parameters.trained()) trained.push_back(view.tensor);
   torch::optim::LBFGS optimizer(std::move(trained), options);
   for (int64_t call = 0; call < calls; ++call) optimizer.step([&] { return objective.evaluate(); });
   const auto loss = objective.evaluate().item<double>();
   if (!std::isfinite(loss))
-    fail(
-        ErrorKind::InvalidArgument,
-        "L-BFGS ended with a loss of {}: give LBFGSOptions a smaller lr, or line_search_fn(\"strong_wolfe\")",
-        loss);
+    fail(ErrorKind::InvalidArgument,
+         "L-BFGS ended with a loss of {}: give LBFGSOptions a smaller lr, or "
+         "line_search_fn(\"strong_wolfe\")",
+         loss);
   return {loss, objective.evaluations()};
 }
 
-}  // namespace
-
-FullBatchResult fit_full_batch(const Context& context, const Trainable& model, const data::Feed& feed,
-                               const torch::optim::LBFGSOptions& options, int64_t calls, const Group& group) {
+Found fit_full_batch(const Context& context, const Trainable& model, const data::Feed& feed,
+                     const torch::optim::LBFGSOptions& options, int64_t calls, const Group& group) {
   // L-BFGS makes the updates, so the replica's optimiser is not used.
   Replica replica(model, torch::optim::SGDOptions(1),
                   {.seed = context.config().training.seed, .device = context.device()});
@@ -94,7 +94,7 @@ FullBatchResult fit_full_batch(const Context& context, const Trainable& model, c
     require_same_plan(context, comm, parameters.plan());
     for (const Stretch& block : parameters.blocks()) comm.broadcast(block.values, 0).wait();
   }
-  FullBatchResult result;
+  Found result;
   {
     Objective objective(context, replica, feed, comm, lanes_for(context.config(), group.world));
     result = search(objective, parameters, options, calls);
@@ -103,6 +103,36 @@ FullBatchResult fit_full_batch(const Context& context, const Trainable& model, c
   parameters.move(
       [](int64_t elements, const torch::TensorOptions& type) { return torch::zeros({elements}, type); });
   return result;
+}
+
+}  // namespace
+
+void Model::fit(const data::Feed& feed, const torch::optim::LBFGSOptions& optimizer,
+                const ModelFitOptions& options) {
+  require_ready(options);
+  if (has_servers(context_.cluster()) || context_.config().training.strategy == "in-graph")
+    fail(ErrorKind::InvalidArgument,
+         "L-BFGS does not work with parameter servers or a master, since they make one step per gradient: "
+         "use --strategy allreduce");
+  const Group all = connect(context_);
+  std::optional<double> least;
+  for (int64_t start = 0; start < options.restarts; ++start) {
+    const auto instance = make_instance(feed, start);
+    const Found result = fit_full_batch(context_, trainable(instance), feed, optimizer,
+                                        std::max<int64_t>(1, options.steps), all.split(0));
+    if (all.is_chief())
+      context_.log().info("start {} of {}: loss {:.6g} after {} evaluations", start + 1, options.restarts,
+                          result.loss, result.evaluations);
+    if (least && !(result.loss < *least)) continue;
+    least = result.loss;
+    instance_ = instance;
+  }
+  // This trainer makes no steps; it only evaluates and predicts.
+  RunConfig without_folder = context_.config();
+  without_folder.checkpoints.logdir.clear();
+  without_folder.checkpoints.resume = "never";
+  trainer_ = std::make_unique<Trainer>(context_.with(without_folder), trainable(instance_),
+                                       torch::optim::SGDOptions(1), TrainerOptions{.group = all});
 }
 
 }  // namespace tutti

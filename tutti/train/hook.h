@@ -14,7 +14,7 @@
 #include "tutti/params/optimizer.h"
 #include "tutti/params/parameters.h"
 #include "tutti/store/event_file.h"
-#include "tutti/train/state_part.h"
+#include "tutti/train/snapshot.h"
 #include "tutti/train/strategy.h"
 #include "tutti/train/trainable.h"
 
@@ -96,8 +96,8 @@ class Hook {
   // A checkpoint has been written to this folder. Called on the chief, between two steps or after end().
   virtual void after_save(Training&, const std::string& /*path*/, int64_t /*step*/) {}
 
-  // What a resumed run must find again, such as the best value so far; see StatePart. It is restored before
-  // begin(). A hook with such a state needs a name.
+  // The state of the hook that checkpoints contain, such as the best value so far; see StatePart. A resumed
+  // run restores it before begin(). A hook with such a state needs a name.
   virtual std::string name() const { return ""; }
   virtual Snapshot state() const { return {}; }
   virtual void restore(const Snapshot& /*state*/) {}

@@ -9,9 +9,12 @@
 #include <torch/utils.h>
 
 #include "tutti/base/error.h"
+#include "tutti/data/batch_queue.h"
+#include "tutti/data/sampler.h"
 #include "tutti/store/checkpoint.h"
 #include "tutti/store/manifest.h"
 #include "tutti/store/safetensors.h"
+#include "tutti/train/replica.h"
 
 namespace tutti {
 namespace {
@@ -35,8 +38,7 @@ bool has_checkpoints(const fs::path& folder) {
   std::sort(runs.begin(), runs.end());
   fail(ErrorKind::InvalidArgument,
        "{}: there is no checkpoint here, and it is not a .safetensors file. Give a folder ckpt-STEP, a log "
-       "directory with "
-       "checkpoints, or a .safetensors file{}",
+       "directory with checkpoints, or a .safetensors file{}",
        path, runs.empty() ? "" : fmt::format("; subfolders with checkpoints: {}", fmt::join(runs, ", ")));
 }
 
@@ -154,11 +156,12 @@ std::vector<std::pair<Target, torch::Tensor>> matched(const std::vector<Target>&
     wrong.resize(kLinesShown);
     wrong.push_back(fmt::format("and {} more", more));
   }
-  fail(ErrorKind::InvalidArgument,
-       "{}: the tensors do not fit the model (- only in the file, + only in the model, ! differs):\n  "
-       "{}\nUse `rename` for "
-       "other names, `only` for a part of the model, and Missing::Allow to keep what was not saved",
-       path, fmt::join(wrong, "\n  "));
+  fail(
+      ErrorKind::InvalidArgument,
+      "{}: the tensors do not fit the model (- only in the file, + only in the model, ! differs):\n  {}\nUse "
+      "`rename` for other names, `only` for a part of the model, and Missing::Allow to keep what was not "
+      "saved",
+      path, fmt::join(wrong, "\n  "));
 }
 
 LoadedWeights load_into(const std::vector<Target>& targets, const std::string& path,
@@ -205,6 +208,19 @@ LoadedWeights load_weights(torch::nn::Module& module, const std::string& path,
 LoadedWeights load_weights(Parameters& parameters, const std::string& path,
                            const LoadWeightsOptions& options) {
   return load_into(targets_in(parameters), path, options);
+}
+
+torch::Tensor predict(const Trainable& model, const data::Feed& feed, const PredictOptions& options) {
+  if (!model.predict) fail_no_predictions();
+  const torch::NoGradGuard no_grad;
+  const EvaluationScope evaluation(*model.module);
+  const std::vector<torch::Tensor> parameters = model.module->parameters();
+  const torch::Device device = parameters.empty() ? torch::kCPU : parameters.front().device();
+  const data::Sampler sampler(feed.size(), {.order = data::Order::Sequential, .batch = options.batch});
+  data::BatchQueue queue(feed, sampler, {.end_step = sampler.steps_per_epoch(), .device = device});
+  std::vector<torch::Tensor> rows;
+  while (const auto batch = queue.next()) rows.push_back(model.predict(batch->to(device)).cpu());
+  return rows.empty() ? torch::Tensor() : torch::cat(rows);
 }
 
 }  // namespace tutti

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <initializer_list>
 #include <map>
@@ -12,7 +13,9 @@
 #include <torch/nn/pimpl.h>
 #include <torch/types.h>
 
+#include "tutti/data/feed.h"
 #include "tutti/params/parameters.h"
+#include "tutti/train/trainable.h"
 
 namespace tutti {
 
@@ -78,5 +81,15 @@ LoadedWeights load_weights(const torch::nn::ModuleHolder<Net>& net, const std::s
                            const LoadWeightsOptions& options = {}) {
   return load_weights(*net.ptr(), path, options);
 }
+
+struct PredictOptions {
+  int64_t batch = 500;
+};
+
+// Returns the predictions of the model for all examples of the feed, on the CPU, one row each, in the feed's
+// order, which is not shuffled; an undefined tensor if there are none. Computes in evaluation mode, without
+// gradients, on the device of the model's parameters. Needs no Trainer: Trainer::predict() is for the weights
+// of a run.
+torch::Tensor predict(const Trainable& model, const data::Feed& feed, const PredictOptions& options = {});
 
 }  // namespace tutti

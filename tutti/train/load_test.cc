@@ -5,7 +5,6 @@
 #include "tutti/base/test_errors.h"
 #include "tutti/base/test_folder.h"
 #include "tutti/store/safetensors.h"
-#include "tutti/train/predict.h"
 #include "tutti/train/test_trainer.h"
 
 namespace tutti {

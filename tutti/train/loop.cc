@@ -3,16 +3,13 @@
 #include <algorithm>
 #include <set>
 #include <stdexcept>
-#include <utility>
 
 #include "tutti/base/error.h"
 #include "tutti/base/interrupted.h"
 #include "tutti/params/agreement.h"
-#include "tutti/train/hooks/nan_guard.h"
-#include "tutti/train/together.h"
+#include "tutti/train/hooks.h"
 
 namespace tutti {
-
 namespace {
 
 // Requires names that are distinct and can be a prefix before a dot.
@@ -130,13 +127,10 @@ int64_t Loop::end_step(const LoopOptions& options) const {
        config.epochs);
 }
 
-void Loop::add_hook(std::unique_ptr<Hook> hook) { engine_.add_hook(std::move(hook)); }
-
 // If this worker cannot continue, tells the others so that they do not wait for it.
-template <class Body>
-auto Loop::or_abandon(Body body) {
+void Loop::or_abandon(const std::function<void()>& body) {
   try {
-    return body();
+    body();
   } catch (const Interrupted&) {
     throw;
   } catch (const std::exception& error) {
@@ -146,29 +140,27 @@ auto Loop::or_abandon(Body body) {
   }
 }
 
-bool Loop::goes_on() {
-  return or_abandon([&] { return !ended_ && advance({}); });
-}
-
-bool Loop::goes_on(bool has_data) {
-  return or_abandon([&] { return !ended_ && advance(has_data); });
-}
-
 bool Loop::advance(const std::optional<bool>& has_data) {
-  if (!begun_) {
-    begin();
-  } else if (step() > engine_.progress().step) {
-    note_step();
-  }
-  const Wishes reasons = engine_.reasons_to_end();
-  const bool going_on = !reasons.end_training() && !engine_.progress().stopped &&
-                        engine_.progress().step < end_step_ &&
-                        (!has_data.has_value() || optimizer_.goes_on(*has_data));
-  if (!going_on) {
-    end(reasons);
-  } else if (!prepared_) {
-    prepare_step();
-  }
+  bool going_on = false;
+  or_abandon([&] {
+    if (ended_) return;
+    if (!begun_)
+      begin();
+    else if (step() > engine_.progress().step)
+      note_step();
+    const Wishes reasons = engine_.reasons_to_end();
+    going_on = !reasons.end_training() && !engine_.progress().stopped &&
+               engine_.progress().step < end_step_ &&
+               (!has_data.has_value() || optimizer_.goes_on(*has_data));
+    if (!going_on) {
+      ended_ = true;
+      engine_.end(reasons);
+    } else if (!prepared_) {
+      engine_.before_step();
+      optimizer_.wish(engine_.training().wishes);
+      prepared_ = true;
+    }
+  });
   return going_on;
 }
 
@@ -176,7 +168,7 @@ void Loop::begin() {
   comm::Communicator& comm = optimizer_.communicator();
   require_same_plan(context_, comm,
                     {end_step_ == Training::kEndless ? "no last step" : fmt::format("{} steps", end_step_)});
-  engine_.claim();
+  engine_.session().claim();
   engine_.session().describe(facts());
   const std::optional<std::string> stop_reason = engine_.training().stop_reason;
   engine_.start({});
@@ -185,9 +177,8 @@ void Loop::begin() {
     context_.log().info("this loop was already stopped after step {}; it will not be continued",
                         engine_.progress().step);
   steps_seen_ = optimizer_.steps_here();  // steps made before do not count for the loop
-  const auto merge = [this](metrics::Metric& metric) { team_->merge(metric); };
-  engine_.begin({.end_step = end_step_, .steps_per_epoch = steps_per_epoch_}, StrategyFacts(),
-                comm.world() > 1 ? merge : std::function<void(metrics::Metric&)>());
+  engine_.begin({.end_step = end_step_, .steps_per_epoch = steps_per_epoch_},
+                {.evaluation_parts = comm.world()});
   engine_.begin_steps();
   if (stop_reason) engine_.training().stop_reason = stop_reason;
 }
@@ -204,12 +195,6 @@ RunFacts Loop::facts() const {
   return facts;
 }
 
-void Loop::prepare_step() {
-  engine_.before_step();
-  optimizer_.wish(engine_.training().wishes);
-  prepared_ = true;
-}
-
 void Loop::note_step() {
   const int64_t before = engine_.progress().step;
   if (step() != before + 1) {
@@ -224,15 +209,10 @@ void Loop::note_step() {
   engine_.after_step({before + 1, true, made.examples, made.loss_sum, made.wishes});
 }
 
-void Loop::end(const Wishes& reasons) {
-  ended_ = true;
-  engine_.end(reasons);
-}
-
 void Loop::observe(int64_t lane, const Batch& batch, const LossOutput& output) {
   or_abandon([&] {
     if (context_.config().training.nan_guard)
-      hooks::nan_guard()(parts_.front().parameters, engine_.progress().step, lane, batch, output);
+      hooks::nan_guard(parts_.front().parameters, engine_.progress().step, lane, batch, output);
     engine_.after_lane(lane, batch, output);
   });
 }

@@ -1,7 +1,7 @@
 #pragma once
 
 #include <cstdint>
-#include <exception>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -62,7 +62,7 @@ class Loop {
 
   // Adds a hook. It is called after those of the flags, but before a checkpoint is saved, so that the
   // checkpoint includes its changes. Objects that it refers to must outlive the loop.
-  void add_hook(std::unique_ptr<Hook> hook);
+  void add_hook(std::unique_ptr<Hook> hook) { engine_.add_hook(std::move(hook)); }
 
   // Adds a part to the state that checkpoints contain, under a name of its own: a moving average, say, or the
   // program's own counters. Objects that it refers to must outlive this.
@@ -72,9 +72,9 @@ class Loop {
   // every worker the newest intact checkpoint, or the state of rank 0 (so broadcast_from(0) is not needed).
   // The last call writes the last checkpoint and the report; after a signal, which takes effect after the
   // same step on all workers, it then throws Interrupted.
-  bool goes_on();
+  bool goes_on() { return advance({}); }
   // Like goes_on(), for data that can run out: see DistributedOptimizer::goes_on().
-  bool goes_on(bool has_data);
+  bool goes_on(bool has_data) { return advance(has_data); }
   // The number of steps done, which is also the index of the next step.
   int64_t step() const { return engine_.progress().step + optimizer_.steps_here() - steps_seen_; }
 
@@ -96,11 +96,8 @@ class Loop {
   RunFacts facts() const;
   bool advance(const std::optional<bool>& has_data);
   void begin();
-  void prepare_step();
   void note_step();
-  void end(const Wishes& reasons);
-  template <class Body>
-  auto or_abandon(Body body);
+  void or_abandon(const std::function<void()>& body);
 
   const Context context_;
   const std::vector<LoopPart> parts_;

@@ -5,7 +5,6 @@
 #include <filesystem>
 #include <limits>
 #include <numeric>
-#include <optional>
 #include <span>
 
 #include <ATen/Functions.h>
@@ -16,7 +15,6 @@
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/cluster/roles.h"
-#include "tutti/comm/connect.h"
 #include "tutti/metrics/metrics.h"
 
 namespace tutti {
@@ -330,34 +328,6 @@ void Model::fit(const data::Feed& feed, const OptimizerOptions& optimizer, const
   }
   trainer_ = std::move(best);
   if (several) trainer_->write_report();
-}
-
-void Model::fit(const data::Feed& feed, const torch::optim::LBFGSOptions& optimizer,
-                const ModelFitOptions& options) {
-  require_ready(options);
-  if (has_servers(context_.cluster()) || context_.config().training.strategy == "in-graph")
-    fail(ErrorKind::InvalidArgument,
-         "L-BFGS does not work with parameter servers or a master, since they make one step per gradient: "
-         "use --strategy allreduce");
-  const Group all = connect(context_);
-  std::optional<double> least;
-  for (int64_t start = 0; start < options.restarts; ++start) {
-    const auto instance = make_instance(feed, start);
-    const FullBatchResult result = fit_full_batch(context_, trainable(instance), feed, optimizer,
-                                                  std::max<int64_t>(1, options.steps), all.split(0));
-    if (all.is_chief())
-      context_.log().info("start {} of {}: loss {:.6g} after {} evaluations", start + 1, options.restarts,
-                          result.loss, result.evaluations);
-    if (least && !(result.loss < *least)) continue;
-    least = result.loss;
-    instance_ = instance;
-  }
-  // This trainer makes no steps; it only evaluates and predicts.
-  RunConfig without_folder = context_.config();
-  without_folder.checkpoints.logdir.clear();
-  without_folder.checkpoints.resume = "never";
-  trainer_ = std::make_unique<Trainer>(context_.with(without_folder), trainable(instance_),
-                                       torch::optim::SGDOptions(1), TrainerOptions{.group = all});
 }
 
 Trainer& Model::trainer() {

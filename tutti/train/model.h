@@ -9,15 +9,14 @@
 #include <utility>
 #include <vector>
 
+#include <torch/optim/lbfgs.h>
 #include <torch/types.h>
 
 #include "tutti/cluster/context.h"
-#include "tutti/comm/communicator.h"
 #include "tutti/data/feed.h"
 #include "tutti/metrics/metric.h"
 #include "tutti/nn/pipe.h"
 #include "tutti/params/optimizer.h"
-#include "tutti/train/full_batch.h"
 #include "tutti/train/trainable.h"
 #include "tutti/train/trainer.h"
 
@@ -95,8 +94,11 @@ class Model {
   // connected to each other: with servers, or with a master, it is an InvalidArgument.
   void fit(const data::Feed& feed, const OptimizerOptions& optimizer, const ModelFitOptions& options = {},
            const TrainerOptions& trainer = {});
-  // Like fit(), but each step uses all examples (full_batch.h). `steps` is the number of calls of the
-  // optimiser; 0 means one. Requires workers that are connected to each other.
+  // Like fit(), but every evaluation of the loss covers all examples, for small data: each worker keeps those
+  // of its lanes in memory. `steps` is the number of calls of torch::optim::LBFGS, each of which makes up to
+  // max_iter iterations; 0 means one. Random numbers in the model are the same in every evaluation. There are
+  // no checkpoints and no hooks. Throws InvalidArgument if the final loss is not finite. Requires workers
+  // that are connected to each other.
   void fit(const data::Feed& feed, const torch::optim::LBFGSOptions& optimizer,
            const ModelFitOptions& options = {});
 

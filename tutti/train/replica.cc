@@ -1,21 +1,21 @@
 #include "tutti/train/replica.h"
 
+#include <algorithm>
 #include <mutex>
 #include <optional>
 #include <utility>
 
 #include <fmt/format.h>
-#include <torch/types.h>
 #include <torch/utils.h>
 
+#include "tutti/base/check.h"
 #include "tutti/base/error.h"
 #include "tutti/base/torch_compat.h"
 #include "tutti/params/buckets.h"
 #include "tutti/params/device_scope.h"
 #include "tutti/params/gradient_mean.h"
-#include "tutti/params/lanes.h"
-#include "tutti/train/evaluation_scope.h"
-#include "tutti/train/hooks/nan_guard.h"
+#include "tutti/ps/client.h"
+#include "tutti/train/hooks.h"
 
 namespace tutti {
 namespace {
@@ -40,19 +40,15 @@ std::mutex& generator_mutex() {
 
 bool is_image(const torch::Tensor& tensor) { return tensor.dim() == 4 && tensor.is_floating_point(); }
 
-// Returns channels-last if the module has convolutions over images, because their kernels are then faster
+// "auto" is channels-last if the module has convolutions over images, because their kernels are then faster
 // (docs/benchmarks.md).
-Layout fastest_layout(const torch::nn::Module& module) {
-  for (const torch::Tensor& parameter : module.parameters()) {
-    if (parameter.dim() == 4) return Layout::ChannelsLast;
-  }
-  return Layout::Contiguous;
-}
-
 Layout layout_of(const std::string& text, const torch::nn::Module& module) {
   if (text == "contiguous") return Layout::Contiguous;
   if (text == "channels-last") return Layout::ChannelsLast;
-  return fastest_layout(module);
+  const auto all = module.parameters();
+  const bool has_images = std::any_of(all.begin(), all.end(),
+                                      [](const torch::Tensor& parameter) { return parameter.dim() == 4; });
+  return has_images ? Layout::ChannelsLast : Layout::Contiguous;
 }
 
 // Freezes what the groups say, and moves the vectors to the memory that the options give, before anyone holds
@@ -86,7 +82,7 @@ LossOutput Replica::run_lane(int64_t step, int64_t lane, const Batch& batch, dou
     return model_.loss(batch);
   }();
   require_mean(output.loss);
-  if (options_.check_loss) options_.check_loss(parameters_, step, lane, batch, output);
+  if (options_.nan_guard) hooks::nan_guard(parameters_, step, lane, batch, output);
   before_backward(output.loss);
   {
     const SpanScope span(options_.timeline, Activity::Compute, "backward", step);
@@ -97,22 +93,25 @@ LossOutput Replica::run_lane(int64_t step, int64_t lane, const Batch& batch, dou
   return output;
 }
 
-torch::Tensor Replica::predict(const Batch& batch) {
-  if (!model_.predict) fail_no_predictions();
+template <class Body>
+auto Replica::evaluate(Body body) {
   const SpanScope span(options_.timeline, Activity::Compute, "predict");
   const torch::NoGradGuard no_grad;
   const EvaluationScope evaluation(*model_.module);
   const auto scope = autocast(options_);
-  const torch::Tensor prediction = model_.predict(batch);
-  return prediction.is_floating_point() ? prediction.to(torch::kFloat32) : prediction;
+  return body();
+}
+
+torch::Tensor Replica::predict(const Batch& batch) {
+  if (!model_.predict) fail_no_predictions();
+  return evaluate([&] {
+    const torch::Tensor prediction = model_.predict(batch);
+    return prediction.is_floating_point() ? prediction.to(torch::kFloat32) : prediction;
+  });
 }
 
 torch::Tensor Replica::evaluate_loss(const Batch& batch) {
-  const SpanScope span(options_.timeline, Activity::Compute, "predict");
-  const torch::NoGradGuard no_grad;
-  const EvaluationScope evaluation(*model_.module);
-  const auto scope = autocast(options_);
-  return model_.loss(batch).loss.to(torch::kDouble);
+  return evaluate([&] { return model_.loss(batch).loss.to(torch::kDouble); });
 }
 
 Batch Replica::prepare(const Batch& batch) const {
@@ -137,8 +136,46 @@ ReplicaOptions replica_options(const Context& context, const torch::nn::Module& 
           .layout = layout_of(config.compute.layout, module),
           .seed = config.training.seed,
           .device = context.device(),
-          .check_loss = config.training.nan_guard ? hooks::nan_guard() : LossCheck(),
+          .nan_guard = config.training.nan_guard,
           .timeline = context.timeline()};
+}
+
+ReplicaOptions in_arena(ReplicaOptions options, const std::shared_ptr<rpc::Arena>& arena) {
+  if (options.device.is_cpu()) options.allocate = ps::arena_allocator(arena);
+  return options;
+}
+
+Batch take(data::BatchQueue& queue, int64_t step) {
+  auto batch = queue.next();
+  TUTTI_CHECK(batch.has_value(), "the feed ended before step {}", step);
+  return *std::move(batch);
+}
+
+void LaneRunner::run_lane(int64_t step, int64_t lane, const Batch& batch, const LaneObserver& observe) {
+  if (batch.size() == 0) {
+    sum_.skip();
+    return;
+  }
+  Timeline* timeline = replica_.options().timeline;
+  const Batch ready = [&] {
+    const SpanScope span(timeline, Activity::Copy, "prepare the batch", step);
+    return replica_.prepare(batch);
+  }();
+  {
+    const SpanScope span(timeline, Activity::Compute, "clear the gradients", step);
+    sum_.begin_lane();
+  }
+  const LossOutput output =
+      replica_.run_lane(step, lane, ready, sum_.weight(ready.size()),
+                        [&](const torch::Tensor& loss) { sum_.begin_backward(loss, ready.size()); });
+  observe(lane, ready, output);
+  const SpanScope span(timeline, Activity::Reduce, "add the lane", step);
+  sum_.add();
+}
+
+void LaneRunner::run_step(int64_t step, data::BatchQueue& queue, const LaneObserver& observe) {
+  for (int64_t lane = lanes_.begin; lane < lanes_.end; ++lane)
+    run_lane(step, lane, take(queue, step), observe);
 }
 
 }  // namespace tutti

@@ -2,25 +2,26 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 
+#include <torch/nn/module.h>
 #include <torch/types.h>
 
 #include "tutti/base/timeline.h"
 #include "tutti/cluster/context.h"
 #include "tutti/data/batch.h"
+#include "tutti/data/batch_queue.h"
+#include "tutti/params/lane_sum.h"
+#include "tutti/params/lanes.h"
 #include "tutti/params/optimizer.h"
 #include "tutti/params/parameters.h"
+#include "tutti/rpc/arena.h"
 #include "tutti/train/trainable.h"
 
 namespace tutti {
 
 enum class Precision { Float32, BFloat16 };
-
-// Checks the loss of a lane before the backward pass, and so before it affects gradients or other workers. An
-// exception ends the step.
-using LossCheck = std::function<void(const Parameters& parameters, int64_t step, int64_t lane,
-                                     const Batch& batch, const LossOutput& output)>;
 
 struct ReplicaOptions {
   Precision precision = Precision::Float32;
@@ -34,7 +35,9 @@ struct ReplicaOptions {
   // The part of the parameters that the optimiser updates, out of `parts` (parts_of).
   int part = 0;
   int parts = 1;
-  LossCheck check_loss = {};
+  // Calls hooks::nan_guard() before each backward pass, and so before a loss affects gradients or other
+  // workers.
+  bool nan_guard = false;
   // Records forward and backward; may be null. Must outlive the replica.
   Timeline* timeline = nullptr;
 };
@@ -53,10 +56,8 @@ class Replica {
 
   // Returns the predictions in evaluation mode, without gradients, in float32.
   torch::Tensor predict(const Batch& batch);
-
   // Returns the mean loss of the batch in evaluation mode, without gradients, as float64.
   torch::Tensor evaluate_loss(const Batch& batch);
-
   // Returns the batch in the form that the model takes: on the device, images in the layout.
   Batch prepare(const Batch& batch) const;
 
@@ -68,6 +69,9 @@ class Replica {
   const ReplicaOptions& options() const { return options_; }
 
  private:
+  template <class Body>
+  auto evaluate(Body body);
+
   Trainable model_;
   ReplicaOptions options_;
   Parameters parameters_;
@@ -77,5 +81,51 @@ class Replica {
 Precision parse_precision(const std::string& text);
 // Returns the options that the context's configuration asks for.
 ReplicaOptions replica_options(const Context& context, const torch::nn::Module& module);
+// Places the replica's vectors, if they are on the CPU, where servers on the same host can read them.
+ReplicaOptions in_arena(ReplicaOptions options, const std::shared_ptr<rpc::Arena>& arena);
+
+// Puts the module into evaluation mode for the duration of the scope.
+class EvaluationScope {
+ public:
+  explicit EvaluationScope(torch::nn::Module& module) : module_(module), was_training_(module.is_training()) {
+    if (was_training_) module_.eval();
+  }
+  ~EvaluationScope() {
+    if (was_training_) module_.train();
+  }
+  EvaluationScope(const EvaluationScope&) = delete;
+  EvaluationScope& operator=(const EvaluationScope&) = delete;
+
+ private:
+  torch::nn::Module& module_;
+  bool was_training_;
+};
+
+// Called for every lane of this worker, in order, before the step changes anything.
+using LaneObserver = std::function<void(int64_t lane, const Batch& batch, const LossOutput& output)>;
+
+// Returns the next batch of the queue, which must not be at its end.
+Batch take(data::BatchQueue& queue, int64_t step);
+
+// Runs the lanes of a step: seeds the random numbers from seed, step and lane, makes the forward and backward
+// pass, and adds the result. All ways of training run their lanes with it. Not thread-safe.
+class LaneRunner {
+ public:
+  // Both must outlive this. `lanes` are those of this worker.
+  LaneRunner(Replica& replica, LaneSum& sum, const LaneRange& lanes)
+      : replica_(replica), sum_(sum), lanes_(lanes) {}
+
+  // Runs one lane on its batch, as the feed returns it; skips the lane if the batch has no examples.
+  void run_lane(int64_t step, int64_t lane, const Batch& batch, const LaneObserver& observe);
+  // Runs all lanes, in order, with batches from the queue.
+  void run_step(int64_t step, data::BatchQueue& queue, const LaneObserver& observe);
+
+  const LaneRange& lanes() const { return lanes_; }
+
+ private:
+  Replica& replica_;
+  LaneSum& sum_;
+  const LaneRange lanes_;
+};
 
 }  // namespace tutti

@@ -1,11 +1,18 @@
 #include "tutti/train/run.h"
 
+#include <chrono>
+#include <csignal>
 #include <malloc.h>
+#include <optional>
+#include <signal.h>
+#include <unistd.h>
+#include <utility>
 
 #include <fmt/format.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 
+#include "tutti/base/deadline.h"
 #include "tutti/base/environment.h"
 #include "tutti/base/error.h"
 #include "tutti/base/guarded_main.h"
@@ -13,7 +20,7 @@
 #include "tutti/cluster/identity.h"
 #include "tutti/cluster/roles.h"
 #include "tutti/cluster/threads.h"
-#include "tutti/train/serve.h"
+#include "tutti/train/passive/worker.h"
 #include "tutti/train/stop_signals.h"
 
 namespace tutti {
@@ -32,6 +39,20 @@ void keep_freed_memory() {
 
 bool leaves_nobody_to_save_with(const Error& error) {
   return error.kind() == ErrorKind::Timeout || error.kind() == ErrorKind::PeerLost;
+}
+
+volatile std::sig_atomic_t code_at_the_end = 0;  // static, since a signal handler can reach nothing else
+
+// Ends the process with this code within half a minute, whatever its destructors wait for. This is the one
+// exception to the rule that the library does not exit: only the tasks of run() and of `tutti serve` call
+// this, and they have nothing left to do but to end.
+void end_soon(int code) {
+  constexpr unsigned kSeconds = 30;
+  code_at_the_end = code;
+  struct sigaction action {};
+  action.sa_handler = [](int) { ::_exit(code_at_the_end); };
+  sigaction(SIGALRM, &action, nullptr);
+  alarm(kSeconds);
 }
 
 int run_program(int argc, char** argv, const Program& program, const std::function<void(Context&)>& body) {
@@ -83,6 +104,60 @@ int run(int argc, char** argv, const Program& program, const std::function<void(
                       to_string(error.kind()), error.what(), signal_name(*signal)));
     }
   });
+}
+
+Server::Server(const ClusterSpec& cluster, const std::string& job, int index, const RunConfig& config,
+               std::vector<ElementwiseOptimizer> optimizers)
+    : Server(Context(config, identity_in(cluster, {.job = job, .index = index}, "the program")),
+             std::move(optimizers)) {}
+
+Server::Server(const Context& context, std::vector<ElementwiseOptimizer> optimizers)
+    : context_(context), server_(context_, std::move(optimizers)) {
+  context_.log().info("serving at {}", target());
+}
+
+void Server::join() {
+  using Clock = std::chrono::steady_clock;
+  const StopSignals signals(context_.config());
+  std::optional<int> signal;
+  Clock::time_point deadline;
+  while (!server_.join_for(std::chrono::milliseconds(100))) {
+    if (signal && Clock::now() >= deadline) {
+      context_.log().warning(
+          "{} callers have not disconnected within {:g} s (--timeout); the server ends anyway",
+          server_.callers(), context_.config().network.timeout);
+      break;
+    }
+    if (signal || !signals.received()) continue;
+    signal = signals.received();
+    deadline = Clock::now() + milliseconds_of(context_.config().network.timeout);
+    server_.end();
+    if (const int callers = server_.callers(); callers > 0)
+      context_.log().info(
+          "{}: waiting for the callers to disconnect ({} left); a second signal ends the server at once",
+          signal_name(*signal), callers);
+  }
+  if (signal)
+    throw Interrupted(*signal,
+                      fmt::format("{} stopped by {}", context_.task().short_name(), signal_name(*signal)));
+  context_.log().info("the job is done");
+}
+
+// When the server is destroyed, gRPC may wait for a thread of its own that could not be started. So there is
+// a deadline for the end, which needs no thread.
+void serve(const Context& context, std::vector<ElementwiseOptimizer> optimizers) {
+  if (!is_server_job(context.task().job)) return follow_master(context);
+  Server server(context, std::move(optimizers));
+  try {
+    server.join();
+    end_soon(0);
+  } catch (const Interrupted& interrupted) {
+    end_soon(interrupted.exit_code());
+    throw;
+  } catch (const Error& error) {
+    end_soon(exit_code(error.kind()));
+    throw;
+  }
 }
 
 }  // namespace tutti

@@ -40,9 +40,6 @@ std::string folder_of(const Context& context, const std::string& name) {
 
 std::string text_of(const json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
 
-// Checkpoints that were written before all flags were recorded have "threads" instead of "--threads".
-std::string old_key(const std::string& flag) { return flag.substr(std::min<size_t>(2, flag.size())); }
-
 // Returns "NAME was, not now" for each key that both have with different values.
 std::vector<std::string> differing(const json& saved, const json& now) {
   std::vector<std::string> lines;
@@ -200,8 +197,7 @@ void RunFolder::refuse_other_run(const std::string& what) {
   fail(ErrorKind::InvalidArgument,
        "the run in {} was made with {}. To continue it, use the same settings and data, or give "
        "--resume anyway; to start at step 0 with its weights, give --resume weights; to start from scratch, "
-       "give another --logdir or "
-       "--resume never",
+       "give another --logdir or --resume never",
        path_, what);
 }
 
@@ -211,8 +207,10 @@ std::vector<std::string> RunFolder::changed_flags(const json& state, FlagScope s
   std::vector<std::string> lines;
   for (const FlagValue& flag : context_.flag_values()) {
     if (flag.scope != scope) continue;
-    const json& all = saved.contains(flag.name) ? saved : state;
-    const std::string key = saved.contains(flag.name) ? flag.name : old_key(flag.name);
+    // Checkpoints that were written before all flags were recorded have "batch" instead of "--batch".
+    const bool recorded = saved.contains(flag.name);
+    const json& all = recorded ? saved : state;
+    const std::string key = recorded ? flag.name : flag.name.substr(std::min<size_t>(2, flag.name.size()));
     if (!all.contains(key) || text_of(all.at(key)) == flag.text) continue;
     lines.push_back(fmt::format("{} {}, not {}", flag.name, text_of(all.at(key)), flag.text));
   }

@@ -148,13 +148,6 @@ std::map<std::string, torch::Tensor> arguments_of(const torch::nn::Module& modul
   return arguments;
 }
 
-// Splits "a.b.weight" into the module "a.b" and "weight".
-std::pair<std::string, std::string> split_name(const std::string& name) {
-  const size_t dot = name.rfind('.');
-  if (dot == std::string::npos) return {"", name};
-  return {name.substr(0, dot), name.substr(dot + 1)};
-}
-
 template <class Named>
 Json outline_of_tensors(const Named& named, std::map<const void*, std::string>& first_names) {
   Json all = Json::array();
@@ -169,47 +162,6 @@ Json outline_of_tensors(const Named& named, std::map<const void*, std::string>& 
   }
   return all;
 }
-
-// Builds the module of an outline, whose names come from another process and may be invalid.
-class Builder {
- public:
-  Builder() { modules_.emplace("", root_); }
-
-  void add_module(const std::string& path) {
-    if (path.empty()) return;
-    const auto [parent, name] = split_name(path);
-    modules_[path] = at(parent).register_module(name, std::make_shared<torch::nn::Module>(name));
-  }
-
-  void add_parameter(const Json& entry) {
-    const auto [path, name] = split_name(entry.at("name").get<std::string>());
-    at(path).register_parameter(name, tensor(entry), entry.at("trained").get<bool>());
-  }
-
-  void add_buffer(const Json& entry) {
-    const auto [path, name] = split_name(entry.at("name").get<std::string>());
-    at(path).register_buffer(name, tensor(entry));
-  }
-
-  std::shared_ptr<torch::nn::Module> root() const { return root_; }
-
- private:
-  torch::nn::Module& at(const std::string& path) {
-    const auto found = modules_.find(path);
-    if (found == modules_.end()) fail(ErrorKind::InvalidArgument, "the outline has no module '{}'", path);
-    return *found->second;
-  }
-
-  torch::Tensor tensor(const Json& entry) {
-    const auto first = entry.at("first").get<std::string>();
-    if (const auto found = tensors_.find(first); found != tensors_.end()) return found->second;
-    return tensors_[first] = torch::zeros(ps::sizes_in(entry, "sizes"), ps::type_in(entry, "type"));
-  }
-
-  const std::shared_ptr<torch::nn::Module> root_ = std::make_shared<torch::nn::Module>("program");
-  std::map<std::string, std::shared_ptr<torch::nn::Module>> modules_;
-  std::map<std::string, torch::Tensor> tensors_;
-};
 
 }  // namespace
 
@@ -284,13 +236,40 @@ Json outline_of(const torch::nn::Module& module) {
           {"buffers", outline_of_tensors(module.named_buffers(), first_names)}};
 }
 
+// The outline comes from another process, so its names may be invalid.
 std::shared_ptr<torch::nn::Module> module_of(const Json& outline) {
+  using torch::nn::Module;
   return or_invalid("the outline of the model is invalid", [&] {
-    Builder builder;
-    for (const Json& path : outline.at("modules")) builder.add_module(path.get<std::string>());
-    for (const Json& entry : outline.at("parameters")) builder.add_parameter(entry);
-    for (const Json& entry : outline.at("buffers")) builder.add_buffer(entry);
-    return builder.root();
+    const auto root = std::make_shared<Module>("program");
+    std::map<std::string, std::shared_ptr<Module>> modules = {{"", root}};
+    std::map<std::string, torch::Tensor> tensors;
+    // Splits "a.b.weight" into the module "a.b" and "weight".
+    const auto place_of = [&](const std::string& whole) -> std::pair<Module*, std::string> {
+      const size_t dot = whole.rfind('.');
+      const std::string path = dot == std::string::npos ? "" : whole.substr(0, dot);
+      const auto found = modules.find(path);
+      if (found == modules.end()) fail(ErrorKind::InvalidArgument, "the outline has no module '{}'", path);
+      return {found->second.get(), dot == std::string::npos ? whole : whole.substr(dot + 1)};
+    };
+    const auto tensor_of = [&](const Json& entry) {
+      const auto [found, is_new] = tensors.try_emplace(entry.at("first").get<std::string>());
+      if (is_new) found->second = torch::zeros(ps::sizes_in(entry, "sizes"), ps::type_in(entry, "type"));
+      return found->second;
+    };
+    for (const Json& path : outline.at("modules")) {
+      if (path.get<std::string>().empty()) continue;
+      const auto [parent, name] = place_of(path.get<std::string>());
+      modules[path.get<std::string>()] = parent->register_module(name, std::make_shared<Module>(name));
+    }
+    for (const Json& entry : outline.at("parameters")) {
+      const auto [module, name] = place_of(entry.at("name").get<std::string>());
+      module->register_parameter(name, tensor_of(entry), entry.at("trained").get<bool>());
+    }
+    for (const Json& entry : outline.at("buffers")) {
+      const auto [module, name] = place_of(entry.at("name").get<std::string>());
+      module->register_buffer(name, tensor_of(entry));
+    }
+    return root;
   });
 }
 

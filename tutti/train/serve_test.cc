@@ -1,5 +1,3 @@
-#include "tutti/train/serve.h"
-
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
@@ -7,6 +5,7 @@
 #include "tutti/base/ports.h"
 #include "tutti/base/test_errors.h"
 #include "tutti/rpc/channel.h"
+#include "tutti/train/run.h"
 
 namespace tutti {
 namespace {

@@ -19,7 +19,7 @@
 #include "tutti/store/report.h"
 #include "tutti/store/shared_files.h"
 #include "tutti/train/run_folder.h"
-#include "tutti/train/state_part.h"
+#include "tutti/train/snapshot.h"
 
 namespace tutti {
 
@@ -71,10 +71,12 @@ class Session {
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  // Reserves the folder before training: throws if another training of the program has it.
-  void claim() { folder_.claim(); }
-  // Locks the folder before training, on the chief, against other jobs.
-  void lock() { folder_.lock(); }
+  // Reserves the folder before the first step: throws if another training of the program has it. The chief
+  // also locks it against other jobs.
+  void claim() {
+    folder_.claim();
+    if (group_.is_chief()) folder_.lock();
+  }
   // Sets the facts that a run must share with its checkpoints to resume. Called on the chief before start().
   void describe(RunFacts facts) { facts_ = std::move(facts); }
   // Describes the data of the current fit by name, on the chief. Throws InvalidArgument if the fit was
@@ -128,8 +130,6 @@ class Session {
 
   // The folder of checkpoints and event files; "" if nothing is written.
   const std::string& folder() const { return folder_.path(); }
-  // The differences to the resumed run that --resume anyway has accepted.
-  const std::vector<std::string>& differences() const { return folder_.differences(); }
   // fill() sets the report's values of the whole run; write() writes the file of --report, on the chief.
   void fill(store::Report& report, const Progress& progress) const;
   void write(const store::Report& report) const;

@@ -12,7 +12,6 @@
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
 #include "tutti/ps/remote_module.h"
-#include "tutti/train/state_part.h"
 
 namespace tutti {
 namespace {

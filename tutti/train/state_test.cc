@@ -11,7 +11,7 @@
 #include "tutti/comm/test_ranks.h"
 #include "tutti/metrics/metrics.h"
 #include "tutti/store/checkpoint.h"
-#include "tutti/train/hooks/best.h"
+#include "tutti/train/hooks.h"
 #include "tutti/train/test_trainer.h"
 
 // Tests what a run must find again besides its weights, and what depends on it: hooks, validation,

@@ -1,20 +1,147 @@
 #include "tutti/train/strategy.h"
 
+#include <chrono>
 #include <utility>
 
-#include "tutti/base/check.h"
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+#include <torch/utils.h>
+
 #include "tutti/cluster/roles.h"
+#include "tutti/comm/collectives.h"
+#include "tutti/comm/gather_all.h"
+#include "tutti/comm/inproc/inproc.h"
+#include "tutti/params/agreement.h"
+#include "tutti/params/random_scope.h"
 #include "tutti/train/strategies/all_reduce.h"
 #include "tutti/train/strategies/in_graph.h"
 #include "tutti/train/strategies/parameter_servers.h"
 
 namespace tutti {
+namespace {
 
-Batch take(data::BatchQueue& queue, int64_t step) {
-  auto batch = queue.next();
-  TUTTI_CHECK(batch.has_value(), "the feed ended before step {}", step);
-  return *std::move(batch);
+Json outline_of(const Snapshots& parts) {
+  Json outline = Json::object();
+  for (const auto& [name, part] : parts) {
+    Json tensors = Json::array();
+    for (const auto& [tensor_name, tensor] : part.tensors)
+      tensors.push_back({{"name", tensor_name},
+                         {"type", static_cast<int>(tensor.scalar_type())},
+                         {"sizes", tensor.sizes().vec()}});
+    outline[name] = {{"tensors", std::move(tensors)}, {"values", part.values}};
+  }
+  return outline;
 }
+
+// Returns parts as described by the outline, with uninitialised tensors.
+Snapshots parts_of(const Json& outline) {
+  Snapshots parts;
+  for (const auto& [name, part] : outline.items()) {
+    Snapshot& made = parts[name];
+    made.values = part.at("values");
+    for (const Json& tensor : part.at("tensors"))
+      made.tensors.push_back({tensor.at("name").get<std::string>(),
+                              torch::empty(tensor.at("sizes").get<std::vector<int64_t>>(),
+                                           static_cast<torch::ScalarType>(tensor.at("type").get<int>()))});
+  }
+  return parts;
+}
+
+std::unique_ptr<comm::Communicator> group_of_one() {
+  constexpr std::chrono::milliseconds kNobodyIsWaitedFor{1000};
+  auto transports = comm::inproc_transports(1, kNobodyIsWaitedFor);
+  return std::make_unique<comm::Collectives>(std::move(transports.front()), kNobodyIsWaitedFor);
+}
+
+comm::TimelineFileOptions timeline_of_its_own(const Context& context) {
+  const std::string& path = context.config().output.timeline;
+  return {.path = context.is_chief() ? path : fmt::format("{}.rank{}", path, context.rank()),
+          .task = context.task().short_name(),
+          .log = context.log()};
+}
+
+std::string generator_name(int rank, size_t generator) { return fmt::format("rank{}.{}", rank, generator); }
+
+}  // namespace
+
+Session::Start start_together(const Context& context, comm::Communicator& comm, Session& session) {
+  Session::Start start;
+  on_chief(context, comm, {.what = "the checkpoint"}, [&] { start = session.start(); });
+  if (comm.world() == 1) return start;
+  Json told = to_json(start.progress);
+  told["lanes"] = session.lanes();
+  told["more"] = outline_of(start.more);
+  const auto all = gather_all(comm, comm.rank() == 0 ? told.dump() : std::string(), "the progress");
+  const Json chiefs = Json::parse(all[0]);
+  start.progress = progress_of(chiefs);
+  session.follow(chiefs.at("lanes").get<int64_t>());
+  if (comm.rank() > 0) start.more = parts_of(chiefs.at("more"));
+  for (auto& [name, part] : start.more) {
+    for (const auto& [tensor_name, tensor] : part.tensors)
+      comm.broadcast(tensor, 0, {.what = "the state of the run"}).wait();
+  }
+  return start;
+}
+
+void finish_saving(const Context& context, comm::Communicator& comm, Session& session) {
+  if (!session.folder().empty())
+    on_chief(context, comm, {.what = "the checkpoint"}, [&] { session.finish_saving(); });
+}
+
+StatePart generators_part(torch::Device device, int rank) {
+  const auto snapshot = [device, rank] {
+    Snapshot states;
+    for (const torch::Tensor& state : generator_states(device))
+      states.tensors.push_back({generator_name(rank, states.tensors.size()), state});
+    return states;
+  };
+  // A run with more workers than before starts the additional ones with the generators that they have.
+  const auto restore = [device, rank](const Snapshot& snapshot) {
+    std::vector<torch::Tensor> states;
+    for (const auto& [name, tensor] : snapshot.tensors) {
+      if (name == generator_name(rank, states.size())) states.push_back(tensor);
+    }
+    set_generator_states(device, states);
+  };
+  return {snapshot, restore};
+}
+
+Snapshots gather_generators(comm::Communicator& comm, Snapshots parts) {
+  const auto found = parts.find(kGenerators);
+  if (comm.world() == 1 || found == parts.end()) return parts;
+  std::vector<store::NamedTensor> all;
+  const std::vector<store::NamedTensor> own = std::move(found->second.tensors);
+  for (size_t i = 0; i < own.size(); ++i) {
+    const auto states = gather_all(comm, own[i].tensor, "the random generators");
+    for (int rank = 0; rank < comm.world(); ++rank)
+      all.push_back({generator_name(rank, i), states[static_cast<size_t>(rank)]});
+  }
+  found->second.tensors = std::move(all);
+  return parts;
+}
+
+RunFacts facts_of(const Context& context, const ReducerOptions& reducer, double clip_norm, int world,
+                  const Parameters& parameters) {
+  ReducerOptions how = reducer;
+  how.scatter = false;  // the distribution of the optimiser's state does not change the result
+  RunFacts facts{.settings = {{"clip-norm", clip_norm}, {"reduction", to_string(how)}},
+                 .conditions = {{"threads", context.threads()}}};
+  // Recorded only if the result depends on the number of workers.
+  const bool rounded = how.wire != torch::ScalarType::Undefined;
+  if (how.fast || rounded || !parameters.communicator_users().empty()) facts.conditions["workers"] = world;
+  return facts;
+}
+
+void merge(comm::Communicator& comm, metrics::Metric& metric) {
+  if (comm.world() == 1) return;
+  const auto all = gather_all(comm, torch::tensor(metric.counters(), torch::kDouble), "metrics");
+  metric.reset();
+  for (const torch::Tensor& theirs : all)
+    metric.merge({static_cast<const double*>(theirs.data_ptr()), static_cast<size_t>(theirs.numel())});
+}
+
+OwnTimelineFile::OwnTimelineFile(const Context& context)
+    : alone_(group_of_one()), file_(context.timeline(), *alone_, timeline_of_its_own(context)) {}
 
 std::unique_ptr<Strategy> make_strategy(const Context& context, const Trainable& model,
                                         const OptimizerOptions& optimizer, const StrategyOptions& options) {

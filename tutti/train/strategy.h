@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,11 +11,15 @@
 
 #include "tutti/base/error.h"
 #include "tutti/cluster/context.h"
+#include "tutti/comm/communicator.h"
 #include "tutti/comm/group.h"
+#include "tutti/comm/timeline_file.h"
 #include "tutti/data/batch_queue.h"
 #include "tutti/metrics/metric.h"
 #include "tutti/params/control_word.h"
 #include "tutti/params/lanes.h"
+#include "tutti/params/parameters.h"
+#include "tutti/params/reducer.h"
 #include "tutti/store/report.h"
 #include "tutti/train/replica.h"
 #include "tutti/train/session.h"
@@ -31,7 +36,7 @@ struct StepResult {
   // The sum of the losses of all examples: one float64, still on the device. Undefined if no lane had data,
   // or if the program did not report its losses.
   torch::Tensor loss_sum = {};
-  Wishes wishes;  // of all workers
+  Wishes wishes = {};  // of all workers
 
   bool has_loss() const { return examples > 0 && loss_sum.defined(); }
   // Returns the mean loss of the step's examples; throws if there is none. Waits for the device.
@@ -47,12 +52,6 @@ struct StepRange {
   int64_t begin = 0;
   int64_t end = 0;  // one past the last
 };
-
-// Called for every lane of this worker, in order, before the step changes anything.
-using LaneObserver = std::function<void(int64_t lane, const Batch& batch, const LossOutput& output)>;
-
-// Returns the next batch of the queue, which must not be at its end.
-Batch take(data::BatchQueue& queue, int64_t step);
 
 // The workers of a training, seen from one of them: how they begin with a common state, save it, and what
 // they exchange besides the steps. Every worker has to make the same calls, unless stated otherwise. Not
@@ -86,13 +85,13 @@ class Team {
   virtual void fill(store::Report& report) const = 0;
   // Writes the file of --timeline if the run ends here but the process may continue.
   virtual void write_timeline() = 0;
-  // Tells the other workers that this one cannot continue, and why. Does not throw.
-  virtual void abandon(const std::string& why) noexcept = 0;
+  // Tells the other workers, if they are connected, that this one cannot continue, and why. Does not throw.
+  virtual void abandon(const std::string& /*why*/) noexcept {}
 };
 
 // The facts about a strategy that do not change after its start.
 struct StrategyFacts {
-  std::string name;       // "allreduce"
+  std::string name = {};  // "allreduce"
   LaneRange lanes = {};   // those of this worker
   bool in_step = true;    // all workers make every step together, and so stop after the same one
   bool restarts = false;  // after another task was lost, start() may be called in the middle of a fit
@@ -140,5 +139,39 @@ struct StrategyOptions {
 // Makes the strategy of --strategy. The context must outlive it.
 std::unique_ptr<Strategy> make_strategy(const Context& context, const Trainable& model,
                                         const OptimizerOptions& optimizer, const StrategyOptions& options);
+
+// The functions below are for the implementation of teams of workers that are connected to each other. Every
+// worker has to call them.
+
+// Starts a run: only rank 0 reads the checkpoint, since the others may be on machines without it. The others
+// receive progress, lanes and further parts; the caller still has to send the parameters and the optimiser's
+// state.
+Session::Start start_together(const Context& context, comm::Communicator& comm, Session& session);
+// Waits, on all ranks, until rank 0 has written all checkpoints.
+void finish_saving(const Context& context, comm::Communicator& comm, Session& session);
+// Merges the counts of all workers, on each of them.
+void merge(comm::Communicator& comm, metrics::Metric& metric);
+
+// The part of a checkpoint with the states of LibTorch's random generators. Each rank has its own.
+inline constexpr const char* kGenerators = "random";
+StatePart generators_part(torch::Device device, int rank);
+// Returns the parts, at rank 0 with the generators of all ranks.
+Snapshots gather_generators(comm::Communicator& comm, Snapshots parts);
+
+// Returns the facts that a resumed run must share with its checkpoint, for any kind of training.
+RunFacts facts_of(const Context& context, const ReducerOptions& reducer, double clip_norm, int world,
+                  const Parameters& parameters);
+
+// The timeline file of a worker that is not connected to the others (comm::TimelineFile). The chief's file
+// has the name of the flag.
+class OwnTimelineFile {
+ public:
+  explicit OwnTimelineFile(const Context& context);
+  void write() noexcept { file_.write(); }
+
+ private:
+  const std::unique_ptr<comm::Communicator> alone_;
+  comm::TimelineFile file_;
+};
 
 }  // namespace tutti

@@ -1,7 +1,6 @@
 #include "tutti/train/trainer.h"
 
 #include <algorithm>
-#include <chrono>
 
 #include <fmt/format.h>
 #include <torch/types.h>
@@ -11,20 +10,11 @@
 #include "tutti/base/deadline.h"
 #include "tutti/base/interrupted.h"
 #include "tutti/data/feed.h"
-#include "tutti/metrics/metrics.h"
 #include "tutti/params/agreement.h"
-#include "tutti/params/random_scope.h"
 #include "tutti/params/reducer.h"
-#include "tutti/train/together.h"
 
 namespace tutti {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 // Returns a checksum of the values and of the floating buffers, on any device.
 uint32_t checksum_of(const Parameters& parameters) {
@@ -38,46 +28,30 @@ uint32_t checksum_of(const Parameters& parameters) {
   return sum;
 }
 
+[[noreturn]] void fail_too_few(const data::Sampler& sampler) {
+  const data::SamplerOptions& options = sampler.options();
+  if (options.ranges.empty())
+    fail(ErrorKind::InvalidArgument,
+         "the {} examples do not fill one step of {} lanes with {} examples each: use a smaller --batch, or "
+         "--no-drop-remainder",
+         sampler.size(), options.lanes, options.batch);
+  const auto shortest = std::min_element(options.ranges.begin(), options.ranges.end(),
+                                         [](const auto& a, const auto& b) { return a.size() < b.size(); });
+  fail(ErrorKind::InvalidArgument,
+       "lane {} has {} examples of its own, which do not fill a step of {}: use a smaller --batch, "
+       "--no-drop-remainder, or another partition",
+       shortest - options.ranges.begin(), shortest->size(), options.batch);
+}
+
+// Returns the options with the length of --steps and --epochs, unless they contain one.
+FitOptions with_length(FitOptions options, const RunConfig::Training& config) {
+  if (options.steps > 0 || options.epochs > 0) return options;
+  options.steps = config.steps;
+  options.epochs = config.epochs;
+  return options;
+}
+
 }  // namespace
-
-// Updates the moving average after each step. A passive worker of a master does not have the parameters.
-class Trainer::AverageHook final : public Hook {
- public:
-  explicit AverageHook(MovingAverage& average) : average_(average) {}
-  void after_start(Training&) override { average_.begin(); }
-  void after_step(Training&, const StepResult&) override { average_.update(); }
-
- private:
-  MovingAverage& average_;
-};
-
-// Validates the model as FitOptions::validate says.
-class Trainer::ValidationHook final : public Hook {
- public:
-  explicit ValidationHook(Trainer& trainer) : trainer_(trainer) {}
-
-  void begin(Training& training) override { last_ = training.step; }
-
-  void after_step(Training& training, const StepResult&) override {
-    const ValidateOptions& options = trainer_.validate_;
-    int64_t every = options.every_steps;
-    if (every == 0) every = std::max<int64_t>(1, options.every_epochs) * training.steps_per_epoch;
-    if (options.feed && training.due(every)) validate(training);
-  }
-
-  void end(Training& training) override {
-    if (trainer_.validate_.feed && last_ != training.step) validate(training);
-  }
-
- private:
-  void validate(const Training& training) {
-    last_ = training.step;
-    trainer_.validate();
-  }
-
-  Trainer& trainer_;
-  int64_t last_ = 0;  // the step of the last validation, or the first step
-};
 
 Trainer::Trainer(const Context& context, Trainable model, const OptimizerOptions& optimizer,
                  const TrainerOptions& options)
@@ -89,32 +63,142 @@ Trainer::Trainer(const Context& context, Trainable model, const OptimizerOptions
               {.name = options.name}),
       device_clock_(context.device()) {
   if (options.average != 0) {
-    average_.emplace(replica().parameters(), options.average);
+    average_ =
+        engine_.add_first_hook(std::make_unique<MovingAverage>(replica().parameters(), options.average));
     engine_.add_state("average", average_->part());
-    engine_.add_first_hook(std::make_unique<AverageHook>(*average_));
   }
-  engine_.add_first_hook(std::make_unique<ValidationHook>(*this));
-  auto history = std::make_unique<HistoryHook>();
-  history_ = history.get();
-  engine_.add_first_hook(std::move(history));
+  engine_.add_first_hook(validation_hook());
+  history_ = engine_.add_first_hook(std::make_unique<HistoryHook>());
   if (strategy_->group().is_chief()) warn_of_sparse_tables(context_, replica().parameters());
   engine_.session().describe(facts());
   engine_.training().save_checkpoint = [this] { save(); };
 }
 
-Trainer::~Trainer() = default;
-
-void Trainer::add_hook(std::unique_ptr<Hook> hook) { engine_.add_hook(std::move(hook)); }
-
-// If this worker cannot continue, tells the others so that they do not wait for it.
-template <class Body>
-void Trainer::or_abandon(const std::string& what, Body body) {
+History Trainer::fit(const data::Feed& feed, const FitOptions& given) {
+  const RunConfig::Training& config = context_.config().training;
+  const FitOptions options = with_length(given, config);
+  or_abandon("start", [&] { engine_.session().claim(); });
+  start_once();
+  strategy_->require_same_fit([&] { return plan_of_fit(feed, options); });
+  if (feed.size() == 0) fail(ErrorKind::InvalidArgument, "the feed has no examples to train on");
+  engine_.report().skipped_examples = feed.left_out().examples;
+  const Progress& progress = engine_.progress();
+  const int64_t lanes = engine_.session().lanes();
+  const int64_t this_fit = next_fit_++;
+  const size_t this_feed = feeds_.number_of(feed, feed.ranges(lanes));
+  if (this_fit > progress.fit)
+    begin_fit(this_fit, this_feed, options);
+  else
+    follow_feed(this_feed);
+  if (this_fit < progress.fit) return {};  // finished before the run was resumed
+  validate_ = options.validate;
+  or_abandon("continue", [&] { describe_data(feed); });
+  const data::Sampler sampler(feed.size(), {.order = feed.order(),
+                                            .seed = config.seed,
+                                            .lanes = lanes,
+                                            .batch = config.batch,
+                                            .drop_remainder = config.drop_remainder,
+                                            .ranges = feed.ranges(lanes)});
+  if (sampler.steps_per_epoch() == 0) fail_too_few(sampler);
+  if (progress.stopped && strategy_->group().is_chief())
+    context_.log().info("a hook has already stopped this fit after step {}; it will not be continued",
+                        progress.step);
   try {
-    body();
+    const int64_t steps =
+        options.steps > 0 ? options.steps : std::max<int64_t>(1, options.epochs) * sampler.steps_per_epoch();
+    engine_.begin({.end_step = progress.stopped ? progress.step : progress.fit_begin + steps,
+                   .steps_per_epoch = sampler.steps_per_epoch(),
+                   .first_epoch_at = feed_begin()},
+                  strategy_->facts());
+    require_data_in_every_lane(sampler);
+    run(feed, sampler);
+    return history_->history();
+  } catch (const Interrupted&) {
+    throw;
   } catch (const std::exception& error) {
-    engine_.abandon("could not " + what, error);
+    engine_.fail(error);
+    engine_.abandon(fmt::format("gave up at step {}", engine_.training().step), error);
     throw;
   }
+}
+
+void Trainer::run(const data::Feed& feed, const data::Sampler& sampler) {
+  for (;;) {
+    try {
+      run_steps(feed, sampler);
+      return;
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::PeerLost || !strategy_->facts().restarts) throw;
+      start_again(error);
+    }
+  }
+}
+
+void Trainer::run_steps(const data::Feed& feed, const data::Sampler& sampler) {
+  const Training& training = engine_.training();
+  require_parameters_as_they_were("outside the steps of a fit");
+  engine_.begin_steps();
+  const int64_t first = training.step - feed_begin();
+  const StepRange steps =
+      strategy_->begin_steps(first, std::max(first, training.end_step - feed_begin()), feed_begin());
+  data::BatchQueue queue(feed, sampler,
+                         {.first_step = steps.begin,
+                          .end_step = steps.end,
+                          .first_lane = strategy_->facts().lanes.begin,
+                          .end_lane = strategy_->facts().lanes.end,
+                          .device = replica().options().device,
+                          .timeout = milliseconds_of(context_.config().data.timeout),
+                          .timeline = context_.timeline(),
+                          .step_in_timeline = feed_begin()});
+  Wishes reasons = engine_.reasons_to_end();
+  while (training.step < training.end_step && !reasons.end_training()) {
+    one_step(queue);
+    reasons = engine_.reasons_to_end();
+  }
+  if (reasons.stop) engine_.progress().stopped = true;
+  if (engine_.has_own_hooks()) require_parameters_as_they_were("by a hook");
+  strategy_->finish_fit(engine_.progress());
+  remember_parameters();
+  engine_.report().device_seconds = device_clock_.seconds();
+  engine_.end(reasons);
+}
+
+void Trainer::one_step(data::BatchQueue& queue) {
+  const Training& training = engine_.training();
+  const SpanScope span(context_.timeline(), Activity::Step, "step", training.step);
+  if (options_.learning_rate) replica().optimizer().set_learning_rate(options_.learning_rate(training.step));
+  engine_.before_step();
+  if (engine_.has_own_hooks()) require_parameters_as_they_were("by a hook");
+  device_clock_.begin_step();
+  const StepResult result = strategy_->step(training.step, training.wishes, queue,
+                                            [&](int64_t lane, const Batch& batch, const LossOutput& output) {
+                                              engine_.after_lane(lane, batch, output);
+                                            });
+  device_clock_.end_step();
+  if (engine_.has_own_hooks()) remember_parameters();
+  engine_.after_step(result);
+}
+
+void Trainer::save() {
+  strategy_->settle();
+  if (engine_.has_own_hooks()) require_parameters_as_they_were("by a hook");
+  engine_.save();
+  remember_parameters();  // saving may have pulled newer parameters from the servers
+}
+
+void Trainer::remember_parameters() {
+  if (strategy_->facts().keeps_parameters_elsewhere) checksum_ = checksum_of(replica().parameters());
+}
+
+void Trainer::require_parameters_as_they_were(const char* since) {
+  const StrategyFacts& facts = strategy_->facts();
+  if (!facts.keeps_parameters_elsewhere || checksum_ == checksum_of(replica().parameters())) return;
+  fail(ErrorKind::InvalidArgument,
+       "the parameters or buffers were changed {} (at step {}), but with --strategy {} the parameter servers "
+       "hold them, so the change would be lost. Let the optimiser make such changes (for example "
+       "weight_decay), keep values computed from the parameters, such as a moving average, in tensors "
+       "outside the model until the training has ended, or use --strategy allreduce",
+       since, engine_.progress().step, facts.name);
 }
 
 void Trainer::start_once() {
@@ -143,17 +227,12 @@ RunFacts Trainer::facts() {
   return facts;
 }
 
-FitOptions Trainer::how_far(const FitOptions& options) const {
-  if (options.steps > 0 || options.epochs > 0) return options;
-  return {.steps = context_.config().training.steps, .epochs = context_.config().training.epochs};
-}
-
 // The facts about a fit that have to be the same on all workers.
 std::vector<std::string> Trainer::plan_of_fit(const data::Feed& feed, const FitOptions& options) const {
   std::vector<std::string> plan = {
       fmt::format("fit {}", next_fit_),
       options.from_start ? "from the start of the feed" : "from where the feed was left",
-      fmt::format("{} steps, {} epochs", how_far(options).steps, how_far(options).epochs)};
+      fmt::format("{} steps, {} epochs", options.steps, options.epochs)};
   data::Fingerprint lines = data::order_of(feed, engine_.session().lanes());
   // If each lane has its own examples, a worker need not have the examples of other workers' lanes.
   if (feed.ranges(engine_.session().lanes()).empty()) {
@@ -176,12 +255,6 @@ void Trainer::describe_data(const data::Feed& feed) {
   engine_.session().describe_data(data, engine_.progress());
 }
 
-int64_t Trainer::end_step(const data::Sampler& sampler, const FitOptions& options) const {
-  const FitOptions far = how_far(options);
-  return engine_.progress().fit_begin +
-         (far.steps > 0 ? far.steps : std::max<int64_t>(1, far.epochs) * sampler.steps_per_epoch());
-}
-
 // Lanes without examples are skipped, but modules that work on all workers together do not support that.
 // Checks this before the first step on every worker, and not only at the end of an epoch.
 void Trainer::require_data_in_every_lane(const data::Sampler& sampler) const {
@@ -197,38 +270,6 @@ void Trainer::require_data_in_every_lane(const data::Sampler& sampler) const {
        engine_.session().lanes(), sampler.options().batch, sampler.size());
 }
 
-void Trainer::save() {
-  strategy_->settle();
-  if (engine_.has_own_hooks()) require_parameters_as_they_were("by a hook");
-  engine_.save();
-  remember_parameters();  // saving may have pulled newer parameters from the servers
-}
-
-void Trainer::fail_too_few(const data::Sampler& sampler) const {
-  const data::SamplerOptions& options = sampler.options();
-  if (options.ranges.empty())
-    fail(ErrorKind::InvalidArgument,
-         "the {} examples do not fill one step of {} lanes with {} examples each: use a smaller --batch, or "
-         "--no-drop-remainder",
-         sampler.size(), options.lanes, options.batch);
-  const auto shortest = std::min_element(options.ranges.begin(), options.ranges.end(),
-                                         [](const auto& a, const auto& b) { return a.size() < b.size(); });
-  fail(ErrorKind::InvalidArgument,
-       "lane {} has {} examples of its own, which do not fill a step of {}: use a smaller --batch, "
-       "--no-drop-remainder, or another partition",
-       shortest - options.ranges.begin(), shortest->size(), options.batch);
-}
-
-// Returns the step of the run at which the feed would have begun if all its steps had been made in one piece.
-int64_t Trainer::feed_begin() const { return engine_.progress().fit_begin - engine_.progress().feeds[feed_]; }
-
-// A resumed run may know of fewer feeds than the program has used so far.
-void Trainer::follow_feed(size_t feed) {
-  feed_ = feed;
-  std::vector<int64_t>& feeds = engine_.progress().feeds;
-  feeds.resize(std::max(feeds.size(), feed + 1));
-}
-
 void Trainer::begin_fit(int64_t fit, size_t feed, const FitOptions& options) {
   Progress& progress = engine_.progress();
   follow_feed(feed_);  // the feed of the previous fit
@@ -242,64 +283,15 @@ void Trainer::begin_fit(int64_t fit, size_t feed, const FitOptions& options) {
   strategy_->set_progress(progress);
 }
 
-History Trainer::fit(const data::Feed& feed, const FitOptions& options) {
-  or_abandon("start", [&] { engine_.claim(); });
-  start_once();
-  strategy_->require_same_fit([&] { return plan_of_fit(feed, options); });
-  if (feed.size() == 0) fail(ErrorKind::InvalidArgument, "the feed has no examples to train on");
-  engine_.report().skipped_examples = feed.left_out().examples;
-  const Progress& progress = engine_.progress();
-  const int64_t lanes = engine_.session().lanes();
-  const int64_t this_fit = next_fit_++;
-  const size_t this_feed = feeds_.number_of(feed, feed.ranges(lanes));
-  if (this_fit > progress.fit)
-    begin_fit(this_fit, this_feed, options);
-  else
-    follow_feed(this_feed);
-  if (this_fit < progress.fit) return {};  // finished before the run was resumed
-  validate_ = options.validate;
-  or_abandon("continue", [&] { describe_data(feed); });
-  const RunConfig::Training& config = context_.config().training;
-  const data::Sampler sampler(feed.size(), {.order = feed.order(),
-                                            .seed = config.seed,
-                                            .lanes = lanes,
-                                            .batch = config.batch,
-                                            .drop_remainder = config.drop_remainder,
-                                            .ranges = feed.ranges(lanes)});
-  if (sampler.steps_per_epoch() == 0) fail_too_few(sampler);
-  if (progress.stopped && strategy_->group().is_chief())
-    context_.log().info("a hook has already stopped this fit after step {}; it will not be continued",
-                        progress.step);
-  try {
-    const auto merge = [this](metrics::Metric& metric) { strategy_->merge(metric); };
-    const StrategyFacts& facts = strategy_->facts();
-    engine_.begin({.end_step = progress.stopped ? progress.step : end_step(sampler, options),
-                   .steps_per_epoch = sampler.steps_per_epoch(),
-                   .first_epoch_at = feed_begin()},
-                  facts, facts.evaluation_parts > 1 ? merge : std::function<void(metrics::Metric&)>());
-    require_data_in_every_lane(sampler);
-    run(feed, sampler);
-    return history_->history();
-  } catch (const Interrupted&) {
-    throw;
-  } catch (const std::exception& error) {
-    engine_.fail(error);
-    engine_.abandon(fmt::format("gave up at step {}", engine_.training().step), error);
-    throw;
-  }
+// A resumed run may know of fewer feeds than the program has used so far.
+void Trainer::follow_feed(size_t feed) {
+  feed_ = feed;
+  std::vector<int64_t>& feeds = engine_.progress().feeds;
+  feeds.resize(std::max(feeds.size(), feed + 1));
 }
 
-void Trainer::run(const data::Feed& feed, const data::Sampler& sampler) {
-  for (;;) {
-    try {
-      run_steps(feed, sampler);
-      return;
-    } catch (const Error& error) {
-      if (error.kind() != ErrorKind::PeerLost || !strategy_->facts().restarts) throw;
-      start_again(error);
-    }
-  }
-}
+// Returns the step of the run at which the feed would have begun if all its steps had been made in one piece.
+int64_t Trainer::feed_begin() const { return engine_.progress().fit_begin - engine_.progress().feeds[feed_]; }
 
 // Another task was lost, and some steps may be lost with it.
 void Trainer::start_again(const Error& error) {
@@ -334,190 +326,14 @@ void Trainer::begin_again(const Progress& before) {
   strategy_->set_progress(progress);
 }
 
-void Trainer::run_steps(const data::Feed& feed, const data::Sampler& sampler) {
-  const Training& training = engine_.training();
-  require_parameters_as_they_were("outside the steps of a fit");
-  engine_.begin_steps();
-  const int64_t first = training.step - feed_begin();
-  const StepRange steps =
-      strategy_->begin_steps(first, std::max(first, training.end_step - feed_begin()), feed_begin());
-  data::BatchQueue queue(feed, sampler,
-                         {.first_step = steps.begin,
-                          .end_step = steps.end,
-                          .first_lane = strategy_->facts().lanes.begin,
-                          .end_lane = strategy_->facts().lanes.end,
-                          .device = replica().options().device,
-                          .timeout = milliseconds_of(context_.config().data.timeout),
-                          .timeline = context_.timeline(),
-                          .step_in_timeline = feed_begin()});
-  Wishes reasons = engine_.reasons_to_end();
-  while (training.step < training.end_step && !reasons.end_training()) {
-    one_step(queue);
-    reasons = engine_.reasons_to_end();
-  }
-  if (reasons.stop) engine_.progress().stopped = true;
-  if (engine_.has_own_hooks()) require_parameters_as_they_were("by a hook");
-  strategy_->finish_fit(engine_.progress());
-  remember_parameters();
-  engine_.report().device_seconds = device_clock_.seconds();
-  engine_.end(reasons);
-}
-
-void Trainer::remember_parameters() {
-  if (strategy_->facts().keeps_parameters_elsewhere) checksum_ = checksum_of(replica().parameters());
-}
-
-void Trainer::require_parameters_as_they_were(const char* since) {
-  const StrategyFacts& facts = strategy_->facts();
-  if (!facts.keeps_parameters_elsewhere || checksum_ == checksum_of(replica().parameters())) return;
-  fail(ErrorKind::InvalidArgument,
-       "the parameters or buffers were changed {} (at step {}), but with --strategy {} the parameter servers "
-       "hold them, so the change would be lost. Let the optimiser make such changes (for example "
-       "weight_decay), keep values computed from the parameters, such as a moving average, in tensors "
-       "outside the model until the training has ended, or use --strategy allreduce",
-       since, engine_.progress().step, facts.name);
-}
-
-void Trainer::one_step(data::BatchQueue& queue) {
-  const Training& training = engine_.training();
-  const SpanScope span(context_.timeline(), Activity::Step, "step", training.step);
-  if (options_.learning_rate) replica().optimizer().set_learning_rate(options_.learning_rate(training.step));
-  engine_.before_step();
-  if (engine_.has_own_hooks()) require_parameters_as_they_were("by a hook");
-  device_clock_.begin_step();
-  const StepResult result = strategy_->step(training.step, training.wishes, queue,
-                                            [&](int64_t lane, const Batch& batch, const LossOutput& output) {
-                                              engine_.after_lane(lane, batch, output);
-                                            });
-  device_clock_.end_step();
-  if (engine_.has_own_hooks()) remember_parameters();
-  engine_.after_step(result);
-}
-
-template <class Body>
-void Trainer::for_each_batch(const data::Feed& feed, const data::Sampler& sampler, const LaneRange& lanes,
-                             Body body) {
-  data::BatchQueue queue(feed, sampler,
-                         {.end_step = sampler.steps_per_epoch(),
-                          .first_lane = lanes.begin,
-                          .end_lane = lanes.end,
-                          .device = replica().options().device,
-                          .timeout = milliseconds_of(context_.config().data.timeout),
-                          .timeline = context_.timeline()});
-  while (auto next = queue.next()) {
-    if (next->size() > 0) body(replica().prepare(*next));
-  }
-}
-
-// Evaluates batch by batch, in the order of the feed. The batches depend on the lanes only if each lane has
-// its own examples, and never on the number of workers, so metrics have the same bits on any number.
-std::map<std::string, double> Trainer::measure(const data::Feed& feed, const metrics::List& list,
-                                               const EvaluateOptions& options) {
-  return measure_by([this](const Batch& batch) { return replica().predict(batch); }, feed, list, options);
-}
-
-std::map<std::string, double> Trainer::measure_by(const Predict& predict, const data::Feed& feed,
-                                                  const metrics::List& list, const EvaluateOptions& options) {
-  metrics::require_distinct_names(list);
-  if (options.here && !started_ && !strategy_->is_alone()) {
-    fail(ErrorKind::InvalidArgument,
-         "{} cannot evaluate alone before the first fit(), in which all workers start the run: evaluate "
-         "later, or on all workers",
-         context_.task().short_name());
-  }
-  start_once();
-  for (const auto& metric : list) metric->reset();
-  const auto count = [&] {
-    const StrategyFacts& facts = strategy_->facts();
-    const int part = options.here ? 0 : facts.evaluation_part;
-    const int parts = options.here ? 1 : facts.evaluation_parts;
-    if (part < 0) return;
-    const int64_t own_lanes = engine_.session().lanes();
-    const bool is_dealt = !feed.ranges(own_lanes).empty();
-    const int64_t lanes = is_dealt ? own_lanes : std::max<int64_t>(own_lanes, parts);
-    const data::Sampler sampler(feed.size(), {.order = data::Order::Sequential,
-                                              .lanes = lanes,
-                                              .batch = options.batch,
-                                              .ranges = feed.ranges(lanes)});
-    const RandomScope random(replica().options().device);
-    for_each_batch(feed, sampler, lanes_of(part, parts, lanes), [&](const Batch& batch) {
-      const torch::Tensor prediction = predict(batch);
-      for (const auto& metric : list) metric->update(prediction, batch);
-    });
-  };
-  or_abandon("evaluate", [&] { with_weights(options, count); });
-  std::map<std::string, double> values;
-  strategy_->settle();
-  for (const auto& metric : list) {
-    if (!options.here) strategy_->merge(*metric);
-    if (const auto value = metric->value()) values[metric->name()] = *value;
-  }
-  return values;
-}
-
-void Trainer::with_weights(const EvaluateOptions& options, const std::function<void()>& body) {
-  if (average_ && !options.last_weights)
-    average_->with_average(body);
-  else
+// If this worker cannot continue, tells the others so that they do not wait for it.
+void Trainer::or_abandon(const std::string& what, const std::function<void()>& body) {
+  try {
     body();
-}
-
-// If the workers are connected, all of them count their share; else the chief counts alone.
-void Trainer::validate() {
-  const bool together = strategy_->facts().evaluation_parts > 1;
-  if (!together && !strategy_->group().is_chief()) return;
-  metrics::List list = validate_.metrics;
-  const bool has_loss = std::any_of(
-      list.begin(), list.end(), [](const metrics::MetricPtr& metric) { return metric->name() == "loss"; });
-  if (!has_loss)
-    list.push_back(metrics::mean(
-        "loss", [this](const torch::Tensor&, const Batch& batch) { return replica().evaluate_loss(batch); }));
-  // The loss alone needs no predictions, which some models do not have.
-  const auto predict = [this](const Batch& batch) {
-    return validate_.metrics.empty() ? torch::Tensor() : replica().predict(batch);
-  };
-  engine_.training().report_validation(
-      measure_by(predict, *validate_.feed, list, {.batch = validate_.batch, .here = !together}));
-}
-
-std::vector<store::NamedTensor> Trainer::average() {
-  return average_ ? average_->part().snapshot().tensors : std::vector<store::NamedTensor>();
-}
-
-std::map<std::string, double> Trainer::evaluate(const data::Feed& feed, const metrics::List& list,
-                                                const EvaluateOptions& options) {
-  const SpanScope span(context_.timeline(), Activity::Evaluate, "evaluate");
-  const auto begin = Clock::now();
-  std::map<std::string, double> values = measure(feed, list, options);
-  store::EventWriter* events = engine_.session().events();
-  std::string text;
-  for (const auto& metric : list) {
-    const auto value = metric->value();
-    engine_.report().metrics[metric->name()] = value;
-    text += fmt::format("  {} {}", metric->name(), value ? fmt::format("{:.4f}", *value) : "none");
-    if (value && events != nullptr) events->scalar("test_" + metric->name(), engine_.progress().step, *value);
+  } catch (const std::exception& error) {
+    engine_.abandon("could not " + what, error);
+    throw;
   }
-  if (events != nullptr) events->flush();
-  if (strategy_->group().is_chief() || options.here)
-    context_.log().info("evaluated {} examples in {:.1f} s:{}", feed.size(), seconds_since(begin), text);
-  // Without a fit, as after one by L-BFGS, nothing else is known of the run yet.
-  if (engine_.report().strategy.empty())
-    engine_.write_report();
-  else
-    write_report();
-  return values;
-}
-
-torch::Tensor Trainer::predict(const data::Feed& feed, const EvaluateOptions& options) {
-  start_once();
-  std::vector<torch::Tensor> rows;
-  const data::Sampler sampler(feed.size(), {.order = data::Order::Sequential, .batch = options.batch});
-  with_weights(options, [&] {
-    for_each_batch(feed, sampler, {0, 1},
-                   [&](const Batch& batch) { rows.push_back(replica().predict(batch).cpu()); });
-  });
-  if (rows.empty()) return {};
-  return torch::cat(rows);
 }
 
 }  // namespace tutti

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -15,12 +16,9 @@
 #include "tutti/metrics/metric.h"
 #include "tutti/params/lanes.h"
 #include "tutti/store/report.h"
-#include "tutti/train/device_clock.h"
 #include "tutti/train/engine.h"
-#include "tutti/train/feeds_seen.h"
-#include "tutti/train/history.h"
+#include "tutti/train/fit_state.h"
 #include "tutti/train/hook.h"
-#include "tutti/train/moving_average.h"
 #include "tutti/train/schedule.h"
 #include "tutti/train/strategy.h"
 #include "tutti/train/trainable.h"
@@ -87,13 +85,12 @@ class Trainer {
       : Trainer(context, make_trainable(net, std::move(loss)), optimizer, options) {}
   Trainer(const Context& context, Trainable model, const OptimizerOptions& optimizer,
           const TrainerOptions& options = {});
-  ~Trainer();
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
   // Adds a hook. It is called after those of the flags, but before a checkpoint is saved, so that the
   // checkpoint includes its changes.
-  void add_hook(std::unique_ptr<Hook> hook);
+  void add_hook(std::unique_ptr<Hook> hook) { engine_.add_hook(std::move(hook)); }
 
   // Adds a part to the state that checkpoints contain, under a name of its own: a moving average, say, or the
   // program's own counters. Objects that it refers to must outlive this.
@@ -143,48 +140,45 @@ class Trainer {
   void write_report() const { engine_.session().write(engine_.report()); }
 
  private:
-  Replica& replica() { return strategy_->replica(); }
-  class AverageHook;
   class ValidationHook;
-  void validate();
   using Predict = std::function<torch::Tensor(const Batch&)>;
-  std::map<std::string, double> measure_by(const Predict& predict, const data::Feed& feed,
-                                           const metrics::List& list, const EvaluateOptions& options);
-  void with_weights(const EvaluateOptions& options, const std::function<void()>& body);
-  void start_once();
-  void start();
-  FitOptions how_far(const FitOptions& options) const;
-  void begin_fit(int64_t fit, size_t feed, const FitOptions& options);
-  void follow_feed(size_t feed);
-  int64_t feed_begin() const;
-  std::vector<std::string> plan();
-  std::vector<std::string> plan_of_fit(const data::Feed& feed, const FitOptions& options) const;
-  void describe_data(const data::Feed& feed);
-  RunFacts facts();
-  int64_t end_step(const data::Sampler& sampler, const FitOptions& options) const;
-  void save();
-  [[noreturn]] void fail_too_few(const data::Sampler& sampler) const;
-  void require_data_in_every_lane(const data::Sampler& sampler) const;
+
+  Replica& replica() { return strategy_->replica(); }
+  // trainer.cc: fits.
   void run(const data::Feed& feed, const data::Sampler& sampler);
   void run_steps(const data::Feed& feed, const data::Sampler& sampler);
   void one_step(data::BatchQueue& queue);
+  void save();
   void remember_parameters();
   void require_parameters_as_they_were(const char* since);
+  void start_once();
+  void start();
+  std::vector<std::string> plan();
+  RunFacts facts();
+  std::vector<std::string> plan_of_fit(const data::Feed& feed, const FitOptions& options) const;
+  void describe_data(const data::Feed& feed);
+  void require_data_in_every_lane(const data::Sampler& sampler) const;
+  void begin_fit(int64_t fit, size_t feed, const FitOptions& options);
+  void follow_feed(size_t feed);
+  int64_t feed_begin() const;
   void start_again(const Error& error);
   void begin_again(const Progress& before);
-  template <class Body>
+  void or_abandon(const std::string& what, const std::function<void()>& body);
+  // evaluation.cc: evaluates and predicts.
+  std::unique_ptr<Hook> validation_hook();
+  std::map<std::string, double> measure_by(const Predict& predict, const data::Feed& feed,
+                                           const metrics::List& list, const EvaluateOptions& options);
+  void with_weights(const EvaluateOptions& options, const std::function<void()>& body);
   void for_each_batch(const data::Feed& feed, const data::Sampler& sampler, const LaneRange& lanes,
-                      Body body);
-  template <class Body>
-  void or_abandon(const std::string& what, Body body);
+                      const std::function<void(const Batch&)>& body);
 
   const Context context_;
   const TrainerOptions options_;
   const std::unique_ptr<Strategy> strategy_;
-  std::optional<MovingAverage> average_;
   Engine engine_;
-  HistoryHook* history_ = nullptr;  // owned by the engine
-  ValidateOptions validate_;        // of the current fit
+  MovingAverage* average_ = nullptr;  // owned by the engine, like the history; null: none
+  HistoryHook* history_ = nullptr;
+  ValidateOptions validate_;  // of the current fit
   bool started_ = false;
   int64_t next_fit_ = 0;
   FeedsSeen feeds_;

@@ -14,7 +14,7 @@
 #include "tutti/base/test_trace.h"
 #include "tutti/comm/test_ranks.h"
 #include "tutti/metrics/metrics.h"
-#include "tutti/train/hooks/summaries.h"
+#include "tutti/train/hooks.h"
 #include "tutti/train/test_trainer.h"
 
 namespace tutti {

@@ -1,9 +1,5 @@
-#include "tutti/train/hooks/best.h"
-
 #include <cmath>
-#include <optional>
 #include <utility>
-#include <vector>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -12,6 +8,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/store/checkpoint.h"
+#include "tutti/train/hooks.h"
 #include "tutti/train/snapshot.h"
 
 namespace tutti::hooks {
@@ -22,11 +19,18 @@ bool is_smaller_better(const std::string& name, Goal goal) {
   return name.ends_with("loss") || name.ends_with("error") || name.ends_with("mse");
 }
 
-// The best value of a validation so far.
+// The best value of a validation so far, which a resumed run continues with.
 class Best {
  public:
   Best(std::string monitor, Goal goal, double min_delta)
       : monitor_(std::move(monitor)), sign_(is_smaller_better(monitor_, goal) ? -1 : 1), delta_(min_delta) {}
+
+  // Called at the beginning of a training: forgets the value, and returns true, unless it was just restored.
+  bool forget() {
+    if (std::exchange(restored_, false)) return false;
+    value_.reset();
+    return true;
+  }
 
   // Returns true if the monitored value is better than all before. NaN never is.
   bool improves(const std::map<std::string, double>& values) {
@@ -44,18 +48,20 @@ class Best {
     return true;
   }
 
-  const std::string& monitor() const { return monitor_; }
-  std::optional<double> value() const { return value_; }
-  void set(const Json& json) { value_ = json.is_number() ? std::optional(json.get<double>()) : std::nullopt; }
+  const std::optional<double>& value() const { return value_; }
+  Json json() const { return value_ ? Json(*value_) : Json(nullptr); }
+  void restore(const Json& json) {
+    value_ = json.is_number() ? std::optional(json.get<double>()) : std::nullopt;
+    restored_ = true;
+  }
 
  private:
-  std::string monitor_;
-  double sign_;
-  double delta_;
+  const std::string monitor_;
+  const double sign_;
+  const double delta_;
   std::optional<double> value_;
+  bool restored_ = false;  // since the last forget()
 };
-
-Json json_of(std::optional<double> value) { return value ? Json(*value) : Json(nullptr); }
 
 // Copies of all weights and buffers.
 std::vector<torch::Tensor> copies_of(const Parameters& parameters) {
@@ -69,10 +75,7 @@ void copy_back(const std::vector<torch::Tensor>& copies, const Parameters& param
   const torch::NoGradGuard no_grad;
   size_t next = 0;
   for (const Stretch& block : parameters.blocks()) block.values.detach().copy_(copies[next++]);
-  for (const auto& view : parameters.buffers()) {
-    torch::Tensor tensor = view.tensor.detach();
-    tensor.copy_(copies[next++]);
-  }
+  for (const auto& view : parameters.buffers()) view.tensor.detach().copy_(copies[next++]);
 }
 
 class EarlyStopping final : public Hook {
@@ -89,8 +92,7 @@ class EarlyStopping final : public Hook {
       fail(ErrorKind::InvalidArgument,
            "early_stopping cannot restore the best weights, since the parameter servers hold them: use "
            "keep_best(), which saves them");
-    if (std::exchange(restored_, false)) return;
-    best_ = Best(options_.monitor, options_.goal, options_.min_delta);
+    if (!best_.forget()) return;
     without_ = 0;
     weights_.clear();
   }
@@ -103,8 +105,8 @@ class EarlyStopping final : public Hook {
     }
     if (++without_ <= options_.patience) return;
     training.stop_reason =
-        fmt::format("{} has not improved for {} validations; its best value is {}", best_.monitor(), without_,
-                    best_.value() ? fmt::format("{:.6g}", *best_.value()) : "none");
+        fmt::format("{} has not improved for {} validations; its best value is {}", options_.monitor,
+                    without_, best_.value() ? fmt::format("{:.6g}", *best_.value()) : "none");
   }
 
   void end(Training& training) override {
@@ -114,17 +116,16 @@ class EarlyStopping final : public Hook {
   std::string name() const override { return "early_stopping"; }
   Snapshot state() const override {
     Snapshot state;
-    state.values = {{"best", json_of(best_.value())}, {"without", without_}};
+    state.values = {{"best", best_.json()}, {"without", without_}};
     for (const torch::Tensor& tensor : weights_)
       state.tensors.push_back({std::to_string(state.tensors.size()), tensor});
     return state;
   }
   void restore(const Snapshot& state) override {
-    best_.set(state.values.at("best"));
+    best_.restore(state.values.at("best"));
     without_ = state.values.at("without").get<int64_t>();
     weights_.clear();
     for (const auto& [name, tensor] : state.tensors) weights_.push_back(tensor.clone());
-    restored_ = true;
   }
 
  private:
@@ -132,7 +133,6 @@ class EarlyStopping final : public Hook {
   Best best_;
   int64_t without_ = 0;                 // validations since the last improvement
   std::vector<torch::Tensor> weights_;  // of the best validation
-  bool restored_ = false;               // since the last begin()
 };
 
 class KeepBest final : public Hook {
@@ -140,9 +140,7 @@ class KeepBest final : public Hook {
   explicit KeepBest(const KeepBestOptions& options)
       : options_(options), best_(options.monitor, options.goal, 0) {}
 
-  void begin(Training&) override {
-    if (!std::exchange(restored_, false)) best_ = Best(options_.monitor, options_.goal, 0);
-  }
+  void begin(Training&) override { best_.forget(); }
 
   void after_validation(Training& training, const std::map<std::string, double>& values) override {
     if (!best_.improves(values) || !training.group.is_chief() || training.folder.empty()) return;
@@ -155,18 +153,14 @@ class KeepBest final : public Hook {
   std::string name() const override { return "keep_best"; }
   Snapshot state() const override {
     Snapshot state;
-    state.values = {{"best", json_of(best_.value())}};
+    state.values = {{"best", best_.json()}};
     return state;
   }
-  void restore(const Snapshot& state) override {
-    best_.set(state.values.at("best"));
-    restored_ = true;
-  }
+  void restore(const Snapshot& state) override { best_.restore(state.values.at("best")); }
 
  private:
   const KeepBestOptions options_;
   Best best_;
-  bool restored_ = false;  // since the last begin()
 };
 
 }  // namespace

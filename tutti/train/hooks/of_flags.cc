@@ -1,17 +1,96 @@
-#include "tutti/train/hooks/of_flags.h"
-
+#include <cmath>
 #include <filesystem>
-#include <iterator>
 #include <utility>
 
+#include <fmt/format.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
 #include "tutti/base/error.h"
-#include "tutti/base/every.h"
-#include "tutti/train/hooks/checkpoint.h"
-#include "tutti/train/hooks/profile.h"
-#include "tutti/train/hooks/progress.h"
-#include "tutti/train/hooks/summaries.h"
+#include "tutti/train/hooks.h"
 
 namespace tutti::hooks {
+namespace {
+
+class Checkpoint final : public Hook {
+ public:
+  explicit Checkpoint(const Every& every) : due_(every) {}
+
+  void after_start(Training& training) override {
+    due_.restart(training.step);
+    last_step_ = training.went_on ? -1 : training.step;
+  }
+
+  void before_step(Training& training) override {
+    if (due_.at(training.step + 1)) training.wishes.save = true;
+  }
+
+  void after_step(Training& training, const StepResult& result) override {
+    if (result.wishes.save) save(training);
+  }
+
+  // A worker that makes steps of its own saved its last step before it knew that this was the last.
+  void end(Training& training) override {
+    const bool stopped_by_itself = !training.in_step && training.stop_reason.has_value();
+    if (training.step != last_step_ || stopped_by_itself) save(training);
+  }
+
+ private:
+  void save(Training& training) {
+    training.save_checkpoint();
+    due_.restart(training.step);
+    last_step_ = training.step;
+  }
+
+  Due due_;
+  int64_t last_step_ = 0;  // the last step that was saved; -1: unknown
+};
+
+constexpr int64_t kStepsBetweenLooksAtGpu = 25;
+
+std::optional<std::string> bad(const std::string& what, const torch::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.is_floating_point()) return std::nullopt;
+  const auto wrong = tensor.numel() - torch::isfinite(tensor).sum().item<int64_t>();
+  if (wrong == 0) return std::nullopt;
+  return fmt::format("{} ({} of {} numbers are not finite)", what, wrong, tensor.numel());
+}
+
+// Looks in the order of the data flow; but NaNs in a batch are accepted if the model handles missing values.
+std::string first_bad(const Parameters& parameters, const Batch& batch, const LossOutput& output) {
+  const auto in_batch = [](const std::string& name) { return fmt::format("'{}' of the batch", name); };
+  for (const auto& [name, tensor] : batch.tensors()) {
+    if (tensor.is_floating_point() && !tensor.is_sparse() && torch::isinf(tensor).any().item<bool>())
+      return *bad(in_batch(name), tensor);
+  }
+  for (const auto& view : parameters.trained()) {
+    if (auto found = bad("parameter " + view.name, view.tensor)) return *found;
+  }
+  for (const auto& [name, tensor] : batch.tensors()) {
+    if (tensor.is_sparse()) continue;
+    if (auto found = bad(in_batch(name), tensor))
+      return *found + "; or, if the model handles missing numbers, the values that it computes from them";
+  }
+  for (const auto& view : parameters.buffers()) {
+    if (auto found = bad("buffer " + view.name, view.tensor)) return *found;
+  }
+  if (auto found = bad("the predictions", output.prediction)) return *found;
+  return "the loss itself, since all values that it was computed from are finite";
+}
+
+}  // namespace
+
+std::unique_ptr<Hook> checkpoint(Every every) { return std::make_unique<Checkpoint>(every); }
+
+void nan_guard(const Parameters& parameters, int64_t step, int64_t lane, const Batch& batch,
+               const LossOutput& output) {
+  if (!output.loss.is_cpu() && step % kStepsBetweenLooksAtGpu != 0) return;
+  const auto loss = output.loss.item<double>();
+  if (std::isfinite(loss)) return;
+  fail(ErrorKind::InvalidArgument,
+       "the loss is {} at step {}, lane {}; the first tensor that is not finite is {}. Try a lower learning "
+       "rate, or check the data; --no-nan-guard continues the training anyway",
+       loss, step, lane, first_bad(parameters, batch, output));
+}
 
 std::vector<std::unique_ptr<Hook>> of_flags(const RunConfig& config) {
   std::vector<std::unique_ptr<Hook>> hooks;
@@ -27,11 +106,6 @@ std::vector<std::unique_ptr<Hook>> of_flags(const RunConfig& config) {
   hooks.push_back(summaries({.every = config.output.summary_every}));
   hooks.push_back(checkpoint(parse_every(config.checkpoints.every)));
   return hooks;
-}
-
-void add(std::vector<std::unique_ptr<Hook>>& hooks, const RunConfig& config, std::unique_ptr<Hook> hook) {
-  const bool saves = !config.checkpoints.logdir.empty();
-  hooks.insert(saves ? std::prev(hooks.end()) : hooks.end(), std::move(hook));
 }
 
 }  // namespace tutti::hooks

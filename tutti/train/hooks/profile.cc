@@ -1,7 +1,4 @@
-#include "tutti/train/hooks/profile.h"
-
 #include <atomic>
-#include <optional>
 #include <utility>
 
 #include <ATen/record_function.h>
@@ -9,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/trace_events.h"
+#include "tutti/train/hooks.h"
 
 namespace tutti::hooks {
 namespace {

@@ -1,87 +1,241 @@
 #include "tutti/train/passive/master.h"
 
-#include <exception>
 #include <utility>
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 #include <torch/utils.h>
 
 #include "tutti/base/check.h"
 #include "tutti/base/error.h"
+#include "tutti/cluster/roles.h"
+#include "tutti/params/control_word.h"
+#include "tutti/params/lane_sum.h"
 #include "tutti/ps/client.h"
+#include "tutti/train/passive/worker.h"
+#include "tutti/train/script.h"
 
 namespace tutti {
 namespace {
 
-std::unique_ptr<Replica> own_replica(const Context& context, const Trainable& model,
-                                     const OptimizerOptions& optimizer, std::shared_ptr<rpc::Arena> arena) {
-  ReplicaOptions options = replica_options(context, *model.module);
-  options.device = torch::kCPU;
-  options.allocate = ps::arena_allocator(std::move(arena));
-  return std::make_unique<Replica>(model, optimizer, options);
+using passive::append;
+using passive::everything;
+using Tensors = std::vector<torch::Tensor>;
+
+// Returns, for each sum of the worker, whether it covers a lane with data.
+std::vector<bool> sums_with_data(const LaneRange& block, int64_t lanes, const std::vector<Batch>& batches) {
+  TreeSum sum({}, block, lanes);
+  for (const Batch& batch : batches) {
+    if (batch.size() > 0)
+      sum.add();
+    else
+      sum.skip();
+  }
+  std::vector<bool> present;
+  for (const TreeSum::Subtree& subtree : sum.finish()) present.push_back(subtree.values.has_value());
+  return present;
 }
 
 }  // namespace
 
+std::vector<Task> passive::tasks_of(const ClusterSpec& cluster) {
+  std::vector<Task> tasks = workers_of(cluster);
+  if (!tasks.empty()) tasks.erase(tasks.begin());
+  return tasks;
+}
+
+ReplicaOptions options_of_master(ReplicaOptions options, const std::shared_ptr<rpc::Arena>& arena) {
+  options.device = torch::kCPU;
+  return in_arena(std::move(options), arena);
+}
+
 Master::Master(const Context& context, const Trainable& model, const OptimizerOptions& optimizer)
-    : context_(context), model_(model), arena_(std::make_shared<rpc::Arena>()) {
-  own_ = own_replica(context, model, optimizer, arena_);
-  replica_ = own_.get();
-  const auto workers = static_cast<int64_t>(passive::tasks_of(context.cluster()).size());
-  begin({.plan = replica_->parameters().plan(), .lanes = workers, .progress = Json::object()}, 0);
+    : context_(context),
+      model_(model),
+      arena_(std::make_shared<rpc::Arena>()),
+      own_(std::make_unique<Replica>(model, optimizer,
+                                     options_of_master(replica_options(context, *model.module), arena_))),
+      replica_(*own_),
+      peers_(context, passive::tasks_of(context.cluster()), "passive workers", arena_) {
+  begin({.plan = parameters().plan(), .lanes = workers()});
 }
 
 Master::Master(const Context& context, const Trainable& model, Replica& replica,
-               std::shared_ptr<rpc::Arena> arena)
-    : context_(context), model_(model), arena_(std::move(arena)), replica_(&replica) {}
+               std::shared_ptr<rpc::Arena> arena, Run run)
+    : context_(context),
+      model_(model),
+      arena_(std::move(arena)),
+      replica_(replica),
+      peers_(context, passive::tasks_of(context.cluster()), "passive workers", arena_) {
+  begin(std::move(run));
+}
 
 Master::~Master() {
-  if (!workers_) return;
   wait_for_all();
   if (std::uncaught_exceptions() > exceptions_) return;
   try {
-    workers_->end();
+    end();
   } catch (const std::exception& error) {
     context_.log().warning("could not tell a passive worker that the job is done: {}", error.what());
   }
 }
 
-void Master::begin(const passive::Beginning& beginning, int64_t step) {
-  step_ = step;
-  Parameters& parameters = replica_->parameters();
-  if (!vectors_) {
-    vectors_.emplace(parameters, beginning.lanes);
-    workers_ = std::make_unique<passive::Workers>(context_, model_, *replica_, *vectors_, arena_);
-    const auto workers = static_cast<size_t>(workers_->count());
-    if (workers == 0)
-      fail(ErrorKind::InvalidArgument,
-           "the master has no workers: name more tasks in --cluster_spec, or start it with `tutti run -n 2 "
-           "-- PROGRAM --strategy in-graph`");
-    sum_.emplace(parameters.blocks(), replica_->optimizer(), vectors_->buffers(), vectors_->counters(),
-                 ps::SyncOptions{static_cast<int>(workers), beginning.lanes});
-    under_way_.resize(workers);
-    asked_.resize(workers);
+LaneRange Master::lanes_of(int worker) const { return tutti::lanes_of(worker, workers(), run_.lanes); }
+
+// Waits for all workers and makes them ready.
+void Master::begin(Run run) {
+  if (workers() == 0)
+    fail(ErrorKind::InvalidArgument,
+         "the master has no workers: name more tasks in --cluster_spec, or start it with `tutti run -n 2 -- "
+         "PROGRAM --strategy in-graph`");
+  run_ = std::move(run);
+  vectors_.emplace(parameters(), run_.lanes);
+  sum_.emplace(parameters().blocks(), optimizer(), vectors_->buffers(), vectors_->counters(),
+               ps::SyncOptions{workers(), run_.lanes});
+  const ControlWord word(blocks_of(workers(), run_.lanes), run_.lanes, kNumbers);
+  const Allocate allocate = ps::arena_allocator(arena_);
+  const auto like = [&](const torch::Tensor& tensor) { return allocate(tensor.numel(), tensor.options()); };
+  const auto doubles = torch::TensorOptions().dtype(torch::kDouble);
+  for (int index = 0; index < workers(); ++index) {
+    Worker& worker = workers_.emplace_back();
+    worker.losses = allocate(lanes_of(index).size(), doubles);
+    worker.word = allocate(word.size(), doubles);
+    for (const ControlWord::Source& source : word.sources()) {
+      if (source.rank != index) continue;
+      Tensors& sum = worker.sums.emplace_back();
+      for (const Stretch& block : parameters().blocks()) sum.push_back(like(block.grads));
+      for (const torch::Tensor& buffer : vectors_->buffers()) sum.push_back(like(buffer));
+    }
+    for (const torch::Tensor& counter : vectors_->counters()) worker.counters.push_back(like(counter));
   }
-  workers_->begin(beginning);
+  peers_.connect();
+  try {
+    peers_.for_all([this](size_t worker) { until_done(worker, {}); });
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::InvalidArgument) refuse(error.what());
+    throw;
+  }
+}
+
+// Tells the workers that have begun the reason why the run does not start.
+void Master::refuse(const std::string& why) {
+  peers_.for_all([&](size_t worker) {
+    if (!workers_[worker].is_ready) return;
+    try {
+      peers_.call(worker, "refuse", {{{"why", why}}, {}}, peers_.patience("end of the job"));
+    } catch (const Error& error) {
+      context_.log().warning("{}", error.what());
+    }
+  });
+}
+
+void Master::begin_one(size_t worker) {
+  const RunConfig& config = context_.config();
+  Json names = Json::array();
+  for (const auto& view : parameters().frozen()) names.push_back(view.name);
+  rpc::Message message{{{"plan", run_.plan},
+                        {"rank", worker},
+                        {"workers", workers()},
+                        {"lanes", run_.lanes},
+                        {"progress", run_.progress},
+                        {"threads", context_.threads()},
+                        {"seed", config.training.seed},
+                        {"precision", config.compute.precision},
+                        {"channels_last", replica_.options().layout == Layout::ChannelsLast},
+                        {"nan_guard", config.training.nan_guard},
+                        {"frozen", std::move(names)}},
+                       {}};
+  append(message, passive::frozen(parameters()));
+  if (model_.script) {
+    const std::string& content = model_.script->content();
+    message.head["script"] = model_.script->is_module() ? "module" : "functions";
+    message.head["outline"] = outline_of(replica_.module());
+    message.pieces.push_back({std::as_bytes(std::span(content)), model_.script});
+  }
+  peers_.call(worker, "begin", message, peers_.patience("start of a passive worker"));
+}
+
+// Begins the worker if it is not ready, and runs the body. Workers keep no state, so whatever a lost worker
+// was doing can be requested again.
+void Master::until_done(size_t worker, const std::function<void()>& body) {
+  bool& is_ready = workers_[worker].is_ready;
+  for (;;) {
+    try {
+      if (!is_ready) {
+        peers_.connect(worker);
+        begin_one(worker);
+        is_ready = true;
+      }
+      if (body) body();
+      return;
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::PeerLost) throw;
+      context_.log().warning("{}; waiting for the lost task to reconnect", error.what());
+      is_ready = false;
+    }
+  }
 }
 
 void Master::gradients(int worker, std::vector<Batch> batches) {
   const auto at = static_cast<size_t>(worker);
-  TUTTI_CHECK(at < asked_.size(), "worker {} of {}", worker, asked_.size());
-  const LaneRange lanes = workers_->lanes_of(worker);
-  if (asked_[at] || static_cast<int64_t>(batches.size()) != lanes.size())
+  TUTTI_CHECK(at < workers_.size(), "worker {} of {}", worker, workers_.size());
+  const LaneRange lanes = lanes_of(worker);
+  if (workers_[at].is_asked || static_cast<int64_t>(batches.size()) != lanes.size())
     fail(ErrorKind::InvalidArgument,
          "call gradients() once per worker and step, with one batch for each of its {} lanes", lanes.size());
-  asked_[at] = true;
-  under_way_[at] = workers_->ask(worker, step_, std::move(batches));
+  workers_[at].is_asked = true;
+  workers_[at].under_way = peers_.run(at, [this, step = step(), batches = std::move(batches)](size_t peer) {
+    until_done(peer, [&] { compute(peer, step, batches); });
+  });
+}
+
+// Runs in the worker's thread.
+void Master::compute(size_t index, int64_t step, const std::vector<Batch>& batches) {
+  const LaneRange block = lanes_of(static_cast<int>(index));
+  rpc::Message request{{{"step", step}, {"lanes", Json::array()}}, {}};
+  append(request, everything(parameters()));
+  for (const Batch& batch : batches)
+    request.head["lanes"].push_back(batch.size() > 0 ? append(request, batch) : Json());
+
+  Worker& worker = workers_[index];
+  const std::vector<bool> present = sums_with_data(block, run_.lanes, batches);
+  Tensors into = {worker.word};
+  bool any = false;
+  for (size_t sum = 0; sum < present.size(); ++sum) {
+    if (!present[sum]) continue;
+    any = true;
+    into.insert(into.end(), worker.sums[sum].begin(), worker.sums[sum].end());
+  }
+  if (any) into.insert(into.end(), worker.counters.begin(), worker.counters.end());
+
+  rpc::Message answer{Json::object(), ps::pieces_of(into)};
+  into.insert(into.begin(), worker.losses);
+  rpc::CallOptions options = peers_.patience("gradients", step);
+  const ps::Places places(into);
+  options.into = places.spans();
+  const Json head = peers_.call(index, "step", request, options).head;
+  std::vector<std::optional<LossOutput>> outputs(batches.size());
+  for (size_t lane = 0; lane < batches.size(); ++lane) {
+    if (batches[lane].size() > 0)
+      outputs[lane] = LossOutput(worker.losses[static_cast<int64_t>(lane)].to(torch::kFloat32));
+  }
+  if (head.at("predictions").get<bool>()) {
+    const rpc::Message message = peers_.call(index, "predictions", {}, peers_.patience("predictions"));
+    ps::Reader reader(message);
+    for (const Json& lane : message.head.at("lanes"))
+      outputs.at(static_cast<size_t>(ps::number_in(lane, "lane") - block.begin)).value().prediction =
+          passive::take_batch(reader, lane.at("batch")).front();
+  }
+  worker.answer = std::move(answer);
+  worker.outputs = std::move(outputs);
 }
 
 // Waits for all requests, since pending requests still read the parameters.
 std::exception_ptr Master::wait_for_all() noexcept {
   std::exception_ptr failure;
-  for (comm::Work& work : under_way_) {
+  for (Worker& worker : workers_) {
     try {
-      std::exchange(work, {}).wait();
+      std::exchange(worker.under_way, {}).wait();
     } catch (...) {
       if (!failure) failure = std::current_exception();
     }
@@ -92,17 +246,16 @@ std::exception_ptr Master::wait_for_all() noexcept {
 Master::Mean Master::average() {
   const torch::NoGradGuard no_grad;
   const std::exception_ptr failure = wait_for_all();
-  const std::vector<bool> asked = std::exchange(asked_, std::vector<bool>(asked_.size()));
-  if (failure) std::rethrow_exception(failure);
   Mean mean;
-  for (int worker = 0; worker < workers(); ++worker) {
-    if (!asked[static_cast<size_t>(worker)]) continue;
-    const passive::Workers::Answer& answer = workers_->answer(worker);
-    sum_->offer(worker, step_, answer.sums);
-    mean.outputs.resize(static_cast<size_t>(workers_->lanes_of(worker).begin));
-    mean.outputs.insert(mean.outputs.end(), answer.outputs.begin(), answer.outputs.end());
+  for (int index = 0; index < workers(); ++index) {
+    Worker& worker = workers_[static_cast<size_t>(index)];
+    if (!std::exchange(worker.is_asked, false) || failure) continue;
+    sum_->offer(index, step(), worker.answer);
+    mean.outputs.resize(static_cast<size_t>(lanes_of(index).begin));
+    mean.outputs.insert(mean.outputs.end(), worker.outputs.begin(), worker.outputs.end());
   }
-  const ps::SyncStep::Result result = sum_->add_up(step_);
+  if (failure) std::rethrow_exception(failure);
+  const ps::SyncStep::Result result = sum_->add_up(step());
   if (result.outcome.any_data) vectors_->take_over_buffers();
   mean.examples = result.examples;
   mean.loss_sum = result.loss_sum;
@@ -112,7 +265,38 @@ Master::Mean Master::average() {
 
 void Master::apply() {
   sum_->apply(1);
-  ++step_;
+  ++run_.step;
+}
+
+void Master::finish(const Json& progress, int signal) {
+  peers_.for_all([&](size_t worker) {
+    rpc::Message message{{{"progress", progress}, {"signal", signal}}, {}};
+    append(message, everything(parameters()));
+    until_done(worker, [&] { peers_.call(worker, "finish", message, peers_.patience("end of the fit")); });
+  });
+}
+
+void Master::note(const std::string& key, const Json& value) {
+  peers_.for_all([&](size_t worker) {
+    try {
+      peers_.call(worker, "note", {{{"key", key}, {"value", value}}, {}}, peers_.patience("a note"));
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::PeerLost) throw;
+      context_.log().warning("{}; ignored, since the job no longer needs this worker", error.what());
+    }
+  });
+}
+
+// Tells all workers that are still there that no more requests will come.
+void Master::end() {
+  peers_.for_all([&](size_t worker) {
+    try {
+      peers_.call(worker, "end", {}, peers_.patience("end of the job"));
+    } catch (const Error& error) {
+      // The worker has ended by itself.
+      if (error.kind() != ErrorKind::PeerLost) throw;
+    }
+  });
 }
 
 }  // namespace tutti

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -9,47 +10,68 @@
 
 #include <torch/types.h>
 
+#include "tutti/base/json.h"
 #include "tutti/cluster/context.h"
 #include "tutti/params/lane_sum.h"
 #include "tutti/params/optimizer.h"
+#include "tutti/ps/peers.h"
 #include "tutti/ps/sync_step.h"
 #include "tutti/rpc/arena.h"
-#include "tutti/train/passive/workers.h"
 #include "tutti/train/replica.h"
 #include "tutti/train/trainable.h"
 
 namespace tutti {
 
-// The client of in-graph training: it holds the parameters, and passive workers compute gradients for it on
-// request. A step by hand is three calls, and the program may do other things between them:
+namespace passive {
+// Returns the tasks of a cluster that compute for a master: all but the master, in rank order.
+std::vector<Task> tasks_of(const ClusterSpec& cluster);
+}  // namespace passive
+
+// Returns the options for the replica of a master. It is on the CPU: batches and sums travel over the
+// network, so a GPU would be useful only to the workers.
+ReplicaOptions options_of_master(ReplicaOptions options, const std::shared_ptr<rpc::Arena>& arena);
+
+// The client of in-graph training: it holds the parameters, and passive workers (passive/worker.h) compute
+// gradients for it on request. A step by hand is three calls, and the program may do other things between
+// them:
 //
 //   for (int w = 0; w < master.workers(); ++w) master.gradients(w, {batches[w]});
 //   const Master::Mean mean = master.average();       // the gradients are in parameters().grads()
 //   master.apply();
 //
 // Gradients are summed along the tree over the lanes, so the bits are the same as with any other strategy.
-// Not thread-safe.
+// The workers keep no state: parameters and batches are sent with every step. If a worker is lost, the master
+// waits for it for --start-timeout, and repeats the request. Not thread-safe.
 class Master {
  public:
   // One lane per worker; the parameters start with the module's values. The workers are the other tasks of
   // the cluster: servers (`tutti serve --allow-programs`, if the model has a script), or processes of this
-  // program that call follow_master(). Waits until they are connected.
+  // program that call follow_master(). Waits until they are connected. Throws InvalidArgument if a worker has
+  // another plan, or if it does not have the model and was given no script, or may not run scripts.
   Master(const Context& context, const Trainable& model, const OptimizerOptions& optimizer);
-  // For a trainer: the replica must outlive the master, and begin() must be called before anything else.
-  Master(const Context& context, const Trainable& model, Replica& replica, std::shared_ptr<rpc::Arena> arena);
+  // For a trainer, which begins or resumes a run. The replica must outlive the master.
+  struct Run {
+    std::vector<std::string> plan;  // has to equal the plan of a worker that has the model itself
+    int64_t lanes = 1;
+    int64_t step = 0;
+    Json progress = Json::object();  // for the workers
+  };
+  Master(const Context& context, const Trainable& model, Replica& replica, std::shared_ptr<rpc::Arena> arena,
+         Run run);
   // Lets the workers end, unless the destructor runs because of an exception: then they wait for another
   // master.
   ~Master();
 
-  int workers() const { return workers_->count(); }
-  Parameters& parameters() { return replica_->parameters(); }
-  Optimizer& optimizer() { return replica_->optimizer(); }
-  int64_t step() const { return step_; }
+  int workers() const { return static_cast<int>(peers_.size()); }
+  Parameters& parameters() { return replica_.parameters(); }
+  Optimizer& optimizer() { return replica_.optimizer(); }
+  int64_t step() const { return run_.step; }
 
   // Asks the worker to compute the gradients of its lanes with the current parameters; does not wait for
-  // them. Takes one batch per lane, in the order of lanes_of(); a batch without examples is ignored.
+  // them. Takes one batch per lane, in the order of lanes_of(); a batch without examples is ignored. Neither
+  // batches nor parameters may change before average() has returned.
   void gradients(int worker, std::vector<Batch> batches);
-  LaneRange lanes_of(int worker) const { return workers_->lanes_of(worker); }
+  LaneRange lanes_of(int worker) const;
 
   // Waits for all gradients that were requested. Afterwards gradients and buffers are the means over all
   // examples and lanes.
@@ -65,25 +87,47 @@ class Master {
   // Updates the parameters with the current gradients and begins the next step.
   void apply();
 
-  // For a trainer.
-  void begin(const passive::Beginning& beginning, int64_t step);
-  passive::Workers& all() { return *workers_; }
+  // Sets the progress that is sent to a worker that comes back.
+  void set_progress(const Json& progress) { run_.progress = progress; }
+  // Sends the current parameters and buffers to all workers, at the end of a fit.
+  void finish(const Json& progress, int signal);
+  // Sends JSON under a key to all workers.
+  void note(const std::string& key, const Json& value);
 
  private:
+  // A passive worker, seen from here.
+  struct Worker {
+    torch::Tensor losses;  // the vectors that receive an answer: by lane of the worker
+    torch::Tensor word;
+    std::vector<std::vector<torch::Tensor>> sums;  // gradients and buffers
+    std::vector<torch::Tensor> counters;
+
+    rpc::Message answer;  // of the last request, in the form that ps::SyncStep takes
+    std::vector<std::optional<LossOutput>> outputs;  // by lane of the worker; empty for lanes without data
+    bool is_ready = false;  // it has been begun; used only by its thread, like the answer
+    bool is_asked = false;  // in this step
+    comm::Work under_way = {};
+  };
+
+  void begin(Run run);
+  void begin_one(size_t worker);
+  void refuse(const std::string& why);
+  void end();
+  void until_done(size_t worker, const std::function<void()>& body);
+  void compute(size_t worker, int64_t step, const std::vector<Batch>& batches);
   std::exception_ptr wait_for_all() noexcept;
 
   const Context& context_;
   const Trainable model_;
   const int exceptions_ = std::uncaught_exceptions();  // at construction
   const std::shared_ptr<rpc::Arena> arena_;
-  std::unique_ptr<Replica> own_;
-  Replica* replica_;
-  std::optional<LaneVectors> vectors_;  // set by begin(), like all below
-  std::optional<ps::SyncStep> sum_;
-  std::vector<bool> asked_;  // by worker, in this step
-  std::vector<comm::Work> under_way_;
-  int64_t step_ = 0;
-  std::unique_ptr<passive::Workers> workers_;  // last member, so that its requests end first
+  const std::unique_ptr<Replica> own_;  // null if a trainer has the replica
+  Replica& replica_;
+  Run run_;
+  std::optional<LaneVectors> vectors_;  // set by begin()
+  std::optional<ps::SyncStep> sum_;     // too
+  std::vector<Worker> workers_;
+  ps::Peers peers_;  // last member, so that its threads end first
 };
 
 }  // namespace tutti

@@ -9,9 +9,8 @@
 #include "tutti/comm/group.h"
 #include "tutti/comm/timeline_file.h"
 #include "tutti/params/gradient_mean.h"
-#include "tutti/train/lane_runner.h"
+#include "tutti/train/replica.h"
 #include "tutti/train/strategy.h"
-#include "tutti/train/together.h"
 
 namespace tutti {
 

@@ -2,7 +2,6 @@
 
 #include <csignal>
 #include <utility>
-#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -12,11 +11,7 @@
 #include "tutti/params/agreement.h"
 #include "tutti/params/buckets.h"
 #include "tutti/params/device_scope.h"
-#include "tutti/ps/client.h"
-#include "tutti/ps/peers.h"
 #include "tutti/ps/wire.h"
-#include "tutti/train/passive/lane_wire.h"
-#include "tutti/train/strategies/unconnected.h"
 
 namespace tutti {
 namespace {
@@ -35,12 +30,6 @@ Group computing_group(const Context& context) {
   return group;
 }
 
-// Batches and sums travel over the network, so a GPU would be useful only to the workers.
-ReplicaOptions on_cpu(ReplicaOptions options) {
-  options.device = torch::kCPU;
-  return options;
-}
-
 }  // namespace
 
 InGraphMaster::InGraphMaster(const Context& context, const Trainable& model,
@@ -51,9 +40,8 @@ InGraphMaster::InGraphMaster(const Context& context, const Trainable& model,
       clip_norm_(clip_norm),
       group_(computing_group(context)),
       arena_(std::make_shared<rpc::Arena>()),
-      replica_(model, optimizer, in_arena(on_cpu(replica), arena_)),
-      alone_(group_of_one()),
-      timeline_file_(context.timeline(), *alone_, timeline_of_its_own(context)) {}
+      replica_(model, optimizer, options_of_master(replica, arena_)),
+      timeline_file_(context) {}
 
 Team::Start InGraphMaster::start(Session& session, const std::vector<std::string>& plan) {
   if (!replica_.parameters().communicator_users().empty() && group_.world > 1) {
@@ -63,9 +51,11 @@ Team::Start InGraphMaster::start(Session& session, const std::vector<std::string
   }
   Session::Start found = session.start();
   replica_.optimizer().restore(found.optimizers.front());
-  master_.emplace(context_, model_, replica_, arena_);
-  master_->begin({.plan = plan, .lanes = session.lanes(), .progress = to_json(found.progress)},
-                 found.progress.step);
+  master_.emplace(context_, model_, replica_, arena_,
+                  Master::Run{.plan = plan,
+                              .lanes = session.lanes(),
+                              .step = found.progress.step,
+                              .progress = to_json(found.progress)});
   say_placement(context_, replica_.parameters(), {});
   context_.log().info("{} passive {} connected", group_.world, group_.world == 1 ? "worker" : "workers");
   facts_ = {.name = kName, .lanes = {0, session.lanes()}};
@@ -73,7 +63,7 @@ Team::Start InGraphMaster::start(Session& session, const std::vector<std::string
 }
 
 // The progress is for a worker that comes back.
-void InGraphMaster::set_progress(const Progress& progress) { master_->all().set_progress(to_json(progress)); }
+void InGraphMaster::set_progress(const Progress& progress) { master_->set_progress(to_json(progress)); }
 
 StepResult InGraphMaster::step(int64_t step, const Wishes& wishes, data::BatchQueue& queue,
                                const LaneObserver& observe) {
@@ -106,12 +96,10 @@ void InGraphMaster::save(Session& session, const Progress& progress, const Snaps
   session.save(progress, {replica_.optimizer().state()}, more);
 }
 
-void InGraphMaster::finish_fit(Progress& progress) {
-  master_->all().finish(to_json(progress), wishes_.signal);
-}
+void InGraphMaster::finish_fit(Progress& progress) { master_->finish(to_json(progress), wishes_.signal); }
 
 void InGraphMaster::merge(metrics::Metric& metric) {
-  master_->all().note(passive::note_of(metric), metric.counters());
+  master_->note(passive::note_of(metric), metric.counters());
 }
 
 void InGraphMaster::fill(store::Report& report) const {
@@ -124,18 +112,17 @@ InGraphWorker::InGraphWorker(const Context& context, const Trainable& model,
     : context_(context),
       group_(computing_group(context)),
       replica_(model, optimizer, replica),
-      line_(context, passive::Line::Stop::ByNobody),
-      alone_(group_of_one()),
-      timeline_file_(context.timeline(), *alone_, timeline_of_its_own(context)) {}
+      connection_(context, passive::MasterConnection::Stop::ByNobody),
+      timeline_file_(context) {}
 
 InGraphWorker::~InGraphWorker() {
   if (!finished_ || std::uncaught_exceptions() > exceptions_) return;
   try {
     for (bool ended = false; !ended;) {
-      const passive::Line::Request request = line_.next();
+      const passive::MasterConnection::Request request = connection_.next();
       ended = request.method == "end";
       // Metrics that the master sends are not needed here.
-      line_.answer({});
+      connection_.answer({});
     }
   } catch (const std::exception& error) {
     context_.log().warning("{}", error.what());
@@ -144,13 +131,13 @@ InGraphWorker::~InGraphWorker() {
 
 Team::Start InGraphWorker::start(Session& session, const std::vector<std::string>& plan) {
   const double timeout = context_.config().network.start_timeout;
-  const auto request = line_.next_beginning(milliseconds_of(timeout));
+  const auto request = connection_.next_beginning(milliseconds_of(timeout));
   if (!request) {
     fail(ErrorKind::Timeout, "no master has connected to {} within {:g} s (--start-timeout)",
          context_.task().short_name(), timeout);
   }
   Progress progress;
-  line_.answer_with([&]() -> rpc::Message {
+  connection_.answer_with([&]() -> rpc::Message {
     const Json& head = request->message->head;
     require_same_plan(ps::lines_in(head, "plan"), plan, context_.task().short_name());
     warn_of_other_threads(context_, static_cast<int>(ps::number_in(head, "threads")));
@@ -169,15 +156,15 @@ Team::Start InGraphWorker::start(Session& session, const std::vector<std::string
 StepResult InGraphWorker::step(int64_t step, const Wishes& wishes, data::BatchQueue& /*queue*/,
                                const LaneObserver& /*observe*/) {
   for (;;) {
-    const passive::Line::Request request = line_.next();
+    const passive::MasterConnection::Request request = connection_.next();
     if (request.method == "finish") {
-      line_.keep();
+      connection_.keep();
       const auto signal = static_cast<int>(ps::number_within(request.message->head, "signal", 0, SIGRTMAX));
       return {.step = step, .made = false, .wishes = {.stop = true, .signal = signal}};
     }
     const int64_t made = request.method == "step" ? ps::number_in(request.message->head, "step") : step;
     // Only the master decides when to save; this worker does not learn about it.
-    line_.answer_with([&] {
+    connection_.answer_with([&] {
       return server_->serve(request.method, *request.message, {.stop = wishes.stop, .signal = wishes.signal});
     });
     if (request.method == "step") return {.step = made + 1, .made = false, .wishes = {}};
@@ -186,9 +173,9 @@ StepResult InGraphWorker::step(int64_t step, const Wishes& wishes, data::BatchQu
 
 void InGraphWorker::finish_fit(Progress& progress) {
   for (;;) {
-    const passive::Line::Request request = line_.next();
+    const passive::MasterConnection::Request request = connection_.next();
     if (request.method == "finish") progress = progress_of(request.message->head.at("progress"));
-    line_.answer_with([&] { return server_->serve(request.method, *request.message, {}); });
+    connection_.answer_with([&] { return server_->serve(request.method, *request.message, {}); });
     if (request.method != "finish") continue;
     finished_ = true;
     return;
@@ -197,8 +184,8 @@ void InGraphWorker::finish_fit(Progress& progress) {
 
 void InGraphWorker::merge(metrics::Metric& metric) {
   const std::string key = passive::note_of(metric);
-  const passive::Line::Request request = line_.next();
-  line_.answer_with([&]() -> rpc::Message {
+  const passive::MasterConnection::Request request = connection_.next();
+  connection_.answer_with([&]() -> rpc::Message {
     if (request.method != "note" || ps::text_in(request.message->head, "key") != key) {
       fail(ErrorKind::InvalidArgument,
            "{} expects '{}' from the master, but it sent '{}': all tasks have to run the same program",

@@ -7,11 +7,8 @@
 #include <vector>
 
 #include "tutti/cluster/context.h"
-#include "tutti/comm/communicator.h"
-#include "tutti/comm/timeline_file.h"
-#include "tutti/train/passive/lane_server.h"
-#include "tutti/train/passive/line.h"
 #include "tutti/train/passive/master.h"
+#include "tutti/train/passive/worker.h"
 #include "tutti/train/strategy.h"
 
 // The strategy "in-graph": a master holds parameters and data, and passive workers compute the gradients. The
@@ -42,7 +39,6 @@ class InGraphMaster final : public Strategy {
   void merge(metrics::Metric& metric) override;
   void fill(store::Report& report) const override;
   void write_timeline() override { timeline_file_.write(); }
-  void abandon(const std::string&) noexcept override {}
 
  private:
   const Context& context_;
@@ -52,10 +48,9 @@ class InGraphMaster final : public Strategy {
   const std::shared_ptr<rpc::Arena> arena_;
   Replica replica_;
   StrategyFacts facts_;
-  std::optional<Master> master_;  // once started
-  Wishes wishes_;                 // of all tasks, in the last step
-  const std::unique_ptr<comm::Communicator> alone_;
-  comm::TimelineFile timeline_file_;  // last member, so that it is written first
+  std::optional<Master> master_;   // once started
+  Wishes wishes_;                  // of all tasks, in the last step
+  OwnTimelineFile timeline_file_;  // last member, so that it is written first
 };
 
 // A passive worker that is a process of the same program as its master: it goes through the program like the
@@ -85,19 +80,17 @@ class InGraphWorker final : public Strategy {
   void merge(metrics::Metric& metric) override;
   void fill(store::Report& report) const override;
   void write_timeline() override { timeline_file_.write(); }
-  void abandon(const std::string&) noexcept override {}
 
  private:
   const Context& context_;
   const Group group_;
   Replica replica_;
   StrategyFacts facts_;
-  passive::Line line_;
+  passive::MasterConnection connection_;
   std::optional<passive::LaneServer> server_;          // once started
   bool finished_ = false;                              // at least one fit has been completed
   const int exceptions_ = std::uncaught_exceptions();  // at construction
-  const std::unique_ptr<comm::Communicator> alone_;
-  comm::TimelineFile timeline_file_;  // last member, so that it is written first
+  OwnTimelineFile timeline_file_;                      // last member, so that it is written first
 };
 
 }  // namespace tutti

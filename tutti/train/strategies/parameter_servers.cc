@@ -18,9 +18,6 @@
 #include "tutti/store/shared_files.h"
 #include "tutti/train/snapshot.h"
 #include "tutti/train/stop_signals.h"
-#include "tutti/train/strategies/ps_async.h"
-#include "tutti/train/strategies/ps_sync.h"
-#include "tutti/train/strategies/unconnected.h"
 
 namespace tutti {
 namespace {
@@ -54,6 +51,16 @@ std::string name_of(const Context& context, const OptimizerOptions& optimizer) {
   return name;
 }
 
+// Runs the body, and ignores that a task was lost: the first step will find out, and handle it.
+template <class Body>
+void unless_lost(Body body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::PeerLost) throw;
+  }
+}
+
 std::string save_key(int64_t step) { return fmt::format("save {}", step); }
 
 }  // namespace
@@ -67,8 +74,7 @@ ParameterServers::ParameterServers(const Context& context, const Trainable& mode
       clip_norm_(clip_norm),
       arena_(std::make_shared<rpc::Arena>()),
       replica_(model, optimizer, in_arena(replica, arena_)),
-      alone_(group_of_one()),
-      timeline_file_(context.timeline(), *alone_, timeline_of_its_own(context)) {}
+      timeline_file_(context) {}
 
 // A worker that leaves with an error leaves the servers running, since it may come back.
 ParameterServers::~ParameterServers() {
@@ -209,49 +215,33 @@ void ParameterServers::make_steps(int64_t lanes) {
             .restarts = true,
             .keeps_parameters_elsewhere = true,
             .evaluation_part = group_.is_chief() ? 0 : -1};
+  const ServerStepsOptions options{.rank = group_.rank,
+                                   .world = group_.world,
+                                   .lanes = lanes,
+                                   .clip_norm = clip_norm_,
+                                   .backup = config.backup,
+                                   .overlap = config.overlap && config.staleness != 0,
+                                   .allocate = ps::arena_allocator(arena_),
+                                   .timeline = context_.timeline()};
   if (name_ == "ps-sync") {
-    steps_ = std::make_unique<PsSync>(replica_, *client_, *vectors_,
-                                      PsSyncOptions{.rank = group_.rank,
-                                                    .world = group_.world,
-                                                    .lanes = lanes,
-                                                    .backup = config.backup,
-                                                    .clip_norm = clip_norm_,
-                                                    .timeline = context_.timeline()});
+    steps_ = std::make_unique<PsSync>(replica_, *client_, *vectors_, options);
     return;
   }
   if (lanes < group_.world)
     fail(ErrorKind::InvalidArgument,
          "ps-async needs a lane for each of the {} workers, but there are {} lanes", group_.world, lanes);
-  steps_ = std::make_unique<PsAsync>(replica_, *client_, *vectors_,
-                                     PsAsyncOptions{.rank = group_.rank,
-                                                    .world = group_.world,
-                                                    .lanes = lanes,
-                                                    .clip_norm = clip_norm_,
-                                                    .overlap = config.overlap && config.staleness != 0,
-                                                    .allocate = ps::arena_allocator(arena_),
-                                                    .timeline = context_.timeline()});
+  steps_ = std::make_unique<PsAsync>(replica_, *client_, *vectors_, options);
 }
 
 void ParameterServers::require_same_fit(const MakePlan& make) {
   if (group_.world == 1) return;
   const std::vector<std::string> plan = make();
-  try {
-    client_->agree(plan.front(), plan);
-  } catch (const Error& error) {
-    // If a task is lost now, the first step finds out, and handles it.
-    if (error.kind() != ErrorKind::PeerLost) throw;
-  }
+  unless_lost([&] { client_->agree(plan.front(), plan); });
 }
 
 void ParameterServers::set_progress(const Progress& progress) {
   at_work_ = true;
-  if (!group_.is_chief()) return;
-  try {
-    client_->set_progress(to_json(progress, lanes_));
-  } catch (const Error& error) {
-    // If a task is lost now, the first step finds out, and handles it.
-    if (error.kind() != ErrorKind::PeerLost) throw;
-  }
+  if (group_.is_chief()) unless_lost([&] { client_->set_progress(to_json(progress, lanes_)); });
 }
 
 // Marks the servers that are known to be lost and had to write a part of the last checkpoint.

@@ -8,8 +8,6 @@
 #include <vector>
 
 #include "tutti/cluster/context.h"
-#include "tutti/comm/communicator.h"
-#include "tutti/comm/timeline_file.h"
 #include "tutti/params/lane_sum.h"
 #include "tutti/ps/client.h"
 #include "tutti/train/strategies/server_steps.h"
@@ -47,7 +45,6 @@ class ParameterServers final : public Strategy {
   void merge(metrics::Metric& metric) override;
   void fill(store::Report& report) const override;
   void write_timeline() override { timeline_file_.write(); }
-  void abandon(const std::string&) noexcept override {}
 
  private:
   Start try_to_start(Session& session, const std::vector<std::string>& plan);
@@ -85,10 +82,8 @@ class ParameterServers final : public Strategy {
   int64_t merges_ = 0;  // the number of metrics merged
   // On the chief: the metrics that it has sent, for servers that have lost them.
   std::map<std::string, std::vector<double>> counted_;
-  bool at_work_ = false;  // between start() and the end of a fit
-  // Each worker has its own timeline.
-  const std::unique_ptr<comm::Communicator> alone_;
-  comm::TimelineFile timeline_file_;  // last member, so that it is written first
+  bool at_work_ = false;           // between start() and the end of a fit
+  OwnTimelineFile timeline_file_;  // last member, so that it is written first
 };
 
 }  // namespace tutti

@@ -1,24 +1,137 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <vector>
 
+#include <torch/types.h>
+
+#include "tutti/comm/executor.h"
+#include "tutti/params/control_word.h"
+#include "tutti/params/lane_sum.h"
+#include "tutti/ps/client.h"
+#include "tutti/train/replica.h"
 #include "tutti/train/strategy.h"
 
+// The two ways in which the workers of parameter servers (ParameterServers) make their steps.
 namespace tutti {
 
-// The way in which the workers of parameter servers make their steps. See Strategy, whose methods these are.
+struct ServerStepsOptions {
+  int rank = 0;
+  int world = 1;
+  int64_t lanes = 1;
+  double clip_norm = 0;
+  int64_t backup = 0;  // PsSync: the number of workers that a step need not wait for
+  // PsAsync: pushes and receives values while the next gradients are computed. Those gradients are then
+  // computed from values that are one update of each worker older.
+  bool overlap = true;
+  Allocate allocate = {};  // of vectors that are pushed by PsAsync
+  Timeline* timeline = nullptr;
+};
+
+// See Strategy, whose methods these are.
 class ServerSteps {
  public:
   virtual ~ServerSteps() = default;
-  virtual StepRange begin(int64_t step, int64_t end, int64_t feed_begin) = 0;
+  virtual StepRange begin(int64_t step, int64_t end, int64_t /*feed_begin*/) { return {step, end}; }
   virtual StepResult make(int64_t step, const Wishes& wishes, data::BatchQueue& queue,
                           const LaneObserver& observe) = 0;
-  virtual void settle() = 0;
+  virtual void settle() {}
   // Waits for pending requests and applies their results; returns the number of steps made.
-  virtual int64_t finish(int64_t step) = 0;
+  virtual int64_t finish(int64_t step) { return step; }
   // The way in which gradients are added, for the report.
   virtual std::string reduce() const = 0;
+};
+
+// Every worker computes its lanes and pushes the sums; the servers add them along the tree over all lanes,
+// update the parameters, and return them. The result has the same bits as without servers.
+//
+// With backup workers, a step uses the first gradients that are ready. A worker that is later than that
+// continues with the step that the others have reached; the lanes that it missed count as lanes without data.
+class PsSync final : public ServerSteps {
+ public:
+  // All must outlive this. The buffers and counters of `vectors` are the client's extras.
+  PsSync(Replica& replica, ps::Client& client, LaneVectors& vectors, const ServerStepsOptions& options);
+
+  StepResult make(int64_t step, const Wishes& wishes, data::BatchQueue& queue,
+                  const LaneObserver& observe) override;
+  std::string reduce() const override {
+    return options_.backup > 0 ? "tree, of those who were there" : "tree";
+  }
+
+ private:
+  StepResult push(int64_t step, const Wishes& wishes, const std::vector<TreeSum::Subtree>& subtrees,
+                  int64_t expected);
+  StepResult catch_up(int64_t step, data::BatchQueue& queue);
+  std::vector<std::vector<torch::Tensor>> pieces_of(const std::vector<TreeSum::Subtree>& subtrees) const;
+
+  Replica& replica_;
+  ps::Client& client_;
+  LaneVectors& vectors_;
+  const ServerStepsOptions options_;
+  const LaneRange block_;
+  LocalSum sum_;
+  LaneRunner lanes_;
+  ControlWord word_;
+  const torch::Tensor own_word_;
+};
+
+// Every worker pulls the newest parameters, computes the mean gradient of its lanes, and pushes it; the
+// servers apply it at once. Every push that is applied is a step. The servers move the floating buffers
+// towards those of the push by the worker's share, 1/world, so that they stay between the values that workers
+// have computed: with the changes of several workers added up, a running variance may become negative.
+class PsAsync final : public ServerSteps {
+ public:
+  // All must outlive this. The buffers and counters of `vectors` are the client's extras.
+  PsAsync(Replica& replica, ps::Client& client, LaneVectors& vectors, const ServerStepsOptions& options);
+
+  // This worker's share of the steps, if all workers make equally many.
+  StepRange begin(int64_t step, int64_t end, int64_t feed_begin) override {
+    end_ = feed_begin + end;
+    return {step / options_.world, step / options_.world + (end - step) + 1};
+  }
+  StepResult make(int64_t step, const Wishes& wishes, data::BatchQueue& queue,
+                  const LaneObserver& observe) override;
+  void settle() override {
+    if (under_way_) push_.wait();
+  }
+  int64_t finish(int64_t step) override;
+  std::string reduce() const override { return "none"; }
+
+ private:
+  // The vectors that are pushed, or that come back; in host memory.
+  struct Vectors {
+    std::vector<torch::Tensor> blocks;
+    ps::Extras extras;
+  };
+
+  Vectors like_ours() const;
+  bool compute(int64_t step, data::BatchQueue& queue, const LaneObserver& observe);
+  void start_push(int64_t of);
+  StepResult end_push();
+
+  Replica& replica_;
+  ps::Client& client_;
+  LaneVectors& vectors_;
+  const ServerStepsOptions options_;
+  const LaneRange block_;
+  std::vector<torch::Tensor> gradients_;  // those of the parameters
+  LocalSum sum_;
+  LaneRunner lanes_;
+  ps::Extras results_;  // of the lanes: the floating buffers, and the changes of the counters
+  Vectors going_;
+  Vectors coming_;
+  int64_t end_ = -1;
+  int64_t now_ = 0;
+  int64_t values_step_ = -1;  // the step of the values from the last push; -1: none
+  int64_t examples_ = 0;
+  ps::Client::Applied applied_;  // written by the thread
+  bool under_way_ = false;
+  int64_t pushed_examples_ = 0;  // of the current push
+  torch::Tensor pushed_loss_;
+  comm::Work push_;
+  comm::Executor thread_;  // last member, so that it ends first
 };
 
 }  // namespace tutti

@@ -1,10 +1,9 @@
-#include "tutti/train/strategies/ps_async.h"
+#include "tutti/train/strategies/server_steps.h"
 
 #include <algorithm>
-#include <cstring>
+#include <optional>
 #include <utility>
 
-#include <torch/types.h>
 #include <torch/utils.h>
 
 #include "tutti/base/timeline.h"
@@ -15,6 +14,94 @@ namespace tutti {
 namespace {
 
 using Tensors = std::vector<torch::Tensor>;
+
+// Returns the gradients of the parts that each server holds, in the order of servers.
+Tensors gradients_by_server(const ps::Client& client) {
+  Tensors all;
+  for (int server = 0; server < client.servers(); ++server) {
+    for (const torch::Tensor& part : client.gradients_of(server)) all.push_back(part);
+  }
+  return all;
+}
+
+}  // namespace
+
+PsSync::PsSync(Replica& replica, ps::Client& client, LaneVectors& vectors, const ServerStepsOptions& options)
+    : replica_(replica),
+      client_(client),
+      vectors_(vectors),
+      options_(options),
+      block_(lanes_of(options.rank, options.world, options.lanes)),
+      sum_(vectors, gradients_by_server(client), block_, options.lanes),
+      lanes_(replica, sum_, block_),
+      word_(blocks_of(options.world, options.lanes), options.lanes, kNumbers),
+      own_word_(torch::zeros({word_.size()}, torch::kDouble)) {}
+
+StepResult PsSync::make(int64_t step, const Wishes& wishes, data::BatchQueue& queue,
+                        const LaneObserver& observe) {
+  sum_.begin_step();
+  lanes_.run_step(step, queue, observe);
+  const auto subtrees = sum_.finish();
+  const torch::NoGradGuard no_grad;
+  const SpanScope span(options_.timeline, Activity::Reduce, "gradients", step);
+  int64_t expected = options_.world;
+  if (options_.backup > 0) {
+    const std::optional<int64_t> with_us = client_.enter(step);
+    if (!with_us) return catch_up(step, queue);
+    expected = *with_us;
+  }
+  return push(step, wishes, subtrees, expected);
+}
+
+StepResult PsSync::push(int64_t step, const Wishes& wishes, const std::vector<TreeSum::Subtree>& subtrees,
+                        int64_t expected) {
+  const double rate = replica_.optimizer().learning_rate();
+  word_.write(own_word_, step, wishes, rate, subtrees);
+  const torch::Tensor words = client_.push_synchronous({.step = step,
+                                                        .learning_rate = rate,
+                                                        .word = own_word_,
+                                                        .pieces = pieces_of(subtrees),
+                                                        .scaled = options_.clip_norm > 0},
+                                                       expected);
+  if (options_.clip_norm > 0)
+    client_.scale(step, clip_factor(norm_of(buckets_of(replica_.parameters())), options_.clip_norm));
+  const Tensors of_each = words.chunk(options_.world);
+  const ReduceOutcome outcome = word_.read(of_each);
+  if (!outcome.any_data) return {.step = step + 1, .wishes = outcome.wishes};
+  vectors_.take_over_buffers();
+  const torch::Tensor numbers = word_.sum_numbers(of_each);
+  return {step + 1, true, numbers[kExamples].item<int64_t>(), numbers[kLoss].clone(), outcome.wishes};
+}
+
+// The other workers have made this step, and maybe more, without this one.
+StepResult PsSync::catch_up(int64_t step, data::BatchQueue& queue) {
+  const int64_t now = client_.pull(step + 1);
+  vectors_.take_over_buffers();
+  for (int64_t passed = step + 1; passed < now; ++passed) {
+    for (int64_t lane = block_.begin; lane < block_.end; ++lane) static_cast<void>(take(queue, passed));
+  }
+  return {.step = now, .made = false};
+}
+
+std::vector<Tensors> PsSync::pieces_of(const std::vector<TreeSum::Subtree>& subtrees) const {
+  std::vector<Tensors> pieces(static_cast<size_t>(client_.servers()));
+  bool any = false;
+  for (const TreeSum::Subtree& subtree : subtrees) {
+    if (!subtree.values) continue;
+    any = true;
+    size_t next = 0;
+    for (int server = 0; server < client_.servers(); ++server) {
+      const size_t parts = client_.gradients_of(server).size();
+      for (size_t part = 0; part < parts; ++part)
+        pieces[static_cast<size_t>(server)].push_back((*subtree.values)[next++]);
+    }
+    for (size_t i = 0; i < vectors_.buffers().size(); ++i) pieces[0].push_back((*subtree.values)[next++]);
+  }
+  if (any) pieces[0].insert(pieces[0].end(), vectors_.counters().begin(), vectors_.counters().end());
+  return pieces;
+}
+
+namespace {
 
 // Copies in the calling thread, so that kernels of the training keep the threads of this process.
 void copy(const Tensors& from, const Tensors& to) {
@@ -38,7 +125,8 @@ Tensors like(const Tensors& vectors) {
 
 }  // namespace
 
-PsAsync::PsAsync(Replica& replica, ps::Client& client, LaneVectors& vectors, const PsAsyncOptions& options)
+PsAsync::PsAsync(Replica& replica, ps::Client& client, LaneVectors& vectors,
+                 const ServerStepsOptions& options)
     : replica_(replica),
       client_(client),
       vectors_(vectors),
@@ -51,14 +139,9 @@ PsAsync::PsAsync(Replica& replica, ps::Client& client, LaneVectors& vectors, con
       going_(like_ours()),
       coming_(like_ours()) {}
 
-PsAsync::~PsAsync() = default;
-
 PsAsync::Vectors PsAsync::like_ours() const {
   const auto one = [&](const torch::Tensor& like) {
-    const auto options = like.options().device(torch::kCPU);
-    const torch::Tensor flat =
-        options_.allocate ? options_.allocate(like.numel(), options) : torch::zeros({like.numel()}, options);
-    return flat.view(like.sizes());
+    return options_.allocate(like.numel(), like.options().device(torch::kCPU)).view(like.sizes());
   };
   Vectors all;
   for (const torch::Tensor& vector : gradients_) all.blocks.push_back(one(vector));
@@ -132,23 +215,21 @@ void PsAsync::start_push(int64_t of) {
 
 // Waits for the push and takes over the new values.
 StepResult PsAsync::end_push() {
-  if (!under_way_) return {.step = now_, .made = false, .examples = 0, .loss_sum = {}, .wishes = {}};
+  if (!under_way_) return {.step = now_, .made = false};
   under_way_ = false;
   {
     const SpanScope span(options_.timeline, Activity::Wait, "push and pull", now_);
     push_.wait();
   }
-  for (size_t i = 0; i < coming_.blocks.size(); ++i) {
-    const torch::Tensor values = replica_.parameters().blocks()[i].values;
-    values.detach().copy_(coming_.blocks[i]);
-  }
+  for (size_t i = 0; i < coming_.blocks.size(); ++i)
+    replica_.parameters().blocks()[i].values.detach().copy_(coming_.blocks[i]);
   copy(coming_.extras, {vectors_.buffers(), vectors_.counters()});
   vectors_.take_over_buffers();
   values_step_ = applied_.now;
   // Counts only this worker's own step; if there was no step left to make, takes the last one.
   now_ = applied_.made ? applied_.step + 1 : applied_.now;
-  if (!applied_.made) return {.step = now_, .made = false, .examples = 0, .loss_sum = {}, .wishes = {}};
-  return {.step = now_, .made = true, .examples = pushed_examples_, .loss_sum = pushed_loss_, .wishes = {}};
+  if (!applied_.made) return {.step = now_, .made = false};
+  return {.step = now_, .examples = pushed_examples_, .loss_sum = pushed_loss_};
 }
 
 int64_t PsAsync::finish(int64_t step) {

@@ -1,0 +1,198 @@
+#include "tutti/train/fit_state.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+#include <torch/utils.h>
+
+#include "tutti/base/error.h"
+
+namespace tutti {
+
+void HistoryHook::begin(Training&) {
+  if (std::exchange(restored_, false)) return;
+  history_.rows.clear();
+  loss_sum_ = torch::Tensor();
+  examples_ = 0;
+}
+
+void HistoryHook::after_step(Training& training, const StepResult& result) {
+  if (!result.has_loss() || training.steps_per_epoch == 0) return;
+  const torch::NoGradGuard no_grad;
+  loss_sum_ = loss_sum_.defined() ? loss_sum_ + result.loss_sum : result.loss_sum.clone();
+  examples_ += result.examples;
+}
+
+// Returns the row of the current step, which may be the end of an epoch as well as a validation.
+History::Row& HistoryHook::row_of(const Training& training) {
+  if (history_.rows.empty() || history_.rows.back().step != training.step) {
+    History::Row row{.step = training.step, .epoch = training.epoch};
+    if (loss_sum_.defined()) row.loss = loss_sum_.item<double>() / static_cast<double>(examples_);
+    history_.rows.push_back(std::move(row));
+    loss_sum_ = torch::Tensor();
+    examples_ = 0;
+  }
+  return history_.rows.back();
+}
+
+void HistoryHook::end_epoch(Training& training) { row_of(training); }
+
+void HistoryHook::after_validation(Training& training, const std::map<std::string, double>& values) {
+  row_of(training).validation = values;
+}
+
+Snapshot HistoryHook::state() const {
+  Json rows = Json::array();
+  for (const History::Row& row : history_.rows) {
+    Json json = {{"step", row.step}, {"epoch", row.epoch}, {"validation", row.validation}};
+    if (row.loss) json["loss"] = *row.loss;
+    rows.push_back(std::move(json));
+  }
+  Snapshot state;
+  state.values = {{"rows", std::move(rows)}, {"examples", examples_}};
+  if (loss_sum_.defined()) state.values["loss_sum"] = loss_sum_.item<double>();
+  return state;
+}
+
+void HistoryHook::restore(const Snapshot& saved) {
+  const Json& state = saved.values;
+  history_.rows.clear();
+  for (const Json& row : state.at("rows")) {
+    // A value that was not finite is null in a checkpoint.
+    std::map<std::string, double> validation;
+    for (const auto& [name, value] : row.at("validation").items()) {
+      if (value.is_number()) validation[name] = value.get<double>();
+    }
+    const auto loss = row.find("loss");
+    history_.rows.push_back(
+        {.step = row.at("step").get<int64_t>(),
+         .epoch = row.at("epoch").get<int64_t>(),
+         .loss = loss != row.end() && loss->is_number() ? std::optional(loss->get<double>()) : std::nullopt,
+         .validation = std::move(validation)});
+  }
+  examples_ = state.at("examples").get<int64_t>();
+  const auto sum = state.find("loss_sum");
+  loss_sum_ = sum != state.end() && sum->is_number() ? torch::full({}, sum->get<double>(), torch::kDouble)
+                                                     : torch::Tensor();
+  restored_ = true;
+}
+
+namespace {
+
+using Handle = std::weak_ptr<const data::Source>;
+
+bool is_same(const Handle& a, const Handle& b) { return !a.owner_before(b) && !b.owner_before(a); }
+
+}  // namespace
+
+size_t FeedsSeen::number_of(const data::Feed& feed, const std::vector<data::ExampleRange>& ranges) {
+  const std::vector<Handle> sources = feed.weak_sources();
+  const std::string recipe = feed.recipe();
+  const auto find = [&](const auto& matches) {
+    return std::find_if(seen_.begin(), seen_.end(), [&](const Seen& seen) {
+      return seen.size == feed.size() && seen.order == feed.order() && seen.ranges == ranges &&
+             seen.recipe == recipe &&
+             std::equal(seen.sources.begin(), seen.sources.end(), sources.begin(), sources.end(), matches);
+    });
+  };
+  auto found = find(is_same);
+  if (found == seen_.end())
+    found = find([](const Handle& seen, const Handle& now) { return seen.expired() || is_same(seen, now); });
+  if (found == seen_.end()) found = seen_.insert(found, {{}, recipe, feed.size(), feed.order(), ranges});
+  found->sources = sources;
+  return static_cast<size_t>(found - seen_.begin());
+}
+
+MovingAverage::MovingAverage(Parameters& parameters, double decay) : parameters_(parameters), decay_(decay) {
+  if (!(decay > 0 && decay < 1))
+    fail(ErrorKind::InvalidArgument, "the decay of a moving average is {}, expected a number between 0 and 1",
+         decay);
+}
+
+void MovingAverage::after_start(Training&) {
+  if (!average_.empty()) return;
+  for (const Stretch& block : parameters_.blocks()) average_.push_back(block.values.detach().clone());
+}
+
+void MovingAverage::after_step(Training&, const StepResult&) {
+  const torch::NoGradGuard no_grad;
+  for (size_t i = 0; i < average_.size(); ++i) average_[i].lerp_(parameters_.blocks()[i].values, 1 - decay_);
+}
+
+void MovingAverage::with_average(const std::function<void()>& body) {
+  if (average_.empty()) return body();
+  const torch::NoGradGuard no_grad;
+  const auto swap = [this] {
+    for (size_t i = 0; i < average_.size(); ++i) {
+      const torch::Tensor values = parameters_.blocks()[i].values.detach();
+      const torch::Tensor before = values.clone();
+      values.copy_(average_[i]);
+      average_[i].copy_(before);
+    }
+  };
+  swap();
+  try {
+    body();
+  } catch (...) {
+    swap();
+    throw;
+  }
+  swap();
+}
+
+std::vector<store::NamedTensor> MovingAverage::tensors() const {
+  std::vector<store::NamedTensor> all;
+  if (average_.empty()) return all;
+  for (const auto& view : parameters_.trained())
+    all.push_back({view.name, parameters_.view_of(view, average_[view.block])});
+  return all;
+}
+
+StatePart MovingAverage::part() {
+  return {[this] { return Snapshot{.tensors = tensors()}; },
+          [this](const Snapshot& saved) { take(saved.tensors); }};
+}
+
+void MovingAverage::take(const std::vector<store::NamedTensor>& saved) {
+  std::map<std::string, torch::Tensor> by_name;
+  for (const auto& [name, tensor] : saved) by_name.emplace(name, tensor);
+  std::vector<torch::Tensor> average;
+  for (const Stretch& block : parameters_.blocks()) average.push_back(block.values.detach().clone());
+  for (const auto& view : parameters_.trained()) {
+    const auto found = by_name.find(view.name);
+    torch::Tensor own = parameters_.view_of(view, average[view.block]);
+    if (found == by_name.end() || found->second.sizes() != own.sizes())
+      fail(ErrorKind::InvalidArgument, "the moving average in the checkpoint does not fit the model: '{}' {}",
+           view.name, found == by_name.end() ? "is missing" : "has another shape");
+    own.copy_(found->second);
+  }
+  average_ = std::move(average);
+}
+
+void DeviceClock::begin_step() {
+  if (device_.is_cuda()) begin_.emplace(device_);
+}
+
+void DeviceClock::end_step() {
+  if (!begin_) return;
+  under_way_.emplace_back(*std::exchange(begin_, std::nullopt), compat::TimedEvent(device_));
+  add_passed();
+}
+
+void DeviceClock::add_passed() {
+  while (!under_way_.empty() && under_way_.front().second.passed()) {
+    const auto& [begin, end] = under_way_.front();
+    if (const auto passed = begin.milliseconds_until(end))
+      milliseconds_ = milliseconds_.value_or(0) + *passed;
+    under_way_.pop_front();
+  }
+}
+
+std::optional<double> DeviceClock::seconds() {
+  if (!under_way_.empty()) under_way_.back().second.wait();
+  add_passed();
+  if (!milliseconds_) return std::nullopt;
+  return *milliseconds_ / 1000;
+}
+
+}  // namespace tutti

@@ -1,0 +1,129 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <torch/types.h>
+
+#include "tutti/base/torch_compat.h"
+#include "tutti/data/feed.h"
+#include "tutti/params/parameters.h"
+#include "tutti/train/hook.h"
+
+// The state that a Trainer keeps from step to step and from fit to fit, besides model and optimiser.
+namespace tutti {
+
+// The losses and validations of a fit, with a row for every epoch and every validation. A resumed fit
+// continues the history of the run.
+struct History {
+  struct Row {
+    int64_t step = 0;
+    int64_t epoch = 0;  // its index, from 0
+    // The mean training loss since the previous row; nullopt if this worker does not know it.
+    std::optional<double> loss = {};
+    std::map<std::string, double> validation = {};  // empty if the model was not validated at this step
+
+    bool operator==(const Row&) const = default;
+  };
+  std::vector<Row> rows;
+};
+
+// Records the history of a training. The losses stay on their device until a row is added.
+class HistoryHook final : public Hook {
+ public:
+  const History& history() const { return history_; }
+
+  void begin(Training& training) override;
+  void after_step(Training& training, const StepResult& result) override;
+  void end_epoch(Training& training) override;
+  void after_validation(Training& training, const std::map<std::string, double>& values) override;
+  std::string name() const override { return "history"; }
+  Snapshot state() const override;
+  void restore(const Snapshot& saved) override;
+
+ private:
+  History::Row& row_of(const Training& training);
+
+  History history_;
+  torch::Tensor loss_sum_;  // since the last row; undefined: none
+  int64_t examples_ = 0;    // since the last row
+  bool restored_ = false;   // since the last begin()
+};
+
+// The feeds that a program trains on, numbered from 0 in the order of their first use. The numbers are the
+// same on all workers and when the program is run again, since it calls fit() in the same order, so
+// checkpoints refer to feeds by number.
+//
+// Two feeds are the same if they have the same sources, combined in the same way, and the same size, order
+// and partition; transforms are not compared. A source that was destroyed is replaced by the next one in a
+// feed that is the same otherwise, because a program may read its data again for each fit. Not thread-safe.
+class FeedsSeen {
+ public:
+  // Returns the number of the feed. `ranges` are those of the feed's lanes.
+  size_t number_of(const data::Feed& feed, const std::vector<data::ExampleRange>& ranges);
+
+ private:
+  struct Seen {
+    std::vector<std::weak_ptr<const data::Source>> sources;
+    std::string recipe;
+    int64_t size;
+    data::Order order;
+    std::vector<data::ExampleRange> ranges;
+  };
+
+  std::vector<Seen> seen_;
+};
+
+// An exponential moving average of the parameters, which often generalises better than the last values:
+// after each step, average = decay * average + (1 - decay) * value. It begins with the values before the
+// first step, unless it was restored from a checkpoint. Buffers are not averaged. Not thread-safe.
+class MovingAverage final : public Hook {
+ public:
+  // The parameters must outlive this. Throws InvalidArgument unless 0 < decay < 1.
+  MovingAverage(Parameters& parameters, double decay);
+
+  void after_start(Training& training) override;
+  void after_step(Training& training, const StepResult& result) override;
+  // Calls `body` while the parameters have the averaged values.
+  void with_average(const std::function<void()>& body);
+  // Returns the average as tensors with the names of the parameters.
+  std::vector<store::NamedTensor> tensors() const;
+  // The average as a part of a run's state.
+  StatePart part();
+
+ private:
+  void take(const std::vector<store::NamedTensor>& saved);
+
+  Parameters& parameters_;
+  const double decay_;
+  std::vector<torch::Tensor> average_;  // one vector per block; empty before the first step
+};
+
+// Measures the time that steps take on a GPU, without waiting for it. Does nothing on a CPU. Not thread-safe.
+class DeviceClock {
+ public:
+  explicit DeviceClock(torch::Device device) : device_(device) {}
+
+  void begin_step();
+  void end_step();
+  // Returns the time of all steps, waiting for the last; nullopt without a GPU or if it cannot be read.
+  std::optional<double> seconds();
+
+ private:
+  void add_passed();
+
+  const torch::Device device_;
+  std::optional<compat::TimedEvent> begin_;
+  std::deque<std::pair<compat::TimedEvent, compat::TimedEvent>> under_way_;
+  std::optional<double> milliseconds_;
+};
+
+}  // namespace tutti

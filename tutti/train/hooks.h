@@ -1,0 +1,80 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tutti/base/config.h"
+#include "tutti/base/every.h"
+#include "tutti/metrics/metric.h"
+#include "tutti/train/hook.h"
+
+namespace tutti::hooks {
+
+// Returns the hooks that the flags ask for: progress, profile, and with a log directory summaries and, as the
+// last one, checkpoints.
+std::vector<std::unique_ptr<Hook>> of_flags(const RunConfig& config);
+
+// Says which values of a validation are better. Auto: smaller ones if the name ends with "loss", "error",
+// "mse" or "rmse", else greater ones.
+enum class Goal { Auto, Smaller, Greater };
+
+struct EarlyStoppingOptions {
+  std::string monitor = "loss";  // the name of a value of the validation
+  Goal goal = Goal::Auto;
+  int64_t patience = 0;  // the number of validations without an improvement that are accepted
+  double min_delta = 0;  // the smallest change that counts as an improvement
+  // If true, the model gets back the weights of its best validation when the training ends. Not possible with
+  // parameter servers, which hold the weights.
+  bool restore_best = false;
+};
+
+// Ends the training when a value of the validation does not improve any more. A resumed run remembers the
+// best value; a fit that was ended in this way stays complete when the program is run again.
+std::unique_ptr<Hook> early_stopping(const EarlyStoppingOptions& options = {});
+
+struct KeepBestOptions {
+  std::string monitor = "loss";
+  Goal goal = Goal::Auto;
+  std::string folder = "best";  // in the log directory
+};
+
+// Saves the weights after each validation with a better value than all before: as the only checkpoint in
+// LOGDIR/best, which tutti::load() and --resume weights can read. Only the chief writes, and only with a log
+// directory.
+std::unique_ptr<Hook> keep_best(const KeepBestOptions& options = {});
+
+struct SummariesOptions {
+  int64_t every = 100;           // steps between scalars
+  int64_t histograms_every = 0;  // steps between histograms of all parameters; 0: none
+};
+
+// Writes loss, learning rate and examples per second to the event file.
+std::unique_ptr<Hook> summaries(const SummariesOptions& options = {});
+
+// Computes these metrics on the batch of the first step, which is shown as step 0, and then of every
+// `every`-th step, and writes them to stderr and to the event file. Without `every`, uses --summary-every; 0
+// means never. The loss function has to return its predictions.
+std::unique_ptr<Hook> batch_metrics(metrics::List list, std::optional<int64_t> every = {});
+
+// Shows the progress on stderr: a live line on a terminal ("step 1,200/5,000  loss 0.0312  1,893 examples/s
+// 0:34 left"), otherwise a plain line every ten seconds. On the chief only.
+std::unique_ptr<Hook> progress();
+
+// Records every operator of LibTorch in these steps into the context's timeline, on all workers. Without
+// --timeline, only the chief records them, and writes them to `file` (trace_events.h).
+std::unique_ptr<Hook> profile(StepInterval steps, std::string file);
+
+// Saves a checkpoint at the given interval of steps or seconds, and one at the end.
+std::unique_ptr<Hook> checkpoint(Every every);
+
+// Throws InvalidArgument if the loss of a lane is not finite, which ends the training before the parameters
+// of any worker are updated with it, and names the first bad tensor of the batch, the parameters, the buffers
+// or the predictions. Checks every step on the CPU, and every 25th on a GPU, since reading the loss waits for
+// the GPU. If weights become bad between two checks, RunFolder does not save them.
+void nan_guard(const Parameters& parameters, int64_t step, int64_t lane, const Batch& batch,
+               const LossOutput& output);
+
+}  // namespace tutti::hooks
