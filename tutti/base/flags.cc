@@ -1,7 +1,6 @@
 #include "tutti/base/flags.h"
 
 #include <algorithm>
-#include <cctype>
 #include <cmath>
 #include <utility>
 

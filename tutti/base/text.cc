@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <charconv>
 #include <limits>
 #include <numeric>
@@ -69,6 +70,13 @@ std::optional<std::string> nearest(std::string_view name, std::span<const std::s
   }
   if (best == nullptr) return std::nullopt;
   return *best;
+}
+
+std::string lower(std::string_view text) {
+  std::string lowered(text);
+  std::transform(lowered.begin(), lowered.end(), lowered.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return lowered;
 }
 
 std::string did_you_mean(std::string_view name, std::span<const std::string> candidates) {

@@ -15,6 +15,9 @@ std::vector<std::string> split(std::string_view text, char separator);
 // Returns the first line. LibTorch's error texts have a stack trace in the lines after it.
 std::string first_line(std::string_view text);
 
+// Returns the text with A to Z as a to z.
+std::string lower(std::string_view text);
+
 // Parses the whole text as a number. Accepts "12"; returns nullopt for "12x", " 12" or "".
 std::optional<int64_t> parse_int(std::string_view text);
 std::optional<double> parse_double(std::string_view text);
