@@ -11,6 +11,8 @@
 #include "tutti/base/environment.h"
 #include "tutti/base/error.h"
 #include "tutti/cluster/context.h"
+#include "tutti/comm/collectives.h"
+#include "tutti/comm/inproc/inproc.h"
 #include "tutti/params/distributed_optimizer.h"
 #include "tutti/params/optimizer.h"
 #include "tutti/params/parameters.h"
@@ -18,7 +20,6 @@
 #include "tutti/ps/remote_module.h"
 #include "tutti/train/loop.h"
 #include "tutti/train/snapshot.h"
-#include "tutti/train/strategy.h"
 
 namespace {
 
@@ -83,11 +84,16 @@ void train(Front& front, const Second& second, int64_t steps) {
   fmt::print("front {}\ntail {}\n", parameters.sha256(), second.sha256());
 }
 
+std::unique_ptr<tutti::comm::Communicator> alone() {
+  constexpr std::chrono::seconds kTimeout{60};
+  auto transports = tutti::comm::inproc_transports(1, kTimeout);
+  return std::make_unique<tutti::comm::Collectives>(std::move(transports.front()), kTimeout);
+}
+
 // The checkpoints of the first half have the state of the second.
 void train_in_loop(const tutti::Context& context, Front& front, tutti::RemoteModule& tail) {
   tutti::Parameters parameters(front);
-  tutti::DistributedOptimizer optimizer(context, parameters, kAdam,
-                                        {.group = tutti::Group(tutti::group_of_one())});
+  tutti::DistributedOptimizer optimizer(context, parameters, kAdam, {.group = tutti::Group(alone())});
   tutti::Loop loop(context, parameters, optimizer);
   loop.state("tail", tutti::remote_state(tail));
   while (loop.goes_on()) {

@@ -139,7 +139,7 @@ Roster roster_through_launcher(const Context& context) {
 }
 
 // Returns the name of the task with this rank, with its address if that is known.
-std::string name_of(int rank, const Context& context) {
+std::string worker_name(int rank, const Context& context) {
   const std::vector<Task> workers = workers_of(context.cluster());
   if (static_cast<size_t>(rank) >= workers.size()) return fmt::format("rank {}", rank);
   const Task& task = workers[static_cast<size_t>(rank)];
@@ -162,7 +162,7 @@ Roster find_roster(const Context& context) {
 
 void call_roll(const Context& context, Roster& roster) {
   BoardOptions options{.rank = context.rank(), .world = context.world()};
-  for (int rank = 0; rank < context.world(); ++rank) options.who.push_back(name_of(rank, context));
+  for (int rank = 0; rank < context.world(); ++rank) options.who.push_back(worker_name(rank, context));
   const auto words = roll_call(*roster.table, options,
                                fmt::format("{} {} {} on {}", host_identity(), device_word(context.device()),
                                            context.task().short_name(), host_name()),

@@ -8,7 +8,7 @@
 namespace tutti::rpc {
 namespace {
 
-constexpr size_t kAlignment = 64;
+constexpr size_t kPieceAlignment = 64;
 
 }  // namespace
 
@@ -19,14 +19,14 @@ Room room_for(std::span<const PieceHeader> pieces, const Wire::Allocate& allocat
     fail(ErrorKind::Overloaded, "a message of {} bytes is larger than the memory of any machine",
          following_bytes(pieces));
   size_t size = 0;
-  for (const PieceHeader& piece : pieces) size += piece.follows() ? round_to(piece.size, kAlignment) : 0;
+  for (const PieceHeader& piece : pieces) size += piece.follows() ? round_to(piece.size, kPieceAlignment) : 0;
   Room room;
   if (size > 0) room.memory = allocate(size);
   std::byte* next = room.memory.get();
   for (const PieceHeader& piece : pieces) {
     const size_t bytes = piece.follows() ? piece.size : 0;
     room.places.emplace_back(next, bytes);
-    next += round_to(bytes, kAlignment);
+    next += round_to(bytes, kPieceAlignment);
   }
   return room;
 }
