@@ -84,7 +84,7 @@ std::vector<int64_t> IdIndex::join_some(const IdIndex& other) const {
 }
 
 // Merges all indices, which are sorted by hash, in one pass.
-std::optional<std::pair<IdIndex::Place, IdIndex::Place>> find_shared(
+std::optional<std::pair<IdIndex::IndexRow, IdIndex::IndexRow>> find_shared(
     const std::vector<const IdIndex*>& indices) {
   using Cursor = std::pair<std::vector<IdIndex::Entry>::const_iterator, size_t>;
   const auto is_behind = [](const Cursor& a, const Cursor& b) { return a.first->hash > b.first->hash; };
@@ -98,8 +98,8 @@ std::optional<std::pair<IdIndex::Place, IdIndex::Place>> find_shared(
     std::pop_heap(heap.begin(), heap.end(), is_behind);
     Cursor& least = heap.back();
     if (last && last->first->hash == least.first->hash)
-      return std::pair(IdIndex::Place{least.second, least.first->row},
-                       IdIndex::Place{last->second, last->first->row});
+      return std::pair(IdIndex::IndexRow{least.second, least.first->row},
+                       IdIndex::IndexRow{last->second, last->first->row});
     last = least;
     if (++least.first == indices[least.second]->entries_.end()) {
       heap.pop_back();

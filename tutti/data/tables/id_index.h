@@ -42,12 +42,12 @@ class IdIndex {
   std::vector<int64_t> join_some(const IdIndex& other) const;
 
   // A row of one of several indices.
-  struct Place {
+  struct IndexRow {
     size_t index;
     int64_t row;
   };
   // Returns two rows of different indices with the same ID, if there are any.
-  friend std::optional<std::pair<Place, Place>> find_shared(const std::vector<const IdIndex*>& indices);
+  friend std::optional<std::pair<IndexRow, IndexRow>> find_shared(const std::vector<const IdIndex*>& indices);
 
  private:
   struct Hash {
@@ -66,7 +66,7 @@ class IdIndex {
   Hash order_{};
 };
 
-std::optional<std::pair<IdIndex::Place, IdIndex::Place>> find_shared(
+std::optional<std::pair<IdIndex::IndexRow, IdIndex::IndexRow>> find_shared(
     const std::vector<const IdIndex*>& indices);
 
 }  // namespace tutti::data

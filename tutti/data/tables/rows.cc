@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t kChunk = size_t{1} << 18;
 constexpr size_t kLongestRow = size_t{64} << 20;
-constexpr size_t kMostPlaces = (size_t{32} << 20) / 16;
+constexpr size_t kMostStarts = (size_t{32} << 20) / 16;
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
 // Returns the position after the row's end of line in `text`, or nullopt if `text` does not contain it.
@@ -89,16 +89,16 @@ Rows::Rows(const std::string& path, bool quotes, const std::function<void(const 
   int64_t line = 1;
   std::optional<Row> empty;  // the first of the empty lines that may end the file
   for (;;) {
-    const Place place{scanner.offset(), line};
+    const LineStart start{scanner.offset(), line};
     std::string_view text = scanner.next(line);
     if (text.empty()) break;
     line += quotes ? lines_in(text) : 1;
     text = without_line_end(text);
-    if (place.offset == 0 && text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
+    if (start.offset == 0 && text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
     if (std::memchr(text.data(), 0, text.size()) != nullptr)
-      fail(ErrorKind::DataLoss, "{}:{}: there is a NUL byte: this is not a text table", path, place.line);
-    keep(place);
-    const Row row{size_++, place.line, text};
+      fail(ErrorKind::DataLoss, "{}:{}: there is a NUL byte: this is not a text table", path, start.line);
+    keep(start);
+    const Row row{size_++, start.line, text};
     if (text.empty()) {
       if (!empty) empty = row;
       continue;
@@ -108,20 +108,20 @@ Rows::Rows(const std::string& path, bool quotes, const std::function<void(const 
   }
   if (empty) size_ = empty->number;
   const auto kept = static_cast<size_t>((size_ + stride_ - 1) / stride_);
-  places_.resize(kept);
-  places_.push_back({file_.size(), line});
-  places_.shrink_to_fit();
+  starts_.resize(kept);
+  starts_.push_back({file_.size(), line});
+  starts_.shrink_to_fit();
 }
 
-void Rows::keep(const Place& place) {
+void Rows::keep(const LineStart& start) {
   if (size_ % stride_ != 0) return;
-  if (places_.size() == kMostPlaces) {
-    for (size_t i = 0; i < places_.size() / 2; ++i) places_[i] = places_[2 * i];
-    places_.resize(places_.size() / 2);
+  if (starts_.size() == kMostStarts) {
+    for (size_t i = 0; i < starts_.size() / 2; ++i) starts_[i] = starts_[2 * i];
+    starts_.resize(starts_.size() / 2);
     stride_ *= 2;
     if (size_ % stride_ != 0) return;
   }
-  places_.push_back(place);
+  starts_.push_back(start);
 }
 
 Rows::Row Rows::read(int64_t number, std::string& buffer) const {
@@ -137,11 +137,11 @@ void Rows::read(int64_t begin, int64_t end, std::string& buffer,
     const auto from = static_cast<size_t>(next / stride_);
     const auto last = static_cast<size_t>((end - 1) / stride_);
     size_t to = from + 1;
-    while (to <= last && places_[to + 1].offset - places_[from].offset <= kAtOnce) ++to;
-    buffer.resize(places_[to].offset - places_[from].offset);
-    file_.read_at(places_[from].offset, std::as_writable_bytes(std::span(buffer)));
+    while (to <= last && starts_[to + 1].offset - starts_[from].offset <= kAtOnce) ++to;
+    buffer.resize(starts_[to].offset - starts_[from].offset);
+    file_.read_at(starts_[from].offset, std::as_writable_bytes(std::span(buffer)));
     std::string_view rest = buffer;
-    int64_t line = places_[from].line;
+    int64_t line = starts_[from].line;
     for (int64_t row = static_cast<int64_t>(from) * stride_; row < static_cast<int64_t>(to) * stride_;
          ++row) {
       if (row == end) return;

@@ -37,18 +37,18 @@ class Rows {
             const std::function<void(const Row&)>& visit) const;
 
  private:
-  struct Place {
+  struct LineStart {
     uint64_t offset;
     int64_t line;
   };
-  void keep(const Place& place);
+  void keep(const LineStart& start);
   [[noreturn]] void fail_changed(int64_t row) const;
 
   const FileReader file_;
   const bool quotes_;
   int64_t size_ = 0;
   int64_t stride_ = 1;
-  std::vector<Place> places_;  // of the rows 0, stride, 2 stride, ...; the last one is the end
+  std::vector<LineStart> starts_;  // of the rows 0, stride, 2 stride, ...; the last one is the end
 };
 
 }  // namespace tutti::data

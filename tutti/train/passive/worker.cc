@@ -186,18 +186,18 @@ void MasterConnection::answer_with(const std::function<rpc::Message()>& body) {
   }
 }
 
-Place::Place(const Json& head)
+Assignment::Assignment(const Json& head)
     : rank(static_cast<int>(ps::number_within(head, "rank", 0, ps::kMostWorkers))),
       workers(static_cast<int>(ps::number_within(head, "workers", rank + 1, ps::kMostWorkers))),
       lanes(ps::number_within(head, "lanes", 1, kMostLanes)) {}
 
-LaneServer::LaneServer(Replica& replica, const Place& place)
+LaneServer::LaneServer(Replica& replica, const Assignment& assignment)
     : replica_(replica),
-      vectors_(replica.parameters(), place.lanes),
-      sum_(vectors_, gradients_of(replica.parameters()), lanes_of(place.rank, place.workers, place.lanes),
-           place.lanes),
-      lanes_(replica, sum_, lanes_of(place.rank, place.workers, place.lanes)),
-      word_(blocks_of(place.workers, place.lanes), place.lanes, kNumbers) {}
+      vectors_(replica.parameters(), assignment.lanes),
+      sum_(vectors_, gradients_of(replica.parameters()),
+           lanes_of(assignment.rank, assignment.workers, assignment.lanes), assignment.lanes),
+      lanes_(replica, sum_, lanes_of(assignment.rank, assignment.workers, assignment.lanes)),
+      word_(blocks_of(assignment.workers, assignment.lanes), assignment.lanes, kNumbers) {}
 
 rpc::Message LaneServer::serve(const std::string& method, const rpc::Message& request, const Wishes& wishes) {
   if (method == "step") return step(request, wishes);
@@ -330,7 +330,7 @@ Run begin(const Context& context, const std::optional<Trainable>& model, const r
   }
   ps::Reader reader(message);
   passive::take_into(reader, passive::frozen(run.replica->parameters()));
-  run.server = std::make_unique<LaneServer>(*run.replica, passive::Place(head));
+  run.server = std::make_unique<LaneServer>(*run.replica, passive::Assignment(head));
   return run;
 }
 

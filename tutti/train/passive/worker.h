@@ -99,12 +99,12 @@ class MasterConnection {
 };
 
 // The rank that a master has assigned to a passive worker, with the numbers of workers and lanes.
-struct Place {
+struct Assignment {
   int rank = 0;
   int workers = 1;
   int64_t lanes = 1;
 
-  explicit Place(const Json& head);
+  explicit Assignment(const Json& head);
 };
 
 // A passive worker's part in the steps: computes with the parameters and batches that its master sends, and
@@ -112,7 +112,7 @@ struct Place {
 class LaneServer {
  public:
   // The replica must outlive this.
-  LaneServer(Replica& replica, const Place& place);
+  LaneServer(Replica& replica, const Assignment& assignment);
 
   // Handles the requests
   //   step         returns the losses of the request's lanes, and the pieces that ps::SyncStep takes

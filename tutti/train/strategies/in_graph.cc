@@ -141,12 +141,12 @@ Team::Start InGraphWorker::start(Session& session, const std::vector<std::string
     const Json& head = request->message->head;
     require_same_plan(ps::lines_in(head, "plan"), plan, context_.task().short_name());
     warn_of_other_threads(context_, static_cast<int>(ps::number_in(head, "threads")));
-    const passive::Place place(head);
-    server_.emplace(replica_, place);
+    const passive::Assignment assignment(head);
+    server_.emplace(replica_, assignment);
     ps::Reader reader(*request->message);
     passive::take_into(reader, passive::frozen(replica_.parameters()));
     progress = progress_of(head.at("progress"));
-    session.follow(place.lanes);
+    session.follow(assignment.lanes);
     return {};
   });
   facts_ = {.name = kName, .restarts = true, .evaluation_part = -1};
