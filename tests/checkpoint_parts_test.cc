@@ -69,6 +69,19 @@ TEST(CheckpointParts, of_servers_are_read_by_any_number_of_tasks_of_any_kind) {
             hash_of(training(1, with(kModel, until(56))), folder));
 }
 
+TEST(CheckpointParts, of_servers_have_a_buffer_of_booleans_as_it_is) {
+  const TestFolder folder;
+  const std::string log = folder / "log";
+  for (const char* strategy : {"ps-async", "ps-sync"}) {
+    report_of(served(2, 2, {"--net", "masked", "--steps", "8", "--strategy", strategy, "--logdir", log}),
+              folder);
+    const store::SafetensorsFile weights(log + "/latest/weights.safetensors");
+    const torch::Tensor mask = weights.read("mask");
+    EXPECT_TRUE(mask.equal(torch::arange(7) == 3)) << mask;
+    fs::remove_all(log);
+  }
+}
+
 // Every worker pushes whenever it likes, and the chief saves often.
 TEST(CheckpointParts, of_servers_that_take_pushes_meanwhile_are_of_one_step) {
   const TestFolder folder;

@@ -60,6 +60,16 @@ struct Odd : nn::Module {
   nn::Linear pred = register_module("pred", nn::Linear(7, 10));
 };
 
+// A network with a buffer of booleans.
+struct Masked : nn::Module {
+  torch::Tensor forward(torch::Tensor x) {
+    return pred(torch::tanh(dense(x.flatten(1))).masked_fill(mask, 0));
+  }
+  nn::Linear dense = register_module("dense", nn::Linear(28 * 28, 7));
+  nn::Linear pred = register_module("pred", nn::Linear(7, 10));
+  torch::Tensor mask = register_buffer("mask", torch::arange(7) == 3);
+};
+
 // A network of 15.9 million parameters, whose size dominates all other memory.
 struct Wide : nn::Module {
   torch::Tensor forward(torch::Tensor x) { return pred(torch::tanh(dense(x.flatten(1)))); }
@@ -351,7 +361,8 @@ int main(int argc, char** argv) {
   Options options;
   tutti::Program program;
   program.add_flags = [&](tutti::FlagSet& flags) {
-    flags.add_choice("--net", options.net, {"cnn", "normed", "odd", "synced", "wide"}, "which network");
+    flags.add_choice("--net", options.net, {"cnn", "masked", "normed", "odd", "synced", "wide"},
+                     "which network");
     flags.add_choice("--optimizer", options.optimizer, {"adam", "grouped", "lion", "replicated"},
                      "which optimiser");
     flags.add("--frozen", options.frozen, "one of its groups is frozen");
@@ -389,6 +400,7 @@ int main(int argc, char** argv) {
   return tutti::run(argc, argv, program, [&](tutti::Context& ctx) {
     if (options.net == "cnn") train<Cnn>(ctx, options);
     if (options.net == "normed") train<Normed>(ctx, options);
+    if (options.net == "masked") train<Masked>(ctx, options);
     if (options.net == "odd") train<Odd>(ctx, options);
     if (options.net == "synced") train<Synced>(ctx, options);
     if (options.net == "wide") train<Wide>(ctx, options);

@@ -319,8 +319,10 @@ rpc::Message Service::push_asynchronous(Lock& lock, const rpc::Caller& caller, i
   const double share = 1.0 / run_->workers;
   for (const torch::Tensor& buffer : run_->buffers)
     buffer.lerp_(reader.take(buffer.numel(), buffer.scalar_type()), share);
-  for (const torch::Tensor& counter : run_->counters)
-    counter.add_(reader.take(counter.numel(), counter.scalar_type()));
+  for (const torch::Tensor& counter : run_->counters) {
+    const torch::Tensor change = reader.take(counter.numel(), counter.scalar_type());
+    counter.scalar_type() == torch::kBool ? counter.logical_xor_(change) : counter.add_(change);
+  }
   reader.end();
   run_->shard.optimizer().step(gradients);
   Worker& worker = workers_.at(rank);

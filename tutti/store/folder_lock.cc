@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <filesystem>
 #include <optional>
+#include <random>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <thread>
@@ -140,8 +141,11 @@ std::string holder_name(const std::string& task) {
 }
 
 TemporaryFolder::TemporaryFolder(const std::string& parent) {
-  for (int number = 0;; ++number) {
-    const std::string path = fmt::format("{}/{}{}-{}", parent, kTemporaryPrefix, ::getpid(), number);
+  // A task that was lost may still write into an earlier folder by its name, so that no name is used again.
+  std::random_device random;
+  for (;;) {
+    const std::string path =
+        fmt::format("{}/{}{}-{:08x}{:08x}", parent, kTemporaryPrefix, ::getpid(), random(), random());
     if (!make_folder(path)) continue;
     if (auto lock = lock_own(path)) {
       path_ = path;

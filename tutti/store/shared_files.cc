@@ -45,8 +45,8 @@ void await_record(const std::string& path, const SharedFile& file, Clock::time_p
     if (file.is_lost && *file.is_lost)
       fail(ErrorKind::PeerLost, "{} was lost before it had written its part, {}", file.writer, path);
     if (Clock::now() >= begin + timeout)
-      fail(ErrorKind::Timeout, "{} has not written its part, {}, within {:g} s", file.writer, path,
-           std::chrono::duration<double>(timeout).count());
+      fail(ErrorKind::Timeout, "{} has not written its part, {}, within {:g} s. Its log may say why",
+           file.writer, path, std::chrono::duration<double>(timeout).count());
   }
 }
 

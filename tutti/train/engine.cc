@@ -220,6 +220,9 @@ void Engine::report_validation(const std::map<std::string, double>& values) {
 
 void Engine::end(const Wishes& reasons) {
   training_.step = progress_.step;
+  const bool interrupted = reasons.signal != 0 && training_.step < training_.end_step;
+  training_.interrupted = interrupted && !training_.stop_reason;
+  training_.save_at_end = false;
   for_each_hook([&](Hook& hook) { hook.end(training_); });
   team_.finish_saving(session_);
   note_saved();
@@ -229,7 +232,6 @@ void Engine::end(const Wishes& reasons) {
   is_running_ = false;
   if (training_.stop_reason)
     context_.log().info("stopped after step {}: {}", training_.step, *training_.stop_reason);
-  const bool interrupted = reasons.signal != 0 && training_.step < training_.end_step;
   if (interrupted) {
     signals_->forget();
     team_.write_timeline();  // all workers stop here

@@ -95,7 +95,7 @@ class Trainer::ValidationHook final : public Hook {
   }
 
   void end(Training& training) override {
-    if (trainer_.validate_.feed && last_ != training.step) validate(training);
+    if (trainer_.validate_.feed && last_ != training.step && !training.interrupted) validate(training);
   }
 
  private:

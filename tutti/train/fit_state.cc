@@ -110,7 +110,11 @@ MovingAverage::MovingAverage(Parameters& parameters, double decay) : parameters_
 }
 
 void MovingAverage::after_start(Training&) {
-  if (!average_.empty()) return;
+  if (average_.empty()) restart();
+}
+
+void MovingAverage::restart() {
+  average_.clear();
   for (const Stretch& block : parameters_.blocks()) average_.push_back(block.values.detach().clone());
 }
 

@@ -92,6 +92,8 @@ class MovingAverage final : public Hook {
 
   void after_start(Training& training) override;
   void after_step(Training& training, const StepResult& result) override;
+  // Begins again with the present values of the parameters.
+  void restart();
   // Calls `body` while the parameters have the averaged values.
   void with_average(const std::function<void()>& body);
   // Returns the average as tensors with the names of the parameters.

@@ -20,6 +20,8 @@
 
 namespace tutti {
 
+class MovingAverage;
+
 // The state of a running training, of a Trainer or a Loop, as its hooks see it.
 struct Training {
   static constexpr int64_t kEndless = std::numeric_limits<int64_t>::max();
@@ -38,6 +40,10 @@ struct Training {
   bool went_on = false;  // first_step is not that of a checkpoint: this worker joined a running training
   int64_t steps_per_epoch = 0;  // 0: unknown
   int64_t epoch = 0;            // the index of the current pass over the feed, from 0
+  bool interrupted = false;     // in Hook::end(): a signal has ended the steps, and a later run continues
+  MovingAverage* average = nullptr;  // what validations measure instead of the last weights; null: none
+  // To be set by a hook that changes the parameters in end(), so that they are saved.
+  bool save_at_end = false;
   // Only on the chief, and only with a log directory; else null.
   store::EventWriter* events = nullptr;
   std::string folder = {};  // the log directory of this training; "": nothing is written
@@ -91,7 +97,7 @@ class Hook {
   virtual void after_lane(Training&, int64_t /*lane*/, const Batch&, const LossOutput&) {}
   // The step is done, and counted in training.step.
   virtual void after_step(Training&, const StepResult&) {}
-  // The last step is done.
+  // The last step is done, or the training was interrupted (Training::interrupted).
   virtual void end(Training&) {}
   // A checkpoint has been written to this folder. Called on the chief, between two steps or after end().
   virtual void after_save(Training&, const std::string& /*path*/, int64_t /*step*/) {}

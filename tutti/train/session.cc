@@ -4,6 +4,7 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 #include <torch/version.h>
@@ -111,7 +112,20 @@ Snapshots Session::go_on(int64_t step) {
   const std::optional<RunFolder::Found> found = folder_.newest();
   open_events(step);
   went_on_ = true;
-  return found ? parts_in(found->checkpoint) : Snapshots();
+  if (!found) return {};
+  Snapshots parts = parts_in(found->checkpoint);
+  std::vector<std::string> old;
+  for (const auto& [name, part] : parts) {
+    if (name != kGenerators) old.push_back(name);
+  }
+  if (found->checkpoint.step < step && !old.empty()) {
+    context_.log().warning(
+        "this task joins the training at step {}, but these parts of its state are those of step {}: {}. For "
+        "an "
+        "exact restart, end the servers as well",
+        step, found->checkpoint.step, fmt::join(old, ", "));
+  }
+  return parts;
 }
 
 void Session::take_weights(const RunFolder::Found& found) {

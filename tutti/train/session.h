@@ -23,6 +23,9 @@
 
 namespace tutti {
 
+// The part of a checkpoint with the states of LibTorch's random generators. Each rank has its own.
+inline constexpr const char* kGenerators = "random";
+
 // A net of a run with its optimiser. If a run has several, each has a name.
 struct SessionPart {
   std::string name;

@@ -114,7 +114,11 @@ TensorsByName joined(const Parameters& parameters, const store::Checkpoint& chec
         full_name.ends_with(']') && bracket != std::string::npos
             ? parse_int(full_name.substr(bracket + 1, full_name.find(':', bracket) - bracket - 1))
             : std::nullopt;
-    if (!begin) {
+    const auto is_whole = [&](const auto& view) {
+      return view.name == full_name.substr(full_name.find('/') + 1);
+    };
+    const auto& views = parameters.trained();
+    if (!begin || std::any_of(views.begin(), views.end(), is_whole)) {
       whole.emplace(full_name, tensor);
       continue;
     }

@@ -1,10 +1,12 @@
 #include <cmath>
+#include <csignal>
 #include <filesystem>
 #include <map>
 #include <set>
 
 #include <gmock/gmock.h>
 
+#include "tutti/base/interrupted.h"
 #include "tutti/base/sha256.h"
 #include "tutti/base/test_errors.h"
 #include "tutti/base/test_folder.h"
@@ -12,6 +14,7 @@
 #include "tutti/metrics/metrics.h"
 #include "tutti/store/checkpoint.h"
 #include "tutti/train/hooks.h"
+#include "tutti/train/load.h"
 #include "tutti/train/test_trainer.h"
 
 // Tests what a run must find again besides its weights, and what depends on it: hooks, validation,
@@ -137,6 +140,55 @@ TEST(State, early_stopping_ends_a_resumed_run_at_the_same_step) {
     EXPECT_EQ(run(config, {}, stopping), straight) << crash;
     // The fit stays complete.
     EXPECT_EQ(run(config, {}, stopping).step, straight.step);
+  }
+}
+
+// A signal is no reason to validate: the resumed run does it at the steps of an undisturbed one.
+TEST(State, early_stopping_ends_an_interrupted_run_at_the_same_step) {
+  std::optional<int64_t> signal_after;
+  const auto stopping = [&](Trainer& trainer) {
+    trainer.add_hook(hooks::early_stopping({.monitor = "accuracy", .patience = 1, .restore_best = true}));
+    trainer.add_hook(std::make_unique<AfterStep>([&](Training& training) {
+      if (training.step == signal_after) std::raise(SIGTERM);
+    }));
+  };
+  const Result straight = run(config_in(""), {}, stopping);
+  EXPECT_LT(straight.step, kSteps);
+  for (const int64_t step : {4, 9, 11}) {
+    const TestFolder folder;
+    const RunConfig config = config_in(folder / "run");
+    signal_after = step;
+    EXPECT_THROW(run(config, {}, stopping), Interrupted) << step;
+    signal_after.reset();
+    EXPECT_EQ(run(config, {}, stopping), straight) << step;
+  }
+}
+
+// The average is measured, saved and given back, and not the weights of the last step.
+TEST(State, a_validation_and_the_best_weights_are_those_of_the_moving_average) {
+  const TestFolder folder;
+  const auto sum = [] {
+    return metrics::mean(
+        "sum", [](const torch::Tensor& prediction, const Batch&) { return prediction.abs().sum(1); });
+  };
+  RunConfig config = config_in(folder / "run");
+  const Context context = test_context(config);
+  Trainer trainer(context, test_net(), kAdam, test_loss, {.average = 0.5});
+  trainer.add_hook(hooks::keep_best({.monitor = "sum", .goal = hooks::Goal::Smaller}));
+  trainer.add_hook(hooks::early_stopping(
+      {.monitor = "sum", .goal = hooks::Goal::Smaller, .patience = 1000, .restore_best = true}));
+  FitOptions options = validated();
+  options.validate.metrics = {sum()};
+  const History history = trainer.fit(test_feed().shuffle(), options);
+  double least = 1e9;
+  for (const History::Row& row : history.rows)
+    if (!row.validation.empty()) least = std::min(least, row.validation.at("sum"));
+  EXPECT_EQ(trainer.evaluate(test_feed(32), {sum()}).at("sum"), least);
+  const std::string hash = trainer.parameters().sha256();
+  for (const std::string& saved : {folder / "run/best", folder / "run"}) {
+    const auto net = test_net(9);
+    load_weights(*net, saved);
+    EXPECT_EQ(Parameters(*net).sha256(), hash) << saved;
   }
 }
 

@@ -152,8 +152,6 @@ void finish_saving(const Context& context, comm::Communicator& comm, Session& se
 // Merges the counts of all workers, on each of them.
 void merge(comm::Communicator& comm, metrics::Metric& metric);
 
-// The part of a checkpoint with the states of LibTorch's random generators. Each rank has its own.
-inline constexpr const char* kGenerators = "random";
 StatePart generators_part(torch::Device device, int rank);
 // Returns the parts, at rank 0 with the generators of all ranks.
 Snapshots gather_generators(comm::Communicator& comm, Snapshots parts);

@@ -62,12 +62,14 @@ Trainer::Trainer(const Context& context, Trainable model, const OptimizerOptions
       engine_(context_, *strategy_, {{"", replica().parameters(), replica().optimizer()}},
               {.name = options.name}),
       device_clock_(context.device()) {
+  // After a step, the average comes first, since a validation measures it.
+  engine_.add_first_hook(validation_hook());
   if (options.average != 0) {
     average_ =
         engine_.add_first_hook(std::make_unique<MovingAverage>(replica().parameters(), options.average));
     engine_.add_state("average", average_->part());
+    engine_.training().average = average_;
   }
-  engine_.add_first_hook(validation_hook());
   history_ = engine_.add_first_hook(std::make_unique<HistoryHook>());
   if (strategy_->group().is_chief()) warn_of_sparse_tables(context_, replica().parameters());
   engine_.session().describe(facts());

@@ -1,4 +1,5 @@
 #include <cmath>
+#include <functional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -8,6 +9,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/store/checkpoint.h"
+#include "tutti/train/fit_state.h"
 #include "tutti/train/hooks.h"
 #include "tutti/train/snapshot.h"
 
@@ -63,6 +65,14 @@ class Best {
   bool restored_ = false;  // since the last forget()
 };
 
+// Calls the function while the parameters have the values that were validated.
+void with_validated(Training& training, const std::function<void()>& body) {
+  if (training.average != nullptr)
+    training.average->with_average(body);
+  else
+    body();
+}
+
 // Copies of all weights and buffers.
 std::vector<torch::Tensor> copies_of(const Parameters& parameters) {
   std::vector<torch::Tensor> copies;
@@ -100,17 +110,20 @@ class EarlyStopping final : public Hook {
   void after_validation(Training& training, const std::map<std::string, double>& values) override {
     if (best_.improves(values)) {
       without_ = 0;
-      if (options_.restore_best) weights_ = copies_of(training.parameters);
+      if (options_.restore_best) with_validated(training, [&] { weights_ = copies_of(training.parameters); });
       return;
     }
-    if (++without_ <= options_.patience) return;
+    if (++without_ <= options_.patience || training.stop_reason) return;
     training.stop_reason =
         fmt::format("{} has not improved for {} validations; its best value is {}", options_.monitor,
                     without_, best_.value() ? fmt::format("{:.6g}", *best_.value()) : "none");
   }
 
   void end(Training& training) override {
-    if (!weights_.empty()) copy_back(weights_, training.parameters);
+    if (weights_.empty() || training.interrupted) return;
+    copy_back(weights_, training.parameters);
+    if (training.average != nullptr) training.average->restart();
+    training.save_at_end = true;
   }
 
   std::string name() const override { return "early_stopping"; }
@@ -144,10 +157,12 @@ class KeepBest final : public Hook {
 
   void after_validation(Training& training, const std::map<std::string, double>& values) override {
     if (!best_.improves(values) || !training.group.is_chief() || training.folder.empty()) return;
-    store::Checkpoint checkpoint = snapshot(training.parameters, training.optimizer.options(), {});
-    checkpoint.step = training.step;
-    checkpoint.state["best"] = {{options_.monitor, *best_.value()}};
-    store::CheckpointDir(training.folder + "/" + options_.folder, {.keep = 1}).save(checkpoint);
+    with_validated(training, [&] {
+      store::Checkpoint checkpoint = snapshot(training.parameters, training.optimizer.options(), {});
+      checkpoint.step = training.step;
+      checkpoint.state["best"] = {{options_.monitor, *best_.value()}};
+      store::CheckpointDir(training.folder + "/" + options_.folder, {.keep = 1}).save(checkpoint);
+    });
   }
 
   std::string name() const override { return "keep_best"; }

@@ -32,7 +32,7 @@ class Checkpoint final : public Hook {
   // A worker that makes steps of its own saved its last step before it knew that this was the last.
   void end(Training& training) override {
     const bool stopped_by_itself = !training.in_step && training.stop_reason.has_value();
-    if (training.step != last_step_ || stopped_by_itself) save(training);
+    if (training.step != last_step_ || stopped_by_itself || training.save_at_end) save(training);
   }
 
  private:

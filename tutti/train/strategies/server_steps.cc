@@ -114,7 +114,10 @@ void copy(const ps::Extras& from, const ps::Extras& to) {
 }
 
 void subtract_from(const Tensors& now, const Tensors& before) {
-  for (size_t i = 0; i < now.size(); ++i) before[i].copy_(now[i] - before[i]);
+  for (size_t i = 0; i < now.size(); ++i) {
+    const bool is_bool = now[i].scalar_type() == torch::kBool;
+    before[i].copy_(is_bool ? torch::logical_xor(now[i], before[i]) : now[i] - before[i]);
+  }
 }
 
 Tensors like(const Tensors& vectors) {
