@@ -16,14 +16,20 @@
 
 namespace tutti::comm {
 
+// A store with clone(), which is pure virtual in LibTorch 2.15 and unknown to 1.13.
+class ClonableStore : public c10d::Store {
+ public:
+  c10::intrusive_ptr<c10d::Store> clone() { return copy(); }  // NOLINT(modernize-use-override)
+
+ protected:
+  virtual c10::intrusive_ptr<c10d::Store> copy() = 0;
+};
+
 // Presents a table as a c10d::Store, which the backends of c10d use while they connect.
-class TableStore final : public c10d::Store {
+class TableStore final : public ClonableStore {
  public:
   TableStore(std::shared_ptr<Rendezvous> table, std::chrono::steady_clock::time_point deadline)
       : table_(std::move(table)), deadline_(deadline) {}
-
-  // Pure virtual in LibTorch 2.x; does not exist in 1.13.
-  c10::intrusive_ptr<c10d::Store> clone() { return c10::make_intrusive<TableStore>(table_, deadline_); }
 
   void set(const std::string& key, const std::vector<uint8_t>& value) override {
     table_->set(key, {value.begin(), value.end()});
@@ -42,6 +48,11 @@ class TableStore final : public c10d::Store {
   int64_t add(const std::string&, int64_t) override { unused(); }
   bool deleteKey(const std::string&) override { unused(); }
   int64_t getNumKeys() override { unused(); }
+
+ protected:
+  c10::intrusive_ptr<c10d::Store> copy() override {
+    return c10::make_intrusive<TableStore>(table_, deadline_);
+  }
 
  private:
   [[noreturn]] static void unused() {
