@@ -110,15 +110,15 @@ TensorsByName joined(const Parameters& parameters, const store::Checkpoint& chec
   std::map<std::string, int64_t> elements;
   for (const auto& [full_name, tensor] : checkpoint.optimizer) {
     const size_t bracket = full_name.rfind('[');
+    const std::string own_name = full_name.substr(full_name.find('/') + 1);
+    const auto& views = parameters.trained();
+    const bool is_whole =
+        std::any_of(views.begin(), views.end(), [&](const auto& view) { return view.name == own_name; });
     const auto begin =
-        full_name.ends_with(']') && bracket != std::string::npos
+        !is_whole && full_name.ends_with(']') && bracket != std::string::npos
             ? parse_int(full_name.substr(bracket + 1, full_name.find(':', bracket) - bracket - 1))
             : std::nullopt;
-    const auto is_whole = [&](const auto& view) {
-      return view.name == full_name.substr(full_name.find('/') + 1);
-    };
-    const auto& views = parameters.trained();
-    if (!begin || std::any_of(views.begin(), views.end(), is_whole)) {
+    if (!begin) {
       whole.emplace(full_name, tensor);
       continue;
     }
