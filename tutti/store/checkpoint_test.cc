@@ -473,7 +473,7 @@ class PartOfAnotherTask : public testing::Test {
     expect_error(kind, AllOf(HasSubstr("ps/1"), HasSubstr(file_), HasSubstr(text)),
                  [&] { dir_.save({.step = 1, .weights = {}, .optimizer = {}}, shared); });
     EXPECT_TRUE(dir_.steps().empty());
-    // What was left over does not get into the next one.
+    // The next checkpoint contains none of the leftover files.
     dir_.open();
     dir_.save({.step = 2, .weights = {}, .optimizer = {}});
     EXPECT_EQ(dir_.steps(), (std::vector<int64_t>{2}));

@@ -15,7 +15,8 @@ namespace {
 using nlohmann::json;
 using testing::HasSubstr;
 
-// What TensorBoard reads, decoded: {tag: [[step, [height, width, channels], [bytes]], ...]}.
+// Returns the decoded images that TensorBoard reads: {tag: [[step, [height, width, channels], [bytes]],
+// ...]}.
 json images_in(const std::string& folder) {
   const OracleAnswer answer = ask_oracle("check_images.py", {folder});
   EXPECT_EQ(answer.status, 0) << answer.output;
