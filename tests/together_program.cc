@@ -118,7 +118,11 @@ class KillChief final : public tutti::Hook {
  public:
   explicit KillChief(int64_t at) : at_(at) {}
   void before_step(tutti::Training& training) override {
-    if (training.group.is_chief() && training.step == at_) std::raise(SIGKILL);
+    if (!training.group.is_chief() || training.step != at_) return;
+    const std::string mark = training.folder + "/killed";
+    if (std::filesystem::exists(mark)) return;
+    std::ofstream(mark) << "\n";
+    std::raise(SIGKILL);
   }
 
  private:
@@ -369,7 +373,7 @@ int main(int argc, char** argv) {
     flags.add("--server-beta", options.server_beta, "a number of lion on servers, by mistake; 0: no lion");
     flags.add("--clip-norm", options.clip_norm, "largest norm of the gradient; 0: any");
     flags.add("--fail-at", options.fail_at, "the step at which rank 1 fails");
-    flags.add("--kill-at", options.kill_at, "the step at which the chief is killed");
+    flags.add("--kill-at", options.kill_at, "the step at which the chief is killed, once in a log directory");
     flags.add("--evaluate", options.evaluate, "count the accuracy at the end");
     flags.add("--other-labels", options.other_labels, "train on the digits with other labels");
     flags.add("--only-chief", options.only_chief, "the chief alone does that, by mistake");

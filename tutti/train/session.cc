@@ -4,7 +4,6 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 #include <torch/version.h>
@@ -107,25 +106,20 @@ Session::Start Session::start() {
   return start;
 }
 
-Snapshots Session::go_on(int64_t step) {
+Session::Parts Session::newest_parts(int64_t step) {
   pass_over_lost_checkpoint();
   const std::optional<RunFolder::Found> found = folder_.newest();
-  open_events(step);
-  went_on_ = true;
-  if (!found) return {};
-  Snapshots parts = parts_in(found->checkpoint);
-  std::vector<std::string> old;
-  for (const auto& [name, part] : parts) {
-    if (name != kGenerators) old.push_back(name);
-  }
-  if (found->checkpoint.step < step && !old.empty()) {
-    context_.log().warning(
-        "this task joins the training at step {}, but these parts of its state are those of step {}: {}. For "
-        "an "
-        "exact restart, end the servers as well",
-        step, found->checkpoint.step, fmt::join(old, ", "));
+  if (!found || folder_.only_weights()) return {};
+  Parts parts{.snapshots = parts_in(found->checkpoint), .step = found->checkpoint.step, .outdated = {}};
+  for (const auto& [name, snapshot] : parts.snapshots) {
+    if (parts.step < step && name != kGenerators && name != kHistory) parts.outdated.push_back(name);
   }
   return parts;
+}
+
+void Session::go_on(int64_t step) {
+  open_events(step);
+  went_on_ = true;
 }
 
 void Session::take_weights(const RunFolder::Found& found) {

@@ -25,6 +25,8 @@ namespace tutti {
 
 // The part of a checkpoint with the states of LibTorch's random generators. Each rank has its own.
 inline constexpr const char* kGenerators = "random";
+// The part with the history of the current fit, which is that of a hook.
+inline constexpr const char* kHistory = "hook-history";
 
 // A net of a run with its optimiser. If a run has several, each has a name.
 struct SessionPart {
@@ -121,9 +123,18 @@ class Session {
   // --resume asks for it. Logs a warning if the last checkpoint was not saved because a task was lost that
   // had to write a part of it.
   Start start();
-  // Called on a restarted chief if the run has continued without it. Returns the further parts of the newest
-  // checkpoint, which may be older than the run.
-  Snapshots go_on(int64_t step);
+  // The parts of the newest checkpoint besides the model and its optimiser.
+  struct Parts {
+    Snapshots snapshots;
+    int64_t step = 0;
+    // The names of the parts that a run at a later step cannot take over exactly. Random generators and the
+    // history are not among them, since later steps do not depend on them.
+    std::vector<std::string> outdated;
+  };
+  // Called on a chief that finds the run at this step. Logs a warning as start() does.
+  Parts newest_parts(int64_t step);
+  // Called on a chief that takes part in a run which has continued without it.
+  void go_on(int64_t step);
   bool went_on() const { return went_on_; }
   // Called on the other tasks, with the number of lanes that the chief has found.
   void follow(int64_t lanes) { lanes_ = lanes; }

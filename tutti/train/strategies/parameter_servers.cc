@@ -6,6 +6,7 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 #include <torch/types.h>
 #include <torch/utils.h>
@@ -71,6 +72,7 @@ ParameterServers::ParameterServers(const Context& context, const Trainable& mode
     : context_(context),
       group_(Group::unconnected(context)),
       name_(name_of(context, optimizer)),
+      in_step_(name_ == "ps-sync" && context.config().servers.backup == 0),
       clip_norm_(clip_norm),
       arena_(std::make_shared<rpc::Arena>()),
       replica_(model, optimizer, in_arena(replica, arena_)),
@@ -160,23 +162,39 @@ Team::Start ParameterServers::try_to_start(Session& session, const std::vector<s
   const int64_t step = client_->pull();
   vectors_->take_over_buffers();
   begun_ = true;
+  last_step_ = step;
   // The other workers may be waiting for the checkpoint that this task was to write when it was lost.
   if (group_.is_chief()) client_->note(save_key(step), true);
   make_steps(lanes_);
   return {progress_at(step, standing.progress), lost_steps, std::exchange(found_, {})};
 }
 
-// Begins the run, unless the chief has been restarted and finds it running. If a server has lost its part of
-// the parameters, all tasks return to the newest checkpoint. Returns the number of steps that are lost by
-// this.
+// Takes part in the run that the servers have at this step, and returns true. In a training whose bits are the
+// same however often a task is lost, returns false if a chief that was restarted, or that has missed the answer
+// to its last step, cannot know the moving average or the state of its hooks at this step.
+bool ParameterServers::takes_part(Session& session, int64_t step) {
+  Session::Parts parts = session.newest_parts(step);
+  if (begun_ && (!in_step_ || step == last_step_)) return true;  // with what this task has in memory
+  if (!parts.outdated.empty()) {
+    if (in_step_) return false;
+    context_.log().warning(
+        "this task joins the training at step {}, but these parts of its state are those of step {}: {}", step,
+        parts.step, fmt::join(parts.outdated, ", "));
+  }
+  if (begun_) return true;
+  session.go_on(step);
+  found_ = std::move(parts.snapshots);
+  return true;
+}
+
+// Begins the run, or takes part in it if it is running. If that is not possible, or if a server has lost its
+// part of the parameters, all tasks return to the newest checkpoint. Returns the number of steps that are lost
+// by this.
 int64_t ParameterServers::begin(Session& session, const std::vector<std::string>& plan) {
   const auto standing = client_->standing();
   mark_lost_writers();
   await_writers(session);
-  if (standing) {
-    found_ = session.go_on(standing->step);
-    return 0;
-  }
+  if (standing && takes_part(session, standing->step)) return 0;
   const int64_t furthest = client_->furthest_step();
   Session::Start found = session.start();
   found_ = std::move(found.more);
@@ -192,8 +210,9 @@ int64_t ParameterServers::begin(Session& session, const std::vector<std::string>
   const int64_t lost_steps = std::max<int64_t>(0, furthest - found.progress.step);
   if (lost_steps > 0)
     context_.log().warning(
-        "a server has lost its part of the parameters: all tasks return from step {} to {}", furthest,
-        found.progress.step);
+        "{}: all tasks return from step {} to {}",
+        standing ? "the chief has lost a part of its state" : "a server has lost its part of the parameters",
+        furthest, found.progress.step);
   Json progress = to_json(found.progress, session.lanes());
   progress["threads"] = context_.threads();
   client_->begin({.strategy = name_,
@@ -211,7 +230,7 @@ void ParameterServers::make_steps(int64_t lanes) {
   const RunConfig::Servers& config = context_.config().servers;
   facts_ = {.name = name_,
             .lanes = lanes_of(group_.rank, group_.world, lanes),
-            .in_step = name_ == "ps-sync" && config.backup == 0,
+            .in_step = in_step_,
             .restarts = true,
             .keeps_parameters_elsewhere = true,
             .evaluation_part = group_.is_chief() ? 0 : -1};
@@ -278,7 +297,7 @@ void ParameterServers::await_writers(const Session& session) {
 void ParameterServers::save(Session& session, const Progress& progress, const Snapshots& more) {
   const std::string key = save_key(progress.step);
   if (!group_.is_chief()) {
-    if (facts_.in_step) client_->read(key);
+    if (in_step_) client_->read(key);
     return;
   }
   await_writers(session);
@@ -296,7 +315,7 @@ void ParameterServers::save(Session& session, const Progress& progress, const Sn
   if (shared) files = write_on_servers(mark->path(), snapshot);
   mark.reset();
   session.save(saved, {snapshot.state}, more, files);
-  if (facts_.in_step) client_->note(key, true);
+  if (in_step_) client_->note(key, true);
 }
 
 std::vector<store::SharedFile> ParameterServers::write_on_servers(const std::string& mark,
@@ -348,7 +367,7 @@ void ParameterServers::say_stopped() {
 
 void ParameterServers::finish_fit(Progress& progress) {
   progress.step = steps_->finish(progress.step);
-  if (progress.stopped && group_.is_chief() && facts_.in_step) say_stopped();
+  if (progress.stopped && group_.is_chief() && in_step_) say_stopped();
   const int64_t fits = progress.fit + 1;
   client_->finish(fits);
   const std::string key = fmt::format("fit {}", fits);

@@ -36,7 +36,9 @@ class ParameterServers final : public Strategy {
   }
   StepResult step(int64_t step, const Wishes& wishes, data::BatchQueue& queue,
                   const LaneObserver& observe) override {
-    return steps_->make(step, wishes, queue, observe);
+    const StepResult result = steps_->make(step, wishes, queue, observe);
+    last_step_ = result.step;
+    return result;
   }
   void settle() override { steps_->settle(); }
   void save(Session& session, const Progress& progress, const Snapshots& more) override;
@@ -54,6 +56,7 @@ class ParameterServers final : public Strategy {
   void make_client();
   void make_vectors(int64_t lanes);
   int64_t begin(Session& session, const std::vector<std::string>& plan);
+  bool takes_part(Session& session, int64_t step);
   void make_steps(int64_t lanes);
   void mark_lost_writers();
   void await_writers(const Session& session);
@@ -65,6 +68,7 @@ class ParameterServers final : public Strategy {
   const Context& context_;
   const Group group_;
   const std::string name_;
+  const bool in_step_;  // every step is made by all workers together
   const double clip_norm_;
   const std::shared_ptr<rpc::Arena> arena_;
   Replica replica_;
@@ -75,6 +79,7 @@ class ParameterServers final : public Strategy {
   ps::Client::Standing standing_;       // at the end of the last fit
   Snapshots found_;                     // of the checkpoint, on the chief that begins the run
   bool begun_ = false;                  // this task has taken part in the run
+  int64_t last_step_ = 0;               // the number of steps after the last one that this task has made
   int64_t fits_ = 0;                    // the number of completed fits
   // On the chief, for each server that writes a part of the last checkpoint: true if it was lost.
   std::map<int, std::shared_ptr<std::atomic<bool>>> writers_;
