@@ -230,8 +230,8 @@ std::optional<Residuals> ByExchange::residuals() {
 }
 
 void ByExchange::set_residuals(const Residuals& residuals) {
-  for_each_rounding(residuals, [&](Rounding& rounding, const torch::Tensor& stretch) {
-    rounding.set_lost(stretch.to(place_).clone());
+  for_each_rounding(residuals, [](Rounding& rounding, const torch::Tensor& stretch) {
+    rounding.set_lost(stretch.clone());
   });
 }
 
@@ -239,7 +239,8 @@ void ByExchange::set_residuals(const Residuals& residuals) {
 
 torch::Tensor Rounding::round(const torch::Tensor& exact) {
   const torch::NoGradGuard no_grad;
-  const torch::Tensor wanted = lost_.defined() ? exact + lost_ : exact;
+  // A restored residual is on the device of the parameters; sums may be computed on the CPU.
+  const torch::Tensor wanted = lost_.defined() ? exact + lost_.to(exact.device()) : exact;
   // Clamps only for half: bfloat16 has the range of float32.
   constexpr double kLargestHalf = 65504;
   const torch::Tensor in_range = to_ == torch::kHalf ? wanted.clamp(-kLargestHalf, kLargestHalf) : wanted;
