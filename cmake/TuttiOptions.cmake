@@ -59,7 +59,7 @@ endif()
 # With LibTorch's headers each compilation instantiates some 15,000 templates for 5 to 10 seconds, however short the source is. Joined
 # sources do so once.
 set(TUTTI_JOIN 24 CACHE STRING "Compile so many sources of a target as one; 0: each by itself")
-if(TUTTI_JOIN GREATER 1)
+if(TUTTI_JOIN GREATER 1 AND CMAKE_CXX_COMPILER_ID STREQUAL GNU)
   add_compile_options(-Wno-subobject-linkage)
 endif()
 if(TUTTI_WERROR)
