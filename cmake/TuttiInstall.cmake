@@ -1,4 +1,4 @@
-# `cmake --install` and `cpack`: the headers, libtutti.so, the command, a CMake package and a file for pkg-config.
+# `cmake --install` and `cpack`: the headers, libtutti.so, the command, a CMake package, a file for pkg-config and an example.
 # docs/installing.md says what is put where and why.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
@@ -33,6 +33,10 @@ install(EXPORT tuttiTargets NAMESPACE tutti:: DESTINATION ${tutti_package_dir} C
 install(CODE "set(root [[${PROJECT_SOURCE_DIR}]])
 set(folder [[${CMAKE_INSTALL_INCLUDEDIR}]])" COMPONENT tutti)
 install(SCRIPT ${PROJECT_SOURCE_DIR}/cmake/install_headers.cmake COMPONENT tutti)
+
+# An example project. It is not in share/doc, which packages leave out in small container images.
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/examples/09_installed/ DESTINATION ${CMAKE_INSTALL_DATADIR}/tutti/examples/linear
+  COMPONENT tutti)
 
 # LibTorch, and other libraries that are not the system's: the libraries in lib/tutti, LibTorch's headers in
 # lib/tutti/include. An installation has links there, a package has copies.

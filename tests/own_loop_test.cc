@@ -86,6 +86,17 @@ TEST(OwnLoop, ends_at_the_same_step_on_any_number_of_workers_and_stays_ended) {
   }
 }
 
+TEST(OwnLoop, is_said_to_have_stopped_by_the_chief_alone) {
+  const ProgramResult result =
+      run_program(training(3, {"--own-loop", "--batch", "3", "--steps", "100", "--stop-at", "7"}));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const std::string said = "stopped after step 8: it has seen enough";
+  const size_t at = result.err.find(said);
+  ASSERT_NE(at, std::string::npos) << result.err;
+  EXPECT_EQ(result.err.find(said, at + 1), std::string::npos) << result.err;
+  EXPECT_THAT(result.err.substr(result.err.rfind('\n', at) + 1), ::testing::StartsWith("[worker/0]"));
+}
+
 TEST(OwnLoop, has_hooks_that_count_what_all_workers_see) {
   const TestFolder folder;
   const Flags flags = alone_with({"--steps", "30", "--logdir", folder / "run", "--summary-every", "10"});

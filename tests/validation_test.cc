@@ -84,5 +84,22 @@ TEST(Validation, of_asynchronous_steps_is_made_by_the_chief) {
   EXPECT_THAT(result.history, ::testing::Not(HasSubstr("null"))) << "a buffer or the loss is not finite";
 }
 
+// The parts of the workers are merged without rounding.
+TEST(Validation, an_evaluation_has_the_same_loss_in_every_way_of_training) {
+  const TestFolder folder;
+  const Flags flags = {"--net", "normed", "--lanes", "4", "--batch", "5", "--steps", "20", "--evaluate"};
+  const auto metrics_of = [&](const Flags& launcher, const Flags& more) {
+    const Flags command = with({program_path("tutti"), "run"}, with(launcher, {"--"}));
+    const Flags program = with({together_program(), "--threads", "1"}, with(flags, more));
+    return report_of(launcher.empty() ? program : with(command, program), folder)
+        .value("metrics", nlohmann::json());
+  };
+  const nlohmann::json alone = metrics_of({}, {});
+  EXPECT_GT(alone.at("loss").get<double>(), 0);
+  for (const char* workers : {"2", "3"}) EXPECT_EQ(metrics_of({"-n", workers}, {}), alone) << workers;
+  EXPECT_EQ(metrics_of({"-n", "3"}, {"--strategy", "in-graph"}), alone);
+  EXPECT_EQ(metrics_of({"--ps", "2", "-n", "2"}, {"--strategy", "ps-sync"}), alone);
+}
+
 }  // namespace
 }  // namespace tutti::testing

@@ -1,5 +1,5 @@
 #!/bin/sh
-# embedded_program_test.sh CMAKE BUILD: builds linear.cc by FetchContent, which compiles all of Tutti, and runs it. Uses the
+# embedded_program_test.sh CMAKE BUILD: builds examples/09_installed/linear.cc by FetchContent, which compiles all of Tutti, and runs it. Uses the
 # libraries of the folder BUILD, but none of the optional ones, so that their stubs are compiled, and the command of BUILD.
 # BUILD/consumers/embedded is kept for the next time.
 set -eu

@@ -1,6 +1,6 @@
 #!/bin/sh
 # package_test.sh CMAKE BUILD: makes the .deb of the folder BUILD, and installs it with dpkg in a copy of this system in which
-# the clone and the user's caches are empty folders. There `tutti doctor` must be content, and a program outside the tree is
+# the clone and the user's caches are empty folders. There `tutti doctor` must be content, and the example in the package is
 # built, and trains. If overlays cannot be mounted (that takes root), the package is only extracted.
 set -eu
 cmake=$1

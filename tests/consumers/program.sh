@@ -1,4 +1,4 @@
-# Sourced by the tests of this folder: builds linear.cc in the temporary folder $scratch, and runs it.
+# Sourced by the tests of this folder: builds examples/09_installed in the temporary folder $scratch, and runs it.
 here=$(cd "$(dirname "$0")" && pwd)
 scratch=${CONSUMERS_SCRATCH-$(mktemp -d)}
 [ -n "${CONSUMERS_SCRATCH-}" ] || trap 'rm -rf "$scratch"' EXIT
@@ -35,15 +35,19 @@ check_libraries() { # program or library...
   done
 }
 
-# Builds it with CMake in a project of C++17 whose warnings are errors. Nothing of Tutti's own flags may reach it but C++20.
+# The installed copy of the example.
+example_in() { # prefix
+  echo "$1/share/tutti/examples/linear"
+}
+
+# Builds the installed example with CMake as C++17 with warnings as errors. Nothing of Tutti's own flags may reach it but C++20.
 find_package() { # cmake, prefix
-  mkdir "$scratch/found"
-  cp "$here/linear.cc" "$here/found/CMakeLists.txt" "$scratch/found"
-  quietly "$1" -S "$scratch/found" -B "$scratch/found/build" "-DCMAKE_PREFIX_PATH=$2"
-  quietly "$1" --build "$scratch/found/build"
-  commands=$scratch/found/build/compile_commands.json
+  quietly "$1" -S "$(example_in "$2")" -B "$scratch/found" "-DCMAKE_PREFIX_PATH=$2" -DCMAKE_CXX_STANDARD=17 \
+    -DCMAKE_EXPORT_COMPILE_COMMANDS=ON -DCMAKE_COMPILE_WARNING_AS_ERROR=ON "-DCMAKE_CXX_FLAGS=-Wall -Wextra -Wconversion"
+  quietly "$1" --build "$scratch/found"
+  commands=$scratch/found/compile_commands.json
   grep -qE -- '-std=(gnu|c)\+\+20' "$commands" || fail "not C++20: $(cat "$commands")"
   if grep -E -- '-ffp-contract|-fPIC|-O2|cmake_pch|gtest|ccache' "$commands"; then fail "these are Tutti's own flags"; fi
-  check_libraries "$scratch/found/build/linear"
-  check_program "$scratch/found/build/linear" "$2/bin"
+  check_libraries "$scratch/found/linear"
+  check_program "$scratch/found/linear" "$2/bin"
 }

@@ -30,10 +30,12 @@ bool is_good(Parse parse, const std::string& text) {
 
 void add_training_flags(FlagSet& set, RunConfig& config) {
   set.group("Training");
-  set.add_choice("--strategy", config.training.strategy,
-                 {"single", "allreduce", "ps-sync", "ps-async", "in-graph"},
-                 "how a step is computed; if not given: single in a job of one task, ps-async if there are "
-                 "parameter servers, else allreduce");
+  set.add_choice(
+      "--strategy", config.training.strategy, {"single", "allreduce", "ps-sync", "ps-async", "in-graph"},
+      "how a step is computed: single: by this process alone; allreduce: by adding the gradients of all "
+      "workers; ps-sync: by parameter servers that wait for all workers; ps-async: by servers that wait for "
+      "none; in-graph: by a master, whose workers keep no state; if not given: single in a job of one task, "
+      "ps-async if there are parameter servers, else allreduce");
   set.add("--lanes", config.training.lanes,
           "number of equal shares of every global batch; the bits of the result depend on it, but not on "
           "the number of workers; 0: one for each worker");
@@ -83,7 +85,8 @@ void add_carrier_flags(FlagSet& set, RunConfig& config) {
   set.add_choice("--comm", config.network.backend,
                  {"auto", "shm", "gloo", "mpi", "nccl", "shm+gloo", "shm+mpi"},
                  "how gradients are sent: shm is shared memory and needs all workers on one host, gloo is "
-                 "TCP, shm+gloo and shm+mpi use shared memory within a host and Gloo or MPI between hosts; "
+                 "TCP, mpi is Open MPI, nccl is NVIDIA's NCCL between GPUs, shm+gloo and shm+mpi use shared "
+                 "memory within a host and Gloo or MPI between hosts; "
                  "auto: nccl if each worker has a GPU of its own, else shm+gloo");
   set.add("--timeout", config.network.timeout,
           "seconds to wait for another task before giving up and naming it");
@@ -186,9 +189,9 @@ void add_file_flags(FlagSet& set, RunConfig& config) {
           "folder for checkpoints and event files; '': neither is written");
   set.add_choice(
       "--resume", config.checkpoints.resume, {"auto", "never", "must", "weights", "anyway"},
-      "whether to continue from the newest checkpoint in --logdir: auto: if there is one; must: fail "
-      "if there is none; weights: load its weights and start again at step 0; anyway: like auto, even if "
-      "settings or data differ from those of the run");
+      "whether to continue from the newest checkpoint in --logdir: auto: if there is one; never: start from "
+      "scratch; must: fail if there is none; weights: load its weights and start again at step 0; anyway: "
+      "like auto, even if settings or data differ from those of the run");
   set.add("--checkpoint-every", config.checkpoints.every,
           "save a checkpoint after this many steps (500) or seconds (600s); 0: only at the end");
   set.require("--checkpoint-every", "a number of steps (500) or of seconds (600s)",

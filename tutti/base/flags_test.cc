@@ -1,11 +1,17 @@
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <limits>
+#include <map>
+#include <string>
+#include <vector>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tutti/base/config.h"
+#include "tutti/base/file.h"
 #include "tutti/base/test_errors.h"
 #include "tutti/base/test_folder.h"
 #include "tutti/base/text.h"
@@ -624,6 +630,41 @@ TEST(RunConfig, values_are_told_with_their_scope_and_without_the_secret) {
   EXPECT_EQ(value("--steps").scope, FlagScope::Job);
   EXPECT_EQ(value("--secret").text, "(hidden)");
   EXPECT_EQ(value("--secret").scope, FlagScope::Local);
+}
+
+// Returns a cell of a Markdown table without its spaces and backquotes.
+std::string content_of(std::string cell) {
+  std::erase(cell, '`');
+  const size_t begin = std::min(cell.find_first_not_of(' '), cell.size());
+  return cell.substr(begin, cell.find_last_not_of(' ') + 1 - begin);
+}
+
+// Returns the rows of the flags in docs/reference.md as "--batch 32 Model": name, default, scope.
+std::vector<std::string> flags_on_the_page() {
+  std::vector<std::string> flags;
+  bool among_flags = false;
+  for (const std::string& line : split(read_file(TUTTI_REFERENCE), '\n')) {
+    if (line.starts_with("## ")) among_flags = line == "## Flags";
+    if (!among_flags || !line.starts_with("| `--")) continue;
+    const std::vector<std::string> cells = split(line, '|');
+    EXPECT_EQ(cells.size(), 8U) << line;
+    if (cells.size() != 8) continue;
+    const std::string names = content_of(cells[1]);
+    flags.push_back(fmt::format("{} {} {}", names.substr(0, names.find(',')), content_of(cells[3]),
+                                content_of(cells[4])));
+  }
+  return flags;
+}
+
+TEST(RunConfig, the_reference_page_has_every_flag_in_order_with_its_default_and_scope) {
+  const std::map<FlagScope, std::string> scopes = {{FlagScope::Local, "Local"},
+                                                   {FlagScope::Job, "Job"},
+                                                   {FlagScope::Run, "Run"},
+                                                   {FlagScope::Model, "Model"}};
+  std::vector<std::string> declared;
+  for (const FlagValue& flag : values_of({}))
+    declared.push_back(fmt::format("{} {} {}", flag.name, flag.text, scopes.at(flag.scope)));
+  EXPECT_THAT(flags_on_the_page(), testing::ElementsAreArray(declared));
 }
 
 // A new standard flag must state whether tasks may have different values.

@@ -230,8 +230,7 @@ void Engine::end(const Wishes& reasons) {
   begin_ = std::chrono::steady_clock::now();  // this training is counted
   examples_before_ = progress_.examples;
   is_running_ = false;
-  if (training_.stop_reason)
-    context_.log().info("stopped after step {}: {}", training_.step, *training_.stop_reason);
+  log_stop(reasons);
   if (interrupted) {
     signals_->forget();
     team_.write_timeline();  // all workers stop here
@@ -245,6 +244,17 @@ void Engine::end(const Wishes& reasons) {
                   context_.config().checkpoints.logdir.empty()
                       ? "nothing was saved, since --logdir was not given"
                       : "checkpoint saved; run the program again to continue"));
+}
+
+// The chief says why the training was ended early. The others usually have the same reason.
+void Engine::log_stop(const Wishes& reasons) const {
+  const std::optional<std::string>& reason = training_.stop_reason;
+  if (!team_.group().is_chief()) {
+    if (reason) context_.log().debug("stopped after step {}: {}", training_.step, *reason);
+  } else if (reason || reasons.stop) {
+    context_.log().info("stopped after step {}: {}", training_.step,
+                        reason.value_or("another worker has asked for it"));
+  }
 }
 
 void Engine::fail(const std::exception& error) noexcept {

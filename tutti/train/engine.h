@@ -92,6 +92,7 @@ class Engine {
  private:
   Wishes own_reasons() const;
   void log_plan();
+  void log_stop(const Wishes& reasons) const;
   void note_loss();
   void report_validation(const std::map<std::string, double>& values);
   int64_t epochs_done() const;

@@ -12,6 +12,11 @@
 
 // The part of Trainer that evaluates and predicts.
 namespace tutti {
+namespace {
+
+constexpr const char* kMeanLoss = "loss";  // the name of the mean of the loss function among the metrics
+
+}  // namespace
 
 void Trainer::for_each_batch(const data::Feed& feed, const data::Sampler& sampler, const LaneRange& lanes,
                              const std::function<void(const Batch&)>& body) {
@@ -27,15 +32,23 @@ void Trainer::for_each_batch(const data::Feed& feed, const data::Sampler& sample
   }
 }
 
-// Evaluates batch by batch, in the order of the feed. The batches depend on the lanes only if each lane has
-// its own examples, and never on the number of workers, so metrics have the same bits on any number.
-std::map<std::string, double> Trainer::measure(const data::Feed& feed, const metrics::List& list,
-                                               const EvaluateOptions& options) {
-  return measure_by([this](const Batch& batch) { return replica().predict(batch); }, feed, list, options);
+// Adds the mean of the loss function, unless the model has none or the list has a metric of that name.
+metrics::List Trainer::with_loss(metrics::List list, const EvaluateOptions& options) {
+  Replica& model = replica();
+  const bool has_loss =
+      std::any_of(list.begin(), list.end(), [](const auto& metric) { return metric->name() == kMeanLoss; });
+  if (options.loss && model.has_loss() && !has_loss)
+    list.push_back(metrics::mean(kMeanLoss, [&model](const torch::Tensor&, const Batch& batch) {
+      return model.evaluate_loss(batch);
+    }));
+  return list;
 }
 
-std::map<std::string, double> Trainer::measure_by(const Predict& predict, const data::Feed& feed,
-                                                  const metrics::List& list, const EvaluateOptions& options) {
+// Evaluates batch by batch, in the order of the feed, and returns the metrics with the counts of all workers.
+// The batches depend on the lanes only if each lane has its own examples, and never on the number of workers,
+// so metrics have the same bits on any number.
+metrics::List Trainer::count(const data::Feed& feed, const metrics::List& list,
+                             const EvaluateOptions& options) {
   metrics::require_distinct_names(list);
   if (options.here && !started_ && !strategy_->is_alone()) {
     fail(ErrorKind::InvalidArgument,
@@ -44,8 +57,9 @@ std::map<std::string, double> Trainer::measure_by(const Predict& predict, const 
          context_.task().short_name());
   }
   start_once();
-  for (const auto& metric : list) metric->reset();
-  const auto count = [&] {
+  metrics::List all = with_loss(list, options);
+  for (const auto& metric : all) metric->reset();
+  const auto count_part = [&] {
     const StrategyFacts& facts = strategy_->facts();
     const int part = options.here ? 0 : facts.evaluation_part;
     const int parts = options.here ? 1 : facts.evaluation_parts;
@@ -59,15 +73,23 @@ std::map<std::string, double> Trainer::measure_by(const Predict& predict, const 
                                               .ranges = feed.ranges(lanes)});
     const RandomScope random(replica().options().device);
     for_each_batch(feed, sampler, lanes_of(part, parts, lanes), [&](const Batch& batch) {
-      const torch::Tensor prediction = predict(batch);
-      for (const auto& metric : list) metric->update(prediction, batch);
+      // The loss alone needs no predictions, which some models do not have.
+      const torch::Tensor prediction = list.empty() ? torch::Tensor() : replica().predict(batch);
+      for (const auto& metric : all) metric->update(prediction, batch);
     });
   };
-  or_abandon("evaluate", [&] { with_weights(options, count); });
-  std::map<std::string, double> values;
+  or_abandon("evaluate", [&] { with_weights(options, count_part); });
   strategy_->settle();
-  for (const auto& metric : list) {
-    if (!options.here) strategy_->merge(*metric);
+  if (!options.here) {
+    for (const auto& metric : all) strategy_->merge(*metric);
+  }
+  return all;
+}
+
+std::map<std::string, double> Trainer::measure(const data::Feed& feed, const metrics::List& list,
+                                               const EvaluateOptions& options) {
+  std::map<std::string, double> values;
+  for (const auto& metric : count(feed, list, options)) {
     if (const auto value = metric->value()) values[metric->name()] = *value;
   }
   return values;
@@ -105,20 +127,8 @@ class Trainer::ValidationHook final : public Hook {
     const ValidateOptions& options = trainer_.validate_;
     const bool together = trainer_.strategy_->facts().evaluation_parts > 1;
     if (!together && !training.group.is_chief()) return;
-    Replica& replica = trainer_.replica();
-    metrics::List list = options.metrics;
-    const bool has_loss =
-        std::any_of(list.begin(), list.end(), [](const auto& metric) { return metric->name() == "loss"; });
-    if (!has_loss)
-      list.push_back(metrics::mean("loss", [&replica](const torch::Tensor&, const Batch& batch) {
-        return replica.evaluate_loss(batch);
-      }));
-    // The loss alone needs no predictions, which some models do not have.
-    const auto predict = [&](const Batch& batch) {
-      return options.metrics.empty() ? torch::Tensor() : replica.predict(batch);
-    };
     training.report_validation(
-        trainer_.measure_by(predict, *options.feed, list, {.batch = options.batch, .here = !together}));
+        trainer_.measure(*options.feed, options.metrics, {.batch = options.batch, .here = !together}));
   }
 
   Trainer& trainer_;
@@ -135,14 +145,17 @@ std::map<std::string, double> Trainer::evaluate(const data::Feed& feed, const me
                                                 const EvaluateOptions& options) {
   const SpanScope span(context_.timeline(), Activity::Evaluate, "evaluate");
   const auto begin = std::chrono::steady_clock::now();
-  std::map<std::string, double> values = measure(feed, list, options);
+  const metrics::List all = count(feed, list, options);
   store::EventWriter* events = engine_.session().events();
+  std::map<std::string, double> values;
   std::string text;
-  for (const auto& metric : list) {
+  for (const auto& metric : all) {
     const auto value = metric->value();
     engine_.report().metrics[metric->name()] = value;
     text += fmt::format("  {} {}", metric->name(), value ? fmt::format("{:.4f}", *value) : "none");
-    if (value && events != nullptr) events->scalar("test_" + metric->name(), engine_.progress().step, *value);
+    if (!value) continue;
+    values[metric->name()] = *value;
+    if (events != nullptr) events->scalar("test_" + metric->name(), engine_.progress().step, *value);
   }
   if (events != nullptr) events->flush();
   if (strategy_->group().is_chief() || options.here)

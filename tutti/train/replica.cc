@@ -21,8 +21,7 @@ namespace tutti {
 namespace {
 
 Trainable on_device(Trainable model, torch::Device device) {
-  if (!model.module || !model.loss)
-    fail(ErrorKind::InvalidArgument, "a model needs a module and a loss function");
+  if (!model.module) fail(ErrorKind::InvalidArgument, "a model needs a module");
   model.module->to(device);
   return model;
 }
@@ -74,6 +73,8 @@ Replica::Replica(Trainable model, const OptimizerOptions& optimizer, const Repli
 
 LossOutput Replica::run_lane(int64_t step, int64_t lane, const Batch& batch, double weight,
                              const std::function<void(const torch::Tensor& loss)>& before_backward) {
+  if (!has_loss())
+    fail(ErrorKind::InvalidArgument, "the model has no loss function: pass one to make_trainable()");
   LossOutput output = [&] {
     const SpanScope span(options_.timeline, Activity::Compute, "forward", step);
     const std::lock_guard lock(generator_mutex());

@@ -56,7 +56,10 @@ class Replica {
 
   // Returns the predictions in evaluation mode, without gradients, in float32.
   torch::Tensor predict(const Batch& batch);
-  // Returns the mean loss of the batch in evaluation mode, without gradients, as float64.
+  // Returns false if the model can only predict.
+  bool has_loss() const { return static_cast<bool>(model_.loss); }
+  // Returns the mean loss of the batch in evaluation mode, without gradients, as float64. Requires
+  // has_loss().
   torch::Tensor evaluate_loss(const Batch& batch);
   // Returns the batch in the form that the model takes: on the device, images in the layout.
   Batch prepare(const Batch& batch) const;

@@ -32,7 +32,7 @@ class Script;
 // A module together with its loss and prediction functions: everything that training needs of a model.
 struct Trainable {
   std::shared_ptr<torch::nn::Module> module;
-  std::function<LossOutput(const Batch&)> loss;
+  std::function<LossOutput(const Batch&)> loss;        // may be empty: the model cannot be trained
   std::function<torch::Tensor(const Batch&)> predict;  // may be empty
   // The same model as a program that can be sent to processes that do not have it (script.h); may be null.
   std::shared_ptr<const Script> script;
@@ -139,9 +139,7 @@ Trainable make_trainable(const Handle& net, Loss loss, const TrainableOptions& o
 template <internal::ModuleHandle Handle>
 Trainable make_trainable(const Handle& net, const TrainableOptions& options = {}) {
   return {.module = internal::module_of_handle(net),
-          .loss = [](const Batch&) -> LossOutput {
-            fail(ErrorKind::InvalidArgument, "the model has no loss function: pass one to make_trainable()");
-          },
+          .loss = {},
           .predict = internal::bind_forward(net, options),
           .script = {}};
 }

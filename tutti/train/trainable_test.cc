@@ -1,6 +1,7 @@
 #include "tutti/train/trainable.h"
 
 #include "tutti/base/test_errors.h"
+#include "tutti/metrics/metrics.h"
 #include "tutti/train/test_trainer.h"
 
 namespace tutti {
@@ -101,10 +102,16 @@ TEST(Trainable, the_loss_takes_the_holder_or_the_module) {
                   .loss.defined());
 }
 
-TEST(Trainable, without_a_loss_only_predicts) {
-  const Trainable model = make_trainable(torch::nn::Linear(3, 1));
-  EXPECT_EQ(model.predict(Batch({{"x", torch::rand({4, 3})}})).size(0), 4);
-  EXPECT_THAT(error_of(ErrorKind::InvalidArgument, [&] { model.loss({}); }), HasSubstr("no loss function"));
+TEST(Trainable, without_a_loss_only_predicts_and_is_evaluated) {
+  const Trainable model = make_trainable(test_net());
+  const Context context = test_context(test_flags());
+  Trainer trainer(context, model, kAdam);
+  EXPECT_EQ(trainer.predict(test_feed(8)).size(0), 8);
+  const auto values = trainer.evaluate(test_feed(8), {metrics::accuracy("label")});
+  EXPECT_EQ(values.count("accuracy"), 1U);
+  EXPECT_EQ(values.count("loss"), 0U);
+  EXPECT_THAT(error_of(ErrorKind::InvalidArgument, [&] { trainer.fit(test_feed(8)); }),
+              HasSubstr("no loss function"));
 }
 
 }  // namespace

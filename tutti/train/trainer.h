@@ -67,6 +67,9 @@ struct EvaluateOptions {
   // If true, uses the weights of the last step even if the trainer has their moving average
   // (TrainerOptions::average).
   bool last_weights = false;
+  // If true, the values include "loss", the mean of the loss function. It takes a forward pass of its own;
+  // set it to false to do without, or if the feed has no labels.
+  bool loss = true;
 };
 
 // Trains one model as the context's configuration says: strategy, lanes, precision, number of steps,
@@ -111,9 +114,10 @@ class Trainer {
   // the training: a run with validations has the same bits as one without.
   History fit(const data::Feed& feed, const FitOptions& options = {});
 
-  // Computes the metrics over the whole feed, in evaluation mode, and returns their values by name. Also
-  // writes them to the report and the event file. Every worker has to call it and gets the same values,
-  // unless EvaluateOptions::here is set.
+  // Computes the metrics over the whole feed, in evaluation mode, and returns their values by name, and with
+  // them "loss", the mean of the loss function over the examples, if the model has one and no metric has that
+  // name. Also writes them to the report and the event file. Every worker has to call it and gets the same
+  // values, unless EvaluateOptions::here is set.
   std::map<std::string, double> evaluate(const data::Feed& feed, const metrics::List& list,
                                          const EvaluateOptions& options = {});
   // Like evaluate(), but writes nothing to the report or the event file. A hook may call it between two
@@ -141,7 +145,6 @@ class Trainer {
 
  private:
   class ValidationHook;
-  using Predict = std::function<torch::Tensor(const Batch&)>;
 
   Replica& replica() { return strategy_->replica(); }
   // trainer.cc: fits.
@@ -166,8 +169,8 @@ class Trainer {
   void or_abandon(const std::string& what, const std::function<void()>& body);
   // evaluation.cc: evaluates and predicts.
   std::unique_ptr<Hook> validation_hook();
-  std::map<std::string, double> measure_by(const Predict& predict, const data::Feed& feed,
-                                           const metrics::List& list, const EvaluateOptions& options);
+  metrics::List with_loss(metrics::List list, const EvaluateOptions& options);
+  metrics::List count(const data::Feed& feed, const metrics::List& list, const EvaluateOptions& options);
   void with_weights(const EvaluateOptions& options, const std::function<void()>& body);
   void for_each_batch(const data::Feed& feed, const data::Sampler& sampler, const LaneRange& lanes,
                       const std::function<void(const Batch&)>& body);

@@ -34,6 +34,38 @@ TEST(Trainer, learns) {
   EXPECT_EQ(trainer.report().metrics.at("accuracy"), values.at("accuracy"));
 }
 
+// Returns the mean cross-entropy of the predictions, by its formula.
+double cross_entropy_of(const torch::Tensor& predictions, const torch::Tensor& labels) {
+  const torch::Tensor rows = predictions.to(torch::kDouble);
+  const torch::Tensor of_label = rows.gather(1, labels.unsqueeze(1)).squeeze(1);
+  return (rows.exp().sum(1).log() - of_label).mean().item<double>();
+}
+
+// The last batch has two examples, which count as much as any others.
+TEST(Trainer, evaluates_the_mean_loss_over_the_examples) {
+  RunConfig config = test_flags();
+  config.training.steps = 10;
+  const Context context = test_context(config);
+  Trainer trainer(context, test_net(), kAdam, test_loss);
+  trainer.fit(test_feed().shuffle());
+  const auto values = trainer.evaluate(test_feed(), {metrics::accuracy("label")}, {.batch = 7});
+  const double expected = cross_entropy_of(trainer.predict(test_feed()), torch::arange(100) % 4);
+  EXPECT_NEAR(values.at("loss"), expected, 1e-6);
+  EXPECT_EQ(trainer.report().metrics.at("loss"), values.at("loss"));
+  EXPECT_EQ(trainer.measure(test_feed(), {}, {.batch = 7}).at("loss"), values.at("loss"));
+  EXPECT_EQ(trainer.measure(test_feed(), {metrics::accuracy("label")}, {.loss = false}).size(), 1U);
+  const auto own = metrics::mean("loss", [](const torch::Tensor&, const Batch&) { return torch::ones(1); });
+  EXPECT_EQ(trainer.evaluate(test_feed(), {own}).at("loss"), 1);
+}
+
+TEST(Trainer, a_model_without_predictions_is_evaluated_by_its_loss) {
+  const Context context = test_context(test_flags());
+  Trainable model = make_trainable(test_net(), test_loss);
+  model.predict = {};
+  Trainer trainer(context, model, kAdam);
+  EXPECT_TRUE(std::isfinite(trainer.evaluate(test_feed(), {}).at("loss")));
+}
+
 TEST(Trainer, gives_the_same_bits_twice_and_others_for_another_seed) {
   RunConfig config = test_flags();
   const std::string once = train(config, 40);

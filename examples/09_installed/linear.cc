@@ -1,4 +1,5 @@
-// A program of somebody else's: fits a linear model to a plane, and prints the hash of its weights.
+// A program outside of Tutti's sources: fits a linear model to a plane, and prints the hash of its weights.
+// See README.md in this folder.
 #include <cstdio>
 #include <tutti/tutti.h>
 
