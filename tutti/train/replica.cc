@@ -145,6 +145,23 @@ ReplicaOptions in_arena(ReplicaOptions options, const std::shared_ptr<rpc::Arena
   return options;
 }
 
+EvaluationScope::EvaluationScope(torch::nn::Module& module) {
+  bool is_training = false;
+  module.apply([&](torch::nn::Module& each) {
+    before_.push_back({each, each.is_training()});
+    is_training = is_training || each.is_training();
+  });
+  // Several threads may predict with a module that is in evaluation mode, so it is not written to.
+  if (is_training)
+    module.eval();
+  else
+    before_.clear();
+}
+
+EvaluationScope::~EvaluationScope() {
+  for (const Mode& mode : before_) mode.module.train(mode.is_training);
+}
+
 Batch take(data::BatchQueue& queue, int64_t step) {
   auto batch = queue.next();
   TUTTI_CHECK(batch.has_value(), "the feed ended before step {}", step);
