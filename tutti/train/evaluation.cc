@@ -1,3 +1,5 @@
+#include "tutti/train/evaluation.h"
+
 #include <algorithm>
 #include <chrono>
 
@@ -10,25 +12,38 @@
 #include "tutti/params/random_scope.h"
 #include "tutti/train/trainer.h"
 
-// The part of Trainer that evaluates and predicts.
+// Evaluates feeds; the part of Trainer that evaluates and predicts.
 namespace tutti {
 
-void Trainer::for_each_batch(const data::Feed& feed, const data::Sampler& sampler, const LaneRange& lanes,
-                             const std::function<void(const Batch&)>& body) {
+data::Sampler evaluation_sampler(const data::Feed& feed, int64_t lanes_of_run, int parts, int64_t batch) {
+  const bool is_dealt = !feed.ranges(lanes_of_run).empty();
+  const int64_t lanes = is_dealt ? lanes_of_run : std::max<int64_t>(lanes_of_run, parts);
+  return data::Sampler(
+      feed.size(),
+      {.order = data::Order::Sequential, .lanes = lanes, .batch = batch, .ranges = feed.ranges(lanes)});
+}
+
+void for_each_batch(const Context& context, const data::Feed& feed, const data::Sampler& sampler,
+                    const LaneRange& lanes, torch::Device device,
+                    const std::function<void(const Batch&)>& body) {
   data::BatchQueue queue(feed, sampler,
                          {.end_step = sampler.steps_per_epoch(),
                           .first_lane = lanes.begin,
                           .end_lane = lanes.end,
-                          .device = replica().options().device,
-                          .timeout = milliseconds_of(context_.config().data.timeout),
-                          .timeline = context_.timeline()});
+                          .device = device,
+                          .timeout = milliseconds_of(context.config().data.timeout),
+                          .timeline = context.timeline()});
   while (auto next = queue.next()) {
-    if (next->size() > 0) body(replica().prepare(*next));
+    if (next->size() > 0) body(*next);
   }
 }
 
-// Evaluates batch by batch, in the order of the feed. The batches depend on the lanes only if each lane has
-// its own examples, and never on the number of workers, so metrics have the same bits on any number.
+void Trainer::for_each_batch(const data::Feed& feed, const data::Sampler& sampler, const LaneRange& lanes,
+                             const std::function<void(const Batch&)>& body) {
+  tutti::for_each_batch(context_, feed, sampler, lanes, replica().options().device,
+                        [&](const Batch& batch) { body(replica().prepare(batch)); });
+}
+
 std::map<std::string, double> Trainer::measure(const data::Feed& feed, const metrics::List& list,
                                                const EvaluateOptions& options) {
   return measure_by([this](const Batch& batch) { return replica().predict(batch); }, feed, list, options);
@@ -50,15 +65,9 @@ std::map<std::string, double> Trainer::measure_by(const Predict& predict, const 
     const int part = options.here ? 0 : facts.evaluation_part;
     const int parts = options.here ? 1 : facts.evaluation_parts;
     if (part < 0) return;
-    const int64_t own_lanes = engine_.session().lanes();
-    const bool is_dealt = !feed.ranges(own_lanes).empty();
-    const int64_t lanes = is_dealt ? own_lanes : std::max<int64_t>(own_lanes, parts);
-    const data::Sampler sampler(feed.size(), {.order = data::Order::Sequential,
-                                              .lanes = lanes,
-                                              .batch = options.batch,
-                                              .ranges = feed.ranges(lanes)});
+    const data::Sampler sampler = evaluation_sampler(feed, engine_.session().lanes(), parts, options.batch);
     const RandomScope random(replica().options().device);
-    for_each_batch(feed, sampler, lanes_of(part, parts, lanes), [&](const Batch& batch) {
+    for_each_batch(feed, sampler, lanes_of(part, parts, sampler.options().lanes), [&](const Batch& batch) {
       const torch::Tensor prediction = predict(batch);
       for (const auto& metric : list) metric->update(prediction, batch);
     });
@@ -74,61 +83,34 @@ std::map<std::string, double> Trainer::measure_by(const Predict& predict, const 
 }
 
 void Trainer::with_weights(const EvaluateOptions& options, const std::function<void()>& body) {
-  if (average_ && !options.last_weights)
-    average_->with_average(body);
+  MovingAverage* const average = engine_.training().average;
+  if (average != nullptr && !options.last_weights)
+    average->with_average(body);
   else
     body();
 }
 
-// Validates the model as FitOptions::validate says.
-class Trainer::ValidationHook final : public Hook {
- public:
-  explicit ValidationHook(Trainer& trainer) : trainer_(trainer) {}
-
-  void begin(Training& training) override { last_ = training.step; }
-
-  void after_step(Training& training, const StepResult&) override {
-    const ValidateOptions& options = trainer_.validate_;
-    int64_t every = options.every_steps;
-    if (every == 0) every = std::max<int64_t>(1, options.every_epochs) * training.steps_per_epoch;
-    if (options.feed && training.due(every)) validate(training);
-  }
-
-  void end(Training& training) override {
-    if (trainer_.validate_.feed && last_ != training.step && !training.interrupted) validate(training);
-  }
-
- private:
-  // If the workers are connected, all of them count their share; else the chief counts alone.
-  void validate(const Training& training) {
-    last_ = training.step;
-    const ValidateOptions& options = trainer_.validate_;
-    const bool together = trainer_.strategy_->facts().evaluation_parts > 1;
-    if (!together && !training.group.is_chief()) return;
-    Replica& replica = trainer_.replica();
-    metrics::List list = options.metrics;
-    const bool has_loss =
-        std::any_of(list.begin(), list.end(), [](const auto& metric) { return metric->name() == "loss"; });
-    if (!has_loss)
-      list.push_back(metrics::mean("loss", [&replica](const torch::Tensor&, const Batch& batch) {
-        return replica.evaluate_loss(batch);
-      }));
-    // The loss alone needs no predictions, which some models do not have.
-    const auto predict = [&](const Batch& batch) {
-      return options.metrics.empty() ? torch::Tensor() : replica.predict(batch);
-    };
-    training.report_validation(
-        trainer_.measure_by(predict, *options.feed, list, {.batch = options.batch, .here = !together}));
-  }
-
-  Trainer& trainer_;
-  int64_t last_ = 0;  // the step of the last validation, or the first step
-};
-
-std::unique_ptr<Hook> Trainer::validation_hook() { return std::make_unique<ValidationHook>(*this); }
+// Validates the model as FitOptions::validate says. If the workers are connected, all of them count their
+// share; else the chief counts alone.
+std::optional<std::map<std::string, double>> Trainer::validate(const ValidateOptions& options) {
+  const bool together = strategy_->facts().evaluation_parts > 1;
+  if (!together && !group().is_chief()) return std::nullopt;
+  metrics::List list = options.metrics;
+  const bool has_loss =
+      std::any_of(list.begin(), list.end(), [](const auto& metric) { return metric->name() == "loss"; });
+  if (!has_loss)
+    list.push_back(metrics::mean(
+        "loss", [this](const torch::Tensor&, const Batch& batch) { return replica().evaluate_loss(batch); }));
+  // The loss alone needs no predictions, which some models do not have.
+  const auto predict = [&](const Batch& batch) {
+    return options.metrics.empty() ? torch::Tensor() : replica().predict(batch);
+  };
+  return measure_by(predict, *options.feed, list, {.batch = options.batch, .here = !together});
+}
 
 std::vector<store::NamedTensor> Trainer::average() {
-  return average_ ? average_->tensors() : std::vector<store::NamedTensor>();
+  const MovingAverage* const average = engine_.training().average;
+  return average != nullptr ? average->tensors() : std::vector<store::NamedTensor>();
 }
 
 std::map<std::string, double> Trainer::evaluate(const data::Feed& feed, const metrics::List& list,

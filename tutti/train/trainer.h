@@ -140,7 +140,6 @@ class Trainer {
   void write_report() const { engine_.session().write(engine_.report()); }
 
  private:
-  class ValidationHook;
   using Predict = std::function<torch::Tensor(const Batch&)>;
 
   Replica& replica() { return strategy_->replica(); }
@@ -165,7 +164,7 @@ class Trainer {
   void begin_again(const Progress& before);
   void or_abandon(const std::string& what, const std::function<void()>& body);
   // evaluation.cc: evaluates and predicts.
-  std::unique_ptr<Hook> validation_hook();
+  std::optional<std::map<std::string, double>> validate(const ValidateOptions& options);
   std::map<std::string, double> measure_by(const Predict& predict, const data::Feed& feed,
                                            const metrics::List& list, const EvaluateOptions& options);
   void with_weights(const EvaluateOptions& options, const std::function<void()>& body);
@@ -176,9 +175,6 @@ class Trainer {
   const TrainerOptions options_;
   const std::unique_ptr<Strategy> strategy_;
   Engine engine_;
-  MovingAverage* average_ = nullptr;  // owned by the engine, like the history; null: none
-  HistoryHook* history_ = nullptr;
-  ValidateOptions validate_;  // of the current fit
   bool started_ = false;
   int64_t next_fit_ = 0;
   FeedsSeen feeds_;
