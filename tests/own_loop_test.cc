@@ -2,6 +2,8 @@
 #include <csignal>
 #include <filesystem>
 #include <signal.h>
+#include <sstream>
+#include <string>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -71,6 +73,62 @@ TEST(OwnLoop, keeps_the_bits_of_dropout_after_a_kill) {
   ::kill(first.pid(), SIGKILL);
   first.wait();
   EXPECT_EQ(hash_of(training(4, kept), folder), straight);
+}
+
+// The end of a training with a validation, early stopping and a moving average.
+struct Validated {
+  int64_t steps = 0;
+  std::string hash;
+  std::string history;
+  bool operator==(const Validated&) const = default;
+};
+
+const Flags kValidated = {
+    "--net",   "normed", "--layout",  "contiguous", "--lanes",          "4", "--batch", "5",
+    "--steps", "200",    "--average", "0.9",        "--validate-every", "5"};
+
+Validated validated(int workers, const Flags& flags) {
+  const TestFolder folder;
+  const std::string report = folder / "report.json";
+  const ProgramResult result = run_program(training(workers, with(flags, {"--report", report})));
+  EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
+  if (result.exit_code != 0) return {};
+  std::string history;
+  std::istringstream lines(result.out);
+  for (std::string line; std::getline(lines, line);) {
+    const size_t begin = line.find("step ");  // after the task, which the launcher puts before each line
+    if (begin != std::string::npos) history += line.substr(begin) + "\n";
+  }
+  const nlohmann::json json = json_of(report);
+  return {json.at("steps").get<int64_t>(), json.at("weights_sha256").get<std::string>(), history};
+}
+
+TEST(OwnLoop, validates_a_moving_average_and_ends_early_as_a_trainer_does) {
+  const Validated trainer = validated(1, kValidated);
+  EXPECT_LT(trainer.steps, 200);
+  EXPECT_THAT(trainer.history, ::testing::HasSubstr("accuracy"));
+  const Flags flags = with(kValidated, {"--own-loop"});
+  for (const int count : {1, 2, 3}) {
+    const Validated loop = validated(count, flags);
+    EXPECT_EQ(loop.steps, trainer.steps) << count;
+    EXPECT_EQ(loop.hash, trainer.hash) << count;
+    EXPECT_EQ(loop.history, trainer.history) << count;
+  }
+  // The validations change nothing else.
+  const std::string steps = std::to_string(trainer.steps);
+  const Flags plain = {"--net",   "normed", "--layout", "contiguous", "--lanes",   "4",
+                       "--batch", "5",      "--steps",  steps,        "--own-loop"};
+  EXPECT_EQ(hash_of(training(1, plain), TestFolder()), trainer.hash);
+}
+
+TEST(OwnLoop, continues_its_validations_and_its_average_after_a_kill) {
+  const TestFolder folder;
+  const Flags flags = with(kValidated, {"--own-loop"});
+  const Validated alone = validated(1, flags);
+  const Flags kept = with(flags, {"--logdir", folder / "log", "--checkpoint-every", "4"});
+  EXPECT_NE(run_program(training(2, with(kept, {"--kill-at", "9", "--timeout", "5"}))).exit_code, 0);
+  EXPECT_TRUE(std::filesystem::exists(folder / "log/latest/average.safetensors"));
+  EXPECT_EQ(validated(2, kept), alone);
 }
 
 TEST(OwnLoop, ends_at_the_same_step_on_any_number_of_workers_and_stays_ended) {

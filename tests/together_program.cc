@@ -269,20 +269,41 @@ std::shared_ptr<Net> make_net(const Options& options) {
   return std::make_shared<Net>();
 }
 
+void print_history(const tutti::Context& ctx, const tutti::History& history) {
+  if (!ctx.is_chief()) return;
+  for (const tutti::History::Row& row : history.rows)
+    fmt::print("step {} epoch {} loss {} validation {}\n", row.step, row.epoch, row.loss.value_or(-1),
+               nlohmann::json(row.validation).dump());
+}
+
 // Trains as train() does with a Trainer, but in a loop of its own.
 template <class Net>
 void train_in_own_loop(tutti::Context& ctx, const Options& options) {
-  const auto feed = example::digits("").train().shuffle();
+  const auto digits = example::digits("");
+  const auto feed = digits.train().shuffle();
   const auto net = make_net<Net>(options);
   tutti::Parameters params(*net);
   tutti::DistributedOptimizer opt(ctx, params, optimizer_of(options));
-  tutti::Loop loop(ctx, params, opt);
-  loop.add_hook(std::make_unique<StopAt>(options.stop_at));
-  loop.add_hook(std::make_unique<SaySteps>());
   const tutti::data::Sampler sampler(feed.size(), {.seed = ctx.config().training.seed,
                                                    .lanes = opt.all_lanes(),
                                                    .batch = ctx.config().training.batch,
                                                    .drop_remainder = true});
+  tutti::Loop loop(ctx, params, opt,
+                   {.steps_per_epoch = sampler.steps_per_epoch(), .average = options.average});
+  loop.add_hook(std::make_unique<KillChief>(options.kill_at));
+  loop.add_hook(std::make_unique<StopAt>(options.stop_at));
+  loop.add_hook(std::make_unique<SaySteps>());
+  if (options.validate_every > 0) {
+    loop.add_hook(tutti::hooks::early_stopping({.patience = 1, .min_delta = kLeastGain}));
+    const auto loss = [](const torch::Tensor& prediction, const tutti::Batch& batch) {
+      return torch::cross_entropy_loss(prediction, batch["label"]).to(torch::kDouble);
+    };
+    const auto measure = [&, loss, test = digits.test().take(kValidated)] {
+      return loop.measure(tutti::make_trainable(net), test,
+                          {tutti::metrics::accuracy("label"), tutti::metrics::mean("loss", loss)});
+    };
+    loop.validate_with(measure, {.every_steps = options.validate_every});
+  }
   std::vector<int64_t> examples;
   while (loop.goes_on()) {
     for (int64_t lane = opt.lanes().begin; lane < opt.lanes().end; ++lane) {
@@ -293,6 +314,7 @@ void train_in_own_loop(tutti::Context& ctx, const Options& options) {
     }
     opt.step();
   }
+  if (options.validate_every > 0) print_history(ctx, loop.history());
 }
 
 template <class Net>
@@ -327,11 +349,7 @@ void train(tutti::Context& ctx, const Options& options) {
   }
   const tutti::History history =
       trainer.fit((options.other_labels ? with_other_labels(digits.train()) : digits.train()).shuffle(), fit);
-  if (options.validate_every > 0 && ctx.is_chief()) {
-    for (const tutti::History::Row& row : history.rows)
-      fmt::print("step {} epoch {} loss {} validation {}\n", row.step, row.epoch, row.loss.value_or(-1),
-                 nlohmann::json(row.validation).dump());
-  }
+  if (options.validate_every > 0) print_history(ctx, history);
   if (options.say_memory) fmt::print("private memory {}\n", private_memory());
   if (ctx.rank() == 1 && !options.die_once.empty()) die_once(options.die_once);
   // Only the chief's feed matters.

@@ -65,14 +65,14 @@ TEST(Validation, is_continued_by_a_resumed_run) {
   }
 }
 
-// The servers and the other worker live on, and are ahead of the newest checkpoint, from which the chief takes the
-// moving average, the history and the patience.
+// The servers and the other worker live on, and are ahead of the newest checkpoint, from which the chief
+// takes the moving average, the history and the patience.
 TEST(Validation, is_the_same_after_a_chief_was_lost_beside_living_servers) {
   const Result alone = result_of({}, kFlags);
   for (const char* every : {"4", "8", "0"}) {
     const TestFolder folder;
-    const Flags flags = with(kFlags, {"--strategy", "ps-sync", "--logdir", folder / "run", "--checkpoint-every",
-                                      every, "--kill-at", "10"});
+    const Flags flags = with(kFlags, {"--strategy", "ps-sync", "--logdir", folder / "run",
+                                      "--checkpoint-every", every, "--kill-at", "10"});
     EXPECT_EQ(result_of({"--ps", "2", "-n", "2", "--restarts", "1"}, flags), alone) << every;
   }
 }

@@ -20,7 +20,8 @@ Engine::Engine(const Context& context, Team& team, std::vector<SessionPart> part
       training_{.context = context,
                 .group = team.group(),
                 .parameters = parts.front().parameters,
-                .optimizer = parts.front().optimizer} {
+                .optimizer = parts.front().optimizer,
+                .parts = parts} {
   training_.report_validation = [this](const std::map<std::string, double>& values) {
     report_validation(values);
   };
@@ -32,6 +33,19 @@ Engine::Engine(const Context& context, Team& team, std::vector<SessionPart> part
     abandon("could not start", error);
     throw;
   }
+  validation_ = add_first_hook(std::make_unique<ValidationHook>());
+  history_ = add_first_hook(std::make_unique<HistoryHook>());
+}
+
+void Engine::keep_average(const std::vector<double>& decays) {
+  std::vector<MovingAverage::Net> nets;
+  for (size_t i = 0; i < decays.size(); ++i) {
+    const SessionPart& part = training_.parts.at(i);
+    if (decays[i] != 0) nets.push_back({part.name, part.parameters, decays[i]});
+  }
+  if (nets.empty()) return;
+  training_.average = add_first_hook(std::make_unique<MovingAverage>(std::move(nets)));
+  add_state("average", training_.average->part());
 }
 
 void Engine::add_hook(std::unique_ptr<Hook> hook) {
@@ -212,6 +226,7 @@ void Engine::report_validation(const std::map<std::string, double>& values) {
   std::string text;
   for (const auto& [name, value] : values) {
     text += fmt::format("  {} {:.4f}", name, value);
+    report_.metrics["validation_" + name] = value;
     if (training_.events != nullptr) training_.events->scalar("validation_" + name, training_.step, value);
   }
   if (team_.group().is_chief()) context_.log().info("validation after step {}:{}", training_.step, text);

@@ -13,6 +13,7 @@
 
 #include "tutti/cluster/context.h"
 #include "tutti/store/report.h"
+#include "tutti/train/fit_state.h"
 #include "tutti/train/hook.h"
 #include "tutti/train/session.h"
 #include "tutti/train/stop_signals.h"
@@ -20,9 +21,9 @@
 
 namespace tutti {
 
-// The work of a training besides its steps, for Trainer and Loop: checkpoints, resuming, hooks, wishes to
-// stop, signals, and the report. Between start() and the end, the owner makes steps and calls, for each of
-// them, before_step(), after_lane(), after_step(). Not thread-safe.
+// The work of a training besides its steps, for Trainer and Loop: checkpoints, resuming, hooks, validations,
+// the moving average, the history, wishes to stop, signals, and the report. Between start() and the end, the
+// owner makes steps and calls, for each of them, before_step(), after_lane(), after_step(). Not thread-safe.
 class Engine {
  public:
   // The context and the team must outlive this, and the objects that the parts refer to. Hooks see the first
@@ -33,18 +34,19 @@ class Engine {
   // checkpoint includes what hooks have changed.
   void add_hook(std::unique_ptr<Hook> hook);
   bool has_own_hooks() const { return has_own_hooks_; }
-  // Adds a hook of the training itself, before all others, and returns it. It does not count as a hook of the
-  // program.
-  template <class OwnHook>
-  OwnHook* add_first_hook(std::unique_ptr<OwnHook> hook) {
-    OwnHook* const added = hook.get();
-    hooks_.insert(hooks_.begin(), std::move(hook));
-    return added;
-  }
 
   // Adds a part to the state that checkpoints contain. Throws InvalidArgument if the name is taken or is not
   // a valid file name.
   void add_state(const std::string& name, StatePart part);
+
+  // Keeps a moving average of the weights, which checkpoints contain as the part "average". `decays` has a
+  // number for each part; 0: its weights are not averaged. Called once, before the start.
+  void keep_average(const std::vector<double>& decays);
+  // See ValidationHook::set().
+  void validate(ValidationHook::Measure measure, int64_t every_steps, int64_t every_epochs) {
+    validation_->set(std::move(measure), every_steps, every_epochs);
+  }
+  const History& history() const { return history_->history(); }
 
   // Begins or resumes the run, or, after another task was lost, begins with the state that the others have.
   void start(const std::vector<std::string>& plan);
@@ -90,6 +92,14 @@ class Engine {
   const store::Report& report() const { return report_; }
 
  private:
+  // Adds a hook of the training itself, before all others, and returns it. It does not count as a hook of the
+  // program.
+  template <class OwnHook>
+  OwnHook* add_first_hook(std::unique_ptr<OwnHook> hook) {
+    OwnHook* const added = hook.get();
+    hooks_.insert(hooks_.begin(), std::move(hook));
+    return added;
+  }
   Wishes own_reasons() const;
   void log_plan();
   void log_stop(const Wishes& reasons) const;
@@ -108,6 +118,8 @@ class Engine {
   Session session_;
   Training training_;
   std::vector<std::unique_ptr<Hook>> hooks_;
+  HistoryHook* history_ = nullptr;        // one of the hooks, like the validation
+  ValidationHook* validation_ = nullptr;  // after the average, which it measures
   bool has_own_hooks_ = false;
   std::map<std::string, StatePart> parts_;
   bool plan_logged_ = false;

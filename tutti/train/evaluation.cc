@@ -1,3 +1,5 @@
+#include "tutti/train/evaluation.h"
+
 #include <algorithm>
 #include <chrono>
 
@@ -10,38 +12,46 @@
 #include "tutti/params/random_scope.h"
 #include "tutti/train/trainer.h"
 
-// The part of Trainer that evaluates and predicts.
+// Evaluates feeds; the part of Trainer that evaluates and predicts.
 namespace tutti {
-namespace {
 
-constexpr const char* kMeanLoss = "loss";  // the name of the mean of the loss function among the metrics
+data::Sampler evaluation_sampler(const data::Feed& feed, int64_t lanes_of_run, int parts, int64_t batch) {
+  const bool is_dealt = !feed.ranges(lanes_of_run).empty();
+  const int64_t lanes = is_dealt ? lanes_of_run : std::max<int64_t>(lanes_of_run, parts);
+  return data::Sampler(
+      feed.size(),
+      {.order = data::Order::Sequential, .lanes = lanes, .batch = batch, .ranges = feed.ranges(lanes)});
+}
 
-}  // namespace
-
-void Trainer::for_each_batch(const data::Feed& feed, const data::Sampler& sampler, const LaneRange& lanes,
-                             const std::function<void(const Batch&)>& body) {
+void for_each_batch(const Context& context, const data::Feed& feed, const data::Sampler& sampler,
+                    const LaneRange& lanes, torch::Device device,
+                    const std::function<void(const Batch&)>& body) {
   data::BatchQueue queue(feed, sampler,
                          {.end_step = sampler.steps_per_epoch(),
                           .first_lane = lanes.begin,
                           .end_lane = lanes.end,
-                          .device = replica().options().device,
-                          .timeout = milliseconds_of(context_.config().data.timeout),
-                          .timeline = context_.timeline()});
+                          .device = device,
+                          .timeout = milliseconds_of(context.config().data.timeout),
+                          .timeline = context.timeline()});
   while (auto next = queue.next()) {
-    if (next->size() > 0) body(replica().prepare(*next));
+    if (next->size() > 0) body(*next);
   }
 }
 
-// Adds the mean of the loss function, unless the model has none or the list has a metric of that name.
-metrics::List Trainer::with_loss(metrics::List list, const EvaluateOptions& options) {
-  Replica& model = replica();
+metrics::List with_mean_loss(metrics::List list, const std::function<torch::Tensor(const Batch&)>& loss) {
+  constexpr const char* kName = "loss";
   const bool has_loss =
-      std::any_of(list.begin(), list.end(), [](const auto& metric) { return metric->name() == kMeanLoss; });
-  if (options.loss && model.has_loss() && !has_loss)
-    list.push_back(metrics::mean(kMeanLoss, [&model](const torch::Tensor&, const Batch& batch) {
-      return model.evaluate_loss(batch);
-    }));
+      std::any_of(list.begin(), list.end(), [](const auto& metric) { return metric->name() == kName; });
+  if (!has_loss)
+    list.push_back(metrics::mean(
+        kName, [loss](const torch::Tensor&, const Batch& batch) { return loss(batch).to(torch::kDouble); }));
   return list;
+}
+
+void Trainer::for_each_batch(const data::Feed& feed, const data::Sampler& sampler, const LaneRange& lanes,
+                             const std::function<void(const Batch&)>& body) {
+  tutti::for_each_batch(context_, feed, sampler, lanes, replica().options().device,
+                        [&](const Batch& batch) { body(replica().prepare(batch)); });
 }
 
 // Evaluates batch by batch, in the order of the feed, and returns the metrics with the counts of all workers.
@@ -57,22 +67,18 @@ metrics::List Trainer::count(const data::Feed& feed, const metrics::List& list,
          context_.task().short_name());
   }
   start_once();
-  metrics::List all = with_loss(list, options);
+  metrics::List all = list;
+  if (options.loss && replica().has_loss())
+    all = with_mean_loss(list, [this](const Batch& batch) { return replica().evaluate_loss(batch); });
   for (const auto& metric : all) metric->reset();
   const auto count_part = [&] {
     const StrategyFacts& facts = strategy_->facts();
     const int part = options.here ? 0 : facts.evaluation_part;
     const int parts = options.here ? 1 : facts.evaluation_parts;
     if (part < 0) return;
-    const int64_t own_lanes = engine_.session().lanes();
-    const bool is_dealt = !feed.ranges(own_lanes).empty();
-    const int64_t lanes = is_dealt ? own_lanes : std::max<int64_t>(own_lanes, parts);
-    const data::Sampler sampler(feed.size(), {.order = data::Order::Sequential,
-                                              .lanes = lanes,
-                                              .batch = options.batch,
-                                              .ranges = feed.ranges(lanes)});
+    const data::Sampler sampler = evaluation_sampler(feed, engine_.session().lanes(), parts, options.batch);
     const RandomScope random(replica().options().device);
-    for_each_batch(feed, sampler, lanes_of(part, parts, lanes), [&](const Batch& batch) {
+    for_each_batch(feed, sampler, lanes_of(part, parts, sampler.options().lanes), [&](const Batch& batch) {
       // The loss alone needs no predictions, which some models do not have.
       const torch::Tensor prediction = list.empty() ? torch::Tensor() : replica().predict(batch);
       for (const auto& metric : all) metric->update(prediction, batch);
@@ -96,49 +102,24 @@ std::map<std::string, double> Trainer::measure(const data::Feed& feed, const met
 }
 
 void Trainer::with_weights(const EvaluateOptions& options, const std::function<void()>& body) {
-  if (average_ && !options.last_weights)
-    average_->with_average(body);
+  MovingAverage* const average = engine_.training().average;
+  if (average != nullptr && !options.last_weights)
+    average->with_average(body);
   else
     body();
 }
 
-// Validates the model as FitOptions::validate says.
-class Trainer::ValidationHook final : public Hook {
- public:
-  explicit ValidationHook(Trainer& trainer) : trainer_(trainer) {}
-
-  void begin(Training& training) override { last_ = training.step; }
-
-  void after_step(Training& training, const StepResult&) override {
-    const ValidateOptions& options = trainer_.validate_;
-    int64_t every = options.every_steps;
-    if (every == 0) every = std::max<int64_t>(1, options.every_epochs) * training.steps_per_epoch;
-    if (options.feed && training.due(every)) validate(training);
-  }
-
-  void end(Training& training) override {
-    if (trainer_.validate_.feed && last_ != training.step && !training.interrupted) validate(training);
-  }
-
- private:
-  // If the workers are connected, all of them count their share; else the chief counts alone.
-  void validate(const Training& training) {
-    last_ = training.step;
-    const ValidateOptions& options = trainer_.validate_;
-    const bool together = trainer_.strategy_->facts().evaluation_parts > 1;
-    if (!together && !training.group.is_chief()) return;
-    training.report_validation(
-        trainer_.measure(*options.feed, options.metrics, {.batch = options.batch, .here = !together}));
-  }
-
-  Trainer& trainer_;
-  int64_t last_ = 0;  // the step of the last validation, or the first step
-};
-
-std::unique_ptr<Hook> Trainer::validation_hook() { return std::make_unique<ValidationHook>(*this); }
+// Validates the model as FitOptions::validate says. If the workers are connected, all of them count their
+// share; else the chief counts alone.
+std::optional<std::map<std::string, double>> Trainer::validate(const ValidateOptions& options) {
+  const bool together = strategy_->facts().evaluation_parts > 1;
+  if (!together && !group().is_chief()) return std::nullopt;
+  return measure(*options.feed, options.metrics, {.batch = options.batch, .here = !together});
+}
 
 std::vector<store::NamedTensor> Trainer::average() {
-  return average_ ? average_->tensors() : std::vector<store::NamedTensor>();
+  const MovingAverage* const average = engine_.training().average;
+  return average != nullptr ? average->tensors() : std::vector<store::NamedTensor>();
 }
 
 std::map<std::string, double> Trainer::evaluate(const data::Feed& feed, const metrics::List& list,

@@ -16,8 +16,8 @@ void HistoryHook::begin(Training&) {
   examples_ = 0;
 }
 
-void HistoryHook::after_step(Training& training, const StepResult& result) {
-  if (!result.has_loss() || training.steps_per_epoch == 0) return;
+void HistoryHook::after_step(Training&, const StepResult& result) {
+  if (!result.has_loss()) return;
   const torch::NoGradGuard no_grad;
   loss_sum_ = loss_sum_.defined() ? loss_sum_ + result.loss_sum : result.loss_sum.clone();
   examples_ += result.examples;
@@ -77,11 +77,44 @@ void HistoryHook::restore(const Snapshot& saved) {
   restored_ = true;
 }
 
+void ValidationHook::set(Measure measure, int64_t every_steps, int64_t every_epochs) {
+  measure_ = std::move(measure);
+  every_steps_ = every_steps;
+  every_epochs_ = every_epochs;
+}
+
+void ValidationHook::after_step(Training& training, const StepResult&) {
+  int64_t every = every_steps_;
+  if (every == 0) every = std::max<int64_t>(1, every_epochs_) * training.steps_per_epoch;
+  if (training.due(every)) validate(training);
+}
+
+void ValidationHook::end(Training& training) {
+  if (last_ != training.step && !training.interrupted) validate(training);
+}
+
+void ValidationHook::validate(const Training& training) {
+  last_ = training.step;
+  if (!measure_) return;
+  if (const auto values = measure_()) training.report_validation(*values);
+}
+
 namespace {
 
 using Handle = std::weak_ptr<const data::Source>;
 
 bool is_same(const Handle& a, const Handle& b) { return !a.owner_before(b) && !b.owner_before(a); }
+
+// Copies of the vectors of all trained parameters.
+std::vector<torch::Tensor> copies_of(const Parameters& parameters) {
+  std::vector<torch::Tensor> copies;
+  for (const Stretch& block : parameters.blocks()) copies.push_back(block.values.detach().clone());
+  return copies;
+}
+
+std::string full_name(const MovingAverage::Net& net, const Parameters::View& view) {
+  return net.name.empty() ? view.name : net.name + "." + view.name;
+}
 
 }  // namespace
 
@@ -103,35 +136,41 @@ size_t FeedsSeen::number_of(const data::Feed& feed, const std::vector<data::Exam
   return static_cast<size_t>(found - seen_.begin());
 }
 
-MovingAverage::MovingAverage(Parameters& parameters, double decay) : parameters_(parameters), decay_(decay) {
-  if (!(decay > 0 && decay < 1))
-    fail(ErrorKind::InvalidArgument, "the decay of a moving average is {}, expected a number between 0 and 1",
-         decay);
+MovingAverage::MovingAverage(std::vector<Net> nets) : nets_(std::move(nets)) {
+  for (const Net& net : nets_) {
+    if (!(net.decay > 0 && net.decay < 1))
+      fail(ErrorKind::InvalidArgument,
+           "the decay of a moving average is {}, expected a number between 0 and 1", net.decay);
+  }
 }
 
 void MovingAverage::after_start(Training&) {
-  if (average_.empty()) restart();
+  if (!has_begun()) restart();
 }
 
 void MovingAverage::restart() {
-  average_.clear();
-  for (const Stretch& block : parameters_.blocks()) average_.push_back(block.values.detach().clone());
+  for (Net& net : nets_) net.average = copies_of(net.parameters);
 }
 
 void MovingAverage::after_step(Training&, const StepResult&) {
   const torch::NoGradGuard no_grad;
-  for (size_t i = 0; i < average_.size(); ++i) average_[i].lerp_(parameters_.blocks()[i].values, 1 - decay_);
+  for (Net& net : nets_) {
+    for (size_t i = 0; i < net.average.size(); ++i)
+      net.average[i].lerp_(net.parameters.blocks()[i].values, 1 - net.decay);
+  }
 }
 
 void MovingAverage::with_average(const std::function<void()>& body) {
-  if (average_.empty()) return body();
+  if (!has_begun()) return body();
   const torch::NoGradGuard no_grad;
   const auto swap = [this] {
-    for (size_t i = 0; i < average_.size(); ++i) {
-      const torch::Tensor values = parameters_.blocks()[i].values.detach();
-      const torch::Tensor before = values.clone();
-      values.copy_(average_[i]);
-      average_[i].copy_(before);
+    for (Net& net : nets_) {
+      for (size_t i = 0; i < net.average.size(); ++i) {
+        const torch::Tensor values = net.parameters.blocks()[i].values.detach();
+        const torch::Tensor before = values.clone();
+        values.copy_(net.average[i]);
+        net.average[i].copy_(before);
+      }
     }
   };
   swap();
@@ -146,9 +185,11 @@ void MovingAverage::with_average(const std::function<void()>& body) {
 
 std::vector<store::NamedTensor> MovingAverage::tensors() const {
   std::vector<store::NamedTensor> all;
-  if (average_.empty()) return all;
-  for (const auto& view : parameters_.trained())
-    all.push_back({view.name, parameters_.view_of(view, average_[view.block])});
+  if (!has_begun()) return all;
+  for (const Net& net : nets_) {
+    for (const auto& view : net.parameters.trained())
+      all.push_back({full_name(net, view), net.parameters.view_of(view, net.average[view.block])});
+  }
   return all;
 }
 
@@ -160,17 +201,21 @@ StatePart MovingAverage::part() {
 void MovingAverage::take(const std::vector<store::NamedTensor>& saved) {
   std::map<std::string, torch::Tensor> by_name;
   for (const auto& [name, tensor] : saved) by_name.emplace(name, tensor);
-  std::vector<torch::Tensor> average;
-  for (const Stretch& block : parameters_.blocks()) average.push_back(block.values.detach().clone());
-  for (const auto& view : parameters_.trained()) {
-    const auto found = by_name.find(view.name);
-    torch::Tensor own = parameters_.view_of(view, average[view.block]);
-    if (found == by_name.end() || found->second.sizes() != own.sizes())
-      fail(ErrorKind::InvalidArgument, "the moving average in the checkpoint does not fit the model: '{}' {}",
-           view.name, found == by_name.end() ? "is missing" : "has another shape");
-    own.copy_(found->second);
+  std::vector<std::vector<torch::Tensor>> averages;
+  for (const Net& net : nets_) {
+    averages.push_back(copies_of(net.parameters));
+    for (const auto& view : net.parameters.trained()) {
+      const std::string name = full_name(net, view);
+      const auto found = by_name.find(name);
+      torch::Tensor own = net.parameters.view_of(view, averages.back()[view.block]);
+      if (found == by_name.end() || found->second.sizes() != own.sizes())
+        fail(ErrorKind::InvalidArgument,
+             "the moving average in the checkpoint does not fit the model: '{}' {}", name,
+             found == by_name.end() ? "is missing" : "has another shape");
+      own.copy_(found->second);
+    }
   }
-  average_ = std::move(average);
+  for (size_t i = 0; i < nets_.size(); ++i) nets_[i].average = std::move(averages[i]);
 }
 
 void DeviceClock::begin_step() {

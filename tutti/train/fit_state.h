@@ -18,11 +18,12 @@
 #include "tutti/params/parameters.h"
 #include "tutti/train/hook.h"
 
-// The state that a Trainer keeps from step to step and from fit to fit, besides model and optimiser.
+// The state that a Trainer or a Loop keeps from step to step and from fit to fit, besides nets and
+// optimisers.
 namespace tutti {
 
-// The losses and validations of a fit, with a row for every epoch and every validation. A resumed fit
-// continues the history of the run.
+// The losses and validations of a fit or a loop, with a row for every epoch and every validation. A resumed
+// one continues the history of the run.
 struct History {
   struct Row {
     int64_t step = 0;
@@ -58,6 +59,29 @@ class HistoryHook final : public Hook {
   bool restored_ = false;   // since the last begin()
 };
 
+// Validates a training at intervals of steps or epochs, and at its end unless a signal has ended it.
+class ValidationHook final : public Hook {
+ public:
+  // Returns the values by name, or nullopt on a worker that takes no part in the validation.
+  using Measure = std::function<std::optional<std::map<std::string, double>>()>;
+
+  // Sets what to measure, and when. An empty function ends the validations. If both intervals are 0,
+  // validates after every epoch; if the length of an epoch is unknown, only at the end.
+  void set(Measure measure, int64_t every_steps, int64_t every_epochs);
+
+  void begin(Training& training) override { last_ = training.step; }
+  void after_step(Training& training, const StepResult& result) override;
+  void end(Training& training) override;
+
+ private:
+  void validate(const Training& training);
+
+  Measure measure_;
+  int64_t every_steps_ = 0;
+  int64_t every_epochs_ = 0;
+  int64_t last_ = 0;  // the step of the last validation, or the first step
+};
+
 // The feeds that a program trains on, numbered from 0 in the order of their first use. The numbers are the
 // same on all workers and when the program is run again, since it calls fit() in the same order, so
 // checkpoints refer to feeds by number.
@@ -82,13 +106,22 @@ class FeedsSeen {
   std::vector<Seen> seen_;
 };
 
-// An exponential moving average of the parameters, which often generalises better than the last values:
-// after each step, average = decay * average + (1 - decay) * value. It begins with the values before the
-// first step, unless it was restored from a checkpoint. Buffers are not averaged. Not thread-safe.
+// An exponential moving average of the parameters of one or more nets, which often generalises better than
+// the last values: after each step, average = decay * average + (1 - decay) * value. It begins with the
+// values before the first step, unless it was restored from a checkpoint. Buffers are not averaged. Not
+// thread-safe.
 class MovingAverage final : public Hook {
  public:
-  // The parameters must outlive this. Throws InvalidArgument unless 0 < decay < 1.
-  MovingAverage(Parameters& parameters, double decay);
+  // The parameters must outlive this. If the name is not empty, it is a prefix of the tensors' names.
+  struct Net {
+    std::string name;
+    Parameters& parameters;
+    double decay;
+    std::vector<torch::Tensor> average = {};  // one vector per block; empty before the first step
+  };
+
+  // There is at least one net. Throws InvalidArgument unless 0 < decay < 1.
+  explicit MovingAverage(std::vector<Net> nets);
 
   void after_start(Training& training) override;
   void after_step(Training& training, const StepResult& result) override;
@@ -96,7 +129,7 @@ class MovingAverage final : public Hook {
   void restart();
   // Calls `body` while the parameters have the averaged values.
   void with_average(const std::function<void()>& body);
-  // Returns the average as tensors with the names of the parameters.
+  // Returns the average as tensors with the names of the parameters; empty before the first step.
   std::vector<store::NamedTensor> tensors() const;
   // The average as a part of a run's state.
   StatePart part();
@@ -104,9 +137,9 @@ class MovingAverage final : public Hook {
  private:
   void take(const std::vector<store::NamedTensor>& saved);
 
-  Parameters& parameters_;
-  const double decay_;
-  std::vector<torch::Tensor> average_;  // one vector per block; empty before the first step
+  bool has_begun() const { return !nets_.front().average.empty(); }
+
+  std::vector<Net> nets_;
 };
 
 // Measures the time that steps take on a GPU, without waiting for it. Does nothing on a CPU. Not thread-safe.

@@ -7,6 +7,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "tutti/cluster/context.h"
 #include "tutti/data/batch.h"
@@ -14,6 +15,7 @@
 #include "tutti/params/optimizer.h"
 #include "tutti/params/parameters.h"
 #include "tutti/store/event_file.h"
+#include "tutti/train/session.h"
 #include "tutti/train/snapshot.h"
 #include "tutti/train/strategy.h"
 #include "tutti/train/trainable.h"
@@ -30,6 +32,8 @@ struct Training {
   const Group& group;  // the workers that train together
   Parameters& parameters;
   Optimizer& optimizer;
+  // All nets that are trained together; `parameters` and `optimizer` are those of the first.
+  std::vector<SessionPart> parts = {};
   int64_t first_step = 0;  // the step at which this run started or resumed
   int64_t step = 0;        // steps done
   int64_t last_step = 0;   // `step` after this worker's previous step; others may have made steps in between
@@ -54,7 +58,7 @@ struct Training {
   // do not evaluate together.
   std::function<void(metrics::Metric&)> merge = {};
   // Tells all hooks the values of a validation (Hook::after_validation()), logs them and writes them to the
-  // event file. To be called after the same step on all workers that know the values.
+  // event file and the report. To be called after the same step on all workers that know the values.
   std::function<void(const std::map<std::string, double>&)> report_validation = {};
   // The wishes of this worker for the next step; a hook may add to them in before_step(). StepResult::wishes
   // has the combined wishes of all workers.
@@ -87,7 +91,8 @@ class Hook {
   virtual void begin_epoch(Training&) {}
   // The last step of training.epoch has been made. Called after after_step().
   virtual void end_epoch(Training&) {}
-  // The model has been validated, by fit() or by a hook (Training::report_validation), with these values.
+  // The model has been validated, by fit(), by a Loop or by a hook (Training::report_validation), with these
+  // values.
   // With parameter servers and in-graph only the chief is told.
   virtual void after_validation(Training&, const std::map<std::string, double>& /*values*/) {}
   // Step number training.step is about to be made.

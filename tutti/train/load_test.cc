@@ -50,6 +50,18 @@ class Load : public testing::Test {
   std::string hash_;
 };
 
+TEST(Predict, gives_each_module_its_own_mode_back) {
+  const auto net = test_net();
+  net->norm->eval();  // not trained
+  predict(make_trainable(net), test_feed(4));
+  EXPECT_TRUE(net->is_training());
+  EXPECT_TRUE(net->head->is_training());
+  EXPECT_FALSE(net->norm->is_training());
+  net->eval();
+  predict(make_trainable(net), test_feed(4));
+  EXPECT_FALSE(net->is_training());
+}
+
 TEST_F(Load, reads_a_checkpoint_a_log_directory_and_a_file) {
   for (const std::string& path :
        {run_, run_ + "/ckpt-20", run_ + "/latest", run_ + "/ckpt-20/weights.safetensors"}) {

@@ -1,13 +1,25 @@
 #include "tutti/train/loop.h"
 
 #include <algorithm>
+#include <deque>
 #include <set>
 #include <stdexcept>
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
 #include "tutti/base/error.h"
 #include "tutti/base/interrupted.h"
+#include "tutti/base/json.h"
+#include "tutti/comm/gather_all.h"
+#include "tutti/metrics/metrics.h"
 #include "tutti/params/agreement.h"
+#include "tutti/params/random_scope.h"
+#include "tutti/train/evaluation.h"
 #include "tutti/train/hooks.h"
+#include "tutti/train/replica.h"
 
 namespace tutti {
 namespace {
@@ -24,6 +36,45 @@ const std::vector<LoopPart>& require_named(const std::vector<LoopPart>& parts) {
       fail(ErrorKind::InvalidArgument, "two nets of a loop are called '{}'", part.name);
   }
   return parts;
+}
+
+// The decay of each net's average; 0: none.
+std::vector<double> averages(const std::vector<LoopPart>& parts, const LoopOptions& options) {
+  std::vector<double> all;
+  for (const LoopPart& part : parts) all.push_back(part.average != 0 ? part.average : options.average);
+  return all;
+}
+
+// Copies the buffers of the nets, and gives them their values back at its end.
+class BufferScope {
+ public:
+  explicit BufferScope(const std::vector<LoopPart>& parts) {
+    for (const LoopPart& part : parts) {
+      for (const auto& view : part.parameters.buffers()) {
+        const torch::Tensor buffer = view.tensor.detach();
+        buffers_.emplace_back(buffer, buffer.clone());
+      }
+    }
+  }
+  ~BufferScope() {
+    const torch::NoGradGuard no_grad;
+    for (const auto& [buffer, before] : buffers_) buffer.copy_(before);
+  }
+  BufferScope(const BufferScope&) = delete;
+  BufferScope& operator=(const BufferScope&) = delete;
+
+ private:
+  std::vector<std::pair<torch::Tensor, torch::Tensor>> buffers_;
+};
+
+// Returns the values of rank 0 on all ranks.
+std::map<std::string, double> values_of_chief(comm::Communicator& comm,
+                                              const std::map<std::string, double>& own) {
+  if (comm.world() == 1) return own;
+  std::vector<uint8_t> told;  // in CBOR, which keeps the bits, also of NaN
+  if (comm.rank() == 0) told = Json::to_cbor(Json(own));
+  const auto all = gather_all(comm, std::string(told.begin(), told.end()), "the values of the validation");
+  return Json::from_cbor(all[0]).get<std::map<std::string, double>>();
 }
 
 std::vector<SessionPart> session_parts(const std::vector<LoopPart>& parts) {
@@ -99,10 +150,11 @@ Loop::Loop(const Context& context, const std::vector<LoopPart>& parts, const Loo
       team_(std::make_unique<Optimisers>(context_, parts_)),
       engine_(context_, *team_, session_parts(parts),
               {.lanes = optimizer_.all_lanes(), .name = options.name}),
-      steps_per_epoch_(options.steps_per_epoch),
+      options_(options),
       end_step_(end_step(options)),
       steps_seen_(optimizer_.steps_here()),
       exceptions_before_(std::uncaught_exceptions()) {
+  engine_.keep_average(averages(parts_, options_));
   engine_.training().end_step = end_step_;
   engine_.training().in_step = true;
   engine_.training().save_checkpoint = [this] { engine_.save(); };
@@ -164,10 +216,82 @@ bool Loop::advance(const std::optional<bool>& has_data) {
   return going_on;
 }
 
+void Loop::validate_with(Measure measure, const LoopValidateOptions& options) {
+  if (begun_) fail(ErrorKind::InvalidArgument, "Loop::validate_with() was called after the loop had begun");
+  if (options.every_epochs > 0 && options_.steps_per_epoch == 0)
+    fail(ErrorKind::InvalidArgument,
+         "a validation every {} epochs: the number of steps per epoch is unknown. Use every_steps, or set "
+         "LoopOptions::steps_per_epoch",
+         options.every_epochs);
+  validation_plan_ =
+      fmt::format("validated every {} steps, {} epochs", options.every_steps, options.every_epochs);
+  engine_.validate([this, measure = std::move(measure), options] { return validate(measure, options); },
+                   options.every_steps, options.every_epochs);
+}
+
+std::map<std::string, double> Loop::validate(const Measure& measure, const LoopValidateOptions& options) {
+  const SpanScope span(context_.timeline(), Activity::Evaluate, "validation", step());
+  std::map<std::string, double> values;
+  {
+    const RandomScope random(parts_.front().parameters.device());
+    const BufferScope buffers(parts_);
+    std::deque<EvaluationScope> modes;
+    for (const auto& net : options.nets) modes.emplace_back(*net);
+    const torch::NoGradGuard no_grad;
+    with_average([&] { values = measure(); });
+  }
+  return values_of_chief(optimizer_.communicator(), values);
+}
+
+std::map<std::string, double> Loop::measure(const Trainable& model, const data::Feed& feed,
+                                            const metrics::List& list, const PredictOptions& options) {
+  if (!model.predict && !list.empty()) fail_no_predictions();
+  metrics::require_distinct_names(list);
+  metrics::List all = list;
+  if (model.loss) all = with_mean_loss(list, [&](const Batch& batch) { return model.loss(batch).loss; });
+  for (const auto& metric : all) metric->reset();
+  std::map<std::string, double> values;
+  or_abandon([&] {
+    const Group& group = team_->group();
+    const torch::Device device = parts_.front().parameters.device();
+    const data::Sampler sampler =
+        evaluation_sampler(feed, optimizer_.all_lanes(), group.world, options.batch);
+    {
+      const RandomScope random(device);
+      const torch::NoGradGuard no_grad;
+      const EvaluationScope evaluation(*model.module);
+      for_each_batch(context_, feed, sampler, lanes_of(group.rank, group.world, sampler.options().lanes),
+                     device, [&](const Batch& read) {
+                       const Batch batch = read.to(device);
+                       const torch::Tensor prediction = list.empty() ? torch::Tensor() : model.predict(batch);
+                       for (const auto& metric : all) metric->update(prediction, batch);
+                     });
+    }
+    for (const auto& metric : all) {
+      team_->merge(*metric);
+      if (const auto value = metric->value()) values[metric->name()] = *value;
+    }
+  });
+  return values;
+}
+
+void Loop::with_average(const std::function<void()>& body) {
+  if (MovingAverage* const average = engine_.training().average)
+    average->with_average(body);
+  else
+    body();
+}
+
+// The facts that have to be the same on all workers.
+std::vector<std::string> Loop::plan() const {
+  return {end_step_ == Training::kEndless ? "no last step" : fmt::format("{} steps", end_step_),
+          fmt::format("averages {}", fmt::join(averages(parts_, options_), ", ")),
+          validation_plan_.empty() ? "never validated" : validation_plan_};
+}
+
 void Loop::begin() {
   comm::Communicator& comm = optimizer_.communicator();
-  require_same_plan(context_, comm,
-                    {end_step_ == Training::kEndless ? "no last step" : fmt::format("{} steps", end_step_)});
+  require_same_plan(context_, comm, plan());
   engine_.session().claim();
   engine_.session().describe(facts());
   const std::optional<std::string> stop_reason = engine_.training().stop_reason;
@@ -177,7 +301,7 @@ void Loop::begin() {
     context_.log().info("this loop was already stopped after step {}; it will not be continued",
                         engine_.progress().step);
   steps_seen_ = optimizer_.steps_here();  // steps made before do not count for the loop
-  engine_.begin({.end_step = end_step_, .steps_per_epoch = steps_per_epoch_},
+  engine_.begin({.end_step = end_step_, .steps_per_epoch = options_.steps_per_epoch},
                 {.evaluation_parts = comm.world()});
   engine_.begin_steps();
   if (stop_reason) engine_.training().stop_reason = stop_reason;

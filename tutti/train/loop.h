@@ -2,18 +2,25 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include <torch/nn/module.h>
+
 #include "tutti/cluster/context.h"
 #include "tutti/data/batch.h"
+#include "tutti/data/feed.h"
+#include "tutti/metrics/metric.h"
 #include "tutti/params/distributed_optimizer.h"
 #include "tutti/params/parameters.h"
 #include "tutti/train/engine.h"
+#include "tutti/train/fit_state.h"
 #include "tutti/train/hook.h"
+#include "tutti/train/load.h"
 #include "tutti/train/trainable.h"
 
 namespace tutti {
@@ -22,6 +29,9 @@ struct LoopOptions {
   // The length of an epoch, for --epochs. Without --epochs and --steps the loop runs for one epoch; if this
   // is 0, until stop() or the end of the data.
   int64_t steps_per_epoch = 0;
+  // The decay of a moving average of the weights of all nets, such as 0.999; 0: none. The average is used for
+  // validations, and saved in checkpoints, as the part "average". It follows the steps of the loop.
+  double average = 0;
   // The folder in --logdir for checkpoints and event files; "": the log directory itself. If a program has
   // several loops, each needs a name of its own.
   std::string name = {};
@@ -33,6 +43,18 @@ struct LoopPart {
   std::string name;
   Parameters& parameters;
   DistributedOptimizer& optimizer;
+  // The decay of a moving average of this net's weights; 0: as LoopOptions::average says.
+  double average = 0;
+};
+
+// The validation of a loop.
+struct LoopValidateOptions {
+  // After every so many steps or epochs (LoopOptions::steps_per_epoch), and at the end of the loop. If both
+  // are 0, after every epoch or, if the loop has no epochs, only at its end.
+  int64_t every_steps = 0;
+  int64_t every_epochs = 0;
+  // The nets that the function calls. They are in evaluation mode meanwhile.
+  std::vector<std::shared_ptr<torch::nn::Module>> nets = {};
 };
 
 // Everything that a Trainer does besides its steps, for custom training loops: checkpoints in --logdir, and
@@ -68,6 +90,27 @@ class Loop {
   // program's own counters. Objects that it refers to must outlive this.
   void state(const std::string& name, StatePart part) { engine_.add_state(name, std::move(part)); }
 
+  // Returns values of the nets by name, such as {{"loss", 0.2}, {"accuracy", 0.9}}.
+  using Measure = std::function<std::map<std::string, double>()>;
+  // Validates the nets: calls `measure` at these intervals, on all workers after the same step, while the
+  // nets have their averaged weights and without recording gradients. The values of the chief count for all.
+  // As in a Trainer they are logged, written to the event file and the report, and passed to all hooks, such
+  // as early_stopping and keep_best, and to history().
+  //
+  // A validation does not affect the training: random generators, buffers, and the modes of `nets` are
+  // afterwards as they were before. Every worker has to call this before the loop begins.
+  void validate_with(Measure measure, const LoopValidateOptions& options = {});
+  // Computes metrics over the whole feed, in evaluation mode, and returns their values by name, with the mean
+  // of the model's loss function, if it has one, as "loss". Each worker computes its share of the batches, so
+  // every worker has to call it; all get the same values. For validate_with(); can also be called between two
+  // steps, or after the last one.
+  std::map<std::string, double> measure(const Trainable& model, const data::Feed& feed,
+                                        const metrics::List& list, const PredictOptions& options = {});
+  // Calls `body` while the nets have their averaged weights, if they have any.
+  void with_average(const std::function<void()>& body);
+  // A row for each epoch and validation. A resumed loop continues the history of the run.
+  const History& history() const { return engine_.history(); }
+
   // Does the work between two steps, and returns true if another step is to be made. The first call gives
   // every worker the newest intact checkpoint, or the state of rank 0 (so broadcast_from(0) is not needed).
   // The last call writes the last checkpoint and the report; after a signal, which takes effect after the
@@ -92,6 +135,8 @@ class Loop {
   class Optimisers;   // the loop's Team
   struct Checked {};  // tag: the names of the parts are checked
   Loop(const Context& context, const std::vector<LoopPart>& parts, const LoopOptions& options, Checked);
+  std::map<std::string, double> validate(const Measure& measure, const LoopValidateOptions& options);
+  std::vector<std::string> plan() const;
   int64_t end_step(const LoopOptions& options) const;
   RunFacts facts() const;
   bool advance(const std::optional<bool>& has_data);
@@ -104,9 +149,10 @@ class Loop {
   DistributedOptimizer& optimizer_;  // of the first part
   const std::unique_ptr<Optimisers> team_;
   Engine engine_;
-  const int64_t steps_per_epoch_;
+  const LoopOptions options_;
   const int64_t end_step_;
-  int64_t steps_seen_;  // of the optimiser, when last counted
+  int64_t steps_seen_;           // of the optimiser, when last counted
+  std::string validation_plan_;  // when the loop is validated; "": never
   bool begun_ = false;
   bool prepared_ = false;  // the hooks have been called for the next step
   bool ended_ = false;

@@ -5,9 +5,12 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <map>
 #include <memory>
+#include <optional>
 #include <signal.h>
 #include <stdexcept>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -20,7 +23,10 @@
 #include "tutti/base/test_errors.h"
 #include "tutti/base/test_folder.h"
 #include "tutti/comm/test_ranks.h"
+#include "tutti/metrics/metrics.h"
 #include "tutti/store/checkpoint.h"
+#include "tutti/train/hooks.h"
+#include "tutti/train/load.h"
 #include "tutti/train/test_training.h"
 
 namespace tutti {
@@ -377,6 +383,278 @@ TEST(Loop, weights_that_are_no_numbers_are_not_saved) {
     });
     EXPECT_EQ(store::CheckpointDir(folder / "run").steps().empty(), guard);
   }
+}
+
+// A loop that trains a net with dropout and batch norm. The ranks of a world are threads, which share the
+// random generator, so it is alone.
+struct OnFeed {
+  OnFeed(comm::Communicator& comm, const RunConfig& config, const LoopOptions& options = {})
+      : context(test_context(config)),
+        params(*net),
+        opt(context, params, torch::optim::AdamOptions(0.01), {.group = comm::testing::borrowed(comm)}),
+        loop(context, params, opt, options) {}
+
+  void run(std::optional<int64_t> crash = {}) {
+    const data::Sampler sampler(feed.size(), {.lanes = opt.all_lanes(), .batch = 4, .drop_remainder = true});
+    std::vector<int64_t> examples;
+    while (loop.goes_on()) {
+      if (loop.step() == crash) throw std::runtime_error("crash");
+      for (int64_t lane = opt.lanes().begin; lane < opt.lanes().end; ++lane) {
+        sampler.examples(loop.step(), lane, examples);
+        const Batch batch = feed.read(examples);
+        opt.zero_grad();
+        opt.backward(test_loss(*net, batch).loss, batch.size());
+      }
+      opt.step();
+    }
+  }
+
+  const Context context;
+  const data::Feed feed = test_feed();
+  const std::shared_ptr<TestNet> net = test_net();
+  Parameters params;
+  DistributedOptimizer opt;
+  Loop loop;
+};
+
+using Values = std::map<std::string, double>;
+
+TEST(Loop, keeps_a_moving_average_that_checkpoints_contain) {
+  constexpr double kDecay = 0.9;
+  const auto average = [](const std::string& logdir, int world, int64_t steps) {
+    torch::Tensor found;
+    with_ranks("plain", world, [&](comm::Communicator& comm) {
+      OnRank on(comm, flags_for(logdir, steps), {.average = kDecay});
+      const auto weights = [&] { return on.net->weight.detach().to(torch::kDouble, false, true); };
+      torch::Tensor expected = weights();
+      std::string heard;
+      on.loop.add_hook(std::make_unique<Listener>(
+          heard, [&](Training&) { expected = expected * kDecay + weights() * (1 - kDecay); }));
+      on.run();
+      const torch::Tensor last = weights();
+      torch::Tensor own;
+      on.loop.with_average([&] { own = weights(); });
+      EXPECT_TRUE(weights().equal(last));
+      EXPECT_FALSE(own.equal(last));
+      if (logdir.empty()) {
+        EXPECT_TRUE(torch::allclose(own, expected, 1e-5, 1e-6));
+      }
+      if (comm.rank() == 0) found = own;
+    });
+    return found;
+  };
+  const TestFolder folder;
+  const torch::Tensor straight = average("", 1, 8);
+  average(folder / "run", 2, 3);
+  EXPECT_TRUE(average(folder / "run", 2, 8).equal(straight));
+  const auto saved = load(folder / "run/latest/average.safetensors");
+  EXPECT_EQ(saved.size(), 2U);
+  EXPECT_TRUE(saved.at("weight").to(torch::kDouble).equal(straight));
+}
+
+TEST(Loop, of_several_nets_averages_those_that_ask_for_it_and_keeps_the_best_of_all) {
+  const TestFolder folder;
+  const Context context = test_context(flags_for(folder / "run", 6));
+  torch::nn::Linear g(3, 2);
+  torch::nn::Linear d(3, 2);
+  Parameters params_g(*g);
+  Parameters params_d(*d);
+  const Group all = connect(context);
+  const torch::optim::AdamOptions adam(0.1);
+  DistributedOptimizer opt_g(context, params_g, adam, {.group = all.split(0)});
+  DistributedOptimizer opt_d(context, params_d, adam, {.group = all.split(0)});
+  Loop loop(context, {{.name = "g", .parameters = params_g, .optimizer = opt_g, .average = 0.5},
+                      {.name = "d", .parameters = params_d, .optimizer = opt_d}});
+  torch::Tensor last_g;  // the weights, and not their average
+  torch::Tensor best_g;
+  torch::Tensor best_d;
+  loop.validate_with(
+      [&] {
+        if (loop.step() == 4) {
+          EXPECT_FALSE(g->weight.equal(last_g)) << "the average is measured";
+          best_g = g->weight.detach().clone();
+          best_d = d->weight.detach().clone();
+        }
+        return Values{{"error", loop.step() == 4 ? 0 : 1}};
+      },
+      {.every_steps = 2});
+  loop.add_hook(hooks::keep_best({.monitor = "error"}));
+  loop.add_hook(hooks::early_stopping({.monitor = "error", .patience = 10, .restore_best = true}));
+  const auto step = [](torch::nn::Linear& net, DistributedOptimizer& opt) {
+    for (int64_t lane = opt.lanes().begin; lane < opt.lanes().end; ++lane) {
+      opt.zero_grad();
+      opt.backward(net->forward(torch::ones({1, 3})).square().mean());
+    }
+    opt.step();
+  };
+  while (loop.goes_on()) {
+    step(d, opt_d);
+    step(g, opt_g);
+    last_g = g->weight.detach().clone();
+  }
+  const auto best = load(folder / "run/best");
+  EXPECT_TRUE(best.at("g.weight").equal(best_g));
+  EXPECT_TRUE(best.at("d.weight").equal(best_d));
+  EXPECT_TRUE(g->weight.equal(best_g)) << "restored";
+  EXPECT_TRUE(d->weight.equal(best_d)) << "restored";
+  const auto average = load(folder / "run/latest/average.safetensors");
+  EXPECT_EQ(average.size(), 2U);
+  EXPECT_TRUE(average.contains("g.weight"));
+  EXPECT_TRUE(average.contains("g.bias"));
+}
+
+TEST(Loop, a_validation_leaves_the_training_as_it_is) {
+  const auto ended = [](bool is_validated) {
+    std::string found;
+    with_ranks("inproc", 1, [&](comm::Communicator& comm) {
+      OnFeed on(comm, flags_for("", 20), {.average = is_validated ? 0.9 : 0});
+      int64_t validations = 0;
+      const auto measure = [&] {
+        ++validations;
+        EXPECT_FALSE(on.net->is_training());
+        EXPECT_FALSE(torch::GradMode::is_enabled());
+        on.net->norm->running_mean.add_(1);
+        return Values{{"drawn", torch::rand({1}).item<double>()}};
+      };
+      if (is_validated) on.loop.validate_with(measure, {.every_steps = 3, .nets = {on.net}});
+      on.run();
+      EXPECT_EQ(validations, is_validated ? 7 : 0) << "six, and one at the end";
+      EXPECT_TRUE(on.net->is_training());
+      found = fmt::format("{} {} {}", on.params.sha256(), on.net->norm->running_mean.sum().item<double>(),
+                          torch::rand({1}).item<double>());
+    });
+    return found;
+  };
+  EXPECT_EQ(ended(true), ended(false));
+}
+
+// The value becomes worse on the chief, and better on the other worker.
+TEST(Loop, the_values_of_the_chief_count_for_all) {
+  const TestFolder folder;
+  RunConfig config = flags_for("", 100);
+  config.output.report = folder / "report.json";
+  std::vector<std::vector<History::Row>> rows(2);
+  with_ranks("plain", 2, [&](comm::Communicator& comm) {
+    OnRank on(comm, config, {.steps_per_epoch = 4});
+    on.loop.validate_with([&] {
+      const auto step = static_cast<double>(on.loop.step());
+      return Values{{"loss", comm.rank() == 0 ? step : -step}};
+    });
+    on.loop.add_hook(hooks::early_stopping());
+    on.run();
+    EXPECT_EQ(on.loop.step(), 9) << "the step after the one in which it was decided";
+    rows[static_cast<size_t>(comm.rank())] = on.loop.history().rows;
+  });
+  ASSERT_EQ(rows[0].size(), 3U);
+  EXPECT_EQ(rows[0], rows[1]);
+  for (const size_t i : {0U, 1U, 2U}) {
+    EXPECT_EQ(rows[0][i].step, i < 2 ? 4 * static_cast<int64_t>(i + 1) : 9);
+    EXPECT_EQ(rows[0][i].validation.at("loss"), static_cast<double>(rows[0][i].step));
+    EXPECT_TRUE(rows[0][i].loss.has_value());
+  }
+  const auto report = nlohmann::json::parse(std::ifstream(config.output.report));
+  EXPECT_EQ(report.at("metrics").at("validation_loss"), 9);
+}
+
+TEST(Loop, measures_a_feed_in_shares) {
+  torch::manual_seed(5);
+  const torch::Tensor x = torch::randn({50, 3});
+  const torch::Tensor label = torch::arange(50) % 2;
+  const data::Feed feed(data::from_tensors({{"x", x}, {"label", label}}));
+  const auto entropy = [](const torch::Tensor& prediction, const Batch& batch) {
+    return torch::cross_entropy_loss(prediction, batch["label"]);
+  };
+  Values alone;
+  for (const int world : {1, 2, 3}) {
+    with_ranks("plain", world, [&](comm::Communicator& comm) {
+      OnRank on(comm, flags_for("", 2));
+      on.run();
+      const Values values =
+          on.loop.measure(make_trainable(on.net), feed,
+                          {metrics::accuracy("label"), metrics::mean("loss", entropy)}, {.batch = 7});
+      if (world > 1) {
+        EXPECT_EQ(values, alone) << world;
+        return;
+      }
+      alone = values;
+      const torch::NoGradGuard no_grad;
+      const torch::Tensor prediction = on.net->forward(x);
+      EXPECT_DOUBLE_EQ(values.at("accuracy"),
+                       prediction.argmax(1).eq(label).to(torch::kDouble).mean().item<double>());
+      EXPECT_NEAR(values.at("loss"), torch::cross_entropy_loss(prediction, label).item<double>(), 1e-5);
+    });
+  }
+}
+
+TEST(Loop, a_resumed_run_remembers_the_best_value_and_continues_the_history) {
+  struct Result {
+    int64_t step = 0;
+    std::string hash;
+    std::vector<History::Row> rows;
+    bool operator==(const Result&) const = default;
+  };
+  const data::Feed test = test_feed(32);
+  const auto train = [&](const std::string& logdir, std::optional<int64_t> crash) {
+    Result result;
+    with_ranks("inproc", 1, [&](comm::Communicator& comm) {
+      OnFeed on(comm, flags_for(logdir, 100, "3"), {.steps_per_epoch = 8, .average = 0.9});
+      on.loop.validate_with(
+          [&] { return on.loop.measure(make_trainable(on.net), test, {metrics::accuracy("label")}); },
+          {.every_steps = 5});
+      on.loop.add_hook(hooks::early_stopping(
+          {.monitor = "accuracy", .patience = 1, .min_delta = 2}));  // no gain is enough
+      try {
+        on.run(crash);
+      } catch (const std::runtime_error&) {
+        if (!crash) throw;
+      }
+      result = {on.loop.step(), on.params.sha256(), on.loop.history().rows};
+    });
+    return result;
+  };
+  const Result straight = train("", {});
+  EXPECT_EQ(straight.step, 16) << "the step after the third validation";
+  EXPECT_EQ(straight.rows.size(), 5U) << "three validations, an epoch, and another one with which it ends";
+  const TestFolder folder;
+  EXPECT_EQ(train(folder / "run", 12).step, 12);
+  EXPECT_EQ(train(folder / "run", {}), straight);
+}
+
+TEST(Loop, workers_that_do_not_validate_alike_are_told_before_the_first_step) {
+  const auto errors = errors_of_ranks("plain", 2, kTimeout, [&](comm::Communicator& comm) {
+    OnRank on(comm, flags_for("", 3));
+    if (comm.rank() == 0) on.loop.validate_with([] { return Values{{"loss", 1}}; }, {.every_steps = 2});
+    on.run();
+  });
+  EXPECT_THAT(errors, Each(AllOf(HasSubstr("never validated"), HasSubstr("every 2 steps"))));
+}
+
+TEST(Loop, a_validation_that_fails_on_one_worker_is_told_to_the_others) {
+  const auto errors = errors_of_ranks("plain", 2, std::chrono::seconds(60), [&](comm::Communicator& comm) {
+    OnRank on(comm, flags_for("", 3));
+    on.loop.validate_with(
+        [&]() -> Values {
+          if (comm.rank() == 1) throw std::runtime_error("no such file");
+          return {{"loss", 1}};
+        },
+        {.every_steps = 2});
+    on.run();
+  });
+  EXPECT_THAT(errors, ElementsAre(HasSubstr("no such file"), "no such file"));
+}
+
+TEST(Loop, refuses_a_validation_that_never_comes_or_comes_too_late) {
+  const auto measure = [] { return Values{{"loss", 1}}; };
+  with_ranks("inproc", 1, [&](comm::Communicator& comm) {
+    OnRank on(comm, flags_for("", 3));
+    expect_error(ErrorKind::InvalidArgument, HasSubstr("steps_per_epoch"),
+                 [&] { on.loop.validate_with(measure, {.every_epochs = 2}); });
+    EXPECT_TRUE(on.loop.goes_on());
+    expect_error(ErrorKind::InvalidArgument, HasSubstr("had begun"), [&] { on.loop.validate_with(measure); });
+    on.run();
+    expect_error(ErrorKind::InvalidArgument, HasSubstr("decay"),
+                 [&] { OnRank(comm, flags_for("", 3), {.average = 1.5}); });
+  });
 }
 
 }  // namespace

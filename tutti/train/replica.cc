@@ -112,7 +112,7 @@ torch::Tensor Replica::predict(const Batch& batch) {
 }
 
 torch::Tensor Replica::evaluate_loss(const Batch& batch) {
-  return evaluate([&] { return model_.loss(batch).loss.to(torch::kDouble); });
+  return evaluate([&] { return model_.loss(batch).loss; });
 }
 
 Batch Replica::prepare(const Batch& batch) const {
@@ -144,6 +144,23 @@ ReplicaOptions replica_options(const Context& context, const torch::nn::Module& 
 ReplicaOptions in_arena(ReplicaOptions options, const std::shared_ptr<rpc::Arena>& arena) {
   if (options.device.is_cpu()) options.allocate = ps::arena_allocator(arena);
   return options;
+}
+
+EvaluationScope::EvaluationScope(torch::nn::Module& module) {
+  bool is_training = false;
+  module.apply([&](torch::nn::Module& each) {
+    before_.push_back({each, each.is_training()});
+    is_training = is_training || each.is_training();
+  });
+  // Several threads may predict with a module that is in evaluation mode, so it is not written to.
+  if (is_training)
+    module.eval();
+  else
+    before_.clear();
+}
+
+EvaluationScope::~EvaluationScope() {
+  for (const Mode& mode : before_) mode.module.train(mode.is_training);
 }
 
 Batch take(data::BatchQueue& queue, int64_t step) {

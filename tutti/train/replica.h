@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <torch/nn/module.h>
 #include <torch/types.h>
@@ -87,21 +88,21 @@ ReplicaOptions replica_options(const Context& context, const torch::nn::Module& 
 // Places the replica's vectors, if they are on the CPU, where servers on the same host can read them.
 ReplicaOptions in_arena(ReplicaOptions options, const std::shared_ptr<rpc::Arena>& arena);
 
-// Puts the module into evaluation mode for the duration of the scope.
+// Puts the module into evaluation mode for the duration of the scope. Afterwards each submodule has the mode
+// that it had before, such as a batch norm that is not trained.
 class EvaluationScope {
  public:
-  explicit EvaluationScope(torch::nn::Module& module) : module_(module), was_training_(module.is_training()) {
-    if (was_training_) module_.eval();
-  }
-  ~EvaluationScope() {
-    if (was_training_) module_.train();
-  }
+  explicit EvaluationScope(torch::nn::Module& module);
+  ~EvaluationScope();
   EvaluationScope(const EvaluationScope&) = delete;
   EvaluationScope& operator=(const EvaluationScope&) = delete;
 
  private:
-  torch::nn::Module& module_;
-  bool was_training_;
+  struct Mode {
+    torch::nn::Module& module;
+    bool is_training;
+  };
+  std::vector<Mode> before_;  // a module comes before its submodules; empty: none was changed
 };
 
 // Called for every lane of this worker, in order, before the step changes anything.

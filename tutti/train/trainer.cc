@@ -62,15 +62,7 @@ Trainer::Trainer(const Context& context, Trainable model, const OptimizerOptions
       engine_(context_, *strategy_, {{"", replica().parameters(), replica().optimizer()}},
               {.name = options.name}),
       device_clock_(context.device()) {
-  // After a step, the average comes first, since a validation measures it.
-  engine_.add_first_hook(validation_hook());
-  if (options.average != 0) {
-    average_ =
-        engine_.add_first_hook(std::make_unique<MovingAverage>(replica().parameters(), options.average));
-    engine_.add_state("average", average_->part());
-    engine_.training().average = average_;
-  }
-  history_ = engine_.add_first_hook(std::make_unique<HistoryHook>());
+  engine_.keep_average({options.average});
   if (strategy_->group().is_chief()) warn_of_sparse_tables(context_, replica().parameters());
   engine_.session().describe(facts());
   engine_.training().save_checkpoint = [this] { save(); };
@@ -93,7 +85,11 @@ History Trainer::fit(const data::Feed& feed, const FitOptions& given) {
   else
     follow_feed(this_feed);
   if (this_fit < progress.fit) return {};  // finished before the run was resumed
-  validate_ = options.validate;
+  const ValidateOptions& validation = options.validate;
+  engine_.validate(validation.feed
+                       ? ValidationHook::Measure([this, validation] { return validate(validation); })
+                       : nullptr,
+                   validation.every_steps, validation.every_epochs);
   or_abandon("continue", [&] { describe_data(feed); });
   const data::Sampler sampler(feed.size(), {.order = feed.order(),
                                             .seed = config.seed,
@@ -114,7 +110,7 @@ History Trainer::fit(const data::Feed& feed, const FitOptions& given) {
                   strategy_->facts());
     require_data_in_every_lane(sampler);
     run(feed, sampler);
-    return history_->history();
+    return engine_.history();
   } catch (const Interrupted&) {
     throw;
   } catch (const std::exception& error) {

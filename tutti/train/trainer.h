@@ -144,8 +144,6 @@ class Trainer {
   void write_report() const { engine_.session().write(engine_.report()); }
 
  private:
-  class ValidationHook;
-
   Replica& replica() { return strategy_->replica(); }
   // trainer.cc: fits.
   void run(const data::Feed& feed, const data::Sampler& sampler);
@@ -168,8 +166,7 @@ class Trainer {
   void begin_again(const Progress& before);
   void or_abandon(const std::string& what, const std::function<void()>& body);
   // evaluation.cc: evaluates and predicts.
-  std::unique_ptr<Hook> validation_hook();
-  metrics::List with_loss(metrics::List list, const EvaluateOptions& options);
+  std::optional<std::map<std::string, double>> validate(const ValidateOptions& options);
   metrics::List count(const data::Feed& feed, const metrics::List& list, const EvaluateOptions& options);
   void with_weights(const EvaluateOptions& options, const std::function<void()>& body);
   void for_each_batch(const data::Feed& feed, const data::Sampler& sampler, const LaneRange& lanes,
@@ -179,9 +176,6 @@ class Trainer {
   const TrainerOptions options_;
   const std::unique_ptr<Strategy> strategy_;
   Engine engine_;
-  MovingAverage* average_ = nullptr;  // owned by the engine, like the history; null: none
-  HistoryHook* history_ = nullptr;
-  ValidateOptions validate_;  // of the current fit
   bool started_ = false;
   int64_t next_fit_ = 0;
   FeedsSeen feeds_;

@@ -73,19 +73,39 @@ void with_validated(Training& training, const std::function<void()>& body) {
     body();
 }
 
-// Copies of all weights and buffers.
-std::vector<torch::Tensor> copies_of(const Parameters& parameters) {
-  std::vector<torch::Tensor> copies;
-  for (const Stretch& block : parameters.blocks()) copies.push_back(block.values.detach().clone());
-  for (const auto& view : parameters.buffers()) copies.push_back(view.tensor.detach().clone());
+// All weights and buffers of all nets, which are the nets' own.
+std::vector<torch::Tensor> values_of(const std::vector<SessionPart>& parts) {
+  std::vector<torch::Tensor> values;
+  for (const SessionPart& part : parts) {
+    for (const Stretch& block : part.parameters.blocks()) values.push_back(block.values.detach());
+    for (const auto& view : part.parameters.buffers()) values.push_back(view.tensor.detach());
+  }
+  return values;
+}
+
+std::vector<torch::Tensor> copies_of(const std::vector<SessionPart>& parts) {
+  std::vector<torch::Tensor> copies = values_of(parts);
+  for (torch::Tensor& tensor : copies) tensor = tensor.clone();
   return copies;
 }
 
-void copy_back(const std::vector<torch::Tensor>& copies, const Parameters& parameters) {
+void copy_back(const std::vector<torch::Tensor>& copies, const std::vector<SessionPart>& parts) {
   const torch::NoGradGuard no_grad;
-  size_t next = 0;
-  for (const Stretch& block : parameters.blocks()) block.values.detach().copy_(copies[next++]);
-  for (const auto& view : parameters.buffers()) view.tensor.detach().copy_(copies[next++]);
+  const std::vector<torch::Tensor> values = values_of(parts);
+  for (size_t i = 0; i < values.size(); ++i) values[i].copy_(copies[i]);
+}
+
+// A checkpoint of the weights of all nets, without the states of their optimisers.
+store::Checkpoint weights_of(const std::vector<SessionPart>& parts) {
+  store::Checkpoint all;
+  for (const auto& [name, parameters, optimizer] : parts) {
+    store::Checkpoint own = snapshot(parameters, optimizer.options(), {});
+    if (name.empty())
+      all = std::move(own);
+    else
+      add_part(all, name, std::move(own));
+  }
+  return all;
 }
 
 class EarlyStopping final : public Hook {
@@ -110,7 +130,7 @@ class EarlyStopping final : public Hook {
   void after_validation(Training& training, const std::map<std::string, double>& values) override {
     if (best_.improves(values)) {
       without_ = 0;
-      if (options_.restore_best) with_validated(training, [&] { weights_ = copies_of(training.parameters); });
+      if (options_.restore_best) with_validated(training, [&] { weights_ = copies_of(training.parts); });
       return;
     }
     if (++without_ <= options_.patience || training.stop_reason) return;
@@ -121,7 +141,7 @@ class EarlyStopping final : public Hook {
 
   void end(Training& training) override {
     if (weights_.empty() || training.interrupted) return;
-    copy_back(weights_, training.parameters);
+    copy_back(weights_, training.parts);
     if (training.average != nullptr) training.average->restart();
     training.save_at_end = true;
   }
@@ -158,7 +178,7 @@ class KeepBest final : public Hook {
   void after_validation(Training& training, const std::map<std::string, double>& values) override {
     if (!best_.improves(values) || !training.group.is_chief() || training.folder.empty()) return;
     with_validated(training, [&] {
-      store::Checkpoint checkpoint = snapshot(training.parameters, training.optimizer.options(), {});
+      store::Checkpoint checkpoint = weights_of(training.parts);
       checkpoint.step = training.step;
       checkpoint.state["best"] = {{options_.monitor, *best_.value()}};
       store::CheckpointDir(training.folder + "/" + options_.folder, {.keep = 1}).save(checkpoint);

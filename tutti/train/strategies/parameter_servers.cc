@@ -169,17 +169,17 @@ Team::Start ParameterServers::try_to_start(Session& session, const std::vector<s
   return {progress_at(step, standing.progress), lost_steps, std::exchange(found_, {})};
 }
 
-// Takes part in the run that the servers have at this step, and returns true. In a training whose bits are the
-// same however often a task is lost, returns false if a chief that was restarted, or that has missed the answer
-// to its last step, cannot know the moving average or the state of its hooks at this step.
+// Takes part in the run that the servers have at this step, and returns true. In a training whose bits are
+// the same however often a task is lost, returns false if a chief that was restarted, or that has missed the
+// answer to its last step, cannot know the moving average or the state of its hooks at this step.
 bool ParameterServers::takes_part(Session& session, int64_t step) {
   Session::Parts parts = session.newest_parts(step);
   if (begun_ && (!in_step_ || step == last_step_)) return true;  // with what this task has in memory
   if (!parts.outdated.empty()) {
     if (in_step_) return false;
     context_.log().warning(
-        "this task joins the training at step {}, but these parts of its state are those of step {}: {}", step,
-        parts.step, fmt::join(parts.outdated, ", "));
+        "this task joins the training at step {}, but these parts of its state are those of step {}: {}",
+        step, parts.step, fmt::join(parts.outdated, ", "));
   }
   if (begun_) return true;
   session.go_on(step);
@@ -188,8 +188,8 @@ bool ParameterServers::takes_part(Session& session, int64_t step) {
 }
 
 // Begins the run, or takes part in it if it is running. If that is not possible, or if a server has lost its
-// part of the parameters, all tasks return to the newest checkpoint. Returns the number of steps that are lost
-// by this.
+// part of the parameters, all tasks return to the newest checkpoint. Returns the number of steps that are
+// lost by this.
 int64_t ParameterServers::begin(Session& session, const std::vector<std::string>& plan) {
   const auto standing = client_->standing();
   mark_lost_writers();
