@@ -32,6 +32,13 @@ Group Group::split(int colour) const {
   return {std::move(part), epoch};
 }
 
+const std::shared_ptr<comm::Communicator>& Group::connected() const {
+  if (!communicator)
+    fail(ErrorKind::InvalidArgument,
+         "the workers of the group are not connected: use tutti::connect(context), or a part of it");
+  return communicator;
+}
+
 Group connect(const Context& context) {
   return {comm::connect(context), context.identity().membership.epoch};
 }

@@ -25,6 +25,8 @@ struct Group {
   // has to call it. Requires a communicator.
   Group split(int colour) const;
   bool is_chief() const { return rank == chief; }
+  // Returns the communicator. Throws InvalidArgument if there is none.
+  const std::shared_ptr<comm::Communicator>& connected() const;
 
   // Null if the workers are not connected to each other.
   std::shared_ptr<comm::Communicator> communicator = {};

@@ -47,13 +47,6 @@ Group group_for(const Context& context, const DistributedOptimizerOptions& optio
   return connect(context);
 }
 
-const std::shared_ptr<comm::Communicator>& connected(const Group& group) {
-  if (!group.communicator)
-    fail(ErrorKind::InvalidArgument,
-         "the workers of the group are not connected: use tutti::connect(context), or a part of it");
-  return group.communicator;
-}
-
 Parameters& alike(const Context& context, Parameters& parameters, comm::Communicator& comm,
                   const std::vector<std::string>& plan) {
   require_unpinned(parameters, context.cluster());
@@ -72,7 +65,7 @@ DistributedOptimizer::DistributedOptimizer(const Context& context, Parameters& p
       options_(options),
       reducer_options_(options.reducer ? *options.reducer : tutti::reducer_options(context.config())),
       group_(group_for(context, options)),
-      comm_(connected(group_)),
+      comm_(group_.connected()),
       all_lanes_(options.lanes > 0 ? options.lanes : lanes_for(context.config(), group_.world)),
       optimizer_(
           parameters,

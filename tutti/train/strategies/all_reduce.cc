@@ -18,14 +18,12 @@ namespace tutti {
 namespace {
 
 comm::Communicator& connected(const Context& context, const Group& group) {
-  if (!group.communicator)
-    fail(ErrorKind::InvalidArgument,
-         "the workers of the group are not connected: use tutti::connect(context), or a part of it");
+  comm::Communicator& comm = *group.connected();
   if (context.config().training.strategy == "single" && group.world > 1)
     fail(ErrorKind::InvalidArgument,
          "--strategy single is for one process, but there are {} workers (found through {})", group.world,
          context.identity().source);
-  return *group.communicator;
+  return comm;
 }
 
 // In shared memory, sharding writes only the own part a second time, which costs less than updating all.
