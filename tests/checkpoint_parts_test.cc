@@ -87,6 +87,45 @@ TEST(CheckpointParts, of_servers_have_a_buffer_of_booleans_as_it_is) {
   }
 }
 
+// The state that only the chief keeps: a task that comes back brings all to the newest checkpoint, if need be
+// to that of the start.
+class Averages : public ::testing::TestWithParam<std::pair<const char*, int>> {};
+INSTANTIATE_TEST_SUITE_P(CheckpointParts, Averages,
+                         ::testing::Values(std::pair("worker", 0), std::pair("worker", 1),
+                                           std::pair("ps", 1)),
+                         [](const auto& info) {
+                           return fmt::format("{}_{}", info.param.first, info.param.second);
+                         });
+
+TEST_P(Averages, stay_the_same_after_a_task_was_killed) {
+  const auto [job, index] = GetParam();
+  const Flags flags = {"--net",   "normed", "--lanes",   "4",   "--batch",          "5",
+                       "--steps", "60",     "--average", "0.9", "--validate-every", "5"};
+  const auto average_in = [](const std::string& log) {
+    return store::SafetensorsFile(log + "/latest/average.safetensors").read_all();
+  };
+  const TestFolder folder;
+  const std::string alone = hash_of(training(1, with(flags, {"--logdir", folder / "alone"})), folder);
+  const auto expected = average_in(folder / "alone");
+  for (const char* every : {"0", "7"}) {
+    const std::string log = folder / every;
+    const std::string report = log + ".json";
+    ServedRun run(fmt::format("average-{}{}", job, index),
+                  served(2, 2,
+                         with(flags, {"--strategy", "ps-sync", "--logdir", log, "--checkpoint-every", every,
+                                      "--report", report}),
+                         {"--restarts", "1"}));
+    ASSERT_TRUE(eventually([&] { return fs::exists(log + "/ckpt-0"); }));
+    run.kill(job, index);
+    EXPECT_EQ(run.run().wait(), 0) << run.run().err();
+    EXPECT_EQ(json_of(report).at("weights_sha256"), alone) << run.run().err();
+    const auto found = average_in(log);
+    ASSERT_EQ(found.size(), expected.size());
+    for (size_t i = 0; i < found.size(); ++i)
+      EXPECT_TRUE(found[i].tensor.equal(expected[i].tensor)) << found[i].name;
+  }
+}
+
 // Every worker pushes whenever it likes, and the chief saves often.
 TEST(CheckpointParts, of_servers_that_take_pushes_meanwhile_are_of_one_step) {
   const TestFolder folder;

@@ -74,6 +74,16 @@ std::vector<std::string> Engine::hook_names() const {
   return names;
 }
 
+// Returns the state besides the nets and their optimisers.
+Snapshots Engine::state() const {
+  Snapshots all;
+  for (const auto& [name, part] : parts_) all[name] = part.snapshot();
+  const std::vector<std::string> names = hook_names();
+  for (size_t i = 0; i < hooks_.size(); ++i) all[names[i]] = hooks_[i]->state();
+  std::erase_if(all, [](const auto& entry) { return entry.second.empty(); });
+  return all;
+}
+
 // Called before the first step after each start.
 void Engine::restore_hooks() {
   if (!std::exchange(hooks_are_stale_, false)) return;
@@ -104,6 +114,7 @@ void Engine::restore_part(const std::string& name, const std::function<void(cons
 
 void Engine::start(const std::vector<std::string>& plan) {
   const SpanScope span(context_.timeline(), Activity::Step, "start");
+  session_.set_state([this] { return state(); });
   Team::Start start = team_.start(session_, plan);
   progress_ = start.progress;
   report_.lost_steps += start.lost_steps;
@@ -291,14 +302,7 @@ void Engine::save() {
   const SpanScope span(context_.timeline(), Activity::Save, "checkpoint", progress_.step);
   progress_.stop_reason = training_.stop_reason;
   note_loss();
-  Snapshots more;
-  for (const auto& [name, part] : parts_) more[name] = part.snapshot();
-  const std::vector<std::string> names = hook_names();
-  for (size_t i = 0; i < hooks_.size(); ++i) {
-    Snapshot state = hooks_[i]->state();
-    if (!state.tensors.empty() || !state.values.empty()) more[names[i]] = std::move(state);
-  }
-  team_.save(session_, progress_, more);
+  team_.save(session_, progress_, state());
 }
 
 void Engine::note_saved() {

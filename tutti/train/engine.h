@@ -109,6 +109,7 @@ class Engine {
   void note_saved();
   void restore_hooks();
   std::vector<std::string> hook_names() const;
+  Snapshots state() const;
   void restore_part(const std::string& name, const std::function<void(const Snapshot&)>& restore);
   template <class Call>
   void for_each_hook(Call call);

@@ -194,7 +194,10 @@ std::vector<store::NamedTensor> MovingAverage::tensors() const {
 }
 
 StatePart MovingAverage::part() {
-  return {[this] { return Snapshot{.tensors = tensors()}; },
+  return {[this] {
+            if (!has_begun()) restart();
+            return Snapshot{.tensors = tensors()};
+          },
           [this](const Snapshot& saved) { take(saved.tensors); }};
 }
 

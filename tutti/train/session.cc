@@ -109,10 +109,14 @@ Session::Start Session::start() {
 Session::Parts Session::newest_parts(int64_t step) {
   pass_over_lost_checkpoint();
   const std::optional<RunFolder::Found> found = folder_.newest();
-  if (!found || folder_.only_weights()) return {};
-  Parts parts{.snapshots = parts_in(found->checkpoint), .step = found->checkpoint.step, .outdated = {}};
-  for (const auto& [name, snapshot] : parts.snapshots) {
-    if (parts.step < step && name != kGenerators && name != kHistory) parts.outdated.push_back(name);
+  Parts parts;
+  if (found && !folder_.only_weights()) {
+    parts.snapshots = parts_in(found->checkpoint);
+    parts.step = found->checkpoint.step;
+  }
+  if (parts.step == step) return parts;
+  for (const auto& [name, snapshot] : state()) {
+    if (name != kGenerators && name != kHistory) parts.outdated.push_back(name);
   }
   return parts;
 }

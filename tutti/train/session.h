@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -84,6 +85,10 @@ class Session {
   }
   // Sets the facts that a run must share with its checkpoints to resume. Called on the chief before start().
   void describe(RunFacts facts) { facts_ = std::move(facts); }
+  // Sets the function that returns the present state besides the model and its optimiser. Called before
+  // start().
+  void set_state(std::function<Snapshots()> state) { state_ = std::move(state); }
+  Snapshots state() const { return state_(); }
   // Describes the data of the current fit by name, on the chief. Throws InvalidArgument if the fit was
   // resumed and was trained on other data before.
   void describe_data(const Json& data, const Progress& progress);
@@ -126,7 +131,7 @@ class Session {
   // The parts of the newest checkpoint besides the model and its optimiser.
   struct Parts {
     Snapshots snapshots;
-    int64_t step = 0;
+    std::optional<int64_t> step;  // nullopt: there is no checkpoint
     // The names of the parts that a run at a later step cannot take over exactly. Random generators and the
     // history are not among them, since later steps do not depend on them.
     std::vector<std::string> outdated;
@@ -162,6 +167,7 @@ class Session {
   const Group& group_;
   const std::vector<SessionPart> parts_;
   RunFolder folder_;
+  std::function<Snapshots()> state_ = [] { return Snapshots(); };
   RunFacts facts_;
   Json data_;          // of the current fit
   Json resumed_data_;  // of the resumed fit, until it has been compared

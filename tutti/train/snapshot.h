@@ -17,6 +17,7 @@ namespace tutti {
 struct Snapshot {
   std::vector<store::NamedTensor> tensors = {};
   Json values = Json::object();
+  bool empty() const { return tensors.empty() && values.empty(); }
 };
 using Snapshots = std::map<std::string, Snapshot>;  // by the name of the part
 

@@ -176,10 +176,12 @@ bool ParameterServers::takes_part(Session& session, int64_t step) {
   Session::Parts parts = session.newest_parts(step);
   if (begun_ && (!in_step_ || step == last_step_)) return true;  // with what this task has in memory
   if (!parts.outdated.empty()) {
-    if (in_step_) return false;
-    context_.log().warning(
-        "this task joins the training at step {}, but these parts of its state are those of step {}: {}",
-        step, parts.step, fmt::join(parts.outdated, ", "));
+    if (in_step_ && parts.step) return false;
+    context_.log().warning("this task joins the training at step {}, but these parts of its state {}: {}",
+                           step,
+                           parts.step ? fmt::format("are those of step {}", *parts.step)
+                                      : "begin again, since there is no checkpoint",
+                           fmt::join(parts.outdated, ", "));
   }
   if (begun_) return true;
   session.go_on(step);
@@ -206,7 +208,7 @@ int64_t ParameterServers::begin(Session& session, const std::vector<std::string>
   }
   make_vectors(session.lanes());
   vectors_->begin_step();
-  if (found.progress.restarts == 0) session.save(found.progress, found.optimizers);
+  if (found.progress.restarts == 0) session.save(found.progress, found.optimizers, session.state());
   const int64_t lost_steps = std::max<int64_t>(0, furthest - found.progress.step);
   if (lost_steps > 0)
     context_.log().warning(
