@@ -32,9 +32,11 @@ extern tutti::data::Feed feed, train, test;
 extern const tutti::data::Schema schema;
 extern std::vector<tutti::Batch> batches;
 
-extern tutti::Parameters params_g, params_d;
+extern tutti::Parameters params, params_g, params_d;
 extern torch::optim::AdamOptions adam;
-extern tutti::DistributedOptimizer opt;
+extern tutti::DistributedOptimizer opt, opt_g, opt_d;
+extern const std::shared_ptr<Net> generator;
+extern double (*const distance_error)(const std::shared_ptr<Net>& net);
 extern const std::shared_ptr<Net> tail, front;
 extern torch::Tensor x, labels, seen;
 extern int64_t rounds;
