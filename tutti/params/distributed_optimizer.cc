@@ -6,6 +6,7 @@
 #include <torch/utils.h>
 
 #include "tutti/base/error.h"
+#include "tutti/cluster/roles.h"
 #include "tutti/params/agreement.h"
 #include "tutti/params/device_scope.h"
 #include "tutti/params/optimizer_state.h"
@@ -35,8 +36,9 @@ std::vector<std::string> plan_for(const Context& context, const Parameters& para
 }
 
 Group group_for(const Context& context, const DistributedOptimizerOptions& options) {
-  if (options.group) return *options.group;
-  const std::string& strategy = context.config().training.strategy;
+  std::string strategy = context.config().training.strategy;
+  if (strategy.empty() && has_servers(context.cluster()))
+    strategy = "ps-async (the default, as there are servers)";
   if (!strategy.empty() && strategy != "single" && strategy != "allreduce") {
     fail(
         ErrorKind::InvalidArgument,
@@ -44,7 +46,7 @@ Group group_for(const Context& context, const DistributedOptimizerOptions& optio
         "allreduce",
         strategy);
   }
-  return connect(context);
+  return options.group ? *options.group : connect(context);
 }
 
 Parameters& alike(const Context& context, Parameters& parameters, comm::Communicator& comm,

@@ -80,7 +80,9 @@ class DistributedOptimizer {
   // Begins a lane, or begins it again. Call it before the forward pass.
   void zero_grad();
   // Makes the only backward pass of a lane, from its mean loss over `examples` examples, and calls
-  // add_lane().
+  // add_lane(). Only for a loss that depends on no other optimiser's parameters, whose gradients it would
+  // multiply: with one loss for several optimisers, call loss.backward(), and then add_lane() of each, in the
+  // opposite order of zero_grad().
   void backward(const torch::Tensor& loss, int64_t examples = 1);
   // Adds the current gradients, which are those of the mean over `examples` examples. If all counts are equal
   // they may be omitted.

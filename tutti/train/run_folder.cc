@@ -83,7 +83,7 @@ void require_well_formed(const json& state, const std::string& where) {
   for (const char* name : {"drop-remainder", "stopped"}) require_type(name, json::value_t::boolean);
   require_type("feeds", json::value_t::array);
   for (const char* name : {"precision", "launch", "stop_reason"}) require_type(name, json::value_t::string);
-  for (const char* name : {"flags", "settings", "data", "parts", "optimizer", "state"})
+  for (const char* name : {"flags", "settings", "data", "parts", "optimizer", "order", "state"})
     require_type(name, json::value_t::object);
   const json feeds = state.value("feeds", json::array());
   for (const json& step : feeds) {

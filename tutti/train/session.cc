@@ -1,6 +1,8 @@
 #include "tutti/train/session.h"
 
+#include <algorithm>
 #include <cmath>
+#include <map>
 #include <utility>
 
 #include <fmt/format.h>
@@ -56,10 +58,30 @@ store::Checkpoint copy_of(store::Checkpoint checkpoint) {
   return checkpoint;
 }
 
+// Sorts the tensors, which are grouped by type in a file, as they were given.
+void put_in_order(std::vector<store::NamedTensor>& tensors, const Json& names) {
+  std::map<std::string, size_t> places;
+  for (const Json& name : names) {
+    if (name.is_string()) places.emplace(name.get<std::string>(), places.size());
+  }
+  const auto place = [&](const store::NamedTensor& named) {
+    const auto found = places.find(named.name);
+    return found == places.end() ? places.size() : found->second;
+  };
+  std::stable_sort(tensors.begin(), tensors.end(),
+                   [&](const auto& a, const auto& b) { return place(a) < place(b); });
+}
+
 // Returns the parts of the checkpoint besides the model and its optimiser.
 Snapshots parts_in(const store::Checkpoint& checkpoint) {
   Snapshots parts;
   for (const auto& [name, tensors] : checkpoint.more) parts[name].tensors = tensors;
+  const auto order = checkpoint.state.find("order");
+  if (order != checkpoint.state.end() && order->is_object()) {
+    for (const auto& [name, names] : order->items()) {
+      if (parts.contains(name)) put_in_order(parts[name].tensors, names);
+    }
+  }
   const Json values = checkpoint.state.value("state", Json::object());
   for (const auto& [name, value] : values.items()) parts[name].values = value;
   return parts;
@@ -226,6 +248,8 @@ void Session::save(const Progress& progress, const std::vector<Optimizer::State>
   }
   for (const auto& [name, snapshot] : more) {
     if (!snapshot.tensors.empty()) checkpoint.more[name] = snapshot.tensors;
+    for (const store::NamedTensor& named : snapshot.tensors)
+      checkpoint.state["order"][name].push_back(named.name);
     if (!snapshot.values.empty()) checkpoint.state["state"][name] = snapshot.values;
   }
   if (!data_.empty()) checkpoint.state["data"] = data_;

@@ -334,6 +334,27 @@ TEST(State, parts_of_the_program_are_saved_and_restored) {
   EXPECT_EQ(sum(config_in(folder / "run"), {}), kSteps);
 }
 
+// A file has the integers first.
+TEST(State, tensors_come_back_in_the_order_in_which_they_were_given) {
+  const TestFolder folder;
+  std::vector<std::string> found;
+  const auto with_part = [&](Trainer& trainer) {
+    trainer.state("mixed", {[] {
+                              Snapshot snapshot;
+                              snapshot.tensors = {{"z", torch::zeros({2})},
+                                                  {"count", torch::zeros({}, torch::kLong)},
+                                                  {"a", torch::zeros({3}, torch::kDouble)}};
+                              return snapshot;
+                            },
+                            [&](const Snapshot& saved) {
+                              for (const auto& [name, tensor] : saved.tensors) found.push_back(name);
+                            }});
+  };
+  run(config_in(folder / "run"), 20, with_part);
+  run(config_in(folder / "run"), {}, with_part);
+  EXPECT_THAT(found, ElementsAre("z", "count", "a"));
+}
+
 TEST(State, a_moving_average_is_that_of_the_formula_and_is_resumed) {
   constexpr double kDecay = 0.9;
   const auto averaged = [&](const RunConfig& config, std::optional<int64_t> crash, bool check) {
