@@ -120,6 +120,9 @@ void Engine::start(const std::vector<std::string>& plan) {
   report_.lost_steps += start.lost_steps;
   found_ = std::move(start.more);
   hooks_are_stale_ = true;
+  // A worker that joins without a saved average begins with the values of the run, not with its own.
+  if (session_.went_on() && training_.average != nullptr && !found_.contains("average"))
+    training_.average->restart();
   for (const auto& [name, part] : parts_) restore_part(name, part.restore);
   if (!std::exchange(plan_logged_, true) && team_.group().is_chief()) log_plan();
 }

@@ -262,7 +262,10 @@ void ParameterServers::require_same_fit(const MakePlan& make) {
 
 void ParameterServers::set_progress(const Progress& progress) {
   at_work_ = true;
-  if (group_.is_chief()) unless_lost([&] { client_->set_progress(to_json(progress, lanes_)); });
+  if (group_.is_chief())
+    unless_lost([&] { client_->set_progress(to_json(progress, lanes_)); });
+  else if (progress.fit > 0)  // a chief that was set back to the end of an earlier fit waits for this there
+    unless_lost([&] { client_->finish(progress.fit); });
 }
 
 // Marks the servers that are known to be lost and had to write a part of the last checkpoint.
