@@ -77,6 +77,15 @@ TEST(Validation, is_the_same_after_a_chief_was_lost_beside_living_servers) {
   }
 }
 
+// With a checkpoint after every step, the last one is written before the fit ends.
+TEST(Validation, of_the_last_step_is_in_its_checkpoint) {
+  const Result alone = result_of({}, kFlags);
+  const TestFolder folder;
+  const Flags saving = with(kFlags, {"--logdir", folder / "run", "--checkpoint-every", "1"});
+  EXPECT_EQ(result_of({}, saving), alone);
+  EXPECT_EQ(result_of({}, saving), alone) << "run again when it was complete";
+}
+
 TEST(Validation, of_asynchronous_steps_is_made_by_the_chief) {
   const Result result =
       result_of({"--ps", "2", "-n", "2"}, with(kFlags, {"--strategy", "ps-async", "--steps", "30"}));

@@ -83,10 +83,12 @@ void ValidationHook::set(Measure measure, int64_t every_steps, int64_t every_epo
   every_epochs_ = every_epochs;
 }
 
-void ValidationHook::after_step(Training& training, const StepResult&) {
+void ValidationHook::after_step(Training& training, const StepResult& result) {
   int64_t every = every_steps_;
   if (every == 0) every = std::max<int64_t>(1, every_epochs_) * training.steps_per_epoch;
-  if (training.due(every)) validate(training);
+  // The validation of the end is made here where possible, so that a checkpoint of the last step contains it.
+  const bool is_last = training.in_step && (result.wishes.stop || training.step >= training.end_step);
+  if (is_last || training.due(every)) validate(training);
 }
 
 void ValidationHook::end(Training& training) {
