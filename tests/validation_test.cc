@@ -93,6 +93,28 @@ TEST(Validation, of_asynchronous_steps_is_made_by_the_chief) {
   EXPECT_THAT(result.history, ::testing::Not(HasSubstr("null"))) << "a buffer or the loss is not finite";
 }
 
+// A hook measures on all workers while the chief dies and is started again.
+TEST(Validation, a_hook_that_measures_does_not_wait_for_a_chief_that_was_lost) {
+  const Flags flags = {"--net",   "normed", "--lanes",         "4", "--batch",   "5",
+                       "--steps", "20",     "--measure-every", "4", "--evaluate"};
+  const auto result = [&](const Flags& launcher, const Flags& more) {
+    const TestFolder folder;
+    Flags command = with({program_path("tutti"), "run"}, with(launcher, {"--", together_program()}));
+    command = with(command, with({"--threads", "1", "--logdir", folder / "run"}, with(flags, more)));
+    const nlohmann::json report = report_of(command, folder);
+    return std::pair(report.value("weights_sha256", ""), report.value("metrics", nlohmann::json()));
+  };
+  const auto alone = result({"-n", "1"}, {});
+  EXPECT_FALSE(alone.first.empty());
+  for (const char* at : {"4", "7", "12"}) {
+    EXPECT_EQ(result({"--ps", "2", "-n", "2", "--restarts", "1"},
+                     {"--strategy", "ps-sync", "--checkpoint-every", "3", "--kill-at", at}),
+              alone)
+        << at;
+  }
+  EXPECT_EQ(result({"--ps", "2", "-n", "3"}, {"--strategy", "ps-sync"}), alone);
+}
+
 // The parts of the workers are merged without rounding.
 TEST(Validation, an_evaluation_has_the_same_loss_in_every_way_of_training) {
   const TestFolder folder;

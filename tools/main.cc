@@ -24,8 +24,8 @@ struct Command {
 
 constexpr std::array<Command, 8> kCommands = {{
     {"run", "start a program as the workers of one job", run_command},
-    {"serve", "run one parameter server, for any program", nullptr},
-    {"stop", "stop the parameter servers of a cluster", nullptr},
+    {"serve", "run one parameter server or passive worker, for any program", nullptr},
+    {"stop", "stop the servers of a cluster, or the tasks of one job", nullptr},
     {"inspect", "show and verify a checkpoint, or show a table", nullptr},
     {"shard", "split tables into shards, one folder each", nullptr},
     {"doctor", "check whether this machine is ready for training", nullptr},

@@ -171,7 +171,8 @@ void DistributedOptimizer::backward(const torch::Tensor& loss, int64_t examples)
   });
 }
 
-void DistributedOptimizer::add_lane(int64_t examples) {
+void DistributedOptimizer::add_lane(int64_t examples, const torch::Tensor& loss) {
+  if (loss.defined() && loss.numel() != 1) require_mean(loss);
   add("add_lane()", [&] {
     if (examples < 1) {
       mean_.skip();
@@ -183,8 +184,8 @@ void DistributedOptimizer::add_lane(int64_t examples) {
       const torch::NoGradGuard no_grad;
       for (const auto& block : parameters_.blocks()) block.grads.mul_(weight);
     }
-    losses_known_ = false;
-    mean_.begin_backward(torch::zeros({}), examples);
+    if (!loss.defined()) losses_known_ = false;
+    mean_.begin_backward(loss.defined() ? loss : torch::zeros({}), examples);
     mean_.add();
   });
 }

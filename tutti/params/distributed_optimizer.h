@@ -85,8 +85,8 @@ class DistributedOptimizer {
   // opposite order of zero_grad().
   void backward(const torch::Tensor& loss, int64_t examples = 1);
   // Adds the current gradients, which are those of the mean over `examples` examples. If all counts are equal
-  // they may be omitted.
-  void add_lane(int64_t examples = 1);
+  // they may be omitted. A mean loss is passed on to the result of the step, and so to a Loop's history.
+  void add_lane(int64_t examples = 1, const torch::Tensor& loss = {});
   // Averages the gradients over the examples of all workers and makes one update with them. If the worker has
   // a single lane and add_lane() was not called, adds that lane first. Returns the number of examples of all
   // workers; if it is 0, makes no update.
@@ -95,7 +95,7 @@ class DistributedOptimizer {
   // Sets the wishes of this worker for the next step. Has to be called before that step begins.
   void wish(const Wishes& wishes);
   // The result of the last step, which is the same on all workers. The sum of losses is undefined if a lane
-  // of this worker did not pass its loss to backward().
+  // of this worker passed no loss to backward() or add_lane().
   const GradientMean::Result& last_step() const { return last_step_; }
   // The number of calls of step(), including those without examples.
   int64_t steps_here() const { return steps_here_; }

@@ -16,6 +16,9 @@
 namespace tutti {
 
 data::Sampler evaluation_sampler(const data::Feed& feed, int64_t lanes_of_run, int parts, int64_t batch) {
+  if (batch < 1)
+    fail(ErrorKind::InvalidArgument, "an evaluation in batches of {} examples; .batch must be 1 or more",
+         batch);
   const bool is_dealt = !feed.ranges(lanes_of_run).empty();
   const int64_t lanes = is_dealt ? lanes_of_run : std::max<int64_t>(lanes_of_run, parts);
   return data::Sampler(
@@ -67,14 +70,16 @@ metrics::List Trainer::count(const data::Feed& feed, const metrics::List& list,
          context_.task().short_name());
   }
   start_once();
+  // During a fit with servers the other workers may be at another step, or lost, so none waits for them.
+  const bool alone = options.here || (fitting_ && strategy_->facts().keeps_parameters_elsewhere);
   metrics::List all = list;
   if (options.loss && replica().has_loss())
     all = with_mean_loss(list, [this](const Batch& batch) { return replica().evaluate_loss(batch); });
   for (const auto& metric : all) metric->reset();
   const auto count_part = [&] {
     const StrategyFacts& facts = strategy_->facts();
-    const int part = options.here ? 0 : facts.evaluation_part;
-    const int parts = options.here ? 1 : facts.evaluation_parts;
+    const int part = alone ? 0 : facts.evaluation_part;
+    const int parts = alone ? 1 : facts.evaluation_parts;
     if (part < 0) return;
     const data::Sampler sampler = evaluation_sampler(feed, engine_.session().lanes(), parts, options.batch);
     const RandomScope random(replica().options().device);
@@ -86,7 +91,7 @@ metrics::List Trainer::count(const data::Feed& feed, const metrics::List& list,
   };
   or_abandon("evaluate", [&] { with_weights(options, count_part); });
   strategy_->settle();
-  if (!options.here) {
+  if (!alone) {
     for (const auto& metric : all) strategy_->merge(*metric);
   }
   return all;

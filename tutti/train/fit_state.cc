@@ -44,36 +44,31 @@ void HistoryHook::after_validation(Training& training, const std::map<std::strin
 Snapshot HistoryHook::state() const {
   Json rows = Json::array();
   for (const History::Row& row : history_.rows) {
-    Json json = {{"step", row.step}, {"epoch", row.epoch}, {"validation", row.validation}};
-    if (row.loss) json["loss"] = *row.loss;
+    Json validation = Json::object();
+    for (const auto& [name, value] : row.validation) validation[name] = json_of_number(value);
+    Json json = {{"step", row.step}, {"epoch", row.epoch}, {"validation", std::move(validation)}};
+    if (row.loss) json["loss"] = json_of_number(*row.loss);
     rows.push_back(std::move(json));
   }
   Snapshot state;
   state.values = {{"rows", std::move(rows)}, {"examples", examples_}};
-  if (loss_sum_.defined()) state.values["loss_sum"] = loss_sum_.item<double>();
+  if (loss_sum_.defined()) state.values["loss_sum"] = json_of_number(loss_sum_.item<double>());
   return state;
 }
 
 void HistoryHook::restore(const Snapshot& saved) {
+  const auto number = [](const Json& value) { return number_of_json(value, "a value of the history"); };
   const Json& state = saved.values;
   history_.rows.clear();
-  for (const Json& row : state.at("rows")) {
-    // A value that was not finite is null in a checkpoint.
-    std::map<std::string, double> validation;
-    for (const auto& [name, value] : row.at("validation").items()) {
-      if (value.is_number()) validation[name] = value.get<double>();
-    }
-    const auto loss = row.find("loss");
-    history_.rows.push_back(
-        {.step = row.at("step").get<int64_t>(),
-         .epoch = row.at("epoch").get<int64_t>(),
-         .loss = loss != row.end() && loss->is_number() ? std::optional(loss->get<double>()) : std::nullopt,
-         .validation = std::move(validation)});
+  for (const Json& json : state.at("rows")) {
+    History::Row row{.step = json.at("step").get<int64_t>(), .epoch = json.at("epoch").get<int64_t>()};
+    for (const auto& [name, value] : json.at("validation").items()) row.validation[name] = number(value);
+    if (const auto loss = json.find("loss"); loss != json.end()) row.loss = number(*loss);
+    history_.rows.push_back(std::move(row));
   }
   examples_ = state.at("examples").get<int64_t>();
   const auto sum = state.find("loss_sum");
-  loss_sum_ = sum != state.end() && sum->is_number() ? torch::full({}, sum->get<double>(), torch::kDouble)
-                                                     : torch::Tensor();
+  loss_sum_ = sum != state.end() ? torch::full({}, number(*sum), torch::kDouble) : torch::Tensor();
   restored_ = true;
 }
 

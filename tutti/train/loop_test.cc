@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -618,6 +619,62 @@ TEST(Loop, a_resumed_run_remembers_the_best_value_and_continues_the_history) {
   const TestFolder folder;
   EXPECT_EQ(train(folder / "run", 12).step, 12);
   EXPECT_EQ(train(folder / "run", {}), straight);
+}
+
+// The first validation gives an infinite loss, which every later one improves on; another value is never one.
+TEST(Loop, a_resumed_run_remembers_values_that_are_not_finite) {
+  const auto train = [](const std::string& logdir, std::optional<int64_t> crash) {
+    std::string rows;
+    with_ranks("inproc", 1, [&](comm::Communicator& comm) {
+      OnFeed on(comm, flags_for(logdir, 12, "3"), {.steps_per_epoch = 8});
+      on.loop.validate_with(
+          [&] {
+            const bool is_first = on.loop.step() < 3;
+            return Values{{"loss", is_first ? std::numeric_limits<double>::infinity() : 1}, {"kl", NAN}};
+          },
+          {.every_steps = 2});
+      on.loop.add_hook(hooks::keep_best());
+      on.loop.add_hook(hooks::early_stopping({.patience = 1}));
+      try {
+        on.run(crash);
+      } catch (const std::runtime_error&) {
+        if (!crash) throw;
+      }
+      for (const History::Row& row : on.loop.history().rows)
+        rows += fmt::format("{} {} {}\n", row.step, row.loss.value_or(-1), row.validation);
+    });
+    return rows;
+  };
+  const TestFolder folder;
+  const std::string straight = train(folder / "straight", {});
+  EXPECT_THAT(straight, HasSubstr("inf"));
+  EXPECT_THAT(straight, HasSubstr("nan"));
+  train(folder / "run", 5);
+  EXPECT_EQ(train(folder / "run", {}), straight);
+}
+
+TEST(Loop, knows_the_loss_of_lanes_that_were_added) {
+  const auto losses = [](bool is_passed) {
+    std::optional<double> loss;
+    with_ranks("plain", 2, [&](comm::Communicator& comm) {
+      RunConfig config = flags_for("", 4);
+      config.training.lanes = 2;
+      OnRank on(comm, config, {.steps_per_epoch = 4});
+      while (on.loop.goes_on()) {
+        for (int64_t lane = on.opt.lanes().begin; lane < on.opt.lanes().end; ++lane) {
+          on.opt.zero_grad();
+          on.net->forward(torch::ones({1, 3})).sum().backward();
+          on.opt.add_lane(2, is_passed ? torch::full({}, lane + 1.0) : torch::Tensor());
+        }
+        on.opt.step();
+      }
+      ASSERT_EQ(on.loop.history().rows.size(), 1U);
+      if (comm.rank() == 0) loss = on.loop.history().rows[0].loss;
+    });
+    return loss;
+  };
+  EXPECT_FALSE(losses(false).has_value());
+  EXPECT_EQ(losses(true), 1.5) << "the mean over the lanes of both workers";
 }
 
 TEST(Loop, workers_that_do_not_validate_alike_are_told_before_the_first_step) {

@@ -1,6 +1,8 @@
 #include "tutti/train/snapshot.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <map>
 #include <vector>
 
@@ -162,6 +164,21 @@ void copy_weights(const Parameters& parameters, const TensorsByName& weights) {
 }
 
 }  // namespace
+
+Json json_of_number(double number) {
+  if (std::isfinite(number)) return number;
+  if (std::isnan(number)) return "nan";
+  return number > 0 ? "inf" : "-inf";
+}
+
+double number_of_json(const Json& value, std::string_view what) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  if (value.is_number()) return value.get<double>();
+  if (value == "inf") return kInfinity;
+  if (value == "-inf") return -kInfinity;
+  if (value == "nan") return std::numeric_limits<double>::quiet_NaN();
+  fail(ErrorKind::DataLoss, "{} should be a number, but it is {}", what, json_type_name(value));
+}
 
 std::vector<store::NamedTensor> tensors_of(const Parameters& parameters,
                                            const std::vector<Optimizer::Slot>& slots) {

@@ -3,6 +3,7 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tutti/base/json.h"
@@ -20,6 +21,12 @@ struct Snapshot {
   bool empty() const { return tensors.empty() && values.empty(); }
 };
 using Snapshots = std::map<std::string, Snapshot>;  // by the name of the part
+
+// A number for the values of a snapshot, and back. Infinity and NaN, which JSON does not have, become the
+// strings "inf", "-inf" and "nan". The second function throws a DataLoss that names `what` unless the value
+// was made by the first.
+Json json_of_number(double number);
+double number_of_json(const Json& value, std::string_view what);
 
 // A part of a run that a resumed run must find again, besides the model and its optimiser, such as a moving
 // average. Checkpoints contain it under its name.

@@ -355,6 +355,18 @@ TEST(State, tensors_come_back_in_the_order_in_which_they_were_given) {
   EXPECT_THAT(found, ElementsAre("z", "count", "a"));
 }
 
+TEST(State, keeps_numbers_that_are_not_finite) {
+  const auto there_and_back = [](double number) {
+    return number_of_json(parse_json(json_of_number(number).dump(), "x"), "x");
+  };
+  for (const double number : {0.0, 0.1, -1e300, HUGE_VAL, -HUGE_VAL})
+    EXPECT_EQ(there_and_back(number), number) << number;
+  EXPECT_TRUE(std::isnan(there_and_back(NAN)));
+  for (const Json& value : {Json("1"), Json(nullptr), Json(true), Json::array({1})})
+    expect_error(ErrorKind::DataLoss, HasSubstr("the loss should be a number"),
+                 [&] { number_of_json(value, "the loss"); });
+}
+
 TEST(State, a_moving_average_is_that_of_the_formula_and_is_resumed) {
   constexpr double kDecay = 0.9;
   const auto averaged = [&](const RunConfig& config, std::optional<int64_t> crash, bool check) {

@@ -68,9 +68,18 @@ Trainer::Trainer(const Context& context, Trainable model, const OptimizerOptions
   engine_.training().save_checkpoint = [this] { save(); };
 }
 
-History Trainer::fit(const data::Feed& feed, const FitOptions& given) {
+History Trainer::fit(const data::Feed& feed, const FitOptions& options) {
+  struct Scope {
+    bool& flag;
+    explicit Scope(bool& raised) : flag(raised) { flag = true; }
+    ~Scope() { flag = false; }
+  };
+  const Scope fitting(fitting_);
+  return fit_once(feed, with_length(options, context_.config().training));
+}
+
+History Trainer::fit_once(const data::Feed& feed, const FitOptions& options) {
   const RunConfig::Training& config = context_.config().training;
-  const FitOptions options = with_length(given, config);
   or_abandon("start", [&] { engine_.session().claim(); });
   start_once();
   strategy_->require_same_fit([&] { return plan_of_fit(feed, options); });

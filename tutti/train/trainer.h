@@ -121,7 +121,8 @@ class Trainer {
   std::map<std::string, double> evaluate(const data::Feed& feed, const metrics::List& list,
                                          const EvaluateOptions& options = {});
   // Like evaluate(), but writes nothing to the report or the event file. A hook may call it between two
-  // steps: on every worker after the same step or, with `here`, on a single worker.
+  // steps: on every worker after the same step or, with `here`, on a single worker. With parameter servers
+  // each worker that calls it during a fit evaluates the whole feed, with the weights that it has.
   std::map<std::string, double> measure(const data::Feed& feed, const metrics::List& list,
                                         const EvaluateOptions& options = {});
   // Returns the moving average of the weights by name (TrainerOptions::average); empty if there is none.
@@ -146,6 +147,7 @@ class Trainer {
  private:
   Replica& replica() { return strategy_->replica(); }
   // trainer.cc: fits.
+  History fit_once(const data::Feed& feed, const FitOptions& options);
   void run(const data::Feed& feed, const data::Sampler& sampler);
   void run_steps(const data::Feed& feed, const data::Sampler& sampler);
   void one_step(data::BatchQueue& queue);
@@ -177,6 +179,7 @@ class Trainer {
   const std::unique_ptr<Strategy> strategy_;
   Engine engine_;
   bool started_ = false;
+  bool fitting_ = false;  // fit() is running
   int64_t next_fit_ = 0;
   FeedsSeen feeds_;
   size_t feed_ = 0;  // of the current fit

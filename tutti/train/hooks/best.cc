@@ -51,9 +51,9 @@ class Best {
   }
 
   const std::optional<double>& value() const { return value_; }
-  Json json() const { return value_ ? Json(*value_) : Json(nullptr); }
+  Json json() const { return value_ ? json_of_number(*value_) : Json(nullptr); }
   void restore(const Json& json) {
-    value_ = json.is_number() ? std::optional(json.get<double>()) : std::nullopt;
+    value_ = json.is_null() ? std::nullopt : std::optional(number_of_json(json, "the best value"));
     restored_ = true;
   }
 
@@ -180,7 +180,7 @@ class KeepBest final : public Hook {
     with_validated(training, [&] {
       store::Checkpoint checkpoint = weights_of(training.parts);
       checkpoint.step = training.step;
-      checkpoint.state["best"] = {{options_.monitor, *best_.value()}};
+      checkpoint.state["best"] = {{options_.monitor, best_.json()}};
       store::CheckpointDir(training.folder + "/" + options_.folder, {.keep = 1}).save(checkpoint);
     });
   }

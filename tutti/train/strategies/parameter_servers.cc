@@ -255,6 +255,8 @@ void ParameterServers::make_steps(int64_t lanes) {
 }
 
 void ParameterServers::require_same_fit(const MakePlan& make) {
+  ++fit_calls_;
+  merges_ = 0;
   if (group_.world == 1) return;
   const std::vector<std::string> plan = make();
   unless_lost([&] { client_->agree(plan.front(), plan); });
@@ -390,9 +392,10 @@ void ParameterServers::finish_fit(Progress& progress) {
   fits_ = fits;
 }
 
-// The chief has counted everything. A server that is lost in the meantime does not change the counts.
+// The chief has counted everything. A server that is lost in the meantime does not change the counts. Called
+// between fits, so that a task that was restarted makes the same calls, with the same keys.
 void ParameterServers::merge(metrics::Metric& metric) {
-  const std::string key = fmt::format("metric {}", merges_++);
+  const std::string key = fmt::format("metric {} after fit {}", merges_++, fit_calls_);
   if (group_.is_chief()) {
     counted_[key] = metric.counters();
     until_nobody_is_lost([&] {

@@ -84,7 +84,8 @@ class ParameterServers final : public Strategy {
   // On the chief, for each server that writes a part of the last checkpoint: true if it was lost.
   std::map<int, std::shared_ptr<std::atomic<bool>>> writers_;
   int64_t lanes_ = 1;
-  int64_t merges_ = 0;  // the number of metrics merged
+  int64_t fit_calls_ = 0;  // the number of fits that the program has begun, those completed before included
+  int64_t merges_ = 0;     // the number of metrics merged since
   // On the chief: the metrics that it has sent, for servers that have lost them.
   std::map<std::string, std::vector<double>> counted_;
   bool at_work_ = false;           // between start() and the end of a fit
