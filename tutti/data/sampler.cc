@@ -36,6 +36,26 @@ uint64_t Permutation::encrypt(uint64_t word) const {
   return (left << right_bits_) | right;
 }
 
+// Undoes the rounds from the last to the first.
+uint64_t Permutation::decrypt(uint64_t word) const {
+  uint64_t left = word >> right_bits_;
+  uint64_t right = word & right_mask_;
+  for (size_t round = rounds_; round > 0; round -= 2) {
+    left ^= mix(right + round_keys_[round - 1]) & left_mask_;
+    right ^= mix(left + round_keys_[round - 2]) & right_mask_;
+  }
+  return (left << right_bits_) | right;
+}
+
+int64_t Permutation::position_of(int64_t image) const {
+  auto word = static_cast<uint64_t>(image);
+  TUTTI_CHECK(word < size_, "image {} size {}", image, size_);
+  do {
+    word = decrypt(word);
+  } while (word >= size_);
+  return static_cast<int64_t>(word);
+}
+
 int64_t Permutation::operator()(int64_t position) const {
   auto word = static_cast<uint64_t>(position);
   TUTTI_CHECK(word < size_, "position {} size {}", position, size_);

@@ -35,6 +35,8 @@ class Permutation {
 
   // Returns the image of `position`, which must be in [0, size); anything else is a Bug.
   int64_t operator()(int64_t position) const;
+  // Returns the position with this image, which must be in [0, size) too.
+  int64_t position_of(int64_t image) const;
 
  private:
   // A round mixes little if a half has few bits, so narrow networks use more rounds; permutation_test.cc
@@ -44,6 +46,7 @@ class Permutation {
   static constexpr int kWideRounds = 10;
 
   uint64_t encrypt(uint64_t word) const;
+  uint64_t decrypt(uint64_t word) const;
 
   uint64_t size_;
   int right_bits_;

@@ -1,0 +1,57 @@
+#include "tutti/embedding/embedding.h"
+
+#include <limits>
+
+#include <torch/utils.h>
+
+#include "tutti/base/error.h"
+#include "tutti/params/parameters.h"
+
+namespace tutti::nn {
+
+EmbeddingImpl::EmbeddingImpl(int64_t rows, int64_t dim, const EmbeddingOptions& options)
+    : EmbeddingImpl(rows, dim, options, false) {}
+
+EmbeddingImpl::EmbeddingImpl(int64_t rows, int64_t dim, const EmbeddingOptions& options, bool may_be_padded)
+    : table_(std::make_shared<embedding::Table>(rows, dim, options, may_be_padded)) {
+  if (rows * dim > options.replicate_up_to) return;
+  weight = register_parameter(
+      "weight", torch::empty({rows, dim}).uniform_(-options.initial_scale, options.initial_scale));
+}
+
+torch::Tensor EmbeddingImpl::forward(const torch::Tensor& ids) {
+  return weight.defined() ? table_->look_up_in(weight, ids) : table_->look_up(ids);
+}
+
+void EmbeddingImpl::pretty_print(std::ostream& stream) const {
+  stream << "tutti::nn::Embedding(rows=" << table_->rows() << ", dim=" << table_->dim() << ")";
+}
+
+EmbeddingBagImpl::EmbeddingBagImpl(int64_t rows, int64_t dim, Pooling pooling,
+                                   const EmbeddingOptions& options)
+    : EmbeddingImpl(rows, dim, options, true), pooling_(pooling) {}
+
+torch::Tensor EmbeddingBagImpl::forward(const torch::Tensor& ids, const torch::Tensor& weights) {
+  if (ids.dim() != 2)
+    fail(ErrorKind::InvalidArgument,
+         "an EmbeddingBag takes ids of the shape (examples, longest list), not {}", describe(ids));
+  torch::Tensor rows = EmbeddingImpl::forward(ids);  // (examples, longest list, dim)
+  const torch::Tensor is_id = ids.ge(0);
+  if (weights.defined()) {
+    if (pooling_ != Pooling::Sum)
+      fail(ErrorKind::InvalidArgument, "weights for an EmbeddingBag need Pooling::Sum");
+    if (weights.sizes() != ids.sizes())
+      fail(ErrorKind::InvalidArgument, "the weights for an EmbeddingBag have the shape {}, its ids {}",
+           describe(weights), describe(ids));
+    return (rows * weights.masked_fill(is_id.logical_not(), 0).unsqueeze(2)).sum(1);
+  }
+  if (pooling_ == Pooling::Sum) return rows.sum(1);
+  const torch::Tensor count = is_id.sum(1, /*keepdim=*/true);
+  if (pooling_ == Pooling::Mean) return rows.sum(1) / count.clamp_min(1);
+  if (ids.size(1) == 0) return rows.sum(1);
+  const torch::Tensor masked =
+      rows.masked_fill(is_id.logical_not().unsqueeze(2), -std::numeric_limits<float>::infinity());
+  return std::get<0>(masked.max(1)).masked_fill(count.eq(0), 0);
+}
+
+}  // namespace tutti::nn

@@ -1,0 +1,147 @@
+#include "tutti/embedding/lookups.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include <torch/utils.h>
+
+#include "tutti/base/check.h"
+#include "tutti/base/error.h"
+
+namespace tutti::embedding {
+
+void Lookups::begin_step() {
+  keys_.clear();
+  columns_.clear();
+  lanes_.clear();
+  index_ = {};
+  rows_ = torch::Tensor();
+  lane_ = kNoLane;
+}
+
+void Lookups::add_lane(std::vector<Column> columns) {
+  const size_t begin = columns_.size();
+  for (Column& column : columns) {
+    columns_.push_back({.ids = std::move(column.ids),
+                        .begin = static_cast<int64_t>(keys_.size()),
+                        .size = static_cast<int64_t>(column.keys.size()),
+                        .leaf = {},
+                        .grads = {}});
+    keys_.insert(keys_.end(), column.keys.begin(), column.keys.end());
+  }
+  lanes_.push_back({begin, columns_.size()});
+}
+
+const RowIndex& Lookups::index(int bits) {
+  if (keys_.size() > static_cast<size_t>(std::numeric_limits<int32_t>::max()))
+    fail(ErrorKind::InvalidArgument, "a step looks up {} ids in '{}', more than 2^31", keys_.size(), table_);
+  index_ = index_rows(keys_, bits);
+  rows_ = torch::empty({index_.rows(), dim_}, torch::kFloat32);
+  return index_;
+}
+
+void Lookups::begin_lane(size_t lane) {
+  TUTTI_CHECK(lane < lanes_.size(), "lane {} of {}", lane, lanes_.size());
+  lane_ = lane;
+}
+
+void Lookups::end_lane() {
+  for (InLane& column : columns_of_lane()) {
+    if (column.leaf.defined() && column.leaf.grad().defined()) column.grads = column.leaf.grad().contiguous();
+    column.leaf = torch::Tensor();
+  }
+  lane_ = kNoLane;
+}
+
+std::span<Lookups::InLane> Lookups::columns_of_lane() {
+  const Lane& lane = lanes_.at(lane_);
+  return std::span(columns_).subspan(lane.begin, lane.end - lane.begin);
+}
+
+// The rows of a column's lookups. It is a leaf of autograd, which leaves their gradients in it.
+const torch::Tensor& Lookups::leaf(InLane& column) {
+  if (column.leaf.defined()) return column.leaf;
+  column.leaf = torch::empty({column.size, dim_}, torch::kFloat32);
+  const size_t bytes = static_cast<size_t>(dim_) * sizeof(float);
+  const auto* from = static_cast<const float*>(rows_.data_ptr());
+  auto* to = static_cast<float*>(column.leaf.data_ptr());
+  for (int64_t i = 0; i < column.size; ++i, to += dim_) {
+    const int32_t row = index_.row_of[static_cast<size_t>(column.begin + i)];
+    if (row == RowIndex::kNone)
+      std::memset(to, 0, bytes);
+    else
+      std::memcpy(to, from + row * dim_, bytes);
+  }
+  if (torch::GradMode::is_enabled()) column.leaf.requires_grad_(true);
+  return column.leaf;
+}
+
+const torch::Tensor* Lookups::leaf_of(const torch::Tensor& ids) {
+  for (InLane& column : columns_of_lane()) {
+    const torch::Tensor& own = column.ids;
+    if (own.data_ptr() == ids.data_ptr() && own.numel() == ids.numel() &&
+        own.scalar_type() == ids.scalar_type() && ids.is_contiguous() && own.is_contiguous())
+      return &leaf(column);
+  }
+  return nullptr;
+}
+
+// Takes each row from a lookup of this lane, so that its gradient is added to that of the lookup.
+torch::Tensor Lookups::pick(const std::vector<uint64_t>& keys) {
+  const std::span<InLane> columns = columns_of_lane();
+  std::vector<int64_t> chosen;
+  std::vector<torch::Tensor> leaves;
+  const int64_t begin = columns.empty() ? 0 : columns.front().begin;
+  const int64_t end = columns.empty() ? 0 : columns.back().begin + columns.back().size;
+  bool has_none = false;
+  for (const uint64_t key : keys) {
+    if (key == kNoKey) {
+      chosen.push_back(end - begin);  // a row of zeros
+      has_none = true;
+      continue;
+    }
+    const auto found = std::lower_bound(index_.keys.begin(), index_.keys.end(), key);
+    const auto row = static_cast<size_t>(found - index_.keys.begin());
+    const bool is_known = found != index_.keys.end() && *found == key;
+    const auto first = index_.order.begin() + (is_known ? index_.begin[row] : 0);
+    const auto last = index_.order.begin() + (is_known ? index_.begin[row + 1] : 0);
+    const auto lookup = std::lower_bound(first, last, begin);
+    if (lookup == last || *lookup >= end)
+      fail(ErrorKind::InvalidArgument,
+           "forward() looks up an id in '{}' that is in none of its columns: name all columns of the batch "
+           "whose "
+           "ids it looks up (EmbeddingOptions::columns)",
+           table_);
+    chosen.push_back(*lookup - begin);
+  }
+  for (InLane& column : columns) leaves.push_back(leaf(column));
+  if (has_none || leaves.empty()) leaves.push_back(torch::zeros({1, dim_}, torch::kFloat32));
+  return torch::cat(leaves).index_select(0, torch::tensor(chosen, torch::kLong));
+}
+
+torch::Tensor Lookups::in_shape(const torch::Tensor& rows, const torch::Tensor& ids) const {
+  std::vector<int64_t> shape = ids.sizes().vec();
+  shape.push_back(dim_);
+  return rows.view(shape).to(ids.device());
+}
+
+RowSums Lookups::sums(const LaneRange& block, int64_t lanes) const {
+  std::vector<const float*> gradients(keys_.size(), nullptr);
+  std::vector<int64_t> ends;
+  for (const Lane& lane : lanes_) {
+    ends.push_back(ends.empty() ? 0 : ends.back());
+    for (size_t i = lane.begin; i < lane.end; ++i) {
+      const InLane& column = columns_[i];
+      ends.back() = column.begin + column.size;
+      if (!column.grads.defined()) continue;
+      const auto* gradient = static_cast<const float*>(column.grads.data_ptr());
+      for (int64_t k = 0; k < column.size; ++k)
+        gradients[static_cast<size_t>(column.begin + k)] = gradient + k * dim_;
+    }
+  }
+  return sum_lanes(index_, dim_, gradients, ends, block, lanes);
+}
+
+}  // namespace tutti::embedding

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include <torch/types.h>
+
+#include "tutti/base/json.h"
+#include "tutti/params/optimizer_options.h"
+
+namespace tutti::embedding {
+
+// Adagrad with one accumulator for each row, the mean of the squared gradients, instead of one for each
+// number. It needs a fraction of the memory, and usually trains as well.
+struct RowwiseAdagrad {
+  double rate = 0.01;
+  double eps = 1e-10;
+};
+
+// The optimiser of a table's rows. Only the rows that a step has looked up are updated, and once: momentum,
+// weight decay and the averages of Adam do not act on the others ("lazy"). The learning rate follows the
+// schedule of the model's optimiser in proportion.
+struct RowOptimizerOptions {
+  // Implicit, so that the options of torch::optim can be used by themselves.
+  RowOptimizerOptions(RowwiseAdagrad options) : kind(options) {}  // NOLINT(google-explicit-constructor)
+  RowOptimizerOptions(OptimizerOptions options)                   // NOLINT(google-explicit-constructor)
+      : kind(std::move(options)) {}
+  template <class Options>
+  requires(OptimizerOptions::IsIn<Options, OptimizerOptions::Kind>::value)
+      RowOptimizerOptions(Options options)  // NOLINT(google-explicit-constructor)
+      : kind(OptimizerOptions(std::move(options))) {}
+
+  std::variant<OptimizerOptions, RowwiseAdagrad> kind;
+};
+
+double learning_rate_of(const RowOptimizerOptions& options);
+// For plans and manifests: {"name": "adagrad", "lr": 0.01, ...}.
+Json to_json(const RowOptimizerOptions& options);
+
+// The optimiser of some rows, with what it keeps for each of them. Not thread-safe.
+class RowOptimizer {
+ public:
+  // Throws an InvalidArgument that names the table if its rows cannot be updated like that.
+  RowOptimizer(const std::string& table, RowOptimizerOptions options, int64_t rows, int64_t dim);
+
+  // Updates these rows of `values` (rows, dim), each with the gradient at the same index of `gradients`.
+  // `step` is the number of steps including this one.
+  void step(const torch::Tensor& values, std::span<const int64_t> rows, std::span<const float> gradients,
+            double rate, int64_t step);
+
+  // A value, or `dim` values, for each row.
+  struct Slot {
+    std::string name;
+    torch::Tensor tensor;
+  };
+  const std::vector<Slot>& slots() const { return slots_; }
+
+ private:
+  void update_by_program(const ElementwiseOptimizer& optimizer, const torch::Tensor& values,
+                         std::span<const int64_t> rows, std::span<const float> gradients, double rate,
+                         int64_t step);
+
+  const RowOptimizerOptions options_;
+  const int64_t dim_;
+  std::vector<Slot> slots_;
+};
+
+}  // namespace tutti::embedding

@@ -1,0 +1,197 @@
+#include "tutti/embedding/row_sums.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include "tutti/base/check.h"
+
+namespace tutti::embedding {
+namespace {
+
+constexpr int kDigitBits = 11;
+constexpr size_t kDigits = size_t{1} << kDigitBits;
+
+struct Lookup {
+  uint64_t key;
+  int32_t index;
+};
+
+// Sorts by key and keeps the order of equal keys.
+void sort_by_key(std::vector<Lookup>& lookups, int bits) {
+  std::vector<Lookup> other(lookups.size());
+  for (int shift = 0; shift < bits; shift += kDigitBits) {
+    std::array<uint32_t, kDigits> places{};
+    for (const Lookup& lookup : lookups) ++places[(lookup.key >> shift) % kDigits];
+    uint32_t place = 0;
+    for (uint32_t& count : places) place += std::exchange(count, place);
+    for (const Lookup& lookup : lookups) other[places[(lookup.key >> shift) % kDigits]++] = lookup;
+    lookups.swap(other);
+  }
+}
+
+void add_to(float* sum, const float* more, int64_t dim) {
+  for (int64_t i = 0; i < dim; ++i) sum[i] += more[i];
+}
+
+// The sums of one row that wait for their siblings, as in TreeSum: lanes come in order, and a lane or a
+// subtree without the row is omitted. Joins nodes as far as the lanes of the block alone decide it.
+class Tree {
+ public:
+  Tree(int64_t dim, const LaneRange& block, int64_t lanes) : dim_(dim), block_(block), lanes_(lanes) {}
+
+  // Adds a node, whose values are copied.
+  void push(comm::TreeNode node, std::span<const float> values) {
+    // What would come between the last node and this one has no data.
+    while (may_rise() && end_of(comm::parent_of(waiting_.back())) <= begin_of(node)) rise();
+    waiting_.push_back(node);
+    const size_t end = waiting_.size() * static_cast<size_t>(dim_);
+    if (memory_.size() < end) memory_.resize(end);
+    std::copy(values.begin(), values.end(), memory_.begin() + static_cast<int64_t>(end) - dim_);
+  }
+
+  // Appends the sums of the block.
+  void finish(int64_t row, RowSums& to) {
+    while (may_rise()) rise();
+    for (size_t i = 0; i < waiting_.size(); ++i) {
+      to.sums.push_back({row, waiting_[i]});
+      const auto from = memory_.begin() + static_cast<int64_t>(i) * dim_;
+      to.values.insert(to.values.end(), from, from + dim_);
+    }
+    waiting_.clear();
+  }
+
+ private:
+  static int64_t begin_of(const comm::TreeNode& node) { return node.index << node.level; }
+  // One past the last lane below a node.
+  int64_t end_of(const comm::TreeNode& node) const {
+    return std::min(lanes_, (node.index + 1) << node.level);
+  }
+
+  // Returns true if there is a last node that is not the root, and whose parent covers lanes of the block
+  // only.
+  bool may_rise() const {
+    if (waiting_.empty()) return false;
+    const comm::TreeNode& last = waiting_.back();
+    if (begin_of(last) == 0 && end_of(last) == lanes_) return false;
+    const comm::TreeNode parent = comm::parent_of(last);
+    return begin_of(parent) >= block_.begin && end_of(parent) <= block_.end;
+  }
+
+  // Replaces the last node by its parent, and adds the node that waits before it if that is below the parent
+  // too: then it is the other child, or the only part of it that has data.
+  void rise() {
+    const comm::TreeNode parent = comm::parent_of(waiting_.back());
+    if (waiting_.size() > 1 && begin_of(waiting_[waiting_.size() - 2]) >= begin_of(parent)) {
+      float* sum = memory_.data() + static_cast<int64_t>(waiting_.size() - 2) * dim_;
+      add_to(sum, sum + dim_, dim_);
+      waiting_.pop_back();
+    }
+    waiting_.back() = parent;
+  }
+
+  const int64_t dim_;
+  const LaneRange block_;
+  const int64_t lanes_;
+  std::vector<comm::TreeNode> waiting_;
+  std::vector<float> memory_;  // the values of the nodes that wait, one after the other
+};
+
+int bits_of(uint64_t number) {
+  int bits = 0;
+  for (; number > 0; number >>= 1) ++bits;
+  return bits;
+}
+
+}  // namespace
+
+RowIndex index_rows(std::span<const uint64_t> keys, int bits) {
+  RowIndex index;
+  index.row_of.assign(keys.size(), RowIndex::kNone);
+  std::vector<Lookup> lookups;
+  lookups.reserve(keys.size());
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (keys[i] != kNoKey) lookups.push_back({keys[i], static_cast<int32_t>(i)});
+  }
+  sort_by_key(lookups, bits);
+  index.order.resize(lookups.size());
+  for (size_t i = 0; i < lookups.size(); ++i) {
+    if (i == 0 || lookups[i].key != lookups[i - 1].key) {
+      index.keys.push_back(lookups[i].key);
+      index.begin.push_back(static_cast<int32_t>(i));
+    }
+    index.order[i] = lookups[i].index;
+    index.row_of[static_cast<size_t>(lookups[i].index)] = static_cast<int32_t>(index.keys.size()) - 1;
+  }
+  index.begin.push_back(static_cast<int32_t>(lookups.size()));
+  return index;
+}
+
+RowSums sum_lanes(const RowIndex& index, int64_t dim, std::span<const float* const> gradients,
+                  std::span<const int64_t> ends, const LaneRange& block, int64_t lanes) {
+  TUTTI_CHECK(static_cast<int64_t>(ends.size()) == block.size(), "{} lanes of {}", ends.size(), block.size());
+  RowSums result{.dim = dim};
+  result.sums.reserve(index.keys.size());
+  result.values.reserve(index.keys.size() * static_cast<size_t>(dim));
+  Tree tree(dim, block, lanes);
+  std::vector<float> sum(static_cast<size_t>(dim));
+  for (int64_t row = 0; row < index.rows(); ++row) {
+    size_t lane = 0;
+    bool has_data = false;  // in the lane
+    const auto end_lane = [&] {
+      if (std::exchange(has_data, false)) tree.push({0, block.begin + static_cast<int64_t>(lane)}, sum);
+    };
+    for (int32_t i = index.begin[static_cast<size_t>(row)]; i < index.begin[static_cast<size_t>(row) + 1];
+         ++i) {
+      const int32_t lookup = index.order[static_cast<size_t>(i)];
+      const float* gradient = gradients[static_cast<size_t>(lookup)];
+      if (gradient == nullptr) continue;
+      if (lookup >= ends[lane]) {
+        end_lane();
+        while (lookup >= ends[lane]) ++lane;
+      }
+      if (has_data)
+        add_to(sum.data(), gradient, dim);
+      else
+        std::memcpy(sum.data(), gradient, static_cast<size_t>(dim) * sizeof(float));
+      has_data = true;
+    }
+    end_lane();
+    tree.finish(row, result);
+  }
+  return result;
+}
+
+RowSums sum_workers(std::span<const RowSums> workers, int64_t dim, int64_t lanes) {
+  struct Part {
+    size_t worker;
+    size_t sum;
+  };
+  std::vector<Lookup> lookups;
+  std::vector<Part> parts;
+  uint64_t greatest = 0;
+  for (size_t worker = 0; worker < workers.size(); ++worker) {
+    for (size_t sum = 0; sum < workers[worker].sums.size(); ++sum) {
+      const auto row = static_cast<uint64_t>(workers[worker].sums[sum].row);
+      greatest = std::max(greatest, row);
+      lookups.push_back({row, static_cast<int32_t>(parts.size())});
+      parts.push_back({worker, sum});
+    }
+  }
+  sort_by_key(lookups, bits_of(greatest));
+  RowSums result{.dim = dim};
+  Tree tree(dim, {0, lanes}, lanes);
+  for (size_t i = 0; i < lookups.size(); ++i) {
+    const Part& part = parts[static_cast<size_t>(lookups[i].index)];
+    const RowSums& of = workers[part.worker];
+    tree.push(of.sums[part.sum].node,
+              std::span(of.values).subspan(part.sum * static_cast<size_t>(dim), static_cast<size_t>(dim)));
+    if (i + 1 == lookups.size() || lookups[i + 1].key != lookups[i].key)
+      tree.finish(static_cast<int64_t>(lookups[i].key), result);
+  }
+  return result;
+}
+
+}  // namespace tutti::embedding
