@@ -12,14 +12,6 @@ namespace {
 
 using NamedTensors = std::map<std::string, torch::Tensor>;
 
-std::vector<const Parameters::View*> all_views(const Parameters& parameters) {
-  std::vector<const Parameters::View*> views;
-  for (const auto& list : {parameters.trained(), parameters.frozen(), parameters.buffers()}) {
-    for (const Parameters::View& view : list) views.push_back(&view);
-  }
-  return views;
-}
-
 std::string steps_name(const Optimizer& optimizer) { return optimizer.name() + "/steps"; }
 
 // Removes the tensor from the state and returns it.
@@ -85,8 +77,7 @@ void restore(Optimizer& optimizer, const Optimizer::State& state) {
 
 std::vector<store::NamedTensor> state_of(const Parameters& parameters, const Optimizer& optimizer) {
   std::vector<store::NamedTensor> named;
-  for (const Parameters::View* view : all_views(parameters))
-    named.push_back({view->name, view->tensor.detach()});
+  for (const Parameters::View* view : parameters.all()) named.push_back({view->name, view->tensor.detach()});
   const Optimizer::State state = optimizer.state();
   for (const Optimizer::Slot& slot : state.slots) {
     for (const Parameters::View& view : parameters.trained()) {
@@ -109,13 +100,13 @@ void load_state(Parameters& parameters, Optimizer& optimizer, const std::vector<
   const torch::Tensor steps = take(left, steps_name(optimizer));
   require_alike(steps_name(optimizer), steps, torch::tensor(int64_t{0}, torch::kInt64));
   std::vector<torch::Tensor> values;
-  for (const Parameters::View* view : all_views(parameters)) {
+  for (const Parameters::View* view : parameters.all()) {
     values.push_back(take(left, view->name));
     require_alike(view->name, values.back(), view->tensor);
   }
   restore(optimizer, {.steps = steps.item<int64_t>(), .slots = slots_of(parameters, left)});
   size_t i = 0;
-  for (const Parameters::View* view : all_views(parameters)) {
+  for (const Parameters::View* view : parameters.all()) {
     torch::Tensor tensor = view->tensor.detach();
     tensor.copy_(values[i++]);
   }

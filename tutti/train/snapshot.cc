@@ -29,18 +29,10 @@ TensorsByName by_name(const std::vector<store::NamedTensor>& tensors) {
   return map;
 }
 
-std::vector<const Parameters::View*> all_views(const Parameters& parameters) {
-  std::vector<const Parameters::View*> views;
-  for (const auto& view : parameters.trained()) views.push_back(&view);
-  for (const auto& view : parameters.frozen()) views.push_back(&view);
-  for (const auto& view : parameters.buffers()) views.push_back(&view);
-  return views;
-}
-
 // One line per difference: "- conv1.weight float32[32,1,5,5]" only in the checkpoint, "+" only in the model.
 std::vector<std::string> differences(const Parameters& parameters, TensorsByName saved) {
   std::vector<std::string> lines;
-  for (const auto* view : all_views(parameters)) {
+  for (const auto* view : parameters.all()) {
     const auto found = saved.find(view->name);
     if (found == saved.end()) {
       lines.push_back(fmt::format("+ {} {}", view->name, describe(view->tensor)));
@@ -157,7 +149,7 @@ TensorsByName joined(const Parameters& parameters, const store::Checkpoint& chec
 
 void copy_weights(const Parameters& parameters, const TensorsByName& weights) {
   const torch::NoGradGuard no_grad;
-  for (const auto* view : all_views(parameters)) {
+  for (const auto* view : parameters.all()) {
     torch::Tensor tensor = view->tensor.detach();
     tensor.copy_(weights.at(view->name));
   }
@@ -206,8 +198,7 @@ std::vector<store::NamedTensor> tensors_of(const Parameters& parameters,
 store::Checkpoint snapshot(const Parameters& parameters, const OptimizerOptions& optimizer,
                            const Optimizer::State& state) {
   store::Checkpoint checkpoint;
-  for (const auto* view : all_views(parameters))
-    checkpoint.weights.push_back({view->name, view->tensor.detach()});
+  for (const auto* view : parameters.all()) checkpoint.weights.push_back({view->name, view->tensor.detach()});
   checkpoint.optimizer = tensors_of(parameters, state.slots);
   if (state.archive.defined()) checkpoint.optimizer.push_back({kArchive, state.archive});
   checkpoint.state["optimizer"] = nlohmann::json(to_json(optimizer));
