@@ -5,6 +5,7 @@
 #include <torch/utils.h>
 
 #include "tutti/base/error.h"
+#include "tutti/params/optimizer_state.h"
 #include "tutti/ps/module_server.h"
 
 namespace tutti::ps {
@@ -32,7 +33,7 @@ void require_alike(const std::string& name, const torch::Tensor& given, const to
 
 // Converts the rest of the state, which has to consist of the optimiser's slots.
 std::vector<Optimizer::Slot> slots_of(const Parameters& parameters, const NamedTensors& state) {
-  std::map<std::pair<std::string, size_t>, Optimizer::Slot> slots;
+  std::vector<Optimizer::Slot> slots;
   for (const auto& [name, tensor] : state) {
     const size_t slash = name.find('/');
     const Parameters::View* of = nullptr;
@@ -43,23 +44,17 @@ std::vector<Optimizer::Slot> slots_of(const Parameters& parameters, const NamedT
     if (of == nullptr)
       fail(ErrorKind::InvalidArgument, "the state has {}, which the module does not have", name);
     require_alike(name, tensor, of->tensor);
-    const std::string slot = name.substr(0, slash);
-    const auto [found, is_new] =
-        slots.try_emplace({slot, of->block}, Optimizer::Slot{slot, of->block, 0, {}});
-    if (is_new) found->second.vector = torch::zeros_like(parameters.blocks()[of->block].values);
-    parameters.view_of(*of, found->second.vector).copy_(tensor);
+    parameters.view_of(*of, whole_slot(slots, parameters, name.substr(0, slash), of->block)).copy_(tensor);
   }
-  std::vector<Optimizer::Slot> list;
-  for (auto& [key, slot] : slots) {
+  for (const Optimizer::Slot& slot : slots) {
     for (const Parameters::View& view : parameters.trained()) {
       const std::string name = slot.name + "/" + view.name;
       if (view.block == slot.block && !state.contains(name))
         fail(ErrorKind::InvalidArgument,
              "the state has no {}, although it has the same slot for other parameters", name);
     }
-    list.push_back(std::move(slot));
   }
-  return list;
+  return slots;
 }
 
 // Restores the whole state, or none of it if it throws.

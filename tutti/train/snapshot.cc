@@ -13,6 +13,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
+#include "tutti/params/optimizer_state.h"
 #include "tutti/ps/remote_module.h"
 
 namespace tutti {
@@ -74,19 +75,13 @@ void require_same_optimizer(const Optimizer& optimizer, const store::Checkpoint&
 // Assembles the optimiser's vectors from their named pieces.
 std::vector<Optimizer::Slot> slots_of(const Parameters& parameters, const TensorsByName& saved) {
   std::vector<Optimizer::Slot> slots;
-  const auto slot_at = [&](const std::string& name, size_t block) -> Optimizer::Slot& {
-    for (auto& slot : slots) {
-      if (slot.name == name && slot.block == block) return slot;
-    }
-    return slots.emplace_back(
-        Optimizer::Slot{name, block, 0, torch::zeros_like(parameters.blocks()[block].values)});
-  };
   for (const auto& [full_name, tensor] : saved) {
     const auto slash = full_name.find('/');
     const std::string parameter = full_name.substr(slash + 1);
     for (const auto& view : parameters.trained()) {
       if (slash == std::string::npos || view.name != parameter) continue;
-      torch::Tensor slot = parameters.view_of(view, slot_at(full_name.substr(0, slash), view.block).vector);
+      torch::Tensor slot =
+          parameters.view_of(view, whole_slot(slots, parameters, full_name.substr(0, slash), view.block));
       if (tensor.sizes() != slot.sizes()) {
         fail(ErrorKind::DataLoss, "the optimiser's {} has the shape [{}] in the checkpoint, expected [{}]",
              full_name, fmt::join(tensor.sizes(), ", "), fmt::join(slot.sizes(), ", "));
