@@ -228,6 +228,10 @@ StatePart remote_state(RemoteModule module) {
 }
 
 void add_part(store::Checkpoint& whole, const std::string& name, store::Checkpoint part) {
+  if (name.empty()) {
+    whole = std::move(part);
+    return;
+  }
   for (auto& [tensor_name, tensor] : part.weights)
     whole.weights.push_back({name + "." + tensor_name, tensor});
   for (auto& [tensor_name, tensor] : part.optimizer) {
@@ -239,6 +243,7 @@ void add_part(store::Checkpoint& whole, const std::string& name, store::Checkpoi
 }
 
 store::Checkpoint part_of(const store::Checkpoint& whole, const std::string& name, const std::string& where) {
+  if (name.empty()) return whole;
   const nlohmann::json parts = whole.state.value("parts", nlohmann::json::object());
   if (!parts.contains(name)) {
     fail(ErrorKind::InvalidArgument,

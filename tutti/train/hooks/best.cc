@@ -89,13 +89,8 @@ void copy_back(const std::vector<torch::Tensor>& copies, const std::vector<Sessi
 // A checkpoint of the weights of all nets, without the states of their optimisers.
 store::Checkpoint weights_of(const std::vector<SessionPart>& parts) {
   store::Checkpoint all;
-  for (const auto& [name, parameters, optimizer] : parts) {
-    store::Checkpoint own = snapshot(parameters, optimizer.options(), {});
-    if (name.empty())
-      all = std::move(own);
-    else
-      add_part(all, name, std::move(own));
-  }
+  for (const auto& [name, parameters, optimizer] : parts)
+    add_part(all, name, snapshot(parameters, optimizer.options(), {}));
   return all;
 }
 
