@@ -24,7 +24,7 @@ class LocalRendezvous final : public Rendezvous {
     if (!changed_.wait_until(lock, deadline_after(timeout), [&] { return values_.contains(key); }))
       fail(ErrorKind::Timeout,
            "no rank set '{}' within {:g} s: look at the output of the other ranks, or raise --timeout", key,
-           std::chrono::duration<double>(timeout).count());
+           seconds(timeout));
     return values_[key];
   }
 

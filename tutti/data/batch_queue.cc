@@ -243,8 +243,8 @@ void BatchQueue::Shared::fail_late(int64_t ticket) const {
   fail(ErrorKind::Timeout,
        "no batch for step {}, lane {} within {} s: a reader is still reading its {} examples ({}{}){}. Check "
        "the source of the data, or raise --feed-timeout",
-       step_of(ticket), lane_of(ticket), std::chrono::duration<double>(timeout).count(), examples.size(),
-       fmt::join(shown, ", "), shown.size() < examples.size() ? ", ..." : "",
+       step_of(ticket), lane_of(ticket), seconds(timeout), examples.size(), fmt::join(shown, ", "),
+       shown.size() < examples.size() ? ", ..." : "",
        place.empty() ? "" : fmt::format(", the first of them from {}", place));
 }
 

@@ -2,61 +2,47 @@
 
 #include <algorithm>
 #include <bit>
-#include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <span>
+#include <string_view>
 #include <system_error>
 #include <vector>
 
 #include <ATen/Functions.h>
 
 #include "tutti/base/error.h"
+#include "tutti/base/file.h"
 #include "tutti/base/type_name.h"
 
 namespace tutti::data {
 namespace {
 
-struct CloseFile {
-  void operator()(std::FILE* file) const { std::fclose(file); }
-};
-
 class PlainReader final : public ByteReader {
  public:
-  explicit PlainReader(const std::string& path) : path_(path) {
-    std::error_code missing;
-    if (!std::filesystem::is_regular_file(path, missing)) {
-      fail(ErrorKind::InvalidArgument, "{}: {}", path,
-           missing ? missing.message() : std::string("not a regular file"));
-    }
-    file_.reset(std::fopen(path.c_str(), "rb"));
-    if (file_ == nullptr) fail_errno(errno, "opening " + path);
-    size_ = std::filesystem::file_size(path);
-  }
+  explicit PlainReader(const std::string& path) : file_(path) {}
 
   size_t read(char* to, size_t size) override {
-    const size_t count = std::fread(to, 1, size, file_.get());
-    if (count < size && std::ferror(file_.get()) != 0) {
-      fail(ErrorKind::DataLoss, "{}: reading the file failed: {}", path_, errno_text(errno));
-    }
+    const size_t count = std::min<uint64_t>(size, file_.size() - at_);
+    file_.read_at(at_, std::as_writable_bytes(std::span(to, count)));
+    at_ += count;
     return count;
   }
 
-  uint64_t most_bytes() const override { return size_; }
+  uint64_t most_bytes() const override { return file_.size(); }
 
   bool starts_with_gzip_magic() {
-    unsigned char magic[2] = {0, 0};
-    const size_t count = read(reinterpret_cast<char*>(magic), sizeof magic);
-    std::rewind(file_.get());
-    return count == 2 && magic[0] == 0x1f && magic[1] == 0x8b;
+    char magic[2] = {0, 0};
+    const size_t count = read(magic, sizeof magic);
+    at_ = 0;
+    return std::string_view(magic, count) == "\x1f\x8b";
   }
 
  private:
-  const std::string path_;
-  std::unique_ptr<std::FILE, CloseFile> file_;
-  uint64_t size_ = 0;
+  const FileReader file_;
+  uint64_t at_ = 0;  // the next byte
 };
 
 // Opens a plain or gzip-compressed file; its first bytes determine which. Throws InvalidArgument if it is

@@ -207,16 +207,14 @@ std::optional<DeviceSpec> pin_of(const torch::Tensor& parameter) {
 }
 
 void require_created_on(const Parameters& parameters, torch::Device device) {
-  for (const auto views : {parameters.trained(), parameters.frozen(), parameters.buffers()}) {
-    for (const Parameters::View& view : views) {
-      const std::optional<DeviceSpec> pin = pin_of(view.tensor);
-      if (!pin || pin->job || is_on(*pin, device)) continue;
-      const bool no_gpu = pin->device_type == "GPU" && count_gpus() == 0;
-      refuse(view.name, *pin,
-             fmt::format("this task trains on {}, and the whole model has to be on one device{}. Remove the "
-                         "device scope, or choose the device of the model with --device",
-                         device.str(), no_gpu ? "; LibTorch finds no GPU here" : ""));
-    }
+  for (const Parameters::View* view : parameters.all()) {
+    const std::optional<DeviceSpec> pin = pin_of(view->tensor);
+    if (!pin || pin->job || is_on(*pin, device)) continue;
+    const bool no_gpu = pin->device_type == "GPU" && count_gpus() == 0;
+    refuse(view->name, *pin,
+           fmt::format("this task trains on {}, and the whole model has to be on one device{}. Remove the "
+                       "device scope, or choose the device of the model with --device",
+                       device.str(), no_gpu ? "; LibTorch finds no GPU here" : ""));
   }
 }
 

@@ -98,15 +98,18 @@ Optimizer::State state_of(const Json& outline) {
   }
 }
 
-void put(Optimizer::State& whole, const Parameters& parameters, const Optimizer::Slot& part) {
-  auto slot = std::find_if(whole.slots.begin(), whole.slots.end(), [&](const Optimizer::Slot& other) {
-    return other.name == part.name && other.block == part.block;
-  });
-  if (slot == whole.slots.end()) {
-    const torch::Tensor vector = torch::zeros_like(parameters.blocks()[part.block].values);
-    slot = whole.slots.insert(slot, {part.name, part.block, 0, vector});
+torch::Tensor whole_slot(Slots& slots, const Parameters& parameters, const std::string& name, size_t block) {
+  for (const Optimizer::Slot& slot : slots) {
+    if (slot.name == name && slot.block == block) return slot.vector;
   }
-  slot->vector.narrow(0, part.offset, part.vector.numel()).copy_(part.vector);
+  slots.push_back({name, block, 0, torch::zeros_like(parameters.blocks()[block].values)});
+  return slots.back().vector;
+}
+
+void put(Optimizer::State& whole, const Parameters& parameters, const Optimizer::Slot& part) {
+  whole_slot(whole.slots, parameters, part.name, part.block)
+      .narrow(0, part.offset, part.vector.numel())
+      .copy_(part.vector);
 }
 
 std::vector<Optimizer::Slot> part_of(const Optimizer::State& whole, size_t block, int64_t begin,

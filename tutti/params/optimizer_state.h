@@ -18,6 +18,10 @@ Json outline_of(const Optimizer::State& state);
 // the outline is invalid.
 Optimizer::State state_of(const Json& outline);
 
+// Returns the vector of the slot of this name, which is as long as the block of the parameters. Adds a slot
+// of zeros if there is none.
+torch::Tensor whole_slot(std::vector<Optimizer::Slot>& slots, const Parameters& parameters,
+                         const std::string& name, size_t block);
 // Copies a part of a slot to its place in `whole`, whose slots are as long as the blocks of the parameters.
 void put(Optimizer::State& whole, const Parameters& parameters, const Optimizer::Slot& part);
 // Returns the elements [begin, end) of a block from whole slots, as views of the same memory.

@@ -269,6 +269,14 @@ void Parameters::place_buffers() {
   }
 }
 
+std::vector<const Parameters::View*> Parameters::all() const {
+  std::vector<const View*> views;
+  for (const auto* list : {&trained_, &frozen_, &buffers_}) {
+    for (const View& view : *list) views.push_back(&view);
+  }
+  return views;
+}
+
 const torch::Tensor& Parameters::values() const {
   if (blocks_.size() != 1) {
     fail(ErrorKind::InvalidArgument,

@@ -71,6 +71,8 @@ class Parameters {
   std::span<const View> trained() const { return trained_; }
   std::span<const View> frozen() const { return frozen_; }
   std::span<const View> buffers() const { return buffers_; }
+  // All of them, in this order. freeze() invalidates the pointers.
+  std::vector<const View*> all() const;
   // Second and further names of tensors stored once: name -> the first name.
   const std::map<std::string, std::string>& aliases() const { return aliases_; }
 

@@ -139,9 +139,7 @@ void Announcement::tell(const std::stop_token& stop) {
 std::string find_address(const ClusterSpec& cluster, const Task& task, const rpc::ChannelOptions& options,
                          milliseconds patience) {
   const auto deadline = deadline_after(patience);
-  const auto left = [&] {
-    return std::max(std::chrono::ceil<milliseconds>(deadline - Clock::now()), milliseconds(1));
-  };
+  const auto left = [&] { return std::max(until(deadline), milliseconds(1)); };
   rpc::Channel chief = channel_to_chief(cluster, options);
   chief.connect(left());
   const rpc::Message question{{{"task", task.short_name()}}, {}};

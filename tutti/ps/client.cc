@@ -158,8 +158,7 @@ Client::Standing Client::join(const std::vector<std::string>& plan) {
   constexpr milliseconds kPause{100};
   const auto deadline = deadline_after(peers_.start_timeout());
   for (;; std::this_thread::sleep_for(kPause)) {
-    const std::vector<Json> answers =
-        join_each(plan, std::chrono::ceil<milliseconds>(deadline - Clock::now()));
+    const std::vector<Json> answers = join_each(plan, until(deadline));
     run_ = text_in(answers[0], "run");
     const bool one_run = std::all_of(answers.begin(), answers.end(),
                                      [&](const Json& answer) { return text_in(answer, "run") == run_; });

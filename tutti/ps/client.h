@@ -195,7 +195,6 @@ class Client {
   void tell_all(const char* method, const Json& more, const char* what);
   std::vector<torch::Tensor> parts_of(size_t server, const std::vector<torch::Tensor>& blocks) const;
   std::vector<torch::Tensor> own_values() const;
-  std::vector<torch::Tensor> own_gradients() const;
   std::vector<torch::Tensor> places(size_t server, const std::vector<torch::Tensor>& values,
                                     const Extras& extras) const;
 

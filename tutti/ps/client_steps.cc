@@ -10,6 +10,7 @@
 
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
+#include "tutti/params/lane_sum.h"
 #include "tutti/params/optimizer_state.h"
 #include "tutti/ps/client.h"
 #include "tutti/ps/wire.h"
@@ -34,13 +35,7 @@ Tensors Client::parts_of(size_t server, const Tensors& blocks) const {
 }
 
 Tensors Client::gradients_of(int server) const {
-  return parts_of(static_cast<size_t>(server), own_gradients());
-}
-
-Tensors Client::own_gradients() const {
-  Tensors gradients;
-  for (const Stretch& block : parameters_.blocks()) gradients.push_back(block.grads);
-  return gradients;
+  return parts_of(static_cast<size_t>(server), tutti::gradients_of(parameters_));
 }
 
 Tensors Client::own_values() const {
@@ -114,7 +109,7 @@ torch::Tensor Client::push_synchronous(const Push& push, int64_t workers) {
     ps::append(message, push.pieces[i]);
     words[i] = torch::empty({push.word.numel() * context_.world()}, torch::kDouble);
     Tensors into = {words[i]};
-    append(into, places(i, push.scaled ? own_gradients() : own_values(), extras_));
+    append(into, places(i, push.scaled ? tutti::gradients_of(parameters_) : own_values(), extras_));
     call(i, "push", message, into, peers_.patience("gradients", push.step));
   });
   return words[0];

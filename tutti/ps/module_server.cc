@@ -290,27 +290,17 @@ rpc::Message ModuleService::sha256(const Call& call) {
 
 // Clones the tensors, because the answer is sent after the lock on computations is released.
 rpc::Message ModuleService::state(const Call& call) {
+  std::vector<store::NamedTensor> state = state_of(call.served.parameters, call.served.optimizer);
+  for (auto& [name, tensor] : state) tensor = tensor.clone();
   rpc::Message answer;
-  std::vector<std::string> names;
-  Tensors tensors;
-  for (const auto& [name, tensor] : state_of(call.served.parameters, call.served.optimizer)) {
-    names.push_back(name);
-    tensors.push_back(tensor.clone());
-  }
-  answer.head["names"] = names;
-  answer.head["tensors"] = pack(tensors, answer.pieces);
+  answer.head = pack_named(state, answer.pieces);
   return answer;
 }
 
 rpc::Message ModuleService::load(const Call& call) {
-  const auto names = call.request.head.at("names").get<std::vector<std::string>>();
   Reader reader(call.request);
-  const Tensors tensors = unpack(call.request.head.at("tensors"), reader);
+  const auto state = unpack_named<std::vector<store::NamedTensor>>(call.request.head, reader);
   reader.end();
-  if (names.size() != tensors.size())
-    fail(ErrorKind::InvalidArgument, "the message has {} names for {} tensors", names.size(), tensors.size());
-  std::vector<store::NamedTensor> state;
-  for (size_t i = 0; i < names.size(); ++i) state.push_back({names[i], tensors[i]});
   load_state(call.served.parameters, call.served.optimizer, state);
   return {};
 }

@@ -5,20 +5,13 @@
 #include <torch/utils.h>
 
 #include "tutti/base/error.h"
+#include "tutti/params/optimizer_state.h"
 #include "tutti/ps/module_server.h"
 
 namespace tutti::ps {
 namespace {
 
 using NamedTensors = std::map<std::string, torch::Tensor>;
-
-std::vector<const Parameters::View*> all_views(const Parameters& parameters) {
-  std::vector<const Parameters::View*> views;
-  for (const auto& list : {parameters.trained(), parameters.frozen(), parameters.buffers()}) {
-    for (const Parameters::View& view : list) views.push_back(&view);
-  }
-  return views;
-}
 
 std::string steps_name(const Optimizer& optimizer) { return optimizer.name() + "/steps"; }
 
@@ -40,7 +33,7 @@ void require_alike(const std::string& name, const torch::Tensor& given, const to
 
 // Converts the rest of the state, which has to consist of the optimiser's slots.
 std::vector<Optimizer::Slot> slots_of(const Parameters& parameters, const NamedTensors& state) {
-  std::map<std::pair<std::string, size_t>, Optimizer::Slot> slots;
+  std::vector<Optimizer::Slot> slots;
   for (const auto& [name, tensor] : state) {
     const size_t slash = name.find('/');
     const Parameters::View* of = nullptr;
@@ -51,23 +44,17 @@ std::vector<Optimizer::Slot> slots_of(const Parameters& parameters, const NamedT
     if (of == nullptr)
       fail(ErrorKind::InvalidArgument, "the state has {}, which the module does not have", name);
     require_alike(name, tensor, of->tensor);
-    const std::string slot = name.substr(0, slash);
-    const auto [found, is_new] =
-        slots.try_emplace({slot, of->block}, Optimizer::Slot{slot, of->block, 0, {}});
-    if (is_new) found->second.vector = torch::zeros_like(parameters.blocks()[of->block].values);
-    parameters.view_of(*of, found->second.vector).copy_(tensor);
+    parameters.view_of(*of, whole_slot(slots, parameters, name.substr(0, slash), of->block)).copy_(tensor);
   }
-  std::vector<Optimizer::Slot> list;
-  for (auto& [key, slot] : slots) {
+  for (const Optimizer::Slot& slot : slots) {
     for (const Parameters::View& view : parameters.trained()) {
       const std::string name = slot.name + "/" + view.name;
       if (view.block == slot.block && !state.contains(name))
         fail(ErrorKind::InvalidArgument,
              "the state has no {}, although it has the same slot for other parameters", name);
     }
-    list.push_back(std::move(slot));
   }
-  return list;
+  return slots;
 }
 
 // Restores the whole state, or none of it if it throws.
@@ -85,8 +72,7 @@ void restore(Optimizer& optimizer, const Optimizer::State& state) {
 
 std::vector<store::NamedTensor> state_of(const Parameters& parameters, const Optimizer& optimizer) {
   std::vector<store::NamedTensor> named;
-  for (const Parameters::View* view : all_views(parameters))
-    named.push_back({view->name, view->tensor.detach()});
+  for (const Parameters::View* view : parameters.all()) named.push_back({view->name, view->tensor.detach()});
   const Optimizer::State state = optimizer.state();
   for (const Optimizer::Slot& slot : state.slots) {
     for (const Parameters::View& view : parameters.trained()) {
@@ -109,13 +95,13 @@ void load_state(Parameters& parameters, Optimizer& optimizer, const std::vector<
   const torch::Tensor steps = take(left, steps_name(optimizer));
   require_alike(steps_name(optimizer), steps, torch::tensor(int64_t{0}, torch::kInt64));
   std::vector<torch::Tensor> values;
-  for (const Parameters::View* view : all_views(parameters)) {
+  for (const Parameters::View* view : parameters.all()) {
     values.push_back(take(left, view->name));
     require_alike(view->name, values.back(), view->tensor);
   }
   restore(optimizer, {.steps = steps.item<int64_t>(), .slots = slots_of(parameters, left)});
   size_t i = 0;
-  for (const Parameters::View* view : all_views(parameters)) {
+  for (const Parameters::View* view : parameters.all()) {
     torch::Tensor tensor = view->tensor.detach();
     tensor.copy_(values[i++]);
   }

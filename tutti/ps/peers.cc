@@ -113,8 +113,7 @@ void Peers::connect() {
   const auto deadline = deadline_after(start_timeout());
   std::vector<std::string> missing(peers_.size());
   for (bool reminded = false;; reminded = true) {
-    const auto patience =
-        std::min(kBetweenReminders, std::chrono::ceil<milliseconds>(deadline - Clock::now()));
+    const auto patience = std::min(kBetweenReminders, until(deadline));
     for_all([&](size_t i) { missing[i] = attempt(i, patience); });
     std::vector<std::string> lines;
     std::copy_if(missing.begin(), missing.end(), std::back_inserter(lines),
@@ -131,8 +130,7 @@ void Peers::connect() {
 void Peers::connect(size_t peer) {
   const auto deadline = deadline_after(start_timeout());
   for (;;) {
-    const auto patience =
-        std::min(kBetweenReminders, std::chrono::ceil<milliseconds>(deadline - Clock::now()));
+    const auto patience = std::min(kBetweenReminders, until(deadline));
     const std::string missing = attempt(peer, patience);
     if (missing.empty()) return;
     if (Clock::now() + kLeast >= deadline) give_up({missing});
@@ -147,7 +145,7 @@ std::string Peers::attempt(size_t index, milliseconds patience) {
   try {
     if (peer.chooses_its_port)
       lead(peer, find_address(context_.cluster(), peer.task, options_, std::max(patience, kLeast)));
-    peer.channel->connect(std::max(std::chrono::ceil<milliseconds>(deadline - Clock::now()), kLeast));
+    peer.channel->connect(std::max(until(deadline), kLeast));
     return "";
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::Timeout && error.kind() != ErrorKind::PeerLost) throw;

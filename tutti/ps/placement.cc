@@ -1,7 +1,7 @@
 #include "tutti/ps/placement.h"
 
 #include <algorithm>
-#include <charconv>
+#include <limits>
 #include <utility>
 
 #include <fmt/format.h>
@@ -10,6 +10,7 @@
 
 #include "tutti/base/check.h"
 #include "tutti/base/error.h"
+#include "tutti/base/text.h"
 
 namespace tutti::ps {
 namespace {
@@ -17,14 +18,11 @@ namespace {
 constexpr std::string_view kSplit = "split:";
 
 int64_t parse_size(std::string_view text, std::string_view rule) {
-  int64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  const std::string_view unit(end, static_cast<size_t>(text.data() + text.size() - end));
-  const size_t power = unit.empty() ? 0 : std::string_view("KMG").find(unit) + 1;
-  if (error != std::errc() || number <= 0 || (!unit.empty() && (unit.size() != 1 || power == 0)))
+  const uint64_t bytes = parse_bytes(text).value_or(0);
+  if (bytes == 0)
     fail(ErrorKind::InvalidArgument,
          "--placement {}: '{}' is not a size; write for example split:256K or split:1M", rule, text);
-  return number << (10 * power);
+  return static_cast<int64_t>(std::min<uint64_t>(bytes, std::numeric_limits<int64_t>::max()));
 }
 
 int64_t row_size(const torch::Tensor& tensor) {

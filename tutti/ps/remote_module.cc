@@ -268,27 +268,13 @@ const std::vector<std::string>& RemoteModule::plan() const { return connection_-
 
 std::vector<store::NamedTensor> RemoteModule::state() {
   const rpc::Message answer = connection_->call("state", {});
-  const auto names = answer.head.at("names").get<std::vector<std::string>>();
   ps::Reader reader(answer);
-  const Tensors tensors = ps::unpack(answer.head.at("tensors"), reader);
-  if (names.size() != tensors.size())
-    fail(ErrorKind::DataLoss, "{}: the message has {} names for {} tensors", connection_->who(), names.size(),
-         tensors.size());
-  std::vector<store::NamedTensor> state;
-  for (size_t i = 0; i < names.size(); ++i) state.push_back({names[i], tensors[i]});
-  return state;
+  return ps::unpack_named<std::vector<store::NamedTensor>>(answer.head, reader);
 }
 
 void RemoteModule::load(const std::vector<store::NamedTensor>& state) {
   rpc::Message request;
-  Tensors tensors;
-  std::vector<std::string> names;
-  for (const auto& [name, tensor] : state) {
-    names.push_back(name);
-    tensors.push_back(tensor);
-  }
-  request.head["names"] = names;
-  request.head["tensors"] = ps::pack(tensors, request.pieces);
+  request.head = ps::pack_named(state, request.pieces);
   connection_->call("load", std::move(request));
 }
 

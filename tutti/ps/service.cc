@@ -134,7 +134,6 @@ bool Service::join_for(milliseconds patience) {
 // A worker calls "leave" when it is done. One that does not, and does not come back, was stopped or killed.
 void Service::check_who_is_late() const {
   if (patience_ == milliseconds(0)) return;
-  const auto seconds = [](milliseconds time) { return std::chrono::duration<double>(time).count(); };
   const auto now = Clock::now();
   int64_t fits = 0;
   for (const auto& [rank, worker] : workers_) fits = std::max(fits, worker.finished);

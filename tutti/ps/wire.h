@@ -5,6 +5,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <torch/types.h>
@@ -69,20 +70,6 @@ std::vector<torch::Tensor> zeros_from_json(const Json& json);
 // Returns the total size in bytes of the tensors in such a list.
 int64_t bytes_in(const Json& list);
 
-// Encodes tensors of any shape and device, some of which may be undefined, as outlines and pieces. Strides of
-// dense tensors are kept, so that kernels run alike on the copy. Throws InvalidArgument for a sparse tensor.
-Json pack(const std::vector<torch::Tensor>& tensors, std::vector<rpc::Piece>& pieces);
-// Returns copies on the CPU. Throws InvalidArgument for invalid outlines.
-std::vector<torch::Tensor> unpack(const Json& outlines, Reader& reader);
-
-Json to_json(const std::vector<Part>& parts);
-std::vector<Part> parts_from_json(const Json& json);
-
-std::vector<torch::Tensor> vectors_of(const Optimizer::State& state);
-
-// Returns the total size of the pieces of a message.
-int64_t bytes_of(const rpc::Message& message);
-
 // Return the field of that name. All throw InvalidArgument if it is missing or has another type.
 int64_t number_in(const Json& head, const char* name);
 // Also checks that least <= number <= most. A missing number is `otherwise`, if that is given.
@@ -93,5 +80,42 @@ const Json& object_in(const Json& head, const char* name);
 std::vector<std::string> lines_in(const Json& head, const char* name);
 torch::ScalarType type_in(const Json& head, const char* name);
 std::vector<int64_t> sizes_in(const Json& head, const char* name);
+
+// Encodes tensors of any shape and device, some of which may be undefined, as outlines and pieces. Strides of
+// dense tensors are kept, so that kernels run alike on the copy. Throws InvalidArgument for a sparse tensor.
+Json pack(const std::vector<torch::Tensor>& tensors, std::vector<rpc::Piece>& pieces);
+// Returns copies on the CPU. Throws InvalidArgument for invalid outlines.
+std::vector<torch::Tensor> unpack(const Json& outlines, Reader& reader);
+
+// The same for a list of tensors with names, such as std::vector<store::NamedTensor>.
+template <class Named>
+Json pack_named(const Named& all, std::vector<rpc::Piece>& pieces) {
+  Json names = Json::array();
+  std::vector<torch::Tensor> tensors;
+  for (const auto& [name, tensor] : all) {
+    names.push_back(name);
+    tensors.push_back(tensor);
+  }
+  return {{"names", std::move(names)}, {"tensors", pack(tensors, pieces)}};
+}
+
+template <class Named>
+Named unpack_named(const Json& outline, Reader& reader) {
+  const std::vector<std::string> names = lines_in(outline, "names");
+  const std::vector<torch::Tensor> tensors = unpack(outline.at("tensors"), reader);
+  if (names.size() != tensors.size())
+    fail(ErrorKind::InvalidArgument, "the message has {} names for {} tensors", names.size(), tensors.size());
+  Named all;
+  for (size_t i = 0; i < names.size(); ++i) all.push_back({names[i], tensors[i]});
+  return all;
+}
+
+Json to_json(const std::vector<Part>& parts);
+std::vector<Part> parts_from_json(const Json& json);
+
+std::vector<torch::Tensor> vectors_of(const Optimizer::State& state);
+
+// Returns the total size of the pieces of a message.
+int64_t bytes_of(const rpc::Message& message);
 
 }  // namespace tutti::ps

@@ -46,8 +46,6 @@ class GivenUp final : public Error {
   GivenUp() : Error(ErrorKind::Timeout, "given up") {}
 };
 
-double seconds(milliseconds time) { return std::chrono::duration<double>(time).count(); }
-
 // Returns "'push' (gradients) at step 118", without the parts that are unknown.
 std::string describe(const std::string& method, const CallOptions& options) {
   std::string text = fmt::format("'{}'", method);

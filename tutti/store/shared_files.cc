@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/json.h"
@@ -46,7 +47,7 @@ void await_record(const std::string& path, const SharedFile& file, Clock::time_p
       fail(ErrorKind::PeerLost, "{} was lost before it had written its part, {}", file.writer, path);
     if (Clock::now() >= begin + timeout)
       fail(ErrorKind::Timeout, "{} has not written its part, {}, within {:g} s. Its log may say why",
-           file.writer, path, std::chrono::duration<double>(timeout).count());
+           file.writer, path, seconds(timeout));
   }
 }
 

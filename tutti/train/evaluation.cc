@@ -107,11 +107,10 @@ std::map<std::string, double> Trainer::measure(const data::Feed& feed, const met
 }
 
 void Trainer::with_weights(const EvaluateOptions& options, const std::function<void()>& body) {
-  MovingAverage* const average = engine_.training().average;
-  if (average != nullptr && !options.last_weights)
-    average->with_average(body);
-  else
+  if (options.last_weights)
     body();
+  else
+    engine_.training().with_average(body);
 }
 
 // Validates the model as FitOptions::validate says. If the workers are connected, all of them count their

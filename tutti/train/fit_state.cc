@@ -157,6 +157,13 @@ void MovingAverage::after_step(Training&, const StepResult&) {
   }
 }
 
+void Training::with_average(const std::function<void()>& body) const {
+  if (average != nullptr)
+    average->with_average(body);
+  else
+    body();
+}
+
 void MovingAverage::with_average(const std::function<void()>& body) {
   if (!has_begun()) return body();
   const torch::NoGradGuard no_grad;

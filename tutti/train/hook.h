@@ -70,6 +70,9 @@ struct Training {
   // complete, and the program continues after it.
   std::optional<std::string> stop_reason = {};
 
+  // Calls `body` while the parameters have the values that validations measure: the average, if there is one.
+  void with_average(const std::function<void()>& body) const;
+
   // Returns true if this worker's last step reached or passed a multiple of `every`, or reached the end.
   bool due(int64_t every) const {
     return every > 0 && (step / every > last_step / every || step == end_step);

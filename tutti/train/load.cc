@@ -77,9 +77,7 @@ std::vector<Target> targets_in(const torch::nn::Module& module) {
 
 std::vector<Target> targets_in(const Parameters& parameters) {
   std::vector<Target> targets;
-  for (const auto& views : {parameters.trained(), parameters.frozen(), parameters.buffers()}) {
-    for (const Parameters::View& view : views) targets.push_back({{view.name}, view.tensor});
-  }
+  for (const Parameters::View* view : parameters.all()) targets.push_back({{view->name}, view->tensor});
   for (const auto& [alias, name] : parameters.aliases()) {
     for (Target& target : targets) {
       if (target.names.front() == name) target.names.push_back(alias);

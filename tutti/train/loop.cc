@@ -275,12 +275,7 @@ std::map<std::string, double> Loop::measure(const Trainable& model, const data::
   return values;
 }
 
-void Loop::with_average(const std::function<void()>& body) {
-  if (MovingAverage* const average = engine_.training().average)
-    average->with_average(body);
-  else
-    body();
-}
+void Loop::with_average(const std::function<void()>& body) { engine_.training().with_average(body); }
 
 // The facts that have to be the same on all workers.
 std::vector<std::string> Loop::plan() const {

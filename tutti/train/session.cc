@@ -150,12 +150,8 @@ void Session::go_on(int64_t step) {
 
 void Session::take_weights(const RunFolder::Found& found) {
   for (const SessionPart& part : parts_)
-    restore_weights(part.parameters, checkpoint_of(part, found), found.where);
+    restore_weights(part.parameters, part_of(found.checkpoint, part.name, found.where), found.where);
   context_.log().info("starting at step 0 with the weights of {}", found.where);
-}
-
-store::Checkpoint Session::checkpoint_of(const SessionPart& part, const RunFolder::Found& found) {
-  return part.name.empty() ? found.checkpoint : part_of(found.checkpoint, part.name, found.where);
 }
 
 Session::Start Session::resume(const RunFolder::Found& found) {
@@ -166,7 +162,7 @@ Session::Start Session::resume(const RunFolder::Found& found) {
   start.progress.step = found.checkpoint.step;
   ++start.progress.restarts;
   for (const SessionPart& part : parts_) {
-    const store::Checkpoint own = checkpoint_of(part, found);
+    const store::Checkpoint own = part_of(found.checkpoint, part.name, found.where);
     warn_of_other_options(part, own, found.where);
     start.optimizers.push_back(restore(part.parameters, part.optimizer, own, found.where));
   }
@@ -235,11 +231,7 @@ void Session::save(const Progress& progress, const std::vector<Optimizer::State>
   for (size_t i = 0; i < parts_.size(); ++i) {
     const auto& [name, parameters, optimizer] = parts_[i];
     folder_.require_finite(parameters, progress.step);
-    store::Checkpoint own = snapshot(parameters, optimizer.options(), optimizers.at(i));
-    if (name.empty())
-      checkpoint = std::move(own);
-    else
-      add_part(checkpoint, name, std::move(own));
+    add_part(checkpoint, name, snapshot(parameters, optimizer.options(), optimizers.at(i)));
   }
   checkpoint.step = progress.step;
   const Json told = to_json(progress);

@@ -157,7 +157,6 @@ class Session {
   void pass_over_lost_checkpoint();
   Start resume(const RunFolder::Found& found);
   void take_weights(const RunFolder::Found& found);
-  static store::Checkpoint checkpoint_of(const SessionPart& part, const RunFolder::Found& found);
   void warn_of_other_options(const SessionPart& part, const store::Checkpoint& saved,
                              const std::string& where) const;
   std::string weights_sha256() const;

@@ -13,6 +13,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
+#include "tutti/params/optimizer_state.h"
 #include "tutti/ps/remote_module.h"
 
 namespace tutti {
@@ -29,18 +30,10 @@ TensorsByName by_name(const std::vector<store::NamedTensor>& tensors) {
   return map;
 }
 
-std::vector<const Parameters::View*> all_views(const Parameters& parameters) {
-  std::vector<const Parameters::View*> views;
-  for (const auto& view : parameters.trained()) views.push_back(&view);
-  for (const auto& view : parameters.frozen()) views.push_back(&view);
-  for (const auto& view : parameters.buffers()) views.push_back(&view);
-  return views;
-}
-
 // One line per difference: "- conv1.weight float32[32,1,5,5]" only in the checkpoint, "+" only in the model.
 std::vector<std::string> differences(const Parameters& parameters, TensorsByName saved) {
   std::vector<std::string> lines;
-  for (const auto* view : all_views(parameters)) {
+  for (const auto* view : parameters.all()) {
     const auto found = saved.find(view->name);
     if (found == saved.end()) {
       lines.push_back(fmt::format("+ {} {}", view->name, describe(view->tensor)));
@@ -82,19 +75,13 @@ void require_same_optimizer(const Optimizer& optimizer, const store::Checkpoint&
 // Assembles the optimiser's vectors from their named pieces.
 std::vector<Optimizer::Slot> slots_of(const Parameters& parameters, const TensorsByName& saved) {
   std::vector<Optimizer::Slot> slots;
-  const auto slot_at = [&](const std::string& name, size_t block) -> Optimizer::Slot& {
-    for (auto& slot : slots) {
-      if (slot.name == name && slot.block == block) return slot;
-    }
-    return slots.emplace_back(
-        Optimizer::Slot{name, block, 0, torch::zeros_like(parameters.blocks()[block].values)});
-  };
   for (const auto& [full_name, tensor] : saved) {
     const auto slash = full_name.find('/');
     const std::string parameter = full_name.substr(slash + 1);
     for (const auto& view : parameters.trained()) {
       if (slash == std::string::npos || view.name != parameter) continue;
-      torch::Tensor slot = parameters.view_of(view, slot_at(full_name.substr(0, slash), view.block).vector);
+      torch::Tensor slot =
+          parameters.view_of(view, whole_slot(slots, parameters, full_name.substr(0, slash), view.block));
       if (tensor.sizes() != slot.sizes()) {
         fail(ErrorKind::DataLoss, "the optimiser's {} has the shape [{}] in the checkpoint, expected [{}]",
              full_name, fmt::join(tensor.sizes(), ", "), fmt::join(slot.sizes(), ", "));
@@ -157,7 +144,7 @@ TensorsByName joined(const Parameters& parameters, const store::Checkpoint& chec
 
 void copy_weights(const Parameters& parameters, const TensorsByName& weights) {
   const torch::NoGradGuard no_grad;
-  for (const auto* view : all_views(parameters)) {
+  for (const auto* view : parameters.all()) {
     torch::Tensor tensor = view->tensor.detach();
     tensor.copy_(weights.at(view->name));
   }
@@ -206,8 +193,7 @@ std::vector<store::NamedTensor> tensors_of(const Parameters& parameters,
 store::Checkpoint snapshot(const Parameters& parameters, const OptimizerOptions& optimizer,
                            const Optimizer::State& state) {
   store::Checkpoint checkpoint;
-  for (const auto* view : all_views(parameters))
-    checkpoint.weights.push_back({view->name, view->tensor.detach()});
+  for (const auto* view : parameters.all()) checkpoint.weights.push_back({view->name, view->tensor.detach()});
   checkpoint.optimizer = tensors_of(parameters, state.slots);
   if (state.archive.defined()) checkpoint.optimizer.push_back({kArchive, state.archive});
   checkpoint.state["optimizer"] = nlohmann::json(to_json(optimizer));
@@ -242,6 +228,10 @@ StatePart remote_state(RemoteModule module) {
 }
 
 void add_part(store::Checkpoint& whole, const std::string& name, store::Checkpoint part) {
+  if (name.empty()) {
+    whole = std::move(part);
+    return;
+  }
   for (auto& [tensor_name, tensor] : part.weights)
     whole.weights.push_back({name + "." + tensor_name, tensor});
   for (auto& [tensor_name, tensor] : part.optimizer) {
@@ -253,6 +243,7 @@ void add_part(store::Checkpoint& whole, const std::string& name, store::Checkpoi
 }
 
 store::Checkpoint part_of(const store::Checkpoint& whole, const std::string& name, const std::string& where) {
+  if (name.empty()) return whole;
   const nlohmann::json parts = whole.state.value("parts", nlohmann::json::object());
   if (!parts.contains(name)) {
     fail(ErrorKind::InvalidArgument,

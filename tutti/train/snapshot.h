@@ -67,9 +67,11 @@ Optimizer::State restore(Parameters& parameters, const Optimizer& optimizer,
 // Restores only weights and buffers, whatever optimiser they were trained with.
 void restore_weights(Parameters& parameters, const store::Checkpoint& checkpoint, const std::string& where);
 
-// Adds one of several nets to a checkpoint: the tensors of `part` become "NAME.conv1.weight" in `whole`.
+// Adds one of several nets to a checkpoint: the tensors of `part` become "NAME.conv1.weight" in `whole`. The
+// only net has no name: `part` becomes the whole.
 void add_part(store::Checkpoint& whole, const std::string& name, store::Checkpoint part);
-// Returns the part of this name, with its original tensor names. Throws InvalidArgument if there is none.
+// Returns the part of this name, with its original tensor names. Throws InvalidArgument if there is none. The
+// part of the only net, which has no name, is the whole.
 store::Checkpoint part_of(const store::Checkpoint& whole, const std::string& name, const std::string& where);
 
 }  // namespace tutti

@@ -213,6 +213,12 @@ void Trainer::start_once() {
 }
 
 void Trainer::start() {
+  const Group& group = strategy_->group();
+  if (!group.communicator && group.world > 1 && !replica().parameters().communicator_users().empty())
+    fail(
+        ErrorKind::InvalidArgument,
+        "SyncBatchNorm is not supported with parameter servers or passive workers, since the workers are not "
+        "connected to each other: use BatchNorm, or --strategy allreduce");
   engine_.start(plan());
   started_ = true;
   remember_parameters();

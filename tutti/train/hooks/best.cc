@@ -1,5 +1,4 @@
 #include <cmath>
-#include <functional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -65,14 +64,6 @@ class Best {
   bool restored_ = false;  // since the last forget()
 };
 
-// Calls the function while the parameters have the values that were validated.
-void with_validated(Training& training, const std::function<void()>& body) {
-  if (training.average != nullptr)
-    training.average->with_average(body);
-  else
-    body();
-}
-
 // All weights and buffers of all nets, which are the nets' own.
 std::vector<torch::Tensor> values_of(const std::vector<SessionPart>& parts) {
   std::vector<torch::Tensor> values;
@@ -98,13 +89,8 @@ void copy_back(const std::vector<torch::Tensor>& copies, const std::vector<Sessi
 // A checkpoint of the weights of all nets, without the states of their optimisers.
 store::Checkpoint weights_of(const std::vector<SessionPart>& parts) {
   store::Checkpoint all;
-  for (const auto& [name, parameters, optimizer] : parts) {
-    store::Checkpoint own = snapshot(parameters, optimizer.options(), {});
-    if (name.empty())
-      all = std::move(own);
-    else
-      add_part(all, name, std::move(own));
-  }
+  for (const auto& [name, parameters, optimizer] : parts)
+    add_part(all, name, snapshot(parameters, optimizer.options(), {}));
   return all;
 }
 
@@ -130,7 +116,7 @@ class EarlyStopping final : public Hook {
   void after_validation(Training& training, const std::map<std::string, double>& values) override {
     if (best_.improves(values)) {
       without_ = 0;
-      if (options_.restore_best) with_validated(training, [&] { weights_ = copies_of(training.parts); });
+      if (options_.restore_best) training.with_average([&] { weights_ = copies_of(training.parts); });
       return;
     }
     if (++without_ <= options_.patience || training.stop_reason) return;
@@ -177,7 +163,7 @@ class KeepBest final : public Hook {
 
   void after_validation(Training& training, const std::map<std::string, double>& values) override {
     if (!best_.improves(values) || !training.group.is_chief() || training.folder.empty()) return;
-    with_validated(training, [&] {
+    training.with_average([&] {
       store::Checkpoint checkpoint = weights_of(training.parts);
       checkpoint.step = training.step;
       checkpoint.state["best"] = {{options_.monitor, best_.json()}};

@@ -61,24 +61,11 @@ void take_into(ps::Reader& reader, const std::vector<torch::Tensor>& tensors) {
 }
 
 Json append(rpc::Message& message, const Batch& batch) {
-  Json names = Json::array();
-  std::vector<torch::Tensor> tensors;
-  for (const auto& [name, tensor] : batch.tensors()) {
-    names.push_back(name);
-    tensors.push_back(tensor);
-  }
-  return {{"names", names}, {"tensors", ps::pack(tensors, message.pieces)}};
+  return ps::pack_named(batch.tensors(), message.pieces);
 }
 
 Batch take_batch(ps::Reader& reader, const Json& outline) {
-  const std::vector<std::string> names = ps::lines_in(outline, "names");
-  const std::vector<torch::Tensor> unpacked = ps::unpack(outline.at("tensors"), reader);
-  if (names.size() != unpacked.size())
-    fail(ErrorKind::InvalidArgument, "the message has {} names for {} tensors", names.size(),
-         unpacked.size());
-  Batch::Tensors tensors;
-  for (size_t i = 0; i < names.size(); ++i) tensors.emplace_back(names[i], unpacked[i]);
-  return Batch(std::move(tensors));
+  return Batch(ps::unpack_named<Batch::Tensors>(outline, reader));
 }
 
 MasterConnection::MasterConnection(const Context& context, Stop stop)

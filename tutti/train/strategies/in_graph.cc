@@ -44,11 +44,6 @@ InGraphMaster::InGraphMaster(const Context& context, const Trainable& model,
       timeline_file_(context) {}
 
 Team::Start InGraphMaster::start(Session& session, const std::vector<std::string>& plan) {
-  if (!replica_.parameters().communicator_users().empty() && group_.world > 1) {
-    fail(ErrorKind::InvalidArgument,
-         "SyncBatchNorm is not supported with passive workers, since they are not connected to each other: "
-         "use BatchNorm, or --strategy allreduce");
-  }
   Session::Start found = session.start();
   replica_.optimizer().restore(found.optimizers.front());
   master_.emplace(context_, model_, replica_, arena_,

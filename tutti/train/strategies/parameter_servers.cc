@@ -91,11 +91,6 @@ ParameterServers::~ParameterServers() {
 }
 
 void ParameterServers::make_client() {
-  if (!replica_.parameters().communicator_users().empty() && group_.world > 1) {
-    fail(ErrorKind::InvalidArgument,
-         "SyncBatchNorm is not supported with parameter servers, since their workers are not connected to "
-         "each other: use BatchNorm, or --strategy allreduce");
-  }
   const ps::Placement placement(replica_.parameters(),
                                 static_cast<int>(servers_of(context_.cluster()).size()),
                                 ps::parse_placement(context_.config().servers.placement),
