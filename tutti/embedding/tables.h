@@ -68,7 +68,8 @@ class Tables {
   // Takes the rows of this worker from the state and facts that rank 0 has, which may be those of another
   // number of workers, or of another placement. Every worker calls it. Throws InvalidArgument if they do not
   // fit.
-  void restore(const std::vector<store::NamedTensor>& state, const Json& facts);
+  // Without `with_optimizer`, what the optimisers keep begins anew.
+  void restore(const std::vector<store::NamedTensor>& state, const Json& facts, bool with_optimizer = true);
   // A checksum of all rows, the same on any number of workers. Every worker calls it.
   std::string checksum() const;
 
@@ -77,6 +78,10 @@ class Tables {
     std::string name;  // "user"
     std::shared_ptr<Table> table;
   };
+  std::pair<const Table*, torch::Tensor> find(const std::string& full) const;
+  static RowLayout saved_layout(const Table& table, const Json& facts, int world);
+  void take_rows(const torch::Tensor& at_rank_0, const RowLayout& before, int owner, const RowLayout& now,
+                 const torch::Tensor& to) const;
   void read_rows();
   void exchange_rows();
   std::vector<RowSums> exchange_sums(const std::vector<RowSums>& own, int64_t step);

@@ -3,6 +3,7 @@
 #include <map>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 #include <torch/types.h>
 #include <torch/utils.h>
@@ -15,6 +16,8 @@
 // The state of tables: to and from checkpoints, and its checksum.
 namespace tutti::embedding {
 namespace {
+
+constexpr const char* kRows = "the rows of tables";
 
 // "user.weight" and "user.weight/sum".
 std::string full_name(const std::string& table, const std::string& slot) {
@@ -83,7 +86,7 @@ std::vector<store::NamedTensor> Tables::gather_state() const {
     const PartName part = parse_part_name(name);
     return part_name(part.full, owner, part.world);
   };
-  const comm::Options options{.what = "the rows of tables"};
+  const comm::Options options{.what = kRows};
   if (comm_->rank() != 0) {
     for (const auto& [name, tensor] : own) comm_->send(tensor.contiguous(), 0, options).wait();
     return {};
@@ -111,84 +114,96 @@ Json Tables::facts() const {
   return facts;
 }
 
-void Tables::restore(const std::vector<store::NamedTensor>& state, const Json& facts) {
-  // What rank 0 has, as all see it.
+// Returns the layout of rows in a checkpoint of that many workers. Throws InvalidArgument if they are not
+// those of this table.
+RowLayout Tables::saved_layout(const Table& table, const Json& facts, int world) {
+  const std::string what = "the table '" + table.name() + "' in the checkpoint";
+  if (!facts.contains(table.name()))
+    fail(ErrorKind::DataLoss, "the checkpoint says nothing of the table '{}'", table.name());
+  const Json& saved = facts.at(table.name());
+  const auto rows = value_in<int64_t>(saved, "rows", what);
+  const auto dim = value_in<int64_t>(saved, "dim", what);
+  if (rows != table.rows() || dim != table.dim())
+    fail(ErrorKind::InvalidArgument, "{} has {} rows of {}, but in the model it has {} of {}", what, rows,
+         dim, table.rows(), table.dim());
+  return RowLayout(parse_placement(value_in<std::string>(saved, "placement", what), what), rows, world);
+}
+
+// Takes this worker's rows from a tensor that rank 0 has, which sends it to all in pieces.
+void Tables::take_rows(const torch::Tensor& at_rank_0, const RowLayout& before, int owner,
+                       const RowLayout& now, const torch::Tensor& to) const {
+  constexpr int64_t kPiece = int64_t{1} << 24;  // numbers
+  const int64_t width = to.dim() == 1 ? 1 : to.size(1);
+  const int64_t rows = before.count(owner);
+  const int64_t at_a_time = std::max<int64_t>(1, kPiece / width);
+  auto* own = static_cast<float*>(to.data_ptr());
+  for (int64_t begin = 0; begin < rows; begin += at_a_time) {
+    const int64_t count = std::min(rows - begin, at_a_time);
+    const torch::Tensor piece =
+        comm_->rank() == 0 ? at_rank_0.narrow(0, begin, count).to(torch::kFloat32).contiguous().view({-1})
+                           : torch::empty({count * width}, torch::kFloat32);
+    if (comm_->world() > 1) comm_->broadcast(piece, 0, {.what = kRows}).wait();
+    const auto* from = static_cast<const float*>(piece.data_ptr());
+    for (int64_t row = begin; row < begin + count; ++row, from += width) {
+      const RowLayout::Place place = now.place_of(before.id_at({owner, row}));
+      if (place.owner == comm_->rank())
+        std::memcpy(own + place.row * width, from, static_cast<size_t>(width) * sizeof(float));
+    }
+  }
+}
+
+// Returns this worker's part of the rows of that name, and their table.
+std::pair<const Table*, torch::Tensor> Tables::find(const std::string& full) const {
+  for (const auto& [name, table] : tables_) {
+    if (full == full_name(name, "")) return {table.get(), table->values()};
+    for (const auto& slot : table->optimizer().slots()) {
+      if (full == full_name(name, slot.name)) return {table.get(), slot.tensor};
+    }
+  }
+  fail(ErrorKind::InvalidArgument,
+       "the checkpoint has the rows '{}', which this model and its optimisers do not have; resume with those "
+       "of the "
+       "checkpoint, or begin with its weights alone (--resume weights)",
+       full);
+}
+
+void Tables::restore(const std::vector<store::NamedTensor>& state, const Json& facts, bool with_optimizer) {
+  // The names and sizes of what rank 0 has.
   Json outline = {{"facts", facts}, {"tensors", Json::array()}};
   for (const auto& [name, tensor] : state) outline["tensors"].push_back({name, tensor.sizes().vec()});
-  const std::string own = comm_->rank() == 0 ? outline.dump() : std::string();
-  const auto told = comm_->world() == 1 ? std::vector<std::string>{own}
-                                        : comm::gather_all(*comm_, own, "the rows of tables");
-  outline = parse_json(told[0], "the rows of tables", ErrorKind::DataLoss);
-
-  std::map<std::string, int64_t> rows_found;  // by full name
+  if (comm_->world() > 1)
+    outline =
+        parse_json(comm::gather_all(*comm_, comm_->rank() == 0 ? outline.dump() : std::string(), kRows)[0],
+                   kRows, ErrorKind::DataLoss);
+  std::map<std::string, int64_t> found;  // the number of rows by name
   for (size_t i = 0; i < outline.at("tensors").size(); ++i) {
-    const Json& entry = outline.at("tensors")[i];
-    const auto saved_name = entry.at(0).get<std::string>();
-    const auto shape = entry.at(1).get<std::vector<int64_t>>();
-    const PartName part = parse_part_name(saved_name);
-    Named* found = nullptr;
-    torch::Tensor own_rows;
-    for (Named& each : tables_) {
-      if (part.full == full_name(each.name, "")) own_rows = each.table->values();
-      for (const auto& slot : each.table->optimizer().slots()) {
-        if (part.full == full_name(each.name, slot.name)) own_rows = slot.tensor;
-      }
-      if (own_rows.defined()) {
-        found = &each;
-        break;
-      }
-    }
-    if (found == nullptr)
-      fail(ErrorKind::InvalidArgument,
-           "the checkpoint has the rows '{}', which this model and its optimiser do not have; resume with "
-           "those of the "
-           "checkpoint, or start with --resume weights",
-           part.full);
-    const Json& saved = outline.at("facts").at(found->name);
-    const RowLayout& layout = found->table->layout();
-    const auto count = value_in<int64_t>(saved, "rows", "the facts of a table");
-    if (count != layout.rows() ||
-        value_in<int64_t>(saved, "dim", "the facts of a table") != found->table->dim())
-      fail(ErrorKind::InvalidArgument, "the table '{}' has {} rows of {}, but in the checkpoint it is {}",
-           found->name, layout.rows(), found->table->dim(), saved.dump());
-    const RowLayout before(
-        parse_placement(value_in<std::string>(saved, "placement", "the facts of a table"), "a table"), count,
-        part.world);
-    if (shape.empty() || shape[0] != before.count(part.owner) ||
-        shape.size() != static_cast<size_t>(own_rows.dim()) ||
-        (shape.size() > 1 && shape[1] != own_rows.size(1)))
-      fail(ErrorKind::DataLoss, "the rows '{}' of the checkpoint do not have the expected shape", saved_name);
-    rows_found[part.full] += shape[0];
-
-    const int64_t width = own_rows.dim() == 1 ? 1 : own_rows.size(1);
-    constexpr int64_t kPiece = int64_t{1} << 24;  // floats that are sent at a time
-    const int64_t step = std::max<int64_t>(1, kPiece / width);
-    for (int64_t begin = 0; begin < shape[0]; begin += step) {
-      const int64_t end = std::min(shape[0], begin + step);
-      torch::Tensor piece =
-          comm_->rank() == 0 ? state[i].tensor.narrow(0, begin, end - begin).to(torch::kFloat32).contiguous()
-                             : torch::empty({(end - begin) * width}, torch::kFloat32);
-      piece = piece.view({-1});
-      if (comm_->world() > 1) comm_->broadcast(piece, 0, {.what = "the rows of tables"}).wait();
-      const auto* from = static_cast<const float*>(piece.data_ptr());
-      auto* to = static_cast<float*>(own_rows.data_ptr());
-      for (int64_t row = begin; row < end; ++row, from += width) {
-        const RowLayout::Place place = layout.place_of(before.id_at({part.owner, row}));
-        if (place.owner == comm_->rank())
-          std::memcpy(to + place.row * width, from, static_cast<size_t>(width) * sizeof(float));
-      }
-    }
+    const auto name = outline.at("tensors")[i].at(0).get<std::string>();
+    const auto shape = outline.at("tensors")[i].at(1).get<std::vector<int64_t>>();
+    const PartName part = parse_part_name(name);
+    if (!with_optimizer && part.full.find('/') != std::string::npos) continue;
+    const auto [table, own] = find(part.full);
+    const RowLayout before = saved_layout(*table, outline.at("facts"), part.world);
+    std::vector<int64_t> expected = own.sizes().vec();
+    expected[0] = before.count(part.owner);
+    if (shape != expected)
+      fail(ErrorKind::DataLoss, "the rows '{}' of the checkpoint have the shape [{}], expected [{}]", name,
+           fmt::join(shape, ", "), fmt::join(expected, ", "));
+    take_rows(comm_->rank() == 0 ? state[i].tensor : torch::Tensor(), before, part.owner, table->layout(),
+              own);
+    found[part.full] += shape[0];
   }
   for (const auto& [name, table] : tables_) {
     std::vector<std::string> wanted = {full_name(name, "")};
-    for (const auto& slot : table->optimizer().slots()) wanted.push_back(full_name(name, slot.name));
+    if (with_optimizer) {
+      for (const auto& slot : table->optimizer().slots()) wanted.push_back(full_name(name, slot.name));
+    }
     for (const std::string& full : wanted) {
-      if (rows_found[full] != table->rows())
-        fail(ErrorKind::InvalidArgument, "the checkpoint has {} of the {} rows of '{}'", rows_found[full],
+      if (found[full] != table->rows())
+        fail(ErrorKind::InvalidArgument, "the checkpoint has {} of the {} rows of '{}'", found[full],
              table->rows(), full);
     }
   }
-  if (shared_ != nullptr && !empty()) shared_->sync({.what = "the rows of tables"});
+  if (shared_ != nullptr && !empty()) shared_->sync({.what = kRows});
 }
 
 std::string Tables::checksum() const {

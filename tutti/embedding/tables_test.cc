@@ -217,10 +217,10 @@ TEST(Tables, of_a_checkpoint_that_does_not_fit_are_refused) {
     refused(renamed, facts, "expected a name like");
     auto cut = state;
     cut[0].tensor = cut[0].tensor.narrow(0, 0, 10);
-    refused(cut, facts, "expected shape");
+    refused(cut, facts, "[10, 3], expected [50, 3]");
     Json other = facts;
     other["user"]["rows"] = 51;
-    refused(state, other, "50 rows of 3");
+    refused(state, other, "has 51 rows of 3, but in the model it has 50 of 3");
     other["user"]["rows"] = "many";
     refused(state, other, "should be a whole number");
   });

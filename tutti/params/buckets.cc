@@ -118,24 +118,25 @@ std::vector<Stretch> parts_of(const Parameters& parameters, int rank, int world)
   return stretches;
 }
 
-double norm_of(const Buckets& buckets) {
+double norm_of(const Buckets& buckets, double other_squares) {
   const torch::NoGradGuard no_grad;
   double sum = 0;
   for (const double square : squares_of(gradients_in(buckets))) sum += square;
-  return std::sqrt(sum);
+  return std::sqrt(sum + other_squares);
 }
 
 // torch::nn::utils::clip_grad_norm_ adds the same small number.
 double clip_factor(double norm, double largest) { return std::min(1.0, largest / (norm + 1e-6)); }
 
-double clip_norm(const Buckets& buckets, double largest) {
+double clip_norm(const Buckets& buckets, double largest, double other_squares) {
   const torch::NoGradGuard no_grad;
-  const double norm = norm_of(buckets);
+  const double norm = norm_of(buckets, other_squares);
   clip(gradients_in(buckets), norm, largest);
   return norm;
 }
 
-double clip_norm_scattered(comm::Communicator& comm, const Buckets& buckets, double largest, int64_t step) {
+double clip_norm_scattered(comm::Communicator& comm, const Buckets& buckets, double largest, int64_t step,
+                           double other_squares) {
   const torch::NoGradGuard no_grad;
   const auto cells_of = [&](const Bucket& bucket, int rank) {
     return bucket.gradients ? cells_in(part_of(bucket, rank, comm.world())) : 0;
@@ -159,7 +160,7 @@ double clip_norm_scattered(comm::Communicator& comm, const Buckets& buckets, dou
         sum += *next[static_cast<size_t>(rank)]++;
     }
   }
-  const double norm = std::sqrt(sum);
+  const double norm = std::sqrt(sum + other_squares);
   clip(own, norm, largest);
   return norm;
 }

@@ -178,9 +178,9 @@ GradientMean::Result GradientMean::finish() {
   return {numbers[kExamples].item<int64_t>(), numbers[kLoss].clone(), outcome.wishes};
 }
 
-double GradientMean::clip_norm(double largest) {
-  return scatter_ ? clip_norm_scattered(comm_, reducer_.buckets(), largest, step_)
-                  : tutti::clip_norm(reducer_.buckets(), largest);
+double GradientMean::clip_norm(double largest, double other_squares) {
+  return scatter_ ? clip_norm_scattered(comm_, reducer_.buckets(), largest, step_, other_squares)
+                  : tutti::clip_norm(reducer_.buckets(), largest, other_squares);
 }
 
 void GradientMean::share_update() {

@@ -63,8 +63,9 @@ class GradientMean final : public LaneSum {
   std::optional<Residuals> residuals() const { return reducer_.residuals(); }
   void set_residuals(const Residuals& residuals) { reducer_.set_residuals(residuals); }
 
-  // Limits the norm of the mean gradient; returns the norm before.
-  double clip_norm(double largest);
+  // Limits the norm of the mean gradient; returns the norm before. It includes gradients that are elsewhere,
+  // the sum of whose squares is given.
+  double clip_norm(double largest, double other_squares = 0);
   // If gradients are scattered, sends each worker's updated part of the parameters to all.
   void share_update();
 

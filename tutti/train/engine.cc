@@ -97,7 +97,7 @@ void Engine::add_state(const std::string& name, StatePart part) {
                                              "abcdefghijklmnopqrstuvwxyz"
                                              "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
                                              "0123456789_-") == std::string::npos;
-  if (!is_valid || name == store::kWeightsPart || name == store::kOptimizerPart)
+  if (!is_valid || name == store::kWeightsPart || name == store::kOptimizerPart || name == store::kRowsPart)
     tutti::fail(ErrorKind::InvalidArgument,
                 "'{}' is not a valid name for a part of the state: use letters and digits", name);
   if (!parts_.emplace(name, part).second)

@@ -51,10 +51,25 @@ metrics::List with_mean_loss(metrics::List list, const std::function<torch::Tens
   return list;
 }
 
-void Trainer::for_each_batch(const data::Feed& feed, const data::Sampler& sampler, const LaneRange& lanes,
+// Calls `body` for each batch of a part of the sampler's lanes. If rows of sharded tables have to be fetched
+// from other workers, each of them makes as many fetches, some of which are empty.
+void Trainer::for_each_batch(const data::Feed& feed, const data::Sampler& sampler, int part, int parts,
                              const std::function<void(const Batch&)>& body) {
-  tutti::for_each_batch(context_, feed, sampler, lanes, replica().options().device,
-                        [&](const Batch& batch) { body(replica().prepare(batch)); });
+  embedding::Tables& tables = replica().tables();
+  const auto lanes = [&](int of_part) { return lanes_of(of_part, parts, sampler.options().lanes); };
+  const bool fetches = !tables.can_read_alone();
+  int64_t fetches_left = fetches ? sampler.steps_per_epoch() * lanes(0).size() : 0;
+  tutti::for_each_batch(context_, feed, sampler, lanes(part), replica().options().device,
+                        [&](const Batch& read) {
+                          const Batch batch = replica().prepare(read);
+                          if (!fetches) return body(batch);
+                          tables.fetch(std::span(&batch, 1));
+                          --fetches_left;
+                          tables.begin_lane(0);
+                          body(batch);
+                          tables.end_lane();
+                        });
+  for (; fetches_left > 0; --fetches_left) tables.fetch({});
 }
 
 // Evaluates batch by batch, in the order of the feed, and returns the metrics with the counts of all workers.
@@ -72,6 +87,12 @@ metrics::List Trainer::count(const data::Feed& feed, const metrics::List& list,
   start_once();
   // During a fit with servers the other workers may be at another step, or lost, so none waits for them.
   const bool alone = options.here || (fitting_ && strategy_->facts().keeps_parameters_elsewhere);
+  if (options.here && !replica().tables().can_read_alone())
+    fail(ErrorKind::InvalidArgument,
+         "{} cannot evaluate alone, since it cannot read the rows of sharded embeddings on other hosts: "
+         "evaluate on "
+         "all workers",
+         context_.task().short_name());
   metrics::List all = list;
   if (options.loss && replica().has_loss())
     all = with_mean_loss(list, [this](const Batch& batch) { return replica().evaluate_loss(batch); });
@@ -83,7 +104,7 @@ metrics::List Trainer::count(const data::Feed& feed, const metrics::List& list,
     if (part < 0) return;
     const data::Sampler sampler = evaluation_sampler(feed, engine_.session().lanes(), parts, options.batch);
     const RandomScope random(replica().options().device);
-    for_each_batch(feed, sampler, lanes_of(part, parts, sampler.options().lanes), [&](const Batch& batch) {
+    for_each_batch(feed, sampler, part, parts, [&](const Batch& batch) {
       // The loss alone needs no predictions, which some models do not have.
       const torch::Tensor prediction = list.empty() ? torch::Tensor() : replica().predict(batch);
       for (const auto& metric : all) metric->update(prediction, batch);
@@ -160,7 +181,7 @@ torch::Tensor Trainer::predict(const data::Feed& feed, const EvaluateOptions& op
   std::vector<torch::Tensor> rows;
   const data::Sampler sampler(feed.size(), {.order = data::Order::Sequential, .batch = options.batch});
   with_weights(options, [&] {
-    for_each_batch(feed, sampler, {0, 1},
+    for_each_batch(feed, sampler, 0, 1,
                    [&](const Batch& batch) { rows.push_back(replica().predict(batch).cpu()); });
   });
   return rows.empty() ? torch::Tensor() : torch::cat(rows);

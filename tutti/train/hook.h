@@ -41,7 +41,8 @@ struct Training {
   bool in_step = false;    // all workers make every step together
   // The parameters are held by servers: changes that a hook makes in this process are lost.
   bool keeps_parameters_elsewhere = false;
-  bool went_on = false;  // first_step is not that of a checkpoint: this worker joined a running training
+  bool has_tables = false;  // the model has sharded embeddings, whose rows `parameters` does not include
+  bool went_on = false;     // first_step is not that of a checkpoint: this worker joined a running training
   int64_t steps_per_epoch = 0;  // 0: unknown
   int64_t epoch = 0;            // the index of the current pass over the feed, from 0
   bool interrupted = false;     // in Hook::end(): a signal has ended the steps, and a later run continues

@@ -69,7 +69,8 @@ Replica::Replica(Trainable model, const OptimizerOptions& optimizer, const Repli
       parameters_(*model_.module, {.allocate = {}, .layout = options.layout}),
       optimizer_(parameters_,
                  parts_of(allocated(parameters_, optimizer, options), options.part, options.parts),
-                 optimizer) {}
+                 optimizer),
+      tables_(*model_.module) {}
 
 LossOutput Replica::run_lane(int64_t step, int64_t lane, const Batch& batch, double weight,
                              const std::function<void(const torch::Tensor& loss)>& before_backward) {
@@ -191,7 +192,25 @@ void LaneRunner::run_lane(int64_t step, int64_t lane, const Batch& batch, const 
   sum_.add();
 }
 
+// Nothing in a lane's forward or backward pass talks to other workers, so that lanes may be empty.
+void LaneRunner::run_step_with_tables(int64_t step, data::BatchQueue& queue, const LaneObserver& observe) {
+  embedding::Tables& tables = replica_.tables();
+  std::vector<Batch> batches;
+  for (int64_t lane = lanes_.begin; lane < lanes_.end; ++lane)
+    batches.push_back(replica_.prepare(take(queue, step)));
+  {
+    const SpanScope span(replica_.options().timeline, Activity::Copy, "fetch rows", step);
+    tables.fetch(batches);
+  }
+  for (size_t i = 0; i < batches.size(); ++i) {
+    tables.begin_lane(i);
+    run_lane(step, lanes_.begin + static_cast<int64_t>(i), batches[i], observe);
+    tables.end_lane();
+  }
+}
+
 void LaneRunner::run_step(int64_t step, data::BatchQueue& queue, const LaneObserver& observe) {
+  if (!replica_.tables().empty()) return run_step_with_tables(step, queue, observe);
   for (int64_t lane = lanes_.begin; lane < lanes_.end; ++lane)
     run_lane(step, lane, take(queue, step), observe);
 }

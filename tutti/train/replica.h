@@ -13,6 +13,7 @@
 #include "tutti/cluster/context.h"
 #include "tutti/data/batch.h"
 #include "tutti/data/batch_queue.h"
+#include "tutti/embedding/tables.h"
 #include "tutti/params/lane_sum.h"
 #include "tutti/params/lanes.h"
 #include "tutti/params/optimizer.h"
@@ -70,6 +71,8 @@ class Replica {
   const Parameters& parameters() const { return parameters_; }
   Optimizer& optimizer() { return optimizer_; }
   const Optimizer& optimizer() const { return optimizer_; }
+  // The tables whose rows are spread over the workers.
+  embedding::Tables& tables() { return tables_; }
   const ReplicaOptions& options() const { return options_; }
 
  private:
@@ -80,6 +83,7 @@ class Replica {
   ReplicaOptions options_;
   Parameters parameters_;
   Optimizer optimizer_;
+  embedding::Tables tables_;
 };
 
 Precision parse_precision(const std::string& text);
@@ -119,14 +123,18 @@ class LaneRunner {
   LaneRunner(Replica& replica, LaneSum& sum, const LaneRange& lanes)
       : replica_(replica), sum_(sum), lanes_(lanes) {}
 
-  // Runs one lane on its batch, as the feed returns it; skips the lane if the batch has no examples.
+  // Runs one lane on its batch, as the feed returns it; skips the lane if the batch has no examples. For a
+  // model without sharded tables.
   void run_lane(int64_t step, int64_t lane, const Batch& batch, const LaneObserver& observe);
-  // Runs all lanes, in order, with batches from the queue.
+  // Runs all lanes, in order, with batches from the queue. Before the first, all workers fetch the rows of
+  // sharded tables.
   void run_step(int64_t step, data::BatchQueue& queue, const LaneObserver& observe);
 
   const LaneRange& lanes() const { return lanes_; }
 
  private:
+  void run_step_with_tables(int64_t step, data::BatchQueue& queue, const LaneObserver& observe);
+
   Replica& replica_;
   LaneSum& sum_;
   const LaneRange lanes_;

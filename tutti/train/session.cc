@@ -121,10 +121,15 @@ Session::Start Session::start() {
     open_events(start.progress.step);
     return start;
   }
-  if (found) take_weights(*found);
   open_events({});
   Start start;
   start.optimizers.resize(parts_.size());
+  if (found) {
+    take_weights(*found);
+    Snapshots parts = parts_in(found->checkpoint);
+    if (auto rows = parts.extract(store::kRowsPart)) start.rows = std::move(rows.mapped());
+    start.has_optimizer = false;
+  }
   return start;
 }
 
@@ -167,6 +172,7 @@ Session::Start Session::resume(const RunFolder::Found& found) {
     start.optimizers.push_back(restore(part.parameters, part.optimizer, own, found.where));
   }
   start.more = parts_in(found.checkpoint);
+  if (auto rows = start.more.extract(store::kRowsPart)) start.rows = std::move(rows.mapped());
   data_ = resumed_data_ = state.value("data", nlohmann::json::object());
   resumed_fit_ = start.progress.fit;
   context_.log().info("resumed from {}", found.where);
@@ -212,13 +218,14 @@ std::string Session::open_folder() {
   return folder_.open();
 }
 
-void Session::write_optimizer(const std::string& folder, const Optimizer::State& state, int64_t step) {
+void Session::write_parts(const std::string& folder, const Tensors& parts, int64_t step) {
   finish_saving();
   store::Checkpoint own;
-  own.optimizer = tensors_of(parts_.front().parameters, state.slots);
-  const std::string name = store::shared_file_name(store::kOptimizerPart, group_.rank, group_.world);
-  saving_ = writer_.run([folder, name, step, copy = copy_of(std::move(own))] {
-    store::write_shared_file(folder, name, copy.optimizer, step);
+  own.more = parts;
+  saving_ = writer_.run([this, folder, step, copy = copy_of(std::move(own))] {
+    for (const auto& [part, tensors] : copy.more)
+      store::write_shared_file(folder, store::shared_file_name(part, group_.rank, group_.world), tensors,
+                               step);
   });
 }
 

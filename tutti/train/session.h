@@ -98,13 +98,15 @@ class Session {
   // of the previous checkpoint, if it could not be written.
   //
   // `shared` are files that are written besides: into the folder that open_folder() has made, by other tasks
-  // or by write_optimizer().
+  // or by write_parts().
   void save(const Progress& progress, const std::vector<Optimizer::State>& optimizers,
             const Snapshots& more = {}, const std::vector<store::SharedFile>& shared = {});
   // Makes the folder of the next checkpoint, on the chief; returns "" if nothing is written.
   std::string open_folder();
-  // Copies this worker's part of the optimiser's state and writes it to the folder in the background.
-  void write_optimizer(const std::string& folder, const Optimizer::State& state, int64_t step);
+  // Copies what this worker has of these parts of the state, and writes a file of each to the folder in the
+  // background.
+  using Tensors = std::map<std::string, std::vector<store::NamedTensor>>;  // by the name of the part
+  void write_parts(const std::string& folder, const Tensors& parts, int64_t step);
   // Waits until all checkpoints have been written; throws the error of the last one.
   void finish_saving();
   // Returns true if finish_saving() would not wait.
@@ -123,6 +125,9 @@ class Session {
     Progress progress;
     std::vector<Optimizer::State> optimizers = {{}};  // one per part
     Snapshots more = {};
+    Snapshot rows = {};  // of the sharded tables (store::kRowsPart), which is not in `more`
+    // False if the run begins with weights alone (--resume weights).
+    bool has_optimizer = true;
   };
   // Called on the chief only. Restores the parameters of the newest intact checkpoint, if there is one and
   // --resume asks for it. Logs a warning if the last checkpoint was not saved because a task was lost that

@@ -62,7 +62,10 @@ Trainer::Trainer(const Context& context, Trainable model, const OptimizerOptions
       engine_(context_, *strategy_, {{"", replica().parameters(), replica().optimizer()}},
               {.name = options.name}),
       device_clock_(context.device()) {
+  if (options.average != 0 && !replica().tables().empty())
+    fail(ErrorKind::InvalidArgument, "a moving average of a model with sharded embeddings is not supported");
   engine_.keep_average({options.average});
+  engine_.training().has_tables = !replica().tables().empty();
   if (strategy_->group().is_chief()) warn_of_sparse_tables(context_, replica().parameters());
   engine_.session().describe(facts());
   engine_.training().save_checkpoint = [this] { save(); };
@@ -219,6 +222,12 @@ void Trainer::start() {
         ErrorKind::InvalidArgument,
         "SyncBatchNorm is not supported with parameter servers or passive workers, since the workers are not "
         "connected to each other: use BatchNorm, or --strategy allreduce");
+  if (!group.communicator && !replica().tables().empty())
+    fail(ErrorKind::InvalidArgument,
+         "sharded embeddings are not supported with --strategy {}: use --strategy allreduce, or let all "
+         "workers have "
+         "the whole table (EmbeddingOptions::replicate_up_to)",
+         context_.config().training.strategy);
   engine_.start(plan());
   started_ = true;
   remember_parameters();
@@ -228,6 +237,7 @@ void Trainer::start() {
 std::vector<std::string> Trainer::plan() {
   std::vector<std::string> plan = plan_of(context_, replica().parameters(), replica().optimizer().options());
   plan.push_back(fmt::format("clip_norm {}", options_.clip_norm));
+  for (std::string& line : replica().tables().plan()) plan.push_back(std::move(line));
   plan.push_back(context_.config().checkpoints.logdir.empty() ? "no logdir" : "a logdir");
   return plan;
 }

@@ -128,7 +128,7 @@ class Trainer {
   // Returns the moving average of the weights by name (TrainerOptions::average); empty if there is none.
   std::vector<store::NamedTensor> average();
   // Returns the predictions for all examples of the feed, one row each, in its order. Can be called by a
-  // single worker.
+  // single worker, unless rows of sharded embeddings are on other hosts.
   //
   // If evaluate() or predict() is called before the first fit(), it starts the run: the weights are those of
   // the newest checkpoint, as --resume says. In that case every worker has to call it.
@@ -171,7 +171,7 @@ class Trainer {
   std::optional<std::map<std::string, double>> validate(const ValidateOptions& options);
   metrics::List count(const data::Feed& feed, const metrics::List& list, const EvaluateOptions& options);
   void with_weights(const EvaluateOptions& options, const std::function<void()>& body);
-  void for_each_batch(const data::Feed& feed, const data::Sampler& sampler, const LaneRange& lanes,
+  void for_each_batch(const data::Feed& feed, const data::Sampler& sampler, int part, int parts,
                       const std::function<void(const Batch&)>& body);
 
   const Context context_;

@@ -94,6 +94,12 @@ store::Checkpoint weights_of(const std::vector<SessionPart>& parts) {
   return all;
 }
 
+void require_no_tables(const Training& training, const char* hook) {
+  if (training.has_tables)
+    fail(ErrorKind::InvalidArgument,
+         "{} does not support models with sharded embeddings, whose rows it does not copy", hook);
+}
+
 class EarlyStopping final : public Hook {
  public:
   explicit EarlyStopping(const EarlyStoppingOptions& options)
@@ -108,6 +114,7 @@ class EarlyStopping final : public Hook {
       fail(ErrorKind::InvalidArgument,
            "early_stopping cannot restore the best weights, since the parameter servers hold them: use "
            "keep_best(), which saves them");
+    if (options_.restore_best) require_no_tables(training, "early_stopping with restore_best");
     if (!best_.forget()) return;
     without_ = 0;
     weights_.clear();
@@ -159,7 +166,10 @@ class KeepBest final : public Hook {
   explicit KeepBest(const KeepBestOptions& options)
       : options_(options), best_(options.monitor, options.goal, 0) {}
 
-  void begin(Training&) override { best_.forget(); }
+  void begin(Training& training) override {
+    require_no_tables(training, "keep_best");
+    best_.forget();
+  }
 
   void after_validation(Training& training, const std::map<std::string, double>& values) override {
     if (!best_.improves(values) || !training.group.is_chief() || training.folder.empty()) return;

@@ -6,6 +6,8 @@
 #include <fmt/format.h>
 
 #include "tutti/base/error.h"
+#include "tutti/base/file.h"
+#include "tutti/base/sha256.h"
 #include "tutti/base/timeline.h"
 #include "tutti/comm/gather_all.h"
 #include "tutti/params/agreement.h"
@@ -13,6 +15,7 @@
 #include "tutti/params/optimizer_state.h"
 #include "tutti/store/manifest.h"
 #include "tutti/store/shared_files.h"
+#include "tutti/train/snapshot.h"
 
 namespace tutti {
 namespace {
@@ -81,12 +84,32 @@ Team::Start AllReduce::start(Session& session, const std::vector<std::string>& p
   Optimizer::State& state = start.optimizers.front();
   restore_residuals(context_, comm_, parameters, *mean_, state);
   replica_.optimizer().restore(broadcast(comm_, state, 0));
+  start_tables(session.lanes(), start);
   facts_ = {.name = group_.world == 1 ? "single" : "allreduce",
             .lanes = mean_->lanes(),
             .needs_data_in_every_lane = module_group_ != nullptr,
             .evaluation_part = group_.rank,
             .evaluation_parts = group_.world};
   return {start.progress, 0, std::move(start.more)};
+}
+
+void AllReduce::start_tables(int64_t lanes, const Session::Start& start) {
+  embedding::Tables& tables = replica_.tables();
+  if (tables.empty()) return;
+  tables.place(comm_, context_.config().training.seed, lanes, replica_.optimizer().options());
+  const auto has_rows = comm::gather_all(comm_, int64_t{!start.rows.empty()}, "the rows of tables");
+  if (has_rows[0] != 0)
+    tables.restore(start.rows.tensors, start.rows.values, start.has_optimizer);
+  else if (start.progress.restarts > 0)
+    fail(ErrorKind::InvalidArgument,
+         "the checkpoint has no rows of sharded tables: it is that of another model, or of one whose tables "
+         "were "
+         "small enough to be replicated");
+  rows_checksum_ = tables.checksum();
+}
+
+void AllReduce::finish_fit(Progress& /*progress*/) {
+  if (!replica_.tables().empty()) rows_checksum_ = replica_.tables().checksum();
 }
 
 void AllReduce::require_same_fit(const MakePlan& make) {
@@ -109,34 +132,63 @@ StepResult AllReduce::step(int64_t step, const Wishes& wishes, data::BatchQueue&
     const SpanScope span(context_.timeline(), Activity::Reduce, "gradients", step);
     return mean_->finish();
   }();
-  if (result.examples > 0) {
-    if (clip_norm_ > 0) mean_->clip_norm(clip_norm_);
-    const SpanScope span(context_.timeline(), Activity::Compute, "update", step);
-    replica_.optimizer().step();
-    mean_->share_update();
-  }
+  if (result.examples > 0)
+    update(step, result.examples);
+  else
+    replica_.tables().forget();
   return {step + 1, true, result.examples, result.loss_sum, result.wishes};
 }
 
+void AllReduce::update(int64_t step, int64_t examples) {
+  embedding::Tables& tables = replica_.tables();
+  if (!tables.empty()) {
+    const SpanScope span(context_.timeline(), Activity::Reduce, "gradients of rows", step);
+    tables.sum(examples, step);
+  }
+  double factor = 1;
+  if (clip_norm_ > 0) {
+    const double squares = tables.empty() ? 0 : tables.squares();
+    factor = clip_factor(mean_->clip_norm(clip_norm_, squares), clip_norm_);
+  }
+  const SpanScope span(context_.timeline(), Activity::Compute, "update", step);
+  replica_.optimizer().step();
+  mean_->share_update();
+  if (!tables.empty())
+    tables.update(replica_.optimizer().learning_rate(), factor, replica_.optimizer().steps());
+}
+
 void AllReduce::save(Session& session, const Progress& progress, const Snapshots& more) {
-  const std::string folder = sharded_ ? shared_folder(session, progress.step) : "";
+  embedding::Tables& tables = replica_.tables();
+  const bool has_parts = sharded_ || (!tables.empty() && group_.world > 1);
+  const std::string folder = has_parts ? shared_folder(session, progress.step) : "";
   Optimizer::State state;
-  if (!folder.empty()) {
-    Optimizer::State own = replica_.optimizer().state();
-    session.write_optimizer(folder, own, progress.step);
-    state.steps = own.steps;
+  Snapshots all = gather_generators(comm_, more);
+  Session::Tensors own;
+  if (!folder.empty() && sharded_) {
+    const Optimizer::State part = replica_.optimizer().state();
+    own[store::kOptimizerPart] = tensors_of(replica_.parameters(), part.slots);
+    state.steps = part.steps;
   } else if (sharded_) {
     state = gather_state(comm_, replica_.parameters(), replica_.optimizer());
   } else if (group_.is_chief()) {
     state = replica_.optimizer().state();
   }
+  if (!tables.empty()) {
+    all[store::kRowsPart].values = tables.facts();
+    if (folder.empty())
+      all[store::kRowsPart].tensors = tables.gather_state();
+    else
+      own[store::kRowsPart] = tables.state();
+  }
+  if (!folder.empty()) session.write_parts(folder, own, progress.step);
   gather_residuals(comm_, replica_.parameters(), *mean_, state);
-  const Snapshots all = gather_generators(comm_, more);
   std::vector<store::SharedFile> files;
-  for (int rank = 0; !folder.empty() && rank < group_.world; ++rank)
-    files.push_back({.part = store::kOptimizerPart,
-                     .name = store::shared_file_name(store::kOptimizerPart, rank, group_.world),
-                     .writer = fmt::format("worker {} of {}", rank, group_.world)});
+  for (const auto& [part, tensors] : own) {
+    for (int rank = 0; rank < group_.world; ++rank)
+      files.push_back({.part = part,
+                       .name = store::shared_file_name(part, rank, group_.world),
+                       .writer = fmt::format("worker {} of {}", rank, group_.world)});
+  }
   on_chief(context_, comm_, {.what = "the checkpoint", .step = progress.step},
            [&] { session.save(progress, {state}, all, files); });
 }
@@ -158,6 +210,11 @@ void AllReduce::fill(store::Report& report) const {
   report.strategy = facts_.name;
   report.reduce = mean_->name();
   report.world = group_.world;
+  if (!rows_checksum_.empty()) {
+    Sha256 hash;
+    hash.update(as_bytes(report.weights_sha256 + rows_checksum_));
+    report.weights_sha256 = hash.hex();
+  }
 }
 
 void AllReduce::abandon(const std::string& why) noexcept {

@@ -29,6 +29,7 @@ class AllReduce final : public Strategy {
   void require_same_fit(const MakePlan& make) override;
   StepResult step(int64_t step, const Wishes& wishes, data::BatchQueue& queue,
                   const LaneObserver& observe) override;
+  void finish_fit(Progress& progress) override;
   void save(Session& session, const Progress& progress, const Snapshots& more) override;
   void finish_saving(Session& session) override { tutti::finish_saving(context_, comm_, session); }
   void merge(metrics::Metric& metric) override { tutti::merge(comm_, metric); }
@@ -40,6 +41,8 @@ class AllReduce final : public Strategy {
   ReplicaOptions placed(ReplicaOptions options);
   std::string shared_folder(Session& session, int64_t step);
   void require_same(const std::vector<std::string>& plan);
+  void start_tables(int64_t lanes, const Session::Start& start);
+  void update(int64_t step, int64_t examples);
 
   const Context& context_;
   const Group group_;
@@ -51,6 +54,7 @@ class AllReduce final : public Strategy {
   std::optional<GradientMean> mean_;                  // once started, like all below
   std::optional<LaneRunner> lanes_;                   // of this worker
   std::shared_ptr<comm::Communicator> module_group_;  // null if no module needs one
+  std::string rows_checksum_;                         // of sharded tables, after the last fit
   comm::TimelineFile timeline_file_;                  // last member, so that it is written first
 };
 

@@ -1,0 +1,93 @@
+#include "examples/10_clicks/clicks.h"
+
+#include <cmath>
+#include <memory>
+#include <vector>
+
+#include <fmt/format.h>
+#include <torch/types.h>
+
+#include "tutti/data/sampler.h"
+#include "tutti/data/source.h"
+
+namespace example {
+namespace {
+
+using tutti::Batch;
+
+constexpr uint64_t kGoldenBits = 0x9e3779b97f4a7c15ULL;
+
+// A number in [0, 1) from the bits of a word.
+double unit(uint64_t word) {
+  return static_cast<double>(tutti::data::mix(word + kGoldenBits) >> 11) * 0x1p-53;
+}
+
+// What an id, or a number, adds to the logit.
+double effect_of(int64_t table, int64_t id) {
+  constexpr double kScale = 1.2;
+  return (unit(static_cast<uint64_t>(id) * kGoldenBits + static_cast<uint64_t>(table)) - 0.5) * kScale;
+}
+
+class Clicks final : public tutti::data::Source {
+ public:
+  explicit Clicks(const ClickOptions& options) : options_(options) {}
+
+  int64_t size() const override { return options_.examples; }
+
+  Batch read(std::span<const int64_t> examples) const override {
+    const auto size = static_cast<int64_t>(examples.size());
+    std::vector<torch::Tensor> ids;
+    std::vector<int64_t*> id;
+    for (int64_t table = 0; table < kTables; ++table) {
+      ids.push_back(torch::empty({size}, torch::kLong));
+      id.push_back(static_cast<int64_t*>(ids.back().data_ptr()));
+    }
+    const torch::Tensor numbers = torch::empty({size, kNumbers});
+    const torch::Tensor click = torch::empty({size});
+    const torch::Tensor truth = torch::empty({size});
+    auto* number = static_cast<float*>(numbers.data_ptr());
+    for (int64_t i = 0; i < size; ++i) {
+      uint64_t state = tutti::data::mix(options_.seed * kGoldenBits) ^
+                       static_cast<uint64_t>(examples[static_cast<size_t>(i)] + 1) * kGoldenBits;
+      const auto draw = [&] { return unit(state += kGoldenBits); };
+      double logit = -0.5;
+      for (int64_t table = 0; table < kTables; ++table) {
+        const double u = draw();
+        const auto one = static_cast<int64_t>(static_cast<double>(options_.rows) * u * u * u * u);
+        id[static_cast<size_t>(table)][i] = one;
+        logit += effect_of(table, one);
+      }
+      for (int64_t k = 0; k < kNumbers; ++k, ++number) {
+        *number = static_cast<float>(2 * draw() - 1);
+        logit += static_cast<double>(*number) * effect_of(kTables, k);
+      }
+      const bool is_click = draw() < 1 / (1 + std::exp(-logit));
+      static_cast<float*>(click.data_ptr())[i] = is_click ? 1 : 0;
+      static_cast<float*>(truth.data_ptr())[i] = static_cast<float>(logit);
+    }
+    Batch::Tensors tensors;
+    for (int64_t table = 0; table < kTables; ++table)
+      tensors.emplace_back(id_column(table), ids[static_cast<size_t>(table)]);
+    tensors.emplace_back("numbers", numbers);
+    tensors.emplace_back("click", click);
+    tensors.emplace_back("truth", truth);
+    return Batch(std::move(tensors));
+  }
+
+  std::string parts() const override {
+    return fmt::format("clicks of seed {} with {} rows", options_.seed, options_.rows);
+  }
+
+ private:
+  const ClickOptions options_;
+};
+
+}  // namespace
+
+std::string id_column(int64_t table) { return fmt::format("id{}", table); }
+
+tutti::data::Feed clicks(const ClickOptions& options) {
+  return tutti::data::Feed(std::make_shared<Clicks>(options));
+}
+
+}  // namespace example

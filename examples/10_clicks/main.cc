@@ -1,0 +1,82 @@
+// Predicts clicks from 26 ids and 13 numbers: sharded embeddings, and a small network on every worker. See
+// README.md in this folder.
+#include <tutti/tutti.h>
+
+#include <torch/torch.h>
+
+#include "examples/10_clicks/clicks.h"
+
+namespace {
+
+struct Net : torch::nn::Module {
+  Net(int64_t rows, int64_t dim)
+      : dense(register_module(
+            "dense", torch::nn::Sequential(torch::nn::Linear(example::kTables * dim + example::kNumbers, 64),
+                                           torch::nn::ReLU(), torch::nn::Linear(64, 64), torch::nn::ReLU(),
+                                           torch::nn::Linear(64, 1)))) {
+    for (int64_t table = 0; table < example::kTables; ++table)
+      tables.push_back(register_module(example::id_column(table), tutti::nn::Embedding(rows, dim)));  // (1)
+  }
+
+  torch::Tensor forward(const tutti::Batch& batch) {
+    std::vector<torch::Tensor> inputs = {batch["numbers"]};
+    for (size_t table = 0; table < tables.size(); ++table)
+      inputs.push_back(tables[table](batch[example::id_column(static_cast<int64_t>(table))]));  // (2)
+    return dense->forward(torch::cat(inputs, 1)).squeeze(1);
+  }
+
+  torch::nn::Sequential dense;
+  std::vector<tutti::nn::Embedding> tables;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  tutti::Program program;
+  program.about = "Predicts clicks with embeddings that are spread over the workers.";
+  program.defaults.training.lanes = 2;
+  program.defaults.training.batch = 2048;
+  program.defaults.compute.threads = 1;
+  example::ClickOptions options;
+  int64_t tested = 20000;
+  int64_t dim = 16;
+  program.add_flags = [&](tutti::FlagSet& flags) {
+    flags.add("--examples", options.examples, "the number of training examples");
+    flags.add("--tested", tested, "the number of test examples");
+    flags.add("--rows", options.rows, "the number of rows of each table");
+    flags.add("--dim", dim, "the numbers in a row");
+    for (const char* name : {"--examples", "--tested", "--rows", "--dim"})
+      flags.between(name, 1, std::numeric_limits<int64_t>::max());
+    flags.scope(tutti::FlagScope::Model, {"--rows", "--dim"});
+  };
+
+  return tutti::run(argc, argv, program, [&](tutti::Context& ctx) {
+    example::ClickOptions other = options;
+    other.examples = tested;
+    other.seed = options.seed + 1;
+    const auto train = example::clicks(options);
+    const auto test = example::clicks(other);
+
+    const auto net = std::make_shared<Net>(options.rows, dim);
+    const auto loss = [](Net& model, const tutti::Batch& batch) -> tutti::LossOutput {
+      const torch::Tensor logits = model.forward(batch);
+      return {torch::binary_cross_entropy_with_logits(logits, batch["click"]), logits};
+    };
+    tutti::Trainable model = tutti::make_trainable(net, loss);
+    model.predict = [net](const tutti::Batch& batch) { return net->forward(batch); };
+    tutti::Trainer trainer(ctx, model, torch::optim::AdagradOptions(0.05));
+    trainer.fit(train.shuffle());
+
+    const auto values = trainer.evaluate(test, {tutti::metrics::auc("click")});
+    if (!ctx.is_chief()) return;
+    const auto best = tutti::metrics::auc("click");
+    for (int64_t begin = 0; begin < test.size(); begin += 1000) {
+      std::vector<int64_t> examples;
+      for (int64_t i = begin; i < std::min(begin + 1000, test.size()); ++i) examples.push_back(i);
+      const tutti::Batch batch = test.read(examples);
+      best->update(batch["truth"], batch);
+    }
+    fmt::print("AUC {:.5f}; with the true probabilities {:.5f}\n", values.at("auc"),
+               best->value().value_or(0));
+  });
+}
