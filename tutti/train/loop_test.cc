@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
 #include <torch/torch.h>
