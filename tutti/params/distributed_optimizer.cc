@@ -136,7 +136,6 @@ void DistributedOptimizer::enter_step(const char* what) {
 
 void DistributedOptimizer::begin_step() {
   lanes_added_ = 0;
-  losses_known_ = true;
   mean_.begin_step(steps(), wishes_, optimizer_.learning_rate());
 }
 
@@ -172,7 +171,7 @@ void DistributedOptimizer::backward(const torch::Tensor& loss, int64_t examples)
 }
 
 void DistributedOptimizer::add_lane(int64_t examples, const torch::Tensor& loss) {
-  if (loss.defined() && loss.numel() != 1) require_mean(loss);
+  if (loss.defined()) require_number(loss);
   add("add_lane()", [&] {
     if (examples < 1) {
       mean_.skip();
@@ -184,8 +183,7 @@ void DistributedOptimizer::add_lane(int64_t examples, const torch::Tensor& loss)
       const torch::NoGradGuard no_grad;
       for (const auto& block : parameters_.blocks()) block.grads.mul_(weight);
     }
-    if (!loss.defined()) losses_known_ = false;
-    mean_.begin_backward(loss.defined() ? loss : torch::zeros({}), examples);
+    mean_.begin_backward(loss, examples);
     mean_.add();
   });
 }
@@ -217,7 +215,6 @@ void DistributedOptimizer::update() {
     const SpanScope span(comm_->timeline(), Activity::Reduce, "gradients", steps());
     last_step_ = mean_.finish();
   }
-  if (!losses_known_) last_step_.loss_sum = torch::Tensor();
   if (last_step_.examples == 0) return;
   const SpanScope span(comm_->timeline(), Activity::Compute, "update", steps());
   if (options_.clip_norm > 0) mean_.clip_norm(options_.clip_norm);

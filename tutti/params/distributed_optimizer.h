@@ -94,8 +94,8 @@ class DistributedOptimizer {
 
   // Sets the wishes of this worker for the next step. Has to be called before that step begins.
   void wish(const Wishes& wishes);
-  // The result of the last step, which is the same on all workers. The sum of losses is undefined if a lane
-  // of this worker passed no loss to backward() or add_lane().
+  // The result of the last step, which is the same on all workers. The sum of losses is undefined if no loss
+  // was passed for a lane of any worker, to backward() or add_lane().
   const GradientMean::Result& last_step() const { return last_step_; }
   // The number of calls of step(), including those without examples.
   int64_t steps_here() const { return steps_here_; }
@@ -142,7 +142,6 @@ class DistributedOptimizer {
   Wishes wishes_;                                           // for the next step
   GradientMean::Result last_step_;
   int64_t steps_here_ = 0;
-  bool losses_known_ = true;  // in the step
   bool in_step_ = false;
   int64_t lanes_added_ = 0;            // in the current step
   std::optional<RandomScope> random_;  // from zero_grad() until the lane is added

@@ -108,7 +108,11 @@ void Engine::add_state(const std::string& name, StatePart part) {
 void Engine::restore_part(const std::string& name, const std::function<void(const Snapshot&)>& restore) {
   const auto found = found_.find(name);
   if (found == found_.end()) return;
-  restore(found->second);
+  try {
+    restore(found->second);
+  } catch (const Json::exception& error) {
+    tutti::fail(ErrorKind::DataLoss, "the part '{}' of the checkpoint cannot be restored: {}", name, error.what());
+  }
   found_.erase(found);
 }
 
@@ -313,8 +317,12 @@ void Engine::note_saved() {
   if (saved) for_each_hook([&](Hook& hook) { hook.after_save(training_, saved->path, saved->step); });
 }
 
+// Without a step, as after a resume, the loss is that of the checkpoint.
 void Engine::note_loss() {
-  if (last_step_.has_loss()) progress_.loss = last_step_.loss();
+  if (last_step_.has_loss())
+    progress_.loss = last_step_.loss();
+  else if (last_step_.examples > 0)
+    progress_.loss.reset();
 }
 
 void Engine::write_report() {

@@ -362,7 +362,8 @@ TEST(State, keeps_numbers_that_are_not_finite) {
   for (const double number : {0.0, 0.1, -1e300, HUGE_VAL, -HUGE_VAL})
     EXPECT_EQ(there_and_back(number), number) << number;
   EXPECT_TRUE(std::isnan(there_and_back(NAN)));
-  for (const Json& value : {Json("1"), Json(nullptr), Json(true), Json::array({1})})
+  EXPECT_TRUE(std::isnan(number_of_json(nullptr, "x"))) << "as earlier versions wrote it";
+  for (const Json& value : {Json("1"), Json(true), Json::array({1})})
     expect_error(ErrorKind::DataLoss, HasSubstr("the loss should be a number"),
                  [&] { number_of_json(value, "the loss"); });
 }
