@@ -64,6 +64,10 @@ class DistributedOptimizer {
   DistributedOptimizer(const Context& context, Parameters& parameters, const OptimizerOptions& optimizer,
                        const DistributedOptimizerOptions& options = {});
 
+  ~DistributedOptimizer();
+  DistributedOptimizer(const DistributedOptimizer&) = delete;
+  DistributedOptimizer& operator=(const DistributedOptimizer&) = delete;
+
   // Copies the parameters, the buffers and, unless it is sharded, the optimiser's state from rank `root` to
   // all workers.
   void broadcast_from(int root);
@@ -80,7 +84,7 @@ class DistributedOptimizer {
   // Begins a lane, or begins it again. Call it before the forward pass.
   void zero_grad();
   // Makes the only backward pass of a lane, from its mean loss over `examples` examples, and calls
-  // add_lane(). Only for a loss that depends on no other optimiser's parameters, whose gradients it would
+  // add_lane(). Throws InvalidArgument if a lane of another optimiser is open, whose gradients it would
   // multiply: with one loss for several optimisers, call loss.backward(), and then add_lane() of each, in the
   // opposite order of zero_grad().
   void backward(const torch::Tensor& loss, int64_t examples = 1);
@@ -123,6 +127,7 @@ class DistributedOptimizer {
  private:
   void require_between_steps(const char* what) const;
   void give_up(const std::exception& error);
+  void close_lane();
   void enter_step(const char* what);
   template <class Body>
   void add(const char* what, Body body);

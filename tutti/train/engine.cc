@@ -97,9 +97,13 @@ void Engine::add_state(const std::string& name, StatePart part) {
                                              "abcdefghijklmnopqrstuvwxyz"
                                              "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
                                              "0123456789_-") == std::string::npos;
-  if (!is_valid || name == store::kWeightsPart || name == store::kOptimizerPart)
+  if (!is_valid)
     tutti::fail(ErrorKind::InvalidArgument,
                 "'{}' is not a valid name for a part of the state: use letters and digits", name);
+  if (name == store::kWeightsPart || name == store::kOptimizerPart)
+    tutti::fail(ErrorKind::InvalidArgument,
+                "'{}' is not available as a name for a part of the state, since Tutti's own part has it",
+                name);
   if (!parts_.emplace(name, part).second)
     tutti::fail(ErrorKind::InvalidArgument, "two parts of the state are called '{}'", name);
   restore_part(name, part.restore);
@@ -111,7 +115,8 @@ void Engine::restore_part(const std::string& name, const std::function<void(cons
   try {
     restore(found->second);
   } catch (const Json::exception& error) {
-    tutti::fail(ErrorKind::DataLoss, "the part '{}' of the checkpoint cannot be restored: {}", name, error.what());
+    tutti::fail(ErrorKind::DataLoss, "the part '{}' of the checkpoint cannot be restored: {}", name,
+                error.what());
   }
   found_.erase(found);
 }

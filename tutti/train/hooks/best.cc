@@ -175,7 +175,11 @@ class KeepBest final : public Hook {
   explicit KeepBest(const KeepBestOptions& options)
       : options_(options), best_(options.monitor, options.goal, 0) {}
 
-  void begin(Training&) override { best_.forget(); }
+  void begin(Training& training) override {
+    best_.forget();
+    if (training.folder.empty() && training.group.is_chief())
+      training.context.log().warning("keep_best saves nothing without --logdir");
+  }
 
   void after_validation(Training& training, const std::map<std::string, double>& values) override {
     if (!best_.improves(values) || !training.group.is_chief() || training.folder.empty()) return;
