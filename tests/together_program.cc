@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <string>
 #include <tutti/tutti.h>
+#include <unistd.h>
 
 #include <torch/torch.h>
 
@@ -129,6 +130,27 @@ class KillChief final : public tutti::Hook {
   const int64_t at_;
 };
 
+// Kills the server, and then the other worker than the chief, once in a log directory.
+class KillServerAndWorker final : public tutti::Hook {
+ public:
+  explicit KillServerAndWorker(int64_t at) : at_(at) {}
+  void before_step(tutti::Training& training) override {
+    if (training.group.is_chief() || training.step != at_) return;
+    const std::string mark = training.context.config().checkpoints.logdir + "/killed";
+    if (std::filesystem::exists(mark)) return;
+    std::ofstream(mark) << "\n";
+    // The server is the launcher's first child.
+    std::ifstream children(fmt::format("/proc/{0}/task/{0}/children", getppid()));
+    pid_t server = 0;
+    children >> server;
+    kill(server, SIGKILL);
+    std::raise(SIGKILL);
+  }
+
+ private:
+  const int64_t at_;
+};
+
 class StopAt final : public tutti::Hook {
  public:
   explicit StopAt(int64_t step) : step_(step) {}
@@ -216,6 +238,8 @@ struct Options {
   double average = 0;
   double rate_of_rank_1 = 0;
   bool own_loop = false;
+  bool fits_twice = false;
+  int64_t kill_both_at = -1;
   bool say_memory = false;
   std::string die_once;
   std::string device;
@@ -347,6 +371,8 @@ void train(tutti::Context& ctx, const Options& options) {
                     .metrics = {tutti::metrics::accuracy("label")},
                     .every_steps = options.validate_every};
   }
+  trainer.add_hook(std::make_unique<KillServerAndWorker>(options.kill_both_at));
+  if (options.fits_twice) trainer.fit(digits.train().shuffle());
   const tutti::History history =
       trainer.fit((options.other_labels ? with_other_labels(digits.train()) : digits.train()).shuffle(), fit);
   if (options.validate_every > 0) print_history(ctx, history);
@@ -406,6 +432,9 @@ int main(int argc, char** argv) {
     flags.add("--average", options.average, "the decay of a moving average of the weights");
     flags.add("--rate-of-rank-1", options.rate_of_rank_1,
               "rank 1 has a learning rate of its own from step 3 on, by mistake");
+    flags.add("--fits-twice", options.fits_twice, "train another time before");
+    flags.add("--kill-both-at", options.kill_both_at,
+              "the step at which the server and a worker are killed, once");
     flags.add("--own-loop", options.own_loop, "train in a loop of its own");
     flags.add("--say-memory", options.say_memory, "print what the process has for itself, in kilobytes");
     flags.add("--die-once", options.die_once,

@@ -115,6 +115,18 @@ TEST(Validation, a_hook_that_measures_does_not_wait_for_a_chief_that_was_lost) {
   EXPECT_EQ(result({"--ps", "2", "-n", "3"}, {"--strategy", "ps-sync"}), alone);
 }
 
+// The server and a worker are lost in the second fit, before its first checkpoint: all return to the end of
+// the first one, which the chief has passed.
+TEST(Validation, tasks_that_return_to_an_earlier_fit_do_not_wait_there_for_the_chief) {
+  const Flags flags = {"--lanes", "4", "--batch", "5", "--steps", "10", "--fits-twice"};
+  const Result alone = result_of({}, flags);
+  for (const std::string at : {"10", "13"}) {
+    const TestFolder folder;
+    const Flags more = {"--strategy", "ps-sync", "--logdir", folder / "run", "--kill-both-at", at};
+    EXPECT_EQ(result_of({"--ps", "1", "-n", "2", "--restarts", "2"}, with(flags, more)), alone) << at;
+  }
+}
+
 // The parts of the workers are merged without rounding.
 TEST(Validation, an_evaluation_has_the_same_loss_in_every_way_of_training) {
   const TestFolder folder;

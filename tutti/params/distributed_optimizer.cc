@@ -1,6 +1,7 @@
 #include "tutti/params/distributed_optimizer.h"
 
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 #include <torch/utils.h>
@@ -55,6 +56,13 @@ Parameters& alike(const Context& context, Parameters& parameters, comm::Communic
   require_created_on(parameters, parameters.device());
   require_same_plan(context, comm, plan);
   return parameters;
+}
+
+// The optimisers of this thread whose lane was begun and is not added yet, in the order of zero_grad(). Each
+// gives back the generators as it found them, so the last one has to be added first.
+std::vector<const DistributedOptimizer*>& open_lanes() {
+  thread_local std::vector<const DistributedOptimizer*> open;
+  return open;
 }
 
 }  // namespace
@@ -136,13 +144,18 @@ void DistributedOptimizer::enter_step(const char* what) {
 
 void DistributedOptimizer::begin_step() {
   lanes_added_ = 0;
-  losses_known_ = true;
   mean_.begin_step(steps(), wishes_, optimizer_.learning_rate());
 }
 
 // A lane counts only when it is complete. If it fails before it is sent, other workers are not affected.
 template <class Body>
 void DistributedOptimizer::add(const char* what, Body body) {
+  if (random_ && open_lanes().back() != this)
+    fail(ErrorKind::InvalidArgument,
+         "{} was called for a lane while that of another optimiser, whose zero_grad() was called later, is "
+         "open: add "
+         "that one first",
+         what);
   enter_step(what);
   try {
     body();
@@ -150,20 +163,35 @@ void DistributedOptimizer::add(const char* what, Body body) {
     if (mean_.is_sending()) give_up(error);
     throw;
   }
-  random_.reset();
+  close_lane();
   ++lanes_added_;
+}
+
+DistributedOptimizer::~DistributedOptimizer() { std::erase(open_lanes(), this); }
+
+void DistributedOptimizer::close_lane() {
+  random_.reset();
+  std::erase(open_lanes(), this);
 }
 
 void DistributedOptimizer::zero_grad() {
   enter_step("zero_grad()");
   mean_.begin_lane();
-  if (!random_) random_.emplace(parameters_.device());
+  if (!random_) {
+    random_.emplace(parameters_.device());
+    open_lanes().push_back(this);
+  }
   random_->seed(lane_seed(options_.seed.value_or(context_.config().training.seed), steps(),
                           lanes().begin + lanes_added_));
 }
 
 void DistributedOptimizer::backward(const torch::Tensor& loss, int64_t examples) {
   require_mean(loss);
+  if (open_lanes().size() > (random_ ? 1U : 0U))
+    fail(ErrorKind::InvalidArgument,
+         "backward() was called while a lane of another optimiser is open, whose gradients it would "
+         "multiply: with one "
+         "loss for several optimisers call loss.backward(), and then add_lane() of each");
   add("backward()", [&] {
     mean_.begin_backward(loss, examples);
     loss.backward(torch::full_like(loss, mean_.weight(examples)));
@@ -172,7 +200,7 @@ void DistributedOptimizer::backward(const torch::Tensor& loss, int64_t examples)
 }
 
 void DistributedOptimizer::add_lane(int64_t examples, const torch::Tensor& loss) {
-  if (loss.defined() && loss.numel() != 1) require_mean(loss);
+  if (loss.defined()) require_number(loss);
   add("add_lane()", [&] {
     if (examples < 1) {
       mean_.skip();
@@ -184,8 +212,7 @@ void DistributedOptimizer::add_lane(int64_t examples, const torch::Tensor& loss)
       const torch::NoGradGuard no_grad;
       for (const auto& block : parameters_.blocks()) block.grads.mul_(weight);
     }
-    if (!loss.defined()) losses_known_ = false;
-    mean_.begin_backward(loss.defined() ? loss : torch::zeros({}), examples);
+    mean_.begin_backward(loss, examples);
     mean_.add();
   });
 }
@@ -197,7 +224,7 @@ int64_t DistributedOptimizer::step(int64_t examples) {
          "step() was called after {} of the {} lanes of this worker: call add_lane() for each lane",
          lanes_added_, lanes().size());
   }
-  random_.reset();
+  close_lane();
   if (!in_step_) begin_step();  // this worker has no lanes
   in_step_ = false;
   lanes_added_ = 0;
@@ -217,7 +244,6 @@ void DistributedOptimizer::update() {
     const SpanScope span(comm_->timeline(), Activity::Reduce, "gradients", steps());
     last_step_ = mean_.finish();
   }
-  if (!losses_known_) last_step_.loss_sum = torch::Tensor();
   if (last_step_.examples == 0) return;
   const SpanScope span(comm_->timeline(), Activity::Compute, "update", steps());
   if (options_.clip_norm > 0) mean_.clip_norm(options_.clip_norm);

@@ -64,6 +64,10 @@ class DistributedOptimizer {
   DistributedOptimizer(const Context& context, Parameters& parameters, const OptimizerOptions& optimizer,
                        const DistributedOptimizerOptions& options = {});
 
+  ~DistributedOptimizer();
+  DistributedOptimizer(const DistributedOptimizer&) = delete;
+  DistributedOptimizer& operator=(const DistributedOptimizer&) = delete;
+
   // Copies the parameters, the buffers and, unless it is sharded, the optimiser's state from rank `root` to
   // all workers.
   void broadcast_from(int root);
@@ -80,7 +84,7 @@ class DistributedOptimizer {
   // Begins a lane, or begins it again. Call it before the forward pass.
   void zero_grad();
   // Makes the only backward pass of a lane, from its mean loss over `examples` examples, and calls
-  // add_lane(). Only for a loss that depends on no other optimiser's parameters, whose gradients it would
+  // add_lane(). Throws InvalidArgument if a lane of another optimiser is open, whose gradients it would
   // multiply: with one loss for several optimisers, call loss.backward(), and then add_lane() of each, in the
   // opposite order of zero_grad().
   void backward(const torch::Tensor& loss, int64_t examples = 1);
@@ -94,8 +98,8 @@ class DistributedOptimizer {
 
   // Sets the wishes of this worker for the next step. Has to be called before that step begins.
   void wish(const Wishes& wishes);
-  // The result of the last step, which is the same on all workers. The sum of losses is undefined if a lane
-  // of this worker passed no loss to backward() or add_lane().
+  // The result of the last step, which is the same on all workers. The sum of losses is undefined if no loss
+  // was passed for a lane of any worker, to backward() or add_lane().
   const GradientMean::Result& last_step() const { return last_step_; }
   // The number of calls of step(), including those without examples.
   int64_t steps_here() const { return steps_here_; }
@@ -123,6 +127,7 @@ class DistributedOptimizer {
  private:
   void require_between_steps(const char* what) const;
   void give_up(const std::exception& error);
+  void close_lane();
   void enter_step(const char* what);
   template <class Body>
   void add(const char* what, Body body);
@@ -142,7 +147,6 @@ class DistributedOptimizer {
   Wishes wishes_;                                           // for the next step
   GradientMean::Result last_step_;
   int64_t steps_here_ = 0;
-  bool losses_known_ = true;  // in the step
   bool in_step_ = false;
   int64_t lanes_added_ = 0;            // in the current step
   std::optional<RandomScope> random_;  // from zero_grad() until the lane is added

@@ -302,6 +302,68 @@ TEST(DistributedOptimizer, says_which_lanes_are_missing) {
   EXPECT_THROW(opt.add_lane(), Error);
 }
 
+TEST(DistributedOptimizer, lanes_of_two_optimisers_are_added_in_opposite_order) {
+  const Context context = context_of(1);
+  const auto encoder = make_net(1);
+  const auto head = make_net(2);
+  Parameters encoder_params(*encoder);
+  Parameters head_params(*head);
+  DistributedOptimizer a(context, encoder_params, torch::optim::SGDOptions(0.1));
+  DistributedOptimizer b(context, head_params, torch::optim::SGDOptions(0.1));
+  const auto loss = [&] {
+    return encoder_params.trained()[0].tensor.square().mean() +
+           head_params.trained()[0].tensor.square().mean();
+  };
+  a.zero_grad();
+  b.zero_grad();
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("call loss.backward(), and then add_lane() of each"),
+               [&] { b.backward(loss()); });
+  loss().backward();
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("add that one first"), [&] { a.add_lane(); });
+  b.add_lane();
+  a.add_lane();
+  a.step();
+  b.step();
+  // In turns, each optimiser is alone.
+  a.zero_grad();
+  a.backward(loss());
+  a.step();
+  {
+    DistributedOptimizer broken_off(context, head_params, torch::optim::SGDOptions(0.1));
+    broken_off.zero_grad();
+  }
+  b.zero_grad();
+  b.backward(loss());
+  b.step();
+}
+
+// A worker that does not pass its loss makes it unknown on all, as it would be in one process.
+TEST(DistributedOptimizer, a_loss_that_one_worker_does_not_know_is_unknown_on_all) {
+  for (const int knowing : {0, 1, 2}) {  // 2: both
+    comm::testing::with_ranks("plain", 2, [&](comm::Communicator& comm) {
+      const Context context = context_of(2);
+      const auto net = make_net(1);
+      Parameters params(*net);
+      DistributedOptimizer opt(context, params, torch::optim::SGDOptions(0.1),
+                               {.group = comm::testing::borrowed(comm)});
+      opt.zero_grad();
+      params.trained()[0].tensor.square().mean().backward();
+      const bool knows = knowing == 2 || comm.rank() == knowing;
+      opt.add_lane(1, knows ? torch::full({}, 3.0) : torch::Tensor());
+      opt.step();
+      EXPECT_EQ(opt.last_step().loss_sum.defined(), knowing == 2);
+    });
+  }
+  const Context context = context_of(1);
+  const auto net = make_net(1);
+  Parameters params(*net);
+  DistributedOptimizer opt(context, params, torch::optim::SGDOptions(0.1));
+  opt.zero_grad();
+  for (const torch::Tensor& odd : {torch::zeros({2}), torch::zeros({1}, torch::kComplexFloat)})
+    expect_error(ErrorKind::InvalidArgument, HasSubstr("expected a single number"),
+                 [&] { opt.add_lane(1, odd); });
+}
+
 INSTANTIATE_TEST_SUITE_P(Backends, DistributedOptimizerErrors, ::testing::Values("inproc", "plain", "shm"),
                          [](const auto& info) { return info.param; });
 

@@ -175,7 +175,7 @@ GradientMean::Result GradientMean::finish() {
   vectors_.take_over_buffers();
   lane_begun_ = false;
   const torch::Tensor& numbers = vectors_.numbers();
-  return {numbers[kExamples].item<int64_t>(), numbers[kLoss].clone(), outcome.wishes};
+  return {numbers[kExamples].item<int64_t>(), vectors_.loss_sum(), outcome.wishes};
 }
 
 double GradientMean::clip_norm(double largest, double other_squares) {
@@ -206,11 +206,16 @@ Allocate shared_allocator(comm::Communicator& comm, torch::Device device) {
   };
 }
 
+void require_number(const torch::Tensor& loss) {
+  const bool is_number = loss.defined() && loss.numel() == 1 && loss.layout() == torch::kStrided &&
+                         !loss.is_complex() && !loss.is_meta();
+  if (is_number) return;
+  fail(ErrorKind::InvalidArgument, "the loss is {}, expected a single number, the mean over the batch",
+       loss.defined() ? describe(loss) : "nothing");
+}
+
 void require_mean(const torch::Tensor& loss) {
-  if (!loss.defined() || loss.numel() != 1) {
-    fail(ErrorKind::InvalidArgument, "the loss is {}, expected a single number, the mean over the batch",
-         loss.defined() ? describe(loss) : "nothing");
-  }
+  require_number(loss);
   if (!loss.requires_grad()) {
     fail(ErrorKind::InvalidArgument, "the loss does not depend on any trained parameter");
   }

@@ -28,7 +28,7 @@ class GradientMean final : public LaneSum {
  public:
   struct Result {
     int64_t examples = 0;         // 0: no lane had any, and nothing has changed
-    torch::Tensor loss_sum = {};  // over all examples: one float64 on the device
+    torch::Tensor loss_sum = {};  // over all examples: one float64 on the device; undefined if not known
     Wishes wishes;
   };
 
@@ -93,7 +93,9 @@ class GradientMean final : public LaneSum {
 // memory, gradients on this device have to be in it.
 Allocate shared_allocator(comm::Communicator& comm, torch::Device device);
 
-// Throws InvalidArgument unless the loss is a single number that depends on a trained parameter.
+// Throws InvalidArgument unless the loss is a single real number.
+void require_number(const torch::Tensor& loss);
+// Throws InvalidArgument unless it also depends on a trained parameter.
 void require_mean(const torch::Tensor& loss);
 
 }  // namespace tutti

@@ -75,9 +75,17 @@ void LaneVectors::begin_lane() {
 void LaneVectors::count(const torch::Tensor& loss, int64_t examples) {
   TUTTI_CHECK(examples > 0, "{} examples", examples);
   const torch::NoGradGuard no_grad;
-  numbers_[kLoss].copy_(loss.detach().reshape({}).to(torch::kFloat64) * static_cast<double>(examples));
+  if (loss.defined())
+    numbers_[kLoss].copy_(loss.detach().reshape({}).to(torch::kFloat64) * static_cast<double>(examples));
+  else
+    numbers_[kLoss].zero_();
+  numbers_[kLanesWithoutLoss].fill_(loss.defined() ? 0 : 1);
   numbers_[kExamples].fill_(examples);
   numbers_[kLanes].fill_(1);
+}
+
+torch::Tensor LaneVectors::loss_sum() const {
+  return numbers_[kLanesWithoutLoss].item<double>() > 0 ? torch::Tensor() : numbers_[kLoss].clone();
 }
 
 void LaneVectors::collect() {

@@ -20,7 +20,7 @@ class LaneSum {
   virtual double weight(int64_t examples) const = 0;
   // Sets the gradients to zero and the buffers to their values before the step.
   virtual void begin_lane() = 0;
-  // Takes the lane's mean loss, a single number. All gradients of the lane come from the one backward pass
+  // Takes the lane's mean loss, a single number; undefined if it is not known. All gradients of the lane come from the one backward pass
   // that follows, or are present already.
   virtual void begin_backward(const torch::Tensor& loss, int64_t examples) = 0;
   // Adds the lane, whose gradients are complete.
@@ -34,6 +34,7 @@ enum Number {
   kLoss,      // the sum over its examples
   kExamples,  // the number of its examples
   kLanes,     // 1
+  kLanesWithoutLoss,  // 1 if the loss is not known
   kNumbers
 };
 
@@ -58,7 +59,7 @@ class LaneVectors {
   void restore_buffers();
   // Sets the gradients to zero and the buffers to the values that were saved.
   void begin_lane();
-  // Stores the numbers of a lane; `loss` is its mean loss.
+  // Stores the numbers of a lane; `loss` is its mean loss, or undefined.
   void count(const torch::Tensor& loss, int64_t examples);
   // Called after the backward pass: collects the results of the lane in the vectors.
   void collect();
@@ -73,6 +74,8 @@ class LaneVectors {
   // lane they are the same, since every lane starts from the values before the step.
   const std::vector<torch::Tensor>& counters() const { return counters_; }
   const torch::Tensor& numbers() const { return numbers_; }
+  // Returns a copy of the sum of the losses in the numbers; undefined if that of a lane is not known.
+  torch::Tensor loss_sum() const;
 
  private:
   void show_buffers();

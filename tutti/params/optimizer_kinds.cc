@@ -78,7 +78,9 @@ struct Trial {
 
   static constexpr int64_t kElements = 203;
   torch::Tensor values = torch::sin(torch::arange(kElements, torch::kFloat32));
-  torch::Tensor grads = torch::cos(torch::arange(kElements, torch::kFloat32) * 3);
+  // Small and large ones.
+  torch::Tensor grads = torch::cos(torch::arange(kElements, torch::kFloat32) * 3) *
+                        torch::pow(10, torch::arange(kElements, torch::kFloat32).remainder(7) - 3);
   std::vector<torch::Tensor> slots;
 };
 

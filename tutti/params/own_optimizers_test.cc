@@ -128,6 +128,11 @@ TEST(OwnOptimizers, one_that_is_not_elementwise_is_refused) {
                               }};
   expect_error(ErrorKind::InvalidArgument, HasSubstr("the optimiser greedy changes the gradients"),
                [&] { require_in_range(greedy); });
+  ElementwiseOptimizer clamping{.name = "clamping", .rate = 0.5, .update = [](const ElementwiseUpdate& u) {
+                                  u.values.sub_(torch::Tensor(u.grads).clamp_(-1, 1) * u.rate);
+                                }};
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("the optimiser clamping changes the gradients"),
+               [&] { require_in_range(clamping); });
 }
 
 TEST(OwnOptimizers, bad_names_and_numbers_are_refused) {

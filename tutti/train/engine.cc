@@ -97,9 +97,13 @@ void Engine::add_state(const std::string& name, StatePart part) {
                                              "abcdefghijklmnopqrstuvwxyz"
                                              "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
                                              "0123456789_-") == std::string::npos;
-  if (!is_valid || name == store::kWeightsPart || name == store::kOptimizerPart || name == store::kRowsPart)
+  if (!is_valid)
     tutti::fail(ErrorKind::InvalidArgument,
                 "'{}' is not a valid name for a part of the state: use letters and digits", name);
+  if (name == store::kWeightsPart || name == store::kOptimizerPart || name == store::kRowsPart)
+    tutti::fail(ErrorKind::InvalidArgument,
+                "'{}' is not available as a name for a part of the state, since Tutti's own part has it",
+                name);
   if (!parts_.emplace(name, part).second)
     tutti::fail(ErrorKind::InvalidArgument, "two parts of the state are called '{}'", name);
   restore_part(name, part.restore);
@@ -108,7 +112,12 @@ void Engine::add_state(const std::string& name, StatePart part) {
 void Engine::restore_part(const std::string& name, const std::function<void(const Snapshot&)>& restore) {
   const auto found = found_.find(name);
   if (found == found_.end()) return;
-  restore(found->second);
+  try {
+    restore(found->second);
+  } catch (const Json::exception& error) {
+    tutti::fail(ErrorKind::DataLoss, "the part '{}' of the checkpoint cannot be restored: {}", name,
+                error.what());
+  }
   found_.erase(found);
 }
 
@@ -313,8 +322,12 @@ void Engine::note_saved() {
   if (saved) for_each_hook([&](Hook& hook) { hook.after_save(training_, saved->path, saved->step); });
 }
 
+// Without a step, as after a resume, the loss is that of the checkpoint.
 void Engine::note_loss() {
-  if (last_step_.has_loss()) progress_.loss = last_step_.loss();
+  if (last_step_.has_loss())
+    progress_.loss = last_step_.loss();
+  else if (last_step_.examples > 0)
+    progress_.loss.reset();
 }
 
 void Engine::write_report() {

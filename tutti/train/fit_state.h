@@ -70,6 +70,10 @@ class ValidationHook final : public Hook {
   void set(Measure measure, int64_t every_steps, int64_t every_epochs);
 
   void begin(Training& training) override { last_ = training.step; }
+  // It is unknown whether a step that was made without this worker was validated.
+  void after_start(Training& training) override {
+    if (training.went_on) last_ = -1;
+  }
   void after_step(Training& training, const StepResult& result) override;
   void end(Training& training) override;
 

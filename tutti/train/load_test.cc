@@ -192,7 +192,8 @@ TEST_F(Load, predicts_as_the_trainer_does) {
   const auto net = test_net(99);
   load_weights(*net, run_);
   const torch::Tensor predictions = predict(make_trainable(net), feed.shuffle(), {.batch = 3});
-  EXPECT_TRUE(predictions.allclose(trainer.predict(feed)));
+  // The trainer's batches are larger, and in another layout, so their sums are rounded otherwise.
+  EXPECT_LT((predictions - trainer.predict(feed)).abs().max().item<double>(), 1e-6);
   EXPECT_EQ(predictions.size(0), 10);
   EXPECT_TRUE(net->is_training());
   EXPECT_FALSE(predict(make_trainable(net), feed.take(0)).defined());

@@ -35,6 +35,11 @@ void require_name(const std::string& name) {
 std::string folder_of(const Context& context, const std::string& name) {
   require_name(name);
   const std::string& logdir = context.config().checkpoints.logdir;
+  if (!logdir.empty() && std::filesystem::exists(std::filesystem::path(logdir) / store::kManifestName))
+    fail(ErrorKind::InvalidArgument,
+         "--logdir {}: this is a checkpoint; give the folder that it is in, from whose newest checkpoint a "
+         "run resumes",
+         logdir);
   return logdir.empty() || name.empty() ? logdir : (std::filesystem::path(logdir) / name).string();
 }
 

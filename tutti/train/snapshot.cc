@@ -163,7 +163,7 @@ double number_of_json(const Json& value, std::string_view what) {
   if (value.is_number()) return value.get<double>();
   if (value == "inf") return kInfinity;
   if (value == "-inf") return -kInfinity;
-  if (value == "nan") return std::numeric_limits<double>::quiet_NaN();
+  if (value == "nan" || value.is_null()) return std::numeric_limits<double>::quiet_NaN();
   fail(ErrorKind::DataLoss, "{} should be a number, but it is {}", what, json_type_name(value));
 }
 

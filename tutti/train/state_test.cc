@@ -362,9 +362,46 @@ TEST(State, keeps_numbers_that_are_not_finite) {
   for (const double number : {0.0, 0.1, -1e300, HUGE_VAL, -HUGE_VAL})
     EXPECT_EQ(there_and_back(number), number) << number;
   EXPECT_TRUE(std::isnan(there_and_back(NAN)));
-  for (const Json& value : {Json("1"), Json(nullptr), Json(true), Json::array({1})})
+  EXPECT_TRUE(std::isnan(number_of_json(nullptr, "x"))) << "as earlier versions wrote it";
+  for (const Json& value : {Json("1"), Json(true), Json::array({1})})
     expect_error(ErrorKind::DataLoss, HasSubstr("the loss should be a number"),
                  [&] { number_of_json(value, "the loss"); });
+}
+
+// The files are intact, but what is in them is not this model's.
+TEST(State, that_does_not_fit_is_refused_before_the_first_step) {
+  const TestFolder folder;
+  RunConfig config = test_flags();
+  config.checkpoints.logdir = folder / "run";
+  config.training.steps = 4;
+  const auto run = [&] {
+    const Context context = test_context(config);
+    Trainer trainer(context, test_net(), torch::optim::AdamOptions(1e-2), test_loss);
+    trainer.add_hook(hooks::early_stopping({.patience = 100, .restore_best = true}));
+    trainer.fit(test_feed(32), {.validate = {.feed = test_feed(8), .every_steps = 2}});
+  };
+  run();
+  const store::CheckpointDir checkpoints(folder / "run");
+  const store::Checkpoint good = *checkpoints.load_latest().checkpoint;
+  config.training.steps = 8;
+  const auto expect_refused = [&](const auto& change, const char* text) {
+    store::Checkpoint bad = good;
+    change(bad);
+    store::CheckpointDir(folder / "run").save(bad);
+    expect_error(ErrorKind::DataLoss, HasSubstr(text), run);
+  };
+  const auto best = [](store::Checkpoint& bad) -> std::vector<store::NamedTensor>& {
+    return bad.more.at("hook-early_stopping");
+  };
+  const char* const kNotTheirs = "not weights of this model";
+  expect_refused([&](store::Checkpoint& bad) { best(bad).pop_back(); }, kNotTheirs);
+  expect_refused([&](store::Checkpoint& bad) { best(bad)[0].tensor = torch::zeros({}); }, kNotTheirs);
+  expect_refused([&](store::Checkpoint& bad) { best(bad)[0].tensor = best(bad)[0].tensor.to(torch::kInt); },
+                 kNotTheirs);
+  expect_refused([](store::Checkpoint& bad) { bad.state["state"]["hook-history"].erase("rows"); },
+                 "the part 'hook-history' of the checkpoint cannot be restored");
+  config.checkpoints.logdir = checkpoints.logdir() + "/ckpt-4";
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("this is a checkpoint"), run);
 }
 
 TEST(State, a_moving_average_is_that_of_the_formula_and_is_resumed) {

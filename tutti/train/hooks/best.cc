@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -80,6 +81,17 @@ std::vector<torch::Tensor> copies_of(const std::vector<SessionPart>& parts) {
   return copies;
 }
 
+// Throws DataLoss unless the tensors, which were restored, have the types and shapes of the nets' own.
+void require_copies_of(const std::vector<SessionPart>& parts, const std::vector<torch::Tensor>& copies) {
+  const auto is_alike = [](const torch::Tensor& a, const torch::Tensor& b) {
+    return a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes();
+  };
+  const std::vector<torch::Tensor> values = values_of(parts);
+  if (!std::equal(values.begin(), values.end(), copies.begin(), copies.end(), is_alike))
+    fail(ErrorKind::DataLoss,
+         "the best weights in the checkpoint, which early_stopping keeps, are not weights of this model");
+}
+
 void copy_back(const std::vector<torch::Tensor>& copies, const std::vector<SessionPart>& parts) {
   const torch::NoGradGuard no_grad;
   const std::vector<torch::Tensor> values = values_of(parts);
@@ -118,6 +130,10 @@ class EarlyStopping final : public Hook {
     if (!best_.forget()) return;
     without_ = 0;
     weights_.clear();
+  }
+
+  void after_start(Training& training) override {
+    if (!weights_.empty()) require_copies_of(training.parts, weights_);
   }
 
   void after_validation(Training& training, const std::map<std::string, double>& values) override {
@@ -169,6 +185,8 @@ class KeepBest final : public Hook {
   void begin(Training& training) override {
     require_no_tables(training, "keep_best");
     best_.forget();
+    if (training.folder.empty() && training.group.is_chief())
+      training.context.log().warning("keep_best saves nothing without --logdir");
   }
 
   void after_validation(Training& training, const std::map<std::string, double>& values) override {

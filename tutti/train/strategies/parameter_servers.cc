@@ -62,7 +62,10 @@ void unless_lost(Body body) {
   }
 }
 
+// The keys of the chief's notes: a checkpoint was taken, this many fits are complete, and their checkpoints written.
 std::string save_key(int64_t step) { return fmt::format("save {}", step); }
+std::string fit_key(int64_t fits) { return fmt::format("fit {}", fits); }
+std::string saved_key(int64_t fits) { return fmt::format("saved {}", fits); }
 
 }  // namespace
 
@@ -257,12 +260,19 @@ void ParameterServers::require_same_fit(const MakePlan& make) {
   unless_lost([&] { client_->agree(plan.front(), plan); });
 }
 
+// A task that was set back to the end of an earlier fit waits there for the others, who have passed it.
 void ParameterServers::set_progress(const Progress& progress) {
   at_work_ = true;
-  if (group_.is_chief())
-    unless_lost([&] { client_->set_progress(to_json(progress, lanes_)); });
-  else if (progress.fit > 0)  // a chief that was set back to the end of an earlier fit waits for this there
-    unless_lost([&] { client_->finish(progress.fit); });
+  unless_lost([&] {
+    if (!group_.is_chief()) {
+      if (progress.fit > 0) client_->finish(progress.fit);
+      return;
+    }
+    client_->set_progress(to_json(progress, lanes_));
+    if (progress.fit == 0) return;
+    client_->note(fit_key(progress.fit), true);
+    client_->note(saved_key(progress.fit), true);
+  });
 }
 
 // Marks the servers that are known to be lost and had to write a part of the last checkpoint.
@@ -338,7 +348,7 @@ std::vector<store::SharedFile> ParameterServers::write_on_servers(const std::str
 // All workers wait for the chief: if a server is lost before it has written its part, they have to make the
 // last steps again together.
 void ParameterServers::finish_saving(Session& session) {
-  const std::string key = fmt::format("saved {}", fits_);
+  const std::string key = saved_key(fits_);
   if (!group_.is_chief()) {
     const Json saved = client_->read(key);
     if (saved.is_object())
@@ -372,7 +382,7 @@ void ParameterServers::finish_fit(Progress& progress) {
   if (progress.stopped && group_.is_chief() && in_step_) say_stopped();
   const int64_t fits = progress.fit + 1;
   client_->finish(fits);
-  const std::string key = fmt::format("fit {}", fits);
+  const std::string key = fit_key(fits);
   if (group_.is_chief()) {
     client_->await_others(fits);
     client_->note(key, true);
