@@ -22,7 +22,7 @@ extern tutti::Trainable model;
 extern tutti::Program program;
 extern tutti::FlagSet flags;
 extern double rate;
-extern tutti::ElementwiseOptimizer (*const lion)(double rate);
+extern tutti::ElementwiseOptimizer (*const lion)(double rate, double beta1, double beta2);
 extern int64_t hidden;
 extern std::string out;
 extern int argc;

@@ -1,0 +1,70 @@
+// Tests sharded embeddings with the example that predicts clicks, in processes.
+#include <filesystem>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/together.h"
+
+namespace tutti::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Each table has 80,000 numbers, so it is sharded.
+const Flags kFlags = {"--rows",    "5000", "--examples",  "20000",  "--tested", "1000",
+                      "--batch",   "64",   "--lanes",     "4",      "--steps",  "12",
+                      "--threads", "1",    "--log-level", "warning"};
+
+struct Result {
+  std::string hash;
+  nlohmann::json metrics;
+  bool operator==(const Result&) const = default;
+};
+
+Result result_of(int workers, const Flags& more = {}) {
+  const TestFolder folder;
+  Flags command = {program_path("tutti"), "run", "-n", std::to_string(workers), "--", program_path("clicks")};
+  const nlohmann::json report = report_of(with(command, with(kFlags, more)), folder);
+  return {report.value("weights_sha256", ""), report.value("metrics", nlohmann::json())};
+}
+
+TEST(Clicks, have_the_same_weights_and_metrics_on_any_number_of_workers) {
+  const Result alone = result_of(1);
+  EXPECT_TRUE(alone.metrics.contains("auc"));
+  for (const int workers : {2, 3, 4}) EXPECT_EQ(result_of(workers), alone) << workers;
+  for (const int workers : {2, 3, 5}) EXPECT_EQ(result_of(workers, {"--comm", "gloo"}), alone) << workers;
+}
+
+TEST(Clicks, continue_on_another_number_of_workers) {
+  const Result straight = result_of(1);
+  for (const int before : {1, 4, 3}) {
+    for (const int after : {1, 2, 3}) {
+      const TestFolder folder;
+      const Flags saving = {"--logdir", folder / "run", "--checkpoint-every", "5"};
+      result_of(before, with(saving, {"--steps", "5"}));
+      EXPECT_EQ(result_of(after, with(saving, after == 3 ? Flags{"--comm", "gloo"} : Flags())), straight)
+          << before << " to " << after;
+    }
+  }
+}
+
+TEST(Clicks, are_resumed_after_a_worker_was_killed) {
+  const Result straight = result_of(1);
+  const TestFolder folder;
+  const Flags saving = {"--logdir", folder / "run", "--checkpoint-every", "3"};
+  result_of(2, with(saving, {"--steps", "7"}));
+  std::filesystem::remove_all(folder / "run/ckpt-7");  // the last one, as if they had been killed before it
+  std::filesystem::remove(folder / "run/latest");
+  EXPECT_EQ(result_of(4, saving), straight);
+}
+
+TEST(Clicks, need_connected_workers) {
+  const Flags command = {program_path("tutti"), "run", "--ps", "1", "-n", "1", "--", program_path("clicks")};
+  const ProgramResult result = run_program(with(command, kFlags));
+  EXPECT_NE(result.exit_code, 0);
+  EXPECT_THAT(result.err, HasSubstr("sharded embeddings are not supported with --strategy"));
+}
+
+}  // namespace
+}  // namespace tutti::testing
