@@ -1,7 +1,6 @@
 #include "tutti/embedding/tables.h"
 
 #include <algorithm>
-#include <cstring>
 #include <set>
 
 #include <fmt/format.h>
@@ -12,6 +11,7 @@
 #include "tutti/base/check.h"
 #include "tutti/base/error.h"
 #include "tutti/comm/gather_all.h"
+#include "tutti/embedding/exchange.h"
 #include "tutti/metrics/running_mean.h"
 
 namespace tutti::embedding {
@@ -45,28 +45,13 @@ std::vector<int64_t> rows_in(const Table& table, const RowIndex& index, const Ow
   return rows;
 }
 
-torch::Tensor whole_numbers(int64_t count) { return torch::empty({count}, torch::kLong); }
-int64_t* numbers_in(const torch::Tensor& tensor) { return static_cast<int64_t*>(tensor.data_ptr()); }
 float* floats_in(const torch::Tensor& tensor) { return static_cast<float*>(tensor.data_ptr()); }
 
-// What each worker sends to each other one: for each table a number of rows, whole numbers and floats.
-struct Letters {
-  explicit Letters(int world, size_t tables)
-      : counts(torch::zeros({world, static_cast<int64_t>(tables)}, torch::kLong)) {}
-
-  int64_t count(int worker, size_t table) const {
-    return numbers_in(counts)[worker * counts.size(1) + static_cast<int64_t>(table)];
-  }
-
-  torch::Tensor counts;  // (workers, tables)
-};
-
-// Tells every worker how many rows of each table this one has for it; returns what the others have for this
-// one.
-Letters exchange_counts(comm::Communicator& comm, const Letters& own, int64_t step) {
-  Letters theirs(comm.world(), static_cast<size_t>(own.counts.size(1)));
-  comm.all_to_all(theirs.counts, own.counts, {.what = "the numbers of rows", .step = step}).wait();
-  return theirs;
+// The node of a tree as one number.
+constexpr int kLevelBits = 6;
+int64_t code_of(const comm::TreeNode& node) { return (node.index << kLevelBits) | node.level; }
+comm::TreeNode node_of(int64_t code) {
+  return {static_cast<int>(code & ((int64_t{1} << kLevelBits) - 1)), code >> kLevelBits};
 }
 
 }  // namespace
@@ -117,7 +102,7 @@ void Tables::place(comm::Communicator& comm, int64_t seed, int64_t lanes, const 
       table->show_all(std::move(all));
     }
   }
-  if (shared_ != nullptr && !empty()) shared_->sync({.what = "the rows of tables"});
+  if (shared_ != nullptr && !empty()) shared_->sync({.what = kRows});
 }
 
 bool Tables::can_read_alone() const {
@@ -148,73 +133,54 @@ void Tables::read_rows() {
   }
 }
 
-// Every worker asks the owners for its rows.
+// Every worker asks the owners for its rows: for each table, how many, and which.
 void Tables::exchange_rows() {
-  const int world = comm_->world();
-  Letters asked(world, tables_.size());
-  std::vector<torch::Tensor> ids;
+  const auto world = static_cast<size_t>(comm_->world());
+  Lists<int64_t> asked(world);
+  std::vector<int64_t> wanted(world, 0);    // numbers
   std::vector<std::vector<OwnedRun>> runs;  // [table][owner]
-  for (const auto& [name, table] : tables_) runs.push_back(runs_of(*table, table->lookups().index()));
-  for (int owner = 0; owner < world; ++owner) {
-    int64_t count = 0;
-    for (size_t t = 0; t < tables_.size(); ++t) {
-      const OwnedRun& run = runs[t][static_cast<size_t>(owner)];
-      numbers_in(asked.counts)[owner * asked.counts.size(1) + static_cast<int64_t>(t)] = run.end - run.begin;
-      count += run.end - run.begin;
-    }
-    ids.push_back(whole_numbers(count));
-    int64_t* to = numbers_in(ids.back());
-    for (size_t t = 0; t < tables_.size(); ++t) {
-      const Table& table = *tables_[t].table;
-      for (const int64_t row :
-           rows_in(table, tables_[t].table->lookups().index(), runs[t][static_cast<size_t>(owner)]))
-        *to++ = row;
+  for (const auto& [name, table] : tables_) {
+    const RowIndex& index = table->lookups().index();
+    runs.push_back(runs_of(*table, index));
+    for (size_t owner = 0; owner < world; ++owner) {
+      const std::vector<int64_t> rows = rows_in(*table, index, runs.back()[owner]);
+      asked[owner].push_back(static_cast<int64_t>(rows.size()));
+      asked[owner].insert(asked[owner].end(), rows.begin(), rows.end());
+      wanted[owner] += static_cast<int64_t>(rows.size()) * table->dim();
     }
   }
-  const Letters theirs = exchange_counts(*comm_, asked, -1);
-  std::vector<torch::Tensor> their_ids;
-  std::vector<torch::Tensor> their_rows;
-  std::vector<torch::Tensor> own_rows;
-  for (int worker = 0; worker < world; ++worker) {
-    int64_t ids_asked = 0;
-    int64_t floats_asked = 0;
-    int64_t floats_wanted = 0;
+  const Lists<int64_t> asked_here = exchange(*comm_, asked, {.what = "the ids of rows"});
+  Lists<float> answers(world);
+  for (size_t worker = 0; worker < world; ++worker) answers[worker] = own_rows(asked_here[worker]);
+  const Lists<float> rows = exchange(*comm_, answers, wanted, {.what = kRows});
+  for (size_t owner = 0; owner < world; ++owner) {
+    const float* from = rows[owner].data();
     for (size_t t = 0; t < tables_.size(); ++t) {
-      ids_asked += theirs.count(worker, t);
-      floats_asked += theirs.count(worker, t) * tables_[t].table->dim();
-      floats_wanted += asked.count(worker, t) * tables_[t].table->dim();
-    }
-    their_ids.push_back(whole_numbers(ids_asked));
-    their_rows.push_back(torch::empty({floats_asked}, torch::kFloat32));
-    own_rows.push_back(torch::empty({floats_wanted}, torch::kFloat32));
-  }
-  comm_->all_to_all_uneven(their_ids, ids, {.what = "the ids of rows"}).wait();
-  for (int worker = 0; worker < world; ++worker) {
-    const int64_t* from = numbers_in(their_ids[static_cast<size_t>(worker)]);
-    float* to = floats_in(their_rows[static_cast<size_t>(worker)]);
-    for (size_t t = 0; t < tables_.size(); ++t) {
-      const auto count = static_cast<size_t>(theirs.count(worker, t));
-      const Table& table = *tables_[t].table;
-      for (size_t i = 0; i < count; ++i)
-        TUTTI_CHECK(from[i] >= 0 && from[i] < table.values().size(0), "row {} of '{}'", from[i],
-                    table.name());
-      table.read(comm_->rank(), std::span(from, count), to);
-      from += count;
-      to += static_cast<int64_t>(count) * table.dim();
+      const OwnedRun& run = runs[t][owner];
+      const int64_t dim = tables_[t].table->dim();
+      std::copy_n(from, (run.end - run.begin) * dim,
+                  floats_in(tables_[t].table->lookups().rows()) + run.begin * dim);
+      from += (run.end - run.begin) * dim;
     }
   }
-  comm_->all_to_all_uneven(own_rows, their_rows, {.what = "the rows of tables"}).wait();
-  for (int owner = 0; owner < world; ++owner) {
-    const float* from = floats_in(own_rows[static_cast<size_t>(owner)]);
-    for (size_t t = 0; t < tables_.size(); ++t) {
-      Table& table = *tables_[t].table;
-      const OwnedRun& run = runs[t][static_cast<size_t>(owner)];
-      const int64_t floats = (run.end - run.begin) * table.dim();
-      std::memcpy(floats_in(table.lookups().rows()) + run.begin * table.dim(), from,
-                  static_cast<size_t>(floats) * sizeof(float));
-      from += floats;
-    }
+}
+
+// Returns the rows of this worker that another one has asked for.
+std::vector<float> Tables::own_rows(std::span<const int64_t> asked) const {
+  std::vector<float> rows;
+  for (const auto& [name, table] : tables_) {
+    TUTTI_CHECK(!asked.empty(), "rows of '{}'", name);
+    const auto count = static_cast<size_t>(asked.front());
+    TUTTI_CHECK(count < asked.size(), "{} rows of '{}'", count, name);
+    const auto of_table = asked.subspan(1, count);
+    for (const int64_t row : of_table)
+      TUTTI_CHECK(row >= 0 && row < table->values().size(0), "row {} of '{}'", row, name);
+    rows.resize(rows.size() + count * static_cast<size_t>(table->dim()));
+    table->read(comm_->rank(), of_table,
+                rows.data() + rows.size() - count * static_cast<size_t>(table->dim()));
+    asked = asked.subspan(1 + count);
   }
+  return rows;
 }
 
 void Tables::begin_lane(size_t lane) {
@@ -251,73 +217,57 @@ void Tables::sum(int64_t examples, int64_t step) {
   }
 }
 
-// Sends every owner the sums of its rows, and adds up what the workers have sent.
+// Sends every owner the sums of its rows, and adds up what the workers have sent. For each table a list has
+// the number of sums, and of each sum the row and the node of the tree.
 std::vector<RowSums> Tables::exchange_sums(const std::vector<RowSums>& own, int64_t step) {
-  constexpr int kLevelBits = 6;
-  const int world = comm_->world();
-  Letters sent(world, tables_.size());
-  // Two whole numbers for each sum: the row, and the node of the tree.
-  std::vector<std::vector<int64_t>> heads(static_cast<size_t>(world));
-  std::vector<std::vector<float>> values(static_cast<size_t>(world));
+  const auto world = static_cast<size_t>(comm_->world());
+  Lists<int64_t> heads(world);
+  Lists<float> values(world);
   for (size_t t = 0; t < tables_.size(); ++t) {
     const Table& table = *tables_[t].table;
     const RowIndex& index = tables_[t].table->lookups().index();
+    std::vector<size_t> count_at(world);
+    for (size_t owner = 0; owner < world; ++owner) {
+      count_at[owner] = heads[owner].size();
+      heads[owner].push_back(0);
+    }
     for (size_t i = 0; i < own[t].sums.size(); ++i) {
       const RowSum& sum = own[t].sums[i];
       const RowLayout::Place place = table.place_of_key(index.keys[static_cast<size_t>(sum.row)]);
       const auto owner = static_cast<size_t>(place.owner);
-      ++numbers_in(sent.counts)[place.owner * sent.counts.size(1) + static_cast<int64_t>(t)];
+      ++heads[owner][count_at[owner]];
       heads[owner].push_back(place.row);
-      heads[owner].push_back((sum.node.index << kLevelBits) | sum.node.level);
+      heads[owner].push_back(code_of(sum.node));
       const auto from = own[t].values.begin() + static_cast<int64_t>(i) * table.dim();
       values[owner].insert(values[owner].end(), from, from + table.dim());
     }
   }
-  const Letters theirs = exchange_counts(*comm_, sent, step);
-  std::vector<torch::Tensor> own_heads;
-  std::vector<torch::Tensor> own_values;
-  std::vector<torch::Tensor> their_heads;
-  std::vector<torch::Tensor> their_values;
-  for (size_t worker = 0; worker < static_cast<size_t>(world); ++worker) {
-    own_heads.push_back(
-        torch::from_blob(heads[worker].data(), {static_cast<int64_t>(heads[worker].size())}, torch::kLong));
-    own_values.push_back(torch::from_blob(values[worker].data(),
-                                          {static_cast<int64_t>(values[worker].size())}, torch::kFloat32));
-    int64_t count = 0;
-    int64_t floats = 0;
+  const Lists<int64_t> their_heads = exchange(*comm_, heads, {.what = "the rows of gradients", .step = step});
+  std::vector<std::vector<RowSums>> parts(tables_.size());  // [table][worker]
+  std::vector<int64_t> lengths;
+  for (const std::vector<int64_t>& of_worker : their_heads) {
+    auto head = of_worker.begin();
+    lengths.push_back(0);
     for (size_t t = 0; t < tables_.size(); ++t) {
-      count += theirs.count(static_cast<int>(worker), t);
-      floats += theirs.count(static_cast<int>(worker), t) * tables_[t].table->dim();
+      RowSums& part = parts[t].emplace_back(RowSums{.dim = tables_[t].table->dim()});
+      const int64_t count = *head++;
+      for (int64_t i = 0; i < count; ++i, head += 2) part.sums.push_back({head[0], node_of(head[1])});
+      lengths.back() += count * part.dim;
     }
-    their_heads.push_back(whole_numbers(2 * count));
-    their_values.push_back(torch::empty({floats}, torch::kFloat32));
   }
-  comm_->all_to_all_uneven(their_heads, own_heads, {.what = "the rows of gradients", .step = step}).wait();
-  comm_->all_to_all_uneven(their_values, own_values, {.what = "the gradients of rows", .step = step}).wait();
-
-  std::vector<const int64_t*> head;
-  std::vector<const float*> value;
-  for (size_t worker = 0; worker < static_cast<size_t>(world); ++worker) {
-    head.push_back(numbers_in(their_heads[worker]));
-    value.push_back(floats_in(their_values[worker]));
-  }
+  const Lists<float> their_values =
+      exchange(*comm_, values, lengths, {.what = "the gradients of rows", .step = step});
+  std::vector<const float*> next;
+  for (const auto& list : their_values) next.push_back(list.data());
   std::vector<RowSums> result;
   for (size_t t = 0; t < tables_.size(); ++t) {
-    const int64_t dim = tables_[t].table->dim();
-    std::vector<RowSums> parts;
-    for (size_t worker = 0; worker < static_cast<size_t>(world); ++worker) {
-      const int64_t count = theirs.count(static_cast<int>(worker), t);
-      RowSums part{.dim = dim};
-      for (int64_t i = 0; i < count; ++i, head[worker] += 2) {
-        const int64_t node = head[worker][1];
-        part.sums.push_back(
-            {head[worker][0], {static_cast<int>(node & ((1 << kLevelBits) - 1)), node >> kLevelBits}});
-      }
-      part.values.assign(value[worker], value[worker] + count * dim);
-      value[worker] += count * dim;
-      parts.push_back(std::move(part));
+    for (size_t worker = 0; worker < world; ++worker) {
+      RowSums& part = parts[t][worker];
+      const int64_t floats = static_cast<int64_t>(part.sums.size()) * part.dim;
+      part.values.assign(next[worker], next[worker] + floats);
+      next[worker] += floats;
     }
-    result.push_back(sum_workers(parts, dim, lanes_));
+    result.push_back(sum_workers(parts[t], tables_[t].table->dim(), lanes_));
   }
   return result;
 }
@@ -358,7 +308,7 @@ void Tables::update(double learning_rate, double factor, int64_t step) {
   }
   forget();
   // The others may read the rows from now on.
-  if (shared_ != nullptr) shared_->sync({.what = "the rows of tables", .step = step});
+  if (shared_ != nullptr) shared_->sync({.what = kRows, .step = step});
 }
 
 }  // namespace tutti::embedding

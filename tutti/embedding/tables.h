@@ -82,8 +82,11 @@ class Tables {
   static RowLayout saved_layout(const Table& table, const Json& facts, int world);
   void take_rows(const torch::Tensor& at_rank_0, const RowLayout& before, int owner, const RowLayout& now,
                  const torch::Tensor& to) const;
+  static constexpr const char* kRows = "the rows of tables";  // for errors
+
   void read_rows();
   void exchange_rows();
+  std::vector<float> own_rows(std::span<const int64_t> asked) const;
   std::vector<RowSums> exchange_sums(const std::vector<RowSums>& own, int64_t step);
 
   std::vector<Named> tables_;

@@ -17,8 +17,6 @@
 namespace tutti::embedding {
 namespace {
 
-constexpr const char* kRows = "the rows of tables";
-
 // "user.weight" and "user.weight/sum".
 std::string full_name(const std::string& table, const std::string& slot) {
   return slot.empty() ? table + ".weight" : table + ".weight/" + slot;
