@@ -10,7 +10,7 @@ namespace {
 template <class Number>
 torch::Tensor tensor_of(const std::vector<Number>& list) {
   return torch::from_blob(const_cast<Number*>(list.data()), {static_cast<int64_t>(list.size())},
-                          torch::CppTypeToScalarType<Number>());
+                          torch::CppTypeToScalarType<Number>::value);
 }
 
 template <class Number>
