@@ -38,8 +38,8 @@ struct Fault {
   }
   void require_none(const Expected& expected, int64_t examples, const std::string& text) const {
     if (count == 0) return;
-    fail(ErrorKind::InvalidArgument, "{}: {} of {} {}, such as {} (example {} of the batch)", expected.metric,
-         count, examples, text, number, example);
+    fail(ErrorKind::InvalidArgument, "{}: {} of {} {} (the first is {}, in example {} of the batch)",
+         expected.metric, count, examples, text, number, example);
   }
 };
 
@@ -107,7 +107,7 @@ std::vector<Example> examples_of(const Expected& expected, const torch::Tensor& 
                   classes ? "0, 1 or missing (NaN)"
                           : fmt::format("relevances: numbers from 0 to {:g}", expected.most_relevant)));
   no_score.require_none(expected, size, "predictions are NaN");
-  outside.require_none(expected, size, "predictions are outside [0, 1]; expected probabilities");
+  outside.require_none(expected, size, "predictions are no probabilities in [0, 1]");
   return examples;
 }
 

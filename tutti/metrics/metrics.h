@@ -77,8 +77,8 @@ struct AucOptions {
 // probabilities. Labels are 0 or 1. A ROC curve needs examples of both classes, a PR curve positive ones.
 MetricPtr auc(const std::string& label, const AucOptions& options = {});
 
-// What a threshold counts: the sums of the weights of the examples by class and by whether their probability
-// is above it. The precision of no examples is taken to be 1.
+// The counts at one threshold: the sums of the weights of the examples by class and by whether their
+// probability is above it. The precision of no examples is taken to be 1.
 struct CurvePoint {
   double threshold = 0;
   double true_positives = 0;
@@ -109,7 +109,7 @@ MetricPtr log_loss(const std::string& label, const MetricOptions& options = {});
 // Labels are 0 or 1. Has no value without positives.
 MetricPtr calibration(const std::string& label, const MetricOptions& options = {});
 
-// What counts the same in a mean over groups.
+// Whether a mean over groups gives the same weight to all groups, or to all examples.
 enum class By { Groups, Examples };
 
 struct GroupAucOptions {

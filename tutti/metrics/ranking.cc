@@ -99,7 +99,6 @@ std::vector<double> ExampleList::counters() const {
 void ExampleList::merge(std::span<const double> counters) {
   const size_t numbers = numbers_per_example();
   TUTTI_CHECK(counters.size() % numbers == 0, "{} counters, not a multiple of {}", counters.size(), numbers);
-  examples_.reserve(examples_.size() + counters.size() / numbers);
   for (size_t i = 0; i < counters.size(); i += numbers) {
     Example example{.score = counters[i], .label = counters[i + 1]};
     if (has_weights_) example.weight = counters[i + 2];

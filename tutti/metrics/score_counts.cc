@@ -24,6 +24,7 @@ void radix_sort(std::vector<Key>& keys) {
   constexpr size_t kDigits = size_t{1} << kBits;
   constexpr unsigned kPasses = (8 * sizeof(Key) + kBits - 1) / kBits;
   constexpr size_t kFew = 4 * kDigits;
+  if (std::is_sorted(keys.begin(), keys.end())) return;
   if (keys.size() < kFew) {
     std::sort(keys.begin(), keys.end());
     return;

@@ -195,7 +195,7 @@ TEST(ThresholdAuc, says_which_class_is_missing) {
 TEST(ThresholdAuc, needs_probabilities_and_two_thresholds) {
   const auto metric = auc("label", {.num_thresholds = 200});
   for (const double bad : {-1e-9, 1.0000001, 7.0, static_cast<double>(INFINITY)}) {
-    expect_error(ErrorKind::InvalidArgument, HasSubstr("auc: 1 of 2 predictions are outside [0, 1]"), [&] {
+    expect_error(ErrorKind::InvalidArgument, HasSubstr("auc: 1 of 2 predictions are no probabilities"), [&] {
       metric->update(torch::tensor({0.5, bad}, torch::kDouble), Batch({{"label", torch::tensor({0, 1})}}));
     });
   }

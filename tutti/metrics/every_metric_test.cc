@@ -6,7 +6,7 @@
 #include "tutti/metrics/metrics.h"
 #include "tutti/metrics/test_metrics.h"
 
-// What holds for all metrics: weights, parts, masks, errors and reasons.
+// Tests of all metrics: weights, parts, masks, errors and reasons.
 namespace tutti::metrics {
 namespace {
 

@@ -8,6 +8,7 @@
 #include <fmt/ranges.h>
 #include <torch/utils.h>
 
+#include "tutti/base/check.h"
 #include "tutti/base/error.h"
 #include "tutti/metrics/inputs.h"
 #include "tutti/metrics/metrics.h"
@@ -17,7 +18,7 @@
 namespace tutti::metrics {
 namespace {
 
-// What an example of weight 1 adds to the two sums.
+// The numbers that an example of weight 1 adds to the two sums.
 struct Terms {
   double number;
   double count;
@@ -52,6 +53,7 @@ class Quotient final : public Metric {
     return counters;
   }
   void merge(std::span<const double> counters) override {
+    TUTTI_CHECK(!counters.empty(), "there are no counters; expected two sums and a count");
     mean_.merge(counters.first(counters.size() - 1));
     examples_ += static_cast<int64_t>(counters.back());
   }

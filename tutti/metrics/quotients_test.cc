@@ -71,13 +71,12 @@ TEST(Calibration, is_the_predicted_share_of_the_actual_one) {
   metric->update(torch::tensor({0.5}), with_labels(torch::tensor({0})));
   EXPECT_EQ(metric->value(), std::nullopt);
   EXPECT_EQ(metric->reason(), "no example is of class 1");
-  expect_error(
-      ErrorKind::InvalidArgument,
-      HasSubstr("calibration: 2 of 3 predictions are outside [0, 1]; expected probabilities, such as "
-                "1.5 (example 1 of the batch)"),
-      [&] {
-        metric->update(torch::tensor({0.5, 1.5, -2.0}), with_labels(torch::tensor({0, 1, 1})));
-      });
+  expect_error(ErrorKind::InvalidArgument,
+               HasSubstr("calibration: 2 of 3 predictions are no probabilities in [0, 1] (the first is 1.5, "
+                         "in example 1 of the batch)"),
+               [&] {
+                 metric->update(torch::tensor({0.5, 1.5, -2.0}), with_labels(torch::tensor({0, 1, 1})));
+               });
 }
 
 TEST(LogLoss, is_the_mean_cross_entropy) {
