@@ -21,16 +21,19 @@ class Metric {
   // The key in reports and event files, such as "accuracy".
   virtual const std::string& name() const = 0;
   // Counts a batch. `prediction` has one row per example of `batch`, on the same device. Throws
-  // InvalidArgument if the shapes do not match. Does not synchronise with a GPU unless it must.
+  // InvalidArgument, and counts nothing of the batch, if the metric cannot use its shapes or values.
   virtual void update(const torch::Tensor& prediction, const Batch& batch) = 0;
 
   // Returns everything counted so far, to be sent to another worker. Their number may depend on the data.
+  // Whole numbers are exact up to 2^53.
   virtual std::vector<double> counters() const = 0;
   // Adds the counters of another metric of the same kind.
   virtual void merge(std::span<const double> counters) = 0;
 
   // Returns nullopt if the counted examples do not determine a value.
   virtual std::optional<double> value() const = 0;
+  // Says why there is no value, such as "all 12 examples are of class 1". For a metric without a value only.
+  virtual std::string reason() const { return "no examples were counted"; }
   virtual void reset() = 0;
   // Returns a new metric of the same kind with empty counters.
   virtual std::unique_ptr<Metric> clone() const = 0;
@@ -39,5 +42,11 @@ class Metric {
 // Shared, because a braced list such as {accuracy("label"), auc("label")} can only copy its elements.
 using MetricPtr = std::shared_ptr<Metric>;
 using List = std::vector<MetricPtr>;
+
+// Returns the counters of all metrics of a list as one vector of finite numbers, which JSON can represent, so
+// that workers exchange them at once.
+std::vector<double> counters_of(const List& list);
+// Adds what counters_of() has returned for a list of the same metrics.
+void merge(const List& list, std::span<const double> counters);
 
 }  // namespace tutti::metrics

@@ -1,36 +1,26 @@
 #include "tutti/metrics/metrics.h"
 
-#include <array>
 #include <cmath>
 #include <set>
 #include <string_view>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 
-#include "tutti/base/check.h"
 #include "tutti/base/error.h"
+#include "tutti/metrics/inputs.h"
 #include "tutti/metrics/running_mean.h"
 
+// Metrics of predictions of any shape: accuracy, squared errors, and the mean of a function.
 namespace tutti::metrics {
 namespace {
 
-[[noreturn]] void fail_shapes(const std::string& metric, const torch::Tensor& prediction,
-                              const std::string& label, const torch::Tensor& labels) {
-  fail(ErrorKind::InvalidArgument, "{}: predictions of shape [{}] do not match '{}' of shape [{}]", metric,
-       fmt::join(prediction.sizes(), ", "), label, fmt::join(labels.sizes(), ", "));
-}
-
-// (n, 1) and (n) are treated as the same shape of predictions and labels.
-torch::Tensor without_column(const torch::Tensor& tensor) {
-  return tensor.dim() == 2 && tensor.size(1) == 1 ? tensor.squeeze(1) : tensor;
-}
-
 class Accuracy final : public Metric {
  public:
-  Accuracy(std::string label, const AccuracyOptions& options)
+  Accuracy(std::string label, const ThresholdOptions& options)
       : name_(options.name.empty() ? "accuracy" : options.name),
         label_(std::move(label)),
         options_(options) {}
@@ -40,40 +30,42 @@ class Accuracy final : public Metric {
   void update(const torch::Tensor& prediction, const Batch& batch) override {
     const torch::NoGradGuard no_gradients;
     if (batch.size() == 0) return;
+    Checks checks;
+    const torch::Tensor weights = weights_of(name_, options_.weights, batch);
+    checks.weights(weights, options_.weights);
     const torch::Tensor single = without_column(prediction);
-    const torch::Tensor labels = classes_of(without_column(batch[label_]), single);
+    if (single.dim() == 0) fail_shapes(name_, prediction, label_, batch[label_]);
+    const torch::Tensor labels = classes_of(label_, without_column(batch[label_]), single, weights, checks);
     const torch::Tensor answers = single.dim() == 1 ? single > options_.threshold : single.argmax(1);
     if (answers.sizes() != labels.sizes()) fail_shapes(name_, prediction, label_, labels);
-    // A missing label is NaN, which equals nothing. Compares in double precision, since a type for few
-    // classes might not represent all answers.
-    mean_.add(answers.to(torch::kDouble).eq(labels.to(torch::kDouble)).sum(),
-              labels.isnan().logical_not().sum());
+    torch::Tensor counted = labels.isnan().logical_not();
+    if (weights.defined()) counted = counted & per_position(weights, counted).gt(0);
+    const torch::Tensor without_answer = single.dim() == 1 ? single.isnan() : single.isnan().any(1);
+    checks.none(without_answer & counted, "predictions are NaN");
+    checks.require(name_);
+    // Compares in double precision, since a type for few classes might not represent all answers.
+    const torch::Tensor correct = answers.to(torch::kDouble).eq(labels.to(torch::kDouble)) & counted;
+    if (weights.defined())
+      mean_.add(per_example(correct) * weights, per_example(counted) * weights);
+    else
+      mean_.add(correct.sum(), counted.sum());
   }
 
   std::vector<double> counters() const override { return mean_.counters(); }
   void merge(std::span<const double> counters) override { mean_.merge(counters); }
   std::optional<double> value() const override { return mean_.value(); }
+  std::string reason() const override { return reason_without_examples(options_.weights); }
   void reset() override { mean_ = {}; }
   std::unique_ptr<Metric> clone() const override { return std::make_unique<Accuracy>(label_, options_); }
 
  private:
-  // Returns the class numbers of one-hot labels; NaN for a row that contains any NaN.
-  torch::Tensor classes_of(const torch::Tensor& labels, const torch::Tensor& prediction) const {
-    if (prediction.dim() < 2 || labels.sizes() != prediction.sizes()) return labels;
-    const torch::Tensor missing = labels.isnan().any(1);
-    const torch::Tensor ones = labels.eq(1).sum(1).eq(1) & labels.eq(0).sum(1).eq(labels.size(1) - 1);
-    if (!(ones | missing).all().item<bool>()) {
-      fail(ErrorKind::InvalidArgument,
-           "{}: '{}' has the shape of the predictions, [{}], but is not one-hot: expected a single 1 in each "
-           "row, and 0 elsewhere",
-           name_, label_, fmt::join(labels.sizes(), ", "));
-    }
-    return labels.to(torch::kDouble).argmax(1).to(torch::kDouble).masked_fill(missing, std::nan(""));
+  static torch::Tensor per_example(const torch::Tensor& positions) {
+    return positions.reshape({positions.size(0), -1}).sum(1).to(torch::kDouble);
   }
 
   std::string name_;
   std::string label_;
-  AccuracyOptions options_;
+  ThresholdOptions options_;
   RunningMean mean_;
 };
 
@@ -85,19 +77,33 @@ class SquaredError final : public Metric {
               : scale == Scale::Root ? "rmse"
                                      : "mse"),
         label_(std::move(label)),
+        weights_(options.weights),
         scale_(scale) {}
 
   const std::string& name() const override { return name_; }
 
   void update(const torch::Tensor& prediction, const Batch& batch) override {
     const torch::NoGradGuard no_gradients;
+    if (batch.size() == 0) return;
     const torch::Tensor labels = without_column(batch[label_]);
     const torch::Tensor values = without_column(prediction);
     if (values.sizes() != labels.sizes()) fail_shapes(name_, prediction, label_, labels);
-    const torch::Tensor known = labels.isnan().logical_not();
-    const torch::Tensor errors = (values.to(torch::kDouble) - labels.to(torch::kDouble)).square();
-    const torch::Tensor counted = errors.masked_fill(known.logical_not(), 0);
-    mean_.add(counted.dim() > 1 ? counted.flatten(1).sum(1) : counted, known.sum());
+    Checks checks;
+    const torch::Tensor weights = weights_of(name_, weights_, batch);
+    checks.weights(weights, weights_);
+    torch::Tensor counted = labels.isnan().logical_not();
+    if (weights.defined()) counted = counted & per_position(weights, counted).gt(0);
+    checks.none(values.isnan() & counted, "predictions are NaN");
+    checks.require(name_);
+    torch::Tensor errors = (values.to(torch::kDouble) - labels.to(torch::kDouble)).square();
+    errors = errors.masked_fill(counted.logical_not(), 0);
+    if (errors.dim() > 1) errors = errors.flatten(1).sum(1);
+    if (weights.defined()) {
+      const torch::Tensor counts = counted.reshape({batch.size(), -1}).sum(1).to(torch::kDouble);
+      mean_.add(errors * weights, counts * weights);
+    } else {
+      mean_.add(errors, counted.sum());
+    }
   }
 
   std::vector<double> counters() const override { return mean_.counters(); }
@@ -106,21 +112,24 @@ class SquaredError final : public Metric {
     const auto mean = mean_.value();
     return mean && scale_ == Scale::Root ? std::sqrt(*mean) : mean;
   }
+  std::string reason() const override { return reason_without_examples(weights_); }
   void reset() override { mean_ = {}; }
   std::unique_ptr<Metric> clone() const override {
-    return std::make_unique<SquaredError>(label_, scale_, MetricOptions{name_});
+    return std::make_unique<SquaredError>(label_, scale_, MetricOptions{weights_, name_});
   }
 
  private:
   std::string name_;
   std::string label_;
+  std::string weights_;
   Scale scale_;
   RunningMean mean_;
 };
 
 class Mean final : public Metric {
  public:
-  Mean(std::string name, Compute compute) : name_(std::move(name)), compute_(std::move(compute)) {}
+  Mean(std::string name, Compute compute, const MeanOptions& options)
+      : name_(std::move(name)), compute_(std::move(compute)), options_(options) {}
 
   const std::string& name() const override { return name_; }
 
@@ -133,25 +142,40 @@ class Mean final : public Metric {
            "{}: the tensor has shape [{}]; expected one value, or one for each of the {} examples", name_,
            fmt::join(values.sizes(), ", "), batch.size());
     }
-    const double times = values.numel() == 1 ? static_cast<double>(batch.size()) : 1;
-    mean_.add(values * times, batch.size());
+    const torch::Tensor weights = weights_of(name_, options_.weights, batch);
+    if (!weights.defined()) {
+      const double times = values.numel() == 1 ? static_cast<double>(batch.size()) : 1;
+      mean_.add(values * times, batch.size());
+      return;
+    }
+    Checks checks;
+    checks.weights(weights, options_.weights);
+    checks.require(name_);
+    // A value without weight may be NaN, which 0 times it would be too.
+    mean_.add((values.to(weights.device()) * weights).masked_fill(weights.eq(0), 0), weights);
   }
 
   std::vector<double> counters() const override { return mean_.counters(); }
   void merge(std::span<const double> counters) override { mean_.merge(counters); }
   std::optional<double> value() const override { return mean_.value(); }
+  std::string reason() const override {
+    return options_.weights.empty()
+               ? Metric::reason()
+               : fmt::format("no example has a weight above 0 in '{}'", options_.weights);
+  }
   void reset() override { mean_ = {}; }
-  std::unique_ptr<Metric> clone() const override { return std::make_unique<Mean>(name_, compute_); }
+  std::unique_ptr<Metric> clone() const override { return std::make_unique<Mean>(name_, compute_, options_); }
 
  private:
   std::string name_;
   Compute compute_;
+  MeanOptions options_;
   RunningMean mean_;
 };
 
 }  // namespace
 
-MetricPtr accuracy(const std::string& label, const AccuracyOptions& options) {
+MetricPtr accuracy(const std::string& label, const ThresholdOptions& options) {
   return std::make_shared<Accuracy>(label, options);
 }
 
@@ -163,8 +187,8 @@ MetricPtr rmse(const std::string& label, const MetricOptions& options) {
   return std::make_shared<SquaredError>(label, SquaredError::Scale::Root, options);
 }
 
-MetricPtr mean(const std::string& name, Compute compute) {
-  return std::make_shared<Mean>(name, std::move(compute));
+MetricPtr mean(const std::string& name, Compute compute, const MeanOptions& options) {
+  return std::make_shared<Mean>(name, std::move(compute), options);
 }
 
 void require_distinct_names(const List& list) {

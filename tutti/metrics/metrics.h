@@ -1,46 +1,158 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "tutti/metrics/metric.h"
 
-// Examples whose label is NaN are not counted. For the same predictions, the value of each metric is the same
-// to the bit, no matter how the examples are distributed over workers.
+// The metrics that Tutti has. `label` is the name of a column of the batch. Options that all of them have:
+//   name     the key of the value in reports; empty: the metric's own. Two metrics of one evaluation need
+//            different names.
+//   weights  the name of a column with one number per example that says how much the example counts; empty:
+//            all count 1.
+// Examples whose label is NaN or whose weight is 0 are not counted, and their predictions may be anything.
+// For the same predictions, the value of each metric is the same to the bit, no matter how the examples are
+// distributed over batches and workers: counts are whole numbers, and sums are rounded once.
+//
+// Errors are InvalidArguments that update() throws: shapes that do not match, a prediction that is NaN or,
+// where probabilities are needed, outside [0, 1], a label that is not one of the expected values, a weight
+// that is negative or not finite.
 namespace tutti::metrics {
 
-// Two metrics of one evaluation need different names; an empty name is the metric's own.
 struct MetricOptions {
+  std::string weights = {};
   std::string name = {};
 };
 
-struct AccuracyOptions {
-  // If the predictions have one column, greater values stand for class 1, others for class 0. Use 0 for
-  // logits and 0.5 for probabilities.
+// For metrics that answer yes or no: predictions above the threshold stand for class 1. Use 0 for logits and
+// 0.5 for probabilities.
+struct ThresholdOptions {
+  std::string weights = {};
   double threshold = 0;
   std::string name = {};
 };
 
 // "accuracy": the share of correct predictions. Of predictions (n, classes, ...) the predicted class is the
-// one with the greatest value along dimension 1. Labels are class numbers (n, ...), or one-hot with the shape
-// of the predictions.
-MetricPtr accuracy(const std::string& label, const AccuracyOptions& options = {});
+// one with the greatest value along dimension 1; the threshold is used for predictions with one column.
+// Labels are class numbers (n, ...), or one-hot with the shape of the predictions. All positions of an
+// example have its weight.
+MetricPtr accuracy(const std::string& label, const ThresholdOptions& options = {});
 
-// "auc": the exact area under the ROC curve, that is, the probability that a positive example has a higher
-// score than a negative one; ties count half. Predictions (n) or (n, 1) are scores; for (n, 2) the score is
-// column 1 minus column 0. Labels are 0 or 1. Has no value if there are no examples of one of the two
-// classes. Memory and the size of the counters grow with the number of distinct scores.
-MetricPtr auc(const std::string& label, const MetricOptions& options = {});
+// "precision": the share of class 1 among the examples that are predicted to be of class 1. "recall": the
+// share of the examples of class 1 that are predicted to be so. Predictions are scores as for auc(), labels
+// are 0 or 1. Without such examples there is no value.
+MetricPtr precision(const std::string& label, const ThresholdOptions& options = {});
+MetricPtr recall(const std::string& label, const ThresholdOptions& options = {});
+
+// The curve that thresholds make: recall against the rate of false positives, or precision against recall.
+enum class Curve { ROC, PR };
+
+// How the area between the points of two neighbouring thresholds is computed.
+enum class Summation {
+  Trapezoidal,
+  // On a PR curve, interpolates the number of true positives instead of the precision, which is not linear
+  // between two points (Davis and Goadrich, The Relationship Between Precision-Recall and ROC Curves, 2006).
+  // On a ROC curve, the same as Trapezoidal.
+  CarefulInterpolation,
+  Minoring,  // a lower bound: the smaller ordinate of both points
+  Majoring,  // an upper bound: the greater one
+};
+
+struct AucOptions {
+  std::string weights = {};
+  // 0: the exact area under the ROC curve, which needs memory for each distinct score. 2 or more: the area
+  // through the points of that many thresholds, whose counters are few. They are evenly spaced from 0 to 1;
+  // the first and the last are 1e-7 outside, as in TensorFlow, so that they include all or no probabilities.
+  int64_t num_thresholds = 0;
+  Curve curve = Curve::ROC;  // needs num_thresholds, as does the next option
+  Summation summation = Summation::Trapezoidal;
+  std::string name = {};
+};
+
+// "auc", or "pr_auc" for Curve::PR. The exact area under the ROC curve is the probability that a positive
+// example has a higher score than a negative one; ties count half. Predictions (n) or (n, 1) are scores; for
+// (n, 2) the score is column 1 minus column 0. With num_thresholds, predictions (n) or (n, 1) are
+// probabilities. Labels are 0 or 1. A ROC curve needs examples of both classes, a PR curve positive ones.
+MetricPtr auc(const std::string& label, const AucOptions& options = {});
+
+// The counts at one threshold: the sums of the weights of the examples by class and by whether their
+// probability is above it. The precision of no examples is taken to be 1.
+struct CurvePoint {
+  double threshold = 0;
+  double true_positives = 0;
+  double false_positives = 0;
+  double true_negatives = 0;
+  double false_negatives = 0;
+
+  double recall() const;               // NaN without positives
+  double false_positive_rate() const;  // NaN without negatives
+  double precision() const;
+};
+
+// Returns the points of an auc() with num_thresholds, by ascending threshold. They include other workers'
+// examples after an evaluation. Throws InvalidArgument for any other metric.
+std::vector<CurvePoint> curve_points(const Metric& metric);
+
+// "average_precision": the mean of the precisions at the scores of the positive examples, which is the exact
+// area under the steps of the PR curve. Predictions and labels as for auc(). Has no value without positives.
+MetricPtr average_precision(const std::string& label, const MetricOptions& options = {});
+
+// "log_loss": the mean of -log(p), where p is the probability that was predicted for the actual class.
+// Predictions are probabilities (n) or (n, 1) of class 1 for labels 0 and 1, or (n, classes) for class
+// numbers or one-hot labels. They are clipped to [e, 1 - e], where e is the precision (epsilon) of float64
+// for float64 and of float32 for all others, so that a single certain error is not infinite.
+MetricPtr log_loss(const std::string& label, const MetricOptions& options = {});
+
+// "calibration": the mean predicted probability of class 1 divided by the share of class 1; 1 is ideal.
+// Labels are 0 or 1. Has no value without positives.
+MetricPtr calibration(const std::string& label, const MetricOptions& options = {});
+
+// Whether a mean over groups gives the same weight to all groups, or to all examples.
+enum class By { Groups, Examples };
+
+struct GroupAucOptions {
+  std::string weights = {};
+  By by = By::Examples;  // Examples: each group counts with the sum of the weights of its examples
+  std::string name = {};
+};
+
+// "group_auc": the mean of the exact auc() of each group, such as the impressions of each user. `group` is
+// the name of a column with a whole number per example. Groups may be spread over batches and workers, so all
+// examples are kept and gathered. Groups with examples of one class only are left out.
+MetricPtr group_auc(const std::string& label, const std::string& group, const GroupAucOptions& options = {});
+
+// The gain of an example of relevance r: r, or 2^r - 1.
+enum class Gain { Linear, Exponential };
+
+struct NdcgOptions {
+  std::string weights = {};
+  int64_t at = 0;  // only the first so many ranks of each group count; 0: all
+  Gain gain = Gain::Linear;
+  std::string name = {};
+};
+
+// "ndcg", or "ndcg@10" for .at = 10: the normalised discounted cumulative gain, as the mean over all groups,
+// such as the documents of each query. The example at rank i of its group, by descending score, adds
+// gain / log2(i + 1); examples of the same score share the mean of their ranks' discounts. The sum is divided
+// by that of the best order. Labels are relevances of 0 or more. A weight multiplies the gain of its example.
+// Groups without any gain are left out. Scores, and how groups are kept, as for group_auc().
+MetricPtr ndcg(const std::string& label, const std::string& group, const NdcgOptions& options = {});
 
 // "mse" and "rmse": the mean squared difference between predictions and labels of the same shape, and its
 // square root.
 MetricPtr mse(const std::string& label, const MetricOptions& options = {});
 MetricPtr rmse(const std::string& label, const MetricOptions& options = {});
 
+struct MeanOptions {
+  std::string weights = {};
+};
+
 // The mean of `compute` over all examples. `compute` returns one value per example, or a single value, such
-// as a mean loss, that counts for each example of the batch.
+// as a mean loss, that counts for each example of the batch. If a value is NaN, the mean is NaN.
 using Compute = std::function<torch::Tensor(const torch::Tensor& prediction, const Batch& batch)>;
-MetricPtr mean(const std::string& name, Compute compute);
+MetricPtr mean(const std::string& name, Compute compute, const MeanOptions& options = {});
 
 // Throws InvalidArgument if two metrics have the same name, since one value would replace the other.
 void require_distinct_names(const List& list);

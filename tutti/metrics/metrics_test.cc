@@ -215,7 +215,7 @@ TEST(Accuracy, takes_one_hot_labels_and_class_numbers_alike) {
   metric->update(torch::tensor({{1.0, 0.0, 0.0}, {0.0, 1.0, 0.0}, {1.0, 0.0, 0.0}}), labels(some));
   EXPECT_EQ(metric->value(), 0.5);
   for (const torch::Tensor& bad : {torch::ones({2, 2}), torch::zeros({2, 2}), torch::full({2, 2}, 0.5)}) {
-    expect_error(ErrorKind::InvalidArgument, HasSubstr("not one-hot"), [&] {
+    expect_error(ErrorKind::InvalidArgument, HasSubstr("are not one-hot"), [&] {
       accuracy("label")->update(torch::zeros({2, 2}), labels(bad));
     });
   }
@@ -374,12 +374,13 @@ TEST(Auc, ranks_infinite_scores_and_both_zeros) {
 
 TEST(Auc, refuses_what_has_no_rank) {
   const auto metric = auc("label");
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("1 of 2 scores are NaN"), [&] {
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("1 of 2 predictions are NaN"), [&] {
     metric->update(torch::tensor({0.0, std::nan("")}), labels(torch::tensor({0, 1})));
   });
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("0, 1 or missing (NaN) for each of 2"), [&] {
-    metric->update(torch::zeros({2}), labels(torch::tensor({0, 2})));
-  });
+  expect_error(ErrorKind::InvalidArgument,
+               HasSubstr("1 of 2 labels in 'label' are not 0, 1 or missing (NaN)"), [&] {
+                 metric->update(torch::zeros({2}), labels(torch::tensor({0, 2})));
+               });
   expect_error(ErrorKind::InvalidArgument, HasSubstr("[2, 3]"), [&] {
     metric->update(torch::zeros({2, 3}), labels(torch::tensor({0, 1})));
   });

@@ -1,35 +1,15 @@
 #include "tutti/metrics/running_mean.h"
 
 #include <cmath>
-#include <limits>
 #include <utility>
 
 #include <ATen/Functions.h>
 
 #include "tutti/base/check.h"
+#include "tutti/metrics/finite.h"
 
 namespace tutti::metrics {
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-// The codes for the sum of the numbers that were not finite.
-constexpr double kNone = 0;
-constexpr double kPlusInfinity = 1;
-constexpr double kMinusInfinity = 2;
-constexpr double kNotANumber = 3;
-
-double code_of(double beyond) {
-  if (std::isnan(beyond)) return kNotANumber;
-  if (std::isinf(beyond)) return beyond > 0 ? kPlusInfinity : kMinusInfinity;
-  return kNone;
-}
-
-double beyond_of(double code) {
-  if (code == kNotANumber) return std::numeric_limits<double>::quiet_NaN();
-  if (code == kPlusInfinity) return kInfinity;
-  return code == kMinusInfinity ? -kInfinity : 0;
-}
 
 // a + b equals sum + rest exactly, if |a| >= |b| (Dekker's Fast2Sum).
 struct Sum {
@@ -97,16 +77,16 @@ std::vector<double> ExactSum::numbers() const {
 ExactSum ExactSum::from(std::span<const double> numbers) {
   TUTTI_CHECK(!numbers.empty(), "there are no numbers; expected those of a sum");
   ExactSum sum;
-  sum.beyond_ = beyond_of(numbers[0]);
+  sum.beyond_ = number_of_code(numbers[0]);
   for (const double part : numbers.subspan(1)) sum.add(part);
   return sum;
 }
 
-void RunningMean::add(const torch::Tensor& numbers, const torch::Tensor& count) {
+void RunningMean::add(const torch::Tensor& numbers, const torch::Tensor& counts) {
   constexpr int64_t kMostWaiting = 1 << 20;
   numbers_.push_back(numbers.detach().to(torch::kDouble).flatten());
-  counts_.push_back(count.detach().to(torch::kDouble).flatten());
-  waiting_ += numbers.numel() + 1;
+  counts_.push_back(counts.detach().to(torch::kDouble).flatten());
+  waiting_ += numbers.numel() + counts.numel();
   if (waiting_ >= kMostWaiting) fold();
 }
 
@@ -114,39 +94,48 @@ void RunningMean::add(const torch::Tensor& numbers, int64_t count) {
   add(numbers, at::scalar_tensor(static_cast<double>(count), at::kDouble));
 }
 
-// Adds the waiting numbers to the sum.
+void RunningMean::add(double number, double count) {
+  sum_.add(number);
+  count_.add(count);
+}
+
+// Adds the waiting numbers to the sums.
 void RunningMean::fold() const {
-  const auto take = [](std::vector<torch::Tensor>& tensors, const auto& use) {
+  const auto take = [](std::vector<torch::Tensor>& tensors, ExactSum& sum) {
     if (tensors.empty()) return;
     // Copies once per device instead of once per batch.
     for (torch::Tensor& tensor : tensors) tensor = tensor.to(tensors.front().device());
     const torch::Tensor all = at::cat(std::exchange(tensors, {})).cpu().contiguous();
     const auto* values = static_cast<const double*>(all.data_ptr());
-    for (int64_t i = 0; i < all.numel(); ++i) use(values[i]);
+    for (int64_t i = 0; i < all.numel(); ++i) sum.add(values[i]);
   };
-  take(numbers_, [this](double number) { sum_.add(number); });
-  take(counts_, [this](double count) { count_ += count; });
+  take(numbers_, sum_);
+  take(counts_, count_);
   waiting_ = 0;
 }
 
 std::vector<double> RunningMean::counters() const {
   fold();
-  std::vector<double> counters = {count_};
+  const std::vector<double> count = count_.numbers();
   const std::vector<double> sum = sum_.numbers();
+  std::vector<double> counters = {static_cast<double>(count.size())};
+  counters.insert(counters.end(), count.begin(), count.end());
   counters.insert(counters.end(), sum.begin(), sum.end());
   return counters;
 }
 
 void RunningMean::merge(std::span<const double> counters) {
-  TUTTI_CHECK(counters.size() >= 2, "{} counters; expected a count and a sum", counters.size());
-  count_ += counters[0];
-  sum_.add(ExactSum::from(counters.subspan(1)));
+  const size_t size = counters.empty() ? 0 : static_cast<size_t>(counters[0]);
+  TUTTI_CHECK(size >= 1 && size + 2 <= counters.size(), "{} counters; expected two sums", counters.size());
+  count_.add(ExactSum::from(counters.subspan(1, size)));
+  sum_.add(ExactSum::from(counters.subspan(1 + size)));
 }
 
 std::optional<double> RunningMean::value() const {
   fold();
-  if (count_ == 0) return std::nullopt;
-  return sum_.value() / count_;
+  const double count = count_.value();
+  if (count == 0) return std::nullopt;
+  return sum_.value() / count;
 }
 
 }  // namespace tutti::metrics

@@ -29,17 +29,19 @@ class ExactSum {
   double beyond_ = 0;          // the sum of all numbers that were not finite
 };
 
-// The mean of many numbers, with the same bits in any order. Results of a GPU stay there until value() or
-// counters() is called, so that no batch waits for them. Not thread-safe.
+// The sum of many numbers, divided by the sum of their counts or weights, with the same bits in any order.
+// Results of a GPU stay there until value() or counters() is called, so that no batch waits for them. Not
+// thread-safe.
 class RunningMean {
  public:
-  // Adds numbers of any shape on any device. `count`, a single number, is the divisor.
-  void add(const torch::Tensor& numbers, const torch::Tensor& count);
+  // Adds numbers and counts of any shape on any device.
+  void add(const torch::Tensor& numbers, const torch::Tensor& counts);
   void add(const torch::Tensor& numbers, int64_t count);
+  void add(double number, double count);
 
   std::vector<double> counters() const;
   void merge(std::span<const double> counters);
-  // Returns nullopt if nothing was counted.
+  // Returns nullopt if the sum of the counts is 0.
   std::optional<double> value() const;
 
  private:
@@ -47,9 +49,9 @@ class RunningMean {
 
   mutable std::vector<torch::Tensor> numbers_;  // flat, in double precision, not added to sum_ yet
   mutable std::vector<torch::Tensor> counts_;   // their counts
-  mutable int64_t waiting_ = 0;                 // number of elements in numbers_
+  mutable int64_t waiting_ = 0;                 // number of elements in both
   mutable ExactSum sum_;
-  mutable double count_ = 0;
+  mutable ExactSum count_;
 };
 
 }  // namespace tutti::metrics

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 
 #include "tutti/comm/test_ranks.h"
+#include "tutti/metrics/test_metrics.h"
 #include "tutti/params/lanes.h"
 #include "tutti/train/test_training.h"
 
@@ -254,6 +255,30 @@ TEST_P(AllReduceOver, gives_the_same_bits_at_every_world) {
       for (const std::string& hash : hashes_after_steps(GetParam(), world, examples))
         EXPECT_EQ(hash, expected) << world << " ranks, " << examples << " examples";
     }
+  }
+}
+
+// Rank 0 has no examples, and the others have different numbers of distinct scores.
+TEST_P(AllReduceOver, gives_all_ranks_the_same_metrics_in_one_exchange) {
+  const metrics::TestExamples examples = metrics::drawn_examples(5, 600);
+  std::vector<std::optional<double>> expected;
+  for (const auto& metric : metrics::all_metrics("")) {
+    examples.update(*metric);
+    expected.push_back(metric->value());
+  }
+  for (const int world : {2, 3, 4}) {
+    comm::testing::with_ranks(GetParam(), world, [&](comm::Communicator& comm) {
+      const metrics::List own = metrics::all_metrics("");
+      if (comm.rank() > 0) {
+        const auto end = comm.rank() == world - 1 ? 600 : 100 * comm.rank();
+        const auto part = examples.at(torch::arange(100 * (comm.rank() - 1), end));
+        for (const auto& metric : own) part.update(*metric);
+      }
+      merge(comm, own);
+      for (size_t i = 0; i < own.size(); ++i)
+        EXPECT_EQ(own[i]->value(), expected[i]) << own[i]->name() << " of " << world;
+      merge(comm, metrics::List{});
+    });
   }
 }
 

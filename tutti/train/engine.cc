@@ -166,7 +166,7 @@ void Engine::begin(const Length& length, const StrategyFacts& facts) {
   training_.in_step = facts.in_step;
   training_.keeps_parameters_elsewhere = facts.keeps_parameters_elsewhere;
   training_.merge = {};
-  if (facts.evaluation_parts > 1) training_.merge = [this](metrics::Metric& metric) { team_.merge(metric); };
+  if (facts.evaluation_parts > 1) training_.merge = [this](const metrics::List& list) { team_.merge(list); };
   begin_ = std::chrono::steady_clock::now();
   examples_before_ = progress_.examples;
   restore_hooks();

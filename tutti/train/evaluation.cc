@@ -112,9 +112,7 @@ metrics::List Trainer::count(const data::Feed& feed, const metrics::List& list,
   };
   or_abandon("evaluate", [&] { with_weights(options, count_part); });
   strategy_->settle();
-  if (!alone) {
-    for (const auto& metric : all) strategy_->merge(*metric);
-  }
+  if (!alone) strategy_->merge(all);
   return all;
 }
 
@@ -122,7 +120,10 @@ std::map<std::string, double> Trainer::measure(const data::Feed& feed, const met
                                                const EvaluateOptions& options) {
   std::map<std::string, double> values;
   for (const auto& metric : count(feed, list, options)) {
-    if (const auto value = metric->value()) values[metric->name()] = *value;
+    if (const auto value = metric->value())
+      values[metric->name()] = *value;
+    else if (strategy_->group().is_chief() || options.here)
+      context_.log().info("{} has no value: {}", metric->name(), metric->reason());
   }
   return values;
 }
@@ -158,7 +159,8 @@ std::map<std::string, double> Trainer::evaluate(const data::Feed& feed, const me
   for (const auto& metric : all) {
     const auto value = metric->value();
     engine_.report().metrics[metric->name()] = value;
-    text += fmt::format("  {} {}", metric->name(), value ? fmt::format("{:.4f}", *value) : "none");
+    text += fmt::format("  {} {}", metric->name(),
+                        value ? fmt::format("{:.4f}", *value) : fmt::format("none ({})", metric->reason()));
     if (!value) continue;
     values[metric->name()] = *value;
     if (events != nullptr) events->scalar("test_" + metric->name(), engine_.progress().step, *value);

@@ -55,9 +55,9 @@ struct Training {
   // Writes a checkpoint of the steps done; does nothing if checkpoints are disabled. With several workers all
   // of them have to call it after the same step: see `wishes`.
   std::function<void()> save_checkpoint = {};
-  // Merges the counters of all workers; every worker has to call it after the same step. Empty if the workers
-  // do not evaluate together.
-  std::function<void(metrics::Metric&)> merge = {};
+  // Merges the counters of all workers in one exchange; every worker has to call it after the same step.
+  // Empty if the workers do not evaluate together.
+  std::function<void(const metrics::List&)> merge = {};
   // Tells all hooks the values of a validation (Hook::after_validation()), logs them and writes them to the
   // event file and the report. To be called after the same step on all workers that know the values.
   std::function<void(const std::map<std::string, double>&)> report_validation = {};

@@ -115,7 +115,7 @@ class Loop::Optimisers final : public Team {
     tutti::finish_saving(context_, first_.communicator(), session);
   }
 
-  void merge(metrics::Metric& metric) override { tutti::merge(first_.communicator(), metric); }
+  void merge(const metrics::List& list) override { tutti::merge(first_.communicator(), list); }
 
   void fill(store::Report& report) const override {
     report.strategy = group().world > 1 ? "allreduce" : "single";
@@ -267,9 +267,12 @@ std::map<std::string, double> Loop::measure(const Trainable& model, const data::
                        for (const auto& metric : all) metric->update(prediction, batch);
                      });
     }
+    team_->merge(all);
     for (const auto& metric : all) {
-      team_->merge(*metric);
-      if (const auto value = metric->value()) values[metric->name()] = *value;
+      if (const auto value = metric->value())
+        values[metric->name()] = *value;
+      else if (group.is_chief())
+        context_.log().info("{} has no value: {}", metric->name(), metric->reason());
     }
   });
   return values;

@@ -134,6 +134,7 @@ class OfPart final : public metrics::Metric {
   std::vector<double> counters() const override { return metric_->counters(); }
   void merge(std::span<const double> counters) override { metric_->merge(counters); }
   std::optional<double> value() const override { return metric_->value(); }
+  std::string reason() const override { return metric_->reason(); }
   void reset() override { metric_->reset(); }
   std::unique_ptr<Metric> clone() const override {
     return std::make_unique<OfPart>(metric_->clone(), widths_, part_);

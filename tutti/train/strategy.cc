@@ -132,12 +132,13 @@ RunFacts facts_of(const Context& context, const ReducerOptions& reducer, double 
   return facts;
 }
 
-void merge(comm::Communicator& comm, metrics::Metric& metric) {
-  if (comm.world() == 1) return;
-  const auto all = gather_all(comm, torch::tensor(metric.counters(), torch::kDouble), "metrics");
-  metric.reset();
+void merge(comm::Communicator& comm, const metrics::List& list) {
+  if (comm.world() == 1 || list.empty()) return;
+  const auto all = gather_all(comm, torch::tensor(metrics::counters_of(list), torch::kDouble), "metrics");
+  for (const auto& metric : list) metric->reset();
   for (const torch::Tensor& theirs : all)
-    metric.merge({static_cast<const double*>(theirs.data_ptr()), static_cast<size_t>(theirs.numel())});
+    metrics::merge(list,
+                   {static_cast<const double*>(theirs.data_ptr()), static_cast<size_t>(theirs.numel())});
 }
 
 OwnTimelineFile::OwnTimelineFile(const Context& context)

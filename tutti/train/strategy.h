@@ -79,8 +79,8 @@ class Team {
   virtual void save(Session& session, const Progress& progress, const Snapshots& more) = 0;
   // Waits until the chief has written all checkpoints. Throws, on all connected workers, if it could not.
   virtual void finish_saving(Session& session) { session.finish_saving(); }
-  // Merges the counts of all workers, on each of them.
-  virtual void merge(metrics::Metric& metric) = 0;
+  // Merges the counts of all workers, on each of them, in one exchange.
+  virtual void merge(const metrics::List& list) = 0;
   // Sets the values of the report that concern the steps.
   virtual void fill(store::Report& report) const = 0;
   // Writes the file of --timeline if the run ends here but the process may continue.
@@ -149,8 +149,8 @@ std::unique_ptr<Strategy> make_strategy(const Context& context, const Trainable&
 Session::Start start_together(const Context& context, comm::Communicator& comm, Session& session);
 // Waits, on all ranks, until rank 0 has written all checkpoints.
 void finish_saving(const Context& context, comm::Communicator& comm, Session& session);
-// Merges the counts of all workers, on each of them.
-void merge(comm::Communicator& comm, metrics::Metric& metric);
+// Merges the counts of all workers, on each of them, in one exchange.
+void merge(comm::Communicator& comm, const metrics::List& list);
 
 StatePart generators_part(torch::Device device, int rank);
 // Returns the parts, at rank 0 with the generators of all ranks.

@@ -334,6 +334,24 @@ TEST(Trainer, report_says_what_was_done) {
   EXPECT_GT(report.at("examples_per_second").get<double>(), 0);
 }
 
+TEST(Trainer, a_metric_without_a_value_is_null_in_the_report_and_has_its_reason_in_the_log) {
+  TestFolder folder;
+  RunConfig config = test_flags();
+  config.output.log_level = "info";
+  config.output.report = folder / "report.json";
+  const Context context = test_context(config);
+  Trainer trainer(context, test_net(), kAdam, test_loss);
+  testing::internal::CaptureStderr();
+  EXPECT_TRUE(trainer.evaluate(test_feed().take(0), {metrics::accuracy("label")}).empty());
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("  accuracy none (no example has a label)"));
+  testing::internal::CaptureStderr();
+  EXPECT_TRUE(trainer.measure(test_feed().take(0), {metrics::accuracy("label")}).empty());
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              HasSubstr("accuracy has no value: no example has a label"));
+  std::ifstream in(config.output.report);
+  EXPECT_TRUE(nlohmann::json::parse(in).at("metrics").at("accuracy").is_null());
+}
+
 TEST(Trainer, profiles_the_steps_that_were_asked_for) {
   TestFolder folder;
   RunConfig config = test_flags();

@@ -150,11 +150,7 @@ class BatchMetrics final : public Hook {
     const bool due = training.in_step ? training.due(every_) : every_ > 0 && training.step % every_ == 0;
     // The first batch was computed with the weights from before any step, so it is shown as step 0.
     const bool is_first = every_ > 0 && training.step == 1;
-    if (due || is_first) {
-      for (const auto& metric : list_) {
-        if (training.in_step && training.merge) training.merge(*metric);
-      }
-    }
+    if ((due || is_first) && training.in_step && training.merge) training.merge(list_);
     if (is_first) show(training, 0);
     if (due) show(training, training.step);
     for (const auto& metric : list_) metric->reset();
@@ -165,8 +161,9 @@ class BatchMetrics final : public Hook {
     std::string text;
     for (const auto& metric : list_) {
       const auto value = metric->value();
+      text += fmt::format("  {} (batch) {}", metric->name(),
+                          value ? fmt::format("{:.4f}", *value) : fmt::format("none ({})", metric->reason()));
       if (!value) continue;
-      text += fmt::format("  {} (batch) {:.4f}", metric->name(), *value);
       if (training.events != nullptr) training.events->scalar("batch_" + metric->name(), step, *value);
     }
     if (training.group.is_chief() || !training.in_step) training.context.log().info("step {}{}", step, text);

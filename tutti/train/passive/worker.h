@@ -42,8 +42,12 @@ void take_into(ps::Reader& reader, const std::vector<torch::Tensor>& tensors);
 Json append(rpc::Message& message, const Batch& batch);
 Batch take_batch(ps::Reader& reader, const Json& outline);
 
-// The key under which a master sends the counts of a metric.
-inline std::string note_of(const metrics::Metric& metric) { return "metric " + metric.name(); }
+// The key under which a master sends the counts of these metrics.
+inline std::string note_of(const metrics::List& list) {
+  std::string names = "metrics";
+  for (const auto& metric : list) names += " " + metric->name();
+  return names;
+}
 
 // A passive worker's connection to its master. Listens at the task's own address in the cluster. There is one
 // master at a time: the one that sent the last "begin", for as long as it is connected. Not thread-safe.

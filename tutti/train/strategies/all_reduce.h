@@ -32,7 +32,7 @@ class AllReduce final : public Strategy {
   void finish_fit(Progress& progress) override;
   void save(Session& session, const Progress& progress, const Snapshots& more) override;
   void finish_saving(Session& session) override { tutti::finish_saving(context_, comm_, session); }
-  void merge(metrics::Metric& metric) override { tutti::merge(comm_, metric); }
+  void merge(const metrics::List& list) override { tutti::merge(comm_, list); }
   void fill(store::Report& report) const override;
   void write_timeline() override { timeline_file_.write(); }
   void abandon(const std::string& why) noexcept override;

@@ -93,8 +93,8 @@ void InGraphMaster::save(Session& session, const Progress& progress, const Snaps
 
 void InGraphMaster::finish_fit(Progress& progress) { master_->finish(to_json(progress), wishes_.signal); }
 
-void InGraphMaster::merge(metrics::Metric& metric) {
-  master_->note(passive::note_of(metric), metric.counters());
+void InGraphMaster::merge(const metrics::List& list) {
+  master_->note(passive::note_of(list), metrics::counters_of(list));
 }
 
 void InGraphMaster::fill(store::Report& report) const {
@@ -177,8 +177,8 @@ void InGraphWorker::finish_fit(Progress& progress) {
   }
 }
 
-void InGraphWorker::merge(metrics::Metric& metric) {
-  const std::string key = passive::note_of(metric);
+void InGraphWorker::merge(const metrics::List& list) {
+  const std::string key = passive::note_of(list);
   const passive::MasterConnection::Request request = connection_.next();
   connection_.answer_with([&]() -> rpc::Message {
     if (request.method != "note" || ps::text_in(request.message->head, "key") != key) {
@@ -186,8 +186,8 @@ void InGraphWorker::merge(metrics::Metric& metric) {
            "{} expects '{}' from the master, but it sent '{}': all tasks have to run the same program",
            context_.task().short_name(), key, request.method);
     }
-    metric.reset();
-    metric.merge(request.message->head.at("value").get<std::vector<double>>());
+    for (const auto& metric : list) metric->reset();
+    metrics::merge(list, request.message->head.at("value").get<std::vector<double>>());
     return {};
   });
 }

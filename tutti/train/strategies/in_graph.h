@@ -36,7 +36,7 @@ class InGraphMaster final : public Strategy {
                   const LaneObserver& observe) override;
   void save(Session& session, const Progress& progress, const Snapshots& more) override;
   void finish_fit(Progress& progress) override;
-  void merge(metrics::Metric& metric) override;
+  void merge(const metrics::List& list) override;
   void fill(store::Report& report) const override;
   void write_timeline() override { timeline_file_.write(); }
 
@@ -77,7 +77,7 @@ class InGraphWorker final : public Strategy {
   void save(Session&, const Progress&, const Snapshots&) override {}
   void finish_fit(Progress& progress) override;
   // Receives what the master has counted.
-  void merge(metrics::Metric& metric) override;
+  void merge(const metrics::List& list) override;
   void fill(store::Report& report) const override;
   void write_timeline() override { timeline_file_.write(); }
 

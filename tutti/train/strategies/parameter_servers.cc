@@ -399,10 +399,10 @@ void ParameterServers::finish_fit(Progress& progress) {
 
 // The chief has counted everything. A server that is lost in the meantime does not change the counts. Called
 // between fits, so that a task that was restarted makes the same calls, with the same keys.
-void ParameterServers::merge(metrics::Metric& metric) {
-  const std::string key = fmt::format("metric {} after fit {}", merges_++, fit_calls_);
+void ParameterServers::merge(const metrics::List& list) {
+  const std::string key = fmt::format("metrics {} after fit {}", merges_++, fit_calls_);
   if (group_.is_chief()) {
-    counted_[key] = metric.counters();
+    counted_[key] = metrics::counters_of(list);
     until_nobody_is_lost([&] {
       for (const auto& [counted, counters] : counted_) client_->note(counted, counters);
     });
@@ -410,8 +410,8 @@ void ParameterServers::merge(metrics::Metric& metric) {
   }
   const auto counters =
       until_nobody_is_lost([&] { return client_->read_from_any_run(key); }).get<std::vector<double>>();
-  metric.reset();
-  metric.merge(counters);
+  for (const auto& metric : list) metric->reset();
+  metrics::merge(list, counters);
 }
 
 void ParameterServers::fill(store::Report& report) const {

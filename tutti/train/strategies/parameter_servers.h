@@ -44,7 +44,7 @@ class ParameterServers final : public Strategy {
   void save(Session& session, const Progress& progress, const Snapshots& more) override;
   void finish_saving(Session& session) override;
   void finish_fit(Progress& progress) override;
-  void merge(metrics::Metric& metric) override;
+  void merge(const metrics::List& list) override;
   void fill(store::Report& report) const override;
   void write_timeline() override { timeline_file_.write(); }
 
@@ -85,7 +85,7 @@ class ParameterServers final : public Strategy {
   std::map<int, std::shared_ptr<std::atomic<bool>>> writers_;
   int64_t lanes_ = 1;
   int64_t fit_calls_ = 0;  // the number of fits that the program has begun, those completed before included
-  int64_t merges_ = 0;     // the number of metrics merged since
+  int64_t merges_ = 0;     // the number of lists of metrics merged since
   // On the chief: the metrics that it has sent, for servers that have lost them.
   std::map<std::string, std::vector<double>> counted_;
   bool at_work_ = false;           // between start() and the end of a fit

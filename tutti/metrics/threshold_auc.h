@@ -1,0 +1,10 @@
+#pragma once
+
+#include "tutti/metrics/metrics.h"
+
+namespace tutti::metrics {
+
+// The auc() with num_thresholds.
+MetricPtr threshold_auc(const std::string& label, const AucOptions& options);
+
+}  // namespace tutti::metrics
