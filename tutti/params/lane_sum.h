@@ -20,8 +20,8 @@ class LaneSum {
   virtual double weight(int64_t examples) const = 0;
   // Sets the gradients to zero and the buffers to their values before the step.
   virtual void begin_lane() = 0;
-  // Takes the lane's mean loss, a single number; undefined if it is not known. All gradients of the lane come from the one backward pass
-  // that follows, or are present already.
+  // Takes the lane's mean loss, a single number; undefined if it is not known. All gradients of the lane come
+  // from the one backward pass that follows, or are present already.
   virtual void begin_backward(const torch::Tensor& loss, int64_t examples) = 0;
   // Adds the lane, whose gradients are complete.
   virtual void add() = 0;
@@ -31,9 +31,9 @@ class LaneSum {
 
 // The numbers of a lane, which are stored in one float64 vector.
 enum Number {
-  kLoss,      // the sum over its examples
-  kExamples,  // the number of its examples
-  kLanes,     // 1
+  kLoss,              // the sum over its examples
+  kExamples,          // the number of its examples
+  kLanes,             // 1
   kLanesWithoutLoss,  // 1 if the loss is not known
   kNumbers
 };

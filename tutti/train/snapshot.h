@@ -22,9 +22,9 @@ struct Snapshot {
 };
 using Snapshots = std::map<std::string, Snapshot>;  // by the name of the part
 
-// A number for the values of a snapshot, and back. Infinity and NaN, which JSON does not have, become the strings
-// "inf", "-inf" and "nan"; null, which earlier versions wrote, is read as NaN. Throws a DataLoss that names `what`
-// for any other value.
+// A number for the values of a snapshot, and back. Infinity and NaN, which JSON does not have, become the
+// strings "inf", "-inf" and "nan"; null, which earlier versions wrote, is read as NaN. Throws a DataLoss that
+// names `what` for any other value.
 Json json_of_number(double number);
 double number_of_json(const Json& value, std::string_view what);
 

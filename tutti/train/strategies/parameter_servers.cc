@@ -62,7 +62,8 @@ void unless_lost(Body body) {
   }
 }
 
-// The keys of the chief's notes: a checkpoint was taken, this many fits are complete, and their checkpoints written.
+// The keys of the chief's notes: a checkpoint was taken, this many fits are complete, and their checkpoints
+// written.
 std::string save_key(int64_t step) { return fmt::format("save {}", step); }
 std::string fit_key(int64_t fits) { return fmt::format("fit {}", fits); }
 std::string saved_key(int64_t fits) { return fmt::format("saved {}", fits); }
