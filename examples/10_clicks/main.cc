@@ -46,7 +46,7 @@ int main(int argc, char** argv) {
     flags.add("--rows", options.rows, "the number of rows of each table");
     flags.add("--dim", dim, "the numbers in a row");
     for (const char* name : {"--examples", "--tested", "--rows", "--dim"})
-      flags.between(name, 1, std::numeric_limits<int64_t>::max());
+      flags.at_least(name, 1);
     flags.scope(tutti::FlagScope::Model, {"--rows", "--dim"});
   };
 

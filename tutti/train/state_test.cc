@@ -393,11 +393,11 @@ TEST(State, that_does_not_fit_is_refused_before_the_first_step) {
   const auto best = [](store::Checkpoint& bad) -> std::vector<store::NamedTensor>& {
     return bad.more.at("hook-early_stopping");
   };
-  const char* const kNotTheirs = "not weights of this model";
-  expect_refused([&](store::Checkpoint& bad) { best(bad).pop_back(); }, kNotTheirs);
-  expect_refused([&](store::Checkpoint& bad) { best(bad)[0].tensor = torch::zeros({}); }, kNotTheirs);
+  const char* const not_theirs = "not weights of this model";
+  expect_refused([&](store::Checkpoint& bad) { best(bad).pop_back(); }, not_theirs);
+  expect_refused([&](store::Checkpoint& bad) { best(bad)[0].tensor = torch::zeros({}); }, not_theirs);
   expect_refused([&](store::Checkpoint& bad) { best(bad)[0].tensor = best(bad)[0].tensor.to(torch::kInt); },
-                 kNotTheirs);
+                 not_theirs);
   expect_refused([](store::Checkpoint& bad) { bad.state["state"]["hook-history"].erase("rows"); },
                  "the part 'hook-history' of the checkpoint cannot be restored");
   config.checkpoints.logdir = checkpoints.logdir() + "/ckpt-4";
