@@ -14,7 +14,7 @@ EmbeddingImpl::EmbeddingImpl(int64_t rows, int64_t dim, const EmbeddingOptions& 
 
 EmbeddingImpl::EmbeddingImpl(int64_t rows, int64_t dim, const EmbeddingOptions& options, bool may_be_padded)
     : table_(std::make_shared<embedding::Table>(rows, dim, options, may_be_padded)) {
-  if (rows * dim > options.replicate_up_to) return;
+  if (options.dynamic || rows * dim > options.replicate_up_to) return;
   weight = register_parameter(
       "weight", torch::empty({rows, dim}).uniform_(-options.initial_scale, options.initial_scale));
 }

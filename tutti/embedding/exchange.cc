@@ -14,9 +14,9 @@ torch::Tensor tensor_of(const std::vector<Number>& list) {
 }
 
 template <class Number>
-Lists<Number> exchange_known(comm::Communicator& comm, const Lists<Number>& lists,
-                             std::span<const int64_t> lengths, const comm::Options& options) {
-  Lists<Number> received(lists.size());
+comm::Work exchange_known(comm::Communicator& comm, const Lists<Number>& lists, Lists<Number>& received,
+                          std::span<const int64_t> lengths, const comm::Options& options) {
+  received.resize(lists.size());
   std::vector<torch::Tensor> from;
   std::vector<torch::Tensor> to;
   for (size_t i = 0; i < lists.size(); ++i) {
@@ -24,23 +24,26 @@ Lists<Number> exchange_known(comm::Communicator& comm, const Lists<Number>& list
     from.push_back(tensor_of(lists[i]));
     to.push_back(tensor_of(received[i]));
   }
-  comm.all_to_all_uneven(to, from, options).wait();
-  return received;
+  return comm.all_to_all_uneven(to, from, options);
 }
 
 }  // namespace
 
-Lists<int64_t> exchange(comm::Communicator& comm, const Lists<int64_t>& lists, const comm::Options& options) {
+void exchange(comm::Communicator& comm, ListsUnderWay& lists, const comm::Options& options) {
   std::vector<int64_t> own;
-  for (const auto& list : lists) own.push_back(static_cast<int64_t>(list.size()));
+  for (const auto& list : lists.sent) own.push_back(static_cast<int64_t>(list.size()));
   std::vector<int64_t> lengths(own.size());
-  comm.all_to_all(tensor_of(lengths), tensor_of(own), options).wait();
-  return exchange_known(comm, lists, lengths, options);
+  comm::Options here = options;
+  here.run = comm::Run::Here;
+  comm.all_to_all(tensor_of(lengths), tensor_of(own), here).wait();
+  lists.work = exchange_known(comm, lists.sent, lists.received, lengths, options);
 }
 
 Lists<float> exchange(comm::Communicator& comm, const Lists<float>& lists, std::span<const int64_t> lengths,
                       const comm::Options& options) {
-  return exchange_known(comm, lists, lengths, options);
+  Lists<float> received;
+  exchange_known(comm, lists, received, lengths, options).wait();
+  return received;
 }
 
 }  // namespace tutti::embedding

@@ -12,9 +12,17 @@ namespace tutti::embedding {
 template <class Number>
 using Lists = std::vector<std::vector<Number>>;  // [worker]
 
-// Sends list i to worker i, and returns the lists that the workers have sent to this one.
-Lists<int64_t> exchange(comm::Communicator& comm, const Lists<int64_t>& lists, const comm::Options& options);
-// Like above, for lists whose lengths the receiver knows.
+// Lists on their way. They must stay where they are until wait() returns.
+struct ListsUnderWay {
+  Lists<int64_t> sent = {};
+  Lists<int64_t> received = {};
+  comm::Work work = {};
+};
+
+// Sends list i to worker i, and receives the lists that the workers send to this one. Returns when their lengths
+// have been exchanged; with Run::Behind the rest may still be under way.
+void exchange(comm::Communicator& comm, ListsUnderWay& lists, const comm::Options& options);
+// Returns the lists that the workers have sent to this one, whose lengths it knows.
 Lists<float> exchange(comm::Communicator& comm, const Lists<float>& lists, std::span<const int64_t> lengths,
                       const comm::Options& options);
 

@@ -17,7 +17,9 @@ void Lookups::begin_step() {
   columns_.clear();
   lanes_.clear();
   index_ = {};
-  rows_ = torch::Tensor();
+  is_indexed_ = false;
+  direct_.clear();
+  fetched_ = torch::Tensor();
   lane_ = kNoLane;
 }
 
@@ -29,17 +31,30 @@ void Lookups::add_lane(std::vector<Column> columns) {
                         .size = static_cast<int64_t>(column.keys.size()),
                         .leaf = {},
                         .grads = {}});
-    keys_.insert(keys_.end(), column.keys.begin(), column.keys.end());
+    if (keys_.empty())
+      keys_ = std::move(column.keys);
+    else
+      keys_.insert(keys_.end(), column.keys.begin(), column.keys.end());
   }
+  if (keys_.size() > static_cast<size_t>(std::numeric_limits<int32_t>::max()))
+    fail(ErrorKind::InvalidArgument, "a step looks up {} ids in '{}', more than 2^31", keys_.size(), table_);
   lanes_.push_back({begin, columns_.size()});
 }
 
 const RowIndex& Lookups::index(int bits) {
-  if (keys_.size() > static_cast<size_t>(std::numeric_limits<int32_t>::max()))
-    fail(ErrorKind::InvalidArgument, "a step looks up {} ids in '{}', more than 2^31", keys_.size(), table_);
-  index_ = index_rows(keys_, bits);
-  rows_ = torch::empty({index_.rows(), dim_}, torch::kFloat32);
+  if (!std::exchange(is_indexed_, true)) index_ = index_rows(keys_, bits);
   return index_;
+}
+
+void Lookups::read_from(const DirectRows& all) {
+  for (const torch::Tensor& rows : all.of_owners)
+    direct_.push_back(static_cast<const float*>(rows.data_ptr()));
+  row_bits_ = all.row_bits;
+}
+
+void Lookups::read_from(torch::Tensor fetched) {
+  fetched_ = std::move(fetched);
+  fetched_rows_ = static_cast<const float*>(fetched_.data_ptr());
 }
 
 void Lookups::begin_lane(size_t lane) {
@@ -60,20 +75,43 @@ std::span<Lookups::InLane> Lookups::columns_of_lane() {
   return std::span(columns_).subspan(lane.begin, lane.end - lane.begin);
 }
 
-// The rows of a column's lookups. It is a leaf of autograd, which leaves their gradients in it.
+// Returns null if the lookup has no row.
+const float* Lookups::row_of(int64_t lookup) const {
+  const auto at = static_cast<size_t>(lookup);
+  if (direct_.empty()) {
+    const int32_t row = index_.row_of[at];
+    return row == RowIndex::kNone ? nullptr : fetched_rows_ + row * dim_;
+  }
+  const uint64_t key = keys_[at];
+  if (key == kNoKey) return nullptr;
+  return direct_[key >> row_bits_] + static_cast<int64_t>(key & ((uint64_t{1} << row_bits_) - 1)) * dim_;
+}
+
+torch::Tensor Lookups::gather(int64_t begin, int64_t size) const {
+  constexpr int64_t kAhead = 8;    // rows are far apart, so each is fetched before it is needed
+  constexpr int64_t kInLine = 16;  // floats in a line of the cache
+  torch::Tensor rows = torch::empty({size, dim_}, torch::kFloat32);
+  const size_t bytes = static_cast<size_t>(dim_) * sizeof(float);
+  auto* to = static_cast<float*>(rows.data_ptr());
+  for (int64_t i = begin; i < begin + size; ++i, to += dim_) {
+    if (i + kAhead < begin + size) {
+      const float* next = row_of(i + kAhead);
+      for (int64_t k = 0; next != nullptr && k < dim_; k += kInLine) __builtin_prefetch(next + k);
+    }
+    if (const float* row = row_of(i))
+      std::memcpy(to, row, bytes);
+    else
+      std::memset(to, 0, bytes);
+  }
+  return rows;
+}
+
+torch::Tensor Lookups::all_rows() const { return gather(0, static_cast<int64_t>(keys_.size())); }
+
+// The rows of a column's lookups are a leaf of autograd, which leaves their gradients in it.
 const torch::Tensor& Lookups::leaf(InLane& column) {
   if (column.leaf.defined()) return column.leaf;
-  column.leaf = torch::empty({column.size, dim_}, torch::kFloat32);
-  const size_t bytes = static_cast<size_t>(dim_) * sizeof(float);
-  const auto* from = static_cast<const float*>(rows_.data_ptr());
-  auto* to = static_cast<float*>(column.leaf.data_ptr());
-  for (int64_t i = 0; i < column.size; ++i, to += dim_) {
-    const int32_t row = index_.row_of[static_cast<size_t>(column.begin + i)];
-    if (row == RowIndex::kNone)
-      std::memset(to, 0, bytes);
-    else
-      std::memcpy(to, from + row * dim_, bytes);
-  }
+  column.leaf = gather(column.begin, column.size);
   if (torch::GradMode::is_enabled()) column.leaf.requires_grad_(true);
   return column.leaf;
 }
@@ -90,6 +128,8 @@ const torch::Tensor* Lookups::leaf_of(const torch::Tensor& ids) {
 
 // Takes each row from a lookup of this lane, so that its gradient is added to that of the lookup.
 torch::Tensor Lookups::pick(const std::vector<uint64_t>& keys) {
+  constexpr int kAllBits = 64;
+  index(kAllBits);
   const std::span<InLane> columns = columns_of_lane();
   std::vector<int64_t> chosen;
   std::vector<torch::Tensor> leaves;
@@ -127,7 +167,8 @@ torch::Tensor Lookups::in_shape(const torch::Tensor& rows, const torch::Tensor& 
   return rows.view(shape).to(ids.device());
 }
 
-RowSums Lookups::sums(const LaneRange& block, int64_t lanes) const {
+RowSums Lookups::sums(int bits, const LaneRange& block, int64_t lanes) {
+  index(bits);
   std::vector<const float*> gradients(keys_.size(), nullptr);
   std::vector<int64_t> ends;
   for (const Lane& lane : lanes_) {

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <torch/types.h>
@@ -12,25 +13,34 @@
 
 namespace tutti::embedding {
 
-// What the lanes of a step look up in one table: the rows, which are fetched once, before the first lane, and
-// after each lane the gradients of its lookups. Not thread-safe.
+// The rows of all owners of a table, where this process can read them at any time.
+struct DirectRows {
+  std::vector<torch::Tensor> of_owners = {};  // (rows, dim) each; empty: they cannot be read
+  int row_bits = 0;                           // see RowLayout
+
+  bool readable() const { return !of_owners.empty(); }
+};
+
+// What the lanes of a step look up in one table, and after each lane the gradients of its lookups. Not
+// thread-safe.
 class Lookups {
  public:
   Lookups(std::string table, int64_t dim) : table_(std::move(table)), dim_(dim) {}
 
   // Begins a step, and forgets the one before.
   void begin_step();
-  // The ids of one column of the next lane, as the batch has them, and a key for each (index_rows).
+  // The ids of one column of the next lane, as the batch has them, and the key of each (RowLayout), or kNoKey.
   struct Column {
     torch::Tensor ids;
     std::vector<uint64_t> keys;
   };
   void add_lane(std::vector<Column> columns);
-  // Called after the last lane. Returns the rows that have to be fetched.
+  // The rows that are looked up. Called after the last lane; `bits` are those of a key.
   const RowIndex& index(int bits);
-  const RowIndex& index() const { return index_; }
-  // The fetched rows, (rows, dim), in the order of the index.
-  const torch::Tensor& rows() const { return rows_; }
+
+  // Sets where lookups find the rows: all rows of the table, or (rows of the index, dim).
+  void read_from(const DirectRows& all);
+  void read_from(torch::Tensor fetched);
 
   // Between these, forward passes may look up the ids of this lane.
   void begin_lane(size_t lane);
@@ -47,8 +57,11 @@ class Lookups {
     return in_shape(pick(keys_of(ids)), ids);
   }
 
-  // Returns the sums of the gradients over the lanes of this worker.
-  RowSums sums(const LaneRange& block, int64_t lanes) const;
+  // Returns the rows of all lookups, (lookups, dim).
+  torch::Tensor all_rows() const;
+
+  // Returns the sums of the gradients over the lanes of this worker; RowSum::row is a row of the index.
+  RowSums sums(int bits, const LaneRange& block, int64_t lanes);
 
  private:
   static constexpr size_t kNoLane = ~size_t{0};
@@ -65,18 +78,24 @@ class Lookups {
   };
 
   std::span<InLane> columns_of_lane();
+  const float* row_of(int64_t lookup) const;
+  torch::Tensor gather(int64_t begin, int64_t size) const;
   const torch::Tensor& leaf(InLane& column);
   const torch::Tensor* leaf_of(const torch::Tensor& ids);
   torch::Tensor pick(const std::vector<uint64_t>& keys);
   torch::Tensor in_shape(const torch::Tensor& rows, const torch::Tensor& ids) const;
 
-  const std::string table_;
-  const int64_t dim_;
+  std::string table_;
+  int64_t dim_;
   std::vector<uint64_t> keys_;  // of all lookups
   std::vector<InLane> columns_;
   std::vector<Lane> lanes_;
   RowIndex index_;
-  torch::Tensor rows_;
+  bool is_indexed_ = false;
+  std::vector<const float*> direct_;  // the rows of each owner; empty: fetched_ is used
+  int row_bits_ = 0;
+  torch::Tensor fetched_;
+  const float* fetched_rows_ = nullptr;
   size_t lane_ = kNoLane;
 };
 

@@ -1,6 +1,7 @@
 #include "tutti/embedding/row_layout.h"
 
 #include <array>
+#include <limits>
 #include <set>
 #include <vector>
 
@@ -30,6 +31,11 @@ TEST(RowLayout, gives_each_row_one_place) {
               << name_of(placement) << " " << rows << " " << world;
           ASSERT_TRUE(places.emplace(place.owner, place.row).second);
           ASSERT_EQ(layout.id_at(place), id);
+          const uint64_t key = layout.key_of(id);
+          ASSERT_EQ(layout.place_of_key(key), place);
+          ASSERT_EQ(key >> layout.key_bits(), 0);
+          ASSERT_GE(key, layout.first_key(place.owner));
+          ASSERT_LT(key, layout.first_key(place.owner + 1));
         }
         int64_t total = 0;
         for (int owner = 0; owner < world; ++owner) total += layout.count(owner);
@@ -59,6 +65,30 @@ TEST(RowLayout, works_with_tables_of_any_size) {
     const RowLayout layout(placement, kRows, 7);
     for (const int64_t id : {int64_t{0}, int64_t{1}, kRows / 2, kRows - 1})
       EXPECT_EQ(layout.id_at(layout.place_of(id)), id) << name_of(placement);
+  }
+}
+
+TEST(RowLayout, of_a_table_that_grows_gives_each_id_one_place) {
+  for (const int owners : {1, 2, 3, 5, 8, 64}) {
+    const RowLayout layout(Placement::Mod, 0, owners);
+    std::vector<int64_t> counts(static_cast<size_t>(owners));
+    std::set<uint64_t> keys;
+    for (int64_t i = 0; i < 4000; ++i) {
+      const int64_t id = i < 2000 ? i : std::numeric_limits<int64_t>::max() - (i - 2000);
+      const RowLayout::Place place = layout.place_of(id);
+      ASSERT_EQ(layout.id_at(place), id);
+      const uint64_t key = layout.key_of(id);
+      ASSERT_TRUE(keys.insert(key).second);
+      ASSERT_EQ(key >> RowLayout::kGrowingBits, 0);
+      ASSERT_EQ(layout.place_of_key(key), place);
+      ASSERT_GE(key, layout.first_key(place.owner));
+      ASSERT_LT(key, layout.first_key(place.owner + 1));
+      const int64_t bucket = RowLayout::bucket_of(place.row);
+      ASSERT_GE(bucket, 0);
+      ASSERT_LT(bucket, RowLayout::kBuckets);
+      ++counts.at(static_cast<size_t>(place.owner));
+    }
+    for (const int64_t count : counts) EXPECT_GT(count, 4000 / owners / 2) << owners;
   }
 }
 

@@ -1,5 +1,6 @@
 #include "tutti/embedding/row_optimizer.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <utility>
@@ -13,6 +14,8 @@
 namespace tutti::embedding {
 namespace {
 
+constexpr const char* kRowwiseAdagrad = "rowwise_adagrad";
+
 float* data_of(const torch::Tensor& tensor) { return tensor.mutable_data_ptr<float>(); }
 
 [[noreturn]] void refuse(const std::string& table, const std::string& what) {
@@ -20,6 +23,11 @@ float* data_of(const torch::Tensor& tensor) { return tensor.mutable_data_ptr<flo
        "the rows of '{}' cannot be trained with {}; choose another optimiser for the table: "
        "EmbeddingOptions::optimizer",
        table, what);
+}
+
+void fetch_for_writing(const float* numbers, int64_t count) {
+  constexpr int64_t kInLine = 16;  // floats in a line of the cache
+  for (int64_t i = 0; i < count; i += kInLine) __builtin_prefetch(numbers + i, 1);
 }
 
 // Calls `update(values, slots, gradient)` for each row, with pointers to its numbers.
@@ -34,7 +42,14 @@ void for_each_row(const torch::Tensor& values, const std::vector<RowOptimizer::S
     width[i] = slots[i].tensor.dim() == 1 ? 1 : dim;
   }
   float* const all = data_of(values);
+  constexpr size_t kAhead = 8;  // rows are far apart, so each is fetched before it is needed
   for (size_t i = 0; i < rows.size(); ++i) {
+    if (const size_t next = i + kAhead; next < rows.size() && rows[next] >= 0) {
+      fetch_for_writing(all + rows[next] * dim, dim);
+      for (size_t slot = 0; slot < Slots; ++slot)
+        fetch_for_writing(begin[slot] + rows[next] * width[slot], width[slot]);
+    }
+    if (rows[i] < 0) continue;
     std::array<float*, Slots> of_row;
     for (size_t slot = 0; slot < Slots; ++slot) of_row[slot] = begin[slot] + rows[i] * width[slot];
     update(all + rows[i] * dim, of_row, gradients.data() + static_cast<int64_t>(i) * dim);
@@ -211,8 +226,14 @@ double learning_rate_of(const RowOptimizerOptions& options) {
 
 Json to_json(const RowOptimizerOptions& options) {
   if (const auto* rowwise = std::get_if<RowwiseAdagrad>(&options.kind))
-    return {{"name", "rowwise_adagrad"}, {"lr", rowwise->rate}, {"eps", rowwise->eps}};
+    return {{"name", kRowwiseAdagrad}, {"lr", rowwise->rate}, {"eps", rowwise->eps}};
   return tutti::to_json(std::get<OptimizerOptions>(options.kind));
+}
+
+RowOptimizerOptions row_optimizer_of_json(const Json& json, std::span<const ElementwiseOptimizer> own) {
+  const std::string what = "the optimiser of a table";
+  if (value_in<std::string>(json, "name", what) != kRowwiseAdagrad) return optimizer_from_json(json, own);
+  return RowwiseAdagrad{.rate = value_in<double>(json, "lr", what), .eps = value_in<double>(json, "eps", what)};
 }
 
 RowOptimizer::RowOptimizer(const std::string& table, RowOptimizerOptions options, int64_t rows, int64_t dim)
@@ -220,7 +241,24 @@ RowOptimizer::RowOptimizer(const std::string& table, RowOptimizerOptions options
   for (const SlotPlan& plan : std::visit(PlanOf{table}, options_.kind)) {
     const std::vector<int64_t> shape =
         plan.is_rowwise ? std::vector<int64_t>{rows} : std::vector<int64_t>{rows, dim};
-    slots_.push_back({plan.name, torch::full(shape, plan.initial, torch::kFloat32)});
+    slots_.push_back({plan.name, torch::full(shape, plan.initial, torch::kFloat32), plan.initial});
+  }
+}
+
+void RowOptimizer::resize(int64_t rows) {
+  for (Slot& slot : slots_) {
+    std::vector<int64_t> shape = slot.tensor.sizes().vec();
+    const int64_t before = std::exchange(shape[0], rows);
+    const torch::Tensor larger = torch::empty(shape, torch::kFloat32);
+    larger.narrow(0, 0, before).copy_(slot.tensor);
+    slot.tensor = larger;
+  }
+}
+
+void RowOptimizer::begin_row(int64_t row) {
+  for (const Slot& slot : slots_) {
+    const int64_t width = slot.tensor.dim() == 1 ? 1 : dim_;
+    std::fill_n(data_of(slot.tensor) + row * width, width, static_cast<float>(slot.initial));
   }
 }
 
@@ -242,12 +280,20 @@ void RowOptimizer::step(const torch::Tensor& values, std::span<const int64_t> ro
 void RowOptimizer::update_by_program(const ElementwiseOptimizer& optimizer, const torch::Tensor& values,
                                      std::span<const int64_t> rows, std::span<const float> gradients,
                                      double rate, int64_t step) {
-  if (rows.empty()) return;
   const torch::NoGradGuard no_grad;
-  const torch::Tensor index = torch::tensor(at::ArrayRef<int64_t>(rows.data(), rows.size()), torch::kLong);
+  std::vector<int64_t> of_rows;
+  std::vector<int64_t> of_gradients;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i] < 0) continue;
+    of_rows.push_back(rows[i]);
+    of_gradients.push_back(static_cast<int64_t>(i));
+  }
+  if (of_rows.empty()) return;
+  const torch::Tensor index = torch::tensor(of_rows, torch::kLong);
   const torch::Tensor own = values.index_select(0, index).flatten();
-  const torch::Tensor grads = torch::from_blob(const_cast<float*>(gradients.data()),
-                                               {static_cast<int64_t>(gradients.size())}, torch::kFloat32);
+  const torch::Tensor all = torch::from_blob(const_cast<float*>(gradients.data()),
+                                             {static_cast<int64_t>(rows.size()), dim_}, torch::kFloat32);
+  const torch::Tensor grads = all.index_select(0, torch::tensor(of_gradients, torch::kLong)).flatten();
   std::vector<torch::Tensor> kept;
   for (const Slot& slot : slots_) kept.push_back(slot.tensor.index_select(0, index).flatten());
   optimizer.update({.values = own,

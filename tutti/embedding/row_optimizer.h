@@ -39,6 +39,8 @@ struct RowOptimizerOptions {
 double learning_rate_of(const RowOptimizerOptions& options);
 // For plans and manifests: {"name": "adagrad", "lr": 0.01, ...}.
 Json to_json(const RowOptimizerOptions& options);
+// `own` are the optimisers besides those of torch::optim that the JSON may name.
+RowOptimizerOptions row_optimizer_of_json(const Json& json, std::span<const ElementwiseOptimizer> own);
 
 // The optimiser of some rows, with what it keeps for each of them. Not thread-safe.
 class RowOptimizer {
@@ -46,8 +48,12 @@ class RowOptimizer {
   // Throws an InvalidArgument that names the table if its rows cannot be updated like that.
   RowOptimizer(const std::string& table, RowOptimizerOptions options, int64_t rows, int64_t dim);
 
-  // Updates these rows of `values` (rows, dim), each with the gradient at the same index of `gradients`.
-  // `step` is the number of steps including this one.
+  // Keeps room for so many rows, no fewer than before; begin_row() begins one anew.
+  void resize(int64_t rows);
+  void begin_row(int64_t row);
+
+  // Updates these rows of `values` (rows, dim), each with the gradient at the same index of `gradients`, and
+  // skips rows that are negative. `step` is the number of steps including this one.
   void step(const torch::Tensor& values, std::span<const int64_t> rows, std::span<const float> gradients,
             double rate, int64_t step);
 
@@ -55,6 +61,7 @@ class RowOptimizer {
   struct Slot {
     std::string name;
     torch::Tensor tensor;
+    double initial = 0;
   };
   const std::vector<Slot>& slots() const { return slots_; }
 

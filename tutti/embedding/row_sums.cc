@@ -52,11 +52,11 @@ class Tree {
     std::copy(values.begin(), values.end(), memory_.begin() + static_cast<int64_t>(end) - dim_);
   }
 
-  // Appends the sums of the block.
-  void finish(int64_t row, RowSums& to) {
+  // Appends the sums of the block, for a row with so many lookups.
+  void finish(int64_t row, int64_t lookups, RowSums& to) {
     while (may_rise()) rise();
     for (size_t i = 0; i < waiting_.size(); ++i) {
-      to.sums.push_back({row, waiting_[i]});
+      to.sums.push_back({row, waiting_[i], std::exchange(lookups, 0)});
       const auto from = memory_.begin() + static_cast<int64_t>(i) * dim_;
       to.values.insert(to.values.end(), from, from + dim_);
     }
@@ -99,6 +99,12 @@ class Tree {
   std::vector<float> memory_;  // the values of the nodes that wait, one after the other
 };
 
+// Divides the values of the last sum.
+void divide_last(RowSums& sums, float divisor) {
+  const std::span<float> last = sums.values_of(sums.sums.size() - 1);
+  for (float& value : last) value /= divisor;
+}
+
 int bits_of(uint64_t number) {
   int bits = 0;
   for (; number > 0; number >>= 1) ++bits;
@@ -129,12 +135,70 @@ RowIndex index_rows(std::span<const uint64_t> keys, int bits) {
   return index;
 }
 
+namespace {
+
+void fetch_for_reading(const float* numbers, int64_t count) {
+  constexpr int64_t kInLine = 16;  // floats in a line of the cache
+  for (int64_t i = 0; numbers != nullptr && i < count; i += kInLine) __builtin_prefetch(numbers + i);
+}
+
+// Visits the lookups of each row that have a gradient.
+class LookupsOfRows {
+ public:
+  LookupsOfRows(const RowIndex& index, std::span<const float* const> gradients, int64_t dim)
+      : index_(index), gradients_(gradients), dim_(dim) {}
+
+  template <class Visit>
+  int64_t of_row(int64_t row, const Visit& visit) const {
+    const auto at = static_cast<size_t>(row);
+    int64_t visited = 0;
+    for (auto i = static_cast<size_t>(index_.begin[at]); i < static_cast<size_t>(index_.begin[at + 1]); ++i) {
+      constexpr size_t kAhead = 8;  // gradients are far apart, so each is fetched before it is needed
+      if (i + kAhead < index_.order.size())
+        fetch_for_reading(gradients_[static_cast<size_t>(index_.order[i + kAhead])], dim_);
+      const float* gradient = gradients_[static_cast<size_t>(index_.order[i])];
+      if (gradient == nullptr) continue;
+      visit(index_.order[i], gradient);
+      ++visited;
+    }
+    return visited;
+  }
+
+ private:
+  const RowIndex& index_;
+  const std::span<const float* const> gradients_;
+  const int64_t dim_;
+};
+
+// The sums of a worker with a single lane: its lookups are added in their order.
+void sum_one_lane(const LookupsOfRows& lookups, int64_t rows, const comm::TreeNode& node, RowSums& to) {
+  for (int64_t row = 0; row < rows; ++row) {
+    float* sum = nullptr;
+    const int64_t count = lookups.of_row(row, [&](int32_t, const float* gradient) {
+      if (sum == nullptr) {
+        to.values.insert(to.values.end(), gradient, gradient + to.dim);
+        sum = to.values.data() + static_cast<int64_t>(to.values.size()) - to.dim;
+      } else {
+        add_to(sum, gradient, to.dim);
+      }
+    });
+    if (count > 0) to.sums.push_back({row, node, count});
+  }
+}
+
+}  // namespace
+
 RowSums sum_lanes(const RowIndex& index, int64_t dim, std::span<const float* const> gradients,
                   std::span<const int64_t> ends, const LaneRange& block, int64_t lanes) {
   TUTTI_CHECK(static_cast<int64_t>(ends.size()) == block.size(), "{} lanes of {}", ends.size(), block.size());
   RowSums result{.dim = dim};
   result.sums.reserve(index.keys.size());
   result.values.reserve(index.keys.size() * static_cast<size_t>(dim));
+  const LookupsOfRows lookups(index, gradients, dim);
+  if (block.size() == 1) {
+    sum_one_lane(lookups, index.rows(), {0, block.begin}, result);
+    return result;
+  }
   Tree tree(dim, block, lanes);
   std::vector<float> sum(static_cast<size_t>(dim));
   for (int64_t row = 0; row < index.rows(); ++row) {
@@ -143,11 +207,7 @@ RowSums sum_lanes(const RowIndex& index, int64_t dim, std::span<const float* con
     const auto end_lane = [&] {
       if (std::exchange(has_data, false)) tree.push({0, block.begin + static_cast<int64_t>(lane)}, sum);
     };
-    for (int32_t i = index.begin[static_cast<size_t>(row)]; i < index.begin[static_cast<size_t>(row) + 1];
-         ++i) {
-      const int32_t lookup = index.order[static_cast<size_t>(i)];
-      const float* gradient = gradients[static_cast<size_t>(lookup)];
-      if (gradient == nullptr) continue;
+    const int64_t count = lookups.of_row(row, [&](int32_t lookup, const float* gradient) {
       if (lookup >= ends[lane]) {
         end_lane();
         while (lookup >= ends[lane]) ++lane;
@@ -157,14 +217,14 @@ RowSums sum_lanes(const RowIndex& index, int64_t dim, std::span<const float* con
       else
         std::memcpy(sum.data(), gradient, static_cast<size_t>(dim) * sizeof(float));
       has_data = true;
-    }
+    });
     end_lane();
-    tree.finish(row, result);
+    tree.finish(row, count, result);
   }
   return result;
 }
 
-RowSums sum_workers(std::span<const RowSums> workers, int64_t dim, int64_t lanes) {
+RowSums sum_workers(std::span<const RowSumsView> workers, int64_t dim, int64_t lanes, double divisor) {
   struct Part {
     size_t worker;
     size_t sum;
@@ -182,14 +242,18 @@ RowSums sum_workers(std::span<const RowSums> workers, int64_t dim, int64_t lanes
   }
   sort_by_key(lookups, bits_of(greatest));
   RowSums result{.dim = dim};
+  result.values.reserve(lookups.size() * static_cast<size_t>(dim));
   Tree tree(dim, {0, lanes}, lanes);
+  int64_t of_row = 0;
   for (size_t i = 0; i < lookups.size(); ++i) {
     const Part& part = parts[static_cast<size_t>(lookups[i].index)];
-    const RowSums& of = workers[part.worker];
+    const RowSumsView& of = workers[part.worker];
     tree.push(of.sums[part.sum].node,
-              std::span(of.values).subspan(part.sum * static_cast<size_t>(dim), static_cast<size_t>(dim)));
-    if (i + 1 == lookups.size() || lookups[i + 1].key != lookups[i].key)
-      tree.finish(static_cast<int64_t>(lookups[i].key), result);
+              of.values.subspan(part.sum * static_cast<size_t>(dim), static_cast<size_t>(dim)));
+    of_row += of.sums[part.sum].lookups;
+    if (i + 1 < lookups.size() && lookups[i + 1].key == lookups[i].key) continue;
+    tree.finish(static_cast<int64_t>(lookups[i].key), std::exchange(of_row, 0), result);
+    if (divisor != 0) divide_last(result, static_cast<float>(divisor));
   }
   return result;
 }

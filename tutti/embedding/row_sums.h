@@ -32,6 +32,8 @@ RowIndex index_rows(std::span<const uint64_t> keys, int bits);
 struct RowSum {
   int64_t row = 0;
   comm::TreeNode node = {0, 0};
+  // The number of lookups of the row that this sum, and others after it, are made of; 0 in those others.
+  int64_t lookups = 0;
 };
 
 // Sums of rows, in the order of the rows and then of the lanes. Each has `dim` numbers.
@@ -51,8 +53,14 @@ struct RowSums {
 RowSums sum_lanes(const RowIndex& index, int64_t dim, std::span<const float* const> gradients,
                   std::span<const int64_t> ends, const LaneRange& block, int64_t lanes);
 
-// Adds the sums of several workers, which come in the order of their lanes, along the tree. The result has
-// one sum for each row.
-RowSums sum_workers(std::span<const RowSums> workers, int64_t dim, int64_t lanes);
+// The same as RowSums, with values in other memory.
+struct RowSumsView {
+  std::vector<RowSum> sums = {};
+  std::span<const float> values = {};
+};
+
+// Adds the sums of several workers, which come in the order of their lanes, along the tree, and divides them
+// by the divisor unless it is 0. The result has one sum for each row.
+RowSums sum_workers(std::span<const RowSumsView> workers, int64_t dim, int64_t lanes, double divisor = 0);
 
 }  // namespace tutti::embedding

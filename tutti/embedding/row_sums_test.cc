@@ -1,5 +1,6 @@
 #include "tutti/embedding/row_sums.h"
 
+#include <algorithm>
 #include <map>
 #include <random>
 
@@ -77,7 +78,14 @@ struct Lanes {
     std::vector<RowSums> parts;
     for (const LaneRange& block : blocks_of(world, static_cast<int64_t>(keys.size())))
       parts.push_back(of_worker(block));
-    RowSums all = sum_workers(parts, dim, static_cast<int64_t>(keys.size()));
+    std::vector<RowSumsView> views;
+    for (const RowSums& part : parts) views.push_back({part.sums, part.values});
+    RowSums all = sum_workers(views, dim, static_cast<int64_t>(keys.size()));
+    int64_t lookups = 0;
+    for (const RowSum& sum : all.sums) lookups += sum.lookups;
+    int64_t expected = 0;
+    for (const auto& of_lane : keys) expected += static_cast<int64_t>(of_lane.size());
+    EXPECT_EQ(lookups, expected);
     std::map<int64_t, std::vector<float>> rows;
     for (size_t i = 0; i < all.sums.size(); ++i) {
       const auto values = all.values_of(i);
@@ -124,6 +132,20 @@ TEST(RowSums, are_those_of_the_tree_on_any_number_of_workers) {
       for (const int world : {1, 2, 3, 4, 5, 8, 17})
         ASSERT_EQ(lanes.on(world), expected) << count << " " << world;
     }
+  }
+}
+
+TEST(RowSums, are_divided_once) {
+  const Lanes lanes(3, 5);
+  const RowSums sums = lanes.of_worker({0, 3});
+  const RowSumsView view{sums.sums, sums.values};
+  RowSums mean = sum_workers({&view, 1}, lanes.dim, 3, 7);
+  ASSERT_EQ(mean.sums.size(), sums.sums.size());
+  for (size_t i = 0; i < mean.sums.size(); ++i) {
+    const auto row = std::find_if(sums.sums.begin(), sums.sums.end(),
+                                  [&](const RowSum& sum) { return sum.row == mean.sums[i].row; });
+    const auto at = static_cast<size_t>((row - sums.sums.begin()) * lanes.dim);
+    EXPECT_EQ(mean.values_of(i)[1], sums.values[at + 1] / 7.0F);
   }
 }
 

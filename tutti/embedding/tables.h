@@ -9,15 +9,13 @@
 
 #include <torch/nn/module.h>
 
-#include "tutti/base/json.h"
-#include "tutti/comm/communicator.h"
 #include "tutti/data/batch.h"
+#include "tutti/embedding/owned_rows.h"
 #include "tutti/embedding/table.h"
-#include "tutti/store/safetensors.h"
 
 namespace tutti::embedding {
 
-// A module with a table whose rows are spread over the workers.
+// A module with a table whose rows are spread over several tasks.
 class HasTable {
  public:
   virtual ~HasTable() = default;
@@ -25,76 +23,87 @@ class HasTable {
   virtual std::shared_ptr<Table> table() const = 0;
 };
 
-// All tables of a model, on one worker. A step is fetch(), the lanes, sum() and update(); all workers make
-// them together. For all tables there is one exchange of ids, one of rows, and one of gradients. Not
-// thread-safe.
+// The tasks that own the rows of all tables, as a worker sees them.
+class RowOwners {
+ public:
+  virtual ~RowOwners() = default;
+  virtual int count() const = 0;
+  // Returns true if a worker may read rows by itself. Otherwise all workers call each read() together.
+  virtual bool answer_one() const = 0;
+
+  // Rows to be read from each owner (OwnedRows::read), and the numbers that each has for them.
+  struct Request {
+    std::vector<std::vector<int64_t>> asked = {};  // [owner]
+    std::vector<int64_t> numbers = {};             // [owner]
+  };
+  // Returns the rows, by owner.
+  virtual std::vector<std::vector<float>> read(const Request& request) = 0;
+
+  // Sends a request that will be read with read_announced(), after the next update of the rows; the owners
+  // may receive it while this worker computes. One at a time.
+  virtual void announce(Request request) { announced_ = std::move(request); }
+  virtual std::vector<std::vector<float>> read_announced() { return read(announced_); }
+  // Forgets it.
+  virtual void withdraw() { announced_ = {}; }
+
+ protected:
+  Request announced_;
+};
+
+// All tables of a model, on one worker. Before the lanes of a step, fetch() gets the rows that they look up,
+// and after them gradients() has what the owners need to update the rows: for all tables there is one request
+// to each owner, and one message with gradients. Not thread-safe.
 class Tables {
  public:
-  // Finds the tables of the module, which are named after the submodules that have them.
+  // Finds the tables of the module, and gives them the names of the submodules that have them.
   explicit Tables(const torch::nn::Module& module);
 
   bool empty() const { return tables_.empty(); }
+  const std::vector<std::shared_ptr<Table>>& tables() const { return tables_; }
   // Lines for the comparison of plans, such as "table user: 1000000 rows of 32, mod, adagrad".
   std::vector<std::string> plan() const;
+  // What the owners have to know; `optimizer` is that of the model.
+  std::vector<TableSpec> specs(const OptimizerOptions& optimizer) const;
 
-  // Makes the rows of this worker, with their initial values. Every worker calls it, with the same arguments.
-  void place(comm::Communicator& comm, int64_t seed, int64_t lanes, const OptimizerOptions& optimizer);
-  // True if this worker can read all rows by itself between two steps.
-  bool can_read_alone() const;
+  // From now on the rows are those of these owners, which must outlive this.
+  void connect(RowOwners& owners);
+  // True if lookups read the rows where they are, so that no rows have to be fetched.
+  bool are_direct() const;
+  // True if a worker may fetch rows by itself.
+  bool can_read_alone() const { return are_direct() || owners_->answer_one(); }
 
   // Fetches the rows for these batches, one for each lane of this worker, or for an evaluation.
   void fetch(std::span<const Batch> batches);
+  // Announces the batches of the next step, for which fetch_ahead() is then called in place of fetch(). Other
+  // calls of fetch() may come in between.
+  void look_ahead(std::span<const Batch> batches);
+  void fetch_ahead();
+  // Forgets what was announced.
+  void forget_ahead();
+
   // The lookups of forward passes between these are those of this lane, by its index among the batches.
   void begin_lane(size_t lane);
   void end_lane();
-  // Adds up the gradients of all workers, and divides them by the number of examples. Afterwards each worker
-  // has the mean gradients of those of its rows that the step has looked up.
-  void sum(int64_t examples, int64_t step);
-  // Returns the sum of the squares of all mean gradients, with the same bits on any number of workers.
-  double squares();
-  // Updates the rows with the mean gradients times `factor`. `learning_rate` is that of the model's optimiser
-  // in this step, and `step` the number of steps including it.
-  void update(double learning_rate, double factor, int64_t step);
-  // Forgets a step without an update.
-  void forget();
-
-  // This worker's rows and what the optimiser keeps for them, as tensors whose names say which rows they are:
-  // "user.weight[1of4]", "user.weight/sum[1of4]".
-  std::vector<store::NamedTensor> state() const;
-  // Collects the state of all workers at rank 0; nothing elsewhere.
-  std::vector<store::NamedTensor> gather_state() const;
-  // The facts that restore() needs: rows, dim and placement of each table.
-  Json facts() const;
-  // Takes the rows of this worker from the state and facts that rank 0 has, which may be those of another
-  // number of workers, or of another placement. Every worker calls it. Throws InvalidArgument if they do not
-  // fit.
-  // Without `with_optimizer`, what the optimisers keep begins anew.
-  void restore(const std::vector<store::NamedTensor>& state, const Json& facts, bool with_optimizer = true);
-  // A checksum of all rows, the same on any number of workers. Every worker calls it.
-  std::string checksum() const;
+  // Returns what each owner has to get: the sums of the gradients over the lanes of this worker, `block` out of
+  // `lanes`. The numbers stay valid until the next call.
+  std::vector<RowGradients> gradients(const LaneRange& block, int64_t lanes);
 
  private:
-  struct Named {
-    std::string name;  // "user"
-    std::shared_ptr<Table> table;
+  // The requests for the rows of the lookups, and for each table the first of its rows at each owner, and the
+  // end of the last.
+  struct Wanted {
+    RowOwners::Request request = {};
+    std::vector<std::vector<int64_t>> begin = {};  // [table][owner]
   };
-  std::pair<const Table*, torch::Tensor> find(const std::string& full) const;
-  static RowLayout saved_layout(const Table& table, const Json& facts, int world);
-  void take_rows(const torch::Tensor& at_rank_0, const RowLayout& before, int owner, const RowLayout& now,
-                 const torch::Tensor& to) const;
-  static constexpr const char* kRows = "the rows of tables";  // for errors
+  Wanted wanted_rows(std::vector<Lookups*> lookups) const;
+  void take_rows(const Wanted& wanted, const std::vector<std::vector<float>>& rows);
+  torch::Tensor read_now(size_t table, std::span<const uint64_t> keys) const;
 
-  void read_rows();
-  void exchange_rows();
-  std::vector<float> own_rows(std::span<const int64_t> asked) const;
-  std::vector<RowSums> exchange_sums(const std::vector<RowSums>& own, int64_t step);
-
-  std::vector<Named> tables_;
-  comm::Communicator* comm_ = nullptr;
-  comm::SharedVectors* shared_ = nullptr;
-  int64_t lanes_ = 1;
-  double model_rate_ = 0;      // the learning rate in the options of the model's optimiser
-  std::vector<RowSums> sums_;  // [table]; RowSum::row is a row of this worker
+  std::vector<std::shared_ptr<Table>> tables_;
+  RowOwners* owners_ = nullptr;
+  std::vector<Lookups> ahead_;  // [table]
+  Wanted wanted_ahead_;
+  std::vector<RowSums> sums_;  // [table]
 };
 
 }  // namespace tutti::embedding

@@ -1,4 +1,4 @@
-#include "tutti/embedding/tables.h"
+#include "tutti/embedding/connected_rows.h"
 
 #include <cmath>
 #include <random>
@@ -59,37 +59,53 @@ Batch batch_of(int64_t step, int64_t lane) {
                 {"day", draw(0, 7, {size})}});
 }
 
-void train(Net& net, Tables& tables, comm::Communicator& comm, int64_t begin, int64_t end,
-           double largest_norm = 0) {
+struct Training {
+  Net& net;
+  Tables& tables;
+  ConnectedRows& rows;
+  comm::Communicator& comm;
+};
+
+// With `ahead`, each step announces the batches of the next one.
+void train(const Training& training, int64_t begin, int64_t end, double largest_norm = 0, bool ahead = false) {
+  const auto& [net, tables, rows, comm] = training;
   const LaneRange block = lanes_of(comm.rank(), comm.world(), kLanes);
   for (int64_t step = begin; step < end; ++step) {
     int64_t examples = 0;
     for (int64_t lane = 0; lane < kLanes; ++lane) examples += batch_of(step, lane).size();
-    std::vector<Batch> batches;
-    for (int64_t lane = block.begin; lane < block.end; ++lane) batches.push_back(batch_of(step, lane));
-    tables.fetch(batches);
+    const auto batches_of = [&](int64_t of_step) {
+      std::vector<Batch> batches;
+      for (int64_t lane = block.begin; lane < block.end; ++lane) batches.push_back(batch_of(of_step, lane));
+      return batches;
+    };
+    const std::vector<Batch> batches = batches_of(step);
+    if (ahead && step > begin && !tables.are_direct())
+      tables.fetch_ahead();
+    else
+      tables.fetch(batches);
+    if (ahead && step + 1 < end) tables.look_ahead(batches_of(step + 1));
     for (size_t i = 0; i < batches.size(); ++i) {
       if (batches[i].size() == 0) continue;
       tables.begin_lane(i);
       net.forward(batches[i]).sum().backward();
       tables.end_lane();
     }
-    tables.sum(examples, step);
-    const double norm = std::sqrt(tables.squares());
-    tables.update(0.1, largest_norm > 0 && norm > largest_norm ? largest_norm / norm : 1, step + 1);
+    rows.begin_step(examples, step);
+    const double norm = std::sqrt(rows.squares());
+    rows.update(0.1, largest_norm > 0 && norm > largest_norm ? largest_norm / norm : 1, step + 1);
   }
 }
 
 // The rows by id, which only the test's world of one can list at once.
 std::string rows_after(const std::string& transport, int world, const OptimizerOptions& optimizer,
-                       Placement placement = Placement::Mod, double largest_norm = 0) {
+                       Placement placement = Placement::Mod, double largest_norm = 0, bool ahead = false) {
   std::vector<std::string> sums(static_cast<size_t>(world));
   with_ranks(transport, world, [&](comm::Communicator& comm) {
     Net net(placement);
     Tables tables(net);
-    tables.place(comm, 7, kLanes, optimizer);
-    train(net, tables, comm, 0, 6, largest_norm);
-    sums[static_cast<size_t>(comm.rank())] = tables.checksum();
+    ConnectedRows rows(tables, comm, 7, kLanes, optimizer);
+    train({net, tables, rows, comm}, 0, 6, largest_norm, ahead);
+    sums[static_cast<size_t>(comm.rank())] = rows.checksum();
   });
   for (const std::string& sum : sums) EXPECT_EQ(sum, sums[0]);
   return sums[0];
@@ -122,13 +138,21 @@ TEST(Tables, are_clipped_alike_on_any_number_of_workers) {
     EXPECT_EQ(rows_after("plain", world, kAdagrad, Placement::Mod, 1e-3), alone);
 }
 
+TEST(Tables, have_the_same_bits_if_requests_are_announced) {
+  const std::string alone = rows_after("inproc", 1, kAdagrad);
+  for (const char* transport : {"plain", "shm"}) {
+    for (const int world : {1, 2, 3, 4})
+      EXPECT_EQ(rows_after(transport, world, kAdagrad, Placement::Mod, 0, true), alone) << transport << world;
+  }
+}
+
 // The same model with ordinary parameters, trained by torch::optim on the whole batch. Adagrad leaves rows
 // without a gradient as they are.
 TEST(Tables, are_trained_like_ordinary_parameters) {
   with_ranks("shm", 2, [&](comm::Communicator& comm) {
     Net net;
     Tables tables(net);
-    tables.place(comm, 7, kLanes, kAdagrad);
+    ConnectedRows sharded(tables, comm, 7, kLanes, kAdagrad);
     const auto all_rows = [&](nn::EmbeddingImpl& of, int64_t rows) {
       const torch::NoGradGuard no_grad;
       return of.forward(torch::arange(rows)).clone();
@@ -137,7 +161,7 @@ TEST(Tables, are_trained_like_ordinary_parameters) {
     torch::Tensor items = all_rows(*net.items, 31).requires_grad_(true);
     torch::optim::Adagrad adagrad({user, items}, torch::optim::AdagradOptions(0.1));
     comm.barrier().wait();  // all have read the initial rows
-    train(net, tables, comm, 0, 6);
+    train({net, tables, sharded, comm}, 0, 6);
     for (int64_t step = 0; step < 6; ++step) {
       torch::Tensor loss = torch::zeros({});
       int64_t examples = 0;
@@ -165,26 +189,26 @@ TEST(Tables, continue_on_another_number_of_workers) {
   const OptimizerOptions adam = torch::optim::AdamOptions(0.1);
   const std::string straight = rows_after("inproc", 1, adam);
   for (const int before : {1, 4, 3}) {
-    std::vector<store::NamedTensor> state;
-    Json facts;
+    ConnectedRows::Saved saved;
     with_ranks("plain", before, [&](comm::Communicator& comm) {
       Net net(Placement::Block);
       Tables tables(net);
-      tables.place(comm, 7, kLanes, adam);
-      train(net, tables, comm, 0, 3);
-      const auto all = tables.gather_state();
+      ConnectedRows rows(tables, comm, 7, kLanes, adam);
+      train({net, tables, rows, comm}, 0, 3);
+      const auto all = rows.gather(saved_rows(rows.rows(), RowShard::Which::All));
+      const Json facts = rows.facts();
       if (comm.rank() != 0) return;
-      for (const auto& [name, tensor] : all) state.push_back({name, tensor.clone()});
-      facts = tables.facts();
+      for (const auto& [name, tensor] : all) saved.tensors.push_back({name, tensor.clone()});
+      saved.facts = facts;
     });
     for (const int world : {1, 2, 3, 8}) {
       with_ranks(world == 2 ? "shm" : "plain", world, [&](comm::Communicator& comm) {
         Net net;
         Tables tables(net);
-        tables.place(comm, 99, kLanes, adam);
-        tables.restore(comm.rank() == 0 ? state : std::vector<store::NamedTensor>(), facts);
-        train(net, tables, comm, 3, 6);
-        EXPECT_EQ(tables.checksum(), straight) << before << " to " << world;
+        ConnectedRows rows(tables, comm, 99, kLanes, adam);
+        rows.restore(comm.rank() == 0 ? saved : ConnectedRows::Saved(), {}, true);
+        train({net, tables, rows, comm}, 3, 6);
+        EXPECT_EQ(rows.checksum(), straight) << before << " to " << world;
       });
     }
   }
@@ -194,12 +218,12 @@ TEST(Tables, of_a_checkpoint_that_does_not_fit_are_refused) {
   with_ranks("inproc", 1, [&](comm::Communicator& comm) {
     Net net;
     Tables tables(net);
-    tables.place(comm, 7, kLanes, kAdagrad);
-    const auto state = tables.state();
-    const Json facts = tables.facts();
+    ConnectedRows rows(tables, comm, 7, kLanes, kAdagrad);
+    const auto state = saved_rows(rows.rows(), RowShard::Which::All);
+    const Json facts = rows.facts();
     const auto refused = [&](std::vector<store::NamedTensor> other, const Json& of, const char* text) {
       try {
-        tables.restore(other, of);
+        rows.restore({std::move(other), of}, {}, true);
         ADD_FAILURE() << text;
       } catch (const Error& error) {
         EXPECT_THAT(error.what(), HasSubstr(text));
@@ -210,17 +234,20 @@ TEST(Tables, of_a_checkpoint_that_does_not_fit_are_refused) {
     refused(fewer, facts, "0 of the 31 rows of 'items.weight/sum'");
     auto renamed = state;
     renamed[0].name = "users.weight[1of1]";
-    refused(renamed, facts, "'users.weight', which this model");
+    refused(renamed, facts, "rows that are called 'users.weight'");
     renamed[0].name = "user.weight";
-    refused(renamed, facts, "expected a name like");
+    refused(renamed, facts, "expected the name of a table");
     renamed[0].name = "user.weight[2of1]";
-    refused(renamed, facts, "expected a name like");
+    refused(renamed, facts, "expected the name of a table");
     auto cut = state;
     cut[0].tensor = cut[0].tensor.narrow(0, 0, 10);
-    refused(cut, facts, "[10, 3], expected [50, 3]");
+    refused(cut, facts, "for 50 rows");
     Json other = facts;
     other["user"]["rows"] = 51;
-    refused(state, other, "has 51 rows of 3, but in the model it has 50 of 3");
+    refused(state, other, "for 51 rows");
+    other["user"]["rows"] = 50;
+    other["user"]["dim"] = 4;
+    refused(state, other, "has 50 rows of 4, but in the model it has 50 of 3");
     other["user"]["rows"] = "many";
     refused(state, other, "should be a whole number");
   });
@@ -237,7 +264,7 @@ TEST(Tables, report_bad_ids_by_table_id_and_example) {
     const auto looked_up = [&](BadIds bad, const torch::Tensor& ids) {
       One net(bad);
       Tables tables(net);
-      tables.place(comm, 1, 1, kAdagrad);
+      ConnectedRows sharded(tables, comm, 1, 1, kAdagrad);
       const std::vector<Batch> batches = {Batch({{"user", ids}})};
       tables.fetch(batches);
       tables.begin_lane(0);
@@ -269,7 +296,7 @@ TEST(Tables, say_what_forward_must_not_do) {
   with_ranks("inproc", 1, [&](comm::Communicator& comm) {
     Net net;
     Tables tables(net);
-    tables.place(comm, 7, 1, kAdagrad);
+    ConnectedRows rows(tables, comm, 7, 1, kAdagrad);
     expect_error(ErrorKind::InvalidArgument, HasSubstr("only be trained by a Trainer"),
                  [&] { net.forward(batch_of(1, 0)); });
     const std::vector<Batch> batches = {batch_of(1, 0)};
@@ -282,8 +309,8 @@ TEST(Tables, say_what_forward_must_not_do) {
     EXPECT_TRUE(again.flip(0).equal(net.user(batches[0]["user"])));
     again.sum().backward();
     tables.end_lane();
-    tables.sum(5, 0);
-    EXPECT_GT(tables.squares(), 0);
+    rows.begin_step(5, 0);
+    EXPECT_GT(rows.squares(), 0);
     expect_error(
         ErrorKind::InvalidArgument, HasSubstr("the column 'items', which the batch does not have"), [&] {
           const std::vector<Batch> without = {Batch(

@@ -1,0 +1,267 @@
+#include "tutti/embedding/connected_rows.h"
+
+#include <algorithm>
+
+#include <nlohmann/json.hpp>
+#include <torch/utils.h>
+
+#include "tutti/base/error.h"
+#include "tutti/comm/gather_all.h"
+
+namespace tutti::embedding {
+namespace {
+
+constexpr const char* kRows = "the rows of tables";  // for errors
+
+RowShard::Allocate allocator_in(comm::SharedVectors* shared) {
+  if (shared == nullptr) return {};
+  return [shared](int64_t elements, const torch::TensorOptions& options) {
+    return shared->allocate(elements, options.dtype().toScalarType());
+  };
+}
+
+comm::SharedVectors* shared_of(comm::Communicator& comm) {
+  return comm.world() > 1 ? comm.shared() : nullptr;
+}
+
+// The rows without what an optimiser keeps.
+RowShard::State weights_of(const RowShard& shard) {
+  RowShard::State state = state_with_ids(shard);
+  std::erase_if(state.fields, [](const store::NamedTensor& field) { return !field.name.empty(); });
+  return state;
+}
+
+Json outline_of(const std::vector<store::NamedTensor>& tensors) {
+  Json outline = Json::array();
+  for (const auto& [name, tensor] : tensors)
+    outline.push_back({name, static_cast<int>(tensor.scalar_type()), tensor.sizes().vec()});
+  return outline;
+}
+
+// Returns tensors of these names and shapes, into which others are received.
+std::vector<store::NamedTensor> empty_like(const Json& outline) {
+  std::vector<store::NamedTensor> tensors;
+  for (const Json& one : outline)
+    tensors.push_back({one.at(0).get<std::string>(),
+                       torch::empty(one.at(2).get<std::vector<int64_t>>(),
+                                    torch::TensorOptions(static_cast<torch::ScalarType>(one.at(1).get<int>())))});
+  return tensors;
+}
+
+}  // namespace
+
+// Tables that were filled before the training have all of their rows on every worker.
+ConnectedRows::ConnectedRows(Tables& tables, comm::Communicator& comm, int64_t seed, int64_t lanes,
+                             const OptimizerOptions& optimizer)
+    : tables_(tables),
+      comm_(comm),
+      shared_(shared_of(comm)),
+      lanes_(lanes),
+      optimizer_(optimizer),
+      rows_(tables.specs(optimizer), comm.rank(), comm.world(), seed, allocator_in(shared_)) {
+  for (size_t t = 0; t < tables.tables().size(); ++t) {
+    Table& table = *tables.tables()[t];
+    if (table.has_rows_alone()) rows_.shards()[t].put(weights_of(table.alone()), false);
+  }
+  tables_.connect(*this);
+  for (size_t t = 0; t < tables.tables().size(); ++t) {
+    const RowShard& shard = rows_.shards()[t];
+    if (shard.layout().grows()) continue;
+    if (comm.world() == 1) tables.tables()[t]->show({shard.values()});
+    if (shared_ == nullptr) continue;
+    std::vector<torch::Tensor> all = shared_->everyones(shard.memory());
+    const int64_t dim = shard.spec().dim;
+    for (int owner = 0; owner < comm.world(); ++owner) {
+      torch::Tensor& one = all[static_cast<size_t>(owner)];
+      one = one.narrow(0, 0, shard.layout().count(owner) * dim).view({-1, dim});
+    }
+    tables.tables()[t]->show(std::move(all));
+  }
+  wait_for_others();
+}
+
+// Afterwards each worker sees the rows that the others have written to shared memory.
+void ConnectedRows::wait_for_others(int64_t step) {
+  if (shared_ != nullptr) shared_->sync({.what = kRows, .step = step});
+}
+
+Lists<float> ConnectedRows::answers(const Lists<int64_t>& asked, const std::vector<int64_t>& numbers) {
+  Lists<float> rows;
+  for (const std::vector<int64_t>& list : asked) rows.push_back(rows_.read(list));
+  if (comm_.world() == 1) return rows;
+  return exchange(comm_, rows, numbers, {.what = kRows});
+}
+
+Lists<float> ConnectedRows::read(const Request& request) {
+  if (comm_.world() == 1) return answers(request.asked, request.numbers);
+  ListsUnderWay requests{.sent = request.asked};
+  exchange(comm_, requests, {.what = "the ids of rows"});
+  requests.work.wait();
+  return answers(requests.received, request.numbers);
+}
+
+void ConnectedRows::announce(Request request) {
+  announced_numbers_ = std::move(request.numbers);
+  requests_ = {.sent = std::move(request.asked)};
+  if (comm_.world() == 1)
+    requests_.received = std::move(requests_.sent);
+  else
+    exchange(comm_, requests_, {.run = comm::Run::Behind, .what = "the ids of rows ahead"});
+}
+
+Lists<float> ConnectedRows::read_announced() {
+  requests_.work.wait();
+  Lists<float> rows = answers(requests_.received, announced_numbers_);
+  requests_ = {};
+  return rows;
+}
+
+void ConnectedRows::withdraw() {
+  requests_.work.wait();
+  requests_ = {};
+}
+
+void ConnectedRows::begin_step(int64_t examples, int64_t step) {
+  const std::vector<LaneRange> blocks = blocks_of(comm_.world(), lanes_);
+  const auto rank = static_cast<size_t>(comm_.rank());
+  std::vector<RowGradients> own = tables_.gradients(blocks[rank], lanes_);
+  // With one lane the gradients are those of the mean loss.
+  const double divisor = lanes_ == 1 ? 0 : static_cast<double>(examples);
+  if (comm_.world() == 1) return rows_.begin_step(own, blocks, lanes_, divisor, step);
+  // Nothing is sent to this worker itself.
+  std::vector<RowGradients> workers(own.size());
+  workers[rank] = std::move(own[rank]);
+  own[rank] = {};
+  ListsUnderWay heads;
+  Lists<float> values;
+  for (RowGradients& to : own) {
+    heads.sent.push_back(std::move(to.heads));
+    auto& numbers = values.emplace_back();
+    size_t size = 0;
+    for (const auto& of_table : to.values) size += of_table.size();
+    numbers.reserve(size);
+    for (const auto& of_table : to.values) numbers.insert(numbers.end(), of_table.begin(), of_table.end());
+  }
+  exchange(comm_, heads, {.what = "the rows of gradients", .step = step});
+  heads.work.wait();
+  std::vector<int64_t> lengths;
+  for (const auto& list : heads.received) lengths.push_back(rows_.numbers_of(list));
+  const Lists<float> numbers =
+      exchange(comm_, values, lengths, {.what = "the gradients of rows", .step = step});
+  for (size_t worker = 0; worker < workers.size(); ++worker) {
+    if (worker == rank) continue;
+    workers[worker].values = rows_.split(heads.received[worker], numbers[worker]);
+    workers[worker].heads = std::move(heads.received[worker]);
+  }
+  rows_.begin_step(workers, blocks, lanes_, divisor, step);
+}
+
+double ConnectedRows::squares() const {
+  const metrics::ExactSum own = rows_.squares();
+  if (comm_.world() == 1) return own.value();
+  metrics::ExactSum all;
+  for (const torch::Tensor& numbers :
+       comm::gather_all(comm_, torch::tensor(own.numbers(), torch::kDouble), "the norm of gradients"))
+    all.add(metrics::ExactSum::from(
+        {static_cast<const double*>(numbers.data_ptr()), static_cast<size_t>(numbers.numel())}));
+  return all.value();
+}
+
+void ConnectedRows::update(double learning_rate, double factor, int64_t step) {
+  rows_.update(factor, relative_rate(learning_rate, optimizer_), step);
+  wait_for_others(step);
+}
+
+void ConnectedRows::forget_step() { rows_.forget_step(); }
+
+void ConnectedRows::evict(int64_t step) {
+  for (RowShard& shard : rows_.shards()) shard.evict(step);
+}
+
+std::vector<store::NamedTensor> ConnectedRows::gather(const std::vector<store::NamedTensor>& own) const {
+  const comm::Options options{.what = kRows};
+  // Shapes differ between the workers, so the names and shapes come first.
+  const std::vector<std::string> outlines = comm::gather_all(comm_, outline_of(own).dump(), kRows);
+  if (comm_.rank() != 0) {
+    for (const auto& [name, tensor] : own) comm_.send(tensor.contiguous(), 0, options).wait();
+    return {};
+  }
+  std::vector<store::NamedTensor> all = own;
+  for (int worker = 1; worker < comm_.world(); ++worker) {
+    const Json outline = parse_json(outlines[static_cast<size_t>(worker)], kRows, ErrorKind::DataLoss);
+    for (const store::NamedTensor& theirs : empty_like(outline)) {
+      comm_.recv(theirs.tensor, worker, options).wait();
+      all.push_back(theirs);
+    }
+  }
+  return all;
+}
+
+void ConnectedRows::put(const SavedRows::Piece& piece, bool changed) {
+  rows_.shard_of(piece.table, "the checkpoint").put(piece.rows, changed);
+}
+
+// Rank 0 sends the rows to all in pieces, each after its names and shapes; an empty text ends them.
+void ConnectedRows::put_all(const Saved& saved, bool with_optimizer, bool changes) {
+  const auto tell = [&](const std::string& text) { return comm::gather_all(comm_, text, kRows)[0]; };
+  const comm::Options options{.what = kRows};
+  if (comm_.rank() == 0) {
+    const SavedRows rows(saved.tensors, saved.facts);
+    rows.require_complete(tables_.specs(optimizer_), with_optimizer, changes);
+    for (RowShard& shard : rows_.shards()) shard.put_counts(rows.counts_of(shard.spec().name));
+    rows.for_each(with_optimizer, [&](const SavedRows::Piece& piece) {
+      if (comm_.world() > 1) {
+        const auto tensors = tensors_of(piece.table, piece.rows);
+        tell(Json{{"table", piece.table}, {"tensors", outline_of(tensors)}}.dump());
+        for (const auto& [name, tensor] : tensors) comm_.broadcast(tensor.contiguous(), 0, options).wait();
+      }
+      put(piece, changes);
+    });
+    if (comm_.world() > 1) tell("");
+    return;
+  }
+  for (std::string text = tell(""); !text.empty(); text = tell("")) {
+    const Json outline = parse_json(text, kRows, ErrorKind::DataLoss);
+    const std::vector<store::NamedTensor> tensors = empty_like(outline.at("tensors"));
+    for (const auto& [name, tensor] : tensors) comm_.broadcast(tensor, 0, options).wait();
+    const auto table = outline.at("table").get<std::string>();
+    put({table, state_of(table, tensors)}, changes);
+  }
+}
+
+void ConnectedRows::restore(const Saved& saved, const std::optional<Saved>& changes, bool with_optimizer) {
+  for (RowShard& shard : rows_.shards()) shard.reset();
+  put_all(saved, with_optimizer, false);
+  for (RowShard& shard : rows_.shards()) shard.mark_saved();
+  const bool has_changes = comm::gather_all(comm_, int64_t{changes.has_value()}, kRows)[0] != 0;
+  if (has_changes) put_all(changes.value_or(Saved()), with_optimizer, true);
+  wait_for_others();
+}
+
+std::string ConnectedRows::checksum() const {
+  const std::vector<uint64_t> own = rows_.checksum();
+  const std::vector<int64_t> as_signed(own.begin(), own.end());
+  Lists<uint64_t> all;
+  for (const torch::Tensor& theirs :
+       comm::gather_all(comm_, torch::tensor(as_signed, torch::kLong), "a checksum of rows")) {
+    const auto* numbers = static_cast<const int64_t*>(theirs.data_ptr());
+    all.emplace_back(numbers, numbers + theirs.numel());
+  }
+  return joined_checksum(all);
+}
+
+std::map<std::string, GrowthCounts> ConnectedRows::counts() const {
+  std::map<std::string, GrowthCounts> counts = rows_.counts();
+  for (auto& [table, own] : counts) {
+    const std::vector<int64_t> numbers = {own.rows, own.waiting, own.admitted, own.evicted, own.refused};
+    own = {};
+    for (const torch::Tensor& theirs :
+         comm::gather_all(comm_, torch::tensor(numbers, torch::kLong), "the counts of rows")) {
+      const auto* n = static_cast<const int64_t*>(theirs.data_ptr());
+      own += {n[0], n[1], n[2], n[3], n[4]};
+    }
+  }
+  return counts;
+}
+
+}  // namespace tutti::embedding

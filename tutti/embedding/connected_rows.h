@@ -1,0 +1,82 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tutti/comm/communicator.h"
+#include "tutti/embedding/exchange.h"
+#include "tutti/embedding/owned_rows.h"
+#include "tutti/embedding/row_state.h"
+#include "tutti/embedding/tables.h"
+#include "tutti/store/safetensors.h"
+
+namespace tutti::embedding {
+
+// The rows of all tables, spread over workers that are connected, of which this is one: each owns a part of
+// them. Every worker makes the same calls. Not thread-safe.
+class ConnectedRows final : public RowOwners {
+ public:
+  // Makes the rows of this worker, with their initial values or those of Table::alone(). Tables and communicator
+  // must outlive this. `seed` is that of the run, and `optimizer` that of the model.
+  ConnectedRows(Tables& tables, comm::Communicator& comm, int64_t seed, int64_t lanes,
+                const OptimizerOptions& optimizer);
+
+  int count() const override { return comm_.world(); }
+  bool answer_one() const override { return comm_.world() == 1; }
+  std::vector<std::vector<float>> read(const Request& request) override;
+  void announce(Request request) override;
+  std::vector<std::vector<float>> read_announced() override;
+  void withdraw() override;
+
+  // Adds up the gradients of all workers, and divides them by the number of examples. Afterwards each worker
+  // has the mean gradients of those of its rows that the step has looked up.
+  void begin_step(int64_t examples, int64_t step);
+  // Returns the sum of the squares of all mean gradients, with the same bits on any number of workers.
+  double squares() const;
+  // Updates the rows with the mean gradients times `factor`. `learning_rate` is that of the model's optimiser
+  // in this step, and `step` the number of steps including it.
+  void update(double learning_rate, double factor, int64_t step);
+  // Ends a step without examples.
+  void forget_step();
+
+  OwnedRows& rows() { return rows_; }
+  const OwnedRows& rows() const { return rows_; }
+  // Drops rows of tables that grow before a checkpoint.
+  void evict(int64_t step);
+  // The facts about the tables for a checkpoint.
+  Json facts() const { return saved_facts(rows_, counts()); }
+  // Collects what all workers save at rank 0; nothing elsewhere.
+  std::vector<store::NamedTensor> gather(const std::vector<store::NamedTensor>& own) const;
+  // Takes the rows of a checkpoint that rank 0 has. `changes` are those of a second checkpoint that has only
+  // rows that have changed since. Throws InvalidArgument, on all workers, if they do not fit.
+  struct Saved {
+    std::vector<store::NamedTensor> tensors = {};
+    Json facts = Json::object();
+  };
+  void restore(const Saved& saved, const std::optional<Saved>& changes, bool with_optimizer);
+  // A checksum of all rows, the same on any number of workers.
+  std::string checksum() const;
+  // Of tables that grow, on all workers together.
+  std::map<std::string, GrowthCounts> counts() const;
+
+ private:
+  Lists<float> answers(const Lists<int64_t>& asked, const std::vector<int64_t>& numbers);
+  void put_all(const Saved& saved, bool with_optimizer, bool changes);
+  void put(const SavedRows::Piece& piece, bool changed);
+  void wait_for_others(int64_t step = -1);
+
+  Tables& tables_;
+  comm::Communicator& comm_;
+  comm::SharedVectors* const shared_;  // null: rows are not in shared memory
+  const int64_t lanes_;
+  const OptimizerOptions optimizer_;  // of the model
+  OwnedRows rows_;
+  std::vector<int64_t> announced_numbers_;
+  ListsUnderWay requests_;  // announced
+};
+
+}  // namespace tutti::embedding

@@ -1,0 +1,140 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "tutti/base/json.h"
+
+// The ids of a table that grows: which have a row, and since when.
+namespace tutti::embedding {
+
+// What happens to an id that should get a row when the table has as many as it may have.
+enum class WhenFull {
+  Refuse,         // it gets none: its lookups are zeros, which are not trained
+  ReplaceOldest,  // the rows that were not looked up for the longest time are dropped
+};
+
+// When an id gets a row, and when it loses it again. Lookups count in training steps only.
+struct Growth {
+  // The most rows of the table on all owners together; 0: no limit. It holds for each of 840 parts of the ids
+  // (RowLayout::kBuckets), with an equal share, rounded up.
+  int64_t most_rows = 0;
+  WhenFull when_full = WhenFull::Refuse;
+  // An id gets its row after so many lookups. If that is more than 1, it gets the row at the end of the step,
+  // and the lookups before are zeros, which are not trained.
+  int64_t admit_after = 1;
+  // When a checkpoint is saved, drops the rows that were not looked up in so many steps; 0: none.
+  int64_t evict_unused_for = 0;
+  // When a checkpoint is saved, drops the rows that were looked up fewer times; 0: none.
+  int64_t evict_below = 0;
+};
+Json to_json(const Growth& growth);
+Growth growth_of_json(const Json& json);
+
+// What has happened to the ids of a table, on one owner or on all.
+struct GrowthCounts {
+  int64_t rows = 0;      // that exist
+  int64_t waiting = 0;   // ids that were looked up, but not often enough
+  int64_t admitted = 0;  // rows that were made so far
+  int64_t evicted = 0;   // rows that were dropped so far
+  int64_t refused = 0;   // how often an id got no row because the table was full
+
+  GrowthCounts& operator+=(const GrowthCounts& more);
+};
+Json to_json(const GrowthCounts& counts);
+GrowthCounts counts_of_json(const Json& json);
+
+// Numbers that have a slot each, with the number of lookups and the step of the last one. Slots are reused.
+// Not thread-safe.
+class IdSlots {
+ public:
+  static constexpr int64_t kNone = -1;
+
+  // Returns the slot of a number, or kNone.
+  int64_t find(int64_t number) const;
+  // Gives the number, which has none, a slot.
+  int64_t insert(int64_t number);
+  void erase(int64_t slot);
+
+  int64_t size() const { return size_; }
+  // One past the highest slot that was ever used.
+  int64_t slots() const { return static_cast<int64_t>(entries_.size()); }
+  // The number in a slot; kNone if it is free.
+  int64_t number_in(int64_t slot) const { return entries_[static_cast<size_t>(slot)].number; }
+  int64_t& lookups(int64_t slot) { return entries_[static_cast<size_t>(slot)].lookups; }
+  int64_t& last_step(int64_t slot) { return entries_[static_cast<size_t>(slot)].last_step; }
+  int64_t lookups(int64_t slot) const { return entries_[static_cast<size_t>(slot)].lookups; }
+  int64_t last_step(int64_t slot) const { return entries_[static_cast<size_t>(slot)].last_step; }
+
+ private:
+  struct Entry {
+    int64_t number = kNone;
+    int64_t lookups = 0;
+    int64_t last_step = 0;
+  };
+  size_t place_of(int64_t number) const;
+  void enlarge();
+
+  std::vector<Entry> entries_;  // [slot]
+  std::vector<int64_t> free_;   // slots
+  // Open addressing with linear probing: a slot + 1, or 0. The numbers are permuted, so their bits are their
+  // hash.
+  std::vector<uint32_t> index_;
+  int64_t size_ = 0;
+};
+
+// The ids of one owner that have a row, by their places (RowLayout). What happens to an id depends on the
+// steps alone, and not on the number of owners. Not thread-safe.
+class GrowingIds {
+ public:
+  explicit GrowingIds(const Growth& growth);
+
+  const IdSlots& rows() const { return rows_; }
+  // The ids that were not looked up often enough.
+  const IdSlots& waiting() const { return waiting_; }
+  // Returns true if a lookup of this row, which does not exist, gives its initial values, and otherwise zeros.
+  bool shows_initial_values(int64_t row) const;
+
+  struct Dropped {
+    int64_t row = 0;
+    int64_t slot = 0;  // which may be that of a new row by now
+  };
+  struct Counted {
+    std::vector<int64_t> slots;    // of the rows that the step updates; IdSlots::kNone for the others
+    std::vector<int64_t> made;     // the slots of new rows, which have to be initialised
+    std::vector<Dropped> dropped;  // the rows that no longer exist
+  };
+  // Counts the lookups of a step. `rows` are in ascending order, each once.
+  Counted count(std::span<const int64_t> rows, std::span<const int64_t> lookups, int64_t step);
+  // Drops rows and waiting ids as the options say for checkpoints, and returns the rows.
+  std::vector<int64_t> evict(int64_t step);
+  GrowthCounts counts() const;
+
+  // Add what a checkpoint has: a row, whose slot is returned; a waiting id; the counts of the past.
+  int64_t put(int64_t row, int64_t lookups, int64_t last_step);
+  void put_waiting(int64_t row, int64_t lookups, int64_t last_step);
+  void put_counts(const GrowthCounts& counts) { past_ = counts; }
+  void drop(int64_t row);
+  void clear();
+
+ private:
+  bool limited() const { return most_in_bucket_ > 0; }
+  std::vector<int64_t>& bucket_of(int64_t row);
+  bool is_full(int64_t row) const;
+  // Returns the new slot, or kNone if the table is full.
+  int64_t admit(int64_t row, int64_t step, Counted& counted);
+  void replace_oldest(int64_t row, int64_t step, Counted& counted);
+  // Counts a lookup of an id without a row. Returns the number of its lookups so far.
+  int64_t wait(int64_t row, int64_t lookups, int64_t step);
+
+  const Growth growth_;
+  const int64_t most_in_bucket_;  // 0: no limit
+  IdSlots rows_;
+  IdSlots waiting_;
+  std::vector<std::vector<int64_t>> buckets_;  // the slots of the rows in each bucket, if there is a limit
+  GrowthCounts past_;                          // admitted, evicted, refused
+};
+
+}  // namespace tutti::embedding

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tutti/base/json.h"
+#include "tutti/embedding/row_shard.h"
+#include "tutti/embedding/row_sums.h"
+#include "tutti/metrics/running_mean.h"
+#include "tutti/params/lanes.h"
+
+namespace tutti::embedding {
+
+// What one worker sends to one owner after its lanes: the sums of gradients of the owner's rows.
+struct RowGradients {
+  // For each table the number of sums, and of each sum the row, the node of the tree (code_of), and for a table
+  // that grows the number of lookups.
+  std::vector<int64_t> heads = {};
+  std::vector<std::span<const float>> values = {};  // for each table, `dim` numbers per sum
+};
+int64_t code_of(const comm::TreeNode& node);
+
+// The rows of all tables that one task owns, whoever reads and trains them: the workers among themselves, or
+// workers of parameter servers. Lists that come from other tasks are checked. Not thread-safe.
+class OwnedRows {
+ public:
+  // `seed` is that of the initial rows.
+  OwnedRows(const std::vector<TableSpec>& tables, int owner, int owners, int64_t seed,
+            const RowShard::Allocate& allocate = {});
+
+  std::vector<RowShard>& shards() { return shards_; }
+  const std::vector<RowShard>& shards() const { return shards_; }
+  // Returns the shard of the table. Throws InvalidArgument that says that `what` has an unknown table.
+  RowShard& shard_of(const std::string& table, const std::string& what);
+
+  // Returns the rows that are asked for: for each table, their number, and which. With `before`, their values
+  // before the last step that was begun.
+  std::vector<float> read(std::span<const int64_t> asked, bool before = false) const;
+
+  // Take the parts of a RowGradients from lists: how many numbers belong to the heads, and those of each table.
+  int64_t numbers_of(std::span<const int64_t> heads) const;
+  std::vector<std::span<const float>> split(std::span<const int64_t> heads,
+                                            std::span<const float> numbers) const;
+
+  // Begins a step: adds the gradients of the workers, in the order of their lanes, along the tree over all
+  // lanes, and divides them by the divisor unless it is 0. `blocks` are the lanes of each worker.
+  void begin_step(std::span<const RowGradients> workers, std::span<const LaneRange> blocks, int64_t lanes,
+                  double divisor, int64_t step);
+  // The sum of the squares of the mean gradients of these rows.
+  metrics::ExactSum squares() const;
+  // Updates the rows. `factor` multiplies the gradients, `rate` the learning rates of the tables' optimisers.
+  // `step` is the number of steps including this one.
+  void update(double factor, double rate, int64_t step);
+  void forget_step();
+  void remember_steps();
+
+  // Two numbers for each table, of which the sums over all owners are a checksum of the rows.
+  std::vector<uint64_t> checksum() const;
+  std::map<std::string, GrowthCounts> counts() const;
+
+ private:
+  // Returns the number of sums of each table in the heads.
+  std::vector<int64_t> counts_in(std::span<const int64_t> heads) const;
+
+  std::vector<RowShard> shards_;
+};
+
+// The factor for the learning rates of tables when that of the model is `rate`.
+double relative_rate(double rate, const OptimizerOptions& model);
+
+// The checksum of all owners together.
+std::string joined_checksum(std::span<const std::vector<uint64_t>> owners);
+
+}  // namespace tutti::embedding

@@ -1,0 +1,385 @@
+#include "tutti/embedding/row_shard.h"
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <set>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+#include <torch/utils.h>
+
+#include "tutti/base/check.h"
+#include "tutti/base/error.h"
+#include "tutti/params/parameters.h"
+
+namespace tutti::embedding {
+namespace {
+
+constexpr int64_t kMostNumbers = int64_t{1} << 40;  // in a table
+constexpr size_t kAheadOfReads = 8;
+
+// Reads are far apart, so each row is fetched before it is needed.
+void fetch_for_reading(const float* row, int64_t dim) {
+  constexpr int64_t kInLine = 16;  // floats in a line of the cache
+  for (int64_t i = 0; i < dim; i += kInLine) __builtin_prefetch(row + i);
+}
+
+std::vector<int64_t> used_slots(const IdSlots& ids) {
+  std::vector<int64_t> slots;
+  for (int64_t slot = 0; slot < ids.slots(); ++slot) {
+    if (ids.number_in(slot) != IdSlots::kNone) slots.push_back(slot);
+  }
+  return slots;
+}
+
+torch::Tensor history_of(const IdSlots& ids, const std::vector<int64_t>& slots) {
+  const torch::Tensor history = torch::empty({static_cast<int64_t>(slots.size()), 2}, torch::kLong);
+  auto* number = static_cast<int64_t*>(history.data_ptr());
+  for (const int64_t slot : slots) {
+    *number++ = ids.lookups(slot);
+    *number++ = ids.last_step(slot);
+  }
+  return history;
+}
+
+// Returns the whole numbers in a tensor, which may be undefined; a history has two for each id.
+std::span<const int64_t> numbers_in(const torch::Tensor& tensor, const std::string& table,
+                                    const std::optional<torch::Tensor>& ids = {}) {
+  if (!tensor.defined()) return {};
+  const bool fits = tensor.scalar_type() == torch::kLong && tensor.is_contiguous() && tensor.device().is_cpu() &&
+                    (!ids || tensor.numel() == 2 * (ids->defined() ? ids->numel() : 0));
+  if (!fits)
+    fail(ErrorKind::InvalidArgument, "the ids or counts of the table '{}' are {}", table, describe(tensor));
+  return {static_cast<const int64_t*>(tensor.data_ptr()), static_cast<size_t>(tensor.numel())};
+}
+
+uint64_t hash_of(uint64_t seed, const float* row, int64_t dim) {
+  uint64_t hash = seed;
+  for (int64_t i = 0; i < dim; ++i) {
+    uint32_t bits = 0;
+    std::memcpy(&bits, row + i, sizeof bits);
+    hash = data::mix(hash ^ bits);
+  }
+  return hash;
+}
+
+}  // namespace
+
+Json to_json(const TableSpec& spec) {
+  return {{"name", spec.name},
+          {"rows", spec.rows},
+          {"dim", spec.dim},
+          {"placement", std::string(name_of(spec.placement))},
+          {"initial_scale", spec.initial_scale},
+          {"growth", to_json(spec.growth)},
+          {"optimizer", to_json(spec.optimizer)}};
+}
+
+TableSpec spec_of_json(const Json& json, std::span<const ElementwiseOptimizer> own) {
+  const std::string what = "a table";
+  TableSpec spec{.name = value_in<std::string>(json, "name", what),
+                 .rows = value_in<int64_t>(json, "rows", what),
+                 .dim = value_in<int64_t>(json, "dim", what),
+                 .placement = parse_placement(value_in<std::string>(json, "placement", what), what),
+                 .initial_scale = value_in<double>(json, "initial_scale", what),
+                 .growth = growth_of_json(json.at("growth")),
+                 .optimizer = row_optimizer_of_json(json.at("optimizer"), own)};
+  if (spec.rows < 0 || spec.dim < 1 || spec.dim > kMostNumbers / std::max<int64_t>(1, spec.rows))
+    fail(ErrorKind::InvalidArgument, "a table of {} rows of {} numbers", spec.rows, spec.dim);
+  return spec;
+}
+
+RowShard::RowShard(TableSpec spec, int owner, int owners, int64_t seed, const Allocate& allocate)
+    : spec_(std::move(spec)),
+      owner_(owner),
+      layout_(spec_.placement, spec_.rows, owners),
+      seed_(seed_of_table(seed, spec_.name)),
+      optimizer_(spec_.name, spec_.optimizer, layout_.grows() ? 0 : layout_.count(owner), spec_.dim) {
+  if (layout_.grows()) {
+    ids_.emplace(spec_.growth);
+    values_ = torch::empty({0, spec_.dim}, torch::kFloat32);
+    return;
+  }
+  // Every owner allocates as many numbers, since shared memory has the same parts on all.
+  const int64_t own = layout_.count(owner);
+  const int64_t numbers = std::max<int64_t>(layout_.count(0), 1) * spec_.dim;
+  memory_ = allocate ? allocate(numbers, torch::kFloat32) : torch::empty({numbers}, torch::kFloat32);
+  values_ = memory_.narrow(0, 0, own * spec_.dim).view({own, spec_.dim});
+  data_ = static_cast<float*>(values_.data_ptr());
+  for (int64_t row = 0; row < own; ++row) initialise(row);
+}
+
+void RowShard::initialise(int64_t slot) {
+  make_initial_row(seed_, id_of(row_in(slot)), spec_.initial_scale,
+                   std::span(at(slot), static_cast<size_t>(spec_.dim)));
+}
+
+// A row that does not exist, of a table that grows.
+void RowShard::read_missing(int64_t row, float* to) const {
+  const std::span<float> numbers(to, static_cast<size_t>(spec_.dim));
+  if (ids_->shows_initial_values(row))
+    make_initial_row(seed_, id_of(row), spec_.initial_scale, numbers);
+  else
+    std::fill(numbers.begin(), numbers.end(), 0.0F);
+}
+
+void RowShard::read(std::span<const int64_t> rows, float* to) const {
+  const size_t bytes = static_cast<size_t>(spec_.dim) * sizeof(float);
+  for (size_t i = 0; i < rows.size(); ++i, to += spec_.dim) {
+    if (!ids_ && i + kAheadOfReads < rows.size()) fetch_for_reading(at(rows[i + kAheadOfReads]), spec_.dim);
+    const int64_t slot = slot_of(rows[i]);
+    if (slot == IdSlots::kNone)
+      read_missing(rows[i], to);
+    else
+      std::memcpy(to, at(slot), bytes);
+  }
+}
+
+void RowShard::read_before(std::span<const int64_t> rows, float* to) const {
+  read(rows, to);
+  for (size_t i = 0; i < rows.size(); ++i, to += spec_.dim) {
+    const auto found = std::lower_bound(before_->rows.begin(), before_->rows.end(), rows[i]);
+    if (found == before_->rows.end() || *found != rows[i]) continue;
+    const auto at = (found - before_->rows.begin()) * spec_.dim;
+    std::copy_n(before_->values.begin() + at, spec_.dim, to);
+  }
+}
+
+// Rows of the step, and those that were dropped for them, are changed by it.
+void RowShard::remember(const std::vector<GrowingIds::Dropped>& dropped) {
+  std::vector<std::pair<int64_t, int64_t>> rows;  // and their slots
+  for (size_t i = 0; i < updated_.size(); ++i) rows.emplace_back(gradients_.sums[i].row, updated_[i]);
+  for (const auto& [row, slot] : dropped) rows.emplace_back(row, slot);
+  std::sort(rows.begin(), rows.end());
+  before_->rows.clear();
+  before_->values.resize(rows.size() * static_cast<size_t>(spec_.dim));
+  float* to = before_->values.data();
+  for (const auto& [row, slot] : rows) {
+    before_->rows.push_back(row);
+    if (slot == IdSlots::kNone)
+      read_missing(row, to);
+    else
+      std::copy_n(at(slot), spec_.dim, to);
+    to += spec_.dim;
+  }
+}
+
+void RowShard::begin_step(RowSums gradients, int64_t step) {
+  gradients_ = std::move(gradients);
+  updated_.clear();
+  if (!ids_) {
+    for (const RowSum& sum : gradients_.sums) updated_.push_back(sum.row);
+    if (before_) remember({});
+    return;
+  }
+  std::vector<int64_t> rows;
+  std::vector<int64_t> lookups;
+  for (const RowSum& sum : gradients_.sums) {
+    rows.push_back(sum.row);
+    lookups.push_back(sum.lookups);
+  }
+  GrowingIds::Counted counted = ids_->count(rows, lookups, step);
+  make_room();
+  for (const auto& [row, slot] : counted.dropped) {
+    if (saved_) dropped_.push_back(id_of(row));
+  }
+  if (before_) {
+    // The new rows are remembered as those that do not exist.
+    std::vector<int64_t> slots = counted.slots;
+    const std::set<int64_t> made(counted.made.begin(), counted.made.end());
+    for (int64_t& slot : slots) slot = made.contains(slot) ? IdSlots::kNone : slot;
+    updated_ = std::move(slots);
+    remember(counted.dropped);
+  }
+  for (const int64_t slot : counted.made) {
+    initialise(slot);
+    optimizer_.begin_row(slot);
+    mark_changed(slot);
+  }
+  updated_ = std::move(counted.slots);
+}
+
+void RowShard::add_squares(metrics::ExactSum& to) const {
+  const float* gradient = gradients_.values.data();
+  for (const int64_t slot : updated_) {
+    double squares = 0;
+    for (int64_t i = 0; i < spec_.dim; ++i)
+      squares += static_cast<double>(gradient[i]) * static_cast<double>(gradient[i]);
+    if (slot != IdSlots::kNone) to.add(squares);
+    gradient += spec_.dim;
+  }
+}
+
+void RowShard::update(double factor, double rate, int64_t step) {
+  if (factor != 1) {
+    const auto by = static_cast<float>(factor);
+    for (float& value : gradients_.values) value *= by;
+  }
+  optimizer_.step(values_, updated_, gradients_.values, learning_rate_of(spec_.optimizer) * rate, step);
+  if (saved_) {
+    for (const int64_t slot : updated_) {
+      if (slot != IdSlots::kNone) mark_changed(slot);
+    }
+  }
+  forget_step();
+}
+
+void RowShard::forget_step() {
+  gradients_ = {};
+  updated_.clear();
+}
+
+void RowShard::make_room() {
+  constexpr int64_t kSmallest = 1024;
+  if (slots() <= values_.size(0)) return;
+  const int64_t rows = std::max({slots(), 2 * values_.size(0), kSmallest});
+  const torch::Tensor larger = torch::empty({rows, spec_.dim}, torch::kFloat32);
+  larger.narrow(0, 0, values_.size(0)).copy_(values_);
+  values_ = larger;
+  data_ = static_cast<float*>(values_.data_ptr());
+  optimizer_.resize(rows);
+}
+
+void RowShard::mark_changed(int64_t slot) {
+  if (!saved_) return;
+  const auto index = static_cast<size_t>(slot);
+  if (index >= changed_.size()) changed_.resize(std::max(index + 1, static_cast<size_t>(values_.size(0))), 0);
+  changed_[index] = 1;
+}
+
+void RowShard::mark_saved() {
+  saved_ = true;
+  changed_.assign(static_cast<size_t>(values_.size(0)), 0);
+  dropped_.clear();
+}
+
+double RowShard::changed_share() const {
+  if (!saved_) return 1;
+  const auto changed = static_cast<double>(std::count(changed_.begin(), changed_.end(), 1) +
+                                           static_cast<int64_t>(dropped_.size()));
+  const int64_t rows = ids_ ? ids_->rows().size() : slots();
+  return rows == 0 ? 0 : std::min(1.0, changed / static_cast<double>(rows));
+}
+
+void RowShard::evict(int64_t step) {
+  if (!ids_) return;
+  for (const int64_t row : ids_->evict(step)) {
+    if (saved_) dropped_.push_back(id_of(row));
+  }
+}
+
+RowShard::State RowShard::state(Which which) const {
+  State state;
+  state.fields.push_back({"", values_});
+  for (const RowOptimizer::Slot& slot : optimizer_.slots()) state.fields.push_back({slot.name, slot.tensor});
+  if (!ids_ && which == Which::All) return state;
+  std::vector<int64_t> slots;
+  std::vector<int64_t> ids;
+  for (int64_t slot = 0; slot < this->slots(); ++slot) {
+    const auto index = static_cast<size_t>(slot);
+    const bool is_wanted = which == Which::All || (index < changed_.size() && changed_[index] != 0);
+    if (row_in(slot) == IdSlots::kNone || !is_wanted) continue;
+    slots.push_back(slot);
+    ids.push_back(id_of(row_in(slot)));
+  }
+  state.ids = torch::tensor(ids, torch::kLong);
+  const torch::Tensor index = torch::tensor(slots, torch::kLong);
+  for (auto& [name, tensor] : state.fields) tensor = tensor.index_select(0, index);
+  if (!ids_) return state;
+  state.history = history_of(ids_->rows(), slots);
+  const std::vector<int64_t> waiting = used_slots(ids_->waiting());
+  std::vector<int64_t> waiting_ids;
+  for (const int64_t slot : waiting) waiting_ids.push_back(id_of(ids_->waiting().number_in(slot)));
+  state.waiting_ids = torch::tensor(waiting_ids, torch::kLong);
+  state.waiting_history = history_of(ids_->waiting(), waiting);
+  if (which == Which::Changed) state.dropped_ids = torch::tensor(dropped_, torch::kLong);
+  return state;
+}
+
+void RowShard::reset() {
+  if (ids_) ids_->clear();
+  saved_ = false;
+  changed_.clear();
+  dropped_.clear();
+  forget_step();
+}
+
+void RowShard::put(const State& part, bool changed) {
+  put_ids(part, changed);
+  const std::span<const int64_t> ids = numbers_in(part.ids, spec_.name);
+  for (const store::NamedTensor& field : part.fields) put_field(field, ids);
+}
+
+void RowShard::put_ids(const State& part, bool changed) {
+  const bool only_grows = part.history.defined() || part.waiting_ids.defined() || part.dropped_ids.defined();
+  if (only_grows && !ids_)
+    fail(ErrorKind::InvalidArgument, "the checkpoint has the table '{}' as one that grows, but it does not",
+         spec_.name);
+  const auto for_each_own = [&](const torch::Tensor& of, const std::function<void(int64_t, size_t)>& take) {
+    const std::span<const int64_t> ids = numbers_in(of, spec_.name);
+    for (size_t i = 0; i < ids.size(); ++i) {
+      if (ids[i] < 0 || (spec_.rows > 0 && ids[i] >= spec_.rows))
+        fail(ErrorKind::InvalidArgument, "the checkpoint has the id {} of the table '{}'", ids[i], spec_.name);
+      const RowLayout::Place place = layout_.place_of(ids[i]);
+      if (place.owner == owner_) take(place.row, i);
+    }
+  };
+  for_each_own(part.dropped_ids, [&](int64_t row, size_t) {
+    ids_->drop(row);
+    if (changed) dropped_.push_back(id_of(row));
+  });
+  const auto history = numbers_in(part.history, spec_.name, part.ids);
+  for_each_own(part.ids, [&](int64_t row, size_t i) {
+    if (ids_ && !history.empty()) {
+      ids_->drop(row);
+      ids_->put(row, history[2 * i], history[2 * i + 1]);
+      make_room();
+      optimizer_.begin_row(slot_of(row));
+    }
+    if (changed) mark_changed(slot_of(row));
+  });
+  const auto waiting = numbers_in(part.waiting_history, spec_.name, part.waiting_ids);
+  for_each_own(part.waiting_ids, [&](int64_t row, size_t i) {
+    ids_->put_waiting(row, waiting[2 * i], waiting[2 * i + 1]);
+  });
+}
+
+void RowShard::put_field(const store::NamedTensor& field, std::span<const int64_t> ids) {
+  torch::Tensor to = field.name.empty() ? values_ : torch::Tensor();
+  for (const RowOptimizer::Slot& slot : optimizer_.slots()) {
+    if (slot.name == field.name) to = slot.tensor;
+  }
+  if (!to.defined())
+    fail(ErrorKind::InvalidArgument,
+         "the checkpoint has '{}' for the table '{}', which its optimiser does not keep; resume with the "
+         "optimiser of the checkpoint, or begin with its weights alone (--resume weights)",
+         field.name, spec_.name);
+  const int64_t width = to.dim() == 1 ? 1 : spec_.dim;
+  if (field.tensor.numel() != static_cast<int64_t>(ids.size()) * width || field.tensor.dim() != to.dim())
+    fail(ErrorKind::InvalidArgument, "'{}' of the table '{}' has the shape {} for {} rows of {}", field.name,
+         spec_.name, describe(field.tensor), ids.size(), spec_.dim);
+  const torch::Tensor from = field.tensor.to(torch::kCPU, torch::kFloat32).contiguous();
+  const auto* numbers = static_cast<const float*>(from.data_ptr());
+  auto* const own = static_cast<float*>(to.data_ptr());
+  for (const int64_t id : ids) {
+    const RowLayout::Place place = layout_.place_of(id);
+    if (place.owner == owner_) std::copy_n(numbers, width, own + slot_of(place.row) * width);
+    numbers += width;
+  }
+}
+
+std::pair<uint64_t, uint64_t> RowShard::checksum() const {
+  std::pair<uint64_t, uint64_t> sums;
+  for (int64_t slot = 0; slot < slots(); ++slot) {
+    const int64_t row = row_in(slot);
+    if (row == IdSlots::kNone) continue;
+    const uint64_t hash =
+        hash_of(data::mix(static_cast<uint64_t>(id_of(row)) + 1), at(slot), spec_.dim);
+    sums.first += hash;
+    sums.second += data::mix(hash ^ 0x9e3779b97f4a7c15ULL);
+  }
+  return sums;
+}
+
+}  // namespace tutti::embedding

@@ -1,0 +1,235 @@
+#include "tutti/embedding/row_state.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include "tutti/base/error.h"
+#include "tutti/base/text.h"
+#include "tutti/params/parameters.h"
+
+namespace tutti::embedding {
+namespace {
+
+constexpr const char* kWeight = ".weight";
+
+// The tensors of a state besides its fields.
+template <class State, class Visit>
+void for_each_list(State& state, const Visit& visit) {
+  visit(".ids", state.ids);
+  visit(".history", state.history);
+  visit(".waiting_ids", state.waiting_ids);
+  visit(".waiting_history", state.waiting_history);
+  visit(".dropped_ids", state.dropped_ids);
+}
+
+[[noreturn]] void fail_not_rows(const std::string& name) {
+  fail(ErrorKind::DataLoss,
+       "the checkpoint has rows that are called '{}', expected the name of a table and then, for example, "
+       "'.weight[1of4]'",
+       name);
+}
+
+// "user.weight[2of4]".
+struct PartName {
+  std::string name;
+  int owner = 0;
+  int owners = 1;
+};
+
+PartName parse_part_name(const std::string& text) {
+  const size_t open = text.rfind('[');
+  const size_t of = text.rfind("of");
+  if (open == std::string::npos || of == std::string::npos || of < open || !text.ends_with(']'))
+    fail_not_rows(text);
+  constexpr int64_t kMostOwners = 1 << 20;
+  const auto owner = parse_int(std::string_view(text).substr(open + 1, of - open - 1));
+  const auto owners = parse_int(std::string_view(text).substr(of + 2, text.size() - of - 3));
+  if (!owner || !owners || *owner < 1 || *owner > *owners || *owners > kMostOwners) fail_not_rows(text);
+  return {text.substr(0, open), static_cast<int>(*owner) - 1, static_cast<int>(*owners)};
+}
+
+std::string table_in(const std::string& name, const Json& facts) {
+  std::string found;
+  for (const auto& [table, fact] : facts.items()) {
+    if (name.starts_with(table + ".") && table.size() >= found.size()) found = table;
+  }
+  if (found.empty()) fail_not_rows(name);
+  return found;
+}
+
+// Returns the ids of all rows of an owner, in the order of their places.
+torch::Tensor all_ids(const RowLayout& layout, int owner) {
+  torch::Tensor ids = torch::empty({layout.count(owner)}, torch::kLong);
+  auto* id = static_cast<int64_t*>(ids.data_ptr());
+  for (int64_t row = 0; row < ids.numel(); ++row) id[row] = layout.id_at({owner, row});
+  return ids;
+}
+
+torch::Tensor piece_of(const torch::Tensor& tensor, int64_t begin, int64_t end) {
+  if (!tensor.defined() || begin >= tensor.size(0)) return {};
+  return tensor.narrow(0, begin, std::min(end, tensor.size(0)) - begin);
+}
+
+}  // namespace
+
+std::vector<store::NamedTensor> tensors_of(const std::string& table, const RowShard::State& state) {
+  std::vector<store::NamedTensor> tensors;
+  for_each_list(state, [&](const char* suffix, const torch::Tensor& tensor) {
+    if (tensor.defined()) tensors.push_back({table + suffix, tensor});
+  });
+  for (const auto& [name, tensor] : state.fields)
+    tensors.push_back({table + kWeight + (name.empty() ? "" : "/" + name), tensor});
+  return tensors;
+}
+
+RowShard::State state_of(const std::string& table, const std::vector<store::NamedTensor>& tensors) {
+  RowShard::State state;
+  for (const auto& [name, tensor] : tensors) {
+    bool is_list = false;
+    for_each_list(state, [&, &full = name, &value = tensor](const char* suffix, torch::Tensor& list) {
+      if (full != table + suffix) return;
+      list = value;
+      is_list = true;
+    });
+    if (is_list) continue;
+    const std::string weight = table + kWeight;
+    if (name == weight)
+      state.fields.insert(state.fields.begin(), {"", tensor});
+    else if (name.starts_with(weight + "/"))
+      state.fields.push_back({name.substr(weight.size() + 1), tensor});
+    else
+      fail_not_rows(name);
+  }
+  return state;
+}
+
+std::vector<store::NamedTensor> saved_rows(const OwnedRows& rows, RowShard::Which which) {
+  std::vector<store::NamedTensor> all;
+  for (const RowShard& shard : rows.shards()) {
+    for (auto& [name, tensor] : tensors_of(shard.spec().name, shard.state(which)))
+      all.push_back({fmt::format("{}[{}of{}]", name, shard.owner() + 1, shard.layout().owners()), tensor});
+  }
+  return all;
+}
+
+Json saved_facts(const OwnedRows& rows, const std::map<std::string, GrowthCounts>& counts) {
+  Json facts = Json::object();
+  for (const RowShard& shard : rows.shards()) {
+    const TableSpec& spec = shard.spec();
+    facts[spec.name] = {
+        {"rows", spec.rows}, {"dim", spec.dim}, {"placement", std::string(name_of(spec.placement))}};
+    if (const auto found = counts.find(spec.name); found != counts.end())
+      facts[spec.name]["counts"] = to_json(found->second);
+  }
+  return facts;
+}
+
+RowShard::State state_with_ids(const RowShard& shard) {
+  RowShard::State state = shard.state(RowShard::Which::All);
+  if (!state.ids.defined()) state.ids = all_ids(shard.layout(), shard.owner());
+  return state;
+}
+
+SavedRows::SavedRows(const std::vector<store::NamedTensor>& tensors, const Json& facts) : facts_(facts) {
+  std::map<std::pair<std::string, std::pair<int, int>>, std::vector<store::NamedTensor>> of_owners;
+  for (const auto& [name, tensor] : tensors) {
+    const PartName part = parse_part_name(name);
+    of_owners[{table_in(part.name, facts), {part.owners, part.owner}}].push_back({part.name, tensor});
+  }
+  for (const auto& [key, own] : of_owners) {
+    const auto& [table, place] = key;
+    const std::string what = "the table '" + table + "' in the checkpoint";
+    const Json& fact = facts.at(table);
+    const auto rows = value_in<int64_t>(fact, "rows", what);
+    if (rows < 0) fail(ErrorKind::DataLoss, "{} has {} rows", what, rows);
+    Part part{.table = table,
+              .layout = RowLayout(parse_placement(value_in<std::string>(fact, "placement", what), what), rows,
+                                  place.first),
+              .owner = place.second,
+              .rows = state_of(table, own)};
+    if (!part.rows.ids.defined()) {
+      if (part.layout.grows()) fail(ErrorKind::DataLoss, "{} has no ids", what);
+      part.rows.ids = all_ids(part.layout, part.owner);
+    }
+    for (const auto& [name, tensor] : part.rows.fields) {
+      if (tensor.dim() < 1 || tensor.size(0) != part.rows.ids.numel())
+        fail(ErrorKind::DataLoss, "'{}' of {} has the shape {} for {} rows", name.empty() ? "weight" : name, what,
+             describe(tensor), part.rows.ids.numel());
+    }
+    parts_.push_back(std::move(part));
+  }
+}
+
+void SavedRows::for_each(bool with_optimizer, const std::function<void(const Piece&)>& take) const {
+  constexpr int64_t kBytes = int64_t{16} << 20;
+  for (const Part& part : parts_) {
+    int64_t width = 3 * static_cast<int64_t>(sizeof(int64_t));
+    for (const auto& [name, tensor] : part.rows.fields)
+      width += static_cast<int64_t>(tensor.nbytes()) / std::max<int64_t>(1, tensor.size(0));
+    const int64_t at_a_time = std::max<int64_t>(1, kBytes / width);
+    int64_t longest = 0;
+    for_each_list(part.rows, [&](const char*, const torch::Tensor& list) {
+      if (list.defined()) longest = std::max(longest, list.size(0));
+    });
+    for (int64_t begin = 0; begin < longest; begin += at_a_time) {
+      Piece piece{.table = part.table, .rows = part.rows};
+      for_each_list(piece.rows, [&](const char*, torch::Tensor& list) {
+        list = piece_of(list, begin, begin + at_a_time);
+      });
+      piece.rows.fields.clear();
+      for (const auto& [name, tensor] : part.rows.fields) {
+        const torch::Tensor rows = piece_of(tensor, begin, begin + at_a_time);
+        if (rows.defined() && (with_optimizer || name.empty())) piece.rows.fields.push_back({name, rows});
+      }
+      take(piece);
+    }
+  }
+}
+
+GrowthCounts SavedRows::counts_of(const std::string& table) const {
+  const auto fact = facts_.find(table);
+  if (fact == facts_.end() || !fact->contains("counts")) return {};
+  return counts_of_json(fact->at("counts"));
+}
+
+void SavedRows::require_complete(const std::vector<TableSpec>& tables, bool with_optimizer, bool changes) const {
+  for (const TableSpec& table : tables) {
+    const std::string what = "the table '" + table.name + "' in the checkpoint";
+    if (!facts_.contains(table.name))
+      fail(ErrorKind::InvalidArgument, "the checkpoint has no rows of the table '{}'", table.name);
+    const auto rows = value_in<int64_t>(facts_.at(table.name), "rows", what);
+    const auto dim = value_in<int64_t>(facts_.at(table.name), "dim", what);
+    const auto counted = [](int64_t count) { return count == 0 ? std::string("any") : std::to_string(count); };
+    if (rows != table.rows || dim != table.dim)
+      fail(ErrorKind::InvalidArgument, "{} has {} rows of {}, but in the model it has {} of {}", what,
+           counted(rows), dim, counted(table.rows), table.dim);
+    const RowOptimizer optimizer(table.name, table.optimizer, 0, table.dim);
+    std::vector<std::string> wanted = {""};
+    for (const auto& slot : optimizer.slots()) {
+      if (with_optimizer) wanted.push_back(slot.name);
+    }
+    for (const std::string& field : wanted) {
+      int64_t found = 0;
+      bool is_there = false;
+      for (const Part& part : parts_) {
+        for (const auto& [name, tensor] : part.rows.fields) {
+          if (part.table != table.name || name != field) continue;
+          found += tensor.size(0);
+          is_there = true;
+        }
+      }
+      const bool all = changes || table.rows == 0 ? is_there : found == table.rows;
+      if (!all)
+        fail(ErrorKind::InvalidArgument, "the checkpoint has {} of the {} rows of '{}{}'", found,
+             counted(table.rows), table.name + kWeight, field.empty() ? "" : "/" + field);
+    }
+  }
+}
+
+}  // namespace tutti::embedding

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tutti/base/json.h"
+#include "tutti/embedding/owned_rows.h"
+#include "tutti/store/safetensors.h"
+
+// The rows of sharded tables in checkpoints: each owner writes its rows as tensors whose names say which they
+// are, such as "user.weight[1of4]", and "user.weight/sum[1of4]" for a slot of the optimiser. They are found
+// again by their ids, whatever the number of owners: "user.ids[1of4]" has these or, if there is no such tensor,
+// they are all rows of this owner in the order of their places.
+namespace tutti::embedding {
+
+// Convert a state to tensors with the names of a checkpoint, without the owner, and back. Tensors that belong
+// to no state are a DataLoss.
+std::vector<store::NamedTensor> tensors_of(const std::string& table, const RowShard::State& state);
+RowShard::State state_of(const std::string& table, const std::vector<store::NamedTensor>& tensors);
+
+// Returns the rows of one owner for a checkpoint.
+std::vector<store::NamedTensor> saved_rows(const OwnedRows& rows, RowShard::Which which);
+// The facts about the tables that a checkpoint has besides: {"user": {"rows": ..., "dim": ..., ...}}. `counts`
+// are those of all owners.
+Json saved_facts(const OwnedRows& rows, const std::map<std::string, GrowthCounts>& counts);
+// Returns all rows of a table that is not spread, with their ids.
+RowShard::State state_with_ids(const RowShard& shard);
+
+// The rows of a checkpoint, of all owners.
+class SavedRows {
+ public:
+  // Throws DataLoss if the tensors and facts do not fit together.
+  SavedRows(const std::vector<store::NamedTensor>& tensors, const Json& facts);
+
+  struct Piece {
+    std::string table;
+    RowShard::State rows;  // with ids
+  };
+  // Calls `take` with all rows, in pieces of some megabytes. Without `with_optimizer`, leaves out what the
+  // optimisers keep.
+  void for_each(bool with_optimizer, const std::function<void(const Piece&)>& take) const;
+
+  // Throws InvalidArgument that says what differs if these are not the rows of such tables: other tables, rows
+  // or numbers, fields that are missing, or, unless they are `changes` only, rows that are missing.
+  void require_complete(const std::vector<TableSpec>& tables, bool with_optimizer, bool changes) const;
+  // What has happened to the ids of a table that grows, on all owners.
+  GrowthCounts counts_of(const std::string& table) const;
+
+ private:
+  struct Part {  // of one owner
+    std::string table;
+    RowLayout layout;
+    int owner = 0;
+    RowShard::State rows;
+  };
+  std::vector<Part> parts_;
+  Json facts_;
+};
+
+}  // namespace tutti::embedding
