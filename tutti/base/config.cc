@@ -198,6 +198,9 @@ void add_file_flags(FlagSet& set, RunConfig& config) {
               [](const std::string& text) { return is_good(parse_every, text); });
   set.add("--keep", config.checkpoints.keep, "number of newest checkpoints to keep; 0: all");
   set.between("--keep", 0, kMostKept);
+  set.add_choice("--checkpoint-rows", config.checkpoints.rows, {"full", "changed"},
+                 "which rows of sharded embeddings a checkpoint contains: full: all; changed: those that have "
+                 "changed since the last checkpoint with all rows, as long as they are less than half");
   set.add("--summary-every", config.output.summary_every,
           "number of steps between entries in the event file; 0: no entries");
   set.between("--summary-every", 0, kMostSteps);
@@ -216,7 +219,7 @@ void add_file_flags(FlagSet& set, RunConfig& config) {
   // The contents of --data are compared by other means. Only the chief reads and writes --logdir.
   set.scope(FlagScope::Local, {"--data", "--feed-timeout", "--logdir", "--resume", "--keep",
                                "--profile-steps", "--timeline", "--report", "--config"});
-  set.scope(FlagScope::Job, {"--bad-rows", "--checkpoint-every", "--summary-every"});
+  set.scope(FlagScope::Job, {"--bad-rows", "--checkpoint-every", "--checkpoint-rows", "--summary-every"});
 }
 
 void add_cluster_flags(FlagSet& set, RunConfig& config) {

@@ -85,6 +85,7 @@ struct RunConfig {
     std::string resume = "auto";  // "never", "must", "weights", "anyway"
     std::string every = "600s";  // steps ("500") or seconds ("600s"); "0": only the last (--checkpoint-every)
     int64_t keep = 5;            // 0: all
+    std::string rows = "full";   // of sharded embeddings; or "changed" (--checkpoint-rows)
   };
 
   struct Output {

@@ -25,7 +25,6 @@ constexpr std::string_view kCheckpointPrefix = "ckpt-";
 constexpr std::string_view kReplaced = ".replaced";
 constexpr const char* kLatest = "latest";
 
-std::string folder_name(int64_t step) { return fmt::format("{}{}", kCheckpointPrefix, step); }
 
 // A folder ckpt-<step> or ckpt-<step>.replaced, with any content.
 struct Folder {
@@ -33,6 +32,7 @@ struct Folder {
   std::string path;
   bool replaced = false;
   int64_t sequence = -1;  // -1: unknown, because the manifest is damaged
+  std::optional<int64_t> base = {};  // the step of the checkpoint that this one completes
 };
 
 std::optional<Folder> parse_folder(const fs::directory_entry& entry) {
@@ -44,15 +44,17 @@ std::optional<Folder> parse_folder(const fs::directory_entry& entry) {
   if (!name.starts_with(kCheckpointPrefix) || !entry.is_directory(ignored)) return std::nullopt;
   const auto step = parse_int(name.substr(kCheckpointPrefix.size()));
   // "ckpt-007" and "ckpt--1" are not names of checkpoints.
-  if (!step || *step < 0 || folder_name(*step) != name) return std::nullopt;
+  if (!step || *step < 0 || checkpoint_folder_name(*step) != name) return std::nullopt;
   return Folder{.step = *step, .path = entry.path().string(), .replaced = replaced};
 }
 
-int64_t sequence_of(const std::string& folder) {
+void take_manifest(Folder& folder) {
   try {
-    return read_folder_manifest(folder).sequence;
+    const Manifest manifest = read_folder_manifest(folder.path);
+    folder.sequence = manifest.sequence;
+    if (manifest.base) folder.base = manifest.base->step;
   } catch (const Error&) {
-    return -1;
+    folder.sequence = -1;
   }
 }
 
@@ -71,7 +73,7 @@ std::vector<Folder> list_folders(const std::string& logdir) {
 // Returns the folders, the one saved last first; those with a damaged manifest come last.
 std::vector<Folder> newest_first(const std::string& logdir) {
   std::vector<Folder> folders = list_folders(logdir);
-  for (Folder& folder : folders) folder.sequence = sequence_of(folder.path);
+  for (Folder& folder : folders) take_manifest(folder);
   std::sort(folders.begin(), folders.end(), [](const Folder& a, const Folder& b) {
     return std::tuple(a.sequence, a.step, b.replaced) > std::tuple(b.sequence, b.step, a.replaced);
   });
@@ -82,13 +84,13 @@ std::vector<Folder> newest_first(const std::string& logdir) {
 // removed, because the new one was complete before it was renamed.
 void remove_replaced(const std::string& logdir) {
   for (const Folder& folder : list_folders(logdir)) {
-    if (folder.replaced && path_exists(logdir + "/" + folder_name(folder.step)))
+    if (folder.replaced && path_exists(logdir + "/" + checkpoint_folder_name(folder.step)))
       remove_folder(logdir, folder.path);
   }
 }
 
 void publish(TemporaryFolder& written, const std::string& logdir, int64_t step) {
-  const std::string target = logdir + "/" + folder_name(step);
+  const std::string target = logdir + "/" + checkpoint_folder_name(step);
   if (path_exists(target)) rename_path(target, target + std::string(kReplaced));
   written.rename_to(target);
   sync_directory(logdir);
@@ -99,7 +101,7 @@ void point_latest_to(const std::string& logdir, int64_t step) {
   const TemporaryFolder temporary(logdir);
   const std::string link = temporary.path() + "/" + kLatest;
   // The link is relative, so that the directory can be moved.
-  if (::symlink(folder_name(step).c_str(), link.c_str()) != 0) {
+  if (::symlink(checkpoint_folder_name(step).c_str(), link.c_str()) != 0) {
     fail_errno(errno, fmt::format("making the link {}", link));
   }
   rename_path(link, logdir + "/" + kLatest);
@@ -109,7 +111,14 @@ void point_latest_to(const std::string& logdir, int64_t step) {
 void remove_beyond(const std::string& logdir, int keep) {
   if (keep <= 0) return;
   const std::vector<Folder> folders = newest_first(logdir);
-  for (size_t i = static_cast<size_t>(keep); i < folders.size(); ++i) remove_folder(logdir, folders[i].path);
+  const auto kept = std::min(static_cast<size_t>(keep), folders.size());
+  std::set<int64_t> bases;
+  for (size_t i = 0; i < kept; ++i) {
+    if (folders[i].base) bases.insert(*folders[i].base);
+  }
+  for (size_t i = kept; i < folders.size(); ++i) {
+    if (!bases.contains(folders[i].step)) remove_folder(logdir, folders[i].path);
+  }
 }
 
 // Reads a folder of CheckpointDir and checks that its step agrees with its name.
@@ -148,8 +157,10 @@ void CheckpointDir::save(const Checkpoint& checkpoint, const SharedFiles& shared
     remove_leftovers(logdir_);
     remove_replaced(logdir_);
     int64_t sequence = 0;
-    for (const Folder& folder : list_folders(logdir_))
-      sequence = std::max(sequence, sequence_of(folder.path) + 1);
+    for (Folder& folder : list_folders(logdir_)) {
+      take_manifest(folder);
+      sequence = std::max(sequence, folder.sequence + 1);
+    }
     // A folder that was opened for nothing may contain files of tasks that were too late.
     if (shared.files.empty()) next_ = std::make_unique<TemporaryFolder>(logdir_);
     const std::unique_ptr<TemporaryFolder> temporary = std::move(next_);

@@ -18,6 +18,14 @@ namespace tutti::store {
 
 class TemporaryFolder;
 
+// The parts of an earlier checkpoint, in the same directory, that a later one completes: that one has only what
+// has changed since in these parts.
+struct Base {
+  int64_t step = 0;
+  std::map<std::string, std::vector<NamedTensor>> parts = {};  // by name; filled when a checkpoint is read
+  nlohmann::json state = nlohmann::json::object();             // of the earlier checkpoint, likewise
+};
+
 // The state that a run needs to resume.
 struct Checkpoint {
   int64_t step = 0;                    // number of steps made
@@ -25,13 +33,14 @@ struct Checkpoint {
   std::vector<NamedTensor> optimizer;  // slots: "exp_avg/conv1.weight"
   // Further parts of the state, by name: "average", "random". Each is a file of its own.
   std::map<std::string, std::vector<NamedTensor>> more = {};
+  std::optional<Base> base = {};
   // Everything else that the trainer needs: lanes, seed, data cursor, random streams, options. Numbers that
   // are not finite are read back as null.
   nlohmann::json state = nlohmann::json::object();
 };
 
 struct CheckpointDirOptions {
-  int keep = 5;  // checkpoints beyond the newest `keep` are removed; 0 keeps all
+  int keep = 5;  // checkpoints beyond the newest `keep` and their bases are removed; 0 keeps all
 };
 
 // The checkpoints of one run: folders ckpt-<step> in its log directory, and a link `latest` to the one saved

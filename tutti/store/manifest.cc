@@ -82,6 +82,14 @@ Manifest manifest_in(const std::string& path, const json& json) {
     check_file(path, file);
     manifest.files.push_back(std::move(file));
   }
+  if (json.contains("base")) {
+    const auto& base = json.at("base");
+    manifest.base = {.step = count_in(base, "step", path, kMost), .parts = {}};
+    for (const auto& part : part_of(base, "parts", path)) {
+      if (!part.is_string()) fail(ErrorKind::DataLoss, "{}: {} is not the name of a part", path, part.dump());
+      manifest.base->parts.push_back(part.get<std::string>());
+    }
+  }
   return manifest;
 }
 
@@ -116,7 +124,34 @@ void verify(const std::string& path, const ManifestFile& listed) {
   }
 }
 
+// Reads the tensors of a file, which have to be in no other file of the part.
+void read_into(std::vector<NamedTensor>& part, const std::string& path, const ManifestFile& listed,
+               std::set<std::pair<std::string, std::string>>& seen) {
+  verify(path, listed);
+  for (NamedTensor& named : SafetensorsFile(path).read_all()) {
+    if (!seen.emplace(listed.part, named.name).second) {
+      fail(ErrorKind::DataLoss, "{}: tensor '{}' is also in another file of the checkpoint", path, named.name);
+    }
+    part.push_back(std::move(named));
+  }
+}
+
+Base read_base(const std::string& folder, const Manifest::Base& asked) {
+  const std::string path = fs::canonical(folder).parent_path() / checkpoint_folder_name(asked.step);
+  const Manifest manifest = read_folder_manifest(path);
+  Base base{.step = asked.step, .state = manifest.state};
+  std::set<std::pair<std::string, std::string>> seen;
+  for (const std::string& part : asked.parts) base.parts[part];
+  for (const ManifestFile& listed : manifest.files) {
+    if (const auto part = base.parts.find(listed.part); part != base.parts.end())
+      read_into(part->second, path + "/" + listed.name, listed, seen);
+  }
+  return base;
+}
+
 }  // namespace
+
+std::string checkpoint_folder_name(int64_t step) { return fmt::format("ckpt-{}", step); }
 
 void write_manifest(const std::string& path, const Manifest& manifest) {
   json files = json::array();
@@ -124,13 +159,14 @@ void write_manifest(const std::string& path, const Manifest& manifest) {
     files.push_back(
         {{"name", file.name}, {"part", file.part}, {"bytes", file.bytes}, {"crc32c", file.checksum}});
   }
-  const json contents = {{"format", kFormat},
+  json contents = {{"format", kFormat},
                          {"step", manifest.step},
                          {"sequence", manifest.sequence},
                          {"tutti_version", manifest.tutti_version},
                          {"libtorch_version", manifest.libtorch_version},
                          {"files", files},
                          {"state", manifest.state}};
+  if (manifest.base) contents["base"] = {{"step", manifest.base->step}, {"parts", manifest.base->parts}};
   std::string text;
   try {
     text = contents.dump(2) + "\n";
@@ -164,6 +200,10 @@ void write_checkpoint_folder(const std::string& folder, const Checkpoint& checkp
                     .libtorch_version = TORCH_VERSION,
                     .files = {},
                     .state = checkpoint.state};
+  if (checkpoint.base) {
+    manifest.base = {.step = checkpoint.base->step, .parts = {}};
+    for (const auto& [part, tensors] : checkpoint.base->parts) manifest.base->parts.push_back(part);
+  }
   manifest.files.push_back(write_part(folder, kWeightsPart, checkpoint.weights, checkpoint.step));
   manifest.files.push_back(write_part(folder, kOptimizerPart, checkpoint.optimizer, checkpoint.step));
   for (const auto& [part, tensors] : checkpoint.more)
@@ -188,18 +228,12 @@ Checkpoint read_checkpoint_folder(const std::string& folder) {
   std::set<std::pair<std::string, std::string>> seen;
   for (const ManifestFile& listed : manifest.files) {
     const std::string path = folder + "/" + listed.name;
-    verify(path, listed);
     std::vector<NamedTensor>& part = listed.part == kWeightsPart     ? checkpoint.weights
                                      : listed.part == kOptimizerPart ? checkpoint.optimizer
                                                                      : checkpoint.more[listed.part];
-    for (NamedTensor& named : SafetensorsFile(path).read_all()) {
-      if (!seen.emplace(listed.part, named.name).second) {
-        fail(ErrorKind::DataLoss, "{}: tensor '{}' is also in another file of the checkpoint", path,
-             named.name);
-      }
-      part.push_back(std::move(named));
-    }
+    read_into(part, path, listed, seen);
   }
+  if (manifest.base) checkpoint.base = read_base(folder, *manifest.base);
   return checkpoint;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,6 +37,12 @@ struct Manifest {
   std::string libtorch_version;
   std::vector<ManifestFile> files;
   nlohmann::json state;
+  // The checkpoint in the same directory whose parts of these names are completed by this one's.
+  struct Base {
+    int64_t step = 0;
+    std::vector<std::string> parts;
+  };
+  std::optional<Base> base = {};
 };
 
 // Returns when the manifest is on the device.
@@ -52,7 +59,11 @@ void write_checkpoint_folder(const std::string& folder, const Checkpoint& checkp
 // Reads only the manifest. Throws DataLoss if it is missing or damaged.
 Manifest read_folder_manifest(const std::string& folder);
 
-// Reads all listed files and verifies sizes and checksums. Throws DataLoss if a file is missing or damaged.
+// Returns the name of the folder of the checkpoint of a step: "ckpt-100".
+std::string checkpoint_folder_name(int64_t step);
+
+// Reads all listed files, and those of the base, and verifies sizes and checksums. Throws DataLoss if a file is
+// missing or damaged.
 Checkpoint read_checkpoint_folder(const std::string& folder);
 
 }  // namespace tutti::store

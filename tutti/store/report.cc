@@ -39,6 +39,7 @@ ordered_json to_json(const Report& report) {
                        {"device", report.device}};
   for (const auto& [steps, updates] : report.staleness) json["staleness"][std::to_string(steps)] = updates;
   if (!report.differences.empty()) json["differences"] = report.differences;
+  if (!report.tables.empty()) json["tables"] = report.tables;
   if (report.skipped_examples > 0) json["skipped_examples"] = report.skipped_examples;
   if (report.dropped_gradients > 0) json["dropped_gradients"] = report.dropped_gradients;
   if (report.device_seconds) json["device_seconds"] = number_or_null(report.device_seconds);

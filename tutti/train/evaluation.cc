@@ -51,14 +51,14 @@ metrics::List with_mean_loss(metrics::List list, const std::function<torch::Tens
   return list;
 }
 
-// Calls `body` for each batch of a part of the sampler's lanes. If rows of sharded tables have to be fetched
-// from other workers, each of them makes as many fetches, some of which are empty.
+// Calls `body` for each batch of a part of the sampler's lanes. If all workers have to fetch rows of sharded
+// tables together, each makes as many fetches, some of which are empty.
 void Trainer::for_each_batch(const data::Feed& feed, const data::Sampler& sampler, int part, int parts,
                              const std::function<void(const Batch&)>& body) {
   embedding::Tables& tables = replica().tables();
   const auto lanes = [&](int of_part) { return lanes_of(of_part, parts, sampler.options().lanes); };
-  const bool fetches = !tables.can_read_alone();
-  int64_t fetches_left = fetches ? sampler.steps_per_epoch() * lanes(0).size() : 0;
+  const bool fetches = !tables.are_direct();
+  int64_t fetches_left = fetches && !tables.can_read_alone() ? sampler.steps_per_epoch() * lanes(0).size() : 0;
   tutti::for_each_batch(context_, feed, sampler, lanes(part), replica().options().device,
                         [&](const Batch& read) {
                           const Batch batch = replica().prepare(read);
@@ -89,9 +89,8 @@ metrics::List Trainer::count(const data::Feed& feed, const metrics::List& list,
   const bool alone = options.here || (fitting_ && strategy_->facts().keeps_parameters_elsewhere);
   if (options.here && !replica().tables().can_read_alone())
     fail(ErrorKind::InvalidArgument,
-         "{} cannot evaluate alone, since it cannot read the rows of sharded embeddings on other hosts: "
-         "evaluate on "
-         "all workers",
+         "{} cannot evaluate alone, since it cannot read the rows of sharded embeddings that other workers "
+         "have: evaluate on all workers",
          context_.task().short_name());
   metrics::List all = list;
   if (options.loss && replica().has_loss())

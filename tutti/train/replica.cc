@@ -192,21 +192,39 @@ void LaneRunner::run_lane(int64_t step, int64_t lane, const Batch& batch, const 
   sum_.add();
 }
 
-// Nothing in a lane's forward or backward pass talks to other workers, so that lanes may be empty.
-void LaneRunner::run_step_with_tables(int64_t step, data::BatchQueue& queue, const LaneObserver& observe) {
-  embedding::Tables& tables = replica_.tables();
+// Returns the next batches, one for each lane.
+std::vector<Batch> LaneRunner::next_batches(data::BatchQueue& queue, int64_t step) {
   std::vector<Batch> batches;
   for (int64_t lane = lanes_.begin; lane < lanes_.end; ++lane)
     batches.push_back(replica_.prepare(take(queue, step)));
+  return batches;
+}
+
+// Nothing in a lane's forward or backward pass talks to other workers, so that lanes may be empty.
+void LaneRunner::run_step_with_tables(int64_t step, data::BatchQueue& queue, const LaneObserver& observe) {
+  embedding::Tables& tables = replica_.tables();
+  const bool was_announced = ahead_.has_value();
+  const std::vector<Batch> batches = was_announced ? *std::move(ahead_) : next_batches(queue, step);
+  ahead_.reset();
   {
     const SpanScope span(replica_.options().timeline, Activity::Copy, "fetch rows", step);
-    tables.fetch(batches);
+    was_announced ? tables.fetch_ahead() : tables.fetch(batches);
+    if (!tables.are_direct() && step + 1 < end_) {
+      ahead_ = next_batches(queue, step + 1);
+      tables.look_ahead(*ahead_);
+    }
   }
   for (size_t i = 0; i < batches.size(); ++i) {
     tables.begin_lane(i);
     run_lane(step, lanes_.begin + static_cast<int64_t>(i), batches[i], observe);
     tables.end_lane();
   }
+}
+
+void LaneRunner::begin_steps(int64_t end) {
+  end_ = end;
+  ahead_.reset();
+  replica_.tables().forget_ahead();
 }
 
 void LaneRunner::run_step(int64_t step, data::BatchQueue& queue, const LaneObserver& observe) {

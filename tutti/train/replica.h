@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -127,17 +128,23 @@ class LaneRunner {
   // model without sharded tables.
   void run_lane(int64_t step, int64_t lane, const Batch& batch, const LaneObserver& observe);
   // Runs all lanes, in order, with batches from the queue. Before the first, all workers fetch the rows of
-  // sharded tables.
+  // sharded tables, and ask for those of the next step.
   void run_step(int64_t step, data::BatchQueue& queue, const LaneObserver& observe);
+  // Begins steps with a new queue, of which step `end` is the first that is not made. All workers make them
+  // together.
+  void begin_steps(int64_t end);
 
   const LaneRange& lanes() const { return lanes_; }
 
  private:
   void run_step_with_tables(int64_t step, data::BatchQueue& queue, const LaneObserver& observe);
+  std::vector<Batch> next_batches(data::BatchQueue& queue, int64_t step);
 
   Replica& replica_;
   LaneSum& sum_;
   const LaneRange lanes_;
+  int64_t end_ = 0;
+  std::optional<std::vector<Batch>> ahead_;  // of the next step, if their rows were asked for
 };
 
 }  // namespace tutti

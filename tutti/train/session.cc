@@ -127,7 +127,7 @@ Session::Start Session::start() {
   if (found) {
     take_weights(*found);
     Snapshots parts = parts_in(found->checkpoint);
-    if (auto rows = parts.extract(store::kRowsPart)) start.rows = std::move(rows.mapped());
+    take_rows(start, parts, found->checkpoint);
     start.has_optimizer = false;
   }
   return start;
@@ -172,11 +172,29 @@ Session::Start Session::resume(const RunFolder::Found& found) {
     start.optimizers.push_back(restore(part.parameters, part.optimizer, own, found.where));
   }
   start.more = parts_in(found.checkpoint);
-  if (auto rows = start.more.extract(store::kRowsPart)) start.rows = std::move(rows.mapped());
+  take_rows(start, start.more, found.checkpoint);
+  if (!start.rows.empty())
+    rows_base_ = found.checkpoint.base ? found.checkpoint.base->step : found.checkpoint.step;
   data_ = resumed_data_ = state.value("data", nlohmann::json::object());
   resumed_fit_ = start.progress.fit;
   context_.log().info("resumed from {}", found.where);
   return start;
+}
+
+// Moves the rows of sharded tables to the start.
+void Session::take_rows(Start& start, Snapshots& parts, const store::Checkpoint& checkpoint) {
+  auto found = parts.extract(store::kRowsPart);
+  if (!found) return;
+  start.rows = std::move(found.mapped());
+  if (!checkpoint.base) return;
+  start.changed_rows = std::move(start.rows);
+  const Json facts = checkpoint.base->state.value("state", Json::object());
+  start.rows = {checkpoint.base->parts.at(store::kRowsPart), facts.value(store::kRowsPart, Json::object())};
+}
+
+std::optional<int64_t> Session::rows_base(int64_t step) const {
+  const bool may_change = context_.config().checkpoints.rows == "changed" && rows_base_ && *rows_base_ != step;
+  return may_change && path_exists(folder_.path_of(*rows_base_)) ? rows_base_ : std::nullopt;
 }
 
 // Warns about changed options, such as a learning rate: the run continues with the values of the program.
@@ -230,7 +248,8 @@ void Session::write_parts(const std::string& folder, const Tensors& parts, int64
 }
 
 void Session::save(const Progress& progress, const std::vector<Optimizer::State>& optimizers,
-                   const Snapshots& more, const std::vector<store::SharedFile>& shared) {
+                   const Snapshots& more, const std::vector<store::SharedFile>& shared,
+                   std::optional<int64_t> rows_base) {
   if (!folder_.exists() || !group_.is_chief()) return;
   if (shared.empty()) finish_saving();
   if (events_) events_->flush();
@@ -252,6 +271,10 @@ void Session::save(const Progress& progress, const std::vector<Optimizer::State>
     if (!snapshot.values.empty()) checkpoint.state["state"][name] = snapshot.values;
   }
   if (!data_.empty()) checkpoint.state["data"] = data_;
+  if (rows_base)
+    checkpoint.base = store::Base{.step = *rows_base, .parts = {{store::kRowsPart, {}}}};
+  else if (more.contains(store::kRowsPart))
+    rows_base_ = progress.step;
   being_saved_ = {folder_.path_of(checkpoint.step), checkpoint.step};
   const store::SharedFiles files{shared, milliseconds_of(context_.config().network.timeout)};
   saving_ = writer_.run(

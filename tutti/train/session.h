@@ -98,9 +98,14 @@ class Session {
   // of the previous checkpoint, if it could not be written.
   //
   // `shared` are files that are written besides: into the folder that open_folder() has made, by other tasks
-  // or by write_parts().
+  // or by write_parts(). With `rows_base`, the rows of sharded tables are those that have changed since the
+  // checkpoint of that step.
   void save(const Progress& progress, const std::vector<Optimizer::State>& optimizers,
-            const Snapshots& more = {}, const std::vector<store::SharedFile>& shared = {});
+            const Snapshots& more = {}, const std::vector<store::SharedFile>& shared = {},
+            std::optional<int64_t> rows_base = {});
+  // Returns the step of the last checkpoint with all rows of sharded tables, on the chief, if the one of this
+  // step may have only those that have changed since (--checkpoint-rows).
+  std::optional<int64_t> rows_base(int64_t step) const;
   // Makes the folder of the next checkpoint, on the chief; returns "" if nothing is written.
   std::string open_folder();
   // Copies what this worker has of these parts of the state, and writes a file of each to the folder in the
@@ -125,7 +130,10 @@ class Session {
     Progress progress;
     std::vector<Optimizer::State> optimizers = {{}};  // one per part
     Snapshots more = {};
-    Snapshot rows = {};  // of the sharded tables (store::kRowsPart), which is not in `more`
+    // Of the sharded tables (store::kRowsPart), which are not in `more`. If the checkpoint has only rows that
+    // have changed, `rows` are all those of its base.
+    Snapshot rows = {};
+    std::optional<Snapshot> changed_rows = {};
     // False if the run begins with weights alone (--resume weights).
     bool has_optimizer = true;
   };
@@ -162,6 +170,7 @@ class Session {
   void pass_over_lost_checkpoint();
   Start resume(const RunFolder::Found& found);
   void take_weights(const RunFolder::Found& found);
+  static void take_rows(Start& start, Snapshots& parts, const store::Checkpoint& checkpoint);
   void warn_of_other_options(const SessionPart& part, const store::Checkpoint& saved,
                              const std::string& where) const;
   std::string weights_sha256() const;
@@ -180,6 +189,7 @@ class Session {
   bool lanes_are_given_;
   int64_t lanes_;
   bool went_on_ = false;
+  std::optional<int64_t> rows_base_;  // the step of the last checkpoint with all rows
   std::optional<Saved> being_saved_;
   comm::Work saving_;
   comm::Executor writer_;  // last member, so that it ends first

@@ -84,7 +84,10 @@ Team::Start AllReduce::start(Session& session, const std::vector<std::string>& p
   Optimizer::State& state = start.optimizers.front();
   restore_residuals(context_, comm_, parameters, *mean_, state);
   replica_.optimizer().restore(broadcast(comm_, state, 0));
-  start_tables(session.lanes(), start);
+  if (!replica_.tables().empty())
+    rows_.emplace(replica_.tables(), comm_, context_.config().training.seed, session.lanes(),
+                  replica_.optimizer().options());
+  start_rows(start);
   facts_ = {.name = group_.world == 1 ? "single" : "allreduce",
             .lanes = mean_->lanes(),
             .needs_data_in_every_lane = module_group_ != nullptr,
@@ -93,24 +96,33 @@ Team::Start AllReduce::start(Session& session, const std::vector<std::string>& p
   return {start.progress, 0, std::move(start.more)};
 }
 
-void AllReduce::start_tables(int64_t lanes, const Session::Start& start) {
-  embedding::Tables& tables = replica_.tables();
-  if (tables.empty()) return;
-  tables.place(comm_, context_.config().training.seed, lanes, replica_.optimizer().options());
+void AllReduce::start_rows(const Session::Start& start) {
+  if (!rows_) return;
   const auto has_rows = comm::gather_all(comm_, int64_t{!start.rows.empty()}, "the rows of tables");
-  if (has_rows[0] != 0)
-    tables.restore(start.rows.tensors, start.rows.values, start.has_optimizer);
-  else if (start.progress.restarts > 0)
+  if (has_rows[0] != 0) {
+    std::optional<embedding::ConnectedRows::Saved> changes;
+    if (start.changed_rows) changes = {start.changed_rows->tensors, start.changed_rows->values};
+    rows_->restore({start.rows.tensors, start.rows.values}, changes, start.has_optimizer);
+  } else if (start.progress.restarts > 0) {
     fail(ErrorKind::InvalidArgument,
          "the checkpoint has no rows of sharded tables: it is that of another model, or of one whose tables "
-         "were "
-         "small enough to be replicated");
-  rows_checksum_ = tables.checksum();
+         "were small enough to be replicated");
+  }
+  sum_up_rows();
 }
 
-void AllReduce::finish_fit(Progress& /*progress*/) {
-  if (!replica_.tables().empty()) rows_checksum_ = replica_.tables().checksum();
+void AllReduce::sum_up_rows() {
+  if (!rows_) return;
+  rows_checksum_ = rows_->checksum();
+  row_counts_ = rows_->counts();
 }
+
+StepRange AllReduce::begin_steps(int64_t step, int64_t end, int64_t feed_begin) {
+  lanes_->begin_steps(feed_begin + end);
+  return {step, end};
+}
+
+void AllReduce::finish_fit(Progress& /*progress*/) { sum_up_rows(); }
 
 void AllReduce::require_same_fit(const MakePlan& make) {
   if (group_.world == 1) return;
@@ -134,32 +146,29 @@ StepResult AllReduce::step(int64_t step, const Wishes& wishes, data::BatchQueue&
   }();
   if (result.examples > 0)
     update(step, result.examples);
-  else
-    replica_.tables().forget();
+  else if (rows_)
+    rows_->forget_step();
   return {step + 1, true, result.examples, result.loss_sum, result.wishes};
 }
 
 void AllReduce::update(int64_t step, int64_t examples) {
-  embedding::Tables& tables = replica_.tables();
-  if (!tables.empty()) {
+  if (rows_) {
     const SpanScope span(context_.timeline(), Activity::Reduce, "gradients of rows", step);
-    tables.sum(examples, step);
+    rows_->begin_step(examples, step);
   }
   double factor = 1;
   if (clip_norm_ > 0) {
-    const double squares = tables.empty() ? 0 : tables.squares();
+    const double squares = rows_ ? rows_->squares() : 0;
     factor = clip_factor(mean_->clip_norm(clip_norm_, squares), clip_norm_);
   }
   const SpanScope span(context_.timeline(), Activity::Compute, "update", step);
   replica_.optimizer().step();
   mean_->share_update();
-  if (!tables.empty())
-    tables.update(replica_.optimizer().learning_rate(), factor, replica_.optimizer().steps());
+  if (rows_) rows_->update(replica_.optimizer().learning_rate(), factor, replica_.optimizer().steps());
 }
 
 void AllReduce::save(Session& session, const Progress& progress, const Snapshots& more) {
-  embedding::Tables& tables = replica_.tables();
-  const bool has_parts = sharded_ || (!tables.empty() && group_.world > 1);
+  const bool has_parts = sharded_ || (rows_ && group_.world > 1);
   const std::string folder = has_parts ? shared_folder(session, progress.step) : "";
   Optimizer::State state;
   Snapshots all = gather_generators(comm_, more);
@@ -173,12 +182,17 @@ void AllReduce::save(Session& session, const Progress& progress, const Snapshots
   } else if (group_.is_chief()) {
     state = replica_.optimizer().state();
   }
-  if (!tables.empty()) {
-    all[store::kRowsPart].values = tables.facts();
+  std::optional<int64_t> base;
+  if (rows_) {
+    rows_->evict(progress.step);
+    base = rows_base(session, progress.step);
+    using Which = embedding::RowShard::Which;
+    const auto rows = saved_rows(rows_->rows(), base ? Which::Changed : Which::All);
+    all[store::kRowsPart].values = rows_->facts();
     if (folder.empty())
-      all[store::kRowsPart].tensors = tables.gather_state();
+      all[store::kRowsPart].tensors = rows_->gather(rows);
     else
-      own[store::kRowsPart] = tables.state();
+      own[store::kRowsPart] = rows;
   }
   if (!folder.empty()) session.write_parts(folder, own, progress.step);
   gather_residuals(comm_, replica_.parameters(), *mean_, state);
@@ -190,7 +204,21 @@ void AllReduce::save(Session& session, const Progress& progress, const Snapshots
                        .writer = fmt::format("worker {} of {}", rank, group_.world)});
   }
   on_chief(context_, comm_, {.what = "the checkpoint", .step = progress.step},
-           [&] { session.save(progress, {state}, all, files); });
+           [&] { session.save(progress, {state}, all, files, base); });
+  if (!rows_ || base) return;
+  for (embedding::RowShard& shard : rows_->rows().shards()) shard.mark_saved();
+}
+
+// Returns the step of the checkpoint since which the changed rows are saved; nullopt if all rows are.
+std::optional<int64_t> AllReduce::rows_base(const Session& session, int64_t step) {
+  constexpr double kMost = 0.5;  // of the rows of any table on any worker
+  int64_t vote = -1;
+  if (!group_.is_chief() || session.rows_base(step)) vote = session.rows_base(step).value_or(0);
+  for (const embedding::RowShard& shard : rows_->rows().shards())
+    if (shard.changed_share() > kMost) vote = -1;
+  const auto votes = comm::gather_all(comm_, vote, "the rows of tables");
+  if (std::any_of(votes.begin(), votes.end(), [](int64_t each) { return each < 0; })) return std::nullopt;
+  return votes[0];
 }
 
 // Returns the folder of the next checkpoint if all workers can write to it, else "".
@@ -210,6 +238,7 @@ void AllReduce::fill(store::Report& report) const {
   report.strategy = facts_.name;
   report.reduce = mean_->name();
   report.world = group_.world;
+  for (const auto& [table, counts] : row_counts_) report.tables[table] = to_json(counts);
   if (!rows_checksum_.empty()) {
     Sha256 hash;
     hash.update(as_bytes(report.weights_sha256 + rows_checksum_));

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -8,6 +9,7 @@
 #include "tutti/cluster/context.h"
 #include "tutti/comm/group.h"
 #include "tutti/comm/timeline_file.h"
+#include "tutti/embedding/connected_rows.h"
 #include "tutti/params/gradient_mean.h"
 #include "tutti/train/replica.h"
 #include "tutti/train/strategy.h"
@@ -29,6 +31,7 @@ class AllReduce final : public Strategy {
   void require_same_fit(const MakePlan& make) override;
   StepResult step(int64_t step, const Wishes& wishes, data::BatchQueue& queue,
                   const LaneObserver& observe) override;
+  StepRange begin_steps(int64_t step, int64_t end, int64_t feed_begin) override;
   void finish_fit(Progress& progress) override;
   void save(Session& session, const Progress& progress, const Snapshots& more) override;
   void finish_saving(Session& session) override { tutti::finish_saving(context_, comm_, session); }
@@ -41,7 +44,9 @@ class AllReduce final : public Strategy {
   ReplicaOptions placed(ReplicaOptions options);
   std::string shared_folder(Session& session, int64_t step);
   void require_same(const std::vector<std::string>& plan);
-  void start_tables(int64_t lanes, const Session::Start& start);
+  void start_rows(const Session::Start& start);
+  void sum_up_rows();
+  std::optional<int64_t> rows_base(const Session& session, int64_t step);
   void update(int64_t step, int64_t examples);
 
   const Context& context_;
@@ -54,7 +59,9 @@ class AllReduce final : public Strategy {
   std::optional<GradientMean> mean_;                  // once started, like all below
   std::optional<LaneRunner> lanes_;                   // of this worker
   std::shared_ptr<comm::Communicator> module_group_;  // null if no module needs one
-  std::string rows_checksum_;                         // of sharded tables, after the last fit
+  std::optional<embedding::ConnectedRows> rows_;      // of sharded tables; empty if there are none
+  std::string rows_checksum_;                         // after the last fit, like the counts
+  std::map<std::string, embedding::GrowthCounts> row_counts_;
   comm::TimelineFile timeline_file_;                  // last member, so that it is written first
 };
 

@@ -1,0 +1,137 @@
+#include "tutti/ps/server_rows.h"
+
+#include <algorithm>
+
+#include <nlohmann/json.hpp>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include "tutti/base/error.h"
+#include "tutti/ps/wire.h"
+
+// The rows of sharded tables on parameter servers: the methods of a client, and ServerRows.
+namespace tutti::ps {
+namespace {
+
+torch::Tensor tensor_of(const std::vector<int64_t>& list) {
+  const torch::Tensor tensor = torch::empty({static_cast<int64_t>(list.size())}, torch::kLong);
+  std::copy(list.begin(), list.end(), static_cast<int64_t*>(tensor.data_ptr()));
+  return tensor;
+}
+
+// Does not copy.
+torch::Tensor tensor_of(std::span<const float> numbers) {
+  return torch::from_blob(const_cast<float*>(numbers.data()), {static_cast<int64_t>(numbers.size())},
+                          torch::kFloat32);
+}
+
+}  // namespace
+
+void append_rows(rpc::Message& message, const embedding::RowGradients& rows) {
+  Json numbers = Json::array();
+  append(message, {tensor_of(rows.heads)});
+  for (const std::span<const float> values : rows.values) {
+    numbers.push_back(values.size());
+    append(message, {tensor_of(values)});
+  }
+  message.head["rows"] = {{"heads", rows.heads.size()}, {"numbers", std::move(numbers)}};
+}
+
+embedding::RowGradients rows_in(const Json& head, Reader& reader) {
+  embedding::RowGradients rows;
+  const auto found = head.find("rows");
+  if (found == head.end()) return rows;
+  constexpr int64_t kMost = int64_t{1} << 40;
+  const torch::Tensor heads = reader.take(number_within(*found, "heads", 0, kMost), torch::kLong);
+  const auto* number = static_cast<const int64_t*>(heads.data_ptr());
+  rows.heads.assign(number, number + heads.numel());
+  for (const int64_t count : sizes_in(*found, "numbers")) {
+    const torch::Tensor values = reader.take(count, torch::kFloat32);
+    rows.values.emplace_back(static_cast<const float*>(values.data_ptr()), static_cast<size_t>(values.numel()));
+  }
+  return rows;
+}
+
+// The servers make the tables with their initial rows, and then get those that are known.
+void Client::begin_rows(const RowsToBegin& rows) {
+  if (rows.tables.empty()) return;
+  Json tables = Json::array();
+  for (const embedding::TableSpec& table : rows.tables) tables.push_back(to_json(table));
+  peers_.for_all([&](size_t i) {
+    peers_.call(i, "tables",
+                {{{"tables", tables}, {"owner", i}, {"owners", peers_.size()}, {"seed", rows.seed}}, {}},
+                peers_.patience("the tables"));
+  });
+  const auto send = [&](bool changed) {
+    return [this, &rows, changed](const embedding::SavedRows::Piece& piece) { send_rows(rows, piece, changed); };
+  };
+  if (rows.all) rows.all(send(false));
+  if (rows.changed) {
+    tell_all("rows_saved", Json::object(), "the tables");
+    rows.changed(send(true));
+  }
+}
+
+void Client::send_rows(const RowsToBegin& rows, const embedding::SavedRows::Piece& piece, bool changed) {
+  const auto table =
+      std::find_if(rows.tables.begin(), rows.tables.end(),
+                   [&](const embedding::TableSpec& each) { return each.name == piece.table; });
+  if (table == rows.tables.end())
+    fail(ErrorKind::InvalidArgument, "the checkpoint has the table '{}', which this model does not have",
+         piece.table);
+  const embedding::RowLayout layout(table->placement, table->rows, static_cast<int>(peers_.size()));
+  const std::vector<embedding::RowShard::State> parts = embedding::split(piece.rows, layout);
+  peers_.for_all([&](size_t i) {
+    const auto tensors = embedding::tensors_of(piece.table, parts[i]);
+    rpc::Message message{{{"table", piece.table}, {"changed", changed}}, {}};
+    message.head["rows"] = pack_named(tensors, message.pieces);
+    peers_.call(i, "rows", message, peers_.patience("the rows of tables"));
+  });
+}
+
+std::vector<torch::Tensor> Client::read_rows(const embedding::RowOwners::Request& asked,
+                                             std::optional<int64_t> step) {
+  std::vector<torch::Tensor> rows;
+  for (const int64_t numbers : asked.numbers) rows.push_back(torch::empty({numbers}, torch::kFloat32));
+  peers_.for_all([&](size_t i) {
+    rpc::Message message = request({{"asked", asked.asked[i].size()}}, {tensor_of(asked.asked[i])});
+    if (step) message.head["step"] = *step;
+    call(i, "read_rows", message, {rows[i]}, peers_.patience("the rows of tables", step.value_or(step_)));
+  });
+  return rows;
+}
+
+std::string Client::rows_checksum() {
+  std::vector<std::vector<uint64_t>> sums(peers_.size());
+  peers_.for_all([&](size_t i) {
+    sums[i] = peers_.call(i, "sum_rows", request(), peers_.patience("a checksum of rows"))
+                  .head.at("sums")
+                  .get<std::vector<uint64_t>>();
+  });
+  return embedding::joined_checksum(sums);
+}
+
+std::vector<torch::Tensor> ServerRows::read(const Request& request) {
+  if (settle_) settle_();
+  return client_.read_rows(request, step_);
+}
+
+void ServerRows::begin_reading(comm::Executor& thread) {
+  if (announced_.asked.empty() || is_reading_) return;
+  is_reading_ = true;
+  reading_ = thread.run([this] { rows_ = client_.read_rows(announced_, {}); });
+}
+
+std::vector<torch::Tensor> ServerRows::read_announced() {
+  if (!is_reading_) return read(announced_);
+  is_reading_ = false;
+  reading_.wait();
+  return std::move(rows_);
+}
+
+void ServerRows::withdraw() {
+  if (std::exchange(is_reading_, false)) reading_.wait();
+  announced_ = {};
+}
+
+}  // namespace tutti::ps

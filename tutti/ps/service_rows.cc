@@ -1,0 +1,75 @@
+#include <utility>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+#include <torch/types.h>
+
+#include "tutti/base/error.h"
+#include "tutti/embedding/row_state.h"
+#include "tutti/ps/service.h"
+#include "tutti/ps/wire.h"
+
+// The methods of a parameter server for the rows of sharded tables.
+namespace tutti::ps {
+
+// The tables of the run that the chief is about to begin.
+rpc::Message Service::tables(Lock&, const rpc::Caller&, const rpc::Message& request) {
+  const int owners = static_cast<int>(number_within(request.head, "owners", 1, kMostWorkers));
+  const int owner = static_cast<int>(number_within(request.head, "owner", 0, owners - 1));
+  std::vector<embedding::TableSpec> tables;
+  for (const Json& table : request.head.at("tables"))
+    tables.push_back(embedding::spec_of_json(table, options_.optimizers));
+  rows_to_begin_ = std::make_unique<embedding::OwnedRows>(tables, owner, owners,
+                                                          number_in(request.head, "seed"));
+  return {};
+}
+
+embedding::OwnedRows& Service::rows_to_begin() {
+  if (!rows_to_begin_) fail(ErrorKind::InvalidArgument, "there are no tables to put rows into");
+  return *rows_to_begin_;
+}
+
+rpc::Message Service::rows(Lock&, const rpc::Caller&, const rpc::Message& request) {
+  const std::string table = text_in(request.head, "table");
+  Reader reader(request);
+  const auto tensors = unpack_named<std::vector<store::NamedTensor>>(object_in(request.head, "rows"), reader);
+  reader.end();
+  embedding::RowShard& shard = rows_to_begin().shard_of(table, "the message");
+  shard.put(embedding::state_of(table, tensors), request.head.at("changed").get<bool>());
+  return {};
+}
+
+rpc::Message Service::rows_saved(Lock&, const rpc::Caller&, const rpc::Message&) {
+  for (embedding::RowShard& shard : rows_to_begin().shards()) shard.mark_saved();
+  return {};
+}
+
+embedding::OwnedRows& Service::rows_of_run() const {
+  if (!run_->rows) fail(ErrorKind::InvalidArgument, "the run has no tables");
+  return *run_->rows;
+}
+
+rpc::Message Service::read_rows(Lock& lock, const rpc::Caller& caller, const rpc::Message& request) {
+  require_run(request);
+  rank_of(caller);  // throws unless the caller has joined
+  constexpr int64_t kMost = int64_t{1} << 40;
+  Reader reader(request);
+  const torch::Tensor asked = reader.take(number_within(request.head, "asked", 0, kMost), torch::kLong);
+  reader.end();
+  bool before = false;
+  if (request.head.contains("step")) {
+    const int64_t step = number_within(request.head, "step", 0, kMostSteps);
+    await_step(lock, caller, request, step);
+    before = is_past(step) && !run_->previous.empty();
+  }
+  const torch::Tensor rows = rows_of_run().read(
+      {static_cast<const int64_t*>(asked.data_ptr()), static_cast<size_t>(asked.numel())}, before);
+  return {Json::object(), {piece_of(rows)}};
+}
+
+rpc::Message Service::sum_rows(Lock&, const rpc::Caller&, const rpc::Message& request) {
+  require_run(request);
+  return {{{"sums", rows_of_run().checksum()}}, {}};
+}
+
+}  // namespace tutti::ps
