@@ -1,15 +1,12 @@
 // Tests sharded embeddings with the example that predicts clicks, in processes.
 #include <filesystem>
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tests/together.h"
 
 namespace tutti::testing {
 namespace {
-
-using ::testing::HasSubstr;
 
 // Each table has 80,000 numbers, so it is sharded.
 const Flags kFlags = {"--rows",    "5000", "--examples",  "20000",  "--tested", "1000",
@@ -57,13 +54,6 @@ TEST(Clicks, are_resumed_after_a_worker_was_killed) {
   std::filesystem::remove_all(folder / "run/ckpt-7");  // the last one, as if they had been killed before it
   std::filesystem::remove(folder / "run/latest");
   EXPECT_EQ(result_of(4, saving), straight);
-}
-
-TEST(Clicks, need_connected_workers) {
-  const Flags command = {program_path("tutti"), "run", "--ps", "1", "-n", "1", "--", program_path("clicks")};
-  const ProgramResult result = run_program(with(command, kFlags));
-  EXPECT_NE(result.exit_code, 0);
-  EXPECT_THAT(result.err, HasSubstr("sharded embeddings are not supported with --strategy"));
 }
 
 }  // namespace

@@ -24,11 +24,13 @@ comm::SharedVectors* shared_of(comm::Communicator& comm) {
   return comm.world() > 1 ? comm.shared() : nullptr;
 }
 
-// The rows without what an optimiser keeps.
-RowShard::State weights_of(const RowShard& shard) {
-  RowShard::State state = state_with_ids(shard);
-  std::erase_if(state.fields, [](const store::NamedTensor& field) { return !field.name.empty(); });
-  return state;
+torch::Tensor joined(const std::vector<std::span<const float>>& parts) {
+  size_t size = 0;
+  for (const auto& part : parts) size += part.size();
+  const torch::Tensor all = torch::empty({static_cast<int64_t>(size)}, torch::kFloat32);
+  auto* to = static_cast<float*>(all.data_ptr());
+  for (const auto& part : parts) to = std::copy(part.begin(), part.end(), to);
+  return all;
 }
 
 Json outline_of(const std::vector<store::NamedTensor>& tensors) {
@@ -61,7 +63,7 @@ ConnectedRows::ConnectedRows(Tables& tables, comm::Communicator& comm, int64_t s
       rows_(tables.specs(optimizer), comm.rank(), comm.world(), seed, allocator_in(shared_)) {
   for (size_t t = 0; t < tables.tables().size(); ++t) {
     Table& table = *tables.tables()[t];
-    if (table.has_rows_alone()) rows_.shards()[t].put(weights_of(table.alone()), false);
+    if (table.has_rows_alone()) rows_.shards()[t].put(rows_alone(table.alone()).rows, false);
   }
   tables_.connect(*this);
   for (size_t t = 0; t < tables.tables().size(); ++t) {
@@ -85,14 +87,15 @@ void ConnectedRows::wait_for_others(int64_t step) {
   if (shared_ != nullptr) shared_->sync({.what = kRows, .step = step});
 }
 
-Lists<float> ConnectedRows::answers(const Lists<int64_t>& asked, const std::vector<int64_t>& numbers) {
-  Lists<float> rows;
+std::vector<torch::Tensor> ConnectedRows::answers(const Lists<int64_t>& asked,
+                                                  const std::vector<int64_t>& numbers) {
+  std::vector<torch::Tensor> rows;
   for (const std::vector<int64_t>& list : asked) rows.push_back(rows_.read(list));
   if (comm_.world() == 1) return rows;
   return exchange(comm_, rows, numbers, {.what = kRows});
 }
 
-Lists<float> ConnectedRows::read(const Request& request) {
+std::vector<torch::Tensor> ConnectedRows::read(const Request& request) {
   if (comm_.world() == 1) return answers(request.asked, request.numbers);
   ListsUnderWay requests{.sent = request.asked};
   exchange(comm_, requests, {.what = "the ids of rows"});
@@ -103,15 +106,12 @@ Lists<float> ConnectedRows::read(const Request& request) {
 void ConnectedRows::announce(Request request) {
   announced_numbers_ = std::move(request.numbers);
   requests_ = {.sent = std::move(request.asked)};
-  if (comm_.world() == 1)
-    requests_.received = std::move(requests_.sent);
-  else
-    exchange(comm_, requests_, {.run = comm::Run::Behind, .what = "the ids of rows ahead"});
+  exchange(comm_, requests_, {.run = comm::Run::Behind, .what = "the ids of rows ahead"});
 }
 
-Lists<float> ConnectedRows::read_announced() {
+std::vector<torch::Tensor> ConnectedRows::read_announced() {
   requests_.work.wait();
-  Lists<float> rows = answers(requests_.received, announced_numbers_);
+  std::vector<torch::Tensor> rows = answers(requests_.received, announced_numbers_);
   requests_ = {};
   return rows;
 }
@@ -124,36 +124,33 @@ void ConnectedRows::withdraw() {
 void ConnectedRows::begin_step(int64_t examples, int64_t step) {
   const std::vector<LaneRange> blocks = blocks_of(comm_.world(), lanes_);
   const auto rank = static_cast<size_t>(comm_.rank());
-  std::vector<RowGradients> own = tables_.gradients(blocks[rank], lanes_);
-  // With one lane the gradients are those of the mean loss.
-  const double divisor = lanes_ == 1 ? 0 : static_cast<double>(examples);
-  if (comm_.world() == 1) return rows_.begin_step(own, blocks, lanes_, divisor, step);
+  TableGradients gradients = tables_.gradients(blocks[rank], lanes_);
+  std::vector<std::vector<RowSumsView>> sums(blocks.size());  // [worker]
   // Nothing is sent to this worker itself.
-  std::vector<RowGradients> workers(own.size());
-  workers[rank] = std::move(own[rank]);
-  own[rank] = {};
+  sums[rank] = rows_.sums_in(std::exchange(gradients.of_owners[rank], {}), blocks[rank]);
   ListsUnderWay heads;
-  Lists<float> values;
-  for (RowGradients& to : own) {
-    heads.sent.push_back(std::move(to.heads));
-    auto& numbers = values.emplace_back();
-    size_t size = 0;
-    for (const auto& of_table : to.values) size += of_table.size();
-    numbers.reserve(size);
-    for (const auto& of_table : to.values) numbers.insert(numbers.end(), of_table.begin(), of_table.end());
+  std::vector<torch::Tensor> received;
+  if (comm_.world() > 1) {
+    std::vector<torch::Tensor> values;
+    for (RowGradients& to : gradients.of_owners) {
+      values.push_back(joined(to.values));
+      heads.sent.push_back(std::move(to.heads));
+    }
+    exchange(comm_, heads, {.what = "the rows of gradients", .step = step});
+    heads.work.wait();
+    std::vector<int64_t> lengths;
+    for (const auto& list : heads.received) lengths.push_back(rows_.numbers_of(list));
+    received = exchange(comm_, values, lengths, {.what = "the gradients of rows", .step = step});
+    for (size_t worker = 0; worker < sums.size(); ++worker) {
+      if (worker == rank) continue;
+      const std::span<const float> numbers(static_cast<const float*>(received[worker].data_ptr()),
+                                           static_cast<size_t>(received[worker].numel()));
+      sums[worker] = rows_.sums_in(
+          {heads.received[worker], rows_.split(heads.received[worker], numbers)}, blocks[worker]);
+    }
   }
-  exchange(comm_, heads, {.what = "the rows of gradients", .step = step});
-  heads.work.wait();
-  std::vector<int64_t> lengths;
-  for (const auto& list : heads.received) lengths.push_back(rows_.numbers_of(list));
-  const Lists<float> numbers =
-      exchange(comm_, values, lengths, {.what = "the gradients of rows", .step = step});
-  for (size_t worker = 0; worker < workers.size(); ++worker) {
-    if (worker == rank) continue;
-    workers[worker].values = rows_.split(heads.received[worker], numbers[worker]);
-    workers[worker].heads = std::move(heads.received[worker]);
-  }
-  rows_.begin_step(workers, blocks, lanes_, divisor, step);
+  // With one lane the gradients are those of the mean loss.
+  rows_.begin_step(sums, lanes_, lanes_ == 1 ? 0 : static_cast<double>(examples), step);
 }
 
 double ConnectedRows::squares() const {
@@ -197,7 +194,7 @@ std::vector<store::NamedTensor> ConnectedRows::gather(const std::vector<store::N
   return all;
 }
 
-void ConnectedRows::put(const SavedRows::Piece& piece, bool changed) {
+void ConnectedRows::put(const RowPiece& piece, bool changed) {
   rows_.shard_of(piece.table, "the checkpoint").put(piece.rows, changed);
 }
 
@@ -209,7 +206,7 @@ void ConnectedRows::put_all(const Saved& saved, bool with_optimizer, bool change
     const SavedRows rows(saved.tensors, saved.facts);
     rows.require_complete(tables_.specs(optimizer_), with_optimizer, changes);
     for (RowShard& shard : rows_.shards()) shard.put_counts(rows.counts_of(shard.spec().name));
-    rows.for_each(with_optimizer, [&](const SavedRows::Piece& piece) {
+    rows.for_each(with_optimizer, [&](const RowPiece& piece) {
       if (comm_.world() > 1) {
         const auto tensors = tensors_of(piece.table, piece.rows);
         tell(Json{{"table", piece.table}, {"tensors", outline_of(tensors)}}.dump());

@@ -27,9 +27,10 @@ class ConnectedRows final : public RowOwners {
 
   int count() const override { return comm_.world(); }
   bool answer_one() const override { return comm_.world() == 1; }
-  std::vector<std::vector<float>> read(const Request& request) override;
+  std::vector<torch::Tensor> read(const Request& request) override;
+  bool hear_ahead() const override { return comm_.world() > 1; }
   void announce(Request request) override;
-  std::vector<std::vector<float>> read_announced() override;
+  std::vector<torch::Tensor> read_announced() override;
   void withdraw() override;
 
   // Adds up the gradients of all workers, and divides them by the number of examples. Afterwards each worker
@@ -48,7 +49,7 @@ class ConnectedRows final : public RowOwners {
   // Drops rows of tables that grow before a checkpoint.
   void evict(int64_t step);
   // The facts about the tables for a checkpoint.
-  Json facts() const { return saved_facts(rows_, counts()); }
+  Json facts() const { return saved_facts(tables_.specs(optimizer_), counts()); }
   // Collects what all workers save at rank 0; nothing elsewhere.
   std::vector<store::NamedTensor> gather(const std::vector<store::NamedTensor>& own) const;
   // Takes the rows of a checkpoint that rank 0 has. `changes` are those of a second checkpoint that has only
@@ -64,9 +65,9 @@ class ConnectedRows final : public RowOwners {
   std::map<std::string, GrowthCounts> counts() const;
 
  private:
-  Lists<float> answers(const Lists<int64_t>& asked, const std::vector<int64_t>& numbers);
+  std::vector<torch::Tensor> answers(const Lists<int64_t>& asked, const std::vector<int64_t>& numbers);
   void put_all(const Saved& saved, bool with_optimizer, bool changes);
-  void put(const SavedRows::Piece& piece, bool changed);
+  void put(const RowPiece& piece, bool changed);
   void wait_for_others(int64_t step = -1);
 
   Tables& tables_;

@@ -7,24 +7,9 @@ namespace tutti::embedding {
 namespace {
 
 // A tensor that shares the memory of a list. What is sent is only read.
-template <class Number>
-torch::Tensor tensor_of(const std::vector<Number>& list) {
-  return torch::from_blob(const_cast<Number*>(list.data()), {static_cast<int64_t>(list.size())},
-                          torch::CppTypeToScalarType<Number>::value);
-}
-
-template <class Number>
-comm::Work exchange_known(comm::Communicator& comm, const Lists<Number>& lists, Lists<Number>& received,
-                          std::span<const int64_t> lengths, const comm::Options& options) {
-  received.resize(lists.size());
-  std::vector<torch::Tensor> from;
-  std::vector<torch::Tensor> to;
-  for (size_t i = 0; i < lists.size(); ++i) {
-    received[i].resize(static_cast<size_t>(lengths[i]));
-    from.push_back(tensor_of(lists[i]));
-    to.push_back(tensor_of(received[i]));
-  }
-  return comm.all_to_all_uneven(to, from, options);
+torch::Tensor tensor_of(const std::vector<int64_t>& list) {
+  return torch::from_blob(const_cast<int64_t*>(list.data()), {static_cast<int64_t>(list.size())},
+                          torch::kLong);
 }
 
 }  // namespace
@@ -36,13 +21,23 @@ void exchange(comm::Communicator& comm, ListsUnderWay& lists, const comm::Option
   comm::Options here = options;
   here.run = comm::Run::Here;
   comm.all_to_all(tensor_of(lengths), tensor_of(own), here).wait();
-  lists.work = exchange_known(comm, lists.sent, lists.received, lengths, options);
+  lists.received.resize(own.size());
+  std::vector<torch::Tensor> from;
+  std::vector<torch::Tensor> to;
+  for (size_t i = 0; i < own.size(); ++i) {
+    lists.received[i].resize(static_cast<size_t>(lengths[i]));
+    from.push_back(tensor_of(lists.sent[i]));
+    to.push_back(tensor_of(lists.received[i]));
+  }
+  lists.work = comm.all_to_all_uneven(to, from, options);
 }
 
-Lists<float> exchange(comm::Communicator& comm, const Lists<float>& lists, std::span<const int64_t> lengths,
-                      const comm::Options& options) {
-  Lists<float> received;
-  exchange_known(comm, lists, received, lengths, options).wait();
+std::vector<torch::Tensor> exchange(comm::Communicator& comm, const std::vector<torch::Tensor>& vectors,
+                                    std::span<const int64_t> lengths, const comm::Options& options) {
+  std::vector<torch::Tensor> received;
+  for (size_t i = 0; i < vectors.size(); ++i)
+    received.push_back(torch::empty({lengths[i]}, vectors[i].options()));
+  comm.all_to_all_uneven(received, vectors, options).wait();
   return received;
 }
 

@@ -4,6 +4,8 @@
 #include <span>
 #include <vector>
 
+#include <torch/types.h>
+
 #include "tutti/comm/communicator.h"
 
 // Lists that every worker sends to every other one.
@@ -22,8 +24,9 @@ struct ListsUnderWay {
 // Sends list i to worker i, and receives the lists that the workers send to this one. Returns when their lengths
 // have been exchanged; with Run::Behind the rest may still be under way.
 void exchange(comm::Communicator& comm, ListsUnderWay& lists, const comm::Options& options);
-// Returns the lists that the workers have sent to this one, whose lengths it knows.
-Lists<float> exchange(comm::Communicator& comm, const Lists<float>& lists, std::span<const int64_t> lengths,
-                      const comm::Options& options);
+// Sends vector i to worker i, and returns the vectors that the workers have sent to this one, whose lengths it
+// knows.
+std::vector<torch::Tensor> exchange(comm::Communicator& comm, const std::vector<torch::Tensor>& vectors,
+                                    std::span<const int64_t> lengths, const comm::Options& options);
 
 }  // namespace tutti::embedding

@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include <fmt/format.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include "tutti/base/check.h"
 #include "tutti/base/config.h"
@@ -113,7 +115,7 @@ RowShard& OwnedRows::shard_of(const std::string& table, const std::string& what)
   fail(ErrorKind::InvalidArgument, "{} has the table '{}', which this model does not have", what, table);
 }
 
-std::vector<float> OwnedRows::read(std::span<const int64_t> asked, bool before) const {
+torch::Tensor OwnedRows::read(std::span<const int64_t> asked, bool before) const {
   ListReader reader(asked, "the ids of rows");
   std::vector<std::span<const int64_t>> of_tables;
   int64_t numbers = 0;
@@ -123,8 +125,8 @@ std::vector<float> OwnedRows::read(std::span<const int64_t> asked, bool before) 
     numbers += static_cast<int64_t>(of_tables.back().size()) * shard.spec().dim;
   }
   reader.end();
-  std::vector<float> rows(static_cast<size_t>(numbers));
-  float* to = rows.data();
+  const torch::Tensor rows = torch::empty({numbers}, torch::kFloat32);
+  auto* to = static_cast<float*>(rows.data_ptr());
   for (size_t t = 0; t < shards_.size(); ++t) {
     before ? shards_[t].read_before(of_tables[t], to) : shards_[t].read(of_tables[t], to);
     to += static_cast<int64_t>(of_tables[t].size()) * shards_[t].spec().dim;
@@ -167,19 +169,28 @@ std::vector<std::span<const float>> OwnedRows::split(std::span<const int64_t> he
   return of_tables;
 }
 
-void OwnedRows::begin_step(std::span<const RowGradients> workers, std::span<const LaneRange> blocks,
-                           int64_t lanes, double divisor, int64_t step) {
-  std::vector<std::vector<RowSumsView>> views(shards_.size());  // [table][worker]
-  for (size_t worker = 0; worker < workers.size(); ++worker) {
-    const RowGradients& from = workers[worker];
-    ListReader heads(from.heads, "the gradients of rows");
-    if (from.heads.empty()) continue;  // it had no data
-    for (size_t t = 0; t < shards_.size(); ++t)
-      views[t].push_back(view_of(heads, from.values.at(t), shards_[t], blocks[worker]));
-    heads.end();
-  }
+std::vector<RowSumsView> OwnedRows::sums_in(const RowGradients& gradients, const LaneRange& block) const {
+  std::vector<RowSumsView> sums;
+  if (gradients.heads.empty()) return sums;
+  ListReader heads(gradients.heads, "the gradients of rows");
+  if (gradients.values.size() != shards_.size())
+    fail(ErrorKind::InvalidArgument, "gradients of {} tables, expected {}", gradients.values.size(),
+         shards_.size());
   for (size_t t = 0; t < shards_.size(); ++t)
-    shards_[t].begin_step(sum_workers(views[t], shards_[t].spec().dim, lanes, divisor), step);
+    sums.push_back(view_of(heads, gradients.values[t], shards_[t], block));
+  heads.end();
+  return sums;
+}
+
+void OwnedRows::begin_step(std::span<const std::vector<RowSumsView>> workers, int64_t lanes, double divisor,
+                           int64_t step) {
+  for (size_t t = 0; t < shards_.size(); ++t) {
+    std::vector<RowSumsView> of_table;
+    for (const std::vector<RowSumsView>& sums : workers) {
+      if (!sums.empty()) of_table.push_back(sums[t]);
+    }
+    shards_[t].begin_step(sum_workers(of_table, shards_[t].spec().dim, lanes, divisor), step);
+  }
 }
 
 metrics::ExactSum OwnedRows::squares() const {

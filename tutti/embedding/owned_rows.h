@@ -38,17 +38,20 @@ class OwnedRows {
 
   // Returns the rows that are asked for: for each table, their number, and which. With `before`, their values
   // before the last step that was begun.
-  std::vector<float> read(std::span<const int64_t> asked, bool before = false) const;
+  torch::Tensor read(std::span<const int64_t> asked, bool before = false) const;
 
   // Take the parts of a RowGradients from lists: how many numbers belong to the heads, and those of each table.
   int64_t numbers_of(std::span<const int64_t> heads) const;
   std::vector<std::span<const float>> split(std::span<const int64_t> heads,
                                             std::span<const float> numbers) const;
 
-  // Begins a step: adds the gradients of the workers, in the order of their lanes, along the tree over all
-  // lanes, and divides them by the divisor unless it is 0. `blocks` are the lanes of each worker.
-  void begin_step(std::span<const RowGradients> workers, std::span<const LaneRange> blocks, int64_t lanes,
-                  double divisor, int64_t step);
+  // Returns the sums of a worker with these lanes, for each table. The numbers stay where they are. Throws
+  // InvalidArgument if they cannot be such sums.
+  std::vector<RowSumsView> sums_in(const RowGradients& gradients, const LaneRange& block) const;
+  // Begins a step: adds the sums of the workers, in the order of their lanes, along the tree over all lanes,
+  // and divides them by the divisor unless it is 0. A worker without sums had no data.
+  void begin_step(std::span<const std::vector<RowSumsView>> workers, int64_t lanes, double divisor,
+                  int64_t step);
   // The sum of the squares of the mean gradients of these rows.
   metrics::ExactSum squares() const;
   // Updates the rows. `factor` multiplies the gradients, `rate` the learning rates of the tables' optimisers.

@@ -109,6 +109,39 @@ RowShard::State state_of(const std::string& table, const std::vector<store::Name
   return state;
 }
 
+std::vector<RowShard::State> split(const RowShard::State& state, const RowLayout& layout) {
+  std::vector<RowShard::State> parts(static_cast<size_t>(layout.owners()));
+  // Takes the elements of a list of ids, and of the tensors that belong to it, for each owner.
+  const auto deal = [&](const torch::Tensor& ids, const auto& take) {
+    if (!ids.defined()) return;
+    std::vector<std::vector<int64_t>> of_owners(parts.size());
+    const auto* id = static_cast<const int64_t*>(ids.data_ptr());
+    for (int64_t i = 0; i < ids.numel(); ++i) {
+      if (id[i] < 0 || (layout.rows() > 0 && id[i] >= layout.rows()))
+        fail(ErrorKind::InvalidArgument, "the checkpoint has the id {} of a table with {} rows", id[i],
+             layout.rows());
+      of_owners[static_cast<size_t>(layout.place_of(id[i]).owner)].push_back(i);
+    }
+    for (size_t owner = 0; owner < parts.size(); ++owner) {
+      const torch::Tensor index = torch::tensor(of_owners[owner], torch::kLong);
+      take(parts[owner], [&](const torch::Tensor& of) {
+        return of.defined() ? of.index_select(0, index) : torch::Tensor();
+      });
+    }
+  };
+  deal(state.ids, [&](RowShard::State& to, const auto& own) {
+    to.ids = own(state.ids);
+    to.history = own(state.history);
+    for (const auto& [name, tensor] : state.fields) to.fields.push_back({name, own(tensor)});
+  });
+  deal(state.waiting_ids, [&](RowShard::State& to, const auto& own) {
+    to.waiting_ids = own(state.waiting_ids);
+    to.waiting_history = own(state.waiting_history);
+  });
+  deal(state.dropped_ids, [&](RowShard::State& to, const auto& own) { to.dropped_ids = own(state.dropped_ids); });
+  return parts;
+}
+
 std::vector<store::NamedTensor> saved_rows(const OwnedRows& rows, RowShard::Which which) {
   std::vector<store::NamedTensor> all;
   for (const RowShard& shard : rows.shards()) {
@@ -118,22 +151,44 @@ std::vector<store::NamedTensor> saved_rows(const OwnedRows& rows, RowShard::Whic
   return all;
 }
 
-Json saved_facts(const OwnedRows& rows, const std::map<std::string, GrowthCounts>& counts) {
+Json saved_facts(const std::vector<TableSpec>& tables, const std::map<std::string, GrowthCounts>& counts) {
   Json facts = Json::object();
-  for (const RowShard& shard : rows.shards()) {
-    const TableSpec& spec = shard.spec();
-    facts[spec.name] = {
-        {"rows", spec.rows}, {"dim", spec.dim}, {"placement", std::string(name_of(spec.placement))}};
-    if (const auto found = counts.find(spec.name); found != counts.end())
-      facts[spec.name]["counts"] = to_json(found->second);
+  for (const TableSpec& table : tables) {
+    facts[table.name] = {
+        {"rows", table.rows}, {"dim", table.dim}, {"placement", std::string(name_of(table.placement))}};
+    if (const auto found = counts.find(table.name); found != counts.end())
+      facts[table.name]["counts"] = to_json(found->second);
   }
   return facts;
 }
 
-RowShard::State state_with_ids(const RowShard& shard) {
+void for_each_piece(const std::string& table, const RowShard::State& state, const TakeRows& take) {
+  constexpr int64_t kBytes = int64_t{16} << 20;
+  int64_t width = 3 * static_cast<int64_t>(sizeof(int64_t));
+  for (const auto& [name, tensor] : state.fields)
+    width += static_cast<int64_t>(tensor.nbytes()) / std::max<int64_t>(1, tensor.size(0));
+  const int64_t at_a_time = std::max<int64_t>(1, kBytes / width);
+  int64_t longest = 0;
+  for_each_list(state, [&](const char*, const torch::Tensor& list) {
+    if (list.defined()) longest = std::max(longest, list.size(0));
+  });
+  for (int64_t begin = 0; begin < longest; begin += at_a_time) {
+    RowPiece piece{.table = table, .rows = state};
+    for_each_list(piece.rows,
+                  [&](const char*, torch::Tensor& list) { list = piece_of(list, begin, begin + at_a_time); });
+    std::erase_if(piece.rows.fields, [&](store::NamedTensor& field) {
+      field.tensor = piece_of(field.tensor, begin, begin + at_a_time);
+      return !field.tensor.defined();
+    });
+    take(piece);
+  }
+}
+
+RowPiece rows_alone(const RowShard& shard) {
   RowShard::State state = shard.state(RowShard::Which::All);
   if (!state.ids.defined()) state.ids = all_ids(shard.layout(), shard.owner());
-  return state;
+  std::erase_if(state.fields, [](const store::NamedTensor& field) { return !field.name.empty(); });
+  return {shard.spec().name, std::move(state)};
 }
 
 SavedRows::SavedRows(const std::vector<store::NamedTensor>& tensors, const Json& facts) : facts_(facts) {
@@ -166,29 +221,12 @@ SavedRows::SavedRows(const std::vector<store::NamedTensor>& tensors, const Json&
   }
 }
 
-void SavedRows::for_each(bool with_optimizer, const std::function<void(const Piece&)>& take) const {
-  constexpr int64_t kBytes = int64_t{16} << 20;
+void SavedRows::for_each(bool with_optimizer, const TakeRows& take) const {
   for (const Part& part : parts_) {
-    int64_t width = 3 * static_cast<int64_t>(sizeof(int64_t));
-    for (const auto& [name, tensor] : part.rows.fields)
-      width += static_cast<int64_t>(tensor.nbytes()) / std::max<int64_t>(1, tensor.size(0));
-    const int64_t at_a_time = std::max<int64_t>(1, kBytes / width);
-    int64_t longest = 0;
-    for_each_list(part.rows, [&](const char*, const torch::Tensor& list) {
-      if (list.defined()) longest = std::max(longest, list.size(0));
-    });
-    for (int64_t begin = 0; begin < longest; begin += at_a_time) {
-      Piece piece{.table = part.table, .rows = part.rows};
-      for_each_list(piece.rows, [&](const char*, torch::Tensor& list) {
-        list = piece_of(list, begin, begin + at_a_time);
-      });
-      piece.rows.fields.clear();
-      for (const auto& [name, tensor] : part.rows.fields) {
-        const torch::Tensor rows = piece_of(tensor, begin, begin + at_a_time);
-        if (rows.defined() && (with_optimizer || name.empty())) piece.rows.fields.push_back({name, rows});
-      }
-      take(piece);
-    }
+    RowShard::State rows = part.rows;
+    std::erase_if(rows.fields,
+                  [&](const store::NamedTensor& field) { return !with_optimizer && !field.name.empty(); });
+    for_each_piece(part.table, rows, take);
   }
 }
 

@@ -21,13 +21,25 @@ namespace tutti::embedding {
 std::vector<store::NamedTensor> tensors_of(const std::string& table, const RowShard::State& state);
 RowShard::State state_of(const std::string& table, const std::vector<store::NamedTensor>& tensors);
 
+// Returns the rows that each owner of a layout has in a state, which has ids.
+std::vector<RowShard::State> split(const RowShard::State& state, const RowLayout& layout);
+
 // Returns the rows of one owner for a checkpoint.
 std::vector<store::NamedTensor> saved_rows(const OwnedRows& rows, RowShard::Which which);
 // The facts about the tables that a checkpoint has besides: {"user": {"rows": ..., "dim": ..., ...}}. `counts`
 // are those of all owners.
-Json saved_facts(const OwnedRows& rows, const std::map<std::string, GrowthCounts>& counts);
-// Returns all rows of a table that is not spread, with their ids.
-RowShard::State state_with_ids(const RowShard& shard);
+Json saved_facts(const std::vector<TableSpec>& tables, const std::map<std::string, GrowthCounts>& counts);
+
+// Rows with their ids, and their table.
+struct RowPiece {
+  std::string table;
+  RowShard::State rows;
+};
+using TakeRows = std::function<void(const RowPiece&)>;
+// Calls `take` with the rows of a state, which has ids, in pieces of some megabytes.
+void for_each_piece(const std::string& table, const RowShard::State& state, const TakeRows& take);
+// Returns all rows of a table that is not spread, without what an optimiser keeps.
+RowPiece rows_alone(const RowShard& shard);
 
 // The rows of a checkpoint, of all owners.
 class SavedRows {
@@ -35,13 +47,8 @@ class SavedRows {
   // Throws DataLoss if the tensors and facts do not fit together.
   SavedRows(const std::vector<store::NamedTensor>& tensors, const Json& facts);
 
-  struct Piece {
-    std::string table;
-    RowShard::State rows;  // with ids
-  };
-  // Calls `take` with all rows, in pieces of some megabytes. Without `with_optimizer`, leaves out what the
-  // optimisers keep.
-  void for_each(bool with_optimizer, const std::function<void(const Piece&)>& take) const;
+  // Calls `take` with all rows, in pieces. Without `with_optimizer`, leaves out what the optimisers keep.
+  void for_each(bool with_optimizer, const TakeRows& take) const;
 
   // Throws InvalidArgument that says what differs if these are not the rows of such tables: other tables, rows
   // or numbers, fields that are missing, or, unless they are `changes` only, rows that are missing.

@@ -29,6 +29,30 @@ void append_rows(const RowLayout& layout, std::span<const uint64_t> keys, std::v
   for (const uint64_t key : keys) to.push_back(layout.place_of_key(key).row);
 }
 
+// Gives each owner the sums of its rows; RowSum::row is the row's place among the keys.
+void deal(const RowLayout& layout, const std::vector<uint64_t>& keys, RowSums& sums,
+          std::vector<RowGradients>& owners) {
+  size_t begin = 0;
+  for (size_t owner = 0; owner < owners.size(); ++owner) {
+    std::vector<int64_t>& heads = owners[owner].heads;
+    const size_t count_at = heads.size();
+    heads.push_back(0);
+    size_t end = begin;
+    for (; end < sums.sums.size(); ++end) {
+      const RowSum& sum = sums.sums[end];
+      const RowLayout::Place place = layout.place_of_key(keys[static_cast<size_t>(sum.row)]);
+      if (place.owner != static_cast<int>(owner)) break;
+      heads.push_back(place.row);
+      heads.push_back(code_of(sum.node));
+      if (layout.grows()) heads.push_back(sum.lookups);
+    }
+    heads[count_at] = static_cast<int64_t>(end - begin);
+    const auto dim = static_cast<size_t>(sums.dim);
+    owners[owner].values.push_back(std::span(sums.values).subspan(begin * dim, (end - begin) * dim));
+    begin = end;
+  }
+}
+
 float* floats_in(const torch::Tensor& tensor) { return static_cast<float*>(tensor.data_ptr()); }
 
 }  // namespace
@@ -97,7 +121,6 @@ void Tables::fetch(std::span<const Batch> batches) {
 }
 
 void Tables::look_ahead(std::span<const Batch> batches) {
-  if (are_direct()) return;
   std::vector<Lookups*> lookups;
   for (size_t t = 0; t < tables_.size(); ++t) {
     lookups.push_back(&ahead_[t]);
@@ -136,9 +159,9 @@ Tables::Wanted Tables::wanted_rows(std::vector<Lookups*> lookups) const {
 }
 
 // Puts the rows of all owners together, in the order of the index.
-void Tables::take_rows(const Wanted& wanted, const std::vector<std::vector<float>>& rows) {
+void Tables::take_rows(const Wanted& wanted, const std::vector<torch::Tensor>& rows) {
   std::vector<const float*> next;
-  for (const auto& of_owner : rows) next.push_back(of_owner.data());
+  for (const torch::Tensor& of_owner : rows) next.push_back(floats_in(of_owner));
   for (size_t t = 0; t < tables_.size(); ++t) {
     const int64_t dim = tables_[t]->dim();
     const std::vector<int64_t>& begin = wanted.begin[t];
@@ -160,11 +183,8 @@ torch::Tensor Tables::read_now(size_t table, std::span<const uint64_t> keys) con
   for (Lookups& each : lookups) pointers.push_back(&each);
   lookups[table].add_lane({{torch::Tensor(), std::vector<uint64_t>(keys.begin(), keys.end())}});
   const Wanted wanted = wanted_rows(pointers);
-  const std::vector<std::vector<float>> rows = owners_->read(wanted.request);
-  std::vector<float> joined;
-  for (const auto& of_owner : rows) joined.insert(joined.end(), of_owner.begin(), of_owner.end());
-  const int64_t dim = tables_[table]->dim();
-  lookups[table].read_from(torch::tensor(joined).view({-1, dim}));
+  const torch::Tensor rows = torch::cat(owners_->read(wanted.request));
+  lookups[table].read_from(rows.view({-1, tables_[table]->dim()}));
   return lookups[table].all_rows();
 }
 
@@ -176,35 +196,37 @@ void Tables::end_lane() {
   for (const auto& table : tables_) table->lookups().end_lane();
 }
 
-std::vector<RowGradients> Tables::gradients(const LaneRange& block, int64_t lanes) {
-  std::vector<RowGradients> of_owners(static_cast<size_t>(owners_->count()));
-  sums_.clear();
+TableGradients Tables::gradients(const LaneRange& block, int64_t lanes) {
+  TableGradients gradients{.sums = {},
+                           .of_owners = std::vector<RowGradients>(static_cast<size_t>(owners_->count()))};
   for (const auto& table : tables_) {
-    const RowLayout& layout = table->layout();
-    sums_.push_back(table->lookups().sums(layout.key_bits(), block, lanes));
-    const RowSums& sums = sums_.back();
-    const std::vector<uint64_t>& keys = table->lookups().index(layout.key_bits()).keys;
-    size_t begin = 0;
-    for (size_t owner = 0; owner < of_owners.size(); ++owner) {
-      RowGradients& to = of_owners[owner];
-      const size_t count_at = to.heads.size();
-      to.heads.push_back(0);
-      size_t end = begin;
-      for (; end < sums.sums.size(); ++end) {
-        const RowSum& sum = sums.sums[end];
-        const RowLayout::Place place = layout.place_of_key(keys[static_cast<size_t>(sum.row)]);
-        if (place.owner != static_cast<int>(owner)) break;
-        to.heads.push_back(place.row);
-        to.heads.push_back(code_of(sum.node));
-        if (layout.grows()) to.heads.push_back(sum.lookups);
-      }
-      to.heads[count_at] = static_cast<int64_t>(end - begin);
-      const auto dim = static_cast<size_t>(table->dim());
-      to.values.push_back(std::span(sums.values).subspan(begin * dim, (end - begin) * dim));
-      begin = end;
-    }
+    const int bits = table->layout().key_bits();
+    gradients.sums.push_back(table->lookups().sums(bits, block, lanes));
+    deal(table->layout(), table->lookups().index(bits).keys, gradients.sums.back(), gradients.of_owners);
   }
-  return of_owners;
+  return gradients;
+}
+
+void TableGradients::divide(double divisor) {
+  const auto by = static_cast<float>(divisor);
+  for (RowSums& of_table : sums) {
+    for (float& value : of_table.values) value /= by;
+  }
+}
+
+void TableGradients::multiply(double factor) {
+  const auto by = static_cast<float>(factor);
+  for (RowSums& of_table : sums) {
+    for (float& value : of_table.values) value *= by;
+  }
+}
+
+double TableGradients::squares() const {
+  double squares = 0;
+  for (const RowSums& of_table : sums) {
+    for (const float value : of_table.values) squares += static_cast<double>(value) * static_cast<double>(value);
+  }
+  return squares;
 }
 
 }  // namespace tutti::embedding

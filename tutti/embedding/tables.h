@@ -36,18 +36,29 @@ class RowOwners {
     std::vector<std::vector<int64_t>> asked = {};  // [owner]
     std::vector<int64_t> numbers = {};             // [owner]
   };
-  // Returns the rows, by owner.
-  virtual std::vector<std::vector<float>> read(const Request& request) = 0;
+  // Returns the rows, by owner: one float32 vector each.
+  virtual std::vector<torch::Tensor> read(const Request& request) = 0;
 
-  // Sends a request that will be read with read_announced(), after the next update of the rows; the owners
-  // may receive it while this worker computes. One at a time.
+  // Returns true if it is of use to announce a request before the computation that comes before it.
+  virtual bool hear_ahead() const = 0;
+  // Sends a request that will be read with read_announced(), after the next update of the rows. One at a time.
   virtual void announce(Request request) { announced_ = std::move(request); }
-  virtual std::vector<std::vector<float>> read_announced() { return read(announced_); }
+  virtual std::vector<torch::Tensor> read_announced() { return read(announced_); }
   // Forgets it.
   virtual void withdraw() { announced_ = {}; }
 
  protected:
   Request announced_;
+};
+
+// The gradients of the rows that the lanes of one worker have looked up.
+struct TableGradients {
+  std::vector<RowSums> sums;            // [table]
+  std::vector<RowGradients> of_owners;  // [owner]; refer to the sums
+
+  void divide(double divisor);
+  void multiply(double factor);
+  double squares() const;
 };
 
 // All tables of a model, on one worker. Before the lanes of a step, fetch() gets the rows that they look up,
@@ -74,8 +85,9 @@ class Tables {
 
   // Fetches the rows for these batches, one for each lane of this worker, or for an evaluation.
   void fetch(std::span<const Batch> batches);
-  // Announces the batches of the next step, for which fetch_ahead() is then called in place of fetch(). Other
-  // calls of fetch() may come in between.
+  // If looks_ahead(): announces the batches of the next step, for which fetch_ahead() is then called in place of
+  // fetch(). Other calls of fetch() may come in between.
+  bool looks_ahead() const { return !are_direct() && owners_->hear_ahead(); }
   void look_ahead(std::span<const Batch> batches);
   void fetch_ahead();
   // Forgets what was announced.
@@ -84,9 +96,8 @@ class Tables {
   // The lookups of forward passes between these are those of this lane, by its index among the batches.
   void begin_lane(size_t lane);
   void end_lane();
-  // Returns what each owner has to get: the sums of the gradients over the lanes of this worker, `block` out of
-  // `lanes`. The numbers stay valid until the next call.
-  std::vector<RowGradients> gradients(const LaneRange& block, int64_t lanes);
+  // Returns the sums of the gradients over the lanes of this worker, `block` out of `lanes`.
+  TableGradients gradients(const LaneRange& block, int64_t lanes);
 
  private:
   // The requests for the rows of the lookups, and for each table the first of its rows at each owner, and the
@@ -96,14 +107,13 @@ class Tables {
     std::vector<std::vector<int64_t>> begin = {};  // [table][owner]
   };
   Wanted wanted_rows(std::vector<Lookups*> lookups) const;
-  void take_rows(const Wanted& wanted, const std::vector<std::vector<float>>& rows);
+  void take_rows(const Wanted& wanted, const std::vector<torch::Tensor>& rows);
   torch::Tensor read_now(size_t table, std::span<const uint64_t> keys) const;
 
   std::vector<std::shared_ptr<Table>> tables_;
   RowOwners* owners_ = nullptr;
   std::vector<Lookups> ahead_;  // [table]
   Wanted wanted_ahead_;
-  std::vector<RowSums> sums_;  // [table]
 };
 
 }  // namespace tutti::embedding

@@ -139,6 +139,7 @@ void Client::begin(const RunOptions& options, const Standing& standing, const Op
                           {"staleness", options.staleness},
                           {"redo", options.clipped || peers_.size() > 1},
                           {"optimizer", tutti::to_json(options.optimizer)},
+                          {"tables", options.has_rows},
                           {"ranges", ranges},
                           {"step", standing.step},
                           {"progress", standing.progress},

@@ -13,6 +13,8 @@
 
 #include "tutti/base/json.h"
 #include "tutti/cluster/context.h"
+#include "tutti/embedding/row_state.h"
+#include "tutti/embedding/tables.h"
 #include "tutti/params/optimizer.h"
 #include "tutti/params/parameters.h"
 #include "tutti/ps/peers.h"
@@ -32,6 +34,19 @@ struct Extras {
   std::vector<torch::Tensor> counters = {};  // any shape; copied from one of the workers
 };
 
+// The sharded tables with which the chief begins a run.
+struct RowsToBegin {
+  std::vector<embedding::TableSpec> tables = {};
+  int64_t seed = 1;  // of the initial rows
+  // What happened to the ids of tables that grow before.
+  std::map<std::string, embedding::GrowthCounts> counts = {};
+  // Passes rows with other values than the initial ones, and then those that have changed since a checkpoint
+  // had all of them. May be empty.
+  std::function<void(const embedding::TakeRows&)> all = {};
+  bool all_are_saved = false;  // a checkpoint has them
+  std::function<void(const embedding::TakeRows&)> changed = {};
+};
+
 // The chief's settings for the steps of a run.
 struct RunOptions {
   std::string strategy = "ps-async";  // or "ps-sync"
@@ -40,6 +55,7 @@ struct RunOptions {
   int64_t staleness = -1;
   bool clipped = false;  // ps-sync: every step calls scale()
   OptimizerOptions optimizer;
+  bool has_rows = false;  // begin_rows() was called before
 };
 
 // A worker's connection to all parameter servers. Results are written into the parameters and the extras.
@@ -78,6 +94,8 @@ class Client {
   // Returns the highest step of any server at the last call of standing().
   int64_t furthest_step() const { return furthest_step_; }
 
+  // Chief only: makes the sharded tables of the run that begin() will start.
+  void begin_rows(const RowsToBegin& rows);
   // Chief only: starts a run on all servers, at the step of `standing` and with the values of parameters and
   // extras.
   void begin(const RunOptions& options, const Standing& standing, const Optimizer::State& state,
@@ -93,18 +111,32 @@ class Client {
   // reached step `at_least`. Returns the step of the values.
   int64_t pull(int64_t at_least = 0);
 
+  // Returns rows of sharded tables, by server: at this step, for which it waits, or the newest ones.
+  std::vector<torch::Tensor> read_rows(const embedding::RowOwners::Request& asked, std::optional<int64_t> step);
+  // Returns a checksum of all rows, and what has happened to the ids of tables that grow.
+  struct RowsSummary {
+    std::string checksum;
+    std::map<std::string, embedding::GrowthCounts> counts;
+  };
+  RowsSummary sum_up_rows();
+
   // Contribution of this worker's lanes to a step: for each server, and for each subtree with data, the
   // server's parts of the gradients, and for server 0 also the extras. push_synchronous() waits for all
-  // workers and returns the concatenated control words of all of them.
+  // workers.
   struct Push {
     int64_t step = 0;
     std::optional<double> learning_rate = {};
     torch::Tensor word = {};
     std::vector<std::vector<torch::Tensor>> pieces = {};  // [server], in the order that SyncStep expects
+    std::vector<embedding::RowGradients> rows = {};       // [server]; empty: there are no tables, or no data
     // If true, the servers return the mean gradient instead of the values and make no update until scale().
     bool scaled = false;
   };
-  torch::Tensor push_synchronous(const Push& push, int64_t workers);
+  struct Summed {
+    torch::Tensor words;       // the control words of all workers, concatenated
+    double row_squares = 0;    // with Push::scaled: of the mean gradients of all rows
+  };
+  Summed push_synchronous(const Push& push, int64_t workers);
   // Makes that update with the gradient multiplied by the factor, which must be the same on all workers.
   void scale(int64_t step, double factor);
   // If a step may leave workers behind: returns the number of workers in it, or nullopt if it was made
@@ -120,6 +152,9 @@ class Client {
     int64_t examples = 0;
     int64_t end = -1;  // -1: no limit
     std::optional<double> learning_rate = {};
+    // [server]: mean gradients of rows, over this worker's lanes; empty if there are no tables.
+    std::vector<embedding::RowGradients> rows = {};
+    int64_t lanes = 1;  // of this worker
   };
   struct Applied {
     bool made = false;
@@ -141,15 +176,22 @@ class Client {
     // With Slots::Keep, the servers keep copies of the slots until write(): `state` has none, and these are
     // those of each server, without values.
     std::vector<std::vector<Optimizer::Slot>> kept = {};  // [server]
+    // Of sharded tables: the rows, which the servers keep too; what happened to their ids; and the share of
+    // the rows of a server that have changed since all of them were saved, the greatest of all servers.
+    std::vector<store::NamedTensor> rows = {};
+    std::map<std::string, embedding::GrowthCounts> row_counts = {};
+    double changed_share = 0;
   };
   enum class Slots { Send, Keep };
-  Snapshot snapshot(Slots slots = Slots::Send);
+  Snapshot snapshot(Slots slots = Slots::Send,
+                    embedding::RowShard::Which rows = embedding::RowShard::Which::All);
   // Returns true if all servers see this mark of a folder (store/shared_files.h).
   bool all_share(const std::string& mark);
   // Has a server write the slots that it has kept into the folder of the mark, in the background
   // (store::write_shared_file). `tensors` are views of each of Snapshot::kept, with their names in the file.
+  // `rows_file` is for the rows of sharded tables; "": there are none.
   void write(int server, const std::string& mark, const std::string& file, int64_t step,
-             const std::vector<std::vector<store::NamedTensor>>& tensors);
+             const std::vector<std::vector<store::NamedTensor>>& tensors, const std::string& rows_file = "");
 
   // Checks that all workers pass the same lines under this key; the first worker to arrive defines them.
   // Throws InvalidArgument with the difference, on all workers of the run.
@@ -186,7 +228,8 @@ class Client {
   std::vector<Json> states_of_all();
   int64_t common_step();
   int64_t pull_at(std::optional<int64_t> step);
-  std::optional<std::vector<rpc::Message>> try_to_snapshot(Slots slots);
+  std::optional<std::vector<rpc::Message>> try_to_snapshot(Slots slots, embedding::RowShard::Which rows);
+  void send_rows(const RowsToBegin& rows, const embedding::RowPiece& piece, bool changed);
   std::vector<Json> join_each(const std::vector<std::string>& plan, std::chrono::milliseconds wait);
   void hear_from_others(const std::function<void(size_t)>& join_one);
   Json read(const std::string& key, const std::string& run);

@@ -23,6 +23,20 @@ using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 using Tensors = std::vector<torch::Tensor>;
 
+using embedding::RowShard;
+
+// Takes what a server's answer has of sharded tables.
+void take_rows(const Json& head, Reader& reader, Client::Snapshot& snapshot) {
+  if (head.contains("rows")) {
+    for (auto& named : unpack_named<std::vector<store::NamedTensor>>(head.at("rows"), reader))
+      snapshot.rows.push_back(std::move(named));
+  }
+  const Json counts = head.value("row_counts", Json::object());
+  for (const auto& [table, of_server] : counts.items())
+    snapshot.row_counts[table] += embedding::counts_of_json(of_server);
+  snapshot.changed_share = std::max(snapshot.changed_share, head.value("changed_share", 0.0));
+}
+
 void append(Tensors& to, const Tensors& more) { to.insert(to.end(), more.begin(), more.end()); }
 
 }  // namespace
@@ -100,19 +114,24 @@ int64_t Client::pull_at(std::optional<int64_t> step) {
   return number_in(answers[0], "step");
 }
 
-torch::Tensor Client::push_synchronous(const Push& push, int64_t workers) {
+Client::Summed Client::push_synchronous(const Push& push, int64_t workers) {
   std::vector<torch::Tensor> words(peers_.size());
+  std::vector<Json> answers(peers_.size());
   peers_.for_all([&](size_t i) {
     rpc::Message message =
         request({{"step", push.step}, {"expected", workers}, {"scaled", push.scaled}}, {push.word});
     if (push.learning_rate) message.head["rate"] = *push.learning_rate;
     ps::append(message, push.pieces[i]);
+    if (!push.rows.empty()) append_rows(message, push.rows[i]);
     words[i] = torch::empty({push.word.numel() * context_.world()}, torch::kDouble);
     Tensors into = {words[i]};
     append(into, places(i, push.scaled ? tutti::gradients_of(parameters_) : own_values(), extras_));
-    call(i, "push", message, into, peers_.patience("gradients", push.step));
+    answers[i] = call(i, "push", message, into, peers_.patience("gradients", push.step));
   });
-  return words[0];
+  metrics::ExactSum row_squares;
+  for (const Json& answer : answers)
+    row_squares.add(metrics::ExactSum::from(answer.value("row_squares", std::vector<double>())));
+  return {words[0], row_squares.value()};
 }
 
 void Client::scale(int64_t step, double factor) {
@@ -151,6 +170,10 @@ Client::Applied Client::push_asynchronous(const Update& update, const Tensors& v
     rpc::Message message = request(Json::object(), places(i, update.gradients, update.results));
     if (i == 0) message.head.update({{"of", update.of}, {"examples", update.examples}, {"end", update.end}});
     if (update.learning_rate) message.head["rate"] = *update.learning_rate;
+    if (!update.rows.empty()) {
+      message.head["lanes"] = update.lanes;
+      append_rows(message, update.rows[i]);
+    }
     return call(i, "push", message, places(i, values, extras), peers_.patience("gradients", step_));
   };
   // Server 0 is asked first: if it refuses the update, no other server is asked to apply it.
@@ -179,13 +202,14 @@ Client::Applied Client::push_asynchronous(const Update& update, const Tensors& v
 
 // Returns nullopt if a server was ahead of the others, because a worker was lost in the middle of a step; the
 // worker that replaces it will complete the step.
-std::optional<std::vector<rpc::Message>> Client::try_to_snapshot(Slots slots) {
+std::optional<std::vector<rpc::Message>> Client::try_to_snapshot(Slots slots, RowShard::Which rows) {
   const auto ask = [&](size_t i, const char* method, const Json& more) {
     return peers_.call(i, method, request(more), peers_.patience("a snapshot"));
   };
   const auto release = [&] { ask(0, "release", Json::object()); };
   Json point = ask(0, "hold", Json::object()).head;
   point["keep"] = slots == Slots::Keep;
+  point["changed_rows"] = rows == RowShard::Which::Changed;
   std::vector<rpc::Message> answers(peers_.size());
   try {
     peers_.for_all([&](size_t i) { answers[i] = ask(i, "snapshot", point); });
@@ -204,11 +228,11 @@ std::optional<std::vector<rpc::Message>> Client::try_to_snapshot(Slots slots) {
   return is_ahead ? std::nullopt : std::optional(std::move(answers));
 }
 
-Client::Snapshot Client::snapshot(Slots slots) {
+Client::Snapshot Client::snapshot(Slots slots, RowShard::Which rows) {
   constexpr milliseconds kPause{100};
   const auto deadline = Clock::now() + peers_.timeout();
-  std::optional<std::vector<rpc::Message>> found = try_to_snapshot(slots);
-  for (; !found; found = try_to_snapshot(slots)) {
+  std::optional<std::vector<rpc::Message>> found = try_to_snapshot(slots, rows);
+  for (; !found; found = try_to_snapshot(slots, rows)) {
     if (Clock::now() >= deadline)
       fail(ErrorKind::Timeout,
            "cannot take a snapshot of the parameter servers: some have made a step that the others have not, "
@@ -229,6 +253,7 @@ Client::Snapshot Client::snapshot(Slots slots) {
     } else {
       snapshot.kept.push_back(std::move(state.slots));
     }
+    take_rows(answers[i].head, reader, snapshot);
     reader.end();
   }
   return snapshot;
@@ -245,7 +270,7 @@ bool Client::all_share(const std::string& mark) {
 }
 
 void Client::write(int server, const std::string& mark, const std::string& file, int64_t step,
-                   const std::vector<std::vector<store::NamedTensor>>& tensors) {
+                   const std::vector<std::vector<store::NamedTensor>>& tensors, const std::string& rows_file) {
   Json outlines = Json::array();
   for (size_t slot = 0; slot < tensors.size(); ++slot) {
     for (const auto& [name, tensor] : tensors[slot])
@@ -256,7 +281,11 @@ void Client::write(int server, const std::string& mark, const std::string& file,
                           {"strides", tensor.strides().vec()}});
   }
   peers_.call(static_cast<size_t>(server), "write",
-              request({{"mark", mark}, {"name", file}, {"step", step}, {"tensors", std::move(outlines)}}),
+              request({{"mark", mark},
+                       {"name", file},
+                       {"step", step},
+                       {"tensors", std::move(outlines)},
+                       {"rows_name", rows_file}}),
               peers_.patience("its part of a checkpoint"));
 }
 

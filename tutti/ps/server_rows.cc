@@ -57,29 +57,29 @@ void Client::begin_rows(const RowsToBegin& rows) {
   if (rows.tables.empty()) return;
   Json tables = Json::array();
   for (const embedding::TableSpec& table : rows.tables) tables.push_back(to_json(table));
+  Json counts = Json::object();
+  for (const auto& [table, of_table] : rows.counts) counts[table] = to_json(of_table);
   peers_.for_all([&](size_t i) {
-    peers_.call(i, "tables",
-                {{{"tables", tables}, {"owner", i}, {"owners", peers_.size()}, {"seed", rows.seed}}, {}},
-                peers_.patience("the tables"));
+    Json head = {{"tables", tables}, {"owner", i}, {"owners", peers_.size()}, {"seed", rows.seed}};
+    if (i == 0) head["counts"] = counts;
+    peers_.call(i, "tables", {std::move(head), {}}, peers_.patience("the tables"));
   });
   const auto send = [&](bool changed) {
-    return [this, &rows, changed](const embedding::SavedRows::Piece& piece) { send_rows(rows, piece, changed); };
+    return [this, &rows, changed](const embedding::RowPiece& piece) { send_rows(rows, piece, changed); };
   };
   if (rows.all) rows.all(send(false));
-  if (rows.changed) {
-    tell_all("rows_saved", Json::object(), "the tables");
-    rows.changed(send(true));
-  }
+  if (rows.all_are_saved) tell_all("rows_saved", Json::object(), "the tables");
+  if (rows.changed) rows.changed(send(true));
 }
 
-void Client::send_rows(const RowsToBegin& rows, const embedding::SavedRows::Piece& piece, bool changed) {
+void Client::send_rows(const RowsToBegin& rows, const embedding::RowPiece& piece, bool changed) {
   const auto table =
       std::find_if(rows.tables.begin(), rows.tables.end(),
                    [&](const embedding::TableSpec& each) { return each.name == piece.table; });
   if (table == rows.tables.end())
     fail(ErrorKind::InvalidArgument, "the checkpoint has the table '{}', which this model does not have",
          piece.table);
-  const embedding::RowLayout layout(table->placement, table->rows, static_cast<int>(peers_.size()));
+  const embedding::RowLayout layout(table->placement, table->rows, servers());
   const std::vector<embedding::RowShard::State> parts = embedding::split(piece.rows, layout);
   peers_.for_all([&](size_t i) {
     const auto tensors = embedding::tensors_of(piece.table, parts[i]);
@@ -101,14 +101,20 @@ std::vector<torch::Tensor> Client::read_rows(const embedding::RowOwners::Request
   return rows;
 }
 
-std::string Client::rows_checksum() {
-  std::vector<std::vector<uint64_t>> sums(peers_.size());
+Client::RowsSummary Client::sum_up_rows() {
+  std::vector<Json> answers(peers_.size());
   peers_.for_all([&](size_t i) {
-    sums[i] = peers_.call(i, "sum_rows", request(), peers_.patience("a checksum of rows"))
-                  .head.at("sums")
-                  .get<std::vector<uint64_t>>();
+    answers[i] = peers_.call(i, "sum_rows", request(), peers_.patience("a checksum of rows")).head;
   });
-  return embedding::joined_checksum(sums);
+  RowsSummary summary;
+  std::vector<std::vector<uint64_t>> sums;
+  for (const Json& answer : answers) {
+    sums.push_back(answer.at("sums").get<std::vector<uint64_t>>());
+    for (const auto& [table, counts] : answer.at("counts").items())
+      summary.counts[table] += embedding::counts_of_json(counts);
+  }
+  summary.checksum = embedding::joined_checksum(sums);
+  return summary;
 }
 
 std::vector<torch::Tensor> ServerRows::read(const Request& request) {
@@ -130,8 +136,13 @@ std::vector<torch::Tensor> ServerRows::read_announced() {
 }
 
 void ServerRows::withdraw() {
-  if (std::exchange(is_reading_, false)) reading_.wait();
   announced_ = {};
+  if (!std::exchange(is_reading_, false)) return;
+  try {
+    reading_.wait();
+  } catch (const Error&) {
+    // Nobody needs the rows any more, and the next call finds out what is wrong.
+  }
 }
 
 }  // namespace tutti::ps

@@ -68,7 +68,9 @@ rpc::Message Service::serve(const rpc::Caller& caller, const std::string& method
       {"leave", &Service::leave},       {"stop", &Service::stop_all},
       {"go_on", &Service::go_on},       {"hold", &Service::hold},
       {"release", &Service::release},   {"shares", &Service::shares},
-      {"write", &Service::write}};
+      {"write", &Service::write},       {"tables", &Service::tables},
+      {"rows", &Service::rows},         {"rows_saved", &Service::rows_saved},
+      {"read_rows", &Service::read_rows}, {"sum_rows", &Service::sum_rows}};
   const auto found = kMethods.find(method);
   if (found == kMethods.end())
     fail(ErrorKind::InvalidArgument, "a parameter server does not support '{}'", method);

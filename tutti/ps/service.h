@@ -17,6 +17,7 @@
 #include "tutti/base/log.h"
 #include "tutti/cluster/context.h"
 #include "tutti/comm/executor.h"
+#include "tutti/embedding/owned_rows.h"
 #include "tutti/ps/address_book.h"
 #include "tutti/ps/placement.h"
 #include "tutti/ps/sync_step.h"
@@ -56,6 +57,10 @@ struct ServiceOptions {
 // enter: if steps may leave workers behind: takes a place in this step (server 0). A worker without a place
 // waits until the step is made
 // agree: lines under a key that must be the same from all workers of the run; the first worker defines them
+// tables, rows, rows_saved: from the chief, before begin: the sharded tables of the run; values of their rows; and
+// that a checkpoint has all of the rows so far
+// read_rows: returns rows, the present ones or those at a given step
+// sum_rows: returns a checksum of this server's rows
 // hold, release: from the chief to server 0, around a snapshot: no update begins in between. hold waits for
 // the step in progress and returns the point that every server has to reach: the step, and the number of
 // pushes of each worker
@@ -97,7 +102,8 @@ class Service final : public rpc::Service {
 
   // The run that the chief has begun.
   struct Run {
-    Run(const Json& head, const rpc::Message& message, std::span<const ElementwiseOptimizer> optimizers);
+    Run(const Json& head, const rpc::Message& message, std::span<const ElementwiseOptimizer> optimizers,
+        std::unique_ptr<embedding::OwnedRows> rows_of_tables);
     // Returns values, buffers and counters, in this order.
     std::vector<torch::Tensor> everything() const;
 
@@ -113,12 +119,15 @@ class Service final : public rpc::Service {
     const std::vector<torch::Tensor> frozen;  // parameters that are not trained; on server 0 only
     int64_t step;
     Json progress;
+    // The rows of sharded tables that this server owns; null if there are none.
+    const std::unique_ptr<embedding::OwnedRows> rows;
     std::optional<SyncStep> sync;
     // Values, buffers and counters before the last step that was added up. A worker that comes back in the
     // middle of a step needs them if some servers have made that step and others have not. Empty if that
     // cannot happen.
     std::vector<torch::Tensor> previous;
     torch::Tensor words;    // control words of the last step that was added up
+    std::vector<double> row_squares;  // its mean gradients of rows (metrics::ExactSum)
     int64_t added_up = -1;  // the index of that step
     // How often the gradients of a step were inconsistent and therefore discarded, and the last reason.
     int64_t refusals = 0;
@@ -137,6 +146,7 @@ class Service final : public rpc::Service {
   struct Kept {
     uint64_t caller;
     Optimizer::State state;
+    std::vector<store::NamedTensor> rows;
   };
 
   struct Worker {
@@ -159,6 +169,11 @@ class Service final : public rpc::Service {
   rpc::Message push(Lock&, const rpc::Caller&, const rpc::Message& request);
   rpc::Message enter(Lock&, const rpc::Caller&, const rpc::Message& request);
   rpc::Message go_on(Lock&, const rpc::Caller&, const rpc::Message& request);
+  rpc::Message tables(Lock&, const rpc::Caller&, const rpc::Message& request);
+  rpc::Message rows(Lock&, const rpc::Caller&, const rpc::Message& request);
+  rpc::Message rows_saved(Lock&, const rpc::Caller&, const rpc::Message& request);
+  rpc::Message read_rows(Lock&, const rpc::Caller&, const rpc::Message& request);
+  rpc::Message sum_rows(Lock&, const rpc::Caller&, const rpc::Message& request);
   rpc::Message hold(Lock&, const rpc::Caller&, const rpc::Message& request);
   rpc::Message release(Lock&, const rpc::Caller&, const rpc::Message& request);
   rpc::Message snapshot(Lock&, const rpc::Caller&, const rpc::Message& request);
@@ -185,6 +200,11 @@ class Service final : public rpc::Service {
                  int64_t refusals);
   rpc::Message copies_for(const rpc::Message& request);
   rpc::Message copies_at(int64_t step, const rpc::Message& request);
+  void await_step(Lock& lock, const rpc::Caller& caller, const rpc::Message& request, int64_t step);
+  bool is_past(int64_t step) const;
+  embedding::OwnedRows& rows_to_begin();
+  embedding::OwnedRows& rows_of_run() const;
+  std::vector<store::NamedTensor> copies_of_rows(const rpc::Message& request, Json& head);
   void add(rpc::Message& answer, const std::vector<torch::Tensor>& tensors,
            const rpc::Message& request) const;
   void add_values(rpc::Message& answer, const rpc::Message& request) const;
@@ -221,6 +241,7 @@ class Service final : public rpc::Service {
   // All members below are guarded by mutex_.
   std::unique_ptr<Run> run_;
   std::map<int, Worker> workers_;  // by rank
+  std::unique_ptr<embedding::OwnedRows> rows_to_begin_;  // for the run that the chief is about to begin
   std::optional<Kept> kept_;
   std::map<std::string, Json> notes_;
   size_t note_bytes_ = 0;

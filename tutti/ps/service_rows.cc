@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <utility>
 
 #include <fmt/format.h>
@@ -19,8 +20,11 @@ rpc::Message Service::tables(Lock&, const rpc::Caller&, const rpc::Message& requ
   std::vector<embedding::TableSpec> tables;
   for (const Json& table : request.head.at("tables"))
     tables.push_back(embedding::spec_of_json(table, options_.optimizers));
-  rows_to_begin_ = std::make_unique<embedding::OwnedRows>(tables, owner, owners,
-                                                          number_in(request.head, "seed"));
+  rows_to_begin_ =
+      std::make_unique<embedding::OwnedRows>(tables, owner, owners, number_in(request.head, "seed"));
+  const Json counts = request.head.value("counts", Json::object());
+  for (const auto& [table, before] : counts.items())
+    rows_to_begin_->shard_of(table, "the message").put_counts(embedding::counts_of_json(before));
   return {};
 }
 
@@ -69,7 +73,30 @@ rpc::Message Service::read_rows(Lock& lock, const rpc::Caller& caller, const rpc
 
 rpc::Message Service::sum_rows(Lock&, const rpc::Caller&, const rpc::Message& request) {
   require_run(request);
-  return {{{"sums", rows_of_run().checksum()}}, {}};
+  Json counts = Json::object();
+  for (const auto& [table, of_table] : rows_of_run().counts()) counts[table] = to_json(of_table);
+  return {{{"sums", rows_of_run().checksum()}, {"counts", std::move(counts)}}, {}};
+}
+
+// Returns copies of this server's rows for a snapshot, and adds the facts about them to the answer's head.
+std::vector<store::NamedTensor> Service::copies_of_rows(const rpc::Message& request, Json& head) {
+  if (!run_->rows) return {};
+  const bool changed = request.head.value("changed_rows", false);
+  double share = 0;
+  for (embedding::RowShard& shard : run_->rows->shards()) {
+    shard.evict(run_->step);
+    share = std::max(share, shard.changed_share());
+  }
+  using Which = embedding::RowShard::Which;
+  std::vector<store::NamedTensor> rows =
+      embedding::saved_rows(*run_->rows, changed ? Which::Changed : Which::All);
+  for (store::NamedTensor& named : rows) named.tensor = named.tensor.clone();
+  for (embedding::RowShard& shard : run_->rows->shards()) {
+    if (!changed) shard.mark_saved();
+  }
+  head["changed_share"] = share;
+  for (const auto& [table, counts] : run_->rows->counts()) head["row_counts"][table] = to_json(counts);
+  return rows;
 }
 
 }  // namespace tutti::ps

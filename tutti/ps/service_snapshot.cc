@@ -14,6 +14,14 @@
 
 // The methods of a parameter server that take and write consistent copies for checkpoints.
 namespace tutti::ps {
+namespace {
+
+void require_plain(const std::string& name) {
+  if (name.find('/') != std::string::npos)
+    fail(ErrorKind::InvalidArgument, "'{}' is not the name of a file in the folder of a checkpoint", name);
+}
+
+}  // namespace
 
 // Workers push to this server first, and enter steps here. So from now on no new update reaches any server,
 // and updates applied here are already on their way to the others.
@@ -91,10 +99,13 @@ rpc::Message Service::snapshot(Lock& lock, const rpc::Caller& caller, const rpc:
     answer.pieces.push_back(piece_of(stretch.values.clone()));
   append_copies(answer, run_->buffers, request);
   append_copies(answer, run_->counters, request);
-  if (request.head.value("keep", false))
-    kept_ = Kept{caller.id, std::move(state)};
-  else
-    append(answer, vectors_of(state));
+  std::vector<store::NamedTensor> rows = copies_of_rows(request, answer.head);
+  if (request.head.value("keep", false)) {
+    kept_ = Kept{caller.id, std::move(state), std::move(rows)};
+    return answer;
+  }
+  append(answer, vectors_of(state));
+  if (run_->rows) answer.head["rows"] = pack_named(rows, answer.pieces);
   return answer;
 }
 
@@ -117,7 +128,8 @@ rpc::Message Service::write(Lock& lock, const rpc::Caller& caller, const rpc::Me
   const std::string folder = marked_folder(lock, request);
   require_run(request);
   const std::string name = text_in(request.head, "name");
-  if (folder.empty() || name.find('/') != std::string::npos)
+  require_plain(name);
+  if (folder.empty())
     fail(ErrorKind::InvalidArgument, "this server cannot write '{}': it does not share the folder of {}",
          name, text_in(request.head, "mark"));
   if (!kept_ || kept_->caller != caller.id)
@@ -132,9 +144,14 @@ rpc::Message Service::write(Lock& lock, const rpc::Caller& caller, const rpc::Me
                                                              number_in(one, "begin"))});
   }
   const int64_t step = number_within(request.head, "step", 0, kMostSteps);
-  writer_.run([folder, name, step, tensors = std::move(tensors), log = log_] {
+  std::map<std::string, std::vector<store::NamedTensor>> files = {{name, std::move(tensors)}};
+  if (const std::string rows_name = text_in(request.head, "rows_name"); !rows_name.empty()) {
+    require_plain(rows_name);
+    files[rows_name] = kept.rows;
+  }
+  writer_.run([folder, step, files = std::move(files), log = log_] {
     try {
-      store::write_shared_file(folder, name, tensors, step);
+      for (const auto& [file, content] : files) store::write_shared_file(folder, file, content, step);
     } catch (const std::exception& error) {
       log.warning("this server's part of the checkpoint of step {} was not written: {}", step, error.what());
     }

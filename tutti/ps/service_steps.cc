@@ -33,7 +33,8 @@ using Tensors = std::vector<torch::Tensor>;
 }  // namespace
 
 Service::Run::Run(const Json& head, const rpc::Message& message,
-                  std::span<const ElementwiseOptimizer> optimizers)
+                  std::span<const ElementwiseOptimizer> optimizers,
+                  std::unique_ptr<embedding::OwnedRows> rows_of_tables)
     : id(text_in(head, "run")),
       plan(lines_in(head, "plan")),
       workers(static_cast<int>(number_within(head, "workers", 1, kMostWorkers))),
@@ -46,7 +47,8 @@ Service::Run::Run(const Json& head, const rpc::Message& message,
       counters(zeros_from_json(head.at("counters"))),
       frozen(zeros_from_json(head.value("frozen", Json::array()))),
       step(number_within(head, "step", 0, kMostSteps)),
-      progress(object_in(head, "progress")) {
+      progress(object_in(head, "progress")),
+      rows(std::move(rows_of_tables)) {
   Reader reader(message);
   for (const Stretch& stretch : shard.stretches()) reader.take_into(stretch.values);
   reader.take_into(buffers);
@@ -58,11 +60,12 @@ Service::Run::Run(const Json& head, const rpc::Message& message,
   reader.end();
   if (synchronous && head.at("redo").get<bool>()) {
     for (const torch::Tensor& tensor : everything()) previous.push_back(tensor.clone());
+    if (rows) rows->remember_steps();
   }
   if (!synchronous) return;
   for (const Stretch& stretch : shard.stretches()) stretch.grads.zero_();
   sync.emplace(std::vector<Stretch>(shard.stretches().begin(), shard.stretches().end()), shard.optimizer(),
-               buffers, counters, SyncOptions{workers, number_within(head, "lanes", 1, kMostLanes)});
+               buffers, counters, SyncOptions{workers, number_within(head, "lanes", 1, kMostLanes), rows.get()});
 }
 
 std::vector<torch::Tensor> Service::Run::everything() const {
@@ -75,7 +78,9 @@ std::vector<torch::Tensor> Service::Run::everything() const {
 
 rpc::Message Service::begin(Lock&, const rpc::Caller& caller, const rpc::Message& request) {
   require_as_long_as_said(request.head, request);
-  auto run = std::make_unique<Run>(request.head, request, options_.optimizers);
+  if (request.head.value("tables", false)) static_cast<void>(rows_to_begin());
+  auto run =
+      std::make_unique<Run>(request.head, request, options_.optimizers, std::exchange(rows_to_begin_, nullptr));
   const int64_t fits = run->progress.value("fit", int64_t{0});
   run_ = std::move(run);
   notes_.clear();
@@ -112,13 +117,18 @@ void Service::add_values(rpc::Message& answer, const rpc::Message& request) cons
   add(answer, run_->everything(), request);
 }
 
-rpc::Message Service::copies_at(int64_t step, const rpc::Message& request) {
-  const bool is_past = step + 1 == run_->step || (step == run_->step && run_->added_up == step);
-  if (!is_past && step != run_->step) {
+// Returns true if what the server had before its last step is the state at this step.
+bool Service::is_past(int64_t step) const {
+  const bool past = step + 1 == run_->step || (step == run_->step && run_->added_up == step);
+  if (!past && step != run_->step) {
     fail(ErrorKind::PeerLost, "the server is at step {} and no longer has the results of step {}", run_->step,
          step);
   }
-  if (!is_past || run_->previous.empty()) return copies_for(request);
+  return past;
+}
+
+rpc::Message Service::copies_at(int64_t step, const rpc::Message& request) {
+  if (!is_past(step) || run_->previous.empty()) return copies_for(request);
   rpc::Message answer{{{"step", step}}, {}};
   append_copies(answer, run_->previous, request);
   return answer;
@@ -129,10 +139,14 @@ rpc::Message Service::pull(Lock& lock, const rpc::Caller& caller, const rpc::Mes
   rank_of(caller);  // throws unless the caller has joined
   if (!request.head.contains("step")) return copies_for(request);
   const int64_t step = number_within(request.head, "step", 0, kMostSteps);
+  await_step(lock, caller, request, step);
+  return copies_at(step, request);
+}
+
+void Service::await_step(Lock& lock, const rpc::Caller& caller, const rpc::Message& request, int64_t step) {
   wait(
       lock, caller, request, [&] { return run_->step >= step; },
       [&] { return fmt::format("the server has not reached step {}; it is at step {}", step, run_->step); });
-  return copies_at(step, request);
 }
 
 rpc::Message Service::frozen(Lock&, const rpc::Caller&, const rpc::Message& request) {
@@ -161,6 +175,7 @@ void Service::add_up(const rpc::Message& request) {
     }
   }();
   run_->words = result.words;
+  if (run_->rows) run_->row_squares = run_->rows->squares().numbers();
   run_->added_up = run_->step;
   run_->progress["examples"] = run_->progress.value("examples", int64_t{0}) + result.examples;
   changed_.notify_all();
@@ -201,6 +216,7 @@ rpc::Message Service::push_synchronous(Lock& lock, const rpc::Caller& caller, in
   }
   rpc::Message answer{Json::object(), {piece_of(run_->words)}};
   if (scaled) {
+    if (run_->rows) answer.head["row_squares"] = run_->row_squares;
     add_gradients(answer, request);
   } else {
     add_values(answer, request);
@@ -323,8 +339,17 @@ rpc::Message Service::push_asynchronous(Lock& lock, const rpc::Caller& caller, i
     const torch::Tensor change = reader.take(counter.numel(), counter.scalar_type());
     counter.scalar_type() == torch::kBool ? counter.logical_xor_(change) : counter.add_(change);
   }
+  const int64_t lanes = number_within(request.head, "lanes", 1, kMostLanes, 1);
+  const embedding::RowGradients rows = rows_in(request.head, reader);
+  const auto row_sums = run_->rows ? run_->rows->sums_in(rows, {0, lanes}) : std::vector<embedding::RowSumsView>();
   reader.end();
-  run_->shard.optimizer().step(gradients);
+  Optimizer& optimizer = run_->shard.optimizer();
+  optimizer.step(gradients);
+  if (run_->rows) {
+    run_->rows->begin_step({&row_sums, 1}, lanes, 0, run_->step);
+    run_->rows->update(1, embedding::relative_rate(optimizer.learning_rate(), optimizer.options()),
+                       optimizer.steps());
+  }
   Worker& worker = workers_.at(rank);
   ++run_->staleness_counts[run_->step - of];
   const int64_t made = run_->step++;

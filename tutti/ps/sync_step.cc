@@ -30,13 +30,19 @@ SyncStep::SyncStep(std::vector<Stretch> stretches, Optimizer& optimizer, std::ve
       buffers_(std::move(buffers)),
       counters_(std::move(counters)),
       one_lane_(options.lanes == 1),
+      blocks_(blocks_of(options.workers, options.lanes)),
+      lanes_(options.lanes),
+      rows_(options.rows),
       summed_(summed(stretches_, buffers_)),
       word_(blocks_of(options.workers, options.lanes), options.lanes, kNumbers),
       offers_(static_cast<size_t>(options.workers)) {}
 
 void SyncStep::offer(int rank, int64_t step, const rpc::Message& message) {
   Reader reader(message);
-  Offer offer{.word = reader.take(word_.size(), torch::kDouble).clone(), .subtrees = {}, .counters = {}};
+  Offer offer{.word = reader.take(word_.size(), torch::kDouble).clone(),
+              .subtrees = {},
+              .counters = {},
+              .rows = {}};
   if (word_.step_of(offer.word) != step)
     fail(ErrorKind::InvalidArgument, "the gradients are for step {}, expected step {}",
          word_.step_of(offer.word), step);
@@ -50,7 +56,9 @@ void SyncStep::offer(int rank, int64_t step, const rpc::Message& message) {
   }
   for (size_t i = 0; any && i < counters_.size(); ++i)
     offer.counters.push_back(reader.take(counters_[i].numel(), counters_[i].scalar_type()));
+  const embedding::RowGradients rows = rows_in(message.head, reader);
   reader.end();
+  if (rows_ != nullptr) offer.rows = rows_->sums_in(rows, blocks_.at(static_cast<size_t>(rank)));
   offers_[static_cast<size_t>(rank)] = std::move(offer);
 }
 
@@ -85,6 +93,7 @@ SyncStep::Result SyncStep::add_up(int64_t step) {
     const auto& first = offers_[static_cast<size_t>(result.outcome.first_with_data)];
     for (size_t i = 0; i < counters_.size(); ++i)
       counters_[i].copy_(first->counters[i].view(counters_[i].sizes()));
+    add_rows(step, result.examples);
   }
   for (auto& offer : offers_) offer.reset();
   any_data_ = result.outcome.any_data;
@@ -94,11 +103,25 @@ SyncStep::Result SyncStep::add_up(int64_t step) {
 void SyncStep::apply(double factor) {
   if (!any_data_) return;
   const torch::NoGradGuard no_grad;
-  if (factor == 1) return optimizer_.step();
-  // The mean itself stays as it is: other workers may still have to get it, and compute the factor from it.
-  std::vector<torch::Tensor> scaled;
-  for (const Stretch& stretch : stretches_) scaled.push_back(stretch.grads * factor);
-  optimizer_.step(scaled);
+  if (factor == 1) {
+    optimizer_.step();
+  } else {
+    // The mean itself stays as it is: other workers may still have to get it, and compute the factor from it.
+    std::vector<torch::Tensor> scaled;
+    for (const Stretch& stretch : stretches_) scaled.push_back(stretch.grads * factor);
+    optimizer_.step(scaled);
+  }
+  if (rows_ != nullptr)
+    rows_->update(factor, embedding::relative_rate(optimizer_.learning_rate(), optimizer_.options()),
+                  optimizer_.steps());
+}
+
+void SyncStep::add_rows(int64_t step, int64_t examples) {
+  if (rows_ == nullptr) return;
+  std::vector<std::vector<embedding::RowSumsView>> workers;
+  for (const auto& offer : offers_)
+    workers.push_back(offer ? offer->rows : std::vector<embedding::RowSumsView>());
+  rows_->begin_step(workers, lanes_, one_lane_ ? 0 : static_cast<double>(examples), step);
 }
 
 void SyncStep::add(const torch::Tensor& numbers) {

@@ -12,6 +12,7 @@
 
 #include "tutti/base/flags.h"
 #include "tutti/base/json.h"
+#include "tutti/embedding/owned_rows.h"
 #include "tutti/params/optimizer.h"
 #include "tutti/ps/placement.h"
 #include "tutti/rpc/message.h"
@@ -114,6 +115,11 @@ Json to_json(const std::vector<Part>& parts);
 std::vector<Part> parts_from_json(const Json& json);
 
 std::vector<torch::Tensor> vectors_of(const Optimizer::State& state);
+
+// Appends the gradients of a server's rows to a message; they have to stay where they are. rows_in() returns
+// those of a message, whose memory they refer to; none if there are none.
+void append_rows(rpc::Message& message, const embedding::RowGradients& rows);
+embedding::RowGradients rows_in(const Json& head, Reader& reader);
 
 // Returns the total size of the pieces of a message.
 int64_t bytes_of(const rpc::Message& message);

@@ -209,7 +209,7 @@ void LaneRunner::run_step_with_tables(int64_t step, data::BatchQueue& queue, con
   {
     const SpanScope span(replica_.options().timeline, Activity::Copy, "fetch rows", step);
     was_announced ? tables.fetch_ahead() : tables.fetch(batches);
-    if (!tables.are_direct() && step + 1 < end_) {
+    if (--steps_left_ > 0 && tables.looks_ahead()) {
       ahead_ = next_batches(queue, step + 1);
       tables.look_ahead(*ahead_);
     }
@@ -221,8 +221,18 @@ void LaneRunner::run_step_with_tables(int64_t step, data::BatchQueue& queue, con
   }
 }
 
-void LaneRunner::begin_steps(int64_t end) {
-  end_ = end;
+void LaneRunner::begin_steps(int64_t count) {
+  steps_left_ = count;
+  ahead_.reset();
+  replica_.tables().forget_ahead();
+}
+
+void LaneRunner::skip_step(int64_t step, data::BatchQueue& queue) {
+  --steps_left_;
+  if (!ahead_) {
+    for (int64_t lane = lanes_.begin; lane < lanes_.end; ++lane) static_cast<void>(take(queue, step));
+    return;
+  }
   ahead_.reset();
   replica_.tables().forget_ahead();
 }

@@ -74,6 +74,7 @@ class Replica {
   const Optimizer& optimizer() const { return optimizer_; }
   // The tables whose rows are spread over the workers.
   embedding::Tables& tables() { return tables_; }
+  const embedding::Tables& tables() const { return tables_; }
   const ReplicaOptions& options() const { return options_; }
 
  private:
@@ -130,9 +131,10 @@ class LaneRunner {
   // Runs all lanes, in order, with batches from the queue. Before the first, all workers fetch the rows of
   // sharded tables, and ask for those of the next step.
   void run_step(int64_t step, data::BatchQueue& queue, const LaneObserver& observe);
-  // Begins steps with a new queue, of which step `end` is the first that is not made. All workers make them
-  // together.
-  void begin_steps(int64_t end);
+  // Begins so many steps with a new queue.
+  void begin_steps(int64_t count);
+  // Passes over a step that is not made, whose batches the queue has.
+  void skip_step(int64_t step, data::BatchQueue& queue);
 
   const LaneRange& lanes() const { return lanes_; }
 
@@ -143,7 +145,7 @@ class LaneRunner {
   Replica& replica_;
   LaneSum& sum_;
   const LaneRange lanes_;
-  int64_t end_ = 0;
+  int64_t steps_left_ = 0;
   std::optional<std::vector<Batch>> ahead_;  // of the next step, if their rows were asked for
 };
 

@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <torch/utils.h>
 
+#include "tutti/base/file.h"
+#include "tutti/base/sha256.h"
 #include "tutti/cluster/roles.h"
 #include "tutti/comm/collectives.h"
 #include "tutti/comm/gather_all.h"
@@ -139,6 +141,14 @@ void merge(comm::Communicator& comm, const metrics::List& list) {
   for (const torch::Tensor& theirs : all)
     metrics::merge(list,
                    {static_cast<const double*>(theirs.data_ptr()), static_cast<size_t>(theirs.numel())});
+}
+
+void add_rows(store::Report& report, const std::string& checksum,
+              const std::map<std::string, embedding::GrowthCounts>& counts) {
+  for (const auto& [table, of_table] : counts) report.tables[table] = to_json(of_table);
+  Sha256 hash;
+  hash.update(as_bytes(report.weights_sha256 + checksum));
+  report.weights_sha256 = hash.hex();
 }
 
 OwnTimelineFile::OwnTimelineFile(const Context& context)

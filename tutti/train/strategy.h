@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -159,6 +160,10 @@ Snapshots gather_generators(comm::Communicator& comm, Snapshots parts);
 // Returns the facts that a resumed run must share with its checkpoint, for any kind of training.
 RunFacts facts_of(const Context& context, const ReducerOptions& reducer, double clip_norm, int world,
                   const Parameters& parameters);
+
+// Adds what a report says of sharded tables: the hash of the weights covers the checksum of the rows.
+void add_rows(store::Report& report, const std::string& checksum,
+              const std::map<std::string, embedding::GrowthCounts>& counts);
 
 // The timeline file of a worker that is not connected to the others (comm::TimelineFile). The chief's file
 // has the name of the flag.

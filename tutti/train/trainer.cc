@@ -222,12 +222,6 @@ void Trainer::start() {
         ErrorKind::InvalidArgument,
         "SyncBatchNorm is not supported with parameter servers or passive workers, since the workers are not "
         "connected to each other: use BatchNorm, or --strategy allreduce");
-  if (!group.communicator && !replica().tables().empty())
-    fail(ErrorKind::InvalidArgument,
-         "sharded embeddings are not supported with --strategy {}: use --strategy allreduce, or let all "
-         "workers have "
-         "the whole table (EmbeddingOptions::replicate_up_to)",
-         context_.config().training.strategy);
   engine_.start(plan());
   started_ = true;
   remember_parameters();

@@ -7,7 +7,6 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
-#include "tutti/base/sha256.h"
 #include "tutti/base/timeline.h"
 #include "tutti/comm/gather_all.h"
 #include "tutti/params/agreement.h"
@@ -117,8 +116,8 @@ void AllReduce::sum_up_rows() {
   row_counts_ = rows_->counts();
 }
 
-StepRange AllReduce::begin_steps(int64_t step, int64_t end, int64_t feed_begin) {
-  lanes_->begin_steps(feed_begin + end);
+StepRange AllReduce::begin_steps(int64_t step, int64_t end, int64_t /*feed_begin*/) {
+  lanes_->begin_steps(end - step);
   return {step, end};
 }
 
@@ -238,12 +237,7 @@ void AllReduce::fill(store::Report& report) const {
   report.strategy = facts_.name;
   report.reduce = mean_->name();
   report.world = group_.world;
-  for (const auto& [table, counts] : row_counts_) report.tables[table] = to_json(counts);
-  if (!rows_checksum_.empty()) {
-    Sha256 hash;
-    hash.update(as_bytes(report.weights_sha256 + rows_checksum_));
-    report.weights_sha256 = hash.hex();
-  }
+  if (rows_) add_rows(report, rows_checksum_, row_counts_);
 }
 
 void AllReduce::abandon(const std::string& why) noexcept {

@@ -30,6 +30,15 @@ Group computing_group(const Context& context) {
   return group;
 }
 
+// The master has the values of everything, so it would have to own all rows.
+void require_no_tables(Replica& replica) {
+  if (replica.tables().empty()) return;
+  fail(ErrorKind::InvalidArgument,
+       "sharded embeddings are not supported with --strategy {}: use all-reduce or parameter servers, or let "
+       "all workers have the whole table (EmbeddingOptions::replicate_up_to)",
+       kName);
+}
+
 }  // namespace
 
 InGraphMaster::InGraphMaster(const Context& context, const Trainable& model,
@@ -41,7 +50,9 @@ InGraphMaster::InGraphMaster(const Context& context, const Trainable& model,
       group_(computing_group(context)),
       arena_(std::make_shared<rpc::Arena>()),
       replica_(model, optimizer, options_of_master(replica, arena_)),
-      timeline_file_(context) {}
+      timeline_file_(context) {
+  require_no_tables(replica_);
+}
 
 Team::Start InGraphMaster::start(Session& session, const std::vector<std::string>& plan) {
   Session::Start found = session.start();
@@ -108,7 +119,9 @@ InGraphWorker::InGraphWorker(const Context& context, const Trainable& model,
       group_(computing_group(context)),
       replica_(model, optimizer, replica),
       connection_(context, passive::MasterConnection::Stop::ByNobody),
-      timeline_file_(context) {}
+      timeline_file_(context) {
+  require_no_tables(replica_);
+}
 
 InGraphWorker::~InGraphWorker() {
   if (!finished_ || std::uncaught_exceptions() > exceptions_) return;

@@ -80,7 +80,11 @@ ParameterServers::ParameterServers(const Context& context, const Trainable& mode
       clip_norm_(clip_norm),
       arena_(std::make_shared<rpc::Arena>()),
       replica_(model, optimizer, in_arena(replica, arena_)),
-      timeline_file_(context) {}
+      timeline_file_(context) {
+  for (const auto& table : replica_.tables().tables()) {
+    if (table->has_rows_alone()) rows_alone_.push_back(embedding::rows_alone(table->alone()));
+  }
+}
 
 // A worker that leaves with an error leaves the servers running, since it may come back.
 ParameterServers::~ParameterServers() {
@@ -101,6 +105,10 @@ void ParameterServers::make_client() {
                                 pinned_servers(replica_.parameters(), context_.cluster()));
   client_ = std::make_unique<ps::Client>(context_, replica_.parameters(), placement, arena_);
   client_->set_give_up(StopSignals::is_overdue);
+  rows_ = std::make_unique<ps::ServerRows>(*client_, [this] {
+    if (steps_) steps_->settle();
+  });
+  replica_.tables().connect(*rows_);
   if (context_.config().output.log_placement) say_placement();
 }
 
@@ -165,6 +173,9 @@ Team::Start ParameterServers::try_to_start(Session& session, const std::vector<s
   // The other workers may be waiting for the checkpoint that this task was to write when it was lost.
   if (group_.is_chief()) client_->note(save_key(step), true);
   make_steps(lanes_);
+  rows_->at_step(in_step_ ? std::optional(step) : std::nullopt);
+  if (std::exchange(saves_start_, false)) save(session, progress_at(step, standing.progress), session.state());
+  if (group_.is_chief()) sum_up_rows();
   return {progress_at(step, standing.progress), lost_steps, std::exchange(found_, {})};
 }
 
@@ -207,7 +218,11 @@ int64_t ParameterServers::begin(Session& session, const std::vector<std::string>
   }
   make_vectors(session.lanes());
   vectors_->begin_step();
-  if (found.progress.restarts == 0) session.save(found.progress, found.optimizers, session.state());
+  // Rows can be saved once the servers have them.
+  const bool has_rows = !replica_.tables().empty();
+  saves_start_ = found.progress.restarts == 0 && has_rows;
+  if (found.progress.restarts == 0 && !has_rows)
+    session.save(found.progress, found.optimizers, session.state());
   const int64_t lost_steps = std::max<int64_t>(0, furthest - found.progress.step);
   if (lost_steps > 0)
     context_.log().warning(
@@ -216,15 +231,50 @@ int64_t ParameterServers::begin(Session& session, const std::vector<std::string>
         furthest, found.progress.step);
   Json progress = to_json(found.progress, session.lanes());
   progress["threads"] = context_.threads();
+  client_->begin_rows(rows_to_begin(found));
   client_->begin({.strategy = name_,
                   .lanes = session.lanes(),
                   .backup = name_ == "ps-sync" ? context_.config().servers.backup : 0,
                   .staleness = context_.config().servers.staleness,
                   .clipped = clip_norm_ > 0,
-                  .optimizer = replica_.optimizer().options()},
+                  .optimizer = replica_.optimizer().options(),
+                  .has_rows = has_rows},
                  {found.progress.step, std::move(progress)}, found.optimizers.front(), plan);
   for (const auto& [key, counters] : counted_) client_->note(key, counters);
   return lost_steps;
+}
+
+// The rows of the checkpoint, if there are any, or those that tables had before the training.
+ps::RowsToBegin ParameterServers::rows_to_begin(const Session::Start& found) const {
+  ps::RowsToBegin rows{.tables = replica_.tables().specs(replica_.optimizer().options()),
+                       .seed = context_.config().training.seed};
+  if (rows.tables.empty()) return rows;
+  if (found.rows.empty()) {
+    if (found.progress.restarts > 0)
+      fail(ErrorKind::InvalidArgument,
+           "the checkpoint has no rows of sharded tables: it is that of another model, or of one whose tables "
+           "were small enough to be replicated");
+    rows.all = [this](const embedding::TakeRows& take) {
+      for (const embedding::RowPiece& alone : rows_alone_) for_each_piece(alone.table, alone.rows, take);
+    };
+    return rows;
+  }
+  const auto passing = [&](const Snapshot& saved, bool changed) {
+    const auto all = std::make_shared<embedding::SavedRows>(saved.tensors, saved.values);
+    all->require_complete(rows.tables, found.has_optimizer, changed);
+    for (const embedding::TableSpec& table : rows.tables) rows.counts[table.name] = all->counts_of(table.name);
+    return [all, with_optimizer = found.has_optimizer](const embedding::TakeRows& take) {
+      all->for_each(with_optimizer, take);
+    };
+  };
+  rows.all = passing(found.rows, false);
+  rows.all_are_saved = found.has_optimizer;
+  if (found.changed_rows) rows.changed = passing(*found.changed_rows, true);
+  return rows;
+}
+
+void ParameterServers::sum_up_rows() {
+  if (!replica_.tables().empty()) rows_summary_ = client_->sum_up_rows();
 }
 
 void ParameterServers::make_steps(int64_t lanes) {
@@ -244,13 +294,13 @@ void ParameterServers::make_steps(int64_t lanes) {
                                    .allocate = ps::arena_allocator(arena_),
                                    .timeline = context_.timeline()};
   if (name_ == "ps-sync") {
-    steps_ = std::make_unique<PsSync>(replica_, *client_, *vectors_, options);
+    steps_ = std::make_unique<PsSync>(replica_, *client_, *rows_, *vectors_, options);
     return;
   }
   if (lanes < group_.world)
     fail(ErrorKind::InvalidArgument,
          "ps-async needs a lane for each of the {} workers, but there are {} lanes", group_.world, lanes);
-  steps_ = std::make_unique<PsAsync>(replica_, *client_, *vectors_, options);
+  steps_ = std::make_unique<PsAsync>(replica_, *client_, *rows_, *vectors_, options);
 }
 
 void ParameterServers::require_same_fit(const MakePlan& make) {
@@ -318,8 +368,15 @@ void ParameterServers::save(Session& session, const Progress& progress, const Sn
   if (const std::string folder = session.open_folder(); !folder.empty()) mark.emplace(folder);
   writers_.clear();
   const bool shared = mark && client_->all_share(mark->path());
+  using Which = embedding::RowShard::Which;
+  const std::vector<embedding::TableSpec> tables =
+      replica_.tables().specs(replica_.optimizer().options());
+  const auto base = tables.empty() || all_rows_next_ ? std::nullopt : session.rows_base(progress.step);
   const ps::Client::Snapshot snapshot =
-      client_->snapshot(shared ? ps::Client::Slots::Keep : ps::Client::Slots::Send);
+      client_->snapshot(shared ? ps::Client::Slots::Keep : ps::Client::Slots::Send,
+                        base ? Which::Changed : Which::All);
+  constexpr double kMostChanged = 0.5;
+  all_rows_next_ = snapshot.changed_share > kMostChanged;
   vectors_->take_over_buffers();
   Progress saved = progress;
   saved.step = snapshot.step;
@@ -327,7 +384,10 @@ void ParameterServers::save(Session& session, const Progress& progress, const Sn
   std::vector<store::SharedFile> files;
   if (shared) files = write_on_servers(mark->path(), snapshot);
   mark.reset();
-  session.save(saved, {snapshot.state}, more, files);
+  Snapshots all = more;
+  if (!tables.empty())
+    all[store::kRowsPart] = {snapshot.rows, embedding::saved_facts(tables, snapshot.row_counts)};
+  session.save(saved, {snapshot.state}, all, files, base);
   if (in_step_) client_->note(key, true);
 }
 
@@ -339,9 +399,13 @@ std::vector<store::SharedFile> ParameterServers::write_on_servers(const std::str
     for (const Optimizer::Slot& slot : snapshot.kept.at(static_cast<size_t>(server)))
       tensors.push_back(tensors_of(replica_.parameters(), {slot}));
     const std::string name = store::shared_file_name(store::kOptimizerPart, server, client_->servers());
-    client_->write(server, mark, name, snapshot.step, tensors);
+    std::string rows_name;
+    if (!replica_.tables().empty())
+      rows_name = store::shared_file_name(store::kRowsPart, server, client_->servers());
+    client_->write(server, mark, name, snapshot.step, tensors, rows_name);
     const auto is_lost = writers_[server] = std::make_shared<std::atomic<bool>>(false);
     files.push_back({store::kOptimizerPart, name, client_->name(server), is_lost});
+    if (!rows_name.empty()) files.push_back({store::kRowsPart, rows_name, client_->name(server), is_lost});
   }
   return files;
 }
@@ -394,6 +458,8 @@ void ParameterServers::finish_fit(Progress& progress) {
   vectors_->take_over_buffers();
   standing_ = client_->standing().value_or(standing_);
   progress.examples = standing_.progress.value("examples", progress.examples);
+  rows_->at_step({});
+  if (group_.is_chief()) sum_up_rows();
   at_work_ = false;
   fits_ = fits;
 }
@@ -421,6 +487,7 @@ void ParameterServers::fill(store::Report& report) const {
   report.world = group_.world;
   report.staleness = standing_.staleness;
   report.dropped_gradients = standing_.dropped;
+  if (rows_summary_) add_rows(report, rows_summary_->checksum, rows_summary_->counts);
 }
 
 }  // namespace tutti

@@ -62,6 +62,8 @@ class ParameterServers final : public Strategy {
   void await_writers(const Session& session);
   std::vector<store::SharedFile> write_on_servers(const std::string& mark,
                                                   const ps::Client::Snapshot& snapshot);
+  ps::RowsToBegin rows_to_begin(const Session::Start& found) const;
+  void sum_up_rows();
   void say_stopped();
   void say_placement() const;
 
@@ -75,7 +77,13 @@ class ParameterServers final : public Strategy {
   StrategyFacts facts_;
   std::optional<LaneVectors> vectors_;
   std::unique_ptr<ps::Client> client_;
-  std::unique_ptr<ServerSteps> steps_;  // once started
+  std::unique_ptr<ps::ServerRows> rows_;         // of sharded tables, through the client
+  std::vector<embedding::RowPiece> rows_alone_;  // of tables that were filled before the training
+  std::unique_ptr<ServerSteps> steps_;           // once started
+  // On the chief: what the report says of the tables.
+  std::optional<ps::Client::RowsSummary> rows_summary_;
+  bool all_rows_next_ = false;  // the next checkpoint has all rows, since many have changed
+  bool saves_start_ = false;    // the state with which the run begins has to be saved
   ps::Client::Standing standing_;       // at the end of the last fit
   Snapshots found_;                     // of the checkpoint, on the chief that begins the run
   bool begun_ = false;                  // this task has taken part in the run

@@ -26,9 +26,11 @@ Tensors gradients_by_server(const ps::Client& client) {
 
 }  // namespace
 
-PsSync::PsSync(Replica& replica, ps::Client& client, LaneVectors& vectors, const ServerStepsOptions& options)
+PsSync::PsSync(Replica& replica, ps::Client& client, ps::ServerRows& rows, LaneVectors& vectors,
+               const ServerStepsOptions& options)
     : replica_(replica),
       client_(client),
+      rows_(rows),
       vectors_(vectors),
       options_(options),
       block_(lanes_of(options.rank, options.world, options.lanes)),
@@ -40,9 +42,13 @@ PsSync::PsSync(Replica& replica, ps::Client& client, LaneVectors& vectors, const
 StepResult PsSync::make(int64_t step, const Wishes& wishes, data::BatchQueue& queue,
                         const LaneObserver& observe) {
   sum_.begin_step();
+  // With backup workers, the others may be at a later step.
+  rows_.at_step(options_.backup > 0 ? std::nullopt : std::optional(step));
   lanes_.run_step(step, queue, observe);
   const auto subtrees = sum_.finish();
   const torch::NoGradGuard no_grad;
+  embedding::TableGradients rows;
+  if (!replica_.tables().empty()) rows = replica_.tables().gradients(block_, options_.lanes);
   const SpanScope span(options_.timeline, Activity::Reduce, "gradients", step);
   int64_t expected = options_.world;
   if (options_.backup > 0) {
@@ -50,22 +56,27 @@ StepResult PsSync::make(int64_t step, const Wishes& wishes, data::BatchQueue& qu
     if (!with_us) return catch_up(step, queue);
     expected = *with_us;
   }
-  return push(step, wishes, subtrees, expected);
+  StepResult result = push(step, wishes, subtrees, rows, expected);
+  if (options_.backup == 0) rows_.at_step(result.step);
+  return result;
 }
 
 StepResult PsSync::push(int64_t step, const Wishes& wishes, const std::vector<TreeSum::Subtree>& subtrees,
-                        int64_t expected) {
+                        const embedding::TableGradients& rows, int64_t expected) {
   const double rate = replica_.optimizer().learning_rate();
   word_.write(own_word_, step, wishes, rate, subtrees);
-  const torch::Tensor words = client_.push_synchronous({.step = step,
-                                                        .learning_rate = rate,
-                                                        .word = own_word_,
-                                                        .pieces = pieces_of(subtrees),
-                                                        .scaled = options_.clip_norm > 0},
-                                                       expected);
-  if (options_.clip_norm > 0)
-    client_.scale(step, clip_factor(norm_of(buckets_of(replica_.parameters())), options_.clip_norm));
-  const Tensors of_each = words.chunk(options_.world);
+  const ps::Client::Summed summed = client_.push_synchronous({.step = step,
+                                                              .learning_rate = rate,
+                                                              .word = own_word_,
+                                                              .pieces = pieces_of(subtrees),
+                                                              .rows = rows.of_owners,
+                                                              .scaled = options_.clip_norm > 0},
+                                                             expected);
+  if (options_.clip_norm > 0) {
+    const double norm = norm_of(buckets_of(replica_.parameters()), summed.row_squares);
+    client_.scale(step, clip_factor(norm, options_.clip_norm));
+  }
+  const Tensors of_each = summed.words.chunk(options_.world);
   const ReduceOutcome outcome = word_.read(of_each);
   if (!outcome.any_data) return {.step = step + 1, .wishes = outcome.wishes};
   vectors_.take_over_buffers();
@@ -77,9 +88,7 @@ StepResult PsSync::push(int64_t step, const Wishes& wishes, const std::vector<Tr
 StepResult PsSync::catch_up(int64_t step, data::BatchQueue& queue) {
   const int64_t now = client_.pull(step + 1);
   vectors_.take_over_buffers();
-  for (int64_t passed = step + 1; passed < now; ++passed) {
-    for (int64_t lane = block_.begin; lane < block_.end; ++lane) static_cast<void>(take(queue, passed));
-  }
+  for (int64_t passed = step + 1; passed < now; ++passed) lanes_.skip_step(passed, queue);
   return {.step = now, .made = false};
 }
 
@@ -128,10 +137,11 @@ Tensors like(const Tensors& vectors) {
 
 }  // namespace
 
-PsAsync::PsAsync(Replica& replica, ps::Client& client, LaneVectors& vectors,
+PsAsync::PsAsync(Replica& replica, ps::Client& client, ps::ServerRows& rows, LaneVectors& vectors,
                  const ServerStepsOptions& options)
     : replica_(replica),
       client_(client),
+      rows_(rows),
       vectors_(vectors),
       options_(options),
       block_(lanes_of(options.rank, options.world, options.lanes)),
@@ -140,7 +150,10 @@ PsAsync::PsAsync(Replica& replica, ps::Client& client, LaneVectors& vectors,
       lanes_(replica, sum_, block_),
       results_({like(vectors.buffers()), like(vectors.counters())}),
       going_(like_ours()),
-      coming_(like_ours()) {}
+      coming_(like_ours()) {
+  rows_.at_step({});
+  rows_.read_ahead(options.overlap);
+}
 
 PsAsync::Vectors PsAsync::like_ours() const {
   const auto one = [&](const torch::Tensor& like) {
@@ -159,7 +172,11 @@ StepResult PsAsync::make(int64_t step, const Wishes& wishes, data::BatchQueue& q
   const int64_t of = values_step_ < 0 ? step : values_step_;
   const bool any_data = compute(step, queue, observe);
   const torch::NoGradGuard no_grad;
-  if (any_data && options_.clip_norm > 0) clip_norm(buckets_of(replica_.parameters()), options_.clip_norm);
+  if (any_data && options_.clip_norm > 0) {
+    const double norm =
+        clip_norm(buckets_of(replica_.parameters()), options_.clip_norm, row_gradients_.squares());
+    if (const double factor = clip_factor(norm, options_.clip_norm); factor != 1) row_gradients_.multiply(factor);
+  }
   copy(vectors_.buffers(), results_.buffers);
   subtract_from(vectors_.counters(), results_.counters);
   StepResult result = end_push();
@@ -186,8 +203,11 @@ bool PsAsync::compute(int64_t step, data::BatchQueue& queue, const LaneObserver&
     return subtree.values.has_value();
   });
   if (!any_data) return false;
+  if (!replica_.tables().empty())
+    row_gradients_ = replica_.tables().gradients({0, block_.size()}, std::max<int64_t>(1, block_.size()));
   examples_ = vectors_.numbers()[kExamples].item<int64_t>();
   if (vectors_.one_lane()) return true;
+  row_gradients_.divide(static_cast<double>(examples_));
   for (const torch::Tensor& vector : gradients_) comm::divide(vector, static_cast<double>(examples_));
   for (const torch::Tensor& vector : vectors_.buffers())
     comm::divide(vector, vectors_.numbers()[kLanes].item<double>());
@@ -198,6 +218,9 @@ bool PsAsync::compute(int64_t step, data::BatchQueue& queue, const LaneObserver&
 void PsAsync::start_push(int64_t of) {
   copy(gradients_, going_.blocks);
   copy(results_, going_.extras);
+  going_rows_ = std::exchange(row_gradients_, {});
+  // The rows of the next step are as new as the parameters, which are those before this push.
+  if (options_.overlap) rows_.begin_reading(thread_);
   const double rate = replica_.optimizer().learning_rate();
   push_ = thread_.run([this, of, rate, examples = examples_] {
     name_thread(options_.timeline, "push and pull");
@@ -208,7 +231,9 @@ void PsAsync::start_push(int64_t of) {
                                           .of = of,
                                           .examples = examples,
                                           .end = end_,
-                                          .learning_rate = rate},
+                                          .learning_rate = rate,
+                                          .rows = going_rows_.of_owners,
+                                          .lanes = std::max<int64_t>(1, block_.size())},
                                          coming_.blocks, coming_.extras);
   });
   under_way_ = true;

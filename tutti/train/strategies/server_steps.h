@@ -11,6 +11,7 @@
 #include "tutti/params/control_word.h"
 #include "tutti/params/lane_sum.h"
 #include "tutti/ps/client.h"
+#include "tutti/ps/server_rows.h"
 #include "tutti/train/replica.h"
 #include "tutti/train/strategy.h"
 
@@ -52,7 +53,8 @@ class ServerSteps {
 class PsSync final : public ServerSteps {
  public:
   // All must outlive this. The buffers and counters of `vectors` are the client's extras.
-  PsSync(Replica& replica, ps::Client& client, LaneVectors& vectors, const ServerStepsOptions& options);
+  PsSync(Replica& replica, ps::Client& client, ps::ServerRows& rows, LaneVectors& vectors,
+         const ServerStepsOptions& options);
 
   StepResult make(int64_t step, const Wishes& wishes, data::BatchQueue& queue,
                   const LaneObserver& observe) override;
@@ -62,12 +64,13 @@ class PsSync final : public ServerSteps {
 
  private:
   StepResult push(int64_t step, const Wishes& wishes, const std::vector<TreeSum::Subtree>& subtrees,
-                  int64_t expected);
+                  const embedding::TableGradients& rows, int64_t expected);
   StepResult catch_up(int64_t step, data::BatchQueue& queue);
   std::vector<std::vector<torch::Tensor>> pieces_of(const std::vector<TreeSum::Subtree>& subtrees) const;
 
   Replica& replica_;
   ps::Client& client_;
+  ps::ServerRows& rows_;
   LaneVectors& vectors_;
   const ServerStepsOptions options_;
   const LaneRange block_;
@@ -84,11 +87,13 @@ class PsSync final : public ServerSteps {
 class PsAsync final : public ServerSteps {
  public:
   // All must outlive this. The buffers and counters of `vectors` are the client's extras.
-  PsAsync(Replica& replica, ps::Client& client, LaneVectors& vectors, const ServerStepsOptions& options);
+  PsAsync(Replica& replica, ps::Client& client, ps::ServerRows& rows, LaneVectors& vectors,
+          const ServerStepsOptions& options);
 
   // This worker's share of the steps, if all workers make equally many.
   StepRange begin(int64_t step, int64_t end, int64_t feed_begin) override {
     end_ = feed_begin + end;
+    lanes_.begin_steps(end - step + 1);
     return {step / options_.world, step / options_.world + (end - step) + 1};
   }
   StepResult make(int64_t step, const Wishes& wishes, data::BatchQueue& queue,
@@ -113,6 +118,7 @@ class PsAsync final : public ServerSteps {
 
   Replica& replica_;
   ps::Client& client_;
+  ps::ServerRows& rows_;
   LaneVectors& vectors_;
   const ServerStepsOptions options_;
   const LaneRange block_;
@@ -120,6 +126,8 @@ class PsAsync final : public ServerSteps {
   LocalSum sum_;
   LaneRunner lanes_;
   ps::Extras results_;  // of the lanes: the floating buffers, and the changes of the counters
+  embedding::TableGradients row_gradients_;  // of the lanes
+  embedding::TableGradients going_rows_;
   Vectors going_;
   Vectors coming_;
   int64_t end_ = -1;

@@ -1,0 +1,139 @@
+// Trains a model with sharded tables, for tests in processes: one table has two columns, another has lists of
+// ids, and there is dropout and batch norm.
+#include <random>
+
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include <tutti/tutti.h>
+
+namespace {
+
+using tutti::Batch;
+
+struct Options {
+  int64_t rows = 5000;
+  bool dynamic = false;
+  int64_t admit_after = 1;
+  int64_t evict_unused_for = 0;
+  bool replace_oldest = false;
+  std::string placement = "mod";
+  std::string optimizer = "adagrad";
+  double clip_norm = 0;
+  double average = 0;
+  std::string weights;  // a file or checkpoint to start from
+  int64_t stop_after = 0;
+};
+
+constexpr int64_t kExamples = 3000;
+constexpr int64_t kDim = 8;
+constexpr int64_t kLongest = 4;
+
+// Power-law ids, and a target that depends on them.
+tutti::data::Feed examples(const Options& options, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  const auto unit = [&] { return static_cast<double>(random() >> 11) * 0x1p-53; };
+  const auto id = [&] {
+    const double u = unit();
+    return static_cast<int64_t>(static_cast<double>(options.rows) * u * u * u);
+  };
+  const torch::Tensor user = torch::empty({kExamples}, torch::kLong);
+  const torch::Tensor other = torch::empty({kExamples}, torch::kLong);
+  const torch::Tensor items = torch::full({kExamples, kLongest}, -1, torch::kLong);
+  const torch::Tensor click = torch::empty({kExamples});
+  for (int64_t i = 0; i < kExamples; ++i) {
+    user[i] = id();
+    other[i] = id();
+    const auto count = static_cast<int64_t>(random() % (kLongest + 1));
+    for (int64_t k = 0; k < count; ++k) items[i][k] = id();
+    const auto liked = (user[i].item<int64_t>() + other[i].item<int64_t>()) % 3;
+    click[i] = unit() < (liked == 0 ? 0.8 : 0.3) ? 1.0 : 0.0;
+  }
+  return tutti::data::Feed(
+      tutti::data::from_tensors({{"user", user}, {"other", other}, {"items", items}, {"click", click}}));
+}
+
+struct Net : torch::nn::Module {
+  explicit Net(const Options& options) {
+    using Embedding = tutti::nn::Embedding;
+    tutti::nn::EmbeddingOptions table{.columns = {"user", "other"},
+                                      .placement = tutti::embedding::parse_placement(options.placement, "a flag"),
+                                      .dynamic = options.dynamic};
+    table.replicate_up_to = 0;
+    table.admit_after = options.admit_after;
+    table.evict_unused_for = options.evict_unused_for;
+    if (options.replace_oldest) table.when_full = tutti::embedding::WhenFull::ReplaceOldest;
+    users = register_module("users", Embedding(options.rows, kDim, table));
+    table.columns = {"items"};
+    table.optimizer = tutti::embedding::RowwiseAdagrad{.rate = 0.1};
+    items = register_module("items",
+                            tutti::nn::EmbeddingBag(options.rows, kDim, tutti::nn::Pooling::Mean, table));
+    dense = register_module(
+        "dense", torch::nn::Sequential(torch::nn::Linear(3 * kDim, 16), torch::nn::BatchNorm1d(16),
+                                       torch::nn::ReLU(), torch::nn::Dropout(0.3), torch::nn::Linear(16, 1)));
+  }
+
+  torch::Tensor forward(const Batch& batch) {
+    return dense->forward(torch::cat({users(batch["user"]), users(batch["other"]), items(batch["items"])}, 1))
+        .squeeze(1);
+  }
+
+  tutti::nn::Embedding users{nullptr};
+  tutti::nn::EmbeddingBag items{nullptr};
+  torch::nn::Sequential dense{nullptr};
+};
+
+tutti::OptimizerOptions optimizer_of(const Options& options) {
+  if (options.optimizer == "sgd") return torch::optim::SGDOptions(0.1);
+  if (options.optimizer == "momentum") return torch::optim::SGDOptions(0.05).momentum(0.9);
+  if (options.optimizer == "adam") return torch::optim::AdamOptions(0.01);
+  return torch::optim::AdagradOptions(0.1);
+}
+
+class StopAfter final : public tutti::Hook {
+ public:
+  explicit StopAfter(int64_t step) : step_(step) {}
+  void after_step(tutti::Training& training, const tutti::StepResult&) override {
+    if (step_ > 0 && training.step == step_) training.stop_reason = "the test wants it";
+  }
+
+ private:
+  const int64_t step_;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  tutti::Program program;
+  program.add_flags = [&](tutti::FlagSet& flags) {
+    flags.add("--rows", options.rows, "the rows of each table, or the most of a dynamic one");
+    flags.add("--dynamic", options.dynamic, "the tables grow");
+    flags.add("--admit-after", options.admit_after, "lookups before an id gets a row");
+    flags.add("--evict-unused-for", options.evict_unused_for, "steps after which an unused row is dropped");
+    flags.add("--replace-oldest", options.replace_oldest, "what a full table does");
+    flags.add_choice("--place", options.placement, {"mod", "block", "hash"}, "the owners of rows");
+    flags.add_choice("--optimizer", options.optimizer, {"adagrad", "sgd", "momentum", "adam"}, "which one");
+    flags.add("--clip-norm", options.clip_norm, "the largest norm of the gradient; 0: any");
+    flags.add("--average", options.average, "the decay of a moving average of the weights");
+    flags.add("--weights", options.weights, "a checkpoint whose weights the model begins with");
+    flags.add("--stop-after", options.stop_after, "the step after which a hook ends the training");
+    flags.scope(tutti::FlagScope::Local, {"--place", "--weights"});
+  };
+  return tutti::run(argc, argv, program, [&](tutti::Context& ctx) {
+    const auto net = std::make_shared<Net>(options);
+    if (!options.weights.empty()) tutti::load_weights(*net, options.weights);
+    tutti::Trainable model = tutti::make_trainable(net, [](Net& of, const Batch& batch) -> tutti::LossOutput {
+      const torch::Tensor logits = of.forward(batch);
+      return {torch::binary_cross_entropy_with_logits(logits, batch["click"]), logits};
+    });
+    model.predict = [net](const Batch& batch) { return net->forward(batch); };
+    tutti::Trainer trainer(ctx, model, optimizer_of(options),
+                           {.clip_norm = options.clip_norm, .average = options.average});
+    trainer.add_hook(std::make_unique<StopAfter>(options.stop_after));
+    const auto test = examples(options, 2).take(500);
+    trainer.fit(examples(options, 1).shuffle(),
+                {.validate = {.feed = test, .metrics = {tutti::metrics::auc("click")}, .every_steps = 7}});
+    trainer.evaluate(test, {tutti::metrics::auc("click")});
+  });
+}

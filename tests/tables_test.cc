@@ -1,0 +1,163 @@
+// Tests sharded embeddings in processes: the same bits on any number of workers, with servers, and resumed.
+#include <filesystem>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/served.h"
+
+namespace tutti::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+const Flags kFlags = {"--batch", "32", "--lanes", "4", "--steps", "16", "--log-level", "warning"};
+
+struct Result {
+  std::string hash;
+  nlohmann::json metrics;
+  nlohmann::json tables;
+  bool operator==(const Result&) const = default;
+};
+
+std::ostream& operator<<(std::ostream& stream, const Result& result) {
+  return stream << result.hash << " " << result.metrics << " " << result.tables;
+}
+
+Flags program() { return {program_path("../test/tables_program"), "--threads", "1"}; }
+
+Flags on_workers(int workers, const Flags& more = {}) {
+  const Flags launcher = {program_path("tutti"), "run", "-n", std::to_string(workers), "--"};
+  return with(with(with(launcher, program()), kFlags), more);
+}
+
+Flags on_servers(int servers, int workers, const Flags& more = {}, const Flags& launcher = {}) {
+  const Flags command = with(
+      {program_path("tutti"), "run", "--ps", std::to_string(servers), "-n", std::to_string(workers)}, launcher);
+  return with(with(with(with(command, {"--"}), program()), with(kFlags, {"--strategy", "ps-sync"})), more);
+}
+
+Result result_of(const Flags& command) {
+  const TestFolder folder;
+  const nlohmann::json report = report_of(command, folder);
+  return {report.value("weights_sha256", ""), report.value("metrics", nlohmann::json()),
+          report.value("tables", nlohmann::json())};
+}
+
+// Trained in every way that gives the same bits.
+void expect_same_everywhere(const Flags& flags) {
+  const Result alone = result_of(on_workers(1, flags));
+  ASSERT_FALSE(alone.hash.empty());
+  for (const int workers : {2, 3, 4, 6}) EXPECT_EQ(result_of(on_workers(workers, flags)), alone) << workers;
+  for (const int workers : {2, 3})
+    EXPECT_EQ(result_of(on_workers(workers, with(flags, {"--comm", "gloo"}))), alone) << workers << " gloo";
+  EXPECT_EQ(result_of(on_servers(1, 1, flags)), alone);
+  EXPECT_EQ(result_of(on_servers(3, 2, flags)), alone);
+  EXPECT_EQ(result_of(on_servers(2, 4, flags)), alone);
+}
+
+TEST(Tables, have_the_same_weights_in_any_way) { expect_same_everywhere({}); }
+
+TEST(Tables, have_the_same_weights_with_any_optimiser) {
+  for (const char* optimizer : {"sgd", "momentum", "adam"}) expect_same_everywhere({"--optimizer", optimizer});
+}
+
+TEST(Tables, are_clipped_alike_in_any_way) {
+  const Flags clipped = {"--clip-norm", "0.05"};
+  EXPECT_NE(result_of(on_workers(1, clipped)).hash, result_of(on_workers(1)).hash);
+  expect_same_everywhere(clipped);
+}
+
+TEST(Tables, that_grow_have_the_same_weights_in_any_way) {
+  expect_same_everywhere({"--dynamic", "--rows", "1000", "--admit-after", "2"});
+  const Flags full = {"--dynamic", "--rows", "900"};
+  const nlohmann::json refusing = result_of(on_workers(2, full)).tables;
+  EXPECT_GT(refusing.at("users").at("refused"), 0) << refusing;
+  expect_same_everywhere(full);
+  const Flags replacing = with(full, {"--replace-oldest"});
+  const nlohmann::json replaced = result_of(on_workers(2, replacing)).tables;
+  EXPECT_GT(replaced.at("users").at("evicted"), 0) << replaced;
+  expect_same_everywhere(replacing);
+}
+
+TEST(Tables, continue_with_other_tasks) {
+  for (const Flags& kind : {Flags(), Flags{"--dynamic", "--evict-unused-for", "5"}}) {
+    const TestFolder folder;
+    const Flags saving = with(kind, {"--logdir", folder / "run", "--checkpoint-every", "4"});
+    const TestFolder other;
+    const Result straight =
+        result_of(on_workers(1, with(kind, {"--logdir", other / "run", "--checkpoint-every", "4"})));
+    result_of(on_workers(3, with(saving, {"--steps", "4"})));
+    result_of(on_servers(3, 2, with(saving, {"--steps", "8", "--place", "hash"})));
+    result_of(on_workers(2, with(saving, {"--steps", "12", "--place", "block", "--comm", "gloo"})));
+    EXPECT_EQ(result_of(on_servers(1, 2, saving)), straight);
+  }
+}
+
+TEST(Tables, continue_from_checkpoints_of_changed_rows) {
+  for (const Flags& kind : {Flags(), Flags{"--dynamic"}}) {
+    // Most rows are not looked up in a few steps.
+    const Flags large = with(kind, {"--rows", "60000", "--batch", "4"});
+    const Result straight = result_of(on_workers(1, large));
+    const TestFolder folder;
+    const Flags saving = with(large, {"--logdir", folder / "run", "--checkpoint-every", "1", "--keep", "2",
+                                      "--checkpoint-rows", "changed"});
+    result_of(on_workers(2, with(saving, {"--steps", "5"})));
+    result_of(on_workers(3, with(saving, {"--steps", "8"})));
+    result_of(on_servers(2, 2, with(saving, {"--steps", "11"})));
+    const auto manifest = json_of(folder / "run/ckpt-11/manifest.json");
+    EXPECT_TRUE(manifest.contains("base") || !kind.empty()) << manifest.dump(1);
+    if (manifest.contains("base")) {
+      const auto step = manifest.at("base").at("step").get<int>();
+      EXPECT_TRUE(fs::exists(folder / "run/ckpt-" + std::to_string(step)));
+    }
+    EXPECT_EQ(result_of(on_workers(1, saving)), straight);
+  }
+}
+
+TEST(Tables, of_a_killed_server_or_worker_are_trained_to_the_end) {
+  const Result straight = result_of(on_workers(1, {"--steps", "60"}));
+  for (const char* lost : {"ps", "worker"}) {
+    const TestFolder folder;
+    const std::string report = folder / "report.json";
+    const Flags saving = {"--logdir", folder / "run", "--checkpoint-every", "3", "--report", report,
+                          "--steps",  "60"};
+    ServedRun run(std::string("tables-") + lost, on_servers(2, 2, saving, {"--restarts", "1"}));
+    ASSERT_TRUE(eventually([&] { return fs::exists(folder / "run/ckpt-3"); }));
+    run.kill(lost, 1);
+    EXPECT_EQ(run.run().wait(), 0) << run.run().err();
+    EXPECT_EQ(json_of(report).at("weights_sha256"), straight.hash) << lost;
+  }
+}
+
+TEST(Tables, are_trained_asynchronously) {
+  const TestFolder folder;
+  const Flags async = {"--strategy", "ps-async", "--steps", "120", "--logdir", folder / "run"};
+  const nlohmann::json report = report_of(on_servers(2, 2, async), folder);
+  EXPECT_EQ(report.at("steps"), 120);
+  EXPECT_GT(report.at("metrics").at("auc"), 0.5) << report;
+  const nlohmann::json clipped =
+      report_of(on_servers(2, 3, {"--strategy", "ps-async", "--clip-norm", "0.01", "--dynamic"}), folder);
+  EXPECT_EQ(clipped.at("steps"), 16);
+  EXPECT_GT(clipped.at("tables").at("items").at("rows"), 0);
+  // Connected workers continue it.
+  EXPECT_FALSE(
+      result_of(on_workers(2, {"--logdir", folder / "run", "--steps", "122", "--resume", "anyway"})).hash.empty());
+}
+
+TEST(Tables, stop_together_although_they_have_asked_for_the_next_rows) {
+  const Flags stopping = {"--stop-after", "5", "--steps", "40"};
+  const Result alone = result_of(on_workers(1, stopping));
+  EXPECT_EQ(result_of(on_workers(3, with(stopping, {"--comm", "gloo"}))), alone);
+  EXPECT_EQ(result_of(on_servers(2, 2, stopping)), alone);
+}
+
+TEST(Tables, cannot_be_trained_by_passive_workers) {
+  const ProgramResult result = run_program(on_workers(2, {"--strategy", "in-graph"}));
+  EXPECT_NE(result.exit_code, 0);
+  EXPECT_THAT(result.err, HasSubstr("sharded embeddings are not supported with --strategy in-graph"));
+}
+
+}  // namespace
+}  // namespace tutti::testing
