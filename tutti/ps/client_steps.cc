@@ -129,8 +129,10 @@ Client::Summed Client::push_synchronous(const Push& push, int64_t workers) {
     answers[i] = call(i, "push", message, into, peers_.patience("gradients", push.step));
   });
   metrics::ExactSum row_squares;
-  for (const Json& answer : answers)
-    row_squares.add(metrics::ExactSum::from(answer.value("row_squares", std::vector<double>())));
+  for (const Json& answer : answers) {
+    if (answer.contains("row_squares"))
+      row_squares.add(metrics::ExactSum::from(answer.at("row_squares").get<std::vector<double>>()));
+  }
   return {words[0], row_squares.value()};
 }
 
