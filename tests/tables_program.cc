@@ -1,11 +1,10 @@
 // Trains a model with sharded tables, for tests in processes: one table has two columns, another has lists of
 // ids, and there is dropout and batch norm.
 #include <random>
+#include <tutti/tutti.h>
 
 #include <fmt/format.h>
 #include <torch/torch.h>
-
-#include <tutti/tutti.h>
 
 namespace {
 
@@ -56,9 +55,10 @@ tutti::data::Feed examples(const Options& options, uint64_t seed) {
 struct Net : torch::nn::Module {
   explicit Net(const Options& options) {
     using Embedding = tutti::nn::Embedding;
-    tutti::nn::EmbeddingOptions table{.columns = {"user", "other"},
-                                      .placement = tutti::embedding::parse_placement(options.placement, "a flag"),
-                                      .dynamic = options.dynamic};
+    tutti::nn::EmbeddingOptions table{
+        .columns = {"user", "other"},
+        .placement = tutti::embedding::parse_placement(options.placement, "a flag"),
+        .dynamic = options.dynamic};
     table.replicate_up_to = 0;
     table.admit_after = options.admit_after;
     table.evict_unused_for = options.evict_unused_for;

@@ -33,8 +33,9 @@ Flags on_workers(int workers, const Flags& more = {}) {
 }
 
 Flags on_servers(int servers, int workers, const Flags& more = {}, const Flags& launcher = {}) {
-  const Flags command = with(
-      {program_path("tutti"), "run", "--ps", std::to_string(servers), "-n", std::to_string(workers)}, launcher);
+  const Flags command =
+      with({program_path("tutti"), "run", "--ps", std::to_string(servers), "-n", std::to_string(workers)},
+           launcher);
   return with(with(with(with(command, {"--"}), program()), with(kFlags, {"--strategy", "ps-sync"})), more);
 }
 
@@ -60,7 +61,8 @@ void expect_same_everywhere(const Flags& flags) {
 TEST(Tables, have_the_same_weights_in_any_way) { expect_same_everywhere({}); }
 
 TEST(Tables, have_the_same_weights_with_any_optimiser) {
-  for (const char* optimizer : {"sgd", "momentum", "adam"}) expect_same_everywhere({"--optimizer", optimizer});
+  for (const char* optimizer : {"sgd", "momentum", "adam"})
+    expect_same_everywhere({"--optimizer", optimizer});
 }
 
 TEST(Tables, are_clipped_alike_in_any_way) {
@@ -121,8 +123,8 @@ TEST(Tables, of_a_killed_server_or_worker_are_trained_to_the_end) {
   for (const char* lost : {"ps", "worker"}) {
     const TestFolder folder;
     const std::string report = folder / "report.json";
-    const Flags saving = {"--logdir", folder / "run", "--checkpoint-every", "3", "--report", report,
-                          "--steps",  "60"};
+    const Flags saving = {
+        "--logdir", folder / "run", "--checkpoint-every", "3", "--report", report, "--steps", "60"};
     ServedRun run(std::string("tables-") + lost, on_servers(2, 2, saving, {"--restarts", "1"}));
     ASSERT_TRUE(eventually([&] { return fs::exists(folder / "run/ckpt-3"); }));
     run.kill(lost, 1);
@@ -142,8 +144,8 @@ TEST(Tables, are_trained_asynchronously) {
   EXPECT_EQ(clipped.at("steps"), 16);
   EXPECT_GT(clipped.at("tables").at("items").at("rows"), 0);
   // Connected workers continue it.
-  EXPECT_FALSE(
-      result_of(on_workers(2, {"--logdir", folder / "run", "--steps", "122", "--resume", "anyway"})).hash.empty());
+  EXPECT_FALSE(result_of(on_workers(2, {"--logdir", folder / "run", "--steps", "122", "--resume", "anyway"}))
+                   .hash.empty());
 }
 
 TEST(Tables, stop_together_although_they_have_asked_for_the_next_rows) {

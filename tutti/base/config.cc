@@ -198,9 +198,10 @@ void add_file_flags(FlagSet& set, RunConfig& config) {
               [](const std::string& text) { return is_good(parse_every, text); });
   set.add("--keep", config.checkpoints.keep, "number of newest checkpoints to keep; 0: all");
   set.between("--keep", 0, kMostKept);
-  set.add_choice("--checkpoint-rows", config.checkpoints.rows, {"full", "changed"},
-                 "which rows of sharded embeddings a checkpoint contains: full: all; changed: those that have "
-                 "changed since the last checkpoint with all rows, as long as they are less than half");
+  set.add_choice(
+      "--checkpoint-rows", config.checkpoints.rows, {"full", "changed"},
+      "which rows of sharded embeddings a checkpoint contains: full: all; changed: those that have "
+      "changed since the last checkpoint with all rows, as long as they are less than half");
   set.add("--summary-every", config.output.summary_every,
           "number of steps between entries in the event file; 0: no entries");
   set.between("--summary-every", 0, kMostSteps);

@@ -44,9 +44,10 @@ Json outline_of(const std::vector<store::NamedTensor>& tensors) {
 std::vector<store::NamedTensor> empty_like(const Json& outline) {
   std::vector<store::NamedTensor> tensors;
   for (const Json& one : outline)
-    tensors.push_back({one.at(0).get<std::string>(),
-                       torch::empty(one.at(2).get<std::vector<int64_t>>(),
-                                    torch::TensorOptions(static_cast<torch::ScalarType>(one.at(1).get<int>())))});
+    tensors.push_back(
+        {one.at(0).get<std::string>(),
+         torch::empty(one.at(2).get<std::vector<int64_t>>(),
+                      torch::TensorOptions(static_cast<torch::ScalarType>(one.at(1).get<int>())))});
   return tensors;
 }
 
@@ -104,6 +105,7 @@ std::vector<torch::Tensor> ConnectedRows::read(const Request& request) {
 }
 
 void ConnectedRows::announce(Request request) {
+  withdraw();
   announced_numbers_ = std::move(request.numbers);
   requests_ = {.sent = std::move(request.asked)};
   exchange(comm_, requests_, {.run = comm::Run::Behind, .what = "the ids of rows ahead"});
@@ -145,8 +147,8 @@ void ConnectedRows::begin_step(int64_t examples, int64_t step) {
       if (worker == rank) continue;
       const std::span<const float> numbers(static_cast<const float*>(received[worker].data_ptr()),
                                            static_cast<size_t>(received[worker].numel()));
-      sums[worker] = rows_.sums_in(
-          {heads.received[worker], rows_.split(heads.received[worker], numbers)}, blocks[worker]);
+      sums[worker] = rows_.sums_in({heads.received[worker], rows_.split(heads.received[worker], numbers)},
+                                   blocks[worker]);
     }
   }
   // With one lane the gradients are those of the mean loss.

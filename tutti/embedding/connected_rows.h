@@ -20,8 +20,8 @@ namespace tutti::embedding {
 // them. Every worker makes the same calls. Not thread-safe.
 class ConnectedRows final : public RowOwners {
  public:
-  // Makes the rows of this worker, with their initial values or those of Table::alone(). Tables and communicator
-  // must outlive this. `seed` is that of the run, and `optimizer` that of the model.
+  // Makes the rows of this worker, with their initial values or those of Table::alone(). Tables and
+  // communicator must outlive this. `seed` is that of the run, and `optimizer` that of the model.
   ConnectedRows(Tables& tables, comm::Communicator& comm, int64_t seed, int64_t lanes,
                 const OptimizerOptions& optimizer);
 

@@ -67,7 +67,8 @@ struct Training {
 };
 
 // With `ahead`, each step announces the batches of the next one.
-void train(const Training& training, int64_t begin, int64_t end, double largest_norm = 0, bool ahead = false) {
+void train(const Training& training, int64_t begin, int64_t end, double largest_norm = 0,
+           bool ahead = false) {
   const auto& [net, tables, rows, comm] = training;
   const LaneRange block = lanes_of(comm.rank(), comm.world(), kLanes);
   for (int64_t step = begin; step < end; ++step) {
@@ -79,11 +80,11 @@ void train(const Training& training, int64_t begin, int64_t end, double largest_
       return batches;
     };
     const std::vector<Batch> batches = batches_of(step);
-    if (ahead && step > begin && !tables.are_direct())
+    if (ahead && step > begin && tables.looks_ahead())
       tables.fetch_ahead();
     else
       tables.fetch(batches);
-    if (ahead && step + 1 < end) tables.look_ahead(batches_of(step + 1));
+    if (ahead && step + 1 < end && tables.looks_ahead()) tables.look_ahead(batches_of(step + 1));
     for (size_t i = 0; i < batches.size(); ++i) {
       if (batches[i].size() == 0) continue;
       tables.begin_lane(i);

@@ -21,11 +21,11 @@ struct ListsUnderWay {
   comm::Work work = {};
 };
 
-// Sends list i to worker i, and receives the lists that the workers send to this one. Returns when their lengths
-// have been exchanged; with Run::Behind the rest may still be under way.
+// Sends list i to worker i, and receives the lists that the workers send to this one. Returns when their
+// lengths have been exchanged; with Run::Behind the rest may still be under way.
 void exchange(comm::Communicator& comm, ListsUnderWay& lists, const comm::Options& options);
-// Sends vector i to worker i, and returns the vectors that the workers have sent to this one, whose lengths it
-// knows.
+// Sends vector i to worker i, and returns the vectors that the workers have sent to this one, whose lengths
+// it knows.
 std::vector<torch::Tensor> exchange(comm::Communicator& comm, const std::vector<torch::Tensor>& vectors,
                                     std::span<const int64_t> lengths, const comm::Options& options);
 

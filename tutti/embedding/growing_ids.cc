@@ -21,7 +21,9 @@ Json to_json(const Growth& growth) {
 }
 
 Growth growth_of_json(const Json& json) {
-  const auto number = [&](const char* name) { return value_in<int64_t>(json, name, "the growth of a table"); };
+  const auto number = [&](const char* name) {
+    return value_in<int64_t>(json, name, "the growth of a table");
+  };
   return {.most_rows = number("most_rows"),
           .when_full = json.value("replaces_oldest", false) ? WhenFull::ReplaceOldest : WhenFull::Refuse,
           .admit_after = number("admit_after"),
@@ -38,7 +40,9 @@ Json to_json(const GrowthCounts& counts) {
 }
 
 GrowthCounts counts_of_json(const Json& json) {
-  const auto number = [&](const char* name) { return value_in<int64_t>(json, name, "the counts of a table", 0); };
+  const auto number = [&](const char* name) {
+    return value_in<int64_t>(json, name, "the counts of a table", 0);
+  };
   return {number("rows"), number("waiting"), number("admitted"), number("evicted"), number("refused")};
 }
 
@@ -80,8 +84,8 @@ int64_t IdSlots::insert(int64_t number) {
   int64_t slot = slots();
   if (free_.empty()) {
     if (slot >= std::numeric_limits<uint32_t>::max() - 1)
-      fail(ErrorKind::Overloaded, "a table has more than {} rows on one task; use more tasks, or limit its rows",
-           slot);
+      fail(ErrorKind::Overloaded,
+           "a table has more than {} rows on one task; use more tasks, or limit its rows", slot);
     entries_.emplace_back();
   } else {
     slot = free_.back();
@@ -207,14 +211,16 @@ int64_t GrowingIds::admit(int64_t row, int64_t step, Counted& counted) {
   return slot;
 }
 
-// Drops an eighth of the bucket's rows at once, so that the search costs little for each; rows of this step stay.
+// Drops an eighth of the bucket's rows at once, so that the search costs little for each; rows of this step
+// stay.
 void GrowingIds::replace_oldest(int64_t row, int64_t step, Counted& counted) {
   constexpr int64_t kShare = 8;
   std::vector<int64_t>& bucket = bucket_of(row);
   const auto of_this_step = std::partition(bucket.begin(), bucket.end(),
                                            [&](int64_t slot) { return rows_.last_step(slot) < step; });
   const auto older = [&](int64_t a, int64_t b) {
-    return std::pair(rows_.last_step(a), rows_.number_in(a)) < std::pair(rows_.last_step(b), rows_.number_in(b));
+    return std::pair(rows_.last_step(a), rows_.number_in(a)) <
+           std::pair(rows_.last_step(b), rows_.number_in(b));
   };
   std::sort(bucket.begin(), of_this_step, older);
   const int64_t most = std::max<int64_t>(1, most_in_bucket_ / kShare);

@@ -94,7 +94,8 @@ class GrowingIds {
   const IdSlots& rows() const { return rows_; }
   // The ids that were not looked up often enough.
   const IdSlots& waiting() const { return waiting_; }
-  // Returns true if a lookup of this row, which does not exist, gives its initial values, and otherwise zeros.
+  // Returns true if a lookup of this row, which does not exist, gives its initial values, and otherwise
+  // zeros.
   bool shows_initial_values(int64_t row) const;
 
   struct Dropped {

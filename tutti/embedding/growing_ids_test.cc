@@ -95,7 +95,8 @@ TEST(GrowingIds, replace_the_oldest_but_none_of_the_same_step) {
   const auto fifth = ids.count(Numbers{rows[2], rows[4]}, Numbers{1, 1}, 4);
   ASSERT_EQ(fifth.dropped.size(), 1U);
   EXPECT_EQ(fifth.dropped[0].row, rows[0]);
-  const auto sixth = ids.count(Numbers{rows[2], rows[3], rows[4], rows[5], rows[6]}, Numbers{1, 1, 1, 1, 1}, 5);
+  const auto sixth =
+      ids.count(Numbers{rows[2], rows[3], rows[4], rows[5], rows[6]}, Numbers{1, 1, 1, 1, 1}, 5);
   EXPECT_THAT(sixth.dropped, IsEmpty());
   EXPECT_EQ(ids.counts().refused, 2);
   EXPECT_EQ(ids.counts().evicted, 2);

@@ -29,7 +29,8 @@ class Lookups {
 
   // Begins a step, and forgets the one before.
   void begin_step();
-  // The ids of one column of the next lane, as the batch has them, and the key of each (RowLayout), or kNoKey.
+  // The ids of one column of the next lane, as the batch has them, and the key of each (RowLayout), or
+  // kNoKey.
   struct Column {
     torch::Tensor ids;
     std::vector<uint64_t> keys;

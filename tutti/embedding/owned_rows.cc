@@ -88,7 +88,8 @@ RowSumsView view_of(ListReader& heads, std::span<const float> values, const RowS
     RowSum sum{.row = heads.next(), .node = node_of(heads.next())};
     if (grows) sum.lookups = heads.next();
     require_owned(shard, sum.row);
-    if (!is_in(block, sum.node) || sum.lookups < 0 || !(view.sums.empty() || is_before(view.sums.back(), sum)))
+    if (!is_in(block, sum.node) || sum.lookups < 0 ||
+        !(view.sums.empty() || is_before(view.sums.back(), sum)))
       fail(ErrorKind::InvalidArgument, "the sum of row {} of '{}' is not in order, or not of lanes {} to {}",
            sum.row, shard.spec().name, block.begin, block.end);
     view.sums.push_back(sum);

@@ -16,8 +16,8 @@ namespace tutti::embedding {
 
 // What one worker sends to one owner after its lanes: the sums of gradients of the owner's rows.
 struct RowGradients {
-  // For each table the number of sums, and of each sum the row, the node of the tree (code_of), and for a table
-  // that grows the number of lookups.
+  // For each table the number of sums, and of each sum the row, the node of the tree (code_of), and for a
+  // table that grows the number of lookups.
   std::vector<int64_t> heads = {};
   std::vector<std::span<const float>> values = {};  // for each table, `dim` numbers per sum
 };
@@ -40,7 +40,8 @@ class OwnedRows {
   // before the last step that was begun.
   torch::Tensor read(std::span<const int64_t> asked, bool before = false) const;
 
-  // Take the parts of a RowGradients from lists: how many numbers belong to the heads, and those of each table.
+  // Take the parts of a RowGradients from lists: how many numbers belong to the heads, and those of each
+  // table.
   int64_t numbers_of(std::span<const int64_t> heads) const;
   std::vector<std::span<const float>> split(std::span<const int64_t> heads,
                                             std::span<const float> numbers) const;

@@ -27,7 +27,8 @@ constexpr uint64_t kIdMask = (uint64_t{1} << RowLayout::kGrowingBits) - 1;
 constexpr std::array<int, 3> kShifts = {30, 27, 31};
 constexpr std::array<uint64_t, 2> kFactors = {0xbf58476d1ce4e5b9ULL, 0x94d049bb133111ebULL};
 
-// Newton's iteration for the inverse of an odd number modulo 2^64: each step doubles the number of right bits.
+// Newton's iteration for the inverse of an odd number modulo 2^64: each step doubles the number of right
+// bits.
 constexpr uint64_t inverse_of(uint64_t odd) {
   uint64_t inverse = odd;
   for (int step = 0; step < 6; ++step) inverse *= 2 - odd * inverse;

@@ -14,7 +14,7 @@ namespace tutti::embedding {
 enum class Placement {
   Mod,    // id mod owners: spreads ids that were numbered by frequency evenly
   Block,  // contiguous ranges of ids whose sizes differ by at most one
-  Hash,   // like Mod, after the ids were permuted: for ids with a pattern of their own, such as only even ones
+  Hash,  // like Mod, after the ids were permuted: for ids with a pattern of their own, such as only even ones
 };
 
 std::string_view name_of(Placement placement);

@@ -233,7 +233,8 @@ Json to_json(const RowOptimizerOptions& options) {
 RowOptimizerOptions row_optimizer_of_json(const Json& json, std::span<const ElementwiseOptimizer> own) {
   const std::string what = "the optimiser of a table";
   if (value_in<std::string>(json, "name", what) != kRowwiseAdagrad) return optimizer_from_json(json, own);
-  return RowwiseAdagrad{.rate = value_in<double>(json, "lr", what), .eps = value_in<double>(json, "eps", what)};
+  return RowwiseAdagrad{.rate = value_in<double>(json, "lr", what),
+                        .eps = value_in<double>(json, "eps", what)};
 }
 
 RowOptimizer::RowOptimizer(const std::string& table, RowOptimizerOptions options, int64_t rows, int64_t dim)

@@ -47,7 +47,8 @@ torch::Tensor history_of(const IdSlots& ids, const std::vector<int64_t>& slots) 
 std::span<const int64_t> numbers_in(const torch::Tensor& tensor, const std::string& table,
                                     const std::optional<torch::Tensor>& ids = {}) {
   if (!tensor.defined()) return {};
-  const bool fits = tensor.scalar_type() == torch::kLong && tensor.is_contiguous() && tensor.device().is_cpu() &&
+  const bool fits = tensor.scalar_type() == torch::kLong && tensor.is_contiguous() &&
+                    tensor.device().is_cpu() &&
                     (!ids || tensor.numel() == 2 * (ids->defined() ? ids->numel() : 0));
   if (!fits)
     fail(ErrorKind::InvalidArgument, "the ids or counts of the table '{}' are {}", table, describe(tensor));
@@ -320,7 +321,8 @@ void RowShard::put_ids(const State& part, bool changed) {
     const std::span<const int64_t> ids = numbers_in(of, spec_.name);
     for (size_t i = 0; i < ids.size(); ++i) {
       if (ids[i] < 0 || (spec_.rows > 0 && ids[i] >= spec_.rows))
-        fail(ErrorKind::InvalidArgument, "the checkpoint has the id {} of the table '{}'", ids[i], spec_.name);
+        fail(ErrorKind::InvalidArgument, "the checkpoint has the id {} of the table '{}'", ids[i],
+             spec_.name);
       const RowLayout::Place place = layout_.place_of(ids[i]);
       if (place.owner == owner_) take(place.row, i);
     }
@@ -340,9 +342,8 @@ void RowShard::put_ids(const State& part, bool changed) {
     if (changed) mark_changed(slot_of(row));
   });
   const auto waiting = numbers_in(part.waiting_history, spec_.name, part.waiting_ids);
-  for_each_own(part.waiting_ids, [&](int64_t row, size_t i) {
-    ids_->put_waiting(row, waiting[2 * i], waiting[2 * i + 1]);
-  });
+  for_each_own(part.waiting_ids,
+               [&](int64_t row, size_t i) { ids_->put_waiting(row, waiting[2 * i], waiting[2 * i + 1]); });
 }
 
 void RowShard::put_field(const store::NamedTensor& field, std::span<const int64_t> ids) {
@@ -374,8 +375,7 @@ std::pair<uint64_t, uint64_t> RowShard::checksum() const {
   for (int64_t slot = 0; slot < slots(); ++slot) {
     const int64_t row = row_in(slot);
     if (row == IdSlots::kNone) continue;
-    const uint64_t hash =
-        hash_of(data::mix(static_cast<uint64_t>(id_of(row)) + 1), at(slot), spec_.dim);
+    const uint64_t hash = hash_of(data::mix(static_cast<uint64_t>(id_of(row)) + 1), at(slot), spec_.dim);
     sums.first += hash;
     sums.second += data::mix(hash ^ 0x9e3779b97f4a7c15ULL);
   }

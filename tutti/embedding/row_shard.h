@@ -31,8 +31,8 @@ struct TableSpec {
   RowOptimizerOptions optimizer = RowwiseAdagrad();
 };
 Json to_json(const TableSpec& spec);
-// `own` are the optimisers besides those of torch::optim that the JSON may name. Throws InvalidArgument if the
-// numbers are out of range.
+// `own` are the optimisers besides those of torch::optim that the JSON may name. Throws InvalidArgument if
+// the numbers are out of range.
 TableSpec spec_of_json(const Json& json, std::span<const ElementwiseOptimizer> own);
 
 // The rows of a table that one task owns, and what their optimiser keeps for them. Not thread-safe.
@@ -53,8 +53,8 @@ class RowShard {
   // From now on, keeps the values of rows as they were before each step.
   void remember_steps() { before_.emplace(); }
 
-  // A step: begin_step() takes the mean gradients, one sum for each row, in the order of the rows, and decides
-  // which rows exist; update() changes them.
+  // A step: begin_step() takes the mean gradients, one sum for each row, in the order of the rows, and
+  // decides which rows exist; update() changes them.
   void begin_step(RowSums gradients, int64_t step);
   // Adds the sum of squares of the gradient of each row that the step updates.
   void add_squares(metrics::ExactSum& to) const;
@@ -76,8 +76,8 @@ class RowShard {
     // A value, or a row of values, for each row, by name: "" are the rows themselves, the others the slots of
     // the optimiser.
     std::vector<store::NamedTensor> fields = {};
-    // For a table that grows, else undefined. A history has the number of lookups and the step of the last one,
-    // (ids, 2). Dropped are rows that no longer exist.
+    // For a table that grows, else undefined. A history has the number of lookups and the step of the last
+    // one, (ids, 2). Dropped are rows that no longer exist.
     torch::Tensor history = {};
     torch::Tensor waiting_ids = {};
     torch::Tensor waiting_history = {};
@@ -94,9 +94,9 @@ class RowShard {
   // The share of the rows that have changed since then; 1 if it was not called.
   double changed_share() const;
 
-  // Takes a state, in one or more parts, after reset(). Parts have ids, and may have those of any rows; rows of
-  // other owners are ignored. With `changed`, the rows count as changed since the last mark_saved(). Throws
-  // InvalidArgument if the tensors do not fit the table.
+  // Takes a state, in one or more parts, after reset(). Parts have ids, and may have those of any rows; rows
+  // of other owners are ignored. With `changed`, the rows count as changed since the last mark_saved().
+  // Throws InvalidArgument if the tensors do not fit the table.
   void reset();
   void put(const State& part, bool changed);
   void put_counts(const GrowthCounts& counts) {
@@ -139,8 +139,8 @@ class RowShard {
   RowSums gradients_;              // of the step
   std::vector<int64_t> updated_;   // the slots of its rows; kNone for those that it does not update
   std::optional<Before> before_;
-  bool saved_ = false;          // mark_saved() was called, and since then:
-  std::vector<char> changed_;   // [slot]
+  bool saved_ = false;            // mark_saved() was called, and since then:
+  std::vector<char> changed_;     // [slot]
   std::vector<int64_t> dropped_;  // ids
 };
 

@@ -138,7 +138,8 @@ std::vector<RowShard::State> split(const RowShard::State& state, const RowLayout
     to.waiting_ids = own(state.waiting_ids);
     to.waiting_history = own(state.waiting_history);
   });
-  deal(state.dropped_ids, [&](RowShard::State& to, const auto& own) { to.dropped_ids = own(state.dropped_ids); });
+  deal(state.dropped_ids,
+       [&](RowShard::State& to, const auto& own) { to.dropped_ids = own(state.dropped_ids); });
   return parts;
 }
 
@@ -214,8 +215,8 @@ SavedRows::SavedRows(const std::vector<store::NamedTensor>& tensors, const Json&
     }
     for (const auto& [name, tensor] : part.rows.fields) {
       if (tensor.dim() < 1 || tensor.size(0) != part.rows.ids.numel())
-        fail(ErrorKind::DataLoss, "'{}' of {} has the shape {} for {} rows", name.empty() ? "weight" : name, what,
-             describe(tensor), part.rows.ids.numel());
+        fail(ErrorKind::DataLoss, "'{}' of {} has the shape {} for {} rows", name.empty() ? "weight" : name,
+             what, describe(tensor), part.rows.ids.numel());
     }
     parts_.push_back(std::move(part));
   }
@@ -236,14 +237,17 @@ GrowthCounts SavedRows::counts_of(const std::string& table) const {
   return counts_of_json(fact->at("counts"));
 }
 
-void SavedRows::require_complete(const std::vector<TableSpec>& tables, bool with_optimizer, bool changes) const {
+void SavedRows::require_complete(const std::vector<TableSpec>& tables, bool with_optimizer,
+                                 bool changes) const {
   for (const TableSpec& table : tables) {
     const std::string what = "the table '" + table.name + "' in the checkpoint";
     if (!facts_.contains(table.name))
       fail(ErrorKind::InvalidArgument, "the checkpoint has no rows of the table '{}'", table.name);
     const auto rows = value_in<int64_t>(facts_.at(table.name), "rows", what);
     const auto dim = value_in<int64_t>(facts_.at(table.name), "dim", what);
-    const auto counted = [](int64_t count) { return count == 0 ? std::string("any") : std::to_string(count); };
+    const auto counted = [](int64_t count) {
+      return count == 0 ? std::string("any") : std::to_string(count);
+    };
     if (rows != table.rows || dim != table.dim)
       fail(ErrorKind::InvalidArgument, "{} has {} rows of {}, but in the model it has {} of {}", what,
            counted(rows), dim, counted(table.rows), table.dim);

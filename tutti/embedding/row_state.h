@@ -12,8 +12,8 @@
 
 // The rows of sharded tables in checkpoints: each owner writes its rows as tensors whose names say which they
 // are, such as "user.weight[1of4]", and "user.weight/sum[1of4]" for a slot of the optimiser. They are found
-// again by their ids, whatever the number of owners: "user.ids[1of4]" has these or, if there is no such tensor,
-// they are all rows of this owner in the order of their places.
+// again by their ids, whatever the number of owners: "user.ids[1of4]" has these or, if there is no such
+// tensor, they are all rows of this owner in the order of their places.
 namespace tutti::embedding {
 
 // Convert a state to tensors with the names of a checkpoint, without the owner, and back. Tensors that belong
@@ -26,8 +26,8 @@ std::vector<RowShard::State> split(const RowShard::State& state, const RowLayout
 
 // Returns the rows of one owner for a checkpoint.
 std::vector<store::NamedTensor> saved_rows(const OwnedRows& rows, RowShard::Which which);
-// The facts about the tables that a checkpoint has besides: {"user": {"rows": ..., "dim": ..., ...}}. `counts`
-// are those of all owners.
+// The facts about the tables that a checkpoint has besides: {"user": {"rows": ..., "dim": ..., ...}}.
+// `counts` are those of all owners.
 Json saved_facts(const std::vector<TableSpec>& tables, const std::map<std::string, GrowthCounts>& counts);
 
 // Rows with their ids, and their table.
@@ -50,8 +50,8 @@ class SavedRows {
   // Calls `take` with all rows, in pieces. Without `with_optimizer`, leaves out what the optimisers keep.
   void for_each(bool with_optimizer, const TakeRows& take) const;
 
-  // Throws InvalidArgument that says what differs if these are not the rows of such tables: other tables, rows
-  // or numbers, fields that are missing, or, unless they are `changes` only, rows that are missing.
+  // Throws InvalidArgument that says what differs if these are not the rows of such tables: other tables,
+  // rows or numbers, fields that are missing, or, unless they are `changes` only, rows that are missing.
   void require_complete(const std::vector<TableSpec>& tables, bool with_optimizer, bool changes) const;
   // What has happened to the ids of a table that grows, on all owners.
   GrowthCounts counts_of(const std::string& table) const;

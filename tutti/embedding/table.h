@@ -61,8 +61,8 @@ class Table {
   const TableOptions& options() const { return options_; }
   const std::string& name() const { return name_; }
 
-  // Returns the rows of these ids, in the shape of the ids and then `dim`, for a forward pass. Before the table
-  // is part of a training, it has its initial rows, or those that were put into alone().
+  // Returns the rows of these ids, in the shape of the ids and then `dim`, for a forward pass. Before the
+  // table is part of a training, it has its initial rows, or those that were put into alone().
   torch::Tensor look_up(const torch::Tensor& ids);
 
   // The same for a table that is an ordinary parameter.

@@ -14,7 +14,8 @@
 namespace tutti::embedding {
 namespace {
 
-// Returns for each owner the first of its rows in the index, and the end of the last: keys are sorted by owner.
+// Returns for each owner the first of its rows in the index, and the end of the last: keys are sorted by
+// owner.
 std::vector<int64_t> begins_of(const RowLayout& layout, const std::vector<uint64_t>& keys) {
   std::vector<int64_t> begins = {0};
   for (int owner = 1; owner < layout.owners(); ++owner)
@@ -224,7 +225,8 @@ void TableGradients::multiply(double factor) {
 double TableGradients::squares() const {
   double squares = 0;
   for (const RowSums& of_table : sums) {
-    for (const float value : of_table.values) squares += static_cast<double>(value) * static_cast<double>(value);
+    for (const float value : of_table.values)
+      squares += static_cast<double>(value) * static_cast<double>(value);
   }
   return squares;
 }

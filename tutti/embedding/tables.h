@@ -41,7 +41,8 @@ class RowOwners {
 
   // Returns true if it is of use to announce a request before the computation that comes before it.
   virtual bool hear_ahead() const = 0;
-  // Sends a request that will be read with read_announced(), after the next update of the rows. One at a time.
+  // Sends a request that will be read with read_announced(), after the next update of the rows. One at a
+  // time.
   virtual void announce(Request request) { announced_ = std::move(request); }
   virtual std::vector<torch::Tensor> read_announced() { return read(announced_); }
   // Forgets it.
@@ -85,8 +86,8 @@ class Tables {
 
   // Fetches the rows for these batches, one for each lane of this worker, or for an evaluation.
   void fetch(std::span<const Batch> batches);
-  // If looks_ahead(): announces the batches of the next step, for which fetch_ahead() is then called in place of
-  // fetch(). Other calls of fetch() may come in between.
+  // If looks_ahead(): announces the batches of the next step, for which fetch_ahead() is then called in place
+  // of fetch(). Other calls of fetch() may come in between.
   bool looks_ahead() const { return !are_direct() && owners_->hear_ahead(); }
   void look_ahead(std::span<const Batch> batches);
   void fetch_ahead();

@@ -112,7 +112,8 @@ class Client {
   int64_t pull(int64_t at_least = 0);
 
   // Returns rows of sharded tables, by server: at this step, for which it waits, or the newest ones.
-  std::vector<torch::Tensor> read_rows(const embedding::RowOwners::Request& asked, std::optional<int64_t> step);
+  std::vector<torch::Tensor> read_rows(const embedding::RowOwners::Request& asked,
+                                       std::optional<int64_t> step);
   // Returns a checksum of all rows, and what has happened to the ids of tables that grow.
   struct RowsSummary {
     std::string checksum;
@@ -133,8 +134,8 @@ class Client {
     bool scaled = false;
   };
   struct Summed {
-    torch::Tensor words;       // the control words of all workers, concatenated
-    double row_squares = 0;    // with Push::scaled: of the mean gradients of all rows
+    torch::Tensor words;     // the control words of all workers, concatenated
+    double row_squares = 0;  // with Push::scaled: of the mean gradients of all rows
   };
   Summed push_synchronous(const Push& push, int64_t workers);
   // Makes that update with the gradient multiplied by the factor, which must be the same on all workers.

@@ -272,7 +272,8 @@ bool Client::all_share(const std::string& mark) {
 }
 
 void Client::write(int server, const std::string& mark, const std::string& file, int64_t step,
-                   const std::vector<std::vector<store::NamedTensor>>& tensors, const std::string& rows_file) {
+                   const std::vector<std::vector<store::NamedTensor>>& tensors,
+                   const std::string& rows_file) {
   Json outlines = Json::array();
   for (size_t slot = 0; slot < tensors.size(); ++slot) {
     for (const auto& [name, tensor] : tensors[slot])

@@ -47,7 +47,8 @@ embedding::RowGradients rows_in(const Json& head, Reader& reader) {
   rows.heads.assign(number, number + heads.numel());
   for (const int64_t count : sizes_in(*found, "numbers")) {
     const torch::Tensor values = reader.take(count, torch::kFloat32);
-    rows.values.emplace_back(static_cast<const float*>(values.data_ptr()), static_cast<size_t>(values.numel()));
+    rows.values.emplace_back(static_cast<const float*>(values.data_ptr()),
+                             static_cast<size_t>(values.numel()));
   }
   return rows;
 }
@@ -73,9 +74,8 @@ void Client::begin_rows(const RowsToBegin& rows) {
 }
 
 void Client::send_rows(const RowsToBegin& rows, const embedding::RowPiece& piece, bool changed) {
-  const auto table =
-      std::find_if(rows.tables.begin(), rows.tables.end(),
-                   [&](const embedding::TableSpec& each) { return each.name == piece.table; });
+  const auto table = std::find_if(rows.tables.begin(), rows.tables.end(),
+                                  [&](const embedding::TableSpec& each) { return each.name == piece.table; });
   if (table == rows.tables.end())
     fail(ErrorKind::InvalidArgument, "the checkpoint has the table '{}', which this model does not have",
          piece.table);

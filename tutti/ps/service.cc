@@ -57,19 +57,19 @@ rpc::HostOptions host_options(const Context& context, Service& service) {
 rpc::Message Service::serve(const rpc::Caller& caller, const std::string& method,
                             const rpc::Message& request) {
   static const std::map<std::string, Method> kMethods = {
-      {"state", &Service::state},       {"begin", &Service::begin},
-      {"join", &Service::join_run},     {"pull", &Service::pull},
-      {"frozen", &Service::frozen},     {"push", &Service::push},
-      {"enter", &Service::enter},       {"agree", &Service::agree},
-      {"snapshot", &Service::snapshot}, {"note", &Service::note},
-      {"read", &Service::read},         {"finish", &Service::finish},
-      {"end", &Service::end_job},       {"await_finish", &Service::await_finish},
-      {"progress", &Service::progress}, {"scale", &Service::scale},
-      {"leave", &Service::leave},       {"stop", &Service::stop_all},
-      {"go_on", &Service::go_on},       {"hold", &Service::hold},
-      {"release", &Service::release},   {"shares", &Service::shares},
-      {"write", &Service::write},       {"tables", &Service::tables},
-      {"rows", &Service::rows},         {"rows_saved", &Service::rows_saved},
+      {"state", &Service::state},         {"begin", &Service::begin},
+      {"join", &Service::join_run},       {"pull", &Service::pull},
+      {"frozen", &Service::frozen},       {"push", &Service::push},
+      {"enter", &Service::enter},         {"agree", &Service::agree},
+      {"snapshot", &Service::snapshot},   {"note", &Service::note},
+      {"read", &Service::read},           {"finish", &Service::finish},
+      {"end", &Service::end_job},         {"await_finish", &Service::await_finish},
+      {"progress", &Service::progress},   {"scale", &Service::scale},
+      {"leave", &Service::leave},         {"stop", &Service::stop_all},
+      {"go_on", &Service::go_on},         {"hold", &Service::hold},
+      {"release", &Service::release},     {"shares", &Service::shares},
+      {"write", &Service::write},         {"tables", &Service::tables},
+      {"rows", &Service::rows},           {"rows_saved", &Service::rows_saved},
       {"read_rows", &Service::read_rows}, {"sum_rows", &Service::sum_rows}};
   const auto found = kMethods.find(method);
   if (found == kMethods.end())

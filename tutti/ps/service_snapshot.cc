@@ -18,7 +18,8 @@ namespace {
 
 void require_plain(const std::string& name) {
   if (name.find('/') != std::string::npos)
-    fail(ErrorKind::InvalidArgument, "'{}' is not the name of a file in the folder of a checkpoint", name);
+    fail(ErrorKind::InvalidArgument,
+         "this server cannot write '{}', which is not the name of a file in a folder", name);
 }
 
 }  // namespace
@@ -128,7 +129,8 @@ rpc::Message Service::write(Lock& lock, const rpc::Caller& caller, const rpc::Me
   const std::string folder = marked_folder(lock, request);
   require_run(request);
   const std::string name = text_in(request.head, "name");
-  require_plain(name);
+  const std::string rows_name = request.head.value("rows_name", "");
+  for (const std::string& file : {name, rows_name}) require_plain(file);
   if (folder.empty())
     fail(ErrorKind::InvalidArgument, "this server cannot write '{}': it does not share the folder of {}",
          name, text_in(request.head, "mark"));
@@ -145,10 +147,7 @@ rpc::Message Service::write(Lock& lock, const rpc::Caller& caller, const rpc::Me
   }
   const int64_t step = number_within(request.head, "step", 0, kMostSteps);
   std::map<std::string, std::vector<store::NamedTensor>> files = {{name, std::move(tensors)}};
-  if (const std::string rows_name = text_in(request.head, "rows_name"); !rows_name.empty()) {
-    require_plain(rows_name);
-    files[rows_name] = kept.rows;
-  }
+  if (!rows_name.empty()) files[rows_name] = kept.rows;
   writer_.run([folder, step, files = std::move(files), log = log_] {
     try {
       for (const auto& [file, content] : files) store::write_shared_file(folder, file, content, step);

@@ -65,7 +65,8 @@ Service::Run::Run(const Json& head, const rpc::Message& message,
   if (!synchronous) return;
   for (const Stretch& stretch : shard.stretches()) stretch.grads.zero_();
   sync.emplace(std::vector<Stretch>(shard.stretches().begin(), shard.stretches().end()), shard.optimizer(),
-               buffers, counters, SyncOptions{workers, number_within(head, "lanes", 1, kMostLanes), rows.get()});
+               buffers, counters,
+               SyncOptions{workers, number_within(head, "lanes", 1, kMostLanes), rows.get()});
 }
 
 std::vector<torch::Tensor> Service::Run::everything() const {
@@ -79,8 +80,8 @@ std::vector<torch::Tensor> Service::Run::everything() const {
 rpc::Message Service::begin(Lock&, const rpc::Caller& caller, const rpc::Message& request) {
   require_as_long_as_said(request.head, request);
   if (request.head.value("tables", false)) static_cast<void>(rows_to_begin());
-  auto run =
-      std::make_unique<Run>(request.head, request, options_.optimizers, std::exchange(rows_to_begin_, nullptr));
+  auto run = std::make_unique<Run>(request.head, request, options_.optimizers,
+                                   std::exchange(rows_to_begin_, nullptr));
   const int64_t fits = run->progress.value("fit", int64_t{0});
   run_ = std::move(run);
   notes_.clear();
@@ -341,7 +342,8 @@ rpc::Message Service::push_asynchronous(Lock& lock, const rpc::Caller& caller, i
   }
   const int64_t lanes = number_within(request.head, "lanes", 1, kMostLanes, 1);
   const embedding::RowGradients rows = rows_in(request.head, reader);
-  const auto row_sums = run_->rows ? run_->rows->sums_in(rows, {0, lanes}) : std::vector<embedding::RowSumsView>();
+  const auto row_sums =
+      run_->rows ? run_->rows->sums_in(rows, {0, lanes}) : std::vector<embedding::RowSumsView>();
   reader.end();
   Optimizer& optimizer = run_->shard.optimizer();
   optimizer.step(gradients);

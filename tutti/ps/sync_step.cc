@@ -39,10 +39,8 @@ SyncStep::SyncStep(std::vector<Stretch> stretches, Optimizer& optimizer, std::ve
 
 void SyncStep::offer(int rank, int64_t step, const rpc::Message& message) {
   Reader reader(message);
-  Offer offer{.word = reader.take(word_.size(), torch::kDouble).clone(),
-              .subtrees = {},
-              .counters = {},
-              .rows = {}};
+  Offer offer{
+      .word = reader.take(word_.size(), torch::kDouble).clone(), .subtrees = {}, .counters = {}, .rows = {}};
   if (word_.step_of(offer.word) != step)
     fail(ErrorKind::InvalidArgument, "the gradients are for step {}, expected step {}",
          word_.step_of(offer.word), step);

@@ -25,8 +25,8 @@ struct SyncOptions {
 // the part. The result has the same bits as with every other strategy.
 //
 // A worker's message consists of its control word; for each of its subtrees that has data, the stretches of
-// the part and then the buffers, if this server has any; the counters if it has any data; and the gradients of
-// rows (append_rows). Not thread-safe.
+// the part and then the buffers, if this server has any; the counters if it has any data; and the gradients
+// of rows (append_rows). Not thread-safe.
 class SyncStep {
  public:
   // The optimiser belongs to the stretches and must outlive this object. `buffers` are averaged over the
@@ -34,8 +34,8 @@ class SyncStep {
   SyncStep(std::vector<Stretch> stretches, Optimizer& optimizer, std::vector<torch::Tensor> buffers,
            std::vector<torch::Tensor> counters, const SyncOptions& options);
 
-  // Stores a worker's message, which has to stay where it is, until add_up() or withdraw(). A message of the wrong form throws
-  // InvalidArgument and changes nothing.
+  // Stores a worker's message, which has to stay where it is, until add_up() or withdraw(). A message of the
+  // wrong form throws InvalidArgument and changes nothing.
   void offer(int rank, int64_t step, const rpc::Message& message);
   void withdraw(int rank) { offers_[static_cast<size_t>(rank)].reset(); }
   // Returns the size of an offer of this worker if all of its subtrees have data.

@@ -25,13 +25,12 @@ constexpr std::string_view kCheckpointPrefix = "ckpt-";
 constexpr std::string_view kReplaced = ".replaced";
 constexpr const char* kLatest = "latest";
 
-
 // A folder ckpt-<step> or ckpt-<step>.replaced, with any content.
 struct Folder {
   int64_t step = 0;
   std::string path;
   bool replaced = false;
-  int64_t sequence = -1;  // -1: unknown, because the manifest is damaged
+  int64_t sequence = -1;             // -1: unknown, because the manifest is damaged
   std::optional<int64_t> base = {};  // the step of the checkpoint that this one completes
 };
 

@@ -18,8 +18,8 @@ namespace tutti::store {
 
 class TemporaryFolder;
 
-// The parts of an earlier checkpoint, in the same directory, that a later one completes: that one has only what
-// has changed since in these parts.
+// The parts of an earlier checkpoint, in the same directory, that a later one completes: that one has only
+// what has changed since in these parts.
 struct Base {
   int64_t step = 0;
   std::map<std::string, std::vector<NamedTensor>> parts = {};  // by name; filled when a checkpoint is read

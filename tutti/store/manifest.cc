@@ -130,7 +130,8 @@ void read_into(std::vector<NamedTensor>& part, const std::string& path, const Ma
   verify(path, listed);
   for (NamedTensor& named : SafetensorsFile(path).read_all()) {
     if (!seen.emplace(listed.part, named.name).second) {
-      fail(ErrorKind::DataLoss, "{}: tensor '{}' is also in another file of the checkpoint", path, named.name);
+      fail(ErrorKind::DataLoss, "{}: tensor '{}' is also in another file of the checkpoint", path,
+           named.name);
     }
     part.push_back(std::move(named));
   }
@@ -160,12 +161,12 @@ void write_manifest(const std::string& path, const Manifest& manifest) {
         {{"name", file.name}, {"part", file.part}, {"bytes", file.bytes}, {"crc32c", file.checksum}});
   }
   json contents = {{"format", kFormat},
-                         {"step", manifest.step},
-                         {"sequence", manifest.sequence},
-                         {"tutti_version", manifest.tutti_version},
-                         {"libtorch_version", manifest.libtorch_version},
-                         {"files", files},
-                         {"state", manifest.state}};
+                   {"step", manifest.step},
+                   {"sequence", manifest.sequence},
+                   {"tutti_version", manifest.tutti_version},
+                   {"libtorch_version", manifest.libtorch_version},
+                   {"files", files},
+                   {"state", manifest.state}};
   if (manifest.base) contents["base"] = {{"step", manifest.base->step}, {"parts", manifest.base->parts}};
   std::string text;
   try {

@@ -58,7 +58,8 @@ void Trainer::for_each_batch(const data::Feed& feed, const data::Sampler& sample
   embedding::Tables& tables = replica().tables();
   const auto lanes = [&](int of_part) { return lanes_of(of_part, parts, sampler.options().lanes); };
   const bool fetches = !tables.are_direct();
-  int64_t fetches_left = fetches && !tables.can_read_alone() ? sampler.steps_per_epoch() * lanes(0).size() : 0;
+  int64_t fetches_left =
+      fetches && !tables.can_read_alone() ? sampler.steps_per_epoch() * lanes(0).size() : 0;
   tutti::for_each_batch(context_, feed, sampler, lanes(part), replica().options().device,
                         [&](const Batch& read) {
                           const Batch batch = replica().prepare(read);

@@ -193,7 +193,8 @@ void Session::take_rows(Start& start, Snapshots& parts, const store::Checkpoint&
 }
 
 std::optional<int64_t> Session::rows_base(int64_t step) const {
-  const bool may_change = context_.config().checkpoints.rows == "changed" && rows_base_ && *rows_base_ != step;
+  const bool may_change =
+      context_.config().checkpoints.rows == "changed" && rows_base_ && *rows_base_ != step;
   return may_change && path_exists(folder_.path_of(*rows_base_)) ? rows_base_ : std::nullopt;
 }
 

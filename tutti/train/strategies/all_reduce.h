@@ -62,7 +62,7 @@ class AllReduce final : public Strategy {
   std::optional<embedding::ConnectedRows> rows_;      // of sharded tables; empty if there are none
   std::string rows_checksum_;                         // after the last fit, like the counts
   std::map<std::string, embedding::GrowthCounts> row_counts_;
-  comm::TimelineFile timeline_file_;                  // last member, so that it is written first
+  comm::TimelineFile timeline_file_;  // last member, so that it is written first
 };
 
 }  // namespace tutti

@@ -174,7 +174,8 @@ Team::Start ParameterServers::try_to_start(Session& session, const std::vector<s
   if (group_.is_chief()) client_->note(save_key(step), true);
   make_steps(lanes_);
   rows_->at_step(in_step_ ? std::optional(step) : std::nullopt);
-  if (std::exchange(saves_start_, false)) save(session, progress_at(step, standing.progress), session.state());
+  if (std::exchange(saves_start_, false))
+    save(session, progress_at(step, standing.progress), session.state());
   if (group_.is_chief()) sum_up_rows();
   return {progress_at(step, standing.progress), lost_steps, std::exchange(found_, {})};
 }
@@ -251,9 +252,10 @@ ps::RowsToBegin ParameterServers::rows_to_begin(const Session::Start& found) con
   if (rows.tables.empty()) return rows;
   if (found.rows.empty()) {
     if (found.progress.restarts > 0)
-      fail(ErrorKind::InvalidArgument,
-           "the checkpoint has no rows of sharded tables: it is that of another model, or of one whose tables "
-           "were small enough to be replicated");
+      fail(
+          ErrorKind::InvalidArgument,
+          "the checkpoint has no rows of sharded tables: it is that of another model, or of one whose tables "
+          "were small enough to be replicated");
     rows.all = [this](const embedding::TakeRows& take) {
       for (const embedding::RowPiece& alone : rows_alone_) for_each_piece(alone.table, alone.rows, take);
     };
@@ -262,7 +264,8 @@ ps::RowsToBegin ParameterServers::rows_to_begin(const Session::Start& found) con
   const auto passing = [&](const Snapshot& saved, bool changed) {
     const auto all = std::make_shared<embedding::SavedRows>(saved.tensors, saved.values);
     all->require_complete(rows.tables, found.has_optimizer, changed);
-    for (const embedding::TableSpec& table : rows.tables) rows.counts[table.name] = all->counts_of(table.name);
+    for (const embedding::TableSpec& table : rows.tables)
+      rows.counts[table.name] = all->counts_of(table.name);
     return [all, with_optimizer = found.has_optimizer](const embedding::TakeRows& take) {
       all->for_each(with_optimizer, take);
     };
@@ -369,12 +372,10 @@ void ParameterServers::save(Session& session, const Progress& progress, const Sn
   writers_.clear();
   const bool shared = mark && client_->all_share(mark->path());
   using Which = embedding::RowShard::Which;
-  const std::vector<embedding::TableSpec> tables =
-      replica_.tables().specs(replica_.optimizer().options());
+  const std::vector<embedding::TableSpec> tables = replica_.tables().specs(replica_.optimizer().options());
   const auto base = tables.empty() || all_rows_next_ ? std::nullopt : session.rows_base(progress.step);
-  const ps::Client::Snapshot snapshot =
-      client_->snapshot(shared ? ps::Client::Slots::Keep : ps::Client::Slots::Send,
-                        base ? Which::Changed : Which::All);
+  const ps::Client::Snapshot snapshot = client_->snapshot(
+      shared ? ps::Client::Slots::Keep : ps::Client::Slots::Send, base ? Which::Changed : Which::All);
   constexpr double kMostChanged = 0.5;
   all_rows_next_ = snapshot.changed_share > kMostChanged;
   vectors_->take_over_buffers();

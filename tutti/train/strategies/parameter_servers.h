@@ -82,13 +82,13 @@ class ParameterServers final : public Strategy {
   std::unique_ptr<ServerSteps> steps_;           // once started
   // On the chief: what the report says of the tables.
   std::optional<ps::Client::RowsSummary> rows_summary_;
-  bool all_rows_next_ = false;  // the next checkpoint has all rows, since many have changed
-  bool saves_start_ = false;    // the state with which the run begins has to be saved
-  ps::Client::Standing standing_;       // at the end of the last fit
-  Snapshots found_;                     // of the checkpoint, on the chief that begins the run
-  bool begun_ = false;                  // this task has taken part in the run
-  int64_t last_step_ = 0;               // the number of steps after the last one that this task has made
-  int64_t fits_ = 0;                    // the number of completed fits
+  bool all_rows_next_ = false;     // the next checkpoint has all rows, since many have changed
+  bool saves_start_ = false;       // the state with which the run begins has to be saved
+  ps::Client::Standing standing_;  // at the end of the last fit
+  Snapshots found_;                // of the checkpoint, on the chief that begins the run
+  bool begun_ = false;             // this task has taken part in the run
+  int64_t last_step_ = 0;          // the number of steps after the last one that this task has made
+  int64_t fits_ = 0;               // the number of completed fits
   // On the chief, for each server that writes a part of the last checkpoint: true if it was lost.
   std::map<int, std::shared_ptr<std::atomic<bool>>> writers_;
   int64_t lanes_ = 1;

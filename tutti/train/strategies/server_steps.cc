@@ -175,7 +175,8 @@ StepResult PsAsync::make(int64_t step, const Wishes& wishes, data::BatchQueue& q
   if (any_data && options_.clip_norm > 0) {
     const double norm =
         clip_norm(buckets_of(replica_.parameters()), options_.clip_norm, row_gradients_.squares());
-    if (const double factor = clip_factor(norm, options_.clip_norm); factor != 1) row_gradients_.multiply(factor);
+    if (const double factor = clip_factor(norm, options_.clip_norm); factor != 1)
+      row_gradients_.multiply(factor);
   }
   copy(vectors_.buffers(), results_.buffers);
   subtract_from(vectors_.counters(), results_.counters);
