@@ -22,6 +22,7 @@ struct Options {
   double average = 0;
   std::string weights;  // a file or checkpoint to start from
   int64_t stop_after = 0;
+  bool keep_best = false;
 };
 
 constexpr int64_t kExamples = 3000;
@@ -118,6 +119,7 @@ int main(int argc, char** argv) {
     flags.add("--average", options.average, "the decay of a moving average of the weights");
     flags.add("--weights", options.weights, "a checkpoint whose weights the model begins with");
     flags.add("--stop-after", options.stop_after, "the step after which a hook ends the training");
+    flags.add("--keep-best", options.keep_best, "save the weights with the best AUC");
     flags.scope(tutti::FlagScope::Local, {"--place", "--weights"});
   };
   return tutti::run(argc, argv, program, [&](tutti::Context& ctx) {
@@ -131,6 +133,7 @@ int main(int argc, char** argv) {
     tutti::Trainer trainer(ctx, model, optimizer_of(options),
                            {.clip_norm = options.clip_norm, .average = options.average});
     trainer.add_hook(std::make_unique<StopAfter>(options.stop_after));
+    if (options.keep_best) trainer.add_hook(tutti::hooks::keep_best({.monitor = "auc"}));
     const auto test = examples(options, 2).take(500);
     trainer.fit(examples(options, 1).shuffle(),
                 {.validate = {.feed = test, .metrics = {tutti::metrics::auc("click")}, .every_steps = 7}});

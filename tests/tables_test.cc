@@ -133,6 +133,26 @@ TEST(Tables, of_a_killed_server_or_worker_are_trained_to_the_end) {
   }
 }
 
+TEST(Tables, begin_with_the_rows_of_other_runs) {
+  for (const Flags& kind : {Flags(), Flags{"--dynamic"}}) {
+    const TestFolder folder;
+    const Flags saving = with(kind, {"--logdir", folder / "run", "--keep-best"});
+    result_of(on_workers(3, with(saving, {"--place", "hash"})));
+    for (const std::string& from : {folder / "run", folder / "run/best"}) {
+      const Flags fresh = with(kind, {"--weights", from, "--steps", "3"});
+      const Result alone = result_of(on_workers(1, fresh));
+      EXPECT_NE(alone.hash, result_of(on_workers(1, with(kind, {"--steps", "3"}))).hash);
+      EXPECT_EQ(result_of(on_workers(2, fresh)), alone);
+      EXPECT_EQ(result_of(on_servers(2, 2, fresh)), alone);
+    }
+    const TestFolder other;
+    result_of(on_servers(2, 2, with(kind, {"--logdir", other / "run", "--keep-best"})));
+    const Flags best = {"--steps", "3", "--weights"};
+    EXPECT_EQ(result_of(on_workers(1, with(kind, with(best, {other / "run/best"})))),
+              result_of(on_workers(1, with(kind, with(best, {folder / "run/best"})))));
+  }
+}
+
 TEST(Tables, are_trained_asynchronously) {
   const TestFolder folder;
   const Flags async = {"--strategy", "ps-async", "--steps", "120", "--logdir", folder / "run"};

@@ -201,7 +201,7 @@ void ConnectedRows::put(const RowPiece& piece, bool changed) {
 }
 
 // Rank 0 sends the rows to all in pieces, each after its names and shapes; an empty text ends them.
-void ConnectedRows::put_all(const Saved& saved, bool with_optimizer, bool changes) {
+void ConnectedRows::put_all(const TablesPart& saved, bool with_optimizer, bool changes) {
   const auto tell = [&](const std::string& text) { return comm::gather_all(comm_, text, kRows)[0]; };
   const comm::Options options{.what = kRows};
   if (comm_.rank() == 0) {
@@ -228,12 +228,13 @@ void ConnectedRows::put_all(const Saved& saved, bool with_optimizer, bool change
   }
 }
 
-void ConnectedRows::restore(const Saved& saved, const std::optional<Saved>& changes, bool with_optimizer) {
+void ConnectedRows::restore(const TablesPart& saved, const std::optional<TablesPart>& changes,
+                            bool with_optimizer) {
   for (RowShard& shard : rows_.shards()) shard.reset();
   put_all(saved, with_optimizer, false);
   for (RowShard& shard : rows_.shards()) shard.mark_saved();
   const bool has_changes = comm::gather_all(comm_, int64_t{changes.has_value()}, kRows)[0] != 0;
-  if (has_changes) put_all(changes.value_or(Saved()), with_optimizer, true);
+  if (has_changes) put_all(changes.value_or(TablesPart()), with_optimizer, true);
   wait_for_others();
 }
 

@@ -54,11 +54,7 @@ class ConnectedRows final : public RowOwners {
   std::vector<store::NamedTensor> gather(const std::vector<store::NamedTensor>& own) const;
   // Takes the rows of a checkpoint that rank 0 has. `changes` are those of a second checkpoint that has only
   // rows that have changed since. Throws InvalidArgument, on all workers, if they do not fit.
-  struct Saved {
-    std::vector<store::NamedTensor> tensors = {};
-    Json facts = Json::object();
-  };
-  void restore(const Saved& saved, const std::optional<Saved>& changes, bool with_optimizer);
+  void restore(const TablesPart& saved, const std::optional<TablesPart>& changes, bool with_optimizer);
   // A checksum of all rows, the same on any number of workers.
   std::string checksum() const;
   // Of tables that grow, on all workers together.
@@ -66,7 +62,7 @@ class ConnectedRows final : public RowOwners {
 
  private:
   std::vector<torch::Tensor> answers(const Lists<int64_t>& asked, const std::vector<int64_t>& numbers);
-  void put_all(const Saved& saved, bool with_optimizer, bool changes);
+  void put_all(const TablesPart& saved, bool with_optimizer, bool changes);
   void put(const RowPiece& piece, bool changed);
   void wait_for_others(int64_t step = -1);
 

@@ -190,7 +190,7 @@ TEST(Tables, continue_on_another_number_of_workers) {
   const OptimizerOptions adam = torch::optim::AdamOptions(0.1);
   const std::string straight = rows_after("inproc", 1, adam);
   for (const int before : {1, 4, 3}) {
-    ConnectedRows::Saved saved;
+    TablesPart saved;
     with_ranks("plain", before, [&](comm::Communicator& comm) {
       Net net(Placement::Block);
       Tables tables(net);
@@ -207,7 +207,7 @@ TEST(Tables, continue_on_another_number_of_workers) {
         Net net;
         Tables tables(net);
         ConnectedRows rows(tables, comm, 99, kLanes, adam);
-        rows.restore(comm.rank() == 0 ? saved : ConnectedRows::Saved(), {}, true);
+        rows.restore(comm.rank() == 0 ? saved : TablesPart(), {}, true);
         train({net, tables, rows, comm}, 3, 6);
         EXPECT_EQ(rows.checksum(), straight) << before << " to " << world;
       });

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
+#include <torch/optim/sgd.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 
@@ -143,13 +144,28 @@ std::vector<RowShard::State> split(const RowShard::State& state, const RowLayout
   return parts;
 }
 
-std::vector<store::NamedTensor> saved_rows(const OwnedRows& rows, RowShard::Which which) {
+namespace {
+
+std::vector<store::NamedTensor> saved(const OwnedRows& rows, RowShard::Which which, bool with_optimizer) {
   std::vector<store::NamedTensor> all;
   for (const RowShard& shard : rows.shards()) {
-    for (auto& [name, tensor] : tensors_of(shard.spec().name, shard.state(which)))
+    RowShard::State state = shard.state(which);
+    std::erase_if(state.fields,
+                  [&](const store::NamedTensor& field) { return !with_optimizer && !field.name.empty(); });
+    for (auto& [name, tensor] : tensors_of(shard.spec().name, state))
       all.push_back({fmt::format("{}[{}of{}]", name, shard.owner() + 1, shard.layout().owners()), tensor});
   }
   return all;
+}
+
+}  // namespace
+
+std::vector<store::NamedTensor> saved_rows(const OwnedRows& rows, RowShard::Which which) {
+  return saved(rows, which, true);
+}
+
+std::vector<store::NamedTensor> saved_weights(const OwnedRows& rows) {
+  return saved(rows, RowShard::Which::All, false);
 }
 
 Json saved_facts(const std::vector<TableSpec>& tables, const std::map<std::string, GrowthCounts>& counts) {
@@ -235,6 +251,44 @@ GrowthCounts SavedRows::counts_of(const std::string& table) const {
   const auto fact = facts_.find(table);
   if (fact == facts_.end() || !fact->contains("counts")) return {};
   return counts_of_json(fact->at("counts"));
+}
+
+std::vector<store::NamedTensor> joined_rows(const SavedRows& rows, const SavedRows* changes) {
+  std::vector<store::NamedTensor> joined;
+  for (const auto& [table, fact] : rows.facts().items()) {
+    const std::string what = "the table '" + table + "' in the checkpoint";
+    // The rows alone, in the order of their ids.
+    const TableSpec spec{.name = table,
+                         .rows = value_in<int64_t>(fact, "rows", what),
+                         .dim = value_in<int64_t>(fact, "dim", what),
+                         .placement = Placement::Block,
+                         .optimizer = torch::optim::SGDOptions(0)};
+    RowShard all(spec, 0, 1, 0);
+    const auto take = [&, &name = table](const RowPiece& piece) {
+      if (piece.table == name) all.put(piece.rows, false);
+    };
+    rows.for_each(false, take);
+    if (changes != nullptr) changes->for_each(false, take);
+    const RowShard::State state = all.state(RowShard::Which::All);
+    joined.push_back({table + kWeight, state.fields.front().tensor});
+    if (state.ids.defined()) joined.push_back({table + ".ids", state.ids});
+  }
+  return joined;
+}
+
+void put_joined(RowShard& alone, const torch::Tensor& weight, const torch::Tensor& ids) {
+  RowShard::State state;
+  state.ids = alone.layout().grows() ? ids : torch::arange(alone.spec().rows, torch::kLong);
+  if (!state.ids.defined())
+    fail(ErrorKind::InvalidArgument, "the ids of the rows of '{}', which grows, are missing",
+         alone.spec().name);
+  state.fields = {{"", weight}};
+  if (alone.layout().grows()) {
+    // Nothing is known of their lookups before.
+    state.history = torch::zeros({state.ids.numel(), 2}, torch::kLong);
+    state.history.select(1, 0).fill_(1);
+  }
+  for_each_piece(alone.spec().name, state, [&](const RowPiece& piece) { alone.put(piece.rows, false); });
 }
 
 void SavedRows::require_complete(const std::vector<TableSpec>& tables, bool with_optimizer,

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include "tutti/base/json.h"
 #include "tutti/embedding/owned_rows.h"
 #include "tutti/store/safetensors.h"
@@ -26,6 +28,8 @@ std::vector<RowShard::State> split(const RowShard::State& state, const RowLayout
 
 // Returns the rows of one owner for a checkpoint.
 std::vector<store::NamedTensor> saved_rows(const OwnedRows& rows, RowShard::Which which);
+// The same without what optimisers keep.
+std::vector<store::NamedTensor> saved_weights(const OwnedRows& rows);
 // The facts about the tables that a checkpoint has besides: {"user": {"rows": ..., "dim": ..., ...}}.
 // `counts` are those of all owners.
 Json saved_facts(const std::vector<TableSpec>& tables, const std::map<std::string, GrowthCounts>& counts);
@@ -41,6 +45,12 @@ void for_each_piece(const std::string& table, const RowShard::State& state, cons
 // Returns all rows of a table that is not spread, without what an optimiser keeps.
 RowPiece rows_alone(const RowShard& shard);
 
+// What a checkpoint has of tables.
+struct TablesPart {
+  std::vector<store::NamedTensor> tensors = {};
+  Json facts = Json::object();
+};
+
 // The rows of a checkpoint, of all owners.
 class SavedRows {
  public:
@@ -53,6 +63,7 @@ class SavedRows {
   // Throws InvalidArgument that says what differs if these are not the rows of such tables: other tables,
   // rows or numbers, fields that are missing, or, unless they are `changes` only, rows that are missing.
   void require_complete(const std::vector<TableSpec>& tables, bool with_optimizer, bool changes) const;
+  const Json& facts() const { return facts_; }
   // What has happened to the ids of a table that grows, on all owners.
   GrowthCounts counts_of(const std::string& table) const;
 
@@ -66,5 +77,13 @@ class SavedRows {
   std::vector<Part> parts_;
   Json facts_;
 };
+
+// Returns the rows of a checkpoint as ordinary tensors, for readers that know nothing of owners:
+// "user.weight" in the order of the ids, and for tables that grow "user.ids" besides. `changes` are rows that
+// have changed since.
+std::vector<store::NamedTensor> joined_rows(const SavedRows& rows, const SavedRows* changes);
+// Puts such tensors into a table that is not part of a training yet: all rows of a table that does not grow,
+// or those of the ids, which are undefined otherwise. Throws InvalidArgument if they do not fit.
+void put_joined(RowShard& alone, const torch::Tensor& weight, const torch::Tensor& ids);
 
 }  // namespace tutti::embedding

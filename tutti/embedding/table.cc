@@ -80,6 +80,7 @@ TableSpec Table::spec(const OptimizerOptions& optimizer) const {
 }
 
 void Table::set_name(const std::string& name) {
+  if (name == name_ && !columns_.empty()) return;
   name_ = name;
   columns_ = options_.columns;
   if (columns_.empty()) columns_ = {name.substr(name.rfind('.') + 1)};
@@ -100,6 +101,9 @@ void Table::show(std::vector<torch::Tensor> of_owners) {
 }
 
 RowShard& Table::alone() {
+  if (is_spread_)
+    fail(ErrorKind::InvalidArgument,
+         "the rows of '{}' are spread over the tasks of a training: load them before it begins", name_);
   if (!alone_) {
     layout_ = RowLayout(options_.placement, options_.dynamic ? 0 : rows_, 1);
     alone_ = std::make_unique<RowShard>(spec(torch::optim::SGDOptions(0)), 0, 1, 0);

@@ -114,6 +114,8 @@ class Client {
   // Returns rows of sharded tables, by server: at this step, for which it waits, or the newest ones.
   std::vector<torch::Tensor> read_rows(const embedding::RowOwners::Request& asked,
                                        std::optional<int64_t> step);
+  // Returns the rows of all servers, with the names of a checkpoint, without what their optimisers keep.
+  std::vector<store::NamedTensor> all_rows();
   // Returns a checksum of all rows, and what has happened to the ids of tables that grow.
   struct RowsSummary {
     std::string checksum;

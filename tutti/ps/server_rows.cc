@@ -101,6 +101,18 @@ std::vector<torch::Tensor> Client::read_rows(const embedding::RowOwners::Request
   return rows;
 }
 
+std::vector<store::NamedTensor> Client::all_rows() {
+  std::vector<std::vector<store::NamedTensor>> rows(peers_.size());
+  peers_.for_all([&](size_t i) {
+    const rpc::Message answer = peers_.call(i, "all_rows", request(), peers_.patience("the rows of tables"));
+    Reader reader(answer);
+    rows[i] = unpack_named<std::vector<store::NamedTensor>>(answer.head.at("rows"), reader);
+  });
+  std::vector<store::NamedTensor> all;
+  for (auto& of_server : rows) all.insert(all.end(), of_server.begin(), of_server.end());
+  return all;
+}
+
 Client::RowsSummary Client::sum_up_rows() {
   std::vector<Json> answers(peers_.size());
   peers_.for_all([&](size_t i) {

@@ -70,7 +70,8 @@ rpc::Message Service::serve(const rpc::Caller& caller, const std::string& method
       {"release", &Service::release},     {"shares", &Service::shares},
       {"write", &Service::write},         {"tables", &Service::tables},
       {"rows", &Service::rows},           {"rows_saved", &Service::rows_saved},
-      {"read_rows", &Service::read_rows}, {"sum_rows", &Service::sum_rows}};
+      {"read_rows", &Service::read_rows}, {"sum_rows", &Service::sum_rows},
+      {"all_rows", &Service::all_rows}};
   const auto found = kMethods.find(method);
   if (found == kMethods.end())
     fail(ErrorKind::InvalidArgument, "a parameter server does not support '{}'", method);

@@ -71,6 +71,15 @@ rpc::Message Service::read_rows(Lock& lock, const rpc::Caller& caller, const rpc
   return {Json::object(), {piece_of(rows)}};
 }
 
+rpc::Message Service::all_rows(Lock&, const rpc::Caller&, const rpc::Message& request) {
+  require_run(request);
+  std::vector<store::NamedTensor> rows = embedding::saved_weights(rows_of_run());
+  for (store::NamedTensor& named : rows) named.tensor = named.tensor.clone();
+  rpc::Message answer;
+  answer.head["rows"] = pack_named(rows, answer.pieces);
+  return answer;
+}
+
 rpc::Message Service::sum_rows(Lock&, const rpc::Caller&, const rpc::Message& request) {
   require_run(request);
   Json counts = Json::object();

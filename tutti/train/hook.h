@@ -41,7 +41,10 @@ struct Training {
   bool in_step = false;    // all workers make every step together
   // The parameters are held by servers: changes that a hook makes in this process are lost.
   bool keeps_parameters_elsewhere = false;
-  bool has_tables = false;  // the model has sharded embeddings, whose rows `parameters` does not include
+  // If the model has sharded embeddings, whose rows `parameters` does not include: returns the rows, without
+  // what their optimisers keep, as the part of a checkpoint (store::kRowsPart) on the chief. All workers that
+  // are connected to each other call it after the same step. Empty: there are no such embeddings.
+  std::function<Snapshot()> rows = {};
   bool went_on = false;     // first_step is not that of a checkpoint: this worker joined a running training
   int64_t steps_per_epoch = 0;  // 0: unknown
   int64_t epoch = 0;            // the index of the current pass over the feed, from 0

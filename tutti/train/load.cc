@@ -11,6 +11,8 @@
 #include "tutti/base/error.h"
 #include "tutti/data/batch_queue.h"
 #include "tutti/data/sampler.h"
+#include "tutti/embedding/row_state.h"
+#include "tutti/embedding/tables.h"
 #include "tutti/store/checkpoint.h"
 #include "tutti/store/manifest.h"
 #include "tutti/store/safetensors.h"
@@ -42,11 +44,33 @@ bool has_checkpoints(const fs::path& folder) {
        path, runs.empty() ? "" : fmt::format("; subfolders with checkpoints: {}", fmt::join(runs, ", ")));
 }
 
+embedding::SavedRows rows_in(const std::vector<store::NamedTensor>& tensors, const Json& state) {
+  const Json parts = state.value("state", Json::object());
+  return {tensors, parts.value(store::kRowsPart, Json::object())};
+}
+
+// The weights and buffers, and the rows of sharded tables.
+std::vector<store::NamedTensor> tensors_in(const store::Checkpoint& checkpoint) {
+  std::vector<store::NamedTensor> tensors = checkpoint.weights;
+  const auto found = checkpoint.more.find(store::kRowsPart);
+  if (found == checkpoint.more.end()) return tensors;
+  const embedding::SavedRows rows = rows_in(found->second, checkpoint.state);
+  std::vector<store::NamedTensor> joined;
+  if (checkpoint.base) {
+    const auto& base = *checkpoint.base;
+    joined = embedding::joined_rows(rows_in(base.parts.at(store::kRowsPart), base.state), &rows);
+  } else {
+    joined = embedding::joined_rows(rows, nullptr);
+  }
+  tensors.insert(tensors.end(), joined.begin(), joined.end());
+  return tensors;
+}
+
 std::vector<store::NamedTensor> read_tensors(const std::string& path) {
   std::error_code ignored;
   const fs::path folder(path);
-  if (fs::exists(folder / store::kManifestName, ignored)) return store::load_checkpoint(path).weights;
-  if (has_checkpoints(folder)) return store::load_checkpoint(folder / kLatestCheckpoint).weights;
+  if (fs::exists(folder / store::kManifestName, ignored)) return tensors_in(store::load_checkpoint(path));
+  if (has_checkpoints(folder)) return tensors_in(store::load_checkpoint(folder / kLatestCheckpoint));
   if (!fs::is_regular_file(folder, ignored)) fail_not_loadable(path);
   return store::SafetensorsFile(path).read_all();
 }
@@ -54,7 +78,8 @@ std::vector<store::NamedTensor> read_tensors(const std::string& path) {
 // A tensor of the model, with all names that it is registered under.
 struct Target {
   std::vector<std::string> names;
-  torch::Tensor tensor;
+  torch::Tensor tensor;  // of a sharded table: of the shape and type of its rows
+  embedding::Table* table = nullptr;
 };
 
 void add_target(std::vector<Target>& targets, const std::string& name, const torch::Tensor& tensor) {
@@ -72,6 +97,12 @@ std::vector<Target> targets_in(const torch::nn::Module& module) {
   std::vector<Target> targets;
   for (const auto& item : module.named_parameters()) add_target(targets, item.key(), item.value());
   for (const auto& item : module.named_buffers()) add_target(targets, item.key(), item.value());
+  const embedding::Tables tables(module);
+  for (const auto& table : tables.tables()) {
+    const int64_t rows = table->options().dynamic ? 0 : table->rows();
+    targets.push_back(
+        {{table->name() + ".weight"}, torch::empty({1}).expand({rows, table->dim()}), table.get()});
+  }
   return targets;
 }
 
@@ -90,9 +121,19 @@ bool fits(const std::string& name, const std::string& pattern) {
   return pattern.empty() || ::fnmatch(pattern.c_str(), name.c_str(), FNM_NOESCAPE) == 0;
 }
 
-bool are_convertible(const torch::Tensor& from, const torch::Tensor& to) {
-  return from.sizes() == to.sizes() &&
+bool are_convertible(const torch::Tensor& from, const Target& target) {
+  const torch::Tensor& to = target.tensor;
+  const bool grows = target.table != nullptr && target.table->options().dynamic;
+  const bool fits = grows ? from.dim() == 2 && from.size(1) == to.size(1) : from.sizes() == to.sizes();
+  return fits &&
          (from.scalar_type() == to.scalar_type() || (from.is_floating_point() && to.is_floating_point()));
+}
+
+void copy(const torch::Tensor& values, const torch::Tensor& ids, const Target& target) {
+  if (target.table == nullptr)
+    target.tensor.detach().copy_(values);
+  else
+    embedding::put_joined(target.table->alone(), values, ids);
 }
 
 // The saved tensors by their names in the model.
@@ -118,12 +159,17 @@ Saved renamed(const std::string& path, const LoadWeightsOptions& options) {
   return saved;
 }
 
+struct Match {
+  Target target;
+  torch::Tensor values;
+  torch::Tensor ids;  // of a dynamic table
+};
+
 // Moves each saved tensor beside the one of the model. Adds a line for every difference to `wrong`.
-std::vector<std::pair<Target, torch::Tensor>> matched(const std::vector<Target>& targets, Saved& saved,
-                                                      const LoadWeightsOptions& options,
-                                                      LoadedWeights& result,
-                                                      std::vector<std::string>& wrong) {
-  std::vector<std::pair<Target, torch::Tensor>> pairs;
+std::vector<Match> matched(const std::vector<Target>& targets, Saved& saved,
+                           const LoadWeightsOptions& options, LoadedWeights& result,
+                           std::vector<std::string>& wrong) {
+  std::vector<Match> matches;
   for (const Target& target : targets) {
     std::optional<std::pair<std::string, torch::Tensor>> found;
     for (const std::string& name : target.names) {
@@ -131,9 +177,14 @@ std::vector<std::pair<Target, torch::Tensor>> matched(const std::vector<Target>&
       if (!node.empty() && !found) found = {name, node.mapped()};
     }
     const std::string& name = target.names.front();
-    if (found && are_convertible(found->second, target.tensor)) {
+    torch::Tensor ids;
+    if (target.table != nullptr && target.table->options().dynamic) {
+      const auto node = saved.by_name.extract(target.table->name() + ".ids");
+      if (!node.empty()) ids = node.mapped();
+    }
+    if (found && are_convertible(found->second, target)) {
       result.loaded.push_back(name);
-      pairs.emplace_back(target, found->second);
+      matches.push_back({target, found->second, ids});
     } else if (found) {
       wrong.push_back(fmt::format("! {} is {} in the file, {} in the model", found->first,
                                   describe(found->second), describe(target.tensor)));
@@ -145,7 +196,7 @@ std::vector<std::pair<Target, torch::Tensor>> matched(const std::vector<Target>&
   }
   for (const auto& [name, tensor] : saved.by_name)
     wrong.push_back(fmt::format("- {} {}", name, describe(tensor)));
-  return pairs;
+  return matches;
 }
 
 [[noreturn]] void fail_different(const std::string& path, std::vector<std::string> wrong) {
@@ -167,17 +218,14 @@ LoadedWeights load_into(const std::vector<Target>& targets, const std::string& p
   Saved saved = renamed(path, options);
   LoadedWeights result;
   std::vector<std::string> wrong;
-  const auto pairs = matched(targets, saved, options, result, wrong);
+  const std::vector<Match> matches = matched(targets, saved, options, result, wrong);
   if (!wrong.empty()) fail_different(path, std::move(wrong));
-  if (pairs.empty())
+  if (matches.empty())
     fail(ErrorKind::InvalidArgument,
          "{}: nothing was loaded, because none of its tensors has the name of a tensor of the model{}", path,
          options.only.empty() ? "" : fmt::format(" that fits '{}'", options.only));
   const torch::NoGradGuard no_grad;
-  for (const auto& [target, tensor] : pairs) {
-    torch::Tensor values = target.tensor.detach();
-    values.copy_(tensor);
-  }
+  for (const Match& match : matches) copy(match.values, match.ids, match.target);
   result.unused = std::move(saved.unused);
   return result;
 }

@@ -21,8 +21,9 @@ namespace tutti {
 
 // Returns the tensors of a file or checkpoint by name, on the CPU, without the program that wrote them: the
 // weights and buffers of a checkpoint folder (run/ckpt-100), those of the checkpoint that was saved last in a
-// log directory (run, or run/start-1), or everything in a .safetensors file. A path that is none of these is
-// an InvalidArgument, and a damaged file is a DataLoss.
+// log directory (run, or run/start-1), or everything in a .safetensors file. Rows of sharded embeddings are
+// joined: "user.weight" in the order of the ids or, for a dynamic table, in the order of "user.ids". A path that
+// is none of these is an InvalidArgument, and a damaged file is a DataLoss.
 std::map<std::string, torch::Tensor> load(const std::string& path);
 
 // Maps the name of a saved tensor to the name of the model's tensor that it is for. Either a function, which
@@ -69,7 +70,7 @@ struct LoadedWeights {
 // further, as with another head. Floating types are converted. Before anything is copied, checks that each
 // tensor of the model was saved, unless `missing` allows otherwise, that each saved tensor is one of the
 // model's, and that all shapes are the same; else throws an InvalidArgument that lists all differences. To
-// load nothing at all is an InvalidArgument, too.
+// load nothing at all is an InvalidArgument, too. Sharded embeddings of a module get their rows, too.
 //
 // With several workers, all of them call it before they create the Trainer.
 LoadedWeights load_weights(torch::nn::Module& module, const std::string& path,

@@ -128,6 +128,8 @@ class Strategy : public Team {
   // Waits until all pending requests to other tasks have finished, without applying their results. Afterwards
   // the connections may be used by other callers. Throws the error of a failed request, as finish_fit() will.
   virtual void settle() {}
+  // Returns the rows of sharded embeddings (Training::rows).
+  virtual Snapshot rows() { return {}; }
   // Ends a fit after its last step: gives all workers the same weights, and sets `progress` to the end.
   virtual void finish_fit(Progress& /*progress*/) {}
 };

@@ -65,7 +65,7 @@ Trainer::Trainer(const Context& context, Trainable model, const OptimizerOptions
   if (options.average != 0 && !replica().tables().empty())
     fail(ErrorKind::InvalidArgument, "a moving average of a model with sharded embeddings is not supported");
   engine_.keep_average({options.average});
-  engine_.training().has_tables = !replica().tables().empty();
+  if (!replica().tables().empty()) engine_.training().rows = [this] { return strategy_->rows(); };
   if (strategy_->group().is_chief()) warn_of_sparse_tables(context_, replica().parameters());
   engine_.session().describe(facts());
   engine_.training().save_checkpoint = [this] { save(); };

@@ -9,6 +9,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/store/checkpoint.h"
+#include "tutti/store/manifest.h"
 #include "tutti/train/fit_state.h"
 #include "tutti/train/hooks.h"
 #include "tutti/train/snapshot.h"
@@ -106,12 +107,6 @@ store::Checkpoint weights_of(const std::vector<SessionPart>& parts) {
   return all;
 }
 
-void require_no_tables(const Training& training, const char* hook) {
-  if (training.has_tables)
-    fail(ErrorKind::InvalidArgument,
-         "{} does not support models with sharded embeddings, whose rows it does not copy", hook);
-}
-
 class EarlyStopping final : public Hook {
  public:
   explicit EarlyStopping(const EarlyStoppingOptions& options)
@@ -126,7 +121,10 @@ class EarlyStopping final : public Hook {
       fail(ErrorKind::InvalidArgument,
            "early_stopping cannot restore the best weights, since the parameter servers hold them: use "
            "keep_best(), which saves them");
-    if (options_.restore_best) require_no_tables(training, "early_stopping with restore_best");
+    if (options_.restore_best && training.rows)
+      fail(ErrorKind::InvalidArgument,
+           "early_stopping cannot restore the best rows of sharded embeddings: use keep_best(), which saves "
+           "them");
     if (!best_.forget()) return;
     without_ = 0;
     weights_.clear();
@@ -183,16 +181,21 @@ class KeepBest final : public Hook {
       : options_(options), best_(options.monitor, options.goal, 0) {}
 
   void begin(Training& training) override {
-    require_no_tables(training, "keep_best");
     best_.forget();
     if (training.folder.empty() && training.group.is_chief())
       training.context.log().warning("keep_best saves nothing without --logdir");
   }
 
   void after_validation(Training& training, const std::map<std::string, double>& values) override {
-    if (!best_.improves(values) || !training.group.is_chief() || training.folder.empty()) return;
+    if (!best_.improves(values) || training.folder.empty()) return;
+    const Snapshot rows = training.rows ? training.rows() : Snapshot();
+    if (!training.group.is_chief()) return;
     training.with_average([&] {
       store::Checkpoint checkpoint = weights_of(training.parts);
+      if (!rows.empty()) {
+        checkpoint.more[store::kRowsPart] = rows.tensors;
+        checkpoint.state["state"][store::kRowsPart] = rows.values;
+      }
       checkpoint.step = training.step;
       checkpoint.state["best"] = {{options_.monitor, best_.json()}};
       store::CheckpointDir(training.folder + "/" + options_.folder, {.keep = 1}).save(checkpoint);

@@ -99,7 +99,7 @@ void AllReduce::start_rows(const Session::Start& start) {
   if (!rows_) return;
   const auto has_rows = comm::gather_all(comm_, int64_t{!start.rows.empty()}, "the rows of tables");
   if (has_rows[0] != 0) {
-    std::optional<embedding::ConnectedRows::Saved> changes;
+    std::optional<embedding::TablesPart> changes;
     if (start.changed_rows) changes = {start.changed_rows->tensors, start.changed_rows->values};
     rows_->restore({start.rows.tensors, start.rows.values}, changes, start.has_optimizer);
   } else if (start.progress.restarts > 0) {

@@ -276,6 +276,12 @@ ps::RowsToBegin ParameterServers::rows_to_begin(const Session::Start& found) con
   return rows;
 }
 
+Snapshot ParameterServers::rows() {
+  settle();
+  return {client_->all_rows(),
+          embedding::saved_facts(replica_.tables().specs(replica_.optimizer().options()), {})};
+}
+
 void ParameterServers::sum_up_rows() {
   if (!replica_.tables().empty()) rows_summary_ = client_->sum_up_rows();
 }

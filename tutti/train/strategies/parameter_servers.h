@@ -41,6 +41,7 @@ class ParameterServers final : public Strategy {
     return result;
   }
   void settle() override { steps_->settle(); }
+  Snapshot rows() override;
   void save(Session& session, const Progress& progress, const Snapshots& more) override;
   void finish_saving(Session& session) override;
   void finish_fit(Progress& progress) override;
