@@ -18,7 +18,9 @@
 #include "tutti/base/test_folder.h"
 #include "tutti/data/tables/shards.h"
 #include "tutti/data/tables/table.h"
+#include "tutti/data/tables/table_facts.h"
 #include "tutti/data/tables/table_source.h"
+#include "tutti/data/tables/test_tables.h"
 
 namespace tutti::data {
 namespace {
@@ -48,36 +50,18 @@ void write_parquet(const std::string& path, const std::vector<ParquetColumn>& co
   PARQUET_THROW_NOT_OK(file->Close());
 }
 
-std::vector<float> numbers_of(const Table& table, int64_t begin, int64_t end) {
-  std::vector<float> numbers(static_cast<size_t>(end - begin) * table.columns().size(), -1);
-  std::string buffer;
-  table.read(begin, end, numbers.data(), buffer);
-  return numbers;
-}
-
 class ParquetTableTest : public testing::Test {
  protected:
   std::unique_ptr<Table> table(const std::vector<ParquetColumn>& columns, int64_t rows_a_group = 1 << 20,
                                const TableKind& kind = {}, BadRows bad = BadRows::Error,
-                               const std::string& id = "") const {
+                               const TextFormat& format = {}) const {
     write_parquet(folder_ / "t.parquet", columns, rows_a_group);
-    return open_parquet(folder_ / "t.parquet", id, kind, bad);
+    return open_parquet(folder_ / "t.parquet", format, {{kind}}, bad);
   }
   std::string error(const std::vector<ParquetColumn>& columns, const TableKind& kind = {},
-                    const std::string& id = "") const {
-    return error_of(ErrorKind::DataLoss, [&] {
-      const auto opened = table(columns, 1 << 20, kind, BadRows::Error, id);
-      std::string buffer;
-      std::vector<float> numbers;
-      std::vector<int64_t> lengths;
-      for (int64_t row = 0; row < opened->size(); ++row) {
-        if (opened->is_dense()) {
-          numbers_of(*opened, row, row + 1);
-        } else {
-          opened->read_lists(row, numbers, lengths, buffer);
-        }
-      }
-    });
+                    const TextFormat& format = {}) const {
+    return error_of(ErrorKind::DataLoss,
+                    [&] { batch_of(*table(columns, 1 << 20, kind, BadRows::Error, format)); });
   }
 
   const TestFolder folder_;
@@ -103,13 +87,13 @@ TEST_F(ParquetTableTest, has_numbers_of_every_type_and_nulls) {
   EXPECT_EQ(t->id(2), "c");
   EXPECT_EQ(t->columns().size(), 13);
   EXPECT_EQ(t->columns()[11], "double");
-  std::vector<float> first = numbers_of(*t, 0, 1);
+  std::vector<float> first = cells_of(*t, 0, 1);
   EXPECT_TRUE(std::isnan(first.back()));
   first.pop_back();
   EXPECT_EQ(first, (std::vector<float>{1, -128, 0, -32768, 65535, -16777216, 4294967040.F, 9007199254740992.F,
                                        18446742974197923840.F, 1.5, 0.1F, 0.1F}));
-  for (const float number : numbers_of(*t, 1, 2)) EXPECT_TRUE(std::isnan(number));
-  std::vector<float> last = numbers_of(*t, 2, 3);
+  for (const float number : cells_of(*t, 1, 2)) EXPECT_TRUE(std::isnan(number));
+  std::vector<float> last = cells_of(*t, 2, 3);
   last.pop_back();
   EXPECT_EQ(last, (std::vector<float>{0, 127, 255, 7, 7, 7, 7, 7, 7, -0.25, -2e38F, 0}));
 }
@@ -129,7 +113,7 @@ TEST_F(ParquetTableTest, gives_every_row_whatever_the_groups_and_the_order) {
     const auto t = table({{"x", arrow::int64(), fmt::format("[{}]", fmt::join(x, ","))},
                           {"name", arrow::utf8(), fmt::format("[{}]", fmt::join(ids, ","))},
                           {"y", arrow::float64(), fmt::format("[{}]", fmt::join(y, ","))}},
-                         group, {}, BadRows::Error, "name");
+                         group, {}, BadRows::Error, {.id = "name"});
     ASSERT_EQ(t->columns(), (std::vector<std::string>{"x", "y"}));
     ASSERT_EQ(t->size(), kRows);
     std::vector<std::thread> threads;
@@ -139,7 +123,7 @@ TEST_F(ParquetTableTest, gives_every_row_whatever_the_groups_and_the_order) {
         for (int i = 0; i < 200; ++i) {
           const auto begin = static_cast<int64_t>(random() % kRows);
           const auto end = std::min<int64_t>(kRows, begin + 1 + static_cast<int64_t>(random() % 300));
-          const auto numbers = numbers_of(*t, begin, end);
+          const auto numbers = cells_of(*t, begin, end);
           for (int64_t row = begin; row < end; ++row) {
             EXPECT_EQ(numbers[static_cast<size_t>(2 * (row - begin))], static_cast<float>(row));
             EXPECT_EQ(numbers[static_cast<size_t>(2 * (row - begin) + 1)], static_cast<float>(row) / 2);
@@ -173,24 +157,17 @@ TEST_F(ParquetTableTest, has_lists_as_their_kind_says) {
              {"one", arrow::float32(), "[1, 2, 3, 4]"},
              {"none", arrow::list(arrow::null()), "[[], [], [], [null]]"}},
             3, ragged());
-  EXPECT_EQ(outline_of(t->path(), {}, ragged()).rows, 4);
-  const auto lists_of = [&](int64_t row) {
-    std::vector<float> numbers;
-    std::vector<int64_t> lengths;
-    std::string buffer;
-    t->read_lists(row, numbers, lengths, buffer);
-    return fmt::format("{} {}", lengths, numbers);
-  };
-  EXPECT_EQ(lists_of(3), "[2, 2, 2, 1, 1] [5, nan, 3.5, 4.5, 5, 6, 4, nan]");
-  EXPECT_EQ(lists_of(0), "[2, 1, 2, 1, 0] [1, 2, 0.5, 1, 2, 1]");
-  EXPECT_EQ(lists_of(1), "[0, 1, 2, 1, 0] [1.5, 3, 4, 2]");
-  EXPECT_EQ(lists_of(2), "[0, 1, 0, 1, 0] [2.5, 3]");
+  EXPECT_EQ(outline_of(t->path(), {}).rows, 4);
+  EXPECT_EQ(lists_of(*t, 3), "[5, nan] [3.5, 4.5] [5, 6] [4] [nan]");
+  EXPECT_EQ(lists_of(*t, 0), "[1, 2] [0.5] [1, 2] [1] []");
+  EXPECT_EQ(lists_of(*t, 1), "[] [1.5] [3, 4] [2] []");
+  EXPECT_EQ(lists_of(*t, 2), "[] [2.5] [] [3] []");
 }
 
 TEST_F(ParquetTableTest, whole_numbers_that_no_float_holds_are_an_error) {
   const ParquetColumn ids{"ID", arrow::utf8(), R"(["a", "b"])"};
   const auto refused = [&](const std::string& number) {
-    return AllOf(HasSubstr("row 2 (ID 'b'): column 'n': tables are read as float32"),
+    return AllOf(HasSubstr("row 2 (ID 'b'): column 'n': numbers are read as float32"),
                  HasSubstr("cannot represent the whole number " + number + " exactly"));
   };
   EXPECT_THAT(error({ids, {"n", arrow::int64(), "[16777216, 16777217]"}}), refused("16777217"));
@@ -204,9 +181,7 @@ TEST_F(ParquetTableTest, whole_numbers_that_no_float_holds_are_an_error) {
   const auto held = table({{"ID", arrow::utf8(), R"(["a", "b"])"},
                            {"n", arrow::int64(), "[16777218, -9223372036854775808]"},
                            {"x", arrow::float64(), "[16777217, null]"}});
-  std::vector<float> numbers(4);
-  std::string buffer;
-  held->read(0, 2, numbers.data(), buffer);
+  const std::vector<float> numbers = cells_of(*held, 0, 2);
   EXPECT_EQ(numbers[0], 16777218.0F);
   EXPECT_EQ(numbers[1], 16777216.0F);
   EXPECT_EQ(numbers[2], -9223372036854775808.0F);
@@ -232,7 +207,8 @@ TEST_F(ParquetTableTest, says_what_is_wrong_with_row_column_and_id) {
   EXPECT_THAT(error({{"ID", arrow::utf8(), R"(["a", null])"}, x}), HasSubstr("row 2: the ID is empty"));
   EXPECT_THAT(error({{"ID", arrow::float32(), "[1, 2]"}, x}),
               HasSubstr("type float; expected text or whole"));
-  EXPECT_THAT(error({ids, x}, {}, "Id"), AllOf(HasSubstr("there is no column 'Id'"), HasSubstr("ID")));
+  EXPECT_THAT(error({ids, x}, {}, {.id = "Id"}),
+              AllOf(HasSubstr("there is no column 'Id'"), HasSubstr("ID")));
   EXPECT_THAT(error({ids, x, x}), HasSubstr("two columns are called 'x'"));
 }
 
@@ -245,7 +221,7 @@ TEST_F(ParquetTableTest, leaves_out_bad_rows_where_it_may) {
   EXPECT_THAT(t->left_out().why, HasSubstr("row 4: column 'x'"));
   ASSERT_EQ(t->size(), 4);  // the second 'a' cannot be found
   EXPECT_EQ(t->id(3), "f");
-  EXPECT_EQ(numbers_of(*t, 0, 4), (std::vector<float>{1, 3, 5, 6}));
+  EXPECT_EQ(cells_of(*t, 0, 4), (std::vector<float>{1, 3, 5, 6}));
 }
 
 TEST_F(ParquetTableTest, may_have_no_columns_or_no_rows) {
@@ -254,7 +230,7 @@ TEST_F(ParquetTableTest, may_have_no_columns_or_no_rows) {
       const auto ids = table({{"ID", arrow::utf8(), R"(["a", "b"])"}}, 1, kind, bad);
       EXPECT_EQ(ids->size(), 2);
       EXPECT_TRUE(ids->columns().empty());
-      EXPECT_TRUE(numbers_of(*ids, 0, 2).empty());
+      EXPECT_EQ(batch_of(*ids)["0"].numel(), 0);
       const auto none = table({{"ID", arrow::utf8(), "[]"}, {"x", arrow::float32(), "[]"}}, 1, kind, bad);
       EXPECT_EQ(none->size(), 0);
       EXPECT_EQ(none->columns(), std::vector<std::string>{"x"});
@@ -270,11 +246,11 @@ TEST_F(ParquetTableTest, says_that_a_file_is_none_or_is_cut_off) {
   for (const std::string& text : {std::string(), std::string("ID\tx\na\t1\n"),
                                   bytes.substr(0, bytes.size() - 1), bytes.substr(bytes.size() / 2)}) {
     const std::string path = folder_.write("broken.parquet", text);
-    EXPECT_THAT(error_of(ErrorKind::DataLoss, [&] { open_parquet(path, "", {}, BadRows::Error); }),
+    EXPECT_THAT(error_of(ErrorKind::DataLoss, [&] { open_parquet(path, {}, {{}}, BadRows::Error); }),
                 HasSubstr(path));
   }
   EXPECT_THAT(error_of(ErrorKind::InvalidArgument,
-                       [&] { open_parquet(folder_ / "none.parquet", "", {}, BadRows::Error); }),
+                       [&] { open_parquet(folder_ / "none.parquet", {}, {{}}, BadRows::Error); }),
               HasSubstr("none.parquet"));
 }
 
@@ -292,11 +268,8 @@ TEST_F(ParquetTableTest, fuzzed_bytes_do_no_harm) {
     for (uint64_t flips = 1 + random() % 3; flips > 0; --flips)
       bytes[random() % bytes.size()] = static_cast<char>(random());
     try {
-      const auto t = open_parquet(folder_.write("fuzzed.parquet", bytes), "", ragged(), BadRows::Error);
-      std::vector<float> numbers;
-      std::vector<int64_t> lengths;
-      std::string buffer;
-      for (int64_t row = 0; row < t->size(); ++row) t->read_lists(row, numbers, lengths, buffer);
+      const TableKind kind = i % 2 == 0 ? ragged() : ragged(int64({.missing = 0}));
+      batch_of(*open_parquet(folder_.write("fuzzed.parquet", bytes), {}, {{kind}}, BadRows::Error));
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::DataLoss) << error.what();
       ++errors;
