@@ -2,6 +2,7 @@
 #include <arrow/json/from_string.h>
 #include <arrow/table.h>
 #include <cmath>
+#include <limits>
 #include <parquet/arrow/writer.h>
 #include <parquet/exception.h>
 #include <random>
@@ -276,6 +277,158 @@ TEST_F(ParquetTableTest, fuzzed_bytes_do_no_harm) {
     }
   }
   EXPECT_GT(errors, 0);
+}
+
+TEST_F(ParquetTableTest, has_integers_of_every_type_exactly) {
+  const std::vector<ParquetColumn> columns = {
+      {"ID", arrow::utf8(), R"(["a", "b"])"},
+      {"bool", arrow::boolean(), "[true, false]"},
+      {"int8", arrow::int8(), "[-128, 127]"},
+      {"uint8", arrow::uint8(), "[0, 255]"},
+      {"int16", arrow::int16(), "[-32768, 32767]"},
+      {"uint16", arrow::uint16(), "[65535, 0]"},
+      {"int32", arrow::int32(), "[-2147483648, 16777217]"},
+      {"uint32", arrow::uint32(), "[4294967295, 16777217]"},
+      {"int64", arrow::int64(), "[-9223372036854775808, 9223372036854775807]"},
+      {"uint64", arrow::uint64(), "[9223372036854775807, 9007199254740993]"},
+      {"half", arrow::float16(), "[-7.0, 2048.0]"},
+      {"float", arrow::float32(), "[16777216, -16777216]"},
+      {"double", arrow::float64(), "[9007199254740992, -9007199254740992]"}};
+  const auto t = table(columns, 1, int64());
+  EXPECT_EQ(cells_of<int64_t>(*t, 0, 1),
+            (std::vector<int64_t>{1, -128, 0, -32768, 65535, -2147483648, 4294967295,
+                                  std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max(),
+                                  -7, 16777216, 9007199254740992}));
+  EXPECT_EQ(
+      cells_of<int64_t>(*t, 1, 2),
+      (std::vector<int64_t>{0, 127, 255, 32767, 0, 16777217, 16777217, std::numeric_limits<int64_t>::max(),
+                            9007199254740993, 2048, -16777216, -9007199254740992}));
+}
+
+TEST_F(ParquetTableTest, says_which_number_is_no_int64) {
+  const ParquetColumn ids{"ID", arrow::utf8(), R"(["a", "b"])"};
+  const auto refused = [&](const std::shared_ptr<arrow::DataType>& type, const std::string& number,
+                           const std::string& why) {
+    const auto says = AllOf(HasSubstr("row 2 (ID 'b'): column 'n': "), HasSubstr(why));
+    EXPECT_THAT(error({ids, {"n", type, "[1, " + number + "]"}}, int64()), says);
+    EXPECT_THAT(error({ids, {"n", arrow::list(type), "[[1], [7, " + number + ", 8]]"}}, ragged(int64())),
+                says);
+    const auto skipping = table({ids, {"n", type, "[1, " + number + "]"}}, 1, int64(), BadRows::Skip);
+    EXPECT_EQ(skipping->size(), 1);
+  };
+  refused(arrow::uint64(), "9223372036854775808", "9223372036854775808 does not fit into an int64");
+  refused(arrow::float64(), "1.5", "1.5 is not a whole number");
+  refused(arrow::float64(), "9007199254740994", "9007199254740994 is too large to be exact as a float64");
+  refused(arrow::float64(), "-1e300", "is too large to be exact");
+  refused(arrow::float64(), "Inf", "is too large to be exact");
+  refused(arrow::float32(), "16777218", "16777218 is too large to be exact as a float32");
+  refused(arrow::int32(), "null", "the whole number is missing");
+  refused(arrow::float64(), "NaN", "the whole number is missing");
+}
+
+TEST_F(ParquetTableTest, has_stated_values_for_missing_integers) {
+  const auto t = table({{"ID", arrow::int32(), "[1, 2, 3]"},
+                        {"n", arrow::int64(), "[7, null, 9]"},
+                        {"x", arrow::float64(), "[7, NaN, null]"},
+                        {"none", arrow::null(), "[null, null, null]"}},
+                       2, int64({.missing = -1}));
+  EXPECT_EQ(cells_of<int64_t>(*t, 0, 3), (std::vector<int64_t>{7, 7, -1, -1, -1, -1, 9, -1, -1}));
+  const std::vector<ParquetColumn> lists = {
+      {"ID", arrow::int32(), "[1, 2, 3]"},
+      {"l", arrow::list(arrow::int64()), "[[16777217, null], [], null]"},
+      {"f", arrow::fixed_size_list(arrow::int64(), 1), "[[5], null, [null]]"},
+      {"one", arrow::int64(), "[6, null, 9]"}};
+  const auto padded = table(lists, 2, ragged(int64({.missing = 0})));
+  EXPECT_EQ(lists_of<int64_t>(*padded, 0), "[16777217, 0] [5] [6]");
+  EXPECT_EQ(lists_of<int64_t>(*padded, 1), "[] [] [0]");
+  EXPECT_EQ(lists_of<int64_t>(*padded, 2), "[] [0] [9]");
+  // The element of a null list is not in any row.
+  const std::vector<ParquetColumn> whole = {lists[0], {"f", lists[2].type, "[[5], null, [7]]"}};
+  EXPECT_EQ(lists_of<int64_t>(*table(whole, 2, ragged(int64())), 1), "[]");
+  const auto sparse =
+      table({lists[0], {"l", arrow::list(arrow::int64()), "[[1, null, 3], [null], []]"}}, 2, indices(4));
+  EXPECT_EQ(batch_of(*sparse)["0"].to_dense().sum(1).equal(torch::tensor({2.0F, 0.0F, 0.0F})), true);
+}
+
+TEST_F(ParquetTableTest, has_the_same_categories_as_text) {
+  const std::string tsv =
+      folder_.write("t.tsv", "ID\ta\tb\tc\n1\tx y\tAction|Sci-Fi\t7\n2\t\t\t-12\n3\tNA\tDrama\t0\n");
+  const std::vector<TableView> views = {{categories(1000), {"a"}},
+                                        {ragged(categories(500, {.missing = 9})), {"b"}},
+                                        {categories(99), {"c"}},
+                                        {int64(), {"c"}}};
+  const Batch expected = batch_of(*open_table(tsv, {}, views));
+  for (const auto& text : {arrow::utf8(), arrow::large_utf8(), arrow::utf8_view(),
+                           arrow::dictionary(arrow::int8(), arrow::utf8())}) {
+    const auto elements = text->id() == arrow::Type::STRING_VIEW ? arrow::utf8() : text;
+    write_parquet(folder_ / "t.parquet",
+                  {{"ID", arrow::int32(), "[1, 2, 3]"},
+                   {"a", text, R"([" x y", null, "NA"])"},
+                   {"b", arrow::list(elements), R"([["Action", "Sci-Fi"], null, ["Drama"]])"},
+                   {"c", arrow::int16(), "[7, -12, 0]"}},
+                  2);
+    const Batch found = batch_of(*open_table(folder_ / "t.parquet", {}, views));
+    for (const auto& [name, tensor] : expected.tensors())
+      EXPECT_TRUE(found[name].equal(tensor)) << name << *text;
+  }
+  const ParquetColumn ids{"ID", arrow::utf8(), R"(["a", "b"])"};
+  EXPECT_THAT(error({ids, {"x", arrow::float64(), "[1, 2]"}}, categories(5)),
+              HasSubstr("'x' has type double; expected texts or whole numbers"));
+  EXPECT_THAT(error({ids, {"x", arrow::list(arrow::utf8()), R"([["y"], []])"}}, categories(5)),
+              HasSubstr("expected texts or whole numbers"));
+  EXPECT_THAT(error({ids, {"x", arrow::utf8(), R"(["7", "8"])"}}, int64()), HasSubstr("expected numbers"));
+}
+
+// Columns that no view has are not read and may have any type.
+TEST_F(ParquetTableTest, has_views_of_some_columns_and_needs_no_ids) {
+  write_parquet(folder_ / "t.parquet",
+                {{"when", arrow::date32(), "[1, 2, 3, 4, 5]"},
+                 {"user", arrow::int64(), "[16777217, 2, 3, 4, 5]"},
+                 {"s", arrow::struct_({arrow::field("i", arrow::int32())}), "[null, null, null, null, null]"},
+                 {"stars", arrow::float64(), "[1.5, 2.5, 1e300, 4.5, 5.5]"},
+                 {"items", arrow::list(arrow::int32()), "[[1], [], [3, 4], null, [5]]"}},
+                2);
+  const TextFormat format = {.ids = Ids::RowNumbers};
+  const std::vector<TableView> dense_views = {{int64(), {"user"}}, {dense(), {"user"}}};
+  EXPECT_THAT(
+      error_of(ErrorKind::DataLoss,
+               [&] { batch_of(*open_parquet(folder_ / "t.parquet", format, dense_views, BadRows::Error)); }),
+      HasSubstr("row 1: column 'user': numbers are read as float32"));
+  const std::vector<TableView> views = {
+      {dense(), {"stars"}}, {ragged(int64()), {"items"}}, {int64(), {"user"}}, {categories(7), {"user"}}};
+  const auto t = open_parquet(folder_ / "t.parquet", format, views, BadRows::Skip);
+  EXPECT_FALSE(t->has_ids());
+  EXPECT_EQ(t->size(), 4);
+  EXPECT_THAT(t->left_out().why, HasSubstr("row 3: column 'stars'"));
+  const Batch batch = batch_of(*t);
+  EXPECT_EQ(values_in<float>(batch["0"]), (std::vector<float>{1.5, 2.5, 4.5, 5.5}));
+  EXPECT_EQ(values_in<int64_t>(batch["1"]), (std::vector<int64_t>{1, -1, -1, 5}));
+  EXPECT_EQ(values_in<int64_t>(batch["2"]), (std::vector<int64_t>{16777217, 2, 4, 5}));
+  EXPECT_EQ(values_in<int64_t>(batch["3"])[0], bucket_of("16777217", 7));
+  EXPECT_EQ(t->id(2), "3");
+  // Two dense views, read in any order.
+  const std::vector<TableView> two = {{int64(), {"user"}}, {categories(9), {"user"}}};
+  const auto both = open_parquet(folder_ / "t.parquet", format, two, BadRows::Error);
+  EXPECT_EQ(cells_of<int64_t>(*both, 1, 5), (std::vector<int64_t>{2, 3, 4, 5}));
+  EXPECT_EQ(cells_of<int64_t>(*both, 4, 5, 1), (std::vector<int64_t>{bucket_of("5", 9)}));
+  EXPECT_THAT(error_of(ErrorKind::DataLoss,
+                       [&] {
+                         open_parquet(folder_ / "t.parquet", format, {{dense(), {"star"}}}, BadRows::Error);
+                       }),
+              AllOf(HasSubstr("no column 'star'"), HasSubstr("did you mean 'stars'")));
+}
+
+TEST_F(ParquetTableTest, has_texts_for_whoever_looks_at_it) {
+  write_parquet(folder_ / "t.parquet", {{"s", arrow::utf8(), R"(["x", null])"},
+                                        {"half", arrow::float16(), "[1.5, 2.0]"},
+                                        {"l", arrow::list(arrow::int64()), "[[1, 16777217], null]"},
+                                        {"day", arrow::date32(), "[0, 1]"}});
+  std::vector<std::string> texts(4);
+  each_parquet_text(folder_ / "t.parquet", [&](size_t column, std::string_view text) {
+    texts.at(column) += fmt::format("<{}>", text);
+  });
+  EXPECT_EQ(texts,
+            (std::vector<std::string>{"<x><>", "<1.5><2>", "<1><16777217><>", "<1970-01-01><1970-01-02>"}));
 }
 
 // One table is text and one is Parquet: the examples are the same as from text alone.
