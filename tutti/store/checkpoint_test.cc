@@ -19,7 +19,7 @@
 #include "tutti/store/safetensors.h"
 #include "tutti/store/shared_files.h"
 #include "tutti/store/test_checkpoint.h"
-#include "tutti/store/test_oracle.h"
+#include "tutti/base/test_oracle.h"
 
 namespace tutti::store {
 namespace {

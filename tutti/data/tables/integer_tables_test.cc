@@ -7,9 +7,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <gmock/gmock.h>
+#include <nlohmann/json.hpp>
 
 #include "tutti/base/test_errors.h"
 #include "tutti/base/test_folder.h"
+#include "tutti/base/test_oracle.h"
 #include "tutti/base/xxh64.h"
 #include "tutti/data/tables/test_tables.h"
 #include "tutti/data/tables/text_table.h"
@@ -138,6 +140,37 @@ TEST_F(IntegerTableTest, has_categories_by_a_stated_hash) {
   EXPECT_EQ(integers("ID,a,b,c,d\n1,68fd1e64,7,ü b,\" 007\"\n", categories(1000), csv()), buckets);
   EXPECT_THAT(integers("ID,a\n1,\"say \"\"no\"\", twice\"\n", categories(1000), csv()),
               ElementsAre(expected("say \"no\", twice")));
+}
+
+// Compares with Python's csv and xxhash.
+TEST_F(IntegerTableTest, has_the_categories_that_python_computes) {
+  TUTTI_NEEDS_ORACLES();
+  std::mt19937_64 random(4);
+  const std::vector<std::string> pieces = {"a", "7", ",",  "\"\"", " ",    "\t", "\n",
+                                           "ü", "€", "NA", "0x1f", "\r\n", ";",  "|"};
+  std::string text = "ID,a,b,c\n";
+  for (int row = 0; row < 300; ++row) {
+    text += std::to_string(row);
+    for (int column = 0; column < 3; ++column) {
+      std::string cell;
+      for (uint64_t piece = random() % 60; piece > 0; --piece) cell += pieces[random() % pieces.size()];
+      const bool is_plain = cell.find_first_of(",\"\n\r") == std::string::npos;
+      text += is_plain && random() % 2 == 0 ? "," + cell : ",\"" + cell + "\"";
+    }
+    text += "\n";
+  }
+  TextFormat format = csv();
+  format.missing = {};
+  for (const int64_t buckets : {int64_t{1000}, int64_t{1} << 40}) {
+    const OracleAnswer answer =
+        ask_oracle("check_categories.py", {folder_.write("t.tsv", text), std::to_string(buckets)});
+    ASSERT_EQ(answer.status, 0) << answer.output;
+    std::vector<int64_t> expected;
+    for (const auto& row : nlohmann::json::parse(answer.output)) {
+      for (const auto& bucket : row) expected.push_back(bucket.get<int64_t>());
+    }
+    EXPECT_EQ(integers(text, categories(buckets), format), expected);
+  }
 }
 
 TEST_F(IntegerTableTest, has_a_stated_value_for_missing_categories) {
