@@ -169,7 +169,9 @@ void RowReader::require_exact_numbers(std::string_view row, std::span<CellBuffer
   const auto has_large = [](CellBuffer& buffer) {
     if (!buffer.kind().is_dense() || !buffer.kind().cells.is_float()) return false;
     const float* const numbers = buffer.row<float>();
-    return std::any_of(numbers, numbers + buffer.columns(), may_be_rounded);
+    // A lambda, since a call of a function for each number would not be inlined.
+    return std::any_of(numbers, numbers + buffer.columns(),
+                       [](float number) { return may_be_rounded(number); });
   };
   if (std::none_of(to.begin(), to.end(), has_large)) return;
   each_cell(row, [&](size_t column, std::string_view cell) {
