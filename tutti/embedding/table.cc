@@ -19,7 +19,7 @@ namespace {
 constexpr int64_t kPadding = -1;
 constexpr int64_t kNoRow = -1;
 
-// Returns the ids as int64 on the CPU. Columns of tables are floats, which hold whole numbers exactly up to a
+// Returns the ids as int64 on the CPU. Floats, as some tables have them, hold whole numbers exactly up to a
 // limit; beyond it an id may have become another one.
 torch::Tensor whole_numbers(const torch::Tensor& ids, const std::string& table, const std::string& column) {
   if (!ids.is_floating_point()) return ids.to(torch::kCPU, torch::kLong).contiguous();
