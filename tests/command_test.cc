@@ -124,7 +124,7 @@ TEST(Inspect, shows_a_table_without_header_and_ids) {
   const std::string path = folder.write("u.data", "16777217\t7\t3.5\n2\t9007199254740991\t\n3\t9\tx\n");
   const auto result = run_program({program_path("tutti"), "inspect", "--no-header", "--no-ids", path});
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.out, HasSubstr("a table of 3 rows and 3 columns, 46 B; without IDs"));
+  EXPECT_THAT(result.out, HasSubstr("a table of 3 rows and 3 columns, 41 B; without IDs"));
   EXPECT_THAT(result.out, ContainsRegex("1 +integer +3 +0 +2 +5.592e\\+06 +16777217\n"));
   EXPECT_THAT(result.out, ContainsRegex("2 +integer +3 +0 +7 +3.002e\\+15 9007199254740991\n"));
   EXPECT_THAT(result.out, ContainsRegex("3 +mixed +2 +1 +3.5 +3.5 +3.5 +'x'\n"));
