@@ -135,6 +135,7 @@ void append_whole_numbers(const arrow::Array& array, const CellType& cells, std:
       } else if (const std::string why = why_not_whole(number); !why.empty()) {
         wrong(i, why);
       } else {
+        // NOLINTNEXTLINE(bugprone-signed-char-misuse): an int8 is a number here
         to.back() = static_cast<int64_t>(number);
       }
     }

@@ -90,10 +90,14 @@ TEST_F(SharedFilesTest, may_stand_beside_files_with_other_formats_and_ids) {
   std::vector<Schema::Entry> entries = ratings_.tables();
   entries.push_back({"y", {"t.csv"}});
   entries.push_back({"z", {"more.tsv"}});
-  // Without IDs in the master table, rows have the order of each file; with them, as far as there are IDs.
-  const Batch by_place = source(Schema(entries))->read(std::vector<int64_t>{0, 3});
-  EXPECT_THAT(values_in<float>(by_place["y"]), ElementsAre(30, 50));
-  EXPECT_THAT(values_in<float>(by_place["z"]), ElementsAre(1, 4));
+  // The master table has no IDs: the first file that has some is beside it, and others are joined by ID.
+  for (const BadRows bad : {BadRows::Error, BadRows::Skip}) {
+    const Batch by_place =
+        source(Schema(entries), {.bad_rows = bad})->read(std::vector<int64_t>{0, 1, 2, 3, 4});
+    EXPECT_THAT(values_in<int64_t>(by_place["user"]), ElementsAre(16777217, 2, 3, 4, 5));
+    EXPECT_THAT(values_in<float>(by_place["y"]), ElementsAre(30, 10, 20, 50, 40));
+    EXPECT_THAT(values_in<float>(by_place["z"]), ElementsAre(3, 1, 2, 5, 4));
+  }
   const auto by_id = source(Schema(entries), {.master_table = "y"});
   EXPECT_EQ(by_id->id(0), "c");
   const Batch batch = by_id->read(std::vector<int64_t>{0, 3});

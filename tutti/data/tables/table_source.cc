@@ -89,6 +89,8 @@ class JoinedTables final : public TableSource {
   void require_ids_in_one_shard() const;
   ShardFile open(const std::string& shard, const FileTables& tables) const;
   void require_as_many_rows(const Shard& shard) const;
+  const ShardFile* file_with_ids(const Shard& shard) const;
+  std::vector<int64_t> rows_beside_master(const Shard& shard, const ShardFile& file) const;
   int64_t join_all(Shard& shard) const;
   int64_t join_complete_rows(Shard& shard) const;
   void keep_if_it_fits(ShardFile& file) const;
@@ -155,12 +157,23 @@ ShardFile JoinedTables::open(const std::string& shard, const FileTables& tables)
   return {open_table(path, first.format, views, bad_rows_), {}, {}, {}};
 }
 
-// Rows of files without IDs are found by their place.
+// Returns the file by whose IDs others are joined: that of the master table, else the first one with IDs,
+// whose rows are then those of the master table by their place. Null if no file has IDs.
+const ShardFile* JoinedTables::file_with_ids(const Shard& shard) const {
+  if (shard.files[master_].has_ids()) return &shard.files[master_];
+  const auto found = std::find_if(shard.files.begin(), shard.files.end(),
+                                  [](const ShardFile& file) { return file.has_ids(); });
+  return found == shard.files.end() ? nullptr : &*found;
+}
+
+// Rows of files that are not joined by ID are found by their place.
 void JoinedTables::require_as_many_rows(const Shard& shard) const {
   const ShardFile& master = shard.files[master_];
+  const ShardFile* const joined_by = file_with_ids(shard);
   for (size_t i = 0; i < shard.files.size(); ++i) {
     const ShardFile& file = shard.files[i];
-    if ((file.has_ids() && master.has_ids()) || file.rows_in_file() == master.rows_in_file()) continue;
+    const bool is_joined_by_id = file.has_ids() && &file != joined_by;
+    if (is_joined_by_id || file.rows_in_file() == master.rows_in_file()) continue;
     const std::string& name = table(schema_.files()[i].front()).file;
     const std::string& master_name = table(master_tables().front()).file;
     fail(
@@ -173,12 +186,23 @@ void JoinedTables::require_as_many_rows(const Shard& shard) const {
 
 // Returns the number of examples.
 int64_t JoinedTables::join_all(Shard& shard) const {
-  const ShardFile& master = shard.files[master_];
+  const ShardFile* const by = file_with_ids(shard);
   for (ShardFile& file : shard.files) {
-    if (file.has_ids() && master.has_ids() && !file.table->ids().is_aligned_with(master.table->ids()))
-      file.rows = matching_rows(*master.table, *file.table);
+    if (file.has_ids() && !file.table->ids().is_aligned_with(by->table->ids()))
+      file.rows = matching_rows(*by->table, *file.table);
   }
-  return master.size();
+  return shard.files[master_].size();
+}
+
+// For each row of the master table, the row of a file that belongs to it, or -1.
+std::vector<int64_t> JoinedTables::rows_beside_master(const Shard& shard, const ShardFile& file) const {
+  const ShardFile& master = shard.files[master_];
+  const ShardFile* const by = file_with_ids(shard);
+  if (!file.has_ids() || by == &master || by == &file) return rows_beside(master, file);
+  std::vector<int64_t> rows = rows_beside(master, *by);
+  const std::vector<int64_t> by_id = rows_beside(*by, file);
+  for (int64_t& row : rows) row = row < 0 ? row : by_id[static_cast<size_t>(row)];
+  return rows;
 }
 
 // Keeps the rows of the master table that are in every table. Returns their number.
@@ -190,7 +214,7 @@ int64_t JoinedTables::join_complete_rows(Shard& shard) const {
   for (ShardFile& file : shard.files) {
     most = std::max(most, file.rows_in_file());
     if (why.empty() && file.table) why = file.table->left_out().why;
-    file.rows = rows_beside(master, file);
+    file.rows = rows_beside_master(shard, file);
     for (size_t row = 0; row < whole.size(); ++row) whole[row] = whole[row] && file.rows[row] >= 0;
   }
   const auto examples = static_cast<int64_t>(std::count(whole.begin(), whole.end(), true));
