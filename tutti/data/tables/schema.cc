@@ -89,7 +89,7 @@ Schema::Schema(std::vector<Entry> tables) : tables_(std::move(tables)) {
 }
 
 void Schema::add_to_files(size_t table) {
-  const auto& [name, own] = tables_[table];
+  const TableFile& own = tables_[table].second;
   const auto found = std::find_if(files_.begin(), files_.end(), [&](const std::vector<size_t>& file) {
     return tables_[file.front()].second.file == own.file;
   });
@@ -100,7 +100,7 @@ void Schema::add_to_files(size_t table) {
   const auto& [first_name, first] = tables_[found->front()];
   if (own.is_idx() || first.format != own.format)
     fail(ErrorKind::InvalidArgument, "the tables '{}' and '{}' of the schema use the same file, {}{}",
-         first_name, name, own.file, own.is_idx() ? "" : ", in different formats");
+         first_name, tables_[table].first, own.file, own.is_idx() ? "" : ", in different formats");
   found->push_back(table);
 }
 
