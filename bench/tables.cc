@@ -1,5 +1,6 @@
 // Measures how fast text tables become tensors, with 210 columns of floats on one core, compared with
-// Python's libraries. Alternates between all sides in one run. Prints Markdown.
+// Python's libraries, and the same with integers and with the lines of a click log. Alternates between all
+// sides in one run. Prints Markdown.
 //   bench_tables                     all sides
 //   bench_tables --side parse DIR    one side, for the parent or a profiler; DIR has shards
 #include <array>
@@ -55,6 +56,41 @@ void write_shard(const std::string& folder) {
   targets.finish();
 }
 
+// Whole numbers of 1 to 10 digits.
+void write_integers(const std::string& folder) {
+  tutti::make_directories(folder);
+  std::mt19937_64 random(1);
+  tutti::FileWriter file(folder + "/integers.tsv");
+  std::string row = "ID";
+  for (int column = 0; column < kColumns; ++column) row += fmt::format("\ti{}", column);
+  file.write(row + "\n");
+  for (int64_t i = 0; i < kRows; ++i) {
+    row = fmt::format("m{}", i);
+    for (int column = 0; column < kColumns; ++column)
+      row += fmt::format("\t{}", random() >> (31 + random() % 30));
+    file.write(row + "\n");
+  }
+  file.finish();
+}
+
+constexpr int kNumbers = 13;
+constexpr int kTexts = 26;
+
+// Lines like those of Criteo's click logs: a label, 13 integers, some of which are missing, and 26
+// categories.
+void write_clicks(const std::string& folder) {
+  tutti::make_directories(folder);
+  std::mt19937_64 random(1);
+  tutti::FileWriter file(folder + "/clicks.tsv");
+  for (int64_t i = 0; i < kRows; ++i) {
+    std::string row = std::to_string(i % 2);
+    for (int k = 0; k < kNumbers; ++k) row += random() % 5 == 0 ? "\t" : fmt::format("\t{}", random() % 5000);
+    for (int k = 0; k < kTexts; ++k) row += fmt::format("\t{:08x}", random() % 100000 * 42949);
+    file.write(row + "\n");
+  }
+  file.finish();
+}
+
 double megabytes(const std::string& root) {
   double bytes = 0;
   for (const auto& entry : fs::recursive_directory_iterator(root)) {
@@ -80,16 +116,26 @@ int feed(const std::string& root, data::Order order) {
   return 0;
 }
 
-// Reads one table into one tensor, without joining.
-int parse(const std::string& root) {
+// Reads the tables of one file, without joining, into one tensor each.
+int parse(const std::string& root, const data::Schema& one_file) {
   const auto begin = Clock::now();
-  const data::Schema desc = {{"desc", {"descriptors.tsv"}}};
-  const auto source = data::table_source(data::shards_in(root), desc, {.memory = 0});
+  const auto source = data::table_source(data::shards_in(root), one_file, {.memory = 0});
   std::vector<int64_t> all(static_cast<size_t>(source->size()));
   for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<int64_t>(i);
-  if (source->read(all)["desc"].size(1) != kColumns) return 1;
+  if (source->read(all).size() != kRows) return 1;
   bench::print_measured(megabytes(root) / seconds_since(begin));
   return 0;
+}
+
+// Each category is a table, as models with an embedding for each need it.
+data::Schema clicks() {
+  const data::TextFormat format = {.header = false, .ids = data::Ids::RowNumbers};
+  std::vector<data::Schema::Entry> tables = {
+      {"click", {"clicks.tsv", format, data::float32(), {"1"}}},
+      {"numbers", {"clicks.tsv", format, data::float32(), data::numbered(2, 1 + kNumbers)}}};
+  for (const std::string& column : data::numbered(2 + kNumbers, 1 + kNumbers + kTexts))
+    tables.emplace_back(column, data::TableFile("clicks.tsv", format, data::categories(100000), {column}));
+  return data::Schema(tables);
 }
 
 // Measures the time to the first batch, as the size of the files divided by it.
@@ -105,7 +151,9 @@ int first_batch(const std::string& root) {
 
 int run_side(const std::string& side, const std::string& root) {
   bench::pin_to_one_core();
-  if (side == "parse") return parse(root);
+  if (side == "parse") return parse(root, {{"desc", {"descriptors.tsv"}}});
+  if (side == "integers") return parse(root, {{"integers", {"integers.tsv", data::int64()}}});
+  if (side == "clicks") return parse(root, clicks());
   if (side == "sequential") return feed(root, data::Order::Sequential);
   if (side == "shuffled") return feed(root, data::Order::Shuffled);
   if (side == "first") return first_batch(root);
@@ -143,6 +191,8 @@ void print_report(const std::map<std::string, bench::Measured>& all, double size
   row("shuffled", "the same, shuffled", "pandas-join", "", "3");
   for (const Peer& peer : kPeers)
     row(std::string(peer.side) + "-join", std::string("  ") + peer.name, "pandas-join", "", "");
+  row("integers", "one table of int64 to one tensor", "", "300", "");
+  row("clicks", "a click log to 28 tensors: numbers and categories", "", "", "");
   if (all.contains("first"))
     fmt::print("\nThe first batch is available after {:.2f} s for each GB (to reach: 1 s).\n",
                1000 / all.at("first").per_second);
@@ -188,9 +238,13 @@ void print_waits_of_example(const fs::path& bin, const std::string& root) {
 int measure_all() {
   const fs::path self = fs::read_symlink("/proc/self/exe");
   const bench::Scratch scratch(fs::exists("/dev/shm") ? "/dev/shm" : "/tmp");
-  const std::string& root = scratch.path();
+  const std::string root = scratch.path() + "/floats";
   write_shard(root + "/shard0");
+  write_integers(scratch.path() + "/integers/shard0");
+  write_clicks(scratch.path() + "/clicks/shard0");
   std::vector<bench::Side> sides;
+  for (const std::string side : {"integers", "clicks"})
+    sides.push_back({side, {self.string(), "--side", side, scratch.path() + "/" + side}});
   for (const char* side : {"parse", "sequential", "shuffled", "first"})
     sides.push_back({side, {self.string(), "--side", side, root}});
   const std::string script = (bench::folder() / "peers/tables.py").string();

@@ -118,6 +118,30 @@ TEST(Inspect, shows_what_is_in_a_table) {
   EXPECT_THAT(twice.err, HasSubstr("t.csv:3:"));
 }
 
+// A file as MovieLens has it: no header, no IDs, and another ending.
+TEST(Inspect, shows_a_table_without_header_and_ids) {
+  const TestFolder folder;
+  const std::string path = folder.write("u.data", "16777217\t7\t3.5\n2\t9007199254740991\t\n3\t9\tx\n");
+  const auto result = run_program({program_path("tutti"), "inspect", "--no-header", "--no-ids", path});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("a table of 3 rows and 3 columns, 41 B; without IDs"));
+  EXPECT_THAT(result.out, ContainsRegex("1 +integer +3 +0 +2 +5.592e\\+06 +16777217\n"));
+  EXPECT_THAT(result.out, ContainsRegex("2 +integer +3 +0 +7 +3.002e\\+15 9007199254740991\n"));
+  EXPECT_THAT(result.out, ContainsRegex("3 +mixed +2 +1 +3.5 +3.5 +3.5 +'x'\n"));
+  EXPECT_NE(run_program({program_path("tutti"), "inspect", "--no-ids", "--id", "1", path}).exit_code, 0);
+}
+
+TEST(Shard, cuts_tables_without_ids) {
+  const TestFolder folder;
+  const std::string x = folder.write("x.txt", "7\t1\n7\t2\n7\t3\n");
+  const std::string y = folder.write("y.txt", "a\na\nb\n");
+  const auto result = run_program(
+      {program_path("tutti"), "shard", x, y, "-n", "2", "--no-header", "--no-ids", "--out", folder / "out"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(read_file(folder / "out/shard0/x.txt"), "7\t1\n7\t2\n");
+  EXPECT_EQ(read_file(folder / "out/shard1/y.txt"), "b\n");
+}
+
 TEST(Doctor, looks_at_everything_and_knows_the_blas) {
   const auto result = run_program({program_path("tutti"), "doctor"});
   for (const char* about : {"Tutti", "LibTorch", "BLAS", "cores", "GPUs", "memory", "on one host",

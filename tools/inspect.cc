@@ -115,17 +115,30 @@ int inspect_command(const std::vector<std::string>& arguments, const Environment
       "tutti inspect");
   std::string path;
   std::string id;
-  app.add_option("PATH", path,
-                 "A checkpoint (a folder ckpt-<step>), a --logdir (its newest checkpoint is shown), a "
-                 ".safetensors file, or a table (.tsv, .csv or .parquet)")
+  bool no_header = false;
+  bool no_ids = false;
+  app.add_option(
+         "PATH", path,
+         "A checkpoint (a folder ckpt-<step>), a --logdir (its newest checkpoint is shown), a "
+         ".safetensors file, or a table (.tsv, .csv, .parquet, or any text table if one of the options "
+         "below is given)")
       ->required();
-  app.add_option("--id", id, "Name of a table's column of IDs (default: the first column)");
+  auto* const has_id =
+      app.add_option("--id", id, "Name of a table's column of IDs (default: the first column)");
+  app.add_flag("--no-ids", no_ids, "The table has no column of IDs")->excludes(has_id);
+  app.add_flag("--no-header", no_header, "The table does not begin with a row of column names");
   if (!parse_arguments(app, arguments)) return 0;
   while (path.size() > 1 && path.ends_with('/')) path.pop_back();
 
   std::error_code ignored;
-  if (path.ends_with(".tsv") || path.ends_with(".csv") || data::is_parquet(path))
-    return inspect_table(path, id);
+  const bool has_table_options = !id.empty() || no_ids || no_header;
+  if (path.ends_with(".tsv") || path.ends_with(".csv") || data::is_parquet(path) || has_table_options) {
+    data::TextFormat format = data::format_of(path);
+    format.id = id;
+    format.ids = no_ids ? data::Ids::RowNumbers : data::Ids::Column;
+    format.header = !no_header;
+    return inspect_table(path, format);
+  }
   if (fs::is_regular_file(path, ignored)) return inspect_file(path);
   if (!fs::is_directory(path, ignored))
     fail(ErrorKind::InvalidArgument, "{}: there is no such file or folder", path);

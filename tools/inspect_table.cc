@@ -35,16 +35,6 @@ class Column {
       add_text(cell);
     }
   }
-  // Adds a number of a table, which is NaN if it is missing.
-  void add(float number) {
-    if (std::isnan(number)) {
-      ++missing_;
-    } else if (std::isinf(number)) {
-      add_text("inf");
-    } else {
-      add(number, number == std::floor(number));
-    }
-  }
   void add_text(std::string_view text) {
     if (texts_++ == 0) text_ = text.substr(0, 20);
   }
@@ -55,7 +45,13 @@ class Column {
                              : whole_        ? "integer"
                                              : "number";
     std::string values = fmt::format("{:<8} {:>10} {:>10}", type, numbers_ + texts_, missing_);
-    if (numbers_ > 0) values += fmt::format(" {:>11.4g} {:>11.4g} {:>11.4g}", least_, mean_, most_);
+    // The range of ids, and so the length of their embedding, can be read off if it is exact.
+    constexpr double kExactUpTo = 0x1p53;
+    const bool is_exact = whole_ && std::abs(least_) <= kExactUpTo && std::abs(most_) <= kExactUpTo;
+    if (numbers_ > 0 && is_exact)
+      values += fmt::format(" {:>11.0f} {:>11.4g} {:>11.0f}", least_, mean_, most_);
+    else if (numbers_ > 0)
+      values += fmt::format(" {:>11.4g} {:>11.4g} {:>11.4g}", least_, mean_, most_);
     if (texts_ > 0)
       values += fmt::format("  '{}'{}", text_, texts_ > 1 ? fmt::format(" and {} more", texts_ - 1) : "");
     return values;
@@ -86,57 +82,45 @@ struct Contents {
   std::vector<Column> columns = {};
 };
 
-Contents look_through_text(const std::string& path, const TextFormat& format) {
-  Contents contents;
+Contents look_through_text(const std::string& path, const TextFormat& format,
+                           const std::vector<std::string>& names) {
+  Contents contents{names, std::vector<Column>(names.size())};
   const Rows rows(path, format.quotes, [&](const Rows::Row& row) {
+    if (format.header && row.number == 0) return;
     size_t column = 0;
     Cells cells(row.text, format);
     for (; const auto cell = cells.next(); ++column) {
-      if (row.number == 0) {
-        contents.names.emplace_back(data::trimmed(*cell));
-        contents.columns.emplace_back();
-      } else if (column < contents.columns.size()) {
-        contents.columns[column].add(*cell, format);
-      }
+      if (column < contents.columns.size()) contents.columns[column].add(*cell, format);
     }
     if (column != contents.columns.size())
-      fail(ErrorKind::DataLoss, "{}:{}: {} cells; expected {}, as in the header", path, row.line, column,
-           contents.columns.size());
+      fail(ErrorKind::DataLoss, "{}:{}: {} cells; expected {}, as in the {}", path, row.line, column,
+           contents.columns.size(), format.header ? "header" : "first row");
   });
   return contents;
 }
 
-// Counts the IDs first, then the numbers, or the elements of lists one by one.
-Contents look_through_parquet(const data::Table& table) {
-  Contents contents{{table.id_column()}, std::vector<Column>(1 + table.columns().size())};
-  contents.names.insert(contents.names.end(), table.columns().begin(), table.columns().end());
-  std::vector<float> numbers;
-  std::vector<int64_t> lengths;
-  std::string buffer;
-  for (int64_t row = 0; row < table.size(); ++row) {
-    contents.columns[0].add_text(table.id(row));
-    table.read_lists(row, numbers, lengths, buffer);
-    const float* number = numbers.data();
-    for (size_t i = 0; i < lengths.size(); ++i) {
-      for (int64_t k = 0; k < lengths[i]; ++k) contents.columns[i + 1].add(*number++);
-    }
-  }
+// Counts the elements of lists one by one.
+Contents look_through_parquet(const std::string& path, const TextFormat& format,
+                              const std::vector<std::string>& names) {
+  Contents contents{names, std::vector<Column>(names.size())};
+  data::each_parquet_text(
+      path, [&](size_t column, std::string_view text) { contents.columns.at(column).add(text, format); });
   return contents;
 }
 
 }  // namespace
 
-int inspect_table(const std::string& path, const std::string& id) {
-  TextFormat format = data::format_of(path);
-  format.id = id;
+int inspect_table(const std::string& path, const TextFormat& format) {
   // Fails unless the IDs and names are valid for training.
-  const bool is_parquet = data::is_parquet(path);
-  const auto table = data::open_table(path, format, is_parquet ? data::ragged() : data::dense());
-  const auto [names, columns] = is_parquet ? look_through_parquet(*table) : look_through_text(path, format);
+  const auto table = data::open_table(path, format, {});
+  const auto [names, columns] = data::is_parquet(path)
+                                    ? look_through_parquet(path, format, table->all_columns())
+                                    : look_through_text(path, format, table->all_columns());
   size_t width = 6;
   for (const std::string& name : names) width = std::max(width, name.size());
-  fmt::print("{}: a table of {} rows and {} columns, {}; its IDs are in '{}'\n", path, table->size(),
-             names.size(), human_bytes(std::filesystem::file_size(path)), table->id_column());
+  fmt::print("{}: a table of {} rows and {} columns, {}; {}\n", path, table->size(), names.size(),
+             human_bytes(std::filesystem::file_size(path)),
+             table->has_ids() ? fmt::format("its IDs are in '{}'", table->id_column()) : "without IDs");
   fmt::print("  {:<{}} {:<8} {:>10} {:>10} {:>11} {:>11} {:>11}\n", "column", width, "type", "values",
              "missing", "min", "mean", "max");
   for (size_t i = 0; i < names.size(); ++i) fmt::print("  {:<{}} {}\n", names[i], width, columns[i].line());

@@ -18,6 +18,7 @@ int shard_command(const std::vector<std::string>& arguments, const Environment&)
   std::string out;
   std::string id;
   bool no_header = false;
+  bool no_ids = false;
   data::ShardOptions options;
   app.add_option("INPUT", inputs, "Tables, .tsv or .csv; the shards follow the order of the first one")
       ->required();
@@ -25,7 +26,11 @@ int shard_command(const std::vector<std::string>& arguments, const Environment&)
   app.add_option("--by", by, "Give the shards equal numbers of rows or of bytes: rows or bytes")
       ->capture_default_str();
   app.add_option("--out", out, "Folder for the shards, which must be new or empty")->required();
-  app.add_option("--id", id, "Name of the column of IDs in all tables (default: the first column)");
+  auto* const has_id =
+      app.add_option("--id", id, "Name of the column of IDs in all tables (default: the first column)");
+  app.add_flag("--no-ids", no_ids,
+               "The tables have no column of IDs; rows with the same number belong together")
+      ->excludes(has_id);
   app.add_flag("--no-header", no_header, "The tables do not begin with a row of column names");
   if (!parse_arguments(app, arguments)) return 0;
   if (by != "rows" && by != "bytes") fail(ErrorKind::InvalidArgument, "--by {}: expected rows or bytes", by);
@@ -34,6 +39,7 @@ int shard_command(const std::vector<std::string>& arguments, const Environment&)
   for (const std::string& input : inputs) {
     data::TextFormat format = data::format_of(input);
     format.id = id;
+    format.ids = no_ids ? data::Ids::RowNumbers : data::Ids::Column;
     format.header = !no_header;
     tables.emplace_back(input, format);
   }

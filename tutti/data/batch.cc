@@ -122,8 +122,10 @@ torch::Tensor join(const std::vector<PartRows>& parts, std::vector<torch::Tensor
   if (is_ragged) {
     int64_t longest = 0;
     for (const torch::Tensor& tensor : tensors) longest = std::max(longest, tensor.size(-1));
-    for (torch::Tensor& tensor : tensors)
-      tensor = at::constant_pad_nd(tensor, {0, longest - tensor.size(-1)}, std::nan(""));
+    for (torch::Tensor& tensor : tensors) {
+      const at::Scalar padding = tensor.is_floating_point() ? at::Scalar(std::nan("")) : at::Scalar(-1);
+      tensor = at::constant_pad_nd(tensor, {0, longest - tensor.size(-1)}, padding);
+    }
   }
   const bool in_memory = std::all_of(tensors.begin(), tensors.end(), [](const torch::Tensor& tensor) {
     return tensor.device().is_cpu() && tensor.layout() == torch::kStrided;
@@ -144,8 +146,9 @@ torch::Tensor join(const std::vector<PartRows>& parts, std::vector<torch::Tensor
 std::vector<Column> columns_in(const Batch& batch) {
   std::vector<Column> columns;
   for (const auto& [name, tensor] : batch.tensors()) {
-    // Tables give the lengths of the lists in a column this name (tables/table_source.h).
-    const bool is_ragged = batch.has(name + " length") && tensor.dim() > 1 && tensor.is_floating_point();
+    // Tables give the lengths of the lists in a column of this name (tables/table_source.h).
+    const bool may_have_lists = tensor.is_floating_point() || tensor.scalar_type() == torch::kLong;
+    const bool is_ragged = batch.has(name + " length") && tensor.dim() > 1 && may_have_lists;
     columns.push_back({name, tensor.scalar_type(), tensor.sizes().slice(1).vec(), is_ragged});
   }
   return columns;

@@ -64,8 +64,8 @@ struct PartRows {
 };
 
 // Joins the rows of several parts, whose positions are 0 to `rows`, each once. The columns have the order of
-// `columns`; ragged ones are padded with NaN to the longest list. A part whose columns are not those is an
-// InvalidArgument.
+// `columns`; ragged ones are padded to the longest list with NaN, or with -1 if they are int64. A part whose
+// columns are not those is an InvalidArgument.
 Batch join_rows(const std::vector<PartRows>& parts, int64_t rows, const std::vector<Column>& columns);
 
 }  // namespace tutti::data

@@ -343,6 +343,9 @@ TEST(EmbeddingBag, pools_lists_like_torch) {
         EXPECT_TRUE(bag(ids, weights)[0].allclose(rows[4] * weights[0][0] + rows[2] * weights[0][1]));
       else
         expect_error(ErrorKind::InvalidArgument, HasSubstr("Pooling::Sum"), [&] { bag(ids, weights); });
+      // Lists in the last of more dimensions, as a ragged table with several columns has them.
+      EXPECT_TRUE(bag(torch::stack({ids, ids.flip(0)}, 1)).equal(torch::stack({pooled, pooled.flip(0)}, 1)));
+      EXPECT_EQ(bag(ids.unsqueeze(1).narrow(2, 0, 0)).sizes().vec(), (std::vector<int64_t>{3, 1, 2}));
     }
   }
 }

@@ -32,10 +32,10 @@ EmbeddingBagImpl::EmbeddingBagImpl(int64_t rows, int64_t dim, Pooling pooling,
     : EmbeddingImpl(rows, dim, options, true), pooling_(pooling) {}
 
 torch::Tensor EmbeddingBagImpl::forward(const torch::Tensor& ids, const torch::Tensor& weights) {
-  if (ids.dim() != 2)
+  if (ids.dim() < 2)
     fail(ErrorKind::InvalidArgument,
-         "an EmbeddingBag takes ids of the shape (examples, longest list), not {}", describe(ids));
-  torch::Tensor rows = EmbeddingImpl::forward(ids);  // (examples, longest list, dim)
+         "an EmbeddingBag takes ids of the shape (examples, ..., longest list), not {}", describe(ids));
+  torch::Tensor rows = EmbeddingImpl::forward(ids);  // (examples, ..., longest list, dim)
   const torch::Tensor is_id = ids.ge(0);
   if (weights.defined()) {
     if (pooling_ != Pooling::Sum)
@@ -43,15 +43,15 @@ torch::Tensor EmbeddingBagImpl::forward(const torch::Tensor& ids, const torch::T
     if (weights.sizes() != ids.sizes())
       fail(ErrorKind::InvalidArgument, "the weights for an EmbeddingBag have the shape {}, its ids {}",
            describe(weights), describe(ids));
-    return (rows * weights.masked_fill(is_id.logical_not(), 0).unsqueeze(2)).sum(1);
+    return (rows * weights.masked_fill(is_id.logical_not(), 0).unsqueeze(-1)).sum(-2);
   }
-  if (pooling_ == Pooling::Sum) return rows.sum(1);
-  const torch::Tensor count = is_id.sum(1, /*keepdim=*/true);
-  if (pooling_ == Pooling::Mean) return rows.sum(1) / count.clamp_min(1);
-  if (ids.size(1) == 0) return rows.sum(1);
+  if (pooling_ == Pooling::Sum) return rows.sum(-2);
+  const torch::Tensor count = is_id.sum(-1, /*keepdim=*/true);
+  if (pooling_ == Pooling::Mean) return rows.sum(-2) / count.clamp_min(1);
+  if (ids.size(-1) == 0) return rows.sum(-2);
   const torch::Tensor masked =
-      rows.masked_fill(is_id.logical_not().unsqueeze(2), -std::numeric_limits<float>::infinity());
-  return std::get<0>(masked.max(1)).masked_fill(count.eq(0), 0);
+      rows.masked_fill(is_id.logical_not().unsqueeze(-1), -std::numeric_limits<float>::infinity());
+  return std::get<0>(masked.max(-2)).masked_fill(count.eq(0), 0);
 }
 
 }  // namespace tutti::nn

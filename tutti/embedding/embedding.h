@@ -48,7 +48,8 @@ TORCH_MODULE(Embedding);
 enum class Pooling { Sum, Mean, Max };
 
 // An Embedding of lists of ids: the vectors of a list are pooled into one. The ids have the shape (examples,
-// longest list); -1 fills the places after a shorter list. An empty list gives zeros.
+// ..., longest list), as ragged tables have them; -1 fills the places after a shorter list. An empty list
+// gives zeros.
 class EmbeddingBagImpl : public EmbeddingImpl {
  public:
   EmbeddingBagImpl(int64_t rows, int64_t dim, Pooling pooling = Pooling::Sum,

@@ -17,8 +17,8 @@ namespace {
 constexpr int64_t kPadding = -1;
 constexpr int64_t kNoRow = -1;
 
-// Returns the ids as int64 on the CPU. Columns of tables may be floats, which hold whole numbers exactly up
-// to a limit; beyond it an id may have become another one.
+// Returns the ids as int64 on the CPU. Floats, as some tables have them, hold whole numbers exactly up to a
+// limit; beyond it an id may have become another one.
 torch::Tensor whole_numbers(const torch::Tensor& ids, const std::string& table, const std::string& column) {
   if (!ids.is_floating_point()) return ids.to(torch::kCPU, torch::kLong).contiguous();
   constexpr double kExactFloat = 16777216;           // 2^24
@@ -45,9 +45,8 @@ void require_sensible(int64_t rows, int64_t dim, const TableOptions& options) {
          options.initial_scale);
   if (options.admit_after < 1 || options.evict_unused_for < 0 || options.evict_below < 0)
     fail(ErrorKind::InvalidArgument,
-         "an embedding that admits ids after {} lookups, and evicts rows that were unused for {} steps or "
-         "have "
-         "fewer than {} lookups: admit_after must be 1 or more, the others 0 or more",
+         "an embedding that admits ids after {} lookups, and evicts rows that were unused for {} steps, or "
+         "with fewer than {} lookups: admit_after must be 1 or more, the others 0 or more",
          options.admit_after, options.evict_unused_for, options.evict_below);
   const bool grows = options.admit_after > 1 || options.evict_unused_for > 0 || options.evict_below > 0 ||
                      options.when_full != WhenFull::Refuse;

@@ -4,9 +4,9 @@
 
 #include "tutti/base/test_errors.h"
 #include "tutti/base/test_folder.h"
+#include "tutti/base/test_oracle.h"
 #include "tutti/metrics/metrics.h"
 #include "tutti/metrics/test_metrics.h"
-#include "tutti/store/test_oracle.h"
 
 namespace tutti::metrics {
 namespace {
@@ -33,8 +33,7 @@ TEST(EveryMetric, agrees_with_scikit_learn) {
     data[name] = numbers_of(name == "group" ? tensor - (int64_t{1} << 60) : tensor);
   for (int64_t i = 0; i < kExamples; ++i) data["classes"].push_back(numbers_of(classes[i]));
   const TestFolder folder;
-  const store::OracleAnswer answer =
-      store::ask_oracle("check_metrics.py", {folder.write("data.json", data.dump())});
+  const OracleAnswer answer = ask_oracle("check_metrics.py", {folder.write("data.json", data.dump())});
   ASSERT_EQ(answer.status, 0) << answer.output;
   const Json expected = Json::parse(answer.output);
   size_t compared = 0;

@@ -14,12 +14,12 @@
 #include "tutti/base/file.h"
 #include "tutti/base/test_errors.h"
 #include "tutti/base/test_folder.h"
+#include "tutti/base/test_oracle.h"
 #include "tutti/base/version.h"
 #include "tutti/store/manifest.h"
 #include "tutti/store/safetensors.h"
 #include "tutti/store/shared_files.h"
 #include "tutti/store/test_checkpoint.h"
-#include "tutti/store/test_oracle.h"
 
 namespace tutti::store {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "tutti/base/test_errors.h"
 #include "tutti/base/test_folder.h"
-#include "tutti/store/test_oracle.h"
+#include "tutti/base/test_oracle.h"
 
 namespace tutti::store {
 namespace {

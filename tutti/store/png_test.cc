@@ -6,8 +6,8 @@
 
 #include "tutti/base/test_errors.h"
 #include "tutti/base/test_folder.h"
+#include "tutti/base/test_oracle.h"
 #include "tutti/store/event_file.h"
-#include "tutti/store/test_oracle.h"
 
 namespace tutti::store {
 namespace {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -64,7 +65,7 @@ TEST(Utf8, is_told_from_what_is_not) {
 // Compares with the C library, to the bit. Returns true if the number had the common form.
 bool check(const std::string& text) {
   float number = 0;
-  const char* const end = read_common_float(text.data(), text.data() + text.size(), number);
+  const char* const end = read_common_number(text.data(), text.data() + text.size(), number);
   if (end == nullptr) return false;
   char* expected_end = nullptr;
   const float expected = std::strtof(text.c_str(), &expected_end);
@@ -104,7 +105,7 @@ TEST(FloatText, ends_where_its_digits_end) {
                                  std::string("123456789012345").substr(0, static_cast<size_t>(part));
         float number = 0;
         const std::string all = text + behind;
-        const char* const end = read_common_float(all.data(), all.data() + all.size(), number);
+        const char* const end = read_common_number(all.data(), all.data() + all.size(), number);
         if (end == nullptr) continue;  // exactly between two floats
         EXPECT_EQ(end - all.data(), static_cast<std::ptrdiff_t>(text.size())) << all;
         EXPECT_EQ(number, std::strtof(text.c_str(), nullptr)) << all;
@@ -219,7 +220,102 @@ TEST_P(ManyFloats, are_no_more_than_asked_for_and_stay_inside_of_the_text) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Codes, ManyFloats, testing::Values(read_common_floats, read_common_floats_portable));
+INSTANTIATE_TEST_SUITE_P(Codes, ManyFloats,
+                         testing::Values(static_cast<ReadFloats*>(read_common_numbers),
+                                         static_cast<ReadFloats*>(read_common_numbers_portable)));
+
+using ReadIntegers = size_t(const char*&, const char*, char, size_t, int64_t*);
+class ManyIntegers : public testing::TestWithParam<ReadIntegers*> {};
+
+// Reads the cells as a table does: many at once, and the next one alone. Returns how many were read.
+size_t check_integers(ReadIntegers* read, const std::vector<int64_t>& expected) {
+  const std::string row = fmt::format("{}\t", fmt::join(expected, "\t"));
+  const char* at = row.data();
+  const char* const end = at + row.size();
+  size_t taken = 0;
+  size_t at_once = 0;
+  std::vector<int64_t> numbers(expected.size());
+  while (taken < expected.size()) {
+    const size_t count = read(at, end, '\t', expected.size() - taken, numbers.data() + taken);
+    at_once += count;
+    taken += count;
+    if (taken == expected.size()) break;
+    const char* const behind = read_common_number(at, end, numbers[taken]);
+    if (behind == nullptr) {  // 19 digits
+      EXPECT_GE(static_cast<uint64_t>(std::abs(expected[taken])), uint64_t{1000000000000000000});
+      numbers[taken] = expected[taken];
+    }
+    ++taken;
+    at = std::find(at, end, '\t') + 1;
+  }
+  EXPECT_EQ(numbers, expected);
+  return at_once;
+}
+
+TEST_P(ManyIntegers, are_exact_at_every_length) {
+  std::mt19937_64 random(11);
+  std::vector<int64_t> numbers;
+  for (int i = 0; i < 20000; ++i) {
+    const auto number = static_cast<int64_t>(random() >> (1 + random() % 63));
+    numbers.push_back(random() % 2 == 0 ? number : -number);
+  }
+  EXPECT_GT(check_integers(GetParam(), numbers), numbers.size() / 2);
+  numbers.clear();
+  for (int64_t power = 1; power <= 100'000'000'000'000'000; power *= 10) {
+    for (const int64_t number : {power - 1, power, 9 * power, 10 * power - 1})
+      numbers.insert(numbers.end(), {number, -number});
+  }
+  check_integers(GetParam(), numbers);
+}
+
+TEST_P(ManyIntegers, end_before_what_is_of_another_kind) {
+  for (const std::string other : {"",
+                                  "-",
+                                  "--1",
+                                  "1-",
+                                  "+1",
+                                  " 1",
+                                  "1 ",
+                                  "1.0",
+                                  ".1",
+                                  "1e3",
+                                  "0x10",
+                                  "1,5",
+                                  "/1",
+                                  "1:2",
+                                  "\xb1",
+                                  "1_000",
+                                  "nan",
+                                  "1234567890123456789",
+                                  "-1234567890123456789",
+                                  "12345678901234567890123"}) {
+    const std::string row = "15\t-2\t" + other + "\t3\t12345678901234567890\t";
+    std::vector<int64_t> numbers(8);
+    const char* at = row.data();
+    EXPECT_EQ(GetParam()(at, row.data() + row.size(), '\t', 8, numbers.data()), 2) << other;
+    EXPECT_EQ(at - row.data(), 6) << other;
+    EXPECT_EQ(numbers[0], 15);
+    EXPECT_EQ(numbers[1], -2);
+  }
+}
+
+TEST_P(ManyIntegers, are_no_more_than_asked_for_and_stay_inside_of_the_text) {
+  for (size_t size = 0; size < 60; ++size) {
+    std::vector<char> text(size);  // has exactly that size, for the address sanitizer
+    for (size_t i = 0; i < size; ++i) text[i] = i % 3 == 2 ? '\t' : '5';
+    for (size_t most = 0; most <= 20; ++most) {
+      std::vector<int64_t> numbers(most);
+      const char* at = text.data();
+      const size_t count = GetParam()(at, text.data() + size, '\t', most, numbers.data());
+      EXPECT_LE(count, std::min(most, size / 3));
+      EXPECT_EQ(at - text.data(), static_cast<std::ptrdiff_t>(3 * count));
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Codes, ManyIntegers,
+                         testing::Values(static_cast<ReadIntegers*>(read_common_numbers),
+                                         static_cast<ReadIntegers*>(read_common_numbers_portable)));
 
 }  // namespace
 }  // namespace tutti::data

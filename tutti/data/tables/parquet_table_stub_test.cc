@@ -5,7 +5,7 @@ namespace tutti::data {
 namespace {
 
 TEST(ParquetTable, says_what_to_do_in_a_build_without_arrow) {
-  EXPECT_THAT(error_of(ErrorKind::Unimplemented, [] { open_parquet("a.parquet", "", {}, BadRows::Error); }),
+  EXPECT_THAT(error_of(ErrorKind::Unimplemented, [] { open_parquet("a.parquet", {}, {}, BadRows::Error); }),
               testing::HasSubstr("TUTTI_WITH_PARQUET=ON"));
 }
 

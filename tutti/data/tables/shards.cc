@@ -194,14 +194,15 @@ std::vector<CutShard> shard_tables(const std::vector<TableFile>& files, const st
            file.file);
   }
   Tables tables;
-  for (const TableFile& file : files) tables.push_back(std::make_unique<TextTable>(file.file, file.format));
+  for (const TableFile& file : files)
+    tables.push_back(std::make_unique<TextTable>(file.file, file.format, std::vector<TableView>()));
   const TextTable& first = *tables[0];
   if (options.shards < 1 || options.shards > first.size())
     fail(ErrorKind::InvalidArgument, "{} has {} rows, which cannot be split into {} shards", first.path(),
          first.size(), options.shards);
 
   std::vector<std::vector<int64_t>> in_first(tables.size());
-  for (size_t i = 1; i < tables.size(); ++i) in_first[i] = rows_with_same_ids(*tables[i], first);
+  for (size_t i = 1; i < tables.size(); ++i) in_first[i] = matching_rows(*tables[i], first);
   const auto row_in_first = [&](size_t table, int64_t row) {
     return table == 0 ? row : in_first[table][static_cast<size_t>(row)];
   };

@@ -48,13 +48,27 @@ TEST(Schema, has_tables_by_name) {
                [&] { schema["decs"]; });
 }
 
+TEST(Schema, has_several_tables_of_one_file) {
+  const Schema schema = {
+      {"a", {"x.tsv", int64(), {"1"}}}, {"b", {"y.tsv"}}, {"c", {"x.tsv", categories(5), numbered(2, 4)}}};
+  EXPECT_EQ(schema.files(), (std::vector<std::vector<size_t>>{{0, 2}, {1}}));
+  EXPECT_THAT(schema["c"].columns, ElementsAre("2", "3", "4"));
+}
+
 TEST(Schema, that_makes_no_sense_is_refused) {
   const auto refused = [](std::vector<Schema::Entry> tables) {
     return error_of(ErrorKind::InvalidArgument, [&] { Schema(std::move(tables)); });
   };
   EXPECT_THAT(refused({}), HasSubstr("has no tables"));
   EXPECT_THAT(refused({{"a", {"x"}}, {"a", {"y"}}}), HasSubstr("named 'a'"));
-  EXPECT_THAT(refused({{"a", {"x"}}, {"b", {"x"}}}), HasSubstr("the same file, x"));
+  EXPECT_THAT(refused({{"a", {"x"}}, {"b", {"x", csv()}}}),
+              HasSubstr("'a' and 'b' of the schema use the same file, x, in different formats"));
+  EXPECT_THAT(refused({{"a", {"x.idx"}}, {"b", {"x.idx"}}}), HasSubstr("the same file, x.idx"));
+  EXPECT_THAT(refused({{"a", {"x.idx", int64()}}}), HasSubstr("is an IDX file"));
+  EXPECT_THAT(refused({{"a", {"x", dense(), {"y", "z", "y"}}}}), HasSubstr("the column 'y' twice"));
+  EXPECT_THAT(refused({{"a", {"x", categories(0)}}}), HasSubstr("0 buckets; expected 1 or more"));
+  EXPECT_THAT(refused({{"a", {"x", {.ids = Ids::RowNumbers, .id = "key"}}}}),
+              HasSubstr("'key', but Ids::RowNumbers says that it has none"));
   EXPECT_THAT(refused({{"a", {""}}}), HasSubstr("no file"));
 }
 

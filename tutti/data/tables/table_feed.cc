@@ -7,7 +7,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/data/tables/shards.h"
-#include "tutti/data/tables/table.h"
+#include "tutti/data/tables/table_facts.h"
 #include "tutti/data/tables/table_source.h"
 #include "tutti/params/lanes.h"
 
@@ -83,22 +83,31 @@ Partition partition_for(const Context& context, Partition asked) {
 
 // Returns the rows of the master table in each shard. Reads the headers of all shards, most of which a worker
 // never opens, and checks that none is empty. Workers begin at different shards to share the work.
-std::vector<int64_t> look_at(const std::vector<std::string>& shards, const Schema& schema,
-                             const std::string& master, int rank) {
+std::vector<int64_t> look_at(const std::vector<std::string>& shards, const Schema& schema, size_t master,
+                             int rank) {
   std::vector<int64_t> rows(shards.size());
-  for (const auto& [name, file] : schema.tables()) {
+  for (const std::vector<size_t>& tables : schema.files()) {
+    const auto& [name, file] = schema.tables()[tables.front()];
     if (file.is_idx()) continue;
+    const auto uses_all = [&](size_t table) { return schema.tables()[table].second.columns.empty(); };
+    const bool compare_all = std::any_of(tables.begin(), tables.end(), uses_all);
     std::vector<TableColumns> columns(shards.size());
     for (size_t i = 0; i < shards.size(); ++i) {
       const size_t shard = (i + static_cast<size_t>(rank)) % shards.size();
       const std::string path = path_in(shards[shard], name, file);
-      TableOutline outline = outline_of(path, file.format, file.kind);
+      TableOutline outline = outline_of(path, file.format);
       if (outline.rows == 0)
         fail(ErrorKind::DataLoss, "{}: the table has no rows; every shard must have at least one", path);
-      if (name == master) rows[shard] = outline.rows;
+      if (std::count(tables.begin(), tables.end(), master) > 0) rows[shard] = outline.rows;
+      std::vector<std::string> all = outline.columns;
+      all.push_back(outline.id_column);
+      for (const size_t table : tables)
+        static_cast<void>(find_columns(schema.tables()[table].second.columns, all, path));
       columns[shard] = {std::move(outline.columns), path};
     }
-    for (const TableColumns& own : columns) require_same_columns(own, columns[0]);
+    for (const TableColumns& own : columns) {
+      if (compare_all) require_same_columns(own, columns[0]);
+    }
   }
   return rows;
 }
@@ -143,9 +152,8 @@ Feed distributed_feed(const Context& context, const std::string& root, const Sch
            root, shards.size(), group.world, shards.size());
     shards = by_worker(shards, world);
   }
-  const std::string master =
-      options.master_table.empty() ? schema.tables().front().first : options.master_table;
-  if (how.bad_rows == BadRows::Error && !schema[master].is_idx())
+  const size_t master = options.master_table.empty() ? 0 : schema.index_of(options.master_table);
+  if (how.bad_rows == BadRows::Error && !schema.tables()[master].second.is_idx())
     how.rows = look_at(shards, schema, master, group.rank);
   const auto tables = table_source(shards, schema, how);
   const Feed::Deal deal = partition == Partition::Size ? Feed::Deal(split_among_lanes)

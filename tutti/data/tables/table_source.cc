@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <deque>
 #include <filesystem>
+#include <iterator>
 #include <mutex>
 #include <optional>
 #include <unistd.h>
@@ -14,9 +15,10 @@
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/data/idx.h"
+#include "tutti/data/tables/shard_file.h"
 #include "tutti/data/tables/shards.h"
 #include "tutti/data/tables/table.h"
-#include "tutti/data/tables/table_part.h"
+#include "tutti/data/tables/table_facts.h"
 
 namespace tutti::data {
 namespace {
@@ -26,7 +28,7 @@ struct Shard {
   int64_t begin;                      // number of its first example
   int64_t rows;                       // -1: unknown until it is opened
   std::once_flag once = {};           // set once it is opened
-  std::vector<TablePart> parts = {};  // in the order of the schema's tables
+  std::vector<ShardFile> files = {};  // in the order of the schema's files
 };
 
 class JoinedTables final : public TableSource {
@@ -34,7 +36,7 @@ class JoinedTables final : public TableSource {
   JoinedTables(const std::vector<std::string>& shards, const Schema& schema,
                const TableSourceOptions& options)
       : schema_(schema),
-        master_(options.master_table.empty() ? 0 : schema.index_of(options.master_table)),
+        master_(options.master_table.empty() ? 0 : file_of(schema, options.master_table)),
         bad_rows_(options.bad_rows),
         memory_(options.memory) {
     const bool known = !options.rows.empty() && options.bad_rows == BadRows::Error;
@@ -73,19 +75,29 @@ class JoinedTables final : public TableSource {
   TableStatistics statistics(const std::string& name) const override;
 
  private:
+  using FileTables = std::vector<size_t>;  // of a file, as Schema::files() has them
+
+  static size_t file_of(const Schema& schema, const std::string& table);
+  const TableFile& table(size_t index) const { return schema_.tables()[index].second; }
+  std::string path_of(const std::string& shard, const FileTables& tables) const {
+    return path_in(shard, schema_.tables()[tables.front()].first, table(tables.front()));
+  }
+  const FileTables& master_tables() const { return schema_.files()[master_]; }
   void open(Shard& shard) const;
   const Shard& opened(int64_t example) const;
   void require_columns_of_first(const Shard& shard) const;
   void require_ids_in_one_shard() const;
-  TablePart open(const std::string& shard, const std::string& name, const TableFile& file) const;
-  const TableFile& master_file() const { return schema_.tables()[master_].second; }
+  ShardFile open(const std::string& shard, const FileTables& tables) const;
+  void require_as_many_rows(const Shard& shard) const;
+  const ShardFile* file_with_ids(const Shard& shard) const;
+  std::vector<int64_t> rows_beside_master(const Shard& shard, const ShardFile& file) const;
   int64_t join_all(Shard& shard) const;
   int64_t join_complete_rows(Shard& shard) const;
-  void keep_if_it_fits(TablePart& part) const;
+  void keep_if_it_fits(ShardFile& file) const;
   Shard& shard_of(int64_t example) const;
 
   const Schema schema_;
-  const size_t master_;
+  const size_t master_;  // index of the file with the master table
   const BadRows bad_rows_;
   mutable std::deque<Shard> shards_;
   int64_t size_ = 0;
@@ -104,12 +116,22 @@ std::string JoinedTables::parts() const {
   return fmt::format("{} shards in an order with checksum {:08x}", shards_.size(), crc32c(as_bytes(names)));
 }
 
+size_t JoinedTables::file_of(const Schema& schema, const std::string& table) {
+  const size_t index = schema.index_of(table);
+  const auto has_it = [&](const FileTables& tables) {
+    return std::find(tables.begin(), tables.end(), index) != tables.end();
+  };
+  return static_cast<size_t>(std::find_if(schema.files().begin(), schema.files().end(), has_it) -
+                             schema.files().begin());
+}
+
 void JoinedTables::open(Shard& shard) const {
   std::call_once(shard.once, [&] {
-    shard.parts.clear();
-    for (const auto& [name, file] : schema_.tables()) shard.parts.push_back(open(shard.folder, name, file));
-    const int64_t rows = join_all(shard);
-    const std::string path = path_in(shard.folder, schema_.tables()[master_].first, master_file());
+    shard.files.clear();
+    for (const FileTables& tables : schema_.files()) shard.files.push_back(open(shard.folder, tables));
+    require_as_many_rows(shard);
+    const int64_t rows = bad_rows_ == BadRows::Skip ? join_complete_rows(shard) : join_all(shard);
+    const std::string path = path_of(shard.folder, master_tables());
     if (rows == 0)
       fail(ErrorKind::DataLoss, "{}: the table has no rows; every shard must have at least one", path);
     if (shard.rows >= 0 && shard.rows != rows)
@@ -118,60 +140,91 @@ void JoinedTables::open(Shard& shard) const {
     shard.rows = rows;
     const std::lock_guard lock(mutex_);
     require_columns_of_first(shard);
-    for (TablePart& part : shard.parts) keep_if_it_fits(part);
+    for (ShardFile& file : shard.files) keep_if_it_fits(file);
   });
 }
 
-TablePart JoinedTables::open(const std::string& shard, const std::string& name, const TableFile& file) const {
-  const std::string path = path_in(shard, name, file);
-  if (!file.is_idx()) return {open_table(path, file.format, file.kind, bad_rows_), {}, {}, {}};
-  torch::Tensor tensor = read_idx(path);
-  if (tensor.dim() == 0) tensor = tensor.unsqueeze(0);
-  return {{}, std::move(tensor), {}, {}};
+ShardFile JoinedTables::open(const std::string& shard, const FileTables& tables) const {
+  const std::string path = path_of(shard, tables);
+  const TableFile& first = table(tables.front());
+  if (first.is_idx()) {
+    torch::Tensor tensor = read_idx(path);
+    if (tensor.dim() == 0) tensor = tensor.unsqueeze(0);
+    return {{}, std::move(tensor), {}, {}};
+  }
+  std::vector<TableView> views;
+  for (const size_t index : tables) views.push_back({table(index).kind, table(index).columns});
+  return {open_table(path, first.format, views, bad_rows_), {}, {}, {}};
+}
+
+// Returns the file by whose IDs others are joined: that of the master table, else the first one with IDs,
+// whose rows are then those of the master table by their place. Null if no file has IDs.
+const ShardFile* JoinedTables::file_with_ids(const Shard& shard) const {
+  if (shard.files[master_].has_ids()) return &shard.files[master_];
+  const auto found = std::find_if(shard.files.begin(), shard.files.end(),
+                                  [](const ShardFile& file) { return file.has_ids(); });
+  return found == shard.files.end() ? nullptr : &*found;
+}
+
+// Rows of files that are not joined by ID are found by their place.
+void JoinedTables::require_as_many_rows(const Shard& shard) const {
+  const ShardFile& master = shard.files[master_];
+  const ShardFile* const joined_by = file_with_ids(shard);
+  for (size_t i = 0; i < shard.files.size(); ++i) {
+    const ShardFile& file = shard.files[i];
+    const bool is_joined_by_id = file.has_ids() && &file != joined_by;
+    if (is_joined_by_id || file.rows_in_file() == master.rows_in_file()) continue;
+    const std::string& name = table(schema_.files()[i].front()).file;
+    const std::string& master_name = table(master_tables().front()).file;
+    fail(
+        ErrorKind::DataLoss,
+        "{}: {} has {} rows, but {} has {}; {} has no IDs, so both must have the same rows in the same order",
+        shard.folder, name, file.rows_in_file(), master_name, master.rows_in_file(),
+        file.has_ids() ? master_name : name);
+  }
 }
 
 // Returns the number of examples.
 int64_t JoinedTables::join_all(Shard& shard) const {
-  TablePart& master = shard.parts[master_];
-  for (size_t i = 0; i < shard.parts.size(); ++i) {
-    const TablePart& part = shard.parts[i];
-    if ((!part.table || !master.table) && part.size() != master.size())
-      fail(ErrorKind::DataLoss,
-           "{}: {} has {} rows, but {} has {}; an IDX file has no IDs, so both must have the same rows in "
-           "the same order",
-           shard.folder, schema_.tables()[i].second.file, part.size(), master_file().file, master.size());
+  const ShardFile* const by = file_with_ids(shard);
+  for (ShardFile& file : shard.files) {
+    if (file.has_ids() && !file.table->ids().is_aligned_with(by->table->ids()))
+      file.rows = matching_rows(*by->table, *file.table);
   }
-  if (bad_rows_ == BadRows::Skip && master.table) return join_complete_rows(shard);
-  for (TablePart& part : shard.parts) {
-    if (part.table && master.table && !part.table->ids().is_aligned_with(master.table->ids()))
-      part.rows = rows_with_same_ids(*master.table, *part.table);
-  }
-  return master.size();
+  return shard.files[master_].size();
 }
 
-// Keeps the rows of the master table whose ID is in every table. Returns their number.
+// For each row of the master table, the row of a file that belongs to it, or -1.
+std::vector<int64_t> JoinedTables::rows_beside_master(const Shard& shard, const ShardFile& file) const {
+  const ShardFile& master = shard.files[master_];
+  const ShardFile* const by = file_with_ids(shard);
+  if (!file.has_ids() || by == &master || by == &file) return rows_beside(master, file);
+  std::vector<int64_t> rows = rows_beside(master, *by);
+  const std::vector<int64_t> by_id = rows_beside(*by, file);
+  for (int64_t& row : rows) row = row < 0 ? row : by_id[static_cast<size_t>(row)];
+  return rows;
+}
+
+// Keeps the rows of the master table that are in every table. Returns their number.
 int64_t JoinedTables::join_complete_rows(Shard& shard) const {
-  const Table& master = *shard.parts[master_].table;
+  const ShardFile& master = shard.files[master_];
   std::vector<bool> whole(static_cast<size_t>(master.size()), true);
-  int64_t most = 0;  // rows of a table
+  int64_t most = 0;  // rows of a file
   std::string why;
-  for (TablePart& part : shard.parts) {
-    if (!part.table) continue;
-    most = std::max(most, part.table->rows_in_file());
-    if (why.empty()) why = part.table->left_out().why;
-    part.rows = master.ids().join_some(part.table->ids());
-    for (size_t row = 0; row < whole.size(); ++row) whole[row] = whole[row] && part.rows[row] >= 0;
+  for (ShardFile& file : shard.files) {
+    most = std::max(most, file.rows_in_file());
+    if (why.empty() && file.table) why = file.table->left_out().why;
+    file.rows = rows_beside_master(shard, file);
+    for (size_t row = 0; row < whole.size(); ++row) whole[row] = whole[row] && file.rows[row] >= 0;
   }
-  std::vector<int64_t> kept;
-  for (size_t row = 0; row < whole.size(); ++row) {
-    if (whole[row]) kept.push_back(static_cast<int64_t>(row));
+  const auto examples = static_cast<int64_t>(std::count(whole.begin(), whole.end(), true));
+  for (ShardFile& file : shard.files) {
+    size_t kept = 0;
+    for (size_t row = 0; row < whole.size(); ++row) {
+      if (whole[row]) file.rows[kept++] = file.rows[row];
+    }
+    file.rows.resize(kept);
   }
-  for (TablePart& part : shard.parts) {
-    std::vector<int64_t> rows;
-    for (const int64_t row : kept) rows.push_back(part.table ? part.rows[static_cast<size_t>(row)] : row);
-    part.rows = std::move(rows);
-  }
-  const auto examples = static_cast<int64_t>(kept.size());
   if (examples == most) return examples;
   left_out_.examples += most - examples;
   if (why.empty()) why = fmt::format("{}: some IDs are in one table only", shard.folder);
@@ -180,15 +233,14 @@ int64_t JoinedTables::join_complete_rows(Shard& shard) const {
 }
 
 void JoinedTables::require_columns_of_first(const Shard& shard) const {
-  for (size_t i = 0; i < shard.parts.size(); ++i) {
-    const auto& [name, file] = schema_.tables()[i];
-    TableColumns own{shard.parts[i].columns(), path_in(shard.folder, name, file)};
-    if (i < columns_.size()) {
-      require_same_columns(own, columns_[i]);
-    } else {
-      columns_.push_back(std::move(own));
-    }
+  std::vector<TableColumns> columns(schema_.tables().size());
+  for (size_t file = 0; file < shard.files.size(); ++file) {
+    const FileTables& tables = schema_.files()[file];
+    for (size_t view = 0; view < tables.size(); ++view)
+      columns[tables[view]] = {shard.files[file].columns(view), path_of(shard.folder, tables)};
   }
+  for (size_t i = 0; i < columns_.size(); ++i) require_same_columns(columns[i], columns_[i]);
+  if (columns_.empty()) columns_ = std::move(columns);
 }
 
 // Checks the shards that are open.
@@ -196,9 +248,9 @@ void JoinedTables::require_ids_in_one_shard() const {
   std::vector<const IdIndex*> indices;
   std::vector<const Table*> tables;
   for (const Shard& shard : shards_) {
-    if (shard.parts.empty()) continue;
-    const TablePart& master = shard.parts[master_];
-    if (!master.table) return;
+    if (shard.files.empty()) continue;
+    const ShardFile& master = shard.files[master_];
+    if (!master.has_ids()) return;
     tables.push_back(master.table.get());
     indices.push_back(&master.table->ids());
   }
@@ -210,13 +262,12 @@ void JoinedTables::require_ids_in_one_shard() const {
        table.path(), tables[there.index]->path());
 }
 
-void JoinedTables::keep_if_it_fits(TablePart& part) const {
-  if (!part.table || !part.table->is_dense()) return;
-  const size_t columns = part.table->columns().size();
-  const uint64_t bytes = KeptRows::bytes(part.table->size(), columns);
-  if (bytes > memory_) return;
+void JoinedTables::keep_if_it_fits(ShardFile& file) const {
+  const size_t row_bytes = file.row_bytes();
+  const uint64_t bytes = KeptRows::bytes(file.size(), row_bytes);
+  if (row_bytes == 0 || bytes > memory_) return;
   memory_ -= bytes;
-  part.kept = std::make_unique<KeptRows>(part.table->size(), columns);
+  file.kept = std::make_unique<KeptRows>(file.size(), row_bytes);
 }
 
 Shard& JoinedTables::shard_of(int64_t example) const {
@@ -235,34 +286,48 @@ Batch JoinedTables::read(std::span<const int64_t> examples) const {
   if (examples.empty()) return {};
   std::vector<const Shard*> shards;
   for (const int64_t example : examples) shards.push_back(&opened(example));
-  Batch::Tensors tensors;
+  std::vector<Batch::Tensors> of_tables(schema_.tables().size());
   std::vector<RowPlace> places(examples.size());
-  for (size_t i = 0; i < schema_.tables().size(); ++i) {
+  for (size_t i = 0; i < schema_.files().size(); ++i) {
     for (size_t k = 0; k < examples.size(); ++k) {
-      const TablePart& part = shards[k]->parts[i];
-      places[k] = {&part, part.row_of(examples[k] - shards[k]->begin)};
+      const ShardFile& file = shards[k]->files[i];
+      places[k] = {&file, file.row_of(examples[k] - shards[k]->begin)};
     }
-    append_rows(schema_.tables()[i].first, schema_.tables()[i].second.kind, places, tensors);
+    const FileTables& tables = schema_.files()[i];
+    if (!places[0].file->table) {
+      of_tables[tables[0]] = {{schema_.tables()[tables[0]].first, tensor_rows(places)}};
+      continue;
+    }
+    std::vector<CellBuffer> buffers = read_rows(places);
+    for (size_t view = 0; view < tables.size(); ++view)
+      buffers[view].move_to(schema_.tables()[tables[view]].first, of_tables[tables[view]]);
   }
+  Batch::Tensors tensors;
+  for (Batch::Tensors& own : of_tables) std::move(own.begin(), own.end(), std::back_inserter(tensors));
   return Batch(std::move(tensors));
 }
 
-// Without IDs in the master table, the ID consists of the shard and the row.
+// Without IDs in the master table, the ID consists of the shard and the row in its file.
 std::string JoinedTables::id(int64_t example) const {
   check_examples({&example, 1}, size_, "the tables");
   const Shard& shard = opened(example);
-  const TablePart& master = shard.parts[master_];
+  const ShardFile& master = shard.files[master_];
   const int64_t row = master.row_of(example - shard.begin);
-  if (master.table) return master.table->id(row);
-  return fmt::format("{}/{}", std::filesystem::path(shard.folder).filename().string(), row);
+  if (master.has_ids()) return master.table->id(row);
+  return fmt::format("{}/{}", std::filesystem::path(shard.folder).filename().string(),
+                     master.row_in_file(row));
 }
 
 // Workers that start at the same time begin at different shards, and so share the unfinished work.
 TableStatistics JoinedTables::statistics(const std::string& name) const {
   const TableFile& file = schema_[name];
+  const bool has_lists_of_integers = !file.kind.is_dense() && !file.kind.cells.is_float();
+  if (file.kind.cells.is == CellType::Is::Category || has_lists_of_integers)
+    fail(ErrorKind::InvalidArgument,
+         "the table '{}' has no statistics: it contains {}. There are those of numbers, one per cell", name,
+         has_lists_of_integers ? "lists of ids" : "categories");
   // Values that the file does not contain literally must be computed example by example.
-  if (file.is_idx() || file.kind.form != TableKind::Form::Dense || bad_rows_ == BadRows::Skip)
-    return Source::statistics(name);
+  if (file.is_idx() || !file.kind.is_dense() || bad_rows_ == BadRows::Skip) return Source::statistics(name);
   // The order must not depend on the partition of shards among workers.
   std::vector<std::string> folders;
   for (const Shard& shard : shards_) folders.push_back(shard.folder);
@@ -271,7 +336,8 @@ TableStatistics JoinedTables::statistics(const std::string& name) const {
   const auto first = static_cast<size_t>(getpid());
   for (size_t i = 0; i < folders.size(); ++i) {
     const size_t shard = (first + i) % folders.size();
-    of_each[shard] = statistics_of(path_in(folders[shard], name, file), file.format);
+    of_each[shard] =
+        statistics_of(path_in(folders[shard], name, file), file.format, {file.kind, file.columns});
   }
   TableStatistics all;
   for (const TableStatistics& one : of_each) all.merge(one);

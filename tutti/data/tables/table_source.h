@@ -42,9 +42,13 @@ class TableSource : public Source {
   virtual void open(const std::vector<ExampleRange>& ranges) const = 0;
 };
 
-// Returns the tables of these shards as examples, joined by ID within each shard: one tensor per table, as
-// its kind determines (schema.h), in float32; missing values are NaN. Rows and IDs are read here, numbers
-// on demand. The tensors of IDX files have the files' types; their rows must be in the master table's order.
+// Returns the tables of these shards as examples, joined by ID within each shard: one tensor per table, in
+// float32 or int64, as its kind determines (schema.h). Rows and IDs are read here, cells on demand; a file
+// with several tables is read once for all of them. The tensors of IDX files have the files' types.
+//
+// If a file has no IDs (IDX, Ids::RowNumbers), its rows must be those of the master table in its order. If
+// the master table has none, the ID of an example is "SHARD/ROW", from 0; the first file with IDs must then
+// have its rows in the order of the master table, and others are joined to that file by ID.
 //
 // For kinds with lists, the tensor "NAME length" next to "NAME" has their lengths: (rows, columns), int64.
 //

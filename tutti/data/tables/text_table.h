@@ -1,12 +1,13 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "tutti/data/tables/row_reader.h"
 #include "tutti/data/tables/rows.h"
 #include "tutti/data/tables/schema.h"
 #include "tutti/data/tables/table.h"
@@ -16,7 +17,7 @@ namespace tutti::data {
 // A table stored as text. Errors in it name the line.
 class TextTable final : public Table {
  public:
-  TextTable(const std::string& path, const TextFormat& format, const TableKind& kind = {},
+  TextTable(const std::string& path, const TextFormat& format, const std::vector<TableView>& views,
             BadRows bad = BadRows::Error);
 
   std::string id(int64_t row) const override;
@@ -26,34 +27,24 @@ class TextTable final : public Table {
   std::string_view text(int64_t row, std::string& buffer) const;
   std::string_view header(std::string& buffer) const;
 
-  using Table::read;
-  void read(int64_t begin, int64_t end, float* numbers, std::string& buffer) const override;
-  void read_lists(int64_t row, std::vector<float>& numbers, std::vector<int64_t>& lengths,
-                  std::string& buffer) const override;
+  void read(int64_t begin, int64_t end, std::span<CellBuffer> to, std::string& scratch) const override;
 
  private:
-  using TakeCell = std::function<void(size_t column, std::string_view cell)>;
-
   void read_header(const Rows::Row& row);
-  void add_row(const Rows::Row& row);
+  void take_row(const Rows::Row& row);
   bool is_good(const Rows::Row& row);
   std::string id_in(const Rows::Row& row) const;
   std::string require_id(const Rows::Row& row) const;
   Rows::Row row_at(int64_t row, std::string& buffer) const;
-  void read_dense(const Rows::Row& row, float* numbers) const;
-  bool read_fast(std::string_view text, float* numbers) const;
-  void read_carefully(const Rows::Row& row, float* numbers) const;
-  void read_lists_of(const Rows::Row& row, std::vector<float>& numbers, std::vector<int64_t>& lengths) const;
-  void read_cells(const Rows::Row& row, const TakeCell& take) const;
+  void read_row(const Rows::Row& row, std::span<CellBuffer> to) const;
   [[noreturn]] void fail_twice(const IdIndex::Twice& rows) const override;
   [[noreturn]] void fail_at(const Rows::Row& row, const std::string& what) const;
 
   const TextFormat format_;
   const BadRows bad_;
-  size_t id_at_ = 0;  // index of the ID column
-  bool has_columns_ = false;
-  std::vector<int64_t> shifts_;  // for each row left out, the number of kept rows before it
-  std::optional<Rows> rows_;     // set once all rows have been read
+  std::optional<RowReader> reader_;  // set once the columns are known
+  std::vector<CellBuffer> trial_;    // for BadRows::Skip: one row
+  std::optional<Rows> rows_;         // set once all rows have been read
 };
 
 }  // namespace tutti::data

@@ -11,6 +11,7 @@
 
 #include "tutti/base/test_errors.h"
 #include "tutti/base/test_folder.h"
+#include "tutti/data/tables/test_tables.h"
 
 namespace tutti::data {
 namespace {
@@ -24,16 +25,12 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 class TextTableTest : public ::testing::Test {
  protected:
   TextTable table(const std::string& text, const TextFormat& format = {}) const {
-    return TextTable(folder_.write("t.tsv", text), format);
+    return TextTable(folder_.write("t.tsv", text), format, {{}});
   }
   // Returns the numbers of all rows.
   std::vector<float> numbers(const std::string& text, const TextFormat& format = {}) const {
     const TextTable all = table(text, format);
-    std::vector<float> numbers(static_cast<size_t>(all.size()) * all.columns().size());
-    std::string buffer;
-    for (int64_t row = 0; row < all.size(); ++row)
-      all.read(row, numbers.data() + static_cast<size_t>(row) * all.columns().size(), buffer);
-    return numbers;
+    return cells_of(all, 0, all.size());
   }
   // Returns the text of the error when the table is opened or read.
   std::string error(const std::string& text, const TextFormat& format = {}) const {
@@ -143,7 +140,7 @@ TEST_F(TextTableTest, whole_numbers_that_no_float_holds_are_an_error) {
   for (const char* number : {"16777217", "-16777217", "+33554433", "00016777217", "1700000000123",
                              "9007199254740993", "123456789012345678901234567890"}) {
     EXPECT_THAT(error(fmt::format("ID\tx\tuser\na\t1\t2\nb\t1\t{}\n", number)),
-                AllOf(HasSubstr("t.tsv:3: ID 'b': column 'user' (3): tables are read as float32"),
+                AllOf(HasSubstr("t.tsv:3: ID 'b': column 'user' (3): numbers are read as float32"),
                       HasSubstr("cannot represent the whole number '" + std::string(number) + "' exactly")));
   }
   // Rounding any other number to the nearest float is accepted, and so is a whole number that is exact.
@@ -151,13 +148,9 @@ TEST_F(TextTableTest, whole_numbers_that_no_float_holds_are_an_error) {
               ElementsAre(16777216, 16777218, 16777218, 16777216, -16777216));
   const std::string text = "ID,x\nb,\"16777217\"\n";
   EXPECT_THAT(error(text, csv()), HasSubstr("the whole number '16777217'"));
-  const TextTable lists(folder_.write("l.tsv", "ID\tx\nb\t1 16777217\n"), {}, ragged());
-  std::vector<float> found;
-  std::vector<int64_t> lengths;
-  std::string buffer;
-  expect_error(ErrorKind::DataLoss, HasSubstr("the whole number '16777217'"),
-               [&] { lists.read_lists(0, found, lengths, buffer); });
-  const TextTable skipping(folder_.write("s.tsv", "ID\tx\na\t16777217\nb\t2\n"), {}, {}, BadRows::Skip);
+  const TextTable lists(folder_.write("l.tsv", "ID\tx\nb\t1 16777217\n"), {}, {{ragged()}});
+  expect_error(ErrorKind::DataLoss, HasSubstr("the whole number '16777217'"), [&] { batch_of(lists); });
+  const TextTable skipping(folder_.write("s.tsv", "ID\tx\na\t16777217\nb\t2\n"), {}, {{}}, BadRows::Skip);
   EXPECT_EQ(skipping.size(), 1);
   EXPECT_EQ(skipping.left_out().rows, 1);
 }
@@ -180,7 +173,7 @@ TEST_F(TextTableTest, what_may_be_in_a_number_separates_none) {
     format.separator = separator;
     const std::string path = folder_.write("t.tsv", "ID.x\na.1\n");
     expect_error(ErrorKind::InvalidArgument, HasSubstr("cannot be the separator"),
-                 [&] { TextTable(path, format); });
+                 [&] { TextTable(path, format, {}); });
   }
 }
 
@@ -203,17 +196,13 @@ TEST_F(TextTableTest, fuzzed_lists_do_no_harm) {
   for (int i = 0; i < 3000; ++i) {
     const std::string path =
         folder_.write("t.tsv", with_wrong_bytes("ID,x,y\na,1;2,[3 4]\n\"b\",\"3,4\",\nc,NA,7\n", random));
-    const TableKind kind = i % 3 == 0 ? ragged() : i % 3 == 1 ? padded(2) : indices(9);
+    const std::vector<TableKind> kinds = {ragged(),        padded(2),          indices(9),
+                                          ragged(int64()), padded(2, int64()), ragged(categories(7))};
+    const TableKind& kind = kinds[static_cast<size_t>(i) % kinds.size()];
     try {
-      const TextTable table(path, csv(), kind, BadRows::Skip);
+      const TextTable table(path, csv(), {{kind}}, BadRows::Skip);
       EXPECT_EQ(table.left_out().rows == 0, table.left_out().why.empty());
-      std::vector<float> all;
-      std::vector<int64_t> lengths;
-      std::string buffer;
-      for (int64_t row = 0; row < table.size(); ++row) {
-        table.read_lists(row, all, lengths, buffer);
-        EXPECT_EQ(lengths.size(), table.columns().size());
-      }
+      EXPECT_EQ(batch_of(table).size(), table.size());
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::DataLoss) << error.what();
       EXPECT_THAT(error.what(), HasSubstr("t.tsv"));

@@ -9,9 +9,9 @@
 
 #include "tutti/base/environment.h"
 
-namespace tutti::store {
+namespace tutti {
 
-// For tests: an independent reader of files written by Tutti: a script in tests/oracles, run by the Python in
+// For tests: an independent reader or another implementation: a script in tests/oracles, run by the Python in
 // TUTTI_TEST_PYTHON, which scripts/test-python installs.
 struct OracleAnswer {
   int status = 0;
@@ -39,10 +39,10 @@ inline OracleAnswer ask_oracle(const std::string& script, const std::vector<std:
   return answer;
 }
 
-}  // namespace tutti::store
+}  // namespace tutti
 
 // To be used at the beginning of a test that needs an oracle.
-#define TUTTI_NEEDS_ORACLES()         \
-  if (!::tutti::store::has_oracles()) \
-  GTEST_SKIP()                        \
+#define TUTTI_NEEDS_ORACLES()  \
+  if (!::tutti::has_oracles()) \
+  GTEST_SKIP()                 \
       << "TUTTI_TEST_PYTHON is not set: not compared with the independent reader. See scripts/test-python"

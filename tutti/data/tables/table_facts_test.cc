@@ -1,4 +1,4 @@
-#include "tutti/data/tables/table.h"
+#include "tutti/data/tables/table_facts.h"
 
 #include <fcntl.h>
 #include <filesystem>
@@ -69,21 +69,30 @@ TEST_F(TableFactsTest, are_found_anew_for_another_file_or_another_way_to_read_it
 TEST_F(TableFactsTest, that_were_tampered_with_are_found_anew) {
   expect_facts_of_table(table_);
   std::string text = read_file(kept());
-  const size_t columns = text.find("\"columns\"");
-  folder_.write(".t.tsv.tutti.json", text.substr(0, columns) + "\"columns\":[[1,2],\"x\"]}");
+  const size_t columns = text.find("\"statistics\"");
+  folder_.write(".t.tsv.tutti.json",
+                text.substr(0, columns) + "\"statistics\":{\"float32\":[[\"x\",1,2],\"y\"]}}");
   expect_facts_of_table(table_);
 }
 
 TEST_F(TableFactsTest, of_any_other_type_are_found_anew) {
   expect_facts_of_table(table_);
   const Json whole = parse_json(read_file(kept()), "facts");
-  const std::vector<std::string> values = {"null",        "true",
-                                           "-1",          "0.5",
-                                           "1e300",       "\"x\"",
-                                           "[]",          "[1]",
-                                           "{}",          "18446744073709551615",
-                                           "[[1, 2, 3]]", "[[-1, 0], [true, 0]]"};
-  for (const char* key : {"of", "rows", "names", "columns"}) {
+  const std::vector<std::string> values = {"null",
+                                           "true",
+                                           "-1",
+                                           "0.5",
+                                           "1e300",
+                                           "\"x\"",
+                                           "[]",
+                                           "[1]",
+                                           "{}",
+                                           "18446744073709551615",
+                                           "[[1, 2, 3]]",
+                                           "[[-1, 0], [true, 0]]",
+                                           R"({"float32": 3})",
+                                           R"({"float32": [["x", -1, 0], ["y", true, 0]]})"};
+  for (const char* key : {"of", "rows", "ids", "names", "statistics"}) {
     for (const std::string& value : values) {
       Json changed = whole;
       changed[key] = parse_json(value, "x");
