@@ -6,6 +6,7 @@ namespace tutti {
 
 // The benchmarks, one command each.
 CommandFunction bench_collectives;
+CommandFunction bench_embedding;
 CommandFunction bench_ps;
 
 }  // namespace tutti

@@ -21,6 +21,10 @@ void add_request_flags(FlagSet& set, Request& request) {
                   request.sizes));
   set.add("--seconds", request.seconds, "approximate number of seconds to measure each size");
   set.above("--seconds", 0, 1e6);
+  add_task_flags(set, request);
+}
+
+void add_task_flags(FlagSet& set, Request& request) {
   set.add("--workers,-n", request.workers,
           "number of workers to start if no launcher has started them; 0: one per core");
   set.between("--workers", 0, 1024);
