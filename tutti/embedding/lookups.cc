@@ -75,34 +75,40 @@ std::span<Lookups::InLane> Lookups::columns_of_lane() {
   return std::span(columns_).subspan(lane.begin, lane.end - lane.begin);
 }
 
-// Returns null if the lookup has no row.
-const float* Lookups::row_of(int64_t lookup) const {
-  const auto at = static_cast<size_t>(lookup);
+// Calls `copy(find)`, where `find(lookup)` returns the row of a lookup, or null if it has none.
+template <class Copy>
+void Lookups::with_rows(const Copy& copy) const {
   if (direct_.empty()) {
-    const int32_t row = index_.row_of[at];
-    return row == RowIndex::kNone ? nullptr : fetched_rows_ + row * dim_;
+    copy([this](int64_t lookup) -> const float* {
+      const int32_t row = index_.row_of[static_cast<size_t>(lookup)];
+      return row == RowIndex::kNone ? nullptr : fetched_rows_ + row * dim_;
+    });
+    return;
   }
-  const uint64_t key = keys_[at];
-  if (key == kNoKey) return nullptr;
-  return direct_[key >> row_bits_] + static_cast<int64_t>(key & ((uint64_t{1} << row_bits_) - 1)) * dim_;
+  copy([this, mask = (uint64_t{1} << row_bits_) - 1](int64_t lookup) -> const float* {
+    const uint64_t key = keys_[static_cast<size_t>(lookup)];
+    return key == kNoKey ? nullptr : direct_[key >> row_bits_] + static_cast<int64_t>(key & mask) * dim_;
+  });
 }
 
 torch::Tensor Lookups::gather(int64_t begin, int64_t size) const {
-  constexpr int64_t kAhead = 8;    // rows are far apart, so each is fetched before it is needed
+  constexpr int64_t kAhead = 16;   // rows are far apart, so each is fetched before it is needed
   constexpr int64_t kInLine = 16;  // floats in a line of the cache
   torch::Tensor rows = torch::empty({size, dim_}, torch::kFloat32);
   const size_t bytes = static_cast<size_t>(dim_) * sizeof(float);
   auto* to = static_cast<float*>(rows.data_ptr());
-  for (int64_t i = begin; i < begin + size; ++i, to += dim_) {
-    if (i + kAhead < begin + size) {
-      const float* next = row_of(i + kAhead);
-      for (int64_t k = 0; next != nullptr && k < dim_; k += kInLine) __builtin_prefetch(next + k);
+  with_rows([&](const auto& find) {
+    for (int64_t i = begin; i < begin + size; ++i, to += dim_) {
+      if (i + kAhead < begin + size) {
+        const float* next = find(i + kAhead);
+        for (int64_t k = 0; next != nullptr && k < dim_; k += kInLine) __builtin_prefetch(next + k);
+      }
+      if (const float* row = find(i))
+        std::memcpy(to, row, bytes);
+      else
+        std::memset(to, 0, bytes);
     }
-    if (const float* row = row_of(i))
-      std::memcpy(to, row, bytes);
-    else
-      std::memset(to, 0, bytes);
-  }
+  });
   return rows;
 }
 

@@ -79,7 +79,8 @@ class Lookups {
   };
 
   std::span<InLane> columns_of_lane();
-  const float* row_of(int64_t lookup) const;
+  template <class Copy>
+  void with_rows(const Copy& copy) const;
   torch::Tensor gather(int64_t begin, int64_t size) const;
   const torch::Tensor& leaf(InLane& column);
   const torch::Tensor* leaf_of(const torch::Tensor& ids);

@@ -78,13 +78,13 @@ void update(const torch::optim::SGDOptions& options, const Numbers& on) {
   const bool nesterov = options.nesterov();
   const int64_t dim = on.dim;
   if (momentum == 0) {
-    on.each<0>([&](float* v, const auto&, const float* g) {
+    on.each<0>([&](float* __restrict v, const auto&, const float* __restrict g) {
       for (int64_t i = 0; i < dim; ++i) v[i] -= rate * (g[i] + decay * v[i]);
     });
     return;
   }
-  on.each<1>([&](float* v, const auto& slots, const float* g) {
-    float* buffer = slots[0];
+  on.each<1>([&](float* __restrict v, const auto& slots, const float* __restrict g) {
+    float* __restrict buffer = slots[0];
     for (int64_t i = 0; i < dim; ++i) {
       const float gradient = g[i] + decay * v[i];
       buffer[i] = momentum * buffer[i] + gradient;
@@ -98,8 +98,8 @@ void update(const torch::optim::AdagradOptions& options, const Numbers& on) {
   const auto decay = static_cast<float>(options.weight_decay());
   const auto eps = static_cast<float>(options.eps());
   const int64_t dim = on.dim;
-  on.each<1>([&](float* v, const auto& slots, const float* g) {
-    float* sum = slots[0];
+  on.each<1>([&](float* __restrict v, const auto& slots, const float* __restrict g) {
+    float* __restrict sum = slots[0];
     for (int64_t i = 0; i < dim; ++i) {
       const float gradient = g[i] + decay * v[i];
       sum[i] += gradient * gradient;
@@ -112,7 +112,7 @@ void update(const RowwiseAdagrad& options, const Numbers& on) {
   const auto rate = static_cast<float>(on.rate);
   const auto eps = static_cast<float>(options.eps);
   const int64_t dim = on.dim;
-  on.each<1>([&](float* v, const auto& slots, const float* g) {
+  on.each<1>([&](float* __restrict v, const auto& slots, const float* __restrict g) {
     float squares = 0;
     for (int64_t i = 0; i < dim; ++i) squares += g[i] * g[i];
     *slots[0] += squares / static_cast<float>(dim);
@@ -136,9 +136,9 @@ void update_adam(const Options& options, const Numbers& on, bool decays_weights)
   const auto new1 = static_cast<float>(1 - beta1);
   const auto new2 = static_cast<float>(1 - beta2);
   const int64_t dim = on.dim;
-  on.each<2>([&](float* v, const auto& slots, const float* g) {
-    float* average = slots[0];
-    float* squares = slots[1];
+  on.each<2>([&](float* __restrict v, const auto& slots, const float* __restrict g) {
+    float* __restrict average = slots[0];
+    float* __restrict squares = slots[1];
     for (int64_t i = 0; i < dim; ++i) {
       const float gradient = g[i] + decay * v[i];
       average[i] = b1 * average[i] + new1 * gradient;
@@ -157,8 +157,8 @@ void update(const torch::optim::RMSpropOptions& options, const Numbers& on) {
   const auto fresh = static_cast<float>(1 - options.alpha());
   const auto eps = static_cast<float>(options.eps());
   const int64_t dim = on.dim;
-  on.each<1>([&](float* v, const auto& slots, const float* g) {
-    float* squares = slots[0];
+  on.each<1>([&](float* __restrict v, const auto& slots, const float* __restrict g) {
+    float* __restrict squares = slots[0];
     for (int64_t i = 0; i < dim; ++i) {
       const float gradient = g[i] + decay * v[i];
       squares[i] = alpha * squares[i] + fresh * gradient * gradient;

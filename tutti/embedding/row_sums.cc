@@ -36,31 +36,29 @@ void add_to(float* sum, const float* more, int64_t dim) {
   for (int64_t i = 0; i < dim; ++i) sum[i] += more[i];
 }
 
-// The sums of one row that wait for their siblings, as in TreeSum: lanes come in order, and a lane or a
-// subtree without the row is omitted. Joins nodes as far as the lanes of the block alone decide it.
+// Adds up the sums of one row after the other, at the end of a RowSums. Those of the current row wait for
+// their siblings there, as in TreeSum: lanes come in order, and a lane or a subtree without the row is
+// omitted. Joins nodes as far as the lanes of the block alone decide it.
 class Tree {
  public:
-  Tree(int64_t dim, const LaneRange& block, int64_t lanes) : dim_(dim), block_(block), lanes_(lanes) {}
+  Tree(RowSums& to, const LaneRange& block, int64_t lanes) : to_(to), block_(block), lanes_(lanes) {}
 
-  // Adds a node, whose values are copied.
-  void push(comm::TreeNode node, std::span<const float> values) {
+  // Appends a node of the row, whose values are copied.
+  void push(int64_t row, comm::TreeNode node, const float* values) {
     // What would come between the last node and this one has no data.
-    while (may_rise() && end_of(comm::parent_of(waiting_.back())) <= begin_of(node)) rise();
-    waiting_.push_back(node);
-    const size_t end = waiting_.size() * static_cast<size_t>(dim_);
-    if (memory_.size() < end) memory_.resize(end);
-    std::copy(values.begin(), values.end(), memory_.begin() + static_cast<int64_t>(end) - dim_);
+    while (may_rise() && end_of(comm::parent_of(last().node)) <= begin_of(node)) rise();
+    to_.sums.push_back({row, node, 0});
+    to_.values.insert(to_.values.end(), values, values + to_.dim);
   }
+  // Adds more values to the last node.
+  void add(const float* values) { add_to(last_values(), values, to_.dim); }
+  bool is_empty() const { return to_.sums.size() == begin_; }
 
-  // Appends the sums of the block, for a row with so many lookups.
-  void finish(int64_t row, int64_t lookups, RowSums& to) {
+  // Ends a row with so many lookups.
+  void finish(int64_t lookups) {
     while (may_rise()) rise();
-    for (size_t i = 0; i < waiting_.size(); ++i) {
-      to.sums.push_back({row, waiting_[i], std::exchange(lookups, 0)});
-      const auto from = memory_.begin() + static_cast<int64_t>(i) * dim_;
-      to.values.insert(to.values.end(), from, from + dim_);
-    }
-    waiting_.clear();
+    if (!is_empty()) to_.sums[begin_].lookups = lookups;
+    begin_ = to_.sums.size();
   }
 
  private:
@@ -69,34 +67,37 @@ class Tree {
   int64_t end_of(const comm::TreeNode& node) const {
     return std::min(lanes_, (node.index + 1) << node.level);
   }
+  RowSum& last() { return to_.sums.back(); }
+  float* last_values() { return to_.values.data() + static_cast<int64_t>(to_.values.size()) - to_.dim; }
 
   // Returns true if there is a last node that is not the root, and whose parent covers lanes of the block
   // only.
-  bool may_rise() const {
-    if (waiting_.empty()) return false;
-    const comm::TreeNode& last = waiting_.back();
-    if (begin_of(last) == 0 && end_of(last) == lanes_) return false;
-    const comm::TreeNode parent = comm::parent_of(last);
+  bool may_rise() {
+    if (is_empty()) return false;
+    const comm::TreeNode& node = last().node;
+    if (begin_of(node) == 0 && end_of(node) == lanes_) return false;
+    const comm::TreeNode parent = comm::parent_of(node);
     return begin_of(parent) >= block_.begin && end_of(parent) <= block_.end;
   }
 
-  // Replaces the last node by its parent, and adds the node that waits before it if that is below the parent
-  // too: then it is the other child, or the only part of it that has data.
+  // Replaces the last node by its parent, and adds it to the node that waits before it if that is below the
+  // parent too: then it is the other child, or the only part of it that has data.
   void rise() {
-    const comm::TreeNode parent = comm::parent_of(waiting_.back());
-    if (waiting_.size() > 1 && begin_of(waiting_[waiting_.size() - 2]) >= begin_of(parent)) {
-      float* sum = memory_.data() + static_cast<int64_t>(waiting_.size() - 2) * dim_;
-      add_to(sum, sum + dim_, dim_);
-      waiting_.pop_back();
+    const comm::TreeNode parent = comm::parent_of(last().node);
+    const size_t count = to_.sums.size() - begin_;
+    if (count > 1 && begin_of(to_.sums[to_.sums.size() - 2].node) >= begin_of(parent)) {
+      float* const values = last_values();
+      add_to(values - to_.dim, values, to_.dim);
+      to_.values.resize(to_.values.size() - static_cast<size_t>(to_.dim));
+      to_.sums.pop_back();
     }
-    waiting_.back() = parent;
+    last().node = parent;
   }
 
-  const int64_t dim_;
+  RowSums& to_;
   const LaneRange block_;
   const int64_t lanes_;
-  std::vector<comm::TreeNode> waiting_;
-  std::vector<float> memory_;  // the values of the nodes that wait, one after the other
+  size_t begin_ = 0;  // the first sum of the current row
 };
 
 // Divides the values of the last sum.
@@ -170,22 +171,6 @@ class LookupsOfRows {
   const int64_t dim_;
 };
 
-// The sums of a worker with a single lane: its lookups are added in their order.
-void sum_one_lane(const LookupsOfRows& lookups, int64_t rows, const comm::TreeNode& node, RowSums& to) {
-  for (int64_t row = 0; row < rows; ++row) {
-    float* sum = nullptr;
-    const int64_t count = lookups.of_row(row, [&](int32_t, const float* gradient) {
-      if (sum == nullptr) {
-        to.values.insert(to.values.end(), gradient, gradient + to.dim);
-        sum = to.values.data() + static_cast<int64_t>(to.values.size()) - to.dim;
-      } else {
-        add_to(sum, gradient, to.dim);
-      }
-    });
-    if (count > 0) to.sums.push_back({row, node, count});
-  }
-}
-
 }  // namespace
 
 RowSums sum_lanes(const RowIndex& index, int64_t dim, std::span<const float* const> gradients,
@@ -195,31 +180,19 @@ RowSums sum_lanes(const RowIndex& index, int64_t dim, std::span<const float* con
   result.sums.reserve(index.keys.size());
   result.values.reserve(index.keys.size() * static_cast<size_t>(dim));
   const LookupsOfRows lookups(index, gradients, dim);
-  if (block.size() == 1) {
-    sum_one_lane(lookups, index.rows(), {0, block.begin}, result);
-    return result;
-  }
-  Tree tree(dim, block, lanes);
-  std::vector<float> sum(static_cast<size_t>(dim));
+  Tree tree(result, block, lanes);
   for (int64_t row = 0; row < index.rows(); ++row) {
-    size_t lane = 0;
-    bool has_data = false;  // in the lane
-    const auto end_lane = [&] {
-      if (std::exchange(has_data, false)) tree.push({0, block.begin + static_cast<int64_t>(lane)}, sum);
-    };
+    size_t lane = ~size_t{0};  // none yet
     const int64_t count = lookups.of_row(row, [&](int32_t lookup, const float* gradient) {
-      if (lookup >= ends[lane]) {
-        end_lane();
-        while (lookup >= ends[lane]) ++lane;
-      }
-      if (has_data)
-        add_to(sum.data(), gradient, dim);
+      size_t now = lane == ~size_t{0} ? 0 : lane;
+      while (lookup >= ends[now]) ++now;
+      if (now == lane)
+        tree.add(gradient);
       else
-        std::memcpy(sum.data(), gradient, static_cast<size_t>(dim) * sizeof(float));
-      has_data = true;
+        tree.push(row, {0, block.begin + static_cast<int64_t>(now)}, gradient);
+      lane = now;
     });
-    end_lane();
-    tree.finish(row, count, result);
+    tree.finish(count);
   }
   return result;
 }
@@ -242,17 +215,18 @@ RowSums sum_workers(std::span<const RowSumsView> workers, int64_t dim, int64_t l
   }
   sort_by_key(lookups, bits_of(greatest));
   RowSums result{.dim = dim};
+  result.sums.reserve(lookups.size());
   result.values.reserve(lookups.size() * static_cast<size_t>(dim));
-  Tree tree(dim, {0, lanes}, lanes);
+  Tree tree(result, {0, lanes}, lanes);
   int64_t of_row = 0;
   for (size_t i = 0; i < lookups.size(); ++i) {
     const Part& part = parts[static_cast<size_t>(lookups[i].index)];
     const RowSumsView& of = workers[part.worker];
-    tree.push(of.sums[part.sum].node,
-              of.values.subspan(part.sum * static_cast<size_t>(dim), static_cast<size_t>(dim)));
+    tree.push(static_cast<int64_t>(lookups[i].key), of.sums[part.sum].node,
+              of.values.data() + part.sum * static_cast<size_t>(dim));
     of_row += of.sums[part.sum].lookups;
     if (i + 1 < lookups.size() && lookups[i + 1].key == lookups[i].key) continue;
-    tree.finish(static_cast<int64_t>(lookups[i].key), std::exchange(of_row, 0), result);
+    tree.finish(std::exchange(of_row, 0));
     if (divisor != 0) divide_last(result, static_cast<float>(divisor));
   }
   return result;
