@@ -45,8 +45,7 @@ int main(int argc, char** argv) {
     flags.add("--tested", tested, "the number of test examples");
     flags.add("--rows", options.rows, "the number of rows of each table");
     flags.add("--dim", dim, "the numbers in a row");
-    for (const char* name : {"--examples", "--tested", "--rows", "--dim"})
-      flags.at_least(name, 1);
+    for (const char* name : {"--examples", "--tested", "--rows", "--dim"}) flags.at_least(name, 1);
     flags.scope(tutti::FlagScope::Model, {"--rows", "--dim"});
   };
 

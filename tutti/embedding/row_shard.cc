@@ -11,6 +11,7 @@
 
 #include "tutti/base/check.h"
 #include "tutti/base/error.h"
+#include "tutti/base/xxh64.h"
 #include "tutti/params/parameters.h"
 
 namespace tutti::embedding {
@@ -53,16 +54,6 @@ std::span<const int64_t> numbers_in(const torch::Tensor& tensor, const std::stri
   if (!fits)
     fail(ErrorKind::InvalidArgument, "the ids or counts of the table '{}' are {}", table, describe(tensor));
   return {static_cast<const int64_t*>(tensor.data_ptr()), static_cast<size_t>(tensor.numel())};
-}
-
-uint64_t hash_of(uint64_t seed, const float* row, int64_t dim) {
-  uint64_t hash = seed;
-  for (int64_t i = 0; i < dim; ++i) {
-    uint32_t bits = 0;
-    std::memcpy(&bits, row + i, sizeof bits);
-    hash = data::mix(hash ^ bits);
-  }
-  return hash;
 }
 
 }  // namespace
@@ -375,7 +366,9 @@ std::pair<uint64_t, uint64_t> RowShard::checksum() const {
   for (int64_t slot = 0; slot < slots(); ++slot) {
     const int64_t row = row_in(slot);
     if (row == IdSlots::kNone) continue;
-    const uint64_t hash = hash_of(data::mix(static_cast<uint64_t>(id_of(row)) + 1), at(slot), spec_.dim);
+    const uint64_t numbers =
+        xxh64({reinterpret_cast<const char*>(at(slot)), static_cast<size_t>(spec_.dim) * sizeof(float)});
+    const uint64_t hash = data::mix(numbers ^ data::mix(static_cast<uint64_t>(id_of(row)) + 1));
     sums.first += hash;
     sums.second += data::mix(hash ^ 0x9e3779b97f4a7c15ULL);
   }

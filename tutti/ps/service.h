@@ -57,25 +57,19 @@ struct ServiceOptions {
 // enter: if steps may leave workers behind: takes a place in this step (server 0). A worker without a place
 // waits until the step is made
 // agree: lines under a key that must be the same from all workers of the run; the first worker defines them
-// tables, rows, rows_saved: from the chief, before begin: the sharded tables of the run; values of their rows;
-// and that a checkpoint has all of the rows so far
-// read_rows: returns rows, the present ones or those at a given step
-// all_rows: returns copies of all rows of this server
-// sum_rows: returns a checksum of this server's rows
-// hold, release: from the chief to server 0, around a snapshot: no update begins in between. hold waits for
-// the step in progress and returns the point that every server has to reach: the step, and the number of
-// pushes of each worker
-// snapshot: waits until that point and returns values and the optimiser's state for a checkpoint; a server
-// that is already ahead of it returns is_ahead instead. If asked to keep the optimiser's state, the server
-// returns only its outline
-// shares: returns whether this server sees the chief's mark of a folder (store/shared_files.h)
-// write: starts to write the state that was kept into that folder, in the background
-// note, read: JSON values under a key, from the chief to all, until the next begin
-// progress: the chief's data that belong to the run
-// finish: the worker has pushed its last update of a fit; await_finish waits until all workers have
-// leave: the worker does not come back
-// end: the job is done when no caller is connected and no lost worker is expected back any more
-// stop: the job is done at once
+// tables, rows, rows_saved: from the chief, before begin: the sharded tables of the run; values of their
+// rows; and that a checkpoint has all of the rows so far read_rows: returns rows, the present ones or those
+// at a given step all_rows: returns copies of all rows of this server sum_rows: returns a checksum of this
+// server's rows hold, release: from the chief to server 0, around a snapshot: no update begins in between.
+// hold waits for the step in progress and returns the point that every server has to reach: the step, and the
+// number of pushes of each worker snapshot: waits until that point and returns values and the optimiser's
+// state for a checkpoint; a server that is already ahead of it returns is_ahead instead. If asked to keep the
+// optimiser's state, the server returns only its outline shares: returns whether this server sees the chief's
+// mark of a folder (store/shared_files.h) write: starts to write the state that was kept into that folder, in
+// the background note, read: JSON values under a key, from the chief to all, until the next begin progress:
+// the chief's data that belong to the run finish: the worker has pushed its last update of a fit;
+// await_finish waits until all workers have leave: the worker does not come back end: the job is done when no
+// caller is connected and no lost worker is expected back any more stop: the job is done at once
 //
 // Thread-safe.
 class Service final : public rpc::Service {

@@ -45,7 +45,7 @@ struct Training {
   // what their optimisers keep, as the part of a checkpoint (store::kRowsPart) on the chief. All workers that
   // are connected to each other call it after the same step. Empty: there are no such embeddings.
   std::function<Snapshot()> rows = {};
-  bool went_on = false;     // first_step is not that of a checkpoint: this worker joined a running training
+  bool went_on = false;  // first_step is not that of a checkpoint: this worker joined a running training
   int64_t steps_per_epoch = 0;  // 0: unknown
   int64_t epoch = 0;            // the index of the current pass over the feed, from 0
   bool interrupted = false;     // in Hook::end(): a signal has ended the steps, and a later run continues

@@ -22,8 +22,8 @@ namespace tutti {
 // Returns the tensors of a file or checkpoint by name, on the CPU, without the program that wrote them: the
 // weights and buffers of a checkpoint folder (run/ckpt-100), those of the checkpoint that was saved last in a
 // log directory (run, or run/start-1), or everything in a .safetensors file. Rows of sharded embeddings are
-// joined: "user.weight" in the order of the ids or, for a dynamic table, in the order of "user.ids". A path that
-// is none of these is an InvalidArgument, and a damaged file is a DataLoss.
+// joined: "user.weight" in the order of the ids or, for a dynamic table, in the order of "user.ids". A path
+// that is none of these is an InvalidArgument, and a damaged file is a DataLoss.
 std::map<std::string, torch::Tensor> load(const std::string& path);
 
 // Maps the name of a saved tensor to the name of the model's tensor that it is for. Either a function, which
