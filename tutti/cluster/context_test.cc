@@ -284,6 +284,18 @@ TEST(Context, tells_the_values_of_all_flags_and_which_of_them_all_tasks_share) {
   }
 }
 
+TEST(Context, shares_the_events_of_a_folder_with_its_copies) {
+  RunConfig config = on_cpu();
+  const Context without(config, identity("worker|a:1;b:1", "worker", 0));
+  EXPECT_FALSE(static_cast<bool>(without.events()));
+  config.checkpoints.logdir = "/run/";
+  const Context context = without.with(config);
+  EXPECT_TRUE(static_cast<bool>(context.events()));
+  EXPECT_EQ(without.event_stream("/other/../run"), context.event_stream("/run"));
+  context.event_stream("/run")->drop();
+  EXPECT_FALSE(static_cast<bool>(context.events()));
+}
+
 TEST(Context, gives_a_folder_to_one_training_of_the_program) {
   const Context context(on_cpu(), identity("worker|a:1;b:1", "worker", 0));
   const Context copy = context.with(context.config());
