@@ -235,8 +235,8 @@ std::string Context::tf_config() const {
 void Context::require_worker() const {
   if (identity_.is_evaluator) {
     fail(ErrorKind::InvalidArgument,
-         "{} is an evaluator, but a separate task for evaluation is not supported yet. End it with exit code "
-         "0, as tutti::run() does, and evaluate in the chief",
+         "{} is an evaluator, which does not train: the fit() of its Trainer, or its Loop, evaluates the "
+         "checkpoints of the training",
          task().short_name());
   }
   if (is_server_job(task().job)) {

@@ -258,7 +258,7 @@ TEST(Context, of_a_task_that_trains_nothing_says_so) {
   Context(on_cpu(), Identity()).require_worker();
   expect_error(ErrorKind::InvalidArgument, AllOf(HasSubstr("ps/0"), HasSubstr("tutti::serve")),
                [] { Context(on_cpu(), identity("ps|a:1,worker|a:2", "ps", 0)).require_worker(); });
-  expect_error(ErrorKind::InvalidArgument, AllOf(HasSubstr("evaluator/0"), HasSubstr("not supported yet")),
+  expect_error(ErrorKind::InvalidArgument, AllOf(HasSubstr("evaluator/0"), HasSubstr("does not train")),
                [] { Context(on_cpu(), identity("", "evaluator", 0)).require_worker(); });
 }
 

@@ -221,13 +221,14 @@ Manifest read_folder_manifest(const std::string& folder) {
   return read_manifest(path);
 }
 
-Checkpoint read_checkpoint_folder(const std::string& folder) {
+Checkpoint read_checkpoint_folder(const std::string& folder, const std::set<std::string>& parts) {
   const Manifest manifest = read_folder_manifest(folder);
   Checkpoint checkpoint;
   checkpoint.step = manifest.step;
   checkpoint.state = manifest.state;
   std::set<std::pair<std::string, std::string>> seen;
   for (const ManifestFile& listed : manifest.files) {
+    if (!parts.empty() && !parts.contains(listed.part)) continue;
     const std::string path = folder + "/" + listed.name;
     std::vector<NamedTensor>& part = listed.part == kWeightsPart     ? checkpoint.weights
                                      : listed.part == kOptimizerPart ? checkpoint.optimizer

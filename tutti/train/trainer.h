@@ -61,6 +61,7 @@ struct FitOptions {
 
 struct EvaluateOptions {
   int64_t batch = 500;
+  int64_t steps = 0;  // only the first so many batches of the feed; 0: all (MeasureOptions)
   // If true, this worker evaluates the whole feed by itself, and the others do not call the method. Possible
   // after the first fit(), or if there is only one worker.
   bool here = false;
@@ -138,6 +139,8 @@ class Trainer {
   Optimizer& optimizer() { return replica().optimizer(); }
   // The workers that train together. The chief among them writes checkpoints, events and the report.
   const Group& group() const { return strategy_->group(); }
+  // What the program shows in TensorBoard beside this training, as Context::events() for one with a name.
+  store::Events events() const { return engine_.events(); }
   // The number of steps done.
   int64_t step() const { return engine_.progress().step; }
   const store::Report& report() const { return engine_.report(); }
@@ -148,6 +151,8 @@ class Trainer {
   Replica& replica() { return strategy_->replica(); }
   // trainer.cc: fits.
   History fit_once(const data::Feed& feed, const FitOptions& options);
+  History follow(int64_t fit);
+  void set_validation(const ValidateOptions& options);
   void run(const data::Feed& feed, const data::Sampler& sampler);
   void run_steps(const data::Feed& feed, const data::Sampler& sampler);
   void one_step(data::BatchQueue& queue);
@@ -168,10 +173,10 @@ class Trainer {
   void begin_again(const Progress& before);
   void or_abandon(const std::string& what, const std::function<void()>& body);
   // evaluation.cc: evaluates and predicts.
-  std::optional<std::map<std::string, double>> validate(const ValidateOptions& options);
+  std::optional<metrics::List> count_for_hook(const EvaluationRequest& request);
   metrics::List count(const data::Feed& feed, const metrics::List& list, const EvaluateOptions& options);
   void with_weights(const EvaluateOptions& options, const std::function<void()>& body);
-  void for_each_batch(const data::Feed& feed, const data::Sampler& sampler, int part, int parts,
+  void for_each_batch(const data::Feed& feed, const EvaluationBatches& batches, int part, int parts,
                       const std::function<void(const Batch&)>& body);
 
   const Context context_;
