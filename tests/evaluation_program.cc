@@ -48,8 +48,7 @@ struct Tables : torch::nn::Module {
 
 tutti::data::Feed ids_feed(int64_t examples) {
   const torch::Tensor id = torch::arange(examples) * 7 % 64;
-  return tutti::data::Feed(
-      tutti::data::from_tensors({{"id", id}, {"y", (id % 3 == 0).to(torch::kFloat32)}}));
+  return tutti::data::Feed(tutti::data::from_tensors({{"id", id}, {"y", (id % 3 == 0).to(torch::kFloat32)}}));
 }
 
 // What is trained, and how it is evaluated.
@@ -66,11 +65,15 @@ Task task_of(const Options& options) {
     const auto loss = [](Tables& model, const tutti::Batch& batch) {
       return torch::binary_cross_entropy(model.forward(batch["id"]), batch["y"]);
     };
-    return {tutti::make_trainable(net, loss, {.input = "id"}), ids_feed(400), ids_feed(90),
+    return {tutti::make_trainable(net, loss, {.input = "id"}),
+            ids_feed(400),
+            ids_feed(90),
             {tutti::metrics::auc("y", {.num_thresholds = 20})}};
   }
   const auto net = tutti::test_net();
-  return {tutti::make_trainable(net, tutti::test_loss), tutti::test_feed(100), tutti::test_feed(70),
+  return {tutti::make_trainable(net, tutti::test_loss),
+          tutti::test_feed(100),
+          tutti::test_feed(70),
           {tutti::metrics::accuracy("label")}};
 }
 
@@ -130,7 +133,8 @@ void add_hooks(Training& training, const Options& options, const Task& task,
   } else if (options.form == "function") {
     training.add_hook(tutti::hooks::evaluation(measure, evaluation));
   }
-  if (options.stop_early) training.add_hook(tutti::hooks::early_stopping({.monitor = "test_loss", .patience = 1}));
+  if (options.stop_early)
+    training.add_hook(tutti::hooks::early_stopping({.monitor = "test_loss", .patience = 1}));
   if (options.keep_best) training.add_hook(tutti::hooks::keep_best({.monitor = "test_loss"}));
   training.add_hook(std::make_unique<Disturb>(options));
 }
@@ -139,19 +143,20 @@ void train(tutti::Context& ctx, const Options& options) {
   const Task task = task_of(options);
   std::vector<tutti::hooks::Evaluated> rows;
   tutti::Trainer trainer(ctx, task.model, torch::optim::AdamOptions(1e-2), {.average = options.average});
-  add_hooks(trainer, options, task, rows,
-            [&] { return trainer.measure(task.test, task.metrics, {.batch = 16, .steps = options.batches}); });
+  add_hooks(trainer, options, task, rows, [&] {
+    return trainer.measure(task.test, task.metrics, {.batch = 16, .steps = options.batches});
+  });
   ctx.events().text("about", 0, "a test");
   for (int64_t fit = 0; fit < options.fits; ++fit) {
     const tutti::History history = trainer.fit(task.train.shuffle());
-    if (ctx.identity().is_evaluator)
-      fmt::print("fit {} has {} rows\n", fit, history.rows.size());
+    if (ctx.identity().is_evaluator) fmt::print("fit {} has {} rows\n", fit, history.rows.size());
     ctx.events().scalar("mine", trainer.step(), static_cast<double>(fit));
   }
   print(ctx.identity().is_evaluator ? "evaluated" : "rows", rows);
   if (options.here.empty()) return;
   if (options.here == "chief" && !ctx.is_chief()) return;
-  const auto values = trainer.evaluate(task.test, task.metrics, {.batch = 16, .here = options.here == "chief"});
+  const auto values =
+      trainer.evaluate(task.test, task.metrics, {.batch = 16, .here = options.here == "chief"});
   if (ctx.is_chief()) fmt::print("at the end {}\n", nlohmann::json(values).dump());
 }
 
@@ -165,7 +170,8 @@ void train_in_own_loop(tutti::Context& ctx, const Options& options) {
                                                    .lanes = opt.all_lanes(),
                                                    .batch = ctx.config().training.batch,
                                                    .drop_remainder = true});
-  tutti::Loop loop(ctx, params, opt, {.steps_per_epoch = sampler.steps_per_epoch(), .average = options.average});
+  tutti::Loop loop(ctx, params, opt,
+                   {.steps_per_epoch = sampler.steps_per_epoch(), .average = options.average});
   add_hooks(loop, options, task, rows, [&] {
     return loop.measure(task.model, task.test, task.metrics, {.batch = 16, .steps = options.batches});
   });
@@ -212,8 +218,9 @@ int main(int argc, char** argv) {
               "the checkpoint at which the evaluator fails");
     flags.add("--wait-at", options.wait_at, "the step at which the chief waits for a file");
     flags.add("--wait-for", options.wait_for, "the file");
-    flags.scope(tutti::FlagScope::Local, {"--kill-at", "--wait-at", "--wait-for", "--here", "--every", "--at-end",
-                                          "--at-start", "--form", "--summary-dir", "--kill-evaluator-at"});
+    flags.scope(tutti::FlagScope::Local,
+                {"--kill-at", "--wait-at", "--wait-for", "--here", "--every", "--at-end", "--at-start",
+                 "--form", "--summary-dir", "--kill-evaluator-at"});
   };
   return tutti::run(argc, argv, program, [&](tutti::Context& ctx) {
     options.own_loop ? train_in_own_loop(ctx, options) : train(ctx, options);

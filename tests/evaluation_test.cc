@@ -1,4 +1,5 @@
-// Tests evaluations during a training, and of its chief alone after it, in all ways of training, with processes.
+// Tests evaluations during a training, and of its chief alone after it, in all ways of training, with
+// processes.
 #include <filesystem>
 
 #include <gmock/gmock.h>
@@ -59,8 +60,8 @@ TEST(Evaluations, are_the_same_after_the_chief_was_killed) {
   for (const std::string at : {"3", "7", "11"}) {
     for (const Way& way : kWays) {
       const TestFolder folder;
-      const Flags flags =
-          with(with(kEvery, way.flags), {"--logdir", folder / "run", "--checkpoint-every", "2", "--kill-at", at});
+      const Flags flags = with(with(kEvery, way.flags),
+                               {"--logdir", folder / "run", "--checkpoint-every", "2", "--kill-at", at});
       EXPECT_EQ(ended(with(way.launcher, {"--restarts", "1"}), flags), alone) << way.name << " " << at;
     }
   }

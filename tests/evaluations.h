@@ -23,8 +23,8 @@ inline std::string output_of(const Flags& launcher, const Flags& flags) {
   return result.out;
 }
 
-// Returns the first line that contains the text, from there on, without the task that the launcher puts before
-// it; "" if there is none.
+// Returns the first line that contains the text, from there on, without the task that the launcher puts
+// before it; "" if there is none.
 inline std::string line_with(const std::string& text, const std::string& output) {
   const size_t at = output.find(text);
   return at == std::string::npos ? "" : output.substr(at, output.find('\n', at) - at);

@@ -376,10 +376,11 @@ TEST_F(Run, gives_up_after_the_last_restart) {
 // --- With an evaluator
 
 TEST_F(Run, waits_for_the_evaluator_at_the_end) {
-  const auto result = run({"-n", "2", "--evaluator"},
-                          "cd " + folder_.path() +
-                              "; if [ $TUTTI_JOB_NAME = evaluator ]; then until [ -e done-0 ] && [ -e done-1 ]; do "
-                              "sleep 0.01; done; echo evaluated $TUTTI_TASK_INDEX; else touch done-$TUTTI_TASK_INDEX; fi");
+  const auto result =
+      run({"-n", "2", "--evaluator"},
+          "cd " + folder_.path() +
+              "; if [ $TUTTI_JOB_NAME = evaluator ]; then until [ -e done-0 ] && [ -e done-1 ]; do "
+              "sleep 0.01; done; echo evaluated $TUTTI_TASK_INDEX; else touch done-$TUTTI_TASK_INDEX; fi");
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("[evaluator/0] evaluated 0"));
 }
@@ -387,9 +388,10 @@ TEST_F(Run, waits_for_the_evaluator_at_the_end) {
 TEST_F(Run, goes_on_without_an_evaluator_that_has_failed) {
   for (const std::string end : {"exit 12", "kill -KILL $$"}) {
     const TestFolder folder;
-    const auto result = run({"-n", "2", "--evaluator"},
-                            "cd " + folder.path() + "; if [ $TUTTI_JOB_NAME = evaluator ]; then touch gone; " + end +
-                                "; fi; until [ -e gone ]; do sleep 0.01; done");
+    const auto result =
+        run({"-n", "2", "--evaluator"}, "cd " + folder.path() +
+                                            "; if [ $TUTTI_JOB_NAME = evaluator ]; then touch gone; " + end +
+                                            "; fi; until [ -e gone ]; do sleep 0.01; done");
     EXPECT_EQ(result.exit_code, 0) << result.err;
     EXPECT_THAT(result.err, HasSubstr("evaluator/0 (pid "));
     EXPECT_THAT(result.err, HasSubstr("evaluator/0 is lost, and the job goes on without it"));
@@ -397,11 +399,12 @@ TEST_F(Run, goes_on_without_an_evaluator_that_has_failed) {
 }
 
 TEST_F(Run, restarts_the_evaluator_alone) {
-  const auto result = run({"-n", "2", "--evaluator", "--restarts", "2"},
-                          "cd " + folder_.path() +
-                              "; echo x >>$TUTTI_JOB_NAME-$TUTTI_TASK_INDEX; if [ $TUTTI_JOB_NAME = evaluator ]; then "
-                              "[ $(wc -l <evaluator-0) = 3 ] || exit 11; touch good; fi; "
-                              "until [ -e good ]; do sleep 0.01; done");
+  const auto result =
+      run({"-n", "2", "--evaluator", "--restarts", "2"},
+          "cd " + folder_.path() +
+              "; echo x >>$TUTTI_JOB_NAME-$TUTTI_TASK_INDEX; if [ $TUTTI_JOB_NAME = evaluator ]; then "
+              "[ $(wc -l <evaluator-0) = 3 ] || exit 11; touch good; fi; "
+              "until [ -e good ]; do sleep 0.01; done");
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.err, HasSubstr("restarting evaluator/0: restart 2 of 2"));
   for (const char* worker : {"worker-0", "worker-1"}) {
@@ -411,8 +414,9 @@ TEST_F(Run, restarts_the_evaluator_alone) {
 }
 
 TEST_F(Run, ends_the_evaluator_with_a_job_that_fails) {
-  const auto result = run({"-n", "2", "--evaluator"},
-                          "[ $TUTTI_JOB_NAME = evaluator ] || [ $TUTTI_TASK_INDEX = 0 ] || exit 12; sleep 1000");
+  const auto result =
+      run({"-n", "2", "--evaluator"},
+          "[ $TUTTI_JOB_NAME = evaluator ] || [ $TUTTI_TASK_INDEX = 0 ] || exit 12; sleep 1000");
   EXPECT_EQ(result.exit_code, 12);
   EXPECT_THAT(result.err, Not(HasSubstr("is lost")));
   EXPECT_TRUE(nobody_is_left());

@@ -89,7 +89,8 @@ bool wants_master(const std::vector<std::string>& command, const Environment& en
          options.launch.servers);
   if (options.launch.evaluator)
     fail(ErrorKind::InvalidArgument,
-         "tutti run: --evaluator cannot be combined with -H; start PROGRAM once more on a host that sees the log "
+         "tutti run: --evaluator cannot be combined with -H; start PROGRAM once more on a host that sees the "
+         "log "
          "directory, with TF_CONFIG='{{\"task\": {{\"type\": \"evaluator\", \"index\": 0}}}}'");
   if (options.launch.restarts > 0)
     fail(ErrorKind::InvalidArgument,
@@ -112,8 +113,8 @@ int run_command(const std::vector<std::string>& arguments, const Environment& en
   std::vector<std::string> command = app.remaining();
   if (!command.empty() && command.front().starts_with('-')) {
     const std::string name = command.front().substr(0, command.front().find('='));
-    const std::vector<std::string> known = {"--workers",       "--ps",        "--evaluator",     "--hosts",
-                                            "-x",              "--restarts", "--start-timeout", "--help"};
+    const std::vector<std::string> known = {"--workers", "--ps",       "--evaluator",     "--hosts",
+                                            "-x",        "--restarts", "--start-timeout", "--help"};
     fail(ErrorKind::InvalidArgument,
          "tutti run: there is no flag '{}'{}; put the program's flags after its name", name,
          did_you_mean(name, known));

@@ -50,8 +50,8 @@ TEST_F(ByHand, a_chief_and_three_workers_end_with_the_bits_of_one) {
 
 // The evaluator is in no cluster, and knows nothing of the other tasks but the log directory.
 TEST_F(ByHand, an_evaluator_tests_every_checkpoint) {
-  const std::vector<std::string> flags = {"--logdir", training_.folder() / "run", "--checkpoint-every", "2",
-                                          "--keep", "0"};
+  const std::vector<std::string> flags = {
+      "--logdir", training_.folder() / "run", "--checkpoint-every", "2", "--keep", "0"};
   for (const std::vector<std::string>& launcher :
        {std::vector<std::string>{}, {program_path("tutti"), "run", "--"}}) {
     tasks_.clear();

@@ -117,8 +117,8 @@ std::vector<int> TaskGroup::cores_of(size_t index) const {
   const auto shares = static_cast<int64_t>(cores.size()) >= all ? all : workers;
   const bool is_worker = tasks_[index].role == TaskRole::Worker;
   if (!is_worker && (tasks_[index].role != TaskRole::Evaluator || shares == workers)) return cores;
-  const auto place = is_worker ? count_before(index, TaskRole::Worker)
-                               : workers + count_before(index, TaskRole::Evaluator);
+  const auto place =
+      is_worker ? count_before(index, TaskRole::Worker) : workers + count_before(index, TaskRole::Evaluator);
   return share_of(cores, static_cast<int>(place), static_cast<int>(shares));
 }
 

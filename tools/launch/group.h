@@ -20,8 +20,8 @@
 namespace tutti {
 
 // The role of a task. Servers and masters may use all cores, since they work while the workers wait; they
-// keep the state to which a worker that is started again comes back. An evaluator works beside all others, who
-// do not need it: the job goes on if it fails, and waits for it at the end.
+// keep the state to which a worker that is started again comes back. An evaluator works beside all others,
+// who do not need it: the job goes on if it fails, and waits for it at the end.
 enum class TaskRole { Worker, Server, Master, Evaluator };
 
 // A process to be started for one task, and the variables that tell it which task it is.

@@ -64,7 +64,8 @@ Planner::Planner(const Environment& environment, const LaunchOptions& options, c
   }
   if (hosts_ && options_.evaluator) {
     fail(ErrorKind::InvalidArgument,
-         "tutti run: --evaluator cannot be combined with TF_CONFIG; start the evaluator with a TF_CONFIG of its "
+         "tutti run: --evaluator cannot be combined with TF_CONFIG; start the evaluator with a TF_CONFIG of "
+         "its "
          "own, whose task has the type \"evaluator\"");
   }
   compare_numbers();
@@ -108,7 +109,8 @@ Plan Planner::on_this_machine() const {
   if (options_.evaluator) {
     plan.tasks.push_back(plan_of(cluster, {.job = kEvaluator, .index = 0}, launch));
     plan.tasks.back().role = TaskRole::Evaluator;
-    give_gpu(static_cast<size_t>(workers_here()), plan.tasks.back());  // one that is idle, or that of a worker
+    give_gpu(static_cast<size_t>(workers_here()),
+             plan.tasks.back());  // one that is idle, or that of a worker
   }
   return plan;
 }

@@ -40,7 +40,7 @@ class Context {
   int world() const { return identity_.membership.world; }
   int local_rank() const { return identity_.membership.local_rank; }
   int local_world() const { return identity_.membership.local_world; }
-  bool is_chief() const { return identity_.is_chief; }
+  bool is_chief() const { return identity_.is_chief; }  // false in an evaluator
   const Task& task() const { return identity_.task; }
   const ClusterSpec& cluster() const { return identity_.cluster; }
   const Identity& identity() const { return identity_; }

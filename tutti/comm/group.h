@@ -37,7 +37,8 @@ struct Group {
   uint64_t epoch = 0;  // the number of times that the workers of the job have been numbered anew
 };
 
-// Connects all workers of the job, as comm::connect() does. An evaluator forms a group alone, without a chief.
+// Connects all workers of the job, as comm::connect() does. An evaluator forms a group alone, without a
+// chief.
 Group connect(const Context& context);
 
 // Returns the number of lanes: --lanes, else one per worker.

@@ -48,8 +48,8 @@ class Metric {
   virtual std::optional<double> value() const = 0;
   // Says why there is no value, such as "all 12 examples are of class 1". For a metric without a value only.
   virtual std::string reason() const { return "no examples were counted"; }
-  // Returns the points of the curve whose area is the value, by ascending threshold; empty if it is no area of
-  // a curve with thresholds.
+  // Returns the points of the curve whose area is the value, by ascending threshold; empty if it is no area
+  // of a curve with thresholds.
   virtual std::vector<CurvePoint> curve() const { return {}; }
   virtual void reset() = 0;
   // Returns a new metric of the same kind with empty counters.

@@ -99,8 +99,8 @@ class CheckpointDir {
   std::unique_ptr<TemporaryFolder> next_;  // made by open(), until it has been saved
 };
 
-// Reads a folder ckpt-<step>, or the one that `latest` points to, and verifies all checksums. Reads only these
-// parts, if any are named.
+// Reads a folder ckpt-<step>, or the one that `latest` points to, and verifies all checksums. Reads only
+// these parts, if any are named.
 Checkpoint load_checkpoint(const std::string& folder, const std::set<std::string>& parts = {});
 
 }  // namespace tutti::store

@@ -74,8 +74,8 @@ class EventWriter {
 };
 
 // The events of a log directory, which reach its event file from anywhere in a program. Only one file of a
-// directory may grow at a time, since TensorBoard reads one after the other; so the training that opens it and
-// the rest of the program share it. Thread-safe.
+// directory may grow at a time, since TensorBoard reads one after the other; so the training that opens it
+// and the rest of the program share it. Thread-safe.
 class EventStream {
  public:
   // If no training opens a file, the destructor writes what was added to a file in `folder`; "": to none.

@@ -222,7 +222,8 @@ TEST(EventWriter, gives_tensorboard_the_histogram_that_numbers_have) {
   EXPECT_FALSE(seen.contains("none"));
 }
 
-// The counts of thresholds 0, 0.5 and 1 for probabilities 0.2 and 0.7 of class 1, 0.4, 0.4 and 0.6 of class 0.
+// The counts of thresholds 0, 0.5 and 1 for probabilities 0.2 and 0.7 of class 1, 0.4, 0.4 and 0.6 of class
+// 0.
 CurveCounts few_counts() {
   return {.true_positives = {2, 1, 0},
           .false_positives = {3, 1, 0},

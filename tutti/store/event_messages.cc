@@ -256,8 +256,8 @@ std::string image_event(const std::string& tag, int64_t step, const torch::Tenso
 std::string text_event(const std::string& tag, int64_t step, const std::string& markdown) {
   const auto plugin = ProtoMessage().message(kPlugin, ProtoMessage().text(kPluginName, "text"));
   const auto tensor = ProtoMessage().integer(kType, kStringType).text(kStrings, markdown);
-  return summary_event(
-      step, ProtoMessage().text(kTag, tag).message(kTensor, tensor).message(kPluginData, plugin));
+  return summary_event(step,
+                       ProtoMessage().text(kTag, tag).message(kTensor, tensor).message(kPluginData, plugin));
 }
 
 // TensorBoard wants six rows of float32: the four counts, then precision and recall. It leaves out the
@@ -275,10 +275,10 @@ std::string pr_curve_event(const std::string& tag, int64_t step, const CurveCoun
     recall.push_back(share(counts.true_positives[i], counts.false_negatives[i]));
   }
   std::string content;
-  for (const std::vector<double>* row : {&counts.true_positives, &counts.false_positives,
-                                         &counts.true_negatives, &counts.false_negatives,
-                                         static_cast<const std::vector<double>*>(&precision),
-                                         static_cast<const std::vector<double>*>(&recall)}) {
+  for (const std::vector<double>* row :
+       {&counts.true_positives, &counts.false_positives, &counts.true_negatives, &counts.false_negatives,
+        static_cast<const std::vector<double>*>(&precision),
+        static_cast<const std::vector<double>*>(&recall)}) {
     for (const double value : *row)
       append_little_endian(content, std::bit_cast<uint32_t>(static_cast<float>(value)));
   }

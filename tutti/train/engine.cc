@@ -271,10 +271,11 @@ std::vector<std::string> Engine::evaluation_plan() const {
   std::set<std::string> labels;
   for (const EvaluationHook* evaluation : evaluations()) {
     if (!labels.insert(evaluation->label()).second)
-      tutti::fail(ErrorKind::InvalidArgument,
-                  "two evaluations of this training are called '{}', so the values of one would replace those "
-                  "of the other: give one a name (EvaluationOptions::name)",
-                  evaluation->label());
+      tutti::fail(
+          ErrorKind::InvalidArgument,
+          "two evaluations of this training are called '{}', so the values of one would replace those "
+          "of the other: give one a name (EvaluationOptions::name)",
+          evaluation->label());
     plan.push_back(evaluation->plan());
   }
   return plan;
@@ -284,9 +285,8 @@ std::optional<metrics::List> Engine::count(const Trainable& model, const Evaluat
   if (part_.part < 0) return std::nullopt;
   for (const auto& metric : request.metrics) metric->reset();
   std::optional<metrics::List> all;
-  training_.with_average([&] {
-    all = count_part(context_, model, request.feed, request.metrics, request.options, part_);
-  });
+  training_.with_average(
+      [&] { all = count_part(context_, model, request.feed, request.metrics, request.options, part_); });
   if (part_.parts > 1) team_.merge(*all);
   return all;
 }
@@ -297,8 +297,6 @@ std::optional<std::map<std::string, double>> Engine::measure(
   std::map<std::string, double> values;
   {
     const RandomScope random(part_.device);
-    BufferScope buffers;
-    for (const SessionPart& part : training_.parts) buffers.add(part.parameters);
     std::deque<EvaluationScope> modes;
     if (training_.module != nullptr) modes.emplace_back(*training_.module);
     for (const auto& net : nets) modes.emplace_back(*net);
@@ -337,8 +335,7 @@ void Engine::end(const Wishes& reasons) {
   for_each_hook([&](Hook& hook) { hook.end(training_); });
   team_.finish_saving(session_);
   note_saved();
-  session_.note(progress_,
-                interrupted ? RunState::Phase::Interrupted : RunState::Phase::Complete);
+  session_.note(progress_, interrupted ? RunState::Phase::Interrupted : RunState::Phase::Complete);
   write_report();
   begin_ = std::chrono::steady_clock::now();  // this training is counted
   examples_before_ = progress_.examples;

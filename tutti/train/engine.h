@@ -159,10 +159,10 @@ class Engine {
   std::optional<StopSignals> signals_;  // during the steps
   bool is_running_ = false;             // between begin_steps() and the end
   Length length_;
-  std::unique_ptr<Evaluator> evaluator_;        // in an evaluator, once it follows the run
-  std::string followed_;                        // the run whose hooks have begun
-  std::map<std::string, double> evaluated_;     // the values of the checkpoint, as in the report
-  EvaluationPart part_;  // of this worker in evaluations; -1: it takes none
+  std::unique_ptr<Evaluator> evaluator_;         // in an evaluator, once it follows the run
+  std::string followed_;                         // the run whose hooks have begun
+  std::map<std::string, double> evaluated_;      // the values of the checkpoint, as in the report
+  EvaluationPart part_;                          // of this worker in evaluations; -1: it takes none
   int64_t epoch_begun_ = -1;                     // -1: none in these steps
   std::chrono::steady_clock::time_point begin_;  // of the training
   int64_t examples_before_ = 0;                  // of the run, when the training began

@@ -29,9 +29,10 @@ EvaluationBatches evaluation_batches(const data::Feed& feed, int64_t lanes_of_ru
     fail(ErrorKind::InvalidArgument, "an evaluation of {} batches; .steps must be 0 or more", options.steps);
   const bool is_dealt = !feed.ranges(lanes_of_run).empty();
   const int64_t lanes = is_dealt ? lanes_of_run : std::max<int64_t>(lanes_of_run, parts);
-  data::Sampler sampler(
-      feed.size(),
-      {.order = data::Order::Sequential, .lanes = lanes, .batch = options.batch, .ranges = feed.ranges(lanes)});
+  data::Sampler sampler(feed.size(), {.order = data::Order::Sequential,
+                                      .lanes = lanes,
+                                      .batch = options.batch,
+                                      .ranges = feed.ranges(lanes)});
   const int64_t all = sampler.steps_per_epoch() * lanes;
   return {std::move(sampler), options.steps == 0 ? all : std::min(all, options.steps)};
 }
@@ -160,8 +161,8 @@ metrics::List Trainer::count(const data::Feed& feed, const metrics::List& list,
          context_.task().short_name());
   }
   start_once();
-  // During a fit with servers the other workers may be at another step, or lost, so none waits for them; those
-  // of a master make no steps of their own.
+  // During a fit with servers the other workers may be at another step, or lost, so none waits for them;
+  // those of a master make no steps of their own.
   const bool alone = options.here || (fitting_ && strategy_->facts().evaluation_parts == 1);
   if (options.here && !replica().tables().can_read_alone())
     fail(ErrorKind::InvalidArgument,
@@ -213,10 +214,9 @@ void Trainer::with_weights(const EvaluateOptions& options, const std::function<v
 std::optional<metrics::List> Trainer::count_for_hook(const EvaluationRequest& request) {
   const StrategyFacts& facts = strategy_->facts();
   if (facts.evaluation_part < 0) return std::nullopt;
-  return count(request.feed, request.metrics,
-               {.batch = request.options.batch,
-                .steps = request.options.steps,
-                .here = facts.evaluation_parts == 1});
+  return count(
+      request.feed, request.metrics,
+      {.batch = request.options.batch, .steps = request.options.steps, .here = facts.evaluation_parts == 1});
 }
 
 std::vector<store::NamedTensor> Trainer::average() {

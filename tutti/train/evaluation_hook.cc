@@ -130,7 +130,11 @@ void EvaluationHook::evaluate(Training& training) {
   last_ = training.step;
   if (!measure_) return;
   const SpanScope span(training.context.timeline(), Activity::Evaluate, "evaluation", training.step);
-  const std::optional<Evaluation> result = measure_(training);
+  const std::optional<Evaluation> result = [&] {
+    BufferScope buffers;  // a module may change its buffers also in evaluation mode
+    for (const SessionPart& part : training.parts) buffers.add(part.parameters);
+    return measure_(training);
+  }();
   if (!result) return;
   write_events(training, *result);
   if (options_.history != nullptr) options_.history->push_back({training.step, result->values});

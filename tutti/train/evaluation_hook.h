@@ -73,8 +73,8 @@ class EvaluationHook final : public Hook {
   Measure measure_;
   Interval interval_;
   hooks::EvaluationOptions options_;
-  int64_t last_ = 0;      // the step of the last evaluation, or the first step
-  bool claimed_ = false;  // options_.summary_dir
+  int64_t last_ = 0;                                // the step of the last evaluation, or the first step
+  bool claimed_ = false;                            // options_.summary_dir
   std::shared_ptr<store::EventWriter> own_events_;  // in options_.summary_dir
   int64_t last_written_ = -1;                       // the step of the last of them
 };

@@ -1,5 +1,3 @@
-#include "tutti/train/evaluation_hook.h"
-
 #include <filesystem>
 
 #include <gmock/gmock.h>
@@ -10,6 +8,7 @@
 #include "tutti/comm/test_ranks.h"
 #include "tutti/metrics/metrics.h"
 #include "tutti/store/test_oracle.h"
+#include "tutti/train/evaluation_hook.h"
 #include "tutti/train/hooks.h"
 #include "tutti/train/loop.h"
 #include "tutti/train/test_trainer.h"
@@ -67,13 +66,14 @@ TEST(Evaluation, leaves_the_training_as_it_is) {
       RunConfig config = config_of(20);
       config.training.lanes = lanes;
       const TrainerOptions options{.average = average};
-      const Ended without = trained(config, [](Trainer&) {}, options);
+      const Ended without = trained(
+          config, [](Trainer&) {}, options);
       Rows rows;
       const Ended with = trained(
           config,
           [&](Trainer& trainer) {
-            trainer.add_hook(hooks::evaluation(test_feed(70), accuracy(),
-                                               {.name = "test", .every = 3, .at_start = true}));
+            trainer.add_hook(
+                hooks::evaluation(test_feed(70), accuracy(), {.name = "test", .every = 3, .at_start = true}));
             trainer.add_hook(hooks::evaluation(test_feed(), accuracy(), {.name = "train", .every = 7}));
             const auto net = std::make_shared<TestNet>();
             const auto draws = [&trainer, net] {
@@ -82,8 +82,8 @@ TEST(Evaluation, leaves_the_training_as_it_is) {
               for (const auto& view : trainer.parameters().buffers()) view.tensor.detach().add_(1);
               return Values{{"drawn", torch::rand({1}).item<double>()}};
             };
-            trainer.add_hook(hooks::evaluation(
-                draws, {.name = "function", .every = 2, .history = &rows, .nets = {net}}));
+            trainer.add_hook(
+                hooks::evaluation(draws, {.name = "function", .every = 2, .history = &rows, .nets = {net}}));
           },
           options);
       EXPECT_EQ(with.hash, without.hash) << lanes << " " << average;
@@ -130,8 +130,7 @@ TEST(Evaluation, has_the_values_that_the_trainer_measures) {
   };
   add("all", 0, all);
   add("some", 3, some);
-  trainer.add_hook(
-      hooks::evaluation(measure, {.name = "by_function", .every = 0, .history = &by_function}));
+  trainer.add_hook(hooks::evaluation(measure, {.name = "by_function", .every = 0, .history = &by_function}));
   trainer.fit(test_feed().shuffle());
   EXPECT_EQ(all.back().values, measure());
   EXPECT_EQ(all.back().values.size(), 2U);
@@ -165,7 +164,8 @@ TEST(Evaluation, one_of_several_does_not_replace_the_values_of_another) {
   const Context context = test_context(config);
   Trainer trainer(context, test_net(), kAdam, test_loss);
   Rows train;
-  trainer.add_hook(hooks::evaluation(test_feed(), accuracy(), {.name = "train", .every = 4, .history = &train}));
+  trainer.add_hook(
+      hooks::evaluation(test_feed(), accuracy(), {.name = "train", .every = 4, .history = &train}));
   trainer.add_hook(hooks::evaluation(test_feed(24), accuracy(), {.name = "test", .every = 8}));
   trainer.add_hook(hooks::keep_best({.monitor = "test_loss", .folder = "best-test"}));
   trainer.add_hook(hooks::early_stopping({.monitor = "accuracy", .patience = 10}));
@@ -230,14 +230,15 @@ TEST(Evaluation, names_that_cannot_be_told_apart_are_refused) {
 }
 
 TEST(Evaluation, a_value_that_no_evaluation_has_is_refused_with_the_names_of_all) {
-  expect_error(ErrorKind::InvalidArgument, AllOf(HasSubstr("'acc'"), HasSubstr("test_accuracy, test_loss, train_")),
-               [] {
-                 trained(config_of(4), [](Trainer& trainer) {
-                   trainer.add_hook(hooks::evaluation(test_feed(8), accuracy(), {.name = "test", .every = 1}));
-                   trainer.add_hook(hooks::evaluation(test_feed(8), accuracy(), {.name = "train", .every = 1}));
-                   trainer.add_hook(hooks::early_stopping({.monitor = "acc"}));
-                 });
-               });
+  expect_error(
+      ErrorKind::InvalidArgument, AllOf(HasSubstr("'acc'"), HasSubstr("test_accuracy, test_loss, train_")),
+      [] {
+        trained(config_of(4), [](Trainer& trainer) {
+          trainer.add_hook(hooks::evaluation(test_feed(8), accuracy(), {.name = "test", .every = 1}));
+          trainer.add_hook(hooks::evaluation(test_feed(8), accuracy(), {.name = "train", .every = 1}));
+          trainer.add_hook(hooks::early_stopping({.monitor = "acc"}));
+        });
+      });
 }
 
 // Another evaluation in between is no validation without an improvement.
@@ -373,7 +374,8 @@ TEST(Evaluation, workers_that_would_evaluate_at_other_steps_are_told_so) {
 }
 
 // A loop whose steps are made as a Trainer makes them.
-Ended looped(const RunConfig& config, const std::function<void(Loop&, const std::shared_ptr<TestNet>&)>& prepare) {
+Ended looped(const RunConfig& config,
+             const std::function<void(Loop&, const std::shared_ptr<TestNet>&)>& prepare) {
   const Context context = test_context(config);
   const auto net = test_net();
   Parameters params(*net);
@@ -423,11 +425,13 @@ nlohmann::json shown_in(const std::string& folder) {
   const auto answer = store::ask_oracle("check_events.py", {folder});
   EXPECT_EQ(answer.status, 0) << answer.output;
   const size_t last = answer.output.rfind('\n', answer.output.size() - 2);
-  return nlohmann::json::parse(answer.output.substr(last == std::string::npos ? 0 : last + 1), nullptr, false);
+  return nlohmann::json::parse(answer.output.substr(last == std::string::npos ? 0 : last + 1), nullptr,
+                               false);
 }
 
 data::Feed yes_or_no(int64_t examples) {
-  const torch::Tensor x = torch::arange(examples, torch::kFloat32).unsqueeze(1) / static_cast<double>(examples);
+  const torch::Tensor x =
+      torch::arange(examples, torch::kFloat32).unsqueeze(1) / static_cast<double>(examples);
   return data::Feed(data::from_tensors({{"x", x}, {"y", (x.squeeze(1) > 0.6).to(torch::kFloat32)}}));
 }
 
@@ -453,8 +457,8 @@ TEST(Evaluation, is_shown_in_tensorboard_with_its_curves_and_the_events_of_the_p
       return metrics::auc("y", {.num_thresholds = 11, .curve = metrics::Curve::PR, .name = "area"});
     };
     trainer.add_hook(hooks::evaluation(yes_or_no(50), {curve()}, {.name = "shared", .every = 2}));
-    trainer.add_hook(hooks::evaluation(
-        yes_or_no(50), {curve()}, {.name = "own", .every = 2, .summary_dir = folder / "own"}));
+    trainer.add_hook(hooks::evaluation(yes_or_no(50), {curve()},
+                                       {.name = "own", .every = 2, .summary_dir = folder / "own"}));
     trainer.add_hook(hooks::summaries({.every = 0, .histograms_every = 4}));
     FitOptions options;
     options.validate = {.feed = yes_or_no(50), .metrics = {curve()}, .every_steps = 4};

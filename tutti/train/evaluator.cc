@@ -99,8 +99,8 @@ int64_t Evaluator::last_step() const {
 }
 
 // Reads the state before the checkpoints are listed: if it says that the fit is complete, its last checkpoint
-// is there. They are listed only for a while after something has changed, since there may be many, but a while
-// longer than the times of a file server are exact.
+// is there. They are listed only for a while after something has changed, since there may be many, but a
+// while longer than the times of a file server are exact.
 Evaluator::Look Evaluator::look() {
   constexpr std::chrono::seconds kExactness{3};
   Look look;
@@ -132,9 +132,9 @@ std::optional<Evaluator::Found> Evaluator::next(int64_t fit, const StopSignals& 
   for (;; std::this_thread::sleep_for(kBetweenLooks)) {
     if (const auto signal = signals.received()) {
       signals.forget();
-      throw Interrupted(*signal, fmt::format("{} stopped by {}; its evaluations are in {}/{}",
-                                             context_.task().short_name(), signal_name(*signal), folder_,
-                                             kRecordName));
+      throw Interrupted(
+          *signal, fmt::format("{} stopped by {}; its evaluations are in {}/{}", context_.task().short_name(),
+                               signal_name(*signal), folder_, kRecordName));
     }
     const Look seen = look();
     const bool is_silent = Clock::now() >= last_sign_ + patience;
@@ -223,12 +223,9 @@ void Evaluator::record(const Found& found, const Evaluated& evaluated) {
                {"values", std::move(values)}};
   evaluations_.push_back(std::move(each));
   state_ = evaluated.state;
-  const Json record = {{"task", context_.task().short_name()},
-                       {"tutti_version", version()},
-                       {"run", id_},
-                       {"last_sequence", found.sequence},
-                       {"evaluations", evaluations_},
-                       {"state", state_}};
+  const Json record = {
+      {"task", context_.task().short_name()}, {"tutti_version", version()},  {"run", id_},
+      {"last_sequence", found.sequence},      {"evaluations", evaluations_}, {"state", state_}};
   replace_file(folder_ + "/" + kRecordName,
                record.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
 }
@@ -242,7 +239,8 @@ void Engine::follow(int64_t fit, const std::function<void(const store::Checkpoin
   }
   training_.evaluations = static_cast<int>(evaluation_plan().size());
   if (training_.evaluations == 0 && !has_own_hooks_)
-    context_.log().warning("the program evaluates nothing: give fit() a validation, or add hooks::evaluation()");
+    context_.log().warning(
+        "the program evaluates nothing: give fit() a validation, or add hooks::evaluation()");
   const StopSignals signals(context_.config());
   bool begun = false;
   const auto begin = [&] {

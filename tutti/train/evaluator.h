@@ -40,8 +40,8 @@ class Evaluator {
   // its checkpoints were returned. Checkpoints are returned in the order in which they were saved; if one is
   // removed before it is read (--keep), the newest comes next.
   //
-  // Throws Timeout if nobody trains, and the fit is not complete, for --start-timeout seconds, and Interrupted
-  // after a signal.
+  // Throws Timeout if nobody trains, and the fit is not complete, for --start-timeout seconds, and
+  // Interrupted after a signal.
   std::optional<Found> next(int64_t fit, const StopSignals& signals);
 
   // The run that is followed; "" before next() has returned. It changes if a run begins anew in the folder.

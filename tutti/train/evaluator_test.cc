@@ -169,7 +169,9 @@ TEST(EvaluatorTask, remembers_the_best_value_and_its_weights) {
             trainer.add_hook(hooks::early_stopping({.monitor = "test_loss"}));
           }});
     }
-    return nlohmann::json::parse(read_file(logdir + "/evaluator/evaluations.json")).at("state").at("hook-keep_best");
+    return nlohmann::json::parse(read_file(logdir + "/evaluator/evaluations.json"))
+        .at("state")
+        .at("hook-keep_best");
   };
   EXPECT_EQ(kept({6, 12}), kept({12}));
   EXPECT_TRUE(std::filesystem::exists(folder / "1/evaluator/best/latest"));
@@ -211,7 +213,8 @@ TEST(EvaluatorTask, of_another_model_names_the_difference) {
   const RunConfig config = config_in(folder / "run");
   run(worker(config));
   const Context context = evaluator(config);
-  const auto net = std::make_shared<torch::nn::SequentialImpl>(torch::nn::Flatten(), torch::nn::Linear(36, 4));
+  const auto net =
+      std::make_shared<torch::nn::SequentialImpl>(torch::nn::Flatten(), torch::nn::Linear(36, 4));
   Trainer trainer(context, net, kAdam, [](torch::nn::SequentialImpl& model, const Batch& batch) {
     return torch::cross_entropy_loss(model.forward(batch["image"]), batch["label"]);
   });
@@ -331,7 +334,8 @@ TEST(EvaluatorTask, reports_a_state_that_it_cannot_read) {
   const TestFolder folder;
   for (const char* text : {"", "{", "[]", R"({"id": 7})", R"({"id": "a", "phase": "sleeping"})"}) {
     folder.write("run.json", text);
-    expect_error(ErrorKind::DataLoss, HasSubstr("run.json"), [&] { run(evaluator(impatient(folder.path()))); });
+    expect_error(ErrorKind::DataLoss, HasSubstr("run.json"),
+                 [&] { run(evaluator(impatient(folder.path()))); });
   }
 }
 
@@ -374,7 +378,8 @@ TEST(EvaluatorTask, goes_on_with_the_newest_if_a_checkpoint_is_removed_while_it_
     store::Checkpoint checkpoint;
     checkpoint.weights = {{"w", torch::ones({50000})}};
     for (checkpoint.step = 1; checkpoint.step <= kLast; ++checkpoint.step) checkpoints.save(checkpoint);
-    write_run_state(folder.path(), {.id = "a", .phase = RunState::Phase::Complete, .launch = "", .chief = ""});
+    write_run_state(folder.path(),
+                    {.id = "a", .phase = RunState::Phase::Complete, .launch = "", .chief = ""});
   });
   int64_t last = 0;
   while (const auto found = following.next(0, no_signals())) {

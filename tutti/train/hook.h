@@ -79,12 +79,12 @@ struct Training {
   std::function<void(const std::map<std::string, double>&)> report_validation = {};
 
   // For evaluations (hooks::evaluation):
-  // Counts metrics over a feed, on all workers after the same step if they evaluate together, else on this one
-  // alone. Returns nullopt on a worker that takes no part.
+  // Counts metrics over a feed, on all workers after the same step if they evaluate together, else on this
+  // one alone. Returns nullopt on a worker that takes no part.
   std::function<std::optional<metrics::List>(const EvaluationRequest&)> count = {};
   // Calls a function that measures the nets, on the workers that take part, and returns the values of the
   // chief on all of them; nullopt on others. Meanwhile the nets have their averaged weights, and they and
-  // these modules are in evaluation mode. Random generators, buffers and modes are afterwards as before.
+  // these modules are in evaluation mode. Random generators and modes are afterwards as before.
   using Measure = std::function<std::map<std::string, double>()>;
   std::function<std::optional<std::map<std::string, double>>(
       const Measure&, const std::vector<std::shared_ptr<torch::nn::Module>>&)>

@@ -61,9 +61,10 @@ struct Evaluated {
 };
 
 struct EvaluationOptions {
-  // The name of the evaluation, which every one of several needs. The values are called "NAME_accuracy" in the
-  // log, the report, the event file and the hooks. "": they are those of a validation, as fit() makes them:
-  // "accuracy" for hooks such as early_stopping, and "validation_accuracy" in the report and the event file.
+  // The name of the evaluation, which every one of several needs. The values are called "NAME_accuracy" in
+  // the log, the report, the event file and the hooks. "": they are those of a validation, as fit() makes
+  // them: "accuracy" for hooks such as early_stopping, and "validation_accuracy" in the report and the event
+  // file.
   std::string name = {};
   int64_t steps = 0;      // the first so many batches of the feed; 0: the whole feed
   int64_t batch = 500;    // examples in a batch
@@ -85,15 +86,15 @@ struct EvaluationOptions {
 // Evaluates the model during the training, as Trainer::measure() does, always from the beginning of the feed:
 // the metrics, and "loss", the mean of the loss function. All workers evaluate after the same step, each its
 // share of the batches; with parameter servers and in-graph the chief evaluates alone. The values are logged,
-// written to the event file and the report, and passed to all hooks and to the history. Metrics with points of
-// a curve, as auc() with thresholds, are also shown on TensorBoard's page of PR curves.
+// written to the event file and the report, and passed to all hooks and to the history. Metrics with points
+// of a curve, as auc() with thresholds, are also shown on TensorBoard's page of PR curves.
 //
 // An evaluation does not affect the training: random generators, buffers, the positions in the data and the
 // metrics of others are afterwards as before, so a run with evaluations has the bits of one without.
 std::unique_ptr<Hook> evaluation(data::Feed feed, metrics::List metrics,
                                  const EvaluationOptions& options = {});
-// The same with a function of the program, which returns values by name. It is called on all workers after the
-// same step, or on the chief alone as above; the values of the chief count. Meanwhile the nets have their
+// The same with a function of the program, which returns values by name. It is called on all workers after
+// the same step, or on the chief alone as above; the values of the chief count. Meanwhile the nets have their
 // averaged weights, if there are any, and no gradients are recorded.
 std::unique_ptr<Hook> evaluation(std::function<std::map<std::string, double>()> measure,
                                  const EvaluationOptions& options = {});

@@ -1,7 +1,6 @@
 #include "tutti/train/loop.h"
 
 #include <algorithm>
-#include <deque>
 #include <set>
 #include <stdexcept>
 
@@ -12,14 +11,10 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/interrupted.h"
-#include "tutti/base/json.h"
-#include "tutti/comm/gather_all.h"
 #include "tutti/metrics/metrics.h"
 #include "tutti/params/agreement.h"
-#include "tutti/params/random_scope.h"
 #include "tutti/train/evaluation.h"
 #include "tutti/train/hooks.h"
-#include "tutti/train/replica.h"
 
 namespace tutti {
 namespace {

@@ -66,6 +66,9 @@ struct LoopValidateOptions {
 // Every worker has to make one and to call goes_on() equally often. The parts must outlive it. Not
 // thread-safe.
 //
+// In an evaluator, a task beside the training, the first goes_on() evaluates the checkpoints that the
+// training saves, until it is complete, and returns false.
+//
 // Several nets that are trained together, as in a GAN, are parts of one loop and share its checkpoints:
 //   tutti::Loop loop(ctx, {{"g", params_g, opt_g}, {"d", params_d, opt_d}});
 // A step of the loop is a step of the first part's optimiser, whose loss and examples also go to hooks and

@@ -113,6 +113,9 @@ class Trainer {
   //
   // Returns the history of the fit, with a row for each epoch and validation. A validation does not affect
   // the training: a run with validations has the same bits as one without.
+  //
+  // In an evaluator, a task beside the training, it does not train: it evaluates each checkpoint of this call
+  // of fit() that the training saves in --logdir, until the call is complete there.
   History fit(const data::Feed& feed, const FitOptions& options = {});
 
   // Computes the metrics over the whole feed, in evaluation mode, and returns their values by name, and with

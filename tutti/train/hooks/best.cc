@@ -45,8 +45,7 @@ class Best {
       for (const auto& [name, value] : values) others_.insert(name);
       evaluations_.insert(training.evaluation);
       if (static_cast<int>(evaluations_.size()) < training.evaluations) return std::nullopt;
-      fail(ErrorKind::InvalidArgument,
-           "the {} has no value '{}', which a hook monitors; its values are: {}",
+      fail(ErrorKind::InvalidArgument, "the {} has no value '{}', which a hook monitors; its values are: {}",
            training.evaluations > 1 ? "training" : "validation", monitor_, fmt::join(others_, ", "));
     }
     if (std::isnan(found->second)) return false;
