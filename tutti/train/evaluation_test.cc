@@ -26,9 +26,9 @@ using testing::HasSubstr;
 using Rows = std::vector<Evaluated>;
 using Values = std::map<std::string, double>;
 
-metrics::List accuracy() { return {metrics::accuracy("label")}; }
+metrics::List label_accuracy() { return {metrics::accuracy("label")}; }
 
-RunConfig config_of(int64_t steps, const std::string& logdir = "") {
+RunConfig evaluated_config(int64_t steps, const std::string& logdir = "") {
   RunConfig config = test_flags();
   config.training.steps = steps;
   config.checkpoints.logdir = logdir;
@@ -36,14 +36,14 @@ RunConfig config_of(int64_t steps, const std::string& logdir = "") {
   return config;
 }
 
-struct Ended {
+struct EndedTraining {
   std::string hash;
   torch::Tensor buffer;
   double drawn = 0;  // the program's next random number
 };
 
-Ended trained(const RunConfig& config, const std::function<void(Trainer&)>& prepare,
-              const TrainerOptions& options = {}) {
+EndedTraining train_evaluated(const RunConfig& config, const std::function<void(Trainer&)>& prepare,
+                              const TrainerOptions& options = {}) {
   const Context context = test_context(config);
   const auto net = test_net();
   Trainer trainer(context, net, kAdam, test_loss, options);
@@ -53,7 +53,7 @@ Ended trained(const RunConfig& config, const std::function<void(Trainer&)>& prep
   return {trainer.parameters().sha256(), net->norm->running_mean.clone(), torch::rand({1}).item<double>()};
 }
 
-std::vector<int64_t> steps_of(const Rows& rows) {
+std::vector<int64_t> evaluated_steps(const Rows& rows) {
   std::vector<int64_t> steps;
   for (const Evaluated& row : rows) steps.push_back(row.step);
   return steps;
@@ -63,18 +63,18 @@ std::vector<int64_t> steps_of(const Rows& rows) {
 TEST(Evaluation, leaves_the_training_as_it_is) {
   for (const int64_t lanes : {1, 4}) {
     for (const double average : {0.0, 0.9}) {
-      RunConfig config = config_of(20);
+      RunConfig config = evaluated_config(20);
       config.training.lanes = lanes;
       const TrainerOptions options{.average = average};
-      const Ended without = trained(
+      const EndedTraining without = train_evaluated(
           config, [](Trainer&) {}, options);
       Rows rows;
-      const Ended with = trained(
+      const EndedTraining with = train_evaluated(
           config,
           [&](Trainer& trainer) {
-            trainer.add_hook(
-                hooks::evaluation(test_feed(70), accuracy(), {.name = "test", .every = 3, .at_start = true}));
-            trainer.add_hook(hooks::evaluation(test_feed(), accuracy(), {.name = "train", .every = 7}));
+            trainer.add_hook(hooks::evaluation(test_feed(70), label_accuracy(),
+                                               {.name = "test", .every = 3, .at_start = true}));
+            trainer.add_hook(hooks::evaluation(test_feed(), label_accuracy(), {.name = "train", .every = 7}));
             const auto net = std::make_shared<TestNet>();
             const auto draws = [&trainer, net] {
               EXPECT_FALSE(torch::GradMode::is_enabled());
@@ -98,10 +98,10 @@ TEST(Evaluation, is_made_at_the_steps_that_its_options_say) {
   const auto steps = [](EvaluationOptions options, int64_t last = 10) {
     Rows rows;
     options.history = &rows;
-    trained(config_of(last), [&](Trainer& trainer) {
-      trainer.add_hook(hooks::evaluation(test_feed(8), accuracy(), options));
+    train_evaluated(evaluated_config(last), [&](Trainer& trainer) {
+      trainer.add_hook(hooks::evaluation(test_feed(8), label_accuracy(), options));
     });
-    return steps_of(rows);
+    return evaluated_steps(rows);
   };
   EXPECT_THAT(steps({.every = 4}), ElementsAre(4, 8, 10));
   EXPECT_THAT(steps({.every = 5}), ElementsAre(5, 10));
@@ -114,19 +114,19 @@ TEST(Evaluation, is_made_at_the_steps_that_its_options_say) {
 }
 
 TEST(Evaluation, has_the_values_that_the_trainer_measures) {
-  const Context context = test_context(config_of(9));
+  const Context context = test_context(evaluated_config(9));
   Trainer trainer(context, test_net(), kAdam, test_loss, {.average = 0.8});
   Rows all;
   Rows some;
   Rows by_function;
-  const auto measure = [&] { return trainer.measure(test_feed(70), accuracy(), {.batch = 16}); };
+  const auto measure = [&] { return trainer.measure(test_feed(70), label_accuracy(), {.batch = 16}); };
   const EvaluationOptions options{.batch = 16, .every = 0};
   const auto add = [&](const char* name, int64_t steps, Rows& rows) {
     EvaluationOptions own = options;
     own.name = name;
     own.steps = steps;
     own.history = &rows;
-    trainer.add_hook(hooks::evaluation(test_feed(70), accuracy(), own));
+    trainer.add_hook(hooks::evaluation(test_feed(70), label_accuracy(), own));
   };
   add("all", 0, all);
   add("some", 3, some);
@@ -135,15 +135,15 @@ TEST(Evaluation, has_the_values_that_the_trainer_measures) {
   EXPECT_EQ(all.back().values, measure());
   EXPECT_EQ(all.back().values.size(), 2U);
   EXPECT_EQ(by_function.back().values, measure()) << "of the average, although the function is called in it";
-  EXPECT_EQ(some.back().values, trainer.measure(test_feed(70).take(48), accuracy(), {.batch = 16}));
-  EXPECT_EQ(some.back().values, trainer.measure(test_feed(70), accuracy(), {.batch = 16, .steps = 3}));
+  EXPECT_EQ(some.back().values, trainer.measure(test_feed(70).take(48), label_accuracy(), {.batch = 16}));
+  EXPECT_EQ(some.back().values, trainer.measure(test_feed(70), label_accuracy(), {.batch = 16, .steps = 3}));
   EXPECT_NE(some.back().values, all.back().values);
-  EXPECT_EQ(trainer.measure(test_feed(70), accuracy(), {.batch = 16, .steps = 1000}), all.back().values)
+  EXPECT_EQ(trainer.measure(test_feed(70), label_accuracy(), {.batch = 16, .steps = 1000}), all.back().values)
       << "more batches than there are";
 }
 
 TEST(Evaluation, of_the_last_weights_can_be_asked_for_while_the_average_is_measured) {
-  const Context context = test_context(config_of(9));
+  const Context context = test_context(evaluated_config(9));
   Trainer trainer(context, test_net(), kAdam, test_loss, {.average = 0.9});
   Rows rows;
   const auto measure = [&] {
@@ -159,18 +159,18 @@ TEST(Evaluation, of_the_last_weights_can_be_asked_for_while_the_average_is_measu
 // Each has its values under its name, in the report, the history and the hooks.
 TEST(Evaluation, one_of_several_does_not_replace_the_values_of_another) {
   const TestFolder folder;
-  RunConfig config = config_of(8, folder / "run");
+  RunConfig config = evaluated_config(8, folder / "run");
   config.output.report = folder / "report.json";
   const Context context = test_context(config);
   Trainer trainer(context, test_net(), kAdam, test_loss);
   Rows train;
   trainer.add_hook(
-      hooks::evaluation(test_feed(), accuracy(), {.name = "train", .every = 4, .history = &train}));
-  trainer.add_hook(hooks::evaluation(test_feed(24), accuracy(), {.name = "test", .every = 8}));
+      hooks::evaluation(test_feed(), label_accuracy(), {.name = "train", .every = 4, .history = &train}));
+  trainer.add_hook(hooks::evaluation(test_feed(24), label_accuracy(), {.name = "test", .every = 8}));
   trainer.add_hook(hooks::keep_best({.monitor = "test_loss", .folder = "best-test"}));
   trainer.add_hook(hooks::early_stopping({.monitor = "accuracy", .patience = 10}));
   FitOptions options;
-  options.validate = {.feed = test_feed(40), .metrics = accuracy(), .every_steps = 4};
+  options.validate = {.feed = test_feed(40), .metrics = label_accuracy(), .every_steps = 4};
   const History history = trainer.fit(test_feed().shuffle(), options);
   ASSERT_EQ(history.rows.size(), 2U);
   EXPECT_EQ(history.rows[0].validation.size(), 4U);
@@ -196,8 +196,8 @@ TEST(Evaluation, without_a_name_is_a_validation) {
    private:
     std::vector<std::string>& names_;
   };
-  trained(config_of(3), [&](Trainer& trainer) {
-    trainer.add_hook(hooks::evaluation(test_feed(8), accuracy()));
+  train_evaluated(evaluated_config(3), [&](Trainer& trainer) {
+    trainer.add_hook(hooks::evaluation(test_feed(8), label_accuracy()));
     trainer.add_hook(std::make_unique<Watch>(names));
   });
   EXPECT_THAT(names, ElementsAre("accuracy", "loss"));
@@ -207,10 +207,10 @@ TEST(Evaluation, names_that_cannot_be_told_apart_are_refused) {
   const auto error = [](const std::string& what, const std::vector<EvaluationOptions>& all,
                         const FitOptions& fit = {}) {
     expect_error(ErrorKind::InvalidArgument, HasSubstr(what), [&] {
-      const Context context = test_context(config_of(2));
+      const Context context = test_context(evaluated_config(2));
       Trainer trainer(context, test_net(), kAdam, test_loss);
       for (const EvaluationOptions& options : all)
-        trainer.add_hook(hooks::evaluation(test_feed(8), accuracy(), options));
+        trainer.add_hook(hooks::evaluation(test_feed(8), label_accuracy(), options));
       trainer.fit(test_feed(), fit);
     });
   };
@@ -233,9 +233,9 @@ TEST(Evaluation, a_value_that_no_evaluation_has_is_refused_with_the_names_of_all
   expect_error(
       ErrorKind::InvalidArgument, AllOf(HasSubstr("'acc'"), HasSubstr("test_accuracy, test_loss, train_")),
       [] {
-        trained(config_of(4), [](Trainer& trainer) {
-          trainer.add_hook(hooks::evaluation(test_feed(8), accuracy(), {.name = "test", .every = 1}));
-          trainer.add_hook(hooks::evaluation(test_feed(8), accuracy(), {.name = "train", .every = 1}));
+        train_evaluated(evaluated_config(4), [](Trainer& trainer) {
+          trainer.add_hook(hooks::evaluation(test_feed(8), label_accuracy(), {.name = "test", .every = 1}));
+          trainer.add_hook(hooks::evaluation(test_feed(8), label_accuracy(), {.name = "train", .every = 1}));
           trainer.add_hook(hooks::early_stopping({.monitor = "acc"}));
         });
       });
@@ -247,17 +247,17 @@ TEST(Evaluation, early_stopping_waits_for_the_values_that_it_monitors) {
   const auto grows = [&] { return Values{{"error", -static_cast<double>(++count)}}; };
   const auto others = [] { return Values{{"error", 1.0}}; };
   Rows rows;
-  trained(config_of(12), [&](Trainer& trainer) {
+  train_evaluated(evaluated_config(12), [&](Trainer& trainer) {
     trainer.add_hook(hooks::evaluation(grows, {.name = "a", .every = 4, .history = &rows}));
     trainer.add_hook(hooks::evaluation(others, {.name = "b", .every = 1}));
     trainer.add_hook(hooks::early_stopping({.monitor = "a_error", .patience = 1}));
   });
-  EXPECT_THAT(steps_of(rows), ElementsAre(4, 8, 12));
+  EXPECT_THAT(evaluated_steps(rows), ElementsAre(4, 8, 12));
 }
 
 TEST(Evaluation, a_metric_may_be_used_for_several_purposes) {
   const auto rows_with = [](const metrics::MetricPtr& own, const metrics::MetricPtr& other) {
-    const Context context = test_context(config_of(6));
+    const Context context = test_context(evaluated_config(6));
     Trainer trainer(context, test_net(), kAdam, test_loss);
     Rows rows;
     Values batch;
@@ -287,7 +287,7 @@ TEST(Evaluation, a_resumed_run_has_the_history_of_one_without_interruption) {
     Rows rows;
     const Context context = test_context(config);
     Trainer trainer(context, test_net(), kAdam, test_loss);
-    trainer.add_hook(hooks::evaluation(test_feed(24), accuracy(),
+    trainer.add_hook(hooks::evaluation(test_feed(24), label_accuracy(),
                                        {.name = "test", .every = 2, .at_start = true, .history = &rows}));
     trainer.add_hook(std::make_unique<AfterStep>([&](Training& training) {
       if (training.step == crash) throw std::runtime_error("crash");
@@ -299,27 +299,32 @@ TEST(Evaluation, a_resumed_run_has_the_history_of_one_without_interruption) {
     }
     return rows;
   };
-  const Rows straight = rows_of(config_of(10), {});
-  EXPECT_THAT(steps_of(straight), ElementsAre(0, 2, 4, 6, 8, 10));
+  const Rows straight = rows_of(evaluated_config(10), {});
+  EXPECT_THAT(evaluated_steps(straight), ElementsAre(0, 2, 4, 6, 8, 10));
   for (const int64_t crash : {1, 4, 5, 6, 7, 9}) {
     const TestFolder folder;
-    rows_of(config_of(10, folder / "run"), crash);
-    EXPECT_EQ(rows_of(config_of(10, folder / "run"), {}), straight) << crash;
-    EXPECT_EQ(rows_of(config_of(10, folder / "run"), {}), straight) << "run again when it was complete";
+    rows_of(evaluated_config(10, folder / "run"), crash);
+    EXPECT_EQ(rows_of(evaluated_config(10, folder / "run"), {}), straight) << crash;
+    EXPECT_EQ(rows_of(evaluated_config(10, folder / "run"), {}), straight)
+        << "run again when it was complete";
   }
 }
 
 TEST(Evaluation, is_made_by_all_workers_together_with_the_values_of_one) {
-  const auto rows_at = [](int world) {
+  // In the second, each of the four lanes has examples of its own, which are not equally many.
+  const std::vector<data::Feed> feeds = {
+      test_feed(70), test_feed(70).deal([](int64_t, int64_t) {
+        return std::vector<data::ExampleRange>{{0, 5}, {5, 30}, {30, 31}, {31, 70}};
+      })};
+  const auto rows_at = [](int world, const data::Feed& test) {
     std::vector<Rows> all(static_cast<size_t>(world));
     std::vector<std::string> hashes(static_cast<size_t>(world));
     std::vector<std::shared_ptr<TestNet>> nets;
     for (int rank = 0; rank < world; ++rank) nets.push_back(test_net());
     const data::Feed train = test_feed().shuffle();
-    const data::Feed test = test_feed(70);
     const auto errors = comm::testing::errors_of_ranks(
         "inproc", world, std::chrono::seconds(60), [&](comm::Communicator& comm) {
-          RunConfig config = config_of(6);
+          RunConfig config = evaluated_config(6);
           config.training.lanes = 4;
           Identity identity;
           identity.task.index = identity.membership.rank = comm.rank();
@@ -329,8 +334,8 @@ TEST(Evaluation, is_made_by_all_workers_together_with_the_values_of_one) {
           const auto rank = static_cast<size_t>(comm.rank());
           Trainer trainer(context, nets[rank], kAdam, test_loss, {.group = comm::testing::borrowed(comm)});
           trainer.add_hook(hooks::evaluation(
-              test, accuracy(),
-              {.name = "test", .steps = 3, .batch = 9, .every = 2, .at_start = true, .history = &all[rank]}));
+              test, label_accuracy(),
+              {.name = "test", .steps = 6, .batch = 9, .every = 2, .at_start = true, .history = &all[rank]}));
           // The values of the chief count.
           const auto own = [&] { return Values{{"rank", static_cast<double>(comm.rank())}}; };
           trainer.add_hook(hooks::evaluation(own, {.name = "own", .every = 3}));
@@ -348,9 +353,11 @@ TEST(Evaluation, is_made_by_all_workers_together_with_the_values_of_one) {
     for (const std::string& hash : hashes) EXPECT_EQ(hash, hashes[0]);
     return all[0];
   };
-  const Rows alone = rows_at(1);
-  EXPECT_THAT(steps_of(alone), ElementsAre(0, 2, 4, 6));
-  for (const int world : {2, 3, 4}) EXPECT_EQ(rows_at(world), alone) << world;
+  for (const data::Feed& feed : feeds) {
+    const Rows alone = rows_at(1, feed);
+    EXPECT_THAT(evaluated_steps(alone), ElementsAre(0, 2, 4, 6));
+    for (const int world : {2, 3, 4}) EXPECT_EQ(rows_at(world, feed), alone) << world;
+  }
 }
 
 TEST(Evaluation, workers_that_would_evaluate_at_other_steps_are_told_so) {
@@ -362,20 +369,21 @@ TEST(Evaluation, workers_that_would_evaluate_at_other_steps_are_told_so) {
         identity.task.index = identity.membership.rank = comm.rank();
         identity.membership.world = comm.world();
         identity.is_chief = comm.rank() == 0;
-        RunConfig config = config_of(6);
+        RunConfig config = evaluated_config(6);
         config.training.lanes = 2;
         const Context context(config, identity);
         Trainer trainer(context, nets[static_cast<size_t>(comm.rank())], kAdam, test_loss,
                         {.group = comm::testing::borrowed(comm)});
-        trainer.add_hook(hooks::evaluation(feed, accuracy(), {.name = "test", .every = 2 + comm.rank()}));
+        trainer.add_hook(
+            hooks::evaluation(feed, label_accuracy(), {.name = "test", .every = 2 + comm.rank()}));
         trainer.fit(feed);
       });
   EXPECT_THAT(errors, testing::Each(AllOf(HasSubstr("test every 2 steps"), HasSubstr("test every 3 steps"))));
 }
 
 // A loop whose steps are made as a Trainer makes them.
-Ended looped(const RunConfig& config,
-             const std::function<void(Loop&, const std::shared_ptr<TestNet>&)>& prepare) {
+EndedTraining loop_evaluated(const RunConfig& config,
+                             const std::function<void(Loop&, const std::shared_ptr<TestNet>&)>& prepare) {
   const Context context = test_context(config);
   const auto net = test_net();
   Parameters params(*net);
@@ -395,26 +403,27 @@ Ended looped(const RunConfig& config,
 }
 
 TEST(Evaluation, works_in_a_loop_with_a_model_or_a_function) {
-  const Ended without = looped(config_of(8), [](Loop&, const auto&) {});
+  const EndedTraining without = loop_evaluated(evaluated_config(8), [](Loop&, const auto&) {});
   Rows by_model;
   Rows by_function;
-  const Ended with = looped(config_of(8), [&](Loop& loop, const std::shared_ptr<TestNet>& net) {
+  const EndedTraining with = loop_evaluated(evaluated_config(8), [&](Loop& loop,
+                                                                     const std::shared_ptr<TestNet>& net) {
     const Trainable model = make_trainable(net, test_loss);
     loop.add_hook(hooks::evaluation(
-        test_feed(24), accuracy(),
+        test_feed(24), label_accuracy(),
         {.name = "model", .batch = 5, .every = 3, .at_start = true, .history = &by_model, .model = model}));
     loop.add_hook(hooks::evaluation(
-        [&loop, model] { return loop.measure(model, test_feed(24), accuracy(), {.batch = 5}); },
+        [&loop, model] { return loop.measure(model, test_feed(24), label_accuracy(), {.batch = 5}); },
         {.name = "function", .every = 3, .at_start = true, .history = &by_function}));
   });
   EXPECT_EQ(with.hash, without.hash);
   EXPECT_TRUE(with.buffer.equal(without.buffer));
   EXPECT_EQ(with.drawn, without.drawn);
-  EXPECT_THAT(steps_of(by_model), ElementsAre(0, 3, 6, 8));
+  EXPECT_THAT(evaluated_steps(by_model), ElementsAre(0, 3, 6, 8));
   EXPECT_EQ(by_model, by_function);
   expect_error(ErrorKind::InvalidArgument, HasSubstr("EvaluationOptions::model"), [] {
-    looped(config_of(8), [](Loop& loop, const auto&) {
-      loop.add_hook(hooks::evaluation(test_feed(24), accuracy(), {.every = 3}));
+    loop_evaluated(evaluated_config(8), [](Loop& loop, const auto&) {
+      loop.add_hook(hooks::evaluation(test_feed(24), label_accuracy(), {.every = 3}));
     });
   });
 }
@@ -443,7 +452,7 @@ struct Logistic : torch::nn::Module {
 TEST(Evaluation, is_shown_in_tensorboard_with_its_curves_and_the_events_of_the_program) {
   TUTTI_NEEDS_ORACLES();
   const TestFolder folder;
-  RunConfig config = config_of(4, folder / "run");
+  RunConfig config = evaluated_config(4, folder / "run");
   config.output.summary_every = 2;
   double area = 0;
   std::vector<metrics::CurvePoint> points;
@@ -498,10 +507,10 @@ TEST(Evaluation, a_resumed_run_continues_the_file_of_its_own_folder) {
   TUTTI_NEEDS_ORACLES();
   const TestFolder folder;
   for (const int64_t crash : {7, 0}) {
-    const Context context = test_context(config_of(10, folder / "run"));
+    const Context context = test_context(evaluated_config(10, folder / "run"));
     Trainer trainer(context, test_net(), kAdam, test_loss);
     trainer.add_hook(
-        hooks::evaluation(test_feed(24), accuracy(), {.every = 1, .summary_dir = folder / "own"}));
+        hooks::evaluation(test_feed(24), label_accuracy(), {.every = 1, .summary_dir = folder / "own"}));
     trainer.add_hook(std::make_unique<AfterStep>([&](Training& training) {
       if (training.step == crash) throw std::runtime_error("crash");
     }));

@@ -23,7 +23,7 @@ using std::chrono::milliseconds;
 
 constexpr const char* kRecordName = "evaluations.json";
 constexpr const char* kAveragePart = "average";
-constexpr milliseconds kBetweenLooks{200};
+constexpr milliseconds kBetweenRunLooks{200};
 constexpr milliseconds kLockPatience{3000};
 
 const std::string& require_run_folder(const Context& context, const std::string& run) {
@@ -129,7 +129,7 @@ std::optional<Evaluator::Found> Evaluator::next(int64_t fit, const StopSignals& 
   const milliseconds patience = milliseconds_of(context_.config().network.start_timeout);
   last_sign_ = list_until_ = Clock::now();
   folder_changed_ = {};
-  for (;; std::this_thread::sleep_for(kBetweenLooks)) {
+  for (;; std::this_thread::sleep_for(kBetweenRunLooks)) {
     if (const auto signal = signals.received()) {
       signals.forget();
       throw Interrupted(

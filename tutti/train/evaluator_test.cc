@@ -35,7 +35,7 @@ using Values = std::map<std::string, double>;
 
 constexpr const char* kLaunch = "a launch that both tasks know";
 
-RunConfig config_in(const std::string& logdir, int64_t steps = 10) {
+RunConfig task_config(const std::string& logdir, int64_t steps = 10) {
   RunConfig config = test_flags();
   config.training.steps = steps;
   config.checkpoints.logdir = logdir;
@@ -44,27 +44,27 @@ RunConfig config_in(const std::string& logdir, int64_t steps = 10) {
   return config;
 }
 
-Context worker(const RunConfig& config, const std::string& launch = kLaunch) {
+Context worker_task(const RunConfig& config, const std::string& launch = kLaunch) {
   Identity identity;
   identity.source = "this test";
   identity.launch = launch;
   return Context(config, identity);
 }
 
-Context evaluator(const RunConfig& config, const std::string& launch = kLaunch) {
+Context evaluator_task(const RunConfig& config, const std::string& launch = kLaunch) {
   Identity own = identity("", "evaluator", 0);
   own.launch = launch;
   return Context(config, own);
 }
 
-struct Options {
+struct TaskOptions {
   double average = 0;
   int64_t fits = 1;
   std::function<void(Trainer&)> prepare = [](Trainer&) {};
 };
 
 // The program of all tasks: what it returns are the values after every third step, or of every checkpoint.
-Rows run(const Context& context, const Options& options = {}) {
+Rows run_task(const Context& context, const TaskOptions& options = {}) {
   Rows rows;
   Trainer trainer(context, test_net(context.identity().is_evaluator ? 9 : 1), kAdam, test_loss,
                   {.average = options.average});
@@ -75,19 +75,19 @@ Rows run(const Context& context, const Options& options = {}) {
   return rows;
 }
 
-std::vector<int64_t> steps_of(const Rows& rows) {
+std::vector<int64_t> task_steps(const Rows& rows) {
   std::vector<int64_t> steps;
   for (const Evaluated& row : rows) steps.push_back(row.step);
   return steps;
 }
 
-nlohmann::json record_in(const std::string& logdir) {
+nlohmann::json evaluations_record(const std::string& logdir) {
   return nlohmann::json::parse(read_file(logdir + "/evaluator/evaluations.json"));
 }
 
 std::vector<int64_t> recorded_in(const std::string& logdir) {
   std::vector<int64_t> steps;
-  const nlohmann::json record = record_in(logdir);
+  const nlohmann::json record = evaluations_record(logdir);
   for (const auto& each : record.at("evaluations")) steps.push_back(each.at("step").get<int64_t>());
   return steps;
 }
@@ -95,11 +95,11 @@ std::vector<int64_t> recorded_in(const std::string& logdir) {
 TEST(EvaluatorTask, has_the_values_of_the_training_at_each_checkpoint) {
   for (const double average : {0.0, 0.8}) {
     const TestFolder folder;
-    const RunConfig config = config_in(folder / "run");
-    const Rows trained = run(worker(config), {.average = average});
-    EXPECT_THAT(steps_of(trained), ElementsAre(3, 6, 9, 10));
-    EXPECT_EQ(run(evaluator(config), {.average = average}), trained) << average;
-    const auto record = record_in(folder / "run");
+    const RunConfig config = task_config(folder / "run");
+    const Rows trained = run_task(worker_task(config), {.average = average});
+    EXPECT_THAT(task_steps(trained), ElementsAre(3, 6, 9, 10));
+    EXPECT_EQ(run_task(evaluator_task(config), {.average = average}), trained) << average;
+    const auto record = evaluations_record(folder / "run");
     EXPECT_EQ(record.at("evaluations")[3].at("values").at("test_accuracy"), trained[3].values.at("accuracy"));
     EXPECT_THAT(recorded_in(folder / "run"), ElementsAre(3, 6, 9, 10));
   }
@@ -107,9 +107,9 @@ TEST(EvaluatorTask, has_the_values_of_the_training_at_each_checkpoint) {
 
 TEST(EvaluatorTask, changes_nothing_of_the_run) {
   const TestFolder folder;
-  RunConfig config = config_in(folder / "run");
+  RunConfig config = task_config(folder / "run");
   config.output.report = folder / "report.json";
-  run(worker(config));
+  run_task(worker_task(config));
   const auto files = [&] {
     std::map<std::string, std::string> all;
     for (const auto& entry : std::filesystem::recursive_directory_iterator(folder.path())) {
@@ -119,14 +119,14 @@ TEST(EvaluatorTask, changes_nothing_of_the_run) {
     return all;
   };
   const auto before = files();
-  run(evaluator(config));
+  run_task(evaluator_task(config));
   EXPECT_EQ(files(), before);
 }
 
 TEST(EvaluatorTask, that_is_started_again_evaluates_only_what_is_new) {
   const TestFolder folder;
   int64_t evaluations = 0;
-  const Options counting{.prepare = [&](Trainer& trainer) {
+  const TaskOptions counting{.prepare = [&](Trainer& trainer) {
     trainer.add_hook(hooks::evaluation(
         [&] {
           ++evaluations;
@@ -134,14 +134,14 @@ TEST(EvaluatorTask, that_is_started_again_evaluates_only_what_is_new) {
         },
         {.name = "count", .every = 0, .at_end = false}));
   }};
-  const Rows first = run(worker(config_in(folder / "run", 7)));
-  EXPECT_EQ(run(evaluator(config_in(folder / "run", 7)), counting), first);
+  const Rows first = run_task(worker_task(task_config(folder / "run", 7)));
+  EXPECT_EQ(run_task(evaluator_task(task_config(folder / "run", 7)), counting), first);
   EXPECT_EQ(evaluations, 3) << "after steps 3, 6 and 7";
-  EXPECT_EQ(run(evaluator(config_in(folder / "run", 7)), counting), first) << "from its record";
+  EXPECT_EQ(run_task(evaluator_task(task_config(folder / "run", 7)), counting), first) << "from its record";
   EXPECT_EQ(evaluations, 3);
-  run(worker(config_in(folder / "run", 13)));
-  const Rows both = run(evaluator(config_in(folder / "run", 13)), counting);
-  EXPECT_THAT(steps_of(both), ElementsAre(3, 6, 7, 9, 12, 13));
+  run_task(worker_task(task_config(folder / "run", 13)));
+  const Rows both = run_task(evaluator_task(task_config(folder / "run", 13)), counting);
+  EXPECT_THAT(task_steps(both), ElementsAre(3, 6, 7, 9, 12, 13));
   EXPECT_EQ(evaluations, 6);
   EXPECT_THAT(recorded_in(folder / "run"), ElementsAre(3, 6, 7, 9, 12, 13));
 }
@@ -149,12 +149,12 @@ TEST(EvaluatorTask, that_is_started_again_evaluates_only_what_is_new) {
 // The folder still has the checkpoints of the run that was abandoned, and the record.
 TEST(EvaluatorTask, begins_anew_with_a_run_that_begins_anew) {
   const TestFolder folder;
-  run(worker(config_in(folder / "run", 12)));
-  run(evaluator(config_in(folder / "run", 12)));
-  RunConfig anew = config_in(folder / "run", 5);
+  run_task(worker_task(task_config(folder / "run", 12)));
+  run_task(evaluator_task(task_config(folder / "run", 12)));
+  RunConfig anew = task_config(folder / "run", 5);
   anew.checkpoints.resume = "never";
-  const Rows rows = run(worker(anew, "another launch"));
-  EXPECT_EQ(run(evaluator(anew, "another launch")), rows);
+  const Rows rows = run_task(worker_task(anew, "another launch"));
+  EXPECT_EQ(run_task(evaluator_task(anew, "another launch")), rows);
   EXPECT_THAT(recorded_in(folder / "run"), ElementsAre(3, 5));
 }
 
@@ -163,11 +163,11 @@ TEST(EvaluatorTask, remembers_the_best_value_and_its_weights) {
   const auto kept = [&](std::vector<int64_t> lengths) {
     const std::string logdir = folder / std::to_string(lengths.size());
     for (const int64_t steps : lengths) {
-      run(worker(config_in(logdir, steps)));
-      run(evaluator(config_in(logdir, steps)), {.prepare = [](Trainer& trainer) {
-            trainer.add_hook(hooks::keep_best({.monitor = "test_loss"}));
-            trainer.add_hook(hooks::early_stopping({.monitor = "test_loss"}));
-          }});
+      run_task(worker_task(task_config(logdir, steps)));
+      run_task(evaluator_task(task_config(logdir, steps)), {.prepare = [](Trainer& trainer) {
+                 trainer.add_hook(hooks::keep_best({.monitor = "test_loss"}));
+                 trainer.add_hook(hooks::early_stopping({.monitor = "test_loss"}));
+               }});
     }
     return nlohmann::json::parse(read_file(logdir + "/evaluator/evaluations.json"))
         .at("state")
@@ -180,10 +180,10 @@ TEST(EvaluatorTask, remembers_the_best_value_and_its_weights) {
 
 TEST(EvaluatorTask, evaluates_the_checkpoints_of_each_fit_in_that_fit) {
   const TestFolder folder;
-  const RunConfig config = config_in(folder / "run", 4);
+  const RunConfig config = task_config(folder / "run", 4);
   std::vector<std::vector<int64_t>> steps;
-  run(worker(config), {.fits = 3});
-  const Context context = evaluator(config);
+  run_task(worker_task(config), {.fits = 3});
+  const Context context = evaluator_task(config);
   Trainer trainer(context, test_net(), kAdam, test_loss);
   FitOptions options;
   options.validate.feed = test_feed(8);
@@ -199,20 +199,20 @@ TEST(EvaluatorTask, evaluates_the_checkpoints_of_each_fit_in_that_fit) {
 
 TEST(EvaluatorTask, skips_a_damaged_checkpoint) {
   const TestFolder folder;
-  const RunConfig config = config_in(folder / "run");
-  run(worker(config));
+  const RunConfig config = task_config(folder / "run");
+  run_task(worker_task(config));
   const std::string weights = folder / "run/ckpt-6/weights.safetensors";
   std::string bytes = read_file(weights);
   bytes.back() = static_cast<char>(bytes.back() ^ 1);
   std::ofstream(weights, std::ios::binary) << bytes;
-  EXPECT_THAT(steps_of(run(evaluator(config))), ElementsAre(3, 9, 10));
+  EXPECT_THAT(task_steps(run_task(evaluator_task(config))), ElementsAre(3, 9, 10));
 }
 
 TEST(EvaluatorTask, of_another_model_names_the_difference) {
   const TestFolder folder;
-  const RunConfig config = config_in(folder / "run");
-  run(worker(config));
-  const Context context = evaluator(config);
+  const RunConfig config = task_config(folder / "run");
+  run_task(worker_task(config));
+  const Context context = evaluator_task(config);
   const auto net =
       std::make_shared<torch::nn::SequentialImpl>(torch::nn::Flatten(), torch::nn::Linear(36, 4));
   Trainer trainer(context, net, kAdam, [](torch::nn::SequentialImpl& model, const Batch& batch) {
@@ -224,9 +224,9 @@ TEST(EvaluatorTask, of_another_model_names_the_difference) {
 
 TEST(EvaluatorTask, needs_a_log_directory_and_has_it_alone) {
   expect_error(ErrorKind::InvalidArgument, HasSubstr("evaluator/0 needs --logdir"),
-               [] { run(evaluator(config_in(""))); });
+               [] { run_task(evaluator_task(task_config(""))); });
   const TestFolder folder;
-  const Context context = evaluator(config_in(folder / "run"));
+  const Context context = evaluator_task(task_config(folder / "run"));
   const Evaluator first(context, folder / "run");
   expect_error(ErrorKind::InvalidArgument, HasSubstr("in use by evaluator/0"),
                [&] { Evaluator(context, folder / "run"); });
@@ -259,10 +259,10 @@ TEST(EvaluatorTask, reads_the_rows_of_sharded_tables) {
     trainer.fit(feed.shuffle());
     return rows;
   };
-  const RunConfig config = config_in(folder / "run");
-  const Rows trained = rows_of(worker(config));
+  const RunConfig config = task_config(folder / "run");
+  const Rows trained = rows_of(worker_task(config));
   EXPECT_LT(trained.back().values.at("mse"), trained.front().values.at("mse"));
-  EXPECT_EQ(rows_of(evaluator(config)), trained);
+  EXPECT_EQ(rows_of(evaluator_task(config)), trained);
 }
 
 TEST(EvaluatorTask, follows_a_loop_too) {
@@ -286,14 +286,14 @@ TEST(EvaluatorTask, follows_a_loop_too) {
     EXPECT_EQ(made, context.identity().is_evaluator ? 0 : 10);
     return rows;
   };
-  const RunConfig config = config_in(folder / "run");
-  const Rows trained = rows_of(worker(config));
-  EXPECT_EQ(rows_of(evaluator(config)), trained);
+  const RunConfig config = task_config(folder / "run");
+  const Rows trained = rows_of(worker_task(config));
+  EXPECT_EQ(rows_of(evaluator_task(config)), trained);
   EXPECT_EQ(trained.size(), 4U);
 }
 
 TEST(EvaluatorTask, does_not_train) {
-  const Context context = evaluator(config_in(""));
+  const Context context = evaluator_task(task_config(""));
   const auto net = test_net();
   Parameters params(*net);
   DistributedOptimizer opt(context, params, kAdam);
@@ -306,7 +306,7 @@ TEST(EvaluatorTask, does_not_train) {
 // --- What it waits for
 
 RunConfig impatient(const std::string& logdir) {
-  RunConfig config = config_in(logdir);
+  RunConfig config = task_config(logdir);
   config.network.start_timeout = 0.2;
   return config;
 }
@@ -314,20 +314,20 @@ RunConfig impatient(const std::string& logdir) {
 TEST(EvaluatorTask, gives_up_if_nobody_trains) {
   const TestFolder folder;
   expect_error(ErrorKind::Timeout, HasSubstr("nobody has begun to train in " + folder / "none"),
-               [&] { run(evaluator(impatient(folder / "none"))); });
+               [&] { run_task(evaluator_task(impatient(folder / "none"))); });
   // A run that somebody has left.
   write_run_state((std::filesystem::create_directory(folder / "left"), folder / "left"),
                   {.id = "a", .fit = 0, .step = 4, .launch = "", .chief = "worker/0 on host a"});
   expect_error(ErrorKind::Timeout, AllOf(HasSubstr("step 4 was the last"), HasSubstr("worker/0 on host a")),
-               [&] { run(evaluator(impatient(folder / "left"), "")); });
+               [&] { run_task(evaluator_task(impatient(folder / "left"), "")); });
   expect_error(ErrorKind::Timeout, HasSubstr("nobody has begun"),
-               [&] { run(evaluator(impatient(folder / "left"), "another launch")); });
+               [&] { run_task(evaluator_task(impatient(folder / "left"), "another launch")); });
 }
 
 TEST(EvaluatorTask, that_does_not_know_its_launch_believes_an_old_state_when_no_job_begins) {
   const TestFolder folder;
-  const Rows trained = run(worker(config_in(folder / "run"), ""));
-  EXPECT_EQ(run(evaluator(impatient(folder / "run"), "")), trained);
+  const Rows trained = run_task(worker_task(task_config(folder / "run"), ""));
+  EXPECT_EQ(run_task(evaluator_task(impatient(folder / "run"), "")), trained);
 }
 
 TEST(EvaluatorTask, reports_a_state_that_it_cannot_read) {
@@ -335,7 +335,7 @@ TEST(EvaluatorTask, reports_a_state_that_it_cannot_read) {
   for (const char* text : {"", "{", "[]", R"({"id": 7})", R"({"id": "a", "phase": "sleeping"})"}) {
     folder.write("run.json", text);
     expect_error(ErrorKind::DataLoss, HasSubstr("run.json"),
-                 [&] { run(evaluator(impatient(folder.path()))); });
+                 [&] { run_task(evaluator_task(impatient(folder.path()))); });
   }
 }
 
@@ -346,7 +346,7 @@ const StopSignals& no_signals() {
 
 TEST(EvaluatorTask, waits_for_as_long_as_somebody_holds_the_lock) {
   const TestFolder folder;
-  const Context context = evaluator(impatient(folder.path()), "");
+  const Context context = evaluator_task(impatient(folder.path()), "");
   const store::FolderLock lock(folder.path(), "worker/0", std::chrono::milliseconds(0));
   Evaluator waiting(context, folder.path());
   write_run_state(folder.path(), {.id = "a", .launch = "", .chief = ""});
@@ -359,9 +359,9 @@ TEST(EvaluatorTask, waits_for_as_long_as_somebody_holds_the_lock) {
 
 TEST(EvaluatorTask, ends_after_a_signal) {
   const TestFolder folder;
-  const Context context = evaluator(config_in(folder.path()));
+  const Context context = evaluator_task(task_config(folder.path()));
   Evaluator waiting(context, folder.path());
-  const StopSignals signals(config_in(""));
+  const StopSignals signals(task_config(""));
   std::raise(SIGTERM);
   EXPECT_THROW(waiting.next(0, signals), Interrupted);
 }
@@ -370,7 +370,7 @@ TEST(EvaluatorTask, ends_after_a_signal) {
 TEST(EvaluatorTask, goes_on_with_the_newest_if_a_checkpoint_is_removed_while_it_is_read) {
   const TestFolder folder;
   constexpr int64_t kLast = 300;
-  const Context context = evaluator(config_in(folder.path()), "");
+  const Context context = evaluator_task(task_config(folder.path()), "");
   Evaluator following(context, folder.path());
   std::thread training([&] {
     store::CheckpointDir checkpoints(folder.path(), {.keep = 1});
@@ -394,48 +394,48 @@ TEST(EvaluatorTask, goes_on_with_the_newest_if_a_checkpoint_is_removed_while_it_
 
 // --- What the chief says
 
-RunState state_in(const std::string& logdir) { return read_run_state(logdir).value(); }
+RunState run_state_in(const std::string& logdir) { return read_run_state(logdir).value(); }
 
 TEST(RunStates, tell_how_far_the_run_is) {
   const TestFolder folder;
   EXPECT_EQ(read_run_state(folder / "run"), std::nullopt);
   int64_t seen = 0;
-  run(worker(config_in(folder / "run", 4)), {.prepare = [&](Trainer& trainer) {
-        trainer.add_hook(std::make_unique<AfterStep>([&](Training& training) {
-          EXPECT_EQ(state_in(training.folder).phase, RunState::Phase::Training);
-          ++seen;
-        }));
-      }});
+  run_task(worker_task(task_config(folder / "run", 4)), {.prepare = [&](Trainer& trainer) {
+             trainer.add_hook(std::make_unique<AfterStep>([&](Training& training) {
+               EXPECT_EQ(run_state_in(training.folder).phase, RunState::Phase::Training);
+               ++seen;
+             }));
+           }});
   EXPECT_EQ(seen, 4);
-  const RunState first = state_in(folder / "run");
+  const RunState first = run_state_in(folder / "run");
   EXPECT_EQ(first.phase, RunState::Phase::Complete);
   EXPECT_EQ(first.step, 4);
   EXPECT_EQ(first.launch.find(kLaunch), std::string::npos) << "only a hash of it";
   EXPECT_FALSE(first.launch.empty());
 
   const auto signalled = [&] {
-    run(worker(config_in(folder / "run", 8)), {.prepare = [](Trainer& trainer) {
-          trainer.add_hook(std::make_unique<AfterStep>([](Training& training) {
-            if (training.step == 6) std::raise(SIGTERM);
-          }));
-        }});
+    run_task(worker_task(task_config(folder / "run", 8)), {.prepare = [](Trainer& trainer) {
+               trainer.add_hook(std::make_unique<AfterStep>([](Training& training) {
+                 if (training.step == 6) std::raise(SIGTERM);
+               }));
+             }});
   };
   EXPECT_THROW(signalled(), Interrupted);
-  const RunState second = state_in(folder / "run");
+  const RunState second = run_state_in(folder / "run");
   EXPECT_EQ(second.phase, RunState::Phase::Interrupted);
   EXPECT_EQ(second.id, first.id) << "it continues the run";
   EXPECT_EQ(second.first_sequence, 0);
 
-  RunConfig anew = config_in(folder / "run", 2);
+  RunConfig anew = task_config(folder / "run", 2);
   anew.checkpoints.resume = "never";
-  run(worker(anew, "another launch"));
-  const RunState third = state_in(folder / "run");
+  run_task(worker_task(anew, "another launch"));
+  const RunState third = run_state_in(folder / "run");
   EXPECT_NE(third.id, first.id);
   EXPECT_GT(third.first_sequence, 0);
   // A program that only evaluates changes nothing.
-  const Context context = worker(config_in(folder / "run", 2));
+  const Context context = worker_task(task_config(folder / "run", 2));
   Trainer(context, test_net(), kAdam, test_loss).evaluate(test_feed(8), {});
-  EXPECT_EQ(state_in(folder / "run").chief, third.chief);
+  EXPECT_EQ(run_state_in(folder / "run").chief, third.chief);
 }
 
 }  // namespace
