@@ -15,6 +15,7 @@ namespace {
 
 struct Options {
   std::string net = "normed";
+  bool dynamic = false;
   std::string form = "feed";
   bool own_loop = false;
   int64_t every = 0;
@@ -34,20 +35,25 @@ struct Options {
   std::string wait_for;
 };
 
+constexpr int64_t kRows = 256;
+constexpr int64_t kTrainedRows = 64;
+
 // A table that is sharded, and a layer on top of it.
 struct Tables : torch::nn::Module {
-  Tables() {
+  explicit Tables(bool dynamic) {
     tutti::embedding::TableOptions options;
     options.replicate_up_to = 0;
-    ids = register_module("id", tutti::nn::Embedding(64, 4, options));
+    options.dynamic = dynamic;
+    if (dynamic) options.admit_after = 2;
+    ids = register_module("id", tutti::nn::Embedding(kRows, 4, options));
   }
   torch::Tensor forward(const torch::Tensor& id) { return torch::sigmoid(dense(ids(id))).squeeze(1); }
   tutti::nn::Embedding ids = nullptr;
   torch::nn::Linear dense = register_module("dense", torch::nn::Linear(4, 1));
 };
 
-tutti::data::Feed ids_feed(int64_t examples) {
-  const torch::Tensor id = torch::arange(examples) * 7 % 64;
+tutti::data::Feed ids_feed(int64_t examples, int64_t rows) {
+  const torch::Tensor id = torch::arange(examples) * 7 % rows;
   return tutti::data::Feed(tutti::data::from_tensors({{"id", id}, {"y", (id % 3 == 0).to(torch::kFloat32)}}));
 }
 
@@ -61,13 +67,13 @@ struct Task {
 
 Task task_of(const Options& options) {
   if (options.net == "tables") {
-    const auto net = std::make_shared<Tables>();
+    const auto net = std::make_shared<Tables>(options.dynamic);
     const auto loss = [](Tables& model, const tutti::Batch& batch) {
       return torch::binary_cross_entropy(model.forward(batch["id"]), batch["y"]);
     };
     return {tutti::make_trainable(net, loss, {.input = "id"}),
-            ids_feed(400),
-            ids_feed(90),
+            ids_feed(400, kTrainedRows),
+            ids_feed(90, kRows),  // has ids that are never trained, too
             {tutti::metrics::auc("y", {.num_thresholds = 20})}};
   }
   const auto net = tutti::test_net();
@@ -199,6 +205,7 @@ int main(int argc, char** argv) {
   program.defaults.compute.device = "cpu";
   program.add_flags = [&](tutti::FlagSet& flags) {
     flags.add_choice("--net", options.net, {"normed", "tables"}, "which network");
+    flags.add("--dynamic", options.dynamic, "the table grows");
     flags.add_choice("--form", options.form, {"feed", "function", "none"}, "how it is evaluated");
     flags.add("--own-loop", options.own_loop, "train in a loop of its own");
     flags.add("--every", options.every, "steps between evaluations");

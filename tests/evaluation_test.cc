@@ -80,13 +80,16 @@ TEST(Evaluations, of_asynchronous_steps_are_made_by_the_chief) {
 }
 
 TEST(Evaluations, of_sharded_tables_are_made_on_any_number_of_workers) {
-  const Flags flags = with(kEvery, {"--net", "tables"});
-  const Ended without = ended({"-n", "1"}, {"--steps", "12", "--form", "none", "--net", "tables"});
-  const Ended alone = ended({"-n", "1"}, flags);
-  EXPECT_EQ(alone.hash, without.hash);
-  for (const char* workers : {"2", "3"}) {
-    EXPECT_EQ(ended({"-n", workers}, flags), alone) << workers;
-    EXPECT_EQ(ended({"-n", workers}, with(flags, {"--comm", "gloo"})), alone) << workers;
+  for (const Flags& kind : {Flags{"--net", "tables"}, Flags{"--net", "tables", "--dynamic"}}) {
+    const Flags flags = with(kEvery, kind);
+    const Ended without = ended({"-n", "1"}, with(kind, {"--steps", "12", "--form", "none"}));
+    const Ended alone = ended({"-n", "1"}, flags);
+    EXPECT_EQ(alone.hash, without.hash) << kind.back();
+    EXPECT_EQ(steps_of(alone.rows), (std::vector<int64_t>{0, 5, 10, 12}));
+    for (const Way& way : kWays) {
+      if (way.name == "in-graph") continue;  // has no sharded tables
+      EXPECT_EQ(ended(way.launcher, with(flags, way.flags)), alone) << way.name << " " << kind.back();
+    }
   }
 }
 
@@ -114,14 +117,17 @@ TEST(Here, the_chief_reads_the_rows_of_sharded_tables_on_its_host) {
   EXPECT_THAT(all, HasSubstr("auc"));
   for (const char* workers : {"1", "2", "3"})
     EXPECT_EQ(at_the_end({"-n", workers}, with(tables, {"--here", "chief"})), all) << workers;
+  // Parameter servers answer each worker.
+  EXPECT_EQ(at_the_end({"--ps", "2", "-n", "2"}, with(tables, {"--strategy", "ps-sync", "--here", "chief"})),
+            all);
 }
 
-TEST(Here, the_chief_is_told_that_it_cannot_read_the_rows_on_other_hosts) {
+TEST(Here, the_chief_is_told_that_it_cannot_read_the_rows_of_other_workers) {
   Flags command = {program_path("tutti"), "run", "-n", "2", "--", evaluation_program()};
   command = with(command, {"--net", "tables", "--steps", "3", "--comm", "gloo", "--here", "chief"});
   const ProgramResult result = run_program(command);
   EXPECT_EQ(result.exit_code, exit_code(ErrorKind::InvalidArgument)) << result.err;
-  EXPECT_THAT(result.err, HasSubstr("cannot read the rows of sharded embeddings on other hosts"));
+  EXPECT_THAT(result.err, HasSubstr("cannot read the rows of sharded embeddings that other workers have"));
 }
 
 TEST(Here, only_the_chief_writes_the_events_of_the_program) {

@@ -54,8 +54,7 @@ class Engine {
   // evaluations have the same name.
   std::vector<std::string> evaluation_plan() const;
   // In an evaluator: evaluates the checkpoints of this call of fit(), each once, until the fit is complete.
-  // `load` takes what the session does not, for each of them.
-  void follow(int64_t fit, const std::function<void(const store::Checkpoint&)>& load);
+  void follow(int64_t fit);
   // Counts metrics of a model other than that of the training, or of a loop, which has none of its own, as
   // Training::count says.
   std::optional<metrics::List> count(const Trainable& model, const EvaluationRequest& request);

@@ -5,9 +5,9 @@
 
 #include "tutti/base/test_errors.h"
 #include "tutti/base/test_folder.h"
+#include "tutti/base/test_oracle.h"
 #include "tutti/comm/test_ranks.h"
 #include "tutti/metrics/metrics.h"
-#include "tutti/store/test_oracle.h"
 #include "tutti/train/evaluation_hook.h"
 #include "tutti/train/hooks.h"
 #include "tutti/train/loop.h"

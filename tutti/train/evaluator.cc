@@ -232,7 +232,7 @@ void Evaluator::record(const Found& found, const Evaluated& evaluated) {
 
 // --- The part of Engine that runs in an evaluator.
 
-void Engine::follow(int64_t fit, const std::function<void(const store::Checkpoint&)>& load) {
+void Engine::follow(int64_t fit) {
   if (!evaluator_) {
     evaluator_ = std::make_unique<Evaluator>(context_, session_.folder());
     training_.folder = evaluator_->folder();
@@ -251,19 +251,19 @@ void Engine::follow(int64_t fit, const std::function<void(const store::Checkpoin
   };
   while (const auto found = evaluator_->next(fit, signals)) {
     take(*found);
-    load(found->checkpoint.checkpoint);
     begin();
     evaluate(*found);
   }
   begin();
 }
 
-// Loads the weights and, if the training keeps one, their moving average.
+// Loads the weights, the rows of sharded tables and, if the training keeps one, the moving average.
 void Engine::take(const Evaluator::Found& found) {
   const store::Checkpoint& checkpoint = found.checkpoint.checkpoint;
-  session_.load(found.checkpoint);
-  progress_ = progress_of(checkpoint.state);
-  progress_.step = training_.step = training_.last_step = checkpoint.step;
+  const Session::Start start = session_.load(found.checkpoint);
+  team_.take_rows(start);
+  progress_ = start.progress;
+  training_.step = training_.last_step = checkpoint.step;
   // Event files of hooks that an earlier task has written end here.
   training_.first_step = std::max<int64_t>(0, std::min(evaluator_->last_step(), checkpoint.step - 1));
   training_.end_step = Training::kEndless;

@@ -16,7 +16,9 @@
 #include "tutti/cluster/test_identity.h"
 #include "tutti/embedding/embedding.h"
 #include "tutti/metrics/metrics.h"
+#include "tutti/store/manifest.h"
 #include "tutti/train/hooks.h"
+#include "tutti/train/load.h"
 #include "tutti/train/loop.h"
 #include "tutti/train/test_trainer.h"
 
@@ -232,37 +234,79 @@ TEST(EvaluatorTask, needs_a_log_directory_and_has_it_alone) {
                [&] { Evaluator(context, folder / "run"); });
 }
 
+// A table with 500 rows, if it has any, of which 20 are trained, and a layer that needs none.
+struct TableNet : torch::nn::Module {
+  struct Kind {
+    int64_t rows = 500;
+    bool dynamic = false;
+  };
+  explicit TableNet(const Kind& kind) {
+    if (kind.rows == 0) return;
+    embedding::TableOptions options;
+    options.replicate_up_to = 0;
+    options.dynamic = kind.dynamic;
+    ids = register_module("id", nn::Embedding(kind.rows, 3, options));
+  }
+  torch::Tensor forward(const torch::Tensor& id) {
+    return dense(ids.is_empty() ? torch::ones({id.size(0), 3}) : ids(id)).squeeze(1);
+  }
+  nn::Embedding ids = nullptr;
+  torch::nn::Linear dense = register_module("dense", torch::nn::Linear(3, 1));
+};
+
+Rows run_tables(const Context& context, const TableNet::Kind& kind) {
+  Rows rows;
+  const auto feed = [](const torch::Tensor& id) {
+    return data::Feed(data::from_tensors({{"id", id}, {"y", (id % 2).to(torch::kFloat32)}}));
+  };
+  Trainer trainer(context,
+                  make_trainable(std::make_shared<TableNet>(kind),
+                                 [](TableNet& net, const Batch& batch) {
+                                   return torch::mse_loss(net.forward(batch["id"]), batch["y"]);
+                                 },
+                                 {.input = "id"}),
+                  torch::optim::AdagradOptions(0.1));
+  // Half of the ids are never trained.
+  trainer.add_hook(hooks::evaluation(feed(torch::arange(40)), {metrics::mse("y")},
+                                     {.name = "test", .every = 3, .history = &rows}));
+  trainer.add_hook(hooks::keep_best({.monitor = "test_mse"}));
+  trainer.fit(feed(torch::arange(60) % 20).shuffle());
+  return rows;
+}
+
+void expect_same_tensors(const std::string& one, const std::string& other) {
+  const auto tensors = load(one);
+  const auto others = load(other);
+  ASSERT_EQ(tensors.size(), others.size());
+  EXPECT_TRUE(tensors.contains("id.weight"));
+  for (const auto& [name, tensor] : tensors) EXPECT_TRUE(tensor.equal(others.at(name))) << name;
+}
+
 TEST(EvaluatorTask, reads_the_rows_of_sharded_tables) {
-  struct Net : torch::nn::Module {
-    Net() {
-      embedding::TableOptions options;
-      options.replicate_up_to = 0;
-      ids = register_module("id", nn::Embedding(20, 3, options));
+  for (const bool dynamic : {false, true}) {
+    for (const char* saved : {"full", "changed"}) {
+      const TestFolder folder;
+      RunConfig config = task_config(folder / "run");
+      config.checkpoints.rows = saved;
+      const Rows trained = run_tables(worker_task(config), {.dynamic = dynamic});
+      EXPECT_LT(trained.back().values.at("mse"), trained.front().values.at("mse"));
+      const bool has_base = store::read_folder_manifest(folder / "run/ckpt-6").base.has_value();
+      EXPECT_EQ(has_base, !dynamic && saved == std::string("changed")) << "a small part of the rows changes";
+      EXPECT_EQ(run_tables(evaluator_task(config), {.dynamic = dynamic}), trained) << dynamic << " " << saved;
+      expect_same_tensors(folder / "run/evaluator/best", folder / "run/best");
     }
-    torch::Tensor forward(const torch::Tensor& id) { return dense(ids(id)).squeeze(1); }
-    nn::Embedding ids = nullptr;
-    torch::nn::Linear dense = register_module("dense", torch::nn::Linear(3, 1));
-  };
+  }
+}
+
+TEST(EvaluatorTask, says_which_rows_the_checkpoint_does_not_have) {
   const TestFolder folder;
-  const auto rows_of = [&](const Context& context) {
-    Rows rows;
-    const torch::Tensor id = torch::arange(60) % 20;
-    const data::Feed feed(data::from_tensors({{"id", id}, {"y", (id % 2).to(torch::kFloat32)}}));
-    Trainer trainer(context,
-                    make_trainable(std::make_shared<Net>(),
-                                   [](Net& net, const Batch& batch) {
-                                     return torch::mse_loss(net.forward(batch["id"]), batch["y"]);
-                                   },
-                                   {.input = "id"}),
-                    torch::optim::AdagradOptions(0.1));
-    trainer.add_hook(hooks::evaluation(feed, {metrics::mse("y")}, {.every = 3, .history = &rows}));
-    trainer.fit(feed.shuffle());
-    return rows;
-  };
-  const RunConfig config = task_config(folder / "run");
-  const Rows trained = rows_of(worker_task(config));
-  EXPECT_LT(trained.back().values.at("mse"), trained.front().values.at("mse"));
-  EXPECT_EQ(rows_of(evaluator_task(config)), trained);
+  run_tables(worker_task(task_config(folder / "dense")), {.rows = 0});
+  expect_error(ErrorKind::InvalidArgument,
+               HasSubstr("the checkpoint of step 3 has no rows of sharded tables"),
+               [&] { run_tables(evaluator_task(task_config(folder / "dense")), {}); });
+  run_tables(worker_task(task_config(folder / "tables")), {});
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("has 500 rows of 3, but in the model it has 400 of 3"),
+               [&] { run_tables(evaluator_task(task_config(folder / "tables")), {.rows = 400}); });
 }
 
 TEST(EvaluatorTask, follows_a_loop_too) {

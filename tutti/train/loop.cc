@@ -233,7 +233,7 @@ std::vector<std::string> Loop::plan() const {
 void Loop::follow() {
   engine_.session().claim();
   begun_ = ended_ = true;
-  engine_.follow(0, [](const store::Checkpoint&) {});
+  engine_.follow(0);
 }
 
 void Loop::begin() {

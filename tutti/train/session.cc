@@ -252,9 +252,14 @@ void Session::show_life() {
   if (group_.is_chief()) folder_.show_life();
 }
 
-void Session::load(const RunFolder::Found& found) {
+Session::Start Session::load(const RunFolder::Found& found) {
   restore_all_weights(found);
   lanes_ = found.checkpoint.state.value("lanes", lanes_);
+  Start start{.progress = progress_of(found.checkpoint.state), .optimizers = {}, .has_optimizer = false};
+  start.progress.step = found.checkpoint.step;
+  Snapshots parts = parts_in(found.checkpoint);
+  take_rows(start, parts, found.checkpoint);
+  return start;
 }
 
 std::string Session::open_folder() {

@@ -166,8 +166,10 @@ class Session {
   void note(const Progress& progress, RunState::Phase phase);
   void show_life();
 
-  // Called in an evaluator: takes the weights, the lanes and the writer of its events.
-  void load(const RunFolder::Found& found);
+  // Called in an evaluator: takes the weights and the lanes of a checkpoint, and returns the rows of its
+  // tables.
+  Start load(const RunFolder::Found& found);
+  // Called in an evaluator, which writes its events elsewhere.
   void set_events(std::shared_ptr<store::EventWriter> events) { events_ = std::move(events); }
 
   // The number of lanes, which is fixed for the whole run. Valid after start().

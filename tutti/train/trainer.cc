@@ -12,7 +12,6 @@
 #include "tutti/data/feed.h"
 #include "tutti/params/agreement.h"
 #include "tutti/params/reducer.h"
-#include "tutti/store/manifest.h"
 
 namespace tutti {
 namespace {
@@ -92,7 +91,10 @@ History Trainer::fit_once(const data::Feed& feed, const FitOptions& options) {
   or_abandon("start", [&] { engine_.session().claim(); });
   start_once();
   set_validation(options.validate);
-  if (context_.identity().is_evaluator) return follow(next_fit_++);
+  if (context_.identity().is_evaluator) {
+    engine_.follow(next_fit_++);
+    return engine_.history();
+  }
   strategy_->require_same_fit([&] { return plan_of_fit(feed, options); });
   if (feed.size() == 0) fail(ErrorKind::InvalidArgument, "the feed has no examples to train on");
   engine_.report().skipped_examples = feed.left_out().examples;
@@ -133,22 +135,6 @@ History Trainer::fit_once(const data::Feed& feed, const FitOptions& options) {
     engine_.abandon(fmt::format("gave up at step {}", engine_.training().step), error);
     throw;
   }
-}
-
-// Evaluates the checkpoints of a fit in an evaluator.
-History Trainer::follow(int64_t fit) {
-  engine_.follow(fit, [this](const store::Checkpoint& checkpoint) {
-    embedding::Tables& tables = replica().tables();
-    if (tables.empty()) return;
-    const Snapshots parts = parts_in(checkpoint);
-    const auto rows = parts.find(store::kRowsPart);
-    if (rows == parts.end())
-      fail(ErrorKind::InvalidArgument,
-           "the checkpoint of step {} has no rows of sharded tables: it is that of another model",
-           checkpoint.step);
-    tables.restore(rows->second.tensors, rows->second.values, /*with_optimizer=*/false);
-  });
-  return engine_.history();
 }
 
 void Trainer::set_validation(const ValidateOptions& options) {

@@ -154,7 +154,6 @@ class Trainer {
   Replica& replica() { return strategy_->replica(); }
   // trainer.cc: fits.
   History fit_once(const data::Feed& feed, const FitOptions& options);
-  History follow(int64_t fit);
   void set_validation(const ValidateOptions& options);
   void run(const data::Feed& feed, const data::Sampler& sampler);
   void run_steps(const data::Feed& feed, const data::Sampler& sampler);

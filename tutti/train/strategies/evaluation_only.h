@@ -1,9 +1,11 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "tutti/comm/group.h"
+#include "tutti/embedding/connected_rows.h"
 #include "tutti/train/strategy.h"
 
 namespace tutti {
@@ -26,14 +28,18 @@ class EvaluationOnly final : public Strategy {
   StepResult step(int64_t step, const Wishes& wishes, data::BatchQueue& queue,
                   const LaneObserver& observe) override;
   void save(Session& /*session*/, const Progress& /*progress*/, const Snapshots& /*more*/) override {}
+  // Requires start(). Throws InvalidArgument if the model has tables of which the checkpoint has no rows.
+  void take_rows(const Session::Start& start) override;
+  Snapshot rows() override { return {saved_weights(rows_->rows()), rows_->facts()}; }
   void merge(const metrics::List& /*list*/) override {}
-  void fill(store::Report& report) const override { report.strategy = facts_.name; }
+  void fill(store::Report& report) const override;
   void write_timeline() override {}
 
  private:
   const Context& context_;
   const Group group_;
   Replica replica_;
+  std::optional<embedding::ConnectedRows> rows_;  // of sharded tables, all of them; once started
   const StrategyFacts facts_ = {.name = "evaluator", .lanes = {0, 0}};
 };
 
