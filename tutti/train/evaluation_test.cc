@@ -431,7 +431,7 @@ TEST(Evaluation, works_in_a_loop_with_a_model_or_a_function) {
 // --- TensorBoard
 
 nlohmann::json shown_in(const std::string& folder) {
-  const auto answer = store::ask_oracle("check_events.py", {folder});
+  const auto answer = ask_oracle("check_events.py", {folder});
   EXPECT_EQ(answer.status, 0) << answer.output;
   const size_t last = answer.output.rfind('\n', answer.output.size() - 2);
   return nlohmann::json::parse(answer.output.substr(last == std::string::npos ? 0 : last + 1), nullptr,
