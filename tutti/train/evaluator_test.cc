@@ -32,7 +32,6 @@ using hooks::Evaluated;
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
-using testing::IsEmpty;
 
 using Rows = std::vector<Evaluated>;
 using Values = std::map<std::string, double>;
@@ -391,8 +390,8 @@ TEST(EvaluatorTask, reports_a_state_that_it_cannot_read) {
 }
 
 const StopSignals& no_signals() {
-  static const StopSignals none{RunConfig()};
-  return none;
+  static const StopSignals kNone{RunConfig()};
+  return kNone;
 }
 
 TEST(EvaluatorTask, waits_for_as_long_as_somebody_holds_the_lock) {
