@@ -154,6 +154,21 @@ TEST(Mnist, help_lists_every_flag_and_exits_well) {
     EXPECT_THAT(result.out, HasSubstr(flag));
 }
 
+// As the first tutorials do: a line for step 0, and the accuracies on the batch and on the test digits after
+// the same steps.
+TEST(Mnist, prints_a_line_for_step_0_and_the_test_accuracy_at_the_same_intervals) {
+  const auto result = run_program(mnist({"--steps", "6", "--summary-every", "3", "--test-every", "3"}));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  for (const char* step : {"0", "3", "6"}) {
+    EXPECT_THAT(result.err, HasSubstr(std::string("step ") + step + "  accuracy (batch) "));
+    EXPECT_THAT(result.err, HasSubstr(std::string("test after step ") + step + ":  accuracy "));
+  }
+  // The last line of these has the accuracy that is printed at the end.
+  const size_t at = result.err.find("accuracy ", result.err.find("test after step 6:"));
+  EXPECT_THAT(result.out, HasSubstr("test accuracy " + result.err.substr(at + 9, 6) + " after 6 steps"));
+  EXPECT_THAT(run_program(mnist({"--steps", "2"})).err, ::testing::Not(HasSubstr("test after step")));
+}
+
 // Example 07, which docs/training.md describes.
 TEST(Mnist, another_program_predicts_with_its_weights) {
   const TestFolder folder;

@@ -373,5 +373,84 @@ TEST_F(Run, gives_up_after_the_last_restart) {
   EXPECT_EQ(lines_of(result.out).size(), 3U);
 }
 
+// --- With an evaluator
+
+TEST_F(Run, waits_for_the_evaluator_at_the_end) {
+  const auto result =
+      run({"-n", "2", "--evaluator"},
+          "cd " + folder_.path() +
+              "; if [ $TUTTI_JOB_NAME = evaluator ]; then until [ -e done-0 ] && [ -e done-1 ]; do "
+              "sleep 0.01; done; echo evaluated $TUTTI_TASK_INDEX; else touch done-$TUTTI_TASK_INDEX; fi");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("[evaluator/0] evaluated 0"));
+}
+
+TEST_F(Run, goes_on_without_an_evaluator_that_has_failed) {
+  for (const std::string end : {"exit 12", "kill -KILL $$"}) {
+    const TestFolder folder;
+    const auto result =
+        run({"-n", "2", "--evaluator"}, "cd " + folder.path() +
+                                            "; if [ $TUTTI_JOB_NAME = evaluator ]; then touch gone; " + end +
+                                            "; fi; until [ -e gone ]; do sleep 0.01; done");
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_THAT(result.err, HasSubstr("evaluator/0 (pid "));
+    EXPECT_THAT(result.err, HasSubstr("evaluator/0 is lost, and the job goes on without it"));
+  }
+}
+
+TEST_F(Run, restarts_the_evaluator_alone) {
+  const auto result =
+      run({"-n", "2", "--evaluator", "--restarts", "2"},
+          "cd " + folder_.path() +
+              "; echo x >>$TUTTI_JOB_NAME-$TUTTI_TASK_INDEX; if [ $TUTTI_JOB_NAME = evaluator ]; then "
+              "[ $(wc -l <evaluator-0) = 3 ] || exit 11; touch good; fi; "
+              "until [ -e good ]; do sleep 0.01; done");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("restarting evaluator/0: restart 2 of 2"));
+  for (const char* worker : {"worker-0", "worker-1"}) {
+    std::ifstream file(folder_ / worker);
+    EXPECT_EQ(std::string(std::istreambuf_iterator<char>(file), {}), "x\n") << "started once";
+  }
+}
+
+TEST_F(Run, ends_the_evaluator_with_a_job_that_fails) {
+  const auto result =
+      run({"-n", "2", "--evaluator"},
+          "[ $TUTTI_JOB_NAME = evaluator ] || [ $TUTTI_TASK_INDEX = 0 ] || exit 12; sleep 1000");
+  EXPECT_EQ(result.exit_code, 12);
+  EXPECT_THAT(result.err, Not(HasSubstr("is lost")));
+  EXPECT_TRUE(nobody_is_left());
+}
+
+TEST_F(Run, kills_an_evaluator_that_is_stopped_when_the_job_is_done) {
+  const auto result = run({"-n", "1", "--evaluator"},
+                          "cd " + folder_.path() +
+                              "; if [ $TUTTI_JOB_NAME = evaluator ]; then touch stops; kill -STOP $$; fi; "
+                              "until [ -e stops ]; do sleep 0.01; done");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("evaluator/0 (pid "));
+  EXPECT_THAT(result.err, HasSubstr("is still stopped, but the job is done: killing it"));
+}
+
+TEST_F(Run, an_evaluator_gets_a_share_of_the_cores_if_there_are_enough) {
+  const auto cores = static_cast<size_t>(std::max<long>(1, sysconf(_SC_NPROCESSORS_ONLN)));
+  const auto result = run({"-n", "1", "--evaluator"}, "echo has $(nproc) cores");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  if (cores < 2) GTEST_SKIP() << "NOT TESTED: there is one core only";
+  EXPECT_THAT(result.out, Not(HasSubstr("[worker/0] has " + std::to_string(cores) + " cores")));
+  EXPECT_THAT(result.out, Not(HasSubstr("[evaluator/0] has " + std::to_string(cores) + " cores")));
+}
+
+TEST_F(Run, an_evaluator_cannot_be_combined_with_other_hosts) {
+  const auto hosts = run({"-H", "a:1", "--evaluator"}, "true");
+  EXPECT_EQ(hosts.exit_code, 2);
+  EXPECT_THAT(hosts.err, HasSubstr(R"(TF_CONFIG='{"task": {"type": "evaluator", "index": 0}}')"));
+  const auto variable =
+      run({"--evaluator"}, "true",
+          {R"(TF_CONFIG={"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 0}})"});
+  EXPECT_EQ(variable.exit_code, 2);
+  EXPECT_THAT(variable.err, HasSubstr("TF_CONFIG of its own"));
+}
+
 }  // namespace
 }  // namespace tutti::testing

@@ -18,7 +18,8 @@ namespace {
 constexpr const char* kAbout =
     "Starts PROGRAM as the workers of one job and waits until they have ended. Each worker gets an equal\n"
     "share of the cores and, if there are GPUs, one of them. If a worker fails, the others are ended too.\n"
-    "  tutti run [-n WORKERS] [--ps P] [--restarts K] -- PROGRAM [ARGUMENTS...]   on this machine\n"
+    "  tutti run [-n WORKERS] [--ps P] [--evaluator] [--restarts K] -- PROGRAM [ARGUMENTS...]\n"
+    "                                                                             on this machine\n"
     "  tutti run -H HOST:SLOTS,... [-n WORKERS] -- PROGRAM [ARGUMENTS...]         on several, by Open "
     "MPI's mpirun\n"
     "  TF_CONFIG='{...}' tutti run [-n WORKERS] -- PROGRAM [ARGUMENTS...]         on each host that "
@@ -42,6 +43,8 @@ void add_options(CLI::App& app, RunOptions& options) {
   app.add_option("--ps", options.launch.servers,
                  "Number of parameter servers to start on this machine besides the workers (default: 0)")
       ->check(CLI::Range(0, kMostWorkersOfAHost));
+  app.add_flag("--evaluator", options.launch.evaluator,
+               "Start one more process, which evaluates the checkpoints of the training while it goes on");
   app.add_option(
       "-H,--hosts", options.hosts,
       "Hosts and the number of workers on each, HOST:SLOTS,HOST:SLOTS,...; Open MPI's mpirun starts them");
@@ -84,6 +87,11 @@ bool wants_master(const std::vector<std::string>& command, const Environment& en
          "tutti run: --ps {} cannot be combined with -H; start the servers with `tutti serve`, and name "
          "them in --cluster_spec",
          options.launch.servers);
+  if (options.launch.evaluator)
+    fail(ErrorKind::InvalidArgument,
+         "tutti run: --evaluator cannot be combined with -H; start PROGRAM once more on a host that sees the "
+         "log "
+         "directory, with TF_CONFIG='{{\"task\": {{\"type\": \"evaluator\", \"index\": 0}}}}'");
   if (options.launch.restarts > 0)
     fail(ErrorKind::InvalidArgument,
          "tutti run: --restarts {} cannot be combined with -H, since mpirun ends the job when a worker fails",
@@ -105,8 +113,8 @@ int run_command(const std::vector<std::string>& arguments, const Environment& en
   std::vector<std::string> command = app.remaining();
   if (!command.empty() && command.front().starts_with('-')) {
     const std::string name = command.front().substr(0, command.front().find('='));
-    const std::vector<std::string> known = {"--workers",       "--ps",  "--hosts", "-x", "--restarts",
-                                            "--start-timeout", "--help"};
+    const std::vector<std::string> known = {"--workers", "--ps",       "--evaluator",     "--hosts",
+                                            "-x",        "--restarts", "--start-timeout", "--help"};
     fail(ErrorKind::InvalidArgument,
          "tutti run: there is no flag '{}'{}; put the program's flags after its name", name,
          did_you_mean(name, known));

@@ -29,12 +29,17 @@ int main(int argc, char** argv) {
   program.defaults.training.steps = 5000;
   double rate = 1e-4;
   int64_t decay_steps = 0;
+  int64_t test_every = 0;
   program.add_flags = [&](tutti::FlagSet& flags) {
     flags.add("--rate", rate, "learning rate of Adam");
     flags.at_least("--rate", 0);
     flags.add("--decay-steps", decay_steps,
               "steps until the rate is 0; the rate falls during the last 30 % of them; 0: constant rate");
     flags.between("--decay-steps", 0, 1e12);
+    flags.add("--test-every", test_every,
+              "steps between lines with the accuracy on the test digits, from step 0 on; 0: only at the end");
+    flags.between("--test-every", 0, 1e12);
+    flags.scope(tutti::FlagScope::Job, {"--test-every"});
   };
 
   return tutti::run(argc, argv, program, [&](tutti::Context& ctx) {
@@ -49,6 +54,9 @@ int main(int argc, char** argv) {
                            },
                            {.learning_rate = schedule});
     trainer.add_hook(tutti::hooks::batch_metrics({tutti::metrics::accuracy("label")}));
+    trainer.add_hook(tutti::hooks::evaluation(
+        digits.test(), {tutti::metrics::accuracy("label")},
+        {.name = "test", .every = test_every, .at_start = test_every > 0, .at_end = false}));
     trainer.fit(digits.train().shuffle());
     const auto test = trainer.evaluate(digits.test(), {tutti::metrics::accuracy("label")});
     if (ctx.is_chief())

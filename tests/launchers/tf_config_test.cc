@@ -1,4 +1,6 @@
 // Tests training by hand: TF_CONFIG or flags tell every task who it is.
+#include <fstream>
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <gmock/gmock.h>
@@ -44,6 +46,28 @@ TEST_F(ByHand, a_chief_and_three_workers_end_with_the_bits_of_one) {
   for (const ProgramResult& result : results) EXPECT_EQ(result.exit_code, 0) << result.err;
   training_.expect_the_bits_of_one(results.back(), 4);
   EXPECT_THAT(results.back().err, HasSubstr("chief/0 4 workers connected over shm"));
+}
+
+// The evaluator is in no cluster, and knows nothing of the other tasks but the log directory.
+TEST_F(ByHand, an_evaluator_tests_every_checkpoint) {
+  const std::vector<std::string> flags = {
+      "--logdir", training_.folder() / "run", "--checkpoint-every", "2", "--keep", "0"};
+  for (const std::vector<std::string>& launcher :
+       {std::vector<std::string>{}, {program_path("tutti"), "run", "--"}}) {
+    tasks_.clear();
+    const std::vector<std::string> more = launcher.empty() ? flags : flags + Words{"--resume", "never"};
+    tasks_.push_back(std::make_unique<RunningProgram>(training_.command(launcher, more),
+                                                      training_.environment({tf_config("evaluator", 0)})));
+    for (const int index : {2, 1, 0}) start_as("worker", index, more);
+    start_as("chief", 0, more);
+    const auto results = wait_for_all(tasks_);
+    for (const ProgramResult& result : results) EXPECT_EQ(result.exit_code, 0) << result.err;
+    for (const char* step : {"2", "4", "6"})
+      EXPECT_THAT(results.front().err, HasSubstr(fmt::format("test after step {}:  accuracy", step)));
+    EXPECT_EQ(results.front().out, "") << "only the chief prints the result";
+    std::ifstream record(training_.folder() / "run/evaluator/evaluations.json");
+    EXPECT_EQ(nlohmann::json::parse(record).at("evaluations").size(), 3U);
+  }
 }
 
 TEST_F(ByHand, launchers_that_add_workers_of_their_own_do_the_same) {

@@ -2,7 +2,8 @@
 
 check_events.py DIRECTORY
   {"scalars": {tag: [[step, value], ...]}, "texts": {tag: [[step, text], ...]},
-   "histograms": {tag: [[step, [[left, right, count], ...]], ...]}, "versions": [...], "starts": [...]}
+   "histograms": {tag: [[step, [[left, right, count], ...]], ...]}, "versions": [...], "starts": [...],
+   "pr_curves": {tag: [[step, what the page shows: precision, recall, thresholds, true_positives, ...], ...]}}
 """
 
 import glob
@@ -15,6 +16,7 @@ from tensorboard.backend.event_processing.plugin_event_accumulator import (
     EventAccumulator,
 )
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader, LegacyEventFileLoader
+from tensorboard.plugins.pr_curve.pr_curves_plugin import PrCurvesPlugin
 from tensorboard.util import tensor_util
 
 
@@ -44,11 +46,15 @@ def main(directory):
     scalars = tensors(accumulator, "scalars")
     histograms = tensors(accumulator, "histograms")
     texts = tensors(accumulator, "text")
+    curves = tensors(accumulator, "pr_curves")
+    entry = PrCurvesPlugin._make_pr_entry  # uses nothing of the plugin
     print(json.dumps({
         "versions": versions,
         "starts": starts,
         "scalars": {tag: [[step, float(value)] for step, value in points] for tag, points in scalars.items()},
         "histograms": {tag: [[step, value.tolist()] for step, value in points] for tag, points in histograms.items()},
+        "pr_curves": {tag: [[step, entry(None, step, 0, value)] for step, value in points]
+                      for tag, points in curves.items()},
         "texts": {tag: [[step, [t.decode() for t in value.reshape(-1).tolist()]] for step, value in points]
                   for tag, points in texts.items()},
     }))

@@ -105,13 +105,21 @@ ChildOptions TaskGroup::options_for(size_t index) const {
   return child;
 }
 
-// Workers get equal shares of the cores.
+// Workers get equal shares of the cores, and so does an evaluator if there are enough of them.
 std::vector<int> TaskGroup::cores_of(size_t index) const {
-  if (tasks_[index].role != TaskRole::Worker) return usable_cores();
-  const auto is_worker = [](const TaskPlan& task) { return task.role == TaskRole::Worker; };
-  const auto place = std::count_if(tasks_.begin(), tasks_.begin() + static_cast<int64_t>(index), is_worker);
-  const auto workers = std::count_if(tasks_.begin(), tasks_.end(), is_worker);
-  return share_of(usable_cores(), static_cast<int>(place), static_cast<int>(workers));
+  const auto count_before = [&](size_t end, TaskRole role) {
+    return std::count_if(tasks_.begin(), tasks_.begin() + static_cast<int64_t>(end),
+                         [role](const TaskPlan& task) { return task.role == role; });
+  };
+  const std::vector<int> cores = usable_cores();
+  const auto workers = count_before(tasks_.size(), TaskRole::Worker);
+  const auto all = workers + count_before(tasks_.size(), TaskRole::Evaluator);
+  const auto shares = static_cast<int64_t>(cores.size()) >= all ? all : workers;
+  const bool is_worker = tasks_[index].role == TaskRole::Worker;
+  if (!is_worker && (tasks_[index].role != TaskRole::Evaluator || shares == workers)) return cores;
+  const auto place =
+      is_worker ? count_before(index, TaskRole::Worker) : workers + count_before(index, TaskRole::Evaluator);
+  return share_of(cores, static_cast<int>(place), static_cast<int>(shares));
 }
 
 void TaskGroup::wait_for_all() {
@@ -121,7 +129,8 @@ void TaskGroup::wait_for_all() {
     pass_on_output();
     reap();
     end_idle_servers();
-    end_stopped_workers();
+    end_stopped(TaskRole::Worker, workers_stopped_since_);
+    end_stopped(TaskRole::Evaluator, evaluator_stopped_since_);
     kill_overdue();
   }
 }
@@ -218,11 +227,28 @@ void TaskGroup::take_ended(Member& member, int status) {
   member.ended(Outcome(status));
   member.finish_output();
   if (servers_ended_ || member.outcome()->success()) return;
+  if (role_of(member) == TaskRole::Evaluator) return lose_evaluator(member);
   failed_.push_back(&member);
   if (!failed_at_) failed_at_ = Clock::now();
   std::stable_sort(failed_.begin(), failed_.end(), [](const Member* one, const Member* other) {
     return one->outcome()->weight() > other->outcome()->weight();
   });
+}
+
+TaskRole TaskGroup::role_of(const Member& member) const {
+  return tasks_[static_cast<size_t>(&member - members_.data())].role;
+}
+
+// The training does not need its evaluator. One that is started again goes on with the next checkpoint.
+void TaskGroup::lose_evaluator(Member& member) {
+  if (kill_at_ || evaluator_ended_) return;  // it was told to end
+  report_end(member);
+  if (evaluator_restarts_ >= options_.evaluator_restarts) {
+    say("{} is lost, and the job goes on without it", member.task());
+    return;
+  }
+  say("restarting {}: restart {} of {}", member.task(), ++evaluator_restarts_, options_.evaluator_restarts);
+  member = start(static_cast<size_t>(&member - members_.data()));
 }
 
 void TaskGroup::replace_guardian() {
@@ -289,19 +315,23 @@ bool TaskGroup::job_is_done() const {
     if (!members_[i].running() && members_[i].outcome()->success()) return true;
   }
   for (size_t i = 0; i < members_.size(); ++i) {
-    if (tasks_[i].role == TaskRole::Worker) continue;
+    if (tasks_[i].role == TaskRole::Worker || tasks_[i].role == TaskRole::Evaluator) continue;
     any = true;
     if (members_[i].running() || !members_[i].outcome()->success()) return false;
   }
   return any;
 }
 
-void TaskGroup::report(const Member& member) {
+void TaskGroup::report_end(const Member& member) {
   std::string text = fmt::format("{} (pid {}) {} after {:.1f} s", member.task(), member.pid(),
                                  member.outcome()->describe(), member.seconds());
   if (!member.last_lines().empty()) text += "; its last lines:";
   for (const std::string& line : member.last_lines()) text += "\n  | " + line;
   say("{}", text);
+}
+
+void TaskGroup::report(const Member& member) {
+  report_end(member);
   const auto left =
       std::count_if(members_.begin(), members_.end(), [](const Member& m) { return m.running(); });
   if (left > 0 && !kill_at_ && restarts_ >= options_.restarts)
@@ -313,28 +343,28 @@ void TaskGroup::stop(int signal, milliseconds grace) {
   signal_all(signal);
 }
 
-// A worker that is stopped when the job is done would prevent the job from ending.
-void TaskGroup::end_stopped_workers() {
-  bool any = false;
+// A worker or an evaluator that is stopped when the job is done would prevent the job from ending. Nothing is
+// done as long as another task of the same role runs.
+void TaskGroup::end_stopped(TaskRole role, std::optional<Clock::time_point>& since) {
+  std::vector<Member*> stopped;
   for (size_t i = 0; i < members_.size(); ++i) {
-    if (tasks_[i].role != TaskRole::Worker || !members_[i].running()) continue;
+    if (tasks_[i].role != role || !members_[i].running()) continue;
     const auto process = process_state(members_[i].pid());
     if (kill_at_ || !process || process->state != 'T' || !job_is_done()) {
-      all_stopped_since_.reset();
+      since.reset();
       return;
     }
-    any = true;
+    stopped.push_back(&members_[i]);
   }
-  if (!any) return;
-  if (!all_stopped_since_) all_stopped_since_ = Clock::now();
-  if (Clock::now() - *all_stopped_since_ < options_.stopped_grace) return;
-  for (size_t i = 0; i < members_.size(); ++i) {
-    if (tasks_[i].role != TaskRole::Worker || !members_[i].running()) continue;
-    say("{} (pid {}) is still stopped, but the job is done: killing it", members_[i].task(),
-        members_[i].pid());
-    members_[i].signal(SIGKILL);
+  if (stopped.empty()) return;
+  if (!since) since = Clock::now();
+  if (Clock::now() - *since < options_.stopped_grace) return;
+  for (const Member* member : stopped) {
+    say("{} (pid {}) is still stopped, but the job is done: killing it", member->task(), member->pid());
+    member->signal(SIGKILL);
   }
-  all_stopped_since_.reset();
+  evaluator_ended_ = evaluator_ended_ || role == TaskRole::Evaluator;
+  since.reset();
 }
 
 // A process that waits in the kernel, for example for a file server or a driver that does not answer, does

@@ -20,8 +20,9 @@
 namespace tutti {
 
 // The role of a task. Servers and masters may use all cores, since they work while the workers wait; they
-// keep the state to which a worker that is started again comes back.
-enum class TaskRole { Worker, Server, Master };
+// keep the state to which a worker that is started again comes back. An evaluator works beside all others,
+// who do not need it: the job goes on if it fails, and waits for it at the end.
+enum class TaskRole { Worker, Server, Master, Evaluator };
 
 // A process to be started for one task, and the variables that tell it which task it is.
 struct TaskPlan {
@@ -34,11 +35,12 @@ struct GroupOptions {
   // The maximum number of restarts of single tasks after a failure, for all tasks together. The next failure
   // ends the group.
   int restarts = 0;
+  int evaluator_restarts = 0;  // the same for the evaluator alone; its last failure ends nothing
   // The time from SIGTERM to SIGKILL after a task has failed.
   std::chrono::milliseconds failure_grace{2000};
   // The time from the user's signal to SIGKILL, for writing a checkpoint.
   std::chrono::milliseconds interrupt_grace{30'000};
-  // The time from the end of the job to SIGKILL for a worker that is stopped (SIGSTOP).
+  // The time from the end of the job to SIGKILL for a worker or an evaluator that is stopped (SIGSTOP).
   std::chrono::milliseconds stopped_grace{5000};
   // The time from SIGKILL until the launcher stops waiting for a process that hangs in the kernel.
   std::chrono::milliseconds kill_grace{10'000};
@@ -90,13 +92,16 @@ class TaskGroup {
   void reap();
   void take_children();
   void take_ended(Member& member, int status);
+  void lose_evaluator(Member& member);
   void replace_guardian();
   bool may_be_a_consequence() const;
   void report(const Member& member);
+  void report_end(const Member& member);
+  TaskRole role_of(const Member& member) const;
   bool restart(Member& member);
   bool job_is_done() const;
   void end_idle_servers();
-  void end_stopped_workers();
+  void end_stopped(TaskRole role, std::optional<Clock::time_point>& since);
   void stop(int signal, std::chrono::milliseconds grace);
   void kill_overdue();
   void end_strays();
@@ -122,7 +127,10 @@ class TaskGroup {
   int restarts_ = 0;
   std::optional<Clock::time_point> servers_alone_since_;
   bool servers_ended_ = false;  // by this process, so that their exit codes are ignored
-  std::optional<Clock::time_point> all_stopped_since_;
+  std::optional<Clock::time_point> workers_stopped_since_;
+  std::optional<Clock::time_point> evaluator_stopped_since_;
+  int evaluator_restarts_ = 0;
+  bool evaluator_ended_ = false;  // by this process
   bool said_that_it_kills_ = false;
   std::vector<pid_t> left_behind_;
   GroupResult result_;

@@ -22,9 +22,11 @@ int launch(const std::vector<std::string>& command, const Environment& environme
   for (int restart = 0;; ++restart) {
     Plan plan = planner.plan(signals);
     if (plan.signal) return 128 + *plan.signal;
-    const bool one_by_one = std::any_of(plan.tasks.begin(), plan.tasks.end(),
-                                        [](const TaskPlan& task) { return task.role != TaskRole::Worker; });
-    const GroupOptions group{.restarts = one_by_one ? options.restarts : 0};
+    const bool one_by_one = std::any_of(plan.tasks.begin(), plan.tasks.end(), [](const TaskPlan& task) {
+      return task.role == TaskRole::Server || task.role == TaskRole::Master;
+    });
+    const GroupOptions group{.restarts = one_by_one ? options.restarts : 0,
+                             .evaluator_restarts = options.restarts};
     const JobWatch watch{mark, processes, guardian};
     const GroupResult result =
         TaskGroup(command, environment, std::move(plan.tasks), signals, watch, group).run();

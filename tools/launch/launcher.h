@@ -14,6 +14,7 @@ struct LaunchOptions {
   std::optional<int> workers;  // on this machine; nullopt: one per visible GPU, or one without GPUs
   int servers = 0;             // parameter servers besides the workers, on this machine only
   bool master = false;         // one more task, which drives the workers
+  bool evaluator = false;      // one more task, which evaluates beside the training
   int restarts = 0;            // after a failure: of the whole group; with servers or a master, of a task
   std::chrono::milliseconds start_timeout{300'000};  // for the launchers of the other hosts to connect
 };

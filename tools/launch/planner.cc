@@ -18,6 +18,7 @@ namespace {
 constexpr const char* kServers = "ps";
 constexpr const char* kMaster = "master";
 constexpr const char* kWorkers = "worker";
+constexpr const char* kEvaluator = "evaluator";
 
 // Returns a cluster such as "ps|127.0.0.1:4710,worker|127.0.0.1:4711;127.0.0.1:4712".
 ClusterSpec cluster_of(const std::vector<std::pair<const char*, int>>& jobs) {
@@ -61,6 +62,12 @@ Planner::Planner(const Environment& environment, const LaunchOptions& options, c
          "each with its own `tutti run`",
          options_.servers);
   }
+  if (hosts_ && options_.evaluator) {
+    fail(ErrorKind::InvalidArgument,
+         "tutti run: --evaluator cannot be combined with TF_CONFIG; start the evaluator with a TF_CONFIG of "
+         "its "
+         "own, whose task has the type \"evaluator\"");
+  }
   compare_numbers();
 }
 
@@ -99,6 +106,12 @@ Plan Planner::on_this_machine() const {
     plan.tasks.push_back(plan_of(cluster, {.job = kWorkers, .index = index}, launch));
     give_gpu(static_cast<size_t>(index), plan.tasks.back());
   }
+  if (options_.evaluator) {
+    plan.tasks.push_back(plan_of(cluster, {.job = kEvaluator, .index = 0}, launch));
+    plan.tasks.back().role = TaskRole::Evaluator;
+    give_gpu(static_cast<size_t>(workers_here()),
+             plan.tasks.back());  // one that is idle, or that of a worker
+  }
   return plan;
 }
 
@@ -123,6 +136,10 @@ void Planner::give_gpu(size_t index, TaskPlan& task) const {
 void Planner::compare_numbers() const {
   const auto workers = static_cast<size_t>(workers_here());
   if (gpus_.empty() || stands_outside() || workers == gpus_.size()) return;
+  if (options_.evaluator && workers >= gpus_.size())
+    log_.warning("the evaluator shares a GPU with a worker, since {} for {}",
+                 gpus_.size() == 1 ? "there is only one" : fmt::format("there are {}", gpus_.size()),
+                 counted(workers, "worker"));
   const std::string both = fmt::format("{} on {}", counted(workers, "worker"), counted(gpus_.size(), "GPU"));
   if (workers > gpus_.size()) {
     log_.warning("{}: workers share GPUs, assigned in turn", both);

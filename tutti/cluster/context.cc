@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <iterator>
 #include <limits>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -140,6 +141,12 @@ DeviceSpec device_of_task(const Task& task, const RunConfig& config, const Ident
   return spec;
 }
 
+std::string normal_path(const std::string& path) {
+  std::string normal = std::filesystem::absolute(path).lexically_normal().string();
+  if (normal.ends_with('/')) normal.pop_back();
+  return normal;
+}
+
 // Fails at the start, and not after hours of training, if the path cannot be written.
 void require_writable_report(const std::string& path) {
   if (path.empty()) return;
@@ -152,9 +159,12 @@ void require_writable_report(const std::string& path) {
 
 }  // namespace
 
-struct Context::Claims {
+// The folders that trainings of this program use, by their normal paths.
+struct Context::Folders {
   std::mutex mutex;
-  std::set<std::string> folders;  // guarded by mutex
+  // Guarded by mutex.
+  std::set<std::string> claimed;
+  std::map<std::string, std::shared_ptr<store::EventStream>> events;
 };
 
 Context::Context(const RunConfig& config, const FlagValues& values)
@@ -169,7 +179,7 @@ Context::Context(RunConfig config, Identity identity, const FlagValues& values)
       identity_(std::move(identity)),
       log_(make_log(config_, identity_)),
       timeline_(make_timeline(config_)),
-      claims_(std::make_shared<Claims>()),
+      folders_(std::make_shared<Folders>()),
       device_(device_of(config_, identity_)),
       threads_(threads_of(config_, identity_)) {
   require_own_place(identity_);
@@ -225,8 +235,8 @@ std::string Context::tf_config() const {
 void Context::require_worker() const {
   if (identity_.is_evaluator) {
     fail(ErrorKind::InvalidArgument,
-         "{} is an evaluator, but a separate task for evaluation is not supported yet. End it with exit code "
-         "0, as tutti::run() does, and evaluate in the chief",
+         "{} is an evaluator, which does not train: the fit() of its Trainer, or its Loop, evaluates the "
+         "checkpoints of the training",
          task().short_name());
   }
   if (is_server_job(task().job)) {
@@ -246,10 +256,20 @@ std::vector<std::string> Context::shared_flags() const {
 }
 
 bool Context::claim_folder(const std::string& path) const {
-  std::string normal = std::filesystem::absolute(path).lexically_normal().string();
-  if (normal.ends_with('/')) normal.pop_back();
-  const std::lock_guard lock(claims_->mutex);
-  return claims_->folders.insert(normal).second;
+  const std::lock_guard lock(folders_->mutex);
+  return folders_->claimed.insert(normal_path(path)).second;
+}
+
+std::shared_ptr<store::EventStream> Context::event_stream(const std::string& path) const {
+  const std::lock_guard lock(folders_->mutex);
+  std::shared_ptr<store::EventStream>& stream = folders_->events[normal_path(path)];
+  if (!stream) stream = std::make_shared<store::EventStream>(is_chief() ? path : "");
+  return stream;
+}
+
+store::Events Context::events() const {
+  const std::string& logdir = config_.checkpoints.logdir;
+  return logdir.empty() ? store::Events() : store::Events(event_stream(logdir));
 }
 
 }  // namespace tutti

@@ -14,11 +14,12 @@
 #include "tutti/base/timeline.h"
 #include "tutti/cluster/device_spec.h"
 #include "tutti/cluster/identity.h"
+#include "tutti/store/event_file.h"
 
 namespace tutti {
 
 // The identity of this process, its device and its configuration. Made once in main() and passed on, never
-// global. A value: copies share the log, the timeline and the claimed folders. Thread-safe.
+// global. A value: copies share the log, the timeline, the event files and the claimed folders. Thread-safe.
 class Context {
  public:
   // For a program that does not use tutti::run(): finds the task of this process in the flags and the
@@ -39,7 +40,7 @@ class Context {
   int world() const { return identity_.membership.world; }
   int local_rank() const { return identity_.membership.local_rank; }
   int local_world() const { return identity_.membership.local_world; }
-  bool is_chief() const { return identity_.is_chief; }
+  bool is_chief() const { return identity_.is_chief; }  // false in an evaluator
   const Task& task() const { return identity_.task; }
   const ClusterSpec& cluster() const { return identity_.cluster; }
   const Identity& identity() const { return identity_; }
@@ -69,6 +70,14 @@ class Context {
   // Claims a log directory for one training of this program. Returns false if this context or a copy has
   // claimed it before: the trainings would overwrite and resume each other's checkpoints. Thread-safe.
   bool claim_folder(const std::string& path) const;
+  // What the program itself shows in TensorBoard, from any place and thread:
+  //   ctx.events().scalar("temperature", step, value);
+  // It goes to the event file of the training in --logdir; the one in another folder, which has a name, has
+  // its own (Trainer::events(), Loop::events()). Events from before the training are written when it begins,
+  // or when the program ends without any. Does nothing without --logdir, and on workers other than the chief.
+  store::Events events() const;
+  // The events of a log directory, for the training that writes them.
+  std::shared_ptr<store::EventStream> event_stream(const std::string& path) const;
   const Log& log() const { return log_; }
   // True after the workers have been connected, which happens once (comm/connect.h).
   std::atomic<bool>& connected() const { return *connected_; }
@@ -81,7 +90,7 @@ class Context {
   int threads() const { return threads_; }
 
  private:
-  struct Claims;
+  struct Folders;
 
   RunConfig config_;
   FlagValues program_flags_;  // flags that the program has added
@@ -90,7 +99,7 @@ class Context {
   Log log_;
   std::shared_ptr<Timeline> timeline_;  // shared by the copies
   std::shared_ptr<std::atomic<bool>> connected_ = std::make_shared<std::atomic<bool>>(false);  // shared too
-  std::shared_ptr<Claims> claims_;                                                             // shared too
+  std::shared_ptr<Folders> folders_;                                                           // shared too
   c10::Device device_;
   int threads_;
 };

@@ -258,7 +258,7 @@ TEST(Context, of_a_task_that_trains_nothing_says_so) {
   Context(on_cpu(), Identity()).require_worker();
   expect_error(ErrorKind::InvalidArgument, AllOf(HasSubstr("ps/0"), HasSubstr("tutti::serve")),
                [] { Context(on_cpu(), identity("ps|a:1,worker|a:2", "ps", 0)).require_worker(); });
-  expect_error(ErrorKind::InvalidArgument, AllOf(HasSubstr("evaluator/0"), HasSubstr("not supported yet")),
+  expect_error(ErrorKind::InvalidArgument, AllOf(HasSubstr("evaluator/0"), HasSubstr("does not train")),
                [] { Context(on_cpu(), identity("", "evaluator", 0)).require_worker(); });
 }
 
@@ -282,6 +282,18 @@ TEST(Context, tells_the_values_of_all_flags_and_which_of_them_all_tasks_share) {
       EXPECT_EQ(flag.text, "never");
     }
   }
+}
+
+TEST(Context, shares_the_events_of_a_folder_with_its_copies) {
+  RunConfig config = on_cpu();
+  const Context without(config, identity("worker|a:1;b:1", "worker", 0));
+  EXPECT_FALSE(static_cast<bool>(without.events()));
+  config.checkpoints.logdir = "/run/";
+  const Context context = without.with(config);
+  EXPECT_TRUE(static_cast<bool>(context.events()));
+  EXPECT_EQ(without.event_stream("/other/../run"), context.event_stream("/run"));
+  context.event_stream("/run")->drop();
+  EXPECT_FALSE(static_cast<bool>(context.events()));
 }
 
 TEST(Context, gives_a_folder_to_one_training_of_the_program) {

@@ -29,7 +29,9 @@ Group Group::split(int colour) const {
          "tutti::connect(context) returns");
   std::shared_ptr<comm::Communicator> part = communicator->split(colour);
   if (!part) fail(ErrorKind::InvalidArgument, "the colour {} of a group must be 0 or more", colour);
-  return {std::move(part), epoch};
+  Group group(std::move(part), epoch);
+  if (chief < 0) group.chief = chief;
+  return group;
 }
 
 const std::shared_ptr<comm::Communicator>& Group::connected() const {
@@ -40,7 +42,9 @@ const std::shared_ptr<comm::Communicator>& Group::connected() const {
 }
 
 Group connect(const Context& context) {
-  return {comm::connect(context), context.identity().membership.epoch};
+  Group group(comm::connect(context), context.identity().membership.epoch);
+  if (context.identity().is_evaluator) group.chief = -1;
+  return group;
 }
 
 int64_t lanes_for(const RunConfig& config, int world) {

@@ -32,11 +32,13 @@ struct Group {
   std::shared_ptr<comm::Communicator> communicator = {};
   int rank = 0;
   int world = 1;
-  int chief = 0;       // the rank that reads and writes checkpoints, events and the report
+  // The rank that reads and writes checkpoints, events and the report; -1 in an evaluator, which does not.
+  int chief = 0;
   uint64_t epoch = 0;  // the number of times that the workers of the job have been numbered anew
 };
 
-// Connects all workers of the job, as comm::connect() does.
+// Connects all workers of the job, as comm::connect() does. An evaluator forms a group alone, without a
+// chief.
 Group connect(const Context& context);
 
 // Returns the number of lanes: --lanes, else one per worker.

@@ -12,6 +12,20 @@
 
 namespace tutti::metrics {
 
+// The counts at one threshold: the sums of the weights of the examples by class and by whether their
+// probability is above it. The precision of no examples is taken to be 1.
+struct CurvePoint {
+  double threshold = 0;
+  double true_positives = 0;
+  double false_positives = 0;
+  double true_negatives = 0;
+  double false_negatives = 0;
+
+  double recall() const;               // NaN without positives
+  double false_positive_rate() const;  // NaN without negatives
+  double precision() const;
+};
+
 // A measure of predictions that is accumulated batch by batch, possibly on several workers: each worker
 // counts its own examples, and the counters are merged before the value is computed. Not thread-safe.
 class Metric {
@@ -34,6 +48,9 @@ class Metric {
   virtual std::optional<double> value() const = 0;
   // Says why there is no value, such as "all 12 examples are of class 1". For a metric without a value only.
   virtual std::string reason() const { return "no examples were counted"; }
+  // Returns the points of the curve whose area is the value, by ascending threshold; empty if it is no area
+  // of a curve with thresholds.
+  virtual std::vector<CurvePoint> curve() const { return {}; }
   virtual void reset() = 0;
   // Returns a new metric of the same kind with empty counters.
   virtual std::unique_ptr<Metric> clone() const = 0;

@@ -77,20 +77,6 @@ struct AucOptions {
 // probabilities. Labels are 0 or 1. A ROC curve needs examples of both classes, a PR curve positive ones.
 MetricPtr auc(const std::string& label, const AucOptions& options = {});
 
-// The counts at one threshold: the sums of the weights of the examples by class and by whether their
-// probability is above it. The precision of no examples is taken to be 1.
-struct CurvePoint {
-  double threshold = 0;
-  double true_positives = 0;
-  double false_positives = 0;
-  double true_negatives = 0;
-  double false_negatives = 0;
-
-  double recall() const;               // NaN without positives
-  double false_positive_rate() const;  // NaN without negatives
-  double precision() const;
-};
-
 // Returns the points of an auc() with num_thresholds, by ascending threshold. They include other workers'
 // examples after an evaluation. Throws InvalidArgument for any other metric.
 std::vector<CurvePoint> curve_points(const Metric& metric);

@@ -129,7 +129,7 @@ class ThresholdAuc final : public Metric {
 
   std::optional<double> value() const override {
     if (has_no_value()) return std::nullopt;
-    const std::vector<CurvePoint> points = this->points();
+    const std::vector<CurvePoint> points = curve();
     const bool careful = options_.curve == Curve::PR && options_.summation == Summation::CarefulInterpolation;
     double area = 0;
     for (size_t i = 0; i + 1 < points.size(); ++i)
@@ -141,7 +141,7 @@ class ThresholdAuc final : public Metric {
     return reason_without_class(classes_[1].examples, classes_[0].examples, expected_.weights);
   }
 
-  std::vector<CurvePoint> points() const {
+  std::vector<CurvePoint> curve() const override {
     const std::vector<double> true_positives = classes_[1].above();
     const std::vector<double> false_positives = classes_[0].above();
     const std::vector<double> true_negatives = classes_[0].below();
@@ -197,7 +197,8 @@ double CurvePoint::precision() const {
 }
 
 std::vector<CurvePoint> curve_points(const Metric& metric) {
-  if (const auto* curve = dynamic_cast<const ThresholdAuc*>(&metric)) return curve->points();
+  std::vector<CurvePoint> points = metric.curve();
+  if (!points.empty()) return points;
   fail(ErrorKind::InvalidArgument, "'{}' has no points of a curve: only auc() with num_thresholds has",
        metric.name());
 }

@@ -37,6 +37,7 @@ std::vector<std::string> plan_for(const Context& context, const Parameters& para
 }
 
 Group group_for(const Context& context, const DistributedOptimizerOptions& options) {
+  if (context.identity().is_evaluator) return options.group ? *options.group : connect(context);
   std::string strategy = context.config().training.strategy;
   if (strategy.empty() && has_servers(context.cluster()))
     strategy = "ps-async (the default, as there are servers)";
@@ -143,6 +144,7 @@ void DistributedOptimizer::enter_step(const char* what) {
 }
 
 void DistributedOptimizer::begin_step() {
+  if (context_.identity().is_evaluator) context_.require_worker();  // fails
   lanes_added_ = 0;
   mean_.begin_step(steps(), wishes_, optimizer_.learning_rate());
 }

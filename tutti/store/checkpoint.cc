@@ -219,11 +219,26 @@ Checkpoint CheckpointDir::load(int64_t step) const {
   return read_folder(*found);
 }
 
-Checkpoint load_checkpoint(const std::string& folder) {
+std::vector<SavedCheckpoint> CheckpointDir::saved() const {
+  std::vector<SavedCheckpoint> saved;
+  for (const Folder& folder : list_folders(logdir_)) {
+    if (folder.replaced) continue;
+    try {
+      saved.push_back({folder.path, read_folder_manifest(folder.path)});
+    } catch (const Error&) {
+      continue;  // damaged, or removed meanwhile
+    }
+  }
+  std::sort(saved.begin(), saved.end(),
+            [](const auto& a, const auto& b) { return a.manifest.sequence < b.manifest.sequence; });
+  return saved;
+}
+
+Checkpoint load_checkpoint(const std::string& folder, const std::set<std::string>& parts) {
   if (!path_exists(folder + "/" + kManifestName)) {
     fail(ErrorKind::InvalidArgument, "{} is not a checkpoint: it contains no {}", folder, kManifestName);
   }
-  return read_checkpoint_folder(folder);
+  return read_checkpoint_folder(folder, parts);
 }
 
 }  // namespace tutti::store

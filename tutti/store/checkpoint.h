@@ -6,11 +6,13 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include <nlohmann/json.hpp>
 
+#include "tutti/store/manifest.h"
 #include "tutti/store/safetensors.h"
 #include "tutti/store/shared_files.h"
 
@@ -37,6 +39,12 @@ struct Checkpoint {
   // Everything else that the trainer needs: lanes, seed, data cursor, random streams, options. Numbers that
   // are not finite are read back as null.
   nlohmann::json state = nlohmann::json::object();
+};
+
+// A checkpoint that is on the disk, as its manifest describes it.
+struct SavedCheckpoint {
+  std::string path;
+  Manifest manifest;
 };
 
 struct CheckpointDirOptions {
@@ -76,6 +84,9 @@ class CheckpointDir {
   // well.
   Loaded load_latest(const std::function<void(const Checkpoint&)>& check = {}) const;
 
+  // Returns the checkpoints with an intact manifest, in the order in which they were saved.
+  std::vector<SavedCheckpoint> saved() const;
+
   // Throws an InvalidArgument that lists the existing steps if there is no such step, and DataLoss if the
   // checkpoint is damaged.
   Checkpoint load(int64_t step) const;
@@ -88,7 +99,8 @@ class CheckpointDir {
   std::unique_ptr<TemporaryFolder> next_;  // made by open(), until it has been saved
 };
 
-// Reads a folder ckpt-<step>, or the one that `latest` points to, and verifies all checksums.
-Checkpoint load_checkpoint(const std::string& folder);
+// Reads a folder ckpt-<step>, or the one that `latest` points to, and verifies all checksums. Reads only
+// these parts, if any are named.
+Checkpoint load_checkpoint(const std::string& folder, const std::set<std::string>& parts = {});
 
 }  // namespace tutti::store

@@ -72,6 +72,40 @@ TEST(Checkpoint, comes_back_as_it_was_saved) {
   EXPECT_THAT(loaded.skipped, IsEmpty());
 }
 
+TEST(Checkpoint, is_read_in_parts) {
+  const TestFolder folder;
+  CheckpointDir directory(folder.path());
+  const auto with_rows = [](int64_t step, float value) {
+    Checkpoint checkpoint = checkpoint_of(step);
+    checkpoint.more["rows"] = {{"r", torch::full({2}, value)}};
+    checkpoint.more["other"] = {{"o", torch::full({2}, value)}};
+    return checkpoint;
+  };
+  directory.save(with_rows(1, 1));
+  Checkpoint later = with_rows(2, 2);
+  later.base = Base{.step = 1, .parts = {{"rows", {}}}};
+  directory.save(later);
+
+  const std::string path = folder / "ckpt-2";
+  const Checkpoint all = load_checkpoint(path);
+  EXPECT_EQ(all.more.size(), later.more.size());
+  EXPECT_FALSE(all.optimizer.empty());
+  const Checkpoint some = load_checkpoint(path, {kWeightsPart, "rows"});
+  EXPECT_EQ(some.weights.size(), all.weights.size());
+  EXPECT_TRUE(some.optimizer.empty());
+  EXPECT_EQ(some.more.size(), 1U);
+  EXPECT_TRUE(some.more.at("rows")[0].tensor.equal(torch::full({2}, 2.F)));
+  EXPECT_TRUE(some.base.value().parts.at("rows")[0].tensor.equal(torch::ones({2})));
+  EXPECT_TRUE(load_checkpoint(path, {kWeightsPart}).base.value().parts.empty()) << "nor its file read";
+
+  // Files of other parts may be damaged.
+  flip_bit(folder / "ckpt-2/other.safetensors", 8);
+  flip_bit(folder / "ckpt-1/rows.safetensors", 8);
+  EXPECT_EQ(load_checkpoint(path, {kWeightsPart}).weights.size(), all.weights.size());
+  expect_error(ErrorKind::DataLoss, HasSubstr("ckpt-1/rows.safetensors"),
+               [&] { static_cast<void>(load_checkpoint(path, {"rows"})); });
+}
+
 TEST(Checkpoint, may_be_without_optimizer_and_state) {
   const TestFolder folder;
   CheckpointDir directory(folder.path());

@@ -3,14 +3,17 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <mutex>
 #include <optional>
-#include <span>
 #include <string>
-#include <string_view>
+#include <utility>
+#include <vector>
 
 #include <torch/types.h>
 
 #include "tutti/base/file.h"
+#include "tutti/store/event_messages.h"
 
 namespace tutti::store {
 
@@ -18,14 +21,16 @@ struct EventWriterOptions {
   // Set if the run resumes after this step. TensorBoard then discards the events of later steps in earlier
   // files of the directory.
   std::optional<int64_t> resumed_after;
+  // False for a file that adds to the others of the directory, of which TensorBoard then discards nothing.
+  bool begins_run = true;
   std::chrono::milliseconds flush_every{30000};
   size_t flush_bytes = 1 << 20;
 };
 
 // Writes one event file for TensorBoard (events.out.tfevents.*) into `logdir`. Events are buffered for up to
-// flush_every; if a flush fails, they stay buffered for the next one. Not thread-safe. The destructor flushes
-// and ignores errors: call flush() to get them, and also before each checkpoint, so that no event from before
-// the checkpoint can be lost.
+// flush_every; if a flush fails, they stay buffered for the next one. Thread-safe. The destructor flushes and
+// ignores errors: call flush() to get them, and also before each checkpoint, so that no event from before the
+// checkpoint can be lost.
 class EventWriter {
  public:
   explicit EventWriter(const std::string& logdir, const EventWriterOptions& options = {});
@@ -43,6 +48,11 @@ class EventWriter {
   void image(const std::string& tag, int64_t step, const torch::Tensor& image);
   // Writes Markdown for TensorBoard's text page.
   void text(const std::string& tag, int64_t step, const std::string& markdown);
+  // Writes a curve for TensorBoard's page of PR curves, under the tag TAG/pr_curves, so that TAG may be that
+  // of a scalar.
+  void pr_curve(const std::string& tag, int64_t step, const CurveCounts& counts);
+  // Adds an encoded event (event_messages.h).
+  void add(const std::string& event);
 
   // Writes buffered events to the file, without waiting for the device.
   void flush();
@@ -50,38 +60,67 @@ class EventWriter {
   const std::string& path() const { return path_; }
 
  private:
-  void append(const std::string& event);
+  void write_held();
 
-  EventWriterOptions options_;
+  const EventWriterOptions options_;
   std::string path_;
   FileDescriptor fd_;
+
+  std::mutex mutex_;
+  // Guarded by mutex_.
   uint64_t written_ = 0;
   std::string held_;
   std::chrono::steady_clock::time_point last_flush_;
 };
 
-// Encodes one protobuf message, field by field. It supports as much of the wire format as TensorBoard's
-// events need, so that no protobuf library is required.
-class ProtoMessage {
+// The events of a log directory, which reach its event file from anywhere in a program. Only one file of a
+// directory may grow at a time, since TensorBoard reads one after the other; so the training that opens it
+// and the rest of the program share it. Thread-safe.
+class EventStream {
  public:
-  ProtoMessage& integer(int field, int64_t value);
-  ProtoMessage& real(int field, double value);
-  ProtoMessage& single(int field, float value);
-  ProtoMessage& text(int field, std::string_view value);
-  ProtoMessage& message(int field, const ProtoMessage& value);
-  ProtoMessage& packed_reals(int field, std::span<const double> values);
+  // If no training opens a file, the destructor writes what was added to a file in `folder`; "": to none.
+  explicit EventStream(std::string folder) : folder_(std::move(folder)) {}
+  ~EventStream();
+  EventStream(const EventStream&) = delete;
+  EventStream& operator=(const EventStream&) = delete;
 
-  const std::string& bytes() const { return bytes_; }
+  // Opens a new file, in which everything goes that is added from now on or was added before, up to 16 MiB.
+  std::shared_ptr<EventWriter> open(const std::string& folder, const EventWriterOptions& options = {});
+  // This process writes nothing: forgets what was added, and will be.
+  void drop();
+  bool is_dropped() const;
+  void add(const std::string& event);
 
  private:
-  void key(int field, int wire_type);
-  void varint(uint64_t value);
+  const std::string folder_;
 
-  std::string bytes_;
+  mutable std::mutex mutex_;
+  // Guarded by mutex_.
+  std::shared_ptr<EventWriter> writer_;  // shared with the training, which may begin a new file
+  std::vector<std::string> waiting_;     // until a file is opened
+  size_t waiting_bytes_ = 0;
+  bool dropped_ = false;
 };
 
-// Returns a record in TensorFlow's format: length, masked CRC-32C of the length, data, masked CRC-32C of the
-// data.
-std::string frame_record(std::string_view data);
+// What a program shows in TensorBoard besides what Tutti shows, from any place and thread. Does nothing in a
+// process that writes no events. A value.
+class Events {
+ public:
+  Events() = default;  // writes nothing
+  explicit Events(std::shared_ptr<EventStream> stream) : stream_(std::move(stream)) {}
+
+  // False if this process writes no events. Then there is no need to compute what would be shown.
+  explicit operator bool() const { return stream_ && !stream_->is_dropped(); }
+
+  // See EventWriter.
+  void scalar(const std::string& tag, int64_t step, double value) const;
+  void histogram(const std::string& tag, int64_t step, const torch::Tensor& values) const;
+  void image(const std::string& tag, int64_t step, const torch::Tensor& image) const;
+  void text(const std::string& tag, int64_t step, const std::string& markdown) const;
+  void pr_curve(const std::string& tag, int64_t step, const CurveCounts& counts) const;
+
+ private:
+  std::shared_ptr<EventStream> stream_;
+};
 
 }  // namespace tutti::store

@@ -4,6 +4,7 @@
 #include <csignal>
 #include <filesystem>
 #include <sys/resource.h>
+#include <thread>
 
 #include <nlohmann/json.hpp>
 #include <torch/types.h>
@@ -219,6 +220,127 @@ TEST(EventWriter, gives_tensorboard_the_histogram_that_numbers_have) {
   EXPECT_EQ(seen["odd"][0][1].front()[0], -1.0);
   EXPECT_EQ(seen["odd"][0][1].back()[1], 3.0);
   EXPECT_FALSE(seen.contains("none"));
+}
+
+// The counts of thresholds 0, 0.5 and 1 for probabilities 0.2 and 0.7 of class 1, 0.4, 0.4 and 0.6 of class
+// 0.
+CurveCounts few_counts() {
+  return {.true_positives = {2, 1, 0},
+          .false_positives = {3, 1, 0},
+          .true_negatives = {0, 2, 3},
+          .false_negatives = {0, 1, 2}};
+}
+
+// TensorBoard leaves out the thresholds above which there is no example.
+TEST(EventWriter, gives_tensorboard_pr_curves) {
+  TUTTI_NEEDS_ORACLES();
+  const TestFolder folder;
+  {
+    EventWriter writer(folder.path());
+    writer.scalar("test_auc", 7, 0.75);
+    writer.pr_curve("test_auc", 7, few_counts());
+    writer.pr_curve("test_auc", 9, {{0, 0}, {1e9, 0.5}, {0, 0}, {0, 0}});
+  }
+  json seen = seen_by_tensorboard(folder.path());
+  EXPECT_EQ(seen["scalars"]["test_auc"].size(), 1U);
+  const json curves = seen["pr_curves"]["test_auc/pr_curves"];
+  ASSERT_EQ(curves.size(), 2U);
+  const json& curve = curves[0][1];
+  EXPECT_EQ(curves[0][0], 7);
+  EXPECT_EQ(curve["true_positives"], json({2, 1}));
+  EXPECT_EQ(curve["false_positives"], json({3, 1}));
+  EXPECT_EQ(curve["true_negatives"], json({0, 2}));
+  EXPECT_EQ(curve["false_negatives"], json({0, 1}));
+  EXPECT_EQ(curve["thresholds"], json({0.0, 0.5}));
+  EXPECT_EQ(curve["precision"], json({static_cast<double>(0.4F), 0.5}));
+  EXPECT_EQ(curve["recall"], json({1.0, 0.5}));
+  EXPECT_EQ(curves[1][1]["recall"], json::array({0.0})) << "there are no examples of class 1";
+}
+
+TEST(EventWriter, is_used_by_several_threads) {
+  TUTTI_NEEDS_ORACLES();
+  const TestFolder folder;
+  {
+    EventWriter writer(folder.path(), {.resumed_after = {}, .flush_bytes = 100});
+    std::vector<std::thread> threads;
+    for (int thread = 0; thread < 4; ++thread)
+      threads.emplace_back([&writer, thread] {
+        for (int step = 0; step < 200; ++step) writer.scalar(std::to_string(thread), step, step);
+      });
+    for (std::thread& thread : threads) thread.join();
+  }
+  json seen = seen_by_tensorboard(folder.path())["scalars"];
+  for (const char* thread : {"0", "1", "2", "3"}) EXPECT_EQ(seen[thread].size(), 200U) << thread;
+}
+
+TEST(EventStream, keeps_events_until_a_training_opens_its_file) {
+  TUTTI_NEEDS_ORACLES();
+  const TestFolder folder;
+  {
+    const auto stream = std::make_shared<EventStream>("");
+    const Events events(stream);
+    EXPECT_TRUE(static_cast<bool>(events));
+    events.scalar("mine", 1, 0.5);
+    events.text("note", 1, "before the training");
+    EXPECT_EQ(files_in(folder.path()), 0U);
+    const auto writer = stream->open(folder.path());
+    writer->scalar("loss", 1, 2);
+    events.scalar("mine", 2, 1.5);
+    events.histogram("values", 2, torch::arange(10));
+    events.histogram("values", 2, torch::ones({0}));
+    events.pr_curve("mine", 2, few_counts());
+  }
+  json seen = seen_by_tensorboard(folder.path());
+  EXPECT_EQ(seen["scalars"]["mine"], json({{1, 0.5}, {2, 1.5}}));
+  EXPECT_EQ(seen["scalars"]["loss"].size(), 1U);
+  EXPECT_EQ(seen["texts"]["note"].size(), 1U);
+  EXPECT_EQ(seen["histograms"]["values"].size(), 1U);
+  EXPECT_TRUE(seen["pr_curves"].contains("mine/pr_curves"));
+}
+
+TEST(EventStream, writes_at_its_end_if_no_training_has_opened_a_file) {
+  const TestFolder folder;
+  { EventStream(folder / "unused"); }
+  Events(std::make_shared<EventStream>("")).scalar("of a worker", 1, 1);
+  EXPECT_FALSE(fs::exists(folder / "unused"));
+  Events(std::make_shared<EventStream>(folder / "run")).scalar("mine", 1, 1);
+  EXPECT_EQ(files_in(folder / "run"), 1U);
+  replace_file(folder / "file", "");
+  Events(std::make_shared<EventStream>(folder / "file")).scalar("mine", 1, 1);  // cannot be written
+  TUTTI_NEEDS_ORACLES();
+  json seen = seen_by_tensorboard(folder / "run");
+  EXPECT_EQ(seen["scalars"]["mine"].size(), 1U);
+  EXPECT_TRUE(seen["starts"].empty()) << "TensorBoard would forget what other files have";
+}
+
+TEST(EventStream, that_is_dropped_keeps_nothing) {
+  const TestFolder folder;
+  const auto stream = std::make_shared<EventStream>(folder / "run");
+  const Events events(stream);
+  events.scalar("mine", 1, 1);
+  stream->drop();
+  EXPECT_FALSE(static_cast<bool>(events));
+  events.scalar("mine", 2, 1);
+  EXPECT_FALSE(fs::exists(folder / "run"));
+  EXPECT_FALSE(static_cast<bool>(Events()));
+  Events().image("nothing", 1, torch::Tensor());
+  // A task that takes over from the chief writes again.
+  stream->open(folder / "run");
+  EXPECT_TRUE(static_cast<bool>(events));
+}
+
+TEST(EventStream, begins_a_new_file_for_a_run_that_was_set_back) {
+  TUTTI_NEEDS_ORACLES();
+  const TestFolder folder;
+  {
+    EventStream stream("");
+    const auto first = stream.open(folder.path());
+    for (int64_t step = 1; step <= 5; ++step) stream.add(scalar_event("mine", step, 1));
+    stream.open(folder.path(), {.resumed_after = 3});
+    for (int64_t step = 4; step <= 6; ++step) stream.add(scalar_event("mine", step, 2));
+  }
+  EXPECT_EQ(seen_by_tensorboard(folder.path())["scalars"]["mine"],
+            json({{1, 1.0}, {2, 1.0}, {3, 1.0}, {4, 2.0}, {5, 2.0}, {6, 2.0}}));
 }
 
 }  // namespace

@@ -136,6 +136,18 @@ FolderLock::FolderLock(const std::string& folder, const std::string& who,
   write_at(fd_, path, 0, as_bytes(who + "\n"));
 }
 
+// Takes the lock for a moment, together with others that look; whoever wants it for itself tries again.
+std::optional<std::string> lock_holder(const std::string& folder) {
+  const std::string path = folder + "/lock";
+  if (!path_exists(path)) return std::nullopt;
+  const FileDescriptor fd(path, O_RDONLY);
+  while (::flock(fd.get(), LOCK_SH | LOCK_NB) != 0) {
+    if (errno == EINTR) continue;
+    return errno == EWOULDBLOCK ? std::optional(read_holder(path)) : std::nullopt;
+  }
+  return std::nullopt;
+}
+
 std::string holder_name(const std::string& task) {
   return fmt::format("{} on host {}, pid {}, since {}: {}", task, host_name(), ::getpid(), now(), command());
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <optional>
 #include <string>
 
 #include "tutti/base/file.h"
@@ -24,6 +25,10 @@ class FolderLock {
   FileDescriptor fd_;
   bool held_ = false;
 };
+
+// Returns who holds the lock of a folder, as its file says; nullopt if nobody does, or if it cannot be known,
+// because the file system has no locks or its locks do not reach the holder's host.
+std::optional<std::string> lock_holder(const std::string& folder);
 
 // Returns "worker/0 on host a, pid 4711, since 2026-11-22 21:46:39 UTC: mnist --steps 100", without the
 // secret.

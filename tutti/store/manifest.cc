@@ -137,12 +137,15 @@ void read_into(std::vector<NamedTensor>& part, const std::string& path, const Ma
   }
 }
 
-Base read_base(const std::string& folder, const Manifest::Base& asked) {
+// Reads these parts of the base, or all that it has for the checkpoint if none are named.
+Base read_base(const std::string& folder, const Manifest::Base& asked, const std::set<std::string>& parts) {
   const std::string path = fs::canonical(folder).parent_path() / checkpoint_folder_name(asked.step);
   const Manifest manifest = read_folder_manifest(path);
   Base base{.step = asked.step, .state = manifest.state};
   std::set<std::pair<std::string, std::string>> seen;
-  for (const std::string& part : asked.parts) base.parts[part];
+  for (const std::string& part : asked.parts) {
+    if (parts.empty() || parts.contains(part)) base.parts[part];
+  }
   for (const ManifestFile& listed : manifest.files) {
     if (const auto part = base.parts.find(listed.part); part != base.parts.end())
       read_into(part->second, path + "/" + listed.name, listed, seen);
@@ -221,20 +224,21 @@ Manifest read_folder_manifest(const std::string& folder) {
   return read_manifest(path);
 }
 
-Checkpoint read_checkpoint_folder(const std::string& folder) {
+Checkpoint read_checkpoint_folder(const std::string& folder, const std::set<std::string>& parts) {
   const Manifest manifest = read_folder_manifest(folder);
   Checkpoint checkpoint;
   checkpoint.step = manifest.step;
   checkpoint.state = manifest.state;
   std::set<std::pair<std::string, std::string>> seen;
   for (const ManifestFile& listed : manifest.files) {
+    if (!parts.empty() && !parts.contains(listed.part)) continue;
     const std::string path = folder + "/" + listed.name;
     std::vector<NamedTensor>& part = listed.part == kWeightsPart     ? checkpoint.weights
                                      : listed.part == kOptimizerPart ? checkpoint.optimizer
                                                                      : checkpoint.more[listed.part];
     read_into(part, path, listed, seen);
   }
-  if (manifest.base) checkpoint.base = read_base(folder, *manifest.base);
+  if (manifest.base) checkpoint.base = read_base(folder, *manifest.base, parts);
   return checkpoint;
 }
 

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -62,8 +63,8 @@ Manifest read_folder_manifest(const std::string& folder);
 // Returns the name of the folder of the checkpoint of a step: "ckpt-100".
 std::string checkpoint_folder_name(int64_t step);
 
-// Reads all listed files, and those of the base, and verifies sizes and checksums. Throws DataLoss if a file
-// is missing or damaged.
-Checkpoint read_checkpoint_folder(const std::string& folder);
+// Reads all listed files, and those of the base, or only those of these parts, and verifies sizes and
+// checksums. Throws DataLoss if a file is missing or damaged.
+Checkpoint read_checkpoint_folder(const std::string& folder, const std::set<std::string>& parts = {});
 
 }  // namespace tutti::store

@@ -1,14 +1,18 @@
 #include "tutti/train/engine.h"
 
+#include <deque>
 #include <iterator>
+#include <set>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "tutti/base/file.h"
 #include "tutti/base/interrupted.h"
+#include "tutti/params/random_scope.h"
 #include "tutti/store/manifest.h"
 #include "tutti/train/hooks.h"
+#include "tutti/train/replica.h"
 
 namespace tutti {
 
@@ -25,6 +29,13 @@ Engine::Engine(const Context& context, Team& team, std::vector<SessionPart> part
   training_.report_validation = [this](const std::map<std::string, double>& values) {
     report_validation(values);
   };
+  training_.report_evaluation = [this](const std::string& name, const std::map<std::string, double>& values) {
+    report_evaluation(name, values);
+  };
+  training_.measure = [this](const Training::Measure& body,
+                             const std::vector<std::shared_ptr<torch::nn::Module>>& nets) {
+    return measure(body, nets);
+  };
   training_.folder = session_.folder();
   add_state(kGenerators, generators_part(context.device(), team.group().rank));
   try {
@@ -33,7 +44,7 @@ Engine::Engine(const Context& context, Team& team, std::vector<SessionPart> part
     abandon("could not start", error);
     throw;
   }
-  validation_ = add_first_hook(std::make_unique<ValidationHook>());
+  validation_ = add_first_hook(std::make_unique<EvaluationHook>());
   history_ = add_first_hook(std::make_unique<HistoryHook>());
 }
 
@@ -52,12 +63,6 @@ void Engine::add_hook(std::unique_ptr<Hook> hook) {
   const bool saves = !context_.config().checkpoints.logdir.empty();  // with the last hook
   hooks_.insert(saves ? std::prev(hooks_.end()) : hooks_.end(), std::move(hook));
   has_own_hooks_ = true;
-}
-
-template <class Call>
-void Engine::for_each_hook(Call call) {
-  const SpanScope span(context_.timeline(), Activity::Step, "hooks", progress_.step);
-  for (const auto& hook : hooks_) call(*hook);
 }
 
 // Returns the names of the parts of the state that belong to the hooks. Hooks of the same kind are told apart
@@ -167,8 +172,14 @@ void Engine::begin(const Length& length, const StrategyFacts& facts) {
   training_.keeps_parameters_elsewhere = facts.keeps_parameters_elsewhere;
   training_.merge = {};
   if (facts.evaluation_parts > 1) training_.merge = [this](const metrics::List& list) { team_.merge(list); };
+  part_ = {.part = facts.evaluation_part,
+           .parts = facts.evaluation_parts,
+           .lanes_of_run = session_.lanes(),
+           .device = training_.parameters.device()};
+  training_.evaluations = static_cast<int>(evaluation_plan().size());
   begin_ = std::chrono::steady_clock::now();
   examples_before_ = progress_.examples;
+  session_.note(progress_, RunState::Phase::Training);
   restore_hooks();
   for_each_hook([&](Hook& hook) { hook.begin(training_); });
 }
@@ -225,6 +236,7 @@ void Engine::after_step(const StepResult& result) {
   }
   training_.last_step = training_.step;
   note_saved();
+  session_.show_life();
 }
 
 // The requests of this worker's hooks, and of a signal that it has received, to end the training.
@@ -245,14 +257,73 @@ int64_t Engine::epochs_done() const {
                                        : 0;
 }
 
+std::vector<const EvaluationHook*> Engine::evaluations() const {
+  std::vector<const EvaluationHook*> all;
+  for (const auto& hook : hooks_) {
+    const auto* evaluation = dynamic_cast<const EvaluationHook*>(hook.get());
+    if (evaluation != nullptr && evaluation->is_set()) all.push_back(evaluation);
+  }
+  return all;
+}
+
+std::vector<std::string> Engine::evaluation_plan() const {
+  std::vector<std::string> plan;
+  std::set<std::string> labels;
+  for (const EvaluationHook* evaluation : evaluations()) {
+    if (!labels.insert(evaluation->label()).second)
+      tutti::fail(
+          ErrorKind::InvalidArgument,
+          "two evaluations of this training are called '{}', so the values of one would replace those "
+          "of the other: give one a name (EvaluationOptions::name)",
+          evaluation->label());
+    plan.push_back(evaluation->plan());
+  }
+  return plan;
+}
+
+std::optional<metrics::List> Engine::count(const Trainable& model, const EvaluationRequest& request) {
+  if (part_.part < 0) return std::nullopt;
+  for (const auto& metric : request.metrics) metric->reset();
+  std::optional<metrics::List> all;
+  training_.with_average(
+      [&] { all = count_part(context_, model, request.feed, request.metrics, request.options, part_); });
+  if (part_.parts > 1) team_.merge(*all);
+  return all;
+}
+
+std::optional<std::map<std::string, double>> Engine::measure(
+    const Training::Measure& measure, const std::vector<std::shared_ptr<torch::nn::Module>>& nets) {
+  if (part_.part < 0) return std::nullopt;
+  std::map<std::string, double> values;
+  {
+    const RandomScope random(part_.device);
+    std::deque<EvaluationScope> modes;
+    if (training_.module != nullptr) modes.emplace_back(*training_.module);
+    for (const auto& net : nets) modes.emplace_back(*net);
+    const torch::NoGradGuard no_grad;
+    training_.with_average([&] { values = measure(); });
+  }
+  return part_.parts > 1 ? values_of_chief(*team_.group().connected(), values) : values;
+}
+
 void Engine::report_validation(const std::map<std::string, double>& values) {
-  std::string text;
   for (const auto& [name, value] : values) {
-    text += fmt::format("  {} {:.4f}", name, value);
-    report_.metrics["validation_" + name] = value;
     if (training_.events != nullptr) training_.events->scalar("validation_" + name, training_.step, value);
   }
-  if (team_.group().is_chief()) context_.log().info("validation after step {}:{}", training_.step, text);
+  report_evaluation("", values);
+}
+
+void Engine::report_evaluation(const std::string& name, const std::map<std::string, double>& values) {
+  std::string text;
+  const size_t prefix = name.empty() ? 0 : name.size() + 1;  // which the values have
+  for (const auto& [of_value, value] : values) {
+    text += fmt::format("  {} {:.4f}", std::string_view(of_value).substr(prefix), value);
+    const std::string reported = name.empty() ? "validation_" + of_value : of_value;
+    report_.metrics[reported] = evaluated_[reported] = value;
+  }
+  if (training_.writes())
+    context_.log().info("{} after step {}:{}", name.empty() ? "validation" : name, training_.step, text);
+  training_.evaluation = name;
   for_each_hook([&](Hook& hook) { hook.after_validation(training_, values); });
 }
 
@@ -264,6 +335,7 @@ void Engine::end(const Wishes& reasons) {
   for_each_hook([&](Hook& hook) { hook.end(training_); });
   team_.finish_saving(session_);
   note_saved();
+  session_.note(progress_, interrupted ? RunState::Phase::Interrupted : RunState::Phase::Complete);
   write_report();
   begin_ = std::chrono::steady_clock::now();  // this training is counted
   examples_before_ = progress_.examples;
@@ -328,6 +400,11 @@ void Engine::note_loss() {
     progress_.loss = last_step_.loss();
   else if (last_step_.examples > 0)
     progress_.loss.reset();
+}
+
+store::Events Engine::events() const {
+  const std::string& folder = session_.folder();
+  return folder.empty() ? store::Events() : store::Events(context_.event_stream(folder));
 }
 
 void Engine::write_report() {

@@ -11,8 +11,12 @@
 #include <utility>
 #include <vector>
 
+#include "tutti/base/timeline.h"
 #include "tutti/cluster/context.h"
 #include "tutti/store/report.h"
+#include "tutti/train/evaluation.h"
+#include "tutti/train/evaluation_hook.h"
+#include "tutti/train/evaluator.h"
 #include "tutti/train/fit_state.h"
 #include "tutti/train/hook.h"
 #include "tutti/train/session.h"
@@ -42,10 +46,18 @@ class Engine {
   // Keeps a moving average of the weights, which checkpoints contain as the part "average". `decays` has a
   // number for each part; 0: its weights are not averaged. Called once, before the start.
   void keep_average(const std::vector<double>& decays);
-  // See ValidationHook::set().
-  void validate(ValidationHook::Measure measure, int64_t every_steps, int64_t every_epochs) {
-    validation_->set(std::move(measure), every_steps, every_epochs);
+  // See EvaluationHook::set_validation().
+  void validate(EvaluationHook::Measure measure, const EvaluationHook::Interval& interval) {
+    validation_->set_validation(std::move(measure), interval);
   }
+  // The facts about the evaluations that have to be the same on all workers. Throws InvalidArgument if two
+  // evaluations have the same name.
+  std::vector<std::string> evaluation_plan() const;
+  // In an evaluator: evaluates the checkpoints of this call of fit(), each once, until the fit is complete.
+  void follow(int64_t fit);
+  // Counts metrics of a model other than that of the training, or of a loop, which has none of its own, as
+  // Training::count says.
+  std::optional<metrics::List> count(const Trainable& model, const EvaluationRequest& request);
   const History& history() const { return history_->history(); }
 
   // Begins or resumes the run, or, after another task was lost, begins with the state that the others have.
@@ -82,6 +94,9 @@ class Engine {
   // Fills the report and writes it.
   void write_report();
 
+  // The events of the run's folder, for the program.
+  store::Events events() const;
+
   Session& session() { return session_; }
   const Session& session() const { return session_; }
   Progress& progress() { return progress_; }
@@ -104,7 +119,15 @@ class Engine {
   void log_plan();
   void log_stop(const Wishes& reasons) const;
   void note_loss();
+  void take(const Evaluator::Found& found);
+  void evaluate(const Evaluator::Found& found);
+  Json values_of_hooks() const;
+  void restore_hooks_from(const Json& values);
+  std::vector<const EvaluationHook*> evaluations() const;
+  std::optional<std::map<std::string, double>> measure(
+      const Training::Measure& measure, const std::vector<std::shared_ptr<torch::nn::Module>>& nets);
   void report_validation(const std::map<std::string, double>& values);
+  void report_evaluation(const std::string& name, const std::map<std::string, double>& values);
   int64_t epochs_done() const;
   void note_saved();
   void restore_hooks();
@@ -112,7 +135,10 @@ class Engine {
   Snapshots state() const;
   void restore_part(const std::string& name, const std::function<void(const Snapshot&)>& restore);
   template <class Call>
-  void for_each_hook(Call call);
+  void for_each_hook(Call call) {
+    const SpanScope span(context_.timeline(), Activity::Step, "hooks", progress_.step);
+    for (const auto& hook : hooks_) call(*hook);
+  }
 
   const Context& context_;
   Team& team_;
@@ -120,7 +146,7 @@ class Engine {
   Training training_;
   std::vector<std::unique_ptr<Hook>> hooks_;
   HistoryHook* history_ = nullptr;        // one of the hooks, like the validation
-  ValidationHook* validation_ = nullptr;  // after the average, which it measures
+  EvaluationHook* validation_ = nullptr;  // after the average, which it measures
   bool has_own_hooks_ = false;
   std::map<std::string, StatePart> parts_;
   bool plan_logged_ = false;
@@ -132,6 +158,10 @@ class Engine {
   std::optional<StopSignals> signals_;  // during the steps
   bool is_running_ = false;             // between begin_steps() and the end
   Length length_;
+  std::unique_ptr<Evaluator> evaluator_;         // in an evaluator, once it follows the run
+  std::string followed_;                         // the run whose hooks have begun
+  std::map<std::string, double> evaluated_;      // the values of the checkpoint, as in the report
+  EvaluationPart part_;                          // of this worker in evaluations; -1: it takes none
   int64_t epoch_begun_ = -1;                     // -1: none in these steps
   std::chrono::steady_clock::time_point begin_;  // of the training
   int64_t examples_before_ = 0;                  // of the run, when the training began

@@ -7,38 +7,82 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
+#include "tutti/base/check.h"
 #include "tutti/base/deadline.h"
+#include "tutti/base/json.h"
+#include "tutti/comm/gather_all.h"
 #include "tutti/metrics/metrics.h"
 #include "tutti/params/random_scope.h"
+#include "tutti/train/evaluation_hook.h"
+#include "tutti/train/replica.h"
 #include "tutti/train/trainer.h"
 
 // Evaluates feeds; the part of Trainer that evaluates and predicts.
 namespace tutti {
 
-data::Sampler evaluation_sampler(const data::Feed& feed, int64_t lanes_of_run, int parts, int64_t batch) {
-  if (batch < 1)
+EvaluationBatches evaluation_batches(const data::Feed& feed, int64_t lanes_of_run, int parts,
+                                     const MeasureOptions& options) {
+  if (options.batch < 1)
     fail(ErrorKind::InvalidArgument, "an evaluation in batches of {} examples; .batch must be 1 or more",
-         batch);
+         options.batch);
+  if (options.steps < 0)
+    fail(ErrorKind::InvalidArgument, "an evaluation of {} batches; .steps must be 0 or more", options.steps);
   const bool is_dealt = !feed.ranges(lanes_of_run).empty();
   const int64_t lanes = is_dealt ? lanes_of_run : std::max<int64_t>(lanes_of_run, parts);
-  return data::Sampler(
-      feed.size(),
-      {.order = data::Order::Sequential, .lanes = lanes, .batch = batch, .ranges = feed.ranges(lanes)});
+  data::Sampler sampler(feed.size(), {.order = data::Order::Sequential,
+                                      .lanes = lanes,
+                                      .batch = options.batch,
+                                      .ranges = feed.ranges(lanes)});
+  const int64_t all = sampler.steps_per_epoch() * lanes;
+  return {std::move(sampler), options.steps == 0 ? all : std::min(all, options.steps)};
 }
 
-void for_each_batch(const Context& context, const data::Feed& feed, const data::Sampler& sampler,
+int64_t EvaluationBatches::end_step() const {
+  const int64_t lanes = sampler.options().lanes;
+  return (most + lanes - 1) / lanes;
+}
+
+LaneRange EvaluationBatches::lanes_of(int part, int parts) const {
+  return tutti::lanes_of(part, parts, sampler.options().lanes);
+}
+
+void for_each_batch(const Context& context, const data::Feed& feed, const EvaluationBatches& batches,
                     const LaneRange& lanes, torch::Device device,
                     const std::function<void(const Batch&)>& body) {
-  data::BatchQueue queue(feed, sampler,
-                         {.end_step = sampler.steps_per_epoch(),
+  data::BatchQueue queue(feed, batches.sampler,
+                         {.end_step = batches.end_step(),
                           .first_lane = lanes.begin,
                           .end_lane = lanes.end,
                           .device = device,
                           .timeout = milliseconds_of(context.config().data.timeout),
                           .timeline = context.timeline()});
-  while (auto next = queue.next()) {
-    if (next->size() > 0) body(*next);
+  for (int64_t step = 0; step < batches.end_step(); ++step) {
+    for (int64_t lane = lanes.begin; lane < lanes.end; ++lane) {
+      const auto batch = queue.next();
+      TUTTI_CHECK(batch.has_value(), "the feed ended before batch {} of step {}", lane, step);
+      const bool counts = step * batches.sampler.options().lanes + lane < batches.most;
+      if (counts && batch->size() > 0) body(*batch);
+    }
   }
+}
+
+metrics::List count_part(const Context& context, const Trainable& model, const data::Feed& feed,
+                         const metrics::List& list, const MeasureOptions& options,
+                         const EvaluationPart& part) {
+  if (!model.predict && !list.empty()) fail_no_predictions();
+  metrics::List all = list;
+  if (model.loss) all = with_mean_loss(list, [&](const Batch& batch) { return model.loss(batch).loss; });
+  const EvaluationBatches batches = evaluation_batches(feed, part.lanes_of_run, part.parts, options);
+  const RandomScope random(part.device);
+  const torch::NoGradGuard no_grad;
+  const EvaluationScope evaluation(*model.module);
+  for_each_batch(context, feed, batches, batches.lanes_of(part.part, part.parts), part.device,
+                 [&](const Batch& read) {
+                   const Batch batch = read.to(part.device);
+                   const torch::Tensor prediction = list.empty() ? torch::Tensor() : model.predict(batch);
+                   for (const auto& metric : all) metric->update(prediction, batch);
+                 });
+  return all;
 }
 
 metrics::List with_mean_loss(metrics::List list, const std::function<torch::Tensor(const Batch&)>& loss) {
@@ -51,16 +95,47 @@ metrics::List with_mean_loss(metrics::List list, const std::function<torch::Tens
   return list;
 }
 
-// Calls `body` for each batch of a part of the sampler's lanes. If all workers have to fetch rows of sharded
-// tables together, each makes as many fetches, some of which are empty.
-void Trainer::for_each_batch(const data::Feed& feed, const data::Sampler& sampler, int part, int parts,
+std::map<std::string, double> values_of(const Context& context, const metrics::List& list, Say say) {
+  std::map<std::string, double> values;
+  for (const auto& metric : list) {
+    if (const auto value = metric->value())
+      values[metric->name()] = *value;
+    else if (say == Say::WhyNoValue)
+      context.log().info("{} has no value: {}", metric->name(), metric->reason());
+  }
+  return values;
+}
+
+std::map<std::string, double> values_of_chief(comm::Communicator& comm,
+                                              const std::map<std::string, double>& own) {
+  if (comm.world() == 1) return own;
+  std::vector<uint8_t> told;  // in CBOR, which keeps the bits, also of NaN
+  if (comm.rank() == 0) told = Json::to_cbor(Json(own));
+  const auto all = gather_all(comm, std::string(told.begin(), told.end()), "the values of an evaluation");
+  return Json::from_cbor(all[0]).get<std::map<std::string, double>>();
+}
+
+void BufferScope::add(const Parameters& parameters) {
+  for (const auto& view : parameters.buffers()) {
+    const torch::Tensor buffer = view.tensor.detach();
+    buffers_.emplace_back(buffer, buffer.clone());
+  }
+}
+
+BufferScope::~BufferScope() {
+  const torch::NoGradGuard no_grad;
+  for (const auto& [buffer, before] : buffers_) buffer.copy_(before);
+}
+
+// Calls `body` for each batch of a part. If all workers have to fetch rows of sharded tables together, each
+// makes as many fetches, some of which are empty.
+void Trainer::for_each_batch(const data::Feed& feed, const EvaluationBatches& batches, int part, int parts,
                              const std::function<void(const Batch&)>& body) {
   embedding::Tables& tables = replica().tables();
-  const auto lanes = [&](int of_part) { return lanes_of(of_part, parts, sampler.options().lanes); };
   const bool fetches = !tables.are_direct();
   int64_t fetches_left =
-      fetches && !tables.can_read_alone() ? sampler.steps_per_epoch() * lanes(0).size() : 0;
-  tutti::for_each_batch(context_, feed, sampler, lanes(part), replica().options().device,
+      fetches && !tables.can_read_alone() ? batches.end_step() * batches.lanes_of(0, parts).size() : 0;
+  tutti::for_each_batch(context_, feed, batches, batches.lanes_of(part, parts), replica().options().device,
                         [&](const Batch& read) {
                           const Batch batch = replica().prepare(read);
                           if (!fetches) return body(batch);
@@ -86,8 +161,9 @@ metrics::List Trainer::count(const data::Feed& feed, const metrics::List& list,
          context_.task().short_name());
   }
   start_once();
-  // During a fit with servers the other workers may be at another step, or lost, so none waits for them.
-  const bool alone = options.here || (fitting_ && strategy_->facts().keeps_parameters_elsewhere);
+  // During a fit with servers the other workers may be at another step, or lost, so none waits for them;
+  // those of a master make no steps of their own.
+  const bool alone = options.here || (fitting_ && strategy_->facts().evaluation_parts == 1);
   if (options.here && !replica().tables().can_read_alone())
     fail(ErrorKind::InvalidArgument,
          "{} cannot evaluate alone, since it cannot read the rows of sharded embeddings that other workers "
@@ -102,9 +178,10 @@ metrics::List Trainer::count(const data::Feed& feed, const metrics::List& list,
     const int part = alone ? 0 : facts.evaluation_part;
     const int parts = alone ? 1 : facts.evaluation_parts;
     if (part < 0) return;
-    const data::Sampler sampler = evaluation_sampler(feed, engine_.session().lanes(), parts, options.batch);
+    const EvaluationBatches batches = evaluation_batches(feed, engine_.session().lanes(), parts,
+                                                         {.batch = options.batch, .steps = options.steps});
     const RandomScope random(replica().options().device);
-    for_each_batch(feed, sampler, part, parts, [&](const Batch& batch) {
+    for_each_batch(feed, batches, part, parts, [&](const Batch& batch) {
       // The loss alone needs no predictions, which some models do not have.
       const torch::Tensor prediction = list.empty() ? torch::Tensor() : replica().predict(batch);
       for (const auto& metric : all) metric->update(prediction, batch);
@@ -118,29 +195,28 @@ metrics::List Trainer::count(const data::Feed& feed, const metrics::List& list,
 
 std::map<std::string, double> Trainer::measure(const data::Feed& feed, const metrics::List& list,
                                                const EvaluateOptions& options) {
-  std::map<std::string, double> values;
-  for (const auto& metric : count(feed, list, options)) {
-    if (const auto value = metric->value())
-      values[metric->name()] = *value;
-    else if (strategy_->group().is_chief() || options.here)
-      context_.log().info("{} has no value: {}", metric->name(), metric->reason());
-  }
-  return values;
+  const bool says = engine_.training().writes() || options.here;
+  return values_of(context_, count(feed, list, options), says ? Say::WhyNoValue : Say::Nothing);
 }
 
 void Trainer::with_weights(const EvaluateOptions& options, const std::function<void()>& body) {
-  if (options.last_weights)
+  MovingAverage* const average = engine_.training().average;
+  if (average == nullptr)
     body();
+  else if (options.last_weights)
+    average->without_average(body);  // a hook may have called this while it measures the average
   else
-    engine_.training().with_average(body);
+    average->with_average(body);
 }
 
-// Validates the model as FitOptions::validate says. If the workers are connected, all of them count their
+// Counts the metrics of an evaluation during a fit. If the workers are connected, all of them count their
 // share; else the chief counts alone.
-std::optional<std::map<std::string, double>> Trainer::validate(const ValidateOptions& options) {
-  const bool together = strategy_->facts().evaluation_parts > 1;
-  if (!together && !group().is_chief()) return std::nullopt;
-  return measure(*options.feed, options.metrics, {.batch = options.batch, .here = !together});
+std::optional<metrics::List> Trainer::count_for_hook(const EvaluationRequest& request) {
+  const StrategyFacts& facts = strategy_->facts();
+  if (facts.evaluation_part < 0) return std::nullopt;
+  return count(
+      request.feed, request.metrics,
+      {.batch = request.options.batch, .steps = request.options.steps, .here = facts.evaluation_parts == 1});
 }
 
 std::vector<store::NamedTensor> Trainer::average() {
@@ -165,9 +241,12 @@ std::map<std::string, double> Trainer::evaluate(const data::Feed& feed, const me
     values[metric->name()] = *value;
     if (events != nullptr) events->scalar("test_" + metric->name(), engine_.progress().step, *value);
   }
+  if (events != nullptr) write_curves(*events, "test_", engine_.progress().step, all);
   if (events != nullptr) events->flush();
-  if (strategy_->group().is_chief() || options.here)
-    context_.log().info("evaluated {} examples in {:.1f} s:{}", feed.size(),
+  if (engine_.training().writes() || options.here)
+    context_.log().info("evaluated {} in {:.1f} s:{}",
+                        options.steps == 0 ? fmt::format("{} examples", feed.size())
+                                           : fmt::format("up to {} batches", options.steps),
                         std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(),
                         text);
   // Without a fit, as after one by L-BFGS, nothing else is known of the run yet.
@@ -181,9 +260,12 @@ std::map<std::string, double> Trainer::evaluate(const data::Feed& feed, const me
 torch::Tensor Trainer::predict(const data::Feed& feed, const EvaluateOptions& options) {
   start_once();
   std::vector<torch::Tensor> rows;
-  const data::Sampler sampler(feed.size(), {.order = data::Order::Sequential, .batch = options.batch});
+  data::Sampler sampler(feed.size(), {.order = data::Order::Sequential, .batch = options.batch});
+  const int64_t all = sampler.steps_per_epoch();
+  const EvaluationBatches batches{std::move(sampler),
+                                  options.steps == 0 ? all : std::min(all, options.steps)};
   with_weights(options, [&] {
-    for_each_batch(feed, sampler, 0, 1,
+    for_each_batch(feed, batches, 0, 1,
                    [&](const Batch& batch) { rows.push_back(replica().predict(batch).cpu()); });
   });
   return rows.empty() ? torch::Tensor() : torch::cat(rows);

@@ -2,31 +2,89 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include <torch/types.h>
 
 #include "tutti/cluster/context.h"
+#include "tutti/comm/communicator.h"
 #include "tutti/data/batch.h"
 #include "tutti/data/feed.h"
 #include "tutti/data/sampler.h"
 #include "tutti/metrics/metric.h"
 #include "tutti/params/lanes.h"
+#include "tutti/params/parameters.h"
+#include "tutti/train/trainable.h"
 
 // How a feed is evaluated, by a Trainer or a Loop: batch by batch, in the order of the feed. The batches
 // depend on the lanes of the run only if each lane has its own examples, and never on the number of workers,
 // so metrics have the same bits on any number.
 namespace tutti {
 
-// Returns the sampler of an evaluation in `parts` parts. Part i has the batches of
+struct MeasureOptions {
+  int64_t batch = 500;  // examples
+  // Uses only the first so many batches of the feed; 0: all. If each lane of the run has its own examples,
+  // the lanes take turns.
+  int64_t steps = 0;
+};
+
+// Deals the batches of an evaluation to `parts` parts. Part i has the batches of
 // lanes_of(i, parts, sampler.options().lanes).
-data::Sampler evaluation_sampler(const data::Feed& feed, int64_t lanes_of_run, int parts, int64_t batch);
+struct EvaluationBatches {
+  data::Sampler sampler;
+  int64_t most = 0;  // the number of batches; those of one step are counted in the order of the lanes
+
+  int64_t end_step() const;
+  LaneRange lanes_of(int part, int parts) const;
+};
+EvaluationBatches evaluation_batches(const data::Feed& feed, int64_t lanes_of_run, int parts,
+                                     const MeasureOptions& options);
 
 // Calls `body` for each batch of these lanes that has examples. The device is the one that uses the batches.
-void for_each_batch(const Context& context, const data::Feed& feed, const data::Sampler& sampler,
+void for_each_batch(const Context& context, const data::Feed& feed, const EvaluationBatches& batches,
                     const LaneRange& lanes, torch::Device device,
                     const std::function<void(const Batch&)>& body);
 
+// The share of one worker in an evaluation.
+struct EvaluationPart {
+  int part = 0;
+  int parts = 1;
+  int64_t lanes_of_run = 1;
+  torch::Device device = torch::kCPU;
+};
+// Counts these metrics of a model, which have been reset, over one part of the feed: in evaluation mode,
+// without gradients, and without disturbing the program's random numbers. Returns them with the mean loss, if
+// the model has a loss function. Throws InvalidArgument if the model makes no predictions for the metrics.
+metrics::List count_part(const Context& context, const Trainable& model, const data::Feed& feed,
+                         const metrics::List& list, const MeasureOptions& options,
+                         const EvaluationPart& part);
+
 // Returns the metrics and, unless one of them is called "loss", the mean of a loss function as "loss".
 metrics::List with_mean_loss(metrics::List list, const std::function<torch::Tensor(const Batch&)>& loss);
+
+// Returns the values of the metrics that have one, by name. Logs why the others have none, if `says` is set.
+enum class Say { Nothing, WhyNoValue };
+std::map<std::string, double> values_of(const Context& context, const metrics::List& list, Say say);
+
+// Returns the values of rank 0 on all ranks.
+std::map<std::string, double> values_of_chief(comm::Communicator& comm,
+                                              const std::map<std::string, double>& own);
+
+// Copies the buffers of nets, and gives them their values back at its end.
+class BufferScope {
+ public:
+  void add(const Parameters& parameters);
+
+  BufferScope() = default;
+  ~BufferScope();
+  BufferScope(const BufferScope&) = delete;
+  BufferScope& operator=(const BufferScope&) = delete;
+
+ private:
+  std::vector<std::pair<torch::Tensor, torch::Tensor>> buffers_;
+};
 
 }  // namespace tutti

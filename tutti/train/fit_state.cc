@@ -38,7 +38,7 @@ History::Row& HistoryHook::row_of(const Training& training) {
 void HistoryHook::end_epoch(Training& training) { row_of(training); }
 
 void HistoryHook::after_validation(Training& training, const std::map<std::string, double>& values) {
-  row_of(training).validation = values;
+  for (const auto& [name, value] : values) row_of(training).validation[name] = value;
 }
 
 Snapshot HistoryHook::state() const {
@@ -70,30 +70,6 @@ void HistoryHook::restore(const Snapshot& saved) {
   const auto sum = state.find("loss_sum");
   loss_sum_ = sum != state.end() ? torch::full({}, number(*sum), torch::kDouble) : torch::Tensor();
   restored_ = true;
-}
-
-void ValidationHook::set(Measure measure, int64_t every_steps, int64_t every_epochs) {
-  measure_ = std::move(measure);
-  every_steps_ = every_steps;
-  every_epochs_ = every_epochs;
-}
-
-void ValidationHook::after_step(Training& training, const StepResult& result) {
-  int64_t every = every_steps_;
-  if (every == 0) every = std::max<int64_t>(1, every_epochs_) * training.steps_per_epoch;
-  // The validation of the end is made here where possible, so that a checkpoint of the last step contains it.
-  const bool is_last = training.in_step && (result.wishes.stop || training.step >= training.end_step);
-  if (is_last || training.due(every)) validate(training);
-}
-
-void ValidationHook::end(Training& training) {
-  if (last_ != training.step && !training.interrupted) validate(training);
-}
-
-void ValidationHook::validate(const Training& training) {
-  last_ = training.step;
-  if (!measure_) return;
-  if (const auto values = measure_()) training.report_validation(*values);
 }
 
 namespace {
@@ -165,18 +141,14 @@ void Training::with_average(const std::function<void()>& body) const {
 }
 
 void MovingAverage::with_average(const std::function<void()>& body) {
-  if (!has_begun()) return body();
-  const torch::NoGradGuard no_grad;
-  const auto swap = [this] {
-    for (Net& net : nets_) {
-      for (size_t i = 0; i < net.average.size(); ++i) {
-        const torch::Tensor values = net.parameters.blocks()[i].values.detach();
-        const torch::Tensor before = values.clone();
-        values.copy_(net.average[i]);
-        net.average[i].copy_(before);
-      }
-    }
-  };
+  has_begun() && !swapped_ ? while_swapped(body) : body();
+}
+
+void MovingAverage::without_average(const std::function<void()>& body) {
+  swapped_ ? while_swapped(body) : body();
+}
+
+void MovingAverage::while_swapped(const std::function<void()>& body) {
   swap();
   try {
     body();
@@ -185,6 +157,19 @@ void MovingAverage::with_average(const std::function<void()>& body) {
     throw;
   }
   swap();
+}
+
+void MovingAverage::swap() {
+  const torch::NoGradGuard no_grad;
+  for (Net& net : nets_) {
+    for (size_t i = 0; i < net.average.size(); ++i) {
+      const torch::Tensor values = net.parameters.blocks()[i].values.detach();
+      const torch::Tensor before = values.clone();
+      values.copy_(net.average[i]);
+      net.average[i].copy_(before);
+    }
+  }
+  swapped_ = !swapped_;
 }
 
 std::vector<store::NamedTensor> MovingAverage::tensors() const {

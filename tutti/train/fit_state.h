@@ -59,33 +59,6 @@ class HistoryHook final : public Hook {
   bool restored_ = false;   // since the last begin()
 };
 
-// Validates a training at intervals of steps or epochs, and at its end unless a signal has ended it.
-class ValidationHook final : public Hook {
- public:
-  // Returns the values by name, or nullopt on a worker that takes no part in the validation.
-  using Measure = std::function<std::optional<std::map<std::string, double>>()>;
-
-  // Sets what to measure, and when. An empty function ends the validations. If both intervals are 0,
-  // validates after every epoch; if the length of an epoch is unknown, only at the end.
-  void set(Measure measure, int64_t every_steps, int64_t every_epochs);
-
-  void begin(Training& training) override { last_ = training.step; }
-  // It is unknown whether a step that was made without this worker was validated.
-  void after_start(Training& training) override {
-    if (training.went_on) last_ = -1;
-  }
-  void after_step(Training& training, const StepResult& result) override;
-  void end(Training& training) override;
-
- private:
-  void validate(const Training& training);
-
-  Measure measure_;
-  int64_t every_steps_ = 0;
-  int64_t every_epochs_ = 0;
-  int64_t last_ = 0;  // the step of the last validation, or the first step
-};
-
 // The feeds that a program trains on, numbered from 0 in the order of their first use. The numbers are the
 // same on all workers and when the program is run again, since it calls fit() in the same order, so
 // checkpoints refer to feeds by number.
@@ -131,8 +104,9 @@ class MovingAverage final : public Hook {
   void after_step(Training& training, const StepResult& result) override;
   // Begins again with the present values of the parameters.
   void restart();
-  // Calls `body` while the parameters have the averaged values.
+  // Calls `body` while the parameters have the averaged values, or those of the last step. May be nested.
   void with_average(const std::function<void()>& body);
+  void without_average(const std::function<void()>& body);
   // Returns the average as tensors with the names of the parameters; empty before the first step.
   std::vector<store::NamedTensor> tensors() const;
   // The average as a part of a run's state.
@@ -142,8 +116,11 @@ class MovingAverage final : public Hook {
   void take(const std::vector<store::NamedTensor>& saved);
 
   bool has_begun() const { return !nets_.front().average.empty(); }
+  void while_swapped(const std::function<void()>& body);
+  void swap();
 
   std::vector<Net> nets_;
+  bool swapped_ = false;  // the parameters have the averaged values
 };
 
 // Measures the time that steps take on a GPU, without waiting for it. Does nothing on a CPU. Not thread-safe.

@@ -110,6 +110,11 @@ Found fit_full_batch(const Context& context, const Trainable& model, const data:
 void Model::fit(const data::Feed& feed, const torch::optim::LBFGSOptions& optimizer,
                 const ModelFitOptions& options) {
   require_ready(options);
+  if (context_.identity().is_evaluator)
+    fail(ErrorKind::InvalidArgument,
+         "{} has nothing to evaluate, since a fit by L-BFGS writes no checkpoints: start the job without an "
+         "evaluator",
+         context_.task().short_name());
   if (has_servers(context_.cluster()) || context_.config().training.strategy == "in-graph")
     fail(ErrorKind::InvalidArgument,
          "L-BFGS does not work with parameter servers or a master, since they make one step per gradient: "

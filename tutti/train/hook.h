@@ -5,9 +5,12 @@
 #include <functional>
 #include <limits>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
+
+#include <torch/nn/module.h>
 
 #include "tutti/cluster/context.h"
 #include "tutti/data/batch.h"
@@ -15,6 +18,7 @@
 #include "tutti/params/optimizer.h"
 #include "tutti/params/parameters.h"
 #include "tutti/store/event_file.h"
+#include "tutti/train/evaluation.h"
 #include "tutti/train/session.h"
 #include "tutti/train/snapshot.h"
 #include "tutti/train/strategy.h"
@@ -23,6 +27,14 @@
 namespace tutti {
 
 class MovingAverage;
+
+// What a hook evaluates.
+struct EvaluationRequest {
+  const data::Feed& feed;
+  const metrics::List& metrics;
+  MeasureOptions options = {};
+  const Trainable* model = nullptr;  // null: that of the Trainer
+};
 
 // The state of a running training, of a Trainer or a Loop, as its hooks see it.
 struct Training {
@@ -45,6 +57,7 @@ struct Training {
   // what their optimisers keep, as the part of a checkpoint (store::kRowsPart) on the chief. All workers that
   // are connected to each other call it after the same step. Empty: there are no such embeddings.
   std::function<Snapshot()> rows = {};
+  torch::nn::Module* module = nullptr;  // that of a Trainer; null in a Loop
   bool went_on = false;  // first_step is not that of a checkpoint: this worker joined a running training
   int64_t steps_per_epoch = 0;  // 0: unknown
   int64_t epoch = 0;            // the index of the current pass over the feed, from 0
@@ -64,6 +77,23 @@ struct Training {
   // Tells all hooks the values of a validation (Hook::after_validation()), logs them and writes them to the
   // event file and the report. To be called after the same step on all workers that know the values.
   std::function<void(const std::map<std::string, double>&)> report_validation = {};
+
+  // For evaluations (hooks::evaluation):
+  // Counts metrics over a feed, on all workers after the same step if they evaluate together, else on this
+  // one alone. Returns nullopt on a worker that takes no part.
+  std::function<std::optional<metrics::List>(const EvaluationRequest&)> count = {};
+  // Calls a function that measures the nets, on the workers that take part, and returns the values of the
+  // chief on all of them; nullopt on others. Meanwhile the nets have their averaged weights, and they and
+  // these modules are in evaluation mode. Random generators and modes are afterwards as before.
+  using Measure = std::function<std::map<std::string, double>()>;
+  std::function<std::optional<std::map<std::string, double>>(
+      const Measure&, const std::vector<std::shared_ptr<torch::nn::Module>>&)>
+      measure = {};
+  // As report_validation, but of a named evaluation, and without writing to the event file.
+  std::function<void(const std::string& name, const std::map<std::string, double>&)> report_evaluation = {};
+  // In Hook::after_validation(): the name of the evaluation; "": the validation of fit() or a Loop.
+  std::string evaluation = {};
+  int evaluations = 0;  // the number of evaluations of this training, the validation included
   // The wishes of this worker for the next step; a hook may add to them in before_step(). StepResult::wishes
   // has the combined wishes of all workers.
   Wishes wishes = {};
@@ -74,13 +104,16 @@ struct Training {
   // complete, and the program continues after it.
   std::optional<std::string> stop_reason = {};
 
+  // True if this process writes files for this training: the chief, or an evaluator to its own folder.
+  bool writes() const { return group.is_chief() || context.identity().is_evaluator; }
+
   // Calls `body` while the parameters have the values that validations measure: the average, if there is one.
   void with_average(const std::function<void()>& body) const;
 
   // Returns true if this worker's last step reached or passed a multiple of `every`, or reached the end.
-  bool due(int64_t every) const {
-    return every > 0 && (step / every > last_step / every || step == end_step);
-  }
+  bool due(int64_t every) const { return passed(every) || (every > 0 && step == end_step); }
+  // Returns true if this worker's last step reached or passed a multiple of `every`.
+  bool passed(int64_t every) const { return every > 0 && step / every > last_step / every; }
 };
 
 // Work that is done besides the steps. A Trainer or Loop owns its hooks and calls them on its thread, in the
@@ -98,10 +131,13 @@ class Hook {
   virtual void begin_epoch(Training&) {}
   // The last step of training.epoch has been made. Called after after_step().
   virtual void end_epoch(Training&) {}
-  // The model has been validated, by fit(), by a Loop or by a hook (Training::report_validation), with these
-  // values.
-  // With parameter servers and in-graph only the chief is told.
+  // The model has been validated or evaluated, by fit(), by a Loop or by a hook (hooks::evaluation,
+  // Training::report_validation), with these values. Those of an evaluation with a name have it as a prefix:
+  // "test_accuracy". With parameter servers and in-graph only the chief is told.
   virtual void after_validation(Training&, const std::map<std::string, double>& /*values*/) {}
+  // In a task that evaluates beside the training, an evaluator: the parameters have the values of a new
+  // checkpoint, of training.step. Of the other methods, only begin() and after_validation() are called there.
+  virtual void evaluate(Training&) {}
   // Step number training.step is about to be made.
   virtual void before_step(Training&) {}
   // A lane of this worker has been computed; the parameters are still those from before the step. Its

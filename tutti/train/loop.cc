@@ -1,7 +1,6 @@
 #include "tutti/train/loop.h"
 
 #include <algorithm>
-#include <deque>
 #include <set>
 #include <stdexcept>
 
@@ -12,14 +11,10 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/interrupted.h"
-#include "tutti/base/json.h"
-#include "tutti/comm/gather_all.h"
 #include "tutti/metrics/metrics.h"
 #include "tutti/params/agreement.h"
-#include "tutti/params/random_scope.h"
 #include "tutti/train/evaluation.h"
 #include "tutti/train/hooks.h"
-#include "tutti/train/replica.h"
 
 namespace tutti {
 namespace {
@@ -43,38 +38,6 @@ std::vector<double> averages(const std::vector<LoopPart>& parts, const LoopOptio
   std::vector<double> all;
   for (const LoopPart& part : parts) all.push_back(part.average != 0 ? part.average : options.average);
   return all;
-}
-
-// Copies the buffers of the nets, and gives them their values back at its end.
-class BufferScope {
- public:
-  explicit BufferScope(const std::vector<LoopPart>& parts) {
-    for (const LoopPart& part : parts) {
-      for (const auto& view : part.parameters.buffers()) {
-        const torch::Tensor buffer = view.tensor.detach();
-        buffers_.emplace_back(buffer, buffer.clone());
-      }
-    }
-  }
-  ~BufferScope() {
-    const torch::NoGradGuard no_grad;
-    for (const auto& [buffer, before] : buffers_) buffer.copy_(before);
-  }
-  BufferScope(const BufferScope&) = delete;
-  BufferScope& operator=(const BufferScope&) = delete;
-
- private:
-  std::vector<std::pair<torch::Tensor, torch::Tensor>> buffers_;
-};
-
-// Returns the values of rank 0 on all ranks.
-std::map<std::string, double> values_of_chief(comm::Communicator& comm,
-                                              const std::map<std::string, double>& own) {
-  if (comm.world() == 1) return own;
-  std::vector<uint8_t> told;  // in CBOR, which keeps the bits, also of NaN
-  if (comm.rank() == 0) told = Json::to_cbor(Json(own));
-  const auto all = gather_all(comm, std::string(told.begin(), told.end()), "the values of the validation");
-  return Json::from_cbor(all[0]).get<std::map<std::string, double>>();
 }
 
 std::vector<SessionPart> session_parts(const std::vector<LoopPart>& parts) {
@@ -158,6 +121,13 @@ Loop::Loop(const Context& context, const std::vector<LoopPart>& parts, const Loo
   engine_.training().end_step = end_step_;
   engine_.training().in_step = true;
   engine_.training().save_checkpoint = [this] { engine_.save(); };
+  engine_.training().count = [this](const EvaluationRequest& request) {
+    if (request.model == nullptr)
+      fail(ErrorKind::InvalidArgument,
+           "an evaluation of a feed in a Loop, which does not know how its nets predict: set "
+           "EvaluationOptions::model, or give hooks::evaluation() a function that measures them");
+    return engine_.count(*request.model, request);
+  };
 }
 
 Loop::~Loop() {
@@ -196,6 +166,7 @@ bool Loop::advance(const std::optional<bool>& has_data) {
   bool going_on = false;
   or_abandon([&] {
     if (ended_) return;
+    if (context_.identity().is_evaluator) return follow();
     if (!begun_)
       begin();
     else if (step() > engine_.progress().step)
@@ -223,57 +194,24 @@ void Loop::validate_with(Measure measure, const LoopValidateOptions& options) {
          "a validation every {} epochs: the number of steps per epoch is unknown. Use every_steps, or set "
          "LoopOptions::steps_per_epoch",
          options.every_epochs);
-  validation_plan_ =
-      fmt::format("validated every {} steps, {} epochs", options.every_steps, options.every_epochs);
-  engine_.validate([this, measure = std::move(measure), options] { return validate(measure, options); },
-                   options.every_steps, options.every_epochs);
-}
-
-std::map<std::string, double> Loop::validate(const Measure& measure, const LoopValidateOptions& options) {
-  const SpanScope span(context_.timeline(), Activity::Evaluate, "validation", step());
-  std::map<std::string, double> values;
-  {
-    const RandomScope random(parts_.front().parameters.device());
-    const BufferScope buffers(parts_);
-    std::deque<EvaluationScope> modes;
-    for (const auto& net : options.nets) modes.emplace_back(*net);
-    const torch::NoGradGuard no_grad;
-    with_average([&] { values = measure(); });
-  }
-  return values_of_chief(optimizer_.communicator(), values);
+  engine_.validate(EvaluationHook::calling(std::move(measure), options.nets),
+                   {.steps = options.every_steps, .epochs = options.every_epochs});
 }
 
 std::map<std::string, double> Loop::measure(const Trainable& model, const data::Feed& feed,
-                                            const metrics::List& list, const PredictOptions& options) {
-  if (!model.predict && !list.empty()) fail_no_predictions();
+                                            const metrics::List& list, const MeasureOptions& options) {
   metrics::require_distinct_names(list);
-  metrics::List all = list;
-  if (model.loss) all = with_mean_loss(list, [&](const Batch& batch) { return model.loss(batch).loss; });
-  for (const auto& metric : all) metric->reset();
+  for (const auto& metric : list) metric->reset();
   std::map<std::string, double> values;
   or_abandon([&] {
     const Group& group = team_->group();
-    const torch::Device device = parts_.front().parameters.device();
-    const data::Sampler sampler =
-        evaluation_sampler(feed, optimizer_.all_lanes(), group.world, options.batch);
-    {
-      const RandomScope random(device);
-      const torch::NoGradGuard no_grad;
-      const EvaluationScope evaluation(*model.module);
-      for_each_batch(context_, feed, sampler, lanes_of(group.rank, group.world, sampler.options().lanes),
-                     device, [&](const Batch& read) {
-                       const Batch batch = read.to(device);
-                       const torch::Tensor prediction = list.empty() ? torch::Tensor() : model.predict(batch);
-                       for (const auto& metric : all) metric->update(prediction, batch);
-                     });
-    }
+    const metrics::List all = count_part(context_, model, feed, list, options,
+                                         {.part = group.rank,
+                                          .parts = group.world,
+                                          .lanes_of_run = optimizer_.all_lanes(),
+                                          .device = parts_.front().parameters.device()});
     team_->merge(all);
-    for (const auto& metric : all) {
-      if (const auto value = metric->value())
-        values[metric->name()] = *value;
-      else if (group.is_chief())
-        context_.log().info("{} has no value: {}", metric->name(), metric->reason());
-    }
+    values = values_of(context_, all, group.is_chief() ? Say::WhyNoValue : Say::Nothing);
   });
   return values;
 }
@@ -282,9 +220,20 @@ void Loop::with_average(const std::function<void()>& body) { engine_.training().
 
 // The facts that have to be the same on all workers.
 std::vector<std::string> Loop::plan() const {
-  return {end_step_ == Training::kEndless ? "no last step" : fmt::format("{} steps", end_step_),
-          fmt::format("averages {}", fmt::join(averages(parts_, options_), ", ")),
-          validation_plan_.empty() ? "never validated" : validation_plan_};
+  std::vector<std::string> plan = {
+      end_step_ == Training::kEndless ? "no last step" : fmt::format("{} steps", end_step_),
+      fmt::format("averages {}", fmt::join(averages(parts_, options_), ", "))};
+  std::vector<std::string> evaluations = engine_.evaluation_plan();
+  if (evaluations.empty()) evaluations.push_back("never evaluated");
+  plan.insert(plan.end(), evaluations.begin(), evaluations.end());
+  return plan;
+}
+
+// Evaluates the checkpoints of the loop in an evaluator, which makes no steps.
+void Loop::follow() {
+  engine_.session().claim();
+  begun_ = ended_ = true;
+  engine_.follow(0);
 }
 
 void Loop::begin() {
@@ -300,7 +249,7 @@ void Loop::begin() {
                         engine_.progress().step);
   steps_seen_ = optimizer_.steps_here();  // steps made before do not count for the loop
   engine_.begin({.end_step = end_step_, .steps_per_epoch = options_.steps_per_epoch},
-                {.evaluation_parts = comm.world()});
+                {.evaluation_part = comm.rank(), .evaluation_parts = comm.world()});
   engine_.begin_steps();
   if (stop_reason) engine_.training().stop_reason = stop_reason;
 }

@@ -20,7 +20,6 @@
 #include "tutti/train/engine.h"
 #include "tutti/train/fit_state.h"
 #include "tutti/train/hook.h"
-#include "tutti/train/load.h"
 #include "tutti/train/trainable.h"
 
 namespace tutti {
@@ -67,6 +66,9 @@ struct LoopValidateOptions {
 // Every worker has to make one and to call goes_on() equally often. The parts must outlive it. Not
 // thread-safe.
 //
+// In an evaluator, a task beside the training, the first goes_on() evaluates the checkpoints that the
+// training saves, until it is complete, and returns false.
+//
 // Several nets that are trained together, as in a GAN, are parts of one loop and share its checkpoints:
 //   tutti::Loop loop(ctx, {{"g", params_g, opt_g}, {"d", params_d, opt_d}});
 // A step of the loop is a step of the first part's optimiser, whose loss and examples also go to hooks and
@@ -105,9 +107,11 @@ class Loop {
   // every worker has to call it; all get the same values. For validate_with(); can also be called between two
   // steps, or after the last one.
   std::map<std::string, double> measure(const Trainable& model, const data::Feed& feed,
-                                        const metrics::List& list, const PredictOptions& options = {});
+                                        const metrics::List& list, const MeasureOptions& options = {});
   // Calls `body` while the nets have their averaged weights, if they have any.
   void with_average(const std::function<void()>& body);
+  // What the program shows in TensorBoard beside this loop, as Context::events() for one with a name.
+  store::Events events() const { return engine_.events(); }
   // A row for each epoch and validation. A resumed loop continues the history of the run.
   const History& history() const { return engine_.history(); }
 
@@ -135,11 +139,11 @@ class Loop {
   class Optimisers;   // the loop's Team
   struct Checked {};  // tag: the names of the parts are checked
   Loop(const Context& context, const std::vector<LoopPart>& parts, const LoopOptions& options, Checked);
-  std::map<std::string, double> validate(const Measure& measure, const LoopValidateOptions& options);
   std::vector<std::string> plan() const;
   int64_t end_step(const LoopOptions& options) const;
   RunFacts facts() const;
   bool advance(const std::optional<bool>& has_data);
+  void follow();
   void begin();
   void note_step();
   void or_abandon(const std::function<void()>& body);
@@ -151,8 +155,7 @@ class Loop {
   Engine engine_;
   const LoopOptions options_;
   const int64_t end_step_;
-  int64_t steps_seen_;           // of the optimiser, when last counted
-  std::string validation_plan_;  // when the loop is validated; "": never
+  int64_t steps_seen_;  // of the optimiser, when last counted
   bool begun_ = false;
   bool prepared_ = false;  // the hooks have been called for the next step
   bool ended_ = false;

@@ -684,7 +684,7 @@ TEST(Loop, workers_that_do_not_validate_alike_are_told_before_the_first_step) {
     if (comm.rank() == 0) on.loop.validate_with([] { return Values{{"loss", 1}}; }, {.every_steps = 2});
     on.run();
   });
-  EXPECT_THAT(errors, Each(AllOf(HasSubstr("never validated"), HasSubstr("every 2 steps"))));
+  EXPECT_THAT(errors, Each(AllOf(HasSubstr("never evaluated"), HasSubstr("every 2 steps"))));
 }
 
 TEST(Loop, a_validation_that_fails_on_one_worker_is_told_to_the_others) {

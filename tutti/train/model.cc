@@ -135,6 +135,7 @@ class OfPart final : public metrics::Metric {
   void merge(std::span<const double> counters) override { metric_->merge(counters); }
   std::optional<double> value() const override { return metric_->value(); }
   std::string reason() const override { return metric_->reason(); }
+  std::vector<metrics::CurvePoint> curve() const override { return metric_->curve(); }
   void reset() override { metric_->reset(); }
   std::unique_ptr<Metric> clone() const override {
     return std::make_unique<OfPart>(metric_->clone(), widths_, part_);

@@ -93,15 +93,10 @@ TEST(Placement, is_told_in_a_loop_of_ones_own) {
 }
 
 TEST(Placement, of_a_task_that_trains_nothing_is_an_error) {
-  RunConfig config = test_flags();
+  const RunConfig config = test_flags();
   const Context server(config, identity("ps|a:1,worker|a:2", "ps", 0));
   expect_error(ErrorKind::InvalidArgument, HasSubstr("ps/0 is a parameter server"),
                [&] { Trainer(server, test_net(), kSgd, test_loss); });
-  const Context evaluator(config, identity("", "evaluator", 0));
-  const auto net = test_net();
-  Parameters parameters(*net);
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("evaluator/0 is an evaluator"),
-               [&] { DistributedOptimizer(evaluator, parameters, kSgd); });
 }
 
 }  // namespace

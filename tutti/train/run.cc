@@ -68,12 +68,6 @@ int run_program(int argc, char** argv, const Program& program, const std::functi
   config.training.stop_on_signals = true;
   Context context(config, discover(config, environment), set.values());
   set_threads(context.threads());
-  if (context.identity().is_evaluator) {
-    context.log().warning(
-        "evaluating during the training in a separate task is not supported yet: this task ends now, and the "
-        "training continues without it. To evaluate after the training, call evaluate() in the program");
-    return 0;
-  }
   if (is_server_job(context.task().job)) {
     serve(context, program.optimizers ? program.optimizers() : std::vector<ElementwiseOptimizer>());
     return 0;

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <fcntl.h>
 #include <filesystem>
 #include <limits>
+#include <sys/stat.h>
 #include <utility>
 
 #include <fmt/format.h>
@@ -14,8 +16,9 @@
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/json.h"
-#include "tutti/base/sha256.h"
+#include "tutti/base/random_key.h"
 #include "tutti/store/manifest.h"
+#include "tutti/train/run_state.h"
 
 namespace tutti {
 namespace {
@@ -25,7 +28,8 @@ using nlohmann::json;
 // A name must not collide with checkpoints, which are folders in the same place.
 void require_name(const std::string& name) {
   const bool path = name.find_first_of("/\\") != std::string::npos || name.starts_with('.');
-  if (path || name.starts_with("ckpt-") || name == "latest" || name == "lock")
+  if (path || name.starts_with("ckpt-") || name == "latest" || name == "lock" || name == kRunStateName ||
+      name == kEvaluatorFolder)
     fail(ErrorKind::InvalidArgument,
          "'{}' is not a valid name for a training, since the name becomes a folder in --logdir, next to "
          "the checkpoints",
@@ -53,15 +57,6 @@ std::vector<std::string> differing(const json& saved, const json& now) {
       lines.push_back(fmt::format("{} {}, not {}", name, text_of(saved.at(name)), text_of(value)));
   }
   return lines;
-}
-
-// Returns a hash of the launcher's name for this launch, so that checkpoints do not expose the name.
-std::string launch_of(const Context& context) {
-  const Identity& identity = context.identity();
-  if (identity.launch.empty()) return "";
-  Sha256 hash;
-  hash.update(as_bytes(identity.launch));
-  return hash.hex().substr(0, 16);
 }
 
 // Throws DataLoss if values have other types. This can happen in a manifest that was edited, or was written
@@ -188,6 +183,48 @@ std::optional<RunFolder::Found> RunFolder::newest() {
   if (!found && (mode == "must" || mode == "weights"))
     fail(ErrorKind::InvalidArgument, "--resume {}: no checkpoint was found in '{}'", mode, path_);
   return found;
+}
+
+void RunFolder::begin_run(Begins begins) {
+  if (!exists() || !run_.id.empty()) return;
+  constexpr size_t kLongestId = 16;
+  run_.id = random_key().substr(0, kLongestId);
+  run_.launch = launch_of(context_);
+  run_.chief = store::holder_name(context_.task().short_name());
+  if (begins == Begins::Anew) {
+    const std::vector<store::SavedCheckpoint> saved = checkpoints_->saved();
+    if (!saved.empty()) run_.first_sequence = saved.back().manifest.sequence + 1;
+    return;
+  }
+  try {
+    const std::optional<RunState> before = read_run_state(path_);
+    if (!before) return;
+    run_.id = before->id;
+    run_.first_sequence = before->first_sequence;
+  } catch (const Error& error) {
+    context_.log().warning("{}; evaluators begin again with the checkpoints of this run", error.what());
+  }
+}
+
+void RunFolder::note(RunState::Phase phase, int64_t fit, int64_t step) {
+  if (!lock_) return;
+  run_.phase = phase;
+  run_.fit = fit;
+  run_.step = step;
+  try {
+    write_run_state(path_, run_);
+  } catch (const Error& error) {
+    context_.log().warning("evaluators cannot follow this run: {}", error.what());
+  }
+  last_sign_ = std::chrono::steady_clock::now();
+}
+
+void RunFolder::show_life() {
+  constexpr std::chrono::seconds kBetweenSigns{10};
+  const auto now = std::chrono::steady_clock::now();
+  if (!lock_ || now < last_sign_ + kBetweenSigns) return;
+  last_sign_ = now;
+  ::utimensat(AT_FDCWD, (path_ + "/" + kRunStateName).c_str(), nullptr, 0);  // without locks, it is missed
 }
 
 std::string RunFolder::path_of(int64_t step) const { return fmt::format("{}/ckpt-{}", path_, step); }

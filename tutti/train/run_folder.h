@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -11,6 +12,7 @@
 #include "tutti/params/parameters.h"
 #include "tutti/store/checkpoint.h"
 #include "tutti/store/folder_lock.h"
+#include "tutti/train/run_state.h"
 
 namespace tutti {
 
@@ -22,6 +24,9 @@ struct RunFacts {
   // Facts that change only the last bits: {"threads": 1}. A difference is a warning.
   nlohmann::json conditions = nlohmann::json::object();
 };
+
+// The folder in that of a run to which evaluators write.
+inline constexpr const char* kEvaluatorFolder = "evaluator";
 
 // The checkpoints of one run, in --logdir or a folder in it, as set by --resume and --keep. Without --logdir
 // there are none, and nothing is written. The context must outlive this.
@@ -66,6 +71,14 @@ class RunFolder {
   // Saves the checkpoint, with the values that require_same_run() compares.
   void save(store::Checkpoint checkpoint, int64_t lanes, const RunFacts& facts,
             const store::SharedFiles& shared);
+  // For tasks that follow the run from outside (RunState). Called on the chief.
+  enum class Begins { Anew, FromItsCheckpoint };
+  // Before the first checkpoint is saved: later calls do nothing.
+  void begin_run(Begins begins);
+  // Says how far the run is, if this process holds the lock.
+  void note(RunState::Phase phase, int64_t fit, int64_t step);
+  // Shows now and then that the chief is alive, for file systems without locks.
+  void show_life();
   // The folder of the checkpoint of this step.
   std::string path_of(int64_t step) const;
 
@@ -80,6 +93,8 @@ class RunFolder {
   bool claimed_ = false;
   bool begun_ = false;  // newest() has been called
   bool only_weights_ = false;
+  RunState run_;  // its id is "" until begin_run()
+  std::chrono::steady_clock::time_point last_sign_;
   std::vector<std::string> differences_;
 };
 

@@ -72,7 +72,8 @@ void put_in_order(std::vector<store::NamedTensor>& tensors, const Json& names) {
                    [&](const auto& a, const auto& b) { return place(a) < place(b); });
 }
 
-// Returns the parts of the checkpoint besides the model and its optimiser.
+}  // namespace
+
 Snapshots parts_in(const store::Checkpoint& checkpoint) {
   Snapshots parts;
   for (const auto& [name, tensors] : checkpoint.more) parts[name].tensors = tensors;
@@ -86,8 +87,6 @@ Snapshots parts_in(const store::Checkpoint& checkpoint) {
   for (const auto& [name, value] : values.items()) parts[name].values = value;
   return parts;
 }
-
-}  // namespace
 
 Session::Session(const Context& context, const Group& group, std::vector<SessionPart> parts,
                  const SessionOptions& options)
@@ -116,7 +115,9 @@ Session::Start Session::start() {
   pass_over_lost_checkpoint();
   const std::optional<RunFolder::Found> found = folder_.newest();
   went_on_ = false;
-  if (found && !folder_.only_weights()) {
+  const bool resumes = found && !folder_.only_weights();
+  folder_.begin_run(resumes ? RunFolder::Begins::FromItsCheckpoint : RunFolder::Begins::Anew);
+  if (resumes) {
     Start start = resume(*found);
     open_events(start.progress.step);
     return start;
@@ -149,13 +150,18 @@ Session::Parts Session::newest_parts(int64_t step) {
 }
 
 void Session::go_on(int64_t step) {
+  folder_.begin_run(RunFolder::Begins::FromItsCheckpoint);
   open_events(step);
   went_on_ = true;
 }
 
-void Session::take_weights(const RunFolder::Found& found) {
+void Session::restore_all_weights(const RunFolder::Found& found) {
   for (const SessionPart& part : parts_)
     restore_weights(part.parameters, part_of(found.checkpoint, part.name, found.where), found.where);
+}
+
+void Session::take_weights(const RunFolder::Found& found) {
+  restore_all_weights(found);
   context_.log().info("starting at step 0 with the weights of {}", found.where);
 }
 
@@ -229,7 +235,31 @@ void Session::open_events(const std::optional<int64_t>& resumed_after) {
   if (!folder_.exists() || !group_.is_chief()) return;
   store::EventWriterOptions options;
   options.resumed_after = resumed_after;
-  events_ = std::make_unique<store::EventWriter>(folder_.path(), options);
+  events_ = context_.event_stream(folder_.path())->open(folder_.path(), options);
+}
+
+void Session::follow(int64_t lanes) {
+  lanes_ = lanes;
+  const bool writes = group_.is_chief() || context_.identity().is_evaluator;
+  if (folder_.exists() && !writes) context_.event_stream(folder_.path())->drop();
+}
+
+void Session::note(const Progress& progress, RunState::Phase phase) {
+  if (group_.is_chief()) folder_.note(phase, progress.fit, progress.step);
+}
+
+void Session::show_life() {
+  if (group_.is_chief()) folder_.show_life();
+}
+
+Session::Start Session::load(const RunFolder::Found& found) {
+  restore_all_weights(found);
+  lanes_ = found.checkpoint.state.value("lanes", lanes_);
+  Start start{.progress = progress_of(found.checkpoint.state), .optimizers = {}, .has_optimizer = false};
+  start.progress.step = found.checkpoint.step;
+  Snapshots parts = parts_in(found.checkpoint);
+  take_rows(start, parts, found.checkpoint);
+  return start;
 }
 
 std::string Session::open_folder() {

@@ -61,6 +61,9 @@ struct Progress {
   std::vector<int64_t> feeds = {};
 };
 
+// Returns the parts of a checkpoint besides the model and its optimiser.
+Snapshots parts_in(const store::Checkpoint& checkpoint);
+
 // Convert to and from the form that other tasks and checkpoints receive. Missing numbers are 0.
 Json to_json(const Progress& progress);
 Progress progress_of(const Json& json);
@@ -123,6 +126,7 @@ class Session {
   };
   // Returns the checkpoint whose writing has ended since the last call, on the chief.
   std::optional<Saved> take_saved();
+  // Null if this worker writes no events.
   store::EventWriter* events() { return events_.get(); }
 
   // The state with which the run starts or resumes.
@@ -155,7 +159,18 @@ class Session {
   void go_on(int64_t step);
   bool went_on() const { return went_on_; }
   // Called on the other tasks, with the number of lanes that the chief has found.
-  void follow(int64_t lanes) { lanes_ = lanes; }
+  void follow(int64_t lanes);
+
+  // For tasks that follow the run from outside: says how far it is, and that this process is alive. Called on
+  // the chief; does nothing elsewhere.
+  void note(const Progress& progress, RunState::Phase phase);
+  void show_life();
+
+  // Called in an evaluator: takes the weights and the lanes of a checkpoint, and returns the rows of its
+  // tables.
+  Start load(const RunFolder::Found& found);
+  // Called in an evaluator, which writes its events elsewhere.
+  void set_events(std::shared_ptr<store::EventWriter> events) { events_ = std::move(events); }
 
   // The number of lanes, which is fixed for the whole run. Valid after start().
   int64_t lanes() const { return lanes_; }
@@ -169,6 +184,7 @@ class Session {
  private:
   void pass_over_lost_checkpoint();
   Start resume(const RunFolder::Found& found);
+  void restore_all_weights(const RunFolder::Found& found);
   void take_weights(const RunFolder::Found& found);
   static void take_rows(Start& start, Snapshots& parts, const store::Checkpoint& checkpoint);
   void warn_of_other_options(const SessionPart& part, const store::Checkpoint& saved,
@@ -185,7 +201,7 @@ class Session {
   Json data_;          // of the current fit
   Json resumed_data_;  // of the resumed fit, until it has been compared
   int64_t resumed_fit_ = -1;
-  std::unique_ptr<store::EventWriter> events_;
+  std::shared_ptr<store::EventWriter> events_;  // shared with the context's events()
   bool lanes_are_given_;
   int64_t lanes_;
   bool went_on_ = false;

@@ -16,6 +16,7 @@
 #include "tutti/params/agreement.h"
 #include "tutti/params/random_scope.h"
 #include "tutti/train/strategies/all_reduce.h"
+#include "tutti/train/strategies/evaluation_only.h"
 #include "tutti/train/strategies/in_graph.h"
 #include "tutti/train/strategies/parameter_servers.h"
 
@@ -156,9 +157,12 @@ OwnTimelineFile::OwnTimelineFile(const Context& context)
 
 std::unique_ptr<Strategy> make_strategy(const Context& context, const Trainable& model,
                                         const OptimizerOptions& optimizer, const StrategyOptions& options) {
-  context.require_worker();
   const std::string& asked = context.config().training.strategy;
   const ReplicaOptions replica = replica_options(context, *model.module);
+  if (context.identity().is_evaluator)
+    return std::make_unique<EvaluationOnly>(context, options.group ? *options.group : connect(context), model,
+                                            optimizer, replica);
+  context.require_worker();
   if (asked == "in-graph") {
     if (context.is_chief())
       return std::make_unique<InGraphMaster>(context, model, optimizer, replica, options.clip_norm);

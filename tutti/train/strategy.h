@@ -86,6 +86,8 @@ class Team {
   virtual void fill(store::Report& report) const = 0;
   // Writes the file of --timeline if the run ends here but the process may continue.
   virtual void write_timeline() = 0;
+  // In an evaluator: takes the rows of sharded embeddings of a checkpoint (Session::load()).
+  virtual void take_rows(const Session::Start& /*start*/) {}
   // Tells the other workers, if they are connected, that this one cannot continue, and why. Does not throw.
   virtual void abandon(const std::string& /*why*/) noexcept {}
 };

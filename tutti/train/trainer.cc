@@ -68,7 +68,12 @@ Trainer::Trainer(const Context& context, Trainable model, const OptimizerOptions
   if (!replica().tables().empty()) engine_.training().rows = [this] { return strategy_->rows(); };
   if (strategy_->group().is_chief()) warn_of_sparse_tables(context_, replica().parameters());
   engine_.session().describe(facts());
-  engine_.training().save_checkpoint = [this] { save(); };
+  Training& training = engine_.training();
+  training.save_checkpoint = [this] { save(); };
+  training.module = &replica().module();
+  training.count = [this](const EvaluationRequest& request) {
+    return request.model == nullptr ? count_for_hook(request) : engine_.count(*request.model, request);
+  };
 }
 
 History Trainer::fit(const data::Feed& feed, const FitOptions& options) {
@@ -85,6 +90,11 @@ History Trainer::fit_once(const data::Feed& feed, const FitOptions& options) {
   const RunConfig::Training& config = context_.config().training;
   or_abandon("start", [&] { engine_.session().claim(); });
   start_once();
+  set_validation(options.validate);
+  if (context_.identity().is_evaluator) {
+    engine_.follow(next_fit_++);
+    return engine_.history();
+  }
   strategy_->require_same_fit([&] { return plan_of_fit(feed, options); });
   if (feed.size() == 0) fail(ErrorKind::InvalidArgument, "the feed has no examples to train on");
   engine_.report().skipped_examples = feed.left_out().examples;
@@ -97,11 +107,6 @@ History Trainer::fit_once(const data::Feed& feed, const FitOptions& options) {
   else
     follow_feed(this_feed);
   if (this_fit < progress.fit) return {};  // finished before the run was resumed
-  const ValidateOptions& validation = options.validate;
-  engine_.validate(validation.feed
-                       ? ValidationHook::Measure([this, validation] { return validate(validation); })
-                       : nullptr,
-                   validation.every_steps, validation.every_epochs);
   or_abandon("continue", [&] { describe_data(feed); });
   const data::Sampler sampler(feed.size(), {.order = feed.order(),
                                             .seed = config.seed,
@@ -130,6 +135,13 @@ History Trainer::fit_once(const data::Feed& feed, const FitOptions& options) {
     engine_.abandon(fmt::format("gave up at step {}", engine_.training().step), error);
     throw;
   }
+}
+
+void Trainer::set_validation(const ValidateOptions& options) {
+  EvaluationHook::Measure measure;
+  if (options.feed)
+    measure = EvaluationHook::counting(*options.feed, options.metrics, {.batch = options.batch});
+  engine_.validate(std::move(measure), {.steps = options.every_steps, .epochs = options.every_epochs});
 }
 
 void Trainer::run(const data::Feed& feed, const data::Sampler& sampler) {
@@ -256,6 +268,7 @@ std::vector<std::string> Trainer::plan_of_fit(const data::Feed& feed, const FitO
     for (auto& line : data::columns_of(feed, engine_.session().lanes())) lines.push_back(std::move(line));
   }
   for (const auto& [name, text] : lines) plan.push_back(fmt::format("data: {} {}", name, text));
+  for (std::string& line : engine_.evaluation_plan()) plan.push_back(std::move(line));
   if (const Schedule& rate = options_.learning_rate) {
     for (const int64_t step : {0, 100, 1000, 10000})
       plan.push_back(fmt::format("learning rate {} at step {}", rate(step), step));

@@ -61,6 +61,7 @@ struct FitOptions {
 
 struct EvaluateOptions {
   int64_t batch = 500;
+  int64_t steps = 0;  // only the first so many batches of the feed; 0: all (MeasureOptions)
   // If true, this worker evaluates the whole feed by itself, and the others do not call the method. Possible
   // after the first fit(), or if there is only one worker.
   bool here = false;
@@ -112,6 +113,9 @@ class Trainer {
   //
   // Returns the history of the fit, with a row for each epoch and validation. A validation does not affect
   // the training: a run with validations has the same bits as one without.
+  //
+  // In an evaluator, a task beside the training, it does not train: it evaluates each checkpoint of this call
+  // of fit() that the training saves in --logdir, until the call is complete there.
   History fit(const data::Feed& feed, const FitOptions& options = {});
 
   // Computes the metrics over the whole feed, in evaluation mode, and returns their values by name, and with
@@ -138,6 +142,8 @@ class Trainer {
   Optimizer& optimizer() { return replica().optimizer(); }
   // The workers that train together. The chief among them writes checkpoints, events and the report.
   const Group& group() const { return strategy_->group(); }
+  // What the program shows in TensorBoard beside this training, as Context::events() for one with a name.
+  store::Events events() const { return engine_.events(); }
   // The number of steps done.
   int64_t step() const { return engine_.progress().step; }
   const store::Report& report() const { return engine_.report(); }
@@ -148,6 +154,7 @@ class Trainer {
   Replica& replica() { return strategy_->replica(); }
   // trainer.cc: fits.
   History fit_once(const data::Feed& feed, const FitOptions& options);
+  void set_validation(const ValidateOptions& options);
   void run(const data::Feed& feed, const data::Sampler& sampler);
   void run_steps(const data::Feed& feed, const data::Sampler& sampler);
   void one_step(data::BatchQueue& queue);
@@ -168,10 +175,10 @@ class Trainer {
   void begin_again(const Progress& before);
   void or_abandon(const std::string& what, const std::function<void()>& body);
   // evaluation.cc: evaluates and predicts.
-  std::optional<std::map<std::string, double>> validate(const ValidateOptions& options);
+  std::optional<metrics::List> count_for_hook(const EvaluationRequest& request);
   metrics::List count(const data::Feed& feed, const metrics::List& list, const EvaluateOptions& options);
   void with_weights(const EvaluateOptions& options, const std::function<void()>& body);
-  void for_each_batch(const data::Feed& feed, const data::Sampler& sampler, int part, int parts,
+  void for_each_batch(const data::Feed& feed, const EvaluationBatches& batches, int part, int parts,
                       const std::function<void(const Batch&)>& body);
 
   const Context context_;

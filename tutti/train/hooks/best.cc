@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <cmath>
+#include <optional>
+#include <set>
 #include <utility>
 
 #include <fmt/format.h>
@@ -35,15 +37,16 @@ class Best {
     return true;
   }
 
-  // Returns true if the monitored value is better than all before. NaN never is.
-  bool improves(const std::map<std::string, double>& values) {
+  // Returns true if the monitored value is better than all before, which NaN never is; nullopt if it is that
+  // of another evaluation. Throws InvalidArgument if no evaluation has it.
+  std::optional<bool> improves(const Training& training, const std::map<std::string, double>& values) {
     const auto found = values.find(monitor_);
     if (found == values.end()) {
-      std::vector<std::string> names;
-      for (const auto& [name, value] : values) names.push_back(name);
-      fail(ErrorKind::InvalidArgument,
-           "the validation has no value '{}', which a hook monitors; its values are: {}", monitor_,
-           fmt::join(names, ", "));
+      for (const auto& [name, value] : values) others_.insert(name);
+      evaluations_.insert(training.evaluation);
+      if (static_cast<int>(evaluations_.size()) < training.evaluations) return std::nullopt;
+      fail(ErrorKind::InvalidArgument, "the {} has no value '{}', which a hook monitors; its values are: {}",
+           training.evaluations > 1 ? "training" : "validation", monitor_, fmt::join(others_, ", "));
     }
     if (std::isnan(found->second)) return false;
     if (value_ && !(sign_ * (found->second - *value_) > delta_)) return false;
@@ -63,7 +66,9 @@ class Best {
   const double sign_;
   const double delta_;
   std::optional<double> value_;
-  bool restored_ = false;  // since the last forget()
+  bool restored_ = false;              // since the last forget()
+  std::set<std::string> evaluations_;  // that did not have the value
+  std::set<std::string> others_;       // their values
 };
 
 // All weights and buffers of all nets, which are the nets' own.
@@ -135,7 +140,9 @@ class EarlyStopping final : public Hook {
   }
 
   void after_validation(Training& training, const std::map<std::string, double>& values) override {
-    if (best_.improves(values)) {
+    const std::optional<bool> improves = best_.improves(training, values);
+    if (!improves) return;
+    if (*improves) {
       without_ = 0;
       if (options_.restore_best) training.with_average([&] { weights_ = copies_of(training.parts); });
       return;
@@ -182,14 +189,14 @@ class KeepBest final : public Hook {
 
   void begin(Training& training) override {
     best_.forget();
-    if (training.folder.empty() && training.group.is_chief())
+    if (training.folder.empty() && training.writes())
       training.context.log().warning("keep_best saves nothing without --logdir");
   }
 
   void after_validation(Training& training, const std::map<std::string, double>& values) override {
-    if (!best_.improves(values) || training.folder.empty()) return;
+    if (!best_.improves(training, values).value_or(false) || training.folder.empty()) return;
     const Snapshot rows = training.rows ? training.rows() : Snapshot();
-    if (!training.group.is_chief()) return;
+    if (!training.writes()) return;
     training.with_average([&] {
       store::Checkpoint checkpoint = weights_of(training.parts);
       if (!rows.empty()) {

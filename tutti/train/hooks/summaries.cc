@@ -101,8 +101,11 @@ class Summaries final : public Hook {
     if (training.events == nullptr) return;
     if (training.due(options_.every)) write_scalars(training, result);
     if (training.due(options_.histograms_every)) {
-      for (const auto& view : training.parameters.trained())
-        training.events->histogram(view.name, training.step, view.tensor);
+      for (const SessionPart& part : training.parts) {
+        const std::string prefix = part.name.empty() ? "" : part.name + ".";
+        for (const auto& view : part.parameters.trained())
+          training.events->histogram(prefix + view.name, training.step, view.tensor);
+      }
     }
   }
 

@@ -1,0 +1,75 @@
+#include "tutti/train/run_state.h"
+
+#include <array>
+#include <limits>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "tutti/base/error.h"
+#include "tutti/base/file.h"
+#include "tutti/base/json.h"
+#include "tutti/base/sha256.h"
+
+namespace tutti {
+namespace {
+
+using Phase = RunState::Phase;
+
+constexpr std::array<std::pair<Phase, const char*>, 3> kPhases = {
+    {{Phase::Training, "training"}, {Phase::Complete, "complete"}, {Phase::Interrupted, "interrupted"}}};
+
+const char* name_of(Phase phase) {
+  for (const auto& [value, name] : kPhases) {
+    if (value == phase) return name;
+  }
+  return "";
+}
+
+Phase phase_named(const std::string& text, const std::string& path) {
+  for (const auto& [value, name] : kPhases) {
+    if (text == name) return value;
+  }
+  fail(ErrorKind::DataLoss, "{}: '{}' is not a phase of a run", path, text);
+}
+
+int64_t count_of(const Json& json, const char* name, const std::string& path) {
+  const auto count = value_in<int64_t>(json, name, path);
+  if (count < 0) fail(ErrorKind::DataLoss, "{}: '{}' is {}, expected 0 or more", path, name, count);
+  return count;
+}
+
+}  // namespace
+
+void write_run_state(const std::string& folder, const RunState& state) {
+  const Json json = {{"id", state.id},        {"phase", name_of(state.phase)},
+                     {"fit", state.fit},      {"step", state.step},
+                     {"chief", state.chief},  {"first_sequence", state.first_sequence},
+                     {"launch", state.launch}};
+  replace_file(folder + "/" + kRunStateName, json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+}
+
+std::optional<RunState> read_run_state(const std::string& folder) {
+  const std::string path = folder + "/" + kRunStateName;
+  if (!path_exists(path)) return std::nullopt;
+  const Json json = parse_json(read_file(path), path, ErrorKind::DataLoss);
+  RunState state;
+  state.id = value_in<std::string>(json, "id", path);
+  state.phase = phase_named(value_in<std::string>(json, "phase", path), path);
+  state.fit = count_of(json, "fit", path);
+  state.step = count_of(json, "step", path);
+  state.first_sequence = count_of(json, "first_sequence", path);
+  state.launch = value_in<std::string>(json, "launch", path);
+  state.chief = value_in<std::string>(json, "chief", path);
+  return state;
+}
+
+std::string launch_of(const Context& context) {
+  const Identity& identity = context.identity();
+  if (identity.launch.empty()) return "";
+  Sha256 hash;
+  hash.update(as_bytes(identity.launch));
+  return hash.hex().substr(0, 16);
+}
+
+}  // namespace tutti

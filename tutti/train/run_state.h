@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "tutti/cluster/context.h"
+
+namespace tutti {
+
+// How far a run is, as its chief says it in the run's folder, for tasks that follow the run from outside.
+struct RunState {
+  enum class Phase {
+    Training,
+    Complete,     // the fit has ended, and its last checkpoint is on the disk
+    Interrupted,  // by a signal: a later run continues
+  };
+
+  // Of the run and of those that continue it from its checkpoints.
+  std::string id;
+  Phase phase = Phase::Training;
+  int64_t fit = 0;   // the index of the call of fit(), from 0; in a Loop 0
+  int64_t step = 0;  // steps done
+  // The sequence of the first checkpoint of this run. Earlier ones in the folder are those of a run that was
+  // abandoned (--resume never).
+  int64_t first_sequence = 0;
+  std::string launch;  // launch_of(); "" if the launcher has no name for it
+  std::string chief;   // holder_name()
+
+  bool operator==(const RunState&) const = default;
+};
+
+// The name of the file, which is also reserved.
+inline constexpr const char* kRunStateName = "run.json";
+
+// Replaces the file atomically.
+void write_run_state(const std::string& folder, const RunState& state);
+// Returns nullopt if there is no such file. Throws DataLoss if it was not written by write_run_state().
+std::optional<RunState> read_run_state(const std::string& folder);
+
+// Returns a hash of the launcher's name for this launch, so that files do not expose the name; "" if it has
+// none.
+std::string launch_of(const Context& context);
+
+}  // namespace tutti

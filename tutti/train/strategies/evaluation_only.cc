@@ -1,0 +1,39 @@
+#include "tutti/train/strategies/evaluation_only.h"
+
+#include "tutti/base/check.h"
+#include "tutti/base/error.h"
+
+namespace tutti {
+
+Team::Start EvaluationOnly::start(Session& session, const std::vector<std::string>& /*plan*/) {
+  if (!replica_.tables().empty())
+    rows_.emplace(replica_.tables(), *group_.connected(), context_.config().training.seed, session.lanes(),
+                  replica_.optimizer().options());
+  return {};
+}
+
+void EvaluationOnly::take_rows(const Session::Start& start) {
+  if (!rows_) return;
+  if (start.rows.empty())
+    fail(ErrorKind::InvalidArgument,
+         "the checkpoint of step {} has no rows of sharded tables: it is that of another model, or of one "
+         "whose "
+         "tables were small enough to be replicated",
+         start.progress.step);
+  std::optional<embedding::TablesPart> changes;
+  if (start.changed_rows) changes = {start.changed_rows->tensors, start.changed_rows->values};
+  rows_->restore({start.rows.tensors, start.rows.values}, changes, start.has_optimizer);
+}
+
+void EvaluationOnly::fill(store::Report& report) const {
+  report.strategy = facts_.name;
+  if (rows_) add_rows(report, rows_->checksum(), rows_->counts());
+}
+
+StepResult EvaluationOnly::step(int64_t step, const Wishes& /*wishes*/, data::BatchQueue& /*queue*/,
+                                const LaneObserver& /*observe*/) {
+  TUTTI_CHECK(false, "an evaluator was asked to make step {}", step);
+  return {};
+}
+
+}  // namespace tutti
