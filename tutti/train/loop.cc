@@ -18,6 +18,7 @@
 #include "tutti/params/agreement.h"
 #include "tutti/params/random_scope.h"
 #include "tutti/train/evaluation.h"
+#include "tutti/train/export.h"
 #include "tutti/train/hooks.h"
 #include "tutti/train/replica.h"
 
@@ -288,6 +289,7 @@ std::vector<std::string> Loop::plan() const {
 }
 
 void Loop::begin() {
+  require_no_export(context_, "a Loop");
   comm::Communicator& comm = optimizer_.communicator();
   require_same_plan(context_, comm, plan());
   engine_.session().claim();
