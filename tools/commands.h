@@ -20,5 +20,6 @@ CommandFunction bench_command;
 CommandFunction serve_command;
 CommandFunction stop_command;
 CommandFunction shard_command;
+CommandFunction export_command;
 
 }  // namespace tutti
