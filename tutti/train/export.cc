@@ -169,9 +169,15 @@ std::string Trainer::export_now(const std::string& dir, const data::Feed& exampl
     for (size_t i = 0; i < exporter->batches().size(); ++i)
       around(exporter->batches()[i], [&] { exporter->predict(i); });
   };
+  const auto begin = [&]() -> Json {
+    exporter.emplace(model, examples, options);
+    return {};
+  };
   if (!tables.empty() && !strategy_->facts().keeps_parameters_elsewhere) {
+    // If the options or examples are wrong, all workers learn it from the chief, and may continue.
+    strategy_->from_chief(kExportName, begin);
     or_abandon("export", [&] {
-      exporter.emplace(model, examples, options);
+      if (!exporter) begin();
       exporter->gather();
       if (tables.can_read_alone()) return;
       predict_all([&](const Batch& batch, const auto& predict) {
@@ -186,7 +192,7 @@ std::string Trainer::export_now(const std::string& dir, const data::Feed& exampl
       ->from_chief(kExportName,
                    [&]() -> Json {
                      if (!exporter) {
-                       exporter.emplace(model, examples, options);
+                       begin();
                        exporter->gather();
                      }
                      if (tables.can_read_alone())
