@@ -41,7 +41,10 @@ TEST(PlotCommand, draws_the_curves_of_several_runs) {
   const TestFolder folder;
   write_run(folder / "first", 1);
   write_run(folder / kOddName, 2);
-  store::write_report(folder / "first/report.json", {.steps = 3000, .staleness = {{0, 3}, {1, 1}}});
+  store::Report report;
+  report.steps = 3000;
+  report.staleness = {{0, 3}, {1, 1}};
+  store::write_report(folder / "first/report.json", report);
   for (const char* name : {"all.svg", "all.html"}) {
     const ProgramResult result = plot({folder / "first", folder / kOddName, "--out", folder / name});
     ASSERT_EQ(result.exit_code, 0) << result.err;

@@ -19,11 +19,9 @@ namespace {
 
 using store::EventWriter;
 using ::testing::ElementsAre;
-using testing::expect_error;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
-using testing::TestFolder;
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -91,10 +89,12 @@ TEST(PlottedRun, ends_at_a_record_that_is_being_written_and_refuses_a_damaged_on
 TEST(PlottedRun, takes_a_report_for_what_event_files_do_not_have) {
   const TestFolder folder;
   const std::string path = folder.path() + "/report.json";
-  store::write_report(path, {.steps = 50,
-                             .loss = kNan,
-                             .metrics = {{"accuracy", 0.5}, {"auc", {}}},
-                             .staleness = {{0, 3}, {2, 1}}});
+  store::Report report;
+  report.steps = 50;
+  report.loss = kNan;
+  report.metrics = {{"accuracy", 0.5}, {"auc", {}}};
+  report.staleness = {{0, 3}, {2, 1}};
+  store::write_report(path, report);
   const PlottedRun alone = read_run(path);
   EXPECT_EQ(alone.name, "report.json");
   EXPECT_THAT(alone.scalars.at("test_accuracy"), ElementsAre(Point{50, 0.5}));
@@ -210,7 +210,8 @@ TEST(Drawings, escape_names) {
   EXPECT_EQ(escaped(std::string("\0\x1B", 2)), "\xEF\xBF\xBD\xEF\xBF\xBD");
   EXPECT_EQ(escaped("n\xC3\xA4me\xFF"), "n\xC3\xA4me\xEF\xBF\xBD");
   const std::string svg =
-      draw({{.title = "<&\">", .curves = {{.name = "</svg>", .points = {{0, 0}}}}}}, {{"<script>", 0}});
+      draw({{.title = "<&\">", .x_label = "", .curves = {{.name = "</svg>", .points = {{0, 0}}}}}},
+           {{"<script>", 0}});
   EXPECT_THAT(svg, Not(HasSubstr("<script>")));
   EXPECT_EQ(svg.find("</svg>"), svg.rfind("</svg>"));
   EXPECT_THAT(page(svg, "</title>"), Not(HasSubstr("<title></title>")));
