@@ -70,7 +70,7 @@ TEST(PlotCommand, says_what_is_wrong) {
   write_run(folder / "run", 1);
   const auto error_of = [&](const std::vector<std::string>& arguments) {
     const ProgramResult result = plot(arguments);
-    EXPECT_EQ(result.exit_code, 64) << result.err;
+    EXPECT_EQ(result.exit_code, 2) << result.err;
     return result.err;
   };
   EXPECT_THAT(error_of({folder / "run", "--out", folder / "all.png"}),

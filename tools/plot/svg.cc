@@ -90,7 +90,7 @@ Axis axis_for(const Chart& chart, double Point::*coordinate, int count) {
   double greatest = -least;
   for (const Curve& curve : chart.curves) {
     for (const Point& point : curve.points) {
-      if (!is_finite(point)) continue;
+      if (!std::isfinite(point.*coordinate)) continue;
       least = std::min(least, point.*coordinate);
       greatest = std::max(greatest, point.*coordinate);
     }
