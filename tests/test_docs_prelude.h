@@ -4,6 +4,7 @@
 
 #include <tutti/tutti.h>
 
+#include <torch/script.h>
 #include <torch/torch.h>
 
 using tutti::metrics::auc;

@@ -251,6 +251,7 @@ struct Options {
   bool say_memory = false;
   std::string die_once;
   std::string device;
+  std::string export_into;
 };
 
 constexpr int64_t kValidated = 300;  // examples
@@ -392,6 +393,8 @@ void train(tutti::Context& ctx, const Options& options) {
   if (options.evaluate)
     trainer.evaluate(other_feed ? digits.train() : digits.test(), {tutti::metrics::accuracy("label")},
                      {.here = options.here});
+  if (!options.export_into.empty())
+    fmt::print("rank {} exported {}\n", ctx.rank(), trainer.export_model(options.export_into, digits.test()));
 }
 
 // A program that does not use tutti::run().
@@ -409,10 +412,26 @@ int own_context(bool is_told_to_stand_alone) {
   }
 }
 
+// Exports in a program that does not use tutti::run(), so that another one has to make the check.
+int own_export(const std::string& folder) {
+  tutti::RunConfig config;
+  config.compute.device = "cpu";
+  try {
+    fmt::print("exported {}\n", tutti::export_model(tutti::Context(config), folder, "",
+                                                    tutti::make_trainable(std::make_shared<Odd>()),
+                                                    example::digits("").test()));
+    return 0;
+  } catch (const tutti::Error& error) {
+    fmt::print("{}\n", error.what());
+    return tutti::exit_code(error.kind());
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   const std::string first = argc > 1 ? argv[1] : "";
+  if (first == "own-export") return own_export(argv[2]);
   if (first == "own-context" || first == "lonely-context") return own_context(first == "lonely-context");
   Options options;
   tutti::Program program;
@@ -447,6 +466,7 @@ int main(int argc, char** argv) {
     flags.add("--say-memory", options.say_memory, "print what the process has for itself, in kilobytes");
     flags.add("--die-once", options.die_once,
               "a file: rank 1 kills itself before it counts, unless the file is there, and has another feed");
+    flags.add("--export-into", options.export_into, "export the model at the end, into this folder");
     flags.add("--create-on", options.device, "the device scope around the network's creation");
     // Like data, this flag is local to the task, and its contents are compared.
     flags.scope(tutti::FlagScope::Local, {"--other-labels"});

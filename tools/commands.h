@@ -11,6 +11,7 @@ namespace tutti {
 using CommandFunction = int(const std::vector<std::string>& arguments, const Environment& environment);
 
 CommandFunction run_command;
+CommandFunction plot_command;
 CommandFunction version_command;
 
 // These need LibTorch, which takes a second to load, and are in a program of their own next to `tutti`.
@@ -20,5 +21,6 @@ CommandFunction bench_command;
 CommandFunction serve_command;
 CommandFunction stop_command;
 CommandFunction shard_command;
+CommandFunction export_command;
 
 }  // namespace tutti

@@ -22,11 +22,13 @@ struct Command {
   CommandFunction* run;  // nullptr: the command is in kTorchProgram
 };
 
-constexpr std::array<Command, 8> kCommands = {{
+constexpr std::array<Command, 10> kCommands = {{
     {"run", "start a program as the workers of one job", run_command},
     {"serve", "run one parameter server or passive worker, for any program", nullptr},
     {"stop", "stop the servers of a cluster, or the tasks of one job", nullptr},
     {"inspect", "show and verify a checkpoint, or show a table", nullptr},
+    {"export", "export a checkpoint as a model for other programs", nullptr},
+    {"plot", "draw the curves of one or several runs", plot_command},
     {"shard", "split tables into shards, one folder each", nullptr},
     {"doctor", "check whether this machine is ready for training", nullptr},
     {"bench", "measure how fast tasks exchange vectors", nullptr},

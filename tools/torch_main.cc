@@ -3,6 +3,7 @@
 #include "tools/commands.h"
 #include "tutti/base/error.h"
 #include "tutti/base/guarded_main.h"
+#include "tutti/train/export/check.h"
 
 namespace tutti {
 namespace {
@@ -11,9 +12,12 @@ int dispatch(const std::vector<std::string>& arguments) {
   const std::string name = arguments.empty() ? "" : arguments.front();
   const std::vector<std::string> rest(arguments.begin() + (arguments.empty() ? 0 : 1), arguments.end());
   const Environment environment = Environment::of_process();
+  // A program that does not call tutti::run() starts this one to check what it has exported.
+  if (const auto code = answer_export_check(environment)) return *code;
   if (name == "inspect") return inspect_command(rest, environment);
   if (name == "doctor") return doctor_command(rest, environment);
   if (name == "bench") return bench_command(rest, environment);
+  if (name == "export") return export_command(rest, environment);
   if (name == "serve") return serve_command(rest, environment);
   if (name == "shard") return shard_command(rest, environment);
   if (name == "stop") return stop_command(rest, environment);

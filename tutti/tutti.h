@@ -25,6 +25,7 @@
 #include "tutti/params/scope.h"
 #include "tutti/ps/module_server.h"
 #include "tutti/ps/remote_module.h"
+#include "tutti/train/export.h"
 #include "tutti/train/hook.h"
 #include "tutti/train/hooks.h"
 #include "tutti/train/load.h"

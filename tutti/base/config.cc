@@ -202,6 +202,10 @@ void add_file_flags(FlagSet& set, RunConfig& config) {
       "--checkpoint-rows", config.checkpoints.rows, {"full", "changed"},
       "which rows of sharded embeddings a checkpoint contains: full: all; changed: those that have "
       "changed since the last checkpoint with all rows, as long as they are less than half");
+  set.add("--export", config.exports.dir,
+          "instead of training, export the checkpoint of --export-from, as a new version in this folder");
+  set.add("--export-from", config.exports.from,
+          "the checkpoint that --export exports: a folder ckpt-<step>, or a log directory; '': --logdir");
   set.add("--summary-every", config.output.summary_every,
           "number of steps between entries in the event file; 0: no entries");
   set.between("--summary-every", 0, kMostSteps);
@@ -218,8 +222,8 @@ void add_file_flags(FlagSet& set, RunConfig& config) {
   add_log_flags(set, config);
   set.add("--config", config.config_file, "JSON file with values for any of these flags");
   // The contents of --data are compared by other means. Only the chief reads and writes --logdir.
-  set.scope(FlagScope::Local, {"--data", "--feed-timeout", "--logdir", "--resume", "--keep",
-                               "--profile-steps", "--timeline", "--report", "--config"});
+  set.scope(FlagScope::Local, {"--data", "--feed-timeout", "--logdir", "--resume", "--keep", "--export",
+                               "--export-from", "--profile-steps", "--timeline", "--report", "--config"});
   set.scope(FlagScope::Job, {"--bad-rows", "--checkpoint-every", "--checkpoint-rows", "--summary-every"});
 }
 

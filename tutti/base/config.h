@@ -88,6 +88,15 @@ struct RunConfig {
     std::string rows = "full";   // of sharded embeddings; or "changed" (--checkpoint-rows)
   };
 
+  // A program that exports a checkpoint instead of training (tutti/train/export.h).
+  struct Exports {
+    std::string dir;   // for versions of the model; "": the program trains (--export)
+    std::string from;  // the checkpoint; "": the newest in the log directory (--export-from)
+    // No flag; tutti::run() sets it. The program that checks what was exported, in a process of its own: one
+    // whose main() calls tutti::run(), or `tutti-torch`. "": `tutti-torch`, beside this program or in PATH.
+    std::string checker;
+  };
+
   struct Output {
     int64_t summary_every = 100;  // steps; 0: none
     std::string profile_steps;    // "10..12"
@@ -112,6 +121,7 @@ struct RunConfig {
   Security security;
   Data data;
   Checkpoints checkpoints;
+  Exports exports;
   Output output;
   Cluster cluster;
   std::string config_file;  // where --config found values for the flags

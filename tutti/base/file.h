@@ -51,9 +51,12 @@ class FileWriter {
   uint32_t checksum() const { return checksum_; }
 
  private:
+  void start_writing_back();
+
   std::string path_;
   FileDescriptor fd_;
   uint64_t bytes_ = 0;
+  uint64_t written_back_ = 0;  // bytes that the device has been asked to write
   uint32_t checksum_ = 0;
 };
 

@@ -2,6 +2,7 @@
 
 #include <limits>
 
+#include <torch/csrc/jit/frontend/tracer.h>
 #include <torch/utils.h>
 
 #include "tutti/base/error.h"
@@ -19,9 +20,7 @@ EmbeddingImpl::EmbeddingImpl(int64_t rows, int64_t dim, const EmbeddingOptions& 
       "weight", torch::empty({rows, dim}).uniform_(-options.initial_scale, options.initial_scale));
 }
 
-torch::Tensor EmbeddingImpl::forward(const torch::Tensor& ids) {
-  return weight.defined() ? table_->look_up_in(weight, ids) : table_->look_up(ids);
-}
+torch::Tensor EmbeddingImpl::forward(const torch::Tensor& ids) { return table_->look_up(ids, weight); }
 
 void EmbeddingImpl::pretty_print(std::ostream& stream) const {
   stream << "tutti::nn::Embedding(rows=" << table_->rows() << ", dim=" << table_->dim() << ")";
@@ -48,9 +47,11 @@ torch::Tensor EmbeddingBagImpl::forward(const torch::Tensor& ids, const torch::T
   if (pooling_ == Pooling::Sum) return rows.sum(-2);
   const torch::Tensor count = is_id.sum(-1, /*keepdim=*/true);
   if (pooling_ == Pooling::Mean) return rows.sum(-2) / count.clamp_min(1);
-  if (ids.size(-1) == 0) return rows.sum(-2);
-  const torch::Tensor masked =
-      rows.masked_fill(is_id.logical_not().unsqueeze(-1), -std::numeric_limits<float>::infinity());
+  constexpr float kLeast = -std::numeric_limits<float>::infinity();
+  torch::Tensor masked = rows.masked_fill(is_id.logical_not().unsqueeze(-1), kLeast);
+  // Empty lists have no maximum. A trace must not depend on whether they are.
+  if (ids.size(-1) == 0 || torch::jit::tracer::isTracing())
+    masked = torch::constant_pad_nd(masked, {0, 0, 0, 1}, kLeast);
   return std::get<0>(masked.max(-2)).masked_fill(count.eq(0), 0);
 }
 

@@ -31,7 +31,8 @@ class EmbeddingImpl : public torch::nn::Module, public embedding::HasTable {
   // Returns the vectors of the ids: their shape, and then `dim`. Ids are whole numbers of any type.
   torch::Tensor forward(const torch::Tensor& ids);
 
-  std::shared_ptr<embedding::Table> table() const override { return weight.defined() ? nullptr : table_; }
+  std::shared_ptr<embedding::Table> table() const override { return table_; }
+  torch::Tensor table_weight() const override { return weight; }
   void pretty_print(std::ostream& stream) const override;
 
   torch::Tensor weight;  // defined if the table is a parameter

@@ -17,13 +17,18 @@ namespace {
 constexpr int64_t kPadding = -1;
 constexpr int64_t kNoRow = -1;
 
+// Returns the greatest number up to which floating-point ids of this type are exact.
+double exact_limit(const torch::Tensor& ids) {
+  constexpr double kExactFloat = 16777216;           // 2^24
+  constexpr double kExactDouble = 9007199254740992;  // 2^53
+  return ids.scalar_type() == torch::kDouble ? kExactDouble : kExactFloat;
+}
+
 // Returns the ids as int64 on the CPU. Floats, as some tables have them, hold whole numbers exactly up to a
 // limit; beyond it an id may have become another one.
 torch::Tensor whole_numbers(const torch::Tensor& ids, const std::string& table, const std::string& column) {
   if (!ids.is_floating_point()) return ids.to(torch::kCPU, torch::kLong).contiguous();
-  constexpr double kExactFloat = 16777216;           // 2^24
-  constexpr double kExactDouble = 9007199254740992;  // 2^53
-  const double limit = ids.scalar_type() == torch::kDouble ? kExactDouble : kExactFloat;
+  const double limit = exact_limit(ids);
   const torch::Tensor numbers = ids.to(torch::kCPU, torch::kDouble).contiguous();
   const auto* number = static_cast<const double*>(numbers.data_ptr());
   for (int64_t i = 0; i < numbers.numel(); ++i) {
@@ -171,7 +176,12 @@ std::vector<Lookups::Column> Table::columns_in(const Batch& batch) const {
   return columns;
 }
 
-torch::Tensor Table::look_up(const torch::Tensor& ids) {
+torch::Tensor Table::look_up(const torch::Tensor& ids, const torch::Tensor& weight) {
+  const auto own = [&] { return weight.defined() ? look_up_in(weight, ids) : look_up_rows(ids); };
+  return replacement_ ? replacement_(ids, own) : own();
+}
+
+torch::Tensor Table::look_up_rows(const torch::Tensor& ids) {
   if (!is_spread_) alone();
   if (lookups_.has_lane())
     return lookups_.rows_of(ids, [&](const torch::Tensor& of) { return keys_of(of, ""); });
@@ -191,6 +201,23 @@ torch::Tensor Table::look_up_in(const torch::Tensor& weight, const torch::Tensor
   return torch::embedding(weight, index.clamp_min(0)).masked_fill(index.lt(0).unsqueeze(-1), 0);
 }
 
+// The counterpart of for_each_id() and whole_numbers().
+torch::Tensor Table::look_up_by_operators(const torch::Tensor& weight, const torch::Tensor& ids) const {
+  torch::Tensor index = ids.to(torch::kLong);
+  if (index.device() != weight.device()) index = index.to(weight.device());
+  torch::Tensor has_none;
+  if (may_be_padded_) has_none = index.eq(kPadding);
+  if (options_.bad_ids == BadIds::Drop) has_none = index.lt(0).logical_or(index.ge(rows_));
+  if (options_.bad_ids == BadIds::Clamp) index = index.clamp(0, rows_ - 1);
+  if (has_none.defined()) index = index.masked_fill(has_none, 0);
+  if (ids.is_floating_point()) {
+    const torch::Tensor is_exact = ids.eq(ids.floor()).logical_and(ids.abs().le(exact_limit(ids)));
+    index = index.masked_fill(is_exact.logical_not().to(index.device()), rows_);  // a bad id
+  }
+  const torch::Tensor found = torch::embedding(weight, index);
+  return has_none.defined() ? found.masked_fill(has_none.unsqueeze(-1), 0) : found;
+}
+
 torch::Tensor Table::look_up_now(const torch::Tensor& ids) {
   if (torch::GradMode::is_enabled())
     fail(ErrorKind::InvalidArgument,
@@ -201,7 +228,7 @@ torch::Tensor Table::look_up_now(const torch::Tensor& ids) {
   if (!read_now_)
     fail(ErrorKind::InvalidArgument,
          "the rows of '{}' are on {} workers, and this one cannot read those of the others: let all workers "
-         "make this call",
+         "make this call of the Trainer",
          name_, layout_.owners());
   std::vector<int64_t> shape = ids.sizes().vec();
   shape.push_back(dim_);

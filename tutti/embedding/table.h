@@ -62,11 +62,19 @@ class Table {
   const std::string& name() const { return name_; }
 
   // Returns the rows of these ids, in the shape of the ids and then `dim`, for a forward pass. Before the
-  // table is part of a training, it has its initial rows, or those that were put into alone().
-  torch::Tensor look_up(const torch::Tensor& ids);
+  // table is part of a training, it has its initial rows, or those that were put into alone(). If the table
+  // is an ordinary parameter, `weight` has the rows.
+  torch::Tensor look_up(const torch::Tensor& ids, const torch::Tensor& weight = {});
 
-  // The same for a table that is an ordinary parameter.
-  torch::Tensor look_up_in(const torch::Tensor& weight, const torch::Tensor& ids) const;
+  // While it is set, this function makes the lookups instead. It may call `own`, which returns what the table
+  // itself has. An export records lookups by it, and replaces them by others that can be traced.
+  using LookUp =
+      std::function<torch::Tensor(const torch::Tensor& ids, const std::function<torch::Tensor()>& own)>;
+  void look_up_by(LookUp look_up) { replacement_ = std::move(look_up); }
+  // Looks up ids in a tensor with all rows, by operators of LibTorch alone, so that it can be traced. Returns
+  // the same as the table, which must not grow. An id for which the table throws is an error of LibTorch's
+  // operator.
+  torch::Tensor look_up_by_operators(const torch::Tensor& weight, const torch::Tensor& ids) const;
 
   // All rows of a table that is not part of a training yet.
   RowShard& alone();
@@ -97,6 +105,8 @@ class Table {
   void for_each_id(const torch::Tensor& ids, const std::string& column, const Take& take) const;
   std::vector<uint64_t> keys_of(const torch::Tensor& ids, const std::string& column) const;
   int64_t other_id(int64_t id, int64_t example, const std::string& column) const;
+  torch::Tensor look_up_rows(const torch::Tensor& ids);
+  torch::Tensor look_up_in(const torch::Tensor& weight, const torch::Tensor& ids) const;
   torch::Tensor look_up_now(const torch::Tensor& ids);
   torch::Tensor read_shown(std::span<const uint64_t> keys) const;
 
@@ -110,6 +120,7 @@ class Table {
   Lookups lookups_;
   DirectRows direct_;
   ReadNow read_now_;
+  LookUp replacement_;
   std::unique_ptr<RowShard> alone_;
   bool is_spread_ = false;
 };

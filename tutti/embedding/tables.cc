@@ -58,19 +58,26 @@ float* floats_in(const torch::Tensor& tensor) { return static_cast<float*>(tenso
 
 }  // namespace
 
-Tables::Tables(const torch::nn::Module& module) {
+std::vector<NamedTable> tables_in(const torch::nn::Module& module) {
+  std::vector<NamedTable> tables;
   std::set<const Table*> seen;
   const auto look_at = [&](const std::string& name, const torch::nn::Module& each) {
     const auto* has_table = dynamic_cast<const HasTable*>(&each);
-    if (has_table == nullptr) return;
-    auto table = has_table->table();
-    if (!table || !seen.insert(table.get()).second) return;
-    table->set_name(name);
-    tables_.push_back(std::move(table));
+    if (has_table != nullptr && seen.insert(has_table->table().get()).second)
+      tables.push_back({name, has_table->table(), has_table->table_weight()});
   };
   look_at("embedding", module);
   for (const auto& item : module.named_modules("", /*include_self=*/false))
     look_at(item.key(), *item.value());
+  return tables;
+}
+
+Tables::Tables(const torch::nn::Module& module) {
+  for (const auto& [name, table, weight] : tables_in(module)) {
+    if (weight.defined()) continue;
+    table->set_name(name);
+    tables_.push_back(table);
+  }
 }
 
 std::vector<std::string> Tables::plan() const {

@@ -15,13 +15,24 @@
 
 namespace tutti::embedding {
 
-// A module with a table whose rows are spread over several tasks.
+// A module with a table.
 class HasTable {
  public:
   virtual ~HasTable() = default;
-  // Null if the table is an ordinary parameter.
   virtual std::shared_ptr<Table> table() const = 0;
+  // The rows, if the table is an ordinary parameter of the module; undefined if they are spread over several
+  // tasks.
+  virtual torch::Tensor table_weight() const = 0;
 };
+
+// A table of a module, under the name of the submodule that has it.
+struct NamedTable {
+  std::string name;  // "user"
+  std::shared_ptr<Table> table;
+  torch::Tensor weight;  // undefined if the rows are spread over several tasks
+};
+// Returns the tables of a module, each once.
+std::vector<NamedTable> tables_in(const torch::nn::Module& module);
 
 // The tasks that own the rows of all tables, as a worker sees them.
 class RowOwners {
@@ -67,7 +78,8 @@ struct TableGradients {
 // to each owner, and one message with gradients. Not thread-safe.
 class Tables {
  public:
-  // Finds the tables of the module, and gives them the names of the submodules that have them.
+  // Finds the tables of the module that are not parameters, and gives them the names of the submodules that
+  // have them.
   explicit Tables(const torch::nn::Module& module);
 
   bool empty() const { return tables_.empty(); }

@@ -66,7 +66,9 @@ std::string command() {
   for (char& c : text) {
     if (static_cast<unsigned char>(c) < ' ') c = ' ';
   }
-  return text.size() <= kLongestCommand ? text : text.substr(0, kLongestCommand) + "...";
+  if (text.size() <= kLongestCommand) return text;
+  text.resize(kLongestCommand);
+  return text.append("...");
 }
 
 std::string read_holder(const std::string& path) {

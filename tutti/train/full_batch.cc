@@ -115,6 +115,7 @@ void Model::fit(const data::Feed& feed, const torch::optim::LBFGSOptions& optimi
          "{} has nothing to evaluate, since a fit by L-BFGS writes no checkpoints: start the job without an "
          "evaluator",
          context_.task().short_name());
+  require_no_export(context_, "L-BFGS");
   if (has_servers(context_.cluster()) || context_.config().training.strategy == "in-graph")
     fail(ErrorKind::InvalidArgument,
          "L-BFGS does not work with parameter servers or a master, since they make one step per gradient: "
@@ -136,8 +137,10 @@ void Model::fit(const data::Feed& feed, const torch::optim::LBFGSOptions& optimi
   RunConfig without_folder = context_.config();
   without_folder.checkpoints.logdir.clear();
   without_folder.checkpoints.resume = "never";
+  TrainerOptions how{.group = all};
+  if (!outputs_.empty()) how.exports.signature = signature(instance_);
   trainer_ = std::make_unique<Trainer>(context_.with(without_folder), trainable(instance_),
-                                       torch::optim::SGDOptions(1), TrainerOptions{.group = all});
+                                       torch::optim::SGDOptions(1), how);
 }
 
 }  // namespace tutti

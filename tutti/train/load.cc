@@ -31,17 +31,22 @@ bool has_checkpoints(const fs::path& folder) {
   return fs::exists(folder / kLatestCheckpoint / store::kManifestName, ignored);
 }
 
-[[noreturn]] void fail_not_loadable(const std::string& path) {
+[[noreturn]] void fail_not_loadable(const std::string& path, const char* expected) {
   std::vector<std::string> runs;
   std::error_code error;
   for (fs::directory_iterator entry(path, error), end; !error && entry != end; entry.increment(error)) {
     if (has_checkpoints(entry->path())) runs.push_back(entry->path().filename().string());
   }
   std::sort(runs.begin(), runs.end());
-  fail(ErrorKind::InvalidArgument,
-       "{}: there is no checkpoint here, and it is not a .safetensors file. Give a folder ckpt-STEP, a log "
-       "directory with checkpoints, or a .safetensors file{}",
-       path, runs.empty() ? "" : fmt::format("; subfolders with checkpoints: {}", fmt::join(runs, ", ")));
+  fail(ErrorKind::InvalidArgument, "{}: there is no checkpoint here{}{}", path, expected,
+       runs.empty() ? "" : fmt::format("; subfolders with checkpoints: {}", fmt::join(runs, ", ")));
+}
+
+// Returns "" if there is none.
+std::string folder_of_checkpoint(const fs::path& path) {
+  std::error_code ignored;
+  if (fs::exists(path / store::kManifestName, ignored)) return path;
+  return has_checkpoints(path) ? (path / kLatestCheckpoint).string() : "";
 }
 
 embedding::SavedRows rows_in(const std::vector<store::NamedTensor>& tensors, const Json& state) {
@@ -49,30 +54,14 @@ embedding::SavedRows rows_in(const std::vector<store::NamedTensor>& tensors, con
   return {tensors, parts.value(store::kRowsPart, Json::object())};
 }
 
-// The weights and buffers, and the rows of sharded tables.
-std::vector<store::NamedTensor> tensors_in(const store::Checkpoint& checkpoint) {
-  std::vector<store::NamedTensor> tensors = checkpoint.weights;
-  const auto found = checkpoint.more.find(store::kRowsPart);
-  if (found == checkpoint.more.end()) return tensors;
-  const embedding::SavedRows rows = rows_in(found->second, checkpoint.state);
-  std::vector<store::NamedTensor> joined;
-  if (checkpoint.base) {
-    const auto& base = *checkpoint.base;
-    joined = embedding::joined_rows(rows_in(base.parts.at(store::kRowsPart), base.state), &rows);
-  } else {
-    joined = embedding::joined_rows(rows, nullptr);
-  }
-  tensors.insert(tensors.end(), joined.begin(), joined.end());
-  return tensors;
-}
-
 std::vector<store::NamedTensor> read_tensors(const std::string& path) {
   std::error_code ignored;
-  const fs::path folder(path);
-  if (fs::exists(folder / store::kManifestName, ignored)) return tensors_in(store::load_checkpoint(path));
-  if (has_checkpoints(folder)) return tensors_in(store::load_checkpoint(folder / kLatestCheckpoint));
-  if (!fs::is_regular_file(folder, ignored)) fail_not_loadable(path);
-  return store::SafetensorsFile(path).read_all();
+  if (fs::is_regular_file(path, ignored)) return store::SafetensorsFile(path).read_all();
+  if (const std::string folder = folder_of_checkpoint(path); !folder.empty())
+    return tensors_in(store::load_checkpoint(folder));
+  fail_not_loadable(path,
+                    ", and it is not a .safetensors file. Give a folder ckpt-STEP, a log directory with "
+                    "checkpoints, or a .safetensors file");
 }
 
 // A tensor of the model, with all names that it is registered under.
@@ -142,10 +131,11 @@ struct Saved {
   std::vector<std::string> unused;
 };
 
-Saved renamed(const std::string& path, const LoadWeightsOptions& options) {
+Saved renamed(const std::map<std::string, torch::Tensor>& tensors, const std::string& path,
+              const LoadWeightsOptions& options) {
   Saved saved;
   std::map<std::string, std::string> from;
-  for (const auto& [name, tensor] : load(path)) {
+  for (const auto& [name, tensor] : tensors) {
     const std::string to = options.rename(name);
     if (to.empty() || !fits(to, options.only)) {
       saved.unused.push_back(name);
@@ -213,9 +203,10 @@ std::vector<Match> matched(const std::vector<Target>& targets, Saved& saved,
       path, fmt::join(wrong, "\n  "));
 }
 
-LoadedWeights load_into(const std::vector<Target>& targets, const std::string& path,
+LoadedWeights load_into(const std::vector<Target>& targets,
+                        const std::map<std::string, torch::Tensor>& tensors, const std::string& path,
                         const LoadWeightsOptions& options) {
-  Saved saved = renamed(path, options);
+  Saved saved = renamed(tensors, path, options);
   LoadedWeights result;
   std::vector<std::string> wrong;
   const std::vector<Match> matches = matched(targets, saved, options, result, wrong);
@@ -232,10 +223,33 @@ LoadedWeights load_into(const std::vector<Target>& targets, const std::string& p
 
 }  // namespace
 
+std::vector<store::NamedTensor> tensors_in(const store::Checkpoint& checkpoint) {
+  std::vector<store::NamedTensor> tensors = checkpoint.weights;
+  const auto found = checkpoint.more.find(store::kRowsPart);
+  if (found == checkpoint.more.end()) return tensors;
+  const embedding::SavedRows rows = rows_in(found->second, checkpoint.state);
+  std::vector<store::NamedTensor> joined;
+  if (checkpoint.base) {
+    const auto& base = *checkpoint.base;
+    joined = embedding::joined_rows(rows_in(base.parts.at(store::kRowsPart), base.state), &rows);
+  } else {
+    joined = embedding::joined_rows(rows, nullptr);
+  }
+  tensors.insert(tensors.end(), joined.begin(), joined.end());
+  return tensors;
+}
+
 std::map<std::string, torch::Tensor> load(const std::string& path) {
   std::map<std::string, torch::Tensor> tensors;
   for (const auto& [name, tensor] : read_tensors(path)) tensors.emplace(name, tensor);
   return tensors;
+}
+
+std::string checkpoint_at(const std::string& path) {
+  const std::string folder = folder_of_checkpoint(path);
+  if (folder.empty())
+    fail_not_loadable(path, ". Give a folder ckpt-STEP, or a log directory with checkpoints");
+  return folder;
 }
 
 Rename::Rename(Pairs prefixes)
@@ -248,12 +262,17 @@ Rename::Rename(Pairs prefixes)
 
 LoadedWeights load_weights(torch::nn::Module& module, const std::string& path,
                            const LoadWeightsOptions& options) {
-  return load_into(targets_in(module), path, options);
+  return load_into(targets_in(module), load(path), path, options);
+}
+
+LoadedWeights load_weights(torch::nn::Module& module, const std::map<std::string, torch::Tensor>& tensors,
+                           const std::string& where, const LoadWeightsOptions& options) {
+  return load_into(targets_in(module), tensors, where, options);
 }
 
 LoadedWeights load_weights(Parameters& parameters, const std::string& path,
                            const LoadWeightsOptions& options) {
-  return load_into(targets_in(parameters), path, options);
+  return load_into(targets_in(parameters), load(path), path, options);
 }
 
 torch::Tensor predict(const Trainable& model, const data::Feed& feed, const PredictOptions& options) {

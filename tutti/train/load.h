@@ -15,6 +15,7 @@
 
 #include "tutti/data/feed.h"
 #include "tutti/params/parameters.h"
+#include "tutti/store/checkpoint.h"
 #include "tutti/train/trainable.h"
 
 namespace tutti {
@@ -25,6 +26,13 @@ namespace tutti {
 // joined: "user.weight" in the order of the ids or, for a dynamic table, in the order of "user.ids". A path
 // that is none of these is an InvalidArgument, and a damaged file is a DataLoss.
 std::map<std::string, torch::Tensor> load(const std::string& path);
+
+// The same for a checkpoint that was read.
+std::vector<store::NamedTensor> tensors_in(const store::Checkpoint& checkpoint);
+
+// Returns the folder of a checkpoint: `path` itself, or the one that was saved last in the log directory
+// `path`. Throws InvalidArgument if it is neither.
+std::string checkpoint_at(const std::string& path);
 
 // Maps the name of a saved tensor to the name of the model's tensor that it is for. Either a function, which
 // may return "" to leave the tensor out, or pairs of prefixes: {{"encoder.", "backbone."}} replaces the first
@@ -77,6 +85,9 @@ LoadedWeights load_weights(torch::nn::Module& module, const std::string& path,
                            const LoadWeightsOptions& options = {});
 LoadedWeights load_weights(Parameters& parameters, const std::string& path,
                            const LoadWeightsOptions& options = {});
+// Like above, for tensors by name; `where` says for errors where they are from.
+LoadedWeights load_weights(torch::nn::Module& module, const std::map<std::string, torch::Tensor>& tensors,
+                           const std::string& where, const LoadWeightsOptions& options = {});
 template <class Net>
 LoadedWeights load_weights(const torch::nn::ModuleHolder<Net>& net, const std::string& path,
                            const LoadWeightsOptions& options = {}) {

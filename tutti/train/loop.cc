@@ -14,6 +14,7 @@
 #include "tutti/metrics/metrics.h"
 #include "tutti/params/agreement.h"
 #include "tutti/train/evaluation.h"
+#include "tutti/train/export.h"
 #include "tutti/train/hooks.h"
 
 namespace tutti {
@@ -237,6 +238,7 @@ void Loop::follow() {
 }
 
 void Loop::begin() {
+  require_no_export(context_, "a Loop");
   comm::Communicator& comm = optimizer_.communicator();
   require_same_plan(context_, comm, plan());
   engine_.session().claim();

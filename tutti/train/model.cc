@@ -281,6 +281,24 @@ Trainable Model::trainable(const std::shared_ptr<Instance>& instance) const {
           .script = {}};
 }
 
+// The outputs, from the inputs alone.
+Signature Model::signature(const std::shared_ptr<Instance>& instance) const {
+  Signature signature{.outputs = {}};
+  for (const Node& node : nodes_) {
+    const bool is_known = std::find(signature.inputs.begin(), signature.inputs.end(), node.from_batch) !=
+                          signature.inputs.end();
+    if (!node.from_batch.empty() && !node.is_target && !is_known) signature.inputs.push_back(node.from_batch);
+  }
+  for (const Named& output : outputs_) signature.outputs.push_back(output.name);
+  signature.function = [this, instance](const Batch& batch) {
+    Instance::Values values(*instance, batch);
+    Tensors outputs;
+    for (const Named& output : outputs_) outputs.push_back(values[output.value.index_]);
+    return outputs;
+  };
+  return signature;
+}
+
 void Model::require_ready(const ModelFitOptions& options) const {
   if (trainer_)
     fail(ErrorKind::InvalidArgument, "the model has already been trained: use its trainer() to continue");
@@ -313,6 +331,7 @@ void Model::fit(const data::Feed& feed, const OptimizerOptions& optimizer, const
     if (start > 0 && checkpoints.resume == "must") checkpoints.resume = "auto";
     const auto instance = make_instance(feed, start);
     TrainerOptions how = trainer;
+    if (!how.exports.signature.function && !outputs_.empty()) how.exports.signature = signature(instance);
     how.group = several ? all->split(0) : all;
     auto candidate = std::make_unique<Trainer>(context_.with(of_start), trainable(instance), optimizer, how);
     candidate->fit(feed, {.steps = options.steps, .epochs = options.epochs});

@@ -148,6 +148,7 @@ class Model {
   void require_ready(const ModelFitOptions& options) const;
   std::shared_ptr<Instance> make_instance(const data::Feed& feed, int64_t start) const;
   Trainable trainable(const std::shared_ptr<Instance>& instance) const;
+  Signature signature(const std::shared_ptr<Instance>& instance) const;
   torch::Tensor objective(Instance& instance, const Batch& batch) const;
   torch::Tensor predictions(Instance& instance, const Batch& batch) const;
   metrics::List metrics_of(const std::shared_ptr<Instance>& instance) const;

@@ -96,7 +96,7 @@ LossOutput Replica::run_lane(int64_t step, int64_t lane, const Batch& batch, dou
 }
 
 template <class Body>
-auto Replica::evaluate(Body body) {
+auto Replica::in_evaluation(Body body) {
   const SpanScope span(options_.timeline, Activity::Compute, "predict");
   const torch::NoGradGuard no_grad;
   const EvaluationScope evaluation(*model_.module);
@@ -104,16 +104,22 @@ auto Replica::evaluate(Body body) {
   return body();
 }
 
-torch::Tensor Replica::predict(const Batch& batch) {
-  if (!model_.predict) fail_no_predictions();
-  return evaluate([&] {
-    const torch::Tensor prediction = model_.predict(batch);
-    return prediction.is_floating_point() ? prediction.to(torch::kFloat32) : prediction;
+torch::Tensor Replica::predict(const Batch& batch) { return evaluate(batch, {}).front(); }
+
+std::vector<torch::Tensor> Replica::evaluate(const Batch& batch, const Function& function) {
+  if (!function && !model_.predict) fail_no_predictions();
+  return in_evaluation([&] {
+    std::vector<torch::Tensor> results =
+        function ? function(batch) : std::vector<torch::Tensor>{model_.predict(batch)};
+    for (torch::Tensor& result : results) {
+      if (result.is_floating_point()) result = result.to(torch::kFloat32);
+    }
+    return results;
   });
 }
 
 torch::Tensor Replica::evaluate_loss(const Batch& batch) {
-  return evaluate([&] { return model_.loss(batch).loss; });
+  return in_evaluation([&] { return model_.loss(batch).loss; });
 }
 
 Batch Replica::prepare(const Batch& batch) const {

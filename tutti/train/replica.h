@@ -59,6 +59,10 @@ class Replica {
 
   // Returns the predictions in evaluation mode, without gradients, in float32.
   torch::Tensor predict(const Batch& batch);
+  // Returns the results of a function of the batch, computed like predictions. Without a function, returns
+  // the predictions.
+  using Function = std::function<std::vector<torch::Tensor>(const Batch&)>;
+  std::vector<torch::Tensor> evaluate(const Batch& batch, const Function& function);
   // Returns false if the model can only predict.
   bool has_loss() const { return static_cast<bool>(model_.loss); }
   // Returns the mean loss of the batch in evaluation mode, without gradients, as float64. Requires
@@ -79,7 +83,7 @@ class Replica {
 
  private:
   template <class Body>
-  auto evaluate(Body body);
+  auto in_evaluation(Body body);
 
   Trainable model_;
   ReplicaOptions options_;

@@ -20,6 +20,9 @@
 #include "tutti/cluster/identity.h"
 #include "tutti/cluster/roles.h"
 #include "tutti/cluster/threads.h"
+#include "tutti/train/export.h"
+#include "tutti/train/export/check.h"
+#include "tutti/train/load.h"
 #include "tutti/train/passive/worker.h"
 #include "tutti/train/stop_signals.h"
 
@@ -55,25 +58,56 @@ void end_soon(int code) {
   alarm(kSeconds);
 }
 
+// Nothing of a run is read or written but the checkpoint.
+void export_instead_of_training(RunConfig& config) {
+  if (config.exports.from.empty()) config.exports.from = config.checkpoints.logdir;
+  if (config.exports.from.empty())
+    fail(ErrorKind::InvalidArgument, "--export needs a checkpoint: give --export-from, or --logdir");
+  config.exports.from = checkpoint_at(config.exports.from);
+  config.training.strategy = "single";
+  config.checkpoints.logdir.clear();
+  config.output.report.clear();
+  config.output.timeline.clear();
+  config.output.profile_steps.clear();
+}
+
 int run_program(int argc, char** argv, const Program& program, const std::function<void(Context&)>& body) {
   RunConfig config = program.defaults;
   FlagSet set(program.about);
   if (program.add_flags) program.add_flags(set);
   add_standard_flags(set, config);
   const Environment environment = Environment::of_process();
+  // This program may run again to check what it has exported.
+  if (const auto code = answer_export_check(environment)) return *code;
   if (const auto text = set.parse(argc, argv, environment)) {
     fmt::print("{}", *text);
     return 0;
   }
   config.training.stop_on_signals = true;
+  config.exports.checker = "/proc/self/exe";
+  const bool exports = !config.exports.dir.empty();
+  if (exports) export_instead_of_training(config);
   Context context(config, discover(config, environment), set.values());
   set_threads(context.threads());
   if (is_server_job(context.task().job)) {
     serve(context, program.optimizers ? program.optimizers() : std::vector<ElementwiseOptimizer>());
     return 0;
   }
+  if (exports && context.world() > 1)
+    fail(ErrorKind::InvalidArgument,
+         "--export needs a single process, but there are {} workers (found through {}): start the program by "
+         "itself",
+         context.world(), context.identity().source);
   torch::manual_seed(config.training.seed);
-  body(context);
+  try {
+    body(context);
+  } catch (const ExportDone& done) {
+    fmt::print("{}\n", done.path());
+    return 0;
+  }
+  if (exports)
+    fail(ErrorKind::InvalidArgument,
+         "nothing was exported: --export needs a program that calls fit() of a Trainer");
   return 0;
 }
 

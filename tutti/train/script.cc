@@ -9,6 +9,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
+#include <torch/csrc/jit/api/function_impl.h>
+#include <torch/csrc/jit/frontend/tracer.h>
+#include <torch/csrc/jit/ir/ir.h>
+#include <torch/csrc/jit/passes/inliner.h>
+#include <torch/csrc/jit/resource_guard.h>
 #include <torch/csrc/jit/runtime/graph_executor.h>
 #include <torch/jit.h>
 #include <torch/script.h>
@@ -66,10 +71,29 @@ class Call {
     for (const c10::Argument& argument : arguments_) stack.push_back(value_of(argument, batch));
     // Disables the optimiser of TorchScript, whose result has other bits.
     const torch::jit::GraphOptimizerEnabledGuard as_it_is(false);
-    return or_invalid("the program failed", [&] { return function_(std::move(stack)); });
+    const bool is_traced = torch::jit::tracer::isTracing() && !self_;
+    return or_invalid("the program failed",
+                      [&] { return is_traced ? traced(std::move(stack)) : function_(std::move(stack)); });
   }
 
  private:
+  // Puts the function into the trace as it is, with its decisions and loops, and not the operators that it
+  // happens to call for this batch.
+  IValue traced(torch::jit::Stack stack) const {
+    std::vector<torch::jit::Value*> arguments;
+    for (const IValue& value : stack) arguments.push_back(torch::jit::tracer::getValueTrace(value));
+    const auto body = torch::jit::toGraphFunction(function_).graph()->copy();
+    torch::jit::Inline(*body);
+    const auto results =
+        torch::jit::insertGraph(*torch::jit::tracer::getTracingState()->graph, *body, arguments);
+    const IValue result = [&] {
+      const torch::jit::ResourceGuard paused(torch::jit::tracer::pauseTracing());
+      return function_(std::move(stack));
+    }();
+    torch::jit::tracer::setValueTrace(result, results.at(0));
+    return result;
+  }
+
   IValue value_of(const c10::Argument& argument, const Batch& batch) const {
     const std::string& name = argument.name();
     if (const auto found = parameters_.find(name); found != parameters_.end()) return found->second;

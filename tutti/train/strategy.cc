@@ -1,6 +1,7 @@
 #include "tutti/train/strategy.h"
 
 #include <chrono>
+#include <new>
 #include <utility>
 
 #include <fmt/format.h>
@@ -8,7 +9,9 @@
 #include <torch/utils.h>
 
 #include "tutti/base/file.h"
+#include "tutti/base/json.h"
 #include "tutti/base/sha256.h"
+#include "tutti/base/text.h"
 #include "tutti/cluster/roles.h"
 #include "tutti/comm/collectives.h"
 #include "tutti/comm/gather_all.h"
@@ -84,6 +87,41 @@ Session::Start start_together(const Context& context, comm::Communicator& comm, 
       comm.broadcast(tensor, 0, {.what = "the state of the run"}).wait();
   }
   return start;
+}
+
+Json outcome_of(const std::function<Json()>& make) {
+  // A text may quote a file name that is not UTF-8, which cannot be sent.
+  const auto readable = [](const Json& outcome) {
+    return Json::parse(outcome.dump(-1, ' ', false, Json::error_handler_t::replace));
+  };
+  const auto failure = [&](ErrorKind kind, const std::string& text) {
+    return readable({{"kind", static_cast<int>(kind)}, {"error", text}});
+  };
+  try {
+    return readable({{"result", make()}});
+  } catch (const Error& error) {
+    return failure(error.kind(), error.what());
+  } catch (const std::bad_alloc&) {
+    return failure(ErrorKind::Overloaded, "out of memory");
+  } catch (const std::exception& error) {
+    return failure(ErrorKind::InvalidArgument, first_line(error.what()));
+  }
+}
+
+Json result_of(const Json& outcome) {
+  if (outcome.contains("error"))
+    throw Error(static_cast<ErrorKind>(outcome.at("kind").get<int>()),
+                outcome.at("error").get<std::string>());
+  return outcome.at("result");
+}
+
+// The barrier in on_chief() waits longer than the exchange of the result.
+Json from_chief(const Context& context, comm::Communicator& comm, const std::string& what,
+                const std::function<Json()>& make) {
+  std::string outcome;
+  on_chief(context, comm, {.what = what.c_str()}, [&] { outcome = outcome_of(make).dump(); });
+  const auto all = gather_all(comm, outcome, what.c_str());
+  return result_of(parse_json(all[0], what, ErrorKind::DataLoss));
 }
 
 void finish_saving(const Context& context, comm::Communicator& comm, Session& session) {

@@ -132,6 +132,9 @@ class Strategy : public Team {
   virtual void settle() {}
   // Returns the rows of sharded embeddings (Training::rows).
   virtual Snapshot rows() { return {}; }
+  // Calls `make` on the chief, while the other workers wait, and returns its result on all of them. If it
+  // throws, all throw the same Error, and may continue. `what` names the work.
+  virtual Json from_chief(const std::string& what, const std::function<Json()>& make) = 0;
   // Ends a fit after its last step: gives all workers the same weights, and sets `progress` to the end.
   virtual void finish_fit(Progress& /*progress*/) {}
 };
@@ -156,6 +159,14 @@ Session::Start start_together(const Context& context, comm::Communicator& comm, 
 void finish_saving(const Context& context, comm::Communicator& comm, Session& session);
 // Merges the counts of all workers, on each of them, in one exchange.
 void merge(comm::Communicator& comm, const metrics::List& list);
+// See Strategy::from_chief().
+Json from_chief(const Context& context, comm::Communicator& comm, const std::string& what,
+                const std::function<Json()>& make);
+
+// What a chief tells the others: the result of `make`, or its exception. result_of() returns the result, or
+// throws the Error.
+Json outcome_of(const std::function<Json()>& make);
+Json result_of(const Json& outcome);
 
 StatePart generators_part(torch::Device device, int rank);
 // Returns the parts, at rank 0 with the generators of all ranks.

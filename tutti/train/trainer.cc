@@ -77,6 +77,7 @@ Trainer::Trainer(const Context& context, Trainable model, const OptimizerOptions
 }
 
 History Trainer::fit(const data::Feed& feed, const FitOptions& options) {
+  if (!context_.config().exports.dir.empty()) export_instead_of(feed, options);
   struct Scope {
     bool& flag;
     explicit Scope(bool& raised) : flag(raised) { flag = true; }

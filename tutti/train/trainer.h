@@ -17,6 +17,7 @@
 #include "tutti/params/lanes.h"
 #include "tutti/store/report.h"
 #include "tutti/train/engine.h"
+#include "tutti/train/export.h"
 #include "tutti/train/fit_state.h"
 #include "tutti/train/hook.h"
 #include "tutti/train/schedule.h"
@@ -24,6 +25,8 @@
 #include "tutti/train/trainable.h"
 
 namespace tutti {
+
+struct TrainedModel;
 
 struct TrainerOptions {
   Schedule learning_rate = {};  // empty: the optimiser's own rate, constant
@@ -37,6 +40,8 @@ struct TrainerOptions {
   // The folder in --logdir for checkpoints and event files; "": the log directory itself. If a program has
   // several trainers, each needs a name of its own.
   std::string name = {};
+  // How export_model() and the flag --export export the model.
+  ExportOptions exports = {};
 };
 
 // The validation of the model during a fit.
@@ -109,7 +114,7 @@ class Trainer {
   // A resumed run continues with the first example that its weights have not seen. A fit() that was completed
   // before, by its last step or by a hook's stop_reason, returns at once. After SIGTERM or SIGINT it
   // completes the step, saves a checkpoint and throws Interrupted; a signal that arrives during the last step
-  // ends the next fit().
+  // ends the next fit(). With --export, exports a checkpoint instead, and throws ExportDone.
   //
   // Returns the history of the fit, with a row for each epoch and validation. A validation does not affect
   // the training: a run with validations has the same bits as one without.
@@ -137,6 +142,14 @@ class Trainer {
   // If evaluate() or predict() is called before the first fit(), it starts the run: the weights are those of
   // the newest checkpoint, as --resume says. In that case every worker has to call it.
   torch::Tensor predict(const data::Feed& feed, const EvaluateOptions& options = {});
+
+  // Exports the model with its present weights, or their moving average, as tutti::export_model() does, with
+  // the rows of sharded embeddings, and returns the path of the new version. Every worker has to call it, at
+  // the same place in the program: the chief writes, and all get the path, or the same error.
+  std::string export_model(const std::string& dir, const data::Feed& examples) {
+    return export_model(dir, examples, options_.exports);
+  }
+  std::string export_model(const std::string& dir, const data::Feed& examples, const ExportOptions& options);
 
   Parameters& parameters() { return replica().parameters(); }
   Optimizer& optimizer() { return replica().optimizer(); }
@@ -178,6 +191,10 @@ class Trainer {
   std::optional<metrics::List> count_for_hook(const EvaluationRequest& request);
   metrics::List count(const data::Feed& feed, const metrics::List& list, const EvaluateOptions& options);
   void with_weights(const EvaluateOptions& options, const std::function<void()>& body);
+  // export.cc: exports.
+  TrainedModel trained_model(const ExportOptions& options);
+  std::string export_now(const std::string& dir, const data::Feed& examples, const ExportOptions& options);
+  [[noreturn]] void export_instead_of(const data::Feed& feed, const FitOptions& options);
   void for_each_batch(const data::Feed& feed, const EvaluationBatches& batches, int part, int parts,
                       const std::function<void(const Batch&)>& body);
 

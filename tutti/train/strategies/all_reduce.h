@@ -37,6 +37,9 @@ class AllReduce final : public Strategy {
   void save(Session& session, const Progress& progress, const Snapshots& more) override;
   void finish_saving(Session& session) override { tutti::finish_saving(context_, comm_, session); }
   void merge(const metrics::List& list) override { tutti::merge(comm_, list); }
+  Json from_chief(const std::string& what, const std::function<Json()>& make) override {
+    return tutti::from_chief(context_, comm_, what, make);
+  }
   void fill(store::Report& report) const override;
   void write_timeline() override { timeline_file_.write(); }
   void abandon(const std::string& why) noexcept override;

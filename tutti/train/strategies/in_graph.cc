@@ -108,6 +108,12 @@ void InGraphMaster::merge(const metrics::List& list) {
   master_->note(passive::note_of(list), metrics::counters_of(list));
 }
 
+Json InGraphMaster::from_chief(const std::string& what, const std::function<Json()>& make) {
+  const Json outcome = outcome_of(make);
+  master_->note(what, outcome);
+  return result_of(outcome);
+}
+
 void InGraphMaster::fill(store::Report& report) const {
   report.strategy = kName;
   report.world = group_.world;
@@ -190,19 +196,30 @@ void InGraphWorker::finish_fit(Progress& progress) {
   }
 }
 
-void InGraphWorker::merge(const metrics::List& list) {
-  const std::string key = passive::note_of(list);
+// Waits for a value that the master sends under this key.
+Json InGraphWorker::note(const std::string& key) {
   const passive::MasterConnection::Request request = connection_.next();
+  Json value;
   connection_.answer_with([&]() -> rpc::Message {
     if (request.method != "note" || ps::text_in(request.message->head, "key") != key) {
       fail(ErrorKind::InvalidArgument,
            "{} expects '{}' from the master, but it sent '{}': all tasks have to run the same program",
            context_.task().short_name(), key, request.method);
     }
-    for (const auto& metric : list) metric->reset();
-    metrics::merge(list, request.message->head.at("value").get<std::vector<double>>());
+    value = request.message->head.at("value");
     return {};
   });
+  return value;
+}
+
+void InGraphWorker::merge(const metrics::List& list) {
+  const auto counters = note(passive::note_of(list)).get<std::vector<double>>();
+  for (const auto& metric : list) metric->reset();
+  metrics::merge(list, counters);
+}
+
+Json InGraphWorker::from_chief(const std::string& what, const std::function<Json()>&) {
+  return result_of(note(what));
 }
 
 void InGraphWorker::fill(store::Report& report) const {

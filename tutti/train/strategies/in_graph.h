@@ -37,6 +37,7 @@ class InGraphMaster final : public Strategy {
   void save(Session& session, const Progress& progress, const Snapshots& more) override;
   void finish_fit(Progress& progress) override;
   void merge(const metrics::List& list) override;
+  Json from_chief(const std::string& what, const std::function<Json()>& make) override;
   void fill(store::Report& report) const override;
   void write_timeline() override { timeline_file_.write(); }
 
@@ -78,10 +79,13 @@ class InGraphWorker final : public Strategy {
   void finish_fit(Progress& progress) override;
   // Receives what the master has counted.
   void merge(const metrics::List& list) override;
+  Json from_chief(const std::string& what, const std::function<Json()>& make) override;
   void fill(store::Report& report) const override;
   void write_timeline() override { timeline_file_.write(); }
 
  private:
+  Json note(const std::string& key);
+
   const Context& context_;
   const Group group_;
   Replica replica_;

@@ -241,7 +241,7 @@ int64_t ParameterServers::begin(Session& session, const std::vector<std::string>
                   .optimizer = replica_.optimizer().options(),
                   .has_rows = has_rows},
                  {found.progress.step, std::move(progress)}, found.optimizers.front(), plan);
-  for (const auto& [key, counters] : counted_) client_->note(key, counters);
+  for (const auto& [key, value] : shared_) client_->note(key, value);
   return lost_steps;
 }
 
@@ -314,7 +314,7 @@ void ParameterServers::make_steps(int64_t lanes) {
 
 void ParameterServers::require_same_fit(const MakePlan& make) {
   ++fit_calls_;
-  merges_ = 0;
+  shares_ = 0;
   if (group_.world == 1) return;
   const std::vector<std::string> plan = make();
   unless_lost([&] { client_->agree(plan.front(), plan); });
@@ -471,21 +471,28 @@ void ParameterServers::finish_fit(Progress& progress) {
   fits_ = fits;
 }
 
-// The chief has counted everything. A server that is lost in the meantime does not change the counts. Called
-// between fits, so that a task that was restarted makes the same calls, with the same keys.
+// Passes a value of the chief to all workers. A server that is lost in the meantime does not change it.
+// Called between fits, so that a task that was restarted makes the same calls, with the same keys.
+Json ParameterServers::share(const std::string& what, const std::function<Json()>& make) {
+  const std::string key = fmt::format("{} {} after fit {}", what, shares_++, fit_calls_);
+  if (!group_.is_chief()) return until_nobody_is_lost([&] { return client_->read_from_any_run(key); });
+  const Json value = shared_[key] = make();
+  until_nobody_is_lost([&] {
+    for (const auto& [name, one] : shared_) client_->note(name, one);
+  });
+  return value;
+}
+
+// The chief has counted everything.
 void ParameterServers::merge(const metrics::List& list) {
-  const std::string key = fmt::format("metrics {} after fit {}", merges_++, fit_calls_);
-  if (group_.is_chief()) {
-    counted_[key] = metrics::counters_of(list);
-    until_nobody_is_lost([&] {
-      for (const auto& [counted, counters] : counted_) client_->note(counted, counters);
-    });
-    return;
-  }
-  const auto counters =
-      until_nobody_is_lost([&] { return client_->read_from_any_run(key); }).get<std::vector<double>>();
+  const Json counters = share("metrics", [&]() -> Json { return metrics::counters_of(list); });
+  if (group_.is_chief()) return;
   for (const auto& metric : list) metric->reset();
-  metrics::merge(list, counters);
+  metrics::merge(list, counters.get<std::vector<double>>());
+}
+
+Json ParameterServers::from_chief(const std::string& what, const std::function<Json()>& make) {
+  return result_of(share(what, [&] { return outcome_of(make); }));
 }
 
 void ParameterServers::fill(store::Report& report) const {

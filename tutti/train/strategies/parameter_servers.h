@@ -46,6 +46,7 @@ class ParameterServers final : public Strategy {
   void finish_saving(Session& session) override;
   void finish_fit(Progress& progress) override;
   void merge(const metrics::List& list) override;
+  Json from_chief(const std::string& what, const std::function<Json()>& make) override;
   void fill(store::Report& report) const override;
   void write_timeline() override { timeline_file_.write(); }
 
@@ -59,6 +60,7 @@ class ParameterServers final : public Strategy {
   int64_t begin(Session& session, const std::vector<std::string>& plan);
   bool takes_part(Session& session, int64_t step);
   void make_steps(int64_t lanes);
+  Json share(const std::string& what, const std::function<Json()>& make);
   void mark_lost_writers();
   void await_writers(const Session& session);
   std::vector<store::SharedFile> write_on_servers(const std::string& mark,
@@ -94,9 +96,9 @@ class ParameterServers final : public Strategy {
   std::map<int, std::shared_ptr<std::atomic<bool>>> writers_;
   int64_t lanes_ = 1;
   int64_t fit_calls_ = 0;  // the number of fits that the program has begun, those completed before included
-  int64_t merges_ = 0;     // the number of lists of metrics merged since
-  // On the chief: the metrics that it has sent, for servers that have lost them.
-  std::map<std::string, std::vector<double>> counted_;
+  int64_t shares_ = 0;     // the number of values that the chief has passed to all workers since
+  // On the chief: these values, for servers that have lost them.
+  std::map<std::string, Json> shared_;
   bool at_work_ = false;           // between start() and the end of a fit
   OwnTimelineFile timeline_file_;  // last member, so that it is written first
 };

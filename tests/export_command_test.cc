@@ -1,0 +1,306 @@
+// Tests exports by whole programs: the command, workers in every way of training, programs that are killed,
+// and readers that do not have Tutti.
+#include <csignal>
+#include <filesystem>
+#include <set>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/script.h>
+#include <torch/types.h>
+
+#include "tests/together.h"
+#include "tutti/store/safetensors.h"
+
+namespace tutti::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// A folder on a disk, since its files may be larger than what the memory file system of a container takes.
+class DiskFolder {
+ public:
+  DiskFolder() : path_((fs::temp_directory_path() / "tutti-test-XXXXXX").string()) {
+    if (::mkdtemp(path_.data()) == nullptr) throw std::runtime_error("no folder " + path_);
+  }
+  ~DiskFolder() { fs::remove_all(path_); }
+  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+
+ private:
+  std::string path_;
+};
+
+std::set<std::string> names_in(const std::string& folder) {
+  std::set<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder)) names.insert(entry.path().filename());
+  return names;
+}
+
+void expect_same_tensors(const std::string& here, const std::string& there) {
+  const store::SafetensorsFile one(here);
+  const store::SafetensorsFile other(there);
+  EXPECT_EQ(one.tensors().size(), other.tensors().size());
+  for (const store::TensorInfo& info : other.tensors())
+    EXPECT_TRUE(one.read(info.name).equal(other.read(info.name))) << info.name;
+}
+
+ProgramResult run_well(const Words& command, const Words& environment = {}) {
+  const ProgramResult result = run_program(command, environment);
+  EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
+  return result;
+}
+
+const Words kMnist = {program_path("mnist"), "--threads", "1", "--batch", "4", "--log-level", "warning"};
+
+// --- The command
+
+TEST(ExportCommand, exports_the_checkpoint_of_a_program_that_does_not_know_of_it) {
+  const TestFolder folder;
+  run_well(kMnist + Words{"--logdir", folder / "run", "--steps", "3"});
+  const Words command = {program_path("tutti"), "export", folder / "run",    "--program",
+                         program_path("mnist"), "--out",  folder / "exports"};
+  const ProgramResult result = run_well(command + Words{"--", "--log-level", "warning"});
+  EXPECT_EQ(result.out, folder / "exports/1\n");
+  EXPECT_EQ(result.err, "");
+  expect_same_tensors(folder / "exports/1/weights.safetensors", folder / "run/latest/weights.safetensors");
+  // It does not take part in the run.
+  EXPECT_EQ(names_in(folder / "run").count("lock"), 1U);
+  const nlohmann::json signature = json_of(folder / "exports/1/signature.json");
+  EXPECT_EQ(signature.at("step"), 3);
+  EXPECT_EQ(signature.at("check").at("same_bits"), true);
+  const ProgramResult again = run_well(command);
+  EXPECT_EQ(again.out, folder / "exports/2\n");
+  EXPECT_THAT(again.err, HasSubstr("another process computes the same"));
+}
+
+// The sizes of the tables are flags of the program, which the checkpoint has recorded.
+TEST(ExportCommand, builds_the_model_with_the_flags_of_the_run) {
+  const TestFolder folder;
+  run_well({program_path("tutti"),
+            "run",
+            "-n",
+            "2",
+            "--",
+            program_path("clicks"),
+            "--rows",
+            "5000",
+            "--dim",
+            "16",
+            "--examples",
+            "2000",
+            "--tested",
+            "100",
+            "--batch",
+            "64",
+            "--steps",
+            "3",
+            "--logdir",
+            folder / "run"});
+  const Words command = {program_path("tutti"),  "export", folder / "run/ckpt-3", "--program",
+                         program_path("clicks"), "--out",  folder / "exports"};
+  EXPECT_EQ(run_well(command).out, folder / "exports/1\n");
+  const store::SafetensorsFile weights(folder / "exports/1/weights.safetensors");
+  EXPECT_EQ(weights.read("id25.weight").sizes(), (std::vector<int64_t>{5000, 16}));
+  const nlohmann::json signature = json_of(folder / "exports/1/signature.json");
+  EXPECT_EQ(signature.at("inputs").size(), 27U);
+  const ProgramResult other = run_program(command + Words{"--", "--dim", "17"});
+  EXPECT_EQ(other.exit_code, 2);
+  EXPECT_THAT(other.err, HasSubstr("float32[64,455]"));
+  EXPECT_EQ(names_in(folder / "exports"), std::set<std::string>{"1"});
+}
+
+TEST(ExportCommand, says_what_is_missing) {
+  const TestFolder folder;
+  run_well(kMnist + Words{"--logdir", folder / "run", "--steps", "1"});
+  const auto fails = [&](const Words& words, const std::string& part, const Words& environment = {}) {
+    const ProgramResult result = run_program(words, environment);
+    EXPECT_EQ(result.exit_code, 2) << result.err;
+    EXPECT_THAT(result.err, HasSubstr(part));
+    EXPECT_FALSE(fs::exists(folder / "exports"));
+  };
+  const Words tutti = {program_path("tutti"), "export"};
+  const Words to = {"--program", program_path("mnist"), "--out", folder / "exports"};
+  fails(tutti + to, "CHECKPOINT is required");
+  fails(tutti + Words{folder / "run"}, "--program is required");
+  fails(tutti + Words{folder / "nowhere"} + to, "there is no checkpoint here");
+  fails(tutti + Words{folder / "run", "--program", folder / "nothing", "--out", folder / "exports"},
+        "executing " + folder / "nothing");
+  fails(tutti + Words{folder / "run", "--program", "/bin/true", "--outt", "x"}, "did you mean '--out'");
+  fails(kMnist + Words{"--export", folder / "exports"}, "--export-from, or --logdir");
+  fails(kMnist + Words{"--export", folder / "exports", "--export-from", folder / "nowhere"},
+        "there is no checkpoint here");
+  fails(kMnist + Words{"--export", folder / "exports", "--export-from", folder / "run"}, "a single process",
+        {"TF_CONFIG={\"cluster\": {\"worker\": [\"a:1\", \"b:1\"]}, \"task\": {\"type\": \"worker\", "
+         "\"index\": 0}}"});
+  fails({together_program(), "--own-loop", "--export", folder / "exports", "--export-from", folder / "run"},
+        "trains by a Loop");
+}
+
+TEST(ExportCommand, does_not_train_and_does_not_write_beside_the_export) {
+  const TestFolder folder;
+  run_well(kMnist + Words{"--logdir", folder / "run", "--steps", "1"});
+  const auto before = names_in(folder / "run");
+  run_well(kMnist + Words{"--export", folder / "exports", "--logdir", folder / "run", "--steps", "1000000",
+                          "--report", folder / "report.json", "--timeline", folder / "timeline.json"});
+  EXPECT_EQ(names_in(folder / "run"), before);
+  EXPECT_FALSE(fs::exists(folder / "report.json"));
+  EXPECT_FALSE(fs::exists(folder / "timeline.json"));
+  EXPECT_EQ(names_in(folder / "exports"), std::set<std::string>{"1"});
+}
+
+// --- Workers
+
+struct Way {
+  const char* name;
+  Words launch;
+  Words flags;
+  int told;  // the workers that call export_model()
+};
+
+std::vector<Way> ways() {
+  const auto on = [](int workers, const Words& more = {}) {
+    return Words{program_path("tutti"), "run", "-n", std::to_string(workers)} + more;
+  };
+  return {{"alone", on(1), {}, 1},
+          {"2 in shared memory", on(2), {}, 2},
+          {"3 over Gloo", on(3), {"--comm", "gloo"}, 3},
+          {"ps-sync", on(2, {"--ps", "2"}), {"--strategy", "ps-sync"}, 2},
+          {"ps-async", on(2, {"--ps", "1"}), {"--strategy", "ps-async"}, 2},
+          {"in-graph", on(2), {"--strategy", "in-graph"}, 3}};
+}
+
+Words command_of(const Way& way, const Words& more) {
+  return way.launch +
+         Words{"--", together_program(), "--threads", "1", "--steps", "3", "--lanes", "6", "--batch", "4"} +
+         way.flags + more;
+}
+
+int count(const std::string& text, const std::string& part) {
+  int found = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
+  return found;
+}
+
+TEST(ExportByWorkers, is_made_by_one_and_known_to_all_in_every_way_of_training) {
+  for (const Way& way : ways()) {
+    const TestFolder folder;
+    const ProgramResult result =
+        run_well(command_of(way, {"--logdir", folder / "run", "--export-into", folder / "exports"}));
+    EXPECT_EQ(count(result.out, "exported " + folder / "exports/1\n"), way.told) << way.name << result.out;
+    EXPECT_EQ(names_in(folder / "exports"), std::set<std::string>{"1"}) << way.name;
+    expect_same_tensors(folder / "exports/1/weights.safetensors", folder / "run/latest/weights.safetensors");
+  }
+}
+
+TEST(ExportByWorkers, that_fails_is_the_same_error_for_all) {
+  for (const Way& way : ways()) {
+    const TestFolder folder;
+    folder.write("file", "");
+    const ProgramResult result = run_program(command_of(way, {"--export-into", folder / "file"}));
+    EXPECT_EQ(result.exit_code, 2) << way.name << result.err;
+    EXPECT_THAT(result.err, HasSubstr("InvalidArgument: making the directory " + folder / "file"))
+        << way.name;
+    EXPECT_THAT(result.err, ::testing::Not(HasSubstr("PeerLost"))) << way.name;
+  }
+}
+
+TEST(ExportByWorkers, has_the_moving_average_of_the_chief) {
+  for (const Way& way : ways()) {
+    const TestFolder folder;
+    run_well(command_of(
+        way, {"--average", "0.5", "--logdir", folder / "run", "--export-into", folder / "exports"}));
+    const store::SafetensorsFile exported(folder / "exports/1/weights.safetensors");
+    const store::SafetensorsFile average(folder / "run/latest/average.safetensors");
+    EXPECT_TRUE(exported.read("dense.weight").equal(average.read("dense.weight"))) << way.name;
+  }
+}
+
+// --- Programs that are killed
+
+TEST(ExportThatIsKilled, leaves_no_version_and_the_next_one_cleans_up) {
+  const DiskFolder folder;
+  const Words command = {together_program(), "--threads", "1",     "--steps", "1",
+                         "--batch",          "1",         "--net", "wide",    "--export-into",
+                         folder / "exports"};
+  // At several moments: when the folder is made, when the model is written, when the check has begun.
+  for (const char* file : {"", "/model.pt", "/check/request.json"}) {
+    {
+      RunningProgram program(command);
+      const auto has_begun = [&] {
+        if (!fs::exists(folder / "exports")) return false;
+        const auto all = names_in(folder / "exports");
+        return std::any_of(all.begin(), all.end(),
+                           [&](const auto& name) { return fs::exists(folder / "exports/" + name + file); });
+      };
+      // Looks as often as it can.
+      while (!has_begun()) ASSERT_EQ(::kill(program.pid(), 0), 0);
+      ::kill(program.pid(), SIGKILL);
+      program.wait();
+    }
+    for (const std::string& name : names_in(folder / "exports")) EXPECT_TRUE(name.starts_with(".")) << name;
+    EXPECT_FALSE(fs::exists(folder / "exports/1"));
+  }
+  EXPECT_TRUE(eventually([] { return processes_with("_TUTTI_EXPORT_CHECK").empty(); }));
+  run_well(command);
+  EXPECT_EQ(names_in(folder / "exports"), std::set<std::string>{"1"});
+}
+
+// --- Programs without tutti::run(), and without Tutti
+
+TEST(ExportOfAProgramWithItsOwnMain, is_checked_by_the_command) {
+  const TestFolder folder;
+  const Words command = {together_program(), "own-export", folder / "exports"};
+  const ProgramResult without = run_program(command, {"PATH=/usr/bin:/bin"});
+  EXPECT_EQ(without.exit_code, 2);
+  EXPECT_THAT(without.out, HasSubstr("tutti-torch is neither beside this one nor in PATH"));
+  const std::string bin = fs::path(program_path("tutti")).parent_path();
+  const ProgramResult with = run_well(command, {"PATH=/usr/bin:/bin:" + bin});
+  EXPECT_EQ(with.out, "exported " + folder / "exports/1\n");
+}
+
+// The numbers of oracles/run_export.py.
+torch::Tensor counted(const nlohmann::json& input, int64_t examples) {
+  std::vector<int64_t> shape;
+  for (const auto& size : input.at("shape")) shape.push_back(size.is_null() ? examples : size.get<int64_t>());
+  const torch::Tensor like = torch::empty(shape);
+  const torch::Tensor numbers = (torch::arange(like.numel()) % 33).view(shape);
+  return input.at("dtype") == "float32" ? numbers.to(torch::kFloat) / 16 - 1 : numbers;
+}
+
+// Debian's Python provides the PyTorch that matches Debian's LibTorch.
+TEST(ExportInPython, has_the_same_names_and_predictions) {
+  const std::string python = "/usr/bin/python3";
+  if (std::system((python + " -c 'import torch' 2>/dev/null").c_str()) != 0)
+    GTEST_SKIP() << "NOT TESTED: no PyTorch in " << python << " (apt install python3-torch)";
+  const TestFolder folder;
+  run_well(kMnist + Words{"--logdir", folder / "mnist", "--steps", "3"});
+  run_well({program_path("clicks"), "--rows", "5000", "--examples", "2000", "--tested", "100", "--batch",
+            "64", "--steps", "3", "--logdir", folder / "clicks"});
+  for (const std::string program : {"mnist", "clicks"}) {
+    run_well({program_path("tutti"), "export", folder / program, "--program", program_path(program), "--out",
+              folder / program + "-exports"});
+    const std::string path = folder / program + "-exports/1";
+    const nlohmann::json found = nlohmann::json::parse(
+        run_well({python, std::string(TUTTI_ORACLES) + "/run_export.py", path, "5"}).out);
+    EXPECT_EQ(found.at("training"), false);
+    const store::SafetensorsFile weights(path + "/weights.safetensors");
+    std::set<std::string> names;
+    for (const store::TensorInfo& info : weights.tensors()) names.insert(info.name);
+    const auto in_python = found.at("parameters").get<std::set<std::string>>();
+    EXPECT_EQ(in_python, names);
+
+    std::vector<torch::jit::IValue> inputs;
+    const nlohmann::json signature = json_of(path + "/signature.json");
+    for (const nlohmann::json& input : signature.at("inputs")) inputs.push_back(counted(input, 5));
+    const torch::NoGradGuard no_grad;
+    const torch::Tensor here = torch::jit::load(path + "/model.pt").forward(inputs).toTensor().flatten();
+    const auto there = found.at("outputs")[0].get<std::vector<double>>();
+    EXPECT_TRUE(here.to(torch::kDouble).allclose(torch::tensor(there, torch::kDouble), 1e-4, 1e-5))
+        << program;
+  }
+}
+
+}  // namespace
+}  // namespace tutti::testing

@@ -1,0 +1,85 @@
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "tools/arguments.h"
+#include "tools/commands.h"
+#include "tutti/base/config.h"
+#include "tutti/base/error.h"
+#include "tutti/base/flags.h"
+#include "tutti/store/manifest.h"
+#include "tutti/train/load.h"
+
+namespace tutti {
+namespace {
+
+constexpr const char* kAboutExport =
+    "Exports a checkpoint as a model that runs without the program that has trained it. Starts PROGRAM, "
+    "which\n"
+    "builds the model, with the model's own flags as the checkpoint has recorded them, and prints the path "
+    "of\n"
+    "the new version. ARGUMENTS are the program's other flags, such as --data: it needs some examples.\n"
+    "  tutti export run --program build/bin/mnist --out exports [-- --data mnist]\n"
+    "  tutti export run/ckpt-5000 --program build/bin/clicks --out exports";
+
+// Flags of every program that the predictions depend on. Others, such as the number of workers, do not matter
+// for an export.
+bool matters(const std::string& name, const FlagValues& standard) {
+  if (name == "--precision" || name == "--layout") return true;
+  return std::none_of(standard.begin(), standard.end(),
+                      [&](const FlagValue& flag) { return flag.name == name; });
+}
+
+// Returns the values of the flags that the checkpoint has recorded, as variables: flags of ARGUMENTS then
+// take precedence over them.
+std::vector<std::pair<std::string, std::string>> recorded_flags(const std::string& checkpoint) {
+  const nlohmann::json state = store::read_folder_manifest(checkpoint).state;
+  const FlagValues standard = values_of(RunConfig());
+  std::vector<std::pair<std::string, std::string>> variables;
+  const nlohmann::json flags = state.value("flags", nlohmann::json::object());
+  for (const auto& [name, value] : flags.items()) {
+    const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+    if (!matters(name, standard) || text.empty() || text == "(hidden)") continue;
+    std::string variable = "TUTTI_" + name.substr(name.find_first_not_of('-'));
+    for (char& letter : variable)
+      letter = letter == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(letter)));
+    variables.emplace_back(variable, text);
+  }
+  return variables;
+}
+
+}  // namespace
+
+int export_command(const std::vector<std::string>& arguments, const Environment& environment) {
+  CLI::App app(kAboutExport, "tutti export");
+  std::string checkpoint;
+  std::string program;
+  std::string out;
+  app.add_option("CHECKPOINT", checkpoint,
+                 "A folder ckpt-<step>, or a --logdir, whose newest checkpoint is exported")
+      ->required();
+  app.add_option("--program", program, "The program that has trained the model")->required();
+  app.add_option("--out", out, "The folder for versions of the model: OUT/1, OUT/2, ...")->required();
+  const auto dashes = std::find(arguments.begin(), arguments.end(), "--");
+  if (!parse_arguments(app, {arguments.begin(), dashes})) return 0;
+
+  const std::string folder = checkpoint_at(checkpoint);
+  for (const auto& [name, value] : recorded_flags(folder)) {
+    if (!environment.has(name)) ::setenv(name.c_str(), value.c_str(), 1);
+  }
+  std::vector<std::string> words = {program};
+  if (dashes != arguments.end()) words.insert(words.end(), dashes + 1, arguments.end());
+  words.insert(words.end(), {"--export", out, "--export-from", folder});
+  std::vector<char*> pointers;
+  for (std::string& word : words) pointers.push_back(word.data());
+  pointers.push_back(nullptr);
+  execvp(program.c_str(), pointers.data());
+  fail_errno(errno, "executing " + program);
+}
+
+}  // namespace tutti

@@ -1,0 +1,212 @@
+#include "tutti/train/export.h"
+
+#include <chrono>
+#include <utility>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+#include <torch/utils.h>
+
+#include "tutti/base/deadline.h"
+#include "tutti/base/error.h"
+#include "tutti/embedding/row_state.h"
+#include "tutti/embedding/tables.h"
+#include "tutti/params/random_scope.h"
+#include "tutti/store/checkpoint.h"
+#include "tutti/store/manifest.h"
+#include "tutti/train/export/exporter.h"
+#include "tutti/train/load.h"
+#include "tutti/train/replica.h"
+#include "tutti/train/trainer.h"
+
+// Exports models; the part of Trainer that does so.
+namespace tutti {
+namespace {
+
+constexpr const char* kAveragePart = "average";
+constexpr const char* kExportName = "the export";
+
+std::chrono::milliseconds check_timeout(const Context& context) {
+  constexpr int kTimeouts = 10;  // as long as the other workers wait
+  return milliseconds_of(context.config().network.timeout * kTimeouts);
+}
+
+// Returns the rows of the tables of a module, which this process can read.
+std::map<std::string, torch::Tensor> readable_rows(const torch::nn::Module& module) {
+  const torch::NoGradGuard no_grad;
+  std::map<std::string, torch::Tensor> rows;
+  for (const auto& [name, table, weight] : embedding::tables_in(module)) {
+    if (!weight.defined() && !table->options().dynamic)
+      rows[name + ".weight"] = table->look_up(torch::arange(table->rows(), torch::kLong));
+  }
+  return rows;
+}
+
+// Loads a checkpoint into the model, with the moving average of the weights if it has one, and notes this
+// among the facts.
+void take_checkpoint(TrainedModel& model, const std::string& path, bool last_weights) {
+  const std::string folder = checkpoint_at(path);
+  const store::Checkpoint checkpoint = store::load_checkpoint(folder);
+  std::map<std::string, torch::Tensor> tensors;
+  for (const auto& [name, tensor] : tensors_in(checkpoint)) tensors.emplace(name, tensor);
+  const auto average = checkpoint.more.find(kAveragePart);
+  const bool takes_average = average != checkpoint.more.end() && !last_weights;
+  if (takes_average) {
+    for (const auto& [name, tensor] : average->second) tensors.insert_or_assign(name, tensor);
+  }
+  load_weights(model.module, tensors, folder);
+  model.facts["step"] = checkpoint.step;
+  model.facts["weights"] = takes_average ? "average" : "last";
+}
+
+std::string written(const Context& context, const Exporter& exporter, const std::string& dir) {
+  const Exporter::Result result = exporter.write(dir);
+  for (const std::string& doubt : result.doubts) context.log().warning("{}", doubt);
+  const std::string difference =
+      result.greatest_difference == 0 ? "" : fmt::format(" up to {:.2g}", result.greatest_difference);
+  context.log().info(
+      "exported {}: another process computes the same{} for {} examples{}", result.path, difference,
+      result.examples,
+      result.same_bits && !difference.empty() ? ", and the same bits without optimisations" : "");
+  return result.path;
+}
+
+// Exports a model of which this process has all rows.
+std::string export_alone(const Context& context, TrainedModel& model, const std::string& dir,
+                         const std::string& checkpoint, const data::Feed& examples,
+                         const ExportOptions& options) {
+  if (!checkpoint.empty()) take_checkpoint(model, checkpoint, options.last_weights);
+  model.rows = [&model] { return readable_rows(model.module); };
+  const RandomScope random(model.device);
+  Exporter exporter(model, examples, options);
+  for (size_t i = 0; i < exporter.batches().size(); ++i) exporter.predict(i);
+  exporter.gather();
+  return written(context, exporter, dir);
+}
+
+}  // namespace
+
+std::string export_model(const Context& context, const std::string& dir, const std::string& checkpoint,
+                         const Trainable& model, const data::Feed& examples, const ExportOptions& options,
+                         const Group& group) {
+  const auto outputs = [&](const Batch& batch) -> std::vector<torch::Tensor> {
+    const torch::NoGradGuard no_grad;
+    const EvaluationScope evaluation(*model.module);
+    if (options.signature.function) return options.signature.function(batch);
+    if (!model.predict) fail_no_predictions();
+    return {model.predict(batch)};
+  };
+  const auto make = [&]() -> Json {
+    if (!model.module) fail(ErrorKind::InvalidArgument, "a model needs a module");
+    const std::vector<torch::Tensor> parameters = model.module->parameters();
+    TrainedModel trained{.module = *model.module,
+                         .outputs = outputs,
+                         .rows = {},
+                         .device = parameters.empty() ? torch::kCPU : parameters.front().device(),
+                         .threads = context.threads(),
+                         .checker = context.config().exports.checker,
+                         .timeout = check_timeout(context)};
+    return export_alone(context, trained, dir, checkpoint, examples, options);
+  };
+  const Json path = group.world == 1 ? result_of(outcome_of(make))
+                                     : from_chief(context, *group.connected(), kExportName, make);
+  return path.get<std::string>();
+}
+
+void require_no_export(const Context& context, const char* what) {
+  if (!context.config().exports.dir.empty())
+    fail(ErrorKind::InvalidArgument,
+         "--export works with a Trainer, but this program trains by {}: let it call tutti::export_model()",
+         what);
+}
+
+TrainedModel Trainer::trained_model(const ExportOptions& options) {
+  return {.module = replica().module(),
+          .outputs =
+              [this, &options](const Batch& batch) {
+                return replica().evaluate(replica().prepare(batch), options.signature.function);
+              },
+          .rows =
+              [this] {
+                const Snapshot saved = strategy_->rows();
+                std::map<std::string, torch::Tensor> rows;
+                if (saved.empty()) return rows;
+                for (const auto& [name, tensor] :
+                     embedding::joined_rows(embedding::SavedRows(saved.tensors, saved.values), nullptr))
+                  rows.emplace(name, tensor);
+                return rows;
+              },
+          .device = replica().options().device,
+          .threads = context_.threads(),
+          .lower_precision = replica().options().precision != Precision::Float32,
+          .facts = {{"precision", context_.config().compute.precision}},
+          .checker = context_.config().exports.checker,
+          .timeout = check_timeout(context_)};
+}
+
+std::string Trainer::export_model(const std::string& dir, const data::Feed& examples,
+                                  const ExportOptions& options) {
+  const SpanScope span(context_.timeline(), Activity::Save, "export");
+  start_once();
+  strategy_->settle();
+  const RandomScope random(replica().options().device);
+  std::string path;
+  with_weights({.last_weights = options.last_weights}, [&] { path = export_now(dir, examples, options); });
+  return path;
+}
+
+// If the workers own the rows of sharded tables, all of them gather these and, if they cannot read them by
+// themselves, predict; else the chief does everything.
+std::string Trainer::export_now(const std::string& dir, const data::Feed& examples,
+                                const ExportOptions& options) {
+  embedding::Tables& tables = replica().tables();
+  const bool has_average = engine_.training().average != nullptr && !options.last_weights;
+  TrainedModel model = trained_model(options);
+  model.facts["step"] = step();
+  model.facts["weights"] = has_average ? "average" : "last";
+  std::optional<Exporter> exporter;
+  const auto predict_all = [&](const auto& around) {
+    for (size_t i = 0; i < exporter->batches().size(); ++i)
+      around(exporter->batches()[i], [&] { exporter->predict(i); });
+  };
+  const auto begin = [&]() -> Json {
+    exporter.emplace(model, examples, options);
+    return {};
+  };
+  if (!tables.empty() && !strategy_->facts().keeps_parameters_elsewhere) {
+    // If the options or examples are wrong, all workers learn it from the chief, and may continue.
+    strategy_->from_chief(kExportName, begin);
+    or_abandon("export", [&] {
+      if (!exporter) begin();
+      exporter->gather();
+      if (tables.can_read_alone()) return;
+      predict_all([&](const Batch& batch, const auto& predict) {
+        tables.fetch(std::span(&batch, 1));
+        tables.begin_lane(0);
+        predict();
+        tables.end_lane();
+      });
+    });
+  }
+  return strategy_
+      ->from_chief(kExportName,
+                   [&]() -> Json {
+                     if (!exporter) {
+                       begin();
+                       exporter->gather();
+                     }
+                     if (tables.can_read_alone())
+                       predict_all([](const Batch&, const auto& predict) { predict(); });
+                     return written(context_, *exporter, dir);
+                   })
+      .get<std::string>();
+}
+
+void Trainer::export_instead_of(const data::Feed& feed, const FitOptions& options) {
+  const RunConfig::Exports& exports = context_.config().exports;
+  TrainedModel model = trained_model(options_.exports);
+  throw ExportDone(export_alone(context_, model, exports.dir, exports.from,
+                                options.validate.feed ? *options.validate.feed : feed, options_.exports));
+}
+
+}  // namespace tutti

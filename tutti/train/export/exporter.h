@@ -1,0 +1,98 @@
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <torch/nn/module.h>
+#include <torch/types.h>
+
+#include "tutti/base/json.h"
+#include "tutti/data/feed.h"
+#include "tutti/embedding/tables.h"
+#include "tutti/train/export.h"
+
+namespace tutti {
+
+// A trained model, as an export sees it.
+struct TrainedModel {
+  torch::nn::Module& module;
+  // Computes the outputs of a batch, in evaluation mode and without gradients.
+  std::function<std::vector<torch::Tensor>(const Batch&)> outputs;
+  // Returns all rows of the tables whose rows are spread over several tasks, in the order of their ids, by
+  // name: "user.weight".
+  std::function<std::map<std::string, torch::Tensor>()> rows;
+  torch::Device device = torch::kCPU;
+  int threads = 1;
+  bool lower_precision = false;  // it computes with less than float32
+  Json facts = Json::object();   // for signature.json
+  // The process that checks the result (CheckOptions).
+  std::string checker = {};
+  std::chrono::milliseconds timeout{0};
+};
+
+// The export of one model: reads some examples, records what the trained model predicts for them, and writes.
+// Not thread-safe.
+class Exporter {
+ public:
+  // Throws InvalidArgument if the options do not fit the model. All must outlive this.
+  Exporter(const TrainedModel& model, const data::Feed& examples, const ExportOptions& options);
+
+  // The batches on which the models are compared, on the model's device. They have different numbers of
+  // examples, one among them.
+  const std::vector<Batch>& batches() const { return batches_; }
+  // Lets the trained model compute its outputs for the batch of this index. To be called once for each,
+  // before write(). If the rows of tables have to be fetched, every worker does.
+  void predict(size_t batch);
+  // Gathers the rows of the tables that are exported. To be called before write(), on every worker that has
+  // rows.
+  void gather();
+
+  struct Result {
+    std::string path;
+    std::vector<std::string> doubts;
+    bool same_bits = false;
+    double greatest_difference = 0;
+    int64_t examples = 0;
+  };
+  // Writes and checks a new version in `dir`.
+  Result write(const std::string& dir) const;
+
+ private:
+  struct Argument {
+    std::string name;        // "user"
+    std::string argument;    // the identifier in the exported function
+    std::string table = {};  // of vectors: the table that was left out, and the column with its ids
+    std::string ids = {};
+    std::vector<torch::Tensor> values = {};  // for each batch
+  };
+
+  bool is_left_out(const std::string& table) const;
+  Batch inputs_of(const Batch& batch) const;
+  void read_batches(const data::Feed& examples);
+  void add_vectors(size_t batch, const embedding::NamedTable& table, const torch::Tensor& ids,
+                   const torch::Tensor& vectors);
+  std::vector<Argument> arguments() const;
+  std::vector<torch::Tensor> compute(const std::vector<Argument>& arguments,
+                                     const std::vector<torch::Tensor>& inputs) const;
+  std::vector<store::NamedTensor> parameters() const;
+  std::vector<store::NamedTensor> buffers() const;
+  Json signature(const std::vector<Argument>& arguments) const;
+  void write_files(const std::string& folder, Result& result) const;
+
+  const TrainedModel& model_;
+  const ExportOptions& options_;
+  const std::shared_ptr<const ExportFormat> format_;
+  const double tolerance_;
+  const std::vector<embedding::NamedTable> tables_;
+  std::map<std::string, torch::Tensor>
+      rows_;  // of the sharded tables that are exported, by the name of the table
+  std::vector<Batch> batches_;
+  std::vector<std::vector<torch::Tensor>> outputs_;  // [batch]
+  std::vector<Argument> vectors_;                    // in the order of the lookups
+  size_t lookup_ = 0;                                // of the batch that is being predicted
+};
+
+}  // namespace tutti

@@ -1,0 +1,73 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <torch/types.h>
+
+#include "tutti/store/safetensors.h"
+
+namespace tutti {
+
+// A computation that is to be written to a file: a function of tensors, and the tensors that it remembers.
+struct Computation {
+  using Tensors = std::vector<torch::Tensor>;
+
+  // The tensors of the model by name ("conv1.weight"), each once. The function computes with these very
+  // tensors.
+  std::vector<store::NamedTensor> parameters = {};
+  std::vector<store::NamedTensor> buffers = {};
+  // The names of the function's arguments; each is an identifier.
+  std::vector<std::string> arguments = {};
+  std::function<Tensors(const Tensors& inputs)> function = {};
+  // Arguments for two batches with different numbers of examples, both at least two.
+  std::vector<Tensors> examples = {};
+  // If true, arguments that the results do not depend on are left out.
+  bool drop_unused = false;
+};
+
+// A model that was read from a file.
+class LoadedComputation {
+ public:
+  virtual ~LoadedComputation() = default;
+  // The tensors that it remembers, parameters and buffers.
+  virtual std::vector<store::NamedTensor> tensors() const = 0;
+  // Computes as users of the file do, with all optimisations, or operator by operator as the trained model
+  // did.
+  enum class Mode { Optimised, Exact };
+  virtual Computation::Tensors run(const Computation::Tensors& inputs, Mode mode) = 0;
+};
+
+// A format of files for models that run without the program that has trained them. Another one is a class of
+// its own, passed in ExportOptions::format. Stateless, thread-safe.
+class ExportFormat {
+ public:
+  virtual ~ExportFormat() = default;
+  // "torchscript", as in signature.json. The process that checks the model finds the format by it.
+  virtual std::string name() const = 0;
+  // The names of the files that write() makes, in the order in which they matter.
+  virtual std::vector<std::string> files() const = 0;
+
+  struct Written {
+    std::vector<std::string> arguments;  // those that are left
+    // Warnings: what may make the result wrong for other batches.
+    std::vector<std::string> doubts;
+  };
+  // Writes the computation to a folder, for batches with any number of examples. Returns when all data are on
+  // the device. Throws an InvalidArgument that says why if it cannot be written for other batches than those
+  // of the examples.
+  virtual Written write(const Computation& computation, const std::string& folder) const = 0;
+  // Reads it, to a device. Throws DataLoss if the files are not those of the format.
+  virtual std::unique_ptr<LoadedComputation> load(const std::string& folder, torch::Device device) const = 0;
+};
+
+// Writes the computation and, at the same time, its tensors as weights.safetensors.
+ExportFormat::Written write_with_weights(const ExportFormat& format, const Computation& computation,
+                                         const std::string& folder);
+
+// Returns the format of that name; throws InvalidArgument if there is none.
+std::shared_ptr<const ExportFormat> export_format(const std::string& name);
+
+}  // namespace tutti
