@@ -1,5 +1,6 @@
 #include "tutti/train/engine.h"
 
+#include <algorithm>
 #include <iterator>
 
 #include <fmt/format.h>
@@ -21,7 +22,8 @@ Engine::Engine(const Context& context, Team& team, std::vector<SessionPart> part
                 .group = team.group(),
                 .parameters = parts.front().parameters,
                 .optimizer = parts.front().optimizer,
-                .parts = parts} {
+                .parts = parts},
+      stop_after_(context.config().training.stop_after) {
   training_.report_validation = [this](const std::map<std::string, double>& values) {
     report_validation(values);
   };
@@ -245,30 +247,72 @@ int64_t Engine::epochs_done() const {
                                        : 0;
 }
 
-void Engine::report_validation(const std::map<std::string, double>& values) {
+// Adds the values of a validation to the report and the log.
+void Engine::note_validation(const std::map<std::string, double>& values) {
   std::string text;
   for (const auto& [name, value] : values) {
     text += fmt::format("  {} {:.4f}", name, value);
     report_.metrics["validation_" + name] = value;
-    if (training_.events != nullptr) training_.events->scalar("validation_" + name, training_.step, value);
   }
   if (team_.group().is_chief()) context_.log().info("validation after step {}:{}", training_.step, text);
+}
+
+void Engine::report_validation(const std::map<std::string, double>& values) {
+  note_validation(values);
+  for (const auto& [name, value] : values) {
+    if (training_.events != nullptr) training_.events->scalar("validation_" + name, training_.step, value);
+  }
   for_each_hook([&](Hook& hook) { hook.after_validation(training_, values); });
+}
+
+int64_t Engine::last_step() const {
+  return stop_after_ > 0 ? std::min(stop_after_, training_.end_step) : training_.end_step;
+}
+
+void Engine::require_nothing_stopped() const {
+  if (!context_.stopped_early()) return;
+  throw Interrupted(0,
+                    "the program ends here: its next training begins when the one that --stop-after has "
+                    "stopped is complete");
+}
+
+bool Engine::stops_before_fit() {
+  if (stop_after_ == 0 || progress_.step < stop_after_) return false;
+  stop_early();
+  session_.write(report_);
+  return true;
+}
+
+// Also measures the weights of this step for the report. Hooks and history are not told, since a run without
+// --stop-after would not be validated here.
+void Engine::stop_early() {
+  context_.stopped_early() = true;
+  report_.complete = false;
+  if (const auto values = validation_->measure_unless_validated(training_)) note_validation(*values);
+  if (team_.group().is_chief())
+    context_.log().info("stopped after step {}, as --stop-after says: {}", progress_.step,
+                        context_.config().checkpoints.logdir.empty()
+                            ? "nothing was saved, since --logdir was not given"
+                            : "run the program again without it, or with more steps, to continue");
 }
 
 void Engine::end(const Wishes& reasons) {
   training_.step = progress_.step;
   const bool interrupted = reasons.signal != 0 && training_.step < training_.end_step;
-  training_.interrupted = interrupted && !training_.stop_reason;
+  const bool stops_early = !reasons.end_training() && !progress_.stopped &&
+                           training_.step < training_.end_step && training_.step >= last_step();
+  training_.interrupted = (interrupted && !training_.stop_reason) || stops_early;
   training_.save_at_end = false;
   for_each_hook([&](Hook& hook) { hook.end(training_); });
   team_.finish_saving(session_);
   note_saved();
+  report_.complete = !interrupted;
+  if (stops_early) stop_early();
   write_report();
   begin_ = std::chrono::steady_clock::now();  // this training is counted
   examples_before_ = progress_.examples;
   is_running_ = false;
-  log_stop(reasons);
+  if (!stops_early) log_stop(reasons);
   if (interrupted) {
     signals_->forget();
     team_.write_timeline();  // all workers stop here
@@ -337,6 +381,7 @@ void Engine::write_report() {
   report_.seconds += lasted.count();
   report_.examples_per_second = lasted.count() > 0 ? examples / lasted.count() : 0;
   note_loss();
+  report_.history = to_json(history_->history());
   session_.fill(report_, progress_);
   team_.fill(report_);
   session_.write(report_);

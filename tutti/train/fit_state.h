@@ -13,6 +13,7 @@
 
 #include <torch/types.h>
 
+#include "tutti/base/json.h"
 #include "tutti/base/torch_compat.h"
 #include "tutti/data/feed.h"
 #include "tutti/params/parameters.h"
@@ -36,6 +37,10 @@ struct History {
   };
   std::vector<Row> rows;
 };
+
+// The rows for a report: {"step": 100, "epoch": 0, "loss": 0.3, "validation": {"accuracy": 0.9}}. Values that
+// are unknown or not finite are null, and rows without a validation have none.
+Json to_json(const History& history);
 
 // Records the history of a training. The losses stay on their device until a row is added.
 class HistoryHook final : public Hook {
@@ -76,6 +81,9 @@ class ValidationHook final : public Hook {
   }
   void after_step(Training& training, const StepResult& result) override;
   void end(Training& training) override;
+  // Returns the values after the present step without telling anybody, unless this process has validated it.
+  // Has to be called where all workers call end().
+  std::optional<std::map<std::string, double>> measure_unless_validated(const Training& training) const;
 
  private:
   void validate(const Training& training);
@@ -83,7 +91,8 @@ class ValidationHook final : public Hook {
   Measure measure_;
   int64_t every_steps_ = 0;
   int64_t every_epochs_ = 0;
-  int64_t last_ = 0;  // the step of the last validation, or the first step
+  int64_t last_ = 0;       // the step of the last validation, or the first step
+  int64_t measured_ = -1;  // the step of the last validation of this process; -1: none
 };
 
 // The feeds that a program trains on, numbered from 0 in the order of their first use. The numbers are the
