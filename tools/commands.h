@@ -11,6 +11,7 @@ namespace tutti {
 using CommandFunction = int(const std::vector<std::string>& arguments, const Environment& environment);
 
 CommandFunction run_command;
+CommandFunction sweep_command;
 CommandFunction version_command;
 
 // These need LibTorch, which takes a second to load, and are in a program of their own next to `tutti`.
