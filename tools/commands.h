@@ -12,6 +12,7 @@ using CommandFunction = int(const std::vector<std::string>& arguments, const Env
 
 CommandFunction run_command;
 CommandFunction plot_command;
+CommandFunction sweep_command;
 CommandFunction version_command;
 
 // These need LibTorch, which takes a second to load, and are in a program of their own next to `tutti`.

@@ -22,8 +22,9 @@ struct Command {
   CommandFunction* run;  // nullptr: the command is in kTorchProgram
 };
 
-constexpr std::array<Command, 10> kCommands = {{
+constexpr std::array<Command, 11> kCommands = {{
     {"run", "start a program as the workers of one job", run_command},
+    {"sweep", "run a program with different values of its flags", sweep_command},
     {"serve", "run one parameter server or passive worker, for any program", nullptr},
     {"stop", "stop the servers of a cluster, or the tasks of one job", nullptr},
     {"inspect", "show and verify a checkpoint, or show a table", nullptr},

@@ -135,6 +135,12 @@ Child start_child(const std::vector<std::string>& command, const ChildOptions& o
     set_non_blocking(out.read_end);
     set_non_blocking(err.read_end);
   }
+  FileDescriptor file;
+  if (options.output == ChildOutput::File) {
+    file = FileDescriptor(options.output_file, O_WRONLY | O_CREAT | O_APPEND);
+    launch.out = file.get();
+    launch.err = file.get();
+  }
 
   const pid_t pid = fork();
   if (pid < 0) fail_to_fork(errno, "starting a process for " + command[0]);

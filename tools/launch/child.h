@@ -11,12 +11,14 @@ namespace tutti {
 enum class ChildOutput {
   Inherit,  // this process's streams, such as the terminal, including stdin
   Capture,  // two pipes; stdin is empty
+  File,     // both streams are appended to a file; stdin is empty
 };
 
 struct ChildOptions {
-  std::vector<std::string> environment;  // "NAME=value", all of it
-  std::vector<int> cores;                // the cores to pin it to; empty: not pinned
+  std::vector<std::string> environment = {};  // "NAME=value", all of it
+  std::vector<int> cores = {};                // the cores to pin it to; empty: not pinned
   ChildOutput output = ChildOutput::Inherit;
+  std::string output_file = {};  // for ChildOutput::File
 };
 
 // A started program. It leads a session of its own, so that its process group is named by its pid, and it is

@@ -49,6 +49,12 @@ void add_training_flags(FlagSet& set, RunConfig& config) {
           "number of passes over all examples; 0, with --steps 0: one pass");
   set.between("--epochs", 0, kMostEpochs);
   set.exclusive("--steps", "--epochs");
+  set.add(
+      "--stop-after", config.training.stop_after,
+      "stop after this global step if there are more to make, as after a signal but with exit code 0, and "
+      "save a checkpoint from which the same command without this flag continues; --steps and schedules "
+      "stay as they are; 0: do not stop");
+  set.between("--stop-after", 0, kMostSteps);
   set.add("--drop-remainder", config.training.drop_remainder,
           "leave out the last examples of an epoch if they do not fill a step of all lanes");
   set.add("--seed", config.training.seed,
@@ -60,7 +66,8 @@ void add_training_flags(FlagSet& set, RunConfig& config) {
                  "convolutions");
   set.add("--nan-guard", config.training.nan_guard,
           "stop when the loss is NaN or infinite, and name the first tensor with such a value");
-  set.scope(FlagScope::Job, {"--strategy", "--lanes", "--steps", "--epochs", "--nan-guard", "--layout"});
+  set.scope(FlagScope::Job,
+            {"--strategy", "--lanes", "--steps", "--epochs", "--stop-after", "--nan-guard", "--layout"});
   set.scope(FlagScope::Model, {"--batch", "--drop-remainder", "--seed", "--precision"});
 }
 

@@ -20,6 +20,9 @@ struct RunConfig {
     int64_t batch = 32;    // examples per lane and step
     int64_t steps = 0;     // global steps; 0: as many as `epochs` says
     int64_t epochs = 0;    // 0 with steps 0: one epoch
+    // Ends this process after so many global steps of the run, which a later process continues with the bits
+    // of an uninterrupted run; 0: none
+    int64_t stop_after = 0;
     bool drop_remainder =
         true;  // leave out the last examples of an epoch that do not fill a step of all lanes
     int64_t seed = 1;

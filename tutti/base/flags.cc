@@ -67,6 +67,7 @@ struct FlagSet::Impl {
   std::vector<std::pair<std::string, std::string>> exclusive;
   bool help = false;
   bool version = false;
+  bool print_config = false;
 
   Flag& declare(const std::string& names, const std::string& help_text);
   Flag* find(const std::string& key);
@@ -81,6 +82,7 @@ struct FlagSet::Impl {
   void declare(const Positional& argument);
   void take_positional(const std::vector<std::string>& given);
   void settle(Flag& one, Flag& other);
+  std::string config_file() const;
 };
 
 Flag& FlagSet::Impl::declare(const std::string& names, const std::string& help_text) {
@@ -203,12 +205,35 @@ void FlagSet::Impl::settle(Flag& one, Flag& other) {
   (one.source < other.source ? one : other).assign("0");
 }
 
+// Returns the values as the text of a config file. Leaves out secrets, values that a file cannot contain (the
+// name of another file, infinity) and empty texts, which not every flag accepts.
+std::string FlagSet::Impl::config_file() const {
+  Json values = Json::object();
+  for (const Flag& flag : flags) {
+    const std::string text = flag.show();
+    if (flag.command_line_only || flag.hidden || text.empty() || flag.key() == "config") continue;
+    const std::string name = flag.flag_name().substr(flag.flag_name().find_first_not_of('-'));
+    if (flag.takes == Flag::Takes::Text)
+      values[name] = text;
+    else if (flag.takes == Flag::Takes::Switch)
+      values[name] = text == "true";
+    else if (const auto whole = parse_int(text))
+      values[name] = *whole;
+    else if (const auto number = parse_finite(text))
+      values[name] = *number;
+  }
+  return values.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
 FlagSet::FlagSet(std::string about) : impl_(std::make_unique<Impl>()) {
   impl_->about = std::move(about);
   group("Help");
   add("--help,-h", impl_->help, "print this text and exit");
   impl_->flags.back().command_line_only = true;
   add("--version", impl_->version, "print the version and exit");
+  impl_->flags.back().command_line_only = true;
+  add("--print-config", impl_->print_config,
+      "check all flags, print their values as a file for --config, and exit");
   impl_->flags.back().command_line_only = true;
   group("Flags");
 }
@@ -357,7 +382,7 @@ std::optional<std::string> FlagSet::parse(int argc, const char* const* argv, con
   const std::string program = program_name(argc, argv);
   for (const auto& [index, text] : given) {
     const Flag& flag = impl_->flags[index];
-    if (!flag.command_line_only) continue;
+    if (!flag.command_line_only || flag.key() == "print_config") continue;
     if (flag.key() == "version") return fmt::format("{} (Tutti {})\n", program, version());
     return flags_help(program, impl_->about, impl_->positional, impl_->flags);
   }
@@ -368,6 +393,7 @@ std::optional<std::string> FlagSet::parse(int argc, const char* const* argv, con
   impl_->take_command_line(given);
   for (const auto& [one, other] : impl_->exclusive)
     impl_->settle(impl_->declared(one), impl_->declared(other));
+  if (impl_->print_config) return impl_->config_file();
   return std::nullopt;
 }
 

@@ -81,15 +81,17 @@ class FlagSet {
   // Makes values() return "(hidden)" instead of a value that is not empty.
   void hide(const std::string& name);
 
-  // Fills the values. Returns the text of --help or --version if one of them was given: the program should
-  // then print it and end.
+  // Fills the values. Returns the text of --help, --version or --print-config if one of them was given: the
+  // program should then print it and end. --print-config checks all flags first, and returns their values as
+  // a file for --config.
   [[nodiscard]] std::optional<std::string> parse(int argc, const char* const* argv,
                                                  const Environment& environment);
 
   // Throws InvalidArgument if a variable has a value that its flag would not accept, other than that in
   // `defaults`: for values that a program has set in code.
   void require_valid(const FlagValues& defaults) const;
-  // Returns all flags but --help and --version with their current values, in the order of their addition.
+  // Returns all flags with their current values, in the order of their addition, except --help, --version and
+  // --print-config.
   FlagValues values() const;
 
  private:

@@ -296,7 +296,7 @@ TEST(RunConfig, every_standard_number_but_the_seed_shows_its_range) {
     text += line + " ";
   }
   check();
-  EXPECT_EQ(numbers, 14U);
+  EXPECT_EQ(numbers, 15U);
 }
 
 TEST(RunConfig, a_placement_is_one_of_three) {
@@ -540,6 +540,59 @@ TEST(RunConfig, help_comes_before_mistakes_in_variables_and_files) {
 TEST(RunConfig, version_names_the_program) {
   FlagSet set("x");
   EXPECT_THAT(parse(set, {"--version"}).value_or(""), AllOf(HasSubstr("prog (Tutti "), EndsWith(")\n")));
+}
+
+// The result of --print-config, as a file for --config, has the values of every flag.
+TEST(RunConfig, print_config_returns_a_config_file_with_the_same_values) {
+  struct Own {
+    explicit Own(FlagSet& set) {
+      add_standard_flags(set, config);
+      set.add("--rate,-r", rate, "a number");
+      set.add("--odd_name", text, "a text");
+      set.add("--limit", limit, "a number");
+    }
+    RunConfig config;
+    double rate = 0.1;
+    std::string text = "\"quoted\" \\ 7";
+    double limit = std::numeric_limits<double>::infinity();
+  };
+  FlagSet first("x");
+  const Own given(first);
+  const auto printed = parse(first,
+                             {"--lanes=4", "--print-config", "--no-nan-guard", "-r", "1e-9", "--batch", "3",
+                              "--secret", "hush", "--checkpoint-every", "500"},
+                             {{"TUTTI_TIMEOUT", "2.5"}});
+  ASSERT_TRUE(printed.has_value());
+  EXPECT_THAT(*printed, Not(HasSubstr("hush")));
+  EXPECT_THAT(*printed, AllOf(HasSubstr("\"lanes\": 4,"), HasSubstr("\"nan-guard\": false"),
+                              HasSubstr("\"checkpoint-every\": \"500\"")));
+  const ConfigFile file(*printed);
+  FlagSet second("x");
+  Own read(second);
+  read.rate = 7;
+  EXPECT_EQ(parse(second, {"--config", file.path(), "--secret", "hush"}), std::nullopt);
+  FlagValues expected = first.values();
+  for (FlagValue& flag : expected) {
+    if (flag.name == "--config") flag.text = file.path();
+  }
+  const FlagValues values = second.values();
+  ASSERT_EQ(values.size(), expected.size());
+  for (size_t i = 0; i < values.size(); ++i) EXPECT_EQ(values[i].text, expected[i].text) << values[i].name;
+}
+
+TEST(RunConfig, print_config_finds_what_is_wrong_with_any_value_that_is_given) {
+  for (const std::vector<const char*>& wrong :
+       std::vector<std::vector<const char*>>{{"--batch=0", "--batch=3"},
+                                             {"--steps=3", "--epochs=3"},
+                                             {"--lnaes=3"},
+                                             {"--strategy=allredcue"}}) {
+    std::vector<const char*> arguments = wrong;
+    arguments.insert(arguments.begin(), "--print-config");
+    RunConfig config;
+    FlagSet set("x");
+    add_standard_flags(set, config);
+    expect_error(ErrorKind::InvalidArgument, HasSubstr("--"), [&] { parse(set, arguments); });
+  }
 }
 
 TEST(RunConfig, a_program_without_arguments_parses) {

@@ -34,6 +34,9 @@ TEST(GuardedMain, prints_an_error_with_its_kind_and_returns_its_code) {
   const Ended memory = throwing(std::bad_alloc());
   EXPECT_EQ(memory.code, 13);
   EXPECT_THAT(memory.text, testing::StartsWith("Overloaded: out of memory"));
+  const Ended early = throwing(Interrupted(0, "stopped early"));
+  EXPECT_EQ(early.code, 0);
+  EXPECT_EQ(early.text, "stopped early\n");
   const Ended signal = throwing(Interrupted(15, "stopped"));
   EXPECT_EQ(signal.code, 143);
   EXPECT_EQ(signal.text, "stopped\n");

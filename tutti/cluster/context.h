@@ -81,6 +81,8 @@ class Context {
   const Log& log() const { return log_; }
   // True after the workers have been connected, which happens once (comm/connect.h).
   std::atomic<bool>& connected() const { return *connected_; }
+  // True after a training has stopped at --stop-after: the program then begins no other training.
+  std::atomic<bool>& stopped_early() const { return *stopped_early_; }
   // Records the spans of this process with --timeline; else null.
   Timeline* timeline() const { return timeline_.get(); }
   // The device of --device; by default the GPU of the local rank, or the CPU.
@@ -98,8 +100,10 @@ class Context {
   Identity identity_;
   Log log_;
   std::shared_ptr<Timeline> timeline_;  // shared by the copies
-  std::shared_ptr<std::atomic<bool>> connected_ = std::make_shared<std::atomic<bool>>(false);  // shared too
-  std::shared_ptr<Folders> folders_;                                                           // shared too
+  // The following are shared too.
+  std::shared_ptr<std::atomic<bool>> connected_ = std::make_shared<std::atomic<bool>>(false);
+  std::shared_ptr<std::atomic<bool>> stopped_early_ = std::make_shared<std::atomic<bool>>(false);
+  std::shared_ptr<Folders> folders_;
   c10::Device device_;
   int threads_;
 };

@@ -25,6 +25,7 @@ ordered_json to_json(const Report& report) {
                        {"world", report.world},
                        {"lanes", report.lanes},
                        {"steps", report.steps},
+                       {"complete", report.complete},
                        {"examples", report.examples},
                        {"seconds", number_or_null(report.seconds)},
                        {"examples_per_second", number_or_null(report.examples_per_second)},
@@ -42,6 +43,7 @@ ordered_json to_json(const Report& report) {
   if (!report.tables.empty()) json["tables"] = report.tables;
   if (report.skipped_examples > 0) json["skipped_examples"] = report.skipped_examples;
   if (report.dropped_gradients > 0) json["dropped_gradients"] = report.dropped_gradients;
+  if (!report.history.empty()) json["history"] = report.history;
   if (report.device_seconds) json["device_seconds"] = number_or_null(report.device_seconds);
   return json;
 }

@@ -18,11 +18,15 @@ struct Report {
   int64_t world = 1;
   int64_t lanes = 1;
   int64_t steps = 0;
+  // False if a later process continues the training, which a signal or --stop-after has ended.
+  bool complete = true;
   int64_t examples = 0;
   double seconds = 0;
   double examples_per_second = 0;
   std::optional<double> loss;
   std::map<std::string, std::optional<double>> metrics;
+  // The rows of the last fit's history, as a list of objects. Omitted from the file if there are none.
+  nlohmann::ordered_json history = nlohmann::ordered_json::array();
   std::string weights_sha256;  // of the trained parameters only
   int64_t restarts = 0;
   int64_t lost_steps = 0;

@@ -26,9 +26,9 @@ TEST(Report, holds_every_key_that_scripts_rely_on) {
   report.metrics = {{"accuracy", 0.5}};
   report.weights_sha256 = "abc";
   const json read = written(report);
-  for (const char* key :
-       {"strategy", "world", "lanes", "steps", "examples", "seconds", "examples_per_second", "loss",
-        "metrics", "weights_sha256", "restarts", "lost_steps", "tutti_version", "libtorch_version"}) {
+  for (const char* key : {"strategy", "world", "lanes", "steps", "examples", "seconds", "examples_per_second",
+                          "loss", "metrics", "weights_sha256", "complete", "restarts", "lost_steps",
+                          "tutti_version", "libtorch_version"}) {
     EXPECT_TRUE(read.contains(key)) << key;
   }
   EXPECT_EQ(read["strategy"], "single");

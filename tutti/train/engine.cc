@@ -1,5 +1,6 @@
 #include "tutti/train/engine.h"
 
+#include <algorithm>
 #include <deque>
 #include <iterator>
 #include <set>
@@ -25,7 +26,8 @@ Engine::Engine(const Context& context, Team& team, std::vector<SessionPart> part
                 .group = team.group(),
                 .parameters = parts.front().parameters,
                 .optimizer = parts.front().optimizer,
-                .parts = parts} {
+                .parts = parts},
+      stop_after_(context.config().training.stop_after) {
   training_.report_validation = [this](const std::map<std::string, double>& values) {
     report_validation(values);
   };
@@ -257,90 +259,61 @@ int64_t Engine::epochs_done() const {
                                        : 0;
 }
 
-std::vector<const EvaluationHook*> Engine::evaluations() const {
-  std::vector<const EvaluationHook*> all;
-  for (const auto& hook : hooks_) {
-    const auto* evaluation = dynamic_cast<const EvaluationHook*>(hook.get());
-    if (evaluation != nullptr && evaluation->is_set()) all.push_back(evaluation);
-  }
-  return all;
+#include <algorithm>
+#include <deque>
+for_each_hook([&](Hook& hook) { hook.after_validation(training_, values); });
 }
 
-std::vector<std::string> Engine::evaluation_plan() const {
-  std::vector<std::string> plan;
-  std::set<std::string> labels;
-  for (const EvaluationHook* evaluation : evaluations()) {
-    if (!labels.insert(evaluation->label()).second)
-      tutti::fail(
-          ErrorKind::InvalidArgument,
-          "two evaluations of this training are called '{}', so the values of one would replace those "
-          "of the other: give one a name (EvaluationOptions::name)",
-          evaluation->label());
-    plan.push_back(evaluation->plan());
-  }
-  return plan;
+int64_t Engine::last_step() const {
+  return stop_after_ > 0 ? std::min(stop_after_, training_.end_step) : training_.end_step;
 }
 
-std::optional<metrics::List> Engine::count(const Trainable& model, const EvaluationRequest& request) {
-  if (part_.part < 0) return std::nullopt;
-  for (const auto& metric : request.metrics) metric->reset();
-  std::optional<metrics::List> all;
-  training_.with_average(
-      [&] { all = count_part(context_, model, request.feed, request.metrics, request.options, part_); });
-  if (part_.parts > 1) team_.merge(*all);
-  return all;
+void Engine::require_nothing_stopped() const {
+  if (!context_.stopped_early()) return;
+  throw Interrupted(0,
+                    "the program ends here: its next training begins when the one that --stop-after has "
+                    "stopped is complete");
 }
 
-std::optional<std::map<std::string, double>> Engine::measure(
-    const Training::Measure& measure, const std::vector<std::shared_ptr<torch::nn::Module>>& nets) {
-  if (part_.part < 0) return std::nullopt;
-  std::map<std::string, double> values;
-  {
-    const RandomScope random(part_.device);
-    std::deque<EvaluationScope> modes;
-    if (training_.module != nullptr) modes.emplace_back(*training_.module);
-    for (const auto& net : nets) modes.emplace_back(*net);
-    const torch::NoGradGuard no_grad;
-    training_.with_average([&] { values = measure(); });
-  }
-  return part_.parts > 1 ? values_of_chief(*team_.group().connected(), values) : values;
+bool Engine::stops_before_fit() {
+  if (stop_after_ == 0 || progress_.step < stop_after_) return false;
+  stop_early();
+  session_.write(report_);
+  return true;
 }
 
-void Engine::report_validation(const std::map<std::string, double>& values) {
-  for (const auto& [name, value] : values) {
-    if (training_.events != nullptr) training_.events->scalar("validation_" + name, training_.step, value);
-  }
-  report_evaluation("", values);
-}
-
-void Engine::report_evaluation(const std::string& name, const std::map<std::string, double>& values) {
-  std::string text;
-  const size_t prefix = name.empty() ? 0 : name.size() + 1;  // which the values have
-  for (const auto& [of_value, value] : values) {
-    text += fmt::format("  {} {:.4f}", std::string_view(of_value).substr(prefix), value);
-    const std::string reported = name.empty() ? "validation_" + of_value : of_value;
-    report_.metrics[reported] = evaluated_[reported] = value;
-  }
-  if (training_.writes())
-    context_.log().info("{} after step {}:{}", name.empty() ? "validation" : name, training_.step, text);
-  training_.evaluation = name;
-  for_each_hook([&](Hook& hook) { hook.after_validation(training_, values); });
+// Also measures the weights of this step for the report. Hooks and history are not told, since a run without
+// --stop-after would not be validated here.
+void Engine::stop_early() {
+  context_.stopped_early() = true;
+  report_.complete = false;
+  if (const auto values = validation_->measure_unless_evaluated(training_)) note_evaluation("", *values);
+  if (team_.group().is_chief())
+    context_.log().info("stopped after step {}, as --stop-after says: {}", progress_.step,
+                        context_.config().checkpoints.logdir.empty()
+                            ? "nothing was saved, since --logdir was not given"
+                            : "run the program again without it, or with more steps, to continue");
 }
 
 void Engine::end(const Wishes& reasons) {
   training_.step = progress_.step;
   const bool interrupted = reasons.signal != 0 && training_.step < training_.end_step;
-  training_.interrupted = interrupted && !training_.stop_reason;
+  const bool stops_early = !reasons.end_training() && !progress_.stopped &&
+                           training_.step < training_.end_step && training_.step >= last_step();
+  training_.interrupted = (interrupted && !training_.stop_reason) || stops_early;
   training_.save_at_end = false;
   for_each_hook([&](Hook& hook) { hook.end(training_); });
   team_.finish_saving(session_);
   note_saved();
-  session_.note(progress_, interrupted ? RunState::Phase::Interrupted : RunState::Phase::Complete);
+  report_.complete = !interrupted;
+  if (stops_early) stop_early();
+  session_.note(progress_,
+                interrupted || stops_early ? RunState::Phase::Interrupted : RunState::Phase::Complete);
   write_report();
   begin_ = std::chrono::steady_clock::now();  // this training is counted
   examples_before_ = progress_.examples;
   is_running_ = false;
-  log_stop(reasons);
+  if (!stops_early) log_stop(reasons);
   if (interrupted) {
     signals_->forget();
     team_.write_timeline();  // all workers stop here
@@ -414,6 +387,7 @@ void Engine::write_report() {
   report_.seconds += lasted.count();
   report_.examples_per_second = lasted.count() > 0 ? examples / lasted.count() : 0;
   note_loss();
+  report_.history = to_json(history_->history());
   session_.fill(report_, progress_);
   team_.fill(report_);
   session_.write(report_);

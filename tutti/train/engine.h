@@ -82,8 +82,18 @@ class Engine {
   // together stop after the step in which a wish has reached every worker; a worker without others, or one
   // that makes steps of its own, reacts at once.
   Wishes reasons_to_end() const;
+  // The step of the run after which this process makes no more: the end, or --stop-after.
+  int64_t last_step() const;
   // Ends the training after its last step and writes the report. Throws Interrupted if a signal is a reason.
+  // If --stop-after is, a later process continues as after a signal, but the program goes on: it may
+  // evaluate.
   void end(const Wishes& reasons);
+  // Throws Interrupted if a training of this program has stopped at --stop-after: this one cannot begin,
+  // since the program would begin it with other weights than those at the end of that training.
+  void require_nothing_stopped() const;
+  // Returns true, and stops the program's trainings, if this one has made as many steps as --stop-after says
+  // before a new fit begins.
+  bool stops_before_fit();
   // Tells the hooks that the training has failed, unless they have been told.
   void fail(const std::exception& error) noexcept;
   // Tells the other workers that this one "could not start", say.
@@ -118,6 +128,7 @@ class Engine {
   Wishes own_reasons() const;
   void log_plan();
   void log_stop(const Wishes& reasons) const;
+  void stop_early();
   void note_loss();
   void take(const Evaluator::Found& found);
   void evaluate(const Evaluator::Found& found);
@@ -126,6 +137,7 @@ class Engine {
   std::vector<const EvaluationHook*> evaluations() const;
   std::optional<std::map<std::string, double>> measure(
       const Training::Measure& measure, const std::vector<std::shared_ptr<torch::nn::Module>>& nets);
+  void note_evaluation(const std::string& name, const std::map<std::string, double>& values);
   void report_validation(const std::map<std::string, double>& values);
   void report_evaluation(const std::string& name, const std::map<std::string, double>& values);
   int64_t epochs_done() const;
@@ -148,6 +160,7 @@ class Engine {
   HistoryHook* history_ = nullptr;        // one of the hooks, like the validation
   EvaluationHook* validation_ = nullptr;  // after the average, which it measures
   bool has_own_hooks_ = false;
+  const int64_t stop_after_;  // 0: none
   std::map<std::string, StatePart> parts_;
   bool plan_logged_ = false;
   bool hooks_are_stale_ = false;  // the run has been started since they were restored

@@ -126,15 +126,25 @@ void EvaluationHook::end(Training& training) {
   if (options_.at_end && last_ != training.step && !training.interrupted) evaluate(training);
 }
 
+std::optional<Evaluation> EvaluationHook::measured(Training& training) const {
+  const SpanScope span(training.context.timeline(), Activity::Evaluate, "evaluation", training.step);
+  BufferScope buffers;  // a module may change its buffers also in evaluation mode
+  for (const SessionPart& part : training.parts) buffers.add(part.parameters);
+  return measure_(training);
+}
+
+std::optional<std::map<std::string, double>> EvaluationHook::measure_unless_evaluated(
+    Training& training) const {
+  if (!measure_ || measured_ == training.step) return std::nullopt;
+  auto result = measured(training);
+  return result ? std::optional(std::move(result->values)) : std::nullopt;
+}
+
 void EvaluationHook::evaluate(Training& training) {
   last_ = training.step;
   if (!measure_) return;
-  const SpanScope span(training.context.timeline(), Activity::Evaluate, "evaluation", training.step);
-  const std::optional<Evaluation> result = [&] {
-    BufferScope buffers;  // a module may change its buffers also in evaluation mode
-    for (const SessionPart& part : training.parts) buffers.add(part.parameters);
-    return measure_(training);
-  }();
+  measured_ = training.step;
+  const std::optional<Evaluation> result = measured(training);
   if (!result) return;
   write_events(training, *result);
   if (options_.history != nullptr) options_.history->push_back({training.step, result->values});

@@ -60,6 +60,9 @@ class EvaluationHook final : public Hook {
   void after_step(Training& training, const StepResult& result) override;
   void evaluate(Training& training) override;
   void end(Training& training) override;
+  // Returns the values after the present step without telling anybody, unless this process has evaluated it.
+  // Has to be called where all workers call end().
+  std::optional<std::map<std::string, double>> measure_unless_evaluated(Training& training) const;
 
   // The state is what the program's history has, so that a resumed run continues it.
   std::string name() const override;
@@ -67,6 +70,7 @@ class EvaluationHook final : public Hook {
   void restore(const Snapshot& saved) override;
 
  private:
+  std::optional<Evaluation> measured(Training& training) const;
   store::EventWriter* events_for(Training& training);
   void write_events(Training& training, const Evaluation& result);
 
@@ -74,6 +78,7 @@ class EvaluationHook final : public Hook {
   Interval interval_;
   hooks::EvaluationOptions options_;
   int64_t last_ = 0;                                // the step of the last evaluation, or the first step
+  int64_t measured_ = -1;                           // the step of the last evaluation of this process
   bool claimed_ = false;                            // options_.summary_dir
   std::shared_ptr<store::EventWriter> own_events_;  // in options_.summary_dir
   int64_t last_written_ = -1;                       // the step of the last of them

@@ -1,6 +1,7 @@
 #include "tutti/train/fit_state.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include <fmt/format.h>
 #include <torch/utils.h>
@@ -8,6 +9,17 @@
 #include "tutti/base/error.h"
 
 namespace tutti {
+
+Json to_json(const History& history) {
+  const auto finite = [](double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); };
+  Json rows = Json::array();
+  for (const History::Row& row : history.rows) {
+    Json json = {{"step", row.step}, {"epoch", row.epoch}, {"loss", row.loss ? finite(*row.loss) : nullptr}};
+    for (const auto& [name, value] : row.validation) json["validation"][name] = finite(value);
+    rows.push_back(std::move(json));
+  }
+  return rows;
+}
 
 void HistoryHook::begin(Training&) {
   if (std::exchange(restored_, false)) return;

@@ -13,6 +13,7 @@
 
 #include <torch/types.h>
 
+#include "tutti/base/json.h"
 #include "tutti/base/torch_compat.h"
 #include "tutti/data/feed.h"
 #include "tutti/params/parameters.h"
@@ -36,6 +37,10 @@ struct History {
   };
   std::vector<Row> rows;
 };
+
+// The rows for a report: {"step": 100, "epoch": 0, "loss": 0.3, "validation": {"accuracy": 0.9}}. Values that
+// are unknown or not finite are null, and rows without a validation have none.
+Json to_json(const History& history);
 
 // Records the history of a training. The losses stay on their device until a row is added.
 class HistoryHook final : public Hook {

@@ -61,7 +61,8 @@ struct Training {
   bool went_on = false;  // first_step is not that of a checkpoint: this worker joined a running training
   int64_t steps_per_epoch = 0;  // 0: unknown
   int64_t epoch = 0;            // the index of the current pass over the feed, from 0
-  bool interrupted = false;     // in Hook::end(): a signal has ended the steps, and a later run continues
+  // In Hook::end(): a signal or --stop-after has ended the steps, and a later run continues.
+  bool interrupted = false;
   MovingAverage* average = nullptr;  // what validations measure instead of the last weights; null: none
   // To be set by a hook that changes the parameters in end(), so that they are saved.
   bool save_at_end = false;

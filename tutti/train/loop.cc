@@ -174,7 +174,7 @@ bool Loop::advance(const std::optional<bool>& has_data) {
       note_step();
     const Wishes reasons = engine_.reasons_to_end();
     going_on = !reasons.end_training() && !engine_.progress().stopped &&
-               engine_.progress().step < end_step_ &&
+               engine_.progress().step < engine_.last_step() &&
                (!has_data.has_value() || optimizer_.goes_on(*has_data));
     if (!going_on) {
       ended_ = true;
@@ -239,6 +239,7 @@ void Loop::follow() {
 
 void Loop::begin() {
   require_no_export(context_, "a Loop");
+  engine_.require_nothing_stopped();
   comm::Communicator& comm = optimizer_.communicator();
   require_same_plan(context_, comm, plan());
   engine_.session().claim();

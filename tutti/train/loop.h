@@ -118,7 +118,8 @@ class Loop {
   // Does the work between two steps, and returns true if another step is to be made. The first call gives
   // every worker the newest intact checkpoint, or the state of rank 0 (so broadcast_from(0) is not needed).
   // The last call writes the last checkpoint and the report; after a signal, which takes effect after the
-  // same step on all workers, it then throws Interrupted.
+  // same step on all workers, it then throws Interrupted. If --stop-after ends the loop, it does not throw,
+  // but the next Loop or Trainer of the program does.
   bool goes_on() { return advance({}); }
   // Like goes_on(), for data that can run out: see DistributedOptimizer::goes_on().
   bool goes_on(bool has_data) { return advance(has_data); }

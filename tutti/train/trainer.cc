@@ -89,6 +89,7 @@ History Trainer::fit(const data::Feed& feed, const FitOptions& options) {
 
 History Trainer::fit_once(const data::Feed& feed, const FitOptions& options) {
   const RunConfig::Training& config = context_.config().training;
+  engine_.require_nothing_stopped();
   or_abandon("start", [&] { engine_.session().claim(); });
   start_once();
   set_validation(options.validate);
@@ -102,6 +103,7 @@ History Trainer::fit_once(const data::Feed& feed, const FitOptions& options) {
   const Progress& progress = engine_.progress();
   const int64_t lanes = engine_.session().lanes();
   const int64_t this_fit = next_fit_++;
+  if (this_fit > progress.fit && engine_.stops_before_fit()) return {};
   const size_t this_feed = feeds_.number_of(feed, feed.ranges(lanes));
   if (this_fit > progress.fit)
     begin_fit(this_fit, this_feed, options);
@@ -163,7 +165,7 @@ void Trainer::run_steps(const data::Feed& feed, const data::Sampler& sampler) {
   engine_.begin_steps();
   const int64_t first = training.step - feed_begin();
   const StepRange steps =
-      strategy_->begin_steps(first, std::max(first, training.end_step - feed_begin()), feed_begin());
+      strategy_->begin_steps(first, std::max(first, engine_.last_step() - feed_begin()), feed_begin());
   data::BatchQueue queue(feed, sampler,
                          {.first_step = steps.begin,
                           .end_step = steps.end,
@@ -174,7 +176,7 @@ void Trainer::run_steps(const data::Feed& feed, const data::Sampler& sampler) {
                           .timeline = context_.timeline(),
                           .step_in_timeline = feed_begin()});
   Wishes reasons = engine_.reasons_to_end();
-  while (training.step < training.end_step && !reasons.end_training()) {
+  while (training.step < engine_.last_step() && !reasons.end_training()) {
     one_step(queue);
     reasons = engine_.reasons_to_end();
   }

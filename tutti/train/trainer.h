@@ -114,7 +114,10 @@ class Trainer {
   // A resumed run continues with the first example that its weights have not seen. A fit() that was completed
   // before, by its last step or by a hook's stop_reason, returns at once. After SIGTERM or SIGINT it
   // completes the step, saves a checkpoint and throws Interrupted; a signal that arrives during the last step
-  // ends the next fit(). With --export, exports a checkpoint instead, and throws ExportDone.
+  // ends the next fit(). If --stop-after ends the fit before its last step, it saves a checkpoint and
+  // returns, so that the program may evaluate the model (report().complete is false then); the next fit(), of
+  // this trainer or another one, throws Interrupted. With --export, exports a checkpoint instead, and throws
+  // ExportDone.
   //
   // Returns the history of the fit, with a row for each epoch and validation. A validation does not affect
   // the training: a run with validations has the same bits as one without.

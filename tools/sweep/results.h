@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tools/sweep/plan.h"
+#include "tutti/base/json.h"
+
+namespace tutti {
+
+// The values in a run's report when it was stopped, or at its end.
+struct Stop {
+  int64_t stop_after = 0;  // what the run was asked for; 0: its end
+  int64_t steps = 0;
+  bool complete = false;
+  std::map<std::string, std::optional<double>> values;  // no value: not a number
+  std::string weights_sha256 = {};
+};
+
+// Reads the report that a program has written. Throws DataLoss if it is not one.
+Stop read_report(const std::string& path, int64_t stop_after);
+
+// A run of a sweep, and what is known of it.
+struct SweepRun {
+  std::string name;  // of its folder: "run-07"
+  RunValues values;
+  std::vector<Stop> stops = {};  // in the order of their steps
+  int64_t restarts = 0;          // after it was killed
+  double seconds = 0;            // of all its processes
+  std::string failure = {};      // how its last process failed, if it did
+
+  bool complete() const { return !stops.empty() && stops.back().complete; }
+  // Returns the state at the end of this stage, or nullptr if the run has not reached it. A run that is
+  // complete has reached every stage.
+  const Stop* at(const Stage& stage) const;
+};
+
+// All of a sweep: its file, sweep.json, is what a later process goes on from.
+struct SweepResults {
+  std::vector<std::string> command;   // with its arguments
+  std::vector<std::string> settings;  // the names
+  std::vector<SweepRun> runs = {};
+};
+
+Json to_json(const SweepResults& results, const SweepGoal& goal);
+// Throws DataLoss if the file is damaged.
+SweepResults read_results(const std::string& path);
+
+// Returns true if `one` is better than `other`. Without a value, a run is worse than every run that has one.
+bool is_better(const SweepGoal& goal, const Stop& one, const Stop& other);
+
+// Returns the runs in the order of the table, the best first: complete runs before stopped ones, and those
+// with more steps before others; runs without a stop come last.
+std::vector<const SweepRun*> ranked(const SweepResults& results, const SweepGoal& goal);
+
+std::string table_of(const SweepResults& results, const SweepGoal& goal);
+std::string csv_of(const SweepResults& results, const SweepGoal& goal);
+
+}  // namespace tutti

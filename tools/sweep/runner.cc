@@ -1,0 +1,433 @@
+#include "tools/sweep/runner.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <deque>
+#include <fcntl.h>
+#include <filesystem>
+#include <poll.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/wait.h>
+#include <thread>
+#include <unistd.h>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include "tools/launch/child.h"
+#include "tools/launch/cores.h"
+#include "tools/launch/gpus.h"
+#include "tutti/base/error.h"
+#include "tutti/base/interrupted.h"
+#include "tutti/base/text.h"
+
+namespace tutti {
+namespace {
+
+using std::chrono::milliseconds;
+
+// The interval at which deadlines are checked if no event wakes the sweep.
+constexpr milliseconds kSweepLooksAround{500};
+constexpr size_t kLinesOfFailure = 10;
+constexpr uint64_t kBytesOfFailure = 8192;
+
+FileDescriptor lock_folder(const std::string& folder) {
+  make_directories(folder);
+  const std::string path = folder + "/sweep.lock";
+  FileDescriptor lock(path, O_RDWR | O_CREAT);
+  if (flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno == EWOULDBLOCK)
+      fail(ErrorKind::InvalidArgument,
+           "{}: another tutti sweep works in this folder; wait for it, or choose another --logdir", folder);
+    fail_errno(errno, "locking " + path);
+  }
+  return lock;
+}
+
+// The last lines of a log, indented, for an error.
+std::string end_of(const std::string& path) {
+  if (!path_exists(path)) return "";
+  const FileReader file(path);
+  std::string text(std::min(file.size(), kBytesOfFailure), '\0');
+  file.read_at(file.size() - text.size(), std::as_writable_bytes(std::span(text.data(), text.size())));
+  std::deque<std::string> lines;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    lines.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+    if (lines.size() > kLinesOfFailure) lines.pop_front();
+  }
+  std::string quoted;
+  for (const std::string& line : lines) quoted += "\n  | " + line;
+  return quoted;
+}
+
+// Finds the output of --print-config, which begins and ends with a brace alone in its line. `tutti run` puts
+// the name of a task before each line; the first task counts.
+std::optional<Json> find_configuration(const std::string& output) {
+  std::string prefix;
+  std::string text;
+  for (size_t begin = 0; begin < output.size();) {
+    const size_t end = std::min(output.find('\n', begin), output.size());
+    const std::string line = output.substr(begin, end - begin);
+    begin = end + 1;
+    if (text.empty()) {
+      if (line != "{" && !(line.starts_with('[') && line.ends_with("] {"))) continue;
+      prefix = line.substr(0, line.size() - 1);
+    }
+    if (!line.starts_with(prefix)) continue;
+    text += line.substr(prefix.size()) + "\n";
+    if (line == prefix + "}") return parse_json(text, "the output of --print-config");
+  }
+  return std::nullopt;
+}
+
+// Every slot gets as many cores as the others, since the bits of a run depend on its threads.
+std::vector<int> cores_of_slot(size_t slot, int slots) {
+  std::vector<int> cores = usable_cores();
+  const size_t each = cores.size() / static_cast<size_t>(slots);
+  if (each == 0) return {};
+  return {cores.begin() + static_cast<int64_t>(slot * each),
+          cores.begin() + static_cast<int64_t>((slot + 1) * each)};
+}
+
+}  // namespace
+
+Sweep::Sweep(std::vector<std::string> command, const Environment& environment, SweepOptions options)
+    : command_(std::move(command)),
+      environment_(environment),
+      options_(std::move(options)),
+      lock_(lock_folder(options_.folder)),
+      err_(STDERR_FILENO),
+      signals_({SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGCHLD}),
+      guardian_(mark_, processes_),
+      restarts_(options_.runs.size()) {
+  results_.command = command_;
+  for (const SweepSetting& setting : options_.settings) results_.settings.push_back(setting.name);
+  const size_t digits = std::to_string(options_.runs.size()).size();
+  for (const RunValues& values : options_.runs)
+    results_.runs.push_back({fmt::format("run-{:0{}}", results_.runs.size() + 1, digits), values});
+  go_on();
+}
+
+Sweep::~Sweep() {
+  for (const Running& running : running_) kill(-running.pid, SIGKILL);
+  constexpr milliseconds kTimeToEnd{10'000};
+  const auto limit = Clock::now() + kTimeToEnd;
+  for (auto left = processes_.living(); !left.empty() && Clock::now() < limit; left = processes_.living()) {
+    for (const ProcessState& process : left) kill(process.pid, SIGKILL);
+    std::this_thread::sleep_for(milliseconds(10));
+  }
+  for (const Running& running : running_) waitpid(running.pid, nullptr, WNOHANG);
+}
+
+// Takes over the results of the sweep in this folder. Runs that have failed are started again.
+void Sweep::go_on() {
+  const std::string path = options_.folder + "/sweep.json";
+  if (!path_exists(path)) return;
+  SweepResults former = read_results(path);
+  const auto values_of = [](const SweepResults& results) {
+    std::vector<RunValues> all;
+    for (const SweepRun& run : results.runs) all.push_back(run.values);
+    return all;
+  };
+  const bool same_runs = former.settings == results_.settings && values_of(former) == values_of(results_);
+  if (!same_runs || former.command != results_.command)
+    fail(ErrorKind::InvalidArgument,
+         "{}: this folder has a sweep of {}; choose another --logdir, or continue that sweep with its "
+         "arguments",
+         options_.folder, same_runs ? "another command" : "other settings");
+  for (SweepRun& run : former.runs) run.failure.clear();
+  results_ = std::move(former);
+}
+
+int Sweep::run() {
+  check_flags();
+  for (size_t i = 0; i < stages_.size() && !signal_; ++i) {
+    if (i == 0) {
+      std::vector<size_t> all(results_.runs.size());
+      for (size_t run = 0; run < all.size(); ++run) all[run] = run;
+      train_all(all, stages_[0]);
+      continue;
+    }
+    // If a run fails, the best of the others that were stopped comes back in its place.
+    for (size_t failures = 0; failures <= results_.runs.size() && !signal_; ++failures) {
+      std::vector<size_t> chosen = best_at(stages_[i - 1], stages_[i].runs);
+      std::erase_if(chosen, [&](size_t run) { return results_.runs[run].at(stages_[i]) != nullptr; });
+      if (chosen.empty()) break;
+      train_all(chosen, stages_[i]);
+    }
+  }
+  write_results();
+  link_best();
+  if (signal_) return 128 + *signal_;
+  return exit_code_;
+}
+
+// Finds wrong flags before the first run is started, and how many steps the runs make.
+void Sweep::check_flags() {
+  stages_ = {{0, results_.runs.size()}};
+  int64_t steps = 0;
+  for (const size_t run : runs_with_new_values(options_.settings, options_.runs)) {
+    const Json configuration = this->configuration(run);
+    if (signal_) return;
+    const auto found = configuration.find("steps");
+    const int64_t of_run =
+        found != configuration.end() && found->is_number_integer() ? found->get<int64_t>() : 0;
+    if (options_.halving && (of_run == 0 || (steps > 0 && of_run != steps)))
+      fail(ErrorKind::InvalidArgument,
+           "tutti sweep: --halving needs the number of steps, the same for all runs; give "
+           "--steps N to the program");
+    steps = of_run;
+  }
+  if (options_.halving) stages_ = halving_stages(results_.runs.size(), steps, options_.least_steps);
+}
+
+// Returns the values of all flags of this run.
+Json Sweep::configuration(size_t run) {
+  std::vector<std::string> arguments = arguments_of(run);
+  arguments.emplace_back("--print-config");
+  const std::string log = options_.folder + "/check.log";
+  replace_file(log, "");
+  const auto outcome = await(start_process(0, std::move(arguments), log));
+  if (signal_) return {};
+  const auto found = outcome->success() ? find_configuration(read_file(log)) : std::nullopt;
+  if (!found)
+    fail(ErrorKind::InvalidArgument,
+         "tutti sweep: the program does not accept the flags of {} with --print-config; it {}{}",
+         results_.runs[run].name, outcome->describe(), end_of(log));
+  std::filesystem::remove(log);
+  return *found;
+}
+
+// Waits for a process that is not one of the runs. Returns nullopt after a signal.
+std::optional<Outcome> Sweep::await(pid_t pid) {
+  running_.push_back({results_.runs.size(), 0, pid, {}, Clock::now()});
+  ended_check_.reset();
+  while (!running_.empty()) {
+    wait_for_events();
+    take_signals();
+    reap();
+  }
+  return ended_check_ ? std::optional(ended_check_->second) : std::nullopt;
+}
+
+// Returns the best runs of a stage, without those that have failed since.
+std::vector<size_t> Sweep::best_at(const Stage& former, size_t count) const {
+  std::vector<size_t> candidates;
+  for (size_t run = 0; run < results_.runs.size(); ++run) {
+    if (results_.runs[run].failure.empty() && results_.runs[run].at(former) != nullptr)
+      candidates.push_back(run);
+  }
+  std::stable_sort(candidates.begin(), candidates.end(), [&](size_t one, size_t other) {
+    return is_better(options_.goal, *results_.runs[one].at(former), *results_.runs[other].at(former));
+  });
+  candidates.resize(std::min(candidates.size(), count));
+  return candidates;
+}
+
+void Sweep::train_all(const std::vector<size_t>& runs, const Stage& stage) {
+  std::deque<size_t> waiting;
+  for (const size_t run : runs) {
+    if (results_.runs[run].at(stage) == nullptr) waiting.push_back(run);
+  }
+  if (stage.stop_after > 0 && !waiting.empty())
+    say(fmt::format("{} run{} until step {}", waiting.size(), waiting.size() == 1 ? "" : "s",
+                    stage.stop_after));
+  while (!running_.empty() || (!waiting.empty() && !signal_)) {
+    while (!waiting.empty() && !signal_ && running_.size() < static_cast<size_t>(options_.slots)) {
+      start(waiting.front(), stage);
+      waiting.pop_front();
+    }
+    wait_for_events();
+    take_signals();
+    reap();
+  }
+}
+
+void Sweep::start(size_t run, const Stage& stage) {
+  size_t slot = 0;
+  const auto is_taken = [&] {
+    return std::any_of(running_.begin(), running_.end(),
+                       [&](const Running& other) { return other.slot == slot; });
+  };
+  while (is_taken()) ++slot;
+  make_directories(path_of(run));
+  // The report of an earlier process must not be taken for that of this one.
+  std::filesystem::remove(path_of(run, "report.json"));
+  std::vector<std::string> arguments = arguments_of(run);
+  arguments.push_back("--logdir=" + path_of(run));
+  arguments.push_back("--report=" + path_of(run, "report.json"));
+  arguments.emplace_back("--resume=auto");
+  arguments.push_back(fmt::format("--stop-after={}", stage.stop_after));
+  const pid_t pid = start_process(slot, std::move(arguments), path_of(run, "output.log"));
+  running_.push_back({run, slot, pid, stage, Clock::now()});
+}
+
+std::vector<std::string> Sweep::arguments_of(size_t run) const {
+  std::vector<std::string> arguments = command_;
+  for (size_t i = 0; i < options_.settings.size(); ++i)
+    arguments.push_back(fmt::format("--{}={}", options_.settings[i].name, results_.runs[run].values[i]));
+  return arguments;
+}
+
+pid_t Sweep::start_process(size_t slot, std::vector<std::string> arguments, const std::string& log) {
+  ChildOptions child{.output = ChildOutput::File, .output_file = log};
+  child.cores = cores_of_slot(slot, options_.slots);
+  std::map<std::string, std::string> variables = environment_.variables();
+  // For programs that do not determine their cores themselves.
+  variables.emplace("OMP_NUM_THREADS", std::to_string(std::max<size_t>(1, child.cores.size())));
+  const std::vector<std::string> gpus = visible_gpus(environment_);
+  if (!gpus.empty()) variables["CUDA_VISIBLE_DEVICES"] = gpus[slot % gpus.size()];
+  for (const auto& [name, value] : variables) child.environment.push_back(fmt::format("{}={}", name, value));
+  child.environment.push_back(mark_.variable());
+  return start_child(arguments, child).pid;
+}
+
+void Sweep::wait_for_events() {
+  err_.pass_on();
+  pollfd event{signals_.descriptor(), POLLIN, 0};
+  milliseconds timeout = kSweepLooksAround;
+  if (kill_at_)
+    timeout = std::clamp(std::chrono::ceil<milliseconds>(*kill_at_ - Clock::now()), milliseconds(1), timeout);
+  poll(&event, 1, static_cast<int>(timeout.count()));
+  if (!kill_at_ || Clock::now() < *kill_at_) return;
+  for (const Running& running : running_) kill(-running.pid, SIGKILL);
+}
+
+// Passes the first signal on, and gives the runs time to write checkpoints. A second one kills them.
+void Sweep::take_signals() {
+  while (const std::optional<int> signal = signals_.next()) {
+    if (*signal == SIGCHLD) continue;
+    if (kill_at_) {
+      kill_at_ = Clock::now();
+      continue;
+    }
+    signal_ = *signal;
+    if (!running_.empty())
+      say(fmt::format(
+          "received {}: the runs save checkpoints and end, within {} s; a second signal kills them",
+          signal_name(*signal),
+          std::chrono::duration_cast<std::chrono::seconds>(options_.interrupt_grace).count()));
+    stop_all();
+  }
+}
+
+void Sweep::stop_all() {
+  kill_at_ = Clock::now() + options_.interrupt_grace;
+  for (const Running& running : running_) {
+    kill(-running.pid, SIGTERM);
+    kill(-running.pid, SIGCONT);
+  }
+}
+
+void Sweep::reap() {
+  int status = 0;
+  for (pid_t pid = waitpid(-1, &status, WNOHANG); pid > 0; pid = waitpid(-1, &status, WNOHANG)) {
+    if (pid == guardian_.pid()) {
+      guardian_.replace();
+      continue;
+    }
+    const auto found = std::find_if(running_.begin(), running_.end(),
+                                    [&](const Running& running) { return running.pid == pid; });
+    if (found == running_.end()) continue;  // a grandchild whose parent ended before it
+    const Running ended = *found;
+    running_.erase(found);
+    kill(-pid, SIGKILL);  // what the process has left behind in its group
+    if (ended.run == results_.runs.size())
+      ended_check_ = {pid, Outcome(status)};
+    else
+      take_ended(ended, Outcome(status));
+  }
+}
+
+void Sweep::take_ended(const Running& ended, const Outcome& outcome) {
+  SweepRun& run = results_.runs[ended.run];
+  run.seconds += std::chrono::duration<double>(Clock::now() - ended.started).count();
+  if (outcome.success())
+    take_report(ended);
+  else if (!signal_)
+    take_failure(ended, outcome);
+  write_results();
+}
+
+void Sweep::take_report(const Running& ended) {
+  SweepRun& run = results_.runs[ended.run];
+  const std::string path = path_of(ended.run, "report.json");
+  if (!path_exists(path))
+    fail(ErrorKind::InvalidArgument,
+         "tutti sweep: {} ended without writing the report that --report names; the program must call "
+         "tutti::run",
+         run.name);
+  run.stops.push_back(read_report(path, ended.stage.stop_after));
+  const Stop& stop = run.stops.back();
+  if (!stop.values.contains(options_.goal.name)) {
+    std::vector<std::string> known;
+    for (const auto& [name, value] : stop.values) known.push_back(name);
+    write_results();
+    fail(ErrorKind::InvalidArgument, "tutti sweep: the report of {} has no '{}', only {}{}", run.name,
+         options_.goal.name, fmt::join(known, ", "), did_you_mean(options_.goal.name, known));
+  }
+  const auto value = stop.values.at(options_.goal.name);
+  say(fmt::format("{} {} step {}: {} {}", run.name, stop.complete ? "finished after" : "stopped after",
+                  stop.steps, options_.goal.name, value ? fmt::format("{:.6g}", *value) : "is not a number"));
+  if (run.at(ended.stage) == nullptr) {
+    run.failure = fmt::format("ended with exit code 0 after step {}, before it was complete", stop.steps);
+    say(fmt::format("{} {}", run.name, run.failure));
+    if (exit_code_ == 0) exit_code_ = 1;
+  }
+}
+
+// Starts a run again that was killed or has lost a task: it goes on from its newest checkpoint.
+void Sweep::take_failure(const Running& ended, const Outcome& outcome) {
+  SweepRun& run = results_.runs[ended.run];
+  const int code = outcome.exit_code();
+  // A shell, and `tutti run`, say with 128 + n that a process was killed.
+  const bool may_restart =
+      code > 128 || code == exit_code(ErrorKind::PeerLost) || code == exit_code(ErrorKind::Timeout);
+  const std::string text = fmt::format("{} {}", run.name, outcome.describe());
+  int& restarts = restarts_[ended.run];
+  if (may_restart && restarts < options_.restarts) {
+    ++run.restarts;
+    say(fmt::format("{}; restart {} of {}", text, ++restarts, options_.restarts));
+    start(ended.run, ended.stage);
+    return;
+  }
+  run.failure = outcome.describe();
+  if (exit_code_ == 0) exit_code_ = code;
+  say(fmt::format("{}; the end of {}:{}", text, path_of(ended.run, "output.log"),
+                  end_of(path_of(ended.run, "output.log"))));
+}
+
+void Sweep::write_results() {
+  replace_file(options_.folder + "/sweep.json",
+               to_json(results_, options_.goal).dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  replace_file(options_.folder + "/sweep.csv", csv_of(results_, options_.goal));
+}
+
+// Prints the table, and links the best run.
+void Sweep::link_best() {
+  const SweepRun* best = ranked(results_, options_.goal).front();
+  if (!best->stops.empty()) {
+    const std::string link = options_.folder + "/best";
+    const std::string fresh = link + ".new";
+    std::filesystem::remove(fresh);
+    std::filesystem::create_directory_symlink(best->name, fresh);
+    rename_path(fresh, link);
+  }
+  err_.pass_on();
+  fmt::print("{}", table_of(results_, options_.goal));
+}
+
+void Sweep::say(const std::string& text) {
+  err_.add("tutti sweep: " + text + "\n");
+  err_.pass_on();
+}
+
+std::string Sweep::path_of(size_t run, const std::string& file) const {
+  return fmt::format("{}/{}{}{}", options_.folder, results_.runs[run].name, file.empty() ? "" : "/", file);
+}
+
+}  // namespace tutti
