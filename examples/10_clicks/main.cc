@@ -40,13 +40,21 @@ int main(int argc, char** argv) {
   example::ClickOptions options;
   int64_t tested = 20000;
   int64_t dim = 16;
+  double rate = 0.05;
+  int64_t evaluate_every = 200;
+  std::string export_to;
   program.add_flags = [&](tutti::FlagSet& flags) {
     flags.add("--examples", options.examples, "the number of training examples");
     flags.add("--tested", tested, "the number of test examples");
     flags.add("--rows", options.rows, "the number of rows of each table");
     flags.add("--dim", dim, "the numbers in a row");
+    flags.add("--rate", rate, "learning rate of Adagrad");
+    flags.add("--evaluate-every", evaluate_every, "steps between two evaluations; 0: none but the last");
+    flags.add("--export-to", export_to, "folder for the exported model; \"\": it is not exported");
+    flags.at_least("--evaluate-every", 0);
     for (const char* name : {"--examples", "--tested", "--rows", "--dim"}) flags.at_least(name, 1);
     flags.scope(tutti::FlagScope::Model, {"--rows", "--dim"});
+    flags.scope(tutti::FlagScope::Local, {"--export-to"});
   };
 
   return tutti::run(argc, argv, program, [&](tutti::Context& ctx) {
@@ -63,8 +71,14 @@ int main(int argc, char** argv) {
     };
     tutti::Trainable model = tutti::make_trainable(net, loss);
     model.predict = [net](const tutti::Batch& batch) { return net->forward(batch); };
-    tutti::Trainer trainer(ctx, model, torch::optim::AdagradOptions(0.05));
+    tutti::Trainer trainer(ctx, model, torch::optim::AdagradOptions(rate));
+    trainer.add_hook(tutti::hooks::evaluation(test, {tutti::metrics::auc("click")},
+                                              {.name = "test", .every = evaluate_every}));  // (3)
     trainer.fit(train.shuffle());
+    if (!export_to.empty()) {
+      const std::string path = trainer.export_model(export_to, test);  // (4)
+      if (ctx.is_chief()) fmt::print("exported to {}\n", path);
+    }
 
     const auto values = trainer.evaluate(test, {tutti::metrics::auc("click")});
     if (!ctx.is_chief()) return;

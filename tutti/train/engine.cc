@@ -16,6 +16,14 @@
 #include "tutti/train/replica.h"
 
 namespace tutti {
+namespace {
+
+// The name of a value of an evaluation in the report; the validation is called "".
+std::string reported_name(const std::string& evaluation, const std::string& value) {
+  return evaluation.empty() ? "validation_" + value : value;
+}
+
+}  // namespace
 
 Engine::Engine(const Context& context, Team& team, std::vector<SessionPart> parts,
                const SessionOptions& options)
