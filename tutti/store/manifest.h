@@ -18,7 +18,8 @@ inline constexpr const char* kManifestName = "manifest.json";
 // The roles of a file's tensors in a checkpoint.
 inline constexpr const char* kWeightsPart = "weights";
 inline constexpr const char* kOptimizerPart = "optimizer";
-inline constexpr const char* kRowsPart = "rows";  // of sharded tables, with what their optimisers keep
+inline constexpr const char* kAveragePart = "average";  // the moving average of the weights
+inline constexpr const char* kRowsPart = "rows";        // of sharded tables, with what their optimisers keep
 
 // One safetensors file of a checkpoint. A part may be spread over any number of files and writers.
 struct ManifestFile {

@@ -66,7 +66,7 @@ void Engine::keep_average(const std::vector<double>& decays) {
   }
   if (nets.empty()) return;
   training_.average = add_first_hook(std::make_unique<MovingAverage>(std::move(nets)));
-  add_state("average", training_.average->part());
+  add_state(store::kAveragePart, training_.average->part());
 }
 
 void Engine::add_hook(std::unique_ptr<Hook> hook) {
@@ -145,7 +145,7 @@ void Engine::start(const std::vector<std::string>& plan) {
   found_ = std::move(start.more);
   hooks_are_stale_ = true;
   // A worker that joins without a saved average begins with the values of the run, not with its own.
-  if (session_.went_on() && training_.average != nullptr && !found_.contains("average"))
+  if (session_.went_on() && training_.average != nullptr && !found_.contains(store::kAveragePart))
     training_.average->restart();
   for (const auto& [name, part] : parts_) restore_part(name, part.restore);
   if (!std::exchange(plan_logged_, true) && team_.group().is_chief()) log_plan();
@@ -267,9 +267,79 @@ int64_t Engine::epochs_done() const {
                                        : 0;
 }
 
-#include <algorithm>
-#include <deque>
-for_each_hook([&](Hook& hook) { hook.after_validation(training_, values); });
+std::vector<const EvaluationHook*> Engine::evaluations() const {
+  std::vector<const EvaluationHook*> all;
+  for (const auto& hook : hooks_) {
+    const auto* evaluation = dynamic_cast<const EvaluationHook*>(hook.get());
+    if (evaluation != nullptr && evaluation->is_set()) all.push_back(evaluation);
+  }
+  return all;
+}
+
+std::vector<std::string> Engine::evaluation_plan() const {
+  std::vector<std::string> plan;
+  std::set<std::string> labels;
+  for (const EvaluationHook* evaluation : evaluations()) {
+    if (!labels.insert(evaluation->label()).second)
+      tutti::fail(
+          ErrorKind::InvalidArgument,
+          "two evaluations of this training are called '{}', so the values of one would replace those "
+          "of the other: give one a name (EvaluationOptions::name)",
+          evaluation->label());
+    plan.push_back(evaluation->plan());
+  }
+  return plan;
+}
+
+std::optional<metrics::List> Engine::count(const Trainable& model, const EvaluationRequest& request) {
+  if (part_.part < 0) return std::nullopt;
+  for (const auto& metric : request.metrics) metric->reset();
+  std::optional<metrics::List> all;
+  training_.with_average(
+      [&] { all = count_part(context_, model, request.feed, request.metrics, request.options, part_); });
+  if (part_.parts > 1) team_.merge(*all);
+  return all;
+}
+
+std::optional<std::map<std::string, double>> Engine::measure(
+    const Training::Measure& measure, const std::vector<std::shared_ptr<torch::nn::Module>>& nets) {
+  if (part_.part < 0) return std::nullopt;
+  std::map<std::string, double> values;
+  {
+    const RandomScope random(part_.device);
+    std::deque<EvaluationScope> modes;
+    if (training_.module != nullptr) modes.emplace_back(*training_.module);
+    for (const auto& net : nets) modes.emplace_back(*net);
+    const torch::NoGradGuard no_grad;
+    training_.with_average([&] { values = measure(); });
+  }
+  return part_.parts > 1 ? values_of_chief(*team_.group().connected(), values) : values;
+}
+
+void Engine::report_validation(const std::map<std::string, double>& values) {
+  for (const auto& [name, value] : values) {
+    if (training_.events != nullptr) training_.events->scalar("validation_" + name, training_.step, value);
+  }
+  report_evaluation("", values);
+}
+
+// Adds the values of an evaluation to the report and the log.
+void Engine::note_evaluation(const std::string& name, const std::map<std::string, double>& values) {
+  std::string text;
+  const size_t prefix = name.empty() ? 0 : name.size() + 1;  // which the values have
+  for (const auto& [of_value, value] : values) {
+    text += fmt::format("  {} {:.4f}", std::string_view(of_value).substr(prefix), value);
+    report_.metrics[reported_name(name, of_value)] = value;
+  }
+  if (training_.writes())
+    context_.log().info("{} after step {}:{}", name.empty() ? "validation" : name, training_.step, text);
+}
+
+void Engine::report_evaluation(const std::string& name, const std::map<std::string, double>& values) {
+  note_evaluation(name, values);
+  for (const auto& [of_value, value] : values) evaluated_[reported_name(name, of_value)] = value;
+  training_.evaluation = name;
+  for_each_hook([&](Hook& hook) { hook.after_validation(training_, values); });
 }
 
 int64_t Engine::last_step() const {

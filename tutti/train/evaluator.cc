@@ -22,7 +22,6 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr const char* kRecordName = "evaluations.json";
-constexpr const char* kAveragePart = "average";
 constexpr milliseconds kBetweenRunLooks{200};
 constexpr milliseconds kLockPatience{3000};
 
@@ -166,9 +165,10 @@ std::optional<Evaluator::Found> Evaluator::load_next(const RunState& state, int6
   for (auto saved = candidates(state, fit); !saved.empty(); saved = candidates(state, fit)) {
     const store::SavedCheckpoint first = saved.front();
     try {
-      Found found{{store::load_checkpoint(first.path, {store::kWeightsPart, kAveragePart, store::kRowsPart}),
-                   first.path},
-                  first.manifest.sequence};
+      Found found{
+          {store::load_checkpoint(first.path, {store::kWeightsPart, store::kAveragePart, store::kRowsPart}),
+           first.path},
+          first.manifest.sequence};
       last_sequence_ = found.sequence;
       return found;
     } catch (const Error& error) {
@@ -268,7 +268,7 @@ void Engine::take(const Evaluator::Found& found) {
   training_.first_step = std::max<int64_t>(0, std::min(evaluator_->last_step(), checkpoint.step - 1));
   training_.end_step = Training::kEndless;
   if (training_.average != nullptr) {
-    const auto average = checkpoint.more.find(kAveragePart);
+    const auto average = checkpoint.more.find(store::kAveragePart);
     if (average == checkpoint.more.end())
       training_.average->restart();
     else

@@ -23,7 +23,6 @@
 namespace tutti {
 namespace {
 
-constexpr const char* kAveragePart = "average";
 constexpr const char* kExportName = "the export";
 
 std::chrono::milliseconds check_timeout(const Context& context) {
@@ -49,7 +48,7 @@ void take_checkpoint(TrainedModel& model, const std::string& path, bool last_wei
   const store::Checkpoint checkpoint = store::load_checkpoint(folder);
   std::map<std::string, torch::Tensor> tensors;
   for (const auto& [name, tensor] : tensors_in(checkpoint)) tensors.emplace(name, tensor);
-  const auto average = checkpoint.more.find(kAveragePart);
+  const auto average = checkpoint.more.find(store::kAveragePart);
   const bool takes_average = average != checkpoint.more.end() && !last_weights;
   if (takes_average) {
     for (const auto& [name, tensor] : average->second) tensors.insert_or_assign(name, tensor);
@@ -89,6 +88,7 @@ std::string export_alone(const Context& context, TrainedModel& model, const std:
 std::string export_model(const Context& context, const std::string& dir, const std::string& checkpoint,
                          const Trainable& model, const data::Feed& examples, const ExportOptions& options,
                          const Group& group) {
+  if (context.identity().is_evaluator) return "";
   const auto outputs = [&](const Batch& batch) -> std::vector<torch::Tensor> {
     const torch::NoGradGuard no_grad;
     const EvaluationScope evaluation(*model.module);
@@ -146,6 +146,7 @@ TrainedModel Trainer::trained_model(const ExportOptions& options) {
 
 std::string Trainer::export_model(const std::string& dir, const data::Feed& examples,
                                   const ExportOptions& options) {
+  if (context_.identity().is_evaluator) return "";
   const SpanScope span(context_.timeline(), Activity::Save, "export");
   start_once();
   strategy_->settle();
