@@ -1,10 +1,10 @@
-// Reads an exported model with LibTorch alone: reader FOLDER. The digits' network is computed a second time from
-// the tensors of the model by their names, in ordinary C++.
-#include <torch/script.h>
-#include <torch/torch.h>
-
+// Reads an exported model with LibTorch alone: reader FOLDER. The digits' network is computed a second time
+// from the tensors of the model by their names, in ordinary C++.
 #include <iostream>
 #include <map>
+
+#include <torch/script.h>
+#include <torch/torch.h>
 
 int main(int argc, char** argv) {
   if (argc != 2) return 2;
