@@ -143,13 +143,13 @@ void measure_own(const std::string& bin, const Work& work, const std::string& co
 void measure_peer(const std::string& python, const Work& work, const char* peer, Sides& sides) {
   std::istringstream line(bench::last_line_of(
       {python, (bench::folder() / "peers/embedding.py").string(), peer, work.tables, work.rows}));
-  static const std::map<std::string, std::string> names = {
+  static const std::map<std::string, std::string> kNames = {
       {"hand", "by hand, torch.distributed"},
       {"rowwise", "TorchRec, EmbeddingCollection by rows"},
       {"tablewise", "TorchRec, EmbeddingCollection by tables"},
       {"bags", "TorchRec, EmbeddingBagCollection by tables"}};
   Times times;
-  if (line >> times.lookup >> times.step) sides[names.at(peer)].push_back(times);
+  if (line >> times.lookup >> times.step) sides[kNames.at(peer)].push_back(times);
 }
 
 void measure_lookups(const std::string& bin, const std::string& python) {

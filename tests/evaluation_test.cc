@@ -12,7 +12,6 @@ namespace tutti::testing {
 namespace {
 
 using ::testing::HasSubstr;
-using ::testing::Not;
 
 const Flags kEvery = {"--steps", "12", "--every", "5", "--at-start", "--at-end", "--batches", "4"};
 

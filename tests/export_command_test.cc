@@ -16,7 +16,6 @@ namespace tutti::testing {
 namespace {
 
 namespace fs = std::filesystem;
-using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 // A folder on a disk, since its files may be larger than what the memory file system of a container takes.

@@ -16,9 +16,7 @@ namespace {
 
 using nlohmann::json;
 using ::testing::AllOf;
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 // Reads the flags and calls `train`, which sets `loss` for $x; then writes the report. It has 8 steps. $dir
 // is the run's folder, $top the sweep's, and $step the step of its end.

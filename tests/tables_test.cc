@@ -19,9 +19,6 @@ struct Result {
   nlohmann::json metrics;
   nlohmann::json tables;
   bool operator==(const Result&) const = default;
-  friend std::ostream& operator<<(std::ostream& stream, const Result& result) {
-    return stream << result.hash << " " << result.metrics << " " << result.tables;
-  }
 };
 
 Flags program() { return {program_path("../test/tables_program"), "--threads", "1"}; }

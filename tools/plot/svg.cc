@@ -238,8 +238,10 @@ std::string draw(const std::vector<Chart>& charts, const std::vector<LegendEntry
   }
   for (size_t i = 0; i < charts.size(); ++i) {
     const Chart& chart = charts[i];
-    const Frame frame{.left = kWidth * static_cast<double>(i % kColumns),
-                      .top = head + kHeight * static_cast<double>(i / kColumns),
+    const size_t column = i % kColumns;
+    const size_t row = i / kColumns;
+    const Frame frame{.left = kWidth * static_cast<double>(column),
+                      .top = head + kHeight * static_cast<double>(row),
                       .x = axis_for(chart, &Point::x, kNumbers),
                       .y = axis_for(chart, &Point::y, kNumbers)};
     add_axes(chart, frame, drawing);

@@ -240,13 +240,13 @@ std::vector<CheckedBatch> read_batches(const std::string& folder, size_t count) 
 void compare_batches(LoadedComputation& model, const std::vector<CheckedBatch>& batches, torch::Device device,
                      Differences& differences) {
   for (const Mode mode : {Mode::Exact, Mode::Optimised, Mode::Optimised, Mode::Optimised}) {
-    for (const auto& [inputs, trained] : batches) {
+    for (const CheckedBatch& batch : batches) {
       std::vector<torch::Tensor> here;
-      for (const torch::Tensor& input : inputs) here.push_back(input.to(device));
+      for (const torch::Tensor& input : batch.inputs) here.push_back(input.to(device));
       const std::string what =
           here.empty() ? "it fails:" : fmt::format("for a batch of {} examples", here[0].size(0));
       or_fail(ErrorKind::InvalidArgument, what,
-              [&] { differences.add(what, mode, model.run(here, mode), trained); });
+              [&] { differences.add(what, mode, model.run(here, mode), batch.outputs); });
     }
   }
 }
