@@ -37,7 +37,6 @@ using comm::testing::with_ranks;
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
-using testing::UnorderedElementsAre;
 
 Context context_of(RunConfig config = test_flags()) {
   config.exports.checker = "/proc/self/exe";
