@@ -2,6 +2,7 @@
 // of real ratings where they are.
 #include <cstdlib>
 #include <filesystem>
+#include <regex>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -37,7 +38,7 @@ TEST(Movies, are_read_from_a_table) {
   const TestFolder folder;
   make_directories(folder / "data/all");
   FileWriter table(folder / "data/all/ratings.tsv");
-  for (int i = 0; i < 200; ++i) table.write(fmt::format("{}\t{}\t{}\n", i % 7, i % 11, 1 + i % 5));
+  for (int i = 0; i < 200; ++i) table.write(fmt::format("{}\t{}\t{}\n", i % 7, i % 11, 1 + i % 4));
   table.finish();
   const nlohmann::json report =
       movies(1, folder, {"--epochs", "1", "--batch", "10", "--data", folder / "data"});
@@ -77,7 +78,7 @@ TEST(TwoHalves, have_the_bits_of_one_task) {
     const ProgramResult result = run_program(with(command, more));
     EXPECT_EQ(result.exit_code, 0) << result.err;
     EXPECT_THAT(result.out, HasSubstr("front ")) << result.err;
-    return result.out;
+    return std::regex_replace(result.out, std::regex(R"(\[worker/0\] )"), "");
   };
   EXPECT_EQ(hashes(2, {"--halves"}), hashes(1, {}));
   EXPECT_EQ(hashes(2, {"--lanes", "2"}), hashes(1, {"--lanes", "2"}));

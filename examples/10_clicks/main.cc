@@ -81,7 +81,7 @@ int main(int argc, char** argv) {
     }
 
     const auto values = trainer.evaluate(test, {tutti::metrics::auc("click")});
-    if (!ctx.is_chief()) return;
+    if (!ctx.is_chief() || !values.contains("auc")) return;  // without clicks, or without others, it has none
     const auto best = tutti::metrics::auc("click");
     for (int64_t begin = 0; begin < test.size(); begin += 1000) {
       std::vector<int64_t> examples;
