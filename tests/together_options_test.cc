@@ -154,26 +154,6 @@ TEST(TogetherOptions, a_program_without_tutti_run_finds_its_place_or_is_told) {
   EXPECT_THAT(told.out, HasSubstr("in a job of 2 workers"));
 }
 
-// Cluster operators start an evaluator next to the workers, and treat a failed task as a failed job.
-TEST(TogetherOptions, an_evaluator_ends_well_with_a_message_and_writes_nothing) {
-  const TestFolder folder;
-  const std::string config =
-      R"(TF_CONFIG={"cluster": {"chief": ["127.0.0.1:1"]}, "task": {"type": "evaluator", "index": 0}})";
-  for (const bool by_tutti_run : {false, true}) {
-    Flags command = {"/usr/bin/env", config};
-    if (by_tutti_run) command = with(command, {program_path("tutti"), "run", "--"});
-    const ProgramResult result =
-        run_program(with(command, {together_program(), "--steps", "2", "--logdir", folder / "log", "--report",
-                                   folder / "report.json"}));
-    EXPECT_EQ(result.exit_code, 0) << result.err;
-    EXPECT_THAT(result.out + result.err,
-                AllOf(HasSubstr("evaluating during the training in a separate task is not supported yet"),
-                      HasSubstr("the training continues without it")));
-    EXPECT_FALSE(std::filesystem::exists(folder / "log"));
-    EXPECT_FALSE(std::filesystem::exists(folder / "report.json"));
-  }
-}
-
 // Runs two workers, of which the second has additional flags.
 ProgramResult with_a_different_worker(const Flags& flags, const Flags& of_the_second) {
   Flags program = with({together_program()}, flags);
