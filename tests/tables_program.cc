@@ -118,7 +118,7 @@ int main(int argc, char** argv) {
     flags.add("--clip-norm", options.clip_norm, "the largest norm of the gradient; 0: any");
     flags.add("--average", options.average, "the decay of a moving average of the weights");
     flags.add("--weights", options.weights, "a checkpoint whose weights the model begins with");
-    flags.add("--stop-after", options.stop_after, "the step after which a hook ends the training");
+    flags.add("--stop-at", options.stop_after, "the step after which a hook ends the training");
     flags.add("--keep-best", options.keep_best, "save the weights with the best AUC");
     flags.scope(tutti::FlagScope::Local, {"--place", "--weights"});
   };

@@ -165,7 +165,7 @@ TEST(Tables, are_trained_asynchronously) {
 }
 
 TEST(Tables, stop_together_although_they_have_asked_for_the_next_rows) {
-  const Flags stopping = {"--stop-after", "5", "--steps", "40"};
+  const Flags stopping = {"--stop-at", "5", "--steps", "40"};
   const Result alone = result_of(on_workers(1, stopping));
   EXPECT_EQ(result_of(on_workers(3, with(stopping, {"--comm", "gloo"}))), alone);
   EXPECT_EQ(result_of(on_servers(2, 2, stopping)), alone);

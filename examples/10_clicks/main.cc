@@ -77,7 +77,7 @@ int main(int argc, char** argv) {
     trainer.fit(train.shuffle());
     if (!export_to.empty()) {
       const std::string path = trainer.export_model(export_to, test);  // (4)
-      if (ctx.is_chief()) fmt::print("exported to {}\n", path);
+      if (ctx.is_chief() && !path.empty()) fmt::print("exported to {}\n", path);
     }
 
     const auto values = trainer.evaluate(test, {tutti::metrics::auc("click")});

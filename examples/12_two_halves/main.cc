@@ -90,6 +90,8 @@ int main(int argc, char** argv) {
   return tutti::run(argc, argv, program, [&](tutti::Context& ctx) {
     const tutti::OptimizerOptions sgd = torch::optim::SGDOptions(rate);
     if (!halves) return train_whole(ctx, sgd);
+    if (ctx.world() != 2)
+      tutti::fail(tutti::ErrorKind::InvalidArgument, "--halves needs two workers: tutti run -n 2 -- ...");
     const tutti::Group alone = tutti::connect(ctx).split(ctx.rank());
     ctx.rank() == 0 ? train_front_half(ctx, alone, sgd) : serve_back_half(ctx, sgd);
   });

@@ -14,7 +14,7 @@ found() { # name in CMake's cache
 torch_libraries=$(dirname "$(found TUTTI_TORCH_CPU_LIBRARY)")
 "$(found CMAKE_CXX_COMPILER)" -std=c++20 -isystem "$(found TUTTI_TORCH_ROOT_INCLUDE)" -isystem "$(found TUTTI_TORCH_INCLUDE)" \
   "$here/exported/reader.cc" -o "$folder/reader" -Wl,-rpath,"$torch_libraries" -L"$torch_libraries" -ltorch_cpu -lc10 -lfmt
-if ldd "$folder/reader" | grep tutti; then
+if ldd "$folder/reader" | grep libtutti; then
   echo "FAILED: the reader is linked with Tutti"
   exit 1
 fi

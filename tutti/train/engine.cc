@@ -356,6 +356,7 @@ void Engine::require_nothing_stopped() const {
 bool Engine::stops_before_fit() {
   if (stop_after_ == 0 || progress_.step < stop_after_) return false;
   stop_early();
+  session_.note(progress_, RunState::Phase::Stopped);
   session_.write(report_);
   return true;
 }
@@ -365,7 +366,10 @@ bool Engine::stops_before_fit() {
 void Engine::stop_early() {
   context_.stopped_early() = true;
   report_.complete = false;
-  if (const auto values = validation_->measure_unless_evaluated(training_)) note_evaluation("", *values);
+  for (const EvaluationHook* evaluation : evaluations()) {
+    if (const auto values = evaluation->measure_unless_evaluated(training_))
+      note_evaluation(evaluation->prefix(), *values);
+  }
   if (team_.group().is_chief())
     context_.log().info("stopped after step {}, as --stop-after says: {}", progress_.step,
                         context_.config().checkpoints.logdir.empty()
@@ -385,8 +389,9 @@ void Engine::end(const Wishes& reasons) {
   note_saved();
   report_.complete = !interrupted;
   if (stops_early) stop_early();
-  session_.note(progress_,
-                interrupted || stops_early ? RunState::Phase::Interrupted : RunState::Phase::Complete);
+  session_.note(progress_, stops_early   ? RunState::Phase::Stopped
+                           : interrupted ? RunState::Phase::Interrupted
+                                         : RunState::Phase::Complete);
   write_report();
   begin_ = std::chrono::steady_clock::now();  // this training is counted
   examples_before_ = progress_.examples;

@@ -130,6 +130,7 @@ class Engine {
   void log_stop(const Wishes& reasons) const;
   void stop_early();
   void note_loss();
+  void load(const Evaluator::Found& found);
   void take(const Evaluator::Found& found);
   void evaluate(const Evaluator::Found& found);
   Json values_of_hooks() const;

@@ -126,6 +126,13 @@ void EvaluationHook::end(Training& training) {
   if (options_.at_end && last_ != training.step && !training.interrupted) evaluate(training);
 }
 
+std::map<std::string, double> EvaluationHook::named(const Evaluation& result) const {
+  std::map<std::string, double> values;
+  const std::string before = options_.name.empty() ? "" : options_.name + "_";
+  for (const auto& [name, value] : result.values) values[before + name] = value;
+  return values;
+}
+
 std::optional<Evaluation> EvaluationHook::measured(Training& training) const {
   const SpanScope span(training.context.timeline(), Activity::Evaluate, "evaluation", training.step);
   BufferScope buffers;  // a module may change its buffers also in evaluation mode
@@ -135,9 +142,9 @@ std::optional<Evaluation> EvaluationHook::measured(Training& training) const {
 
 std::optional<std::map<std::string, double>> EvaluationHook::measure_unless_evaluated(
     Training& training) const {
-  if (!measure_ || measured_ == training.step) return std::nullopt;
-  auto result = measured(training);
-  return result ? std::optional(std::move(result->values)) : std::nullopt;
+  if (!measure_ || !options_.at_end || measured_ == training.step) return std::nullopt;
+  const auto result = measured(training);
+  return result ? std::optional(named(*result)) : std::nullopt;
 }
 
 void EvaluationHook::evaluate(Training& training) {
@@ -148,10 +155,7 @@ void EvaluationHook::evaluate(Training& training) {
   if (!result) return;
   write_events(training, *result);
   if (options_.history != nullptr) options_.history->push_back({training.step, result->values});
-  std::map<std::string, double> values;
-  const std::string prefix = options_.name.empty() ? "" : options_.name + "_";
-  for (const auto& [name, value] : result->values) values[prefix + name] = value;
-  training.report_evaluation(options_.name, values);
+  training.report_evaluation(options_.name, named(*result));
 }
 
 // Returns the writer of the values, or null. A file of its own begins again if the training was set back.

@@ -52,6 +52,8 @@ class EvaluationHook final : public Hook {
   bool is_set() const { return static_cast<bool>(measure_); }
   // Its name in messages, and before the values in the report: "validation" for "".
   std::string label() const { return options_.name.empty() ? "validation" : options_.name; }
+  // What stands before the names of its values, without "_"; "" for the validation.
+  const std::string& prefix() const { return options_.name; }
   // The facts that have to be the same on all workers, as they evaluate together.
   std::string plan() const;
 
@@ -60,7 +62,8 @@ class EvaluationHook final : public Hook {
   void after_step(Training& training, const StepResult& result) override;
   void evaluate(Training& training) override;
   void end(Training& training) override;
-  // Returns the values after the present step without telling anybody, unless this process has evaluated it.
+  // Returns the values after the present step, by their names in the report and without telling anybody, if
+  // it evaluates at the end and this process has not evaluated this step.
   // Has to be called where all workers call end().
   std::optional<std::map<std::string, double>> measure_unless_evaluated(Training& training) const;
 
@@ -70,6 +73,7 @@ class EvaluationHook final : public Hook {
   void restore(const Snapshot& saved) override;
 
  private:
+  std::map<std::string, double> named(const Evaluation& result) const;
   std::optional<Evaluation> measured(Training& training) const;
   store::EventWriter* events_for(Training& training);
   void write_events(Training& training, const Evaluation& result);

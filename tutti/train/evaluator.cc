@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 #include <sys/stat.h>
 #include <thread>
 #include <utility>
@@ -24,6 +25,8 @@ using std::chrono::milliseconds;
 constexpr const char* kRecordName = "evaluations.json";
 constexpr milliseconds kBetweenRunLooks{200};
 constexpr milliseconds kLockPatience{3000};
+const std::set<std::string> kEvaluatedParts = {store::kWeightsPart, store::kAveragePart, store::kRowsPart};
+constexpr milliseconds kExactness{3000};  // of the times of files, on any file server
 
 const std::string& require_run_folder(const Context& context, const std::string& run) {
   if (run.empty())
@@ -101,7 +104,6 @@ int64_t Evaluator::last_step() const {
 // is there. They are listed only for a while after something has changed, since there may be many, but a
 // while longer than the times of a file server are exact.
 Evaluator::Look Evaluator::look() {
-  constexpr std::chrono::seconds kExactness{3};
   Look look;
   std::string text = text_and_time(run_ + "/" + kRunStateName);
   if (!text.empty()) look.state = read_run_state(run_);
@@ -139,12 +141,17 @@ std::optional<Evaluator::Found> Evaluator::next(int64_t fit, const StopSignals& 
     const bool is_silent = Clock::now() >= last_sign_ + patience;
     // If no job begins, the one that has left this state may have ended before this task was started.
     const bool has_ended = is_silent && launch_.empty() && seen.state;
-    job_has_begun_ = job_has_begun_ || is_of_this_job(seen) || has_ended;
+    if (!job_has_begun_ && (is_of_this_job(seen) || has_ended)) {
+      job_has_begun_ = true;
+      list_until_ = Clock::now() + kExactness;  // what was there before was not listed
+    }
     if (job_has_begun_ && seen.state) {
       follow(seen.state->id);
       if (auto found = load_next(*seen.state, fit)) return found;
       const bool complete = seen.state->phase == RunState::Phase::Complete && seen.state->fit == fit;
       if (seen.state->fit > fit || complete) return std::nullopt;
+      stopped_ = seen.state->phase == RunState::Phase::Stopped && (has_ended || is_of_this_job(seen));
+      if (stopped_) return std::nullopt;
     }
     if (is_silent) give_up(seen);
   }
@@ -160,15 +167,26 @@ std::vector<store::SavedCheckpoint> Evaluator::candidates(const RunState& state,
   return saved;
 }
 
+std::optional<Evaluator::Found> Evaluator::newest(int64_t fit) const {
+  std::vector<store::SavedCheckpoint> saved = store::CheckpointDir(run_).saved();
+  std::erase_if(saved, [&](const store::SavedCheckpoint& each) { return fit_of(each.manifest) != fit; });
+  for (; !saved.empty(); saved.pop_back()) {
+    const store::SavedCheckpoint& last = saved.back();
+    try {
+      return Found{{store::load_checkpoint(last.path, kEvaluatedParts), last.path}, last.manifest.sequence};
+    } catch (const Error& error) {
+      context_.log().warning("skipped {}: {}", name_of(last), error.what());
+    }
+  }
+  return std::nullopt;
+}
+
 std::optional<Evaluator::Found> Evaluator::load_next(const RunState& state, int64_t fit) {
   if (Clock::now() >= list_until_) return std::nullopt;
   for (auto saved = candidates(state, fit); !saved.empty(); saved = candidates(state, fit)) {
     const store::SavedCheckpoint first = saved.front();
     try {
-      Found found{
-          {store::load_checkpoint(first.path, {store::kWeightsPart, store::kAveragePart, store::kRowsPart}),
-           first.path},
-          first.manifest.sequence};
+      Found found{{store::load_checkpoint(first.path, kEvaluatedParts), first.path}, first.manifest.sequence};
       last_sequence_ = found.sequence;
       return found;
     } catch (const Error& error) {
@@ -254,18 +272,22 @@ void Engine::follow(int64_t fit) {
     begin();
     evaluate(*found);
   }
+  // What the program evaluates after the fit is the last checkpoint, also if an earlier task has evaluated
+  // it.
+  if (!begun) {
+    if (const auto newest = evaluator_->newest(fit)) load(*newest);
+  }
   begin();
+  if (evaluator_->stopped()) context_.stopped_early() = true;
 }
 
 // Loads the weights, the rows of sharded tables and, if the training keeps one, the moving average.
-void Engine::take(const Evaluator::Found& found) {
+void Engine::load(const Evaluator::Found& found) {
   const store::Checkpoint& checkpoint = found.checkpoint.checkpoint;
   const Session::Start start = session_.load(found.checkpoint);
   team_.take_rows(start);
   progress_ = start.progress;
   training_.step = training_.last_step = checkpoint.step;
-  // Event files of hooks that an earlier task has written end here.
-  training_.first_step = std::max<int64_t>(0, std::min(evaluator_->last_step(), checkpoint.step - 1));
   training_.end_step = Training::kEndless;
   if (training_.average != nullptr) {
     const auto average = checkpoint.more.find(store::kAveragePart);
@@ -275,7 +297,14 @@ void Engine::take(const Evaluator::Found& found) {
       training_.average->part().restore({.tensors = average->second});
   }
   part_ = {.part = 0, .parts = 1, .lanes_of_run = session_.lanes(), .device = training_.parameters.device()};
-  session_.set_events(evaluator_->events_at(checkpoint.step));
+}
+
+// Loads a checkpoint to evaluate it.
+void Engine::take(const Evaluator::Found& found) {
+  load(found);
+  // Event files of hooks that an earlier task has written end here.
+  training_.first_step = std::max<int64_t>(0, std::min(evaluator_->last_step(), training_.step - 1));
+  session_.set_events(evaluator_->events_at(training_.step));
   training_.events = session_.events();
 }
 

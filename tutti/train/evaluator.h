@@ -40,9 +40,15 @@ class Evaluator {
   // its checkpoints were returned. Checkpoints are returned in the order in which they were saved; if one is
   // removed before it is read (--keep), the newest comes next.
   //
+  // Also returns nullopt if --stop-after has ended the job (stopped()).
+  //
   // Throws Timeout if nobody trains, and the fit is not complete, for --start-timeout seconds, and
   // Interrupted after a signal.
   std::optional<Found> next(int64_t fit, const StopSignals& signals);
+
+  bool stopped() const { return stopped_; }
+  // Returns the newest intact checkpoint of this fit, evaluated or not.
+  std::optional<Found> newest(int64_t fit) const;
 
   // The run that is followed; "" before next() has returned. It changes if a run begins anew in the folder.
   const std::string& run_id() const { return id_; }
@@ -86,6 +92,7 @@ class Evaluator {
   Clock::time_point list_until_;  // the folder may have changed
   std::filesystem::file_time_type folder_changed_;
   bool job_has_begun_ = false;  // the state is that of this job
+  bool stopped_ = false;
 
   // The record of the run that is followed.
   std::string id_;  // "": none yet

@@ -25,6 +25,14 @@ namespace {
 
 constexpr const char* kExportName = "the export";
 
+// An evaluator leaves it to the training, and a training that --stop-after has stopped to the run that
+// completes it.
+bool exports_nothing(const Context& context) {
+  if (context.stopped_early() && context.is_chief())
+    context.log().info("nothing is exported, since --stop-after has stopped the training");
+  return context.identity().is_evaluator || context.stopped_early();
+}
+
 std::chrono::milliseconds check_timeout(const Context& context) {
   constexpr int kTimeouts = 10;  // as long as the other workers wait
   return milliseconds_of(context.config().network.timeout * kTimeouts);
@@ -88,7 +96,7 @@ std::string export_alone(const Context& context, TrainedModel& model, const std:
 std::string export_model(const Context& context, const std::string& dir, const std::string& checkpoint,
                          const Trainable& model, const data::Feed& examples, const ExportOptions& options,
                          const Group& group) {
-  if (context.identity().is_evaluator) return "";
+  if (exports_nothing(context)) return "";
   const auto outputs = [&](const Batch& batch) -> std::vector<torch::Tensor> {
     const torch::NoGradGuard no_grad;
     const EvaluationScope evaluation(*model.module);
@@ -130,7 +138,7 @@ TrainedModel Trainer::trained_model(const ExportOptions& options) {
               [this] {
                 const Snapshot saved = strategy_->rows();
                 std::map<std::string, torch::Tensor> rows;
-                if (saved.empty()) return rows;
+                if (saved.tensors.empty()) return rows;  // only the chief has them
                 for (const auto& [name, tensor] :
                      embedding::joined_rows(embedding::SavedRows(saved.tensors, saved.values), nullptr))
                   rows.emplace(name, tensor);
@@ -146,7 +154,7 @@ TrainedModel Trainer::trained_model(const ExportOptions& options) {
 
 std::string Trainer::export_model(const std::string& dir, const data::Feed& examples,
                                   const ExportOptions& options) {
-  if (context_.identity().is_evaluator) return "";
+  if (exports_nothing(context_)) return "";
   const SpanScope span(context_.timeline(), Activity::Save, "export");
   start_once();
   strategy_->settle();

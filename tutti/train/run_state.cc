@@ -16,8 +16,10 @@ namespace {
 
 using Phase = RunState::Phase;
 
-constexpr std::array<std::pair<Phase, const char*>, 3> kPhases = {
-    {{Phase::Training, "training"}, {Phase::Complete, "complete"}, {Phase::Interrupted, "interrupted"}}};
+constexpr std::array<std::pair<Phase, const char*>, 4> kPhases = {{{Phase::Training, "training"},
+                                                                   {Phase::Complete, "complete"},
+                                                                   {Phase::Interrupted, "interrupted"},
+                                                                   {Phase::Stopped, "stopped"}}};
 
 const char* name_of(Phase phase) {
   for (const auto& [value, name] : kPhases) {

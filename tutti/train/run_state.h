@@ -14,6 +14,7 @@ struct RunState {
     Training,
     Complete,     // the fit has ended, and its last checkpoint is on the disk
     Interrupted,  // by a signal: a later run continues
+    Stopped,      // by --stop-after: a later run continues, but this job ends
   };
 
   // Of the run and of those that continue it from its checkpoints.

@@ -149,7 +149,7 @@ class Trainer {
   // Exports the model with its present weights, or their moving average, as tutti::export_model() does, with
   // the rows of sharded embeddings, and returns the path of the new version. Every worker has to call it, at
   // the same place in the program: the chief writes, and all get the path, or the same error. In an
-  // evaluator it does nothing and returns "".
+  // evaluator, and after --stop-after has stopped the training, it does nothing and returns "".
   std::string export_model(const std::string& dir, const data::Feed& examples) {
     return export_model(dir, examples, options_.exports);
   }

@@ -293,7 +293,7 @@ void Exporter::gather() {
   const std::map<std::string, torch::Tensor> rows = model_.rows();
   for (const NamedTable& each : tables_) {
     const auto found = rows.find(each.name + ".weight");
-    if (is_wanted(each) && found != rows.end()) rows_[each.name] = found->second;
+    if (is_wanted(each) && found != rows.end()) rows_[each.name] = found->second.to(model_.device);
   }
 }
 
