@@ -57,7 +57,7 @@ tutti::data::Feed ids_feed(int64_t examples, int64_t rows) {
   return tutti::data::Feed(tutti::data::from_tensors({{"id", id}, {"y", (id % 3 == 0).to(torch::kFloat32)}}));
 }
 
-// What is trained, and how it is evaluated.
+// The flags: they say which model is trained, and how it is evaluated.
 struct Task {
   tutti::Trainable model;
   tutti::data::Feed train;

@@ -139,7 +139,7 @@ TEST(EvaluatorTask, ends_with_a_job_that_fails) {
                          with(kFlags, {"--logdir", folder / "run", "--kill-at", "6", "--timeout", "5"})));
   EXPECT_EQ(result.exit_code, 128 + SIGKILL) << result.err;
   EXPECT_THAT(result.err, Not(HasSubstr("evaluator/0 is lost")));
-  // The same command resumes the training, and the evaluator goes on.
+  // Started again, the training is resumed and the evaluator goes on.
   output_of({"-n", "2", "--evaluator"}, with(kFlags, {"--logdir", folder / "run", "--kill-at", "6"}));
   EXPECT_EQ(recorded_in(folder / "run"), kSteps);
 }

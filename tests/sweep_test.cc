@@ -112,7 +112,7 @@ TEST_F(SweepOf, a_failing_run_is_named_with_the_end_of_its_output_and_the_others
   EXPECT_EQ(results().at("runs")[0].at("state"), "failed");
   EXPECT_EQ(results().at("runs")[2].at("state"), "finished");
   EXPECT_THAT(result.out, HasSubstr("failed"));
-  // The same command tries it again, and it alone.
+  // A second sweep in the folder tries the failed run again, and no other.
   std::filesystem::rename(top_ + "/run-1/starts", top_ + "/run-1/former");
   EXPECT_EQ(
       sweep({"--set", "x=3,1,2", "-n", "1"}, "if [ $x = 3 ]; then echo one; echo 'the cause' >&2; exit 7; fi")

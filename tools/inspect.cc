@@ -80,9 +80,14 @@ void print_checkpoint(const std::string& folder, const store::Checkpoint& checkp
   for (const store::ManifestFile& file : manifest.files) {
     fmt::print("  {}: {}, checksum {:08x} is correct\n", file.name, human_bytes(file.bytes), file.checksum);
   }
+  if (manifest.base)
+    fmt::print("  goes with ckpt-{} beside it, from which it has the {} that have not changed since\n",
+               manifest.base->step, fmt::join(manifest.base->parts, ", "));
   print_state(checkpoint.state);
   print_table("weights", checkpoint.weights);
   print_table("optimizer", checkpoint.optimizer);
+  if (const auto rows = checkpoint.more.find(store::kRowsPart); rows != checkpoint.more.end())
+    print_table(manifest.base ? "rows that have changed" : "rows", rows->second);
 }
 
 int inspect_file(const std::string& path) {

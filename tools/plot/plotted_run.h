@@ -14,7 +14,7 @@ struct Point {
   bool operator==(const Point&) const = default;
 };
 
-// What a run has written about itself.
+// The numbers that a run has written about itself, in event files and its report.
 struct PlottedRun {
   std::string name;
   std::map<std::string, std::vector<Point>> scalars = {};  // by tag; x is the step, in ascending order

@@ -363,16 +363,22 @@ void Sweep::take_report(const Running& ended) {
          run.name);
   run.stops.push_back(read_report(path, ended.stage.stop_after));
   const Stop& stop = run.stops.back();
-  if (!stop.values.contains(options_.goal.name)) {
+  const bool is_known = std::any_of(results_.runs.begin(), results_.runs.end(), [&](const SweepRun& each) {
+    return std::any_of(each.stops.begin(), each.stops.end(),
+                       [&](const Stop& one) { return one.values.contains(options_.goal.name); });
+  });
+  // A metric may have no value for the predictions of one run; that no run has it is a mistake.
+  if (!is_known) {
     std::vector<std::string> known;
     for (const auto& [name, value] : stop.values) known.push_back(name);
     write_results();
     fail(ErrorKind::InvalidArgument, "tutti sweep: the report of {} has no '{}', only {}{}", run.name,
          options_.goal.name, fmt::join(known, ", "), did_you_mean(options_.goal.name, known));
   }
-  const auto value = stop.values.at(options_.goal.name);
+  const auto found = stop.values.find(options_.goal.name);
+  const auto value = found == stop.values.end() ? std::nullopt : found->second;
   say(fmt::format("{} {} step {}: {} {}", run.name, stop.complete ? "finished after" : "stopped after",
-                  stop.steps, options_.goal.name, value ? fmt::format("{:.6g}", *value) : "is not a number"));
+                  stop.steps, options_.goal.name, value ? fmt::format("{:.6g}", *value) : "has no value"));
   if (run.at(ended.stage) == nullptr) {
     run.failure = fmt::format("ended with exit code 0 after step {}, before it was complete", stop.steps);
     say(fmt::format("{} {}", run.name, run.failure));

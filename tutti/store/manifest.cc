@@ -140,6 +140,12 @@ void read_into(std::vector<NamedTensor>& part, const std::string& path, const Ma
 // Reads these parts of the base, or all that it has for the checkpoint if none are named.
 Base read_base(const std::string& folder, const Manifest::Base& asked, const std::set<std::string>& parts) {
   const std::string path = fs::canonical(folder).parent_path() / checkpoint_folder_name(asked.step);
+  if (!path_exists(path + "/" + kManifestName))
+    fail(ErrorKind::DataLoss,
+         "{} was saved with --checkpoint-rows changed, and needs {} beside it, which is not there: put it "
+         "back, "
+         "or continue from another checkpoint",
+         folder, path);
   const Manifest manifest = read_folder_manifest(path);
   Base base{.step = asked.step, .state = manifest.state};
   std::set<std::pair<std::string, std::string>> seen;

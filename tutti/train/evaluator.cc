@@ -272,8 +272,8 @@ void Engine::follow(int64_t fit) {
     begin();
     evaluate(*found);
   }
-  // What the program evaluates after the fit is the last checkpoint, also if an earlier task has evaluated
-  // it.
+  // The program may evaluate after the fit: then it has the last checkpoint, also if an earlier task
+  // evaluated it.
   if (!begun) {
     if (const auto newest = evaluator_->newest(fit)) load(*newest);
   }

@@ -17,8 +17,7 @@ void EvaluationOnly::take_rows(const Session::Start& start) {
   if (start.rows.empty())
     fail(ErrorKind::InvalidArgument,
          "the checkpoint of step {} has no rows of sharded tables: it is that of another model, or of one "
-         "whose "
-         "tables were small enough to be replicated",
+         "whose tables were small enough to be replicated",
          start.progress.step);
   std::optional<embedding::TablesPart> changes;
   if (start.changed_rows) changes = {start.changed_rows->tensors, start.changed_rows->values};
