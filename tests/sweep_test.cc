@@ -18,8 +18,8 @@ using nlohmann::json;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// Reads the flags and calls `train`, which sets `loss` for $x; then writes the report. It has 8 steps. $dir
-// is the run's folder, $top the sweep's, and $step the step of its end.
+// Reads the flags and calls `train`, which sets `loss` and `metrics` for $x; then writes the report. It has 8
+// steps. $dir is the run's folder, $top the sweep's, and $step the step of its end.
 constexpr const char* kProgram = R"(
 for flag; do
   case $flag in
@@ -35,10 +35,11 @@ top=$dir/..
 complete=false
 if [ "$step" = 0 ]; then step=8; complete=true; fi
 loss=$x
+metrics="{\"accuracy\": 0.$x}"
 echo "$step" >> "$dir/starts"
 train
 echo "{\"steps\": $step, \"complete\": $complete, \"loss\": $loss, \"weights_sha256\": \"w$x\"," \
-  "\"metrics\": {\"accuracy\": 0.$x}}" > "$report"
+  "\"metrics\": $metrics}" > "$report"
 )";
 
 class SweepOf : public ::testing::Test {
@@ -101,6 +102,14 @@ TEST_F(SweepOf, a_loss_that_is_not_a_number_is_the_worst) {
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(std::filesystem::read_symlink(top_ + "/best"), "run-3");
   EXPECT_EQ(results().at("runs")[1].at("state"), "finished");
+}
+
+TEST_F(SweepOf, a_metric_without_a_value_in_one_run_is_its_worst) {
+  const ProgramResult result = sweep({"--set", "x=3,1,7,2", "-n", "1", "--by", "accuracy:max"},
+                                     "if [ $x = 7 ]; then metrics='{}'; fi");
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(std::filesystem::read_symlink(top_ + "/best"), "run-1");
+  for (const json& run : results().at("runs")) EXPECT_EQ(run.at("state"), "finished") << run;
 }
 
 TEST_F(SweepOf, a_failing_run_is_named_with_the_end_of_its_output_and_the_others_go_on) {

@@ -104,6 +104,10 @@ TEST(Checkpoint, is_read_in_parts) {
   EXPECT_EQ(load_checkpoint(path, {kWeightsPart}).weights.size(), all.weights.size());
   expect_error(ErrorKind::DataLoss, HasSubstr("ckpt-1/rows.safetensors"),
                [&] { static_cast<void>(load_checkpoint(path, {"rows"})); });
+
+  fs::remove_all(folder / "ckpt-1");
+  expect_error(ErrorKind::DataLoss, HasSubstr("ckpt-1 beside it, which is not there"),
+               [&] { static_cast<void>(load_checkpoint(path, {"rows"})); });
 }
 
 TEST(Checkpoint, may_be_without_optimizer_and_state) {
