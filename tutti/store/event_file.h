@@ -102,7 +102,7 @@ class EventStream {
   bool dropped_ = false;
 };
 
-// What a program shows in TensorBoard besides what Tutti shows, from any place and thread. Does nothing in a
+// Shows values of the program's own in TensorBoard, beside those of Tutti, from any thread. Does nothing in a
 // process that writes no events. A value.
 class Events {
  public:

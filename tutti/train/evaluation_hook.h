@@ -52,7 +52,7 @@ class EvaluationHook final : public Hook {
   bool is_set() const { return static_cast<bool>(measure_); }
   // Its name in messages, and before the values in the report: "validation" for "".
   std::string label() const { return options_.name.empty() ? "validation" : options_.name; }
-  // What stands before the names of its values, without "_"; "" for the validation.
+  // The beginning of the names of its values, before the "_"; "" for the validation.
   const std::string& prefix() const { return options_.name; }
   // The facts that have to be the same on all workers, as they evaluate together.
   std::string plan() const;
