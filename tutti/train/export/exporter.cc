@@ -202,19 +202,19 @@ Exporter::Exporter(const TrainedModel& model, const data::Feed& examples, const 
   if (options.examples < 1)
     fail(ErrorKind::InvalidArgument, "an export with {} examples, expected 1 or more", options.examples);
   for (const auto& [name, path] : options.assets) require_asset(name, path);
-  for (const NamedTable& each : tables_) {
-    if (each.table->options().dynamic && !is_left_out(each.name))
-      fail(ErrorKind::InvalidArgument,
-           "the embedding '{}' is dynamic: ids that it has not seen have rows that an exported model cannot "
-           "make. Leave it out (ExportOptions::leave_out), so that its vectors become inputs",
-           each.name);
-  }
   for (const std::string& name : options.leave_out) {
     std::vector<std::string> known;
     for (const NamedTable& each : tables_) known.push_back(each.name);
     if (std::find(known.begin(), known.end(), name) == known.end())
       fail(ErrorKind::InvalidArgument, "the model has no embedding '{}' to leave out{}; it has: {}", name,
            did_you_mean(name, known), known.empty() ? "none" : fmt::format("{}", fmt::join(known, ", ")));
+  }
+  for (const NamedTable& each : tables_) {
+    if (each.table->options().dynamic && !is_left_out(each.name))
+      fail(ErrorKind::InvalidArgument,
+           "the embedding '{}' is dynamic: ids that it has not seen have rows that an exported model cannot "
+           "make. Leave it out (ExportOptions::leave_out), so that its vectors become inputs",
+           each.name);
   }
   read_batches(examples);
 }
