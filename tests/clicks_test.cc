@@ -1,5 +1,7 @@
 // Tests sharded embeddings with the example that predicts clicks, in processes.
 #include <filesystem>
+#include <set>
+#include <utility>
 
 #include <gtest/gtest.h>
 
@@ -16,6 +18,7 @@ const Flags kFlags = {"--rows",    "5000", "--examples",  "20000",  "--tested", 
 struct Result {
   std::string hash;
   nlohmann::json metrics;
+  int64_t steps = 0;
   bool operator==(const Result&) const = default;
 };
 
@@ -23,7 +26,8 @@ Result result_of(int workers, const Flags& more = {}) {
   const TestFolder folder;
   Flags command = {program_path("tutti"), "run", "-n", std::to_string(workers), "--", program_path("clicks")};
   const nlohmann::json report = report_of(with(command, with(kFlags, more)), folder);
-  return {report.value("weights_sha256", ""), report.value("metrics", nlohmann::json())};
+  return {report.value("weights_sha256", ""), report.value("metrics", nlohmann::json()),
+          report.value("steps", int64_t{0})};
 }
 
 TEST(Clicks, have_the_same_weights_and_metrics_on_any_number_of_workers) {
@@ -31,6 +35,22 @@ TEST(Clicks, have_the_same_weights_and_metrics_on_any_number_of_workers) {
   EXPECT_TRUE(alone.metrics.contains("auc"));
   for (const int workers : {2, 3, 4}) EXPECT_EQ(result_of(workers), alone) << workers;
   for (const int workers : {2, 3, 5}) EXPECT_EQ(result_of(workers, {"--comm", "gloo"}), alone) << workers;
+}
+
+// Lanes have 4, 8, 12 and 16 of 40 parts of the examples. An epoch ends with the lane that has the fewest, or
+// with the one that has the most, while the others have none left.
+TEST(Clicks, of_uneven_lanes_have_the_same_weights_and_metrics_on_any_number_of_workers) {
+  const Flags uneven = {"--uneven", "--examples", "3000", "--steps", "0", "--evaluate-every", "2"};
+  std::set<std::string> hashes;
+  for (const auto& [mode, steps] : {std::pair("--drop-remainder", 4), std::pair("--no-drop-remainder", 19)}) {
+    const Result alone = result_of(1, with(uneven, {mode}));
+    EXPECT_EQ(alone.steps, steps) << mode;
+    for (const int workers : {2, 3, 4})
+      EXPECT_EQ(result_of(workers, with(uneven, {mode})), alone) << workers << mode;
+    EXPECT_EQ(result_of(2, with(uneven, {mode, "--comm", "gloo"})), alone) << mode;
+    hashes.insert(alone.hash);
+  }
+  EXPECT_EQ(hashes.size(), 2U);
 }
 
 TEST(Clicks, continue_on_another_number_of_workers) {

@@ -22,11 +22,20 @@ double unit(uint64_t word) {
   return static_cast<double>(tutti::data::mix(word + kGoldenBits) >> 11) * 0x1p-53;
 }
 
-// What an id, or a number, adds to the logit.
-double effect_of(int64_t table, int64_t id) {
-  constexpr double kScale = 1.2;
-  return (unit(static_cast<uint64_t>(id) * kGoldenBits + static_cast<uint64_t>(table)) - 0.5) * kScale;
+// A number in [-0.5, 0.5) for each id of a table, or for each of the 13 numbers.
+double centred(int64_t table, int64_t id) {
+  return unit(static_cast<uint64_t>(id) * kGoldenBits + static_cast<uint64_t>(table)) - 0.5;
 }
+
+constexpr double kScale = 3;
+
+// What an id adds to the logit. The rarer an id is, the less it says by itself.
+double effect_of_id(int64_t table, int64_t id) {
+  constexpr double kFrequentIds = 10;
+  return centred(table, id) * kScale * std::sqrt(kFrequentIds / (kFrequentIds + static_cast<double>(id)));
+}
+
+double effect_of_number(int64_t number) { return centred(kTables, number) * kScale; }
 
 class Clicks final : public tutti::data::Source {
  public:
@@ -55,11 +64,11 @@ class Clicks final : public tutti::data::Source {
         const double u = draw();
         const auto one = static_cast<int64_t>(static_cast<double>(options_.rows) * u * u * u * u);
         id[static_cast<size_t>(table)][i] = one;
-        logit += effect_of(table, one);
+        logit += effect_of_id(table, one);
       }
       for (int64_t k = 0; k < kNumbers; ++k, ++number) {
         *number = static_cast<float>(2 * draw() - 1);
-        logit += static_cast<double>(*number) * effect_of(kTables, k);
+        logit += static_cast<double>(*number) * effect_of_number(k);
       }
       const bool is_click = draw() < 1 / (1 + std::exp(-logit));
       static_cast<float*>(click.data_ptr())[i] = is_click ? 1 : 0;

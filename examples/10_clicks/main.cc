@@ -29,6 +29,14 @@ struct Net : torch::nn::Module {
   std::vector<tutti::nn::Embedding> tables;
 };
 
+// Gives each lane examples of its own: the second has twice as many as the first, the third three times.
+std::vector<tutti::data::ExampleRange> uneven(int64_t lanes, int64_t examples) {
+  const auto begin = [&](int64_t lane) { return examples * (lane * (lane + 1)) / (lanes * (lanes + 1)); };
+  std::vector<tutti::data::ExampleRange> ranges;
+  for (int64_t lane = 0; lane < lanes; ++lane) ranges.push_back({begin(lane), begin(lane + 1)});
+  return ranges;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -41,6 +49,7 @@ int main(int argc, char** argv) {
   int64_t tested = 20000;
   int64_t dim = 16;
   double rate = 0.05;
+  bool is_uneven = false;
   int64_t evaluate_every = 200;
   std::string export_to;
   program.add_flags = [&](tutti::FlagSet& flags) {
@@ -49,11 +58,12 @@ int main(int argc, char** argv) {
     flags.add("--rows", options.rows, "the number of rows of each table");
     flags.add("--dim", dim, "the numbers in a row");
     flags.add("--rate", rate, "learning rate of Adagrad");
+    flags.add("--uneven", is_uneven, "gives each lane another number of training examples");
     flags.add("--evaluate-every", evaluate_every, "steps between two evaluations; 0: none but the last");
     flags.add("--export-to", export_to, "folder for the exported model; \"\": it is not exported");
     flags.at_least("--evaluate-every", 0);
     for (const char* name : {"--examples", "--tested", "--rows", "--dim"}) flags.at_least(name, 1);
-    flags.scope(tutti::FlagScope::Model, {"--rows", "--dim"});
+    flags.scope(tutti::FlagScope::Model, {"--rows", "--dim", "--uneven"});
     flags.scope(tutti::FlagScope::Local, {"--export-to"});
   };
 
@@ -74,7 +84,7 @@ int main(int argc, char** argv) {
     tutti::Trainer trainer(ctx, model, torch::optim::AdagradOptions(rate));
     trainer.add_hook(tutti::hooks::evaluation(test, {tutti::metrics::auc("click")},
                                               {.name = "test", .every = evaluate_every}));  // (3)
-    trainer.fit(train.shuffle());
+    trainer.fit(is_uneven ? train.shuffle().deal(uneven) : train.shuffle());                // (5)
     if (!export_to.empty()) {
       const std::string path = trainer.export_model(export_to, test);  // (4)
       if (ctx.is_chief() && !path.empty()) fmt::print("exported to {}\n", path);

@@ -17,33 +17,38 @@ __extension__ using Wide = unsigned __int128;
 
 constexpr size_t kCountersOfBin = 3;
 
-// Sorts keys digit by digit, beginning with the last (LSD radix sort). Skips digits that all keys share.
+// Sorts keys digit by digit, beginning with the last (LSD radix sort). Digits are as long as the distance of
+// the smallest key from the largest requires, so that most scores take two passes.
 template <class Key>
-void radix_sort(std::vector<Key>& keys) {
-  constexpr unsigned kBits = 11;
-  constexpr size_t kDigits = size_t{1} << kBits;
-  constexpr unsigned kPasses = (8 * sizeof(Key) + kBits - 1) / kBits;
-  constexpr size_t kFew = 4 * kDigits;
+void radix_sort(std::vector<Key, LargePages<Key>>& keys) {
+  constexpr int kMostBits = 13;
+  constexpr size_t kFew = size_t{1} << kMostBits;
   if (std::is_sorted(keys.begin(), keys.end())) return;
   if (keys.size() < kFew) {
     std::sort(keys.begin(), keys.end());
     return;
   }
-  const auto digit = [](Key key, unsigned pass) {
-    return static_cast<size_t>(key >> pass * kBits) % kDigits;
+  const auto [least, most] = std::minmax_element(keys.begin(), keys.end());
+  const Key base = *least;
+  const int all_bits = std::bit_width(static_cast<Key>(*most - base));
+  const int passes = (all_bits + kMostBits - 1) / kMostBits;
+  const int bits = (all_bits + passes - 1) / passes;
+  const Key mask = (Key{1} << bits) - 1;
+  const auto digit = [=](Key key, int pass) {
+    return static_cast<size_t>((key - base) >> (pass * bits) & mask);
   };
-  std::vector<std::array<size_t, kDigits>> places(kPasses);  // first the counts of digits, then their places
+  // First the counts of digits, then their places.
+  std::vector<std::vector<size_t>> places(static_cast<size_t>(passes), std::vector<size_t>(mask + 1));
   for (const Key key : keys) {
-    for (unsigned pass = 0; pass < kPasses; ++pass) ++places[pass][digit(key, pass)];
+    for (int pass = 0; pass < passes; ++pass) ++places[static_cast<size_t>(pass)][digit(key, pass)];
   }
-  const auto other = std::make_unique_for_overwrite<Key[]>(keys.size());
+  std::vector<Key, LargePages<Key>> other(keys.size());
   Key* from = keys.data();
-  Key* to = other.get();
-  for (unsigned pass = 0; pass < kPasses; ++pass) {
-    std::array<size_t, kDigits>& place = places[pass];
-    if (place[digit(from[0], pass)] == keys.size()) continue;
+  Key* to = other.data();
+  for (int pass = 0; pass < passes; ++pass) {
+    size_t* const place = places[static_cast<size_t>(pass)].data();
     size_t sum = 0;
-    for (size_t& at : place) sum += std::exchange(at, sum);
+    for (size_t i = 0; i <= mask; ++i) sum += std::exchange(place[i], sum);
     for (size_t i = 0; i < keys.size(); ++i) to[place[digit(from[i], pass)]++] = from[i];
     std::swap(from, to);
   }

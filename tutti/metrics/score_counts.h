@@ -9,6 +9,7 @@
 
 #include <torch/types.h>
 
+#include "tutti/metrics/large_pages.h"
 #include "tutti/metrics/ranking.h"
 
 namespace tutti::metrics {
@@ -38,6 +39,8 @@ class KeyCounts {
     uint64_t count;
   };
 
+  using Keys = std::vector<Key, LargePages<Key>>;
+
   void add(std::span<const Key> keys) { keys_.insert(keys_.end(), keys.begin(), keys.end()); }
   void add(Run run);
   uint64_t size() const { return keys_.size() + in_runs_; }
@@ -59,7 +62,7 @@ class KeyCounts {
   void sort() const;
 
   // Sorted when they are read.
-  mutable std::vector<Key> keys_;
+  mutable Keys keys_;
   mutable std::vector<Run> runs_;
   uint64_t in_runs_ = 0;  // the sum of their counts
   size_t compact_at_ = kFirstCompaction;
@@ -68,7 +71,7 @@ class KeyCounts {
 template <class Key>
 class KeyCounts<Key>::Cursor {
  public:
-  Cursor(const std::vector<Key>& keys, const std::vector<Run>& runs)
+  Cursor(const Keys& keys, const std::vector<Run>& runs)
       : key_(keys.data()),
         keys_end_(keys.data() + keys.size()),
         run_(runs.data()),
