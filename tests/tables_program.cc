@@ -23,6 +23,7 @@ struct Options {
   std::string weights;  // a file or checkpoint to start from
   int64_t stop_after = 0;
   bool keep_best = false;
+  bool bare = false;
 };
 
 constexpr int64_t kExamples = 3000;
@@ -69,12 +70,15 @@ struct Net : torch::nn::Module {
     table.optimizer = tutti::embedding::RowwiseAdagrad{.rate = 0.1};
     items = register_module("items",
                             tutti::nn::EmbeddingBag(options.rows, kDim, tutti::nn::Pooling::Mean, table));
+    if (options.bare) return;
     dense = register_module(
         "dense", torch::nn::Sequential(torch::nn::Linear(3 * kDim, 16), torch::nn::BatchNorm1d(16),
                                        torch::nn::ReLU(), torch::nn::Dropout(0.3), torch::nn::Linear(16, 1)));
   }
 
   torch::Tensor forward(const Batch& batch) {
+    if (dense.is_empty())
+      return (users(batch["user"]) * users(batch["other"])).sum(1) + items(batch["items"]).sum(1);
     return dense->forward(torch::cat({users(batch["user"]), users(batch["other"]), items(batch["items"])}, 1))
         .squeeze(1);
   }
@@ -120,6 +124,7 @@ int main(int argc, char** argv) {
     flags.add("--weights", options.weights, "a checkpoint whose weights the model begins with");
     flags.add("--stop-at", options.stop_after, "the step after which a hook ends the training");
     flags.add("--keep-best", options.keep_best, "save the weights with the best AUC");
+    flags.add("--bare", options.bare, "the tables are all that the model learns");
     flags.scope(tutti::FlagScope::Local, {"--place", "--weights"});
   };
   return tutti::run(argc, argv, program, [&](tutti::Context& ctx) {

@@ -79,8 +79,14 @@ TEST(Tables, that_grow_have_the_same_weights_in_any_way) {
   expect_same_everywhere(replacing);
 }
 
+TEST(Tables, may_be_all_that_a_model_learns) {
+  for (const char* optimizer : {"adagrad", "adam"})
+    expect_same_everywhere({"--bare", "--optimizer", optimizer});
+  expect_same_everywhere({"--bare", "--clip-norm", "0.05"});
+}
+
 TEST(Tables, continue_with_other_tasks) {
-  for (const Flags& kind : {Flags(), Flags{"--dynamic", "--evict-unused-for", "5"}}) {
+  for (const Flags& kind : {Flags(), Flags{"--bare"}, Flags{"--dynamic", "--evict-unused-for", "5"}}) {
     const TestFolder folder;
     const Flags saving = with(kind, {"--logdir", folder / "run", "--checkpoint-every", "4"});
     const TestFolder other;

@@ -31,7 +31,7 @@ constexpr double kScale = 3;
 
 // What an id adds to the logit. The rarer an id is, the less it says by itself.
 double effect_of_id(int64_t table, int64_t id) {
-  constexpr double kFrequentIds = 10;
+  constexpr double kFrequentIds = 4;
   return centred(table, id) * kScale * std::sqrt(kFrequentIds / (kFrequentIds + static_cast<double>(id)));
 }
 

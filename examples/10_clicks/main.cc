@@ -43,7 +43,7 @@ int main(int argc, char** argv) {
   tutti::Program program;
   program.about = "Predicts clicks with embeddings that are spread over the workers.";
   program.defaults.training.lanes = 2;
-  program.defaults.training.batch = 2048;
+  program.defaults.training.batch = 1024;
   program.defaults.compute.threads = 1;
   example::ClickOptions options;
   int64_t tested = 20000;

@@ -83,6 +83,13 @@ Batch Batch::pinned() const {
   return pinned;
 }
 
+std::string Batch::describe(int64_t example) const {
+  if (name_of_ == nullptr) return fmt::format("example {} of the batch", example);
+  return fmt::format("example {}", (*name_of_)(example));
+}
+
+void Batch::name_examples(NameOf name) { name_of_ = std::make_shared<const NameOf>(std::move(name)); }
+
 }  // namespace tutti
 
 namespace tutti::data {

@@ -2,6 +2,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -34,8 +36,17 @@ class Batch {
   Batch to(torch::Device device) const;
   Batch pinned() const;
 
+  // Says which example this is, for errors: "example 'u17' (data/shard3)", or "example 5 of the batch" if the
+  // batch does not know more.
+  std::string describe(int64_t example) const;
+  // `name` returns the first of these texts, without "example". It is called on the thread that has the
+  // error.
+  using NameOf = std::function<std::string(int64_t example)>;
+  void name_examples(NameOf name);
+
  private:
   Tensors tensors_;
+  std::shared_ptr<const NameOf> name_of_;
 };
 
 }  // namespace tutti

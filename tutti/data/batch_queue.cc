@@ -63,6 +63,7 @@ struct BatchQueue::Shared {
 
   Shared(Feed f, const Sampler& s, const BatchQueueOptions& o)
       : feed(std::move(f)),
+        names(std::make_shared<const Feed>(feed)),
         sampler(s),
         options(checked(o, feed, sampler)),
         timeout(std::min(feed.options().timeout.value_or(o.timeout), kLongestWait)),
@@ -82,6 +83,7 @@ struct BatchQueue::Shared {
   [[noreturn]] void fail_late(int64_t ticket) const;
 
   const Feed feed;
+  const std::shared_ptr<const Feed> names;  // the same feed, which batches keep to name their examples
   const Sampler sampler;
   const BatchQueueOptions options;  // readers do not use its timeline once they see `stopping`
   const std::chrono::milliseconds timeout;
@@ -202,6 +204,11 @@ BatchQueue::Shared::Slot BatchQueue::Shared::make(int64_t ticket, Lock& lock) {
   if (slot.batch) {
     slot = outcome_of([&] {
       Batch batch = feed.transform(examples, std::move(fetched));
+      batch.name_examples([names = names, examples = std::move(examples)](int64_t example) {
+        const int64_t number = examples.at(static_cast<size_t>(example));
+        const std::string place = names->place_of(number);
+        return fmt::format("'{}'{}", names->id(number), place.empty() ? "" : " (" + place + ")");
+      });
       return options.device.is_cuda() ? batch.pinned() : std::move(batch);
     });
   }

@@ -119,6 +119,15 @@ TEST(BatchQueue, delivers_in_order_with_any_number_of_threads) {
   }
 }
 
+TEST(BatchQueue, names_the_examples_of_its_batches) {
+  BatchQueue queue(Feed(from_tensors({{"x", torch::arange(10)}})).skip(3),
+                   Sampler(7, {.order = Order::Sequential, .batch = 4}), {.end_step = 1});
+  const std::optional<Batch> batch = queue.next();
+  EXPECT_EQ(batch->describe(2), "example '5'");
+  EXPECT_EQ(batch->to(torch::kCPU).describe(0), "example '3'");
+  EXPECT_EQ(Batch({{"x", torch::zeros({3})}}).describe(2), "example 2 of the batch");
+}
+
 TEST(BatchQueue, gives_an_empty_batch_to_a_lane_without_examples) {
   const Sampler sampler(5, {.order = Order::Sequential, .lanes = 4, .batch = 2});
   BatchQueue queue(Feed(std::make_shared<GatedSource>(5)), sampler, {.end_step = 1, .end_lane = 4});

@@ -34,9 +34,9 @@ torch::Tensor whole_numbers(const torch::Tensor& ids, const std::string& table, 
   for (int64_t i = 0; i < numbers.numel(); ++i) {
     if (number[i] != std::floor(number[i]) || std::abs(number[i]) > limit)
       fail(ErrorKind::InvalidArgument,
-           "column '{}' has the id {} for the table '{}'; floating-point ids have to be whole numbers of at "
+           "{} has the id {} for the table '{}'; floating-point ids have to be whole numbers of at "
            "most {:.0f}",
-           column, number[i], table, limit);
+           column.empty() ? "a lookup" : fmt::format("column '{}'", column), number[i], table, limit);
   }
   return numbers.to(torch::kLong);
 }
@@ -126,38 +126,38 @@ RowShard& Table::alone() {
 }
 
 // Returns the id that is used instead of one that is none of a row.
-int64_t Table::other_id(int64_t id, int64_t example, const std::string& column) const {
+int64_t Table::other_id(int64_t id, int64_t example, const Origin& from) const {
   if (may_be_padded_ && id == kPadding) return kNoRow;
   if (options_.bad_ids == BadIds::Drop) return kNoRow;
   if (options_.bad_ids == BadIds::Clamp) return std::clamp<int64_t>(id, 0, rows_ - 1);
-  const std::string where = column.empty() ? "a lookup" : fmt::format("column '{}'", column);
+  const std::string where =
+      from.batch == nullptr
+          ? fmt::format("a lookup has the id {} in its row {}", id, example)
+          : fmt::format("column '{}' has the id {} in {}", from.column, id, from.batch->describe(example));
   if (options_.dynamic)
     fail(ErrorKind::InvalidArgument,
-         "the table '{}' has rows for ids from 0, but {} has the id {} in example {} of the batch; "
-         "EmbeddingOptions::bad_ids can drop such ids",
-         name_, where, id, example);
+         "the table '{}' has rows for ids from 0, but {}; EmbeddingOptions::bad_ids can drop such ids", name_,
+         where);
   fail(ErrorKind::InvalidArgument,
-       "the table '{}' has {} rows, but {} has the id {} in example {} of the batch; "
-       "EmbeddingOptions::bad_ids can clamp or drop such ids",
-       name_, rows_, where, id, example);
+       "the table '{}' has {} rows, but {}; EmbeddingOptions::bad_ids can clamp or drop such ids", name_,
+       rows_, where);
 }
 
 template <class Take>
-void Table::for_each_id(const torch::Tensor& ids, const std::string& column, const Take& take) const {
-  const torch::Tensor whole = whole_numbers(ids, name_, column);
+void Table::for_each_id(const torch::Tensor& ids, const Origin& from, const Take& take) const {
+  const torch::Tensor whole = whole_numbers(ids, name_, from.column);
   const auto* id = static_cast<const int64_t*>(whole.data_ptr());
   const int64_t per_example = ids.dim() == 0 || ids.numel() == 0 ? 1 : ids.numel() / ids.size(0);
   const int64_t end = options_.dynamic ? std::numeric_limits<int64_t>::max() : rows_;
   for (int64_t i = 0; i < whole.numel(); ++i) {
     const bool is_good = id[i] >= 0 && id[i] < end;
-    take(static_cast<size_t>(i), is_good ? id[i] : other_id(id[i], i / per_example, column));
+    take(static_cast<size_t>(i), is_good ? id[i] : other_id(id[i], i / per_example, from));
   }
 }
 
-std::vector<uint64_t> Table::keys_of(const torch::Tensor& ids, const std::string& column) const {
+std::vector<uint64_t> Table::keys_of(const torch::Tensor& ids, const Origin& from) const {
   std::vector<uint64_t> keys(static_cast<size_t>(ids.numel()));
-  for_each_id(ids, column,
-              [&](size_t i, int64_t id) { keys[i] = id == kNoRow ? kNoKey : layout_.key_of(id); });
+  for_each_id(ids, from, [&](size_t i, int64_t id) { keys[i] = id == kNoRow ? kNoKey : layout_.key_of(id); });
   return keys;
 }
 
@@ -171,7 +171,7 @@ std::vector<Lookups::Column> Table::columns_in(const Batch& batch) const {
            "columns in EmbeddingOptions::columns",
            name_, name);
     const torch::Tensor& ids = batch[name];
-    columns.push_back({ids, keys_of(ids, name)});
+    columns.push_back({ids, keys_of(ids, {&batch, name})});
   }
   return columns;
 }
@@ -184,7 +184,7 @@ torch::Tensor Table::look_up(const torch::Tensor& ids, const torch::Tensor& weig
 torch::Tensor Table::look_up_rows(const torch::Tensor& ids) {
   if (!is_spread_) alone();
   if (lookups_.has_lane())
-    return lookups_.rows_of(ids, [&](const torch::Tensor& of) { return keys_of(of, ""); });
+    return lookups_.rows_of(ids, [&](const torch::Tensor& of) { return keys_of(of, {}); });
   return look_up_now(ids);
 }
 
@@ -192,7 +192,7 @@ torch::Tensor Table::look_up_in(const torch::Tensor& weight, const torch::Tensor
   torch::Tensor index = torch::empty({ids.numel()}, torch::kLong);
   auto* to = static_cast<int64_t*>(index.data_ptr());
   bool has_none = false;
-  for_each_id(ids, "", [&](size_t i, int64_t id) {
+  for_each_id(ids, {}, [&](size_t i, int64_t id) {
     to[i] = id;
     has_none = has_none || id == kNoRow;
   });
@@ -232,7 +232,7 @@ torch::Tensor Table::look_up_now(const torch::Tensor& ids) {
          name_, layout_.owners());
   std::vector<int64_t> shape = ids.sizes().vec();
   shape.push_back(dim_);
-  return read_now_(keys_of(ids, "")).view(shape).to(ids.device());
+  return read_now_(keys_of(ids, {})).view(shape).to(ids.device());
 }
 
 torch::Tensor Table::read_shown(std::span<const uint64_t> keys) const {

@@ -100,11 +100,16 @@ class Table {
   std::vector<Lookups::Column> columns_in(const Batch& batch) const;
 
  private:
+  // The column that ids are from; none if a forward pass looks up others.
+  struct Origin {
+    const Batch* batch = nullptr;
+    std::string column = {};
+  };
   // Calls `take(index, id)` for each id, with kNoRow for those that have none.
   template <class Take>
-  void for_each_id(const torch::Tensor& ids, const std::string& column, const Take& take) const;
-  std::vector<uint64_t> keys_of(const torch::Tensor& ids, const std::string& column) const;
-  int64_t other_id(int64_t id, int64_t example, const std::string& column) const;
+  void for_each_id(const torch::Tensor& ids, const Origin& from, const Take& take) const;
+  std::vector<uint64_t> keys_of(const torch::Tensor& ids, const Origin& from) const;
+  int64_t other_id(int64_t id, int64_t example, const Origin& from) const;
   torch::Tensor look_up_rows(const torch::Tensor& ids);
   torch::Tensor look_up_in(const torch::Tensor& weight, const torch::Tensor& ids) const;
   torch::Tensor look_up_now(const torch::Tensor& ids);

@@ -36,10 +36,10 @@ struct Fault {
     example = at;
     number = bad;
   }
-  void require_none(const Expected& expected, int64_t examples, const std::string& text) const {
+  void require_none(const Expected& expected, const Batch& batch, const std::string& text) const {
     if (count == 0) return;
-    fail(ErrorKind::InvalidArgument, "{}: {} of {} {} (the first is {}, in example {} of the batch)",
-         expected.metric, count, examples, text, number, example);
+    fail(ErrorKind::InvalidArgument, "{}: {} of {} {} (the first is {}, in {})", expected.metric, count,
+         batch.size(), text, number, batch.describe(example));
   }
 };
 
@@ -99,15 +99,15 @@ std::vector<Example> examples_of(const Expected& expected, const torch::Tensor& 
       outside.add(i, one.score);
     examples.push_back(one);
   }
-  bad_weight.require_none(expected, size,
+  bad_weight.require_none(expected, batch,
                           fmt::format("weights in '{}' are negative or not finite", expected.weights));
   bad_label.require_none(
       expected, size,
       fmt::format("labels in '{}' are not {}", expected.label,
                   classes ? "0, 1 or missing (NaN)"
                           : fmt::format("relevances: numbers from 0 to {:g}", expected.most_relevant)));
-  no_score.require_none(expected, size, "predictions are NaN");
-  outside.require_none(expected, size, "predictions are no probabilities in [0, 1]");
+  no_score.require_none(expected, batch, "predictions are NaN");
+  outside.require_none(expected, batch, "predictions are no probabilities in [0, 1]");
   return examples;
 }
 

@@ -73,7 +73,8 @@ bool is_in(comm::SharedVectors& shared, const torch::Tensor& vector) {
 Parameters& ready_to_sum(Parameters& parameters, comm::Communicator& comm) {
   parameters.require_as_made();
   comm::SharedVectors* shared = shared_by(comm, parameters.device());
-  if (shared != nullptr && !is_in(*shared, parameters.blocks().front().values))
+  if (shared != nullptr && !parameters.blocks().empty() &&
+      !is_in(*shared, parameters.blocks().front().values))
     parameters.move(shared_allocator(comm, parameters.device()));
   return parameters;
 }

@@ -176,6 +176,7 @@ std::vector<Parameters::SparseTable> sparse_tables_in(torch::nn::Module& module)
 Parameters::Parameters(torch::nn::Module& module, const ParametersOptions& options)
     : allocate_(options.allocate),
       layout_(options.layout),
+      may_be_empty_(options.may_be_empty),
       communicator_users_(users_in(module)),
       sparse_tables_(sparse_tables_in(module)) {
   const std::vector<View> parameters = once_each(module.named_parameters(), aliases_);
@@ -183,8 +184,9 @@ Parameters::Parameters(torch::nn::Module& module, const ParametersOptions& optio
   for (const View& view : parameters) (view.tensor.requires_grad() ? trained_ : frozen_).push_back(view);
   buffers_ = once_each(module.named_buffers(), aliases_);
   std::erase_if(buffers_, [](const View& buffer) { return !buffer.tensor.defined(); });
-  if (trained_.empty()) fail_nothing_to_train(frozen_.size());
-  require_trainable(parameters, trained_.front().tensor.device());
+  if (trained_.empty() && !may_be_empty_) fail_nothing_to_train(frozen_.size());
+  if (!parameters.empty())
+    require_trainable(parameters, (trained_.empty() ? parameters : trained_).front().tensor.device());
   const torch::NoGradGuard no_grad;
   place_trained();
   place_buffers();
@@ -194,7 +196,7 @@ void Parameters::freeze(std::span<const std::string> names) {
   if (names.empty()) return;
   const std::unordered_set<std::string_view> chosen(names.begin(), names.end());
   const auto stays = [&](const View& view) { return !chosen.contains(view.name); };
-  if (std::none_of(trained_.begin(), trained_.end(), stays))
+  if (!may_be_empty_ && std::none_of(trained_.begin(), trained_.end(), stays))
     fail_nothing_to_train(trained_.size() + frozen_.size());
   const torch::NoGradGuard no_grad;
   const auto first = std::stable_partition(trained_.begin(), trained_.end(), stays);
@@ -241,6 +243,7 @@ void Parameters::move(const Allocate& allocate) {
 
 void Parameters::place_trained() {
   blocks_.clear();
+  if (trained_.empty()) return;
   const torch::Device device = trained_.front().tensor.device();
   for (const Vector& vector : assign_places(trained_))
     blocks_.push_back(

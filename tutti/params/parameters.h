@@ -39,6 +39,9 @@ struct ParametersOptions {
   // Allocates the vectors. The default is LibTorch's own allocator.
   Allocate allocate;
   Layout layout = Layout::Contiguous;
+  // There may be nothing to train, and then no vectors: all that the model learns is held elsewhere, in
+  // sharded embeddings.
+  bool may_be_empty = false;
 };
 
 // The trainable parameters of a module as one flat vector of values and one of gradients, each tensor a named
@@ -54,8 +57,8 @@ struct ParametersOptions {
 // Shares ownership of the module's tensors and of those submodules that need a communicator, but not of the
 // module itself. Thread-compatible.
 //
-// The constructor throws InvalidArgument if there is nothing to train, if a parameter is sparse, if
-// parameters are on several devices, or if two different parameters overlap in memory.
+// The constructor throws InvalidArgument if there is nothing to train (may_be_empty), if a parameter is
+// sparse, if parameters are on several devices, or if two different parameters overlap in memory.
 class Parameters {
  public:
   struct View {
@@ -101,13 +104,16 @@ class Parameters {
   // values of the view's block, as an optimiser's slot is.
   torch::Tensor view_of(const View& view, const torch::Tensor& vector) const;
 
-  torch::Device device() const { return blocks_.front().values.device(); }
+  // That of the trained parameters; the CPU if there are none.
+  torch::Device device() const {
+    return blocks_.empty() ? torch::Device(torch::kCPU) : blocks_.front().values.device();
+  }
   // The number of elements of all trained parameters, without gaps.
   int64_t size() const;
 
   // Clears requires_grad of these parameters and takes them out of the vectors, which are made anew:
   // blocks(), and references to the vectors from before, are invalid afterwards. Gradients become zero.
-  // Throws InvalidArgument, and changes nothing, if no parameter would be left to train.
+  // Throws InvalidArgument, and changes nothing, if no parameter would be left to train (may_be_empty).
   void freeze(std::span<const std::string> names);
 
   // Throws InvalidArgument if a parameter was frozen or unfrozen since construction, other than by freeze():
@@ -137,6 +143,7 @@ class Parameters {
 
   Allocate allocate_;
   Layout layout_;
+  bool may_be_empty_;
   std::vector<View> trained_;
   std::vector<View> frozen_;
   std::vector<View> buffers_;
