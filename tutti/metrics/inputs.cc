@@ -102,7 +102,7 @@ std::vector<Example> examples_of(const Expected& expected, const torch::Tensor& 
   bad_weight.require_none(expected, batch,
                           fmt::format("weights in '{}' are negative or not finite", expected.weights));
   bad_label.require_none(
-      expected, size,
+      expected, batch,
       fmt::format("labels in '{}' are not {}", expected.label,
                   classes ? "0, 1 or missing (NaN)"
                           : fmt::format("relevances: numbers from 0 to {:g}", expected.most_relevant)));
