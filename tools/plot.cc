@@ -9,8 +9,9 @@ namespace {
 
 constexpr const char* kAboutPlot =
     "Draws the curves of one or several runs into one file, with nothing loaded from elsewhere: loss,\n"
-    "validations and metrics, learning rate and speed, from the event files of a log directory, and the\n"
-    "staleness of asynchronous steps, from a report (RUN/report.json, or the file of a --report).\n"
+    "validations and metrics, learning rate and speed, and the newest ROC and PR curves, from the event\n"
+    "files of a log directory, and the staleness of asynchronous steps, from a report (RUN/report.json, or\n"
+    "the file of a --report).\n"
     "  tutti plot run --out run.svg\n"
     "  tutti plot rate-0.1 rate-0.01 --out rates.html";
 
@@ -22,8 +23,13 @@ int plot_command(const std::vector<std::string>& arguments, const Environment& /
   std::string out;
   app.add_option("RUN", paths, "A log directory, or the file of a --report")->required();
   app.add_option("--out", out, "The file to write: .svg, or .html for a page")->required();
+  plot::PlotOptions options;
+  app.add_option("--only", options.only, "Draw only the chart of this name, such as loss; may be repeated")
+      ->take_all()
+      ->expected(1);
+  app.add_flag("--log-loss", options.logarithmic_loss, "Give losses a logarithmic axis");
   if (!parse_arguments(app, arguments)) return 0;
-  plot::plot_runs(paths, out);
+  plot::plot_runs(paths, out, options);
   return 0;
 }
 
