@@ -419,7 +419,7 @@ Chart machine_chart(const Measured& measured, const Model& model) {
   chart.x = {.label = "workers", .least = 0, .most = 8.5, .ticks = {1, 2, 3, 4, 5, 6, 7, 8}};
   chart.y = {.label = "milliseconds a step", .least = 0};
   chart.series.assign(series.begin(), series.end());
-  chart.legend = chart::Legend::Upper;
+  chart.legend = chart::Legend::UpperLeft;
   return chart;
 }
 

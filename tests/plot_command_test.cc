@@ -67,6 +67,17 @@ TEST(PlotCommand, tells_runs_of_the_same_name_apart) {
   EXPECT_THAT(read_file(folder / "all.svg"), AllOf(HasSubstr("a/run</text>"), HasSubstr("b/run</text>")));
 }
 
+TEST(PlotCommand, draws_the_charts_that_are_asked_for) {
+  const TestFolder folder;
+  write_run(folder / "run", 1);
+  ASSERT_EQ(plot({"--log-loss", "--only", "loss", "--only", "accuracy", folder / "run", "--out",
+                  folder / "some.svg"})
+                .exit_code,
+            0);
+  EXPECT_THAT(read_file(folder / "some.svg"), AllOf(HasSubstr(">loss<"), HasSubstr(">accuracy<"),
+                                                    HasSubstr(">0.01<"), Not(HasSubstr("per_second"))));
+}
+
 TEST(PlotCommand, says_what_is_wrong) {
   const TestFolder folder;
   write_run(folder / "run", 1);

@@ -25,8 +25,7 @@ int plot_command(const std::vector<std::string>& arguments, const Environment& /
   app.add_option("--out", out, "The file to write: .svg, or .html for a page")->required();
   plot::PlotOptions options;
   app.add_option("--only", options.only, "Draw only the chart of this name, such as loss; may be repeated")
-      ->take_all()
-      ->expected(1);
+      ->allow_extra_args(false);
   app.add_flag("--log-loss", options.logarithmic_loss, "Give losses a logarithmic axis");
   if (!parse_arguments(app, arguments)) return 0;
   plot::plot_runs(paths, out, options);

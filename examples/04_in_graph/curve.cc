@@ -52,6 +52,7 @@ void draw(const std::string& path, const std::vector<double>& ours, const std::v
   losses.title = "y = e^x, 16 hidden units";
   losses.x = {.label = "step"};
   losses.y = {.label = "loss", .logarithmic = true};
+  losses.legend = chart::Legend::UpperRight;
   losses.series = {{"one process", chart::Mark::Line, points_of(theirs)},
                    {"a master and its workers", chart::Mark::Dashes, points_of(ours)}};
   if (fitted.empty()) return tutti::replace_file(path, chart::svg_of({losses}));
@@ -59,7 +60,7 @@ void draw(const std::string& path, const std::vector<double>& ours, const std::v
   fit.title = "The fitted curve";
   fit.x = {.label = "x"};
   fit.y = {.label = "y"};
-  fit.legend = chart::Legend::Upper;
+  fit.legend = chart::Legend::UpperLeft;
   fit.series = {{"e^x", chart::Mark::Line}, {"the network", chart::Mark::Dashes}};
   for (size_t i = 0; i < fitted.size(); ++i) {
     const double x = -1 + 2 * static_cast<double>(i) / static_cast<double>(fitted.size() - 1);

@@ -112,6 +112,7 @@ class ChartDrawing {
   }
 
  private:
+  bool can_show(const Point& point) const { return x_.can_show(point.x) && y_.can_show(point.y); }
   double at_x(double value) const { return left_ + x_.share(value) * (right_ - left_); }
   double at_y(double value) const { return bottom_ - y_.share(value) * (bottom_ - top_); }
 
@@ -160,13 +161,23 @@ class ChartDrawing {
     return kept;
   }
 
-  // As many later lines are the same, so much wider is this one.
+  bool lie_on_each_other(const Series& one, const Series& other) const {
+    constexpr double kPixels = 0.25;
+    const auto near = [&](const Point& a, const Point& b) {
+      const bool shown = can_show(a);
+      if (!shown || !can_show(b)) return shown == can_show(b);
+      return std::abs(at_x(a.x) - at_x(b.x)) <= kPixels && std::abs(at_y(a.y) - at_y(b.y)) <= kPixels;
+    };
+    return std::equal(one.points.begin(), one.points.end(), other.points.begin(), other.points.end(), near);
+  }
+
+  // As many later lines lie on this one, so much wider it is.
   double width_of_line(size_t index) const {
     constexpr double kEach = 3;
     constexpr ptrdiff_t kMost = 3;
     const auto begin = chart_.series.begin() + static_cast<ptrdiff_t>(index);
     const auto same = std::count_if(begin + 1, chart_.series.end(),
-                                    [&](const Series& later) { return later.points == begin->points; });
+                                    [&](const Series& later) { return lie_on_each_other(*begin, later); });
     return kLineWidth + kEach * static_cast<double>(std::min(same, kMost));
   }
 
@@ -197,7 +208,7 @@ class ChartDrawing {
       connected.clear();
     };
     for (const Point& point : series.points) {
-      if (x_.can_show(point.x) && y_.can_show(point.y)) {
+      if (can_show(point)) {
         connected.push_back(point);
         continue;
       }
@@ -214,12 +225,18 @@ class ChartDrawing {
   }
 
   void add_legend() {
+    constexpr double kIndent = 12;
+    const double room = right_ - left_ - kIndent - kSample - kEntryGap;
+    double widest = 0;
+    for (const Series& series : chart_.series) widest = std::max(widest, width_of(series.name));
+    const double x = chart_.legend == Legend::UpperRight
+                         ? right_ - std::min(widest, room) - kEntryGap - kSample
+                         : left_ + kIndent;
     const auto count = static_cast<double>(chart_.series.size());
-    double y = chart_.legend == Legend::Lower ? bottom_ - kLine * count : top_ + kLine / 2;
+    double y = chart_.legend == Legend::LowerLeft ? bottom_ - kLine * count : top_ + kLine / 2;
     for (size_t i = 0; i < chart_.series.size(); ++i, y += kLine) {
       const Series& series = chart_.series[i];
-      to_.entry(left_ + 12, y, series.mark, colour_of(colour_in(chart_, i)),
-                fitted(series.name, right_ - left_ - 12 - kSample - kEntryGap));
+      to_.entry(x, y, series.mark, colour_of(colour_in(chart_, i)), fitted(series.name, room));
     }
   }
 

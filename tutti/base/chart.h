@@ -40,7 +40,7 @@ struct Series {
   int colour = kNextColour;  // an index
 };
 
-enum class Legend { None, Lower, Upper };
+enum class Legend { None, LowerLeft, UpperLeft, UpperRight };
 
 struct Chart {
   std::string title = "";
@@ -48,13 +48,13 @@ struct Chart {
   Axis x = {};
   Axis y = {};
   std::vector<Series> series = {};
-  Legend legend = Legend::Lower;  // in the lower or the upper left corner of the chart
+  Legend legend = Legend::LowerLeft;  // in this corner of the chart
 };
 
 // Returns a drawing of the charts, two in a row. `names` is a legend above them, with the names of the
 // colours 0, 1 and so on. Of lines with more points than the chart has columns, the least and the greatest
-// value of each column are drawn. Of lines that are the same, the earlier is wider, so that it can be seen
-// below the later. Names that are too long are shortened.
+// value of each column are drawn. Of lines that lie on each other everywhere, the earlier is
+// wider, so that it can be seen below the later. Names that are too long are shortened.
 std::string svg_of(const std::vector<Chart>& charts, const std::vector<std::string>& names = {});
 
 // Returns an HTML page with the drawing.

@@ -79,7 +79,7 @@ TEST(Charts, draw_each_mark_and_name_it_in_the_legend) {
   chart.x = {.label = "workers", .least = 1, .most = 1024, .logarithmic = true};
   for (const Mark mark : {Mark::Line, Mark::Dashes, Mark::Dotted, Mark::Dots, Mark::Rings, Mark::Diamonds})
     chart.series.push_back({"series", mark, {{1, 1}, {1024, 0.5}}});
-  for (const Legend legend : {Legend::Lower, Legend::Upper}) {
+  for (const Legend legend : {Legend::LowerLeft, Legend::UpperLeft, Legend::UpperRight}) {
     chart.legend = legend;
     const std::string svg = svg_of({chart});
     EXPECT_EQ(count_of(">series</text>", svg), 6U);
@@ -94,11 +94,12 @@ TEST(Charts, draw_each_mark_and_name_it_in_the_legend) {
   EXPECT_THAT(svg_of({chart}), Not(HasSubstr(">series</text>")));
 }
 
-TEST(Charts, show_lines_that_are_the_same) {
-  const std::vector<Point> points = {{0, 1}, {1, 2}};
-  const std::string svg = svg_of({{.series = {{.name = "first", .points = points},
-                                              {.name = "other", .points = {{0, 1}, {1, 3}}},
-                                              {.name = "last", .points = points}}}});
+TEST(Charts, show_lines_that_lie_on_each_other) {
+  const std::vector<Point> points = {{0, 1}, {1, 2}, {2, kNan}};
+  const std::string svg =
+      svg_of({{.series = {{.name = "first", .points = points},
+                          {.name = "other", .points = {{0, 1}, {1, 3}}},
+                          {.name = "last", .points = {{0, 1}, {1, 2 + 1e-7}, {2, kNan}}}}}});
   EXPECT_EQ(count_of("style=\"stroke-width:4.5\"", svg), 1U);
   EXPECT_LT(svg.find("style=\"stroke-width:4.5\""), svg.find("<title>first</title>"));
 }
