@@ -199,9 +199,11 @@ TEST(PlottedRun, refuses_curves_that_lie) {
                                                                  {{}, floats(12, 1)},
                                                                  {{6, 0}, ""},
                                                                  {{6, 2}, floats(12, 1) + "x"},
-                                                                 {{6, 2}, ""}})
+                                                                 {{6, 2}, ""}}) {
+    const std::string event = curve_event(sizes, numbers);
     expect_error(ErrorKind::DataLoss, AllOf(HasSubstr("events"), HasSubstr("'lying'"), HasSubstr("shape")),
-                 [&] { add(curve_event(sizes, numbers)); });
+                 [&] { add(event); });
+  }
   for (const float value :
        {-1.0F, std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()})
     expect_error(ErrorKind::DataLoss, HasSubstr("'lying' that counts"), [&] {

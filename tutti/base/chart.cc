@@ -260,7 +260,8 @@ double add_names(const std::vector<std::string>& names, double width, Drawing& t
   const auto columns = static_cast<size_t>(std::floor(room / entry));
   const size_t rows = (names.size() + columns - 1) / columns;
   for (size_t i = 0; i < names.size(); ++i) {
-    const double x = kMargin + entry * static_cast<double>(i / rows);
+    const size_t column = i / rows;
+    const double x = kMargin + entry * static_cast<double>(column);
     const double y = kLine * (0.9 + static_cast<double>(i % rows));
     to.entry(x, y, Mark::Line, colour_of(static_cast<int>(i)),
              fitted(names[i], entry - kSample - 2 * kEntryGap));
@@ -276,17 +277,18 @@ std::string svg_of(const std::vector<Chart>& charts, const std::vector<std::stri
   const double head = add_names(names, width, drawing);
   for (size_t i = 0; i < charts.size(); ++i) {
     const double left = kWidth * static_cast<double>(i % kChartsInARow);
-    const double top = head + kHeight * static_cast<double>(i / kChartsInARow);
+    const size_t row = i / kChartsInARow;
+    const double top = head + kHeight * static_cast<double>(row);
     ChartDrawing(charts[i], left, top, drawing).draw();
   }
-  const auto rows = static_cast<double>((charts.size() + kChartsInARow - 1) / kChartsInARow);
+  const size_t rows = (charts.size() + kChartsInARow - 1) / kChartsInARow;
   return fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0:.0f} {1:.0f}\" width=\"{0:.0f}\" "
       "height=\"{1:.0f}\">\n"
       "<style>text{{font:12px system-ui,sans-serif;fill:{2}}}.title{{font-weight:bold}}"
       ".grid{{stroke:{2};stroke-opacity:.25}}.axis{{stroke:{2};fill:none}}"
       ".curve{{fill:none;stroke-width:{3};stroke-linejoin:round}}</style>\n{4}</svg>\n",
-      width, head + rows * kHeight, kInk, kLineWidth, drawing.text());
+      width, head + kHeight * static_cast<double>(rows), kInk, kLineWidth, drawing.text());
 }
 
 std::string page_of(const std::string& svg, std::string_view title) {

@@ -13,7 +13,6 @@
 namespace tutti::chart {
 namespace {
 
-using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
