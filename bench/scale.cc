@@ -400,15 +400,13 @@ void print_buckets(const Cluster& given) {
 
 Chart machine_chart(const Measured& measured, const Model& model) {
   Chart chart;
-  double most = 0;
   std::array<chart::Series, 5> series = {{{"model, shared memory", Mark::Line, {}, 0},
                                           {"measured, fitted to", Mark::Dots, {}, 0},
                                           {"measured, foretold", Mark::Rings, {}, 0},
                                           {"model, TCP", Mark::Dashes, {}, 1},
                                           {"measured over TCP, foretold", Mark::Rings, {}, 1}}};
-  const auto add = [&](chart::Series& to, double x, double seconds) {
-    to.points.emplace_back(x, seconds * 1e3);
-    most = std::max(most, seconds * 1e3);
+  const auto add = [](chart::Series& to, int workers, double seconds) {
+    to.points.push_back({static_cast<double>(workers), seconds * 1e3});
   };
   for (const auto& [workers, seconds] : measured.steps)
     add(series[is_fitted(workers) ? 1 : 2], workers, seconds);
@@ -417,29 +415,30 @@ Chart machine_chart(const Measured& measured, const Model& model) {
     add(series[0], workers, model.step(workers));
     if (workers > 1) add(series[3], workers, model.loopback_step(workers));
   }
-  const double unit = std::pow(10, std::floor(std::log10(most)));
-  const double step = most / unit > 5 ? unit : unit / 2;
   chart.title = fmt::format("This machine, {} cores", model.machine.cores);
-  chart.x = {"workers", 0, 8.5, false, {1, 2, 3, 4, 5, 6, 7, 8}};
-  chart.y = {"milliseconds a step", 0, std::ceil(most / step) * step, false, {}};
-  for (double tick = 0; tick <= chart.y.most; tick += step) chart.y.ticks.push_back(tick);
+  chart.x = {.label = "workers", .least = 0, .most = 8.5, .ticks = {1, 2, 3, 4, 5, 6, 7, 8}};
+  chart.y = {.label = "milliseconds a step", .least = 0};
   chart.series.assign(series.begin(), series.end());
-  chart.legend_below = false;
+  chart.legend = chart::Legend::UpperLeft;
   return chart;
 }
 
 Chart cluster_chart(const Cluster& cluster) {
   Chart chart;
   chart.title = "A cluster, as assumed";
-  chart.x = {"workers", 1, kLargest, true, {1, 4, 16, 64, 256, 1024}};
-  chart.y = {"efficiency", 0, 1, false, {0, 0.2, 0.4, 0.6, 0.8, 1}};
+  chart.x = {.label = "workers",
+             .least = 1,
+             .most = kLargest,
+             .logarithmic = true,
+             .ticks = {1, 4, 16, 64, 256, 1024}};
+  chart.y = {.label = "efficiency", .least = 0, .most = 1};
   for (const Exchange exchange : kExchanges) {
     chart::Series series;
     series.name = name_of(exchange);
     series.mark =
         exchange == Exchange::Hierarchical || exchange == Exchange::Direct ? Mark::Line : Mark::Dashes;
     for (int workers = 1; workers <= kLargest; workers *= 2)
-      series.points.emplace_back(workers, efficiency(cluster, exchange, workers));
+      series.points.push_back({static_cast<double>(workers), efficiency(cluster, exchange, workers)});
     chart.series.push_back(series);
   }
   return chart;

@@ -35,6 +35,7 @@ void write_run(const std::string& path, double scale) {
     writer.scalar("test_accuracy", step, 0.5);
     writer.scalar("examples_per_second", step, 12345);
   }
+  writer.pr_curve("test_auc", 3000, {{9, 5, 0}, {9, 2, 0}, {0, 7, 9}, {0, 4, 9}});
 }
 
 TEST(PlotCommand, draws_the_curves_of_several_runs) {
@@ -50,10 +51,11 @@ TEST(PlotCommand, draws_the_curves_of_several_runs) {
     ASSERT_EQ(result.exit_code, 0) << result.err;
     EXPECT_EQ(result.out + result.err, "");
     EXPECT_THAT(read_file(folder / name),
-                AllOf(HasSubstr(">loss (validation: dashed)<"), HasSubstr(">accuracy (test: dotted)<"),
-                      HasSubstr(">examples_per_second<"), HasSubstr(">staleness: share of the updates<"),
+                AllOf(HasSubstr(">loss<"), HasSubstr(">validation: dashed<"), HasSubstr(">accuracy<"),
+                      HasSubstr(">test: dotted<"), HasSubstr(">examples_per_second<"),
+                      HasSubstr(">staleness<"), HasSubstr(">auc: ROC curve<"), HasSubstr(">auc: PR curve<"),
                       HasSubstr("rate &lt;0.1&gt; &amp; &quot;more&quot;, validation"),
-                      HasSubstr("not a finite number at 1500"), Not(HasSubstr("<0.1>"))));
+                      HasSubstr("nan at 1500"), Not(HasSubstr("<0.1>"))));
   }
 }
 
@@ -63,6 +65,17 @@ TEST(PlotCommand, tells_runs_of_the_same_name_apart) {
   write_run(folder / "b/run", 2);
   ASSERT_EQ(plot({folder / "a/run", folder / "b/run", "--out", folder / "all.svg"}).exit_code, 0);
   EXPECT_THAT(read_file(folder / "all.svg"), AllOf(HasSubstr("a/run</text>"), HasSubstr("b/run</text>")));
+}
+
+TEST(PlotCommand, draws_the_charts_that_are_asked_for) {
+  const TestFolder folder;
+  write_run(folder / "run", 1);
+  ASSERT_EQ(plot({"--log-loss", "--only", "loss", "--only", "accuracy", folder / "run", "--out",
+                  folder / "some.svg"})
+                .exit_code,
+            0);
+  EXPECT_THAT(read_file(folder / "some.svg"), AllOf(HasSubstr(">loss<"), HasSubstr(">accuracy<"),
+                                                    HasSubstr(">0.01<"), Not(HasSubstr("per_second"))));
 }
 
 TEST(PlotCommand, says_what_is_wrong) {
@@ -85,14 +98,46 @@ TEST(PlotCommand, says_what_is_wrong) {
 
 // --- In a browser
 
-std::string browser() {
-  for (const char* name : {"/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome"}) {
-    if (std::filesystem::exists(name)) return name;
+// Chromium, whose processes have this variable, and which keeps all of its files in the folder.
+class Browser {
+ public:
+  Browser() {
+    for (const char* path : {"/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome"}) {
+      if (program_.empty() && std::filesystem::exists(path)) program_ = path;
+    }
   }
-  return "";
-}
+  // It may have been installed where it cannot start, as in some containers.
+  std::string why_not() const {
+    if (program_.empty()) return "no Chromium (apt install chromium)";
+    folder_.write("empty.html", "<title>started</title>");
+    const ProgramResult result = look_at(folder_ / "empty.html");
+    const bool starts =
+        result.exit_code == 0 && result.out.find("<title>started</title>") != std::string::npos;
+    return starts ? "" : program_ + " does not start here";
+  }
 
-// Every part lies inside the drawing, and texts of a chart do not lie on each other.
+  // Returns the page as it is after its scripts have run.
+  ProgramResult look_at(const std::string& path) const {
+    return run_program({program_, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+                        "--disable-breakpad", "--no-first-run", "--user-data-dir=" + (folder_ / "profile"),
+                        "--dump-dom", "file://" + path},
+                       {mark(), "TMPDIR=" + folder_.path(), "XDG_CONFIG_HOME=" + folder_.path(),
+                        "XDG_CACHE_HOME=" + folder_.path()},
+                       Crashes::AskedFor);
+  }
+  // Returns true as soon as none of its processes runs.
+  bool is_gone() const {
+    return eventually([&] { return processes_with(mark()).empty(); });
+  }
+
+ private:
+  std::string mark() const { return "HOME=" + folder_.path(); }
+
+  TestFolder folder_;
+  std::string program_;
+};
+
+// Every part lies inside the drawing, and texts do not lie on each other.
 constexpr const char* kLook = R"(<script>
 const box = document.querySelector('svg').getBoundingClientRect();
 const parts = [...document.querySelectorAll('svg path, svg circle, svg text')];
@@ -100,25 +145,62 @@ const outside = parts.filter(part => {
   const b = part.getBoundingClientRect();
   return b.left < box.left - 1 || b.top < box.top - 1 || b.right > box.right + 1 || b.bottom > box.bottom + 1;
 });
-const texts = parts.filter(part => part.tagName === 'text').map(part => part.getBoundingClientRect());
-const overlap = texts.filter((a, i) => texts.some((b, j) => i < j && a.left < b.right && b.left < a.right &&
-                                                            a.top < b.bottom && b.top < a.bottom));
-document.title = `parts ${parts.length > 50} outside ${outside.length} overlap ${overlap.length} ` +
-  `curves ${document.querySelectorAll('.curve').length > 6} resources ${performance.getEntriesByType('resource').length}`;
+const texts = parts.filter(part => part.tagName === 'text' && part.textContent !== '');
+const boxes = texts.map(part => part.getBoundingClientRect());
+const overlap = texts.filter((_, i) => boxes.some((b, j) => i < j && boxes[i].left < b.right && b.left < boxes[i].right &&
+                                                            boxes[i].top < b.bottom && b.top < boxes[i].bottom));
+const words = list => list.map(part => part.textContent).join('|');
+document.title = `outside [${words(outside)}] overlap [${words(overlap)}] curves ` +
+  `${document.querySelectorAll('.curve').length > 0} resources ${performance.getEntriesByType('resource').length}`;
 </script>)";
 
-TEST(PlotInABrowser, shows_everything_inside_the_drawing_and_loads_nothing) {
-  if (browser().empty()) GTEST_SKIP() << "NOT TESTED: no Chromium (apt install chromium)";
-  const TestFolder folder;
-  write_run(folder / "first", 1e-7);
-  write_run(folder / kOddName, 2e6);
-  ASSERT_EQ(plot({folder / "first", folder / kOddName, "--out", folder / "all.html"}).exit_code, 0);
-  replace_file(folder / "looked.html", read_file(folder / "all.html") + kLook);
-  const ProgramResult result = run_program({browser(), "--headless", "--no-sandbox", "--disable-gpu",
-                                            "--user-data-dir=" + (folder / "profile"), "--dump-dom",
-                                            "file://" + (folder / "looked.html")});
-  ASSERT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.out, HasSubstr("<title>parts true outside 0 overlap 0 curves true resources 0</title>"));
+class PlotInABrowser : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string why = browser_.why_not(); !why.empty()) GTEST_SKIP() << "NOT TESTED: " << why;
+  }
+  void TearDown() override { EXPECT_TRUE(browser_.is_gone()); }
+
+  void expect_readable(std::vector<std::string> runs) {
+    runs.insert(runs.end(), {"--out", folder_ / "all.html"});
+    const ProgramResult drawn = plot(runs);
+    ASSERT_EQ(drawn.exit_code, 0) << drawn.err;
+    folder_.write("looked.html", read_file(folder_ / "all.html") + kLook);
+    const ProgramResult result = browser_.look_at(folder_ / "looked.html");
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    const size_t title = result.out.find("<title>outside");
+    ASSERT_NE(title, std::string::npos) << result.out;
+    EXPECT_EQ(result.out.substr(title, result.out.find("</title>", title) - title),
+              "<title>outside [] overlap [] curves true resources 0");
+  }
+
+  TestFolder folder_;
+  Browser browser_;
+};
+
+TEST_F(PlotInABrowser, shows_everything_inside_the_drawing_and_loads_nothing) {
+  write_run(folder_ / "first", 1e-7);
+  write_run(folder_ / kOddName, 2e6);
+  expect_readable({folder_ / "first", folder_ / kOddName});
+}
+
+TEST_F(PlotInABrowser, shows_long_names_and_extreme_values) {
+  const std::string name(200, 'W');
+  write_run(folder_ / name, 1.6e308);
+  store::EventWriter(folder_ / name).scalar("validation_" + name, 1, -123456789);
+  store::EventWriter(folder_ / name).scalar(name, int64_t{1} << 62, 0.123456789);
+  expect_readable({folder_ / name});
+}
+
+TEST_F(PlotInABrowser, shows_many_runs) {
+  std::vector<std::string> runs;
+  for (int i = 0; i < 64; ++i) {
+    const std::string run = folder_ / ("rate=" + std::to_string(i) + ",units=64");
+    store::EventWriter writer(run);
+    for (const int64_t step : {1, 2, 3}) writer.scalar("loss", step, i);
+    runs.push_back(run);
+  }
+  expect_readable(runs);
 }
 
 }  // namespace

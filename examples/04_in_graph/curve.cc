@@ -1,6 +1,7 @@
 #include "examples/04_in_graph/curve.h"
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 
 #include <fmt/format.h>
@@ -14,10 +15,10 @@ namespace {
 
 namespace chart = tutti::chart;
 
-std::vector<std::pair<double, double>> points_of(const std::vector<double>& losses) {
-  std::vector<std::pair<double, double>> points;
+std::vector<chart::Point> points_of(const std::vector<double>& losses) {
+  std::vector<chart::Point> points;
   for (size_t step = 0; step < losses.size(); ++step)
-    points.emplace_back(static_cast<double>(step + 1), losses[step]);
+    points.push_back({static_cast<double>(step + 1), losses[step]});
   return points;
 }
 
@@ -45,24 +46,28 @@ std::string compare(const std::vector<double>& ours, const std::vector<double>& 
                      ours.size(), theirs.size());
 }
 
-void draw(const std::string& path, const std::vector<double>& ours, const std::vector<double>& theirs) {
-  double most = 0;
-  double least = 1;
-  for (const auto* losses : {&ours, &theirs}) {
-    for (const double loss : *losses) {
-      most = std::max(most, loss);
-      least = std::min(least, loss);
-    }
+void draw(const std::string& path, const std::vector<double>& ours, const std::vector<double>& theirs,
+          const std::vector<double>& fitted) {
+  chart::Chart losses;
+  losses.title = "y = e^x, 16 hidden units";
+  losses.x = {.label = "step"};
+  losses.y = {.label = "loss", .logarithmic = true};
+  losses.legend = chart::Legend::UpperRight;
+  losses.series = {{"one process", chart::Mark::Line, points_of(theirs)},
+                   {"a master and its workers", chart::Mark::Dashes, points_of(ours)}};
+  if (fitted.empty()) return tutti::replace_file(path, chart::svg_of({losses}));
+  chart::Chart fit;
+  fit.title = "The fitted curve";
+  fit.x = {.label = "x"};
+  fit.y = {.label = "y"};
+  fit.legend = chart::Legend::UpperLeft;
+  fit.series = {{"e^x", chart::Mark::Line}, {"the network", chart::Mark::Dashes}};
+  for (size_t i = 0; i < fitted.size(); ++i) {
+    const double x = -1 + 2 * static_cast<double>(i) / static_cast<double>(fitted.size() - 1);
+    fit.series[0].points.push_back({x, std::exp(x)});
+    fit.series[1].points.push_back({x, fitted[i]});
   }
-  chart::Chart picture;
-  picture.title = "y = e^x, 16 hidden units";
-  const auto steps = static_cast<double>(std::max(ours.size(), theirs.size()));
-  picture.x = {.label = "step", .least = 1, .most = steps, .ticks = {1, steps / 2, steps}};
-  picture.y = {.label = "loss", .least = least / 2, .most = most, .logarithmic = true};
-  for (double tick = 1; tick > least; tick /= 10) picture.y.ticks.push_back(tick);
-  picture.series = {{"one process", chart::Mark::Line, points_of(theirs), 0},
-                    {"a master and its workers", chart::Mark::Dashes, points_of(ours), 1}};
-  tutti::replace_file(path, chart::svg_of({picture}));
+  tutti::replace_file(path, chart::svg_of({losses, fit}));
 }
 
 }  // namespace example

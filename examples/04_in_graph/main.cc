@@ -44,12 +44,15 @@ class KeepLosses final : public tutti::Hook {
   std::vector<double>& losses_;
 };
 
-void train(tutti::Context& ctx, double rate, std::vector<double>& losses) {
+void train(tutti::Context& ctx, double rate, std::vector<double>& losses, std::vector<double>& fitted) {
   const auto net = std::make_shared<Parameters>();
   tutti::Trainer trainer(ctx, tutti::script_model(net, tutti::Script::from_text(kProgram)),
                          torch::optim::SGDOptions(rate));
   trainer.add_hook(std::make_unique<KeepLosses>(losses));
   trainer.fit(exponential().shuffle());
+  if (!ctx.is_chief()) return;
+  const torch::Tensor values = trainer.predict(exponential()).to(torch::kFloat64).contiguous();
+  fitted.assign(values.data_ptr<double>(), values.data_ptr<double>() + values.numel());
 }
 
 // Makes the same steps in three calls each, between which a program may do anything.
@@ -96,22 +99,23 @@ int main(int argc, char** argv) {
     flags.add("--by-hand", by_hand, "drive the workers without a Trainer: gradients, average, apply");
     flags.add("--curve", curve, "file for the losses, one line for each step");
     flags.add("--against", against, "file written by --curve in another run, to compare with");
-    flags.add("--picture", picture, "SVG file for a plot of both curves");
+    flags.add("--picture", picture, "SVG file for a plot of both curves and of the learnt function");
     flags.scope(tutti::FlagScope::Local, {"--curve", "--against", "--picture"});
   };
   return tutti::run(argc, argv, program, [&](tutti::Context& ctx) {
     std::vector<double> losses;
+    std::vector<double> fitted;
     if (by_hand) {
       train_by_hand(ctx, rate, losses);
     } else {
-      train(ctx, rate, losses);
+      train(ctx, rate, losses, fitted);
     }
     if (!ctx.is_chief()) return;
     if (!curve.empty()) example::write_curve(curve, losses);
     if (!against.empty()) {
       const std::vector<double> other = example::read_curve(against);
       fmt::print("{}\n", example::compare(losses, other));
-      if (!picture.empty()) example::draw(picture, losses, other);
+      if (!picture.empty()) example::draw(picture, losses, other, fitted);
     }
   });
 }

@@ -1,112 +1,227 @@
-// tutti plot: the curves of one or several runs.
+#include "tools/plot/plot.h"
+
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <set>
 #include <string_view>
+#include <tuple>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "tools/arguments.h"
-#include "tools/commands.h"
 #include "tools/plot/plotted_run.h"
-#include "tools/plot/svg.h"
+#include "tutti/base/chart.h"
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 
-namespace tutti {
+namespace tutti::plot {
 namespace {
 
-using plot::Chart;
-using plot::Line;
-using plot::PlottedRun;
-
-constexpr const char* kAboutPlot =
-    "Draws the curves of one or several runs into one file, with nothing loaded from elsewhere: loss,\n"
-    "validations and metrics, learning rate and speed, from the event files of a log directory, and the\n"
-    "staleness of asynchronous steps, from a report (RUN/report.json, or the file of a --report).\n"
-    "  tutti plot run --out run.svg\n"
-    "  tutti plot rate-0.1 rate-0.01 --out rates.html";
+using chart::Chart;
+using chart::Mark;
+using chart::Point;
 
 // Curves of the same measure share a chart.
 struct Measure {
   std::string_view prefix;
   std::string_view name;
-  Line line;
+  Mark line;
+  Mark single;  // of a curve with one point
+  // What a chart notes about lines and single points.
+  std::string_view line_note = "";
+  std::string_view single_note = "";
 };
-constexpr std::array<Measure, 3> kMeasures = {{{"validation_", "validation", Line::Dashed},
-                                               {"test_", "test", Line::Dotted},
-                                               {"batch_", "training batches", Line::Solid}}};
+constexpr std::array<Measure, 3> kMeasures = {
+    {{"validation_", "validation", Mark::Dashes, Mark::Diamonds, "validation: dashed", "validation: diamond"},
+     {"test_", "test", Mark::Dotted, Mark::Rings, "test: dotted", "test: ring"},
+     {"batch_", "training batches", Mark::Line, Mark::Line}}};
+constexpr Measure kTraining = {"", "", Mark::Line, Mark::Line};
 
-struct Tag {
-  std::string chart;
-  std::string_view measure = "";
-  Line line = Line::Solid;
-};
-
-Tag tag_of(const std::string& tag) {
+const Measure& measure_of(std::string_view tag) {
   for (const Measure& measure : kMeasures) {
-    if (tag.starts_with(measure.prefix) && tag.size() > measure.prefix.size())
-      return {tag.substr(measure.prefix.size()), measure.name, measure.line};
+    if (tag.starts_with(measure.prefix) && tag.size() > measure.prefix.size()) return measure;
   }
-  return {tag};
+  return kTraining;
 }
 
-// The loss comes first, and last how the training went.
-int rank_of(const std::string& chart) {
-  if (chart == "loss") return 0;
-  if (chart == "learning_rate") return 2;
-  return chart == "examples_per_second" ? 3 : 1;
+// The order of the charts.
+enum class Rank { Loss, Metric, LearningRate, Speed, ClassifierCurve, Staleness };
+
+Rank rank_of(const std::string& scalar) {
+  if (scalar == "loss") return Rank::Loss;
+  if (scalar == "learning_rate") return Rank::LearningRate;
+  return scalar == "examples_per_second" ? Rank::Speed : Rank::Metric;
 }
 
-Chart& chart_called(std::vector<Chart>& charts, const std::string& title, const char* x_label) {
-  const auto found =
-      std::find_if(charts.begin(), charts.end(), [&](const Chart& chart) { return chart.title == title; });
-  if (found != charts.end()) return *found;
-  charts.push_back({.title = title, .x_label = x_label});
-  return charts.back();
+// A chart, and what it notes about the lines in it.
+struct NotedChart {
+  Rank rank;
+  std::string name;
+  Chart chart;
+  std::set<std::string_view> notes = {};
+
+  void add(const std::string& run, int colour, const Measure& measure, std::vector<Point> points,
+           const std::string& more = "") {
+    const bool is_single = points.size() == 1;
+    const std::string_view note = is_single ? measure.single_note : measure.line_note;
+    if (!note.empty()) notes.insert(note);
+    const std::string comma = measure.name.empty() ? "" : ", ";
+    chart.series.push_back({.name = fmt::format("{}{}{}{}", run, comma, measure.name, more),
+                            .mark = is_single ? measure.single : measure.line,
+                            .points = std::move(points),
+                            .colour = colour});
+  }
+};
+
+class Charts {
+ public:
+  NotedChart& called(const std::string& name, Rank rank, const Chart& like) {
+    const auto found = std::find_if(charts_.begin(), charts_.end(),
+                                    [&](const NotedChart& c) { return c.rank == rank && c.name == name; });
+    if (found != charts_.end()) return *found;
+    charts_.push_back({.rank = rank, .name = name, .chart = like});
+    return charts_.back();
+  }
+
+  std::vector<NotedChart> in_order() && {
+    std::sort(charts_.begin(), charts_.end(), [](const NotedChart& a, const NotedChart& b) {
+      return std::tie(a.rank, a.name) < std::tie(b.rank, b.name);
+    });
+    return std::move(charts_);
+  }
+
+ private:
+  std::vector<NotedChart> charts_;
+};
+
+// The axis of steps is the same in all charts. It begins at 0, unless no run has made the first steps.
+chart::Axis steps_of(const std::vector<PlottedRun>& runs) {
+  double least = std::numeric_limits<double>::infinity();
+  double most = -least;
+  for (const PlottedRun& run : runs) {
+    for (const auto& [tag, points] : run.scalars) {
+      least = std::min(least, points.front().x);
+      most = std::max(most, points.back().x);
+    }
+  }
+  if (least > 0 && least < most / 2) least = 0;
+  if (!(least < most)) return {.label = "step"};  // of only one step, or none
+  return {.label = "step", .least = least, .most = most};
+}
+
+void add_scalars(const std::vector<PlottedRun>& runs, const PlotOptions& options, Charts& charts) {
+  const chart::Axis steps = steps_of(runs);
+  for (size_t i = 0; i < runs.size(); ++i) {
+    for (const auto& [tag, points] : runs[i].scalars) {
+      const Measure& measure = measure_of(tag);
+      const std::string name = tag.substr(measure.prefix.size());
+      const chart::Axis values{.logarithmic = options.logarithmic_loss && name == "loss"};
+      charts.called(name, rank_of(name), {.x = steps, .y = values})
+          .add(runs[i].name, static_cast<int>(i), measure, points);
+    }
+  }
+}
+
+// --- Classifiers
+
+// A threshold above which there is no example has no precision.
+std::vector<Point> precision_of(const std::vector<Counts>& thresholds) {
+  std::vector<Point> points;
+  for (const Counts& at : thresholds) {
+    const double positives = at.true_positives + at.false_negatives;
+    const double taken = at.true_positives + at.false_positives;
+    if (positives > 0 && taken > 0)
+      points.push_back({at.true_positives / positives, at.true_positives / taken});
+  }
+  return points;
+}
+
+// The ends belong to thresholds below and above all examples.
+std::vector<Point> roc_of(const std::vector<Counts>& thresholds) {
+  std::vector<Point> points;
+  for (const Counts& at : thresholds) {
+    const double positives = at.true_positives + at.false_negatives;
+    const double negatives = at.false_positives + at.true_negatives;
+    if (positives > 0 && negatives > 0)
+      points.push_back({at.false_positives / negatives, at.true_positives / positives});
+  }
+  if (points.empty()) return points;
+  points.insert(points.begin(), {1, 1});
+  points.push_back({0, 0});
+  return points;
+}
+
+// Rising thresholds are falling rates. Ascending, the curve of equal rates keeps its order.
+std::vector<Point> ascending(std::vector<Point> points) {
+  std::reverse(points.begin(), points.end());
+  std::stable_sort(points.begin(), points.end(), [](const Point& a, const Point& b) { return a.x < b.x; });
+  return points;
+}
+
+chart::Axis rate(const char* label) { return {.label = label, .least = 0, .most = 1}; }
+
+// The newest curves of each tag.
+void add_curves(const std::vector<PlottedRun>& runs, Charts& charts) {
+  constexpr std::string_view kSuffix = "/pr_curves";  // which Tutti's tags have, and others may not
+  const Chart roc{.x = rate("false positive rate"),
+                  .y = rate("true positive rate"),
+                  .series = {{.name = "chance", .points = {{0, 0}, {1, 1}}, .colour = chart::kGrey}}};
+  const Chart precision{.x = rate("recall"), .y = rate("precision")};
+  for (size_t i = 0; i < runs.size(); ++i) {
+    for (const auto& [full_tag, steps] : runs[i].counts) {
+      const std::string tag =
+          full_tag.substr(0, full_tag.size() - (full_tag.ends_with(kSuffix) ? kSuffix.size() : size_t{0}));
+      const Measure& measure = measure_of(tag);
+      const std::string name = tag.substr(measure.prefix.size());
+      const CountsAtStep& newest = steps.back();
+      const auto add = [&](const char* kind, const Chart& like, const std::vector<Point>& points) {
+        if (points.empty()) return;
+        charts.called(fmt::format("{}: {}", name, kind), Rank::ClassifierCurve, like)
+            .add(runs[i].name, static_cast<int>(i), measure, ascending(points),
+                 fmt::format(", step {:g}", newest.step));
+      };
+      add("ROC curve", roc, roc_of(newest.thresholds));
+      add("PR curve", precision, precision_of(newest.thresholds));
+    }
+  }
 }
 
 // The share of the updates of each staleness.
-plot::Curve staleness_of(const PlottedRun& run, size_t colour) {
-  double all = 0;
-  for (const auto& [steps, updates] : run.staleness) all += static_cast<double>(updates);
-  plot::Curve curve{.name = run.name, .colour = colour};
-  for (const auto& [steps, updates] : run.staleness)
-    curve.points.push_back({static_cast<double>(steps), static_cast<double>(updates) / std::max(all, 1.0)});
-  return curve;
+void add_staleness(const std::vector<PlottedRun>& runs, Charts& charts) {
+  for (size_t i = 0; i < runs.size(); ++i) {
+    const std::map<int64_t, int64_t>& staleness = runs[i].staleness;
+    if (staleness.empty()) continue;
+    double sum = 0;
+    for (const auto& [steps, updates] : staleness) sum += static_cast<double>(updates);
+    std::vector<Point> points;
+    for (const auto& [steps, updates] : staleness)
+      points.push_back({static_cast<double>(steps), static_cast<double>(updates) / std::max(sum, 1.0)});
+    charts
+        .called(
+            "staleness", Rank::Staleness,
+            {.x = {.label = "steps since the parameters were read"}, .y = {.label = "share of the updates"}})
+        .add(runs[i].name, static_cast<int>(i), kTraining, std::move(points));
+  }
 }
 
-std::vector<Chart> charts_of(const std::vector<PlottedRun>& runs) {
-  std::vector<Chart> charts;
-  for (size_t i = 0; i < runs.size(); ++i) {
-    for (const auto& [name, points] : runs[i].scalars) {
-      const Tag tag = tag_of(name);
-      Chart& chart = chart_called(charts, tag.chart, "step");
-      const std::string curve = tag.measure.empty() ? "" : fmt::format(", {}", tag.measure);
-      chart.curves.push_back({.name = runs[i].name + curve, .colour = i, .line = tag.line, .points = points});
-    }
+std::vector<NotedChart> charts_of(const std::vector<PlottedRun>& runs, const PlotOptions& options) {
+  Charts all;
+  add_scalars(runs, options, all);
+  add_curves(runs, all);
+  add_staleness(runs, all);
+  std::vector<NotedChart> charts = std::move(all).in_order();
+  if (options.only.empty() || charts.empty()) return charts;
+  std::vector<std::string> names;
+  for (const NotedChart& chart : charts) names.push_back(chart.name);
+  for (const std::string& name : options.only) {
+    if (std::find(names.begin(), names.end(), name) == names.end())
+      fail(ErrorKind::InvalidArgument, "--only {}: there is no such chart; there are: {}", name,
+           fmt::join(names, ", "));
   }
-  std::stable_sort(charts.begin(), charts.end(), [](const Chart& a, const Chart& b) {
-    const int left = rank_of(a.title);
-    const int right = rank_of(b.title);
-    return left != right ? left < right : a.title < b.title;
+  std::erase_if(charts, [&](const NotedChart& chart) {
+    return std::find(options.only.begin(), options.only.end(), chart.name) == options.only.end();
   });
-  for (Chart& chart : charts) {
-    std::set<std::string> lines;
-    for (const plot::Curve& curve : chart.curves) {
-      if (curve.line == Line::Dashed) lines.insert("validation: dashed");
-      if (curve.line == Line::Dotted) lines.insert("test: dotted");
-    }
-    std::string notes;
-    for (const std::string& line : lines) notes += (notes.empty() ? " (" : ", ") + line;
-    if (!notes.empty()) chart.title += notes + ")";
-  }
-  for (size_t i = 0; i < runs.size(); ++i) {
-    if (!runs[i].staleness.empty())
-      chart_called(charts, "staleness: share of the updates", "steps since the parameters were read")
-          .curves.push_back(staleness_of(runs[i], i));
-  }
   return charts;
 }
 
@@ -115,7 +230,7 @@ std::vector<PlottedRun> read_runs(const std::vector<std::string>& paths) {
   std::vector<PlottedRun> runs;
   std::multiset<std::string> names;
   for (const std::string& path : paths) {
-    runs.push_back(plot::read_run(path));
+    runs.push_back(read_run(path));
     names.insert(runs.back().name);
   }
   for (size_t i = 0; i < runs.size(); ++i) {
@@ -126,27 +241,25 @@ std::vector<PlottedRun> read_runs(const std::vector<std::string>& paths) {
 
 }  // namespace
 
-int plot_command(const std::vector<std::string>& arguments, const Environment& /*environment*/) {
-  CLI::App app(kAboutPlot, "tutti plot");
-  std::vector<std::string> paths;
-  std::string out;
-  app.add_option("RUN", paths, "A log directory, or the file of a --report")->required();
-  app.add_option("--out", out, "The file to write: .svg, or .html for a page")->required();
-  if (!parse_arguments(app, arguments)) return 0;
+void plot_runs(const std::vector<std::string>& paths, const std::string& out, const PlotOptions& options) {
   const bool is_page = out.ends_with(".html");
   if (!is_page && !out.ends_with(".svg"))
     fail(ErrorKind::InvalidArgument, "--out {}: the name has to end in .svg or .html", out);
-
   const std::vector<PlottedRun> runs = read_runs(paths);
-  const std::vector<Chart> charts = charts_of(runs);
+  std::vector<Chart> charts;
+  for (NotedChart& noted : charts_of(runs, options)) {
+    noted.chart.title = noted.name;
+    noted.chart.note = fmt::format("{}", fmt::join(noted.notes, ", "));
+    noted.chart.legend = chart::Legend::None;
+    charts.push_back(std::move(noted.chart));
+  }
   if (charts.empty())
     fail(ErrorKind::InvalidArgument, "there is nothing to draw: {} {} written no numbers yet",
          fmt::join(paths, ", "), paths.size() == 1 ? "has" : "have");
-  std::vector<plot::LegendEntry> legend;
-  for (size_t i = 0; i < runs.size(); ++i) legend.push_back({runs[i].name, i});
-  const std::string svg = plot::draw(charts, legend);
-  replace_file(out, is_page ? plot::page(svg, fmt::format("{}", fmt::join(paths, ", "))) : svg);
-  return 0;
+  std::vector<std::string> names;
+  for (const PlottedRun& run : runs) names.push_back(run.name);
+  const std::string svg = chart::svg_of(charts, names);
+  replace_file(out, is_page ? chart::page_of(svg, fmt::format("{}", fmt::join(paths, ", "))) : svg);
 }
 
-}  // namespace tutti
+}  // namespace tutti::plot

@@ -1,13 +1,12 @@
-#include <cmath>
+#include "tools/plot/plot.h"
+
 #include <filesystem>
 #include <limits>
-#include <regex>
 
-#include <fmt/format.h>
 #include <gmock/gmock.h>
 
+#include "tools/plot/events.h"
 #include "tools/plot/plotted_run.h"
-#include "tools/plot/svg.h"
 #include "tutti/base/file.h"
 #include "tutti/base/test_errors.h"
 #include "tutti/base/test_folder.h"
@@ -17,16 +16,16 @@
 namespace tutti::plot {
 namespace {
 
+using chart::Point;
 using store::EventWriter;
+using store::ProtoMessage;
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 using ::testing::Not;
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-// --- Reading
 
 TEST(PlottedRun, has_the_scalars_of_a_log_directory) {
   const TestFolder folder;
@@ -108,6 +107,27 @@ TEST(PlottedRun, takes_a_report_for_what_event_files_do_not_have) {
   EXPECT_EQ(both.staleness, alone.staleness);
 }
 
+// The report calls a metric of a validation validation_loss, one of an evaluation with the name "test"
+// test_loss, and one of trainer.evaluate() accuracy. The history has what was measured during the training.
+TEST(PlottedRun, has_the_same_tags_from_a_report_as_from_event_files) {
+  const TestFolder folder;
+  const std::string path = folder.path() + "/report.json";
+  store::Report report;
+  report.steps = 50;
+  report.loss = 9;
+  report.examples_per_second = 100;
+  report.metrics = {{"accuracy", 0.5}, {"validation_loss", 0.2}, {"test_loss", 0.3}};
+  report.history = {{{"step", 25}, {"loss", 0.6}, {"validation", {{"loss", 0.4}, {"test_loss", 0.5}}}},
+                    {{"step", 50}, {"loss", 0.1}, {"validation", {{"loss", 0.2}, {"test_loss", nullptr}}}}};
+  store::write_report(path, report);
+  const PlottedRun run = read_run(path);
+  EXPECT_THAT(run.scalars.at("loss"), ElementsAre(Point{25, 0.6}, Point{50, 0.1}));
+  EXPECT_THAT(run.scalars.at("validation_loss"), ElementsAre(Point{25, 0.4}, Point{50, 0.2}));
+  EXPECT_THAT(run.scalars.at("test_loss"), ElementsAre(Point{25, 0.5}, Point{50, 0.3}));
+  EXPECT_THAT(run.scalars.at("test_accuracy"), ElementsAre(Point{50, 0.5}));
+  EXPECT_EQ(run.scalars.size(), 5U);  // and the speed
+}
+
 TEST(PlottedRun, refuses_what_no_run_has_written) {
   const TestFolder folder;
   expect_error(ErrorKind::InvalidArgument, HasSubstr("does not exist"),
@@ -120,128 +140,155 @@ TEST(PlottedRun, refuses_what_no_run_has_written) {
   }
 }
 
-// --- Drawing
+// --- ROC and PR curves
 
-// Returns the numbers of all paths and circles that are curves, in the order of the text.
-std::vector<std::string> curves_in(const std::string& svg) {
-  const std::regex curve(
-      R"re(class="curve" stroke="#[0-9a-f]+"(?: stroke-dasharray="[^"]*")? d="(M[^"l]*L[^"]*)")re");
-  std::vector<std::string> found;
-  for (std::sregex_iterator match(svg.begin(), svg.end(), curve), end; match != end; ++match)
-    found.push_back((*match)[1]);
-  return found;
-}
+// Two positive and two negative examples with the probabilities 0.4, 0.9 and 0.1, 0.6, at thresholds 0,
+// 0.5, 1.
+const store::CurveCounts kCurve = {{2, 1, 0}, {2, 1, 0}, {0, 1, 2}, {0, 1, 2}};
 
-std::string draw_one(std::vector<Point> points) {
-  return draw(
-      {{.title = "loss", .x_label = "step", .curves = {{.name = "run", .points = std::move(points)}}}},
-      {{"run", 0}});
-}
-
-TEST(Axes, have_round_numbers_around_all_values) {
-  for (const auto& [least, greatest] : std::vector<std::pair<double, double>>{{0, 1},
-                                                                              {0.13, 0.94},
-                                                                              {-3, 1000},
-                                                                              {5, 5},
-                                                                              {0, 0},
-                                                                              {-1e308, 1e308},
-                                                                              {1e-300, 2e-300},
-                                                                              {1e9, 1e9 + 1},
-                                                                              {0, 5e-324}}) {
-    const Axis axis = axis_of(least, greatest, 5);
-    EXPECT_LE(axis.begin, least);
-    EXPECT_GE(axis.end, greatest);
-    EXPECT_GT(axis.step, 0);
-    EXPECT_LE(axis.end / axis.step - axis.begin / axis.step, 8) << least << " " << greatest;
-    EXPECT_TRUE(std::isfinite(axis.begin) && std::isfinite(axis.end));
+TEST(PlottedRun, has_the_counts_of_pr_curves) {
+  const TestFolder folder;
+  {
+    EventWriter writer(folder.path());
+    for (const int64_t step : {1, 2, 3}) writer.pr_curve("test_auc", step, kCurve);
   }
-  EXPECT_EQ(axis_of(0.13, 0.94, 5).step, 0.2);
+  {
+    EventWriter writer(folder.path(), {.resumed_after = 1});
+    writer.pr_curve("other", 2, kCurve);
+  }
+  const PlottedRun run = read_run(folder.path());
+  ASSERT_EQ(run.counts.size(), 2U);
+  const std::vector<CountsAtStep>& curves = run.counts.at("test_auc/pr_curves");
+  ASSERT_EQ(curves.size(), 1U) << "the later ones are of steps that the resumed run has not made";
+  EXPECT_EQ(curves[0].step, 1);
+  ASSERT_EQ(curves[0].thresholds.size(), 3U);
+  EXPECT_EQ(curves[0].thresholds[1].true_positives, 1);
+  EXPECT_EQ(curves[0].thresholds[0].false_positives, 2);
+  EXPECT_EQ(curves[0].thresholds[2].true_negatives, 2);
+  EXPECT_EQ(curves[0].thresholds[2].false_negatives, 2);
 }
 
-TEST(Drawings, have_a_line_per_curve_and_a_dot_for_a_single_point) {
-  EXPECT_EQ(curves_in(draw_one({{1, 1}, {2, 2}})).size(), 1U);
-  EXPECT_THAT(draw_one({{1, 1}}), HasSubstr("<circle"));
-  const std::string empty = draw_one({});
-  EXPECT_THAT(curves_in(empty), IsEmpty());
-  EXPECT_THAT(empty, Not(HasSubstr("nan")));
-  EXPECT_THAT(draw({}, {}), HasSubstr("</svg>"));
+// An event with a PR curve of these sizes and numbers.
+std::string curve_event(const std::vector<int64_t>& sizes, const std::string& numbers) {
+  ProtoMessage shape;
+  for (const int64_t size : sizes) shape.message(2, ProtoMessage().integer(1, size));
+  const auto tensor = ProtoMessage().message(2, shape).text(4, numbers);
+  const auto metadata = ProtoMessage().message(1, ProtoMessage().text(1, "pr_curves"));
+  const auto value = ProtoMessage().text(1, "lying").message(8, tensor).message(9, metadata);
+  return ProtoMessage().integer(2, 1).message(5, ProtoMessage().message(1, value)).bytes();
 }
 
-// The higher value is higher on the page, and the later one further right.
-TEST(Drawings, put_values_where_they_belong) {
-  const std::string curve = curves_in(draw_one({{0, 0}, {10, 10}})).at(0);
-  double x0 = 0;
-  double y0 = 0;
-  double x1 = 0;
-  double y1 = 0;
-  ASSERT_EQ(std::sscanf(curve.c_str(), "M%lf %lfL%lf %lf", &x0, &y0, &x1, &y1), 4);
-  EXPECT_LT(x0, x1);
-  EXPECT_GT(y0, y1);
-}
-
-TEST(Drawings, leave_a_gap_at_what_is_not_finite_and_mark_it) {
-  const std::string svg =
-      draw_one({{0, 1}, {1, 2}, {2, kNan}, {3, 2}, {4, 1}, {5, kInfinity}, {6, -kInfinity}});
-  EXPECT_EQ(curves_in(svg).size(), 2U);
-  for (const char* step : {"2", "5", "6"})
-    EXPECT_THAT(svg, HasSubstr(fmt::format("run: not a finite number at {}<", step)));
-  EXPECT_THAT(curves_in(svg), Not(::testing::Contains(HasSubstr("n"))));
-  EXPECT_THAT(draw_one({{0, kNan}}), HasSubstr("not a finite number at 0"));
-  for (const std::vector<Point>& points :
-       {std::vector<Point>{{0, 1e308}, {1, -1e308}}, {{0, 5e-324}, {1, 0}}, {{kNan, 1}, {1, 1}}})
-    EXPECT_THAT(curves_in(draw_one(points)), Not(::testing::Contains(HasSubstr("n"))));
-}
-
-TEST(Drawings, of_many_points_keep_the_extremes_and_stay_small) {
-  std::vector<Point> points;
-  for (int i = 0; i < 200000; ++i) points.push_back({static_cast<double>(i), std::sin(i * 0.001)});
-  points[123456].y = 50;  // one spike
-  const std::string svg = draw_one(points);
-  EXPECT_LT(svg.size(), 40000U);
-  // The spike is at the upper end of an axis from -10 or so to 50, which no other point comes near to.
-  const std::string curve = curves_in(svg).at(0);
-  const std::string spike = curves_in(draw_one({{0, -1}, {123456, 50}, {199999, -1}})).at(0);
-  const std::string top = spike.substr(spike.find('L'), spike.rfind('L') - spike.find('L'));
-  EXPECT_THAT(curve, HasSubstr(top));
-}
-
-TEST(Drawings, escape_names) {
-  EXPECT_EQ(escaped("a<b & \"c\">"), "a&lt;b &amp; &quot;c&quot;&gt;");
-  EXPECT_EQ(escaped(std::string("\0\x1B", 2)), "\xEF\xBF\xBD\xEF\xBF\xBD");
-  EXPECT_EQ(escaped("n\xC3\xA4me\xFF"), "n\xC3\xA4me\xEF\xBF\xBD");
-  const std::string svg =
-      draw({{.title = "<&\">", .x_label = "", .curves = {{.name = "</svg>", .points = {{0, 0}}}}}},
-           {{"<script>", 0}});
-  EXPECT_THAT(svg, Not(HasSubstr("<script>")));
-  EXPECT_EQ(svg.find("</svg>"), svg.rfind("</svg>"));
-  EXPECT_THAT(page(svg, "</title>"), Not(HasSubstr("<title></title>")));
-}
-
-// WCAG 2's contrast, which should be 3 or more for lines.
-double luminance(const std::string& colour) {
-  const auto linear = [&](size_t at) {
-    const double part = std::stoi(colour.substr(at, 2), nullptr, 16) / 255.0;
-    return part <= 0.04045 ? part / 12.92 : std::pow((part + 0.055) / 1.055, 2.4);
+TEST(PlottedRun, refuses_curves_that_lie) {
+  const auto floats = [](size_t count, float value) {
+    std::string bytes;
+    for (size_t i = 0; i < count; ++i) bytes.append(reinterpret_cast<const char*>(&value), sizeof(value));
+    return bytes;
   };
-  return 0.2126 * linear(1) + 0.7152 * linear(3) + 0.0722 * linear(5);
-}
-
-TEST(Drawings, can_be_read_on_light_and_dark_backgrounds) {
-  std::vector<LegendEntry> legend;
-  for (size_t i = 0; i < 20; ++i) legend.push_back({"run", i});
-  const std::string svg = draw({}, legend);
-  const std::regex colour("#[0-9a-f]{6}");
-  int count = 0;
-  for (std::sregex_iterator match(svg.begin(), svg.end(), colour), end; match != end; ++match, ++count) {
-    for (const char* background : {"#ffffff", "#0d1117", "#000000"}) {
-      const double one = luminance(match->str()) + 0.05;
-      const double other = luminance(background) + 0.05;
-      EXPECT_GE(std::max(one, other) / std::min(one, other), 3) << match->str() << " on " << background;
+  const auto add = [](const std::string& event) {
+    PlottedRun run;
+    add_events(store::frame_record(event), "events", run);
+    return run;
+  };
+  EXPECT_EQ(add(curve_event({6, 2}, floats(12, 1))).counts.at("lying").at(0).thresholds.size(), 2U);
+  for (const auto& [sizes, numbers] :
+       std::vector<std::pair<std::vector<int64_t>, std::string>>{{{6, 3}, floats(12, 1)},
+                                                                 {{6, int64_t{1} << 62}, floats(12, 1)},
+                                                                 {{6, -2}, floats(12, 1)},
+                                                                 {{2, 6}, floats(12, 1)},
+                                                                 {{12}, floats(12, 1)},
+                                                                 {{}, floats(12, 1)},
+                                                                 {{6, 0}, ""},
+                                                                 {{6, 2}, floats(12, 1) + "x"},
+                                                                 {{6, 2}, ""}}) {
+    const std::string event = curve_event(sizes, numbers);
+    expect_error(ErrorKind::DataLoss, AllOf(HasSubstr("events"), HasSubstr("'lying'"), HasSubstr("shape")),
+                 [&] { add(event); });
+  }
+  for (const float value :
+       {-1.0F, std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()})
+    expect_error(ErrorKind::DataLoss, HasSubstr("'lying' that counts"), [&] {
+      add(curve_event({6, 2}, floats(12, value)));
+    });
+  // Whatever is missing at the end: an error, or an event without a curve.
+  const std::string whole = curve_event({6, 2}, floats(12, 1));
+  for (size_t size = 0; size < whole.size(); ++size) {
+    try {
+      EXPECT_TRUE(add(whole.substr(0, size)).counts.empty()) << size;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::DataLoss) << size;
     }
   }
-  EXPECT_GE(count, 20);
-  for (const char* loaded : {"href", "url(", "src=", "@import"})
-    EXPECT_THAT(page(svg, "runs"), Not(HasSubstr(loaded)));
+  for (size_t at = 0; at < whole.size(); ++at) {
+    for (int bit = 0; bit < 8; ++bit) {
+      std::string damaged = whole;
+      damaged[at] = static_cast<char>(damaged[at] ^ (1 << bit));
+      try {
+        add(damaged);
+      } catch (const Error& error) {
+        EXPECT_EQ(error.kind(), ErrorKind::DataLoss) << at;
+      }
+    }
+  }
+}
+
+// --- Charts
+
+// Returns what is drawn of runs in these folders.
+std::string drawing_of(const TestFolder& folder, const std::vector<std::string>& names,
+                       const PlotOptions& options = {}) {
+  std::vector<std::string> paths;
+  for (const std::string& name : names) paths.push_back(folder / name);
+  plot_runs(paths, folder / "runs.svg", options);
+  return read_file(folder / "runs.svg");
+}
+
+TEST(Plots, have_the_newest_roc_and_pr_curve_of_each_tag) {
+  const TestFolder folder;
+  {
+    EventWriter writer(folder / "run");
+    writer.pr_curve("auc", 10, {{1, 0}, {0, 0}, {0, 0}, {0, 1}});  // without a negative example
+    writer.pr_curve("test_auc", 10, {{2, 2}, {2, 2}, {0, 0}, {0, 0}});
+    writer.pr_curve("test_auc", 20, kCurve);
+  }
+  const std::string svg = drawing_of(folder, {"run"});
+  EXPECT_THAT(svg, AllOf(HasSubstr(">auc: ROC curve<"), HasSubstr(">auc: PR curve<"),
+                         HasSubstr(">test: dotted<"), HasSubstr("run, test, step 20<"),
+                         Not(HasSubstr("run, test, step 10<")), HasSubstr("<title>chance</title>"),
+                         HasSubstr(">false positive rate<"), HasSubstr(">recall<")));
+  // From (0, 0) over (0.5, 0.5) to (1, 1), on the diagonal.
+  EXPECT_THAT(svg,
+              ::testing::ContainsRegex("stroke-dasharray=\"2 4\" d=\"M[^L]*L[^L]*L[^L]*\"><title>run, test"));
+}
+
+TEST(Plots, tell_lines_from_single_points) {
+  const TestFolder folder;
+  {
+    EventWriter writer(folder / "run");
+    for (const int64_t step : {1, 2, 3}) {
+      writer.scalar("loss", step, 1);
+      writer.scalar("validation_loss", step, 1);
+    }
+    writer.scalar("test_loss", 3, 1);
+    writer.scalar("validation_accuracy", 3, 1);
+  }
+  EXPECT_THAT(drawing_of(folder, {"run"}),
+              AllOf(HasSubstr(">test: ring, validation: dashed<"), HasSubstr(">validation: diamond<")));
+}
+
+TEST(Plots, are_of_the_charts_that_are_asked_for) {
+  const TestFolder folder;
+  {
+    EventWriter writer(folder / "run");
+    for (const int64_t step : {1, 2, 3}) {
+      writer.scalar("loss", step, static_cast<double>(step * step * step * step * step));
+      writer.scalar("learning_rate", step, 1);
+    }
+  }
+  EXPECT_THAT(drawing_of(folder, {"run"}, {.only = {"loss"}}),
+              AllOf(HasSubstr(">loss<"), Not(HasSubstr("learning_rate")), Not(HasSubstr(">10<"))));
+  EXPECT_THAT(drawing_of(folder, {"run"}, {.logarithmic_loss = true}), HasSubstr(">10<"));
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("there are: loss, learning_rate"),
+               [&] { drawing_of(folder, {"run"}, {.only = {"los"}}); });
 }
 
 }  // namespace

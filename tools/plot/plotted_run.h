@@ -3,28 +3,33 @@
 #include <cstdint>
 #include <map>
 #include <string>
-#include <string_view>
 #include <vector>
+
+#include "tutti/base/chart.h"
 
 namespace tutti::plot {
 
-struct Point {
-  double x = 0;
-  double y = 0;
-  bool operator==(const Point&) const = default;
+// How many examples of two classes a classifier takes for which, at one threshold. They may be weighted.
+struct Counts {
+  double true_positives = 0;
+  double false_positives = 0;
+  double true_negatives = 0;
+  double false_negatives = 0;
+};
+
+// The counts at rising thresholds, as they were after a step.
+struct CountsAtStep {
+  double step = 0;
+  std::vector<Counts> thresholds = {};
 };
 
 // The numbers that a run has written about itself, in event files and its report.
 struct PlottedRun {
   std::string name;
-  std::map<std::string, std::vector<Point>> scalars = {};  // by tag; x is the step, in ascending order
-  std::map<int64_t, int64_t> staleness = {};               // the number of updates by their staleness
+  std::map<std::string, std::vector<chart::Point>> scalars = {};  // by tag; x is the step, in ascending order
+  std::map<std::string, std::vector<CountsAtStep>> counts = {};   // by tag, in ascending order of the steps
+  std::map<int64_t, int64_t> staleness = {};                      // the number of updates by their staleness
 };
-
-// Adds the scalars of one event file to those of the files before it. Values of steps that a resumed run
-// makes again replace the earlier ones. A record that is incomplete, since the run is writing it, ends the
-// file; a damaged one is a DataLoss. `what` names the file in errors.
-void add_events(std::string_view bytes, const std::string& what, PlottedRun& run);
 
 // Reads a log directory with event files, and `report.json` in it if there is one; or the file of a --report,
 // whose loss, metrics and speed become one point each. Throws InvalidArgument if the path is none of these.
