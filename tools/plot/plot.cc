@@ -1,4 +1,5 @@
-// tutti plot: the curves of one or several runs.
+#include "tools/plot/plot.h"
+
 #include <algorithm>
 #include <array>
 #include <set>
@@ -7,26 +8,13 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "tools/arguments.h"
-#include "tools/commands.h"
 #include "tools/plot/plotted_run.h"
 #include "tools/plot/svg.h"
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 
-namespace tutti {
+namespace tutti::plot {
 namespace {
-
-using plot::Chart;
-using plot::Line;
-using plot::PlottedRun;
-
-constexpr const char* kAboutPlot =
-    "Draws the curves of one or several runs into one file, with nothing loaded from elsewhere: loss,\n"
-    "validations and metrics, learning rate and speed, from the event files of a log directory, and the\n"
-    "staleness of asynchronous steps, from a report (RUN/report.json, or the file of a --report).\n"
-    "  tutti plot run --out run.svg\n"
-    "  tutti plot rate-0.1 rate-0.01 --out rates.html";
 
 // Curves of the same measure share a chart.
 struct Measure {
@@ -68,10 +56,10 @@ Chart& chart_called(std::vector<Chart>& charts, const std::string& title, const 
 }
 
 // The share of the updates of each staleness.
-plot::Curve staleness_of(const PlottedRun& run, size_t colour) {
+Curve staleness_of(const PlottedRun& run, size_t colour) {
   double all = 0;
   for (const auto& [steps, updates] : run.staleness) all += static_cast<double>(updates);
-  plot::Curve curve{.name = run.name, .colour = colour};
+  Curve curve{.name = run.name, .colour = colour};
   for (const auto& [steps, updates] : run.staleness)
     curve.points.push_back({static_cast<double>(steps), static_cast<double>(updates) / std::max(all, 1.0)});
   return curve;
@@ -94,7 +82,7 @@ std::vector<Chart> charts_of(const std::vector<PlottedRun>& runs) {
   });
   for (Chart& chart : charts) {
     std::set<std::string> lines;
-    for (const plot::Curve& curve : chart.curves) {
+    for (const Curve& curve : chart.curves) {
       if (curve.line == Line::Dashed) lines.insert("validation: dashed");
       if (curve.line == Line::Dotted) lines.insert("test: dotted");
     }
@@ -115,7 +103,7 @@ std::vector<PlottedRun> read_runs(const std::vector<std::string>& paths) {
   std::vector<PlottedRun> runs;
   std::multiset<std::string> names;
   for (const std::string& path : paths) {
-    runs.push_back(plot::read_run(path));
+    runs.push_back(read_run(path));
     names.insert(runs.back().name);
   }
   for (size_t i = 0; i < runs.size(); ++i) {
@@ -126,27 +114,19 @@ std::vector<PlottedRun> read_runs(const std::vector<std::string>& paths) {
 
 }  // namespace
 
-int plot_command(const std::vector<std::string>& arguments, const Environment& /*environment*/) {
-  CLI::App app(kAboutPlot, "tutti plot");
-  std::vector<std::string> paths;
-  std::string out;
-  app.add_option("RUN", paths, "A log directory, or the file of a --report")->required();
-  app.add_option("--out", out, "The file to write: .svg, or .html for a page")->required();
-  if (!parse_arguments(app, arguments)) return 0;
+void plot_runs(const std::vector<std::string>& paths, const std::string& out) {
   const bool is_page = out.ends_with(".html");
   if (!is_page && !out.ends_with(".svg"))
     fail(ErrorKind::InvalidArgument, "--out {}: the name has to end in .svg or .html", out);
-
   const std::vector<PlottedRun> runs = read_runs(paths);
   const std::vector<Chart> charts = charts_of(runs);
   if (charts.empty())
     fail(ErrorKind::InvalidArgument, "there is nothing to draw: {} {} written no numbers yet",
          fmt::join(paths, ", "), paths.size() == 1 ? "has" : "have");
-  std::vector<plot::LegendEntry> legend;
+  std::vector<LegendEntry> legend;
   for (size_t i = 0; i < runs.size(); ++i) legend.push_back({runs[i].name, i});
-  const std::string svg = plot::draw(charts, legend);
-  replace_file(out, is_page ? plot::page(svg, fmt::format("{}", fmt::join(paths, ", "))) : svg);
-  return 0;
+  const std::string svg = draw(charts, legend);
+  replace_file(out, is_page ? page(svg, fmt::format("{}", fmt::join(paths, ", "))) : svg);
 }
 
-}  // namespace tutti
+}  // namespace tutti::plot
