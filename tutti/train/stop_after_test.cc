@@ -21,8 +21,6 @@ namespace tutti {
 namespace {
 
 using comm::testing::with_ranks;
-using testing::ElementsAre;
-using testing::HasSubstr;
 
 RunConfig config_stopping_after(int64_t step, const std::string& logdir) {
   RunConfig config = test_flags();
