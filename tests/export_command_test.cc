@@ -16,7 +16,9 @@ namespace tutti::testing {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 // A folder on a disk, since its files may be larger than what the memory file system of a container takes.
 class DiskFolder {
@@ -108,6 +110,33 @@ TEST(ExportCommand, builds_the_model_with_the_flags_of_the_run) {
   EXPECT_EQ(other.exit_code, 2);
   EXPECT_THAT(other.err, HasSubstr("float32[64,455]"));
   EXPECT_EQ(names_in(folder / "exports"), std::set<std::string>{"1"});
+}
+
+// The checkpoint has recorded flags that the other program does not know.
+TEST(ExportCommand, of_the_checkpoint_of_another_program_names_what_does_not_fit) {
+  const TestFolder folder;
+  run_well({program_path("clicks"), "--rows", "500", "--examples", "200", "--tested", "100", "--batch", "64",
+            "--steps", "1", "--logdir", folder / "run"});
+  const ProgramResult result = run_program({program_path("tutti"), "export", folder / "run", "--program",
+                                            program_path("mnist"), "--out", folder / "exports"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, AllOf(HasSubstr("not a checkpoint of the program's model"),
+                                HasSubstr("'conv1.weight' is missing in the checkpoint"),
+                                Not(HasSubstr("TUTTI_")), Not(HasSubstr("Missing::Allow"))));
+  EXPECT_FALSE(fs::exists(folder / "exports/1"));
+}
+
+TEST(ExportCommand, of_a_run_of_two_halves_says_what_to_do) {
+  const TestFolder folder;
+  run_well({program_path("tutti"), "run", "-n", "2", "--", program_path("two_halves"), "--halves", "--steps",
+            "2", "--logdir", folder / "run"});
+  const ProgramResult result = run_program({program_path("tutti"), "export", folder / "run", "--program",
+                                            program_path("two_halves"), "--out", folder / "exports"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, HasSubstr("train without --halves, which gives the same weights"));
+  const ProgramResult alone = run_program({program_path("two_halves"), "--halves"});
+  EXPECT_EQ(alone.exit_code, 2);
+  EXPECT_THAT(alone.err, HasSubstr("tutti run -n 2 -- two_halves --halves"));
 }
 
 TEST(ExportCommand, says_what_is_missing) {

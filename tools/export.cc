@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "tools/arguments.h"
@@ -69,9 +70,15 @@ int export_command(const std::vector<std::string>& arguments, const Environment&
   if (!parse_arguments(app, {arguments.begin(), dashes})) return 0;
 
   const std::string folder = checkpoint_at(checkpoint);
+  std::vector<std::string> recorded;
   for (const auto& [name, value] : recorded_flags(folder)) {
-    if (!environment.has(name)) ::setenv(name.c_str(), value.c_str(), 1);
+    if (environment.has(name)) continue;
+    ::setenv(name.c_str(), value.c_str(), 1);
+    recorded.push_back(name);
   }
+  // If PROGRAM is another one, it does not know some of them. Its model then does not fit, which is an error
+  // that says more.
+  ::setenv("_TUTTI_OF_CHECKPOINT", fmt::format("{}", fmt::join(recorded, ",")).c_str(), 1);
   std::vector<std::string> words = {program};
   if (dashes != arguments.end()) words.insert(words.end(), dashes + 1, arguments.end());
   words.insert(words.end(), {"--export", out, "--export-from", folder});

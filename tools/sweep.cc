@@ -47,8 +47,10 @@ void add_options(CLI::App& app, SweepArguments& arguments) {
   app.add_option("--min-steps", arguments.sweep.least_steps,
                  "With --halving: no run is stopped before this step (default: 1)")
       ->check(CLI::Range(int64_t{1}, int64_t{1'000'000'000'000}));
-  app.add_option("-n,--slots", arguments.sweep.slots,
-                 "Number of runs at the same time (default: one per visible GPU, or per core without GPUs)")
+  app.add_option(
+         "-n,--slots", arguments.sweep.slots,
+         "Number of runs at the same time (default: one per visible GPU, or per core without GPUs, but "
+         "not more than there are runs)")
       ->check(CLI::Range(1, 4096));
   app.add_option("--restarts", arguments.sweep.restarts,
                  "How many times a run is restarted after it was killed or has lost a task (default: 3)")
@@ -81,11 +83,16 @@ int sweep_command(const std::vector<std::string>& arguments, const Environment& 
   if (dashes == arguments.end() || dashes + 1 == arguments.end())
     fail(ErrorKind::InvalidArgument,
          "tutti sweep: name the program after --, as in tutti sweep ... -- build/bin/mnist --steps 1000");
+  const std::vector<std::string> command(dashes + 1, arguments.end());
   for (const std::string& text : given.settings) given.sweep.settings.push_back(parse_setting(text));
+  require_not_given(given.sweep.settings, command);
+  if (given.sweep.halving) require_same_steps(given.sweep.settings);
   given.sweep.runs =
       given.random > 0 ? draw(given.sweep.settings, given.random, given.seed) : grid_of(given.sweep.settings);
+  // The cores are divided among the slots.
+  given.sweep.slots = std::min(given.sweep.slots, static_cast<int>(given.sweep.runs.size()));
   given.sweep.goal = parse_goal(given.by);
-  return Sweep({dashes + 1, arguments.end()}, environment, given.sweep).run();
+  return Sweep(command, environment, given.sweep).run();
 }
 
 }  // namespace tutti

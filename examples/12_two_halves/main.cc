@@ -91,7 +91,12 @@ int main(int argc, char** argv) {
     const tutti::OptimizerOptions sgd = torch::optim::SGDOptions(rate);
     if (!halves) return train_whole(ctx, sgd);
     if (ctx.world() != 2)
-      tutti::fail(tutti::ErrorKind::InvalidArgument, "--halves needs two workers: tutti run -n 2 -- ...");
+      tutti::fail(
+          tutti::ErrorKind::InvalidArgument, "{}",
+          ctx.config().exports.dir.empty()
+              ? "--halves needs two workers: tutti run -n 2 -- two_halves --halves"
+              : "a run with --halves cannot be exported: train without --halves, which gives the same "
+                "weights");
     const tutti::Group alone = tutti::connect(ctx).split(ctx.rank());
     ctx.rank() == 0 ? train_front_half(ctx, alone, sgd) : serve_back_half(ctx, sgd);
   });

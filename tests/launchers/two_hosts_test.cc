@@ -9,6 +9,7 @@
 
 #include "tests/launchers/hosts.h"
 #include "tests/launchers/training.h"
+#include "tutti/base/file.h"
 
 namespace tutti::testing {
 namespace {
@@ -123,6 +124,44 @@ TEST_F(MpirunOnTwoHosts, is_what_tutti_run_hands_them_to) {
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.err, HasSubstr("mpirun -np 4 -H " + both()));
   training_.expect_the_bits_of_one(result, 4, {"--seed", "5"});
+}
+
+TEST_F(MpirunOnTwoHosts, train_all_runs_of_a_sweep) {
+  const std::string results = training_.folder() / "sweep/sweep.json";
+  std::vector<std::string> sweep = hosts_->east().network_here();
+  sweep.insert(sweep.end(), {program_path("tutti"),
+                             "sweep",
+                             "--logdir",
+                             training_.folder() / "sweep",
+                             "--set",
+                             "rate=1e-3,1e-4",
+                             "-n",
+                             "1",
+                             "--",
+                             program_path("tutti"),
+                             "run",
+                             "-H",
+                             both(),
+                             "--",
+                             program_path("mnist"),
+                             "--data",
+                             training_.folder().path(),
+                             "--lanes",
+                             "4",
+                             "--batch",
+                             "5",
+                             "--threads",
+                             "1",
+                             "--steps",
+                             "6"});
+  const auto result = run_program(
+      sweep, training_.environment({"OMPI_MCA_plm_rsh_agent=" + agent(), "CUDA_VISIBLE_DEVICES="}));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const nlohmann::json runs = nlohmann::json::parse(read_file(results)).at("runs");
+  ASSERT_EQ(runs.size(), 2U);
+  for (const nlohmann::json& run : runs)
+    EXPECT_EQ(run.at("stops")[0].at("weights_sha256"),
+              training_.hash_of_one({"--rate", run.at("set").at("rate").get<std::string>()}));
 }
 
 // A cable as slow as this carries a message most of the time.

@@ -21,6 +21,20 @@ std::string with_dashes(std::string name) {
   return name;
 }
 
+bool is_reserved(const std::string& name) {
+  return std::find(std::begin(kReserved), std::end(kReserved), with_dashes(name)) != std::end(kReserved);
+}
+
+// Returns the name of the flag in a word such as "--log_level=info", with dashes, or "" if it has none.
+std::string flag_in(const std::string& word) {
+  return word.starts_with("--") ? with_dashes(word.substr(2, word.find('=') - 2)) : "";
+}
+
+// A switch has two names, --name and --no-name.
+bool is_same_flag(const std::string& one, const std::string& other) {
+  return one == other || one == "no-" + other || other == "no-" + one;
+}
+
 SweepRange parse_range(const std::string& name, const std::string& least, const std::string& most) {
   const auto one = parse_double(least);
   const auto other = parse_double(most);
@@ -85,11 +99,9 @@ SweepSetting parse_setting(const std::string& text) {
   setting.name.erase(0, setting.name.find_first_not_of('-'));
   if (equals == std::string::npos || setting.name.empty() || setting.name.front() == '-')
     fail(ErrorKind::InvalidArgument, "tutti sweep: --set {} is not of the form NAME=VALUE,VALUE,...", text);
-  for (const char* reserved : kReserved) {
-    if (with_dashes(setting.name) == reserved)
-      fail(ErrorKind::InvalidArgument,
-           "tutti sweep: --set {} is not possible, since the sweep sets this flag", setting.name);
-  }
+  if (is_reserved(setting.name))
+    fail(ErrorKind::InvalidArgument, "tutti sweep: --set {} is not possible, since the sweep sets this flag",
+         setting.name);
   const std::string values = text.substr(equals + 1);
   const size_t dots = values.find("..");
   if (dots != std::string::npos && parse_double(values.substr(0, dots)) &&
@@ -156,18 +168,54 @@ std::vector<RunValues> draw(const std::vector<SweepSetting>& settings, size_t co
   return runs;
 }
 
-std::vector<size_t> runs_with_new_values(const std::vector<SweepSetting>& settings,
-                                         const std::vector<RunValues>& runs) {
-  std::vector<size_t> found;
-  std::set<std::pair<size_t, std::string>> seen;
-  for (size_t run = 0; run < runs.size(); ++run) {
-    bool is_new = run == 0;
-    for (size_t i = 0; i < settings.size(); ++i) {
-      if (!settings[i].range && seen.emplace(i, runs[run][i]).second) is_new = true;
+std::vector<size_t> runs_to_check(const std::vector<SweepSetting>& settings,
+                                  const std::vector<RunValues>& runs) {
+  std::set<size_t> found = {0};
+  for (size_t i = 0; i < settings.size(); ++i) {
+    if (settings[i].range) {
+      const auto number = [i](const RunValues& run) { return parse_double(run[i]).value_or(0); };
+      const auto [least, most] = std::minmax_element(
+          runs.begin(), runs.end(), [&](const auto& a, const auto& b) { return number(a) < number(b); });
+      found.insert(static_cast<size_t>(least - runs.begin()));
+      found.insert(static_cast<size_t>(most - runs.begin()));
+      continue;
     }
-    if (is_new) found.push_back(run);
+    std::set<std::string> seen;
+    for (size_t run = 0; run < runs.size(); ++run) {
+      if (seen.insert(runs[run][i]).second) found.insert(run);
+    }
   }
-  return found;
+  return {found.begin(), found.end()};
+}
+
+void require_not_given(const std::vector<SweepSetting>& settings, const std::vector<std::string>& command) {
+  // Before the dashes are the flags of `tutti run`.
+  const auto dashes = std::find(command.begin(), command.end(), "--");
+  for (auto word = dashes == command.end() ? command.begin() : dashes; word != command.end(); ++word) {
+    const std::string name = flag_in(*word);
+    if (is_reserved(name))
+      fail(ErrorKind::InvalidArgument,
+           "tutti sweep: leave {} out of the program's arguments, since the sweep gives each run its own",
+           *word);
+    for (const SweepSetting& setting : settings) {
+      if (is_same_flag(name, with_dashes(setting.name)))
+        fail(ErrorKind::InvalidArgument,
+             "tutti sweep: the program's arguments have {}, but --set {} gives each run a value of its own; "
+             "leave one of them out",
+             *word, setting.name);
+    }
+  }
+}
+
+void require_same_steps(const std::vector<SweepSetting>& settings) {
+  for (const SweepSetting& setting : settings) {
+    if (with_dashes(setting.name) == "steps" && (setting.range || setting.values.size() > 1))
+      fail(ErrorKind::InvalidArgument,
+           "tutti sweep: --halving compares runs after the same number of steps, so it cannot be combined "
+           "with different numbers of steps (--set {}); give --steps N to the program, or leave out "
+           "--halving",
+           setting.name);
+  }
 }
 
 SweepGoal parse_goal(const std::string& text) {

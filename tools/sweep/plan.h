@@ -38,9 +38,18 @@ std::vector<RunValues> grid_of(const std::vector<SweepSetting>& settings);
 // InvalidArgument if there are fewer.
 std::vector<RunValues> draw(const std::vector<SweepSetting>& settings, size_t count, uint64_t seed);
 
-// Returns the indices of the runs that have a listed value which no earlier run has; the first run is one.
-std::vector<size_t> runs_with_new_values(const std::vector<SweepSetting>& settings,
-                                         const std::vector<RunValues>& runs);
+// Returns the indices of the runs whose flags have to be checked, in ascending order: the first, those with a
+// listed value that no earlier run has, and those with the smallest and the greatest value of a range.
+std::vector<size_t> runs_to_check(const std::vector<SweepSetting>& settings,
+                                  const std::vector<RunValues>& runs);
+
+// Throws InvalidArgument if the command, a program with its arguments or `tutti run` with one, has a flag
+// that a setting varies, or one that the sweep itself gives to the program.
+void require_not_given(const std::vector<SweepSetting>& settings, const std::vector<std::string>& command);
+
+// Throws InvalidArgument if a setting gives the runs different numbers of steps, with which halving cannot
+// compare them.
+void require_same_steps(const std::vector<SweepSetting>& settings);
 
 // The value of the report that decides which run is better.
 struct SweepGoal {
@@ -60,8 +69,8 @@ struct Stage {
 };
 
 // Successive halving (Jamieson and Talwalkar 2016): from stage to stage there are half as many runs, rounded
-// up, with twice as many steps, until one run is trained for all steps. No run stops before `least` steps,
-// which may be fewer stages.
+// up, with twice as many steps, until one run is trained for all steps. No run stops before `least` steps; if
+// the steps cannot be doubled often enough after these, several runs are trained for all steps.
 std::vector<Stage> halving_stages(size_t runs, int64_t steps, int64_t least);
 
 }  // namespace tutti

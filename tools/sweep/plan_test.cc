@@ -93,11 +93,44 @@ TEST(SweepDraw, is_uniform_in_the_logarithm) {
   EXPECT_NEAR(whole_below / 4000, std::log(999.5 / 0.5) / std::log(1'000'000.5 / 0.5), 0.03);
 }
 
-TEST(SweepCheck, covers_every_listed_value) {
+TEST(SweepCheck, covers_every_listed_value_and_the_ends_of_ranges) {
   const auto settings = settings_of({"a=1,2", "b=1,2,3"});
-  EXPECT_THAT(runs_with_new_values(settings, grid_of(settings)), ElementsAre(0, 1, 2, 3));
-  const auto drawn = settings_of({"c=1..9"});
-  EXPECT_THAT(runs_with_new_values(drawn, draw(drawn, 5, 1)), ElementsAre(0));
+  EXPECT_THAT(runs_to_check(settings, grid_of(settings)), ElementsAre(0, 1, 2, 3));
+  const auto drawn = settings_of({"c=1..90"});
+  EXPECT_THAT(runs_to_check(drawn, {{"5"}, {"7"}, {"80"}, {"1"}, {"9"}}), ElementsAre(0, 2, 3));
+  EXPECT_THAT(runs_to_check(drawn, {{"5"}}), ElementsAre(0));
+}
+
+TEST(SweepCheck, refuses_a_flag_that_is_also_in_the_arguments_of_the_program) {
+  const auto refuses = [](const std::string& setting, const std::vector<std::string>& command,
+                          const std::string& word) {
+    expect_error(ErrorKind::InvalidArgument, HasSubstr(word), [&] {
+      require_not_given(settings_of({"other=1", setting}), command);
+    });
+  };
+  refuses("rate=1,2", {"program", "--rate", "3"}, "have --rate, but --set rate");
+  refuses("rate=1,2", {"program", "--rate=3"}, "have --rate=3, but --set rate");
+  refuses("log-level=a,b", {"program", "--log_level", "a"}, "have --log_level, but --set log-level");
+  refuses("log_level=a,b", {"program", "--log-level=a"}, "have --log-level=a, but --set log_level");
+  refuses("nan-guard=true,false", {"program", "--no-nan-guard"}, "have --no-nan-guard");
+  refuses("no_nan_guard=true,false", {"program", "--nan-guard"}, "have --nan-guard");
+  refuses("rate=1,2", {"tutti", "run", "-n", "2", "--", "program", "--rate", "3"}, "have --rate");
+  // What the sweep gives to each run would silently replace these.
+  refuses("rate=1,2", {"program", "--logdir", "here"}, "leave --logdir out");
+  refuses("rate=1,2", {"program", "--stop_after=3"}, "leave --stop_after=3 out");
+}
+
+TEST(SweepCheck, accepts_flags_of_the_launcher_and_other_words) {
+  require_not_given(settings_of({"restarts=1,2", "rate=1"}),
+                    {"tutti", "run", "--restarts", "2", "--", "program", "--rates", "1", "rate", "-rate"});
+}
+
+TEST(SweepCheck, refuses_different_numbers_of_steps_for_halving) {
+  for (const char* text : {"steps=100..200", "steps=100,200", "--steps=1,2"})
+    expect_error(ErrorKind::InvalidArgument, HasSubstr("same number of steps"), [&] {
+      require_same_steps(settings_of({"rate=1,2", text}));
+    });
+  require_same_steps(settings_of({"rate=1,2", "steps=100", "decay-steps=1,2"}));
 }
 
 TEST(SweepGoal, needs_a_direction_unless_it_is_a_loss) {
@@ -121,6 +154,10 @@ TEST(Halving, doubles_the_steps_of_half_the_runs) {
 
 TEST(Halving, stops_no_run_before_the_least_number_of_steps) {
   EXPECT_THAT(halving_stages(8, 800, 150), ElementsAre(Stage{200, 8}, Stage{400, 4}, Stage{0, 2}));
+  EXPECT_THAT(halving_stages(8, 800, 100),
+              ElementsAre(Stage{100, 8}, Stage{200, 4}, Stage{400, 2}, Stage{0, 1}));
+  EXPECT_THAT(halving_stages(8, 800, 101), ElementsAre(Stage{200, 8}, Stage{400, 4}, Stage{0, 2}));
+  EXPECT_THAT(halving_stages(8, 800, 400), ElementsAre(Stage{400, 8}, Stage{0, 4}));
   EXPECT_THAT(halving_stages(8, 800, 401), ElementsAre(Stage{0, 8}));
   EXPECT_THAT(halving_stages(100, 3, 1), ElementsAre(Stage{1, 100}, Stage{0, 50}));
   EXPECT_THAT(halving_stages(100, 1, 1), ElementsAre(Stage{0, 100}));

@@ -37,9 +37,14 @@ Stop stop_from(const Json& json, const std::string& path) {
   return stop;
 }
 
+constexpr const char* kRunning = "running";
+constexpr const char* kInterrupted = "interrupted";
+
 std::string state_of(const SweepRun& run) {
   if (!run.failure.empty()) return "failed";
   if (run.complete()) return "finished";
+  if (run.process == RunProcess::Running) return kRunning;
+  if (run.process == RunProcess::Interrupted) return kInterrupted;
   return run.stops.empty() ? "not run" : "stopped";
 }
 
@@ -86,10 +91,14 @@ Stop read_report(const std::string& path, int64_t stop_after) {
 }
 
 const Stop* SweepRun::at(const Stage& stage) const {
-  for (const Stop& stop : stops) {
-    if (stop.complete || (stage.stop_after > 0 && stop.steps >= stage.stop_after)) return &stop;
-  }
-  return nullptr;
+  const auto found =
+      std::find_if(stops.begin(), stops.end(), [&](const Stop& stop) { return stop.reaches(stage); });
+  return found == stops.end() ? nullptr : &*found;
+}
+
+const Stop* SweepRun::latest() const {
+  if (partial) return &*partial;
+  return stops.empty() ? nullptr : &stops.back();
 }
 
 Json to_json(const SweepResults& results, const SweepGoal& goal) {
@@ -106,6 +115,7 @@ Json to_json(const SweepResults& results, const SweepGoal& goal) {
                     {"restarts", run.restarts},
                     {"failure", run.failure},
                     {"stops", stops}});
+    if (run.partial) runs.back()["partial"] = json_of(*run.partial);
   }
   return {{"command", results.command},
           {"by", goal.name},
@@ -129,6 +139,9 @@ SweepResults read_results(const std::string& path) {
       run.restarts = value_in<int64_t>(entry, "restarts", path);
       run.failure = value_in<std::string>(entry, "failure", path);
       for (const Json& stop : entry.at("stops")) run.stops.push_back(stop_from(stop, path));
+      const auto state = value_in<std::string>(entry, "state", path);
+      if (state == kRunning || state == kInterrupted) run.process = RunProcess::Interrupted;
+      if (entry.contains("partial")) run.partial = stop_from(entry.at("partial"), path);
       results.runs.push_back(std::move(run));
     }
   } catch (const nlohmann::json::exception& error) {
@@ -148,12 +161,12 @@ std::vector<const SweepRun*> ranked(const SweepResults& results, const SweepGoal
   std::vector<const SweepRun*> order;
   for (const SweepRun& run : results.runs) order.push_back(&run);
   std::stable_sort(order.begin(), order.end(), [&](const SweepRun* one, const SweepRun* other) {
-    if (one->stops.empty() || other->stops.empty()) return !one->stops.empty() && other->stops.empty();
-    const Stop& first = one->stops.back();
-    const Stop& second = other->stops.back();
-    if (first.complete != second.complete) return first.complete;
-    if (!first.complete && first.steps != second.steps) return first.steps > second.steps;
-    return is_better(goal, first, second);
+    const Stop* const first = one->latest();
+    const Stop* const second = other->latest();
+    if (first == nullptr || second == nullptr) return first != nullptr && second == nullptr;
+    if (first->complete != second->complete) return first->complete;
+    if (!first->complete && first->steps != second->steps) return first->steps > second->steps;
+    return is_better(goal, *first, *second);
   });
   return order;
 }
@@ -165,10 +178,10 @@ std::string table_of(const SweepResults& results, const SweepGoal& goal) {
   for (const SweepRun* run : ranked(results, goal)) {
     std::vector<std::string> row = {run->name};
     row.insert(row.end(), run->values.begin(), run->values.end());
-    const bool known = !run->stops.empty();
-    row.push_back(known ? std::to_string(run->stops.back().steps) : "");
-    row.push_back(known ? text_of(value_of(run->stops.back(), goal.name), kDigitsInTable) : "");
-    if (known && row.back().empty()) row.back() = "none";
+    const Stop* const latest = run->latest();
+    row.push_back(latest != nullptr ? std::to_string(latest->steps) : "");
+    row.push_back(latest != nullptr ? text_of(value_of(*latest, goal.name), kDigitsInTable) : "");
+    if (latest != nullptr && row.back().empty()) row.back() = "none";
     row.push_back(fmt::format("{:.1f}", run->seconds));
     row.push_back(state_of(*run));
     rows.push_back(std::move(row));
@@ -193,6 +206,9 @@ std::string csv_of(const SweepResults& results, const SweepGoal& goal) {
     for (const Stop& stop : run.stops) {
       for (const auto& [name, value] : stop.values) names.insert(name);
     }
+    if (run.partial) {
+      for (const auto& [name, value] : run.partial->values) names.insert(name);
+    }
   }
   names.erase("seconds");
   std::vector<std::string> header = {"run"};
@@ -202,7 +218,7 @@ std::string csv_of(const SweepResults& results, const SweepGoal& goal) {
   std::string text = csv_line(header);
   for (const SweepRun* run : ranked(results, goal)) {
     const Stop none;
-    const Stop& last = run->stops.empty() ? none : run->stops.back();
+    const Stop& last = run->latest() != nullptr ? *run->latest() : none;
     std::vector<std::string> cells = {run->name};
     cells.insert(cells.end(), run->values.begin(), run->values.end());
     cells.insert(cells.end(),

@@ -18,24 +18,39 @@ struct Stop {
   bool complete = false;
   std::map<std::string, std::optional<double>> values;  // no value: not a number
   std::string weights_sha256 = {};
+
+  // Returns true if it is the end of this stage, or a later one. The end of the run is that of every stage.
+  bool reaches(const Stage& stage) const {
+    return complete || (stage.stop_after > 0 && steps >= stage.stop_after);
+  }
 };
 
 // Reads the report that a program has written. Throws DataLoss if it is not one.
 Stop read_report(const std::string& path, int64_t stop_after);
+
+// What a run's last process is doing.
+enum class RunProcess {
+  Ended,  // or none was started
+  Running,
+  Interrupted,  // it has ended with its sweep, before the end of its stage
+};
 
 // A run of a sweep, and what is known of it.
 struct SweepRun {
   std::string name;  // of its folder: "run-07"
   RunValues values;
   std::vector<Stop> stops = {};  // in the order of their steps
-  int64_t restarts = 0;          // after it was killed
-  double seconds = 0;            // of all its processes
-  std::string failure = {};      // how its last process failed, if it did
+  RunProcess process = RunProcess::Ended;
+  std::optional<Stop> partial = {};  // the last report, if it is none of a stage's end
+  int64_t restarts = 0;              // after it was killed
+  double seconds = 0;                // of all its processes
+  std::string failure = {};          // how its last process failed, if it did
 
   bool complete() const { return !stops.empty() && stops.back().complete; }
-  // Returns the state at the end of this stage, or nullptr if the run has not reached it. A run that is
-  // complete has reached every stage.
+  // Returns the state at the end of this stage, or nullptr if the run has not reached it.
   const Stop* at(const Stage& stage) const;
+  // Returns the last report, or nullptr if there is none.
+  const Stop* latest() const;
 };
 
 // All of a sweep: its file, sweep.json, is what a later process goes on from.
@@ -46,14 +61,15 @@ struct SweepResults {
 };
 
 Json to_json(const SweepResults& results, const SweepGoal& goal);
-// Throws DataLoss if the file is damaged.
+// The runs that were running when the file was written have been interrupted with their sweep. Throws
+// DataLoss if the file is damaged.
 SweepResults read_results(const std::string& path);
 
 // Returns true if `one` is better than `other`. Without a value, a run is worse than every run that has one.
 bool is_better(const SweepGoal& goal, const Stop& one, const Stop& other);
 
 // Returns the runs in the order of the table, the best first: complete runs before stopped ones, and those
-// with more steps before others; runs without a stop come last.
+// with more steps before others; runs without a report come last.
 std::vector<const SweepRun*> ranked(const SweepResults& results, const SweepGoal& goal);
 
 std::string table_of(const SweepResults& results, const SweepGoal& goal);

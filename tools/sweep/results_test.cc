@@ -75,6 +75,25 @@ TEST(SweepResults, are_the_same_after_writing_and_reading) {
   }
 }
 
+TEST(SweepResults, show_runs_that_were_interrupted_with_what_is_known_of_them) {
+  SweepResults results{.command = {"prog"}, .settings = {"rate"}};
+  results.runs = {{.name = "run-1", .values = {"1"}},
+                  {.name = "run-2", .values = {"2"}, .process = RunProcess::Running},
+                  {.name = "run-3",
+                   .values = {"3"},
+                   .stops = {stop_at(5, 0.7)},
+                   .process = RunProcess::Interrupted,
+                   .partial = stop_at(8, 0.6)}};
+  EXPECT_EQ(to_json(results, kLeastLoss).at("runs")[1].at("state"), "running");
+  const TestFolder folder;
+  replace_file(folder / "sweep.json", to_json(results, kLeastLoss).dump());
+  EXPECT_EQ(table_of(read_results(folder / "sweep.json"), kLeastLoss),
+            "run    rate  steps  loss  seconds  state\n"
+            "run-3     3      8   0.6      0.0  interrupted\n"
+            "run-1     1                   0.0  not run\n"
+            "run-2     2                   0.0  interrupted\n");
+}
+
 TEST(SweepResults, are_shown_as_a_table_and_as_csv) {
   EXPECT_EQ(table_of(four_runs(), kLeastLoss),
             "run    rate  steps  loss  seconds  state\n"

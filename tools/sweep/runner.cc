@@ -19,6 +19,9 @@
 #include "tools/launch/child.h"
 #include "tools/launch/cores.h"
 #include "tools/launch/gpus.h"
+#include "tools/plot/plot.h"
+#include "tools/plot/plotted_run.h"
+#include "tools/sweep/run_files.h"
 #include "tutti/base/error.h"
 #include "tutti/base/interrupted.h"
 #include "tutti/base/text.h"
@@ -30,58 +33,32 @@ using std::chrono::milliseconds;
 
 // The interval at which deadlines are checked if no event wakes the sweep.
 constexpr milliseconds kSweepLooksAround{500};
-constexpr size_t kLinesOfFailure = 10;
-constexpr uint64_t kBytesOfFailure = 8192;
+// The guardian of a sweep that was killed has its lock until it has killed the runs.
+constexpr milliseconds kUntilGuardiansEnd{3000};
+constexpr size_t kMostCurves = 100;  // of runs, in the plot
 
 FileDescriptor lock_folder(const std::string& folder) {
   make_directories(folder);
   const std::string path = folder + "/sweep.lock";
   FileDescriptor lock(path, O_RDWR | O_CREAT);
-  if (flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
-    if (errno == EWOULDBLOCK)
+  const auto deadline = std::chrono::steady_clock::now() + kUntilGuardiansEnd;
+  while (flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK) fail_errno(errno, "locking " + path);
+    if (std::chrono::steady_clock::now() > deadline)
       fail(ErrorKind::InvalidArgument,
            "{}: another tutti sweep works in this folder; wait for it, or choose another --logdir", folder);
-    fail_errno(errno, "locking " + path);
+    std::this_thread::sleep_for(milliseconds(10));
   }
   return lock;
 }
 
-// The last lines of a log, indented, for an error.
-std::string end_of(const std::string& path) {
-  if (!path_exists(path)) return "";
-  const FileReader file(path);
-  std::string text(std::min(file.size(), kBytesOfFailure), '\0');
-  file.read_at(file.size() - text.size(), std::as_writable_bytes(std::span(text.data(), text.size())));
-  std::deque<std::string> lines;
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = std::min(text.find('\n', begin), text.size());
-    lines.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
-    if (lines.size() > kLinesOfFailure) lines.pop_front();
+SweepResults results_in(const std::string& path) {
+  try {
+    return read_results(path);
+  } catch (const Error& error) {
+    fail(error.kind(), "{}; without this file, the same command continues all runs from their checkpoints",
+         error.what());
   }
-  std::string quoted;
-  for (const std::string& line : lines) quoted += "\n  | " + line;
-  return quoted;
-}
-
-// Finds the output of --print-config, which begins and ends with a brace alone in its line. `tutti run` puts
-// the name of a task before each line; the first task counts.
-std::optional<Json> find_configuration(const std::string& output) {
-  std::string prefix;
-  std::string text;
-  for (size_t begin = 0; begin < output.size();) {
-    const size_t end = std::min(output.find('\n', begin), output.size());
-    const std::string line = output.substr(begin, end - begin);
-    begin = end + 1;
-    if (text.empty()) {
-      if (line != "{" && !(line.starts_with('[') && line.ends_with("] {"))) continue;
-      prefix = line.substr(0, line.size() - 1);
-    }
-    if (!line.starts_with(prefix)) continue;
-    text += line.substr(prefix.size()) + "\n";
-    if (line == prefix + "}") return parse_json(text, "the output of --print-config");
-  }
-  return std::nullopt;
 }
 
 // Every slot gets as many cores as the others, since the bits of a run depend on its threads.
@@ -127,20 +104,27 @@ Sweep::~Sweep() {
 void Sweep::go_on() {
   const std::string path = options_.folder + "/sweep.json";
   if (!path_exists(path)) return;
-  SweepResults former = read_results(path);
-  const auto values_of = [](const SweepResults& results) {
-    std::vector<RunValues> all;
-    for (const SweepRun& run : results.runs) all.push_back(run.values);
-    return all;
+  SweepResults former = results_in(path);
+  // Bytes that are not UTF-8 were replaced in the file.
+  const auto text_of = [](const Json& json) {
+    return json.dump(-1, ' ', false, Json::error_handler_t::replace);
   };
-  const bool same_runs = former.settings == results_.settings && values_of(former) == values_of(results_);
-  if (!same_runs || former.command != results_.command)
+  const auto settings_of = [&](const SweepResults& results) {
+    Json all = Json::array({results.settings});
+    for (const SweepRun& run : results.runs) all.push_back(run.values);
+    return text_of(all);
+  };
+  const bool same_runs = settings_of(former) == settings_of(results_);
+  if (!same_runs || text_of(former.command) != text_of(results_.command))
     fail(ErrorKind::InvalidArgument,
          "{}: this folder has a sweep of {}; choose another --logdir, or continue that sweep with its "
          "arguments",
          options_.folder, same_runs ? "another command" : "other settings");
-  for (SweepRun& run : former.runs) run.failure.clear();
-  results_ = std::move(former);
+  for (size_t i = 0; i < former.runs.size(); ++i) {
+    former.runs[i].failure.clear();
+    former.runs[i].values = results_.runs[i].values;
+  }
+  results_.runs = std::move(former.runs);
 }
 
 int Sweep::run() {
@@ -162,6 +146,9 @@ int Sweep::run() {
   }
   write_results();
   link_best();
+  if (!signal_) draw_plot();
+  err_.pass_on();
+  fmt::print("{}", table_of(results_, options_.goal));
   if (signal_) return 128 + *signal_;
   return exit_code_;
 }
@@ -169,20 +156,26 @@ int Sweep::run() {
 // Finds wrong flags before the first run is started, and how many steps the runs make.
 void Sweep::check_flags() {
   stages_ = {{0, results_.runs.size()}};
-  int64_t steps = 0;
-  for (const size_t run : runs_with_new_values(options_.settings, options_.runs)) {
+  std::optional<int64_t> steps;
+  for (const size_t run : runs_to_check(options_.settings, options_.runs)) {
     const Json configuration = this->configuration(run);
     if (signal_) return;
+    if (!options_.halving) continue;
     const auto found = configuration.find("steps");
     const int64_t of_run =
         found != configuration.end() && found->is_number_integer() ? found->get<int64_t>() : 0;
-    if (options_.halving && (of_run == 0 || (steps > 0 && of_run != steps)))
+    if (of_run == 0)
       fail(ErrorKind::InvalidArgument,
-           "tutti sweep: --halving needs the number of steps, the same for all runs; give "
-           "--steps N to the program");
+           "tutti sweep: --halving needs the number of steps; give --steps N to the program");
+    if (steps && *steps != of_run)
+      fail(
+          ErrorKind::InvalidArgument,
+          "tutti sweep: --halving compares runs after the same number of steps, but {} makes {} and {} makes "
+          "{}; give --steps N to the program, or leave out --halving",
+          results_.runs[0].name, *steps, results_.runs[run].name, of_run);
     steps = of_run;
   }
-  if (options_.halving) stages_ = halving_stages(results_.runs.size(), steps, options_.least_steps);
+  if (steps) stages_ = halving_stages(results_.runs.size(), *steps, options_.least_steps);
 }
 
 // Returns the values of all flags of this run.
@@ -197,9 +190,13 @@ Json Sweep::configuration(size_t run) {
   if (!found)
     fail(ErrorKind::InvalidArgument,
          "tutti sweep: the program does not accept the flags of {} with --print-config; it {}{}",
-         results_.runs[run].name, outcome->describe(), end_of(log));
+         results_.runs[run].name, outcome->describe(), last_lines(log));
   std::filesystem::remove(log);
   return *found;
+}
+
+std::string Sweep::name_of(const Running& running) const {
+  return running.run == results_.runs.size() ? "the check of the flags" : results_.runs[running.run].name;
 }
 
 // Waits for a process that is not one of the runs. Returns nullopt after a signal.
@@ -233,9 +230,9 @@ void Sweep::train_all(const std::vector<size_t>& runs, const Stage& stage) {
   for (const size_t run : runs) {
     if (results_.runs[run].at(stage) == nullptr) waiting.push_back(run);
   }
-  if (stage.stop_after > 0 && !waiting.empty())
-    say(fmt::format("{} run{} until step {}", waiting.size(), waiting.size() == 1 ? "" : "s",
-                    stage.stop_after));
+  if (stages_.size() > 1 && !waiting.empty())
+    say(fmt::format("{} run{} {}", waiting.size(), waiting.size() == 1 ? "" : "s",
+                    stage.stop_after > 0 ? fmt::format("until step {}", stage.stop_after) : "to the end"));
   while (!running_.empty() || (!waiting.empty() && !signal_)) {
     while (!waiting.empty() && !signal_ && running_.size() < static_cast<size_t>(options_.slots)) {
       start(waiting.front(), stage);
@@ -264,6 +261,8 @@ void Sweep::start(size_t run, const Stage& stage) {
   arguments.push_back(fmt::format("--stop-after={}", stage.stop_after));
   const pid_t pid = start_process(slot, std::move(arguments), path_of(run, "output.log"));
   running_.push_back({run, slot, pid, stage, Clock::now()});
+  results_.runs[run].process = RunProcess::Running;
+  write_results();
 }
 
 std::vector<std::string> Sweep::arguments_of(size_t run) const {
@@ -325,14 +324,21 @@ void Sweep::stop_all() {
 
 void Sweep::reap() {
   int status = 0;
-  for (pid_t pid = waitpid(-1, &status, WNOHANG); pid > 0; pid = waitpid(-1, &status, WNOHANG)) {
+  for (pid_t pid = waitpid(-1, &status, WNOHANG | WUNTRACED); pid > 0;
+       pid = waitpid(-1, &status, WNOHANG | WUNTRACED)) {
+    const bool stopped = WIFSTOPPED(status);
     if (pid == guardian_.pid()) {
-      guardian_.replace();
+      stopped ? static_cast<void>(kill(pid, SIGCONT)) : guardian_.replace();
       continue;
     }
     const auto found = std::find_if(running_.begin(), running_.end(),
                                     [&](const Running& running) { return running.pid == pid; });
     if (found == running_.end()) continue;  // a grandchild whose parent ended before it
+    if (stopped) {
+      say(fmt::format("{} (pid {}) was stopped by {}; continue it with kill -CONT {}", name_of(*found), pid,
+                      signal_name(WSTOPSIG(status)), pid));
+      continue;
+    }
     const Running ended = *found;
     running_.erase(found);
     kill(-pid, SIGKILL);  // what the process has left behind in its group
@@ -346,44 +352,45 @@ void Sweep::reap() {
 void Sweep::take_ended(const Running& ended, const Outcome& outcome) {
   SweepRun& run = results_.runs[ended.run];
   run.seconds += std::chrono::duration<double>(Clock::now() - ended.started).count();
-  if (outcome.success())
-    take_report(ended);
-  else if (!signal_)
+  run.process = RunProcess::Ended;
+  const auto [report, problem] = find_stop(path_of(ended.run, "report.json"), ended.stage.stop_after);
+  const bool is_stop = outcome.success() && report && report->reaches(ended.stage);
+  if (!is_stop && report && !report->complete) run.partial = report;
+  if (is_stop)
+    take_stop(ended.run, *report);
+  else if (signal_)
+    run.process = RunProcess::Interrupted;
+  else if (!outcome.success())
     take_failure(ended, outcome);
+  else
+    give_up(ended.run, 1, "ended with exit code 0, but " + problem);
   write_results();
 }
 
-void Sweep::take_report(const Running& ended) {
-  SweepRun& run = results_.runs[ended.run];
-  const std::string path = path_of(ended.run, "report.json");
-  if (!path_exists(path))
-    fail(ErrorKind::InvalidArgument,
-         "tutti sweep: {} ended without writing the report that --report names; the program must call "
-         "tutti::run",
-         run.name);
-  run.stops.push_back(read_report(path, ended.stage.stop_after));
-  const Stop& stop = run.stops.back();
-  const bool is_known = std::any_of(results_.runs.begin(), results_.runs.end(), [&](const SweepRun& each) {
-    return std::any_of(each.stops.begin(), each.stops.end(),
-                       [&](const Stop& one) { return one.values.contains(options_.goal.name); });
-  });
-  // A metric may have no value for the predictions of one run; that no run has it is a mistake.
-  if (!is_known) {
-    std::vector<std::string> known;
-    for (const auto& [name, value] : stop.values) known.push_back(name);
-    write_results();
-    fail(ErrorKind::InvalidArgument, "tutti sweep: the report of {} has no '{}', only {}{}", run.name,
-         options_.goal.name, fmt::join(known, ", "), did_you_mean(options_.goal.name, known));
-  }
+void Sweep::take_stop(size_t number, const Stop& stop) {
+  SweepRun& run = results_.runs[number];
+  run.stops.push_back(stop);
+  run.partial.reset();
+  require_value(run, stop);
   const auto found = stop.values.find(options_.goal.name);
   const auto value = found == stop.values.end() ? std::nullopt : found->second;
   say(fmt::format("{} {} step {}: {} {}", run.name, stop.complete ? "finished after" : "stopped after",
                   stop.steps, options_.goal.name, value ? fmt::format("{:.6g}", *value) : "has no value"));
-  if (run.at(ended.stage) == nullptr) {
-    run.failure = fmt::format("ended with exit code 0 after step {}, before it was complete", stop.steps);
-    say(fmt::format("{} {}", run.name, run.failure));
-    if (exit_code_ == 0) exit_code_ = 1;
-  }
+}
+
+// A metric may have no value for the predictions of one run; that no run has it is a mistake of the user.
+void Sweep::require_value(const SweepRun& run, const Stop& stop) {
+  const bool is_known = std::any_of(results_.runs.begin(), results_.runs.end(), [&](const SweepRun& each) {
+    return std::any_of(each.stops.begin(), each.stops.end(),
+                       [&](const Stop& one) { return one.values.contains(options_.goal.name); });
+  });
+  if (is_known) return;
+  std::vector<std::string> known;
+  for (const auto& [name, value] : stop.values) known.push_back(name);
+  for (const Running& running : running_) results_.runs[running.run].process = RunProcess::Interrupted;
+  write_results();
+  fail(ErrorKind::InvalidArgument, "tutti sweep: the report of {} has no '{}', only {}{}", run.name,
+       options_.goal.name, fmt::join(known, ", "), did_you_mean(options_.goal.name, known));
 }
 
 // Starts a run again that was killed or has lost a task: it goes on from its newest checkpoint.
@@ -393,18 +400,23 @@ void Sweep::take_failure(const Running& ended, const Outcome& outcome) {
   // A shell, and `tutti run`, say with 128 + n that a process was killed.
   const bool may_restart =
       code > 128 || code == exit_code(ErrorKind::PeerLost) || code == exit_code(ErrorKind::Timeout);
-  const std::string text = fmt::format("{} {}", run.name, outcome.describe());
   int& restarts = restarts_[ended.run];
   if (may_restart && restarts < options_.restarts) {
     ++run.restarts;
-    say(fmt::format("{}; restart {} of {}", text, ++restarts, options_.restarts));
+    say(fmt::format("{} {}; restart {} of {}", run.name, outcome.describe(), ++restarts, options_.restarts));
     start(ended.run, ended.stage);
     return;
   }
-  run.failure = outcome.describe();
+  give_up(ended.run, code, outcome.describe());
+}
+
+void Sweep::give_up(size_t run, int code, const std::string& why) {
+  results_.runs[run].failure = why;
   if (exit_code_ == 0) exit_code_ = code;
-  say(fmt::format("{}; the end of {}:{}", text, path_of(ended.run, "output.log"),
-                  end_of(path_of(ended.run, "output.log"))));
+  const std::string log = path_of(run, "output.log");
+  const std::string end = last_lines(log);
+  say(fmt::format("{} {}{}", results_.runs[run].name, why,
+                  end.empty() ? "" : fmt::format("; the end of {}:{}", log, end)));
 }
 
 void Sweep::write_results() {
@@ -413,7 +425,6 @@ void Sweep::write_results() {
   replace_file(options_.folder + "/sweep.csv", csv_of(results_, options_.goal));
 }
 
-// Prints the table, and links the best run.
 void Sweep::link_best() {
   const SweepRun* best = ranked(results_, options_.goal).front();
   if (!best->stops.empty()) {
@@ -423,8 +434,30 @@ void Sweep::link_best() {
     std::filesystem::create_directory_symlink(best->name, fresh);
     rename_path(fresh, link);
   }
-  err_.pass_on();
-  fmt::print("{}", table_of(results_, options_.goal));
+}
+
+// Draws the curves of the best runs, also of those that have failed. Runs that have written no numbers are
+// left out.
+void Sweep::draw_plot() {
+  std::vector<std::string> paths;
+  for (const SweepRun* run : ranked(results_, options_.goal)) {
+    const std::string path = fmt::format("{}/{}", options_.folder, run->name);
+    if (paths.size() == kMostCurves) break;
+    try {
+      if (!plot::read_run(path).scalars.empty()) paths.push_back(path);
+    } catch (const Error& error) {
+      if (error.kind() == ErrorKind::DataLoss)
+        say(fmt::format("{} is not in the plot: {}", run->name, error.what()));
+    }
+  }
+  if (paths.empty()) return;
+  const std::string out = options_.folder + "/plot.svg";
+  try {
+    plot::plot_runs(paths, out);
+    say(fmt::format("{} shows the curves of {} run{}", out, paths.size(), paths.size() == 1 ? "" : "s"));
+  } catch (const Error& error) {
+    say(fmt::format("there is no plot: {}", error.what()));
+  }
 }
 
 void Sweep::say(const std::string& text) {

@@ -33,8 +33,10 @@ struct SweepOptions {
 
 // Runs one program with different values of its flags, several at a time, each with a log directory of its
 // own in the sweep's folder:
-//   run-07/, run-07/report.json, run-07/output.log   of one run; the log has stdout and stderr of all its
-//   starts sweep.json, sweep.csv                            the results so far best a link to the best run
+//   run-07/report.json, run-07/output.log   of one run; the log has stdout and stderr of all its starts
+//   sweep.json, sweep.csv                   the results so far
+//   best                                    a link to the best run
+//   plot.svg                                the curves of the best runs, at the end
 // Which runs a stage continues depends on their results only, not on when they end. The processes are gone
 // when run() returns or throws, and are killed if this process dies.
 class Sweep {
@@ -46,15 +48,15 @@ class Sweep {
   Sweep(const Sweep&) = delete;
   Sweep& operator=(const Sweep&) = delete;
 
-  // Returns the exit code: that of the first run that has failed, 128 + the number of a signal to this
-  // process, or 0.
+  // Returns the exit code: that of the first run that has failed (1 if this ended without a result), 128 +
+  // the number of a signal to this process, or 0.
   int run();
 
  private:
   using Clock = std::chrono::steady_clock;
 
   struct Running {
-    size_t run = 0;
+    size_t run = 0;  // the number of runs: the process checks flags
     size_t slot = 0;
     pid_t pid = -1;
     Stage stage;
@@ -74,12 +76,16 @@ class Sweep {
   void take_signals();
   void reap();
   void take_ended(const Running& ended, const Outcome& outcome);
-  void take_report(const Running& ended);
+  void take_stop(size_t run, const Stop& stop);
+  void require_value(const SweepRun& run, const Stop& stop);
   void take_failure(const Running& ended, const Outcome& outcome);
+  void give_up(size_t run, int code, const std::string& why);
   void stop_all();
   void write_results();
   void link_best();
+  void draw_plot();
   void say(const std::string& text);
+  std::string name_of(const Running& running) const;
   std::string path_of(size_t run, const std::string& file = "") const;
 
   const std::vector<std::string> command_;

@@ -21,6 +21,33 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// Returns what to do if a place cannot be written, or "" for other errors.
+std::string_view remedy_of(int error_number) {
+  switch (error_number) {
+    case EACCES:
+    case EPERM:
+      return "; choose a place where this user may write, or change its permissions";
+    case EROFS:
+      return "; choose a place on another file system";
+    case ENOTDIR:
+    case EEXIST:
+      return "; a part of this path is a file and not a folder: choose another place, or remove the file";
+    case ENOENT:
+      return "; the folder does not exist: make it, or choose another place";
+    default:
+      return "";
+  }
+}
+
+// Throws the Error of fail_errno() for an operation that would have written to this path.
+[[noreturn]] void fail_to_write(int error_number, std::string_view what) {
+  try {
+    fail_errno(error_number, what);
+  } catch (const Error& error) {
+    throw Error(error.kind(), fmt::format("{}{}", error.what(), remedy_of(error_number)));
+  }
+}
+
 void sync_file(const FileDescriptor& fd, const std::string& path) {
   if (::fsync(fd.get()) != 0) fail_errno(errno, fmt::format("syncing {} to the disk", path));
 }
@@ -70,8 +97,14 @@ std::string link_target_of(const std::string& path) {
   return target.string();
 }
 
-std::string temporary_beside(const std::string& target) {
-  return fmt::format("{}.tmp.{}", target, ::getpid());
+// Makes an empty file with which `path`, whose link leads to `target`, will be replaced. Errors name `path`.
+std::string make_temporary(const std::string& path, const std::string& target) {
+  std::string temporary = fmt::format("{}.tmp.{}", target, ::getpid());
+  constexpr mode_t kReadWriteForAll = 0666;
+  const FileDescriptor made(
+      ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, kReadWriteForAll));
+  if (made.get() < 0) fail_to_write(errno, fmt::format("writing {}", path));
+  return temporary;
 }
 
 }  // namespace
@@ -81,7 +114,10 @@ FileDescriptor::FileDescriptor(const std::string& path, int flags) {
   do {
     fd_ = ::open(path.c_str(), flags | O_CLOEXEC, kReadWriteForAll);
   } while (fd_ < 0 && errno == EINTR);
-  if (fd_ < 0) fail_errno(errno, fmt::format("opening {}", path));
+  if (fd_ >= 0) return;
+  const int error = errno;
+  const std::string what = fmt::format("opening {}", path);
+  (flags & O_CREAT) != 0 ? fail_to_write(error, what) : fail_errno(error, what);
 }
 
 FileDescriptor::~FileDescriptor() {
@@ -212,9 +248,9 @@ void replace_file(const std::string& path, std::string_view text) {
     return;
   }
   const std::string target = link_target_of(path);
-  const std::string temporary = temporary_beside(target);
-  FileWriter writer(temporary);
+  const std::string temporary = make_temporary(path, target);
   Removal removal(temporary);
+  FileWriter writer(temporary);
   writer.write(text);
   writer.finish();
   rename_path(temporary, target);
@@ -227,9 +263,7 @@ void require_replaceable(const std::string& path) {
     const FileDescriptor opens(path, O_WRONLY | O_NOCTTY | O_NONBLOCK);
     return;
   }
-  const std::string temporary = temporary_beside(link_target_of(path));
-  const FileWriter writer(temporary);
-  const Removal removal(temporary);
+  const Removal removal(make_temporary(path, link_target_of(path)));
 }
 
 bool path_exists(const std::string& path) {
@@ -240,7 +274,7 @@ bool path_exists(const std::string& path) {
 void make_directories(const std::string& path) {
   std::error_code error;
   fs::create_directories(path, error);
-  if (error) fail_errno(error.value(), fmt::format("making the directory {}", path));
+  if (error) fail_to_write(error.value(), fmt::format("making the directory {}", path));
   if (!fs::is_directory(path, error)) {
     fail(ErrorKind::InvalidArgument, "{} is not a directory: remove it or choose another", path);
   }

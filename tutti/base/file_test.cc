@@ -19,6 +19,7 @@ namespace tutti {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::AllOf;
 using testing::HasSubstr;
 
 TEST(File, reads_back_what_was_written) {
@@ -72,6 +73,16 @@ TEST(File, names_the_path_that_cannot_be_used) {
   expect_error(ErrorKind::InvalidArgument, HasSubstr(below), [&] { replace_file(below, "text"); });
   expect_error(ErrorKind::InvalidArgument, HasSubstr(below), [&] { make_directories(below); });
   expect_error(ErrorKind::InvalidArgument, HasSubstr("file"), [&] { make_directories(folder / "file"); });
+  for (const auto& write :
+       {+[](const std::string& path) { FileWriter writer(path); },
+        +[](const std::string& path) { replace_file(path, "text"); }, require_replaceable}) {
+    expect_error(ErrorKind::InvalidArgument,
+                 AllOf(HasSubstr(below + ":"), HasSubstr("a part of this path is a file")),
+                 [&] { write(below); });
+    expect_error(ErrorKind::InvalidArgument,
+                 AllOf(HasSubstr("/no/such/folder/file:"), HasSubstr("make it, or choose another place")),
+                 [&] { write("/no/such/folder/file"); });
+  }
   expect_error(ErrorKind::InvalidArgument, HasSubstr("missing"), [&] { read_file(folder / "missing"); });
   expect_error(ErrorKind::InvalidArgument, HasSubstr(folder.path()), [&] { read_file(folder.path()); });
 }

@@ -22,6 +22,9 @@ constexpr std::string_view kPrefix = "TUTTI_";
 constexpr std::string_view kTestPrefix = "TUTTI_TEST_";
 // Chooses the LibTorch that ./dev builds with, so it may be exported where programs are started.
 constexpr std::string_view kOfTheBuild = "TUTTI_LIBTORCH";
+// Names the variables that `tutti export` has made of a checkpoint's flags, which may be one of another
+// program.
+constexpr const char* kOfACheckpoint = "_TUTTI_OF_CHECKPOINT";
 
 std::optional<bool> parse_switch(const std::string& text) {
   const std::string word = lower(text);
@@ -152,14 +155,19 @@ void FlagSet::Impl::take_file(const std::string& path) {
 }
 
 void FlagSet::Impl::take_variables(const Environment& environment) {
+  const std::vector<std::string> recorded = split(environment.get(kOfACheckpoint).value_or(""), ',');
+  const auto is_recorded = [&](const std::string& name) {
+    return std::find(recorded.begin(), recorded.end(), name) != recorded.end();
+  };
   for (const auto& [name, text] : environment.variables()) {
     if (!name.starts_with(kPrefix) || name.starts_with(kTestPrefix) || name == kOfTheBuild) continue;
     const auto found = std::find_if(flags.begin(), flags.end(), [&name = name](const Flag& flag) {
       return flag.variable() == name && !flag.command_line_only;
     });
     if (found != flags.end()) {
-      found->take(text, FlagSource::Variable, "variable " + name);
-    } else {
+      found->take(text, FlagSource::Variable,
+                  is_recorded(name) ? "the checkpoint's run" : "variable " + name);
+    } else if (!is_recorded(name)) {
       const auto meant = nearest(lower(name.substr(kPrefix.size())), keys());
       fail(ErrorKind::InvalidArgument,
            "unknown variable {}: unset it, or see --help for the known variables{}", name,

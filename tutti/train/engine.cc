@@ -23,6 +23,17 @@ std::string reported_name(const std::string& evaluation, const std::string& valu
   return evaluation.empty() ? "validation_" + value : value;
 }
 
+// Makes those evaluations of this step that this process has not made, for the report: hooks and history are
+// not told. Calls note(prefix, values) for each.
+template <class Note>
+void measure_rest(const std::vector<const EvaluationHook*>& evaluations, Training& training,
+                  const Note& note) {
+  for (const EvaluationHook* evaluation : evaluations) {
+    if (const auto values = evaluation->measure_unless_evaluated(training))
+      note(evaluation->prefix(), *values);
+  }
+}
+
 }  // namespace
 
 Engine::Engine(const Context& context, Team& team, std::vector<SessionPart> parts,
@@ -361,15 +372,13 @@ bool Engine::stops_before_fit() {
   return true;
 }
 
-// Also measures the weights of this step for the report. Hooks and history are not told, since a run without
-// --stop-after would not be validated here.
+// Also measures the weights of this step for the report, where a run without --stop-after would not be
+// evaluated.
 void Engine::stop_early() {
   context_.stopped_early() = true;
   report_.complete = false;
-  for (const EvaluationHook* evaluation : evaluations()) {
-    if (const auto values = evaluation->measure_unless_evaluated(training_))
-      note_evaluation(evaluation->prefix(), *values);
-  }
+  measure_rest(evaluations(), training_,
+               [&](const auto& name, const auto& values) { note_evaluation(name, values); });
   if (team_.group().is_chief())
     context_.log().info("stopped after step {}, as --stop-after says: {}", progress_.step,
                         context_.config().checkpoints.logdir.empty()
@@ -388,7 +397,11 @@ void Engine::end(const Wishes& reasons) {
   team_.finish_saving(session_);
   note_saved();
   report_.complete = !interrupted;
-  if (stops_early) stop_early();
+  if (stops_early)
+    stop_early();
+  else if (!interrupted)  // the run may have been complete when it was resumed
+    measure_rest(evaluations(), training_,
+                 [&](const auto& name, const auto& values) { note_evaluation(name, values); });
   session_.note(progress_, stops_early   ? RunState::Phase::Stopped
                            : interrupted ? RunState::Phase::Interrupted
                                          : RunState::Phase::Complete);

@@ -16,6 +16,7 @@
 #include "tutti/store/manifest.h"
 #include "tutti/train/export/exporter.h"
 #include "tutti/train/load.h"
+#include "tutti/train/load_checkpoint.h"
 #include "tutti/train/replica.h"
 #include "tutti/train/trainer.h"
 
@@ -61,7 +62,7 @@ void take_checkpoint(TrainedModel& model, const std::string& path, bool last_wei
   if (takes_average) {
     for (const auto& [name, tensor] : average->second) tensors.insert_or_assign(name, tensor);
   }
-  load_weights(model.module, tensors, folder);
+  load_checkpoint_weights(model.module, tensors, folder);
   model.facts["step"] = checkpoint.step;
   model.facts["weights"] = takes_average ? "average" : "last";
 }

@@ -16,6 +16,7 @@
 #include "tutti/store/checkpoint.h"
 #include "tutti/store/manifest.h"
 #include "tutti/store/safetensors.h"
+#include "tutti/train/load_checkpoint.h"
 #include "tutti/train/replica.h"
 
 namespace tutti {
@@ -155,10 +156,24 @@ struct Match {
   torch::Tensor ids;  // of a dynamic table
 };
 
-// Moves each saved tensor beside the one of the model. Adds a line for every difference to `wrong`.
+// A tensor that does not fit. Descriptions of what there is not are empty.
+struct Difference {
+  std::string name;
+  std::string in_file;
+  std::string in_model;
+};
+
+std::string line_of(const Difference& difference) {
+  const auto& [name, in_file, in_model] = difference;
+  if (in_file.empty()) return fmt::format("+ {} {}", name, in_model);
+  if (in_model.empty()) return fmt::format("- {} {}", name, in_file);
+  return fmt::format("! {} is {} in the file, {} in the model", name, in_file, in_model);
+}
+
+// Moves each saved tensor beside the one of the model. Adds all differences to `wrong`.
 std::vector<Match> matched(const std::vector<Target>& targets, Saved& saved,
                            const LoadWeightsOptions& options, LoadedWeights& result,
-                           std::vector<std::string>& wrong) {
+                           std::vector<Difference>& wrong) {
   std::vector<Match> matches;
   for (const Target& target : targets) {
     std::optional<std::pair<std::string, torch::Tensor>> found;
@@ -176,31 +191,31 @@ std::vector<Match> matched(const std::vector<Target>& targets, Saved& saved,
       result.loaded.push_back(name);
       matches.push_back({target, found->second, ids});
     } else if (found) {
-      wrong.push_back(fmt::format("! {} is {} in the file, {} in the model", found->first,
-                                  describe(found->second), describe(target.tensor)));
+      wrong.push_back({found->first, describe(found->second), describe(target.tensor)});
     } else if (fits(name, options.only)) {
       result.missing.push_back(name);
-      if (options.missing == Missing::Refuse)
-        wrong.push_back(fmt::format("+ {} {}", name, describe(target.tensor)));
+      if (options.missing == Missing::Refuse) wrong.push_back({name, "", describe(target.tensor)});
     }
   }
-  for (const auto& [name, tensor] : saved.by_name)
-    wrong.push_back(fmt::format("- {} {}", name, describe(tensor)));
+  for (const auto& [name, tensor] : saved.by_name) wrong.push_back({name, describe(tensor), ""});
   return matches;
 }
 
-[[noreturn]] void fail_different(const std::string& path, std::vector<std::string> wrong) {
-  if (wrong.size() > kLinesShown) {
-    const size_t more = wrong.size() - kLinesShown;
-    wrong.resize(kLinesShown);
-    wrong.push_back(fmt::format("and {} more", more));
-  }
+[[noreturn]] void fail_different(const std::string& path, const std::vector<Difference>& wrong) {
+  std::vector<std::string> lines;
+  for (size_t i = 0; i < std::min(wrong.size(), kLinesShown); ++i) lines.push_back(line_of(wrong[i]));
+  if (wrong.size() > kLinesShown) lines.push_back(fmt::format("and {} more", wrong.size() - kLinesShown));
   fail(
       ErrorKind::InvalidArgument,
       "{}: the tensors do not fit the model (- only in the file, + only in the model, ! differs):\n  {}\nUse "
       "`rename` for other names, `only` for a part of the model, and Missing::Allow to keep what was not "
       "saved",
-      path, fmt::join(wrong, "\n  "));
+      path, fmt::join(lines, "\n  "));
+}
+
+void copy_all(const std::vector<Match>& matches) {
+  const torch::NoGradGuard no_grad;
+  for (const Match& match : matches) copy(match.values, match.ids, match.target);
 }
 
 LoadedWeights load_into(const std::vector<Target>& targets,
@@ -208,15 +223,14 @@ LoadedWeights load_into(const std::vector<Target>& targets,
                         const LoadWeightsOptions& options) {
   Saved saved = renamed(tensors, path, options);
   LoadedWeights result;
-  std::vector<std::string> wrong;
+  std::vector<Difference> wrong;
   const std::vector<Match> matches = matched(targets, saved, options, result, wrong);
-  if (!wrong.empty()) fail_different(path, std::move(wrong));
+  if (!wrong.empty()) fail_different(path, wrong);
   if (matches.empty())
     fail(ErrorKind::InvalidArgument,
          "{}: nothing was loaded, because none of its tensors has the name of a tensor of the model{}", path,
          options.only.empty() ? "" : fmt::format(" that fits '{}'", options.only));
-  const torch::NoGradGuard no_grad;
-  for (const Match& match : matches) copy(match.values, match.ids, match.target);
+  copy_all(matches);
   result.unused = std::move(saved.unused);
   return result;
 }
@@ -268,6 +282,23 @@ LoadedWeights load_weights(torch::nn::Module& module, const std::string& path,
 LoadedWeights load_weights(torch::nn::Module& module, const std::map<std::string, torch::Tensor>& tensors,
                            const std::string& where, const LoadWeightsOptions& options) {
   return load_into(targets_in(module), tensors, where, options);
+}
+
+void load_checkpoint_weights(torch::nn::Module& module, const std::map<std::string, torch::Tensor>& tensors,
+                             const std::string& folder) {
+  const LoadWeightsOptions options;
+  Saved saved = renamed(tensors, folder, options);
+  LoadedWeights result;
+  std::vector<Difference> wrong;
+  const std::vector<Match> matches = matched(targets_in(module), saved, options, result, wrong);
+  if (!wrong.empty()) {
+    const auto& [name, in_file, in_model] = wrong.front();
+    fail(ErrorKind::InvalidArgument,
+         "{}: this is not a checkpoint of the program's model: '{}' is {} in the checkpoint and {} in the "
+         "model; use the program that has written it, with the same flags for the model",
+         folder, name, in_file.empty() ? "missing" : in_file, in_model.empty() ? "missing" : in_model);
+  }
+  copy_all(matches);
 }
 
 LoadedWeights load_weights(Parameters& parameters, const std::string& path,

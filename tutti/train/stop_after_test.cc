@@ -1,5 +1,6 @@
 // Tests trainings that stop at --stop-after and are continued by a later process.
 #include <cmath>
+#include <filesystem>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -20,8 +21,6 @@ namespace tutti {
 namespace {
 
 using comm::testing::with_ranks;
-using testing::ElementsAre;
-using testing::HasSubstr;
 
 RunConfig config_stopping_after(int64_t step, const std::string& logdir) {
   RunConfig config = test_flags();
@@ -91,6 +90,27 @@ TEST(StopAfter, has_no_effect_on_a_training_that_ends_before) {
     store::Report report;
     EXPECT_EQ(train_in_piece(config_stopping_after(step, ""), &report), straight) << step;
     EXPECT_TRUE(report.complete) << step;
+  }
+}
+
+// The process that has made the last step may have been killed before it wrote its report.
+TEST(StopAfter, a_run_that_is_resumed_when_it_is_complete_has_the_values_of_its_last_step_in_the_report) {
+  const auto train = [](const RunConfig& config) {
+    const Context context = test_context(config);
+    Trainer trainer(context, test_net(), kAdam, test_loss);
+    trainer.add_hook(hooks::evaluation(test_feed(16), {metrics::accuracy("label")}, {.name = "other"}));
+    const size_t rows = trainer.fit(test_feed().shuffle(), with_validation()).rows.size();
+    EXPECT_TRUE(trainer.report().complete);
+    return std::pair(trainer.report().metrics, rows);
+  };
+  const TestFolder folder;
+  const auto [metrics, rows] = train(config_stopping_after(0, folder / "run"));
+  EXPECT_TRUE(metrics.at("validation_accuracy").has_value());
+  EXPECT_TRUE(metrics.at("other_accuracy").has_value());
+  for (const int64_t stop_after : {0, 40, 7}) {
+    const auto again = train(config_stopping_after(stop_after, folder / "run"));
+    EXPECT_EQ(again.first, metrics) << stop_after;
+    EXPECT_EQ(again.second, rows) << "the history has no row twice";
   }
 }
 
@@ -250,6 +270,23 @@ TEST(StopAfter, a_loop_in_pieces_has_the_bits_of_one_in_one_piece) {
     config.training.stop_after = 0;
     EXPECT_EQ(on_ranks(config, history), expected) << world;
     EXPECT_EQ(history.rows, straight.rows) << world;
+  }
+}
+
+TEST(StopAfter, a_loop_that_is_resumed_when_it_is_complete_has_the_values_of_its_last_step_in_the_report) {
+  for (const int world : {1, 2}) {
+    const TestFolder folder;
+    RunConfig config = config_stopping_after(0, folder / "run");
+    config.training.lanes = 2;
+    config.output.report = folder / "report.json";
+    const auto train = [&] {
+      std::filesystem::remove(config.output.report);
+      with_ranks("inproc", world, [&](comm::Communicator& comm) { loop_of(comm, config); });
+      return nlohmann::json::parse(read_file(config.output.report)).at("metrics").at("validation_sum");
+    };
+    const nlohmann::json sum = train();
+    EXPECT_TRUE(sum.is_number());
+    EXPECT_EQ(train(), sum) << world;
   }
 }
 

@@ -213,7 +213,7 @@ Exporter::Exporter(const TrainedModel& model, const data::Feed& examples, const 
     if (each.table->options().dynamic && !is_left_out(each.name))
       fail(ErrorKind::InvalidArgument,
            "the embedding '{}' is dynamic: ids that it has not seen have rows that an exported model cannot "
-           "make. Leave it out (ExportOptions::leave_out), so that its vectors become inputs",
+           "make. Let the program leave it out (ExportOptions::leave_out), so that its vectors become inputs",
            each.name);
   }
   read_batches(examples);
