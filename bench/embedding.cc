@@ -2,7 +2,6 @@
 // the tables alone, and training a click model. Alternates between all sides in one run. Prints Markdown.
 //   bench_embedding                    all sides
 //   bench_embedding clicks [FLAG...]   trains the click model, as every program of Tutti
-//   bench_embedding saves [FLAG...]    saves a large table while it trains
 #include <array>
 #include <chrono>
 #include <filesystem>
@@ -94,70 +93,6 @@ int train_clicks(int argc, char** argv) {
                            torch::optim::AdagradOptions(0.05));
     trainer.add_hook(std::make_unique<Speed>());
     trainer.fit(click_examples(kBatch * kBatches * ctx.world()));
-  });
-}
-
-// The table that is saved while it is trained: 1 GB.
-constexpr int64_t kSavedRows = 8'000'000;
-constexpr int64_t kSavedDim = 32;
-constexpr int64_t kSaves = 7;
-
-double milliseconds_of(const std::function<void()>& body) {
-  const auto begin = std::chrono::steady_clock::now();
-  body();
-  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
-}
-
-// Saves checkpoints, each when the one before has been written, and measures how long each stops the
-// training.
-class Saves final : public tutti::Hook {
- public:
-  void after_step(tutti::Training& training, const tutti::StepResult&) override {
-    if (is_writing_ || training.stop_reason) return;
-    if (static_cast<int64_t>(pauses_.size()) == kSaves) {
-      training.stop_reason = "all checkpoints were saved";
-      return;
-    }
-    is_writing_ = true;
-    pauses_.push_back(milliseconds_of(training.save_checkpoint));
-  }
-  void after_save(tutti::Training&, const std::string&, int64_t) override { is_writing_ = false; }
-
-  double pause() const { return bench::median(pauses_); }
-
- private:
-  bool is_writing_ = false;
-  std::vector<double> pauses_;
-};
-
-struct OneTable : torch::nn::Module {
-  tutti::nn::Embedding id = register_module("id", tutti::nn::Embedding(kSavedRows, kSavedDim));
-};
-
-// Prints how long a checkpoint stops the training, and how long copying the table into new memory takes.
-int train_and_save(int argc, char** argv) {
-  tutti::Program program;
-  program.about = "Saves a table of 1 GB while it is trained.";
-  program.defaults.training.batch = kBatch;
-  program.defaults.training.epochs = 1'000'000;
-  return tutti::run(argc, argv, program, [](tutti::Context& ctx) {
-    const auto loss = [](OneTable& net, const tutti::Batch& batch) {
-      return net.id(batch["id"]).square().mean();
-    };
-    tutti::Trainer trainer(ctx, tutti::make_trainable(std::make_shared<OneTable>(), loss),
-                           torch::optim::SGDOptions(0.1));
-    auto hook = std::make_unique<Saves>();
-    const Saves& saves = *hook;
-    trainer.add_hook(std::move(hook));
-    trainer.fit(tutti::data::Feed(
-        tutti::data::from_tensors({{"id", torch::randint(kSavedRows, {kBatch * kBatches})}})));
-    std::vector<double> copies;
-    const torch::Tensor table = torch::ones({kSavedRows, kSavedDim});
-    for (int64_t i = 0; i < kSaves; ++i) {
-      torch::Tensor copy;
-      copies.push_back(milliseconds_of([&] { copy = table.clone(); }));
-    }
-    fmt::print("{} {}\n", saves.pause(), bench::median(copies));
   });
 }
 
@@ -286,21 +221,6 @@ void measure_clicks(const std::string& bin, const std::string& python) {
   fmt::print("\n");
 }
 
-void measure_saves(const std::string& bin) {
-  const bench::Scratch scratch(fs::temp_directory_path());
-  std::istringstream line(bench::last_line_of({bin + "/bench_embedding", "saves", "--threads", "1",
-                                               "--logdir", scratch.path() + "/run", "--log-level", "error"}));
-  double pause = 0;
-  double copy = 0;
-  if (!(line >> pause >> copy)) return;
-  fmt::print(
-      "\nA checkpoint of one table of {} rows of {} float32 (1 GB), all rows, by one worker, stops the "
-      "training for "
-      "{:.0f} ms; copying such a table into new memory takes {:.0f} ms (medians of {}): {:.2f} of it; to "
-      "reach: 1.\n",
-      kSavedRows, kSavedDim, pause, copy, kSaves, pause / copy);
-}
-
 int measure_all() {
   const std::string bin = fs::read_symlink("/proc/self/exe").parent_path().string();
   const std::string python = bench::peer_python("torchrec").value_or("false");
@@ -310,7 +230,6 @@ int measure_all() {
       "hand, within twice the time of a local index_select and copy; over Gloo ahead of TorchRec.\n\n");
   measure_lookups(bin, python);
   measure_clicks(bin, python);
-  measure_saves(bin);
   return 0;
 }
 
@@ -318,9 +237,7 @@ int measure_all() {
 
 int main(int argc, char** argv) {
   try {
-    const std::string side = argc > 1 ? argv[1] : "";
-    if (side == "clicks") return train_clicks(argc - 1, argv + 1);
-    return side == "saves" ? train_and_save(argc - 1, argv + 1) : measure_all();
+    return argc > 1 && std::string(argv[1]) == "clicks" ? train_clicks(argc - 1, argv + 1) : measure_all();
   } catch (const std::exception& error) {
     fmt::print(stderr, "bench_embedding: {}\n", error.what());
     return 1;

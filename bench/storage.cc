@@ -1,19 +1,22 @@
 // Compares the speed at which checkpoints and exported models are written, and are safe on the disk, with `dd
-// conv=fsync` of a file of the same content. Prints Markdown.
+// conv=fsync` of a file of the same content, and how long a checkpoint stops the training. Prints Markdown.
 //   bench_storage [--dir FOLDER] [--megabytes 512] [--rounds 7]
+//   bench_storage saves [FLAG...]   the training that saves a large table, for the parent
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <map>
+#include <memory>
+#include <sstream>
 #include <string>
+#include <tutti/tutti.h>
 #include <unistd.h>
 #include <vector>
 
 #include <fmt/format.h>
-#include <torch/types.h>
-#include <torch/utils.h>
+#include <torch/torch.h>
 
 #include "bench/sides.h"
 #include "tutti/base/environment.h"
@@ -51,6 +54,88 @@ tutti::Computation computation_of(const std::vector<NamedTensor>& weights) {
           .function = [&](const auto& inputs) { return std::vector{inputs[0] * weights[0].tensor[0]}; },
           .examples = {{rows}, {rows.narrow(0, 0, 4)}},
           .drop_unused = false};
+}
+
+// The table that is saved while it is trained: 1 GB.
+constexpr int64_t kSavedRows = 8'000'000;
+constexpr int64_t kSavedDim = 32;
+constexpr int64_t kBatch = 4096;
+constexpr int64_t kBatches = 8;
+constexpr int64_t kSaves = 7;
+
+double milliseconds_of(const std::function<void()>& body) {
+  const auto begin = std::chrono::steady_clock::now();
+  body();
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
+}
+
+// Saves checkpoints, each when the one before has been written, and measures how long each stops the
+// training.
+class Saves final : public tutti::Hook {
+ public:
+  void after_step(tutti::Training& training, const tutti::StepResult&) override {
+    if (is_writing_ || training.stop_reason) return;
+    if (static_cast<int64_t>(pauses_.size()) == kSaves) {
+      training.stop_reason = "all checkpoints were saved";
+      return;
+    }
+    is_writing_ = true;
+    pauses_.push_back(milliseconds_of(training.save_checkpoint));
+  }
+  void after_save(tutti::Training&, const std::string&, int64_t) override { is_writing_ = false; }
+
+  double pause() const { return bench::median(pauses_); }
+
+ private:
+  bool is_writing_ = false;
+  std::vector<double> pauses_;
+};
+
+struct OneTable : torch::nn::Module {
+  tutti::nn::Embedding id = register_module("id", tutti::nn::Embedding(kSavedRows, kSavedDim));
+};
+
+// Prints how long a checkpoint stops the training, and how long copying the table into new memory takes.
+int train_and_save(int argc, char** argv) {
+  tutti::Program program;
+  program.about = "Saves a table of 1 GB while it is trained.";
+  program.defaults.training.batch = kBatch;
+  program.defaults.training.epochs = 1'000'000;
+  return tutti::run(argc, argv, program, [](tutti::Context& ctx) {
+    const auto loss = [](OneTable& net, const tutti::Batch& batch) {
+      return net.id(batch["id"]).square().mean();
+    };
+    tutti::Trainer trainer(ctx, tutti::make_trainable(std::make_shared<OneTable>(), loss),
+                           torch::optim::SGDOptions(0.1));
+    auto hook = std::make_unique<Saves>();
+    const Saves& saves = *hook;
+    trainer.add_hook(std::move(hook));
+    trainer.fit(tutti::data::Feed(
+        tutti::data::from_tensors({{"id", torch::randint(kSavedRows, {kBatch * kBatches})}})));
+    std::vector<double> copies;
+    const torch::Tensor table = torch::ones({kSavedRows, kSavedDim});
+    for (int64_t i = 0; i < kSaves; ++i) {
+      torch::Tensor copy;
+      copies.push_back(milliseconds_of([&] { copy = table.clone(); }));
+    }
+    fmt::print("{} {}\n", saves.pause(), bench::median(copies));
+  });
+}
+
+void measure_saves(const std::string& parent) {
+  const bench::Scratch scratch(parent);
+  std::istringstream line(
+      bench::last_line_of({fs::read_symlink("/proc/self/exe").string(), "saves", "--threads", "1", "--logdir",
+                           scratch.path() + "/run", "--log-level", "error"}));
+  double pause = 0;
+  double copy = 0;
+  if (!(line >> pause >> copy)) return;
+  fmt::print(
+      "\nA checkpoint of one table of {} rows of {} float32 (1 GB), all rows, by one worker, stops the "
+      "training for "
+      "{:.0f} ms; copying such a table into new memory takes {:.0f} ms (medians of {}): {:.2f} of it; to "
+      "reach: 1.\n",
+      kSavedRows, kSavedDim, pause, copy, kSaves, pause / copy);
 }
 
 int compare(const std::string& parent, int64_t megabytes, int64_t rounds) {
@@ -105,6 +190,7 @@ int compare(const std::string& parent, int64_t megabytes, int64_t rounds) {
   for (const char* name : {"dd", "checkpoint", "export"})
     fmt::print("| {} | {:.0f} | {:.2f} |\n", name, bench::median(speeds.at(name)),
                bench::median(shares.at(name)));
+  measure_saves(parent);
   return 0;
 }
 
@@ -112,6 +198,7 @@ int compare(const std::string& parent, int64_t megabytes, int64_t rounds) {
 
 int main(int argc, char** argv) {
   return tutti::guarded_main([&] {
+    if (argc > 1 && std::string(argv[1]) == "saves") return train_and_save(argc - 1, argv + 1);
     std::string dir = ".";
     int64_t megabytes = 512;
     int64_t rounds = 7;

@@ -24,8 +24,9 @@ std::unique_ptr<Summation> make_summation(comm::Communicator& comm, const Bucket
                                           const ControlWord& word, const ReducerOptions& options) {
   if (comm.world() == 1) return nullptr;
   if (options.fast) return sum_by_all_reduce(comm, buckets);
-  const torch::Tensor& any = buckets.vectors.front();
-  const bool on_cpu = any.is_cpu() && !comm.on_device(any);
+  // If there are no vectors, only the numbers are added.
+  const bool on_cpu = buckets.vectors.empty() ||
+                      (buckets.vectors.front().is_cpu() && !comm.on_device(buckets.vectors.front()));
   if (on_cpu && comm.shared() != nullptr) return sum_in_memory(comm, buckets, word, options);
   // Values are rounded on the worker that computed them, so they cannot be added on the way (by hosts).
   const bool rounded = options.wire != torch::ScalarType::Undefined;
