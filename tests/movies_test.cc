@@ -84,5 +84,13 @@ TEST(TwoHalves, have_the_bits_of_one_task) {
   EXPECT_EQ(hashes(2, {"--lanes", "2"}), hashes(1, {"--lanes", "2"}));
 }
 
+TEST(TwoHalves, refuse_several_lanes) {
+  const ProgramResult result =
+      run_program({program_path("tutti"), "run", "-n", "2", "--", program_path("two_halves"), "--halves",
+                   "--lanes", "2", "--logdir", ""});
+  EXPECT_EQ(result.exit_code, exit_code(ErrorKind::InvalidArgument));
+  EXPECT_THAT(result.err, HasSubstr("--halves trains in one lane"));
+}
+
 }  // namespace
 }  // namespace tutti::testing

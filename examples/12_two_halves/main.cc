@@ -97,6 +97,10 @@ int main(int argc, char** argv) {
               ? "--halves needs two workers: tutti run -n 2 -- two_halves --halves"
               : "a run with --halves cannot be exported: train without --halves, which gives the same "
                 "weights");
+    if (ctx.config().training.lanes > 1)
+      tutti::fail(
+          tutti::ErrorKind::InvalidArgument,
+          "--halves trains in one lane, since the other half adds up the gradients of all lanes as they are");
     const tutti::Group alone = tutti::connect(ctx).split(ctx.rank());
     ctx.rank() == 0 ? train_front_half(ctx, alone, sgd) : serve_back_half(ctx, sgd);
   });
