@@ -211,7 +211,7 @@ void write_checkpoint_folder(const std::string& folder, const Checkpoint& checkp
                     .files = {},
                     .state = checkpoint.state};
   if (checkpoint.base) {
-    manifest.base = {.step = checkpoint.base->step, .parts = {}};
+    manifest.base.emplace().step = checkpoint.base->step;
     for (const auto& [part, tensors] : checkpoint.base->parts) manifest.base->parts.push_back(part);
   }
   manifest.files.push_back(write_part(folder, kWeightsPart, checkpoint.weights, checkpoint.step));
