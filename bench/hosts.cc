@@ -35,7 +35,7 @@ struct Size {
 
 const std::vector<Size> kSizes = {
     {"4 KB", 1 << 10, 50, 7}, {"1 MB", 1 << 18, 5, 9}, {"64 MB", 1 << 24, 1, 5}};
-constexpr const char* kOurs = "Tutti shm+gloo";
+constexpr const char* kOurs = "Tutti shm+tcp";
 
 struct Side {
   std::string name;
@@ -69,8 +69,8 @@ std::vector<Side> sides_of(const std::map<std::string, CommPtr>& comms, const st
 void measure_as_rank(const std::string& meeting_file) {
   at::set_num_threads(1);
   std::map<std::string, CommPtr> comms;
-  for (const char* backend : {"shm+gloo", "shm+mpi", "gloo", "mpi"}) comms[backend] = connect(backend);
-  tutti::comm::Communicator& first = *comms["shm+gloo"];
+  for (const char* backend : {"shm+tcp", "shm+mpi", "tcp", "mpi"}) comms[backend] = connect(backend);
+  tutti::comm::Communicator& first = *comms["shm+tcp"];
   const std::vector<Side> sides = sides_of(comms, meeting_file);
   for (const Size& size : kSizes) {
     torch::Tensor tensor = torch::zeros({size.elements});
