@@ -1,6 +1,7 @@
 // Compares the all-reduce of float32 among one or two ranks each on two hosts with a cable between them:
-// Tutti's backends, Open MPI and Gloo, and the time in which the cable could carry the bytes of a ring. If started by hand, creates the hosts on this machine
-// (bench/on_two_hosts, as root) and starts itself again there; prints Markdown.
+// Tutti's backends, Open MPI and Gloo, and the time in which the cable could carry the bytes of a ring. If
+// started by hand, creates the hosts on this machine (bench/on_two_hosts, as root) and starts itself again
+// there; prints Markdown.
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
@@ -119,7 +120,8 @@ int main(int argc, char** argv) {
     return 0;
   }
   fmt::print(
-      "## All-reduce on two hosts\n\nBoth hosts are simulated on this machine, with a cable between them. The "
+      "## All-reduce on two hosts\n\nBoth hosts are simulated on this machine, with a cable between them. "
+      "The "
       "last column compares with the time in which the cable can carry the bytes of a ring: 1 would be "
       "perfect.\n\n| Gbit/s | ranks on a host | size | what | milliseconds | to ours | of the cable's limit "
       "|\n|---|---|---|---|---|---|---|\n");
