@@ -162,7 +162,7 @@ void measure_lookups(const std::string& bin, const std::string& python) {
     Sides sides;
     for (int round = 0; round < kRounds; ++round) {
       std::cerr << fmt::format("round {}/{}: {}\n", round + 1, kRounds, work.name);
-      for (const char* comm : {"shm", "gloo"}) measure_own(bin, work, comm, sides);
+      for (const char* comm : {"shm", "tcp"}) measure_own(bin, work, comm, sides);
       for (const char* peer : work.peers) measure_peer(python, work, peer, sides);
     }
     fmt::print(
@@ -227,7 +227,7 @@ int measure_all() {
   fmt::print(
       "## Sharded embeddings\n\n`./dev bench embedding`; to reach: lookups and steps 3 times as fast as "
       "those by "
-      "hand, within twice the time of a local index_select and copy; over Gloo ahead of TorchRec.\n\n");
+      "hand, within twice the time of a local index_select and copy; over TCP ahead of TorchRec.\n\n");
   measure_lookups(bin, python);
   measure_clicks(bin, python);
   return 0;

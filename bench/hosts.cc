@@ -1,6 +1,7 @@
-// Compares the all-reduce of float32 among two ranks each on two hosts with a slow cable between them:
-// Tutti's backends, Open MPI and Gloo. If started by hand, creates the hosts on this machine
-// (bench/on_two_hosts, as root) and starts itself again there; prints Markdown.
+// Compares the all-reduce of float32 among one or two ranks each on two hosts with a cable between them:
+// Tutti's backends, Open MPI and Gloo, and the time in which the cable could carry the bytes of a ring. If
+// started by hand, creates the hosts on this machine (bench/on_two_hosts, as root) and starts itself again
+// there; prints Markdown.
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
@@ -35,7 +36,8 @@ struct Size {
 
 const std::vector<Size> kSizes = {
     {"4 KB", 1 << 10, 50, 7}, {"1 MB", 1 << 18, 5, 9}, {"64 MB", 1 << 24, 1, 5}};
-constexpr const char* kOurs = "Tutti shm+gloo";
+constexpr const char* kBackend = "shm+tcp";
+constexpr const char* kOurs = "Tutti shm+tcp";
 
 struct Side {
   std::string name;
@@ -66,11 +68,17 @@ std::vector<Side> sides_of(const std::map<std::string, CommPtr>& comms, const st
   return sides;
 }
 
-void measure_as_rank(const std::string& meeting_file) {
+// With two hosts, a ring carries as many bytes over the cable each way as the tensor has.
+double limit_of(const Size& size, int gigabits) {
+  return static_cast<double>(size.elements) * sizeof(float) * 8 / gigabits / 1e6;
+}
+
+void measure_as_rank(const std::string& meeting_file, int gigabits) {
   at::set_num_threads(1);
   std::map<std::string, CommPtr> comms;
-  for (const char* backend : {"shm+gloo", "shm+mpi", "gloo", "mpi"}) comms[backend] = connect(backend);
-  tutti::comm::Communicator& first = *comms["shm+gloo"];
+  for (const char* backend : {"shm+tcp", "shm+mpi", "tcp", "mpi"}) comms[backend] = connect(backend);
+  const int ranks = comms[kBackend]->world() / 2;
+  tutti::comm::Communicator& first = *comms[kBackend];
   const std::vector<Side> sides = sides_of(comms, meeting_file);
   for (const Size& size : kSizes) {
     torch::Tensor tensor = torch::zeros({size.elements});
@@ -87,28 +95,40 @@ void measure_as_rank(const std::string& meeting_file) {
     }
     for (size_t i = 0; first.rank() == 0 && i < sides.size(); ++i) {
       const double time = bench::median(times[sides[i].name]);
-      fmt::print("| {} | {} | {:.2f} | {:.2f} |\n", size.name, sides[i].name, time,
-                 time / bench::median(times[kOurs]));
+      fmt::print("| {} | {} | {} | {} | {:.2f} | {:.2f} | {:.2f} |\n", gigabits, ranks, size.name,
+                 sides[i].name, time, time / bench::median(times[kOurs]), limit_of(size, gigabits) / time);
     }
   }
+}
+
+int start_on_hosts(int gigabits, int ranks) {
+  std::fflush(stdout);
+  const std::string file = fmt::format("/tmp/tutti-bench-hosts-{}", getpid());
+  const std::string command =
+      fmt::format("sh {} {}gbit {} {} {} {}", (bench::folder() / "on_two_hosts").string(), gigabits, ranks,
+                  std::filesystem::read_symlink("/proc/self/exe").string(), file, gigabits);
+  const int status = std::system(command.c_str());  // NOLINT(cert-env33-c): our own words
+  unlink(file.c_str());
+  return status;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc > 1) {
-    measure_as_rank(argv[1]);
+  if (argc > 2) {
+    measure_as_rank(argv[1], std::stoi(argv[2]));
     return 0;
   }
   fmt::print(
-      "## All-reduce on two hosts\n\nTwo ranks on each host. Both hosts are simulated on this machine, with "
-      "a link of 1 Gbit/s between them.\n\n| size | what | milliseconds | to ours |\n|---|---|---|---|\n");
-  std::fflush(stdout);
-  const auto here = bench::folder();
-  const std::string file = fmt::format("/tmp/tutti-bench-hosts-{}", getpid());
-  const std::string command = fmt::format("sh {} 1gbit 2 {} {}", (here / "on_two_hosts").string(),
-                                          std::filesystem::read_symlink("/proc/self/exe").string(), file);
-  const int status = std::system(command.c_str());  // NOLINT(cert-env33-c): our own words
-  unlink(file.c_str());
-  return status == 0 ? 0 : 1;
+      "## All-reduce on two hosts\n\nBoth hosts are simulated on this machine, with a cable between them. "
+      "The "
+      "last column compares with the time in which the cable can carry the bytes of a ring: 1 would be "
+      "perfect.\n\n| Gbit/s | ranks on a host | size | what | milliseconds | to ours | of the cable's limit "
+      "|\n|---|---|---|---|---|---|---|\n");
+  for (const int gigabits : {1, 10}) {
+    for (const int ranks : {1, 2}) {
+      if (start_on_hosts(gigabits, ranks) != 0) return 1;
+    }
+  }
+  return 0;
 }

@@ -196,8 +196,8 @@ Measured measure(const Arguments& arguments) {
         memory.back().push_back(sample);
     }
     for (const int workers : kNetworkWorkers) {
-      loopback_steps[workers].push_back(runner.step(workers, "gloo"));
-      for (const auto& sample : runner.exchange(workers, "gloo", "all_reduce"))
+      loopback_steps[workers].push_back(runner.step(workers, "tcp"));
+      for (const auto& sample : runner.exchange(workers, "tcp", "all_reduce"))
         loopback.back().push_back(sample);
     }
   }
@@ -325,13 +325,13 @@ void print_this_machine(const Arguments& arguments, const Measured& measured, co
       "| workers | over | fitted to | step predicted, ms | measured, ms | error, % "
       "|\n|---|---|---|---|---|---|\n");
   print_step_rows("shared memory", measured.steps, true, [&](int workers) { return model.step(workers); });
-  print_step_rows("Gloo's TCP", measured.loopback_steps, false,
+  print_step_rows("TCP", measured.loopback_steps, false,
                   [&](int workers) { return model.loopback_step(workers); });
   fmt::print(
       "\n| ranks | all-reduce over | KB | fitted to | predicted, us | measured, us | error, % "
       "|\n|---|---|---|---|---|---|---|\n");
   print_exchange_rows("shared memory", measured.memory, model.memory, cores, bench::memory_exchange);
-  print_exchange_rows("Gloo's TCP", measured.loopback, model.loopback, cores, bench::loopback_exchange);
+  print_exchange_rows("TCP", measured.loopback, model.loopback, cores, bench::loopback_exchange);
   fmt::print(kCores, model.machine.compute * 1e3, model.machine.contention * 100);
 }
 

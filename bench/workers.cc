@@ -31,22 +31,21 @@ bench::Side shell(const std::string& name, const std::string& script, const std:
 std::vector<bench::Side> sides(const std::string& bin) {
   const std::string peers = (bench::folder() / "peers").string();
   const std::string sum = kSumOfReports;
-  return {
-      shell(kTwoWorkers, "$BIN/tutti run -n 2 -- " + training("a") + "; " + sum, bin),
-      shell("two workers, --reduce fast",
-            "TUTTI_REDUCE=fast $BIN/tutti run -n 2 -- " + training("a") + "; " + sum, bin),
-      shell("two workers over Gloo", "TUTTI_COMM=gloo $BIN/tutti run -n 2 -- " + training("a") + "; " + sum,
-            bin),
-      shell("two workers over Gloo, --reduce fast",
-            "TUTTI_COMM=gloo TUTTI_REDUCE=fast $BIN/tutti run -n 2 -- " + training("a") + "; " + sum, bin),
-      shell("two independent processes",
-            "taskset -c 0 " + training("a") + " & taskset -c 1 " + training("b") + "; wait; " + sum, bin),
-      {"PyTorch DDP over Gloo, the distribution's", {"/usr/bin/python3", peers + "/ddp.py", "2"}},
-      {"PyTorch DDP over Gloo, PyPI's",
-       {bench::peer_python("torch").value_or("false"), peers + "/ddp.py", "2"}},
-      {"Horovod over MPI, with the distribution's PyTorch",
-       {"mpirun", "--allow-run-as-root", "--bind-to", "none", "-np", "2",
-        bench::peer_python("horovod").value_or("false"), peers + "/horovod_mpi.py"}}};
+  return {shell(kTwoWorkers, "$BIN/tutti run -n 2 -- " + training("a") + "; " + sum, bin),
+          shell("two workers, --reduce fast",
+                "TUTTI_REDUCE=fast $BIN/tutti run -n 2 -- " + training("a") + "; " + sum, bin),
+          shell("two workers over TCP", "TUTTI_COMM=tcp $BIN/tutti run -n 2 -- " + training("a") + "; " + sum,
+                bin),
+          shell("two workers over TCP, --reduce fast",
+                "TUTTI_COMM=tcp TUTTI_REDUCE=fast $BIN/tutti run -n 2 -- " + training("a") + "; " + sum, bin),
+          shell("two independent processes",
+                "taskset -c 0 " + training("a") + " & taskset -c 1 " + training("b") + "; wait; " + sum, bin),
+          {"PyTorch DDP over Gloo, the distribution's", {"/usr/bin/python3", peers + "/ddp.py", "2"}},
+          {"PyTorch DDP over Gloo, PyPI's",
+           {bench::peer_python("torch").value_or("false"), peers + "/ddp.py", "2"}},
+          {"Horovod over MPI, with the distribution's PyTorch",
+           {"mpirun", "--allow-run-as-root", "--bind-to", "none", "-np", "2",
+            bench::peer_python("horovod").value_or("false"), peers + "/horovod_mpi.py"}}};
 }
 
 }  // namespace

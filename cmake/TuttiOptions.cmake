@@ -12,7 +12,7 @@ set(TUTTI_SANITIZE "" CACHE STRING "Sanitizers, as -fsanitize= takes them: 'addr
 set(TUTTI_WITH_CUDA AUTO CACHE STRING "LibTorch's CUDA half: AUTO, ON or OFF")
 set(TUTTI_WITH_ZLIB AUTO CACHE STRING "Read .gz files: AUTO, ON or OFF")
 set(TUTTI_WITH_PARQUET AUTO CACHE STRING "Tables of Parquet, by Arrow: AUTO, ON or OFF")
-set(TUTTI_WITH_GLOO AUTO CACHE STRING "TCP between machines, by the Gloo inside LibTorch: AUTO, ON or OFF")
+set(TUTTI_WITH_GLOO AUTO CACHE STRING "The Gloo inside LibTorch, for benchmarks and tests: AUTO, ON or OFF")
 set(TUTTI_WITH_NCCL AUTO CACHE STRING "NCCL between GPUs, by the c10d inside LibTorch: AUTO, ON or OFF")
 set(TUTTI_WITH_GRPC AUTO CACHE STRING "Parameter servers and remote workers, over gRPC: AUTO, ON or OFF")
 set(TUTTI_WITH_MPI AUTO CACHE STRING "Open MPI between machines: AUTO, ON or OFF")

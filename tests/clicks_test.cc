@@ -34,7 +34,7 @@ TEST(Clicks, have_the_same_weights_and_metrics_on_any_number_of_workers) {
   const Result alone = result_of(1);
   EXPECT_TRUE(alone.metrics.contains("auc"));
   for (const int workers : {2, 3, 4}) EXPECT_EQ(result_of(workers), alone) << workers;
-  for (const int workers : {2, 3, 5}) EXPECT_EQ(result_of(workers, {"--comm", "gloo"}), alone) << workers;
+  for (const int workers : {2, 3, 5}) EXPECT_EQ(result_of(workers, {"--comm", "tcp"}), alone) << workers;
 }
 
 // Lanes have 4, 8, 12 and 16 of 40 parts of the examples. An epoch ends with the lane that has the fewest, or
@@ -47,7 +47,7 @@ TEST(Clicks, of_uneven_lanes_have_the_same_weights_and_metrics_on_any_number_of_
     EXPECT_EQ(alone.steps, steps) << mode;
     for (const int workers : {2, 3, 4})
       EXPECT_EQ(result_of(workers, with(uneven, {mode})), alone) << workers << mode;
-    EXPECT_EQ(result_of(2, with(uneven, {mode, "--comm", "gloo"})), alone) << mode;
+    EXPECT_EQ(result_of(2, with(uneven, {mode, "--comm", "tcp"})), alone) << mode;
     hashes.insert(alone.hash);
   }
   EXPECT_EQ(hashes.size(), 2U);
@@ -60,7 +60,7 @@ TEST(Clicks, continue_on_another_number_of_workers) {
       const TestFolder folder;
       const Flags saving = {"--logdir", folder / "run", "--checkpoint-every", "5"};
       result_of(before, with(saving, {"--steps", "5"}));
-      EXPECT_EQ(result_of(after, with(saving, after == 3 ? Flags{"--comm", "gloo"} : Flags())), straight)
+      EXPECT_EQ(result_of(after, with(saving, after == 3 ? Flags{"--comm", "tcp"} : Flags())), straight)
           << before << " to " << after;
     }
   }

@@ -24,7 +24,7 @@ struct Way {
 const std::vector<Way> kWays = {
     {"two", {"-n", "2"}, {}},
     {"three", {"-n", "3"}, {}},
-    {"gloo", {"-n", "3"}, {"--comm", "gloo"}},
+    {"tcp", {"-n", "3"}, {"--comm", "tcp"}},
     {"in-graph", {"-n", "2"}, {"--strategy", "in-graph"}},
     {"servers", {"--ps", "2", "-n", "2"}, {"--strategy", "ps-sync"}},
 };
@@ -123,7 +123,7 @@ TEST(Here, the_chief_reads_the_rows_of_sharded_tables_on_its_host) {
 
 TEST(Here, the_chief_is_told_that_it_cannot_read_the_rows_of_other_workers) {
   Flags command = {program_path("tutti"), "run", "-n", "2", "--", evaluation_program()};
-  command = with(command, {"--net", "tables", "--steps", "3", "--comm", "gloo", "--here", "chief"});
+  command = with(command, {"--net", "tables", "--steps", "3", "--comm", "tcp", "--here", "chief"});
   const ProgramResult result = run_program(command);
   EXPECT_EQ(result.exit_code, exit_code(ErrorKind::InvalidArgument)) << result.err;
   EXPECT_THAT(result.err, HasSubstr("cannot read the rows of sharded embeddings that other workers have"));

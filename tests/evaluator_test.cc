@@ -55,7 +55,7 @@ TEST(EvaluatorTask, has_the_values_of_the_training_in_every_way) {
       {{"-n", "3"}, {"--form", "function"}},
       {{"-n", "2"}, {"--own-loop"}},
       {{"-n", "2"}, {"--net", "tables"}},
-      {{"-n", "2"}, {"--net", "tables", "--comm", "gloo"}},
+      {{"-n", "2"}, {"--net", "tables", "--comm", "tcp"}},
       {{"-n", "3"}, {"--net", "tables", "--checkpoint-rows", "changed"}},
       {{"-n", "2"}, {"--net", "tables", "--dynamic"}},
       {{"--ps", "2", "-n", "2"}, {"--net", "tables", "--strategy", "ps-sync"}},

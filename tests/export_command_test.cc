@@ -193,7 +193,7 @@ std::vector<Way> ways() {
   };
   return {{"alone", on(1), {}, 1},
           {"2 in shared memory", on(2), {}, 2},
-          {"3 over Gloo", on(3), {"--comm", "gloo"}, 3},
+          {"3 over TCP", on(3), {"--comm", "tcp"}, 3},
           {"ps-sync", on(2, {"--ps", "2"}), {"--strategy", "ps-sync"}, 2},
           {"ps-async", on(2, {"--ps", "1"}), {"--strategy", "ps-async"}, 2},
           {"in-graph", on(2), {"--strategy", "in-graph"}, 3}};

@@ -81,17 +81,17 @@ TEST_F(NetworkBench, rounds_up_to_a_part_for_each_of_three_ranks) {
   EXPECT_THAT(sizes, ::testing::ElementsAre(12, 1032, 4, 8, 1024));
 }
 
-TEST_F(NetworkBench, goes_over_gloo_and_leaves_out_what_needs_shared_memory) {
-  const auto result = bench_under_tutti_run("2", {"--comm", "gloo", "--sizes", "64", "--json", json_});
+TEST_F(NetworkBench, goes_over_tcp_and_leaves_out_what_needs_shared_memory) {
+  const auto result = bench_under_tutti_run("2", {"--comm", "tcp", "--sizes", "64", "--json", json_});
   ASSERT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_EQ(written().at("comm"), "gloo");
+  EXPECT_EQ(written().at("comm"), "tcp");
   EXPECT_EQ(written().at("rows").size(), 6 + 1);
   EXPECT_THAT(result.out, Not(HasSubstr("in_place")));
 
-  const auto in_place = bench({"-n", "2", "--comm", "gloo", "--operation", "all_reduce_in_place"});
+  const auto in_place = bench({"-n", "2", "--comm", "tcp", "--operation", "all_reduce_in_place"});
   EXPECT_EQ(in_place.exit_code, 2);
   EXPECT_THAT(in_place.err, HasSubstr("all_reduce_in_place needs memory that all ranks share, but they are "
-                                      "connected over gloo"));
+                                      "connected over tcp"));
 }
 
 TEST_F(NetworkBench, runs_under_mpirun) {
@@ -107,8 +107,8 @@ TEST_F(NetworkBench, runs_under_mpirun) {
 
 TEST_F(NetworkBench, minds_the_variables_of_training_and_no_others) {
   const Words small = {"-n", "2", "--operation", "barrier"};
-  EXPECT_THAT(bench(small, {"TUTTI_LANES=8", "TUTTI_COMM=gloo"}).out, HasSubstr("2 ranks over gloo"));
-  EXPECT_THAT(bench(small, {"TUTTI_LANES=8", "TUTTI_COMM=gloo"}).err, Not(HasSubstr("LANES")));
+  EXPECT_THAT(bench(small, {"TUTTI_LANES=8", "TUTTI_COMM=tcp"}).out, HasSubstr("2 ranks over tcp"));
+  EXPECT_THAT(bench(small, {"TUTTI_LANES=8", "TUTTI_COMM=tcp"}).err, Not(HasSubstr("LANES")));
   EXPECT_THAT(bench(small, {"TUTTI_LANE=8"}).err, HasSubstr("unknown variable TUTTI_LANE"));
 }
 

@@ -32,7 +32,7 @@ void expect_same_in_all_ways(const Flags& flags, const TestFolder& folder, bool 
   }
   EXPECT_EQ(hash_of(training(2, with(flags, {"--optimizer-state", "replicated"})), folder), alone);
   if (!also_servers) return;
-  EXPECT_EQ(hash_of(training(3, with(flags, {"--optimizer-state", "sharded", "--comm", "gloo"})), folder),
+  EXPECT_EQ(hash_of(training(3, with(flags, {"--optimizer-state", "sharded", "--comm", "tcp"})), folder),
             alone);
   const Flags sync = with(flags, {"--strategy", "ps-sync"});
   EXPECT_EQ(hash_of(served(1, 1, sync), folder), alone);

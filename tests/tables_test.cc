@@ -48,7 +48,7 @@ void expect_same_everywhere(const Flags& flags) {
   ASSERT_FALSE(alone.hash.empty());
   for (const int workers : {2, 3, 4, 6}) EXPECT_EQ(result_of(on_workers(workers, flags)), alone) << workers;
   for (const int workers : {2, 3})
-    EXPECT_EQ(result_of(on_workers(workers, with(flags, {"--comm", "gloo"}))), alone) << workers << " gloo";
+    EXPECT_EQ(result_of(on_workers(workers, with(flags, {"--comm", "tcp"}))), alone) << workers << " tcp";
   EXPECT_EQ(result_of(on_servers(1, 1, flags)), alone);
   EXPECT_EQ(result_of(on_servers(3, 2, flags)), alone);
   EXPECT_EQ(result_of(on_servers(2, 4, flags)), alone);
@@ -94,7 +94,7 @@ TEST(Tables, continue_with_other_tasks) {
         result_of(on_workers(1, with(kind, {"--logdir", other / "run", "--checkpoint-every", "4"})));
     result_of(on_workers(3, with(saving, {"--steps", "4"})));
     result_of(on_servers(3, 2, with(saving, {"--steps", "8", "--place", "hash"})));
-    result_of(on_workers(2, with(saving, {"--steps", "12", "--place", "block", "--comm", "gloo"})));
+    result_of(on_workers(2, with(saving, {"--steps", "12", "--place", "block", "--comm", "tcp"})));
     EXPECT_EQ(result_of(on_servers(1, 2, saving)), straight);
   }
 }
@@ -173,7 +173,7 @@ TEST(Tables, are_trained_asynchronously) {
 TEST(Tables, stop_together_although_they_have_asked_for_the_next_rows) {
   const Flags stopping = {"--stop-at", "5", "--steps", "40"};
   const Result alone = result_of(on_workers(1, stopping));
-  EXPECT_EQ(result_of(on_workers(3, with(stopping, {"--comm", "gloo"}))), alone);
+  EXPECT_EQ(result_of(on_workers(3, with(stopping, {"--comm", "tcp"}))), alone);
   EXPECT_EQ(result_of(on_servers(2, 2, stopping)), alone);
 }
 

@@ -62,7 +62,7 @@ void expect_one_clock(const ReadTrace& trace, int ranks) {
 }
 
 TEST(Timeline, shows_where_the_time_of_all_workers_goes) {
-  for (const char* comm : {"shm", "gloo"}) {
+  for (const char* comm : {"shm", "tcp"}) {
     const TestFolder folder;
     const auto result =
         run_program(traced(2, folder, {"--comm", comm, "--steps", "20", "--logdir", folder / "run"}));

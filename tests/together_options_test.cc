@@ -28,7 +28,7 @@ TEST(TogetherOptions, sharded_state_gives_the_same_bits) {
   const Flags flags = with(kNormed, {"--steps", "20"});
   const std::string expected = hash_of(training(1, flags), folder);
   for (const int workers : {1, 2, 3}) {
-    for (const char* comm : {"auto", "gloo"}) {
+    for (const char* comm : {"auto", "tcp"}) {
       for (const Flags& state : {kSharded, kReplicated})
         EXPECT_EQ(hash_of(training(workers, with(with(flags, state), {"--comm", comm})), folder), expected)
             << workers << " workers, " << comm << ", " << state.back();
@@ -106,13 +106,13 @@ TEST(TogetherOptions, the_report_says_how_gradients_were_added) {
   const Flags flags = with(kNormed, {"--steps", "10"});
   const auto tree = report_of(training(2, flags), folder);
   EXPECT_EQ(tree.at("reduce"), "tree");
-  for (const char* comm : {"shm", "gloo"}) {
+  for (const char* comm : {"shm", "tcp"}) {
     const auto fast = report_of(training(3, with(flags, {"--reduce", "fast", "--comm", comm})), folder);
     EXPECT_EQ(fast.at("reduce"), "fast");
     EXPECT_NEAR(fast.at("loss").get<double>(), tree.at("loss").get<double>(), 1e-2);
   }
   const auto rounded =
-      report_of(training(2, with(flags, {"--wire-precision", "bf16", "--comm", "gloo"})), folder);
+      report_of(training(2, with(flags, {"--wire-precision", "bf16", "--comm", "tcp"})), folder);
   EXPECT_EQ(rounded.at("reduce"), "tree, bfloat16 on the wire");
   EXPECT_NEAR(rounded.at("loss").get<double>(), tree.at("loss").get<double>(), 1e-1);
 }
@@ -171,7 +171,7 @@ TEST(TogetherOptions, a_worker_with_another_flag_is_named_by_all_at_once) {
   const std::vector<std::pair<Flags, std::string>> cases = {
       {{"--clip-norm", "0.5"}, "--clip-norm"},  // a flag of the program
       {{"--steps", "7"}, "--steps"},
-      {{"--comm", "gloo"}, "--comm"},
+      {{"--comm", "tcp"}, "--comm"},
       {{"--optimizer-state", "replicated"}, "--optimizer-state"},
       {{"--no-nan-guard"}, "--nan-guard"},
       {{"--threads", "1"}, "--threads"},
@@ -204,7 +204,7 @@ TEST(TogetherOptions, flags_of_one_task_alone_may_differ) {
 
 TEST(TogetherOptions, rounded_gradients_go_on_to_the_bit) {
   const TestFolder folder;
-  Flags flags = with(kNormed, {"--wire-precision", "bf16", "--comm", "gloo"});
+  Flags flags = with(kNormed, {"--wire-precision", "bf16", "--comm", "tcp"});
   for (const Flags& state : {kReplicated, kSharded}) {
     const Flags how = with(flags, state);
     const std::string expected = hash_of(training(2, with(how, {"--steps", "20"})), folder);

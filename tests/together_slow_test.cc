@@ -10,10 +10,10 @@ TEST(TogetherSlow, the_cnn_has_the_same_bits_at_every_world) {
   const std::string alone = hash_of(training(1, flags), folder);
   for (const int workers : {2, 3, 4, 8})
     EXPECT_EQ(hash_of(training(workers, flags), folder), alone) << workers;
-  std::vector<std::string> over_gloo = flags;
-  over_gloo.insert(over_gloo.end(), {"--comm", "gloo"});
+  std::vector<std::string> over_tcp = flags;
+  over_tcp.insert(over_tcp.end(), {"--comm", "tcp"});
   for (const int workers : {2, 3, 8})
-    EXPECT_EQ(hash_of(training(workers, over_gloo), folder), alone) << workers;
+    EXPECT_EQ(hash_of(training(workers, over_tcp), folder), alone) << workers;
 }
 
 }  // namespace

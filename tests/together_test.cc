@@ -26,8 +26,8 @@ TEST(Together, every_world_and_backend_gives_the_same_bits) {
     for (const int workers : {2, 3, 4, 8})
       EXPECT_EQ(hash_of(training(workers, flags), folder), alone) << net[1] << " by " << workers;
     for (const int workers : {2, 3})
-      EXPECT_EQ(hash_of(training(workers, with(flags, {"--comm", "gloo"})), folder), alone)
-          << net[1] << " by gloo";
+      EXPECT_EQ(hash_of(training(workers, with(flags, {"--comm", "tcp"})), folder), alone)
+          << net[1] << " by tcp";
   }
 }
 
@@ -71,7 +71,7 @@ std::vector<std::string> texts_after(const std::string& output, const std::strin
 }
 
 TEST(Together, a_killed_worker_is_named_by_all_others_and_nobody_is_left) {
-  for (const char* comm : {"shm", "gloo"}) {
+  for (const char* comm : {"shm", "tcp"}) {
     LongRun run({"--comm", comm});
     kill(run.worker(1), SIGKILL);
     EXPECT_EQ(run.run().wait(), 128 + SIGKILL);
@@ -88,7 +88,7 @@ TEST(Together, a_killed_worker_is_named_by_all_others_and_nobody_is_left) {
 }
 
 TEST(Together, the_error_of_one_worker_is_what_all_others_report) {
-  for (const char* comm : {"shm", "gloo"}) {
+  for (const char* comm : {"shm", "tcp"}) {
     const auto result =
         run_program(training(3, {"--steps", "100", "--batch", "2", "--fail-at", "5", "--comm", comm}));
     EXPECT_NE(result.exit_code, 0);
@@ -101,7 +101,7 @@ TEST(Together, the_error_of_one_worker_is_what_all_others_report) {
 }
 
 TEST(Together, what_only_the_chief_calls_is_an_error_that_says_so) {
-  for (const char* comm : {"shm", "gloo"}) {
+  for (const char* comm : {"shm", "tcp"}) {
     const auto result = run_program(
         training(2, {"--steps", "2", "--batch", "2", "--evaluate", "--only-chief", "--comm", comm}));
     EXPECT_EQ(result.exit_code, exit_code(ErrorKind::PeerLost)) << result.err;
@@ -113,7 +113,7 @@ TEST(Together, one_worker_alone_can_evaluate) {
   const TestFolder folder;
   const Flags flags = {"--steps", "2", "--lanes", "2", "--batch", "2", "--evaluate"};
   const nlohmann::json alone = report_of(training(1, flags), folder).at("metrics");
-  for (const char* comm : {"shm", "gloo"}) {
+  for (const char* comm : {"shm", "tcp"}) {
     const Flags chief = with(flags, {"--only-chief", "--here", "--comm", comm});
     EXPECT_EQ(report_of(training(2, chief), folder).at("metrics"), alone) << comm;
   }
@@ -144,7 +144,7 @@ TEST(Together, what_a_hook_does_to_the_weights_has_the_same_bits_on_any_number_o
 }
 
 TEST(Together, workers_whose_learning_rates_differ_are_all_told_so) {
-  for (const char* comm : {"shm", "gloo"}) {
+  for (const char* comm : {"shm", "tcp"}) {
     const ProgramResult result = run_program(
         training(3, {"--batch", "2", "--steps", "20", "--rate-of-rank-1", "0.5", "--comm", comm}));
     EXPECT_EQ(result.exit_code, exit_code(ErrorKind::InvalidArgument)) << result.err;
@@ -217,7 +217,7 @@ TEST(Together, a_worker_that_is_told_to_end_while_another_does_not_answer_ends_a
 }
 
 TEST(Together, a_stopped_chief_is_named_when_the_time_is_up_whatever_the_others_wait_for) {
-  for (const char* comm : {"shm", "gloo"}) {
+  for (const char* comm : {"shm", "tcp"}) {
     LongRun run({"--timeout", "2", "--comm", comm});
     kill(run.worker(0), SIGSTOP);
     EXPECT_NE(run.run().wait(), 0);
@@ -254,7 +254,7 @@ TEST(Together, synchronised_batch_norm_trains_as_one_worker_on_the_whole_batch) 
     return result.exit_code == 0 ? json_of(report).at("loss").get<double>() : -1;
   };
   const double alone = loss(1, {"--batch", "6"});
-  for (const char* comm : {"shm", "gloo"})
+  for (const char* comm : {"shm", "tcp"})
     EXPECT_NEAR(loss(3, {"--batch", "2", "--comm", comm}), alone, 1e-4 * alone) << comm;
   // If the statistics were those of each lane alone, the loss would differ.
   EXPECT_GT(std::abs(loss(1, {"--batch", "2", "--lanes", "3"}) - alone), 1e-2 * alone);

@@ -17,7 +17,6 @@
 #include "tutti/base/version.h"
 #include "tutti/cluster/device.h"
 #include "tutti/cluster/identity.h"
-#include "tutti/comm/gloo/gloo.h"
 #include "tutti/comm/mpi/mpi.h"
 #include "tutti/comm/nccl/nccl.h"
 #include "tutti/comm/shm/shm.h"
@@ -126,7 +125,7 @@ std::vector<Finding> examine(const Environment& environment) {
       memory(),
       shared_memory(),
       between_gpus(),
-      check_network(comm::gloo_built(), comm::mpi_built()),
+      check_network(comm::mpi_built()),
       check_port_range(read_system_file("/proc/sys/net/ipv4/ip_local_port_range")),
       open_files(),
       identity(environment),

@@ -78,20 +78,15 @@ Finding check_shared_memory(const std::string& problem) {
   if (problem.empty())
     return {Level::Ok, "on one host", "workers share memory (--comm shm, which does not use /dev/shm)", ""};
   return {Level::Warning, "on one host", fmt::format("workers cannot share memory: {}", problem),
-          "mount /proc, or use --comm gloo"};
+          "mount /proc, or use --comm tcp"};
 }
 
-Finding check_network(bool gloo, bool mpi) {
-  const std::string found = fmt::format("Gloo's TCP {}, MPI {}", gloo ? "yes" : "no", mpi ? "yes" : "no");
-  if (gloo) {
-    return {Level::Ok, "between hosts",
-            found +
-                "; by default workers add gradients in shared memory inside each host, then over Gloo "
-                "between hosts "
-                "(--comm shm+gloo)",
-            ""};
-  }
-  return {Level::Warning, "between hosts", found, "install libgloo-dev and build again"};
+Finding check_network(bool mpi) {
+  return {Level::Ok, "between hosts",
+          fmt::format("TCP yes, MPI {}; by default workers add gradients in shared memory inside each host, "
+                      "then over TCP between hosts (--comm shm+tcp)",
+                      mpi ? "yes" : "no"),
+          ""};
 }
 
 Finding check_gpus(int devices, int usable, CudaBuild cuda_build) {

@@ -28,7 +28,7 @@ Finding check_memory(uint64_t available, uint64_t total);
 // `problem` says why workers of one host cannot share memory; "" if they can.
 Finding check_shared_memory(const std::string& problem);
 // Checks which backends can send gradients between hosts.
-Finding check_network(bool gloo, bool mpi);
+Finding check_network(bool mpi);
 // `devices` is the number of GPUs that the driver knows; `usable` the number that LibTorch can use;
 // `cuda_build` tells if LibTorch was built with CUDA.
 enum class CudaBuild { No, Yes };

@@ -80,7 +80,7 @@ Way draw_way(Dice& dice, const Draw& draw) {
   kind = "allreduce";
 #endif
   if (kind == "allreduce") {
-    way.flags = {"--comm", dice.one_of<std::string>({"shm", "gloo"}), "--optimizer-state",
+    way.flags = {"--comm", dice.one_of<std::string>({"shm", "tcp"}), "--optimizer-state",
                  dice.one_of<std::string>({"auto", "replicated", "sharded"})};
   } else {
     way.flags = {"--strategy", kind};

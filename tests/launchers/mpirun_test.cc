@@ -27,7 +27,7 @@ class Mpirun : public ::testing::Test {
 };
 
 class MpirunOver : public Mpirun, public ::testing::WithParamInterface<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Mpirun, MpirunOver, ::testing::Values("shm", "gloo", "mpi"),
+INSTANTIATE_TEST_SUITE_P(Mpirun, MpirunOver, ::testing::Values("shm", "tcp", "mpi"),
                          [](const auto& info) { return info.param; });
 
 TEST_P(MpirunOver, four_ranks_end_with_the_bits_of_one) {

@@ -147,10 +147,10 @@ TEST_F(Srun, four_tasks_end_with_the_bits_of_one) {
   EXPECT_THAT(result.err, HasSubstr("4 workers connected over shm (on one host)"));
 }
 
-TEST_F(Srun, gloo_does_the_same) {
-  const auto result = srun({}, {"--comm", "gloo"});
+TEST_F(Srun, tcp_does_the_same) {
+  const auto result = srun({}, {"--comm", "tcp"});
   training_.expect_the_bits_of_one(result, 4);
-  EXPECT_THAT(result.err, HasSubstr("4 workers connected over gloo"));
+  EXPECT_THAT(result.err, HasSubstr("4 workers connected over tcp"));
 }
 
 TEST_F(Srun, so_do_tasks_that_are_told_by_pmi2) { training_.expect_the_bits_of_one(srun({"--mpi=pmi2"}), 4); }

@@ -116,7 +116,7 @@ TEST_F(Torchrun, four_workers_that_meet_at_its_own_store_end_with_the_bits_of_on
 
 TEST_F(Torchrun, four_workers_found_by_c10d_end_with_the_bits_of_one) {
   const std::vector<std::string> c10d = {"--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0"};
-  for (const std::string comm : {"shm", "gloo"}) {
+  for (const std::string comm : {"shm", "tcp"}) {
     const auto result =
         run_program(training_.command(torchrun(c10d), {"--comm", comm}), training_.environment());
     training_.expect_the_bits_of_one(result, 4);

@@ -44,12 +44,12 @@ class OnTwoHosts : public ::testing::Test {
   std::vector<std::unique_ptr<RunningProgram>> tasks_;
 };
 
-TEST_F(OnTwoHosts, four_workers_end_with_the_bits_of_one_and_choose_memory_inside_a_host_and_gloo_between) {
+TEST_F(OnTwoHosts, four_workers_end_with_the_bits_of_one_and_choose_memory_inside_a_host_and_tcp_between) {
   for (const int index : {3, 2, 1, 0}) start(training_.command(host_of(index).here(), flags(index, {})));
   const auto results = wait_for_all(tasks_);
   for (const ProgramResult& result : results) EXPECT_EQ(result.exit_code, 0) << result.err;
   training_.expect_the_bits_of_one(results.back(), 4);
-  EXPECT_THAT(results.back().err, HasSubstr("4 workers connected over shm+gloo (on several hosts)"));
+  EXPECT_THAT(results.back().err, HasSubstr("4 workers connected over shm+tcp (on several hosts)"));
 }
 
 TEST_F(OnTwoHosts, shared_memory_between_them_is_refused) {
@@ -77,7 +77,7 @@ TEST_F(OnTwoHosts, launchers_add_their_own_workers_and_end_with_the_bits_of_one)
   const auto results = wait_for_all(tasks_);
   for (const ProgramResult& result : results) EXPECT_EQ(result.exit_code, 0) << result.err;
   training_.expect_the_bits_of_one(results.back(), 4);
-  EXPECT_THAT(results.back().err, HasSubstr("4 workers connected over shm+gloo (on several hosts)"));
+  EXPECT_THAT(results.back().err, HasSubstr("4 workers connected over shm+tcp (on several hosts)"));
 }
 
 class MpirunOnTwoHosts : public OnTwoHosts {
@@ -106,11 +106,11 @@ TEST_F(MpirunOnTwoHosts, ends_with_the_bits_of_one) {
   std::vector<std::string> mpirun = hosts_->east().network_here();
   mpirun.insert(mpirun.end(), {"mpirun", "--allow-run-as-root", "--bind-to", "none", "--mca", "plm_rsh_agent",
                                agent(), "-np", "4", "-H", both()});
-  for (const std::string comm : {"auto", "gloo", "mpi", "shm+mpi"}) {
+  for (const std::string comm : {"auto", "tcp", "mpi", "shm+mpi"}) {
     const auto result = run_program(training_.command(mpirun, {"--comm", comm}), training_.environment());
     training_.expect_the_bits_of_one(result, 4);
     EXPECT_THAT(result.err,
-                HasSubstr(fmt::format("over {} (on several hosts)", comm == "auto" ? "shm+gloo" : comm)));
+                HasSubstr(fmt::format("over {} (on several hosts)", comm == "auto" ? "shm+tcp" : comm)));
   }
 }
 

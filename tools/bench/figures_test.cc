@@ -72,9 +72,9 @@ TEST(Figures, every_line_is_as_wide_as_the_heading) {
 }
 
 TEST(Figures, json_has_a_row_for_each) {
-  const Json json = to_json({{Collective::AllGather, 4096, 7, 2e-6, 3e-6}}, 4, "gloo");
+  const Json json = to_json({{Collective::AllGather, 4096, 7, 2e-6, 3e-6}}, 4, "tcp");
   EXPECT_EQ(json.at("ranks"), 4);
-  EXPECT_EQ(json.at("comm"), "gloo");
+  EXPECT_EQ(json.at("comm"), "tcp");
   const Json& row = json.at("rows").at(0);
   EXPECT_EQ(row.at("operation"), "all_gather");
   EXPECT_EQ(row.at("bytes"), 4096);

@@ -52,8 +52,8 @@ struct RunConfig {
 
   // Connections between tasks.
   struct Network {
-    // "shm", "gloo", "mpi", "nccl", "shm+gloo", "shm+mpi"; auto: nccl if each worker has a GPU of its own,
-    // else shm+gloo, or only the one of the two that is needed (--comm)
+    // "shm", "tcp", "mpi", "nccl", "shm+tcp", "shm+mpi"; auto: nccl if each worker has a GPU of its own,
+    // else shm+tcp, or only the one of the two that is needed (--comm)
     std::string backend = "auto";
     double timeout = 60;         // the maximum seconds of any wait for another task
     double start_timeout = 120;  // seconds to wait for tasks to start

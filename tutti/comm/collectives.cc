@@ -9,6 +9,7 @@
 
 #include "tutti/base/text.h"
 #include "tutti/base/type_name.h"
+#include "tutti/comm/doubling.h"
 #include "tutti/comm/reduce.h"
 #include "tutti/comm/reduce_on_device.h"
 
@@ -17,6 +18,8 @@ namespace {
 
 // Larger tensors are broadcast in slices, so that the root does not send the whole tensor to every rank.
 constexpr int64_t kSmallBroadcast = 64 << 10;
+// Up to this size, sending whole vectors to a few ranks takes less time than slices to all ranks.
+constexpr size_t kSmallSum = size_t{16} << 10;
 
 Bytes bytes_of(const torch::Tensor& tensor) {
   return {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes()};
@@ -61,13 +64,32 @@ std::vector<torch::Tensor> parts_of(const torch::Tensor& tensor, int parts) {
   return views;
 }
 
-std::vector<torch::Tensor> slices_of(const torch::Tensor& tensor, int world) {
+std::vector<Slice> even_slices(int64_t count, int world) {
+  std::vector<Slice> slices;
+  for (int r = 0; r < world; ++r) slices.push_back(slice_of(count, r, world));
+  return slices;
+}
+
+std::vector<torch::Tensor> slices_of(const torch::Tensor& tensor, const std::vector<Slice>& slices) {
   std::vector<torch::Tensor> views;
-  for (int r = 0; r < world; ++r) {
-    const Slice slice = slice_of(tensor.numel(), r, world);
-    views.push_back(tensor.narrow(0, slice.begin, slice.size()));
-  }
+  for (const Slice& slice : slices) views.push_back(tensor.narrow(0, slice.begin, slice.size()));
   return views;
+}
+
+// Returns the combination of one input per rank.
+Combination one_each(const torch::Tensor& input, ReduceOp op, int world) {
+  Combination sum{.reduction = {input.scalar_type(), op, input.numel()},
+                  .program = tree_program(static_cast<size_t>(world)),
+                  .holders = {},
+                  .slices = {},
+                  .inputs = {input}};
+  for (int r = 0; r < world; ++r) sum.holders.push_back(r);
+  return sum;
+}
+
+// Describes elements that are moved and not combined, so that all ranks can check that they agree.
+Reduction moved(const torch::Tensor& tensor, int64_t count) {
+  return {tensor.scalar_type(), ReduceOp::Sum, count};
 }
 
 void require_fit(const torch::Tensor& whole, const torch::Tensor& part, int parts) {
@@ -103,6 +125,7 @@ Collectives::Collectives(std::unique_ptr<Transport> transport, std::chrono::mill
       in_place_(dynamic_cast<InPlace*>(transport_.get())),
       own_all_reduce_(dynamic_cast<OwnAllReduce*>(transport_.get())),
       by_host_(dynamic_cast<ByHost*>(transport_.get())),
+      on_the_way_(dynamic_cast<AddsOnTheWay*>(transport_.get())),
       rank_(transport_->rank()),
       world_(transport_->world()),
       timeout_(timeout),
@@ -241,34 +264,104 @@ void Collectives::reduce_in_memory(const torch::Tensor& tensor, ReduceOp op, con
                         {tensor.scalar_type(), op, tensor.numel()}, operation);
 }
 
-void Collectives::reduce(const Tensors& inputs, const torch::Tensor& output, ReduceOp op,
+void Collectives::reduce(const Tensors& inputs, const torch::Tensor& output, const Combination& combination,
                          const Operation& operation) {
   const SpanScope span(operation.timeline, Activity::Reduce, "add", operation.step);
-  const Reduction reduction{output.scalar_type(), op, output.numel()};
-  const Program program = tree_program(inputs.size());
+  Reduction reduction = combination.reduction;
+  reduction.count = output.numel();
   if (on_device(output)) {
-    output.copy_(reduce_on_device(inputs, reduction, program));
+    output.copy_(reduce_on_device(inputs, reduction, combination.program));
     return;
   }
   std::vector<const std::byte*> from;
-  for (const torch::Tensor& input : inputs) from.push_back(static_cast<const std::byte*>(input.data_ptr()));
+  for (const torch::Tensor& input : inputs)
+    from.push_back(input.defined() ? bytes_of(input).data() : nullptr);
   auto* to = static_cast<std::byte*>(output.data_ptr());
-  comm::reduce(from, {&to, 1}, reduction, program);
+  comm::reduce(from, {&to, 1}, reduction, combination.program);
 }
 
-void Collectives::reduce_by_exchange(const torch::Tensor& tensor, ReduceOp op, const Operation& operation) {
-  if (adds_by_host(tensor)) {
-    by_host_->all_reduce(bytes_of(tensor).data(), {tensor.scalar_type(), op, tensor.numel()}, operation);
+// Computes the slice of this rank after all of its inputs have arrived.
+void Collectives::combine_by_exchange(const torch::Tensor& own, const Combination& combination,
+                                      const Operation& operation) {
+  std::vector<int64_t> counts(static_cast<size_t>(world_));
+  for (const int holder : combination.holders) {
+    if (holder >= 0) ++counts[static_cast<size_t>(holder)];
+  }
+  Tensors sends;
+  Tensors recvs;
+  for (int r = 0; r < world_; ++r) {
+    const Slice slice = combination.slices[static_cast<size_t>(r)];
+    Tensors parts = {own.narrow(0, 0, 0)};
+    for (const torch::Tensor& input : combination.inputs)
+      parts.push_back(input.narrow(0, slice.begin, slice.size()));
+    sends.push_back(parts.size() == 2 ? parts[1] : torch::cat(parts));
+    const int64_t size = counts[static_cast<size_t>(r)] * own.numel();
+    recvs.push_back(r == rank_ ? sends.back() : torch::empty({size}, own.options()));
+  }
+  exchange(sends, recvs, operation);
+  Tensors inputs;
+  std::vector<int64_t> taken(counts.size());
+  for (const int holder : combination.holders) {
+    const auto r = static_cast<size_t>(std::max(holder, 0));
+    inputs.push_back(holder < 0 ? torch::Tensor()
+                                : recvs[r].narrow(0, own.numel() * taken[r]++, own.numel()));
+  }
+  reduce(inputs, own, combination, operation);
+}
+
+// All tensors are flat, and on the device on which they are combined.
+void Collectives::combine_flat(const torch::Tensor& output, const Combination& combination,
+                               const Operation& asked) {
+  const Operation operation = of(asked, combination.reduction);
+  const Slice slice = combination.slices[static_cast<size_t>(rank_)];
+  const torch::Tensor own = combination.scatter ? output : output.narrow(0, slice.begin, slice.size());
+  if (on_the_way_ == nullptr || on_device(output)) {
+    combine_by_exchange(own, combination, operation);
+    if (!combination.scatter)
+      exchange(Tensors(static_cast<size_t>(world_), own), slices_of(output, combination.slices), operation);
     return;
   }
-  const Tensors slices = slices_of(tensor, world_);
-  const torch::Tensor& mine = slices[static_cast<size_t>(rank_)];
-  Tensors theirs;
-  for (int r = 0; r < world_; ++r) theirs.push_back(r == rank_ ? mine : torch::empty_like(mine));
+  std::vector<const std::byte*> inputs;
+  for (const torch::Tensor& input : combination.inputs) inputs.push_back(bytes_of(input).data());
+  const SpanScope span(timeline_, Activity::Copy, "add on the way", operation.step);
+  on_the_way_->add({.reduction = combination.reduction,
+                    .program = combination.program,
+                    .holders = combination.holders,
+                    .inputs = inputs,
+                    .slices = combination.slices,
+                    .own = bytes_of(own).data(),
+                    .whole = combination.scatter ? nullptr : bytes_of(output).data()},
+                   operation);
+}
+
+Work Collectives::combine(const torch::Tensor& output, const Combination& combination,
+                          const Options& options) {
+  require_reducible(combination.reduction.type, combination.reduction.op);
+  return perform(combination.scatter ? "reduce_scatter" : "all_reduce", options,
+                 [this, output, combination](const Operation& operation) {
+                   const torch::Device place = place_of(output);
+                   Combination flattened = combination;
+                   for (torch::Tensor& input : flattened.inputs) input = flat(input, place);
+                   const torch::Tensor room = flat_room(output, place);
+                   combine_flat(room, flattened, operation);
+                   put_back(output, room);
+                 });
+}
+
+void Collectives::reduce_over_network(const torch::Tensor& tensor, ReduceOp op, const Operation& operation) {
   const Reduction whole{tensor.scalar_type(), op, tensor.numel()};
-  exchange(slices, theirs, of(operation, whole));
-  reduce(theirs, mine, op, operation);
-  exchange(Tensors(static_cast<size_t>(world_), mine), slices, of(operation, whole));
+  if (adds_by_host(tensor)) {
+    by_host_->all_reduce(bytes_of(tensor).data(), whole, of(operation, whole));
+    return;
+  }
+  if (!on_device(tensor) && tensor.nbytes() <= kSmallSum) {
+    const SpanScope span(timeline_, Activity::Wait, "exchange", operation.step);
+    reduce_by_doubling(*transport_, bytes_of(tensor).data(), whole, of(operation, whole));
+    return;
+  }
+  Combination sum = one_each(tensor, op, world_);
+  sum.slices = even_slices(tensor.numel(), world_);
+  combine_flat(tensor, sum, operation);
 }
 
 Work Collectives::all_reduce(const torch::Tensor& tensor, ReduceOp op, const Options& options) {
@@ -292,7 +385,7 @@ Work Collectives::all_reduce(const torch::Tensor& tensor, ReduceOp op, const Opt
       return;
     }
     const torch::Tensor values = flat(tensor, place_of(tensor));
-    in_memory ? reduce_in_memory(values, op, operation) : reduce_by_exchange(values, op, operation);
+    in_memory ? reduce_in_memory(values, op, operation) : reduce_over_network(values, op, operation);
     put_back(tensor, values);
   });
 }
@@ -305,14 +398,13 @@ Work Collectives::reduce_scatter(const torch::Tensor& output, const torch::Tenso
     const torch::Tensor room = flat_room(output, place_of(input));
     const torch::Tensor values = flat(input, place_of(input));
     if (adds_by_host(values)) {
-      by_host_->reduce_scatter(bytes_of(room).data(), bytes_of(values).data(),
-                               {room.scalar_type(), op, room.numel()}, operation);
-    } else {
-      Tensors theirs;
-      for (int r = 0; r < world_; ++r) theirs.push_back(torch::empty({room.numel()}, room.options()));
       const Reduction whole{room.scalar_type(), op, room.numel()};
-      exchange(parts_of(values, world_), theirs, of(operation, whole));
-      reduce(theirs, room, op, operation);
+      by_host_->reduce_scatter(bytes_of(room).data(), bytes_of(values).data(), whole, of(operation, whole));
+    } else {
+      Combination sum = one_each(values, op, world_);
+      for (int r = 0; r < world_; ++r) sum.slices.push_back({r * room.numel(), (r + 1) * room.numel()});
+      sum.scatter = true;
+      combine_flat(room, sum, operation);
     }
     put_back(output, room);
   });
@@ -323,7 +415,8 @@ Work Collectives::all_gather(const torch::Tensor& output, const torch::Tensor& i
   require_fit(output, input, world_);
   return perform("all_gather", options, [this, output, input](const Operation& operation) {
     const torch::Tensor room = flat_room(output, place_of(input));
-    give_to_all(flat(input, place_of(input)), parts_of(room, world_), operation);
+    give_to_all(flat(input, place_of(input)), parts_of(room, world_),
+                of(operation, moved(input, output.numel())));
     put_back(output, room);
   });
 }
@@ -334,8 +427,12 @@ Work Collectives::all_gather_uneven(const Tensors& outputs, const torch::Tensor&
   require_fit(outputs[static_cast<size_t>(rank_)], input, 1);
   return perform("all_gather_uneven", options, [this, outputs, input](const Operation& operation) {
     Tensors rooms;
-    for (const torch::Tensor& output : outputs) rooms.push_back(flat_room(output, place_of(input)));
-    give_to_all(flat(input, place_of(input)), rooms, operation);
+    int64_t count = 0;
+    for (const torch::Tensor& output : outputs) {
+      rooms.push_back(flat_room(output, place_of(input)));
+      count += output.numel();
+    }
+    give_to_all(flat(input, place_of(input)), rooms, of(operation, moved(input, count)));
     for (size_t r = 0; r < rooms.size(); ++r) put_back(outputs[r], rooms[r]);
   });
 }
@@ -349,7 +446,7 @@ Work Collectives::all_to_all(const torch::Tensor& output, const torch::Tensor& i
   return perform("all_to_all", options, [this, output, input](const Operation& operation) {
     const torch::Tensor room = flat_room(output, place_of(input));
     const torch::Tensor values = apart(flat(input, place_of(input)), {room});
-    exchange(parts_of(values, world_), parts_of(room, world_), operation);
+    exchange(parts_of(values, world_), parts_of(room, world_), of(operation, moved(input, input.numel())));
     put_back(output, room);
   });
 }
@@ -365,7 +462,7 @@ Work Collectives::all_to_all_uneven(const Tensors& outputs, const Tensors& input
     for (const torch::Tensor& output : outputs) rooms.push_back(flat_room(output, place_of(inputs[me])));
     for (const torch::Tensor& input : inputs)
       values.push_back(apart(flat(input, place_of(inputs[me])), rooms));
-    exchange(values, rooms, operation);
+    exchange(values, rooms, of(operation, moved(inputs[me], -1)));
     for (size_t r = 0; r < rooms.size(); ++r) put_back(outputs[r], rooms[r]);
   });
 }
@@ -384,7 +481,7 @@ void Collectives::send_everywhere(const torch::Tensor& values, int root, const O
     exchange(rank_ == root ? Tensors(ranks, values) : nothing, outputs, operation);
     return;
   }
-  const Tensors slices = slices_of(values, world_);
+  const Tensors slices = slices_of(values, even_slices(values.numel(), world_));
   const torch::Tensor& mine = slices[static_cast<size_t>(rank_)];
   Tensors from_root = nothing;
   from_root[static_cast<size_t>(root)] = mine;
@@ -398,7 +495,7 @@ Work Collectives::broadcast(const torch::Tensor& tensor, int root, const Options
   return perform("broadcast", options, [this, tensor, root](const Operation& operation) {
     const torch::Device place = place_of(tensor);
     const torch::Tensor values = rank_ == root ? flat(tensor, place) : flat_room(tensor, place);
-    send_everywhere(values, root, operation);
+    send_everywhere(values, root, of(operation, moved(tensor, tensor.numel())));
     if (rank_ != root) put_back(tensor, values);
   });
 }
@@ -414,7 +511,7 @@ Work Collectives::gather(const torch::Tensor& output, const torch::Tensor& input
     sends[static_cast<size_t>(root)] = values;
     const torch::Tensor room = rank_ == root ? flat_room(output, place_of(input)) : torch::Tensor();
     if (rank_ == root) recvs = parts_of(room, world_);
-    exchange(sends, recvs, operation);
+    exchange(sends, recvs, of(operation, moved(input, input.numel())));
     if (rank_ == root) put_back(output, room);
   });
 }
@@ -429,7 +526,7 @@ Work Collectives::scatter(const torch::Tensor& output, const torch::Tensor& inpu
     Tensors sends = recvs;
     recvs[static_cast<size_t>(root)] = room;
     if (rank_ == root) sends = parts_of(flat(input, place_of(output)), world_);
-    exchange(sends, recvs, operation);
+    exchange(sends, recvs, of(operation, moved(output, output.numel())));
     put_back(output, room);
   });
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tutti/base/error.h"
+#include "tutti/comm/combination.h"
 #include "tutti/comm/communicator.h"
 #include "tutti/comm/executor.h"
 #include "tutti/comm/hosts.h"
@@ -18,8 +19,9 @@
 
 namespace tutti::comm {
 
-// Implements all operations over any transport. Sums are computed here: every rank receives one slice from
-// all others, adds it along the tree, and sends the result to all, which moves no more bytes than a ring.
+// Implements all operations over any transport. Every rank receives one slice of a sum from all others, adds
+// it along the tree, and sends the result to all, which moves no more bytes than a ring. Sums are computed
+// here, unless the transport adds on the way.
 class Collectives final : public Communicator, private SharedVectors {
  public:
   // The timeline, if any, must outlive this object. `on_device`, if any, must have the same ranks as the
@@ -41,6 +43,7 @@ class Collectives final : public Communicator, private SharedVectors {
   Work all_reduce(const torch::Tensor& tensor, ReduceOp op, const Options& options) override;
   Work reduce_scatter(const torch::Tensor& output, const torch::Tensor& input, ReduceOp op,
                       const Options& options) override;
+  Work combine(const torch::Tensor& output, const Combination& combination, const Options& options) override;
   Work all_gather(const torch::Tensor& output, const torch::Tensor& input, const Options& options) override;
   Work all_gather_uneven(const std::vector<torch::Tensor>& outputs, const torch::Tensor& input,
                          const Options& options) override;
@@ -81,8 +84,12 @@ class Collectives final : public Communicator, private SharedVectors {
   void exchange(const Tensors& inputs, const Tensors& outputs, const Operation& operation);
   void give_to_all(const torch::Tensor& input, const Tensors& outputs, const Operation& operation);
   void reduce_in_memory(const torch::Tensor& tensor, ReduceOp op, const Operation& operation);
-  void reduce(const Tensors& inputs, const torch::Tensor& output, ReduceOp op, const Operation& operation);
-  void reduce_by_exchange(const torch::Tensor& flat, ReduceOp op, const Operation& operation);
+  void reduce(const Tensors& inputs, const torch::Tensor& output, const Combination& combination,
+              const Operation& operation);
+  void combine_flat(const torch::Tensor& output, const Combination& combination, const Operation& operation);
+  void combine_by_exchange(const torch::Tensor& own, const Combination& combination,
+                           const Operation& operation);
+  void reduce_over_network(const torch::Tensor& flat, ReduceOp op, const Operation& operation);
   void send_everywhere(const torch::Tensor& flat, int root, const Operation& operation);
   void require_rank(int rank) const;
 
@@ -92,6 +99,7 @@ class Collectives final : public Communicator, private SharedVectors {
   InPlace* const in_place_;             // the transport if it is one, else nullptr
   OwnAllReduce* const own_all_reduce_;  // likewise
   ByHost* const by_host_;               // likewise
+  AddsOnTheWay* const on_the_way_;      // likewise
   const int rank_;
   const int world_;
   const std::chrono::milliseconds timeout_;

@@ -13,7 +13,8 @@
 
 namespace tutti::comm {
 
-struct Hosts;  // hosts.h
+struct Combination;  // combination.h
+struct Hosts;        // hosts.h
 
 // For booleans, Sum means "any" and Product means "all". Average supports only floating-point types.
 enum class ReduceOp { Sum, Average, Min, Max, Product };
@@ -61,7 +62,7 @@ class SharedVectors {
 class Communicator {
  public:
   virtual ~Communicator() = default;
-  // "shm", "gloo", ...
+  // "shm", "tcp", ...
   virtual std::string name() const = 0;
   virtual int rank() const = 0;
   virtual int world() const = 0;
@@ -76,6 +77,10 @@ class Communicator {
   // Splits `input` into one part per rank, along its first dimension; `output` is the sum of part rank().
   virtual Work reduce_scatter(const torch::Tensor& output, const torch::Tensor& input, ReduceOp op,
                               const Options& options = {}) = 0;
+  // Like all_reduce or reduce_scatter, but of any number of inputs per rank, in a given order. `output` may
+  // be one of the inputs.
+  virtual Work combine(const torch::Tensor& output, const Combination& combination,
+                       const Options& options = {}) = 0;
   // Concatenates along the first dimension, in rank order; the uneven form has one output per rank.
   virtual Work all_gather(const torch::Tensor& output, const torch::Tensor& input,
                           const Options& options = {}) = 0;

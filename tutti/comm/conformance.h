@@ -7,6 +7,7 @@ namespace tutti::comm {
 // Checks that every backend must pass, whether its ranks are threads or processes. Each rank calls these with
 // its own communicator. Each throws an Error if a check fails.
 void check_reductions(Communicator& comm);
+void check_combinations(Communicator& comm);
 void check_movements(Communicator& comm);
 void check_strided_and_empty(Communicator& comm);
 void check_messages(Communicator& comm);
@@ -14,8 +15,8 @@ void check_order_behind(Communicator& comm);
 void check_split(Communicator& comm);
 void check_bad_arguments(Communicator& comm);
 void check_large(Communicator& comm);
-// Checks that messages of the wrong size are rejected: with InvalidArgument, or over Gloo with a Timeout. Not
-// part of check_conformance(), since NCCL does not detect this.
+// Checks that messages of the wrong size are rejected. Not part of check_conformance(), since NCCL does not
+// detect this.
 void check_misfits(Communicator& comm);
 
 // Runs all checks that every backend must pass.

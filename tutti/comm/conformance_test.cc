@@ -26,6 +26,7 @@ class Conformance : public ::testing::TestWithParam<std::tuple<std::string, int>
 };
 
 TEST_P(Conformance, reduces) { on_all_ranks(check_reductions); }
+TEST_P(Conformance, combines) { on_all_ranks(check_combinations); }
 TEST_P(Conformance, moves) { on_all_ranks(check_movements); }
 TEST_P(Conformance, takes_strided_and_empty_tensors) { on_all_ranks(check_strided_and_empty); }
 TEST_P(Conformance, sends_and_receives) { on_all_ranks(check_messages); }
@@ -55,8 +56,8 @@ torch::Tensor tree_sum(const std::vector<torch::Tensor>& inputs, size_t begin, s
 
 TEST(SumOverRanks, adds_along_the_tree_over_every_backend) {
   for (const char* backend : {"inproc", "plain", "shm"}) {
-    for (const int world : {2, 3, 5, 7, 8}) {
-      for (const int64_t size : {100, 50000, 700001}) {
+    for (const int world : {2, 3, 4, 5, 6, 7, 8}) {
+      for (const int64_t size : {1, 100, 4096, 4097, 50000, 700001}) {
         std::vector<torch::Tensor> inputs;
         for (int r = 0; r < world; ++r) inputs.push_back(torch::randn({size}));
         const torch::Tensor expected = tree_sum(inputs, 0, 8);

@@ -21,8 +21,6 @@
 #include "tutti/cluster/roles.h"
 #include "tutti/comm/collectives.h"
 #include "tutti/comm/failure_board.h"
-#include "tutti/comm/gloo/gloo.h"
-#include "tutti/comm/gloo/launcher_store.h"
 #include "tutti/comm/hierarchy/hierarchy.h"
 #include "tutti/comm/hosts.h"
 #include "tutti/comm/inproc/inproc.h"
@@ -31,7 +29,9 @@
 #include "tutti/comm/nccl/nccl.h"
 #include "tutti/comm/rendezvous.h"
 #include "tutti/comm/shm/shm.h"
+#include "tutti/comm/table/launcher_store.h"
 #include "tutti/comm/table/tcp_rendezvous.h"
+#include "tutti/comm/tcp/tcp.h"
 
 namespace tutti::comm {
 namespace {
@@ -221,15 +221,16 @@ bool takes_nccl(const Context& context, const Roster& roster) {
   return (asked == "nccl" || asked == "auto") && roster.no_nccl.empty();
 }
 
-// Returns the backend for everything else: "shm", "gloo", "mpi", or "shm+gloo" or "shm+mpi" if there are
+// Returns the backend for everything else: "shm", "tcp", "mpi", or "shm+tcp" or "shm+mpi" if there are
 // several hosts, some of them with several ranks.
 std::string backend_for(const Context& context, const Roster& roster) {
   const std::string& flag = context.config().network.backend;
-  const std::string asked = flag == "auto" || flag == "nccl" ? "shm+gloo" : flag;
+  const bool hierarchy = flag == "auto" || flag == "nccl" || flag == "shm+gloo";
+  const std::string asked = hierarchy ? "shm+tcp" : flag == "gloo" ? "tcp" : flag;
   if (asked == "shm" && !roster.one_host())
     fail(ErrorKind::InvalidArgument,
-         "--comm shm needs all workers on one host, but they are on several: use auto, shm+gloo, shm+mpi, "
-         "gloo or mpi");
+         "--comm shm needs all workers on one host, but they are on several: use auto, shm+tcp, shm+mpi, "
+         "tcp or mpi");
   const size_t plus = asked.find('+');
   if (plus == std::string::npos || roster.two_levels()) return asked;
   return roster.one_host() ? "shm" : asked.substr(plus + 1);
@@ -239,13 +240,13 @@ std::unique_ptr<Transport> make_network(const Context& context, const Roster& ro
                                         const std::string& name) {
   const auto table = with_prefix(roster.table, name + "/");
   const milliseconds timeout = timeout_of(context);
-  if (name == "gloo") {
-    return gloo_transport(table, {.rank = context.rank(),
-                                  .world = context.world(),
-                                  .who = roster.who,
-                                  .holder = roster.who.front(),
-                                  .peer_host = roster.one_host() ? "" : roster.master_host,
-                                  .timeout = timeout});
+  if (name == "tcp") {
+    return tcp_transport(table, {.rank = context.rank(),
+                                 .world = context.world(),
+                                 .who = roster.who,
+                                 .holder = roster.who.front(),
+                                 .peer_host = roster.one_host() ? "" : roster.master_host,
+                                 .timeout = timeout});
   }
   mpi_initialise();
   return mpi_transport(table, {roster.who, roster.who.front(), timeout});

@@ -19,7 +19,7 @@
 #include "tutti/base/test_errors.h"
 #include "tutti/base/this_host.h"
 #include "tutti/cluster/roles.h"
-#include "tutti/comm/gloo/c10d_compat.h"
+#include "tutti/comm/nccl/c10d_compat.h"
 #include "tutti/comm/test_messages.h"
 #include "tutti/comm/test_network.h"
 
@@ -116,7 +116,7 @@ std::set<std::string> listening_addresses() {
 }
 
 TEST(Connect, a_job_on_one_machine_listens_at_the_loopback_alone) {
-  for (const char* comm : {"auto", "gloo"}) {
+  for (const char* comm : {"auto", "tcp"}) {
     testing::expect_no_errors(connect_ranks({{}, {}}, [&](const Context& context) {
       RunConfig config = context.config();
       config.network.backend = comm;

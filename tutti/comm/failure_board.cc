@@ -97,7 +97,7 @@ std::string FailureBoard::who(int rank) const { return name_of(options_.who, ran
 void FailureBoard::look_after_pause() {
   {
     const std::lock_guard lock(mutex_);
-    if (!entries_.empty() || Clock::now() - done_at_ < options_.last_words) return;
+    if (!entries_.empty() || Clock::now() - done_at_ < options_.look_up) return;
   }
   try {
     adopt_failure();

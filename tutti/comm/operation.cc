@@ -1,9 +1,22 @@
+#include <array>
+#include <cstring>
+
 #include <fmt/format.h>
 
 #include "tutti/base/deadline.h"
+#include "tutti/base/type_name.h"
 #include "tutti/comm/transport.h"
 
 namespace tutti::comm {
+namespace {
+
+template <size_t N>
+void copy_words(char (&to)[N], const char* from) {
+  std::strncpy(to, from, N - 1);
+  to[N - 1] = '\0';
+}
+
+}  // namespace
 
 Operation operation_of(const char* name, const Options& options, std::chrono::milliseconds usual,
                        Timeline* timeline) {
@@ -16,11 +29,41 @@ uint64_t key_of(const Operation& operation) {
   uint64_t key = 14695981039346656037ULL;
   const auto mix = [&key](uint64_t value) { key = (key ^ value) * 1099511628211ULL; };
   for (const char* name = operation.name; *name != '\0'; ++name) mix(static_cast<unsigned char>(*name));
-  if (operation.whole == nullptr) return key;
+  if (!operation.whole) return key;
   mix(static_cast<uint64_t>(operation.whole->type));
   mix(static_cast<uint64_t>(operation.whole->op));
   mix(static_cast<uint64_t>(operation.whole->count));
   return key;
+}
+
+OperationWords::OperationWords(const Operation& operation)
+    : name{},
+      what{},
+      step(operation.step),
+      count(operation.whole ? operation.whole->count : -1),
+      type(operation.whole ? static_cast<int32_t>(operation.whole->type) : -1),
+      op(operation.whole ? static_cast<int32_t>(operation.whole->op) : 0) {
+  copy_words(name, operation.name);
+  copy_words(what, operation.what);
+}
+
+std::string OperationWords::text() const {
+  static constexpr std::array<const char*, 5> kOps = {"", ", average", ", min", ", max", ", product"};
+  std::string text(name, ::strnlen(name, sizeof name));
+  if (what[0] != '\0') text += " of " + std::string(what, ::strnlen(what, sizeof what));
+  if (type >= 0)
+    text += fmt::format(" ({}{}{})", count < 0 ? "" : fmt::format("{} ", count),
+                        type_name(static_cast<c10::ScalarType>(type)), kOps.at(static_cast<size_t>(op)));
+  if (step >= 0) text += fmt::format(" at step {}", step);
+  return text;
+}
+
+std::string different_operations(const std::string& who, const OperationWords& words,
+                                 const std::string& other, const OperationWords& theirs) {
+  return fmt::format(
+      "{} calls {} while {} calls {}: every rank has to call the same operations in the same order, with the "
+      "same sizes",
+      who, words.text(), other, theirs.text());
 }
 
 std::string describe(const Operation& operation) {

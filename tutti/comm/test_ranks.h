@@ -11,11 +11,11 @@
 #include <gtest/gtest.h>
 
 #include "tutti/comm/collectives.h"
-#include "tutti/comm/gloo/gloo.h"
 #include "tutti/comm/hierarchy/hierarchy.h"
 #include "tutti/comm/inproc/inproc.h"
 #include "tutti/comm/rendezvous.h"
 #include "tutti/comm/shm/shm.h"
+#include "tutti/comm/tcp/tcp.h"
 
 namespace tutti::comm::testing {
 
@@ -55,7 +55,7 @@ class PlainTransport final : public Transport {
 };
 
 // Ranks on simulated hosts, one letter per rank: "aabb" means two hosts with two ranks each. They use shared
-// memory within a host and Gloo between hosts, or only Gloo if RankLayout finds no two levels.
+// memory within a host and TCP between hosts, or only TCP if RankLayout finds no two levels.
 inline std::unique_ptr<Transport> transport_on_hosts(const std::string& hosts, int rank,
                                                      const std::shared_ptr<Rendezvous>& table,
                                                      std::chrono::milliseconds timeout) {
@@ -67,8 +67,8 @@ inline std::unique_ptr<Transport> transport_on_hosts(const std::string& hosts, i
   }
   const int world = static_cast<int>(hosts.size());
   auto network =
-      gloo_transport(with_prefix(table, "gloo/"),
-                     {.rank = rank, .world = world, .who = who, .peer_host = "", .timeout = timeout});
+      tcp_transport(with_prefix(table, "tcp/"),
+                    {.rank = rank, .world = world, .who = who, .peer_host = "", .timeout = timeout});
   const auto layout = RankLayout::of(host_of_rank);
   if (!layout || !layout->has_two_levels()) return network;
   const int host = layout->host_of(rank);

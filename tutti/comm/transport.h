@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -22,22 +23,41 @@ struct Operation {
   int64_t step;
   std::chrono::steady_clock::time_point deadline;
   std::chrono::milliseconds timeout;
-  Timeline* timeline = nullptr;      // records the operation
-  const Reduction* whole = nullptr;  // all that is combined or moved, if all ranks must agree on it
+  Timeline* timeline = nullptr;  // records the operation
+  // All that is combined or moved, on which all ranks must agree; its count is -1 if that may differ.
+  std::optional<Reduction> whole = {};
 };
 
 // Returns an operation that begins now. Its timeout is that of `options`, or `usual` if they have none.
 Operation operation_of(const char* name, const Options& options, std::chrono::milliseconds usual,
                        Timeline* timeline = nullptr);
 
-// Returns a copy of the operation with this `whole`, which must outlive it.
+// Returns a copy of the operation with this `whole`.
 inline Operation of(Operation operation, const Reduction& whole) {
-  operation.whole = &whole;
+  operation.whole = whole;
   return operation;
 }
 
 // Hashes what all ranks must agree on: the operation's name, and the element type, count and reduction.
 uint64_t key_of(const Operation& operation);
+
+// An operation in words that can be copied between ranks, for error messages.
+struct OperationWords {
+  explicit OperationWords(const Operation& operation);
+  OperationWords() = default;
+  std::string text() const;
+
+  char name[24];
+  char what[56];
+  int64_t step;
+  int64_t count;  // of the `whole`
+  int32_t type;   // likewise; -1: there is none
+  int32_t op;
+};
+
+// Returns the error text for two ranks that call different operations.
+std::string different_operations(const std::string& who, const OperationWords& words,
+                                 const std::string& other, const OperationWords& theirs);
 
 // Returns a text such as "all_reduce of gradients at step 118".
 std::string describe(const Operation& operation);
@@ -72,6 +92,25 @@ class Transport {
 
   // Returns the group of these ranks, in this order. They must include this rank. `name` must be unique.
   virtual std::unique_ptr<Transport> split(const std::vector<int>& ranks, const std::string& name) = 0;
+};
+
+// A combination of inputs of all ranks, of which every rank computes one slice.
+struct SlicedSum {
+  Reduction reduction;  // of all elements
+  const Program& program;
+  std::span<const int> holders;  // by input of the program: the rank that has it, ascending; -1: unused
+  std::span<const std::byte* const> inputs;  // those of this rank, in order
+  std::span<const Slice> slices;             // by rank
+  std::byte* own;                            // receives the result of this rank's slice
+  // If not null, receives the results of all slices, and contains `own`. It may be one of the inputs.
+  std::byte* whole;
+};
+
+// Additional interface of a transport that combines pieces of the inputs while others are still on their way.
+class AddsOnTheWay {
+ public:
+  virtual ~AddsOnTheWay() = default;
+  virtual void add(const SlicedSum& sum, const Operation& operation) = 0;
 };
 
 // One part of memory per rank, all of the same size, which all ranks can access.

@@ -10,6 +10,7 @@
 #include "tutti/comm/hierarchy/host_group.h"
 #include "tutti/comm/hierarchy/host_sums.h"
 #include "tutti/comm/hierarchy/shares.h"
+#include "tutti/comm/room.h"
 #include "tutti/comm/widen.h"
 
 namespace tutti::comm {
@@ -21,22 +22,6 @@ constexpr size_t kHalf = size_t{8} << 20;
 // Up to this size, a second message takes longer than sending the bytes that it would save.
 constexpr size_t kSmall = size_t{8} << 10;
 
-// A buffer that is reused, and reallocated when it is too small.
-class Room {
- public:
-  std::byte* of(size_t size) {
-    if (size > size_ || !bytes_) {
-      bytes_ = std::make_unique_for_overwrite<std::byte[]>(size);
-      size_ = size;
-    }
-    return bytes_.get();
-  }
-
- private:
-  std::unique_ptr<std::byte[]> bytes_;
-  size_t size_ = 0;
-};
-
 std::vector<const std::byte*> places_at(const std::vector<std::byte*>& parts, size_t offset) {
   std::vector<const std::byte*> places;
   for (const std::byte* part : parts) places.push_back(part + offset);
@@ -46,9 +31,6 @@ std::vector<const std::byte*> places_at(const std::vector<std::byte*>& parts, si
 void copy_bytes(std::byte* to, const std::byte* from, size_t size) {
   if (size > 0 && to != from) std::memcpy(to, from, size);
 }
-
-// Describes bytes that are moved and not combined, so that all ranks can check that they agree.
-Reduction movement(size_t bytes) { return {torch::kByte, ReduceOp::Sum, static_cast<int64_t>(bytes)}; }
 
 // The ranks of a host share memory in two halves, which are used in turn to add and to hand out: each rank
 // fills its own half, all meet, and each reads the halves of all. When a half is filled again, all ranks
@@ -326,8 +308,7 @@ void HierarchyTransport::hand_out(const Shares& shares, size_t unit, const std::
   }
 }
 
-void HierarchyTransport::all_reduce(std::byte* data, const Reduction& reduction, const Operation& asked) {
-  const Operation operation = of(asked, reduction);
+void HierarchyTransport::all_reduce(std::byte* data, const Reduction& reduction, const Operation& operation) {
   const size_t element = c10::elementSize(reduction.type);
   const Reduction wide{sum_type(reduction.type), reduction.op, 0};
   const auto chunk = static_cast<int64_t>(kHalf / c10::elementSize(wide.type));
@@ -358,8 +339,7 @@ void HierarchyTransport::all_reduce(std::byte* data, const Reduction& reduction,
 }
 
 void HierarchyTransport::reduce_scatter(std::byte* output, const std::byte* input, const Reduction& reduction,
-                                        const Operation& asked) {
-  const Operation operation = of(asked, reduction);
+                                        const Operation& operation) {
   const size_t element = c10::elementSize(reduction.type);
   const Reduction wide{sum_type(reduction.type), reduction.op, 0};
   const size_t wide_element = c10::elementSize(wide.type);
@@ -384,16 +364,10 @@ void HierarchyTransport::reduce_scatter(std::byte* output, const std::byte* inpu
 }
 
 void HierarchyTransport::all_gather(std::span<const Bytes> outputs, ConstBytes input,
-                                    const Operation& asked) {
+                                    const Operation& operation) {
   const size_t chunk = kHalf / static_cast<size_t>(world_) / 64 * 64;
   size_t longest = 0;
-  size_t size = 0;
-  for (const Bytes& output : outputs) {
-    longest = std::max(longest, output.size());
-    size += output.size();
-  }
-  const Reduction whole = movement(size);
-  const Operation operation = of(asked, whole);
+  for (const Bytes& output : outputs) longest = std::max(longest, output.size());
   attempt(operation, [&] {
     for (size_t done = 0; done < longest; done += chunk) {
       std::vector<int64_t> lengths;
@@ -410,9 +384,7 @@ void HierarchyTransport::all_gather(std::span<const Bytes> outputs, ConstBytes i
 }
 
 // The root shares the bytes with the ranks of its host, which then own one slice each.
-void HierarchyTransport::broadcast(Bytes bytes, int root, const Operation& asked) {
-  const Reduction whole = movement(bytes.size());
-  const Operation operation = of(asked, whole);
+void HierarchyTransport::broadcast(Bytes bytes, int root, const Operation& operation) {
   const int source = layout_.host_of(root);
   attempt(operation, [&] {
     for (size_t done = 0; done < bytes.size(); done += kHalf) {

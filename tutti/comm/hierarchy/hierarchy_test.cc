@@ -90,11 +90,11 @@ TEST(Shares, cover_what_each_owns_once_for_every_host) {
 // The barrier keeps ranks from leaving while others still connect.
 TEST(HierarchyName, says_what_it_is_made_of) {
   with_ranks("aab", 3, [](Communicator& comm) {
-    EXPECT_EQ(comm.name(), "shm+gloo");
+    EXPECT_EQ(comm.name(), "shm+tcp");
     comm.barrier();
   });
   with_ranks("aba", 3, [](Communicator& comm) {
-    EXPECT_EQ(comm.name(), "gloo");
+    EXPECT_EQ(comm.name(), "tcp");
     EXPECT_EQ(comm.hosts(), nullptr);
     comm.barrier();
   });
@@ -160,7 +160,7 @@ size_t bytes_over_network(const std::string& hosts, const std::function<void(Com
   testing::expect_no_errors(testing::as_ranks(layout.world(), [&](int rank) {
     const int host = layout.host_of(rank);
     auto network = std::make_unique<Counted>(
-        gloo_transport(with_prefix(table, "gloo/"), {.rank = rank, .world = layout.world()}), bytes);
+        tcp_transport(with_prefix(table, "tcp/"), {.rank = rank, .world = layout.world()}), bytes);
     auto memory = shm_transport(with_prefix(table, std::to_string(host) + "/"),
                                 {layout.local_rank(rank), layout.size(host), {}, kLong});
     Collectives comm(hierarchy_transport(std::move(network), std::move(memory), layout, kLong), kLong);

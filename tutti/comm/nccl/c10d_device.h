@@ -8,7 +8,7 @@
 #include <torch/types.h>
 
 #include "tutti/comm/failure_board.h"
-#include "tutti/comm/gloo/c10d_compat.h"
+#include "tutti/comm/nccl/c10d_compat.h"
 #include "tutti/comm/rendezvous.h"
 #include "tutti/comm/transport.h"
 

@@ -112,7 +112,7 @@ class TwoProcesses {
  public:
   static std::unique_ptr<Communicator> join(int rank, uint16_t port) {
     const auto table = rank == 0 ? testing::serve_table(port).table : testing::find_table(port);
-    auto transport = gloo_transport(with_prefix(table, "gloo/"), {.rank = rank, .world = 2});
+    auto transport = tcp_transport(with_prefix(table, "tcp/"), {.rank = rank, .world = 2});
     std::unique_ptr<Communicator> comm = std::make_unique<Collectives>(
         std::move(transport), kLong, nullptr,
         testing::device_over_gloo(with_prefix(table, "device/"), rank, 2, kLong));

@@ -7,8 +7,8 @@
 
 #include "tutti/base/check.h"
 #include "tutti/base/deadline.h"
-#include "tutti/comm/gloo/table_store.h"
 #include "tutti/comm/nccl/c10d_device.h"
+#include "tutti/comm/nccl/table_store.h"
 
 // LibTorch was built with this definition, but does not pass it on to programs that use it.
 #define USE_C10D_NCCL

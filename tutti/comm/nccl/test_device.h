@@ -19,6 +19,9 @@ namespace tutti::comm::testing {
 std::unique_ptr<OnDevice> device_over_gloo(std::shared_ptr<Rendezvous> table, int rank, int world,
                                            std::chrono::milliseconds timeout);
 
+// Returns true if the build has Gloo.
+bool device_built();
+
 // Like the functions of the same name in test_ranks.h, but they also support the backend "device": a device
 // over Gloo next to the transport "plain".
 namespace with_device {
@@ -48,7 +51,7 @@ inline void with_ranks(const std::string& backend, int world,
 // Returns the backends for tests of code that uses communicators.
 inline std::vector<std::string> backends() {
   std::vector<std::string> backends = {"inproc", "plain", "shm"};
-  if (gloo_built()) backends.emplace_back("device");
+  if (device_built()) backends.emplace_back("device");
   return backends;
 }
 

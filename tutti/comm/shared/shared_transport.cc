@@ -10,7 +10,6 @@
 #include "tutti/base/check.h"
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
-#include "tutti/base/type_name.h"
 #include "tutti/cluster/cores.h"
 
 namespace tutti::comm {
@@ -68,32 +67,15 @@ struct Brief {
   bool more;        // exchange: there will be another round
 };
 
-// The part of a post that is used in error messages. It is read only after a failure.
-struct Words {
-  char name[24];
-  char what[56];
-  int64_t step;
-  int64_t count;  // -1 if nothing is reduced
-  int32_t type;
-
-  std::string text() const {
-    std::string text = name;
-    if (what[0] != '\0') text += fmt::format(" of {}", static_cast<const char*>(what));
-    if (count >= 0) text += fmt::format(" ({} {})", count, type_name(static_cast<c10::ScalarType>(type)));
-    if (step >= 0) text += fmt::format(" at step {}", step);
-    return text;
-  }
-};
-
 struct Post {
   Brief brief;
-  Words words;
+  OperationWords words;  // read only after a failure
 };
 
 struct ControlSlot {
   alignas(64) Signal meetings;  // number of sync points this rank has reached
   Brief briefs[2];
-  alignas(64) Words words[2];
+  alignas(64) OperationWords words[2];
   std::atomic<uint32_t> left;  // the rank has closed its end
   // Used only in the slot of rank 0: why the group has failed.
   std::atomic<uint32_t> failed;
@@ -143,13 +125,7 @@ std::vector<std::byte*> SharedTransport::next_staging() {
 }
 
 Post SharedTransport::make_post(const Operation& operation) const {
-  const Reduction* const whole = operation.whole;
-  Post post{};
-  copy_text(post.words.name, operation.name);
-  copy_text(post.words.what, operation.what);
-  post.words.step = operation.step;
-  post.words.count = whole == nullptr ? -1 : whole->count;
-  post.words.type = whole == nullptr ? 0 : static_cast<int32_t>(whole->type);
+  Post post{.brief = {}, .words = OperationWords(operation)};
   post.brief.key = key_of(operation);
   post.brief.block = -1;
   return post;
@@ -184,12 +160,9 @@ const Brief& SharedTransport::brief_of(int rank) const { return slot(rank).brief
 void SharedTransport::require_same_operation() {
   for (int r = 1; r < world_; ++r) {
     if (brief_of(r).key == brief_of(0).key) continue;
-    fail_together(
-        ErrorKind::InvalidArgument,
-        fmt::format("{} calls {} while {} calls {}: every rank has to call the same operations in the "
-                    "same order, with the same sizes",
-                    memory_->who(0), slot(0).words[meetings_ % 2].text(), memory_->who(r),
-                    slot(r).words[meetings_ % 2].text()));
+    fail_together(ErrorKind::InvalidArgument,
+                  different_operations(memory_->who(0), slot(0).words[meetings_ % 2], memory_->who(r),
+                                       slot(r).words[meetings_ % 2]));
   }
 }
 

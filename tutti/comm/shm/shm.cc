@@ -91,7 +91,7 @@ FileDescriptor watch_process(pid_t pid) {
   FileDescriptor handle(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
   if (handle.get() < 0 && errno != ESRCH)
     fail_errno(errno, fmt::format("watching process {} (pidfd_open, in Linux since 5.3; a container's "
-                                  "seccomp profile may forbid it; --comm gloo does not need it)",
+                                  "seccomp profile may forbid it; --comm tcp does not need it)",
                                   pid));
   return handle;
 }

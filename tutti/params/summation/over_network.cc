@@ -4,6 +4,7 @@
 #include <torch/utils.h>
 
 #include "tutti/base/type_name.h"
+#include "tutti/comm/combination.h"
 #include "tutti/comm/reduce_on_device.h"
 #include "tutti/params/summation/summation.h"
 
@@ -17,6 +18,11 @@ Tensors parts_of(const Bucket& bucket, const torch::Tensor& vector, int world) {
   Tensors parts;
   for (int rank = 0; rank < world; ++rank) parts.push_back(stretch_of(vector, part_of(bucket, rank, world)));
   return parts;
+}
+
+torch::TensorOptions wire_options(const SummationOptions& options, torch::Device place) {
+  if (options.wire == torch::ScalarType::Undefined) return {};  // nothing is rounded
+  return torch::TensorOptions().dtype(options.wire).device(place);
 }
 
 // Implements Summation::spread() with an all-gather.
@@ -79,7 +85,7 @@ class ByExchange final : public Summation {
     Rounding sum;
   };
 
-  torch::TensorOptions on_wire(size_t bucket) const;
+  void add_exact(const Bucket& bucket, const Subtrees& subtrees, double divisor, int64_t step);
   Tensors to_send(size_t bucket, const Subtrees& subtrees);
   Tensors get_parts(size_t bucket, const Subtrees& subtrees, int64_t step);
   torch::Tensor add_parts(const Bucket& bucket, const Tensors& received, double divisor) const;
@@ -92,7 +98,7 @@ class ByExchange final : public Summation {
   const ControlWord& word_;
   const SummationOptions options_;
   const bool on_device_;                             // data is sent from the device of the vectors
-  const torch::Device place_;                        // the device on which sums are computed
+  const torch::TensorOptions on_wire_;               // of what is rounded, on the device where it is added
   std::vector<std::optional<Roundings>> roundings_;  // [bucket]
 };
 
@@ -103,7 +109,7 @@ ByExchange::ByExchange(comm::Communicator& comm, const Buckets& buckets, const C
       word_(word),
       options_(options),
       on_device_(comm.on_device(buckets.vectors.front())),
-      place_(on_device_ ? buckets.vectors.front().device() : torch::Device(torch::kCPU)) {
+      on_wire_(wire_options(options, on_device_ ? buckets.vectors.front().device() : torch::kCPU)) {
   const Rounding rounding(options.wire, options.error_feedback);
   const std::vector<Rounding> one_each(word.most_subtrees(), rounding);
   for (const Bucket& bucket : buckets.all) {
@@ -114,35 +120,49 @@ ByExchange::ByExchange(comm::Communicator& comm, const Buckets& buckets, const C
   }
 }
 
-torch::TensorOptions ByExchange::on_wire(size_t bucket) const {
-  const torch::Tensor& vector = buckets_.vectors[buckets_.all[bucket].vector];
-  const auto type = roundings_[bucket] ? options_.wire : vector.scalar_type();
-  return torch::TensorOptions().dtype(type).device(place_);
+// Adds what the workers hold, on the way.
+void ByExchange::add_exact(const Bucket& bucket, const Subtrees& subtrees, double divisor, int64_t step) {
+  const torch::Tensor stretch = buckets_.stretch(bucket);
+  const bool scatter = options_.scatter && bucket.gradients;
+  comm::Combination sum{.reduction = sum_of(stretch.scalar_type(), stretch.numel(), divisor),
+                        .program = word_.program(),
+                        .holders = {},
+                        .slices = {},
+                        .inputs = {},
+                        .scatter = scatter};
+  for (size_t s = 0; s < word_.sources().size(); ++s)
+    sum.holders.push_back(word_.present(s) ? word_.sources()[s].rank : -1);
+  for (int rank = 0; rank < comm_.world(); ++rank) {
+    const comm::Slice part = part_of(bucket, rank, comm_.world());
+    sum.slices.push_back({part.begin - bucket.begin, part.end - bucket.begin});
+  }
+  for (const TreeSum::Subtree& subtree : subtrees) {
+    if (subtree.values) sum.inputs.push_back((*subtree.values)[0]);
+  }
+  const comm::Slice own = sum.slices[static_cast<size_t>(comm_.rank())];
+  comm_.combine(scatter ? stretch_of(stretch, own) : stretch, sum, {.what = "gradients", .step = step});
 }
 
-// Returns, for each worker, its part of all subtrees, concatenated.
+// Returns, for each worker, its part of all subtrees, rounded and concatenated.
 Tensors ByExchange::to_send(size_t bucket, const Subtrees& subtrees) {
   const Bucket& which = buckets_.all[bucket];
   Tensors stretches;
   for (size_t i = 0; i < subtrees.size(); ++i) {
-    if (!subtrees[i].values) continue;
-    const torch::Tensor& exact = (*subtrees[i].values)[0];
-    stretches.push_back(roundings_[bucket] ? roundings_[bucket]->subtrees[i].round(exact) : exact);
+    if (subtrees[i].values)
+      stretches.push_back(roundings_[bucket]->subtrees[i].round((*subtrees[i].values)[0]));
   }
   Tensors sends;
   for (int rank = 0; rank < comm_.world(); ++rank) {
     const comm::Slice part = part_of(which, rank, comm_.world());
-    Tensors pieces;
+    Tensors pieces = {torch::empty({0}, on_wire_)};
     for (const torch::Tensor& stretch : stretches)
       pieces.push_back(stretch.narrow(0, part.begin - which.begin, part.size()));
-    sends.push_back(pieces.empty()       ? torch::empty({0}, on_wire(bucket))
-                    : pieces.size() == 1 ? pieces[0]
-                                         : torch::cat(pieces));
+    sends.push_back(pieces.size() == 2 ? pieces[1] : torch::cat(pieces));
   }
   return sends;
 }
 
-// Returns this worker's part of the subtrees of all workers, by rank.
+// Returns this worker's part of the rounded subtrees of all workers, by rank.
 Tensors ByExchange::get_parts(size_t bucket, const Subtrees& subtrees, int64_t step) {
   const Bucket& which = buckets_.all[bucket];
   const comm::Slice part = part_of(which, comm_.rank(), comm_.world());
@@ -151,7 +171,7 @@ Tensors ByExchange::get_parts(size_t bucket, const Subtrees& subtrees, int64_t s
     if (word_.present(s)) sizes[static_cast<size_t>(word_.sources()[s].rank)] += part.size();
   }
   Tensors received;
-  for (const int64_t size : sizes) received.push_back(torch::empty({size}, on_wire(bucket)));
+  for (const int64_t size : sizes) received.push_back(torch::empty({size}, on_wire_));
   comm_.all_to_all_uneven(received, to_send(bucket, subtrees), {.what = "gradients", .step = step});
   return received;
 }
@@ -180,23 +200,20 @@ torch::Tensor ByExchange::add_parts(const Bucket& bucket, const Tensors& receive
 
 void ByExchange::hand_out(size_t bucket, const torch::Tensor& sum, int64_t step) {
   const Bucket& which = buckets_.all[bucket];
-  const comm::Options options{.what = "the sum of gradients", .step = step};
   const Tensors parts = parts_of(which, buckets_.vectors[which.vector], comm_.world());
-  if (options_.scatter && which.gradients) {
+  if (options_.scatter) {
     parts[static_cast<size_t>(comm_.rank())].copy_(sum);
     return;
   }
-  if (!roundings_[bucket]) {
-    comm_.all_gather_uneven(parts, sum, options);
-    return;
-  }
   Tensors rounded;
-  for (const torch::Tensor& part : parts) rounded.push_back(torch::empty({part.numel()}, on_wire(bucket)));
-  comm_.all_gather_uneven(rounded, roundings_[bucket]->sum.round(sum), options);
+  for (const torch::Tensor& part : parts) rounded.push_back(torch::empty({part.numel()}, on_wire_));
+  comm_.all_gather_uneven(rounded, roundings_[bucket]->sum.round(sum),
+                          {.what = "the sum of gradients", .step = step});
   for (size_t r = 0; r < parts.size(); ++r) parts[r].copy_(rounded[r]);
 }
 
 void ByExchange::add(size_t bucket, const Subtrees& subtrees, double divisor, int64_t step) {
+  if (!roundings_[bucket]) return add_exact(buckets_.all[bucket], subtrees, divisor, step);
   const Tensors received = get_parts(bucket, subtrees, step);
   hand_out(bucket, add_parts(buckets_.all[bucket], received, divisor), step);
 }

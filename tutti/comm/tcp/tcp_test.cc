@@ -1,13 +1,18 @@
-#include "tutti/comm/gloo/gloo.h"
+#include "tutti/comm/tcp/tcp.h"
 
 #include <latch>
+#include <optional>
+#include <sys/socket.h>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tutti/base/file.h"
+#include "tutti/base/net.h"
 #include "tutti/base/ports.h"
 #include "tutti/base/test_errors.h"
+#include "tutti/base/text.h"
 #include "tutti/comm/test_messages.h"
 #include "tutti/comm/test_network.h"
 
@@ -29,35 +34,35 @@ using ::testing::Not;
 using testing::operation;
 using testing::Outcome;
 
-std::unique_ptr<Transport> gloo(const std::shared_ptr<Rendezvous>& table, int rank, int world,
-                                milliseconds timeout = kLong) {
-  return gloo_transport(table, {.rank = rank, .world = world, .who = names(world), .timeout = timeout});
+std::unique_ptr<Transport> over_tcp(const std::shared_ptr<Rendezvous>& table, int rank, int world,
+                                    milliseconds timeout = kLong) {
+  return tcp_transport(table, {.rank = rank, .world = world, .who = names(world), .timeout = timeout});
 }
 
-class GlooWorlds : public ::testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(Network, GlooWorlds, ::testing::Values(1, 2, 3, 4));
+class TcpWorlds : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Network, TcpWorlds, ::testing::Values(1, 2, 3, 4, 8));
 
-TEST_P(GlooWorlds, exchange_moves_messages_of_any_size) {
+TEST_P(TcpWorlds, exchange_moves_messages_of_any_size) {
   const auto table = local_rendezvous();
   expect_no_errors(as_ranks(GetParam(), [&](int rank) {
-    const auto transport = gloo(table, rank, GetParam());
+    const auto transport = over_tcp(table, rank, GetParam());
     testing::exchange_messages_of_any_size(*transport);
   }));
 }
 
-TEST_P(GlooWorlds, messages_between_two_keep_their_order_beside_exchanges) {
+TEST_P(TcpWorlds, messages_between_two_keep_their_order_beside_exchanges) {
   const auto table = local_rendezvous();
   expect_no_errors(as_ranks(GetParam(), [&](int rank) {
-    const auto transport = gloo(table, rank, GetParam());
+    const auto transport = over_tcp(table, rank, GetParam());
     testing::send_and_recv_beside_exchanges(*transport);
   }));
 }
 
-TEST(Gloo, two_transports_do_not_mix) {
+TEST(Tcp, two_transports_do_not_mix) {
   const auto table = local_rendezvous();
   expect_no_errors(as_ranks(2, [&](int rank) {
-    const auto one = gloo(with_prefix(table, "one/"), rank, 2);
-    const auto two = gloo(with_prefix(table, "two/"), rank, 2);
+    const auto one = over_tcp(with_prefix(table, "one/"), rank, 2);
+    const auto two = over_tcp(with_prefix(table, "two/"), rank, 2);
     std::thread beside([&] {
       for (int i = 0; i < 20; ++i)
         exchange_and_look(
@@ -70,10 +75,10 @@ TEST(Gloo, two_transports_do_not_mix) {
   }));
 }
 
-TEST(Gloo, splits_into_smaller_groups) {
+TEST(Tcp, splits_into_smaller_groups) {
   const auto table = local_rendezvous();
   expect_no_errors(as_ranks(4, [&](int rank) {
-    const auto all = gloo(table, rank, 4);
+    const auto all = over_tcp(table, rank, 4);
     const std::vector<int> ranks = rank % 2 == 0 ? std::vector{2, 0} : std::vector{1, 3};
     const auto half = all->split(ranks, fmt::format("half/{}", rank % 2));
     ASSERT_EQ(half->world(), 2);
@@ -83,21 +88,21 @@ TEST(Gloo, splits_into_smaller_groups) {
   }));
 }
 
-TEST(Gloo, finds_the_address_of_a_named_host) {
+TEST(Tcp, finds_the_address_of_a_named_host) {
   const auto table = local_rendezvous();
   expect_no_errors(as_ranks(2, [&](int rank) {
-    const auto transport = gloo_transport(table, {.rank = rank, .world = 2, .peer_host = "localhost"});
+    const auto transport = tcp_transport(table, {.rank = rank, .world = 2, .peer_host = "localhost"});
     meet(*transport, operation("exchange"));
   }));
   expect_error(ErrorKind::InvalidArgument, HasSubstr("host 'no-such-host.invalid' cannot be resolved"), [&] {
-    gloo_transport(local_rendezvous(), {.rank = 0, .world = 2, .peer_host = "no-such-host.invalid"});
+    tcp_transport(local_rendezvous(), {.rank = 0, .world = 2, .peer_host = "no-such-host.invalid"});
   });
 }
 
-TEST(Gloo, names_the_rank_that_never_comes) {
+TEST(Tcp, names_the_rank_that_never_comes) {
   const auto table = local_rendezvous();
   const auto begin = Clock::now();
-  const auto outcomes = as_ranks(2, [&](int rank) { gloo(table, rank, 3, milliseconds(300)); });
+  const auto outcomes = as_ranks(2, [&](int rank) { over_tcp(table, rank, 3, milliseconds(300)); });
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(5));
   for (const Outcome& outcome : outcomes) {
     ASSERT_TRUE(outcome);
@@ -106,13 +111,57 @@ TEST(Gloo, names_the_rank_that_never_comes) {
   }
 }
 
+// Forwards to another table, but does not announce that this rank listens before `may_go_on`.
+class HeldTable final : public Rendezvous {
+ public:
+  HeldTable(std::shared_ptr<Rendezvous> inner, std::latch& may_go_on)
+      : inner_(std::move(inner)), may_go_on_(may_go_on) {}
+  void set(const std::string& key, const std::string& value) override {
+    if (key.starts_with("port/")) may_go_on_.wait();
+    inner_->set(key, value);
+  }
+  std::string get(const std::string& key, milliseconds timeout) override { return inner_->get(key, timeout); }
+  std::optional<std::string> peek(const std::string& key) override { return inner_->peek(key); }
+  std::string set_once(const std::string& key, const std::string& value) override {
+    return inner_->set_once(key, value);
+  }
+  bool ended() const override { return inner_->ended(); }
+
+ private:
+  const std::shared_ptr<Rendezvous> inner_;
+  std::latch& may_go_on_;
+};
+
+TEST(Tcp, strangers_take_nobodys_place) {
+  const auto table = local_rendezvous();
+  std::latch strangers_came(1);
+  std::vector<FileDescriptor> strangers;
+  std::thread coming([&] {
+    const std::vector<std::string> word = split(table->get("port/here/0", kLong), ' ');
+    const SocketAddress address = resolve(word.at(0), std::stoi(word.at(1))).addresses.at(0);
+    for (const size_t bytes : {0, 1, 71, 72, 100000}) {
+      strangers.push_back(connect_within(address, kLong).socket);
+      const std::string noise(bytes, '\0');  // which claims to be rank 0
+      ::send(strangers.back().get(), noise.data(), noise.size(), MSG_NOSIGNAL);
+    }
+    strangers.front() = FileDescriptor();  // it leaves again
+    strangers_came.count_down();
+  });
+  expect_no_errors(as_ranks(2, [&](int rank) {
+    const auto own = rank == 0 ? table : std::make_shared<HeldTable>(table, strangers_came);
+    const auto transport = over_tcp(own, rank, 2);
+    meet(*transport, operation("exchange"));
+  }));
+  coming.join();
+}
+
 // Rank 2 is busy while the others wait for it. When it arrives, it learns of the failure.
-TEST(Gloo, names_the_rank_that_is_late_and_tells_it) {
+TEST(Tcp, names_the_rank_that_is_late_and_tells_it) {
   const auto table = local_rendezvous();
   std::latch over(2);
   const auto begin = Clock::now();
   const auto outcomes = as_ranks(3, [&](int rank) {
-    const auto transport = gloo(table, rank, 3);
+    const auto transport = over_tcp(table, rank, 3);
     meet(*transport, operation("barrier", kLong, 117));
     try {
       if (rank == 2) over.wait();
@@ -133,10 +182,10 @@ TEST(Gloo, names_the_rank_that_is_late_and_tells_it) {
   }
 }
 
-TEST(Gloo, names_the_rank_that_has_left_and_stays_broken) {
+TEST(Tcp, names_the_rank_that_has_left_and_stays_broken) {
   const auto table = local_rendezvous();
   const auto outcomes = as_ranks(3, [&](int rank) {
-    const auto transport = gloo(table, rank, 3);
+    const auto transport = over_tcp(table, rank, 3);
     meet(*transport, operation("barrier"));
     if (rank == 2) return;
     const std::string text =
@@ -150,11 +199,11 @@ TEST(Gloo, names_the_rank_that_has_left_and_stays_broken) {
 }
 
 // Rank 0 waits only for rank 1, whose connection does not break, and still learns of the failure of rank 2.
-TEST(Gloo, a_failure_reaches_those_that_wait_for_somebody_else) {
+TEST(Tcp, a_failure_reaches_those_that_wait_for_somebody_else) {
   const auto table = local_rendezvous();
   std::latch both_wait(2);
   const auto outcomes = as_ranks(3, [&](int rank) {
-    const auto transport = gloo(table, rank, 3);
+    const auto transport = over_tcp(table, rank, 3);
     meet(*transport, operation("barrier"));
     std::byte byte{};
     if (rank == 2) {
@@ -169,11 +218,11 @@ TEST(Gloo, a_failure_reaches_those_that_wait_for_somebody_else) {
   EXPECT_STREQ(outcomes[0]->what(), outcomes[1]->what());
 }
 
-TEST(Gloo, a_process_that_is_killed_is_noticed_at_once) {
+TEST(Tcp, a_process_that_is_killed_is_noticed_at_once) {
   const auto port = static_cast<uint16_t>(free_ports(1)[0]);
   const auto as_rank = [&](int rank) {
     auto table = testing::find_table(port);
-    auto transport = gloo(table, rank, 3);
+    auto transport = over_tcp(table, rank, 3);
     meet(*transport, operation("barrier"));
     return transport;
   };
@@ -194,31 +243,31 @@ TEST(Gloo, a_process_that_is_killed_is_noticed_at_once) {
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(5));
 }
 
-TEST(Gloo, says_that_the_rank_with_the_table_is_gone) {
+TEST(Tcp, says_that_the_rank_with_the_table_is_gone) {
   const auto port = static_cast<uint16_t>(free_ports(1)[0]);
   const Child zero([&] {
     const auto server = testing::serve_table(port).table;
-    const auto transport = gloo(server, 0, 2);
+    const auto transport = over_tcp(server, 0, 2);
     meet(*transport, operation("barrier"));
     while (true) ::pause();
   });
   const auto table = testing::find_table(port);
-  const auto transport = gloo(table, 1, 2);
+  const auto transport = over_tcp(table, 1, 2);
   meet(*transport, operation("barrier"));
   zero.kill();
   expect_error(ErrorKind::PeerLost, HasSubstr("all_reduce failed: worker/0 (host 0) is gone"),
                [&] { meet(*transport, operation("all_reduce")); });
 }
 
-TEST(Gloo, a_process_that_is_stopped_is_named_when_the_time_is_over) {
+TEST(Tcp, a_process_that_is_stopped_is_named_when_the_time_is_over) {
   const auto port = static_cast<uint16_t>(free_ports(1)[0]);
   const Child one([&] {
-    const auto transport = gloo(testing::find_table(port), 1, 2);
+    const auto transport = over_tcp(testing::find_table(port), 1, 2);
     meet(*transport, operation("barrier", kLong, 117));
     while (true) ::pause();
   });
   const auto table = testing::serve_table(port).table;
-  const auto transport = gloo(table, 0, 2);
+  const auto transport = over_tcp(table, 0, 2);
   meet(*transport, operation("barrier", kLong, 117));
   one.stop();
   expect_error(ErrorKind::Timeout,

@@ -10,7 +10,7 @@
 
 namespace tutti::comm {
 
-struct GlooOptions {
+struct TcpOptions {
   int rank = 0;
   int world = 1;
   std::vector<std::string> who = {};         // by rank, for error messages; empty: "rank 3"
@@ -21,13 +21,9 @@ struct GlooOptions {
   std::chrono::milliseconds timeout{60000};  // for connecting
 };
 
-// Returns true if this build has Gloo.
-bool gloo_built();
-
-// Returns a transport over TCP, using the Gloo inside LibTorch. Every rank calls this with the same table, or
-// a part of one, that nothing else uses (with_prefix); it must exist as long as the transport. Waits until
-// all ranks are connected. Throws a Timeout that names the missing ranks, and Unimplemented if the build has
-// no Gloo headers.
-std::unique_ptr<Transport> gloo_transport(std::shared_ptr<Rendezvous> table, const GlooOptions& options);
+// Returns a transport over TCP that adds on the way. Every rank calls this with the same table, or a part of
+// one, that nothing else uses (with_prefix); it must exist as long as the transport. Waits until all ranks
+// are connected. Throws a Timeout that names the missing ranks.
+std::unique_ptr<Transport> tcp_transport(std::shared_ptr<Rendezvous> table, const TcpOptions& options);
 
 }  // namespace tutti::comm

@@ -1,4 +1,4 @@
-#include "tutti/comm/gloo/launcher_store.h"
+#include "tutti/comm/table/launcher_store.h"
 
 #include <algorithm>
 #include <functional>
@@ -15,7 +15,7 @@
 #include "tutti/base/net.h"
 #include "tutti/base/start_thread.h"
 #include "tutti/base/text.h"
-#include "tutti/comm/gloo/c10d_compat.h"
+#include "tutti/comm/nccl/c10d_compat.h"
 
 namespace tutti::comm {
 namespace {

@@ -1,0 +1,212 @@
+#include "tutti/comm/tcp/connections.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <list>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "tutti/base/deadline.h"
+#include "tutti/base/error.h"
+#include "tutti/base/net.h"
+#include "tutti/base/random_key.h"
+#include "tutti/base/text.h"
+#include "tutti/comm/table/protocol.h"
+#include "tutti/rpc/proof.h"
+
+namespace tutti::comm::tcp {
+namespace {
+
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+constexpr const char* kLoopback = "127.0.0.1";
+constexpr uint32_t kExchanges = 0;
+constexpr uint32_t kMessages = 1;
+
+// The first bytes on every connection, from the rank that connects.
+struct Greeting {
+  uint32_t rank;
+  uint32_t purpose;
+  std::array<char, table::kProofSize> proof;
+};
+
+// Shows that the sender knows the key, which only ranks of this job can read in the table. A copy of it is of
+// no use to others: there is one connection for each rank and purpose.
+std::string proof_of(const std::string& key, const std::string& listener, const Greeting& greeting) {
+  return table::client_proof(key, listener, fmt::format("{} {}", greeting.rank, greeting.purpose));
+}
+
+// Returns this machine's own address on the route to another: connecting a datagram socket sends nothing and
+// only asks the kernel for the route. Returns "" if there is no route.
+std::string address_on_route(const SocketAddress& to) {
+  const FileDescriptor socket(::socket(to.bytes.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  SocketAddress own;
+  const bool found = socket.get() >= 0 && ::connect(socket.get(), to.get(), to.size) == 0 &&
+                     ::getsockname(socket.get(), own.get(), &own.size) == 0;
+  return found ? numeric(own) : "";
+}
+
+// A rank on the loopback cannot be reached by one that is not, so this returns the address towards that one.
+std::string reachable_address(const std::string& mine, const std::vector<std::string>& of_all) {
+  if (!is_loopback(mine)) return mine;
+  const auto elsewhere = std::find_if_not(of_all.begin(), of_all.end(),
+                                          [](const std::string& address) { return is_loopback(address); });
+  return elsewhere == of_all.end() ? mine : address_towards(*elsewhere);
+}
+
+bool is_shortage(int error) {
+  return error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS;
+}
+
+[[noreturn]] void fail_to_connect(int error) {
+  if (is_shortage(error))
+    fail(ErrorKind::Overloaded,
+         "connect failed: {}. Raise the limits of this process (ulimit -n, -v, or its control group's)",
+         errno_text(error));
+  fail(ErrorKind::PeerLost,
+       "connect failed: {}. All ranks had registered, so one of them has ended since then, or a firewall "
+       "blocks the connection",
+       errno_text(error));
+}
+
+// Messages are sent as soon as they are complete. The loopback loses nothing, so that a congestion control
+// that spreads packets over time (BBR) would only delay them there; Reno does not, and every kernel has it.
+void tune(const FileDescriptor& socket, bool loopback) {
+  const int on = 1;
+  setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  constexpr std::string_view kReno = "reno";
+  if (loopback) setsockopt(socket.get(), IPPROTO_TCP, TCP_CONGESTION, kReno.data(), kReno.size());
+}
+
+// `word` is the address and port of the listener.
+FileDescriptor connect_to(const std::string& word, const std::string& key, Greeting greeting,
+                          Clock::time_point deadline) {
+  const size_t space = word.find(' ');
+  const Resolved found =
+      resolve(word.substr(0, space), static_cast<int>(parse_int(word.substr(space + 1)).value_or(0)));
+  if (found.addresses.empty()) fail(ErrorKind::DataLoss, "'{}' is not the address of a rank", word);
+  Connected connected = connect_within(found.addresses.front(), until(deadline));
+  if (connected.error != 0) fail_to_connect(connected.error);
+  tune(connected.socket, is_loopback(found.addresses.front()));
+  const std::string proof = proof_of(key, word, greeting);
+  std::copy_n(proof.begin(), greeting.proof.size(), greeting.proof.begin());
+  // The first bytes of a connection always fit into its buffer.
+  if (::send(connected.socket.get(), &greeting, sizeof greeting, MSG_NOSIGNAL) != sizeof greeting)
+    fail_to_connect(errno);
+  return std::move(connected.socket);
+}
+
+// Accepts the connections of the ranks above this one. Strangers may connect as well, and stay silent.
+class Acceptor {
+ public:
+  Acceptor(const FileDescriptor& listener, std::string word, std::string key, Connections& connections)
+      : listener_(listener), word_(std::move(word)), key_(std::move(key)), connections_(connections) {}
+
+  void accept(size_t missing, Clock::time_point deadline) {
+    while (accepted_ < missing) {
+      std::vector<pollfd> ready = {{listener_.get(), POLLIN, 0}};
+      for (const Guest& guest : guests_) ready.push_back({guest.socket.get(), POLLIN, 0});
+      if (poll(ready.data(), ready.size(), poll_time(deadline)) == 0) fail_to_connect(ETIMEDOUT);
+      size_t i = 1;
+      for (auto guest = guests_.begin(); guest != guests_.end(); ++i) {
+        const auto next = std::next(guest);
+        if (ready[i].revents != 0 && listen_to(*guest)) guests_.erase(guest);
+        guest = next;
+      }
+      if (ready[0].revents != 0) welcome();
+    }
+  }
+
+ private:
+  struct Guest {
+    FileDescriptor socket;
+    Greeting greeting{};
+    size_t done = 0;
+  };
+
+  void welcome() {
+    FileDescriptor socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (socket.get() < 0 && is_shortage(errno)) fail_to_connect(errno);
+    if (socket.get() >= 0) guests_.push_back({.socket = std::move(socket)});
+  }
+
+  // Reads what has come of the greeting. Returns true if the guest is dealt with.
+  bool listen_to(Guest& guest) {
+    auto* const to = reinterpret_cast<char*>(&guest.greeting) + guest.done;
+    const ssize_t count = ::recv(guest.socket.get(), to, sizeof guest.greeting - guest.done, 0);
+    if (count < 0 && (errno == EAGAIN || errno == EINTR)) return false;
+    if (count <= 0) return true;
+    guest.done += static_cast<size_t>(count);
+    if (guest.done < sizeof guest.greeting) return false;
+    const Greeting& said = guest.greeting;
+    auto& sockets = said.purpose == kExchanges ? connections_.exchanges : connections_.messages;
+    const bool ours = rpc::equal_proofs({said.proof.data(), said.proof.size()}, proof_of(key_, word_, said));
+    if (!ours || said.rank >= sockets.size() || sockets[said.rank].get() >= 0) return true;
+    tune(guest.socket, is_loopback(word_.substr(0, word_.find(' '))));
+    sockets[said.rank] = std::move(guest.socket);
+    ++accepted_;
+    return true;
+  }
+
+  const FileDescriptor& listener_;
+  const std::string word_;  // the address and port of the listener
+  const std::string key_;
+  Connections& connections_;
+  std::list<Guest> guests_;
+  size_t accepted_ = 0;
+};
+
+}  // namespace
+
+std::string address_towards(const std::string& host) {
+  if (host.empty()) return kLoopback;
+  // A port is required, but any port will do.
+  const Resolved found = resolve(host, 9);
+  if (found.addresses.empty())
+    fail(ErrorKind::InvalidArgument, "host '{}' cannot be resolved: {}. Check the name", host, found.trouble);
+  for (const SocketAddress& to : found.addresses) {
+    std::string address = address_on_route(to);
+    if (!address.empty()) return address;
+  }
+  fail(ErrorKind::InvalidArgument, "this machine has no network route to host '{}'", host);
+}
+
+// Each rank connects to the ranks below it: all are listening by then, and a connection does not have to be
+// accepted before it may be used.
+Connections connect_ranks(const std::shared_ptr<Rendezvous>& table, const BoardOptions& board,
+                          const std::string& peer_host, milliseconds timeout) {
+  const auto deadline = deadline_after(timeout);
+  const auto call = [&](const char* phase, const std::string& word) {
+    return roll_call(*with_prefix(table, phase), board, word, until(deadline));
+  };
+  const std::string mine = address_towards(peer_host);
+  const auto addresses = call("address/", mine);
+  const std::string address = reachable_address(mine, addresses);
+  const Listening listening = listen_at(resolve(address, 0).addresses.at(0));
+  if (listening.error != 0) fail_to_connect(listening.error);
+  const std::string key = table->set_once("key", random_key());
+  const std::string word = fmt::format("{} {}", address, listening.port);
+  const auto words = call("port/", word);
+
+  const auto ranks = static_cast<size_t>(board.world);
+  Connections connections{std::vector<FileDescriptor>(ranks), std::vector<FileDescriptor>(ranks)};
+  const auto me = static_cast<uint32_t>(board.rank);
+  for (size_t r = 0; r < me; ++r) {
+    connections.exchanges[r] = connect_to(words[r], key, {me, kExchanges, {}}, deadline);
+    connections.messages[r] = connect_to(words[r], key, {me, kMessages, {}}, deadline);
+  }
+  Acceptor(listening.socket, word, key, connections).accept(2 * (ranks - 1 - me), deadline);
+  // A rank that continued or gave up while others still connect would disconnect them without a reason.
+  call("connected/", "");
+  return connections;
+}
+
+}  // namespace tutti::comm::tcp

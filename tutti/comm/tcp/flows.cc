@@ -1,0 +1,85 @@
+#include "tutti/comm/tcp/flows.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include "tutti/base/check.h"
+#include "tutti/base/deadline.h"
+#include "tutti/base/error.h"
+
+namespace tutti::comm::tcp {
+namespace {
+
+// Bytes moved by one call of the system: few enough that many of them are still in the cache when they are
+// added.
+constexpr size_t kAtOnce = size_t{1} << 20;
+
+// Moves what can be moved at once. Returns false if that was nothing.
+bool advance(Flow& flow) {
+  std::array<iovec, 8> places;
+  msghdr message{};
+  message.msg_iov = places.data();
+  size_t wanted = 0;
+  while (message.msg_iovlen < places.size() && wanted < kAtOnce && flow.done + wanted < flow.size) {
+    const Bytes bytes = flow.at(flow.done + wanted);
+    if (bytes.empty()) break;
+    const size_t size = std::min(bytes.size(), kAtOnce - wanted);
+    places[message.msg_iovlen++] = {bytes.data(), size};
+    wanted += size;
+  }
+  if (wanted == 0) return false;
+  ssize_t count = 0;
+  do {
+    count = flow.way == Flow::Way::Out ? ::sendmsg(flow.socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL)
+                                       : ::recvmsg(flow.socket, &message, MSG_DONTWAIT);
+  } while (count < 0 && errno == EINTR);
+  if (count < 0 && errno != EAGAIN) {
+    const bool usual = errno == ECONNRESET || errno == EPIPE;
+    throw Closed(flow.peer, usual ? "" : errno_text(errno));
+  }
+  if (count == 0) throw Closed(flow.peer, "");
+  const size_t moved = count < 0 ? 0 : static_cast<size_t>(count);
+  flow.blocked = moved < wanted;
+  flow.done += moved;
+  return moved > 0;
+}
+
+// Waits until one of the blocked flows can go on.
+void await(std::span<Flow> flows, std::chrono::steady_clock::time_point deadline) {
+  std::vector<pollfd> ready;
+  std::vector<Flow*> waiting;
+  for (Flow& flow : flows) {
+    if (!flow.blocked || flow.is_done()) continue;
+    ready.push_back({flow.socket, static_cast<short>(flow.way == Flow::Way::Out ? POLLOUT : POLLIN), 0});
+    waiting.push_back(&flow);
+  }
+  TUTTI_CHECK(!ready.empty(), "{} flows wait for one another", flows.size());
+  if (::poll(ready.data(), ready.size(), poll_time(deadline)) == 0)
+    throw Closed(waiting.front()->peer, errno_text(ETIMEDOUT));
+  for (size_t i = 0; i < ready.size(); ++i) waiting[i]->blocked = ready[i].revents == 0;
+}
+
+}  // namespace
+
+void move_all(std::span<Flow> flows, const std::function<void(const Flow& flow)>& moved,
+              std::chrono::steady_clock::time_point deadline) {
+  while (true) {
+    bool any = false;
+    bool open = false;
+    for (Flow& flow : flows) {
+      if (flow.is_done()) continue;
+      open = true;
+      if (flow.blocked || !advance(flow)) continue;
+      any = true;
+      moved(flow);
+    }
+    if (!open) return;
+    if (!any) await(flows, deadline);
+  }
+}
+
+}  // namespace tutti::comm::tcp

@@ -1,0 +1,235 @@
+#include "tutti/comm/tcp/tcp.h"
+
+#include <algorithm>
+#include <sys/socket.h>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "tutti/base/check.h"
+#include "tutti/base/error.h"
+#include "tutti/comm/failure_board.h"
+#include "tutti/comm/tcp/connections.h"
+#include "tutti/comm/tcp/flows.h"
+#include "tutti/comm/tcp/traffic.h"
+
+namespace tutti::comm {
+namespace {
+
+using std::chrono::milliseconds;
+using tcp::Flow;
+
+// The board enforces the deadlines. Those of the connections come this much later, in case the board cannot.
+constexpr milliseconds kTcpIsLater{60000};
+
+// The beginning of every message. All machines of a job have the same byte order.
+struct Head {
+  uint64_t number;  // of the exchange, or of the message in this direction
+  uint64_t key;     // hash of the operation; 0 in messages between two ranks
+  uint64_t size;    // bytes that follow
+  OperationWords words;
+};
+
+// A message with its head, whose bytes are given by at(offset).
+template <class At>
+Flow flow_of(Flow::Way way, const FileDescriptor& socket, int peer, Head& head, uint64_t size, At at) {
+  return {.way = way,
+          .socket = socket.get(),
+          .peer = peer,
+          .size = sizeof(Head) + size,
+          .at = [&head, at](uint64_t offset) -> Bytes {
+            if (offset >= sizeof(Head)) return at(offset - sizeof(Head));
+            return std::as_writable_bytes(std::span(&head, 1)).subspan(offset);
+          }};
+}
+
+// Sockets have no const, but only read the bytes that they send.
+Bytes without_const(ConstBytes bytes) { return {const_cast<std::byte*>(bytes.data()), bytes.size()}; }
+
+class TcpTransport final : public Transport, public AddsOnTheWay, public OnBoard {
+ public:
+  TcpTransport(std::shared_ptr<Rendezvous> table, TcpOptions options)
+      : table_(std::move(table)), options_(std::move(options)) {
+    if (options_.world == 1) return;
+    const auto ranks = static_cast<size_t>(options_.world);
+    const BoardOptions board{.rank = options_.rank,
+                             .world = options_.world,
+                             .who = options_.who,
+                             .holder = options_.holder,
+                             .silence = options_.timeout};
+    connections_ = tcp::connect_ranks(table_, board, options_.peer_host, options_.timeout);
+    sent_.resize(ranks);
+    received_.resize(ranks);
+    board_ = std::make_unique<FailureBoard>(with_prefix(table_, "board/"), board, [this] { hang_up(); });
+  }
+
+  std::string name() const override { return "tcp"; }
+  int rank() const override { return options_.rank; }
+  int world() const override { return options_.world; }
+
+  void exchange(std::span<const ConstBytes> sends, std::span<const Bytes> recvs,
+                const Operation& operation) override {
+    tcp::Exchange messages(sends, recvs);
+    carry(messages, operation);
+  }
+  void add(const SlicedSum& sum, const Operation& operation) override {
+    tcp::PiecewiseSum pieces(sum, options_.rank, room_);
+    carry(pieces, operation);
+  }
+  void send(ConstBytes bytes, int to, const Operation& operation) override;
+  void recv(Bytes bytes, int from, const Operation& operation) override;
+  void abandon(const std::string& text) override { board_->give_up(text); }
+  FailureBoard& board() override { return *board_; }
+  std::unique_ptr<Transport> split(const std::vector<int>& ranks, const std::string& name) override;
+
+ private:
+  using Party = FailureBoard::Party;
+
+  std::string who(int rank) const { return name_of(options_.who, rank); }
+  void hang_up() const;
+  std::vector<int> talking(const tcp::Traffic& traffic) const;
+  void carry(tcp::Traffic& traffic, const Operation& operation);
+  void require_same(const Head& mine, const Head& theirs, int peer, uint64_t expected) const;
+  template <class Body>
+  void attempt(const Operation& operation, Party party, const std::vector<int>& peers, const Body& body);
+
+  const std::shared_ptr<Rendezvous> table_;  // shared with users of other prefixes of it
+  const TcpOptions options_;
+  tcp::Connections connections_;
+  Room room_;                            // for sums, used by one operation at a time
+  uint64_t exchanges_ = 0;               // begun so far
+  std::vector<uint64_t> sent_;           // messages by peer; each is used by one thread at a time
+  std::vector<uint64_t> received_;       // likewise
+  std::unique_ptr<FailureBoard> board_;  // last, so that it is destroyed first
+};
+
+// Every waiting thread finds its connection closed. The sockets are closed by the destructor.
+void TcpTransport::hang_up() const {
+  for (const auto* sockets : {&connections_.exchanges, &connections_.messages}) {
+    for (const FileDescriptor& socket : *sockets) {
+      if (socket.get() >= 0) ::shutdown(socket.get(), SHUT_RDWR);
+    }
+  }
+}
+
+template <class Body>
+void TcpTransport::attempt(const Operation& operation, Party party, const std::vector<int>& peers,
+                           const Body& body) {
+  auto watch = board_->watch(operation, party, peers);
+  try {
+    body(watch);
+  } catch (const tcp::Closed& closed) {
+    board_->lost(watch, closed.peer, closed.what());
+  } catch (const Error& error) {
+    board_->report(error.kind(), error.what());
+  }
+}
+
+// Starts with the next rank, so that not all ranks begin with the same one.
+std::vector<int> TcpTransport::talking(const tcp::Traffic& traffic) const {
+  std::vector<int> peers;
+  for (int i = 1; i < options_.world; ++i) {
+    const int peer = (options_.rank + i) % options_.world;
+    if (traffic.to(peer) + traffic.from(peer) > 0) peers.push_back(peer);
+  }
+  return peers;
+}
+
+void TcpTransport::carry(tcp::Traffic& traffic, const Operation& operation) {
+  const uint64_t number = exchanges_++;
+  const std::vector<int> peers = talking(traffic);
+  if (peers.empty()) return;
+  const Head head{number, key_of(operation), 0, OperationWords(operation)};
+  const auto ranks = static_cast<size_t>(options_.world);
+  std::vector<Head> out(ranks, head);
+  std::vector<Head> in(ranks);
+  std::vector<int> open(ranks);  // flows by peer
+  std::vector<bool> known(ranks);
+  std::vector<Flow> flows;
+  const auto add_flow = [&](Flow::Way way, int peer, uint64_t size, Head& begin, const auto& at) {
+    if (size == 0) return;
+    begin.size = size;
+    flows.push_back(flow_of(way, connections_.exchanges[static_cast<size_t>(peer)], peer, begin, size, at));
+    ++open[static_cast<size_t>(peer)];
+  };
+  for (const int peer : peers) {
+    add_flow(Flow::Way::Out, peer, traffic.to(peer), out[static_cast<size_t>(peer)],
+             [&traffic, peer](uint64_t offset) { return without_const(traffic.outgoing(peer, offset)); });
+  }
+  for (const int peer : peers) {
+    add_flow(Flow::Way::In, peer, traffic.from(peer), in[static_cast<size_t>(peer)],
+             [&traffic, peer](uint64_t offset) { return traffic.incoming(peer, offset); });
+  }
+  attempt(operation, Party::All, peers, [&](FailureBoard::Watch& watch) {
+    const auto moved = [&](const Flow& flow) {
+      const auto r = static_cast<size_t>(flow.peer);
+      if (flow.way == Flow::Way::In) {
+        if (flow.done < sizeof(Head)) return;
+        if (!known[r]) require_same(head, in[r], flow.peer, traffic.from(flow.peer));
+        known[r] = true;
+        traffic.arrived(flow.peer, flow.done - sizeof(Head));
+      }
+      if (flow.is_done() && --open[r] == 0) watch.arrived(flow.peer);
+    };
+    tcp::move_all(flows, moved, operation.deadline + kTcpIsLater);
+  });
+}
+
+void TcpTransport::require_same(const Head& mine, const Head& theirs, int peer, uint64_t expected) const {
+  if (mine.key == theirs.key && theirs.number < mine.number)
+    fail(ErrorKind::InvalidArgument, "{} sent {} bytes to {} in an earlier {}, which expected none",
+         who(peer), theirs.size, who(options_.rank), theirs.words.text());
+  if (mine.number != theirs.number || mine.key != theirs.key) {
+    const bool first = options_.rank < peer;
+    fail(ErrorKind::InvalidArgument, "{}",
+         different_operations(who(std::min(options_.rank, peer)), first ? mine.words : theirs.words,
+                              who(std::max(options_.rank, peer)), first ? theirs.words : mine.words));
+  }
+  if (theirs.size != expected)
+    fail(ErrorKind::InvalidArgument, "{} failed: {} expects {} bytes from {}, which sends {}",
+         mine.words.text(), who(options_.rank), expected, who(peer), theirs.size);
+}
+
+void TcpTransport::send(ConstBytes bytes, int to, const Operation& operation) {
+  Head head{sent_[static_cast<size_t>(to)]++, 0, bytes.size(), OperationWords(operation)};
+  Flow flow = flow_of(Flow::Way::Out, connections_.messages[static_cast<size_t>(to)], to, head, bytes.size(),
+                      [bytes](uint64_t offset) { return without_const(bytes.subspan(offset)); });
+  attempt(operation, Party::Two, {to}, [&](FailureBoard::Watch&) {
+    tcp::move_all(
+        {&flow, 1}, [](const Flow&) {}, operation.deadline + kTcpIsLater);
+  });
+}
+
+void TcpTransport::recv(Bytes bytes, int from, const Operation& operation) {
+  const Head mine{received_[static_cast<size_t>(from)]++, 0, bytes.size(), OperationWords(operation)};
+  Head theirs{};
+  bool known = false;
+  Flow flow = flow_of(Flow::Way::In, connections_.messages[static_cast<size_t>(from)], from, theirs,
+                      bytes.size(), [bytes](uint64_t offset) { return bytes.subspan(offset); });
+  const auto moved = [&](const Flow& flow) {
+    if (known || flow.done < sizeof(Head)) return;
+    known = true;
+    require_same(mine, theirs, from, bytes.size());
+  };
+  attempt(operation, Party::Two, {from}, [&](FailureBoard::Watch&) {
+    tcp::move_all({&flow, 1}, moved, operation.deadline + kTcpIsLater);
+  });
+}
+
+std::unique_ptr<Transport> TcpTransport::split(const std::vector<int>& ranks, const std::string& name) {
+  TcpOptions options = options_;
+  const auto me = std::find(ranks.begin(), ranks.end(), options_.rank);
+  TUTTI_CHECK(me != ranks.end(), "rank {}", options_.rank);
+  options.rank = static_cast<int>(me - ranks.begin());
+  options.world = static_cast<int>(ranks.size());
+  options.who = names_of(options_.who, ranks);
+  return std::make_unique<TcpTransport>(with_prefix(table_, name + "/"), options);
+}
+
+}  // namespace
+
+std::unique_ptr<Transport> tcp_transport(std::shared_ptr<Rendezvous> table, const TcpOptions& options) {
+  return std::make_unique<TcpTransport>(std::move(table), options);
+}
+
+}  // namespace tutti::comm

@@ -1,0 +1,146 @@
+#include "tutti/comm/tcp/traffic.h"
+
+#include <algorithm>
+
+namespace tutti::comm::tcp {
+namespace {
+
+// The pieces of a slice: many, so that the first results leave early, but not so small that the calls of the
+// system take more time than the bytes.
+constexpr uint64_t kPieces = 16;
+constexpr uint64_t kSmallestPiece = uint64_t{64} << 10;
+constexpr uint64_t kLargestPiece = uint64_t{256} << 10;
+constexpr uint64_t kWindow = 4;
+
+// All ranks get the same.
+uint64_t piece_size(const SlicedSum& sum, size_t element) {
+  int64_t longest = 0;
+  for (const Slice& slice : sum.slices) longest = std::max(longest, slice.size());
+  const uint64_t size =
+      std::clamp(static_cast<uint64_t>(longest) * element / kPieces, kSmallestPiece, kLargestPiece);
+  return size / element * element;
+}
+
+}  // namespace
+
+PiecewiseSum::PiecewiseSum(const SlicedSum& sum, int rank, Room& room)
+    : sum_(sum),
+      rank_(rank),
+      element_(c10::elementSize(sum.reduction.type)),
+      piece_bytes_(piece_size(sum, element_)),
+      inputs_(sum.slices.size()),
+      received_(sum.slices.size()) {
+  for (const int holder : sum.holders) {
+    if (holder >= 0) ++inputs_[static_cast<size_t>(holder)];
+  }
+  uint64_t size = 0;
+  std::vector<uint64_t> places;
+  for (size_t r = 0; r < inputs_.size(); ++r) {
+    places.push_back(size);
+    if (static_cast<int>(r) != rank_)
+      size += std::min(contribution(static_cast<int>(r), rank_), kWindow * inputs_[r] * piece_bytes_);
+  }
+  std::byte* const all = room.of(size);
+  for (const uint64_t place : places) rings_.push_back(all + place);
+  combine_complete();
+}
+
+uint64_t PiecewiseSum::bytes_of(int owner) const {
+  return static_cast<uint64_t>(sum_.slices[static_cast<size_t>(owner)].size()) * element_;
+}
+
+PiecewiseSum::Piece PiecewiseSum::piece_of(int owner, uint64_t number) const {
+  const uint64_t begin = number * piece_bytes_;
+  return {number, begin, std::min(piece_bytes_, bytes_of(owner) - begin)};
+}
+
+// Returns the bytes of all inputs of one rank for the slice of another.
+uint64_t PiecewiseSum::contribution(int holder, int owner) const {
+  return inputs_[static_cast<size_t>(holder)] * bytes_of(owner);
+}
+
+uint64_t PiecewiseSum::to(int peer) const {
+  return contribution(rank_, peer) + (sum_.whole == nullptr ? 0 : bytes_of(rank_));
+}
+
+uint64_t PiecewiseSum::from(int peer) const {
+  return contribution(peer, rank_) + (sum_.whole == nullptr ? 0 : bytes_of(peer));
+}
+
+const std::byte* PiecewiseSum::input_at(size_t input, int owner, uint64_t offset) const {
+  return sum_.inputs[input] +
+         static_cast<uint64_t>(sum_.slices[static_cast<size_t>(owner)].begin) * element_ + offset;
+}
+
+std::byte* PiecewiseSum::slot_of(int peer, uint64_t piece) const {
+  const auto r = static_cast<size_t>(peer);
+  return rings_[r] + piece % kWindow * inputs_[r] * piece_bytes_;
+}
+
+ConstBytes PiecewiseSum::outgoing(int peer, uint64_t offset) const {
+  const uint64_t contributed = contribution(rank_, peer);
+  if (offset >= contributed) {
+    const uint64_t ready = std::min(combined_ * piece_bytes_, bytes_of(rank_));
+    return {sum_.own + (offset - contributed), ready - (offset - contributed)};
+  }
+  const uint64_t inputs = inputs_[static_cast<size_t>(rank_)];
+  const Piece piece = piece_of(peer, offset / (inputs * piece_bytes_));
+  const uint64_t within = offset - inputs * piece.begin;
+  const uint64_t done = within % piece.size;
+  return {input_at(within / piece.size, peer, piece.begin + done), piece.size - done};
+}
+
+Bytes PiecewiseSum::incoming(int peer, uint64_t offset) const {
+  const uint64_t contributed = contribution(peer, rank_);
+  if (offset >= contributed) {
+    const uint64_t done = offset - contributed;
+    const auto begin = static_cast<uint64_t>(sum_.slices[static_cast<size_t>(peer)].begin);
+    return {sum_.whole + begin * element_ + done, bytes_of(peer) - done};
+  }
+  const uint64_t inputs = inputs_[static_cast<size_t>(peer)];
+  const Piece piece = piece_of(rank_, offset / (inputs * piece_bytes_));
+  if (piece.number >= combined_ + kWindow) return {};
+  const uint64_t within = offset - inputs * piece.begin;
+  return {slot_of(peer, piece.number) + within, inputs * piece.size - within};
+}
+
+void PiecewiseSum::arrived(int peer, uint64_t bytes) {
+  received_[static_cast<size_t>(peer)] = bytes;
+  combine_complete();
+}
+
+void PiecewiseSum::combine_complete() {
+  while (combined_ * piece_bytes_ < bytes_of(rank_)) {
+    const Piece piece = piece_of(rank_, combined_);
+    if (!is_complete(piece)) return;
+    combine(piece);
+    ++combined_;
+  }
+}
+
+bool PiecewiseSum::is_complete(const Piece& piece) const {
+  for (size_t r = 0; r < inputs_.size(); ++r) {
+    if (static_cast<int>(r) != rank_ && received_[r] < inputs_[r] * (piece.begin + piece.size)) return false;
+  }
+  return true;
+}
+
+void PiecewiseSum::combine(const Piece& piece) {
+  std::vector<const std::byte*> inputs;
+  std::vector<uint64_t> taken(inputs_.size());
+  for (const int holder : sum_.holders) {
+    if (holder < 0) {
+      inputs.push_back(nullptr);
+      continue;
+    }
+    const uint64_t input = taken[static_cast<size_t>(holder)]++;
+    inputs.push_back(holder == rank_ ? input_at(input, rank_, piece.begin)
+                                     : slot_of(holder, piece.number) + input * piece.size);
+  }
+  Reduction reduction = sum_.reduction;
+  reduction.count = static_cast<int64_t>(piece.size / element_);
+  std::byte* const output = sum_.own + piece.begin;
+  reduce(inputs, {&output, 1}, reduction, sum_.program);
+}
+
+}  // namespace tutti::comm::tcp
