@@ -160,7 +160,8 @@ TEST(Tables, are_trained_asynchronously) {
   const Flags async = {"--strategy", "ps-async", "--steps", "120", "--logdir", folder / "run"};
   const nlohmann::json report = report_of(on_servers(2, 2, async), folder);
   EXPECT_EQ(report.at("steps"), 120);
-  EXPECT_GT(report.at("metrics").at("auc"), 0.5) << report;
+  // The loss of a model that has learnt nothing is ln 2.
+  EXPECT_LT(report.at("loss"), 0.6) << report;
   const nlohmann::json clipped =
       report_of(on_servers(2, 3, {"--strategy", "ps-async", "--clip-norm", "0.01", "--dynamic"}), folder);
   EXPECT_EQ(clipped.at("steps"), 16);

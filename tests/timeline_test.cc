@@ -118,7 +118,7 @@ TEST(Timeline, a_path_that_cannot_be_written_is_an_error_at_once) {
   const auto result =
       run_program(training(2, {"--steps", "100000000", "--timeline", folder / "no/such/t.json"}));
   EXPECT_NE(result.exit_code, 0);  // that of the first task to end: all have the same cause
-  EXPECT_THAT(result.err, HasSubstr("--timeline: opening " + (folder / "no/such/t.json")));
+  EXPECT_THAT(result.err, HasSubstr("--timeline: writing " + (folder / "no/such/t.json")));
 }
 
 }  // namespace

@@ -56,7 +56,7 @@ TEST(Context, refuses_a_report_that_the_chief_could_not_write) {
   RunConfig config = on_cpu();
   config.output.report = folder / "no/such/report.json";
   const std::string cluster = "worker|a:1;b:1";
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("--report: opening"),
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("--report: writing"),
                [&] { Context(config, identity(cluster, "worker", 0)); });
   const Context does_not_write(config, identity(cluster, "worker", 1));
   config.output.report = folder.path();

@@ -178,8 +178,8 @@ TEST(TimelineFile, one_that_cannot_be_written_is_found_before_the_training_and_b
   const World world{.path = folder / "no/such/t.json"};
   bool trained = false;
   const auto errors = train(world, [&](const Rank&) { trained = true; });
-  EXPECT_THAT(errors[0], HasSubstr("--timeline: opening"));
-  EXPECT_THAT(errors[1], HasSubstr("worker/0 gave up: --timeline: opening"));
+  EXPECT_THAT(errors[0], HasSubstr("--timeline: writing"));
+  EXPECT_THAT(errors[1], HasSubstr("worker/0 gave up: --timeline: writing"));
   EXPECT_FALSE(trained);
 }
 
