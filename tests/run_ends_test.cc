@@ -2,6 +2,7 @@
 #include <filesystem>
 #include <fstream>
 #include <signal.h>
+#include <stdexcept>
 #include <unistd.h>
 
 #include <gmock/gmock.h>
@@ -217,8 +218,8 @@ TEST_F(Run, ends_well_when_its_standard_streams_are_closed) {
   }
 }
 
-// Returns the process that watches the launcher, or -1.
-pid_t guardian_of(pid_t launcher) {
+// Returns the process that watches the launcher; -1 if there is none yet.
+pid_t child_named_guardian(pid_t launcher) {
   for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
     std::ifstream file(entry.path() / "stat");
     std::string pid, name, state;
@@ -226,8 +227,16 @@ pid_t guardian_of(pid_t launcher) {
     if (file >> pid >> name >> state >> parent && parent == launcher && name == "(tutti-guardian)")
       return std::stoi(pid);
   }
-  ADD_FAILURE() << "there is no guardian";
   return -1;
+}
+
+// A new process gets its name after a moment. Never returns -1, since kill(-1, ...) would reach all processes
+// of this machine.
+pid_t guardian_of(pid_t launcher) {
+  pid_t guardian = -1;
+  if (!eventually([&] { return (guardian = child_named_guardian(launcher)) > 0; }))
+    throw std::runtime_error("there is no guardian");
+  return guardian;
 }
 
 TEST_F(Run, a_guardian_that_is_stopped_does_not_hold_up_the_end) {
