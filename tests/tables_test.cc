@@ -140,6 +140,8 @@ TEST(Tables, begin_with_the_rows_of_other_runs) {
     const TestFolder folder;
     const Flags saving = with(kind, {"--logdir", folder / "run", "--keep-best"});
     result_of(on_workers(3, with(saving, {"--place", "hash"})));
+    // `tutti export` makes the model with them.
+    EXPECT_TRUE(json_of(folder / "run/best/latest/manifest.json").at("state").at("flags").contains("--rows"));
     for (const std::string& from : {folder / "run", folder / "run/best"}) {
       const Flags fresh = with(kind, {"--weights", from, "--steps", "3"});
       const Result alone = result_of(on_workers(1, fresh));

@@ -159,6 +159,13 @@ Base read_base(const std::string& folder, const Manifest::Base& asked, const std
   return base;
 }
 
+std::optional<Manifest::Base> base_of(const Checkpoint& checkpoint) {
+  if (!checkpoint.base) return std::nullopt;
+  Manifest::Base base{.step = checkpoint.base->step, .parts = {}};
+  for (const auto& [part, tensors] : checkpoint.base->parts) base.parts.push_back(part);
+  return base;
+}
+
 }  // namespace
 
 std::string checkpoint_folder_name(int64_t step) { return fmt::format("ckpt-{}", step); }
@@ -209,11 +216,8 @@ void write_checkpoint_folder(const std::string& folder, const Checkpoint& checkp
                     .tutti_version = std::string(version()),
                     .libtorch_version = TORCH_VERSION,
                     .files = {},
-                    .state = checkpoint.state};
-  if (checkpoint.base) {
-    manifest.base.emplace().step = checkpoint.base->step;
-    for (const auto& [part, tensors] : checkpoint.base->parts) manifest.base->parts.push_back(part);
-  }
+                    .state = checkpoint.state,
+                    .base = base_of(checkpoint)};
   manifest.files.push_back(write_part(folder, kWeightsPart, checkpoint.weights, checkpoint.step));
   manifest.files.push_back(write_part(folder, kOptimizerPart, checkpoint.optimizer, checkpoint.step));
   for (const auto& [part, tensors] : checkpoint.more)

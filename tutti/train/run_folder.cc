@@ -18,6 +18,7 @@
 #include "tutti/base/json.h"
 #include "tutti/base/random_key.h"
 #include "tutti/store/manifest.h"
+#include "tutti/train/recorded_flags.h"
 #include "tutti/train/run_state.h"
 
 namespace tutti {
@@ -300,9 +301,7 @@ void RunFolder::save(store::Checkpoint checkpoint, int64_t lanes, const RunFacts
   checkpoint.state["settings"] = facts.settings;
   checkpoint.state.update(facts.conditions);
   if (const std::string launch = launch_of(context_); !launch.empty()) checkpoint.state["launch"] = launch;
-  for (const FlagValue& flag : context_.flag_values()) {
-    if (flag.scope != FlagScope::Local) checkpoint.state["flags"][flag.name] = flag.text;
-  }
+  record_flags(context_, checkpoint);
   checkpoints_->save(checkpoint, shared);
   context_.log().debug("saved {}", path_of(checkpoint.step));
 }

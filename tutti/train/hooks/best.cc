@@ -14,6 +14,7 @@
 #include "tutti/store/manifest.h"
 #include "tutti/train/fit_state.h"
 #include "tutti/train/hooks.h"
+#include "tutti/train/recorded_flags.h"
 #include "tutti/train/snapshot.h"
 
 namespace tutti::hooks {
@@ -204,6 +205,7 @@ class KeepBest final : public Hook {
         checkpoint.state["state"][store::kRowsPart] = rows.values;
       }
       checkpoint.step = training.step;
+      record_flags(training.context, checkpoint);
       checkpoint.state["best"] = {{options_.monitor, best_.json()}};
       store::CheckpointDir(training.folder + "/" + options_.folder, {.keep = 1}).save(checkpoint);
     });
