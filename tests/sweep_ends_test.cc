@@ -104,7 +104,7 @@ TEST_F(SweepOf, a_killed_sweep_goes_on_when_it_is_run_again) {
   EXPECT_EQ(starts(4), "8 ");
 }
 
-// What was killed may not have ended yet.
+// The processes of the killed sweep may not have ended yet.
 TEST_F(SweepOf, a_killed_sweep_may_be_run_again_at_once) {
   const Words flags = {"--set", "x=3,1", "-n", "2"};
   for (int attempt = 0; attempt < 5; ++attempt) {

@@ -29,7 +29,7 @@ double centred(int64_t table, int64_t id) {
 
 constexpr double kScale = 3;
 
-// What an id adds to the logit. The rarer an id is, the less it says by itself.
+// Returns what an id adds to the logit, which is less for rarer ids.
 double effect_of_id(int64_t table, int64_t id) {
   constexpr double kFrequentIds = 4;
   return centred(table, id) * kScale * std::sqrt(kFrequentIds / (kFrequentIds + static_cast<double>(id)));

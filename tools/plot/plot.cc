@@ -28,7 +28,7 @@ struct Measure {
   std::string_view name;
   Mark line;
   Mark single;  // of a curve with one point
-  // What a chart notes about lines and single points.
+  // Explanations of the lines and of the single points, which a chart with such curves shows.
   std::string_view line_note = "";
   std::string_view single_note = "";
 };

@@ -209,7 +209,7 @@ TEST(PlottedRun, refuses_curves_that_lie) {
     expect_error(ErrorKind::DataLoss, HasSubstr("'lying' that counts"), [&] {
       add(curve_event({6, 2}, floats(12, value)));
     });
-  // Whatever is missing at the end: an error, or an event without a curve.
+  // An event that is cut short anywhere is an error, or an event without a curve.
   const std::string whole = curve_event({6, 2}, floats(12, 1));
   for (size_t size = 0; size < whole.size(); ++size) {
     try {

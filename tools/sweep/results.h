@@ -28,7 +28,7 @@ struct Stop {
 // Reads the report that a program has written. Throws DataLoss if it is not one.
 Stop read_report(const std::string& path, int64_t stop_after);
 
-// What a run's last process is doing.
+// The state of the last process of a run.
 enum class RunProcess {
   Ended,  // or none was started
   Running,

@@ -7,7 +7,7 @@
 #include "tools/sweep/results.h"
 #include "tutti/base/json.h"
 
-// What the processes of a sweep have written.
+// Reading the files that the processes of a sweep have written.
 namespace tutti {
 
 // Returns the last lines of a log, each indented in a line of its own; "" if there are none.

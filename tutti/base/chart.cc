@@ -145,7 +145,7 @@ class ChartDrawing {
     if (!chart_.note.empty()) to_.label(right_, top_ - 16, "end", fitted(chart_.note, width));
   }
 
-  // Of the points in each column of pixels, keeps the least and the greatest.
+  // Keeps only the least and the greatest of the points in each column of pixels.
   std::vector<Point> thinned(const std::vector<Point>& points) const {
     std::vector<Point> kept;
     for (auto begin = points.begin(); begin != points.end();) {

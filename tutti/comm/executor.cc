@@ -16,7 +16,10 @@ Executor::~Executor() {
 }
 
 Work Executor::run(std::function<void()> operation) {
-  std::packaged_task<void()> task(std::move(operation));
+  // The result may be kept for long. It must not keep what the operation holds, such as the copy of a model
+  // that is being saved, or the results of operations before it.
+  std::packaged_task<void()> task(
+      [operation = std::move(operation)]() mutable { std::exchange(operation, nullptr)(); });
   const std::shared_future<void> result = task.get_future().share();
   {
     const std::lock_guard lock(mutex_);

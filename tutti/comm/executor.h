@@ -20,7 +20,7 @@ class Executor {
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
-  // Throws Overloaded if the thread cannot be started.
+  // The operation is destroyed before its result is ready. Throws Overloaded if the thread cannot be started.
   Work run(std::function<void()> operation);
   // Waits until all submitted operations have finished.
   void drain();

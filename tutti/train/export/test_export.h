@@ -13,7 +13,8 @@
 #include "tutti/train/replica.h"
 #include "tutti/train/test_training.h"
 
-// What tests of exports share. Each export starts a process that checks the result: the test program again.
+// Functions that the tests of exports share. Each export starts the test program again as the process that
+// checks the result.
 namespace tutti {
 
 inline Context export_context(RunConfig config = test_flags()) {
@@ -32,7 +33,7 @@ inline Json signature_in(const std::string& folder) {
   return Json::parse(file);
 }
 
-// What a program without Tutti computes.
+// Returns the outputs that a program without Tutti computes.
 inline torch::Tensor outputs_of(const std::string& folder, const std::vector<torch::jit::IValue>& inputs) {
   const torch::NoGradGuard no_grad;
   torch::jit::Module module = torch::jit::load(folder + "/model.pt");
