@@ -125,6 +125,8 @@ void TcpTransport::attempt(const Operation& operation, Party party, const std::v
   }
 }
 
+// Returns the ranks to which this one has something to send, or from which it expects something. They send
+// each other at least a head, so that they meet and compare their operations even if one of them only sends.
 // Starts with the next rank, so that not all ranks begin with the same one.
 std::vector<int> TcpTransport::talking(const tcp::Traffic& traffic) const {
   std::vector<int> peers;
@@ -147,7 +149,6 @@ void TcpTransport::carry(tcp::Traffic& traffic, const Operation& operation) {
   std::vector<bool> known(ranks);
   std::vector<Flow> flows;
   const auto add_flow = [&](Flow::Way way, int peer, uint64_t size, Head& begin, const auto& at) {
-    if (size == 0) return;
     begin.size = size;
     flows.push_back(flow_of(way, connections_.exchanges[static_cast<size_t>(peer)], peer, begin, size, at));
     ++open[static_cast<size_t>(peer)];
