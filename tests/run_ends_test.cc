@@ -450,15 +450,18 @@ TEST_F(Run, an_evaluator_gets_a_share_of_the_cores_if_there_are_enough) {
   EXPECT_THAT(result.out, Not(HasSubstr("[evaluator/0] has " + std::to_string(cores) + " cores")));
 }
 
-TEST_F(Run, an_evaluator_cannot_be_combined_with_other_hosts) {
-  const auto hosts = run({"-H", "a:1", "--evaluator"}, "true");
-  EXPECT_EQ(hosts.exit_code, 2);
-  EXPECT_THAT(hosts.err, HasSubstr(R"(TF_CONFIG='{"task": {"type": "evaluator", "index": 0}}')"));
-  const auto variable =
+TEST_F(Run, an_evaluator_cannot_be_combined_with_TF_CONFIG) {
+  const auto result =
       run({"--evaluator"}, "true",
           {R"(TF_CONFIG={"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 0}})"});
-  EXPECT_EQ(variable.exit_code, 2);
-  EXPECT_THAT(variable.err, HasSubstr("TF_CONFIG of its own"));
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, HasSubstr("TF_CONFIG of its own"));
+}
+
+TEST_F(Run, an_evaluator_runs_on_the_first_of_several_hosts) {
+  const auto result = run({"-H", "a:1,b:1", "--rsh", agent(), "--evaluator"}, "echo $HOST_OF_AGENT");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(lines_of(result.out), UnorderedElementsAre("[worker/0] a", "[evaluator/0] a", "[worker/1] b"));
 }
 
 }  // namespace

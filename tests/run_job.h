@@ -1,6 +1,7 @@
 // Runs `tutti run` as a user does, for the tests of it.
 #pragma once
 
+#include <filesystem>
 #include <sstream>
 #include <stdlib.h>
 #include <string>
@@ -37,6 +38,13 @@ class Run : public ::testing::Test {
                     std::vector<std::string> environment = {}, Crashes crashes = Crashes::Fail) const {
     environment.push_back(mark_);
     return run_program(command(flags, script), environment, crashes);
+  }
+  // A program to be called in place of ssh (--rsh): the "other host" is this one.
+  std::string agent() const {
+    std::string path =
+        folder_.write("agent", "#!/bin/sh\nexport HOST_OF_AGENT=$1\nshift\nexec sh -c \"$*\"\n");
+    std::filesystem::permissions(path, std::filesystem::perms(0700));
+    return path;
   }
   bool nobody_is_left() const {
     return eventually([this] { return processes_with(mark_).empty(); });

@@ -190,73 +190,42 @@ TEST_F(Run, refuses_a_GPU_that_is_named_twice) {
   EXPECT_THAT(result.err, HasSubstr("CUDA_VISIBLE_DEVICES='0,1,0' names GPU '0' twice"));
 }
 
-// Replaces mpirun by a program that prints its arguments.
-class RunOnHosts : public Run {
- protected:
-  RunOnHosts() {
-    const std::string mpirun = folder_.write("mpirun", "#!/bin/sh\necho mpirun \"$@\"; exec env\n");
-    std::filesystem::permissions(mpirun, std::filesystem::perms(0700));
-  }
-  ProgramResult run_on(const std::string& hosts, std::vector<std::string> flags = {},
-                       std::vector<std::string> environment = {}) const {
-    flags.insert(flags.begin(), {"-H", hosts});
-    environment.push_back("PATH=" + folder_.path() + ":/usr/bin:/bin");
-    return run(flags, "echo never", std::move(environment));
-  }
-};
-
-TEST_F(RunOnHosts, becomes_mpirun_with_the_sum_of_the_slots) {
-  const auto result = run_on("a:2,b:3");
-  EXPECT_EQ(result.exit_code, 0);
-  EXPECT_THAT(result.out, StartsWith("mpirun -np 5 -H a:2,b:3 --bind-to none"));
-  EXPECT_THAT(lines_of(result.out)[0], ::testing::EndsWith("sh -c echo never"));
-  EXPECT_THAT(result.err, HasSubstr("tutti run mpirun -np 5 -H a:2,b:3"));
-  EXPECT_THAT(result.err, HasSubstr("sh -c 'echo never'\n"));
-  EXPECT_THAT(run_on("a:2,b:3", {"-n", "4"}).out, StartsWith("mpirun -np 4 -H a:2,b:3"));
-  EXPECT_EQ(run_on("a", {}, {"TUTTI_LOG_LEVEL=warning"}).err, "");
-}
-
-TEST_F(RunOnHosts, takes_our_variables_along_but_nobodys_identity) {
-  const auto result = run_on("a", {}, {"TUTTI_LANES=8", "TUTTI_JOB_NAME=worker", "TUTTI_TASK_INDEX=1"});
-  EXPECT_THAT(lines_of(result.out)[0], HasSubstr("-x TUTTI_LANES"));
-  EXPECT_THAT(result.out, HasSubstr("\nTUTTI_LANES=8\n"));
-  EXPECT_THAT(result.out, Not(HasSubstr("TUTTI_JOB_NAME")));
-  EXPECT_THAT(result.out, Not(HasSubstr("TUTTI_TASK_INDEX")));
-}
-
-TEST_F(RunOnHosts, forwards_the_variables_that_x_names) {
-  const auto result = run_on("a", {"-x", "COLOUR", "-x", "MODE=a b"}, {"COLOUR=red"});
-  EXPECT_THAT(lines_of(result.out)[0], HasSubstr("-x COLOUR -x MODE=a b "));
-  EXPECT_THAT(result.err, HasSubstr("-x COLOUR -x 'MODE=a b' "));
-  EXPECT_THAT(run_on("a", {"-x", "NOWHERE"}).err, HasSubstr("-x NOWHERE: the variable is not set here"));
-}
-
 TEST_F(Run, gives_the_workers_the_variables_that_x_names) {
   const auto result = run({"-n", "2", "-x", "COLOUR=red", "-x", "MARK_OF_THIS_TEST"}, "echo $COLOUR");
   EXPECT_THAT(lines_of(result.out), UnorderedElementsAre("[worker/0] red", "[worker/1] red"));
   EXPECT_EQ(run({"-x", "NOWHERE"}, "true").exit_code, 2);
 }
 
-TEST_F(RunOnHosts, refuses_what_it_does_not_understand_and_quotes_it) {
+TEST_F(Run, refuses_hosts_that_it_does_not_understand_and_quotes_them) {
   const auto refused = [&](const std::string& text, const ProgramResult& result) {
     EXPECT_EQ(result.exit_code, 2) << result.out;
     EXPECT_EQ(result.out, "");
     EXPECT_THAT(result.err, HasSubstr(text));
     EXPECT_EQ(lines_of(result.err).size(), 1U) << result.err;
   };
-  refused("empty entry", run_on(""));
-  refused("'x' in 'b:x'", run_on("a:2,b:x"));
-  refused("'a' twice", run_on("a:2,a:2"));
-  refused("5 workers", run_on("a:2,b:2", {"-n", "5"}));
-  refused("--restarts 1", run_on("a:2", {"--restarts", "1"}));
-  refused("TF_CONFIG", run_on("a:2", {}, {"TF_CONFIG={\"cluster\": {}}"}));
+  refused("empty entry", run({"-H", ""}, "true"));
+  refused("'x' in 'b:x'", run({"-H", "a:2,b:x"}, "true"));
+  refused("'a' twice", run({"-H", "a:2,a:2"}, "true"));
+  refused("5 workers", run({"-H", "a:2,b:2", "-n", "5"}, "true"));
+  refused("TF_CONFIG", run({"-H", "a:2"}, "true", {"TF_CONFIG={\"cluster\": {}}"}));
+  refused("-x NOWHERE: the variable is not set here", run({"-H", "a:2", "-x", "NOWHERE"}, "true"));
+  refused("names no program", run({"-H", "a:2", "--rsh", " "}, "true"));
+  refused("the other hosts cannot reach 'localhost'",
+          run({"-H", "localhost:1,b:1", "--rsh", agent()}, "true"));
 }
 
-TEST_F(RunOnHosts, says_where_to_get_mpirun_where_there_is_none) {
-  std::filesystem::remove(folder_ / "mpirun");
-  const auto result = run({"-H", "a:2"}, "true", {"PATH=" + folder_.path()});
-  EXPECT_EQ(result.exit_code, 2);
-  EXPECT_THAT(result.err, HasSubstr("apt-get install openmpi-bin"));
+// This machine needs no ssh. The worker has the addresses of a job on one machine.
+TEST_F(Run, on_this_host_alone_needs_no_other_program) {
+  const auto result = run({"-H", "localhost:2", "--rsh", "no-such-program"}, "echo $TUTTI_CLUSTER_SPEC");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(lines_of(result.out), ::testing::Each(HasSubstr("] worker|127.0.0.1:")));
+  EXPECT_EQ(lines_of(result.out).size(), 2U);
+}
+
+TEST_F(Run, fills_the_slots_of_the_hosts_in_their_order) {
+  const auto result = run({"-H", "a:2,b:2,c:2", "-n", "3", "--rsh", agent()}, "echo $HOST_OF_AGENT");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(lines_of(result.out), UnorderedElementsAre("[worker/0] a", "[worker/1] a", "[worker/2] b"));
 }
 
 TEST_F(Run, a_program_that_is_not_there_is_one_readable_line) {

@@ -11,6 +11,7 @@ namespace tutti {
 using CommandFunction = int(const std::vector<std::string>& arguments, const Environment& environment);
 
 CommandFunction run_command;
+CommandFunction host_command;  // for run_command on another host; not listed
 CommandFunction plot_command;
 CommandFunction sweep_command;
 CommandFunction version_command;

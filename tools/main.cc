@@ -7,6 +7,7 @@
 #include <fmt/core.h>
 
 #include "tools/commands.h"
+#include "tools/launch/host_link.h"
 #include "tutti/base/error.h"
 #include "tutti/base/guarded_main.h"
 #include "tutti/base/text.h"
@@ -60,6 +61,8 @@ int dispatch(const std::vector<std::string>& arguments) {
   std::string name = arguments.front();
   if (name == "help" || name == "--help" || name == "-h") return help(stdout);
   if (name == "--version") name = "version";
+  if (name == kHostLauncher)
+    return host_command({arguments.begin() + 1, arguments.end()}, Environment::of_process());
   std::vector<std::string> known = {"help"};
   for (const Command& command : kCommands) {
     known.emplace_back(command.name);

@@ -4,9 +4,11 @@
 
 #include "tools/arguments.h"
 #include "tools/commands.h"
+#include "tools/launch/host_link.h"
+#include "tools/launch/host_slots.h"
 #include "tools/launch/launcher.h"
 #include "tools/launch/meeting_words.h"
-#include "tools/launch/mpirun.h"
+#include "tools/launch/ssh.h"
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
@@ -20,8 +22,7 @@ constexpr const char* kAbout =
     "share of the cores and, if there are GPUs, one of them. If a worker fails, the others are ended too.\n"
     "  tutti run [-n WORKERS] [--ps P] [--evaluator] [--restarts K] -- PROGRAM [ARGUMENTS...]\n"
     "                                                                             on this machine\n"
-    "  tutti run -H HOST:SLOTS,... [-n WORKERS] -- PROGRAM [ARGUMENTS...]         on several, by Open "
-    "MPI's mpirun\n"
+    "  tutti run -H HOST:SLOTS,... [-n WORKERS] -- PROGRAM [ARGUMENTS...]         on several, by ssh\n"
     "  TF_CONFIG='{...}' tutti run [-n WORKERS] -- PROGRAM [ARGUMENTS...]         on each host that "
     "TF_CONFIG names\n"
     "Without -n there is one worker per visible GPU (CUDA_VISIBLE_DEVICES, NVIDIA_VISIBLE_DEVICES), and\n"
@@ -31,6 +32,8 @@ constexpr const char* kAbout =
 struct RunOptions {
   LaunchOptions launch;
   std::string hosts;
+  std::string rsh;
+  std::string remote_tutti;
   std::vector<std::string> variables;
 };
 
@@ -47,7 +50,12 @@ void add_options(CLI::App& app, RunOptions& options) {
                "Start one more process, which evaluates the checkpoints of the training while it goes on");
   app.add_option(
       "-H,--hosts", options.hosts,
-      "Hosts and the number of workers on each, HOST:SLOTS,HOST:SLOTS,...; Open MPI's mpirun starts them");
+      "Hosts and the number of workers on each, HOST:SLOTS,HOST:SLOTS,...; they are reached by ssh");
+  app.add_option("--rsh", options.rsh,
+                 "With -H: command that is called in place of ssh, with its options (default: the variable "
+                 "TUTTI_RSH, or ssh)");
+  app.add_option("--remote-tutti", options.remote_tutti,
+                 "With -H: path of tutti on the other hosts (default: the path of this one)");
   app.add_option(
          "-x", options.variables,
          "Environment variable for the workers, NAME or NAME=VALUE; may be repeated. With -H only these "
@@ -59,7 +67,7 @@ void add_options(CLI::App& app, RunOptions& options) {
   app.add_option_function<double>(
          "--start-timeout",
          [&options](double seconds) { options.launch.start_timeout = milliseconds_of(seconds); },
-         "With TF_CONFIG: seconds to wait for tutti run on the other hosts (default: 300)")
+         "With -H or TF_CONFIG: seconds to wait for the other hosts (default: 300)")
       ->check([](const std::string& text) -> std::string {
         // CLI::Range would accept NaN in every range.
         const auto seconds = parse_double(text);
@@ -80,25 +88,15 @@ bool wants_master(const std::vector<std::string>& command, const Environment& en
   return strategy == kInGraph;
 }
 
-[[noreturn]] void hand_to_mpirun(const RunOptions& options, std::vector<std::string> command,
-                                 ForwardedVariables variables, const Environment& environment) {
-  if (options.launch.servers > 0)
+int run_on_hosts(const RunOptions& options, const std::vector<std::string>& command,
+                 const ForwardedVariables& variables, const Environment& environment) {
+  if (!environment.get("TF_CONFIG").value_or("").empty())
     fail(ErrorKind::InvalidArgument,
-         "tutti run: --ps {} cannot be combined with -H; start the servers with `tutti serve`, and name "
-         "them in --cluster_spec",
-         options.launch.servers);
-  if (options.launch.evaluator)
-    fail(ErrorKind::InvalidArgument,
-         "tutti run: --evaluator cannot be combined with -H; start PROGRAM once more on a host that sees the "
-         "log "
-         "directory, with TF_CONFIG='{{\"task\": {{\"type\": \"evaluator\", \"index\": 0}}}}'");
-  if (options.launch.restarts > 0)
-    fail(ErrorKind::InvalidArgument,
-         "tutti run: --restarts {} cannot be combined with -H, since mpirun ends the job when a worker fails",
-         options.launch.restarts);
-  become_mpirun({parse_hosts(options.hosts), options.launch.workers.value_or(0), std::move(command),
-                 std::move(variables.words)},
-                environment, launcher_log(environment));
+         "tutti run: -H cannot be combined with TF_CONFIG, which also names hosts; omit -H, or unset "
+         "TF_CONFIG");
+  const std::string rsh = options.rsh.empty() ? environment.get(kRshVariable).value_or("") : options.rsh;
+  return launch_on_hosts(fill_slots(parse_hosts(options.hosts), options.launch.workers.value_or(0)), command,
+                         variables, RemoteShell::of(rsh, options.remote_tutti), options.launch);
 }
 
 }  // namespace
@@ -113,8 +111,9 @@ int run_command(const std::vector<std::string>& arguments, const Environment& en
   std::vector<std::string> command = app.remaining();
   if (!command.empty() && command.front().starts_with('-')) {
     const std::string name = command.front().substr(0, command.front().find('='));
-    const std::vector<std::string> known = {"--workers", "--ps",       "--evaluator",     "--hosts",
-                                            "-x",        "--restarts", "--start-timeout", "--help"};
+    const std::vector<std::string> known = {"--workers", "--ps",          "--evaluator",     "--hosts",
+                                            "-x",        "--restarts",    "--start-timeout", "--help",
+                                            "--rsh",     "--remote-tutti"};
     fail(ErrorKind::InvalidArgument,
          "tutti run: there is no flag '{}'{}; put the program's flags after its name", name,
          did_you_mean(name, known));
@@ -126,11 +125,17 @@ int run_command(const std::vector<std::string>& arguments, const Environment& en
     fail(ErrorKind::InvalidArgument,
          "tutti run: name the program to start, as in tutti run -n 2 -- build/bin/mnist");
   }
-  ForwardedVariables variables = forward_variables(options.variables, environment);
-  if (app.count("--hosts") > 0)
-    hand_to_mpirun(options, std::move(command), std::move(variables), environment);
+  const ForwardedVariables variables = forward_variables(options.variables, environment);
   options.launch.master = wants_master(command, variables.environment);
+  if (app.count("--hosts") > 0) return run_on_hosts(options, command, variables, environment);
   return launch(command, variables.environment, options.launch);
+}
+
+int host_command(const std::vector<std::string>& arguments, const Environment& environment) {
+  const auto tasks = arguments.size() == 1 ? parse_int(arguments.front()) : std::nullopt;
+  if (!tasks || *tasks < 1 || *tasks > 4 * kMostWorkersOfAHost)
+    fail(ErrorKind::InvalidArgument, "tutti {}: this command is for `tutti run -H` alone", kHostLauncher);
+  return launch_for_host(static_cast<int>(*tasks), environment);
 }
 
 }  // namespace tutti

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/launchers/hosts.h"
+#include "tests/launchers/sshd.h"
 #include "tests/launchers/training.h"
 #include "tutti/base/file.h"
 
@@ -114,54 +115,77 @@ TEST_F(MpirunOnTwoHosts, ends_with_the_bits_of_one) {
   }
 }
 
-TEST_F(MpirunOnTwoHosts, is_what_tutti_run_hands_them_to) {
-  std::vector<std::string> launcher = hosts_->east().network_here();
-  launcher.insert(launcher.end(), {program_path("tutti"), "run", "-H", both(), "--"});
-  // The variable is passed to the other host too: all workers must agree on the seed.
-  const auto result = run_program(
-      training_.command(launcher),
-      training_.environment({"OMPI_MCA_plm_rsh_agent=" + agent(), "TUTTI_SEED=5", "TUTTI_JOB_NAME=worker"}));
-  ASSERT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.err, HasSubstr("mpirun -np 4 -H " + both()));
+// `tutti run` on the east host reaches the west host by ssh.
+class SshOnTwoHosts : public OnTwoHosts {
+ protected:
+  void SetUp() override {
+    OnTwoHosts::SetUp();
+    if (IsSkipped()) return;
+    if (const std::string reason = Sshd::why_not(); !reason.empty())
+      GTEST_SKIP() << "NOTHING IS TESTED HERE: " << reason;
+    sshd_ = std::make_unique<Sshd>(training_.environment().front(), Words{TwoHosts::kWestAddress},
+                                   hosts_->west().here());
+  }
+
+  Words launcher() const {
+    return hosts_->east().here() +
+           Words{program_path("tutti"), "run", "-H",
+                 fmt::format("{}:2,{}:2", TwoHosts::kEastAddress, TwoHosts::kWestAddress), "--"};
+  }
+  std::vector<std::string> environment() const {
+    return training_.environment({"TUTTI_RSH=" + sshd_->ssh(), "TUTTI_SEED=5", "CUDA_VISIBLE_DEVICES="});
+  }
+
+  std::unique_ptr<Sshd> sshd_;
+};
+
+// The seed reaches the other host too: all workers must agree on it.
+TEST_F(SshOnTwoHosts, ends_with_the_bits_of_one) {
+  const auto result = run_program(training_.command(launcher()), environment());
   training_.expect_the_bits_of_one(result, 4, {"--seed", "5"});
+  EXPECT_THAT(result.err, HasSubstr("4 workers connected over shm+gloo (on several hosts)"));
 }
 
-TEST_F(MpirunOnTwoHosts, train_all_runs_of_a_sweep) {
+TEST_F(SshOnTwoHosts, trains_all_runs_of_a_sweep) {
   const std::string results = training_.folder() / "sweep/sweep.json";
-  std::vector<std::string> sweep = hosts_->east().network_here();
-  sweep.insert(sweep.end(), {program_path("tutti"),
-                             "sweep",
-                             "--logdir",
-                             training_.folder() / "sweep",
-                             "--set",
-                             "rate=1e-3,1e-4",
-                             "-n",
-                             "1",
-                             "--",
-                             program_path("tutti"),
-                             "run",
-                             "-H",
-                             both(),
-                             "--",
-                             program_path("mnist"),
-                             "--data",
-                             training_.folder().path(),
-                             "--lanes",
-                             "4",
-                             "--batch",
-                             "5",
-                             "--threads",
-                             "1",
-                             "--steps",
-                             "6"});
-  const auto result = run_program(
-      sweep, training_.environment({"OMPI_MCA_plm_rsh_agent=" + agent(), "CUDA_VISIBLE_DEVICES="}));
+  const Words sweep = hosts_->east().here() + Words{program_path("tutti"),
+                                                    "sweep",
+                                                    "--logdir",
+                                                    training_.folder() / "sweep",
+                                                    "--set",
+                                                    "rate=1e-3,1e-4",
+                                                    "-n",
+                                                    "1",
+                                                    "--"};
+  const Words run = launcher();
+  const Words command = sweep + Words(run.end() - 5, run.end()) +
+                        Words{program_path("mnist"),
+                              "--data",
+                              training_.folder().path(),
+                              "--lanes",
+                              "4",
+                              "--batch",
+                              "5",
+                              "--threads",
+                              "1",
+                              "--steps",
+                              "6"};
+  const auto result = run_program(command, environment());
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const nlohmann::json runs = nlohmann::json::parse(read_file(results)).at("runs");
   ASSERT_EQ(runs.size(), 2U);
   for (const nlohmann::json& run : runs)
     EXPECT_EQ(run.at("stops")[0].at("weights_sha256"),
-              training_.hash_of_one({"--rate", run.at("set").at("rate").get<std::string>()}));
+              training_.hash_of_one({"--rate", run.at("set").at("rate").get<std::string>(), "--seed", "5"}));
+}
+
+TEST_F(SshOnTwoHosts, leaves_nobody_behind_when_the_cable_is_cut) {
+  RunningProgram job(training_.endless_command(launcher(), {"--timeout", "3"}), environment());
+  ASSERT_TRUE(eventually([&] { return training_.has_come_to(2); }));
+  hosts_->west().unplug();
+  EXPECT_NE(job.wait(), 0);
+  EXPECT_TRUE(eventually([&] { return training_.processes().empty(); }));
+  EXPECT_THAT(job.err(), HasSubstr("tutti run on 10.77.0.1: worker/"));
 }
 
 // A cable as slow as this carries a message most of the time.

@@ -8,6 +8,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -28,6 +29,14 @@ Pipe open_pipe() {
   return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
 }
 
+// A socket, unlike a pipe, can be written to without SIGPIPE if the child has ended.
+Pipe open_socket() {
+  std::array<int, 2> ends{};
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0)
+    fail_errno(errno, "opening a socket to a task");
+  return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
+}
+
 std::vector<char*> pointers(const std::vector<std::string>& texts) {
   std::vector<char*> result;
   result.reserve(texts.size() + 1);
@@ -42,6 +51,7 @@ struct Launch {
   std::vector<char*> environment;
   cpu_set_t cores;
   bool pinned = false;
+  int in = -1;
   int out = -1;
   int err = -1;
   int complaint = -1;  // receives errno if the program cannot be executed
@@ -64,7 +74,7 @@ void restore_signals() {
   if (launch.pinned) sched_setaffinity(0, sizeof launch.cores, &launch.cores);
   if (launch.out >= 0) {
     const int null = open("/dev/null", O_RDONLY);
-    dup2(null, STDIN_FILENO);
+    dup2(launch.in >= 0 ? launch.in : null, STDIN_FILENO);
     dup2(launch.out, STDOUT_FILENO);
     dup2(launch.err, STDERR_FILENO);
     close(null);
@@ -125,9 +135,14 @@ Child start_child(const std::vector<std::string>& command, const ChildOptions& o
 
   Pipe complaint = open_pipe();
   launch.complaint = complaint.write_end.get();
+  Pipe in;
   Pipe out;
   Pipe err;
-  if (options.output == ChildOutput::Capture) {
+  if (options.output == ChildOutput::Talk) {
+    in = open_socket();
+    launch.in = in.read_end.get();
+  }
+  if (options.output == ChildOutput::Capture || options.output == ChildOutput::Talk) {
     out = open_pipe();
     err = open_pipe();
     launch.out = out.write_end.get();
@@ -147,7 +162,7 @@ Child start_child(const std::vector<std::string>& command, const ChildOptions& o
   if (pid == 0) become(launch);
   complaint.write_end = FileDescriptor();
   await_exec(complaint, command[0], pid);
-  return {pid, std::move(out.read_end), std::move(err.read_end)};
+  return {pid, std::move(out.read_end), std::move(err.read_end), std::move(in.write_end)};
 }
 
 void fail_to_fork(int error, const std::string& what) {

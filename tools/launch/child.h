@@ -11,6 +11,7 @@ namespace tutti {
 enum class ChildOutput {
   Inherit,  // this process's streams, such as the terminal, including stdin
   Capture,  // two pipes; stdin is empty
+  Talk,     // like Capture, but stdin is a socket
   File,     // both streams are appended to a file; stdin is empty
 };
 
@@ -25,8 +26,9 @@ struct ChildOptions {
 // killed when this process dies.
 struct Child {
   pid_t pid = -1;
-  FileDescriptor out;  // read ends, non-blocking, with Capture
+  FileDescriptor out;  // read ends, non-blocking, with Capture and Talk
   FileDescriptor err;
+  FileDescriptor in;  // the other end of stdin, with Talk
 };
 
 // Looks for the program in PATH if its name has no '/'. Returns once it runs.

@@ -23,11 +23,19 @@ using std::chrono::milliseconds;
 constexpr milliseconds kLookAround{500};
 // The polling interval for processes whose end causes no event.
 constexpr milliseconds kMoment{10};
+// The time that a host launcher has for its report and its last lines, beyond the time of grace of its tasks.
+constexpr milliseconds kHostTime{10'000};
 
 // TF_CONFIG may put the chief into a job of its own.
 bool is_chief(const TaskPlan& task) {
   if (task.role != TaskRole::Worker) return false;
   return task.name == "worker/0" || task.name == "chief/0" || task.name == "master/0";
+}
+
+std::vector<TaskPlan> plans_of(const std::vector<StartedHost>& hosts) {
+  std::vector<TaskPlan> plans;
+  for (const StartedHost& host : hosts) plans.push_back({host.name, {}, TaskRole::Host});
+  return plans;
 }
 
 }  // namespace
@@ -41,6 +49,12 @@ TaskGroup::TaskGroup(std::vector<std::string> command, const Environment& enviro
       options_(options),
       signals_(signals),
       watch_(watch) {}
+
+TaskGroup::TaskGroup(std::vector<StartedHost> hosts, SignalPipe& signals, JobWatch watch,
+                     const GroupOptions& options)
+    : TaskGroup({}, Environment(), plans_of(hosts), signals, watch, options) {
+  for (StartedHost& host : hosts) members_.emplace_back(host.name, std::move(host.launcher), out_, err_);
+}
 
 TaskGroup::~TaskGroup() {
   const auto limit = Clock::now() + options_.kill_grace;
@@ -67,6 +81,7 @@ void TaskGroup::flush() {
   while (!out_.empty() || !err_.empty()) {
     wait_for_events();
     pass_on_output();
+    if (options_.orders != nullptr && options_.orders->next()) return;
     while (const std::optional<int> signal = signals_.next()) {
       if (*signal == SIGCHLD) continue;
       result_.interrupted = true;
@@ -78,12 +93,13 @@ void TaskGroup::flush() {
 
 template <class... Args>
 void TaskGroup::say(fmt::format_string<Args...> text, Args&&... args) {
-  err_.add("tutti run: " + fmt::format(text, std::forward<Args>(args)...) + "\n");
+  const std::string place = options_.host.empty() ? "" : " on " + options_.host;
+  err_.add("tutti run" + place + ": " + fmt::format(text, std::forward<Args>(args)...) + "\n");
   err_.pass_on();
 }
 
 void TaskGroup::start_all() {
-  for (size_t index = 0; index < tasks_.size(); ++index) members_.push_back(start(index));
+  for (size_t index = members_.size(); index < tasks_.size(); ++index) members_.push_back(start(index));
 }
 
 Member TaskGroup::start(size_t index) {
@@ -94,7 +110,7 @@ ChildOptions TaskGroup::options_for(size_t index) const {
   ChildOptions child;
   std::map<std::string, std::string> variables = environment_;
   for (const auto& [name, value] : tasks_[index].variables) variables[name] = value;
-  if (tasks_.size() > 1) {
+  if (tasks_.size() > 1 || options_.orders != nullptr) {
     child.output = ChildOutput::Capture;
     child.cores = cores_of(index);
     // For programs that do not use Tutti; others determine their cores themselves.
@@ -126,6 +142,7 @@ void TaskGroup::wait_for_all() {
   while (anyone_running()) {
     wait_for_events();
     take_signals();
+    send_heartbeats();
     pass_on_output();
     reap();
     end_idle_servers();
@@ -148,6 +165,7 @@ void TaskGroup::wait_for_events() {
   for (const Member& member : members_) {
     for (const int descriptor : member.descriptors()) events.push_back({descriptor, POLLIN, 0});
   }
+  if (options_.orders != nullptr) events.push_back({options_.orders->descriptor(), POLLIN, 0});
   milliseconds timeout = kLookAround;
   if (kill_at_) {
     const auto left = std::chrono::ceil<milliseconds>(*kill_at_ - Clock::now());
@@ -160,6 +178,25 @@ void TaskGroup::take_signals() {
   while (const std::optional<int> signal = signals_.next()) {
     if (*signal != SIGCHLD) interrupt(*signal);
   }
+  if (options_.orders == nullptr) return;
+  while (const std::optional<Order> order = options_.orders->next()) obey(*order);
+}
+
+// The launcher that gave the order has told the user about it.
+void TaskGroup::obey(const Order& order) {
+  result_.interrupted = true;
+  if (order.signal == SIGKILL) {
+    kill_at_ = Clock::now();
+  } else if (!kill_at_) {
+    stop(order.signal, order.grace);
+    signal_all(SIGCONT);
+  }
+}
+
+void TaskGroup::send_heartbeats() {
+  if (!of_hosts() || Clock::now() < heartbeat_ + kHeartbeatInterval) return;
+  heartbeat_ = Clock::now();
+  for (const Member& member : members_) member.send(kHeartbeat);
 }
 
 // Passes the first signal on, and gives the tasks time to end in good order. A second signal, or one while
@@ -171,6 +208,7 @@ void TaskGroup::interrupt(int signal) {
     result_.interrupted = true;
     say("received {} again: killing the remaining tasks", signal_name(signal));
     kill_at_ = Clock::now();
+    if (of_hosts()) stop(SIGKILL, milliseconds(0));
   } else {
     result_.interrupted = true;
     say("passed {} on to the tasks, which have {} s to end; a second signal kills them", signal_name(signal),
@@ -226,6 +264,8 @@ void TaskGroup::take_children() {
 void TaskGroup::take_ended(Member& member, int status) {
   member.ended(Outcome(status));
   member.finish_output();
+  if (member.is_host() && member.reported_end()) member.ended(Outcome::exited(*member.reported_end()));
+  if (member.is_host() && !member.reported_end()) lose_host(member, status);
   if (servers_ended_ || member.outcome()->success()) return;
   if (role_of(member) == TaskRole::Evaluator) return lose_evaluator(member);
   failed_.push_back(&member);
@@ -233,6 +273,14 @@ void TaskGroup::take_ended(Member& member, int status) {
   std::stable_sort(failed_.begin(), failed_.end(), [](const Member* one, const Member* other) {
     return one->outcome()->weight() > other->outcome()->weight();
   });
+}
+
+// A host launcher that has ended without a report, or the connection to it.
+void TaskGroup::lose_host(Member& member, int status) {
+  member.ended(Outcome::exited(exit_code(ErrorKind::PeerLost)));
+  if (kill_at_) return;
+  say("host {}: the connection to its launcher was lost after {:.1f} s: the process that held it (pid {}) {}",
+      member.task(), member.seconds(), member.pid(), Outcome(status).describe());
 }
 
 TaskRole TaskGroup::role_of(const Member& member) const {
@@ -330,17 +378,22 @@ void TaskGroup::report_end(const Member& member) {
   say("{}", text);
 }
 
+bool TaskGroup::of_hosts() const { return !tasks_.empty() && tasks_.front().role == TaskRole::Host; }
+
 void TaskGroup::report(const Member& member) {
-  report_end(member);
+  if (!member.is_host()) report_end(member);
   const auto left =
       std::count_if(members_.begin(), members_.end(), [](const Member& m) { return m.running(); });
   if (left > 0 && !kill_at_ && restarts_ >= options_.restarts)
-    say("ending {} other task{}", left, left == 1 ? "" : "s");
+    say("ending {}{} other {}{}", of_hosts() ? "the tasks on " : "", left, of_hosts() ? "host" : "task",
+        left == 1 ? "" : "s");
 }
 
 void TaskGroup::stop(int signal, milliseconds grace) {
   kill_at_ = Clock::now() + grace;
-  signal_all(signal);
+  if (!of_hosts()) return signal_all(signal);
+  *kill_at_ += kHostTime;
+  for (const Member& member : members_) member.send(to_line(Order{signal, grace}));
 }
 
 // A worker or an evaluator that is stopped when the job is done would prevent the job from ending. Nothing is
@@ -434,6 +487,8 @@ bool TaskGroup::anyone_running() const {
 }
 
 void TaskGroup::signal_all(int signal) const {
+  // Host launchers pass on what they are told (stop()), and SIGKILL is the end of the connection.
+  if (of_hosts() && signal != SIGKILL) return;
   for (const Member& member : members_) member.signal(signal);
 }
 

@@ -10,6 +10,7 @@
 
 #include <fmt/core.h>
 
+#include "tools/launch/host_link.h"
 #include "tools/launch/job_mark.h"
 #include "tools/launch/job_processes.h"
 #include "tools/launch/member.h"
@@ -21,8 +22,9 @@ namespace tutti {
 
 // The role of a task. Servers and masters may use all cores, since they work while the workers wait; they
 // keep the state to which a worker that is started again comes back. An evaluator works beside all others,
-// who do not need it: the job goes on if it fails, and waits for it at the end.
-enum class TaskRole { Worker, Server, Master, Evaluator };
+// who do not need it: the job goes on if it fails, and waits for it at the end. A host is no task, but the
+// host launcher of several.
+enum class TaskRole { Worker, Server, Master, Evaluator, Host };
 
 // A process to be started for one task, and the variables that tell it which task it is.
 struct TaskPlan {
@@ -44,6 +46,16 @@ struct GroupOptions {
   std::chrono::milliseconds stopped_grace{5000};
   // The time from SIGKILL until the launcher stops waiting for a process that hangs in the kernel.
   std::chrono::milliseconds kill_grace{10'000};
+  // In a host launcher: the name of the host for messages, and the orders of the launcher that has started
+  // it.
+  std::string host = {};
+  LauncherOrders* orders = nullptr;
+};
+
+// A host whose host launcher has its job.
+struct StartedHost {
+  std::string name;
+  Child launcher;
 };
 
 // Finds the processes of the job, and kills them if this process dies.
@@ -67,6 +79,9 @@ class TaskGroup {
   // The references must outlive the group.
   TaskGroup(std::vector<std::string> command, const Environment& environment, std::vector<TaskPlan> tasks,
             SignalPipe& signals, JobWatch watch, const GroupOptions& options = {});
+  // A group of hosts. It passes its orders on to their launchers, which report for themselves.
+  TaskGroup(std::vector<StartedHost> hosts, SignalPipe& signals, JobWatch watch,
+            const GroupOptions& options = {});
   ~TaskGroup();
   TaskGroup(const TaskGroup&) = delete;
   TaskGroup& operator=(const TaskGroup&) = delete;
@@ -88,13 +103,17 @@ class TaskGroup {
   void say(fmt::format_string<Args...> text, Args&&... args);
   void take_signals();
   void interrupt(int signal);
+  void obey(const Order& order);
+  void send_heartbeats();
   void lose_output();
   void reap();
   void take_children();
   void take_ended(Member& member, int status);
   void lose_evaluator(Member& member);
+  void lose_host(Member& member, int status);
   void replace_guardian();
   bool may_be_a_consequence() const;
+  bool of_hosts() const;
   void report(const Member& member);
   void report_end(const Member& member);
   TaskRole role_of(const Member& member) const;
@@ -132,6 +151,7 @@ class TaskGroup {
   int evaluator_restarts_ = 0;
   bool evaluator_ended_ = false;  // by this process
   bool said_that_it_kills_ = false;
+  Clock::time_point heartbeat_ = Clock::now();  // time of the last one
   std::vector<pid_t> left_behind_;
   GroupResult result_;
 };

@@ -1,45 +1,153 @@
 #include "tools/launch/launcher.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <functional>
+#include <map>
 #include <signal.h>
 #include <unistd.h>
 
 #include <fmt/format.h>
 
+#include "tools/launch/gpus.h"
 #include "tools/launch/group.h"
+#include "tools/launch/host_link.h"
+#include "tools/launch/host_slots.h"
 #include "tools/launch/planner.h"
+#include "tools/launch/ssh.h"
+#include "tutti/base/error.h"
+#include "tutti/base/ports.h"
+#include "tutti/base/text.h"
+#include "tutti/base/version.h"
 
 namespace tutti {
+namespace {
+
+// Everything that a launcher needs to watch its processes.
+struct Watching {
+  SignalPipe signals{{SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGCHLD}};
+  JobMark mark;
+  JobProcesses processes;
+  Guardian guardian{mark, processes};
+
+  JobWatch watch() { return {mark, processes, guardian}; }
+};
+
+// Waits for the reader.
+void print(int stream, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t count = write(stream, text.data(), text.size());
+    if (count < 0 && errno != EINTR) return;
+    if (count > 0) text.remove_prefix(static_cast<size_t>(count));
+  }
+}
+
+// Runs a job, and again after a failure, up to `restarts` times.
+int run_with_restarts(int restarts, const std::function<GroupResult()>& run) {
+  for (int restart = 0;; ++restart) {
+    const GroupResult result = run();
+    const bool may_restart = !result.interrupted && !result.left_behind;
+    if (result.exit_code == 0 || !may_restart || restart == restarts) return result.exit_code;
+    print(STDERR_FILENO, fmt::format("tutti run: restart {} of {}\n", restart + 1, restarts));
+  }
+}
+
+GroupResult ended_by(int signal) { return {.exit_code = 128 + signal, .interrupted = true}; }
+
+LogLevel launcher_log_level(const Environment& environment) {
+  return parse_log_level(environment.get("TUTTI_LOG_LEVEL").value_or("info"));
+}
+
+// Goes to the folder of the first launcher, so that relative paths mean the same.
+void enter(const std::string& directory, const Environment& environment, const Log& log) {
+  std::error_code error;
+  std::filesystem::current_path(directory, error);
+  if (!error) return;
+  const std::string home = environment.get("HOME").value_or("/");
+  log.warning("there is no folder {} on this host ({}); PROGRAM starts in {}", directory, error.message(),
+              home);
+  std::filesystem::current_path(home);
+}
+
+HostReady ready_with(int tasks, const Environment& environment) {
+  HostReady ready{std::string(version()), free_ports(tasks), "", ""};
+  // "CLIENT PORT SERVER PORT". An address with a zone ("fe80::1%eth0") means nothing to other hosts.
+  const std::vector<std::string> words = split(environment.get("SSH_CONNECTION").value_or(""), ' ');
+  const bool usable = words.size() == 4 && words[0].find('%') == std::string::npos;
+  if (usable) ready.client_address = words[0];
+  if (usable) ready.own_address = words[2];
+  return ready;
+}
+
+int run_job_of(const HostJob& job, const Environment& environment, LauncherOrders& orders) {
+  std::map<std::string, std::string> variables = environment.variables();
+  for (const auto& [name, value] : job.variables) variables[name] = value;
+  const Environment whole(std::move(variables));
+  const Log log(launcher_log_level(whole), "tutti run on " + job.host);
+  enter(job.directory, whole, log);
+  const std::vector<std::string> gpus = visible_gpus(whole);
+  std::vector<TaskPlan> plans = plan_tasks(job.cluster, job.tasks, job.launch, gpus);
+  const auto count = [&](TaskRole role) {
+    return static_cast<size_t>(
+        std::count_if(plans.begin(), plans.end(), [&](const TaskPlan& plan) { return plan.role == role; }));
+  };
+  compare_numbers(count(TaskRole::Worker), gpus.size(), count(TaskRole::Evaluator) > 0, log);
+  const GroupOptions options{
+      .evaluator_restarts = job.evaluator_restarts, .host = job.host, .orders = &orders};
+  Watching watching;
+  return TaskGroup(job.command, whole, std::move(plans), watching.signals, watching.watch(), options)
+      .run()
+      .exit_code;
+}
+
+}  // namespace
 
 int launch(const std::vector<std::string>& command, const Environment& environment,
            const LaunchOptions& options) {
   const Log log = launcher_log(environment);
   const Planner planner(environment, options, log);
-  SignalPipe signals({SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGCHLD});
-  const JobMark mark;
-  JobProcesses processes;
-  Guardian guardian(mark, processes);
-  for (int restart = 0;; ++restart) {
-    Plan plan = planner.plan(signals);
-    if (plan.signal) return 128 + *plan.signal;
-    const bool one_by_one = std::any_of(plan.tasks.begin(), plan.tasks.end(), [](const TaskPlan& task) {
-      return task.role == TaskRole::Server || task.role == TaskRole::Master;
-    });
-    const GroupOptions group{.restarts = one_by_one ? options.restarts : 0,
-                             .evaluator_restarts = options.restarts};
-    const JobWatch watch{mark, processes, guardian};
-    const GroupResult result =
-        TaskGroup(command, environment, std::move(plan.tasks), signals, watch, group).run();
-    const bool may_restart = !result.interrupted && !result.left_behind && !one_by_one;
-    if (result.exit_code == 0 || !may_restart || restart == options.restarts) return result.exit_code;
-    Output err(STDERR_FILENO);
-    err.add(fmt::format("tutti run: restart {} of {}\n", restart + 1, options.restarts));
-    err.pass_on();
-  }
+  Watching watching;
+  const bool one_by_one = planner.restarts_one_by_one();
+  const GroupOptions group{.restarts = one_by_one ? options.restarts : 0,
+                           .evaluator_restarts = options.restarts};
+  return run_with_restarts(one_by_one ? 0 : options.restarts, [&] {
+    Plan plan = planner.plan(watching.signals);
+    if (plan.signal) return ended_by(*plan.signal);
+    return TaskGroup(command, environment, std::move(plan.tasks), watching.signals, watching.watch(), group)
+        .run();
+  });
 }
 
-Log launcher_log(const Environment& environment) {
-  return Log(parse_log_level(environment.get("TUTTI_LOG_LEVEL").value_or("info")), "tutti run");
+int launch_on_hosts(const std::vector<HostSlots>& hosts, const std::vector<std::string>& command,
+                    const ForwardedVariables& variables, const RemoteShell& shell,
+                    const LaunchOptions& options) {
+  Watching watching;
+  return run_with_restarts(options.restarts, [&] {
+    HostsStart start =
+        start_hosts(hosts, command, variables, shell, options, watching.mark, watching.signals);
+    if (start.signal) return ended_by(*start.signal);
+    return TaskGroup(std::move(start.hosts), watching.signals, watching.watch()).run();
+  });
 }
+
+int launch_for_host(int tasks, const Environment& environment) {
+  constexpr std::chrono::seconds kJobTime{600};
+  print(STDOUT_FILENO, to_line(ready_with(tasks, environment)));
+  LauncherOrders orders(STDIN_FILENO);
+  const HostJob job = orders.await_job(kJobTime);
+  int code = 0;
+  try {
+    code = run_job_of(job, environment, orders);
+  } catch (const Error& error) {
+    print(STDERR_FILENO,
+          fmt::format("{}: tutti run on {}: {}\n", to_string(error.kind()), job.host, error.what()));
+    code = exit_code(error.kind());
+  }
+  print(STDOUT_FILENO, end_line(code));
+  return code;
+}
+
+Log launcher_log(const Environment& environment) { return Log(launcher_log_level(environment), "tutti run"); }
 
 }  // namespace tutti

@@ -27,6 +27,20 @@ struct LaunchOptions {
 int launch(const std::vector<std::string>& command, const Environment& environment,
            const LaunchOptions& options = {});
 
+struct HostSlots;
+struct ForwardedVariables;
+struct RemoteShell;
+
+// Like launch(), on these hosts, which need no launcher yet: starts a host launcher on each, by `shell` if
+// the host is not this machine. All restarts are of the whole job. If this process is killed, or the
+// connection to a host is lost, the host launcher ends the tasks there.
+int launch_on_hosts(const std::vector<HostSlots>& hosts, const std::vector<std::string>& command,
+                    const ForwardedVariables& variables, const RemoteShell& shell,
+                    const LaunchOptions& options);
+
+// The host launcher: prints that it is ready, reads its job from standard input and runs it.
+int launch_for_host(int tasks, const Environment& environment);
+
 // Returns the launcher's own log. TUTTI_LOG_LEVEL sets its level, as for programs.
 Log launcher_log(const Environment& environment);
 

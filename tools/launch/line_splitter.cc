@@ -26,7 +26,7 @@ void LineSplitter::put(char byte, Time now, const Take& take) {
   returned_ = byte == '\r';
   if (returned_) return;
   line_.push_back(byte);
-  if (line_.size() == kLongestLine) end_line(take);
+  if (line_.size() == longest_) end_line(take);
 }
 
 void LineSplitter::end_line(const Take& take) {

@@ -8,13 +8,15 @@
 namespace tutti {
 
 // Splits the bytes of one stream into lines. A line that is overwritten by a lone '\r' (a live progress line)
-// is passed on at most once a second, so that it does not flood a log. A line longer than kLongestLine is
+// is passed on at most once a second, so that it does not flood a log. A line longer than `longest` is
 // split. Not thread-safe.
 class LineSplitter {
  public:
   using Time = std::chrono::steady_clock::time_point;
   using Take = std::function<void(std::string_view line)>;  // without its newline
   static constexpr size_t kLongestLine = size_t{1} << 20;
+
+  explicit LineSplitter(size_t longest = kLongestLine) : longest_(longest) {}
 
   void feed(std::string_view bytes, Time now, const Take& take);
   // Must be called at the end of the stream: passes on a last line without a newline.
@@ -24,6 +26,7 @@ class LineSplitter {
   void put(char byte, Time now, const Take& take);
   void end_line(const Take& take);
 
+  size_t longest_;
   std::string line_;
   bool returned_ = false;  // the last byte was '\r'
   Time shown_{};           // when a live line was last taken

@@ -11,7 +11,7 @@
 namespace tutti {
 namespace {
 
-constexpr std::string_view kVersion = "tutti-run/2";
+constexpr std::string_view kProtocol = "tutti-run/2";
 constexpr size_t kFingerprint = 64;  // hexadecimal digits
 constexpr size_t kLaunch = 32;
 constexpr size_t kLongestHarmless = 4000;
@@ -43,7 +43,7 @@ std::optional<Answer> read_all(std::string_view text) {
 }  // namespace
 
 std::string to_line(const Hello& hello) {
-  return fmt::format("{} {} {} {} {}\n", kVersion, hello.host, hello.workers, hello.patience.count(),
+  return fmt::format("{} {} {} {} {}\n", kProtocol, hello.host, hello.workers, hello.patience.count(),
                      hello.fingerprint);
 }
 
@@ -62,7 +62,7 @@ std::string to_line(const Answer& answer) {
 std::optional<Hello> read_hello(std::string_view line) {
   if (line.size() > Hello::kLongest) return std::nullopt;
   const std::vector<std::string> words = split(line, ' ');
-  if (words.size() != 5 || words[0] != kVersion || !is_hexadecimal(words[4], kFingerprint))
+  if (words.size() != 5 || words[0] != kProtocol || !is_hexadecimal(words[4], kFingerprint))
     return std::nullopt;
   const auto host = number(words[1], 0, INT_MAX);
   const auto workers = number(words[2], 1, kMostWorkersOfAHost);

@@ -5,9 +5,12 @@
 #include <cerrno>
 #include <signal.h>
 #include <sys/ioctl.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <fmt/core.h>
+
+#include "tools/launch/host_link.h"
 
 namespace tutti {
 namespace {
@@ -15,14 +18,17 @@ namespace {
 constexpr size_t kLastLines = 10;
 constexpr size_t kLongestLastLine = 1000;
 constexpr size_t kBuffer = size_t{1} << 16;
+// A line of a host launcher has the name of a task before the line of the task.
+constexpr size_t kLongestOfHost = 2 * LineSplitter::kLongestLine;
 
 }  // namespace
 
 Member::Member(std::string task, Child child, Output& out, Output& err)
     : task_(std::move(task)),
       pid_(child.pid),
-      out_{std::move(child.out), &out, {}},
-      err_{std::move(child.err), &err, {}} {}
+      orders_(std::move(child.in)),
+      out_{std::move(child.out), &out, LineSplitter(is_host() ? kLongestOfHost : LineSplitter::kLongestLine)},
+      err_{std::move(child.err), &err, out_.splitter} {}
 
 double Member::seconds() const {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - started_).count();
@@ -74,6 +80,12 @@ size_t Member::pass_on(Stream& stream, size_t most) {
 void Member::write_lines(Stream& stream, std::string_view bytes) {
   std::string lines;
   const auto take = [&](std::string_view line) {
+    if (is_host()) {
+      const std::optional<int> end = &stream == &out_ ? read_end(line) : std::nullopt;
+      if (end) reported_end_ = end;
+      if (!end) lines.append(line) += '\n';
+      return;
+    }
     lines += fmt::format("[{}] {}\n", task_, line);
     last_lines_.emplace_back(line.substr(0, kLongestLastLine));
     if (last_lines_.size() > kLastLines) last_lines_.pop_front();
@@ -85,6 +97,10 @@ void Member::write_lines(Stream& stream, std::string_view bytes) {
 
 void Member::signal(int number) const {
   if (running()) kill(-pid_, number);
+}
+
+void Member::send(std::string_view line) const {
+  if (running()) ::send(orders_.get(), line.data(), line.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
 }  // namespace tutti

@@ -4,6 +4,7 @@
 #include <deque>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tools/launch/child.h"
@@ -13,7 +14,9 @@
 
 namespace tutti {
 
-// One task of a group: its process and its output, in which every line is prefixed with the task's name.
+// One task of a group: its process and its output, in which every line is prefixed with the task's name. Or
+// the host launcher of a host (host_link.h), whose lines are passed on as they are; its orders go to its
+// stdin.
 class Member {
  public:
   // The outputs must outlive this object.
@@ -38,6 +41,13 @@ class Member {
   // Sends a signal to the process group that the process leads, if the process still runs.
   void signal(int number) const;
 
+  // Returns true for the host launcher of a host.
+  bool is_host() const { return orders_.get() >= 0; }
+  // Sends an order or a heartbeat to a host launcher. It is lost if the host does not take it at once.
+  void send(std::string_view line) const;
+  // The exit code that a host launcher has printed at its end. It has reported all that there is to say.
+  std::optional<int> reported_end() const { return reported_end_; }
+
   const std::deque<std::string>& last_lines() const { return last_lines_; }
 
  private:
@@ -51,9 +61,11 @@ class Member {
 
   std::string task_;
   pid_t pid_;
+  FileDescriptor orders_;
   Stream out_;
   Stream err_;
   std::optional<Outcome> outcome_;
+  std::optional<int> reported_end_;
   bool came_back_ = false;
   std::deque<std::string> last_lines_;
   std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();

@@ -25,6 +25,8 @@ std::string kind_of(int code) {
 
 }  // namespace
 
+Outcome Outcome::exited(int exit_code) { return Outcome(W_EXITCODE(exit_code, 0)); }
+
 bool Outcome::success() const { return WIFEXITED(status_) && WEXITSTATUS(status_) == 0; }
 
 bool Outcome::killed() const { return WIFSIGNALED(status_); }

@@ -8,6 +8,8 @@ namespace tutti {
 class Outcome {
  public:
   explicit Outcome(int wait_status) : status_(wait_status) {}
+  // Of a process that has ended by itself.
+  static Outcome exited(int exit_code);
 
   bool success() const;
   bool killed() const;

@@ -15,11 +15,6 @@
 namespace tutti {
 namespace {
 
-constexpr const char* kServers = "ps";
-constexpr const char* kMaster = "master";
-constexpr const char* kWorkers = "worker";
-constexpr const char* kEvaluator = "evaluator";
-
 // Returns a cluster such as "ps|127.0.0.1:4710,worker|127.0.0.1:4711;127.0.0.1:4712".
 ClusterSpec cluster_of(const std::vector<std::pair<const char*, int>>& jobs) {
   int tasks = 0;
@@ -41,6 +36,17 @@ TaskPlan plan_of(const ClusterSpec& cluster, const Task& task, const std::string
            {"TUTTI_JOB_NAME", task.job},
            {"TUTTI_TASK_INDEX", std::to_string(task.index)},
            {kLaunchVariable, launch}}};
+}
+
+// Gives the task a GPU of its own. If there are more workers than GPUs, they are assigned in turn.
+void give_gpu(size_t index, const std::vector<std::string>& gpus, TaskPlan& task) {
+  if (!gpus.empty()) task.variables["CUDA_VISIBLE_DEVICES"] = gpus[index % gpus.size()];
+}
+
+TaskRole role_of(const std::string& job) {
+  if (job == kServerJob) return TaskRole::Server;
+  if (job == kMasterJob) return TaskRole::Master;
+  return job == kEvaluatorJob ? TaskRole::Evaluator : TaskRole::Worker;
 }
 
 std::string counted(size_t number, std::string_view what) {
@@ -68,7 +74,8 @@ Planner::Planner(const Environment& environment, const LaunchOptions& options, c
          "its "
          "own, whose task has the type \"evaluator\"");
   }
-  compare_numbers();
+  if (!stands_outside())
+    compare_numbers(static_cast<size_t>(workers_here()), gpus_.size(), options_.evaluator, log_);
 }
 
 Plan Planner::plan(SignalPipe& signals) const {
@@ -88,31 +95,16 @@ int Planner::workers_here() const {
 }
 
 Plan Planner::on_this_machine() const {
-  Plan plan;
-  const ClusterSpec cluster = cluster_of(
-      {{kServers, options_.servers}, {kMaster, options_.master ? 1 : 0}, {kWorkers, workers_here()}});
-  const std::string launch = random_key();
-  for (int index = 0; index < options_.servers; ++index) {
-    plan.tasks.push_back(plan_of(cluster, {.job = kServers, .index = index}, launch));
-    plan.tasks.back().role = TaskRole::Server;
-    plan.tasks.back().variables["CUDA_VISIBLE_DEVICES"] = "";
+  const std::vector<std::pair<const char*, int>> jobs = {{kServerJob, options_.servers},
+                                                         {kMasterJob, options_.master ? 1 : 0},
+                                                         {kWorkerJob, workers_here()},
+                                                         {kEvaluatorJob, options_.evaluator ? 1 : 0}};
+  std::vector<Task> tasks;
+  for (const auto& [job, size] : jobs) {
+    for (int index = 0; index < size; ++index) tasks.push_back({.job = job, .index = index});
   }
-  if (options_.master) {
-    plan.tasks.push_back(plan_of(cluster, {.job = kMaster, .index = 0}, launch));
-    plan.tasks.back().role = TaskRole::Master;
-    plan.tasks.back().variables["CUDA_VISIBLE_DEVICES"] = "";
-  }
-  for (const int index : cluster.task_indices(kWorkers)) {
-    plan.tasks.push_back(plan_of(cluster, {.job = kWorkers, .index = index}, launch));
-    give_gpu(static_cast<size_t>(index), plan.tasks.back());
-  }
-  if (options_.evaluator) {
-    plan.tasks.push_back(plan_of(cluster, {.job = kEvaluator, .index = 0}, launch));
-    plan.tasks.back().role = TaskRole::Evaluator;
-    give_gpu(static_cast<size_t>(workers_here()),
-             plan.tasks.back());  // one that is idle, or that of a worker
-  }
-  return plan;
+  const ClusterSpec cluster = cluster_of({jobs.begin(), jobs.end() - 1});  // it has no evaluator
+  return {plan_tasks(cluster, tasks, random_key(), gpus_), std::nullopt};
 }
 
 Plan Planner::with_other_hosts(SignalPipe& signals) const {
@@ -123,28 +115,38 @@ Plan Planner::with_other_hosts(SignalPipe& signals) const {
   for (const Task& task : spread.tasks.at(*hosts_->own())) {
     plan.tasks.push_back(plan_of(spread.cluster, task, met.launch));
     plan.tasks.back().variables["TF_CONFIG"] = hosts_->config_for(spread.cluster, task);
-    if (!stands_outside()) give_gpu(plan.tasks.size() - 1, plan.tasks.back());
+    if (!stands_outside()) give_gpu(plan.tasks.size() - 1, gpus_, plan.tasks.back());
   }
   return plan;
 }
 
-// Gives the task a GPU of its own. If there are more workers than GPUs, they are assigned in turn.
-void Planner::give_gpu(size_t index, TaskPlan& task) const {
-  if (!gpus_.empty()) task.variables["CUDA_VISIBLE_DEVICES"] = gpus_[index % gpus_.size()];
+std::vector<TaskPlan> plan_tasks(const ClusterSpec& cluster, const std::vector<Task>& tasks,
+                                 const std::string& launch, const std::vector<std::string>& gpus) {
+  std::vector<TaskPlan> plans;
+  size_t next_gpu = 0;
+  for (const Task& task : tasks) {
+    TaskPlan& plan = plans.emplace_back(plan_of(cluster, task, launch));
+    plan.role = role_of(task.job);
+    if (plan.role == TaskRole::Server || plan.role == TaskRole::Master) {
+      plan.variables["CUDA_VISIBLE_DEVICES"] = "";
+    } else {
+      give_gpu(next_gpu++, gpus, plan);  // the evaluator's is idle, or that of a worker
+    }
+  }
+  return plans;
 }
 
-void Planner::compare_numbers() const {
-  const auto workers = static_cast<size_t>(workers_here());
-  if (gpus_.empty() || stands_outside() || workers == gpus_.size()) return;
-  if (options_.evaluator && workers >= gpus_.size())
-    log_.warning("the evaluator shares a GPU with a worker, since {} for {}",
-                 gpus_.size() == 1 ? "there is only one" : fmt::format("there are {}", gpus_.size()),
-                 counted(workers, "worker"));
-  const std::string both = fmt::format("{} on {}", counted(workers, "worker"), counted(gpus_.size(), "GPU"));
-  if (workers > gpus_.size()) {
-    log_.warning("{}: workers share GPUs, assigned in turn", both);
+void compare_numbers(size_t workers, size_t gpus, bool evaluator, const Log& log) {
+  if (gpus == 0 || workers == gpus) return;
+  if (evaluator && workers >= gpus)
+    log.warning("the evaluator shares a GPU with a worker, since {} for {}",
+                gpus == 1 ? "there is only one" : fmt::format("there are {}", gpus),
+                counted(workers, "worker"));
+  const std::string both = fmt::format("{} on {}", counted(workers, "worker"), counted(gpus, "GPU"));
+  if (workers > gpus) {
+    log.warning("{}: workers share GPUs, assigned in turn", both);
   } else {
-    log_.info("{}: each worker gets one, and the other GPUs stay idle", both);
+    log.info("{}: each worker gets one, and the other GPUs stay idle", both);
   }
 }
 

@@ -13,6 +13,19 @@
 
 namespace tutti {
 
+inline constexpr const char* kServerJob = "ps";
+inline constexpr const char* kMasterJob = "master";
+inline constexpr const char* kWorkerJob = "worker";
+inline constexpr const char* kEvaluatorJob = "evaluator";
+
+// Plans these tasks of a cluster, all of which run on this machine: one per job above and index, servers
+// first and the evaluator last. Each worker gets one of the GPUs, in turn. `launch` as Identity::launch.
+std::vector<TaskPlan> plan_tasks(const ClusterSpec& cluster, const std::vector<Task>& tasks,
+                                 const std::string& launch, const std::vector<std::string>& gpus);
+
+// Logs a line if the numbers of workers and GPUs on this machine differ.
+void compare_numbers(size_t workers, size_t gpus, bool evaluator, const Log& log);
+
 struct Plan {
   std::vector<TaskPlan> tasks;
   std::optional<int> signal;  // that this process received meanwhile; there are no tasks then
@@ -27,6 +40,8 @@ class Planner {
   // Must be called for every start of the job. Finds free ports on this machine, or meets the launchers of
   // the other hosts, which come to the meeting when their former tasks have ended.
   Plan plan(SignalPipe& signals) const;
+  // Returns true if servers or a master keep the state, so that a task can be restarted without the others.
+  bool restarts_one_by_one() const { return !hosts_ && (options_.servers > 0 || options_.master); }
 
  private:
   // Returns true for a server or an evaluator, which is one process and sees all GPUs.
@@ -34,8 +49,6 @@ class Planner {
   int workers_here() const;
   Plan on_this_machine() const;
   Plan with_other_hosts(SignalPipe& signals) const;
-  void give_gpu(size_t index, TaskPlan& task) const;
-  void compare_numbers() const;
 
   const LaunchOptions options_;
   const Log& log_;

@@ -1,19 +1,18 @@
-#include "tools/launch/mpirun.h"
+#include "tools/launch/host_slots.h"
 
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <cerrno>
-#include <map>
 #include <numeric>
-#include <set>
-#include <unistd.h>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "tutti/base/error.h"
+#include "tutti/base/net.h"
 #include "tutti/base/text.h"
+#include "tutti/base/this_host.h"
 #include "tutti/cluster/identity.h"
 
 namespace tutti {
@@ -21,8 +20,7 @@ namespace {
 
 constexpr int kMostSlots = 4096;
 
-// These variables say which task a process is. If a launcher above this one has set them, the ranks of this
-// host would inherit them.
+// These variables say which task a process is.
 constexpr std::array kIdentity = {"TF_CONFIG",        "TUTTI_CLUSTER_SPEC", "TUTTI_JOB_NAME",
                                   "TUTTI_TASK_INDEX", "TUTTI_TASK_ID",      kLaunchVariable};
 
@@ -31,7 +29,7 @@ template <class... Args>
   fail(ErrorKind::InvalidArgument, "tutti run: -H {}", fmt::format(text, std::forward<Args>(args)...));
 }
 
-// Excludes everything that mpirun, or the shell that it starts on the other host, could take for a flag or a
+// Excludes everything that ssh, or the shell that it starts on the other host, could take for a flag or a
 // command.
 bool is_host(std::string_view text) {
   return !text.empty() && text.front() != '-' && std::all_of(text.begin(), text.end(), [](unsigned char c) {
@@ -66,22 +64,6 @@ std::string host_list(const std::vector<HostSlots>& hosts) {
   return fmt::format("{}", fmt::join(pieces, ","));
 }
 
-// Quotes a word for a shell if necessary.
-std::string quoted(const std::string& word) {
-  const auto is_plain = [](unsigned char c) {
-    return std::isalnum(c) != 0 ||
-           std::string_view("-_./:,=@%+").find(static_cast<char>(c)) != std::string::npos;
-  };
-  if (!word.empty() && std::all_of(word.begin(), word.end(), is_plain)) return word;
-  return fmt::format("'{}'", fmt::join(split(word, '\''), "'\\''"));
-}
-
-std::string in_words(const std::vector<std::string>& command) {
-  std::vector<std::string> words;
-  for (const std::string& word : command) words.push_back(quoted(word));
-  return fmt::format("{}", fmt::join(words, " "));
-}
-
 template <class... Args>
 [[noreturn]] void refuse_variable(fmt::format_string<Args...> text, Args&&... args) {
   fail(ErrorKind::InvalidArgument, "tutti run: -x {}", fmt::format(text, std::forward<Args>(args)...));
@@ -109,39 +91,39 @@ std::vector<HostSlots> parse_hosts(std::string_view text) {
   return hosts;
 }
 
-std::vector<std::string> mpirun_command(const MpirunJob& job, const Environment& environment) {
-  const int slots = slots_of(job.hosts);
-  if (job.workers > slots)
-    refuse("'{}' has {} slots, but -n asks for {} workers; give more slots or omit -n", host_list(job.hosts),
-           slots, job.workers);
-  // Open MPI would bind each of two ranks to a core, and each of more ranks to a socket; our programs divide
-  // the cores themselves.
-  std::vector<std::string> words = {
-      "mpirun",    "-np", std::to_string(job.workers > 0 ? job.workers : slots), "-H", host_list(job.hosts),
-      "--bind-to", "none"};
-  // Without this flag mpirun refuses to run as root.
-  if (geteuid() == 0) words.emplace_back("--allow-run-as-root");
-  std::set<std::string> named;
-  for (const std::string& word : job.forwarded) {
-    named.insert(name_of(word));
-    words.insert(words.end(), {"-x", word});
+std::vector<HostSlots> fill_slots(const std::vector<HostSlots>& hosts, int workers) {
+  const int slots = slots_of(hosts);
+  if (workers > slots)
+    refuse("'{}' has {} slot{}, too few for {} workers; name more, or lower -n", host_list(hosts), slots,
+           slots == 1 ? "" : "s", workers);
+  int left = workers == 0 ? slots : workers;
+  std::vector<HostSlots> filled;
+  for (const HostSlots& host : hosts) {
+    const int taken = std::min(host.slots, std::exchange(left, std::max(0, left - host.slots)));
+    if (taken > 0) filled.push_back({host.host, taken});
   }
-  const Environment taken = mpirun_environment(environment);
-  for (const auto& [name, value] : taken.variables()) {
-    if (name.starts_with("TUTTI_") && !named.contains(name)) words.insert(words.end(), {"-x", name});
-  }
-  words.insert(words.end(), job.command.begin(), job.command.end());
-  return words;
+  return filled;
+}
+
+bool is_this_host(const std::string& host) {
+  const std::string own = host_name();
+  if (host == "localhost" || host == own || host == own.substr(0, own.find('.'))) return true;
+  std::vector<std::string> addresses = own_addresses();
+  addresses.emplace_back("127.0.0.1");
+  const Resolved found = resolve(host, 0);
+  return std::any_of(found.addresses.begin(), found.addresses.end(), [&](const SocketAddress& address) {
+    return std::find(addresses.begin(), addresses.end(), numeric(address)) != addresses.end();
+  });
 }
 
 ForwardedVariables forward_variables(const std::vector<std::string>& words, const Environment& environment) {
   std::map<std::string, std::string> variables = environment.variables();
-  std::set<std::string> named;
+  std::map<std::string, std::string> named;
   for (const std::string& word : words) {
     const std::string name = name_of(word);
     if (!is_variable(name))
       refuse_variable("'{}': '{}' is not the name of a variable; write -x NAME or -x NAME=VALUE", word, name);
-    if (!named.insert(name).second) refuse_variable("{}: the variable is named twice", name);
+    if (named.contains(name)) refuse_variable("{}: the variable is named twice", name);
     if (std::find(kIdentity.begin(), kIdentity.end(), name) != kIdentity.end())
       refuse_variable(
           "{}: this variable says which task a process is, so it must differ between processes; "
@@ -152,36 +134,34 @@ ForwardedVariables forward_variables(const std::vector<std::string>& words, cons
     } else if (!variables.contains(name)) {
       refuse_variable("{}: the variable is not set here; set it, or write -x {}=VALUE", name, name);
     }
+    named[name] = variables[name];
   }
-  return {words, Environment(std::move(variables))};
+  variables.erase(kRshVariable);
+  return {std::move(named), Environment(std::move(variables))};
 }
 
-Environment mpirun_environment(const Environment& environment) {
+Environment without_identity(const Environment& environment) {
   std::map<std::string, std::string> variables = environment.variables();
   for (const char* name : kIdentity) variables.erase(name);
   return Environment(std::move(variables));
 }
 
-void become_mpirun(const MpirunJob& job, const Environment& environment, const Log& log) {
-  if (!environment.get("TF_CONFIG").value_or("").empty())
-    refuse("cannot be combined with TF_CONFIG, which also names hosts; omit -H, or unset TF_CONFIG");
-  std::vector<std::string> words = mpirun_command(job, environment);
-  log.info("{}", in_words(words));
-  std::vector<std::string> variables;
-  const Environment taken = mpirun_environment(environment);
-  for (const auto& [name, value] : taken.variables()) variables.push_back(fmt::format("{}={}", name, value));
-  std::vector<char*> arguments;
-  std::vector<char*> entries;
-  for (std::string& word : words) arguments.push_back(word.data());
-  for (std::string& variable : variables) entries.push_back(variable.data());
-  arguments.push_back(nullptr);
-  entries.push_back(nullptr);
-  execvpe(arguments[0], arguments.data(), entries.data());
-  if (errno == ENOENT)
-    refuse(
-        "needs Open MPI's mpirun, which is not in PATH; install it (apt-get install openmpi-bin), or load "
-        "its module");
-  fail_errno(errno, "executing mpirun");
+std::map<std::string, std::string> variables_to_forward(const ForwardedVariables& variables) {
+  std::map<std::string, std::string> forwarded = variables.named;
+  const Environment taken = without_identity(variables.environment);
+  for (const auto& [name, value] : taken.variables()) {
+    if (name.starts_with("TUTTI_")) forwarded[name] = value;
+  }
+  return forwarded;
+}
+
+std::string quoted(const std::string& word) {
+  const auto is_plain = [](unsigned char c) {
+    return std::isalnum(c) != 0 ||
+           std::string_view("-_./:,=@%+").find(static_cast<char>(c)) != std::string::npos;
+  };
+  if (!word.empty() && std::all_of(word.begin(), word.end(), is_plain)) return word;
+  return fmt::format("'{}'", fmt::join(split(word, '\''), "'\\''"));
 }
 
 }  // namespace tutti

@@ -1,28 +1,26 @@
-#include "tools/launch/mpirun.h"
+#include "tools/launch/host_slots.h"
 
-#include <unistd.h>
+#include <map>
 
 #include <gmock/gmock.h>
 
 #include "tutti/base/test_errors.h"
+#include "tutti/base/this_host.h"
 
 namespace tutti {
 namespace {
 
 using testing::AllOf;
-using testing::Contains;
 using testing::ElementsAre;
-using testing::ElementsAreArray;
 using testing::HasSubstr;
-using testing::Not;
 
-TEST(MpirunHosts, have_slots_or_one) {
+TEST(HostSlots, have_slots_or_one) {
   EXPECT_THAT(parse_hosts("a:2,b,10.0.0.3:4,node-7.cluster_1:1"),
               ElementsAre(HostSlots{"a", 2}, HostSlots{"b", 1}, HostSlots{"10.0.0.3", 4},
                           HostSlots{"node-7.cluster_1", 1}));
 }
 
-TEST(MpirunHosts, the_bad_piece_is_quoted) {
+TEST(HostSlots, the_bad_piece_is_quoted) {
   const std::vector<std::pair<std::string, std::string>> bad = {{"", "an empty entry"},
                                                                 {"a:2,", "an empty entry"},
                                                                 {",a", "an empty entry"},
@@ -50,44 +48,36 @@ TEST(MpirunHosts, the_bad_piece_is_quoted) {
   }
 }
 
-std::vector<std::string> with_root(std::vector<std::string> words) {
-  if (geteuid() == 0) words.emplace_back("--allow-run-as-root");
-  return words;
+TEST(HostSlots, are_filled_in_order) {
+  const std::vector<HostSlots> hosts = {{"a", 2}, {"b", 3}, {"c", 1}};
+  EXPECT_EQ(fill_slots(hosts, 0), hosts);
+  EXPECT_THAT(fill_slots(hosts, 1), ElementsAre(HostSlots{"a", 1}));
+  EXPECT_THAT(fill_slots(hosts, 4), ElementsAre(HostSlots{"a", 2}, HostSlots{"b", 2}));
+  expect_error(ErrorKind::InvalidArgument,
+               AllOf(HasSubstr("'a:2,b:3,c:1' has 6 slots"), HasSubstr("7 workers")),
+               [&] { fill_slots(hosts, 7); });
 }
 
-TEST(MpirunCommand, starts_as_many_as_there_are_slots) {
-  const MpirunJob job{{{"a", 2}, {"b", 3}}, 0, {"prog", "-n", "1"}};
-  auto words = with_root({"mpirun", "-np", "5", "-H", "a:2,b:3", "--bind-to", "none"});
-  words.insert(words.end(), {"prog", "-n", "1"});
-  EXPECT_THAT(mpirun_command(job, Environment()), ElementsAreArray(words));
+TEST(ThisHost, has_several_names) {
+  for (const std::string& name : {std::string("localhost"), std::string("127.0.0.1"), host_name()})
+    EXPECT_TRUE(is_this_host(name)) << name;
+  for (const char* name : {"127.0.0.2", "no-such-host.invalid"}) EXPECT_FALSE(is_this_host(name)) << name;
 }
 
-TEST(MpirunCommand, starts_fewer_where_fewer_are_asked_for_and_never_more) {
-  MpirunJob job{{{"a", 2}, {"b", 3}}, 4, {"prog"}};
-  EXPECT_EQ(mpirun_command(job, Environment())[2], "4");
-  job.workers = 6;
-  expect_error(ErrorKind::InvalidArgument, AllOf(HasSubstr("'a:2,b:3' has 5 slots"), HasSubstr("6 workers")),
-               [&] { mpirun_command(job, Environment()); });
+TEST(ForwardedVariables, are_those_that_x_names) {
+  const Environment environment(
+      {{"TUTTI_LANES", "8"}, {"LD_LIBRARY_PATH", "/lib"}, {"HOME", "/root"}, {"TUTTI_RSH", "rsh"}});
+  const ForwardedVariables forwarded =
+      forward_variables({"LD_LIBRARY_PATH", "MODE=a b=c", "EMPTY=", "TUTTI_LANES=4"}, environment);
+  std::map<std::string, std::string> expected = {
+      {"TUTTI_LANES", "4"}, {"LD_LIBRARY_PATH", "/lib"}, {"MODE", "a b=c"}, {"EMPTY", ""}};
+  EXPECT_EQ(forwarded.named, expected);
+  EXPECT_EQ(variables_to_forward(forwarded), expected);
+  expected["HOME"] = "/root";
+  EXPECT_EQ(forwarded.environment.variables(), expected);
 }
 
-TEST(MpirunCommand, forwards_the_variables_that_x_names) {
-  const Environment environment({{"TUTTI_LANES", "8"}, {"LD_LIBRARY_PATH", "/lib"}, {"HOME", "/root"}});
-  const std::vector<std::string> named = {"LD_LIBRARY_PATH", "MODE=a b=c", "EMPTY=", "TUTTI_LANES=4"};
-  const ForwardedVariables forwarded = forward_variables(named, environment);
-  EXPECT_EQ(forwarded.environment.variables(),
-            (std::map<std::string, std::string>{{"TUTTI_LANES", "4"},
-                                                {"LD_LIBRARY_PATH", "/lib"},
-                                                {"MODE", "a b=c"},
-                                                {"EMPTY", ""},
-                                                {"HOME", "/root"}}));
-  auto words = with_root({"mpirun", "-np", "1", "-H", "a:1", "--bind-to", "none"});
-  for (const std::string& word : named) words.insert(words.end(), {"-x", word});
-  words.emplace_back("prog");
-  EXPECT_THAT(mpirun_command({{{"a", 1}}, 0, {"prog"}, forwarded.words}, environment),
-              ElementsAreArray(words));
-}
-
-TEST(MpirunCommand, refuses_variables_that_cannot_be_forwarded) {
+TEST(ForwardedVariables, are_refused_if_each_process_has_its_own) {
   const Environment environment({{"A", "1"}, {"TUTTI_TASK_INDEX", "0"}});
   const std::vector<std::pair<std::vector<std::string>, std::string>> bad = {
       {{"NOWHERE"}, "-x NOWHERE: the variable is not set here"},
@@ -103,7 +93,7 @@ TEST(MpirunCommand, refuses_variables_that_cannot_be_forwarded) {
   }
 }
 
-TEST(MpirunCommand, takes_our_variables_along_but_nobodys_identity) {
+TEST(ForwardedVariables, are_ours_too_but_nobodys_identity) {
   const Environment environment({{"TUTTI_LANES", "8"},
                                  {"TUTTI_CLUSTER_SPEC", "worker|a:1"},
                                  {"TUTTI_JOB_NAME", "worker"},
@@ -111,11 +101,17 @@ TEST(MpirunCommand, takes_our_variables_along_but_nobodys_identity) {
                                  {"_TUTTI_LAUNCH", "x"},
                                  {"TF_CONFIG", ""},
                                  {"HOME", "/root"}});
-  const auto words = mpirun_command({{{"a", 1}}, 0, {"prog"}}, environment);
-  EXPECT_THAT(words, AllOf(Contains("TUTTI_LANES"), Not(Contains("HOME")), Not(Contains("TUTTI_JOB_NAME"))));
-  EXPECT_EQ(std::count(words.begin(), words.end(), "-x"), 1);
-  EXPECT_EQ(mpirun_environment(environment).variables(),
+  EXPECT_EQ(variables_to_forward({{}, environment}),
+            (std::map<std::string, std::string>{{"TUTTI_LANES", "8"}}));
+  EXPECT_EQ(without_identity(environment).variables(),
             (std::map<std::string, std::string>{{"TUTTI_LANES", "8"}, {"HOME", "/root"}}));
+}
+
+TEST(Quoted, words_are_read_back_by_a_shell) {
+  EXPECT_EQ(quoted("/opt/a-b_c.d"), "/opt/a-b_c.d");
+  EXPECT_EQ(quoted("a b"), "'a b'");
+  EXPECT_EQ(quoted("it's $(x)"), "'it'\\''s $(x)'");
+  EXPECT_EQ(quoted(""), "''");
 }
 
 }  // namespace

@@ -1,0 +1,156 @@
+#include "tools/launch/host_link.h"
+
+#include <array>
+#include <cerrno>
+#include <poll.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "tutti/base/deadline.h"
+#include "tutti/base/error.h"
+#include "tutti/base/json.h"
+#include "tutti/base/text.h"
+
+namespace tutti {
+namespace {
+
+constexpr std::string_view kReady = "ready ";
+constexpr std::string_view kEnd = "end ";
+constexpr const char* kWhat = "the message of a launcher";
+
+// Returns the text after the mark and this word.
+std::optional<std::string_view> after(std::string_view line, std::string_view word) {
+  if (!line.starts_with(kHostMark) || !line.substr(kHostMark.size()).starts_with(word)) return std::nullopt;
+  return line.substr(kHostMark.size() + word.size());
+}
+
+std::string dump(const Json& message) {
+  try {
+    return message.dump();
+  } catch (const Json::type_error&) {
+    fail(ErrorKind::InvalidArgument,
+         "tutti run: -H can only hand over arguments, variables and folders in UTF-8; one of them is not");
+  }
+}
+
+HostJob read_job(const std::string& line) {
+  const Json message = parse_json(line, kWhat, ErrorKind::DataLoss);
+  try {
+    HostJob job;
+    message.at("host").get_to(job.host);
+    message.at("directory").get_to(job.directory);
+    message.at("command").get_to(job.command);
+    message.at("variables").get_to(job.variables);
+    job.cluster = ClusterSpec::parse(message.at("cluster").get<std::string>());
+    message.at("launch").get_to(job.launch);
+    for (const Json& task : message.at("tasks"))
+      job.tasks.push_back({.job = task.at(0).get<std::string>(), .index = task.at(1).get<int>()});
+    message.at("evaluator_restarts").get_to(job.evaluator_restarts);
+    return job;
+  } catch (const Json::exception& error) {
+    fail(ErrorKind::DataLoss, "{}: {}", kWhat, error.what());
+  }
+}
+
+}  // namespace
+
+std::string to_line(const HostReady& ready) {
+  const Json message = {{"version", ready.version},
+                        {"ports", ready.ports},
+                        {"client", ready.client_address},
+                        {"own", ready.own_address}};
+  return fmt::format("{}{}{}\n", kHostMark, kReady, dump(message));
+}
+
+std::string to_line(const HostJob& job) {
+  Json tasks = Json::array();
+  for (const Task& task : job.tasks) tasks.push_back({task.job, task.index});
+  const Json message = {{"host", job.host},
+                        {"directory", job.directory},
+                        {"command", job.command},
+                        {"variables", job.variables},
+                        {"cluster", job.cluster.to_string()},
+                        {"launch", job.launch},
+                        {"tasks", tasks},
+                        {"evaluator_restarts", job.evaluator_restarts}};
+  return dump(message) + "\n";
+}
+
+std::string to_line(const Order& order) { return fmt::format("{} {}\n", order.signal, order.grace.count()); }
+
+std::string end_line(int exit_code) { return fmt::format("{}{}{}\n", kHostMark, kEnd, exit_code); }
+
+std::optional<HostReady> read_ready(std::string_view line) {
+  const auto text = after(line, kReady);
+  if (!text) return std::nullopt;
+  const Json message = parse_json(*text, kWhat, ErrorKind::DataLoss);
+  try {
+    HostReady ready;
+    message.at("version").get_to(ready.version);
+    message.at("ports").get_to(ready.ports);
+    message.at("client").get_to(ready.client_address);
+    message.at("own").get_to(ready.own_address);
+    return ready;
+  } catch (const Json::exception& error) {
+    fail(ErrorKind::DataLoss, "{}: {}", kWhat, error.what());
+  }
+}
+
+std::optional<int> read_end(std::string_view line) {
+  const auto text = after(line, kEnd);
+  const auto code = text ? parse_int(*text) : std::nullopt;
+  return code ? std::optional<int>(static_cast<int>(*code)) : std::nullopt;
+}
+
+LauncherOrders::LauncherOrders(int descriptor, std::chrono::milliseconds silence)
+    : descriptor_(descriptor), silence_(silence) {}
+
+HostJob LauncherOrders::await_job(std::chrono::milliseconds patience) {
+  if (const auto line = read_line(patience)) return read_job(*line);
+  fail(ErrorKind::PeerLost, "tutti run: the launcher that has started this host {}",
+       lost_ ? "is gone" : fmt::format("has sent no job within {:g} s", seconds(patience)));
+}
+
+std::optional<Order> LauncherOrders::next() {
+  while (const auto line = read_line(std::chrono::milliseconds(0))) {
+    if (line->empty()) continue;  // a heartbeat
+    const std::vector<std::string> words = split(*line, ' ');
+    const auto signal = parse_int(words[0]);
+    const auto grace = words.size() == 2 ? parse_int(words[1]) : std::nullopt;
+    if (signal && grace) return Order{static_cast<int>(*signal), std::chrono::milliseconds(*grace)};
+  }
+  if (Clock::now() - last_heard_ > silence_) lost_ = true;
+  if (!lost_ || std::exchange(told_, true)) return std::nullopt;
+  return Order{SIGKILL, std::chrono::milliseconds(0)};
+}
+
+std::optional<std::string> LauncherOrders::read_line(std::chrono::milliseconds patience) {
+  const auto deadline = deadline_after(patience);
+  while (true) {
+    const size_t end = received_.find('\n');
+    if (end != std::string::npos) {
+      std::string line = received_.substr(0, end);
+      received_.erase(0, end + 1);
+      return line;
+    }
+    pollfd ready{descriptor(), POLLIN, 0};
+    if (poll(&ready, 1, poll_time(deadline)) <= 0) {
+      if (lost_ || Clock::now() >= deadline) return std::nullopt;
+      continue;  // interrupted by a signal
+    }
+    std::array<char, 1 << 16> buffer;
+    const ssize_t count = read(descriptor_, buffer.data(), buffer.size());
+    if (count < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+    if (count <= 0) {
+      lost_ = true;
+      return std::nullopt;
+    }
+    last_heard_ = Clock::now();
+    received_.append(buffer.data(), static_cast<size_t>(count));
+  }
+}
+
+}  // namespace tutti

@@ -1,0 +1,90 @@
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tutti/cluster/cluster_spec.h"
+#include "tutti/cluster/identity.h"
+
+// What `tutti run -H` and the host launchers, which it starts on the hosts, say to each other over the
+// standard streams of the latter. The host launcher first prints a HostReady, then reads a HostJob and
+// orders, and at the end prints its exit code; everything else that it prints is output. One line each.
+namespace tutti {
+
+// The hidden command of the host launcher. Its only argument is the number of tasks.
+inline constexpr const char* kHostLauncher = "run-host";
+// The first word of the lines that are not output. No task can print such a line, since its own lines have a
+// prefix.
+inline constexpr std::string_view kHostMark = "tutti-run-host/1 ";
+
+struct HostReady {
+  std::string version;
+  std::vector<int> ports;  // free ones, one per task
+  // SSH_CONNECTION, if the host launcher was started by ssh: the addresses of both ends, "" if unknown.
+  std::string client_address;
+  std::string own_address;
+};
+
+// The tasks for one host.
+struct HostJob {
+  std::string host;  // the name of this host, as the user has given it
+  std::string directory;
+  std::vector<std::string> command;
+  std::map<std::string, std::string> variables;
+  ClusterSpec cluster;
+  std::string launch;  // Identity::launch
+  std::vector<Task> tasks;
+  int evaluator_restarts = 0;
+};
+
+// Ends the tasks: by this signal, and by SIGKILL after the time of grace.
+struct Order {
+  int signal = 0;
+  std::chrono::milliseconds grace{0};
+};
+
+// Formats a message, including the newline. A text that is not UTF-8 is an InvalidArgument.
+std::string to_line(const HostReady& ready);
+std::string to_line(const HostJob& job);
+std::string to_line(const Order& order);
+std::string end_line(int exit_code);
+
+// Parses a line of a host launcher, nullopt if it is none of that kind. A damaged message is a DataLoss.
+std::optional<HostReady> read_ready(std::string_view line);
+std::optional<int> read_end(std::string_view line);
+
+// Sent if there is nothing to say, so that the host launcher notices a connection that was cut.
+inline constexpr std::string_view kHeartbeat = "\n";
+inline constexpr std::chrono::seconds kHeartbeatInterval{10};
+
+// The standard input of a host launcher. Not thread-safe.
+class LauncherOrders {
+ public:
+  // After `silence` without a line from the launcher, and at the end of the stream, the connection is lost.
+  explicit LauncherOrders(int descriptor, std::chrono::milliseconds silence = std::chrono::seconds(60));
+
+  // For poll(2); -1 after the connection was lost.
+  int descriptor() const { return lost_ ? -1 : descriptor_; }
+  // Waits for the job. Throws PeerLost if the launcher does not send it in time.
+  HostJob await_job(std::chrono::milliseconds patience);
+  // Returns the next order, if there is one, without waiting. A connection that was lost gives one SIGKILL.
+  std::optional<Order> next();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  std::optional<std::string> read_line(std::chrono::milliseconds patience);
+
+  const int descriptor_;
+  const std::chrono::milliseconds silence_;
+  std::string received_;
+  bool lost_ = false;
+  bool told_ = false;  // that it is lost
+  Clock::time_point last_heard_ = Clock::now();
+};
+
+}  // namespace tutti

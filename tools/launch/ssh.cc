@@ -1,0 +1,344 @@
+#include "tools/launch/ssh.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <filesystem>
+#include <map>
+#include <poll.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "tools/launch/child.h"
+#include "tools/launch/host_link.h"
+#include "tools/launch/meeting.h"
+#include "tools/launch/meeting_words.h"
+#include "tools/launch/planner.h"
+#include "tutti/base/address.h"
+#include "tutti/base/deadline.h"
+#include "tutti/base/error.h"
+#include "tutti/base/net.h"
+#include "tutti/base/random_key.h"
+#include "tutti/base/text.h"
+#include "tutti/base/version.h"
+
+namespace tutti {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+// The time for a host launcher that is ready to take its job.
+constexpr milliseconds kTakeTime{30'000};
+// What a login shell or ssh prints before the host launcher runs, to be quoted in errors.
+constexpr size_t kLongestQuoteOfShell = 300;
+
+std::string this_program() { return std::filesystem::read_symlink("/proc/self/exe").string(); }
+
+// A host launcher that is being started. Ends it if it is destroyed before release().
+class StartingHost {
+ public:
+  StartingHost(HostSlots host, int tasks, bool here, Child child)
+      : host_(std::move(host)), tasks_(tasks), here_(here), child_(std::move(child)) {}
+  ~StartingHost() {
+    if (child_.pid < 0) return;
+    kill(-child_.pid, SIGKILL);
+    while (waitpid(child_.pid, nullptr, 0) < 0 && errno == EINTR) {
+    }
+  }
+  StartingHost(StartingHost&& other) noexcept
+      : host_(std::move(other.host_)),
+        tasks_(other.tasks_),
+        here_(other.here_),
+        child_(std::move(other.child_)),
+        received_(std::move(other.received_)),
+        last_line_(std::move(other.last_line_)),
+        ready_(std::move(other.ready_)) {
+    other.child_.pid = -1;
+  }
+  StartingHost& operator=(StartingHost&&) = delete;
+
+  const std::string& name() const { return host_.host; }
+  int workers() const { return host_.slots; }
+  int tasks() const { return tasks_; }
+  bool here() const { return here_; }
+  const std::optional<HostReady>& ready() const { return ready_; }
+  int out() const { return child_.out.get(); }
+  int err() const { return child_.err.get(); }
+
+  // Reads what has arrived, without waiting. Returns true if the host launcher has ended.
+  bool read_some() {
+    read_from(child_.out);
+    read_from(child_.err);
+    return !ready_ && child_.out.get() < 0 && child_.err.get() < 0;
+  }
+
+  // Waits for the end of the process, which has closed its streams.
+  int exit_code() {
+    int status = 0;
+    while (waitpid(child_.pid, &status, 0) < 0 && errno == EINTR) {
+    }
+    child_.pid = -1;
+    return Outcome(status).exit_code();
+  }
+  // The last line that was printed before the host launcher was ready.
+  const std::string& last_line() const { return last_line_; }
+
+  // Returns false if the host launcher does not take all in time.
+  bool send(std::string_view text) const {
+    const auto deadline = deadline_after(kTakeTime);
+    while (!text.empty()) {
+      const ssize_t count = ::send(child_.in.get(), text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+      if (count >= 0) text.remove_prefix(static_cast<size_t>(count));
+      if (count < 0 && errno != EAGAIN && errno != EINTR) return false;
+      if (Clock::now() >= deadline) return false;
+      pollfd room{child_.in.get(), POLLOUT, 0};
+      if (!text.empty()) poll(&room, 1, poll_time(deadline));
+    }
+    return true;
+  }
+  StartedHost release() { return {host_.host, std::exchange(child_, Child())}; }
+
+ private:
+  void read_from(FileDescriptor& from) {
+    std::array<char, 4096> buffer;
+    while (from.get() >= 0) {
+      const ssize_t count = read(from.get(), buffer.data(), buffer.size());
+      if (count < 0 && errno == EINTR) continue;
+      if (count < 0) return;
+      if (count == 0) from = FileDescriptor();
+      std::string& text = &from == &child_.out ? received_[0] : received_[1];
+      text.append(buffer.data(), static_cast<size_t>(count));
+      take_lines(text, count == 0);
+    }
+  }
+
+  void take_lines(std::string& text, bool at_end) {
+    if (at_end && !text.empty()) text += '\n';
+    for (size_t end = text.find('\n'); end != std::string::npos; end = text.find('\n')) {
+      const std::string line = text.substr(0, end);
+      text.erase(0, end + 1);
+      // The shell of the other host may print something of its own before.
+      if (auto ready = read_ready(line)) ready_ = std::move(ready);
+      const std::string words = line.substr(0, line.find_last_not_of(" \r\t") + 1);
+      if (!words.empty()) last_line_ = harmless(words.substr(0, kLongestQuoteOfShell));
+    }
+    if (text.size() > LineSplitter::kLongestLine) text.clear();
+  }
+
+  HostSlots host_;
+  int tasks_;
+  bool here_;
+  Child child_;
+  std::array<std::string, 2> received_;  // incomplete lines of both streams
+  std::string last_line_;
+  std::optional<HostReady> ready_;
+};
+
+class HostsStarter {
+ public:
+  HostsStarter(const RemoteShell& shell, const LaunchOptions& options, SignalPipe& signals)
+      : shell_(shell), options_(options), signals_(signals) {}
+
+  void start(const std::vector<HostSlots>& hosts, const Environment& environment, const JobMark& mark) {
+    ChildOptions child{.output = ChildOutput::Talk};
+    for (const auto& [name, value] : environment.variables())
+      child.environment.push_back(fmt::format("{}={}", name, value));
+    child.environment.push_back(mark.variable());
+    for (const HostSlots& host : hosts) {
+      const bool here = is_this_host(host.host);
+      const int tasks = host.slots + (hosts_.empty() ? more_tasks() : 0);
+      const std::vector<std::string> local = {this_program(), kHostLauncher, std::to_string(tasks)};
+      try {
+        hosts_.emplace_back(host, tasks, here,
+                            start_child(here ? local : shell_.command(host.host, tasks), child));
+      } catch (const Error& error) {
+        fail(error.kind(), "tutti run: host {}: {}", host.host, error.what());
+      }
+    }
+  }
+
+  // Returns a signal that this process has received meanwhile.
+  std::optional<int> await_all() {
+    const auto deadline = deadline_after(options_.start_timeout);
+    while (!missing().empty()) {
+      if (Clock::now() >= deadline)
+        fail(ErrorKind::Timeout,
+             "tutti run: after {:g} s there is no answer from the launcher on {}; check these hosts, and "
+             "what their login shells do, or raise --start-timeout",
+             seconds(options_.start_timeout), fmt::join(missing(), ", "));
+      wait_for_events(deadline);
+      if (const auto signal = next_stop_signal(signals_)) return signal;
+      for (StartingHost& host : hosts_) {
+        if (host.read_some()) explain(host);
+        if (host.ready()) check(host);
+      }
+    }
+    return std::nullopt;
+  }
+
+  std::vector<StartedHost> give_jobs(const std::vector<std::string>& command,
+                                     const std::map<std::string, std::string>& variables) {
+    HostJob job{.host = {},
+                .directory = directory_,
+                .command = command,
+                .variables = variables,
+                .cluster = {},
+                .launch = random_key(),
+                .tasks = {},
+                .evaluator_restarts = options_.restarts};
+    std::vector<std::vector<Task>> tasks;
+    job.cluster = cluster(tasks);
+    for (size_t i = 0; i < hosts_.size(); ++i) {
+      job.host = hosts_[i].name();
+      job.tasks = tasks[i];
+      if (!hosts_[i].send(to_line(job)))
+        fail(ErrorKind::PeerLost, "tutti run: host {}: its launcher was ready, but did not take its tasks",
+             hosts_[i].name());
+    }
+    std::vector<StartedHost> started;
+    for (StartingHost& host : hosts_) started.push_back(host.release());
+    return started;
+  }
+
+ private:
+  int more_tasks() const {
+    return options_.servers + (options_.master ? 1 : 0) + (options_.evaluator ? 1 : 0);
+  }
+
+  std::vector<std::string> missing() const {
+    std::vector<std::string> names;
+    for (const StartingHost& host : hosts_) {
+      if (!host.ready()) names.push_back(host.name());
+    }
+    return names;
+  }
+
+  void wait_for_events(Clock::time_point deadline) const {
+    std::vector<pollfd> events = {{signals_.descriptor(), POLLIN, 0}};
+    for (const StartingHost& host : hosts_) {
+      for (const int stream : {host.out(), host.err()}) events.push_back({stream, POLLIN, 0});
+    }
+    poll(events.data(), events.size(), poll_time(deadline));
+  }
+
+  void check(const StartingHost& host) const {
+    const HostReady& ready = *host.ready();
+    if (ready.version == version() && ready.ports.size() == static_cast<size_t>(host.tasks())) return;
+    fail(ErrorKind::InvalidArgument,
+         "tutti run: host {} has tutti {} at {}, but this is {}; install the same version on all hosts",
+         host.name(), harmless(ready.version.substr(0, kLongestQuote)), shell_.tutti, version());
+  }
+
+  [[noreturn]] void explain(StartingHost& host) const {
+    constexpr int kOfSsh = 255;
+    const int code = host.exit_code();
+    const std::string quote = host.last_line().empty() ? "it said nothing" : host.last_line();
+    std::string advice = fmt::format("its launcher did not start (exit code {})", code);
+    if (code == kOfSsh && shell_.is_ssh()) {
+      advice = fmt::format("{} could not connect; `{} {} true` must work without asking anything",
+                           shell_.words.front(), fmt::join(shell_.words, " "), host.name());
+    } else if (code == 126 || code == 127) {
+      advice =
+          fmt::format("there is no program {} on it; install Tutti there, or give its path by --remote-tutti",
+                      shell_.tutti);
+    } else if (quote.find(fmt::format("no command '{}'", kHostLauncher)) != std::string::npos) {
+      advice = fmt::format("{} on it is another version; install {} on all hosts", shell_.tutti, version());
+    }
+    fail(ErrorKind::InvalidArgument, "tutti run: host {}: {} ({})", host.name(), advice, quote);
+  }
+
+  // The addresses at which ssh has reached the hosts are good for the workers, too, even if a host is named
+  // by an alias of ssh's configuration. Without them the names must be known on all hosts.
+  std::string address_of(const StartingHost& host) const {
+    const bool alone = hosts_.size() == 1;
+    if (host.here() && alone) return "127.0.0.1";
+    if (!shell_.is_ssh()) return usable_name(host);
+    if (!host.here()) return host.ready()->own_address.empty() ? host.name() : host.ready()->own_address;
+    const auto other = std::find_if(hosts_.begin(), hosts_.end(), [](const StartingHost& h) {
+      return !h.here() && !h.ready()->client_address.empty();
+    });
+    return other == hosts_.end() ? usable_name(host) : other->ready()->client_address;
+  }
+
+  std::string usable_name(const StartingHost& host) const {
+    if (host.name() == "localhost" || is_loopback(host.name()))
+      fail(ErrorKind::InvalidArgument,
+           "tutti run: -H: the other hosts cannot reach '{}'; name this host as they know it", host.name());
+    return host.name();
+  }
+
+  // Fills `tasks` with those of each host: on the first one servers, the master and the evaluator as well.
+  ClusterSpec cluster(std::vector<std::vector<Task>>& tasks) const {
+    ClusterSpec::Jobs jobs;
+    std::map<std::string, int> next;
+    for (const StartingHost& host : hosts_) {
+      tasks.emplace_back();
+      const std::string name = address_of(host);
+      auto port = host.ready()->ports.begin();
+      const auto add = [&](const std::string& job, int count) {
+        for (int i = 0; i < count; ++i) {
+          const Task task{.job = job, .index = next[job]++};
+          tasks.back().push_back(task);
+          if (job == kEvaluatorJob) continue;
+          auto at =
+              std::find_if(jobs.begin(), jobs.end(), [&](const auto& entry) { return entry.first == job; });
+          if (at == jobs.end()) at = jobs.insert(jobs.end(), {job, {}});
+          at->second.emplace(task.index, to_string(Address{name, *port++}));
+        }
+      };
+      const bool first = tasks.size() == 1;
+      add(kServerJob, first ? options_.servers : 0);
+      add(kMasterJob, first && options_.master ? 1 : 0);
+      add(kWorkerJob, host.workers());
+      add(kEvaluatorJob, first && options_.evaluator ? 1 : 0);
+    }
+    return ClusterSpec(std::move(jobs));
+  }
+
+  const RemoteShell& shell_;
+  const LaunchOptions& options_;
+  SignalPipe& signals_;
+  const std::string directory_ = std::filesystem::current_path().string();
+  std::vector<StartingHost> hosts_;
+};
+
+}  // namespace
+
+RemoteShell RemoteShell::of(const std::string& command, std::string tutti) {
+  RemoteShell shell{split(command.empty() ? "ssh" : command, ' '), std::move(tutti)};
+  std::erase(shell.words, "");
+  if (shell.words.empty())
+    fail(ErrorKind::InvalidArgument, "tutti run: --rsh '{}' names no program", command);
+  if (shell.tutti.empty()) shell.tutti = this_program();
+  return shell;
+}
+
+bool RemoteShell::is_ssh() const { return std::filesystem::path(words.front()).filename() == "ssh"; }
+
+// ssh must not ask for a password, since nobody sees the question, must not need a terminal, and must notice
+// within a minute that the other host is gone. An option that the user gives comes first and so prevails.
+std::vector<std::string> RemoteShell::command(const std::string& host, int tasks) const {
+  std::vector<std::string> all = words;
+  if (is_ssh())
+    all.insert(all.end(), {"-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=30", "-o",
+                           "ServerAliveInterval=15", "-o", "ServerAliveCountMax=3"});
+  all.insert(all.end(), {host, fmt::format("{} {} {}", quoted(tutti), kHostLauncher, tasks)});
+  return all;
+}
+
+HostsStart start_hosts(const std::vector<HostSlots>& hosts, const std::vector<std::string>& command,
+                       const ForwardedVariables& variables, const RemoteShell& shell,
+                       const LaunchOptions& options, const JobMark& mark, SignalPipe& signals) {
+  HostsStarter starter(shell, options, signals);
+  starter.start(hosts, without_identity(variables.environment), mark);
+  if (const auto signal = starter.await_all()) return {{}, signal};
+  return {starter.give_jobs(command, variables_to_forward(variables)), std::nullopt};
+}
+
+}  // namespace tutti

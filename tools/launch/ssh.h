@@ -1,0 +1,41 @@
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tools/launch/group.h"
+#include "tools/launch/host_slots.h"
+#include "tools/launch/launcher.h"
+#include "tools/launch/signal_pipe.h"
+#include "tutti/base/log.h"
+
+namespace tutti {
+
+// The command that reaches another host, and the host launcher there.
+struct RemoteShell {
+  std::vector<std::string> words;  // "ssh" with its options, or a program that is called in the same way
+  std::string tutti;               // the path of `tutti` on the other hosts
+
+  // Splits `command` at spaces; "" means ssh, and "" for `tutti` the path of this program.
+  static RemoteShell of(const std::string& command, std::string tutti);
+  bool is_ssh() const;
+  // The command line that starts a host launcher there. It has no secret, nor anything of the job.
+  std::vector<std::string> command(const std::string& host, int tasks) const;
+};
+
+struct HostsStart {
+  std::vector<StartedHost> hosts;
+  std::optional<int> signal;  // that this process received meanwhile; the host launchers are gone then
+};
+
+// Starts a host launcher on each host, waits until all are ready, and gives them the tasks of a new launch of
+// the job. The first host has the servers, the master and the evaluator besides its workers. Throws an error
+// of one line that names the host if one cannot be reached, has no `tutti` of this version at that path, or
+// is not ready within `options.start_timeout`; the others are gone then, too.
+HostsStart start_hosts(const std::vector<HostSlots>& hosts, const std::vector<std::string>& command,
+                       const ForwardedVariables& variables, const RemoteShell& shell,
+                       const LaunchOptions& options, const JobMark& mark, SignalPipe& signals);
+
+}  // namespace tutti
