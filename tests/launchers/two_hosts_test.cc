@@ -143,7 +143,7 @@ class SshOnTwoHosts : public OnTwoHosts {
 TEST_F(SshOnTwoHosts, ends_with_the_bits_of_one) {
   const auto result = run_program(training_.command(launcher()), environment());
   training_.expect_the_bits_of_one(result, 4, {"--seed", "5"});
-  EXPECT_THAT(result.err, HasSubstr("4 workers connected over shm+gloo (on several hosts)"));
+  EXPECT_THAT(result.err, HasSubstr("4 workers connected over shm+tcp (on several hosts)"));
 }
 
 TEST_F(SshOnTwoHosts, trains_all_runs_of_a_sweep) {

@@ -124,8 +124,7 @@ int launch_on_hosts(const std::vector<HostSlots>& hosts, const std::vector<std::
                     const LaunchOptions& options) {
   Watching watching;
   return run_with_restarts(options.restarts, [&] {
-    HostsStart start =
-        start_hosts(hosts, command, variables, shell, options, watching.mark, watching.signals);
+    HostsStart start = start_hosts(hosts, command, variables, shell, options, watching.signals);
     if (start.signal) return ended_by(*start.signal);
     return TaskGroup(std::move(start.hosts), watching.signals, watching.watch()).run();
   });

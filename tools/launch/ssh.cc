@@ -145,11 +145,12 @@ class HostsStarter {
   HostsStarter(const RemoteShell& shell, const LaunchOptions& options, SignalPipe& signals)
       : shell_(shell), options_(options), signals_(signals) {}
 
-  void start(const std::vector<HostSlots>& hosts, const Environment& environment, const JobMark& mark) {
+  void start(const std::vector<HostSlots>& hosts, const Environment& environment) {
     ChildOptions child{.output = ChildOutput::Talk};
     for (const auto& [name, value] : environment.variables())
       child.environment.push_back(fmt::format("{}={}", name, value));
-    child.environment.push_back(mark.variable());
+    // They get no mark of the job: each has a guardian of its own, which the guardian of this process must
+    // spare.
     for (const HostSlots& host : hosts) {
       const bool here = is_this_host(host.host);
       const int tasks = host.slots + (hosts_.empty() ? more_tasks() : 0);
@@ -334,9 +335,9 @@ std::vector<std::string> RemoteShell::command(const std::string& host, int tasks
 
 HostsStart start_hosts(const std::vector<HostSlots>& hosts, const std::vector<std::string>& command,
                        const ForwardedVariables& variables, const RemoteShell& shell,
-                       const LaunchOptions& options, const JobMark& mark, SignalPipe& signals) {
+                       const LaunchOptions& options, SignalPipe& signals) {
   HostsStarter starter(shell, options, signals);
-  starter.start(hosts, without_identity(variables.environment), mark);
+  starter.start(hosts, without_identity(variables.environment));
   if (const auto signal = starter.await_all()) return {{}, signal};
   return {starter.give_jobs(command, variables_to_forward(variables)), std::nullopt};
 }

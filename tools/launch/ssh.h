@@ -36,6 +36,6 @@ struct HostsStart {
 // is not ready within `options.start_timeout`; the others are gone then, too.
 HostsStart start_hosts(const std::vector<HostSlots>& hosts, const std::vector<std::string>& command,
                        const ForwardedVariables& variables, const RemoteShell& shell,
-                       const LaunchOptions& options, const JobMark& mark, SignalPipe& signals);
+                       const LaunchOptions& options, SignalPipe& signals);
 
 }  // namespace tutti
