@@ -2,6 +2,7 @@
 #include <array>
 #include <cerrno>
 #include <fstream>
+#include <functional>
 #include <set>
 #include <signal.h>
 #include <sstream>
@@ -14,6 +15,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/tool.h"
+#include "tools/launch/meeting_words.h"
 #include "tutti/base/file.h"
 #include "tutti/base/ports.h"
 #include "tutti/base/sha256.h"
@@ -102,7 +104,16 @@ class RunHosts : public ::testing::Test {
   std::string hello_of_second() const {
     Sha256 hash;
     hash.update(as_bytes(fmt::format("worker/0 ({})\nworker/1 ({})\n", address(0), address(1))));
-    return fmt::format("tutti-run/2 1 1 60000 {}\n", hash.hex());
+    return fmt::format("1 1 60000 {}", hash.hex());
+  }
+  // Answers the challenge of the first launcher, with the proof of a launcher that has this secret.
+  static void say_hello(Stranger& stranger, const std::string& hello, const std::string& secret = "") {
+    std::string challenge = stranger.hear_line();
+    ASSERT_TRUE(challenge.ends_with('\n'));
+    challenge.pop_back();
+    const auto proof = MeetingProof::of_caller(secret, challenge);
+    ASSERT_TRUE(proof);
+    stranger.say(proof->line(Side::Caller, hello));
   }
   // Returns a cluster of `hosts` workers.
   nlohmann::json cluster_of(int hosts) const {
@@ -114,6 +125,7 @@ class RunHosts : public ::testing::Test {
     std::string gpus = "";  // CUDA_VISIBLE_DEVICES
     std::vector<std::string> flags = {};
     std::string script = "echo $TUTTI_TASK_INDEX $TUTTI_CLUSTER_SPEC";
+    std::string secret = "";
   };
   RunningProgram& start(const nlohmann::json& cluster, const std::string& job, int index, const Start& how) {
     const nlohmann::json config = {{"cluster", cluster}, {"task", {{"type", job}, {"index", index}}}};
@@ -121,8 +133,9 @@ class RunHosts : public ::testing::Test {
     command.insert(command.end(), how.flags.begin(), how.flags.end());
     command.insert(command.end(), {"--", "sh", "-c", how.script});
     programs_.push_back(std::make_unique<RunningProgram>(
-        command, std::vector<std::string>{mark_, "TF_CONFIG=" + config.dump(),
-                                          "CUDA_VISIBLE_DEVICES=" + how.gpus, "TUTTI_LOG_LEVEL=debug"}));
+        command,
+        std::vector<std::string>{mark_, "TF_CONFIG=" + config.dump(), "CUDA_VISIBLE_DEVICES=" + how.gpus,
+                                 "TUTTI_SECRET=" + how.secret, "TUTTI_LOG_LEVEL=debug"}));
     return *programs_.back();
   }
   RunningProgram& start(int hosts, int index, const Start& how) {
@@ -332,20 +345,27 @@ TEST_F(RunHosts, strangers_at_the_port_keep_nobody_from_meeting) {
   std::vector<std::unique_ptr<Stranger>> silent;
   for (int i = 0; i < 200; ++i) silent.push_back(std::make_unique<Stranger>(ports_[0]));
   // Each of these is refused.
-  for (const std::string& bytes : std::vector<std::string>{
-           "GET / HTTP/1.1\r\n\r\n", std::string(3, '\0') + "\n",
-           "tutti-run/1 1 2 3 " + std::string(64, 'a') + "\n",
-           "tutti-run/2 1 999999 3 " + std::string(64, 'a') + "\n",
-           "tutti-run/2 77 1 3 " + std::string(64, 'a') + "\n", std::string(1'000'000, 'x')}) {
+  for (const std::string& bytes :
+       std::vector<std::string>{"GET / HTTP/1.1\r\n\r\n", std::string(3, '\0') + "\n",
+                                "1 2 3 " + std::string(64, 'a') + "\n", std::string(1'000'000, 'x')}) {
     Stranger stranger(ports_[0]);
+    stranger.hear_line();
     stranger.say(bytes);
     EXPECT_EQ(stranger.hear(), "") << bytes.substr(0, 40);
   }
+  for (const std::string& hello : {"1 999999 3 " + std::string(64, 'a'), "77 1 3 " + std::string(64, 'a')}) {
+    Stranger stranger(ports_[0]);
+    say_hello(stranger, hello);
+    EXPECT_EQ(stranger.hear(), "") << hello;
+  }
   Stranger guesses(ports_[0]);
-  guesses.say("tutti-run/2 1 1 1000 " + std::string(64, 'a') + "\n");
-  EXPECT_THAT(guesses.hear(), ::testing::StartsWith("no "));
+  say_hello(guesses, "1 1 1000 " + std::string(64, 'a'));
+  EXPECT_THAT(guesses.hear(), HasSubstr(" no its TF_CONFIG lists different hosts"));
+  Stranger does_not_know(ports_[0]);
+  say_hello(does_not_know, hello_of_second(), "guessed");
+  EXPECT_THAT(does_not_know.hear(), HasSubstr(" no it has another secret"));
   Stranger cut_off(ports_[0]);
-  cut_off.say("tutti-run/2 1 ");
+  cut_off.say("0123456789abcdef");
   RunningProgram& second = start(2, 1);
   EXPECT_EQ(first.wait(), 0) << first.err();
   EXPECT_EQ(second.wait(), 0) << second.err();
@@ -370,8 +390,8 @@ TEST_F(RunHosts, the_meeting_place_is_free_before_anybody_hears_that_all_are_the
   const int port = ports_[0];
   RunningProgram& first = start(2, 0, {.script = "sleep 0.1"});
   Stranger second(port);
-  second.say(hello_of_second());
-  EXPECT_THAT(second.hear_line(), ::testing::StartsWith("all "));
+  say_hello(second, hello_of_second());
+  EXPECT_THAT(second.hear_line(), HasSubstr(" all "));
   const FileDescriptor worker(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const SocketAddress address = loopback(port);
   EXPECT_NE(connect(worker.get(), address.get(), address.size), 0);
@@ -404,20 +424,71 @@ TEST_F(RunHosts, what_a_stranger_said_is_quoted_where_somebody_is_missing) {
 
 TEST_F(RunHosts, a_host_that_lies_is_not_believed) {
   const Start how{.gpus = "0,1", .flags = {"--start-timeout", "0.5"}, .script = "echo never"};
-  const std::string all = "all " + std::string(32, 'a');
-  for (const std::string& lie :
-       std::vector<std::string>{all + " 1\n", all + " 1 1\n", all + " 1 2 1\n", all + " 0 2\n", all + " 1 2",
-                                "all 1 2\n", "HTTP/1.1 400\r\n", std::string(2'000'000, 'x'), ""}) {
+  const auto lie = [&](const std::function<void(Stranger&)>& speak) {
     auto host = std::make_unique<StrangeHost>(ports_[0]);
     RunningProgram& second = start(2, 1, how);
     Stranger guest = host->accept();
     host.reset();
-    guest.say(lie);
+    speak(guest);
     guest.stop_speaking();
-    EXPECT_EQ(second.wait(), 11) << lie.substr(0, 40);
+    EXPECT_EQ(second.wait(), 11) << second.err();
     EXPECT_THAT(second.err(), HasSubstr("worker/0 (" + address(0) + ")"));
     EXPECT_EQ(second.out(), "");
+  };
+  for (const std::string& challenge :
+       std::vector<std::string>{"HTTP/1.1 400\r\n", "tutti-run/3 x\n", std::string(2'000'000, 'x'), ""})
+    lie([&](Stranger& guest) { guest.say(challenge); });
+  const std::string all = "all " + std::string(32, 'a');
+  for (const std::string& answer :
+       {all + " 1", all + " 1 1", all + " 1 2 1", all + " 0 2", std::string("all 1 2"), std::string("yes")}) {
+    lie([&](Stranger& guest) {
+      MeetingProof proof("");
+      guest.say(proof.challenge());
+      std::string hello = guest.hear_line();
+      hello.pop_back();
+      EXPECT_TRUE(proof.read(Side::Caller, hello)->proved);
+      guest.say(proof.line(Side::Listener, answer));
+    });
   }
+}
+
+TEST_F(RunHosts, prove_to_each_other_that_they_have_the_same_secret) {
+  RunningProgram& first = start(2, 0, {.secret = "one"});
+  RunningProgram& other = start(2, 1, {.secret = "another"});
+  EXPECT_EQ(other.wait(), 2);
+  EXPECT_THAT(other.err(), HasSubstr("the launcher of worker/0 (" + address(0) + ") has another secret"));
+  RunningProgram& without = start(2, 1);
+  EXPECT_EQ(without.wait(), 2);
+  EXPECT_THAT(without.err(), HasSubstr("TUTTI_SECRET"));
+  RunningProgram& second = start(2, 1, {.secret = "one"});
+  EXPECT_EQ(first.wait(), 0) << first.err();
+  EXPECT_EQ(second.wait(), 0) << second.err();
+  EXPECT_THAT(first.err(), HasSubstr("it has another secret"));
+}
+
+// Others could not know a secret that one of the launchers makes.
+TEST_F(RunHosts, make_no_secret_for_their_tasks) {
+  const Start how{.script = "echo \"[$_TUTTI_SECRET]$TUTTI_SECRET\"", .secret = "ours"};
+  RunningProgram& first = start(2, 0, how);
+  RunningProgram& second = start(2, 1, how);
+  for (RunningProgram* program : {&first, &second}) {
+    EXPECT_EQ(program->wait(), 0) << program->err();
+    EXPECT_EQ(program->out(), "[]ours\n");
+  }
+}
+
+TEST_F(RunHosts, on_a_network_need_a_secret_or_the_word_of_the_user) {
+  const nlohmann::json cluster = {{"worker", {"192.0.2.1:2222", "192.0.2.2:2222"}}};
+  for (const int host : {0, 1}) {
+    RunningProgram& refused = start(cluster, "worker", host, {});
+    EXPECT_EQ(refused.wait(), 2);
+    EXPECT_THAT(refused.err(), HasSubstr("refusing to listen at 192.0.2.1 without a secret"));
+    EXPECT_EQ(lines_of(refused.err()).size(), 1U) << refused.err();
+  }
+  const std::vector<std::string> soon = {"--start-timeout", "0.2"};
+  for (const Start& how :
+       {Start{.flags = soon, .secret = "x"}, Start{.flags = {"--insecure", "--start-timeout", "0.2"}}})
+    EXPECT_EQ(start(cluster, "worker", 1, how).wait(), 11);
 }
 
 TEST_F(RunHosts, a_host_that_says_nothing_is_not_waited_for_any_longer) {

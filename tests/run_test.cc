@@ -142,6 +142,22 @@ TEST_F(Run, tells_every_launch_from_all_others) {
   }
 }
 
+TEST_F(Run, makes_a_secret_that_only_its_tasks_know) {
+  const std::string script = "echo \"$_TUTTI_SECRET,$TUTTI_SECRET\"";
+  std::set<std::string> secrets;
+  for (const size_t launches : {1U, 2U}) {
+    const auto result = run({"-n", "2"}, script, {"_TUTTI_SECRET=old", "TUTTI_LOG_LEVEL=debug"});
+    for (const std::string& line : lines_of(result.out)) {
+      if (line.ends_with(",")) secrets.insert(line.substr(line.find(' ') + 1));
+    }
+    EXPECT_EQ(secrets.size(), launches) << result.out;
+    EXPECT_FALSE(secrets.contains("old,"));
+    for (const std::string& secret : secrets) EXPECT_EQ(secret.size(), 33U) << secret;
+  }
+  const auto given = run({"-n", "2"}, "echo \"$_TUTTI_SECRET,$TUTTI_SECRET\"", {"TUTTI_SECRET=ours"});
+  EXPECT_THAT(lines_of(given.out), ::testing::UnorderedElementsAre("[worker/0] ,ours", "[worker/1] ,ours"));
+}
+
 TEST_F(Run, starts_a_worker_for_every_GPU_and_shows_each_its_own) {
   const std::vector<std::pair<std::string, std::vector<std::string>>> lists = {
       {"0,1", {"[worker/0] 0", "[worker/1] 1"}},

@@ -74,6 +74,10 @@ void add_options(CLI::App& app, RunOptions& options) {
         if (seconds && *seconds > 0 && *seconds <= 1e6) return "";
         return fmt::format("'{}' is not a number above 0, at most 1000000", text);
       });
+  app.add_flag(
+      "--insecure", options.launch.insecure,
+      "With TF_CONFIG: meet the other hosts even without a secret (TUTTI_SECRET); handed on to the tasks "
+      "as TUTTI_INSECURE");
   app.prefix_command();  // `--` may be left out if PROGRAM does not begin with '-'
 }
 
@@ -86,6 +90,16 @@ bool wants_master(const std::vector<std::string>& command, const Environment& en
     if (command[i].starts_with("--strategy=")) strategy = command[i].substr(command[i].find('=') + 1);
   }
   return strategy == kInGraph;
+}
+
+// --insecure and TUTTI_INSECURE mean the same, here and for the tasks.
+Environment with_insecure(const Environment& environment, RunOptions& options) {
+  constexpr const char* kVariable = "TUTTI_INSECURE";
+  std::map<std::string, std::string> variables = environment.variables();
+  if (options.launch.insecure) variables[kVariable] = "true";
+  options.launch.insecure =
+      parse_switch(environment.get(kVariable).value_or("")).value_or(options.launch.insecure);
+  return Environment(std::move(variables));
 }
 
 int run_on_hosts(const RunOptions& options, const std::vector<std::string>& command,
@@ -111,9 +125,9 @@ int run_command(const std::vector<std::string>& arguments, const Environment& en
   std::vector<std::string> command = app.remaining();
   if (!command.empty() && command.front().starts_with('-')) {
     const std::string name = command.front().substr(0, command.front().find('='));
-    const std::vector<std::string> known = {"--workers", "--ps",          "--evaluator",     "--hosts",
-                                            "-x",        "--restarts",    "--start-timeout", "--help",
-                                            "--rsh",     "--remote-tutti"};
+    const std::vector<std::string> known = {"--workers", "--ps",           "--evaluator",     "--hosts",
+                                            "-x",        "--restarts",     "--start-timeout", "--help",
+                                            "--rsh",     "--remote-tutti", "--insecure"};
     fail(ErrorKind::InvalidArgument,
          "tutti run: there is no flag '{}'{}; put the program's flags after its name", name,
          did_you_mean(name, known));
@@ -125,7 +139,8 @@ int run_command(const std::vector<std::string>& arguments, const Environment& en
     fail(ErrorKind::InvalidArgument,
          "tutti run: name the program to start, as in tutti run -n 2 -- build/bin/mnist");
   }
-  const ForwardedVariables variables = forward_variables(options.variables, environment);
+  const ForwardedVariables variables =
+      forward_variables(options.variables, with_insecure(environment, options));
   options.launch.master = wants_master(command, variables.environment);
   if (app.count("--hosts") > 0) return run_on_hosts(options, command, variables, environment);
   return launch(command, variables.environment, options.launch);

@@ -99,6 +99,7 @@ TEST(ForwardedVariables, are_ours_too_but_nobodys_identity) {
                                  {"TUTTI_JOB_NAME", "worker"},
                                  {"TUTTI_TASK_INDEX", "0"},
                                  {"_TUTTI_LAUNCH", "x"},
+                                 {"_TUTTI_SECRET", "x"},
                                  {"TF_CONFIG", ""},
                                  {"HOME", "/root"}});
   EXPECT_EQ(variables_to_forward({{}, environment}),

@@ -18,8 +18,10 @@
 #include "tools/launch/ssh.h"
 #include "tutti/base/error.h"
 #include "tutti/base/ports.h"
+#include "tutti/base/random_key.h"
 #include "tutti/base/text.h"
 #include "tutti/base/version.h"
+#include "tutti/cluster/identity.h"
 
 namespace tutti {
 namespace {
@@ -57,6 +59,16 @@ GroupResult ended_by(int signal) { return {.exit_code = 128 + signal, .interrupt
 
 LogLevel launcher_log_level(const Environment& environment) {
   return parse_log_level(environment.get("TUTTI_LOG_LEVEL").value_or("info"));
+}
+
+// Returns the environment of the tasks. `alone`: this launcher starts all tasks of the job, so it can make a
+// secret for them if the user has given none.
+Environment with_secret(const Environment& environment, bool alone) {
+  std::map<std::string, std::string> variables = environment.variables();
+  variables.erase(kSecretVariable);  // of a launcher above this one
+  if (alone && environment.get("TUTTI_SECRET").value_or("").empty())
+    variables[kSecretVariable] = random_key();
+  return Environment(std::move(variables));
 }
 
 // Goes to the folder of the first launcher, so that relative paths mean the same.
@@ -107,6 +119,7 @@ int launch(const std::vector<std::string>& command, const Environment& environme
            const LaunchOptions& options) {
   const Log log = launcher_log(environment);
   const Planner planner(environment, options, log);
+  const Environment of_tasks = with_secret(environment, !planner.has_other_hosts());
   Watching watching;
   const bool one_by_one = planner.restarts_one_by_one();
   const GroupOptions group{.restarts = one_by_one ? options.restarts : 0,
@@ -114,7 +127,7 @@ int launch(const std::vector<std::string>& command, const Environment& environme
   return run_with_restarts(one_by_one ? 0 : options.restarts, [&] {
     Plan plan = planner.plan(watching.signals);
     if (plan.signal) return ended_by(*plan.signal);
-    return TaskGroup(command, environment, std::move(plan.tasks), watching.signals, watching.watch(), group)
+    return TaskGroup(command, of_tasks, std::move(plan.tasks), watching.signals, watching.watch(), group)
         .run();
   });
 }
@@ -122,9 +135,12 @@ int launch(const std::vector<std::string>& command, const Environment& environme
 int launch_on_hosts(const std::vector<HostSlots>& hosts, const std::vector<std::string>& command,
                     const ForwardedVariables& variables, const RemoteShell& shell,
                     const LaunchOptions& options) {
+  ForwardedVariables of_tasks = variables;
+  if (const auto secret = with_secret(variables.environment, true).get(kSecretVariable))
+    of_tasks.named[kSecretVariable] = *secret;
   Watching watching;
   return run_with_restarts(options.restarts, [&] {
-    HostsStart start = start_hosts(hosts, command, variables, shell, options, watching.signals);
+    HostsStart start = start_hosts(hosts, command, of_tasks, shell, options, watching.signals);
     if (start.signal) return ended_by(*start.signal);
     return TaskGroup(std::move(start.hosts), watching.signals, watching.watch()).run();
   });

@@ -17,13 +17,15 @@ struct LaunchOptions {
   bool evaluator = false;      // one more task, which evaluates beside the training
   int restarts = 0;            // after a failure: of the whole group; with servers or a master, of a task
   std::chrono::milliseconds start_timeout{300'000};  // for the launchers of the other hosts to connect
+  bool insecure = false;  // listen to the launchers of other hosts even without a secret
 };
 
 // Runs `command` as the workers of one job on this machine and returns the exit code for this process: that
 // of the first failure, or 0. If TF_CONFIG names hosts, a launcher must run on each of them, and the workers
 // of all hosts form one job; a server or evaluator is one process. Handles the signals of this process
-// meanwhile. When it returns, all processes that it has started have ended, except for those that SIGKILL
-// does not end; if this process is killed, a guardian process kills them.
+// meanwhile. The tasks get a new secret that nobody else knows, unless TUTTI_SECRET is set, or launchers of
+// other hosts take part. When it returns, all processes that it has started have ended, except for those that
+// SIGKILL does not end; if this process is killed, a guardian process kills them.
 int launch(const std::vector<std::string>& command, const Environment& environment,
            const LaunchOptions& options = {});
 

@@ -64,8 +64,10 @@ bool LineSocket::send(std::string_view text, milliseconds patience) {
   return is_open();
 }
 
-FileDescriptor listen_at(int port, std::string_view what) {
-  Listening listening = listen_everywhere(port);
+FileDescriptor listen_at(const Address& address, std::string_view what) {
+  const int port = address.port;
+  Listening listening = is_loopback(address.host) ? listen_at(resolve(address.host, port).addresses.at(0))
+                                                  : listen_everywhere(port);
   if (listening.error == EADDRINUSE) {
     fail(ErrorKind::InvalidArgument,
          "tutti run: port {} is in use on this host, but is needed by {}; end the program that listens "

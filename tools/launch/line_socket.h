@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "tutti/base/address.h"
 #include "tutti/base/file.h"
 
 namespace tutti {
@@ -35,9 +36,9 @@ class LineSocket {
   std::string received_;
 };
 
-// Listens at this port of all addresses of this machine. Throws InvalidArgument if the port is in use. `what`
-// describes the purpose of the port in errors.
-FileDescriptor listen_at(int port, std::string_view what);
+// Listens at the port of this address, at all addresses of this machine unless it is a loopback one. Throws
+// InvalidArgument if the port is in use. `what` describes the purpose of the port in errors.
+FileDescriptor listen_at(const Address& address, std::string_view what);
 
 // Accepts the next connection; nullopt if there is none.
 std::optional<LineSocket> accept_at(const FileDescriptor& listener);

@@ -32,8 +32,8 @@ constexpr milliseconds kSendTime{5000};
 // A launcher that connects to that of the first host.
 class MeetingGuest {
  public:
-  MeetingGuest(const JobHosts& hosts, int workers, milliseconds timeout, SignalPipe& signals)
-      : hosts_(hosts), workers_(workers), timeout_(timeout), signals_(signals) {}
+  MeetingGuest(const JobHosts& hosts, int workers, const MeetingOptions& options, SignalPipe& signals)
+      : hosts_(hosts), workers_(workers), options_(options), signals_(signals) {}
 
   MeetingResult run() {
     while (!signal_) {
@@ -73,20 +73,39 @@ class MeetingGuest {
 
   // Returns the answer for all launchers, or nullopt if there was none and another attempt may help.
   std::optional<Answer> talk(LineSocket socket) {
-    const Hello hello{*hosts_.own(), workers_, until(deadline_), hosts_.fingerprint()};
-    if (!socket.is_open() || !socket.send(to_line(hello), kSendTime)) return std::nullopt;
+    if (!socket.is_open()) return std::nullopt;
     trouble_ = "a program listens there, but does not answer";
+    const auto challenge = hear(socket, deadline_);
+    auto proof = challenge ? MeetingProof::of_caller(options_.secret, *challenge) : std::nullopt;
+    if (challenge && !proof) no_launcher(*challenge);
+    if (!proof) return std::nullopt;
+    const Hello hello{*hosts_.own(), workers_, until(deadline_), hosts_.fingerprint()};
+    if (!socket.send(proof->line(Side::Caller, to_text(hello)), kSendTime)) return std::nullopt;
+    const auto line = hear(socket, deadline_ + kLastWord);
+    return line ? take_answer(*proof, *line) : std::nullopt;
+  }
+
+  std::optional<std::string> hear(LineSocket& socket, Clock::time_point deadline) {
     while (socket.is_open()) {
-      if (!wait_for(socket.descriptor(), POLLIN, deadline_ + kLastWord)) return std::nullopt;
-      const auto line = socket.read_line(Answer::kLongest);
-      if (line) return take_answer(*line);
+      if (!wait_for(socket.descriptor(), POLLIN, deadline)) return std::nullopt;
+      if (auto line = socket.read_line(Answer::kLongest)) return line;
     }
     trouble_ = "the connection was closed";
     return std::nullopt;
   }
 
-  std::optional<Answer> take_answer(const std::string& line) {
-    std::optional<Answer> answer = read_answer(line);
+  void no_launcher(const std::string& line) {
+    trouble_ = fmt::format("the program there is not a launcher of this version: it sent '{}'",
+                           harmless(line.substr(0, kLongestQuote)));
+  }
+
+  std::optional<Answer> take_answer(MeetingProof& proof, const std::string& line) {
+    const auto said = proof.read(Side::Listener, line);
+    if (said && !said->proved)
+      fail(ErrorKind::InvalidArgument,
+           "tutti run: the launcher of {} has another secret; set the same TUTTI_SECRET on all hosts",
+           hosts_.name_of(0));
+    std::optional<Answer> answer = said ? read_answer(said->text) : std::nullopt;
     if (answer && answer->kind == Answer::Kind::No)
       fail(ErrorKind::InvalidArgument, "tutti run: {} refused this launcher: {}", hosts_.name_of(0),
            answer->text);
@@ -94,10 +113,9 @@ class MeetingGuest {
       fail(ErrorKind::Timeout,
            "tutti run: after {:g} s not all launchers have connected to {}; missing: {}. Start tutti run "
            "there too, or raise --start-timeout",
-           seconds(timeout_), hosts_.first_address(), answer->text);
+           seconds(options_.timeout), hosts_.first_address(), answer->text);
     if (answer && fits(answer->workers)) return answer;
-    trouble_ = fmt::format("the program there is not a launcher: it sent '{}'",
-                           harmless(line.substr(0, kLongestQuote)));
+    no_launcher(line);
     return std::nullopt;
   }
 
@@ -113,13 +131,13 @@ class MeetingGuest {
     fail(ErrorKind::Timeout,
          "tutti run: the launcher of {}, to which all others connect, did not answer within {:g} s ({}). "
          "Start tutti run there too, or raise --start-timeout",
-         hosts_.name_of(0), seconds(timeout_), trouble_);
+         hosts_.name_of(0), seconds(options_.timeout), trouble_);
   }
 
   const JobHosts& hosts_;
   const int workers_;
-  const milliseconds timeout_;
-  const Clock::time_point deadline_ = Clock::now() + timeout_;
+  const MeetingOptions& options_;
+  const Clock::time_point deadline_ = Clock::now() + options_.timeout;
   SignalPipe& signals_;
 
   std::optional<int> signal_;
@@ -128,16 +146,16 @@ class MeetingGuest {
 
 }  // namespace
 
-MeetingResult meet(const JobHosts& hosts, int workers, milliseconds timeout, SignalPipe& signals,
+MeetingResult meet(const JobHosts& hosts, int workers, const MeetingOptions& options, SignalPipe& signals,
                    const Log& log) {
   if (hosts.row().size() == 1) return {{workers}, random_key(), std::nullopt};
   log.info("{} starts {} and waits up to {:g} s for the launchers of the other {} at {}",
            hosts.name_of(*hosts.own()), workers == 1 ? "1 worker" : fmt::format("{} workers", workers),
-           seconds(timeout),
+           seconds(options.timeout),
            hosts.row().size() == 2 ? "host" : fmt::format("{} hosts", hosts.row().size() - 1),
            hosts.first_address());
-  if (*hosts.own() == 0) return MeetingHost(hosts, workers, timeout, signals, log).run();
-  return MeetingGuest(hosts, workers, timeout, signals).run();
+  if (*hosts.own() == 0) return MeetingHost(hosts, workers, options, signals, log).run();
+  return MeetingGuest(hosts, workers, options, signals).run();
 }
 
 std::optional<int> next_stop_signal(SignalPipe& signals) {

@@ -24,15 +24,15 @@ constexpr size_t kMostNamed = 20;
 
 }  // namespace
 
-MeetingHost::MeetingHost(const JobHosts& hosts, int workers, milliseconds timeout, SignalPipe& signals,
-                         const Log& log)
+MeetingHost::MeetingHost(const JobHosts& hosts, int workers, const MeetingOptions& options,
+                         SignalPipe& signals, const Log& log)
     : hosts_(hosts),
       workers_(workers),
-      timeout_(timeout),
+      options_(options),
       signals_(signals),
       log_(log),
       listener_(listen_at(
-          parse_address(hosts.first_address()).port,
+          parse_address(hosts.first_address()),
           fmt::format("the launchers, which connect to the address of {} in TF_CONFIG", hosts.name_of(0)))) {}
 
 MeetingResult MeetingHost::run() {
@@ -68,7 +68,10 @@ void MeetingHost::wait_for_events() {
 
 void MeetingHost::accept_guests() {
   while (auto socket = accept_at(listener_)) {
-    guests_.push_back({std::move(*socket), std::nullopt, Clock::now() + kHelloTime});
+    MeetingProof proof(options_.secret);
+    // It fits into the connection's buffer.
+    socket->send(proof.challenge(), milliseconds(0));
+    guests_.push_back({std::move(*socket), std::move(proof), std::nullopt, Clock::now() + kHelloTime});
     make_room();
   }
 }
@@ -90,22 +93,30 @@ void MeetingHost::listen_to(Guest& guest) {
 }
 
 void MeetingHost::take_hello(Guest& guest, const std::string& line) {
-  const std::optional<Hello> hello = read_hello(line);
+  const auto said = guest.proof.read(Side::Caller, line);
+  if (said && !said->proved)
+    return refuse(guest, "it has another secret; set the same TUTTI_SECRET on all hosts");
+  const std::optional<Hello> hello = said ? read_hello(said->text) : std::nullopt;
   if (!hello || hello->host >= hosts_.row().size()) {
     stranger_ = fmt::format("; {} is not a launcher: it sent '{}'", guest.socket.peer(),
                             harmless(line.substr(0, kLongestQuote)));
     guest.socket.close();
     return;
   }
-  if (const std::string reason = why_not(*hello); !reason.empty()) {
-    log_.warning("refused the launcher at {}: {}", guest.socket.peer(), reason);
-    guest.socket.send(to_line(Answer{.kind = Answer::Kind::No, .text = reason}), kFarewell);
-    guest.socket.close();
-    return;
-  }
+  if (const std::string reason = why_not(*hello); !reason.empty()) return refuse(guest, reason);
   log_.debug("{} connected from {}", hosts_.name_of(hello->host), guest.socket.peer());
   guest.hello = hello;
   guest.deadline = Clock::now() + hello->patience;
+}
+
+bool MeetingHost::answer(Guest& guest, const Answer& answer) {
+  return guest.socket.send(guest.proof.line(Side::Listener, to_text(answer)), kFarewell);
+}
+
+void MeetingHost::refuse(Guest& guest, const std::string& reason) {
+  log_.warning("refused the launcher at {}: {}", guest.socket.peer(), reason);
+  answer(guest, Answer{.kind = Answer::Kind::No, .text = reason});
+  guest.socket.close();
 }
 
 // Returns the reason to refuse a guest, or "".
@@ -126,8 +137,7 @@ std::string MeetingHost::why_not(const Hello& hello) const {
 
 void MeetingHost::dismiss_late(Guest& guest, Clock::time_point now) {
   if (now < guest.deadline || !guest.socket.is_open()) return;
-  if (guest.hello)
-    guest.socket.send(to_line(Answer{.kind = Answer::Kind::Late, .text = missing()}), kFarewell);
+  if (guest.hello) answer(guest, Answer{.kind = Answer::Kind::Late, .text = missing()});
   guest.socket.close();
 }
 
@@ -140,21 +150,21 @@ void MeetingHost::forget_closed() {
 // first worker there or nothing; therefore the listener is closed first.
 MeetingResult MeetingHost::tell_all() {
   listener_ = FileDescriptor();
-  Answer answer{.workers = std::vector<int>(hosts_.row().size(), 1), .launch = random_key()};
-  answer.workers[0] = workers_;
+  Answer all{.workers = std::vector<int>(hosts_.row().size(), 1), .launch = random_key()};
+  all.workers[0] = workers_;
   std::erase_if(guests_, [](const Guest& guest) { return !guest.hello; });
   for (const Guest& guest : guests_) {
-    if (!hosts_.is_server(guest.hello->host)) answer.workers[guest.hello->host] = guest.hello->workers;
+    if (!hosts_.is_server(guest.hello->host)) all.workers[guest.hello->host] = guest.hello->workers;
   }
   for (Guest& guest : guests_) {
-    if (guest.socket.send(to_line(answer), kFarewell)) continue;
+    if (answer(guest, all)) continue;
     fail(ErrorKind::PeerLost,
          "tutti run: the launcher of {} disconnected after all launchers had connected; start "
          "all of them again",
          hosts_.name_of(guest.hello->host));
   }
   await_guests_leaving();
-  return {std::move(answer.workers), std::move(answer.launch), std::nullopt};
+  return {std::move(all.workers), std::move(all.launch), std::nullopt};
 }
 
 // The side that closes a TCP connection first keeps its port for a minute. This port is needed at once, so
@@ -173,13 +183,12 @@ void MeetingHost::await_guests_leaving() {
 
 void MeetingHost::give_up() {
   for (Guest& guest : guests_) {
-    if (guest.hello)
-      guest.socket.send(to_line(Answer{.kind = Answer::Kind::Late, .text = missing()}), kFarewell);
+    if (guest.hello) answer(guest, Answer{.kind = Answer::Kind::Late, .text = missing()});
   }
   fail(ErrorKind::Timeout,
        "tutti run: after {:g} s not all launchers have connected to {}; missing: {}. Start tutti run there "
        "too, or raise --start-timeout{}",
-       seconds(timeout_), hosts_.first_address(), missing(), stranger_);
+       seconds(options_.timeout), hosts_.first_address(), missing(), stranger_);
 }
 
 // Returns the names of the missing launchers: "worker/1 (b:2222), worker/3 (d:2222)".

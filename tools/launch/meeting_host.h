@@ -18,7 +18,7 @@ namespace tutti {
 // The launcher of the first host, to which all others connect. Occupies the port until all are connected.
 class MeetingHost {
  public:
-  MeetingHost(const JobHosts& hosts, int workers, std::chrono::milliseconds timeout, SignalPipe& signals,
+  MeetingHost(const JobHosts& hosts, int workers, const MeetingOptions& options, SignalPipe& signals,
               const Log& log);
 
   MeetingResult run();
@@ -29,6 +29,7 @@ class MeetingHost {
   // A connected client, which is a launcher once it has sent its hello.
   struct Guest {
     LineSocket socket;
+    MeetingProof proof;
     std::optional<Hello> hello;
     Clock::time_point deadline;  // for the hello, and then for the answer
   };
@@ -40,6 +41,8 @@ class MeetingHost {
   void listen_to(Guest& guest);
   void take_hello(Guest& guest, const std::string& line);
   std::string why_not(const Hello& hello) const;
+  static bool answer(Guest& guest, const Answer& answer);
+  void refuse(Guest& guest, const std::string& reason);
   void dismiss_late(Guest& guest, Clock::time_point now);
   void forget_closed();
   MeetingResult tell_all();
@@ -49,8 +52,8 @@ class MeetingHost {
 
   const JobHosts& hosts_;
   const int workers_;
-  const std::chrono::milliseconds timeout_;
-  const Clock::time_point deadline_ = Clock::now() + timeout_;
+  const MeetingOptions& options_;
+  const Clock::time_point deadline_ = Clock::now() + options_.timeout;
   SignalPipe& signals_;
   const Log& log_;
   FileDescriptor listener_;

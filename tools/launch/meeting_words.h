@@ -7,15 +7,42 @@
 #include <string_view>
 #include <vector>
 
-// The messages between launchers, one line in each direction. Data from the network may be anything: a line
-// that does not match the format exactly is parsed as nullopt.
+#include "tutti/base/secret.h"
+
+// The messages between launchers, one line each: a challenge of the first host's launcher, the hello of the
+// other one, and an answer. They are a handshake as in tutti/base/secret.h. Data from the network may be
+// anything: a line that does not match the format exactly is parsed as nullopt.
 namespace tutti {
 
 inline constexpr int kMostWorkersOfAHost = 4096;
 
-// Sent by a launcher to that of the first host: "tutti-run/2 HOST WORKERS PATIENCE-MS FINGERPRINT".
+// The handshake of one connection, at one end. A line after the challenge is "NONCE PROOF TEXT", with the
+// nonce of the caller.
+class MeetingProof {
+ public:
+  // At the end of the listener.
+  explicit MeetingProof(std::string secret);
+  // At the end of the caller, which has read the challenge; nullopt if that is none.
+  static std::optional<MeetingProof> of_caller(std::string secret, std::string_view challenge);
+
+  // The first line: "tutti-run/3 NONCE".
+  std::string challenge() const;
+  std::string line(Side side, std::string_view text) const;
+
+  struct Said {
+    std::string text;
+    bool proved = false;  // else the sender has another secret, and the text may say anything
+  };
+  std::optional<Said> read(Side side, std::string_view line);
+
+ private:
+  std::string secret_;
+  Nonces nonces_;
+};
+
+// Sent by a launcher to that of the first host: "HOST WORKERS PATIENCE-MS FINGERPRINT".
 struct Hello {
-  static constexpr size_t kLongest = 200;  // bytes
+  static constexpr size_t kLongest = 300;  // bytes of its line
 
   size_t host = 0;  // its index in JobHosts::row()
   int workers = 1;
@@ -39,13 +66,10 @@ struct Answer {
   bool operator==(const Answer&) const = default;
 };
 
-// Formats a message, including the newline.
-std::string to_line(const Hello& hello);
-std::string to_line(const Answer& answer);
-
-// Parses a line without its newline.
-std::optional<Hello> read_hello(std::string_view line);
-std::optional<Answer> read_answer(std::string_view line);
+std::string to_text(const Hello& hello);
+std::string to_text(const Answer& answer);
+std::optional<Hello> read_hello(std::string_view text);
+std::optional<Answer> read_answer(std::string_view text);
 
 // Returns the first bytes from a stranger in printable form: they cannot move a terminal's cursor.
 std::string harmless(std::string_view bytes);

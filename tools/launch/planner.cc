@@ -7,9 +7,11 @@
 #include "tools/launch/gpus.h"
 #include "tools/launch/meeting.h"
 #include "tools/launch/meeting_words.h"
+#include "tutti/base/address.h"
 #include "tutti/base/error.h"
 #include "tutti/base/ports.h"
 #include "tutti/base/random_key.h"
+#include "tutti/base/secret.h"
 #include "tutti/cluster/identity.h"
 
 namespace tutti {
@@ -56,7 +58,11 @@ std::string counted(size_t number, std::string_view what) {
 }  // namespace
 
 Planner::Planner(const Environment& environment, const LaunchOptions& options, const Log& log)
-    : options_(options), log_(log), hosts_(JobHosts::from(environment)), gpus_(visible_gpus(environment)) {
+    : options_(options),
+      secret_(environment.get("TUTTI_SECRET").value_or("")),
+      log_(log),
+      hosts_(JobHosts::from(environment)),
+      gpus_(visible_gpus(environment)) {
   if (stands_outside() && options_.workers.value_or(1) != 1) {
     fail(ErrorKind::InvalidArgument,
          "tutti run: -n {} is not possible: TF_CONFIG makes this host {}, which is a single process; omit -n",
@@ -74,6 +80,8 @@ Planner::Planner(const Environment& environment, const LaunchOptions& options, c
          "its "
          "own, whose task has the type \"evaluator\"");
   }
+  if (has_other_hosts())
+    require_secret(parse_address(hosts_->first_address()).host, !secret_.empty(), options_.insecure);
   if (!stands_outside())
     compare_numbers(static_cast<size_t>(workers_here()), gpus_.size(), options_.evaluator, log_);
 }
@@ -108,7 +116,7 @@ Plan Planner::on_this_machine() const {
 }
 
 Plan Planner::with_other_hosts(SignalPipe& signals) const {
-  const MeetingResult met = meet(*hosts_, workers_here(), options_.start_timeout, signals, log_);
+  const MeetingResult met = meet(*hosts_, workers_here(), {secret_, options_.start_timeout}, signals, log_);
   if (met.signal) return {{}, met.signal};
   const JobHosts::Spread spread = hosts_->spread(met.workers);
   Plan plan;

@@ -34,12 +34,15 @@ struct Plan {
 // Decides which tasks this launcher starts, and which GPU each of them sees.
 class Planner {
  public:
-  // Logs a line if the numbers of workers and GPUs differ.
+  // Logs a line if the numbers of workers and GPUs differ. Throws InvalidArgument if it would have to listen
+  // to other hosts without a secret.
   Planner(const Environment& environment, const LaunchOptions& options, const Log& log);
 
   // Must be called for every start of the job. Finds free ports on this machine, or meets the launchers of
   // the other hosts, which come to the meeting when their former tasks have ended.
   Plan plan(SignalPipe& signals) const;
+  // Returns true if the launchers of other hosts start tasks of the same job.
+  bool has_other_hosts() const { return hosts_ && hosts_->row().size() > 1; }
   // Returns true if servers or a master keep the state, so that a task can be restarted without the others.
   bool restarts_one_by_one() const { return !hosts_ && (options_.servers > 0 || options_.master); }
 
@@ -51,6 +54,7 @@ class Planner {
   Plan with_other_hosts(SignalPipe& signals) const;
 
   const LaunchOptions options_;
+  const std::string secret_;  // that the user has given to all launchers; "": none
   const Log& log_;
   const std::optional<JobHosts> hosts_;
   const std::vector<std::string> gpus_;

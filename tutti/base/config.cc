@@ -163,9 +163,9 @@ void add_server_flags(FlagSet& set, RunConfig& config) {
           "task then calls with TLS, and its servers require a certificate from their callers");
   set.add("--secret", config.security.secret,
           "a secret that all tasks of the job share; set the variable TUTTI_SECRET instead of this flag, so "
-          "that the list of processes does not show it");
+          "that the list of processes does not show it. `tutti run` makes one if there is none");
   set.add("--insecure", config.security.insecure,
-          "let servers accept connections from other machines even without TLS");
+          "listen to other machines even without a secret, so that everybody there can take part in the job");
   set.add("--allow-programs", config.security.allow_programs,
           "let a server without a program of its own run the programs (TorchScript) that callers send it");
   set.add("--start-timeout", config.network.start_timeout,

@@ -73,7 +73,7 @@ struct RunConfig {
     std::string tls_key;
     std::string tls_ca;
     std::string secret;           // shared by all tasks of a job
-    bool insecure = false;        // listen beyond loopback without TLS
+    bool insecure = false;        // listen beyond loopback without a secret
     bool allow_programs = false;  // run programs that clients send
   };
 

@@ -26,13 +26,6 @@ constexpr std::string_view kOfTheBuild = "TUTTI_LIBTORCH";
 // program.
 constexpr const char* kOfACheckpoint = "_TUTTI_OF_CHECKPOINT";
 
-std::optional<bool> parse_switch(const std::string& text) {
-  const std::string word = lower(text);
-  if (word == "true" || word == "1" || word == "yes" || word == "on") return true;
-  if (word == "false" || word == "0" || word == "no" || word == "off") return false;
-  return std::nullopt;
-}
-
 // Returns a function that parses a text and stores the result. It returns false if parsing fails.
 template <class Value, class Parse>
 std::function<bool(const std::string&)> assign_to(Value& value, Parse parse) {

@@ -77,7 +77,10 @@ int port_of(const SocketAddress& address) {
 
 bool is_loopback(const SocketAddress& address) { return is_loopback(numeric(address)); }
 
-bool is_loopback(std::string_view numbers) { return numbers.starts_with("127.") || numbers == "::1"; }
+bool is_loopback(std::string_view numbers) {
+  const bool v4 = numbers.find_first_not_of("0123456789.") == std::string_view::npos;
+  return (v4 && numbers.starts_with("127.")) || numbers == "::1";
+}
 
 Connected connect_within(const SocketAddress& address, milliseconds patience) {
   return connect_awaiting(address, [&](int socket) {

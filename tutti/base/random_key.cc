@@ -1,16 +1,23 @@
 #include "tutti/base/random_key.h"
 
-#include <random>
+#include <array>
+#include <cerrno>
+#include <sys/random.h>
 
 #include <fmt/format.h>
+
+#include "tutti/base/error.h"
+#include "tutti/base/file.h"
 
 namespace tutti {
 
 std::string random_key() {
-  std::random_device device;  // the system's source of randomness
-  std::string key;
-  for (int i = 0; i < 4; ++i) key += fmt::format("{:08x}", device());
-  return key;
+  std::array<unsigned char, 16> bytes{};
+  if (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size()))
+    fail_errno(errno, "generating random bytes");
+  std::string digits;
+  for (const unsigned char byte : bytes) digits += fmt::format("{:02x}", byte);
+  return digits;
 }
 
 }  // namespace tutti

@@ -79,6 +79,13 @@ std::string lower(std::string_view text) {
   return lowered;
 }
 
+std::optional<bool> parse_switch(std::string_view text) {
+  const std::string word = lower(text);
+  if (word == "true" || word == "1" || word == "yes" || word == "on") return true;
+  if (word == "false" || word == "0" || word == "no" || word == "off") return false;
+  return std::nullopt;
+}
+
 std::string did_you_mean(std::string_view name, std::span<const std::string> candidates) {
   const auto found = nearest(name, candidates);
   return found ? fmt::format("; did you mean '{}'?", *found) : "";

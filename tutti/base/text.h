@@ -21,6 +21,8 @@ std::string lower(std::string_view text);
 // Parses the whole text as a number. Accepts "12"; returns nullopt for "12x", " 12" or "".
 std::optional<int64_t> parse_int(std::string_view text);
 std::optional<double> parse_double(std::string_view text);
+// Parses "true", "1", "yes", "on", or "false", "0", "no", "off"; nullopt for anything else.
+std::optional<bool> parse_switch(std::string_view text);
 
 // Returns the candidate with the smallest edit distance to `name`, or nullopt if none is close enough.
 std::optional<std::string> nearest(std::string_view name, std::span<const std::string> candidates);

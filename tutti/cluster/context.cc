@@ -57,9 +57,11 @@ int threads_of(const RunConfig& config, const Identity& identity) {
   return share_of_cores(identity.membership.local_world);
 }
 
-RunConfig checked(RunConfig config) {
+// Returns the config of a task, with the secret of its launcher if it has none of its own.
+RunConfig checked(RunConfig config, const Identity& identity) {
   if (!config.output.report.empty() && config.output.report == config.output.timeline)
     fail(ErrorKind::InvalidArgument, "--report and --timeline name the same file: {}", config.output.report);
+  if (config.security.secret.empty()) config.security.secret = identity.secret;
   return config;
 }
 
@@ -173,7 +175,7 @@ Context::Context(const RunConfig& config, const FlagValues& values)
 }
 
 Context::Context(RunConfig config, Identity identity, const FlagValues& values)
-    : config_(checked(std::move(config))),
+    : config_(checked(std::move(config), identity)),
       program_flags_(added_by_program(values)),
       flag_values_(all_values(program_flags_, config_)),
       identity_(std::move(identity)),
@@ -191,7 +193,7 @@ Context::Context(RunConfig config, Identity identity, const FlagValues& values)
 
 Context Context::with(RunConfig config) const {
   Context other = *this;
-  other.config_ = checked(std::move(config));
+  other.config_ = checked(std::move(config), identity_);
   other.flag_values_ = all_values(program_flags_, other.config_);
   return other;
 }

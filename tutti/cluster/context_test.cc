@@ -144,6 +144,20 @@ TEST(Context, of_flags_alone_finds_the_place_that_tutti_run_gave) {
   EXPECT_EQ(context.identity().launch, "k3y");
 }
 
+TEST(Context, has_the_secret_of_the_launcher_unless_the_user_has_given_one) {
+  Identity identity;
+  identity.source = "a test";
+  identity.secret = "made";
+  RunConfig config = on_cpu();
+  const Context context(config, identity);
+  EXPECT_EQ(context.config().security.secret, "made");
+  EXPECT_EQ(context.with(config).config().security.secret, "made");
+  for (const FlagValue& value : context.flag_values()) EXPECT_NE(value.text, "made") << value.name;
+  config.security.secret = "given";
+  EXPECT_EQ(context.with(config).config().security.secret, "given");
+  EXPECT_EQ(Context(config, identity).config().security.secret, "given");
+}
+
 TEST(Context, of_flags_alone_finds_the_place_that_other_launchers_gave) {
   const std::map<std::string, std::string> variables = {
       {"TF_CONFIG",

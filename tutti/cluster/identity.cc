@@ -38,6 +38,7 @@ Identity ask_all(const RunConfig& given, const Environment& environment) {
 Identity discover(const RunConfig& config, const Environment& environment) {
   Identity identity = ask_all(config, environment);
   identity.launch = environment.get(kLaunchVariable).value_or("");
+  identity.secret = environment.get(kSecretVariable).value_or("");
   return identity;
 }
 

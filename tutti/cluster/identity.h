@@ -41,11 +41,14 @@ struct Identity {
       master_address;  // HOST:PORT of rank 0, or only its host (PMIx), or "" if the launcher provides none
   bool launcher_serves = false;  // the launcher, not rank 0, listens there with a c10d TCPStore
   std::string launch;            // an id shared by all tasks of one start by `tutti run`; "" elsewhere
-  int attempt = 0;               // number of restarts by the launcher, whose store outlives them
+  std::string job;               // Slurm's name for the job and its step; "" elsewhere
+  std::string secret;  // made by `tutti run` for the tasks of one start if it was given none; else ""
+  int attempt = 0;     // number of restarts by the launcher, whose store outlives them
 };
 
-// The variable in which `tutti run` passes Identity::launch.
+// The variables in which `tutti run` passes Identity::launch and Identity::secret.
 inline constexpr const char* kLaunchVariable = "_TUTTI_LAUNCH";
+inline constexpr const char* kSecretVariable = "_TUTTI_SECRET";
 
 // Tries, in this order: config, TF_CONFIG, torchrun, Open MPI, MPICH/PMI, PMIx, Slurm; else one process. The
 // first method that finds any of its variables decides. If its information is incomplete or contradictory,

@@ -90,7 +90,9 @@ TEST(Discover, knows_the_launch_whoever_names_the_ranks) {
   EXPECT_EQ(discover(RunConfig(), Environment()).launch, "");
   Variables variables = kLaunchers[1].second;
   variables[kLaunchVariable] = "k3y";
+  variables[kSecretVariable] = "s3cret";
   EXPECT_EQ(discover(RunConfig(), Environment(variables)).launch, "k3y");
+  EXPECT_EQ(discover(RunConfig(), Environment(variables)).secret, "s3cret");
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/net.h"
 #include "tutti/base/random_key.h"
+#include "tutti/base/secret.h"
 #include "tutti/base/text.h"
 #include "tutti/base/this_host.h"
 #include "tutti/cluster/roles.h"
@@ -38,6 +39,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
+constexpr const char* kLoopback = "127.0.0.1";
+
 // Holds the facts about all workers that a worker knows before they are connected.
 struct Roster {
   std::shared_ptr<Rendezvous> table;
@@ -52,13 +55,20 @@ struct Roster {
 
 milliseconds timeout_of(const Context& context) { return milliseconds_of(context.config().network.timeout); }
 
-// Returns a key that only the processes of this job know: the id of the launch and the secret, each if there
-// is one.
+// Returns a key that only the processes of this job have: its name, the id of the launch and the secret, each
+// if there is one.
 std::string key_of_job(const Context& context) {
-  return context.identity().launch + "\n" + context.config().security.secret;
+  const Identity& identity = context.identity();
+  return fmt::format("{}\n{}\n{}", identity.job, identity.launch, context.config().security.secret);
 }
 
 bool on_one_host(const Context& context) { return context.local_world() == context.world(); }
+
+// Without a secret, the ranks of one host meet at the loopback, whatever the name of the host.
+bool needs_loopback(const Context& context) {
+  const auto& security = context.config().security;
+  return on_one_host(context) && security.secret.empty() && !security.insecure;
+}
 
 bool in_numbers(const std::string& host) {
   return host.find_first_not_of("0123456789.") == std::string::npos || host.find(':') != std::string::npos;
@@ -76,12 +86,14 @@ std::vector<std::string> hosts_to_serve(const Context& context, const std::strin
     loopback = loopback && looped;
     mine = mine || looped || std::find(own.begin(), own.end(), numeric(address)) != own.end();
   }
-  const bool elsewhere = loopback && !on_one_host(context) && !in_numbers(host);
-  if (mine && !elsewhere) return {host};
-  const bool open = context.config().security.secret.empty() && context.identity().launch.empty();
-  context.log().info("the table of the ranks listens at all addresses of this machine, since '{}' {}{}", host,
-                     mine ? "is a loopback address here" : "is not an address of this machine",
-                     open ? ". Protect it with a --secret" : "");
+  if (mine && loopback && (on_one_host(context) || in_numbers(host))) return {host};
+  if (mine && needs_loopback(context)) return {kLoopback};
+  const auto& security = context.config().security;
+  const bool here = mine && !loopback;
+  require_secret(here ? host : "", !security.secret.empty(), security.insecure);
+  if (here) return {host};
+  context.log().info("the table of the ranks listens at all addresses of this machine, since '{}' {}", host,
+                     mine ? "is a loopback address here" : "is not an address of this machine");
   return {};
 }
 
@@ -94,9 +106,9 @@ Roster roster_at_address(const Context& context) {
     return {.table = serve_tcp_rendezvous({.hosts = hosts, .port = port, .key = key}).table,
             .master_host = address.host};
   }
-  const auto found = find_tcp_rendezvous(
-      {.hosts = {address.host}, .port = port, .key = key, .timeout = timeout_of(context)});
-  return {.table = found.table, .master_host = address.host};
+  FindOptions options{.hosts = {address.host}, .port = port, .key = key, .timeout = timeout_of(context)};
+  if (needs_loopback(context) && address.host != kLoopback) options.hosts.emplace_back(kLoopback);
+  return {.table = find_tcp_rendezvous(options).table, .master_host = address.host};
 }
 
 // Rank 0 serves a table at any free port, and `share` sends the text "KEY PORT HOST HOST ..." to all ranks.
@@ -107,7 +119,7 @@ Roster roster_by_text(const Context& context,
   std::optional<std::string> text;
   if (context.rank() == 0) {
     std::vector<std::string> hosts = on_one_host(context) ? std::vector<std::string>() : own_addresses();
-    if (hosts.empty()) hosts = {"127.0.0.1"};
+    if (hosts.empty()) hosts = {kLoopback};
     const std::string key = random_key();
     served = serve_tcp_rendezvous({.hosts = hosts, .key = key});
     text = fmt::format("{} {} {}", key, served.port, fmt::join(hosts, " "));

@@ -128,14 +128,50 @@ TEST(Connect, a_job_on_one_machine_listens_at_the_loopback_alone) {
   }
 }
 
+// The name of the host would lead others to it.
+TEST(Connect, a_job_on_one_machine_with_a_name_and_no_secret_listens_at_the_loopback_alone) {
+  const std::vector<std::string> own = own_addresses();
+  if (own.empty()) GTEST_SKIP() << "NOTHING IS TESTED HERE: this machine has no network";
+  const auto named = [&](Identity& identity) {
+    const int port = parse_address(identity.master_address).port;
+    identity.master_address = to_string(Address{own.front(), port});
+  };
+  testing::expect_no_errors(connect_ranks(
+      {{}, {}, {}},
+      [&](const Context& context) {
+        const auto communicator = connect(context);
+        communicator->barrier().wait();
+        EXPECT_EQ(listening_addresses(), std::set<std::string>{"0100007F"});
+        communicator->barrier().wait();
+      },
+      named));
+}
+
+TEST(Connect, jobs_of_slurm_do_not_mix) {
+  const auto outcomes = connect_ranks({{}, {}}, meet_all, [](Identity& identity) {
+    identity.job = identity.membership.rank == 0 ? "Slurm job 7 step 0" : "Slurm job 8 step 0";
+  });
+  ASSERT_TRUE(outcomes[1]);
+  EXPECT_THAT(outcomes[1]->what(), HasSubstr("another job uses"));
+}
+
 TEST(Connect, where_the_name_of_a_host_is_the_loopback_others_can_reach_it_all_the_same) {
   const auto two_hosts = [](Identity& identity) {
     identity.membership.local_world = 1;
     identity.membership.local_rank = 0;
     identity.master_address.replace(0, identity.master_address.find(':'), "localhost");
   };
+  for (const Outcome& outcome : connect_ranks({{}}, meet_all, [&](Identity& identity) {
+         identity.membership.world = 2;
+         two_hosts(identity);
+       })) {
+    ASSERT_TRUE(outcome);
+    EXPECT_EQ(outcome->kind(), ErrorKind::InvalidArgument);
+    EXPECT_THAT(outcome->what(),
+                HasSubstr("refusing to listen at all addresses of this machine without a secret"));
+  }
   testing::expect_no_errors(connect_ranks(
-      {{}, {}},
+      {{"", "open"}, {"", "open"}},
       [&](const Context& context) {
         const auto communicator = connect(context);
         const int port = parse_address(context.identity().master_address).port;

@@ -11,9 +11,9 @@
 #include "tutti/base/check.h"
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
+#include "tutti/base/random_key.h"
 #include "tutti/base/text.h"
 #include "tutti/rpc/arena_head.h"
-#include "tutti/rpc/proof.h"
 
 namespace tutti::rpc {
 namespace {
@@ -67,9 +67,9 @@ struct Arena::Impl {
 Arena::Arena(size_t capacity)
     : impl_(std::make_unique<Impl>(
           mappable(kArenaPage + round_to(std::max<size_t>(capacity, 1), kArenaPage)))) {
-  const std::string nonce = make_nonce();
-  TUTTI_CHECK(nonce.size() == kNonceDigits, "{} digits", nonce.size());
-  nonce.copy(impl_->head().nonce, kNonceDigits);
+  const std::string nonce = random_key();
+  TUTTI_CHECK(nonce.size() == kNonceSize, "{} digits", nonce.size());
+  nonce.copy(impl_->head().nonce, kNonceSize);
   impl_->head().used = impl_->used;
   impl_->name = fmt::format("{}/{}/{}", getpid(), impl_->memory.get(), nonce);
 }

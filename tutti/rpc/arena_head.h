@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <fcntl.h>
 
-#include "tutti/rpc/proof.h"
+#include "tutti/base/secret.h"
 
 // Layout of an arena in shared memory: the first page is this head, and the allocated memory follows.
 namespace tutti::rpc {
@@ -15,7 +15,7 @@ inline constexpr const char* kArenaFile = "tutti-arena";
 inline constexpr int kArenaSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 struct ArenaHead {
-  char nonce[kNonceDigits];    // tells this arena from any other file with the same descriptor
+  char nonce[kNonceSize];      // tells this arena from any other file with the same descriptor
   std::atomic<uint64_t> used;  // allocated bytes, including the page of the head
 };
 static_assert(sizeof(ArenaHead) <= kArenaPage && std::atomic<uint64_t>::is_always_lock_free);

@@ -114,7 +114,7 @@ TEST(Arena, another_file_is_none) {
   const FileDescriptor other("/dev/null", O_RDWR);
   for (const std::string& name :
        {std::string(), std::string("x"), parts[0] + "/" + parts[1], fmt::format("{}/{}/", parts[0], parts[1]),
-        fmt::format("{}/{}/{}", parts[0], parts[1], std::string(kNonceDigits, '0')),
+        fmt::format("{}/{}/{}", parts[0], parts[1], std::string(kNonceSize, '0')),
         fmt::format("{}/{}/{}", parts[0], other.get(), parts[2]), fmt::format("-1/0/{}", parts[2]),
         fmt::format("999999999/0/{}", parts[2]), fmt::format("{}/../{}", parts[0], parts[2])}) {
     EXPECT_EQ(Mapping::of(name), nullptr) << name;

@@ -7,7 +7,8 @@
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
-#include "tutti/rpc/proof.h"
+#include "tutti/base/random_key.h"
+#include "tutti/base/secret.h"
 
 namespace tutti::rpc {
 namespace {
@@ -15,25 +16,31 @@ namespace {
 // Small limits, because the peer is not authenticated yet.
 constexpr FrameLimits kFirstWords{.head = uint32_t{64} << 10, .parts = 0};
 
-constexpr const char* kSameSecret = "Start all tasks of a job with the same TUTTI_SECRET (--secret)";
+constexpr std::string_view kPurpose = "rpc";
+// The host's answer if it can map the arena of the caller; else it is empty.
+constexpr std::string_view kArenaIsSeen = "arena";
+constexpr const char* kSameSecret =
+    "Start all tasks of a job with the same TUTTI_SECRET (--secret); without one, `tutti run` makes a secret "
+    "that "
+    "only the tasks of this start know";
 
-void send(Wire& wire, FrameKind kind, const Json& head, const TimeLimits& time) {
+void send(Wire& wire, FrameKind kind, std::string head, const TimeLimits& time) {
   Frame frame;
   frame.kind = kind;
-  frame.head = encode_json(head);
+  frame.head = std::move(head);
   wire.send(frame, {}, time);
 }
 
-Json receive(Wire& wire, FrameKind kind, const TimeLimits& time) {
+// Returns the head, which is not parsed: the sender has not proved anything yet.
+std::string receive(Wire& wire, FrameKind kind, size_t least, const TimeLimits& time) {
   const auto allocate = [](size_t bytes) {
     return std::shared_ptr<std::byte>(new std::byte[bytes], std::default_delete<std::byte[]>());
   };
-  const Frame frame = wire.receive(kFirstWords, allocate, time.next(), time);
+  Frame frame = wire.receive(kFirstWords, allocate, time.next(), time);
   wire.finish();
   if (frame.kind != kind) fail(ErrorKind::DataLoss, "received a frame of an unexpected kind");
-  Json head = decode_json(frame.head);
-  if (!head.is_object()) fail(ErrorKind::DataLoss, "received a frame whose head is not a JSON object");
-  return head;
+  if (frame.head.size() < least) fail(ErrorKind::DataLoss, "received a handshake that is cut");
+  return std::move(frame.head);
 }
 
 std::string text_at(const Json& head, const char* key) {
@@ -43,51 +50,42 @@ std::string text_at(const Json& head, const char* key) {
   return found->get<std::string>();
 }
 
-// Returns "" without a secret. The role keeps an attacker from sending a peer its own proof back.
-std::string proof(const std::string& secret, std::string_view role, const std::string& of_host,
-                  const std::string& of_caller, const std::string& hello) {
-  if (secret.empty()) return "";
-  return hmac_sha256(secret, fmt::format("{} {} {} {}", role, of_host, of_caller, hello));
-}
-
 }  // namespace
 
 bool greet_host(Wire& wire, const std::string& secret, const Json& hello, const Arena* arena,
                 const TimeLimits& time) {
-  const Json challenge = receive(wire, FrameKind::Challenge, time);
-  const std::string of_host = text_at(challenge, "nonce");
-  const std::string of_caller = make_nonce();
-  const std::string said = encode_json(hello);
-  send(wire, FrameKind::Proof,
-       {{"nonce", of_caller},
-        {"proof", proof(secret, "caller", of_host, of_caller, said)},
-        {"hello", said},
-        {"arena", arena == nullptr ? "" : arena->name()}},
+  const Nonces nonces{receive(wire, FrameKind::Challenge, kNonceSize, time), random_key()};
+  const std::string says = encode_json({{"hello", hello}, {"arena", arena == nullptr ? "" : arena->name()}});
+  send(wire, FrameKind::Proof, nonces.of_caller + prove(secret, Side::Caller, kPurpose, nonces, says) + says,
        time);
-  const Json welcome = receive(wire, FrameKind::Welcome, time);
-  if (!equal_proofs(text_at(welcome, "proof"), proof(secret, "host", of_host, of_caller, said)))
+  const std::string welcome = receive(wire, FrameKind::Welcome, kProofSize, time);
+  const std::string_view answer = std::string_view(welcome).substr(kProofSize);
+  if (!equal_proofs(welcome.substr(0, kProofSize), prove(secret, Side::Listener, kPurpose, nonces, answer)))
     fail(ErrorKind::InvalidArgument, "the server and this task have different secrets. {}", kSameSecret);
-  return welcome.value("arena", Json()) == true;
+  return answer == kArenaIsSeen;
 }
 
 Greeting greet_caller(Wire& wire, const std::string& secret, const TimeLimits& time) {
-  const std::string of_host = make_nonce();
-  send(wire, FrameKind::Challenge, {{"nonce", of_host}}, time);
-  const Json answer = receive(wire, FrameKind::Proof, time);
-  const std::string of_caller = text_at(answer, "nonce");
-  const std::string said = text_at(answer, "hello");
-  const std::string shown = text_at(answer, "proof");
-  if (!equal_proofs(shown, proof(secret, "caller", of_host, of_caller, said))) {
-    const char* const how = secret.empty()  ? "the caller has a secret, but this server has none"
-                            : shown.empty() ? "this server has a secret, but the caller has none"
-                                            : "the caller and this server have different secrets";
-    fail(ErrorKind::InvalidArgument, "{}. {}", how, kSameSecret);
+  Nonces nonces{random_key(), ""};
+  send(wire, FrameKind::Challenge, nonces.of_listener, time);
+  const std::string answer = receive(wire, FrameKind::Proof, kNonceSize + kProofSize, time);
+  nonces.of_caller = answer.substr(0, kNonceSize);
+  const std::string shown = answer.substr(kNonceSize, kProofSize);
+  const std::string says = answer.substr(kNonceSize + kProofSize);
+  if (!equal_proofs(shown, prove(secret, Side::Caller, kPurpose, nonces, says))) {
+    const bool has_none = equal_proofs(shown, prove("", Side::Caller, kPurpose, nonces, says));
+    fail(ErrorKind::InvalidArgument, "{}. {}",
+         secret.empty() ? "the caller has a secret, but this server has none"
+         : has_none     ? "this server has a secret, but the caller has none"
+                        : "the caller and this server have different secrets",
+         kSameSecret);
   }
-  Greeting greeting{decode_json(said), Mapping::of(text_at(answer, "arena"))};
-  if (!greeting.hello.is_object()) fail(ErrorKind::DataLoss, "the hello is not a JSON object");
-  send(wire, FrameKind::Welcome,
-       {{"proof", proof(secret, "host", of_host, of_caller, said)}, {"arena", greeting.arena != nullptr}},
-       time);
+  const Json head = decode_json(says);
+  if (!head.is_object() || !head.contains("hello") || !head["hello"].is_object())
+    fail(ErrorKind::DataLoss, "the hello is not a JSON object");
+  Greeting greeting{head["hello"], Mapping::of(text_at(head, "arena"))};
+  const std::string_view seen = greeting.arena != nullptr ? kArenaIsSeen : "";
+  send(wire, FrameKind::Welcome, prove(secret, Side::Listener, kPurpose, nonces, seen).append(seen), time);
   return greeting;
 }
 

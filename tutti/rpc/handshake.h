@@ -10,10 +10,8 @@
 #include "tutti/rpc/mapping.h"
 #include "tutti/rpc/wire.h"
 
-// The handshake of a new stream, in three frames: the host sends a nonce; the caller sends another one and
-// proves with both that it knows the secret; the host does the same. The secret itself is never sent. Without
-// TLS, this keeps out peers that do not know the secret, but not attackers who can read and change the
-// traffic.
+// The handshake of a new stream, in three frames, as tutti/base/secret.h says. What the caller says first is
+// its hello and the name of its arena, in JSON.
 namespace tutti::rpc {
 
 // The caller's side. Returns true if the host can map the arena, which may be null.

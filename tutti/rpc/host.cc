@@ -15,6 +15,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/ran_out.h"
+#include "tutti/base/secret.h"
 #include "tutti/base/start_thread.h"
 #include "tutti/rpc/buffers.h"
 #include "tutti/rpc/handshake.h"
@@ -335,12 +336,9 @@ void check_options(const HostOptions& options) {
   if (credentials.certificate.empty() && !credentials.authority.empty())
     fail(ErrorKind::InvalidArgument,
          "a server with --tls-ca also needs a certificate: give it --tls-cert and --tls-key");
-  if (!credentials.certificate.empty() || options.insecure) return;
-  if (!is_loopback(parse_address(options.address).host))
-    fail(ErrorKind::InvalidArgument,
-         "refusing to listen at {} without TLS, since other machines could read and change the messages: use "
-         "--tls-cert and --tls-key, or --insecure if the network is trusted, or listen at 127.0.0.1",
-         options.address);
+  // A caller that needs a certificate has proved who it is by that.
+  const bool has_secret = !credentials.secret.empty() || !credentials.authority.empty();
+  require_secret(parse_address(options.address).host, has_secret, options.insecure);
 }
 
 const HostOptions& checked(const HostOptions& options) {

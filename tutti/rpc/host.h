@@ -34,8 +34,8 @@ class Service {
 };
 
 struct HostOptions {
-  // HOST:PORT to listen on; port 0 chooses a free one. Any address but loopback requires TLS or
-  // `insecure`.
+  // HOST:PORT to listen on; port 0 chooses a free one. Any address but loopback requires a
+  // secret or an authority, or `insecure`.
   std::string address = "127.0.0.1:0";
   Credentials credentials = {};
   bool insecure = false;

@@ -53,7 +53,7 @@ std::shared_ptr<const Mapping> Mapping::of(const std::string& name) {
   if (base == MAP_FAILED) return nullptr;
   const auto mapping = std::make_shared<const Mapping>(static_cast<std::byte*>(base), size);
   const auto* head = static_cast<const ArenaHead*>(base);
-  return std::string_view(head->nonce, kNonceDigits) == parts[2] ? mapping : nullptr;
+  return std::string_view(head->nonce, kNonceSize) == parts[2] ? mapping : nullptr;
 }
 
 Mapping::~Mapping() { munmap(base_, size_); }

@@ -10,11 +10,12 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "tutti/base/random_key.h"
+#include "tutti/base/secret.h"
 #include "tutti/base/test_errors.h"
 #include "tutti/rpc/channel.h"
 #include "tutti/rpc/frame.h"
 #include "tutti/rpc/host.h"
-#include "tutti/rpc/proof.h"
 #include "tutti/rpc/stream.h"
 #include "tutti/rpc/test_certificates.h"
 #include "tutti/rpc/test_service.h"
@@ -119,12 +120,12 @@ TEST_F(Security, a_stranger_hears_a_nonce_and_nothing_that_depends_on_the_secret
   for (int i = 0; i < 2; ++i) {
     const auto stream = open_stream(address_of(host), {}, soon);
     Wire wire(*stream);
-    const Json challenge = decode_json(wire.receive({}, {}, soon, {.deadline = soon}).head);
-    EXPECT_EQ(challenge.size(), 1U);
-    nonces.insert(challenge.at("nonce").get<std::string>());
+    const std::string challenge = wire.receive({}, {}, soon, {.deadline = soon}).head;
+    EXPECT_EQ(challenge.size(), kNonceSize);
+    nonces.insert(challenge);
     Frame guess;
     guess.kind = FrameKind::Proof;
-    guess.head = encode_json({{"nonce", make_nonce()}, {"proof", "guessed"}, {"hello", "{}"}, {"arena", ""}});
+    guess.head = random_key() + std::string(kProofSize, '0') + R"({"hello": {}, "arena": ""})";
     wire.finish();
     wire.send(guess, {}, {.deadline = soon});
     expect_error(ErrorKind::InvalidArgument, HasSubstr("different secrets"),
@@ -147,8 +148,14 @@ TEST_F(Security, a_server_needs_a_whole_certificate) {
                [&] { Host({.credentials = mixed}, service_); });
 }
 
-TEST_F(Security, with_tls_a_server_listens_to_other_machines) {
-  EXPECT_NO_THROW(Host({.address = "0.0.0.0:0", .credentials = of("server", "")}, service_));
+TEST_F(Security, a_server_listens_to_other_machines_if_they_must_prove_something) {
+  const auto listens = [&](const Credentials& credentials) {
+    Host({.address = "0.0.0.0:0", .credentials = credentials}, service_);
+  };
+  EXPECT_NO_THROW(listens(with_secret("x")));
+  EXPECT_NO_THROW(listens(of("server", "ca")));
+  // This certificate says who the server is, and everybody may call it.
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("TUTTI_SECRET"), [&] { listens(of("server", "")); });
 }
 
 TEST_F(Security, credentials_come_from_flags) {

@@ -1,5 +1,7 @@
 #include "tutti/cluster/discovery/slurm.h"
 
+#include <fmt/format.h>
+
 #include "tutti/base/address.h"
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
@@ -76,6 +78,12 @@ std::string meeting_place(const LauncherVariables& variables) {
   return to_string(Address{host, static_cast<int>(kFirstPort + (int64_t{*job} * 37 + step) % kPorts)});
 }
 
+std::string name_of_job(const LauncherVariables& variables) {
+  const auto number = [&](const std::string& name) { return variables.text(name).value_or("?"); };
+  return fmt::format("Slurm job {} step {}", number(variables.first_set({"SLURM_JOB_ID", "SLURM_JOBID"})),
+                     number(variables.first_set({"SLURM_STEP_ID", "SLURM_STEPID"})));
+}
+
 Membership standing_in_slurm(const LauncherVariables& variables) {
   const std::string tasks_name = step_name(variables, "TASKS_PER_NODE");
   const StandingNames names = {"SLURM_PROCID", world_name(variables), "SLURM_LOCALID", tasks_name};
@@ -103,6 +111,7 @@ std::optional<Identity> from_slurm(const Environment& environment) {
   const LauncherVariables variables(environment, kSlurm);
   Identity identity = launched_worker(standing_in_slurm(variables), kSlurm);
   identity.master_address = meeting_place(variables);
+  identity.job = name_of_job(variables);
   return identity;
 }
 

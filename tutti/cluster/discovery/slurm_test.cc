@@ -71,6 +71,7 @@ TEST(FromSlurm, reads_a_step_on_one_node) {
   EXPECT_EQ(found->task, (Task{"worker", 1}));
   EXPECT_EQ(found->master_address, "t-cn0117:28941");
   EXPECT_EQ(found->source, "Slurm");
+  EXPECT_EQ(found->job, "Slurm job 901593 step 0");
 }
 
 TEST(FromSlurm, counts_the_tasks_of_its_own_node) {

@@ -12,7 +12,7 @@
 
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
-#include "tutti/rpc/proof.h"
+#include "tutti/base/random_key.h"
 
 namespace tutti::comm::table {
 namespace {
@@ -60,15 +60,15 @@ Greeting greet(const FileDescriptor& socket, const std::string& key, Clock::time
   if (magic != kMagic.substr(0, magic.size())) return Greeting::Foreign;
   const std::string of_server = receive(socket, kNonceSize, deadline);
   if (of_server.size() != kNonceSize) return why_none();
-  const std::string of_client = rpc::make_nonce();
-  const std::string answer = of_client + client_proof(key, of_server, of_client);
+  const Nonces nonces{of_server, random_key()};
+  const std::string answer = nonces.of_caller + prove(key, Side::Caller, kPurpose, nonces);
   // The answer fits into the connection's buffer.
   if (send(socket.get(), answer.data(), answer.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(answer.size()))
     return Greeting::Foreign;
   const std::string verdict = receive(socket, kVerdictSize, deadline);
   if (verdict.size() != kVerdictSize) return why_none();
   const bool same =
-      verdict[0] == kWelcome && rpc::equal_proofs(verdict.substr(1), server_proof(key, of_server, of_client));
+      verdict[0] == kWelcome && equal_proofs(verdict.substr(1), prove(key, Side::Listener, kPurpose, nonces));
   return same ? Greeting::Done : Greeting::Refused;
 }
 

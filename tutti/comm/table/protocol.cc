@@ -1,9 +1,6 @@
 #include "tutti/comm/table/protocol.h"
 
-#include <fmt/format.h>
-
 #include "tutti/base/error.h"
-#include "tutti/rpc/proof.h"
 
 namespace tutti::comm::table {
 namespace {
@@ -38,21 +35,7 @@ bool is_status(char c) {
   fail(ErrorKind::DataLoss, "the received bytes do not follow the protocol of the table of the ranks");
 }
 
-// The proof includes the role, so that one end cannot send the other's own proof back to it.
-std::string proof(std::string_view role, std::string_view key, std::string_view of_server,
-                  std::string_view of_client) {
-  return rpc::hmac_sha256(key, fmt::format("table {} {} {}", role, of_server, of_client));
-}
-
 }  // namespace
-
-std::string client_proof(std::string_view key, std::string_view of_server, std::string_view of_client) {
-  return proof("client", key, of_server, of_client);
-}
-
-std::string server_proof(std::string_view key, std::string_view of_server, std::string_view of_client) {
-  return proof("server", key, of_server, of_client);
-}
 
 std::string encode(const Request& request) {
   std::string bytes(1, static_cast<char>(request.verb));

@@ -6,26 +6,21 @@
 #include <string>
 #include <string_view>
 
-// The protocol between the process that holds a table of the ranks and those that use it.
-//
-// The server speaks first: kMagic and a nonce. The client answers with a nonce of its own and a proof, an
-// HMAC over both nonces, that it knows the key. Only then does the server prove the same and read requests.
-// Neither the key nor anything that is the same for two connections is ever sent. There is no TLS: this keeps
-// out processes that do not know the key, but not an attacker who can modify the messages of others.
+#include "tutti/base/secret.h"
+
+// The protocol between the process that holds a table of the ranks and those that use it. It begins as
+// tutti/base/secret.h says: kMagic and the nonce of the server, the nonce and the proof of the client, the
+// verdict and the proof of the server.
 namespace tutti::comm::table {
 
-inline constexpr std::string_view kMagic = "tutti table 1\n";
-inline constexpr size_t kNonceSize = 32;
-inline constexpr size_t kProofSize = 64;
+inline constexpr std::string_view kMagic = "tutti table 2\n";
+inline constexpr std::string_view kPurpose = "table";  // of the proofs
 inline constexpr size_t kChallengeSize = kMagic.size() + kNonceSize;
 inline constexpr size_t kAnswerSize = kNonceSize + kProofSize;
 // The verdict is kWelcome or kRefusal, followed by the server's proof.
 inline constexpr char kWelcome = 'y';
 inline constexpr char kRefusal = 'n';
 inline constexpr size_t kVerdictSize = 1 + kProofSize;
-
-std::string client_proof(std::string_view key, std::string_view of_server, std::string_view of_client);
-std::string server_proof(std::string_view key, std::string_view of_server, std::string_view of_client);
 
 enum class Verb : char { Set = 's', Peek = 'p', SetOnce = 'o' };
 

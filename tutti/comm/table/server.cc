@@ -15,8 +15,8 @@
 
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
+#include "tutti/base/random_key.h"
 #include "tutti/base/start_thread.h"
-#include "tutti/rpc/proof.h"
 
 namespace tutti::comm::table {
 namespace {
@@ -127,7 +127,7 @@ void Server::accept_from(const Listening& listener) {
     const int on = 1;
     setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     try {
-      Client client{std::move(socket), rpc::make_nonce(), Clock::now() + kGreeting};
+      Client client{std::move(socket), random_key(), Clock::now() + kGreeting};
       client.unsent = std::string(kMagic) + client.nonce;
       clients_.push_back(std::move(client));
     } catch (const std::exception&) {
@@ -186,12 +186,12 @@ bool Server::receive(Client& client) {
 
 void Server::read_answer(Client& client) {
   if (client.received.size() < kAnswerSize) return;
-  const std::string nonce = client.received.substr(0, kNonceSize);
+  const Nonces nonces{client.nonce, client.received.substr(0, kNonceSize)};
   const std::string proof = client.received.substr(kNonceSize, kProofSize);
   client.received.clear();
-  client.known = rpc::equal_proofs(proof, client_proof(key_, client.nonce, nonce));
+  client.known = equal_proofs(proof, prove(key_, Side::Caller, kPurpose, nonces));
   client.leaving = !client.known;
-  client.unsent = client.known ? kWelcome + server_proof(key_, client.nonce, nonce)
+  client.unsent = client.known ? kWelcome + prove(key_, Side::Listener, kPurpose, nonces)
                                : kRefusal + std::string(kProofSize, '-');
 }
 

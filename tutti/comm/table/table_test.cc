@@ -106,7 +106,7 @@ TEST(Table, nothing_that_a_stranger_gets_tells_of_the_key) {
   const auto [one, verdict] = of_stranger();
   const auto [other, same] = of_stranger();
   EXPECT_NE(one, other);  // the nonce
-  EXPECT_EQ(verdict, table::kRefusal + std::string(table::kProofSize, '-'));
+  EXPECT_EQ(verdict, table::kRefusal + std::string(kProofSize, '-'));
   EXPECT_EQ(verdict, same);
 }
 
@@ -126,8 +126,8 @@ TEST(Table, a_server_without_the_key_is_refused) {
     pollfd ready{listening.socket.get(), POLLIN, 0};
     poll(&ready, 1, -1);
     const FileDescriptor caller(accept(listening.socket.get(), nullptr, nullptr));
-    const std::string said = std::string(table::kMagic) + std::string(table::kNonceSize, '0') +
-                             table::kWelcome + std::string(table::kProofSize, '0');
+    const std::string said = std::string(table::kMagic) + std::string(kNonceSize, '0') + table::kWelcome +
+                             std::string(kProofSize, '0');
     ::send(caller.get(), said.data(), said.size(), MSG_NOSIGNAL);
     std::array<char, 200> buffer;
     while (recv(caller.get(), buffer.data(), buffer.size(), 0) > 0) {

@@ -17,9 +17,8 @@
 #include "tutti/base/error.h"
 #include "tutti/base/net.h"
 #include "tutti/base/random_key.h"
+#include "tutti/base/secret.h"
 #include "tutti/base/text.h"
-#include "tutti/comm/table/protocol.h"
-#include "tutti/rpc/proof.h"
 
 namespace tutti::comm::tcp {
 namespace {
@@ -35,13 +34,13 @@ constexpr uint32_t kMessages = 1;
 struct Greeting {
   uint32_t rank;
   uint32_t purpose;
-  std::array<char, table::kProofSize> proof;
+  std::array<char, kProofSize> proof;
 };
 
 // Shows that the sender knows the key, which only ranks of this job can read in the table. A copy of it is of
 // no use to others: there is one connection for each rank and purpose.
 std::string proof_of(const std::string& key, const std::string& listener, const Greeting& greeting) {
-  return table::client_proof(key, listener, fmt::format("{} {}", greeting.rank, greeting.purpose));
+  return prove(key, Side::Caller, "tcp", {listener, fmt::format("{} {}", greeting.rank, greeting.purpose)});
 }
 
 // Returns this machine's own address on the route to another: connecting a datagram socket sends nothing and
@@ -148,7 +147,7 @@ class Acceptor {
     if (guest.done < sizeof guest.greeting) return false;
     const Greeting& said = guest.greeting;
     auto& sockets = said.purpose == kExchanges ? connections_.exchanges : connections_.messages;
-    const bool ours = rpc::equal_proofs({said.proof.data(), said.proof.size()}, proof_of(key_, word_, said));
+    const bool ours = equal_proofs({said.proof.data(), said.proof.size()}, proof_of(key_, word_, said));
     if (!ours || said.rank >= sockets.size() || sockets[said.rank].get() >= 0) return true;
     tune(guest.socket, is_loopback(word_.substr(0, word_.find(' '))));
     sockets[said.rank] = std::move(guest.socket);

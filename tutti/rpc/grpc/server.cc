@@ -12,13 +12,13 @@
 #include <fmt/format.h>
 
 #include "tutti/base/file.h"
+#include "tutti/base/random_key.h"
 #include "tutti/base/version.h"
 #include "tutti/rpc/frame.h"
 #include "tutti/rpc/grpc/acceptor.h"
 #include "tutti/rpc/grpc/common.h"
 #include "tutti/rpc/grpc/pump.h"
 #include "tutti/rpc/listening.h"
-#include "tutti/rpc/proof.h"
 #include "tutti/rpc/stream.h"
 
 namespace tutti::rpc {
@@ -145,7 +145,7 @@ void require_good_certificate(const Credentials& credentials) {
   if (credentials.certificate.empty()) return;
   int port = 0;
   grpc::ServerBuilder builder;
-  builder.AddListeningPort("unix-abstract:tutti-" + make_nonce(), server_credentials(credentials), &port);
+  builder.AddListeningPort("unix-abstract:tutti-" + random_key(), server_credentials(credentials), &port);
   const auto queue = builder.AddCompletionQueue();
   const auto server = builder.BuildAndStart();
   const bool is_good = server != nullptr && port != 0;

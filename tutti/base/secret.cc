@@ -1,18 +1,13 @@
-#include "tutti/rpc/proof.h"
-
-#include <array>
-#include <cerrno>
-#include <cstdint>
-#include <sys/random.h>
+#include "tutti/base/secret.h"
 
 #include <fmt/format.h>
 
 #include "tutti/base/error.h"
-#include "tutti/base/file.h"
+#include "tutti/base/net.h"
 #include "tutti/base/sha256.h"
 #include "tutti/base/text.h"
 
-namespace tutti::rpc {
+namespace tutti {
 namespace {
 
 constexpr size_t kBlock = 64;
@@ -41,13 +36,12 @@ std::string padded(std::string key, unsigned char pad) {
 
 }  // namespace
 
-std::string make_nonce() {
-  std::array<unsigned char, kNonceDigits / 2> bytes{};
-  if (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size()))
-    fail_errno(errno, "generating random bytes");
-  std::string digits;
-  for (const unsigned char byte : bytes) digits += fmt::format("{:02x}", byte);
-  return digits;
+// The proof names its side, so that no end can be sent its own proof.
+std::string prove(std::string_view secret, Side side, std::string_view purpose, const Nonces& nonces,
+                  std::string_view says) {
+  return hmac_sha256(secret,
+                     fmt::format("{} {} {} {} {}", purpose, side == Side::Caller ? "caller" : "listener",
+                                 nonces.of_listener, nonces.of_caller, says));
 }
 
 std::string hmac_sha256(std::string_view key, std::string_view text) {
@@ -62,4 +56,14 @@ bool equal_proofs(std::string_view one, std::string_view other) {
   return difference == 0;
 }
 
-}  // namespace tutti::rpc
+void require_secret(const std::string& host, bool has_secret, bool insecure) {
+  if (has_secret || insecure || host == "localhost" || is_loopback(host)) return;
+  fail(ErrorKind::InvalidArgument,
+       "refusing to listen at {} without a secret, since everybody who reaches that could take part in the "
+       "job "
+       "and change its weights. Set the variable TUTTI_SECRET for all tasks of the job, for example to what "
+       "`openssl rand -hex 16` prints, or give --insecure if you trust the network",
+       host.empty() ? "all addresses of this machine" : host);
+}
+
+}  // namespace tutti
