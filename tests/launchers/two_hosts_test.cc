@@ -18,6 +18,8 @@ namespace {
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
+constexpr const char* kSecret = "TUTTI_SECRET=of both hosts";
+
 class OnTwoHosts : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -37,7 +39,7 @@ class OnTwoHosts : public ::testing::Test {
     return all;
   }
   void start(const std::vector<std::string>& command) {
-    tasks_.push_back(std::make_unique<RunningProgram>(command, training_.environment()));
+    tasks_.push_back(std::make_unique<RunningProgram>(command, training_.environment({kSecret})));
   }
 
   const Training training_;
@@ -51,6 +53,18 @@ TEST_F(OnTwoHosts, four_workers_end_with_the_bits_of_one_and_choose_memory_insid
   for (const ProgramResult& result : results) EXPECT_EQ(result.exit_code, 0) << result.err;
   training_.expect_the_bits_of_one(results.back(), 4);
   EXPECT_THAT(results.back().err, HasSubstr("4 workers connected over shm+tcp (on several hosts)"));
+}
+
+TEST_F(OnTwoHosts, workers_without_a_secret_are_refused) {
+  for (const int index : {3, 2, 1, 0}) {
+    const auto command = training_.command(host_of(index).here(), flags(index, {"--timeout", "2"}));
+    tasks_.push_back(std::make_unique<RunningProgram>(command, training_.environment()));
+  }
+  const auto results = wait_for_all(tasks_);
+  for (const ProgramResult& result : results) EXPECT_NE(result.exit_code, 0);
+  EXPECT_EQ(results.back().exit_code, 2);
+  EXPECT_THAT(results.back().err,
+              HasSubstr(fmt::format("refusing to listen at {} without", TwoHosts::kEastAddress)));
 }
 
 TEST_F(OnTwoHosts, shared_memory_between_them_is_refused) {
@@ -73,7 +87,7 @@ TEST_F(OnTwoHosts, launchers_add_their_own_workers_and_end_with_the_bits_of_one)
     launcher.insert(launcher.end(), {program_path("tutti"), "run", "-n", index == 0 ? "3" : "1", "--"});
     tasks_.push_back(std::make_unique<RunningProgram>(
         training_.command(launcher),
-        training_.environment({"TF_CONFIG=" + config.dump(), "CUDA_VISIBLE_DEVICES="})));
+        training_.environment({"TF_CONFIG=" + config.dump(), "CUDA_VISIBLE_DEVICES=", kSecret})));
   }
   const auto results = wait_for_all(tasks_);
   for (const ProgramResult& result : results) EXPECT_EQ(result.exit_code, 0) << result.err;
