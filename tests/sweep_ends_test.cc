@@ -104,6 +104,27 @@ TEST_F(SweepOf, a_killed_sweep_goes_on_when_it_is_run_again) {
   EXPECT_EQ(starts(4), "8 ");
 }
 
+// The guardian of `tutti run` is killed with the sweep, so that of the sweep has to find the inner tasks and
+// what they have started. A shell passes on only one of two variables with the same name.
+TEST_F(SweepOf, a_killed_sweep_leaves_nothing_of_inner_jobs_behind) {
+  const std::string script =
+      "train() { sh -c 'setsid sleep 1000 >/dev/null 2>&1 & exec sleep 1000' &\n"
+      "touch $dir/waits-$TUTTI_TASK_INDEX; sleep 1000; }\n";
+  for (int attempt = 0; attempt < 5; ++attempt) {
+    RunningProgram killed({program_path("tutti"), "sweep", "--logdir", top_, "--set", "x=3", "-n", "1", "--",
+                           program_path("tutti"), "run", "-n", "2", "--", "sh", "-c", script + kProgram,
+                           "program"},
+                          {mark_});
+    ASSERT_TRUE(eventually([&] { return has_file("run-1/waits-0") && has_file("run-1/waits-1"); }))
+        << killed.err();
+    ::kill(killed.pid(), SIGKILL);
+    EXPECT_EQ(killed.wait(), 128 + SIGKILL) << killed.err();
+    EXPECT_TRUE(nobody_is_left());
+    std::filesystem::remove(top_ + "/run-1/waits-0");
+    std::filesystem::remove(top_ + "/run-1/waits-1");
+  }
+}
+
 // The processes of the killed sweep may not have ended yet.
 TEST_F(SweepOf, a_killed_sweep_may_be_run_again_at_once) {
   const Words flags = {"--set", "x=3,1", "-n", "2"};

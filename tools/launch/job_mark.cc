@@ -79,9 +79,10 @@ void kill_all_of(const JobMark& mark) {
 }  // namespace
 
 JobMark::JobMark() {
-  // The time makes it unique, since process numbers are reused.
+  // The time makes it unique, since process numbers are reused. The name is unique too, so that the processes
+  // of a job inside another one, as of `tutti run` in a sweep, keep the marks of both.
   const auto now = std::chrono::system_clock::now().time_since_epoch().count();
-  variable_ = fmt::format("_TUTTI_JOB={}.{}", getpid(), now);
+  variable_ = fmt::format("_TUTTI_JOB_{}_{}=1", getpid(), now);
 }
 
 JobMark::Killed JobMark::kill_all() const {

@@ -8,8 +8,8 @@
 
 namespace tutti {
 
-// A variable in the environment of every process of one job. After the launcher's death only this variable
-// identifies these processes, since they are no longer its children.
+// A variable in the environment of every process of one job, which also a job inside it has. After the
+// launcher's death only this variable identifies these processes, since they are no longer its children.
 class JobMark {
  public:
   JobMark();

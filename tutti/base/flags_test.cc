@@ -362,7 +362,7 @@ TEST(RunConfig, variables_of_others_are_left_alone) {
   EXPECT_EQ(standard({}, {{"TUTTI_TEST_BIN", "x"},
                           {"TUTTI_LIBTORCH", "x"},
                           {"TUTTI", "x"},
-                          {"_TUTTI_JOB", "x"},
+                          {"_TUTTI_JOB_1_2", "x"},
                           {"LANES", "9"}})
                 .training.lanes,
             0);
