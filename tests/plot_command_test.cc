@@ -50,12 +50,13 @@ TEST(PlotCommand, draws_the_curves_of_several_runs) {
     const ProgramResult result = plot({folder / "first", folder / kOddName, "--out", folder / name});
     ASSERT_EQ(result.exit_code, 0) << result.err;
     EXPECT_EQ(result.out + result.err, "");
-    EXPECT_THAT(read_file(folder / name),
-                AllOf(HasSubstr(">loss<"), HasSubstr(">validation: dashed<"), HasSubstr(">accuracy<"),
-                      HasSubstr(">test: dotted<"), HasSubstr(">examples_per_second<"),
-                      HasSubstr(">staleness<"), HasSubstr(">auc: ROC curve<"), HasSubstr(">auc: PR curve<"),
-                      HasSubstr("rate &lt;0.1&gt; &amp; &quot;more&quot;, validation"),
-                      HasSubstr("nan at 1500"), Not(HasSubstr("<0.1>"))));
+    EXPECT_THAT(
+        read_file(folder / name),
+        AllOf(HasSubstr(">loss<"), HasSubstr(">validation: dashed, diamonds<"), HasSubstr(">accuracy<"),
+              HasSubstr(">test: dotted, rings<"), HasSubstr(">examples_per_second<"),
+              HasSubstr(">staleness<"), HasSubstr(">auc: ROC curve<"), HasSubstr(">auc: PR curve<"),
+              HasSubstr("rate &lt;0.1&gt; &amp; &quot;more&quot;, validation"), HasSubstr("nan at 1500"),
+              Not(HasSubstr("<0.1>"))));
   }
 }
 

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <limits>
+#include <map>
 #include <set>
 #include <string_view>
 #include <tuple>
@@ -27,16 +29,19 @@ struct Measure {
   std::string_view prefix;
   std::string_view name;
   Mark line;
-  Mark single;  // of a curve with one point
-  // Explanations of the lines and of the single points, which a chart with such curves shows.
+  Mark point;  // of a single point, and of each point if there are few
+  // What these look like, for the explanation that a chart with such curves shows.
   std::string_view line_note = "";
-  std::string_view single_note = "";
+  std::string_view point_note = "";
 };
 constexpr std::array<Measure, 3> kMeasures = {
-    {{"validation_", "validation", Mark::Dashes, Mark::Diamonds, "validation: dashed", "validation: diamond"},
-     {"test_", "test", Mark::Dotted, Mark::Rings, "test: dotted", "test: ring"},
+    {{"validation_", "validation", Mark::Dashes, Mark::Diamonds, "dashed", "diamonds"},
+     {"test_", "test", Mark::Dotted, Mark::Rings, "dotted", "rings"},
      {"batch_", "training batches", Mark::Line, Mark::Line}}};
 constexpr Measure kTraining = {"", "", Mark::Line, Mark::Line};
+
+// Up to so many evaluations of a run are marked, each at its step, on the line that connects them.
+constexpr size_t kMostMarked = 20;
 
 const Measure& measure_of(std::string_view tag) {
   for (const Measure& measure : kMeasures) {
@@ -54,23 +59,48 @@ Rank rank_of(const std::string& scalar) {
   return scalar == "examples_per_second" ? Rank::Speed : Rank::Metric;
 }
 
-// A chart, and what it notes about the lines in it.
+// A chart, and what it notes about the curves in it.
 struct NotedChart {
   Rank rank;
   std::string name;
   Chart chart;
-  std::set<std::string_view> notes = {};
+  // By the name of a measure, what its curves look like.
+  std::map<std::string_view, std::set<std::string_view>> looks = {};
 
+  // Adds a line, or the mark of a single point.
   void add(const std::string& run, int colour, const Measure& measure, std::vector<Point> points,
            const std::string& more = "") {
     const bool is_single = points.size() == 1;
-    const std::string_view note = is_single ? measure.single_note : measure.line_note;
-    if (!note.empty()) notes.insert(note);
-    const std::string comma = measure.name.empty() ? "" : ", ";
-    chart.series.push_back({.name = fmt::format("{}{}{}{}", run, comma, measure.name, more),
-                            .mark = is_single ? measure.single : measure.line,
-                            .points = std::move(points),
-                            .colour = colour});
+    add_series(run + (measure.name.empty() ? "" : ", ") + std::string(measure.name) + more, colour,
+               is_single ? measure.point : measure.line, std::move(points));
+    add_look(measure, is_single ? measure.point_note : measure.line_note);
+  }
+  // Also marks the points of a line, if they are few.
+  void add_marked(const std::string& run, int colour, const Measure& measure,
+                  const std::vector<Point>& points) {
+    add(run, colour, measure, points);
+    if (measure.point_note.empty() || points.size() == 1 || points.size() > kMostMarked) return;
+    std::vector<Point> finite = points;  // the line has the crosses of the others
+    std::erase_if(finite, [](const Point& point) { return !std::isfinite(point.y); });
+    add_series(chart.series.back().name, colour, measure.point, std::move(finite));
+    add_look(measure, measure.point_note);
+  }
+
+  // Returns "test: dotted, rings; validation: dashed".
+  std::string note() const {
+    std::vector<std::string> notes;
+    for (const auto& [measure, all] : looks)
+      notes.push_back(fmt::format("{}: {}", measure, fmt::join(all, ", ")));
+    return fmt::format("{}", fmt::join(notes, "; "));
+  }
+
+ private:
+  void add_series(std::string of, int colour, Mark mark, std::vector<Point> points) {
+    chart.series.push_back(
+        {.name = std::move(of), .mark = mark, .points = std::move(points), .colour = colour});
+  }
+  void add_look(const Measure& measure, std::string_view look) {
+    if (!look.empty()) looks[measure.name].insert(look);
   }
 };
 
@@ -118,14 +148,16 @@ void add_scalars(const std::vector<PlottedRun>& runs, const PlotOptions& options
       const std::string name = tag.substr(measure.prefix.size());
       const chart::Axis values{.logarithmic = options.logarithmic_loss && name == "loss"};
       charts.called(name, rank_of(name), {.x = steps, .y = values})
-          .add(runs[i].name, static_cast<int>(i), measure, points);
+          .add_marked(runs[i].name, static_cast<int>(i), measure, points);
     }
   }
 }
 
 // --- Classifiers
 
-// A threshold above which there is no example has no precision.
+// A threshold above which there is no example has no precision. As in scikit-learn, the curve begins at
+// recall 0 with the precision 1, which metrics::CurvePoint gives to no examples as well. TensorBoard's curve
+// begins at the highest threshold below an example.
 std::vector<Point> precision_of(const std::vector<Counts>& thresholds) {
   std::vector<Point> points;
   for (const Counts& at : thresholds) {
@@ -134,6 +166,7 @@ std::vector<Point> precision_of(const std::vector<Counts>& thresholds) {
     if (positives > 0 && taken > 0)
       points.push_back({at.true_positives / positives, at.true_positives / taken});
   }
+  if (!points.empty()) points.push_back({0, 1});
   return points;
 }
 
@@ -249,7 +282,7 @@ void plot_runs(const std::vector<std::string>& paths, const std::string& out, co
   std::vector<Chart> charts;
   for (NotedChart& noted : charts_of(runs, options)) {
     noted.chart.title = noted.name;
-    noted.chart.note = fmt::format("{}", fmt::join(noted.notes, ", "));
+    noted.chart.note = noted.note();
     noted.chart.legend = chart::Legend::None;
     charts.push_back(std::move(noted.chart));
   }

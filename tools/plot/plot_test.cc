@@ -134,6 +134,10 @@ TEST(PlottedRun, refuses_what_no_run_has_written) {
                [&] { read_run(folder.path() + "/none"); });
   expect_error(ErrorKind::InvalidArgument, HasSubstr("has no event files and no report.json"),
                [&] { read_run(folder.path()); });
+  folder.write("sweep.json", "{}");
+  for (const std::string& path : {folder.path(), folder.path() + "/"})
+    expect_error(ErrorKind::InvalidArgument, HasSubstr("a sweep; name its runs: " + folder.path() + "/run-*"),
+                 [&] { read_run(path); });
   for (const char* text : {"", "[]", "{}", "{\"steps\": 1}"}) {
     replace_file(folder.path() + "/other", text);
     EXPECT_THROW(read_run(folder.path() + "/other"), Error) << text;
@@ -260,6 +264,58 @@ TEST(Plots, have_the_newest_roc_and_pr_curve_of_each_tag) {
               ::testing::ContainsRegex("stroke-dasharray=\"2 4\" d=\"M[^L]*L[^L]*L[^L]*\"><title>run, test"));
 }
 
+// The points of a dotted curve, in pixels.
+std::vector<Point> dotted_points(const std::string& svg, const std::string& chart) {
+  const std::string sign = "stroke-dasharray=\"2 4\" d=\"";
+  const size_t begin = svg.find(sign, svg.find(">" + chart + "<")) + sign.size();
+  std::vector<Point> points;
+  for (size_t at = begin; at < svg.size() && (svg[at] == 'M' || svg[at] == 'L'); ++at) {
+    size_t read = 0;
+    const double x = std::stod(svg.substr(at + 1), &read);
+    at += 1 + read;
+    points.push_back({x, std::stod(svg.substr(at), &read)});
+    at += read - 1;
+  }
+  return points;
+}
+
+// The precision of the highest threshold, 0.5 here, says nothing of higher ones.
+TEST(Plots, let_pr_curves_begin_at_recall_0_with_precision_1) {
+  const TestFolder folder;
+  EventWriter(folder / "run").pr_curve("test_auc", 20, {{2, 1}, {2, 1}, {0, 1}, {0, 1}});
+  const std::string svg = drawing_of(folder, {"run"});
+  const std::vector<Point> roc = dotted_points(svg, "auc: ROC curve");  // from (0, 0) to (1, 1)
+  const std::vector<Point> pr = dotted_points(svg, "auc: PR curve");
+  ASSERT_GE(roc.size(), 2U) << svg;
+  ASSERT_EQ(pr.size(), 3U) << svg;
+  const double left = pr[2].x - (roc.back().x - roc.front().x);
+  EXPECT_NEAR(pr[0].x, left, 0.2);                  // recall 0
+  EXPECT_NEAR(pr[0].y, roc.back().y, 0.2);          // precision 1
+  EXPECT_NEAR(pr[1].x, (left + pr[2].x) / 2, 0.2);  // recall 0.5
+  EXPECT_NEAR(pr[1].y, (roc.front().y + roc.back().y) / 2, 0.2);
+}
+
+// As the stages of a sweep have them: without marks a dotted line does not say where it was measured.
+TEST(Plots, mark_each_evaluation_if_there_are_few) {
+  const TestFolder folder;
+  {
+    EventWriter writer(folder / "run");
+    for (const int64_t step : {2, 4, 8}) writer.scalar("test_accuracy", step, step == 4 ? kNan : 0.5);
+    for (int64_t step = 1; step <= 21; ++step) writer.scalar("test_error", step, 0.5);
+  }
+  const std::string few = drawing_of(folder, {"run"}, {.only = {"accuracy"}});
+  EXPECT_THAT(few, HasSubstr(">test: dotted, rings<"));
+  const auto count_of = [&few](std::string_view text) {
+    int count = 0;
+    for (size_t at = few.find(text); at != std::string::npos; at = few.find(text, at + 1)) ++count;
+    return count;
+  };
+  EXPECT_EQ(count_of("r=\"4\""), 2) << few;
+  EXPECT_EQ(count_of("nan at 4"), 1);
+  const std::string many = drawing_of(folder, {"run"}, {.only = {"error"}});
+  EXPECT_THAT(many, AllOf(HasSubstr(">test: dotted<"), Not(HasSubstr("<circle"))));
+}
+
 TEST(Plots, tell_lines_from_single_points) {
   const TestFolder folder;
   {
@@ -271,8 +327,8 @@ TEST(Plots, tell_lines_from_single_points) {
     writer.scalar("test_loss", 3, 1);
     writer.scalar("validation_accuracy", 3, 1);
   }
-  EXPECT_THAT(drawing_of(folder, {"run"}),
-              AllOf(HasSubstr(">test: ring, validation: dashed<"), HasSubstr(">validation: diamond<")));
+  EXPECT_THAT(drawing_of(folder, {"run"}), AllOf(HasSubstr(">test: rings; validation: dashed, diamonds<"),
+                                                 HasSubstr(">validation: diamonds<")));
 }
 
 TEST(Plots, are_of_the_charts_that_are_asked_for) {

@@ -20,6 +20,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kEventFiles = "events.out.tfevents.";
 constexpr const char* kReportFile = "report.json";
+constexpr const char* kSweepFile = "sweep.json";
 
 // Brings the values of each tag into the order of the steps. Of several for one step, the last one counts.
 template <class Value, class Step>
@@ -105,6 +106,9 @@ PlottedRun read_run(const std::string& path) {
     if (entry.path().filename().string().starts_with(kEventFiles)) files.insert(entry.path().string());
   }
   const std::string report = path + "/" + kReportFile;
+  if (files.empty() && path_exists(path + "/" + kSweepFile))
+    fail(ErrorKind::InvalidArgument, "{0} is the folder of a sweep; name its runs: {1}/run-*, or one of them",
+         path, (named.parent_path() / named.filename()).string());
   if (files.empty() && !path_exists(report))
     fail(ErrorKind::InvalidArgument,
          "{} has no event files and no {}: give a log directory (--logdir), or the file of a --report", path,

@@ -176,8 +176,9 @@ class ChartDrawing {
     constexpr double kEach = 3;
     constexpr ptrdiff_t kMost = 3;
     const auto begin = chart_.series.begin() + static_cast<ptrdiff_t>(index);
-    const auto same = std::count_if(begin + 1, chart_.series.end(),
-                                    [&](const Series& later) { return lie_on_each_other(*begin, later); });
+    const auto same = std::count_if(begin + 1, chart_.series.end(), [&](const Series& later) {
+      return is_line(later.mark) && lie_on_each_other(*begin, later);
+    });
     return kLineWidth + kEach * static_cast<double>(std::min(same, kMost));
   }
 
