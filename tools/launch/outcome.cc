@@ -4,26 +4,13 @@
 #include <string.h>
 #include <sys/wait.h>
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include "tutti/base/error.h"
+#include "tutti/base/guarded_main.h"
 #include "tutti/base/interrupted.h"
 
 namespace tutti {
-namespace {
-
-// The kinds with exit codes of their own; 1 and 2 are used by many programs.
-constexpr ErrorKind kKinds[] = {ErrorKind::PeerLost,   ErrorKind::Timeout,       ErrorKind::DataLoss,
-                                ErrorKind::Overloaded, ErrorKind::Unimplemented, ErrorKind::Bug};
-
-std::string kind_of(int code) {
-  for (const ErrorKind kind : kKinds) {
-    if (exit_code(kind) == code) return fmt::format(" ({})", to_string(kind));
-  }
-  return "";
-}
-
-}  // namespace
 
 Outcome Outcome::exited(int exit_code) { return Outcome(W_EXITCODE(exit_code, 0)); }
 
@@ -40,7 +27,11 @@ bool Outcome::interrupted() const {
 }
 
 std::string Outcome::describe() const {
-  if (!killed()) return fmt::format("ended with exit code {}{}", exit_code(), kind_of(exit_code()));
+  if (!killed()) {
+    const std::string meaning = meaning_of_exit_code(exit_code());
+    return fmt::format("ended with exit code {}{}", exit_code(),
+                       meaning.empty() ? "" : fmt::format(" ({})", meaning));
+  }
   const char* description = sigdescr_np(signal());
   return fmt::format("was killed by {}{}", signal_name(signal()),
                      description == nullptr ? "" : fmt::format(" ({})", description));

@@ -62,4 +62,15 @@ int guarded_main(const std::function<int()>& body) {
   }
 }
 
+std::string meaning_of_exit_code(int code) {
+  constexpr int kSignals = 128;
+  for (const ErrorKind kind :
+       {ErrorKind::InvalidArgument, ErrorKind::PeerLost, ErrorKind::Timeout, ErrorKind::DataLoss,
+        ErrorKind::Overloaded, ErrorKind::Unimplemented, ErrorKind::Bug}) {
+    if (exit_code(kind) == code) return std::string(to_string(kind));
+  }
+  if (code == kUnknownError) return "an error that is not Tutti's";
+  return code > kSignals && code < kSignals + NSIG ? signal_name(code - kSignals) : "";
+}
+
 }  // namespace tutti

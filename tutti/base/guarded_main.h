@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <string>
 
 namespace tutti {
 
@@ -13,5 +14,9 @@ void open_standard_streams();
 // exception is printed as one line on standard error, "Kind: what happened, to whom, what to do", and returns
 // the exit code of its kind; an exception that is not Tutti's returns 1 (docs/operations.md lists all codes).
 int guarded_main(const std::function<int()>& body);
+
+// Returns what the exit code of a program says: the kind of an error, "Timeout", or a signal, "SIGTERM"; ""
+// if it is none of Tutti's codes, or 0.
+std::string meaning_of_exit_code(int code);
 
 }  // namespace tutti

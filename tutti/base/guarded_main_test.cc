@@ -46,6 +46,15 @@ TEST(GuardedMain, prints_an_error_with_its_kind_and_returns_its_code) {
   EXPECT_EQ(guarded_main([] { return 7; }), 7);
 }
 
+TEST(GuardedMain, every_exit_code_has_a_meaning) {
+  EXPECT_EQ(meaning_of_exit_code(throwing(Error(ErrorKind::InvalidArgument, "")).code), "InvalidArgument");
+  EXPECT_EQ(meaning_of_exit_code(throwing(Error(ErrorKind::Bug, "")).code), "Bug");
+  EXPECT_EQ(meaning_of_exit_code(throwing(std::bad_alloc()).code), "Overloaded");
+  EXPECT_EQ(meaning_of_exit_code(throwing(std::runtime_error("")).code), "an error that is not Tutti's");
+  EXPECT_EQ(meaning_of_exit_code(throwing(Interrupted(15, "")).code), "SIGTERM");
+  for (const int none : {-1, 0, 3, 9, 71, 128, 255, 256}) EXPECT_EQ(meaning_of_exit_code(none), "") << none;
+}
+
 // The files that a process opens next must not get the numbers of closed standard streams.
 TEST(GuardedMain, closed_standard_streams_are_replaced_by_the_null_device) {
   for (const std::array<bool, 3> closed :

@@ -20,6 +20,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
+#include "tutti/base/guarded_main.h"
 #include "tutti/base/interrupted.h"
 #include "tutti/base/json.h"
 #include "tutti/base/text.h"
@@ -138,8 +139,10 @@ class Checker {
         pid_ = -1;
         // A program that ignores SIGCHLD never learns how its children end.
         if (ended < 0 || (WIFEXITED(status) && WEXITSTATUS(status) == 0)) return "";
-        return WIFSIGNALED(status) ? "was ended by " + signal_name(WTERMSIG(status))
-                                   : fmt::format("ended with exit code {}", WEXITSTATUS(status));
+        if (WIFSIGNALED(status)) return "was ended by " + signal_name(WTERMSIG(status));
+        const std::string meaning = meaning_of_exit_code(WEXITSTATUS(status));
+        return fmt::format("ended with exit code {}{}", WEXITSTATUS(status),
+                           meaning.empty() ? "" : fmt::format(" ({})", meaning));
       }
       if (std::chrono::steady_clock::now() > deadline)
         fail(ErrorKind::Timeout, "the process that checks the exported model has not ended within {:g} s",
