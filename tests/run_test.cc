@@ -247,7 +247,10 @@ TEST_F(Run, a_program_that_is_not_there_is_one_readable_line) {
     const auto result = run_program(
         {program_path("tutti"), "run", "-n", workers, "--restarts", "2", "--", "no-such-program"});
     EXPECT_EQ(result.exit_code, 2);
-    EXPECT_THAT(result.err, StartsWith("InvalidArgument: no-such-program: there is no such program"));
+    EXPECT_THAT(result.err,
+                StartsWith("InvalidArgument: no-such-program: there is no such program in PATH; if "
+                           "it is in this folder, write ./no-such-program"));
+    EXPECT_THAT(result.err, Not(HasSubstr("./dev")));  // an installed command is not in the repository
     EXPECT_EQ(lines_of(result.err).size(), 1U);
   }
 }

@@ -93,7 +93,7 @@ Finding check_gpus(int devices, int usable, CudaBuild cuda_build) {
   if (devices == 0) return {Level::Ok, "GPUs", "none", ""};
   if (cuda_build == CudaBuild::No) {
     return {Level::Warning, "GPUs", fmt::format("{}, but this LibTorch is built without CUDA", devices),
-            "build with a LibTorch that has CUDA: export CMAKE_PREFIX_PATH=/where/it/is; ./dev build gpu"};
+            "build Tutti with a LibTorch that has CUDA, in CMAKE_PREFIX_PATH (docs/libtorch.md)"};
   }
   if (usable < devices) {
     return {Level::Bad, "GPUs", fmt::format("{}, but LibTorch can use only {}", devices, usable),

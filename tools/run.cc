@@ -136,8 +136,7 @@ int run_command(const std::vector<std::string>& arguments, const Environment& en
   const auto rest = command.empty() && dashes != arguments.end() ? dashes + 1 : dashes;
   command.insert(command.end(), rest, arguments.end());
   if (command.empty()) {
-    fail(ErrorKind::InvalidArgument,
-         "tutti run: name the program to start, as in tutti run -n 2 -- build/bin/mnist");
+    fail(ErrorKind::InvalidArgument, "tutti run: name the program to start, as in tutti run -n 2 -- ./mnist");
   }
   const ForwardedVariables variables =
       forward_variables(options.variables, with_insecure(environment, options));

@@ -12,6 +12,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <fmt/format.h>
+
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 
@@ -87,10 +89,10 @@ void restore_signals() {
 
 [[noreturn]] void fail_to_execute(const std::string& program, int error) {
   if (error == ENOENT) {
-    fail(
-        ErrorKind::InvalidArgument,
-        "{}: there is no such program; give its path (./dev build puts programs into build/bin), or build it",
-        program);
+    const bool is_path = program.find('/') != std::string::npos;
+    fail(ErrorKind::InvalidArgument, "{}: there is no such program{}", program,
+         is_path ? "; check the path, or build it"
+                 : fmt::format(" in PATH; if it is in this folder, write ./{}", program));
   }
   if (error == EACCES) {
     fail(ErrorKind::InvalidArgument, "{}: the file is not executable; check its permissions (chmod +x)",
