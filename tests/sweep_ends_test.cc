@@ -111,10 +111,10 @@ TEST_F(SweepOf, a_killed_sweep_leaves_nothing_of_inner_jobs_behind) {
       "train() { sh -c 'setsid sleep 1000 >/dev/null 2>&1 & exec sleep 1000' &\n"
       "touch $dir/waits-$TUTTI_TASK_INDEX; sleep 1000; }\n";
   for (int attempt = 0; attempt < 5; ++attempt) {
-    RunningProgram killed({program_path("tutti"), "sweep", "--logdir", top_, "--set", "x=3", "-n", "1", "--",
-                           program_path("tutti"), "run", "-n", "2", "--", "sh", "-c", script + kProgram,
-                           "program"},
-                          {mark_});
+    RunningProgram killed(
+        {program_path("tutti"), "sweep", "--logdir", top_, "--set", "x=3", "-n", "1", "--",
+         program_path("tutti"), "run", "-n", "2", "--", "sh", "-c", script + kProgram, "program"},
+        {mark_});
     ASSERT_TRUE(eventually([&] { return has_file("run-1/waits-0") && has_file("run-1/waits-1"); }))
         << killed.err();
     ::kill(killed.pid(), SIGKILL);
@@ -165,6 +165,22 @@ TEST_F(SweepOf, a_signal_ends_all_runs_in_good_order) {
     EXPECT_TRUE(nobody_is_left());
     std::filesystem::remove_all(top_);
   }
+}
+
+TEST_F(SweepOf, an_interrupted_sweep_says_how_to_continue_it) {
+  const std::string wait =
+      "[ -e $top/go ] || { trap 'exit 143' TERM; touch $dir/waits; while :; do sleep 0.01; done; } # isn't";
+  RunningProgram stopped(command({"--set", "x=3,1", "-n", "1"}, wait), {mark_});
+  ASSERT_TRUE(eventually([&] { return has_file("run-1/waits"); }));
+  ::kill(stopped.pid(), SIGINT);
+  EXPECT_EQ(stopped.wait(), 130);
+  const std::string sign = "to continue this sweep: tutti ";
+  ASSERT_THAT(stopped.err(), HasSubstr(sign + "sweep --logdir " + top_ + " --set x=3,1 -n 1 -- sh -c '"));
+  replace_file(top_ + "/go", "");
+  const std::string line = stopped.err().substr(stopped.err().find(sign) + sign.size());
+  const ProgramResult result = run_program({"sh", "-c", program_path("tutti") + " " + line}, {mark_});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(starts(1), "8 8 ");
 }
 
 TEST_F(SweepOf, runs_that_were_interrupted_are_shown_so_with_the_steps_of_their_reports) {

@@ -56,6 +56,12 @@ TEST_F(SweepOf, an_unknown_metric_is_an_error_that_lists_those_of_the_report) {
   EXPECT_THAT(result.err,
               AllOf(HasSubstr("has no 'acuracy', only accuracy, loss"), HasSubstr("did you mean")));
   EXPECT_EQ(sweep({"--set", "x=3,1", "--by", "accuracy:max"}).exit_code, 0);
+  // Now the names are known before anything is started.
+  const std::string before = read_file(top_ + "/sweep.json");
+  const ProgramResult known = sweep({"--set", "x=3,1", "--by", "acuracy:max"});
+  EXPECT_EQ(known.exit_code, 2);
+  EXPECT_THAT(known.err, HasSubstr("the report of run-1 has no 'acuracy', only accuracy, loss"));
+  EXPECT_EQ(read_file(top_ + "/sweep.json"), before);
 }
 
 TEST_F(SweepOf, a_loss_that_is_not_a_number_is_the_worst) {

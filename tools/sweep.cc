@@ -57,6 +57,24 @@ void add_options(CLI::App& app, SweepArguments& arguments) {
       ->check(CLI::Range(0, 1'000'000));
 }
 
+// Returns a word as a shell has to be given it.
+std::string quoted(const std::string& word) {
+  constexpr const char* kPlain =
+      "abcdefghijklmnopqrstuvwxyz"
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+      "0123456789_-+=.,:/@%^";
+  if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) return word;
+  std::string text = "'";
+  for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return text + "'";
+}
+
+std::string command_line_of(const std::vector<std::string>& arguments) {
+  std::string line = "tutti sweep";
+  for (const std::string& argument : arguments) line += " " + quoted(argument);
+  return line;
+}
+
 void require_sweep(const SweepArguments& arguments, const CLI::App& app) {
   if (arguments.sweep.folder.empty())
     fail(ErrorKind::InvalidArgument, "tutti sweep: name the folder for the results: --logdir DIR");
@@ -82,7 +100,7 @@ int sweep_command(const std::vector<std::string>& arguments, const Environment& 
   require_sweep(given, app);
   if (dashes == arguments.end() || dashes + 1 == arguments.end())
     fail(ErrorKind::InvalidArgument,
-         "tutti sweep: name the program after --, as in tutti sweep ... -- build/bin/mnist --steps 1000");
+         "tutti sweep: name the program after --, as in tutti sweep ... -- ./mnist --steps 1000");
   const std::vector<std::string> command(dashes + 1, arguments.end());
   for (const std::string& text : given.settings) given.sweep.settings.push_back(parse_setting(text));
   require_not_given(given.sweep.settings, command);
@@ -92,6 +110,7 @@ int sweep_command(const std::vector<std::string>& arguments, const Environment& 
   // The cores are divided among the slots.
   given.sweep.slots = std::min(given.sweep.slots, static_cast<int>(given.sweep.runs.size()));
   given.sweep.goal = parse_goal(given.by);
+  given.sweep.command_line = command_line_of(arguments);
   return Sweep(command, environment, given.sweep).run();
 }
 

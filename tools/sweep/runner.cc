@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <filesystem>
 #include <poll.h>
+#include <set>
 #include <signal.h>
 #include <sys/file.h>
 #include <sys/wait.h>
@@ -125,6 +126,7 @@ void Sweep::go_on() {
     former.runs[i].values = results_.runs[i].values;
   }
   results_.runs = std::move(former.runs);
+  require_value_in_reports();
 }
 
 int Sweep::run() {
@@ -149,8 +151,9 @@ int Sweep::run() {
   if (!signal_) draw_plot();
   err_.pass_on();
   fmt::print("{}", table_of(results_, options_.goal));
-  if (signal_) return 128 + *signal_;
-  return exit_code_;
+  if (!signal_) return exit_code_;
+  if (!options_.command_line.empty()) say("to continue this sweep: " + options_.command_line);
+  return 128 + *signal_;
 }
 
 // Finds wrong flags before the first run is started, and how many steps the runs make.
@@ -371,7 +374,13 @@ void Sweep::take_stop(size_t number, const Stop& stop) {
   SweepRun& run = results_.runs[number];
   run.stops.push_back(stop);
   run.partial.reset();
-  require_value(run, stop);
+  try {
+    require_value_in_reports();
+  } catch (const Error&) {  // the sweep ends, and the other runs with it
+    for (const Running& running : running_) results_.runs[running.run].process = RunProcess::Interrupted;
+    write_results();
+    throw;
+  }
   const auto found = stop.values.find(options_.goal.name);
   const auto value = found == stop.values.end() ? std::nullopt : found->second;
   say(fmt::format("{} {} step {}: {} {}", run.name, stop.complete ? "finished after" : "stopped after",
@@ -379,18 +388,21 @@ void Sweep::take_stop(size_t number, const Stop& stop) {
 }
 
 // A metric may have no value for the predictions of one run; that no run has it is a mistake of the user.
-void Sweep::require_value(const SweepRun& run, const Stop& stop) {
-  const bool is_known = std::any_of(results_.runs.begin(), results_.runs.end(), [&](const SweepRun& each) {
-    return std::any_of(each.stops.begin(), each.stops.end(),
-                       [&](const Stop& one) { return one.values.contains(options_.goal.name); });
-  });
-  if (is_known) return;
-  std::vector<std::string> known;
-  for (const auto& [name, value] : stop.values) known.push_back(name);
-  for (const Running& running : running_) results_.runs[running.run].process = RunProcess::Interrupted;
-  write_results();
-  fail(ErrorKind::InvalidArgument, "tutti sweep: the report of {} has no '{}', only {}{}", run.name,
-       options_.goal.name, fmt::join(known, ", "), did_you_mean(options_.goal.name, known));
+// Only the program knows its metrics, so the names are known with the first report, also that of an earlier
+// process.
+void Sweep::require_value_in_reports() {
+  std::set<std::string> known;
+  std::string first;
+  for (const SweepRun& run : results_.runs) {
+    for (const Stop& stop : run.stops) {
+      if (first.empty()) first = run.name;
+      for (const auto& [name, value] : stop.values) known.insert(name);
+    }
+  }
+  if (known.empty() || known.contains(options_.goal.name)) return;
+  fail(ErrorKind::InvalidArgument, "tutti sweep: the report of {} has no '{}', only {}{}", first,
+       options_.goal.name, fmt::join(known, ", "),
+       did_you_mean(options_.goal.name, std::vector<std::string>(known.begin(), known.end())));
 }
 
 // Starts a run again that was killed or has lost a task: it goes on from its newest checkpoint.

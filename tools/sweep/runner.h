@@ -24,9 +24,10 @@ struct SweepOptions {
   std::vector<RunValues> runs;
   SweepGoal goal;
   bool halving = false;
-  int64_t least_steps = 1;  // of every run, with halving
-  int slots = 1;            // runs at the same time
-  int restarts = 3;         // of each run, after it was killed or has lost a task
+  int64_t least_steps = 1;        // of every run, with halving
+  int slots = 1;                  // runs at the same time
+  int restarts = 3;               // of each run, after it was killed or has lost a task
+  std::string command_line = {};  // that continues this sweep, for a message; "": none
   // The time from SIGTERM to SIGKILL after a signal to this process, for writing checkpoints.
   std::chrono::milliseconds interrupt_grace{30'000};
 };
@@ -77,7 +78,7 @@ class Sweep {
   void reap();
   void take_ended(const Running& ended, const Outcome& outcome);
   void take_stop(size_t run, const Stop& stop);
-  void require_value(const SweepRun& run, const Stop& stop);
+  void require_value_in_reports();
   void take_failure(const Running& ended, const Outcome& outcome);
   void give_up(size_t run, int code, const std::string& why);
   void stop_all();
