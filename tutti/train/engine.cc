@@ -198,6 +198,11 @@ void Engine::begin(const Length& length, const StrategyFacts& facts) {
            .lanes_of_run = session_.lanes(),
            .device = training_.parameters.device()};
   training_.evaluations = static_cast<int>(evaluation_plan().size());
+  if (progress_.step >= length.end_step && !progress_.stopped && team_.group().is_chief())
+    context_.log().info(
+        "nothing is left to do: the run is at step {}, and this training ends after step {}; ask for more "
+        "steps to go on (--steps, --epochs), or begin anew in another --logdir",
+        progress_.step, length.end_step);
   begin_ = std::chrono::steady_clock::now();
   examples_before_ = progress_.examples;
   session_.note(progress_, RunState::Phase::Training);

@@ -38,6 +38,24 @@ TEST(TrainerResume, a_run_that_has_ended_goes_on_when_more_steps_are_asked_for) 
   EXPECT_EQ(train(config, 30), straight);  // nothing left to do
 }
 
+TEST(TrainerResume, a_run_that_has_ended_says_so_and_how_to_go_on) {
+  TestFolder folder;
+  RunConfig config = test_flags();
+  config.checkpoints.logdir = folder / "run";
+  config.output.log_level = "info";
+  const auto said = [&](int64_t steps) {
+    testing::internal::CaptureStderr();
+    train(config, steps);
+    return testing::internal::GetCapturedStderr();
+  };
+  EXPECT_THAT(said(20), testing::Not(HasSubstr("nothing is left to do")));
+  for (const int64_t steps : {20, 12})
+    EXPECT_THAT(said(steps),
+                HasSubstr("nothing is left to do: the run is at step 20, and this training ends after step " +
+                          std::to_string(steps) + "; ask for more steps to go on (--steps"));
+  EXPECT_THAT(said(21), testing::Not(HasSubstr("nothing is left to do")));
+}
+
 TEST(TrainerResume, resume_never_starts_anew_and_must_needs_a_checkpoint) {
   TestFolder folder;
   RunConfig config = test_flags();
