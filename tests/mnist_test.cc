@@ -114,7 +114,6 @@ TEST(Mnist, answers_nonsense_with_one_line_that_helps) {
       {{"--logdir", folder / "file/run", "--steps", "1"}, 2, folder / "file/run: Not a directory; a part of"},
       {{"--logdir", folder / "file", "--steps", "1"}, 2, folder / "file: Not a directory; a part of"},
       {{"--report", folder / "file/r.json"}, 2, folder / "file/r.json: Not a directory; a part of"},
-      {{"--report", folder / "no/r.json"}, 2, folder / "no/r.json: No such file or directory; the folder"},
       {{"--report", "/proc/r.json"}, 2, "writing /proc/r.json: "},
       {{"--resume", "must", "--logdir", folder / "none"}, 2, "no checkpoint"},
       {{"--profile-steps", "5..2", "--logdir", folder / "p"}, 2, "10..12"},

@@ -149,10 +149,13 @@ std::string normal_path(const std::string& path) {
   return normal;
 }
 
-// Fails at the start, and not after hours of training, if the path cannot be written.
+// Makes the report's folder. Fails at the start, and not after hours of training, if the path cannot be
+// written.
 void require_writable_report(const std::string& path) {
   if (path.empty()) return;
   try {
+    const std::string folder = std::filesystem::path(path).parent_path().string();
+    if (!folder.empty() && !path_exists(folder)) make_directories(folder);
     require_replaceable(path);
   } catch (const Error& error) {
     fail(error.kind(), "--report: {}", error.what());

@@ -8,6 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tutti/base/file.h"
 #include "tutti/base/test_errors.h"
 #include "tutti/base/test_folder.h"
 #include "tutti/cluster/roles.h"
@@ -54,14 +55,25 @@ TEST(Context, refuses_a_report_in_the_place_of_the_timeline) {
 TEST(Context, refuses_a_report_that_the_chief_could_not_write) {
   const TestFolder folder;
   RunConfig config = on_cpu();
-  config.output.report = folder / "no/such/report.json";
+  folder.write("file", "");
+  config.output.report = folder / "file/such/report.json";
   const std::string cluster = "worker|a:1;b:1";
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("--report: writing"),
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("--report: making the directory"),
                [&] { Context(config, identity(cluster, "worker", 0)); });
   const Context does_not_write(config, identity(cluster, "worker", 1));
   config.output.report = folder.path();
   expect_error(ErrorKind::InvalidArgument, HasSubstr("is a directory"),
                [&] { Context(config, identity(cluster, "worker", 0)); });
+}
+
+TEST(Context, makes_the_folder_of_the_report_on_the_chief) {
+  const TestFolder folder;
+  RunConfig config = on_cpu();
+  config.output.report = folder / "new/folder/report.json";
+  const Context does_not_write(config, identity("worker|a:1;b:1", "worker", 1));
+  EXPECT_FALSE(path_exists(folder / "new"));
+  const Context writes(config, identity("worker|a:1;b:1", "worker", 0));
+  EXPECT_TRUE(path_exists(folder / "new/folder"));
 }
 
 TEST(Context, alone_is_chief_of_a_world_of_one) {
