@@ -290,6 +290,14 @@ TEST(Tables, report_bad_ids_by_table_id_and_example) {
                  [&] { looked_up(BadIds::Error, torch::tensor({3.5})); });
     expect_error(ErrorKind::InvalidArgument, HasSubstr("whole numbers"),
                  [&] { looked_up(BadIds::Error, torch::tensor({3e9F})); });
+    One net(BadIds::Error);
+    Tables tables(net);
+    ConnectedRows sharded(tables, comm, 1, 1, kAdagrad);
+    const std::vector<Batch> without = {Batch({{"usr", ids}, {"label", ids}})};
+    expect_error(ErrorKind::InvalidArgument,
+                 AllOf(HasSubstr("of the column 'user', which the batch does not have"),
+                       HasSubstr("The batch has: usr, label")),
+                 [&] { tables.fetch(without); });
   });
 }
 

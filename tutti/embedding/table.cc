@@ -5,6 +5,7 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 #include <torch/optim/sgd.h>
 #include <torch/utils.h>
@@ -13,6 +14,12 @@
 
 namespace tutti::embedding {
 namespace {
+
+std::string names_in(const Batch& batch) {
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : batch.tensors()) names.push_back(name);
+  return fmt::format("{}", fmt::join(names, ", "));
+}
 
 constexpr int64_t kPadding = -1;
 constexpr int64_t kNoRow = -1;
@@ -168,8 +175,8 @@ std::vector<Lookups::Column> Table::columns_in(const Batch& batch) const {
     if (!batch.has(name))
       fail(ErrorKind::InvalidArgument,
            "the table '{}' looks up the ids of the column '{}', which the batch does not have; name its "
-           "columns in EmbeddingOptions::columns",
-           name_, name);
+           "columns in EmbeddingOptions::columns. The batch has: {}",
+           name_, name, names_in(batch));
     const torch::Tensor& ids = batch[name];
     columns.push_back({ids, keys_of(ids, {&batch, name})});
   }
