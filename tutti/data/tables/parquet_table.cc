@@ -83,6 +83,9 @@ class ParquetTable final : public Table {
                BadRows bad);
 
   std::string id(int64_t row) const override { return id_in_file(row_in_file(row)); }
+  std::string place_of(int64_t row) const override {
+    return fmt::format("{}, row {}", path_, row_in_file(row) + 1);
+  }
   int64_t rows_in_file() const override { return metadata_->num_rows(); }
   void read(int64_t begin, int64_t end, std::span<CellBuffer> to, std::string& scratch) const override;
   void each_text_of_all(const VisitText& visit) const;

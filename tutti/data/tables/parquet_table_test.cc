@@ -222,6 +222,7 @@ TEST_F(ParquetTableTest, leaves_out_bad_rows_where_it_may) {
   EXPECT_THAT(t->left_out().why, HasSubstr("row 4: column 'x'"));
   ASSERT_EQ(t->size(), 4);  // the second 'a' cannot be found
   EXPECT_EQ(t->id(3), "f");
+  EXPECT_THAT(t->place_of(3), ::testing::EndsWith(".parquet, row 6"));
   EXPECT_EQ(cells_of(*t, 0, 4), (std::vector<float>{1, 3, 5, 6}));
 }
 

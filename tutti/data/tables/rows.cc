@@ -124,6 +124,11 @@ void Rows::keep(const LineStart& start) {
   starts_.push_back(start);
 }
 
+std::optional<int64_t> Rows::line_of(int64_t number) const {
+  if (number % stride_ == 0) return starts_.at(static_cast<size_t>(number / stride_)).line;
+  return quotes_ ? std::nullopt : std::optional(number + 1);
+}
+
 Rows::Row Rows::read(int64_t number, std::string& buffer) const {
   Row found;
   read(number, number + 1, buffer, [&](const Row& row) { found = row; });

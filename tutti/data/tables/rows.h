@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -30,6 +31,9 @@ class Rows {
   const std::string& path() const { return file_.path(); }
   uint64_t bytes() const { return file_.size(); }
 
+  // Returns the line where a row begins, if it is known without reading the file: nullopt for some rows of a
+  // file with quotes and millions of rows.
+  std::optional<int64_t> line_of(int64_t number) const;
   // Reads one row. Its text is stored in `buffer`, which a thread may reuse.
   Row read(int64_t number, std::string& buffer) const;
   // Reads the rows [begin, end) one after the other, many per read of the file.

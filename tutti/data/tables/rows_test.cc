@@ -29,6 +29,7 @@ std::vector<std::pair<int64_t, std::string>> rows_of(const std::string& text, bo
   for (int64_t number = rows.size() - 1; number >= 0; --number) {
     const Rows::Row row = rows.read(number, buffer);
     EXPECT_EQ(std::pair(row.line, std::string(row.text)), met[static_cast<size_t>(number)]);
+    EXPECT_EQ(rows.line_of(number), row.line);
   }
   for (int64_t begin = 0; begin <= rows.size(); ++begin) {
     for (int64_t end = begin; end <= rows.size(); ++end) {
@@ -72,7 +73,12 @@ TEST(Rows, of_a_large_file_are_found_though_not_every_place_is_kept) {
     const Rows::Row row = rows.read(number, buffer);
     EXPECT_EQ(row.text, std::to_string(number));
     EXPECT_EQ(row.line, number + 1);
+    EXPECT_EQ(rows.line_of(number), row.line);
   }
+  // In quotes there may be line ends between two places that are kept.
+  const Rows quoted(folder / "t.tsv", true, [](const Rows::Row&) {});
+  EXPECT_EQ(quoted.line_of(2097152), 2097153);
+  EXPECT_EQ(quoted.line_of(2097153), std::nullopt);
   for (const auto& [begin, end] : {std::pair(0, kRows), {1, 9}, {2097151, 2500001}, {4999990, 5000000}}) {
     int64_t next = begin;
     rows.read(begin, end, buffer, [&](const Rows::Row& row) {

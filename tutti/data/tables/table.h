@@ -59,6 +59,10 @@ class Table {
   virtual int64_t rows_in_file() const = 0;
   int64_t row_in_file(int64_t row) const;
 
+  // Returns the file and, as far as it is known without reading the file, the row's place in it:
+  // "data/shard3/users.tsv:7".
+  virtual std::string place_of(int64_t row) const = 0;
+
   // Returns buffers for `rows` rows, one for each view.
   std::vector<CellBuffer> buffers(int64_t rows) const;
   // Appends the cells of consecutive rows to the buffers of the views. A thread may reuse `scratch`.

@@ -221,7 +221,8 @@ TEST_F(DistributedFeedTest, says_that_a_shard_was_changed_under_way) {
 TEST_F(DistributedFeedTest, knows_ids_places_and_statistics) {
   const Feed one = feed(Partition::Mod, 0, 2);
   EXPECT_EQ(one.id(5), "id6");  // s2 follows s0
-  EXPECT_THAT(one.place_of(5), HasSubstr("s2"));
+  EXPECT_EQ(one.place_of(5), folder_ / "s2/d.tsv:2" + ", " + (folder_ / "s2/t.tsv:4"));
+  EXPECT_THAT(one.place_of(12), ::testing::EndsWith("/s1")) << "the other worker's, which is not open";
   const TableStatistics desc = one.statistics("desc");
   EXPECT_EQ(desc.columns.at(0).max, 19);
   EXPECT_EQ(desc.columns.at(0).count, 20);

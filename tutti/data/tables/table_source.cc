@@ -1,6 +1,7 @@
 #include "tutti/data/tables/table_source.h"
 
 #include <algorithm>
+#include <atomic>
 #include <deque>
 #include <filesystem>
 #include <iterator>
@@ -10,6 +11,7 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "tutti/base/crc32c.h"
 #include "tutti/base/error.h"
@@ -28,6 +30,7 @@ struct Shard {
   int64_t begin;                      // number of its first example
   int64_t rows;                       // -1: unknown until it is opened
   std::once_flag once = {};           // set once it is opened
+  std::atomic<bool> is_open = false;  // like this, for those who do not open it
   std::vector<ShardFile> files = {};  // in the order of the schema's files
 };
 
@@ -55,7 +58,7 @@ class JoinedTables final : public TableSource {
   int64_t size() const override { return size_; }
   Batch read(std::span<const int64_t> examples) const override;
   std::string id(int64_t example) const override;
-  std::string place_of(int64_t example) const override { return shard_of(example).folder; }
+  std::string place_of(int64_t example) const override;
   LeftOut left_out() const override { return left_out_; }
   std::string parts() const override;
   void open(const std::vector<ExampleRange>& ranges) const override {
@@ -141,6 +144,7 @@ void JoinedTables::open(Shard& shard) const {
     const std::lock_guard lock(mutex_);
     require_columns_of_first(shard);
     for (ShardFile& file : shard.files) keep_if_it_fits(file);
+    shard.is_open = true;
   });
 }
 
@@ -305,6 +309,18 @@ Batch JoinedTables::read(std::span<const int64_t> examples) const {
   Batch::Tensors tensors;
   for (Batch::Tensors& own : of_tables) std::move(own.begin(), own.end(), std::back_inserter(tensors));
   return Batch(std::move(tensors));
+}
+
+// Returns the file and line of a table's row. With several files, it is unknown which one an error is about,
+// so all are named. Neither opens nor reads a file, since a reader that hangs is reported with its place.
+std::string JoinedTables::place_of(int64_t example) const {
+  const Shard& shard = shard_of(example);
+  if (!shard.is_open) return shard.folder;
+  std::vector<std::string> places;
+  for (const ShardFile& file : shard.files) {
+    if (file.table) places.push_back(file.table->place_of(file.row_of(example - shard.begin)));
+  }
+  return places.empty() ? shard.folder : fmt::format("{}", fmt::join(places, ", "));
 }
 
 // Without IDs in the master table, the ID consists of the shard and the row in its file.

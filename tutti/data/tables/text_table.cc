@@ -110,6 +110,11 @@ std::string TextTable::id(int64_t row) const {
   return id_in(row_at(row, buffer));
 }
 
+std::string TextTable::place_of(int64_t row) const {
+  const auto line = rows_->line_of(row_in_file(row) + (format_.header ? 1 : 0));
+  return line ? fmt::format("{}:{}", path_, *line) : path_;
+}
+
 std::string_view TextTable::text(int64_t row, std::string& buffer) const { return row_at(row, buffer).text; }
 
 std::string_view TextTable::header(std::string& buffer) const { return rows_->read(0, buffer).text; }

@@ -21,6 +21,7 @@ class TextTable final : public Table {
             BadRows bad = BadRows::Error);
 
   std::string id(int64_t row) const override;
+  std::string place_of(int64_t row) const override;
   int64_t rows_in_file() const override { return rows_->size() - (format_.header ? 1 : 0); }
 
   // Return a row, or the one with the columns' names if there is one, as it is written. Stored in `buffer`.
