@@ -12,6 +12,7 @@
 #include "tutti/data/feed.h"
 #include "tutti/params/agreement.h"
 #include "tutti/params/reducer.h"
+#include "tutti/train/export/exporter.h"
 
 namespace tutti {
 namespace {
@@ -64,6 +65,7 @@ Trainer::Trainer(const Context& context, Trainable model, const OptimizerOptions
       device_clock_(context.device()) {
   if (options.average != 0 && !replica().tables().empty())
     fail(ErrorKind::InvalidArgument, "a moving average of a model with sharded embeddings is not supported");
+  require_tables_to_leave_out(options.exports.leave_out, embedding::tables_in(replica().module()));
   engine_.keep_average({options.average});
   if (!replica().tables().empty()) engine_.training().rows = [this] { return strategy_->rows(); };
   if (strategy_->group().is_chief()) warn_of_sparse_tables(context_, replica().parameters());

@@ -292,6 +292,17 @@ TEST(ExportOfTables, that_are_dynamic_have_to_be_left_out) {
   }
 }
 
+TEST(ExportOfTables, a_table_to_leave_out_that_does_not_exist_is_found_before_the_training) {
+  const Context context = export_context();
+  expect_error(ErrorKind::InvalidArgument,
+               testing::AllOf(HasSubstr("no embedding 'usr' to leave out; did you mean 'user'"),
+                              HasSubstr("it has: ")),
+               [&] {
+                 const Trainer trainer(context, tables_model(std::make_shared<Tables>()),
+                                       torch::optim::SGDOptions(0.1), {.exports = {.leave_out = {"usr"}}});
+               });
+}
+
 TEST(ExportOfTables, fails_for_ids_that_are_errors_in_the_training) {
   struct Strict : torch::nn::Module {
     torch::Tensor forward(const torch::Tensor& id) { return user(id).sum(1); }

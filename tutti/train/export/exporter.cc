@@ -188,6 +188,17 @@ ExportFormat::Written write_with_weights(const ExportFormat& format, const Compu
   return written;
 }
 
+void require_tables_to_leave_out(const std::vector<std::string>& leave_out,
+                                 const std::vector<NamedTable>& tables) {
+  std::vector<std::string> known;
+  for (const NamedTable& each : tables) known.push_back(each.name);
+  for (const std::string& name : leave_out) {
+    if (std::find(known.begin(), known.end(), name) == known.end())
+      fail(ErrorKind::InvalidArgument, "the model has no embedding '{}' to leave out{}; it has: {}", name,
+           did_you_mean(name, known), known.empty() ? "none" : fmt::format("{}", fmt::join(known, ", ")));
+  }
+}
+
 Exporter::Exporter(const TrainedModel& model, const data::Feed& examples, const ExportOptions& options)
     : model_(model),
       options_(options),
@@ -202,13 +213,7 @@ Exporter::Exporter(const TrainedModel& model, const data::Feed& examples, const 
   if (options.examples < 1)
     fail(ErrorKind::InvalidArgument, "an export with {} examples, expected 1 or more", options.examples);
   for (const auto& [name, path] : options.assets) require_asset(name, path);
-  for (const std::string& name : options.leave_out) {
-    std::vector<std::string> known;
-    for (const NamedTable& each : tables_) known.push_back(each.name);
-    if (std::find(known.begin(), known.end(), name) == known.end())
-      fail(ErrorKind::InvalidArgument, "the model has no embedding '{}' to leave out{}; it has: {}", name,
-           did_you_mean(name, known), known.empty() ? "none" : fmt::format("{}", fmt::join(known, ", ")));
-  }
+  require_tables_to_leave_out(options.leave_out, tables_);
   for (const NamedTable& each : tables_) {
     if (each.table->options().dynamic && !is_left_out(each.name))
       fail(ErrorKind::InvalidArgument,

@@ -34,6 +34,10 @@ struct TrainedModel {
   std::chrono::milliseconds timeout{0};
 };
 
+// Throws an InvalidArgument that lists the tables of a model if the options leave out another one.
+void require_tables_to_leave_out(const std::vector<std::string>& leave_out,
+                                 const std::vector<embedding::NamedTable>& tables);
+
 // The export of one model: reads some examples, records what the trained model predicts for them, and writes.
 // Not thread-safe.
 class Exporter {
