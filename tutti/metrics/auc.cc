@@ -12,11 +12,12 @@ namespace {
 enum class Area { RocCurve, AveragePrecision };
 
 // Without weights, counts the examples per distinct score. With weights, keeps all examples.
-class Ranked final : public Metric {
+class Ranked final : public Metric, public ReadsColumns {
  public:
   Ranked(const Expected& expected, Area area) : expected_(expected), area_(area), weighted_(expected) {}
 
   const std::string& name() const override { return expected_.metric; }
+  std::vector<std::string> columns() const override { return columns_of(expected_); }
 
   void update(const torch::Tensor& prediction, const Batch& batch) override {
     if (batch.size() == 0) return;

@@ -3,6 +3,7 @@
 #include <torch/types.h>
 
 #include "tutti/base/test_errors.h"
+#include "tutti/metrics/inputs.h"
 #include "tutti/metrics/metrics.h"
 #include "tutti/metrics/test_metrics.h"
 
@@ -30,6 +31,30 @@ TEST(EveryMetric, has_the_same_bits_in_any_order_and_number_of_parts) {
         ASSERT_TRUE(whole[i]->value()) << whole[i]->name() << ": " << whole[i]->reason();
         EXPECT_EQ(merged[i]->value(), whole[i]->value()) << whole[i]->name() << " in " << parts;
         EXPECT_EQ(merged[i]->name(), whole[i]->name());
+      }
+    }
+  }
+}
+
+TEST(EveryMetric, knows_the_columns_that_it_reads) {
+  const TestExamples examples = drawn_examples(3, 20);
+  for (const std::string weights : {"", "weight"}) {
+    for (const MetricPtr& metric : all_metrics(weights)) {
+      std::vector<std::string> read = dynamic_cast<const ReadsColumns&>(*metric).columns();
+      std::erase(read, "");
+      require_columns({metric}, read);
+      // It needs these and no others.
+      Batch::Tensors tensors;
+      for (const std::string& column : read) tensors.emplace_back(column, examples.batch[column]);
+      if (tensors.empty()) tensors.emplace_back("other", examples.batch["label"]);
+      metric->update(examples.prediction, Batch(tensors));
+      for (const std::string& column : read) {
+        std::vector<std::string> others = read;
+        std::erase(others, column);
+        expect_error(
+            ErrorKind::InvalidArgument,
+            testing::AllOf(HasSubstr(metric->name() + ": "), HasSubstr("no column '" + column + "'")),
+            [&] { require_columns({metric}, others); });
       }
     }
   }

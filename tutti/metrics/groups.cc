@@ -21,7 +21,7 @@ struct GroupValue {
 };
 using GroupRule = std::function<std::optional<GroupValue>(std::span<const Example>)>;
 
-class GroupMean final : public Metric {
+class GroupMean final : public Metric, public ReadsColumns {
  public:
   // `lacks` describes a group that is left out.
   GroupMean(Expected expected, GroupRule rule, std::string lacks)
@@ -31,6 +31,7 @@ class GroupMean final : public Metric {
         examples_(expected_) {}
 
   const std::string& name() const override { return expected_.metric; }
+  std::vector<std::string> columns() const override { return columns_of(expected_); }
   void update(const torch::Tensor& prediction, const Batch& batch) override {
     examples_.add(examples_of(expected_, prediction, batch));
   }

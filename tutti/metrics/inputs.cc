@@ -1,5 +1,6 @@
 #include "tutti/metrics/inputs.h"
 
+#include <algorithm>
 #include <cmath>
 #include <tuple>
 
@@ -8,6 +9,7 @@
 #include <fmt/ranges.h>
 
 #include "tutti/base/error.h"
+#include "tutti/base/text.h"
 
 namespace tutti::metrics {
 namespace {
@@ -65,6 +67,18 @@ torch::Tensor groups_of(const Expected& expected, const Batch& batch) {
 
 bool is_before(const Example& a, const Example& b) {
   return std::tie(a.group, a.score, a.label, a.weight) < std::tie(b.group, b.score, b.label, b.weight);
+}
+
+void require_columns(const List& list, const std::vector<std::string>& there) {
+  for (const MetricPtr& metric : list) {
+    const auto* const reads = dynamic_cast<const ReadsColumns*>(metric.get());
+    if (reads == nullptr) continue;
+    for (const std::string& column : reads->columns()) {
+      if (column.empty() || std::find(there.begin(), there.end(), column) != there.end()) continue;
+      fail(ErrorKind::InvalidArgument, "{}: the examples have no column '{}', only {}{}", metric->name(),
+           column, fmt::join(there, ", "), did_you_mean(column, there));
+    }
+  }
 }
 
 std::vector<Example> examples_of(const Expected& expected, const torch::Tensor& prediction,

@@ -8,6 +8,7 @@
 #include <torch/types.h>
 
 #include "tutti/data/batch.h"
+#include "tutti/metrics/metric.h"
 
 // How metrics read and check the predictions, labels, weights and groups of a batch.
 namespace tutti::metrics {
@@ -36,6 +37,21 @@ struct Expected {
   Labels labels = Labels::Classes;
   double most_relevant = 1e100;  // greater relevances are errors
 };
+
+// A metric that knows which columns of a batch it reads.
+class ReadsColumns {
+ public:
+  virtual ~ReadsColumns() = default;
+  // Their names; "" for a column that was not given, as for weights.
+  virtual std::vector<std::string> columns() const = 0;
+};
+
+inline std::vector<std::string> columns_of(const Expected& expected) {
+  return {expected.label, expected.weights, expected.group};
+}
+// Throws an InvalidArgument that lists `there`, the names of a batch's columns, if a metric reads another
+// one. Does not know what the function of a mean() reads.
+void require_columns(const List& list, const std::vector<std::string>& there);
 
 // Returns the examples that have a label and a weight above 0, in the order of the batch. Copies tensors of a
 // GPU. Throws InvalidArgument if shapes or values are not as expected.

@@ -18,7 +18,7 @@
 namespace tutti::metrics {
 namespace {
 
-class Accuracy final : public Metric {
+class Accuracy final : public Metric, public ReadsColumns {
  public:
   Accuracy(std::string label, const ThresholdOptions& options)
       : name_(options.name.empty() ? "accuracy" : options.name),
@@ -26,6 +26,7 @@ class Accuracy final : public Metric {
         options_(options) {}
 
   const std::string& name() const override { return name_; }
+  std::vector<std::string> columns() const override { return {label_, options_.weights}; }
 
   void update(const torch::Tensor& prediction, const Batch& batch) override {
     const torch::NoGradGuard no_gradients;
@@ -69,7 +70,7 @@ class Accuracy final : public Metric {
   RunningMean mean_;
 };
 
-class SquaredError final : public Metric {
+class SquaredError final : public Metric, public ReadsColumns {
  public:
   enum class Scale { Squared, Root };
   SquaredError(std::string label, Scale scale, const MetricOptions& options)
@@ -81,6 +82,7 @@ class SquaredError final : public Metric {
         scale_(scale) {}
 
   const std::string& name() const override { return name_; }
+  std::vector<std::string> columns() const override { return {label_, weights_}; }
 
   void update(const torch::Tensor& prediction, const Batch& batch) override {
     const torch::NoGradGuard no_gradients;
@@ -126,12 +128,13 @@ class SquaredError final : public Metric {
   RunningMean mean_;
 };
 
-class Mean final : public Metric {
+class Mean final : public Metric, public ReadsColumns {
  public:
   Mean(std::string name, Compute compute, const MeanOptions& options)
       : name_(std::move(name)), compute_(std::move(compute)), options_(options) {}
 
   const std::string& name() const override { return name_; }
+  std::vector<std::string> columns() const override { return {options_.weights}; }
 
   void update(const torch::Tensor& prediction, const Batch& batch) override {
     const torch::NoGradGuard no_gradients;

@@ -25,7 +25,7 @@ struct Terms {
 };
 
 // A metric of examples with one score each.
-class Quotient final : public Metric {
+class Quotient final : public Metric, public ReadsColumns {
  public:
   using Rule = Terms (*)(const Example& example, double threshold);
   struct Kind {
@@ -37,6 +37,7 @@ class Quotient final : public Metric {
   Quotient(Expected expected, const Kind& kind) : expected_(std::move(expected)), kind_(kind) {}
 
   const std::string& name() const override { return expected_.metric; }
+  std::vector<std::string> columns() const override { return columns_of(expected_); }
 
   void update(const torch::Tensor& prediction, const Batch& batch) override {
     const double threshold = threshold_for(prediction, kind_.threshold);
@@ -74,7 +75,7 @@ class Quotient final : public Metric {
   int64_t examples_ = 0;
 };
 
-class LogLoss final : public Metric {
+class LogLoss final : public Metric, public ReadsColumns {
  public:
   LogLoss(std::string label, const MetricOptions& options)
       : name_(options.name.empty() ? "log_loss" : options.name),
@@ -82,6 +83,7 @@ class LogLoss final : public Metric {
         weights_(options.weights) {}
 
   const std::string& name() const override { return name_; }
+  std::vector<std::string> columns() const override { return {label_, weights_}; }
 
   // The logarithm is computed example by example, since those of vectorised kernels may differ in the last
   // bit with the position in the batch.

@@ -76,7 +76,7 @@ double area_by_positives(const CurvePoint& a, const CurvePoint& b) {
   return slope * (gained + intercept * logarithm) / (b.true_positives + b.false_negatives);
 }
 
-class ThresholdAuc final : public Metric {
+class ThresholdAuc final : public Metric, public ReadsColumns {
  public:
   ThresholdAuc(Expected expected, const AucOptions& options)
       : expected_(std::move(expected)), options_(options) {
@@ -84,6 +84,7 @@ class ThresholdAuc final : public Metric {
   }
 
   const std::string& name() const override { return expected_.metric; }
+  std::vector<std::string> columns() const override { return columns_of(expected_); }
 
   void update(const torch::Tensor& prediction, const Batch& batch) override {
     const std::vector<Example> examples = examples_of(expected_, prediction, batch);

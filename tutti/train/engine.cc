@@ -10,6 +10,7 @@
 
 #include "tutti/base/file.h"
 #include "tutti/base/interrupted.h"
+#include "tutti/base/text.h"
 #include "tutti/params/random_scope.h"
 #include "tutti/store/manifest.h"
 #include "tutti/train/hooks.h"
@@ -304,7 +305,28 @@ std::vector<std::string> Engine::evaluation_plan() const {
           evaluation->label());
     plan.push_back(evaluation->plan());
   }
+  require_monitored_values();
   return plan;
+}
+
+// A hook of the program may report values as well, and a function may return any: then a name that does not
+// exist is found with the first values.
+void Engine::require_monitored_values() const {
+  std::vector<std::string> known;
+  for (const EvaluationHook* evaluation : evaluations()) {
+    const auto names = evaluation->value_names();
+    if (!names) return;
+    known.insert(known.end(), names->begin(), names->end());
+  }
+  if (known.empty()) return;
+  for (const auto& hook : hooks_) {
+    const auto* const monitors = dynamic_cast<const MonitorsValue*>(hook.get());
+    if (monitors == nullptr || std::find(known.begin(), known.end(), monitors->monitored()) != known.end())
+      continue;
+    tutti::fail(ErrorKind::InvalidArgument,
+                "{} monitors '{}', but the evaluations of this training have only {}{}", hook->name(),
+                monitors->monitored(), fmt::join(known, ", "), did_you_mean(monitors->monitored(), known));
+  }
 }
 
 std::optional<metrics::List> Engine::count(const Trainable& model, const EvaluationRequest& request) {

@@ -51,7 +51,7 @@ class Engine {
     validation_->set_validation(std::move(measure), interval);
   }
   // The facts about the evaluations that have to be the same on all workers. Throws InvalidArgument if two
-  // evaluations have the same name.
+  // evaluations have the same name, or if a hook monitors a value that none of them has.
   std::vector<std::string> evaluation_plan() const;
   // In an evaluator: evaluates the checkpoints of this call of fit(), each once, until the fit is complete.
   void follow(int64_t fit);
@@ -136,6 +136,7 @@ class Engine {
   Json values_of_hooks() const;
   void restore_hooks_from(const Json& values);
   std::vector<const EvaluationHook*> evaluations() const;
+  void require_monitored_values() const;
   std::optional<std::map<std::string, double>> measure(
       const Training::Measure& measure, const std::vector<std::shared_ptr<torch::nn::Module>>& nets);
   void note_evaluation(const std::string& name, const std::map<std::string, double>& values);

@@ -7,7 +7,9 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/timeline.h"
+#include "tutti/metrics/inputs.h"
 #include "tutti/metrics/metrics.h"
+#include "tutti/params/random_scope.h"
 
 namespace tutti {
 namespace {
@@ -33,6 +35,24 @@ void require_evaluation_name(const std::string& name) {
   if (!is_valid)
     fail(ErrorKind::InvalidArgument, "'{}' is not a valid name for an evaluation: use letters and digits",
          name);
+}
+
+// Looks at the first example, which the chief can read if each worker has its own part of the feed.
+void require_columns(const data::Feed& feed, const metrics::List& list) {
+  if (feed.size() == 0 || list.empty()) return;
+  const RandomScope own_numbers(torch::kCPU);
+  const Batch batch = feed.read(std::vector<int64_t>{0});
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : batch.tensors()) names.push_back(name);
+  metrics::require_columns(list, names);
+}
+
+// Returns the names of the metrics and, if there is one, of the mean loss (with_mean_loss()).
+std::vector<std::string> names_of(const metrics::List& list, bool has_loss) {
+  std::vector<std::string> names;
+  for (const auto& metric : list) names.push_back(metric->name());
+  if (has_loss && std::find(names.begin(), names.end(), "loss") == names.end()) names.emplace_back("loss");
+  return names;
 }
 
 metrics::List clones_of(const metrics::List& list) {
@@ -63,7 +83,10 @@ EvaluationHook::EvaluationHook(Measure measure, const Interval& interval,
 EvaluationHook::Measure EvaluationHook::counting(data::Feed feed, metrics::List list,
                                                  const hooks::EvaluationOptions& options) {
   metrics::require_distinct_names(list);
-  return [feed = std::move(feed), list = clones_of(list), options](Training& training) {
+  Measure measure;
+  measure.names = names_of(list, !options.model || options.model->loss);
+  measure.require_columns = [feed, list] { require_columns(feed, list); };
+  measure.call = [feed = std::move(feed), list = clones_of(list), options](Training& training) {
     const auto counted = training.count({.feed = feed,
                                          .metrics = list,
                                          .options = {.batch = options.batch, .steps = options.steps},
@@ -78,14 +101,15 @@ EvaluationHook::Measure EvaluationHook::counting(data::Feed feed, metrics::List 
     }
     return result;
   };
+  return measure;
 }
 
 EvaluationHook::Measure EvaluationHook::calling(Training::Measure measure,
                                                 std::vector<std::shared_ptr<torch::nn::Module>> nets) {
-  return [measure = std::move(measure), nets = std::move(nets)](Training& training) {
+  return {.call = [measure = std::move(measure), nets = std::move(nets)](Training& training) {
     auto values = training.measure(measure, nets);
     return values ? std::optional(Evaluation{std::move(*values), {}}) : std::nullopt;
-  };
+  }};
 }
 
 void EvaluationHook::set_validation(Measure measure, const Interval& interval) {
@@ -101,6 +125,7 @@ std::string EvaluationHook::plan() const {
 
 void EvaluationHook::begin(Training& training) {
   last_ = training.step;
+  if (measure_.require_columns && training.writes()) std::exchange(measure_.require_columns, {})();
   if (options_.summary_dir.empty() || !training.writes() || std::exchange(claimed_, true)) return;
   if (!training.context.claim_folder(options_.summary_dir))
     fail(ErrorKind::InvalidArgument,
@@ -126,30 +151,40 @@ void EvaluationHook::end(Training& training) {
   if (options_.at_end && last_ != training.step && !training.interrupted) evaluate(training);
 }
 
+std::string EvaluationHook::named(const std::string& value) const {
+  return options_.name.empty() ? value : options_.name + "_" + value;
+}
+
 std::map<std::string, double> EvaluationHook::named(const Evaluation& result) const {
   std::map<std::string, double> values;
-  const std::string before = options_.name.empty() ? "" : options_.name + "_";
-  for (const auto& [name, value] : result.values) values[before + name] = value;
+  for (const auto& [name, value] : result.values) values[named(name)] = value;
   return values;
+}
+
+std::optional<std::vector<std::string>> EvaluationHook::value_names() const {
+  std::optional<std::vector<std::string>> names = measure_.names;
+  if (names)
+    std::transform(names->begin(), names->end(), names->begin(), [&](const auto& n) { return named(n); });
+  return names;
 }
 
 std::optional<Evaluation> EvaluationHook::measured(Training& training) const {
   const SpanScope span(training.context.timeline(), Activity::Evaluate, "evaluation", training.step);
   BufferScope buffers;  // a module may change its buffers also in evaluation mode
   for (const SessionPart& part : training.parts) buffers.add(part.parameters);
-  return measure_(training);
+  return measure_.call(training);
 }
 
 std::optional<std::map<std::string, double>> EvaluationHook::measure_unless_evaluated(
     Training& training) const {
-  if (!measure_ || !options_.at_end || measured_ == training.step) return std::nullopt;
+  if (!is_set() || !options_.at_end || measured_ == training.step) return std::nullopt;
   const auto result = measured(training);
   return result ? std::optional(named(*result)) : std::nullopt;
 }
 
 void EvaluationHook::evaluate(Training& training) {
   last_ = training.step;
-  if (!measure_) return;
+  if (!is_set()) return;
   measured_ = training.step;
   const std::optional<Evaluation> result = measured(training);
   if (!result) return;

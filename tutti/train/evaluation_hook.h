@@ -25,6 +25,14 @@ struct Evaluation {
 void write_curves(store::EventWriter& events, const std::string& prefix, int64_t step,
                   const metrics::List& list);
 
+// A hook that decides by one value of the evaluations.
+class MonitorsValue {
+ public:
+  virtual ~MonitorsValue() = default;
+  // The name of the value.
+  virtual const std::string& monitored() const = 0;
+};
+
 // Evaluates a training at intervals: the validation of a fit or a Loop, and hooks::evaluation().
 class EvaluationHook final : public Hook {
  public:
@@ -33,8 +41,14 @@ class EvaluationHook final : public Hook {
     int64_t steps = 0;
     int64_t epochs = 0;  // if `steps` is 0
   };
-  // Returns nullopt on a worker that takes no part in the evaluation.
-  using Measure = std::function<std::optional<Evaluation>(Training&)>;
+  struct Measure {
+    // Returns nullopt on a worker that takes no part in the evaluation.
+    std::function<std::optional<Evaluation>(Training&)> call = {};
+    // The names of the values; nullopt: only a function of the program knows them.
+    std::optional<std::vector<std::string>> names = {};
+    // Throws InvalidArgument if a metric reads a column that the feed does not have. Reads an example.
+    std::function<void()> require_columns = {};
+  };
   // Returns the function that counts these metrics over the feed. The metrics are reset for each evaluation.
   static Measure counting(data::Feed feed, metrics::List list, const hooks::EvaluationOptions& options);
   // Returns the function that calls one of the program's.
@@ -49,7 +63,9 @@ class EvaluationHook final : public Hook {
   void set_validation(Measure measure, const Interval& interval);
 
   // Returns false if it measures nothing.
-  bool is_set() const { return static_cast<bool>(measure_); }
+  bool is_set() const { return static_cast<bool>(measure_.call); }
+  // Returns the names that its values have for hooks, as far as they are known before they are measured.
+  std::optional<std::vector<std::string>> value_names() const;
   // Its name in messages, and before the values in the report: "validation" for "".
   std::string label() const { return options_.name.empty() ? "validation" : options_.name; }
   // The beginning of the names of its values, before the "_"; "" for the validation.
@@ -73,6 +89,7 @@ class EvaluationHook final : public Hook {
   void restore(const Snapshot& saved) override;
 
  private:
+  std::string named(const std::string& value) const;
   std::map<std::string, double> named(const Evaluation& result) const;
   std::optional<Evaluation> measured(Training& training) const;
   store::EventWriter* events_for(Training& training);

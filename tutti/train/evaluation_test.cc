@@ -241,6 +241,76 @@ TEST(Evaluation, a_value_that_no_evaluation_has_is_refused_with_the_names_of_all
       });
 }
 
+// Runs a fit with a validation and this hook, and returns the error of the names, which has to come before
+// the first step.
+std::string error_of_names(metrics::List list, std::unique_ptr<Hook> hook,
+                           const std::string& evaluation = "") {
+  const Context context = test_context(evaluated_config(4));
+  Trainer trainer(context, test_net(), kAdam, test_loss);
+  if (!evaluation.empty())
+    trainer.add_hook(hooks::evaluation(test_feed(8), label_accuracy(), {.name = evaluation}));
+  if (hook) trainer.add_hook(std::move(hook));
+  bool has_begun = false;
+  trainer.add_hook(std::make_unique<AfterStep>([&](Training&) { has_begun = true; }));
+  FitOptions options;
+  options.validate = {.feed = test_feed(8), .metrics = std::move(list)};
+  std::string text = error_of(ErrorKind::InvalidArgument, [&] { trainer.fit(test_feed(), options); });
+  EXPECT_FALSE(has_begun);
+  return text;
+}
+
+TEST(Evaluation, names_that_do_not_exist_are_found_before_the_first_step) {
+  const testing::Matcher<std::string> columns =
+      HasSubstr("accuracy: the examples have no column 'lable', only image, label; did you mean 'label'?");
+  EXPECT_THAT(error_of_names({metrics::accuracy("lable")}, nullptr), columns);
+  EXPECT_THAT(error_of_names({metrics::accuracy("label", {.weights = "weight"})}, nullptr),
+              HasSubstr("no column 'weight'"));
+  EXPECT_THAT(
+      error_of_names({}, hooks::evaluation(test_feed(8), {metrics::accuracy("lable")}, {.name = "t"})),
+      columns);
+  EXPECT_THAT(
+      error_of_names(label_accuracy(), hooks::keep_best({.monitor = "acuracy"})),
+      HasSubstr("keep_best monitors 'acuracy', but the evaluations of this training have only accuracy, "
+                "loss; did you mean 'accuracy'?"));
+  EXPECT_THAT(error_of_names(label_accuracy(), hooks::early_stopping({.monitor = "test_acc"}), "test"),
+              AllOf(HasSubstr("early_stopping monitors 'test_acc'"),
+                    HasSubstr("have only accuracy, loss, test_accuracy, test_loss")));
+}
+
+// A function of the program may return any names.
+TEST(Evaluation, a_name_that_a_function_does_not_return_is_found_with_its_first_values) {
+  int64_t steps = 0;
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("no value 'eror', which a hook monitors"), [&] {
+    train_evaluated(evaluated_config(4), [&](Trainer& trainer) {
+      trainer.add_hook(hooks::evaluation([] { return Values{{"error", 1}}; }, {.every = 2}));
+      trainer.add_hook(hooks::early_stopping({.monitor = "eror"}));
+      trainer.add_hook(std::make_unique<AfterStep>([&](Training& training) { steps = training.step; }));
+    });
+  });
+  EXPECT_EQ(steps, 1);
+}
+
+// All workers fail, since the chief tells them.
+TEST(Evaluation, a_column_that_does_not_exist_is_told_to_all_workers) {
+  std::vector<std::shared_ptr<TestNet>> nets = {test_net(), test_net()};
+  const data::Feed feed = test_feed();
+  const auto errors =
+      comm::testing::errors_of_ranks("inproc", 2, std::chrono::seconds(60), [&](comm::Communicator& comm) {
+        Identity identity;
+        identity.task.index = identity.membership.rank = comm.rank();
+        identity.membership.world = comm.world();
+        identity.is_chief = comm.rank() == 0;
+        RunConfig config = evaluated_config(6);
+        config.training.lanes = 2;
+        const Context context(config, identity);
+        Trainer trainer(context, nets[static_cast<size_t>(comm.rank())], kAdam, test_loss,
+                        {.group = comm::testing::borrowed(comm)});
+        trainer.add_hook(hooks::evaluation(feed, {metrics::accuracy("lable")}, {.name = "test", .every = 2}));
+        trainer.fit(feed);
+      });
+  EXPECT_THAT(errors, testing::Each(HasSubstr("no column 'lable'")));
+}
+
 // Another evaluation in between is no validation without an improvement.
 TEST(Evaluation, early_stopping_waits_for_the_values_that_it_monitors) {
   int64_t count = 0;

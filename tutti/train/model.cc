@@ -15,6 +15,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/cluster/roles.h"
+#include "tutti/metrics/inputs.h"
 #include "tutti/metrics/metrics.h"
 
 namespace tutti {
@@ -119,12 +120,16 @@ class Model::Instance {
 namespace {
 
 // A metric of one of the parts that predictions are composed of.
-class OfPart final : public metrics::Metric {
+class OfPart final : public metrics::Metric, public metrics::ReadsColumns {
  public:
   OfPart(metrics::MetricPtr metric, std::function<const std::vector<int64_t>&()> widths, size_t part)
       : metric_(std::move(metric)), widths_(std::move(widths)), part_(part) {}
 
   const std::string& name() const override { return metric_->name(); }
+  std::vector<std::string> columns() const override {
+    const auto* const reads = dynamic_cast<const metrics::ReadsColumns*>(metric_.get());
+    return reads == nullptr ? std::vector<std::string>() : reads->columns();
+  }
   void update(const torch::Tensor& prediction, const Batch& batch) override {
     const std::vector<int64_t>& widths = widths_();
     const auto begin =

@@ -12,6 +12,7 @@
 #include "tutti/base/error.h"
 #include "tutti/store/checkpoint.h"
 #include "tutti/store/manifest.h"
+#include "tutti/train/evaluation_hook.h"
 #include "tutti/train/fit_state.h"
 #include "tutti/train/hooks.h"
 #include "tutti/train/recorded_flags.h"
@@ -113,7 +114,7 @@ store::Checkpoint weights_of(const std::vector<SessionPart>& parts) {
   return all;
 }
 
-class EarlyStopping final : public Hook {
+class EarlyStopping final : public Hook, public MonitorsValue {
  public:
   explicit EarlyStopping(const EarlyStoppingOptions& options)
       : options_(options), best_(options.monitor, options.goal, options.min_delta) {
@@ -161,6 +162,8 @@ class EarlyStopping final : public Hook {
     training.save_at_end = true;
   }
 
+  const std::string& monitored() const override { return options_.monitor; }
+
   std::string name() const override { return "early_stopping"; }
   Snapshot state() const override {
     Snapshot state;
@@ -183,7 +186,7 @@ class EarlyStopping final : public Hook {
   std::vector<torch::Tensor> weights_;  // of the best validation
 };
 
-class KeepBest final : public Hook {
+class KeepBest final : public Hook, public MonitorsValue {
  public:
   explicit KeepBest(const KeepBestOptions& options)
       : options_(options), best_(options.monitor, options.goal, 0) {}
@@ -210,6 +213,8 @@ class KeepBest final : public Hook {
       store::CheckpointDir(training.folder + "/" + options_.folder, {.keep = 1}).save(checkpoint);
     });
   }
+
+  const std::string& monitored() const override { return options_.monitor; }
 
   std::string name() const override { return "keep_best"; }
   Snapshot state() const override {
