@@ -110,18 +110,18 @@ TEST_F(SweepOf, a_killed_sweep_leaves_nothing_of_inner_jobs_behind) {
   const std::string script =
       "train() { sh -c 'setsid sleep 1000 >/dev/null 2>&1 & exec sleep 1000' &\n"
       "touch $dir/waits-$TUTTI_TASK_INDEX; sleep 1000; }\n";
-  for (int attempt = 0; attempt < 5; ++attempt) {
-    RunningProgram killed(
-        {program_path("tutti"), "sweep", "--logdir", top_, "--set", "x=3", "-n", "1", "--",
-         program_path("tutti"), "run", "-n", "2", "--", "sh", "-c", script + kProgram, "program"},
-        {mark_});
+  const std::vector<Words> workers = {{"-n", "2"}, {"-n", "2"}, {"-n", "2"}, {"-H", "localhost:2"}};
+  for (const Words& given : workers) {
+    RunningProgram killed(Words{program_path("tutti"), "sweep", "--logdir", top_, "--set", "x=3", "-n", "1",
+                                "--", program_path("tutti"), "run"} +
+                              given + Words{"--", "sh", "-c", script + kProgram, "program"},
+                          {mark_});
     ASSERT_TRUE(eventually([&] { return has_file("run-1/waits-0") && has_file("run-1/waits-1"); }))
         << killed.err();
     ::kill(killed.pid(), SIGKILL);
     EXPECT_EQ(killed.wait(), 128 + SIGKILL) << killed.err();
-    EXPECT_TRUE(nobody_is_left());
-    std::filesystem::remove(top_ + "/run-1/waits-0");
-    std::filesystem::remove(top_ + "/run-1/waits-1");
+    ASSERT_TRUE(nobody_is_left()) << given.back();
+    std::filesystem::remove_all(top_);
   }
 }
 
