@@ -97,8 +97,7 @@ Environment with_insecure(const Environment& environment, RunOptions& options) {
   constexpr const char* kVariable = "TUTTI_INSECURE";
   std::map<std::string, std::string> variables = environment.variables();
   if (options.launch.insecure) variables[kVariable] = "true";
-  options.launch.insecure =
-      parse_switch(environment.get(kVariable).value_or("")).value_or(options.launch.insecure);
+  if (parse_switch(environment.get(kVariable).value_or("")).value_or(false)) options.launch.insecure = true;
   return Environment(std::move(variables));
 }
 

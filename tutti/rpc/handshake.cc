@@ -21,8 +21,7 @@ constexpr std::string_view kPurpose = "rpc";
 constexpr std::string_view kArenaIsSeen = "arena";
 constexpr const char* kSameSecret =
     "Start all tasks of a job with the same TUTTI_SECRET (--secret); without one, `tutti run` makes a secret "
-    "that "
-    "only the tasks of this start know";
+    "that only the tasks of this start know";
 
 void send(Wire& wire, FrameKind kind, std::string head, const TimeLimits& time) {
   Frame frame;
@@ -55,6 +54,9 @@ std::string text_at(const Json& head, const char* key) {
 bool greet_host(Wire& wire, const std::string& secret, const Json& hello, const Arena* arena,
                 const TimeLimits& time) {
   const Nonces nonces{receive(wire, FrameKind::Challenge, kNonceSize, time), random_key()};
+  // A longer one could stand for more than a nonce in the text that is proved.
+  if (nonces.of_listener.size() != kNonceSize)
+    fail(ErrorKind::DataLoss, "received a challenge of {} bytes", nonces.of_listener.size());
   const std::string says = encode_json({{"hello", hello}, {"arena", arena == nullptr ? "" : arena->name()}});
   send(wire, FrameKind::Proof, nonces.of_caller + prove(secret, Side::Caller, kPurpose, nonces, says) + says,
        time);
