@@ -7,11 +7,14 @@
 #include <optional>
 #include <thread>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tutti/base/file.h"
 #include "tutti/base/ports.h"
+#include "tutti/base/random_key.h"
+#include "tutti/base/secret.h"
 #include "tutti/base/test_errors.h"
 #include "tutti/rpc/handshake.h"
 #include "tutti/rpc/host.h"
@@ -382,6 +385,45 @@ Frame answer_frame(std::vector<PieceHeader> pieces) {
   frame.head = "null";
   frame.pieces = std::move(pieces);
   return frame;
+}
+
+// Begins the handshake with this challenge, and ends it with what `welcome` makes of the caller's proof.
+std::function<void(ServerStream&)> greet_with(const std::string& challenge,
+                                              std::function<std::string(const std::string&)> welcome) {
+  return [challenge, welcome = std::move(welcome)](ServerStream& stream) {
+    const TimeLimits soon{.deadline = Clock::now() + kEventually};
+    Wire wire(stream);
+    Frame frame;
+    frame.kind = FrameKind::Challenge;
+    frame.head = challenge;
+    wire.send(frame, {}, soon);
+    const std::string proof = wire.receive({}, {}, soon.deadline, soon).head;
+    wire.finish();
+    frame.kind = FrameKind::Welcome;
+    frame.head = welcome(proof);
+    wire.send(frame, {}, soon);
+    stream.read(soon.deadline);
+  };
+}
+
+TEST(Channel, servers_that_do_not_know_the_secret_are_refused) {
+  const auto refused = [](const std::string& challenge, auto welcome, ErrorKind kind, const char* text) {
+    const LyingServer server(greet_with(challenge, welcome));
+    Credentials credentials;
+    credentials.secret = "secret";
+    Channel channel(server.address(), {.credentials = credentials, .who = "ps/0"});
+    expect_error(kind, AllOf(HasSubstr("ps/0"), HasSubstr(text)), [&] { channel.connect(kEventually); });
+  };
+  const auto guess = [](const std::string&) { return fmt::format("{:064}arena", 0); };
+  const auto reflect = [](const std::string& said) { return said.substr(kNonceSize, kProofSize); };
+  const auto cut = [](const std::string& said) { return said.substr(0, kProofSize - 1); };
+  const std::string nonce = random_key();
+  refused(nonce, guess, ErrorKind::InvalidArgument, "different secrets");
+  refused(nonce, reflect, ErrorKind::InvalidArgument, "different secrets");
+  refused(nonce, cut, ErrorKind::DataLoss, "a handshake that is cut");
+  // The proof of such a challenge could be used elsewhere.
+  refused(fmt::format("{0} {0}", nonce), guess, ErrorKind::DataLoss, "a challenge of 65 bytes");
+  refused("", guess, ErrorKind::DataLoss, "a handshake that is cut");
 }
 
 TEST(Channel, answers_that_are_none_are_refused) {
