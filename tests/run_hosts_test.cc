@@ -363,7 +363,7 @@ TEST_F(RunHosts, strangers_at_the_port_keep_nobody_from_meeting) {
   EXPECT_THAT(guesses.hear(), HasSubstr(" no its TF_CONFIG lists different hosts"));
   Stranger does_not_know(ports_[0]);
   say_hello(does_not_know, hello_of_second(), "guessed");
-  EXPECT_THAT(does_not_know.hear(), HasSubstr(" no it has another secret"));
+  EXPECT_EQ(does_not_know.hear(), std::string(32, '0') + " " + std::string(64, '0') + " no\n");
   Stranger cut_off(ports_[0]);
   cut_off.say("0123456789abcdef");
   RunningProgram& second = start(2, 1);

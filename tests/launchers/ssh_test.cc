@@ -246,6 +246,26 @@ TEST_F(Ssh, waits_no_longer_than_it_was_told) {
   expect_one_line(result, 11, "after 0.5 s there is no answer from the launcher on 127.0.0.2;");
 }
 
+TEST_F(Ssh, an_agent_that_closes_its_streams_and_goes_on_is_ended) {
+  const std::string agent = training_.folder().write("agent", "#!/bin/sh\nexec sleep 1000 >&- 2>&-\n");
+  std::filesystem::permissions(agent, std::filesystem::perms(0700));
+  const auto result = run_program(
+      Words{program_path("tutti"), "run", "-H", "localhost:1,127.0.0.2:1", "--rsh", agent, "--", "true"},
+      training_.environment(), Crashes::AskedFor);
+  expect_one_line(result, 2, "host 127.0.0.2: its launcher did not start");
+}
+
+TEST_F(Ssh, a_login_shell_may_print_something_without_the_end_of_a_line) {
+  const std::string agent = training_.folder().write(
+      "agent", "#!/bin/sh\nprintf '\\033]0;title\\a'; printf hello >&2; shift; exec sh -c \"$*\"\n");
+  std::filesystem::permissions(agent, std::filesystem::perms(0700));
+  const auto result =
+      run_program(Words{program_path("tutti"), "run", "-H", "other", "--rsh", agent, "--", "echo", "fine"},
+                  training_.environment());
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.out, "[worker/0] fine\n");
+}
+
 TEST_F(Ssh, another_version_is_refused) {
   const std::string tutti = training_.folder().write(
       "tutti",

@@ -148,7 +148,8 @@ int launch_on_hosts(const std::vector<HostSlots>& hosts, const std::vector<std::
 
 int launch_for_host(int tasks, const Environment& environment) {
   constexpr std::chrono::seconds kJobTime{600};
-  print(STDOUT_FILENO, to_line(ready_with(tasks, environment)));
+  // The login shell may have printed something without the end of a line.
+  print(STDOUT_FILENO, "\n" + to_line(ready_with(tasks, environment)));
   LauncherOrders orders(STDIN_FILENO);
   const HostJob job = orders.await_job(kJobTime);
   int code = 0;

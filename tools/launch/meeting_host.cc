@@ -95,7 +95,8 @@ void MeetingHost::listen_to(Guest& guest) {
 void MeetingHost::take_hello(Guest& guest, const std::string& line) {
   const auto said = guest.proof.read(Side::Caller, line);
   if (said && !said->proved)
-    return refuse(guest, "it has another secret; set the same TUTTI_SECRET on all hosts");
+    return refuse(guest, "it has another secret; set the same TUTTI_SECRET on all hosts",
+                  MeetingProof::refusal());
   const std::optional<Hello> hello = said ? read_hello(said->text) : std::nullopt;
   if (!hello || hello->host >= hosts_.row().size()) {
     stranger_ = fmt::format("; {} is not a launcher: it sent '{}'", guest.socket.peer(),
@@ -103,7 +104,10 @@ void MeetingHost::take_hello(Guest& guest, const std::string& line) {
     guest.socket.close();
     return;
   }
-  if (const std::string reason = why_not(*hello); !reason.empty()) return refuse(guest, reason);
+  if (const std::string reason = why_not(*hello); !reason.empty()) {
+    const Answer no{.kind = Answer::Kind::No, .text = reason};
+    return refuse(guest, reason, guest.proof.line(Side::Listener, to_text(no)));
+  }
   log_.debug("{} connected from {}", hosts_.name_of(hello->host), guest.socket.peer());
   guest.hello = hello;
   guest.deadline = Clock::now() + hello->patience;
@@ -113,9 +117,9 @@ bool MeetingHost::answer(Guest& guest, const Answer& answer) {
   return guest.socket.send(guest.proof.line(Side::Listener, to_text(answer)), kFarewell);
 }
 
-void MeetingHost::refuse(Guest& guest, const std::string& reason) {
+void MeetingHost::refuse(Guest& guest, const std::string& reason, const std::string& line) {
   log_.warning("refused the launcher at {}: {}", guest.socket.peer(), reason);
-  answer(guest, Answer{.kind = Answer::Kind::No, .text = reason});
+  guest.socket.send(line, kFarewell);
   guest.socket.close();
 }
 

@@ -42,7 +42,7 @@ class MeetingHost {
   void take_hello(Guest& guest, const std::string& line);
   std::string why_not(const Hello& hello) const;
   static bool answer(Guest& guest, const Answer& answer);
-  void refuse(Guest& guest, const std::string& reason);
+  void refuse(Guest& guest, const std::string& reason, const std::string& line);
   void dismiss_late(Guest& guest, Clock::time_point now);
   void forget_closed();
   MeetingResult tell_all();

@@ -60,6 +60,10 @@ std::string MeetingProof::line(Side side, std::string_view text) const {
   return fmt::format("{} {} {}\n", nonces_.of_caller, prove(secret_, side, kProtocol, nonces_, text), text);
 }
 
+std::string MeetingProof::refusal() {
+  return fmt::format("{} {} no\n", std::string(kNonceSize, '0'), std::string(kProofSize, '0'));
+}
+
 std::optional<MeetingProof::Said> MeetingProof::read(Side side, std::string_view line) {
   constexpr size_t kText = kNonceSize + 1 + kProofSize + 1;
   if (line.size() < kText || line[kNonceSize] != ' ' || line[kText - 1] != ' ') return std::nullopt;

@@ -28,6 +28,8 @@ class MeetingProof {
   // The first line: "tutti-run/3 NONCE".
   std::string challenge() const;
   std::string line(Side side, std::string_view text) const;
+  // The answer to a launcher that has not proved anything: it depends on nothing, least of all on the secret.
+  static std::string refusal();
 
   struct Said {
     std::string text;

@@ -35,7 +35,7 @@ TEST(MeetingProof, proves_nothing_with_another_secret_text_or_connection) {
   MeetingProof host("secret");
   MeetingProof other_host("secret");
   const auto guest = MeetingProof::of_caller("secret", without_newline(host.challenge()));
-  const auto stranger = MeetingProof::of_caller("", without_newline(host.challenge()));
+  auto stranger = MeetingProof::of_caller("", without_newline(host.challenge()));
   const std::string line = without_newline(guest->line(Side::Caller, "I am 1"));
   EXPECT_TRUE(proved(host, line));
   EXPECT_FALSE(proved(host, without_newline(stranger->line(Side::Caller, "I am 1"))));
@@ -47,6 +47,9 @@ TEST(MeetingProof, proves_nothing_with_another_secret_text_or_connection) {
     EXPECT_FALSE(proved(host, changed)) << i;
     EXPECT_FALSE(proved(host, line.substr(0, i))) << i;
   }
+  const auto refusal = stranger->read(Side::Listener, without_newline(MeetingProof::refusal()));
+  ASSERT_TRUE(refusal);
+  EXPECT_FALSE(refusal->proved);
   for (const char* bad : {"", "tutti-run/3", "tutti-run/3 ", "tutti-run/2 00000000000000000000000000000000",
                           "tutti-run/3 0000000000000000000000000000000g"})
     EXPECT_FALSE(MeetingProof::of_caller("secret", bad)) << bad;

@@ -35,6 +35,9 @@ using std::chrono::milliseconds;
 
 // The time for a host launcher that is ready to take its job.
 constexpr milliseconds kTakeTime{30'000};
+// The time from closing its streams to its end, and between two looks.
+constexpr milliseconds kEndTime{1000};
+constexpr useconds_t kBetweenLooks = 10'000;
 // What a login shell or ssh prints before the host launcher runs, to be quoted in errors.
 constexpr size_t kLongestQuoteOfShell = 300;
 
@@ -78,10 +81,14 @@ class StartingHost {
     return !ready_ && child_.out.get() < 0 && child_.err.get() < 0;
   }
 
-  // Waits for the end of the process, which has closed its streams.
+  // Waits for the end of the process, which has closed its streams; kills it if it goes on without them.
   int exit_code() {
+    const auto deadline = deadline_after(kEndTime);
     int status = 0;
-    while (waitpid(child_.pid, &status, 0) < 0 && errno == EINTR) {
+    pid_t ended = 0;
+    while ((ended = waitpid(child_.pid, &status, WNOHANG)) == 0 || (ended < 0 && errno == EINTR)) {
+      if (Clock::now() >= deadline) kill(-child_.pid, SIGKILL);
+      usleep(kBetweenLooks);
     }
     child_.pid = -1;
     return Outcome(status).exit_code();
@@ -89,16 +96,17 @@ class StartingHost {
   // The last line that was printed before the host launcher was ready.
   const std::string& last_line() const { return last_line_; }
 
-  // Returns false if the host launcher does not take all in time.
-  bool send(std::string_view text) const {
+  // Returns false if the host launcher does not take all in time, or if a `signal` comes.
+  bool send(std::string_view text, SignalPipe& signals, std::optional<int>& signal) const {
     const auto deadline = deadline_after(kTakeTime);
     while (!text.empty()) {
       const ssize_t count = ::send(child_.in.get(), text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
       if (count >= 0) text.remove_prefix(static_cast<size_t>(count));
       if (count < 0 && errno != EAGAIN && errno != EINTR) return false;
       if (Clock::now() >= deadline) return false;
-      pollfd room{child_.in.get(), POLLOUT, 0};
-      if (!text.empty()) poll(&room, 1, poll_time(deadline));
+      std::array<pollfd, 2> events = {{{child_.in.get(), POLLOUT, 0}, {signals.descriptor(), POLLIN, 0}}};
+      if (!text.empty()) poll(events.data(), events.size(), poll_time(deadline));
+      if (events[1].revents != 0 && (signal = next_stop_signal(signals))) return false;
     }
     return true;
   }
@@ -171,8 +179,8 @@ class HostsStarter {
       if (Clock::now() >= deadline)
         fail(ErrorKind::Timeout,
              "tutti run: after {:g} s there is no answer from the launcher on {}; check these hosts, and "
-             "what their login shells do, or raise --start-timeout",
-             seconds(options_.start_timeout), fmt::join(missing(), ", "));
+             "what their login shells do, or raise --start-timeout{}",
+             seconds(options_.start_timeout), fmt::join(missing(), ", "), last_words());
       wait_for_events(deadline);
       if (const auto signal = next_stop_signal(signals_)) return signal;
       for (StartingHost& host : hosts_) {
@@ -183,6 +191,9 @@ class HostsStarter {
     return std::nullopt;
   }
 
+  std::optional<int> signal() const { return signal_; }
+
+  // Returns nothing if a signal comes meanwhile.
   std::vector<StartedHost> give_jobs(const std::vector<std::string>& command,
                                      const std::map<std::string, std::string>& variables) {
     HostJob job{.host = {},
@@ -198,9 +209,10 @@ class HostsStarter {
     for (size_t i = 0; i < hosts_.size(); ++i) {
       job.host = hosts_[i].name();
       job.tasks = tasks[i];
-      if (!hosts_[i].send(to_line(job)))
-        fail(ErrorKind::PeerLost, "tutti run: host {}: its launcher was ready, but did not take its tasks",
-             hosts_[i].name());
+      if (hosts_[i].send(to_line(job), signals_, signal_)) continue;
+      if (signal_) return {};
+      fail(ErrorKind::PeerLost, "tutti run: host {}: its launcher was ready, but did not take its tasks",
+           hosts_[i].name());
     }
     std::vector<StartedHost> started;
     for (StartingHost& host : hosts_) started.push_back(host.release());
@@ -218,6 +230,15 @@ class HostsStarter {
       if (!host.ready()) names.push_back(host.name());
     }
     return names;
+  }
+
+  // What a missing host has printed, for the error.
+  std::string last_words() const {
+    for (const StartingHost& host : hosts_) {
+      if (!host.ready() && !host.last_line().empty())
+        return fmt::format("; {} printed '{}'", host.name(), host.last_line());
+    }
+    return "";
   }
 
   void wait_for_events(Clock::time_point deadline) const {
@@ -305,6 +326,7 @@ class HostsStarter {
   const RemoteShell& shell_;
   const LaunchOptions& options_;
   SignalPipe& signals_;
+  std::optional<int> signal_;  // that came while the jobs were given
   const std::string directory_ = std::filesystem::current_path().string();
   std::vector<StartingHost> hosts_;
 };
@@ -339,7 +361,8 @@ HostsStart start_hosts(const std::vector<HostSlots>& hosts, const std::vector<st
   HostsStarter starter(shell, options, signals);
   starter.start(hosts, without_identity(variables.environment));
   if (const auto signal = starter.await_all()) return {{}, signal};
-  return {starter.give_jobs(command, variables_to_forward(variables)), std::nullopt};
+  auto started = starter.give_jobs(command, variables_to_forward(variables));
+  return {std::move(started), starter.signal()};
 }
 
 }  // namespace tutti

@@ -90,6 +90,14 @@ size_t combinations(const std::vector<SweepSetting>& settings) {
   return count;
 }
 
+void require_no_secret(const std::string& name) {
+  if (!is_same_flag(name, "secret")) return;
+  fail(ErrorKind::InvalidArgument,
+       "tutti sweep: leave --secret out, since a sweep writes its command and settings to files; set the "
+       "variable "
+       "TUTTI_SECRET instead");
+}
+
 }  // namespace
 
 SweepSetting parse_setting(const std::string& text) {
@@ -102,6 +110,7 @@ SweepSetting parse_setting(const std::string& text) {
   if (is_reserved(setting.name))
     fail(ErrorKind::InvalidArgument, "tutti sweep: --set {} is not possible, since the sweep sets this flag",
          setting.name);
+  require_no_secret(with_dashes(setting.name));
   const std::string values = text.substr(equals + 1);
   const size_t dots = values.find("..");
   if (dots != std::string::npos && parse_double(values.substr(0, dots)) &&
@@ -193,6 +202,7 @@ void require_not_given(const std::vector<SweepSetting>& settings, const std::vec
   const auto dashes = std::find(command.begin(), command.end(), "--");
   for (auto word = dashes == command.end() ? command.begin() : dashes; word != command.end(); ++word) {
     const std::string name = flag_in(*word);
+    require_no_secret(name);
     if (is_reserved(name))
       fail(ErrorKind::InvalidArgument,
            "tutti sweep: leave {} out of the program's arguments, since the sweep gives each run its own",

@@ -20,6 +20,14 @@ std::vector<SweepSetting> settings_of(const std::vector<std::string>& texts) {
   return settings;
 }
 
+TEST(Setting, is_never_the_secret) {
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("TUTTI_SECRET"), [] { parse_setting("secret=a,b"); });
+  for (const char* word : {"--secret", "--secret=x"})
+    expect_error(ErrorKind::InvalidArgument, HasSubstr("TUTTI_SECRET"), [&] {
+      require_not_given({}, {"train", word});
+    });
+}
+
 TEST(SweepSettings, have_a_name_and_values) {
   EXPECT_EQ(parse_setting("rate=1e-4,1e-3").name, "rate");
   EXPECT_THAT(parse_setting("--rate=1e-4,1e-3").values, ElementsAre("1e-4", "1e-3"));

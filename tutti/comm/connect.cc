@@ -111,25 +111,27 @@ Roster roster_at_address(const Context& context) {
   return {.table = find_tcp_rendezvous(options).table, .master_host = address.host};
 }
 
-// Rank 0 serves a table at any free port, and `share` sends the text "KEY PORT HOST HOST ..." to all ranks.
-// A host has several addresses: the other ranks use the first one that answers.
+// Rank 0 serves a table at any free port, and `share` sends the text "RANDOM PORT HOST HOST ..." to all
+// ranks. A host has several addresses: the other ranks use the first one that answers.
 Roster roster_by_text(const Context& context,
                       const std::function<std::string(const std::optional<std::string>&)>& share) {
+  const auto key_with = [&](const std::string& random) { return random + "\n" + key_of_job(context); };
   ServedRendezvous served;
   std::optional<std::string> text;
   if (context.rank() == 0) {
     std::vector<std::string> hosts = on_one_host(context) ? std::vector<std::string>() : own_addresses();
     if (hosts.empty()) hosts = {kLoopback};
-    const std::string key = random_key();
-    served = serve_tcp_rendezvous({.hosts = hosts, .key = key});
-    text = fmt::format("{} {} {}", key, served.port, fmt::join(hosts, " "));
+    const std::string random = random_key();
+    served = serve_tcp_rendezvous({.hosts = hosts, .key = key_with(random)});
+    text = fmt::format("{} {} {}", random, served.port, fmt::join(hosts, " "));
   }
   const std::vector<std::string> words = split(share(text), ' ');
   if (words.size() < 3) fail(ErrorKind::DataLoss, "the text shared by rank 0 was not written by Tutti");
   if (served.table) return {.table = served.table, .master_host = words[2]};
   const auto found = find_tcp_rendezvous({.hosts = {words.begin() + 2, words.end()},
                                           .port = static_cast<uint16_t>(parse_int(words[1]).value_or(0)),
-                                          .key = words[0],
+                                          .key = key_with(words[0]),
+                                          .several_machines = true,
                                           .timeout = timeout_of(context)});
   return {.table = found.table, .master_host = found.host};
 }
@@ -141,9 +143,12 @@ Roster roster_through_mpi(const Context& context) {
   });
 }
 
-// The launcher's table outlives an attempt to run the job, so the key contains the attempt.
+// The launcher's table outlives an attempt to run the job, so the key contains the attempt. Everybody can
+// read that table, so what it contains is no secret.
 Roster roster_through_launcher(const Context& context) {
   const Identity& identity = context.identity();
+  const auto& security = context.config().security;
+  if (!on_one_host(context)) require_secret("", !security.secret.empty(), security.insecure);
   const std::string key = fmt::format("tutti/attempt/{}/table", identity.attempt);
   return roster_by_text(context, [&](const std::optional<std::string>& text) {
     return share_through_launcher(parse_address(identity.master_address), key, text, timeout_of(context));

@@ -199,6 +199,35 @@ TEST(Connect, those_whose_launcher_serves_a_table_find_rank_0_through_that) {
   }
 }
 
+// Everybody can read that table.
+TEST(Connect, those_whose_launcher_serves_a_table_need_the_secret_as_well) {
+  c10d::TCPStoreOptions options;
+  compat::without_libuv(options);
+  options.port = 0;
+  options.isServer = true;
+  options.waitWorkers = false;
+  const auto agent = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+  int attempt = 0;
+  const auto outcomes_of = [&](const std::vector<Start>& starts, int local_world) {
+    return connect_ranks(starts, meet_all, [&](Identity& identity) {
+      identity.launcher_serves = true;
+      identity.attempt = attempt;
+      identity.membership.local_world = local_world;
+      identity.master_address = fmt::format("127.0.0.1:{}", agent->getPort());
+    });
+  };
+  const auto strange = outcomes_of({{"", "one"}, {"", "other"}}, 2);
+  ASSERT_TRUE(strange[1]);
+  EXPECT_EQ(strange[1]->kind(), ErrorKind::InvalidArgument);
+  EXPECT_THAT(strange[1]->what(), HasSubstr("the same TUTTI_SECRET"));
+  ++attempt;
+  for (const Outcome& outcome : outcomes_of({{}, {}}, 1)) {
+    ASSERT_TRUE(outcome);
+    EXPECT_THAT(outcome->what(),
+                HasSubstr("refusing to listen at all addresses of this machine without a secret"));
+  }
+}
+
 TEST(Connect, says_that_the_launcher_or_rank_0_is_not_there) {
   const auto through = [](int port, int rank) {
     return [port, rank](Identity& identity) {

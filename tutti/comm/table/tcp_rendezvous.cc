@@ -118,8 +118,9 @@ std::optional<FoundRendezvous> try_address(const FindOptions& options, const std
 
 [[noreturn]] void fail_refused(const std::string& host, uint16_t port) {
   fail(ErrorKind::InvalidArgument,
-       "another job uses {}:{}: rank 0 there belongs to another launch, or has another --secret. Wait until "
-       "that job has ended, or give this job other addresses",
+       "another job uses {}:{}, or rank 0 there has another secret. Give all tasks of a job the same "
+       "TUTTI_SECRET "
+       "(--secret); if that is another job, wait until it has ended, or choose other addresses",
        host, port);
 }
 
@@ -146,8 +147,9 @@ ServedRendezvous serve_tcp_rendezvous(const ServeOptions& options) {
 
 FoundRendezvous find_tcp_rendezvous(const FindOptions& options) {
   const auto deadline = deadline_after(options.timeout);
+  std::string refused;
   for (milliseconds pause = kFirstRetry;; pause = std::min(2 * pause, kLongestRetry)) {
-    Attempts attempts;
+    Attempts attempts{.refused = refused};
     for (const std::string& host : options.hosts) {
       const Resolved found = resolve(host, options.port);
       if (found.addresses.empty()) attempts.nobody = found.trouble;
@@ -155,8 +157,8 @@ FoundRendezvous find_tcp_rendezvous(const FindOptions& options) {
         if (auto table = try_address(options, host, address, deadline, attempts)) return *std::move(table);
       }
     }
-    // With several addresses, as containers have them, the table of another machine may answer at one.
-    if (!attempts.refused.empty() && options.hosts.size() == 1) fail_refused(attempts.refused, options.port);
+    refused = attempts.refused;
+    if (!refused.empty() && !options.several_machines) fail_refused(refused, options.port);
     if (Clock::now() >= deadline) fail_late(options, attempts);
     std::this_thread::sleep_for(std::min(pause, until(deadline)));
   }

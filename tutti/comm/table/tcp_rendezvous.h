@@ -30,9 +30,12 @@ struct ServedRendezvous {
 ServedRendezvous serve_tcp_rendezvous(const ServeOptions& options);
 
 struct FindOptions {
-  std::vector<std::string> hosts;  // names or numeric addresses of one machine
+  std::vector<std::string> hosts;  // names or numeric addresses
   uint16_t port = 0;
   std::string key = "";
+  // One of the addresses may lead to another machine, as those of containers do, so that a table there is not
+  // an error as long as another one may answer.
+  bool several_machines = false;
   std::chrono::milliseconds timeout{60000};
 };
 

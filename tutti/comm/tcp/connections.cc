@@ -29,6 +29,9 @@ using Clock = std::chrono::steady_clock;
 constexpr const char* kLoopback = "127.0.0.1";
 constexpr uint32_t kExchanges = 0;
 constexpr uint32_t kMessages = 1;
+// The time for a greeting, which a rank sends at once, and the number of connections that may owe theirs.
+constexpr std::chrono::seconds kGreetingTime{5};
+constexpr size_t kMostGuests = 64;
 
 // The first bytes on every connection, from the rank that connects.
 struct Greeting {
@@ -112,8 +115,15 @@ class Acceptor {
   void accept(size_t missing, Clock::time_point deadline) {
     while (accepted_ < missing) {
       std::vector<pollfd> ready = {{listener_.get(), POLLIN, 0}};
-      for (const Guest& guest : guests_) ready.push_back({guest.socket.get(), POLLIN, 0});
-      if (poll(ready.data(), ready.size(), poll_time(deadline)) == 0) fail_to_connect(ETIMEDOUT);
+      auto next_event = deadline;
+      for (const Guest& guest : guests_) {
+        ready.push_back({guest.socket.get(), POLLIN, 0});
+        next_event = std::min(next_event, guest.deadline);
+      }
+      poll(ready.data(), ready.size(), poll_time(next_event));
+      if (Clock::now() >= deadline) fail_to_connect(ETIMEDOUT);
+      std::erase_if(guests_, [](const Guest& guest) { return Clock::now() >= guest.deadline; });
+      if (guests_.size() + 1 < ready.size()) continue;
       size_t i = 1;
       for (auto guest = guests_.begin(); guest != guests_.end(); ++i) {
         const auto next = std::next(guest);
@@ -127,14 +137,21 @@ class Acceptor {
  private:
   struct Guest {
     FileDescriptor socket;
+    Clock::time_point deadline;
     Greeting greeting{};
     size_t done = 0;
   };
 
+  // Strangers must not keep the ranks out: the guest that has been silent for longest makes room.
   void welcome() {
     FileDescriptor socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-    if (socket.get() < 0 && is_shortage(errno)) fail_to_connect(errno);
-    if (socket.get() >= 0) guests_.push_back({.socket = std::move(socket)});
+    const bool shortage = socket.get() < 0 && is_shortage(errno);
+    if (shortage && guests_.empty()) fail_to_connect(errno);
+    if (socket.get() >= 0)
+      guests_.push_back({.socket = std::move(socket), .deadline = Clock::now() + kGreetingTime});
+    if (!shortage && guests_.size() <= kMostGuests) return;
+    listen_to(guests_.front());
+    guests_.pop_front();
   }
 
   // Reads what has come of the greeting. Returns true if the guest is dealt with.

@@ -145,7 +145,11 @@ TEST(Tcp, strangers_take_nobodys_place) {
       ::send(strangers.back().get(), noise.data(), noise.size(), MSG_NOSIGNAL);
     }
     strangers.front() = FileDescriptor();  // it leaves again
+    // More than are kept: the oldest have to make room.
+    for (int i = 0; i < 300; ++i) strangers.push_back(connect_within(address, kLong).socket);
     strangers_came.count_down();
+    char byte = 0;
+    EXPECT_LE(recv(strangers.at(10).get(), &byte, 1, 0), 0);
   });
   expect_no_errors(as_ranks(2, [&](int rank) {
     const auto own = rank == 0 ? table : std::make_shared<HeldTable>(table, strangers_came);
