@@ -1,4 +1,5 @@
 // Tests `tutti run` on several hosts that TF_CONFIG names; here they are launchers on one machine.
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <fstream>
@@ -15,9 +16,10 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/tool.h"
-#include "tools/launch/meeting_words.h"
 #include "tutti/base/file.h"
 #include "tutti/base/ports.h"
+#include "tutti/base/random_key.h"
+#include "tutti/base/secret.h"
 #include "tutti/base/sha256.h"
 
 namespace tutti::testing {
@@ -73,6 +75,13 @@ class Stranger {
   FileDescriptor socket_;
 };
 
+// The words of launchers that meet, as they are on the wire.
+constexpr std::string_view kProtocol = "tutti-run/3 ";
+
+std::string said(Side side, const Nonces& nonces, const std::string& text, const std::string& secret = "") {
+  return fmt::format("{} {} {}\n", nonces.of_caller, prove(secret, side, kProtocol, nonces, text), text);
+}
+
 // Listens instead of the first launcher.
 class StrangeHost {
  public:
@@ -108,12 +117,20 @@ class RunHosts : public ::testing::Test {
   }
   // Answers the challenge of the first launcher, with the proof of a launcher that has this secret.
   static void say_hello(Stranger& stranger, const std::string& hello, const std::string& secret = "") {
-    std::string challenge = stranger.hear_line();
-    ASSERT_TRUE(challenge.ends_with('\n'));
-    challenge.pop_back();
-    const auto proof = MeetingProof::of_caller(secret, challenge);
-    ASSERT_TRUE(proof);
-    stranger.say(proof->line(Side::Caller, hello));
+    const std::string challenge = stranger.hear_line();
+    ASSERT_EQ(challenge.size(), kProtocol.size() + kNonceSize + 1) << challenge;
+    const Nonces nonces{challenge.substr(kProtocol.size(), kNonceSize), random_key()};
+    stranger.say(said(Side::Caller, nonces, hello, secret));
+  }
+  // Takes the hello of a launcher as the first one does, and answers it.
+  static void answer(Stranger& guest, const std::string& text) {
+    Nonces nonces{random_key(), ""};
+    guest.say(fmt::format("{}{}\n", kProtocol, nonces.of_listener));
+    const std::string hello = guest.hear_line();
+    nonces.of_caller = hello.substr(0, kNonceSize);
+    const std::string words = hello.substr(std::min(hello.size(), kNonceSize + kProofSize + 2));
+    EXPECT_EQ(hello, said(Side::Caller, nonces, words.substr(0, words.find('\n'))));
+    guest.say(said(Side::Listener, nonces, text));
   }
   // Returns a cluster of `hosts` workers.
   nlohmann::json cluster_of(int hosts) const {
@@ -439,16 +456,9 @@ TEST_F(RunHosts, a_host_that_lies_is_not_believed) {
        std::vector<std::string>{"HTTP/1.1 400\r\n", "tutti-run/3 x\n", std::string(2'000'000, 'x'), ""})
     lie([&](Stranger& guest) { guest.say(challenge); });
   const std::string all = "all " + std::string(32, 'a');
-  for (const std::string& answer :
+  for (const std::string& text :
        {all + " 1", all + " 1 1", all + " 1 2 1", all + " 0 2", std::string("all 1 2"), std::string("yes")}) {
-    lie([&](Stranger& guest) {
-      MeetingProof proof("");
-      guest.say(proof.challenge());
-      std::string hello = guest.hear_line();
-      hello.pop_back();
-      EXPECT_TRUE(proof.read(Side::Caller, hello)->proved);
-      guest.say(proof.line(Side::Listener, answer));
-    });
+    lie([&](Stranger& guest) { answer(guest, text); });
   }
 }
 
