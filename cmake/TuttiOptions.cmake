@@ -66,7 +66,8 @@ if(TUTTI_WERROR)
   add_compile_options(-Werror)
 endif()
 if(TUTTI_SANITIZE)
-  add_compile_options(-fsanitize=${TUTTI_SANITIZE} -fno-sanitize-recover=all)
+  # GCC's documentation says that sanitizers cause false warnings of this kind.
+  add_compile_options(-fsanitize=${TUTTI_SANITIZE} -fno-sanitize-recover=all -Wno-maybe-uninitialized)
   add_link_options(-fsanitize=${TUTTI_SANITIZE})
 endif()
 
