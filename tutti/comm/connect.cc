@@ -97,14 +97,20 @@ std::vector<std::string> hosts_to_serve(const Context& context, const std::strin
   return {};
 }
 
+std::function<void(const std::string&)> warn(const Context& context) {
+  return [log = context.log()](const std::string& text) { log.warning("{}", text); };
+}
+
 Roster roster_at_address(const Context& context) {
   const Address address = parse_address(context.identity().master_address);
   const auto port = static_cast<uint16_t>(address.port);
   const std::string key = key_of_job(context);
   if (context.rank() == 0) {
     const auto hosts = hosts_to_serve(context, address.host);
-    return {.table = serve_tcp_rendezvous({.hosts = hosts, .port = port, .key = key}).table,
-            .master_host = address.host};
+    return {
+        .table =
+            serve_tcp_rendezvous({.hosts = hosts, .port = port, .key = key, .report = warn(context)}).table,
+        .master_host = address.host};
   }
   FindOptions options{.hosts = {address.host}, .port = port, .key = key, .timeout = timeout_of(context)};
   if (needs_loopback(context) && address.host != kLoopback) options.hosts.emplace_back(kLoopback);
@@ -122,7 +128,7 @@ Roster roster_by_text(const Context& context,
     std::vector<std::string> hosts = on_one_host(context) ? std::vector<std::string>() : own_addresses();
     if (hosts.empty()) hosts = {kLoopback};
     const std::string random = random_key();
-    served = serve_tcp_rendezvous({.hosts = hosts, .key = key_with(random)});
+    served = serve_tcp_rendezvous({.hosts = hosts, .key = key_with(random), .report = warn(context)});
     text = fmt::format("{} {} {}", random, served.port, fmt::join(hosts, " "));
   }
   const std::vector<std::string> words = split(share(text), ' ');

@@ -13,6 +13,8 @@
 #include <unistd.h>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 #include "tutti/base/random_key.h"
@@ -28,6 +30,7 @@ constexpr milliseconds kGreeting{5000};
 constexpr size_t kMostStrangers = 64;
 constexpr int kMostAtOnce = 32;     // connections accepted, or buffers read, before others get their turn
 constexpr milliseconds kRest{100};  // pause when the system has no sockets or memory left
+constexpr int kMostReports = 5;
 constexpr size_t kMostBytes = size_t{256} << 20;
 
 FileDescriptor make_event() {
@@ -42,13 +45,9 @@ bool is_open(const FileDescriptor& socket) { return socket.get() >= 0; }
 
 }  // namespace
 
-Server::Server(std::vector<Listening> listeners, std::string key, milliseconds farewell,
+Server::Server(std::vector<Listening> listeners, const ServeOptions& options,
                std::shared_ptr<Rendezvous> table)
-    : key_(std::move(key)),
-      farewell_(farewell),
-      table_(std::move(table)),
-      wake_(make_event()),
-      listeners_(std::move(listeners)) {
+    : options_(options), table_(std::move(table)), wake_(make_event()), listeners_(std::move(listeners)) {
   thread_ = start_thread("serving the table of the ranks", [this] { serve(); });
 }
 
@@ -105,7 +104,7 @@ void Server::wait() {
   if (!ending_ || ends_at_ != Clock::time_point::max()) return;
   uint64_t told = 0;
   static_cast<void>(::read(wake_.get(), &told, sizeof told));
-  ends_at_ = Clock::now() + farewell_;
+  ends_at_ = Clock::now() + options_.farewell;
   listeners_.clear();
 }
 
@@ -189,10 +188,22 @@ void Server::read_answer(Client& client) {
   const Nonces nonces{client.nonce, client.received.substr(0, kNonceSize)};
   const std::string proof = client.received.substr(kNonceSize, kProofSize);
   client.received.clear();
-  client.known = equal_proofs(proof, prove(key_, Side::Caller, kPurpose, nonces));
+  client.known = equal_proofs(proof, prove(options_.key, Side::Caller, kPurpose, nonces));
   client.leaving = !client.known;
-  client.unsent = client.known ? kWelcome + prove(key_, Side::Listener, kPurpose, nonces)
+  if (!client.known) report_refusal(client);
+  client.unsent = client.known ? kWelcome + prove(options_.key, Side::Listener, kPurpose, nonces)
                                : kRefusal + std::string(kProofSize, '-');
+}
+
+// Only the first ones, since a stranger may try as often as it likes.
+void Server::report_refusal(const Client& client) {
+  if (!options_.report || ++reports_ > kMostReports) return;
+  SocketAddress peer;
+  if (::getpeername(client.socket.get(), peer.get(), &peer.size) != 0) return;
+  options_.report(
+      fmt::format("refused a connection from {}: it belongs to another job, or has another secret. Give all "
+                  "tasks of a job the same TUTTI_SECRET",
+                  numeric(peer)));
 }
 
 Reply Server::answer(const Request& request) {

@@ -12,6 +12,7 @@
 #include "tutti/base/net.h"
 #include "tutti/comm/rendezvous.h"
 #include "tutti/comm/table/protocol.h"
+#include "tutti/comm/table/tcp_rendezvous.h"
 
 namespace tutti::comm::table {
 
@@ -23,8 +24,7 @@ namespace tutti::comm::table {
 // table ended in good order.
 class Server {
  public:
-  Server(std::vector<Listening> listeners, std::string key, std::chrono::milliseconds farewell,
-         std::shared_ptr<Rendezvous> table);
+  Server(std::vector<Listening> listeners, const ServeOptions& options, std::shared_ptr<Rendezvous> table);
   ~Server();
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
@@ -52,13 +52,13 @@ class Server {
   void attend(Client& client);
   bool receive(Client& client);
   void read_answer(Client& client);
+  void report_refusal(const Client& client);
   Reply answer(const Request& request);
   static void send(Client& client);
   void forget_closed();
   void say_goodbye();
 
-  const std::string key_;
-  const std::chrono::milliseconds farewell_;
+  const ServeOptions options_;
   const std::shared_ptr<Rendezvous> table_;  // shared with the process that serves it
   const FileDescriptor wake_;                // an event that tells the thread to end
   std::atomic<bool> ending_ = false;
@@ -67,6 +67,7 @@ class Server {
   std::list<Client> clients_;         // the oldest first
   Clock::time_point accepts_again_{};
   Clock::time_point ends_at_ = Clock::time_point::max();
+  int reports_ = 0;
   size_t bytes_ = 0;  // approximate size of the entries that clients have set
 
   std::thread thread_;  // last: it uses the members above

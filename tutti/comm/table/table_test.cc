@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <future>
 #include <memory>
 #include <poll.h>
 #include <sys/resource.h>
@@ -111,12 +112,16 @@ TEST(Table, nothing_that_a_stranger_gets_tells_of_the_key) {
 }
 
 TEST(Table, those_with_another_key_are_told_so) {
-  const auto served = serve_tcp_rendezvous({.key = "one"});
+  std::promise<std::string> report;
+  const auto served = serve_tcp_rendezvous(
+      {.key = "one", .report = [&](const std::string& text) { report.set_value(text); }});
   expect_error(ErrorKind::InvalidArgument, HasSubstr("another job uses"),
                [&] { find_tcp_rendezvous({.hosts = {"127.0.0.1"}, .port = served.port, .key = "other"}); });
   const auto found = find_tcp_rendezvous({.hosts = {"127.0.0.1"}, .port = served.port, .key = "one"});
   found.table->set("a", "1");
   EXPECT_EQ(served.table->peek("a"), "1");
+  EXPECT_THAT(report.get_future().get(),
+              HasSubstr("refused a connection from 127.0.0.1: it belongs to another job"));
 }
 
 // A process that listens in place of the table learns nothing that grants access, and clients reject it.

@@ -33,7 +33,7 @@ constexpr milliseconds kConnectTime{3000};
 class Served final : public Rendezvous {
  public:
   Served(std::vector<Listening> listeners, const ServeOptions& options)
-      : table_(local_rendezvous()), server_(std::move(listeners), options.key, options.farewell, table_) {}
+      : table_(local_rendezvous()), server_(std::move(listeners), options, table_) {}
 
   void set(const std::string& key, const std::string& value) override { table_->set(key, value); }
   std::string get(const std::string& key, milliseconds timeout) override { return table_->get(key, timeout); }

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -16,6 +17,8 @@ struct ServeOptions {
   std::vector<std::string> hosts = {"127.0.0.1"};
   uint16_t port = 0;     // 0: any free port
   std::string key = "";  // only clients that know it are admitted
+  // Called from another thread with a line for the log when a client that has another key is refused.
+  std::function<void(const std::string& text)> report = {};
   // How long the table's destructor waits for its clients to leave.
   std::chrono::milliseconds farewell{2000};
 };
