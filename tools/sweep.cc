@@ -6,6 +6,7 @@
 #include "tools/commands.h"
 #include "tools/launch/cores.h"
 #include "tools/launch/gpus.h"
+#include "tools/launch/host_slots.h"
 #include "tools/sweep/runner.h"
 #include "tutti/base/error.h"
 
@@ -55,18 +56,6 @@ void add_options(CLI::App& app, SweepArguments& arguments) {
   app.add_option("--restarts", arguments.sweep.restarts,
                  "How many times a run is restarted after it was killed or has lost a task (default: 3)")
       ->check(CLI::Range(0, 1'000'000));
-}
-
-// Returns a word as a shell has to be given it.
-std::string quoted(const std::string& word) {
-  constexpr const char* kPlain =
-      "abcdefghijklmnopqrstuvwxyz"
-      "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-      "0123456789_-+=.,:/@%^";
-  if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) return word;
-  std::string text = "'";
-  for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return text + "'";
 }
 
 std::string command_line_of(const std::vector<std::string>& arguments) {

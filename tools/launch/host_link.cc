@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cerrno>
+#include <functional>
 #include <poll.h>
 #include <signal.h>
 #include <unistd.h>
@@ -9,6 +10,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "tools/launch/line_splitter.h"
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
@@ -36,10 +38,21 @@ std::string dump(const Json& message) {
   }
 }
 
-HostJob read_job(const std::string& line) {
-  const Json message = parse_json(line, kWhat, ErrorKind::DataLoss);
+// Parses a message of JSON by this function. A field that is missing or of another type is a DataLoss.
+template <class Message>
+Message parsed(std::string_view text, const std::function<void(const Json&, Message&)>& read) {
+  const Json json = parse_json(text, kWhat, ErrorKind::DataLoss);
   try {
-    HostJob job;
+    Message message;
+    read(json, message);
+    return message;
+  } catch (const Json::exception& error) {
+    fail(ErrorKind::DataLoss, "{}: {}", kWhat, error.what());
+  }
+}
+
+HostJob read_job(const std::string& line) {
+  return parsed<HostJob>(line, [](const Json& message, HostJob& job) {
     message.at("host").get_to(job.host);
     message.at("directory").get_to(job.directory);
     message.at("command").get_to(job.command);
@@ -49,10 +62,7 @@ HostJob read_job(const std::string& line) {
     for (const Json& task : message.at("tasks"))
       job.tasks.push_back({.job = task.at(0).get<std::string>(), .index = task.at(1).get<int>()});
     message.at("evaluator_restarts").get_to(job.evaluator_restarts);
-    return job;
-  } catch (const Json::exception& error) {
-    fail(ErrorKind::DataLoss, "{}: {}", kWhat, error.what());
-  }
+  });
 }
 
 }  // namespace
@@ -86,17 +96,12 @@ std::string end_line(int exit_code) { return fmt::format("{}{}{}\n", kHostMark, 
 std::optional<HostReady> read_ready(std::string_view line) {
   const auto text = after(line, kReady);
   if (!text) return std::nullopt;
-  const Json message = parse_json(*text, kWhat, ErrorKind::DataLoss);
-  try {
-    HostReady ready;
+  return parsed<HostReady>(*text, [](const Json& message, HostReady& ready) {
     message.at("version").get_to(ready.version);
     message.at("ports").get_to(ready.ports);
     message.at("client").get_to(ready.client_address);
     message.at("own").get_to(ready.own_address);
-    return ready;
-  } catch (const Json::exception& error) {
-    fail(ErrorKind::DataLoss, "{}: {}", kWhat, error.what());
-  }
+  });
 }
 
 std::optional<int> read_end(std::string_view line) {
@@ -130,12 +135,7 @@ std::optional<Order> LauncherOrders::next() {
 std::optional<std::string> LauncherOrders::read_line(std::chrono::milliseconds patience) {
   const auto deadline = deadline_after(patience);
   while (true) {
-    const size_t end = received_.find('\n');
-    if (end != std::string::npos) {
-      std::string line = received_.substr(0, end);
-      received_.erase(0, end + 1);
-      return line;
-    }
+    if (auto line = take_line(received_)) return line;
     pollfd ready{descriptor(), POLLIN, 0};
     if (poll(&ready, 1, poll_time(deadline)) <= 0) {
       if (lost_ || Clock::now() >= deadline) return std::nullopt;

@@ -10,8 +10,8 @@
 #include "tutti/cluster/cluster_spec.h"
 #include "tutti/cluster/identity.h"
 
-// What `tutti run -H` and the host launchers, which it starts on the hosts, say to each other over the
-// standard streams of the latter. The host launcher first prints a HostReady, then reads a HostJob and
+// The messages between `tutti run -H` and the host launchers, which it starts on the hosts, over the standard
+// streams of the latter. The host launcher first prints a HostReady, then reads a HostJob and
 // orders, and at the end prints its exit code; everything else that it prints is output. One line each.
 namespace tutti {
 

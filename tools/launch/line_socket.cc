@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "tools/launch/line_splitter.h"
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 #include "tutti/base/net.h"
@@ -34,12 +35,7 @@ bool LineSocket::take_some() {
 
 std::optional<std::string> LineSocket::read_line(size_t longest) {
   while (true) {
-    const size_t end = received_.find('\n');
-    if (end != std::string::npos) {
-      std::string line = received_.substr(0, end);
-      received_.erase(0, end + 1);
-      return line;
-    }
+    if (auto line = take_line(received_)) return line;
     if (received_.size() > longest) return std::exchange(received_, {});
     if (!is_open() || !take_some()) return std::nullopt;
   }

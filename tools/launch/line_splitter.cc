@@ -2,6 +2,14 @@
 
 namespace tutti {
 
+std::optional<std::string> take_line(std::string& received) {
+  const size_t end = received.find('\n');
+  if (end == std::string::npos) return std::nullopt;
+  std::string line = received.substr(0, end);
+  received.erase(0, end + 1);
+  return line;
+}
+
 void LineSplitter::feed(std::string_view bytes, Time now, const Take& take) {
   for (const char byte : bytes) put(byte, now, take);
 }

@@ -2,10 +2,15 @@
 
 #include <chrono>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 
 namespace tutti {
+
+// Removes the first line from the bytes that have been received and returns it without its newline; nullopt
+// if it is not complete yet.
+std::optional<std::string> take_line(std::string& received);
 
 // Splits the bytes of one stream into lines. A line that is overwritten by a lone '\r' (a live progress line)
 // is passed on at most once a second, so that it does not flood a log. A line longer than `longest` is

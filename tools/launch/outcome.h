@@ -8,7 +8,7 @@ namespace tutti {
 class Outcome {
  public:
   explicit Outcome(int wait_status) : status_(wait_status) {}
-  // Of a process that has ended by itself.
+  // Returns the outcome of a process that has ended by itself with this exit code.
   static Outcome exited(int exit_code);
 
   bool success() const;

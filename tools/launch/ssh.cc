@@ -16,6 +16,7 @@
 
 #include "tools/launch/child.h"
 #include "tools/launch/host_link.h"
+#include "tools/launch/line_splitter.h"
 #include "tools/launch/meeting.h"
 #include "tools/launch/meeting_words.h"
 #include "tools/launch/planner.h"
@@ -38,7 +39,7 @@ constexpr milliseconds kTakeTime{30'000};
 // The time from closing its streams to its end, and between two looks.
 constexpr milliseconds kEndTime{1000};
 constexpr useconds_t kBetweenLooks = 10'000;
-// What a login shell or ssh prints before the host launcher runs, to be quoted in errors.
+// The maximum length of a line of a login shell or of ssh that is quoted in an error.
 constexpr size_t kLongestQuoteOfShell = 300;
 
 std::string this_program() { return std::filesystem::read_symlink("/proc/self/exe").string(); }
@@ -128,9 +129,8 @@ class StartingHost {
 
   void take_lines(std::string& text, bool at_end) {
     if (at_end && !text.empty()) text += '\n';
-    for (size_t end = text.find('\n'); end != std::string::npos; end = text.find('\n')) {
-      const std::string line = text.substr(0, end);
-      text.erase(0, end + 1);
+    while (const auto taken = take_line(text)) {
+      const std::string& line = *taken;
       // The shell of the other host may print something of its own before.
       if (auto ready = read_ready(line)) ready_ = std::move(ready);
       const std::string words = line.substr(0, line.find_last_not_of(" \r\t") + 1);
@@ -232,7 +232,7 @@ class HostsStarter {
     return names;
   }
 
-  // What a missing host has printed, for the error.
+  // Returns the last line that a missing host has printed, for the error.
   std::string last_words() const {
     for (const StartingHost& host : hosts_) {
       if (!host.ready() && !host.last_line().empty())

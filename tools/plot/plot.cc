@@ -30,7 +30,7 @@ struct Measure {
   std::string_view name;
   Mark line;
   Mark point;  // of a single point, and of each point if there are few
-  // What these look like, for the explanation that a chart with such curves shows.
+  // Describe these marks in the note of a chart that has them.
   std::string_view line_note = "";
   std::string_view point_note = "";
 };

@@ -182,14 +182,17 @@ TEST(Connect, where_the_name_of_a_host_is_the_loopback_others_can_reach_it_all_t
       two_hosts));
 }
 
-// The test serves a table like torchrun.
-TEST(Connect, those_whose_launcher_serves_a_table_find_rank_0_through_that) {
+auto table_of_torchrun() {
   c10d::TCPStoreOptions options;
   compat::without_libuv(options);
   options.port = 0;
   options.isServer = true;
   options.waitWorkers = false;
-  const auto agent = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+  return c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+}
+
+TEST(Connect, those_whose_launcher_serves_a_table_find_rank_0_through_that) {
+  const auto agent = table_of_torchrun();
   for (const int attempt : {0, 1}) {
     testing::expect_no_errors(connect_ranks({{}, {}, {}}, meet_all, [&](Identity& identity) {
       identity.launcher_serves = true;
@@ -201,12 +204,7 @@ TEST(Connect, those_whose_launcher_serves_a_table_find_rank_0_through_that) {
 
 // Everybody can read that table.
 TEST(Connect, those_whose_launcher_serves_a_table_need_the_secret_as_well) {
-  c10d::TCPStoreOptions options;
-  compat::without_libuv(options);
-  options.port = 0;
-  options.isServer = true;
-  options.waitWorkers = false;
-  const auto agent = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+  const auto agent = table_of_torchrun();
   int attempt = 0;
   const auto outcomes_of = [&](const std::vector<Start>& starts, int local_world) {
     return connect_ranks(starts, meet_all, [&](Identity& identity) {
@@ -242,12 +240,7 @@ TEST(Connect, says_that_the_launcher_or_rank_0_is_not_there) {
     EXPECT_EQ(outcome->kind(), ErrorKind::Timeout);
     EXPECT_THAT(outcome->what(), HasSubstr("the launcher (torchrun) did not answer at 127.0.0.1:"));
   }
-  c10d::TCPStoreOptions options;
-  compat::without_libuv(options);
-  options.port = 0;
-  options.isServer = true;
-  options.waitWorkers = false;
-  const auto agent = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+  const auto agent = table_of_torchrun();
   outcomes = connect_ranks({{}, {}}, meet_all, through(agent->getPort(), 1));
   for (const Outcome& outcome : outcomes) {
     ASSERT_TRUE(outcome);

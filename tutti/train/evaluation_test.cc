@@ -290,12 +290,14 @@ TEST(Evaluation, a_name_that_a_function_does_not_return_is_found_with_its_first_
   EXPECT_EQ(steps, 1);
 }
 
-// All workers fail, since the chief tells them.
-TEST(Evaluation, a_column_that_does_not_exist_is_told_to_all_workers) {
+// Returns the errors of two workers that train with this evaluation.
+std::vector<std::string> errors_of_two(
+    const char* transport,
+    const std::function<std::unique_ptr<Hook>(const data::Feed&, int rank)>& evaluation) {
   std::vector<std::shared_ptr<TestNet>> nets = {test_net(), test_net()};
   const data::Feed feed = test_feed();
-  const auto errors =
-      comm::testing::errors_of_ranks("inproc", 2, std::chrono::seconds(60), [&](comm::Communicator& comm) {
+  return comm::testing::errors_of_ranks(
+      transport, 2, std::chrono::seconds(60), [&](comm::Communicator& comm) {
         Identity identity;
         identity.task.index = identity.membership.rank = comm.rank();
         identity.membership.world = comm.world();
@@ -305,9 +307,16 @@ TEST(Evaluation, a_column_that_does_not_exist_is_told_to_all_workers) {
         const Context context(config, identity);
         Trainer trainer(context, nets[static_cast<size_t>(comm.rank())], kAdam, test_loss,
                         {.group = comm::testing::borrowed(comm)});
-        trainer.add_hook(hooks::evaluation(feed, {metrics::accuracy("lable")}, {.name = "test", .every = 2}));
+        trainer.add_hook(evaluation(feed, comm.rank()));
         trainer.fit(feed);
       });
+}
+
+// All workers fail, since the chief tells them.
+TEST(Evaluation, a_column_that_does_not_exist_is_told_to_all_workers) {
+  const auto errors = errors_of_two("inproc", [](const data::Feed& feed, int) {
+    return hooks::evaluation(feed, {metrics::accuracy("lable")}, {.name = "test", .every = 2});
+  });
   EXPECT_THAT(errors, testing::Each(HasSubstr("no column 'lable'")));
 }
 
@@ -431,23 +440,9 @@ TEST(Evaluation, is_made_by_all_workers_together_with_the_values_of_one) {
 }
 
 TEST(Evaluation, workers_that_would_evaluate_at_other_steps_are_told_so) {
-  std::vector<std::shared_ptr<TestNet>> nets = {test_net(), test_net()};
-  const data::Feed feed = test_feed();
-  const auto errors =
-      comm::testing::errors_of_ranks("plain", 2, std::chrono::seconds(5), [&](comm::Communicator& comm) {
-        Identity identity;
-        identity.task.index = identity.membership.rank = comm.rank();
-        identity.membership.world = comm.world();
-        identity.is_chief = comm.rank() == 0;
-        RunConfig config = evaluated_config(6);
-        config.training.lanes = 2;
-        const Context context(config, identity);
-        Trainer trainer(context, nets[static_cast<size_t>(comm.rank())], kAdam, test_loss,
-                        {.group = comm::testing::borrowed(comm)});
-        trainer.add_hook(
-            hooks::evaluation(feed, label_accuracy(), {.name = "test", .every = 2 + comm.rank()}));
-        trainer.fit(feed);
-      });
+  const auto errors = errors_of_two("plain", [](const data::Feed& feed, int rank) {
+    return hooks::evaluation(feed, label_accuracy(), {.name = "test", .every = 2 + rank});
+  });
   EXPECT_THAT(errors, testing::Each(AllOf(HasSubstr("test every 2 steps"), HasSubstr("test every 3 steps"))));
 }
 
