@@ -28,8 +28,6 @@ constexpr milliseconds kLongestPause{1000};
 // route.
 constexpr milliseconds kAttempt{10000};
 
-constexpr milliseconds kBetweenLooks{100};
-
 // A server that closes connections so often, for so long, before its first frame does it on purpose. Attempts
 // that merely time out in between, as on a busy machine, do not reset the count.
 constexpr int kHangUps = 5;
@@ -54,6 +52,16 @@ std::string describe(const std::string& method, const CallOptions& options) {
   return text;
 }
 
+TimeLimits limits_of(const CallOptions& options, Clock::time_point deadline) {
+  TimeLimits time{.deadline = deadline};
+  if (options.give_up) {
+    time.look = [&options] {
+      if (options.give_up()) throw GivenUp();
+    };
+  }
+  return time;
+}
+
 }  // namespace
 
 struct Channel::Impl {
@@ -75,8 +83,7 @@ struct Channel::Impl {
   PieceHeader header_of(ConstBytes bytes) const;
   void send(const std::string& method, const Message& request, const CallOptions& call,
             const TimeLimits& time);
-  Frame receive_frame(const CallOptions& call, const TimeLimits& time);
-  Frame await_frame(const CallOptions& call, const TimeLimits& time);
+  Frame receive_frame(const TimeLimits& time);
   std::vector<Piece> receive_pieces(const Frame& answer, const CallOptions& call, const TimeLimits& time);
   Frame exchange(const std::string& method, const Message& request, const CallOptions& call,
                  const TimeLimits& time, Message& answer);
@@ -178,21 +185,9 @@ void Channel::Impl::send(const std::string& method, const Message& request, cons
   connection->wire.send(frame, following, time);
 }
 
-Frame Channel::Impl::await_frame(const CallOptions& call, const TimeLimits& time) {
-  const auto allocate = [this](size_t bytes) { return buffers.take(bytes); };
-  while (true) {
-    const auto deadline = time.next();
-    try {
-      return connection->wire.receive({}, allocate, std::min(deadline, Clock::now() + kBetweenLooks), time);
-    } catch (const Error& error) {
-      if (error.kind() != ErrorKind::Timeout || Clock::now() >= deadline) throw;
-      if (call.give_up && call.give_up()) throw GivenUp();
-    }
-  }
-}
-
-Frame Channel::Impl::receive_frame(const CallOptions& call, const TimeLimits& time) {
-  Frame frame = await_frame(call, time);
+Frame Channel::Impl::receive_frame(const TimeLimits& time) {
+  Frame frame = connection->wire.receive(
+      {}, [this](size_t bytes) { return buffers.take(bytes); }, time, time);
   if (frame.kind != FrameKind::Answer && frame.kind != FrameKind::Failure)
     fail(ErrorKind::DataLoss, "received a frame of an unexpected kind");
   return frame;
@@ -225,7 +220,7 @@ std::vector<Piece> Channel::Impl::receive_pieces(const Frame& answer, const Call
 Frame Channel::Impl::exchange(const std::string& method, const Message& request, const CallOptions& call,
                               const TimeLimits& time, Message& answer) {
   send(method, request, call, time);
-  Frame frame = receive_frame(call, time);
+  Frame frame = receive_frame(time);
   answer.head = decode_json(frame.head);
   if (frame.kind == FrameKind::Answer) {
     answer.pieces = receive_pieces(frame, call, time);
@@ -272,7 +267,7 @@ Message Channel::call(const std::string& method, const Message& request, const C
   Message answer;
   Frame frame;
   try {
-    frame = impl_->exchange(method, request, options, {.deadline = deadline}, answer);
+    frame = impl_->exchange(method, request, options, limits_of(options, deadline), answer);
   } catch (const GivenUp&) {
     impl_->connection.reset();
     fail(ErrorKind::Timeout, "{}: stopped waiting for the answer to {}", impl_->who,

@@ -34,7 +34,7 @@ struct CallOptions {
   // Destinations for the pieces of the answer, which must have the same number and sizes; saves an
   // allocation. The other end writes directly into destinations in the arena.
   std::vector<std::span<std::byte>> into = {};
-  // Called ten times a second while the answer is pending; if it returns true, the call ends with a Timeout.
+  // Called ten times a second while the call waits; if it returns true, the call ends with a Timeout.
   // Empty: never gives up.
   std::function<bool()> give_up = {};
   // For error messages: the purpose of the call, and its step.

@@ -397,7 +397,7 @@ std::function<void(ServerStream&)> greet_with(const std::string& challenge,
     frame.kind = FrameKind::Challenge;
     frame.head = challenge;
     wire.send(frame, {}, soon);
-    const std::string proof = wire.receive({}, {}, soon.deadline, soon).head;
+    const std::string proof = wire.receive({}, {}, soon, soon).head;
     wire.finish();
     frame.kind = FrameKind::Welcome;
     frame.head = welcome(proof);

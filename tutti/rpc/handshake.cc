@@ -35,7 +35,7 @@ std::string receive(Wire& wire, FrameKind kind, size_t least, const TimeLimits& 
   const auto allocate = [](size_t bytes) {
     return std::shared_ptr<std::byte>(new std::byte[bytes], std::default_delete<std::byte[]>());
   };
-  Frame frame = wire.receive(kFirstWords, allocate, time.next(), time);
+  Frame frame = wire.receive(kFirstWords, allocate, time, time);
   wire.finish();
   if (frame.kind != kind) fail(ErrorKind::DataLoss, "received a frame of an unexpected kind");
   if (frame.head.size() < least) fail(ErrorKind::DataLoss, "received a handshake that is cut");

@@ -1,12 +1,15 @@
 #include "tutti/rpc/host.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <exception>
 #include <list>
 #include <mutex>
 #include <new>
+#include <span>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -40,6 +43,8 @@ constexpr milliseconds kFarewell{2000};
 // The maximum time between two chunks of a message, because an incomplete message holds memory that other
 // callers wait for.
 constexpr milliseconds kChunk{60000};
+// Bytes that are received at once if nobody takes them.
+constexpr size_t kDropped = size_t{16} << 10;
 // How often to check whether callers whose requests are being served are still connected.
 constexpr milliseconds kWatch{100};
 
@@ -83,6 +88,23 @@ class Connection {
   bool is_busy();
 
  private:
+  // The pieces of the current request, for a service that takes them as they arrive.
+  class Arriving final : public Incoming {
+   public:
+    Arriving(Connection& connection, std::span<const PieceHeader> headers)
+        : connection_(connection), headers_(headers) {}
+    size_t left() const override { return headers_.size(); }
+    size_t next_size() const override { return headers_.front().size; }
+    Piece take() override;
+    // Receives the pieces that were not taken. Rethrows the error of a take() that has failed.
+    void drop_rest();
+
+   private:
+    Connection& connection_;
+    std::span<const PieceHeader> headers_;  // of the pieces that were not taken
+    std::exception_ptr error_;
+  };
+
   std::thread start();
   void run();
   void refuse(const Error& error);
@@ -90,8 +112,12 @@ class Connection {
   void greet();
   Frame receive_frame();
   Message receive(const Frame& frame);
+  Piece receive_piece(const PieceHeader& header);
+  void drop_piece(const PieceHeader& header);
+  Piece in_arena(const PieceHeader& header) const;
   std::vector<Bytes> places_of(const Frame& frame) const;
-  void serve(const Frame& frame, Message request);
+  void receive_and_serve(const Frame& frame);
+  void send(const Reply& reply);
   Message ask_service(const Frame& frame, const Message& request);
   void end_answering();
   Reply reply_to(const Frame& frame, Message request);
@@ -103,7 +129,8 @@ class Connection {
   Shared& shared_;
   Caller caller_;  // const after the handshake
   std::shared_ptr<const Mapping> arena_;
-  std::unique_ptr<ServerStream> stream_;  // used by the thread; during serve(), guarded by mutex_
+  // Used by the thread; during serve(), guarded by mutex_ unless `receiving_`.
+  std::unique_ptr<ServerStream> stream_;
   Wire wire_;
   std::atomic<bool> done_ = false;
 
@@ -111,6 +138,7 @@ class Connection {
   bool greeted_ = false;  // all below: guarded by mutex_
   bool ended_ = false;    // the stream is about to be destroyed
   bool serving_ = false;
+  bool receiving_ = false;  // the thread uses the stream during serve()
   bool answering_ = false;
   bool gone_ = false;
 
@@ -164,10 +192,7 @@ void Connection::refuse(const Error& error) {
 
 void Connection::talk() {
   greet();
-  while (true) {
-    const Frame frame = receive_frame();
-    serve(frame, receive(frame));
-  }
+  while (true) receive_and_serve(receive_frame());
 }
 
 void Connection::greet() {
@@ -183,7 +208,7 @@ void Connection::greet() {
 void Connection::watch() {
   {
     const std::lock_guard lock(mutex_);
-    if (!serving_ || (!gone_ && !stream_->ended())) return;
+    if (!serving_ || (!gone_ && (receiving_ || !stream_->ended()))) return;
   }
   tell_gone();
 }
@@ -205,8 +230,7 @@ std::shared_ptr<std::byte> Connection::allocate(size_t bytes) {
 }
 
 Frame Connection::receive_frame() {
-  Frame frame = wire_.receive({}, [this](size_t bytes) { return allocate(bytes); }, Clock::time_point::max(),
-                              {.each = kChunk});
+  Frame frame = wire_.receive({}, [this](size_t bytes) { return allocate(bytes); }, {}, {.each = kChunk});
   if (frame.kind != FrameKind::Request) fail(ErrorKind::DataLoss, "received a frame of an unexpected kind");
   return frame;
 }
@@ -221,14 +245,59 @@ Message Connection::receive(const Frame& frame) {
       wire_.receive(room.places[i], {.each = kChunk});
       request.pieces.push_back({room.places[i], room.memory});
     } else {
-      if (arena_ == nullptr)
-        fail(ErrorKind::DataLoss,
-             "a piece is in shared memory that this host does not share with the client");
-      request.pieces.push_back({arena_->at(header.place, header.size), arena_});
+      request.pieces.push_back(in_arena(header));
     }
   }
   wire_.finish();
   return request;
+}
+
+Piece Connection::in_arena(const PieceHeader& header) const {
+  if (arena_ == nullptr)
+    fail(ErrorKind::DataLoss, "a piece is in shared memory that this host does not share with the client");
+  return {arena_->at(header.place, header.size), arena_};
+}
+
+Piece Connection::receive_piece(const PieceHeader& header) {
+  if (!header.follows()) return in_arena(header);
+  const Room room = room_for({&header, 1}, [this](size_t bytes) { return allocate(bytes); });
+  wire_.receive(room.places.front(), {.each = kChunk});
+  return {room.places.front(), room.memory};
+}
+
+void Connection::drop_piece(const PieceHeader& header) {
+  if (!header.follows()) return;
+  std::array<std::byte, kDropped> dropped;
+  for (uint64_t left = header.size; left > 0;) {
+    const size_t next = std::min<uint64_t>(left, dropped.size());
+    wire_.receive(Bytes(dropped).first(next), {.each = kChunk});
+    left -= next;
+  }
+}
+
+Piece Connection::Arriving::take() {
+  const PieceHeader header = headers_.front();
+  headers_ = headers_.subspan(1);
+  const auto receiving = [this](bool now) {
+    const std::lock_guard lock(connection_.mutex_);
+    connection_.receiving_ = now;
+  };
+  receiving(true);
+  try {
+    Piece piece = connection_.receive_piece(header);
+    receiving(false);
+    return piece;
+  } catch (...) {
+    receiving(false);
+    error_ = std::current_exception();
+    throw;
+  }
+}
+
+void Connection::Arriving::drop_rest() {
+  if (error_) std::rethrow_exception(error_);
+  for (const PieceHeader& header : headers_) connection_.drop_piece(header);
+  connection_.wire_.finish();
 }
 
 std::vector<Bytes> Connection::places_of(const Frame& frame) const {
@@ -244,9 +313,19 @@ bool Connection::is_busy() {
   return serving_ || answering_;
 }
 
-// If a write fails, closes the connection, because a part of the answer may have been sent.
-void Connection::serve(const Frame& frame, Message request) {
+void Connection::receive_and_serve(const Frame& frame) {
+  const bool all_here = std::none_of(frame.pieces.begin(), frame.pieces.end(),
+                                     [](const PieceHeader& header) { return header.follows(); });
+  if (all_here || !shared_.service.takes_incoming(frame.method)) return send(reply_to(frame, receive(frame)));
+  Arriving arriving(*this, frame.pieces);
+  Message request{.head = decode_json(frame.head), .pieces = {}, .into = {}, .incoming = &arriving};
   const Reply reply = reply_to(frame, std::move(request));
+  arriving.drop_rest();
+  send(reply);
+}
+
+// If a write fails, closes the connection, because a part of the answer may have been sent.
+void Connection::send(const Reply& reply) {
   wire_.send(reply.frame, reply.following, {.each = kChunk});
   end_answering();
 }

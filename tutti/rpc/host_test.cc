@@ -29,8 +29,6 @@ using std::chrono::milliseconds;
 using testing::AllOf;
 using testing::HasSubstr;
 
-Clock::time_point soon() { return Clock::now() + kEventually; }
-
 class HostTest : public testing::Test {
  protected:
   HostTest()
@@ -46,11 +44,11 @@ class HostTest : public testing::Test {
     EXPECT_NO_THROW(channel.call("nothing", {})) << "the server lives on";
   }
   // Open a stream before the handshake, and one after it.
-  std::unique_ptr<Stream> stranger() const { return open_stream(address_, {}, soon()); }
+  std::unique_ptr<Stream> stranger() const { return open_stream(address_, {}, eventually()); }
   std::unique_ptr<Stream> acquaintance() const {
     auto stream = stranger();
     Wire wire(*stream);
-    greet_host(wire, "", Json::object(), nullptr, {.deadline = soon()});
+    greet_host(wire, "", Json::object(), nullptr, {.deadline = eventually()});
     return stream;
   }
   std::vector<std::string> reports() {
@@ -65,17 +63,11 @@ class HostTest : public testing::Test {
   const std::string address_ = address_of(host_);
 };
 
-void say(Stream& stream, std::string_view bytes) {
-  const std::array<ConstBytes, 1> parts = {as_bytes(bytes)};
-  stream.write(parts, soon());
-  stream.flush(soon());
-}
-
 // Expects this error on the caller's side after the host has refused it.
 template <class Matcher>
 void expect_hung_up(Stream& stream, ErrorKind kind, const Matcher& text) {
   expect_error(kind, text, [&] {
-    while (true) stream.read(soon());
+    while (true) stream.read(eventually());
   });
 }
 
@@ -106,7 +98,7 @@ TEST_F(HostTest, a_stranger_that_announces_three_gibibytes_is_refused_before_mem
 
 TEST_F(HostTest, an_empty_chunk_ends_the_connection) {
   const auto stream = acquaintance();
-  stream->write({}, soon());
+  stream->write({}, eventually());
   expect_hung_up(*stream, ErrorKind::DataLoss, HasSubstr("empty"));
 }
 
@@ -245,9 +237,9 @@ TEST(Host, says_that_a_caller_has_gone_until_the_service_has_noticed) {
   LateService service;
   const Host host({}, service);
   {
-    auto stream = open_stream(address_of(host), {}, soon());
+    auto stream = open_stream(address_of(host), {}, eventually());
     Wire wire(*stream);
-    greet_host(wire, "", Json::object(), nullptr, {.deadline = soon()});
+    greet_host(wire, "", Json::object(), nullptr, {.deadline = eventually()});
     Frame frame;
     frame.method = "anything";
     say(*stream, encode(frame));
@@ -261,7 +253,7 @@ TEST_F(HostTest, a_hello_that_is_no_object_is_refused) {
     const auto stream = stranger();
     Wire wire(*stream);
     expect_error(ErrorKind::DataLoss, HasSubstr("not a JSON object"),
-                 [&] { greet_host(wire, "", hello, nullptr, {.deadline = soon()}); });
+                 [&] { greet_host(wire, "", hello, nullptr, {.deadline = eventually()}); });
   }
 }
 
@@ -273,15 +265,15 @@ TEST_F(HostTest, offsets_outside_the_arena_are_refused) {
     for (const bool into : {false, true}) {
       const auto stream = stranger();
       Wire wire(*stream);
-      ASSERT_TRUE(greet_host(wire, "", Json::object(), &arena, {.deadline = soon()}));
+      ASSERT_TRUE(greet_host(wire, "", Json::object(), &arena, {.deadline = eventually()}));
       Frame frame;
       frame.method = "pieces";
       frame.head = encode_json({{"sizes", Json::array({into && lie.size < 10000 ? lie.size : 1})}});
       (into ? frame.into : frame.pieces) = {lie};
-      wire.send(frame, {}, {.deadline = soon()});
+      wire.send(frame, {}, {.deadline = eventually()});
       if (into && lie.size > 10000) continue;  // no answer can be that long
       try {
-        const Frame answer = wire.receive({}, {}, soon(), {.deadline = soon()});
+        const Frame answer = wire.receive({}, {}, {.deadline = eventually()}, {.deadline = eventually()});
         EXPECT_EQ(answer.kind, FrameKind::Failure);
         EXPECT_EQ(answer.error, ErrorKind::DataLoss);
       } catch (const StreamEnd& end) {
@@ -340,12 +332,12 @@ TEST_F(HostTest, strangers_that_say_nothing_shut_nobody_out) {
   Channel channel(address_);
   EXPECT_NO_THROW(channel.call("nothing", {}));
   // The threads of those that were disconnected end a little later.
-  const auto deadline = soon();
+  const auto deadline = eventually();
   while (threads_of_this_process() >= before + kStrangers / 2 && Clock::now() < deadline)
     std::this_thread::sleep_for(milliseconds(10));
   EXPECT_LT(threads_of_this_process(), before + kStrangers / 2);
   // The first strangers have been disconnected.
-  EXPECT_THROW(while (true) strangers.front()->read(soon()), StreamEnd);
+  EXPECT_THROW(while (true) strangers.front()->read(eventually()), StreamEnd);
 }
 
 // --- Callers that do not use gRPC.

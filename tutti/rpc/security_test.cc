@@ -120,7 +120,7 @@ TEST_F(Security, a_stranger_hears_a_nonce_and_nothing_that_depends_on_the_secret
   for (int i = 0; i < 2; ++i) {
     const auto stream = open_stream(address_of(host), {}, soon);
     Wire wire(*stream);
-    const std::string challenge = wire.receive({}, {}, soon, {.deadline = soon}).head;
+    const std::string challenge = wire.receive({}, {}, {.deadline = soon}, {.deadline = soon}).head;
     EXPECT_EQ(challenge.size(), kNonceSize);
     nonces.insert(challenge);
     Frame guess;
@@ -129,7 +129,7 @@ TEST_F(Security, a_stranger_hears_a_nonce_and_nothing_that_depends_on_the_secret
     wire.finish();
     wire.send(guess, {}, {.deadline = soon});
     expect_error(ErrorKind::InvalidArgument, HasSubstr("different secrets"),
-                 [&] { wire.receive({}, {}, soon, {.deadline = soon}); });
+                 [&] { wire.receive({}, {}, {.deadline = soon}, {.deadline = soon}); });
   }
   EXPECT_EQ(nonces.size(), 2U);
 }

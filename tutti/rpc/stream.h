@@ -40,14 +40,16 @@ struct Chunk {
 // The maximum size of a chunk; the other end refuses larger ones.
 inline constexpr size_t kLargestChunk = size_t{4} << 20;
 
-// One end of a connection. Used by one thread at a time. Throws Timeout after the deadline: then a read may
-// be repeated, but after a write the stream can only be destroyed. Throws StreamEnd when the other end has
-// ended it.
+// One end of a connection. Used by one thread at a time. Throws Timeout after the deadline: then a read or a
+// flush may be repeated, but after a write the stream can only be destroyed. Throws StreamEnd when the other
+// end has ended it.
 class Stream {
  public:
   // Closes the stream and releases all bytes given to write().
   virtual ~Stream() = default;
 
+  // Returns true once write() will not wait, or false at the deadline.
+  virtual bool await_room(Clock::time_point deadline) = 0;
   // Sends the parts as one chunk. They must stay valid until flush() has returned.
   virtual void write(std::span<const ConstBytes> parts, Clock::time_point deadline) = 0;
   // Returns when everything written has been sent.

@@ -1,24 +1,29 @@
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
 #include <memory>
 #include <mutex>
 #include <set>
+#include <span>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "tutti/base/error.h"
 #include "tutti/rpc/host.h"
+#include "tutti/rpc/stream.h"
 
 namespace tutti::rpc {
 
 // For tests: a time within which anything happens, even on a busy machine.
 constexpr std::chrono::seconds kEventually{60};
+inline Clock::time_point eventually() { return Clock::now() + kEventually; }
 
 inline constexpr size_t kMiB = size_t{1} << 20;
 
@@ -34,6 +39,13 @@ inline bool equal(std::span<const std::byte> one, std::span<const std::byte> oth
          (one.empty() || std::memcmp(one.data(), other.data(), one.size()) == 0);
 }
 
+// Sends these bytes as one chunk.
+inline void say(Stream& stream, std::string_view bytes) {
+  const std::array<ConstBytes, 1> parts = {std::as_bytes(std::span(bytes))};
+  stream.write(parts, eventually());
+  stream.flush(eventually());
+}
+
 // A service with methods for tests.
 class TestService final : public Service {
  public:
@@ -47,7 +59,12 @@ class TestService final : public Service {
     if (method == "throw") throw std::runtime_error("an accident");
     if (method == "wait") return wait(caller);
     if (method == "keep") return keep(request);
+    if (method == "take") return take(request);
+    if (method == "stall") return wait(caller);
     fail(ErrorKind::InvalidArgument, "no method '{}'", method);
+  }
+  bool takes_incoming(const std::string& method) const override {
+    return method == "take" || method == "stall";
   }
   void gone(const Caller& caller) override {
     const std::lock_guard lock(mutex_);
@@ -60,6 +77,13 @@ class TestService final : public Service {
   }
   void await_waiting(size_t count) {
     await([&] { return waiting_ >= count; });
+  }
+  // Waits until "take" has taken so many pieces, or failed so often to take one.
+  void await_taken(size_t count) {
+    await([&] { return taken_ >= count; });
+  }
+  void await_not_taken(size_t count) {
+    await([&] { return not_taken_ >= count; });
   }
   void await_gone(size_t count) {
     await([&] { return gone_.size() >= count; });
@@ -102,6 +126,25 @@ class TestService final : public Service {
     if (gone_.contains(caller.id)) fail(ErrorKind::PeerLost, "nobody waits any more");
     return {};
   }
+  // Takes so many pieces as they arrive, lets each go, and returns their sizes; or fails after them.
+  Message take(const Message& request) {
+    const auto wanted = request.head.value("pieces", size_t{1000});
+    Json sizes = Json::array();
+    try {
+      while (sizes.size() < wanted && request.incoming != nullptr && request.incoming->left() > 0) {
+        const size_t size = request.incoming->next_size();
+        const Piece piece = request.incoming->take();
+        EXPECT_TRUE(equal(piece.bytes, pattern(size)));
+        sizes.push_back(size);
+        count(taken_);
+      }
+    } catch (const Error&) {
+      count(not_taken_);
+      throw;
+    }
+    if (request.head.value("fail", false)) fail(ErrorKind::InvalidArgument, "it went wrong");
+    return {{{"sizes", std::move(sizes)}, {"here", request.pieces.size()}}, {}};
+  }
   Message keep(const Message& request) {
     const std::lock_guard lock(mutex_);
     kept_.push_back(request);
@@ -112,6 +155,8 @@ class TestService final : public Service {
   std::condition_variable changed_;
   size_t served_ = 0;  // all below: guarded by mutex_
   size_t waiting_ = 0;
+  size_t taken_ = 0;
+  size_t not_taken_ = 0;
   bool released_ = false;
   std::set<uint64_t> gone_;
   std::vector<Message> kept_;

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstring>
 #include <vector>
 
+#include "tutti/base/error.h"
 #include "tutti/base/file.h"
 
 namespace tutti::rpc {
@@ -12,6 +14,29 @@ namespace {
 
 // Longer frames take memory from the budget.
 constexpr size_t kShort = size_t{16} << 10;
+constexpr std::chrono::milliseconds kBetweenLooks{100};
+
+// Calls `attempt` until it returns true, each time with the time until which it may wait.
+template <class Attempt>
+void wait(const TimeLimits& time, const Attempt& attempt) {
+  const auto deadline = time.next();
+  while (!attempt(time.look ? std::min(deadline, Clock::now() + kBetweenLooks) : deadline)) {
+    if (Clock::now() >= deadline) fail(ErrorKind::Timeout, "no message came or was taken in time");
+    if (time.look) time.look();
+  }
+}
+
+// Makes an attempt of a function that throws a Timeout. Returns false after that.
+template <class Function>
+bool in_time(const Function& function) {
+  try {
+    function();
+    return true;
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::Timeout) throw;
+    return false;
+  }
+}
 
 // Cuts bytes into chunks and writes them.
 class Cutter {
@@ -29,11 +54,12 @@ class Cutter {
   }
   void finish() {
     if (size_ > 0) send();
-    stream_.flush(time_.next());
+    wait(time_, [this](Clock::time_point until) { return in_time([&] { stream_.flush(until); }); });
   }
 
  private:
   void send() {
+    wait(time_, [this](Clock::time_point until) { return stream_.await_room(until); });
     stream_.write(parts_, time_.next());
     parts_.clear();
     size_ = 0;
@@ -59,7 +85,7 @@ void Wire::send(std::string_view frame, std::span<const ConstBytes> following, c
   cutter.finish();
 }
 
-Frame Wire::receive(const FrameLimits& limits, const Allocate& allocate, Clock::time_point begin,
+Frame Wire::receive(const FrameLimits& limits, const Allocate& allocate, const TimeLimits& begin,
                     const TimeLimits& time) {
   next_chunk(begin);
   std::array<std::byte, kPrefixSize> prefix_bytes{};
@@ -73,8 +99,8 @@ Frame Wire::receive(const FrameLimits& limits, const Allocate& allocate, Clock::
   return decode_rest(prefix, rest);
 }
 
-void Wire::next_chunk(Clock::time_point deadline) {
-  chunk_ = stream_.read(deadline);
+void Wire::next_chunk(const TimeLimits& time) {
+  wait(time, [this](Clock::time_point until) { return in_time([&] { chunk_ = stream_.read(until); }); });
   part_ = 0;
   received_ = 0;
   if (chunk_.parts.empty()) fail(ErrorKind::DataLoss, "received an empty chunk");
@@ -82,7 +108,7 @@ void Wire::next_chunk(Clock::time_point deadline) {
 
 void Wire::receive(Bytes bytes, const TimeLimits& time) {
   while (!bytes.empty()) {
-    if (part_ == chunk_.parts.size()) next_chunk(time.next());
+    if (part_ == chunk_.parts.size()) next_chunk(time);
     const ConstBytes left = chunk_.parts[part_].subspan(received_);
     const size_t taken = std::min(left.size(), bytes.size());
     std::memcpy(bytes.data(), left.data(), taken);

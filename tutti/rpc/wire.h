@@ -14,6 +14,8 @@ namespace tutti::rpc {
 struct TimeLimits {
   Clock::time_point deadline = Clock::time_point::max();
   Clock::duration each = Clock::duration::max();
+  // Called ten times a second during a wait; ends it by an exception. May be empty.
+  std::function<void()> look = {};
 
   Clock::time_point next() const;
 };
@@ -33,8 +35,8 @@ class Wire {
 
   // Allocates memory for a frame that is too long for the stack.
   using Allocate = std::function<std::shared_ptr<std::byte>(size_t bytes)>;
-  // Waits for the first chunk until `begin`; after a Timeout there, the call may be repeated.
-  Frame receive(const FrameLimits& limits, const Allocate& allocate, Clock::time_point begin,
+  // Waits within the limits `begin` for the first chunk.
+  Frame receive(const FrameLimits& limits, const Allocate& allocate, const TimeLimits& begin,
                 const TimeLimits& time);
   // Receives the next of the bytes that follow the frame.
   void receive(Bytes bytes, const TimeLimits& time);
@@ -42,7 +44,7 @@ class Wire {
   void finish();
 
  private:
-  void next_chunk(Clock::time_point deadline);
+  void next_chunk(const TimeLimits& time);
 
   Stream& stream_;
   Chunk chunk_;          // the current chunk

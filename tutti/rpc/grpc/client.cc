@@ -51,6 +51,7 @@ class ClientStream final : public Stream, private Pump::Hooks {
   ClientStream(const ClientStream&) = delete;
   ClientStream& operator=(const ClientStream&) = delete;
 
+  bool await_room(Clock::time_point deadline) override { return pump_.await_room(deadline); }
   void write(std::span<const ConstBytes> parts, Clock::time_point deadline) override {
     pump_.write(parts, deadline);
   }

@@ -23,7 +23,9 @@ gpr_timespec grpc_time(Clock::time_point deadline) {
 }  // namespace
 
 Pump::Pump(grpc::CompletionQueue& queue, Hooks& hooks)
-    : queue_(queue), hooks_(hooks), incoming_(std::make_unique<grpc::ByteBuffer>()) {}
+    : queue_(queue), hooks_(hooks), incoming_(std::make_unique<grpc::ByteBuffer>()) {
+  writing_.ok = true;
+}
 
 Pump::~Pump() = default;
 
@@ -47,21 +49,22 @@ bool Pump::await(const CompletionTag& operation, Clock::time_point deadline) {
   return true;
 }
 
-void Pump::await_write(Clock::time_point deadline) {
-  if (!await(writing_, deadline)) fail_late();
+// gRPC allows only one pending write.
+bool Pump::await_room(Clock::time_point deadline) {
+  if (!await(writing_, deadline)) return false;
   if (!writing_.ok) hooks_.fail_ended();
+  return true;
 }
 
 void Pump::write(std::span<const ConstBytes> parts, Clock::time_point deadline) {
-  // gRPC allows only one pending write.
-  if (writing_.pending) await_write(deadline);
+  if (!await_room(deadline)) fail_late();
   hooks_.start_write(leases_.lend(parts), writing_.start());
 }
 
 void Pump::flush(Clock::time_point deadline) {
   // gRPC may need this thread to move bytes, so it sleeps only for short intervals.
   constexpr std::chrono::milliseconds kNap{1};
-  await_write(deadline);
+  if (!await_room(deadline)) fail_late();
   while (!leases_.all_returned()) {
     if (!step(std::min(deadline, Clock::now() + kNap)) && Clock::now() >= deadline) fail_late();
   }

@@ -44,6 +44,7 @@ class Pump {
 
   // Starts the first read. To be called when the call has begun.
   void read_on();
+  bool await_room(Clock::time_point deadline);
   void write(std::span<const ConstBytes> parts, Clock::time_point deadline);
   void flush(Clock::time_point deadline);
   Chunk read(Clock::time_point deadline);
@@ -59,7 +60,6 @@ class Pump {
 
  private:
   bool step(Clock::time_point deadline);
-  void await_write(Clock::time_point deadline);
 
   grpc::CompletionQueue& queue_;
   Hooks& hooks_;

@@ -65,6 +65,7 @@ class GrpcServerStream final : public ServerStream, private Pump::Hooks {
   GrpcServerStream(const GrpcServerStream&) = delete;
   GrpcServerStream& operator=(const GrpcServerStream&) = delete;
 
+  bool await_room(Clock::time_point deadline) override { return pump_.await_room(deadline); }
   void write(std::span<const ConstBytes> parts, Clock::time_point deadline) override {
     check_caller();
     pump_.write(parts, deadline);
