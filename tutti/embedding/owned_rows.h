@@ -19,7 +19,8 @@ struct RowGradients {
   // For each table the number of sums, and of each sum the row, the node of the tree (code_of), and for a
   // table that grows the number of lookups.
   std::vector<int64_t> heads = {};
-  std::vector<std::span<const float>> values = {};  // for each table, `dim` numbers per sum
+  std::vector<std::span<const float>> values = {};       // for each table, `dim` numbers per sum
+  std::vector<std::shared_ptr<const void>> owners = {};  // of the values; empty: the caller keeps them
 };
 int64_t code_of(const comm::TreeNode& node);
 

@@ -96,6 +96,10 @@ bool ControlWord::has_data(const torch::Tensor& word, size_t subtree) const {
   return numbers_in(word)[place_of(subtree)] != 0;
 }
 
+std::span<const double> ControlWord::numbers_of(const torch::Tensor& word, size_t subtree) const {
+  return {numbers_in(word) + place_of(subtree) + 1, static_cast<size_t>(numbers_)};
+}
+
 ReduceOutcome ControlWord::read(const std::vector<torch::Tensor>& words) {
   ReduceOutcome outcome;
   for (size_t rank = 0; rank < words.size(); ++rank) {

@@ -69,6 +69,7 @@ class ControlWord {
   // Accessors for the contents of a word.
   int64_t step_of(const torch::Tensor& word) const;
   bool has_data(const torch::Tensor& word, size_t subtree) const;
+  std::span<const double> numbers_of(const torch::Tensor& word, size_t subtree) const;
 
   // Reads the words of all workers, which are in rank order. Throws the same InvalidArgument on all workers
   // if they are not at the same step or use different learning rates.

@@ -123,15 +123,16 @@ class Client {
   };
   RowsSummary sum_up_rows();
 
-  // Contribution of this worker's lanes to a step: for each server, and for each subtree with data, the
-  // server's parts of the gradients, and for server 0 also the extras. push_synchronous() waits for all
-  // workers.
+  // Contribution of this worker's lanes to a step. push_synchronous() waits for all workers.
   struct Push {
     int64_t step = 0;
     std::optional<double> learning_rate = {};
     torch::Tensor word = {};
-    std::vector<std::vector<torch::Tensor>> pieces = {};  // [server], in the order that SyncStep expects
-    std::vector<embedding::RowGradients> rows = {};       // [server]; empty: there are no tables, or no data
+    // [server][subtree with data]: the server's parts of the gradients.
+    std::vector<std::vector<std::vector<torch::Tensor>>> gradients = {};
+    // For server 0: the buffers of each subtree with data, and, if there is any, the counters.
+    std::vector<torch::Tensor> extras = {};
+    std::vector<embedding::RowGradients> rows = {};  // [server]; empty: there are no tables, or no data
     // If true, the servers return the mean gradient instead of the values and make no update until scale().
     bool scaled = false;
   };

@@ -13,6 +13,7 @@
 #include "tutti/params/lane_sum.h"
 #include "tutti/params/optimizer_state.h"
 #include "tutti/ps/client.h"
+#include "tutti/ps/segments.h"
 #include "tutti/ps/wire.h"
 
 // The methods of a parameter client that exchange values and gradients.
@@ -121,7 +122,8 @@ Client::Summed Client::push_synchronous(const Push& push, int64_t workers) {
     rpc::Message message =
         request({{"step", push.step}, {"expected", workers}, {"scaled", push.scaled}}, {push.word});
     if (push.learning_rate) message.head["rate"] = *push.learning_rate;
-    ps::append(message, push.pieces[i]);
+    append_segments(message, push.gradients[i]);
+    if (i == 0) ps::append(message, push.extras);
     if (!push.rows.empty()) append_rows(message, push.rows[i]);
     words[i] = torch::empty({push.word.numel() * context_.world()}, torch::kDouble);
     Tensors into = {words[i]};

@@ -49,6 +49,7 @@ embedding::RowGradients rows_in(const Json& head, Reader& reader) {
     const torch::Tensor values = reader.take(count, torch::kFloat32);
     rows.values.emplace_back(static_cast<const float*>(values.data_ptr()),
                              static_cast<size_t>(values.numel()));
+    rows.owners.push_back(std::make_shared<torch::Tensor>(values));
   }
   return rows;
 }

@@ -188,21 +188,36 @@ int Service::callers() {
   return static_cast<int>(callers_.size());
 }
 
-void Service::wait(Lock& lock, const rpc::Caller& caller, const rpc::Message& request,
-                   const std::function<bool()>& holds, const std::function<std::string()>& late) {
-  const auto deadline =
-      deadline_after(milliseconds(number_within(request.head, "patience", 0, kLongestPatience)));
+// Pushes of synchronous steps are added up as they arrive, except with backup workers.
+bool Service::takes_incoming(const Run& run) { return run.synchronous && run.backup == 0; }
+
+bool Service::takes_incoming(const std::string& method) const {
+  const Lock lock(mutex_);
+  return method == "push" && run_ && takes_incoming(*run_);
+}
+
+Service::Clock::time_point Service::deadline_of(const rpc::Message& request) {
+  return deadline_after(milliseconds(number_within(request.head, "patience", 0, kLongestPatience)));
+}
+
+void Service::wait_until(Lock& lock, const rpc::Caller& caller, const rpc::Message& request,
+                         Clock::time_point deadline, const std::function<bool()>& holds,
+                         const std::function<std::string()>& late) {
   const std::string run = request.head.value("run", std::string());
   const auto is_over = [&] {
     return lost_.contains(caller.id) || stopped_ || (!run.empty() && (!run_ || run_->id != run)) ||
            (run_ && !run_->refused.empty()) || holds();
   };
   const bool in_time = changed_.wait_until(lock, deadline, is_over);
-  if (lost_.contains(caller.id)) fail(ErrorKind::PeerLost, "{} is gone", name_of(caller));
-  if (stopped_) fail(ErrorKind::PeerLost, "the server was stopped");
-  if (!run.empty()) require_run(request);
+  require_present(caller, request);
   if (run_ && !run_->refused.empty() && !holds()) fail(ErrorKind::InvalidArgument, "{}", run_->refused);
   if (!in_time) fail(ErrorKind::Timeout, "{}", late());
+}
+
+void Service::require_present(const rpc::Caller& caller, const rpc::Message& request) const {
+  if (lost_.contains(caller.id)) fail(ErrorKind::PeerLost, "{} is gone", name_of(caller));
+  if (stopped_) fail(ErrorKind::PeerLost, "the server was stopped");
+  if (!request.head.value("run", std::string()).empty()) require_run(request);
 }
 
 int Service::rank_of(const rpc::Caller& caller) const {
@@ -327,12 +342,15 @@ void Service::await_place(Lock& lock, const rpc::Caller& caller, const rpc::Mess
   if (is_alive()) fail(ErrorKind::InvalidArgument, "{}", who);
 }
 
-// The gradients of a synchronous step stay here until all workers have pushed theirs, except for workers that
-// share memory. If they did not all fit, no step would ever complete.
+// Of a synchronous step, what has arrived of the gradients stays here until all workers have pushed the same
+// part, except for workers that share memory. If it did not all fit, no step would ever complete.
 void Service::require_room(int rank, const rpc::Caller& caller) const {
   if (!run_->sync) return;
   std::vector<size_t> all;
-  const auto add = [&](int worker) { all.push_back(run_->sync->bytes_of_offer(worker)); };
+  const auto add = [&](int worker) {
+    all.push_back(takes_incoming(*run_) ? run_->sync->bytes_ahead(worker)
+                                        : run_->sync->bytes_of_offer(worker));
+  };
   if (!caller.shares_memory) add(rank);
   for (const auto& [other, worker] : workers_) {
     if (other != rank && other < run_->workers && worker.caller != 0 && !worker.shares_memory) add(other);

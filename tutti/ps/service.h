@@ -37,39 +37,44 @@ struct ServiceOptions {
   std::vector<ElementwiseOptimizer> optimizers = {};
 };
 
-// A parameter server. The chief describes the model to it (method "begin"), so that one server serves any
-// program. It holds one part of the parameters and their optimiser, and makes the updates. Server 0 also
-// holds what exists once: the global step, the buffers, which workers have finished, and the chief's notes.
-// The methods:
+// A parameter server. The chief describes the model to it, so that one server serves any program. It holds
+// one part of the parameters and their optimiser, and makes the updates. Server 0 also holds what exists
+// once: the global step, the buffers, which workers have finished, and the chief's notes. The methods:
 //
-// state: returns {begun, run, step, cpu_seconds, ...} to any caller
-// begin: from the chief: the values of the part, the optimiser's state, and the settings of the steps
-// join: from a worker, once per connection. Waits for begin; checks that the worker has the same plan, that
-// no other task has its index, and that its gradients fit into memory. If a worker that was never in the
-// run fails the first or the last check, the run cannot be made as configured: it ends for all, with the
-// reason
-// pull: returns the present values, or waits until a given step and returns its values
-// frozen: returns the chief's values of the parameters that are not trained
-// push: the contribution of one worker's lanes. Synchronous: waits until the step is made. Asynchronous:
-// makes an update at once. Both return the new values
-// go_on: asynchronous, with a bound on staleness: waits until this worker is no longer too far ahead
-// scale: if gradients are clipped, push returns the mean gradient, and scale makes the update with it
-// enter: if steps may leave workers behind: takes a place in this step (server 0). A worker without a place
-// waits until the step is made
-// agree: lines under a key that must be the same from all workers of the run; the first worker defines them
-// tables, rows, rows_saved: from the chief, before begin: the sharded tables of the run; values of their
-// rows; and that a checkpoint has all of the rows so far read_rows: returns rows, the present ones or those
-// at a given step all_rows: returns copies of all rows of this server sum_rows: returns a checksum of this
-// server's rows hold, release: from the chief to server 0, around a snapshot: no update begins in between.
-// hold waits for the step in progress and returns the point that every server has to reach: the step, and the
-// number of pushes of each worker snapshot: waits until that point and returns values and the optimiser's
-// state for a checkpoint; a server that is already ahead of it returns is_ahead instead. If asked to keep the
-// optimiser's state, the server returns only its outline shares: returns whether this server sees the chief's
-// mark of a folder (store/shared_files.h) write: starts to write the state that was kept into that folder, in
-// the background note, read: JSON values under a key, from the chief to all, until the next begin progress:
-// the chief's data that belong to the run finish: the worker has pushed its last update of a fit;
-// await_finish waits until all workers have leave: the worker does not come back end: the job is done when no
-// caller is connected and no lost worker is expected back any more stop: the job is done at once
+// - state: returns {begun, run, step, cpu_seconds, ...} to any caller.
+// - begin: from the chief: the values of the part, the optimiser's state, and the settings of the steps.
+// - join: from a worker, once per connection. Waits for begin; checks that the worker has the same plan, that
+//   no other task has its index, and that there is memory for its gradients. If a worker that was never in
+//   the run fails the first or the last check, the run cannot be made as configured: it ends for all, with
+//   the reason.
+// - pull: returns the present values, or waits until a given step and returns its values.
+// - frozen: returns the chief's values of the parameters that are not trained.
+// - push: the contribution of one worker's lanes. Synchronous: waits until the step is made. Asynchronous:
+//   makes an update at once. Both return the new values.
+// - scale: if gradients are clipped, push returns the mean gradient, and scale makes the update with it.
+// - go_on: asynchronous, with a bound on staleness: waits until this worker is no longer too far ahead.
+// - enter: if steps may leave workers behind: takes a place in this step (server 0). A worker without a place
+//   waits until the step is made.
+// - agree: lines under a key that must be the same from all workers of the run; the first worker defines
+// them.
+// - tables, rows, rows_saved: from the chief, before begin: the sharded tables of the run; values of their
+//   rows; and that a checkpoint has all of the rows so far.
+// - read_rows: returns rows, the present ones or those at a given step.
+// - all_rows, sum_rows: return copies of all rows of this server, or their checksum.
+// - hold, release: from the chief to server 0, around a snapshot: no update begins in between. hold waits for
+//   the step in progress and returns the point that every server has to reach: the step, and the number of
+//   pushes of each worker.
+// - snapshot: waits until that point and returns values and the optimiser's state for a checkpoint; a server
+//   that is already ahead of it returns is_ahead instead. If asked to keep the optimiser's state, the server
+//   returns only its outline.
+// - shares: returns whether this server sees the chief's mark of a folder (store/shared_files.h).
+// - write: starts to write the state that was kept into that folder, in the background.
+// - note, read: JSON values under a key, from the chief to all, until the next begin.
+// - progress: the chief's data that belong to the run.
+// - finish, await_finish: the worker has pushed its last update of a fit; waits until all workers have.
+// - leave: the worker does not come back.
+// - end: the job is done when no caller is connected and no lost worker is expected back any more.
+// - stop: the job is done at once.
 //
 // Thread-safe.
 class Service final : public rpc::Service {
@@ -79,6 +84,7 @@ class Service final : public rpc::Service {
 
   rpc::Message serve(const rpc::Caller& caller, const std::string& method,
                      const rpc::Message& request) override;
+  bool takes_incoming(const std::string& method) const override;
   void gone(const rpc::Caller& caller) override;
 
   // Waits up to `patience` and returns true if the job is done: it was ended and all callers have left, or
@@ -190,10 +196,10 @@ class Service final : public rpc::Service {
   rpc::Message push_asynchronous(Lock&, const rpc::Caller&, int rank, const rpc::Message& request);
   rpc::Message scale(Lock&, const rpc::Caller&, const rpc::Message& request);
   void add_up(const rpc::Message& request);
-  void refuse_step(const std::string& why);
+  void take_gradients(Lock& lock, const rpc::Caller& caller, int rank, const rpc::Message& request,
+                      int64_t step);
+  void or_refuse_step(const std::function<void()>& add);
   void make_step(double factor);
-  void await_sum(Lock& lock, const rpc::Caller& caller, int rank, const rpc::Message& request, int64_t step,
-                 int64_t refusals);
   rpc::Message copies_for(const rpc::Message& request);
   rpc::Message copies_at(int64_t step, const rpc::Message& request);
   void await_step(Lock& lock, const rpc::Caller& caller, const rpc::Message& request, int64_t step);
@@ -213,7 +219,16 @@ class Service final : public rpc::Service {
   // Waits until holds() is true. Throws PeerLost if the caller has gone, InvalidArgument if the run was
   // refused, and, after the time in the head's "patience" (milliseconds), Timeout with the text of late().
   void wait(Lock& lock, const rpc::Caller& caller, const rpc::Message& request,
-            const std::function<bool()>& holds, const std::function<std::string()>& late);
+            const std::function<bool()>& holds, const std::function<std::string()>& late) {
+    wait_until(lock, caller, request, deadline_of(request), holds, late);
+  }
+  void wait_until(Lock& lock, const rpc::Caller& caller, const rpc::Message& request,
+                  Clock::time_point deadline, const std::function<bool()>& holds,
+                  const std::function<std::string()>& late);
+  static Clock::time_point deadline_of(const rpc::Message& request);
+  static bool takes_incoming(const Run& run);
+  // Throws PeerLost unless the caller is connected and belongs to the run.
+  void require_present(const rpc::Caller& caller, const rpc::Message& request) const;
   int rank_of(const rpc::Caller& caller) const;
   void require_run(const rpc::Message& request) const;
   std::string missing(const std::function<bool(int rank, const Worker&)>& is_missing) const;
@@ -231,11 +246,11 @@ class Service final : public rpc::Service {
 
   const Log log_;
   const ServiceOptions options_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::condition_variable left_;  // for join_for(), which changed_ would wake with every push
   // All members below are guarded by mutex_.
-  std::unique_ptr<Run> run_;
+  std::shared_ptr<Run> run_;
   std::map<int, Worker> workers_;                        // by rank
   std::unique_ptr<embedding::OwnedRows> rows_to_begin_;  // for the run that the chief is about to begin
   std::optional<Kept> kept_;

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <mutex>
 #include <utility>
 
 #include <fmt/format.h>
@@ -29,6 +30,18 @@ void require_as_long_as_said(const Json& head, const rpc::Message& message) {
 }
 
 using Tensors = std::vector<torch::Tensor>;
+
+// Gives a lock up for the lifetime of this object.
+class Unlocked {
+ public:
+  explicit Unlocked(std::unique_lock<std::mutex>& lock) : lock_(lock) { lock_.unlock(); }
+  ~Unlocked() { lock_.lock(); }
+  Unlocked(const Unlocked&) = delete;
+  Unlocked& operator=(const Unlocked&) = delete;
+
+ private:
+  std::unique_lock<std::mutex>& lock_;
+};
 
 }  // namespace
 
@@ -158,6 +171,8 @@ rpc::Message Service::frozen(Lock&, const rpc::Caller&, const rpc::Message& requ
 rpc::Message Service::push(Lock& lock, const rpc::Caller& caller, const rpc::Message& request) {
   require_run(request);
   const int rank = rank_of(caller);
+  if (request.incoming != nullptr && !takes_incoming(*run_))
+    fail(ErrorKind::PeerLost, "the servers have begun another run");
   return run_->synchronous ? push_synchronous(lock, caller, rank, request)
                            : push_asynchronous(lock, caller, rank, request);
 }
@@ -167,14 +182,8 @@ void Service::add_up(const rpc::Message& request) {
     run_->shard.optimizer().set_learning_rate(rate->get<double>());
   const std::vector<torch::Tensor> now = run_->everything();
   for (size_t i = 0; i < run_->previous.size(); ++i) run_->previous[i].copy_(now[i]);
-  const SyncStep::Result result = [&] {
-    try {
-      return run_->sync->add_up(run_->step);
-    } catch (const Error& error) {
-      refuse_step(error.what());
-      throw;
-    }
-  }();
+  SyncStep::Result result;
+  or_refuse_step([&] { result = run_->sync->add_up(run_->step); });
   run_->words = result.words;
   if (run_->rows) run_->row_squares = run_->rows->squares().numbers();
   run_->added_up = run_->step;
@@ -182,12 +191,18 @@ void Service::add_up(const rpc::Message& request) {
   changed_.notify_all();
 }
 
-// Discards inconsistent offers of the workers: all workers get the reason, and nothing changes.
-void Service::refuse_step(const std::string& why) {
-  for (int rank = 0; rank < run_->workers; ++rank) run_->sync->withdraw(rank);
-  ++run_->refusals;
-  run_->why_refused = why;
-  changed_.notify_all();
+// If the offers of the workers are inconsistent, discards them: all workers get the reason, and nothing
+// changes.
+void Service::or_refuse_step(const std::function<void()>& add) {
+  try {
+    add();
+  } catch (const Error& error) {
+    run_->sync->withdraw_all();
+    ++run_->refusals;
+    run_->why_refused = error.what();
+    changed_.notify_all();
+    throw;
+  }
 }
 
 void Service::make_step(double factor) {
@@ -205,15 +220,14 @@ rpc::Message Service::push_synchronous(Lock& lock, const rpc::Caller& caller, in
          run_->step);
   const bool scaled = request.head.value("scaled", false);
   if (run_->added_up < step) {
-    const int64_t refusals = run_->refusals;
-    run_->sync->offer(rank, step, request);
-    ++workers_.at(rank).pushes;
-    const int64_t expected = number_within(request.head, "expected", 1, run_->workers, run_->workers);
-    if (run_->sync->offers() >= expected) {
-      add_up(request);
-      if (!scaled) make_step(1);
+    try {
+      take_gradients(lock, caller, rank, request, step);
+    } catch (const Error&) {
+      // The worker that replaces this one may have begun to push.
+      if (run_ && run_->sync && run_->added_up < step && workers_.at(rank).caller == caller.id)
+        run_->sync->withdraw(rank);
+      throw;
     }
-    await_sum(lock, caller, rank, request, step, refusals);
   }
   rpc::Message answer{Json::object(), {piece_of(run_->words)}};
   if (scaled) {
@@ -225,18 +239,56 @@ rpc::Message Service::push_synchronous(Lock& lock, const rpc::Caller& caller, in
   return answer;
 }
 
-void Service::await_sum(Lock& lock, const rpc::Caller& caller, int rank, const rpc::Message& request,
-                        int64_t step, int64_t refusals) {
-  const auto is_missing = [&](int other, const Worker&) { return !run_->sync->has(other); };
-  try {
-    wait(
-        lock, caller, request, [&] { return run_->added_up >= step || run_->refusals > refusals; },
+// Takes the gradients of a worker as they come, and adds up those that all workers have sent. With backup
+// workers, it is known only at the end who takes part.
+void Service::take_gradients(Lock& lock, const rpc::Caller& caller, int rank, const rpc::Message& request,
+                             int64_t step) {
+  const std::shared_ptr<Run> run = run_;
+  SyncStep& sync = *run->sync;
+  const auto deadline = deadline_of(request);
+  const int64_t refusals = run->refusals;
+  const auto check_step = [&] {
+    if (run->refusals > refusals) fail(ErrorKind::InvalidArgument, "{}", run->why_refused);
+  };
+  // Reads without the lock, because the network may be slow.
+  const auto read = [&](const auto& take) {
+    if (request.incoming == nullptr) return take();
+    auto taken = [&] {
+      const Unlocked unlocked(lock);
+      return take();
+    }();
+    require_present(caller, request);
+    check_step();
+    return taken;
+  };
+  const auto await = [&](const std::function<bool()>& holds, const std::function<bool(int)>& is_late) {
+    const auto is_missing = [&](int other, const Worker&) { return is_late(other); };
+    wait_until(
+        lock, caller, request, deadline, [&] { return run->refusals > refusals || holds(); },
         [&] { return fmt::format("no gradients for step {} from {}", step, missing(is_missing)); });
-  } catch (const Error&) {
-    if (run_ && run_->sync && run_->added_up < step) run_->sync->withdraw(rank);
-    throw;
+    check_step();
+  };
+  Reader reader(request);
+  const torch::Tensor word = read([&] { return sync.read_word(reader); });
+  sync.offer_word(rank, step, word);
+  for (size_t segment = 0; segment < sync.segments(); ++segment) {
+    if (request.incoming != nullptr)
+      await([&] { return sync.has_room_for(segment); }, [&](int other) { return sync.awaits(other); });
+    sync.offer(rank, segment, read([&] { return sync.read_segment(rank, word, segment, reader); }));
+    if (run->backup > 0) continue;
+    or_refuse_step([&] {
+      if (sync.add_offered(step)) changed_.notify_all();
+    });
   }
-  if (run_->added_up < step) fail(ErrorKind::InvalidArgument, "{}", run_->why_refused);
+  sync.offer_rest(rank, read([&] { return sync.read_rest(rank, word, request.head, reader); }));
+  ++workers_.at(rank).pushes;
+  const int64_t expected =
+      run->backup == 0 ? run->workers : number_within(request.head, "expected", 1, run->workers);
+  if (sync.offers() >= expected) {
+    add_up(request);
+    if (!request.head.value("scaled", false)) make_step(1);
+  }
+  await([&] { return run->added_up >= step; }, [&](int other) { return !sync.has(other); });
 }
 
 void Service::add_gradients(rpc::Message& answer, const rpc::Message& request) const {

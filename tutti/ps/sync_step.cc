@@ -8,92 +8,210 @@
 #include "tutti/base/error.h"
 #include "tutti/comm/reduce.h"
 #include "tutti/params/summation/summation.h"
-#include "tutti/ps/wire.h"
 
 namespace tutti::ps {
 namespace {
 
-std::vector<torch::Tensor> summed(const std::vector<Stretch>& stretches,
-                                  const std::vector<torch::Tensor>& buffers) {
-  std::vector<torch::Tensor> all;
+using Tensors = std::vector<torch::Tensor>;
+
+Tensors gradients_of(const std::vector<Stretch>& stretches) {
+  Tensors all;
   for (const Stretch& stretch : stretches) all.push_back(stretch.grads);
-  all.insert(all.end(), buffers.begin(), buffers.end());
   return all;
+}
+
+size_t bytes_in(const Tensors& tensors) {
+  size_t bytes = 0;
+  for (const torch::Tensor& tensor : tensors) bytes += tensor.nbytes();
+  return bytes;
+}
+
+// Returns the number of subtrees of each rank.
+std::vector<size_t> subtrees_in(const ControlWord& word, int workers) {
+  std::vector<size_t> subtrees(static_cast<size_t>(workers));
+  for (const ControlWord::Source& source : word.sources()) ++subtrees[static_cast<size_t>(source.rank)];
+  return subtrees;
 }
 
 }  // namespace
 
-SyncStep::SyncStep(std::vector<Stretch> stretches, Optimizer& optimizer, std::vector<torch::Tensor> buffers,
-                   std::vector<torch::Tensor> counters, const SyncOptions& options)
+SyncStep::SyncStep(std::vector<Stretch> stretches, Optimizer& optimizer, Tensors buffers, Tensors counters,
+                   const SyncOptions& options)
     : stretches_(std::move(stretches)),
       optimizer_(optimizer),
+      gradients_(gradients_of(stretches_)),
       buffers_(std::move(buffers)),
       counters_(std::move(counters)),
+      segments_(segments_of(gradients_)),
       one_lane_(options.lanes == 1),
       blocks_(blocks_of(options.workers, options.lanes)),
       lanes_(options.lanes),
       rows_(options.rows),
-      summed_(summed(stretches_, buffers_)),
-      word_(blocks_of(options.workers, options.lanes), options.lanes, kNumbers),
+      word_(blocks_, options.lanes, kNumbers),
+      subtrees_(subtrees_in(word_, options.workers)),
+      words_(static_cast<size_t>(options.workers)),
       offers_(static_cast<size_t>(options.workers)) {}
+
+bool SyncStep::has_any_data(int rank, const torch::Tensor& word) const {
+  for (size_t subtree = 0; subtree < subtrees_[static_cast<size_t>(rank)]; ++subtree) {
+    if (word_.has_data(word, subtree)) return true;
+  }
+  return false;
+}
+
+torch::Tensor SyncStep::read_word(Reader& reader) const {
+  return reader.take(word_.size(), torch::kDouble).clone();
+}
+
+std::vector<rpc::Piece> SyncStep::read_segment(int rank, const torch::Tensor& word, size_t segment,
+                                               Reader& reader) const {
+  std::vector<rpc::Piece> of_subtrees(subtrees_[static_cast<size_t>(rank)]);
+  for (size_t subtree = 0; subtree < of_subtrees.size(); ++subtree) {
+    if (word_.has_data(word, subtree)) of_subtrees[subtree] = reader.take(segments_[segment].bytes);
+  }
+  return of_subtrees;
+}
+
+SyncStep::Rest SyncStep::read_rest(int rank, const torch::Tensor& word, const Json& head,
+                                   Reader& reader) const {
+  Rest rest;
+  for (size_t subtree = 0; subtree < subtrees_[static_cast<size_t>(rank)]; ++subtree) {
+    Tensors& buffers = rest.buffers.emplace_back();
+    if (!word_.has_data(word, subtree)) continue;
+    for (const torch::Tensor& like : buffers_)
+      buffers.push_back(reader.take(like.numel(), like.scalar_type()));
+  }
+  if (has_any_data(rank, word)) {
+    for (const torch::Tensor& like : counters_)
+      rest.counters.push_back(reader.take(like.numel(), like.scalar_type()));
+  }
+  rest.rows = rows_in(head, reader);
+  reader.end();
+  return rest;
+}
+
+void SyncStep::offer_word(int rank, int64_t step, const torch::Tensor& word) {
+  if (word_.step_of(word) != step)
+    fail(ErrorKind::InvalidArgument, "the gradients are for step {}, expected step {}", word_.step_of(word),
+         step);
+  const auto place = static_cast<size_t>(rank);
+  if (added_ > 0) require_same_examples(rank, word);
+  words_[place] = word;
+  offers_[place].emplace().segments.resize(segments_.size());
+}
+
+// A part of the gradients of these examples has been added already.
+void SyncStep::require_same_examples(int rank, const torch::Tensor& word) const {
+  const torch::Tensor& before = words_[static_cast<size_t>(rank)];
+  for (size_t subtree = 0; subtree < subtrees_[static_cast<size_t>(rank)]; ++subtree) {
+    if (word_.has_data(before, subtree) != word_.has_data(word, subtree) ||
+        word_.numbers_of(before, subtree)[kExamples] != word_.numbers_of(word, subtree)[kExamples])
+      fail(ErrorKind::InvalidArgument,
+           "the worker of rank {} was replaced during a step, and the gradients of the new one are those of "
+           "other examples: start it with the same data and flags, or continue from a checkpoint",
+           rank);
+  }
+}
+
+void SyncStep::offer(int rank, size_t segment, std::vector<rpc::Piece> of_subtrees) {
+  if (segment >= added_) offers_[static_cast<size_t>(rank)]->segments[segment] = std::move(of_subtrees);
+}
+
+void SyncStep::offer_rest(int rank, Rest rest) {
+  Offer& offer = *offers_[static_cast<size_t>(rank)];
+  if (rows_ != nullptr) offer.rows = rows_->sums_in(rest.rows, blocks_.at(static_cast<size_t>(rank)));
+  offer.rest = std::move(rest);
+}
 
 void SyncStep::offer(int rank, int64_t step, const rpc::Message& message) {
   Reader reader(message);
-  Offer offer{
-      .word = reader.take(word_.size(), torch::kDouble).clone(), .subtrees = {}, .counters = {}, .rows = {}};
-  if (word_.step_of(offer.word) != step)
-    fail(ErrorKind::InvalidArgument, "the gradients are for step {}, expected step {}",
-         word_.step_of(offer.word), step);
-  bool any = false;
-  for (const ControlWord::Source& source : word_.sources()) {
-    if (source.rank != rank) continue;
-    std::vector<torch::Tensor>& values = offer.subtrees.emplace_back();
-    if (!word_.has_data(offer.word, source.subtree)) continue;
-    any = true;
-    for (const torch::Tensor& like : summed_) values.push_back(reader.take(like.numel(), like.scalar_type()));
-  }
-  for (size_t i = 0; any && i < counters_.size(); ++i)
-    offer.counters.push_back(reader.take(counters_[i].numel(), counters_[i].scalar_type()));
-  const embedding::RowGradients rows = rows_in(message.head, reader);
-  reader.end();
-  if (rows_ != nullptr) offer.rows = rows_->sums_in(rows, blocks_.at(static_cast<size_t>(rank)));
-  offers_[static_cast<size_t>(rank)] = std::move(offer);
+  const torch::Tensor word = read_word(reader);
+  offer_word(rank, step, word);
+  for (size_t segment = 0; segment < segments_.size(); ++segment)
+    offer(rank, segment, read_segment(rank, word, segment, reader));
+  offer_rest(rank, read_rest(rank, word, message.head, reader));
 }
 
-size_t SyncStep::bytes_of_offer(int rank) const {
-  const auto subtrees = std::count_if(word_.sources().begin(), word_.sources().end(),
-                                      [&](const ControlWord::Source& source) { return source.rank == rank; });
-  size_t bytes = 0;
-  for (const torch::Tensor& vector : summed_) bytes += vector.nbytes();
-  return bytes * static_cast<size_t>(subtrees);
+void SyncStep::withdraw(int rank) {
+  offers_[static_cast<size_t>(rank)].reset();
+  if (added_ == 0) words_[static_cast<size_t>(rank)] = torch::Tensor();
+}
+
+void SyncStep::withdraw_all() {
+  added_ = 0;
+  numbers_ = torch::Tensor();
+  for (size_t rank = 0; rank < offers_.size(); ++rank) withdraw(static_cast<int>(rank));
+}
+
+bool SyncStep::awaits(int rank) const {
+  const auto& offer = offers_[static_cast<size_t>(rank)];
+  if (!offer || added_ == segments_.size()) return !has(rank);
+  return offer->segments[added_].empty() && subtrees_[static_cast<size_t>(rank)] > 0;
+}
+
+bool SyncStep::has(int rank) const {
+  const auto& offer = offers_[static_cast<size_t>(rank)];
+  return offer && offer->rest;
 }
 
 int64_t SyncStep::offers() const {
-  return std::count_if(offers_.begin(), offers_.end(), [](const auto& offer) { return offer.has_value(); });
+  return std::count_if(offers_.begin(), offers_.end(),
+                       [](const auto& offer) { return offer && offer->rest; });
 }
 
-// Returns the control word of the worker's offer, or that of a worker without data.
-torch::Tensor SyncStep::word_of(int rank, int64_t step) const {
-  if (const auto& offer = offers_[static_cast<size_t>(rank)]) return offer->word;
-  return word_.without_data(step);
+size_t SyncStep::bytes_of_offer(int rank) const {
+  return (bytes_in(gradients_) + bytes_in(buffers_)) * subtrees_[static_cast<size_t>(rank)];
+}
+
+size_t SyncStep::bytes_ahead(int rank) const {
+  return (std::min(bytes_in(gradients_), kAhead * kSegment) + bytes_in(buffers_)) *
+         subtrees_[static_cast<size_t>(rank)];
+}
+
+// Workers without an offer had no data.
+ReduceOutcome SyncStep::read_words(int64_t step) {
+  for (torch::Tensor& word : words_) {
+    if (!word.defined()) word = word_.without_data(step);
+  }
+  const ReduceOutcome outcome = word_.read(words_);
+  if (outcome.any_data) numbers_ = word_.sum_numbers(words_);
+  return outcome;
+}
+
+bool SyncStep::add_offered(int64_t step) {
+  const auto lacks = [&](const std::optional<Offer>& offer) {
+    const auto rank = static_cast<int>(&offer - offers_.data());
+    return !offer || awaits(rank);
+  };
+  const torch::NoGradGuard no_grad;
+  const size_t before = added_;
+  while (added_ < segments_.size() && std::none_of(offers_.begin(), offers_.end(), lacks)) {
+    if (added_ == 0 && !read_words(step).any_data) {
+      added_ = segments_.size();
+      return true;
+    }
+    add_segment();
+  }
+  return added_ > before;
 }
 
 SyncStep::Result SyncStep::add_up(int64_t step) {
   const torch::NoGradGuard no_grad;
-  std::vector<torch::Tensor> words;
-  for (size_t rank = 0; rank < offers_.size(); ++rank) words.push_back(word_of(static_cast<int>(rank), step));
-  Result result{.outcome = word_.read(words), .examples = 0, .loss_sum = {}, .words = torch::cat(words)};
+  for (size_t rank = 0; rank < offers_.size(); ++rank) {
+    if (!has(static_cast<int>(rank))) withdraw(static_cast<int>(rank));
+  }
+  Result result{.outcome = read_words(step), .examples = 0, .loss_sum = {}, .words = torch::cat(words_)};
   if (result.outcome.any_data) {
-    const torch::Tensor numbers = word_.sum_numbers(words);
-    result.examples = static_cast<int64_t>(numbers[kExamples].item<double>());
-    result.loss_sum = numbers[kLoss].clone();
-    add(numbers);
+    result.examples = static_cast<int64_t>(numbers_[kExamples].item<double>());
+    result.loss_sum = numbers_[kLoss].clone();
+    while (added_ < segments_.size()) add_segment();
+    add_buffers();
     const auto& first = offers_[static_cast<size_t>(result.outcome.first_with_data)];
     for (size_t i = 0; i < counters_.size(); ++i)
-      counters_[i].copy_(first->counters[i].view(counters_[i].sizes()));
-    add_rows(step, result.examples);
+      counters_[i].copy_(first->rest->counters[i].view(counters_[i].sizes()));
+    add_rows(step);
   }
-  for (auto& offer : offers_) offer.reset();
+  withdraw_all();
   any_data_ = result.outcome.any_data;
   return result;
 }
@@ -105,8 +223,8 @@ void SyncStep::apply(double factor) {
     optimizer_.step();
   } else {
     // The mean itself stays as it is: other workers may still have to get it, and compute the factor from it.
-    std::vector<torch::Tensor> scaled;
-    for (const Stretch& stretch : stretches_) scaled.push_back(stretch.grads * factor);
+    Tensors scaled;
+    for (const torch::Tensor& gradient : gradients_) scaled.push_back(gradient * factor);
     optimizer_.step(scaled);
   }
   if (rows_ != nullptr)
@@ -114,33 +232,52 @@ void SyncStep::apply(double factor) {
                   optimizer_.steps());
 }
 
-void SyncStep::add_rows(int64_t step, int64_t examples) {
+// `inputs` has one place for each source; those of sources without data are ignored.
+void SyncStep::add(std::vector<const std::byte*> inputs, std::byte* output,
+                   const comm::Reduction& reduction) const {
+  for (size_t s = 0; s < inputs.size(); ++s) {
+    if (!word_.present(s)) inputs[s] = nullptr;
+  }
+  comm::reduce(inputs, {&output, 1}, reduction, word_.program());
+}
+
+void SyncStep::add_segment() {
+  const Segment& segment = segments_[added_];
+  const torch::Tensor output =
+      gradients_[segment.vector].narrow(0, segment.begin, segment.end - segment.begin);
+  std::vector<const std::byte*> inputs;
+  for (const ControlWord::Source& source : word_.sources()) {
+    const auto& offer = offers_[static_cast<size_t>(source.rank)];
+    inputs.push_back(offer ? offer->segments[added_][source.subtree].bytes.data() : nullptr);
+  }
+  add(inputs, bytes_of(output).data(),
+      sum_of(output.scalar_type(), output.numel(), one_lane_ ? 0 : numbers_[kExamples].item<double>()));
+  for (auto& offer : offers_) {
+    if (offer) offer->segments[added_].clear();
+  }
+  ++added_;
+}
+
+void SyncStep::add_buffers() {
+  for (size_t i = 0; i < buffers_.size(); ++i) {
+    std::vector<const std::byte*> inputs;
+    for (const ControlWord::Source& source : word_.sources()) {
+      const auto& offer = offers_[static_cast<size_t>(source.rank)];
+      const bool is_there = offer && !offer->rest->buffers[source.subtree].empty();
+      inputs.push_back(is_there ? bytes_of(offer->rest->buffers[source.subtree][i]).data() : nullptr);
+    }
+    add(inputs, bytes_of(buffers_[i]).data(),
+        sum_of(buffers_[i].scalar_type(), buffers_[i].numel(),
+               one_lane_ ? 0 : numbers_[kLanes].item<double>()));
+  }
+}
+
+void SyncStep::add_rows(int64_t step) {
   if (rows_ == nullptr) return;
   std::vector<std::vector<embedding::RowSumsView>> workers;
   for (const auto& offer : offers_)
     workers.push_back(offer ? offer->rows : std::vector<embedding::RowSumsView>());
-  rows_->begin_step(workers, lanes_, one_lane_ ? 0 : static_cast<double>(examples), step);
-}
-
-void SyncStep::add(const torch::Tensor& numbers) {
-  const size_t gradients = stretches_.size();
-  for (size_t i = 0; i < summed_.size(); ++i) {
-    const int64_t number = i < gradients ? kExamples : kLanes;
-    add_one(i, summed_[i], one_lane_ ? 0 : numbers[number].item<double>());
-  }
-}
-
-void SyncStep::add_one(size_t index, const torch::Tensor& output, double divisor) {
-  std::vector<const std::byte*> inputs;
-  for (size_t s = 0; s < word_.sources().size(); ++s) {
-    const ControlWord::Source& source = word_.sources()[s];
-    inputs.push_back(
-        word_.present(s)
-            ? bytes_of(offers_[static_cast<size_t>(source.rank)]->subtrees[source.subtree][index]).data()
-            : nullptr);
-  }
-  std::byte* to = bytes_of(output).data();
-  comm::reduce(inputs, {&to, 1}, sum_of(output.scalar_type(), output.numel(), divisor), word_.program());
+  rows_->begin_step(workers, lanes_, one_lane_ ? 0 : numbers_[kExamples].item<double>(), step);
 }
 
 }  // namespace tutti::ps

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -10,6 +11,8 @@
 #include "tutti/params/control_word.h"
 #include "tutti/params/lane_sum.h"
 #include "tutti/params/optimizer.h"
+#include "tutti/ps/segments.h"
+#include "tutti/ps/wire.h"
 #include "tutti/rpc/message.h"
 
 namespace tutti::ps {
@@ -24,26 +27,63 @@ struct SyncOptions {
 // workers' lanes, adds them along the tree over the lanes, divides by the number of all examples and updates
 // the part. The result has the same bits as with every other strategy.
 //
-// A worker's message consists of its control word; for each of its subtrees that has data, the stretches of
-// the part and then the buffers, if this server has any; the counters if it has any data; and the gradients
-// of rows (append_rows). Not thread-safe.
+// A worker's message consists of its control word; the gradients, segment by segment, each from those of its
+// subtrees that have data; the buffers of these subtrees, if this server has any; the counters if the worker
+// has any data; and the gradients of rows (append_rows). It is offered in the same parts, so that a segment
+// can be added up and let go as soon as all workers have offered it.
+//
+// Not thread-safe, but the read methods may be called while another thread calls any method.
 class SyncStep {
  public:
+  // How many segments of a worker may wait for those of the others.
+  static constexpr size_t kAhead = 4;
+  // The end of a worker's message.
+  struct Rest {
+    std::vector<std::vector<torch::Tensor>> buffers;  // [subtree]; empty without data
+    std::vector<torch::Tensor> counters;
+    embedding::RowGradients rows;
+  };
+
   // The optimiser belongs to the stretches and must outlive this object. `buffers` are averaged over the
   // lanes; `counters` are copied from a worker that had data.
   SyncStep(std::vector<Stretch> stretches, Optimizer& optimizer, std::vector<torch::Tensor> buffers,
            std::vector<torch::Tensor> counters, const SyncOptions& options);
 
-  // Stores a worker's message, which has to stay where it is, until add_up() or withdraw(). A message of the
-  // wrong form throws InvalidArgument and changes nothing.
-  void offer(int rank, int64_t step, const rpc::Message& message);
-  void withdraw(int rank) { offers_[static_cast<size_t>(rank)].reset(); }
-  // Returns the size of an offer of this worker if all of its subtrees have data.
-  size_t bytes_of_offer(int rank) const;
-  bool has(int rank) const { return offers_[static_cast<size_t>(rank)].has_value(); }
-  int64_t offers() const;
+  size_t segments() const { return segments_.size(); }
 
-  // Computes the mean gradient from the offers and discards them. A worker without an offer had no data.
+  // Read the parts of a worker's message, in this order. A message of the wrong form throws InvalidArgument.
+  torch::Tensor read_word(Reader& reader) const;
+  std::vector<rpc::Piece> read_segment(int rank, const torch::Tensor& word, size_t segment,
+                                       Reader& reader) const;
+  Rest read_rest(int rank, const torch::Tensor& word, const Json& head, Reader& reader) const;
+
+  // Offer these parts. A worker that was replaced during a step may offer them again: segments that have been
+  // added are then ignored. The new word must have as many examples as the old one.
+  void offer_word(int rank, int64_t step, const torch::Tensor& word);
+  void offer(int rank, size_t segment, std::vector<rpc::Piece> of_subtrees);
+  void offer_rest(int rank, Rest rest);
+  // Reads and offers a whole message, which has to stay where it is until add_up() or withdraw().
+  void offer(int rank, int64_t step, const rpc::Message& message);
+  // Discards the parts that a worker has offered and that have not been added.
+  void withdraw(int rank);
+  void withdraw_all();
+
+  // Returns false while this segment has to wait for the workers that are behind.
+  bool has_room_for(size_t segment) const { return segment < added_ + kAhead; }
+  // Returns true if the next segment to be added lacks this worker's part.
+  bool awaits(int rank) const;
+  // Returns true if the worker has offered everything.
+  bool has(int rank) const;
+  int64_t offers() const;
+  // Returns the size of a whole offer, or of the parts of it that wait for others, if all of this worker's
+  // subtrees have data.
+  size_t bytes_of_offer(int rank) const;
+  size_t bytes_ahead(int rank) const;
+
+  // Adds the segments that all workers have offered. Returns true if there were any.
+  bool add_offered(int64_t step);
+  // Computes the mean gradient from the offers and discards them. A worker that has not offered everything
+  // counts as one without data, which is possible only if no segment has been added.
   struct Result {
     ReduceOutcome outcome;
     int64_t examples = 0;
@@ -56,28 +96,35 @@ class SyncStep {
 
  private:
   struct Offer {
-    torch::Tensor word;
-    std::vector<std::vector<torch::Tensor>> subtrees;  // [subtree]: gradients, buffers; empty without data
-    std::vector<torch::Tensor> counters;
-    std::vector<embedding::RowSumsView> rows;  // [table]; refer to the message
+    std::vector<std::vector<rpc::Piece>> segments;  // [segment][subtree], until they are added
+    std::optional<Rest> rest;
+    std::vector<embedding::RowSumsView> rows;  // [table]; refer to the memory of `rest`
   };
 
-  torch::Tensor word_of(int rank, int64_t step) const;
-  void add(const torch::Tensor& numbers);
-  void add_one(size_t index, const torch::Tensor& output, double divisor);
-  void add_rows(int64_t step, int64_t examples);
+  bool has_any_data(int rank, const torch::Tensor& word) const;
+  void require_same_examples(int rank, const torch::Tensor& word) const;
+  ReduceOutcome read_words(int64_t step);
+  void add_segment();
+  void add_buffers();
+  void add_rows(int64_t step);
+  void add(std::vector<const std::byte*> inputs, std::byte* output, const comm::Reduction& reduction) const;
 
   const std::vector<Stretch> stretches_;
   Optimizer& optimizer_;
+  const std::vector<torch::Tensor> gradients_;  // of the stretches
   const std::vector<torch::Tensor> buffers_;
   const std::vector<torch::Tensor> counters_;
+  const std::vector<Segment> segments_;
   const bool one_lane_;
   const std::vector<LaneRange> blocks_;  // [rank]
   const int64_t lanes_;
   embedding::OwnedRows* const rows_;
-  std::vector<torch::Tensor> summed_;  // gradients, then buffers
   ControlWord word_;
+  const std::vector<size_t> subtrees_;        // [rank]: their number
+  std::vector<torch::Tensor> words_;          // [rank]; undefined: the worker has offered none
   std::vector<std::optional<Offer>> offers_;  // [rank]
+  torch::Tensor numbers_;                     // of all words together, once the first segment is added
+  size_t added_ = 0;                          // the number of segments that have been added
   bool any_data_ = false;                     // in the last add_up()
 };
 

@@ -118,16 +118,22 @@ void Places::take_over() const {
   }
 }
 
-torch::Tensor Reader::take(int64_t elements, torch::ScalarType type) {
-  const size_t size = static_cast<size_t>(elements) * c10::elementSize(type);
-  if (next_ >= message_.pieces.size())
-    fail(ErrorKind::InvalidArgument, "the message has {} pieces; more were expected", message_.pieces.size());
-  const rpc::Piece& piece = message_.pieces[next_];
-  if (piece.bytes.size() != size) {
-    fail(ErrorKind::InvalidArgument, "piece {} of the message has {} bytes, expected {}", next_,
-         piece.bytes.size(), size);
-  }
+size_t Reader::left() const {
+  return message_.incoming != nullptr ? message_.incoming->left() : message_.pieces.size() - next_;
+}
+
+rpc::Piece Reader::take(size_t bytes) {
+  if (left() == 0) fail(ErrorKind::InvalidArgument, "the message has {} pieces; more were expected", next_);
+  const size_t size =
+      message_.incoming != nullptr ? message_.incoming->next_size() : message_.pieces[next_].bytes.size();
+  if (size != bytes)
+    fail(ErrorKind::InvalidArgument, "piece {} of the message has {} bytes, expected {}", next_, size, bytes);
   ++next_;
+  return message_.incoming != nullptr ? message_.incoming->take() : message_.pieces[next_ - 1];
+}
+
+torch::Tensor Reader::take(int64_t elements, torch::ScalarType type) {
+  const rpc::Piece piece = take(static_cast<size_t>(elements) * c10::elementSize(type));
   // from_blob() takes no pointer to const.
   return torch::from_blob(
       const_cast<std::byte*>(piece.bytes.data()), {elements}, [owner = piece.owner](void*) {},
@@ -148,8 +154,8 @@ void Reader::take_into(const std::vector<torch::Tensor>& tensors) {
 }
 
 void Reader::end() const {
-  if (next_ != message_.pieces.size())
-    fail(ErrorKind::InvalidArgument, "the message has {} pieces, expected {}", message_.pieces.size(), next_);
+  if (left() > 0)
+    fail(ErrorKind::InvalidArgument, "the message has {} pieces, expected {}", next_ + left(), next_);
 }
 
 Json to_json(const std::vector<torch::Tensor>& tensors) {

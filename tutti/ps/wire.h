@@ -49,11 +49,12 @@ class Places {
   std::vector<torch::Tensor> on_host_;
 };
 
-// Reads the pieces of a message one after the other.
+// Reads the pieces of a message one after the other. Waits for those that are on their way.
 class Reader {
  public:
   explicit Reader(const rpc::Message& message) : message_(message) {}
-  // Returns a view of the next piece. Throws InvalidArgument unless the piece has exactly this size.
+  // Returns the next piece, or a view of it. Throws InvalidArgument unless it has exactly this size.
+  rpc::Piece take(size_t bytes);
   torch::Tensor take(int64_t elements, torch::ScalarType type);
   void take_into(const torch::Tensor& tensor);
   void take_into(const std::vector<torch::Tensor>& tensors);
@@ -61,6 +62,8 @@ class Reader {
   void end() const;
 
  private:
+  size_t left() const;
+
   const rpc::Message& message_;
   size_t next_ = 0;
 };

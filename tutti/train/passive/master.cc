@@ -199,17 +199,25 @@ void Master::compute(size_t index, int64_t step, const std::vector<Batch>& batch
 
   Worker& worker = workers_[index];
   const std::vector<bool> present = sums_with_data(block, run_.lanes, batches);
-  Tensors into = {worker.word};
-  bool any = false;
-  for (size_t sum = 0; sum < present.size(); ++sum) {
-    if (!present[sum]) continue;
-    any = true;
-    into.insert(into.end(), worker.sums[sum].begin(), worker.sums[sum].end());
+  const auto blocks = static_cast<std::ptrdiff_t>(parameters().blocks().size());
+  Tensors into = {worker.losses, worker.word};
+  std::vector<Tensors> gradients;
+  Tensors rest;
+  for (size_t i = 0; i < present.size(); ++i) {
+    if (!present[i]) continue;
+    const Tensors& sum = worker.sums[i];
+    into.insert(into.end(), sum.begin(), sum.end());
+    gradients.emplace_back(sum.begin(), sum.begin() + blocks);
+    rest.insert(rest.end(), sum.begin() + blocks, sum.end());
   }
-  if (any) into.insert(into.end(), worker.counters.begin(), worker.counters.end());
+  if (!gradients.empty()) {
+    into.insert(into.end(), worker.counters.begin(), worker.counters.end());
+    rest.insert(rest.end(), worker.counters.begin(), worker.counters.end());
+  }
 
-  rpc::Message answer{Json::object(), ps::pieces_of(into)};
-  into.insert(into.begin(), worker.losses);
+  rpc::Message answer{Json::object(), ps::pieces_of({worker.word})};
+  ps::append_segments(answer, gradients);
+  ps::append(answer, rest);
   rpc::CallOptions options = peers_.patience("gradients", step);
   const ps::Places places(into);
   options.into = places.spans();

@@ -65,13 +65,15 @@ StepResult PsSync::push(int64_t step, const Wishes& wishes, const std::vector<Tr
                         const embedding::TableGradients& rows, int64_t expected) {
   const double rate = replica_.optimizer().learning_rate();
   word_.write(own_word_, step, wishes, rate, subtrees);
-  const ps::Client::Summed summed = client_.push_synchronous({.step = step,
-                                                              .learning_rate = rate,
-                                                              .word = own_word_,
-                                                              .pieces = pieces_of(subtrees),
-                                                              .rows = rows.of_owners,
-                                                              .scaled = options_.clip_norm > 0},
-                                                             expected);
+  ps::Client::Push push{.step = step,
+                        .learning_rate = rate,
+                        .word = own_word_,
+                        .gradients = {},
+                        .extras = {},
+                        .rows = rows.of_owners,
+                        .scaled = options_.clip_norm > 0};
+  add_sums(subtrees, push);
+  const ps::Client::Summed summed = client_.push_synchronous(push, expected);
   if (options_.clip_norm > 0) {
     const double norm = norm_of(buckets_of(replica_.parameters()), summed.row_squares);
     client_.scale(step, clip_factor(norm, options_.clip_norm));
@@ -92,22 +94,23 @@ StepResult PsSync::catch_up(int64_t step, data::BatchQueue& queue) {
   return {.step = now, .made = false};
 }
 
-std::vector<Tensors> PsSync::pieces_of(const std::vector<TreeSum::Subtree>& subtrees) const {
-  std::vector<Tensors> pieces(static_cast<size_t>(client_.servers()));
-  bool any = false;
+void PsSync::add_sums(const std::vector<TreeSum::Subtree>& subtrees, ps::Client::Push& push) const {
+  push.gradients.resize(static_cast<size_t>(client_.servers()));
   for (const TreeSum::Subtree& subtree : subtrees) {
     if (!subtree.values) continue;
-    any = true;
-    size_t next = 0;
-    for (int server = 0; server < client_.servers(); ++server) {
-      const size_t parts = client_.gradients_of(server).size();
-      for (size_t part = 0; part < parts; ++part)
-        pieces[static_cast<size_t>(server)].push_back((*subtree.values)[next++]);
-    }
-    for (size_t i = 0; i < vectors_.buffers().size(); ++i) pieces[0].push_back((*subtree.values)[next++]);
+    auto next = subtree.values->begin();
+    const auto take = [&next](size_t count) {
+      const auto first = next;
+      next += static_cast<std::ptrdiff_t>(count);
+      return Tensors(first, next);
+    };
+    for (int server = 0; server < client_.servers(); ++server)
+      push.gradients[static_cast<size_t>(server)].push_back(take(client_.gradients_of(server).size()));
+    const Tensors buffers = take(vectors_.buffers().size());
+    push.extras.insert(push.extras.end(), buffers.begin(), buffers.end());
   }
-  if (any) pieces[0].insert(pieces[0].end(), vectors_.counters().begin(), vectors_.counters().end());
-  return pieces;
+  if (!push.gradients[0].empty())
+    push.extras.insert(push.extras.end(), vectors_.counters().begin(), vectors_.counters().end());
 }
 
 namespace {

@@ -66,7 +66,7 @@ class PsSync final : public ServerSteps {
   StepResult push(int64_t step, const Wishes& wishes, const std::vector<TreeSum::Subtree>& subtrees,
                   const embedding::TableGradients& rows, int64_t expected);
   StepResult catch_up(int64_t step, data::BatchQueue& queue);
-  std::vector<std::vector<torch::Tensor>> pieces_of(const std::vector<TreeSum::Subtree>& subtrees) const;
+  void add_sums(const std::vector<TreeSum::Subtree>& subtrees, ps::Client::Push& push) const;
 
   Replica& replica_;
   ps::Client& client_;
