@@ -67,7 +67,7 @@ inline rpc::Message push_of_step(int64_t step, double gradient, double rate = kN
   const ControlWord control(blocks_of(1, 1), 1, kNumbers);
   const torch::Tensor word = torch::zeros({control.size()}, torch::kDouble);
   control.write(word, step, {}, rate,
-                {{{0, 0}, TreeSum::Vectors{torch::tensor({1.0, 1.0, 1.0}, torch::kDouble)}}});
+                {{{0, 0}, TreeSum::Vectors{torch::tensor({1.0, 1.0, 1.0, 0.0}, torch::kDouble)}}});
   rpc::Message message{head(), pieces_of({word, torch::full({kSize}, gradient)})};
   message.head["step"] = step;
   return message;

@@ -18,7 +18,10 @@ namespace {
 constexpr size_t kAlignment = 64;
 // Smaller blocks are cheap to get from the heap.
 constexpr size_t kWorthKeeping = size_t{256} << 10;
+// More free blocks than this are kept only if all are not larger than that. Freed blocks are not always
+// reused by the heap, because they are aligned.
 constexpr size_t kMostKept = 16;
+constexpr size_t kMostIdle = size_t{256} << 20;
 constexpr std::chrono::milliseconds kTurn{100};
 
 struct Free {
@@ -94,7 +97,7 @@ Block Buffers::State::claim(size_t bytes) {
 
 // Frees kept blocks until `bytes` more can be in use.
 void Buffers::State::drop_idle(size_t bytes) {
-  while (!kept.empty() && (bytes > budget - out - idle || kept.size() > kMostKept)) {
+  while (!kept.empty() && (bytes > budget - out - idle || (kept.size() > kMostKept && idle > kMostIdle))) {
     idle -= kept.back().size;
     kept.pop_back();
   }

@@ -22,6 +22,8 @@ constexpr size_t kLongestText = 2000;
 // The largest chunk and the overhead of a message.
 constexpr int kLargestMessage = static_cast<int>(kLargestChunk) + 4096;
 
+constexpr int kLookahead = 8 * static_cast<int>(kLargestChunk);
+
 // Maps the status codes of gRPC itself.
 ErrorKind kind_of(grpc::StatusCode code) {
   switch (code) {
@@ -82,6 +84,11 @@ std::span<const Setting> common_settings() {
       Setting{GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0},
       Setting{GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, kPingMs / 2},
       Setting{GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0},
+      // The bytes of a stream that gRPC receives before anybody reads them. Its own estimate grows to more
+      // than
+      // a hundred megabytes for each stream if many send at once and are read slowly.
+      Setting{GRPC_ARG_HTTP2_BDP_PROBE, 0},
+      Setting{GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kLookahead},
       // Wire cuts messages into chunks, so that no larger ones come.
       Setting{GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, kLargestMessage},
       Setting{GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, -1},
