@@ -53,7 +53,7 @@ class LargePush : public ::testing::Test {
   }
   // Returns what the workers get if the messages need no network.
   static Bytes expected(const Contributions& contributions, int workers) {
-    Service service(Log(LogLevel::Off));
+    Service service{Log(LogLevel::Off)};
     service.serve(caller(0), "begin", contributions.begin());
     std::vector<std::future<Bytes>> answers;
     for (int rank = 0; rank < workers; ++rank) {
