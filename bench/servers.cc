@@ -1,9 +1,8 @@
 // Compares training with a parameter server: Tutti's, asynchronous and synchronous, two independent
 // processes, and TensorFlow's if pip can install it; one server and two workers, which share two cores. Also
 // measures the server's memory and the cost of pushes alone. Prints Markdown.
-//   bench_servers [large]                 `large`: only the last section, large_steps.h
+//   bench_servers
 //   bench_servers task FILE COMMAND...    runs the command; for a server, writes its use of memory
-//   bench_servers serve                   the server of large_steps.h
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
@@ -20,7 +19,6 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "bench/large_steps.h"
 #include "bench/sides.h"
 #include "tutti/base/environment.h"
 #include "tutti/base/error.h"
@@ -253,14 +251,9 @@ void print_pushes(const Programs& programs) {
 
 int main(int argc, char** argv) {
   if (argc > 3 && std::string(argv[1]) == "task") return run_task(argv[2], argv + 3);
-  if (argc == 2 && std::string(argv[1]) == "serve") return bench::serve_large_steps();
-  const bool all = argc == 1;
-  if (all) {
-    const Programs programs;
-    print_training(programs);
-    print_memory(programs);
-    print_pushes(programs);
-  }
-  bench::print_large_steps(std::filesystem::read_symlink("/proc/self/exe"));
+  const Programs programs;
+  print_training(programs);
+  print_memory(programs);
+  print_pushes(programs);
   return 0;
 }

@@ -26,11 +26,8 @@ namespace tutti::ps {
 namespace {
 
 using std::chrono::milliseconds;
-using std::chrono::seconds;
 
 constexpr size_t kMiB = size_t{1} << 20;
-// A time within which anything happens, even on a busy machine.
-constexpr seconds kEventually{60};
 constexpr uint32_t kSeed = 20240607;
 
 size_t resident_bytes() {

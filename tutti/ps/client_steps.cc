@@ -13,7 +13,6 @@
 #include "tutti/params/lane_sum.h"
 #include "tutti/params/optimizer_state.h"
 #include "tutti/ps/client.h"
-#include "tutti/ps/segments.h"
 #include "tutti/ps/wire.h"
 
 // The methods of a parameter client that exchange values and gradients.

@@ -9,7 +9,6 @@
 #include <torch/torch.h>
 
 #include "tutti/base/test_errors.h"
-#include "tutti/ps/segments.h"
 #include "tutti/ps/service.h"
 #include "tutti/ps/test_push.h"
 #include "tutti/rpc/channel.h"
@@ -25,20 +24,19 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using Bytes = std::vector<std::vector<std::byte>>;
 
-constexpr std::chrono::seconds kLongEnough{60};
 constexpr size_t kSegments = 24;
-constexpr int64_t kElements = static_cast<int64_t>(kSegments * kSegment / sizeof(float)) - 100;
+constexpr int64_t kElements = static_cast<int64_t>(kSegments * Segment::kMost / sizeof(float)) - 100;
 // Enough for what four workers may be ahead, but not for the gradients of two.
-constexpr size_t kMemory = 40 * kSegment;
+constexpr size_t kMemory = 40 * Segment::kMost;
 
-rpc::Clock::time_point eventually() { return rpc::Clock::now() + kLongEnough; }
+rpc::Clock::time_point eventually() { return rpc::Clock::now() + kEventually; }
 
 class LargePush : public ::testing::Test {
  protected:
   rpc::Message call(int worker, const char* method, const rpc::Message& request) {
     auto& channel = channels_[static_cast<size_t>(worker)];
     if (!channel) channel = std::make_unique<rpc::Channel>(address_, options_of(worker));
-    return channel->call(method, request, {.timeout = kLongEnough});
+    return channel->call(method, request, {.timeout = kEventually});
   }
   static rpc::ChannelOptions options_of(int worker) {
     return {.hello = {{"task", "worker/" + std::to_string(worker)}, {"host", "here"}, {"pid", 100 + worker}}};

@@ -342,8 +342,8 @@ void Service::await_place(Lock& lock, const rpc::Caller& caller, const rpc::Mess
   if (is_alive()) fail(ErrorKind::InvalidArgument, "{}", who);
 }
 
-// Of a synchronous step, what has arrived of the gradients stays here until all workers have pushed the same
-// part, except for workers that share memory. If it did not all fit, no step would ever complete.
+// The server holds what has arrived of the gradients of a synchronous step until all workers have pushed the
+// same part; gradients in shared memory take no room. If it did not all fit, no step would ever complete.
 void Service::require_room(int rank, const rpc::Caller& caller) const {
   if (!run_->sync) return;
   std::vector<size_t> all;

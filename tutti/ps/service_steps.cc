@@ -239,8 +239,9 @@ rpc::Message Service::push_synchronous(Lock& lock, const rpc::Caller& caller, in
   return answer;
 }
 
-// Takes the gradients of a worker as they come, and adds up those that all workers have sent. With backup
-// workers, it is known only at the end who takes part.
+// Takes the gradients of a worker as they come, adds up those that all workers have sent, and waits for the
+// sum of the step. With backup workers, only whole gradients are added, since another worker may take a
+// place.
 void Service::take_gradients(Lock& lock, const rpc::Caller& caller, int rank, const rpc::Message& request,
                              int64_t step) {
   const std::shared_ptr<Run> run = run_;

@@ -164,7 +164,7 @@ size_t SyncStep::bytes_of_offer(int rank) const {
 }
 
 size_t SyncStep::bytes_ahead(int rank) const {
-  return (std::min(bytes_in(gradients_), kAhead * kSegment) + bytes_in(buffers_)) *
+  return (std::min(bytes_in(gradients_), kAhead * Segment::kMost) + bytes_in(buffers_)) *
          subtrees_[static_cast<size_t>(rank)];
 }
 

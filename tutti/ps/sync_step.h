@@ -11,7 +11,6 @@
 #include "tutti/params/control_word.h"
 #include "tutti/params/lane_sum.h"
 #include "tutti/params/optimizer.h"
-#include "tutti/ps/segments.h"
 #include "tutti/ps/wire.h"
 #include "tutti/rpc/message.h"
 

@@ -9,7 +9,6 @@
 
 #include "tutti/base/test_errors.h"
 #include "tutti/ps/placement.h"
-#include "tutti/ps/segments.h"
 #include "tutti/ps/test_push.h"
 
 namespace tutti::ps {
@@ -17,7 +16,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr int64_t kElements = 6 * static_cast<int64_t>(kSegment / sizeof(float)) + 1000;  // seven segments
+constexpr int64_t kElements =
+    6 * static_cast<int64_t>(Segment::kMost / sizeof(float)) + 1000;  // seven segments
 constexpr size_t kSegments = 7;
 
 // A step, and what its message's parts are offered from.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -20,6 +21,8 @@
 namespace tutti::ps {
 
 inline constexpr int64_t kSize = 5;
+// A time within which anything happens, even on a busy machine.
+inline constexpr std::chrono::seconds kEventually{60};
 
 inline rpc::Caller caller(uint64_t id) {
   return {id, {{"task", "worker/" + std::to_string(id)}, {"host", "here"}, {"pid", 100 + id}}, "nowhere"};

@@ -9,15 +9,14 @@
 #include "tutti/params/control_word.h"
 #include "tutti/params/lane_sum.h"
 #include "tutti/params/lanes.h"
-#include "tutti/ps/segments.h"
 #include "tutti/ps/test_messages.h"
 #include "tutti/ps/wire.h"
 
 // For tests: synchronous steps with large gradients.
 namespace tutti::ps {
 
-// What each worker contributes to a step: random gradients of one vector, some lanes without data, and two
-// buffers and a counter.
+// Makes the messages of all workers of one step. The model has one vector of parameters, two buffers and a
+// counter; the gradients are random.
 class Contributions {
  public:
   Contributions(int workers, int64_t lanes, int64_t elements, int64_t step = 0)

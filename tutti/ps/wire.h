@@ -36,6 +36,21 @@ void append(rpc::Message& message, const std::vector<torch::Tensor>& tensors);
 void append_copies(rpc::Message& answer, const std::vector<torch::Tensor>& tensors,
                    const rpc::Message& request);
 
+// The gradients of a synchronous step travel in segments: a server adds a segment of all workers and lets go
+// of it while the next ones are on their way, so that its memory does not grow with the gradients of workers.
+struct Segment {
+  static constexpr size_t kMost = size_t{1} << 20;  // bytes
+
+  size_t vector;
+  int64_t begin;  // elements
+  int64_t end;
+  size_t bytes;
+};
+std::vector<Segment> segments_of(const std::vector<torch::Tensor>& vectors);
+// Appends the vectors of several sums to a message: each segment of all sums, one after the other. All sums
+// have vectors of the same types and sizes, which have to stay where they are.
+void append_segments(rpc::Message& message, const std::vector<std::vector<torch::Tensor>>& sums);
+
 // Destinations for the pieces of an answer: the tensors themselves, or, for tensors on a device, buffers on
 // the host that take_over() copies to the device.
 class Places {

@@ -1,7 +1,10 @@
-#include "bench/large_steps.h"
-
+// Measures the memory that a parameter server takes for one synchronous step of many workers with a large
+// model, over the network. Prints Markdown.
+//   bench_large_step
+//   bench_large_step serve    the server: prints its port, and ends with its standard input
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <memory>
@@ -23,13 +26,11 @@
 #include "tutti/params/lanes.h"
 #include "tutti/params/optimizer.h"
 #include "tutti/ps/placement.h"
-#include "tutti/ps/segments.h"
 #include "tutti/ps/service.h"
 #include "tutti/ps/wire.h"
 #include "tutti/rpc/channel.h"
 #include "tutti/rpc/host.h"
 
-namespace bench {
 namespace {
 
 using tutti::Json;
@@ -122,9 +123,7 @@ rpc::Channel channel_of(const std::string& address, int rank) {
   return {address, {.hello = {{"task", fmt::format("worker/{}", rank)}, {"host", "here"}, {"pid", rank}}}};
 }
 
-}  // namespace
-
-int serve_large_steps() {
+int serve() {
   ps::Service service{tutti::Log(tutti::LogLevel::Off)};
   const rpc::Host host({}, service);
   std::cout << host.port() << std::endl;
@@ -133,7 +132,7 @@ int serve_large_steps() {
   return 0;
 }
 
-void print_large_steps(const std::string& self) {
+void measure(const std::string& self) {
   const ServerProcess server(self);
   const torch::Tensor vector = torch::full({kParameters}, 0.5);
   // All workers share this memory: what they receive is the same.
@@ -159,14 +158,24 @@ void print_large_steps(const std::string& self) {
   const bool right = torch::equal(answer, torch::zeros({kParameters}));
   const double gradient = static_cast<double>(vector.nbytes()) / 1e6;
   fmt::print(
-      "\n### A step of {} workers with {} million parameters\n\nAll workers are connected over the network, "
-      "and each "
-      "pushes a gradient of {:.0f} MB. The server holds values and one gradient, which take {:.0f} MB.\n\n"
+      "## A large step of parameter servers\n\nOne step of ps-sync with {} workers, which are connected over "
+      "the "
+      "network and share the memory of this machine (`./dev bench large_step`). The model has {} million "
+      "parameters, so that each "
+      "pushes a gradient of {:.0f} MB. The server holds the values and one gradient, which take {:.0f} MB. "
+      "The target is the memory of "
+      "two gradients.\n\n"
       "| server's memory before the step, MB | peak in the step, MB | above, in gradients | seconds | values "
       "|\n"
-      "|---|---|---|---|---|\n| {:.0f} | {:.0f} | {:.2f} | {:.1f} | {} |\n",
+      "|---:|---:|---:|---:|---|\n| {:.0f} | {:.0f} | {:.2f} | {:.1f} | {} |\n",
       kWorkers, kParameters / 1'000'000, gradient, 2 * gradient, before, server.memory("VmHWM"),
       (server.memory("VmHWM") - before) / gradient, time.count(), right ? "right" : "WRONG");
 }
 
-}  // namespace bench
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc == 2 && std::string(argv[1]) == "serve") return serve();
+  measure(std::filesystem::read_symlink("/proc/self/exe"));
+  return 0;
+}
