@@ -20,12 +20,6 @@ namespace {
 constexpr int64_t kMostNumbers = int64_t{1} << 40;  // in a table
 constexpr size_t kAheadOfReads = 8;
 
-// Reads are far apart, so each row is fetched before it is needed.
-void fetch_for_reading(const float* row, int64_t dim) {
-  constexpr int64_t kInLine = 16;  // floats in a line of the cache
-  for (int64_t i = 0; i < dim; i += kInLine) __builtin_prefetch(row + i);
-}
-
 std::vector<int64_t> used_slots(const IdSlots& ids) {
   std::vector<int64_t> slots;
   for (int64_t slot = 0; slot < ids.slots(); ++slot) {

@@ -138,11 +138,6 @@ RowIndex index_rows(std::span<const uint64_t> keys, int bits) {
 
 namespace {
 
-void fetch_for_reading(const float* numbers, int64_t count) {
-  constexpr int64_t kInLine = 16;  // floats in a line of the cache
-  for (int64_t i = 0; numbers != nullptr && i < count; i += kInLine) __builtin_prefetch(numbers + i);
-}
-
 // Visits the lookups of each row that have a gradient.
 class LookupsOfRows {
  public:

@@ -47,6 +47,12 @@ struct RowSums {
   }
 };
 
+// Begins to move numbers into the cache before they are read; null: none. For reads that are far apart.
+inline void fetch_for_reading(const float* numbers, int64_t count) {
+  constexpr int64_t kInLine = 16;  // floats in a line of the cache
+  for (int64_t i = 0; numbers != nullptr && i < count; i += kInLine) __builtin_prefetch(numbers + i);
+}
+
 // Adds the gradients of each row: first those of a lane, in the order of its lookups, and then the lanes
 // along the tree, as TreeSum does. `gradients[lookup]` points to `dim` numbers, or is null if the lookup has
 // none; `ends[i]` is one past the last lookup of lane i of the block.
