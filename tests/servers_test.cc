@@ -116,6 +116,16 @@ TEST(Servers, make_exactly_the_steps_asked_for_and_end_by_themselves) {
   EXPECT_EQ(updates, 50);
 }
 
+// A push is a step of one worker, whose share is a part of a batch.
+TEST(Servers, that_take_pushes_at_any_time_count_an_epoch_when_all_examples_were_read) {
+  const TestFolder folder;
+  const Flags flags = {"--net", "normed", "--lanes", "3", "--batch", "50", "--epochs", "1"};
+  const nlohmann::json alone = report_of(training(1, flags), folder);
+  const nlohmann::json served_by = report_of(served(1, 3, with(flags, {"--strategy", "ps-async"})), folder);
+  EXPECT_EQ(served_by.at("examples"), alone.at("examples"));
+  EXPECT_EQ(served_by.at("steps"), 3 * alone.at("steps").get<int64_t>());
+}
+
 // Workers that make steps independently reach their ends one after the other.
 TEST(Servers, write_the_last_checkpoint_after_the_last_update_of_any_worker) {
   const TestFolder folder;

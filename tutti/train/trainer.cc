@@ -124,10 +124,11 @@ History Trainer::fit_once(const data::Feed& feed, const FitOptions& options) {
     context_.log().info("a hook has already stopped this fit after step {}; it will not be continued",
                         progress.step);
   try {
+    const int64_t per_epoch = sampler.steps_per_epoch() * strategy_->facts().steps_per_batch;
     const int64_t steps =
-        options.steps > 0 ? options.steps : std::max<int64_t>(1, options.epochs) * sampler.steps_per_epoch();
+        options.steps > 0 ? options.steps : std::max<int64_t>(1, options.epochs) * per_epoch;
     engine_.begin({.end_step = progress.stopped ? progress.step : progress.fit_begin + steps,
-                   .steps_per_epoch = sampler.steps_per_epoch(),
+                   .steps_per_epoch = per_epoch,
                    .first_epoch_at = feed_begin()},
                   strategy_->facts());
     require_data_in_every_lane(sampler);

@@ -291,6 +291,7 @@ void ParameterServers::make_steps(int64_t lanes) {
   facts_ = {.name = name_,
             .lanes = lanes_of(group_.rank, group_.world, lanes),
             .in_step = in_step_,
+            .steps_per_batch = in_step_ ? 1 : std::min<int64_t>(group_.world, lanes),  // workers with lanes
             .restarts = true,
             .keeps_parameters_elsewhere = true,
             .evaluation_part = group_.is_chief() ? 0 : -1};
