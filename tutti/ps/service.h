@@ -133,6 +133,8 @@ class Service final : public rpc::Service {
     // How often the gradients of a step were inconsistent and therefore discarded, and the last reason.
     int64_t refusals = 0;
     std::string why_refused;
+    // The error of the first worker that waited in vain for the others in this step; "": there is none.
+    std::string late;
     std::set<int> entered;
     int64_t entering = -1;  // the step that `entered` belongs to
     // By key of agree(): the lines of the first worker, and its name.
@@ -195,7 +197,8 @@ class Service final : public rpc::Service {
   rpc::Message push_synchronous(Lock&, const rpc::Caller&, int rank, const rpc::Message& request);
   rpc::Message push_asynchronous(Lock&, const rpc::Caller&, int rank, const rpc::Message& request);
   rpc::Message scale(Lock&, const rpc::Caller&, const rpc::Message& request);
-  void add_up(const rpc::Message& request);
+  void withdraw(const rpc::Caller& caller, int rank, int64_t step);
+  void add_up(std::optional<double> rate);
   void take_gradients(Lock& lock, const rpc::Caller& caller, int rank, const rpc::Message& request,
                       int64_t step);
   void or_refuse_step(const std::function<void()>& add);

@@ -8,6 +8,7 @@
 #include <torch/utils.h>
 
 #include "tutti/base/error.h"
+#include "tutti/base/text.h"
 #include "tutti/params/optimizer_state.h"
 #include "tutti/ps/peers.h"
 #include "tutti/ps/service.h"
@@ -99,6 +100,8 @@ rpc::Message Service::begin(Lock&, const rpc::Caller& caller, const rpc::Message
   run_ = std::move(run);
   notes_.clear();
   note_bytes_ = 0;
+  // A worker of an earlier run with more workers has to join again, and is refused.
+  std::erase_if(workers_, [this](const auto& entry) { return entry.first >= run_->workers; });
   for (auto& [rank, worker] : workers_) {
     worker.pushes = 0;
     worker.finished = std::min(worker.finished, fits);
@@ -177,9 +180,8 @@ rpc::Message Service::push(Lock& lock, const rpc::Caller& caller, const rpc::Mes
                            : push_asynchronous(lock, caller, rank, request);
 }
 
-void Service::add_up(const rpc::Message& request) {
-  if (const auto rate = request.head.find("rate"); rate != request.head.end())
-    run_->shard.optimizer().set_learning_rate(rate->get<double>());
+void Service::add_up(std::optional<double> rate) {
+  if (rate) run_->shard.optimizer().set_learning_rate(*rate);
   const std::vector<torch::Tensor> now = run_->everything();
   for (size_t i = 0; i < run_->previous.size(); ++i) run_->previous[i].copy_(now[i]);
   SyncStep::Result result;
@@ -196,10 +198,10 @@ void Service::add_up(const rpc::Message& request) {
 void Service::or_refuse_step(const std::function<void()>& add) {
   try {
     add();
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
     run_->sync->withdraw_all();
     ++run_->refusals;
-    run_->why_refused = error.what();
+    run_->why_refused = first_line(error.what());
     changed_.notify_all();
     throw;
   }
@@ -222,10 +224,8 @@ rpc::Message Service::push_synchronous(Lock& lock, const rpc::Caller& caller, in
   if (run_->added_up < step) {
     try {
       take_gradients(lock, caller, rank, request, step);
-    } catch (const Error&) {
-      // The worker that replaces this one may have begun to push.
-      if (run_ && run_->sync && run_->added_up < step && workers_.at(rank).caller == caller.id)
-        run_->sync->withdraw(rank);
+    } catch (...) {
+      withdraw(caller, rank, step);
       throw;
     }
   }
@@ -239,6 +239,13 @@ rpc::Message Service::push_synchronous(Lock& lock, const rpc::Caller& caller, in
   return answer;
 }
 
+// The run may have been begun again meanwhile, and a worker that replaces this one may have begun to push.
+void Service::withdraw(const rpc::Caller& caller, int rank, int64_t step) {
+  const auto found = workers_.find(rank);
+  if (found == workers_.end() || found->second.caller != caller.id) return;
+  if (run_ && run_->sync && run_->added_up < step) run_->sync->withdraw(rank);
+}
+
 // Takes the gradients of a worker as they come, adds up those that all workers have sent, and waits for the
 // sum of the step. With backup workers, only whole gradients are added, since another worker may take a
 // place.
@@ -248,6 +255,8 @@ void Service::take_gradients(Lock& lock, const rpc::Caller& caller, int rank, co
   SyncStep& sync = *run->sync;
   const auto deadline = deadline_of(request);
   const int64_t refusals = run->refusals;
+  std::optional<double> rate;
+  if (request.head.contains("rate")) rate = request.head.at("rate").get<double>();
   const auto check_step = [&] {
     if (run->refusals > refusals) fail(ErrorKind::InvalidArgument, "{}", run->why_refused);
   };
@@ -266,12 +275,18 @@ void Service::take_gradients(Lock& lock, const rpc::Caller& caller, int rank, co
     const auto is_missing = [&](int other, const Worker&) { return is_late(other); };
     wait_until(
         lock, caller, request, deadline, [&] { return run->refusals > refusals || holds(); },
-        [&] { return fmt::format("no gradients for step {} from {}", step, missing(is_missing)); });
+        [&] {
+          // Then the other waiting workers must not name this one.
+          if (run->late.empty())
+            run->late = fmt::format("no gradients for step {} from {}", step, missing(is_missing));
+          return run->late;
+        });
     check_step();
   };
   Reader reader(request);
   const torch::Tensor word = read([&] { return sync.read_word(reader); });
   sync.offer_word(rank, step, word);
+  run->late.clear();
   for (size_t segment = 0; segment < sync.segments(); ++segment) {
     if (request.incoming != nullptr)
       await([&] { return sync.has_room_for(segment); }, [&](int other) { return sync.awaits(other); });
@@ -286,7 +301,7 @@ void Service::take_gradients(Lock& lock, const rpc::Caller& caller, int rank, co
   const int64_t expected =
       run->backup == 0 ? run->workers : number_within(request.head, "expected", 1, run->workers);
   if (sync.offers() >= expected) {
-    add_up(request);
+    add_up(rate);
     if (!request.head.value("scaled", false)) make_step(1);
   }
   await([&] { return run->added_up >= step; }, [&](int other) { return !sync.has(other); });

@@ -491,6 +491,36 @@ TEST_F(ServiceOf, tells_all_that_a_worker_has_another_plan) {
   EXPECT_NO_THROW(call(2, "join", join(2)));
 }
 
+TEST_F(ServiceOf, forgets_the_workers_that_a_smaller_run_does_not_have) {
+  start("ps-sync", 3);
+  call(0, "begin", begin("ps-sync", 1));
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("has not joined"),
+               [&] { call(2, "push", push_of_step(0, 0.5)); });
+  service_.gone(caller(2));
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("has 1 workers"), [&] { call(3, "join", join(2)); });
+}
+
+// Worker 1 gives up before worker 2 does.
+TEST_F(ServiceOf, ps_sync_has_all_who_wait_name_the_same_missing_worker) {
+  start("ps-sync", 3);
+  const auto error_of_push = [this](uint64_t worker, int patience) {
+    rpc::Message request = push_without_lane(0, 0.125);
+    request.head["patience"] = patience;
+    try {
+      call(worker, "push", request);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  auto other = std::async(std::launch::async, error_of_push, 2, 2000);
+  std::string first = error_of_push(1, 1);
+  while (first.find("worker/2") != std::string::npos) first = error_of_push(1, 1);
+  EXPECT_THAT(first, HasSubstr("no gradients for step 0 from worker/0"));
+  EXPECT_THAT(first, ::testing::Not(HasSubstr("worker/1")));
+  EXPECT_EQ(other.get(), first);
+}
+
 TEST_F(ServiceOf, mentions_whom_its_host_has_refused_where_a_worker_has_never_come) {
   call(0, "begin", begin("ps-async", 2, 0));
   call(0, "join", join(0));

@@ -232,8 +232,10 @@ Frame Channel::Impl::exchange(const std::string& method, const Message& request,
 }
 
 void Channel::Impl::fail_calling(const Error& error, const std::string& what, milliseconds timeout) const {
+  const auto* const end = dynamic_cast<const StreamEnd*>(&error);
   switch (error.kind()) {
     case ErrorKind::Timeout:
+      if (end != nullptr && end->told()) break;  // the service has waited in vain, and says for what
       fail(ErrorKind::Timeout,
            "{}: no answer to {} for {:g} s: the task is stopped, stuck or overloaded. Look at its log, or "
            "raise --timeout",
@@ -244,8 +246,9 @@ void Channel::Impl::fail_calling(const Error& error, const std::string& what, mi
            "output says why",
            who, what, error.what());
     default:
-      throw Error(error.kind(), fmt::format("{}: {}: {}", who, what, error.what()));
+      break;
   }
+  throw Error(error.kind(), fmt::format("{}: {}: {}", who, what, error.what()));
 }
 
 Channel::Channel(const std::string& address, const ChannelOptions& options)

@@ -9,6 +9,7 @@
 #include <list>
 #include <mutex>
 #include <new>
+#include <optional>
 #include <span>
 #include <thread>
 #include <utility>
@@ -45,6 +46,8 @@ constexpr milliseconds kFarewell{2000};
 constexpr milliseconds kChunk{60000};
 // Bytes that are received at once if nobody takes them.
 constexpr size_t kDropped = size_t{16} << 10;
+// The maximum that is received after a failure before the caller is told of it.
+constexpr size_t kMostDropped = size_t{32} << 20;
 // How often to check whether callers whose requests are being served are still connected.
 constexpr milliseconds kWatch{100};
 
@@ -53,13 +56,16 @@ struct Shared {
   const HostOptions options;
   Service& service;
   Buffers buffers;
+  // For pieces that a service takes as they arrive: they need not wait for room behind whole requests.
+  Buffers arriving;
 };
 
 // An encoded answer: the frame and the pieces that follow it.
 struct Reply {
   std::string frame;
-  std::vector<ConstBytes> following;
-  Message answer;
+  std::vector<ConstBytes> following = {};
+  Message answer = {};
+  std::optional<Error> error = {};  // instead of an answer
 };
 
 // One caller. Its thread does the handshake and then receives, serves and answers requests one by one.
@@ -96,7 +102,10 @@ class Connection {
     size_t left() const override { return headers_.size(); }
     size_t next_size() const override { return headers_.front().size; }
     Piece take() override;
-    // Receives the pieces that were not taken. Rethrows the error of a take() that has failed.
+    // Rethrows the error of a take() that has failed.
+    void throw_if_broken() const;
+    // Returns the size of the pieces that were not taken.
+    uint64_t bytes_left() const { return following_bytes(headers_); }
     void drop_rest();
 
    private:
@@ -124,7 +133,7 @@ class Connection {
   Reply answer(const Frame& request, Message answer) const;
   static Reply failure(const Error& error);
   PieceHeader place(const Piece& piece, const PieceHeader& wanted) const;
-  std::shared_ptr<std::byte> allocate(size_t bytes);
+  std::shared_ptr<std::byte> allocate(Buffers& buffers, size_t bytes);
 
   Shared& shared_;
   Caller caller_;  // const after the handshake
@@ -222,15 +231,16 @@ void Connection::tell_gone() {
   shared_.service.gone(caller_);
 }
 
-std::shared_ptr<std::byte> Connection::allocate(size_t bytes) {
-  auto memory = shared_.buffers.take(bytes, [this] { return !stream_->ended(); });
+std::shared_ptr<std::byte> Connection::allocate(Buffers& buffers, size_t bytes) {
+  auto memory = buffers.take(bytes, [this] { return !stream_->ended(); });
   if (memory == nullptr)
     throw StreamEnd(ErrorKind::PeerLost, "the client closed the connection while it waited for memory");
   return memory;
 }
 
 Frame Connection::receive_frame() {
-  Frame frame = wire_.receive({}, [this](size_t bytes) { return allocate(bytes); }, {}, {.each = kChunk});
+  Frame frame = wire_.receive({}, [this](size_t bytes) { return allocate(shared_.buffers, bytes); }, {},
+                              {.each = kChunk});
   if (frame.kind != FrameKind::Request) fail(ErrorKind::DataLoss, "received a frame of an unexpected kind");
   return frame;
 }
@@ -238,7 +248,7 @@ Frame Connection::receive_frame() {
 Message Connection::receive(const Frame& frame) {
   Message request;
   request.head = decode_json(frame.head);
-  const Room room = room_for(frame.pieces, [this](size_t bytes) { return allocate(bytes); });
+  const Room room = room_for(frame.pieces, [this](size_t bytes) { return allocate(shared_.buffers, bytes); });
   for (size_t i = 0; i < frame.pieces.size(); ++i) {
     const PieceHeader& header = frame.pieces[i];
     if (header.follows()) {
@@ -260,7 +270,8 @@ Piece Connection::in_arena(const PieceHeader& header) const {
 
 Piece Connection::receive_piece(const PieceHeader& header) {
   if (!header.follows()) return in_arena(header);
-  const Room room = room_for({&header, 1}, [this](size_t bytes) { return allocate(bytes); });
+  const Room room =
+      room_for({&header, 1}, [this](size_t bytes) { return allocate(shared_.arriving, bytes); });
   wire_.receive(room.places.front(), {.each = kChunk});
   return {room.places.front(), room.memory};
 }
@@ -294,8 +305,11 @@ Piece Connection::Arriving::take() {
   }
 }
 
-void Connection::Arriving::drop_rest() {
+void Connection::Arriving::throw_if_broken() const {
   if (error_) std::rethrow_exception(error_);
+}
+
+void Connection::Arriving::drop_rest() {
   for (const PieceHeader& header : headers_) connection_.drop_piece(header);
   connection_.wire_.finish();
 }
@@ -320,6 +334,12 @@ void Connection::receive_and_serve(const Frame& frame) {
   Arriving arriving(*this, frame.pieces);
   Message request{.head = decode_json(frame.head), .pieces = {}, .into = {}, .incoming = &arriving};
   const Reply reply = reply_to(frame, std::move(request));
+  arriving.throw_if_broken();
+  // A caller that still has much to send would hear of the failure too late.
+  if (reply.error && arriving.bytes_left() > kMostDropped) {
+    stream_->refuse(*reply.error);
+    throw StreamEnd(reply.error->kind(), reply.error->what());
+  }
   arriving.drop_rest();
   send(reply);
 }
@@ -407,7 +427,7 @@ Reply Connection::failure(const Error& error) {
   frame.kind = FrameKind::Failure;
   frame.error = error.kind();
   frame.head = encode_json(error.what());
-  return {encode(frame), {}, {}};
+  return {.frame = encode(frame), .error = error};
 }
 
 void check_options(const HostOptions& options) {
@@ -429,7 +449,7 @@ const HostOptions& checked(const HostOptions& options) {
 
 struct Host::Impl {
   Impl(const HostOptions& options, Service& service)
-      : shared{checked(options), service, Buffers(options.memory)},
+      : shared{checked(options), service, Buffers(options.memory), Buffers(options.memory)},
         listener(listen(options.address, options.credentials)),
         acceptor(start_thread("accepting callers", [this] { accept_callers(); })) {}
   ~Impl();

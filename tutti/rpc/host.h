@@ -28,7 +28,7 @@ class Service {
   virtual Message serve(const Caller& caller, const std::string& method, const Message& request) = 0;
   // Returns true if the pieces of requests of this method are to be passed as Message::incoming where the
   // network brings them, so that serve() can use the first ones while the next are on their way. What it does
-  // not take is received and dropped.
+  // not take is received and dropped; after an exception, the connection is closed if that is much.
   virtual bool takes_incoming(const std::string& /*method*/) const { return false; }
   // Called when the connection has ended or the host is closing, so that no more requests come from it. Runs
   // in another thread, possibly while serve() runs for this caller; serve() should then return, or throw if
@@ -43,8 +43,8 @@ struct HostOptions {
   std::string address = "127.0.0.1:0";
   Credentials credentials = {};
   bool insecure = false;
-  // The maximum memory of all pending requests together. A request that does not fit now waits for room; one
-  // that can never fit is refused.
+  // The maximum memory of all pending requests together, and once more of the pieces that a service takes as
+  // they arrive. A request that does not fit now waits for room; one that can never fit is refused.
   size_t memory = size_t{16} << 30;
   // Called from any thread with a line for the log when a caller is refused.
   std::function<void(const std::string& text)> report = {};

@@ -91,6 +91,27 @@ TEST_F(IncomingPieces, what_is_not_taken_is_dropped) {
   EXPECT_EQ(channel.call("echo", request_with(bytes, 1)).pieces.size(), 1U);
 }
 
+TEST_F(IncomingPieces, a_caller_that_still_has_much_to_send_hears_of_a_failure_at_once) {
+  Channel channel(address_);
+  const auto bytes = pattern(kMiB);
+  for (const ErrorKind kind : {ErrorKind::InvalidArgument, ErrorKind::Timeout, ErrorKind::PeerLost}) {
+    const Json head = {{"pieces", 1}, {"fail", true}, {"kind", static_cast<int>(kind)}};
+    expect_error(kind, HasSubstr("it went wrong"),
+                 [&] { channel.call("take", request_with(bytes, 200, head)); });
+    EXPECT_FALSE(channel.is_connected());
+  }
+}
+
+TEST_F(IncomingPieces, whole_requests_that_take_all_memory_delay_them_not) {
+  const auto stream = acquaintance();
+  Frame frame;
+  frame.method = "echo";
+  frame.pieces = {{8 * kMiB}};
+  say(*stream, encode(frame) + text_of(pattern(1000)));
+  Channel channel(address_);
+  EXPECT_EQ(channel.call("take", request_with(pattern(kMiB), 3)).head.at("sizes").size(), 3U);
+}
+
 TEST_F(IncomingPieces, a_request_that_is_here_needs_no_waiting) {
   auto arena = std::make_shared<Arena>();
   const auto shared = arena->allocate(kMiB);

@@ -142,7 +142,9 @@ class TestService final : public Service {
       count(not_taken_);
       throw;
     }
-    if (request.head.value("fail", false)) fail(ErrorKind::InvalidArgument, "it went wrong");
+    if (request.head.value("fail", false))
+      fail(static_cast<ErrorKind>(request.head.value("kind", static_cast<int>(ErrorKind::InvalidArgument))),
+           "it went wrong");
     return {{{"sizes", std::move(sizes)}, {"here", request.pieces.size()}}, {}};
   }
   Message keep(const Message& request) {
