@@ -209,7 +209,7 @@ TEST_F(ByHand, it_waits_for_the_training_and_ends_with_it) {
 }
 
 TEST_F(ByHand, it_ends_with_an_error_if_the_training_does_not_come_back) {
-  const auto task = evaluator({"--start-timeout", "5"});
+  const auto task = evaluator({"--start-timeout", "15"});
   ASSERT_TRUE(eventually([&] { return std::filesystem::exists(folder_ / "run/evaluator/lock"); }));
   EXPECT_EQ(run_program(program({"--kill-at", "6"})).exit_code, 128 + SIGKILL);
   EXPECT_EQ(task->wait(), exit_code(ErrorKind::Timeout)) << task->err();
