@@ -80,7 +80,10 @@ set(tutti_rooms_dir ${PROJECT_SOURCE_DIR}/tutti)
 
 # Sources with loops over elements that are worth the compiler's effort. With a sanitizer GCC 12 breaks down over it.
 function(tutti_loops)
-  set_source_files_properties(${ARGN} PROPERTIES COMPILE_OPTIONS "$<$<NOT:$<BOOL:${TUTTI_SANITIZE}>>:-O3>")
+  set_source_files_properties(${ARGN} PROPERTIES TUTTI_ALONE ON)
+  if(NOT TUTTI_SANITIZE)
+    set_source_files_properties(${ARGN} PROPERTIES COMPILE_OPTIONS -O3)
+  endif()
 endfunction()
 
 # tutti_library(NAME [TORCH|TORCH_NN] SOURCES ... [DEPENDS ...]): the library tutti_NAME of the room NAME.
