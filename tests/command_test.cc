@@ -97,7 +97,10 @@ TEST(Inspect, says_what_is_missing) {
   EXPECT_THAT(inspect(empty.path()).err, HasSubstr("contains no checkpoint"));
   EXPECT_THAT(inspect(empty / "nowhere").err, HasSubstr("no such file or folder"));
   std::ofstream(empty / "notes.txt") << "not tensors";
-  EXPECT_EQ(inspect(empty / "notes.txt").exit_code, 12);
+  EXPECT_EQ(inspect(empty / "notes.txt").exit_code, 2);
+  EXPECT_THAT(inspect(empty / "notes.txt").err, HasSubstr("neither a checkpoint nor a .safetensors file"));
+  std::ofstream(empty / "notes.safetensors") << "not tensors";
+  EXPECT_EQ(inspect(empty / "notes.safetensors").exit_code, 12);
   std::filesystem::create_directory(empty / "ckpt-5");
   EXPECT_NE(inspect(empty / "ckpt-5").exit_code, 0);
 }
@@ -159,6 +162,8 @@ TEST(Commands, print_errors_with_their_kind) {
   for (const Words& arguments :
        std::vector<Words>{{"inspekt"},
                           {"run"},
+                          {"run", "--ps", "-1", "--", "true"},
+                          {"help", "inspekt"},
                           {"inspect", folder / "nowhere"},
                           {"inspect", "--ids", "x"},
                           {"shard", folder / "t.csv", "-n", "2", "--out", folder / "s"},
@@ -175,6 +180,14 @@ TEST(Commands, print_errors_with_their_kind) {
   const auto damaged = run_program({tutti, "inspect", folder / "t.csv"});
   EXPECT_EQ(damaged.exit_code, 12);
   EXPECT_THAT(damaged.err, ::testing::StartsWith("DataLoss: "));
+}
+
+TEST(Commands, explain_themselves) {
+  const std::string tutti = program_path("tutti");
+  EXPECT_THAT(run_program({tutti, "help"}).out, HasSubstr("usage: tutti COMMAND"));
+  EXPECT_EQ(run_program({tutti, "help", "run"}).out, run_program({tutti, "run", "--help"}).out);
+  EXPECT_THAT(run_program({tutti, "run", "--ps", "-1", "--", "true"}).err,
+              AllOf(HasSubstr("--ps"), Not(HasSubstr("did you mean"))));
 }
 
 TEST(Doctor, ends_by_a_signal_that_interrupts_it) {

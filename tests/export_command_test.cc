@@ -126,6 +126,19 @@ TEST(ExportCommand, of_the_checkpoint_of_another_program_names_what_does_not_fit
   EXPECT_FALSE(fs::exists(folder / "exports/1"));
 }
 
+TEST(ExportCommand, says_that_a_program_has_exported_nothing) {
+  const TestFolder folder;
+  run_well(kMnist + Words{"--logdir", folder / "run", "--steps", "1"});
+  const auto exported_by = [&](const std::string& program) {
+    const ProgramResult result = run_program(
+        {program_path("tutti"), "export", folder / "run", "--program", program, "--out", folder / "exports"});
+    EXPECT_EQ(result.exit_code, 2);
+    return result.err;
+  };
+  EXPECT_THAT(exported_by("true"), HasSubstr("true ended well but exported nothing to "));
+  EXPECT_THAT(exported_by("no-such-program"), HasSubstr("no-such-program"));
+}
+
 TEST(ExportCommand, of_a_run_of_two_halves_says_what_to_do) {
   const TestFolder folder;
   run_well({program_path("tutti"), "run", "-n", "2", "--", program_path("two_halves"), "--halves", "--steps",
@@ -154,7 +167,7 @@ TEST(ExportCommand, says_what_is_missing) {
   fails(tutti + Words{folder / "run"}, "--program is required");
   fails(tutti + Words{folder / "nowhere"} + to, "there is no checkpoint here");
   fails(tutti + Words{folder / "run", "--program", folder / "nothing", "--out", folder / "exports"},
-        "executing " + folder / "nothing");
+        "nothing: there is no such program");
   fails(tutti + Words{folder / "run", "--program", "/bin/true", "--outt", "x"}, "did you mean '--out'");
   fails(kMnist + Words{"--export", folder / "exports"}, "--export-from, or --logdir");
   fails(kMnist + Words{"--export", folder / "exports", "--export-from", folder / "nowhere"},

@@ -172,6 +172,15 @@ TEST(Mnist, prints_a_line_for_step_0_and_the_test_accuracy_at_the_same_intervals
   EXPECT_THAT(run_program(mnist({"--steps", "2"})).err, ::testing::Not(HasSubstr("test after step")));
 }
 
+TEST(Mnist, says_which_flags_change_nothing) {
+  const TestFolder folder;
+  const auto result = run_program(
+      mnist({"--steps", "2", "--backup", "1", "--profile-steps", "7", "--logdir", folder / "run"}));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("--backup does nothing"));
+  EXPECT_THAT(result.err, HasSubstr("which ended after step 2, did not make step 7"));
+}
+
 // Example 07, which docs/training.md describes.
 TEST(Mnist, another_program_predicts_with_its_weights) {
   const TestFolder folder;

@@ -340,7 +340,7 @@ TEST_F(RunHosts, two_with_index_0_on_one_machine_are_told_so) {
   first.wait_for_error("waits up to");
   const Stranger listens(ports_[0]);
   RunningProgram& twin = start(2, 0);
-  EXPECT_EQ(twin.wait(), 2);
+  EXPECT_EQ(twin.wait(), 13);
   EXPECT_THAT(twin.err(), HasSubstr(fmt::format("port {} is in use", ports_[0])));
   RunningProgram& second = start(2, 1);
   EXPECT_EQ(first.wait(), 0) << first.err();

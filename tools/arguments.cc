@@ -23,7 +23,7 @@ std::string suggestion(const CLI::App& app, const std::vector<std::string>& argu
   const std::vector<std::string> known = flags_of(app);
   for (const std::string& argument : arguments) {
     const std::string name = argument.substr(0, argument.find('='));
-    const bool is_flag = name.starts_with('-') && name != "-";
+    const bool is_flag = name.starts_with('-') && name != "-" && !parse_double(name);
     if (is_flag && std::find(known.begin(), known.end(), name) == known.end())
       return did_you_mean(name, known);
   }

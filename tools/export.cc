@@ -1,8 +1,10 @@
 #include <algorithm>
-#include <cerrno>
+#include <csignal>
 #include <filesystem>
+#include <poll.h>
+#include <set>
 #include <stdlib.h>
-#include <unistd.h>
+#include <sys/wait.h>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -10,6 +12,9 @@
 
 #include "tools/arguments.h"
 #include "tools/commands.h"
+#include "tools/launch/child.h"
+#include "tools/launch/outcome.h"
+#include "tools/launch/signal_pipe.h"
 #include "tutti/base/config.h"
 #include "tutti/base/error.h"
 #include "tutti/base/flags.h"
@@ -54,6 +59,32 @@ std::vector<std::pair<std::string, std::string>> recorded_flags(const std::strin
   return variables;
 }
 
+// Runs the program to its end, and passes signals on to it. Returns its exit code.
+int exit_code_of(const std::vector<std::string>& command) {
+  SignalPipe signals({SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGCHLD});
+  const Environment environment = Environment::of_process();
+  ChildOptions options;
+  for (const auto& [name, value] : environment.variables()) options.environment.push_back(name + "=" + value);
+  const Child child = start_child(command, options);
+  int status = 0;
+  while (waitpid(child.pid, &status, WNOHANG) != child.pid) {
+    pollfd event = {signals.descriptor(), POLLIN, 0};
+    poll(&event, 1, -1);
+    while (const auto signal = signals.next()) {
+      if (*signal != SIGCHLD) kill(child.pid, *signal);
+    }
+  }
+  return Outcome(status).exit_code();
+}
+
+std::set<std::string> names_in(const std::string& folder) {
+  std::set<std::string> names;
+  std::error_code ignored;  // it need not exist
+  for (const auto& entry : std::filesystem::directory_iterator(folder, ignored))
+    names.insert(entry.path().filename());
+  return names;
+}
+
 }  // namespace
 
 int export_command(const std::vector<std::string>& arguments, const Environment& environment) {
@@ -82,11 +113,15 @@ int export_command(const std::vector<std::string>& arguments, const Environment&
   std::vector<std::string> words = {program};
   if (dashes != arguments.end()) words.insert(words.end(), dashes + 1, arguments.end());
   words.insert(words.end(), {"--export", out, "--export-from", folder});
-  std::vector<char*> pointers;
-  for (std::string& word : words) pointers.push_back(word.data());
-  pointers.push_back(nullptr);
-  execvp(program.c_str(), pointers.data());
-  fail_errno(errno, "executing " + program);
+  const std::set<std::string> before = names_in(out);
+  const int code = exit_code_of(words);
+  if (code == 0 && names_in(out) == before)
+    fail(
+        ErrorKind::InvalidArgument,
+        "{} ended well but exported nothing to {}: it must be a program of tutti::run() that trains a model, "
+        "or that exports what it has when it is given --export",
+        program, out);
+  return code;
 }
 
 }  // namespace tutti

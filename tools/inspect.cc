@@ -91,6 +91,11 @@ void print_checkpoint(const std::string& folder, const store::Checkpoint& checkp
 }
 
 int inspect_file(const std::string& path) {
+  if (!path.ends_with(".safetensors"))
+    fail(ErrorKind::InvalidArgument,
+         "{}: neither a checkpoint nor a .safetensors file nor a table (.tsv, .csv, .parquet); for a text "
+         "table with another name, give --no-header, --no-ids or --id",
+         path);
   const store::SafetensorsFile file(path);
   fmt::print("{}: the header is valid; the values have no checksum outside a checkpoint\n", path);
   for (const auto& [key, value] : file.metadata()) fmt::print("  {}: {}\n", key, value);

@@ -59,6 +59,7 @@ int help(std::FILE* to) {
 int dispatch(const std::vector<std::string>& arguments) {
   if (arguments.empty()) return help(stderr);
   std::string name = arguments.front();
+  if (name == "help" && arguments.size() > 1) return dispatch({arguments[1], "--help"});
   if (name == "help" || name == "--help" || name == "-h") return help(stdout);
   if (name == "--version") name = "version";
   if (name == kHostLauncher)

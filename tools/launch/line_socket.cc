@@ -65,7 +65,7 @@ FileDescriptor listen_at(const Address& address, std::string_view what) {
   Listening listening = is_loopback(address.host) ? listen_at(resolve(address.host, port).addresses.at(0))
                                                   : listen_everywhere(port);
   if (listening.error == EADDRINUSE) {
-    fail(ErrorKind::InvalidArgument,
+    fail(ErrorKind::Overloaded,
          "tutti run: port {} is in use on this host, but is needed by {}; end the program that listens "
          "there (ss -ltnp shows it), or choose another port",
          port, what);

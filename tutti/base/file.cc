@@ -116,7 +116,7 @@ FileDescriptor::FileDescriptor(const std::string& path, int flags) {
   } while (fd_ < 0 && errno == EINTR);
   if (fd_ >= 0) return;
   const int error = errno;
-  const std::string what = fmt::format("opening {}", path);
+  const std::string what = fmt::format("opening {}", path.empty() ? "a file without a name" : path);
   (flags & O_CREAT) != 0 ? fail_to_write(error, what) : fail_errno(error, what);
 }
 

@@ -90,16 +90,18 @@ class Collectives final : public Communicator, private SharedVectors {
   void combine_by_exchange(const torch::Tensor& own, const Combination& combination,
                            const Operation& operation);
   void reduce_over_network(const torch::Tensor& flat, ReduceOp op, const Operation& operation);
+  void scatter_over_network(const torch::Tensor& output, const torch::Tensor& input, ReduceOp op,
+                            const Operation& operation);
   void send_everywhere(const torch::Tensor& flat, int root, const Operation& operation);
   void require_rank(int rank) const;
 
   const std::unique_ptr<Transport> transport_;
   const std::unique_ptr<OnDevice> on_device_;
   const std::function<void()> on_failure_;
-  InPlace* const in_place_;             // the transport if it is one, else nullptr
-  OwnAllReduce* const own_all_reduce_;  // likewise
-  ByHost* const by_host_;               // likewise
-  AddsOnTheWay* const on_the_way_;      // likewise
+  InPlace* const in_place_;  // this and the next are what the transport can do, or null
+  OwnAllReduce* const own_all_reduce_;
+  ByHost* const by_host_;
+  AddsOnTheWay* const on_the_way_;
   const int rank_;
   const int world_;
   const std::chrono::milliseconds timeout_;

@@ -311,9 +311,10 @@ void FailureBoard::time_out(const Entry& entry) {
     if (table.empty()) text += ", " + last_seen(word.waiting, word.text);
   }
   if (text.empty()) text = fmt::format("it did not finish within {:g} s", seconds(entry.timeout));
-  fail_together(ErrorKind::Timeout,
-                fmt::format("{} failed: {}{}. Raise --timeout, or look at what it is doing{}",
-                            entry.operation, text, table, entry.of_all ? entry.why_not_there : ""));
+  fail_together(
+      ErrorKind::Timeout,
+      fmt::format("{} failed: {}{}. Look at what it is doing and at the network, or raise --timeout{}",
+                  entry.operation, text, table, entry.of_all ? entry.why_not_there : ""));
 }
 
 // Without the table nothing is known about the other ranks: they may be waiting for the rank that holds it,

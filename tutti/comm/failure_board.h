@@ -150,12 +150,4 @@ class FailureBoard {
   std::thread thread_;
 };
 
-// Additional interface of a transport whose ranks fail together through a failure board.
-class OnBoard {
- public:
-  virtual ~OnBoard() = default;
-  // Requires a world of more than one rank.
-  virtual FailureBoard& board() = 0;
-};
-
 }  // namespace tutti::comm

@@ -86,7 +86,7 @@ TEST(FailureBoard, names_who_has_not_come_and_what_it_did_last) {
   EXPECT_STREQ(outcomes[0]->what(),
                "all_reduce at step 118 failed: nothing from worker/2 (host 2) for 0.3 s, it was last seen in "
                "barrier at step "
-               "117. Raise --timeout, or look at what it is doing");
+               "117. Look at what it is doing and at the network, or raise --timeout");
   EXPECT_STREQ(outcomes[0]->what(), outcomes[1]->what());
 }
 

@@ -69,6 +69,22 @@ std::string_view why_not_there(const Operation& operation);
 using Bytes = std::span<std::byte>;
 using ConstBytes = std::span<const std::byte>;
 
+class AddsOnTheWay;
+class ByHost;
+class FailureBoard;
+class InPlace;
+class OwnAllReduce;
+
+// What a transport can do besides moving bytes, or null. What it cannot do is done by its exchanges
+// (collectives.h).
+struct Abilities {
+  InPlace* in_place = nullptr;  // all ranks share memory
+  ByHost* by_host = nullptr;    // the ranks of a host do
+  AddsOnTheWay* adds_on_the_way = nullptr;
+  OwnAllReduce* own_all_reduce = nullptr;
+  FailureBoard* board = nullptr;  // through which the ranks fail together; null in a world of one
+};
+
 // The part that each backend implements: it moves bytes between ranks. Arithmetic, types, layouts and order
 // are the same for all backends (collectives.h). Throws the same errors as Communicator, without the name of
 // the operation. One thread at a time calls exchange(). Meanwhile other threads, one for each peer and
@@ -79,6 +95,7 @@ class Transport {
   virtual std::string name() const = 0;
   virtual int rank() const = 0;
   virtual int world() const = 0;
+  virtual Abilities abilities() { return {}; }
 
   // Sends sends[r] to rank r and receives recvs[r] from it, for all ranks at once. A message must be as long
   // as the receiver expects; it may be empty. This rank's own pair is ignored.
@@ -106,7 +123,7 @@ struct SlicedSum {
   std::byte* whole;
 };
 
-// Additional interface of a transport that combines pieces of the inputs while others are still on their way.
+// Of a transport that combines pieces of the inputs while others are still on their way.
 class AddsOnTheWay {
  public:
   virtual ~AddsOnTheWay() = default;
@@ -120,7 +137,7 @@ struct SharedBlock {
   std::shared_ptr<void> memory;  // keeps the memory alive
 };
 
-// Additional interface of a transport whose ranks share memory.
+// Of a transport whose ranks share memory.
 class InPlace {
  public:
   virtual ~InPlace() = default;
@@ -132,7 +149,7 @@ class InPlace {
   virtual void all_reduce(std::byte* data, const Reduction& reduction, const Operation& operation) = 0;
 };
 
-// Additional interface of a transport in which only the ranks of a host share memory: data that all ranks of
+// Of a transport in which only the ranks of a host share memory: data that all ranks of
 // a host need is sent to the host once. Sums have the same bits as without it.
 class ByHost {
  public:
@@ -151,7 +168,7 @@ class ByHost {
   virtual void sync(const Operation& operation) = 0;
 };
 
-// Additional interface of a transport that has its own all-reduce, which adds in the order it finds fastest.
+// Of a transport that has its own all-reduce, which adds in the order it finds fastest.
 class OwnAllReduce {
  public:
   virtual ~OwnAllReduce() = default;

@@ -67,20 +67,22 @@ const torch::Tensor& Batch::front() const {
 
 int64_t Batch::size() const { return tensors_.empty() ? 0 : tensors_.front().second.size(0); }
 
+Batch Batch::with_each(const std::function<torch::Tensor(const torch::Tensor&)>& replace) const {
+  Batch changed = *this;
+  for (auto& [name, tensor] : changed.tensors_) tensor = replace(tensor);
+  return changed;
+}
+
 Batch Batch::to(torch::Device device) const {
   // For a copy to the CPU, nothing would tell when an asynchronous copy has finished.
   const bool asynchronous = !device.is_cpu();
-  Batch moved = *this;
-  for (auto& [name, tensor] : moved.tensors_) tensor = tensor.to(device, asynchronous);
-  return moved;
+  return with_each([&](const torch::Tensor& tensor) { return tensor.to(device, asynchronous); });
 }
 
 Batch Batch::pinned() const {
-  Batch pinned = *this;
-  for (auto& [name, tensor] : pinned.tensors_) {
-    if (tensor.device().is_cpu() && !tensor.is_sparse()) tensor = tensor.pin_memory();
-  }
-  return pinned;
+  return with_each([](const torch::Tensor& tensor) {
+    return tensor.device().is_cpu() && !tensor.is_sparse() ? tensor.pin_memory() : tensor;
+  });
 }
 
 std::string Batch::describe(int64_t example) const {

@@ -32,6 +32,8 @@ class Batch {
   // The number of examples.
   int64_t size() const;
 
+  // Returns the same examples with each tensor replaced by what the function returns for it.
+  Batch with_each(const std::function<torch::Tensor(const torch::Tensor&)>& replace) const;
   // Returns the batch on another device. A copy to a GPU is asynchronous if the memory is pinned.
   Batch to(torch::Device device) const;
   Batch pinned() const;

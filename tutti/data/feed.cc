@@ -50,6 +50,7 @@ void check_rows(const char* who, const Batch& batch, std::span<const int64_t> ex
 // The columns of the first example. A transform may draw random numbers, which must not disturb those of the
 // program.
 std::vector<Column> columns_of_first(const Feed& feed) {
+  const std::lock_guard lock(generator_mutex());
   const RandomScope own_numbers(torch::kCPU);
   return columns_in(feed.read(std::vector<int64_t>{0}));
 }

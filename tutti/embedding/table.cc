@@ -141,13 +141,16 @@ int64_t Table::other_id(int64_t id, int64_t example, const Origin& from) const {
       from.batch == nullptr
           ? fmt::format("a lookup has the id {} in its row {}", id, example)
           : fmt::format("column '{}' has the id {} in {}", from.column, id, from.batch->describe(example));
-  if (options_.dynamic)
-    fail(ErrorKind::InvalidArgument,
-         "the table '{}' has rows for ids from 0, but {}; EmbeddingOptions::bad_ids can drop such ids", name_,
-         where);
-  fail(ErrorKind::InvalidArgument,
-       "the table '{}' has {} rows, but {}; EmbeddingOptions::bad_ids can clamp or drop such ids", name_,
-       rows_, where);
+  const std::string what =
+      options_.dynamic
+          ? fmt::format(
+                "the table '{}' has rows for ids from 0, but {}; EmbeddingOptions::bad_ids can drop such ids",
+                name_, where)
+          : fmt::format(
+                "the table '{}' has {} rows, but {}; EmbeddingOptions::bad_ids can clamp or drop such ids",
+                name_, rows_, where);
+  if (from.batch == nullptr) throw BadId(what, example);
+  throw Error(ErrorKind::InvalidArgument, what);
 }
 
 template <class Take>

@@ -10,6 +10,7 @@
 
 #include <torch/types.h>
 
+#include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/data/batch.h"
 #include "tutti/embedding/lookups.h"
@@ -23,6 +24,16 @@ enum class BadIds {
   Error,  // an InvalidArgument that names table, id and example
   Clamp,  // the nearest row is used
   Drop,   // it has a row of zeros that is not trained
+};
+
+// An id for which a table has no row, in a lookup of which the table knows the row but not the batch.
+class BadId : public Error {
+ public:
+  BadId(const std::string& text, int64_t row) : Error(ErrorKind::InvalidArgument, text), row_(row) {}
+  int64_t row() const { return row_; }
+
+ private:
+  int64_t row_;
 };
 
 struct TableOptions {

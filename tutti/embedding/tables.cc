@@ -74,8 +74,8 @@ std::vector<NamedTable> tables_in(const torch::nn::Module& module) {
 
 Tables::Tables(const torch::nn::Module& module) {
   for (const auto& [name, table, weight] : tables_in(module)) {
-    if (weight.defined()) continue;
     table->set_name(name);
+    if (weight.defined()) continue;
     tables_.push_back(table);
   }
 }

@@ -20,6 +20,11 @@ std::vector<at::Generator> generators_of(torch::Device device) {
 
 }  // namespace
 
+std::mutex& generator_mutex() {
+  static std::mutex mutex;
+  return mutex;
+}
+
 std::vector<torch::Tensor> generator_states(torch::Device device) {
   std::vector<torch::Tensor> states;
   for (at::Generator& generator : generators_of(device)) {

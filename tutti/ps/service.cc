@@ -211,7 +211,9 @@ void Service::wait_until(Lock& lock, const rpc::Caller& caller, const rpc::Messa
   const bool in_time = changed_.wait_until(lock, deadline, is_over);
   require_present(caller, request);
   if (run_ && !run_->refused.empty() && !holds()) fail(ErrorKind::InvalidArgument, "{}", run_->refused);
-  if (!in_time) fail(ErrorKind::Timeout, "{}", late());
+  if (!in_time)
+    fail(ErrorKind::Timeout,
+         "{}. Look at the output of who is missing and at the network, or raise --timeout", late());
 }
 
 void Service::require_present(const rpc::Caller& caller, const rpc::Message& request) const {

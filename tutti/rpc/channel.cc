@@ -236,10 +236,11 @@ void Channel::Impl::fail_calling(const Error& error, const std::string& what, mi
   switch (error.kind()) {
     case ErrorKind::Timeout:
       if (end != nullptr && end->told()) break;  // the service has waited in vain, and says for what
-      fail(ErrorKind::Timeout,
-           "{}: no answer to {} for {:g} s: the task is stopped, stuck or overloaded. Look at its log, or "
-           "raise --timeout",
-           who, what, seconds(timeout));
+      fail(
+          ErrorKind::Timeout,
+          "{}: no answer to {} for {:g} s: the task is stopped, stuck or overloaded, or the network to it is "
+          "down. Look at its log, or raise --timeout",
+          who, what, seconds(timeout));
     case ErrorKind::PeerLost:
       fail(ErrorKind::PeerLost,
            "{}: the connection ended during {} ({}). The task has ended, or the network is down; its own "

@@ -199,7 +199,13 @@ void Engine::begin(const Length& length, const StrategyFacts& facts) {
            .lanes_of_run = session_.lanes(),
            .device = training_.parameters.device()};
   training_.evaluations = static_cast<int>(evaluation_plan().size());
-  if (progress_.step >= length.end_step && !progress_.stopped && team_.group().is_chief())
+  was_stopped_ = progress_.stopped;
+  if (was_stopped_ && team_.group().is_chief())
+    context_.log().info(
+        "nothing is left to do: the program itself has stopped this training after step {}, in an earlier "
+        "run; begin anew in another --logdir",
+        progress_.step);
+  else if (progress_.step >= length.end_step && team_.group().is_chief())
     context_.log().info(
         "nothing is left to do: the run is at step {}, and this training ends after step {}; ask for more "
         "steps to go on (--steps, --epochs), or begin anew in another --logdir",
@@ -454,6 +460,7 @@ void Engine::end(const Wishes& reasons) {
 
 // The chief says why the training was ended early. The others usually have the same reason.
 void Engine::log_stop(const Wishes& reasons) const {
+  if (was_stopped_) return;
   const std::optional<std::string>& reason = training_.stop_reason;
   if (!team_.group().is_chief()) {
     if (reason) context_.log().debug("stopped after step {}: {}", training_.step, *reason);

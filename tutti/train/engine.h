@@ -171,6 +171,7 @@ class Engine {
   StepResult last_step_;
   store::Report report_;
   std::optional<StopSignals> signals_;  // during the steps
+  bool was_stopped_ = false;            // by a hook, before it was resumed
   bool is_running_ = false;             // between begin_steps() and the end
   Length length_;
   std::unique_ptr<Evaluator> evaluator_;         // in an evaluator, once it follows the run

@@ -40,6 +40,7 @@ void require_evaluation_name(const std::string& name) {
 // Looks at the first example, which the chief can read if each worker has its own part of the feed.
 void require_columns(const data::Feed& feed, const metrics::List& list) {
   if (feed.size() == 0 || list.empty()) return;
+  const std::lock_guard lock(generator_mutex());
   const RandomScope own_numbers(torch::kCPU);
   const Batch batch = feed.read(std::vector<int64_t>{0});
   std::vector<std::string> names;
@@ -113,6 +114,10 @@ EvaluationHook::Measure EvaluationHook::calling(Training::Measure measure,
 }
 
 void EvaluationHook::set_validation(Measure measure, const Interval& interval) {
+  if (interval.steps < 0 || interval.epochs < 0)
+    fail(ErrorKind::InvalidArgument,
+         "a validation every {} steps, {} epochs: .every_steps and .every_epochs must be 0 or more",
+         interval.steps, interval.epochs);
   measure_ = std::move(measure);
   interval_ = interval;
   if (interval.steps == 0) interval_.epochs = std::max<int64_t>(1, interval.epochs);

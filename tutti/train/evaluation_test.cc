@@ -220,6 +220,9 @@ TEST(Evaluation, names_that_cannot_be_told_apart_are_refused) {
   FitOptions validated;
   validated.validate.feed = test_feed(8);
   error("are called 'validation'", {{}}, validated);
+  validated.validate = {.feed = test_feed(8), .every_steps = -1};
+  error(".every_steps and .every_epochs must be 0 or more", {}, validated);
+  error("fit() for -1 steps", {}, {.steps = -1});
   error("'a/b' is not a valid name", {{.name = "a/b"}});
   error(".every must be 0 or more", {{.every = -1}});
   error(".steps must be 0 or more", {{.steps = -1, .every = 1}});

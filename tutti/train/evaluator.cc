@@ -119,11 +119,12 @@ Evaluator::Look Evaluator::look() {
 }
 
 // A task that knows its launch compares it. Any other one may have found the state of an earlier job, unless
-// it has changed meanwhile or its writer still holds the lock.
+// it has changed meanwhile or its writer still holds the lock: a job that has just taken the lock has not
+// written its state yet.
 bool Evaluator::is_of_this_job(const Look& look) const {
   if (!look.state) return false;
   if (!launch_.empty()) return look.state->launch == launch_;
-  return look.holder || last_text_ != first_text_;
+  return look.holder == look.state->chief || last_text_ != first_text_;
 }
 
 std::optional<Evaluator::Found> Evaluator::next(int64_t fit, const StopSignals& signals) {

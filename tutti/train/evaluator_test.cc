@@ -407,6 +407,22 @@ TEST(EvaluatorTask, waits_for_as_long_as_somebody_holds_the_lock) {
   EXPECT_FALSE(result.get().has_value());
 }
 
+TEST(EvaluatorTask, does_not_take_an_old_state_for_that_of_a_job_that_has_just_taken_the_lock) {
+  const TestFolder folder;
+  write_run_state(folder.path(),
+                  {.id = "old", .phase = RunState::Phase::Complete, .launch = "", .chief = "worker/0, then"});
+  const Context context = evaluator_task(task_config(folder.path()), "");
+  const store::FolderLock lock(folder.path(), "worker/0, now", std::chrono::milliseconds(0));
+  Evaluator waiting(context, folder.path());
+  auto result = std::async(std::launch::async, [&] { return waiting.next(0, no_signals()); });
+  // Several times as long as between two looks.
+  EXPECT_EQ(result.wait_for(std::chrono::seconds(1)), std::future_status::timeout);
+  write_run_state(folder.path(),
+                  {.id = "new", .phase = RunState::Phase::Complete, .launch = "", .chief = "worker/0, now"});
+  EXPECT_FALSE(result.get().has_value());
+  EXPECT_EQ(waiting.run_id(), "new");
+}
+
 TEST(EvaluatorTask, ends_after_a_signal) {
   const TestFolder folder;
   const Context context = evaluator_task(task_config(folder.path()));

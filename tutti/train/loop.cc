@@ -16,6 +16,7 @@
 #include "tutti/train/evaluation.h"
 #include "tutti/train/export.h"
 #include "tutti/train/hooks.h"
+#include "tutti/train/unused_flags.h"
 
 namespace tutti {
 namespace {
@@ -118,6 +119,7 @@ Loop::Loop(const Context& context, const std::vector<LoopPart>& parts, const Loo
       end_step_(end_step(options)),
       steps_seen_(optimizer_.steps_here()),
       exceptions_before_(std::uncaught_exceptions()) {
+  warn_of_unused_flags(context_, "allreduce");
   engine_.keep_average(averages(parts_, options_));
   engine_.training().end_step = end_step_;
   engine_.training().in_step = true;

@@ -10,10 +10,13 @@
 
 #include "tutti/base/check.h"
 #include "tutti/base/error.h"
+#include "tutti/base/ran_out.h"
+#include "tutti/base/text.h"
 #include "tutti/base/torch_compat.h"
 #include "tutti/params/buckets.h"
 #include "tutti/params/device_scope.h"
 #include "tutti/params/gradient_mean.h"
+#include "tutti/params/random_scope.h"
 #include "tutti/ps/client.h"
 #include "tutti/train/hooks.h"
 
@@ -29,12 +32,6 @@ Trainable on_device(Trainable model, torch::Device device) {
 compat::AutocastScope autocast(const ReplicaOptions& options) {
   const bool lower = options.precision == Precision::BFloat16;
   return {options.device.type(), lower ? std::optional(torch::kBFloat16) : std::nullopt};
-}
-
-// LibTorch has one generator for the whole process, so replicas in several threads take turns with it.
-std::mutex& generator_mutex() {
-  static std::mutex mutex;
-  return mutex;
 }
 
 bool is_image(const torch::Tensor& tensor) { return tensor.dim() == 4 && tensor.is_floating_point(); }
@@ -61,6 +58,21 @@ Parameters& allocated(Parameters& parameters, const OptimizerOptions& optimizer,
   return parameters;
 }
 
+// Runs a part of the model. Its errors say where it was, such as "lane 2 of step 7", and with which examples.
+template <class Where, class Body>
+auto naming_examples(const Batch& batch, const Where& where, const Body& body) {
+  try {
+    return body();
+  } catch (const embedding::BadId& error) {
+    const bool is_known = error.row() < batch.size();
+    fail(error.kind(), "{}{}: {}", where(), is_known ? ", " + batch.describe(error.row()) : "", error.what());
+  } catch (const c10::Error& error) {
+    if (ran_out(error) || batch.size() == 0) throw;
+    fail(ErrorKind::InvalidArgument, "{}, whose {} examples begin with {}: {}", where(), batch.size(),
+         batch.describe(0), first_line(error.what_without_backtrace()));
+  }
+}
+
 }  // namespace
 
 Replica::Replica(Trainable model, const OptimizerOptions& optimizer, const ReplicaOptions& options)
@@ -78,39 +90,41 @@ LossOutput Replica::run_lane(int64_t step, int64_t lane, const Batch& batch, dou
                              const std::function<void(const torch::Tensor& loss)>& before_backward) {
   if (!has_loss())
     fail(ErrorKind::InvalidArgument, "the model has no loss function: pass one to make_trainable()");
-  LossOutput output = [&] {
+  const auto place = [&] { return fmt::format("lane {} of step {}", lane, step); };
+  LossOutput output = naming_examples(batch, place, [&] {
     const SpanScope span(options_.timeline, Activity::Compute, "forward", step);
     const std::lock_guard lock(generator_mutex());
     torch::manual_seed(lane_seed(options_.seed, step, lane));
     const auto scope = autocast(options_);
     return model_.loss(batch);
-  }();
+  });
   require_mean(output.loss);
   if (options_.nan_guard) hooks::nan_guard(parameters_, step, lane, batch, output);
   before_backward(output.loss);
-  {
+  naming_examples(batch, place, [&] {
     const SpanScope span(options_.timeline, Activity::Compute, "backward", step);
     output.loss.backward(torch::full_like(output.loss, weight));
-  }
+  });
   output.loss = output.loss.detach();
   if (output.prediction.defined()) output.prediction = output.prediction.detach();
   return output;
 }
 
 template <class Body>
-auto Replica::in_evaluation(Body body) {
+auto Replica::in_evaluation(const Batch& batch, const Body& body) {
   const SpanScope span(options_.timeline, Activity::Compute, "predict");
   const torch::NoGradGuard no_grad;
   const EvaluationScope evaluation(*model_.module);
   const auto scope = autocast(options_);
-  return body();
+  return naming_examples(
+      batch, [] { return "a batch that is not trained"; }, body);
 }
 
 torch::Tensor Replica::predict(const Batch& batch) { return evaluate(batch, {}).front(); }
 
 std::vector<torch::Tensor> Replica::evaluate(const Batch& batch, const Function& function) {
   if (!function && !model_.predict) fail_no_predictions();
-  return in_evaluation([&] {
+  return in_evaluation(batch, [&] {
     std::vector<torch::Tensor> results =
         function ? function(batch) : std::vector<torch::Tensor>{model_.predict(batch)};
     for (torch::Tensor& result : results) {
@@ -121,17 +135,15 @@ std::vector<torch::Tensor> Replica::evaluate(const Batch& batch, const Function&
 }
 
 torch::Tensor Replica::evaluate_loss(const Batch& batch) {
-  return in_evaluation([&] { return model_.loss(batch).loss; });
+  return in_evaluation(batch, [&] { return model_.loss(batch).loss; });
 }
 
 Batch Replica::prepare(const Batch& batch) const {
   const Batch moved = options_.device.is_cpu() ? batch : batch.to(options_.device);
   if (options_.layout != Layout::ChannelsLast) return moved;
-  Batch::Tensors tensors = moved.tensors();
-  for (auto& [name, tensor] : tensors) {
-    if (is_image(tensor)) tensor = tensor.contiguous(torch::MemoryFormat::ChannelsLast);
-  }
-  return Batch(std::move(tensors));
+  return moved.with_each([](const torch::Tensor& tensor) {
+    return is_image(tensor) ? tensor.contiguous(torch::MemoryFormat::ChannelsLast) : tensor;
+  });
 }
 
 Precision parse_precision(const std::string& text) {

@@ -83,7 +83,7 @@ class Replica {
 
  private:
   template <class Body>
-  auto in_evaluation(Body body);
+  auto in_evaluation(const Batch& batch, const Body& body);
 
   Trainable model_;
   ReplicaOptions options_;

@@ -144,7 +144,8 @@ void RunFolder::claim() {
 void RunFolder::lock() {
   constexpr std::chrono::milliseconds kPatience{3000};
   if (!exists() || lock_) return;
-  lock_.emplace(path_, store::holder_name(context_.task().short_name()), kPatience);
+  run_.chief = store::holder_name(context_.task().short_name());
+  lock_.emplace(path_, run_.chief, kPatience);
   if (!lock_->is_held())
     context_.log().warning("{} is on a file system without locks: make sure that no second job uses it",
                            path_);
@@ -191,7 +192,6 @@ void RunFolder::begin_run(Begins begins) {
   constexpr size_t kLongestId = 16;
   run_.id = random_key().substr(0, kLongestId);
   run_.launch = launch_of(context_);
-  run_.chief = store::holder_name(context_.task().short_name());
   if (begins == Begins::Anew) {
     const std::vector<store::SavedCheckpoint> saved = checkpoints_->saved();
     if (!saved.empty()) run_.first_sequence = saved.back().manifest.sequence + 1;
@@ -238,9 +238,9 @@ void RunFolder::refuse_other_run(const std::string& what) {
     return;
   }
   fail(ErrorKind::InvalidArgument,
-       "the run in {} was made with {}. To continue it, use the same settings and data, or give "
-       "--resume anyway; to start at step 0 with its weights, give --resume weights; to start from scratch, "
-       "give another --logdir or --resume never",
+       "the run in {} was made with {}. To continue it, use the same settings and data. If its weights fit "
+       "this model, --resume anyway continues it all the same, and --resume weights starts at step 0 with "
+       "them. To start from scratch, give another --logdir or --resume never",
        path_, what);
 }
 

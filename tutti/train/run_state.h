@@ -26,7 +26,7 @@ struct RunState {
   // abandoned (--resume never).
   int64_t first_sequence = 0;
   std::string launch;  // launch_of(); "" if the launcher has no name for it
-  std::string chief;   // holder_name()
+  std::string chief;   // as it names itself in the folder's lock
 
   bool operator==(const RunState&) const = default;
 };

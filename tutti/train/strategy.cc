@@ -22,6 +22,7 @@
 #include "tutti/train/strategies/evaluation_only.h"
 #include "tutti/train/strategies/in_graph.h"
 #include "tutti/train/strategies/parameter_servers.h"
+#include "tutti/train/unused_flags.h"
 
 namespace tutti {
 namespace {
@@ -202,6 +203,7 @@ std::unique_ptr<Strategy> make_strategy(const Context& context, const Trainable&
                                             optimizer, replica);
   context.require_worker();
   if (asked == "in-graph") {
+    warn_of_unused_flags(context, asked);
     if (context.is_chief())
       return std::make_unique<InGraphMaster>(context, model, optimizer, replica, options.clip_norm);
     return std::make_unique<InGraphWorker>(context, model, optimizer, replica);
@@ -213,6 +215,8 @@ std::unique_ptr<Strategy> make_strategy(const Context& context, const Trainable&
          "--strategy {} cannot be used for a group of the workers, since the servers belong to all of them: "
          "use --strategy allreduce",
          asked);
+  const std::string by_default = by_servers ? "ps-async" : "allreduce";
+  warn_of_unused_flags(context, asked.empty() ? by_default : asked);
   if (by_servers)
     return std::make_unique<ParameterServers>(context, model, optimizer, replica, options.clip_norm);
   return std::make_unique<AllReduce>(context, options.group ? *options.group : connect(context), model,

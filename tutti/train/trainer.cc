@@ -46,6 +46,10 @@ uint32_t checksum_of(const Parameters& parameters) {
 
 // Returns the options with the length of --steps and --epochs, unless they contain one.
 FitOptions with_length(FitOptions options, const RunConfig::Training& config) {
+  if (options.steps < 0 || options.epochs < 0)
+    fail(ErrorKind::InvalidArgument,
+         "fit() for {} steps, {} epochs: .steps and .epochs must be 0 or more (0: as the flags say)",
+         options.steps, options.epochs);
   if (options.steps > 0 || options.epochs > 0) return options;
   options.steps = config.steps;
   options.epochs = config.epochs;

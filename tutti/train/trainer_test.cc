@@ -13,6 +13,7 @@
 #include "tutti/base/test_folder.h"
 #include "tutti/base/test_trace.h"
 #include "tutti/comm/test_ranks.h"
+#include "tutti/embedding/embedding.h"
 #include "tutti/metrics/metrics.h"
 #include "tutti/train/hooks.h"
 #include "tutti/train/test_trainer.h"
@@ -64,6 +65,34 @@ TEST(Trainer, a_model_without_predictions_is_evaluated_by_its_loss) {
   model.predict = {};
   Trainer trainer(context, model, kAdam);
   EXPECT_TRUE(std::isfinite(trainer.evaluate(test_feed(), {}).at("loss")));
+}
+
+// A small table is an ordinary parameter, and looks its ids up in the forward pass.
+struct SmallTable : torch::nn::Module {
+  torch::Tensor forward(const torch::Tensor& user) { return users(user).sum(1); }
+  nn::Embedding users = register_module("users", nn::Embedding(10, 2));
+};
+
+TEST(Trainer, says_in_which_lane_and_for_which_example_the_model_fails) {
+  RunConfig config = test_flags();
+  config.training.steps = 3;
+  config.training.batch = 4;
+  config.training.lanes = 2;
+  const Context context = test_context(config);
+  const auto fails = [&](const torch::Tensor& user, const std::string& text, bool reads_labels) {
+    const auto loss = [&](SmallTable& net, const Batch& batch) {
+      return reads_labels ? net.forward(batch["user"]).index_select(0, batch["user"]).sum()
+                          : net.forward(batch["user"]).mean();
+    };
+    Trainer trainer(context, make_trainable(std::make_shared<SmallTable>(), loss, {.input = "user"}), kAdam);
+    const data::Feed feed(data::from_tensors({{"user", user}}));
+    expect_error(ErrorKind::InvalidArgument, HasSubstr(text), [&] { trainer.fit(feed); });
+  };
+  torch::Tensor user = torch::zeros(24, torch::kLong);
+  user[13] = 10;
+  fails(user, "lane 1 of step 1, example '13': the table 'users' has 10 rows, but a lookup has the id 10",
+        false);
+  fails(torch::full({24}, 5), "lane 0 of step 0, whose 4 examples begin with example '0': index", true);
 }
 
 TEST(Trainer, gives_the_same_bits_twice_and_others_for_another_seed) {

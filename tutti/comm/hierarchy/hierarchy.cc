@@ -43,6 +43,7 @@ class HierarchyTransport final : public Transport, public ByHost {
   std::string name() const override { return fmt::format("{}+{}", group_.name(), network_->name()); }
   int rank() const override { return rank_; }
   int world() const override { return world_; }
+  Abilities abilities() override { return {.by_host = this}; }
   void exchange(std::span<const ConstBytes> sends, std::span<const Bytes> recvs,
                 const Operation& operation) override;
   void send(ConstBytes bytes, int to, const Operation& operation) override;
@@ -96,16 +97,16 @@ class HierarchyTransport final : public Transport, public ByHost {
 };
 
 FailureBoard& board_of(Transport& network) {
-  auto* const on_board = dynamic_cast<OnBoard*>(&network);
-  TUTTI_CHECK(on_board != nullptr, "{} has no failure board", network.name());
-  return on_board->board();
+  FailureBoard* const board = network.abilities().board;
+  TUTTI_CHECK(board != nullptr, "{} has no failure board", network.name());
+  return *board;
 }
 
 // Allocates the block before any rank has the group: if a group failed once some ranks had it, the ranks
 // that are still making it would fail as well.
 SharedBlock make_block(Transport& memory, FailureBoard& board, std::chrono::milliseconds timeout) {
   try {
-    return dynamic_cast<InPlace&>(memory).allocate(2 * kHalf, operation_of("connect", {}, timeout));
+    return memory.abilities().in_place->allocate(2 * kHalf, operation_of("connect", {}, timeout));
   } catch (const Error& error) {
     board.report(error.kind(), error.what());
   }

@@ -123,7 +123,7 @@ TEST(HierarchyHosts, share_memory_inside) {
 }
 
 // Counts the bytes that are received over a network.
-class Counted final : public Transport, public OnBoard {
+class Counted final : public Transport {
  public:
   Counted(std::unique_ptr<Transport> inner, std::atomic<size_t>& bytes)
       : inner_(std::move(inner)), bytes_(bytes) {}
@@ -145,7 +145,7 @@ class Counted final : public Transport, public OnBoard {
   std::unique_ptr<Transport> split(const std::vector<int>& ranks, const std::string& name) override {
     return inner_->split(ranks, name);
   }
-  FailureBoard& board() override { return dynamic_cast<OnBoard&>(*inner_).board(); }
+  Abilities abilities() override { return {.board = inner_->abilities().board}; }
 
  private:
   const std::unique_ptr<Transport> inner_;

@@ -18,7 +18,7 @@ Operation later(Operation operation) {
 
 HostGroup::HostGroup(std::shared_ptr<Transport> memory, std::vector<int> ranks, FailureBoard& board)
     : memory_(std::move(memory)),
-      in_place_(dynamic_cast<InPlace&>(*memory_)),
+      in_place_(*memory_->abilities().in_place),
       ranks_(std::move(ranks)),
       board_(board) {
   board_.on_failure([weak = std::weak_ptr(memory_)](const Error& error) {

@@ -20,6 +20,7 @@ class HostGroup final : public Transport, public InPlace {
   std::string name() const override { return memory_->name(); }
   int rank() const override { return memory_->rank(); }
   int world() const override { return memory_->world(); }
+  Abilities abilities() override { return {.in_place = this}; }
   void exchange(std::span<const ConstBytes> sends, std::span<const Bytes> recvs,
                 const Operation& operation) override;
   void send(ConstBytes bytes, int to, const Operation& operation) override;

@@ -340,7 +340,7 @@ class Messages {
   std::map<int, int> open_;           // number of open requests by peer
 };
 
-class MpiTransport final : public Transport, public OnBoard, public OwnAllReduce {
+class MpiTransport final : public Transport, public OwnAllReduce {
  public:
   // Both groups have the same ranks. Messages of one group never match those of the other.
   MpiTransport(std::shared_ptr<Rendezvous> table, MpiOptions options, Group exchanges, Group messages)
@@ -370,6 +370,7 @@ class MpiTransport final : public Transport, public OnBoard, public OwnAllReduce
   std::string name() const override { return "mpi"; }
   int rank() const override { return rank_; }
   int world() const override { return world_; }
+  Abilities abilities() override { return {.own_all_reduce = this, .board = board_.get()}; }
 
   void exchange(std::span<const ConstBytes> sends, std::span<const Bytes> recvs,
                 const Operation& operation) override {
@@ -415,7 +416,6 @@ class MpiTransport final : public Transport, public OnBoard, public OwnAllReduce
     adding_ = torch::Tensor();
   }
   void abandon(const std::string& text) override { board_->give_up(text); }
-  FailureBoard& board() override { return *board_; }
   std::unique_ptr<Transport> split(const std::vector<int>& ranks, const std::string& name) override;
 
  private:

@@ -225,7 +225,7 @@ void SharedTransport::look_up(const Late& late, const Operation& operation) {
                            memory_->is_stopped(r) ? "; it has been stopped by a signal" : "");
   }
   fail_together(ErrorKind::Timeout,
-                fmt::format("{} failed: {}. Raise --timeout, or look at what it is doing{}",
+                fmt::format("{} failed: {}. Look at what it is doing, or raise --timeout{}",
                             describe(operation), missing, why_not_there(operation)));
 }
 

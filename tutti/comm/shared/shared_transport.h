@@ -38,6 +38,7 @@ class SharedTransport final : public Transport, public InPlace {
   std::string name() const override { return memory_->name(); }
   int rank() const override { return rank_; }
   int world() const override { return world_; }
+  Abilities abilities() override { return {.in_place = this}; }
   void exchange(std::span<const ConstBytes> sends, std::span<const Bytes> recvs,
                 const Operation& operation) override;
   void send(ConstBytes bytes, int to, const Operation& operation) override;

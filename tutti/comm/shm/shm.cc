@@ -179,7 +179,7 @@ class ShmMemory final : public SharedMemory {
       if (ended) lost(rank, operation);
       if (std::chrono::steady_clock::now() >= operation.deadline)
         fail(ErrorKind::Timeout,
-             "{} failed: nothing from {} for {:g} s. Raise --timeout, or look at what it is doing",
+             "{} failed: nothing from {} for {:g} s. Look at what it is doing, or raise --timeout",
              describe(operation), who(rank), seconds(operation.timeout));
       std::this_thread::sleep_for(pause);
     }

@@ -46,7 +46,7 @@ Flow flow_of(Flow::Way way, const FileDescriptor& socket, int peer, Head& head, 
 // Sockets have no const, but only read the bytes that they send.
 Bytes without_const(ConstBytes bytes) { return {const_cast<std::byte*>(bytes.data()), bytes.size()}; }
 
-class TcpTransport final : public Transport, public AddsOnTheWay, public OnBoard {
+class TcpTransport final : public Transport, public AddsOnTheWay {
  public:
   TcpTransport(std::shared_ptr<Rendezvous> table, TcpOptions options)
       : table_(std::move(table)), options_(std::move(options)) {
@@ -66,6 +66,7 @@ class TcpTransport final : public Transport, public AddsOnTheWay, public OnBoard
   std::string name() const override { return "tcp"; }
   int rank() const override { return options_.rank; }
   int world() const override { return options_.world; }
+  Abilities abilities() override { return {.adds_on_the_way = this, .board = board_.get()}; }
 
   void exchange(std::span<const ConstBytes> sends, std::span<const Bytes> recvs,
                 const Operation& operation) override {
@@ -79,7 +80,6 @@ class TcpTransport final : public Transport, public AddsOnTheWay, public OnBoard
   void send(ConstBytes bytes, int to, const Operation& operation) override;
   void recv(Bytes bytes, int from, const Operation& operation) override;
   void abandon(const std::string& text) override { board_->give_up(text); }
-  FailureBoard& board() override { return *board_; }
   std::unique_ptr<Transport> split(const std::vector<int>& ranks, const std::string& name) override;
 
  private:

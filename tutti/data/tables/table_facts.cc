@@ -59,7 +59,7 @@ std::string kept_at(const std::string& path) {
 // Identifies the version of the file and the format in which it is read.
 Json fingerprint_of(const std::string& path, const TextFormat& format) {
   struct stat found {};
-  if (stat(path.c_str(), &found) != 0) fail_errno(errno, path);
+  if (stat(path.c_str(), &found) != 0) fail_errno(errno, path.empty() ? "a table without a path" : path);
   return {{"facts", kVersion},
           {"size", found.st_size},
           {"time", fmt::format("{}.{:09}", found.st_mtim.tv_sec, found.st_mtim.tv_nsec)},

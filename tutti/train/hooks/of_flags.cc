@@ -79,7 +79,13 @@ std::string first_bad(const Parameters& parameters, const Batch& batch, const Lo
 
 }  // namespace
 
-std::unique_ptr<Hook> checkpoint(Every every) { return std::make_unique<Checkpoint>(every); }
+std::unique_ptr<Hook> checkpoint(Every every) {
+  if (every.steps < 0 || !(every.seconds >= 0))
+    fail(ErrorKind::InvalidArgument,
+         "a checkpoint every {} steps, {:g} seconds: .steps and .seconds must be 0 or more", every.steps,
+         every.seconds);
+  return std::make_unique<Checkpoint>(every);
+}
 
 void nan_guard(const Parameters& parameters, int64_t step, int64_t lane, const Batch& batch,
                const LossOutput& output) {

@@ -68,7 +68,10 @@ class Profile final : public Hook {
   Profile(StepInterval steps, std::string file) : steps_(steps), file_(std::move(file)) {}
 
   void before_step(Training& training) override {
-    if (training.step == steps_.begin) record(training);
+    if (training.step == steps_.begin) {
+      began_ = true;
+      record(training);
+    }
     if (recording_) recording_->step(training.step);
   }
 
@@ -76,7 +79,14 @@ class Profile final : public Hook {
     if (training.step >= steps_.end) finish(training);
   }
 
-  void end(Training& training) override { finish(training); }
+  void end(Training& training) override {
+    finish(training);
+    if (!began_ && training.group.is_chief())
+      training.context.log().warning(
+          "--profile-steps: no operators were recorded, since this training, which ended after step {}, did "
+          "not make step {} (steps are counted from 0)",
+          training.step, steps_.begin);
+  }
 
   void on_error(Training&, const std::exception&) noexcept override { recording_.reset(); }
 
@@ -108,6 +118,7 @@ class Profile final : public Hook {
 
   const StepInterval steps_;
   const std::string file_;
+  bool began_ = false;
   std::optional<Timeline> own_;
   std::optional<OperatorRecording> recording_;
 };

@@ -92,7 +92,12 @@ class Progress final : public Hook {
 
 class Summaries final : public Hook {
  public:
-  explicit Summaries(const SummariesOptions& options) : options_(options) {}
+  explicit Summaries(const SummariesOptions& options) : options_(options) {
+    if (options.every < 0 || options.histograms_every < 0)
+      fail(ErrorKind::InvalidArgument,
+           "summaries every {} steps, histograms every {}: .every and .histograms_every must be 0 or more",
+           options.every, options.histograms_every);
+  }
 
   void after_start(Training&) override { window_start_ = Clock::now(); }
 

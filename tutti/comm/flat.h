@@ -1,0 +1,53 @@
+#pragma once
+
+#include <vector>
+
+#include <torch/types.h>
+
+#include "tutti/comm/combination.h"
+#include "tutti/comm/transport.h"
+
+// Tensors as the memory that transports move.
+namespace tutti::comm {
+
+inline Bytes bytes_of(const torch::Tensor& tensor) {
+  return {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes()};
+}
+
+// Returns the tensor as contiguous memory on device `place`: itself if it already is, else a copy.
+inline torch::Tensor flat(const torch::Tensor& tensor, torch::Device place) {
+  return tensor.to(place).contiguous().view(-1);
+}
+
+// Like flat(), but does not copy the values: a buffer to receive into.
+inline torch::Tensor flat_room(const torch::Tensor& tensor, torch::Device place) {
+  if (tensor.device() == place && tensor.is_contiguous()) return tensor.view(-1);
+  return torch::empty({tensor.numel()}, tensor.options().device(place));
+}
+
+// If `room` is not the memory of `tensor`, copies the values back into `tensor`.
+inline void put_back(const torch::Tensor& tensor, const torch::Tensor& room) {
+  if (room.data_ptr() != tensor.data_ptr()) tensor.copy_(room.view(tensor.sizes()));
+}
+
+// Splits a flat tensor into equal parts.
+inline std::vector<torch::Tensor> parts_of(const torch::Tensor& tensor, int parts) {
+  std::vector<torch::Tensor> views;
+  const int64_t each = tensor.numel() / parts;
+  for (int r = 0; r < parts; ++r) views.push_back(tensor.narrow(0, r * each, each));
+  return views;
+}
+
+inline std::vector<Slice> even_slices(int64_t count, int world) {
+  std::vector<Slice> slices;
+  for (int r = 0; r < world; ++r) slices.push_back(slice_of(count, r, world));
+  return slices;
+}
+
+inline std::vector<torch::Tensor> slices_of(const torch::Tensor& tensor, const std::vector<Slice>& slices) {
+  std::vector<torch::Tensor> views;
+  for (const Slice& slice : slices) views.push_back(tensor.narrow(0, slice.begin, slice.size()));
+  return views;
+}
+
+}  // namespace tutti::comm

@@ -1,0 +1,42 @@
+#include "tutti/train/unused_flags.h"
+
+namespace tutti {
+
+std::vector<std::string> unused_flags(const RunConfig& config, const WayOfTraining& way) {
+  const RunConfig standard;
+  const bool synchronous = way.strategy == "ps-sync";
+  const bool asynchronous = way.strategy == "ps-async";
+  const bool calls = synchronous || asynchronous || way.strategy == "in-graph";
+  std::vector<std::string> lines;
+  const auto note = [&](bool given, bool matters, const char* line) {
+    if (given && !matters) lines.emplace_back(line);
+  };
+  const RunConfig::Servers& servers = config.servers;
+  note(servers.staleness != standard.servers.staleness, asynchronous,
+       "--staleness does nothing: only workers of --strategy ps-async may be ahead of others");
+  note(servers.overlap != standard.servers.overlap, asynchronous,
+       "--no-overlap does nothing: only workers of --strategy ps-async go on while they push and pull");
+  note(servers.backup != standard.servers.backup, synchronous,
+       "--backup does nothing: only a step of --strategy ps-sync may leave workers behind");
+  note(servers.backup > 0 && synchronous, way.workers > 1, "--backup does nothing: there is only one worker");
+  note(servers.placement != standard.servers.placement, synchronous || asynchronous,
+       "--placement does nothing: there are no parameter servers");
+  const RunConfig::Security& security = config.security;
+  note(!security.tls_cert.empty() || !security.tls_key.empty() || !security.tls_ca.empty(), calls,
+       "--tls-cert, --tls-key and --tls-ca do nothing: what the workers of an all-reduce send to each other "
+       "is not encrypted");
+  note(config.reduction.error_feedback != standard.reduction.error_feedback,
+       config.reduction.wire_precision != standard.reduction.wire_precision,
+       "--no-error-feedback does nothing: gradients are not rounded (--wire-precision)");
+  note(!config.exports.from.empty(), !config.exports.dir.empty(),
+       "--export-from does nothing without --export");
+  return lines;
+}
+
+void warn_of_unused_flags(const Context& context, const std::string& strategy) {
+  if (!context.is_chief()) return;
+  for (const std::string& line : unused_flags(context.config(), {strategy, context.world()}))
+    context.log().warning("{}", line);
+}
+
+}  // namespace tutti

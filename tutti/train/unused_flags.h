@@ -1,0 +1,22 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tutti/base/config.h"
+#include "tutti/cluster/context.h"
+
+namespace tutti {
+
+// How a training makes its steps, as far as it decides which flags matter.
+struct WayOfTraining {
+  std::string strategy;  // of --strategy, never ""
+  int workers = 1;
+};
+
+// Returns why flags that were given change nothing in such a training, one line for each of them.
+std::vector<std::string> unused_flags(const RunConfig& config, const WayOfTraining& way);
+// Logs them as warnings of the chief, for a training of all workers.
+void warn_of_unused_flags(const Context& context, const std::string& strategy);
+
+}  // namespace tutti

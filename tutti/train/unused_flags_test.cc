@@ -1,0 +1,53 @@
+#include "tutti/train/unused_flags.h"
+
+#include <gmock/gmock.h>
+
+namespace tutti {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::StartsWith;
+
+TEST(UnusedFlags, are_none_by_default) {
+  for (const char* strategy : {"single", "allreduce", "ps-sync", "ps-async", "in-graph"}) {
+    for (const int workers : {1, 2})
+      EXPECT_THAT(unused_flags({}, {strategy, workers}), IsEmpty()) << strategy;
+  }
+}
+
+TEST(UnusedFlags, are_those_of_another_way_of_training) {
+  RunConfig config;
+  config.servers = {.placement = "greedy", .staleness = 3, .overlap = false, .backup = 1};
+  EXPECT_THAT(unused_flags(config, {"allreduce", 2}),
+              ElementsAre(StartsWith("--staleness"), StartsWith("--no-overlap"), StartsWith("--backup"),
+                          StartsWith("--placement")));
+  EXPECT_THAT(unused_flags(config, {"ps-sync", 2}),
+              ElementsAre(StartsWith("--staleness"), StartsWith("--no-overlap")));
+  EXPECT_THAT(unused_flags(config, {"ps-sync", 1}),
+              ElementsAre(StartsWith("--staleness"), StartsWith("--no-overlap"),
+                          HasSubstr("there is only one worker")));
+  EXPECT_THAT(unused_flags(config, {"ps-async", 2}), ElementsAre(StartsWith("--backup")));
+}
+
+TEST(UnusedFlags, say_that_an_all_reduce_is_not_encrypted) {
+  RunConfig config;
+  config.security.tls_ca = "ca.pem";
+  EXPECT_THAT(unused_flags(config, {"allreduce", 2}), ElementsAre(HasSubstr("is not encrypted")));
+  EXPECT_THAT(unused_flags(config, {"in-graph", 2}), IsEmpty());
+}
+
+TEST(UnusedFlags, need_other_flags) {
+  RunConfig config;
+  config.reduction.error_feedback = false;
+  config.exports.from = "run";
+  EXPECT_THAT(unused_flags(config, {"allreduce", 2}),
+              ElementsAre(StartsWith("--no-error-feedback"), StartsWith("--export-from")));
+  config.reduction.wire_precision = "bf16";
+  config.exports.dir = "exports";
+  EXPECT_THAT(unused_flags(config, {"allreduce", 2}), IsEmpty());
+}
+
+}  // namespace
+}  // namespace tutti
