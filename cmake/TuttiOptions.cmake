@@ -62,6 +62,10 @@ set(TUTTI_JOIN 24 CACHE STRING "Compile so many sources of a target as one; 0: e
 if(TUTTI_JOIN GREATER 1 AND CMAKE_CXX_COMPILER_ID STREQUAL GNU)
   add_compile_options(-Wno-subobject-linkage)
 endif()
+if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+  # GCC collects garbage less often: an eighth of the time, for a twentieth more memory.
+  add_compile_options("SHELL:--param ggc-min-expand=200")
+endif()
 if(TUTTI_WERROR)
   add_compile_options(-Werror)
 endif()
