@@ -72,6 +72,10 @@ endif()
 if(TUTTI_SANITIZE)
   # GCC's documentation says that sanitizers cause false warnings of this kind.
   add_compile_options(-fsanitize=${TUTTI_SANITIZE} -fno-sanitize-recover=all -Wno-maybe-uninitialized)
+  if(TUTTI_SANITIZE MATCHES undefined)
+    # This check reads type information of LibTorch that LibTorch does not export.
+    add_compile_options(-fno-sanitize=vptr)
+  endif()
   if(TUTTI_SANITIZE STREQUAL thread AND CMAKE_CXX_COMPILER_ID STREQUAL GNU)
     # LibTorch's headers have fences, which this sanitizer does not know.
     add_compile_options(-Wno-tsan)

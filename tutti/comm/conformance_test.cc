@@ -3,6 +3,8 @@
 #include <barrier>
 #include <chrono>
 #include <fstream>
+#include <future>
+#include <memory>
 #include <string>
 #include <tuple>
 
@@ -10,6 +12,7 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
+#include "tutti/comm/test_network.h"
 #include "tutti/comm/test_ranks.h"
 
 namespace tutti::comm {
@@ -93,6 +96,29 @@ TEST_P(ConformanceOfTwo, names_a_rank_that_has_left) {
   });
   EXPECT_EQ(errors[0], errors[1]);
   EXPECT_NE(errors[0].find("worker/2"), std::string::npos) << errors[0];
+}
+
+// Rank 0 leaves first, and may have held what the ranks meet by.
+TEST(ARankThatHasLeft, is_not_missed_by_those_who_do_not_need_it) {
+  for (const std::string backend : {"inproc", "plain", "shm", "abc", "aab", "abb"}) {
+    std::promise<void> left;
+    const auto has_left = left.get_future().share();
+    const auto make = testing::make_transports(backend, 3, std::chrono::seconds(60));
+    const auto errors = testing::as_ranks(3, [&](int rank) {
+      auto comm = std::make_unique<Collectives>(make(rank), std::chrono::seconds(60));
+      const torch::Tensor value = torch::full({3}, rank);
+      comm->all_reduce(value, ReduceOp::Sum).wait();
+      if (rank == 0) {
+        comm.reset();
+        left.set_value();
+        return;
+      }
+      // Rank 2 waits for rank 1, which waits until rank 0 is gone.
+      if (rank == 1) has_left.wait();
+      rank == 1 ? comm->send(value, 2).wait() : comm->recv(value, 1).wait();
+    });
+    for (const auto& error : errors) EXPECT_FALSE(error) << backend << ": " << error->what();
+  }
 }
 
 TEST_P(ConformanceOfTwo, says_why_a_rank_gave_up) {

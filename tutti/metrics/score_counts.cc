@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <type_traits>
 #include <utility>
 
 #include <fmt/format.h>
@@ -17,6 +18,12 @@ __extension__ using Wide = unsigned __int128;
 
 constexpr size_t kCountersOfBin = 3;
 
+template <class Number>
+bool is_nan(Number number) {
+  if constexpr (std::is_floating_point_v<Number>) return number != number;
+  return false;
+}
+
 // Sorts keys digit by digit, beginning with the last (LSD radix sort). Digits are as long as the distance of
 // the smallest key from the largest requires, so that most scores take two passes.
 template <class Key>
@@ -28,28 +35,35 @@ void radix_sort(std::vector<Key, LargePages<Key>>& keys) {
     std::sort(keys.begin(), keys.end());
     return;
   }
-  const auto [least, most] = std::minmax_element(keys.begin(), keys.end());
-  const Key base = *least;
-  const int all_bits = std::bit_width(static_cast<Key>(*most - base));
+  Key least = keys.front();
+  Key most = keys.front();
+  for (const Key key : keys) {
+    least = std::min(least, key);
+    most = std::max(most, key);
+  }
+  const int all_bits = std::bit_width(static_cast<Key>(most - least));
   const int passes = (all_bits + kMostBits - 1) / kMostBits;
   const int bits = (all_bits + passes - 1) / passes;
-  const Key mask = (Key{1} << bits) - 1;
-  const auto digit = [=](Key key, int pass) {
-    return static_cast<size_t>((key - base) >> (pass * bits) & mask);
-  };
-  // First the counts of digits, then their places.
-  std::vector<std::vector<size_t>> places(static_cast<size_t>(passes), std::vector<size_t>(mask + 1));
+  const size_t digits = size_t{1} << bits;
+  const auto mask = static_cast<Key>(digits - 1);
+  // First the counts of the digits of each pass, then their places.
+  std::vector<size_t> places(static_cast<size_t>(passes) * digits);
   for (const Key key : keys) {
-    for (int pass = 0; pass < passes; ++pass) ++places[static_cast<size_t>(pass)][digit(key, pass)];
+    Key rest = key - least;
+    for (size_t* place = places.data(); place != places.data() + places.size(); place += digits) {
+      ++place[rest & mask];
+      rest >>= bits;
+    }
   }
   std::vector<Key, LargePages<Key>> other(keys.size());
   Key* from = keys.data();
   Key* to = other.data();
   for (int pass = 0; pass < passes; ++pass) {
-    size_t* const place = places[static_cast<size_t>(pass)].data();
+    size_t* const place = places.data() + static_cast<size_t>(pass) * digits;
     size_t sum = 0;
-    for (size_t i = 0; i <= mask; ++i) sum += std::exchange(place[i], sum);
-    for (size_t i = 0; i < keys.size(); ++i) to[place[digit(from[i], pass)]++] = from[i];
+    for (size_t i = 0; i < digits; ++i) sum += std::exchange(place[i], sum);
+    const int shift = pass * bits;
+    for (size_t i = 0; i < keys.size(); ++i) to[place[(from[i] - least) >> shift & mask]++] = from[i];
     std::swap(from, to);
   }
   if (from != keys.data()) std::copy(from, from + keys.size(), keys.data());
@@ -112,49 +126,63 @@ void KeyCounts<Key>::compact() {
 template class KeyCounts<uint32_t>;
 template class KeyCounts<uint64_t>;
 
-template <class Score, class Key>
-void ScoreCounts::add(Classes<Key>& classes, const Expected& expected, const torch::Tensor& scores,
-                      const torch::Tensor& labels) {
+template <class Key, class Score, class Label>
+ScoreCounts::Bad ScoreCounts::add_each(Classes<Key>& classes, const Score* score, const Label* label,
+                                       int64_t size) {
   constexpr int64_t kChunk = 4096;
-  const int64_t size = scores.numel();
-  const auto* score = static_cast<const Score*>(scores.data_ptr());
-  const uint64_t positives_before = classes.positives.size();
-  const uint64_t negatives_before = classes.negatives.size();
   std::array<Key, kChunk> positives;
   std::array<Key, kChunk> negatives;
-  int64_t bad_labels = 0;
-  int64_t nans = 0;
+  Bad bad;
   for (int64_t begin = 0; begin < size; begin += kChunk) {
-    const int64_t count = std::min(kChunk, size - begin);
-    const torch::Tensor chunk = labels.narrow(0, begin, count).to(torch::kDouble);
-    const auto* label = static_cast<const double*>(chunk.data_ptr());
+    const int64_t end = std::min(begin + kChunk, size);
     size_t positive = 0;
     size_t negative = 0;
-    for (int64_t i = 0; i < count; ++i) {
-      const Score one = score[begin + i] + Score{0};  // -0 becomes 0
-      const bool is_positive = label[i] == 1;
-      const bool is_negative = label[i] == 0;
+    for (int64_t i = begin; i < end; ++i) {
+      const Score one = score[i] + Score{0};  // -0 becomes 0
+      const bool is_positive = label[i] == Label{1};
+      const bool is_negative = label[i] == Label{0};
+      const bool is_missing = is_nan(label[i]);
       const Key key = key_of(one);
       positives[positive] = key;
       negatives[negative] = key;
       positive += is_positive ? 1 : 0;
       negative += is_negative ? 1 : 0;
-      bad_labels += !is_positive && !is_negative && label[i] == label[i] ? 1 : 0;
-      nans += one != one && label[i] == label[i] ? 1 : 0;
+      bad.labels += !is_positive && !is_negative && !is_missing ? 1 : 0;
+      bad.nans += one != one && !is_missing ? 1 : 0;
     }
     classes.positives.add({positives.data(), positive});
     classes.negatives.add({negatives.data(), negative});
   }
-  if (bad_labels == 0 && nans == 0) {
+  return bad;
+}
+
+template <class Score, class Key>
+void ScoreCounts::add(Classes<Key>& classes, const Expected& expected, const torch::Tensor& scores,
+                      const torch::Tensor& labels) {
+  const uint64_t positives_before = classes.positives.size();
+  const uint64_t negatives_before = classes.negatives.size();
+  const auto add_with = [&](const auto* label) {
+    return add_each(classes, static_cast<const Score*>(scores.data_ptr()), label, scores.numel());
+  };
+  const bool is_other = labels.scalar_type() != torch::kLong && labels.scalar_type() != torch::kFloat;
+  const torch::Tensor as_doubles = is_other ? labels.to(torch::kDouble) : torch::Tensor();
+  Bad bad;
+  if (labels.scalar_type() == torch::kLong)
+    bad = add_with(static_cast<const int64_t*>(labels.data_ptr()));
+  else if (labels.scalar_type() == torch::kFloat)
+    bad = add_with(static_cast<const float*>(labels.data_ptr()));
+  else
+    bad = add_with(static_cast<const double*>(as_doubles.data_ptr()));
+  if (bad.labels == 0 && bad.nans == 0) {
     classes.positives.compact();
     classes.negatives.compact();
     return;
   }
   classes.positives.shrink(positives_before);
   classes.negatives.shrink(negatives_before);
-  fail(ErrorKind::InvalidArgument, "{}: {} of {} {}", expected.metric, bad_labels > 0 ? bad_labels : nans,
-       size,
-       bad_labels > 0 ? fmt::format("labels in '{}' are not 0, 1 or missing (NaN)", expected.label)
+  fail(ErrorKind::InvalidArgument, "{}: {} of {} {}", expected.metric, bad.labels > 0 ? bad.labels : bad.nans,
+       scores.numel(),
+       bad.labels > 0 ? fmt::format("labels in '{}' are not 0, 1 or missing (NaN)", expected.label)
                       : "predictions are NaN");
 }
 

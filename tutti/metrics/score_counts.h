@@ -125,6 +125,14 @@ class ScoreCounts {
     KeyCounts<Key> negatives;
   };
 
+  struct Bad {
+    int64_t labels = 0;
+    int64_t nans = 0;
+  };
+
+  // Returns how many of the examples are bad, which were added too.
+  template <class Key, class Score, class Label>
+  static Bad add_each(Classes<Key>& classes, const Score* score, const Label* label, int64_t size);
   template <class Score, class Key>
   static void add(Classes<Key>& classes, const Expected& expected, const torch::Tensor& scores,
                   const torch::Tensor& labels);

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <optional>
 #include <poll.h>
+#include <sched.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
@@ -17,6 +19,35 @@ namespace {
 // Bytes moved by one call of the system: few enough that many of them are still in the cache when they are
 // added.
 constexpr size_t kAtOnce = size_t{1} << 20;
+
+// Until a thread that waits in poll(2) runs again, a short exchange could be over. So it looks again and
+// again for a while before it waits, as long as others do not need the core.
+constexpr uint64_t kShort = uint64_t{64} << 10;
+constexpr std::chrono::microseconds kLooksFor{50};
+
+class Looks {
+ public:
+  explicit Looks(std::span<const Flow> flows) {
+    uint64_t bytes = 0;
+    for (const Flow& flow : flows) bytes += flow.size;
+    is_short_ = bytes <= kShort;
+  }
+  void begin_anew() { end_.reset(); }
+  // Returns false if it is time to wait.
+  bool again(std::span<Flow> flows) {
+    if (!is_short_) return false;
+    const auto now = std::chrono::steady_clock::now();
+    if (!end_) end_ = now + kLooksFor;
+    if (now >= *end_) return false;
+    ::sched_yield();
+    for (Flow& flow : flows) flow.blocked = false;
+    return true;
+  }
+
+ private:
+  bool is_short_;
+  std::optional<std::chrono::steady_clock::time_point> end_;
+};
 
 // Moves what can be moved at once. Returns false if that was nothing.
 bool advance(Flow& flow) {
@@ -67,6 +98,7 @@ void await(std::span<Flow> flows, std::chrono::steady_clock::time_point deadline
 
 void move_all(std::span<Flow> flows, const std::function<void(const Flow& flow)>& moved,
               std::chrono::steady_clock::time_point deadline) {
+  Looks looks(flows);
   while (true) {
     bool any = false;
     bool open = false;
@@ -78,7 +110,10 @@ void move_all(std::span<Flow> flows, const std::function<void(const Flow& flow)>
       moved(flow);
     }
     if (!open) return;
-    if (!any) await(flows, deadline);
+    if (any)
+      looks.begin_anew();
+    else if (!looks.again(flows))
+      await(flows, deadline);
   }
 }
 
