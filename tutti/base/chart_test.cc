@@ -26,13 +26,17 @@ size_t count_of(const std::string& part, const std::string& text) {
   return count;
 }
 
-// Returns the lines of the curves, "M1.0 2.0L3.0 4.0", in the order of the text.
+// Returns the lines of the curves, "M1.0 2.0L3.0 4.0", in the order of the text. They may be longer than what
+// std::regex can take.
 std::vector<std::string> curves_in(const std::string& svg) {
-  const std::regex curve(
-      R"re(class="curve" stroke="#[0-9a-f]+"(?: stroke-dasharray="[^"]*")? d="(M[^"lh]*L[^"]*)")re");
+  const std::regex head(R"re(class="curve" stroke="#[0-9a-f]+"(?: stroke-dasharray="[^"]*")? d=")re");
   std::vector<std::string> found;
-  for (std::sregex_iterator match(svg.begin(), svg.end(), curve), end; match != end; ++match)
-    found.push_back((*match)[1]);
+  for (std::sregex_iterator match(svg.begin(), svg.end(), head), end; match != end; ++match) {
+    const auto at = static_cast<size_t>(match->position() + match->length());
+    std::string line = svg.substr(at, svg.find('"', at) - at);
+    if (line.starts_with('M') && line.find_first_of("Llh") == line.find('L') && line.find('L') != line.npos)
+      found.push_back(std::move(line));
+  }
   return found;
 }
 

@@ -105,7 +105,8 @@ TEST(ARankThatHasLeft, is_not_missed_by_those_who_do_not_need_it) {
     const auto has_left = left.get_future().share();
     const auto make = testing::make_transports(backend, 3, std::chrono::seconds(60));
     const auto errors = testing::as_ranks(3, [&](int rank) {
-      auto comm = std::make_unique<Collectives>(make(rank), std::chrono::seconds(60));
+      std::unique_ptr<Communicator> comm =
+          std::make_unique<Collectives>(make(rank), std::chrono::seconds(60));
       const torch::Tensor value = torch::full({3}, rank);
       comm->all_reduce(value, ReduceOp::Sum).wait();
       if (rank == 0) {

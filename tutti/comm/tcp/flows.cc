@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <optional>
 #include <poll.h>
 #include <sched.h>
 #include <sys/socket.h>
@@ -26,19 +25,21 @@ constexpr uint64_t kShort = uint64_t{64} << 10;
 constexpr std::chrono::microseconds kLooksFor{50};
 
 class Looks {
+  using Clock = std::chrono::steady_clock;
+
  public:
   explicit Looks(std::span<const Flow> flows) {
     uint64_t bytes = 0;
     for (const Flow& flow : flows) bytes += flow.size;
     is_short_ = bytes <= kShort;
   }
-  void begin_anew() { end_.reset(); }
+  void begin_anew() { end_ = {}; }
   // Returns false if it is time to wait.
   bool again(std::span<Flow> flows) {
     if (!is_short_) return false;
-    const auto now = std::chrono::steady_clock::now();
-    if (!end_) end_ = now + kLooksFor;
-    if (now >= *end_) return false;
+    const auto now = Clock::now();
+    if (end_ == Clock::time_point()) end_ = now + kLooksFor;
+    if (now >= end_) return false;
     ::sched_yield();
     for (Flow& flow : flows) flow.blocked = false;
     return true;
@@ -46,7 +47,7 @@ class Looks {
 
  private:
   bool is_short_;
-  std::optional<std::chrono::steady_clock::time_point> end_;
+  Clock::time_point end_;  // the beginning of time: it has not looked since something moved
 };
 
 // Moves what can be moved at once. Returns false if that was nothing.
