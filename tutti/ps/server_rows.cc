@@ -45,7 +45,7 @@ embedding::RowGradients rows_in(const Json& head, Reader& reader) {
   const torch::Tensor heads = reader.take(number_within(*found, "heads", 0, kMost), torch::kLong);
   const auto* number = static_cast<const int64_t*>(heads.data_ptr());
   rows.heads.assign(number, number + heads.numel());
-  for (const int64_t count : sizes_in(*found, "numbers")) {
+  for (const int64_t count : counts_in(*found, "numbers")) {
     const torch::Tensor values = reader.take(count, torch::kFloat32);
     rows.values.emplace_back(static_cast<const float*>(values.data_ptr()),
                              static_cast<size_t>(values.numel()));

@@ -311,6 +311,18 @@ std::vector<std::string> lines_in(const Json& head, const char* name) {
 
 torch::ScalarType type_in(const Json& head, const char* name) { return type_of(text_in(head, name)); }
 
+std::vector<int64_t> counts_in(const Json& head, const char* name) {
+  std::vector<int64_t> counts;
+  for (const Json& entry : head.at(name)) {
+    const int64_t count = entry.is_number_integer() ? entry.get<int64_t>() : -1;
+    if (count < 0 || count > kMostElements)
+      fail(ErrorKind::InvalidArgument, "'{}' is {}, which is not a list of counts", name,
+           head.at(name).dump());
+    counts.push_back(count);
+  }
+  return counts;
+}
+
 std::vector<int64_t> sizes_in(const Json& head, const char* name) {
   std::vector<int64_t> sizes;
   int64_t elements = 1;

@@ -98,6 +98,9 @@ std::string text_in(const Json& head, const char* name);
 const Json& object_in(const Json& head, const char* name);
 std::vector<std::string> lines_in(const Json& head, const char* name);
 torch::ScalarType type_in(const Json& head, const char* name);
+// A list of how many elements each of several vectors has.
+std::vector<int64_t> counts_in(const Json& head, const char* name);
+// The shape of one tensor.
 std::vector<int64_t> sizes_in(const Json& head, const char* name);
 
 // Encodes tensors of any shape and device, some of which may be undefined, as outlines and pieces. Strides of

@@ -199,6 +199,7 @@ void Engine::begin(const Length& length, const StrategyFacts& facts) {
            .lanes_of_run = session_.lanes(),
            .device = training_.parameters.device()};
   training_.evaluations = static_cast<int>(evaluation_plan().size());
+  training_.knows_values = !known_values().empty();
   was_stopped_ = progress_.stopped;
   if (was_stopped_ && team_.group().is_chief())
     context_.log().info(
@@ -315,15 +316,21 @@ std::vector<std::string> Engine::evaluation_plan() const {
   return plan;
 }
 
-// A hook of the program may report values as well, and a function may return any: then a name that does not
-// exist is found with the first values.
-void Engine::require_monitored_values() const {
+// Returns the names of the values of all evaluations; none if one's are not known before they are measured.
+std::vector<std::string> Engine::known_values() const {
   std::vector<std::string> known;
   for (const EvaluationHook* evaluation : evaluations()) {
     const auto names = evaluation->value_names();
-    if (!names) return;
+    if (!names) return {};
     known.insert(known.end(), names->begin(), names->end());
   }
+  return known;
+}
+
+// A hook of the program may report values as well, and a function may return any: then a name that does not
+// exist is found with the first values.
+void Engine::require_monitored_values() const {
+  const std::vector<std::string> known = known_values();
   if (known.empty()) return;
   for (const auto& hook : hooks_) {
     const auto* const monitors = dynamic_cast<const MonitorsValue*>(hook.get());

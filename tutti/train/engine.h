@@ -136,6 +136,7 @@ class Engine {
   Json values_of_hooks() const;
   void restore_hooks_from(const Json& values);
   std::vector<const EvaluationHook*> evaluations() const;
+  std::vector<std::string> known_values() const;
   void require_monitored_values() const;
   std::optional<std::map<std::string, double>> measure(
       const Training::Measure& measure, const std::vector<std::shared_ptr<torch::nn::Module>>& nets);

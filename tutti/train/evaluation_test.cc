@@ -280,6 +280,23 @@ TEST(Evaluation, names_that_do_not_exist_are_found_before_the_first_step) {
                     HasSubstr("have only accuracy, loss, test_accuracy, test_loss")));
 }
 
+// All examples are left out, so that there is no mean.
+TEST(Evaluation, a_value_that_cannot_be_determined_is_no_better_than_any) {
+  const TestFolder folder;
+  const Context context = test_context(evaluated_config(6, folder / "run"));
+  Trainer trainer(context, test_net(), kAdam, test_loss);
+  trainer.add_hook(hooks::keep_best({.monitor = "of_none"}));
+  const data::Feed none(data::from_tensors({{"image", torch::rand({8, 1, 6, 6})},
+                                            {"label", torch::zeros({8}, torch::kLong)},
+                                            {"weight", torch::zeros({8})}}));
+  const auto ones = [](const torch::Tensor&, const Batch& batch) { return torch::ones({batch.size()}); };
+  trainer.fit(test_feed(), {.validate = {.feed = none,
+                                         .metrics = {metrics::mean("of_none", ones, {.weights = "weight"})},
+                                         .every_steps = 2}});
+  EXPECT_EQ(trainer.step(), 6);
+  EXPECT_TRUE(std::filesystem::exists(folder / "run/ckpt-6"));
+}
+
 // A function of the program may return any names.
 TEST(Evaluation, a_name_that_a_function_does_not_return_is_found_with_its_first_values) {
   int64_t steps = 0;

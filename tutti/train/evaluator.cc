@@ -257,6 +257,7 @@ void Engine::follow(int64_t fit) {
     training_.folder = evaluator_->folder();
   }
   training_.evaluations = static_cast<int>(evaluation_plan().size());
+  training_.knows_values = !known_values().empty();
   if (training_.evaluations == 0 && !has_own_hooks_)
     context_.log().warning(
         "the program evaluates nothing: give fit() a validation, or add hooks::evaluation()");

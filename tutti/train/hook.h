@@ -95,6 +95,9 @@ struct Training {
   // In Hook::after_validation(): the name of the evaluation; "": the validation of fit() or a Loop.
   std::string evaluation = {};
   int evaluations = 0;  // the number of evaluations of this training, the validation included
+  // The names of all their values are known before they are measured: one that is missing has no value then,
+  // such as an area under a curve without examples of both classes.
+  bool knows_values = false;
   // The wishes of this worker for the next step; a hook may add to them in before_step(). StepResult::wishes
   // has the combined wishes of all workers.
   Wishes wishes = {};

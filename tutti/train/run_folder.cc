@@ -182,6 +182,8 @@ std::optional<RunFolder::Found> RunFolder::newest() {
       found.emplace(Found{*std::move(loaded.checkpoint), where});
     }
   }
+  if (!found && (mode == "must" || mode == "weights") && path_.empty())
+    fail(ErrorKind::InvalidArgument, "--resume {} needs --logdir, the folder with the checkpoint", mode);
   if (!found && (mode == "must" || mode == "weights"))
     fail(ErrorKind::InvalidArgument, "--resume {}: no checkpoint was found in '{}'", mode, path_);
   return found;

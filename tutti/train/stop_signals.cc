@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <exception>
 
 namespace tutti {
 namespace {
@@ -35,14 +36,15 @@ struct sigaction install(int number) {
 
 }  // namespace
 
-StopSignals::StopSignals(const RunConfig& config) : listens_(config.training.stop_on_signals) {
+StopSignals::StopSignals(const RunConfig& config)
+    : listens_(config.training.stop_on_signals), exceptions_(std::uncaught_exceptions()) {
   if (!listens_) return;
   old_term_ = install(SIGTERM);
   old_int_ = install(SIGINT);
 }
 
 StopSignals::~StopSignals() {
-  if (!listens_) return;
+  if (!listens_ || std::uncaught_exceptions() > exceptions_) return;
   sigaction(SIGTERM, &old_term_, nullptr);
   sigaction(SIGINT, &old_int_, nullptr);
 }

@@ -11,6 +11,9 @@ namespace tutti {
 // While an object exists, SIGTERM and SIGINT no longer end the process but are recorded, so that the current
 // step can be finished and a checkpoint written. A second signal ends the process as usual. A signal that was
 // not acted on is also seen by the next object. Only one object may exist in a process at a time.
+//
+// If an object ends by an exception, the first signal goes on being recorded: the process is about to say why
+// it fails, and its launcher, which ends all tasks when one is lost, must not silence it.
 class StopSignals {
  public:
   // Does nothing, and never receives a signal, unless the configuration asks for it
@@ -34,6 +37,7 @@ class StopSignals {
 
  private:
   const bool listens_;
+  const int exceptions_;  // in flight, when this object began
   struct sigaction old_term_ {};
   struct sigaction old_int_ {};
 };

@@ -202,6 +202,9 @@ std::unique_ptr<Strategy> make_strategy(const Context& context, const Trainable&
     return std::make_unique<EvaluationOnly>(context, options.group ? *options.group : connect(context), model,
                                             optimizer, replica);
   context.require_worker();
+  if (!(options.clip_norm >= 0))
+    fail(ErrorKind::InvalidArgument, "clip_norm is {:g}, but must be 0 (no limit) or more",
+         options.clip_norm);
   if (asked == "in-graph") {
     warn_of_unused_flags(context, asked);
     if (context.is_chief())

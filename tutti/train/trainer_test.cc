@@ -95,6 +95,12 @@ TEST(Trainer, says_in_which_lane_and_for_which_example_the_model_fails) {
   fails(torch::full({24}, 5), "lane 0 of step 0, whose 4 examples begin with example '0': index", true);
 }
 
+TEST(Trainer, refuses_a_negative_limit_of_the_norm) {
+  const Context context = test_context(test_flags());
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("clip_norm is -1"),
+               [&] { Trainer(context, test_net(), kAdam, test_loss, {.clip_norm = -1}); });
+}
+
 TEST(Trainer, gives_the_same_bits_twice_and_others_for_another_seed) {
   RunConfig config = test_flags();
   const std::string once = train(config, 40);

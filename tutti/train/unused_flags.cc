@@ -1,5 +1,7 @@
 #include "tutti/train/unused_flags.h"
 
+#include "tutti/cluster/roles.h"
+
 namespace tutti {
 
 std::vector<std::string> unused_flags(const RunConfig& config, const WayOfTraining& way) {
@@ -21,10 +23,15 @@ std::vector<std::string> unused_flags(const RunConfig& config, const WayOfTraini
   note(servers.backup > 0 && synchronous, way.workers > 1, "--backup does nothing: there is only one worker");
   note(servers.placement != standard.servers.placement, synchronous || asynchronous,
        "--placement does nothing: there are no parameter servers");
+  note(way.has_servers, calls,
+       "the parameter servers of this job have nothing to do: --strategy ps-sync or ps-async uses them");
   const RunConfig::Security& security = config.security;
   note(!security.tls_cert.empty() || !security.tls_key.empty() || !security.tls_ca.empty(), calls,
        "--tls-cert, --tls-key and --tls-ca do nothing: what the workers of an all-reduce send to each other "
        "is not encrypted");
+  note(config.reduction.wire_precision != standard.reduction.wire_precision,
+       way.workers > 1 || synchronous || asynchronous || way.strategy == "in-graph",
+       "--wire-precision does nothing: there is only one worker, which sends no gradients");
   note(config.reduction.error_feedback != standard.reduction.error_feedback,
        config.reduction.wire_precision != standard.reduction.wire_precision,
        "--no-error-feedback does nothing: gradients are not rounded (--wire-precision)");
@@ -35,7 +42,8 @@ std::vector<std::string> unused_flags(const RunConfig& config, const WayOfTraini
 
 void warn_of_unused_flags(const Context& context, const std::string& strategy) {
   if (!context.is_chief()) return;
-  for (const std::string& line : unused_flags(context.config(), {strategy, context.world()}))
+  for (const std::string& line :
+       unused_flags(context.config(), {strategy, context.world(), has_servers(context.cluster())}))
     context.log().warning("{}", line);
 }
 

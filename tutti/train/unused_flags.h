@@ -12,6 +12,7 @@ namespace tutti {
 struct WayOfTraining {
   std::string strategy;  // of --strategy, never ""
   int workers = 1;
+  bool has_servers = false;
 };
 
 // Returns why flags that were given change nothing in such a training, one line for each of them.

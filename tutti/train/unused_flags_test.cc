@@ -44,9 +44,13 @@ TEST(UnusedFlags, need_other_flags) {
   config.exports.from = "run";
   EXPECT_THAT(unused_flags(config, {"allreduce", 2}),
               ElementsAre(StartsWith("--no-error-feedback"), StartsWith("--export-from")));
+  EXPECT_THAT(unused_flags({}, {"allreduce", 2, true}),
+              ElementsAre(HasSubstr("servers of this job have nothing to do")));
+  EXPECT_THAT(unused_flags({}, {"ps-sync", 2, true}), IsEmpty());
   config.reduction.wire_precision = "bf16";
   config.exports.dir = "exports";
   EXPECT_THAT(unused_flags(config, {"allreduce", 2}), IsEmpty());
+  EXPECT_THAT(unused_flags(config, {"allreduce", 1}), ElementsAre(StartsWith("--wire-precision")));
 }
 
 }  // namespace

@@ -39,14 +39,15 @@ class Best {
     return true;
   }
 
-  // Returns true if the monitored value is better than all before, which NaN never is; nullopt if it is that
-  // of another evaluation. Throws InvalidArgument if no evaluation has it.
+  // Returns true if the monitored value is better than all before, which NaN, or none, never is; nullopt if
+  // it is that of another evaluation. Throws InvalidArgument if no evaluation can have it.
   std::optional<bool> improves(const Training& training, const std::map<std::string, double>& values) {
     const auto found = values.find(monitor_);
     if (found == values.end()) {
       for (const auto& [name, value] : values) others_.insert(name);
       evaluations_.insert(training.evaluation);
       if (static_cast<int>(evaluations_.size()) < training.evaluations) return std::nullopt;
+      if (training.knows_values) return false;
       fail(ErrorKind::InvalidArgument, "the {} has no value '{}', which a hook monitors; its values are: {}",
            training.evaluations > 1 ? "training" : "validation", monitor_, fmt::join(others_, ", "));
     }

@@ -159,7 +159,8 @@ Team::Start ParameterServers::try_to_start(Session& session, const std::vector<s
   whole_plan.push_back(fmt::format("{} workers", group_.world));
   for (const std::string& line : client_->placement().lines(replica_.parameters(), "ps"))
     whole_plan.push_back(line);
-  const int64_t lost_steps = group_.is_chief() ? begin(session, whole_plan) : 0;
+  // This may be tried again, after another task was lost.
+  if (group_.is_chief()) lost_steps_ += begin(session, whole_plan);
   const ps::Client::Standing standing = client_->join(whole_plan);
   client_->pull_frozen();
   session.follow(standing.progress.at("lanes").get<int64_t>());
@@ -177,7 +178,7 @@ Team::Start ParameterServers::try_to_start(Session& session, const std::vector<s
   if (std::exchange(saves_start_, false))
     save(session, progress_at(step, standing.progress), session.state());
   if (group_.is_chief()) sum_up_rows();
-  return {progress_at(step, standing.progress), lost_steps, std::exchange(found_, {})};
+  return {progress_at(step, standing.progress), std::exchange(lost_steps_, 0), std::exchange(found_, {})};
 }
 
 // Takes part in the run that the servers have at this step, and returns true. In a training whose bits are

@@ -86,6 +86,7 @@ class ParameterServers final : public Strategy {
   // On the chief: what the report says of the tables.
   std::optional<ps::Client::RowsSummary> rows_summary_;
   bool all_rows_next_ = false;     // the next checkpoint has all rows, since many have changed
+  int64_t lost_steps_ = 0;         // of the starts that have not succeeded yet
   bool saves_start_ = false;       // the state with which the run begins has to be saved
   ps::Client::Standing standing_;  // at the end of the last fit
   Snapshots found_;                // of the checkpoint, on the chief that begins the run

@@ -1,0 +1,51 @@
+#include "tutti/train/stop_signals.h"
+
+#include <csignal>
+#include <stdexcept>
+
+#include <gtest/gtest.h>
+
+namespace tutti {
+namespace {
+
+RunConfig listening() {
+  RunConfig config;
+  config.training.stop_on_signals = true;
+  return config;
+}
+
+bool ends_the_process(int signal) {
+  struct sigaction action {};
+  sigaction(signal, nullptr, &action);
+  return action.sa_handler == SIG_DFL;
+}
+
+TEST(StopSignals, are_recorded_while_it_exists) {
+  {
+    const StopSignals signals(listening());
+    std::raise(SIGTERM);
+    EXPECT_EQ(signals.received(), SIGTERM);
+    EXPECT_TRUE(ends_the_process(SIGTERM)) << "a second one";
+    signals.forget();
+    EXPECT_FALSE(signals.received());
+  }
+  EXPECT_TRUE(ends_the_process(SIGTERM));
+  EXPECT_TRUE(ends_the_process(SIGINT));
+}
+
+// The launcher ends all tasks when one is lost, while the others are about to say that.
+TEST(StopSignals, do_not_silence_a_training_that_fails) {
+  try {
+    const StopSignals signals(listening());
+    throw std::runtime_error("worker/1 is gone");
+  } catch (const std::runtime_error&) {
+    std::raise(SIGTERM);
+    EXPECT_EQ(StopSignals::not_acted_on(), SIGTERM);
+    EXPECT_TRUE(ends_the_process(SIGTERM)) << "a second one";
+  }
+  StopSignals(listening()).forget();
+  std::signal(SIGINT, SIG_DFL);
+}
+
+}  // namespace
+}  // namespace tutti
