@@ -67,9 +67,6 @@ void require_sensible(int64_t rows, int64_t dim, const TableOptions& options) {
          "admit_after, evict_unused_for, evict_below and when_full are for embeddings with .dynamic = true");
   if (options.dynamic && options.bad_ids == BadIds::Clamp)
     fail(ErrorKind::InvalidArgument, "a dynamic embedding has no last row to which ids could be clamped");
-  if (options.dynamic && options.placement != Placement::Mod)
-    fail(ErrorKind::InvalidArgument,
-         "the rows of a dynamic embedding are placed by id: leave out .placement");
 }
 
 }  // namespace
