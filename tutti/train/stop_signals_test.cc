@@ -21,6 +21,8 @@ bool ends_the_process(int signal) {
 }
 
 TEST(StopSignals, are_recorded_while_it_exists) {
+  for (const int signal : {SIGTERM, SIGINT})
+    std::signal(signal, SIG_DFL);  // other tests may leave them recorded
   {
     const StopSignals signals(listening());
     std::raise(SIGTERM);
