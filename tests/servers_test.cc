@@ -437,22 +437,29 @@ int64_t steps_gone_back(const std::string& log) {
   return all;
 }
 
-class Killed : public ::testing::TestWithParam<std::pair<const char*, int>> {};
+struct Victim {
+  const char* job;
+  int index;
+  int servers;
+};
+
+class Killed : public ::testing::TestWithParam<Victim> {};
 INSTANTIATE_TEST_SUITE_P(Servers, Killed,
-                         ::testing::Values(std::pair("worker", 1), std::pair("worker", 0), std::pair("ps", 0),
-                                           std::pair("ps", 1)),
+                         ::testing::Values(Victim{"worker", 1, 2}, Victim{"worker", 0, 2}, Victim{"ps", 0, 2},
+                                           Victim{"ps", 1, 2}, Victim{"ps", 0, 1}),
                          [](const auto& info) {
-                           return fmt::format("{}_{}", info.param.first, info.param.second);
+                           return fmt::format("{}_{}_of_{}_servers", info.param.job, info.param.index,
+                                              info.param.servers);
                          });
 
 TEST_P(Killed, task_comes_back_and_the_bits_stay) {
-  const auto [job, index] = GetParam();
+  const auto [job, index, servers] = GetParam();
   const TestFolder folder;
   const Flags flags = {"--net", "normed", "--lanes", "4", "--batch", "50", "--steps", "150"};
   const std::string alone = hash_of(training(1, flags), folder);
   const std::string report = folder / "killed.json";
   ServedRun job_run(fmt::format("{}{}", job, index),
-                    served(2, 2,
+                    served(servers, 2,
                            with(flags, {"--strategy", "ps-sync", "--logdir", folder / "log",
                                         "--checkpoint-every", "20", "--report", report}),
                            {"--restarts", "1"}));

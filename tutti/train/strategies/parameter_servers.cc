@@ -209,7 +209,7 @@ int64_t ParameterServers::begin(Session& session, const std::vector<std::string>
   mark_lost_writers();
   await_writers(session);
   if (standing && takes_part(session, standing->step)) return 0;
-  const int64_t furthest = client_->furthest_step();
+  const int64_t furthest = std::max(client_->furthest_step(), last_step_);  // new servers know of no step
   Session::Start found = session.start();
   found_ = std::move(found.more);
   if (begun_ && found.progress.restarts == 0) {
@@ -242,6 +242,7 @@ int64_t ParameterServers::begin(Session& session, const std::vector<std::string>
                   .optimizer = replica_.optimizer().options(),
                   .has_rows = has_rows},
                  {found.progress.step, std::move(progress)}, found.optimizers.front(), plan);
+  last_step_ = found.progress.step;
   for (const auto& [key, value] : shared_) client_->note(key, value);
   return lost_steps;
 }
