@@ -26,9 +26,7 @@ std::vector<std::string> plan_for(const Context& context, const Parameters& para
                                   const OptimizerOptions& optimizer,
                                   const DistributedOptimizerOptions& options, const ReducerOptions& reducer,
                                   int64_t lanes) {
-  if (!(options.clip_norm >= 0))
-    fail(ErrorKind::InvalidArgument, "clip_norm is {:g}, but must be 0 (no limit) or more",
-         options.clip_norm);
+  require_clip_norm(options.clip_norm);
   std::vector<std::string> plan = plan_of(context, parameters, optimizer);
   plan.push_back(fmt::format("lanes {}", lanes));
   plan.push_back(fmt::format("clip_norm {}", options.clip_norm));

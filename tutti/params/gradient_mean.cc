@@ -222,4 +222,9 @@ void require_mean(const torch::Tensor& loss) {
   }
 }
 
+void require_clip_norm(double clip_norm) {
+  if (!(clip_norm >= 0))
+    fail(ErrorKind::InvalidArgument, "clip_norm is {:g}, but must be 0 (no limit) or more", clip_norm);
+}
+
 }  // namespace tutti

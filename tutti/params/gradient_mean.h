@@ -97,5 +97,7 @@ Allocate shared_allocator(comm::Communicator& comm, torch::Device device);
 void require_number(const torch::Tensor& loss);
 // Throws InvalidArgument unless it also depends on a trained parameter.
 void require_mean(const torch::Tensor& loss);
+// Throws InvalidArgument if this is not a limit for the norm of gradients; 0 is none.
+void require_clip_norm(double clip_norm);
 
 }  // namespace tutti

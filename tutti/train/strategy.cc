@@ -17,6 +17,7 @@
 #include "tutti/comm/gather_all.h"
 #include "tutti/comm/inproc/inproc.h"
 #include "tutti/params/agreement.h"
+#include "tutti/params/gradient_mean.h"
 #include "tutti/params/random_scope.h"
 #include "tutti/train/strategies/all_reduce.h"
 #include "tutti/train/strategies/evaluation_only.h"
@@ -202,9 +203,7 @@ std::unique_ptr<Strategy> make_strategy(const Context& context, const Trainable&
     return std::make_unique<EvaluationOnly>(context, options.group ? *options.group : connect(context), model,
                                             optimizer, replica);
   context.require_worker();
-  if (!(options.clip_norm >= 0))
-    fail(ErrorKind::InvalidArgument, "clip_norm is {:g}, but must be 0 (no limit) or more",
-         options.clip_norm);
+  require_clip_norm(options.clip_norm);
   if (asked == "in-graph") {
     warn_of_unused_flags(context, asked);
     if (context.is_chief())
