@@ -75,8 +75,8 @@ class FailureBoard;
 class InPlace;
 class OwnAllReduce;
 
-// What a transport can do besides moving bytes, or null. What it cannot do is done by its exchanges
-// (collectives.h).
+// A transport states here what it can do besides moving bytes. Whatever is null, Collectives does by
+// exchanges.
 struct Abilities {
   InPlace* in_place = nullptr;  // all ranks share memory
   ByHost* by_host = nullptr;    // the ranks of a host do
@@ -123,7 +123,7 @@ struct SlicedSum {
   std::byte* whole;
 };
 
-// Of a transport that combines pieces of the inputs while others are still on their way.
+// A transport has this if it can combine pieces of the inputs while others are still on their way.
 class AddsOnTheWay {
  public:
   virtual ~AddsOnTheWay() = default;
@@ -137,7 +137,7 @@ struct SharedBlock {
   std::shared_ptr<void> memory;  // keeps the memory alive
 };
 
-// Of a transport whose ranks share memory.
+// A transport has this if all its ranks share memory.
 class InPlace {
  public:
   virtual ~InPlace() = default;
@@ -149,8 +149,8 @@ class InPlace {
   virtual void all_reduce(std::byte* data, const Reduction& reduction, const Operation& operation) = 0;
 };
 
-// Of a transport in which only the ranks of a host share memory: data that all ranks of
-// a host need is sent to the host once. Sums have the same bits as without it.
+// A transport has this if only the ranks of a host share memory. It sends data that all ranks of a host need
+// to the host once. Sums have the same bits as without it.
 class ByHost {
  public:
   virtual ~ByHost() = default;
@@ -168,7 +168,7 @@ class ByHost {
   virtual void sync(const Operation& operation) = 0;
 };
 
-// Of a transport that has its own all-reduce, which adds in the order it finds fastest.
+// A transport has this if its library has an all-reduce of its own, which adds in the order it finds fastest.
 class OwnAllReduce {
  public:
   virtual ~OwnAllReduce() = default;
