@@ -297,6 +297,24 @@ TEST(Evaluation, a_value_that_cannot_be_determined_is_no_better_than_any) {
   EXPECT_TRUE(std::filesystem::exists(folder / "run/ckpt-6"));
 }
 
+TEST(Evaluation, hooks_that_are_told_no_values_say_so_at_the_end) {
+  const auto said = [](bool evaluates) {
+    const TestFolder folder;
+    RunConfig config = evaluated_config(3, folder / "run");
+    config.output.log_level = "warning";
+    ::testing::internal::CaptureStderr();
+    train_evaluated(config, [&](Trainer& trainer) {
+      if (evaluates) trainer.add_hook(hooks::evaluation(test_feed(8), label_accuracy(), {.every = 1}));
+      trainer.add_hook(hooks::early_stopping({}));
+      trainer.add_hook(hooks::keep_best({}));
+    });
+    return ::testing::internal::GetCapturedStderr();
+  };
+  EXPECT_THAT(said(false),
+              AllOf(HasSubstr("early_stopping did nothing"), HasSubstr("keep_best did nothing")));
+  EXPECT_THAT(said(true), ::testing::Not(HasSubstr("did nothing")));
+}
+
 // A function of the program may return any names.
 TEST(Evaluation, a_name_that_a_function_does_not_return_is_found_with_its_first_values) {
   int64_t steps = 0;

@@ -42,6 +42,7 @@ class Best {
   // Returns true if the monitored value is better than all before, which NaN, or none, never is; nullopt if
   // it is that of another evaluation. Throws InvalidArgument if no evaluation can have it.
   std::optional<bool> improves(const Training& training, const std::map<std::string, double>& values) {
+    is_told_ = true;
     const auto found = values.find(monitor_);
     if (found == values.end()) {
       for (const auto& [name, value] : values) others_.insert(name);
@@ -57,6 +58,16 @@ class Best {
     return true;
   }
 
+  // At the end of a training, warns if no values were ever told. Hooks of the program may tell some as well,
+  // so that this is not known earlier.
+  void warn_if_untold(const Training& training, const std::string& hook) const {
+    if (is_told_ || training.evaluations > 0 || training.interrupted || !training.writes()) return;
+    training.context.log().warning(
+        "{} did nothing, since nothing was evaluated: give fit() a validation feed, or add "
+        "hooks::evaluation()",
+        hook);
+  }
+
   const std::optional<double>& value() const { return value_; }
   Json json() const { return value_ ? json_of_number(*value_) : Json(nullptr); }
   void restore(const Json& json) {
@@ -69,7 +80,8 @@ class Best {
   const double sign_;
   const double delta_;
   std::optional<double> value_;
-  bool restored_ = false;              // since the last forget()
+  bool restored_ = false;  // since the last forget()
+  bool is_told_ = false;
   std::set<std::string> evaluations_;  // that did not have the value
   std::set<std::string> others_;       // their values
 };
@@ -157,6 +169,7 @@ class EarlyStopping final : public Hook, public MonitorsValue {
   }
 
   void end(Training& training) override {
+    best_.warn_if_untold(training, name());
     if (weights_.empty() || training.interrupted) return;
     copy_back(weights_, training.parts);
     if (training.average != nullptr) training.average->restart();
@@ -214,6 +227,8 @@ class KeepBest final : public Hook, public MonitorsValue {
       store::CheckpointDir(training.folder + "/" + options_.folder, {.keep = 1}).save(checkpoint);
     });
   }
+
+  void end(Training& training) override { best_.warn_if_untold(training, name()); }
 
   const std::string& monitored() const override { return options_.monitor; }
 
