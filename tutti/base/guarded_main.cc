@@ -1,10 +1,12 @@
 #include "tutti/base/guarded_main.h"
 
 #include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <fcntl.h>
 #include <new>
-#include <signal.h>
 #include <string_view>
 #include <unistd.h>
 
@@ -24,20 +26,23 @@ void say(std::string_view text) {
   [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
 }
 
-}  // namespace
+volatile std::sig_atomic_t code_at_the_end = 0;  // static, since a signal handler can reach nothing else
 
-void open_standard_streams() {
-  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
-    if (fcntl(stream, F_GETFD) >= 0 || errno != EBADF) continue;
-    // open(2) returns the lowest number that is free, which is this one.
-    if (::open("/dev/null", stream == STDIN_FILENO ? O_RDONLY : O_WRONLY) < 0)
-      fail_errno(errno, "opening /dev/null in place of a closed standard stream");
-  }
+void end_soon(int code, void* /*unused*/) {
+  constexpr unsigned kSeconds = 30;
+  code_at_the_end = code;
+  struct sigaction action {};
+  action.sa_handler = [](int) { ::_exit(code_at_the_end); };
+  sigaction(SIGALRM, &action, nullptr);
+  alarm(kSeconds);
 }
 
-int guarded_main(const std::function<int()>& body) {
-  // A file that may not grow (ulimit -f) is then an error of the call that writes to it.
-  ::signal(SIGXFSZ, SIG_IGN);
+void end_now(int code, void* /*unused*/) {
+  std::fflush(nullptr);
+  ::_exit(code);
+}
+
+int exit_code_of(const std::function<int()>& body) {
   try {
     open_standard_streams();
     return body();
@@ -60,6 +65,27 @@ int guarded_main(const std::function<int()>& body) {
     say(fmt::format("error: {}\n", first_line(error.what())));
     return kUnknownError;
   }
+}
+
+}  // namespace
+
+void open_standard_streams() {
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (fcntl(stream, F_GETFD) >= 0 || errno != EBADF) continue;
+    // open(2) returns the lowest number that is free, which is this one.
+    if (::open("/dev/null", stream == STDIN_FILENO ? O_RDONLY : O_WRONLY) < 0)
+      fail_errno(errno, "opening /dev/null in place of a closed standard stream");
+  }
+}
+
+int guarded_main(const std::function<int()>& body) {
+  // A file that may not grow (ulimit -f) is then an error of the call that writes to it.
+  ::signal(SIGXFSZ, SIG_IGN);
+  const int code = exit_code_of(body);
+  // Where a thread of theirs could not be started, gRPC waits for it at exit, and LibTorch joins what never
+  // was.
+  on_exit(code == exit_code(ErrorKind::Overloaded) ? end_now : end_soon, nullptr);
+  return code;
 }
 
 std::string meaning_of_exit_code(int code) {

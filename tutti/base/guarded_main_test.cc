@@ -1,6 +1,8 @@
 #include "tutti/base/guarded_main.h"
 
 #include <array>
+#include <csignal>
+#include <cstdlib>
 #include <fcntl.h>
 #include <new>
 #include <stdexcept>
@@ -44,6 +46,19 @@ TEST(GuardedMain, prints_an_error_with_its_kind_and_returns_its_code) {
   EXPECT_EQ(other.code, 1);
   EXPECT_EQ(other.text, "error: first\n");
   EXPECT_EQ(guarded_main([] { return 7; }), 7);
+}
+
+struct CrashesAtExit {
+  ~CrashesAtExit() { std::abort(); }
+};
+
+TEST(GuardedMain, after_overloaded_no_static_object_is_destroyed) {
+  const auto exit_after = [](ErrorKind kind) {
+    static const CrashesAtExit kLibrary;
+    std::exit(guarded_main([kind]() -> int { throw Error(kind, "no more threads"); }));
+  };
+  EXPECT_EXIT(exit_after(ErrorKind::Overloaded), testing::ExitedWithCode(13), "no more threads");
+  EXPECT_EXIT(exit_after(ErrorKind::PeerLost), testing::KilledBySignal(SIGABRT), "no more threads");
 }
 
 TEST(GuardedMain, every_exit_code_has_a_meaning) {

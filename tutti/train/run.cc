@@ -1,11 +1,8 @@
 #include "tutti/train/run.h"
 
 #include <chrono>
-#include <csignal>
 #include <malloc.h>
 #include <optional>
-#include <signal.h>
-#include <unistd.h>
 #include <utility>
 
 #include <fmt/format.h>
@@ -42,20 +39,6 @@ void keep_freed_memory() {
 
 bool leaves_nobody_to_save_with(const Error& error) {
   return error.kind() == ErrorKind::Timeout || error.kind() == ErrorKind::PeerLost;
-}
-
-volatile std::sig_atomic_t code_at_the_end = 0;  // static, since a signal handler can reach nothing else
-
-// Ends the process with this code within half a minute, whatever its destructors wait for. This is the one
-// exception to the rule that the library does not exit: only the tasks of run() and of `tutti serve` call
-// this, and they have nothing left to do but to end.
-void end_soon(int code) {
-  constexpr unsigned kSeconds = 30;
-  code_at_the_end = code;
-  struct sigaction action {};
-  action.sa_handler = [](int) { ::_exit(code_at_the_end); };
-  sigaction(SIGALRM, &action, nullptr);
-  alarm(kSeconds);
 }
 
 // Nothing of a run is read or written but the checkpoint.
@@ -127,9 +110,9 @@ int run(int argc, char** argv, const Program& program, const std::function<void(
       if (!signal || !leaves_nobody_to_save_with(error)) throw;
       throw Interrupted(
           *signal,
-          fmt::format("{}: {}\nstopped by {}: no checkpoint was saved, since the other tasks did not take "
-                      "part; the newest checkpoint is an earlier one",
-                      to_string(error.kind()), error.what(), signal_name(*signal)));
+          fmt::format(
+              "{}: {}\nstopped by {}, without a new checkpoint, since the other tasks did not take part",
+              to_string(error.kind()), error.what(), signal_name(*signal)));
     }
   });
 }
@@ -171,21 +154,9 @@ void Server::join() {
   context_.log().info("the job is done");
 }
 
-// When the server is destroyed, gRPC may wait for a thread of its own that could not be started. So there is
-// a deadline for the end, which needs no thread.
 void serve(const Context& context, std::vector<ElementwiseOptimizer> optimizers) {
   if (!is_server_job(context.task().job)) return follow_master(context);
-  Server server(context, std::move(optimizers));
-  try {
-    server.join();
-    end_soon(0);
-  } catch (const Interrupted& interrupted) {
-    end_soon(interrupted.exit_code());
-    throw;
-  } catch (const Error& error) {
-    end_soon(exit_code(error.kind()));
-    throw;
-  }
+  Server(context, std::move(optimizers)).join();
 }
 
 }  // namespace tutti

@@ -32,7 +32,6 @@ std::shared_ptr<grpc::ChannelCredentials> channel_credentials(const Credentials&
 }
 
 std::shared_ptr<grpc::Channel> make_channel(const std::string& address, const Credentials& credentials) {
-  require_threads_of_grpc();
   grpc::ChannelArguments arguments;
   for (const Setting& setting : common_settings()) arguments.SetInt(setting.name, setting.value);
   // Proxies are not for the tasks of a cluster.
@@ -146,6 +145,7 @@ std::string mistake(const std::string& said) {
 
 std::unique_ptr<Stream> open_stream(const std::string& address, const Credentials& credentials,
                                     Clock::time_point deadline) {
+  start_grpc();
   try {
     return std::make_unique<ClientStream>(address, credentials, deadline);
   } catch (const StreamEnd& end) {

@@ -1,6 +1,7 @@
 #include "tutti/rpc/grpc/common.h"
 
 #include <array>
+#include <grpc/grpc.h>
 #include <grpc/impl/codegen/grpc_types.h>
 #include <grpc/support/log.h>
 #include <grpcpp/support/status.h>
@@ -66,13 +67,17 @@ void tame_log() {
   }();
 }
 
-void require_threads_of_grpc() {
-  // Two timers, a timer manager, two executors, two of the event engine, and those of a first connection.
-  constexpr int kThreads = 10;
-  [[maybe_unused]] static const bool kOnce = [] {
-    require_threads(kThreads, "the threads of gRPC");
-    return true;
-  }();
+void start_grpc() {
+  struct Grpc {
+    Grpc() {
+      // Two timers, a timer manager, two executors, two of the event engine, and those of a first connection.
+      constexpr int kThreads = 10;
+      require_threads(kThreads, "the threads of gRPC");
+      grpc_init();
+    }
+    ~Grpc() { grpc_shutdown(); }
+  };
+  static const Grpc kGrpc;
 }
 
 std::span<const Setting> common_settings() {

@@ -33,9 +33,10 @@ struct Setting {
 };
 std::span<const Setting> common_settings();
 
-// Throws Overloaded if the system cannot start the threads that gRPC needs; gRPC itself would abort or hang.
-// To be called before the first channel or server is made.
-void require_threads_of_grpc();
+// Starts gRPC until the process ends. To be called before any object of gRPC is made. Throws Overloaded if
+// the system cannot start the threads that gRPC needs: gRPC itself would abort or, as soon as its last object
+// is destroyed, wait forever for a thread that could not be started.
+void start_grpc();
 
 // gRPC logs to stderr, mostly what is also an error elsewhere. Keeps only its lines about TLS, which a server
 // cannot learn in another way, or all lines if GRPC_VERBOSITY asks for more than errors. gRPC has to be

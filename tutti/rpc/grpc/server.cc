@@ -183,7 +183,7 @@ class GrpcListener final : public Listener {
 GrpcListener::GrpcListener(const std::string& address, const Credentials& credentials) {
   // gRPC does not report a connection that it cannot accept.
   constexpr int kDescriptors = 48;
-  require_threads_of_grpc();
+  start_grpc();
   require_descriptors(kDescriptors, "serving at " + address);
   grpc::ServerBuilder builder;
   tame_log();
