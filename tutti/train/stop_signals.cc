@@ -44,7 +44,8 @@ StopSignals::StopSignals(const RunConfig& config)
 }
 
 StopSignals::~StopSignals() {
-  if (!listens_ || std::uncaught_exceptions() > exceptions_) return;
+  const bool fails = std::uncaught_exceptions() > exceptions_ || std::current_exception() != nullptr;
+  if (!listens_ || fails) return;
   sigaction(SIGTERM, &old_term_, nullptr);
   sigaction(SIGINT, &old_int_, nullptr);
 }

@@ -12,8 +12,9 @@ namespace tutti {
 // step can be finished and a checkpoint written. A second signal ends the process as usual. A signal that was
 // not acted on is also seen by the next object. Only one object may exist in a process at a time.
 //
-// If an object ends by an exception, the first signal goes on being recorded: the process is about to say why
-// it fails, and its launcher, which ends all tasks when one is lost, must not silence it.
+// If an object ends because of an exception, or while one is handled, the first signal goes on being
+// recorded: the process is about to say why it fails, and its launcher, which ends all tasks when one is
+// lost, must not silence it.
 class StopSignals {
  public:
   // Does nothing, and never receives a signal, unless the configuration asks for it

@@ -45,8 +45,16 @@ TEST(StopSignals, do_not_silence_a_training_that_fails) {
     EXPECT_EQ(StopSignals::not_acted_on(), SIGTERM);
     EXPECT_TRUE(ends_the_process(SIGTERM)) << "a second one";
   }
+  // It may also end while the exception is handled.
   StopSignals(listening()).forget();
-  std::signal(SIGINT, SIG_DFL);
+  try {
+    throw std::runtime_error("worker/1 is gone");
+  } catch (const std::runtime_error&) {
+    { const StopSignals signals(listening()); }
+    EXPECT_FALSE(ends_the_process(SIGTERM));
+  }
+  StopSignals(listening()).forget();
+  for (const int signal : {SIGTERM, SIGINT}) std::signal(signal, SIG_DFL);
 }
 
 }  // namespace
