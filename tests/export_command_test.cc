@@ -152,6 +152,19 @@ TEST(ExportCommand, of_a_run_of_two_halves_says_what_to_do) {
   EXPECT_THAT(alone.err, HasSubstr("tutti run -n 2 -- two_halves --halves"));
 }
 
+TEST(ExportCommand, kills_a_program_that_ignores_signals_at_the_second_one) {
+  const TestFolder folder;
+  run_well(kMnist + Words{"--logdir", folder / "run", "--steps", "1"});
+  folder.write("stubborn", "#!/bin/sh\ntrap '' INT TERM\necho ready\nwhile :; do sleep 0.05; done\n");
+  fs::permissions(folder / "stubborn", fs::perms::owner_all);
+  RunningProgram program({program_path("tutti"), "export", folder / "run", "--program", folder / "stubborn",
+                          "--out", folder / "exports"});
+  program.wait_for_output("ready");
+  kill(program.pid(), SIGTERM);
+  kill(program.pid(), SIGINT);
+  EXPECT_EQ(program.wait(), 128 + SIGKILL);
+}
+
 TEST(ExportCommand, says_what_is_missing) {
   const TestFolder folder;
   run_well(kMnist + Words{"--logdir", folder / "run", "--steps", "1"});
@@ -169,6 +182,7 @@ TEST(ExportCommand, says_what_is_missing) {
   fails(tutti + Words{folder / "run", "--program", folder / "nothing", "--out", folder / "exports"},
         "nothing: there is no such program");
   fails(tutti + Words{folder / "run", "--program", "/bin/true", "--outt", "x"}, "did you mean '--out'");
+  fails(tutti + Words{folder / "run", "--program", program_path("mnist"), "--out", ""}, "--out: it is empty");
   fails(kMnist + Words{"--export", folder / "exports"}, "--export-from, or --logdir");
   fails(kMnist + Words{"--export", folder / "exports", "--export-from", folder / "nowhere"},
         "there is no checkpoint here");

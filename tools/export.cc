@@ -5,6 +5,7 @@
 #include <set>
 #include <stdlib.h>
 #include <sys/wait.h>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -59,7 +60,7 @@ std::vector<std::pair<std::string, std::string>> recorded_flags(const std::strin
   return variables;
 }
 
-// Runs the program to its end, and passes signals on to it. Returns its exit code.
+// Runs the program to its end, passes signals on to it, and kills it at a second one. Returns its exit code.
 int exit_code_of(const std::vector<std::string>& command) {
   SignalPipe signals({SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGCHLD});
   const Environment environment = Environment::of_process();
@@ -67,11 +68,12 @@ int exit_code_of(const std::vector<std::string>& command) {
   for (const auto& [name, value] : environment.variables()) options.environment.push_back(name + "=" + value);
   const Child child = start_child(command, options);
   int status = 0;
+  bool is_told = false;
   while (waitpid(child.pid, &status, WNOHANG) != child.pid) {
     pollfd event = {signals.descriptor(), POLLIN, 0};
     poll(&event, 1, -1);
     while (const auto signal = signals.next()) {
-      if (*signal != SIGCHLD) kill(child.pid, *signal);
+      if (*signal != SIGCHLD) kill(-child.pid, std::exchange(is_told, true) ? SIGKILL : *signal);
     }
   }
   return Outcome(status).exit_code();
@@ -96,7 +98,9 @@ int export_command(const std::vector<std::string>& arguments, const Environment&
                  "A folder ckpt-<step>, or a --logdir, whose newest checkpoint is exported")
       ->required();
   app.add_option("--program", program, "The program that has trained the model")->required();
-  app.add_option("--out", out, "The folder for versions of the model: OUT/1, OUT/2, ...")->required();
+  app.add_option("--out", out, "The folder for versions of the model: OUT/1, OUT/2, ...")
+      ->required()
+      ->check([](const std::string& text) -> std::string { return text.empty() ? "it is empty" : ""; });
   const auto dashes = std::find(arguments.begin(), arguments.end(), "--");
   if (!parse_arguments(app, {arguments.begin(), dashes})) return 0;
 

@@ -210,6 +210,8 @@ TEST(Export, numbers_versions_and_replaces_none) {
   expect_error(ErrorKind::InvalidArgument, HasSubstr("41 exists already"), [&] { version(41); });
   expect_error(ErrorKind::InvalidArgument, HasSubstr("version"), [&] { version(-1); });
   EXPECT_EQ(names_in(folder.path()), (std::set<std::string>{"1", "7", "41", "42", "notes.txt"}));
+  version(std::numeric_limits<int64_t>::max());
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("there is no number above"), [&] { version(0); });
 }
 
 // --- What cannot be exported

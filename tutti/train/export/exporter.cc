@@ -5,6 +5,7 @@
 #include <cctype>
 #include <cmath>
 #include <filesystem>
+#include <limits>
 #include <set>
 #include <string_view>
 #include <unordered_set>
@@ -147,6 +148,8 @@ int64_t next_version(const std::string& dir) {
     const auto number = parse_int(entry.path().filename().string());
     if (number) greatest = std::max(greatest, *number);
   }
+  if (greatest == std::numeric_limits<int64_t>::max())
+    fail(ErrorKind::InvalidArgument, "{}: there is no number above that of the version {}", dir, greatest);
   return greatest + 1;
 }
 
