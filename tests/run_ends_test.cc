@@ -12,6 +12,7 @@
 namespace tutti::testing {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
@@ -137,6 +138,18 @@ TEST_F(Run, a_daemon_that_holds_the_pipes_does_not_hold_up_the_end) {
   EXPECT_EQ(result.exit_code, 0);
   EXPECT_THAT(lines_of(result.out), UnorderedElementsAre("[worker/0] done", "[worker/1] done"));
   EXPECT_THAT(processes_with(mark_), IsEmpty());
+}
+
+TEST_F(Run, goes_on_after_a_hangup_if_it_was_started_by_nohup) {
+  RunningProgram program(Words{"nohup"} + command({"-n", "2"}, "echo ready; until [ -e " + folder_.path() +
+                                                                   "/go ]; do sleep 0.02; done; echo done"),
+                         {mark_});
+  program.wait_for_output("[worker/0] ready");
+  program.wait_for_output("[worker/1] ready");
+  kill(program.pid(), SIGHUP);
+  folder_.write("go", "");
+  EXPECT_EQ(program.wait(), 0) << program.err();
+  EXPECT_THAT(program.out(), AllOf(HasSubstr("[worker/0] done"), HasSubstr("[worker/1] done")));
 }
 
 class RunInterrupted : public Run, public ::testing::WithParamInterface<int> {};

@@ -71,6 +71,7 @@ RunningProgram::RunningProgram(const std::vector<std::string>& command,
   if (pid_ < 0) throw std::runtime_error("fork");
   if (pid_ == 0) {
     setpgid(0, 0);
+    ::signal(SIGHUP, SIG_DFL);         // as if the tests did not run under nohup
     prctl(PR_SET_PDEATHSIG, SIGKILL);  // a killed test leaves nothing behind
     dup2(out[1], STDOUT_FILENO);
     dup2(err[1], STDERR_FILENO);

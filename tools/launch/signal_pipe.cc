@@ -36,6 +36,9 @@ SignalPipe::SignalPipe(const std::vector<int>& signals) {
     action.sa_handler = on_signal;
     action.sa_flags = SA_RESTART;
     Former former{signal, {}};
+    if (signal == SIGHUP && sigaction(signal, nullptr, &former.action) == 0 &&
+        former.action.sa_handler == SIG_IGN)
+      continue;
     if (sigaction(signal, &action, &former.action) == 0) former_.push_back(former);
   }
 }

@@ -9,8 +9,8 @@
 namespace tutti {
 
 // Turns signals into a descriptor to poll for, no matter which thread receives them (a BLAS may have started
-// threads before main). Only one may exist at a time in a process. The destructor restores the former
-// handlers.
+// threads before main). SIGHUP stays ignored if it was, as after nohup. Only one may exist at a time in a
+// process. The destructor restores the former handlers.
 class SignalPipe {
  public:
   explicit SignalPipe(const std::vector<int>& signals);
