@@ -30,8 +30,9 @@ std::vector<std::string> unused_flags(const RunConfig& config, const WayOfTraini
        "--tls-cert, --tls-key and --tls-ca do nothing: what the workers of an all-reduce send to each other "
        "is not encrypted");
   note(config.reduction.wire_precision != standard.reduction.wire_precision,
-       way.workers > 1 || synchronous || asynchronous || way.strategy == "in-graph",
-       "--wire-precision does nothing: there is only one worker, which sends no gradients");
+       !calls && way.workers > 1 && config.network.backend != "shm",
+       "--wire-precision does nothing: only gradients that several workers of an all-reduce send over a "
+       "network are rounded");
   note(config.reduction.error_feedback != standard.reduction.error_feedback,
        config.reduction.wire_precision != standard.reduction.wire_precision,
        "--no-error-feedback does nothing: gradients are not rounded (--wire-precision)");

@@ -51,6 +51,10 @@ TEST(UnusedFlags, need_other_flags) {
   config.exports.dir = "exports";
   EXPECT_THAT(unused_flags(config, {"allreduce", 2}), IsEmpty());
   EXPECT_THAT(unused_flags(config, {"allreduce", 1}), ElementsAre(StartsWith("--wire-precision")));
+  for (const char* strategy : {"ps-sync", "ps-async", "in-graph"})
+    EXPECT_THAT(unused_flags(config, {strategy, 2}), ElementsAre(StartsWith("--wire-precision"))) << strategy;
+  config.network.backend = "shm";
+  EXPECT_THAT(unused_flags(config, {"allreduce", 2}), ElementsAre(StartsWith("--wire-precision")));
 }
 
 }  // namespace
