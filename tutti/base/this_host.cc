@@ -64,9 +64,13 @@ std::string host_name() {
 }
 
 std::string host_identity() {
-  struct stat processes {};
-  if (stat("/proc/self/ns/pid", &processes) != 0) fail_errno(errno, "reading /proc/self/ns/pid");
-  return fmt::format("{}/{}", boot_id(), processes.st_ino);
+  std::string identity = boot_id();
+  for (const char* path : {"/proc/self/ns/pid", "/proc/self/ns/net"}) {
+    struct stat of_namespace {};
+    if (stat(path, &of_namespace) != 0) fail_errno(errno, fmt::format("reading {}", path));
+    identity += fmt::format("/{}", of_namespace.st_ino);
+  }
+  return identity;
 }
 
 }  // namespace tutti

@@ -12,7 +12,8 @@ std::vector<std::string> own_addresses();
 // Returns the name of this host, or "localhost" if it has none.
 std::string host_name();
 
-// Returns a text that is equal for two processes only if they are on one host and see each other's /proc.
+// Returns a text that is equal for two processes only if they are on one host, see each other's /proc, and
+// reach each other over loopback.
 std::string host_identity();
 
 }  // namespace tutti
