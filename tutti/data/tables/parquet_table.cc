@@ -10,7 +10,6 @@
 #include <deque>
 #include <fcntl.h>
 #include <functional>
-#include <mutex>
 #include <new>
 #include <numeric>
 #include <parquet/arrow/reader.h>
@@ -32,6 +31,7 @@
 #include "tutti/base/file.h"
 #include "tutti/data/tables/arrow_values.h"
 #include "tutti/data/tables/cell_values.h"
+#include "tutti/data/tables/once.h"
 #include "tutti/data/tables/table.h"
 
 namespace tutti::data {
@@ -96,7 +96,7 @@ class ParquetTable final : public Table {
   struct Group {
     int64_t begin = 0;  // number of its first row in the file
     int64_t end = 0;
-    std::once_flag once = {};
+    Once spooling = {};
     std::vector<uint64_t> places = {};  // in the spool: of each row, or of the first if no view has lists
   };
   using Batches = std::function<void(int64_t first, const arrow::RecordBatch&)>;
@@ -321,7 +321,7 @@ std::vector<bool> ParquetTable::rows_that_are_bad() {
   std::vector<bool> bad(static_cast<size_t>(rows_in_file()));
   for (size_t i = 0; i < groups_.size(); ++i) {
     Group& group = groups_[i];
-    std::call_once(group.once, [&] {
+    group.spooling([&] {
       spool(group, static_cast<int>(i), [&](int64_t row, const std::string& why) {
         if (bad[static_cast<size_t>(row)]) return;
         bad[static_cast<size_t>(row)] = true;
@@ -348,7 +348,7 @@ std::string ParquetTable::id_in_file(int64_t row) const {
 const ParquetTable::Group& ParquetTable::spooled(int64_t row_in_file) const {
   const auto group = std::prev(std::upper_bound(groups_.begin(), groups_.end(), row_in_file,
                                                 [](int64_t row, const Group& g) { return row < g.begin; }));
-  std::call_once(group->once, [&] {
+  group->spooling([&] {
     spool(*group, static_cast<int>(group - groups_.begin()),
           [this](int64_t row, const std::string& why) { fail_at(row, why); });
   });

@@ -1,7 +1,6 @@
 #include "tutti/data/tables/table_source.h"
 
 #include <algorithm>
-#include <atomic>
 #include <deque>
 #include <filesystem>
 #include <iterator>
@@ -17,6 +16,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/data/idx.h"
+#include "tutti/data/tables/once.h"
 #include "tutti/data/tables/shard_file.h"
 #include "tutti/data/tables/shards.h"
 #include "tutti/data/tables/table.h"
@@ -27,10 +27,9 @@ namespace {
 
 struct Shard {
   std::string folder;
-  int64_t begin;                      // number of its first example
-  int64_t rows;                       // -1: unknown until it is opened
-  std::once_flag once = {};           // set once it is opened
-  std::atomic<bool> is_open = false;  // like this, for those who do not open it
+  int64_t begin;  // number of its first example
+  int64_t rows;   // -1: unknown until it is opened
+  Once opening = {};
   std::vector<ShardFile> files = {};  // in the order of the schema's files
 };
 
@@ -129,7 +128,7 @@ size_t JoinedTables::file_of(const Schema& schema, const std::string& table) {
 }
 
 void JoinedTables::open(Shard& shard) const {
-  std::call_once(shard.once, [&] {
+  shard.opening([&] {
     shard.files.clear();
     for (const FileTables& tables : schema_.files()) shard.files.push_back(open(shard.folder, tables));
     require_as_many_rows(shard);
@@ -144,7 +143,6 @@ void JoinedTables::open(Shard& shard) const {
     const std::lock_guard lock(mutex_);
     require_columns_of_first(shard);
     for (ShardFile& file : shard.files) keep_if_it_fits(file);
-    shard.is_open = true;
   });
 }
 
@@ -315,7 +313,7 @@ Batch JoinedTables::read(std::span<const int64_t> examples) const {
 // so all are named. Neither opens nor reads a file, since a reader that hangs is reported with its place.
 std::string JoinedTables::place_of(int64_t example) const {
   const Shard& shard = shard_of(example);
-  if (!shard.is_open) return shard.folder;
+  if (!shard.opening.is_done()) return shard.folder;
   std::vector<std::string> places;
   for (const ShardFile& file : shard.files) {
     if (file.table) places.push_back(file.table->place_of(file.row_of(example - shard.begin)));
