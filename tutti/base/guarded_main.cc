@@ -45,7 +45,10 @@ void end_now(int code, void* /*unused*/) {
 int exit_code_of(const std::function<int()>& body) {
   try {
     open_standard_streams();
-    return body();
+    const int code = body();
+    // Whoever has closed a pipe wants no more of the text; a full disk has lost it.
+    if (std::fflush(stdout) != 0 && errno != EPIPE) fail_errno(errno, "writing standard output");
+    return code;
   } catch (const Interrupted& interrupted) {
     say(fmt::format("{}\n", interrupted.what()));
     return interrupted.exit_code();

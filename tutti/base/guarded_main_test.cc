@@ -2,6 +2,7 @@
 
 #include <array>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <fcntl.h>
 #include <new>
@@ -59,6 +60,18 @@ TEST(GuardedMain, after_overloaded_no_static_object_is_destroyed) {
   };
   EXPECT_EXIT(exit_after(ErrorKind::Overloaded), testing::ExitedWithCode(13), "no more threads");
   EXPECT_EXIT(exit_after(ErrorKind::PeerLost), testing::KilledBySignal(SIGABRT), "no more threads");
+}
+
+TEST(GuardedMain, text_that_could_not_be_written_is_an_error) {
+  const auto print_to = [](const char* path) {
+    static_cast<void>(std::freopen(path, "w", stdout));
+    std::exit(guarded_main([] {
+      std::puts("exports/1");
+      return 0;
+    }));
+  };
+  EXPECT_EXIT(print_to("/dev/full"), testing::ExitedWithCode(13), "writing standard output");
+  EXPECT_EXIT(print_to("/dev/null"), testing::ExitedWithCode(0), "");
 }
 
 TEST(GuardedMain, every_exit_code_has_a_meaning) {
