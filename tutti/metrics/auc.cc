@@ -21,15 +21,11 @@ class Ranked final : public Metric, public ReadsColumns {
 
   void update(const torch::Tensor& prediction, const Batch& batch) override {
     if (batch.size() == 0) return;
-    if (is_weighted())
-      weighted_.add(examples_of(expected_, prediction, batch));
-    else
-      counts_.add(expected_, scores_of(expected_, prediction, batch.size()),
-                  column_of(expected_.metric, expected_.label, batch)
-                      .detach()
-                      .to(torch::kCPU)
-                      .flatten()
-                      .contiguous());
+    if (is_weighted()) return weighted_.add(examples_of(expected_, prediction, batch));
+    const bool are_good = counts_.add(
+        scores_of(expected_, prediction, batch.size()),
+        column_of(expected_.metric, expected_.label, batch).detach().to(torch::kCPU).flatten().contiguous());
+    if (!are_good) examples_of(expected_, prediction, batch);  // says what is wrong with which example
   }
 
   std::vector<double> counters() const override {

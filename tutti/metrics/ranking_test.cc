@@ -14,6 +14,7 @@
 namespace tutti::metrics {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 
 struct Weighted {
@@ -180,12 +181,17 @@ TEST(Auc, counts_nothing_of_a_batch_with_an_error_in_its_last_chunk) {
   bad_scores[19999] = std::nan("");
   torch::Tensor bad_label = label.clone();
   bad_label[19998] = 2;
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("1 of 20000 predictions are NaN"), [&] {
-    metric->update(bad_scores, Batch({{"label", label}}));
-  });
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("1 of 20000 labels in 'label' are not 0, 1"), [&] {
-    metric->update(scores, Batch({{"label", bad_label}}));
-  });
+  const auto is_in = [](const std::string& example) {
+    return HasSubstr(", in example " + example + " of the batch)");
+  };
+  expect_error(ErrorKind::InvalidArgument, AllOf(HasSubstr("1 of 20000 predictions are NaN"), is_in("19999")),
+               [&] {
+                 metric->update(bad_scores, Batch({{"label", label}}));
+               });
+  expect_error(ErrorKind::InvalidArgument,
+               AllOf(HasSubstr("1 of 20000 labels in 'label' are not 0, 1"), is_in("19998")), [&] {
+                 metric->update(scores, Batch({{"label", bad_label}}));
+               });
   EXPECT_EQ(metric->counters(), before);
 }
 

@@ -127,12 +127,11 @@ template class KeyCounts<uint32_t>;
 template class KeyCounts<uint64_t>;
 
 template <class Key, class Score, class Label>
-ScoreCounts::Bad ScoreCounts::add_each(Classes<Key>& classes, const Score* score, const Label* label,
-                                       int64_t size) {
+bool ScoreCounts::add_each(Classes<Key>& classes, const Score* score, const Label* label, int64_t size) {
   constexpr int64_t kChunk = 4096;
   std::array<Key, kChunk> positives;
   std::array<Key, kChunk> negatives;
-  Bad bad;
+  int64_t bad = 0;
   for (int64_t begin = 0; begin < size; begin += kChunk) {
     const int64_t end = std::min(begin + kChunk, size);
     size_t positive = 0;
@@ -147,18 +146,17 @@ ScoreCounts::Bad ScoreCounts::add_each(Classes<Key>& classes, const Score* score
       negatives[negative] = key;
       positive += is_positive ? 1 : 0;
       negative += is_negative ? 1 : 0;
-      bad.labels += !is_positive && !is_negative && !is_missing ? 1 : 0;
-      bad.nans += one != one && !is_missing ? 1 : 0;
+      const bool is_bad = (!is_positive && !is_negative) || one != one;
+      bad += is_bad && !is_missing ? 1 : 0;
     }
     classes.positives.add({positives.data(), positive});
     classes.negatives.add({negatives.data(), negative});
   }
-  return bad;
+  return bad == 0;
 }
 
 template <class Score, class Key>
-void ScoreCounts::add(Classes<Key>& classes, const Expected& expected, const torch::Tensor& scores,
-                      const torch::Tensor& labels) {
+bool ScoreCounts::add(Classes<Key>& classes, const torch::Tensor& scores, const torch::Tensor& labels) {
   const uint64_t positives_before = classes.positives.size();
   const uint64_t negatives_before = classes.negatives.size();
   const auto add_with = [&](const auto* label) {
@@ -166,31 +164,26 @@ void ScoreCounts::add(Classes<Key>& classes, const Expected& expected, const tor
   };
   const bool is_other = labels.scalar_type() != torch::kLong && labels.scalar_type() != torch::kFloat;
   const torch::Tensor as_doubles = is_other ? labels.to(torch::kDouble) : torch::Tensor();
-  Bad bad;
+  bool are_good = false;
   if (labels.scalar_type() == torch::kLong)
-    bad = add_with(static_cast<const int64_t*>(labels.data_ptr()));
+    are_good = add_with(static_cast<const int64_t*>(labels.data_ptr()));
   else if (labels.scalar_type() == torch::kFloat)
-    bad = add_with(static_cast<const float*>(labels.data_ptr()));
+    are_good = add_with(static_cast<const float*>(labels.data_ptr()));
   else
-    bad = add_with(static_cast<const double*>(as_doubles.data_ptr()));
-  if (bad.labels == 0 && bad.nans == 0) {
+    are_good = add_with(static_cast<const double*>(as_doubles.data_ptr()));
+  if (are_good) {
     classes.positives.compact();
     classes.negatives.compact();
-    return;
+  } else {
+    classes.positives.shrink(positives_before);
+    classes.negatives.shrink(negatives_before);
   }
-  classes.positives.shrink(positives_before);
-  classes.negatives.shrink(negatives_before);
-  fail(ErrorKind::InvalidArgument, "{}: {} of {} {}", expected.metric, bad.labels > 0 ? bad.labels : bad.nans,
-       scores.numel(),
-       bad.labels > 0 ? fmt::format("labels in '{}' are not 0, 1 or missing (NaN)", expected.label)
-                      : "predictions are NaN");
+  return are_good;
 }
 
-void ScoreCounts::add(const Expected& expected, const torch::Tensor& scores, const torch::Tensor& labels) {
-  if (scores.scalar_type() == torch::kFloat)
-    add<float>(narrow_, expected, scores, labels);
-  else
-    add<double>(wide_, expected, scores, labels);
+bool ScoreCounts::add(const torch::Tensor& scores, const torch::Tensor& labels) {
+  return scores.scalar_type() == torch::kFloat ? add<float>(narrow_, scores, labels)
+                                               : add<double>(wide_, scores, labels);
 }
 
 std::vector<double> ScoreCounts::counters() const {

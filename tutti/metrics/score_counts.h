@@ -103,9 +103,9 @@ class KeyCounts<Key>::Cursor {
 // as float32 as long as all of them are.
 class ScoreCounts {
  public:
-  // Counts scores (n), float32 or float64 without NaN, and labels (n), both contiguous on the CPU. Throws
-  // InvalidArgument, and counts nothing, if a label is not 0, 1 or NaN, or if the score of a label is NaN.
-  void add(const Expected& expected, const torch::Tensor& scores, const torch::Tensor& labels);
+  // Counts scores (n), float32 or float64, and labels (n), both contiguous on the CPU. Returns false, and
+  // counts nothing, if a label is not 0, 1 or NaN, or if the score of a label is NaN.
+  [[nodiscard]] bool add(const torch::Tensor& scores, const torch::Tensor& labels);
 
   // Returns score, positives and negatives of each distinct score.
   std::vector<double> counters() const;
@@ -125,17 +125,11 @@ class ScoreCounts {
     KeyCounts<Key> negatives;
   };
 
-  struct Bad {
-    int64_t labels = 0;
-    int64_t nans = 0;
-  };
-
-  // Returns how many of the examples are bad, which were added too.
+  // Returns whether all examples are good. Bad ones were added too.
   template <class Key, class Score, class Label>
-  static Bad add_each(Classes<Key>& classes, const Score* score, const Label* label, int64_t size);
+  static bool add_each(Classes<Key>& classes, const Score* score, const Label* label, int64_t size);
   template <class Score, class Key>
-  static void add(Classes<Key>& classes, const Expected& expected, const torch::Tensor& scores,
-                  const torch::Tensor& labels);
+  static bool add(Classes<Key>& classes, const torch::Tensor& scores, const torch::Tensor& labels);
   template <class Key>
   static double statistic(const Classes<Key>& classes);
   template <class Key>

@@ -177,7 +177,12 @@ std::optional<Evaluation> EvaluationHook::measured(Training& training) const {
   const SpanScope span(training.context.timeline(), Activity::Evaluate, "evaluation", training.step);
   BufferScope buffers;  // a module may change its buffers also in evaluation mode
   for (const SessionPart& part : training.parts) buffers.add(part.parameters);
-  return measure_.call(training);
+  try {
+    return measure_.call(training);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::InvalidArgument) throw;
+    fail(ErrorKind::InvalidArgument, "{} at step {}: {}", label(), training.step, error.what());
+  }
 }
 
 std::optional<std::map<std::string, double>> EvaluationHook::measure_unless_evaluated(

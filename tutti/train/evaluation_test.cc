@@ -315,6 +315,16 @@ TEST(Evaluation, hooks_that_are_told_no_values_say_so_at_the_end) {
   EXPECT_THAT(said(true), ::testing::Not(HasSubstr("did nothing")));
 }
 
+TEST(Evaluation, an_error_says_in_which_evaluation_it_was) {
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("held_out at step 2: the ratings are missing"), [] {
+    train_evaluated(evaluated_config(4), [](Trainer& trainer) {
+      trainer.add_hook(hooks::evaluation(
+          []() -> Values { throw Error(ErrorKind::InvalidArgument, "the ratings are missing"); },
+          {.name = "held_out", .every = 2}));
+    });
+  });
+}
+
 // A function of the program may return any names.
 TEST(Evaluation, a_name_that_a_function_does_not_return_is_found_with_its_first_values) {
   int64_t steps = 0;
