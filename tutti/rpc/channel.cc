@@ -68,6 +68,7 @@ struct Channel::Impl {
   // The state of an open connection.
   struct Connection {
     explicit Connection(std::unique_ptr<Stream> open) : stream(std::move(open)), wire(*stream) {}
+    std::string sent;  // the encoded frame of the current request
     const std::unique_ptr<Stream> stream;
     Wire wire;
     bool sees_arena = false;
@@ -81,8 +82,8 @@ struct Channel::Impl {
   void open(Clock::time_point deadline);
   void open_in_time(milliseconds timeout);
   PieceHeader header_of(ConstBytes bytes) const;
-  void send(const std::string& method, const Message& request, const CallOptions& call,
-            const TimeLimits& time);
+  void begin_send(const std::string& method, const Message& request, const CallOptions& call,
+                  const TimeLimits& time);
   Frame receive_frame(const TimeLimits& time);
   std::vector<Piece> receive_pieces(const Frame& answer, const CallOptions& call, const TimeLimits& time);
   Frame exchange(const std::string& method, const Message& request, const CallOptions& call,
@@ -171,8 +172,8 @@ PieceHeader Channel::Impl::header_of(ConstBytes bytes) const {
   return {bytes.size(), options.arena->offset_of(bytes)};
 }
 
-void Channel::Impl::send(const std::string& method, const Message& request, const CallOptions& call,
-                         const TimeLimits& time) {
+void Channel::Impl::begin_send(const std::string& method, const Message& request, const CallOptions& call,
+                               const TimeLimits& time) {
   Frame frame;
   frame.method = method;
   frame.head = encode_json(request.head);
@@ -182,7 +183,8 @@ void Channel::Impl::send(const std::string& method, const Message& request, cons
     if (frame.pieces.back().follows()) following.push_back(piece.bytes);
   }
   for (const Bytes bytes : call.into) frame.into.push_back(header_of(bytes));
-  connection->wire.send(frame, following, time);
+  connection->sent = encode(frame);
+  connection->wire.begin_send(connection->sent, following, time);
 }
 
 Frame Channel::Impl::receive_frame(const TimeLimits& time) {
@@ -219,7 +221,7 @@ std::vector<Piece> Channel::Impl::receive_pieces(const Frame& answer, const Call
 // Returns the frame of the answer, and stores its head and pieces in `answer`.
 Frame Channel::Impl::exchange(const std::string& method, const Message& request, const CallOptions& call,
                               const TimeLimits& time, Message& answer) {
-  send(method, request, call, time);
+  begin_send(method, request, call, time);
   Frame frame = receive_frame(time);
   answer.head = decode_json(frame.head);
   if (frame.kind == FrameKind::Answer) {
@@ -228,6 +230,7 @@ Frame Channel::Impl::exchange(const std::string& method, const Message& request,
     fail(ErrorKind::DataLoss, "received a failure without an error text");
   }
   connection->wire.finish();
+  connection->wire.flush(time);  // takes no time: the host has read the request
   return frame;
 }
 

@@ -346,7 +346,8 @@ void Connection::receive_and_serve(const Frame& frame) {
 
 // If a write fails, closes the connection, because a part of the answer may have been sent.
 void Connection::send(const Reply& reply) {
-  wire_.send(reply.frame, reply.following, {.each = kChunk});
+  wire_.begin_send(reply.frame, reply.following, {.each = kChunk});
+  wire_.flush({.each = kChunk});
   end_answering();
 }
 

@@ -54,7 +54,6 @@ class Cutter {
   }
   void finish() {
     if (size_ > 0) send();
-    wait(time_, [this](Clock::time_point until) { return in_time([&] { stream_.flush(until); }); });
   }
 
  private:
@@ -78,7 +77,7 @@ Clock::time_point TimeLimits::next() const {
   return deadline - now > each ? now + each : deadline;
 }
 
-void Wire::send(std::string_view frame, std::span<const ConstBytes> following, const TimeLimits& time) {
+void Wire::begin_send(std::string_view frame, std::span<const ConstBytes> following, const TimeLimits& time) {
   Cutter cutter(stream_, time);
   cutter.add(as_bytes(frame));
   for (const ConstBytes piece : following) cutter.add(piece);
@@ -97,6 +96,10 @@ Frame Wire::receive(const FrameLimits& limits, const Allocate& allocate, const T
   const Bytes rest(there != nullptr ? there.get() : here.data(), prefix.rest());
   receive(rest, time);
   return decode_rest(prefix, rest);
+}
+
+void Wire::flush(const TimeLimits& time) {
+  wait(time, [this](Clock::time_point until) { return in_time([&] { stream_.flush(until); }); });
 }
 
 void Wire::next_chunk(const TimeLimits& time) {

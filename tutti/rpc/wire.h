@@ -28,10 +28,13 @@ class Wire {
 
   // Sends the frame and the pieces that follow it, which may be freed when it returns.
   void send(const Frame& frame, std::span<const ConstBytes> following, const TimeLimits& time) {
-    send(encode(frame), following, time);
+    const std::string encoded = encode(frame);
+    begin_send(encoded, following, time);
+    flush(time);
   }
-  // The same for an encoded frame.
-  void send(std::string_view frame, std::span<const ConstBytes> following, const TimeLimits& time);
+  // The same for an encoded frame, but returns earlier: these bytes have to stay until flush() has returned.
+  void begin_send(std::string_view frame, std::span<const ConstBytes> following, const TimeLimits& time);
+  void flush(const TimeLimits& time);
 
   // Allocates memory for a frame that is too long for the stack.
   using Allocate = std::function<std::shared_ptr<std::byte>(size_t bytes)>;
