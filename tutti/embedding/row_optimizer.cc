@@ -16,7 +16,7 @@ namespace {
 
 constexpr const char* kRowwiseAdagrad = "rowwise_adagrad";
 
-float* data_of(const torch::Tensor& tensor) { return tensor.mutable_data_ptr<float>(); }
+float* data_of(const torch::Tensor& tensor) { return static_cast<float*>(tensor.data_ptr()); }
 
 [[noreturn]] void refuse(const std::string& table, const std::string& what) {
   fail(ErrorKind::InvalidArgument,
