@@ -96,10 +96,9 @@ class Disturb final : public tutti::Hook {
   explicit Disturb(const Options& options) : options_(options) {}
   void before_step(tutti::Training& training) override {
     if (!training.group.is_chief()) return;
-    if (training.step == options_.kill_at) kill_once(training.folder, "chief");
-    if (training.step != options_.wait_at) return;
-    while (!std::filesystem::exists(options_.wait_for))
+    while (training.step == options_.wait_at && !std::filesystem::exists(options_.wait_for))
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    if (training.step == options_.kill_at) kill_once(training.folder, "chief");
   }
   void evaluate(tutti::Training& training) override {
     const std::string& logdir = training.context.config().checkpoints.logdir;

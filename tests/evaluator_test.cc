@@ -195,6 +195,10 @@ class ByHand : public ::testing::Test {
     return std::make_unique<RunningProgram>(
         program(flags), Flags{R"(TF_CONFIG={"task": {"type": "evaluator", "index": 0}})"});
   }
+  // A training that is killed once, after its first checkpoint.
+  Flags killed_program() const {
+    return program({"--kill-at", "6", "--wait-at", "6", "--wait-for", folder_ / "run/ckpt-4"});
+  }
   const TestFolder folder_;
 };
 
@@ -211,13 +215,13 @@ TEST_F(ByHand, it_waits_for_the_training_and_ends_with_it) {
 TEST_F(ByHand, it_ends_with_an_error_if_the_training_does_not_come_back) {
   const auto task = evaluator({"--start-timeout", "15"});
   ASSERT_TRUE(eventually([&] { return std::filesystem::exists(folder_ / "run/evaluator/lock"); }));
-  EXPECT_EQ(run_program(program({"--kill-at", "6"})).exit_code, 128 + SIGKILL);
+  EXPECT_EQ(run_program(killed_program()).exit_code, 128 + SIGKILL);
   EXPECT_EQ(task->wait(), exit_code(ErrorKind::Timeout)) << task->err();
   EXPECT_THAT(task->err(), HasSubstr("nobody has trained in"));
   EXPECT_EQ(recorded_in(folder_ / "run"), std::vector<int64_t>{4});
   // With both started again, the evaluator goes on with what is new.
   const auto again = evaluator();
-  EXPECT_EQ(run_program(program({"--kill-at", "6"})).exit_code, 0);
+  EXPECT_EQ(run_program(killed_program()).exit_code, 0);
   EXPECT_EQ(again->wait(), 0) << again->err();
   EXPECT_EQ(recorded_in(folder_ / "run"), kSteps);
 }
@@ -225,8 +229,8 @@ TEST_F(ByHand, it_ends_with_an_error_if_the_training_does_not_come_back) {
 TEST_F(ByHand, it_goes_on_waiting_while_the_training_is_started_again) {
   const auto task = evaluator();
   ASSERT_TRUE(eventually([&] { return std::filesystem::exists(folder_ / "run/evaluator/lock"); }));
-  EXPECT_EQ(run_program(program({"--kill-at", "6"})).exit_code, 128 + SIGKILL);
-  EXPECT_EQ(run_program(program({"--kill-at", "6"})).exit_code, 0);
+  EXPECT_EQ(run_program(killed_program()).exit_code, 128 + SIGKILL);
+  EXPECT_EQ(run_program(killed_program()).exit_code, 0);
   EXPECT_EQ(task->wait(), 0) << task->err();
   EXPECT_EQ(recorded_in(folder_ / "run"), kSteps);
 }
