@@ -213,7 +213,7 @@ TEST(Together, a_worker_that_is_told_to_end_while_another_does_not_answer_ends_a
   EXPECT_NE(run.run().wait(), 0);
   EXPECT_TRUE(run.all_gone());
   EXPECT_THAT(run.run().err(),
-              HasSubstr("stopped by SIGTERM: no checkpoint was saved, since the other tasks did not"));
+              HasSubstr("stopped by SIGTERM, without a new checkpoint, since the other tasks did not"));
 }
 
 TEST(Together, a_stopped_chief_is_named_when_the_time_is_up_whatever_the_others_wait_for) {
