@@ -46,7 +46,7 @@ int exit_code_of(const std::function<int()>& body) {
   try {
     open_standard_streams();
     const int code = body();
-    // Whoever has closed a pipe wants no more of the text; a full disk has lost it.
+    // After a full disk, text is lost. A reader that has closed its end of a pipe wants no more of it.
     if (std::fflush(stdout) != 0 && errno != EPIPE) fail_errno(errno, "writing standard output");
     return code;
   } catch (const Interrupted& interrupted) {
@@ -85,8 +85,8 @@ int guarded_main(const std::function<int()>& body) {
   // A file that may not grow (ulimit -f) is then an error of the call that writes to it.
   ::signal(SIGXFSZ, SIG_IGN);
   const int code = exit_code_of(body);
-  // Where a thread of theirs could not be started, gRPC waits for it at exit, and LibTorch joins what never
-  // was.
+  // If one of their threads could not be started, gRPC waits for it when its static objects are destroyed,
+  // and LibTorch joins a thread that does not exist.
   on_exit(code == exit_code(ErrorKind::Overloaded) ? end_now : end_soon, nullptr);
   return code;
 }

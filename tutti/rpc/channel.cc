@@ -283,6 +283,9 @@ Message Channel::call(const std::string& method, const Message& request, const C
     // Closes the connection: the rest of this answer could not be told from the next one.
     impl_->connection.reset();
     impl_->fail_calling(error, describe(method, options), options.timeout);
+  } catch (...) {
+    impl_->connection.reset();
+    throw;
   }
   if (frame.kind == FrameKind::Failure) throw Error(frame.error, answer.head.get<std::string>());
   return answer;

@@ -5,6 +5,7 @@
 #include <functional>
 #include <future>
 #include <optional>
+#include <stdexcept>
 #include <thread>
 
 #include <fmt/format.h>
@@ -269,6 +270,16 @@ TEST_F(ChannelTest, who_does_not_want_the_answer_any_more_waits_no_longer) {
   enough = true;
   waiting.get();
   service_.await_gone(1);
+}
+
+// As when there is no memory for the answer.
+TEST_F(ChannelTest, an_error_of_the_program_during_a_call_closes_the_connection) {
+  Channel channel(address_);
+  const auto interrupt = []() -> bool { throw std::runtime_error("enough"); };
+  EXPECT_THROW(channel.call("wait", {{}, {{pattern(kMiB)}}}, {.give_up = interrupt}), std::runtime_error);
+  EXPECT_FALSE(channel.is_connected());
+  service_.await_gone(1);
+  EXPECT_NO_THROW(channel.call("nothing", {}));
 }
 
 TEST_F(ChannelTest, a_caller_that_goes_is_told_of_while_nothing_is_served) {

@@ -32,7 +32,8 @@ class Wire {
     begin_send(encoded, following, time);
     flush(time);
   }
-  // The same for an encoded frame, but returns earlier: these bytes have to stay until flush() has returned.
+  // Begins to send an encoded frame and the pieces that follow it. All these bytes must stay valid until
+  // flush() has returned.
   void begin_send(std::string_view frame, std::span<const ConstBytes> following, const TimeLimits& time);
   void flush(const TimeLimits& time);
 
