@@ -140,6 +140,17 @@ TEST_F(Run, a_daemon_that_holds_the_pipes_does_not_hold_up_the_end) {
   EXPECT_THAT(processes_with(mark_), IsEmpty());
 }
 
+TEST_F(Run, says_that_the_output_of_the_tasks_could_not_be_written) {
+  const std::string run = program_path("tutti") + " run --restarts 1 -n 2 -- sh -c ";
+  const std::string tasks = "'echo lost; touch " + folder_.path() + "/done-$TUTTI_TASK_INDEX'";
+  const auto result = run_program({"sh", "-c", run + tasks + " >/dev/full"}, {mark_});
+  EXPECT_EQ(result.exit_code, 13) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("cannot be written (No space left on device): it is lost, and the job"));
+  EXPECT_THAT(result.err, Not(HasSubstr("restart 1 of 1")));
+  for (const char* task : {"0", "1"})
+    EXPECT_TRUE(std::filesystem::exists(folder_ / ("done-" + std::string(task))));
+}
+
 TEST_F(Run, goes_on_after_a_hangup_if_it_was_started_by_nohup) {
   RunningProgram program(Words{"nohup"} + command({"-n", "2"}, "echo ready; until [ -e " + folder_.path() +
                                                                    "/go ]; do sleep 0.02; done; echo done"),

@@ -155,6 +155,9 @@ void TaskGroup::wait_for_all() {
 void TaskGroup::pass_on_output() {
   for (Member& member : members_) member.pass_on();
   for (Output* output : {&out_, &err_}) output->pass_on();
+  const int error = out_.error() != 0 ? out_.error() : err_.error();
+  if (error != 0 && !std::exchange(result_.lost_output, true))
+    say("the output of the tasks cannot be written ({}): it is lost, and the job goes on", errno_text(error));
 }
 
 void TaskGroup::wait_for_events() {
@@ -207,6 +210,7 @@ void TaskGroup::interrupt(int signal) {
   } else if (kill_at_) {
     result_.interrupted = true;
     say("received {} again: killing the remaining tasks", signal_name(signal));
+    said_that_it_kills_ = true;
     kill_at_ = Clock::now();
     if (of_hosts()) stop(SIGKILL, milliseconds(0));
   } else {

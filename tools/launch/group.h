@@ -70,6 +70,7 @@ struct GroupResult {
   int exit_code = 0;
   bool interrupted = false;  // by a signal to this process
   bool left_behind = false;  // a process that SIGKILL does not end still exists
+  bool lost_output = false;  // text of the tasks could not be written
 };
 
 // The processes of one job on this machine. When run() returns or throws, these processes and all that they

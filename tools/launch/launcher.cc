@@ -50,6 +50,7 @@ int run_with_restarts(int restarts, const std::function<GroupResult()>& run) {
   for (int restart = 0;; ++restart) {
     const GroupResult result = run();
     const bool may_restart = !result.interrupted && !result.left_behind;
+    if (result.exit_code == 0 && result.lost_output) return exit_code(ErrorKind::Overloaded);
     if (result.exit_code == 0 || !may_restart || restart == restarts) return result.exit_code;
     print(STDERR_FILENO, fmt::format("tutti run: restart {} of {}\n", restart + 1, restarts));
   }

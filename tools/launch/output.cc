@@ -27,8 +27,9 @@ void Output::pass_on() {
     if (count >= 0) {
       done += static_cast<size_t>(count);
     } else if (errno != EINTR) {
-      if (errno != EAGAIN) done = pending_.size();
-      break;
+      if (errno == EAGAIN) break;
+      if (errno != EPIPE) error_ = errno;
+      done = pending_.size();
     }
   }
   pending_.erase(0, done);

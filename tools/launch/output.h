@@ -18,12 +18,16 @@ class Output {
   void add(std::string_view text) { pending_ += text; }
   // Writes as much as the reader accepts without waiting.
   void pass_on();
+  // Returns the errno with which text could not be written, as on a full disk; 0 if none was lost, or only
+  // because the reader is gone.
+  int error() const { return error_; }
 
  private:
   static constexpr size_t kMost = size_t{1} << 20;
 
   const int descriptor_;
   std::string pending_;
+  int error_ = 0;
 };
 
 }  // namespace tutti

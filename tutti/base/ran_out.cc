@@ -19,7 +19,8 @@ bool ran_out(const std::exception& error) {
   if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return true;
   if (const auto* system = dynamic_cast<const std::system_error*>(&error)) {
     for (const std::errc code : {std::errc::resource_unavailable_try_again, std::errc::not_enough_memory,
-                                 std::errc::too_many_files_open, std::errc::too_many_files_open_in_system}) {
+                                 std::errc::too_many_files_open, std::errc::too_many_files_open_in_system,
+                                 std::errc::no_space_on_device, std::errc::file_too_large}) {
       if (system->code() == code) return true;
     }
   }

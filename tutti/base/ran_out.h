@@ -4,8 +4,9 @@
 
 namespace tutti {
 
-// Returns true if an exception of the standard library or of LibTorch means that memory, threads, processes
-// or file descriptors have run out. This is then an Overloaded error and not an invalid request.
+// Returns true if an exception of the standard library or of LibTorch means that memory, threads, processes,
+// file descriptors or room on a disk have run out. This is then an Overloaded error and not an invalid
+// request.
 bool ran_out(const std::exception& error);
 
 }  // namespace tutti

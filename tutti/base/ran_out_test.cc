@@ -10,9 +10,9 @@
 namespace tutti {
 namespace {
 
-TEST(RanOut, is_memory_threads_and_descriptors) {
+TEST(RanOut, is_memory_threads_descriptors_and_disks) {
   EXPECT_TRUE(ran_out(std::bad_alloc()));
-  for (const int code : {EAGAIN, ENOMEM, EMFILE, ENFILE})
+  for (const int code : {EAGAIN, ENOMEM, EMFILE, ENFILE, ENOSPC, EFBIG})
     EXPECT_TRUE(ran_out(std::system_error(code, std::generic_category()))) << code;
   EXPECT_TRUE(ran_out(std::runtime_error(
       "[enforce fail at alloc_cpu.cpp:66] . DefaultCPUAllocator: can't allocate memory: you tried to "
