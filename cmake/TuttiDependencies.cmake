@@ -26,8 +26,8 @@ target_include_directories(tutti_torch SYSTEM INTERFACE ${TUTTI_TORCH_ROOT_INCLU
 target_link_libraries(tutti_torch INTERFACE ${TUTTI_TORCH_CPU_LIBRARY} ${TUTTI_C10_LIBRARY})
 message(STATUS "LibTorch ${TUTTI_TORCH_VERSION}: ${TUTTI_TORCH_CPU_LIBRARY}")
 
-# --- Header-only: fmt, CLI11, nlohmann-json.
-foreach(dependency "fmt/core.h" "CLI/CLI.hpp" "nlohmann/json.hpp")
+# --- Header-only: fmt, CLI11, nlohmann-json, xxHash.
+foreach(dependency "fmt/core.h" "CLI/CLI.hpp" "nlohmann/json.hpp" "xxhash.h")
   string(MAKE_C_IDENTIFIER "TUTTI_INCLUDE_${dependency}" variable)
   find_path(${variable} ${dependency} REQUIRED)
   list(APPEND tutti_header_dirs ${${variable}})
@@ -58,6 +58,8 @@ target_link_libraries(tutti_headers INTERFACE tutti_fmt)
 target_link_libraries(tutti_torch INTERFACE tutti_fmt)
 
 find_package(Threads REQUIRED)
+# libcrypto: SHA-256 and the proofs of the secret.
+find_package(OpenSSL REQUIRED)
 
 # --- Optional parts: a source file or its stub, never an #ifdef (DESIGN 5).
 function(tutti_optional name found)

@@ -1,5 +1,5 @@
-// Tests --timeline as users run it: the spans of all processes are in one file, however the processes end.
-#include <filesystem>
+// Tests --timeline and `tutti timeline` as users run them: however the processes end, their spans are joined.
+#include <algorithm>
 #include <set>
 #include <signal.h>
 
@@ -21,6 +21,14 @@ std::vector<std::string> traced(int workers, const TestFolder& folder, Flags fla
                                   std::string("4"), std::string("--timeline"), folder / "t.json"})
     flags.push_back(flag);
   return training(workers, flags);
+}
+
+// Joins the files with the command.
+ReadTrace joined(const TestFolder& folder) {
+  const auto result =
+      run_program({program_path("tutti"), "timeline", folder / "t.json", "--out", folder / "all.json"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  return read_trace(folder / "all.json");
 }
 
 std::set<std::string> categories(const ReadTrace& trace, int process) {
@@ -67,7 +75,7 @@ TEST(Timeline, shows_where_the_time_of_all_workers_goes) {
     const auto result =
         run_program(traced(2, folder, {"--comm", comm, "--steps", "20", "--logdir", folder / "run"}));
     ASSERT_EQ(result.exit_code, 0) << result.err;
-    const ReadTrace trace = read_trace(folder / "t.json");
+    const ReadTrace trace = joined(folder);
     EXPECT_EQ(trace.json.at("otherData").at("complete"), true);
     ASSERT_EQ(trace.processes.size(), 2U);
     expect_nested(trace);
@@ -81,7 +89,27 @@ TEST(Timeline, shows_where_the_time_of_all_workers_goes) {
       EXPECT_EQ(trace.of(rank + 1, "backward").back().step, 19);
       EXPECT_EQ(trace.of(rank + 1, "update").size(), 20U);
     }
-    EXPECT_FALSE(std::filesystem::exists(folder / "t.rank1.json"));
+  }
+}
+
+// These workers are not connected to each other, but share a clock.
+TEST(Timeline, of_workers_with_servers_is_joined_too) {
+  const TestFolder folder;
+  Flags flags = traced(2, folder, {"--steps", "10", "--strategy", "ps-sync"});
+  flags.insert(std::find(flags.begin(), flags.end(), "--"), {std::string("--ps"), std::string("1")});
+  const auto result = run_program(flags);
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const ReadTrace trace = joined(folder);
+  EXPECT_EQ(trace.json.at("otherData").at("complete"), true);
+  EXPECT_EQ(trace.processes.size(), 2U);
+  // No worker is a step ahead of the other, for which it waits.
+  const auto one = trace.of(1, "step");
+  const auto other = trace.of(2, "step");
+  ASSERT_GE(one.size(), 10U);
+  ASSERT_GE(other.size(), 10U);
+  for (size_t step = 0; step + 1 < 10; ++step) {
+    EXPECT_LT(one[step].begin, other[step + 1].end);
+    EXPECT_LT(other[step].begin, one[step + 1].end);
   }
 }
 
@@ -97,20 +125,19 @@ TEST(Timeline, is_written_after_sigterm_too) {
   run.wait_for_output("under way");
   kill(run.pid(), SIGTERM);
   EXPECT_EQ(run.wait(), 128 + SIGTERM);
-  const ReadTrace trace = read_trace(folder / "t.json");
+  const ReadTrace trace = joined(folder);
   EXPECT_EQ(trace.json.at("otherData").at("complete"), true);
   EXPECT_EQ(trace.of(1, "step").size(), trace.of(2, "step").size());
-  EXPECT_FALSE(std::filesystem::exists(folder / "t.rank1.json"));
 }
 
-TEST(Timeline, after_an_error_each_worker_leaves_its_own) {
+TEST(Timeline, is_written_after_an_error_too) {
   const TestFolder folder;
   const auto result = run_program(traced(2, folder, {"--steps", "100", "--fail-at", "30"}));
   EXPECT_NE(result.exit_code, 0);
-  EXPECT_EQ(read_trace(folder / "t.rank1.json").of(2, "step").back().step, 30);
-  const ReadTrace first = read_trace(folder / "t.json");
-  EXPECT_EQ(first.json.at("otherData").at("complete"), false);
-  EXPECT_GE(first.of(1, "step").size(), 30U);
+  const ReadTrace trace = joined(folder);
+  EXPECT_EQ(trace.json.at("otherData").at("complete"), false);
+  EXPECT_EQ(trace.of(2, "step").back().step, 30);
+  EXPECT_GE(trace.of(1, "step").size(), 30U);
 }
 
 TEST(Timeline, a_path_that_cannot_be_written_is_an_error_at_once) {
@@ -118,7 +145,7 @@ TEST(Timeline, a_path_that_cannot_be_written_is_an_error_at_once) {
   const auto result =
       run_program(training(2, {"--steps", "100000000", "--timeline", folder / "no/such/t.json"}));
   EXPECT_NE(result.exit_code, 0);  // that of the first task to end: all have the same cause
-  EXPECT_THAT(result.err, HasSubstr("--timeline: writing " + (folder / "no/such/t.json")));
+  EXPECT_THAT(result.err, HasSubstr("--timeline: writing " + (folder / "no/such/t.")));
 }
 
 }  // namespace

@@ -14,6 +14,7 @@ CommandFunction run_command;
 CommandFunction host_command;  // for run_command on another host; not listed
 CommandFunction plot_command;
 CommandFunction sweep_command;
+CommandFunction timeline_command;
 CommandFunction version_command;
 
 // These need LibTorch, which takes a second to load, and are in a program of their own next to `tutti`.

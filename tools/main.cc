@@ -23,7 +23,7 @@ struct Command {
   CommandFunction* run;  // nullptr: the command is in kTorchProgram
 };
 
-constexpr std::array<Command, 11> kCommands = {{
+constexpr std::array<Command, 12> kCommands = {{
     {"run", "start a program as the workers of one job", run_command},
     {"sweep", "run a program with different values of its flags", sweep_command},
     {"serve", "run one parameter server or passive worker, for any program", nullptr},
@@ -31,6 +31,7 @@ constexpr std::array<Command, 11> kCommands = {{
     {"inspect", "show and verify a checkpoint, or show a table", nullptr},
     {"export", "export a checkpoint as a model for other programs", nullptr},
     {"plot", "draw the curves of one or several runs", plot_command},
+    {"timeline", "join the timelines of all tasks of a run", timeline_command},
     {"shard", "split tables into shards, one folder each", nullptr},
     {"doctor", "check whether this machine is ready for training", nullptr},
     {"bench", "measure how fast tasks exchange vectors", nullptr},

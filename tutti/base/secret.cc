@@ -1,41 +1,16 @@
 #include "tutti/base/secret.h"
 
+#include <array>
+#include <openssl/crypto.h>
+#include <openssl/hmac.h>
+
 #include <fmt/format.h>
 
+#include "tutti/base/check.h"
 #include "tutti/base/error.h"
 #include "tutti/base/net.h"
-#include "tutti/base/sha256.h"
-#include "tutti/base/text.h"
 
 namespace tutti {
-namespace {
-
-constexpr size_t kBlock = 64;
-
-std::string sha256(std::string_view first, std::string_view second) {
-  Sha256 hash;
-  hash.update(as_bytes(first));
-  hash.update(as_bytes(second));
-  return hash.hex();
-}
-
-std::string bytes_of(std::string_view hex) {
-  const auto digit = [](char c) { return c <= '9' ? c - '0' : c - 'a' + 10; };
-  std::string bytes;
-  for (size_t i = 0; i + 1 < hex.size(); i += 2)
-    bytes.push_back(static_cast<char>(digit(hex[i]) * 16 + digit(hex[i + 1])));
-  return bytes;
-}
-
-// Returns the key, extended to a block with zeros, with every byte xor `pad`.
-std::string padded(std::string key, unsigned char pad) {
-  key.resize(kBlock);
-  for (char& c : key) c = static_cast<char>(static_cast<unsigned char>(c) ^ pad);
-  return key;
-}
-
-}  // namespace
-
 // The proof names its side, so that no end can be sent its own proof.
 std::string prove(std::string_view secret, Side side, std::string_view purpose, const Nonces& nonces,
                   std::string_view says) {
@@ -45,15 +20,17 @@ std::string prove(std::string_view secret, Side side, std::string_view purpose, 
 }
 
 std::string hmac_sha256(std::string_view key, std::string_view text) {
-  const std::string one = key.size() > kBlock ? bytes_of(sha256(key, "")) : std::string(key);
-  return sha256(padded(one, 0x5c), bytes_of(sha256(padded(one, 0x36), text)));
+  std::array<unsigned char, 32> proof{};
+  const std::string bytes(text);
+  TUTTI_CHECK(HMAC(EVP_sha256(), std::string(key).c_str(), static_cast<int>(key.size()),
+                   reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(), proof.data(),
+                   nullptr) != nullptr,
+              "libcrypto's HMAC-SHA256");
+  return fmt::format("{:02x}", fmt::join(proof, ""));
 }
 
 bool equal_proofs(std::string_view one, std::string_view other) {
-  if (one.size() != other.size()) return false;
-  unsigned char difference = 0;
-  for (size_t i = 0; i < one.size(); ++i) difference |= static_cast<unsigned char>(one[i] ^ other[i]);
-  return difference == 0;
+  return one.size() == other.size() && CRYPTO_memcmp(one.data(), other.data(), one.size()) == 0;
 }
 
 void require_secret(const std::string& host, bool has_secret, bool insecure) {

@@ -13,6 +13,7 @@
 
 #include "tutti/base/file.h"
 #include "tutti/base/json.h"
+#include "tutti/base/trace_events.h"
 
 namespace tutti {
 
@@ -62,6 +63,18 @@ inline ReadTrace read_trace(const std::string& path) {
     }
   }
   return trace;
+}
+
+// Reads the files of these ranks.
+inline ReadTrace read_traces(const std::string& path, int ranks) {
+  ReadTrace all = read_trace(path);
+  for (int rank = 1; rank < ranks; ++rank) {
+    ReadTrace other = read_trace(trace_path(path, rank));
+    all.processes.merge(other.processes);
+    all.threads.merge(other.threads);
+    all.spans.merge(other.spans);
+  }
+  return all;
 }
 
 // Expects that any two spans of a thread are either nested or disjoint.

@@ -149,15 +149,25 @@ void TraceFile::finish() {
   finished_ = true;
 }
 
-void require_writable_trace(const std::string& path) {
-  static_cast<void>(target_of(path));  // fails if the path exists and is not a file
-  require_replaceable(path);
+std::string trace_path(const std::string& path, int rank) {
+  if (rank == 0) return path;
+  const fs::path whole(path);
+  return (whole.parent_path() /
+          fmt::format("{}.rank{}{}", whole.stem().string(), rank, whole.extension().string()))
+      .string();
 }
 
-void write_trace(const std::string& path, const Timeline& timeline, const TraceProcess& process,
-                 const Json& about) {
+void clear_for_trace(const std::string& path) {
+  const std::string target = target_of(path);  // fails if the path exists and is not a file
+  require_replaceable(target);
+  fs::remove(target);
+}
+
+void write_trace(const std::string& path, const Timeline& timeline, const TraceProcess& process, Json about) {
   constexpr size_t kPiece = size_t{1} << 20;
   TraceEvents events(timeline, process);
+  about["spans"] = events.spans();
+  about["dropped_spans"] = events.dropped();
   TraceFile file(path, about);
   for (std::string piece = events.next(kPiece); !piece.empty(); piece = events.next(kPiece))
     file.write(piece);

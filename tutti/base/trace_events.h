@@ -79,11 +79,14 @@ class TraceFile {
   bool finished_ = false;
 };
 
-// Throws if creating a TraceFile at this path would throw; leaves no file behind.
-void require_writable_trace(const std::string& path);
+// Returns the name of a rank's trace: "run.json" of rank 0, "run.rank2.json" of rank 2.
+std::string trace_path(const std::string& path, int rank);
 
-// Writes the trace of a single process. The file contains `about` next to the events.
-void write_trace(const std::string& path, const Timeline& timeline, const TraceProcess& process,
-                 const Json& about);
+// Throws if creating a TraceFile at this path would throw. Removes the file if there is one.
+void clear_for_trace(const std::string& path);
+
+// Writes the trace of a single process. The file contains `about` next to the events, and how many spans
+// there are and were dropped.
+void write_trace(const std::string& path, const Timeline& timeline, const TraceProcess& process, Json about);
 
 }  // namespace tutti

@@ -77,16 +77,24 @@ TEST(TraceFile, is_there_whole_or_not_at_all) {
   EXPECT_TRUE(Json::parse(read_file(folder / "t.json")).at("traceEvents").empty());
 }
 
-TEST(TraceFile, a_path_that_cannot_be_written_is_found_beforehand) {
+TEST(TraceFile, its_place_is_cleared_before_anything_is_recorded) {
   const TestFolder folder;
-  require_writable_trace(folder / "t.json");
+  folder.write("old.json", "of an earlier run");
+  clear_for_trace(folder / "old.json");
+  clear_for_trace(folder / "t.json");
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
   expect_error(ErrorKind::InvalidArgument, HasSubstr("no/such/t.json"),
-               [&] { require_writable_trace(folder / "no/such/t.json"); });
+               [&] { clear_for_trace(folder / "no/such/t.json"); });
   expect_error(ErrorKind::InvalidArgument, HasSubstr("is not a regular file"),
-               [&] { require_writable_trace(folder.path()); });
+               [&] { clear_for_trace(folder.path()); });
   expect_error(ErrorKind::InvalidArgument, HasSubstr("is not a regular file"),
-               [&] { require_writable_trace("/dev/null"); });
+               [&] { clear_for_trace("/dev/null"); });
+}
+
+TEST(TraceFile, of_each_rank_has_a_name_of_its_own) {
+  EXPECT_EQ(trace_path("a/run.json", 0), "a/run.json");
+  EXPECT_EQ(trace_path("a/run.json", 12), "a/run.rank12.json");
+  EXPECT_EQ(trace_path("run", 1), "run.rank1");
 }
 
 }  // namespace

@@ -5,9 +5,8 @@
 
 namespace tutti {
 
-// Returns the XXH64 of the text's bytes with the seed 0, as in the specification of xxHash
-// (https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md): the same number on every machine and in
-// every version.
+// Returns the XXH64 of the text's bytes with the seed 0: the same number on every machine and in every
+// version.
 uint64_t xxh64(std::string_view text);
 
 }  // namespace tutti

@@ -1,13 +1,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "tutti/base/json.h"
 #include "tutti/base/log.h"
 #include "tutti/base/timeline.h"
-#include "tutti/base/trace_events.h"
 #include "tutti/cluster/context.h"
 #include "tutti/comm/common_clock.h"
 #include "tutti/comm/communicator.h"
@@ -15,29 +14,27 @@
 namespace tutti::comm {
 
 struct TimelineFileOptions {
-  std::string path;  // rank 0 writes it
+  std::string path;  // of rank 0's file
+  int rank = 0;      // in the job
+  int world = 1;
   std::string task = "worker";
   std::string host = "";     // the host's name, for display
   std::string machine = "";  // equal for ranks that share a clock
   Log log = Log();
 };
 
-// The file of --timeline: the spans of all ranks, on the clock of rank 0, with one process per rank. It is
-// written at the end, when this object is destroyed. Ranks send their spans in pieces, so that no rank holds
-// more than its own spans.
-//
-// After an error the ranks can no longer communicate. Then each writes its spans to a file of its own, FILE,
-// FILE.rank1 and so on, on the same clock. Owned by the code that trains; the communicator and the timeline
-// must outlive it.
+// This rank's file of --timeline: FILE.json of rank 0, FILE.rank1.json and so on. It is written at the end,
+// when this object is destroyed, after errors too. The ranks of a communicator write times of one clock, that
+// of its rank 0. `tutti timeline` joins the files (tutti/base/trace_join.h). Owned by the code that trains;
+// the communicator and the timeline must outlive it.
 class TimelineFile {
  public:
-  // Either every rank makes one, or none does. If the path cannot be written, rank 0 throws and abandons the
-  // communicator for all. Does nothing if the timeline is nullptr.
+  // Either every rank makes one, or none does. Removes the file of an earlier run. A rank that cannot write
+  // its file throws, and abandons the communicator for all. Does nothing if the timeline is nullptr.
   TimelineFile(Timeline* timeline, Communicator& comm, TimelineFileOptions options);
   // Uses the timeline and the options of the context (--timeline).
   TimelineFile(const Context& context, Communicator& comm);
-  // Writes the file, again if write() was called before. If an exception is in flight, of which the other
-  // ranks may not know, each rank writes its own file.
+  // Writes the file, again if write() was called before, unless an exception is in flight now.
   ~TimelineFile();
   TimelineFile(const TimelineFile&) = delete;
   TimelineFile& operator=(const TimelineFile&) = delete;
@@ -46,19 +43,15 @@ class TimelineFile {
   void write() noexcept;
 
  private:
-  void gather_and_write();
-  void write_all(TraceEvents& events, const Json& about);
-  std::vector<std::string> gather_pieces(const std::string& mine, bool stopped);
-  void write_own(const std::string& why) noexcept;
-  TraceProcess process(const CommonClock& clock, int64_t begin) const;
-  Json about_this(const CommonClock& clock) const;
+  void write_file(const std::optional<ClockReading>& end, const std::string& error) noexcept;
+  void say_where() const;
 
   Timeline* const timeline_;
   Communicator& comm_;
   const TimelineFileOptions options_;
   const int exceptions_;
   std::vector<std::string> machines_;  // by rank
-  std::vector<ClockReading> clocks_;   // by rank, at the beginning
+  ClockReading begin_;                 // of this rank's clock
   bool written_ = false;
 };
 

@@ -61,13 +61,6 @@ std::unique_ptr<comm::Communicator> group_of_one() {
   return std::make_unique<comm::Collectives>(std::move(transports.front()), kNobodyIsWaitedFor);
 }
 
-comm::TimelineFileOptions timeline_of_its_own(const Context& context) {
-  const std::string& path = context.config().output.timeline;
-  return {.path = context.is_chief() ? path : fmt::format("{}.rank{}", path, context.rank()),
-          .task = context.task().short_name(),
-          .log = context.log()};
-}
-
 std::string generator_name(int rank, size_t generator) { return fmt::format("rank{}.{}", rank, generator); }
 
 }  // namespace
@@ -193,7 +186,7 @@ void add_rows(store::Report& report, const std::string& checksum,
 }
 
 OwnTimelineFile::OwnTimelineFile(const Context& context)
-    : alone_(group_of_one()), file_(context.timeline(), *alone_, timeline_of_its_own(context)) {}
+    : alone_(group_of_one()), file_(context, *alone_) {}
 
 std::unique_ptr<Strategy> make_strategy(const Context& context, const Trainable& model,
                                         const OptimizerOptions& optimizer, const StrategyOptions& options) {

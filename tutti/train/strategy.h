@@ -182,8 +182,7 @@ RunFacts facts_of(const Context& context, const ReducerOptions& reducer, double 
 void add_rows(store::Report& report, const std::string& checksum,
               const std::map<std::string, embedding::GrowthCounts>& counts);
 
-// The timeline file of a worker that is not connected to the others (comm::TimelineFile). The chief's file
-// has the name of the flag.
+// The timeline file of a worker that is not connected to the others (comm::TimelineFile).
 class OwnTimelineFile {
  public:
   explicit OwnTimelineFile(const Context& context);

@@ -95,7 +95,7 @@ class Profile final : public Hook {
     Timeline* timeline = training.context.timeline();
     if (timeline == nullptr) {
       if (!training.group.is_chief()) return;
-      require_writable_trace(file_);
+      clear_for_trace(file_);
       timeline = &own_.emplace();
       timeline->name_thread("main");
     }

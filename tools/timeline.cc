@@ -1,0 +1,36 @@
+// tutti timeline: one file from those of all tasks of a run.
+#include <fmt/core.h>
+
+#include "tools/arguments.h"
+#include "tools/commands.h"
+#include "tutti/base/trace_join.h"
+
+namespace tutti {
+namespace {
+
+constexpr const char* kAboutTimeline =
+    "Joins the files that the tasks of a run wrote with --timeline. Those of the other tasks are found "
+    "beside\n"
+    "that of the first one, RUN.json: RUN.rank1.json and so on. Files from several machines can be named "
+    "one\n"
+    "by one.\n"
+    "  tutti timeline run.json --out all.json\n"
+    "  tutti timeline a/run.json b/run.rank1.json --out all.json";
+
+}  // namespace
+
+int timeline_command(const std::vector<std::string>& arguments, const Environment& /*environment*/) {
+  CLI::App app(kAboutTimeline, "tutti timeline");
+  std::vector<std::string> paths;
+  std::string out;
+  app.add_option("FILE", paths, "The files of --timeline, or that of the first task")->required();
+  app.add_option("--out", out, "The file to write")->required();
+  if (!parse_arguments(app, arguments)) return 0;
+  const JoinedTraces joined = join_traces(paths, out);
+  for (const std::string& warning : joined.warnings) fmt::print(stderr, "tutti timeline: {}\n", warning);
+  fmt::print("joined the timelines of {} of {} tasks in {}: open it in ui.perfetto.dev or chrome://tracing\n",
+             joined.files, joined.world, out);
+  return 0;
+}
+
+}  // namespace tutti
