@@ -2,11 +2,8 @@
 // Tutti's backends, Open MPI and Gloo, and the time in which the cable could carry the bytes of a ring. If
 // started by hand, creates the hosts on this machine (bench/on_two_hosts, as root) and starts itself again
 // there; prints Markdown.
-#include <chrono>
 #include <cstdlib>
 #include <filesystem>
-#include <functional>
-#include <map>
 #include <string>
 #include <unistd.h>
 #include <vector>
@@ -16,88 +13,38 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
-#include "bench/peers/collectives.h"
 #include "bench/sides.h"
+#include "bench/turns.h"
 #include "tutti/base/this_host.h"
-#include "tutti/cluster/context.h"
-#include "tutti/comm/connect.h"
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
-using CommPtr = std::shared_ptr<tutti::comm::Communicator>;
-
-struct Size {
-  const char* name;
-  int64_t elements;
-  int iterations;  // between two readings of the clock
-  int rounds;
-};
+using bench::Size;
+using bench::Turn;
 
 const std::vector<Size> kSizes = {
     {"4 KB", 1 << 10, 50, 7}, {"1 MB", 1 << 18, 5, 9}, {"64 MB", 1 << 24, 1, 5}};
-constexpr const char* kBackend = "shm+tcp";
-constexpr const char* kOurs = "Tutti shm+tcp";
+const std::vector<const char*> kBackends = {"shm+tcp", "shm+mpi", "tcp", "mpi"};
 
-struct Side {
-  std::string name;
-  std::function<void(torch::Tensor&)> run;
-};
-
-CommPtr connect(const std::string& backend) {
-  tutti::RunConfig config;
-  config.network.backend = backend;
-  config.compute.device = "cpu";
-  config.output.log_level = "error";
-  const tutti::Context context(config, tutti::discover(config, tutti::Environment::of_process()));
-  return tutti::comm::connect(context);
-}
-
-std::vector<Side> sides_of(const std::map<std::string, CommPtr>& comms, const std::string& meeting_file) {
-  std::vector<Side> sides;
-  for (const auto& [name, comm] : comms) {
-    sides.push_back({"Tutti " + name, [comm = comm](torch::Tensor& tensor) {
-                       comm->all_reduce(tensor, tutti::comm::ReduceOp::Sum);
-                     }});
-  }
-  if (const auto peer = bench::mpi_all_reduce()) sides.push_back({"Open MPI", *peer});
-  const tutti::comm::Communicator& comm = *comms.begin()->second;
-  const std::string address = tutti::own_addresses().at(0);
-  if (const auto peer = bench::gloo_all_reduce(comm.rank(), comm.world(), meeting_file, address))
-    sides.push_back({"Gloo", *peer});
-  return sides;
-}
-
-// With two hosts, a ring carries as many bytes over the cable each way as the tensor has.
+// In microseconds. With two hosts, a ring carries as many bytes over the cable each way as the tensor has.
 double limit_of(const Size& size, int gigabits) {
-  return static_cast<double>(size.elements) * sizeof(float) * 8 / gigabits / 1e6;
+  return static_cast<double>(size.elements) * sizeof(float) * 8 / gigabits / 1e3;
 }
 
 void measure_as_rank(const std::string& meeting_file, int gigabits) {
   at::set_num_threads(1);
-  std::map<std::string, CommPtr> comms;
-  for (const char* backend : {"shm+tcp", "shm+mpi", "tcp", "mpi"}) comms[backend] = connect(backend);
-  const int ranks = comms[kBackend]->world() / 2;
-  tutti::comm::Communicator& first = *comms[kBackend];
-  const std::vector<Side> sides = sides_of(comms, meeting_file);
+  const bench::Comms comms = bench::connect(kBackends);
+  tutti::comm::Communicator& first = *comms.at(kBackends.front());
+  const bench::Peers peers = bench::peers_of(first, meeting_file, tutti::own_addresses().at(0));
   for (const Size& size : kSizes) {
-    torch::Tensor tensor = torch::zeros({size.elements});
-    std::map<std::string, std::vector<double>> times;
-    for (int round = -1; round < size.rounds; ++round) {
-      for (const Side& side : sides) {
-        first.barrier();
-        const auto begin = Clock::now();
-        for (int i = 0; i < size.iterations; ++i) side.run(tensor);
-        const double time =
-            std::chrono::duration<double, std::milli>(Clock::now() - begin).count() / size.iterations;
-        if (round >= 0) times[side.name].push_back(time);
-      }
-    }
-    for (size_t i = 0; first.rank() == 0 && i < sides.size(); ++i) {
-      const double time = bench::median(times[sides[i].name]);
-      fmt::print("| {} | {} | {} | {} | {:.2f} | {:.2f} | {:.2f} |\n", gigabits, ranks, size.name,
-                 sides[i].name, time, time / bench::median(times[kOurs]), limit_of(size, gigabits) / time);
-    }
+    const torch::Tensor tensor = torch::zeros({size.elements});
+    std::vector<Turn> turns;
+    for (const char* backend : kBackends) turns.push_back(bench::ours(comms, backend, tensor));
+    bench::add_peers(peers, tensor, turns);
+    const std::vector<double> times = bench::take_turns(size, turns, first);
+    for (size_t t = 0; first.rank() == 0 && t < turns.size(); ++t)
+      fmt::print("| {} | {} | {} | {} | {:.2f} | {:.2f} | {:.2f} |\n", gigabits, first.world() / 2, size.name,
+                 turns[t].name, times[t] / 1000, times[t] / times[0], limit_of(size, gigabits) / times[t]);
   }
 }
 

@@ -223,9 +223,10 @@ void add_file_flags(FlagSet& set, RunConfig& config) {
       "the steps 10 and 11");
   set.require("--profile-steps", "a step (10) or a range of steps (10..12)",
               [](const std::string& text) { return is_good(parse_step_interval, text); });
-  set.add("--timeline", config.output.timeline,
-          "file for a Chrome trace that shows how this worker spends its time; `tutti timeline` joins those of "
-          "all workers");
+  set.add(
+      "--timeline", config.output.timeline,
+      "file for a Chrome trace that shows how this worker spends its time; `tutti timeline` joins those of "
+      "all workers");
   set.add("--report", config.output.report, "JSON file for speed, loss, metrics and the hash of the weights");
   add_log_flags(set, config);
   set.add("--config", config.config_file, "JSON file with values for any of these flags");
