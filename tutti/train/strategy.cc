@@ -185,8 +185,7 @@ void add_rows(store::Report& report, const std::string& checksum,
   report.weights_sha256 = hash.hex();
 }
 
-OwnTimelineFile::OwnTimelineFile(const Context& context)
-    : alone_(group_of_one()), file_(context, *alone_) {}
+OwnTimelineFile::OwnTimelineFile(const Context& context) : alone_(group_of_one()), file_(context, *alone_) {}
 
 std::unique_ptr<Strategy> make_strategy(const Context& context, const Trainable& model,
                                         const OptimizerOptions& optimizer, const StrategyOptions& options) {
