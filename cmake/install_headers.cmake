@@ -1,8 +1,8 @@
-# Installs tutti/tutti.h, all headers that it includes, and those that they include. Set by cmake/TuttiInstall.cmake:
+# Installs tutti/tutti.h and what it only names, all headers that these include, and those that they include. Set by cmake/TuttiInstall.cmake:
 # `root`, the clone, and `folder`, where they go below the prefix.
 cmake_policy(VERSION 3.24)
-set(headers tutti/tutti.h)
-set(todo tutti/tutti.h)
+set(headers tutti/tutti.h tutti/comm/combination.h tutti/comm/hosts.h)
+set(todo ${headers})
 while(todo)
   list(POP_FRONT todo header)
   file(STRINGS ${root}/${header} lines REGEX "^#include \"tutti/")

@@ -356,6 +356,21 @@ TEST_F(Run, starts_nobody_again_when_the_servers_have_ended) {
   EXPECT_THAT(result.err, HasSubstr("the job is done"));
 }
 
+// The worker fails after its training, and the server has ended when it comes back.
+TEST_F(Run, ends_with_the_first_error_of_a_worker_that_then_waited_in_vain) {
+  const std::string script =
+      "cd " + folder_.path() +
+      "; if [ $TUTTI_JOB_NAME = ps ]; then echo $$ >new; mv new pid; until [ -e again ]; do sleep 0.01; "
+      "done; exit 0; fi"
+      "; until [ -e pid ]; do sleep 0.01; done; [ -e first ] || { touch first; exit 13; }"
+      "; touch again; while kill -0 $(cat pid); do sleep 0.01; done; exit 11";
+  for (const char* restarts : {"1", "3"}) {
+    const auto result = run({"--ps", "1", "-n", "1", "--restarts", restarts}, script);
+    EXPECT_EQ(result.exit_code, 13) << result.err;
+    for (const char* file : {"pid", "first", "again"}) std::filesystem::remove(folder_ / file);
+  }
+}
+
 // The stopped worker would never end by itself.
 TEST_F(Run, kills_a_worker_that_is_stopped_when_the_job_is_done) {
   const std::string script = "cd " + folder_.path() +

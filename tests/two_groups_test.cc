@@ -1,7 +1,9 @@
-// Tests the seventh example: two models in one job, in a program with a main() of its own.
+// Tests the examples of groups: two models in one job, in a program with a main() of its own; and collectives
+// without a model.
 #include <csignal>
 #include <filesystem>
 #include <map>
+#include <set>
 #include <thread>
 
 #include <gmock/gmock.h>
@@ -70,6 +72,30 @@ TEST(TwoGroups, resume_after_all_were_killed) {
     killed.wait();
   }
   EXPECT_EQ(weights_after(4, folder / "run", 3000), straight);
+}
+
+TEST(Ring, has_the_same_sums_over_every_backend) {
+  std::set<std::string> estimates;
+  for (const char* comm : {"shm", "tcp"}) {
+    const ProgramResult result = run_program({program_path("tutti"), "run", "-n", "3", "--",
+                                              program_path("ring"), "--comm", comm, "--logdir", ""});
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    for (const char* line :
+         {"rank 0 received 2", "rank 1 received 0", "rank 2 received 1", "half 1: at most "})
+      EXPECT_THAT(result.out, HasSubstr(line));
+    estimates.insert(result.out.substr(result.out.find("pi is about "), 18));
+  }
+  EXPECT_EQ(estimates.size(), 1U);
+  EXPECT_THAT(*estimates.begin(), HasSubstr("pi is about 3.14"));
+}
+
+TEST(Ring, of_one_worker_is_a_program_like_any_other) {
+  const TestFolder folder;
+  const ProgramResult result =
+      run_program({program_path("ring"), "--timeline", folder / "t.json", "--logdir", ""});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("pi is about 3.14"));
+  EXPECT_TRUE(std::filesystem::exists(folder / "t.json"));
 }
 
 }  // namespace

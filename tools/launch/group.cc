@@ -38,6 +38,15 @@ std::vector<TaskPlan> plans_of(const std::vector<StartedHost>& hosts) {
   return plans;
 }
 
+// Returns true for a task that was started again and then waited for others that had ended.
+bool waited_in_vain(const Member& member) {
+  return member.before() && member.outcome()->exit_code() == exit_code(ErrorKind::Timeout);
+}
+
+bool has_own_error(const Outcome& outcome) {
+  return !outcome.killed() && outcome.weight() > Outcome::kComplaint;
+}
+
 }  // namespace
 
 TaskGroup::TaskGroup(std::vector<std::string> command, const Environment& environment,
@@ -238,7 +247,7 @@ void TaskGroup::reap() {
   for (Member* failed : std::exchange(failed_, {})) {
     if (result_.exit_code != 0) return;
     if (restart(*failed)) continue;
-    result_.exit_code = failed->outcome()->exit_code();
+    result_.exit_code = (waited_in_vain(*failed) ? failed->before() : failed->outcome())->exit_code();
     const bool as_told = result_.interrupted && failed->outcome()->killed();
     if (!as_told) report(*failed);
     if (!kill_at_) stop(SIGTERM, options_.failure_grace);
@@ -338,14 +347,14 @@ void TaskGroup::end_idle_servers() {
 // Starts a failed task again, since the other tasks wait for it. There are two exceptions. If the chief has
 // stopped in good order, it has ended the run and also the servers. When the job is done, there is nothing to
 // return to: a server that is lost then, or a restarted task that has waited in vain, does not count as a
-// failure.
+// failure, unless it had ended with an error of its own before.
 bool TaskGroup::restart(Member& member) {
   if (kill_at_ || result_.interrupted || restarts_ >= options_.restarts) return false;
   const auto index = static_cast<size_t>(&member - members_.data());
   if (job_is_done()) {
     say("{} is not restarted: the job is done", member.task());
     return tasks_[index].role == TaskRole::Server ||
-           (member.came_back() && member.outcome()->exit_code() == exit_code(ErrorKind::Timeout));
+           (waited_in_vain(member) && !has_own_error(*member.before()));
   }
   if (is_chief(tasks_[index]) && member.outcome()->interrupted()) {
     say("{} is not restarted: it received a stop signal and ended the run", member.task());
@@ -353,8 +362,9 @@ bool TaskGroup::restart(Member& member) {
   }
   report(member);
   say("restarting {}: restart {} of {}", member.task(), ++restarts_, options_.restarts);
+  const Outcome before = *member.outcome();
   member = start(index);
-  member.set_came_back();
+  member.set_before(before);
   return true;
 }
 
@@ -386,6 +396,17 @@ bool TaskGroup::of_hosts() const { return !tasks_.empty() && tasks_.front().role
 
 void TaskGroup::report(const Member& member) {
   if (!member.is_host()) report_end(member);
+  std::vector<std::string> ended;
+  for (size_t i = 0; i < members_.size(); ++i) {
+    const auto& outcome = members_[i].outcome();
+    if (tasks_[i].role == TaskRole::Worker && outcome && outcome->success())
+      ended.push_back(members_[i].task());
+  }
+  constexpr size_t kNamed = 8;
+  if (!ended.empty())
+    say("{} had ended before, with exit code 0", ended.size() > kNamed
+                                                     ? fmt::format("{} workers", ended.size())
+                                                     : fmt::format("{}", fmt::join(ended, ", ")));
   const auto left =
       std::count_if(members_.begin(), members_.end(), [](const Member& m) { return m.running(); });
   if (left > 0 && !kill_at_ && restarts_ >= options_.restarts)

@@ -28,9 +28,9 @@ class Member {
   const std::optional<Outcome>& outcome() const { return outcome_; }
   void ended(Outcome outcome) { outcome_ = outcome; }
   double seconds() const;
-  // Returns true if the task was started again.
-  bool came_back() const { return came_back_; }
-  void set_came_back() { came_back_ = true; }
+  // How the task ended before it was started again; nullopt if it was not.
+  const std::optional<Outcome>& before() const { return before_; }
+  void set_before(const Outcome& before) { before_ = before; }
 
   // The pipes that are still open and may be read from, for poll(2).
   std::vector<int> descriptors() const;
@@ -66,7 +66,7 @@ class Member {
   Stream err_;
   std::optional<Outcome> outcome_;
   std::optional<int> reported_end_;
-  bool came_back_ = false;
+  std::optional<Outcome> before_;
   std::deque<std::string> last_lines_;
   std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
 };

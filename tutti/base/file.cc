@@ -88,15 +88,6 @@ bool is_written_in_place(const std::string& path) {
   return true;
 }
 
-// Returns the target of a symbolic link, so that the link itself is not replaced by a file.
-std::string link_target_of(const std::string& path) {
-  std::error_code error;
-  if (!fs::is_symlink(path, error)) return path;
-  const fs::path target = fs::weakly_canonical(path, error);
-  if (error) fail_errno(error.value(), fmt::format("following the link {}", path));
-  return target.string();
-}
-
 // Makes an empty file with which `path`, whose link leads to `target`, will be replaced. Errors name `path`.
 std::string make_temporary(const std::string& path, const std::string& target) {
   std::string temporary = fmt::format("{}.tmp.{}", target, ::getpid());
@@ -240,6 +231,19 @@ uint32_t checksum_of_file(const FileReader& file) {
     checksum = crc32c(piece, checksum);
   }
   return checksum;
+}
+
+std::string link_target_of(const std::string& path) {
+  constexpr int kMostLinks = 40;  // as in Linux
+  fs::path target = path;
+  std::error_code error;
+  for (int links = 0; fs::is_symlink(target, error); ++links) {
+    if (links == kMostLinks) fail_errno(ELOOP, fmt::format("following the link {}", path));
+    const fs::path next = fs::read_symlink(target, error);
+    if (error) fail_errno(error.value(), fmt::format("following the link {}", path));
+    target = target.parent_path() / next;
+  }
+  return target.string();
 }
 
 void replace_file(const std::string& path, std::string_view text) {

@@ -91,6 +91,9 @@ std::string read_system_file(const std::string& path);
 // Returns the CRC-32C of a whole file.
 uint32_t checksum_of_file(const FileReader& file);
 
+// Returns the path to which a symbolic link leads, whether or not there is a file; any other path as it is.
+std::string link_target_of(const std::string& path);
+
 // Replaces the file atomically: a reader of `path` sees either the old text or the new one, even after a
 // crash. A device, or a pipe that this process has already open (/dev/stdout), is written to directly; a
 // directory or a named pipe is an InvalidArgument.

@@ -33,7 +33,7 @@ std::string target_of(const std::string& path) {
   const fs::file_status status = fs::status(path, ignored);
   if (fs::exists(status) && !fs::is_regular_file(status))
     fail(ErrorKind::InvalidArgument, "{} is not a regular file: choose another name for the timeline", path);
-  return fs::is_symlink(path, ignored) ? fs::weakly_canonical(path, ignored).string() : path;
+  return link_target_of(path);
 }
 
 std::string temporary_for(const std::string& target) { return fmt::format("{}.tmp.{}", target, ::getpid()); }
@@ -127,10 +127,11 @@ void TraceEvents::add(const Timeline::Span& span) {
 }
 
 TraceFile::TraceFile(std::string path, const Json& about)
-    : path_(target_of(path)), temporary_(temporary_for(path_)), writer_(temporary_) {
-  writer_.write(
-      fmt::format("{{\"displayTimeUnit\":\"ms\",\n\"otherData\":{},\n\"traceEvents\":[\n", to_text(about)));
-}
+    : path_(target_of(path)),
+      temporary_(temporary_for(path_)),
+      writer_(temporary_),
+      before_(fmt::format("{{\"displayTimeUnit\":\"ms\",\n\"otherData\":{},\n\"traceEvents\":[\n",
+                          to_text(about))) {}
 
 TraceFile::~TraceFile() {
   if (!finished_) ::unlink(temporary_.c_str());
@@ -138,11 +139,12 @@ TraceFile::~TraceFile() {
 
 void TraceFile::write(std::string_view events) {
   if (events.empty()) return;
-  if (!std::exchange(empty_, false)) writer_.write(",\n");
+  writer_.write(std::exchange(before_, ",\n"));
   writer_.write(events);
 }
 
 void TraceFile::finish() {
+  if (before_ != ",\n") writer_.write(before_);
   writer_.write("\n]}\n");
   writer_.finish();
   rename_path(temporary_, path_);

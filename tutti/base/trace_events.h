@@ -75,7 +75,7 @@ class TraceFile {
   const std::string path_;
   const std::string temporary_;
   FileWriter writer_;
-  bool empty_ = true;
+  std::string before_;  // what comes before the next events: at first, the beginning of the file
   bool finished_ = false;
 };
 

@@ -1,6 +1,9 @@
 #include "tutti/base/trace_events.h"
 
+#include <csignal>
 #include <filesystem>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include "tutti/base/test_errors.h"
 #include "tutti/base/test_folder.h"
@@ -75,6 +78,38 @@ TEST(TraceFile, is_there_whole_or_not_at_all) {
   EXPECT_EQ(read_file(folder / "t.json"), "old");
   file.finish();
   EXPECT_TRUE(Json::parse(read_file(folder / "t.json")).at("traceEvents").empty());
+}
+
+TEST(TraceFile, leaves_nothing_behind_where_it_cannot_be_written) {
+  const TestFolder folder;
+  Timeline timeline;
+  timeline.record(Activity::Step, "step", "", 0, 1, 2);
+  EXPECT_EXIT(
+      {
+        const rlimit none{};
+        ::signal(SIGXFSZ, SIG_IGN);
+        ::setrlimit(RLIMIT_FSIZE, &none);
+        try {
+          write_trace(folder / "t.json", timeline, {}, {});
+        } catch (const Error&) {
+          _exit(std::filesystem::is_empty(folder.path()) ? 0 : 1);
+        }
+        _exit(2);
+      },
+      testing::ExitedWithCode(0), "");
+}
+
+TEST(TraceFile, keeps_a_link_whether_or_not_it_leads_to_a_file) {
+  const TestFolder folder;
+  std::filesystem::create_symlink("real.json", folder / "link.json");
+  for (int time = 0; time < 2; ++time) {
+    clear_for_trace(folder / "link.json");
+    write_trace(folder / "link.json", Timeline(), {}, {});
+    EXPECT_TRUE(std::filesystem::is_symlink(folder / "link.json"));
+    EXPECT_TRUE(std::filesystem::is_regular_file(folder / "real.json"));
+  }
+  std::filesystem::create_symlink("loop.json", folder / "loop.json");
+  EXPECT_THROW(clear_for_trace(folder / "loop.json"), Error);
 }
 
 TEST(TraceFile, its_place_is_cleared_before_anything_is_recorded) {

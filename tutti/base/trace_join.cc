@@ -26,12 +26,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kMostTasks = 1 << 20;
+constexpr int64_t kMostTasks = 1 << 16;
+constexpr size_t kLongestLine = size_t{1} << 20;
 
 // One of the files. TraceFile writes an event per line, after three lines of its own and before a last one.
 class Trace {
  public:
   explicit Trace(std::string path) : path_(std::move(path)) {
+    if (!fs::is_regular_file(path_))  // reading a pipe could take for ever
+      fail(ErrorKind::InvalidArgument, "{} is not a file", path_);
     std::ifstream lines(path_);
     if (!lines) fail(ErrorKind::InvalidArgument, "{}: cannot be read", path_);
     constexpr std::string_view kBegin = "\"otherData\":";
@@ -47,6 +50,8 @@ class Trace {
     clock_ = value_in<std::string>(about_, "clock", path_);
     task_ = value_in<std::string>(about_, "task", path_);
     complete_ = value_in<bool>(about_, "complete", path_);
+    wall_begin_ = value_in<double>(about_, "wall_begin_us", path_);
+    wall_end_ = value_in<double>(about_, "wall_end_us", path_);
     if (world_ > kMostTasks || rank_ < 0 || rank_ >= world_)
       fail(ErrorKind::DataLoss, "{} is damaged: rank {} of {}", path_, rank_, world_);
   }
@@ -63,28 +68,44 @@ class Trace {
     return clock_ == other.clock_ ? 0 : wall_ahead_ - other.wall_ahead_;
   }
 
+  // Returns true if both were recorded at the same time, as those of one run are.
+  bool overlaps(const Trace& other) const {
+    return wall_begin_ <= other.wall_end_ && other.wall_begin_ <= wall_end_;
+  }
+
   // Passes on every event.
   void read(const std::function<void(const std::string& event)>& take) const {
     std::ifstream lines(path_);
     int64_t number = static_cast<int64_t>(head(lines).size());
     std::string line;
-    while (std::getline(lines, line)) {
+    while (next_line(lines, line)) {
       ++number;
-      if (line == "]}") return;
+      if (line == "]}" && lines.peek() == EOF) return;
       if (line.ends_with(',')) line.pop_back();
-      if (line.empty()) continue;
-      if (!Json::accept(line)) fail(ErrorKind::DataLoss, "{} is damaged in line {}", path_, number);
+      if (line.empty() && lines.peek() == ']') continue;
+      if (!line.starts_with("{\"ph\":\"") || !Json::accept(line))
+        fail(ErrorKind::DataLoss, "{} is damaged in line {}", path_, number);
       take(line);
     }
-    fail(ErrorKind::DataLoss, "{} is cut: its last line is missing", path_);
+    fail(ErrorKind::DataLoss, "{} is damaged after line {}", path_, number);
   }
 
  private:
   // Returns the lines before the events.
   static std::array<std::string, 3> head(std::istream& from) {
     std::array<std::string, 3> lines;
-    for (std::string& line : lines) std::getline(from, line);
+    for (std::string& line : lines) next_line(from, line);
     return lines;
+  }
+
+  // Returns false at the end, and for a line that is longer than any of TraceFile's.
+  static bool next_line(std::istream& from, std::string& line) {
+    line.resize(kLongestLine);
+    from.getline(line.data(), static_cast<std::streamsize>(line.size()));
+    const bool good = !from.fail();
+    const auto taken = static_cast<size_t>(from.gcount());
+    line.resize(!good ? 0 : from.eof() ? taken : taken - 1);
+    return good;
   }
 
   std::string path_;
@@ -95,6 +116,8 @@ class Trace {
   std::string clock_;
   std::string task_;
   bool complete_ = false;
+  double wall_begin_ = 0;
+  double wall_end_ = 0;
 };
 
 // Adds to the time at which an event begins.
@@ -161,7 +184,7 @@ JoinedTraces join_traces(const std::vector<std::string>& paths, const std::strin
     constexpr size_t kNamed = 8;
     const std::span named(missing.data(), std::min(missing.size(), kNamed));
     joined.warnings.push_back(fmt::format(
-        "there is no file of rank {}{}: a task that was killed leaves none, and a task on another "
+        "there is no file of the ranks {}{}: a task that was killed leaves none, and a task on another "
         "machine may have written its file there",
         fmt::join(named, ", "), named.size() < missing.size() ? ", ..." : ""));
   }
@@ -179,6 +202,10 @@ JoinedTraces join_traces(const std::vector<std::string>& paths, const std::strin
       joined.warnings.push_back(fmt::format(
           "the clock of {} was not compared with that of {}, only the wall clocks of their machines",
           trace.task(), traces.front().task()));
+    if (!trace.overlaps(traces.front()))
+      joined.warnings.push_back(
+          fmt::format("{} and {} were not recorded at the same time: are they of one run?",
+                      traces.front().path(), trace.path()));
     about["ranks"].push_back(trace.about());
     about["ranks"].back()["moved_us"] = behind;
   }

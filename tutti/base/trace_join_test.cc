@@ -17,6 +17,8 @@ struct Task {
   std::string clock = "one";
   double wall_ahead = 0;
   bool complete = true;
+  double wall_begin = 1;
+  double wall_end = 2;
 };
 
 // Writes a file with one span from 5 to 6 us.
@@ -29,7 +31,9 @@ void write(const std::string& path, const Task& task) {
                {"task", fmt::format("worker/{}", task.rank)},
                {"clock", task.clock},
                {"wall_ahead_us", task.wall_ahead},
-               {"complete", task.complete}});
+               {"complete", task.complete},
+               {"wall_begin_us", task.wall_begin},
+               {"wall_end_us", task.wall_end}});
 }
 
 int64_t begin_of(const ReadTrace& trace, int rank) {
@@ -63,6 +67,15 @@ TEST(TraceJoin, moves_the_times_of_another_clock) {
   EXPECT_EQ(begin_of(trace, 1), 12'250);
 }
 
+TEST(TraceJoin, doubts_files_that_were_not_recorded_at_the_same_time) {
+  const TestFolder folder;
+  write(folder / "a.json", {.rank = 0, .wall_begin = 1, .wall_end = 5});
+  write(folder / "b.json", {.rank = 1, .wall_begin = 6, .wall_end = 9});
+  const JoinedTraces joined = join_traces({folder / "a.json", folder / "b.json"}, folder / "all.json");
+  ASSERT_EQ(joined.warnings.size(), 1U);
+  EXPECT_THAT(joined.warnings[0], HasSubstr("were not recorded at the same time: are they of one run?"));
+}
+
 TEST(TraceJoin, says_what_is_missing) {
   const TestFolder folder;
   write(folder / "t.json", {.rank = 0, .world = 4});
@@ -70,7 +83,7 @@ TEST(TraceJoin, says_what_is_missing) {
   const JoinedTraces joined = join_traces({folder / "t.json"}, folder / "all.json");
   EXPECT_EQ(joined.files, 2);
   ASSERT_EQ(joined.warnings.size(), 1U);
-  EXPECT_THAT(joined.warnings[0], HasSubstr("there is no file of rank 1, 3: "));
+  EXPECT_THAT(joined.warnings[0], HasSubstr("there is no file of the ranks 1, 3: "));
   EXPECT_EQ(read_trace(folder / "all.json").json.at("otherData").at("complete"), false);
 }
 
@@ -87,7 +100,7 @@ TEST(TraceJoin, refuses_files_that_do_not_belong_together) {
   });
   expect_error(ErrorKind::InvalidArgument, HasSubstr("is one of the files to join"),
                [&] { join_traces({folder / "a.json"}, folder / "a.json"); });
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("cannot be read"),
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("is not a file"),
                [&] { join_traces({folder / "none.json"}, folder / "all.json"); });
   EXPECT_FALSE(path_exists(folder / "all.json"));
 }
@@ -116,6 +129,8 @@ TEST(TraceJoin, refuses_what_is_no_timeline) {
        {std::string("{}"), std::string(1000, '\0'), with("\"world\":1", "\"world\":2000000000"),
         with("\"world\":1", "\"world\":0"), with("\"rank\":0", "\"rank\":-1"),
         with("\"rank\":0", "\"rank\":\"0\""), with("\"rank\":0", "\"rank\":1e99"),
+        with("{\"ph\":\"M\"", "5,\n{\"ph\":\"M\""), with("]}", "]}\n]}"),
+        with("step", std::string(2 << 20, 'x')), std::string(3 << 20, 'x'),
         with("\"ph\":\"X\"", "\"ph\":\"X"), with("\"clock\"", "\"block\"")}) {
     folder.write("other.json", text);
     EXPECT_THROW(join_traces({folder / "other.json"}, folder / "all.json"), Error) << text;

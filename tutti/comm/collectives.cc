@@ -315,7 +315,8 @@ Work Collectives::between_two(const char* name, const torch::Tensor& tensor, int
   if (peer == rank_) fail(ErrorKind::InvalidArgument, "rank {} cannot exchange messages with itself", rank_);
   return run_on(messages_[{peer, sending}], [this, name, tensor, peer, sending, options] {
     name_thread(timeline_, sending ? "sender" : "receiver");
-    guarded(name, options, [&](const Operation& operation) {
+    guarded(name, options, [&](const Operation& asked) {
+      const Operation operation = of(asked, moved(tensor, tensor.numel()));
       if (sending) {
         transport_->send(bytes_of(flat(tensor, torch::kCPU)), peer, operation);
       } else {
@@ -387,7 +388,7 @@ void Collectives::abandon(const std::string& why) noexcept { give_up(Error(Error
 
 std::unique_ptr<Communicator> Collectives::split(int colour) {
   torch::Tensor colours = torch::empty({world_}, torch::kInt64);
-  all_gather(colours, torch::full({1}, colour, torch::kInt64), {}).wait();
+  all_gather(colours, torch::full({1}, colour, torch::kInt64), {.what = "the colours of a split"}).wait();
   const int number = splits_++;
   if (colour < 0) return nullptr;
   std::vector<int> ranks;

@@ -380,6 +380,11 @@ void check_misfits(Communicator& comm) {
       if (group.rank() == last) group.recv(torch::zeros({kExpected}), 0, soon).wait();
     });
     if (comm.rank() == last) expect_misfit(message, fmt::format("a message of {}", sent));
+    const auto other_type = misfit(comm, [&](Communicator& group) {
+      if (group.rank() == 0) group.send(torch::zeros({kExpected}, torch::kInt), last, soon).wait();
+      if (group.rank() == last) group.recv(torch::zeros({kExpected}), 0, soon).wait();
+    });
+    if (comm.rank() == last) expect_misfit(other_type, "a message of another type");
 
     const auto exchange = misfit(comm, [&](Communicator& group) {
       Tensors inputs;

@@ -47,13 +47,16 @@ OperationWords::OperationWords(const Operation& operation)
   copy_words(what, operation.what);
 }
 
+std::string OperationWords::elements() const {
+  const std::string type_of = type_name(static_cast<c10::ScalarType>(type));
+  return count < 0 ? type_of : fmt::format("{} {}", count, type_of);
+}
+
 std::string OperationWords::text() const {
   static constexpr std::array<const char*, 5> kOps = {"", ", average", ", min", ", max", ", product"};
   std::string text(name, ::strnlen(name, sizeof name));
   if (what[0] != '\0') text += " of " + std::string(what, ::strnlen(what, sizeof what));
-  if (type >= 0)
-    text += fmt::format(" ({}{}{})", count < 0 ? "" : fmt::format("{} ", count),
-                        type_name(static_cast<c10::ScalarType>(type)), kOps.at(static_cast<size_t>(op)));
+  if (type >= 0) text += fmt::format(" ({}{})", elements(), kOps.at(static_cast<size_t>(op)));
   if (step >= 0) text += fmt::format(" at step {}", step);
   return text;
 }
@@ -64,6 +67,15 @@ std::string different_operations(const std::string& who, const OperationWords& w
       "{} calls {} while {} calls {}: every rank has to call the same operations in the same order, with the "
       "same sizes",
       who, words.text(), other, theirs.text());
+}
+
+std::string other_message(const std::string& receiver, const OperationWords& expected,
+                          const std::string& sender, const OperationWords& sent) {
+  if (expected.type == sent.type && expected.count == sent.count) return "";
+  OperationWords call = expected;
+  call.type = -1;  // its elements are named once
+  return fmt::format("{} failed: {} expects {} from {}, which sends {}", call.text(), receiver,
+                     expected.elements(), sender, sent.elements());
 }
 
 std::string describe(const Operation& operation) {

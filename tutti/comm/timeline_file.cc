@@ -19,6 +19,11 @@ namespace {
 
 double microseconds(int64_t nanoseconds) { return static_cast<double>(nanoseconds) / 1000; }
 
+// In nanoseconds.
+int64_t wall_time() {
+  return std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
 TimelineFileOptions options_of(const Context& context) {
   if (context.timeline() == nullptr) return {};
   return {context.config().output.timeline,
@@ -39,7 +44,8 @@ TimelineFile::TimelineFile(Timeline* timeline, Communicator& comm, TimelineFileO
     : timeline_(timeline),
       comm_(comm),
       options_(std::move(options)),
-      exceptions_(std::uncaught_exceptions()) {
+      exceptions_(std::uncaught_exceptions()),
+      wall_begin_(wall_time()) {
   if (timeline_ == nullptr) return;
   try {
     clear_for_trace(trace_path(options_.path, options_.rank));
@@ -87,7 +93,7 @@ void TimelineFile::write_file(const std::optional<ClockReading>& end, const std:
     if (clock.uncertainty() > 0)
       process.label = fmt::format("clock +- {:.0f} us", microseconds(clock.uncertainty()));
     const int64_t now = timeline_->now();
-    const std::chrono::nanoseconds wall = std::chrono::system_clock::now().time_since_epoch();
+    const int64_t wall = wall_time();
     Json about = {{"tutti_version", version()},
                   {"rank", options_.rank},
                   {"world", options_.world},
@@ -97,7 +103,9 @@ void TimelineFile::write_file(const std::optional<ClockReading>& end, const std:
                   {"clock", machines_.front()},
                   {"clock_ahead_us", microseconds(clock(now) - now)},
                   {"clock_uncertainty_us", microseconds(clock.uncertainty())},
-                  {"wall_ahead_us", microseconds(wall.count() - clock(now))}};
+                  {"wall_ahead_us", microseconds(wall - clock(now))},
+                  {"wall_begin_us", microseconds(wall_begin_)},
+                  {"wall_end_us", microseconds(wall)}};
     if (!error.empty()) about["why"] = error;
     write_trace(trace_path(options_.path, options_.rank), *timeline_, process, std::move(about));
     if (options_.rank == 0) say_where();

@@ -52,6 +52,7 @@ class TimelineFile {
   const int exceptions_;
   std::vector<std::string> machines_;  // by rank
   ClockReading begin_;                 // of this rank's clock
+  const int64_t wall_begin_;
   bool written_ = false;
 };
 

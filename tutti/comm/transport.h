@@ -46,6 +46,7 @@ struct OperationWords {
   explicit OperationWords(const Operation& operation);
   OperationWords() = default;
   std::string text() const;
+  std::string elements() const;  // "1000 float32"
 
   char name[24];
   char what[56];
@@ -58,6 +59,13 @@ struct OperationWords {
 // Returns the error text for two ranks that call different operations.
 std::string different_operations(const std::string& who, const OperationWords& words,
                                  const std::string& other, const OperationWords& theirs);
+
+// The end of error texts about sizes.
+inline constexpr std::string_view kSameEverywhere = ": every rank has to give the same root and sizes";
+
+// Returns the error text for a message that is not what the receiver expects; "" if it is.
+std::string other_message(const std::string& receiver, const OperationWords& expected,
+                          const std::string& sender, const OperationWords& sent);
 
 // Returns a text such as "all_reduce of gradients at step 118".
 std::string describe(const Operation& operation);

@@ -33,15 +33,17 @@ EmbeddingBagImpl::EmbeddingBagImpl(int64_t rows, int64_t dim, Pooling pooling,
 torch::Tensor EmbeddingBagImpl::forward(const torch::Tensor& ids, const torch::Tensor& weights) {
   if (ids.dim() < 2)
     fail(ErrorKind::InvalidArgument,
-         "an EmbeddingBag takes ids of the shape (examples, ..., longest list), not {}", describe(ids));
+         "the EmbeddingBag '{}' takes ids of the shape (examples, ..., longest list), not {}",
+         table()->name(), describe(ids));
   torch::Tensor rows = EmbeddingImpl::forward(ids);  // (examples, ..., longest list, dim)
   const torch::Tensor is_id = ids.ge(0);
   if (weights.defined()) {
     if (pooling_ != Pooling::Sum)
-      fail(ErrorKind::InvalidArgument, "weights for an EmbeddingBag need Pooling::Sum");
+      fail(ErrorKind::InvalidArgument, "the EmbeddingBag '{}' takes weights only with Pooling::Sum",
+           table()->name());
     if (weights.sizes() != ids.sizes())
-      fail(ErrorKind::InvalidArgument, "the weights for an EmbeddingBag have the shape {}, its ids {}",
-           describe(weights), describe(ids));
+      fail(ErrorKind::InvalidArgument, "the weights for the EmbeddingBag '{}' have the shape {}, its ids {}",
+           table()->name(), describe(weights), describe(ids));
     return (rows * weights.masked_fill(is_id.logical_not(), 0).unsqueeze(-1)).sum(-2);
   }
   if (pooling_ == Pooling::Sum) return rows.sum(-2);

@@ -17,6 +17,7 @@
 #include "tutti/base/check.h"
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
+#include "tutti/base/type_name.h"
 #include "tutti/comm/failure_board.h"
 
 namespace tutti::comm {
@@ -180,22 +181,30 @@ MPI_Datatype mpi_type(torch::ScalarType type) {
       return MPI_DATATYPE_NULL;
   }
 }
+
+std::optional<torch::ScalarType> type_of(const Operation& operation) {
+  return operation.whole ? std::optional(operation.whole->type) : std::nullopt;
+}
+
 constexpr int64_t kMostAtATime = int64_t{1} << 28;  // elements: MPI uses int for counts
 
 // Messages in progress, in pieces of at most kPiece bytes.
 class Messages {
  public:
-  // `who` returns the name of a rank for error messages; it must outlive this object.
-  Messages(MPI_Comm group, const std::function<std::string(int rank)>& who) : group_(group), who_(who) {}
+  // `who` returns the name of a rank for error messages; it must outlive this object. The elements of a
+  // message are its tag.
+  Messages(MPI_Comm group, const std::function<std::string(int rank)>& who,
+           std::optional<torch::ScalarType> type = {})
+      : group_(group), who_(who), tag_(type ? static_cast<int>(*type) : 0) {}
 
   void send(ConstBytes bytes, int to) {
     post(bytes.size(), to, Way::Out, [&](size_t done, int size, MPI_Request* request) {
-      return MPI_Isend(bytes.data() + done, size, MPI_BYTE, to, 0, group_, request);
+      return MPI_Isend(bytes.data() + done, size, MPI_BYTE, to, tag_, group_, request);
     });
   }
   void recv(Bytes bytes, int from) {
     post(bytes.size(), from, Way::In, [&](size_t done, int size, MPI_Request* request) {
-      return MPI_Irecv(bytes.data() + done, size, MPI_BYTE, from, 0, group_, request);
+      return MPI_Irecv(bytes.data() + done, size, MPI_BYTE, from, MPI_ANY_TAG, group_, request);
     });
   }
 
@@ -304,6 +313,10 @@ class Messages {
     int received = 0;
     check(MPI_Get_count(&status, MPI_BYTE, &received));
     if (received != posted.expected) fail_other_size(posted, std::to_string(received));
+    if (status.MPI_TAG != tag_)
+      fail(ErrorKind::InvalidArgument, "{} expects {} from {}, which sends {}", who_(rank_in(group_)),
+           type_name(static_cast<torch::ScalarType>(tag_)), who_(posted.peer),
+           type_name(static_cast<torch::ScalarType>(status.MPI_TAG)));
   }
 
   [[noreturn]] void fail_other_size(const Posted& posted, const std::string& sent) const {
@@ -333,6 +346,7 @@ class Messages {
 
   const MPI_Comm group_;
   const std::function<std::string(int rank)>& who_;
+  const int tag_;
   std::vector<int> everybody_;  // all ranks but this one; set by add_all()
   std::vector<MPI_Request> requests_;
   std::vector<Posted> posts_;         // the message of each request
@@ -389,13 +403,13 @@ class MpiTransport final : public Transport, public OwnAllReduce {
 
   void send(ConstBytes bytes, int to, const Operation& operation) override {
     if (bytes.empty()) return;
-    Messages messages(messages_.get(), who_);
+    Messages messages(messages_.get(), who_, type_of(operation));
     attempt(operation, FailureBoard::Party::Two, {to}, messages, [&] { messages.send(bytes, to); });
   }
 
   void recv(Bytes bytes, int from, const Operation& operation) override {
     if (bytes.empty()) return;
-    Messages messages(messages_.get(), who_);
+    Messages messages(messages_.get(), who_, type_of(operation));
     attempt(operation, FailureBoard::Party::Two, {from}, messages, [&] { messages.recv(bytes, from); });
   }
 

@@ -87,7 +87,7 @@ struct ControlSlot {
 struct RankPipe {
   alignas(64) Signal filled;
   alignas(64) Signal emptied;
-  uint64_t message_size;
+  OperationWords words;  // of the sender
   std::byte bytes[kPipeBytes];
 };
 
@@ -282,21 +282,23 @@ void SharedTransport::exchange(std::span<const ConstBytes> sends, std::span<cons
     for (size_t r = 0; r < ranks; ++r) {
       more = more || brief_of(static_cast<int>(r)).more;
       if (r != me && !take_from_cell(halves[r] + me * stride, recvs[r], done, cell))
-        fail_other_size(recvs[r].size(), static_cast<int>(r), size_in_cell(halves[r] + me * stride));
+        fail_other_size(operation, recvs[r].size(), static_cast<int>(r),
+                        size_in_cell(halves[r] + me * stride));
     }
     if (!more) return;
   }
 }
 
-void SharedTransport::fail_other_size(size_t expected, int from, size_t sent) {
+void SharedTransport::fail_other_size(const Operation& operation, size_t expected, int from, size_t sent) {
   fail_together(ErrorKind::InvalidArgument,
-                fmt::format("{} expects {} bytes from {}, which sends {}", memory_->who(rank_), expected,
-                            memory_->who(from), sent));
+                fmt::format("{} failed: {} expects {} bytes from {}, which sends {}{}", describe(operation),
+                            memory_->who(rank_), expected, memory_->who(from), sent, kSameEverywhere));
 }
 
 void SharedTransport::send(ConstBytes bytes, int to, const Operation& operation) {
   RankPipe& pipe = pipe_between(rank_, to);
   const auto filled = [&] { return pipe.filled.count.load(std::memory_order_relaxed); };
+  const OperationWords words(operation);
   const Late late = [&] { return pipe.emptied.reached(filled()) ? std::vector<int>() : std::vector{to}; };
   for (size_t done = 0; done < bytes.size(); done += kPipeBytes) {
     {
@@ -304,7 +306,7 @@ void SharedTransport::send(ConstBytes bytes, int to, const Operation& operation)
       wait(pipe.emptied, filled(), wait_options_, [&] { look_up(late, operation); });
     }
     const size_t size = std::min(kPipeBytes, bytes.size() - done);
-    pipe.message_size = bytes.size();
+    pipe.words = words;
     std::memcpy(pipe.bytes, bytes.data() + done, size);
     pipe.filled.advance();
   }
@@ -313,13 +315,16 @@ void SharedTransport::send(ConstBytes bytes, int to, const Operation& operation)
 void SharedTransport::recv(Bytes bytes, int from, const Operation& operation) {
   RankPipe& pipe = pipe_between(from, rank_);
   const auto next = [&] { return pipe.emptied.count.load(std::memory_order_relaxed) + 1; };
+  const OperationWords words(operation);
   const Late late = [&] { return pipe.filled.reached(next()) ? std::vector<int>() : std::vector{from}; };
   for (size_t done = 0; done < bytes.size(); done += kPipeBytes) {
     {
       const SpanScope span(operation.timeline, Activity::Wait, "wait for the sender", operation.step);
       wait(pipe.filled, next(), wait_options_, [&] { look_up(late, operation); });
     }
-    if (pipe.message_size != bytes.size()) fail_other_size(bytes.size(), from, pipe.message_size);
+    if (const std::string text = other_message(memory_->who(rank_), words, memory_->who(from), pipe.words);
+        !text.empty())
+      fail_together(ErrorKind::InvalidArgument, text);
     std::memcpy(bytes.data() + done, pipe.bytes, std::min(kPipeBytes, bytes.size() - done));
     pipe.emptied.advance();
   }

@@ -78,7 +78,7 @@ class SharedTransport final : public Transport, public InPlace {
   void look_for_stopped(const std::vector<int>& late, const Operation& operation);
   void leave_word(ErrorKind kind, const std::string& text);
   [[noreturn]] void fail_together(ErrorKind kind, const std::string& text);
-  [[noreturn]] void fail_other_size(size_t expected, int from, size_t sent);
+  [[noreturn]] void fail_other_size(const Operation& operation, size_t expected, int from, size_t sent);
   void throw_if_failed();
   BlockOffset place_of(const std::byte* data, size_t size) const;
   void reduce_in_place(const Given& block, size_t offset, const Reduction& reduction,

@@ -178,8 +178,8 @@ void TcpTransport::carry(tcp::Traffic& traffic, const Operation& operation) {
 
 void TcpTransport::require_same(const Head& mine, const Head& theirs, int peer, uint64_t expected) const {
   if (mine.key == theirs.key && theirs.number < mine.number)
-    fail(ErrorKind::InvalidArgument, "{} sent {} bytes to {} in an earlier {}, which expected none",
-         who(peer), theirs.size, who(options_.rank), theirs.words.text());
+    fail(ErrorKind::InvalidArgument, "{} sent {} bytes to {} in an earlier {}, which expected none{}",
+         who(peer), theirs.size, who(options_.rank), theirs.words.text(), kSameEverywhere);
   if (mine.number != theirs.number || mine.key != theirs.key) {
     const bool first = options_.rank < peer;
     fail(ErrorKind::InvalidArgument, "{}",
@@ -187,8 +187,8 @@ void TcpTransport::require_same(const Head& mine, const Head& theirs, int peer, 
                               who(std::max(options_.rank, peer)), first ? theirs.words : mine.words));
   }
   if (theirs.size != expected)
-    fail(ErrorKind::InvalidArgument, "{} failed: {} expects {} bytes from {}, which sends {}",
-         mine.words.text(), who(options_.rank), expected, who(peer), theirs.size);
+    fail(ErrorKind::InvalidArgument, "{} failed: {} expects {} bytes from {}, which sends {}{}",
+         mine.words.text(), who(options_.rank), expected, who(peer), theirs.size, kSameEverywhere);
 }
 
 void TcpTransport::send(ConstBytes bytes, int to, const Operation& operation) {
@@ -210,6 +210,8 @@ void TcpTransport::recv(Bytes bytes, int from, const Operation& operation) {
   const auto moved = [&](const Flow& flow) {
     if (known || flow.done < sizeof(Head)) return;
     known = true;
+    const std::string text = other_message(who(options_.rank), mine.words, who(from), theirs.words);
+    if (!text.empty()) fail(ErrorKind::InvalidArgument, "{}", text);
     require_same(mine, theirs, from, bytes.size());
   };
   attempt(operation, Party::Two, {from}, [&](FailureBoard::Watch&) {

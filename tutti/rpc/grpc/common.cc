@@ -4,7 +4,10 @@
 #include <grpc/grpc.h>
 #include <grpc/impl/codegen/grpc_types.h>
 #include <grpc/support/log.h>
+#include <grpcpp/create_channel.h>
+#include <grpcpp/security/credentials.h>
 #include <grpcpp/support/status.h>
+#include <memory>
 #include <string_view>
 
 #include "tutti/base/log.h"
@@ -74,8 +77,15 @@ void start_grpc() {
       constexpr int kThreads = 10;
       require_threads(kThreads, "the threads of gRPC");
       grpc_init();
+      never_connected = grpc::CreateChannel("ipv4:127.0.0.1:1", grpc::InsecureChannelCredentials());
     }
-    ~Grpc() { grpc_shutdown(); }
+    ~Grpc() {
+      never_connected.reset();
+      grpc_shutdown();
+    }
+    // Keeps the threads of the event engine running. It would end them with the last channel, and then wait
+    // for ever for one that could not be started.
+    std::shared_ptr<grpc::Channel> never_connected;
   };
   static const Grpc kGrpc;
 }

@@ -49,7 +49,7 @@ StepResult PsSync::make(int64_t step, const Wishes& wishes, data::BatchQueue& qu
   const torch::NoGradGuard no_grad;
   embedding::TableGradients rows;
   if (!replica_.tables().empty()) rows = replica_.tables().gradients(block_, options_.lanes);
-  const SpanScope span(options_.timeline, Activity::Reduce, "gradients", step);
+  const SpanScope span(options_.timeline, Activity::Wait, "gradients", step);
   int64_t expected = options_.world;
   if (options_.backup > 0) {
     const std::optional<int64_t> with_us = client_.enter(step);
@@ -228,7 +228,7 @@ void PsAsync::start_push(int64_t of) {
   const double rate = replica_.optimizer().learning_rate();
   push_ = thread_.run([this, of, rate, examples = examples_] {
     name_thread(options_.timeline, "push and pull");
-    const SpanScope span(options_.timeline, Activity::Reduce, "push and pull", now_);
+    const SpanScope span(options_.timeline, Activity::Copy, "push and pull", now_);
     const torch::NoGradGuard no_grad;
     applied_ = client_.push_asynchronous({.gradients = going_.blocks,
                                           .results = going_.extras,
