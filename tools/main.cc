@@ -31,7 +31,7 @@ constexpr std::array<Command, 12> kCommands = {{
     {"inspect", "show and verify a checkpoint, or show a table", nullptr},
     {"export", "export a checkpoint as a model for other programs", nullptr},
     {"plot", "draw the curves of one or several runs", plot_command},
-    {"timeline", "join the timelines of all tasks of a run", timeline_command},
+    {"timeline", "join the timelines of all workers of a run", timeline_command},
     {"shard", "split tables into shards, one folder each", nullptr},
     {"doctor", "check whether this machine is ready for training", nullptr},
     {"bench", "measure how fast tasks exchange vectors", nullptr},

@@ -1,4 +1,4 @@
-// tutti timeline: one file from those of all tasks of a run.
+// tutti timeline: one file from those of all workers of a run.
 #include <fmt/core.h>
 
 #include "tools/arguments.h"
@@ -9,11 +9,9 @@ namespace tutti {
 namespace {
 
 constexpr const char* kAboutTimeline =
-    "Joins the files that the tasks of a run wrote with --timeline. Those of the other tasks are found "
-    "beside\n"
-    "that of the first one, RUN.json: RUN.rank1.json and so on. Files from several machines can be named "
-    "one\n"
-    "by one.\n"
+    "Joins the files that the workers of a run wrote with --timeline. Those of the other workers are found\n"
+    "beside that of the first one, RUN.json: RUN.rank1.json and so on. Files from several machines can be\n"
+    "named one by one.\n"
     "  tutti timeline run.json --out all.json\n"
     "  tutti timeline a/run.json b/run.rank1.json --out all.json";
 
@@ -23,13 +21,14 @@ int timeline_command(const std::vector<std::string>& arguments, const Environmen
   CLI::App app(kAboutTimeline, "tutti timeline");
   std::vector<std::string> paths;
   std::string out;
-  app.add_option("FILE", paths, "The files of --timeline, or that of the first task")->required();
+  app.add_option("FILE", paths, "The files of --timeline, or that of the first worker")->required();
   app.add_option("--out", out, "The file to write")->required();
   if (!parse_arguments(app, arguments)) return 0;
   const JoinedTraces joined = join_traces(paths, out);
   for (const std::string& warning : joined.warnings) fmt::print(stderr, "tutti timeline: {}\n", warning);
-  fmt::print("joined the timelines of {} of {} tasks in {}: open it in ui.perfetto.dev or chrome://tracing\n",
-             joined.files, joined.world, out);
+  fmt::print(
+      "joined the timelines of {} of {} workers in {}: open it in ui.perfetto.dev or chrome://tracing\n",
+      joined.files, joined.world, out);
   return 0;
 }
 

@@ -38,7 +38,7 @@ std::vector<TaskPlan> plans_of(const std::vector<StartedHost>& hosts) {
   return plans;
 }
 
-// Returns true for a task that was started again and then waited for others that had ended.
+// When the job is done: returns true for a task that was started again and waited for others that had ended.
 bool waited_in_vain(const Member& member) {
   return member.before() && member.outcome()->exit_code() == exit_code(ErrorKind::Timeout);
 }
@@ -247,7 +247,8 @@ void TaskGroup::reap() {
   for (Member* failed : std::exchange(failed_, {})) {
     if (result_.exit_code != 0) return;
     if (restart(*failed)) continue;
-    result_.exit_code = (waited_in_vain(*failed) ? failed->before() : failed->outcome())->exit_code();
+    const bool hides_error = job_is_done() && waited_in_vain(*failed) && has_own_error(*failed->before());
+    result_.exit_code = (hides_error ? failed->before() : failed->outcome())->exit_code();
     const bool as_told = result_.interrupted && failed->outcome()->killed();
     if (!as_told) report(*failed);
     if (!kill_at_) stop(SIGTERM, options_.failure_grace);

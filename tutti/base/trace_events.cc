@@ -1,6 +1,7 @@
 #include "tutti/base/trace_events.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <filesystem>
 #include <iterator>
 #include <optional>
@@ -162,7 +163,7 @@ std::string trace_path(const std::string& path, int rank) {
 void clear_for_trace(const std::string& path) {
   const std::string target = target_of(path);  // fails if the path exists and is not a file
   require_replaceable(target);
-  fs::remove(target);
+  if (::unlink(target.c_str()) != 0 && errno != ENOENT) fail_errno(errno, "removing " + target);
 }
 
 void write_trace(const std::string& path, const Timeline& timeline, const TraceProcess& process, Json about) {

@@ -33,10 +33,8 @@ constexpr size_t kLongestLine = size_t{1} << 20;
 class Trace {
  public:
   explicit Trace(std::string path) : path_(std::move(path)) {
-    if (!fs::is_regular_file(path_))  // reading a pipe could take for ever
-      fail(ErrorKind::InvalidArgument, "{} is not a file", path_);
+    const FileReader readable(path_);  // throws unless it is: a pipe could be waited for, for ever
     std::ifstream lines(path_);
-    if (!lines) fail(ErrorKind::InvalidArgument, "{}: cannot be read", path_);
     constexpr std::string_view kBegin = "\"otherData\":";
     const std::string about = head(lines)[1];
     if (about.starts_with(kBegin) && about.ends_with(','))
@@ -149,7 +147,7 @@ void require_one_run(const std::vector<Trace>& traces) {
     const Trace& one = traces[i - 1];
     const Trace& other = traces[i];
     if (one.world() != other.world())
-      fail(ErrorKind::InvalidArgument, "{} is of a run of {} tasks, but {} of one of {}", one.path(),
+      fail(ErrorKind::InvalidArgument, "{} is of a run of {} workers, but {} of one of {}", one.path(),
            one.world(), other.path(), other.world());
     if (one.rank() == other.rank())
       fail(ErrorKind::InvalidArgument, "{} and {} are both of rank {}", one.path(), other.path(), one.rank());
@@ -184,7 +182,7 @@ JoinedTraces join_traces(const std::vector<std::string>& paths, const std::strin
     constexpr size_t kNamed = 8;
     const std::span named(missing.data(), std::min(missing.size(), kNamed));
     joined.warnings.push_back(fmt::format(
-        "there is no file of the ranks {}{}: a task that was killed leaves none, and a task on another "
+        "there is no file of the ranks {}{}: a worker that was killed leaves none, and one on another "
         "machine may have written its file there",
         fmt::join(named, ", "), named.size() < missing.size() ? ", ..." : ""));
   }

@@ -95,12 +95,12 @@ TEST(TraceJoin, refuses_files_that_do_not_belong_together) {
   expect_error(ErrorKind::InvalidArgument, HasSubstr("are both of rank 0"), [&] {
     join_traces({folder / "a.json", folder / "b.json"}, folder / "all.json");
   });
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("is of a run of 2 tasks, but"), [&] {
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("is of a run of 2 workers, but"), [&] {
     join_traces({folder / "a.json", folder / "c.json"}, folder / "all.json");
   });
   expect_error(ErrorKind::InvalidArgument, HasSubstr("is one of the files to join"),
                [&] { join_traces({folder / "a.json"}, folder / "a.json"); });
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("is not a file"),
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("none.json"),
                [&] { join_traces({folder / "none.json"}, folder / "all.json"); });
   EXPECT_FALSE(path_exists(folder / "all.json"));
 }

@@ -123,7 +123,7 @@ void TimelineFile::say_where() const {
     options_.log.info("timeline in {}: open it in ui.perfetto.dev or chrome://tracing", options_.path);
   else
     options_.log.info(
-        "timelines of {} tasks in {}, {} and so on; to join them: tutti timeline {} --out ALL.json",
+        "timelines of {} workers in {}, {} and so on; to join them: tutti timeline {} --out ALL.json",
         options_.world, options_.path, trace_path(options_.path, 1), options_.path);
 }
 
