@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/tool.h"
+#include "tutti/base/interrupted.h"
 
 namespace tutti::testing {
 namespace {
@@ -73,17 +74,23 @@ TEST(Mnist, resumes_with_other_lanes_only_from_the_weights) {
   EXPECT_TRUE(std::filesystem::exists(logdir + "/ckpt-2"));
 }
 
-TEST(Mnist, sigterm_leaves_a_checkpoint_from_which_the_same_bits_follow) {
+class MnistStopped : public ::testing::TestWithParam<int> {};
+
+// A terminal that is closed sends SIGHUP twice.
+TEST_P(MnistStopped, leaves_a_checkpoint_from_which_the_same_bits_follow) {
+  const int signal = GetParam();
   const TestFolder folder;
   const std::string logdir = folder / "run";
   int64_t stopped_at = 0;
   {
-    // Saves a checkpoint every step, so that one appears soon; the test needs the one that SIGTERM requests.
+    // Saves a checkpoint every step, so that one appears soon; the test needs the one that the signal
+    // requests.
     RunningProgram first(mnist({"--steps", "100000", "--logdir", logdir, "--checkpoint-every", "1"}));
     ASSERT_TRUE(eventually([&] { return std::filesystem::exists(logdir + "/ckpt-2"); }));
-    kill(first.pid(), SIGTERM);
-    EXPECT_EQ(first.wait(), 128 + SIGTERM);
-    EXPECT_THAT(first.err(), HasSubstr("stopped by SIGTERM after step"));
+    kill(first.pid(), signal);
+    if (signal == SIGHUP) kill(first.pid(), signal);
+    EXPECT_EQ(first.wait(), 128 + signal);
+    EXPECT_THAT(first.err(), HasSubstr("stopped by " + signal_name(signal) + " after step"));
     EXPECT_THAT(first.err(), HasSubstr("run the program again to continue"));
     const auto at = first.err().find("after step ") + 11;
     stopped_at = std::stoll(first.err().substr(at));
@@ -95,6 +102,9 @@ TEST(Mnist, sigterm_leaves_a_checkpoint_from_which_the_same_bits_follow) {
   EXPECT_THAT(second.err, HasSubstr("ckpt-" + std::to_string(stopped_at)));
   EXPECT_EQ(report_of(folder / "report.json").at("weights_sha256"), straight_hash(folder, end));
 }
+
+INSTANTIATE_TEST_SUITE_P(BySignal, MnistStopped, ::testing::Values(SIGTERM, SIGHUP),
+                         [](const auto& info) { return signal_name(info.param); });
 
 struct Nonsense {
   std::vector<std::string> flags;

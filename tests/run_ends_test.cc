@@ -167,12 +167,13 @@ class RunInterrupted : public Run, public ::testing::WithParamInterface<int> {};
 
 TEST_P(RunInterrupted, passes_the_signal_on_and_lets_the_tasks_end_well) {
   RunningProgram program(command({"-n", "2"},
-                                 "trap 'echo saving; exit 0' INT TERM HUP; echo ready; "
+                                 "trap 'sleep 0.2; echo saving; exit 0' INT TERM HUP; echo ready; "
                                  "while :; do sleep 0.05; done"),
                          {mark_});
   program.wait_for_output("[worker/0] ready");
   program.wait_for_output("[worker/1] ready");
   kill(program.pid(), GetParam());
+  if (GetParam() == SIGHUP) kill(program.pid(), SIGHUP);  // a terminal that is closed sends two
   EXPECT_EQ(program.wait(), 0) << program.err();
   EXPECT_THAT(program.out(), HasSubstr("[worker/0] saving"));
   EXPECT_THAT(program.out(), HasSubstr("[worker/1] saving"));

@@ -492,7 +492,7 @@ TEST_F(RunHosts, on_a_network_need_a_secret_or_the_word_of_the_user) {
   for (const int host : {0, 1}) {
     RunningProgram& refused = start(cluster, "worker", host, {});
     EXPECT_EQ(refused.wait(), 2);
-    EXPECT_THAT(refused.err(), HasSubstr("refusing to listen at 192.0.2.1 without a secret"));
+    EXPECT_THAT(refused.err(), HasSubstr("no task may listen at 192.0.2.1 without a secret"));
     EXPECT_EQ(lines_of(refused.err()).size(), 1U) << refused.err();
   }
   const std::vector<std::string> soon = {"--start-timeout", "0.2"};

@@ -60,7 +60,8 @@ std::vector<std::pair<std::string, std::string>> recorded_flags(const std::strin
   return variables;
 }
 
-// Runs the program to its end, passes signals on to it, and kills it at a second one. Returns its exit code.
+// Runs the program to its end, passes signals on to it, and kills it at a second one other than SIGHUP, which
+// comes twice when a terminal is closed. Returns its exit code.
 int exit_code_of(const std::vector<std::string>& command) {
   SignalPipe signals({SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGCHLD});
   const Environment environment = Environment::of_process();
@@ -73,7 +74,8 @@ int exit_code_of(const std::vector<std::string>& command) {
     pollfd event = {signals.descriptor(), POLLIN, 0};
     poll(&event, 1, -1);
     while (const auto signal = signals.next()) {
-      if (*signal != SIGCHLD) kill(-child.pid, std::exchange(is_told, true) ? SIGKILL : *signal);
+      if (*signal == SIGCHLD || (is_told && *signal == SIGHUP)) continue;
+      kill(-child.pid, std::exchange(is_told, true) ? SIGKILL : *signal);
     }
   }
   return Outcome(status).exit_code();

@@ -64,7 +64,7 @@ TEST_F(OnTwoHosts, workers_without_a_secret_are_refused) {
   for (const ProgramResult& result : results) EXPECT_NE(result.exit_code, 0);
   EXPECT_EQ(results.back().exit_code, 2);
   EXPECT_THAT(results.back().err,
-              HasSubstr(fmt::format("refusing to listen at {} without", TwoHosts::kEastAddress)));
+              HasSubstr(fmt::format("no task may listen at {} without", TwoHosts::kEastAddress)));
 }
 
 TEST_F(OnTwoHosts, shared_memory_between_them_is_refused) {

@@ -212,10 +212,12 @@ void TaskGroup::send_heartbeats() {
 }
 
 // Passes the first signal on, and gives the tasks time to end in good order. A second signal, or one while
-// the group is ending anyway, kills them.
+// the group is ending anyway, kills them; but not SIGHUP, which comes twice when a terminal is closed.
 void TaskGroup::interrupt(int signal) {
   if (signal == SIGPIPE) {
     lose_output();
+  } else if (kill_at_ && signal == SIGHUP) {
+    result_.interrupted = true;
   } else if (kill_at_) {
     result_.interrupted = true;
     say("received {} again: killing the remaining tasks", signal_name(signal));

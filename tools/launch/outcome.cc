@@ -23,7 +23,8 @@ int Outcome::signal() const { return WTERMSIG(status_); }
 int Outcome::exit_code() const { return killed() ? 128 + signal() : WEXITSTATUS(status_); }
 
 bool Outcome::interrupted() const {
-  return !killed() && (exit_code() == 128 + SIGTERM || exit_code() == 128 + SIGINT);
+  return !killed() &&
+         (exit_code() == 128 + SIGTERM || exit_code() == 128 + SIGINT || exit_code() == 128 + SIGHUP);
 }
 
 std::string Outcome::describe() const {

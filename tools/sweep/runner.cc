@@ -299,12 +299,13 @@ void Sweep::wait_for_events() {
   for (const Running& running : running_) kill(-running.pid, SIGKILL);
 }
 
-// Passes the first signal on, and gives the runs time to write checkpoints. A second one kills them.
+// Passes the first signal on, and gives the runs time to write checkpoints. A second one kills them, but not
+// SIGHUP, which comes twice when a terminal is closed.
 void Sweep::take_signals() {
   while (const std::optional<int> signal = signals_.next()) {
     if (*signal == SIGCHLD) continue;
     if (kill_at_) {
-      kill_at_ = Clock::now();
+      if (*signal != SIGHUP) kill_at_ = Clock::now();
       continue;
     }
     signal_ = *signal;

@@ -27,7 +27,7 @@ struct RunConfig {
         true;  // leave out the last examples of an epoch that do not fill a step of all lanes
     int64_t seed = 1;
     bool nan_guard = true;  // stop when the loss is NaN or infinite
-    // No flag; tutti::run() sets it. After SIGTERM or SIGINT, a training completes the step, saves a
+    // No flag; tutti::run() sets it. After SIGTERM, SIGINT or SIGHUP, a training completes the step, saves a
     // checkpoint and throws Interrupted. If false, Tutti does not touch the process's signal handlers.
     bool stop_on_signals = false;
   };

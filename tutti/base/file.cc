@@ -284,6 +284,11 @@ void make_directories(const std::string& path) {
   }
 }
 
+void make_folder_for(const std::string& path) {
+  const std::string folder = fs::path(path).parent_path().string();
+  if (!folder.empty() && !path_exists(folder)) make_directories(folder);
+}
+
 void sync_directory(const std::string& path) {
   const std::string folder = path.empty() ? "." : path;
   const FileDescriptor fd(folder, O_RDONLY | O_DIRECTORY);

@@ -109,6 +109,9 @@ bool path_exists(const std::string& path);
 // Creates the folder and its parents. Does nothing if it exists already.
 void make_directories(const std::string& path);
 
+// Creates the folder in which a file with this path would be.
+void make_folder_for(const std::string& path);
+
 // Makes sure that names added to or removed from a folder survive a loss of power.
 void sync_directory(const std::string& path);
 

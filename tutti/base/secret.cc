@@ -36,7 +36,7 @@ bool equal_proofs(std::string_view one, std::string_view other) {
 void require_secret(const std::string& host, bool has_secret, bool insecure) {
   if (has_secret || insecure || host == "localhost" || is_loopback(host)) return;
   fail(ErrorKind::InvalidArgument,
-       "refusing to listen at {} without a secret, since everybody who reaches that could take part in the "
+       "no task may listen at {} without a secret, since everybody who reaches that could take part in the "
        "job and change its weights. Set the variable TUTTI_SECRET for all tasks of the job, for example to "
        "what `openssl rand -hex 16` prints, or give --insecure if you trust the network",
        host.empty() ? "all addresses of this machine" : host);

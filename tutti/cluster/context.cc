@@ -154,8 +154,7 @@ std::string normal_path(const std::string& path) {
 void require_writable_report(const std::string& path) {
   if (path.empty()) return;
   try {
-    const std::string folder = std::filesystem::path(path).parent_path().string();
-    if (!folder.empty() && !path_exists(folder)) make_directories(folder);
+    make_folder_for(path);
     require_replaceable(path);
   } catch (const Error& error) {
     fail(error.kind(), "--report: {}", error.what());

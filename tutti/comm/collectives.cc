@@ -7,7 +7,7 @@
 #include <torch/utils.h>
 
 #include "tutti/base/text.h"
-#include "tutti/base/type_name.h"
+#include "tutti/comm/arguments.h"
 #include "tutti/comm/flat.h"
 #include "tutti/comm/reduce.h"
 
@@ -32,18 +32,6 @@ torch::Tensor apart(const torch::Tensor& values, const std::vector<torch::Tensor
 // Describes elements that are moved and not combined, so that all ranks can check that they agree.
 Reduction moved(const torch::Tensor& tensor, int64_t count) {
   return {tensor.scalar_type(), ReduceOp::Sum, count};
-}
-
-void require_fit(const torch::Tensor& whole, const torch::Tensor& part, int parts) {
-  if (whole.scalar_type() == part.scalar_type() && whole.numel() == part.numel() * parts) return;
-  fail(ErrorKind::InvalidArgument, "{} {} elements cannot be divided into {} parts of {} {} elements",
-       whole.numel(), type_name(whole.scalar_type()), parts, part.numel(), type_name(part.scalar_type()));
-}
-
-void require_one_each(const std::vector<torch::Tensor>& tensors, int world) {
-  if (tensors.size() != static_cast<size_t>(world))
-    fail(ErrorKind::InvalidArgument, "{} tensors were given for {} ranks; expected one for each rank",
-         tensors.size(), world);
 }
 
 }  // namespace
@@ -84,11 +72,6 @@ torch::Device Collectives::place_of(const torch::Tensor& tensor) const {
 
 bool Collectives::adds_by_host(const torch::Tensor& tensor) const {
   return by_host_ != nullptr && !on_device(tensor);
-}
-
-void Collectives::require_rank(int rank) const {
-  if (rank < 0 || rank >= world_)
-    fail(ErrorKind::InvalidArgument, "there is no rank {}; there are {} ranks", rank, world_);
 }
 
 void Collectives::throw_if_broken() {
@@ -160,19 +143,21 @@ Work Collectives::perform(const char* name, const Options& options, Body body) {
 
 Work Collectives::combine(const torch::Tensor& output, const Combination& combination,
                           const Options& options) {
+  const char* const name = combination.scatter ? "reduce_scatter" : "all_reduce";
+  require_writable(name, output);
   require_reducible(combination.reduction.type, combination.reduction.op);
-  return perform(combination.scatter ? "reduce_scatter" : "all_reduce", options,
-                 [this, output, combination](const Operation& operation) {
-                   const torch::Device place = place_of(output);
-                   Combination flattened = combination;
-                   for (torch::Tensor& input : flattened.inputs) input = flat(input, place);
-                   const torch::Tensor room = flat_room(output, place);
-                   combine_flat(room, flattened, operation);
-                   put_back(output, room);
-                 });
+  return perform(name, options, [this, output, combination](const Operation& operation) {
+    const torch::Device place = place_of(output);
+    Combination flattened = combination;
+    for (torch::Tensor& input : flattened.inputs) input = flat(input, place);
+    const torch::Tensor room = flat_room(output, place);
+    combine_flat(room, flattened, operation);
+    put_back(output, room);
+  });
 }
 
 Work Collectives::all_reduce(const torch::Tensor& tensor, ReduceOp op, const Options& options) {
+  require_writable("all_reduce", tensor);
   require_reducible(tensor.scalar_type(), op);
   if (world_ == 1) return {};
   const bool there = on_device(tensor);
@@ -200,8 +185,10 @@ Work Collectives::all_reduce(const torch::Tensor& tensor, ReduceOp op, const Opt
 
 Work Collectives::reduce_scatter(const torch::Tensor& output, const torch::Tensor& input, ReduceOp op,
                                  const Options& options) {
+  require_tensor("reduce_scatter", input);
+  require_writable("reduce_scatter", output);
   require_reducible(input.scalar_type(), op);
-  require_fit(input, output, world_);
+  require_fit("reduce_scatter", input, output, world_);
   return perform("reduce_scatter", options, [this, output, input, op](const Operation& operation) {
     const torch::Tensor room = flat_room(output, place_of(input));
     const torch::Tensor values = flat(input, place_of(input));
@@ -212,7 +199,9 @@ Work Collectives::reduce_scatter(const torch::Tensor& output, const torch::Tenso
 
 Work Collectives::all_gather(const torch::Tensor& output, const torch::Tensor& input,
                              const Options& options) {
-  require_fit(output, input, world_);
+  require_tensor("all_gather", input);
+  require_writable("all_gather", output);
+  require_fit("all_gather", output, input, world_);
   return perform("all_gather", options, [this, output, input](const Operation& operation) {
     const torch::Tensor room = flat_room(output, place_of(input));
     give_to_all(flat(input, place_of(input)), parts_of(room, world_),
@@ -223,8 +212,10 @@ Work Collectives::all_gather(const torch::Tensor& output, const torch::Tensor& i
 
 Work Collectives::all_gather_uneven(const Tensors& outputs, const torch::Tensor& input,
                                     const Options& options) {
-  require_one_each(outputs, world_);
-  require_fit(outputs[static_cast<size_t>(rank_)], input, 1);
+  require_one_each("all_gather_uneven", outputs, world_);
+  require_tensor("all_gather_uneven", input);
+  require_writable("all_gather_uneven", outputs);
+  require_fit("all_gather_uneven", outputs[static_cast<size_t>(rank_)], input, 1);
   return perform("all_gather_uneven", options, [this, outputs, input](const Operation& operation) {
     Tensors rooms;
     int64_t count = 0;
@@ -239,10 +230,12 @@ Work Collectives::all_gather_uneven(const Tensors& outputs, const torch::Tensor&
 
 Work Collectives::all_to_all(const torch::Tensor& output, const torch::Tensor& input,
                              const Options& options) {
-  require_fit(output, input, 1);
+  require_tensor("all_to_all", input);
+  require_writable("all_to_all", output);
+  require_fit("all_to_all", output, input, 1);
   if (input.numel() % world_ != 0)
-    fail(ErrorKind::InvalidArgument, "{} elements cannot be divided into {} equal parts", input.numel(),
-         world_);
+    fail(ErrorKind::InvalidArgument, "all_to_all: {} elements cannot be divided into {} equal parts",
+         input.numel(), world_);
   return perform("all_to_all", options, [this, output, input](const Operation& operation) {
     const torch::Tensor room = flat_room(output, place_of(input));
     const torch::Tensor values = apart(flat(input, place_of(input)), {room});
@@ -252,10 +245,12 @@ Work Collectives::all_to_all(const torch::Tensor& output, const torch::Tensor& i
 }
 
 Work Collectives::all_to_all_uneven(const Tensors& outputs, const Tensors& inputs, const Options& options) {
-  require_one_each(outputs, world_);
-  require_one_each(inputs, world_);
+  require_one_each("all_to_all_uneven", outputs, world_);
+  require_one_each("all_to_all_uneven", inputs, world_);
+  for (const torch::Tensor& input : inputs) require_tensor("all_to_all_uneven", input);
+  require_writable("all_to_all_uneven", outputs);
   const size_t me = static_cast<size_t>(rank_);
-  require_fit(outputs[me], inputs[me], 1);
+  require_fit("all_to_all_uneven", outputs[me], inputs[me], 1);
   return perform("all_to_all_uneven", options, [this, outputs, inputs, me](const Operation& operation) {
     Tensors rooms;
     Tensors values;
@@ -268,20 +263,25 @@ Work Collectives::all_to_all_uneven(const Tensors& outputs, const Tensors& input
 }
 
 Work Collectives::broadcast(const torch::Tensor& tensor, int root, const Options& options) {
-  require_rank(root);
+  require_rank("broadcast", root, world_);
+  require_writable("broadcast", tensor);
   if (world_ == 1) return {};
   return perform("broadcast", options, [this, tensor, root](const Operation& operation) {
     const torch::Device place = place_of(tensor);
     const torch::Tensor values = rank_ == root ? flat(tensor, place) : flat_room(tensor, place);
-    send_everywhere(values, root, of(operation, moved(tensor, tensor.numel())));
+    send_everywhere(values, root, of(operation, moved(tensor, tensor.numel()), root));
     if (rank_ != root) put_back(tensor, values);
   });
 }
 
 Work Collectives::gather(const torch::Tensor& output, const torch::Tensor& input, int root,
                          const Options& options) {
-  require_rank(root);
-  if (rank_ == root) require_fit(output, input, world_);
+  require_rank("gather", root, world_);
+  require_tensor("gather", input);
+  if (rank_ == root) {
+    require_writable("gather", output);
+    require_fit("gather", output, input, world_);
+  }
   return perform("gather", options, [this, output, input, root](const Operation& operation) {
     const torch::Tensor values = flat(input, place_of(input));
     Tensors sends(static_cast<size_t>(world_), values.narrow(0, 0, 0));
@@ -289,30 +289,36 @@ Work Collectives::gather(const torch::Tensor& output, const torch::Tensor& input
     sends[static_cast<size_t>(root)] = values;
     const torch::Tensor room = rank_ == root ? flat_room(output, place_of(input)) : torch::Tensor();
     if (rank_ == root) recvs = parts_of(room, world_);
-    exchange(sends, recvs, of(operation, moved(input, input.numel())));
+    exchange(sends, recvs, of(operation, moved(input, input.numel()), root));
     if (rank_ == root) put_back(output, room);
   });
 }
 
 Work Collectives::scatter(const torch::Tensor& output, const torch::Tensor& input, int root,
                           const Options& options) {
-  require_rank(root);
-  if (rank_ == root) require_fit(input, output, world_);
+  require_rank("scatter", root, world_);
+  require_writable("scatter", output);
+  if (rank_ == root) {
+    require_tensor("scatter", input);
+    require_fit("scatter", input, output, world_);
+  }
   return perform("scatter", options, [this, output, input, root](const Operation& operation) {
     const torch::Tensor room = flat_room(output, place_of(output));
     Tensors recvs(static_cast<size_t>(world_), room.narrow(0, 0, 0));
     Tensors sends = recvs;
     recvs[static_cast<size_t>(root)] = room;
     if (rank_ == root) sends = parts_of(flat(input, place_of(output)), world_);
-    exchange(sends, recvs, of(operation, moved(output, output.numel())));
+    exchange(sends, recvs, of(operation, moved(output, output.numel()), root));
     put_back(output, room);
   });
 }
 
 Work Collectives::between_two(const char* name, const torch::Tensor& tensor, int peer, bool sending,
                               const Options& options) {
-  require_rank(peer);
-  if (peer == rank_) fail(ErrorKind::InvalidArgument, "rank {} cannot exchange messages with itself", rank_);
+  require_rank(name, peer, world_);
+  sending ? require_tensor(name, tensor) : require_writable(name, tensor);
+  if (peer == rank_)
+    fail(ErrorKind::InvalidArgument, "{}: rank {} cannot exchange messages with itself", name, rank_);
   return run_on(messages_[{peer, sending}], [this, name, tensor, peer, sending, options] {
     name_thread(timeline_, sending ? "sender" : "receiver");
     guarded(name, options, [&](const Operation& asked) {

@@ -93,7 +93,6 @@ class Collectives final : public Communicator, private SharedVectors {
   void scatter_over_network(const torch::Tensor& output, const torch::Tensor& input, ReduceOp op,
                             const Operation& operation);
   void send_everywhere(const torch::Tensor& flat, int root, const Operation& operation);
-  void require_rank(int rank) const;
 
   const std::unique_ptr<Transport> transport_;
   const std::unique_ptr<OnDevice> on_device_;

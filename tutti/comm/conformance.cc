@@ -357,6 +357,11 @@ void check_bad_arguments(Communicator& comm) {
   expect_refused([&] { comm.all_reduce(torch::zeros({3}, torch::kLong), ReduceOp::Average); },
                  "the average of whole numbers");
   expect_refused([&] { comm.all_gather_uneven({}, tensor); }, "no output at all");
+  expect_refused([&] { comm.all_reduce(torch::Tensor(), ReduceOp::Sum); }, "an undefined tensor");
+  expect_refused([&] { comm.all_gather(tensor, torch::Tensor()); }, "an undefined input");
+  expect_refused([&] { comm.all_reduce(torch::zeros({1}).expand({6}), ReduceOp::Sum); },
+                 "a tensor whose elements share memory");
+  expect_refused([&] { comm.broadcast(torch::zeros({3, 3}).to_sparse(), 0); }, "a sparse tensor");
   // The communicator still works afterwards.
   comm.barrier().wait();
 }
@@ -395,6 +400,18 @@ void check_misfits(Communicator& comm) {
       group.barrier(soon).wait();
     });
     expect_misfit(exchange, fmt::format("an exchange of {}", sent));
+  }
+}
+
+void check_different_roots(Communicator& comm) {
+  if (comm.world() == 1) return;
+  for (const int64_t size : {5, 100000}) {
+    const auto kind = misfit(comm, [&](Communicator& group) {
+      group.broadcast(torch::zeros({size}), group.rank() == 0 ? 0 : 1, {.timeout = std::chrono::seconds(2)})
+          .wait();
+      group.barrier({.timeout = std::chrono::seconds(2)}).wait();
+    });
+    expect_misfit(kind, fmt::format("a broadcast of {} from two roots", size));
   }
 }
 

@@ -15,9 +15,10 @@ void check_order_behind(Communicator& comm);
 void check_split(Communicator& comm);
 void check_bad_arguments(Communicator& comm);
 void check_large(Communicator& comm);
-// Checks that messages of the wrong size are rejected. Not part of check_conformance(), since NCCL does not
-// detect this.
+// Check that messages of the wrong size, and operations with different roots, are rejected. Not part of
+// check_conformance(), since NCCL detects neither, and MPI only the first.
 void check_misfits(Communicator& comm);
+void check_different_roots(Communicator& comm);
 
 // Runs all checks that every backend must pass.
 void check_conformance(Communicator& comm);

@@ -1,6 +1,7 @@
 #include "tutti/comm/connect.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <optional>
@@ -44,6 +45,8 @@ constexpr const char* kLoopback = "127.0.0.1";
 // Holds the facts about all workers that a worker knows before they are connected.
 struct Roster {
   std::shared_ptr<Rendezvous> table;
+  // At the rank that serves the table: the connections that were refused because they have another secret.
+  std::shared_ptr<std::atomic<int>> refused = std::make_shared<std::atomic<int>>(0);
   std::string master_host;
   std::vector<std::string> who = {};      // "worker/2 on node7"
   std::optional<RankLayout> layout = {};  // nullopt if the ranks of some host are not contiguous
@@ -97,8 +100,12 @@ std::vector<std::string> hosts_to_serve(const Context& context, const std::strin
   return {};
 }
 
-std::function<void(const std::string&)> warn(const Context& context) {
-  return [log = context.log()](const std::string& text) { log.warning("{}", text); };
+// Counts refused connections, and writes a warning about each.
+std::function<void(const std::string&)> note_refusals(const Context& context, const Roster& roster) {
+  return [log = context.log(), count = roster.refused](const std::string& text) {
+    ++*count;
+    log.warning("{}", text);
+  };
 }
 
 Roster roster_at_address(const Context& context) {
@@ -106,12 +113,17 @@ Roster roster_at_address(const Context& context) {
   const auto port = static_cast<uint16_t>(address.port);
   const std::string key = key_of_job(context);
   if (context.rank() == 0) {
-    const auto hosts = hosts_to_serve(context, address.host);
-    return {
-        .table =
-            serve_tcp_rendezvous({.hosts = hosts, .port = port, .key = key, .report = warn(context)}).table,
-        .master_host = address.host};
+    Roster roster{.table = nullptr, .master_host = address.host};
+    roster.table = serve_tcp_rendezvous({.hosts = hosts_to_serve(context, address.host),
+                                         .port = port,
+                                         .key = key,
+                                         .report = note_refusals(context, roster)})
+                       .table;
+    return roster;
   }
+  // This rank listens for the others too, on the way to rank 0.
+  const auto& security = context.config().security;
+  if (!on_one_host(context)) require_secret(address.host, !security.secret.empty(), security.insecure);
   FindOptions options{.hosts = {address.host}, .port = port, .key = key, .timeout = timeout_of(context)};
   if (needs_loopback(context) && address.host != kLoopback) options.hosts.emplace_back(kLoopback);
   return {.table = find_tcp_rendezvous(options).table, .master_host = address.host};
@@ -122,24 +134,29 @@ Roster roster_at_address(const Context& context) {
 Roster roster_by_text(const Context& context,
                       const std::function<std::string(const std::optional<std::string>&)>& share) {
   const auto key_with = [&](const std::string& random) { return random + "\n" + key_of_job(context); };
-  ServedRendezvous served;
+  Roster roster;
   std::optional<std::string> text;
   if (context.rank() == 0) {
     std::vector<std::string> hosts = on_one_host(context) ? std::vector<std::string>() : own_addresses();
     if (hosts.empty()) hosts = {kLoopback};
     const std::string random = random_key();
-    served = serve_tcp_rendezvous({.hosts = hosts, .key = key_with(random), .report = warn(context)});
+    const ServedRendezvous served = serve_tcp_rendezvous(
+        {.hosts = hosts, .key = key_with(random), .report = note_refusals(context, roster)});
+    roster.table = served.table;
     text = fmt::format("{} {} {}", random, served.port, fmt::join(hosts, " "));
   }
   const std::vector<std::string> words = split(share(text), ' ');
   if (words.size() < 3) fail(ErrorKind::DataLoss, "the text shared by rank 0 was not written by Tutti");
-  if (served.table) return {.table = served.table, .master_host = words[2]};
+  roster.master_host = words[2];
+  if (roster.table) return roster;
   const auto found = find_tcp_rendezvous({.hosts = {words.begin() + 2, words.end()},
                                           .port = static_cast<uint16_t>(parse_int(words[1]).value_or(0)),
                                           .key = key_with(words[0]),
                                           .several_machines = true,
                                           .timeout = timeout_of(context)});
-  return {.table = found.table, .master_host = found.host};
+  roster.table = found.table;
+  roster.master_host = found.host;
+  return roster;
 }
 
 Roster roster_through_mpi(const Context& context) {
@@ -183,16 +200,28 @@ Roster find_roster(const Context& context) {
        context.world(), context.identity().source);
 }
 
-void call_roll(const Context& context, Roster& roster) {
+// Returns what each rank says of its host, its device and itself.
+std::vector<std::string> words_of_all(const Context& context, const Roster& roster) {
   BoardOptions options{.rank = context.rank(), .world = context.world()};
   for (int rank = 0; rank < context.world(); ++rank) options.who.push_back(worker_name(rank, context));
-  const auto words = roll_call(*roster.table, options,
-                               fmt::format("{} {} {} on {}", host_identity(), device_word(context.device()),
-                                           context.task().short_name(), host_name()),
-                               timeout_of(context));
+  try {
+    return roll_call(*roster.table, options,
+                     fmt::format("{} {} {} on {}", host_identity(), device_word(context.device()),
+                                 context.task().short_name(), host_name()),
+                     timeout_of(context));
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::Timeout || *roster.refused == 0) throw;
+    fail(ErrorKind::Timeout,
+         "{}. Connections from tasks with another secret, or of another job, were refused: give all tasks of "
+         "the job the same TUTTI_SECRET",
+         error.what());
+  }
+}
+
+void call_roll(const Context& context, Roster& roster) {
   std::vector<std::string> hosts;
   std::vector<RankDevice> devices;
-  for (const std::string& word : words) {
+  for (const std::string& word : words_of_all(context, roster)) {
     const size_t device = word.find(' ') + 1;
     const size_t who = word.find(' ', device) + 1;
     hosts.push_back(word.substr(0, device - 1));

@@ -26,6 +26,7 @@
 namespace tutti::comm {
 namespace {
 
+using ::testing::AllOf;
 using testing::as_ranks;
 using ::testing::HasSubstr;
 using testing::Outcome;
@@ -73,7 +74,8 @@ TEST(Connect, those_of_another_launch_are_told_so_and_take_nobodys_place) {
     EXPECT_EQ(outcomes[1]->kind(), ErrorKind::InvalidArgument);
     EXPECT_THAT(outcomes[1]->what(), HasSubstr("another job uses"));
     EXPECT_EQ(outcomes[0]->kind(), ErrorKind::Timeout);
-    EXPECT_THAT(outcomes[0]->what(), HasSubstr("connect failed: nothing from worker/1"));
+    EXPECT_THAT(outcomes[0]->what(), AllOf(HasSubstr("connect failed: nothing from worker/1"),
+                                           HasSubstr("Connections from tasks with another secret")));
   }
 }
 
@@ -168,7 +170,7 @@ TEST(Connect, where_the_name_of_a_host_is_the_loopback_others_can_reach_it_all_t
     ASSERT_TRUE(outcome);
     EXPECT_EQ(outcome->kind(), ErrorKind::InvalidArgument);
     EXPECT_THAT(outcome->what(),
-                HasSubstr("refusing to listen at all addresses of this machine without a secret"));
+                HasSubstr("no task may listen at all addresses of this machine without a secret"));
   }
   testing::expect_no_errors(connect_ranks(
       {{"", "open"}, {"", "open"}},
@@ -222,7 +224,7 @@ TEST(Connect, those_whose_launcher_serves_a_table_need_the_secret_as_well) {
   for (const Outcome& outcome : outcomes_of({{}, {}}, 1)) {
     ASSERT_TRUE(outcome);
     EXPECT_THAT(outcome->what(),
-                HasSubstr("refusing to listen at all addresses of this machine without a secret"));
+                HasSubstr("no task may listen at all addresses of this machine without a secret"));
   }
 }
 

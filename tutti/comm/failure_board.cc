@@ -293,20 +293,19 @@ std::optional<FailureBoard::Word> FailureBoard::word_of(int rank) {
 }
 
 void FailureBoard::time_out(const Entry& entry) {
-  std::vector<std::optional<Word>> words;
+  std::vector<Word> words;
   std::string table;
   try {
-    for (const int rank : entry.missing) words.push_back(word_of(rank));
+    for (int rank = 0; rank < options_.world; ++rank) words.push_back(word_of(rank).value_or(Word{}));
   } catch (const Error& error) {
     if (error.kind() == ErrorKind::Timeout) return time_out_without_table(entry.operation, entry.timeout);
     table = fmt::format(". {}", error.what());
-    words.clear();
+    words.assign(static_cast<size_t>(options_.world), Word{});
   }
-  words.resize(entry.missing.size());
   std::string text;
-  for (const size_t i : to_blame(entry, words)) {
-    const Word word = words[i].value_or(Word{});
-    text += fmt::format("{}nothing from {} for {:g} s", text.empty() ? "" : "; ", who(entry.missing[i]),
+  for (const int rank : to_blame(entry, words)) {
+    const Word& word = words[static_cast<size_t>(rank)];
+    text += fmt::format("{}nothing from {} for {:g} s", text.empty() ? "" : "; ", who(rank),
                         seconds(entry.timeout));
     if (table.empty()) text += ", " + last_seen(word.waiting, word.text);
   }
@@ -329,25 +328,38 @@ void FailureBoard::time_out_without_table(const std::string& operation, std::chr
           operation, seconds(timeout), options_.holder));
 }
 
-// Returns the indices of the ranks to blame: of those from which something is missing, the ones with the
-// weakest excuse. In an operation of all ranks, a rank that waits in it too is waiting for others, and one
-// that waits in an earlier one probably is; one that has begun it and does not wait may have been stopped.
-std::vector<size_t> FailureBoard::to_blame(const Entry& entry,
-                                           const std::vector<std::optional<Word>>& words) {
-  const auto excuse = [&](const std::optional<Word>& word) {
-    if (!entry.of_all || !word || word->number == 0) return 0;
-    if (word->number >= entry.number) return word->waiting ? 3 : 2;
-    return word->waiting ? 1 : 0;
+// Returns the ranks to blame: of those from which something is missing, the ones with the weakest excuse. In
+// an operation of all ranks, a rank that waits in it too is waiting for others, and one that waits in an
+// earlier one probably is; one that has begun it and does not wait may have been stopped. If all of them wait
+// in it, those that have not begun it are to blame, although this rank needs nothing from them itself.
+std::vector<int> FailureBoard::to_blame(const Entry& entry, const std::vector<Word>& words) const {
+  constexpr int kWaitsToo = 3;
+  constexpr int kHasBegun = 2;
+  const auto excuse = [&](int rank) {
+    const Word& word = words[static_cast<size_t>(rank)];
+    if (!entry.of_all || word.number == 0) return 0;
+    if (word.number >= entry.number) return word.waiting ? kWaitsToo : kHasBegun;
+    return word.waiting ? 1 : 0;
   };
-  std::vector<size_t> guilty;
-  int least = 3;
-  for (size_t i = 0; i < words.size(); ++i) {
-    const int theirs = excuse(words[i]);
-    if (theirs < least) guilty.clear();
-    least = std::min(least, theirs);
-    if (theirs == least) guilty.push_back(i);
+  const auto weakest = [&](const std::vector<int>& ranks) {
+    int least = kWaitsToo;
+    for (const int rank : ranks) least = std::min(least, excuse(rank));
+    return least;
+  };
+  std::vector<int> suspects = entry.missing;
+  int least = weakest(suspects);
+  if (!suspects.empty() && least == kWaitsToo) {
+    std::vector<int> others;
+    for (int rank = 0; rank < options_.world; ++rank) {
+      if (rank != options_.rank) others.push_back(rank);
+    }
+    if (const int theirs = weakest(others); theirs < kHasBegun) {
+      suspects = std::move(others);
+      least = theirs;
+    }
   }
-  return guilty;
+  std::erase_if(suspects, [&](int rank) { return excuse(rank) != least; });
+  return suspects;
 }
 
 }  // namespace tutti::comm

@@ -123,7 +123,7 @@ class FailureBoard {
   void time_out(const Entry& entry);
   void time_out_without_table(const std::string& operation, std::chrono::milliseconds timeout);
   void fail_together(ErrorKind kind, const std::string& text);
-  static std::vector<size_t> to_blame(const Entry& entry, const std::vector<std::optional<Word>>& words);
+  std::vector<int> to_blame(const Entry& entry, const std::vector<Word>& words) const;
   std::optional<Word> word_of(int rank);
   std::string who(int rank) const;
 

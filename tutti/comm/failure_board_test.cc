@@ -114,6 +114,21 @@ TEST(FailureBoard, says_what_a_rank_waits_for_elsewhere) {
   EXPECT_STREQ(outcomes[0]->what(), outcomes[1]->what());
 }
 
+// Rank 2 needs something only from rank 0, which waits for rank 1 itself.
+TEST(FailureBoard, names_the_rank_that_another_waits_for) {
+  const auto table = local_rendezvous();
+  const auto outcomes = as_ranks(3, [&](int rank) {
+    BoardRank self(table, rank, 3);
+    if (rank == 1) return await_key(*table, "failure");
+    if (rank == 2) await_key(*table, "last/0");
+    self.wait_in_vain(operation("all_reduce", rank == 2 ? milliseconds(100) : kLong, 118),
+                      FailureBoard::Party::All, {rank == 0 ? 1 : 0});
+  });
+  ASSERT_TRUE(outcomes[2]);
+  EXPECT_THAT(outcomes[2]->what(), AllOf(HasSubstr("nothing from worker/1 (host 1) for 0.1 s, it has not"),
+                                         Not(HasSubstr("worker/0"))));
+}
+
 TEST(FailureBoard, does_not_name_those_who_have_come) {
   BoardRank self(local_rendezvous(), 0, 3);
   expect_error(ErrorKind::Timeout, AllOf(HasSubstr("worker/2"), Not(HasSubstr("worker/1"))), [&] {

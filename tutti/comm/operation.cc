@@ -29,6 +29,7 @@ uint64_t key_of(const Operation& operation) {
   uint64_t key = 14695981039346656037ULL;
   const auto mix = [&key](uint64_t value) { key = (key ^ value) * 1099511628211ULL; };
   for (const char* name = operation.name; *name != '\0'; ++name) mix(static_cast<unsigned char>(*name));
+  mix(static_cast<uint64_t>(operation.root));
   if (!operation.whole) return key;
   mix(static_cast<uint64_t>(operation.whole->type));
   mix(static_cast<uint64_t>(operation.whole->op));
@@ -42,7 +43,8 @@ OperationWords::OperationWords(const Operation& operation)
       step(operation.step),
       count(operation.whole ? operation.whole->count : -1),
       type(operation.whole ? static_cast<int32_t>(operation.whole->type) : -1),
-      op(operation.whole ? static_cast<int32_t>(operation.whole->op) : 0) {
+      op(operation.whole ? static_cast<int32_t>(operation.whole->op) : 0),
+      root(operation.root) {
   copy_words(name, operation.name);
   copy_words(what, operation.what);
 }
@@ -57,6 +59,7 @@ std::string OperationWords::text() const {
   std::string text(name, ::strnlen(name, sizeof name));
   if (what[0] != '\0') text += " of " + std::string(what, ::strnlen(what, sizeof what));
   if (type >= 0) text += fmt::format(" ({}{})", elements(), kOps.at(static_cast<size_t>(op)));
+  if (root >= 0) text += fmt::format(" with root {}", root);
   if (step >= 0) text += fmt::format(" at step {}", step);
   return text;
 }
@@ -65,7 +68,7 @@ std::string different_operations(const std::string& who, const OperationWords& w
                                  const std::string& other, const OperationWords& theirs) {
   return fmt::format(
       "{} calls {} while {} calls {}: every rank has to call the same operations in the same order, with the "
-      "same sizes",
+      "same sizes and root",
       who, words.text(), other, theirs.text());
 }
 

@@ -9,6 +9,7 @@
 #include <torch/utils.h>
 
 #include "tutti/base/error.h"
+#include "tutti/base/file.h"
 #include "tutti/base/this_host.h"
 #include "tutti/base/trace_events.h"
 #include "tutti/base/version.h"
@@ -48,7 +49,9 @@ TimelineFile::TimelineFile(Timeline* timeline, Communicator& comm, TimelineFileO
       wall_begin_(wall_time()) {
   if (timeline_ == nullptr) return;
   try {
-    clear_for_trace(trace_path(options_.path, options_.rank));
+    const std::string path = trace_path(options_.path, options_.rank);
+    make_folder_for(path);
+    clear_for_trace(path);
   } catch (const Error& error) {
     comm_.abandon(fmt::format("{} gave up: --timeline: {}", options_.task, error.what()));
     fail(error.kind(), "--timeline: {}", error.what());

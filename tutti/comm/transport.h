@@ -26,19 +26,22 @@ struct Operation {
   Timeline* timeline = nullptr;  // records the operation
   // All that is combined or moved, on which all ranks must agree; its count is -1 if that may differ.
   std::optional<Reduction> whole = {};
+  int root = -1;  // of a broadcast, gather or scatter
 };
 
 // Returns an operation that begins now. Its timeout is that of `options`, or `usual` if they have none.
 Operation operation_of(const char* name, const Options& options, std::chrono::milliseconds usual,
                        Timeline* timeline = nullptr);
 
-// Returns a copy of the operation with this `whole`.
-inline Operation of(Operation operation, const Reduction& whole) {
+// Returns a copy of the operation with this `whole` and root.
+inline Operation of(Operation operation, const Reduction& whole, int root = -1) {
   operation.whole = whole;
+  operation.root = root;
   return operation;
 }
 
-// Hashes what all ranks must agree on: the operation's name, and the element type, count and reduction.
+// Hashes what all ranks must agree on: the operation's name and root, and the element type, count and
+// reduction.
 uint64_t key_of(const Operation& operation);
 
 // An operation in words that can be copied between ranks, for error messages.
@@ -54,6 +57,7 @@ struct OperationWords {
   int64_t count;  // of the `whole`
   int32_t type;   // likewise; -1: there is none
   int32_t op;
+  int64_t root;  // -1: there is none
 };
 
 // Returns the error text for two ranks that call different operations.

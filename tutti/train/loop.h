@@ -58,7 +58,7 @@ struct LoopValidateOptions {
 
 // Everything that a Trainer does besides its steps, for custom training loops: checkpoints in --logdir, and
 // resuming from them as --resume says; event files, progress, profile, report and hooks; and an orderly end
-// with a checkpoint after SIGTERM or SIGINT.
+// with a checkpoint after SIGTERM, SIGINT or SIGHUP.
 //   tutti::Loop loop(ctx, params, opt);
 //   while (loop.goes_on()) {
 //     opt.zero_grad(); opt.backward(loss_of(loop.step())); opt.step();

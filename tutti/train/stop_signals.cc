@@ -23,14 +23,18 @@ void note(int number) {
   received_signal.store(number);
 }
 
+// Returns what was done at this signal before.
 struct sigaction install(int number) {
   struct sigaction action {};
   struct sigaction old {};
+  sigaction(number, nullptr, &old);
+  if (number == SIGHUP && old.sa_handler == SIG_IGN) return old;  // the program was started by nohup
   action.sa_handler = note;
   // A second signal gets the default action, so it ends the process. Interrupted system calls are restarted.
-  action.sa_flags = SA_RESETHAND | SA_RESTART;
+  action.sa_flags = SA_RESTART;
+  if (number != SIGHUP) action.sa_flags |= static_cast<int>(SA_RESETHAND);
   sigemptyset(&action.sa_mask);
-  sigaction(number, &action, &old);
+  sigaction(number, &action, nullptr);
   return old;
 }
 
@@ -39,15 +43,13 @@ struct sigaction install(int number) {
 StopSignals::StopSignals(const RunConfig& config)
     : listens_(config.training.stop_on_signals), exceptions_(std::uncaught_exceptions()) {
   if (!listens_) return;
-  old_term_ = install(SIGTERM);
-  old_int_ = install(SIGINT);
+  for (const int number : {SIGTERM, SIGINT, SIGHUP}) old_.emplace_back(number, install(number));
 }
 
 StopSignals::~StopSignals() {
   const bool fails = std::uncaught_exceptions() > exceptions_ || std::current_exception() != nullptr;
   if (!listens_ || fails) return;
-  sigaction(SIGTERM, &old_term_, nullptr);
-  sigaction(SIGINT, &old_int_, nullptr);
+  for (const auto& [number, old] : old_) sigaction(number, &old, nullptr);
 }
 
 std::optional<int> StopSignals::received() const { return listens_ ? not_acted_on() : std::nullopt; }

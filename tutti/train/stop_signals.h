@@ -3,14 +3,18 @@
 #include <chrono>
 #include <optional>
 #include <signal.h>
+#include <utility>
+#include <vector>
 
 #include "tutti/base/config.h"
 
 namespace tutti {
 
-// While an object exists, SIGTERM and SIGINT no longer end the process but are recorded, so that the current
-// step can be finished and a checkpoint written. A second signal ends the process as usual. A signal that was
-// not acted on is also seen by the next object. Only one object may exist in a process at a time.
+// While an object exists, SIGTERM, SIGINT and SIGHUP no longer end the process but are recorded, so that the
+// current step can be finished and a checkpoint written. A second SIGTERM or SIGINT ends the process as
+// usual; a second SIGHUP does not, since both the shell and the kernel send one when a terminal is closed. A
+// signal that was not acted on is also seen by the next object. Only one object may exist in a process at a
+// time.
 //
 // If an object ends because of an exception, or while one is handled, the first signal goes on being
 // recorded: the process is about to say why it fails, and its launcher, which ends all tasks when one is
@@ -38,9 +42,8 @@ class StopSignals {
 
  private:
   const bool listens_;
-  const int exceptions_;  // in flight, when this object began
-  struct sigaction old_term_ {};
-  struct sigaction old_int_ {};
+  const int exceptions_;                               // in flight, when this object began
+  std::vector<std::pair<int, struct sigaction>> old_;  // by signal
 };
 
 }  // namespace tutti

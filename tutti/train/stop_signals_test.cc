@@ -35,6 +35,26 @@ TEST(StopSignals, are_recorded_while_it_exists) {
   EXPECT_TRUE(ends_the_process(SIGINT));
 }
 
+// The shell and the kernel each send one when a terminal is closed. `nohup` makes it ignored.
+TEST(StopSignals, a_second_hangup_does_not_end_the_process) {
+  std::signal(SIGHUP, SIG_DFL);
+  {
+    const StopSignals signals(listening());
+    std::raise(SIGHUP);
+    EXPECT_EQ(signals.received(), SIGHUP);
+    std::raise(SIGHUP);
+    signals.forget();
+  }
+  EXPECT_TRUE(ends_the_process(SIGHUP));
+  std::signal(SIGHUP, SIG_IGN);
+  {
+    const StopSignals signals(listening());
+    std::raise(SIGHUP);
+    EXPECT_FALSE(signals.received());
+  }
+  std::signal(SIGHUP, SIG_DFL);
+}
+
 // The launcher ends all tasks when one is lost, while the others are about to say that.
 TEST(StopSignals, do_not_silence_a_training_that_fails) {
   try {

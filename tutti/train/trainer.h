@@ -112,7 +112,7 @@ class Trainer {
   // destroyed counts as the same source.
   //
   // A resumed run continues with the first example that its weights have not seen. A fit() that was completed
-  // before, by its last step or by a hook's stop_reason, returns at once. After SIGTERM or SIGINT it
+  // before, by its last step or by a hook's stop_reason, returns at once. After SIGTERM, SIGINT or SIGHUP it
   // completes the step, saves a checkpoint and throws Interrupted; a signal that arrives during the last step
   // ends the next fit(). If --stop-after ends the fit before its last step, it saves a checkpoint and
   // returns, so that the program may evaluate the model (report().complete is false then); the next fit(), of

@@ -76,6 +76,9 @@ struct ControlSlot {
   alignas(64) Signal meetings;  // number of sync points this rank has reached
   Brief briefs[2];
   alignas(64) OperationWords words[2];
+  // The sends and recvs for which the rank has been waiting, and the one that began to wait last.
+  std::atomic<uint32_t> messages;
+  OperationWords message;
   std::atomic<uint32_t> left;  // the rank has closed its end
   // Used only in the slot of rank 0: why the group has failed.
   std::atomic<uint32_t> failed;
@@ -191,12 +194,34 @@ void SharedTransport::fail_together(ErrorKind kind, const std::string& text) {
   fail(kind, "{}", text);
 }
 
-// Describes the last operation that the rank announced. The text could be garbled if the rank wrote its next
-// post meanwhile, but it is only read when the rank is late.
+// Describes what the rank announced last. The text could be garbled if the rank announced something else
+// meanwhile, but it is only read when the rank is late.
 std::string SharedTransport::last_seen(int rank) const {
-  const uint32_t meetings = slot(rank).meetings.count.load(std::memory_order_acquire);
-  if (meetings == 0) return "it has not started any operation yet";
-  return fmt::format("it was last seen in {}", slot(rank).words[meetings % 2].text());
+  const ControlSlot& theirs = slot(rank);
+  const uint32_t meetings = theirs.meetings.count.load(std::memory_order_acquire);
+  std::string text = meetings == 0 ? "it has not started any operation yet"
+                                   : "it was last seen in " + theirs.words[meetings % 2].text();
+  if (theirs.messages.load(std::memory_order_acquire) == 0) return text;
+  const std::string message = theirs.message.text();
+  return meetings == 0 ? "it is waiting in " + message : text + ", and is waiting in " + message;
+}
+
+// Waits for the other rank of a message, and tells all ranks so if that takes long.
+void SharedTransport::wait_for(int peer, Signal& signal, uint32_t target, const OperationWords& words,
+                               const Operation& operation) {
+  bool announced = false;
+  const auto announce = [&] {
+    const std::lock_guard lock(mutex_);
+    slot(rank_).message = words;
+    slot(rank_).messages.fetch_add(1, std::memory_order_release);
+    announced = true;
+  };
+  const Late late = [&] { return signal.reached(target) ? std::vector<int>() : std::vector{peer}; };
+  wait(signal, target, wait_options_, [&] {
+    if (!announced) announce();
+    look_up(late, operation);
+  });
+  if (announced) slot(rank_).messages.fetch_sub(1, std::memory_order_release);
 }
 
 bool SharedTransport::is_gone(int rank) const {
@@ -239,7 +264,7 @@ void SharedTransport::look_for_stopped(const std::vector<int>& late, const Opera
     if (!memory_->is_stopped(r)) continue;
     std::chrono::steady_clock::time_point since;
     {
-      const std::lock_guard lock(stopped_mutex_);
+      const std::lock_guard lock(mutex_);
       Stopped& stopped = stopped_.try_emplace(r, Stopped{now, now}).first->second;
       if (now - stopped.seen > kGap) stopped.since = now;
       stopped.seen = now;
@@ -299,11 +324,10 @@ void SharedTransport::send(ConstBytes bytes, int to, const Operation& operation)
   RankPipe& pipe = pipe_between(rank_, to);
   const auto filled = [&] { return pipe.filled.count.load(std::memory_order_relaxed); };
   const OperationWords words(operation);
-  const Late late = [&] { return pipe.emptied.reached(filled()) ? std::vector<int>() : std::vector{to}; };
   for (size_t done = 0; done < bytes.size(); done += kPipeBytes) {
     {
       const SpanScope span(operation.timeline, Activity::Wait, "wait for the receiver", operation.step);
-      wait(pipe.emptied, filled(), wait_options_, [&] { look_up(late, operation); });
+      wait_for(to, pipe.emptied, filled(), words, operation);
     }
     const size_t size = std::min(kPipeBytes, bytes.size() - done);
     pipe.words = words;
@@ -316,11 +340,10 @@ void SharedTransport::recv(Bytes bytes, int from, const Operation& operation) {
   RankPipe& pipe = pipe_between(from, rank_);
   const auto next = [&] { return pipe.emptied.count.load(std::memory_order_relaxed) + 1; };
   const OperationWords words(operation);
-  const Late late = [&] { return pipe.filled.reached(next()) ? std::vector<int>() : std::vector{from}; };
   for (size_t done = 0; done < bytes.size(); done += kPipeBytes) {
     {
       const SpanScope span(operation.timeline, Activity::Wait, "wait for the sender", operation.step);
-      wait(pipe.filled, next(), wait_options_, [&] { look_up(late, operation); });
+      wait_for(from, pipe.filled, next(), words, operation);
     }
     if (const std::string text = other_message(memory_->who(rank_), words, memory_->who(from), pipe.words);
         !text.empty())

@@ -73,6 +73,8 @@ class SharedTransport final : public Transport, public InPlace {
   void require_same_operation();
   std::vector<int> behind() const;
   std::string last_seen(int rank) const;
+  void wait_for(int peer, Signal& signal, uint32_t target, const OperationWords& words,
+                const Operation& operation);
   bool is_gone(int rank) const;
   void look_up(const Late& late, const Operation& operation);
   void look_for_stopped(const std::vector<int>& late, const Operation& operation);
@@ -102,8 +104,8 @@ class SharedTransport final : public Transport, public InPlace {
     std::chrono::steady_clock::time_point since;
     std::chrono::steady_clock::time_point seen;
   };
-  std::mutex stopped_mutex_;
-  std::map<int, Stopped> stopped_;  // guarded by stopped_mutex_; by rank
+  std::mutex mutex_;                // also held while this rank announces that it waits for a message
+  std::map<int, Stopped> stopped_;  // guarded by mutex_; by rank
 };
 
 }  // namespace tutti::comm

@@ -48,6 +48,7 @@ TEST_P(TcpSums, are_those_of_a_communicator) {
 
 TEST_P(TcpSums, have_the_bits_of_one_flat_tree) { testing::check_sums_on(apart(GetParam())); }
 
+TEST_P(TcpSums, refuse_different_roots) { with_ranks(apart(GetParam()), GetParam(), check_different_roots); }
 TEST_P(TcpSums, refuse_what_does_not_fit) { with_ranks(apart(GetParam()), GetParam(), check_misfits); }
 
 // Inputs whose order matters, in the in-place form that training uses; more than one per rank.

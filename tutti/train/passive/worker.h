@@ -143,7 +143,7 @@ namespace tutti {
 
 // Runs a passive worker for the master of this cluster (passive/master.h) until the master ends. With a model
 // the worker computes that model; without one it runs the programs that a master sends, which requires
-// --allow-programs. Throws Interrupted after SIGTERM or SIGINT.
+// --allow-programs. Throws Interrupted after SIGTERM, SIGINT or SIGHUP.
 void follow_master(const Context& context, const std::optional<Trainable>& model = std::nullopt);
 
 }  // namespace tutti
