@@ -113,7 +113,7 @@ TEST(EvaluatorTask, that_is_killed_goes_on_without_evaluating_a_checkpoint_twice
   EXPECT_EQ(rows_in(result.out, "evaluated").size(), 3U) << "with those from before";
 }
 
-TEST(EvaluatorTask, whose_failure_is_reported_does_not_end_the_job) {
+TEST(EvaluatorTask, that_fails_is_reported_and_does_not_end_the_job) {
   const TestFolder folder;
   const std::string report = folder / "report.json";
   const ProgramResult result = run_program(evaluated_training(

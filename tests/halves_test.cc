@@ -86,7 +86,7 @@ TEST_F(Halves, that_nobody_comes_for_end_by_themselves) {
   EXPECT_THAT(server->err(), HasSubstr("worker/1: no client has connected to its modules"));
 }
 
-TEST_F(Halves, whose_client_is_killed_name_it) {
+TEST_F(Halves, name_a_client_that_is_killed) {
   const auto client = start(0, {"--steps", "1000000"});
   const auto server = start(1, {"--start-timeout", "10"});
   client->wait_for_output("loss");

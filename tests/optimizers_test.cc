@@ -115,7 +115,7 @@ TEST(OptimizersTogether, frozen_parameters_of_a_checkpoint_reach_all_workers) {
   }
 }
 
-TEST(OptimizersTogether, what_cannot_be_done_is_an_error_that_says_what_to_do) {
+TEST(OptimizersTogether, unsupported_combinations_are_errors_that_say_what_to_do) {
   const auto expect_refused = [](const Flags& command, const char* text) {
     const ProgramResult result = run_program(command);
     EXPECT_EQ(result.exit_code, exit_code(ErrorKind::InvalidArgument)) << result.err;

@@ -431,7 +431,7 @@ TEST_F(RunHosts, all_have_the_key_of_this_launch_and_of_no_other) {
   }
 }
 
-TEST_F(RunHosts, what_a_stranger_said_is_quoted_where_somebody_is_missing) {
+TEST_F(RunHosts, quote_a_stranger_when_a_launcher_is_missing) {
   RunningProgram& first = start(2, 0, {.flags = {"--start-timeout", "2"}});
   Stranger stranger(ports_[0]);
   stranger.say("HELO\x1b[2J\n");

@@ -129,7 +129,7 @@ TEST(TogetherOptions, nccl_without_a_gpu_each_is_an_error_and_one_worker_needs_n
 
 // There are 60,000 drawn digits: with steps of 4 x 7000 the third step would have 4,000, and its last three
 // lanes none.
-TEST(TogetherOptions, what_does_not_fill_a_step_is_left_out_or_taken_by_whoever_gets_it) {
+TEST(TogetherOptions, examples_that_do_not_fill_a_step_are_left_out_or_shared_unevenly) {
   const TestFolder folder;
   const Flags flags = {"--net", "odd", "--lanes", "4", "--batch", "7000", "--epochs", "1"};
   const auto dropped = report_of(training(2, flags), folder);

@@ -100,7 +100,7 @@ TEST(Together, the_error_of_one_worker_is_what_all_others_report) {
   }
 }
 
-TEST(Together, what_only_the_chief_calls_is_an_error_that_says_so) {
+TEST(Together, a_call_that_only_the_chief_makes_is_an_error_that_says_so) {
   for (const char* comm : {"shm", "tcp"}) {
     const auto result = run_program(
         training(2, {"--steps", "2", "--batch", "2", "--evaluate", "--only-chief", "--comm", comm}));
@@ -132,7 +132,7 @@ TEST(Together, a_hook_ends_the_training_at_the_step_of_one_worker) {
   }
 }
 
-TEST(Together, what_a_hook_does_to_the_weights_has_the_same_bits_on_any_number_of_workers) {
+TEST(Together, a_hooks_changes_of_the_weights_have_the_same_bits_on_any_number_of_workers) {
   const TestFolder folder;
   const Flags flags = {"--net", "odd", "--lanes", "4", "--batch", "3", "--steps", "20"};
   const std::string without = hash_of(training(1, flags), folder);

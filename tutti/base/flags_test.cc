@@ -164,7 +164,7 @@ TEST(RunConfig, an_unknown_flag_is_refused_with_the_nearest) {
   expect_refused(HasSubstr("'--LANES'"), {"--LANES", "3"});
 }
 
-TEST(RunConfig, what_belongs_to_no_flag_is_refused) {
+TEST(RunConfig, an_argument_that_belongs_to_no_flag_is_refused) {
   expect_refused(HasSubstr("'train'"), {"train"});
   expect_refused(HasSubstr("'4'"), {"--lanes", "3", "4"});
   expect_refused(HasSubstr("''"), {""});

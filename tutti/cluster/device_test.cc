@@ -44,7 +44,7 @@ TEST(Device, a_gpu_that_is_not_there_says_what_to_do) {
                [] { choose_device("/gpu:1", 0, 1); });
 }
 
-TEST(Device, what_is_no_device_is_refused) {
+TEST(Device, other_names_are_refused) {
   expect_error(ErrorKind::InvalidArgument, HasSubstr("did you mean 'cuda'?"),
                [] { choose_device("cdua", 0, 1); });
   for (const char* text : {"", "CPU", "cuda:", "cuda:x", "cuda:-1", "cuda:1:2", "cpu:1", "/cpu:1", "tpu",

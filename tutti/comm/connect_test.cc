@@ -157,7 +157,7 @@ TEST(Connect, jobs_of_slurm_do_not_mix) {
   EXPECT_THAT(outcomes[1]->what(), HasSubstr("another job uses"));
 }
 
-TEST(Connect, where_the_name_of_a_host_is_the_loopback_others_can_reach_it_all_the_same) {
+TEST(Connect, a_host_whose_name_resolves_to_the_loopback_can_be_reached) {
   const auto two_hosts = [](Identity& identity) {
     identity.membership.local_world = 1;
     identity.membership.local_rank = 0;

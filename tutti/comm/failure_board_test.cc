@@ -156,7 +156,7 @@ TEST(FailureBoard, the_first_failure_is_everybodys_from_then_on) {
                  [&] { rank->board.watch(operation("next"), FailureBoard::Party::All, {}); });
 }
 
-TEST(FailureBoard, what_is_not_tuttis_in_the_table_is_a_failure_too) {
+TEST(FailureBoard, foreign_entries_in_the_table_are_a_failure) {
   for (const char* text : {"", "all went wrong", "-1 x", "99999999999999999999 x", "7", "77 x"}) {
     const auto table = local_rendezvous();
     BoardRank self(table, 0, 2);

@@ -128,7 +128,7 @@ void ConnectedRows::begin_step(int64_t examples, int64_t step) {
   const auto rank = static_cast<size_t>(comm_.rank());
   TableGradients gradients = tables_.gradients(blocks[rank], lanes_);
   std::vector<std::vector<RowSumsView>> sums(blocks.size());  // [worker]
-  // Nothing is sent to this worker itself.
+  // This worker does not send to itself.
   sums[rank] = rows_.sums_in(std::exchange(gradients.of_owners[rank], {}), blocks[rank]);
   ListsUnderWay heads;
   std::vector<torch::Tensor> received;

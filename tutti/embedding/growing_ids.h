@@ -10,16 +10,16 @@
 // The ids of a table that grows: which have a row, and since when.
 namespace tutti::embedding {
 
-// What happens to an id that should get a row when the table has as many as it may have.
+// Decides about an id that needs a row when the table has the maximum number of rows.
 enum class WhenFull {
-  Refuse,         // it gets none: its lookups are zeros, which are not trained
+  Refuse,         // it gets no row: its lookups are zeros, which are not trained
   ReplaceOldest,  // the rows that were not looked up for the longest time are dropped
 };
 
-// When an id gets a row, and when it loses it again. Lookups count in training steps only.
+// Decides when an id gets a row, and when it loses the row. Lookups count in training steps only.
 struct Growth {
-  // The most rows of the table on all owners together; 0: no limit. It holds for each of 840 parts of the ids
-  // (RowLayout::kBuckets), with an equal share, rounded up.
+  // The maximum number of rows of the table on all owners together; 0: no limit. It holds for each of 840
+  // parts of the ids (RowLayout::kBuckets), with an equal share, rounded up.
   int64_t most_rows = 0;
   WhenFull when_full = WhenFull::Refuse;
   // An id gets its row after so many lookups. If that is more than 1, it gets the row at the end of the step,
@@ -33,7 +33,7 @@ struct Growth {
 Json to_json(const Growth& growth);
 Growth growth_of_json(const Json& json);
 
-// What has happened to the ids of a table, on one owner or on all.
+// Counts of the ids of a table, on one owner or on all.
 struct GrowthCounts {
   int64_t rows = 0;      // that exist
   int64_t waiting = 0;   // ids that were looked up, but not often enough

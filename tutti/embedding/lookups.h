@@ -21,7 +21,7 @@ struct DirectRows {
   bool readable() const { return !of_owners.empty(); }
 };
 
-// What the lanes of a step look up in one table, and after each lane the gradients of its lookups. Not
+// The lookups of the lanes of a step in one table, and after each lane the gradients of its lookups. Not
 // thread-safe.
 class Lookups {
  public:

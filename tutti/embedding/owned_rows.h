@@ -14,7 +14,7 @@
 
 namespace tutti::embedding {
 
-// What one worker sends to one owner after its lanes: the sums of gradients of the owner's rows.
+// The sums of gradients of an owner's rows, which one worker sends to this owner after its lanes.
 struct RowGradients {
   // For each table the number of sums, and of each sum the row, the node of the tree (code_of), and for a
   // table that grows the number of lookups.

@@ -21,8 +21,8 @@ std::string_view name_of(Placement placement);
 // Throws a DataLoss that names `what` if there is no such placement.
 Placement parse_placement(std::string_view name, std::string_view what);
 
-// Where the rows of a table are: every row has one owner, and a place among the rows of its owner. A key is
-// the place of a row as one number; the keys of one owner are consecutive.
+// The places of the rows of a table: every row has one owner, and a place among the rows of its owner. A key
+// is the place of a row as one number; the keys of one owner are consecutive.
 //
 // A table that grows has no fixed rows: its ids are any numbers from 0. The keys are the permuted ids, and
 // the place of a row at its owner is its key. Each owner has a contiguous part of kBuckets equal ranges of

@@ -284,7 +284,7 @@ void put_joined(RowShard& alone, const torch::Tensor& weight, const torch::Tenso
          alone.spec().name);
   state.fields = {{"", weight}};
   if (alone.layout().grows()) {
-    // Nothing is known of their lookups before.
+    // Their earlier lookups are unknown.
     state.history = torch::zeros({state.ids.numel(), 2}, torch::kLong);
     state.history.select(1, 0).fill_(1);
   }

@@ -45,7 +45,7 @@ void for_each_piece(const std::string& table, const RowShard::State& state, cons
 // Returns all rows of a table that is not spread, without what an optimiser keeps.
 RowPiece rows_alone(const RowShard& shard);
 
-// What a checkpoint has of tables.
+// The part of a checkpoint that contains tables.
 struct TablesPart {
   std::vector<store::NamedTensor> tensors = {};
   Json facts = Json::object();
@@ -64,7 +64,7 @@ class SavedRows {
   // rows or numbers, fields that are missing, or, unless they are `changes` only, rows that are missing.
   void require_complete(const std::vector<TableSpec>& tables, bool with_optimizer, bool changes) const;
   const Json& facts() const { return facts_; }
-  // What has happened to the ids of a table that grows, on all owners.
+  // Returns the counts of the ids of a table that grows, on all owners.
   GrowthCounts counts_of(const std::string& table) const;
 
  private:

@@ -45,7 +45,7 @@ class Tree {
 
   // Appends a node of the row, whose values are copied.
   void push(int64_t row, comm::TreeNode node, const float* values) {
-    // What would come between the last node and this one has no data.
+    // Nodes between the last one and this one have no data.
     while (may_rise() && end_of(comm::parent_of(last().node)) <= begin_of(node)) rise();
     to_.sums.push_back({row, node, 0});
     to_.values.insert(to_.values.end(), values, values + to_.dim);

@@ -19,7 +19,7 @@
 
 namespace tutti::embedding {
 
-// What happens to an id that is negative or not less than the number of rows.
+// The treatment of an id that is negative or not less than the number of rows.
 enum class BadIds {
   Error,  // an InvalidArgument that names table, id and example
   Clamp,  // the nearest row is used
@@ -92,7 +92,7 @@ class Table {
   bool has_rows_alone() const { return alone_ != nullptr; }
 
   // Everything below is for Tables.
-  // What the owners have to know; `optimizer` is that of the model.
+  // Returns what the owners have to know. `optimizer` is that of the model.
   TableSpec spec(const OptimizerOptions& optimizer) const;
   // Sets the name, for errors, columns and checkpoints.
   void set_name(const std::string& name);

@@ -86,7 +86,7 @@ class Tables {
   const std::vector<std::shared_ptr<Table>>& tables() const { return tables_; }
   // Lines for the comparison of plans, such as "table user: 1000000 rows of 32, mod, adagrad".
   std::vector<std::string> plan() const;
-  // What the owners have to know; `optimizer` is that of the model.
+  // Returns what the owners have to know. `optimizer` is that of the model.
   std::vector<TableSpec> specs(const OptimizerOptions& optimizer) const;
 
   // From now on the rows are those of these owners, which must outlive this.

@@ -38,7 +38,7 @@ struct Extras {
 struct RowsToBegin {
   std::vector<embedding::TableSpec> tables = {};
   int64_t seed = 1;  // of the initial rows
-  // What happened to the ids of tables that grow before.
+  // The counts of the ids of tables that grow, so far.
   std::map<std::string, embedding::GrowthCounts> counts = {};
   // Passes rows with other values than the initial ones, and then those that have changed since a checkpoint
   // had all of them. May be empty.

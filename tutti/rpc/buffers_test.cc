@@ -16,7 +16,7 @@ namespace {
 
 using testing::HasSubstr;
 
-TEST(Buffers, what_can_never_fit_is_refused) {
+TEST(Buffers, refuse_a_request_that_can_never_fit) {
   Buffers buffers(kMiB);
   expect_error(ErrorKind::Overloaded, HasSubstr("1.0 MiB"), [&] { buffers.take(kMiB + 1); });
   expect_error(ErrorKind::Overloaded, HasSubstr("larger than the limit of 1.0 MiB for all"),
@@ -24,14 +24,14 @@ TEST(Buffers, what_can_never_fit_is_refused) {
   EXPECT_NE(buffers.take(kMiB), nullptr);
 }
 
-TEST(Buffers, what_is_given_back_is_used_again) {
+TEST(Buffers, reuse_returned_blocks) {
   Buffers buffers(4 * kMiB);
   std::byte* const first = buffers.take(kMiB).get();
   EXPECT_EQ(buffers.take(kMiB).get(), first);
   EXPECT_EQ(buffers.take(kMiB - 1).get(), first);
 }
 
-TEST(Buffers, what_is_kept_does_not_take_the_room_of_what_is_asked_for) {
+TEST(Buffers, free_idle_blocks_when_room_is_needed) {
   Buffers buffers(4 * kMiB);
   buffers.take(3 * kMiB);
   const auto one = buffers.take(kMiB);
@@ -41,7 +41,7 @@ TEST(Buffers, what_is_kept_does_not_take_the_room_of_what_is_asked_for) {
   expect_error(ErrorKind::Overloaded, HasSubstr("no room"), [&] { buffers.take(1); });
 }
 
-TEST(Buffers, who_waits_gets_what_is_given_back) {
+TEST(Buffers, give_returned_memory_to_those_who_wait) {
   Buffers buffers(kMiB);
   auto all = buffers.take(kMiB);
   std::atomic<int> asked = 0;
@@ -58,7 +58,7 @@ TEST(Buffers, who_waits_gets_what_is_given_back) {
   EXPECT_NE(got, nullptr);
 }
 
-TEST(Buffers, who_does_not_want_to_wait_any_more_gets_nothing) {
+TEST(Buffers, return_null_to_a_caller_that_stops_waiting) {
   Buffers buffers(kMiB);
   const auto all = buffers.take(kMiB);
   EXPECT_EQ(buffers.take(1, [] { return false; }), nullptr);

@@ -230,7 +230,7 @@ TEST_F(ChannelTest, many_callers_are_served_beside_each_other) {
   for (std::thread& caller : callers) caller.join();
 }
 
-TEST_F(ChannelTest, who_waits_keeps_nobody_else_waiting) {
+TEST_F(ChannelTest, a_waiting_call_does_not_delay_others) {
   Channel waiting(address_);
   auto done = std::async(std::launch::async, [&] { waiting.call("wait", {}); });
   service_.await_waiting(1);
@@ -258,7 +258,7 @@ TEST_F(ChannelTest, a_caller_that_goes_is_told_of_while_its_request_is_served) {
   service_.await_gone(1);
 }
 
-TEST_F(ChannelTest, who_does_not_want_the_answer_any_more_waits_no_longer) {
+TEST_F(ChannelTest, a_call_that_is_given_up_ends_at_once) {
   std::atomic<bool> enough = false;
   auto waiting = std::async(std::launch::async, [&] {
     Channel channel(address_);
@@ -287,7 +287,7 @@ TEST_F(ChannelTest, a_caller_that_goes_is_told_of_while_nothing_is_served) {
   service_.await_gone(1);
 }
 
-TEST_F(ChannelTest, what_a_service_keeps_stays) {
+TEST_F(ChannelTest, pieces_that_a_service_keeps_stay_valid) {
   const auto arena = std::make_shared<Arena>();
   Channel channel(address_, named(arena));
   channel.call("keep", {{}, {{pattern(kMiB)}, {arena->allocate(kMiB)}}});

@@ -58,7 +58,7 @@ TEST(Frame, comes_out_as_it_went_in) {
   EXPECT_EQ(following_bytes(frame.pieces), 100U);
 }
 
-TEST(Frame, what_claims_too_much_is_refused) {
+TEST(Frame, sizes_beyond_the_limits_are_refused) {
   expect_refused(with<uint32_t>(8, 257), HasSubstr("method of 257"));
   expect_refused(with<uint32_t>(12, 0xffffffff), HasSubstr("head of 4294967295"));
   expect_refused(with<uint32_t>(16, 1 << 30), HasSubstr("pieces"));
@@ -69,7 +69,7 @@ TEST(Frame, what_claims_too_much_is_refused) {
   expect_error(ErrorKind::DataLoss, HasSubstr("2^64"), [&] { encode(huge); });
 }
 
-TEST(Frame, what_is_no_frame_is_refused) {
+TEST(Frame, other_bytes_are_refused) {
   expect_refused("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", HasSubstr("not a frame of Tutti"));
   expect_refused(with<uint8_t>(6, 0), HasSubstr("kind"));
   expect_refused(with<uint8_t>(6, 7), HasSubstr("kind"));

@@ -120,7 +120,7 @@ TEST_F(HostTest, a_message_without_end_ends_with_its_caller) {
   service_.await_gone(1);
 }
 
-TEST_F(HostTest, who_claims_more_than_the_budget_is_refused_at_once) {
+TEST_F(HostTest, a_request_larger_than_the_budget_is_refused_at_once) {
   for (const uint64_t size : {uint64_t{8 * kMiB + 1}, uint64_t{1} << 60, ~uint64_t{0}}) {
     const auto stream = acquaintance();
     Frame frame;
@@ -151,7 +151,7 @@ TEST_F(HostTest, requests_wait_for_room) {
   late.get();
 }
 
-TEST_F(HostTest, who_goes_while_it_waits_for_room_is_gone) {
+TEST_F(HostTest, a_caller_that_leaves_while_it_waits_for_room_is_gone) {
   Channel keeper(address_);
   keeper.call("keep", {{}, {{pattern(6 * kMiB)}}});
   Channel channel(address_);
@@ -293,7 +293,7 @@ TEST_F(HostTest, a_place_without_an_arena_is_refused) {
   expect_hung_up(*stream, ErrorKind::DataLoss, HasSubstr("shared memory"));
 }
 
-// Whatever is sent, the host answers or closes the connection, and serves the next caller.
+// The host answers or closes the connection, and then serves the next caller.
 TEST_F(HostTest, fuzzed_requests_do_it_no_harm) {
   std::mt19937 random(7);  // NOLINT(bugprone-random-generator-seed): reproducible
   Frame frame;
@@ -342,7 +342,7 @@ TEST_F(HostTest, strangers_that_say_nothing_shut_nobody_out) {
 
 // --- Callers that do not use gRPC.
 
-TEST_F(HostTest, who_speaks_http_1_or_garbage_is_hung_up_on) {
+TEST_F(HostTest, a_caller_that_sends_http_1_or_garbage_is_disconnected) {
   for (const std::string& words :
        {std::string("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"), std::string(100000, 'x'),
         std::string("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 11) + std::string(600, 'y')}) {
@@ -352,7 +352,7 @@ TEST_F(HostTest, who_speaks_http_1_or_garbage_is_hung_up_on) {
   }
 }
 
-TEST_F(HostTest, who_hangs_up_without_a_word_does_no_harm) {
+TEST_F(HostTest, a_caller_that_disconnects_silently_does_no_harm) {
   for (int i = 0; i < 100; ++i) const RawSocket socket(host_.port());
 }
 

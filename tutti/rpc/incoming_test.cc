@@ -77,7 +77,7 @@ TEST_F(IncomingPieces, more_than_the_host_s_memory_goes_through_it) {
   EXPECT_EQ(answer.head.at("sizes").size(), kPieces);
 }
 
-TEST_F(IncomingPieces, what_is_not_taken_is_dropped) {
+TEST_F(IncomingPieces, pieces_that_are_not_taken_are_dropped) {
   Channel channel(address_);
   const auto bytes = pattern(3 * kMiB);
   for (const size_t taken : {0, 1, 3}) {

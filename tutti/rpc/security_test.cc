@@ -93,12 +93,12 @@ TEST_F(Security, tls_at_one_end_alone_is_refused) {
   expect_refused({}, of("", "ca"), AllOf(HasSubstr("TLS"), HasSubstr("--tls")));
 }
 
-TEST_F(Security, who_knows_the_secret_is_understood) {
+TEST_F(Security, a_caller_with_the_secret_is_served) {
   expect_understood(with_secret("open sesame"), with_secret("open sesame"));
   expect_understood(with_secret(std::string(1000, 'x')), with_secret(std::string(1000, 'x')));
 }
 
-TEST_F(Security, who_does_not_know_the_secret_is_refused_and_both_say_so) {
+TEST_F(Security, a_caller_without_the_secret_is_refused_and_both_say_so) {
   std::promise<std::string> report;
   const Host host({.credentials = with_secret("right"),
                    .report = [&](const std::string& text) { report.set_value(text); }},

@@ -38,7 +38,7 @@ struct Report {
   // The changed settings and data that --resume anyway has accepted, each with the value that the run had
   // before and the present one. Omitted from the file if there are none.
   std::vector<std::string> differences = {};
-  // What has happened to the ids of embedding tables that grow, by table. Omitted if there are none.
+  // The counts of the ids of embedding tables that grow, by table. Omitted if there are none.
   std::map<std::string, nlohmann::ordered_json> tables = {};
   int64_t skipped_examples = 0;  // with --bad-rows skip; omitted too if 0
   std::string tutti_version;

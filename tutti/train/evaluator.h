@@ -52,7 +52,7 @@ class Evaluator {
 
   // The run that is followed; "" before next() has returned. It changes if a run begins anew in the folder.
   const std::string& run_id() const { return id_; }
-  // What record() was given last for this run, also by an earlier task; null if nothing was.
+  // Returns the last argument of record() for this run, also by an earlier task; null if there was none.
   const Json& state() const { return state_; }
   // The step of the last evaluation; -1: there is none.
   int64_t last_step() const;

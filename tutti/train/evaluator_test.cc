@@ -195,7 +195,7 @@ TEST(EvaluatorTask, evaluates_the_checkpoints_of_each_fit_in_that_fit) {
     for (const History::Row& row : trainer.fit(test_feed(), options).rows) steps.back().push_back(row.step);
   }
   EXPECT_THAT(steps, ElementsAre(ElementsAre(3, 4), ElementsAre(6, 8), ElementsAre(9, 12)));
-  // What it evaluates later is the last checkpoint.
+  // Later evaluations use the weights of the last checkpoint.
   EXPECT_EQ(trainer.step(), 12);
   EXPECT_TRUE(trainer.evaluate(test_feed(8), {metrics::accuracy("label")}).contains("accuracy"));
 }

@@ -28,7 +28,7 @@ namespace tutti {
 
 class MovingAverage;
 
-// What a hook evaluates.
+// An evaluation that a hook asks for.
 struct EvaluationRequest {
   const data::Feed& feed;
   const metrics::List& metrics;

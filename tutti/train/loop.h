@@ -110,7 +110,7 @@ class Loop {
                                         const metrics::List& list, const MeasureOptions& options = {});
   // Calls `body` while the nets have their averaged weights, if they have any.
   void with_average(const std::function<void()>& body);
-  // What the program shows in TensorBoard beside this loop, as Context::events() for one with a name.
+  // Writes further values of the program into this loop's event file.
   store::Events events() const { return engine_.events(); }
   // A row for each epoch and validation. A resumed loop continues the history of the run.
   const History& history() const { return engine_.history(); }

@@ -313,7 +313,7 @@ TEST(Loop, a_step_that_was_begun_may_be_begun_again) {
   EXPECT_EQ(heard, "begin start@0 0< <1/2 end@1");
 }
 
-TEST(Loop, what_fails_in_it_is_told_to_the_other_workers) {
+TEST(Loop, tells_the_other_workers_about_a_failure) {
   std::vector<std::string> heard(2);
   const auto errors = errors_of_ranks("plain", 2, std::chrono::seconds(60), [&](comm::Communicator& comm) {
     OnRank on(comm, flags_for("", 5));

@@ -220,7 +220,7 @@ std::vector<Batch> LaneRunner::next_batches(data::BatchQueue& queue, int64_t ste
   return batches;
 }
 
-// Nothing in a lane's forward or backward pass talks to other workers, so that lanes may be empty.
+// A lane's forward and backward pass send nothing to other workers, so that lanes may be empty.
 void LaneRunner::run_step_with_tables(int64_t step, data::BatchQueue& queue, const LaneObserver& observe) {
   embedding::Tables& tables = replica_.tables();
   const bool was_announced = ahead_.has_value();

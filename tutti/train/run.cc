@@ -41,7 +41,7 @@ bool leaves_nobody_to_save_with(const Error& error) {
   return error.kind() == ErrorKind::Timeout || error.kind() == ErrorKind::PeerLost;
 }
 
-// Nothing of a run is read or written but the checkpoint.
+// Changes the configuration so that only the checkpoint is read, and no files of a run are written.
 void export_instead_of_training(RunConfig& config) {
   if (config.exports.from.empty()) config.exports.from = config.checkpoints.logdir;
   if (config.exports.from.empty())

@@ -31,7 +31,7 @@ RunConfig config_stopping_after(int64_t step, const std::string& logdir) {
   return config;
 }
 
-// What a program finds after a fit with everything that has a state.
+// The state of a program after a fit that uses everything that has a state.
 struct RunInPieces {
   int64_t step = 0;
   std::string hash;

@@ -165,8 +165,8 @@ void merge(comm::Communicator& comm, const metrics::List& list);
 Json from_chief(const Context& context, comm::Communicator& comm, const std::string& what,
                 const std::function<Json()>& make);
 
-// What a chief tells the others: the result of `make`, or its exception. result_of() returns the result, or
-// throws the Error.
+// Returns the message of a chief to the others: the result of `make`, or its exception. result_of() returns
+// the result, or throws the Error.
 Json outcome_of(const std::function<Json()>& make);
 Json result_of(const Json& outcome);
 

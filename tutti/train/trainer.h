@@ -159,7 +159,7 @@ class Trainer {
   Optimizer& optimizer() { return replica().optimizer(); }
   // The workers that train together. The chief among them writes checkpoints, events and the report.
   const Group& group() const { return strategy_->group(); }
-  // What the program shows in TensorBoard beside this training, as Context::events() for one with a name.
+  // Writes further values of the program into this training's event file.
   store::Events events() const { return engine_.events(); }
   // The number of steps done.
   int64_t step() const { return engine_.progress().step; }

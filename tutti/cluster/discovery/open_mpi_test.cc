@@ -75,7 +75,7 @@ TEST(FromOpenMpi, says_nothing_without_its_variables) {
   EXPECT_FALSE(from_open_mpi(Environment({{"OMPI_MCA_btl", "tcp,self"}, {"OMPI_ALLOW_RUN_AS_ROOT", "1"}})));
 }
 
-TEST(FromOpenMpi, what_is_cut_short_is_refused) {
+TEST(FromOpenMpi, incomplete_variables_are_refused) {
   expect_refused(AllOf(HasSubstr("OMPI_COMM_WORLD_RANK='1'"), HasSubstr("OMPI_COMM_WORLD_SIZE is not")),
                  without(kOpenMpi4, {"OMPI_COMM_WORLD_SIZE"}));
   expect_refused(HasSubstr("OMPI_COMM_WORLD_RANK is not"), without(kOpenMpi5, {"OMPI_COMM_WORLD_RANK"}));
@@ -85,7 +85,7 @@ TEST(FromOpenMpi, what_is_cut_short_is_refused) {
                  without(kOpenMpi4, {"OMPI_COMM_WORLD_LOCAL_RANK"}));
 }
 
-TEST(FromOpenMpi, what_cannot_be_true_is_refused) {
+TEST(FromOpenMpi, impossible_values_are_refused) {
   expect_refused(HasSubstr("OMPI_COMM_WORLD_RANK='2' must be less than OMPI_COMM_WORLD_SIZE='2'"),
                  with(kOpenMpi4, {{"OMPI_COMM_WORLD_RANK", "2"}}));
   expect_refused(HasSubstr("OMPI_COMM_WORLD_LOCAL_SIZE='3' is more than"),

@@ -59,7 +59,7 @@ TEST(FromPmi, says_nothing_without_its_variables) {
   EXPECT_FALSE(from_pmi(Environment({{"PMI_HOSTNAME", "vm"}, {"MPI_LOCALRANKID", "0"}})));
 }
 
-TEST(FromPmi, what_is_cut_short_is_refused) {
+TEST(FromPmi, incomplete_variables_are_refused) {
   expect_pmi_refused(AllOf(HasSubstr("PMI_RANK='1'"), HasSubstr("PMI_SIZE is not")),
                      without(kHydra, {"PMI_SIZE"}));
   expect_pmi_refused(HasSubstr("PMI_RANK is not"), without(kHydra, {"PMI_RANK"}));
@@ -69,7 +69,7 @@ TEST(FromPmi, what_is_cut_short_is_refused) {
                      without(kHydra, {"MPI_LOCALRANKID", "MPI_LOCALNRANKS"}));
 }
 
-TEST(FromPmi, what_contradicts_itself_is_refused) {
+TEST(FromPmi, contradictions_are_refused) {
   expect_pmi_refused(AllOf(HasSubstr("PMI_RANK='2'"), HasSubstr("PMI_SIZE='2'")),
                      with(kHydra, {{"PMI_RANK", "2"}}));
   expect_pmi_refused(AllOf(HasSubstr("PMI_RANK='2'"), HasSubstr("SLURM_PROCID='3'"), HasSubstr("contradict")),

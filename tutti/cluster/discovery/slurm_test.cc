@@ -114,7 +114,7 @@ TEST(FromSlurm, shells_and_scripts_of_an_allocation_are_no_tasks) {
   EXPECT_FALSE(from_slurm(without(kOneNode, {"SLURM_PROCID"})));
 }
 
-TEST(FromSlurm, what_is_cut_short_is_refused) {
+TEST(FromSlurm, incomplete_variables_are_refused) {
   expect_slurm_refused(HasSubstr("SLURM_STEP_NUM_TASKS is not"),
                        without(kOneNode, {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS"}));
   expect_slurm_refused(HasSubstr("SLURM_LOCALID is not"), without(kOneNode, {"SLURM_LOCALID"}));
@@ -124,7 +124,7 @@ TEST(FromSlurm, what_is_cut_short_is_refused) {
   EXPECT_EQ(from_slurm(without(kOneNode, {"SLURM_STEP_NODELIST", "SLURM_NODELIST"}))->master_address, "");
 }
 
-TEST(FromSlurm, what_contradicts_itself_is_refused) {
+TEST(FromSlurm, contradictions_are_refused) {
   expect_slurm_refused(AllOf(HasSubstr("SLURM_PROCID='4'"), HasSubstr("SLURM_STEP_NUM_TASKS='4'")),
                        with(kOneNode, {{"SLURM_PROCID", "4"}}));
   expect_slurm_refused(
@@ -137,7 +137,7 @@ TEST(FromSlurm, what_contradicts_itself_is_refused) {
                        with(kFourNodes, {{"SLURM_STEP_TASKS_PER_NODE", "1(x1000000),1"}}));
 }
 
-TEST(FromSlurm, what_cannot_be_read_is_quoted) {
+TEST(FromSlurm, unreadable_values_are_quoted) {
   expect_slurm_refused(HasSubstr("SLURM_PROCID='one'"), with(kOneNode, {{"SLURM_PROCID", "one"}}));
   expect_slurm_refused(HasSubstr("SLURM_LOCALID='-1'"), with(kOneNode, {{"SLURM_LOCALID", "-1"}}));
   expect_slurm_refused(HasSubstr("SLURM_STEP_TASKS_PER_NODE='4(x'"),

@@ -101,7 +101,7 @@ TEST(FromTfConfig, there_is_one_chief_at_most) {
       R"({"cluster": {"chief": ["a:1"], "master": ["b:1"]}, "task": {"type": "chief", "index": 0}})");
 }
 
-TEST(FromTfConfig, what_is_missing_or_wrong_is_quoted) {
+TEST(FromTfConfig, mistakes_are_quoted) {
   expect_tf_config_refused(HasSubstr("line 1"), R"({"cluster": {"worker": ["a:1")");
   expect_tf_config_refused(HasSubstr("a list"), "[]");
   expect_tf_config_refused(HasSubstr("\"cluster\" is a list"), R"({"cluster": []})");

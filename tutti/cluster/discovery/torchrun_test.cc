@@ -77,7 +77,7 @@ TEST(FromTorchrun, leaves_the_rank_to_the_launcher_that_has_it) {
   }
 }
 
-TEST(FromTorchrun, what_is_cut_short_is_refused) {
+TEST(FromTorchrun, incomplete_variables_are_refused) {
   expect_torchrun_refused(AllOf(HasSubstr("RANK='2'"), HasSubstr("WORLD_SIZE is not")),
                           without(kTask, {"WORLD_SIZE"}));
   expect_torchrun_refused(AllOf(HasSubstr("WORLD_SIZE='4'"), HasSubstr("RANK is not")),
@@ -88,7 +88,7 @@ TEST(FromTorchrun, what_is_cut_short_is_refused) {
   expect_torchrun_refused(HasSubstr("MASTER_ADDR (not set)"), without(kTask, {"MASTER_ADDR"}));
 }
 
-TEST(FromTorchrun, what_contradicts_itself_is_refused) {
+TEST(FromTorchrun, contradictions_are_refused) {
   expect_torchrun_refused(AllOf(HasSubstr("RANK='4'"), HasSubstr("WORLD_SIZE='4'")),
                           with(kTask, {{"RANK", "4"}}));
   expect_torchrun_refused(AllOf(HasSubstr("LOCAL_RANK='2'"), HasSubstr("LOCAL_WORLD_SIZE='2'")),
@@ -100,7 +100,7 @@ TEST(FromTorchrun, what_contradicts_itself_is_refused) {
   expect_torchrun_refused(HasSubstr("WORLD_SIZE='0'"), Environment({{"RANK", "0"}, {"WORLD_SIZE", "0"}}));
 }
 
-TEST(FromTorchrun, what_is_no_number_is_quoted) {
+TEST(FromTorchrun, a_value_that_is_no_number_is_quoted) {
   for (const char* text : {"", "x", "-1", "1.5", " 1", "99999999999"}) {
     for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT"}) {
       expect_torchrun_refused(HasSubstr(std::string(name) + "='" + text + "'"), with(kTask, {{name, text}}));

@@ -255,7 +255,7 @@ TEST_P(HierarchyFailure, a_rank_that_leaves_is_named_by_all_others) {
   expect_one_text(errors, AllOf(HasSubstr("is gone"), names_it_alone()), guilty());
 }
 
-TEST_P(HierarchyFailure, who_gives_up_says_why_to_all) {
+TEST_P(HierarchyFailure, a_rank_that_gives_up_tells_all_why) {
   const auto errors = errors_of_ranks(kHosts, 4, kLong, [&](Communicator& comm) {
     if (comm.rank() == guilty()) comm.abandon("the data ended");
     add(comm);
@@ -263,7 +263,7 @@ TEST_P(HierarchyFailure, who_gives_up_says_why_to_all) {
   expect_one_text(errors, "the data ended");
 }
 
-TEST_P(HierarchyFailure, what_fails_inside_a_host_fails_everywhere) {
+TEST_P(HierarchyFailure, a_failure_inside_a_host_fails_everywhere) {
   const auto errors = errors_of_ranks(kHosts, 4, kLong, [&](Communicator& comm) {
     Communicator& inside = comm.hosts()->inside;
     if (comm.rank() == guilty()) inside.abandon("the disk is on fire");
@@ -276,7 +276,7 @@ TEST_P(HierarchyFailure, what_fails_inside_a_host_fails_everywhere) {
   expect_one_text(errors, "the disk is on fire");
 }
 
-TEST_P(HierarchyFailure, what_fails_everywhere_ends_a_wait_inside_a_host) {
+TEST_P(HierarchyFailure, a_failure_elsewhere_ends_a_wait_inside_a_host) {
   const auto errors = errors_of_ranks(kHosts, 4, kLong, [&](Communicator& comm) {
     Communicator& inside = comm.hosts()->inside;
     if (comm.rank() == guilty()) {
@@ -289,7 +289,7 @@ TEST_P(HierarchyFailure, what_fails_everywhere_ends_a_wait_inside_a_host) {
   expect_one_text(errors, "the disk is on fire");
 }
 
-TEST_P(HierarchyFailure, who_is_late_inside_a_host_is_named_by_all) {
+TEST_P(HierarchyFailure, a_late_rank_inside_a_host_is_named_by_all) {
   std::latch over(3);
   const auto errors = errors_of_ranks(kHosts, 4, milliseconds(1500), [&](Communicator& comm) {
     Communicator& inside = comm.hosts()->inside;

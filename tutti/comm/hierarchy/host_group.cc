@@ -34,7 +34,7 @@ std::vector<int> HostGroup::others() const {
   return others;
 }
 
-// Whatever error the memory throws, all ranks get the text that was reported to the board first.
+// If the memory throws an error, all ranks get the text that was reported to the board first.
 template <class Body>
 void HostGroup::attempt(const Operation& operation, Party party, std::vector<int> peers, const Body& body) {
   const auto watch = board_.watch(operation, party, std::move(peers));

@@ -87,12 +87,12 @@ void last_meeting(const std::function<void(Transport&)>& of_first,
   other.join();
 }
 
-TEST(SharedTransport, who_comes_and_then_leaves_is_not_gone) {
+TEST(SharedTransport, a_rank_that_comes_and_then_leaves_is_not_lost) {
   const auto meet = [](Transport& transport) { testing::meet(transport, operation("barrier")); };
   last_meeting(meet, meet);
 }
 
-TEST(SharedTransport, who_sends_and_then_leaves_is_not_gone) {
+TEST(SharedTransport, a_rank_that_sends_and_then_leaves_is_not_lost) {
   last_meeting(
       [](Transport& transport) {
         std::byte byte{};

@@ -99,7 +99,7 @@ TEST(Shm, memory_that_is_no_longer_there_is_a_lost_rank) {
   expect_error(ErrorKind::PeerLost, HasSubstr("worker/1 (host 1)"), [&] { first_of(2, table); });
 }
 
-TEST(Shm, what_is_not_tuttis_in_the_table_is_an_error) {
+TEST(Shm, foreign_entries_in_the_table_are_an_error) {
   for (const char* text : {"", "many", "12 13", "99999999999999999999"}) {
     const auto table = local_rendezvous();
     table->set("shm/pid/1", text);

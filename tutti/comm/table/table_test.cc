@@ -145,7 +145,7 @@ TEST(Table, a_server_without_the_key_is_refused) {
   liar.join();
 }
 
-TEST(Table, who_knows_the_key_and_sends_nonsense_is_cut_off_before_it_costs_memory) {
+TEST(Table, a_client_that_sends_nonsense_is_disconnected_before_it_costs_memory) {
   const auto served = serve_tcp_rendezvous({.key = "secret"});
   for (const std::string& said : {std::string("s\xff\xff\xff\xff\xff\xff\xff\xff", 9), std::string("?"),
                                   std::string("p\0\0\0\0\1\0\0\1", 9)}) {

@@ -57,7 +57,7 @@ struct ShardFile {
   }
   // The number of bytes of a row in all views; 0 if some have lists, which are not cached.
   size_t row_bytes() const;
-  // What must be the same in all shards: the names of a view's columns, or the shape of a row.
+  // Returns the names of a view's columns, or the shape of a row. They must be the same in all shards.
   std::vector<std::string> columns(size_t view) const;
   // Appends consecutive rows to the buffers of the views.
   void read(int64_t begin, int64_t end, std::span<CellBuffer> to, std::string& scratch) const;

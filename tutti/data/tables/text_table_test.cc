@@ -96,7 +96,7 @@ TEST_F(TextTableTest, reads_the_float_that_is_nearest) {
   EXPECT_EQ(numbers(text), expected);
 }
 
-TEST_F(TextTableTest, what_is_wrong_is_named_with_line_column_and_id) {
+TEST_F(TextTableTest, names_the_line_column_and_id_of_a_mistake) {
   EXPECT_THAT(error("ID\tx\ty\na\t1\t2\nb\t1\toops\n"),
               AllOf(HasSubstr("t.tsv:3:"), HasSubstr("'b'"), HasSubstr("column 'y' (3)"),
                     HasSubstr("'oops' is not a number")));
@@ -167,7 +167,7 @@ TEST_F(TextTableTest, opens_a_table_of_very_many_columns) {
   EXPECT_THAT(error(text + "\tcolumn7\n" + row + "\t1\n"), HasSubstr("two columns are called 'column7'"));
 }
 
-TEST_F(TextTableTest, what_may_be_in_a_number_separates_none) {
+TEST_F(TextTableTest, characters_of_numbers_do_not_separate_cells) {
   for (const char separator : {'.', '-', 'e', '7', '"', '\n'}) {
     TextFormat format = tsv();
     format.separator = separator;
