@@ -166,6 +166,30 @@ TEST_F(LargePush, of_inconsistent_workers_is_refused_and_may_be_repeated) {
   EXPECT_EQ(again.get(), answer);
 }
 
+// The gradients of the rows of one worker fit into the memory, but not those of two.
+TEST_F(LargePush, of_more_rows_than_fit_is_refused_at_once_and_may_be_repeated) {
+  const Contributions contributions(2, 2, kElements);
+  start(contributions, 2);
+  const auto with_rows = [&](int rank, size_t megabytes) {
+    rpc::Message message = contributions.push(rank);
+    const torch::Tensor heads = torch::zeros({1}, torch::kLong);
+    const torch::Tensor numbers = torch::zeros({static_cast<int64_t>(megabytes) << 18});
+    message.head["rows"] = {{"heads", heads.numel()}, {"numbers", {numbers.numel()}}};
+    append(message, {heads, numbers});
+    return message;
+  };
+  const auto expect_refusal = [&](int rank) {
+    expect_error(ErrorKind::Overloaded, HasSubstr("not enough memory for the gradients of embedding rows"),
+                 [&] { call(rank, "push", with_rows(rank, 24)); });
+  };
+  auto other = std::async(std::launch::async, [&] { expect_refusal(0); });
+  expect_refusal(1);
+  other.get();
+  auto again = push(0, with_rows(0, 4));
+  const Bytes answer = push(1, with_rows(1, 4)).get();
+  EXPECT_EQ(again.get(), answer);
+}
+
 TEST_F(LargePush, of_a_wrong_form_is_refused_and_hurts_nobody) {
   const Contributions contributions(2, 2, kElements);
   start(contributions, 2);

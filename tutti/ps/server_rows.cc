@@ -13,6 +13,8 @@
 namespace tutti::ps {
 namespace {
 
+constexpr int64_t kMostHeads = int64_t{1} << 40;
+
 torch::Tensor tensor_of(const std::vector<int64_t>& list) {
   const torch::Tensor tensor = torch::empty({static_cast<int64_t>(list.size())}, torch::kLong);
   std::copy(list.begin(), list.end(), static_cast<int64_t*>(tensor.data_ptr()));
@@ -41,8 +43,7 @@ embedding::RowGradients rows_in(const Json& head, Reader& reader) {
   embedding::RowGradients rows;
   const auto found = head.find("rows");
   if (found == head.end()) return rows;
-  constexpr int64_t kMost = int64_t{1} << 40;
-  const torch::Tensor heads = reader.take(number_within(*found, "heads", 0, kMost), torch::kLong);
+  const torch::Tensor heads = reader.take(number_within(*found, "heads", 0, kMostHeads), torch::kLong);
   const auto* number = static_cast<const int64_t*>(heads.data_ptr());
   rows.heads.assign(number, number + heads.numel());
   for (const int64_t count : counts_in(*found, "numbers")) {
@@ -52,6 +53,15 @@ embedding::RowGradients rows_in(const Json& head, Reader& reader) {
     rows.owners.push_back(std::make_shared<torch::Tensor>(values));
   }
   return rows;
+}
+
+size_t bytes_of_rows(const Json& head) {
+  const auto found = head.find("rows");
+  if (found == head.end()) return 0;
+  size_t bytes = static_cast<size_t>(number_within(*found, "heads", 0, kMostHeads)) * sizeof(int64_t);
+  for (const int64_t count : counts_in(*found, "numbers"))
+    bytes += static_cast<size_t>(count) * sizeof(float);
+  return bytes;
 }
 
 // The servers make the tables with their initial rows, and then get those that are known.

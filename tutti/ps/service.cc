@@ -368,6 +368,20 @@ void Service::require_room(int rank, const rpc::Caller& caller) const {
        name_of(caller), all.size(), human_bytes(bytes), human_bytes(options_.memory));
 }
 
+// The gradients of rows stay until the step is added up. Their size is known when a worker begins to push: if
+// they did not all fit, the last ones would wait for memory until the step timed out.
+void Service::require_room_for_step() const {
+  size_t bytes = run_->sync->row_bytes();
+  if (bytes == 0) return;
+  for (int rank = 0; rank < run_->workers; ++rank) bytes += run_->sync->bytes_ahead(rank);
+  if (bytes + bytes / rpc::kSpareOfBuffer <= options_.memory) return;
+  fail(ErrorKind::Overloaded,
+       "not enough memory for the gradients of embedding rows: those of step {} need {}, but this server may "
+       "use "
+       "at most {}. Start more servers (--ps), so that each has fewer rows, or use a smaller --batch",
+       run_->step, human_bytes(bytes), human_bytes(options_.memory));
+}
+
 void Service::take_room(size_t bytes) {
   if (note_bytes_ + bytes > kMostNotes)
     fail(ErrorKind::Overloaded, "not enough memory for a note of {} bytes: other notes use {}", bytes,

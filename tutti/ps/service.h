@@ -132,7 +132,7 @@ class Service final : public rpc::Service {
     int64_t added_up = -1;            // the index of that step
     // How often the gradients of a step were inconsistent and therefore discarded, and the last reason.
     int64_t refusals = 0;
-    std::string why_refused;
+    std::optional<Error> why_refused;
     // The error of the first worker that waited in vain for the others in this step; "": there is none.
     std::string late;
     std::set<int> entered;
@@ -245,6 +245,7 @@ class Service final : public rpc::Service {
   void admit(Lock& lock, const rpc::Caller& caller, const rpc::Message& request, int rank);
   void await_place(Lock& lock, const rpc::Caller& caller, const rpc::Message& request, int rank);
   void require_room(int rank, const rpc::Caller& caller) const;
+  void require_room_for_step() const;
   std::string refusals() const;
 
   const Log log_;

@@ -196,13 +196,19 @@ void Service::add_up(std::optional<double> rate) {
 // If the offers of the workers are inconsistent, discards them: all workers get the reason, and nothing
 // changes.
 void Service::or_refuse_step(const std::function<void()>& add) {
-  try {
-    add();
-  } catch (const std::exception& error) {
+  const auto refuse = [&](ErrorKind kind, const char* text) {
     run_->sync->withdraw_all();
     ++run_->refusals;
-    run_->why_refused = first_line(error.what());
+    run_->why_refused.emplace(kind, first_line(text));
     changed_.notify_all();
+  };
+  try {
+    add();
+  } catch (const Error& error) {
+    refuse(error.kind(), error.what());
+    throw;
+  } catch (const std::exception& error) {
+    refuse(ErrorKind::InvalidArgument, error.what());
     throw;
   }
 }
@@ -258,7 +264,7 @@ void Service::take_gradients(Lock& lock, const rpc::Caller& caller, int rank, co
   std::optional<double> rate;
   if (request.head.contains("rate")) rate = request.head.at("rate").get<double>();
   const auto check_step = [&] {
-    if (run->refusals > refusals) fail(ErrorKind::InvalidArgument, "{}", run->why_refused);
+    if (run->refusals > refusals) throw Error(*run->why_refused);
   };
   // Reads without the lock, because the network may be slow.
   const auto read = [&](const auto& take) {
@@ -285,8 +291,9 @@ void Service::take_gradients(Lock& lock, const rpc::Caller& caller, int rank, co
   };
   Reader reader(request);
   const torch::Tensor word = read([&] { return sync.read_word(reader); });
-  sync.offer_word(rank, step, word);
+  sync.offer_word(rank, step, word, caller.shares_memory ? 0 : bytes_of_rows(request.head));
   run->late.clear();
+  or_refuse_step([&] { require_room_for_step(); });
   for (size_t segment = 0; segment < sync.segments(); ++segment) {
     if (request.incoming != nullptr)
       await([&] { return sync.has_room_for(segment); }, [&](int other) { return sync.awaits(other); });

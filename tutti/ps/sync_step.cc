@@ -90,14 +90,16 @@ SyncStep::Rest SyncStep::read_rest(int rank, const torch::Tensor& word, const Js
   return rest;
 }
 
-void SyncStep::offer_word(int rank, int64_t step, const torch::Tensor& word) {
+void SyncStep::offer_word(int rank, int64_t step, const torch::Tensor& word, size_t row_bytes) {
   if (word_.step_of(word) != step)
     fail(ErrorKind::InvalidArgument, "the gradients are for step {}, expected step {}", word_.step_of(word),
          step);
   const auto place = static_cast<size_t>(rank);
   if (added_ > 0) require_same_examples(rank, word);
   words_[place] = word;
-  offers_[place].emplace().segments.resize(segments_.size());
+  Offer& offer = offers_[place].emplace();
+  offer.segments.resize(segments_.size());
+  offer.row_bytes = row_bytes;
 }
 
 // A part of the gradients of these examples has been added already.
@@ -166,6 +168,12 @@ size_t SyncStep::bytes_of_offer(int rank) const {
 size_t SyncStep::bytes_ahead(int rank) const {
   return (std::min(bytes_in(gradients_), kAhead * Segment::kMost) + bytes_in(buffers_)) *
          subtrees_[static_cast<size_t>(rank)];
+}
+
+size_t SyncStep::row_bytes() const {
+  size_t bytes = 0;
+  for (const auto& offer : offers_) bytes += offer ? offer->row_bytes : 0;
+  return bytes;
 }
 
 // Workers without an offer had no data.

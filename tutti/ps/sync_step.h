@@ -57,8 +57,9 @@ class SyncStep {
   Rest read_rest(int rank, const torch::Tensor& word, const Json& head, Reader& reader) const;
 
   // Offer these parts. A worker that was replaced during a step may offer them again: segments that have been
-  // added are then ignored. The new word must have as many examples as the old one.
-  void offer_word(int rank, int64_t step, const torch::Tensor& word);
+  // added are then ignored. The new word must have as many examples as the old one. `row_bytes` is the memory
+  // of this process that the gradients of rows will take.
+  void offer_word(int rank, int64_t step, const torch::Tensor& word, size_t row_bytes = 0);
   void offer(int rank, size_t segment, std::vector<rpc::Piece> of_subtrees);
   void offer_rest(int rank, Rest rest);
   // Reads and offers a whole message, which has to stay where it is until add_up() or withdraw().
@@ -78,6 +79,8 @@ class SyncStep {
   // subtrees have data.
   size_t bytes_of_offer(int rank) const;
   size_t bytes_ahead(int rank) const;
+  // Returns the memory that the gradients of rows take in this process until the step is added up.
+  size_t row_bytes() const;
 
   // Adds the segments that all workers have offered. Returns true if there were any.
   bool add_offered(int64_t step);
@@ -97,6 +100,7 @@ class SyncStep {
   struct Offer {
     std::vector<std::vector<rpc::Piece>> segments;  // [segment][subtree], until they are added
     std::optional<Rest> rest;
+    size_t row_bytes = 0;
     std::vector<embedding::RowSumsView> rows;  // [table]; refer to the memory of `rest`
   };
 

@@ -141,6 +141,8 @@ std::vector<torch::Tensor> vectors_of(const Optimizer::State& state);
 // those of a message, whose memory they refer to; none if there are none.
 void append_rows(rpc::Message& message, const embedding::RowGradients& rows);
 embedding::RowGradients rows_in(const Json& head, Reader& reader);
+// Returns their size, according to the head of the message.
+size_t bytes_of_rows(const Json& head);
 
 // Returns the total size of the pieces of a message.
 int64_t bytes_of(const rpc::Message& message);
