@@ -13,6 +13,7 @@
 #include "tutti/base/config.h"
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
+#include "tutti/base/memory.h"
 #include "tutti/base/text.h"
 #include "tutti/base/version.h"
 #include "tutti/cluster/device.h"
@@ -33,26 +34,9 @@ std::string cpu_model(const std::string& cpuinfo) {
   return cpuinfo.substr(colon + 2, cpuinfo.find('\n', colon) - colon - 2);
 }
 
-// Returns the value of a line "MemTotal:   12345 kB" in bytes.
-uint64_t memory_line(const std::string& meminfo, const std::string& name) {
-  const size_t at = meminfo.find(name + ":");
-  if (at == std::string::npos) return 0;
-  return std::strtoull(meminfo.c_str() + at + name.size() + 1, nullptr, 10) * 1024;
-}
-
 Finding memory() {
-  const std::string meminfo = read_system_file("/proc/meminfo");
-  uint64_t total = memory_line(meminfo, "MemTotal");
-  uint64_t available = memory_line(meminfo, "MemAvailable");
-  std::string limit_text = read_system_file("/sys/fs/cgroup/memory.max");
-  if (limit_text.ends_with('\n')) limit_text.pop_back();
-  if (const auto limit = parse_int(limit_text); limit && static_cast<uint64_t>(*limit) < total) {
-    const auto used = static_cast<uint64_t>(
-        std::strtoull(read_system_file("/sys/fs/cgroup/memory.current").c_str(), nullptr, 10));
-    total = static_cast<uint64_t>(*limit);
-    available = std::min(available, total - std::min(used, total));
-  }
-  return check_memory(available, total);
+  const MachineMemory memory = machine_memory();
+  return check_memory(memory.available, memory.total);
 }
 
 Finding shared_memory() {

@@ -11,6 +11,7 @@
 #include "tutti/base/check.h"
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
+#include "tutti/base/memory.h"
 #include "tutti/base/random_key.h"
 #include "tutti/base/text.h"
 #include "tutti/rpc/arena_head.h"
@@ -84,10 +85,7 @@ std::span<std::byte> Arena::allocate(size_t bytes) {
          human_bytes(bytes), human_bytes(left));
   const size_t begin = impl_->used;
   const size_t taken = round_to(bytes, kArenaPage);
-  // Allocated now, because running out of memory at the first access would be a signal instead of an error.
-  if (taken > 0 &&
-      fallocate(impl_->memory.get(), 0, static_cast<off_t>(begin), static_cast<off_t>(taken)) != 0)
-    fail(ErrorKind::Overloaded, "no shared memory for {}: {}", human_bytes(bytes), errno_text(errno));
+  allocate_pages(impl_->memory.get(), begin, taken);
   impl_->used += taken;
   impl_->head().used = impl_->used;
   return {impl_->base + begin, bytes};

@@ -18,6 +18,7 @@
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
+#include "tutti/base/memory.h"
 #include "tutti/base/text.h"
 #include "tutti/comm/failure_board.h"
 #include "tutti/comm/shared/shared_memory.h"
@@ -61,13 +62,11 @@ class Mappings {
   const size_t size_;
 };
 
-// Allocates the memory now: if the system has too little, this call fails, instead of a later access raising
-// a signal.
 FileDescriptor make_memory(size_t size) {
   FileDescriptor memory(memfd_create("tutti", MFD_CLOEXEC));
-  if (memory.get() < 0 || ftruncate(memory.get(), static_cast<off_t>(size)) != 0 ||
-      fallocate(memory.get(), 0, 0, static_cast<off_t>(size)) != 0)
+  if (memory.get() < 0 || ftruncate(memory.get(), static_cast<off_t>(size)) != 0)
     fail_errno(errno, fmt::format("allocating {} bytes of shared memory", size));
+  allocate_pages(memory.get(), 0, size);
   return memory;
 }
 
