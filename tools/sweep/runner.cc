@@ -150,7 +150,12 @@ int Sweep::run() {
   link_best();
   if (!signal_) draw_plot();
   err_.pass_on();
-  fmt::print("{}", table_of(results_, options_.goal));
+  try {
+    fmt::print("{}", table_of(results_, options_.goal));
+  } catch (const std::exception&) {
+    // The terminal has been closed. The results are in the files.
+    if (!signal_) throw;
+  }
   if (!signal_) return exit_code_;
   if (!options_.command_line.empty()) say("to continue this sweep: " + options_.command_line);
   return 128 + *signal_;

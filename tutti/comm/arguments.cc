@@ -11,6 +11,10 @@ void require_tensor(const char* call, const torch::Tensor& tensor) {
   if (!tensor.defined()) fail(ErrorKind::InvalidArgument, "{}: a tensor is undefined", call);
   if (tensor.layout() != torch::kStrided)
     fail(ErrorKind::InvalidArgument, "{}: a tensor is sparse; pass the result of its to_dense()", call);
+  if (tensor.is_meta() || tensor.is_quantized())
+    fail(ErrorKind::InvalidArgument, "{}: a tensor {}", call,
+         tensor.is_meta() ? "is on the device 'meta', so it has no values"
+                          : "is quantized; pass the result of its dequantize()");
 }
 
 void require_writable(const char* call, const torch::Tensor& tensor) {

@@ -14,8 +14,6 @@
 namespace tutti::comm {
 namespace {
 
-bool is_plain(const torch::Tensor& tensor) { return tensor.is_cpu() && tensor.is_contiguous(); }
-
 bool overlap(const torch::Tensor& one, const torch::Tensor& other) {
   const Bytes a = bytes_of(one);
   const Bytes b = bytes_of(other);
@@ -166,6 +164,7 @@ Work Collectives::all_reduce(const torch::Tensor& tensor, ReduceOp op, const Opt
       options.any_order && op == ReduceOp::Sum && own != nullptr && own->adds(tensor.scalar_type());
   return perform("all_reduce", options, [=, this](const Operation& operation) {
     const bool in_memory = in_place_ != nullptr && !there;
+    if (tensor.numel() == 0) return meet(of(operation, {tensor.scalar_type(), op, 0}));
     if (by_itself) {
       const torch::Tensor values = flat(tensor, place_of(tensor));
       own->add_all(values, operation);
@@ -173,7 +172,7 @@ Work Collectives::all_reduce(const torch::Tensor& tensor, ReduceOp op, const Opt
       return;
     }
     // Does not make a view: for a few kilobytes that would cost as much as everything else.
-    if (in_memory && is_plain(tensor)) {
+    if (in_memory && tensor.is_cpu() && is_plain(tensor)) {
       reduce_in_memory(tensor, op, operation);
       return;
     }
@@ -190,6 +189,7 @@ Work Collectives::reduce_scatter(const torch::Tensor& output, const torch::Tenso
   require_reducible(input.scalar_type(), op);
   require_fit("reduce_scatter", input, output, world_);
   return perform("reduce_scatter", options, [this, output, input, op](const Operation& operation) {
+    if (input.numel() == 0) return meet(of(operation, {input.scalar_type(), op, 0}));
     const torch::Tensor room = flat_room(output, place_of(input));
     const torch::Tensor values = flat(input, place_of(input));
     scatter_over_network(room, values, op, operation);
@@ -203,6 +203,7 @@ Work Collectives::all_gather(const torch::Tensor& output, const torch::Tensor& i
   require_writable("all_gather", output);
   require_fit("all_gather", output, input, world_);
   return perform("all_gather", options, [this, output, input](const Operation& operation) {
+    if (input.numel() == 0) return meet(of(operation, moved(input, 0)));
     const torch::Tensor room = flat_room(output, place_of(input));
     give_to_all(flat(input, place_of(input)), parts_of(room, world_),
                 of(operation, moved(input, output.numel())));
@@ -237,6 +238,7 @@ Work Collectives::all_to_all(const torch::Tensor& output, const torch::Tensor& i
     fail(ErrorKind::InvalidArgument, "all_to_all: {} elements cannot be divided into {} equal parts",
          input.numel(), world_);
   return perform("all_to_all", options, [this, output, input](const Operation& operation) {
+    if (input.numel() == 0) return meet(of(operation, moved(input, 0)));
     const torch::Tensor room = flat_room(output, place_of(input));
     const torch::Tensor values = apart(flat(input, place_of(input)), {room});
     exchange(parts_of(values, world_), parts_of(room, world_), of(operation, moved(input, input.numel())));
@@ -267,6 +269,7 @@ Work Collectives::broadcast(const torch::Tensor& tensor, int root, const Options
   require_writable("broadcast", tensor);
   if (world_ == 1) return {};
   return perform("broadcast", options, [this, tensor, root](const Operation& operation) {
+    if (tensor.numel() == 0) return meet(of(operation, moved(tensor, 0), root));
     const torch::Device place = place_of(tensor);
     const torch::Tensor values = rank_ == root ? flat(tensor, place) : flat_room(tensor, place);
     send_everywhere(values, root, of(operation, moved(tensor, tensor.numel()), root));
@@ -283,6 +286,7 @@ Work Collectives::gather(const torch::Tensor& output, const torch::Tensor& input
     require_fit("gather", output, input, world_);
   }
   return perform("gather", options, [this, output, input, root](const Operation& operation) {
+    if (input.numel() == 0) return meet(of(operation, moved(input, 0), root));
     const torch::Tensor values = flat(input, place_of(input));
     Tensors sends(static_cast<size_t>(world_), values.narrow(0, 0, 0));
     Tensors recvs = sends;
@@ -303,6 +307,7 @@ Work Collectives::scatter(const torch::Tensor& output, const torch::Tensor& inpu
     require_fit("scatter", input, output, world_);
   }
   return perform("scatter", options, [this, output, input, root](const Operation& operation) {
+    if (output.numel() == 0) return meet(of(operation, moved(output, 0), root));
     const torch::Tensor room = flat_room(output, place_of(output));
     Tensors recvs(static_cast<size_t>(world_), room.narrow(0, 0, 0));
     Tensors sends = recvs;
@@ -322,7 +327,8 @@ Work Collectives::between_two(const char* name, const torch::Tensor& tensor, int
   return run_on(messages_[{peer, sending}], [this, name, tensor, peer, sending, options] {
     name_thread(timeline_, sending ? "sender" : "receiver");
     guarded(name, options, [&](const Operation& asked) {
-      const Operation operation = of(asked, moved(tensor, tensor.numel()));
+      Operation operation = of(asked, moved(tensor, tensor.numel()));
+      operation.peer = peer;
       if (sending) {
         transport_->send(bytes_of(flat(tensor, torch::kCPU)), peer, operation);
       } else {
@@ -344,23 +350,31 @@ Work Collectives::recv(const torch::Tensor& tensor, int from, const Options& opt
 
 Work Collectives::barrier(const Options& options) {
   if (world_ == 1) return {};
-  return perform("barrier", options, [this](const Operation& operation) {
-    if (in_place_ != nullptr) {
-      in_place_->sync(operation);
-      return;
-    }
-    if (by_host_ != nullptr) {
-      by_host_->sync(operation);
-      return;
-    }
-    const torch::Tensor here = torch::zeros({world_}, torch::kUInt8);
-    exchange(parts_of(here, world_), parts_of(torch::empty_like(here), world_), operation);
-  });
+  return perform("barrier", options, [this](const Operation& operation) { meet(operation); });
+}
+
+// Waits for all ranks. Operations that move nothing do this as well, so that a rank that calls another one,
+// or with another size, is found.
+void Collectives::meet(const Operation& operation) {
+  if (world_ == 1) return;
+  if (in_place_ != nullptr) {
+    in_place_->sync(operation);
+    return;
+  }
+  if (by_host_ != nullptr) {
+    by_host_->sync(operation);
+    return;
+  }
+  const torch::Tensor here = torch::zeros({world_}, torch::kUInt8);
+  exchange(parts_of(here, world_), parts_of(torch::empty_like(here), world_), operation);
 }
 
 SharedVectors* Collectives::shared() { return in_place_ != nullptr ? this : nullptr; }
 
 torch::Tensor Collectives::allocate(int64_t elements, torch::ScalarType type) {
+  constexpr int64_t kMost = int64_t{1} << 56;  // more than any machine has
+  if (elements < 0 || elements > kMost)
+    fail(ErrorKind::InvalidArgument, "allocate: {} elements are not a size", elements);
   SharedBlock block;
   // Allocates at least one byte, so that no backend has to support empty blocks.
   const size_t size = std::max<size_t>(1, static_cast<size_t>(elements) * c10::elementSize(type));

@@ -76,6 +76,7 @@ class Collectives final : public Communicator, private SharedVectors {
   void guarded(const char* name, const Options& options, const Body& body);
   Work between_two(const char* name, const torch::Tensor& tensor, int peer, bool sending,
                    const Options& options);
+  void meet(const Operation& operation);
   void throw_if_broken();
   Work run_on(Executor& executor, std::function<void()> operation);
   void give_up(const Error& error) noexcept;

@@ -290,6 +290,10 @@ void check_strided_and_empty(Communicator& comm) {
   comm.all_gather(gathered, torch::full({4, 3}, comm.rank()).t().to(torch::kFloat)).wait();
   for (int r = 0; r < comm.world(); ++r)
     expect_equal(gathered.narrow(0, 3 * r, 3), torch::full({3, 4}, r), "all_gather of transposed tensors");
+  // LibTorch negates this tensor only when it is read.
+  const torch::Tensor negated = torch::_neg_view(torch::full({5}, comm.rank() + 1, torch::kFloat));
+  comm.all_reduce(negated, ReduceOp::Min).wait();
+  expect_equal(negated, torch::full({5}, -comm.world()), "all_reduce of a negated tensor");
   const torch::Tensor number = torch::full({}, comm.rank() + 1);
   comm.all_reduce(number, ReduceOp::Sum).wait();
   expect_equal(number, torch::full({}, sum), "all_reduce of a scalar");
@@ -362,6 +366,8 @@ void check_bad_arguments(Communicator& comm) {
   expect_refused([&] { comm.all_reduce(torch::zeros({1}).expand({6}), ReduceOp::Sum); },
                  "a tensor whose elements share memory");
   expect_refused([&] { comm.broadcast(torch::zeros({3, 3}).to_sparse(), 0); }, "a sparse tensor");
+  expect_refused([&] { comm.broadcast(torch::zeros({3}, torch::kMeta), 0); }, "a tensor without values");
+  expect_refused([&] { comm.all_reduce(tensor, static_cast<ReduceOp>(99)); }, "an unknown reduction");
   // The communicator still works afterwards.
   comm.barrier().wait();
 }
@@ -413,6 +419,30 @@ void check_different_roots(Communicator& comm) {
     });
     expect_misfit(kind, fmt::format("a broadcast of {} from two roots", size));
   }
+}
+
+// The call with the empty tensor finds it, and not the next one.
+void check_empty_beside_others(Communicator& comm) {
+  if (comm.world() == 1) return;
+  const Options soon{.timeout = std::chrono::seconds(2)};
+  const int last = comm.world() - 1;
+  const auto expect_misfit_in = [&](const char* what, const auto& call) {
+    const auto kind = misfit(comm, [&](Communicator& group) {
+      const int64_t size = group.rank() == last ? 0 : 6;
+      call(group, torch::zeros({size}), torch::zeros({size * group.world()}));
+    });
+    expect_misfit(kind, fmt::format("{} with an empty tensor at one rank", what));
+  };
+  expect_misfit_in("all_reduce", [&](Communicator& group, const torch::Tensor& part, const torch::Tensor&) {
+    group.all_reduce(part, ReduceOp::Sum, soon).wait();
+  });
+  expect_misfit_in("all_gather",
+                   [&](Communicator& group, const torch::Tensor& part, const torch::Tensor& whole) {
+                     group.all_gather(whole, part, soon).wait();
+                   });
+  expect_misfit_in("all_to_all", [&](Communicator& group, const torch::Tensor&, const torch::Tensor& whole) {
+    group.all_to_all(torch::zeros_like(whole), whole, soon).wait();
+  });
 }
 
 void check_conformance(Communicator& comm) {

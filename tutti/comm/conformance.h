@@ -15,10 +15,11 @@ void check_order_behind(Communicator& comm);
 void check_split(Communicator& comm);
 void check_bad_arguments(Communicator& comm);
 void check_large(Communicator& comm);
-// Check that messages of the wrong size, and operations with different roots, are rejected. Not part of
-// check_conformance(), since NCCL detects neither, and MPI only the first.
+// Check that messages of the wrong size, and operations that differ, are rejected. Not part of
+// check_conformance(), since NCCL does not detect this.
 void check_misfits(Communicator& comm);
 void check_different_roots(Communicator& comm);
+void check_empty_beside_others(Communicator& comm);
 
 // Runs all checks that every backend must pass.
 void check_conformance(Communicator& comm);

@@ -32,7 +32,7 @@ Error to_error(const std::string& value) {
 }
 
 std::string last_seen(bool waiting, const std::string& text) {
-  if (text.empty()) return "it has not started any operation yet";
+  if (text.empty()) return "it has not reported any operation yet";
   return fmt::format("it {} {}", waiting ? "waits in" : "was last seen in", text);
 }
 

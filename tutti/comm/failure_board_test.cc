@@ -92,10 +92,10 @@ TEST(FailureBoard, names_who_has_not_come_and_what_it_did_last) {
 
 TEST(FailureBoard, says_that_a_rank_has_not_done_anything) {
   BoardRank self(local_rendezvous(), 0, 2);
-  expect_error(ErrorKind::Timeout,
-               HasSubstr("nothing from worker/1 (host 1) for 0.05 s, it has not started any operation"), [&] {
-                 self.wait_in_vain(operation("barrier", milliseconds(50)), FailureBoard::Party::All, {1});
-               });
+  expect_error(
+      ErrorKind::Timeout,
+      HasSubstr("nothing from worker/1 (host 1) for 0.05 s, it has not reported any operation"),
+      [&] { self.wait_in_vain(operation("barrier", milliseconds(50)), FailureBoard::Party::All, {1}); });
 }
 
 TEST(FailureBoard, says_what_a_rank_waits_for_elsewhere) {
@@ -148,7 +148,7 @@ TEST(FailureBoard, the_first_failure_is_everybodys_from_then_on) {
   });
   EXPECT_EQ(
       text,
-      "all_reduce failed: worker/1 (host 1) is gone; it has not started any operation yet. Its own output "
+      "all_reduce failed: worker/1 (host 1) is gone; it has not reported any operation yet. Its own output "
       "says why. A rank may also skip this call if it is inside a condition such as `if (ctx.is_chief())`");
   expect_error(ErrorKind::PeerLost, text, [&] { second.board.report(ErrorKind::Timeout, "something else"); });
   for (BoardRank* rank : {&first, &second})
@@ -172,7 +172,7 @@ TEST(FailureBoard, words_that_are_not_tuttis_say_nothing) {
     const auto table = local_rendezvous();
     BoardRank self(table, 0, 2);
     table->set("last/1", text);
-    expect_error(ErrorKind::Timeout, HasSubstr("it has not started any operation yet"), [&] {
+    expect_error(ErrorKind::Timeout, HasSubstr("it has not reported any operation yet"), [&] {
       self.wait_in_vain(operation("barrier", milliseconds(50)), FailureBoard::Party::All, {1});
     });
   }

@@ -14,14 +14,20 @@ inline Bytes bytes_of(const torch::Tensor& tensor) {
   return {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes()};
 }
 
-// Returns the tensor as contiguous memory on device `place`: itself if it already is, else a copy.
+// Returns true if the memory of the tensor has its values as they are, one after the other. LibTorch negates
+// and conjugates some tensors only when they are read.
+inline bool is_plain(const torch::Tensor& tensor) {
+  return tensor.is_contiguous() && !tensor.is_neg() && !tensor.is_conj();
+}
+
+// Returns the tensor as plain memory on device `place`: itself if it already is, else a copy.
 inline torch::Tensor flat(const torch::Tensor& tensor, torch::Device place) {
-  return tensor.to(place).contiguous().view(-1);
+  return tensor.to(place).resolve_conj().resolve_neg().contiguous().view(-1);
 }
 
 // Like flat(), but does not copy the values: a buffer to receive into.
 inline torch::Tensor flat_room(const torch::Tensor& tensor, torch::Device place) {
-  if (tensor.device() == place && tensor.is_contiguous()) return tensor.view(-1);
+  if (tensor.device() == place && is_plain(tensor)) return tensor.view(-1);
   return torch::empty({tensor.numel()}, tensor.options().device(place));
 }
 

@@ -16,12 +16,18 @@ void copy_words(char (&to)[N], const char* from) {
   to[N - 1] = '\0';
 }
 
+// Returns " to rank 2" or " from rank 2" for a send or recv, else "".
+std::string between(std::string_view name, int peer) {
+  return peer < 0 ? "" : fmt::format(" {} rank {}", name == "send" ? "to" : "from", peer);
+}
+
 }  // namespace
 
 Operation operation_of(const char* name, const Options& options, std::chrono::milliseconds usual,
                        Timeline* timeline) {
   const auto timeout = options.timeout.count() > 0 ? options.timeout : usual;
-  return {name, options.what, options.step, deadline_after(timeout), timeout, timeline};
+  const char* const what = options.what == nullptr ? "" : options.what;
+  return {name, what, options.step, deadline_after(timeout), timeout, timeline};
 }
 
 // FNV-1a hash.
@@ -44,7 +50,8 @@ OperationWords::OperationWords(const Operation& operation)
       count(operation.whole ? operation.whole->count : -1),
       type(operation.whole ? static_cast<int32_t>(operation.whole->type) : -1),
       op(operation.whole ? static_cast<int32_t>(operation.whole->op) : 0),
-      root(operation.root) {
+      root(operation.root),
+      peer(operation.peer) {
   copy_words(name, operation.name);
   copy_words(what, operation.what);
 }
@@ -60,6 +67,7 @@ std::string OperationWords::text() const {
   if (what[0] != '\0') text += " of " + std::string(what, ::strnlen(what, sizeof what));
   if (type >= 0) text += fmt::format(" ({}{})", elements(), kOps.at(static_cast<size_t>(op)));
   if (root >= 0) text += fmt::format(" with root {}", root);
+  text += between(std::string_view(name, ::strnlen(name, sizeof name)), peer);
   if (step >= 0) text += fmt::format(" at step {}", step);
   return text;
 }
@@ -84,6 +92,7 @@ std::string other_message(const std::string& receiver, const OperationWords& exp
 std::string describe(const Operation& operation) {
   std::string text = operation.name;
   if (*operation.what != '\0') text += fmt::format(" of {}", operation.what);
+  text += between(operation.name, operation.peer);
   if (operation.step >= 0) text += fmt::format(" at step {}", operation.step);
   return text;
 }

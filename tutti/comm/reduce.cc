@@ -188,6 +188,8 @@ Slice slice_of(int64_t count, int rank, int world) {
 }
 
 void require_reducible(c10::ScalarType type, ReduceOp op) {
+  if (op < ReduceOp::Sum || op > ReduceOp::Product)
+    fail(ErrorKind::InvalidArgument, "{} is not a ReduceOp", static_cast<int>(op));
   switch (type) {
     case c10::ScalarType::Float:
     case c10::ScalarType::Double:

@@ -31,12 +31,16 @@ inline std::shared_ptr<Communicator> borrowed(Communicator& comm) {
 // that have none.
 class PlainTransport final : public Transport {
  public:
-  explicit PlainTransport(std::unique_ptr<Transport> inner) : inner_(std::move(inner)) {}
+  // Calls `before` before each exchange.
+  explicit PlainTransport(
+      std::unique_ptr<Transport> inner, std::function<void()> before = [] {})
+      : inner_(std::move(inner)), before_(std::move(before)) {}
   std::string name() const override { return "plain"; }
   int rank() const override { return inner_->rank(); }
   int world() const override { return inner_->world(); }
   void exchange(std::span<const ConstBytes> sends, std::span<const Bytes> recvs,
                 const Operation& operation) override {
+    before_();
     inner_->exchange(sends, recvs, operation);
   }
   void send(ConstBytes bytes, int to, const Operation& operation) override {
@@ -52,6 +56,7 @@ class PlainTransport final : public Transport {
 
  private:
   std::unique_ptr<Transport> inner_;
+  const std::function<void()> before_;
 };
 
 // Ranks on simulated hosts, one letter per rank: "aabb" means two hosts with two ranks each. They use shared

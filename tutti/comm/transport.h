@@ -27,6 +27,7 @@ struct Operation {
   // All that is combined or moved, on which all ranks must agree; its count is -1 if that may differ.
   std::optional<Reduction> whole = {};
   int root = -1;  // of a broadcast, gather or scatter
+  int peer = -1;  // of a send or recv: the other rank
 };
 
 // Returns an operation that begins now. Its timeout is that of `options`, or `usual` if they have none.
@@ -57,7 +58,8 @@ struct OperationWords {
   int64_t count;  // of the `whole`
   int32_t type;   // likewise; -1: there is none
   int32_t op;
-  int64_t root;  // -1: there is none
+  int32_t root;  // -1: there is none
+  int32_t peer;  // likewise
 };
 
 // Returns the error text for two ranks that call different operations.

@@ -456,13 +456,15 @@ void Engine::end(const Wishes& reasons) {
   }
   signals_.reset();
   if (!interrupted) return;
+  const char* const saved = context_.config().checkpoints.logdir.empty()
+                                ? "nothing was saved, since --logdir was not given"
+                            : training_.step == 0 ? "nothing was saved; run the program again to start"
+                                                  : "checkpoint saved; run the program again to continue";
   throw Interrupted(
       reasons.signal,
       fmt::format("stopped by {} after step {}{}: {}", signal_name(reasons.signal), training_.step,
                   training_.end_step == Training::kEndless ? "" : fmt::format(" of {}", training_.end_step),
-                  context_.config().checkpoints.logdir.empty()
-                      ? "nothing was saved, since --logdir was not given"
-                      : "checkpoint saved; run the program again to continue"));
+                  saved));
 }
 
 // The chief says why the training was ended early. The others usually have the same reason.

@@ -18,7 +18,11 @@ static_assert(std::atomic<Clock::rep>::is_always_lock_free);
 
 constexpr std::chrono::seconds kWithSignal{10};
 
+// Runs as a signal handler. After the first signal, SIGTERM and SIGINT get their default action, so that a
+// second one ends the process.
 void note(int number) {
+  for (const int ending : {SIGTERM, SIGINT}) ::signal(ending, SIG_DFL);
+  if (received_signal.load() != 0) return;
   received_at.store(Clock::now().time_since_epoch().count());  // clock_gettime, which a handler may call
   received_signal.store(number);
 }
@@ -30,9 +34,7 @@ struct sigaction install(int number) {
   sigaction(number, nullptr, &old);
   if (number == SIGHUP && old.sa_handler == SIG_IGN) return old;  // the program was started by nohup
   action.sa_handler = note;
-  // A second signal gets the default action, so it ends the process. Interrupted system calls are restarted.
-  action.sa_flags = SA_RESTART;
-  if (number != SIGHUP) action.sa_flags |= static_cast<int>(SA_RESETHAND);
+  action.sa_flags = SA_RESTART;  // interrupted system calls are restarted
   sigemptyset(&action.sa_mask);
   sigaction(number, &action, nullptr);
   return old;

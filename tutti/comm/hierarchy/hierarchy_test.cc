@@ -44,6 +44,9 @@ TEST_P(Hierarchy, moves_more_than_is_in_flight_at_a_time) { testing::check_long_
 TEST_P(Hierarchy, a_part_of_it_is_what_its_layout_says) { testing::check_parts_of(GetParam()); }
 
 TEST_P(Hierarchy, refuses_messages_of_another_size) { with_ranks(GetParam(), 4, check_misfits); }
+TEST_P(Hierarchy, refuses_an_empty_tensor_beside_others) {
+  with_ranks(GetParam(), 4, check_empty_beside_others);
+}
 TEST_P(Hierarchy, refuses_different_roots) { with_ranks(GetParam(), 4, check_different_roots); }
 TEST(HierarchyOfOneEach, refuses_messages_of_another_size) { with_ranks("abc", 3, check_misfits); }
 

@@ -5,7 +5,6 @@
 
 #include "tutti/base/check.h"
 #include "tutti/base/error.h"
-#include "tutti/base/type_name.h"
 #include "tutti/comm/mpi/library.h"
 
 namespace tutti::comm::mpi {
@@ -113,16 +112,14 @@ int Messages::test(std::vector<int>& done) {
 // MPI does not report a message that is shorter than its buffer, so this checks the size.
 void Messages::look_at(const Posted& posted, const MPI_Status& status, int code) const {
   const int error = code == MPI_ERR_IN_STATUS ? status.MPI_ERROR : MPI_SUCCESS;
+  if (is_receive(posted) && (error == MPI_SUCCESS || error == MPI_ERR_TRUNCATE) && status.MPI_TAG != tag_)
+    fail(ErrorKind::InvalidArgument, "{}", other_tag_(posted.peer, status.MPI_TAG));
   if (error == MPI_ERR_TRUNCATE) fail_other_size(posted, "more");
   check(error);
   if (posted.expected == kAnySize) return;
   int received = 0;
   check(MPI_Get_count(&status, MPI_BYTE, &received));
   if (received != posted.expected) fail_other_size(posted, std::to_string(received));
-  if (status.MPI_TAG != tag_)
-    fail(ErrorKind::InvalidArgument, "{} expects {} from {}, which sends {}", who_(rank_in(group_)),
-         type_name(static_cast<torch::ScalarType>(tag_)), who_(posted.peer),
-         type_name(static_cast<torch::ScalarType>(status.MPI_TAG)));
 }
 
 void Messages::fail_other_size(const Posted& posted, const std::string& sent) const {

@@ -5,8 +5,8 @@
 #include <functional>
 #include <map>
 #include <mpi.h>
-#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <torch/types.h>
@@ -19,11 +19,11 @@ namespace tutti::comm::mpi {
 // Messages in progress, in pieces of at most kPiece bytes.
 class Messages {
  public:
-  // `who` returns the name of a rank for error messages; it must outlive this object. The elements of a
-  // message are its tag.
-  Messages(MPI_Comm group, const std::function<std::string(int rank)>& who,
-           std::optional<torch::ScalarType> type = {})
-      : group_(group), who_(who), tag_(type ? static_cast<int>(*type) : 0) {}
+  // `who` returns the name of a rank for error messages; it must outlive this object. All messages have this
+  // tag: what both ends have to agree on. `other_tag` returns the error text if a peer sends another one.
+  using OtherTag = std::function<std::string(int peer, int tag)>;
+  Messages(MPI_Comm group, const std::function<std::string(int rank)>& who, int tag, OtherTag other_tag)
+      : group_(group), who_(who), tag_(tag), other_tag_(std::move(other_tag)) {}
 
   void send(ConstBytes bytes, int to);
   void recv(Bytes bytes, int from);
@@ -61,6 +61,7 @@ class Messages {
   const MPI_Comm group_;
   const std::function<std::string(int rank)>& who_;
   const int tag_;
+  const OtherTag other_tag_;
   std::vector<int> everybody_;  // all ranks but this one; set by add_all()
   std::vector<MPI_Request> requests_;
   std::vector<Posted> posts_;         // the message of each request

@@ -5,7 +5,6 @@
 #include <cstring>
 #include <functional>
 #include <mpi.h>
-#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -13,6 +12,7 @@
 #include "tutti/base/check.h"
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
+#include "tutti/base/type_name.h"
 #include "tutti/comm/failure_board.h"
 #include "tutti/comm/mpi/library.h"
 #include "tutti/comm/mpi/messages.h"
@@ -44,8 +44,12 @@ MPI_Datatype mpi_type(torch::ScalarType type) {
   }
 }
 
-std::optional<torch::ScalarType> type_of(const Operation& operation) {
-  return operation.whole ? std::optional(operation.whole->type) : std::nullopt;
+// The least that every MPI allows as the largest tag.
+constexpr uint64_t kTags = 1 << 15;
+
+// Returns a tag that tells this exchange from other ones, but for one in kTags.
+int tag_of(const Operation& operation, uint64_t number) {
+  return static_cast<int>((key_of(operation) + number * 0x9E3779B97F4A7C15U) >> 32 & (kTags - 1));
 }
 
 constexpr int64_t kMostAtATime = int64_t{1} << 28;  // elements: MPI uses int for counts
@@ -84,13 +88,20 @@ class MpiTransport final : public Transport, public OwnAllReduce {
 
   void exchange(std::span<const ConstBytes> sends, std::span<const Bytes> recvs,
                 const Operation& operation) override {
+    const int tag = tag_of(operation, exchanged_++);
     std::vector<int> talking;
     for (int r = 0; r < world_; ++r) {
       const auto i = static_cast<size_t>(r);
       if (r != rank_ && !(sends[i].empty() && recvs[i].empty())) talking.push_back(r);
     }
     if (talking.empty()) return;
-    Messages messages(exchanges_.get(), who_);
+    Messages messages(exchanges_.get(), who_, tag, [&](int peer, int) {
+      return fmt::format(
+          "{} calls {}, but {} calls another operation: every rank has to call the same operations in the "
+          "same "
+          "order, with the same sizes and root",
+          who_(rank_), OperationWords(operation).text(), who_(peer));
+    });
     attempt(operation, FailureBoard::Party::All, talking, messages, [&] {
       for (const int r : talking) messages.recv(recvs[static_cast<size_t>(r)], r);
       for (const int r : talking) messages.send(sends[static_cast<size_t>(r)], r);
@@ -99,13 +110,13 @@ class MpiTransport final : public Transport, public OwnAllReduce {
 
   void send(ConstBytes bytes, int to, const Operation& operation) override {
     if (bytes.empty()) return;
-    Messages messages(messages_.get(), who_, type_of(operation));
+    Messages messages = between_two(operation);
     attempt(operation, FailureBoard::Party::Two, {to}, messages, [&] { messages.send(bytes, to); });
   }
 
   void recv(Bytes bytes, int from, const Operation& operation) override {
     if (bytes.empty()) return;
-    Messages messages(messages_.get(), who_, type_of(operation));
+    Messages messages = between_two(operation);
     attempt(operation, FailureBoard::Party::Two, {from}, messages, [&] { messages.recv(bytes, from); });
   }
 
@@ -119,7 +130,7 @@ class MpiTransport final : public Transport, public OwnAllReduce {
     adding_ = flat;
     for (int64_t done = 0; done < flat.numel(); done += kMostAtATime) {
       const torch::Tensor piece = flat.narrow(0, done, std::min(kMostAtATime, flat.numel() - done));
-      Messages messages(exchanges_.get(), who_);
+      Messages messages(exchanges_.get(), who_, 0, {});
       attempt(operation, FailureBoard::Party::All, others, messages,
               [&] { messages.add_all(piece, mpi_type(flat.scalar_type()), others); });
     }
@@ -135,6 +146,15 @@ class MpiTransport final : public Transport, public OwnAllReduce {
     messages_.broken();
     mpi_never_finalise();
     given_up_ = true;
+  }
+
+  // The tag of a message is the type of its elements.
+  Messages between_two(const Operation& operation) {
+    const auto type = operation.whole ? operation.whole->type : torch::kByte;
+    return {messages_.get(), who_, static_cast<int>(type), [this, type](int peer, int tag) {
+              return fmt::format("{} expects {} from {}, which sends {}", who_(rank_), type_name(type),
+                                 who_(peer), type_name(static_cast<torch::ScalarType>(tag)));
+            }};
   }
 
   template <class Post>
@@ -159,6 +179,7 @@ class MpiTransport final : public Transport, public OwnAllReduce {
   Group messages_;
   const int rank_;
   const int world_;
+  uint64_t exchanged_ = 0;  // exchanges begun so far
   torch::Tensor adding_;
   std::atomic<bool> given_up_{false};
   std::unique_ptr<FailureBoard> board_;  // last, so that it is destroyed first

@@ -48,6 +48,9 @@ TEST_P(TcpSums, are_those_of_a_communicator) {
 
 TEST_P(TcpSums, have_the_bits_of_one_flat_tree) { testing::check_sums_on(apart(GetParam())); }
 
+TEST_P(TcpSums, refuse_an_empty_tensor_beside_others) {
+  with_ranks(apart(GetParam()), GetParam(), check_empty_beside_others);
+}
 TEST_P(TcpSums, refuse_different_roots) { with_ranks(apart(GetParam()), GetParam(), check_different_roots); }
 TEST_P(TcpSums, refuse_what_does_not_fit) { with_ranks(apart(GetParam()), GetParam(), check_misfits); }
 
