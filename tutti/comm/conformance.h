@@ -16,7 +16,7 @@ void check_split(Communicator& comm);
 void check_bad_arguments(Communicator& comm);
 void check_large(Communicator& comm);
 // Check that messages of the wrong size, and operations that differ, are rejected. Not part of
-// check_conformance(), since NCCL does not detect this.
+// check_conformance(), since NCCL does not detect this, and MPI no large messages from two roots.
 void check_misfits(Communicator& comm);
 void check_different_roots(Communicator& comm);
 void check_empty_beside_others(Communicator& comm);

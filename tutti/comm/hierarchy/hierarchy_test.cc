@@ -362,7 +362,7 @@ TEST(HierarchyFailures, messages_of_ranks_that_have_left_fail) {
     // Rank 2 is on the same host as rank 3.
     comm.recv(torch::empty({5}), 3).wait();
   });
-  expect_one_text(errors, HasSubstr("recv failed: worker/3 on b"), 3);
+  expect_one_text(errors, HasSubstr("recv from rank 3 failed: worker/3 on b"), 3);
 }
 
 // The ranks are processes: three children and this one, rank 0. The table records how each child ended.
