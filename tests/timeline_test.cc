@@ -142,10 +142,11 @@ TEST(Timeline, is_written_after_an_error_too) {
 
 TEST(Timeline, a_path_that_cannot_be_written_is_an_error_at_once) {
   const TestFolder folder;
+  folder.write("file", "");
   const auto result =
-      run_program(training(2, {"--steps", "100000000", "--timeline", folder / "no/such/t.json"}));
+      run_program(training(2, {"--steps", "100000000", "--timeline", folder / "file/t.json"}));
   EXPECT_NE(result.exit_code, 0);  // that of the first task to end: all have the same cause
-  EXPECT_THAT(result.err, HasSubstr("--timeline: writing " + (folder / "no/such/t.")));
+  EXPECT_THAT(result.err, HasSubstr("--timeline: writing " + (folder / "file/t.")));
 }
 
 }  // namespace
