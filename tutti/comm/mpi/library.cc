@@ -14,13 +14,13 @@ std::atomic<bool> may_finalise{true};
 
 }  // namespace
 
-void check(int code, const std::source_location& where) {
+void check(int code, const char* file, int line) {
   if (code == MPI_SUCCESS) return;
   char text[MPI_MAX_ERROR_STRING] = "";
   int size = 0;
   MPI_Error_string(code, text, &size);
-  fail(ErrorKind::PeerLost, "MPI reports '{}' ({}:{})", text,
-       std::filesystem::path(where.file_name()).filename().string(), where.line());
+  fail(ErrorKind::PeerLost, "MPI reports '{}' ({}:{})", text, std::filesystem::path(file).filename().string(),
+       line);
 }
 
 void never_finalise() noexcept { may_finalise = false; }

@@ -5,15 +5,14 @@
 #include <memory>
 #include <mpi.h>
 #include <mutex>
-#include <source_location>
 #include <utility>
 #include <vector>
 
 // MPI itself, its groups of ranks, and how to wait for it.
 namespace tutti::comm::mpi {
 
-// Throws PeerLost with MPI's text unless the code says success.
-void check(int code, const std::source_location& where = std::source_location::current());
+// Throws PeerLost with MPI's text, and the place of the call, unless the code says success.
+void check(int code, const char* file = __builtin_FILE(), int line = __builtin_LINE());
 
 // Forbids to finalise MPI when the process ends. Does not initialise it.
 void never_finalise() noexcept;
