@@ -203,7 +203,7 @@ std::string SharedTransport::last_seen(int rank) const {
                                    : "it was last seen in " + theirs.words[meetings % 2].text();
   if (theirs.messages.load(std::memory_order_acquire) == 0) return text;
   const std::string message = theirs.message.text();
-  return meetings == 0 ? "it is waiting in " + message : text + ", and is waiting in " + message;
+  return meetings == 0 ? "it waits in " + message : text + ", and waits in " + message;
 }
 
 // Waits for the other rank of a message, and tells all ranks so if that takes long.
