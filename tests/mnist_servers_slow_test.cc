@@ -13,7 +13,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-const Flags kShort = {"--threads", "1", "--batch", "4", "--steps", "600", "--rate", "1e-3"};
+const Flags kShort = {"--threads", "1", "--batch", "4", "--steps", "600", "--learning-rate", "1e-3"};
 
 // Returns the steps whose lines were printed, as often as they occur.
 std::multiset<int> steps_in(const std::string& text) {

@@ -40,7 +40,7 @@ TEST(MnistSlow, the_bits_of_eight_lanes_do_not_depend_on_where_it_was_resumed) {
 
 TEST(MnistSlow, reads_97_percent_of_the_drawn_digits_within_the_demo) {
   const TestFolder folder;
-  EXPECT_GE(accuracy(folder, {"--steps", "1000", "--rate", "1e-3"}), 0.97);
+  EXPECT_GE(accuracy(folder, {"--steps", "1000", "--learning-rate", "1e-3"}), 0.97);
 }
 
 TEST(MnistSlow, reads_99_percent_of_the_real_digits_within_5000_steps) {

@@ -132,7 +132,7 @@ TEST(Mnist, answers_nonsense_with_one_line_that_helps) {
       {{"--feed-timeout", "1e20"}, 2, "above 0, at most 1000000"},
       {{"--start-timeout", "nan"}, 2, "above 0, at most 1000000"},
       {{"--lanes", "9223372036854775807"}, 2, "0 to 1048576"},
-      {{"--rate", "-1"}, 2, "0 or more"},
+      {{"--learning-rate", "-1"}, 2, "0 or more"},
       {{"--decay-steps", "-1"}, 2, "0 to 1000000000000"},
       {{"--device", "cuda:7"}, 2, "cuda"},
       {{"--job_name", "worker"}, 2, "cluster_spec"},
@@ -163,7 +163,7 @@ TEST(Mnist, flag_goes_before_environment_before_file) {
 TEST(Mnist, help_lists_every_flag_and_exits_well) {
   const auto result = run_program(mnist({"--help"}));
   EXPECT_EQ(result.exit_code, 0);
-  for (const char* flag : {"--lanes", "--resume", "--cluster_spec", "--rate"})
+  for (const char* flag : {"--lanes", "--resume", "--cluster_spec", "--learning-rate"})
     EXPECT_THAT(result.out, HasSubstr(flag));
 }
 

@@ -247,7 +247,7 @@ TEST_F(SweepOf, a_job_of_two_workers_that_loses_one_goes_on_from_its_checkpoint)
   const Words flags = {
       "--steps", "100", "--batch", "2", "--threads", "1", "--lanes", "2", "--checkpoint-every", "5"};
   RunningProgram running(
-      Words{program_path("tutti"), "sweep", "--logdir", top_, "--set", "rate=1e-3", "-n", "1", "--",
+      Words{program_path("tutti"), "sweep", "--logdir", top_, "--set", "learning-rate=1e-3", "-n", "1", "--",
             program_path("tutti"), "run", "-n", "2", "--", program_path("mnist")} +
           flags,
       {mark_}, Crashes::AskedFor);
@@ -259,7 +259,7 @@ TEST_F(SweepOf, a_job_of_two_workers_that_loses_one_goes_on_from_its_checkpoint)
   ASSERT_EQ(running.wait(), 0) << running.err();
   EXPECT_THAT(running.err(), HasSubstr("restart 1 of 3"));
   EXPECT_EQ(results().at("runs")[0].at("stops")[0].at("weights_sha256"),
-            weights_of(folder_.path(), flags + Words{"--rate", "1e-3"}));
+            weights_of(folder_.path(), flags + Words{"--learning-rate", "1e-3"}));
   EXPECT_TRUE(nobody_is_left());
 }
 

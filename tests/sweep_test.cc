@@ -210,7 +210,7 @@ TEST_F(SweepOf, bad_arguments_are_errors_that_say_what_to_do) {
 TEST_F(SweepOf, the_example_has_the_weights_of_an_uninterrupted_run_after_halving) {
   const Words flags = {"--steps", "16", "--batch", "4", "--threads", "1", "--decay-steps", "16"};
   const Words command =
-      Words{program_path("tutti"), "sweep", "--logdir",     top_, "--set", "rate=1e-3,1e-6,1e-9",
+      Words{program_path("tutti"), "sweep", "--logdir",     top_, "--set", "learning-rate=1e-3,1e-6,1e-9",
             "--halving",           "--by",  "accuracy:max", "-n", "2",     "--",
             program_path("mnist")} +
       flags;
@@ -229,7 +229,8 @@ TEST_F(SweepOf, the_example_has_the_weights_of_an_uninterrupted_run_after_halvin
   EXPECT_EQ(found.at("stops")[2].at("steps"), 16);
   EXPECT_EQ(
       found.at("stops")[2].at("weights_sha256"),
-      weights_of(folder_.path(), flags + Words{"--rate", found.at("set").at("rate").get<std::string>()}));
+      weights_of(folder_.path(),
+                 flags + Words{"--learning-rate", found.at("set").at("learning-rate").get<std::string>()}));
 }
 
 }  // namespace

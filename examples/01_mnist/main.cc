@@ -31,8 +31,7 @@ int main(int argc, char** argv) {
   int64_t decay_steps = 0;
   int64_t test_every = 0;
   program.add_flags = [&](tutti::FlagSet& flags) {
-    flags.add("--rate", rate, "learning rate of Adam");
-    flags.at_least("--rate", 0);
+    tutti::add_learning_rate(flags, rate);
     flags.add("--decay-steps", decay_steps,
               "steps until the rate is 0; the rate falls during the last 30 % of them; 0: constant rate");
     flags.between("--decay-steps", 0, 1e12);

@@ -94,8 +94,7 @@ int main(int argc, char** argv) {
   std::string against;
   std::string picture;
   program.add_flags = [&](tutti::FlagSet& flags) {
-    flags.add("--rate", rate, "learning rate of SGD");
-    flags.at_least("--rate", 0);
+    tutti::add_learning_rate(flags, rate);
     flags.add("--by-hand", by_hand, "drive the workers without a Trainer: gradients, average, apply");
     flags.add("--curve", curve, "file for the losses, one line for each step");
     flags.add("--against", against, "file written by --curve in another run, to compare with");

@@ -40,7 +40,7 @@ int main(int argc, char** argv) {
   program.defaults.training.batch = 64;
   program.defaults.training.steps = 2000;
   double rate = 1e-3;
-  program.add_flags = [&](tutti::FlagSet& flags) { flags.add("--rate", rate, "learning rate of both nets"); };
+  program.add_flags = [&](tutti::FlagSet& flags) { tutti::add_learning_rate(flags, rate); };
 
   return tutti::run(argc, argv, program, [&](tutti::Context& ctx) {
     nn::Sequential g = small_net(2);

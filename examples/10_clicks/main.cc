@@ -57,7 +57,7 @@ int main(int argc, char** argv) {
     flags.add("--tested", tested, "the number of test examples");
     flags.add("--rows", options.rows, "the number of rows of each table");
     flags.add("--dim", dim, "the numbers in a row");
-    flags.add("--rate", rate, "learning rate of Adagrad");
+    tutti::add_learning_rate(flags, rate);
     flags.add("--uneven", is_uneven, "gives each lane another number of training examples");
     flags.add("--evaluate-every", evaluate_every, "steps between two evaluations; 0: none but the last");
     flags.add("--export-to", export_to, "folder for the exported model; \"\": it is not exported");

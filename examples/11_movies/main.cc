@@ -44,7 +44,7 @@ int main(int argc, char** argv) {
   program.add_flags = [&](tutti::FlagSet& flags) {
     flags.add("--dim", dim, "the numbers of a user and of a movie, besides their biases");
     flags.at_least("--dim", 1);
-    flags.add("--rate", rate, "learning rate of Adagrad");
+    tutti::add_learning_rate(flags, rate);
     flags.add("--decay", decay, "weight decay");
     flags.scope(tutti::FlagScope::Model, {"--dim"});
   };

@@ -83,7 +83,7 @@ int main(int argc, char** argv) {
   double rate = 0.2;
   bool halves = false;
   program.add_flags = [&](tutti::FlagSet& flags) {
-    flags.add("--rate", rate, "learning rate of SGD");
+    tutti::add_learning_rate(flags, rate);
     flags.add("--halves", halves,
               "of two workers, the first trains the front half and the second the back half");
   };

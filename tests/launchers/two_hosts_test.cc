@@ -167,7 +167,7 @@ TEST_F(SshOnTwoHosts, trains_all_runs_of_a_sweep) {
                                                     "--logdir",
                                                     training_.folder() / "sweep",
                                                     "--set",
-                                                    "rate=1e-3,1e-4",
+                                                    "learning-rate=1e-3,1e-4",
                                                     "-n",
                                                     "1",
                                                     "--"};
@@ -190,7 +190,8 @@ TEST_F(SshOnTwoHosts, trains_all_runs_of_a_sweep) {
   ASSERT_EQ(runs.size(), 2U);
   for (const nlohmann::json& run : runs)
     EXPECT_EQ(run.at("stops")[0].at("weights_sha256"),
-              training_.hash_of_one({"--rate", run.at("set").at("rate").get<std::string>(), "--seed", "5"}));
+              training_.hash_of_one(
+                  {"--learning-rate", run.at("set").at("learning-rate").get<std::string>(), "--seed", "5"}));
 }
 
 TEST_F(SshOnTwoHosts, leaves_nobody_behind_when_the_cable_is_cut) {

@@ -96,6 +96,11 @@ int run_program(int argc, char** argv, const Program& program, const std::functi
 
 }  // namespace
 
+void add_learning_rate(FlagSet& flags, double& rate) {
+  flags.add("--learning-rate", rate, "learning rate of the optimiser; with a schedule, its highest");
+  flags.at_least("--learning-rate", 0);
+}
+
 int run(int argc, char** argv, const std::function<void(Context&)>& body) {
   return run(argc, argv, Program{}, body);
 }

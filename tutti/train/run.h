@@ -23,6 +23,11 @@ struct Program {
   std::function<std::vector<ElementwiseOptimizer>()> optimizers;
 };
 
+// Adds the flag --learning-rate, for programs that let their users choose it; `rate` is the default. It has
+// the same name in all programs, so that `tutti sweep --set learning-rate=1e-4,1e-3` works with each of them.
+//   program.add_flags = [&](tutti::FlagSet& flags) { tutti::add_learning_rate(flags, rate); };
+void add_learning_rate(FlagSet& flags, double& rate);
+
 // The complete body of a main(): reads flags and environment, determines which task this is, and calls `body`
 // with the Context; a task in a job of parameter servers runs a server instead. Reports an exception as one
 // line on stderr and returns the exit code of its kind (docs/operations.md), or 0.
