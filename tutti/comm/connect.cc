@@ -22,6 +22,7 @@
 #include "tutti/base/this_host.h"
 #include "tutti/cluster/roles.h"
 #include "tutti/comm/collectives.h"
+#include "tutti/comm/difference.h"
 #include "tutti/comm/failure_board.h"
 #include "tutti/comm/hierarchy/hierarchy.h"
 #include "tutti/comm/hosts.h"
@@ -251,13 +252,13 @@ void require_same_flags(const Context& context, Rendezvous& table, const std::ve
             "{} computes with {} threads and {} with {}: kernels may add in a different order, so a run on "
             "other workers may give different bits. Set --threads",
             who[0], context.threads(), who[static_cast<size_t>(rank)], theirs[0]);
-      const auto [here, there] = std::mismatch(lines.begin(), lines.end(), theirs.begin() + 1, theirs.end());
-      if (here == lines.end() && there == theirs.end()) continue;
+      const auto difference = difference_of(lines, {theirs.begin() + 1, theirs.end()});
+      if (!difference) continue;
       verdict = fmt::format(
-          "the workers have different flags: {} has '{}', {} has '{}'. Start all workers with the same "
-          "program and the same flags",
-          who[0], here == lines.end() ? "nothing more" : *here, who[static_cast<size_t>(rank)],
-          there == theirs.end() ? "nothing more" : *there);
+          "the workers have different flags: {} has {}, {} has {}. Start all workers with the same program "
+          "and "
+          "the same flags",
+          who[0], difference->one, who[static_cast<size_t>(rank)], difference->other);
     }
     table.set(kVerdict, "." + verdict);
   }
@@ -372,7 +373,7 @@ void say_how(const Context& context, const Roster& roster, const Communicator& c
 void require_first(const Context& context) {
   if (!context.connected()) return;
   fail(ErrorKind::InvalidArgument,
-       "the workers of this program are already connected. For several trainings, call "
+       "the workers of this program are already connected, for another training. For several trainings, call "
        "tutti::connect(context) once, and pass split(0) of the group to each Trainer or "
        "DistributedOptimizer as options.group");
 }
@@ -382,10 +383,12 @@ void require_first(const Context& context) {
 std::shared_ptr<Communicator> connect(const Context& context) {
   if (!context.identity().is_evaluator) context.require_worker();  // an evaluator is connected to nobody
   const milliseconds timeout = timeout_of(context);
-  if (context.world() == 1)
+  require_first(context);  // one worker too, so that a program that runs alone also runs on several
+  if (context.world() == 1) {
+    context.connected() = true;
     return std::make_shared<Collectives>(std::move(inproc_transports(1, timeout).front()), timeout,
                                          context.timeline());
-  require_first(context);
+  }
   try {
     Roster roster = find_roster(context);
     auto comm = connect_all(context, roster);

@@ -12,6 +12,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
 #include "tutti/base/version.h"
+#include "tutti/comm/difference.h"
 #include "tutti/comm/gather_all.h"
 #include "tutti/comm/uses_communicator.h"
 
@@ -19,10 +20,6 @@ namespace tutti {
 namespace {
 
 using Lines = std::vector<std::string>;
-
-std::string line_at(const Lines& lines, Lines::const_iterator at) {
-  return at == lines.end() ? "nothing more" : fmt::format("'{}'", *at);
-}
 
 }  // namespace
 
@@ -46,23 +43,30 @@ void require_same_plan(const Context& context, comm::Communicator& comm,
   for (int rank = 1; rank < comm.world(); ++rank) {
     const Lines other = split(all[static_cast<size_t>(rank)], '\n');
     // The first line is the name of the task.
-    const auto [here, there] = std::mismatch(first.begin() + 1, first.end(), other.begin() + 1, other.end());
-    if (here == first.end() && there == other.end()) continue;
+    const auto difference =
+        comm::difference_of({first.begin() + 1, first.end()}, {other.begin() + 1, other.end()});
+    if (!difference) continue;
     fail(ErrorKind::InvalidArgument,
          "the workers do not match: rank 0 ({}) has {}, rank {} ({}) has {}. Start all tasks with the same "
          "program and flags",
-         first[0], line_at(first, here), rank, other[0], line_at(other, there));
+         first[0], difference->one, rank, other[0], difference->other);
   }
 }
 
 void require_same_plan(const std::vector<std::string>& first, const std::vector<std::string>& theirs,
                        const std::string& who, const std::string& first_name) {
-  const auto [here, there] = std::mismatch(first.begin(), first.end(), theirs.begin(), theirs.end());
-  if (here == first.end() && there == theirs.end()) return;
+  const auto difference = comm::difference_of(first, theirs);
+  if (!difference) return;
   fail(ErrorKind::InvalidArgument,
-       "{} does not match {}: it has '{}', but {} has '{}'. Start all tasks with the same program and flags",
-       who, first_name, there == theirs.end() ? "nothing" : *there, first_name,
-       here == first.end() ? "nothing" : *here);
+       "{} does not match {}: it has {}, but {} has {}. Start all tasks with the same program and flags", who,
+       first_name, difference->other, first_name, difference->one);
+}
+
+void require_alone_if_single(const Context& context, const comm::Communicator& comm) {
+  if (context.config().training.strategy == "single" && comm.world() > 1)
+    fail(ErrorKind::InvalidArgument,
+         "--strategy single is for one process, but there are {} workers (found through {})", comm.world(),
+         context.identity().source);
 }
 
 void on_chief(const Context& context, comm::Communicator& comm, const comm::Options& options,

@@ -27,6 +27,9 @@ void require_same_plan(const Context& context, comm::Communicator& comm,
 void require_same_plan(const std::vector<std::string>& first, const std::vector<std::string>& theirs,
                        const std::string& who, const std::string& first_name = "the chief");
 
+// Throws InvalidArgument if --strategy single was given, but there are several workers.
+void require_alone_if_single(const Context& context, const comm::Communicator& comm);
+
 // Runs `body` on rank 0 alone, for work with its disk, while the other ranks wait for up to ten times
 // --timeout. If `body` throws, the communicator is abandoned, so that the other ranks learn the reason.
 void on_chief(const Context& context, comm::Communicator& comm, const comm::Options& options,

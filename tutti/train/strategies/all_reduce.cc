@@ -21,10 +21,7 @@ namespace {
 
 comm::Communicator& connected(const Context& context, const Group& group) {
   comm::Communicator& comm = *group.connected();
-  if (context.config().training.strategy == "single" && group.world > 1)
-    fail(ErrorKind::InvalidArgument,
-         "--strategy single is for one process, but there are {} workers (found through {})", group.world,
-         context.identity().source);
+  require_alone_if_single(context, comm);
   return comm;
 }
 
