@@ -576,5 +576,15 @@ TEST(Servers, stop_with_a_checkpoint_and_go_on_from_it) {
   EXPECT_EQ(hash_of(served(2, 2, kept), folder), alone);
 }
 
+// The workers are not connected to each other. One worker alone would do, but not the second.
+TEST(Servers, refuse_synchronised_batch_norm_with_one_worker_too) {
+  for (const int workers : {1, 2}) {
+    const ProgramResult result =
+        run_program(served(1, workers, {"--strategy", "ps-sync", "--net", "synced", "--steps", "1"}));
+    EXPECT_EQ(result.exit_code, exit_code(ErrorKind::InvalidArgument)) << result.err;
+    EXPECT_THAT(result.err, HasSubstr("SyncBatchNorm is not supported with parameter servers"));
+  }
+}
+
 }  // namespace
 }  // namespace tutti::testing

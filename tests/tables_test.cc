@@ -183,7 +183,7 @@ TEST(Tables, stop_together_although_they_have_asked_for_the_next_rows) {
 TEST(Tables, cannot_be_trained_by_passive_workers) {
   const ProgramResult result = run_program(on_workers(2, {"--strategy", "in-graph"}));
   EXPECT_NE(result.exit_code, 0);
-  EXPECT_THAT(result.err, HasSubstr("sharded embeddings are not supported with --strategy in-graph"));
+  EXPECT_THAT(result.err, HasSubstr("cannot be trained with --strategy in-graph"));
 }
 
 }  // namespace

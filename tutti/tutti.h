@@ -22,6 +22,7 @@
 #include "tutti/params/device_scope.h"
 #include "tutti/params/distributed_optimizer.h"
 #include "tutti/params/parameters.h"
+#include "tutti/params/precision.h"
 #include "tutti/params/scope.h"
 #include "tutti/ps/module_server.h"
 #include "tutti/ps/remote_module.h"

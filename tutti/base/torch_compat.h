@@ -49,48 +49,54 @@ auto make_node(Args&&... args) {
   }
 }
 
-// Enables autocast for one device type until the end of the scope, and then clears its cache. Does nothing if
-// no type is given.
+// Enables autocast for one device type until the end of the scope; then clears its cache, and sets it back to
+// the state before, so that scopes can be nested. Does nothing if no type is given.
 class AutocastScope {
  public:
-  AutocastScope(torch::DeviceType device, std::optional<torch::ScalarType> lower)
-      : device_(device), enabled_(lower.has_value()) {
-    if (!enabled_) return;
-    const torch::ScalarType type = *lower;
-#if TUTTI_TORCH_AT_LEAST(2, 4)
-    at::autocast::set_autocast_dtype(device_, type);
-    at::autocast::set_autocast_enabled(device_, true);
-#else
-    if (device_ == torch::kCUDA) {
-      at::autocast::set_autocast_gpu_dtype(type);
-      at::autocast::set_enabled(true);
-    } else {
-      at::autocast::set_autocast_cpu_dtype(type);
-      at::autocast::set_cpu_enabled(true);
-    }
-#endif
+  AutocastScope(torch::DeviceType device, std::optional<torch::ScalarType> lower) : device_(device) {
+    if (!lower) return;
+    before_ = {is_enabled(), lower_type()};
+    set(true, *lower);
   }
 
   ~AutocastScope() {
-    if (!enabled_) return;
+    if (!before_) return;
     at::autocast::clear_cache();
-#if TUTTI_TORCH_AT_LEAST(2, 4)
-    at::autocast::set_autocast_enabled(device_, false);
-#else
-    if (device_ == torch::kCUDA) {
-      at::autocast::set_enabled(false);
-    } else {
-      at::autocast::set_cpu_enabled(false);
-    }
-#endif
+    set(before_->first, before_->second);
   }
 
   AutocastScope(const AutocastScope&) = delete;
   AutocastScope& operator=(const AutocastScope&) = delete;
 
  private:
+#if TUTTI_TORCH_AT_LEAST(2, 4)
+  bool is_enabled() const { return at::autocast::is_autocast_enabled(device_); }
+  torch::ScalarType lower_type() const { return at::autocast::get_autocast_dtype(device_); }
+  void set(bool enabled, torch::ScalarType type) const {
+    at::autocast::set_autocast_dtype(device_, type);
+    at::autocast::set_autocast_enabled(device_, enabled);
+  }
+#else
+  bool is_enabled() const {
+    return device_ == torch::kCUDA ? at::autocast::is_enabled() : at::autocast::is_cpu_enabled();
+  }
+  torch::ScalarType lower_type() const {
+    return device_ == torch::kCUDA ? at::autocast::get_autocast_gpu_dtype()
+                                   : at::autocast::get_autocast_cpu_dtype();
+  }
+  void set(bool enabled, torch::ScalarType type) const {
+    if (device_ == torch::kCUDA) {
+      at::autocast::set_autocast_gpu_dtype(type);
+      at::autocast::set_enabled(enabled);
+    } else {
+      at::autocast::set_autocast_cpu_dtype(type);
+      at::autocast::set_cpu_enabled(enabled);
+    }
+  }
+#endif
+
   torch::DeviceType device_;
-  bool enabled_;
+  std::optional<std::pair<bool, torch::ScalarType>> before_;  // empty: this scope changes nothing
 };
 
 // Returns the type to which autocast lowers on the CPU in this thread, or nullopt if it is off.

@@ -264,6 +264,11 @@ bool Context::claim_folder(const std::string& path) const {
   return folders_->claimed.insert(normal_path(path)).second;
 }
 
+void Context::release_folder(const std::string& path) const {
+  const std::lock_guard lock(folders_->mutex);
+  folders_->claimed.erase(normal_path(path));
+}
+
 std::shared_ptr<store::EventStream> Context::event_stream(const std::string& path) const {
   const std::lock_guard lock(folders_->mutex);
   std::shared_ptr<store::EventStream>& stream = folders_->events[normal_path(path)];

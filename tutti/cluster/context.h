@@ -70,6 +70,8 @@ class Context {
   // Claims a log directory for one training of this program. Returns false if this context or a copy has
   // claimed it before: the trainings would overwrite and resume each other's checkpoints. Thread-safe.
   bool claim_folder(const std::string& path) const;
+  // Gives back a folder in which nothing was written.
+  void release_folder(const std::string& path) const;
   // For showing values of the program's own in TensorBoard, from any thread:
   //   ctx.events().scalar("temperature", step, value);
   // It goes to the event file of the training in --logdir; the one in another folder, which has a name, has

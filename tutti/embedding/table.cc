@@ -76,6 +76,11 @@ Table::Table(int64_t rows, int64_t dim, const TableOptions& options, bool may_be
   require_sensible(rows, dim, options);
 }
 
+// The table as errors call it, which has no name before it is part of a training.
+std::string Table::label() const {
+  return columns_.empty() ? fmt::format("Embedding({}, {})", rows_, dim_) : name_;
+}
+
 TableSpec Table::spec(const OptimizerOptions& optimizer) const {
   return {.name = name_,
           .rows = options_.dynamic ? 0 : rows_,
@@ -114,7 +119,7 @@ void Table::show(std::vector<torch::Tensor> of_owners) {
 RowShard& Table::alone() {
   if (is_spread_)
     fail(ErrorKind::InvalidArgument,
-         "the rows of '{}' are spread over the tasks of a training: load them before it begins", name_);
+         "the rows of '{}' are spread over the tasks of a training: load them before it begins", label());
   if (!alone_) {
     layout_ = RowLayout(options_.placement, options_.dynamic ? 0 : rows_, 1);
     alone_ = std::make_unique<RowShard>(spec(torch::optim::SGDOptions(0)), 0, 1, 0);
@@ -145,17 +150,17 @@ int64_t Table::other_id(int64_t id, int64_t example, const Origin& from) const {
       options_.dynamic
           ? fmt::format(
                 "the table '{}' has rows for ids from 0, but {}; EmbeddingOptions::bad_ids can drop such ids",
-                name_, where)
+                label(), where)
           : fmt::format(
                 "the table '{}' has {} rows, but {}; EmbeddingOptions::bad_ids can clamp or drop such ids",
-                name_, rows_, where);
+                label(), rows_, where);
   if (from.batch == nullptr) throw BadId(what, example);
   throw Error(ErrorKind::InvalidArgument, what);
 }
 
 template <class Take>
 void Table::for_each_id(const torch::Tensor& ids, const Origin& from, const Take& take) const {
-  const torch::Tensor whole = whole_numbers(ids, name_, from.column);
+  const torch::Tensor whole = whole_numbers(ids, label(), from.column);
   const auto* id = static_cast<const int64_t*>(whole.data_ptr());
   const int64_t per_example = ids.dim() == 0 || ids.numel() == 0 ? 1 : ids.numel() / ids.size(0);
   const int64_t end = options_.dynamic ? std::numeric_limits<int64_t>::max() : rows_;
@@ -234,12 +239,12 @@ torch::Tensor Table::look_up_now(const torch::Tensor& ids) {
          "the rows of '{}' can only be trained by a Trainer: outside of its steps, look them up without "
          "gradients (torch::NoGradGuard), or make the table small enough to be replicated "
          "(EmbeddingOptions::replicate_up_to)",
-         name_);
+         label());
   if (!read_now_)
     fail(ErrorKind::InvalidArgument,
          "the rows of '{}' are on {} workers, and this one cannot read those of the others: let all workers "
          "make this call of the Trainer",
-         name_, layout_.owners());
+         label(), layout_.owners());
   std::vector<int64_t> shape = ids.sizes().vec();
   shape.push_back(dim_);
   return read_now_(keys_of(ids, {})).view(shape).to(ids.device());

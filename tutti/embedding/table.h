@@ -117,6 +117,7 @@ class Table {
     std::string column = {};
   };
   // Calls `take(index, id)` for each id, with kNoRow for those that have none.
+  std::string label() const;
   template <class Take>
   void for_each_id(const torch::Tensor& ids, const Origin& from, const Take& take) const;
   std::vector<uint64_t> keys_of(const torch::Tensor& ids, const Origin& from) const;

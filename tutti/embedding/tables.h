@@ -12,17 +12,18 @@
 #include "tutti/data/batch.h"
 #include "tutti/embedding/owned_rows.h"
 #include "tutti/embedding/table.h"
+#include "tutti/params/parameters.h"
 
 namespace tutti::embedding {
 
 // A module with a table.
-class HasTable {
+class HasTable : public HasShardedRows {
  public:
-  virtual ~HasTable() = default;
   virtual std::shared_ptr<Table> table() const = 0;
   // The rows, if the table is an ordinary parameter of the module; undefined if they are spread over several
   // tasks.
   virtual torch::Tensor table_weight() const = 0;
+  bool has_sharded_rows() const final { return !table_weight().defined(); }
 };
 
 // A table of a module, under the name of the submodule that has it.

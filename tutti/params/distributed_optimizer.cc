@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include <ATen/SequenceNumber.h>
 #include <fmt/format.h>
 #include <torch/utils.h>
 
@@ -52,8 +53,22 @@ Group group_for(const Context& context, const DistributedOptimizerOptions& optio
   return options.group ? *options.group : connect(context);
 }
 
+// With --device auto, the parameters are where the program has put them.
+void require_device(const Context& context, const Parameters& parameters) {
+  const std::string& asked = context.config().compute.device;
+  if (asked == "auto" || context.device() == parameters.device()) return;
+  fail(ErrorKind::InvalidArgument,
+       "--device {}: the parameters are on {}. Move the module before its Parameters are made: "
+       "net->to(context.device())",
+       asked, parameters.device().str());
+}
+
 Parameters& alike(const Context& context, Parameters& parameters, comm::Communicator& comm,
                   const std::vector<std::string>& plan) {
+  require_alone_if_single(context, comm);
+  require_no_sharded_tables(parameters, "in a training loop of your own");
+  require_device(context, parameters);
+  require_layout(context, parameters);
   require_unpinned(parameters, context.cluster());
   require_created_on(parameters, parameters.device());
   require_same_plan(context, comm, plan);
@@ -76,6 +91,7 @@ DistributedOptimizer::DistributedOptimizer(const Context& context, Parameters& p
       parameters_(freeze(parameters, optimizer.groups)),
       options_(options),
       reducer_options_(options.reducer ? *options.reducer : tutti::reducer_options(context.config())),
+      precision_(parse_precision(context.config().compute.precision)),
       group_(group_for(context, options)),
       comm_(group_.connected()),
       all_lanes_(options.lanes > 0 ? options.lanes : lanes_for(context.config(), group_.world)),
@@ -173,6 +189,7 @@ void DistributedOptimizer::add(const char* what, Body body) {
 DistributedOptimizer::~DistributedOptimizer() { std::erase(open_lanes(), this); }
 
 void DistributedOptimizer::close_lane() {
+  forward_.reset();
   random_.reset();
   std::erase(open_lanes(), this);
 }
@@ -186,6 +203,19 @@ void DistributedOptimizer::zero_grad() {
   }
   random_->seed(lane_seed(options_.seed.value_or(context_.config().training.seed), steps(),
                           lanes().begin + lanes_added_));
+  forward_.reset();
+  forward_.emplace(parameters_.device(), precision_);
+  first_node_ = at::sequence_number::peek();
+}
+
+// Autograd numbers the nodes of its graph, in each thread, in the order in which they are made.
+void DistributedOptimizer::require_forward_in_lane(const torch::Tensor& loss) const {
+  if (precision_ == Precision::Float32) return;
+  const auto last_node = loss.defined() ? loss.grad_fn() : nullptr;
+  if (forward_ && (!last_node || last_node->sequence_nr() >= first_node_)) return;
+  fail(ErrorKind::InvalidArgument,
+       "--precision bf16: call zero_grad() before the forward pass of the lane, which is computed in this "
+       "precision from there on");
 }
 
 void DistributedOptimizer::backward(const torch::Tensor& loss, int64_t examples) {
@@ -195,7 +225,9 @@ void DistributedOptimizer::backward(const torch::Tensor& loss, int64_t examples)
          "backward() was called while a lane of another optimiser is open, whose gradients it would "
          "multiply: with one "
          "loss for several optimisers call loss.backward(), and then add_lane() of each");
+  require_forward_in_lane(loss);
   add("backward()", [&] {
+    forward_.reset();
     mean_.begin_backward(loss, examples);
     loss.backward(torch::full_like(loss, mean_.weight(examples)));
     mean_.add();
@@ -204,6 +236,7 @@ void DistributedOptimizer::backward(const torch::Tensor& loss, int64_t examples)
 
 void DistributedOptimizer::add_lane(int64_t examples, const torch::Tensor& loss) {
   if (loss.defined()) require_number(loss);
+  if (examples > 0) require_forward_in_lane(loss);
   add("add_lane()", [&] {
     if (examples < 1) {
       mean_.skip();

@@ -13,6 +13,7 @@
 #include "tutti/params/gradient_mean.h"
 #include "tutti/params/optimizer.h"
 #include "tutti/params/parameters.h"
+#include "tutti/params/precision.h"
 #include "tutti/params/random_scope.h"
 
 namespace tutti {
@@ -47,6 +48,8 @@ struct DistributedOptimizerOptions {
 // Call zero_grad() before the forward pass. From then until the lane is added, random numbers, as in dropout,
 // are those of the lane: they depend on --seed, the lane and the number of updates, and so are the same with
 // any number of workers and after a resume. The program's random numbers outside of lanes are not affected.
+// The forward pass is computed in the precision of --precision, up to the backward pass of opt.backward(), or
+// until the lane is added.
 //
 // Between a worker's last backward() or add_lane() and step(), gradients are being sent. Calls that would
 // change them, or that need the communicator, throw InvalidArgument during that time.
@@ -61,6 +64,9 @@ class DistributedOptimizer {
   // (Parameters::freeze). Every worker has to make one, with the same parameters and options; otherwise
   // throws InvalidArgument that says what differs. If a program has two, as for a GAN,
   // each needs a group of its own: call tutti::connect() once, and split(0) on it for each.
+  //
+  // Throws InvalidArgument as well if the parameters are not as --device and --layout say (layout_for()), or
+  // if the module has sharded embeddings.
   DistributedOptimizer(const Context& context, Parameters& parameters, const OptimizerOptions& optimizer,
                        const DistributedOptimizerOptions& options = {});
 
@@ -81,7 +87,8 @@ class DistributedOptimizer {
   // as long as any has. Every worker has to call it.
   bool goes_on(bool has_data);
 
-  // Begins a lane, or begins it again. Call it before the forward pass.
+  // Begins a lane, or begins it again. Call it before the forward pass. With --precision bf16, backward() and
+  // add_lane() throw InvalidArgument if the forward pass was made before.
   void zero_grad();
   // Makes the only backward pass of a lane, from its mean loss over `examples` examples, and calls
   // add_lane(). Throws InvalidArgument if a lane of another optimiser is open, whose gradients it would
@@ -95,6 +102,12 @@ class DistributedOptimizer {
   // a single lane and add_lane() was not called, adds that lane first. Returns the number of examples of all
   // workers; if it is 0, makes no update.
   int64_t step(int64_t examples = 1);
+
+  // The learning rate of the next step, of the parameters that are in no group; those of the groups are
+  // multiples of it. Every worker has to set the same rate. A Loop sets it by itself if it has a schedule
+  // (LoopOptions::learning_rate). Throws InvalidArgument if the rate is negative or not finite.
+  void set_learning_rate(double rate) { optimizer_.set_learning_rate(rate); }
+  double learning_rate() const { return optimizer_.learning_rate(); }
 
   // Sets the wishes of this worker for the next step. Has to be called before that step begins.
   void wish(const Wishes& wishes);
@@ -123,11 +136,13 @@ class DistributedOptimizer {
   Optimizer& optimizer() { return optimizer_; }
   comm::Communicator& communicator();
   const Group& group() const { return group_; }
+  const Parameters& parameters() const { return parameters_; }
 
  private:
   void require_between_steps(const char* what) const;
   void give_up(const std::exception& error);
   void close_lane();
+  void require_forward_in_lane(const torch::Tensor& loss) const;
   void enter_step(const char* what);
   template <class Body>
   void add(const char* what, Body body);
@@ -138,6 +153,7 @@ class DistributedOptimizer {
   Parameters& parameters_;
   const DistributedOptimizerOptions options_;
   const ReducerOptions reducer_options_;
+  const Precision precision_;
   const Group group_;
   const std::shared_ptr<comm::Communicator> comm_;  // of the group
   const int64_t all_lanes_;
@@ -148,9 +164,11 @@ class DistributedOptimizer {
   GradientMean::Result last_step_;
   int64_t steps_here_ = 0;
   bool in_step_ = false;
-  int64_t lanes_added_ = 0;            // in the current step
-  std::optional<RandomScope> random_;  // from zero_grad() until the lane is added
-  GradientMean mean_;                  // last member: its destructor waits until everything has been sent
+  int64_t lanes_added_ = 0;                // in the current step
+  std::optional<RandomScope> random_;      // from zero_grad() until the lane is added
+  std::optional<PrecisionScope> forward_;  // from zero_grad() until backward(), or until the lane is added
+  uint64_t first_node_ = 0;                // of autograd's graph, in this forward pass
+  GradientMean mean_;                      // last member: its destructor waits until everything has been sent
 };
 
 }  // namespace tutti

@@ -308,8 +308,9 @@ TEST(DistributedOptimizer, lanes_of_two_optimisers_are_added_in_opposite_order) 
   const auto head = make_net(2);
   Parameters encoder_params(*encoder);
   Parameters head_params(*head);
-  DistributedOptimizer a(context, encoder_params, torch::optim::SGDOptions(0.1));
-  DistributedOptimizer b(context, head_params, torch::optim::SGDOptions(0.1));
+  const Group all = connect(context);
+  DistributedOptimizer a(context, encoder_params, torch::optim::SGDOptions(0.1), {.group = all.split(0)});
+  DistributedOptimizer b(context, head_params, torch::optim::SGDOptions(0.1), {.group = all.split(0)});
   const auto loss = [&] {
     return encoder_params.trained()[0].tensor.square().mean() +
            head_params.trained()[0].tensor.square().mean();
@@ -329,7 +330,8 @@ TEST(DistributedOptimizer, lanes_of_two_optimisers_are_added_in_opposite_order) 
   a.backward(loss());
   a.step();
   {
-    DistributedOptimizer broken_off(context, head_params, torch::optim::SGDOptions(0.1));
+    DistributedOptimizer broken_off(context, head_params, torch::optim::SGDOptions(0.1),
+                                    {.group = all.split(0)});
     broken_off.zero_grad();
   }
   b.zero_grad();
@@ -366,6 +368,77 @@ TEST(DistributedOptimizer, a_loss_that_one_worker_does_not_know_is_unknown_on_al
 
 INSTANTIATE_TEST_SUITE_P(Backends, DistributedOptimizerErrors, ::testing::Values("inproc", "plain", "shm"),
                          [](const auto& info) { return info.param; });
+
+// Autocast would have no effect on it, and the bits would be those of fp32.
+TEST(DistributedOptimizer, refuses_a_forward_pass_outside_of_the_lane_in_lower_precision) {
+  RunConfig config = context_of(1).config();
+  config.compute.precision = "bf16";
+  const Context context(config, Identity{});
+  torch::nn::Linear net(3, 2);
+  Parameters params(*net);
+  DistributedOptimizer opt(context, params, torch::optim::SGDOptions(0.1));
+  const auto refused = HasSubstr("--precision bf16: call zero_grad() before the forward pass");
+  const auto forward = [&] { return net->forward(torch::ones({1, 3})); };
+  const torch::Tensor too_early = forward().mean();
+  EXPECT_EQ(forward().scalar_type(), torch::kFloat32);
+  expect_error(ErrorKind::InvalidArgument, refused, [&] { opt.backward(too_early); });
+  expect_error(ErrorKind::InvalidArgument, refused, [&] { opt.add_lane(); });
+  opt.zero_grad();
+  EXPECT_EQ(forward().scalar_type(), torch::kBFloat16);
+  expect_error(ErrorKind::InvalidArgument, refused, [&] { opt.backward(too_early); });
+  opt.backward(forward().to(torch::kFloat32).mean());
+  EXPECT_EQ(forward().scalar_type(), torch::kFloat32) << "the lane has been added";
+  opt.step();
+  opt.zero_grad();
+  const torch::Tensor loss = forward().to(torch::kFloat32).mean();
+  loss.backward();
+  EXPECT_EQ(forward().scalar_type(), torch::kBFloat16) << "another pass of the same lane may follow";
+  opt.add_lane(1, loss);
+  opt.step();
+  EXPECT_EQ(forward().scalar_type(), torch::kFloat32);
+  opt.zero_grad();
+  opt.step(0);  // a worker without data
+}
+
+// The scopes end in opposite order.
+TEST(DistributedOptimizer, lanes_of_two_optimisers_share_the_lower_precision) {
+  RunConfig config = context_of(1).config();
+  config.compute.precision = "bf16";
+  const Context context(config, Identity{});
+  const Group all = connect(context);
+  torch::nn::Linear first(3, 2);
+  torch::nn::Linear second(2, 1);
+  Parameters params_a(*first);
+  Parameters params_b(*second);
+  DistributedOptimizer a(context, params_a, torch::optim::SGDOptions(0.1), {.group = all.split(0)});
+  DistributedOptimizer b(context, params_b, torch::optim::SGDOptions(0.1), {.group = all.split(0)});
+  a.zero_grad();
+  b.zero_grad();
+  second->forward(first->forward(torch::ones({1, 3}))).to(torch::kFloat32).mean().backward();
+  b.add_lane();
+  EXPECT_EQ(first->forward(torch::ones({1, 3})).scalar_type(), torch::kBFloat16) << "that of a is open";
+  a.add_lane();
+  EXPECT_EQ(first->forward(torch::ones({1, 3})).scalar_type(), torch::kFloat32);
+}
+
+TEST(DistributedOptimizer, refuses_another_layout_than_the_flags_say) {
+  RunConfig config = context_of(1).config();
+  config.compute.layout = "channels-last";
+  const Context context(config, Identity{});
+  torch::nn::Conv2d conv(torch::nn::Conv2dOptions(1, 3, 3));
+  Parameters params(*conv);
+  expect_error(ErrorKind::InvalidArgument,
+               AllOf(HasSubstr("--layout channels-last"), HasSubstr("layout_for(context, net)")),
+               [&] { DistributedOptimizer(context, params, torch::optim::SGDOptions(0.1)); });
+  torch::nn::Linear linear(3, 2);  // which has no images
+  Parameters of_linear(*linear);
+  EXPECT_EQ(layout_for(context, *conv), Layout::ChannelsLast);
+  config.compute.layout = "auto";
+  EXPECT_EQ(layout_for(Context(config, Identity{}), *linear), Layout::Contiguous);
+  EXPECT_EQ(layout_for(Context(config, Identity{}), *conv), Layout::ChannelsLast);
+  config.compute.layout = "channels-last";
+  DistributedOptimizer(Context(config, Identity{}), of_linear, torch::optim::SGDOptions(0.1));
+}
 
 }  // namespace
 }  // namespace tutti

@@ -164,6 +164,18 @@ std::vector<Parameters::SparseTable> sparse_tables_in(torch::nn::Module& module)
   return tables;
 }
 
+std::vector<std::string> sharded_tables_in(torch::nn::Module& module) {
+  std::vector<std::string> names;
+  const auto look_at = [&](const std::string& name, const torch::nn::Module& part) {
+    const auto* table = dynamic_cast<const HasShardedRows*>(&part);
+    if (table != nullptr && table->has_sharded_rows()) names.push_back(name);
+  };
+  look_at("the module itself", module);
+  for (const auto& item : module.named_modules("", /*include_self=*/false))
+    look_at(item.key(), *item.value());
+  return names;
+}
+
 [[noreturn]] void fail_nothing_to_train(size_t frozen) {
   fail(ErrorKind::InvalidArgument,
        "the module has no parameter to train ({} frozen): register its submodules, and do not freeze all of "
@@ -178,12 +190,15 @@ Parameters::Parameters(torch::nn::Module& module, const ParametersOptions& optio
       layout_(options.layout),
       may_be_empty_(options.may_be_empty),
       communicator_users_(users_in(module)),
+      sharded_tables_(sharded_tables_in(module)),
       sparse_tables_(sparse_tables_in(module)) {
   const std::vector<View> parameters = once_each(module.named_parameters(), aliases_);
   require_disjoint(parameters);
   for (const View& view : parameters) (view.tensor.requires_grad() ? trained_ : frozen_).push_back(view);
   buffers_ = once_each(module.named_buffers(), aliases_);
   std::erase_if(buffers_, [](const View& buffer) { return !buffer.tensor.defined(); });
+  if (trained_.empty() && !may_be_empty_)
+    require_no_sharded_tables(*this, "in a training loop of your own, or on a server of modules");
   if (trained_.empty() && !may_be_empty_) fail_nothing_to_train(frozen_.size());
   if (!parameters.empty())
     require_trainable(parameters, (trained_.empty() ? parameters : trained_).front().tensor.device());
@@ -342,6 +357,15 @@ std::vector<std::string> Parameters::plan() const {
   std::vector<std::string> lines;
   for (const View& view : trained_) lines.push_back(fmt::format("{} {}", view.name, describe(view.tensor)));
   return lines;
+}
+
+void require_no_sharded_tables(const Parameters& parameters, std::string_view where) {
+  if (parameters.sharded_tables().empty()) return;
+  fail(
+      ErrorKind::InvalidArgument,
+      "the sharded embedding '{}' cannot be trained {}: use a Trainer, with all-reduce or parameter servers, "
+      "or let every worker have the whole table (EmbeddingOptions::replicate_up_to)",
+      parameters.sharded_tables().front(), where);
 }
 
 std::string describe(const torch::Tensor& tensor) {

@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <torch/nn/module.h>
@@ -34,6 +35,14 @@ enum class Layout {
 
 // Takes the number of elements, the type and the device; returns a one-dimensional tensor of zeros.
 using Allocate = std::function<torch::Tensor(int64_t elements, const torch::TensorOptions& options)>;
+
+// A module that may have rows of an embedding which are not among its parameters, because they are spread
+// over several tasks.
+class HasShardedRows {
+ public:
+  virtual ~HasShardedRows() = default;
+  virtual bool has_sharded_rows() const = 0;
+};
 
 struct ParametersOptions {
   // Allocates the vectors. The default is LibTorch's own allocator.
@@ -92,6 +101,10 @@ class Parameters {
     return communicator_users_;
   }
 
+  // The names of the submodules whose rows are spread over several tasks, and so are not among the
+  // parameters.
+  std::span<const std::string> sharded_tables() const { return sharded_tables_; }
+
   // Embeddings of the module that were made with sparse(true). Their gradients are dense nevertheless.
   struct SparseTable {
     std::string name;  // "item.weight"
@@ -108,6 +121,7 @@ class Parameters {
   torch::Device device() const {
     return blocks_.empty() ? torch::Device(torch::kCPU) : blocks_.front().values.device();
   }
+  Layout layout() const { return layout_; }
   // The number of elements of all trained parameters, without gaps.
   int64_t size() const;
 
@@ -151,8 +165,13 @@ class Parameters {
   std::vector<Stretch> blocks_;
   std::vector<torch::Tensor> buffer_vectors_;
   std::vector<std::shared_ptr<comm::UsesCommunicator>> communicator_users_;
+  std::vector<std::string> sharded_tables_;
   std::vector<SparseTable> sparse_tables_;
 };
+
+// Throws InvalidArgument that names the first table if there are sharded ones. `where` completes "cannot be
+// trained ...": "with --strategy in-graph".
+void require_no_sharded_tables(const Parameters& parameters, std::string_view where);
 
 // "float32[32,1,5,5]".
 std::string describe(const torch::Tensor& tensor);

@@ -104,7 +104,9 @@ ModuleService::Served::Served(std::string called, const ServedModule& served, co
     : name(std::move(called)),
       module(served),
       parameters(*served.module),
-      optimizer(parameters, freeze(parameters, options.groups).blocks(), options) {}
+      optimizer(parameters, freeze(parameters, options.groups).blocks(), options) {
+  require_no_sharded_tables(parameters, "on a server of modules");
+}
 
 ModuleService::ModuleService(std::string task, const GraphLimits& limits)
     : task_(std::move(task)), limits_(limits) {}

@@ -82,6 +82,7 @@ void Engine::keep_average(const std::vector<double>& decays) {
 }
 
 void Engine::add_hook(std::unique_ptr<Hook> hook) {
+  if (auto* const evaluation = dynamic_cast<EvaluationHook*>(hook.get())) evaluation->reserve(training_);
   const bool saves = !context_.config().checkpoints.logdir.empty();  // with the last hook
   hooks_.insert(saves ? std::prev(hooks_.end()) : hooks_.end(), std::move(hook));
   has_own_hooks_ = true;
@@ -173,15 +174,60 @@ void Engine::log_plan() {
   };
   context_.log().info("training with {}: {}, {}, {}, {} on {}", plan.strategy, counted(plan.world, "worker"),
                       counted(session_.lanes(), "lane"), counted(context_.threads(), "thread"),
-                      config.compute.precision, context_.device().str());
-  if (config.compute.precision == "bf16" && context_.device().is_cpu() &&
+                      config.compute.precision, training_.parameters.device().str());
+  if (config.compute.precision == "bf16" && training_.parameters.device().is_cpu() &&
       read_system_file("/proc/cpuinfo").find(" amx_bf16") == std::string::npos)
     context_.log().info("this processor has no AMX, so bf16 is slower than fp32 on it");
   std::vector<std::string> open;
-  if (config.training.lanes == 0) open.push_back("workers (set --lanes)");
+  // The program, or a checkpoint, may fix the number of lanes as well.
+  if (config.training.lanes == 0 && session_.lanes() == plan.world) open.push_back("workers (set --lanes)");
   if (config.compute.threads == 0) open.push_back("cores (set --threads)");
   if (!open.empty())
     context_.log().info("the bits of the result depend on the number of {}", fmt::join(open, " and of "));
+}
+
+std::vector<std::string> Engine::schedule_plan() const {
+  constexpr int64_t kOfSteps = 10000;
+  std::vector<std::string> plan;
+  for (size_t i = 0; i < schedules_.size(); ++i) {
+    if (!schedules_[i]) continue;
+    const std::string& part = training_.parts.at(i).name;
+    for (const int64_t step : {int64_t{0}, int64_t{100}, int64_t{1000}, kOfSteps})
+      plan.push_back(fmt::format("learning rate{} {} at step {} of {}", part.empty() ? "" : " of " + part,
+                                 schedules_[i](step, kOfSteps), step, kOfSteps));
+  }
+  return plan;
+}
+
+void Engine::set_learning_rates() {
+  for (size_t i = 0; i < schedules_.size(); ++i) {
+    if (schedules_[i])
+      training_.parts.at(i).optimizer.set_learning_rate(schedules_[i](progress_.step, training_.end_step));
+  }
+}
+
+// Warns if the schedules were made for another number of steps than that of the run.
+void Engine::warn_of_other_lengths() const {
+  const int64_t end = length_.end_step;
+  if (!team_.group().is_chief() || progress_.step >= end || end == Training::kEndless) return;
+  for (const Schedule& schedule : schedules_) {
+    const int64_t scheduled = schedule.end().value_or(end);
+    if (end > scheduled)
+      context_.log().warning(
+          "the learning rate is scheduled for {} steps, but the training ends after step {}: from step {} on "
+          "it stays at {:g}. A schedule without a length takes that of the run",
+          scheduled, end, scheduled, schedule(scheduled, end));
+    else if (end < scheduled && length_.ends_the_run)
+      context_.log().warning(
+          "the learning rate is scheduled for {} steps, but the training ends after step {}, where it is "
+          "still {:g}. A schedule without a length takes that of the run",
+          scheduled, end, schedule(end, end));
+    if (schedule.follows_the_run() && progress_.end_step > 0 && progress_.end_step != end)
+      context_.log().warning(
+          "the run was to end after step {}, and now ends after step {}: from here on the learning rate is "
+          "scheduled for {} steps, so it is another one than before at the same step",
+          progress_.end_step, end, end);
+  }
 }
 
 void Engine::begin(const Length& length, const StrategyFacts& facts) {
@@ -211,6 +257,8 @@ void Engine::begin(const Length& length, const StrategyFacts& facts) {
         "nothing is left to do: the run is at step {}, and this training ends after step {}; ask for more "
         "steps to go on (--steps, --epochs), or begin anew in another --logdir",
         progress_.step, length.end_step);
+  warn_of_other_lengths();
+  progress_.end_step = length.end_step == Training::kEndless ? 0 : length.end_step;
   begin_ = std::chrono::steady_clock::now();
   examples_before_ = progress_.examples;
   session_.note(progress_, RunState::Phase::Training);
@@ -238,6 +286,7 @@ void Engine::leave_steps() {
 
 void Engine::before_step() {
   training_.wishes = {};
+  set_learning_rates();
   if (training_.steps_per_epoch > 0 && epochs_done() != epoch_begun_) {
     training_.epoch = epoch_begun_ = epochs_done();
     for_each_hook([&](Hook& hook) { hook.begin_epoch(training_); });

@@ -19,6 +19,7 @@
 #include "tutti/train/evaluator.h"
 #include "tutti/train/fit_state.h"
 #include "tutti/train/hook.h"
+#include "tutti/train/schedule.h"
 #include "tutti/train/session.h"
 #include "tutti/train/stop_signals.h"
 #include "tutti/train/strategy.h"
@@ -46,6 +47,10 @@ class Engine {
   // Keeps a moving average of the weights, which checkpoints contain as the part "average". `decays` has a
   // number for each part; 0: its weights are not averaged. Called once, before the start.
   void keep_average(const std::vector<double>& decays);
+  // Sets the learning rates of the parts from here on: a schedule for each; empty: its rate stays as it is.
+  void schedule(std::vector<Schedule> of_parts) { schedules_ = std::move(of_parts); }
+  // The facts about the schedules that have to be the same on all workers.
+  std::vector<std::string> schedule_plan() const;
   // See EvaluationHook::set_validation().
   void validate(EvaluationHook::Measure measure, const EvaluationHook::Interval& interval) {
     validation_->set_validation(std::move(measure), interval);
@@ -66,6 +71,7 @@ class Engine {
     int64_t end_step = 0;         // the number of steps of the run after which the training ends
     int64_t steps_per_epoch = 0;  // 0: unknown
     int64_t first_epoch_at = 0;   // the step of the run with which the first epoch began
+    bool ends_the_run = true;     // false: further trainings of the run may follow
   };
   // Begins a training. The workers evaluate together if the facts have several evaluation parts.
   void begin(const Length& length, const StrategyFacts& facts);
@@ -125,6 +131,8 @@ class Engine {
     hooks_.insert(hooks_.begin(), std::move(hook));
     return added;
   }
+  void set_learning_rates();
+  void warn_of_other_lengths() const;
   Wishes own_reasons() const;
   void log_plan();
   void log_stop(const Wishes& reasons) const;
@@ -165,6 +173,7 @@ class Engine {
   bool has_own_hooks_ = false;
   const int64_t stop_after_;  // 0: none
   std::map<std::string, StatePart> parts_;
+  std::vector<Schedule> schedules_;  // of the parts; may be fewer
   bool plan_logged_ = false;
   bool hooks_are_stale_ = false;  // the run has been started since they were restored
   Snapshots found_;               // of the checkpoint, until the parts have taken them

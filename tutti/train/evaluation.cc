@@ -76,10 +76,13 @@ metrics::List count_part(const Context& context, const Trainable& model, const d
   const RandomScope random(part.device);
   const torch::NoGradGuard no_grad;
   const EvaluationScope evaluation(*model.module);
+  const PrecisionScope precision(part.device, parse_precision(context.config().compute.precision));
   for_each_batch(context, feed, batches, batches.lanes_of(part.part, part.parts), part.device,
                  [&](const Batch& read) {
                    const Batch batch = read.to(part.device);
-                   const torch::Tensor prediction = list.empty() ? torch::Tensor() : model.predict(batch);
+                   torch::Tensor prediction = list.empty() ? torch::Tensor() : model.predict(batch);
+                   if (prediction.defined() && prediction.scalar_type() == torch::kBFloat16)
+                     prediction = prediction.to(torch::kFloat32);
                    for (const auto& metric : all) metric->update(prediction, batch);
                  });
   return all;

@@ -131,6 +131,9 @@ std::string EvaluationHook::plan() const {
 void EvaluationHook::begin(Training& training) {
   last_ = training.step;
   if (measure_.require_columns && training.writes()) std::exchange(measure_.require_columns, {})();
+}
+
+void EvaluationHook::reserve(const Training& training) {
   if (options_.summary_dir.empty() || !training.writes() || std::exchange(claimed_, true)) return;
   if (!training.context.claim_folder(options_.summary_dir))
     fail(ErrorKind::InvalidArgument,

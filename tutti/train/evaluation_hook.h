@@ -62,6 +62,10 @@ class EvaluationHook final : public Hook {
   // after every epoch or, if the length of an epoch is unknown, only at the end.
   void set_validation(Measure measure, const Interval& interval);
 
+  // Reserves the folder of its event file, when it is added to a training. Throws InvalidArgument if another
+  // evaluation or training of the program has it.
+  void reserve(const Training& training);
+
   // Returns false if it measures nothing.
   bool is_set() const { return static_cast<bool>(measure_.call); }
   // Returns the names that its values have for hooks, as far as they are known before they are measured.

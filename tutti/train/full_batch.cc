@@ -108,7 +108,7 @@ Found fit_full_batch(const Context& context, const Trainable& model, const data:
 }  // namespace
 
 void Model::fit(const data::Feed& feed, const torch::optim::LBFGSOptions& optimizer,
-                const ModelFitOptions& options) {
+                const ModelFitOptions& options, const TrainerOptions& trainer) {
   require_ready(options);
   if (context_.identity().is_evaluator)
     fail(ErrorKind::InvalidArgument,
@@ -120,7 +120,7 @@ void Model::fit(const data::Feed& feed, const torch::optim::LBFGSOptions& optimi
     fail(ErrorKind::InvalidArgument,
          "L-BFGS does not work with parameter servers or a master, since they make one step per gradient: "
          "use --strategy allreduce");
-  const Group all = connect(context_);
+  const Group all = trainer.group ? *trainer.group : connect(context_);
   std::optional<double> least;
   for (int64_t start = 0; start < options.restarts; ++start) {
     const auto instance = make_instance(feed, start);
@@ -137,8 +137,8 @@ void Model::fit(const data::Feed& feed, const torch::optim::LBFGSOptions& optimi
   RunConfig without_folder = context_.config();
   without_folder.checkpoints.logdir.clear();
   without_folder.checkpoints.resume = "never";
-  TrainerOptions how{.group = all};
-  if (!outputs_.empty()) how.exports.signature = signature(instance_);
+  TrainerOptions how{.group = all, .exports = trainer.exports};
+  if (!how.exports.signature.function && !outputs_.empty()) how.exports.signature = signature(instance_);
   trainer_ = std::make_unique<Trainer>(context_.with(without_folder), trainable(instance_),
                                        torch::optim::SGDOptions(1), how);
 }

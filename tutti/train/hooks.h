@@ -129,5 +129,8 @@ std::unique_ptr<Hook> checkpoint(Every every);
 // the GPU. If weights become bad between two checks, RunFolder does not save them.
 void nan_guard(const Parameters& parameters, int64_t step, int64_t lane, const Batch& batch,
                const LossOutput& output);
+// The same after a step of a loop, whose lanes need not be observed, from the sum of their losses; undefined:
+// it is not known.
+void nan_guard(int64_t step, const torch::Tensor& loss_sum);
 
 }  // namespace tutti::hooks

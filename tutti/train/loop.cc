@@ -42,6 +42,20 @@ std::vector<double> averages(const std::vector<LoopPart>& parts, const LoopOptio
   return all;
 }
 
+std::vector<Schedule> schedules_of(const std::vector<LoopPart>& parts, const LoopOptions& options) {
+  std::vector<Schedule> all;
+  for (const LoopPart& part : parts)
+    all.push_back(part.learning_rate ? part.learning_rate : options.learning_rate);
+  return all;
+}
+
+void require_own_parameters(const LoopPart& part) {
+  if (&part.parameters == &part.optimizer.parameters()) return;
+  fail(ErrorKind::InvalidArgument,
+       "the loop was given parameters{} that its optimiser does not train: pass the same ones to both",
+       part.name.empty() ? "" : fmt::format(" of '{}'", part.name));
+}
+
 std::vector<SessionPart> session_parts(const std::vector<LoopPart>& parts) {
   std::vector<SessionPart> all;
   for (const LoopPart& part : parts) all.push_back({part.name, part.parameters, part.optimizer.optimizer()});
@@ -119,8 +133,14 @@ Loop::Loop(const Context& context, const std::vector<LoopPart>& parts, const Loo
       end_step_(end_step(options)),
       steps_seen_(optimizer_.steps_here()),
       exceptions_before_(std::uncaught_exceptions()) {
-  warn_of_unused_flags(context_, "allreduce");
+  require_no_export(context_, "a Loop");
+  warn_of_unused_flags(context_, {.strategy = "allreduce"});
+  for (const LoopPart& part : parts_) require_own_parameters(part);
   engine_.keep_average(averages(parts_, options_));
+  engine_.schedule(schedules_of(parts_, options_));
+  for (const Schedule& schedule : schedules_of(parts_, options_)) {
+    if (schedule) static_cast<void>(schedule(0, end_step_));  // throws if it needs a last step
+  }
   engine_.training().end_step = end_step_;
   engine_.training().in_step = true;
   engine_.training().save_checkpoint = [this] { engine_.save(); };
@@ -229,22 +249,21 @@ std::vector<std::string> Loop::plan() const {
   std::vector<std::string> evaluations = engine_.evaluation_plan();
   if (evaluations.empty()) evaluations.push_back("never evaluated");
   plan.insert(plan.end(), evaluations.begin(), evaluations.end());
+  for (std::string& line : engine_.schedule_plan()) plan.push_back(std::move(line));
   return plan;
 }
 
 // Evaluates the checkpoints of the loop in an evaluator, which makes no steps.
 void Loop::follow() {
-  engine_.session().claim();
   begun_ = ended_ = true;
   engine_.follow(0);
 }
 
 void Loop::begin() {
-  require_no_export(context_, "a Loop");
   engine_.require_nothing_stopped();
   comm::Communicator& comm = optimizer_.communicator();
   require_same_plan(context_, comm, plan());
-  engine_.session().claim();
+  engine_.session().lock();
   engine_.session().describe(facts());
   const std::optional<std::string> stop_reason = engine_.training().stop_reason;
   engine_.start({});
@@ -282,6 +301,7 @@ void Loop::note_step() {
   steps_seen_ = optimizer_.steps_here();
   prepared_ = false;
   const GradientMean::Result& made = optimizer_.last_step();
+  if (context_.config().training.nan_guard) hooks::nan_guard(before, made.loss_sum);
   engine_.after_step({before + 1, true, made.examples, made.loss_sum, made.wishes});
 }
 

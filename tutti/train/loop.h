@@ -20,6 +20,7 @@
 #include "tutti/train/engine.h"
 #include "tutti/train/fit_state.h"
 #include "tutti/train/hook.h"
+#include "tutti/train/schedule.h"
 #include "tutti/train/trainable.h"
 
 namespace tutti {
@@ -31,6 +32,9 @@ struct LoopOptions {
   // The decay of a moving average of the weights of all nets, such as 0.999; 0: none. The average is used for
   // validations, and saved in checkpoints, as the part "average". It follows the steps of the loop.
   double average = 0;
+  // The learning rate of all nets, at each step of the loop; empty: that of the optimisers, or what the
+  // program sets (DistributedOptimizer::set_learning_rate).
+  Schedule learning_rate = {};
   // The folder in --logdir for checkpoints and event files; "": the log directory itself. If a program has
   // several loops, each needs a name of its own.
   std::string name = {};
@@ -44,6 +48,7 @@ struct LoopPart {
   DistributedOptimizer& optimizer;
   // The decay of a moving average of this net's weights; 0: as LoopOptions::average says.
   double average = 0;
+  Schedule learning_rate = {};  // of this net; empty: as LoopOptions::learning_rate says
 };
 
 // The validation of a loop.
@@ -127,7 +132,9 @@ class Loop {
   int64_t step() const { return engine_.progress().step + optimizer_.steps_here() - steps_seen_; }
 
   // Passes a lane's mean loss, and optionally its predictions, to --nan-guard and to hooks that use them.
-  // Call it before the backward pass, once per lane. Optional otherwise.
+  // Call it before the backward pass, once per lane. Without it --nan-guard ends the loop after the first
+  // step whose loss is not finite, if the optimiser was told the losses, but cannot name the tensor that was
+  // bad first.
   void observe(int64_t lane, const Batch& batch, const LossOutput& output);
 
   // Ends the loop after the next step that begins, by which time all workers have been told; a single worker

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <signal.h>
 #include <stdexcept>
 #include <string>
@@ -25,11 +26,13 @@
 #include "tutti/base/test_errors.h"
 #include "tutti/base/test_folder.h"
 #include "tutti/comm/test_ranks.h"
+#include "tutti/embedding/embedding.h"
 #include "tutti/metrics/metrics.h"
 #include "tutti/store/checkpoint.h"
 #include "tutti/train/hooks.h"
 #include "tutti/train/load.h"
 #include "tutti/train/test_training.h"
+#include "tutti/train/trainer.h"
 
 namespace tutti {
 namespace {
@@ -373,8 +376,10 @@ TEST(Loop, weights_that_are_no_numbers_are_not_saved) {
     config.training.nan_guard = guard;
     with_ranks("inproc", 1, [&](comm::Communicator& comm) {
       OnRank on(comm, config);
-      while (on.loop.step() < 6 && on.loop.goes_on()) on.step();
-      on.net->weight.detach()[1][1].fill_(std::nanf(""));
+      std::string heard;
+      on.loop.add_hook(std::make_unique<Listener>(heard, [&](Training& training) {
+        if (training.step == 7) on.net->weight.detach()[1][1].fill_(std::nanf(""));
+      }));
       if (guard) {
         expect_error(ErrorKind::InvalidArgument,
                      HasSubstr("weights are no longer finite after step 7 and were not saved"),
@@ -392,7 +397,7 @@ TEST(Loop, weights_that_are_no_numbers_are_not_saved) {
 struct OnFeed {
   OnFeed(comm::Communicator& comm, const RunConfig& config, const LoopOptions& options = {})
       : context(test_context(config)),
-        params(*net),
+        params(*net, {.layout = layout_for(context, *net)}),
         opt(context, params, torch::optim::AdamOptions(0.01), {.group = comm::testing::borrowed(comm)}),
         loop(context, params, opt, options) {}
 
@@ -418,6 +423,197 @@ struct OnFeed {
   DistributedOptimizer opt;
   Loop loop;
 };
+
+TEST(Loop, ends_after_the_first_step_whose_loss_is_not_finite) {
+  for (const bool guard : {true, false}) {
+    RunConfig config = flags_for("", 6);
+    config.training.nan_guard = guard;
+    const auto errors = errors_of_ranks("plain", 2, kTimeout, [&](comm::Communicator& comm) {
+      OnRank on(comm, config);
+      while (on.loop.goes_on()) {
+        if (on.loop.step() == 2 && comm.rank() == 1) on.net->weight.detach().fill_(std::nanf(""));
+        on.step();
+      }
+      EXPECT_EQ(on.loop.step(), 6);
+    });
+    EXPECT_THAT(errors, Each(guard ? HasSubstr("the loss is nan at step 2") : HasSubstr("")));
+  }
+}
+
+// A lane of OnFeed has the bits of a Trainer's lane, in each precision and layout.
+TEST(Loop, computes_in_the_precision_and_layout_of_the_flags_as_a_trainer_does) {
+  std::set<std::string> hashes;
+  for (const char* precision : {"fp32", "bf16"}) {
+    for (const char* layout : {"contiguous", "channels-last"}) {
+      RunConfig config = flags_for("", 8);
+      config.compute.precision = precision;
+      config.compute.layout = layout;
+      std::string in_loop;
+      std::map<std::string, double> measured;
+      with_ranks("inproc", 1, [&](comm::Communicator& comm) {
+        OnFeed on(comm, config);
+        on.run();
+        in_loop = on.params.sha256();
+        measured = on.loop.measure(make_trainable(on.net, test_loss), on.feed, {metrics::accuracy("label")});
+      });
+      const Context context = test_context(config);
+      Trainer trainer(context, test_net(), torch::optim::AdamOptions(0.01), test_loss);
+      trainer.fit(test_feed().shuffle());
+      EXPECT_EQ(in_loop, trainer.parameters().sha256()) << precision << " " << layout;
+      EXPECT_EQ(measured, trainer.measure(test_feed(), {metrics::accuracy("label")}))
+          << precision << " " << layout;
+      hashes.insert(in_loop);
+    }
+  }
+  EXPECT_GE(hashes.size(), 2U) << "bf16 has other bits than fp32";
+}
+
+TEST(Loop, refuses_a_folder_that_another_training_of_the_program_has) {
+  const TestFolder folder;
+  const Context context = test_context(flags_for(folder / "run", 2));
+  const Group all = connect(context);
+  torch::nn::Linear net{3, 2};
+  Parameters params(*net);
+  DistributedOptimizer opt(context, params, torch::optim::SGDOptions(0.1), {.group = all.split(0)});
+  const auto refused = HasSubstr("two trainings of this program use the log directory");
+  {
+    const Loop never_begun(context, params, opt);
+    expect_error(ErrorKind::InvalidArgument, refused, [&] { Loop(context, params, opt); });
+    expect_error(ErrorKind::InvalidArgument, refused, [&] {
+      Trainer(context, test_net(), torch::optim::SGDOptions(0.1), test_loss, {.group = all.split(0)});
+    });
+    const Loop named(context, params, opt, {.name = "other"});
+  }
+  Trainer trainer(context, test_net(), torch::optim::SGDOptions(0.1), test_loss, {.group = all.split(0)});
+  expect_error(ErrorKind::InvalidArgument, refused, [&] { Loop(context, params, opt); });
+  Trainer named(context, test_net(), torch::optim::SGDOptions(0.1), test_loss,
+                {.group = all.split(0), .name = "third"});
+  trainer.fit(test_feed());
+  named.fit(test_feed());
+}
+
+TEST(Loop, refuses_what_it_cannot_do_when_it_is_made) {
+  const TestFolder folder;
+  RunConfig config = flags_for("", 2);
+  const Context context = test_context(config);
+  torch::nn::Linear net{3, 2};
+  torch::nn::Linear other{3, 2};
+  Parameters params(*net);
+  Parameters of_other(*other);
+  DistributedOptimizer opt(context, params, torch::optim::SGDOptions(0.1));
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("parameters of 'b' that its optimiser does not train"),
+               [&] {
+                 Loop(context, {{"b", of_other, opt}});
+               });
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("pass split(0) of the group"),
+               [&] { DistributedOptimizer(context, of_other, torch::optim::SGDOptions(0.1)); });
+  config.exports.dir = folder / "exports";
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("--export works with a Trainer"),
+               [&] { Loop(context.with(config), params, opt); });
+  config = flags_for("", 0);
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("this run has no last step"),
+               [&] { Loop(context.with(config), params, opt, {.learning_rate = schedules::cosine(0.1)}); });
+}
+
+// Sharded embeddings belong to a Trainer: an error names the table when the optimiser is made.
+TEST(Loop, refuses_sharded_tables_when_the_optimiser_is_made) {
+  struct Users : torch::nn::Module {
+    nn::Embedding user = register_module("user", nn::Embedding(100'000, 4));
+  };
+  struct Both : torch::nn::Module {
+    std::shared_ptr<Users> users = register_module("users", std::make_shared<Users>());
+    torch::nn::Linear head = register_module("head", torch::nn::Linear(4, 1));
+  };
+  const Context context = test_context(flags_for("", 1));
+  Users alone;
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("embedding 'user' cannot be trained"),
+               [&] { Parameters{alone}; });
+  Both both;
+  Parameters params(both);
+  expect_error(ErrorKind::InvalidArgument,
+               HasSubstr("embedding 'users.user' cannot be trained in a training loop of your own"),
+               [&] { DistributedOptimizer(context, params, torch::optim::SGDOptions(0.1)); });
+  // A lookup with gradients outside of any training does not invent a name.
+  expect_error(ErrorKind::InvalidArgument,
+               HasSubstr("'Embedding(100000, 4)' can only be trained by a Trainer"),
+               [&] { alone.user->forward(torch::zeros({1}, torch::kLong)); });
+}
+
+// Records the learning rate of each part at each step.
+class Rates final : public Hook {
+ public:
+  explicit Rates(std::vector<std::vector<double>>& seen) : seen_(seen) {}
+  void before_step(Training& training) override {
+    seen_.emplace_back();
+    for (const SessionPart& part : training.parts) seen_.back().push_back(part.optimizer.learning_rate());
+  }
+
+ private:
+  std::vector<std::vector<double>>& seen_;
+};
+
+TEST(Loop, sets_the_rates_of_its_schedules) {
+  const Context context = test_context(flags_for("", 4));
+  const Group all = connect(context);
+  torch::nn::Linear g{3, 2};
+  torch::nn::Linear d{3, 2};
+  Parameters params_g(*g);
+  Parameters params_d(*d);
+  DistributedOptimizer opt_g(context, params_g, torch::optim::SGDOptions(0.5), {.group = all.split(0)});
+  DistributedOptimizer opt_d(context, params_d, torch::optim::SGDOptions(0.5), {.group = all.split(0)});
+  Loop loop(
+      context,
+      {{.name = "g", .parameters = params_g, .optimizer = opt_g},
+       {.name = "d", .parameters = params_d, .optimizer = opt_d, .learning_rate = schedules::constant(0.2)}},
+      {.learning_rate = schedules::decay(1, 0)});
+  std::vector<std::vector<double>> seen;
+  loop.add_hook(std::make_unique<Rates>(seen));
+  while (loop.goes_on()) {
+    for (int lane = 0; lane < 2; ++lane) {
+      opt_g.zero_grad();
+      opt_g.backward(g->forward(torch::ones({1, 3})).mean());
+    }
+    opt_g.step();
+  }
+  const std::vector<std::vector<double>> expected = {{1, 0.2}, {0.75, 0.2}, {0.5, 0.2}, {0.25, 0.2}};
+  EXPECT_EQ(seen, expected);
+  opt_d.set_learning_rate(0.3);
+  EXPECT_EQ(opt_d.learning_rate(), 0.3);
+  EXPECT_EQ(opt_d.optimizer().learning_rate(), 0.3);
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("the learning rate"),
+               [&] { opt_d.set_learning_rate(-1); });
+}
+
+// Returns the warnings of a run to `steps` with this schedule.
+std::string warnings(const std::string& logdir, int64_t steps, const Schedule& schedule) {
+  RunConfig config = flags_for(logdir, steps);
+  config.output.log_level = "warning";
+  ::testing::internal::CaptureStderr();
+  with_ranks("inproc", 1,
+             [&](comm::Communicator& comm) { OnRank(comm, config, {.learning_rate = schedule}).run(); });
+  return ::testing::internal::GetCapturedStderr();
+}
+
+TEST(Loop, warns_of_a_schedule_for_another_number_of_steps) {
+  EXPECT_EQ(warnings("", 6, schedules::cosine(0.1, 6)), "");
+  EXPECT_EQ(warnings("", 6, schedules::cosine(0.1)), "");
+  EXPECT_EQ(warnings("", 6, schedules::warm_up(0, schedules::share(0.5), schedules::constant(0.1))), "");
+  EXPECT_THAT(
+      warnings("", 6, schedules::cosine(0.1, 4, 0.02)),
+      HasSubstr(
+          "scheduled for 4 steps, but the training ends after step 6: from step 4 on it stays at 0.02"));
+  EXPECT_THAT(warnings("", 6, schedules::warm_up(0, 2, schedules::decay(0.1, 4, 8))),
+              HasSubstr("scheduled for 8 steps, but the training ends after step 6, where it is still 0.05"));
+}
+
+TEST(Loop, warns_that_a_longer_run_has_other_rates_from_there_on) {
+  const TestFolder folder;
+  EXPECT_EQ(warnings(folder / "run", 4, schedules::cosine(0.1)), "");
+  EXPECT_THAT(warnings(folder / "run", 8, schedules::cosine(0.1)),
+              HasSubstr("was to end after step 4, and now ends after step 8"));
+  EXPECT_EQ(warnings(folder / "fixed", 4, schedules::constant(0.1)), "");
+  EXPECT_EQ(warnings(folder / "fixed", 8, schedules::constant(0.1)), "");
+}
 
 using Values = std::map<std::string, double>;
 

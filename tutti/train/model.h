@@ -97,10 +97,10 @@ class Model {
   // Like fit(), but every evaluation of the loss covers all examples, for small data: each worker keeps those
   // of its lanes in memory. `steps` is the number of calls of torch::optim::LBFGS, each of which makes up to
   // max_iter iterations; 0 means one. Random numbers in the model are the same in every evaluation. There are
-  // no checkpoints and no hooks. Throws InvalidArgument if the final loss is not finite. Requires workers
-  // that are connected to each other.
+  // no checkpoints and no hooks; of the trainer's options, only `group` and `exports` are used. Throws
+  // InvalidArgument if the final loss is not finite. Requires workers that are connected to each other.
   void fit(const data::Feed& feed, const torch::optim::LBFGSOptions& optimizer,
-           const ModelFitOptions& options = {});
+           const ModelFitOptions& options = {}, const TrainerOptions& trainer = {});
 
   // Returns the metrics, and the losses as means over the batches, by name. Requires fit().
   std::map<std::string, double> evaluate(const data::Feed& feed);

@@ -218,8 +218,11 @@ TEST(Model, writes_the_report_of_the_start_that_is_kept) {
 
 TEST(Model, says_what_is_missing_or_does_not_go_together) {
   const Context context = test_context(flags_with(1));
+  const Group all = connect(context);
   const data::Feed feed = which_is_greater(40, 1);
-  const auto fit = [&](Model& model) { model.fit(feed, torch::optim::SGDOptions(0.1)); };
+  const auto fit = [&](Model& model) {
+    model.fit(feed, torch::optim::SGDOptions(0.1), {}, {.group = all.split(0)});
+  };
   Model empty(context);
   expect_error(ErrorKind::InvalidArgument, HasSubstr("has no loss"), [&] { fit(empty); });
   Model without_net(context);

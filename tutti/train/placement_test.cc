@@ -34,7 +34,7 @@ TEST(Placement, of_a_part_on_another_device_is_refused_and_not_ignored) {
   expect_refused([&] { Trainer(context, net_on("/gpu:0"), kSgd, test_loss); });
   expect_refused([&] {
     Parameters parameters(*net_on("/gpu:0"));
-    DistributedOptimizer(context, parameters, kSgd);
+    DistributedOptimizer(test_context(test_flags()), parameters, kSgd);
   });
 }
 

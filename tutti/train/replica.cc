@@ -1,6 +1,5 @@
 #include "tutti/train/replica.h"
 
-#include <algorithm>
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -12,7 +11,6 @@
 #include "tutti/base/error.h"
 #include "tutti/base/ran_out.h"
 #include "tutti/base/text.h"
-#include "tutti/base/torch_compat.h"
 #include "tutti/params/buckets.h"
 #include "tutti/params/device_scope.h"
 #include "tutti/params/gradient_mean.h"
@@ -29,23 +27,7 @@ Trainable on_device(Trainable model, torch::Device device) {
   return model;
 }
 
-compat::AutocastScope autocast(const ReplicaOptions& options) {
-  const bool lower = options.precision == Precision::BFloat16;
-  return {options.device.type(), lower ? std::optional(torch::kBFloat16) : std::nullopt};
-}
-
 bool is_image(const torch::Tensor& tensor) { return tensor.dim() == 4 && tensor.is_floating_point(); }
-
-// "auto" is channels-last if the module has convolutions over images, because their kernels are then faster
-// (docs/benchmarks.md).
-Layout layout_of(const std::string& text, const torch::nn::Module& module) {
-  if (text == "contiguous") return Layout::Contiguous;
-  if (text == "channels-last") return Layout::ChannelsLast;
-  const auto all = module.parameters();
-  const bool has_images = std::any_of(all.begin(), all.end(),
-                                      [](const torch::Tensor& parameter) { return parameter.dim() == 4; });
-  return has_images ? Layout::ChannelsLast : Layout::Contiguous;
-}
 
 // Freezes what the groups say, and moves the vectors to the memory that the options give, before anyone holds
 // references to them.
@@ -95,7 +77,7 @@ LossOutput Replica::run_lane(int64_t step, int64_t lane, const Batch& batch, dou
     const SpanScope span(options_.timeline, Activity::Compute, "forward", step);
     const std::lock_guard lock(generator_mutex());
     torch::manual_seed(lane_seed(options_.seed, step, lane));
-    const auto scope = autocast(options_);
+    const PrecisionScope precision(options_.device, options_.precision);
     return model_.loss(batch);
   });
   require_mean(output.loss);
@@ -115,7 +97,7 @@ auto Replica::in_evaluation(const Batch& batch, const Body& body) {
   const SpanScope span(options_.timeline, Activity::Compute, "predict");
   const torch::NoGradGuard no_grad;
   const EvaluationScope evaluation(*model_.module);
-  const auto scope = autocast(options_);
+  const PrecisionScope precision(options_.device, options_.precision);
   return naming_examples(
       batch, [] { return "a batch that is not trained"; }, body);
 }
@@ -146,16 +128,10 @@ Batch Replica::prepare(const Batch& batch) const {
   });
 }
 
-Precision parse_precision(const std::string& text) {
-  if (text == "fp32") return Precision::Float32;
-  if (text == "bf16") return Precision::BFloat16;
-  fail(ErrorKind::InvalidArgument, "--precision {}: use fp32 or bf16", text);
-}
-
 ReplicaOptions replica_options(const Context& context, const torch::nn::Module& module) {
   const RunConfig& config = context.config();
   return {.precision = parse_precision(config.compute.precision),
-          .layout = layout_of(config.compute.layout, module),
+          .layout = layout_for(context, module),
           .seed = config.training.seed,
           .device = context.device(),
           .nan_guard = config.training.nan_guard,

@@ -19,12 +19,11 @@
 #include "tutti/params/lanes.h"
 #include "tutti/params/optimizer.h"
 #include "tutti/params/parameters.h"
+#include "tutti/params/precision.h"
 #include "tutti/rpc/arena.h"
 #include "tutti/train/trainable.h"
 
 namespace tutti {
-
-enum class Precision { Float32, BFloat16 };
 
 struct ReplicaOptions {
   Precision precision = Precision::Float32;
@@ -92,7 +91,6 @@ class Replica {
   embedding::Tables tables_;
 };
 
-Precision parse_precision(const std::string& text);
 // Returns the options that the context's configuration asks for.
 ReplicaOptions replica_options(const Context& context, const torch::nn::Module& module);
 // Places the replica's vectors, if they are on the CPU, where servers on the same host can read them.

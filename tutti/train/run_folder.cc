@@ -75,7 +75,8 @@ void require_well_formed(const json& state, const std::string& where) {
            json_type_name(json(type)), found->dump());
   };
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max() / 2;
-  for (const char* name : {"fit", "fit_begin", "examples", "restarts"}) require_count(state, name, 0, kMost);
+  for (const char* name : {"fit", "fit_begin", "end_step", "examples", "restarts"})
+    require_count(state, name, 0, kMost);
   for (const char* name : {"batch", "threads", "workers"}) require_count(state, name, 1, kMost);
   require_count(state, "lanes", 1, kMostLanes);
   if (state.contains("loss") && !state.at("loss").is_number())
@@ -126,18 +127,19 @@ void require_well_formed(const store::Checkpoint& checkpoint, const std::string&
 
 RunFolder::RunFolder(const Context& context, const std::string& name)
     : context_(context), path_(folder_of(context, name)) {
-  if (!path_.empty())
-    checkpoints_.emplace(path_,
-                         store::CheckpointDirOptions{static_cast<int>(context.config().checkpoints.keep)});
+  if (path_.empty()) return;
+  if (!context_.claim_folder(path_))
+    fail(ErrorKind::InvalidArgument,
+         "two trainings of this program use the log directory {}: they would overwrite and resume each "
+         "other's checkpoints. Give each a name (TrainerOptions::name, LoopOptions::name), which becomes a "
+         "folder in --logdir, or train several nets in one Loop",
+         path_);
+  checkpoints_.emplace(path_,
+                       store::CheckpointDirOptions{static_cast<int>(context.config().checkpoints.keep)});
 }
 
-void RunFolder::claim() {
-  if (!exists() || std::exchange(claimed_, true) || context_.claim_folder(path_)) return;
-  fail(ErrorKind::InvalidArgument,
-       "two trainings of this program use the log directory {}: they would overwrite and resume each other's "
-       "checkpoints. Give each a name (TrainerOptions::name, LoopOptions::name), which becomes a folder in "
-       "--logdir, or train several nets in one Loop",
-       path_);
+RunFolder::~RunFolder() {
+  if (exists() && !begun_) context_.release_folder(path_);
 }
 
 // A job that was killed and restarted may find that a process of its former run has not exited yet.

@@ -37,15 +37,17 @@ class RunFolder {
     std::string where;  // the path, for messages
   };
 
-  // If `name` is not empty, uses the folder of that name in --logdir.
+  // If `name` is not empty, uses the folder of that name in --logdir. Reserves the folder for one training of
+  // this program: throws InvalidArgument if another training has it, whether it has begun or not.
   RunFolder(const Context& context, const std::string& name);
+  // If nothing was begun, another training of the program may have the folder.
+  ~RunFolder();
+  RunFolder(const RunFolder&) = delete;
+  RunFolder& operator=(const RunFolder&) = delete;
 
   bool exists() const { return checkpoints_.has_value(); }
   const std::string& path() const { return path_; }
 
-  // Reserves the folder for one training of this program, before it starts. Throws InvalidArgument if another
-  // training has it.
-  void claim();
   // Locks the folder, on the chief before it trains, against training by another job (store::FolderLock).
   void lock();
 
@@ -90,7 +92,6 @@ class RunFolder {
   const std::string path_;
   std::optional<store::CheckpointDir> checkpoints_;
   std::optional<store::FolderLock> lock_;
-  bool claimed_ = false;
   bool begun_ = false;  // newest() has been called
   bool only_weights_ = false;
   RunState run_;  // its id is "" until begin_run()

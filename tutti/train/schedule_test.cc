@@ -1,6 +1,7 @@
 #include "tutti/train/schedule.h"
 
 #include <cmath>
+#include <limits>
 
 #include <gtest/gtest.h>
 
@@ -61,6 +62,48 @@ TEST(Schedule, large_batch_scales_the_rate_with_the_batch_and_warms_up) {
   EXPECT_DOUBLE_EQ(rate(780), 3.2);
   EXPECT_NEAR(rate(4680), 0.32, 1e-12);
   EXPECT_THROW(large_batch({.batch = 0}), Error);
+}
+
+TEST(Schedule, takes_its_length_from_the_run) {
+  const Schedule rate = cosine(1);
+  EXPECT_TRUE(rate.follows_the_run());
+  EXPECT_FALSE(rate.end());
+  for (const int64_t length : {50, 200}) {
+    for (const int64_t step : {int64_t{0}, length / 4, length / 2, length})
+      EXPECT_EQ(rate(step, length), cosine(1, length)(step)) << step << " of " << length;
+  }
+  EXPECT_THROW(rate(0), Error);
+  EXPECT_THROW(rate(0, std::numeric_limits<int64_t>::max()), Error) << "a run without an end";
+  EXPECT_EQ(cosine(1, 100).end(), 100);
+  EXPECT_EQ(cosine(1, 100)(50), cosine(1, 100)(50, 77)) << "a fixed length stays";
+}
+
+TEST(Schedule, has_shares_of_the_run_in_place_of_steps) {
+  const Schedule rate = warm_up(0, share(0.1), decay(1, share(0.5)));
+  EXPECT_DOUBLE_EQ(rate(0, 200), 0);
+  EXPECT_DOUBLE_EQ(rate(10, 200), 0.5);
+  EXPECT_DOUBLE_EQ(rate(20, 200), 1);
+  EXPECT_DOUBLE_EQ(rate(100, 200), 1);
+  EXPECT_DOUBLE_EQ(rate(150, 200), 0.5);
+  EXPECT_DOUBLE_EQ(rate(200, 200), 0);
+  EXPECT_DOUBLE_EQ(steps(1, {share(0.5), 90})(60, 100), 0.1);
+  EXPECT_DOUBLE_EQ(steps(1, {share(0.5), 90})(95, 100), 0.01);
+  EXPECT_EQ(warm_up(0, share(0.1), cosine(1, 70)).end(), 70);
+  EXPECT_THROW(share(1.5), Error);
+  EXPECT_THROW(share(-0.1), Error);
+  EXPECT_THROW(share(std::nan("")), Error);
+}
+
+TEST(Schedule, may_be_a_function_of_the_step_or_of_the_length_as_well) {
+  const Schedule by_step = [](int64_t step) { return 1.0 / static_cast<double>(step + 1); };
+  EXPECT_FALSE(by_step.follows_the_run());
+  EXPECT_DOUBLE_EQ(by_step(3), 0.25);
+  const Schedule by_both = [](int64_t step, int64_t length) {
+    return static_cast<double>(step) / static_cast<double>(length);
+  };
+  EXPECT_TRUE(by_both.follows_the_run());
+  EXPECT_DOUBLE_EQ(by_both(3, 12), 0.25);
+  EXPECT_FALSE(Schedule());
 }
 
 }  // namespace

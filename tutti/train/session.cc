@@ -24,7 +24,7 @@ Json to_json(const Progress& progress) {
   Json json = {{"step", progress.step},           {"fit", progress.fit},
                {"fit_begin", progress.fit_begin}, {"examples", progress.examples},
                {"restarts", progress.restarts},   {"stopped", progress.stopped},
-               {"feeds", progress.feeds}};
+               {"feeds", progress.feeds},         {"end_step", progress.end_step}};
   if (progress.stop_reason) json["stop_reason"] = *progress.stop_reason;
   if (progress.loss && std::isfinite(*progress.loss)) json["loss"] = *progress.loss;
   return json;
@@ -36,6 +36,7 @@ Progress progress_of(const Json& json) {
           .fit_begin = json.value("fit_begin", int64_t{0}),
           .examples = json.value("examples", int64_t{0}),
           .restarts = json.value("restarts", int64_t{0}),
+          .end_step = json.value("end_step", int64_t{0}),
           .loss = json.contains("loss") ? std::optional(json.value("loss", 0.0)) : std::nullopt,
           .stopped = json.value("stopped", false),
           .stop_reason =

@@ -50,6 +50,7 @@ struct Progress {
   int64_t fit_begin = 0;  // the step at which it began
   int64_t examples = 0;
   int64_t restarts = 0;  // the number of times that the run was resumed
+  int64_t end_step = 0;  // the step at which the fit was to end, when it was begun; 0: unknown
   // The mean loss of the last step that had examples, when the checkpoint or report was written.
   std::optional<double> loss = {};
   // A hook has ended the fit before its last step; the fit is complete.
@@ -80,10 +81,8 @@ class Session {
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  // Reserves the folder before the first step: throws if another training of the program has it. The chief
-  // also locks it against other jobs.
-  void claim() {
-    folder_.claim();
+  // Locks the folder against other jobs, on the chief, before the first step.
+  void lock() {
     if (group_.is_chief()) folder_.lock();
   }
   // Sets the facts that a run must share with its checkpoints to resume. Called on the chief before start().

@@ -178,9 +178,10 @@ TEST(StopAfter, the_fit_that_stops_returns_and_the_next_one_ends_the_program) {
 
 TEST(StopAfter, ends_the_program_before_its_next_training) {
   const Context context = test_context(config_stopping_after(5, ""));
-  Trainer trainer(context, test_net(), kAdam, test_loss);
+  const Group all = connect(context);
+  Trainer trainer(context, test_net(), kAdam, test_loss, {.group = all.split(0)});
   trainer.fit(test_feed().shuffle());
-  Trainer next(context, test_net(), kAdam, test_loss);
+  Trainer next(context, test_net(), kAdam, test_loss, {.group = all.split(0)});
   EXPECT_THROW(next.fit(test_feed().shuffle()), Interrupted);
   EXPECT_THROW(trainer.fit(test_feed().shuffle()), Interrupted);
   EXPECT_EQ(trainer.step(), 5);

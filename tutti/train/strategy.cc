@@ -1,5 +1,6 @@
 #include "tutti/train/strategy.h"
 
+#include <algorithm>
 #include <chrono>
 #include <new>
 #include <utility>
@@ -162,6 +163,7 @@ RunFacts facts_of(const Context& context, const ReducerOptions& reducer, double 
   how.scatter = false;  // the distribution of the optimiser's state does not change the result
   RunFacts facts{.settings = {{"clip-norm", clip_norm}, {"reduction", to_string(how)}},
                  .conditions = {{"threads", context.threads()}}};
+  facts.settings["layout"] = parameters.layout() == Layout::ChannelsLast ? "channels-last" : "contiguous";
   // Recorded only if the result depends on the number of workers.
   const bool rounded = how.wire != torch::ScalarType::Undefined;
   if (how.fast || rounded || !parameters.communicator_users().empty()) facts.conditions["workers"] = world;
@@ -197,7 +199,7 @@ std::unique_ptr<Strategy> make_strategy(const Context& context, const Trainable&
   context.require_worker();
   require_clip_norm(options.clip_norm);
   if (asked == "in-graph") {
-    warn_of_unused_flags(context, asked);
+    warn_of_unused_flags(context, {.strategy = asked});
     if (context.is_chief())
       return std::make_unique<InGraphMaster>(context, model, optimizer, replica, options.clip_norm);
     return std::make_unique<InGraphWorker>(context, model, optimizer, replica);
@@ -210,7 +212,10 @@ std::unique_ptr<Strategy> make_strategy(const Context& context, const Trainable&
          "use --strategy allreduce",
          asked);
   const std::string by_default = by_servers ? "ps-async" : "allreduce";
-  warn_of_unused_flags(context, asked.empty() ? by_default : asked);
+  const auto tables = embedding::tables_in(*model.module);
+  const bool has_tables =
+      std::any_of(tables.begin(), tables.end(), [](const auto& table) { return !table.weight.defined(); });
+  warn_of_unused_flags(context, {.strategy = asked.empty() ? by_default : asked, .has_tables = has_tables});
   if (by_servers)
     return std::make_unique<ParameterServers>(context, model, optimizer, replica, options.clip_norm);
   return std::make_unique<AllReduce>(context, options.group ? *options.group : connect(context), model,

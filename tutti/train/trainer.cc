@@ -69,8 +69,14 @@ Trainer::Trainer(const Context& context, Trainable model, const OptimizerOptions
       device_clock_(context.device()) {
   if (options.average != 0 && !replica().tables().empty())
     fail(ErrorKind::InvalidArgument, "a moving average of a model with sharded embeddings is not supported");
+  if (!strategy_->group().communicator && !replica().parameters().communicator_users().empty())
+    fail(
+        ErrorKind::InvalidArgument,
+        "SyncBatchNorm is not supported with parameter servers or passive workers, since the workers are not "
+        "connected to each other: use BatchNorm, or --strategy allreduce");
   require_tables_to_leave_out(options.exports.leave_out, embedding::tables_in(replica().module()));
   engine_.keep_average({options.average});
+  engine_.schedule({options.learning_rate});
   if (!replica().tables().empty()) engine_.training().rows = [this] { return strategy_->rows(); };
   if (strategy_->group().is_chief()) warn_of_sparse_tables(context_, replica().parameters());
   engine_.session().describe(facts());
@@ -96,7 +102,7 @@ History Trainer::fit(const data::Feed& feed, const FitOptions& options) {
 History Trainer::fit_once(const data::Feed& feed, const FitOptions& options) {
   const RunConfig::Training& config = context_.config().training;
   engine_.require_nothing_stopped();
-  or_abandon("start", [&] { engine_.session().claim(); });
+  or_abandon("start", [&] { engine_.session().lock(); });
   start_once();
   set_validation(options.validate);
   if (context_.identity().is_evaluator) {
@@ -133,7 +139,9 @@ History Trainer::fit_once(const data::Feed& feed, const FitOptions& options) {
         options.steps > 0 ? options.steps : std::max<int64_t>(1, options.epochs) * per_epoch;
     engine_.begin({.end_step = progress.stopped ? progress.step : progress.fit_begin + steps,
                    .steps_per_epoch = per_epoch,
-                   .first_epoch_at = feed_begin()},
+                   .first_epoch_at = feed_begin(),
+                   .ends_the_run =
+                       progress.fit == 0 && options.steps == config.steps && options.epochs == config.epochs},
                   strategy_->facts());
     require_data_in_every_lane(sampler);
     run(feed, sampler);
@@ -198,7 +206,6 @@ void Trainer::run_steps(const data::Feed& feed, const data::Sampler& sampler) {
 void Trainer::one_step(data::BatchQueue& queue) {
   const Training& training = engine_.training();
   const SpanScope span(context_.timeline(), Activity::Step, "step", training.step);
-  if (options_.learning_rate) replica().optimizer().set_learning_rate(options_.learning_rate(training.step));
   engine_.before_step();
   if (engine_.has_own_hooks()) require_parameters_as_they_were("by a hook");
   device_clock_.begin_step();
@@ -238,12 +245,6 @@ void Trainer::start_once() {
 }
 
 void Trainer::start() {
-  const Group& group = strategy_->group();
-  if (!group.communicator && group.world > 1 && !replica().parameters().communicator_users().empty())
-    fail(
-        ErrorKind::InvalidArgument,
-        "SyncBatchNorm is not supported with parameter servers or passive workers, since the workers are not "
-        "connected to each other: use BatchNorm, or --strategy allreduce");
   engine_.start(plan());
   started_ = true;
   remember_parameters();
@@ -259,11 +260,8 @@ std::vector<std::string> Trainer::plan() {
 }
 
 RunFacts Trainer::facts() {
-  RunFacts facts = facts_of(context_, reducer_options(context_.config()), options_.clip_norm,
-                            strategy_->group().world, replica().parameters());
-  facts.settings["layout"] =
-      replica().options().layout == Layout::ChannelsLast ? "channels-last" : "contiguous";
-  return facts;
+  return facts_of(context_, reducer_options(context_.config()), options_.clip_norm, strategy_->group().world,
+                  replica().parameters());
 }
 
 // The facts about a fit that have to be the same on all workers.
@@ -279,10 +277,7 @@ std::vector<std::string> Trainer::plan_of_fit(const data::Feed& feed, const FitO
   }
   for (const auto& [name, text] : lines) plan.push_back(fmt::format("data: {} {}", name, text));
   for (std::string& line : engine_.evaluation_plan()) plan.push_back(std::move(line));
-  if (const Schedule& rate = options_.learning_rate) {
-    for (const int64_t step : {0, 100, 1000, 10000})
-      plan.push_back(fmt::format("learning rate {} at step {}", rate(step), step));
-  }
+  for (std::string& line : engine_.schedule_plan()) plan.push_back(std::move(line));
   return plan;
 }
 
@@ -316,6 +311,7 @@ void Trainer::begin_fit(int64_t fit, size_t feed, const FitOptions& options) {
   progress.feeds[feed_] += progress.step - progress.fit_begin;
   progress.fit = fit;
   progress.fit_begin = progress.step;
+  progress.end_step = 0;
   progress.stopped = false;
   progress.stop_reason.reset();
   follow_feed(feed);

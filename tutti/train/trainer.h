@@ -29,8 +29,10 @@ namespace tutti {
 struct TrainedModel;
 
 struct TrainerOptions {
-  Schedule learning_rate = {};  // empty: the optimiser's own rate, constant
-  double clip_norm = 0;         // the maximum norm of the mean gradient; 0: no limit
+  // Empty: the optimiser's own rate, constant. A schedule that takes its length from the run ends with the
+  // present fit().
+  Schedule learning_rate = {};
+  double clip_norm = 0;  // the maximum norm of the mean gradient; 0: no limit
   // The decay of a moving average of the weights, such as 0.999; 0: none. The average is used for evaluation
   // and predictions, and saved in checkpoints, as the part "average". With parameter servers and in-graph
   // only the chief has it.

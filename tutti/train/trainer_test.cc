@@ -78,13 +78,13 @@ TEST(Trainer, says_in_which_lane_and_for_which_example_the_model_fails) {
   config.training.steps = 3;
   config.training.batch = 4;
   config.training.lanes = 2;
-  const Context context = test_context(config);
   const auto fails = [&](const torch::Tensor& user, const std::string& text, bool reads_labels) {
     const auto loss = [&](SmallTable& net, const Batch& batch) {
       return reads_labels ? net.forward(batch["user"]).index_select(0, batch["user"]).sum()
                           : net.forward(batch["user"]).mean();
     };
-    Trainer trainer(context, make_trainable(std::make_shared<SmallTable>(), loss, {.input = "user"}), kAdam);
+    Trainer trainer(test_context(config),
+                    make_trainable(std::make_shared<SmallTable>(), loss, {.input = "user"}), kAdam);
     const data::Feed feed(data::from_tensors({{"user", user}}));
     expect_error(ErrorKind::InvalidArgument, HasSubstr(text), [&] { trainer.fit(feed); });
   };
@@ -130,7 +130,7 @@ TEST(Trainer, a_loss_that_is_no_number_names_what_went_bad_first) {
   expect_error(ErrorKind::InvalidArgument,
                AllOf(HasSubstr("step 3"), HasSubstr("'image' of the batch (1 of 144")),
                [&] { trainer.fit(feed); });
-  Trainer other(context, test_net(), kAdam, test_loss);
+  Trainer other(test_context(config), test_net(), kAdam, test_loss);
   other.parameters().values()[5].fill_(std::nanf(""));
   expect_error(ErrorKind::InvalidArgument, HasSubstr("parameter conv.weight"),
                [&] { other.fit(test_feed()); });
@@ -153,7 +153,7 @@ TEST(Trainer, evaluates_and_predicts_with_the_weights_of_the_run) {
   evaluating.evaluate(test_feed(), {metrics::accuracy("label")});
   EXPECT_EQ(evaluating.parameters().sha256(), trained);
   EXPECT_EQ(evaluating.step(), 20);
-  Trainer predicting(context, test_net(7), kAdam, test_loss);
+  Trainer predicting(test_context(config), test_net(7), kAdam, test_loss);
   predicting.predict(test_feed(4));
   EXPECT_EQ(predicting.parameters().sha256(), trained);
 }

@@ -29,6 +29,9 @@ std::vector<std::string> unused_flags(const RunConfig& config, const WayOfTraini
   note(!security.tls_cert.empty() || !security.tls_key.empty() || !security.tls_ca.empty(), calls,
        "--tls-cert, --tls-key and --tls-ca do nothing: what the workers of an all-reduce send to each other "
        "is not encrypted");
+  note(config.reduction.order != standard.reduction.order, !calls && way.workers > 1,
+       "--reduce fast does nothing: only the gradients of several workers of an all-reduce can be added in "
+       "another order");
   note(config.reduction.wire_precision != standard.reduction.wire_precision,
        !calls && way.workers > 1 && config.network.backend != "shm",
        "--wire-precision does nothing: only gradients that several workers of an all-reduce send over a "
@@ -36,16 +39,18 @@ std::vector<std::string> unused_flags(const RunConfig& config, const WayOfTraini
   note(config.reduction.error_feedback != standard.reduction.error_feedback,
        config.reduction.wire_precision != standard.reduction.wire_precision,
        "--no-error-feedback does nothing: gradients are not rounded (--wire-precision)");
+  note(config.checkpoints.rows != standard.checkpoints.rows, way.has_tables,
+       "--checkpoint-rows does nothing: the model has no sharded embeddings");
   note(!config.exports.from.empty(), !config.exports.dir.empty(),
        "--export-from does nothing without --export");
   return lines;
 }
 
-void warn_of_unused_flags(const Context& context, const std::string& strategy) {
+void warn_of_unused_flags(const Context& context, WayOfTraining way) {
   if (!context.is_chief()) return;
-  for (const std::string& line :
-       unused_flags(context.config(), {strategy, context.world(), has_servers(context.cluster())}))
-    context.log().warning("{}", line);
+  way.workers = context.world();
+  way.has_servers = has_servers(context.cluster());
+  for (const std::string& line : unused_flags(context.config(), way)) context.log().warning("{}", line);
 }
 
 }  // namespace tutti

@@ -38,12 +38,23 @@ TEST(UnusedFlags, say_that_an_all_reduce_is_not_encrypted) {
   EXPECT_THAT(unused_flags(config, {"in-graph", 2}), IsEmpty());
 }
 
+TEST(UnusedFlags, are_those_of_several_workers) {
+  RunConfig config;
+  config.reduction.order = "fast";
+  EXPECT_THAT(unused_flags(config, {"allreduce", 2}), IsEmpty());
+  EXPECT_THAT(unused_flags(config, {"allreduce", 1}), ElementsAre(StartsWith("--reduce fast does nothing")));
+  EXPECT_THAT(unused_flags(config, {"ps-sync", 2}), ElementsAre(StartsWith("--reduce fast does nothing")));
+}
+
 TEST(UnusedFlags, need_other_flags) {
   RunConfig config;
   config.reduction.error_feedback = false;
+  config.checkpoints.rows = "changed";
   config.exports.from = "run";
   EXPECT_THAT(unused_flags(config, {"allreduce", 2}),
-              ElementsAre(StartsWith("--no-error-feedback"), StartsWith("--export-from")));
+              ElementsAre(StartsWith("--no-error-feedback"), StartsWith("--checkpoint-rows"),
+                          StartsWith("--export-from")));
+  config.checkpoints.rows = "full";
   EXPECT_THAT(unused_flags({}, {"allreduce", 2, true}),
               ElementsAre(HasSubstr("servers of this job have nothing to do")));
   EXPECT_THAT(unused_flags({}, {"ps-sync", 2, true}), IsEmpty());

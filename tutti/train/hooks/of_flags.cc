@@ -98,6 +98,18 @@ void nan_guard(const Parameters& parameters, int64_t step, int64_t lane, const B
        loss, step, lane, first_bad(parameters, batch, output));
 }
 
+void nan_guard(int64_t step, const torch::Tensor& loss_sum) {
+  if (!loss_sum.defined() || (!loss_sum.is_cpu() && step % kStepsBetweenLooksAtGpu != 0)) return;
+  const auto sum = loss_sum.item<double>();
+  if (std::isfinite(sum)) return;
+  fail(
+      ErrorKind::InvalidArgument,
+      "the loss is {} at step {}. Try a lower learning rate, or check the data; to hear which tensor is the "
+      "first that is not finite, call Loop::observe() for each lane before its backward pass; --no-nan-guard "
+      "continues the training anyway",
+      sum, step);
+}
+
 std::vector<std::unique_ptr<Hook>> of_flags(const RunConfig& config) {
   std::vector<std::unique_ptr<Hook>> hooks;
   hooks.push_back(progress());

@@ -57,6 +57,7 @@ Master::Master(const Context& context, const Trainable& model, const OptimizerOp
                                      options_of_master(replica_options(context, *model.module), arena_))),
       replica_(*own_),
       peers_(context, passive::tasks_of(context.cluster()), "passive workers", arena_) {
+  require_no_sharded_tables(parameters(), "by a Master");
   begin({.plan = parameters().plan(), .lanes = workers()});
 }
 

@@ -31,12 +31,8 @@ Group computing_group(const Context& context) {
 }
 
 // The master has the values of everything, so it would have to own all rows.
-void require_no_tables(Replica& replica) {
-  if (replica.tables().empty()) return;
-  fail(ErrorKind::InvalidArgument,
-       "sharded embeddings are not supported with --strategy {}: use all-reduce or parameter servers, or let "
-       "all workers have the whole table (EmbeddingOptions::replicate_up_to)",
-       kName);
+void require_no_tables(const Replica& replica) {
+  require_no_sharded_tables(replica.parameters(), "with --strategy in-graph");
 }
 
 }  // namespace
