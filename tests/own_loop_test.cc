@@ -37,6 +37,25 @@ TEST(OwnLoop, refuses_a_strategy_that_only_a_trainer_has) {
   }
 }
 
+TEST(OwnLoop, refuses_to_train_alone_with_several_workers) {
+  const ProgramResult result =
+      run_program(with(workers(2), alone_with({"--steps", "1", "--strategy", "single"})));
+  EXPECT_EQ(result.exit_code, exit_code(ErrorKind::InvalidArgument)) << result.err;
+  EXPECT_THAT(result.err, ::testing::HasSubstr("--strategy single is for one process"));
+}
+
+// --epochs sets --steps to 0, which is not all that is told.
+TEST(OwnLoop, tells_all_flags_that_differ) {
+  const std::string loop = program_path("own_loop");
+  const ProgramResult result = run_program(
+      with(workers(2), {"sh", "-c",
+                        "[ $TUTTI_TASK_INDEX = 0 ] && exec " + loop + " --threads 1 --steps 10; exec " +
+                            loop + " --threads 1 --epochs 1"}));
+  EXPECT_EQ(result.exit_code, exit_code(ErrorKind::InvalidArgument)) << result.err;
+  EXPECT_THAT(result.err, ::testing::ContainsRegex("has '--steps 10' and '--epochs 0', worker/1 .*has "
+                                                   "'--steps 0' and '--epochs 1'"));
+}
+
 TEST(OwnLoop, ends_with_the_same_bits_on_any_number_of_workers) {
   const Flags flags = alone_with({"--steps", "30"});
   const std::string alone = weights_after(flags);
@@ -197,6 +216,37 @@ TEST(TwoNets, end_with_the_same_bits_on_any_number_of_workers_and_after_a_kill) 
   const std::string latest = std::filesystem::read_symlink(folder / "run/latest").string();
   const std::string steps = std::to_string(std::stoll(latest.substr(latest.find('-') + 1)) + 20);
   EXPECT_EQ(weights_after(with(saving, {"--steps", steps})), weights_after(two_nets({"--steps", steps})));
+}
+
+// The command of the example that has everything.
+Flags whole_loop(const Flags& flags) {
+  return with({program_path("whole_loop"), "--threads", "1", "--lanes", "2", "--batch", "25"}, flags);
+}
+
+TEST(WholeLoop, learns_with_the_same_bits_on_any_number_of_workers_and_after_a_stop) {
+  const TestFolder folder;
+  const ProgramResult alone = run_program(whole_loop({"--steps", "260"}));
+  ASSERT_EQ(alone.exit_code, 0) << alone.err;
+  EXPECT_THAT(alone.err, ::testing::HasSubstr("validation after step 250:  accuracy 0.9"));
+  EXPECT_THAT(alone.out, ::testing::HasSubstr("test accuracy 0.9"));
+  EXPECT_THAT(alone.err, ::testing::Not(::testing::HasSubstr("scheduled")));
+  const std::string weights = weights_after(whole_loop({"--steps", "260"}));
+  EXPECT_EQ(weights_after(with(workers(2), whole_loop({"--steps", "260"}))), weights);
+  const Flags saving = whole_loop({"--steps", "260", "--logdir", folder / "run"});
+  weights_after(with(workers(2), with(saving, {"--stop-after", "120"})));
+  EXPECT_EQ(weights_after(saving), weights);
+}
+
+TEST(WholeLoop, does_as_its_flags_say) {
+  const TestFolder folder;
+  const Flags flags = whole_loop({"--steps", "10"});
+  const auto report = [&](const Flags& more) { return report_of(with(flags, more), folder); };
+  const nlohmann::json plain = report({});
+  for (const Flags& more : {Flags{"--precision", "bf16"}, Flags{"--layout", "contiguous"},
+                            Flags{"--learning-rate", "1e-3"}, Flags{"--seed", "2"}})
+    EXPECT_NE(report(more).at("weights_sha256"), plain.at("weights_sha256")) << more.front();
+  EXPECT_EQ(report({"--precision", "bf16"}).at("precision"), "bf16");
+  EXPECT_EQ(report({"--layout", "channels-last"}).at("weights_sha256"), plain.at("weights_sha256"));
 }
 
 }  // namespace
