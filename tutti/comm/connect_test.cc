@@ -98,7 +98,7 @@ TEST(Connect, workers_with_different_flags_are_told_all_that_differ) {
 }
 
 TEST(Connect, a_program_on_one_worker_connects_once_as_well) {
-  const Context context(RunConfig(), Identity());
+  const Context context(RunConfig{}, Identity{});
   const auto comm = connect(context);
   expect_error(ErrorKind::InvalidArgument, HasSubstr("split(0)"), [&] { connect(context); });
   EXPECT_EQ(comm->split(0)->world(), 1);
