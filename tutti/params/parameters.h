@@ -46,7 +46,7 @@ class HasShardedRows {
 
 struct ParametersOptions {
   // Allocates the vectors. The default is LibTorch's own allocator.
-  Allocate allocate;
+  Allocate allocate = {};
   Layout layout = Layout::Contiguous;
   // There may be nothing to train, and then no vectors: all that the model learns is held elsewhere, in
   // sharded embeddings.
