@@ -76,12 +76,21 @@ void for_each_batch(const Context& context, const data::Feed& feed, const Evalua
   }
 }
 
-void PassAdvice::two_passes(bool by_loss) {
+void PassAdvice::two_passes(std::string_view how_to_make_one) {
   if (log_ == nullptr || std::exchange(has_advised_, true)) return;
   log_->info(
-      "evaluations make two forward passes, one for the loss and one for the metrics: to make only one, let "
-      "the loss function return {{loss, prediction}} (tutti::LossOutput){}",
-      by_loss ? "" : ", with the predictions of Trainable::predict, and set Trainable::loss_predicts");
+      "evaluations make two forward passes, one for the loss and one for the metrics; to make only one, {}",
+      how_to_make_one);
+}
+
+void PassAdvice::loss_lacks_predictions() {
+  two_passes("let the loss function return {loss, prediction} (tutti::LossOutput)");
+}
+
+void PassAdvice::predict_is_own() {
+  two_passes(
+      "let the loss function return {loss, prediction} with the predictions of Trainable::predict, and set "
+      "Trainable::loss_predicts");
 }
 
 void PassAdvice::compare(const torch::Tensor& of_loss, const std::function<torch::Tensor()>& predict) {
@@ -99,10 +108,9 @@ void PassAdvice::compare(const torch::Tensor& of_loss, const std::function<torch
       flat(of_loss).allclose(flat(other), kRelative, kAbsolute, /*equal_nan=*/true))
     return;
   log_->warning(
-      "the loss function returns other predictions, {}, than forward() or Trainable::predict, {}: "
-      "evaluations "
-      "use those of the loss function, predict() and exports the others. Let the loss function return "
-      "predictions of the same kind, or none",
+      "the loss function returns other predictions, {}, than forward() or Trainable::predict, {}. "
+      "Evaluations "
+      "use the former, predict() and exports the latter: let the loss function return the same, or none",
       describe(of_loss), describe(other));
 }
 
@@ -139,7 +147,8 @@ torch::Tensor BatchCounter::pass(const Batch& batch) {
     return prediction;
   }
   if (!functions_.predict) fail_no_predictions();
-  if (functions_.loss) advice_.two_passes(functions_.by_loss);
+  if (functions_.loss && functions_.by_loss) advice_.loss_lacks_predictions();
+  if (functions_.loss && !functions_.by_loss) advice_.predict_is_own();
   return predict();
 }
 
@@ -231,7 +240,8 @@ metrics::List Trainer::count(const data::Feed& feed, const metrics::List& list,
          "have: evaluate on all workers",
          context_.task().short_name());
   const Trainable& model = replica().model();
-  BatchCounter::Functions functions{.by_loss = evaluates_by_loss(model)};
+  BatchCounter::Functions functions;
+  functions.by_loss = evaluates_by_loss(model);
   if (options.loss && model.loss)
     functions.loss = [this](const Batch& batch) { return replica().evaluate_loss(batch); };
   if (model.predict) functions.predict = [this](const Batch& batch) { return replica().predict(batch); };

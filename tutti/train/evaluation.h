@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -56,13 +57,17 @@ class PassAdvice {
   // Silent advice logs nothing, as that of a worker that does not write the values.
   explicit PassAdvice(const Log* log = nullptr) : log_(log) {}
 
-  // Says how to save a forward pass, if a batch of this model needs two.
-  void two_passes(bool by_loss);
+  // Say how to save a forward pass, if a batch needs two because the loss function returns no predictions, or
+  // because those of the program's own Trainable::predict may be others.
+  void loss_lacks_predictions();
+  void predict_is_own();
   // Warns if the loss function returns other predictions than those of `predict`, which is called only for
   // the first batch of the training's evaluations. Does nothing if it throws an error.
   void compare(const torch::Tensor& of_loss, const std::function<torch::Tensor()>& predict);
 
  private:
+  void two_passes(std::string_view how_to_make_one);
+
   const Log* log_;  // null: silent
   bool has_advised_ = false;
   bool has_compared_ = false;
