@@ -130,12 +130,11 @@ int main(int argc, char** argv) {
   return tutti::run(argc, argv, program, [&](tutti::Context& ctx) {
     const auto net = std::make_shared<Net>(options);
     if (!options.weights.empty()) tutti::load_weights(*net, options.weights);
-    tutti::Trainable model = tutti::make_trainable(net, [](Net& of, const Batch& batch) -> tutti::LossOutput {
+    const auto loss = [](Net& of, const Batch& batch) -> tutti::LossOutput {
       const torch::Tensor logits = of.forward(batch);
       return {torch::binary_cross_entropy_with_logits(logits, batch["click"]), logits};
-    });
-    model.predict = [net](const Batch& batch) { return net->forward(batch); };
-    tutti::Trainer trainer(ctx, model, optimizer_of(options),
+    };
+    tutti::Trainer trainer(ctx, net, optimizer_of(options), loss,
                            {.clip_norm = options.clip_norm, .average = options.average});
     trainer.add_hook(std::make_unique<StopAfter>(options.stop_after));
     if (options.keep_best) trainer.add_hook(tutti::hooks::keep_best({.monitor = "auc"}));

@@ -79,9 +79,7 @@ int main(int argc, char** argv) {
       const torch::Tensor logits = model.forward(batch);
       return {torch::binary_cross_entropy_with_logits(logits, batch["click"]), logits};
     };
-    tutti::Trainable model = tutti::make_trainable(net, loss);
-    model.predict = [net](const tutti::Batch& batch) { return net->forward(batch); };
-    tutti::Trainer trainer(ctx, model, torch::optim::AdagradOptions(rate));
+    tutti::Trainer trainer(ctx, net, torch::optim::AdagradOptions(rate), loss);
     trainer.add_hook(tutti::hooks::evaluation(test, {tutti::metrics::auc("click")},
                                               {.name = "test", .every = evaluate_every}));  // (3)
     trainer.fit(is_uneven ? train.shuffle().deal(uneven) : train.shuffle());                // (5)

@@ -1,8 +1,9 @@
-"""Computes metrics with scikit-learn and prints them, as JSON, in full precision.
+"""Computes metrics with scikit-learn, and with NumPy where that has none, and prints them, as JSON, in full precision.
 
 check_metrics.py FILE   where FILE is JSON with one number per example in "prediction", "label", "relevance", "weight" and
 "group", and rows of probabilities in "classes" with the class numbers in "class".
-  {metric: [without weights, with weights], ...}
+  {"values": {metric: [without weights, with weights], ...},
+   "curves": {name of the axis: [without weights, with weights], ...}}
 """
 
 import json
@@ -21,6 +22,28 @@ def of_groups(data, weights, value):
         if one is not None:
             found.append((one, weights[rows].sum()))
     return numpy.array(found).T
+
+
+def of_curves(data, weights):
+    """The points of the exact curves, by ascending threshold."""
+    label, prediction = data["label"], data["prediction"]
+    precision, recall, thresholds = metrics.precision_recall_curve(label, prediction, sample_weight=weights)
+    rate, _, _ = metrics.roc_curve(label, prediction, sample_weight=weights, drop_intermediate=False)
+    return {"precision": precision, "recall": recall, "threshold": thresholds, "false_positive_rate": rate[::-1]}
+
+
+def at_thresholds(data, weights, thresholds):
+    """The areas under the ROC and the PR curve through the points of these thresholds."""
+    label, prediction = data["label"], data["prediction"]
+    points = [(0.0, 0.0, 1.0)]
+    for threshold in sorted(thresholds, reverse=True):
+        answers = prediction > threshold
+        negatives = metrics.recall_score(1 - label, ~answers, sample_weight=weights)
+        precision = metrics.precision_score(label, answers, sample_weight=weights)
+        points.append((1 - negatives, metrics.recall_score(label, answers, sample_weight=weights), precision))
+    points.append((1.0, 1.0, numpy.average(label, weights=weights)))
+    rate, recall, precision = numpy.array(points).T
+    return metrics.auc(rate, recall), metrics.auc(recall, precision)
 
 
 def values(data, weights):
@@ -42,7 +65,13 @@ def values(data, weights):
         return of_groups(data, weights, of_rows)[0].mean()
 
     areas, sizes = of_groups(data, weights, area)
+    base = numpy.full(len(label), numpy.average(label, weights=weights))
+    roc_at, pr_at = at_thresholds(data, weights, [0.9, 0.1, 0.35, 0.5])
     return {
+        "normalized_entropy": metrics.log_loss(label, prediction, sample_weight=weights)
+        / metrics.log_loss(label, base, sample_weight=weights),
+        "roc_at": roc_at,
+        "pr_at": pr_at,
         "accuracy": metrics.accuracy_score(label, answers, sample_weight=weights),
         "precision": metrics.precision_score(label, answers, sample_weight=weights),
         "recall": metrics.recall_score(label, answers, sample_weight=weights),
@@ -65,9 +94,17 @@ def values(data, weights):
 def main(path):
     with open(path) as file:
         data = {name: numpy.array(column) for name, column in json.load(file).items()}
-    without = values(data, numpy.ones(len(data["label"])))
-    weighted = values(data, data["weight"])
-    print(json.dumps({name: [float(without[name]), float(weighted[name])] for name in without}))
+    both = [numpy.ones(len(data["label"])), data["weight"]]
+    numbers = [values(data, weights) for weights in both]
+    curves = [of_curves(data, weights) for weights in both]
+    print(
+        json.dumps(
+            {
+                "values": {name: [float(of[name]) for of in numbers] for name in numbers[0]},
+                "curves": {name: [of[name].tolist() for of in curves] for name in curves[0]},
+            }
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -40,8 +40,7 @@ class Ranked final : public Metric, public ReadsColumns {
 
   std::optional<double> value() const override {
     if (area_ == Area::RocCurve && !is_weighted()) return counts_.auc();
-    const std::vector<Bin> bins = is_weighted() ? bins_of(weighted_.sorted()) : counts_.bins();
-    return area_ == Area::RocCurve ? auc_of(bins) : average_precision_of(bins);
+    return area_ == Area::RocCurve ? auc_of(bins()) : average_precision_of(bins());
   }
   std::string reason() const override {
     if (!is_weighted()) return reason_without_class(counts_.positives(), counts_.negatives(), "");
@@ -49,6 +48,9 @@ class Ranked final : public Metric, public ReadsColumns {
     for (const Example& example : weighted_.sorted()) positives += example.label == 1 ? 1 : 0;
     return reason_without_class(positives, weighted_.sorted().size() - positives, expected_.weights);
   }
+
+  std::vector<CurvePoint> curve() const override { return curve_of(bins()); }
+  bool has_uneven_thresholds() const override { return true; }
 
   void reset() override {
     counts_.clear();
@@ -58,6 +60,7 @@ class Ranked final : public Metric, public ReadsColumns {
 
  private:
   bool is_weighted() const { return !expected_.weights.empty(); }
+  std::vector<Bin> bins() const { return is_weighted() ? bins_of(weighted_.sorted()) : counts_.bins(); }
 
   const Expected expected_;
   const Area area_;
@@ -68,11 +71,12 @@ class Ranked final : public Metric, public ReadsColumns {
 }  // namespace
 
 MetricPtr auc(const std::string& label, const AucOptions& options) {
-  if (options.num_thresholds != 0) return threshold_auc(label, options);
+  if (options.num_thresholds != 0 || !options.thresholds.empty()) return threshold_auc(label, options);
   if (options.curve != Curve::ROC || options.summation != Summation::Trapezoidal)
     fail(ErrorKind::InvalidArgument,
-         "auc of '{}': .curve and .summation need .num_thresholds, such as 200; the exact area under the PR "
-         "curve is average_precision()",
+         "auc of '{}': .curve and .summation need .num_thresholds, such as 200, or .thresholds; the exact "
+         "area "
+         "under the PR curve is average_precision()",
          label);
   const std::string name = options.name.empty() ? "auc" : options.name;
   return std::make_shared<Ranked>(Expected{.metric = name, .label = label, .weights = options.weights},

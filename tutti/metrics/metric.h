@@ -12,8 +12,8 @@
 
 namespace tutti::metrics {
 
-// The counts at one threshold: the sums of the weights of the examples by class and by whether their
-// probability is above it. The precision of no examples is taken to be 1.
+// The counts at one threshold: the sums of the weights of the examples by class and by whether their score,
+// such as a probability, is above it. The precision of no examples is taken to be 1.
 struct CurvePoint {
   double threshold = 0;
   double true_positives = 0;
@@ -51,6 +51,8 @@ class Metric {
   // Returns the points of the curve whose area is the value, by ascending threshold; empty if it is no area
   // of a curve with thresholds.
   virtual std::vector<CurvePoint> curve() const { return {}; }
+  // Returns true if the thresholds of curve() are not spaced evenly from 0 to 1, as TensorBoard expects them.
+  virtual bool has_uneven_thresholds() const { return false; }
   virtual void reset() = 0;
   // Returns a new metric of the same kind with empty counters.
   virtual std::unique_ptr<Metric> clone() const = 0;

@@ -14,61 +14,9 @@
 #include "tutti/metrics/inputs.h"
 #include "tutti/metrics/running_mean.h"
 
-// Metrics of predictions of any shape: accuracy, squared errors, and the mean of a function.
+// Metrics of predictions of any shape: squared errors, and the mean of a function.
 namespace tutti::metrics {
 namespace {
-
-class Accuracy final : public Metric, public ReadsColumns {
- public:
-  Accuracy(std::string label, const ThresholdOptions& options)
-      : name_(options.name.empty() ? "accuracy" : options.name),
-        label_(std::move(label)),
-        options_(options) {}
-
-  const std::string& name() const override { return name_; }
-  std::vector<std::string> columns() const override { return {label_, options_.weights}; }
-
-  void update(const torch::Tensor& prediction, const Batch& batch) override {
-    const torch::NoGradGuard no_gradients;
-    if (batch.size() == 0) return;
-    Checks checks;
-    const torch::Tensor weights = weights_of(name_, options_.weights, batch);
-    checks.weights(weights, options_.weights);
-    const torch::Tensor single = without_column(prediction);
-    if (single.dim() == 0) fail_shapes(name_, prediction, label_, batch[label_]);
-    const torch::Tensor labels = classes_of(label_, without_column(batch[label_]), single, weights, checks);
-    const torch::Tensor answers = single.dim() == 1 ? single > options_.threshold : single.argmax(1);
-    if (answers.sizes() != labels.sizes()) fail_shapes(name_, prediction, label_, labels);
-    torch::Tensor counted = labels.isnan().logical_not();
-    if (weights.defined()) counted = counted & per_position(weights, counted).gt(0);
-    const torch::Tensor without_answer = single.dim() == 1 ? single.isnan() : single.isnan().any(1);
-    checks.none(without_answer & counted, "predictions are NaN");
-    checks.require(name_);
-    // Compares in double precision, since a type for few classes might not represent all answers.
-    const torch::Tensor correct = answers.to(torch::kDouble).eq(labels.to(torch::kDouble)) & counted;
-    if (weights.defined())
-      mean_.add(per_example(correct) * weights, per_example(counted) * weights);
-    else
-      mean_.add(correct.sum(), counted.sum());
-  }
-
-  std::vector<double> counters() const override { return mean_.counters(); }
-  void merge(std::span<const double> counters) override { mean_.merge(counters); }
-  std::optional<double> value() const override { return mean_.value(); }
-  std::string reason() const override { return reason_without_examples(options_.weights); }
-  void reset() override { mean_ = {}; }
-  std::unique_ptr<Metric> clone() const override { return std::make_unique<Accuracy>(label_, options_); }
-
- private:
-  static torch::Tensor per_example(const torch::Tensor& positions) {
-    return positions.reshape({positions.size(0), -1}).sum(1).to(torch::kDouble);
-  }
-
-  std::string name_;
-  std::string label_;
-  ThresholdOptions options_;
-  RunningMean mean_;
-};
 
 class SquaredError final : public Metric, public ReadsColumns {
  public:
@@ -177,10 +125,6 @@ class Mean final : public Metric, public ReadsColumns {
 };
 
 }  // namespace
-
-MetricPtr accuracy(const std::string& label, const ThresholdOptions& options) {
-  return std::make_shared<Accuracy>(label, options);
-}
 
 MetricPtr mse(const std::string& label, const MetricOptions& options) {
   return std::make_shared<SquaredError>(label, SquaredError::Scale::Squared, options);

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@
 //   weights  the name of a column with one number per example that says how much the example counts; empty:
 //            all count 1.
 // Examples whose label is NaN or whose weight is 0 are not counted, and their predictions may be anything.
+// docs/training.md says where other libraries define a metric differently.
 // For the same predictions, the value of each metric is the same to the bit, no matter how the examples are
 // distributed over batches and workers: counts are whole numbers, and sums are rounded once.
 //
@@ -34,11 +36,35 @@ struct ThresholdOptions {
   std::string name = {};
 };
 
-// "accuracy": the share of correct predictions. Of predictions (n, classes, ...) the predicted class is the
-// one with the greatest value along dimension 1; the threshold is used for predictions with one column.
-// Labels are class numbers (n, ...), or one-hot with the shape of the predictions. All positions of an
-// example have its weight.
-MetricPtr accuracy(const std::string& label, const ThresholdOptions& options = {});
+struct AccuracyOptions {
+  std::string weights = {};
+  double threshold = 0;  // for predictions with one column
+  // The dimension of the predictions that has one entry per class, such as 1 for images (n, classes, height,
+  // width), or -1 for texts (n, tokens, classes). Empty: 1 or -1, whichever fits the shape of the labels;
+  // that both fit is an error.
+  std::optional<int64_t> class_dim = {};
+  int64_t ignore = -100;  // labels with this number are not counted, as in PyTorch's cross_entropy
+  std::string name = {};
+};
+
+// "accuracy": the share of correct predictions. Of predictions (n, classes, ...) or (n, ..., classes) the
+// predicted class is the one with the greatest value; the first of several. Labels are class numbers (n,
+// ...), or one-hot with the shape of the predictions. All positions of an example, such as the tokens of a
+// text, have its weight.
+MetricPtr accuracy(const std::string& label, const AccuracyOptions& options = {});
+
+struct PerplexityOptions {
+  std::string weights = {};
+  std::optional<int64_t> class_dim = {};  // these two as in AccuracyOptions
+  int64_t ignore = -100;
+  std::string name = {};
+};
+
+// "perplexity": exp of the mean cross entropy over all tokens that are counted, of whichever example and
+// batch. Predictions are logits (n, tokens, classes), or with other dimensions as for accuracy(); labels are
+// class numbers (n, tokens). It is computed in double precision, and is infinite if the probability of a
+// label is 0.
+MetricPtr perplexity(const std::string& label, const PerplexityOptions& options = {});
 
 // "precision": the share of class 1 among the examples that are predicted to be of class 1. "recall": the
 // share of the examples of class 1 that are predicted to be so. Predictions are scores as for auc(), labels
@@ -66,19 +92,24 @@ struct AucOptions {
   // through the points of that many thresholds, whose counters are few. They are evenly spaced from 0 to 1;
   // the first and the last are 1e-7 outside, as in TensorFlow, so that they include all or no probabilities.
   int64_t num_thresholds = 0;
-  Curve curve = Curve::ROC;  // needs num_thresholds, as does the next option
+  // The thresholds themselves, numbers in [0, 1] in any order, in place of num_thresholds. The two outside of
+  // [0, 1] are added, as in Keras.
+  std::vector<double> thresholds = {};
+  Curve curve = Curve::ROC;  // needs thresholds, as does the next option
   Summation summation = Summation::Trapezoidal;
   std::string name = {};
 };
 
 // "auc", or "pr_auc" for Curve::PR. The exact area under the ROC curve is the probability that a positive
 // example has a higher score than a negative one; ties count half. Predictions (n) or (n, 1) are scores; for
-// (n, 2) the score is column 1 minus column 0. With num_thresholds, predictions (n) or (n, 1) are
+// (n, 2) the score is column 1 minus column 0. With thresholds, predictions (n) or (n, 1) are
 // probabilities. Labels are 0 or 1. A ROC curve needs examples of both classes, a PR curve positive ones.
 MetricPtr auc(const std::string& label, const AucOptions& options = {});
 
-// Returns the points of an auc() with num_thresholds, by ascending threshold. They include other workers'
-// examples after an evaluation. Throws InvalidArgument for any other metric.
+// Returns the points of an auc() or an average_precision(), by ascending threshold: those of its thresholds
+// or, if the metric is exact, a point for each distinct score, after one at minus infinity. So the last point
+// has no predictions of class 1. The points include other workers' examples after an evaluation. Throws
+// InvalidArgument for any other metric.
 std::vector<CurvePoint> curve_points(const Metric& metric);
 
 // "average_precision": the mean of the precisions at the scores of the positive examples, which is the exact
@@ -90,6 +121,12 @@ MetricPtr average_precision(const std::string& label, const MetricOptions& optio
 // numbers or one-hot labels. They are clipped to [e, 1 - e], where e is the precision (epsilon) of float64
 // for float64 and of float32 for all others, so that a single certain error is not infinite.
 MetricPtr log_loss(const std::string& label, const MetricOptions& options = {});
+
+// "normalized_entropy": the log_loss() divided by that of a constant prediction, the share of class 1 (X. He
+// and others, Practical Lessons from Predicting Clicks on Ads at Facebook, 2014). Below 1, the predictions
+// are better than the constant. Predictions are probabilities (n) or (n, 1), labels are 0 or 1. Has no value
+// without examples of both classes.
+MetricPtr normalized_entropy(const std::string& label, const MetricOptions& options = {});
 
 // "calibration": the mean predicted probability of class 1 divided by the share of class 1; 1 is ideal.
 // Labels are 0 or 1. Has no value without positives.

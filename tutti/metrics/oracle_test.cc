@@ -1,3 +1,5 @@
+#include <cmath>
+
 #include <nlohmann/json.hpp>
 #include <torch/types.h>
 #include <torch/utils.h>
@@ -35,7 +37,8 @@ TEST(EveryMetric, agrees_with_scikit_learn) {
   const TestFolder folder;
   const OracleAnswer answer = ask_oracle("check_metrics.py", {folder.write("data.json", data.dump())});
   ASSERT_EQ(answer.status, 0) << answer.output;
-  const Json expected = Json::parse(answer.output);
+  const Json answers = Json::parse(answer.output);
+  const Json& expected = answers.at("values");
   size_t compared = 0;
   for (const size_t with_weights : {0U, 1U}) {
     const std::string weights = with_weights == 1 ? "weight" : "";
@@ -51,6 +54,27 @@ TEST(EveryMetric, agrees_with_scikit_learn) {
     }
   }
   EXPECT_EQ(compared, 2 * expected.size());
+
+  const Json& curves = answers.at("curves");
+  for (const size_t with_weights : {0U, 1U}) {
+    const std::string weights = with_weights == 1 ? "weight" : "";
+    for (const MetricPtr& metric :
+         List{auc("label", {.weights = weights}), average_precision("label", {.weights = weights})}) {
+      drawn.update(*metric);
+      const std::vector<CurvePoint> points = curve_points(*metric);
+      ASSERT_EQ(points.size(), curves.at("precision").at(with_weights).size());
+      const auto at = [&](const char* axis, size_t i) {
+        return curves.at(axis).at(with_weights).at(i).get<double>();
+      };
+      for (size_t i = 0; i < points.size(); ++i) {
+        EXPECT_NEAR(points[i].precision(), at("precision", i), 1e-12) << metric->name() << " " << i;
+        EXPECT_NEAR(points[i].recall(), at("recall", i), 1e-12) << metric->name() << " " << i;
+        EXPECT_NEAR(points[i].false_positive_rate(), at("false_positive_rate", i), 1e-12) << i;
+        // Its thresholds are the least scores that are above ours.
+        EXPECT_EQ(points[i].threshold, i == 0 ? -INFINITY : at("threshold", i - 1)) << i;
+      }
+    }
+  }
 }
 
 }  // namespace

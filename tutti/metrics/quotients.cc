@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -12,9 +13,11 @@
 #include "tutti/base/error.h"
 #include "tutti/metrics/inputs.h"
 #include "tutti/metrics/metrics.h"
+#include "tutti/metrics/ranking.h"
 #include "tutti/metrics/running_mean.h"
 
-// Metrics that are a quotient of two sums over the examples: precision, recall, calibration and log loss.
+// Metrics of quotients of two sums over the examples: precision, recall, calibration, log loss and normalised
+// entropy.
 namespace tutti::metrics {
 namespace {
 
@@ -75,6 +78,17 @@ class Quotient final : public Metric, public ReadsColumns {
   int64_t examples_ = 0;
 };
 
+// The loss of the probability that was predicted for the actual class, for predictions of this type.
+double log_loss_of(double probability, torch::ScalarType type) {
+  const double least =
+      type == torch::kDouble ? std::numeric_limits<double>::epsilon() : std::numeric_limits<float>::epsilon();
+  return -std::log(std::clamp(probability, least, 1 - least));
+}
+
+double of_actual_class(const Example& example) {
+  return example.label == 1 ? example.score : 1 - example.score;
+}
+
 class LogLoss final : public Metric, public ReadsColumns {
  public:
   LogLoss(std::string label, const MetricOptions& options)
@@ -90,14 +104,11 @@ class LogLoss final : public Metric, public ReadsColumns {
   void update(const torch::Tensor& prediction, const Batch& batch) override {
     const torch::NoGradGuard no_gradients;
     if (batch.size() == 0) return;
-    const bool is_double = prediction.scalar_type() == torch::kDouble;
-    const double least =
-        is_double ? std::numeric_limits<double>::epsilon() : std::numeric_limits<float>::epsilon();
     const bool has_classes = prediction.dim() == 2 && prediction.size(1) > 1;
     for (const Example& example :
          has_classes ? of_classes(prediction, batch) : of_class_1(prediction, batch)) {
-      const double p = example.label == 1 ? example.score : 1 - example.score;
-      mean_.add(-std::log(std::clamp(p, least, 1 - least)) * example.weight, example.weight);
+      const double loss = log_loss_of(of_actual_class(example), prediction.scalar_type());
+      mean_.add(loss * example.weight, example.weight);
     }
   }
 
@@ -158,6 +169,66 @@ class LogLoss final : public Metric, public ReadsColumns {
   RunningMean mean_;
 };
 
+class NormalizedEntropy final : public Metric, public ReadsColumns {
+ public:
+  explicit NormalizedEntropy(Expected expected) : expected_(std::move(expected)) {}
+
+  const std::string& name() const override { return expected_.metric; }
+  std::vector<std::string> columns() const override { return columns_of(expected_); }
+
+  void update(const torch::Tensor& prediction, const Batch& batch) override {
+    for (const Example& example : examples_of(expected_, prediction, batch)) {
+      const double loss = log_loss_of(of_actual_class(example), prediction.scalar_type());
+      loss_.add(loss * example.weight, example.weight);
+      base_rate_.add(example.label * example.weight, example.weight);
+      ++examples_[example.label == 1 ? 1 : 0];
+    }
+  }
+
+  std::vector<double> counters() const override {
+    const std::vector<double> loss = loss_.counters();
+    const std::vector<double> base_rate = base_rate_.counters();
+    std::vector<double> counters = {static_cast<double>(examples_[0]), static_cast<double>(examples_[1]),
+                                    static_cast<double>(loss.size())};
+    counters.insert(counters.end(), loss.begin(), loss.end());
+    counters.insert(counters.end(), base_rate.begin(), base_rate.end());
+    return counters;
+  }
+  void merge(std::span<const double> counters) override {
+    constexpr size_t kHead = 3;
+    TUTTI_CHECK(counters.size() >= kHead, "{} counters; expected more", counters.size());
+    const auto size = static_cast<size_t>(counters[2]);
+    const std::span<const double> sums = counters.subspan(kHead);
+    TUTTI_CHECK(size <= sums.size(), "{} counters of {}", sums.size(), size);
+    for (size_t i = 0; i < examples_.size(); ++i) examples_[i] += static_cast<uint64_t>(counters[i]);
+    loss_.merge(sums.first(size));
+    base_rate_.merge(sums.subspan(size));
+  }
+
+  std::optional<double> value() const override {
+    const auto loss = loss_.value();
+    const auto rate = base_rate_.value();
+    // The rate may also be 0 or 1 because all weights of one class are negligible.
+    if (!loss || *rate == 0 || *rate == 1) return std::nullopt;
+    return *loss / -(*rate * std::log(*rate) + (1 - *rate) * std::log1p(-*rate));
+  }
+  std::string reason() const override {
+    return reason_without_class(examples_[1], examples_[0], expected_.weights);
+  }
+  void reset() override {
+    loss_ = {};
+    base_rate_ = {};
+    examples_ = {};
+  }
+  std::unique_ptr<Metric> clone() const override { return std::make_unique<NormalizedEntropy>(expected_); }
+
+ private:
+  const Expected expected_;
+  RunningMean loss_;
+  RunningMean base_rate_;               // the share of class 1
+  std::array<uint64_t, 2> examples_{};  // by class
+};
+
 Expected expected_of(const std::string& label, const std::string& weights, const std::string& name,
                      const char* own_name) {
   return {.metric = name.empty() ? own_name : name, .label = label, .weights = weights};
@@ -188,6 +259,12 @@ MetricPtr calibration(const std::string& label, const MetricOptions& options) {
   expected.scores = Expected::Scores::Probabilities;
   const auto rule = [](const Example& example, double) -> Terms { return {example.score, example.label}; };
   return std::make_shared<Quotient>(std::move(expected), Quotient::Kind{rule, 0, "no example is of class 1"});
+}
+
+MetricPtr normalized_entropy(const std::string& label, const MetricOptions& options) {
+  Expected expected = expected_of(label, options.weights, options.name, "normalized_entropy");
+  expected.scores = Expected::Scores::Probabilities;
+  return std::make_shared<NormalizedEntropy>(std::move(expected));
 }
 
 MetricPtr log_loss(const std::string& label, const MetricOptions& options) {

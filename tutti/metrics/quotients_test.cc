@@ -98,6 +98,37 @@ TEST(LogLoss, is_the_mean_cross_entropy) {
   EXPECT_NEAR(of_weights->value().value(), weighted / examples.batch["weight"].sum().item<double>(), 1e-13);
 }
 
+TEST(NormalizedEntropy, is_the_log_loss_divided_by_that_of_the_base_rate) {
+  const TestExamples examples = drawn_examples(33, 400);
+  for (const std::string weights : {"", "weight"}) {
+    const torch::Tensor weight =
+        weights.empty() ? torch::ones({400}, torch::kDouble) : examples.batch["weight"];
+    const torch::Tensor label = examples.batch["label"];
+    const double rate = ((weight * label).sum() / weight.sum()).item<double>();
+    const double base = -(rate * std::log(rate) + (1 - rate) * std::log(1 - rate));
+    const auto loss = log_loss("label", {.weights = weights});
+    const auto metric = normalized_entropy("label", {.weights = weights});
+    examples.update(*loss);
+    examples.update(*metric);
+    EXPECT_NEAR(metric->value().value(), loss->value().value() / base, 1e-13);
+  }
+  const auto of_base_rate = normalized_entropy("label");
+  of_base_rate->update(torch::full({4}, 0.25, torch::kDouble), with_labels(torch::tensor({0, 0, 1, 0})));
+  EXPECT_NEAR(of_base_rate->value().value(), 1, 1e-15);
+}
+
+TEST(NormalizedEntropy, has_no_value_without_examples_of_both_classes) {
+  const auto metric = normalized_entropy("label");
+  EXPECT_EQ(metric->name(), "normalized_entropy");
+  metric->update(torch::tensor({0.5, 0.7}), with_labels(torch::tensor({0, 0})));
+  EXPECT_EQ(metric->value(), std::nullopt);
+  EXPECT_EQ(metric->reason(), "all 2 examples are of class 0");
+  metric->update(torch::tensor({0.5}), with_labels(torch::tensor({1})));
+  EXPECT_TRUE(metric->value());
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("predictions are no probabilities"),
+               [&] { metric->update(torch::tensor({1.5}), with_labels(torch::tensor({1}))); });
+}
+
 TEST(LogLoss, of_two_classes_is_that_of_class_1) {
   const TestExamples examples = drawn_examples(32, 100);
   const auto single = log_loss("label");

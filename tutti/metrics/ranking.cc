@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include <fmt/format.h>
 
@@ -64,6 +65,29 @@ std::optional<double> average_precision_of(std::span<const Bin> bins) {
   }
   if (positives.value() == 0) return std::nullopt;
   return sum.value() / positives.value();
+}
+
+std::vector<CurvePoint> curve_of(std::span<const Bin> bins) {
+  std::vector<CurvePoint> points(bins.size() + 1);
+  ExactSum true_positives;
+  ExactSum false_positives;
+  for (size_t i = bins.size(); i-- > 0;) {
+    true_positives.add(bins[i].positives);
+    false_positives.add(bins[i].negatives);
+    points[i].true_positives = true_positives.value();
+    points[i].false_positives = false_positives.value();
+  }
+  ExactSum false_negatives;
+  ExactSum true_negatives;
+  points[0].threshold = -std::numeric_limits<double>::infinity();
+  for (size_t i = 0; i < bins.size(); ++i) {
+    false_negatives.add(bins[i].positives);
+    true_negatives.add(bins[i].negatives);
+    points[i + 1].threshold = bins[i].score;
+    points[i + 1].false_negatives = false_negatives.value();
+    points[i + 1].true_negatives = true_negatives.value();
+  }
+  return points;
 }
 
 std::string reason_without_class(uint64_t positives, uint64_t negatives, const std::string& weights) {

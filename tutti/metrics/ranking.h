@@ -29,6 +29,9 @@ std::optional<double> auc_of(std::span<const Bin> bins);
 // there. Returns nullopt without positives.
 std::optional<double> average_precision_of(std::span<const Bin> bins);
 
+// Returns the points of the curves: one at minus infinity, and one at each score.
+std::vector<CurvePoint> curve_of(std::span<const Bin> bins);
+
 // Says why so many examples of each class, of which one number is 0, do not make a curve.
 std::string reason_without_class(uint64_t positives, uint64_t negatives, const std::string& weights);
 

@@ -195,6 +195,51 @@ TEST(Auc, counts_nothing_of_a_batch_with_an_error_in_its_last_chunk) {
   EXPECT_EQ(metric->counters(), before);
 }
 
+// A threshold is not below its score, so that the last point has no predictions of class 1.
+TEST(ExactCurve, has_a_point_for_each_score) {
+  const Batch batch(
+      {{"label", torch::tensor({0, 1, 1, 0, 1})}, {"w", torch::tensor({1.0, 2.0, 0.5, 4.0, 0.0})}});
+  const torch::Tensor scores = torch::tensor({-2.0, 1.5, 1.5, 3.0, 7.0});
+  const std::vector<CurvePoint> expected = {
+      {-INFINITY, 2.5, 5, 0, 0}, {-2, 2.5, 4, 1, 0}, {1.5, 0, 4, 1, 2.5}, {3, 0, 0, 5, 2.5}};
+  for (const MetricPtr& metric :
+       List{auc("label", {.weights = "w"}), average_precision("label", {.weights = "w"})}) {
+    metric->update(scores, batch);
+    const std::vector<CurvePoint> points = curve_points(*metric);
+    ASSERT_EQ(points.size(), expected.size());
+    for (size_t i = 0; i < points.size(); ++i) {
+      EXPECT_EQ(points[i].threshold, expected[i].threshold);
+      EXPECT_EQ(points[i].true_positives, expected[i].true_positives);
+      EXPECT_EQ(points[i].false_positives, expected[i].false_positives);
+      EXPECT_EQ(points[i].true_negatives, expected[i].true_negatives);
+      EXPECT_EQ(points[i].false_negatives, expected[i].false_negatives);
+    }
+    EXPECT_EQ(points.back().precision(), 1);
+    EXPECT_EQ(points.back().recall(), 0);
+    EXPECT_TRUE(metric->has_uneven_thresholds());
+  }
+  EXPECT_EQ(curve_points(*auc("label")).size(), 1U) << "without examples";
+}
+
+TEST(ExactCurve, has_the_same_points_for_any_number_of_workers) {
+  const TestExamples examples = drawn_examples(43, 600);
+  for (const std::string weights : {"", "weight"}) {
+    const List whole = {average_precision("label", {.weights = weights})};
+    examples.update(*whole[0]);
+    for (const int parts : {1, 3}) {
+      const List merged = {average_precision("label", {.weights = weights})};
+      count_in_parts(examples, merged, parts, 7);
+      const auto points = curve_points(*merged[0]);
+      const auto expected = curve_points(*whole[0]);
+      ASSERT_EQ(points.size(), expected.size());
+      for (size_t i = 0; i < points.size(); ++i) {
+        EXPECT_EQ(points[i].true_positives, expected[i].true_positives);
+        EXPECT_EQ(points[i].false_positives, expected[i].false_positives);
+      }
+    }
+  }
+}
+
 TEST(Auc, says_which_class_is_missing) {
   for (const std::string weights : {"", "w"}) {
     const auto metric = auc("label", {.weights = weights});

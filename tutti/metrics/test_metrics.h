@@ -85,6 +85,7 @@ inline List all_metrics(const std::string& weights) {
                auc("label", {.weights = weights}),
                average_precision("label", {.weights = weights}),
                log_loss("label", {.weights = weights}),
+               normalized_entropy("label", {.weights = weights}),
                calibration("label", {.weights = weights}),
                group_auc("label", "group", {.weights = weights}),
                group_auc("label", "group", {.weights = weights, .by = By::Groups, .name = "by_groups"}),
@@ -102,6 +103,10 @@ inline List all_metrics(const std::string& weights) {
                                    .summation = summation,
                                    .name = std::string(curve == Curve::ROC ? "roc" : "pr") +
                                            std::to_string(static_cast<int>(summation))}));
+    list.push_back(auc("label", {.weights = weights,
+                                 .thresholds = {0.9, 0.1, 0.35, 0.5},
+                                 .curve = curve,
+                                 .name = curve == Curve::ROC ? "roc_at" : "pr_at"}));
   }
   return list;
 }

@@ -11,17 +11,22 @@
 #include "tutti/metrics/ranking.h"
 #include "tutti/metrics/running_mean.h"
 
-// The area under a curve through the points of evenly spaced thresholds.
+// The area under a curve through the points of thresholds, which are evenly spaced or given.
 namespace tutti::metrics {
 namespace {
 
 constexpr double kOutside = 1e-7;
 constexpr int64_t kMostThresholds = 1 << 20;
 
-double threshold_at(int64_t i, int64_t count) {
-  if (i == 0) return -kOutside;
-  if (i == count - 1) return 1 + kOutside;
-  return static_cast<double>(i) / static_cast<double>(count - 1);
+// Returns the thresholds in ascending order, with the two outside.
+std::vector<double> thresholds_of(const AucOptions& options) {
+  std::vector<double> thresholds = options.thresholds;
+  std::sort(thresholds.begin(), thresholds.end());
+  for (int64_t i = 1; i < options.num_thresholds - 1; ++i)
+    thresholds.push_back(static_cast<double>(i) / static_cast<double>(options.num_thresholds - 1));
+  thresholds.insert(thresholds.begin(), -kOutside);
+  thresholds.push_back(1 + kOutside);
+  return thresholds;
 }
 
 // The sums of the weights of one class. Bucket i has the probabilities above threshold i, up to threshold
@@ -79,7 +84,10 @@ double area_by_positives(const CurvePoint& a, const CurvePoint& b) {
 class ThresholdAuc final : public Metric, public ReadsColumns {
  public:
   ThresholdAuc(Expected expected, const AucOptions& options)
-      : expected_(std::move(expected)), options_(options) {
+      : expected_(std::move(expected)),
+        options_(options),
+        thresholds_(thresholds_of(options)),
+        thresholds_in_float_(thresholds_.begin(), thresholds_.end()) {
     reset();
   }
 
@@ -92,8 +100,9 @@ class ThresholdAuc final : public Metric, public ReadsColumns {
     const bool is_double = prediction.scalar_type() == torch::kDouble;
     for (const Example& example : examples) {
       Buckets& buckets = classes_[example.label == 1 ? 1 : 0];
-      buckets.weights[is_double ? bucket_of<double>(example.score) : bucket_of<float>(example.score)].add(
-          example.weight);
+      const size_t at = is_double ? bucket_of(thresholds_, example.score)
+                                  : bucket_of(thresholds_in_float_, static_cast<float>(example.score));
+      buckets.weights[at].add(example.weight);
       ++buckets.examples;
     }
   }
@@ -125,7 +134,7 @@ class ThresholdAuc final : public Metric, public ReadsColumns {
         weight.add(ExactSum::from(take(static_cast<size_t>(take(1)[0]))));
     }
     TUTTI_CHECK(counters.empty(), "{} counters too many for {} thresholds", counters.size(),
-                options_.num_thresholds);
+                thresholds_.size());
   }
 
   std::optional<double> value() const override {
@@ -148,15 +157,15 @@ class ThresholdAuc final : public Metric, public ReadsColumns {
     const std::vector<double> true_negatives = classes_[0].below();
     const std::vector<double> false_negatives = classes_[1].below();
     std::vector<CurvePoint> points;
-    for (size_t i = 0; i < true_positives.size(); ++i)
-      points.push_back({threshold_at(static_cast<int64_t>(i), options_.num_thresholds), true_positives[i],
-                        false_positives[i], true_negatives[i], false_negatives[i]});
+    for (size_t i = 0; i < thresholds_.size(); ++i)
+      points.push_back(
+          {thresholds_[i], true_positives[i], false_positives[i], true_negatives[i], false_negatives[i]});
     return points;
   }
+  bool has_uneven_thresholds() const override { return !options_.thresholds.empty(); }
 
   void reset() override {
-    const auto count = static_cast<size_t>(options_.num_thresholds - 1);
-    for (Buckets& buckets : classes_) buckets = {.weights = std::vector<ExactSum>(count)};
+    for (Buckets& buckets : classes_) buckets = {.weights = std::vector<ExactSum>(thresholds_.size() - 1)};
   }
   std::unique_ptr<Metric> clone() const override {
     return std::make_unique<ThresholdAuc>(expected_, options_);
@@ -167,20 +176,17 @@ class ThresholdAuc final : public Metric, public ReadsColumns {
     return classes_[1].examples == 0 || (options_.curve == Curve::ROC && classes_[0].examples == 0);
   }
 
-  // Returns the position of the greatest threshold below the probability. The product may be off by one.
+  // Returns the position of the greatest threshold below the probability, which is between the outer two.
   template <class Score>
-  size_t bucket_of(double probability) const {
-    const int64_t count = options_.num_thresholds;
-    const auto threshold = [count](int64_t i) { return static_cast<Score>(threshold_at(i, count)); };
-    const auto score = static_cast<Score>(probability);
-    auto at = std::min(static_cast<int64_t>(probability * static_cast<double>(count - 1)), count - 2);
-    while (at > 0 && !(score > threshold(at))) --at;
-    while (at < count - 2 && score > threshold(at + 1)) ++at;
-    return static_cast<size_t>(at);
+  static size_t bucket_of(const std::vector<Score>& thresholds, Score probability) {
+    const auto not_below = std::lower_bound(thresholds.begin(), thresholds.end(), probability);
+    return static_cast<size_t>(not_below - thresholds.begin()) - 1;
   }
 
   const Expected expected_;
   const AucOptions options_;
+  const std::vector<double> thresholds_;
+  const std::vector<float> thresholds_in_float_;
   std::array<Buckets, 2> classes_;
 };
 
@@ -200,16 +206,26 @@ double CurvePoint::precision() const {
 std::vector<CurvePoint> curve_points(const Metric& metric) {
   std::vector<CurvePoint> points = metric.curve();
   if (!points.empty()) return points;
-  fail(ErrorKind::InvalidArgument, "'{}' has no points of a curve: only auc() with num_thresholds has",
+  fail(ErrorKind::InvalidArgument, "'{}' has no points of a curve: only auc() and average_precision() have",
        metric.name());
 }
 
 MetricPtr threshold_auc(const std::string& label, const AucOptions& options) {
   const char* const own_name = options.curve == Curve::ROC ? "auc" : "pr_auc";
   const std::string name = options.name.empty() ? own_name : options.name;
-  if (options.num_thresholds < 2 || options.num_thresholds > kMostThresholds)
+  if (!options.thresholds.empty() && options.num_thresholds != 0)
+    fail(ErrorKind::InvalidArgument, "{}: both .num_thresholds and .thresholds are given; leave out one",
+         name);
+  for (const double threshold : options.thresholds) {
+    if (!(threshold >= 0 && threshold <= 1))
+      fail(ErrorKind::InvalidArgument, "{}: a threshold of {}; expected probabilities, from 0 to 1", name,
+           threshold);
+  }
+  const auto given = static_cast<int64_t>(options.thresholds.size());
+  const bool is_number_good = options.num_thresholds >= 2 && options.num_thresholds <= kMostThresholds;
+  if (given > kMostThresholds || (given == 0 && !is_number_good))
     fail(ErrorKind::InvalidArgument, "{}: {} thresholds; expected 2 to {}, or 0 for the exact area", name,
-         options.num_thresholds, kMostThresholds);
+         std::max(given, options.num_thresholds), kMostThresholds);
   return std::make_shared<ThresholdAuc>(Expected{.metric = name,
                                                  .label = label,
                                                  .weights = options.weights,

@@ -4,7 +4,7 @@
 
 namespace tutti::metrics {
 
-// The auc() with num_thresholds.
+// The auc() with thresholds.
 MetricPtr threshold_auc(const std::string& label, const AucOptions& options);
 
 }  // namespace tutti::metrics

@@ -157,8 +157,49 @@ TEST(ThresholdAuc, has_the_points_of_its_curve) {
   EXPECT_EQ(points.front().false_positive_rate(), 1);
   EXPECT_EQ(points.back().recall(), 0);
   EXPECT_EQ(points.back().precision(), 1);
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("'auc' has no points of a curve"),
-               [] { curve_points(*auc("label")); });
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("'mse' has no points of a curve"),
+               [] { curve_points(*mse("label")); });
+}
+
+// The thresholds of .num_thresholds, given as numbers, have the same areas and points.
+TEST(ThresholdAuc, takes_thresholds_that_are_given) {
+  const TestExamples examples = drawn_examples(23, 500);
+  std::vector<double> tenths;
+  for (int i = 9; i > 0; --i) tenths.push_back(i / 10.0);
+  for (const Curve curve : {Curve::ROC, Curve::PR}) {
+    for (const Summation summation : kSummations) {
+      for (const auto type : {torch::kFloat, torch::kDouble}) {
+        const auto even = auc("label", {.num_thresholds = 11, .curve = curve, .summation = summation});
+        const auto given = auc("label", {.thresholds = tenths, .curve = curve, .summation = summation});
+        for (const MetricPtr& metric : {even, given})
+          metric->update(examples.prediction.to(type), examples.batch);
+        EXPECT_EQ(given->value(), even->value());
+        EXPECT_EQ(given->name(), even->name());
+        EXPECT_FALSE(even->has_uneven_thresholds());
+        EXPECT_TRUE(given->has_uneven_thresholds());
+      }
+    }
+  }
+  const auto one = auc("label", {.thresholds = {0.35}});
+  examples.update(*one);
+  const std::vector<CurvePoint> points = curve_points(*one);
+  ASSERT_EQ(points.size(), 3U);
+  EXPECT_EQ(points[1].threshold, 0.35);
+  for (const auto& [metric, expected] :
+       {std::pair(precision("label", {.threshold = 0.35}), points[1].precision()),
+        std::pair(recall("label", {.threshold = 0.35}), points[1].recall())}) {
+    examples.update(*metric);
+    EXPECT_EQ(metric->value(), expected) << metric->name();
+  }
+}
+
+TEST(ThresholdAuc, refuses_thresholds_that_are_no_probabilities) {
+  for (const double bad : {-0.1, 1.1, std::nan("")})
+    expect_error(ErrorKind::InvalidArgument, HasSubstr("auc: a threshold of"), [&] {
+      auc("label", {.thresholds = {0.5, bad}});
+    });
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("both .num_thresholds and .thresholds"),
+               [] { auc("label", {.num_thresholds = 5, .thresholds = {0.5}}); });
 }
 
 TEST(ThresholdAuc, does_not_count_a_probability_at_a_threshold_as_above_it) {

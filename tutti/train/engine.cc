@@ -59,6 +59,7 @@ Engine::Engine(const Context& context, Team& team, std::vector<SessionPart> part
     return measure(body, nets);
   };
   training_.folder = session_.folder();
+  if (training_.writes()) pass_advice_ = PassAdvice(&context.log());
   add_state(kGenerators, generators_part(context.device(), team.group().rank));
   try {
     hooks_ = hooks::of_flags(context.config());
@@ -395,8 +396,9 @@ std::optional<metrics::List> Engine::count(const Trainable& model, const Evaluat
   if (part_.part < 0) return std::nullopt;
   for (const auto& metric : request.metrics) metric->reset();
   std::optional<metrics::List> all;
-  training_.with_average(
-      [&] { all = count_part(context_, model, request.feed, request.metrics, request.options, part_); });
+  training_.with_average([&] {
+    all = count_part(context_, model, request.feed, request.metrics, request.options, part_, pass_advice_);
+  });
   if (part_.parts > 1) team_.merge(*all);
   return all;
 }

@@ -63,6 +63,8 @@ class Engine {
   // Counts metrics of a model other than that of the training, or of a loop, which has none of its own, as
   // Training::count says.
   std::optional<metrics::List> count(const Trainable& model, const EvaluationRequest& request);
+  // The advice of all evaluations of this training.
+  PassAdvice& pass_advice() { return pass_advice_; }
   const History& history() const { return history_->history(); }
 
   // Begins or resumes the run, or, after another task was lost, begins with the state that the others have.
@@ -184,10 +186,11 @@ class Engine {
   bool was_stopped_ = false;            // by a hook, before it was resumed
   bool is_running_ = false;             // between begin_steps() and the end
   Length length_;
-  std::unique_ptr<Evaluator> evaluator_;         // in an evaluator, once it follows the run
-  std::string followed_;                         // the run whose hooks have begun
-  std::map<std::string, double> evaluated_;      // the values of the checkpoint, as in the report
-  EvaluationPart part_;                          // of this worker in evaluations; -1: it takes none
+  std::unique_ptr<Evaluator> evaluator_;     // in an evaluator, once it follows the run
+  std::string followed_;                     // the run whose hooks have begun
+  std::map<std::string, double> evaluated_;  // the values of the checkpoint, as in the report
+  EvaluationPart part_;                      // of this worker in evaluations; -1: it takes none
+  PassAdvice pass_advice_;
   int64_t epoch_begun_ = -1;                     // -1: none in these steps
   std::chrono::steady_clock::time_point begin_;  // of the training
   int64_t examples_before_ = 0;                  // of the run, when the training began

@@ -19,6 +19,16 @@
 
 // Evaluates feeds; the part of Trainer that evaluates and predicts.
 namespace tutti {
+namespace {
+
+constexpr const char* kMeanLoss = "loss";
+
+bool has_loss(const metrics::List& list) {
+  return std::any_of(list.begin(), list.end(),
+                     [](const auto& metric) { return metric->name() == kMeanLoss; });
+}
+
+}  // namespace
 
 EvaluationBatches evaluation_batches(const data::Feed& feed, int64_t lanes_of_run, int parts,
                                      const MeasureOptions& options) {
@@ -66,36 +76,96 @@ void for_each_batch(const Context& context, const data::Feed& feed, const Evalua
   }
 }
 
+void PassAdvice::two_passes(std::string_view how_to_make_one) {
+  if (log_ == nullptr || std::exchange(has_advised_, true)) return;
+  log_->info(
+      "evaluations make two forward passes, one for the loss and one for the metrics; to make only one, {}",
+      how_to_make_one);
+}
+
+void PassAdvice::loss_lacks_predictions() {
+  two_passes("let the loss function return {loss, prediction} (tutti::LossOutput)");
+}
+
+void PassAdvice::predict_is_own() {
+  two_passes(
+      "let the loss function return {loss, prediction} with the predictions of Trainable::predict, and set "
+      "Trainable::loss_predicts");
+}
+
+void PassAdvice::compare(const torch::Tensor& of_loss, const std::function<torch::Tensor()>& predict) {
+  if (log_ == nullptr || std::exchange(has_compared_, true)) return;
+  torch::Tensor other;
+  try {
+    other = predict();
+  } catch (const std::exception&) {
+    return;  // the evaluation does not need it
+  }
+  const auto flat = [](const torch::Tensor& tensor) { return tensor.flatten().to(torch::kDouble); };
+  constexpr double kRelative = 1e-3;
+  constexpr double kAbsolute = 1e-4;
+  if (of_loss.numel() == other.numel() &&
+      flat(of_loss).allclose(flat(other), kRelative, kAbsolute, /*equal_nan=*/true))
+    return;
+  log_->warning(
+      "the loss function returns other predictions, {}, than forward() or Trainable::predict, {}. "
+      "Evaluations "
+      "use the former, predict() and exports the latter: let the loss function return the same, or none",
+      describe(of_loss), describe(other));
+}
+
+BatchCounter::BatchCounter(metrics::List list, Functions functions, PassAdvice& advice)
+    : needs_predictions_(!list.empty()),
+      functions_(std::move(functions)),
+      advice_(advice),
+      batch_loss_(std::make_shared<torch::Tensor>()),
+      all_(std::move(list)) {
+  if (has_loss(all_)) functions_.loss = {};
+  if (!functions_.loss) return;
+  all_.push_back(metrics::mean(kMeanLoss, [batch_loss = batch_loss_](const torch::Tensor&, const Batch&) {
+    return batch_loss->to(torch::kDouble);
+  }));
+}
+
+void BatchCounter::count(const Batch& batch) {
+  torch::Tensor prediction = pass(batch);
+  if (prediction.defined() && prediction.scalar_type() == torch::kBFloat16)
+    prediction = prediction.to(torch::kFloat32);
+  for (const auto& metric : all_) metric->update(prediction, batch);
+}
+
+// Sets *batch_loss_, and returns the predictions if the metrics need any.
+torch::Tensor BatchCounter::pass(const Batch& batch) {
+  torch::Tensor prediction;
+  if (functions_.loss) {
+    LossOutput output = functions_.loss(batch);
+    *batch_loss_ = std::move(output.loss);
+    if (functions_.by_loss) prediction = std::move(output.prediction);
+  }
+  if (!needs_predictions_) return {};
+  const auto predict = [&] { return functions_.predict(batch); };
+  if (prediction.defined()) {
+    if (functions_.predict) advice_.compare(prediction, predict);
+    return prediction;
+  }
+  if (!functions_.predict) fail_no_predictions();
+  if (functions_.loss && functions_.by_loss) advice_.loss_lacks_predictions();
+  if (functions_.loss && !functions_.by_loss) advice_.predict_is_own();
+  return predict();
+}
+
 metrics::List count_part(const Context& context, const Trainable& model, const data::Feed& feed,
-                         const metrics::List& list, const MeasureOptions& options,
-                         const EvaluationPart& part) {
-  if (!model.predict && !list.empty()) fail_no_predictions();
-  metrics::List all = list;
-  if (model.loss) all = with_mean_loss(list, [&](const Batch& batch) { return model.loss(batch).loss; });
+                         const metrics::List& list, const MeasureOptions& options, const EvaluationPart& part,
+                         PassAdvice& advice) {
   const EvaluationBatches batches = evaluation_batches(feed, part.lanes_of_run, part.parts, options);
+  BatchCounter counter(list, {model.loss, model.predict, evaluates_by_loss(model)}, advice);
   const RandomScope random(part.device);
   const torch::NoGradGuard no_grad;
   const EvaluationScope evaluation(*model.module);
   const PrecisionScope precision(part.device, parse_precision(context.config().compute.precision));
   for_each_batch(context, feed, batches, batches.lanes_of(part.part, part.parts), part.device,
-                 [&](const Batch& read) {
-                   const Batch batch = read.to(part.device);
-                   torch::Tensor prediction = list.empty() ? torch::Tensor() : model.predict(batch);
-                   if (prediction.defined() && prediction.scalar_type() == torch::kBFloat16)
-                     prediction = prediction.to(torch::kFloat32);
-                   for (const auto& metric : all) metric->update(prediction, batch);
-                 });
-  return all;
-}
-
-metrics::List with_mean_loss(metrics::List list, const std::function<torch::Tensor(const Batch&)>& loss) {
-  constexpr const char* kName = "loss";
-  const bool has_loss =
-      std::any_of(list.begin(), list.end(), [](const auto& metric) { return metric->name() == kName; });
-  if (!has_loss)
-    list.push_back(metrics::mean(
-        kName, [loss](const torch::Tensor&, const Batch& batch) { return loss(batch).to(torch::kDouble); }));
-  return list;
+                 [&](const Batch& read) { counter.count(read.to(part.device)); });
+  return counter.all();
 }
 
 std::map<std::string, double> values_of(const Context& context, const metrics::List& list, Say say) {
@@ -172,10 +242,14 @@ metrics::List Trainer::count(const data::Feed& feed, const metrics::List& list,
          "{} cannot evaluate alone, since it cannot read the rows of sharded embeddings that other workers "
          "have: evaluate on all workers",
          context_.task().short_name());
-  metrics::List all = list;
-  if (options.loss && replica().has_loss())
-    all = with_mean_loss(list, [this](const Batch& batch) { return replica().evaluate_loss(batch); });
-  for (const auto& metric : all) metric->reset();
+  const Trainable& model = replica().model();
+  BatchCounter::Functions functions;
+  functions.by_loss = evaluates_by_loss(model);
+  if (options.loss && model.loss)
+    functions.loss = [this](const Batch& batch) { return replica().evaluate_loss(batch); };
+  if (model.predict) functions.predict = [this](const Batch& batch) { return replica().predict(batch); };
+  BatchCounter counter(list, std::move(functions), engine_.pass_advice());
+  for (const auto& metric : counter.all()) metric->reset();
   const auto count_part = [&] {
     const StrategyFacts& facts = strategy_->facts();
     const int part = alone ? 0 : facts.evaluation_part;
@@ -184,16 +258,12 @@ metrics::List Trainer::count(const data::Feed& feed, const metrics::List& list,
     const EvaluationBatches batches = evaluation_batches(feed, engine_.session().lanes(), parts,
                                                          {.batch = options.batch, .steps = options.steps});
     const RandomScope random(replica().options().device);
-    for_each_batch(feed, batches, part, parts, [&](const Batch& batch) {
-      // The loss alone needs no predictions, which some models do not have.
-      const torch::Tensor prediction = list.empty() ? torch::Tensor() : replica().predict(batch);
-      for (const auto& metric : all) metric->update(prediction, batch);
-    });
+    for_each_batch(feed, batches, part, parts, [&](const Batch& batch) { counter.count(batch); });
   };
   or_abandon("evaluate", [&] { with_weights(options, count_part); });
   strategy_->settle();
-  if (!alone) strategy_->merge(all);
-  return all;
+  if (!alone) strategy_->merge(counter.all());
+  return counter.all();
 }
 
 std::map<std::string, double> Trainer::measure(const data::Feed& feed, const metrics::List& list,

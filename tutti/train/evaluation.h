@@ -3,12 +3,15 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include <torch/types.h>
 
+#include "tutti/base/log.h"
 #include "tutti/cluster/context.h"
 #include "tutti/comm/communicator.h"
 #include "tutti/data/batch.h"
@@ -48,6 +51,56 @@ void for_each_batch(const Context& context, const data::Feed& feed, const Evalua
                     const LaneRange& lanes, torch::Device device,
                     const std::function<void(const Batch&)>& body);
 
+// The advice of a training about the forward passes of its evaluations. Each text is logged once.
+class PassAdvice {
+ public:
+  // Silent advice logs nothing, as that of a worker that does not write the values.
+  explicit PassAdvice(const Log* log = nullptr) : log_(log) {}
+
+  // Say how to save a forward pass, if a batch needs two because the loss function returns no predictions, or
+  // because those of the program's own Trainable::predict may be others.
+  void loss_lacks_predictions();
+  void predict_is_own();
+  // Warns if the loss function returns other predictions than those of `predict`, which is called only for
+  // the first batch of the training's evaluations. Does nothing if it throws an error.
+  void compare(const torch::Tensor& of_loss, const std::function<torch::Tensor()>& predict);
+
+ private:
+  void two_passes(std::string_view how_to_make_one);
+
+  const Log* log_;  // null: silent
+  bool has_advised_ = false;
+  bool has_compared_ = false;
+};
+
+// Counts batches in metrics and in the mean of the loss function. A batch takes one forward pass if the loss
+// function returns its predictions (evaluates_by_loss()), or if only one of the two functions is needed, and
+// else two passes.
+class BatchCounter {
+ public:
+  // The functions of a model in evaluation mode.
+  struct Functions {
+    std::function<LossOutput(const Batch&)> loss;  // empty: there is no mean loss
+    std::function<torch::Tensor(const Batch&)> predict;
+    bool by_loss = false;  // whether predictions that `loss` returns are those of the model
+  };
+
+  // Without `loss`, or if a metric is called "loss", the metrics are those of `predict`.
+  BatchCounter(metrics::List list, Functions functions, PassAdvice& advice);
+  void count(const Batch& batch);
+  // Returns the metrics and, as the last one, the mean loss.
+  const metrics::List& all() const { return all_; }
+
+ private:
+  torch::Tensor pass(const Batch& batch);
+
+  const bool needs_predictions_;
+  Functions functions_;
+  PassAdvice& advice_;
+  const std::shared_ptr<torch::Tensor> batch_loss_;  // of the present batch; shared with the last metric
+  metrics::List all_;
+};
+
 // The share of one worker in an evaluation.
 struct EvaluationPart {
   int part = 0;
@@ -59,11 +112,8 @@ struct EvaluationPart {
 // without gradients, and without disturbing the program's random numbers. Returns them with the mean loss, if
 // the model has a loss function. Throws InvalidArgument if the model makes no predictions for the metrics.
 metrics::List count_part(const Context& context, const Trainable& model, const data::Feed& feed,
-                         const metrics::List& list, const MeasureOptions& options,
-                         const EvaluationPart& part);
-
-// Returns the metrics and, unless one of them is called "loss", the mean of a loss function as "loss".
-metrics::List with_mean_loss(metrics::List list, const std::function<torch::Tensor(const Batch&)>& loss);
+                         const metrics::List& list, const MeasureOptions& options, const EvaluationPart& part,
+                         PassAdvice& advice);
 
 // Returns the values of the metrics that have one, by name. Logs why the others have none, if `says` is set.
 enum class Say { Nothing, WhyNoValue };

@@ -26,6 +26,16 @@ void write_curve(store::EventWriter& events, const std::string& tag, int64_t ste
   events.pr_curve(tag, step, counts);
 }
 
+// Returns the curves that TensorBoard can show, by the names of their metrics.
+std::map<std::string, std::vector<metrics::CurvePoint>> curves_of(const metrics::List& list) {
+  std::map<std::string, std::vector<metrics::CurvePoint>> curves;
+  for (const auto& metric : list) {
+    if (metric->has_uneven_thresholds()) continue;
+    if (auto points = metric->curve(); !points.empty()) curves[metric->name()] = std::move(points);
+  }
+  return curves;
+}
+
 // The name becomes part of tags, and of the name of a part of the checkpoint.
 void require_evaluation_name(const std::string& name) {
   const bool is_valid = name.find_first_not_of(
@@ -48,7 +58,7 @@ void require_columns(const data::Feed& feed, const metrics::List& list) {
   metrics::require_columns(list, names);
 }
 
-// Returns the names of the metrics and, if there is one, of the mean loss (with_mean_loss()).
+// Returns the names of the metrics and, if there is one, of the mean loss (BatchCounter).
 std::vector<std::string> names_of(const metrics::List& list, bool has_loss) {
   std::vector<std::string> names;
   for (const auto& metric : list) names.push_back(metric->name());
@@ -66,10 +76,7 @@ metrics::List clones_of(const metrics::List& list) {
 
 void write_curves(store::EventWriter& events, const std::string& prefix, int64_t step,
                   const metrics::List& list) {
-  for (const auto& metric : list) {
-    if (const auto points = metric->curve(); !points.empty())
-      write_curve(events, prefix + metric->name(), step, points);
-  }
+  for (const auto& [name, points] : curves_of(list)) write_curve(events, prefix + name, step, points);
 }
 
 EvaluationHook::EvaluationHook(Measure measure, const Interval& interval,
@@ -97,9 +104,7 @@ EvaluationHook::Measure EvaluationHook::counting(data::Feed feed, metrics::List 
     result.emplace();
     result->values =
         values_of(training.context, *counted, training.writes() ? Say::WhyNoValue : Say::Nothing);
-    for (const auto& metric : *counted) {
-      if (auto points = metric->curve(); !points.empty()) result->curves[metric->name()] = std::move(points);
-    }
+    result->curves = curves_of(*counted);
     return result;
   };
   return measure;

@@ -21,7 +21,8 @@ struct Evaluation {
   std::map<std::string, std::vector<metrics::CurvePoint>> curves;
 };
 
-// Writes the curves of those metrics that have one, each under the prefix and the name of its metric.
+// Writes the curves of those metrics that have one with evenly spaced thresholds, each under the prefix and
+// the name of its metric.
 void write_curves(store::EventWriter& events, const std::string& prefix, int64_t step,
                   const metrics::List& list);
 

@@ -399,7 +399,7 @@ TEST(Evaluation, a_metric_may_be_used_for_several_purposes) {
       const metrics::MetricPtr metric_;
       Values& values_;
     };
-    trainer.add_hook(hooks::batch_metrics({own}, 1));
+    trainer.add_hook(hooks::batch_metrics({own}, {.every = 1}));
     trainer.add_hook(std::make_unique<Read>(own, batch));
     trainer.add_hook(hooks::evaluation(test_feed(24), {other}, {.every = 2, .history = &rows}));
     trainer.fit(test_feed());
@@ -578,7 +578,8 @@ TEST(Evaluation, is_shown_in_tensorboard_with_its_curves_and_the_events_of_the_p
     const auto curve = [] {
       return metrics::auc("y", {.num_thresholds = 11, .curve = metrics::Curve::PR, .name = "area"});
     };
-    trainer.add_hook(hooks::evaluation(yes_or_no(50), {curve()}, {.name = "shared", .every = 2}));
+    trainer.add_hook(hooks::evaluation(yes_or_no(50), {curve(), metrics::average_precision("y")},
+                                       {.name = "shared", .every = 2}));
     trainer.add_hook(hooks::evaluation(yes_or_no(50), {curve()},
                                        {.name = "own", .every = 2, .summary_dir = folder / "own"}));
     trainer.add_hook(hooks::summaries({.every = 0, .histograms_every = 4}));
@@ -610,6 +611,9 @@ TEST(Evaluation, is_shown_in_tensorboard_with_its_curves_and_the_events_of_the_p
     }
     EXPECT_GT(shown.at("recall").size(), 1U);
   }
+  EXPECT_EQ(scalars.at("shared_average_precision").size(), 2U);
+  EXPECT_FALSE(run.at("pr_curves").contains("shared_average_precision/pr_curves"))
+      << "TensorBoard would show other thresholds";
   const nlohmann::json own = shown_in(folder / "own");
   EXPECT_EQ(own.at("scalars").at("area").size(), 2U);
   EXPECT_EQ(own.at("scalars").at("area"), scalars.at("shared_area")) << "under its own name";

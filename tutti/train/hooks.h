@@ -107,10 +107,17 @@ struct SummariesOptions {
 // Writes loss, learning rate and examples per second to the event file.
 std::unique_ptr<Hook> summaries(const SummariesOptions& options = {});
 
-// Computes these metrics on the batch of the first step, which is shown as step 0, and then of every
-// `every`-th step, and writes them to stderr and to the event file. Without `every`, uses --summary-every; 0
-// means never. The loss function has to return its predictions.
-std::unique_ptr<Hook> batch_metrics(metrics::List list, std::optional<int64_t> every = {});
+struct BatchMetricsOptions {
+  std::optional<int64_t> every = {};  // steps between values; empty: --summary-every; 0: never
+  // The values are those of the batches of the last so many steps, of all workers. A resumed run begins with
+  // none of them, and the log says how many there are.
+  int64_t window = 1;
+};
+
+// Computes these metrics on the batches of the training, and writes them to stderr and to the event file: of
+// the first step, shown as step 0, after every `every`-th step, and after the last one. The loss function has
+// to return its predictions.
+std::unique_ptr<Hook> batch_metrics(metrics::List list, const BatchMetricsOptions& options = {});
 
 // Shows the progress on stderr: a live line on a terminal ("step 1,200/5,000  loss 0.0312  1,893 examples/s
 // 0:34 left"), otherwise a plain line every ten seconds. On the chief only.

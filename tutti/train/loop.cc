@@ -232,7 +232,8 @@ std::map<std::string, double> Loop::measure(const Trainable& model, const data::
                                          {.part = group.rank,
                                           .parts = group.world,
                                           .lanes_of_run = optimizer_.all_lanes(),
-                                          .device = parts_.front().parameters.device()});
+                                          .device = parts_.front().parameters.device()},
+                                         engine_.pass_advice());
     team_->merge(all);
     values = values_of(context_, all, group.is_chief() ? Say::WhyNoValue : Say::Nothing);
   });

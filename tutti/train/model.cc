@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <functional>
 #include <limits>
 #include <numeric>
 #include <span>
@@ -22,6 +23,19 @@ namespace tutti {
 namespace {
 
 constexpr const char* kObjective = "loss";  // the name of the sum of all losses among the metrics
+
+using Shape = std::vector<int64_t>;
+
+int64_t columns_of(const Shape& shape) {
+  return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
+}
+
+// Returns the columns of the first so many parts.
+int64_t columns_of(const std::vector<Shape>& shapes, size_t parts) {
+  int64_t columns = 0;
+  for (size_t i = 0; i < parts; ++i) columns += columns_of(shapes.at(i));
+  return columns;
+}
 
 torch::Tensor as_columns(const torch::Tensor& rows, int64_t examples) {
   if (rows.dim() == 0 || rows.size(0) != examples)
@@ -91,8 +105,8 @@ class Model::Instance {
     Tensors known_;
   };
 
-  // The widths of the parts of predictions(), in order.
-  std::vector<int64_t> widths;
+  // The shapes of the parts of predictions(), without their first dimension, in order.
+  std::vector<Shape> shapes;
 
  private:
   torch::Tensor compute(size_t index, Values& values) {
@@ -122,8 +136,10 @@ namespace {
 // A metric of one of the parts that predictions are composed of.
 class OfPart final : public metrics::Metric, public metrics::ReadsColumns {
  public:
-  OfPart(metrics::MetricPtr metric, std::function<const std::vector<int64_t>&()> widths, size_t part)
-      : metric_(std::move(metric)), widths_(std::move(widths)), part_(part) {}
+  using Shapes = std::function<const std::vector<Shape>&()>;
+
+  OfPart(metrics::MetricPtr metric, Shapes shapes, size_t part)
+      : metric_(std::move(metric)), shapes_(std::move(shapes)), part_(part) {}
 
   const std::string& name() const override { return metric_->name(); }
   std::vector<std::string> columns() const override {
@@ -131,24 +147,26 @@ class OfPart final : public metrics::Metric, public metrics::ReadsColumns {
     return reads == nullptr ? std::vector<std::string>() : reads->columns();
   }
   void update(const torch::Tensor& prediction, const Batch& batch) override {
-    const std::vector<int64_t>& widths = widths_();
-    const auto begin =
-        std::accumulate(widths.begin(), widths.begin() + static_cast<ptrdiff_t>(part_), int64_t{0});
-    metric_->update(prediction.narrow(1, begin, widths.at(part_)), batch);
+    Shape shape = shapes_().at(part_);
+    const torch::Tensor columns = prediction.narrow(1, columns_of(shapes_(), part_), columns_of(shape));
+    if (shape.size() < 2) return metric_->update(columns, batch);
+    shape.insert(shape.begin(), batch.size());
+    metric_->update(columns.reshape(shape), batch);
   }
   std::vector<double> counters() const override { return metric_->counters(); }
   void merge(std::span<const double> counters) override { metric_->merge(counters); }
   std::optional<double> value() const override { return metric_->value(); }
   std::string reason() const override { return metric_->reason(); }
   std::vector<metrics::CurvePoint> curve() const override { return metric_->curve(); }
+  bool has_uneven_thresholds() const override { return metric_->has_uneven_thresholds(); }
   void reset() override { metric_->reset(); }
   std::unique_ptr<Metric> clone() const override {
-    return std::make_unique<OfPart>(metric_->clone(), widths_, part_);
+    return std::make_unique<OfPart>(metric_->clone(), shapes_, part_);
   }
 
  private:
   const metrics::MetricPtr metric_;
-  const std::function<const std::vector<int64_t>&()> widths_;
+  const Shapes shapes_;
   const size_t part_;
 };
 
@@ -238,30 +256,32 @@ torch::Tensor Model::objective(Instance& instance, const Batch& batch) const {
 torch::Tensor Model::predictions(Instance& instance, const Batch& batch) const {
   Instance::Values values(instance, batch);
   Tensors parts;
-  for (const Named& output : outputs_) parts.push_back(as_columns(values[output.value.index_], batch.size()));
+  instance.shapes.clear();
+  const auto add = [&](const torch::Tensor& rows) {
+    parts.push_back(as_columns(rows, batch.size()));
+    instance.shapes.push_back(rows.sizes().slice(1).vec());
+  };
+  for (const Named& output : outputs_) add(values[output.value.index_]);
   const bool has_targets = std::all_of(nodes_.begin(), nodes_.end(), [&](const Node& node) {
     return !node.is_target || batch.has(node.from_batch);
   });
   if (has_targets) {
-    for (const Measured& measured : measured_)
-      parts.push_back(as_columns(values[measured.prediction.index_], batch.size()));
+    for (const Measured& measured : measured_) add(values[measured.prediction.index_]);
     for (const Named& loss : losses_)
-      parts.push_back(values[loss.value.index_].reshape({1, 1}).expand({batch.size(), 1}).to(at::kFloat));
+      add(values[loss.value.index_].reshape({1, 1}).expand({batch.size(), 1}));
   }
-  instance.widths.clear();
-  for (const torch::Tensor& part : parts) instance.widths.push_back(part.size(1));
   return at::cat(parts, 1);
 }
 
 metrics::List Model::metrics_of(const std::shared_ptr<Instance>& instance) const {
-  const auto widths = [instance]() -> const std::vector<int64_t>& { return instance->widths; };
+  const auto shapes = [instance]() -> const std::vector<Shape>& { return instance->shapes; };
   size_t part = outputs_.size();
   metrics::List all;
   for (const Measured& measured : measured_)
-    all.push_back(std::make_shared<OfPart>(measured.metric, widths, part++));
+    all.push_back(std::make_shared<OfPart>(measured.metric, shapes, part++));
   const auto first = [](const torch::Tensor& prediction, const Batch&) { return prediction.select(1, 0); };
   for (const Named& loss : losses_)
-    all.push_back(std::make_shared<OfPart>(metrics::mean(loss.name, first), widths, part++));
+    all.push_back(std::make_shared<OfPart>(metrics::mean(loss.name, first), shapes, part++));
   all.push_back(objective_metric());
   return all;
 }
@@ -375,15 +395,14 @@ torch::Tensor Model::predict(const data::Feed& feed) {
   if (outputs_.empty()) fail(ErrorKind::InvalidArgument, "the model has no outputs to predict");
   if (feed.size() == 0) fail(ErrorKind::InvalidArgument, "the feed has no examples to predict");
   const torch::Tensor all = trainer().predict(feed);
-  const auto end = instance_->widths.begin() + static_cast<ptrdiff_t>(outputs_.size());
-  return all.narrow(1, 0, std::accumulate(instance_->widths.begin(), end, int64_t{0})).contiguous();
+  return all.narrow(1, 0, columns_of(instance_->shapes, outputs_.size())).contiguous();
 }
 
 // Returns the column names: "pred", or "pred 1", "pred 2" if the output has several columns.
 std::vector<std::string> Model::columns() const {
   std::vector<std::string> names;
   for (size_t i = 0; i < outputs_.size(); ++i) {
-    const int64_t width = instance_->widths[i];
+    const int64_t width = columns_of(instance_->shapes[i]);
     for (int64_t column = 1; column <= width; ++column)
       names.push_back(width == 1 ? outputs_[i].name : fmt::format("{} {}", outputs_[i].name, column));
   }

@@ -95,6 +95,41 @@ TEST(Model, predicts_with_ids_and_needs_no_targets_for_it) {
   EXPECT_THAT(read_file(folder / "p.csv"), StartsWith("ID,pred,both 1,both 2\n0,"));
 }
 
+// Predictions (B, T, V) and class numbers (B, T), of which some are -100.
+TEST(Model, has_metrics_of_tokens) {
+  constexpr int64_t kTokens = 4;
+  constexpr int64_t kClasses = 3;
+  torch::manual_seed(6);
+  const torch::Tensor x = torch::rand({60, 5});
+  torch::Tensor token = torch::randint(kClasses, {60, kTokens}, torch::kLong);
+  token.masked_fill_(torch::rand({60, kTokens}) < 0.3, -100);
+  const data::Feed feed(data::from_tensors({{"x", x}, {"token", token}}));
+  const Context context = test_context(flags_with(20));
+  Model model(context);
+  const auto columns = model.net(nn::Dense(kTokens * kClasses), model.input("x"));
+  const auto logits = model.apply(
+      [](const torch::Tensor& c) {
+        return c.reshape({-1, kTokens, kClasses});
+      },
+      columns);
+  model.output("logits", logits);
+  model.loss(
+      "xent",
+      [](const torch::Tensor& l, const torch::Tensor& t) {
+        return torch::cross_entropy_loss(l.flatten(0, 1), t.flatten());
+      },
+      logits, model.target("token"));
+  model.metric(metrics::accuracy("token"), logits);
+  model.metric(metrics::perplexity("token"), logits);
+  model.fit(feed, torch::optim::AdamOptions(0.03));
+  const auto values = model.evaluate(feed);
+  const torch::Tensor all = model.predict(feed).to(torch::kDouble).reshape({-1, kClasses});
+  const torch::Tensor label = token.flatten();
+  const torch::Tensor correct = all.argmax(1).eq(label).to(torch::kDouble);
+  EXPECT_NEAR(values.at("accuracy"), (correct.sum() / label.ge(0).sum()).item<double>(), 1e-12);
+  EXPECT_NEAR(values.at("perplexity"), torch::cross_entropy_loss(all, label).exp().item<double>(), 1e-12);
+}
+
 TEST(Model, keeps_the_best_of_several_starts) {
   const data::Feed feed = which_is_greater(200, 3);
   // The results of each start alone, from the same model with that seed.

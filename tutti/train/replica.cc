@@ -27,6 +27,10 @@ Trainable on_device(Trainable model, torch::Device device) {
   return model;
 }
 
+torch::Tensor in_float32(const torch::Tensor& result) {
+  return result.is_floating_point() ? result.to(torch::kFloat32) : result;
+}
+
 bool is_image(const torch::Tensor& tensor) { return tensor.dim() == 4 && tensor.is_floating_point(); }
 
 // Freezes what the groups say, and moves the vectors to the memory that the options give, before anyone holds
@@ -109,15 +113,17 @@ std::vector<torch::Tensor> Replica::evaluate(const Batch& batch, const Function&
   return in_evaluation(batch, [&] {
     std::vector<torch::Tensor> results =
         function ? function(batch) : std::vector<torch::Tensor>{model_.predict(batch)};
-    for (torch::Tensor& result : results) {
-      if (result.is_floating_point()) result = result.to(torch::kFloat32);
-    }
+    for (torch::Tensor& result : results) result = in_float32(result);
     return results;
   });
 }
 
-torch::Tensor Replica::evaluate_loss(const Batch& batch) {
-  return in_evaluation(batch, [&] { return model_.loss(batch).loss; });
+LossOutput Replica::evaluate_loss(const Batch& batch) {
+  return in_evaluation(batch, [&] {
+    LossOutput output = model_.loss(batch);
+    if (output.prediction.defined()) output.prediction = in_float32(output.prediction);
+    return output;
+  });
 }
 
 Batch Replica::prepare(const Batch& batch) const {

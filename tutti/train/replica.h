@@ -64,9 +64,10 @@ class Replica {
   std::vector<torch::Tensor> evaluate(const Batch& batch, const Function& function);
   // Returns false if the model can only predict.
   bool has_loss() const { return static_cast<bool>(model_.loss); }
-  // Returns the mean loss of the batch in evaluation mode, without gradients, as float64. Requires
-  // has_loss().
-  torch::Tensor evaluate_loss(const Batch& batch);
+  const Trainable& model() const { return model_; }
+  // Returns the mean loss of the batch, and the predictions that the loss function returns with it, in
+  // float32, in evaluation mode and without gradients. Requires has_loss().
+  LossOutput evaluate_loss(const Batch& batch);
   // Returns the batch in the form that the model takes: on the device, images in the layout.
   Batch prepare(const Batch& batch) const;
 

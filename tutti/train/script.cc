@@ -227,9 +227,11 @@ Trainable script_model(const Script& script) {
     return Call(script.module_->get_method(name).function(), script.module_,
                 IValue(script.module_->_ivalue()), {});
   };
-  const char* predict = script.module_->find_method(kPredictName) ? kPredictName : kForward;
+  const bool has_predict = script.module_->find_method(kPredictName).has_value();
+  const char* predict = has_predict ? kPredictName : kForward;
   fill(model, call(kLossName),
        script.module_->find_method(predict) ? std::optional(call(predict)) : std::nullopt);
+  if (model.predict && !has_predict) model.predict = internal::ForwardPass{std::move(model.predict)};
   model.script = std::make_shared<const Script>(script);
   return model;
 }

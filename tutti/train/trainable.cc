@@ -36,10 +36,16 @@ std::vector<const Named*> inputs_among(const Batch& batch) {
 
 }  // namespace
 
+bool evaluates_by_loss(const Trainable& model) {
+  const bool is_own = model.predict && model.predict.target<internal::ForwardPass>() == nullptr;
+  return model.loss_predicts || !is_own;
+}
+
 void fail_no_predictions() {
   fail(ErrorKind::InvalidArgument,
-       "the model has no function for predictions: give its class a forward(torch::Tensor), or set "
-       "Trainable::predict");
+       "the model has no function for predictions: give its class a forward(torch::Tensor) or a "
+       "forward(const tutti::Batch&), set Trainable::predict, or, for evaluations, let the loss function "
+       "return {{loss, prediction}}");
 }
 
 const torch::Tensor& input_of(const Batch& batch, const std::string& name) {

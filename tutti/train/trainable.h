@@ -17,7 +17,8 @@
 namespace tutti {
 
 // The result of a loss function: the mean over the batch's examples, and optionally the predictions, so that
-// metrics of the training batches cost nothing extra. Can be constructed from the loss alone.
+// metrics of the training batches cost nothing extra, and those of an evaluation no second forward pass. Can
+// be constructed from the loss alone.
 struct LossOutput {
   LossOutput(torch::Tensor mean_loss) : loss(std::move(mean_loss)) {}  // NOLINT(google-explicit-constructor)
   LossOutput(torch::Tensor mean_loss, torch::Tensor predictions)
@@ -36,7 +37,14 @@ struct Trainable {
   std::function<torch::Tensor(const Batch&)> predict;  // may be empty
   // The same model as a program that can be sent to processes that do not have it (script.h); may be null.
   std::shared_ptr<const Script> script;
+  // Says that a `predict` of the program makes the predictions that the loss function returns, so that an
+  // evaluation need not call it.
+  bool loss_predicts = false;
 };
+
+// Returns true if evaluations use the predictions that the loss function returns with the loss: unless the
+// program has set `predict` and has not said that they are the same.
+bool evaluates_by_loss(const Trainable& model);
 
 struct TrainableOptions {
   // The tensor of a batch that the net's forward(Tensor) makes predictions from. "": chosen as input_of()
@@ -58,6 +66,17 @@ namespace internal {
 template <class Net>
 concept HasForward = requires(Net& net, const torch::Tensor& x) {
   { net.forward(x) } -> std::convertible_to<torch::Tensor>;
+};
+template <class Net>
+concept HasForwardOfBatch = requires(Net& net, const Batch& batch) {
+  { net.forward(batch) } -> std::convertible_to<torch::Tensor>;
+};
+
+// The predictions of a module's own forward(). Has a type of its own, so that Trainable::predict tells
+// whether a program has set another function.
+struct ForwardPass {
+  std::function<torch::Tensor(const Batch&)> call;
+  torch::Tensor operator()(const Batch& batch) const { return call(batch); }
 };
 
 template <class Loss, class Net>
@@ -106,9 +125,12 @@ std::function<torch::Tensor(const Batch&)> bind_forward(const Handle& handle,
                                                         const TrainableOptions& options) {
   using Net = std::remove_cvref_t<decltype(*module_of_handle(handle))>;
   if constexpr (HasForward<Net>) {
-    return [net = module_of_handle(handle), input = options.input](const Batch& batch) -> torch::Tensor {
-      return net->forward(input_of(batch, input));
-    };
+    return ForwardPass{[net = module_of_handle(handle), input = options.input](const Batch& batch) {
+      return torch::Tensor(net->forward(input_of(batch, input)));
+    }};
+  } else if constexpr (HasForwardOfBatch<Net>) {
+    return ForwardPass{
+        [net = module_of_handle(handle)](const Batch& batch) { return torch::Tensor(net->forward(batch)); }};
   } else {
     return {};
   }
@@ -119,7 +141,7 @@ std::function<torch::Tensor(const Batch&)> bind_forward(const Handle& handle,
 // `net` is a std::shared_ptr to a module, or a module holder. `loss(net, batch)` returns the mean loss over
 // the batch, or {loss, predictions}; it takes the module, as in Net& or torch::nn::SequentialImpl&, or what
 // was passed as `net`, as in torch::nn::Sequential&, by reference or const reference. If the module has a
-// forward(Tensor), it makes the predictions.
+// forward(Tensor) or a forward(const Batch&), it makes the predictions.
 template <class Handle, class Loss>
 Trainable make_trainable(const Handle& net, Loss loss, const TrainableOptions& options = {}) {
   if constexpr (internal::ModuleHandle<Handle>) {

@@ -101,6 +101,22 @@ TEST(Trainable, the_loss_takes_the_holder_or_the_module) {
                   .loss.defined());
 }
 
+// As a model with several inputs has it.
+struct OfBatch : torch::nn::Module {
+  torch::Tensor forward(const Batch& batch) { return net->forward(batch["image"]); }
+  std::shared_ptr<TestNet> net = register_module("net", test_net());
+};
+
+TEST(Trainable, predicts_by_a_forward_of_a_batch) {
+  const Context context = test_context(test_flags());
+  const auto net = std::make_shared<OfBatch>();
+  Trainer trainer(context, net, kAdam,
+                  [](OfBatch& of, const Batch& batch) { return test_loss(*of.net, batch).loss; });
+  EXPECT_TRUE(trainer.predict(test_feed(8))
+                  .equal(Trainer(context, test_net(), kAdam, test_loss).predict(test_feed(8))));
+  EXPECT_TRUE(evaluates_by_loss(make_trainable(net)));
+}
+
 TEST(Trainable, without_a_loss_only_predicts_and_is_evaluated) {
   const Trainable model = make_trainable(test_net());
   const Context context = test_context(test_flags());

@@ -75,8 +75,9 @@ struct EvaluateOptions {
   // If true, uses the weights of the last step even if the trainer has their moving average
   // (TrainerOptions::average).
   bool last_weights = false;
-  // If true, the values include "loss", the mean of the loss function. It takes a forward pass of its own;
-  // set it to false to do without, or if the feed has no labels.
+  // If true, the values include "loss", the mean of the loss function. If that returns its predictions, the
+  // metrics use them, and else it takes a forward pass of its own. Set it to false to do without, or if the
+  // feed has no labels.
   bool loss = true;
 };
 

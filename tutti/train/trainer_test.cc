@@ -470,7 +470,7 @@ TEST(Trainer, metrics_of_the_batches_need_predictions) {
   const Context context = test_context(config);
   Trainer trainer(context, test_net(), kAdam,
                   [](TestNet& net, const Batch& batch) { return test_loss(net, batch).loss; });
-  trainer.add_hook(hooks::batch_metrics({metrics::accuracy("label")}, 2));
+  trainer.add_hook(hooks::batch_metrics({metrics::accuracy("label")}, {.every = 2}));
   expect_error(ErrorKind::InvalidArgument, HasSubstr("{loss, prediction}"),
                [&] { trainer.fit(test_feed()); });
 }

@@ -1,5 +1,6 @@
 #include <chrono>
 #include <cmath>
+#include <deque>
 #include <unistd.h>
 #include <utility>
 
@@ -133,16 +134,21 @@ class Summaries final : public Hook {
 
 class BatchMetrics final : public Hook {
  public:
-  BatchMetrics(metrics::List list, std::optional<int64_t> every) : list_(std::move(list)), given_(every) {
+  BatchMetrics(metrics::List list, const BatchMetricsOptions& options)
+      : list_(std::move(list)), options_(options) {
     metrics::require_distinct_names(list_);
+    if (options.every.value_or(0) < 0 || options.window < 1)
+      fail(ErrorKind::InvalidArgument,
+           "batch metrics every {} steps, of the last {} steps: .every must be 0 or more, .window 1 or more",
+           options.every.value_or(0), options.window);
   }
 
   void begin(Training& training) override {
-    every_ = given_.value_or(training.context.config().output.summary_every);
+    every_ = options_.every.value_or(training.context.config().output.summary_every);
   }
 
   void after_lane(Training& training, int64_t, const Batch& batch, const LossOutput& output) override {
-    if (!due_after(training)) return;
+    if (!counts(training, training.step + 1)) return;
     if (!output.prediction.defined()) {
       fail(ErrorKind::InvalidArgument,
            "metrics of the training batches need predictions: let the loss function return {{loss, "
@@ -151,41 +157,67 @@ class BatchMetrics final : public Hook {
     for (const auto& metric : list_) metric->update(output.prediction, batch);
   }
 
-  // If workers make steps of their own, the worker that made the step shows its own batch. If the chief
+  // If workers make steps of their own, the worker that made the step shows its own batches. If the chief
   // evaluates alone, as with parameter servers, it shows the counts of its own lanes only: workers come and
   // go, and so have not all counted the same steps.
   void after_step(Training& training, const StepResult&) override {
     const bool due = training.in_step ? training.due(every_) : every_ > 0 && training.step % every_ == 0;
     // The first batch was computed with the weights from before any step, so it is shown as step 0.
     const bool is_first = every_ > 0 && training.step == 1;
-    if ((due || is_first) && training.in_step && training.merge) training.merge(list_);
+    if (counts(training, training.step)) remember(training.step);
+    if (due || is_first) {
+      for (const Counted& counted : window_) metrics::merge(list_, counted.counters);
+      if (training.in_step && training.merge) training.merge(list_);
+    }
     if (is_first) show(training, 0);
     if (due) show(training, training.step);
     for (const auto& metric : list_) metric->reset();
   }
 
  private:
+  // What this worker has counted in a step.
+  struct Counted {
+    int64_t step;
+    std::vector<double> counters;
+  };
+
+  // Moves the counts of this step to the window. A run that was set back makes steps again.
+  void remember(int64_t step) {
+    std::erase_if(window_, [&](const Counted& counted) {
+      return counted.step <= step - options_.window || counted.step >= step;
+    });
+    window_.push_back({step, metrics::counters_of(list_)});
+    for (const auto& metric : list_) metric->reset();
+  }
+
   void show(Training& training, int64_t step) const {
+    const bool is_window = options_.window > 1;
+    const std::string of = !is_window            ? "batch"
+                           : window_.size() == 1 ? "last step"
+                                                 : fmt::format("last {} steps", window_.size());
     std::string text;
     for (const auto& metric : list_) {
       const auto value = metric->value();
-      text += fmt::format("  {} (batch) {}", metric->name(),
+      text += fmt::format("  {} ({}) {}", metric->name(), of,
                           value ? fmt::format("{:.4f}", *value) : fmt::format("none ({})", metric->reason()));
-      if (!value) continue;
-      if (training.events != nullptr) training.events->scalar("batch_" + metric->name(), step, *value);
+      if (!value || training.events == nullptr) continue;
+      training.events->scalar((is_window ? "window_" : "batch_") + metric->name(), step, *value);
     }
     if (training.group.is_chief() || !training.in_step) training.context.log().info("step {}{}", step, text);
   }
 
-  // Returns true if the current step may be shown when it is done.
-  bool due_after(const Training& training) const {
-    const int64_t done = training.step + 1;
-    return every_ > 0 && (!training.in_step || done == 1 || done % every_ == 0 || done == training.end_step);
+  // Returns true if the batches of this step may be shown, after the step or after a later one.
+  bool counts(const Training& training, int64_t step) const {
+    if (every_ == 0) return false;
+    const int64_t steps_to_due = (every_ - step % every_) % every_;
+    return !training.in_step || step == 1 || steps_to_due < options_.window ||
+           training.end_step - step < options_.window;
   }
 
   const metrics::List list_;
-  const std::optional<int64_t> given_;
+  const BatchMetricsOptions options_;
   int64_t every_ = 0;
+  std::deque<Counted> window_;  // of the last steps that count, by step
 };
 
 }  // namespace
@@ -196,8 +228,8 @@ std::unique_ptr<Hook> summaries(const SummariesOptions& options) {
   return std::make_unique<Summaries>(options);
 }
 
-std::unique_ptr<Hook> batch_metrics(metrics::List list, std::optional<int64_t> every) {
-  return std::make_unique<BatchMetrics>(std::move(list), every);
+std::unique_ptr<Hook> batch_metrics(metrics::List list, const BatchMetricsOptions& options) {
+  return std::make_unique<BatchMetrics>(std::move(list), options);
 }
 
 }  // namespace tutti::hooks
