@@ -44,8 +44,9 @@ class Engine {
   void add_state(const std::string& name, StatePart part);
 
   // Keeps a moving average of the weights, which checkpoints contain as the part "average". `decays` has a
-  // number for each part; 0: its weights are not averaged. Called once, before the start.
-  void keep_average(const std::vector<double>& decays);
+  // number for each part; 0: its weights are not averaged. `tables` are those of the first part, or null.
+  // Called once, before the start.
+  void keep_average(const std::vector<double>& decays, embedding::Tables* tables = nullptr);
   // See EvaluationHook::set_validation().
   void validate(EvaluationHook::Measure measure, const EvaluationHook::Interval& interval) {
     validation_->set_validation(std::move(measure), interval);
