@@ -59,6 +59,11 @@ TEST(OptimizersTogether, an_elementwise_one_has_the_same_bits_in_all_ways_of_tra
   expect_same_in_all_ways(flags_of("odd", {"--optimizer", "lion"}), folder, true);
 }
 
+TEST(OptimizersTogether, ftrl_has_the_same_bits_in_all_ways_of_training) {
+  const TestFolder folder;
+  expect_same_in_all_ways(flags_of("odd", {"--optimizer", "ftrl"}), folder, true);
+}
+
 TEST(OptimizersTogether, a_replicated_one_has_the_same_bits_without_servers) {
   const TestFolder folder;
   expect_same_in_all_ways(flags_of("odd", {"--optimizer", "replicated"}), folder, false);
@@ -78,7 +83,8 @@ TEST(OptimizersTogether, loops_of_ones_own_and_one_asynchronous_worker_have_the_
 
 TEST(OptimizersTogether, resume_with_another_number_of_workers_and_another_way_of_training) {
   const TestFolder folder;
-  for (const Flags& optimizer : {Flags{"--optimizer", "grouped", "--frozen"}, Flags{"--optimizer", "lion"}}) {
+  for (const Flags& optimizer : {Flags{"--optimizer", "grouped", "--frozen"}, Flags{"--optimizer", "lion"},
+                                 Flags{"--optimizer", "ftrl"}}) {
     const Flags flags = flags_of("normed", optimizer);
     const std::string straight = hash_of(training(1, flags), folder);
     const Flags kept = with(flags, {"--logdir", folder / optimizer[1]});

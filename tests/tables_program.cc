@@ -92,6 +92,7 @@ tutti::OptimizerOptions optimizer_of(const Options& options) {
   if (options.optimizer == "sgd") return torch::optim::SGDOptions(0.1);
   if (options.optimizer == "momentum") return torch::optim::SGDOptions(0.05).momentum(0.9);
   if (options.optimizer == "adam") return torch::optim::AdamOptions(0.01);
+  if (options.optimizer == "ftrl") return tutti::FtrlOptions{.rate = 0.1, .l1 = 0.001, .beta = 1};
   return torch::optim::AdagradOptions(0.1);
 }
 
@@ -118,7 +119,8 @@ int main(int argc, char** argv) {
     flags.add("--evict-unused-for", options.evict_unused_for, "steps after which an unused row is dropped");
     flags.add("--replace-oldest", options.replace_oldest, "what a full table does");
     flags.add_choice("--place", options.placement, {"mod", "block", "hash"}, "the owners of rows");
-    flags.add_choice("--optimizer", options.optimizer, {"adagrad", "sgd", "momentum", "adam"}, "which one");
+    flags.add_choice("--optimizer", options.optimizer, {"adagrad", "sgd", "momentum", "adam", "ftrl"},
+                     "which one");
     flags.add("--clip-norm", options.clip_norm, "the largest norm of the gradient; 0: any");
     flags.add("--average", options.average, "the decay of a moving average of the weights");
     flags.add("--weights", options.weights, "a checkpoint whose weights the model begins with");

@@ -57,7 +57,7 @@ void expect_same_everywhere(const Flags& flags) {
 TEST(Tables, have_the_same_weights_in_any_way) { expect_same_everywhere({}); }
 
 TEST(Tables, have_the_same_weights_with_any_optimiser) {
-  for (const char* optimizer : {"sgd", "momentum", "adam"})
+  for (const char* optimizer : {"sgd", "momentum", "adam", "ftrl"})
     expect_same_everywhere({"--optimizer", optimizer});
 }
 
@@ -65,6 +65,33 @@ TEST(Tables, are_clipped_alike_in_any_way) {
   const Flags clipped = {"--clip-norm", "0.05"};
   EXPECT_NE(result_of(on_workers(1, clipped)).hash, result_of(on_workers(1)).hash);
   expect_same_everywhere(clipped);
+}
+
+// The metrics are those of the average.
+TEST(Tables, have_the_same_moving_average_in_any_way) {
+  const Result last = result_of(on_workers(1));
+  for (const Flags& kind :
+       {Flags(), Flags{"--dynamic", "--rows", "1000", "--admit-after", "2"}, Flags{"--bare"}}) {
+    const Flags averaged = with(kind, {"--average", "0.8"});
+    expect_same_everywhere(averaged);
+    const Result result = result_of(on_workers(1, averaged));
+    EXPECT_EQ(result.hash, result_of(on_workers(1, kind)).hash);
+    EXPECT_NE(result.metrics, result_of(on_workers(1, kind)).metrics);
+  }
+}
+
+TEST(Tables, continue_their_moving_average_with_other_tasks) {
+  for (const Flags& kind : {Flags(), Flags{"--dynamic"}}) {
+    const Flags averaged = with(kind, {"--average", "0.8"});
+    const Result straight = result_of(on_workers(1, averaged));
+    const TestFolder folder;
+    const Flags saving = with(
+        averaged, {"--logdir", folder / "run", "--checkpoint-every", "2", "--checkpoint-rows", "changed"});
+    result_of(on_workers(3, with(saving, {"--steps", "4"})));
+    result_of(on_servers(3, 2, with(saving, {"--steps", "8", "--place", "hash"})));
+    result_of(on_workers(2, with(saving, {"--steps", "12", "--comm", "tcp"})));
+    EXPECT_EQ(result_of(on_servers(1, 2, saving)), straight);
+  }
 }
 
 TEST(Tables, that_grow_have_the_same_weights_in_any_way) {
@@ -121,17 +148,19 @@ TEST(Tables, continue_from_checkpoints_of_changed_rows) {
 }
 
 TEST(Tables, of_a_killed_server_or_worker_are_trained_to_the_end) {
-  const Result straight = result_of(on_workers(1, {"--steps", "60"}));
+  const Flags flags = {"--steps", "60", "--average", "0.8"};
+  const Result straight = result_of(on_workers(1, flags));
   for (const char* lost : {"ps", "worker"}) {
     const TestFolder folder;
     const std::string report = folder / "report.json";
-    const Flags saving = {
-        "--logdir", folder / "run", "--checkpoint-every", "3", "--report", report, "--steps", "60"};
+    const Flags saving =
+        with(flags, {"--logdir", folder / "run", "--checkpoint-every", "3", "--report", report});
     ServedRun run(std::string("tables-") + lost, on_servers(2, 2, saving, {"--restarts", "1"}));
     ASSERT_TRUE(eventually([&] { return fs::exists(folder / "run/ckpt-3"); }));
     run.kill(lost, 1);
     EXPECT_EQ(run.run().wait(), 0) << run.run().err();
     EXPECT_EQ(json_of(report).at("weights_sha256"), straight.hash) << lost;
+    EXPECT_EQ(json_of(report).at("metrics"), straight.metrics) << lost;
   }
 }
 
@@ -168,6 +197,10 @@ TEST(Tables, are_trained_asynchronously) {
       report_of(on_servers(2, 3, {"--strategy", "ps-async", "--clip-norm", "0.01", "--dynamic"}), folder);
   EXPECT_EQ(clipped.at("steps"), 16);
   EXPECT_GT(clipped.at("tables").at("items").at("rows"), 0);
+  const nlohmann::json averaged =
+      report_of(on_servers(2, 2, {"--strategy", "ps-async", "--steps", "120", "--average", "0.9"}), folder);
+  EXPECT_EQ(averaged.at("steps"), 120);
+  EXPECT_GT(averaged.at("metrics").at("auc"), 0) << averaged;
   // Connected workers continue it.
   EXPECT_FALSE(result_of(on_workers(2, {"--logdir", folder / "run", "--steps", "122", "--resume", "anyway"}))
                    .hash.empty());

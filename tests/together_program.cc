@@ -287,6 +287,8 @@ tutti::OptimizerOptions optimizer_of(const Options& options) {
   if (options.frozen) groups.push_back({.names = "pred.bias", .frozen = true});
   if (options.optimizer == "grouped") return {torch::optim::AdamWOptions(1e-3).weight_decay(0.1), groups};
   if (options.optimizer == "lion") return {lion(0.99), groups};
+  if (options.optimizer == "ftrl")
+    return {tutti::FtrlOptions{.rate = 0.05, .l1 = 0.01, .l2_shrinkage = 0.001, .beta = 1}, groups};
   if (options.optimizer == "replicated")
     return tutti::ReplicatedOptimizer{.name = "whole", .make = [](const std::vector<torch::Tensor>& all) {
                                         return std::make_unique<torch::optim::Adam>(
@@ -438,7 +440,7 @@ int main(int argc, char** argv) {
   program.add_flags = [&](tutti::FlagSet& flags) {
     flags.add_choice("--net", options.net, {"cnn", "masked", "normed", "odd", "synced", "wide"},
                      "which network");
-    flags.add_choice("--optimizer", options.optimizer, {"adam", "grouped", "lion", "replicated"},
+    flags.add_choice("--optimizer", options.optimizer, {"adam", "grouped", "lion", "ftrl", "replicated"},
                      "which optimiser");
     flags.add("--frozen", options.frozen, "one of its groups is frozen");
     flags.add("--server-beta", options.server_beta, "a number of lion on servers, by mistake; 0: no lion");

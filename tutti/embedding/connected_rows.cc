@@ -89,19 +89,19 @@ void ConnectedRows::wait_for_others(int64_t step) {
 }
 
 std::vector<torch::Tensor> ConnectedRows::answers(const Lists<int64_t>& asked,
-                                                  const std::vector<int64_t>& numbers) {
+                                                  const std::vector<int64_t>& numbers, RowValues values) {
   std::vector<torch::Tensor> rows;
-  for (const std::vector<int64_t>& list : asked) rows.push_back(rows_.read(list));
+  for (const std::vector<int64_t>& list : asked) rows.push_back(rows_.read(list, values));
   if (comm_.world() == 1) return rows;
   return exchange(comm_, rows, numbers, {.what = kRows});
 }
 
 std::vector<torch::Tensor> ConnectedRows::read(const Request& request) {
-  if (comm_.world() == 1) return answers(request.asked, request.numbers);
+  if (comm_.world() == 1) return answers(request.asked, request.numbers, request.values);
   ListsUnderWay requests{.sent = request.asked};
   exchange(comm_, requests, {.what = "the ids of rows"});
   requests.work.wait();
-  return answers(requests.received, request.numbers);
+  return answers(requests.received, request.numbers, request.values);
 }
 
 void ConnectedRows::announce(Request request) {
@@ -113,7 +113,7 @@ void ConnectedRows::announce(Request request) {
 
 std::vector<torch::Tensor> ConnectedRows::read_announced() {
   requests_.work.wait();
-  std::vector<torch::Tensor> rows = answers(requests_.received, announced_numbers_);
+  std::vector<torch::Tensor> rows = answers(requests_.received, announced_numbers_, RowValues::Last);
   requests_ = {};
   return rows;
 }
@@ -171,8 +171,6 @@ void ConnectedRows::update(double learning_rate, double factor, int64_t step) {
   wait_for_others(step);
 }
 
-void ConnectedRows::forget_step() { rows_.forget_step(); }
-
 void ConnectedRows::evict(int64_t step) {
   for (RowShard& shard : rows_.shards()) shard.evict(step);
 }
@@ -196,19 +194,28 @@ std::vector<store::NamedTensor> ConnectedRows::gather(const std::vector<store::N
   return all;
 }
 
+TablesPart ConnectedRows::gather_weights() const {
+  return {gather(saved_weights(rows_, tables_.values())),
+          saved_facts(tables_.specs(optimizer_), counts(), 0)};
+}
+
 void ConnectedRows::put(const RowPiece& piece, bool changed) {
   rows_.shard_of(piece.table, "the checkpoint").put(piece.rows, changed);
 }
 
 // Rank 0 sends the rows to all in pieces, each after its names and shapes; an empty text ends them.
-void ConnectedRows::put_all(const TablesPart& saved, bool with_optimizer, bool changes) {
+void ConnectedRows::put_all(const TablesPart& saved, RowParts parts, bool changes) {
   const auto tell = [&](const std::string& text) { return comm::gather_all(comm_, text, kRows)[0]; };
+  const auto put_averaged_steps = [&](int64_t steps) {
+    rows_.put_averaged_steps(comm::gather_all(comm_, steps, kRows)[0]);
+  };
   const comm::Options options{.what = kRows};
   if (comm_.rank() == 0) {
     const SavedRows rows(saved.tensors, saved.facts);
-    rows.require_complete(tables_.specs(optimizer_), with_optimizer, changes);
+    rows.require_complete(tables_.specs(optimizer_), parts, changes);
+    put_averaged_steps(parts == RowParts::Weights ? 0 : rows.averaged_steps());
     for (RowShard& shard : rows_.shards()) shard.put_counts(rows.counts_of(shard.spec().name));
-    rows.for_each(with_optimizer, [&](const RowPiece& piece) {
+    rows.for_each(parts, [&](const RowPiece& piece) {
       if (comm_.world() > 1) {
         const auto tensors = tensors_of(piece.table, piece.rows);
         tell(Json{{"table", piece.table}, {"tensors", outline_of(tensors)}}.dump());
@@ -219,6 +226,7 @@ void ConnectedRows::put_all(const TablesPart& saved, bool with_optimizer, bool c
     if (comm_.world() > 1) tell("");
     return;
   }
+  put_averaged_steps(0);
   for (std::string text = tell(""); !text.empty(); text = tell("")) {
     const Json outline = parse_json(text, kRows, ErrorKind::DataLoss);
     const std::vector<store::NamedTensor> tensors = empty_like(outline.at("tensors"));
@@ -229,12 +237,12 @@ void ConnectedRows::put_all(const TablesPart& saved, bool with_optimizer, bool c
 }
 
 void ConnectedRows::restore(const TablesPart& saved, const std::optional<TablesPart>& changes,
-                            bool with_optimizer) {
+                            RowParts parts) {
   for (RowShard& shard : rows_.shards()) shard.reset();
-  put_all(saved, with_optimizer, false);
+  put_all(saved, parts, false);
   for (RowShard& shard : rows_.shards()) shard.mark_saved();
   const bool has_changes = comm::gather_all(comm_, int64_t{changes.has_value()}, kRows)[0] != 0;
-  if (has_changes) put_all(changes.value_or(TablesPart()), with_optimizer, true);
+  if (has_changes) put_all(changes.value_or(TablesPart()), parts, true);
   wait_for_others();
 }
 

@@ -41,28 +41,31 @@ class ConnectedRows final : public RowOwners {
   // Updates the rows with the mean gradients times `factor`. `learning_rate` is that of the model's optimiser
   // in this step, and `step` the number of steps including it.
   void update(double learning_rate, double factor, int64_t step);
-  // Ends a step without examples.
-  void forget_step();
+  // Ends a step without examples, in place of both.
+  void skip_step() { rows_.skip_step(); }
 
   OwnedRows& rows() { return rows_; }
   const OwnedRows& rows() const { return rows_; }
   // Drops rows of tables that grow before a checkpoint.
   void evict(int64_t step);
   // The facts about the tables for a checkpoint.
-  Json facts() const { return saved_facts(tables_.specs(optimizer_), counts()); }
+  Json facts() const { return saved_facts(tables_.specs(optimizer_), counts(), rows_.averaged_steps()); }
   // Collects what all workers save at rank 0; nothing elsewhere.
   std::vector<store::NamedTensor> gather(const std::vector<store::NamedTensor>& own) const;
+  // Collects the rows with the values that lookups have, and the facts about them, at rank 0.
+  TablesPart gather_weights() const;
   // Takes the rows of a checkpoint that rank 0 has. `changes` are those of a second checkpoint that has only
   // rows that have changed since. Throws InvalidArgument, on all workers, if they do not fit.
-  void restore(const TablesPart& saved, const std::optional<TablesPart>& changes, bool with_optimizer);
+  void restore(const TablesPart& saved, const std::optional<TablesPart>& changes, RowParts parts);
   // A checksum of all rows, the same on any number of workers.
   std::string checksum() const;
   // Of tables that grow, on all workers together.
   std::map<std::string, GrowthCounts> counts() const;
 
  private:
-  std::vector<torch::Tensor> answers(const Lists<int64_t>& asked, const std::vector<int64_t>& numbers);
-  void put_all(const TablesPart& saved, bool with_optimizer, bool changes);
+  std::vector<torch::Tensor> answers(const Lists<int64_t>& asked, const std::vector<int64_t>& numbers,
+                                     RowValues values);
+  void put_all(const TablesPart& saved, RowParts parts, bool changes);
   void put(const RowPiece& piece, bool changed);
   void wait_for_others(int64_t step = -1);
 

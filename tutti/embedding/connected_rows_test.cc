@@ -1,5 +1,6 @@
 #include "tutti/embedding/connected_rows.h"
 
+#include <algorithm>
 #include <cmath>
 #include <random>
 
@@ -207,12 +208,190 @@ TEST(Tables, continue_on_another_number_of_workers) {
         Net net;
         Tables tables(net);
         ConnectedRows rows(tables, comm, 99, kLanes, adam);
-        rows.restore(comm.rank() == 0 ? saved : TablesPart(), {}, true);
+        rows.restore(comm.rank() == 0 ? saved : TablesPart(), {}, RowParts::All);
         train({net, tables, rows, comm}, 3, 6);
         EXPECT_EQ(rows.checksum(), straight) << before << " to " << world;
       });
     }
   }
+}
+
+// --- Moving averages
+
+constexpr double kDecay = 0.7;
+
+Tables averaged_tables(const Net& net) {
+  Tables tables(net);
+  tables.keep_average(kDecay);
+  return tables;
+}
+
+// What all workers have, in the order of the ids, at rank 0.
+std::vector<store::NamedTensor> joined_weights(Tables& tables, const ConnectedRows& rows, RowValues values) {
+  tables.look_up_values(values);
+  const TablesPart all = rows.gather_weights();
+  tables.look_up_values(RowValues::Last);
+  if (all.tensors.empty()) return {};
+  std::vector<store::NamedTensor> joined = joined_rows(SavedRows(all.tensors, all.facts), nullptr);
+  for (auto& [name, tensor] : joined) tensor = tensor.clone();
+  return joined;
+}
+
+void expect_equal(const std::vector<store::NamedTensor>& found,
+                  const std::vector<store::NamedTensor>& expected) {
+  ASSERT_EQ(found.size(), expected.size());
+  for (size_t i = 0; i < found.size(); ++i)
+    EXPECT_TRUE(found[i].tensor.equal(expected[i].tensor)) << found[i].name;
+}
+
+// The formula in double precision, on all rows after every step, as for an ordinary parameter.
+TEST(RowAverages, are_those_of_the_values_of_all_rows_after_all_steps) {
+  for (const OptimizerOptions& optimizer :
+       {kAdagrad, OptimizerOptions(torch::optim::AdamOptions(0.1).weight_decay(0.1))}) {
+    std::vector<store::NamedTensor> alone;
+    for (const int world : {1, 2, 3}) {
+      with_ranks(world == 2 ? "shm" : "plain", world, [&](comm::Communicator& comm) {
+        Net net;
+        Tables tables = averaged_tables(net);
+        ConnectedRows rows(tables, comm, 7, kLanes, optimizer);
+        const auto initial = joined_weights(tables, rows, RowValues::Last);
+        expect_equal(joined_weights(tables, rows, RowValues::Average), initial);
+        std::vector<torch::Tensor> sums;
+        double weights = 0;
+        for (int64_t step = 0; step < 12; ++step) {
+          step == 7 ? rows.skip_step() : train({net, tables, rows, comm}, step, step + 1);
+          weights = weights * kDecay + 1;
+          const auto now = joined_weights(tables, rows, RowValues::Last);
+          const auto average = joined_weights(tables, rows, RowValues::Average);
+          for (size_t i = 0; i < now.size(); ++i) {
+            const torch::Tensor value = now[i].tensor.to(torch::kDouble);
+            if (step == 0) sums.push_back(torch::zeros_like(value));
+            sums[i] = sums[i] * kDecay + value;
+            EXPECT_LT((average[i].tensor - sums[i] / weights).abs().max().item<double>(), 1e-6) << step;
+          }
+        }
+        const auto last = joined_weights(tables, rows, RowValues::Average);
+        if (comm.rank() != 0) return;
+        if (world == 1) alone = last;
+        expect_equal(last, alone);
+      });
+    }
+  }
+}
+
+// Lookups fetch them, also if the rows themselves can be read where they are.
+TEST(RowAverages, are_looked_up_by_forward_passes) {
+  for (const int world : {1, 2}) {
+    with_ranks("shm", world, [&](comm::Communicator& comm) {
+      Net net;
+      Tables tables = averaged_tables(net);
+      ConnectedRows rows(tables, comm, 7, kLanes, kAdagrad);
+      train({net, tables, rows, comm}, 0, 5);
+      const torch::NoGradGuard no_grad;
+      const std::vector<Batch> batches = {batch_of(1, 0)};
+      const auto looked_up = [&](RowValues values) {
+        tables.look_up_values(values);
+        EXPECT_EQ(tables.are_direct(), values == RowValues::Last);
+        tables.fetch(batches);
+        tables.begin_lane(0);
+        const torch::Tensor found = net.user(batches[0]["user"]).clone();
+        tables.end_lane();
+        if (tables.can_read_alone()) {
+          EXPECT_TRUE(net.user(batches[0]["user"]).equal(found));
+        } else {
+          expect_error(ErrorKind::InvalidArgument, HasSubstr("let all workers make this call"),
+                       [&] { net.user(batches[0]["user"]); });
+        }
+        tables.look_up_values(RowValues::Last);
+        return found;
+      };
+      const torch::Tensor average = looked_up(RowValues::Average);
+      EXPECT_FALSE(looked_up(RowValues::Last).equal(average));
+      const auto all = joined_weights(tables, rows, RowValues::Average);
+      if (comm.rank() != 0) return;
+      const auto user =
+          std::find_if(all.begin(), all.end(), [](const auto& t) { return t.name == "user.weight"; });
+      EXPECT_TRUE(average.equal(user->tensor.index_select(0, batches[0]["user"])));
+    });
+  }
+}
+
+// The second checkpoint has only the rows that have changed since the first one.
+TEST(RowAverages, continue_on_another_number_of_workers_with_the_same_bits) {
+  std::vector<store::NamedTensor> straight;
+  TablesPart all;
+  TablesPart changes;
+  const auto copy = [](const std::vector<store::NamedTensor>& tensors, const Json& facts) {
+    TablesPart part{.facts = facts};
+    for (const auto& [name, tensor] : tensors) part.tensors.push_back({name, tensor.clone()});
+    return part;
+  };
+  with_ranks("plain", 3, [&](comm::Communicator& comm) {
+    Net net(Placement::Block);
+    Tables tables = averaged_tables(net);
+    ConnectedRows rows(tables, comm, 7, kLanes, kAdagrad);
+    const auto save = [&](TablesPart& to, RowShard::Which which) {
+      const auto gathered = rows.gather(saved_rows(rows.rows(), which));
+      const Json facts = rows.facts();
+      if (comm.rank() == 0) to = copy(gathered, facts);
+    };
+    train({net, tables, rows, comm}, 0, 2);
+    save(all, RowShard::Which::All);
+    for (RowShard& shard : rows.rows().shards()) shard.mark_saved();
+    train({net, tables, rows, comm}, 2, 4);
+    save(changes, RowShard::Which::Changed);
+    train({net, tables, rows, comm}, 4, 8);
+    const auto last = joined_weights(tables, rows, RowValues::Average);
+    if (comm.rank() == 0) straight = last;
+  });
+  EXPECT_EQ(changes.facts.at("user").at("average"), (Json{{"decay", kDecay}, {"steps", 4}}));
+  for (const int world : {1, 2}) {
+    with_ranks("shm", world, [&](comm::Communicator& comm) {
+      Net net;
+      Tables tables = averaged_tables(net);
+      ConnectedRows rows(tables, comm, 99, kLanes, kAdagrad);
+      const bool mine = comm.rank() == 0;
+      rows.restore(mine ? all : TablesPart(), mine ? std::optional(changes) : std::nullopt, RowParts::All);
+      train({net, tables, rows, comm}, 4, 8);
+      const auto last = joined_weights(tables, rows, RowValues::Average);
+      if (mine) expect_equal(last, straight);
+    });
+  }
+}
+
+// They begin with the next step if the checkpoint has none, and are left out if nobody wants them.
+TEST(RowAverages, may_be_missing_in_a_checkpoint_or_not_wanted) {
+  with_ranks("inproc", 1, [&](comm::Communicator& comm) {
+    const auto trained = [&](double decay, const std::optional<TablesPart>& from, RowParts parts) {
+      Net net;
+      Tables tables(net);
+      tables.keep_average(decay);
+      ConnectedRows rows(tables, comm, 7, kLanes, kAdagrad);
+      if (from) rows.restore(*from, {}, parts);
+      train({net, tables, rows, comm}, 0, 1);
+      const auto last = joined_weights(tables, rows, RowValues::Last);
+      const bool is_new =
+          from && (decay == 0 || parts == RowParts::Weights || !from->facts.at("user").contains("average"));
+      if (is_new) expect_equal(joined_weights(tables, rows, RowValues::Average), last);
+      TablesPart saved{.facts = rows.facts()};
+      for (const auto& [name, tensor] : saved_rows(rows.rows(), RowShard::Which::All))
+        saved.tensors.push_back({name, tensor.clone()});
+      return saved;
+    };
+    const TablesPart with = trained(kDecay, {}, RowParts::All);
+    const TablesPart without = trained(0, {}, RowParts::All);
+    EXPECT_FALSE(without.facts.at("user").contains("average"));
+    trained(0, with, RowParts::All);
+    trained(kDecay, without, RowParts::All);
+    trained(kDecay, with, RowParts::Weights);
+    EXPECT_EQ(trained(kDecay, with, RowParts::All).facts.at("user").at("average").at("steps"), 2);
+    TablesPart damaged = with;
+    for (auto& [name, tensor] : damaged.tensors) {
+      if (name == "user.average[1of1]") tensor = tensor.narrow(1, 0, 2).contiguous();
+    }
+    expect_error(ErrorKind::InvalidArgument, HasSubstr("the moving average of the table 'user'"),
+                 [&] { trained(kDecay, damaged, RowParts::All); });
+  });
 }
 
 TEST(Tables, of_a_checkpoint_that_does_not_fit_are_refused) {
@@ -224,7 +403,7 @@ TEST(Tables, of_a_checkpoint_that_does_not_fit_are_refused) {
     const Json facts = rows.facts();
     const auto refused = [&](std::vector<store::NamedTensor> other, const Json& of, const char* text) {
       try {
-        rows.restore({std::move(other), of}, {}, true);
+        rows.restore({std::move(other), of}, {}, RowParts::All);
         ADD_FAILURE() << text;
       } catch (const Error& error) {
         EXPECT_THAT(error.what(), HasSubstr(text));

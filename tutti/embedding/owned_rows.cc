@@ -116,7 +116,7 @@ RowShard& OwnedRows::shard_of(const std::string& table, const std::string& what)
   fail(ErrorKind::InvalidArgument, "{} has the table '{}', which this model does not have", what, table);
 }
 
-torch::Tensor OwnedRows::read(std::span<const int64_t> asked, bool before) const {
+torch::Tensor OwnedRows::read(std::span<const int64_t> asked, RowValues values, RowShard::When when) const {
   ListReader reader(asked, "the ids of rows");
   std::vector<std::span<const int64_t>> of_tables;
   int64_t numbers = 0;
@@ -129,7 +129,12 @@ torch::Tensor OwnedRows::read(std::span<const int64_t> asked, bool before) const
   const torch::Tensor rows = torch::empty({numbers}, torch::kFloat32);
   auto* to = static_cast<float*>(rows.data_ptr());
   for (size_t t = 0; t < shards_.size(); ++t) {
-    before ? shards_[t].read_before(of_tables[t], to) : shards_[t].read(of_tables[t], to);
+    if (values == RowValues::Average)
+      shards_[t].read_average(of_tables[t], when, to);
+    else if (when == RowShard::When::BeforeLastStep)
+      shards_[t].read_before(of_tables[t], to);
+    else
+      shards_[t].read(of_tables[t], to);
     to += static_cast<int64_t>(of_tables[t].size()) * shards_[t].spec().dim;
   }
   return rows;
@@ -204,8 +209,14 @@ void OwnedRows::update(double factor, double rate, int64_t step) {
   for (RowShard& shard : shards_) shard.update(factor, rate, step);
 }
 
-void OwnedRows::forget_step() {
-  for (RowShard& shard : shards_) shard.forget_step();
+void OwnedRows::skip_step() {
+  for (RowShard& shard : shards_) shard.skip_step();
+}
+
+int64_t OwnedRows::averaged_steps() const { return shards_.empty() ? 0 : shards_.front().averaged_steps(); }
+
+void OwnedRows::put_averaged_steps(int64_t steps) {
+  for (RowShard& shard : shards_) shard.put_averaged_steps(steps);
 }
 
 void OwnedRows::remember_steps() {

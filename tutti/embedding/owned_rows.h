@@ -37,9 +37,10 @@ class OwnedRows {
   // Returns the shard of the table. Throws InvalidArgument that says that `what` has an unknown table.
   RowShard& shard_of(const std::string& table, const std::string& what);
 
-  // Returns the rows that are asked for: for each table, their number, and which. With `before`, their values
-  // before the last step that was begun.
-  torch::Tensor read(std::span<const int64_t> asked, bool before = false) const;
+  // Returns these values of the rows that are asked for: for each table, their number, and which; now, or as
+  // they were before the last step that was begun.
+  torch::Tensor read(std::span<const int64_t> asked, RowValues values = RowValues::Last,
+                     RowShard::When when = RowShard::When::Now) const;
 
   // Take the parts of a RowGradients from lists: how many numbers belong to the heads, and those of each
   // table.
@@ -59,8 +60,12 @@ class OwnedRows {
   // Updates the rows. `factor` multiplies the gradients, `rate` the learning rates of the tables' optimisers.
   // `step` is the number of steps including this one.
   void update(double factor, double rate, int64_t step);
-  void forget_step();
+  // Ends a step without examples, in place of both.
+  void skip_step();
   void remember_steps();
+  // Of the moving averages of all tables; 0 if there are none.
+  int64_t averaged_steps() const;
+  void put_averaged_steps(int64_t steps);
 
   // Two numbers for each table, of which the sums over all owners are a checksum of the rows.
   std::vector<uint64_t> checksum() const;

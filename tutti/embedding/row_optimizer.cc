@@ -167,6 +167,36 @@ void update(const torch::optim::RMSpropOptions& options, const Numbers& on) {
   });
 }
 
+// Writes n^-p as `powered`, which for the usual power is a square root.
+template <class Powered>
+void update_ftrl(const FtrlOptions& options, const Numbers& on, const Powered& powered) {
+  const auto rate = static_cast<float>(on.rate);
+  const auto l1 = static_cast<float>(options.l1);
+  const auto l2 = static_cast<float>(2 * options.l2);
+  const auto shrinkage = static_cast<float>(2 * options.l2_shrinkage);
+  const auto beta = static_cast<float>(options.beta);
+  const int64_t dim = on.dim;
+  on.each<2>([&](float* __restrict v, const auto& slots, const float* __restrict g) {
+    float* __restrict accumulator = slots[0];
+    float* __restrict linear = slots[1];
+    for (int64_t i = 0; i < dim; ++i) {
+      const float before = powered(accumulator[i]);
+      accumulator[i] += g[i] * g[i];
+      const float now = powered(accumulator[i]);
+      linear[i] += g[i] + v[i] * (shrinkage - (now - before) / rate);
+      const float beyond = std::abs(linear[i]) - l1;
+      v[i] = beyond > 0 ? -std::copysign(beyond, linear[i]) / ((now + beta) / rate + l2) : 0.0F;
+    }
+  });
+}
+
+void update(const FtrlOptions& options, const Numbers& on) {
+  if (on.rate == 0) return;
+  if (options.rate_power == -0.5) return update_ftrl(options, on, [](float n) { return std::sqrt(n); });
+  const auto power = static_cast<float>(-options.rate_power);
+  update_ftrl(options, on, [=](float n) { return std::pow(n, power); });
+}
+
 // The slots of an optimiser by name, with the value that they begin with; one value per row if it is rowwise.
 struct SlotPlan {
   std::string name;
@@ -195,6 +225,9 @@ struct PlanOf {
     if (options.momentum() != 0 || options.centered()) refuse(table, "momentum or centred RMSprop");
     return {{"square_avg"}};
   }
+  std::vector<SlotPlan> operator()(const FtrlOptions& options) const {
+    return {{"accumulator", options.initial_accumulator_value}, {"linear"}};
+  }
   std::vector<SlotPlan> operator()(const ElementwiseOptimizer& options) const {
     std::vector<SlotPlan> plan;
     for (const std::string& name : options.slots) plan.push_back({name});
@@ -210,6 +243,7 @@ struct PlanOf {
 };
 
 double rate_of(const ElementwiseOptimizer& options) { return options.rate; }
+double rate_of(const FtrlOptions& options) { return options.rate; }
 double rate_of(const ReplicatedOptimizer&) { return 0; }
 template <class Options>
 double rate_of(const Options& options) {

@@ -24,7 +24,7 @@ struct RowwiseAdagrad {
 // weight decay and the averages of Adam do not act on the others ("lazy"). The learning rate follows the
 // schedule of the model's optimiser in proportion.
 struct RowOptimizerOptions {
-  // Implicit, so that the options of torch::optim can be used by themselves.
+  // Implicit, so that each kind of options can be used by itself.
   RowOptimizerOptions(RowwiseAdagrad options) : kind(options) {}  // NOLINT(google-explicit-constructor)
   RowOptimizerOptions(OptimizerOptions options)                   // NOLINT(google-explicit-constructor)
       : kind(std::move(options)) {}
@@ -39,7 +39,7 @@ struct RowOptimizerOptions {
 double learning_rate_of(const RowOptimizerOptions& options);
 // For plans and manifests: {"name": "adagrad", "lr": 0.01, ...}.
 Json to_json(const RowOptimizerOptions& options);
-// `own` are the optimisers besides those of torch::optim that the JSON may name.
+// `own` are the optimisers of the program that the JSON may name.
 RowOptimizerOptions row_optimizer_of_json(const Json& json, std::span<const ElementwiseOptimizer> own);
 
 // The optimiser of some rows, with what it keeps for each of them. Not thread-safe.

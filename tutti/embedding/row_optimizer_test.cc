@@ -7,6 +7,7 @@
 #include <torch/torch.h>
 
 #include "tutti/base/test_errors.h"
+#include "tutti/params/test_ftrl.h"
 
 namespace tutti::embedding {
 namespace {
@@ -136,6 +137,34 @@ TEST(RowOptimizer, keeps_one_number_per_row_for_rowwise_adagrad) {
   }
   expect_near(rows_after(RowwiseAdagrad{.rate = 0.1}).to(torch::kDouble), values);
   EXPECT_EQ(RowOptimizer("t", RowwiseAdagrad{}, kRows, kDim).slots()[0].tensor.numel(), kRows);
+}
+
+TEST(RowOptimizer, makes_steps_of_ftrl_on_the_rows_that_are_touched) {
+  for (const FtrlOptions& options :
+       {FtrlOptions{.rate = 0.05}, FtrlOptions{.rate = 0.05, .l1 = 0.5, .l2 = 0.1, .beta = 1},
+        FtrlOptions{
+            .rate = 0.05, .rate_power = -0.4, .initial_accumulator_value = 0.5, .l2_shrinkage = 0.1}}) {
+    const torch::Tensor values = start().to(torch::kDouble);
+    std::vector<FtrlWeight> weights;
+    for (int64_t i = 0; i < values.numel(); ++i)
+      weights.emplace_back(options, values.flatten()[i].item<double>());
+    const Steps all = steps();
+    for (size_t i = 0; i < all.rows.size(); ++i) {
+      for (size_t k = 0; k < all.rows[i].size(); ++k) {
+        for (int64_t d = 0; d < kDim; ++d)
+          weights[static_cast<size_t>(all.rows[i][k] * kDim + d)].step(
+              options, options.rate, all.gradients[i][static_cast<int64_t>(k)][d].item<double>());
+      }
+    }
+    torch::Tensor expected = torch::empty_like(values);
+    for (int64_t i = 0; i < values.numel(); ++i) expected.view({-1})[i] = weights[static_cast<size_t>(i)].w;
+    const torch::Tensor found = rows_after(options);
+    expect_near(found.to(torch::kDouble), expected);
+    EXPECT_EQ(found.eq(0).any().item<bool>(), options.l1 > 0);
+  }
+  const RowOptimizer optimizer("t", FtrlOptions{}, kRows, kDim);
+  EXPECT_EQ(optimizer.slots()[0].name, "accumulator");
+  EXPECT_EQ(optimizer.slots()[1].name, "linear");
 }
 
 TEST(RowOptimizer, takes_an_optimiser_of_the_programs_own) {

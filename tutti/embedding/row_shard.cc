@@ -59,7 +59,8 @@ Json to_json(const TableSpec& spec) {
           {"placement", std::string(name_of(spec.placement))},
           {"initial_scale", spec.initial_scale},
           {"growth", to_json(spec.growth)},
-          {"optimizer", to_json(spec.optimizer)}};
+          {"optimizer", to_json(spec.optimizer)},
+          {"average", spec.average}};
 }
 
 TableSpec spec_of_json(const Json& json, std::span<const ElementwiseOptimizer> own) {
@@ -70,9 +71,12 @@ TableSpec spec_of_json(const Json& json, std::span<const ElementwiseOptimizer> o
                  .placement = parse_placement(value_in<std::string>(json, "placement", what), what),
                  .initial_scale = value_in<double>(json, "initial_scale", what),
                  .growth = growth_of_json(json.at("growth")),
-                 .optimizer = row_optimizer_of_json(json.at("optimizer"), own)};
+                 .optimizer = row_optimizer_of_json(json.at("optimizer"), own),
+                 .average = value_in<double>(json, "average", what)};
   if (spec.rows < 0 || spec.dim < 1 || spec.dim > kMostNumbers / std::max<int64_t>(1, spec.rows))
     fail(ErrorKind::InvalidArgument, "a table of {} rows of {} numbers", spec.rows, spec.dim);
+  if (!(spec.average >= 0 && spec.average < 1))
+    fail(ErrorKind::InvalidArgument, "the decay of the moving average of a table is {}", spec.average);
   return spec;
 }
 
@@ -82,6 +86,8 @@ RowShard::RowShard(TableSpec spec, int owner, int owners, int64_t seed, const Al
       layout_(spec_.placement, spec_.rows, owners),
       seed_(seed_of_table(seed, spec_.name)),
       optimizer_(spec_.name, spec_.optimizer, layout_.grows() ? 0 : layout_.count(owner), spec_.dim) {
+  if (spec_.average > 0)
+    average_.emplace(spec_.average, layout_.grows() ? 0 : layout_.count(owner), spec_.dim);
   if (layout_.grows()) {
     ids_.emplace(spec_.growth);
     values_ = torch::empty({0, spec_.dim}, torch::kFloat32);
@@ -129,6 +135,18 @@ void RowShard::read_before(std::span<const int64_t> rows, float* to) const {
     if (found == before_->rows.end() || *found != rows[i]) continue;
     const auto at = (found - before_->rows.begin()) * spec_.dim;
     std::copy_n(before_->values.begin() + at, spec_.dim, to);
+  }
+}
+
+void RowShard::read_average(std::span<const int64_t> rows, When when, float* to) const {
+  if (!average_) return when == When::Now ? read(rows, to) : read_before(rows, to);
+  for (const int64_t row : rows) {
+    const int64_t slot = slot_of(row);
+    if (slot == IdSlots::kNone)
+      read_missing(row, to);
+    else
+      average_->read(slot, at(slot), when == When::BeforeLastStep, to);
+    to += spec_.dim;
   }
 }
 
@@ -181,6 +199,7 @@ void RowShard::begin_step(RowSums gradients, int64_t step) {
   for (const int64_t slot : counted.made) {
     initialise(slot);
     optimizer_.begin_row(slot);
+    if (average_) average_->begin_row(slot);
     mark_changed(slot);
   }
   updated_ = std::move(counted.slots);
@@ -202,12 +221,22 @@ void RowShard::update(double factor, double rate, int64_t step) {
     const auto by = static_cast<float>(factor);
     for (float& value : gradients_.values) value *= by;
   }
+  for (const int64_t slot : updated_) {
+    if (average_ && slot != IdSlots::kNone) average_->before_change(slot, at(slot));
+  }
   optimizer_.step(values_, updated_, gradients_.values, learning_rate_of(spec_.optimizer) * rate, step);
   if (saved_) {
     for (const int64_t slot : updated_) {
       if (slot != IdSlots::kNone) mark_changed(slot);
     }
   }
+  end_step();
+}
+
+void RowShard::skip_step() { end_step(); }
+
+void RowShard::end_step() {
+  if (average_) average_->count_step();
   forget_step();
 }
 
@@ -225,6 +254,7 @@ void RowShard::make_room() {
   values_ = larger;
   data_ = static_cast<float*>(values_.data_ptr());
   optimizer_.resize(rows);
+  if (average_) average_->resize(rows);
 }
 
 void RowShard::mark_changed(int64_t slot) {
@@ -259,6 +289,10 @@ RowShard::State RowShard::state(Which which) const {
   State state;
   state.fields.push_back({"", values_});
   for (const RowOptimizer::Slot& slot : optimizer_.slots()) state.fields.push_back({slot.name, slot.tensor});
+  if (average_) {
+    state.average = average_->kept();
+    state.average_after = average_->kept_after();
+  }
   if (!ids_ && which == Which::All) return state;
   std::vector<int64_t> slots;
   std::vector<int64_t> ids;
@@ -272,6 +306,10 @@ RowShard::State RowShard::state(Which which) const {
   state.ids = torch::tensor(ids, torch::kLong);
   const torch::Tensor index = torch::tensor(slots, torch::kLong);
   for (auto& [name, tensor] : state.fields) tensor = tensor.index_select(0, index);
+  if (average_) {
+    state.average = state.average.index_select(0, index);
+    state.average_after = state.average_after.index_select(0, index);
+  }
   if (!ids_) return state;
   state.history = history_of(ids_->rows(), slots);
   const std::vector<int64_t> waiting = used_slots(ids_->waiting());
@@ -283,8 +321,24 @@ RowShard::State RowShard::state(Which which) const {
   return state;
 }
 
+RowShard::State RowShard::weights(RowValues values) const {
+  State state = this->state(Which::All);
+  state.fields.resize(1);
+  state.average = state.average_after = torch::Tensor();
+  if (values == RowValues::Last || !average_) return state;
+  std::vector<int64_t> rows;
+  for (int64_t slot = 0; slot < slots(); ++slot) {
+    if (row_in(slot) != IdSlots::kNone) rows.push_back(row_in(slot));
+  }
+  torch::Tensor& averaged = state.fields.front().tensor;
+  averaged = torch::empty({static_cast<int64_t>(rows.size()), spec_.dim}, torch::kFloat32);
+  read_average(rows, When::Now, static_cast<float*>(averaged.data_ptr()));
+  return state;
+}
+
 void RowShard::reset() {
   if (ids_) ids_->clear();
+  if (average_) average_->reset();
   saved_ = false;
   changed_.clear();
   dropped_.clear();
@@ -295,6 +349,7 @@ void RowShard::put(const State& part, bool changed) {
   put_ids(part, changed);
   const std::span<const int64_t> ids = numbers_in(part.ids, spec_.name);
   for (const store::NamedTensor& field : part.fields) put_field(field, ids);
+  if (average_ && part.average.defined()) put_average(part, ids);
 }
 
 void RowShard::put_ids(const State& part, bool changed) {
@@ -323,6 +378,7 @@ void RowShard::put_ids(const State& part, bool changed) {
       ids_->put(row, history[2 * i], history[2 * i + 1]);
       make_room();
       optimizer_.begin_row(slot_of(row));
+      if (average_) average_->begin_row(slot_of(row));
     }
     if (changed) mark_changed(slot_of(row));
   });
@@ -352,6 +408,20 @@ void RowShard::put_field(const store::NamedTensor& field, std::span<const int64_
     const RowLayout::Place place = layout_.place_of(id);
     if (place.owner == owner_) std::copy_n(numbers, width, own + slot_of(place.row) * width);
     numbers += width;
+  }
+}
+
+void RowShard::put_average(const State& part, std::span<const int64_t> ids) {
+  const torch::Tensor from = part.average.to(torch::kCPU, torch::kFloat32).contiguous();
+  const std::span<const int64_t> after = numbers_in(part.average_after, spec_.name);
+  if (from.dim() != 2 || from.size(0) != static_cast<int64_t>(ids.size()) || from.size(1) != spec_.dim ||
+      after.size() != ids.size())
+    fail(ErrorKind::InvalidArgument, "the moving average of the table '{}' is {} for {} rows of {}",
+         spec_.name, describe(from), ids.size(), spec_.dim);
+  const auto* numbers = static_cast<const float*>(from.data_ptr());
+  for (size_t i = 0; i < ids.size(); ++i, numbers += spec_.dim) {
+    const RowLayout::Place place = layout_.place_of(ids[i]);
+    if (place.owner == owner_) average_->put(slot_of(place.row), numbers, after[i]);
   }
 }
 

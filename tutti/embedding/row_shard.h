@@ -12,6 +12,7 @@
 
 #include "tutti/base/json.h"
 #include "tutti/embedding/growing_ids.h"
+#include "tutti/embedding/row_average.h"
 #include "tutti/embedding/row_layout.h"
 #include "tutti/embedding/row_optimizer.h"
 #include "tutti/embedding/row_sums.h"
@@ -29,13 +30,18 @@ struct TableSpec {
   double initial_scale = 0;
   Growth growth = {};
   RowOptimizerOptions optimizer = RowwiseAdagrad();
+  double average = 0;  // the decay of the moving average of the rows; 0: none
 };
 Json to_json(const TableSpec& spec);
-// `own` are the optimisers besides those of torch::optim that the JSON may name. Throws InvalidArgument if
+// `own` are the optimisers of the program that the JSON may name. Throws InvalidArgument if
 // the numbers are out of range.
 TableSpec spec_of_json(const Json& json, std::span<const ElementwiseOptimizer> own);
 
-// The rows of a table that one task owns, and what their optimiser keeps for them. Not thread-safe.
+// The values of rows that are read: the present ones, or their moving average.
+enum class RowValues { Last, Average };
+
+// The rows of a table that one task owns, with their moving average if there is one, and what their optimiser
+// keeps for them. Not thread-safe.
 class RowShard {
  public:
   using Allocate = std::function<torch::Tensor(int64_t elements, const torch::TensorOptions& options)>;
@@ -50,6 +56,10 @@ class RowShard {
   void read(std::span<const int64_t> rows, float* to) const;
   // Like read(), but with the values before the last step that was begun. Requires remember_steps().
   void read_before(std::span<const int64_t> rows, float* to) const;
+  // Like read(), but copies the moving averages of the rows, or those before the last step. Without an
+  // average, like read().
+  enum class When { Now, BeforeLastStep };
+  void read_average(std::span<const int64_t> rows, When when, float* to) const;
   // From now on, keeps the values of rows as they were before each step.
   void remember_steps() { before_.emplace(); }
 
@@ -60,7 +70,8 @@ class RowShard {
   void add_squares(metrics::ExactSum& to) const;
   // `factor` multiplies the gradients, and `rate` the learning rate of the table's optimiser.
   void update(double factor, double rate, int64_t step);
-  void forget_step();
+  // Ends a step without examples, which changes nothing.
+  void skip_step();
 
   // Drops rows before a checkpoint, as Growth says.
   void evict(int64_t step);
@@ -82,6 +93,10 @@ class RowShard {
     torch::Tensor waiting_ids = {};
     torch::Tensor waiting_history = {};
     torch::Tensor dropped_ids = {};
+    // The moving averages that were kept of the rows, and after how many steps (RowAverage); undefined if
+    // there are none.
+    torch::Tensor average = {};
+    torch::Tensor average_after = {};
   };
   enum class Which {
     All,
@@ -89,6 +104,8 @@ class RowShard {
   };
   // With Which::All, tensors of a table that does not grow are the shard's own.
   State state(Which which) const;
+  // All rows with these values, without their average and what the optimiser keeps.
+  State weights(RowValues values) const;
   // Says that a checkpoint has all rows.
   void mark_saved();
   // The share of the rows that have changed since then; 1 if it was not called.
@@ -101,6 +118,11 @@ class RowShard {
   void put(const State& part, bool changed);
   void put_counts(const GrowthCounts& counts) {
     if (ids_) ids_->put_counts(counts);
+  }
+  // The number of steps that the moving average is over; 0 if there is none.
+  int64_t averaged_steps() const { return average_ ? average_->steps() : 0; }
+  void put_averaged_steps(int64_t steps) {
+    if (average_) average_->put_steps(steps);
   }
 
   // Two sums over hashes of all rows, which do not depend on who owns them.
@@ -124,8 +146,11 @@ class RowShard {
   void read_missing(int64_t row, float* to) const;
   void remember(const std::vector<GrowingIds::Dropped>& dropped);
   void mark_changed(int64_t slot);
+  void end_step();
+  void forget_step();
   void put_ids(const State& part, bool changed);
   void put_field(const store::NamedTensor& field, std::span<const int64_t> ids);
+  void put_average(const State& part, std::span<const int64_t> ids);
 
   const TableSpec spec_;
   const int owner_;
@@ -135,6 +160,7 @@ class RowShard {
   torch::Tensor values_;
   float* data_ = nullptr;  // of the values
   RowOptimizer optimizer_;
+  std::optional<RowAverage> average_;
   std::optional<GrowingIds> ids_;  // of a table that grows
   RowSums gradients_;              // of the step
   std::vector<int64_t> updated_;   // the slots of its rows; kNone for those that it does not update

@@ -18,6 +18,7 @@ namespace tutti::embedding {
 namespace {
 
 constexpr const char* kWeight = ".weight";
+constexpr const char* kAverage = "average";  // among the facts of a table
 
 // The tensors of a state besides its fields.
 template <class State, class Visit>
@@ -27,6 +28,18 @@ void for_each_list(State& state, const Visit& visit) {
   visit(".waiting_ids", state.waiting_ids);
   visit(".waiting_history", state.waiting_history);
   visit(".dropped_ids", state.dropped_ids);
+  visit(".average", state.average);
+  visit(".average_after", state.average_after);
+}
+
+Json fact_of_average(const Json& facts, const std::string& table) {
+  return facts.value(table, Json::object()).value(kAverage, Json::object());
+}
+
+void leave_out(RowShard::State& state, RowParts wanted) {
+  if (wanted == RowParts::Weights) state.average = state.average_after = torch::Tensor();
+  if (wanted == RowParts::All) return;
+  std::erase_if(state.fields, [](const store::NamedTensor& field) { return !field.name.empty(); });
 }
 
 [[noreturn]] void fail_not_rows(const std::string& name) {
@@ -133,6 +146,8 @@ std::vector<RowShard::State> split(const RowShard::State& state, const RowLayout
   deal(state.ids, [&](RowShard::State& to, const auto& own) {
     to.ids = own(state.ids);
     to.history = own(state.history);
+    to.average = own(state.average);
+    to.average_after = own(state.average_after);
     for (const auto& [name, tensor] : state.fields) to.fields.push_back({name, own(tensor)});
   });
   deal(state.waiting_ids, [&](RowShard::State& to, const auto& own) {
@@ -146,13 +161,11 @@ std::vector<RowShard::State> split(const RowShard::State& state, const RowLayout
 
 namespace {
 
-std::vector<store::NamedTensor> saved(const OwnedRows& rows, RowShard::Which which, bool with_optimizer) {
+template <class StateOf>
+std::vector<store::NamedTensor> saved(const OwnedRows& rows, const StateOf& state_of) {
   std::vector<store::NamedTensor> all;
   for (const RowShard& shard : rows.shards()) {
-    RowShard::State state = shard.state(which);
-    std::erase_if(state.fields,
-                  [&](const store::NamedTensor& field) { return !with_optimizer && !field.name.empty(); });
-    for (auto& [name, tensor] : tensors_of(shard.spec().name, state))
+    for (auto& [name, tensor] : tensors_of(shard.spec().name, state_of(shard)))
       all.push_back({fmt::format("{}[{}of{}]", name, shard.owner() + 1, shard.layout().owners()), tensor});
   }
   return all;
@@ -161,20 +174,23 @@ std::vector<store::NamedTensor> saved(const OwnedRows& rows, RowShard::Which whi
 }  // namespace
 
 std::vector<store::NamedTensor> saved_rows(const OwnedRows& rows, RowShard::Which which) {
-  return saved(rows, which, true);
+  return saved(rows, [&](const RowShard& shard) { return shard.state(which); });
 }
 
-std::vector<store::NamedTensor> saved_weights(const OwnedRows& rows) {
-  return saved(rows, RowShard::Which::All, false);
+std::vector<store::NamedTensor> saved_weights(const OwnedRows& rows, RowValues values) {
+  return saved(rows, [&](const RowShard& shard) { return shard.weights(values); });
 }
 
-Json saved_facts(const std::vector<TableSpec>& tables, const std::map<std::string, GrowthCounts>& counts) {
+Json saved_facts(const std::vector<TableSpec>& tables, const std::map<std::string, GrowthCounts>& counts,
+                 int64_t averaged_steps) {
   Json facts = Json::object();
   for (const TableSpec& table : tables) {
     facts[table.name] = {
         {"rows", table.rows}, {"dim", table.dim}, {"placement", std::string(name_of(table.placement))}};
     if (const auto found = counts.find(table.name); found != counts.end())
       facts[table.name]["counts"] = to_json(found->second);
+    if (averaged_steps > 0)
+      facts[table.name][kAverage] = {{"decay", table.average}, {"steps", averaged_steps}};
   }
   return facts;
 }
@@ -184,6 +200,8 @@ void for_each_piece(const std::string& table, const RowShard::State& state, cons
   int64_t width = 3 * static_cast<int64_t>(sizeof(int64_t));
   for (const auto& [name, tensor] : state.fields)
     width += static_cast<int64_t>(tensor.nbytes()) / std::max<int64_t>(1, tensor.size(0));
+  if (state.average.defined())
+    width += static_cast<int64_t>(state.average.nbytes()) / std::max<int64_t>(1, state.average.size(0));
   const int64_t at_a_time = std::max<int64_t>(1, kBytes / width);
   int64_t longest = 0;
   for_each_list(state, [&](const char*, const torch::Tensor& list) {
@@ -202,9 +220,8 @@ void for_each_piece(const std::string& table, const RowShard::State& state, cons
 }
 
 RowPiece rows_alone(const RowShard& shard) {
-  RowShard::State state = shard.state(RowShard::Which::All);
+  RowShard::State state = shard.weights(RowValues::Last);
   if (!state.ids.defined()) state.ids = all_ids(shard.layout(), shard.owner());
-  std::erase_if(state.fields, [](const store::NamedTensor& field) { return !field.name.empty(); });
   return {shard.spec().name, std::move(state)};
 }
 
@@ -234,15 +251,21 @@ SavedRows::SavedRows(const std::vector<store::NamedTensor>& tensors, const Json&
         fail(ErrorKind::DataLoss, "'{}' of {} has the shape {} for {} rows", name.empty() ? "weight" : name,
              what, describe(tensor), part.rows.ids.numel());
     }
+    const torch::Tensor& average = part.rows.average;
+    const torch::Tensor& after = part.rows.average_after;
+    const int64_t count = part.rows.ids.numel();
+    if (average.defined() && (average.dim() != 2 || average.size(0) != count || !after.defined() ||
+                              after.dim() != 1 || after.size(0) != count))
+      fail(ErrorKind::DataLoss, "the moving average of {} has the shape {} for {} rows", what,
+           describe(average), count);
     parts_.push_back(std::move(part));
   }
 }
 
-void SavedRows::for_each(bool with_optimizer, const TakeRows& take) const {
+void SavedRows::for_each(RowParts parts, const TakeRows& take) const {
   for (const Part& part : parts_) {
     RowShard::State rows = part.rows;
-    std::erase_if(rows.fields,
-                  [&](const store::NamedTensor& field) { return !with_optimizer && !field.name.empty(); });
+    leave_out(rows, parts);
     for_each_piece(part.table, rows, take);
   }
 }
@@ -253,23 +276,37 @@ GrowthCounts SavedRows::counts_of(const std::string& table) const {
   return counts_of_json(fact->at("counts"));
 }
 
-std::vector<store::NamedTensor> joined_rows(const SavedRows& rows, const SavedRows* changes) {
+int64_t SavedRows::averaged_steps() const {
+  for (const auto& [table, fact] : facts_.items()) {
+    if (fact.contains(kAverage))
+      return value_in<int64_t>(fact_of_average(facts_, table), "steps",
+                               "the moving average of '" + table + "'");
+  }
+  return 0;
+}
+
+std::vector<store::NamedTensor> joined_rows(const SavedRows& rows, const SavedRows* changes,
+                                            RowValues values) {
   std::vector<store::NamedTensor> joined;
+  const SavedRows& newest = changes != nullptr ? *changes : rows;
   for (const auto& [table, fact] : rows.facts().items()) {
     const std::string what = "the table '" + table + "' in the checkpoint";
     // The rows alone, in the order of their ids.
-    const TableSpec spec{.name = table,
-                         .rows = value_in<int64_t>(fact, "rows", what),
-                         .dim = value_in<int64_t>(fact, "dim", what),
-                         .placement = Placement::Block,
-                         .optimizer = torch::optim::SGDOptions(0)};
+    TableSpec spec{.name = table,
+                   .rows = value_in<int64_t>(fact, "rows", what),
+                   .dim = value_in<int64_t>(fact, "dim", what),
+                   .placement = Placement::Block,
+                   .optimizer = torch::optim::SGDOptions(0)};
+    if (values == RowValues::Average && newest.averaged_steps() > 0)
+      spec.average = value_in<double>(fact_of_average(newest.facts(), table), "decay", what);
     RowShard all(spec, 0, 1, 0);
     const auto take = [&, &name = table](const RowPiece& piece) {
       if (piece.table == name) all.put(piece.rows, false);
     };
-    rows.for_each(false, take);
-    if (changes != nullptr) changes->for_each(false, take);
-    const RowShard::State state = all.state(RowShard::Which::All);
+    rows.for_each(RowParts::WithAverage, take);
+    if (changes != nullptr) changes->for_each(RowParts::WithAverage, take);
+    all.put_averaged_steps(newest.averaged_steps());
+    const RowShard::State state = all.weights(values);
     joined.push_back({table + kWeight, state.fields.front().tensor});
     if (state.ids.defined()) joined.push_back({table + ".ids", state.ids});
   }
@@ -291,8 +328,7 @@ void put_joined(RowShard& alone, const torch::Tensor& weight, const torch::Tenso
   for_each_piece(alone.spec().name, state, [&](const RowPiece& piece) { alone.put(piece.rows, false); });
 }
 
-void SavedRows::require_complete(const std::vector<TableSpec>& tables, bool with_optimizer,
-                                 bool changes) const {
+void SavedRows::require_complete(const std::vector<TableSpec>& tables, RowParts parts, bool changes) const {
   for (const TableSpec& table : tables) {
     const std::string what = "the table '" + table.name + "' in the checkpoint";
     if (!facts_.contains(table.name))
@@ -308,7 +344,7 @@ void SavedRows::require_complete(const std::vector<TableSpec>& tables, bool with
     const RowOptimizer optimizer(table.name, table.optimizer, 0, table.dim);
     std::vector<std::string> wanted = {""};
     for (const auto& slot : optimizer.slots()) {
-      if (with_optimizer) wanted.push_back(slot.name);
+      if (parts == RowParts::All) wanted.push_back(slot.name);
     }
     for (const std::string& field : wanted) {
       int64_t found = 0;

@@ -13,7 +13,8 @@
 #include "tutti/store/safetensors.h"
 
 // The rows of sharded tables in checkpoints: each owner writes its rows as tensors whose names say which they
-// are, such as "user.weight[1of4]", and "user.weight/sum[1of4]" for a slot of the optimiser. They are found
+// are, such as "user.weight[1of4]", "user.weight/sum[1of4]" for a slot of the optimiser, and
+// "user.average[1of4]" for a moving average that was kept (RowAverage). They are found
 // again by their ids, whatever the number of owners: "user.ids[1of4]" has these or, if there is no such
 // tensor, they are all rows of this owner in the order of their places.
 namespace tutti::embedding {
@@ -28,11 +29,12 @@ std::vector<RowShard::State> split(const RowShard::State& state, const RowLayout
 
 // Returns the rows of one owner for a checkpoint.
 std::vector<store::NamedTensor> saved_rows(const OwnedRows& rows, RowShard::Which which);
-// The same without what optimisers keep.
-std::vector<store::NamedTensor> saved_weights(const OwnedRows& rows);
+// The same with these values, without what optimisers keep and without a moving average besides.
+std::vector<store::NamedTensor> saved_weights(const OwnedRows& rows, RowValues values);
 // The facts about the tables that a checkpoint has besides: {"user": {"rows": ..., "dim": ..., ...}}.
-// `counts` are those of all owners.
-Json saved_facts(const std::vector<TableSpec>& tables, const std::map<std::string, GrowthCounts>& counts);
+// `counts` are those of all owners, and `averaged_steps` is 0 if there are no moving averages.
+Json saved_facts(const std::vector<TableSpec>& tables, const std::map<std::string, GrowthCounts>& counts,
+                 int64_t averaged_steps);
 
 // Rows with their ids, and their table.
 struct RowPiece {
@@ -44,6 +46,9 @@ using TakeRows = std::function<void(const RowPiece&)>;
 void for_each_piece(const std::string& table, const RowShard::State& state, const TakeRows& take);
 // Returns all rows of a table that is not spread, without what an optimiser keeps.
 RowPiece rows_alone(const RowShard& shard);
+
+// What is taken of rows: their values, also their moving averages, or also what optimisers keep.
+enum class RowParts { Weights, WithAverage, All };
 
 // The part of a checkpoint that contains tables.
 struct TablesPart {
@@ -57,15 +62,18 @@ class SavedRows {
   // Throws DataLoss if the tensors and facts do not fit together.
   SavedRows(const std::vector<store::NamedTensor>& tensors, const Json& facts);
 
-  // Calls `take` with all rows, in pieces. Without `with_optimizer`, leaves out what the optimisers keep.
-  void for_each(bool with_optimizer, const TakeRows& take) const;
+  // Calls `take` with these parts of all rows, in pieces.
+  void for_each(RowParts parts, const TakeRows& take) const;
 
   // Throws InvalidArgument that says what differs if these are not the rows of such tables: other tables,
-  // rows or numbers, fields that are missing, or, unless they are `changes` only, rows that are missing.
-  void require_complete(const std::vector<TableSpec>& tables, bool with_optimizer, bool changes) const;
+  // rows or numbers, fields that are missing, or, unless they are `changes` only, rows that are missing. A
+  // moving average may be missing.
+  void require_complete(const std::vector<TableSpec>& tables, RowParts parts, bool changes) const;
   const Json& facts() const { return facts_; }
   // Returns the counts of the ids of a table that grows, on all owners.
   GrowthCounts counts_of(const std::string& table) const;
+  // The number of steps that the moving averages are over; 0 if there are none.
+  int64_t averaged_steps() const;
 
  private:
   struct Part {  // of one owner
@@ -80,8 +88,9 @@ class SavedRows {
 
 // Returns the rows of a checkpoint as ordinary tensors, for readers that know nothing of owners:
 // "user.weight" in the order of the ids, and for tables that grow "user.ids" besides. `changes` are rows that
-// have changed since.
-std::vector<store::NamedTensor> joined_rows(const SavedRows& rows, const SavedRows* changes);
+// have changed since. If there are no moving averages, RowValues::Average are the rows themselves.
+std::vector<store::NamedTensor> joined_rows(const SavedRows& rows, const SavedRows* changes,
+                                            RowValues values = RowValues::Last);
 // Puts such tensors into a table that is not part of a training yet: all rows of a table that does not grow,
 // or those of the ids, which are undefined otherwise. Throws InvalidArgument if they do not fit.
 void put_joined(RowShard& alone, const torch::Tensor& weight, const torch::Tensor& ids);

@@ -113,7 +113,6 @@ void Table::spread(int owners) {
 
 void Table::show(std::vector<torch::Tensor> of_owners) {
   direct_ = {.of_owners = std::move(of_owners), .row_bits = layout_.row_bits()};
-  read_now_ = [this](std::span<const uint64_t> keys) { return read_shown(keys); };
 }
 
 RowShard& Table::alone() {
@@ -240,14 +239,16 @@ torch::Tensor Table::look_up_now(const torch::Tensor& ids) {
          "gradients (torch::NoGradGuard), or make the table small enough to be replicated "
          "(EmbeddingOptions::replicate_up_to)",
          label());
-  if (!read_now_)
+  if (!is_direct() && !read_now_)
     fail(ErrorKind::InvalidArgument,
          "the rows of '{}' are on {} workers, and this one cannot read those of the others: let all workers "
          "make this call of the Trainer",
          label(), layout_.owners());
   std::vector<int64_t> shape = ids.sizes().vec();
   shape.push_back(dim_);
-  return read_now_(keys_of(ids, {})).view(shape).to(ids.device());
+  const std::vector<uint64_t> keys = keys_of(ids, {});
+  const torch::Tensor rows = is_direct() ? read_shown(keys) : read_now_(keys);
+  return rows.view(shape).to(ids.device());
 }
 
 torch::Tensor Table::read_shown(std::span<const uint64_t> keys) const {

@@ -101,7 +101,11 @@ class Table {
   // Lets this process read all rows where they are.
   void show(std::vector<torch::Tensor> of_owners);
   const DirectRows& direct() const { return direct_; }
-  // Reads the rows of these keys, outside of steps; empty: this process cannot.
+  // The values that lookups have, of which only the last ones can be read where they are.
+  void look_up_values(RowValues values) { values_ = values; }
+  bool is_direct() const { return values_ == RowValues::Last && direct_.readable(); }
+  // Reads the rows of these keys, outside of steps, unless they can be read directly; empty: this process
+  // cannot.
   using ReadNow = std::function<torch::Tensor(std::span<const uint64_t> keys)>;
   void read_with(ReadNow read) { read_now_ = std::move(read); }
 
@@ -136,6 +140,7 @@ class Table {
   RowLayout layout_;
   Lookups lookups_;
   DirectRows direct_;
+  RowValues values_ = RowValues::Last;
   ReadNow read_now_;
   LookUp replacement_;
   std::unique_ptr<RowShard> alone_;

@@ -94,8 +94,16 @@ std::vector<std::string> Tables::plan() const {
 
 std::vector<TableSpec> Tables::specs(const OptimizerOptions& optimizer) const {
   std::vector<TableSpec> specs;
-  for (const auto& table : tables_) specs.push_back(table->spec(optimizer));
+  for (const auto& table : tables_) {
+    specs.push_back(table->spec(optimizer));
+    specs.back().average = average_;
+  }
   return specs;
+}
+
+void Tables::look_up_values(RowValues values) {
+  values_ = values;
+  for (const auto& table : tables_) table->look_up_values(values);
 }
 
 void Tables::connect(RowOwners& owners) {
@@ -111,8 +119,7 @@ void Tables::connect(RowOwners& owners) {
 }
 
 bool Tables::are_direct() const {
-  return std::all_of(tables_.begin(), tables_.end(),
-                     [](const auto& table) { return table->direct().readable(); });
+  return std::all_of(tables_.begin(), tables_.end(), [](const auto& table) { return table->is_direct(); });
 }
 
 void Tables::fetch(std::span<const Batch> batches) {
@@ -151,7 +158,7 @@ void Tables::forget_ahead() {
 
 Tables::Wanted Tables::wanted_rows(std::vector<Lookups*> lookups) const {
   const auto owners = static_cast<size_t>(owners_->count());
-  Wanted wanted{{std::vector<std::vector<int64_t>>(owners), std::vector<int64_t>(owners, 0)}, {}};
+  Wanted wanted{{std::vector<std::vector<int64_t>>(owners), std::vector<int64_t>(owners, 0), values_}, {}};
   for (size_t t = 0; t < tables_.size(); ++t) {
     const RowLayout& layout = tables_[t]->layout();
     const std::vector<uint64_t>& keys = lookups[t]->index(layout.key_bits()).keys;

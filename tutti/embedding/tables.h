@@ -47,6 +47,7 @@ class RowOwners {
   struct Request {
     std::vector<std::vector<int64_t>> asked = {};  // [owner]
     std::vector<int64_t> numbers = {};             // [owner]
+    RowValues values = RowValues::Last;
   };
   // Returns the rows, by owner: one float32 vector each.
   virtual std::vector<torch::Tensor> read(const Request& request) = 0;
@@ -89,9 +90,15 @@ class Tables {
   std::vector<std::string> plan() const;
   // Returns what the owners have to know. `optimizer` is that of the model.
   std::vector<TableSpec> specs(const OptimizerOptions& optimizer) const;
+  // Lets the owners keep a moving average of the rows with this decay; 0: none. Called before specs().
+  void keep_average(double decay) { average_ = decay; }
 
   // From now on the rows are those of these owners, which must outlive this.
   void connect(RowOwners& owners);
+  // The values that lookups outside of training steps have. Averages are computed by the owners, so they are
+  // always fetched.
+  void look_up_values(RowValues values);
+  RowValues values() const { return values_; }
   // True if lookups read the rows where they are, so that no rows have to be fetched.
   bool are_direct() const;
   // True if a worker may fetch rows by itself.
@@ -126,6 +133,8 @@ class Tables {
 
   std::vector<std::shared_ptr<Table>> tables_;
   RowOwners* owners_ = nullptr;
+  double average_ = 0;
+  RowValues values_ = RowValues::Last;
   std::vector<Lookups> ahead_;  // [table]
   Wanted wanted_ahead_;
 };

@@ -28,12 +28,16 @@ struct ElementwiseGroup final : torch::optim::OptimizerOptions {
 // Runs an ElementwiseOptimizer in the form of an optimiser of torch::optim.
 class ElementwiseSteps final : public torch::optim::Optimizer {
  public:
-  ElementwiseSteps(const ParamGroups& groups, const ElementwiseOptimizer& own)
-      : Optimizer(groups, std::make_unique<ElementwiseGroup>(own.rate, own.weight_decay)), own_(own) {}
+  // `initial` are the values with which the slots begin.
+  ElementwiseSteps(const ParamGroups& groups, const ElementwiseOptimizer& own, std::vector<double> initial)
+      : Optimizer(groups, std::make_unique<ElementwiseGroup>(own.rate, own.weight_decay)),
+        own_(own),
+        initial_(std::move(initial)) {}
   torch::Tensor step(LossClosure closure = nullptr) override;
 
  private:
   const ElementwiseOptimizer own_;
+  const std::vector<double> initial_;
 };
 
 torch::Tensor ElementwiseSteps::step(LossClosure /*closure*/) {
@@ -44,8 +48,8 @@ torch::Tensor ElementwiseSteps::step(LossClosure /*closure*/) {
       auto& kept = state_[compat::optimizer_state_key(*this, values)];
       if (!kept) {
         auto fresh = std::make_unique<ElementwiseState>();
-        for (size_t i = 0; i < own_.slots.size(); ++i)
-          fresh->slots.push_back(torch::zeros_like(values.detach()));
+        for (const double initial : initial_)
+          fresh->slots.push_back(torch::full_like(values.detach(), initial));
         kept = std::move(fresh);
       }
       auto& state = static_cast<ElementwiseState&>(*kept);
@@ -55,6 +59,18 @@ torch::Tensor ElementwiseSteps::step(LossClosure /*closure*/) {
     }
   }
   return {};
+}
+
+SlotViews views_of(ElementwiseState& state, const std::vector<std::string>& names) {
+  state.slots.resize(names.size());
+  SlotViews views;
+  for (size_t i = 0; i < names.size(); ++i) views.push_back({names[i], &state.slots[i]});
+  return views;
+}
+
+const std::vector<std::string>& ftrl_slots() {
+  static const std::vector<std::string> kSlots = {"accumulator", "linear"};
+  return kSlots;
 }
 
 // Compares bits, so that NaN equals itself.
@@ -87,10 +103,7 @@ struct Trial {
 }  // namespace
 
 SlotViews Kind<ElementwiseOptimizer>::slots(State& state, const ElementwiseOptimizer& options) {
-  state.slots.resize(options.slots.size());
-  SlotViews slots;
-  for (size_t i = 0; i < options.slots.size(); ++i) slots.push_back({options.slots[i], &state.slots[i]});
-  return slots;
+  return views_of(state, options.slots);
 }
 
 Json Kind<ElementwiseOptimizer>::json(const ElementwiseOptimizer& options) {
@@ -101,11 +114,49 @@ Json Kind<ElementwiseOptimizer>::json(const ElementwiseOptimizer& options) {
 
 std::unique_ptr<torch::optim::Optimizer> Kind<ElementwiseOptimizer>::make(
     const ParamGroups& groups, const ElementwiseOptimizer& options) {
-  return std::make_unique<ElementwiseSteps>(groups, options);
+  return std::make_unique<ElementwiseSteps>(groups, options, std::vector<double>(options.slots.size(), 0));
 }
 
 void Kind<ElementwiseOptimizer>::set_weight_decay(torch::optim::OptimizerOptions& options,
                                                   double weight_decay) {
+  static_cast<ElementwiseGroup&>(options).weight_decay = weight_decay;
+}
+
+SlotViews Kind<FtrlOptions>::slots(State& state, const FtrlOptions&) { return views_of(state, ftrl_slots()); }
+
+Json Kind<FtrlOptions>::json(const FtrlOptions& options) {
+  return {{"lr", options.rate},
+          {"lr_power", options.rate_power},
+          {"initial_accumulator_value", options.initial_accumulator_value},
+          {"l1", options.l1},
+          {"l2", options.l2},
+          {"l2_shrinkage", options.l2_shrinkage},
+          {"beta", options.beta}};
+}
+
+FtrlOptions Kind<FtrlOptions>::options(const Json& json) {
+  return {.rate = json.at("lr").get<double>(),
+          .rate_power = json.at("lr_power").get<double>(),
+          .initial_accumulator_value = json.at("initial_accumulator_value").get<double>(),
+          .l1 = json.at("l1").get<double>(),
+          .l2 = json.at("l2").get<double>(),
+          .l2_shrinkage = json.at("l2_shrinkage").get<double>(),
+          .beta = json.at("beta").get<double>()};
+}
+
+std::unique_ptr<torch::optim::Optimizer> Kind<FtrlOptions>::make(const ParamGroups& groups,
+                                                                 const FtrlOptions& options) {
+  const ElementwiseOptimizer steps{
+      .name = kName,
+      .rate = options.rate,
+      .weight_decay = 2 * options.l2_shrinkage,
+      .slots = ftrl_slots(),
+      .update = [options](const ElementwiseUpdate& update) { make_ftrl_step(options, update); }};
+  return std::make_unique<ElementwiseSteps>(groups, steps,
+                                            std::vector<double>{options.initial_accumulator_value, 0});
+}
+
+void Kind<FtrlOptions>::set_weight_decay(torch::optim::OptimizerOptions& options, double weight_decay) {
   static_cast<ElementwiseGroup&>(options).weight_decay = weight_decay;
 }
 

@@ -146,6 +146,19 @@ struct ElementwiseState final : torch::optim::OptimizerCloneableParamState<Eleme
   std::vector<torch::Tensor> slots;
 };
 
+// Its steps are those of an ElementwiseOptimizer whose slots do not begin with zeros.
+template <>
+struct Kind<FtrlOptions> {
+  static constexpr const char* kName = "ftrl";
+  using State = ElementwiseState;
+  static SlotViews slots(State& state, const FtrlOptions& options);
+  static void set_step(State& state, int64_t step) { state.step = step; }
+  static Json json(const FtrlOptions& options);
+  static FtrlOptions options(const Json& json);
+  static std::unique_ptr<torch::optim::Optimizer> make(const ParamGroups& groups, const FtrlOptions& options);
+  static void set_weight_decay(torch::optim::OptimizerOptions& options, double weight_decay);
+};
+
 template <>
 struct Kind<ElementwiseOptimizer> {
   using State = ElementwiseState;

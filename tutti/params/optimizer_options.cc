@@ -32,10 +32,11 @@ void require_valid(const Options& options) {
     for (const Json& number : value.is_array() ? value : Json::array({value})) {
       if (!number.is_number()) continue;
       const auto found = number.get<double>();
-      const bool may_be_negative = option == "dampening";
+      const bool may_be_negative = option == "dampening" || option == "lr_power";
       if (!std::isfinite(found) || (found < 0 && !may_be_negative))
         fail_option(name, option == "lr" ? "the learning rate" : option, found,
                     may_be_negative ? "a finite number" : kNotNegative);
+      if (option == "lr_power" && found > 0) fail_option(name, option, found, "a number of at most 0");
       if (option == "betas" && found >= 1) fail_option(name, option, found, "a number below 1");
     }
   }
@@ -53,11 +54,12 @@ void require_usable_name(const std::string& name, const char* what) {
 }
 
 void require_own_name(const std::string& name) {
-  constexpr std::array<std::string_view, 5> kOfTorch = {"sgd", "adam", "adamw", "adagrad", "rmsprop"};
+  constexpr std::array<std::string_view, 6> kKnown = {"sgd", "adam", "adamw", "adagrad", "rmsprop", "ftrl"};
   require_usable_name(name, "an optimiser");
-  if (std::find(kOfTorch.begin(), kOfTorch.end(), name) != kOfTorch.end())
+  if (std::find(kKnown.begin(), kKnown.end(), name) != kKnown.end())
     fail(ErrorKind::InvalidArgument,
-         "'{}' is an optimiser of torch::optim: give an optimiser of your own another name", name);
+         "'{}' is an optimiser of torch::optim or of Tutti: give an optimiser of your own another name",
+         name);
 }
 
 void require_valid(const ElementwiseOptimizer& own) {
@@ -106,7 +108,7 @@ OptimizerOptions options_of_kind(const Json& json, const std::string& name) {
   if constexpr (I == std::variant_size_v<OptimizerOptions::Kind>) {
     fail(
         ErrorKind::InvalidArgument,
-        "the optimiser '{}' is not one of torch::optim, and this task does not know it: give it to the "
+        "the optimiser '{}' is none of torch::optim or Tutti, and this task does not know it: give it to the "
         "program that runs here (Program::optimizers, or the arguments of serve() and Server). `tutti serve` "
         "knows no optimisers of programs",
         name);

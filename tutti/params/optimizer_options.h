@@ -21,6 +21,7 @@
 #include <torch/types.h>
 
 #include "tutti/base/json.h"
+#include "tutti/params/ftrl.h"
 #include "tutti/params/parameter_groups.h"
 
 namespace tutti {
@@ -69,14 +70,14 @@ struct ReplicatedOptimizer {
 // own with the same bits.
 struct OptimizerOptions {
   using Kind = std::variant<torch::optim::SGDOptions, torch::optim::AdamOptions, torch::optim::AdamWOptions,
-                            torch::optim::AdagradOptions, torch::optim::RMSpropOptions, ElementwiseOptimizer,
-                            ReplicatedOptimizer>;
+                            torch::optim::AdagradOptions, torch::optim::RMSpropOptions, FtrlOptions,
+                            ElementwiseOptimizer, ReplicatedOptimizer>;
   template <class Options, class Variant>
   struct IsIn;
   template <class Options, class... Kinds>
   struct IsIn<Options, std::variant<Kinds...>> : std::disjunction<std::is_same<Options, Kinds>...> {};
 
-  // Implicit, so that the options of torch::optim can be used by themselves.
+  // Implicit, so that each kind of options can be used by itself.
   template <class Options>
   requires(IsIn<Options, Kind>::value)
       OptimizerOptions(Options options, std::vector<ParameterGroup> with_groups = {})
@@ -91,8 +92,8 @@ struct OptimizerOptions {
 // "adam", "sgd", or the name of an optimiser of one's own.
 std::string name_of(const OptimizerOptions& options);
 
-// Throws InvalidArgument if an option is out of range: a learning rate or weight decay below 0, a beta of 1,
-// a number that is not finite, or an optimiser of one's own that is not valid.
+// Throws InvalidArgument if an option is out of range: a learning rate or weight decay below 0, a beta of 1
+// of Adam, a number that is not finite, or an optimiser of one's own that is not valid.
 void require_in_range(const OptimizerOptions& options);
 // Throws InvalidArgument for a ReplicatedOptimizer; `where` is what needs parts of vectors to be updated on
 // their own, such as "--optimizer-state sharded".
@@ -101,7 +102,7 @@ void require_elementwise(const OptimizerOptions& options, std::string_view where
 void require_learning_rate(const std::string& optimizer, double rate);
 
 // Convert to and from the form in a checkpoint's manifest: {"name": "adam", "lr": 0.0001, ...}. `own` are the
-// optimisers besides those of torch::optim that the JSON may name; their rate and weight decay are taken from
+// optimisers of the program that the JSON may name; their rate and weight decay are taken from
 // it. Throws InvalidArgument if the optimiser is unknown, or if its slots or numbers differ.
 Json to_json(const OptimizerOptions& options);
 OptimizerOptions optimizer_from_json(const Json& json, std::span<const ElementwiseOptimizer> own = {});

@@ -40,6 +40,7 @@ struct RowsToBegin {
   int64_t seed = 1;  // of the initial rows
   // The counts of the ids of tables that grow, so far.
   std::map<std::string, embedding::GrowthCounts> counts = {};
+  int64_t averaged_steps = 0;  // of the moving averages
   // Passes rows with other values than the initial ones, and then those that have changed since a checkpoint
   // had all of them. May be empty.
   std::function<void(const embedding::TakeRows&)> all = {};
@@ -114,8 +115,9 @@ class Client {
   // Returns rows of sharded tables, by server: at this step, for which it waits, or the newest ones.
   std::vector<torch::Tensor> read_rows(const embedding::RowOwners::Request& asked,
                                        std::optional<int64_t> step);
-  // Returns the rows of all servers, with the names of a checkpoint, without what their optimisers keep.
-  std::vector<store::NamedTensor> all_rows();
+  // Returns these values of the rows of all servers, with the names of a checkpoint, without what belongs to
+  // them besides.
+  std::vector<store::NamedTensor> all_rows(embedding::RowValues values);
   // Returns a checksum of all rows, and what has happened to the ids of tables that grow.
   struct RowsSummary {
     std::string checksum;
@@ -184,6 +186,7 @@ class Client {
     // the rows of a server that have changed since all of them were saved, the greatest of all servers.
     std::vector<store::NamedTensor> rows = {};
     std::map<std::string, embedding::GrowthCounts> row_counts = {};
+    int64_t averaged_steps = 0;  // of their moving averages
     double changed_share = 0;
   };
   enum class Slots { Send, Keep };

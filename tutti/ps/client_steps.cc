@@ -34,6 +34,7 @@ void take_rows(const Json& head, Reader& reader, Client::Snapshot& snapshot) {
   const Json counts = head.value("row_counts", Json::object());
   for (const auto& [table, of_server] : counts.items())
     snapshot.row_counts[table] += embedding::counts_of_json(of_server);
+  snapshot.averaged_steps = std::max(snapshot.averaged_steps, head.value("averaged_steps", int64_t{0}));
   snapshot.changed_share = std::max(snapshot.changed_share, head.value("changed_share", 0.0));
 }
 

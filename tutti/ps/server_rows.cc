@@ -72,7 +72,11 @@ void Client::begin_rows(const RowsToBegin& rows) {
   Json counts = Json::object();
   for (const auto& [table, of_table] : rows.counts) counts[table] = to_json(of_table);
   peers_.for_all([&](size_t i) {
-    Json head = {{"tables", tables}, {"owner", i}, {"owners", peers_.size()}, {"seed", rows.seed}};
+    Json head = {{"tables", tables},
+                 {"owner", i},
+                 {"owners", peers_.size()},
+                 {"seed", rows.seed},
+                 {"averaged_steps", rows.averaged_steps}};
     if (i == 0) head["counts"] = counts;
     peers_.call(i, "tables", {std::move(head), {}}, peers_.patience("the tables"));
   });
@@ -106,16 +110,19 @@ std::vector<torch::Tensor> Client::read_rows(const embedding::RowOwners::Request
   for (const int64_t numbers : asked.numbers) rows.push_back(torch::empty({numbers}, torch::kFloat32));
   peers_.for_all([&](size_t i) {
     rpc::Message message = request({{"asked", asked.asked[i].size()}}, {tensor_of(asked.asked[i])});
+    if (asked.values == embedding::RowValues::Average) message.head["average"] = true;
     if (step) message.head["step"] = *step;
     call(i, "read_rows", message, {rows[i]}, peers_.patience("the rows of tables", step.value_or(step_)));
   });
   return rows;
 }
 
-std::vector<store::NamedTensor> Client::all_rows() {
+std::vector<store::NamedTensor> Client::all_rows(embedding::RowValues values) {
   std::vector<std::vector<store::NamedTensor>> rows(peers_.size());
   peers_.for_all([&](size_t i) {
-    const rpc::Message answer = peers_.call(i, "all_rows", request(), peers_.patience("the rows of tables"));
+    rpc::Message message = request();
+    if (values == embedding::RowValues::Average) message.head["average"] = true;
+    const rpc::Message answer = peers_.call(i, "all_rows", message, peers_.patience("the rows of tables"));
     Reader reader(answer);
     rows[i] = unpack_named<std::vector<store::NamedTensor>>(answer.head.at("rows"), reader);
   });

@@ -12,6 +12,13 @@
 
 // The methods of a parameter server for the rows of sharded tables.
 namespace tutti::ps {
+namespace {
+
+embedding::RowValues values_in(const rpc::Message& request) {
+  return request.head.value("average", false) ? embedding::RowValues::Average : embedding::RowValues::Last;
+}
+
+}  // namespace
 
 // The tables of the run that the chief is about to begin.
 rpc::Message Service::tables(Lock&, const rpc::Caller&, const rpc::Message& request) {
@@ -22,6 +29,7 @@ rpc::Message Service::tables(Lock&, const rpc::Caller&, const rpc::Message& requ
     tables.push_back(embedding::spec_of_json(table, options_.optimizers));
   rows_to_begin_ =
       std::make_unique<embedding::OwnedRows>(tables, owner, owners, number_in(request.head, "seed"));
+  rows_to_begin_->put_averaged_steps(number_within(request.head, "averaged_steps", 0, kMostSteps, 0));
   const Json counts = request.head.value("counts", Json::object());
   for (const auto& [table, before] : counts.items())
     rows_to_begin_->shard_of(table, "the message").put_counts(embedding::counts_of_json(before));
@@ -60,20 +68,21 @@ rpc::Message Service::read_rows(Lock& lock, const rpc::Caller& caller, const rpc
   Reader reader(request);
   const torch::Tensor asked = reader.take(number_within(request.head, "asked", 0, kMost), torch::kLong);
   reader.end();
-  bool before = false;
+  auto when = embedding::RowShard::When::Now;
   if (request.head.contains("step")) {
     const int64_t step = number_within(request.head, "step", 0, kMostSteps);
     await_step(lock, caller, request, step);
-    before = is_past(step) && !run_->previous.empty();
+    if (is_past(step) && !run_->previous.empty()) when = embedding::RowShard::When::BeforeLastStep;
   }
-  const torch::Tensor rows = rows_of_run().read(
-      {static_cast<const int64_t*>(asked.data_ptr()), static_cast<size_t>(asked.numel())}, before);
+  const torch::Tensor rows =
+      rows_of_run().read({static_cast<const int64_t*>(asked.data_ptr()), static_cast<size_t>(asked.numel())},
+                         values_in(request), when);
   return {Json::object(), {piece_of(rows)}};
 }
 
 rpc::Message Service::all_rows(Lock&, const rpc::Caller&, const rpc::Message& request) {
   require_run(request);
-  std::vector<store::NamedTensor> rows = embedding::saved_weights(rows_of_run());
+  std::vector<store::NamedTensor> rows = embedding::saved_weights(rows_of_run(), values_in(request));
   for (store::NamedTensor& named : rows) named.tensor = named.tensor.clone();
   rpc::Message answer;
   answer.head["rows"] = pack_named(rows, answer.pieces);
@@ -104,6 +113,7 @@ std::vector<store::NamedTensor> Service::copies_of_rows(const rpc::Message& requ
     if (!changed) shard.mark_saved();
   }
   head["changed_share"] = share;
+  head["averaged_steps"] = run_->rows->averaged_steps();
   for (const auto& [table, counts] : run_->rows->counts()) head["row_counts"][table] = to_json(counts);
   return rows;
 }

@@ -225,7 +225,10 @@ SyncStep::Result SyncStep::add_up(int64_t step) {
 }
 
 void SyncStep::apply(double factor) {
-  if (!any_data_) return;
+  if (!any_data_) {
+    if (rows_ != nullptr) rows_->skip_step();
+    return;
+  }
   const torch::NoGradGuard no_grad;
   if (factor == 1) {
     optimizer_.step();

@@ -71,11 +71,11 @@ Engine::Engine(const Context& context, Team& team, std::vector<SessionPart> part
   history_ = add_first_hook(std::make_unique<HistoryHook>());
 }
 
-void Engine::keep_average(const std::vector<double>& decays) {
+void Engine::keep_average(const std::vector<double>& decays, embedding::Tables* tables) {
   std::vector<MovingAverage::Net> nets;
   for (size_t i = 0; i < decays.size(); ++i) {
     const SessionPart& part = training_.parts.at(i);
-    if (decays[i] != 0) nets.push_back({part.name, part.parameters, decays[i]});
+    if (decays[i] != 0) nets.push_back({part.name, part.parameters, decays[i], i == 0 ? tables : nullptr});
   }
   if (nets.empty()) return;
   training_.average = add_first_hook(std::make_unique<MovingAverage>(std::move(nets)));
@@ -179,6 +179,8 @@ void Engine::log_plan() {
   if (config.compute.precision == "bf16" && training_.parameters.device().is_cpu() &&
       read_system_file("/proc/cpuinfo").find(" amx_bf16") == std::string::npos)
     context_.log().info("this processor has no AMX, so bf16 is slower than fp32 on it");
+  if (training_.average != nullptr)
+    context_.log().info("validations and evaluations are of the moving average of the weights");
   std::vector<std::string> open;
   // The program, or a checkpoint, may fix the number of lanes as well.
   if (config.training.lanes == 0 && session_.lanes() == plan.world) open.push_back("workers (set --lanes)");
@@ -434,7 +436,8 @@ void Engine::note_evaluation(const std::string& name, const std::map<std::string
     report_.metrics[reported_name(name, of_value)] = value;
   }
   if (training_.writes())
-    context_.log().info("{} after step {}:{}", name.empty() ? "validation" : name, training_.step, text);
+    context_.log().info("{}{} after step {}:{}", name.empty() ? "validation" : name,
+                        training_.average != nullptr ? " of the moving average" : "", training_.step, text);
 }
 
 void Engine::report_evaluation(const std::string& name, const std::map<std::string, double>& values) {

@@ -45,8 +45,9 @@ class Engine {
   void add_state(const std::string& name, StatePart part);
 
   // Keeps a moving average of the weights, which checkpoints contain as the part "average". `decays` has a
-  // number for each part; 0: its weights are not averaged. Called once, before the start.
-  void keep_average(const std::vector<double>& decays);
+  // number for each part; 0: its weights are not averaged. `tables` are those of the first part, or null.
+  // Called once, before the start.
+  void keep_average(const std::vector<double>& decays, embedding::Tables* tables = nullptr);
   // Sets the learning rates of the parts from here on: a schedule for each; empty: its rate stays as it is.
   void schedule(std::vector<Schedule> of_parts) { schedules_ = std::move(of_parts); }
   // The facts about the schedules that have to be the same on all workers.

@@ -237,11 +237,16 @@ metrics::List Trainer::count(const data::Feed& feed, const metrics::List& list,
   // During a fit with servers the other workers may be at another step, or lost, so none waits for them;
   // those of a master make no steps of their own.
   const bool alone = options.here || (fitting_ && strategy_->facts().evaluation_parts == 1);
-  if (options.here && !replica().tables().can_read_alone())
-    fail(ErrorKind::InvalidArgument,
-         "{} cannot evaluate alone, since it cannot read the rows of sharded embeddings that other workers "
-         "have: evaluate on all workers",
-         context_.task().short_name());
+  if (options.here && !replica().tables().empty()) {
+    with_weights(options, [&] {
+      if (replica().tables().can_read_alone()) return;
+      fail(ErrorKind::InvalidArgument,
+           "{} cannot evaluate alone, since it cannot read the {} of sharded embeddings that other workers "
+           "have: evaluate on all workers",
+           context_.task().short_name(),
+           replica().tables().values() == embedding::RowValues::Average ? "averaged rows" : "rows");
+    });
+  }
   const Trainable& model = replica().model();
   BatchCounter::Functions functions;
   functions.by_loss = evaluates_by_loss(model);
@@ -317,11 +322,12 @@ std::map<std::string, double> Trainer::evaluate(const data::Feed& feed, const me
   if (events != nullptr) write_curves(*events, "test_", engine_.progress().step, all);
   if (events != nullptr) events->flush();
   if (engine_.training().writes() || options.here)
-    context_.log().info("evaluated {} in {:.1f} s:{}",
-                        options.steps == 0 ? fmt::format("{} examples", feed.size())
-                                           : fmt::format("up to {} batches", options.steps),
-                        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(),
-                        text);
+    context_.log().info(
+        "evaluated {}{} in {:.1f} s:{}",
+        options.steps == 0 ? fmt::format("{} examples", feed.size())
+                           : fmt::format("up to {} batches", options.steps),
+        engine_.training().average != nullptr && !options.last_weights ? " with the moving average" : "",
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(), text);
   // Without a fit, as after one by L-BFGS, nothing else is known of the run yet.
   if (engine_.report().strategy.empty())
     engine_.write_report();

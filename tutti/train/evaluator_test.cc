@@ -240,6 +240,7 @@ struct TableNet : torch::nn::Module {
   struct Kind {
     int64_t rows = 500;
     bool dynamic = false;
+    double average = 0;  // the decay of a moving average
   };
   explicit TableNet(const Kind& kind) {
     if (kind.rows == 0) return;
@@ -266,7 +267,7 @@ Rows run_tables(const Context& context, const TableNet::Kind& kind) {
                                    return torch::mse_loss(net.forward(batch["id"]), batch["y"]);
                                  },
                                  {.input = "id"}),
-                  torch::optim::AdagradOptions(0.1));
+                  torch::optim::AdagradOptions(0.1), {.average = kind.average});
   // Half of the ids are never trained.
   trainer.add_hook(hooks::evaluation(feed(torch::arange(40)), {metrics::mse("y")},
                                      {.name = "test", .every = 3, .history = &rows}));
@@ -301,6 +302,21 @@ TEST(EvaluatorTask, reads_the_rows_of_sharded_tables) {
       EXPECT_EQ(run_tables(evaluator_task(config), {.dynamic = dynamic}), trained) << dynamic << " " << saved;
       expect_same_tensors(folder / "run/evaluator/best", folder / "run/best");
     }
+  }
+}
+
+TEST(EvaluatorTask, evaluates_the_moving_average_of_the_rows) {
+  const TestFolder plain;
+  const Rows last = run_tables(worker_task(task_config(plain / "run")), {});
+  for (const bool dynamic : {false, true}) {
+    const TestFolder folder;
+    RunConfig config = task_config(folder / "run");
+    config.checkpoints.rows = "changed";
+    const TableNet::Kind averaged{.dynamic = dynamic, .average = 0.7};
+    const Rows trained = run_tables(worker_task(config), averaged);
+    EXPECT_NE(trained, last);
+    EXPECT_EQ(run_tables(evaluator_task(config), averaged), trained) << dynamic;
+    expect_same_tensors(folder / "run/evaluator/best", folder / "run/best");
   }
 }
 

@@ -55,13 +55,11 @@ std::map<std::string, torch::Tensor> readable_rows(const torch::nn::Module& modu
 void take_checkpoint(TrainedModel& model, const std::string& path, bool last_weights) {
   const std::string folder = checkpoint_at(path);
   const store::Checkpoint checkpoint = store::load_checkpoint(folder);
+  const bool takes_average = has_average(checkpoint) && !last_weights;
   std::map<std::string, torch::Tensor> tensors;
-  for (const auto& [name, tensor] : tensors_in(checkpoint)) tensors.emplace(name, tensor);
-  const auto average = checkpoint.more.find(store::kAveragePart);
-  const bool takes_average = average != checkpoint.more.end() && !last_weights;
-  if (takes_average) {
-    for (const auto& [name, tensor] : average->second) tensors.insert_or_assign(name, tensor);
-  }
+  for (const auto& [name, tensor] :
+       tensors_in(checkpoint, takes_average ? embedding::RowValues::Average : embedding::RowValues::Last))
+    tensors.emplace(name, tensor);
   load_checkpoint_weights(model.module, tensors, folder);
   model.facts["step"] = checkpoint.step;
   model.facts["weights"] = takes_average ? "average" : "last";

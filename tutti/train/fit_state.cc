@@ -7,6 +7,7 @@
 #include <torch/utils.h>
 
 #include "tutti/base/error.h"
+#include "tutti/params/average_weights.h"
 
 namespace tutti {
 
@@ -90,6 +91,10 @@ using Handle = std::weak_ptr<const data::Source>;
 
 bool is_same(const Handle& a, const Handle& b) { return !a.owner_before(b) && !b.owner_before(a); }
 
+constexpr const char* kSteps = "steps";
+// So many that the correction of the average for its beginning is none, whatever the decay.
+constexpr int64_t kManySteps = int64_t{1} << 40;
+
 // Copies of the vectors of all trained parameters.
 std::vector<torch::Tensor> copies_of(const Parameters& parameters) {
   std::vector<torch::Tensor> copies;
@@ -130,18 +135,22 @@ MovingAverage::MovingAverage(std::vector<Net> nets) : nets_(std::move(nets)) {
 }
 
 void MovingAverage::after_start(Training&) {
-  if (!has_begun()) restart();
+  if (!has_begun_) restart();
 }
 
 void MovingAverage::restart() {
   for (Net& net : nets_) net.average = copies_of(net.parameters);
+  has_begun_ = true;
+  steps_ = 0;
 }
 
 void MovingAverage::after_step(Training&, const StepResult&) {
   const torch::NoGradGuard no_grad;
+  ++steps_;
   for (Net& net : nets_) {
+    const double weight = AverageWeights{net.decay}.newest(steps_);
     for (size_t i = 0; i < net.average.size(); ++i)
-      net.average[i].lerp_(net.parameters.blocks()[i].values, 1 - net.decay);
+      net.average[i].lerp_(net.parameters.blocks()[i].values, weight);
   }
 }
 
@@ -153,7 +162,7 @@ void Training::with_average(const std::function<void()>& body) const {
 }
 
 void MovingAverage::with_average(const std::function<void()>& body) {
-  has_begun() && !swapped_ ? while_swapped(body) : body();
+  has_begun_ && !swapped_ ? while_swapped(body) : body();
 }
 
 void MovingAverage::without_average(const std::function<void()>& body) {
@@ -180,13 +189,15 @@ void MovingAverage::swap() {
       values.copy_(net.average[i]);
       net.average[i].copy_(before);
     }
+    if (net.tables != nullptr)
+      net.tables->look_up_values(swapped_ ? embedding::RowValues::Last : embedding::RowValues::Average);
   }
   swapped_ = !swapped_;
 }
 
 std::vector<store::NamedTensor> MovingAverage::tensors() const {
   std::vector<store::NamedTensor> all;
-  if (!has_begun()) return all;
+  if (!has_begun_) return all;
   for (const Net& net : nets_) {
     for (const auto& view : net.parameters.trained())
       all.push_back({full_name(net, view), net.parameters.view_of(view, net.average[view.block])});
@@ -196,15 +207,17 @@ std::vector<store::NamedTensor> MovingAverage::tensors() const {
 
 StatePart MovingAverage::part() {
   return {[this] {
-            if (!has_begun()) restart();
-            return Snapshot{.tensors = tensors()};
+            if (!has_begun_) restart();
+            return Snapshot{.tensors = tensors(), .values = {{kSteps, steps_}}};
           },
-          [this](const Snapshot& saved) { take(saved.tensors); }};
+          [this](const Snapshot& saved) { take(saved); }};
 }
 
-void MovingAverage::take(const std::vector<store::NamedTensor>& saved) {
+// Versions that did not save the number of steps began the average with the initial values. Such an average
+// goes on as it did there.
+void MovingAverage::take(const Snapshot& saved) {
   std::map<std::string, torch::Tensor> by_name;
-  for (const auto& [name, tensor] : saved) by_name.emplace(name, tensor);
+  for (const auto& [name, tensor] : saved.tensors) by_name.emplace(name, tensor);
   std::vector<std::vector<torch::Tensor>> averages;
   for (const Net& net : nets_) {
     averages.push_back(copies_of(net.parameters));
@@ -220,6 +233,9 @@ void MovingAverage::take(const std::vector<store::NamedTensor>& saved) {
     }
   }
   for (size_t i = 0; i < nets_.size(); ++i) nets_[i].average = std::move(averages[i]);
+  has_begun_ = true;
+  steps_ = saved.values.contains(kSteps) ? value_in<int64_t>(saved.values, kSteps, "the moving average")
+                                         : kManySteps;
 }
 
 void DeviceClock::begin_step() {

@@ -16,6 +16,7 @@
 #include "tutti/base/json.h"
 #include "tutti/base/torch_compat.h"
 #include "tutti/data/feed.h"
+#include "tutti/embedding/tables.h"
 #include "tutti/params/parameters.h"
 #include "tutti/train/hook.h"
 
@@ -89,17 +90,20 @@ class FeedsSeen {
 };
 
 // An exponential moving average of the parameters of one or more nets, which often generalises better than
-// the last values: after each step, average = decay * average + (1 - decay) * value. It begins with the
-// values before the first step, unless it was restored from a checkpoint. Buffers are not averaged. Not
-// thread-safe.
+// the last values: the mean of the values after all steps so far, in which those of k steps ago have the
+// weight decay^k (AverageWeights). The values before the first step have no weight. Buffers are not averaged.
+// Not thread-safe.
 class MovingAverage final : public Hook {
  public:
-  // The parameters must outlive this. If the name is not empty, it is a prefix of the tensors' names.
+  // The parameters and tables must outlive this. If the name is not empty, it is a prefix of the tensors'
+  // names.
   struct Net {
     std::string name;
     Parameters& parameters;
     double decay;
-    std::vector<torch::Tensor> average = {};  // one vector per block; empty before the first step
+    // The sharded tables of the net, whose owners keep the average of their rows; null if it has none.
+    embedding::Tables* tables = nullptr;
+    std::vector<torch::Tensor> average = {};  // one vector per block
   };
 
   // There is at least one net. Throws InvalidArgument unless 0 < decay < 1.
@@ -109,7 +113,8 @@ class MovingAverage final : public Hook {
   void after_step(Training& training, const StepResult& result) override;
   // Begins again with the present values of the parameters.
   void restart();
-  // Calls `body` while the parameters have the averaged values, or those of the last step. May be nested.
+  // Calls `body` while the parameters have the averaged values, or those of the last step, and lookups read
+  // such rows. May be nested.
   void with_average(const std::function<void()>& body);
   void without_average(const std::function<void()>& body);
   // Returns the average as tensors with the names of the parameters; empty before the first step.
@@ -118,13 +123,13 @@ class MovingAverage final : public Hook {
   StatePart part();
 
  private:
-  void take(const std::vector<store::NamedTensor>& saved);
-
-  bool has_begun() const { return !nets_.front().average.empty(); }
+  void take(const Snapshot& saved);
   void while_swapped(const std::function<void()>& body);
   void swap();
 
   std::vector<Net> nets_;
+  bool has_begun_ = false;
+  int64_t steps_ = 0;     // that are averaged
   bool swapped_ = false;  // the parameters have the averaged values
 };
 

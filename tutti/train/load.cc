@@ -237,17 +237,30 @@ LoadedWeights load_into(const std::vector<Target>& targets,
 
 }  // namespace
 
-std::vector<store::NamedTensor> tensors_in(const store::Checkpoint& checkpoint) {
+bool has_average(const store::Checkpoint& checkpoint) {
+  return checkpoint.more.contains(store::kAveragePart) ||
+         checkpoint.state.value("state", Json::object()).contains(store::kAveragePart);
+}
+
+std::vector<store::NamedTensor> tensors_in(const store::Checkpoint& checkpoint, embedding::RowValues values) {
   std::vector<store::NamedTensor> tensors = checkpoint.weights;
+  const auto average = checkpoint.more.find(store::kAveragePart);
+  if (values == embedding::RowValues::Average && average != checkpoint.more.end()) {
+    for (store::NamedTensor& tensor : tensors) {
+      const auto found = std::find_if(average->second.begin(), average->second.end(),
+                                      [&](const auto& each) { return each.name == tensor.name; });
+      if (found != average->second.end()) tensor.tensor = found->tensor;
+    }
+  }
   const auto found = checkpoint.more.find(store::kRowsPart);
   if (found == checkpoint.more.end()) return tensors;
   const embedding::SavedRows rows = rows_in(found->second, checkpoint.state);
   std::vector<store::NamedTensor> joined;
   if (checkpoint.base) {
     const auto& base = *checkpoint.base;
-    joined = embedding::joined_rows(rows_in(base.parts.at(store::kRowsPart), base.state), &rows);
+    joined = embedding::joined_rows(rows_in(base.parts.at(store::kRowsPart), base.state), &rows, values);
   } else {
-    joined = embedding::joined_rows(rows, nullptr);
+    joined = embedding::joined_rows(rows, nullptr, values);
   }
   tensors.insert(tensors.end(), joined.begin(), joined.end());
   return tensors;

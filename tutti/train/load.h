@@ -14,6 +14,7 @@
 #include <torch/types.h>
 
 #include "tutti/data/feed.h"
+#include "tutti/embedding/row_shard.h"
 #include "tutti/params/parameters.h"
 #include "tutti/store/checkpoint.h"
 #include "tutti/train/trainable.h"
@@ -27,8 +28,11 @@ namespace tutti {
 // that is none of these is an InvalidArgument, and a damaged file is a DataLoss.
 std::map<std::string, torch::Tensor> load(const std::string& path);
 
-// The same for a checkpoint that was read.
-std::vector<store::NamedTensor> tensors_in(const store::Checkpoint& checkpoint);
+// The same for a checkpoint that was read: with the values of the last step, or with those of the moving
+// average, which has_average() says that there is.
+std::vector<store::NamedTensor> tensors_in(const store::Checkpoint& checkpoint,
+                                           embedding::RowValues values = embedding::RowValues::Last);
+bool has_average(const store::Checkpoint& checkpoint);
 
 // Returns the folder of a checkpoint: `path` itself, or the one that was saved last in the log directory
 // `path`. Throws InvalidArgument if it is neither.

@@ -11,6 +11,7 @@
 #include "tutti/base/test_errors.h"
 #include "tutti/base/test_folder.h"
 #include "tutti/comm/test_ranks.h"
+#include "tutti/embedding/embedding.h"
 #include "tutti/metrics/metrics.h"
 #include "tutti/store/checkpoint.h"
 #include "tutti/train/hooks.h"
@@ -404,18 +405,20 @@ TEST(State, that_does_not_fit_is_refused_before_the_first_step) {
   expect_error(ErrorKind::InvalidArgument, HasSubstr("this is a checkpoint"), run);
 }
 
+// The mean of the weights after all steps, in which those of k steps ago have the weight decay^k.
 TEST(State, a_moving_average_is_that_of_the_formula_and_is_resumed) {
   constexpr double kDecay = 0.9;
   const auto averaged = [&](const RunConfig& config, std::optional<int64_t> crash, bool check) {
     const Context context = test_context(config);
     Trainer trainer(context, test_net(), kAdam, test_loss, {.average = kDecay});
-    std::vector<torch::Tensor> expected;
+    std::vector<torch::Tensor> sums;
+    double weights = 0;
     for (const auto& view : trainer.parameters().trained())
-      expected.push_back(view.tensor.detach().to(torch::kDouble));
+      sums.push_back(torch::zeros_like(view.tensor.detach(), torch::kDouble));
     trainer.add_hook(std::make_unique<AfterStep>([&](Training& training) {
-      for (size_t i = 0; i < expected.size(); ++i)
-        expected[i] = expected[i] * kDecay +
-                      training.parameters.trained()[i].tensor.detach().to(torch::kDouble) * (1 - kDecay);
+      weights = weights * kDecay + 1;
+      for (size_t i = 0; i < sums.size(); ++i)
+        sums[i] = sums[i] * kDecay + training.parameters.trained()[i].tensor.detach();
     }));
     trainer.add_hook(crash_after(crash));
     try {
@@ -427,7 +430,7 @@ TEST(State, a_moving_average_is_that_of_the_formula_and_is_resumed) {
     const std::vector<store::NamedTensor> average = trainer.average();
     for (size_t i = 0; i < average.size(); ++i) {
       if (check) {
-        EXPECT_TRUE(torch::allclose(average[i].tensor.to(torch::kDouble), expected[i], 1e-5, 1e-6))
+        EXPECT_TRUE(torch::allclose(average[i].tensor.to(torch::kDouble), sums[i] / weights, 1e-5, 1e-6))
             << average[i].name;
       }
       const torch::Tensor bits = average[i].tensor.contiguous();
@@ -448,6 +451,104 @@ TEST(State, a_moving_average_is_that_of_the_formula_and_is_resumed) {
   const TestFolder folder;
   averaged(config_in(folder / "run"), 22, false);
   EXPECT_EQ(averaged(config_in(folder / "run"), {}, false), straight);
+}
+
+TEST(State, a_moving_average_of_one_step_is_the_weights_after_it) {
+  RunConfig config = config_in("");
+  config.training.steps = 1;
+  const Context context = test_context(config);
+  Trainer trainer(context, test_net(), kAdam, test_loss, {.average = 0.9999});
+  trainer.fit(test_feed());
+  const std::vector<store::NamedTensor> average = trainer.average();
+  for (size_t i = 0; i < average.size(); ++i)
+    EXPECT_TRUE(average[i].tensor.equal(trainer.parameters().trained()[i].tensor)) << average[i].name;
+}
+
+// Earlier versions saved no number of steps, and gave each new value the weight 1 - decay.
+TEST(State, a_moving_average_of_an_earlier_version_goes_on_as_it_did_there) {
+  constexpr double kDecay = 0.9;
+  const TestFolder folder;
+  RunConfig config = config_in(folder / "run");
+  config.training.steps = 3;
+  const auto fit = [&](const auto& each_step) {
+    const Context context = test_context(config);
+    Trainer trainer(context, test_net(), kAdam, test_loss, {.average = kDecay});
+    trainer.add_hook(std::make_unique<AfterStep>(each_step));
+    trainer.fit(test_feed().shuffle());
+    std::vector<torch::Tensor> average;
+    for (const auto& [name, tensor] : trainer.average())
+      average.push_back(tensor.to(torch::kDouble, false, true));
+    return average;
+  };
+  std::vector<torch::Tensor> expected = fit([](Training&) {});
+  const store::CheckpointDir checkpoints(folder / "run");
+  store::Checkpoint earlier = *checkpoints.load_latest().checkpoint;
+  earlier.state["state"].erase("average");
+  store::CheckpointDir(folder / "run").save(earlier);
+  config.training.steps = 6;
+  const auto found = fit([&](Training& training) {
+    for (size_t i = 0; i < expected.size(); ++i)
+      expected[i] = expected[i] * kDecay + training.parameters.trained()[i].tensor.detach() * (1 - kDecay);
+  });
+  for (size_t i = 0; i < expected.size(); ++i)
+    EXPECT_TRUE(torch::allclose(found[i], expected[i], 1e-5, 1e-6)) << i;
+}
+
+// A sharded table and one of which every worker has a copy, with an optimiser that leaves rows alone that are
+// not looked up.
+TEST(State, the_moving_average_of_a_sharded_table_is_that_of_a_replicated_one) {
+  struct TableNet : torch::nn::Module {
+    explicit TableNet(int64_t replicate_up_to)
+        : ids(register_module(
+              "id", nn::Embedding(90, 3, nn::EmbeddingOptions{.replicate_up_to = replicate_up_to}))) {}
+    torch::Tensor forward(const torch::Tensor& id) { return ids(id).square().sum(1); }
+    nn::Embedding ids;
+  };
+  const torch::Tensor id = torch::arange(60) % 29;
+  const data::Feed feed(data::from_tensors({{"id", id}, {"y", (id % 3).to(torch::kFloat32)}}));
+  const data::Feed all(data::from_tensors({{"id", torch::arange(90)}}));
+  torch::manual_seed(4);
+  const torch::Tensor initial = torch::randn({90, 3});
+  const auto predicted = [&](int64_t replicate_up_to, bool last_weights) {
+    RunConfig config = config_in("");
+    config.training.steps = 11;
+    const Context context = test_context(config);
+    const auto net = std::make_shared<TableNet>(replicate_up_to);
+    load_weights(*net, {{"id.weight", initial}}, "the test");
+    Trainer trainer(context,
+                    make_trainable(net,
+                                   [](TableNet& of, const Batch& batch) {
+                                     return torch::mse_loss(of.forward(batch["id"]), batch["y"]);
+                                   },
+                                   {.input = "id"}),
+                    torch::optim::AdagradOptions(0.3), {.average = 0.8});
+    trainer.fit(feed.shuffle());
+    return trainer.predict(all, {.last_weights = last_weights});
+  };
+  for (const bool last_weights : {false, true})
+    EXPECT_LT((predicted(0, last_weights) - predicted(1000, last_weights)).abs().max().item<double>(), 1e-5);
+  EXPECT_GT((predicted(0, true) - predicted(0, false)).abs().max().item<double>(), 1e-2);
+}
+
+TEST(State, lines_about_a_moving_average_say_so) {
+  const auto lines = [](double decay) {
+    RunConfig config = config_in("");
+    config.training.steps = 5;
+    config.output.log_level = "info";
+    const Context context = test_context(config);
+    Trainer trainer(context, test_net(), kAdam, test_loss, {.average = decay});
+    testing::internal::CaptureStderr();
+    trainer.fit(test_feed().shuffle(), validated());
+    trainer.evaluate(test_feed(32), {metrics::accuracy("label")});
+    trainer.evaluate(test_feed(32), {metrics::accuracy("label")}, {.last_weights = true});
+    return testing::internal::GetCapturedStderr();
+  };
+  const std::string averaged = lines(0.9);
+  EXPECT_THAT(averaged, HasSubstr("validations and evaluations are of the moving average of the weights"));
+  EXPECT_THAT(averaged, HasSubstr("validation of the moving average after step 5:"));
+  EXPECT_THAT(averaged, HasSubstr("evaluated 32 examples with the moving average in "));
+  EXPECT_THAT(averaged, HasSubstr("evaluated 32 examples in "));
+  EXPECT_THAT(lines(0), testing::Not(HasSubstr("moving average")));
 }
 
 TEST(State, grown_data_are_a_difference_that_can_be_accepted) {

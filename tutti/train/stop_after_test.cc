@@ -54,7 +54,7 @@ RunInPieces train_in_piece(const RunConfig& config, store::Report* report = null
   Trainer trainer(context, test_net(), kAdam, test_loss,
                   {.learning_rate = schedules::cosine(1e-2, config.training.steps), .average = 0.9});
   trainer.add_hook(
-      hooks::early_stopping({.monitor = "accuracy", .patience = 2, .min_delta = 0.2, .restore_best = true}));
+      hooks::early_stopping({.monitor = "accuracy", .patience = 2, .min_delta = 0.9, .restore_best = true}));
   RunInPieces trained;
   trained.rows = trainer.fit(test_feed().shuffle(), with_validation()).rows;
   trained.step = trainer.step();

@@ -67,15 +67,14 @@ Trainer::Trainer(const Context& context, Trainable model, const OptimizerOptions
       engine_(context_, *strategy_, {{"", replica().parameters(), replica().optimizer()}},
               {.name = options.name}),
       device_clock_(context.device()) {
-  if (options.average != 0 && !replica().tables().empty())
-    fail(ErrorKind::InvalidArgument, "a moving average of a model with sharded embeddings is not supported");
   if (!strategy_->group().communicator && !replica().parameters().communicator_users().empty())
     fail(
         ErrorKind::InvalidArgument,
         "SyncBatchNorm is not supported with parameter servers or passive workers, since the workers are not "
         "connected to each other: use BatchNorm, or --strategy allreduce");
   require_tables_to_leave_out(options.exports.leave_out, embedding::tables_in(replica().module()));
-  engine_.keep_average({options.average});
+  engine_.keep_average({options.average}, &replica().tables());
+  replica().tables().keep_average(options.average);
   engine_.schedule({options.learning_rate});
   if (!replica().tables().empty()) engine_.training().rows = [this] { return strategy_->rows(); };
   if (strategy_->group().is_chief()) warn_of_sparse_tables(context_, replica().parameters());
@@ -254,6 +253,7 @@ void Trainer::start() {
 std::vector<std::string> Trainer::plan() {
   std::vector<std::string> plan = plan_of(context_, replica().parameters(), replica().optimizer().options());
   plan.push_back(fmt::format("clip_norm {}", options_.clip_norm));
+  plan.push_back(fmt::format("moving average {}", options_.average));
   for (std::string& line : replica().tables().plan()) plan.push_back(std::move(line));
   plan.push_back(context_.config().checkpoints.logdir.empty() ? "no logdir" : "a logdir");
   return plan;

@@ -33,9 +33,9 @@ struct TrainerOptions {
   // present fit().
   Schedule learning_rate = {};
   double clip_norm = 0;  // the maximum norm of the mean gradient; 0: no limit
-  // The decay of a moving average of the weights, such as 0.999; 0: none. The average is used for evaluation
-  // and predictions, and saved in checkpoints, as the part "average". With parameter servers and in-graph
-  // only the chief has it.
+  // The decay of a moving average of the weights, such as 0.999; 0: none. The average is used for evaluation,
+  // predictions and exports, and saved in checkpoints, as the part "average". With parameter servers and
+  // in-graph only the chief has it. The rows of sharded embeddings are averaged by their owners.
   double average = 0;
   // The workers that train together; empty: all of the job, connected as the flags and the launcher say.
   std::optional<Group> group = {};
@@ -140,10 +140,11 @@ class Trainer {
   // each worker that calls it during a fit evaluates the whole feed, with the weights that it has.
   std::map<std::string, double> measure(const data::Feed& feed, const metrics::List& list,
                                         const EvaluateOptions& options = {});
-  // Returns the moving average of the weights by name (TrainerOptions::average); empty if there is none.
+  // Returns the moving average of the weights by name (TrainerOptions::average), without the rows of sharded
+  // embeddings; empty if there is none.
   std::vector<store::NamedTensor> average();
   // Returns the predictions for all examples of the feed, one row each, in its order. Can be called by a
-  // single worker, unless rows of sharded embeddings are on other hosts.
+  // single worker, unless rows of sharded embeddings are on other hosts, or other workers have their average.
   //
   // If evaluate() or predict() is called before the first fit(), it starts the run: the weights are those of
   // the newest checkpoint, as --resume says. In that case every worker has to call it.

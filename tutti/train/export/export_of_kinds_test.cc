@@ -204,7 +204,8 @@ TEST(ExportOfTables, has_all_rows_in_the_order_of_their_ids) {
 // On shared memory, where the chief reads all rows, and over a network, where they are fetched and sent.
 TEST(ExportOfTables, of_any_number_of_workers_is_that_of_one) {
   const data::Feed feed = tables_feed();
-  const auto exported = [&](const std::string& backend, int world, const ExportOptions& options = {}) {
+  const auto exported = [&](const std::string& backend, int world, double average = 0,
+                            const ExportOptions& options = {}) {
     const TestFolder folder;
     std::mutex mutex;
     std::set<std::string> paths;
@@ -213,7 +214,7 @@ TEST(ExportOfTables, of_any_number_of_workers_is_that_of_one) {
       config.training.lanes = 4;
       const Context context = export_context(config);
       Trainer trainer(context, tables_model(std::make_shared<Tables>()), torch::optim::SGDOptions(0.1),
-                      {.group = Group(borrowed(comm))});
+                      {.average = average, .group = Group(borrowed(comm))});
       trainer.fit(feed, {.steps = 5});
       const std::string path = trainer.export_model(folder.path(), feed, options);
       trainer.fit(feed, {.steps = 1});
@@ -231,6 +232,12 @@ TEST(ExportOfTables, of_any_number_of_workers_is_that_of_one) {
   for (const int world : {2, 3})
     for (const char* backend : {"inproc", "shm", "plain"})
       EXPECT_TRUE(exported(backend, world).equal(alone)) << backend << world;
+  const torch::Tensor averaged = exported("inproc", 1, 0.9);
+  EXPECT_FALSE(averaged.equal(alone));
+  for (const char* backend : {"shm", "plain"}) {
+    EXPECT_TRUE(exported(backend, 2, 0.9).equal(averaged)) << backend;
+    EXPECT_TRUE(exported(backend, 2, 0.9, {.last_weights = true}).equal(alone)) << backend;
+  }
 }
 
 TEST(ExportOfTables, leaves_tables_out_by_name_and_takes_their_vectors) {
@@ -323,23 +330,26 @@ TEST(ExportOfTables, fails_for_ids_that_are_errors_in_the_training) {
 
 TEST(ExportOfACheckpoint, has_its_average_and_its_rows) {
   const TestFolder folder;
-  RunConfig config = test_flags();
-  config.checkpoints.logdir = folder / "run";
   const data::Feed feed = tables_feed();
-  torch::Tensor trained;
-  {
-    const Context context = export_context(config);
-    Trainer trainer(context, tables_model(std::make_shared<Tables>()), torch::optim::AdamOptions(0.01));
-    trainer.fit(feed, {.steps = 5});
-    trained = trainer.predict(feed);
-  }
   const Context context = export_context();
-  for (const std::string from : {"run", "run/ckpt-5"}) {
-    const std::string path = export_model(context, folder / "exports", folder / from,
-                                          tables_model(std::make_shared<Tables>()), feed);
-    EXPECT_TRUE(outputs_of(path, table_inputs(examples_of(feed, 60))).equal(trained));
-    EXPECT_EQ(signature_in(path).at("step"), 5);
+  std::vector<torch::Tensor> all;
+  for (const auto& [run, average] : {std::pair("averaged", 0.9), std::pair("run", 0.0)}) {
+    RunConfig config = test_flags();
+    config.checkpoints.logdir = folder / run;
+    const Context training = export_context(config);
+    Trainer trainer(training, tables_model(std::make_shared<Tables>()), torch::optim::AdamOptions(0.01),
+                    {.average = average});
+    trainer.fit(feed, {.steps = 5});
+    all.push_back(trainer.predict(feed));
+    for (const std::string from : {"", "/ckpt-5"}) {
+      const std::string path = export_model(context, folder / "exports", folder / run + from,
+                                            tables_model(std::make_shared<Tables>()), feed);
+      EXPECT_TRUE(outputs_of(path, table_inputs(examples_of(feed, 60))).equal(all.back())) << run << from;
+      EXPECT_EQ(signature_in(path).at("step"), 5);
+      EXPECT_EQ(signature_in(path).at("weights"), average > 0 ? "average" : "last");
+    }
   }
+  EXPECT_FALSE(all[0].equal(all[1]));
   expect_error(ErrorKind::InvalidArgument, HasSubstr("there is no checkpoint here"), [&] {
     export_model(context, folder / "exports", folder.path(), tables_model(std::make_shared<Tables>()), feed);
   });

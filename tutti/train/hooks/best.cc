@@ -213,9 +213,9 @@ class KeepBest final : public Hook, public MonitorsValue {
 
   void after_validation(Training& training, const std::map<std::string, double>& values) override {
     if (!best_.improves(training, values).value_or(false) || training.folder.empty()) return;
-    const Snapshot rows = training.rows ? training.rows() : Snapshot();
-    if (!training.writes()) return;
     training.with_average([&] {
+      const Snapshot rows = training.rows ? training.rows() : Snapshot();
+      if (!training.writes()) return;
       store::Checkpoint checkpoint = weights_of(training.parts);
       if (!rows.empty()) {
         checkpoint.more[store::kRowsPart] = rows.tensors;

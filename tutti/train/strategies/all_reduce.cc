@@ -98,13 +98,19 @@ void AllReduce::start_rows(const Session::Start& start) {
   if (has_rows[0] != 0) {
     std::optional<embedding::TablesPart> changes;
     if (start.changed_rows) changes = {start.changed_rows->tensors, start.changed_rows->values};
-    rows_->restore({start.rows.tensors, start.rows.values}, changes, start.has_optimizer);
+    rows_->restore({start.rows.tensors, start.rows.values}, changes,
+                   start.has_optimizer ? embedding::RowParts::All : embedding::RowParts::Weights);
   } else if (start.progress.restarts > 0) {
     fail(ErrorKind::InvalidArgument,
          "the checkpoint has no rows of sharded tables: it is that of another model, or of one whose tables "
          "were small enough to be replicated");
   }
   sum_up_rows();
+}
+
+Snapshot AllReduce::rows() {
+  embedding::TablesPart weights = rows_->gather_weights();
+  return {std::move(weights.tensors), std::move(weights.facts)};
 }
 
 void AllReduce::sum_up_rows() {
@@ -143,7 +149,7 @@ StepResult AllReduce::step(int64_t step, const Wishes& wishes, data::BatchQueue&
   if (result.examples > 0)
     update(step, result.examples);
   else if (rows_)
-    rows_->forget_step();
+    rows_->skip_step();
   return {step + 1, true, result.examples, result.loss_sum, result.wishes};
 }
 

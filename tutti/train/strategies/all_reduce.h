@@ -32,7 +32,7 @@ class AllReduce final : public Strategy {
   StepResult step(int64_t step, const Wishes& wishes, data::BatchQueue& queue,
                   const LaneObserver& observe) override;
   StepRange begin_steps(int64_t step, int64_t end, int64_t feed_begin) override;
-  Snapshot rows() override { return {rows_->gather(saved_weights(rows_->rows())), rows_->facts()}; }
+  Snapshot rows() override;
   void finish_fit(Progress& progress) override;
   void save(Session& session, const Progress& progress, const Snapshots& more) override;
   void finish_saving(Session& session) override { tutti::finish_saving(context_, comm_, session); }

@@ -21,7 +21,12 @@ void EvaluationOnly::take_rows(const Session::Start& start) {
          start.progress.step);
   std::optional<embedding::TablesPart> changes;
   if (start.changed_rows) changes = {start.changed_rows->tensors, start.changed_rows->values};
-  rows_->restore({start.rows.tensors, start.rows.values}, changes, start.has_optimizer);
+  rows_->restore({start.rows.tensors, start.rows.values}, changes, embedding::RowParts::WithAverage);
+}
+
+Snapshot EvaluationOnly::rows() {
+  embedding::TablesPart weights = rows_->gather_weights();
+  return {std::move(weights.tensors), std::move(weights.facts)};
 }
 
 void EvaluationOnly::fill(store::Report& report) const {

@@ -263,14 +263,14 @@ ps::RowsToBegin ParameterServers::rows_to_begin(const Session::Start& found) con
     };
     return rows;
   }
+  const auto parts = found.has_optimizer ? embedding::RowParts::All : embedding::RowParts::Weights;
   const auto passing = [&](const Snapshot& saved, bool changed) {
     const auto all = std::make_shared<embedding::SavedRows>(saved.tensors, saved.values);
-    all->require_complete(rows.tables, found.has_optimizer, changed);
+    all->require_complete(rows.tables, parts, changed);
+    if (found.has_optimizer) rows.averaged_steps = all->averaged_steps();
     for (const embedding::TableSpec& table : rows.tables)
       rows.counts[table.name] = all->counts_of(table.name);
-    return [all, with_optimizer = found.has_optimizer](const embedding::TakeRows& take) {
-      all->for_each(with_optimizer, take);
-    };
+    return [all, parts](const embedding::TakeRows& take) { all->for_each(parts, take); };
   };
   rows.all = passing(found.rows, false);
   rows.all_are_saved = found.has_optimizer;
@@ -280,8 +280,8 @@ ps::RowsToBegin ParameterServers::rows_to_begin(const Session::Start& found) con
 
 Snapshot ParameterServers::rows() {
   settle();
-  return {client_->all_rows(),
-          embedding::saved_facts(replica_.tables().specs(replica_.optimizer().options()), {})};
+  return {client_->all_rows(replica_.tables().values()),
+          embedding::saved_facts(replica_.tables().specs(replica_.optimizer().options()), {}, 0)};
 }
 
 void ParameterServers::sum_up_rows() {
@@ -396,7 +396,8 @@ void ParameterServers::save(Session& session, const Progress& progress, const Sn
   mark.reset();
   Snapshots all = more;
   if (!tables.empty())
-    all[store::kRowsPart] = {snapshot.rows, embedding::saved_facts(tables, snapshot.row_counts)};
+    all[store::kRowsPart] = {snapshot.rows,
+                             embedding::saved_facts(tables, snapshot.row_counts, snapshot.averaged_steps)};
   session.save(saved, {snapshot.state}, all, files, base);
   if (in_step_) client_->note(key, true);
 }

@@ -1,0 +1,58 @@
+#include "tutti/embedding/row_average.h"
+
+#include <algorithm>
+
+#include <torch/utils.h>
+
+namespace tutti::embedding {
+
+// Zeros, since a checkpoint has the memory of all rows.
+RowAverage::RowAverage(double decay, int64_t slots, int64_t dim)
+    : weights_{decay},
+      dim_(dim),
+      kept_(torch::zeros({slots, dim}, torch::kFloat32)),
+      kept_after_(torch::full({slots}, kNone, torch::kLong)) {}
+
+void RowAverage::resize(int64_t slots) {
+  const int64_t before = kept_.size(0);
+  const torch::Tensor kept = torch::zeros({slots, dim_}, torch::kFloat32);
+  const torch::Tensor kept_after = torch::full({slots}, kNone, torch::kLong);
+  kept.narrow(0, 0, before).copy_(kept_);
+  kept_after.narrow(0, 0, before).copy_(kept_after_);
+  kept_ = kept;
+  kept_after_ = kept_after;
+}
+
+void RowAverage::begin_row(int64_t slot) { after(slot) = kNone; }
+
+void RowAverage::reset() {
+  steps_ = 0;
+  kept_after_.fill_(kNone);
+}
+
+void RowAverage::before_change(int64_t slot, const float* value) {
+  if (after(slot) == steps_) return;
+  read(slot, value, false, kept_at(slot));
+  after(slot) = steps_;
+}
+
+void RowAverage::read(int64_t slot, const float* value, bool before, float* to) const {
+  const int64_t steps = before ? steps_ - 1 : steps_;
+  const int64_t after_steps = after(slot);
+  const float* const kept = kept_at(slot);
+  if (after_steps < 0) {
+    std::copy_n(value, dim_, to);
+  } else if (after_steps >= steps) {
+    std::copy_n(kept, dim_, to);
+  } else {
+    const auto weight = static_cast<float>(weights_.first(after_steps, steps));
+    for (int64_t i = 0; i < dim_; ++i) to[i] = value[i] + weight * (kept[i] - value[i]);
+  }
+}
+
+void RowAverage::put(int64_t slot, const float* kept, int64_t kept_after) {
+  std::copy_n(kept, dim_, kept_at(slot));
+  after(slot) = kept_after;
+}
+
+}  // namespace tutti::embedding
