@@ -24,7 +24,7 @@ RunConfig with_variables(RunConfig config, const Environment& environment) {
 Identity ask_all(const RunConfig& given, const Environment& environment) {
   const RunConfig config = with_variables(given, environment);
   if (const auto found = discovery::from_flags(config)) return *found;
-  if (const auto found = discovery::from_tf_config(environment)) return *found;
+  if (const auto found = discovery::from_tf_config(environment.get("TF_CONFIG").value_or(""))) return *found;
   if (const auto found = discovery::from_torchrun(environment)) return *found;
   if (const auto found = discovery::from_open_mpi(environment)) return *found;
   if (const auto found = discovery::from_pmi(environment)) return *found;
