@@ -127,8 +127,10 @@ void require_well_formed(const store::Checkpoint& checkpoint, const std::string&
 RunFolder::RunFolder(const Context& context, const std::string& name)
     : context_(context), path_(folder_of(context, name)) {
   if (!path_.empty())
-    checkpoints_.emplace(path_,
-                         store::CheckpointDirOptions{static_cast<int>(context.config().checkpoints.keep)});
+    checkpoints_.emplace(
+        path_, store::CheckpointDirOptions{
+                   .keep = static_cast<int>(context.config().checkpoints.keep),
+                   .warn = [log = context.log()](const std::string& text) { log.warning("{}", text); }});
 }
 
 void RunFolder::claim() {
