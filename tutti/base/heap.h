@@ -10,7 +10,7 @@ namespace tutti {
 //  - Small freed blocks are merged with their neighbours at once. By default they wait in lists ("fastbins")
 //    until a larger block is allocated. LibTorch's aligned allocations leave such a block on each side: as
 //    long as these wait, the memory between them is too small for the next aligned allocation, and each step
-//    takes new memory (glibc bug 14581). A process whose batches have less than a kilobyte grew by 300 to 600
+//    takes new memory (glibc bug 30723). A process whose batches have less than a kilobyte grew by 300 to 600
 //    bytes a step.
 void tune_heap();
 
