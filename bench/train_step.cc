@@ -5,7 +5,6 @@
 //   --libtorch              the version of LibTorch
 #include <chrono>
 #include <filesystem>
-#include <malloc.h>
 #include <string>
 
 #include <fmt/format.h>
@@ -16,6 +15,7 @@
 #include "bench/sides.h"
 #include "examples/common/digits.h"
 #include "tutti/base/file.h"
+#include "tutti/base/heap.h"
 #include "tutti/base/torch_compat.h"
 #include "tutti/tutti.h"
 
@@ -80,16 +80,12 @@ int trainer(const std::string& precision) {
 struct LoopOptions {
   bool bfloat16 = false;
   bool channels_last = false;
-  bool keep_freed_memory = false;
+  bool tuned_heap = false;
 };
 
 // Trains without Tutti: examples in memory, a shuffled index, a batch, a step.
 int loop(const LoopOptions& options) {
-  if (options.keep_freed_memory) {
-    mallopt(M_MMAP_THRESHOLD, 32 << 20);
-    mallopt(M_TRIM_THRESHOLD, 512 << 20);
-    mallopt(M_TOP_PAD, 64 << 20);
-  }
+  if (options.tuned_heap) tutti::tune_heap();
   at::set_num_threads(1);
   torch::manual_seed(1);
   std::vector<int64_t> first(10000);
@@ -134,8 +130,8 @@ int run_side(const std::string& side) {
   if (side == "trainer-bf16") return trainer("bf16");
   if (side == "loop-fp32") return loop({});
   if (side == "loop-bf16") return loop({.bfloat16 = true});
-  if (side == "tuned-fp32") return loop({.channels_last = true, .keep_freed_memory = true});
-  if (side == "tuned-bf16") return loop({.bfloat16 = true, .channels_last = true, .keep_freed_memory = true});
+  if (side == "tuned-fp32") return loop({.channels_last = true, .tuned_heap = true});
+  if (side == "tuned-bf16") return loop({.bfloat16 = true, .channels_last = true, .tuned_heap = true});
   fmt::print(stderr, "no such side: {}\n", side);
   return 2;
 }

@@ -318,6 +318,47 @@ TEST_F(Run, restarts_the_whole_group_until_it_succeeds) {
   EXPECT_THAT(result.err, Not(HasSubstr("restart 3 of 5")));
 }
 
+TEST_F(Run, waits_longer_and_longer_before_restarts_of_what_fails_at_once) {
+  const std::string script = "if [ $TUTTI_JOB_NAME = ps ]; then sleep 1000 & wait; fi; exit 3";
+  for (const Words& servers : {Words{}, Words{"--ps", "1"}}) {
+    const auto result = run(Words{"-n", "1", "--restarts", "3"} + servers, script);
+    EXPECT_EQ(result.exit_code, 3) << result.err;
+    EXPECT_THAT(result.err, HasSubstr("restart 1 of 3"));
+    EXPECT_THAT(result.err, Not(HasSubstr("restart 1 of 3 in")));
+    EXPECT_THAT(result.err, HasSubstr("restart 2 of 3 in 1 s"));
+    EXPECT_THAT(result.err, HasSubstr("restart 3 of 3 in 2 s"));
+  }
+}
+
+TEST_F(Run, a_signal_ends_the_pause_before_a_restart) {
+  const std::string script = "if [ $TUTTI_JOB_NAME = ps ]; then sleep 1000 & wait; fi; exit 3";
+  for (const Words& servers : {Words{}, Words{"--ps", "1"}}) {
+    RunningProgram program(command(Words{"-n", "1", "--restarts", "1000"} + servers, script), {mark_});
+    program.wait_for_error("in 2 s");
+    kill(program.pid(), SIGTERM);
+    EXPECT_EQ(program.wait(), 128 + SIGTERM) << program.err();
+    EXPECT_TRUE(nobody_is_left());
+  }
+}
+
+// Worker 1 waits for the chief, which is stopped before it has begun.
+TEST_F(Run, restarts_the_task_that_is_stopped_and_not_only_those_that_wait_for_it) {
+  const std::string script =
+      "cd " + folder_.path() +
+      "; if [ $TUTTI_JOB_NAME = ps ]; then until [ -e done ]; do sleep 0.01; done; exit 0; fi"
+      "; if [ $TUTTI_TASK_INDEX = 0 ] && [ ! -e pid ]; then echo $$ >new; mv new pid; kill -STOP $$; fi"
+      "; if [ $TUTTI_TASK_INDEX = 0 ]; then until [ -e again ]; do sleep 0.01; done; touch done; exit 0; fi"
+      "; if [ -e waited ]; then touch again; until [ -e done ]; do sleep 0.01; done; exit 0; fi"
+      "; until [ -e pid ]; do sleep 0.01; done"
+      "; until grep -q '^State:.T' /proc/$(cat pid)/status; do sleep 0.01; done; touch waited; exit 11";
+  const auto result = run({"--ps", "2", "-n", "2", "--restarts", "3"}, script, {}, Crashes::AskedFor);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("is stopped, so that worker/1 has waited in vain: killing it"));
+  EXPECT_THAT(result.err, HasSubstr("restarting worker/1, which does not count as a restart"));
+  EXPECT_THAT(result.err, HasSubstr("restarting worker/0: restart 1 of 3"));
+  EXPECT_THAT(result.err, Not(HasSubstr("restart 2 of 3")));
+}
+
 // Both workers are dead before the launcher handles either.
 TEST_F(Run, starts_each_of_those_again_that_fail_at_once_where_there_are_servers) {
   const std::string script =

@@ -1,4 +1,5 @@
 // Tests how sweeps and their runs end: failures, kills, signals, and what follows.
+#include <cerrno>
 #include <csignal>
 #include <filesystem>
 
@@ -7,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/sweep.h"
+#include "tutti/base/test_refused_calls.h"
 
 namespace tutti::testing {
 namespace {
@@ -49,6 +51,14 @@ TEST_F(SweepOf, a_run_without_a_report_fails_and_the_others_go_on) {
   EXPECT_EQ(results().at("runs")[0].at("state"), "failed");
   EXPECT_EQ(results().at("runs")[1].at("state"), "finished");
   EXPECT_EQ(std::filesystem::read_symlink(top_ + "/best"), "run-2");
+}
+
+TEST_F(SweepOf, ends_well_on_a_file_system_without_links_and_says_which_run_is_the_best) {
+  ProgramResult result;
+  if (!with_refused_calls(link_calls(), EPERM, [&] { result = sweep({"--set", "x=3,1"}); }))
+    GTEST_SKIP() << "NOT TESTED: this process may not filter system calls";
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("there is no link '" + top_ + "/best' to the best run, run-2"));
 }
 
 TEST_F(SweepOf, a_program_that_never_writes_a_report_is_told_what_to_call) {

@@ -1,6 +1,7 @@
 // Tests options of several workers: sharded state, sums in any order, reduced precision on the wire, uneven
 // data.
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
 #include <filesystem>
 #include <regex>
@@ -10,6 +11,7 @@
 
 #include "tests/together.h"
 #include "tutti/base/error.h"
+#include "tutti/base/test_refused_calls.h"
 
 namespace tutti::testing {
 namespace {
@@ -231,6 +233,30 @@ TEST(TogetherOptions, two_jobs_do_not_share_a_log_directory) {
   first.wait();
   const ProgramResult third = run_program(training(2, with(flags, {"--steps", "10"})));
   EXPECT_EQ(third.exit_code, 0) << third.err;
+}
+
+TEST(TogetherOptions, train_resume_and_export_on_a_file_system_without_links) {
+  const TestFolder folder;
+  const auto trained = [&](const std::string& steps) {
+    return run_program(training(2, {"--lanes", "2", "--batch", "3", "--checkpoint-every", "2", "--steps",
+                                    steps, "--logdir", folder / "run"}));
+  };
+  const bool refused = with_refused_calls(link_calls(), EPERM, [&] {
+    const ProgramResult first = trained("4");
+    EXPECT_EQ(first.exit_code, 0) << first.err;
+    const std::string warning = "there is no link '" + folder.path() + "/run/latest'";
+    EXPECT_THAT(first.err, HasSubstr(warning));
+    EXPECT_EQ(first.err.find(warning), first.err.rfind(warning)) << first.err;
+    const ProgramResult again = trained("6");
+    EXPECT_EQ(again.exit_code, 0) << again.err;
+    EXPECT_THAT(again.err, HasSubstr("resumed from " + folder.path() + "/run/ckpt-4"));
+    for (const char* from : {"run", "run/latest"}) {
+      const ProgramResult exported =
+          run_program({together_program(), "--export", folder / "exports", "--export-from", folder / from});
+      EXPECT_EQ(exported.exit_code, 0) << exported.err;
+    }
+  });
+  if (!refused) GTEST_SKIP() << "NOT TESTED: this process may not filter system calls";
 }
 
 }  // namespace

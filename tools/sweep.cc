@@ -87,6 +87,8 @@ int sweep_command(const std::vector<std::string>& arguments, const Environment& 
   const auto dashes = std::find(arguments.begin(), arguments.end(), "--");
   if (!parse_arguments(app, {arguments.begin(), dashes})) return 0;
   require_sweep(given, app);
+  warn_of_missing_gpus(
+      gpus, Log(parse_log_level(environment.get("TUTTI_LOG_LEVEL").value_or("info")), "tutti sweep"));
   if (dashes == arguments.end() || dashes + 1 == arguments.end())
     fail(ErrorKind::InvalidArgument,
          "tutti sweep: name the program after --, as in tutti sweep ... -- ./mnist --steps 1000");

@@ -3,6 +3,7 @@
 #include "tools/commands.h"
 #include "tutti/base/error.h"
 #include "tutti/base/guarded_main.h"
+#include "tutti/base/heap.h"
 #include "tutti/train/export/check.h"
 
 namespace tutti {
@@ -28,5 +29,6 @@ int dispatch(const std::vector<std::string>& arguments) {
 }  // namespace tutti
 
 int main(int argc, char** argv) {
+  tutti::tune_heap();
   return tutti::guarded_main([&] { return tutti::dispatch({argv + 1, argv + argc}); });
 }

@@ -87,6 +87,14 @@ std::optional<std::vector<std::string>> container_list(const std::string& text) 
   return uuids ? given : first_indices(given.size());
 }
 
+// Returns true if there are GPUs without /dev/nvidia0: under WSL, or those of a Tegra.
+bool has_other_gpus(const std::filesystem::path& root) {
+  std::error_code ignored;
+  return std::filesystem::exists(root / "dev/dxg", ignored) ||
+         std::filesystem::exists(root / "dev/nvhost-gpu", ignored) ||
+         std::filesystem::exists(root / "dev/nvgpu", ignored);
+}
+
 }  // namespace
 
 std::vector<std::string> visible_gpus(const Environment& environment, const std::filesystem::path& root) {
@@ -96,6 +104,15 @@ std::vector<std::string> visible_gpus(const Environment& environment, const std:
     if (const auto given = container_list(*text)) return *given;
   }
   return first_indices(devices);
+}
+
+void warn_of_missing_gpus(const std::vector<std::string>& gpus, const Log& log,
+                          const std::filesystem::path& root) {
+  if (gpus.empty() || count_devices(root) > 0 || has_other_gpus(root)) return;
+  log.warning(
+      "{} or {} names {} GPU{}, but this machine shows none (there is no /dev/nvidia0). Without GPUs, the "
+      "programs train on CPUs: unset the variable, and give -n to start several",
+      kCuda, kContainer, gpus.size(), gpus.size() == 1 ? "" : "s");
 }
 
 }  // namespace tutti

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "tutti/base/environment.h"
+#include "tutti/base/log.h"
 
 namespace tutti {
 
@@ -18,5 +19,11 @@ namespace tutti {
 // Throws InvalidArgument for a list that names a GPU twice: CUDA then shows none at all.
 std::vector<std::string> visible_gpus(const Environment& environment,
                                       const std::filesystem::path& root = "/");
+
+// Logs a warning if `gpus`, a result of visible_gpus(), is not empty, but nothing shows that this machine has
+// a GPU: the variables are believed, since a driver may create its device files later, but if there is none,
+// the programs use CPUs without an error.
+void warn_of_missing_gpus(const std::vector<std::string>& gpus, const Log& log,
+                          const std::filesystem::path& root = "/");
 
 }  // namespace tutti

@@ -74,6 +74,24 @@ TEST_F(Gpus, keep_their_own_names) {
   EXPECT_THAT(container("MIG-7a1b," + older), ElementsAre("MIG-7a1b", older));
 }
 
+TEST_F(Gpus, that_are_named_but_not_there_are_a_warning) {
+  const auto warning = [&](const std::vector<std::string>& gpus) {
+    testing::internal::CaptureStderr();
+    warn_of_missing_gpus(gpus, Log(LogLevel::Warning), root_.path());
+    return testing::internal::GetCapturedStderr();
+  };
+  EXPECT_THAT(warning(cuda("0,1")),
+              AllOf(HasSubstr("CUDA_VISIBLE_DEVICES"), HasSubstr("names 2 GPUs"), HasSubstr("shows none")));
+  EXPECT_THAT(warning(container("4")), HasSubstr("names 1 GPU,"));
+  EXPECT_THAT(warning(cuda("GPU-8932f937")), HasSubstr("shows none"));
+  EXPECT_EQ(warning({}), "");
+  for (const char* device : {"dxg", "nvhost-gpu", "nvgpu", "nvidia0"}) {
+    put({device});
+    EXPECT_EQ(warning(cuda("0")), "") << device;
+    std::filesystem::remove(root_ / ("dev/" + std::string(device)));
+  }
+}
+
 TEST_F(Gpus, named_twice_are_refused) {
   for (const char* list : {"1,1", "0,1,00", "GPU-a,GPU-a"}) {
     expect_error(ErrorKind::InvalidArgument, AllOf(HasSubstr(list), HasSubstr("twice")), [&] { cuda(list); });

@@ -57,7 +57,9 @@ TaskGroup::TaskGroup(std::vector<std::string> command, const Environment& enviro
       tasks_(std::move(tasks)),
       options_(options),
       signals_(signals),
-      watch_(watch) {}
+      watch_(watch),
+      pauses_(tasks_.size()),
+      start_at_(tasks_.size()) {}
 
 TaskGroup::TaskGroup(std::vector<StartedHost> hosts, SignalPipe& signals, JobWatch watch,
                      const GroupOptions& options)
@@ -148,12 +150,14 @@ std::vector<int> TaskGroup::cores_of(size_t index) const {
 }
 
 void TaskGroup::wait_for_all() {
-  while (anyone_running()) {
+  const auto is_due_later = [](const auto& time) { return time.has_value(); };
+  while (anyone_running() || std::any_of(start_at_.begin(), start_at_.end(), is_due_later)) {
     wait_for_events();
     take_signals();
     send_heartbeats();
     pass_on_output();
     reap();
+    start_due();
     end_idle_servers();
     end_stopped(TaskRole::Worker, workers_stopped_since_);
     end_stopped(TaskRole::Evaluator, evaluator_stopped_since_);
@@ -179,10 +183,12 @@ void TaskGroup::wait_for_events() {
   }
   if (options_.orders != nullptr) events.push_back({options_.orders->descriptor(), POLLIN, 0});
   milliseconds timeout = kLookAround;
-  if (kill_at_) {
-    const auto left = std::chrono::ceil<milliseconds>(*kill_at_ - Clock::now());
-    timeout = std::clamp(left, milliseconds(1), kLookAround);
-  }
+  const auto wake_at = [&](const std::optional<Clock::time_point>& time) {
+    if (time) timeout = std::min(timeout, std::chrono::ceil<milliseconds>(*time - Clock::now()));
+  };
+  wake_at(kill_at_);
+  for (const auto& time : start_at_) wake_at(time);
+  timeout = std::max(timeout, milliseconds(1));
   poll(events.data(), events.size(), static_cast<int>(timeout.count()));
 }
 
@@ -228,6 +234,9 @@ void TaskGroup::interrupt(int signal) {
     result_.interrupted = true;
     say("passed {} on to the tasks, which have {} s to end; a second signal kills them", signal_name(signal),
         std::chrono::duration_cast<std::chrono::seconds>(options_.interrupt_grace).count());
+    for (size_t i = 0; i < tasks_.size(); ++i) {
+      if (start_at_[i] && tasks_[i].role != TaskRole::Evaluator) result_.exit_code = 128 + signal;
+    }
     stop(signal, options_.interrupt_grace);
     // A stopped task must run to act on the signal, since the others wait for it to save together.
     signal_all(SIGCONT);
@@ -248,13 +257,17 @@ void TaskGroup::reap() {
   failed_at_.reset();
   for (Member* failed : std::exchange(failed_, {})) {
     if (result_.exit_code != 0) return;
-    if (restart(*failed)) continue;
-    const bool hides_error = job_is_done() && waited_in_vain(*failed) && has_own_error(*failed->before());
-    result_.exit_code = (hides_error ? failed->before() : failed->outcome())->exit_code();
-    const bool as_told = result_.interrupted && failed->outcome()->killed();
-    if (!as_told) report(*failed);
-    if (!kill_at_) stop(SIGTERM, options_.failure_grace);
+    if (!restart(*failed)) fail_with(*failed);
   }
+}
+
+// Ends the group because of this task.
+void TaskGroup::fail_with(const Member& member) {
+  const bool hides_error = job_is_done() && waited_in_vain(member) && has_own_error(*member.before());
+  result_.exit_code = (hides_error ? member.before() : member.outcome())->exit_code();
+  const bool as_told = result_.interrupted && member.outcome()->killed();
+  if (!as_told) report(member);
+  if (!kill_at_) stop(SIGTERM, options_.failure_grace);
 }
 
 void TaskGroup::take_children() {
@@ -311,8 +324,11 @@ void TaskGroup::lose_evaluator(Member& member) {
     say("{} is lost, and the job goes on without it", member.task());
     return;
   }
-  say("restarting {}: restart {} of {}", member.task(), ++evaluator_restarts_, options_.evaluator_restarts);
-  member = start(static_cast<size_t>(&member - members_.data()));
+  const auto index = static_cast<size_t>(&member - members_.data());
+  const std::chrono::seconds pause = pauses_[index].next(std::chrono::duration<double>(member.seconds()));
+  say("restarting {}: restart {} of {}{}", member.task(), ++evaluator_restarts_, options_.evaluator_restarts,
+      describe_pause(pause));
+  start_again(index, pause);
 }
 
 void TaskGroup::replace_guardian() {
@@ -339,7 +355,7 @@ void TaskGroup::end_idle_servers() {
   constexpr milliseconds kTimeToEnd{5000};
   if (kill_at_) return;
   for (size_t i = 0; i < members_.size(); ++i) {
-    if (tasks_[i].role != TaskRole::Server && members_[i].running()) return;
+    if (tasks_[i].role != TaskRole::Server && will_run(i)) return;
   }
   if (!servers_alone_since_) servers_alone_since_ = Clock::now();
   if (Clock::now() - *servers_alone_since_ < kTimeToEnd || !anyone_running()) return;
@@ -349,26 +365,73 @@ void TaskGroup::end_idle_servers() {
 
 // Starts a failed task again, since the other tasks wait for it. There are two exceptions. If the chief has
 // stopped in good order, it has ended the run and also the servers. When the job is done, there is nothing to
-// return to: a server that is lost then, or a restarted task that has waited in vain, does not count as a
-// failure, unless it had ended with an error of its own before.
+// return to. Returns false if the task counts as a failure.
 bool TaskGroup::restart(Member& member) {
   if (kill_at_ || result_.interrupted || restarts_ >= options_.restarts) return false;
   const auto index = static_cast<size_t>(&member - members_.data());
-  if (job_is_done()) {
-    say("{} is not restarted: the job is done", member.task());
-    return tasks_[index].role == TaskRole::Server ||
-           (waited_in_vain(member) && !has_own_error(*member.before()));
-  }
+  if (job_is_done()) return is_excused(member);
   if (is_chief(tasks_[index]) && member.outcome()->interrupted()) {
     say("{} is not restarted: it received a stop signal and ended the run", member.task());
     return false;
   }
   report(member);
-  say("restarting {}: restart {} of {}", member.task(), ++restarts_, options_.restarts);
-  const Outcome before = *member.outcome();
-  member = start(index);
-  member.set_before(before);
+  if (kill_stopped_for(member)) {
+    say("restarting {}, which does not count as a restart", member.task());
+    start_again(index, std::chrono::seconds(0));
+    return true;
+  }
+  const std::chrono::seconds pause = pauses_[index].next(std::chrono::duration<double>(member.seconds()));
+  say("restarting {}: restart {} of {}{}", member.task(), ++restarts_, options_.restarts,
+      describe_pause(pause));
+  start_again(index, pause);
   return true;
+}
+
+// When the job is done: a server that is lost, or a restarted task that has waited in vain, does not count as
+// a failure, unless it had ended with an error of its own before.
+bool TaskGroup::is_excused(const Member& member) {
+  say("{} is not restarted: the job is done", member.task());
+  return role_of(member) == TaskRole::Server || (waited_in_vain(member) && !has_own_error(*member.before()));
+}
+
+// If the task has waited for others in vain, those that are stopped (SIGSTOP) are the cause, and not the
+// task. Kills them, so that they are restarted. Returns true if there are any.
+bool TaskGroup::kill_stopped_for(const Member& failed) {
+  const int code = failed.outcome()->exit_code();
+  if (code != exit_code(ErrorKind::Timeout) && code != exit_code(ErrorKind::PeerLost)) return false;
+  bool any = false;
+  for (const Member& member : members_) {
+    if (!member.running() || role_of(member) == TaskRole::Evaluator) continue;
+    const auto process = process_state(member.pid());
+    if (!process || process->state != 'T') continue;
+    any = true;
+    say("{} (pid {}) is stopped, so that {} has waited in vain: killing it", member.task(), member.pid(),
+        failed.task());
+    member.signal(SIGKILL);
+  }
+  return any;
+}
+
+void TaskGroup::start_again(size_t index, std::chrono::seconds pause) {
+  start_at_[index] = Clock::now() + pause;
+  start_due();
+}
+
+// Starts the tasks whose pause is over. Meanwhile the job may have ended without them.
+void TaskGroup::start_due() {
+  for (size_t index = 0; index < tasks_.size(); ++index) {
+    if (!start_at_[index] || Clock::now() < *start_at_[index]) continue;
+    start_at_[index].reset();
+    Member& member = members_[index];
+    const bool is_evaluator = tasks_[index].role == TaskRole::Evaluator;
+    if (!is_evaluator && job_is_done()) {
+      if (!is_excused(member)) fail_with(member);
+      continue;
+    }
+    const Outcome before = *member.outcome();
+    member = start(index);
+    if (!is_evaluator) member.set_before(before);
+  }
 }
 
 // Returns true if the chief, which waits for the last update of all others, has ended with 0, or if all
@@ -419,6 +482,7 @@ void TaskGroup::report(const Member& member) {
 
 void TaskGroup::stop(int signal, milliseconds grace) {
   kill_at_ = Clock::now() + grace;
+  start_at_.assign(tasks_.size(), std::nullopt);
   if (!of_hosts()) return signal_all(signal);
   *kill_at_ += kHostTime;
   for (const Member& member : members_) member.send(to_line(Order{signal, grace}));

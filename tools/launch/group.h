@@ -15,6 +15,7 @@
 #include "tools/launch/job_processes.h"
 #include "tools/launch/member.h"
 #include "tools/launch/output.h"
+#include "tools/launch/restart_pause.h"
 #include "tools/launch/signal_pipe.h"
 #include "tutti/base/environment.h"
 
@@ -119,6 +120,11 @@ class TaskGroup {
   void report_end(const Member& member);
   TaskRole role_of(const Member& member) const;
   bool restart(Member& member);
+  void start_again(size_t index, std::chrono::seconds pause);
+  void start_due();
+  bool is_excused(const Member& member);
+  bool kill_stopped_for(const Member& failed);
+  void fail_with(const Member& member);
   bool job_is_done() const;
   void end_idle_servers();
   void end_stopped(TaskRole role, std::optional<Clock::time_point>& since);
@@ -129,6 +135,7 @@ class TaskGroup {
   void signal_strays(int signal);
   void leave_behind(const std::string& who, pid_t pid, std::string_view why);
   bool anyone_running() const;
+  bool will_run(size_t index) const { return members_[index].running() || start_at_[index]; }
   void signal_all(int signal) const;
 
   const std::vector<std::string> command_;
@@ -145,6 +152,8 @@ class TaskGroup {
   std::optional<Clock::time_point> failed_at_;  // time of the first failure in failed_
   std::optional<Clock::time_point> kill_at_;    // set when the group is being stopped
   int restarts_ = 0;
+  std::vector<RestartPause> pauses_;                        // by task
+  std::vector<std::optional<Clock::time_point>> start_at_;  // by task: when one that has failed is restarted
   std::optional<Clock::time_point> servers_alone_since_;
   bool servers_ended_ = false;  // by this process, so that their exit codes are ignored
   std::optional<Clock::time_point> workers_stopped_since_;

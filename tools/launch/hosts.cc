@@ -84,10 +84,11 @@ std::string job_of_more(const std::vector<Task>& row, const Task& first) {
 }  // namespace
 
 std::optional<JobHosts> JobHosts::from(const Environment& environment) {
-  const std::optional<Identity> identity = discovery::from_tf_config(environment);
+  const std::string config = environment.get(kVariable).value_or("");
+  const std::optional<Identity> identity = discovery::from_tf_config(config);
   if (!identity || (identity->cluster.empty() && !identity->is_evaluator)) return std::nullopt;
   JobHosts hosts;
-  hosts.config_ = environment.get(kVariable).value_or("");
+  hosts.config_ = config;
   if (identity->is_evaluator) return hosts;
   hosts.cluster_ = identity->cluster;
   hosts.row_ = row_of(hosts.cluster_);

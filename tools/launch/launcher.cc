@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <poll.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -14,8 +15,11 @@
 #include "tools/launch/group.h"
 #include "tools/launch/host_link.h"
 #include "tools/launch/host_slots.h"
+#include "tools/launch/meeting.h"
 #include "tools/launch/planner.h"
+#include "tools/launch/restart_pause.h"
 #include "tools/launch/ssh.h"
+#include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 #include "tutti/base/ports.h"
 #include "tutti/base/random_key.h"
@@ -45,18 +49,34 @@ void print(int stream, std::string_view text) {
   }
 }
 
+GroupResult ended_by(int signal) { return {.exit_code = 128 + signal, .interrupted = true}; }
+
+// Waits until the pause is over. Returns the signal that ends it earlier.
+std::optional<int> wait_for(std::chrono::seconds pause, SignalPipe& signals) {
+  const auto deadline = std::chrono::steady_clock::now() + pause;
+  while (std::chrono::steady_clock::now() < deadline) {
+    pollfd event{signals.descriptor(), POLLIN, 0};
+    poll(&event, 1, poll_time(deadline));
+    if (const auto signal = next_stop_signal(signals)) return signal;
+  }
+  return std::nullopt;
+}
+
 // Runs a job, and again after a failure, up to `restarts` times.
-int run_with_restarts(int restarts, const std::function<GroupResult()>& run) {
+int run_with_restarts(int restarts, SignalPipe& signals, const std::function<GroupResult()>& run) {
+  RestartPause pauses;
   for (int restart = 0;; ++restart) {
+    const auto begin = std::chrono::steady_clock::now();
     const GroupResult result = run();
     const bool may_restart = !result.interrupted && !result.left_behind;
     if (result.exit_code == 0 && result.lost_output) return exit_code(ErrorKind::Overloaded);
     if (result.exit_code == 0 || !may_restart || restart == restarts) return result.exit_code;
-    print(STDERR_FILENO, fmt::format("tutti run: restart {} of {}\n", restart + 1, restarts));
+    const std::chrono::seconds pause = pauses.next(std::chrono::steady_clock::now() - begin);
+    print(STDERR_FILENO,
+          fmt::format("tutti run: restart {} of {}{}\n", restart + 1, restarts, describe_pause(pause)));
+    if (const auto signal = wait_for(pause, signals)) return ended_by(*signal).exit_code;
   }
 }
-
-GroupResult ended_by(int signal) { return {.exit_code = 128 + signal, .interrupted = true}; }
 
 LogLevel launcher_log_level(const Environment& environment) {
   return parse_log_level(environment.get("TUTTI_LOG_LEVEL").value_or("info"));
@@ -100,6 +120,7 @@ int run_job_of(const HostJob& job, const Environment& environment, LauncherOrder
   const Log log(launcher_log_level(whole), "tutti run on " + job.host);
   enter(job.directory, whole, log);
   const std::vector<std::string> gpus = visible_gpus(whole);
+  warn_of_missing_gpus(gpus, log);
   std::vector<TaskPlan> plans = plan_tasks(job.cluster, job.tasks, job.launch, gpus);
   const auto count = [&](TaskRole role) {
     return static_cast<size_t>(
@@ -125,7 +146,7 @@ int launch(const std::vector<std::string>& command, const Environment& environme
   const bool one_by_one = planner.restarts_one_by_one();
   const GroupOptions group{.restarts = one_by_one ? options.restarts : 0,
                            .evaluator_restarts = options.restarts};
-  return run_with_restarts(one_by_one ? 0 : options.restarts, [&] {
+  return run_with_restarts(one_by_one ? 0 : options.restarts, watching.signals, [&] {
     Plan plan = planner.plan(watching.signals);
     if (plan.signal) return ended_by(*plan.signal);
     return TaskGroup(command, of_tasks, std::move(plan.tasks), watching.signals, watching.watch(), group)
@@ -140,7 +161,7 @@ int launch_on_hosts(const std::vector<HostSlots>& hosts, const std::vector<std::
   if (const auto secret = with_secret(variables.environment, true).get(kSecretVariable))
     of_tasks.named[kSecretVariable] = *secret;
   Watching watching;
-  return run_with_restarts(options.restarts, [&] {
+  return run_with_restarts(options.restarts, watching.signals, [&] {
     HostsStart start = start_hosts(hosts, command, of_tasks, shell, options, watching.signals);
     if (start.signal) return ended_by(*start.signal);
     return TaskGroup(std::move(start.hosts), watching.signals, watching.watch()).run();

@@ -82,8 +82,9 @@ Planner::Planner(const Environment& environment, const LaunchOptions& options, c
   }
   if (has_other_hosts())
     require_secret(parse_address(hosts_->first_address()).host, !secret_.empty(), options_.insecure);
-  if (!stands_outside())
-    compare_numbers(static_cast<size_t>(workers_here()), gpus_.size(), options_.evaluator, log_);
+  if (stands_outside()) return;
+  warn_of_missing_gpus(gpus_, log_);
+  compare_numbers(static_cast<size_t>(workers_here()), gpus_.size(), options_.evaluator, log_);
 }
 
 Plan Planner::plan(SignalPipe& signals) const {

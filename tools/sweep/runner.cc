@@ -8,10 +8,10 @@
 #include <poll.h>
 #include <set>
 #include <signal.h>
-#include <sys/file.h>
 #include <sys/wait.h>
 #include <thread>
 #include <unistd.h>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -24,6 +24,7 @@
 #include "tools/plot/plotted_run.h"
 #include "tools/sweep/run_files.h"
 #include "tutti/base/error.h"
+#include "tutti/base/file_lock.h"
 #include "tutti/base/interrupted.h"
 #include "tutti/base/text.h"
 
@@ -38,13 +39,13 @@ constexpr milliseconds kSweepLooksAround{500};
 constexpr milliseconds kUntilGuardiansEnd{3000};
 constexpr size_t kMostCurves = 100;  // of runs, in the plot
 
+// On a file system without locks, nothing keeps a second sweep out of the folder.
 FileDescriptor lock_folder(const std::string& folder) {
   make_directories(folder);
   const std::string path = folder + "/sweep.lock";
   FileDescriptor lock(path, O_RDWR | O_CREAT);
   const auto deadline = std::chrono::steady_clock::now() + kUntilGuardiansEnd;
-  while (flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
-    if (errno != EWOULDBLOCK) fail_errno(errno, "locking " + path);
+  while (try_to_lock(lock, path) == LockResult::Taken) {
     if (std::chrono::steady_clock::now() > deadline)
       fail(ErrorKind::InvalidArgument,
            "{}: another tutti sweep works in this folder; wait for it, or choose another --logdir", folder);
@@ -81,7 +82,8 @@ Sweep::Sweep(std::vector<std::string> command, const Environment& environment, S
       err_(STDERR_FILENO),
       signals_({SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGCHLD}),
       guardian_(mark_, processes_),
-      restarts_(options_.runs.size()) {
+      restarts_(options_.runs.size()),
+      pauses_(options_.runs.size()) {
   results_.command = command_;
   for (const SweepSetting& setting : options_.settings) results_.settings.push_back(setting.name);
   const size_t digits = std::to_string(options_.runs.size()).size();
@@ -241,14 +243,27 @@ void Sweep::train_all(const std::vector<size_t>& runs, const Stage& stage) {
   if (stages_.size() > 1 && !waiting.empty())
     say(fmt::format("{} run{} {}", waiting.size(), waiting.size() == 1 ? "" : "s",
                     stage.stop_after > 0 ? fmt::format("until step {}", stage.stop_after) : "to the end"));
-  while (!running_.empty() || (!waiting.empty() && !signal_)) {
-    while (!waiting.empty() && !signal_ && running_.size() < static_cast<size_t>(options_.slots)) {
+  while (!running_.empty() || (!signal_ && (!waiting.empty() || !failed_.empty()))) {
+    start_due();
+    while (!waiting.empty() && !signal_ && has_free_slot()) {
       start(waiting.front(), stage);
       waiting.pop_front();
     }
     wait_for_events();
     take_signals();
     reap();
+  }
+}
+
+// Starts runs again whose pause is over.
+void Sweep::start_due() {
+  while (!signal_ && has_free_slot()) {
+    const auto due = std::find_if(failed_.begin(), failed_.end(),
+                                  [](const Restart& restart) { return Clock::now() >= restart.at; });
+    if (due == failed_.end()) return;
+    const Restart restart = *due;
+    failed_.erase(due);
+    start(restart.run, restart.stage);
   }
 }
 
@@ -297,8 +312,13 @@ void Sweep::wait_for_events() {
   err_.pass_on();
   pollfd event{signals_.descriptor(), POLLIN, 0};
   milliseconds timeout = kSweepLooksAround;
-  if (kill_at_)
-    timeout = std::clamp(std::chrono::ceil<milliseconds>(*kill_at_ - Clock::now()), milliseconds(1), timeout);
+  const auto wake_at = [&](Clock::time_point time) {
+    timeout = std::clamp(std::chrono::ceil<milliseconds>(time - Clock::now()), milliseconds(1), timeout);
+  };
+  if (kill_at_) wake_at(*kill_at_);
+  if (has_free_slot()) {
+    for (const Restart& restart : failed_) wake_at(restart.at);
+  }
   poll(&event, 1, static_cast<int>(timeout.count()));
   if (!kill_at_ || Clock::now() < *kill_at_) return;
   for (const Running& running : running_) kill(-running.pid, SIGKILL);
@@ -325,6 +345,8 @@ void Sweep::take_signals() {
 
 void Sweep::stop_all() {
   kill_at_ = Clock::now() + options_.interrupt_grace;
+  for (const Restart& restart : std::exchange(failed_, {}))
+    results_.runs[restart.run].process = RunProcess::Interrupted;
   for (const Running& running : running_) {
     kill(-running.pid, SIGTERM);
     kill(-running.pid, SIGCONT);
@@ -421,8 +443,10 @@ void Sweep::take_failure(const Running& ended, const Outcome& outcome) {
   int& restarts = restarts_[ended.run];
   if (may_restart && restarts < options_.restarts) {
     ++run.restarts;
-    say(fmt::format("{} {}; restart {} of {}", run.name, outcome.describe(), ++restarts, options_.restarts));
-    start(ended.run, ended.stage);
+    const std::chrono::seconds pause = pauses_[ended.run].next(Clock::now() - ended.started);
+    say(fmt::format("{} {}; restart {} of {}{}", run.name, outcome.describe(), ++restarts, options_.restarts,
+                    describe_pause(pause)));
+    failed_.push_back({ended.run, ended.stage, Clock::now() + pause});
     return;
   }
   give_up(ended.run, code, outcome.describe());
@@ -443,14 +467,19 @@ void Sweep::write_results() {
   replace_file(options_.folder + "/sweep.csv", csv_of(results_, options_.goal));
 }
 
+// Some file systems have no symbolic links; the best run is the first of the table.
 void Sweep::link_best() {
   const SweepRun* best = ranked(results_, options_.goal).front();
-  if (!best->stops.empty()) {
-    const std::string link = options_.folder + "/best";
-    const std::string fresh = link + ".new";
+  if (best->stops.empty()) return;
+  const std::string link = options_.folder + "/best";
+  const std::string fresh = link + ".new";
+  try {
     std::filesystem::remove(fresh);
     std::filesystem::create_directory_symlink(best->name, fresh);
-    rename_path(fresh, link);
+    std::filesystem::rename(fresh, link);
+  } catch (const std::filesystem::filesystem_error& error) {
+    say(fmt::format("there is no link '{}' to the best run, {} ({})", link, best->name,
+                    error.code().message()));
   }
 }
 

@@ -10,6 +10,7 @@
 #include "tools/launch/job_processes.h"
 #include "tools/launch/outcome.h"
 #include "tools/launch/output.h"
+#include "tools/launch/restart_pause.h"
 #include "tools/launch/signal_pipe.h"
 #include "tools/sweep/plan.h"
 #include "tools/sweep/results.h"
@@ -64,12 +65,21 @@ class Sweep {
     Clock::time_point started;
   };
 
+  // A run that has failed, and is started again at this time.
+  struct Restart {
+    size_t run = 0;
+    Stage stage;
+    Clock::time_point at;
+  };
+
   void go_on();
   void check_flags();
   Json configuration(size_t run);
   std::vector<size_t> best_at(const Stage& former, size_t count) const;
   void train_all(const std::vector<size_t>& runs, const Stage& stage);
   void start(size_t run, const Stage& stage);
+  void start_due();
+  bool has_free_slot() const { return running_.size() < static_cast<size_t>(options_.slots); }
   pid_t start_process(size_t slot, std::vector<std::string> arguments, const std::string& log);
   std::vector<std::string> arguments_of(size_t run) const;
   std::optional<Outcome> await(pid_t pid);
@@ -102,8 +112,10 @@ class Sweep {
   JobProcesses processes_;
   Guardian guardian_;
   std::vector<Running> running_;
-  std::vector<int> restarts_;  // of each run, by this process
-  std::optional<int> signal_;  // that this process has received
+  std::vector<int> restarts_;         // of each run, by this process
+  std::vector<RestartPause> pauses_;  // by run
+  std::vector<Restart> failed_;       // runs that wait for their restarts
+  std::optional<int> signal_;         // that this process has received
   std::optional<Clock::time_point> kill_at_;
   std::optional<std::pair<pid_t, Outcome>> ended_check_;
   int exit_code_ = 0;

@@ -114,6 +114,9 @@ struct RunConfig {
     std::string spec;             // --cluster_spec
     std::string job;              // --job_name
     std::optional<int64_t> task;  // --task_index
+    // No flag. The text of the environment variable TF_CONFIG, for a program that sets it in code; "": the
+    // variable of this process. As the variable, it is read if `spec` is "".
+    std::string tf_config;
   };
 
   Training training;

@@ -48,8 +48,12 @@ std::string_view remedy_of(int error_number) {
   }
 }
 
+// Some file systems cannot sync directories, or nothing at all.
+bool cannot_sync(int error) { return error == EINVAL || error == ENOSYS || error == EOPNOTSUPP; }
+
 void sync_file(const FileDescriptor& fd, const std::string& path) {
-  if (::fsync(fd.get()) != 0) fail_errno(errno, fmt::format("syncing {} to the disk", path));
+  if (::fsync(fd.get()) != 0 && !cannot_sync(errno))
+    fail_errno(errno, fmt::format("syncing {} to the disk", path));
 }
 
 // Removes the temporary file if writing it failed.
@@ -292,10 +296,8 @@ void make_folder_for(const std::string& path) {
 void sync_directory(const std::string& path) {
   const std::string folder = path.empty() ? "." : path;
   const FileDescriptor fd(folder, O_RDONLY | O_DIRECTORY);
-  // EINVAL means that the file system does not support syncing a directory.
-  if (::fsync(fd.get()) != 0 && errno != EINVAL) {
+  if (::fsync(fd.get()) != 0 && !cannot_sync(errno))
     fail_errno(errno, fmt::format("syncing the directory {} to the disk", folder));
-  }
 }
 
 void rename_path(const std::string& from, const std::string& to) {

@@ -21,10 +21,16 @@ RunConfig with_variables(RunConfig config, const Environment& environment) {
   return config;
 }
 
+// A program may set the text of TF_CONFIG in code.
+std::string tf_config_of(const RunConfig& config, const Environment& environment) {
+  if (!config.cluster.tf_config.empty()) return config.cluster.tf_config;
+  return environment.get("TF_CONFIG").value_or("");
+}
+
 Identity ask_all(const RunConfig& given, const Environment& environment) {
   const RunConfig config = with_variables(given, environment);
   if (const auto found = discovery::from_flags(config)) return *found;
-  if (const auto found = discovery::from_tf_config(environment)) return *found;
+  if (const auto found = discovery::from_tf_config(tf_config_of(config, environment))) return *found;
   if (const auto found = discovery::from_torchrun(environment)) return *found;
   if (const auto found = discovery::from_open_mpi(environment)) return *found;
   if (const auto found = discovery::from_pmi(environment)) return *found;

@@ -50,10 +50,11 @@ struct Identity {
 inline constexpr const char* kLaunchVariable = "_TUTTI_LAUNCH";
 inline constexpr const char* kSecretVariable = "_TUTTI_SECRET";
 
-// Tries, in this order: config, TF_CONFIG, torchrun, Open MPI, MPICH/PMI, PMIx, Slurm; else one process. The
-// first method that finds any of its variables decides. If its information is incomplete or contradictory,
-// throws an InvalidArgument that quotes it. Ranks come from the launcher, or from the cluster: chief (or
-// master) first, then the workers. See discovery/.
+// Tries, in this order: the cluster in the config, TF_CONFIG (its text in the config, else the variable),
+// torchrun, Open MPI, MPICH/PMI, PMIx, Slurm; else one process. The first method that finds any of its
+// variables decides. If its information is incomplete or contradictory, throws an InvalidArgument that quotes
+// it. Ranks come from the launcher, or from the cluster: chief (or master) first, then the workers. See
+// discovery/.
 Identity discover(const RunConfig& config, const Environment& environment);
 
 }  // namespace tutti

@@ -57,6 +57,23 @@ TEST(Discovery, flags_go_before_every_launcher) {
   EXPECT_EQ(identity.membership.rank, 0);
 }
 
+TEST(Discovery, reads_the_text_of_a_program_in_place_of_TF_CONFIG) {
+  RunConfig config;
+  config.cluster.tf_config =
+      R"({"cluster": {"chief": ["a:1"], "worker": ["b:1", "c:1"]}, "task": {"type": "worker", "index": 1}})";
+  for (const Environment& environment : {Environment(), all_from(0)}) {
+    const Identity identity = discover(config, environment);
+    EXPECT_EQ(identity.source, "TF_CONFIG");
+    discovery::expect_standing(identity, 2, 3, 0, 1);
+    EXPECT_EQ(identity.cluster.address("worker", 0), "b:1");
+  }
+  config.cluster.spec = "worker|a:1;b:1";
+  config.cluster.task = 1;
+  EXPECT_EQ(discover(config, Environment()).source, "flags");
+  config.cluster = {.spec = {}, .job = {}, .task = {}, .tf_config = "{"};
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("TF_CONFIG"), [&] { discover(config, Environment()); });
+}
+
 TEST(Discovery, pmix_is_asked_before_slurm) {
   Variables variables = kLaunchers.back().second;
   variables["PMIX_RANK"] = "4";

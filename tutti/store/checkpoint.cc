@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <set>
 #include <unistd.h>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -96,14 +97,13 @@ void publish(TemporaryFolder& written, const std::string& logdir, int64_t step) 
   remove_replaced(logdir);
 }
 
-void point_latest_to(const std::string& logdir, int64_t step) {
+// Replaces the link in one step. Throws if the file system has no symbolic links.
+void replace_link(const std::string& link, const std::string& target, const std::string& logdir) {
   const TemporaryFolder temporary(logdir);
-  const std::string link = temporary.path() + "/" + kLatest;
-  // The link is relative, so that the directory can be moved.
-  if (::symlink(checkpoint_folder_name(step).c_str(), link.c_str()) != 0) {
+  const std::string fresh = temporary.path() + "/" + kLatest;
+  if (::symlink(target.c_str(), fresh.c_str()) != 0)
     fail_errno(errno, fmt::format("making the link {}", link));
-  }
-  rename_path(link, logdir + "/" + kLatest);
+  rename_path(fresh, link);
   sync_directory(logdir);
 }
 
@@ -165,11 +165,28 @@ void CheckpointDir::save(const Checkpoint& checkpoint, const SharedFiles& shared
     const std::unique_ptr<TemporaryFolder> temporary = std::move(next_);
     write_checkpoint_folder(temporary->path(), checkpoint, sequence, shared);
     publish(*temporary, logdir_, checkpoint.step);
-    point_latest_to(logdir_, checkpoint.step);
+    point_latest_to(checkpoint.step);
     remove_beyond(logdir_, options_.keep);
   } catch (const Error& error) {
     throw Error(error.kind(),
                 fmt::format("saving the checkpoint of step {} failed: {}", checkpoint.step, error.what()));
+  }
+}
+
+// The checkpoint is complete without the link.
+void CheckpointDir::point_latest_to(int64_t step) {
+  const std::string link = logdir_ + "/" + kLatest;
+  try {
+    // Relative, so that the directory can be moved.
+    replace_link(link, checkpoint_folder_name(step), logdir_);
+  } catch (const Error& error) {
+    std::error_code ignored;
+    if (fs::is_symlink(link, ignored)) fs::remove(link, ignored);  // it points to an older checkpoint
+    if (std::exchange(warned_, true) || !options_.warn) return;
+    options_.warn(
+        fmt::format("there is no link '{}' to the newest checkpoint ({}). Tutti does not need it; in other "
+                    "programs, name a folder ckpt-STEP",
+                    link, error.what()));
   }
 }
 
@@ -232,6 +249,11 @@ std::vector<SavedCheckpoint> CheckpointDir::saved() const {
   std::sort(saved.begin(), saved.end(),
             [](const auto& a, const auto& b) { return a.manifest.sequence < b.manifest.sequence; });
   return saved;
+}
+
+std::string newest_checkpoint(const std::string& logdir) {
+  const std::vector<SavedCheckpoint> saved = CheckpointDir(logdir).saved();
+  return saved.empty() ? "" : saved.back().path;
 }
 
 Checkpoint load_checkpoint(const std::string& folder, const std::set<std::string>& parts) {

@@ -49,10 +49,13 @@ struct SavedCheckpoint {
 
 struct CheckpointDirOptions {
   int keep = 5;  // checkpoints beyond the newest `keep` and their bases are removed; 0 keeps all
+  // Called by save(), once, with a line for the log if the link `latest` cannot be made.
+  std::function<void(const std::string& text)> warn = {};
 };
 
 // The checkpoints of one run: folders ckpt-<step> in its log directory, and a link `latest` to the one saved
-// last. Other files in the directory are not touched. Only one process may save at a time; others may read
+// last, for people and other programs: it is never read, since some file systems have no symbolic links.
+// Other files in the directory are not touched. Only one process may save at a time; others may read
 // meanwhile.
 class CheckpointDir {
  public:
@@ -94,10 +97,17 @@ class CheckpointDir {
   const std::string& logdir() const { return logdir_; }
 
  private:
+  void point_latest_to(int64_t step);
+
   std::string logdir_;
   CheckpointDirOptions options_;
   std::unique_ptr<TemporaryFolder> next_;  // made by open(), until it has been saved
+  bool warned_ = false;
 };
+
+// Returns the path of the checkpoint in a log directory that was saved last, among those with an intact
+// manifest; "" if there is none.
+std::string newest_checkpoint(const std::string& logdir);
 
 // Reads a folder ckpt-<step>, or the one that `latest` points to, and verifies all checksums. Reads only
 // these parts, if any are named.

@@ -15,6 +15,7 @@
 #include "tutti/base/test_errors.h"
 #include "tutti/base/test_folder.h"
 #include "tutti/base/test_oracle.h"
+#include "tutti/base/test_refused_calls.h"
 #include "tutti/base/version.h"
 #include "tutti/store/manifest.h"
 #include "tutti/store/safetensors.h"
@@ -611,6 +612,61 @@ TEST(Checkpoint, is_read_by_the_python_package) {
   const auto answer =
       ask_oracle("check_safetensors.py", {folder / "latest/weights.safetensors", expected.dump()});
   EXPECT_EQ(answer.status, 0) << answer.output;
+}
+
+constexpr const char* kNotTestedWithoutSeccomp = "NOT TESTED: this process may not filter system calls";
+
+// Returns the lines with which saving these steps warned.
+std::vector<std::string> warnings_of_saving(const std::string& folder, const std::vector<int64_t>& steps) {
+  std::vector<std::string> warnings;
+  CheckpointDir directory(folder, {.warn = [&](const std::string& text) { warnings.push_back(text); }});
+  for (const int64_t step : steps) directory.save(checkpoint_of(step));
+  return warnings;
+}
+
+TEST(WithoutLinks, the_newest_checkpoint_is_found_and_one_warning_says_so) {
+  for (const int error : {EPERM, EOPNOTSUPP, ENOSYS}) {
+    const TestFolder folder;
+    std::vector<std::string> warnings;
+    if (!with_refused_calls(link_calls(), error, [&] {
+          warnings = warnings_of_saving(folder.path(), {1, 3, 2});
+        }))
+      GTEST_SKIP() << kNotTestedWithoutSeccomp;
+    EXPECT_THAT(warnings, ElementsAre(HasSubstr("no link '" + folder.path() + "/latest'")));
+    EXPECT_FALSE(fs::exists(folder / "latest"));
+    EXPECT_EQ(CheckpointDir(folder.path()).load_latest().checkpoint->step, 2);
+    EXPECT_EQ(newest_checkpoint(folder.path()), folder / "ckpt-2");
+  }
+}
+
+TEST(WithoutLinks, one_that_points_to_an_older_checkpoint_is_removed) {
+  const TestFolder folder;
+  EXPECT_THAT(warnings_of_saving(folder.path(), {1}), IsEmpty());
+  EXPECT_TRUE(fs::exists(folder / "latest/manifest.json"));
+  if (!with_refused_calls(link_calls(), EPERM, [&] { warnings_of_saving(folder.path(), {2}); }))
+    GTEST_SKIP() << kNotTestedWithoutSeccomp;
+  EXPECT_FALSE(fs::is_symlink(folder / "latest"));
+  EXPECT_EQ(newest_checkpoint(folder.path()), folder / "ckpt-2");
+}
+
+// A copy of a log directory may have a folder in place of the link.
+TEST(WithoutLinks, a_folder_in_their_place_stays_and_does_not_end_the_run) {
+  const TestFolder folder;
+  fs::create_directories(folder / "latest/old");
+  EXPECT_THAT(warnings_of_saving(folder.path(), {1, 2}), ElementsAre(HasSubstr("/latest")));
+  EXPECT_TRUE(fs::exists(folder / "latest/old"));
+  EXPECT_EQ(newest_checkpoint(folder.path()), folder / "ckpt-2");
+}
+
+TEST(CheckpointDir, saves_where_there_are_neither_locks_nor_synced_folders) {
+  for (const int error : {EOPNOTSUPP, ENOSYS, EINVAL}) {
+    const TestFolder folder;
+    const auto save = [&] { EXPECT_THAT(warnings_of_saving(folder.path(), {1, 2}), IsEmpty()); };
+    if (!with_refused_calls({SYS_flock, SYS_fsync, SYS_fdatasync, SYS_sync_file_range, SYS_linkat}, error,
+                            save))
+      GTEST_SKIP() << kNotTestedWithoutSeccomp;
+    EXPECT_EQ(CheckpointDir(folder.path()).load_latest().checkpoint->step, 2);
+  }
 }
 
 }  // namespace

@@ -19,6 +19,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
+#include "tutti/base/file_lock.h"
 #include "tutti/base/text.h"
 #include "tutti/base/this_host.h"
 
@@ -28,20 +29,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr size_t kLongestCommand = 400;
-
-// Returns true if it got the lock. Sets `locks` to false if the file system does not support locks.
-bool take_lock(const FileDescriptor& fd, const std::string& path, bool& locks) {
-  while (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
-    if (errno == EINTR) continue;
-    if (errno == EWOULDBLOCK) return false;
-    if (errno == ENOLCK || errno == EOPNOTSUPP || errno == ENOSYS || errno == EINVAL) {
-      locks = false;
-      return false;
-    }
-    fail_errno(errno, fmt::format("locking {}", path));
-  }
-  return true;
-}
 
 std::string now() {
   const std::time_t seconds = std::time(nullptr);
@@ -125,9 +112,13 @@ FolderLock::FolderLock(const std::string& folder, const std::string& who,
   const std::string path = folder + "/lock";
   fd_ = FileDescriptor(path, O_RDWR | O_CREAT);
   const auto deadline = Clock::now() + patience;
-  for (bool locks = true; !take_lock(fd_, path, locks); std::this_thread::sleep_for(kPause)) {
-    if (!locks) return;
-    if (Clock::now() < deadline) continue;
+  for (LockResult result = try_to_lock(fd_, path); result != LockResult::Locked;
+       result = try_to_lock(fd_, path)) {
+    if (result == LockResult::Unsupported) return;
+    if (Clock::now() < deadline) {
+      std::this_thread::sleep_for(kPause);
+      continue;
+    }
     fail(ErrorKind::InvalidArgument,
          "the log directory {} is in use by {}. Two jobs would overwrite and resume each other's "
          "checkpoints: wait for it, stop it, or give another --logdir",

@@ -24,30 +24,37 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kLatestCheckpoint = "latest";
 constexpr size_t kLinesShown = 20;
 
-bool has_checkpoints(const fs::path& folder) {
+// Returns "" if there is none, or if the folder cannot be read.
+std::string newest_in(const fs::path& folder) {
   std::error_code ignored;
-  return fs::exists(folder / kLatestCheckpoint / store::kManifestName, ignored);
+  if (!fs::is_directory(folder, ignored)) return "";
+  try {
+    return store::newest_checkpoint(folder);
+  } catch (const Error&) {
+    return "";
+  }
 }
 
 [[noreturn]] void fail_not_loadable(const std::string& path, const char* expected) {
   std::vector<std::string> runs;
   std::error_code error;
   for (fs::directory_iterator entry(path, error), end; !error && entry != end; entry.increment(error)) {
-    if (has_checkpoints(entry->path())) runs.push_back(entry->path().filename().string());
+    if (!newest_in(entry->path()).empty()) runs.push_back(entry->path().filename().string());
   }
   std::sort(runs.begin(), runs.end());
   fail(ErrorKind::InvalidArgument, "{}: there is no checkpoint here{}{}", path, expected,
        runs.empty() ? "" : fmt::format("; subfolders with checkpoints: {}", fmt::join(runs, ", ")));
 }
 
-// Returns "" if there is none.
+// Takes a checkpoint, a log directory, or its link `latest`, which some file systems do not have. Returns ""
+// if there is no checkpoint.
 std::string folder_of_checkpoint(const fs::path& path) {
   std::error_code ignored;
   if (fs::exists(path / store::kManifestName, ignored)) return path;
-  return has_checkpoints(path) ? (path / kLatestCheckpoint).string() : "";
+  const bool is_missing_link = path.filename() == "latest" && !fs::exists(path, ignored);
+  return newest_in(is_missing_link ? path.parent_path() : path);
 }
 
 embedding::SavedRows rows_in(const std::vector<store::NamedTensor>& tensors, const Json& state) {

@@ -1,7 +1,6 @@
 #include "tutti/train/run.h"
 
 #include <chrono>
-#include <malloc.h>
 #include <optional>
 #include <utility>
 
@@ -13,6 +12,7 @@
 #include "tutti/base/environment.h"
 #include "tutti/base/error.h"
 #include "tutti/base/guarded_main.h"
+#include "tutti/base/heap.h"
 #include "tutti/base/interrupted.h"
 #include "tutti/cluster/identity.h"
 #include "tutti/cluster/roles.h"
@@ -25,17 +25,6 @@
 
 namespace tutti {
 namespace {
-
-// Every step allocates and frees the same tensors. By default glibc returns blocks of this size to the system
-// each time, and the kernel clears their pages again, which costs a seventh of a step of a small network
-// (docs/benchmarks.md).
-void keep_freed_memory() {
-#ifdef __GLIBC__
-  mallopt(M_MMAP_THRESHOLD, 32 << 20);
-  mallopt(M_TRIM_THRESHOLD, 512 << 20);
-  mallopt(M_TOP_PAD, 64 << 20);
-#endif
-}
 
 bool leaves_nobody_to_save_with(const Error& error) {
   return error.kind() == ErrorKind::Timeout || error.kind() == ErrorKind::PeerLost;
@@ -106,7 +95,7 @@ int run(int argc, char** argv, const std::function<void(Context&)>& body) {
 }
 
 int run(int argc, char** argv, const Program& program, const std::function<void(Context&)>& body) {
-  keep_freed_memory();
+  tune_heap();
   return guarded_main([&] {
     try {
       return run_program(argc, argv, program, body);

@@ -134,8 +134,10 @@ RunFolder::RunFolder(const Context& context, const std::string& name)
          "other's checkpoints. Give each a name (TrainerOptions::name, LoopOptions::name), which becomes a "
          "folder in --logdir, or train several nets in one Loop",
          path_);
-  checkpoints_.emplace(path_,
-                       store::CheckpointDirOptions{static_cast<int>(context.config().checkpoints.keep)});
+  checkpoints_.emplace(
+      path_, store::CheckpointDirOptions{
+                 .keep = static_cast<int>(context.config().checkpoints.keep),
+                 .warn = [log = context.log()](const std::string& text) { log.warning("{}", text); }});
 }
 
 RunFolder::~RunFolder() {

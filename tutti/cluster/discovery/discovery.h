@@ -1,6 +1,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 
 #include "tutti/base/config.h"
 #include "tutti/base/environment.h"
@@ -14,10 +15,11 @@ namespace tutti::discovery {
 // --cluster_spec, --job_name and --task_index. Job and index may be omitted if there is only one.
 std::optional<Identity> from_flags(const RunConfig& config);
 
-// TF_CONFIG: {"cluster": {"chief": [...], "worker": [...], "ps": [...]}, "task": {"type": "worker",
-// "index": 0}}. At most one chief, or master, which is its older name. Orchestrators set it without knowing
-// Tutti.
-std::optional<Identity> from_tf_config(const Environment& environment);
+// The text of TF_CONFIG: {"cluster": {"chief": [...], "worker": [...], "ps": [...]}, "task": {"type":
+// "worker", "index": 0}}; "" if there is none. At most one chief, or master, which is its older name.
+// Orchestrators set it without knowing Tutti, and may add keys. Without a cluster, the process is alone, and
+// keys that are not known are errors.
+std::optional<Identity> from_tf_config(const std::string& text);
 
 // RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT: set by torchrun, and in pods of
 // PyTorch operators, which omit the local pair because each pod has one process.

@@ -57,9 +57,14 @@ void check_standing(const LauncherVariables& variables, const StandingNames& nam
   }
 }
 
+bool any_is_set(const LauncherVariables& variables, const StandingNames& names) {
+  return !variables.first_set({names.rank, names.world, names.local_rank, names.local_world}).empty();
+}
+
 Membership read_standing(const LauncherVariables& variables, const StandingNames& names) {
   Membership membership;
-  const std::string& witness = variables.has(names.rank) ? names.rank : names.world;
+  const std::string witness =
+      variables.first_set({names.rank, names.world, names.local_rank, names.local_world});
   membership.rank = variables.number_with(names.rank, witness);
   membership.world = variables.number_with(names.world, witness);
   membership.local_rank = variables.number_with(names.local_rank, witness);

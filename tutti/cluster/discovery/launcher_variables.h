@@ -44,7 +44,9 @@ struct StandingNames {
   std::string local_world = "";
 };
 
-// Reads all four numbers and checks them against each other.
+// Returns true if the launcher has set any of these variables. If only some are set, the others are missing.
+bool any_is_set(const LauncherVariables& variables, const StandingNames& names);
+// Reads all four numbers and checks them against each other. At least one of them is set.
 Membership read_standing(const LauncherVariables& variables, const StandingNames& names);
 // Throws if rank and world, or the local pair, are inconsistent.
 void check_standing(const LauncherVariables& variables, const StandingNames& names,

@@ -8,7 +8,7 @@ std::optional<Identity> from_open_mpi(const Environment& environment) {
   const StandingNames names = {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
                                "OMPI_COMM_WORLD_LOCAL_SIZE"};
   const LauncherVariables variables(environment, kOpenMpi);
-  if (variables.first_set({names.rank, names.world}).empty()) return std::nullopt;
+  if (!any_is_set(variables, names)) return std::nullopt;
   return launched_worker(read_standing(variables, names), kOpenMpi);
 }
 

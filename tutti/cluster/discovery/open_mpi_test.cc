@@ -79,6 +79,8 @@ TEST(FromOpenMpi, incomplete_variables_are_refused) {
   expect_refused(AllOf(HasSubstr("OMPI_COMM_WORLD_RANK='1'"), HasSubstr("OMPI_COMM_WORLD_SIZE is not")),
                  without(kOpenMpi4, {"OMPI_COMM_WORLD_SIZE"}));
   expect_refused(HasSubstr("OMPI_COMM_WORLD_RANK is not"), without(kOpenMpi5, {"OMPI_COMM_WORLD_RANK"}));
+  expect_refused(HasSubstr("OMPI_COMM_WORLD_RANK is not"),
+                 without(kOpenMpi4, {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"}));
   expect_refused(HasSubstr("OMPI_COMM_WORLD_LOCAL_SIZE is not"),
                  without(kOpenMpi4, {"OMPI_COMM_WORLD_LOCAL_SIZE"}));
   expect_refused(HasSubstr("OMPI_COMM_WORLD_LOCAL_RANK is not"),

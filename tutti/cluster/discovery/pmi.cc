@@ -18,8 +18,8 @@ StandingNames names_in(const LauncherVariables& variables) {
 
 std::optional<Identity> from_pmi(const Environment& environment) {
   const LauncherVariables variables(environment, kPmi);
-  if (variables.first_set({"PMI_RANK", "PMI_SIZE"}).empty()) return std::nullopt;
   const StandingNames names = names_in(variables);
+  if (!any_is_set(variables, names)) return std::nullopt;
   if (variables.first_set({names.local_rank, names.local_world}).empty() && is_slurm_task(environment)) {
     return from_slurm_as(environment, variables, names);
   }

@@ -56,13 +56,15 @@ TEST(FromPmi, takes_the_local_pair_from_slurm_under_srun) {
 
 TEST(FromPmi, says_nothing_without_its_variables) {
   EXPECT_FALSE(from_pmi(Environment()));
-  EXPECT_FALSE(from_pmi(Environment({{"PMI_HOSTNAME", "vm"}, {"MPI_LOCALRANKID", "0"}})));
+  EXPECT_FALSE(from_pmi(Environment(Variables{{"PMI_HOSTNAME", "vm"}})));
 }
 
 TEST(FromPmi, incomplete_variables_are_refused) {
   expect_pmi_refused(AllOf(HasSubstr("PMI_RANK='1'"), HasSubstr("PMI_SIZE is not")),
                      without(kHydra, {"PMI_SIZE"}));
   expect_pmi_refused(HasSubstr("PMI_RANK is not"), without(kHydra, {"PMI_RANK"}));
+  expect_pmi_refused(AllOf(HasSubstr("MPI_LOCALRANKID='1'"), HasSubstr("PMI_RANK is not")),
+                     without(kHydra, {"PMI_RANK", "PMI_SIZE"}));
   expect_pmi_refused(HasSubstr("MPI_LOCALNRANKS is not"), without(kHydra, {"MPI_LOCALNRANKS"}));
   expect_pmi_refused(HasSubstr("MPI_LOCALRANKID is not"), without(kHydra, {"MPI_LOCALRANKID"}));
   expect_pmi_refused(HasSubstr("PMI_LOCAL_RANK is not"),

@@ -88,7 +88,7 @@ Membership standing_in_slurm(const LauncherVariables& variables) {
   const std::string tasks_name = step_name(variables, "TASKS_PER_NODE");
   const StandingNames names = {"SLURM_PROCID", world_name(variables), "SLURM_LOCALID", tasks_name};
   Membership membership;
-  membership.rank = variables.number_with(names.rank, names.rank);
+  membership.rank = variables.number_with(names.rank, variables.first_set({"SLURM_LOCALID", "SLURM_NODEID"}));
   membership.world = variables.number_with(names.world, names.rank);
   membership.local_rank = variables.number_with(names.local_rank, names.rank);
   membership.local_world = tasks_on_this_node(variables, membership, tasks_name);
@@ -98,10 +98,11 @@ Membership standing_in_slurm(const LauncherVariables& variables) {
 
 }  // namespace
 
+// The step's own variables are also in shells that srun's parent has started; those of a task are not.
 bool is_slurm_task(const Environment& environment) {
-  const auto step =
-      environment.has("SLURM_STEP_ID") ? environment.get("SLURM_STEP_ID") : environment.get("SLURM_STEPID");
-  if (!step || !environment.has("SLURM_PROCID")) return false;
+  const LauncherVariables variables(environment, kSlurm);
+  const auto step = variables.text(variables.first_set({"SLURM_STEP_ID", "SLURM_STEPID"}));
+  if (!step || variables.first_set({"SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID"}).empty()) return false;
   const auto number = parse_int(*step);
   return !number || *number < kFirstSpecialStep;
 }

@@ -8,7 +8,7 @@
 
 namespace tutti::discovery {
 
-// Returns true if srun started this process as a task of a step.
+// Returns true if srun started this process as a task of a step. The variables of the task may be incomplete.
 bool is_slurm_task(const Environment& environment);
 
 // Returns the identity according to Slurm, for a process interface under srun that provides only the rank

@@ -111,12 +111,14 @@ TEST(FromSlurm, shells_and_scripts_of_an_allocation_are_no_tasks) {
   }
   // A shell on the login node that inherited the variables of a step from its parent, but is not a
   // task.
-  EXPECT_FALSE(from_slurm(without(kOneNode, {"SLURM_PROCID"})));
+  EXPECT_FALSE(from_slurm(without(kOneNode, {"SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID"})));
 }
 
 TEST(FromSlurm, incomplete_variables_are_refused) {
   expect_slurm_refused(HasSubstr("SLURM_STEP_NUM_TASKS is not"),
                        without(kOneNode, {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS"}));
+  expect_slurm_refused(AllOf(HasSubstr("SLURM_LOCALID='1'"), HasSubstr("SLURM_PROCID is not")),
+                       without(kOneNode, {"SLURM_PROCID"}));
   expect_slurm_refused(HasSubstr("SLURM_LOCALID is not"), without(kOneNode, {"SLURM_LOCALID"}));
   expect_slurm_refused(HasSubstr("SLURM_NODEID is not"), without(kOneNode, {"SLURM_NODEID"}));
   expect_slurm_refused(HasSubstr("SLURM_STEP_TASKS_PER_NODE is not"),

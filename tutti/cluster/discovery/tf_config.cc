@@ -1,3 +1,9 @@
+#include <algorithm>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
 #include <climits>
 #include <nlohmann/json.hpp>
 
@@ -11,6 +17,12 @@ namespace tutti::discovery {
 namespace {
 
 constexpr const char* kTfConfig = "TF_CONFIG";
+// The keys that TensorFlow and the orchestrators that start it write.
+const std::set<std::string> kKnownKeys = {"cluster",   "task",    "environment",    "job",
+                                          "model_dir", "service", "session_master", "eval_session_master",
+                                          "rpc_layer"};
+// The jobs that a task without a cluster may have.
+const std::vector<std::string> kJobsAlone = {"worker", "chief", "master", "evaluator"};
 
 template <class... Args>
 [[noreturn]] void refuse(fmt::format_string<Args...> text, Args&&... args) {
@@ -64,8 +76,14 @@ void check_chief(const ClusterSpec& cluster) {
   }
 }
 
-// Without a cluster there is only one process, and "task" must agree with that.
+// Without a cluster there is only one process. A misspelt key or job may be the reason that there is none:
+// then this process would train alone although it is one of several.
 std::optional<Identity> alone(const Json& root) {
+  for (const auto& [key, value] : root.items()) {
+    if (kKnownKeys.contains(key)) continue;
+    refuse("there is no \"cluster\", but an unknown key \"{}\"{}", key,
+           did_you_mean(key, std::vector<std::string>{"cluster", "task"}));
+  }
   if (object_at(root, "task").empty()) return std::nullopt;
   const Task task = task_in(root);
   if (task.job == "evaluator") return identity_in(ClusterSpec(), task, kTfConfig);
@@ -73,6 +91,8 @@ std::optional<Identity> alone(const Json& root) {
     refuse("this is task {}, but there is no \"cluster\" with the addresses of the other tasks",
            task.short_name());
   }
+  if (std::find(kJobsAlone.begin(), kJobsAlone.end(), task.job) == kJobsAlone.end())
+    refuse("there is no \"cluster\" with a job '{}'{}", task.job, did_you_mean(task.job, kJobsAlone));
   Identity identity;
   identity.task = task;
   identity.source = kTfConfig;
@@ -81,11 +101,10 @@ std::optional<Identity> alone(const Json& root) {
 
 }  // namespace
 
-std::optional<Identity> from_tf_config(const Environment& environment) {
-  const auto text = environment.get(kTfConfig);
-  if (!text || text->empty()) return std::nullopt;
-  const Json root = parse_json(*text, kTfConfig);
-  if (!root.is_object()) refuse("is {}; expected an object: {}", json_type_name(root), *text);
+std::optional<Identity> from_tf_config(const std::string& text) {
+  if (text.empty()) return std::nullopt;
+  const Json root = parse_json(text, kTfConfig);
+  if (!root.is_object()) refuse("is {}; expected an object: {}", json_type_name(root), text);
   const ClusterSpec cluster = cluster_in(root);
   if (cluster.empty()) return alone(root);
   check_chief(cluster);

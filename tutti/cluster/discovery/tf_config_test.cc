@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,9 +12,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-std::optional<Identity> found_in(const std::string& text) {
-  return from_tf_config(Environment({{"TF_CONFIG", text}}));
-}
+std::optional<Identity> found_in(const std::string& text) { return from_tf_config(text); }
 
 // Returns the configuration of one task, as a training operator writes it.
 std::string config_of(const std::string& task) {
@@ -29,7 +28,6 @@ void expect_tf_config_refused(const Matcher& text, const std::string& config) {
 }
 
 TEST(FromTfConfig, says_nothing_where_it_holds_nothing) {
-  EXPECT_FALSE(from_tf_config(Environment()));
   for (const char* text :
        {"", "{}", R"({"cluster": {}})", R"({"cluster": null, "task": {}})", R"({"model_dir": "x"})"}) {
     EXPECT_FALSE(found_in(text)) << text;
@@ -90,6 +88,23 @@ TEST(FromTfConfig, a_task_without_a_cluster_is_alone) {
   EXPECT_TRUE(alone->cluster.empty());
   expect_tf_config_refused(HasSubstr("worker/1"), R"({"task": {"type": "worker", "index": 1}})");
   expect_tf_config_refused(HasSubstr("ps/0"), R"({"task": {"type": "ps", "index": 0}})");
+}
+
+// Each process of the job would train alone, and end with success.
+TEST(FromTfConfig, a_task_whose_cluster_is_misspelt_is_not_alone) {
+  const std::string addresses = R"({"worker": ["a:1", "b:1"]})";
+  const std::string task = R"({"type": "worker", "index": 0})";
+  for (const char* cluster : {"clutser", "Cluster", "clusters", "cluster_spec", ""}) {
+    expect_tf_config_refused(HasSubstr(fmt::format("unknown key \"{}\"", cluster)),
+                             fmt::format(R"({{"{}": {}, "task": {}}})", cluster, addresses, task));
+  }
+  expect_tf_config_refused(HasSubstr("did you mean 'cluster'?"), R"({"clutser": {}, "task": )" + task + "}");
+  expect_tf_config_refused(HasSubstr("did you mean 'task'?"), R"({"taks": {"type": "worker", "index": 1}})");
+  expect_tf_config_refused(HasSubstr("unknown key \"worker\""), addresses);
+  expect_tf_config_refused(HasSubstr("did you mean 'evaluator'?"),
+                           R"({"task": {"type": "evalutor", "index": 0}})");
+  const std::string known = R"({"environment": "cloud", "model_dir": "x", "task": )" + task + "}";
+  expect_standing(*found_in(known), 0, 1, 0, 1);
 }
 
 TEST(FromTfConfig, there_is_one_chief_at_most) {

@@ -9,8 +9,8 @@ namespace {
 constexpr const char* kTorchrun = "torchrun";
 const StandingNames kNames = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"};
 
-// Scripts for srun and mpirun often export WORLD_SIZE and MASTER_ADDR themselves and leave the rank to the
-// launcher.
+// Scripts for srun and mpirun often export WORLD_SIZE, LOCAL_RANK and MASTER_ADDR themselves and leave the
+// rank to the launcher.
 bool another_launcher_gives_the_rank(const LauncherVariables& variables) {
   return !variables.first_set({"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_STEP_ID"}).empty();
 }
@@ -48,7 +48,7 @@ Membership standing_in_torchrun(const LauncherVariables& variables) {
 
 std::optional<Identity> from_torchrun(const Environment& environment) {
   const LauncherVariables variables(environment, kTorchrun);
-  if (variables.first_set({kNames.rank, kNames.world}).empty()) return std::nullopt;
+  if (!any_is_set(variables, kNames)) return std::nullopt;
   if (!variables.has(kNames.rank) && another_launcher_gives_the_rank(variables)) return std::nullopt;
   Identity identity = launched_worker(standing_in_torchrun(variables), kTorchrun);
   identity.master_address = master_address(variables);

@@ -51,9 +51,9 @@ TEST(FromTorchrun, tells_its_attempts_apart) {
   EXPECT_EQ(from_torchrun(with(kTask, {{"TORCHELASTIC_RESTART_COUNT", "2"}}))->attempt, 2);
 }
 
-TEST(FromTorchrun, says_nothing_without_rank_and_world) {
+TEST(FromTorchrun, says_nothing_without_a_place) {
   EXPECT_FALSE(from_torchrun(Environment()));
-  EXPECT_FALSE(from_torchrun(Environment({{"MASTER_ADDR", "h"}, {"MASTER_PORT", "1"}, {"LOCAL_RANK", "0"}})));
+  EXPECT_FALSE(from_torchrun(Environment({{"MASTER_ADDR", "h"}, {"MASTER_PORT", "1"}})));
 }
 
 TEST(FromTorchrun, one_process_a_pod_has_no_local_pair) {
@@ -72,8 +72,8 @@ TEST(FromTorchrun, puts_an_ipv6_master_in_brackets) {
 
 TEST(FromTorchrun, leaves_the_rank_to_the_launcher_that_has_it) {
   for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_STEP_ID"}) {
-    EXPECT_FALSE(from_torchrun(Environment({{"WORLD_SIZE", "4"}, {"MASTER_ADDR", "h"}, {name, "0"}})))
-        << name;
+    for (const char* exported : {"WORLD_SIZE", "LOCAL_RANK"})
+      EXPECT_FALSE(from_torchrun(Environment({{exported, "4"}, {"MASTER_ADDR", "h"}, {name, "0"}}))) << name;
   }
 }
 
@@ -82,6 +82,10 @@ TEST(FromTorchrun, incomplete_variables_are_refused) {
                           without(kTask, {"WORLD_SIZE"}));
   expect_torchrun_refused(AllOf(HasSubstr("WORLD_SIZE='4'"), HasSubstr("RANK is not")),
                           without(kTask, {"RANK"}));
+  // Otherwise each process of the job would train alone.
+  for (const char* alone : {"LOCAL_RANK", "LOCAL_WORLD_SIZE"})
+    expect_torchrun_refused(AllOf(HasSubstr(alone), HasSubstr("RANK is not")),
+                            Environment({{"MASTER_ADDR", "h"}, {"MASTER_PORT", "1"}, {alone, "1"}}));
   expect_torchrun_refused(HasSubstr("LOCAL_RANK is not"), without(kTask, {"LOCAL_RANK"}));
   expect_torchrun_refused(HasSubstr("LOCAL_WORLD_SIZE is not"), without(kTask, {"LOCAL_WORLD_SIZE"}));
   expect_torchrun_refused(HasSubstr("MASTER_PORT (not set)"), without(kTask, {"MASTER_PORT"}));
