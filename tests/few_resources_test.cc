@@ -75,6 +75,19 @@ TEST_P(FewDescriptors, are_enough_or_too_few_and_nobody_waits_in_vain) {
 INSTANTIATE_TEST_SUITE_P(Limits, FewDescriptors,
                          Combine(Values("workers", "servers", "in-graph"), Range(16, 80, 8)));
 
+class LittleMemory : public FewResources {};
+
+// LibTorch and gRPC allocate in threads of their own, in which nobody catches that memory has run out.
+TEST_P(LittleMemory, is_enough_or_overloaded) {
+  const Words limited = {"prlimit", fmt::format("--as={}", static_cast<int64_t>(limit()) * 1'000'000)};
+  if (run_program(limited + Words{together_program(), "--help"}, {}, Crashes::AskedFor).exit_code != 0)
+    GTEST_SKIP() << "NOT TESTED: not enough memory to load the program";
+  expect_a_good_end(limited + job());
+}
+
+INSTANTIATE_TEST_SUITE_P(Limits, LittleMemory,
+                         Combine(Values("workers", "servers", "in-graph"), Range(800, 1500, 200)));
+
 class SmallFiles : public FewResources {};
 
 // By default, the system kills a process whose file grows beyond the limit.

@@ -129,6 +129,8 @@ TEST_P(KilledInGraph, task_comes_back_and_the_bits_stay) {
   run.kill(job, index);
   EXPECT_EQ(run.run().wait(), 0) << run.run().err();
   EXPECT_EQ(json_of(report).at("weights_sha256"), alone) << run.run().err();
+  if (job == std::string("worker"))
+    EXPECT_THAT(run.run().err(), ::testing::ContainsRegex("worker/1 .*is back"));
 }
 
 TEST(InGraph, stops_with_a_checkpoint_and_goes_on_from_it) {
@@ -172,8 +174,28 @@ TEST(InGraph, names_workers_that_do_not_come) {
   const auto worker = terminals.start("worker", 1, {}, program);
   const auto master = terminals.start("master", 0, {"--start-timeout", "1"}, program);
   EXPECT_EQ(master->wait(), exit_code(ErrorKind::Timeout)) << master->err();
-  EXPECT_THAT(master->err(), HasSubstr("passive workers did not connect within 1 s"));
-  EXPECT_THAT(master->err(), HasSubstr("worker/0 (127.0.0.1:"));
+  EXPECT_THAT(master->err(), HasSubstr("waited in vain for 1 s (--start-timeout) for worker/0 (127.0.0.1:"));
+}
+
+TEST(InGraph, names_a_master_that_does_not_come) {
+  const Terminals terminals({{"master", 1}, {"worker", 1}});
+  const auto worker = terminals.start("worker", 0, {"--strategy", "in-graph", "--start-timeout", "1"});
+  EXPECT_EQ(worker->wait(), exit_code(ErrorKind::Timeout)) << worker->err();
+  EXPECT_THAT(worker->err(),
+              HasSubstr("waited in vain for 1 s (--start-timeout) for the master, master/0 (127.0.0.1:"));
+}
+
+TEST(InGraph, names_a_master_that_is_stopped_and_waits_no_longer_than_its_timeout) {
+  const Terminals terminals({{"master", 1}, {"worker", 1}});
+  const Flags flags = {"--strategy", "in-graph", "--batch",         "2",   "--steps", "1000000000",
+                       "--timeout",  "4",        "--start-timeout", "3600"};
+  const auto worker = terminals.start("worker", 0, flags);
+  const auto master = terminals.start("master", 0, flags);
+  master->wait_for_output("under way");
+  ::kill(master->pid(), SIGSTOP);
+  EXPECT_EQ(worker->wait(), exit_code(ErrorKind::Timeout)) << worker->err();
+  EXPECT_THAT(worker->err(), HasSubstr("waited in vain for 4 s (--timeout) for the master, master/0 (host "));
+  EXPECT_THAT(worker->err(), HasSubstr("is stopped"));
 }
 
 TEST(InGraph, wants_somebody_who_computes) {
@@ -245,6 +267,24 @@ TEST_F(BareServers, carry_out_nothing_where_they_were_not_told_so) {
   }
   EXPECT_EQ(worker->wait(), 0) << worker->err();
   EXPECT_EQ(other->wait(), 0) << other->err();
+}
+
+TEST_F(BareServers, say_that_the_first_task_is_the_client) {
+  const auto master = serve("master");
+  EXPECT_EQ(master->wait(), exit_code(ErrorKind::InvalidArgument)) << master->err();
+  EXPECT_THAT(master->err(), HasSubstr("master/0 is the first task of the cluster"));
+  EXPECT_THAT(master->err(), HasSubstr("start your program with these flags instead"));
+  EXPECT_THAT(master->err(), HasSubstr("worker/0, worker_/0"));
+}
+
+TEST_F(BareServers, name_a_master_that_does_not_come_and_wait_on) {
+  const auto worker = serve("worker", {"--start-timeout", "1"});
+  worker->wait_for_error("still waiting for the master, master/0 (127.0.0.1:");
+  worker->wait_for_error("waits on; `tutti stop` ends it");
+  const ProgramResult stop = run_program(
+      {program_path("tutti"), "stop", "--cluster_spec", terminals_.spec(), "--job_name", "worker"});
+  EXPECT_EQ(stop.exit_code, 0) << stop.err;
+  EXPECT_EQ(worker->wait(), 0) << worker->err();
 }
 
 TEST_F(BareServers, ask_for_a_program_where_they_get_none) {

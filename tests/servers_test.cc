@@ -114,6 +114,20 @@ TEST(Servers, make_exactly_the_steps_asked_for_and_end_by_themselves) {
   int64_t updates = 0;
   for (const auto& [steps, count] : json.at("staleness").items()) updates += count.get<int64_t>();
   EXPECT_EQ(updates, 50);
+  EXPECT_THAT(result.err, HasSubstr("the bits of the result depend on the number of workers, and on whose "
+                                    "update comes first (--strategy ps-sync"));
+  EXPECT_THAT(result.err, Not(HasSubstr("set --lanes")));
+}
+
+TEST(Servers, have_one_task_print_a_line_of_the_run) {
+  const Flags flags = {"--batch", "4", "--steps", "60", "--tell-every", "10"};
+  for (const char* strategy : {"ps-async", "ps-sync"}) {
+    const ProgramResult result = run_program(served(1, 3, with(flags, {"--strategy", strategy})));
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_THAT(result.out, HasSubstr("told by rank 0"));
+    EXPECT_THAT(result.out, Not(HasSubstr("told by rank 1")));
+    EXPECT_THAT(result.out, Not(HasSubstr("told by rank 2")));
+  }
 }
 
 // A push is a step of one worker, whose share is a part of a batch.
@@ -281,8 +295,28 @@ TEST(Servers, that_do_not_come_are_named) {
   server->wait_for_error("serving at");
   const auto worker = terminals.start("worker", 0, {"--steps", "5", "--start-timeout", "5"});
   EXPECT_EQ(worker->wait(), exit_code(ErrorKind::Timeout));
-  EXPECT_THAT(worker->err(), HasSubstr("1 of 2 parameter servers did not connect within 5 s"));
-  EXPECT_THAT(worker->err(), HasSubstr("ps/0 (127.0.0.1:"));
+  EXPECT_THAT(worker->err(), HasSubstr("waited in vain for 5 s (--start-timeout) for ps/0 (127.0.0.1:"));
+}
+
+TEST(Servers, and_workers_name_a_chief_that_does_not_come) {
+  const Terminals terminals(1, 2);
+  const Flags flags = {"--steps", "5", "--start-timeout", "12", "--timeout", "1"};
+  const auto server = terminals.start("ps", 0, flags);
+  const auto worker = terminals.start("worker", 1, flags);
+  const std::string chief = "the chief, worker/0 (127.0.0.1:";
+  server->wait_for_error("still waiting for " + chief);
+  worker->wait_for_error("still waiting for " + chief);
+  EXPECT_EQ(worker->wait(), exit_code(ErrorKind::Timeout)) << worker->err();
+  EXPECT_THAT(worker->err(), HasSubstr("waited in vain for 12 s (--start-timeout) for " + chief));
+}
+
+TEST(Servers, in_lock_step_wait_at_the_start_for_a_worker_and_name_it) {
+  const Terminals terminals(1, 2);
+  const Flags flags = {"--strategy", "ps-sync", "--steps", "5", "--timeout", "1", "--start-timeout", "4"};
+  const auto server = terminals.start("ps", 0, flags);
+  const auto chief = terminals.start("worker", 0, flags);
+  EXPECT_EQ(chief->wait(), exit_code(ErrorKind::Timeout)) << chief->err();
+  EXPECT_THAT(chief->err(), HasSubstr("waited in vain for 4 s (--start-timeout) for worker/1 (127.0.0.1:"));
 }
 
 // The other tasks get the error at once, whatever they wait for; the servers stay for the next tasks.
@@ -300,6 +334,7 @@ void expect_all_hear_of_a_wrong_worker(const Flags& flags, const Flags& wrong, c
     EXPECT_THAT((*worker)->err(), HasSubstr("worker/1")) << wrong[0];
     EXPECT_THAT((*worker)->err(), HasSubstr(text)) << wrong[0];
   }
+  for (const auto& server : servers) server->wait_for_error("waiting for the next start of the job");
   const auto again = terminals.start("worker", 0, flags);
   const auto right = terminals.start("worker", 1, flags);
   EXPECT_EQ(right->wait(), 0) << right->err();
@@ -469,6 +504,11 @@ TEST_P(Killed, task_comes_back_and_the_bits_stay) {
   EXPECT_EQ(json_of(report).at("weights_sha256"), alone) << job_run.run().err();
   const int64_t lost_steps = steps_gone_back(job_run.run().err());
   EXPECT_EQ(json_of(report).at("lost_steps"), lost_steps);
+  if (job == std::string("worker") && index == 1) {
+    for (const char* task : {"ps/0", "worker/0"})
+      EXPECT_THAT(job_run.run().err(),
+                  ::testing::ContainsRegex(fmt::format(".{}. .*worker/1 .* is back", task)));
+  }
   EXPECT_TRUE(job == std::string("ps") || lost_steps == 0) << lost_steps;
 }
 

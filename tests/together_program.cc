@@ -170,6 +170,18 @@ class StopAt final : public tutti::Hook {
   const int64_t step_;
 };
 
+// Prints a line of the run, once for all tasks.
+class TellEvery final : public tutti::Hook {
+ public:
+  explicit TellEvery(int64_t steps) : steps_(steps) {}
+  void after_step(tutti::Training& training, const tutti::StepResult&) override {
+    if (training.due_once(steps_)) fmt::print("told by rank {}\n", training.context.rank());
+  }
+
+ private:
+  const int64_t steps_;
+};
+
 // Changes the weights or the buffers, which only the optimiser and the model should do.
 class Decay final : public tutti::Hook {
  public:
@@ -242,6 +254,7 @@ struct Options {
   bool decay = false;
   bool decay_buffers = false;
   int64_t measure_every = 0;
+  int64_t tell_every = 0;
   int64_t validate_every = 0;
   double average = 0;
   double rate_of_rank_1 = 0;
@@ -374,6 +387,7 @@ void train(tutti::Context& ctx, const Options& options) {
       return found == values.end() ? -1.0 : found->second;
     }));
   }
+  trainer.add_hook(std::make_unique<TellEvery>(options.tell_every));
   trainer.add_hook(std::make_unique<SaySteps>());
   tutti::FitOptions fit;
   if (options.validate_every > 0) {
@@ -456,6 +470,7 @@ int main(int argc, char** argv) {
     flags.add("--decay-buffers", options.decay_buffers, "a hook makes the buffers smaller before each step");
     flags.add("--measure-every", options.measure_every,
               "a hook counts the accuracy after every so many steps");
+    flags.add("--tell-every", options.tell_every, "one task prints a line after every so many steps");
     flags.add("--validate-every", options.validate_every,
               "validate after every so many steps, and end when the loss gets hardly better");
     flags.add("--average", options.average, "the decay of a moving average of the weights");

@@ -42,6 +42,33 @@ void end_now(int code, void* /*unused*/) {
   ::_exit(code);
 }
 
+constexpr std::string_view kOutOfMemory =
+    "Overloaded: out of memory; free some memory, use a machine with more or, when training, set a smaller "
+    "--batch\n";
+
+// Runs in a thread in which nobody catches an exception, such as one of a library. If memory, threads or
+// descriptors have run out, the process ends as if the main thread had found out. Allocates nothing.
+[[noreturn]] void end_at_uncaught() {
+  try {
+    if (const std::exception_ptr uncaught = std::current_exception()) std::rethrow_exception(uncaught);
+  } catch (const std::bad_alloc&) {
+    say(kOutOfMemory);
+    ::_exit(exit_code(ErrorKind::Overloaded));
+  } catch (const std::exception& error) {
+    if (ran_out(error)) {
+      say("Overloaded: ");
+      say(error.what());
+      say("\n");
+      ::_exit(exit_code(ErrorKind::Overloaded));
+    }
+    say("an exception that nobody caught has ended the process: ");
+    say(error.what());
+    say("\n");
+  } catch (...) {
+  }
+  std::abort();
+}
+
 int exit_code_of(const std::function<int()>& body) {
   try {
     open_standard_streams();
@@ -56,8 +83,7 @@ int exit_code_of(const std::function<int()>& body) {
     say(fmt::format("{}: {}\n", to_string(error.kind()), error.what()));
     return exit_code(error.kind());
   } catch (const std::bad_alloc&) {
-    say("Overloaded: out of memory; free some memory, use a machine with more or, when training, set a "
-        "smaller --batch\n");
+    say(kOutOfMemory);
     return exit_code(ErrorKind::Overloaded);
   } catch (const std::exception& error) {
     if (ran_out(error)) {
@@ -84,6 +110,7 @@ void open_standard_streams() {
 int guarded_main(const std::function<int()>& body) {
   // A file that may not grow (ulimit -f) is then an error of the call that writes to it.
   ::signal(SIGXFSZ, SIG_IGN);
+  std::set_terminate(end_at_uncaught);
   const int code = exit_code_of(body);
   // If one of their threads could not be started, gRPC waits for it when its static objects are destroyed,
   // and LibTorch joins a thread that does not exist.

@@ -8,6 +8,7 @@
 #include <new>
 #include <stdexcept>
 #include <sys/wait.h>
+#include <thread>
 #include <unistd.h>
 
 #include <gmock/gmock.h>
@@ -47,6 +48,19 @@ TEST(GuardedMain, prints_an_error_with_its_kind_and_returns_its_code) {
   EXPECT_EQ(other.code, 1);
   EXPECT_EQ(other.text, "error: first\n");
   EXPECT_EQ(guarded_main([] { return 7; }), 7);
+}
+
+TEST(GuardedMain, ends_with_overloaded_if_memory_runs_out_in_a_thread_that_does_not_catch_it) {
+  const auto end_in_thread = [](const auto& thrown) {
+    guarded_main([&] {
+      std::thread([&] { throw thrown; }).join();
+      return 0;
+    });
+  };
+  EXPECT_EXIT(end_in_thread(std::bad_alloc()), testing::ExitedWithCode(13), "Overloaded: out of memory");
+  EXPECT_EXIT(end_in_thread(std::runtime_error("can't allocate memory: 7 bytes")),
+              testing::ExitedWithCode(13), "Overloaded: can't allocate memory");
+  EXPECT_EXIT(end_in_thread(std::runtime_error("a bug")), testing::KilledBySignal(SIGABRT), "a bug");
 }
 
 struct CrashesAtExit {

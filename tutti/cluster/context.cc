@@ -204,8 +204,10 @@ int Context::rank_at(const Task& task) const {
   const std::vector<Task> workers = all_workers(identity_);
   const auto found = std::find(workers.begin(), workers.end(), task);
   if (found == workers.end())
-    fail(ErrorKind::InvalidArgument, "{} is not a worker of this job, which has {} workers ({} to {})",
-         task.short_name(), workers.size(), workers.front().short_name(), workers.back().short_name());
+    fail(ErrorKind::InvalidArgument, "{} is not a worker of this job, which has {}", task.short_name(),
+         workers.size() == 1 ? fmt::format("one worker, {}", workers.front().short_name())
+                             : fmt::format("{} workers, {} to {}", workers.size(),
+                                           workers.front().short_name(), workers.back().short_name()));
   return static_cast<int>(found - workers.begin());
 }
 

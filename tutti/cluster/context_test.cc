@@ -256,6 +256,13 @@ TEST(Context, knows_the_ranks_of_all_workers) {
                  [&] { context.rank_at(task); });
 }
 
+TEST(Context, names_the_only_worker_where_another_is_asked_for) {
+  const Context context(on_cpu(), identity("worker|a:1", "worker", 0));
+  expect_error(ErrorKind::InvalidArgument,
+               "worker/3 is not a worker of this job, which has one worker, worker/0",
+               [&] { context.rank_at({.job = "worker", .index = 3}); });
+}
+
 TEST(Context, knows_the_ranks_also_where_nobody_names_addresses) {
   Identity identity;
   identity.task = {.job = "worker", .index = 1};

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include <fmt/format.h>
+
 #include "tutti/base/address.h"
 
 namespace tutti {
@@ -77,6 +79,12 @@ std::vector<Task> servers_of(const ClusterSpec& cluster) {
     if (is_server_job(job)) append_tasks(cluster, job, servers);
   }
   return servers;
+}
+
+std::string name_with_address(const ClusterSpec& cluster, const Task& task) {
+  const auto& tasks = cluster.tasks(task.job);
+  const auto found = tasks.find(task.index);
+  return found == tasks.end() ? task.short_name() : fmt::format("{} ({})", task.short_name(), found->second);
 }
 
 bool is_on_same_host(const ClusterSpec& cluster, const Task& one, const Task& other) {

@@ -20,6 +20,9 @@ bool has_servers(const ClusterSpec& cluster);
 std::vector<Task> workers_of(const ClusterSpec& cluster);
 std::vector<Task> servers_of(const ClusterSpec& cluster);
 
+// Returns "worker/1 (h:2224)", or only the name if this task does not know the address.
+std::string name_with_address(const ClusterSpec& cluster, const Task& task);
+
 // Returns true if the addresses of both tasks have the same host. A task without an address is on no host.
 bool is_on_same_host(const ClusterSpec& cluster, const Task& one, const Task& other);
 

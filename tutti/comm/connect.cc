@@ -183,11 +183,7 @@ Roster roster_through_launcher(const Context& context) {
 std::string worker_name(int rank, const Context& context) {
   const std::vector<Task> workers = workers_of(context.cluster());
   if (static_cast<size_t>(rank) >= workers.size()) return fmt::format("rank {}", rank);
-  const Task& task = workers[static_cast<size_t>(rank)];
-  const auto& addresses = context.cluster().tasks(task.job);
-  const auto address = addresses.find(task.index);  // end() if this task was not told it
-  return address == addresses.end() ? task.short_name()
-                                    : fmt::format("{} ({})", task.short_name(), address->second);
+  return name_with_address(context.cluster(), workers[static_cast<size_t>(rank)]);
 }
 
 Roster find_roster(const Context& context) {

@@ -10,6 +10,7 @@
 #include "tutti/base/address.h"
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
+#include "tutti/base/waiting.h"
 #include "tutti/cluster/roles.h"
 #include "tutti/ps/peers.h"
 #include "tutti/ps/wire.h"
@@ -30,16 +31,14 @@ int port_of(const ClusterSpec& cluster, const Task& task) {
   return parse_address(cluster.address(task.job, task.index)).port;
 }
 
-// Returns a channel to the chief with these options, but another `who` and no arena.
-rpc::Channel channel_to_chief(const ClusterSpec& cluster, rpc::ChannelOptions options) {
-  const Task chief = workers_of(cluster).front();
-  const std::string& address = cluster.address(chief.job, chief.index);
-  options.who = fmt::format("{} ({})", chief.short_name(), address);
-  options.arena = nullptr;
-  return rpc::Channel(address, options);
-}
-
 }  // namespace
+
+std::unique_ptr<rpc::Channel> channel_to_chief(const ClusterSpec& cluster, rpc::ChannelOptions options) {
+  const Task chief = workers_of(cluster).front();
+  options.who = name_with_address(cluster, chief);
+  options.arena = nullptr;
+  return std::make_unique<rpc::Channel>(cluster.address(chief.job, chief.index), options);
+}
 
 bool chooses_its_port(const ClusterSpec& cluster, const Task& task) {
   if (port_of(cluster, task) != 0) return false;
@@ -106,19 +105,19 @@ void Announcement::check() const {
 
 // Runs until it is asked to stop, or until the chief has refused it for --start-timeout.
 void Announcement::tell(const std::stop_token& stop) {
-  rpc::Channel chief =
+  const auto chief =
       channel_to_chief(context_.cluster(),
                        {.credentials = rpc::credentials_of(context_.config()), .hello = hello_of(context_)});
   const rpc::Message text{{{"task", context_.task().short_name()}, {"port", port_}}, {}};
   std::condition_variable_any stopped;
-  auto next_reminder = Clock::now() + kBetweenReminders;
+  Reminder reminder(context_.log());
   auto last_not_refused = Clock::now();
   while (!stop.stop_requested()) {
     try {
-      const milliseconds timeout = chief.is_connected() ? kForAnAnswer : kToConnect;
-      chief.call("announce", text, {.timeout = timeout, .what = "report of the port"});
+      const milliseconds timeout = chief->is_connected() ? kForAnAnswer : kToConnect;
+      chief->call("announce", text, {.timeout = timeout, .what = "report of the port"});
       last_not_refused = Clock::now();
-      next_reminder = last_not_refused + kBetweenReminders;
+      static_cast<void>(reminder.nobody_is_missing());
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::InvalidArgument) last_not_refused = Clock::now();
       if (Clock::now() >= last_not_refused + milliseconds_of(context_.config().network.start_timeout)) {
@@ -126,21 +125,18 @@ void Announcement::tell(const std::stop_token& stop) {
         refused_ = std::current_exception();
         return;
       }
-      if (Clock::now() >= next_reminder) {
-        context_.log().info("could not report port {} to the chief yet: {}", port_, error.what());
-        next_reminder += kBetweenReminders;
-      }
+      reminder.still_missing(
+          {fmt::format("the chief, to which port {} is to be reported: {}", port_, error.what())});
     }
     std::unique_lock lock(mutex_);
     stopped.wait_for(lock, stop, kBetweenAnnouncements, [] { return false; });
   }
 }
 
-std::string find_address(const ClusterSpec& cluster, const Task& task, const rpc::ChannelOptions& options,
+std::string find_address(rpc::Channel& chief, const ClusterSpec& cluster, const Task& task,
                          milliseconds patience) {
   const auto deadline = deadline_after(patience);
   const auto left = [&] { return std::max(until(deadline), milliseconds(1)); };
-  rpc::Channel chief = channel_to_chief(cluster, options);
   chief.connect(left());
   const rpc::Message question{{{"task", task.short_name()}}, {}};
   do {
@@ -153,8 +149,8 @@ std::string find_address(const ClusterSpec& cluster, const Task& task, const rpc
     }
     std::this_thread::sleep_for(std::min(left(), kBetweenQuestions));
   } while (Clock::now() < deadline);
-  fail(ErrorKind::Timeout, "{} ({}) has not reported its port to the chief", task.short_name(),
-       cluster.address(task.job, task.index));
+  fail(ErrorKind::Timeout, "{} has not reported its port to {}, the chief", name_with_address(cluster, task),
+       name_with_address(cluster, workers_of(cluster).front()));
 }
 
 }  // namespace tutti::ps

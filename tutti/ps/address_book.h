@@ -73,9 +73,12 @@ class Announcement {
   std::jthread thread_;         // last, so that it ends first
 };
 
-// Returns HOST:PORT of a task that chooses its port. Throws Timeout if the task has not announced it within
-// `patience`, or if the chief cannot be reached.
-std::string find_address(const ClusterSpec& cluster, const Task& task, const rpc::ChannelOptions& options,
+// Returns a channel to the chief with these options, but another `who` and no arena.
+std::unique_ptr<rpc::Channel> channel_to_chief(const ClusterSpec& cluster, rpc::ChannelOptions options);
+
+// Returns HOST:PORT of a task that chooses its port; asks the chief for it. Throws Timeout if the task has
+// not announced it within `patience`, or if the chief cannot be reached.
+std::string find_address(rpc::Channel& chief, const ClusterSpec& cluster, const Task& task,
                          std::chrono::milliseconds patience);
 
 }  // namespace tutti::ps

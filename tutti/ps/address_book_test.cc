@@ -78,7 +78,7 @@ class OpenBook : public ::testing::Test {
     return {config, identity_in(cluster_, {.job = job, .index = 0}, "the test")};
   }
   std::string find(milliseconds patience) const {
-    return find_address(cluster_, {.job = "ps", .index = 0}, {}, patience);
+    return find_address(*channel_to_chief(cluster_, {}), cluster_, {.job = "ps", .index = 0}, patience);
   }
 
   const ClusterSpec cluster_ =
@@ -114,7 +114,9 @@ TEST_F(OpenBook, lets_the_second_of_one_name_fail) {
 TEST_F(OpenBook, says_who_has_not_told_its_port) {
   expect_error(ErrorKind::Timeout, HasSubstr("worker/0 (127.0.0.1:"), [&] { find(milliseconds(100)); });
   const OpenAddressBook book(chief_);
-  expect_error(ErrorKind::Timeout, "ps/0 (127.0.0.1:0) has not reported its port to the chief",
+  expect_error(ErrorKind::Timeout,
+               AllOf(HasSubstr("ps/0 (127.0.0.1:0) has not reported its port to worker/0 (127.0.0.1:"),
+                     HasSubstr(", the chief")),
                [&] { find(milliseconds(100)); });
 }
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 #include <torch/types.h>
 #include <torch/utils.h>
@@ -157,19 +158,47 @@ void Client::begin(const RunOptions& options, const Standing& standing, const Op
 
 Client::Standing Client::join(const std::vector<std::string>& plan) {
   constexpr milliseconds kPause{100};
-  const auto deadline = deadline_after(peers_.start_timeout());
-  for (;; std::this_thread::sleep_for(kPause)) {
-    const std::vector<Json> answers = join_each(plan, until(deadline));
+  const std::string chief = name_with_address(context_.cluster(), workers_of(context_.cluster()).front());
+  for (Waiting waiting = peers_.wait_for_start();; std::this_thread::sleep_for(kPause)) {
+    await_nobody(waiting, peers_.size(), Json::object(), "the chief has begun the training");
+    const std::vector<Json> answers = join_each(plan, waiting.left());
     run_ = text_in(answers[0], "run");
     const bool one_run = std::all_of(answers.begin(), answers.end(),
                                      [&](const Json& answer) { return text_in(answer, "run") == run_; });
     if (one_run) return {.step = number_in(answers[0], "step"), .progress = answers[0].at("progress")};
-    if (Clock::now() >= deadline) {
-      fail(ErrorKind::Timeout,
-           "the parameter servers are not in the same run: one was restarted, and the chief has not restored "
-           "the others within {:g} s (--start-timeout)",
-           context_.config().network.start_timeout);
+    waiting.go_on({fmt::format("the chief, {}, to restore servers that were restarted", chief)});
+  }
+}
+
+void Client::await_workers() {
+  Waiting waiting = peers_.wait_for_start();
+  await_nobody(waiting, 1, {{"run", run_}}, "all workers are there");
+}
+
+void Client::await_nobody(Waiting& waiting, size_t servers, const Json& head, std::string_view end) {
+  constexpr milliseconds kBetweenLooks{500};
+  for (const auto begin = Clock::now();;) {
+    const milliseconds patience = std::min(kBetweenLooks, waiting.patience());
+    std::vector<std::vector<std::string>> of_each(servers);
+    const auto ask = [&](size_t i) {
+      rpc::Message question{head, {}};
+      question.head["patience"] = patience.count();
+      rpc::CallOptions options = peers_.patience("start of the run");
+      options.timeout += patience;
+      of_each[i] = lines_in(peers_.call(i, "await", question, options).head, "missing");
+    };
+    peers_.for_all([&](size_t i) {
+      if (i < servers) ask(i);
+    });
+    std::vector<std::string> missing;
+    for (const auto& lines : of_each) {
+      for (const std::string& line : lines) {
+        if (std::find(missing.begin(), missing.end(), line) == missing.end()) missing.push_back(line);
+      }
     }
+    if (missing.empty()) return waiting.end(end);
+    if (peers_.gives_up(begin)) fail(ErrorKind::Timeout, "stopped waiting for {}", fmt::join(missing, "; "));
+    waiting.go_on(missing);
   }
 }
 

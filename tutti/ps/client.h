@@ -69,8 +69,7 @@ class Client {
          std::shared_ptr<rpc::Arena> arena);
   ~Client();
 
-  // Waits until all servers are connected, and logs every ten seconds which are missing. After
-  // --start-timeout, throws a Timeout that names each missing server and the reason.
+  // Waits until all servers are connected, for --start-timeout (Waiting).
   void connect() { peers_.connect(); }
 
   // Sets a predicate that ends the wait for an answer with a Timeout (Peers::set_give_up).
@@ -101,9 +100,11 @@ class Client {
   // extras.
   void begin(const RunOptions& options, const Standing& standing, const Optimizer::State& state,
              const std::vector<std::string>& plan);
-  // All workers: waits until the chief has begun the run on all servers. Throws InvalidArgument if the plans
-  // differ.
+  // All workers: waits until the chief has begun the run on all servers, for --start-timeout (Waiting).
+  // Throws InvalidArgument if the plans differ.
   Standing join(const std::vector<std::string>& plan);
+  // Waits until as many workers have joined the run as a step of ps-sync needs, for --start-timeout.
+  void await_workers();
 
   // Takes over the chief's values of the parameters that are not trained. They may be those of a checkpoint,
   // which only the chief has read.
@@ -237,6 +238,8 @@ class Client {
   int64_t pull_at(std::optional<int64_t> step);
   std::optional<std::vector<rpc::Message>> try_to_snapshot(Slots slots, embedding::RowShard::Which rows);
   void send_rows(const RowsToBegin& rows, const embedding::RowPiece& piece, bool changed);
+  // Asks these servers until nobody is missing (Service, "await").
+  void await_nobody(Waiting& waiting, size_t servers, const Json& head, std::string_view end);
   std::vector<Json> join_each(const std::vector<std::string>& plan, std::chrono::milliseconds wait);
   void hear_from_others(const std::function<void(size_t)>& join_one);
   Json read(const std::string& key, const std::string& run);

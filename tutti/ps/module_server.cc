@@ -16,6 +16,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
 #include "tutti/base/torch_compat.h"
+#include "tutti/base/waiting.h"
 #include "tutti/params/random_scope.h"
 #include "tutti/ps/peers.h"
 #include "tutti/ps/wire.h"
@@ -174,8 +175,7 @@ rpc::Message ModuleService::attach(const rpc::Caller& caller, const Json& head) 
   changed_.wait_for(lock, patience, [&] { return open_ || !callers_.contains(caller.id); });
   if (!open_) {
     callers_.erase(caller.id);
-    fail(ErrorKind::Timeout, "the task has not added its modules within {:g} s: look at its log",
-         seconds(patience));
+    fail(ErrorKind::Timeout, "the task has not added its modules yet: look at its log");
   }
   const auto found = modules_.find(name);
   if (found == modules_.end()) {
@@ -381,19 +381,25 @@ void ModuleService::gone(const rpc::Caller& caller) {
   changed_.notify_all();
 }
 
-void ModuleService::await_end(milliseconds patience) {
+void ModuleService::await_end(milliseconds patience, const Log& log) {
   Lock lock(mutex_);
   const auto done = [&] { return ended_ && callers_.empty(); };
   while (!done()) {
     changed_.wait(lock, [&] { return done() || callers_.empty(); });
-    if (changed_.wait_for(lock, patience, [&] { return done() || !callers_.empty(); })) continue;
-    if (last_.empty())
-      fail(ErrorKind::Timeout, "{}: no client has connected to its modules within {:g} s (--start-timeout)",
-           task_, seconds(patience));
-    fail(ErrorKind::PeerLost,
-         "{}: {} has left without end(), and no client has connected for {:g} s (--start-timeout): look at "
-         "the log of that client",
-         task_, last_, seconds(patience));
+    Waiting waiting(log, patience, "--start-timeout");
+    while (!changed_.wait_for(lock, waiting.patience(), [&] { return done() || !callers_.empty(); })) {
+      if (last_.empty()) {
+        waiting.go_on({fmt::format("a client of the modules of {}", task_)});
+      } else if (waiting.left() > milliseconds(0)) {
+        waiting.go_on({fmt::format("{}, which has left without end()", last_)});
+      } else {
+        fail(ErrorKind::PeerLost,
+             "{}: {} has left without end(), and no client has connected for {:g} s (--start-timeout): look "
+             "at the log of that client",
+             task_, last_, seconds(patience));
+      }
+    }
+    waiting.end("a client is connected");
   }
 }
 
@@ -425,7 +431,7 @@ ModuleServer::ModuleServer(const Context& context, const ps::GraphLimits& limits
 void ModuleServer::join() {
   context_.log().info("serving modules at {}", address_);
   service_.open();
-  service_.await_end(milliseconds_of(context_.config().network.start_timeout));
+  service_.await_end(milliseconds_of(context_.config().network.start_timeout), context_.log());
 }
 
 }  // namespace tutti

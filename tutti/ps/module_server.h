@@ -18,6 +18,7 @@
 #include <torch/types.h>
 
 #include "tutti/base/error.h"
+#include "tutti/base/log.h"
 #include "tutti/cluster/context.h"
 #include "tutti/params/optimizer.h"
 #include "tutti/params/parameters.h"
@@ -122,8 +123,9 @@ class ModuleService final : public rpc::Service {
   void gone(const rpc::Caller& caller) override;
 
   // Returns when a client has called end() and all clients have left. Throws Timeout if no client ever
-  // attached, or PeerLost if all have left without end(), and none has connected for `patience`.
-  void await_end(std::chrono::milliseconds patience);
+  // attached, or PeerLost if all have left without end(), and none has connected for `patience`. Logs that it
+  // waits for a client.
+  void await_end(std::chrono::milliseconds patience, const Log& log);
   // Returns the number of connections, including those that wait for open().
   size_t callers() const;
   // Return the number and the memory of the graphs that are kept for a backward.

@@ -241,18 +241,19 @@ TEST_F(ModuleServiceOf, refuses_tensors_that_reach_beyond_their_bytes) {
 TEST_F(ModuleServiceOf, is_done_when_all_have_left_after_the_end) {
   attach_all({0, 1});
   call(0, "end");
-  std::thread waiting([&] { service_.await_end(std::chrono::hours(1)); });
+  std::thread waiting([&] { service_.await_end(std::chrono::hours(1), Log(LogLevel::Off)); });
   for (const uint64_t id : {0, 1}) service_.gone(caller(id));
   waiting.join();
 }
 
 TEST_F(ModuleServiceOf, names_who_has_left_without_a_word) {
   constexpr std::chrono::milliseconds kShort{1};
-  expect_error(ErrorKind::Timeout, HasSubstr("no client has connected"), [&] { service_.await_end(kShort); });
+  expect_error(ErrorKind::Timeout, HasSubstr("a client of the modules of"),
+               [&] { service_.await_end(kShort, Log(LogLevel::Off)); });
   attach_all({3});
   service_.gone(caller(3));
   expect_error(ErrorKind::PeerLost, HasSubstr("worker/3 (host here, pid 103) has left without end()"),
-               [&] { service_.await_end(kShort); });
+               [&] { service_.await_end(kShort, Log(LogLevel::Off)); });
 }
 
 TEST(Pack, keeps_shape_type_and_order_in_memory) {

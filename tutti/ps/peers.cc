@@ -1,12 +1,10 @@
 #include "tutti/ps/peers.h"
 
 #include <algorithm>
-#include <iterator>
 #include <unistd.h>
 #include <utility>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/address.h"
@@ -19,9 +17,6 @@ namespace {
 
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
-
-// The minimum duration of an attempt.
-constexpr milliseconds kLeast{50};
 
 }  // namespace
 
@@ -78,6 +73,7 @@ Peers::Peers(const Context& context, const std::vector<Task>& tasks, std::string
     Peer& peer = peers_.emplace_back(Peer{.task = task,
                                           .name = fmt::format("{} ({})", task.short_name(), address),
                                           .chooses_its_port = chooses_its_port(context.cluster(), task),
+                                          .chief = {},
                                           .address = {},
                                           .channel = {},
                                           .thread = std::make_unique<comm::Executor>()});
@@ -109,54 +105,51 @@ rpc::CallOptions Peers::patience(const char* what, int64_t step) const {
           .step = step};
 }
 
+rpc::Message Peers::call(size_t peer, const std::string& method, const rpc::Message& request,
+                         const rpc::CallOptions& options) {
+  rpc::Message answer = peers_[peer].channel->call(method, request, options);
+  if (const auto news = answer.head.find("news"); peer == 0 && news != answer.head.end()) {
+    for (const std::string& line : news->get<std::vector<std::string>>()) context_.log().info("{}", line);
+  }
+  return answer;
+}
+
+Waiting Peers::wait_for_start() const { return {context_.log(), start_timeout(), "--start-timeout"}; }
+
 void Peers::connect() {
-  const auto deadline = deadline_after(start_timeout());
-  std::vector<std::string> missing(peers_.size());
-  for (bool reminded = false;; reminded = true) {
-    const auto patience = std::min(kBetweenReminders, until(deadline));
-    for_all([&](size_t i) { missing[i] = attempt(i, patience); });
-    std::vector<std::string> lines;
-    std::copy_if(missing.begin(), missing.end(), std::back_inserter(lines),
-                 [](const std::string& line) { return !line.empty(); });
-    if (lines.empty()) {
-      if (reminded) context_.log().info("all {} are connected", what_);
-      return;
-    }
-    if (Clock::now() + kLeast >= deadline) give_up(lines);
-    context_.log().info("still waiting for {}", fmt::join(lines, "; "));
+  for (Waiting waiting = wait_for_start();;) {
+    std::vector<std::string> missing(peers_.size());
+    for_all([&, patience = waiting.patience()](size_t i) { missing[i] = attempt(i, patience); });
+    std::erase(missing, "");
+    if (missing.empty()) return waiting.end(fmt::format("all {} are connected", what_));
+    waiting.go_on(missing);
   }
 }
 
 void Peers::connect(size_t peer) {
-  const auto deadline = deadline_after(start_timeout());
-  for (;;) {
-    const auto patience = std::min(kBetweenReminders, until(deadline));
-    const std::string missing = attempt(peer, patience);
-    if (missing.empty()) return;
-    if (Clock::now() + kLeast >= deadline) give_up({missing});
-    context_.log().info("still waiting for {}", missing);
+  for (Waiting waiting = wait_for_start();;) {
+    const std::string missing = attempt(peer, waiting.patience());
+    if (missing.empty()) return waiting.end(fmt::format("{} is connected", name(peer)));
+    waiting.go_on({missing});
   }
 }
 
 // Tries to connect. Returns "" if connected, else the reason why not.
 std::string Peers::attempt(size_t index, milliseconds patience) {
   Peer& peer = peers_[index];
-  const auto deadline = Clock::now() + std::max(patience, kLeast);
+  const auto deadline = deadline_after(patience);
   try {
-    if (peer.chooses_its_port)
-      lead(peer, find_address(context_.cluster(), peer.task, options_, std::max(patience, kLeast)));
-    peer.channel->connect(std::max(until(deadline), kLeast));
+    if (peer.chooses_its_port) {
+      if (!peer.chief) peer.chief = channel_to_chief(context_.cluster(), options_);
+      lead(peer, find_address(*peer.chief, context_.cluster(), peer.task, patience));
+      peer.chief.reset();
+    }
+    peer.channel->connect(std::max(until(deadline), milliseconds(1)));
     return "";
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::Timeout && error.kind() != ErrorKind::PeerLost) throw;
     return error.what();
   }
-}
-
-void Peers::give_up(const std::vector<std::string>& missing) const {
-  fail(ErrorKind::Timeout, "{} of {} {} did not connect within {:g} s (--start-timeout):\n  {}",
-       missing.size(), peers_.size(), what_, context_.config().network.start_timeout,
-       fmt::join(missing, "\n  "));
 }
 
 }  // namespace tutti::ps

@@ -16,6 +16,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
+#include "tutti/base/waiting.h"
 #include "tutti/cluster/context.h"
 #include "tutti/cluster/identity.h"
 #include "tutti/comm/executor.h"
@@ -42,9 +43,6 @@ std::string fixed_address_of(const Context& context, const Task& task);
 // Returns the options for a host at this task's own address, from the flags.
 rpc::HostOptions host_at_own_address(const Context& context);
 
-// The interval between log lines of a task that is waiting.
-inline constexpr std::chrono::milliseconds kBetweenReminders{10000};
-
 // Other tasks of the cluster that are called in parallel, with a channel and a thread for each. A task that
 // chooses its port is looked up in the chief's address book at every connect(). Not thread-safe.
 class Peers {
@@ -57,16 +55,16 @@ class Peers {
   // "ps/0 (h:2222)".
   const std::string& name(size_t peer) const { return peers_[peer].name; }
 
-  // Waits until all are connected, and logs every ten seconds which are missing. After --start-timeout,
-  // throws a Timeout that names each missing task and the reason.
+  // Waits until all are connected, for --start-timeout (Waiting).
   void connect();
   // Connects to one task, like connect(). May be called from any thread.
   void connect(size_t peer);
+  // Begins a wait for these or other tasks to start, which ends after --start-timeout.
+  Waiting wait_for_start() const;
 
+  // Logs what the first task tells about others, if it does ("news" in the head of its answer).
   rpc::Message call(size_t peer, const std::string& method, const rpc::Message& request,
-                    const rpc::CallOptions& options) {
-    return peers_[peer].channel->call(method, request, options);
-  }
+                    const rpc::CallOptions& options);
   // Returns false if the connection is known to have ended.
   bool is_connected(size_t peer) const {
     return peers_[peer].channel && peers_[peer].channel->is_connected();
@@ -107,6 +105,7 @@ class Peers {
     Task task;
     std::string name;
     bool chooses_its_port;
+    std::unique_ptr<rpc::Channel> chief;    // while the chief is asked for the port
     std::string address;                    // the address of the channel; "": none yet
     std::unique_ptr<rpc::Channel> channel;  // null: none yet
     std::unique_ptr<comm::Executor> thread;
@@ -114,7 +113,6 @@ class Peers {
 
   void lead(Peer& peer, const std::string& address);
   std::string attempt(size_t index, std::chrono::milliseconds patience);
-  [[noreturn]] void give_up(const std::vector<std::string>& missing) const;
 
   const Context& context_;
   const std::string what_;

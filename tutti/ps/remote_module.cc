@@ -16,6 +16,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/torch_compat.h"
 #include "tutti/base/type_name.h"
+#include "tutti/base/waiting.h"
 #include "tutti/cluster/device_spec.h"
 #include "tutti/params/random_scope.h"
 #include "tutti/ps/peers.h"
@@ -26,7 +27,6 @@ namespace tutti {
 namespace {
 
 using std::chrono::milliseconds;
-using Clock = std::chrono::steady_clock;
 using Tensors = RemoteModule::Tensors;
 
 Task task_of(std::string_view device) {
@@ -80,7 +80,6 @@ class RemoteModule::Connection {
 
  private:
   void attach(const Context& context);
-  void connect(const Context& context, Clock::time_point deadline);
   rpc::Message exchange(const std::string& method, const rpc::Message& request, milliseconds timeout);
 
   const std::string address_;
@@ -99,25 +98,20 @@ class RemoteModule::Connection {
 };
 
 void RemoteModule::Connection::attach(const Context& context) {
-  const auto deadline = deadline_after(milliseconds_of(context.config().network.start_timeout));
-  connect(context, deadline);
-  const milliseconds patience = std::max(until(deadline), milliseconds(1));
-  const rpc::Message answer =
-      exchange("attach", {{{"module", name_}, {"patience", patience.count()}}, {}}, timeout_ + patience);
-  plan_ = answer.head.at("plan").get<std::vector<std::string>>();
-}
-
-void RemoteModule::Connection::connect(const Context& context, Clock::time_point deadline) {
-  while (true) {
+  for (Waiting waiting(context.log(), milliseconds_of(context.config().network.start_timeout),
+                       "--start-timeout");
+       ;) {
     try {
-      return channel_.connect(std::max(std::min(ps::kBetweenReminders, until(deadline)), milliseconds(1)));
+      channel_.connect(waiting.patience());
+      const milliseconds patience = waiting.patience();
+      const rpc::Message answer =
+          exchange("attach", {{{"module", name_}, {"patience", patience.count()}}, {}}, timeout_ + patience);
+      plan_ = answer.head.at("plan").get<std::vector<std::string>>();
+      lost_.clear();
+      return waiting.end(fmt::format("{} serves the module '{}'", who_, name_));
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::Timeout && error.kind() != ErrorKind::PeerLost) throw;
-      if (Clock::now() >= deadline) {
-        fail(ErrorKind::Timeout, "the module '{}' was not available within {:g} s (--start-timeout): {}",
-             name_, context.config().network.start_timeout, error.what());
-      }
-      context.log().info("still waiting for the module '{}': {}", name_, error.what());
+      waiting.go_on({fmt::format("the module '{}': {}", name_, error.what())});
     }
   }
 }

@@ -28,6 +28,7 @@ using std::chrono::milliseconds;
 
 constexpr int64_t kLongestPatience = 1000000000000;  // ms: 30 years, which overflow no time point
 constexpr size_t kMostNotes = size_t{256} << 20;     // bytes
+constexpr const char* kNoRun = "the server was restarted and has not received the parameters yet";
 
 // Returns the CPU time of all threads of this process so far.
 double cpu_seconds() {
@@ -52,31 +53,55 @@ rpc::HostOptions host_options(const Context& context, Service& service) {
   return options;
 }
 
+std::vector<ServiceOptions::Member> workers_in(const ClusterSpec& cluster) {
+  std::vector<ServiceOptions::Member> workers;
+  for (const Task& task : workers_of(cluster)) {
+    const auto& tasks = cluster.tasks(task.job);
+    const auto found = tasks.find(task.index);
+    workers.push_back({task.short_name(), found == tasks.end() ? "" : found->second});
+  }
+  return workers;
+}
+
 }  // namespace
 
 rpc::Message Service::serve(const rpc::Caller& caller, const std::string& method,
                             const rpc::Message& request) {
-  static const std::map<std::string, Method> kMethods = {
-      {"state", &Service::state},         {"begin", &Service::begin},
-      {"join", &Service::join_run},       {"pull", &Service::pull},
-      {"frozen", &Service::frozen},       {"push", &Service::push},
-      {"enter", &Service::enter},         {"agree", &Service::agree},
-      {"snapshot", &Service::snapshot},   {"note", &Service::note},
-      {"read", &Service::read},           {"finish", &Service::finish},
-      {"end", &Service::end_job},         {"await_finish", &Service::await_finish},
-      {"progress", &Service::progress},   {"scale", &Service::scale},
-      {"leave", &Service::leave},         {"stop", &Service::stop_all},
-      {"go_on", &Service::go_on},         {"hold", &Service::hold},
-      {"release", &Service::release},     {"shares", &Service::shares},
-      {"write", &Service::write},         {"tables", &Service::tables},
-      {"rows", &Service::rows},           {"rows_saved", &Service::rows_saved},
-      {"read_rows", &Service::read_rows}, {"sum_rows", &Service::sum_rows},
-      {"all_rows", &Service::all_rows}};
+  static const std::map<std::string, Method> kMethods = {{"state", &Service::state},
+                                                         {"begin", &Service::begin},
+                                                         {"await", &Service::await},
+                                                         {"join", &Service::join_run},
+                                                         {"pull", &Service::pull},
+                                                         {"frozen", &Service::frozen},
+                                                         {"push", &Service::push},
+                                                         {"enter", &Service::enter},
+                                                         {"agree", &Service::agree},
+                                                         {"snapshot", &Service::snapshot},
+                                                         {"note", &Service::note},
+                                                         {"read", &Service::read},
+                                                         {"finish", &Service::finish},
+                                                         {"end", &Service::end_job},
+                                                         {"await_finish", &Service::await_finish},
+                                                         {"progress", &Service::progress},
+                                                         {"scale", &Service::scale},
+                                                         {"leave", &Service::leave},
+                                                         {"stop", &Service::stop_all},
+                                                         {"go_on", &Service::go_on},
+                                                         {"hold", &Service::hold},
+                                                         {"release", &Service::release},
+                                                         {"shares", &Service::shares},
+                                                         {"write", &Service::write},
+                                                         {"tables", &Service::tables},
+                                                         {"rows", &Service::rows},
+                                                         {"rows_saved", &Service::rows_saved},
+                                                         {"read_rows", &Service::read_rows},
+                                                         {"sum_rows", &Service::sum_rows},
+                                                         {"all_rows", &Service::all_rows}};
   const auto found = kMethods.find(method);
   if (found == kMethods.end())
     fail(ErrorKind::InvalidArgument, "a parameter server does not support '{}'", method);
   Lock lock(mutex_);
-  callers_.insert(caller.id);
+  callers_.try_emplace(caller.id, caller);
   for (auto& [rank, worker] : workers_) worker.requests += worker.caller == caller.id ? 1 : 0;
   if (places_awaited_ > 0) changed_.notify_all();
   ++serving_[caller.id];
@@ -88,6 +113,7 @@ rpc::Message Service::serve(const rpc::Caller& caller, const std::string& method
   };
   try {
     rpc::Message answer = (this->*found->second)(lock, caller, request);
+    if (!news_.empty() && is_chief(caller)) answer.head["news"] = std::exchange(news_, {});
     leave();
     return answer;
   } catch (const Json::exception& error) {
@@ -116,10 +142,18 @@ void Service::gone(const rpc::Caller& caller) {
     if (run_ && run_->sync) run_->sync->withdraw(rank);
     // Another worker may take its place in the step, unless its gradients have been added up.
     if (run_ && run_->added_up < run_->entering) run_->entered.erase(rank);
-    if (!worker.left && !ended_) log_.warning("{} is gone", worker.name);
+    if (worker.left || ended_) continue;
+    worker.lost = true;
+    log_.warning("{} is gone", worker.name);
+    tell(fmt::format("{} is gone", worker.name));
   }
   // Tasks that connect from now on belong to another start of the job and wait for its chief.
-  if (run_ && !run_->refused.empty() && callers_.empty()) run_.reset();
+  if (run_ && !run_->refused.empty() && callers_.empty()) {
+    run_.reset();
+    workers_.clear();
+    news_.clear();
+    log_.info("all tasks have left; waiting for the next start of the job. `tutti stop` ends this server");
+  }
   changed_.notify_all();
   left_.notify_all();
 }
@@ -131,7 +165,40 @@ bool Service::join_for(milliseconds patience) {
   };
   const bool done = left_.wait_for(lock, patience, is_done);
   if (ended_ && !stopped_) check_who_is_late();
+  if (!done) remind();
   return done;
+}
+
+void Service::remind() {
+  const std::vector<std::string> missing = awaited();
+  if (missing.empty())
+    static_cast<void>(reminder_.nobody_is_missing());
+  else
+    reminder_.still_missing(missing);
+}
+
+// The tasks that the job needs to begin or to go on, and that are not there.
+std::vector<std::string> Service::awaited() const {
+  if (stopped_ || (run_ && !run_->refused.empty())) return {};
+  if (!run_) return {chief_without_run()};
+  std::vector<std::string> missing;
+  for (int rank = 0; rank < run_->workers; ++rank) {
+    const auto found = workers_.find(rank);
+    const bool is_there = found != workers_.end() && found->second.joined && found->second.caller != 0;
+    if (!is_there && (found == workers_.end() || !found->second.left)) missing.push_back(whereabouts(rank));
+  }
+  return missing;
+}
+
+// For the next answer to the chief. If it asks no more, nobody needs all of it.
+void Service::tell(const std::string& news) {
+  constexpr size_t kMost = 100;
+  if (news_.size() < kMost) news_.push_back(news);
+}
+
+bool Service::is_chief(const rpc::Caller& caller) const {
+  const auto chief = workers_.find(0);
+  return chief != workers_.end() && chief->second.caller == caller.id;
 }
 
 // A worker calls "leave" when it is done. One that does not, and does not come back, was stopped or killed.
@@ -200,9 +267,8 @@ Service::Clock::time_point Service::deadline_of(const rpc::Message& request) {
   return deadline_after(milliseconds(number_within(request.head, "patience", 0, kLongestPatience)));
 }
 
-void Service::wait_until(Lock& lock, const rpc::Caller& caller, const rpc::Message& request,
-                         Clock::time_point deadline, const std::function<bool()>& holds,
-                         const std::function<std::string()>& late) {
+bool Service::holds_in_time(Lock& lock, const rpc::Caller& caller, const rpc::Message& request,
+                            Clock::time_point deadline, const std::function<bool()>& holds) {
   const std::string run = request.head.value("run", std::string());
   const auto is_over = [&] {
     return lost_.contains(caller.id) || stopped_ || (!run.empty() && (!run_ || run_->id != run)) ||
@@ -211,9 +277,15 @@ void Service::wait_until(Lock& lock, const rpc::Caller& caller, const rpc::Messa
   const bool in_time = changed_.wait_until(lock, deadline, is_over);
   require_present(caller, request);
   if (run_ && !run_->refused.empty() && !holds()) fail(ErrorKind::InvalidArgument, "{}", run_->refused);
-  if (!in_time)
-    fail(ErrorKind::Timeout,
-         "{}. Look at the output of who is missing and at the network, or raise --timeout", late());
+  return in_time;
+}
+
+void Service::wait_until(Lock& lock, const rpc::Caller& caller, const rpc::Message& request,
+                         Clock::time_point deadline, const std::function<bool()>& holds,
+                         const std::function<std::string()>& late) {
+  if (holds_in_time(lock, caller, request, deadline, holds)) return;
+  fail(ErrorKind::Timeout, "{}. Look at the output of who is missing and at the network, or raise --timeout",
+       late());
 }
 
 void Service::require_present(const rpc::Caller& caller, const rpc::Message& request) const {
@@ -232,7 +304,7 @@ int Service::rank_of(const rpc::Caller& caller) const {
 // A worker that has not noticed that the servers returned to a checkpoint would otherwise push gradients of
 // the abandoned run.
 void Service::require_run(const rpc::Message& request) const {
-  if (!run_) fail(ErrorKind::PeerLost, "the server was restarted and has not received the parameters yet");
+  if (!run_) fail(ErrorKind::PeerLost, "{}", kNoRun);
   if (text_in(request.head, "run") != run_->id)
     fail(ErrorKind::PeerLost, "the servers have returned to an earlier checkpoint");
   if (!run_->refused.empty()) fail(ErrorKind::InvalidArgument, "{}", run_->refused);
@@ -249,13 +321,53 @@ std::string Service::missing(const std::function<bool(int, const Worker&)>& is_m
   std::vector<std::string> names;
   for (int rank = 0; rank < run_->workers; ++rank) {
     const auto found = workers_.find(rank);
-    if (found == workers_.end()) {
-      names.push_back(fmt::format("the worker of rank {}, which has never connected{}", rank, refusals()));
-    } else if (is_missing(rank, found->second)) {
-      names.push_back(found->second.name + (found->second.caller == 0 ? ", which is gone" : ""));
-    }
+    if (found == workers_.end() || is_missing(rank, found->second)) names.push_back(whereabouts(rank));
   }
   return fmt::format("{}", fmt::join(names, "; "));
+}
+
+std::string Service::whereabouts(int rank) const {
+  const auto found = workers_.find(rank);
+  if (found != workers_.end() && found->second.caller != 0) return found->second.name;
+  const auto at = static_cast<size_t>(rank);
+  const ServiceOptions::Member member =
+      at < options_.workers.size() ? options_.workers[at] : ServiceOptions::Member{};
+  for (const auto& [id, caller] : callers_) {
+    const auto task = caller.hello.find("task");
+    if (task != caller.hello.end() && *task == member.task)
+      return fmt::format("{}, which is connected but has not {}", name_of(caller),
+                         run_ ? "joined the run" : "begun the training");
+  }
+  if (found != workers_.end()) return found->second.name + ", which is gone";
+  std::string name = member.task.empty() ? fmt::format("the worker of rank {}", rank) : member.task;
+  if (!member.address.empty()) name += fmt::format(" ({})", member.address);
+  return fmt::format("{}, which has not connected{}", name, refusals());
+}
+
+std::string Service::chief_without_run() const { return "the chief, " + whereabouts(0); }
+
+std::vector<std::string> Service::workers_not_joined() const {
+  std::vector<std::string> missing;
+  for (int rank = 0; rank < run_->workers; ++rank) {
+    const auto found = workers_.find(rank);
+    if (found == workers_.end() || !found->second.joined) missing.push_back(whereabouts(rank));
+  }
+  return missing;
+}
+
+rpc::Message Service::await(Lock& lock, const rpc::Caller& caller, const rpc::Message& request) {
+  const bool for_workers = request.head.contains("run");
+  if (for_workers) require_run(request);
+  const auto are_there = [&] {
+    if (!for_workers) return run_ != nullptr;
+    const auto joined = std::count_if(workers_.begin(), workers_.end(),
+                                      [](const auto& entry) { return entry.second.joined; });
+    return static_cast<size_t>(joined) >= enough();
+  };
+  std::vector<std::string> missing;
+  if (!holds_in_time(lock, caller, request, deadline_of(request), are_there))
+    missing = for_workers ? workers_not_joined() : std::vector{chief_without_run()};
+  return {{{"missing", missing}}, {}};
 }
 
 rpc::Message Service::state(Lock&, const rpc::Caller&, const rpc::Message&) {
@@ -276,9 +388,7 @@ rpc::Message Service::state(Lock&, const rpc::Caller&, const rpc::Message&) {
 
 rpc::Message Service::join_run(Lock& lock, const rpc::Caller& caller, const rpc::Message& request) {
   const int rank = static_cast<int>(number_within(request.head, "rank", 0, kMostWorkers));
-  wait(
-      lock, caller, request, [&] { return run_ != nullptr; },
-      [&] { return "the chief has not started the training" + refusals(); });
+  if (!run_) fail(ErrorKind::PeerLost, "{}", kNoRun);
   if (!run_->refused.empty()) fail(ErrorKind::InvalidArgument, "{}", run_->refused);
   try {
     admit(lock, caller, request, rank);
@@ -296,6 +406,11 @@ rpc::Message Service::join_run(Lock& lock, const rpc::Caller& caller, const rpc:
   worker.requests = 0;
   worker.left = false;
   worker.pushes_since_join = 0;
+  worker.joined = true;
+  if (std::exchange(worker.lost, false)) {
+    log_.info("{} is back", worker.name);
+    tell(fmt::format("{} is back", worker.name));
+  }
   changed_.notify_all();
   return {{{"run", run_->id}, {"step", run_->step}, {"progress", run_->progress}}, {}};
 }
@@ -425,7 +540,7 @@ rpc::Message Service::read(Lock& lock, const rpc::Caller& caller, const rpc::Mes
   const std::string key = text_in(request.head, "key");
   wait(
       lock, caller, request, [&] { return notes_.contains(key); },
-      [&] { return fmt::format("the chief has not stored the note '{}'", key); });
+      [&] { return fmt::format("the chief, {}, has not stored the note '{}'", whereabouts(0), key); });
   return {{{"value", notes_.at(key)}}, {}};
 }
 
@@ -484,7 +599,8 @@ rpc::Message Service::stop_all(Lock&, const rpc::Caller& caller, const rpc::Mess
 
 Server::Server(const Context& context, std::vector<ElementwiseOptimizer> optimizers)
     : context_(context),
-      service_(context.log(), {.patience = milliseconds_of(context.config().network.start_timeout),
+      service_(context.log(), {.workers = workers_in(context.cluster()),
+                               .patience = milliseconds_of(context.config().network.start_timeout),
                                .timeout = milliseconds_of(context.config().network.timeout),
                                .optimizers = std::move(optimizers)}),
       host_(host_options(context, service_), service_),

@@ -15,6 +15,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/base/log.h"
+#include "tutti/base/waiting.h"
 #include "tutti/cluster/context.h"
 #include "tutti/comm/executor.h"
 #include "tutti/embedding/owned_rows.h"
@@ -26,6 +27,12 @@
 namespace tutti::ps {
 
 struct ServiceOptions {
+  // The names and addresses of the cluster's workers by rank, for messages about those that have not come.
+  struct Member {
+    std::string task;     // "worker/1"
+    std::string address;  // "h:2224"; "": unknown
+  };
+  std::vector<Member> workers = {};
   // After the end of the job, how long to wait for workers that were lost and may be on their way back. 0:
   // not at all.
   std::chrono::milliseconds patience{0};
@@ -43,10 +50,11 @@ struct ServiceOptions {
 //
 // - state: returns {begun, run, step, cpu_seconds, ...} to any caller.
 // - begin: from the chief: the values of the part, the optimiser's state, and the settings of the steps.
-// - join: from a worker, once per connection. Waits for begin; checks that the worker has the same plan, that
-//   no other task has its index, and that there is memory for its gradients. If a worker that was never in
-//   the run fails the first or the last check, the run cannot be made as configured: it ends for all, with
-//   the reason.
+// - await: waits until the chief has begun the run or, of the run that the caller has joined, until as many
+//   workers have joined as a step needs; returns who is missing when the caller's patience ends.
+// - join: from a worker, once per connection. Checks that the worker has the same plan, that no other task
+//   has its index, and that there is memory for its gradients. If a worker that was never in the run fails
+//   the first or the last check, the run cannot be made as configured: it ends for all, with the reason.
 // - pull: returns the present values, or waits until a given step and returns its values.
 // - frozen: returns the chief's values of the parameters that are not trained.
 // - push: the contribution of one worker's lanes. Synchronous: waits until the step is made. Asynchronous:
@@ -76,11 +84,17 @@ struct ServiceOptions {
 // - end: the job is done when no caller is connected and no lost worker is expected back any more.
 // - stop: the job is done at once.
 //
+// The chief is told with its answers which workers were lost and which have come back ("news" in their
+// heads).
+//
 // Thread-safe.
 class Service final : public rpc::Service {
  public:
   explicit Service(Log log, const ServiceOptions& options = {})
-      : log_(std::move(log)), options_(options), patience_(options.patience) {}
+      : log_(std::move(log)),
+        options_(options),
+        patience_(options.patience),
+        reminder_(log_, options.patience) {}
 
   rpc::Message serve(const rpc::Caller& caller, const std::string& method,
                      const rpc::Message& request) override;
@@ -88,7 +102,8 @@ class Service final : public rpc::Service {
   void gone(const rpc::Caller& caller) override;
 
   // Waits up to `patience` and returns true if the job is done: it was ended and all callers have left, or
-  // stop was called. Throws Timeout if, after the end, a worker did not finish or come back in time.
+  // stop was called. Throws Timeout if, after the end, a worker did not finish or come back in time. Logs
+  // which tasks are missing.
   bool join_for(std::chrono::milliseconds patience);
   // Records why the host refused a caller. Errors about workers that have not come mention it.
   void note_refusal(const std::string& text);
@@ -157,6 +172,8 @@ class Service final : public rpc::Service {
     std::string name;
     Json hello;
     bool shares_memory = false;
+    bool joined = false;            // this run
+    bool lost = false;               // it was logged, and not yet that it is back
     int64_t requests = 0;           // from this caller so far
     int64_t pushes = 0;             // in this run
     int64_t pushes_since_join = 0;  // all servers count these from the same moment on
@@ -166,6 +183,7 @@ class Service final : public rpc::Service {
 
   rpc::Message state(Lock&, const rpc::Caller&, const rpc::Message&);
   rpc::Message begin(Lock&, const rpc::Caller&, const rpc::Message& request);
+  rpc::Message await(Lock&, const rpc::Caller&, const rpc::Message& request);
   rpc::Message join_run(Lock&, const rpc::Caller&, const rpc::Message& request);
   rpc::Message pull(Lock&, const rpc::Caller&, const rpc::Message& request);
   rpc::Message frozen(Lock&, const rpc::Caller&, const rpc::Message& request);
@@ -219,8 +237,12 @@ class Service final : public rpc::Service {
   void let_go_of(const rpc::Caller& caller);
   void await_pushes(Lock& lock, const rpc::Caller& caller, const rpc::Message& request);
 
-  // Waits until holds() is true. Throws PeerLost if the caller has gone, InvalidArgument if the run was
-  // refused, and, after the time in the head's "patience" (milliseconds), Timeout with the text of late().
+  // Waits until holds() is true, or until the deadline; returns which. Throws PeerLost if the caller has
+  // gone, InvalidArgument if the run was refused.
+  bool holds_in_time(Lock& lock, const rpc::Caller& caller, const rpc::Message& request,
+                     Clock::time_point deadline, const std::function<bool()>& holds);
+  // Waits until holds() is true. After the time in the head's "patience" (milliseconds), throws Timeout with
+  // the text of late().
   void wait(Lock& lock, const rpc::Caller& caller, const rpc::Message& request,
             const std::function<bool()>& holds, const std::function<std::string()>& late) {
     wait_until(lock, caller, request, deadline_of(request), holds, late);
@@ -235,6 +257,14 @@ class Service final : public rpc::Service {
   int rank_of(const rpc::Caller& caller) const;
   void require_run(const rpc::Message& request) const;
   std::string missing(const std::function<bool(int rank, const Worker&)>& is_missing) const;
+  // Returns what is known of the worker of this rank: its name, and whether it is there.
+  std::string whereabouts(int rank) const;
+  std::string chief_without_run() const;
+  std::vector<std::string> workers_not_joined() const;
+  std::vector<std::string> awaited() const;
+  void remind();
+  void tell(const std::string& news);
+  bool is_chief(const rpc::Caller& caller) const;
   Worker& worker_of(const rpc::Caller& caller) { return workers_.at(rank_of(caller)); }
   bool all_have_left() const;
   // Records the error as the reason why the run ends for all its workers, and throws it.
@@ -260,13 +290,15 @@ class Service final : public rpc::Service {
   std::optional<Kept> kept_;
   std::map<std::string, Json> notes_;
   size_t note_bytes_ = 0;
-  std::set<uint64_t> callers_;  // connected callers that have sent a request
-  std::set<uint64_t> lost_;     // callers that disconnected while serve() runs for them
+  std::map<uint64_t, rpc::Caller> callers_;  // connected callers that have sent a request
+  std::set<uint64_t> lost_;                  // callers that disconnected while serve() runs for them
   std::map<uint64_t, int> serving_;
   int places_awaited_ = 0;  // number of tasks that wait for an index that another task has
   bool ended_ = false;
   Clock::time_point ended_at_;
   std::chrono::milliseconds patience_;
+  std::vector<std::string> news_;  // what the chief has not been told yet
+  Reminder reminder_;
   std::string last_refusal_;  // text of the host's last refusal
   int64_t refusals_ = 0;
   Clock::time_point last_gone_;

@@ -104,6 +104,7 @@ rpc::Message Service::begin(Lock&, const rpc::Caller& caller, const rpc::Message
   std::erase_if(workers_, [this](const auto& entry) { return entry.first >= run_->workers; });
   for (auto& [rank, worker] : workers_) {
     worker.pushes = 0;
+    worker.joined = false;
     worker.finished = std::min(worker.finished, fits);
   }
   log_.info("received {} of parameters at step {} from {}",
@@ -390,7 +391,9 @@ rpc::Message Service::push_asynchronous(Lock& lock, const rpc::Caller& caller, i
   const torch::NoGradGuard no_grad;
   wait(
       lock, caller, request, [&] { return run_->holder == 0; },
-      [] { return std::string("the chief has not finished a snapshot of the servers"); });
+      [&] {
+        return fmt::format("the chief, {}, has not finished a snapshot of the servers", whereabouts(0));
+      });
   // Only server 0 receives "of", "examples" and "end", and counts with them.
   const auto end = request.head.value("end", int64_t{-1});
   if (end >= 0 && run_->step >= end) {

@@ -18,7 +18,9 @@
 namespace tutti::ps {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 class ServiceOf : public ::testing::Test {
  protected:
@@ -339,7 +341,7 @@ TEST_F(ServiceOf, refuses_what_belongs_to_another_run) {
 
 TEST_F(ServiceOf, refuses_what_comes_before_its_time) {
   expect_error(ErrorKind::PeerLost, HasSubstr("was restarted"), [&] { call(0, "push", push(0)); });
-  expect_error(ErrorKind::Timeout, HasSubstr("has not started"), [&] { call(0, "join", join(0)); });
+  expect_error(ErrorKind::PeerLost, HasSubstr("was restarted"), [&] { call(0, "join", join(0)); });
   call(0, "begin", begin("ps-async", 1));
   expect_error(ErrorKind::InvalidArgument, HasSubstr("has not joined"), [&] { call(5, "push", push(0)); });
   expect_error(ErrorKind::InvalidArgument, HasSubstr("has 1 workers"), [&] { call(5, "join", join(1)); });
@@ -486,7 +488,8 @@ TEST_F(ServiceOf, tells_all_that_a_worker_has_another_plan) {
   expect_error(ErrorKind::InvalidArgument, HasSubstr("worker/2"), [&] { call(1, "pull", {head(), {}}); });
   // Tasks that connect after all have gone wait for their chief.
   for (const uint64_t id : {0, 1, 2}) service_.gone(caller(id));
-  expect_error(ErrorKind::Timeout, HasSubstr("has not started"), [&] { call(2, "join", join(2)); });
+  expect_error(ErrorKind::PeerLost, HasSubstr("has not received the parameters"),
+               [&] { call(2, "join", join(2)); });
   call(0, "begin", begin("ps-sync", 3));
   EXPECT_NO_THROW(call(2, "join", join(2)));
 }
@@ -519,6 +522,68 @@ TEST_F(ServiceOf, ps_sync_has_all_who_wait_name_the_same_missing_worker) {
   EXPECT_THAT(first, HasSubstr("no gradients for step 0 from worker/0"));
   EXPECT_THAT(first, ::testing::Not(HasSubstr("worker/1")));
   EXPECT_EQ(other.get(), first);
+}
+
+TEST(Service, names_who_is_missing_at_the_start_with_the_address) {
+  Service service(Log(LogLevel::Off), {.workers = {{"worker/0", "h:1"}, {"worker/1", "h:2"}}});
+  const auto missing = [&](Json question) {
+    question["patience"] = 1;
+    return service.serve(caller(7), "await", {question, {}})
+        .head.at("missing")
+        .get<std::vector<std::string>>();
+  };
+  const Json for_chief = Json::object();
+  EXPECT_THAT(missing(for_chief), ElementsAre("the chief, worker/0 (h:1), which has not connected"));
+  service.serve(caller(0), "state", {});
+  EXPECT_THAT(missing(for_chief), ElementsAre("the chief, worker/0 (host here, pid 100), which is connected "
+                                              "but has not begun the training"));
+  service.serve(caller(0), "begin", begin("ps-sync", 2));
+  EXPECT_THAT(missing(for_chief), IsEmpty());
+  service.serve(caller(0), "join", join(0));
+  service.gone(caller(1));
+  EXPECT_THAT(missing(head()), ElementsAre("worker/1 (h:2), which has not connected"));
+  service.serve(caller(1), "join", join(1));
+  EXPECT_THAT(missing(head()), IsEmpty());
+  // Who has joined and was lost does not keep a worker from its first step.
+  service.gone(caller(1));
+  EXPECT_THAT(missing(head()), IsEmpty());
+}
+
+TEST_F(ServiceOf, ps_sync_does_not_wait_at_the_start_for_a_worker_that_no_step_needs) {
+  rpc::Message beginning = begin("ps-sync", 3);
+  beginning.head["backup"] = 1;
+  call(0, "begin", beginning);
+  for (int rank = 0; rank < 2; ++rank) call(static_cast<uint64_t>(rank), "join", join(rank));
+  EXPECT_THAT(call(0, "await", {head(), {}}).head.at("missing"), IsEmpty());
+}
+
+TEST_F(ServiceOf, tells_the_chief_who_was_lost_and_who_has_come_back) {
+  start("ps-async", 2);
+  const auto news = [&](uint64_t id) { return call(id, "state", {}).head.value("news", Json::array()); };
+  EXPECT_THAT(news(0), IsEmpty());
+  service_.gone(caller(1));
+  EXPECT_EQ(news(0), Json({"worker/1 (host here, pid 101) is gone"}));
+  EXPECT_THAT(news(0), IsEmpty());
+  call(5, "join", join(1));
+  EXPECT_THAT(news(5), IsEmpty());
+  EXPECT_EQ(news(0), Json({"worker/5 (host here, pid 105) is back"}));
+}
+
+TEST(Service, logs_who_has_come_back_and_that_it_waits_for_the_next_start_after_a_mismatch) {
+  testing::internal::CaptureStderr();
+  Service service{Log()};
+  service.serve(caller(0), "begin", begin("ps-sync", 2));
+  for (int life = 0; life < 2; ++life) {
+    service.serve(caller(0), "join", join(0));
+    service.gone(caller(0));
+  }
+  rpc::Message other = join(1);
+  other.head["plan"] = {"six parameters"};
+  EXPECT_THROW(service.serve(caller(1), "join", other), Error);
+  service.gone(caller(1));
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(log, HasSubstr("worker/0 (host here, pid 100) is back"));
+  EXPECT_THAT(log, HasSubstr("waiting for the next start of the job. `tutti stop` ends this server"));
 }
 
 TEST_F(ServiceOf, mentions_whom_its_host_has_refused_where_a_worker_has_never_come) {

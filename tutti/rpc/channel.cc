@@ -97,6 +97,8 @@ struct Channel::Impl {
   const std::string who;
   Buffers buffers;
   std::optional<Connection> connection;
+  // Since when no attempt to connect has succeeded; nullopt: the last one has.
+  std::optional<Clock::time_point> unreachable_since;
   std::atomic_flag in_use;
 };
 
@@ -140,12 +142,15 @@ std::string Channel::Impl::why_hung_up() const {
 
 void Channel::Impl::open_in_time(milliseconds timeout) {
   const auto deadline = deadline_after(timeout);
+  if (!unreachable_since) unreachable_since = Clock::now();
   std::string last = kNothingAnswers;
   int hang_ups = 0;
   Clock::time_point first_hang_up;
   for (milliseconds pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
     try {
-      return open(std::min(deadline, Clock::now() + kAttempt));
+      open(std::min(deadline, Clock::now() + kAttempt));
+      unreachable_since.reset();
+      return;
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::PeerLost && error.kind() != ErrorKind::Timeout)
         throw Error(error.kind(), fmt::format("{}: {}", who, error.what()));
@@ -158,12 +163,13 @@ void Channel::Impl::open_in_time(milliseconds timeout) {
         hang_ups = 0;
       }
     }
-    if (Clock::now() + pause >= deadline)
-      fail(ErrorKind::Timeout,
-           "{}: not reachable for {:g} s ({}). Check that it is running, that this is its address, and that "
-           "no firewall blocks the connection",
-           who, seconds(timeout), last);
-    std::this_thread::sleep_for(pause);
+    std::this_thread::sleep_for(std::min(pause, until(deadline)));
+    if (Clock::now() >= deadline)
+      fail(
+          ErrorKind::Timeout,
+          "{}: not reachable for {:.1f} s ({}). Check that it is running, that this is its address, and that "
+          "no firewall blocks the connection",
+          who, std::chrono::duration<double>(Clock::now() - *unreachable_since).count(), last);
   }
 }
 

@@ -51,7 +51,7 @@ const HostOptions& checked(const HostOptions& options) {
 struct Host::Impl {
   Impl(const HostOptions& options, Service& service)
       : shared{checked(options), service, Buffers(options.memory), Buffers(options.memory)},
-        listener(listen(options.address, options.credentials)),
+        listener(listen(options.address, options.credentials, options.silence)),
         acceptor(start_thread("accepting callers", [this] { accept_callers(); })) {}
   ~Impl();
   Impl(const Impl&) = delete;

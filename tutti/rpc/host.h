@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -46,6 +47,10 @@ struct HostOptions {
   // The maximum memory of all pending requests together, and once more of the pieces that a service takes as
   // they arrive. A request that does not fit now waits for room; one that can never fit is refused.
   size_t memory = size_t{16} << 30;
+  // A caller is lost after about so long without an answer to a ping: its machine has vanished, or its
+  // process is stopped. At least nine seconds, because a process that does something else may answer only
+  // after five.
+  std::chrono::milliseconds silence{20000};
   // Called from any thread with a line for the log when a caller is refused.
   std::function<void(const std::string& text)> report = {};
 };

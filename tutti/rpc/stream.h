@@ -88,7 +88,9 @@ class Listener {
   virtual void close() = 0;
 };
 
-// Listens at HOST:PORT. Throws Overloaded if the port is in use.
-std::unique_ptr<Listener> listen(const std::string& address, const Credentials& credentials);
+// Listens at HOST:PORT. A caller that does not answer for about `silence` is lost (HostOptions). Throws
+// Overloaded if the port is in use.
+std::unique_ptr<Listener> listen(const std::string& address, const Credentials& credentials,
+                                 std::chrono::milliseconds silence);
 
 }  // namespace tutti::rpc

@@ -19,6 +19,30 @@
 namespace tutti {
 namespace {
 
+// Returns what the bits of the result depend on besides the program and its settings, each with the flag that
+// makes them independent of it.
+std::vector<std::string> what_decides_bits(const RunConfig& config, const store::Report& plan,
+                                           int64_t lanes) {
+  std::vector<std::string> all;
+  const bool several = plan.world > 1;
+  if (several && plan.strategy == "ps-async") {
+    all.emplace_back(
+        "the number of workers, and on whose update comes first (--strategy ps-sync makes the same bits each "
+        "time)");
+  } else if (config.training.lanes == 0 && lanes == plan.world) {
+    // The program, or a checkpoint, may fix the number of lanes as well.
+    all.emplace_back("the number of workers (set --lanes)");
+  }
+  if (several && plan.strategy == "ps-sync" && config.servers.backup > 0)
+    all.emplace_back("which workers are late (set --backup 0)");
+  if (several && plan.reduce == "fast")
+    all.emplace_back("how the backend adds gradients (set --reduce tree)");
+  if (several && plan.reduce.ends_with("on the wire"))
+    all.emplace_back("which gradients are rounded on their way (set --wire-precision fp32)");
+  if (config.compute.threads == 0) all.emplace_back("the number of cores (set --threads)");
+  return all;
+}
+
 // The name of a value of an evaluation in the report; the validation is called "".
 std::string reported_name(const std::string& evaluation, const std::string& value) {
   return evaluation.empty() ? "validation_" + value : value;
@@ -181,12 +205,8 @@ void Engine::log_plan() {
     context_.log().info("this processor has no AMX, so bf16 is slower than fp32 on it");
   if (training_.average != nullptr)
     context_.log().info("validations and evaluations are of the moving average of the weights");
-  std::vector<std::string> open;
-  // The program, or a checkpoint, may fix the number of lanes as well.
-  if (config.training.lanes == 0 && session_.lanes() == plan.world) open.push_back("workers (set --lanes)");
-  if (config.compute.threads == 0) open.push_back("cores (set --threads)");
-  if (!open.empty())
-    context_.log().info("the bits of the result depend on the number of {}", fmt::join(open, " and of "));
+  if (const auto open = what_decides_bits(config, plan, session_.lanes()); !open.empty())
+    context_.log().info("the bits of the result depend on {}", fmt::join(open, " and on "));
 }
 
 std::vector<std::string> Engine::schedule_plan() const {

@@ -114,8 +114,13 @@ struct Training {
   // Calls `body` while the parameters have the values that validations measure: the average, if there is one.
   void with_average(const std::function<void()>& body) const;
 
-  // Returns true if this worker's last step reached or passed a multiple of `every`, or reached the end.
+  // Returns true if this worker's last step reached or passed a multiple of `every`, or reached the end. All
+  // workers that make each step together get true after the same step, so that they may do something
+  // together, such as evaluate. With ps-async each worker gets it after a step of its own.
   bool due(int64_t every) const { return passed(every) || (every > 0 && step == end_step); }
+  // Like due(), but true on one task of the run only, the one that writes its files: for a line that is to be
+  // printed once. With ps-async the steps are those after which it makes one of its own.
+  bool due_once(int64_t every) const { return writes() && due(every); }
   // Returns true if this worker's last step reached or passed a multiple of `every`.
   bool passed(int64_t every) const { return every > 0 && step / every > last_step / every; }
 };

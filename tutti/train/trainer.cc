@@ -340,6 +340,7 @@ void Trainer::start_again(const Error& error) {
     // After one failure, others are expected.
   }
   start();
+  context_.log().info("going on at step {}", engine_.progress().step);
   if (engine_.progress().stopped) engine_.training().end_step = engine_.progress().step;
   if (engine_.progress().fit < before.fit) begin_again(before);
   follow_feed(feed_);

@@ -92,7 +92,8 @@ void start_grpc() {
 
 std::span<const Setting> common_settings() {
   static constexpr std::array kSettings = {
-      // Detects a machine that has vanished, also while no call is pending.
+      // Detects a machine that has vanished, also while no call is pending. Servers have settings of their
+      // own.
       Setting{GRPC_ARG_KEEPALIVE_TIME_MS, kPingMs},
       Setting{GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kPingMs},
       Setting{GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1},

@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <grpcpp/completion_queue.h>
 #include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/security/server_credentials.h>
@@ -23,6 +25,8 @@
 
 namespace tutti::rpc {
 namespace {
+
+using std::chrono::milliseconds;
 
 // A caller uses one stream per connection.
 constexpr int kStreamsOfAConnection = 16;
@@ -159,13 +163,13 @@ void require_good_certificate(const Credentials& credentials) {
 
 class GrpcListener final : public Listener {
  public:
-  GrpcListener(const std::string& address, const Credentials& credentials);
+  GrpcListener(const std::string& address, const Credentials& credentials, milliseconds silence);
   ~GrpcListener() override;
   GrpcListener(const GrpcListener&) = delete;
   GrpcListener& operator=(const GrpcListener&) = delete;
 
   int port() const override { return acceptor_->port(); }
-  std::unique_ptr<ServerStream> accept(std::chrono::milliseconds timeout) override;
+  std::unique_ptr<ServerStream> accept(milliseconds timeout) override;
   void close() override;
 
  private:
@@ -180,7 +184,7 @@ class GrpcListener final : public Listener {
   std::optional<Acceptor> acceptor_;
 };
 
-GrpcListener::GrpcListener(const std::string& address, const Credentials& credentials) {
+GrpcListener::GrpcListener(const std::string& address, const Credentials& credentials, milliseconds silence) {
   // gRPC does not report a connection that it cannot accept.
   constexpr int kDescriptors = 48;
   start_grpc();
@@ -189,6 +193,11 @@ GrpcListener::GrpcListener(const std::string& address, const Credentials& creden
   tame_log();
   require_good_certificate(credentials);
   for (const Setting& setting : common_settings()) builder.AddChannelArgument(setting.name, setting.value);
+  // A process in which no thread uses gRPC looks for pings every five seconds.
+  constexpr milliseconds kForAnAnswer{8000};
+  const milliseconds pause = std::max(silence - kForAnAnswer, milliseconds(1000));
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, static_cast<int>(pause.count()));
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, static_cast<int>(kForAnAnswer.count()));
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kStreamsOfAConnection);
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMs);
@@ -221,7 +230,7 @@ void GrpcListener::request() {
   service_.RequestCall(&next_->context, &next_->stream, &next_->queue, queue_.get(), next_.get());
 }
 
-std::unique_ptr<ServerStream> GrpcListener::accept(std::chrono::milliseconds timeout) {
+std::unique_ptr<ServerStream> GrpcListener::accept(milliseconds timeout) {
   void* tag = nullptr;
   bool ok = false;
   const auto deadline = std::chrono::system_clock::now() + timeout;
@@ -245,8 +254,9 @@ void GrpcListener::shut_down() {
 
 }  // namespace
 
-std::unique_ptr<Listener> listen(const std::string& address, const Credentials& credentials) {
-  return std::make_unique<GrpcListener>(address, credentials);
+std::unique_ptr<Listener> listen(const std::string& address, const Credentials& credentials,
+                                 milliseconds silence) {
+  return std::make_unique<GrpcListener>(address, credentials, silence);
 }
 
 }  // namespace tutti::rpc

@@ -16,6 +16,8 @@ std::unique_ptr<Stream> open_stream(const std::string&, const Credentials&, Cloc
   fail_without_grpc();
 }
 
-std::unique_ptr<Listener> listen(const std::string&, const Credentials&) { fail_without_grpc(); }
+std::unique_ptr<Listener> listen(const std::string&, const Credentials&, std::chrono::milliseconds) {
+  fail_without_grpc();
+}
 
 }  // namespace tutti::rpc

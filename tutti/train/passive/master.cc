@@ -160,12 +160,14 @@ void Master::begin_one(size_t worker) {
 // was doing can be requested again.
 void Master::until_done(size_t worker, const std::function<void()>& body) {
   bool& is_ready = workers_[worker].is_ready;
+  bool was_lost = false;
   for (;;) {
     try {
       if (!is_ready) {
         peers_.connect(worker);
         begin_one(worker);
         is_ready = true;
+        if (std::exchange(was_lost, false)) context_.log().info("{} is back", peers_.name(worker));
       }
       if (body) body();
       return;
@@ -173,6 +175,7 @@ void Master::until_done(size_t worker, const std::function<void()>& body) {
       if (error.kind() != ErrorKind::PeerLost) throw;
       context_.log().warning("{}; waiting for the lost task to reconnect", error.what());
       is_ready = false;
+      was_lost = true;
     }
   }
 }

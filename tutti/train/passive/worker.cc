@@ -7,6 +7,7 @@
 #include <memory>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 #include <torch/utils.h>
 
@@ -14,9 +15,12 @@
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 #include "tutti/base/interrupted.h"
+#include "tutti/base/waiting.h"
+#include "tutti/cluster/roles.h"
 #include "tutti/cluster/threads.h"
 #include "tutti/params/agreement.h"
 #include "tutti/ps/peers.h"
+#include "tutti/train/passive/master.h"
 #include "tutti/train/script.h"
 #include "tutti/train/stop_signals.h"
 
@@ -28,6 +32,13 @@ using std::chrono::milliseconds;
 constexpr const char* kBegin = "begin";
 constexpr const char* kStop = "stop";
 constexpr const char* kRefuse = "refuse";
+constexpr milliseconds kBetweenLooks{100};
+
+rpc::HostOptions host_options(const Context& context) {
+  rpc::HostOptions options = ps::host_at_own_address(context);
+  options.silence = std::min(options.silence, milliseconds_of(context.config().network.timeout));
+  return options;
+}
 
 }  // namespace
 
@@ -71,7 +82,7 @@ Batch take_batch(ps::Reader& reader, const Json& outline) {
 MasterConnection::MasterConnection(const Context& context, Stop stop)
     : context_(context),
       stop_(stop),
-      host_(ps::host_at_own_address(context), mailbox_),
+      host_(host_options(context), mailbox_),
       announcement_(context, host_.port()) {}
 
 // Refuses the pending request, so that no caller is left waiting: the host ends when all are answered.
@@ -98,7 +109,7 @@ std::optional<MasterConnection::Request> MasterConnection::next(milliseconds pat
   const auto deadline = deadline_after(patience);
   do {
     const bool connected = mailbox_.is_there(master_);
-    const auto taken = take(std::min(until(deadline), milliseconds(100)));
+    const auto taken = take(std::min(until(deadline), kBetweenLooks));
     if (!taken && !connected) fail(ErrorKind::PeerLost, "{} has left", master_name_);
     if (!taken) continue;
     const bool from_master = taken->caller->id == master_;
@@ -136,6 +147,31 @@ std::optional<MasterConnection::Request> MasterConnection::next_beginning(millis
     refuse(*taken);
   } while (std::chrono::steady_clock::now() < deadline);
   return std::nullopt;
+}
+
+MasterConnection::Request MasterConnection::await_beginning() {
+  const RunConfig::Network& network = context_.config().network;
+  Waiting waiting = master_name_.empty()
+                        ? Waiting(context_.log(), milliseconds_of(network.start_timeout), "--start-timeout")
+                        : Waiting(context_.log(), milliseconds_of(network.timeout), "--timeout");
+  for (;;) {
+    if (const auto request = next_beginning(std::min(waiting.patience(), kBetweenLooks))) {
+      waiting.end(fmt::format("{} is there", master_name_));
+      return *request;
+    }
+    waiting.go_on({missing_master()});
+  }
+}
+
+std::string MasterConnection::missing_master() const {
+  if (!master_name_.empty())
+    return fmt::format(
+        "the master, {}, whose connection has ended: it was killed, is stopped, or has failed. Look at its "
+        "output",
+        master_name_);
+  return fmt::format("the master, {}, which has not connected to {}",
+                     name_with_address(context_.cluster(), workers_of(context_.cluster()).front()),
+                     name_with_address(context_.cluster(), context_.task()));
 }
 
 bool MasterConnection::is_stop(const rpc::Mailbox::Request& taken) const {
@@ -253,9 +289,8 @@ namespace {
 
 using passive::LaneServer;
 using passive::MasterConnection;
-using std::chrono::milliseconds;
 
-constexpr milliseconds kBetweenLooks{100};
+constexpr std::chrono::milliseconds kBetweenLooks{100};
 
 // Freezes what is frozen in the master, whose groups of the optimiser are not known here.
 Trainable frozen_as_in(const Json& head, const Trainable& model) {
@@ -321,6 +356,20 @@ Run begin(const Context& context, const std::optional<Trainable>& model, const r
   return run;
 }
 
+// The first task of a cluster is the program that trains, and is called by nobody.
+void require_no_master(const Context& context) {
+  const std::vector<Task> tasks = workers_of(context.cluster());
+  if (tasks.empty() || tasks.front() != context.task()) return;
+  std::vector<std::string> others;
+  for (const Task& task : passive::tasks_of(context.cluster())) others.push_back(task.short_name());
+  fail(
+      ErrorKind::InvalidArgument,
+      "{} is the first task of the cluster and so the master of --strategy in-graph, the client that trains: "
+      "start your program with these flags instead. Only the tasks that compute for it are servers: {}",
+      context.task().short_name(),
+      others.empty() ? "there are none here" : fmt::format("{}", fmt::join(others, ", ")));
+}
+
 // Serves one master until it ends or a signal arrives. Returns true if the job is done.
 bool follow(const Context& context, const std::optional<Trainable>& model, MasterConnection& connection,
             const StopSignals& signals, const MasterConnection::Request& beginning) {
@@ -345,13 +394,18 @@ bool follow(const Context& context, const std::optional<Trainable>& model, Maste
 }  // namespace
 
 void follow_master(const Context& context, const std::optional<Trainable>& model) {
+  require_no_master(context);
   const StopSignals signals(context.config());
   MasterConnection connection(context, MasterConnection::Stop::ByAnybody);
-  context.log().info("waiting for a master at {}",
-                     context.cluster().address(context.task().job, context.task().index));
+  context.log().info("serving at {}", context.cluster().address(context.task().job, context.task().index));
+  Reminder reminder(context.log(), milliseconds_of(context.config().network.start_timeout));
   while (!signals.received()) {
     const auto request = connection.next_beginning(kBetweenLooks);
-    if (!request) continue;
+    if (!request) {
+      reminder.still_missing({connection.missing_master()});
+      continue;
+    }
+    static_cast<void>(reminder.nobody_is_missing());
     if (request->method == "stop") {
       connection.answer({});
       return;
@@ -363,7 +417,7 @@ void follow_master(const Context& context, const std::optional<Trainable>& model
       }
     } catch (const std::exception& error) {
       // The master has received the error too, or has left.
-      context.log().warning("{}; waiting for a master", error.what());
+      context.log().warning("{}; waiting for a master. `tutti stop` ends this server", error.what());
     }
   }
   const int signal = *signals.received();

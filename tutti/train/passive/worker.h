@@ -74,6 +74,9 @@ class MasterConnection {
   Request next();
   // Returns the "begin" of a new master, or a "stop"; nullopt if none arrived before the timeout.
   std::optional<Request> next_beginning(std::chrono::milliseconds patience);
+  // Like next_beginning(), but waits for --start-timeout or, for a master that was lost, for --timeout
+  // (Waiting).
+  Request await_beginning();
 
   void answer(rpc::Message message);
   // Runs the body for the current request, and answers with its result. An exception goes to the master, and
@@ -85,6 +88,8 @@ class MasterConnection {
 
   // The name of the master, such as "master/0 (host a, pid 4711)"; "" before there is one.
   const std::string& master() const { return master_name_; }
+  // What is known of the master while this worker waits for one, for messages.
+  std::string missing_master() const;
 
  private:
   std::optional<rpc::Mailbox::Request> take(std::chrono::milliseconds patience);

@@ -140,20 +140,15 @@ InGraphWorker::~InGraphWorker() {
 }
 
 Team::Start InGraphWorker::start(Session& session, const std::vector<std::string>& plan) {
-  const double timeout = context_.config().network.start_timeout;
-  const auto request = connection_.next_beginning(milliseconds_of(timeout));
-  if (!request) {
-    fail(ErrorKind::Timeout, "no master has connected to {} within {:g} s (--start-timeout)",
-         context_.task().short_name(), timeout);
-  }
+  const passive::MasterConnection::Request request = connection_.await_beginning();
   Progress progress;
   connection_.answer_with([&]() -> rpc::Message {
-    const Json& head = request->message->head;
+    const Json& head = request.message->head;
     require_same_plan(ps::lines_in(head, "plan"), plan, context_.task().short_name());
     warn_of_other_threads(context_, static_cast<int>(ps::number_in(head, "threads")));
     const passive::Assignment assignment(head);
     server_.emplace(replica_, assignment);
-    ps::Reader reader(*request->message);
+    ps::Reader reader(*request.message);
     passive::take_into(reader, passive::frozen(replica_.parameters()));
     progress = progress_of(head.at("progress"));
     session.follow(assignment.lanes);

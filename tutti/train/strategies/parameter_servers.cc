@@ -165,7 +165,8 @@ Team::Start ParameterServers::try_to_start(Session& session, const std::vector<s
   client_->pull_frozen();
   session.follow(standing.progress.at("lanes").get<int64_t>());
   lanes_ = session.lanes();
-  warn_of_other_threads(context_, standing.progress.value("threads", context_.threads()));
+  // Updates that come at any time have other bits in each run, also with the same number of threads.
+  if (in_step_) warn_of_other_threads(context_, standing.progress.value("threads", context_.threads()));
   make_vectors(lanes_);
   const int64_t step = client_->pull();
   vectors_->take_over_buffers();

@@ -56,6 +56,11 @@ class PsSync final : public ServerSteps {
   PsSync(Replica& replica, ps::Client& client, ps::ServerRows& rows, LaneVectors& vectors,
          const ServerStepsOptions& options);
 
+  // Waits for the workers that have not started yet.
+  StepRange begin(int64_t step, int64_t end, int64_t feed_begin) override {
+    if (step < end) client_.await_workers();
+    return ServerSteps::begin(step, end, feed_begin);
+  }
   StepResult make(int64_t step, const Wishes& wishes, data::BatchQueue& queue,
                   const LaneObserver& observe) override;
   std::string reduce() const override {
