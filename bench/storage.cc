@@ -50,10 +50,11 @@ tutti::Computation computation_of(const std::vector<NamedTensor>& weights) {
   const torch::Tensor rows = torch::rand({8, 2});
   return {.parameters = weights,
           .buffers = {},
-          .arguments = {"x"},
-          .function = [&](const auto& inputs) { return std::vector{inputs[0] * weights[0].tensor[0]}; },
-          .examples = {{rows}, {rows.narrow(0, 0, 4)}},
-          .drop_unused = false};
+          .functions = {
+              {.arguments = {"x"},
+               .body = [&](const auto& inputs) { return std::vector{inputs[0] * weights[0].tensor[0]}; },
+               .sizes = {{.name = "examples", .places = {{0, 0}}}},
+               .examples = {{rows}, {rows.narrow(0, 0, 4)}}}}};
 }
 
 // The table that is saved while it is trained: 1 GB.

@@ -5,6 +5,7 @@
 #include <signal.h>
 
 #include <gmock/gmock.h>
+#include <torch/csrc/jit/serialization/pickle.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 
@@ -103,6 +104,27 @@ TEST(Inspect, says_what_is_missing) {
   EXPECT_EQ(inspect(empty / "notes.safetensors").exit_code, 12);
   std::filesystem::create_directory(empty / "ckpt-5");
   EXPECT_NE(inspect(empty / "ckpt-5").exit_code, 0);
+}
+
+// LibTorch writes like torch.save() of Python.
+TEST(Inspect, shows_the_dictionary_that_a_file_of_torch_save_has) {
+  const TestFolder folder;
+  c10::Dict<std::string, torch::Tensor> state;
+  state.insert("conv.weight", torch::tensor({{1.0F, 2.0F, 3.0F}, {-4.0F, 5.0F, 5.0F}}));
+  c10::Dict<std::string, c10::Dict<std::string, torch::Tensor>> whole;
+  whole.insert("state_dict", state);
+  const auto file_of = [&](const c10::IValue& value) {
+    const std::vector<char> bytes = torch::jit::pickle_save(value);
+    return folder.write("file.pt", std::string(bytes.begin(), bytes.end()));
+  };
+  const auto plain = inspect(file_of(state));
+  EXPECT_EQ(plain.exit_code, 0) << plain.err;
+  EXPECT_THAT(plain.out, HasSubstr("file.pt: the tensors, as torch.save() has written them"));
+  EXPECT_THAT(plain.out, ContainsRegex("conv.weight +float +2x3 +24 B +-4 +2 +5"));
+  EXPECT_THAT(inspect(file_of(whole)).out, HasSubstr("the tensors of its dictionary 'state_dict'"));
+  const auto number = inspect(file_of(7));
+  EXPECT_EQ(number.exit_code, 2);
+  EXPECT_THAT(number.err, HasSubstr("no dictionary of tensors by name"));
 }
 
 TEST(Inspect, shows_what_is_in_a_table) {

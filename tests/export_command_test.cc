@@ -55,6 +55,9 @@ ProgramResult run_well(const Words& command, const Words& environment = {}) {
 
 const Words kMnist = {program_path("mnist"), "--threads", "1", "--batch", "4", "--log-level", "warning"};
 
+const Words kGpt = {program_path("gpt"), "--threads", "1",           "--characters", "20000", "--layers", "1",
+                    "--channels",        "16",        "--log-level", "warning"};
+
 // --- The command
 
 TEST(ExportCommand, exports_the_checkpoint_of_a_program_that_does_not_know_of_it) {
@@ -74,6 +77,33 @@ TEST(ExportCommand, exports_the_checkpoint_of_a_program_that_does_not_know_of_it
   const ProgramResult again = run_well(command);
   EXPECT_EQ(again.out, folder / "exports/2\n");
   EXPECT_THAT(again.err, HasSubstr("another process computes the same"));
+  EXPECT_THAT(again.err, HasSubstr("forward(image float32[*,1,28,28]) -> prediction float32[*,10]"));
+  EXPECT_THAT(again.err, HasSubstr("all other sizes are fixed"));
+}
+
+TEST(Inspect, shows_the_signature_the_check_and_the_weights_of_an_export) {
+  const TestFolder folder;
+  const auto inspect = [&](const std::string& path) {
+    return run_program({program_path("tutti"), "inspect", folder / path});
+  };
+  run_well(kGpt + Words{"--steps", "1", "--export-to", folder / "exports"});
+  for (const char* path : {"exports", "exports/1", "exports/1/"}) {
+    const ProgramResult result = inspect(path);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_THAT(result.out, HasSubstr(folder / "exports/1: a torchscript model, exported by Tutti "));
+    EXPECT_THAT(result.out, HasSubstr(" after step 1: the moving average of the weights\n"));
+    EXPECT_THAT(result.out, HasSubstr("forward(tokens int64[*,*]) -> prediction float32[*,*,128]"));
+    EXPECT_THAT(result.out, HasSubstr("forward was checked with 104 examples"));
+    EXPECT_THAT(result.out, HasSubstr("length: 64, 32, 1, 63\n"));
+    EXPECT_THAT(result.out, HasSubstr("model.pt: "));
+    EXPECT_THAT(result.out, HasSubstr("words.weight"));
+    EXPECT_THAT(result.out, HasSubstr("head.weight"));
+  }
+  fs::rename(folder / "exports/1/model.pt", folder / "model.pt");
+  EXPECT_THAT(inspect("exports").err, HasSubstr("model.pt is missing"));
+  folder.write("exports/1/signature.json", "{}");
+  EXPECT_EQ(inspect("exports").exit_code, 12);
+  EXPECT_THAT(inspect("exports").err, HasSubstr("signature.json: it does not describe an exported model"));
 }
 
 // The sizes of the tables are flags of the program, which the checkpoint has recorded.
@@ -324,10 +354,35 @@ torch::Tensor counted(const nlohmann::json& input, int64_t examples) {
   return input.at("dtype") == "float32" ? numbers.to(torch::kFloat) / 16 - 1 : numbers;
 }
 
+bool has_pytorch(const std::string& python) {
+  return std::system((python + " -c 'import torch' 2>/dev/null").c_str()) == 0;
+}
+
+TEST(GptExample, writes_the_same_in_cpp_and_in_python) {
+  const std::string python = "/usr/bin/python3";
+  if (!has_pytorch(python))
+    GTEST_SKIP() << "NOT TESTED: no PyTorch in " << python << " (apt install python3-torch)";
+  const TestFolder folder;
+  const ProgramResult here =
+      run_well(kGpt + Words{"--steps", "300", "--prompt", "the old", "--export-to", folder / "out"});
+  const size_t begin = here.out.find("the old");
+  ASSERT_NE(begin, std::string::npos) << here.out;
+  EXPECT_EQ(here.out.substr(begin), run_well({python, std::string(TUTTI_EXAMPLES) + "/14_gpt/generate.py",
+                                              folder / "out/1", "the old"})
+                                        .out);
+}
+
+TEST(GptExample, has_the_same_perplexity_on_two_workers) {
+  const Words command = kGpt + Words{"--steps", "20", "--lanes", "2"};
+  const ProgramResult alone = run_well(command);
+  EXPECT_THAT(alone.out, HasSubstr("after 20 steps"));
+  EXPECT_EQ(run_well(Words{program_path("tutti"), "run", "-n", "2", "--"} + command).out, alone.out);
+}
+
 // Debian's Python provides the PyTorch that matches Debian's LibTorch.
 TEST(ExportInPython, has_the_same_names_and_predictions) {
   const std::string python = "/usr/bin/python3";
-  if (std::system((python + " -c 'import torch' 2>/dev/null").c_str()) != 0)
+  if (!has_pytorch(python))
     GTEST_SKIP() << "NOT TESTED: no PyTorch in " << python << " (apt install python3-torch)";
   const TestFolder folder;
   run_well(kMnist + Words{"--logdir", folder / "mnist", "--steps", "3"});

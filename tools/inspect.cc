@@ -8,61 +8,21 @@
 
 #include "tools/arguments.h"
 #include "tools/commands.h"
+#include "tools/inspect_export.h"
 #include "tools/inspect_table.h"
+#include "tools/inspect_tensors.h"
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
 #include "tutti/data/tables/table.h"
 #include "tutti/store/checkpoint.h"
 #include "tutti/store/manifest.h"
 #include "tutti/store/safetensors.h"
+#include "tutti/store/torch_file.h"
 
 namespace tutti {
 namespace {
 
 namespace fs = std::filesystem;
-using store::NamedTensor;
-
-// Returns PyTorch's name, such as "float" or "long".
-std::string type_name(torch::ScalarType type) {
-  std::string name = c10::toString(type);
-  for (char& letter : name) letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
-  return name;
-}
-
-std::string shape_of(const torch::Tensor& tensor) {
-  return tensor.dim() == 0 ? "scalar" : fmt::format("{}", fmt::join(tensor.sizes(), "x"));
-}
-
-// Returns minimum, mean and maximum, or the number of values that are not finite.
-std::string values_of(const torch::Tensor& tensor) {
-  if (tensor.numel() == 0) return "empty";
-  const torch::Tensor values = tensor.to(torch::kDouble);
-  const auto odd = values.numel() - values.isfinite().sum().item<int64_t>();
-  if (odd > 0) return fmt::format("{} of {} values are not finite", odd, values.numel());
-  return fmt::format("{:>11.4g} {:>11.4g} {:>11.4g}", values.min().item<double>(),
-                     values.mean().item<double>(), values.max().item<double>());
-}
-
-void print_table(std::string_view heading, const std::vector<NamedTensor>& tensors) {
-  size_t width = 4;
-  size_t shape_width = 5;
-  int64_t elements = 0;
-  uint64_t bytes = 0;
-  for (const auto& [name, tensor] : tensors) {
-    width = std::max(width, name.size());
-    shape_width = std::max(shape_width, shape_of(tensor).size());
-    elements += tensor.numel();
-    bytes += tensor.nbytes();
-  }
-  fmt::print("\n{}: {} tensors, {} values, {}\n", heading, tensors.size(), elements, human_bytes(bytes));
-  if (tensors.empty()) return;
-  fmt::print("  {:<{}} {:<8} {:<{}} {:>10} {:>11} {:>11} {:>11}\n", "name", width, "type", "shape",
-             shape_width, "bytes", "min", "mean", "max");
-  for (const auto& [name, tensor] : tensors) {
-    fmt::print("  {:<{}} {:<8} {:<{}} {:>10} {}\n", name, width, type_name(tensor.scalar_type()),
-               shape_of(tensor), shape_width, human_bytes(tensor.nbytes()), values_of(tensor));
-  }
-}
 
 // Prints one line per key; long values are truncated.
 void print_state(const nlohmann::json& state) {
@@ -84,22 +44,30 @@ void print_checkpoint(const std::string& folder, const store::Checkpoint& checkp
     fmt::print("  goes with ckpt-{} beside it, from which it has the {} that have not changed since\n",
                manifest.base->step, fmt::join(manifest.base->parts, ", "));
   print_state(checkpoint.state);
-  print_table("weights", checkpoint.weights);
-  print_table("optimizer", checkpoint.optimizer);
+  print_tensors("weights", checkpoint.weights);
+  print_tensors("optimizer", checkpoint.optimizer);
   if (const auto rows = checkpoint.more.find(store::kRowsPart); rows != checkpoint.more.end())
-    print_table(manifest.base ? "rows that have changed" : "rows", rows->second);
+    print_tensors(manifest.base ? "rows that have changed" : "rows", rows->second);
 }
 
 int inspect_file(const std::string& path) {
+  if (store::is_torch_file(path)) {
+    const store::TorchFile file = store::read_torch_file(path);
+    fmt::print("{}: the tensors{}, as torch.save() has written them\n", path,
+               file.key.empty() ? "" : fmt::format(" of its dictionary '{}'", file.key));
+    print_tensors("tensors", file.tensors);
+    return 0;
+  }
   if (!path.ends_with(".safetensors"))
     fail(ErrorKind::InvalidArgument,
-         "{}: neither a checkpoint nor a .safetensors file nor a table (.tsv, .csv, .parquet); for a text "
+         "{}: neither a checkpoint nor a .safetensors file nor one of torch.save() nor a table (.tsv, .csv, "
+         ".parquet); for a text "
          "table with another name, give --no-header, --no-ids or --id",
          path);
   const store::SafetensorsFile file(path);
   fmt::print("{}: the header is valid; the values have no checksum outside a checkpoint\n", path);
   for (const auto& [key, value] : file.metadata()) fmt::print("  {}: {}\n", key, value);
-  print_table("tensors", file.read_all());
+  print_tensors("tensors", file.read_all());
   return 0;
 }
 
@@ -121,17 +89,21 @@ int inspect_logdir(const std::string& logdir) {
 
 int inspect_command(const std::vector<std::string>& arguments, const Environment&) {
   CLI::App app(
-      "Shows the contents of a checkpoint and verifies all of its bytes, or shows the columns of a table.",
+      "Shows the contents of a checkpoint and verifies all of its bytes, or shows an exported model, a file "
+      "of "
+      "tensors or the columns of a table.",
       "tutti inspect");
   std::string path;
   std::string id;
   bool no_header = false;
   bool no_ids = false;
-  app.add_option(
-         "PATH", path,
-         "A checkpoint (a folder ckpt-<step>), a --logdir (its newest checkpoint is shown), a "
-         ".safetensors file, or a table (.tsv, .csv, .parquet, or any text table if one of the options "
-         "below is given)")
+  app.add_option("PATH", path,
+                 "A checkpoint (a folder ckpt-<step>), a --logdir (its newest checkpoint is shown), an "
+                 "exported model "
+                 "or a folder of its versions (the newest is shown), a "
+                 ".safetensors file, a file of torch.save(), or a table (.tsv, .csv, .parquet, or any text "
+                 "table if one of the options "
+                 "below is given)")
       ->required();
   auto* const has_id =
       app.add_option("--id", id, "Name of a table's column of IDs (default: the first column)");
@@ -152,6 +124,7 @@ int inspect_command(const std::vector<std::string>& arguments, const Environment
   if (fs::is_regular_file(path, ignored)) return inspect_file(path);
   if (!fs::is_directory(path, ignored))
     fail(ErrorKind::InvalidArgument, "{}: there is no such file or folder", path);
+  if (const std::string exported = export_at(path); !exported.empty()) return inspect_export(exported);
   const bool is_checkpoint = fs::exists(path + "/" + store::kManifestName, ignored) ||
                              fs::path(path).filename().string().starts_with("ckpt-");
   if (!is_checkpoint) return inspect_logdir(path);

@@ -51,7 +51,8 @@ int main(int argc, char** argv) {
     const tutti::Group all = tutti::connect(ctx);
     const auto adam = torch::optim::AdamOptions(rate).betas({0.5, 0.9});
     tutti::DistributedOptimizer opt_g(ctx, params_g, adam, {.group = all.split(0)});
-    tutti::DistributedOptimizer opt_d(ctx, params_d, adam, {.group = all.split(0)});
+    tutti::DistributedOptimizer opt_d(ctx, params_d, adam,
+                                      {.group = all.split(0), .seed = ctx.config().training.seed + 1});
     tutti::Loop loop(ctx, {{"g", params_g, opt_g}, {"d", params_d, opt_d}});
 
     const int64_t batch = ctx.config().training.batch;

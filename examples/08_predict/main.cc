@@ -29,7 +29,9 @@ int main(int argc, char** argv) {
   program.about = "Predicts the test digits of MNIST, or drawn digits if --data is empty.";
   std::string weights;
   program.add_flags = [&](tutti::FlagSet& flags) {
-    flags.add_positional("WEIGHTS", weights, "a log directory, a checkpoint or a .safetensors file");
+    flags.add_positional(
+        "WEIGHTS", weights,
+        "a log directory, a checkpoint, or a file of tensors (.safetensors, or .pt of torch.save())");
   };
 
   return tutti::run(argc, argv, program, [&](tutti::Context& ctx) {

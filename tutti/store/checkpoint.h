@@ -31,10 +31,13 @@ struct Base {
 // The state that a run needs to resume.
 struct Checkpoint {
   int64_t step = 0;                    // number of steps made
-  std::vector<NamedTensor> weights;    // parameters and buffers: "conv1.weight"
+  std::vector<NamedTensor> weights;    // parameters and buffers: "conv1.weight", each once
   std::vector<NamedTensor> optimizer;  // slots: "exp_avg/conv1.weight"
   // Further parts of the state, by name: "average", "random". Each is a file of its own.
   std::map<std::string, std::vector<NamedTensor>> more = {};
+  // Further names of weights. The files of the weights and of their average have the tensors under these
+  // names, too, for other readers.
+  TiedNames tied = {};
   std::optional<Base> base = {};
   // Everything else that the trainer needs: lanes, seed, data cursor, random streams, options. Numbers that
   // are not finite are read back as null.

@@ -96,11 +96,11 @@ Manifest manifest_in(const std::string& path, const json& json) {
 namespace fs = std::filesystem;
 
 ManifestFile write_part(const std::string& folder, const std::string& part,
-                        const std::vector<NamedTensor>& tensors, int64_t step) {
+                        const std::vector<NamedTensor>& tensors, int64_t step, const TiedNames& tied = {}) {
   const std::string name = fmt::format("{}.safetensors", part);
   // "pt" tells other readers that the layout of the tensors is that of PyTorch.
-  const WrittenFile written =
-      write_safetensors(folder + "/" + name, tensors, {{"format", "pt"}, {"step", std::to_string(step)}});
+  const WrittenFile written = write_safetensors(folder + "/" + name, tensors,
+                                                {{"format", "pt"}, {"step", std::to_string(step)}}, tied);
   return {.name = name, .part = part, .bytes = written.bytes, .checksum = written.checksum};
 }
 
@@ -124,17 +124,21 @@ void verify(const std::string& path, const ManifestFile& listed) {
   }
 }
 
-// Reads the tensors of a file, which have to be in no other file of the part.
-void read_into(std::vector<NamedTensor>& part, const std::string& path, const ManifestFile& listed,
-               std::set<std::pair<std::string, std::string>>& seen) {
+// Reads the tensors of a file, which have to be in no other file of the part, each once. Returns their
+// further names.
+TiedNames read_into(std::vector<NamedTensor>& part, const std::string& path, const ManifestFile& listed,
+                    std::set<std::pair<std::string, std::string>>& seen) {
   verify(path, listed);
-  for (NamedTensor& named : SafetensorsFile(path).read_all()) {
+  const SafetensorsFile file(path);
+  for (NamedTensor& named : file.read_all()) {
+    if (file.tied().contains(named.name)) continue;
     if (!seen.emplace(listed.part, named.name).second) {
       fail(ErrorKind::DataLoss, "{}: tensor '{}' is also in another file of the checkpoint", path,
            named.name);
     }
     part.push_back(std::move(named));
   }
+  return file.tied();
 }
 
 // Reads these parts of the base, or all that it has for the checkpoint if none are named.
@@ -218,10 +222,12 @@ void write_checkpoint_folder(const std::string& folder, const Checkpoint& checkp
                     .files = {},
                     .state = checkpoint.state,
                     .base = base_of(checkpoint)};
-  manifest.files.push_back(write_part(folder, kWeightsPart, checkpoint.weights, checkpoint.step));
+  manifest.files.push_back(
+      write_part(folder, kWeightsPart, checkpoint.weights, checkpoint.step, checkpoint.tied));
   manifest.files.push_back(write_part(folder, kOptimizerPart, checkpoint.optimizer, checkpoint.step));
   for (const auto& [part, tensors] : checkpoint.more)
-    manifest.files.push_back(write_part(folder, part, tensors, checkpoint.step));
+    manifest.files.push_back(write_part(folder, part, tensors, checkpoint.step,
+                                        part == kAveragePart ? checkpoint.tied : TiedNames()));
   for (ManifestFile& file : await_shared_files(folder, shared, checkpoint.step))
     manifest.files.push_back(std::move(file));
   write_manifest(folder + "/" + kManifestName, manifest);
@@ -246,7 +252,8 @@ Checkpoint read_checkpoint_folder(const std::string& folder, const std::set<std:
     std::vector<NamedTensor>& part = listed.part == kWeightsPart     ? checkpoint.weights
                                      : listed.part == kOptimizerPart ? checkpoint.optimizer
                                                                      : checkpoint.more[listed.part];
-    read_into(part, path, listed, seen);
+    TiedNames tied = read_into(part, path, listed, seen);
+    if (listed.part == kWeightsPart) checkpoint.tied = std::move(tied);
   }
   if (manifest.base) checkpoint.base = read_base(folder, *manifest.base, parts);
   return checkpoint;

@@ -25,6 +25,7 @@ using nlohmann::json;
 constexpr uint64_t kLengthBytes = 8;
 constexpr uint64_t kLongestHeader = 100'000'000;  // the limit of the safetensors package
 constexpr const char* kMetadataName = "__metadata__";
+constexpr const char* kTiedKey = "tutti_tied";  // in the metadata
 
 struct TypeName {
   std::string_view name;
@@ -75,6 +76,24 @@ void check_writable(const std::string& path, const std::vector<NamedTensor>& ten
   }
 }
 
+// Adds the tensors once more for each of their further names, which are noted in the metadata.
+std::vector<NamedTensor> with_further_names(std::vector<NamedTensor> tensors, const TiedNames& tied,
+                                            std::map<std::string, std::string>& metadata) {
+  std::map<std::string_view, torch::Tensor> by_name;
+  for (const auto& [name, tensor] : tensors) by_name.emplace(name, tensor);
+  json noted = json::object();
+  std::vector<NamedTensor> further;
+  for (const auto& [name, first_name] : tied) {
+    const auto found = by_name.find(first_name);
+    if (found == by_name.end()) continue;
+    further.push_back({name, found->second});
+    noted[name] = first_name;
+  }
+  if (!further.empty()) metadata[kTiedKey] = noted.dump(-1, ' ', false, json::error_handler_t::replace);
+  tensors.insert(tensors.end(), further.begin(), further.end());
+  return tensors;
+}
+
 // Sorts by decreasing element size, so that each tensor begins at a multiple of its element size.
 std::vector<NamedTensor> in_file_order(std::vector<NamedTensor> tensors) {
   std::stable_sort(tensors.begin(), tensors.end(), [](const NamedTensor& a, const NamedTensor& b) {
@@ -120,6 +139,12 @@ uint64_t read_header_length(const FileReader& file) {
   }
   std::array<std::byte, kLengthBytes> bytes{};
   file.read_at(0, bytes);
+  if (bytes[0] == std::byte{'P'} && bytes[1] == std::byte{'K'} && bytes[2] == std::byte{3})
+    fail(ErrorKind::InvalidArgument,
+         "{}: this is a ZIP archive, such as torch.save() writes, and not a safetensors file. tutti::load() "
+         "reads it; "
+         "or write it in Python by safetensors.torch.save_file(model.state_dict(), \"weights.safetensors\")",
+         file.path());
   uint64_t length = 0;
   for (size_t i = 0; i < bytes.size(); ++i) length |= static_cast<uint64_t>(bytes[i]) << (8 * i);
   if (length > kLongestHeader || length > file.size() - kLengthBytes) {
@@ -141,6 +166,17 @@ std::map<std::string, std::string> parse_metadata(const std::string& path, const
     return value.get<std::map<std::string, std::string>>();
   } catch (const json::exception&) {
     fail(ErrorKind::DataLoss, "{}: {} is not an object of strings", path, kMetadataName);
+  }
+}
+
+TiedNames parse_tied(const std::string& path, const std::map<std::string, std::string>& metadata) {
+  const auto found = metadata.find(kTiedKey);
+  if (found == metadata.end()) return {};
+  const std::string what = fmt::format("{}: '{}' in the metadata", path, kTiedKey);
+  try {
+    return parse_sorted_json(found->second, what, ErrorKind::DataLoss).get<TiedNames>();
+  } catch (const json::exception&) {
+    fail(ErrorKind::DataLoss, "{} is not an object of strings", what);
   }
 }
 
@@ -237,9 +273,9 @@ void copy_pieces(const torch::Tensor& tensor, const std::function<void(std::span
 }  // namespace
 
 WrittenFile write_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors,
-                              const std::map<std::string, std::string>& metadata) {
-  check_writable(path, tensors);
-  const std::vector<NamedTensor> ordered = in_file_order(tensors);
+                              std::map<std::string, std::string> metadata, const TiedNames& tied) {
+  const std::vector<NamedTensor> ordered = in_file_order(with_further_names(tensors, tied, metadata));
+  check_writable(path, ordered);
   const std::string header = header_of(path, ordered, metadata);
   FileWriter writer(path);
   writer.write(little_endian(header.size()));
@@ -260,6 +296,7 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : file_(path) {
   for (const auto& [name, value] : header.items()) {
     if (name == kMetadataName) {
       metadata_ = parse_metadata(path, value);
+      tied_ = parse_tied(path, metadata_);
     } else {
       tensors_.push_back(parse_tensor(path, name, value, data_begin, file_.size()));
     }

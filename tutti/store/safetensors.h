@@ -27,6 +27,9 @@ void for_each_piece(const torch::Tensor& tensor, const std::function<void(std::s
 // The format of the `safetensors` package: the length of the header in 8 bytes (little-endian), the header in
 // JSON, the elements. Types: F64 F32 F16 BF16 I64 I32 I16 I8 U8 BOOL.
 
+// Further names of tensors that a model has under several names: {"head.weight": "embedding.weight"}.
+using TiedNames = std::map<std::string, std::string>;
+
 struct WrittenFile {
   uint64_t bytes = 0;
   uint32_t checksum = 0;  // CRC-32C
@@ -36,8 +39,12 @@ struct WrittenFile {
 // element size, so that each is aligned; tensors of the same element size keep their order. Returns when all
 // data are on the device. Throws InvalidArgument for duplicate names, for types that the format does not
 // support, and for names that are not UTF-8.
+//
+// A tensor is written under its further names, too, since Python's load_state_dict() expects all names of a
+// model. The format has no references, so its elements are in the file once for each name; the names are
+// noted in the metadata. Names of tensors that are not among `tensors` are left out.
 WrittenFile write_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors,
-                              const std::map<std::string, std::string>& metadata = {});
+                              std::map<std::string, std::string> metadata = {}, const TiedNames& tied = {});
 
 // A tensor's entry in the header.
 struct TensorInfo {
@@ -58,6 +65,8 @@ class SafetensorsFile {
   // Returns the tensors in the order of their data in the file.
   const std::vector<TensorInfo>& tensors() const { return tensors_; }
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
+  // The further names that the writer has noted; their tensors are among tensors(), too.
+  const TiedNames& tied() const { return tied_; }
   bool has(const std::string& name) const { return index_.contains(name); }
 
   // Returns a copy on the CPU. An unknown name throws an InvalidArgument that suggests the nearest one.
@@ -71,6 +80,7 @@ class SafetensorsFile {
   std::vector<TensorInfo> tensors_;
   std::map<std::string, size_t> index_;  // index in tensors_ by name
   std::map<std::string, std::string> metadata_;
+  TiedNames tied_;
 };
 
 }  // namespace tutti::store

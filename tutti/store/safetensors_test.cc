@@ -150,6 +150,28 @@ TEST(Safetensors, keeps_the_order_given_among_tensors_of_one_type) {
   EXPECT_EQ(file.tensors().back().name, "m");
 }
 
+TEST(Safetensors, have_a_tensor_under_all_of_its_names) {
+  const TestFolder folder;
+  const torch::Tensor words = torch::rand({2, 3});
+  write_safetensors(folder / "file", {{"words", words}, {"bias", torch::ones({2})}}, {{"format", "pt"}},
+                    {{"head", "words"}, {"other", "not among the tensors"}});
+  const SafetensorsFile file(folder / "file");
+  EXPECT_EQ(file.tensors().size(), 3U);
+  EXPECT_TRUE(file.read("words").equal(words));
+  EXPECT_TRUE(file.read("head").equal(words));
+  EXPECT_EQ(file.tied(), (TiedNames{{"head", "words"}}));
+  EXPECT_EQ(file.metadata().at("format"), "pt");
+  write_safetensors(folder / "file", {{"words", words}});
+  EXPECT_TRUE(SafetensorsFile(folder / "file").tied().empty());
+  for (const char* damaged : {"{", "[]", R"({"head": 1})"}) {
+    write_safetensors(folder / "file", {{"words", words}}, {{"tutti_tied", damaged}});
+    expect_error(ErrorKind::DataLoss, HasSubstr("tutti_tied"), [&] { SafetensorsFile(folder / "file"); });
+  }
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("two tensors are named 'bias'"), [&] {
+    write_safetensors(folder / "file", {{"words", words}, {"bias", words}}, {}, {{"bias", "words"}});
+  });
+}
+
 TEST(Safetensors, refuses_what_the_format_cannot_hold) {
   const TestFolder folder;
   const auto expect_refused = [&](const std::vector<NamedTensor>& tensors, const std::string& text) {

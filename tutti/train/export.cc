@@ -1,9 +1,11 @@
 #include "tutti/train/export.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 #include <torch/utils.h>
 
@@ -15,6 +17,7 @@
 #include "tutti/store/checkpoint.h"
 #include "tutti/store/manifest.h"
 #include "tutti/train/export/exporter.h"
+#include "tutti/train/export/signature_text.h"
 #include "tutti/train/load.h"
 #include "tutti/train/load_checkpoint.h"
 #include "tutti/train/replica.h"
@@ -68,12 +71,21 @@ void take_checkpoint(TrainedModel& model, const std::string& path, bool last_wei
 std::string written(const Context& context, const Exporter& exporter, const std::string& dir) {
   const Exporter::Result result = exporter.write(dir);
   for (const std::string& doubt : result.doubts) context.log().warning("{}", doubt);
-  const std::string difference =
-      result.greatest_difference == 0 ? "" : fmt::format(" up to {:.2g}", result.greatest_difference);
-  context.log().info(
-      "exported {}: another process computes the same{} for {} examples{}", result.path, difference,
-      result.examples,
-      result.same_bits && !difference.empty() ? ", and the same bits without optimisations" : "");
+  double greatest = 0;
+  bool same_bits = true;
+  for (const CheckResult& check : result.checks) {
+    greatest = std::max(greatest, check.greatest_difference);
+    same_bits = same_bits && check.same_bits;
+  }
+  const std::string difference = greatest == 0 ? "" : fmt::format(" up to {:.2g}", greatest);
+  context.log().info("exported {}: another process computes the same{} for {} examples{}", result.path,
+                     difference, result.signature.at("check").at("examples").get<int64_t>(),
+                     same_bits && !difference.empty() ? ", and the same bits without optimisations" : "");
+  context.log().info("it is {}, where * is any number{}",
+                     fmt::join(lines_of_signatures(result.signature), ", "),
+                     has_fixed_sizes(result.signature)
+                         ? "; all other sizes are fixed (ExportOptions::free_sizes makes them free)"
+                         : "");
   return result.path;
 }
 
@@ -96,10 +108,10 @@ std::string export_model(const Context& context, const std::string& dir, const s
                          const Trainable& model, const data::Feed& examples, const ExportOptions& options,
                          const Group& group) {
   if (exports_nothing(context)) return "";
-  const auto outputs = [&](const Batch& batch) -> std::vector<torch::Tensor> {
+  const auto outputs = [&](const Batch& batch, const Signature& signature) -> std::vector<torch::Tensor> {
     const torch::NoGradGuard no_grad;
     const EvaluationScope evaluation(*model.module);
-    if (options.signature.function) return options.signature.function(batch);
+    if (signature.function) return signature.function(batch);
     if (!model.predict) fail_no_predictions();
     return {model.predict(batch)};
   };
@@ -127,11 +139,11 @@ void require_no_export(const Context& context, const char* what) {
          what);
 }
 
-TrainedModel Trainer::trained_model(const ExportOptions& options) {
+TrainedModel Trainer::trained_model() {
   return {.module = replica().module(),
           .outputs =
-              [this, &options](const Batch& batch) {
-                return replica().evaluate(replica().prepare(batch), options.signature.function);
+              [this](const Batch& batch, const Signature& signature) {
+                return replica().evaluate(replica().prepare(batch), signature.function);
               },
           .rows =
               [this] {
@@ -169,7 +181,7 @@ std::string Trainer::export_now(const std::string& dir, const data::Feed& exampl
                                 const ExportOptions& options) {
   embedding::Tables& tables = replica().tables();
   const bool has_average = engine_.training().average != nullptr && !options.last_weights;
-  TrainedModel model = trained_model(options);
+  TrainedModel model = trained_model();
   model.facts["step"] = step();
   model.facts["weights"] = has_average ? "average" : "last";
   std::optional<Exporter> exporter;
@@ -212,7 +224,7 @@ std::string Trainer::export_now(const std::string& dir, const data::Feed& exampl
 
 void Trainer::export_instead_of(const data::Feed& feed, const FitOptions& options) {
   const RunConfig::Exports& exports = context_.config().exports;
-  TrainedModel model = trained_model(options_.exports);
+  TrainedModel model = trained_model();
   throw ExportDone(export_alone(context_, model, exports.dir, exports.from,
                                 options.validate.feed ? *options.validate.feed : feed, options_.exports));
 }

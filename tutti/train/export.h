@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <torch/types.h>
@@ -30,8 +31,23 @@ struct Signature {
   std::function<std::vector<torch::Tensor>(const Batch&)> function = {};
 };
 
+// A size of inputs, besides the number of examples, that may differ from call to call, such as the length of
+// a text.
+struct FreeSize {
+  std::string name = {};  // of your choice, for errors and signature.json
+  // The inputs that have it, and at which dimension: {{"tokens", 1}, {"mask", 1}}. In every call it is the
+  // same in all of them. (Dimension 0 is the number of examples.)
+  std::vector<std::pair<std::string, int64_t>> of = {};
+  // The least value that the model is called with. The greatest value that is checked is that of the feed.
+  int64_t least = 1;
+};
+
 struct ExportOptions {
   Signature signature = {};
+  // Further functions of the exported model, by their names: {{"embed", {...}}} makes model.embed(...). They
+  // share the weights.
+  std::map<std::string, Signature> more_signatures = {};
+  std::vector<FreeSize> free_sizes = {};
   // The name of the new folder, a number. 0: one more than the greatest number there is.
   int64_t version = 0;
   // Files and folders that are copied, by their names in assets/: {{"words.txt", "/data/words.txt"}}.

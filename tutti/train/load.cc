@@ -15,7 +15,7 @@
 #include "tutti/embedding/tables.h"
 #include "tutti/store/checkpoint.h"
 #include "tutti/store/manifest.h"
-#include "tutti/store/safetensors.h"
+#include "tutti/store/torch_file.h"
 #include "tutti/train/load_checkpoint.h"
 #include "tutti/train/replica.h"
 
@@ -64,12 +64,20 @@ embedding::SavedRows rows_in(const std::vector<store::NamedTensor>& tensors, con
 
 std::vector<store::NamedTensor> read_tensors(const std::string& path) {
   std::error_code ignored;
-  if (fs::is_regular_file(path, ignored)) return store::SafetensorsFile(path).read_all();
-  if (const std::string folder = folder_of_checkpoint(path); !folder.empty())
-    return tensors_in(store::load_checkpoint(folder));
+  if (fs::is_regular_file(path, ignored)) return store::read_tensor_file(path);
+  if (const std::string folder = folder_of_checkpoint(path); !folder.empty()) {
+    const store::Checkpoint checkpoint = store::load_checkpoint(folder);
+    std::vector<store::NamedTensor> tensors = tensors_in(checkpoint);
+    for (const store::NamedTensor& weight : checkpoint.weights) {
+      for (const auto& [name, first_name] : checkpoint.tied) {
+        if (first_name == weight.name) tensors.push_back({name, weight.tensor});
+      }
+    }
+    return tensors;
+  }
   fail_not_loadable(path,
-                    ", and it is not a .safetensors file. Give a folder ckpt-STEP, a log directory with "
-                    "checkpoints, or a .safetensors file");
+                    ", and it is not a file of tensors. Give a folder ckpt-STEP, a log directory with "
+                    "checkpoints, or a file (.safetensors, or .pt of torch.save())");
 }
 
 // A tensor of the model, with all names that it is registered under.
@@ -124,6 +132,12 @@ bool are_convertible(const torch::Tensor& from, const Target& target) {
   const bool fits = grows ? from.dim() == 2 && from.size(1) == to.size(1) : from.sizes() == to.sizes();
   return fits &&
          (from.scalar_type() == to.scalar_type() || (from.is_floating_point() && to.is_floating_point()));
+}
+
+// Values that are no numbers are equal.
+bool are_equal(const torch::Tensor& a, const torch::Tensor& b) {
+  return a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type() &&
+         a.allclose(b, /*rtol=*/0, /*atol=*/0, /*equal_nan=*/true);
 }
 
 void copy(const torch::Tensor& values, const torch::Tensor& ids, const Target& target) {
@@ -186,7 +200,11 @@ std::vector<Match> matched(const std::vector<Target>& targets, Saved& saved,
     std::optional<std::pair<std::string, torch::Tensor>> found;
     for (const std::string& name : target.names) {
       const auto node = saved.by_name.extract(name);
-      if (!node.empty() && !found) found = {name, node.mapped()};
+      if (node.empty()) continue;
+      if (!found)
+        found = {name, node.mapped()};
+      else if (!are_equal(node.mapped(), found->second))
+        wrong.push_back({name, "another tensor than " + found->first, "the same one"});
     }
     const std::string& name = target.names.front();
     torch::Tensor ids;

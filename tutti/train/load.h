@@ -23,12 +23,14 @@ namespace tutti {
 
 // Returns the tensors of a file or checkpoint by name, on the CPU, without the program that wrote them: the
 // weights and buffers of a checkpoint folder (run/ckpt-100), those of the checkpoint that was saved last in a
-// log directory (run, or run/start-1), or everything in a .safetensors file. Rows of sharded embeddings are
-// joined: "user.weight" in the order of the ids or, for a dynamic table, in the order of "user.ids". A path
-// that is none of these is an InvalidArgument, and a damaged file is a DataLoss.
+// log directory (run, or run/start-1), or everything in a .safetensors file or in a dictionary of tensors
+// that torch.save() of Python has written (store/torch_file.h). Rows of sharded embeddings are joined:
+// "user.weight" in the order of the ids or, for a dynamic table, in the order of "user.ids". A tensor that
+// the model has under several names has all of them. A path that is none of these is an InvalidArgument, and
+// a damaged file is a DataLoss.
 std::map<std::string, torch::Tensor> load(const std::string& path);
 
-// The same for a checkpoint that was read: with the values of the last step, or with those of the moving
+// The same for a checkpoint that was read, with each tensor once: with the values of the last step, or with those of the moving
 // average, which has_average() says that there is.
 std::vector<store::NamedTensor> tensors_in(const store::Checkpoint& checkpoint,
                                            embedding::RowValues values = embedding::RowValues::Last);

@@ -2,6 +2,8 @@
 
 #include <filesystem>
 
+#include <torch/csrc/jit/serialization/pickle.h>
+
 #include "tutti/base/test_errors.h"
 #include "tutti/base/test_folder.h"
 #include "tutti/store/safetensors.h"
@@ -164,7 +166,7 @@ TEST_F(Load, converts_floating_types) {
   EXPECT_TRUE(net->weight.equal(weight.to(torch::kFloat)));
 }
 
-// A parameter with two names is saved once, under the first one; another program may save it under the other.
+// A parameter with two names, of which the file of another program, or of an older version, may have one.
 struct Tied : torch::nn::Module {
   torch::nn::Linear in = register_module("in", torch::nn::Linear(torch::nn::LinearOptions(3, 3).bias(false)));
   torch::Tensor out = register_parameter("out", in->weight);
@@ -181,6 +183,81 @@ TEST_F(Load, finds_a_shared_tensor_under_any_of_its_names) {
     EXPECT_TRUE(net.out.equal(weight)) << name;
     EXPECT_TRUE(joined.in->weight.equal(weight)) << name;
   }
+}
+
+TEST_F(Load, refuses_different_tensors_for_one_that_the_model_shares) {
+  Tied net;
+  const torch::Tensor weight = torch::rand({3, 3});
+  load_weights(net, file({{"in.weight", weight}, {"out", weight}}));
+  EXPECT_TRUE(net.out.equal(weight));
+  EXPECT_THAT(error_of(ErrorKind::InvalidArgument,
+                       [&] {
+                         load_weights(net, file({{"in.weight", weight}, {"out", weight + 1}}));
+                       }),
+              HasSubstr("! in.weight is another tensor than out in the file, the same one in the model"));
+  EXPECT_TRUE(net.out.equal(weight));
+}
+
+// LibTorch writes like torch.save() of Python; store/torch_file_test.cc reads files of Python's own.
+TEST_F(Load, reads_a_dictionary_that_torch_save_has_written) {
+  c10::Dict<std::string, torch::Tensor> tensors;
+  for (const auto& [name, tensor] : load(run_)) tensors.insert(name, tensor);
+  const std::vector<char> bytes = torch::jit::pickle_save(tensors);
+  const std::string path = folder_.write("weights.pt", std::string(bytes.begin(), bytes.end()));
+  const auto net = test_net(99);
+  EXPECT_EQ(load_weights(*net, path).loaded.size(), 9U);
+  EXPECT_EQ(Parameters(*net).sha256(), hash_);
+  EXPECT_THAT(error_of(ErrorKind::DataLoss,
+                       [&] { load(folder_.write("cut.pt", std::string(bytes.begin(), bytes.end() - 200))); }),
+              AllOf(HasSubstr("cut.pt"), Not(HasSubstr("\n"))));
+}
+
+struct TiedNet : Tied {
+  torch::Tensor forward(const torch::Tensor& x) {
+    return torch::matmul(torch::matmul(x.flatten(1).narrow(1, 0, 3), in->weight), out);
+  }
+};
+
+std::string hash_of_tied_net(const std::string& logdir, int64_t steps) {
+  RunConfig config = test_flags();
+  config.checkpoints.logdir = logdir;
+  config.training.steps = steps;
+  const Context context = test_context(config);
+  torch::manual_seed(5);
+  Trainer trainer(context, std::make_shared<TiedNet>(), kAdam, [](TiedNet& net, const Batch& batch) {
+    return (net.forward(batch["image"]) - 1).square().mean();
+  });
+  trainer.fit(test_feed());
+  return trainer.report().weights_sha256;
+}
+
+TEST(TiedWeights, are_in_a_checkpoint_under_all_names_and_a_run_goes_on_from_it) {
+  const TestFolder folder;
+  const std::string whole = hash_of_tied_net("", 6);
+  hash_of_tied_net(folder / "run", 3);
+  const auto tensors = load(folder / "run/latest/weights.safetensors");
+  EXPECT_TRUE(tensors.at("in.weight").equal(tensors.at("out")));
+  EXPECT_EQ(load(folder / "run").size(), 2U);
+  // A model that ties nothing gets both.
+  struct Untied : torch::nn::Module {
+    torch::nn::Linear in =
+        register_module("in", torch::nn::Linear(torch::nn::LinearOptions(3, 3).bias(false)));
+    torch::Tensor out = register_parameter("out", torch::zeros({3, 3}));
+  } untied;
+  EXPECT_EQ(load_weights(untied, folder / "run").loaded.size(), 2U);
+  EXPECT_TRUE(untied.in->weight.equal(untied.out));
+
+  // Older versions have written one name.
+  store::Checkpoint checkpoint = *store::CheckpointDir(folder / "run").load_latest().checkpoint;
+  EXPECT_EQ(checkpoint.weights.size(), 1U);
+  checkpoint.tied.clear();
+  store::CheckpointDir(folder / "old").save(checkpoint);
+  EXPECT_EQ(load(folder / "old/latest/weights.safetensors").size(), 1U);
+  Tied net;
+  load_weights(net, folder / "old");
+  EXPECT_TRUE(net.out.equal(tensors.at("out")));
+  EXPECT_EQ(hash_of_tied_net(folder / "run", 6), whole);
+  EXPECT_EQ(hash_of_tied_net(folder / "old", 6), whole);
 }
 
 TEST_F(Load, predicts_as_the_trainer_does) {

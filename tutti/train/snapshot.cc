@@ -194,6 +194,7 @@ store::Checkpoint snapshot(const Parameters& parameters, const OptimizerOptions&
                            const Optimizer::State& state) {
   store::Checkpoint checkpoint;
   for (const auto* view : parameters.all()) checkpoint.weights.push_back({view->name, view->tensor.detach()});
+  checkpoint.tied = parameters.aliases();
   checkpoint.optimizer = tensors_of(parameters, state.slots);
   if (state.archive.defined()) checkpoint.optimizer.push_back({kArchive, state.archive});
   checkpoint.state["optimizer"] = nlohmann::json(to_json(optimizer));
@@ -234,6 +235,8 @@ void add_part(store::Checkpoint& whole, const std::string& name, store::Checkpoi
   }
   for (auto& [tensor_name, tensor] : part.weights)
     whole.weights.push_back({name + "." + tensor_name, tensor});
+  for (const auto& [alias, tensor_name] : part.tied)
+    whole.tied[name + "." + alias] = name + "." + tensor_name;
   for (auto& [tensor_name, tensor] : part.optimizer) {
     const size_t parameter = tensor_name.find('/') + 1;
     whole.optimizer.push_back(

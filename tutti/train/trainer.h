@@ -200,7 +200,7 @@ class Trainer {
   metrics::List count(const data::Feed& feed, const metrics::List& list, const EvaluateOptions& options);
   void with_weights(const EvaluateOptions& options, const std::function<void()>& body);
   // export.cc: exports.
-  TrainedModel trained_model(const ExportOptions& options);
+  TrainedModel trained_model();
   std::string export_now(const std::string& dir, const data::Feed& examples, const ExportOptions& options);
   [[noreturn]] void export_instead_of(const data::Feed& feed, const FitOptions& options);
   void for_each_batch(const data::Feed& feed, const EvaluationBatches& batches, int part, int parts,

@@ -43,8 +43,8 @@ std::string file_in(const std::string& folder, const char* name) {
   return fmt::format("{}/{}/{}", folder, kCheckFolder, name);
 }
 
-std::string tensor_name(size_t batch, const char* what, size_t index) {
-  return fmt::format("{}.{}.{}", batch, what, index);
+std::string tensor_name(const std::string& function, size_t batch, const char* what, size_t index) {
+  return fmt::format("{}.{}.{}.{}", function, batch, what, index);
 }
 
 // --- The process that asks
@@ -69,23 +69,23 @@ std::string find_checker(const Environment& environment) {
   return found;
 }
 
-void write_request(const std::string& folder, const std::vector<CheckedBatch>& batches,
+void write_request(const std::string& folder, const std::vector<CheckedFunction>& functions,
                    const CheckOptions& options) {
   std::vector<store::NamedTensor> tensors;
-  for (size_t i = 0; i < batches.size(); ++i) {
-    for (size_t k = 0; k < batches[i].inputs.size(); ++k)
-      tensors.push_back({tensor_name(i, "input", k), batches[i].inputs[k]});
-    for (size_t k = 0; k < batches[i].outputs.size(); ++k)
-      tensors.push_back({tensor_name(i, "output", k), batches[i].outputs[k]});
+  Json all = Json::array();
+  for (const auto& [name, outputs, batches] : functions) {
+    all.push_back({{"name", name}, {"outputs", outputs}, {"batches", batches.size()}});
+    for (size_t i = 0; i < batches.size(); ++i) {
+      for (size_t k = 0; k < batches[i].inputs.size(); ++k)
+        tensors.push_back({tensor_name(name, i, "input", k), batches[i].inputs[k]});
+      for (size_t k = 0; k < batches[i].outputs.size(); ++k)
+        tensors.push_back({tensor_name(name, i, "output", k), batches[i].outputs[k]});
+    }
   }
   static_cast<void>(store::write_safetensors(file_in(folder, "batches.safetensors"), tensors));
-  const Json request = {{"format", options.format},
-                        {"outputs", options.outputs},
-                        {"device", options.device.str()},
-                        {"threads", options.threads},
-                        {"tolerance", options.tolerance},
-                        {"batches", batches.size()},
-                        {"asked_by", static_cast<int64_t>(::getpid())}};
+  const Json request = {{"format", options.format},       {"functions", all},
+                        {"device", options.device.str()}, {"threads", options.threads},
+                        {"tolerance", options.tolerance}, {"asked_by", static_cast<int64_t>(::getpid())}};
   replace_file(file_in(folder, "request.json"), request.dump());
 }
 
@@ -221,37 +221,56 @@ void compare_weights(const LoadedComputation& model, const std::string& folder) 
     if (!file.has(name) || !same_values(file.read(name), tensor.cpu()))
       fail(ErrorKind::DataLoss, "the tensor {} is not the one in weights.safetensors", name);
   }
-  if (tensors.size() != file.tensors().size())
-    fail(ErrorKind::DataLoss, "it has {} tensors, but weights.safetensors has {}", tensors.size(),
-         file.tensors().size());
+  const size_t expected = file.tensors().size() - file.tied().size();
+  if (tensors.size() != expected)
+    fail(ErrorKind::DataLoss, "it has {} tensors, but weights.safetensors has {}", tensors.size(), expected);
 }
 
-std::vector<CheckedBatch> read_batches(const std::string& folder, size_t count) {
-  const store::SafetensorsFile file(file_in(folder, "batches.safetensors"));
+CheckedFunction read_function(const store::SafetensorsFile& file, const Json& asked) {
+  CheckedFunction function{.name = asked.at("name").get<std::string>(),
+                           .outputs = asked.at("outputs").get<std::vector<std::string>>()};
   const auto tensors = [&](size_t batch, const char* what) {
     std::vector<torch::Tensor> found;
-    for (size_t k = 0; file.has(tensor_name(batch, what, k)); ++k)
-      found.push_back(file.read(tensor_name(batch, what, k)));
+    for (size_t k = 0; file.has(tensor_name(function.name, batch, what, k)); ++k)
+      found.push_back(file.read(tensor_name(function.name, batch, what, k)));
     return found;
   };
-  std::vector<CheckedBatch> batches;
-  for (size_t i = 0; i < count; ++i) batches.push_back({tensors(i, "input"), tensors(i, "output")});
-  return batches;
+  for (size_t i = 0; i < asked.at("batches").get<size_t>(); ++i)
+    function.batches.push_back({tensors(i, "input"), tensors(i, "output")});
+  return function;
+}
+
+// "for a batch of 32 examples", and the shapes of inputs of which the batches have several.
+std::string text_of(const CheckedFunction& function, const CheckedBatch& batch) {
+  const std::string by = function.name == kDefaultFunction ? "" : fmt::format("{}(): ", function.name);
+  if (batch.inputs.empty()) return by + "it fails:";
+  std::string shapes;
+  for (size_t k = 0; k < batch.inputs.size(); ++k) {
+    const torch::Tensor& input = batch.inputs[k];
+    const bool is_fixed =
+        std::all_of(function.batches.begin(), function.batches.end(), [&](const CheckedBatch& other) {
+          return other.inputs[k].sizes().slice(1) == input.sizes().slice(1);
+        });
+    if (!is_fixed) shapes += (shapes.empty() ? "" : ", ") + describe(input);
+  }
+  return fmt::format("{}for a batch of {} examples{}", by, batch.inputs[0].size(0),
+                     shapes.empty() ? "" : " (" + shapes + ")");
 }
 
 // LibTorch optimises a program during its first calls, so each batch is used several times.
-void compare_batches(LoadedComputation& model, const std::vector<CheckedBatch>& batches, torch::Device device,
-                     Differences& differences) {
+Json compared(LoadedComputation& model, const CheckedFunction& function, torch::Device device,
+              double tolerance) {
+  Differences differences(function.outputs, tolerance);
   for (const Mode mode : {Mode::Exact, Mode::Optimised, Mode::Optimised, Mode::Optimised}) {
-    for (const CheckedBatch& batch : batches) {
+    for (const CheckedBatch& batch : function.batches) {
       std::vector<torch::Tensor> here;
       for (const torch::Tensor& input : batch.inputs) here.push_back(input.to(device));
-      const std::string what =
-          here.empty() ? "it fails:" : fmt::format("for a batch of {} examples", here[0].size(0));
+      const std::string what = text_of(function, batch);
       or_fail(ErrorKind::InvalidArgument, what,
-              [&] { differences.add(what, mode, model.run(here, mode), batch.outputs); });
+              [&] { differences.add(what, mode, model.run(function.name, here, mode), batch.outputs); });
     }
   }
+  return {{"same_bits", differences.same_bits()}, {"greatest_difference", differences.greatest()}};
 }
 
 Json result_of_check(const std::string& folder) {
@@ -264,11 +283,13 @@ Json result_of_check(const std::string& folder) {
     const auto format = export_format(request.at("format").get<std::string>());
     const torch::Device device(request.at("device").get<std::string>());
     const auto model = format->load(folder, device);
-    Differences differences(request.at("outputs").get<std::vector<std::string>>(),
-                            request.at("tolerance").get<double>());
     compare_weights(*model, folder);
-    compare_batches(*model, read_batches(folder, request.at("batches").get<size_t>()), device, differences);
-    return {{"same_bits", differences.same_bits()}, {"greatest_difference", differences.greatest()}};
+    const store::SafetensorsFile batches(file_in(folder, "batches.safetensors"));
+    Json results = Json::array();
+    for (const Json& function : request.at("functions"))
+      results.push_back(
+          compared(*model, read_function(batches, function), device, request.at("tolerance").get<double>()));
+    return {{"functions", results}};
   } catch (const Error& error) {
     return {{"error", error.what()}, {"kind", static_cast<int>(error.kind())}};
   } catch (const std::exception& error) {
@@ -278,13 +299,14 @@ Json result_of_check(const std::string& folder) {
 
 }  // namespace
 
-CheckResult check_export(const std::string& folder, const std::vector<CheckedBatch>& batches,
-                         const CheckOptions& options) {
+std::vector<CheckResult> check_export(const std::string& folder,
+                                      const std::vector<CheckedFunction>& functions,
+                                      const CheckOptions& options) {
   const std::string own = fmt::format("{}/{}", folder, kCheckFolder);
   const Environment environment = Environment::of_process();
   const std::string program = options.program.empty() ? find_checker(environment) : options.program;
   make_directories(own);
-  write_request(folder, batches, options);
+  write_request(folder, functions, options);
   const std::string end = Checker(program, folder, environment).wait(options.timeout);
   const std::string answer = file_in(folder, "result.json");
   if (!path_exists(answer))
@@ -295,7 +317,10 @@ CheckResult check_export(const std::string& folder, const std::vector<CheckedBat
     throw Error(static_cast<ErrorKind>(result.value("kind", static_cast<int>(ErrorKind::InvalidArgument))),
                 fmt::format("the exported model is not the trained one: {}", result.value("error", "")));
   fs::remove_all(own);
-  return {result.at("same_bits").get<bool>(), result.at("greatest_difference").get<double>()};
+  std::vector<CheckResult> results;
+  for (const Json& each : result.at("functions"))
+    results.push_back({each.at("same_bits").get<bool>(), each.at("greatest_difference").get<double>()});
+  return results;
 }
 
 std::optional<int> answer_export_check(const Environment& environment) {

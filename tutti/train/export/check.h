@@ -21,9 +21,14 @@ struct CheckedBatch {
   std::vector<torch::Tensor> outputs;
 };
 
+struct CheckedFunction {
+  std::string name;
+  std::vector<std::string> outputs;  // their names, for errors
+  std::vector<CheckedBatch> batches = {};
+};
+
 struct CheckOptions {
   std::string format;
-  std::vector<std::string> outputs;  // their names, for errors
   torch::Device device = torch::kCPU;
   int threads = 1;
   // The difference of two numbers a and b may be up to tolerance * (1 + |b|).
@@ -39,10 +44,11 @@ struct CheckResult {
   double greatest_difference = 0;  // in any mode, relative to 1 + |b|
 };
 
-// Checks the model in the folder. Throws an InvalidArgument that says what is different, and a Timeout if the
-// process does not end. Leaves nothing in the folder.
-CheckResult check_export(const std::string& folder, const std::vector<CheckedBatch>& batches,
-                         const CheckOptions& options);
+// Checks the model in the folder, and returns a result for each function. Throws an InvalidArgument that says
+// what is different, and a Timeout if the process does not end. Leaves nothing in the folder.
+std::vector<CheckResult> check_export(const std::string& folder,
+                                      const std::vector<CheckedFunction>& functions,
+                                      const CheckOptions& options);
 
 // Makes the check and returns the exit code, if this process was started for one; else returns nullopt.
 std::optional<int> answer_export_check(const Environment& environment);

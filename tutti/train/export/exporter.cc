@@ -4,11 +4,9 @@
 #include <array>
 #include <cctype>
 #include <cmath>
-#include <filesystem>
-#include <limits>
 #include <set>
 #include <string_view>
-#include <unordered_set>
+#include <unordered_map>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -23,13 +21,11 @@
 #include "tutti/base/version.h"
 #include "tutti/comm/executor.h"
 #include "tutti/params/parameters.h"
-#include "tutti/store/folder_lock.h"
-#include "tutti/train/export/check.h"
+#include "tutti/train/export/versions.h"
 
 namespace tutti {
 namespace {
 
-namespace fs = std::filesystem;
 using embedding::NamedTable;
 
 constexpr double kTolerance = 1e-5;
@@ -52,16 +48,6 @@ void require_distinct(const std::vector<std::string>& names, const char* what) {
   }
 }
 
-// The name of a file below assets/ must not lead out of it.
-void require_asset(const std::string& name, const std::string& path) {
-  const fs::path relative(name);
-  const bool leads_out = std::any_of(relative.begin(), relative.end(),
-                                     [](const fs::path& part) { return part == ".." || part == "."; });
-  if (name.empty() || relative.is_absolute() || leads_out)
-    fail(ErrorKind::InvalidArgument, "the asset '{}' needs a relative path without '..' as its name", name);
-  if (!path_exists(path)) fail(ErrorKind::InvalidArgument, "the asset '{}': {} does not exist", name, path);
-}
-
 // A name that Python and TorchScript accept for an argument.
 std::string identifier_of(const std::string& name, std::set<std::string>& taken) {
   constexpr std::array<std::string_view, 42> kWords = {
@@ -76,13 +62,6 @@ std::string identifier_of(const std::string& name, std::set<std::string>& taken)
   if (std::find(kWords.begin(), kWords.end(), identifier) != kWords.end()) identifier += '_';
   while (!taken.insert(identifier).second) identifier += '_';
   return identifier;
-}
-
-Batch narrowed(const Batch& batch, int64_t examples) {
-  Batch::Tensors tensors;
-  for (const auto& [name, tensor] : batch.tensors())
-    tensors.emplace_back(name, tensor.narrow(0, 0, examples));
-  return Batch(std::move(tensors));
 }
 
 // Type and shape of a tensor in several batches; null for sizes that are not the same in all of them.
@@ -118,64 +97,6 @@ class LookUpScope {
   const std::vector<NamedTable>& tables_;
 };
 
-void copy_asset(const fs::path& from, const fs::path& to) {
-  if (fs::is_directory(from)) {
-    make_directories(to);
-    for (const fs::directory_entry& entry : fs::directory_iterator(from))
-      copy_asset(entry.path(), to / entry.path().filename());
-    return sync_directory(to);
-  }
-  constexpr uint64_t kPiece = 1 << 20;
-  make_directories(to.parent_path());
-  const FileReader reader(from);
-  FileWriter writer(to);
-  std::vector<std::byte> buffer(std::min(reader.size(), kPiece));
-  for (uint64_t at = 0; at < reader.size(); at += kPiece) {
-    const auto piece = std::span(buffer).first(std::min(reader.size() - at, kPiece));
-    reader.read_at(at, piece);
-    writer.write(piece);
-  }
-  writer.finish();
-}
-
-std::string version_path(const std::string& dir, int64_t version) {
-  return fmt::format("{}/{}", dir, version);
-}
-
-int64_t next_version(const std::string& dir) {
-  int64_t greatest = 0;
-  for (const fs::directory_entry& entry : fs::directory_iterator(dir)) {
-    const auto number = parse_int(entry.path().filename().string());
-    if (number) greatest = std::max(greatest, *number);
-  }
-  if (greatest == std::numeric_limits<int64_t>::max())
-    fail(ErrorKind::InvalidArgument, "{}: there is no number above that of the version {}", dir, greatest);
-  return greatest + 1;
-}
-
-void require_free_version(const std::string& dir, int64_t version) {
-  if (version > 0 && path_exists(version_path(dir, version)))
-    fail(ErrorKind::InvalidArgument,
-         "{} exists already: export to another version, or with version 0 for the next number",
-         version_path(dir, version));
-}
-
-// Gives the folder its name. Another process may export to the same place at the same time.
-std::string publish_version(store::TemporaryFolder& written, const std::string& dir, int64_t version) {
-  require_free_version(dir, version);
-  for (;;) {
-    const std::string path = version_path(dir, version > 0 ? version : next_version(dir));
-    try {
-      written.rename_to(path);
-      sync_directory(dir);
-      return path;
-    } catch (const Error&) {
-      require_free_version(dir, version);
-      if (!path_exists(path)) throw;
-    }
-  }
-}
-
 }  // namespace
 
 ExportFormat::Written write_with_weights(const ExportFormat& format, const Computation& computation,
@@ -184,7 +105,8 @@ ExportFormat::Written write_with_weights(const ExportFormat& format, const Compu
   const comm::Work weights = writer.run([&] {
     std::vector<store::NamedTensor> tensors = computation.parameters;
     tensors.insert(tensors.end(), computation.buffers.begin(), computation.buffers.end());
-    static_cast<void>(store::write_safetensors(folder + "/weights.safetensors", tensors));
+    static_cast<void>(store::write_safetensors(folder + "/weights.safetensors", tensors, {{"format", "pt"}},
+                                               computation.tied));
   });
   ExportFormat::Written written = format.write(computation, folder);
   weights.wait();
@@ -207,15 +129,11 @@ Exporter::Exporter(const TrainedModel& model, const data::Feed& examples, const 
       options_(options),
       format_(options.format ? options.format : export_format("torchscript")),
       tolerance_(tolerance_of(model, options)),
-      tables_(embedding::tables_in(model.module)) {
-  require_distinct(options.signature.inputs, "the input");
-  require_distinct(options.signature.outputs, "the output");
-  if (options.signature.outputs.empty()) fail(ErrorKind::InvalidArgument, "an export without an output");
+      tables_(embedding::tables_in(model.module)),
+      examples_(read_export_examples(examples, options, model.device)) {
   if (options.version < 0)
     fail(ErrorKind::InvalidArgument, "the version of an export is {}, expected 0 or more", options.version);
-  if (options.examples < 1)
-    fail(ErrorKind::InvalidArgument, "an export with {} examples, expected 1 or more", options.examples);
-  for (const auto& [name, path] : options.assets) require_asset(name, path);
+  require_assets(options.assets);
   require_tables_to_leave_out(options.leave_out, tables_);
   for (const NamedTable& each : tables_) {
     if (each.table->options().dynamic && !is_left_out(each.name))
@@ -224,52 +142,52 @@ Exporter::Exporter(const TrainedModel& model, const data::Feed& examples, const 
            "make. Let the program leave it out (ExportOptions::leave_out), so that its vectors become inputs",
            each.name);
   }
-  read_batches(examples);
+  add_function(kDefaultFunction, options.signature);
+  for (const auto& [name, signature] : options.more_signatures) {
+    std::set<std::string> taken = {kDefaultFunction, "train", "eval"};
+    if (name.empty() || identifier_of(name, taken) != name)
+      fail(ErrorKind::InvalidArgument,
+           "the signature '{}' of an export needs another name: that of a function in Python, such as "
+           "'embed', but "
+           "not 'forward', which is the name of ExportOptions::signature",
+           name);
+    add_function(name, signature);
+  }
+}
+
+void Exporter::add_function(const std::string& name, const Signature& signature) {
+  require_distinct(signature.inputs, "the input");
+  require_distinct(signature.outputs, "the output");
+  if (signature.outputs.empty())
+    fail(ErrorKind::InvalidArgument, "an export without an output{}",
+         name == kDefaultFunction ? "" : fmt::format(" of the signature '{}'", name));
+  for (const std::string& input : signature.inputs)
+    static_cast<void>(examples_.batches.front()[input]);  // throws
+  functions_.push_back({.name = name, .signature = signature});
 }
 
 bool Exporter::is_left_out(const std::string& table) const {
   return std::find(options_.leave_out.begin(), options_.leave_out.end(), table) != options_.leave_out.end();
 }
 
-// The first two batches are traced. The second is a part of the first, so that both have the same longest
-// list.
-void Exporter::read_batches(const data::Feed& examples) {
-  if (examples.size() == 0)
-    fail(ErrorKind::InvalidArgument,
-         "the feed has no examples, with which an exported model is traced and checked");
-  const auto read = [&](int64_t begin, int64_t count) {
-    std::vector<int64_t> indices;
-    for (int64_t i = begin; i < begin + count; ++i) indices.push_back(i % examples.size());
-    const Batch batch = examples.read(indices);
-    if (batch.size() != count) fail(ErrorKind::InvalidArgument, "the feed changes the number of examples");
-    return batch.to(model_.device);
-  };
-  constexpr int64_t kFewest = 4;
-  constexpr int64_t kMore = 7;
-  const int64_t count = std::max(options_.examples, kFewest);
-  const Batch first = read(0, count);
-  batches_ = {first, narrowed(first, count / 2), read(0, 1), read(count, kMore)};
-  for (const std::string& name : options_.signature.inputs) static_cast<void>(first[name]);  // throws
-}
-
 // Returns the tensors of a batch that become inputs, or may do so.
-Batch Exporter::inputs_of(const Batch& batch) const {
-  if (options_.signature.inputs.empty()) return batch;
+Batch Exporter::inputs_of(const Function& function, const Batch& batch) {
+  if (function.signature.inputs.empty()) return batch;
   Batch::Tensors tensors;
-  for (const std::string& name : options_.signature.inputs) tensors.emplace_back(name, batch[name]);
+  for (const std::string& name : function.signature.inputs) tensors.emplace_back(name, batch[name]);
   return Batch(std::move(tensors));
 }
 
-void Exporter::add_vectors(size_t batch, const NamedTable& table, const torch::Tensor& ids,
-                           const torch::Tensor& vectors) {
-  const size_t index = lookup_++;
-  if (index == vectors_.size()) {
-    vectors_.push_back({.name = table.name + ".vectors", .argument = {}, .table = table.name});
-    for (const auto& [name, tensor] : batches_[batch].tensors()) {
-      if (tensor.is_same(ids)) vectors_.back().ids = name;
+void Exporter::add_vectors(Function& function, size_t batch, const NamedTable& table,
+                           const torch::Tensor& ids, const torch::Tensor& vectors) {
+  const size_t index = function.lookup++;
+  if (index == function.vectors.size()) {
+    function.vectors.push_back({.name = table.name + ".vectors", .argument = {}, .table = table.name});
+    for (const auto& [name, tensor] : examples_.batches[batch].tensors()) {
+      if (tensor.is_same(ids)) function.vectors.back().ids = name;
     }
   }
-  Argument& argument = vectors_[index];
+  Argument& argument = function.vectors[index];
   if (argument.table != table.name || argument.values.size() != batch)
     fail(ErrorKind::InvalidArgument,
          "the model does not look up the same tables for every batch, so that '{}' cannot be left out",
@@ -278,19 +196,26 @@ void Exporter::add_vectors(size_t batch, const NamedTable& table, const torch::T
 }
 
 void Exporter::predict(size_t batch) {
-  lookup_ = 0;
+  for (Function& function : functions_) predict(function, batch);
+}
+
+void Exporter::predict(Function& function, size_t batch) {
+  function.lookup = 0;
   const LookUpScope recorded(tables_,
                              [&](const NamedTable& table, const torch::Tensor& ids, const auto& own) {
                                const torch::Tensor vectors = own();
-                               if (is_left_out(table.name)) add_vectors(batch, table, ids, vectors);
+                               if (is_left_out(table.name)) add_vectors(function, batch, table, ids, vectors);
                                return vectors;
                              });
-  const std::vector<torch::Tensor> outputs = model_.outputs(inputs_of(batches_[batch]));
-  if (outputs.size() != options_.signature.outputs.size())
+  const std::vector<std::string>& names = function.signature.outputs;
+  const std::vector<torch::Tensor> outputs =
+      model_.outputs(inputs_of(function, examples_.batches[batch]), function.signature);
+  if (outputs.size() != names.size())
     fail(ErrorKind::InvalidArgument, "the signature names {} outputs ({}), but its function returns {}",
-         options_.signature.outputs.size(), fmt::join(options_.signature.outputs, ", "), outputs.size());
-  outputs_.emplace_back();
-  for (const torch::Tensor& output : outputs) outputs_.back().push_back(output.detach().cpu().contiguous());
+         names.size(), fmt::join(names, ", "), outputs.size());
+  function.outputs.emplace_back();
+  for (const torch::Tensor& output : outputs)
+    function.outputs.back().push_back(output.detach().cpu().contiguous());
 }
 
 void Exporter::gather() {
@@ -306,17 +231,17 @@ void Exporter::gather() {
 }
 
 // The inputs are those of the batch, and then the vectors of the tables that are left out.
-std::vector<Exporter::Argument> Exporter::arguments() const {
+std::vector<Exporter::Argument> Exporter::arguments(const Function& function) const {
   std::vector<Argument> all;
-  const Batch inputs = inputs_of(batches_.front());
+  const Batch inputs = inputs_of(function, examples_.batches.front());
   for (const auto& [name, tensor] : inputs.tensors()) {
     all.push_back({.name = name, .argument = {}});
-    for (const Batch& batch : batches_) all.back().values.push_back(batch[name]);
+    for (const Batch& batch : examples_.batches) all.back().values.push_back(batch[name]);
   }
   std::map<std::string, int> count;
-  for (const Argument& vectors : vectors_) ++count[vectors.name];
+  for (const Argument& vectors : function.vectors) ++count[vectors.name];
   std::map<std::string, int> next;
-  for (const Argument& vectors : vectors_) {
+  for (const Argument& vectors : function.vectors) {
     all.push_back(vectors);
     if (count[vectors.name] > 1) all.back().name += fmt::format(".{}", ++next[vectors.name]);
   }
@@ -326,9 +251,9 @@ std::vector<Exporter::Argument> Exporter::arguments() const {
 }
 
 // Computes the outputs as the exported model will: by operators that can be traced.
-std::vector<torch::Tensor> Exporter::compute(const std::vector<Argument>& arguments,
+std::vector<torch::Tensor> Exporter::compute(const Function& function, const std::vector<Argument>& arguments,
                                              const std::vector<torch::Tensor>& inputs) const {
-  const size_t columns = arguments.size() - vectors_.size();
+  const size_t columns = arguments.size() - function.vectors.size();
   size_t next_vectors = columns;
   const LookUpScope traceable(
       tables_, [&](const NamedTable& table, const torch::Tensor& ids, const auto&) -> torch::Tensor {
@@ -338,106 +263,139 @@ std::vector<torch::Tensor> Exporter::compute(const std::vector<Argument>& argume
       });
   Batch::Tensors tensors;
   for (size_t i = 0; i < columns; ++i) tensors.emplace_back(arguments[i].name, inputs[i]);
-  return model_.outputs(Batch(std::move(tensors)));
+  return model_.outputs(Batch(std::move(tensors)), function.signature);
 }
 
-std::vector<store::NamedTensor> Exporter::parameters() const {
-  std::unordered_set<const void*> seen;
-  for (const NamedTable& each : tables_) {
-    if (each.weight.defined() && is_left_out(each.name)) seen.insert(each.weight.unsafeGetTensorImpl());
+// Sizes that none of the arguments has keep their first value, so that there are no examples for the second.
+Computation::Function Exporter::traced(const Function& function,
+                                       const std::vector<Argument>& arguments) const {
+  Computation::Function traced{
+      .name = function.name,
+      .body = [&](const auto& inputs) { return compute(function, arguments, inputs); },
+      .sizes = {{.name = "examples", .places = {}}},
+      .drop_unused = function.signature.inputs.empty()};
+  for (const Argument& argument : arguments) traced.arguments.push_back(argument.argument);
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const auto& values = arguments[i].values;
+    if (values[0].dim() > 0 && values[0].size(0) == examples_.batches[0].size() &&
+        values[1].size(0) == examples_.batches[1].size())
+      traced.sizes.front().places.push_back({i, 0});
   }
-  std::vector<store::NamedTensor> all;
-  for (const auto& item : model_.module.named_parameters()) {
-    if (item.value().defined() && seen.insert(item.value().unsafeGetTensorImpl()).second)
-      all.push_back({item.key(), item.value()});
+  std::vector<size_t> batches = {0, 1};
+  for (size_t k = 0; k < examples_.sizes.size(); ++k) {
+    Computation::Size size{.name = examples_.sizes[k].name, .places = {}};
+    for (const auto& [input, dimension] : examples_.sizes[k].of) {
+      for (size_t i = 0; i < arguments.size(); ++i) {
+        if (arguments[i].name == input) size.places.push_back({i, dimension});
+      }
+    }
+    if (size.places.empty()) continue;
+    traced.sizes.push_back(std::move(size));
+    for (size_t i = 0, count = batches.size(); i < count; ++i) batches.push_back(batches[i] | size_t{2} << k);
   }
-  for (const auto& [table, rows] : rows_) all.push_back({table + ".weight", rows});
-  return all;
+  for (const size_t batch : batches) {
+    traced.examples.emplace_back();
+    for (const Argument& argument : arguments) traced.examples.back().push_back(argument.values[batch]);
+  }
+  return traced;
 }
 
-std::vector<store::NamedTensor> Exporter::buffers() const {
-  std::unordered_set<const void*> seen;
-  std::vector<store::NamedTensor> all;
-  for (const auto& item : model_.module.named_buffers()) {
-    if (item.value().defined() && seen.insert(item.value().unsafeGetTensorImpl()).second)
-      all.push_back({item.key(), item.value()});
-  }
-  return all;
-}
-
-Json Exporter::signature(const std::vector<Argument>& arguments) const {
-  const std::vector<data::Column> columns = data::columns_in(batches_.front());
-  const auto is_ragged = [&](const std::string& name) {
-    return std::any_of(columns.begin(), columns.end(),
-                       [&](const data::Column& column) { return column.name == name && column.is_ragged; });
+Computation Exporter::computation(const std::vector<std::vector<Argument>>& arguments) const {
+  Computation computation;
+  std::unordered_map<const void*, std::string> first_names;
+  const auto add = [&](std::vector<store::NamedTensor>& all, const std::string& name,
+                       const torch::Tensor& tensor) {
+    if (!tensor.defined()) return;
+    const auto [first, is_new] = first_names.emplace(tensor.unsafeGetTensorImpl(), name);
+    if (is_new)
+      all.push_back({name, tensor});
+    else if (!first->second.empty())
+      computation.tied.emplace(name, first->second);
   };
+  for (const NamedTable& each : tables_) {
+    if (each.weight.defined() && is_left_out(each.name))
+      first_names.emplace(each.weight.unsafeGetTensorImpl(), "");
+  }
+  for (const auto& item : model_.module.named_parameters())
+    add(computation.parameters, item.key(), item.value());
+  for (const auto& [table, rows] : rows_) computation.parameters.push_back({table + ".weight", rows});
+  for (const auto& item : model_.module.named_buffers()) add(computation.buffers, item.key(), item.value());
+  for (size_t i = 0; i < functions_.size(); ++i)
+    computation.functions.push_back(traced(functions_[i], arguments[i]));
+  return computation;
+}
+
+Json Exporter::signature(const Function& function, const std::vector<Argument>& arguments) const {
   Json inputs = Json::array();
   for (const Argument& argument : arguments) {
     Json input = spec_of(argument.name, argument.values);
     input["argument"] = argument.argument;
     if (!argument.table.empty()) input["table"] = argument.table;
     if (!argument.ids.empty()) input["ids"] = argument.ids;
-    if (is_ragged(argument.name)) input["shape"].back() = nullptr;
     inputs.push_back(std::move(input));
   }
   Json outputs = Json::array();
-  for (size_t i = 0; i < options_.signature.outputs.size(); ++i) {
+  for (size_t i = 0; i < function.signature.outputs.size(); ++i) {
     std::vector<torch::Tensor> values;
-    for (const auto& of_batch : outputs_) values.push_back(of_batch[i]);
-    outputs.push_back(spec_of(options_.signature.outputs[i], values));
+    for (const auto& of_batch : function.outputs) values.push_back(of_batch[i]);
+    outputs.push_back(spec_of(function.signature.outputs[i], values));
   }
   return {{"inputs", inputs}, {"outputs", outputs}};
 }
 
+Json Exporter::json_of_check(const CheckResult& result) const {
+  int64_t count = 0;
+  for (const Batch& batch : examples_.batches) count += batch.size();
+  Json check = {{"examples", count},
+                {"same_bits", result.same_bits},
+                {"greatest_difference", result.greatest_difference},
+                {"tolerance", tolerance_}};
+  for (const FreeSize& size : examples_.sizes) check["sizes"][size.name] = examples_.values_of(size);
+  return check;
+}
+
 void Exporter::write_files(const std::string& folder, Result& result) const {
-  std::vector<Argument> arguments = this->arguments();
-  Computation computation{.parameters = parameters(),
-                          .buffers = buffers(),
-                          .arguments = {},
-                          .function = [&](const auto& inputs) { return compute(arguments, inputs); },
-                          .examples = std::vector<Computation::Tensors>(2),
-                          .drop_unused = options_.signature.inputs.empty()};
-  for (const Argument& argument : arguments) {
-    computation.arguments.push_back(argument.argument);
-    for (size_t i = 0; i < computation.examples.size(); ++i)
-      computation.examples[i].push_back(argument.values[i]);
-  }
-  const ExportFormat::Written written = write_with_weights(*format_, computation, folder);
+  std::vector<std::vector<Argument>> all;
+  for (const Function& function : functions_) all.push_back(arguments(function));
+  const ExportFormat::Written written = write_with_weights(*format_, computation(all), folder);
   result.doubts = written.doubts;
-  std::erase_if(arguments, [&](const Argument& argument) {
-    return std::find(written.arguments.begin(), written.arguments.end(), argument.argument) ==
-           written.arguments.end();
-  });
 
-  std::vector<CheckedBatch> checked;
-  for (size_t i = 0; i < batches_.size(); ++i) {
-    checked.push_back({{}, outputs_.at(i)});
-    for (const Argument& argument : arguments)
-      checked.back().inputs.push_back(argument.values[i].cpu().contiguous());
-    result.examples += batches_[i].size();
+  std::vector<CheckedFunction> checked;
+  for (size_t f = 0; f < functions_.size(); ++f) {
+    const std::vector<std::string>& left = written.arguments.at(f);
+    std::erase_if(all[f], [&](const Argument& argument) {
+      return std::find(left.begin(), left.end(), argument.argument) == left.end();
+    });
+    checked.push_back({.name = functions_[f].name, .outputs = functions_[f].signature.outputs});
+    for (size_t i = 0; i < examples_.batches.size(); ++i) {
+      checked.back().batches.push_back({{}, functions_[f].outputs.at(i)});
+      for (const Argument& argument : all[f])
+        checked.back().batches.back().inputs.push_back(argument.values[i].cpu().contiguous());
+    }
   }
-  const CheckResult check = check_export(folder, checked,
-                                         {.format = format_->name(),
-                                          .outputs = options_.signature.outputs,
-                                          .device = model_.device,
-                                          .threads = model_.threads,
-                                          .tolerance = tolerance_,
-                                          .program = model_.checker,
-                                          .timeout = model_.timeout});
-  result.same_bits = check.same_bits;
-  result.greatest_difference = check.greatest_difference;
+  result.checks = check_export(folder, checked,
+                               {.format = format_->name(),
+                                .device = model_.device,
+                                .threads = model_.threads,
+                                .tolerance = tolerance_,
+                                .program = model_.checker,
+                                .timeout = model_.timeout});
 
-  for (const auto& [name, path] : options_.assets) copy_asset(path, fs::path(folder) / "assets" / name);
-  Json text = {{"format", format_->name()}, {"files", format_->files()}};
-  text.update(signature(arguments));
+  copy_assets(options_.assets, folder);
+  Json& text = result.signature;
+  text = {{"format", format_->name()}, {"files", format_->files()}};
+  text.update(signature(functions_[0], all[0]));
+  for (size_t f = 1; f < functions_.size(); ++f) {
+    Json& more = text["more_signatures"][functions_[f].name];
+    more = signature(functions_[f], all[f]);
+    more["check"] = json_of_check(result.checks.at(f));
+  }
   text.update(model_.facts);
   text["tutti_version"] = version();
   text["libtorch_version"] = TORCH_VERSION;
-  text["check"] = {{"examples", result.examples},
-                   {"same_bits", result.same_bits},
-                   {"greatest_difference", result.greatest_difference},
-                   {"tolerance", tolerance_}};
-  replace_file(folder + "/signature.json", text.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  text["check"] = json_of_check(result.checks.at(0));
+  replace_file(folder + "/" + kSignatureFile,
+               text.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
   sync_directory(folder);
 }
 

@@ -14,14 +14,16 @@
 #include "tutti/data/feed.h"
 #include "tutti/embedding/tables.h"
 #include "tutti/train/export.h"
+#include "tutti/train/export/check.h"
+#include "tutti/train/export/examples.h"
 
 namespace tutti {
 
 // A trained model, as an export sees it.
 struct TrainedModel {
   torch::nn::Module& module;
-  // Computes the outputs of a batch, in evaluation mode and without gradients.
-  std::function<std::vector<torch::Tensor>(const Batch&)> outputs;
+  // Computes the outputs of a signature for a batch, in evaluation mode and without gradients.
+  std::function<std::vector<torch::Tensor>(const Batch&, const Signature&)> outputs;
   // Returns all rows of the tables whose rows are spread over several tasks, in the order of their ids, by
   // name: "user.weight".
   std::function<std::map<std::string, torch::Tensor>()> rows;
@@ -45,10 +47,9 @@ class Exporter {
   // Throws InvalidArgument if the options do not fit the model. All must outlive this.
   Exporter(const TrainedModel& model, const data::Feed& examples, const ExportOptions& options);
 
-  // The batches on which the models are compared, on the model's device. They have different numbers of
-  // examples, one among them.
-  const std::vector<Batch>& batches() const { return batches_; }
-  // Lets the trained model compute its outputs for the batch of this index. To be called once for each,
+  // The batches on which the models are compared, on the model's device.
+  const std::vector<Batch>& batches() const { return examples_.batches; }
+  // Lets the trained model compute all outputs for the batch of this index. To be called once for each,
   // before write(). If the rows of tables have to be fetched, every worker does.
   void predict(size_t batch);
   // Gathers the rows of the tables that are exported. To be called before write(), on every worker that has
@@ -58,9 +59,8 @@ class Exporter {
   struct Result {
     std::string path;
     std::vector<std::string> doubts;
-    bool same_bits = false;
-    double greatest_difference = 0;
-    int64_t examples = 0;
+    std::vector<CheckResult> checks;  // of each function
+    Json signature = Json::object();  // as in signature.json
   };
   // Writes and checks a new version in `dir`.
   Result write(const std::string& dir) const;
@@ -74,17 +74,28 @@ class Exporter {
     std::vector<torch::Tensor> values = {};  // for each batch
   };
 
+  // A function of the exported model, and what the trained model computes by it.
+  struct Function {
+    std::string name;  // "forward"
+    const Signature& signature;
+    std::vector<std::vector<torch::Tensor>> outputs = {};  // [batch]
+    std::vector<Argument> vectors = {};                    // in the order of the lookups
+    size_t lookup = 0;                                     // of the batch that is being predicted
+  };
+
+  void add_function(const std::string& name, const Signature& signature);
   bool is_left_out(const std::string& table) const;
-  Batch inputs_of(const Batch& batch) const;
-  void read_batches(const data::Feed& examples);
-  void add_vectors(size_t batch, const embedding::NamedTable& table, const torch::Tensor& ids,
-                   const torch::Tensor& vectors);
-  std::vector<Argument> arguments() const;
-  std::vector<torch::Tensor> compute(const std::vector<Argument>& arguments,
+  static Batch inputs_of(const Function& function, const Batch& batch);
+  void predict(Function& function, size_t batch);
+  void add_vectors(Function& function, size_t batch, const embedding::NamedTable& table,
+                   const torch::Tensor& ids, const torch::Tensor& vectors);
+  std::vector<Argument> arguments(const Function& function) const;
+  Computation::Function traced(const Function& function, const std::vector<Argument>& arguments) const;
+  std::vector<torch::Tensor> compute(const Function& function, const std::vector<Argument>& arguments,
                                      const std::vector<torch::Tensor>& inputs) const;
-  std::vector<store::NamedTensor> parameters() const;
-  std::vector<store::NamedTensor> buffers() const;
-  Json signature(const std::vector<Argument>& arguments) const;
+  Computation computation(const std::vector<std::vector<Argument>>& arguments) const;
+  Json signature(const Function& function, const std::vector<Argument>& arguments) const;
+  Json json_of_check(const CheckResult& result) const;
   void write_files(const std::string& folder, Result& result) const;
 
   const TrainedModel& model_;
@@ -94,10 +105,8 @@ class Exporter {
   const std::vector<embedding::NamedTable> tables_;
   std::map<std::string, torch::Tensor>
       rows_;  // of the sharded tables that are exported, by the name of the table
-  std::vector<Batch> batches_;
-  std::vector<std::vector<torch::Tensor>> outputs_;  // [batch]
-  std::vector<Argument> vectors_;                    // in the order of the lookups
-  size_t lookup_ = 0;                                // of the batch that is being predicted
+  const ExportExamples examples_;
+  std::vector<Function> functions_;
 };
 
 }  // namespace tutti

@@ -11,21 +11,43 @@
 
 namespace tutti {
 
-// A computation that is to be written to a file: a function of tensors, and the tensors that it remembers.
+// The function that a program calls by calling the model.
+inline constexpr const char* kDefaultFunction = "forward";
+
+// A computation that is to be written to a file: functions of tensors, and the tensors that they remember.
 struct Computation {
   using Tensors = std::vector<torch::Tensor>;
 
-  // The tensors of the model by name ("conv1.weight"), each once. The function computes with these very
+  // A size of a function's arguments that may differ from call to call.
+  struct Size {
+    struct Place {
+      size_t argument = 0;
+      int64_t dimension = 0;
+    };
+    std::string name;           // "examples", "length"
+    std::vector<Place> places;  // it is the same in all of them
+  };
+
+  struct Function {
+    std::string name = kDefaultFunction;  // an identifier
+    // The names of the arguments; each is an identifier.
+    std::vector<std::string> arguments = {};
+    std::function<Tensors(const Tensors& inputs)> body = {};
+    // The first is the number of examples.
+    std::vector<Size> sizes = {};
+    // Arguments in which every size has two values, in all combinations: sizes[k] has its second value in
+    // those whose index has the bit k set. No number of examples is one.
+    std::vector<Tensors> examples = {};
+    // If true, arguments that the results do not depend on are left out.
+    bool drop_unused = false;
+  };
+
+  // The tensors of the model by name ("conv1.weight"), each once. The functions compute with these very
   // tensors.
   std::vector<store::NamedTensor> parameters = {};
   std::vector<store::NamedTensor> buffers = {};
-  // The names of the function's arguments; each is an identifier.
-  std::vector<std::string> arguments = {};
-  std::function<Tensors(const Tensors& inputs)> function = {};
-  // Arguments for two batches with different numbers of examples, both at least two.
-  std::vector<Tensors> examples = {};
-  // If true, arguments that the results do not depend on are left out.
-  bool drop_unused = false;
+  store::TiedNames tied = {};
+  std::vector<Function> functions = {};
 };
 
 // A model that was read from a file.
@@ -37,7 +59,8 @@ class LoadedComputation {
   // Computes as users of the file do, with all optimisations, or operator by operator as the trained model
   // did.
   enum class Mode { Optimised, Exact };
-  virtual Computation::Tensors run(const Computation::Tensors& inputs, Mode mode) = 0;
+  virtual Computation::Tensors run(const std::string& function, const Computation::Tensors& inputs,
+                                   Mode mode) = 0;
 };
 
 // A format of files for models that run without the program that has trained them. Another one is a class of
@@ -51,13 +74,13 @@ class ExportFormat {
   virtual std::vector<std::string> files() const = 0;
 
   struct Written {
-    std::vector<std::string> arguments;  // those that are left
+    std::vector<std::vector<std::string>> arguments;  // those that are left, for each function
     // Warnings: what may make the result wrong for other batches.
     std::vector<std::string> doubts;
   };
-  // Writes the computation to a folder, for batches with any number of examples. Returns when all data are on
-  // the device. Throws an InvalidArgument that says why if it cannot be written for other batches than those
-  // of the examples.
+  // Writes the computation to a folder, for arguments of any sizes. Returns when all data are on the device.
+  // Throws an InvalidArgument that says why if it cannot be written for other sizes than those of the
+  // examples.
   virtual Written write(const Computation& computation, const std::string& folder) const = 0;
   // Reads it, to a device. Throws DataLoss if the files are not those of the format.
   virtual std::unique_ptr<LoadedComputation> load(const std::string& folder, torch::Device device) const = 0;

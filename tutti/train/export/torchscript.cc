@@ -27,7 +27,6 @@ namespace {
 namespace jit = torch::jit;
 
 constexpr const char* kModelFile = "model.pt";
-constexpr const char* kForwardMethod = "forward";
 constexpr const char* kTrainingFlag = "training";
 
 struct Place {
@@ -44,7 +43,10 @@ Place place_of(const std::string& whole) {
 // A module of TorchScript with the tensors of a model under their names.
 class ScriptTree {
  public:
-  ScriptTree() { modules_.emplace("", make("Model")); }
+  explicit ScriptTree(const std::vector<Computation::Function>& functions) {
+    for (const Computation::Function& function : functions) methods_.insert(function.name);
+    modules_.emplace("", make("Model"));
+  }
 
   void add(const store::NamedTensor& named, bool is_buffer) {
     const auto [path, name] = place_of(named.name);
@@ -91,15 +93,17 @@ class ScriptTree {
     return modules_.emplace(path, module).first->second;
   }
 
-  static void require_free(const std::string& name) {
-    if (name == kForwardMethod || name == kTrainingFlag)
+  void require_free(const std::string& name) const {
+    if (methods_.contains(name) || name == kTrainingFlag)
       fail(ErrorKind::InvalidArgument,
-           "the model cannot be exported: it has a parameter, buffer or module '{}', which is a name that "
-           "TorchScript uses itself",
-           name);
+           "the model cannot be exported: it has a parameter, buffer or module '{}', which is {}", name,
+           name == kTrainingFlag || name == kDefaultFunction
+               ? "a name that TorchScript uses itself"
+               : "also the name of a signature; give the signature another one");
   }
 
   const std::shared_ptr<jit::CompilationUnit> unit_ = std::make_shared<jit::CompilationUnit>();
+  std::set<std::string> methods_;
   std::map<std::string, jit::Module> modules_;  // by path
   int count_ = 0;
 };
@@ -137,11 +141,11 @@ class FileBuffer final : public std::streambuf {
 };
 
 // Removes arguments that are not used, and returns the names of the others.
-std::vector<std::string> used_arguments(jit::Graph& graph, const Computation& computation) {
+std::vector<std::string> used_arguments(jit::Graph& graph, const Computation::Function& function) {
   std::vector<std::string> used;
   size_t input = 1;  // the first is the module itself
-  for (const std::string& name : computation.arguments) {
-    if (computation.drop_unused && !graph.inputs().at(input)->hasUses()) {
+  for (const std::string& name : function.arguments) {
+    if (function.drop_unused && !graph.inputs().at(input)->hasUses()) {
       graph.eraseInput(input);
       continue;
     }
@@ -166,10 +170,12 @@ class LoadedTorchScript final : public LoadedComputation {
   }
 
   // LibTorch optimises a module's program during its first calls, which changes the last bits.
-  Computation::Tensors run(const Computation::Tensors& inputs, Mode mode) override {
+  Computation::Tensors run(const std::string& function, const Computation::Tensors& inputs,
+                           Mode mode) override {
     const torch::NoGradGuard no_grad;
     const jit::GraphOptimizerEnabledGuard optimises(mode == Mode::Optimised);
-    const jit::IValue result = module_.forward(std::vector<jit::IValue>(inputs.begin(), inputs.end()));
+    const jit::IValue result =
+        module_.get_method(function)(std::vector<jit::IValue>(inputs.begin(), inputs.end()));
     if (result.isTensor()) return {result.toTensor()};
     Computation::Tensors results;
     for (const jit::IValue& element : result.toTupleRef().elements()) results.push_back(element.toTensor());
@@ -184,22 +190,30 @@ class LoadedTorchScript final : public LoadedComputation {
 
 ExportFormat::Written TorchScriptFormat::write(const Computation& computation,
                                                const std::string& folder) const {
-  ScriptTree tree;
+  ScriptTree tree(computation.functions);
   for (const store::NamedTensor& named : computation.parameters) tree.add(named, /*is_buffer=*/false);
   for (const store::NamedTensor& named : computation.buffers) tree.add(named, /*is_buffer=*/true);
   jit::Module& module = tree.root();
-  const Traced traced =
-      trace_for_any_batch(module, computation.arguments, computation.examples, computation.function);
-  Written written{.arguments = used_arguments(*traced.graph, computation), .doubts = {}};
-  for (const std::string& read : traced.reads)
+  Written written;
+  std::vector<std::shared_ptr<jit::Graph>> graphs;
+  std::set<std::string> reads;
+  for (const Computation::Function& function : computation.functions) {
+    const Traced traced = trace_for_any_sizes(module, function);
+    written.arguments.push_back(used_arguments(*traced.graph, function));
+    graphs.push_back(traced.graph);
+    reads.insert(traced.reads.begin(), traced.reads.end());
+  }
+  for (const std::string& read : reads)
     written.doubts.push_back(fmt::format(
         "the model reads values of tensors while it predicts ({}); what it does with them is fixed in "
         "the exported model",
         read));
   FileBuffer file(fmt::format("{}/{}", folder, kModelFile));
   or_fail(ErrorKind::InvalidArgument, "the model cannot be exported", [&] {
-    const c10::QualifiedName name(*module.type()->name(), kForwardMethod);
-    module.type()->addMethod(module._ivalue()->compilation_unit()->create_function(name, traced.graph));
+    for (size_t i = 0; i < graphs.size(); ++i) {
+      const c10::QualifiedName name(*module.type()->name(), computation.functions[i].name);
+      module.type()->addMethod(module._ivalue()->compilation_unit()->create_function(name, graphs[i]));
+    }
     tree.own_tensors();
     std::ostream stream(&file);
     module.save(stream);

@@ -5,7 +5,7 @@
 namespace tutti {
 
 // model.pt: a TorchScript module, which torch::jit::load() of LibTorch and torch.jit.load() of Python read.
-// Its forward() takes the arguments, and returns a tensor or, of several results, a tuple.
+// Each function is a method, which takes the arguments and returns a tensor or, of several results, a tuple.
 class TorchScriptFormat final : public ExportFormat {
  public:
   std::string name() const override { return "torchscript"; }

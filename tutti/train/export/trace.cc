@@ -1,7 +1,9 @@
 #include "tutti/train/export/trace.h"
 
+#include <algorithm>
 #include <cmath>
 #include <map>
+#include <optional>
 #include <set>
 #include <sstream>
 #include <string_view>
@@ -18,6 +20,7 @@
 #include <torch/csrc/jit/ir/ir.h>
 #include <torch/csrc/jit/passes/dead_code_elimination.h>
 
+#include "tutti/base/check.h"
 #include "tutti/base/error.h"
 #include "tutti/params/parameters.h"
 
@@ -65,22 +68,42 @@ bool are_same(const jit::IValue& one, const jit::IValue& other) {
   return one == other;
 }
 
-// The traces of a function for two batches, in which the first becomes that of a batch of any size.
-class Comparison {
- public:
-  // Both graphs have the same inputs. `sizes` are the numbers of examples; `batch` is an input of the first
-  // graph whose first dimension is that number.
-  Comparison(jit::Graph& graph, jit::Graph& other, std::pair<int64_t, int64_t> sizes, jit::Value* batch)
-      : graph_(graph), other_(other), sizes_(std::move(sizes)), batch_(batch) {}
+// A size of the arguments, with its two values in the traces, and the input of the first graph that has it.
+struct TracedSize {
+  std::string name;
+  int64_t first = 0;
+  int64_t second = 0;
+  jit::Value* input = nullptr;
+  int64_t dimension = 0;
+};
 
-  void run() {
-    compare(*graph_.block(), *other_.block());
-    for (const auto& [constant, number] : found_) constant->output()->replaceAllUsesWith(value_of(number));
+// The first of several traces of a function, which becomes that for all sizes. The others are told apart by
+// the sizes that have their second value: a bit for each.
+class Generalization {
+ public:
+  Generalization(jit::Graph& graph, std::vector<TracedSize> sizes)
+      : graph_(graph), sizes_(std::move(sizes)) {}
+
+  // Compares a trace with the first one, which has the same inputs.
+  void add(jit::Graph& other, size_t which) {
+    which_ = which;
+    same_as_.clear();
+    compare(*graph_.block(), *other.block());
+  }
+
+  // Replaces the numbers that differ.
+  void finish() {
+    for (jit::Node* constant : differing_) {
+      const auto factors = factors_of(numbers_.at(constant));
+      if (!factors) fail_number(*constant);
+      constant->output()->replaceAllUsesWith(value_of(*factors));
+    }
   }
 
  private:
-  // A number of the trace as a function of the number of examples: factor * examples + rest.
-  using Number = std::pair<int64_t, int64_t>;
+  // A number in each trace; and the factors of the products of sizes whose sum it is, by the sizes in a
+  // product.
+  using Numbers = std::vector<int64_t>;
 
   // NOLINTNEXTLINE(misc-no-recursion): blocks contain nodes, which contain blocks
   void compare(jit::Block& one, jit::Block& other) {
@@ -111,19 +134,11 @@ class Comparison {
     const auto here = jit::toIValue(one.output());
     const auto there = jit::toIValue(other.output());
     if (!here || !there || are_same(*here, *there) || !one.hasUses()) return;
-    if (here->isInt() && there->isInt()) {
-      const int64_t factor = (there->toInt() - here->toInt()) / (sizes_.second - sizes_.first);
-      if (here->toInt() + factor * (sizes_.second - sizes_.first) == there->toInt())
-        return found_.emplace_back(&one, Number(factor, here->toInt() - factor * sizes_.first)), void();
-    }
-    fail(
-        ErrorKind::InvalidArgument,
-        "the model cannot be exported: {} is called with {} for a batch of {} examples and with {} for one "
-        "of "
-        "{}, and this is neither computed by operators of LibTorch nor a multiple of the number of examples. "
-        "Compute it by operators, from the tensors of the batch",
-        user_of(*one.output()), text_of_constant(*here), sizes_.first, text_of_constant(*there),
-        sizes_.second);
+    if (!here->isInt() || !there->isInt())
+      fail_constant(one, text_of_constant(*here), text_of_constant(*there), which_);
+    const auto [numbers, is_new] = numbers_.try_emplace(&one, size_t{1} << sizes_.size(), here->toInt());
+    if (is_new) differing_.push_back(&one);
+    numbers->second[which_] = there->toInt();
   }
 
   template <class Values>
@@ -140,34 +155,90 @@ class Comparison {
     }
   }
 
-  [[noreturn]] void fail_differs(const std::string& here, const std::string& there) const {
-    fail(ErrorKind::InvalidArgument,
-         "the model cannot be exported: it calls other operators for a batch of {} examples than for one of "
-         "{} "
-         "({}, {}). Its forward() must not decide by the number of examples or by their values",
-         sizes_.first, sizes_.second, here, there);
+  // "32 examples, length 16".
+  std::string sizes_in(size_t which) const {
+    std::string text;
+    for (size_t k = 0; k < sizes_.size(); ++k) {
+      const int64_t size = has_second(which, k) ? sizes_[k].second : sizes_[k].first;
+      text +=
+          k == 0 ? fmt::format("{} {}", size, sizes_[k].name) : fmt::format(", {} {}", sizes_[k].name, size);
+    }
+    return text;
   }
 
-  jit::Value* value_of(const Number& number) {
-    const auto [known, is_new] = values_.try_emplace(number, nullptr);
+  [[noreturn]] void fail_differs(const std::string& here, const std::string& there) const {
+    fail(ErrorKind::InvalidArgument,
+         "the model cannot be exported: it calls other operators for a batch of {} than for one of {} ({}, "
+         "{}). Its forward() must not decide by the sizes of a batch or by its values",
+         sizes_in(0), sizes_in(which_), here, there);
+  }
+
+  [[noreturn]] void fail_constant(const jit::Node& constant, const std::string& here,
+                                  const std::string& there, size_t which) const {
+    fail(ErrorKind::InvalidArgument,
+         "the model cannot be exported: {} is called with {} for a batch of {} and with {} for one of {}, "
+         "and this is neither computed by operators of LibTorch nor a multiple of a size of the batch. "
+         "Compute it by operators, from the tensors of the batch",
+         user_of(*constant.output()), here, sizes_in(0), there, sizes_in(which));
+  }
+
+  [[noreturn]] void fail_number(jit::Node& constant) const {
+    const Numbers& numbers = numbers_.at(&constant);
+    const auto other =
+        std::find_if(numbers.begin(), numbers.end(), [&](int64_t n) { return n != numbers[0]; });
+    fail_constant(constant, std::to_string(numbers[0]), std::to_string(*other),
+                  static_cast<size_t>(other - numbers.begin()));
+  }
+
+  static bool has_second(size_t which, size_t size) { return (which >> size & 1) != 0; }
+
+  // Interpolates the numbers of all traces along one size after the other. Returns nullopt if a factor is not
+  // whole.
+  std::optional<Numbers> factors_of(Numbers numbers) const {
+    for (size_t k = 0; k < sizes_.size(); ++k) {
+      const auto& [name, first, second, input, dimension] = sizes_[k];
+      for (size_t i = 0; i < numbers.size(); ++i) {
+        if (has_second(i, k)) continue;
+        const int64_t difference = numbers[i | size_t{1} << k] - numbers[i];
+        if (difference % (second - first) != 0) return std::nullopt;
+        const int64_t factor = difference / (second - first);
+        numbers[i | size_t{1} << k] = factor;
+        numbers[i] -= factor * first;
+      }
+    }
+    return numbers;
+  }
+
+  jit::Value* value_of(const Numbers& factors) {
+    const auto [known, is_new] = values_.try_emplace(factors, nullptr);
     if (!is_new) return known->second;
     const jit::WithInsertPoint at_the_start(*graph_.nodes().begin());
-    const auto call = [&](const char* name, jit::Value* value, int64_t argument) {
+    const auto call = [&](const char* name, jit::Value* value, const jit::NamedValue& argument) {
       return graph_.insert(c10::Symbol::fromQualString(name), {value, argument});
     };
-    jit::Value* value = call("aten::size", batch_, 0);
-    if (number.first != 1) value = call("aten::mul", value, number.first);
-    if (number.second != 0) value = call("aten::add", value, number.second);
-    return known->second = value;
+    jit::Value* sum = nullptr;
+    for (size_t i = factors.size() - 1; i > 0; --i) {
+      if (factors[i] == 0) continue;
+      jit::Value* product = nullptr;
+      for (size_t k = 0; k < sizes_.size(); ++k) {
+        if (!has_second(i, k)) continue;
+        jit::Value* const size = call("aten::size", sizes_[k].input, sizes_[k].dimension);
+        product = product == nullptr ? size : call("aten::mul", product, size);
+      }
+      if (factors[i] != 1) product = call("aten::mul", product, factors[i]);
+      sum = sum == nullptr ? product : call("aten::add", sum, product);
+    }
+    if (factors[0] != 0) sum = call("aten::add", sum, factors[0]);
+    return known->second = sum;
   }
 
   jit::Graph& graph_;
-  jit::Graph& other_;
-  const std::pair<int64_t, int64_t> sizes_;
-  jit::Value* const batch_;
-  std::unordered_map<const jit::Value*, const jit::Value*> same_as_;  // of `other_` to that of `graph_`
-  std::vector<std::pair<jit::Node*, Number>> found_;
-  std::map<Number, jit::Value*> values_;
+  const std::vector<TracedSize> sizes_;
+  size_t which_ = 0;                                                  // the trace that is being compared
+  std::unordered_map<const jit::Value*, const jit::Value*> same_as_;  // of its values to those of `graph_`
+  std::vector<jit::Node*> differing_;                                 // constants
+  std::unordered_map<const jit::Node*, Numbers> numbers_;
+  std::map<Numbers, jit::Value*> values_;
 };
 
 struct Trace {
@@ -271,14 +342,20 @@ void follow_device(jit::Graph& graph, jit::Value* batch, c10::DeviceType type) {
   for (jit::Node* constant : constants) constant->output()->replaceAllUsesWith(device->output());
 }
 
-// Returns the index of the first argument whose rows are the examples.
-size_t batch_argument(const std::vector<Tensors>& examples, const std::pair<int64_t, int64_t>& sizes) {
-  for (size_t i = 0; i < examples[0].size(); ++i) {
-    if (examples[0][i].dim() > 0 && examples[0][i].size(0) == sizes.first &&
-        examples[1][i].size(0) == sizes.second)
-      return i;
+// Finds an input of the graph that has the size, if possible one that the results depend on.
+TracedSize traced_size(const Computation::Size& size, size_t index, const std::vector<Tensors>& examples,
+                       jit::Graph& graph) {
+  TracedSize found{.name = size.name};
+  for (const auto& [argument, dimension] : size.places) {
+    jit::Value* const input = graph.inputs().at(1 + argument);  // the input 0 is `self`
+    if (found.input != nullptr && (found.input->hasUses() || !input->hasUses())) continue;
+    found.input = input;
+    found.dimension = dimension;
+    found.first = examples[0][argument].size(dimension);
+    found.second = examples[size_t{1} << index][argument].size(dimension);
   }
-  return 0;
+  TUTTI_CHECK(found.input != nullptr && found.first != found.second, "{} {}", size.name, found.first);
+  return found;
 }
 
 std::string reason_in(const std::string& text) {
@@ -302,17 +379,19 @@ void or_fail(ErrorKind kind, const std::string& what, const std::function<void()
   }
 }
 
-Traced trace_for_any_batch(jit::Module& self, const std::vector<std::string>& arguments,
-                           const std::vector<Tensors>& examples,
-                           const std::function<Tensors(const Tensors&)>& function) {
-  const std::pair<int64_t, int64_t> sizes = {examples[0].front().size(0), examples[1].front().size(0)};
-  const Trace first = trace_once(self, arguments, examples[0], function);
-  const Trace second = trace_once(self, arguments, examples[1], function);
+Traced trace_for_any_sizes(jit::Module& self, const Computation::Function& function) {
+  const auto trace = [&](size_t which) {
+    return trace_once(self, function.arguments, function.examples.at(which), function.body);
+  };
+  const Trace first = trace(0);
   jit::Graph& graph = *first.graph;
-  // The input 0 is `self`.
-  jit::Value* const batch = graph.inputs().at(1 + batch_argument(examples, sizes));
-  Comparison(graph, *second.graph, sizes, batch).run();
-  follow_device(graph, batch, examples[0].front().device().type());
+  std::vector<TracedSize> sizes;
+  for (size_t k = 0; k < function.sizes.size(); ++k)
+    sizes.push_back(traced_size(function.sizes[k], k, function.examples, graph));
+  Generalization all(graph, sizes);
+  for (size_t which = 1; which < function.examples.size(); ++which) all.add(*trace(which).graph, which);
+  all.finish();
+  follow_device(graph, sizes.front().input, function.examples[0].front().device().type());
   jit::EliminateDeadCode(first.graph);
   return {first.graph, {first.reads.begin(), first.reads.end()}};
 }

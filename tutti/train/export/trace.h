@@ -8,6 +8,7 @@
 #include <torch/types.h>
 
 #include "tutti/base/error.h"
+#include "tutti/train/export/format.h"
 
 namespace torch::jit {
 struct Graph;
@@ -24,18 +25,16 @@ struct Traced {
   std::vector<std::string> reads;
 };
 
-// Records the operators that a function of C++ calls, for batches with any number of examples. A single trace
-// would have the sizes of its example in it: x.view({x.size(0), -1}) is recorded as x.view({32, -1}). So
-// there are two traces, with different numbers of examples, which are compared. A whole number that differs
-// is a multiple of the number of examples, and a constant, and is computed from the input's size instead.
-// Everything else that differs is an InvalidArgument that says what depends on the batch.
+// Records the operators that a function of C++ calls, for arguments of any sizes (Computation::Size). A
+// single trace would have the sizes of its example in it: x.view({x.size(0), -1}) is recorded as x.view({32,
+// -1}). So there is a trace for each combination of two values of every size, and the traces are compared. A
+// whole number that differs becomes a sum of products of the sizes, each at most once in a product, and is
+// computed from the sizes of the inputs instead. Everything else that differs is an InvalidArgument that says
+// what depends on which size.
 //
 // `self` has the tensors that the function computes with. Constants with the device of the traces become the
 // device of these tensors or inputs, so that the result works on another device as well.
-Traced trace_for_any_batch(
-    torch::jit::Module& self, const std::vector<std::string>& arguments,
-    const std::vector<std::vector<torch::Tensor>>& examples,
-    const std::function<std::vector<torch::Tensor>(const std::vector<torch::Tensor>&)>& function);
+Traced trace_for_any_sizes(torch::jit::Module& self, const Computation::Function& function);
 
 // Calls `body`. Exceptions of LibTorch become Errors of this kind: "what: why". The messages of TorchScript,
 // which contain stack traces, are reduced to the reason.

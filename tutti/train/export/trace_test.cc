@@ -41,16 +41,17 @@ class Exported {
     const Computation computation{
         .parameters = named(module.named_parameters()),
         .buffers = named(module.named_buffers()),
-        .arguments = {"x"},
-        .function = [&](const auto& inputs) { return Computation::Tensors{function(inputs[0])}; },
-        .examples = {{rows.narrow(0, 0, 6)}, {rows.narrow(0, 0, 4)}},
-        .drop_unused = true};
+        .functions = {{.arguments = {"x"},
+                       .body = [&](const auto& inputs) { return Computation::Tensors{function(inputs[0])}; },
+                       .sizes = {{.name = "examples", .places = {{0, 0}}}},
+                       .examples = {{rows.narrow(0, 0, 6)}, {rows.narrow(0, 0, 4)}},
+                       .drop_unused = true}}};
     written = format_.write(computation, folder_.path());
     loaded_ = format_.load(folder_.path(), torch::kCPU);
   }
 
   torch::Tensor operator()(const torch::Tensor& x) const {
-    return loaded_->run({x}, LoadedComputation::Mode::Optimised).front();
+    return loaded_->run(kDefaultFunction, {x}, LoadedComputation::Mode::Optimised).front();
   }
   LoadedComputation& loaded() const { return *loaded_; }
   std::string path() const { return folder_ / "model.pt"; }
@@ -97,6 +98,59 @@ TEST(Trace, follows_numbers_that_are_made_of_the_number_of_examples) {
   expect_generalises([](const torch::Tensor& x) { return x.sum(0).expand({x.size(0), 4}); }, rows());
   expect_generalises([](const torch::Tensor& x) { return x.sum(1).div(static_cast<double>(x.size(1))); },
                      rows());
+}
+
+// A function of examples and a length, traced with 6 and 4 examples of the lengths 5 and 3.
+void expect_generalises_to_lengths(const Function& function) {
+  const torch::NoGradGuard no_grad;
+  torch::manual_seed(3);
+  const torch::Tensor whole = torch::randn({7, 9});
+  const auto cut = [&](int64_t examples, int64_t length) {
+    return whole.narrow(0, 0, examples).narrow(1, 0, length).contiguous();
+  };
+  const Computation computation{
+      .functions = {
+          {.arguments = {"x"},
+           .body = [&](const auto& inputs) { return Computation::Tensors{function(inputs[0])}; },
+           .sizes = {{.name = "examples", .places = {{0, 0}}}, {.name = "length", .places = {{0, 1}}}},
+           .examples = {{cut(6, 5)}, {cut(4, 5)}, {cut(6, 3)}, {cut(4, 3)}}}}};
+  const TestFolder folder;
+  const TorchScriptFormat format;
+  format.write(computation, folder.path());
+  const auto loaded = format.load(folder.path(), torch::kCPU);
+  for (const int64_t examples : {1, 2, 6, 7}) {
+    for (const int64_t length : {1, 2, 5, 9}) {
+      for (int call = 0; call < 3; ++call)
+        expect_same(
+            loaded->run(kDefaultFunction, {cut(examples, length)}, LoadedComputation::Mode::Optimised)[0],
+            function(cut(examples, length)));
+    }
+  }
+}
+
+TEST(Trace, follows_numbers_that_are_made_of_a_length) {
+  expect_generalises_to_lengths([](const torch::Tensor& x) { return x.view({x.size(0) * x.size(1)}); });
+  expect_generalises_to_lengths([](const torch::Tensor& x) { return x.view({x.size(1), x.size(0)}); });
+  expect_generalises_to_lengths([](const torch::Tensor& x) { return x + torch::arange(x.size(1)); });
+  expect_generalises_to_lengths([](const torch::Tensor& x) {
+    return torch::ones({x.size(1), x.size(1)}).tril() * x[0][0];
+  });
+  expect_generalises_to_lengths([](const torch::Tensor& x) { return x.narrow(1, x.size(1) - 1, 1); });
+  // 3 * examples * length - length + 2 * examples + 7
+  expect_generalises_to_lengths([](const torch::Tensor& x) {
+    return torch::arange(3 * x.size(0) * x.size(1) - x.size(1) + 2 * x.size(0) + 7) * x[0][0];
+  });
+}
+
+TEST(Trace, says_by_which_size_a_model_decides) {
+  const auto refuses = [](const Function& function, const std::string& part) {
+    expect_error(ErrorKind::InvalidArgument, AllOf(HasSubstr("cannot be exported"), HasSubstr(part)),
+                 [&] { expect_generalises_to_lengths(function); });
+  };
+  refuses([](const torch::Tensor& x) { return x.size(1) > 4 ? x.relu() : x.tanh(); },
+          "for a batch of 6 examples, length 5 than for one of 6 examples, length 3");
+  refuses([](const torch::Tensor& x) { return x.narrow(1, 0, (x.size(1) + 3) / 4); },
+          "aten::narrow is called with 2 for a batch of 6 examples, length 5 and with 1");
 }
 
 // Sizes that happen to be those of the batch, such as six columns, must not become the number of examples.
@@ -232,10 +286,10 @@ TEST(Trace, writes_an_error_of_the_disk_as_an_error) {
   const Computation computation{
       .parameters = {},
       .buffers = {},
-      .arguments = {"x"},
-      .function = [](const auto& inputs) { return Computation::Tensors{inputs[0] + 1}; },
-      .examples = {{rows().narrow(0, 0, 6)}, {rows().narrow(0, 0, 4)}},
-      .drop_unused = false};
+      .functions = {{.arguments = {"x"},
+                     .body = [](const auto& inputs) { return Computation::Tensors{inputs[0] + 1}; },
+                     .sizes = {{.name = "examples", .places = {{0, 0}}}},
+                     .examples = {{rows().narrow(0, 0, 6)}, {rows().narrow(0, 0, 4)}}}}};
   expect_error(ErrorKind::InvalidArgument, HasSubstr("No such file"),
                [&] { TorchScriptFormat().write(computation, "/nowhere"); });
 }
