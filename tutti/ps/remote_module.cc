@@ -17,6 +17,7 @@
 #include "tutti/base/torch_compat.h"
 #include "tutti/base/type_name.h"
 #include "tutti/cluster/device_spec.h"
+#include "tutti/params/agreement.h"
 #include "tutti/params/random_scope.h"
 #include "tutti/ps/peers.h"
 #include "tutti/ps/wire.h"
@@ -105,6 +106,9 @@ void RemoteModule::Connection::attach(const Context& context) {
   const rpc::Message answer =
       exchange("attach", {{{"module", name_}, {"patience", patience.count()}}, {}}, timeout_ + patience);
   plan_ = answer.head.at("plan").get<std::vector<std::string>>();
+  if (context.kernels().on_cpu())
+    refuse_or_warn_of_mix(context, difference({context.task().short_name(), context.kernels().lines()},
+                                              ps::kernels_in(answer.head, "kernels")));
 }
 
 void RemoteModule::Connection::connect(const Context& context, Clock::time_point deadline) {

@@ -51,6 +51,8 @@ Service::Run::Run(const Json& head, const rpc::Message& message,
                   std::unique_ptr<embedding::OwnedRows> rows_of_tables)
     : id(text_in(head, "run")),
       plan(lines_in(head, "plan")),
+      kernels(kernels_in(head, "kernels")),
+      mixed(head.value("mixed", false)),
       workers(static_cast<int>(number_within(head, "workers", 1, kMostWorkers))),
       synchronous(text_in(head, "strategy") == "ps-sync"),
       backup(number_within(head, "backup", 0, kMostWorkers)),
@@ -110,7 +112,13 @@ rpc::Message Service::begin(Lock&, const rpc::Caller& caller, const rpc::Message
             fmt::format("{:.1f} MB", static_cast<double>(run_->shard.bytes()) / 1e6), run_->step,
             name_of(caller));
   changed_.notify_all();
-  return {};
+  const std::string mix = difference(kernels_in(request.head, "updates"), options_.kernels);
+  try {
+    if (!run_->mixed) refuse_mix(mix);
+  } catch (const Error& error) {
+    refuse_run(error);
+  }
+  return {{{"mix", mix}}, {}};
 }
 
 rpc::Message Service::copies_for(const rpc::Message& request) {

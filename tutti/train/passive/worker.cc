@@ -173,6 +173,12 @@ void MasterConnection::answer_with(const std::function<rpc::Message()>& body) {
   }
 }
 
+rpc::Message description(const Task& task, const Kernels& kernels) {
+  return {{{"kernels", ps::to_json(TaskKernels{task.short_name(), kernels.lines()})},
+           {"on_cpu", kernels.on_cpu()}},
+          {}};
+}
+
 Assignment::Assignment(const Json& head)
     : rank(static_cast<int>(ps::number_within(head, "rank", 0, ps::kMostWorkers))),
       workers(static_cast<int>(ps::number_within(head, "workers", rank + 1, ps::kMostWorkers))),
@@ -270,6 +276,7 @@ Trainable frozen_as_in(const Json& head, const Trainable& model) {
 struct Run {
   std::unique_ptr<Replica> replica;
   std::unique_ptr<LaneServer> server;
+  Kernels kernels;
 };
 
 // Returns the model in the message. The script is the last of the pieces.
@@ -308,8 +315,10 @@ std::unique_ptr<Replica> replica_of(const Context& context, const Trainable& mod
 Run begin(const Context& context, const std::optional<Trainable>& model, const rpc::Message& message) {
   const Json& head = message.head;
   // With another number of threads, kernels may add in another order.
-  set_threads(static_cast<int>(std::clamp<int64_t>(ps::number_in(head, "threads"), 1, 4096)));
+  const auto threads = static_cast<int>(std::clamp<int64_t>(ps::number_in(head, "threads"), 1, 4096));
+  set_threads(threads);
   Run run;
+  run.kernels = find_kernels(context.device(), threads, ps::text_in(head, "precision"));
   run.replica = replica_of(context, frozen_as_in(head, model ? *model : model_of(context, message)), head);
   if (model) {
     require_same_plan(ps::lines_in(head, "plan"), run.replica->parameters().plan(),
@@ -327,7 +336,7 @@ bool follow(const Context& context, const std::optional<Trainable>& model, Maste
   Run run;
   connection.answer_with([&]() -> rpc::Message {
     run = begin(context, model, *beginning.message);
-    return {};
+    return passive::description(context.task(), run.kernels);
   });
   context.log().info("driven by {}", connection.master());
   while (!signals.received()) {
