@@ -233,5 +233,20 @@ TEST(TogetherOptions, two_jobs_do_not_share_a_log_directory) {
   EXPECT_EQ(third.exit_code, 0) << third.err;
 }
 
+TEST(TogetherOptions, the_plan_says_what_makes_the_bits_depend_on_the_number_of_workers) {
+  const auto plan_of = [](const Flags& flags) {
+    const ProgramResult result =
+        run_program(training(2, with({"--lanes", "4", "--batch", "3", "--steps", "2"}, flags)));
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return result.err;
+  };
+  EXPECT_THAT(plan_of({"--net", "synced"}), HasSubstr("depend on the number of workers (SyncBatchNorm)"));
+  EXPECT_THAT(plan_of({"--net", "synced", "--own-loop"}), HasSubstr("number of workers (SyncBatchNorm)"));
+  EXPECT_THAT(plan_of({"--reduce", "fast"}), HasSubstr("number of workers (--reduce fast)"));
+  EXPECT_THAT(plan_of({"--wire-precision", "bf16", "--comm", "tcp"}),
+              HasSubstr("number of workers (bfloat16 on the wire)"));
+  EXPECT_THAT(plan_of({}), ::testing::Not(HasSubstr("depend on the number")));
+}
+
 }  // namespace
 }  // namespace tutti::testing

@@ -8,7 +8,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "tutti/base/file.h"
 #include "tutti/base/interrupted.h"
 #include "tutti/base/text.h"
 #include "tutti/params/random_scope.h"
@@ -174,11 +173,12 @@ void Engine::log_plan() {
   context_.log().info("training with {}: {}, {}, {}, {} on {}", plan.strategy, counted(plan.world, "worker"),
                       counted(session_.lanes(), "lane"), counted(context_.threads(), "thread"),
                       config.compute.precision, context_.device().str());
-  if (config.compute.precision == "bf16" && context_.device().is_cpu() &&
-      read_system_file("/proc/cpuinfo").find(" amx_bf16") == std::string::npos)
-    context_.log().info("this processor has no AMX, so bf16 is slower than fp32 on it");
   std::vector<std::string> open;
-  if (config.training.lanes == 0) open.push_back("workers (set --lanes)");
+  const std::vector<std::string>& reasons = session_.facts().depends_on_workers;
+  if (!reasons.empty())
+    open.push_back(fmt::format("workers ({})", fmt::join(reasons, ", ")));
+  else if (config.training.lanes == 0)
+    open.push_back("workers (set --lanes)");
   if (config.compute.threads == 0) open.push_back("cores (set --threads)");
   if (!open.empty())
     context_.log().info("the bits of the result depend on the number of {}", fmt::join(open, " and of "));
