@@ -109,7 +109,8 @@ class Service final : public rpc::Service {
   // The run that the chief has begun.
   struct Run {
     Run(const Json& head, const rpc::Message& message, std::span<const ElementwiseOptimizer> optimizers,
-        std::unique_ptr<embedding::OwnedRows> rows_of_tables);
+        std::unique_ptr<embedding::OwnedRows> rows_of_tables,
+        std::function<std::string(int rank)> name_of_rank);
     // Returns values, buffers and counters, in this order.
     std::vector<torch::Tensor> everything() const;
 

@@ -91,7 +91,9 @@ void Master::begin(Run run) {
   run_ = std::move(run);
   vectors_.emplace(parameters(), run_.lanes);
   sum_.emplace(parameters().blocks(), optimizer(), vectors_->buffers(), vectors_->counters(),
-               ps::SyncOptions{workers(), run_.lanes});
+               ps::SyncOptions{.workers = workers(), .lanes = run_.lanes, .name_of = [this](int rank) {
+                                 return peers_.name(static_cast<size_t>(rank));
+                               }});
   const ControlWord word(blocks_of(workers(), run_.lanes), run_.lanes, kNumbers);
   const Allocate allocate = ps::arena_allocator(arena_);
   const auto like = [&](const torch::Tensor& tensor) { return allocate(tensor.numel(), tensor.options()); };

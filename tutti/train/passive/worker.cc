@@ -229,7 +229,8 @@ rpc::Message LaneServer::step(const rpc::Message& request, const Wishes& wishes)
   const std::vector<TreeSum::Subtree> subtrees = sum_.finish();
   const torch::NoGradGuard no_grad;
   const torch::Tensor word = torch::zeros({word_.size()}, torch::kDouble);
-  word_.write(word, step, wishes, kNoRate, subtrees);
+  const Gradients gradients = replica_.options().nan_guard ? sum_.gradients_in(subtrees) : Gradients::Finite;
+  word_.write(word, step, wishes, kNoRate, subtrees, gradients);
   rpc::Message answer{{{"predictions", !predictions_.empty()}}, {}};
   append(answer, {losses, word});
   bool any = false;
