@@ -2,8 +2,11 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <regex>
+#include <set>
 #include <signal.h>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <torch/csrc/jit/serialization/pickle.h>
 #include <torch/types.h>
@@ -170,11 +173,37 @@ TEST(Shard, cuts_tables_without_ids) {
 TEST(Doctor, looks_at_everything_and_knows_the_blas) {
   const auto result = run_program({program_path("tutti"), "doctor"});
   for (const char* about : {"Tutti", "LibTorch", "BLAS", "cores", "GPUs", "memory", "on one host",
-                            "between hosts", "ports", "identity"}) {
+                            "between hosts", "ports", "identity", "kernels", "bf16"}) {
     EXPECT_THAT(result.out, HasSubstr(about));
   }
   EXPECT_THAT(result.out, Not(HasSubstr("reference BLAS")));
   EXPECT_EQ(result.exit_code, result.out.find("\nbad ") == std::string::npos ? 0 : 1) << result.out;
+}
+
+// Returns what follows the word in the line of `tutti doctor` about kernels.
+std::string kernels_line(const std::string& word, const std::vector<std::string>& environment) {
+  const auto result = run_program({program_path("tutti"), "doctor"}, environment);
+  const std::regex line(fmt::format("kernels .*{}([^,\n]*)", word));
+  std::smatch found;
+  EXPECT_TRUE(std::regex_search(result.out, found, line)) << result.out;
+  return found.str(1);
+}
+
+// The hashes find other kernels also where no variable tells: these are the kernels of other processors.
+TEST(Doctor, hashes_of_kernels_tell_instruction_sets_apart) {
+  if (kernels_line("with ", {}).starts_with("DEFAULT"))
+    GTEST_SKIP() << "NOT TESTED: LibTorch has only one kind of kernels on this processor";
+  std::set<std::string> results;
+  const std::vector<std::vector<std::string>> machines = {
+      {},
+      {"ATEN_CPU_CAPABILITY=default"},
+      {"ONEDNN_MAX_CPU_ISA=SSE41"},
+      {"MKL_CBWR=COMPATIBLE"},
+      {"ATEN_CPU_CAPABILITY=default", "MKL_CBWR=COMPATIBLE"}};
+  for (const auto& variables : machines) results.insert(kernels_line("results ", variables));
+  EXPECT_EQ(results.size(), machines.size());
+  for (int again = 0; again < 3; ++again) EXPECT_TRUE(results.contains(kernels_line("results ", {})));
+  EXPECT_NE(kernels_line("updates ", {}), kernels_line("updates ", {"ATEN_CPU_CAPABILITY=default"}));
 }
 
 // Errors are printed as programs do.

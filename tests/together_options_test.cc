@@ -9,6 +9,7 @@
 
 #include <gmock/gmock.h>
 
+#include "tests/served.h"
 #include "tests/together.h"
 #include "tutti/base/error.h"
 #include "tutti/base/test_refused_calls.h"
@@ -257,6 +258,82 @@ TEST(TogetherOptions, train_resume_and_export_on_a_file_system_without_links) {
     }
   });
   if (!refused) GTEST_SKIP() << "NOT TESTED: this process may not filter system calls";
+}
+
+// Worker 1 has a gradient that is no number, from a loss that is one. No task may use it.
+TEST(TogetherOptions, a_gradient_that_is_no_number_is_named_with_its_rank_by_all) {
+  const Flags flags = {"--net",
+                       "normed",
+                       "--lanes",
+                       "4",
+                       "--batch",
+                       "3",
+                       "--threads",
+                       "1",
+                       "--steps",
+                       "200",
+                       "--break-gradient-at",
+                       "7"};
+  const std::vector<Flags> ways = {{"--comm", "shm"},
+                                   {"--comm", "tcp"},
+                                   {"--comm", "shm", "--own-loop"},
+                                   {"--comm", "tcp", "--own-loop"},
+                                   {"--comm", "tcp", "--optimizer-state", "sharded"}};
+  for (const Flags& way : ways) {
+    const Terminals terminals({{"worker", 2}});
+    const auto first = terminals.start("worker", 0, with(flags, way));
+    const auto second = terminals.start("worker", 1, with(flags, way));
+    for (RunningProgram* task : {second.get(), first.get()}) {
+      EXPECT_NE(task->wait(), 0) << way.back();
+      EXPECT_THAT(task->err(), AllOf(HasSubstr("the gradient of "), HasSubstr("is not finite on rank 1"),
+                                     HasSubstr("at step 7")))
+          << way.back();
+    }
+  }
+  const Flags unguarded = with(flags, {"--no-nan-guard", "--comm", "tcp"});
+  EXPECT_EQ(run_program(training(2, unguarded)).exit_code, 0);
+}
+
+TEST(TogetherOptions, a_gradient_that_is_no_number_is_refused_by_servers_and_masters) {
+  const Flags flags = {
+      "--net", "normed", "--lanes", "4", "--batch", "3", "--steps", "200", "--break-gradient-at", "7"};
+  for (const int servers : {1, 2}) {
+    const Terminals terminals(servers, 2);
+    const Flags sync = with(flags, {"--strategy", "ps-sync"});
+    std::vector<std::unique_ptr<RunningProgram>> all;
+    for (int i = 0; i < servers; ++i) all.push_back(terminals.start("ps", i, sync));
+    const auto first = terminals.start("worker", 0, sync);
+    const auto second = terminals.start("worker", 1, sync);
+    for (RunningProgram* task : {first.get(), second.get()}) {
+      EXPECT_EQ(task->wait(), exit_code(ErrorKind::InvalidArgument)) << task->err();
+      EXPECT_THAT(task->err(), HasSubstr("the gradients of worker/1 ("));
+      EXPECT_THAT(task->err(), HasSubstr("are not finite at step 7"));
+    }
+  }
+  const Terminals terminals({{"master", 1}, {"worker", 2}});
+  const Flags passive = with(flags, {"--strategy", "in-graph"});
+  const auto first = terminals.start("worker", 0, passive);  // rank 1, since the master is rank 0
+  const auto second = terminals.start("worker", 1, passive);
+  const auto master = terminals.start("master", 0, passive);
+  EXPECT_EQ(master->wait(), exit_code(ErrorKind::InvalidArgument)) << master->err();
+  EXPECT_THAT(master->err(), HasSubstr("the gradients of worker/0 ("));
+  EXPECT_THAT(master->err(), HasSubstr("are not finite at step 7"));
+  for (RunningProgram* task : {first.get(), second.get()}) ::kill(task->pid(), SIGKILL);
+}
+
+TEST(TogetherOptions, the_plan_says_what_makes_the_bits_depend_on_the_number_of_workers) {
+  const auto plan_of = [](const Flags& flags) {
+    const ProgramResult result =
+        run_program(training(2, with({"--lanes", "4", "--batch", "3", "--steps", "2"}, flags)));
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return result.err;
+  };
+  EXPECT_THAT(plan_of({"--net", "synced"}), HasSubstr("depend on the number of workers (SyncBatchNorm)"));
+  EXPECT_THAT(plan_of({"--net", "synced", "--own-loop"}), HasSubstr("number of workers (SyncBatchNorm)"));
+  EXPECT_THAT(plan_of({"--reduce", "fast"}), HasSubstr("number of workers (--reduce fast)"));
+  EXPECT_THAT(plan_of({"--wire-precision", "bf16", "--comm", "tcp"}),
+              HasSubstr("number of workers (bfloat16 on the wire)"));
+  EXPECT_THAT(plan_of({}), ::testing::Not(HasSubstr("depend on the number")));
 }
 
 }  // namespace

@@ -114,6 +114,21 @@ class FailOnOne final : public tutti::Hook {
   const int64_t at_;
 };
 
+// Lets one worker compute a gradient that is no number, from a loss that is one, in one step.
+class BreakGradient final : public tutti::Hook {
+ public:
+  explicit BreakGradient(int64_t at) : at_(at) {}
+  void before_step(tutti::Training& training) override {
+    is_due_ = training.context.rank() == 1 && training.step == at_;
+  }
+  // The root of 0 is 0, but its derivative is infinite.
+  torch::Tensor in(const torch::Tensor& loss) const { return is_due_ ? loss + torch::sqrt(loss * 0) : loss; }
+
+ private:
+  const int64_t at_;
+  bool is_due_ = false;
+};
+
 // Kills the chief in the middle of the training.
 class KillChief final : public tutti::Hook {
  public:
@@ -246,6 +261,7 @@ struct Options {
   double clip_norm = 0;
   int64_t fail_at = -1;
   int64_t kill_at = -1;
+  int64_t break_gradient_at = -1;
   bool evaluate = false;
   bool other_labels = false;
   bool only_chief = false;
@@ -341,6 +357,9 @@ void train_in_own_loop(tutti::Context& ctx, const Options& options) {
   loop.add_hook(std::make_unique<KillChief>(options.kill_at));
   loop.add_hook(std::make_unique<StopAt>(options.stop_at));
   loop.add_hook(std::make_unique<SaySteps>());
+  auto breaks = std::make_unique<BreakGradient>(options.break_gradient_at);
+  const BreakGradient& gradient = *breaks;
+  loop.add_hook(std::move(breaks));
   if (options.validate_every > 0) {
     loop.add_hook(tutti::hooks::early_stopping({.patience = 1, .min_delta = kLeastGain}));
     const auto loss = [](const torch::Tensor& prediction, const tutti::Batch& batch) {
@@ -358,7 +377,8 @@ void train_in_own_loop(tutti::Context& ctx, const Options& options) {
       sampler.examples(loop.step(), lane, examples);
       const tutti::Batch batch = feed.read(examples);
       opt.zero_grad();
-      opt.backward(torch::cross_entropy_loss(net->forward(batch["image"]), batch["label"]), batch.size());
+      opt.backward(gradient.in(torch::cross_entropy_loss(net->forward(batch["image"]), batch["label"])),
+                   batch.size());
     }
     opt.step();
   }
@@ -369,12 +389,15 @@ template <class Net>
 void train(tutti::Context& ctx, const Options& options) {
   if (options.own_loop) return train_in_own_loop<Net>(ctx, options);
   const auto digits = example::digits("");
-  tutti::Trainer trainer(ctx, make_net<Net>(options), optimizer_of(options),
-                         [](Net& net, const tutti::Batch& batch) {
-                           return torch::cross_entropy_loss(net.forward(batch["image"]), batch["label"]);
-                         },
-                         {.clip_norm = options.clip_norm, .average = options.average});
+  auto breaks = std::make_unique<BreakGradient>(options.break_gradient_at);
+  tutti::Trainer trainer(
+      ctx, make_net<Net>(options), optimizer_of(options),
+      [&gradient = *breaks](Net& net, const tutti::Batch& batch) {
+        return gradient.in(torch::cross_entropy_loss(net.forward(batch["image"]), batch["label"]));
+      },
+      {.clip_norm = options.clip_norm, .average = options.average});
   trainer.add_hook(std::make_unique<FailOnOne>(options.fail_at));
+  trainer.add_hook(std::move(breaks));
   trainer.add_hook(std::make_unique<KillChief>(options.kill_at));
   if (options.stop_at >= 0) trainer.add_hook(std::make_unique<StopAt>(options.stop_at));
   if (options.rate_of_rank_1 > 0) trainer.add_hook(std::make_unique<RateOfRank1>(options.rate_of_rank_1));
@@ -461,6 +484,8 @@ int main(int argc, char** argv) {
     flags.add("--clip-norm", options.clip_norm, "largest norm of the gradient; 0: any");
     flags.add("--fail-at", options.fail_at, "the step at which rank 1 fails");
     flags.add("--kill-at", options.kill_at, "the step at which the chief is killed, once in a log directory");
+    flags.add("--break-gradient-at", options.break_gradient_at,
+              "the step at which rank 1 has a gradient that is no number");
     flags.add("--evaluate", options.evaluate, "count the accuracy at the end");
     flags.add("--other-labels", options.other_labels, "train on the digits with other labels");
     flags.add("--only-chief", options.only_chief, "the chief alone does that, by mistake");

@@ -4,11 +4,13 @@
 #include <unistd.h>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <torch/torch.h>
 
 #include "tools/arguments.h"
 #include "tools/commands.h"
 #include "tools/launch/cores.h"
+#include "tools/layer_times.h"
 #include "tools/machine.h"
 #include "tutti/base/config.h"
 #include "tutti/base/error.h"
@@ -18,6 +20,7 @@
 #include "tutti/base/version.h"
 #include "tutti/cluster/device.h"
 #include "tutti/cluster/identity.h"
+#include "tutti/cluster/kernels.h"
 #include "tutti/comm/mpi/mpi.h"
 #include "tutti/comm/nccl/nccl.h"
 #include "tutti/comm/shm/shm.h"
@@ -95,6 +98,15 @@ Finding blas() {
   return check_blas(read_system_file("/proc/self/maps"), at::hasMKL() ? BuiltInBlas::Mkl : BuiltInBlas::No);
 }
 
+// Which of the two is faster depends on the processor, LibTorch and the shapes, so it is measured.
+Finding bf16() { return check_bf16(time_layers(), at::get_num_threads()); }
+
+// Says what has to be the same on all machines whose tasks train together.
+Finding kernels() {
+  const Kernels found = find_kernels(torch::kCPU, at::get_num_threads());
+  return {Level::Ok, "kernels", fmt::format("{}", fmt::join(found.lines(), ", ")), ""};
+}
+
 std::vector<Finding> examine(const Environment& environment) {
   const std::string cpuinfo = read_system_file("/proc/cpuinfo");
   return {
@@ -104,6 +116,8 @@ std::vector<Finding> examine(const Environment& environment) {
       blas(),
       {Level::Ok, "CPU", cpu_model(cpuinfo), ""},
       check_vector_units(cpuinfo),
+      kernels(),
+      bf16(),
       check_cores(static_cast<int>(usable_cores().size()), static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN))),
       gpus(),
       memory(),

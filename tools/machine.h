@@ -23,6 +23,15 @@ Finding check_blas(std::string_view maps, BuiltInBlas built_in);
 // Checks the vector units in the text of /proc/cpuinfo.
 Finding check_vector_units(std::string_view cpuinfo);
 
+// The seconds that a layer takes, forward and backward, in two number formats (--precision).
+struct LayerTimes {
+  std::string layer;  // "a linear layer"
+  double fp32 = 0;
+  double bf16 = 0;
+};
+// Says how fast these layers were, with this number of threads. Neither is right or wrong.
+Finding check_bf16(const std::vector<LayerTimes>& layers, int threads);
+
 Finding check_cores(int usable, int online);
 Finding check_memory(uint64_t available, uint64_t total);
 // `problem` says why workers of one host cannot share memory; "" if they can.

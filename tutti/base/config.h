@@ -35,8 +35,10 @@ struct RunConfig {
   struct Compute {
     // "cpu", "cuda", "cuda:1", "/gpu:0"; auto: the GPU of the local rank, or the CPU
     std::string device = "auto";
-    int64_t threads = 0;             // 0: cores / local workers
-    int64_t inter_op_threads = 0;    // 0: LibTorch's own choice
+    int64_t threads = 0;           // 0: cores / local workers
+    int64_t inter_op_threads = 0;  // 0: LibTorch's own choice
+    // Let tasks compute with different kernels, so that the bits of the result depend on the mix.
+    bool mixed_machines = false;
     std::string precision = "fp32";  // or "bf16"
     std::string layout = "auto";     // of images and kernels: "contiguous", "channels-last"
   };

@@ -197,7 +197,14 @@ Context Context::with(RunConfig config) const {
   Context other = *this;
   other.config_ = checked(std::move(config), identity_);
   other.flag_values_ = all_values(program_flags_, other.config_);
+  other.found_ = std::make_shared<FoundKernels>();
   return other;
+}
+
+const Kernels& Context::kernels() const {
+  std::call_once(found_->once,
+                 [this] { found_->kernels = find_kernels(device_, threads_, config_.compute.precision); });
+  return found_->kernels;
 }
 
 int Context::rank_at(const Task& task) const {

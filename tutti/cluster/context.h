@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "tutti/base/timeline.h"
 #include "tutti/cluster/device_spec.h"
 #include "tutti/cluster/identity.h"
+#include "tutti/cluster/kernels.h"
 #include "tutti/store/event_file.h"
 
 namespace tutti {
@@ -92,9 +94,19 @@ class Context {
   // The number of threads inside one kernel: --threads, else share_of_cores(). Never changes, because kernels
   // may sum in a different order with another number.
   int threads() const { return threads_; }
+  // The kernels with which this process computes, found with the first call, which has to be made by a thread
+  // that computes. Thread-safe.
+  const Kernels& kernels() const;
+  // True after a warning that tasks compute with different kernels (--mixed-machines).
+  std::atomic<bool>& warned_of_mix() const { return found_->warned_of_mix; }
 
  private:
   struct Folders;
+  struct FoundKernels {
+    std::once_flag once;
+    Kernels kernels;
+    std::atomic<bool> warned_of_mix = false;
+  };
 
   RunConfig config_;
   FlagValues program_flags_;  // flags that the program has added
@@ -106,6 +118,7 @@ class Context {
   std::shared_ptr<std::atomic<bool>> connected_ = std::make_shared<std::atomic<bool>>(false);
   std::shared_ptr<std::atomic<bool>> stopped_early_ = std::make_shared<std::atomic<bool>>(false);
   std::shared_ptr<Folders> folders_;
+  std::shared_ptr<FoundKernels> found_ = std::make_shared<FoundKernels>();  // not shared by with()
   c10::Device device_;
   int threads_;
 };

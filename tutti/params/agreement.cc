@@ -93,12 +93,49 @@ void warn_of_idle_workers(const Context& context, const comm::Communicator& comm
       comm.world() - lanes, comm.world(), comm.world());
 }
 
-void warn_of_other_threads(const Context& context, int of_chief) {
-  if (context.threads() == of_chief) return;
-  context.log().warning(
-      "this worker computes with {} threads and the chief with {}: kernels may add in a different order, "
-      "so a run on other workers may give different bits. Set --threads",
-      context.threads(), of_chief);
+std::string difference(const TaskKernels& first, const TaskKernels& other) {
+  const auto common = static_cast<std::ptrdiff_t>(std::min(first.lines.size(), other.lines.size()));
+  const auto [here, there] =
+      std::mismatch(first.lines.begin(), first.lines.begin() + common, other.lines.begin());
+  if (here == first.lines.begin() + common) return "";
+  return fmt::format("the tasks compute with different kernels: {} with '{}', {} with '{}'", first.task,
+                     *here, other.task, *there);
+}
+
+void refuse_mix(const std::string& difference) {
+  if (difference.empty()) return;
+  fail(ErrorKind::InvalidArgument,
+       "{}. The bits of the result would depend on this mix. Start all tasks on processors of one kind, with "
+       "the same libraries, --threads, and variables such as ATEN_CPU_CAPABILITY, ONEDNN_MAX_CPU_ISA and "
+       "MKL_CBWR, or allow it with --mixed-machines",
+       difference);
+}
+
+void warn_of_mix(const Context& context, const std::string& difference) {
+  if (difference.empty() || context.warned_of_mix().exchange(true)) return;
+  context.log().warning("{}: the bits of the result depend on this mix (--mixed-machines)", difference);
+}
+
+void refuse_or_warn_of_mix(const Context& context, const std::string& difference) {
+  context.config().compute.mixed_machines ? warn_of_mix(context, difference) : refuse_mix(difference);
+}
+
+void require_same_kernels(const Context& context, comm::Communicator& comm) {
+  if (comm.world() == 1) return;
+  const auto all = gather_all(
+      comm, fmt::format("{}\n{}", context.task().short_name(), fmt::join(context.kernels().lines(), "\n")),
+      "the kernels");
+  const auto of_rank = [&](int rank) {
+    Lines lines = split(all[static_cast<size_t>(rank)], '\n');
+    std::string task = fmt::format("rank {} ({})", rank, lines.front());
+    lines.erase(lines.begin());
+    return TaskKernels{std::move(task), std::move(lines)};
+  };
+  std::string found;
+  for (int rank = 1; rank < comm.world() && found.empty(); ++rank)
+    found = difference(of_rank(0), of_rank(rank));
+  if (!context.config().compute.mixed_machines) refuse_mix(found);
+  if (comm.rank() == 0) warn_of_mix(context, found);
 }
 
 void warn_of_sparse_tables(const Context& context, const Parameters& parameters) {

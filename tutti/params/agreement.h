@@ -38,8 +38,22 @@ void on_chief(const Context& context, comm::Communicator& comm, const comm::Opti
 // Logs a warning on the chief if some workers have no lane and so will only wait.
 void warn_of_idle_workers(const Context& context, const comm::Communicator& comm, int64_t lanes);
 
-// Logs a warning if this worker's kernels use another number of threads than the chief's.
-void warn_of_other_threads(const Context& context, int of_chief);
+// A task, and what it has said of its kernels (Kernels::lines()).
+struct TaskKernels {
+  std::string task;
+  std::vector<std::string> lines;
+};
+// Compares the lines that both tasks have. Returns "" if they are the same, else a text that names both tasks
+// and their values.
+std::string difference(const TaskKernels& first, const TaskKernels& other);
+// For a difference: throws InvalidArgument or, with --mixed-machines, logs a warning, once for the context.
+// Does nothing if there is none.
+void refuse_mix(const std::string& difference);
+void warn_of_mix(const Context& context, const std::string& difference);
+void refuse_or_warn_of_mix(const Context& context, const std::string& difference);
+// Compares every worker's kernels with those of rank 0. If they differ, all workers throw the same
+// InvalidArgument; with --mixed-machines, rank 0 logs a warning.
+void require_same_kernels(const Context& context, comm::Communicator& comm);
 
 // Logs a warning for each embedding made with sparse(true): its gradient is a dense vector here.
 void warn_of_sparse_tables(const Context& context, const Parameters& parameters);

@@ -12,6 +12,7 @@ namespace {
 
 using comm::testing::with_device::errors_of_ranks;
 using comm::testing::with_device::with_ranks;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 struct SocialImpl : torch::nn::Module, comm::UsesCommunicator {
@@ -66,6 +67,37 @@ TEST(ModuleGroup, lanes_that_cannot_be_shared_equally_are_an_error_with_both_num
   for (const std::string& error : errors) {
     EXPECT_THAT(error, HasSubstr("there are 4 lanes for 3 workers"));
     EXPECT_THAT(error, HasSubstr("--lanes 6"));
+  }
+}
+
+TEST(Kernels, of_two_tasks_differ_in_the_first_line_that_is_not_the_same) {
+  const TaskKernels first{"worker/0", {"a library", "updates 1", "2 threads", "results 7"}};
+  EXPECT_EQ(difference(first, {"worker/1", first.lines}), "");
+  EXPECT_EQ(difference(first, {"worker/1", {"a library", "updates 1", "1 thread", "results 8"}}),
+            "the tasks compute with different kernels: worker/0 with '2 threads', worker/1 with '1 thread'");
+  // A server makes updates only, and says no more of its kernels.
+  EXPECT_EQ(difference(first, {"ps/0", {"a library", "updates 1"}}), "");
+  EXPECT_THAT(difference(first, {"ps/0", {"a library", "updates 2"}}), HasSubstr("ps/0 with 'updates 2'"));
+  EXPECT_EQ(difference(first, {}), "");
+}
+
+// Ranks that are threads of one process differ only in their number of threads.
+TEST(Kernels, of_all_ranks_have_to_be_the_same_unless_machines_may_be_mixed) {
+  for (const bool mixed : {false, true}) {
+    const auto errors = errors_of_ranks("inproc", 3, std::chrono::seconds(60), [&](comm::Communicator& comm) {
+      RunConfig config;
+      config.output.log_level = "error";
+      config.compute.device = "cpu";
+      config.compute.mixed_machines = mixed;
+      config.compute.threads = comm.rank() == 2 ? 2 : 1;
+      require_same_kernels(Context(config, Identity()), comm);
+    });
+    for (const std::string& error : errors) {
+      if (mixed)
+        EXPECT_EQ(error, "");
+      else
+        EXPECT_THAT(error, AllOf(HasSubstr("rank 0 (worker/0) with '1 thread'"), HasSubstr("rank 2")));
+    }
   }
 }
 

@@ -118,6 +118,12 @@ std::vector<Stretch> parts_of(const Parameters& parameters, int rank, int world)
   return stretches;
 }
 
+// A sum takes one pass and no memory, but that of finite numbers may be infinite.
+bool is_finite(const torch::Tensor& vector) {
+  const torch::NoGradGuard no_grad;
+  return std::isfinite(vector.sum().item<double>()) || torch::isfinite(vector).all().item<bool>();
+}
+
 double norm_of(const Buckets& buckets, double other_squares) {
   const torch::NoGradGuard no_grad;
   double sum = 0;

@@ -52,6 +52,9 @@ comm::Slice part_of(const Bucket& bucket, int rank, int world);
 // Returns the parts of all parameters that the worker owns; empty where there are fewer cells than workers.
 std::vector<Stretch> parts_of(const Parameters& parameters, int rank, int world);
 
+// Returns false if an element is NaN or infinite.
+bool is_finite(const torch::Tensor& vector);
+
 // Returns the norm of all gradients together.
 double norm_of(const Buckets& buckets, double other_squares = 0);
 // Returns the factor that limits the norm of gradients to `largest`; 1 if it is within the limit already.

@@ -11,7 +11,7 @@ namespace tutti {
 namespace {
 
 // The layout of the beginning of a word.
-enum Head { kStep, kStop, kSignal, kSave, kRate, kHead };
+enum Head { kStep, kStop, kSignal, kSave, kRate, kNotFinite, kHead };
 
 // Returns the subtrees that TreeSum::finish() returns for this block, without values.
 std::vector<TreeSum::Subtree> subtrees_of(LaneRange block, int64_t leaves) {
@@ -66,13 +66,14 @@ int64_t ControlWord::place_of(size_t subtree) const {
 }
 
 void ControlWord::write(const torch::Tensor& word, int64_t step, const Wishes& wishes, double learning_rate,
-                        const std::vector<TreeSum::Subtree>& subtrees) const {
+                        const std::vector<TreeSum::Subtree>& subtrees, Gradients gradients) const {
   auto* to = static_cast<double*>(word.data_ptr());
   to[kStep] = static_cast<double>(step);
   to[kStop] = wishes.stop ? 1 : 0;
   to[kSignal] = wishes.signal;
   to[kSave] = wishes.save ? 1 : 0;
   to[kRate] = learning_rate;
+  to[kNotFinite] = gradients == Gradients::NotFinite ? 1 : 0;
   for (size_t i = 0; i < subtrees.size(); ++i) {
     double* place = to + place_of(i);
     *place++ = subtrees[i].values ? 1 : 0;
@@ -110,6 +111,7 @@ ReduceOutcome ControlWord::read(const std::vector<torch::Tensor>& words) {
            "rank 0 is at step {}, rank {} at step {}: every worker has to make the same steps", first[kStep],
            rank, word[kStep]);
     }
+    if (word[kNotFinite] != 0 && outcome.not_finite < 0) outcome.not_finite = static_cast<int>(rank);
     outcome.wishes.add(
         {.stop = word[kStop] != 0, .save = word[kSave] != 0, .signal = static_cast<int>(word[kSignal])});
   }

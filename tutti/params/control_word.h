@@ -26,17 +26,23 @@ struct Wishes {
 // Used instead of a learning rate by a worker that does not update the parameters.
 inline constexpr double kNoRate = std::numeric_limits<double>::quiet_NaN();
 
+// What a worker says of the gradients that it sends. It says Finite too where they are not known yet, and if
+// nobody asks (--nan-guard).
+enum class Gradients { Finite, NotFinite };
+
 // The facts about a step that every worker knows once it has received all words.
 struct ReduceOutcome {
   bool any_data = false;        // false: nothing was summed
   bool data_everywhere = true;  // every worker with lanes had data in one of them
   int first_with_data = 0;      // the lowest rank that had data, if any had
+  int not_finite = -1;          // the lowest rank whose gradients are not finite; -1: there is none
   Wishes wishes;
 };
 
 // The message that each worker sends at every step before the sums are made: its step, wishes and learning
-// rate, and for each sum that it holds whether there is data and a few float64 numbers, such as the loss and
-// the count of examples. From all words, every worker derives the order in which sums are added.
+// rate, whether its gradients are finite, and for each sum that it holds whether there is data and a few
+// float64 numbers, such as the loss and the count of examples. From all words, every worker derives the order
+// in which sums are added.
 class ControlWord {
  public:
   // One of the sums that a worker holds.
@@ -63,7 +69,7 @@ class ControlWord {
   // Writes this worker's word. In each subtree, the last vector holds the numbers of that sum.
   // `learning_rate` is the one that this worker uses, or kNoRate.
   void write(const torch::Tensor& word, int64_t step, const Wishes& wishes, double learning_rate,
-             const std::vector<TreeSum::Subtree>& subtrees) const;
+             const std::vector<TreeSum::Subtree>& subtrees, Gradients gradients = Gradients::Finite) const;
   // Returns the word of a worker none of whose lanes had data.
   torch::Tensor without_data(int64_t step) const;
   // Accessors for the contents of a word.

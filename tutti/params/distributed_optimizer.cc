@@ -72,6 +72,7 @@ Parameters& alike(const Context& context, Parameters& parameters, comm::Communic
   require_unpinned(parameters, context.cluster());
   require_created_on(parameters, parameters.device());
   require_same_plan(context, comm, plan);
+  require_same_kernels(context, comm);
   return parameters;
 }
 

@@ -4,6 +4,7 @@
 #include <functional>
 #include <utility>
 
+#include <fmt/format.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/utils/lambda_post_hook.h>
 #include <torch/csrc/autograd/variable.h>
@@ -99,6 +100,7 @@ GradientMean::GradientMean(Parameters& parameters, comm::Communicator& comm, int
     : parameters_(ready_to_sum(parameters, comm)),
       comm_(comm),
       scatter_(options.scatter && comm.world() > 1),
+      checks_(options.nan_guard && comm.world() > 1 && parameters.device().is_cpu()),
       vectors_(parameters, lanes, shared_allocator(comm, parameters.device())),
       reducer_(comm, summed(parameters, vectors_.buffers()), vectors_.numbers(), lanes, count_of(lanes == 1),
                options) {
@@ -115,6 +117,7 @@ void GradientMean::begin_step(int64_t step, const Wishes& wishes, double learnin
   reducer_.begin(step, wishes, learning_rate);
   if (lane_begun_) vectors_.restore_buffers();
   lane_begun_ = false;
+  lanes_added_ = 0;
   step_ = step;
 }
 
@@ -159,14 +162,39 @@ void GradientMean::on_gradient(size_t parameter) {
   parameters_.collect_grad(parameter);
   const size_t bucket = reducer_.buckets().of_parameter[parameter];
   const torch::NoGradGuard no_grad;
-  if (--missing_[bucket] == 0) reducer_.ready(bucket);
+  if (--missing_[bucket] != 0) return;
+  require_finite(bucket);
+  reducer_.ready(bucket);
+}
+
+// Looks at the gradients of a bucket that are about to be added or sent. Tells the other workers, since a
+// loop of the program's own would end without a reason for them.
+void GradientMean::require_finite(size_t bucket) const {
+  const Buckets& buckets = reducer_.buckets();
+  if (!checks_ || !buckets.all[bucket].gradients || is_finite(buckets.stretch(buckets.all[bucket]))) return;
+  for (size_t i = 0; i < parameters_.trained().size(); ++i) {
+    const Parameters::View& view = parameters_.trained()[i];
+    const torch::Tensor gradient = parameters_.view_of(view, parameters_.blocks()[view.block].grads);
+    if (buckets.of_parameter[i] != bucket || is_finite(gradient)) continue;
+    const std::string why = fmt::format(
+        "the gradient of {} is not finite on rank {} at step {}, lane {}. Try a lower learning rate, or "
+        "check "
+        "the data; --no-nan-guard continues the training anyway",
+        view.name, comm_.rank(), step_, lanes().begin + lanes_added_);
+    comm_.abandon(why);
+    throw Error(ErrorKind::InvalidArgument, why);
+  }
 }
 
 void GradientMean::add() {
-  watching_ = false;
+  const bool was_watching = std::exchange(watching_, false);
   vectors_.collect();
   const torch::NoGradGuard no_grad;
+  for (size_t bucket = 0; bucket < reducer_.buckets().all.size(); ++bucket) {
+    if (!was_watching || missing_[bucket] > 0) require_finite(bucket);
+  }
   reducer_.add();
+  ++lanes_added_;
 }
 
 GradientMean::Result GradientMean::finish() {

@@ -23,7 +23,12 @@ class BackwardWatch;
 // this worker either begin_lane(), forward, begin_backward(), one backward pass, add(), or skip(); then
 // finish(). If the reducer overlaps, gradients are sent while the last backward pass still runs: gradients
 // and communicator are then in use from its begin_backward() until finish(). A lane or a step that fails
-// before that can be begun again, but not after (see Reducer). Not thread-safe.
+// before that can be begun again, but not after (see Reducer).
+//
+// With several workers and ReducerOptions::nan_guard, gradients on the CPU that are not finite are not sent: the
+// backward pass or add() throws an InvalidArgument with the name of the first parameter and this worker's rank,
+// and abandons the communicator, so that all workers fail with this text before they change a weight.
+// Not thread-safe.
 class GradientMean final : public LaneSum {
  public:
   struct Result {
@@ -54,7 +59,10 @@ class GradientMean final : public LaneSum {
   // Returns true while gradients are being sent. Then only add(), if still due, and finish() may be called.
   bool is_sending() const { return reducer_.is_open(); }
   void add() override;
-  void skip() override { reducer_.skip(); }
+  void skip() override {
+    reducer_.skip();
+    ++lanes_added_;
+  }
   // Called after the last lane. Leaves the means in the vectors of every worker, or only its own part of them
   // if gradients are scattered. All workers have to be at the same step.
   Result finish();
@@ -73,11 +81,14 @@ class GradientMean final : public LaneSum {
   void share_counters(const ReduceOutcome& outcome);
   void before_gradient(size_t parameter) const;
   void on_gradient(size_t parameter);
+  void require_finite(size_t bucket) const;
 
   Parameters& parameters_;
   comm::Communicator& comm_;
   const bool scatter_;
+  const bool checks_;  // whether gradients are finite, before they are sent
   LaneVectors vectors_;
+  int64_t lanes_added_ = 0;  // in this step, those without examples included
   bool lane_begun_ = false;  // in a step that is not finished: `vectors_` has saved the buffers
   int64_t step_ = 0;
   Reducer reducer_;

@@ -5,6 +5,7 @@
 #include <torch/utils.h>
 
 #include "tutti/base/check.h"
+#include "tutti/params/buckets.h"
 
 namespace tutti {
 namespace {
@@ -105,7 +106,9 @@ void LaneVectors::take_over_buffers() {
 
 LocalSum::LocalSum(LaneVectors& vectors, std::vector<torch::Tensor> gradients, const LaneRange& leaves,
                    int64_t of)
-    : vectors_(vectors), sum_(summed(std::move(gradients), vectors), leaves, of) {}
+    : vectors_(vectors),
+      gradients_(gradients.size()),
+      sum_(summed(std::move(gradients), vectors), leaves, of) {}
 
 void LocalSum::begin_step() {
   sum_.reset();
@@ -115,6 +118,16 @@ void LocalSum::begin_step() {
 void LocalSum::add() {
   vectors_.collect();
   sum_.add();
+}
+
+Gradients LocalSum::gradients_in(const std::vector<TreeSum::Subtree>& subtrees) const {
+  for (const TreeSum::Subtree& subtree : subtrees) {
+    if (!subtree.values) continue;
+    for (size_t i = 0; i < gradients_; ++i) {
+      if (!is_finite((*subtree.values)[i])) return Gradients::NotFinite;
+    }
+  }
+  return Gradients::Finite;
 }
 
 std::vector<torch::Tensor> gradients_of(const Parameters& parameters) {

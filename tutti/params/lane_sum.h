@@ -5,6 +5,7 @@
 
 #include <torch/types.h>
 
+#include "tutti/params/control_word.h"
 #include "tutti/params/lanes.h"
 #include "tutti/params/parameters.h"
 
@@ -107,9 +108,12 @@ class LocalSum final : public LaneSum {
   void skip() override { sum_.skip(); }
   // Returns the sums of all lanes: the subtrees that can be computed on this worker.
   std::vector<TreeSum::Subtree> finish() { return sum_.finish(); }
+  // Returns whether the gradients among these sums are finite.
+  Gradients gradients_in(const std::vector<TreeSum::Subtree>& subtrees) const;
 
  private:
   LaneVectors& vectors_;
+  const size_t gradients_;  // the number of their vectors
   TreeSum sum_;
 };
 

@@ -43,6 +43,7 @@ ReducerOptions reducer_options(const RunConfig& config) {
   if (config.reduction.wire_precision == "fp16") options.wire = torch::kHalf;
   options.error_feedback = config.reduction.error_feedback;
   options.scatter = config.reduction.optimizer_state == "sharded";
+  options.nan_guard = config.training.nan_guard;
   return options;
 }
 

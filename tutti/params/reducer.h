@@ -21,8 +21,11 @@ namespace tutti {
 
 struct ReducerOptions : SummationOptions {
   bool fast = false;  // add in any order that the communicator chooses
+  // For GradientMean: refuse to send gradients that are not finite.
+  bool nan_guard = false;
 };
-// Returns the options that --reduce, --wire-precision, --error-feedback and --optimizer-state set.
+// Returns the options that --reduce, --wire-precision, --error-feedback, --optimizer-state and --nan-guard
+// set.
 ReducerOptions reducer_options(const RunConfig& config);
 // "reduce tree", "reduce tree, bfloat16 on the wire, scattered".
 std::string to_string(const ReducerOptions& options);

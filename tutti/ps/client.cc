@@ -56,6 +56,7 @@ Client::Client(const Context& context, Parameters& parameters, const Placement& 
       parameters_(parameters),
       placement_(placement),
       in_step_(context.config().training.strategy == "ps-sync"),
+      same_bits_(in_step_ && context.config().servers.backup == 0),
       peers_(context, servers_of(context.cluster()), "parameter servers", std::move(arena)) {
   for (size_t i = 0; i < peers_.size(); ++i) parts_.push_back(placement.parts_of(static_cast<int>(i)));
 }
@@ -80,6 +81,21 @@ Json Client::call(size_t server, const char* method, const rpc::Message& request
   Json head = peers_.call(server, method, request, options).head;
   places.take_over();
   return head;
+}
+
+// Returns what this task says of its kernels; nothing where the bits depend on the speed of the tasks.
+TaskKernels Client::kernels() const {
+  if (!same_bits_) return {};
+  return {context_.task().short_name(), context_.kernels().lines()};
+}
+
+// Returns the kernels with which all servers have to make updates: those of this task, or, if it computes on
+// a GPU, those of the first server.
+TaskKernels Client::kernels_of_updates() {
+  if (!same_bits_) return {};
+  if (context_.kernels().on_cpu())
+    return {context_.task().short_name(), context_.kernels().lines_of_updates()};
+  return kernels_in(peers_.call(0, "state", {}, peers_.patience("its state")).head, "kernels");
 }
 
 std::vector<Json> Client::states_of_all() {
@@ -123,6 +139,9 @@ void Client::begin(const RunOptions& options, const Standing& standing, const Op
   const std::string run = new_run();
   without_run_.clear();
   const Json ranges = tutti::to_json(ranges_of(parameters_, options.optimizer.groups));
+  const Json kernels_of_all = to_json(kernels());
+  const Json of_servers = to_json(kernels_of_updates());
+  std::vector<std::string> mixes(peers_.size());
   peers_.for_all([&](size_t i) {
     Optimizer::State mine{.steps = state.steps, .slots = {}};
     for (const Part& part : parts_[i]) {
@@ -133,6 +152,9 @@ void Client::begin(const RunOptions& options, const Standing& standing, const Op
     const Tensors frozen = i == 0 ? on_host(parameters_.frozen()) : Tensors{};
     rpc::Message message{{{"run", run},
                           {"plan", plan},
+                          {"kernels", kernels_of_all},
+                          {"updates", of_servers},
+                          {"mixed", context_.config().compute.mixed_machines},
                           {"workers", context_.world()},
                           {"strategy", options.strategy},
                           {"lanes", options.lanes},
@@ -152,8 +174,11 @@ void Client::begin(const RunOptions& options, const Standing& standing, const Op
                          pieces_of(places(i, own_values(), extras_))};
     append(message, frozen);
     append(message, vectors_of(mine));
-    peers_.call(i, "begin", message, peers_.patience("the parameters", standing.step));
+    const Json answer =
+        peers_.call(i, "begin", message, peers_.patience("the parameters", standing.step)).head;
+    mixes[i] = text_in(answer, "mix");
   });
+  for (const std::string& mix : mixes) warn_of_mix(context_, mix);
 }
 
 Client::Standing Client::join(const std::vector<std::string>& plan) {
@@ -165,6 +190,7 @@ Client::Standing Client::join(const std::vector<std::string>& plan) {
     run_ = text_in(answers[0], "run");
     const bool one_run = std::all_of(answers.begin(), answers.end(),
                                      [&](const Json& answer) { return text_in(answer, "run") == run_; });
+    warn_of_mix(context_, text_in(answers[0], "mix"));
     if (one_run) return {.step = number_in(answers[0], "step"), .progress = answers[0].at("progress")};
     waiting.go_on({fmt::format("the chief, {}, to restore servers that were restarted", chief)});
   }
@@ -204,8 +230,11 @@ void Client::await_nobody(Waiting& waiting, size_t servers, const Json& head, st
 
 std::vector<Json> Client::join_each(const std::vector<std::string>& plan, milliseconds wait) {
   std::vector<Json> answers(peers_.size());
-  const rpc::Message message{
-      {{"rank", context_.rank()}, {"plan", plan}, {"patience", std::max(wait, milliseconds(1)).count()}}, {}};
+  const rpc::Message message{{{"rank", context_.rank()},
+                              {"plan", plan},
+                              {"kernels", to_json(kernels())},
+                              {"patience", std::max(wait, milliseconds(1)).count()}},
+                             {}};
   rpc::CallOptions options = peers_.patience("start of the run");
   options.timeout += wait;
   const auto join_one = [&](size_t i) { answers[i] = peers_.call(i, "join", message, options).head; };

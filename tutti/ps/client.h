@@ -15,6 +15,7 @@
 #include "tutti/cluster/context.h"
 #include "tutti/embedding/row_state.h"
 #include "tutti/embedding/tables.h"
+#include "tutti/params/agreement.h"
 #include "tutti/params/optimizer.h"
 #include "tutti/params/parameters.h"
 #include "tutti/ps/peers.h"
@@ -101,7 +102,8 @@ class Client {
   void begin(const RunOptions& options, const Standing& standing, const Optimizer::State& state,
              const std::vector<std::string>& plan);
   // All workers: waits until the chief has begun the run on all servers, for --start-timeout (Waiting).
-  // Throws InvalidArgument if the plans differ.
+  // Throws InvalidArgument if the plans differ or, in a run whose bits are the same at any speed, the kernels
+  // (see --mixed-machines).
   Standing join(const std::vector<std::string>& plan);
   // Waits until as many workers have joined the run as a step of ps-sync needs, for --start-timeout.
   void await_workers();
@@ -231,6 +233,8 @@ class Client {
   const Placement& placement() const { return placement_; }
 
  private:
+  TaskKernels kernels() const;
+  TaskKernels kernels_of_updates();
   Json call(size_t server, const char* method, const rpc::Message& request,
             const std::vector<torch::Tensor>& into, rpc::CallOptions options);
   std::vector<Json> states_of_all();
@@ -254,7 +258,8 @@ class Client {
   const Context& context_;
   Parameters& parameters_;
   const Placement placement_;
-  const bool in_step_;  // ps-sync: all servers make each step together
+  const bool in_step_;    // ps-sync: all servers make each step together
+  const bool same_bits_;  // and no worker is left behind, so that the bits do not depend on who is faster
   Extras extras_;
   std::vector<std::vector<Part>> parts_;  // of each server
   std::string run_;

@@ -109,8 +109,8 @@ ModuleService::Served::Served(std::string called, const ServedModule& served, co
   require_no_sharded_tables(parameters, "on a server of modules");
 }
 
-ModuleService::ModuleService(std::string task, const GraphLimits& limits)
-    : task_(std::move(task)), limits_(limits) {}
+ModuleService::ModuleService(TaskKernels kernels, const GraphLimits& limits)
+    : kernels_(std::move(kernels)), limits_(limits) {}
 
 void ModuleService::add(const std::string& name, const ServedModule& module,
                         const OptimizerOptions& optimizer) {
@@ -134,15 +134,17 @@ rpc::Message ModuleService::serve(const rpc::Caller& caller, const std::string& 
   try {
     return dispatch(caller, method, request);
   } catch (const Error& error) {
-    throw Error(error.kind(), fmt::format("{}: {}: {}", task_, method, error.what()));
+    throw Error(error.kind(), fmt::format("{}: {}: {}", kernels_.task, method, error.what()));
   } catch (const Json::exception& error) {
-    fail(ErrorKind::InvalidArgument, "{}: {}: the message is malformed: {}", task_, method, error.what());
+    fail(ErrorKind::InvalidArgument, "{}: {}: the message is malformed: {}", kernels_.task, method,
+         error.what());
   } catch (const c10::Error& error) {
-    fail(ErrorKind::InvalidArgument, "{}: {}: {}", task_, method, first_line(error.what_without_backtrace()));
+    fail(ErrorKind::InvalidArgument, "{}: {}: {}", kernels_.task, method,
+         first_line(error.what_without_backtrace()));
   } catch (const std::bad_alloc&) {
-    fail(ErrorKind::Overloaded, "{}: {}: out of memory", task_, method);
+    fail(ErrorKind::Overloaded, "{}: {}: out of memory", kernels_.task, method);
   } catch (const std::exception& error) {
-    fail(ErrorKind::InvalidArgument, "{}: {}: {}", task_, method, first_line(error.what()));
+    fail(ErrorKind::InvalidArgument, "{}: {}: {}", kernels_.task, method, first_line(error.what()));
   }
 }
 
@@ -189,7 +191,10 @@ rpc::Message ModuleService::attach(const rpc::Caller& caller, const Json& head) 
   Served& served = *found->second;
   callers_[caller.id] = &served;
   last_ = name_of(caller);
-  return {{{"plan", served.parameters.plan()}, {"optimizer", served.optimizer.name()}}, {}};
+  return {{{"plan", served.parameters.plan()},
+           {"optimizer", served.optimizer.name()},
+           {"kernels", to_json(kernels_)}},
+          {}};
 }
 
 ModuleService::Served& ModuleService::module_of(const rpc::Caller& caller) const {
@@ -389,14 +394,14 @@ void ModuleService::await_end(milliseconds patience, const Log& log) {
     Waiting waiting(log, patience, "--start-timeout");
     while (!changed_.wait_for(lock, waiting.patience(), [&] { return done() || !callers_.empty(); })) {
       if (last_.empty()) {
-        waiting.go_on({fmt::format("a client of the modules of {}", task_)});
+        waiting.go_on({fmt::format("a client of the modules of {}", kernels_.task)});
       } else if (waiting.left() > milliseconds(0)) {
         waiting.go_on({fmt::format("{}, which has left without end()", last_)});
       } else {
         fail(ErrorKind::PeerLost,
              "{}: {} has left without end(), and no client has connected for {:g} s (--start-timeout): look "
              "at the log of that client",
-             task_, last_, seconds(patience));
+             kernels_.task, last_, seconds(patience));
       }
     }
     waiting.end("a client is connected");
@@ -425,7 +430,7 @@ namespace tutti {
 ModuleServer::ModuleServer(const Context& context, const ps::GraphLimits& limits)
     : context_(context),
       address_(ps::fixed_address_of(context, context.task())),
-      service_(context.task().short_name(), limits),
+      service_({context.task().short_name(), context.kernels().lines()}, limits),
       host_(ps::host_at_own_address(context), service_) {}
 
 void ModuleServer::join() {

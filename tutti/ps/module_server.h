@@ -20,6 +20,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
 #include "tutti/cluster/context.h"
+#include "tutti/params/agreement.h"
 #include "tutti/params/optimizer.h"
 #include "tutti/params/parameters.h"
 #include "tutti/ps/wire.h"
@@ -97,7 +98,8 @@ struct GraphLimits {
 };
 
 // Serves modules that clients on other tasks use as parts of their models. Each connection uses one module:
-//   attach     waits until all modules are added; returns the module's plan and the optimiser's name
+//   attach     waits until all modules are added; returns the module's plan, the optimiser's name, and the
+//              kernels that compute here, which the client compares with its own
 //   forward    takes inputs and the state of the client's generator, so that dropout draws the same
 //              numbers as on the client; returns outputs and the new state. Keeps the graph on request
 //   backward   takes gradients of the outputs of a graph and returns those of its inputs; gradients of the
@@ -109,8 +111,8 @@ struct GraphLimits {
 // run one at a time. Thread-safe.
 class ModuleService final : public rpc::Service {
  public:
-  // `task` is the name of the serving task, for error messages.
-  explicit ModuleService(std::string task, const GraphLimits& limits = {});
+  // The kernels are those of the serving task, whose name is for error messages too.
+  explicit ModuleService(TaskKernels kernels, const GraphLimits& limits = {});
 
   // To be called before open(). Throws InvalidArgument if the name is taken, Unimplemented if the module is
   // not on the CPU.
@@ -175,7 +177,7 @@ class ModuleService final : public rpc::Service {
   void drop(const Lock& lock, int64_t id);
   void require_room() const;
 
-  const std::string task_;
+  const TaskKernels kernels_;
   const GraphLimits limits_;
 
   std::mutex compute_;  // held while anything is computed; taken before mutex_

@@ -46,7 +46,7 @@ torch::Tensor first(const rpc::Message& message, const char* name) {
 
 class ModuleServiceOf : public ::testing::Test {
  protected:
-  explicit ModuleServiceOf(const GraphLimits& limits = {}) : service_("worker/1", limits) {
+  explicit ModuleServiceOf(const GraphLimits& limits = {}) : service_({"worker/1", {}}, limits) {
     service_.add("tail", make_served(tail_), torch::optim::SGDOptions(1.0));
   }
   void attach_all(std::initializer_list<uint64_t> ids) {

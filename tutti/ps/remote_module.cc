@@ -18,6 +18,7 @@
 #include "tutti/base/type_name.h"
 #include "tutti/base/waiting.h"
 #include "tutti/cluster/device_spec.h"
+#include "tutti/params/agreement.h"
 #include "tutti/params/random_scope.h"
 #include "tutti/ps/peers.h"
 #include "tutti/ps/wire.h"
@@ -107,6 +108,9 @@ void RemoteModule::Connection::attach(const Context& context) {
       const rpc::Message answer =
           exchange("attach", {{{"module", name_}, {"patience", patience.count()}}, {}}, timeout_ + patience);
       plan_ = answer.head.at("plan").get<std::vector<std::string>>();
+      if (context.kernels().on_cpu())
+        refuse_or_warn_of_mix(context, difference({context.task().short_name(), context.kernels().lines()},
+                                                  ps::kernels_in(answer.head, "kernels")));
       lost_.clear();
       return waiting.end(fmt::format("{} serves the module '{}'", who_, name_));
     } catch (const Error& error) {

@@ -371,7 +371,8 @@ rpc::Message Service::await(Lock& lock, const rpc::Caller& caller, const rpc::Me
 }
 
 rpc::Message Service::state(Lock&, const rpc::Caller&, const rpc::Message&) {
-  if (!run_ || !run_->refused.empty()) return {{{"begun", false}, {"cpu_seconds", cpu_seconds()}}, {}};
+  if (!run_ || !run_->refused.empty())
+    return {{{"begun", false}, {"cpu_seconds", cpu_seconds()}, {"kernels", to_json(options_.kernels)}}, {}};
   Json staleness = Json::object();
   for (const auto& [steps, updates] : run_->staleness_counts) staleness[std::to_string(steps)] = updates;
   return {{{"begun", true},
@@ -382,7 +383,8 @@ rpc::Message Service::state(Lock&, const rpc::Caller&, const rpc::Message&) {
            {"staleness", std::move(staleness)},
            {"dropped", run_->dropped},
            {"bytes", run_->shard.bytes()},
-           {"cpu_seconds", cpu_seconds()}},
+           {"cpu_seconds", cpu_seconds()},
+           {"kernels", to_json(options_.kernels)}},
           {}};
 }
 
@@ -412,12 +414,17 @@ rpc::Message Service::join_run(Lock& lock, const rpc::Caller& caller, const rpc:
     tell(fmt::format("{} is back", worker.name));
   }
   changed_.notify_all();
-  return {{{"run", run_->id}, {"step", run_->step}, {"progress", run_->progress}}, {}};
+  return {{{"run", run_->id},
+           {"step", run_->step},
+           {"progress", run_->progress},
+           {"mix", difference(run_->kernels, kernels_in(request.head, "kernels"))}},
+          {}};
 }
 
 // Throws if the worker must not join the run.
 void Service::admit(Lock& lock, const rpc::Caller& caller, const rpc::Message& request, int rank) {
   require_same_plan(run_->plan, lines_in(request.head, "plan"), name_of(caller));
+  if (!run_->mixed) refuse_mix(difference(run_->kernels, kernels_in(request.head, "kernels")));
   if (rank >= run_->workers)
     fail(ErrorKind::InvalidArgument, "{} has rank {}, but the chief's cluster has {} workers",
          name_of(caller), rank, run_->workers);
@@ -599,10 +606,12 @@ rpc::Message Service::stop_all(Lock&, const rpc::Caller& caller, const rpc::Mess
 
 Server::Server(const Context& context, std::vector<ElementwiseOptimizer> optimizers)
     : context_(context),
-      service_(context.log(), {.workers = workers_in(context.cluster()),
-                               .patience = milliseconds_of(context.config().network.start_timeout),
-                               .timeout = milliseconds_of(context.config().network.timeout),
-                               .optimizers = std::move(optimizers)}),
+      service_(context.log(),
+               {.workers = workers_in(context.cluster()),
+                .patience = milliseconds_of(context.config().network.start_timeout),
+                .timeout = milliseconds_of(context.config().network.timeout),
+                .optimizers = std::move(optimizers),
+                .kernels = {context.task().short_name(), context.kernels().lines_of_updates()}}),
       host_(host_options(context, service_), service_),
       announcement_(context, host_.port()) {}
 

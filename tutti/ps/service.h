@@ -19,6 +19,7 @@
 #include "tutti/cluster/context.h"
 #include "tutti/comm/executor.h"
 #include "tutti/embedding/owned_rows.h"
+#include "tutti/params/agreement.h"
 #include "tutti/ps/address_book.h"
 #include "tutti/ps/placement.h"
 #include "tutti/ps/sync_step.h"
@@ -42,6 +43,8 @@ struct ServiceOptions {
   size_t memory = rpc::HostOptions{}.memory;
   // The optimisers besides those of torch::optim that a chief may ask for.
   std::vector<ElementwiseOptimizer> optimizers = {};
+  // The name of this task, and what it says of its kernels (Kernels::lines_of_updates()).
+  TaskKernels kernels = {};
 };
 
 // A parameter server. The chief describes the model to it, so that one server serves any program. It holds
@@ -49,12 +52,15 @@ struct ServiceOptions {
 // once: the global step, the buffers, which workers have finished, and the chief's notes. The methods:
 //
 // - state: returns {begun, run, step, cpu_seconds, ...} to any caller.
-// - begin: from the chief: the values of the part, the optimiser's state, and the settings of the steps.
+// - begin: from the chief: the values of the part, the optimiser's state, and the settings of the steps. If
+//   the chief sends the kernels of updates, checks that they are those of this server; if not, the run ends
+//   for all, unless the kernels may differ.
 // - await: waits until the chief has begun the run or, of the run that the caller has joined, until as many
 //   workers have joined as a step needs; returns who is missing when the caller's patience ends.
-// - join: from a worker, once per connection. Checks that the worker has the same plan, that no other task
-//   has its index, and that there is memory for its gradients. If a worker that was never in the run fails
-//   the first or the last check, the run cannot be made as configured: it ends for all, with the reason.
+// - join: from a worker, once per connection. Checks that the worker has the same plan and kernels, that
+//   no other task has its index, and that there is memory for its gradients. If a worker that was never in the
+//   run fails the first or the last check, the run cannot be made as configured: it ends for all, with the
+//   reason.
 // - pull: returns the present values, or waits until a given step and returns its values.
 // - frozen: returns the chief's values of the parameters that are not trained.
 // - push: the contribution of one worker's lanes. Synchronous: waits until the step is made. Asynchronous:
@@ -119,12 +125,15 @@ class Service final : public rpc::Service {
   // The run that the chief has begun.
   struct Run {
     Run(const Json& head, const rpc::Message& message, std::span<const ElementwiseOptimizer> optimizers,
-        std::unique_ptr<embedding::OwnedRows> rows_of_tables);
+        std::unique_ptr<embedding::OwnedRows> rows_of_tables,
+        std::function<std::string(int rank)> name_of_rank);
     // Returns values, buffers and counters, in this order.
     std::vector<torch::Tensor> everything() const;
 
     const std::string id;  // new after each return to a checkpoint
     const std::vector<std::string> plan;
+    const TaskKernels kernels;  // the chief's; without lines, those of others may be any
+    const bool mixed;           // kernels may differ (--mixed-machines)
     const int workers;
     const bool synchronous;
     const int64_t backup;     // synchronous: how many workers a step may leave behind

@@ -48,9 +48,12 @@ class Unlocked {
 
 Service::Run::Run(const Json& head, const rpc::Message& message,
                   std::span<const ElementwiseOptimizer> optimizers,
-                  std::unique_ptr<embedding::OwnedRows> rows_of_tables)
+                  std::unique_ptr<embedding::OwnedRows> rows_of_tables,
+                  std::function<std::string(int rank)> name_of_rank)
     : id(text_in(head, "run")),
       plan(lines_in(head, "plan")),
+      kernels(kernels_in(head, "kernels")),
+      mixed(head.value("mixed", false)),
       workers(static_cast<int>(number_within(head, "workers", 1, kMostWorkers))),
       synchronous(text_in(head, "strategy") == "ps-sync"),
       backup(number_within(head, "backup", 0, kMostWorkers)),
@@ -80,7 +83,10 @@ Service::Run::Run(const Json& head, const rpc::Message& message,
   for (const Stretch& stretch : shard.stretches()) stretch.grads.zero_();
   sync.emplace(std::vector<Stretch>(shard.stretches().begin(), shard.stretches().end()), shard.optimizer(),
                buffers, counters,
-               SyncOptions{workers, number_within(head, "lanes", 1, kMostLanes), rows.get()});
+               SyncOptions{.workers = workers,
+                           .lanes = number_within(head, "lanes", 1, kMostLanes),
+                           .rows = rows.get(),
+                           .name_of = std::move(name_of_rank)});
 }
 
 std::vector<torch::Tensor> Service::Run::everything() const {
@@ -95,7 +101,8 @@ rpc::Message Service::begin(Lock&, const rpc::Caller& caller, const rpc::Message
   require_as_long_as_said(request.head, request);
   if (request.head.value("tables", false)) static_cast<void>(rows_to_begin());
   auto run = std::make_unique<Run>(request.head, request, options_.optimizers,
-                                   std::exchange(rows_to_begin_, nullptr));
+                                   std::exchange(rows_to_begin_, nullptr),
+                                   [this](int rank) { return workers_.at(rank).name; });
   const int64_t fits = run->progress.value("fit", int64_t{0});
   run_ = std::move(run);
   notes_.clear();
@@ -111,7 +118,13 @@ rpc::Message Service::begin(Lock&, const rpc::Caller& caller, const rpc::Message
             fmt::format("{:.1f} MB", static_cast<double>(run_->shard.bytes()) / 1e6), run_->step,
             name_of(caller));
   changed_.notify_all();
-  return {};
+  const std::string mix = difference(kernels_in(request.head, "updates"), options_.kernels);
+  try {
+    if (!run_->mixed) refuse_mix(mix);
+  } catch (const Error& error) {
+    refuse_run(error);
+  }
+  return {{{"mix", mix}}, {}};
 }
 
 rpc::Message Service::copies_for(const rpc::Message& request) {

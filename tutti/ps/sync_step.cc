@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include <fmt/format.h>
 #include <torch/utils.h>
 
 #include "tutti/base/error.h"
@@ -47,6 +48,7 @@ SyncStep::SyncStep(std::vector<Stretch> stretches, Optimizer& optimizer, Tensors
       blocks_(blocks_of(options.workers, options.lanes)),
       lanes_(options.lanes),
       rows_(options.rows),
+      name_of_(options.name_of ? options.name_of : [](int rank) { return fmt::format("rank {}", rank); }),
       word_(blocks_, options.lanes, kNumbers),
       subtrees_(subtrees_in(word_, options.workers)),
       words_(static_cast<size_t>(options.workers)),
@@ -182,6 +184,11 @@ ReduceOutcome SyncStep::read_words(int64_t step) {
     if (!word.defined()) word = word_.without_data(step);
   }
   const ReduceOutcome outcome = word_.read(words_);
+  if (outcome.not_finite >= 0)
+    fail(ErrorKind::InvalidArgument,
+         "the gradients of {} are not finite at step {}. Try a lower learning rate, or check the data; "
+         "--no-nan-guard continues the training anyway",
+         name_of_(outcome.not_finite), step);
   if (outcome.any_data) numbers_ = word_.sum_numbers(words_);
   return outcome;
 }

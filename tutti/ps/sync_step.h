@@ -2,7 +2,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include <torch/types.h>
@@ -20,6 +22,7 @@ struct SyncOptions {
   int workers = 1;
   int64_t lanes = 1;
   embedding::OwnedRows* rows = nullptr;  // of sharded tables, trained in the same steps; may be null
+  std::function<std::string(int rank)> name_of = {};  // for errors; empty: "rank 1"
 };
 
 // One synchronous step of a server that holds the parameters or a part of them: collects the gradients of all
@@ -84,8 +87,9 @@ class SyncStep {
 
   // Adds the segments that all workers have offered. Returns true if there were any.
   bool add_offered(int64_t step);
-  // Computes the mean gradient from the offers and discards them. A worker that has not offered everything
-  // counts as one without data, which is possible only if no segment has been added.
+  // Computes the mean gradient from the offers and discards them. Like add_offered(), throws InvalidArgument
+  // that names the worker whose gradients are not finite, if its control word says so. A worker that has not
+  // offered everything counts as one without data, which is possible only if no segment has been added.
   struct Result {
     ReduceOutcome outcome;
     int64_t examples = 0;
@@ -122,6 +126,7 @@ class SyncStep {
   const std::vector<LaneRange> blocks_;  // [rank]
   const int64_t lanes_;
   embedding::OwnedRows* const rows_;
+  const std::function<std::string(int rank)> name_of_;
   ControlWord word_;
   const std::vector<size_t> subtrees_;        // [rank]: their number
   std::vector<torch::Tensor> words_;          // [rank]; undefined: the worker has offered none

@@ -309,6 +309,14 @@ std::vector<std::string> lines_in(const Json& head, const char* name) {
   return lines;
 }
 
+Json to_json(const TaskKernels& kernels) { return {{"task", kernels.task}, {"lines", kernels.lines}}; }
+
+TaskKernels kernels_in(const Json& head, const char* name) {
+  const auto found = head.find(name);
+  if (found == head.end()) return {};
+  return {text_in(*found, "task"), lines_in(*found, "lines")};
+}
+
 torch::ScalarType type_in(const Json& head, const char* name) { return type_of(text_in(head, name)); }
 
 std::vector<int64_t> counts_in(const Json& head, const char* name) {

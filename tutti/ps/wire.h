@@ -13,6 +13,7 @@
 #include "tutti/base/flags.h"
 #include "tutti/base/json.h"
 #include "tutti/embedding/owned_rows.h"
+#include "tutti/params/agreement.h"
 #include "tutti/params/optimizer.h"
 #include "tutti/ps/placement.h"
 #include "tutti/rpc/message.h"
@@ -131,6 +132,10 @@ Named unpack_named(const Json& outline, Reader& reader) {
   for (size_t i = 0; i < names.size(); ++i) all.push_back({names[i], tensors[i]});
   return all;
 }
+
+Json to_json(const TaskKernels& kernels);
+// Returns kernels without lines if the field is missing.
+TaskKernels kernels_in(const Json& head, const char* name);
 
 Json to_json(const std::vector<Part>& parts);
 std::vector<Part> parts_from_json(const Json& json);

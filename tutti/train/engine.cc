@@ -8,7 +8,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "tutti/base/file.h"
 #include "tutti/base/interrupted.h"
 #include "tutti/base/text.h"
 #include "tutti/params/random_scope.h"
@@ -22,23 +21,21 @@ namespace {
 // Returns what the bits of the result depend on besides the program and its settings, each with the flag that
 // makes them independent of it.
 std::vector<std::string> what_decides_bits(const RunConfig& config, const store::Report& plan,
-                                           int64_t lanes) {
+                                           const RunFacts& facts, int64_t lanes) {
   std::vector<std::string> all;
   const bool several = plan.world > 1;
   if (several && plan.strategy == "ps-async") {
     all.emplace_back(
         "the number of workers, and on whose update comes first (--strategy ps-sync makes the same bits each "
         "time)");
+  } else if (!facts.depends_on_workers.empty()) {
+    all.push_back(fmt::format("the number of workers ({})", fmt::join(facts.depends_on_workers, ", ")));
   } else if (config.training.lanes == 0 && lanes == plan.world) {
     // The program, or a checkpoint, may fix the number of lanes as well.
     all.emplace_back("the number of workers (set --lanes)");
   }
   if (several && plan.strategy == "ps-sync" && config.servers.backup > 0)
     all.emplace_back("which workers are late (set --backup 0)");
-  if (several && plan.reduce == "fast")
-    all.emplace_back("how the backend adds gradients (set --reduce tree)");
-  if (several && plan.reduce.ends_with("on the wire"))
-    all.emplace_back("which gradients are rounded on their way (set --wire-precision fp32)");
   if (config.compute.threads == 0) all.emplace_back("the number of cores (set --threads)");
   return all;
 }
@@ -200,12 +197,9 @@ void Engine::log_plan() {
   context_.log().info("training with {}: {}, {}, {}, {} on {}", plan.strategy, counted(plan.world, "worker"),
                       counted(session_.lanes(), "lane"), counted(context_.threads(), "thread"),
                       config.compute.precision, training_.parameters.device().str());
-  if (config.compute.precision == "bf16" && training_.parameters.device().is_cpu() &&
-      read_system_file("/proc/cpuinfo").find(" amx_bf16") == std::string::npos)
-    context_.log().info("this processor has no AMX, so bf16 is slower than fp32 on it");
   if (training_.average != nullptr)
     context_.log().info("validations and evaluations are of the moving average of the weights");
-  if (const auto open = what_decides_bits(config, plan, session_.lanes()); !open.empty())
+  if (const auto open = what_decides_bits(config, plan, session_.facts(), session_.lanes()); !open.empty())
     context_.log().info("the bits of the result depend on {}", fmt::join(open, " and on "));
 }
 

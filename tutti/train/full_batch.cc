@@ -92,6 +92,7 @@ Found fit_full_batch(const Context& context, const Trainable& model, const data:
   comm::Communicator& comm = *group.communicator;
   if (group.world > 1) {
     require_same_plan(context, comm, parameters.plan());
+    require_same_kernels(context, comm);
     for (const Stretch& block : parameters.blocks()) comm.broadcast(block.values, 0).wait();
   }
   Found result;

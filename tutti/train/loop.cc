@@ -287,6 +287,11 @@ RunFacts Loop::facts() const {
     const std::string before = part.name.empty() ? "" : part.name + " ";
     for (const auto& [name, value] : own.settings.items()) facts.settings[before + name] = value;
     facts.conditions.update(own.conditions);
+    for (const std::string& why : own.depends_on_workers) {
+      if (std::find(facts.depends_on_workers.begin(), facts.depends_on_workers.end(), why) ==
+          facts.depends_on_workers.end())
+        facts.depends_on_workers.push_back(why);
+    }
   }
   return facts;
 }

@@ -84,7 +84,8 @@ void require_well_formed(const json& state, const std::string& where) {
   static_cast<void>(value_in<int64_t>(state, "seed", where, 0));
   for (const char* name : {"drop-remainder", "stopped"}) require_type(name, json::value_t::boolean);
   require_type("feeds", json::value_t::array);
-  for (const char* name : {"precision", "launch", "stop_reason"}) require_type(name, json::value_t::string);
+  for (const char* name : {"precision", "launch", "stop_reason", "libraries", "results"})
+    require_type(name, json::value_t::string);
   for (const char* name : {"flags", "settings", "data", "parts", "optimizer", "order", "state"})
     require_type(name, json::value_t::object);
   const json feeds = state.value("feeds", json::array());

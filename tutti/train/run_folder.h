@@ -21,8 +21,12 @@ namespace tutti {
 struct RunFacts {
   // Facts that change the result: {"clip-norm": 1.0, "reduction": "reduce tree"}.
   nlohmann::json settings = nlohmann::json::object();
-  // Facts that change only the last bits: {"threads": 1}. A difference is a warning.
+  // Facts that change only the last bits: {"threads": 1, "libraries": "LibTorch 2.15.0 with AVX512"}. A
+  // difference is a warning.
   nlohmann::json conditions = nlohmann::json::object();
+  // What makes the bits depend on the number of workers, which then is one of the conditions:
+  // {"SyncBatchNorm"}.
+  std::vector<std::string> depends_on_workers = {};
 };
 
 // The folder in that of a run to which evaluators write.

@@ -87,6 +87,7 @@ class Session {
   }
   // Sets the facts that a run must share with its checkpoints to resume. Called on the chief before start().
   void describe(RunFacts facts) { facts_ = std::move(facts); }
+  const RunFacts& facts() const { return facts_; }
   // Sets the function that returns the present state besides the model and its optimiser. Called before
   // start().
   void set_state(std::function<Snapshots()> state) { state_ = std::move(state); }

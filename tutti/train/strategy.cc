@@ -13,6 +13,7 @@
 #include "tutti/base/json.h"
 #include "tutti/base/sha256.h"
 #include "tutti/base/text.h"
+#include "tutti/base/type_name.h"
 #include "tutti/cluster/roles.h"
 #include "tutti/comm/collectives.h"
 #include "tutti/comm/gather_all.h"
@@ -162,11 +163,18 @@ RunFacts facts_of(const Context& context, const ReducerOptions& reducer, double 
   ReducerOptions how = reducer;
   how.scatter = false;  // the distribution of the optimiser's state does not change the result
   RunFacts facts{.settings = {{"clip-norm", clip_norm}, {"reduction", to_string(how)}},
-                 .conditions = {{"threads", context.threads()}}};
+                 .conditions = {{"threads", context.threads()},
+                                {"libraries", context.kernels().libraries},
+                                {"results", context.kernels().results}}};
   facts.settings["layout"] = parameters.layout() == Layout::ChannelsLast ? "channels-last" : "contiguous";
-  // Recorded only if the result depends on the number of workers.
+  const auto depends_if = [&](bool holds, std::string what) {
+    if (holds) facts.depends_on_workers.push_back(std::move(what));
+  };
+  depends_if(!parameters.communicator_users().empty(), "SyncBatchNorm");
+  depends_if(how.fast, "--reduce fast");
   const bool rounded = how.wire != torch::ScalarType::Undefined;
-  if (how.fast || rounded || !parameters.communicator_users().empty()) facts.conditions["workers"] = world;
+  depends_if(rounded, rounded ? std::string(type_name(how.wire)) + " on the wire" : "");
+  if (!facts.depends_on_workers.empty()) facts.conditions["workers"] = world;
   return facts;
 }
 

@@ -92,7 +92,9 @@ void Master::begin(Run run) {
   run_ = std::move(run);
   vectors_.emplace(parameters(), run_.lanes);
   sum_.emplace(parameters().blocks(), optimizer(), vectors_->buffers(), vectors_->counters(),
-               ps::SyncOptions{workers(), run_.lanes});
+               ps::SyncOptions{.workers = workers(), .lanes = run_.lanes, .name_of = [this](int rank) {
+                                 return peers_.name(static_cast<size_t>(rank));
+                               }});
   const ControlWord word(blocks_of(workers(), run_.lanes), run_.lanes, kNumbers);
   const Allocate allocate = ps::arena_allocator(arena_);
   const auto like = [&](const torch::Tensor& tensor) { return allocate(tensor.numel(), tensor.options()); };
@@ -112,6 +114,7 @@ void Master::begin(Run run) {
   peers_.connect();
   try {
     peers_.for_all([this](size_t worker) { until_done(worker, {}); });
+    require_same_kernels();
   } catch (const Error& error) {
     if (error.kind() == ErrorKind::InvalidArgument) refuse(error.what());
     throw;
@@ -153,7 +156,26 @@ void Master::begin_one(size_t worker) {
     message.head["outline"] = outline_of(replica_.module());
     message.pieces.push_back({std::as_bytes(std::span(content)), model_.script});
   }
-  peers_.call(worker, "begin", message, peers_.patience("start of a passive worker"));
+  const Json answer =
+      peers_.call(worker, "begin", message, peers_.patience("start of a passive worker")).head;
+  Worker& begun = workers_[worker];
+  const TaskKernels kernels = ps::kernels_in(answer, "kernels");
+  if (begun.kernels)  // it was lost and has come back
+    refuse_or_warn_of_mix(context_, difference({kernels.task + " before", begun.kernels->lines}, kernels));
+  begun.kernels = kernels;
+  begun.on_cpu = answer.at("on_cpu").get<bool>();
+}
+
+// The master makes the updates, on the CPU. Workers on GPUs are compared only with each other.
+void Master::require_same_kernels() const {
+  const Worker& first = workers_.front();
+  for (const Worker& worker : workers_) {
+    refuse_or_warn_of_mix(context_, difference(*first.kernels, *worker.kernels));
+    if (worker.on_cpu)
+      refuse_or_warn_of_mix(
+          context_,
+          difference({context_.task().short_name(), context_.kernels().lines_of_updates()}, *worker.kernels));
+  }
 }
 
 // Begins the worker if it is not ready, and runs the body. Workers keep no state, so whatever a lost worker

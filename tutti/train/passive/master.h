@@ -12,6 +12,7 @@
 
 #include "tutti/base/json.h"
 #include "tutti/cluster/context.h"
+#include "tutti/params/agreement.h"
 #include "tutti/params/lane_sum.h"
 #include "tutti/params/optimizer.h"
 #include "tutti/ps/peers.h"
@@ -104,13 +105,16 @@ class Master {
 
     rpc::Message answer;  // of the last request, in the form that ps::SyncStep takes
     std::vector<std::optional<LossOutput>> outputs;  // by lane of the worker; empty for lanes without data
-    bool is_ready = false;  // it has been begun; used only by its thread, like the answer
+    bool is_ready = false;               // it has been begun; used only by its thread, like the answer
+    std::optional<TaskKernels> kernels;  // with which it computes, once it has been begun
+    bool on_cpu = true;
     bool is_asked = false;  // in this step
     comm::Work under_way = {};
   };
 
   void begin(Run run);
   void begin_one(size_t worker);
+  void require_same_kernels() const;
   void refuse(const std::string& why);
   void end();
   void until_done(size_t worker, const std::function<void()>& body);

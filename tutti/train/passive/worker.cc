@@ -209,6 +209,12 @@ void MasterConnection::answer_with(const std::function<rpc::Message()>& body) {
   }
 }
 
+rpc::Message description(const Task& task, const Kernels& kernels) {
+  return {{{"kernels", ps::to_json(TaskKernels{task.short_name(), kernels.lines()})},
+           {"on_cpu", kernels.on_cpu()}},
+          {}};
+}
+
 Assignment::Assignment(const Json& head)
     : rank(static_cast<int>(ps::number_within(head, "rank", 0, ps::kMostWorkers))),
       workers(static_cast<int>(ps::number_within(head, "workers", rank + 1, ps::kMostWorkers))),
@@ -259,7 +265,8 @@ rpc::Message LaneServer::step(const rpc::Message& request, const Wishes& wishes)
   const std::vector<TreeSum::Subtree> subtrees = sum_.finish();
   const torch::NoGradGuard no_grad;
   const torch::Tensor word = torch::zeros({word_.size()}, torch::kDouble);
-  word_.write(word, step, wishes, kNoRate, subtrees);
+  const Gradients gradients = replica_.options().nan_guard ? sum_.gradients_in(subtrees) : Gradients::Finite;
+  word_.write(word, step, wishes, kNoRate, subtrees, gradients);
   rpc::Message answer{{{"predictions", !predictions_.empty()}}, {}};
   append(answer, {losses, word});
   bool any = false;
@@ -305,6 +312,7 @@ Trainable frozen_as_in(const Json& head, const Trainable& model) {
 struct Run {
   std::unique_ptr<Replica> replica;
   std::unique_ptr<LaneServer> server;
+  Kernels kernels;
 };
 
 // Returns the model in the message. The script is the last of the pieces.
@@ -343,8 +351,10 @@ std::unique_ptr<Replica> replica_of(const Context& context, const Trainable& mod
 Run begin(const Context& context, const std::optional<Trainable>& model, const rpc::Message& message) {
   const Json& head = message.head;
   // With another number of threads, kernels may add in another order.
-  set_threads(static_cast<int>(std::clamp<int64_t>(ps::number_in(head, "threads"), 1, 4096)));
+  const auto threads = static_cast<int>(std::clamp<int64_t>(ps::number_in(head, "threads"), 1, 4096));
+  set_threads(threads);
   Run run;
+  run.kernels = find_kernels(context.device(), threads, ps::text_in(head, "precision"));
   run.replica = replica_of(context, frozen_as_in(head, model ? *model : model_of(context, message)), head);
   if (model) {
     require_same_plan(ps::lines_in(head, "plan"), run.replica->parameters().plan(),
@@ -376,7 +386,7 @@ bool follow(const Context& context, const std::optional<Trainable>& model, Maste
   Run run;
   connection.answer_with([&]() -> rpc::Message {
     run = begin(context, model, *beginning.message);
-    return {};
+    return passive::description(context.task(), run.kernels);
   });
   context.log().info("driven by {}", connection.master());
   while (!signals.received()) {

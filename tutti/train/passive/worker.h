@@ -107,6 +107,9 @@ class MasterConnection {
   std::string master_name_;
 };
 
+// Returns the answer of a worker that has begun, from which the master knows with what it computes.
+rpc::Message description(const Task& task, const Kernels& kernels);
+
 // The rank that a master has assigned to a passive worker, with the numbers of workers and lanes.
 struct Assignment {
   int rank = 0;

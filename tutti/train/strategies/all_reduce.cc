@@ -51,6 +51,7 @@ ReplicaOptions AllReduce::placed(ReplicaOptions options) {
   options.before_allocate = [this](const Parameters& parameters, const OptimizerOptions& optimizer) {
     require_unpinned(parameters, context_.cluster());
     require_same(plan_of(context_, parameters, optimizer));
+    require_same_kernels(context_, comm_);
   };
   options.allocate = shared_allocator(comm_, options.device);
   options.part = sharded_ ? group_.rank : 0;

@@ -145,14 +145,13 @@ Team::Start InGraphWorker::start(Session& session, const std::vector<std::string
   connection_.answer_with([&]() -> rpc::Message {
     const Json& head = request.message->head;
     require_same_plan(ps::lines_in(head, "plan"), plan, context_.task().short_name());
-    warn_of_other_threads(context_, static_cast<int>(ps::number_in(head, "threads")));
     const passive::Assignment assignment(head);
     server_.emplace(replica_, assignment);
     ps::Reader reader(*request.message);
     passive::take_into(reader, passive::frozen(replica_.parameters()));
     progress = progress_of(head.at("progress"));
     session.follow(assignment.lanes);
-    return {};
+    return passive::description(context_.task(), context_.kernels());
   });
   facts_ = {.name = kName, .restarts = true, .evaluation_part = -1};
   return {progress, 0};

@@ -165,8 +165,6 @@ Team::Start ParameterServers::try_to_start(Session& session, const std::vector<s
   client_->pull_frozen();
   session.follow(standing.progress.at("lanes").get<int64_t>());
   lanes_ = session.lanes();
-  // Updates that come at any time have other bits in each run, also with the same number of threads.
-  if (in_step_) warn_of_other_threads(context_, standing.progress.value("threads", context_.threads()));
   make_vectors(lanes_);
   const int64_t step = client_->pull();
   vectors_->take_over_buffers();
@@ -233,7 +231,6 @@ int64_t ParameterServers::begin(Session& session, const std::vector<std::string>
         standing ? "the chief has lost a part of its state" : "a server has lost its part of the parameters",
         furthest, found.progress.step);
   Json progress = to_json(found.progress, session.lanes());
-  progress["threads"] = context_.threads();
   client_->begin_rows(rows_to_begin(found));
   client_->begin({.strategy = name_,
                   .lanes = session.lanes(),

@@ -6,6 +6,7 @@
 
 #include <torch/utils.h>
 
+#include "tutti/base/error.h"
 #include "tutti/base/timeline.h"
 #include "tutti/comm/reduce_on_device.h"
 #include "tutti/params/buckets.h"
@@ -64,7 +65,8 @@ StepResult PsSync::make(int64_t step, const Wishes& wishes, data::BatchQueue& qu
 StepResult PsSync::push(int64_t step, const Wishes& wishes, const std::vector<TreeSum::Subtree>& subtrees,
                         const embedding::TableGradients& rows, int64_t expected) {
   const double rate = replica_.optimizer().learning_rate();
-  word_.write(own_word_, step, wishes, rate, subtrees);
+  const Gradients gradients = replica_.options().nan_guard ? sum_.gradients_in(subtrees) : Gradients::Finite;
+  word_.write(own_word_, step, wishes, rate, subtrees, gradients);
   ps::Client::Push push{.step = step,
                         .learning_rate = rate,
                         .word = own_word_,
@@ -207,6 +209,11 @@ bool PsAsync::compute(int64_t step, data::BatchQueue& queue, const LaneObserver&
     return subtree.values.has_value();
   });
   if (!any_data) return false;
+  if (replica_.options().nan_guard && sum_.gradients_in(subtrees) == Gradients::NotFinite)
+    fail(ErrorKind::InvalidArgument,
+         "the gradients of this worker (rank {}) are not finite at step {} and were not sent. Try a lower "
+         "learning rate, or check the data; --no-nan-guard continues the training anyway",
+         options_.rank, step);
   if (!replica_.tables().empty())
     row_gradients_ = replica_.tables().gradients({0, block_.size()}, std::max<int64_t>(1, block_.size()));
   examples_ = vectors_.numbers()[kExamples].item<int64_t>();
