@@ -367,7 +367,7 @@ TEST(GptExample, writes_the_same_in_cpp_and_in_python) {
       run_well(kGpt + Words{"--steps", "300", "--prompt", "the old", "--export-to", folder / "out"});
   const size_t begin = here.out.find("the old");
   ASSERT_NE(begin, std::string::npos) << here.out;
-  EXPECT_EQ(here.out.substr(begin), run_well({python, std::string(TUTTI_EXAMPLES) + "/14_gpt/generate.py",
+  EXPECT_EQ(here.out.substr(begin), run_well({python, std::string(TUTTI_EXAMPLES) + "/15_gpt/generate.py",
                                               folder / "out/1", "the old"})
                                         .out);
 }

@@ -1,12 +1,11 @@
 // Trains a small GPT on sentences, exports it for texts of any length, and lets it write. See README.md in
 // this folder.
-#include <cmath>
 #include <tutti/tutti.h>
 
 #include <torch/script.h>
 #include <torch/torch.h>
 
-#include "examples/14_gpt/text.h"
+#include "examples/15_gpt/text.h"
 #include "examples/common/gpt.h"
 
 namespace {
@@ -63,7 +62,7 @@ int main(int argc, char** argv) {
   std::string export_to;
   example::GptOptions options;
   program.add_flags = [&](tutti::FlagSet& flags) {
-    flags.add("--rate", rate, "the highest learning rate of AdamW");
+    tutti::add_learning_rate(flags, rate);
     flags.add("--characters", characters, "the length of the text; a tenth of it is for the validation");
     flags.between("--characters", 10'000, 1e9);
     flags.add("--layers", options.layers, "number of Transformer blocks");
@@ -77,9 +76,10 @@ int main(int argc, char** argv) {
     const tutti::data::Feed train =
         examples_in(example::Sentences(1).text(characters * 9 / 10), options.context);
     const tutti::data::Feed test = examples_in(example::Sentences(2).text(characters / 10), options.context);
-    const int64_t steps = ctx.config().training.steps;
-    const auto schedule =
-        tutti::schedules::warm_up(0, steps / 20, tutti::schedules::cosine(rate, steps, rate / 10));
+    using namespace tutti::schedules;
+    const auto schedule = warm_up(0, share(0.05), cosine(rate, share(1), rate / 10));
+    const tutti::metrics::List metrics = {tutti::metrics::perplexity("next", {.class_dim = -1}),
+                                          tutti::metrics::accuracy("next", {.class_dim = -1})};
     const auto gpt =
         tutti::make_trainable(std::make_shared<example::Gpt>(options), loss, {.input = "tokens"});
     tutti::Trainer trainer(ctx, gpt, adam(rate),
@@ -87,10 +87,12 @@ int main(int argc, char** argv) {
                             .clip_norm = 1,
                             .average = 0.98,
                             .exports = {.free_sizes = {{.name = "length", .of = {{"tokens", 1}}}}}});
-    trainer.fit(train.shuffle(), {.validate = {.feed = test, .every_steps = 200, .batch = 64}});
-    const double nats = trainer.evaluate(test, {}, {.batch = 64}).at("loss");
+    trainer.fit(train.shuffle(),
+                {.validate = {.feed = test, .metrics = metrics, .every_steps = 200, .batch = 64}});
+    const auto values = trainer.evaluate(test, metrics, {.batch = 64});
     if (ctx.is_chief())
-      fmt::print("perplexity {:.4f} a character after {} steps\n", std::exp(nats), trainer.step());
+      fmt::print("perplexity {:.4f}, accuracy {:.4f} a character after {} steps\n", values.at("perplexity"),
+                 values.at("accuracy"), trainer.step());
     if (export_to.empty()) return;
 
     const std::string path = trainer.export_model(export_to, test);  // as `exports` says
