@@ -34,6 +34,8 @@ std::shared_ptr<grpc::ChannelCredentials> channel_credentials(const Credentials&
 std::shared_ptr<grpc::Channel> make_channel(const std::string& address, const Credentials& credentials) {
   grpc::ChannelArguments arguments;
   for (const Setting& setting : common_settings()) arguments.SetInt(setting.name, setting.value);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kPingMs);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kPingMs);
   // Proxies are not for the tasks of a cluster.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   // Uses a connection that is not shared with other channels, so that it closes with this one.
