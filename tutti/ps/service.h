@@ -58,9 +58,9 @@ struct ServiceOptions {
 // - await: waits until the chief has begun the run or, of the run that the caller has joined, until as many
 //   workers have joined as a step needs; returns who is missing when the caller's patience ends.
 // - join: from a worker, once per connection. Checks that the worker has the same plan and kernels, that
-//   no other task has its index, and that there is memory for its gradients. If a worker that was never in the
-//   run fails the first or the last check, the run cannot be made as configured: it ends for all, with the
-//   reason.
+//   no other task has its index, and that there is memory for its gradients. If a worker that was never in
+//   the run fails the first or the last check, the run cannot be made as configured: it ends for all, with
+//   the reason.
 // - pull: returns the present values, or waits until a given step and returns its values.
 // - frozen: returns the chief's values of the parameters that are not trained.
 // - push: the contribution of one worker's lanes. Synchronous: waits until the step is made. Asynchronous:
@@ -182,7 +182,7 @@ class Service final : public rpc::Service {
     Json hello;
     bool shares_memory = false;
     bool joined = false;            // this run
-    bool lost = false;               // it was logged, and not yet that it is back
+    bool lost = false;              // it was logged, and not yet that it is back
     int64_t requests = 0;           // from this caller so far
     int64_t pushes = 0;             // in this run
     int64_t pushes_since_join = 0;  // all servers count these from the same moment on

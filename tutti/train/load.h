@@ -30,8 +30,8 @@ namespace tutti {
 // a damaged file is a DataLoss.
 std::map<std::string, torch::Tensor> load(const std::string& path);
 
-// The same for a checkpoint that was read, with each tensor once: with the values of the last step, or with those of the moving
-// average, which has_average() says that there is.
+// The same for a checkpoint that was read, with each tensor once: with the values of the last step, or with
+// those of the moving average, which has_average() says that there is.
 std::vector<store::NamedTensor> tensors_in(const store::Checkpoint& checkpoint,
                                            embedding::RowValues values = embedding::RowValues::Last);
 bool has_average(const store::Checkpoint& checkpoint);
