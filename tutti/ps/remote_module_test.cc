@@ -49,7 +49,7 @@ class Pair {
  public:
   explicit Pair(const ServedModule& module, const OptimizerOptions& optimizer,
                 const ps::GraphLimits& limits = {})
-      : service_("worker/1", limits) {
+      : service_({"worker/1", {}}, limits) {
     service_.add("part", module, optimizer);
     service_.open();
   }
