@@ -151,6 +151,12 @@ std::vector<std::string> Kernels::lines() const {
   return all;
 }
 
+std::vector<std::string> find_lines_of_updates() {
+  const Kernels found{
+      .libraries = cpu_libraries(), .updates = hash_of(updated_numbers()), .threads = 1, .results = ""};
+  return found.lines_of_updates();
+}
+
 Kernels find_kernels(c10::Device device, int threads, std::string_view precision) {
   if (!device.is_cpu())
     return {.libraries = gpu_libraries(device), .updates = "", .threads = threads, .results = ""};

@@ -35,5 +35,8 @@ struct Kernels {
 // they are. `precision` is a value of --precision. On the CPU, `threads` has to be the number of threads with
 // which the calling thread runs kernels.
 Kernels find_kernels(c10::Device device, int threads, std::string_view precision = "fp32");
+// Returns the lines_of_updates() of kernels on the CPU. Does not load what only the other kernels need, so
+// that a server starts at once.
+std::vector<std::string> find_lines_of_updates();
 
 }  // namespace tutti

@@ -21,6 +21,7 @@ TEST(Kernels, are_the_same_however_often_and_where_they_are_found) {
               ElementsAre(HasSubstr("LibTorch"), StartsWith("updates "), "1 thread", StartsWith("results ")));
   EXPECT_THAT(first.lines_of_updates(), ElementsAre(first.lines()[0], first.lines()[1]));
   EXPECT_EQ(find_kernels(kCpu, 1).lines(), first.lines());
+  EXPECT_EQ(find_lines_of_updates(), first.lines_of_updates());
   const torch::NoGradGuard no_grad;
   const compat::AutocastScope autocast(torch::kCPU, torch::kBFloat16);
   EXPECT_EQ(find_kernels(kCpu, 1).lines(), first.lines()) << "without gradients, in a scope of autocast";

@@ -14,6 +14,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/ran_out.h"
 #include "tutti/base/text.h"
+#include "tutti/cluster/kernels.h"
 #include "tutti/cluster/roles.h"
 #include "tutti/params/agreement.h"
 #include "tutti/ps/peers.h"
@@ -611,7 +612,7 @@ Server::Server(const Context& context, std::vector<ElementwiseOptimizer> optimiz
                 .patience = milliseconds_of(context.config().network.start_timeout),
                 .timeout = milliseconds_of(context.config().network.timeout),
                 .optimizers = std::move(optimizers),
-                .kernels = {context.task().short_name(), context.kernels().lines_of_updates()}}),
+                .kernels = {context.task().short_name(), find_lines_of_updates()}}),
       host_(host_options(context, service_), service_),
       announcement_(context, host_.port()) {}
 
