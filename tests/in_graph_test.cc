@@ -129,8 +129,9 @@ TEST_P(KilledInGraph, task_comes_back_and_the_bits_stay) {
   run.kill(job, index);
   EXPECT_EQ(run.run().wait(), 0) << run.run().err();
   EXPECT_EQ(json_of(report).at("weights_sha256"), alone) << run.run().err();
-  if (job == std::string("worker"))
+  if (job == std::string("worker")) {
     EXPECT_THAT(run.run().err(), ::testing::ContainsRegex("worker/1 .*is back"));
+  }
 }
 
 TEST(InGraph, stops_with_a_checkpoint_and_goes_on_from_it) {

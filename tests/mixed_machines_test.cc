@@ -47,7 +47,7 @@ int64_t warnings_in(const ProgramResult& result) {
 
 TEST(MixedMachines, workers_of_an_all_reduce_refuse_each_other) {
   for (const std::string comm : {"shm", "tcp"}) {
-    for (const std::string variable : {kVariable, std::string("MKL_CBWR=COMPATIBLE")})
+    for (const std::string& variable : {kVariable, std::string("MKL_CBWR=COMPATIBLE")})
       expect_refused(mixed({"-n", "2"}, "worker 1", variable, {"--comm", comm}), "worker/0", "worker/1",
                      variable);
     expect_refused(mixed({"-n", "3"}, "worker 0", kVariable, {"--comm", comm}), "worker/0", "worker/1");
