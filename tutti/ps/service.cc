@@ -607,12 +607,11 @@ rpc::Message Service::stop_all(Lock&, const rpc::Caller& caller, const rpc::Mess
 
 Server::Server(const Context& context, std::vector<ElementwiseOptimizer> optimizers)
     : context_(context),
-      service_(context.log(),
-               {.workers = workers_in(context.cluster()),
-                .patience = milliseconds_of(context.config().network.start_timeout),
-                .timeout = milliseconds_of(context.config().network.timeout),
-                .optimizers = std::move(optimizers),
-                .kernels = {context.task().short_name(), find_lines_of_updates()}}),
+      service_(context.log(), {.workers = workers_in(context.cluster()),
+                               .patience = milliseconds_of(context.config().network.start_timeout),
+                               .timeout = milliseconds_of(context.config().network.timeout),
+                               .optimizers = std::move(optimizers),
+                               .kernels = {context.task().short_name(), find_lines_of_updates()}}),
       host_(host_options(context, service_), service_),
       announcement_(context, host_.port()) {}
 

@@ -112,8 +112,8 @@ TEST(Trainable, predicts_by_a_forward_of_a_batch) {
   const auto net = std::make_shared<OfBatch>();
   Trainer trainer(context, net, kAdam,
                   [](OfBatch& of, const Batch& batch) { return test_loss(*of.net, batch).loss; });
-  EXPECT_TRUE(trainer.predict(test_feed(8))
-                  .equal(Trainer(context, test_net(), kAdam, test_loss).predict(test_feed(8))));
+  Trainer other(test_context(test_flags()), test_net(), kAdam, test_loss);
+  EXPECT_TRUE(trainer.predict(test_feed(8)).equal(other.predict(test_feed(8))));
   EXPECT_TRUE(evaluates_by_loss(make_trainable(net)));
 }
 
