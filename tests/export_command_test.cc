@@ -376,7 +376,8 @@ TEST(GptExample, has_the_same_perplexity_on_two_workers) {
   const Words command = kGpt + Words{"--steps", "20", "--lanes", "2"};
   const ProgramResult alone = run_well(command);
   EXPECT_THAT(alone.out, HasSubstr("after 20 steps"));
-  EXPECT_EQ(run_well(Words{program_path("tutti"), "run", "-n", "2", "--"} + command).out, alone.out);
+  EXPECT_EQ(run_well(Words{program_path("tutti"), "run", "-n", "2", "--"} + command).out,
+            "[worker/0] " + alone.out);
 }
 
 // Debian's Python provides the PyTorch that matches Debian's LibTorch.

@@ -227,7 +227,8 @@ TEST(WholeLoop, learns_with_the_same_bits_on_any_number_of_workers_and_after_a_s
   const TestFolder folder;
   const ProgramResult alone = run_program(whole_loop({"--steps", "260"}));
   ASSERT_EQ(alone.exit_code, 0) << alone.err;
-  EXPECT_THAT(alone.err, ::testing::HasSubstr("validation after step 250:  accuracy 0.9"));
+  EXPECT_THAT(alone.err,
+              ::testing::HasSubstr("validation of the moving average after step 250:  accuracy 0.9"));
   EXPECT_THAT(alone.out, ::testing::HasSubstr("test accuracy 0.9"));
   EXPECT_THAT(alone.err, ::testing::Not(::testing::HasSubstr("scheduled")));
   const std::string weights = weights_after(whole_loop({"--steps", "260"}));
