@@ -162,7 +162,7 @@ TEST_F(Run, makes_a_secret_that_only_its_tasks_know) {
 // The variables of the tests name GPUs that this machine may not have.
 constexpr const char* kNoGpus = "but this machine shows none";
 
-std::string without_that_there_are_no_GPUs(const std::string& err) {
+std::string without_that_there_are_no_gpus(const std::string& err) {
   std::string rest;
   for (const std::string& line : lines_of(err)) {
     if (line.find(kNoGpus) == std::string::npos) rest += line + "\n";
@@ -191,7 +191,7 @@ TEST_F(Run, starts_a_worker_for_every_GPU_and_shows_each_its_own) {
     const auto result = run({}, "echo $CUDA_VISIBLE_DEVICES", {"CUDA_VISIBLE_DEVICES=" + list});
     EXPECT_EQ(result.exit_code, 0);
     EXPECT_THAT(lines_of(result.out), ::testing::UnorderedElementsAreArray(lines)) << list;
-    EXPECT_EQ(without_that_there_are_no_GPUs(result.err), "");
+    EXPECT_EQ(without_that_there_are_no_gpus(result.err), "");
   }
 }
 
@@ -209,7 +209,7 @@ TEST_F(Run, says_once_that_workers_and_GPUs_are_not_as_many) {
   const auto crowd = run({"-n", "3"}, "echo $CUDA_VISIBLE_DEVICES", {"CUDA_VISIBLE_DEVICES=4,5"});
   EXPECT_THAT(lines_of(crowd.out), UnorderedElementsAre("[worker/0] 4", "[worker/1] 5", "[worker/2] 4"));
   EXPECT_THAT(crowd.err, HasSubstr("warning: 3 workers on 2 GPUs"));
-  EXPECT_EQ(lines_of(without_that_there_are_no_GPUs(crowd.err)).size(), 1U) << crowd.err;
+  EXPECT_EQ(lines_of(without_that_there_are_no_gpus(crowd.err)).size(), 1U) << crowd.err;
   const std::vector<std::string> four = {"CUDA_VISIBLE_DEVICES=4,5,6,7", "TUTTI_LOG_LEVEL=info"};
   const auto few = run({"-n", "1"}, "echo $CUDA_VISIBLE_DEVICES", four);
   EXPECT_EQ(few.out, "4\n");

@@ -31,9 +31,10 @@ struct Attention : nn::Module {
   // A token sees itself and those before it.
   torch::Tensor forward(const torch::Tensor& x) {
     const int64_t batch = x.size(0), length = x.size(1), channels = x.size(2);
-    const auto parts = all(x).view({batch, length, 3, heads, channels / heads}).permute({2, 0, 3, 1, 4});
+    const int64_t width = channels / heads;
+    const auto parts = all(x).view({batch, length, 3, heads, width}).permute({2, 0, 3, 1, 4});
     const torch::Tensor scores =
-        torch::matmul(parts[0], parts[1].transpose(2, 3)) / std::sqrt(static_cast<double>(channels / heads));
+        torch::matmul(parts[0], parts[1].transpose(2, 3)) / std::sqrt(static_cast<double>(width));
     const auto later = torch::ones({length, length}, x.options().dtype(torch::kBool)).triu(1);
     const torch::Tensor weights =
         scores.masked_fill(later, -std::numeric_limits<float>::infinity()).softmax(3);

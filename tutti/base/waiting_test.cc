@@ -13,7 +13,6 @@ namespace {
 using std::chrono::milliseconds;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using ::testing::Not;
 
 template <class Work>
 std::string log_of(const Work& work) {

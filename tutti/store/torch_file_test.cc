@@ -33,20 +33,20 @@ std::string contents(const std::string& path) {
 class TorchFiles : public testing::Test {
  protected:
   static void SetUpTestSuite() {
-    folder_ = std::make_unique<TestFolder>();
-    has_torch_ = std::system("/usr/bin/python3 -c 'import torch' 2>/dev/null") == 0;
-    if (!has_torch_) return;
+    folder = std::make_unique<TestFolder>();
+    has_torch = std::system("/usr/bin/python3 -c 'import torch' 2>/dev/null") == 0;
+    if (!has_torch) return;
     const std::string command = "/usr/bin/python3 " +
                                 shell_quoted(std::string(TUTTI_ORACLES) + "/save_tensors.py") + " " +
-                                shell_quoted(folder_->path());
+                                shell_quoted(folder->path());
     ASSERT_EQ(std::system(command.c_str()), 0);
   }
-  static void TearDownTestSuite() { folder_.reset(); }
+  static void TearDownTestSuite() { folder.reset(); }
   void SetUp() override {
-    if (!has_torch_) GTEST_SKIP() << "NOT TESTED: no PyTorch in /usr/bin/python3 (apt install python3-torch)";
+    if (!has_torch) GTEST_SKIP() << "NOT TESTED: no PyTorch in /usr/bin/python3 (apt install python3-torch)";
   }
 
-  static std::string path(const std::string& name) { return *folder_ / name; }
+  static std::string path(const std::string& name) { return *folder / name; }
   static std::map<std::string, torch::Tensor> tensors_in(const std::string& name) {
     std::map<std::string, torch::Tensor> tensors;
     for (const auto& [key, tensor] : read_torch_file(path(name)).tensors) tensors.emplace(key, tensor);
@@ -59,12 +59,12 @@ class TorchFiles : public testing::Test {
   }
 
  private:
-  static std::unique_ptr<TestFolder> folder_;
-  static bool has_torch_;
+  static std::unique_ptr<TestFolder> folder;
+  static bool has_torch;
 };
 
-std::unique_ptr<TestFolder> TorchFiles::folder_;
-bool TorchFiles::has_torch_ = false;
+std::unique_ptr<TestFolder> TorchFiles::folder;
+bool TorchFiles::has_torch = false;
 
 TEST_F(TorchFiles, have_the_tensors_that_python_has_saved) {
   for (const char* name : {"state.pt", "plain.pt", "protocol4.pt", "parameters.pt", "nested.pt"}) {
